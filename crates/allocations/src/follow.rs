@@ -1,17 +1,25 @@
-//! Reads the kubelet's record into the ledger, for as long as claims may have devices.
+//! Reads the kubelet's record for all who need to know what containers have.
 //!
 //! ```text
-//!   idle ──devices are offered to claims──> reading ──record read──> known ──┐
-//!    ^                                                                ^──────┘ each write of the kubelet,
-//!    └───────── no longer, and no claim has any ──────────────────────┘        and each look
+//!   ┌──────┐ somebody follows, or claims may have devices ┌───────────┐
+//!   │ idle │ ───────────────────────────────────────────> │ following │ reads at each write of the kubelet, each look
+//!   └──────┘ <─────────────────────────────────────────── └───────────┘ and each new follower, and publishes
+//!                          neither                              │  ^
+//!                                                 asks the kubelet  answer: publishes again
+//!                                                               v  │
+//!                                                          pod resources
 //! ```
+//!
+//! The ledger takes what is read for as long as claims may have devices.
 
-mod sights;
+mod allocations;
+mod record;
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use tokio::{
-    sync::watch,
+    sync::{Notify, watch},
+    task::JoinSet,
     time::{Instant, sleep},
 };
 use tokio_util::sync::CancellationToken;
@@ -20,13 +28,17 @@ use windlass_core::{device::DeviceId, resource::ResourceName};
 use windlass_host::{causes, deadline::Deadline, watch::changed};
 use windlass_kubelet_api::{checkpoint, deviceplugin};
 
-use self::sights::still_held;
+pub use self::allocations::{Allocations, AllocationsDesk, Following};
+use self::{
+    allocations::{Record, still_held},
+    record::RecordReader,
+};
 use crate::{
     ledger::{LedgerDesk, Recorded},
-    podresources::{self, HoldersDesk, RecordReader},
+    podresources::HoldersDesk,
 };
 
-/// Keeps the ledger's account of containers.
+/// Reads the kubelet's record, and publishes what containers have.
 #[derive(Debug)]
 pub struct Follower<S> {
     ledger: LedgerDesk,
@@ -35,16 +47,24 @@ pub struct Follower<S> {
     /// How long after an Allocate the record may lack it.
     delay: Duration,
     look_interval: Duration,
-    /// When it was last looked.
+    /// By then the record has what an agent before this one gave away last; `None` once it has.
+    doubt: Option<Deadline>,
+    /// When the record was last read.
     looked: Option<Instant>,
+    record: Option<Record>,
     /// Why the record could not be read when it was last tried.
     unreadable: Option<String>,
+    /// The kubelet is asked about what was read, which may have to wait for a better moment.
+    reviewing: JoinSet<()>,
+    wake: Arc<Notify>,
+    followers: watch::Sender<()>,
+    publish: watch::Sender<Arc<Allocations>>,
 }
 
-/// What is read.
+/// The follower's inputs.
 #[derive(Debug)]
 pub struct Sources<S> {
-    /// What is wanted of the devices.
+    /// The policy, which says whether claims may have devices.
     pub policy: watch::Receiver<Arc<Policy>>,
     /// The node, which says what tokens stand for.
     pub state: watch::Receiver<Arc<S>>,
@@ -54,34 +74,43 @@ pub struct Sources<S> {
     pub kubelet_writes: watch::Receiver<u64>,
     /// How long the record may lack what an agent before this one gave away last.
     pub doubt: Duration,
-    /// Who holds what, as the kubelet tells when asked.
+    /// The containers that hold devices, as the kubelet tells when asked.
     pub holders: HoldersDesk,
 }
 
 // === impl Follower ===
 
 impl<S> Follower<S> {
-    /// A follower that keeps this ledger.
+    /// A follower that feeds this ledger, and the way to what it reads.
     pub fn new(
         places: &Places,
         limits: SessionLimits,
         ledger: LedgerDesk,
         sources: Sources<S>,
-    ) -> Self {
+    ) -> (Self, AllocationsDesk) {
         let plugins = places.kubelet_dir.join(deviceplugin::PLUGIN_DIR);
-        Self {
+        let (publish, newest) = watch::channel(Arc::default());
+        let (followers, wake) = (watch::Sender::new(()), Arc::default());
+        let desk = AllocationsDesk::new(followers.clone(), Arc::clone(&wake), newest);
+        let follower = Self {
             ledger,
-            sources,
             reader: RecordReader::new(plugins.join(checkpoint::FILE)),
             delay: limits.handover,
             look_interval: limits.look_interval,
+            doubt: (!sources.doubt.is_zero()).then(|| Deadline::after(sources.doubt)),
+            sources,
             looked: None,
+            record: None,
             unreadable: None,
-        }
+            reviewing: JoinSet::new(),
+            wake,
+            followers,
+            publish,
+        };
+        (follower, desk)
     }
 
-    /// Follows the record until stopped. What an agent before this one gave away last the record has by the
-    /// time it is first believed; where none has, it is believed at once.
+    /// Follows the record until stopped.
     pub async fn run(mut self, stop: CancellationToken) {
         tokio::select! {
             () = stop.cancelled() => {}
@@ -90,31 +119,46 @@ impl<S> Follower<S> {
     }
 
     async fn live(&mut self) {
-        Deadline::after(self.sources.doubt).passed().await;
         loop {
-            if !self.is_wanted() {
+            let feeds_ledger = self.feeds_ledger();
+            if !feeds_ledger {
                 self.ledger.forget_record();
-                changed(&mut self.sources.policy).await;
-                continue;
             }
-            self.look().await;
-            let is_known = self.ledger.watch().borrow().is_complete();
+            let is_followed = feeds_ledger || self.followers.receiver_count() > 0;
+            if is_followed {
+                self.read().await;
+            } else {
+                self.looked = None;
+            }
+            self.wait(is_followed).await;
+        }
+    }
+
+    /// Waits for a reason to read the record.
+    async fn wait(&mut self, is_followed: bool) {
+        loop {
+            let is_unknown = !self.ledger.watch().borrow().is_complete();
             tokio::select! {
-                () = changed(&mut self.sources.policy) => {}
-                () = changed(&mut self.sources.kubelet_writes) => {}
-                () = changed(&mut self.sources.state), if !is_known => {}
-                () = sleep(self.look_interval) => {}
+                () = self.wake.notified() => return,
+                () = changed(&mut self.sources.policy) => return,
+                () = changed(&mut self.sources.kubelet_writes) => return,
+                () = changed(&mut self.sources.state), if is_followed && is_unknown => return,
+                () = passed(&mut self.doubt) => return self.doubt = None,
+                () = sleep(self.look_interval), if is_followed => return,
+                Some(_) = self.reviewing.join_next() => self.tell(),
             }
         }
     }
 
-    /// Whether claims may have devices, or have some still.
-    fn is_wanted(&self) -> bool {
+    /// Whether claims may have devices, or have some still. What an agent before this one gave away last the record
+    /// has by the time it is first believed; where none has, it is believed at once.
+    fn feeds_ledger(&self) -> bool {
         let is_offered = self.sources.policy.borrow().dra.offer != DraOffer::Off;
-        is_offered || !self.ledger.watch().borrow().claims().is_empty()
+        let is_wanted = is_offered || !self.ledger.watch().borrow().claims().is_empty();
+        is_wanted && self.doubt.is_none()
     }
 
-    async fn look(&mut self) {
+    async fn read(&mut self) {
         let begun = Instant::now();
         let before = self.looked.replace(begun).unwrap_or(begun);
         // Looks are no farther apart where the agent runs.
@@ -122,23 +166,45 @@ impl<S> Follower<S> {
         if !stopped.is_zero() {
             self.ledger.was_stopped(stopped);
         }
-        let record = match self.reader.read().await {
-            Ok(record) => podresources::held(&record),
-            Err(error) => return self.say(causes(&error)),
+        let (record, unreadable) = match self.reader.read().await {
+            Ok(checkpoint) => (Some(Record::of(checkpoint)), None),
+            Err(error) => (None, Some(causes(&error))),
         };
-        self.unreadable = None;
-        if !self.ledger.watch().borrow().is_complete() {
-            // All that is recorded counts until the kubelet was asked.
-            let Some(recorded) = self.with_devices_of_pools(Recorded::of(&record)) else { return };
-            self.ledger.recorded(&recorded, (begun, self.delay));
+        self.record = record;
+        self.say(unreadable);
+        self.tell();
+        let held = self.record.as_ref().map(|record| record.held.clone()).unwrap_or_default();
+        if !held.is_empty() && self.reviewing.is_empty() {
+            let (holders, look_interval) = (self.sources.holders.clone(), self.look_interval);
+            self.reviewing.spawn(async move { holders.review(held, look_interval).await });
         }
-        if !record.is_empty() {
-            self.sources.holders.review(record.clone(), self.look_interval).await;
-        }
-        let told = self.sources.holders.holders().borrow().clone();
+    }
+
+    /// Publishes what is held of what was read last.
+    fn tell(&mut self) {
+        let holders = self.sources.holders.holders().borrow().clone();
         let ledger = self.ledger.watch().borrow().clone();
-        let still = still_held(record, &told, &ledger, (begun, self.look_interval));
-        self.ledger.recorded(&Recorded::of(&still), (begun, self.delay));
+        let now = (Instant::now(), self.look_interval);
+        let record = self.record.as_ref();
+        let record = record.map(|record| still_held(record.clone(), &holders, &ledger, now));
+        if let Some(still) = record.as_ref().filter(|_| self.feeds_ledger()) {
+            self.feed(Recorded::of(&still.held));
+        }
+        let news = Allocations::new(self.looked, record);
+        self.publish.send_replace(Arc::new(news));
+    }
+
+    /// Enters into the ledger what is held still. All that is recorded counts until the kubelet was asked.
+    fn feed(&self, still: Recorded) {
+        let recorded = match &self.record {
+            Some(record) if !self.ledger.watch().borrow().is_complete() => {
+                self.with_devices_of_pools(Recorded::of(&record.held))
+            }
+            _ => Some(still),
+        };
+        if let Some((recorded, read)) = recorded.zip(self.looked) {
+            self.ledger.recorded(&recorded, (read, self.delay));
+        }
     }
 
     /// Tokens that an earlier life of the agent gave stand for every device of their pool; `None` before
@@ -153,11 +219,19 @@ impl<S> Follower<S> {
     }
 
     /// Says once why nobody knows what containers have.
-    fn say(&mut self, why: String) {
-        if self.unreadable.as_ref() != Some(&why) {
+    fn say(&mut self, unreadable: Option<String>) {
+        if let Some(why) = unreadable.as_ref().filter(|_| unreadable != self.unreadable) {
             let path = self.reader.path().display();
-            tracing::warn!(%path, why, "cannot tell claims what containers hold");
+            tracing::warn!(%path, why, "cannot read which devices containers hold");
         }
-        self.unreadable = Some(why);
+        self.unreadable = unreadable;
+    }
+}
+
+/// Waits for a deadline; for ever without one.
+async fn passed(deadline: &mut Option<Deadline>) {
+    match deadline {
+        Some(deadline) => deadline.passed().await,
+        None => std::future::pending().await,
     }
 }

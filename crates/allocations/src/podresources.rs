@@ -6,7 +6,6 @@
 
 pub mod ask;
 mod doubts;
-mod record;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -26,8 +25,7 @@ use windlass_host::causes;
 
 pub use ask::drivers;
 pub use ask::{AskError, allocatable, ask};
-pub use doubts::patience;
-pub use record::{RecordReader, by_pod, checkpoint, held};
+pub(crate) use doubts::patience;
 
 use self::doubts::{Doubts, HeldId, Untold};
 use crate::{Held, ledger::LedgerDesk};

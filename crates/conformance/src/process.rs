@@ -128,6 +128,11 @@ impl Process {
         Load::of(self.members())
     }
 
+    /// What this program, which asks it, has had of the processors so far.
+    pub(crate) fn load_of_asker() -> Load {
+        Load::of(["/proc/self"].into_iter())
+    }
+
     /// The folders in `/proc` of the processes of its group.
     fn members(&self) -> impl Iterator<Item = PathBuf> {
         let all = fs::read_dir("/proc").into_iter().flatten().flatten();

@@ -37,27 +37,25 @@ mod slot;
 mod state;
 mod steps;
 
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc};
 
 use tokio::{
     sync::{Notify, mpsc, watch},
     task::{JoinSet, spawn_blocking},
-    time::{Duration, Instant, sleep},
+    time::Instant,
 };
 use tokio_util::sync::CancellationToken;
 use windlass_allocations::{
-    Held,
+    follow::{Allocations, AllocationsDesk, Following},
     ledger::Ledger,
-    podresources::{self, Holders, HoldersDesk, by_pod, patience},
 };
-use windlass_config::{HandoverLimits, Places, SessionLimits};
-use windlass_core::{device::DeviceId, replica::device_of, resource::ResourceName};
+use windlass_config::{HandoverLimits, Places};
+use windlass_core::device::DeviceId;
 use windlass_discovery::mig::PartitionDesk;
 use windlass_host::{
     Host,
     clock::{Clock, until},
 };
-use windlass_kubelet_api::{checkpoint, deviceplugin};
 
 pub use self::{
     care::{Demand, demand, is_cared_for},
@@ -84,10 +82,8 @@ pub type HandoverStates = BTreeMap<DeviceId, State>;
 pub struct Tidings {
     /// What is to be done to which devices.
     pub demand: watch::Receiver<Arc<Demand>>,
-    /// Counts the changes of the folder in which the kubelet keeps its record.
-    pub kubelet_writes: watch::Receiver<u64>,
-    /// Who holds what, as the kubelet tells when asked.
-    pub holders: HoldersDesk,
+    /// What containers have.
+    pub allocations: AllocationsDesk,
     /// Which claims have which devices.
     pub ledger: watch::Receiver<Ledger>,
     /// Where NVIDIA's driver is asked about GPUs.
@@ -106,7 +102,8 @@ pub struct Handovers {
     written: watch::Receiver<Written>,
     states: watch::Sender<Arc<HandoverStates>>,
     tasks: JoinSet<Event>,
-    is_looking: bool,
+    /// Lives while a device is cared for.
+    following: Option<Following>,
     metrics: HandoverMetrics,
 }
 
@@ -115,25 +112,14 @@ struct Ground {
     clock: Clock,
     host: Host,
     file: RecordFile,
-    kubelet_record: PathBuf,
     scrubber: Scrubber,
     limits: HandoverLimits,
-    look_interval: Duration,
 }
 
 /// What a task of the part has come to.
 enum Event {
     Worked(DeviceId, Result<(), String>),
-    Looked(Looked),
     Replied,
-}
-
-/// One look at who has what.
-struct Looked {
-    begun: Instant,
-    /// What the record has; `None` if it cannot be read.
-    recorded: Option<Held>,
-    told: Arc<Holders>,
 }
 
 /// The devices whose hand-over failed and has not succeeded since.
@@ -159,27 +145,23 @@ impl Handovers {
     /// Builds the part with the way to ask it and its states; nothing is read yet.
     pub fn new(
         places: &Places,
-        session: SessionLimits,
         limits: HandoverLimits,
         tidings: Tidings,
         clock: Clock,
         metrics: HandoverMetrics,
     ) -> (Self, HandoverDesk, watch::Receiver<Arc<HandoverStates>>) {
         let (states, receiver) = watch::channel(Arc::default());
-        let plugins = places.kubelet_dir.join(deviceplugin::PLUGIN_DIR);
         let host = places.host();
         let ground = Ground {
             clock,
             file: RecordFile::new(&places.state_dir, host.clone()),
             host,
-            kubelet_record: plugins.join(checkpoint::FILE),
             scrubber: Scrubber::new(places),
             limits,
-            look_interval: session.look_interval,
         };
         let patience = limits.start_deadline;
         let (desk, requests) =
-            HandoverDesk::new(ground.kubelet_record.clone(), patience, receiver.clone());
+            HandoverDesk::new(tidings.allocations.clone(), patience, receiver.clone());
         let part = Self {
             tidings,
             requests,
@@ -189,7 +171,7 @@ impl Handovers {
             written: watch::channel(Written::default()).1,
             states,
             tasks: JoinSet::new(),
-            is_looking: false,
+            following: None,
             metrics,
         };
         (part, desk, receiver)
@@ -212,6 +194,7 @@ impl Handovers {
 
     async fn live(&mut self) {
         self.load().await;
+        let mut allocations = self.tidings.allocations.watch();
         loop {
             let due = self.due();
             tokio::select! {
@@ -227,8 +210,10 @@ impl Handovers {
                     self.take(event.expect("tasks neither panic nor are cancelled"));
                 }
                 () = until(due.unwrap_or_else(Instant::now)), if due.is_some() => self.clean_due(),
-                Ok(()) = self.tidings.kubelet_writes.changed() => self.look(),
-                () = sleep(self.ground.look_interval) => self.look(),
+                Ok(()) = allocations.changed() => {
+                    let newest = allocations.borrow_and_update().clone();
+                    self.release(&newest);
+                }
             }
         }
     }
@@ -250,13 +235,12 @@ impl Handovers {
     async fn follow(&mut self) {
         let demand = self.tidings.demand.borrow_and_update().clone();
         let unknown = demand.keys().any(|id| !self.slots.contains_key(id));
-        let recorded =
-            if unknown { by_pod(self.ground.kubelet_record.clone()).await } else { None };
+        let allocations =
+            if unknown { self.tidings.allocations.read().await } else { Arc::default() };
         let ledger = self.tidings.ledger.borrow().clone();
         let claims = |id| claims_of(&ledger, id);
         for (id, care) in demand.iter() {
-            let pods = || recorded.as_ref().and_then(|all| all.get(id)).cloned();
-            let tenants = || pods().unwrap_or_default().into_iter().chain(claims(id)).collect();
+            let tenants = || allocations.pods(id).into_iter().chain(claims(id)).collect();
             let first = || Slot::new(State::first(tenants()));
             self.slots.entry(id.clone()).or_insert_with(first).care = Some(care.clone());
         }
@@ -269,7 +253,10 @@ impl Handovers {
             self.advance(&id, Input::Lost);
         }
         self.save();
-        self.look();
+        let is_following = self.following.is_some();
+        if self.slots.is_empty() == is_following {
+            self.following = (!is_following).then(|| self.tidings.allocations.follow());
+        }
     }
 
     fn ask(&mut self, request: Request) {
@@ -375,10 +362,6 @@ impl Handovers {
         match event {
             Event::Replied => {}
             Event::Worked(id, outcome) => self.worked(&id, outcome),
-            Event::Looked(looked) => {
-                self.is_looking = false;
-                self.release(&looked);
-            }
         }
     }
 
@@ -417,38 +400,14 @@ impl Handovers {
         }
     }
 
-    /// Looks who has what, unless someone is looking already.
-    fn look(&mut self) {
-        if self.is_looking || self.slots.is_empty() {
-            return;
-        }
-        self.is_looking = true;
-        let (path, holders) = (self.ground.kubelet_record.clone(), self.tidings.holders.clone());
-        let ours: Vec<_> = self.slots.keys().cloned().collect();
-        let look_interval = self.ground.look_interval;
-        self.tasks.spawn(async move {
-            let begun = Instant::now();
-            let read = spawn_blocking(move || podresources::checkpoint(&path).ok());
-            let record = read.await.expect("reading neither panics nor is cancelled");
-            let recorded = record.map(|record| podresources::held(&record));
-            let has_ours = |all: &&Held| ours.iter().any(|id| ids_of(all, id).next().is_some());
-            if let Some(recorded) = recorded.as_ref().filter(has_ours) {
-                holders.review(recorded.clone(), look_interval).await;
-            }
-            let told = holders.holders().borrow().clone();
-            Event::Looked(Looked { begun, recorded, told })
-        });
-    }
-
-    /// What a look says of a device that changed since is not true of it.
-    fn release(&mut self, looked: &Looked) {
-        let patience = patience(self.ground.look_interval);
+    /// Notes which containers let go. What was read before a device changed is not true of it.
+    fn release(&mut self, allocations: &Allocations) {
         let mut let_go = Vec::new();
         for (id, slot) in &mut self.slots {
-            let is_settled = !slot.is_worked_on && slot.changed < looked.begun;
+            let is_settled = !slot.is_worked_on && allocations.read() > Some(slot.changed);
             // Claims say so themselves.
             let is_settled = is_settled && !slot.state.is_of_claims();
-            let Some(is_held) = looked.is_held(id, (slot.changed, patience)) else { continue };
+            let Some(is_held) = allocations.holds(id) else { continue };
             if is_settled && std::mem::replace(&mut slot.is_held, is_held) && !is_held {
                 let_go.push(id.clone());
             }
@@ -488,26 +447,6 @@ impl std::fmt::Debug for Handovers {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Handovers").finish_non_exhaustive()
     }
-}
-
-// === impl Looked ===
-
-impl Looked {
-    /// Whether somebody has a device that changed then; `None` where nobody knows.
-    fn is_held(&self, device: &DeviceId, (changed, patience): (Instant, Duration)) -> Option<bool> {
-        let (recorded, now) = (self.recorded.as_ref()?, (self.begun, patience));
-        let mut ids = ids_of(recorded, device);
-        Some(ids.any(|id| !self.told.has_let_go(id, Some(changed), now)))
-    }
-}
-
-/// The ids by which the record has a device, or shares of it.
-fn ids_of<'a>(
-    recorded: &'a Held,
-    device: &DeviceId,
-) -> impl Iterator<Item = (&'a ResourceName, &'a str)> {
-    let all = recorded.iter().flat_map(|(name, ids)| ids.iter().map(move |id| (name, id.as_str())));
-    all.filter(move |(_, id)| device_of(id).is_some_and(|it| it == *device))
 }
 
 fn log(device: &DeviceId, from: &State, to: &State) {

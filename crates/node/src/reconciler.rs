@@ -25,14 +25,14 @@ use std::{collections::BTreeSet, pin::pin, sync::Arc, time::Duration};
 
 use tokio::{
     sync::{Notify, watch},
-    task::{JoinSet, spawn_blocking},
+    task::spawn_blocking,
     time::{Instant, sleep},
 };
 use tokio_util::sync::CancellationToken;
 use windlass_allocations::{
     Held,
+    follow::{Allocations, AllocationsDesk, Following},
     ledger::{Kinship, Ledger},
-    podresources::HoldersDesk,
 };
 use windlass_cluster::leases::LeaseStates;
 use windlass_config::{Config, Policy};
@@ -41,7 +41,6 @@ use windlass_core::{
     inventory::Inventory,
 };
 use windlass_host::deadline;
-use windlass_kubelet_api::{checkpoint, deviceplugin};
 use windlass_lifecycle::{
     cleanup::{self, Demand, HandoverStates},
     mps::{MpsDemand, MpsStates},
@@ -54,7 +53,7 @@ use windlass_resources::{
 pub(crate) use self::notes::{FORMAT as DEVICES, were_offered};
 use self::{
     disk::{DEADLINE, Disk, DiskDesk, DiskQueue, Found, Wanted},
-    held::{Holdings, Purpose, Reading},
+    held::Holdings,
     late::{is_worse, late},
     obstacles::{Way, lease_trouble},
     once::{Snapshots, merge},
@@ -78,18 +77,16 @@ pub(crate) struct Reconciler {
     phase: Phase,
     /// How long the kubelet may take to write down an Allocate.
     handover: Duration,
-    /// The kubelet's record.
-    record: Reading,
+    /// Lives while it matters what containers have.
+    following: Option<Following>,
     taken_up: TakenUp,
     disk: DiskDesk,
     /// Until it is started.
     worker: Option<(Disk, DiskQueue)>,
-    /// How often is looked without news at documents, and at who let go.
+    /// How often documents are looked at without news.
     look_interval: Duration,
     /// The account of claims that the state was made under.
     ledger: Ledger,
-    /// The kubelet is asked who holds what, which may have to wait for a better moment.
-    asking: JoinSet<()>,
     outlets: Outlets,
 }
 
@@ -109,8 +106,8 @@ pub(crate) struct Outlets {
 pub(crate) struct Notices {
     /// A source has news.
     pub(crate) news: Arc<Notify>,
-    /// Counts the changes of the folder in which the kubelet keeps its record.
-    pub(crate) kubelet_writes: watch::Receiver<u64>,
+    /// What containers have.
+    pub(crate) allocations: AllocationsDesk,
     /// What is wanted of the devices.
     pub(crate) policy: watch::Receiver<Arc<Policy>>,
     /// How the MPS daemons fare; changes are also `news`.
@@ -119,8 +116,6 @@ pub(crate) struct Notices {
     pub(crate) handovers: watch::Receiver<Arc<HandoverStates>>,
     /// Whose the leases of devices are; changes are also `news`.
     pub(crate) leases: watch::Receiver<Arc<LeaseStates>>,
-    /// Who holds what, as the kubelet tells when asked.
-    pub(crate) holders: HoldersDesk,
     /// Which claims have devices.
     pub(crate) ledger: watch::Receiver<Ledger>,
 }
@@ -151,7 +146,7 @@ struct Round<'a> {
     inventory: &'a Inventory,
     found: &'a Found,
     ledger: &'a Ledger,
-    kin: &'a Kinship,
+    kin: Arc<Kinship>,
     care: &'a Demand,
 }
 
@@ -170,7 +165,6 @@ impl Reconciler {
         notices: Notices,
         outlets: Outlets,
     ) -> Self {
-        let plugins = config.places.kubelet_dir.join(deviceplugin::PLUGIN_DIR);
         let policy = notices.policy.borrow().clone();
         let (disk, queue) = disk::desk();
         Self {
@@ -183,7 +177,7 @@ impl Reconciler {
             holdings: Holdings::default(),
             phase: Phase::default(),
             handover: config.session.handover,
-            record: Reading::new(plugins.join(checkpoint::FILE)),
+            following: None,
             taken_up: TakenUp::Nothing,
             disk,
             worker: Some((
@@ -192,7 +186,6 @@ impl Reconciler {
             )),
             look_interval: config.session.look_interval,
             ledger: Ledger::default(),
-            asking: JoinSet::new(),
             outlets,
         }
     }
@@ -230,17 +223,18 @@ impl Reconciler {
         };
         let (disk, marked) = opened.expect("reading neither panics nor is cancelled");
         self.marked = marked;
-        self.record.begin(Purpose::Look);
-        if let Some((_, Some(held))) = self.record.next().await {
+        if let Some(held) = self.notices.allocations.read().await.held() {
             self.take_up(held, BTreeSet::new());
         }
         disk
     }
 
     async fn live(&mut self) {
+        let mut allocations = self.notices.allocations.watch();
         let mut cause = Cause::News;
         loop {
             self.refresh(cause);
+            self.follow_holders();
             self.outlets.rounds.send_replace(Instant::now());
             cause = Cause::News;
             let busy = self.disk.busy();
@@ -250,19 +244,14 @@ impl Reconciler {
                 () = claimed(&mut self.notices.ledger, &self.ledger) => {}
                 Ok(()) = self.disk.found.changed() => cause = Cause::Disk,
                 () = disk::slowness(busy) => cause = Cause::Disk,
-                Some(_) = self.asking.join_next() => self.told(),
-                Some(read) = self.record.next() => self.took(read),
-                Ok(()) = self.notices.kubelet_writes.changed(), if !self.holdings.is_empty() => {
-                    self.record.begin(Purpose::Look);
+                Ok(()) = allocations.changed() => {
+                    let newest = allocations.borrow_and_update().clone();
+                    self.took(&newest);
                 }
-                passed = self.phase.settled(), if self.record.is_idle() => {
-                    self.record.begin(Purpose::Settle(passed));
+                () = self.phase.settle() => {
+                    self.following = Some(self.notices.allocations.follow());
                 }
-                () = sleep(self.look_interval) => {
-                    if self.taken_up == TakenUp::Nothing || !self.holdings.is_empty() {
-                        self.record.begin(Purpose::Look);
-                    }
-                }
+                () = sleep(self.look_interval) => {}
             }
         }
     }
@@ -285,34 +274,37 @@ impl Reconciler {
         self.phase.hold();
     }
 
-    /// The record was read.
-    fn took(&mut self, (purpose, held): (Purpose, Option<Held>)) {
-        let Some(held) = held else {
-            // A record that cannot be read releases nothing, and nobody knows who holds what.
-            if let Purpose::Settle(passed) = purpose {
-                self.phase.unreadable(passed, self.handover);
-            }
-            return;
+    /// Has the kubelet's record read for as long as it matters who let go.
+    fn follow_holders(&mut self) {
+        let is_wanted = self.taken_up == TakenUp::Nothing
+            || !self.holdings.is_empty()
+            || matches!(self.phase, Phase::Reading { .. });
+        if is_wanted != self.following.is_some() {
+            self.following = is_wanted.then(|| self.notices.allocations.follow());
+        }
+    }
+
+    /// The kubelet's record was read. One that cannot be read releases nothing, and nobody knows who holds what.
+    fn took(&mut self, allocations: &Allocations) {
+        let Some(held) = allocations.held() else {
+            return self.phase.unreadable(allocations.read(), self.handover);
         };
         // By then the kubelet had written down every Allocate that was answered before.
-        let settled = match purpose {
-            Purpose::Settle(passed) => self.phase.complete(passed),
-            Purpose::Look => None,
-        };
-        match settled {
+        match self.phase.complete(allocations.read()) {
             Some(there) => self.take_up(held, there),
             None if self.taken_up == TakenUp::Nothing => {
                 let there = self.phase.there().cloned().collect();
                 self.take_up(held, there);
             }
-            None => self.release(held),
+            // What containers were given since then the offers themselves remember.
+            None => self.holdings.retain(held),
         }
     }
 
     /// Takes up what the record says. What no container holds needs no note if it was gone already when
     /// the wait began; whatever was `there` may have been given away too late for the record.
-    fn take_up(&mut self, held: Held, there: BTreeSet<DeviceId>) {
-        self.holdings = Holdings::new(held);
+    fn take_up(&mut self, held: &Held, there: BTreeSet<DeviceId>) {
+        self.holdings = Holdings::new(held.clone());
         if self.taken_up == TakenUp::Nothing {
             self.taken_up = TakenUp::Holdings;
         }
@@ -320,22 +312,6 @@ impl Reconciler {
         needed.extend(self.known().given_and_there());
         needed.extend(self.holdings.devices());
         self.marked.retain(|id, _| needed.contains(id));
-    }
-
-    /// Forgets what containers held and have released since, and asks about the rest. What they were given
-    /// since then the offers themselves remember.
-    fn release(&mut self, recorded: Held) {
-        self.holdings.retain_recorded(&recorded);
-        if !self.holdings.is_empty() && self.asking.is_empty() {
-            let (desk, look_interval) = (self.notices.holders.clone(), self.look_interval);
-            self.asking.spawn(async move { desk.review(recorded, look_interval).await });
-        }
-    }
-
-    /// Forgets what the kubelet does not tell of any more, where it has to be believed.
-    fn told(&mut self) {
-        let holders = self.notices.holders.holders().borrow().clone();
-        self.holdings.retain_told(&holders, Instant::now(), self.look_interval);
     }
 
     fn known(&self) -> Arc<NodeState> {
@@ -365,7 +341,7 @@ impl Reconciler {
             inventory: &merged,
             found: &found,
             ledger: &ledger,
-            kin: &kin,
+            kin,
             care: &care,
         };
         // As if all were on the disk: what that takes is wanted there.
@@ -381,8 +357,8 @@ impl Reconciler {
             }
             plan = self.plan(&round, &late);
         }
-        let state = self.state(&round, plan, &late);
-        self.publish_unless_known(NodeState { kin, slow_since, ..state }, &known);
+        let state = self.state(&round, plan, &late, slow_since);
+        self.publish_unless_known(state, &known);
         let known = self.known();
         self.phase.published(self.handover, || known.given_and_there().collect());
     }
@@ -415,7 +391,13 @@ impl Reconciler {
     }
 
     /// What a plan makes of the node.
-    fn state(&mut self, round: &Round<'_>, plan: Plan, late: &BTreeSet<DeviceId>) -> NodeState {
+    fn state(
+        &mut self,
+        round: &Round<'_>,
+        plan: Plan,
+        late: &BTreeSet<DeviceId>,
+        slow_since: Option<Instant>,
+    ) -> NodeState {
         // Moves are over once none waits.
         if !plan.waiting {
             self.phase.rest();
@@ -424,13 +406,21 @@ impl Reconciler {
         let (policy, looked) = (self.policy.clone(), &round.found.looked);
         let way = Way { looked, policy: &policy, late, lease: &self.leases() };
         let obstacles = way.of_claims(round.inventory);
-        let found = looked.state(round.inventory.clone(), policy.clone(), plan);
-        let unclean = cleanup::failed(&handovers);
-        let unready = cleanup::unready(&handovers, round.care);
-        let is_in_doubt = !round.ledger.knows_claims();
-        let mut state = NodeState { obstacles, unready, unclean, is_in_doubt, ..found };
-        state.lacks.troubles.extend(round.found.untold.trouble());
-        state
+        let mut inventory = round.inventory.clone();
+        inventory.generation = round.known.inventory.generation + 1;
+        let mut lacks = looked.lacks.clone();
+        lacks.troubles.extend(round.found.untold.trouble());
+        NodeState {
+            topology: round.known.topology_of(&inventory),
+            kin: round.kin.clone(),
+            lacks,
+            slow_since,
+            obstacles,
+            unready: cleanup::unready(&handovers, round.care),
+            unclean: cleanup::failed(&handovers),
+            is_in_doubt: !round.ledger.knows_claims(),
+            ..looked.state(inventory, policy.clone(), plan)
+        }
     }
 
     /// What was cut or programmed in another way may have to move, though the policy is the same.
@@ -494,14 +484,11 @@ impl Reconciler {
         care
     }
 
-    fn publish_unless_known(&self, mut state: NodeState, known: &NodeState) {
-        if state.says_the_same_as(known) {
-            return;
+    fn publish_unless_known(&self, state: NodeState, known: &NodeState) {
+        if !state.says_the_same_as(known) {
+            tell::news(known, &state);
+            self.outlets.state.send_replace(Arc::new(state));
         }
-        state.find_topology(known);
-        tell::news(known, &state);
-        state.inventory.generation = known.inventory.generation + 1;
-        self.outlets.state.send_replace(Arc::new(state));
     }
 }
 

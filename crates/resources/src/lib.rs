@@ -174,13 +174,14 @@ impl NodeState {
         self.obstacles.get(&device.id).or_else(of_whole)
     }
 
-    /// Computes the topology, unless every device is where it was.
-    pub fn find_topology(&mut self, known: &Self) {
+    /// The topology of another inventory: this one's where every device is in its place.
+    pub fn topology_of(&self, inventory: &Inventory) -> Arc<Topology> {
         let is_in_place = |(device, known): (&Device, &Device)| spot(device) == spot(known);
-        let (devices, others) = (&self.inventory.devices, &known.inventory.devices);
-        let is_known = devices.len() == others.len() && devices.iter().zip(others).all(is_in_place);
-        self.topology =
-            if is_known { known.topology.clone() } else { Arc::new(Topology::of(&self.inventory)) };
+        let (devices, known) = (&inventory.devices, &self.inventory.devices);
+        if devices.len() == known.len() && devices.iter().zip(known).all(is_in_place) {
+            return self.topology.clone();
+        }
+        Arc::new(Topology::of(inventory))
     }
 
     /// Whether something is done to devices of a resource before containers start with them.

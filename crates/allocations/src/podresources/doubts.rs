@@ -51,7 +51,7 @@ struct Doubt {
 const LOOKS: u32 = 3;
 
 /// For how long a holder must not be told of, where is looked so often.
-pub fn patience(look_interval: Duration) -> Duration {
+pub(crate) fn patience(look_interval: Duration) -> Duration {
     look_interval * LOOKS
 }
 

@@ -210,7 +210,7 @@ async fn grants_all_at_once(stage: &mut Stage) -> Checked {
 
 async fn answers_soon(stage: &mut Stage) -> Checked {
     let (all, limit) = (stage.started_with_devices().await?, stage.subject.within.answer);
-    let mut delays = Delays::default();
+    let mut delays = Delays::of(stage.process());
     for served in &all {
         let (mut client, healthy) = (served.dial().await?, served.healthy());
         for id in healthy.iter().cycle().take(IN_TURN) {
@@ -220,7 +220,7 @@ async fn answers_soon(stage: &mut Stage) -> Checked {
             delays.push(begun.elapsed());
         }
     }
-    delays.checked()
+    delays.checked(stage.process())
 }
 
 async fn answers_side_by_side(stage: &mut Stage) -> Checked {

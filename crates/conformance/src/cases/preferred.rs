@@ -215,8 +215,9 @@ async fn answers_each_container(stage: &mut Stage) -> Checked {
 }
 
 async fn answers_soon(stage: &mut Stage) -> Checked {
-    let mut delays = Delays::default();
-    for (served, mut client) in asked(stage).await? {
+    let asked = asked(stage).await?;
+    let mut delays = Delays::of(stage.process());
+    for (served, mut client) in asked {
         let ids = served.healthy();
         for size in (1..=ids.len()).cycle().take(IN_TURN) {
             let begun = Instant::now();
@@ -224,7 +225,7 @@ async fn answers_soon(stage: &mut Stage) -> Checked {
             delays.push(begun.elapsed());
         }
     }
-    delays.checked()
+    delays.checked(stage.process())
 }
 
 async fn survives_odd_sizes(stage: &mut Stage) -> Checked {

@@ -1,5 +1,6 @@
-//! How busy a program is, whatever else the machine does: on a machine where others want the processors too, a busy
-//! loop gets little of one, so what counts is what each thread ran of the time in which it was not kept waiting.
+//! How busy a program is, and how long it was kept waiting, whatever else the machine does: on a machine where others
+//! want the processors too, a busy loop gets little of one, so what counts is what each thread ran of the time in
+//! which it was not kept waiting.
 
 use std::{
     collections::BTreeMap,
@@ -33,6 +34,15 @@ impl Load {
         let tasks = processes.filter_map(tasks).flatten().flatten();
         let turns = |task: fs::DirEntry| Some((task.file_name(), Turns::of(&task.path())?));
         Self { at: Instant::now(), threads: tasks.filter_map(turns).collect() }
+    }
+
+    /// How long the thread that waited longest was kept waiting until now.
+    pub(crate) fn wait_until(&self, now: &Self) -> Duration {
+        let wait = |(thread, turns): (&OsString, &Turns)| {
+            let before = self.threads.get(thread).copied().unwrap_or_default();
+            turns.since(before).waited
+        };
+        now.threads.iter().map(wait).max().unwrap_or_default()
     }
 
     /// What it did until now, in percent of one processor that it had for itself.
@@ -94,6 +104,8 @@ mod tests {
         assert_eq!(before.percent_until(&alone), 100);
         let beside_others = load(now, &[("loop", 1_220, 13_780), ("idle", 60, 7_000)]);
         assert_eq!(before.percent_until(&beside_others), 100);
+        assert_eq!(before.wait_until(&alone), Duration::from_millis(10));
+        assert_eq!(before.wait_until(&beside_others), Duration::from_millis(3_780));
         let idle = load(now, &[("loop", 1_000, 10_000), ("idle", 60, 10_500), ("new", 0, 4_000)]);
         assert_eq!(before.percent_until(&idle), 2);
     }

@@ -1,13 +1,13 @@
 //! How devices are made ready for a container that is about to start, or for a claim, and how it is told
 //! that a claim has let go.
 
-use std::{path::PathBuf, sync::Arc};
+use std::sync::Arc;
 
 use tokio::{
     sync::{mpsc, oneshot, watch},
     time::Duration,
 };
-use windlass_allocations::podresources::by_pod;
+use windlass_allocations::follow::AllocationsDesk;
 use windlass_core::device::DeviceId;
 use windlass_host::deadline::Deadline;
 
@@ -20,7 +20,7 @@ use super::{
 #[derive(Clone, Debug)]
 pub struct HandoverDesk {
     requests: mpsc::Sender<Request>,
-    kubelet_record: PathBuf,
+    allocations: AllocationsDesk,
     patience: Duration,
     states: watch::Receiver<Arc<HandoverStates>>,
 }
@@ -76,12 +76,12 @@ const ENDS: &str = "the agent ends";
 impl HandoverDesk {
     /// A desk with the requests that it passes on. Who has what is read in the kubelet's record.
     pub(super) fn new(
-        kubelet_record: PathBuf,
+        allocations: AllocationsDesk,
         patience: Duration,
         states: watch::Receiver<Arc<HandoverStates>>,
     ) -> (Self, mpsc::Receiver<Request>) {
         let (sender, requests) = mpsc::channel(WAITING);
-        (Self { requests: sender, kubelet_record, patience, states }, requests)
+        (Self { requests: sender, allocations, patience, states }, requests)
     }
 
     /// Where devices stand now. The node's state says so a moment later.
@@ -96,9 +96,8 @@ impl HandoverDesk {
         devices: impl IntoIterator<Item = DeviceId>,
     ) -> Result<(), NotReady> {
         let mut deadline = Deadline::after(self.patience);
-        let recorded = by_pod(self.kubelet_record.clone()).await.unwrap_or_default();
-        let pods =
-            |device: &DeviceId| Newcomer::Pods(recorded.get(device).cloned().unwrap_or_default());
+        let allocations = self.allocations.read().await;
+        let pods = |device: &DeviceId| Newcomer::Pods(allocations.pods(device));
         for (device, answer) in self.start(devices, pods).await {
             let outcome = deadline.bound(answer).await;
             let why = match outcome {

@@ -8,7 +8,7 @@ use tokio::{
     time::Instant,
 };
 use windlass_allocations::{
-    follow::{Follower, Sources},
+    follow::{AllocationsDesk, Follower, Sources},
     ledger::LedgerDesk,
     podresources::{self, HoldersDesk},
 };
@@ -172,7 +172,7 @@ impl Shared<'_> {
         news: Arc<Notify>,
         parts: &mut Parts,
     ) -> Heart {
-        let Self { config, directory, policy, ledger, clock, .. } = self;
+        let Self { config, policy, ledger, clock, .. } = self;
         let (publish, state) = watch::channel(Arc::new(NodeState::default()));
 
         let (want_daemons, wanted) = watch::channel(Arc::new(MpsDemand::default()));
@@ -182,25 +182,23 @@ impl Shared<'_> {
         let (inquirer, holders) = podresources::inquiry(&config.places.kubelet_dir, ledger.clone());
         parts.add("pod resources", inquirer.run(parts.token()));
 
+        let allocations = self.follow_the_kubelet(&state, &holders, parts);
         let (care, demand) = watch::channel(Arc::default());
         let tidings = Tidings {
             demand,
-            kubelet_writes: directory.clone(),
-            holders: holders.clone(),
+            allocations: allocations.clone(),
             ledger: ledger.watch(),
             gpus: partitions.clone(),
             news: news.clone(),
         };
         let (part, desk, handovers) = Handovers::new(
             &config.places,
-            config.session,
             config.handover,
             tidings,
             *clock,
             self.instruments.handover(),
         );
         parts.add("hand-overs", part.run(parts.token()));
-        self.follow_the_kubelet(&state, &holders, parts);
 
         // Without a way to the API server no lease is ever held.
         let leases = cluster.map_or_else(
@@ -215,11 +213,10 @@ impl Shared<'_> {
         let notices = Notices {
             news,
             leases,
-            kubelet_writes: directory.clone(),
+            allocations,
             policy: policy.clone(),
             mps: daemons.clone(),
             handovers,
-            holders: holders.clone(),
             ledger: ledger.watch(),
         };
         let (stamp, rounds) = watch::channel(Instant::now());
@@ -229,13 +226,13 @@ impl Shared<'_> {
         Heart { state, rounds, holders, handovers: desk, daemons }
     }
 
-    /// Reads the kubelet's record into the ledger.
+    /// Reads the kubelet's record for the ledger and all others.
     fn follow_the_kubelet(
         &self,
         state: &watch::Receiver<Arc<NodeState>>,
         holders: &HoldersDesk,
         parts: &mut Parts,
-    ) {
+    ) -> AllocationsDesk {
         let (places, limits) = (&self.config.places, self.config.session);
         let sources = Sources {
             policy: self.policy.clone(),
@@ -245,8 +242,9 @@ impl Shared<'_> {
             kubelet_writes: self.directory.clone(),
             holders: holders.clone(),
         };
-        let follower = Follower::new(places, limits, self.ledger.clone(), sources);
-        parts.add("ledger", follower.run(parts.token()));
+        let (follower, allocations) = Follower::new(places, limits, self.ledger.clone(), sources);
+        parts.add("follower of the kubelet's record", follower.run(parts.token()));
+        allocations
     }
 
     /// Serves the device plugin API.

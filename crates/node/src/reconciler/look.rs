@@ -1,7 +1,7 @@
 //! What has to be looked at on disk, apart from devices: CDI documents, the driver's own nodes, channels.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeSet,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -20,7 +20,7 @@ use windlass_host::{Roots, presence};
 use windlass_lifecycle::mps::MpsPlaces;
 use windlass_resources::{
     Absent, NodeState,
-    obstacle::{Obstacle, ObstacleSort, Obstacles},
+    obstacle::{Obstacle, ObstacleSort},
     offers::Plan,
 };
 
@@ -38,7 +38,7 @@ pub(super) struct Look {
 pub(super) struct Looked {
     pub(super) surroundings: Surroundings,
     documents: Documents,
-    lacks: Lacks,
+    pub(super) lacks: Lacks,
     unwritten: Unwritten,
     /// Devices of which there is a daemon, or what is left of one.
     daemons_left: BTreeSet<DeviceId>,
@@ -152,11 +152,10 @@ impl Looked {
         is_left.then(|| DAEMON_LEFT.to_owned())
     }
 
+    /// As much of the node's state as the plan and the disk say.
     pub(super) fn state(&self, inventory: Inventory, policy: Arc<Policy>, plan: Plan) -> NodeState {
         NodeState {
             inventory,
-            topology: Arc::default(),
-            kin: Arc::default(),
             policy,
             offers: plan.offers,
             withheld: plan.withheld,
@@ -168,11 +167,7 @@ impl Looked {
             lacks: self.lacks.clone(),
             unwritten: self.unwritten.clone(),
             absent: self.absent.clone(),
-            slow_since: None,
-            obstacles: Obstacles::new(),
-            unready: BTreeMap::new(),
-            unclean: BTreeMap::new(),
-            is_in_doubt: false,
+            ..NodeState::default()
         }
     }
 }

@@ -41,9 +41,8 @@ pub(crate) fn look_once(config: &Config, sources: &Snapshots) -> NodeState {
         handover: &|id| handovers.get(id).filter(|_| care.contains_key(id))?.trouble(),
     };
     let (plan, obstacles) = (offers::plan(question), way.of_claims(&inventory));
-    let mut state = NodeState { obstacles, ..looked.state(inventory, policy.clone(), plan) };
-    state.find_topology(&NodeState::default());
-    state
+    let topology = NodeState::default().topology_of(&inventory);
+    NodeState { obstacles, topology, ..looked.state(inventory, policy.clone(), plan) }
 }
 
 /// Puts the sources' newest snapshots together.

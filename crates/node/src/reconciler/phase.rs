@@ -1,12 +1,12 @@
 //! How devices move from one resource to another: in steps, since the kubelet may be giving one away at this moment.
 //!
 //! ```text
-//!   ┌────────┐ something has to move ┌─────────────┐  published  ┌──────────┐  the record is  ┌────────┐
-//!   │ Steady │ ────────────────────> │ Withholding │ ──────────> │ Settling │ ──────────────> │ Moving │
-//!   └────────┘                       └─────────────┘             └──────────┘    complete     └────────┘
-//!       ^                                   ^                         │                           │
-//!       │                                   └── something more has to move, from whatever phase ────┤
-//!       └────────────────── nothing waits to move, from whatever phase ───────────────────────────┘
+//!   ┌────────┐ has to move ┌─────────────┐ published ┌──────────┐ time is up ┌─────────┐ record read ┌────────┐
+//!   │ Steady │ ──────────> │ Withholding │ ────────> │ Settling │ ─────────> │ Reading │ ──────────> │ Moving │
+//!   └────────┘             └─────────────┘           └──────────┘ <───────── └─────────┘             └────────┘
+//!       ^                         ^                       │       unreadable      │                      │
+//!       │                         └── something more has to move, from whatever phase ───────────────────┤
+//!       └──────────────── nothing waits to move, from whatever phase ────────────────────────────────────┘
 //! ```
 //!
 //! While it is settling, the kubelet writes down every Allocate that was answered before what has to move was withheld.
@@ -14,6 +14,7 @@
 
 use std::{collections::BTreeSet, mem, time::Duration};
 
+use tokio::time::Instant;
 use windlass_core::device::DeviceId;
 use windlass_host::deadline::Deadline;
 use windlass_resources::offers::Moves;
@@ -33,6 +34,13 @@ pub(super) enum Phase {
         /// The devices that could be given away when the wait began.
         there: BTreeSet<DeviceId>,
     },
+    /// The kubelet's record has every Allocate that was answered before, and is read anew.
+    Reading {
+        /// What was read before it does not count.
+        since: Instant,
+        /// The devices that could be given away when the wait began.
+        there: BTreeSet<DeviceId>,
+    },
     /// What no container holds moves.
     Moving,
 }
@@ -44,7 +52,7 @@ impl Phase {
     pub(super) fn moves(&self) -> Moves {
         match self {
             Self::Steady => Moves::Kept,
-            Self::Withholding | Self::Settling { .. } => Moves::Waiting,
+            Self::Withholding | Self::Settling { .. } | Self::Reading { .. } => Moves::Waiting,
             Self::Moving => Moves::Allowed,
         }
     }
@@ -65,18 +73,18 @@ impl Phase {
         }
     }
 
-    /// Waits until the record has to be complete; for ever in another phase.
-    pub(super) async fn settled(&mut self) -> Deadline {
-        let Self::Settling { until, .. } = self else { return std::future::pending().await };
+    /// Waits until the record has to be complete, and is to be read; for ever in another phase.
+    pub(super) async fn settle(&mut self) {
+        let Self::Settling { until, there } = self else { return std::future::pending().await };
         until.passed().await;
-        *until
+        *self = Self::Reading { since: Instant::now(), there: mem::take(there) };
     }
 
-    /// The record was read that had to be complete by this deadline: gives the devices that could be given away when
-    /// the wait for it began. `None` where it was another wait.
-    pub(super) fn complete(&mut self, by: Deadline) -> Option<BTreeSet<DeviceId>> {
+    /// The record was read at this moment: gives the devices that could be given away when the wait for it began.
+    /// `None` where the wait was for another reading, or there is none.
+    pub(super) fn complete(&mut self, read: Option<Instant>) -> Option<BTreeSet<DeviceId>> {
         match self {
-            Self::Settling { until, there } if *until == by => {
+            Self::Reading { since, there } if read >= Some(*since) => {
                 let there = mem::take(there);
                 *self = Self::Moving;
                 Some(there)
@@ -85,12 +93,10 @@ impl Phase {
         }
     }
 
-    /// The record that had to be complete by this deadline could not be read.
-    pub(super) fn unreadable(&mut self, by: Deadline, limit: Duration) {
-        if let Self::Settling { until, .. } = self
-            && *until == by
-        {
-            *until = Deadline::after(limit);
+    /// The record could not be read at this moment.
+    pub(super) fn unreadable(&mut self, read: Option<Instant>, limit: Duration) {
+        if let Some(there) = self.complete(read) {
+            *self = Self::Settling { until: Deadline::after(limit), there };
         }
     }
 
@@ -102,7 +108,7 @@ impl Phase {
     /// The devices that could be given away when a wait began that is not over.
     pub(super) fn there(&self) -> impl Iterator<Item = &DeviceId> {
         let there = match self {
-            Self::Settling { there, .. } => Some(there),
+            Self::Settling { there, .. } | Self::Reading { there, .. } => Some(there),
             Self::Steady | Self::Withholding | Self::Moving => None,
         };
         there.into_iter().flatten()
@@ -111,8 +117,6 @@ impl Phase {
 
 #[cfg(test)]
 mod tests {
-    use tokio::time::Instant;
-
     use super::*;
 
     const LIMIT: Duration = Duration::from_secs(10);
@@ -135,9 +139,10 @@ mod tests {
         let mut phase = settling();
         assert_eq!(phase.moves(), Moves::Waiting);
         let begun = Instant::now();
-        let by = phase.settled().await;
+        phase.settle().await;
         assert!(begun.elapsed() >= LIMIT, "{:?}", begun.elapsed());
-        assert_eq!(phase.complete(by).map(|there| there.len()), Some(1));
+        assert_eq!(phase.complete(Some(begun)), None, "it was read before");
+        assert_eq!(phase.complete(Some(Instant::now())).map(|there| there.len()), Some(1));
         assert_eq!(phase.moves(), Moves::Allowed);
         phase.rest();
         assert_eq!(phase, Phase::Steady);
@@ -146,23 +151,27 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_record_that_cannot_be_read_moves_nothing_and_is_waited_for_again() {
         let mut phase = settling();
-        let by = phase.settled().await;
-        phase.unreadable(by, LIMIT);
-        assert_eq!(phase.complete(by), None, "another wait has begun");
-        let by = phase.settled().await;
-        assert_eq!(phase.complete(by).map(|there| there.len()), Some(1), "nothing is forgotten");
+        phase.settle().await;
+        phase.unreadable(Some(Instant::now()), LIMIT);
+        assert_eq!(phase.complete(Some(Instant::now())), None, "another wait has begun");
+        phase.settle().await;
+        assert_eq!(
+            phase.complete(Some(Instant::now())).map(|there| there.len()),
+            Some(1),
+            "nothing is forgotten"
+        );
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_has_to_move_meanwhile_begins_the_wait_anew() {
         let mut phase = settling();
-        let by = phase.settled().await;
+        phase.settle().await;
         phase.hold();
-        assert_eq!(phase.complete(by), None, "it was read for the wait before");
+        assert_eq!(phase.complete(Some(Instant::now())), None, "it was read for the wait before");
         assert_eq!(phase.moves(), Moves::Waiting);
         let mut moving = settling();
-        let by = moving.settled().await;
-        moving.complete(by).expect("settled");
+        moving.settle().await;
+        moving.complete(Some(Instant::now())).expect("settled");
         moving.hold();
         assert_eq!(moving, Phase::Withholding);
     }

@@ -3,7 +3,11 @@
 use jiff::Timestamp;
 use tempfile::TempDir;
 use tokio::time::advance;
-use windlass_allocations::{ledger::LedgerDesk, podresources};
+use windlass_allocations::{
+    follow::{Follower, Sources},
+    ledger::LedgerDesk,
+    podresources,
+};
 use windlass_config::{DeviceIds, DraOffer, DraPolicy, Places, Resources};
 use windlass_core::{
     device::{DeviceKind, SourceName},
@@ -22,6 +26,20 @@ struct Rig {
     disk: Disk,
     queue: DiskQueue,
     _folder: TempDir,
+}
+
+/// The way to what containers have, of which nobody reads anything.
+fn allocations(config: &Config) -> AllocationsDesk {
+    let ledger = LedgerDesk::default();
+    let sources = Sources {
+        policy: watch::channel(Arc::default()).1,
+        state: watch::channel(Arc::default()).1,
+        devices_of_pool: NodeState::devices_of_pool,
+        kubelet_writes: watch::channel(0).1,
+        doubt: Duration::ZERO,
+        holders: podresources::inquiry(&config.places.kubelet_dir, ledger.clone()).1,
+    };
+    Follower::new(&config.places, config.session, ledger, sources).1
 }
 
 // === impl Rig ===
@@ -56,12 +74,11 @@ impl Rig {
         let (source, snapshots) = watch::channel(nothing);
         let notices = Notices {
             news: Arc::default(),
-            kubelet_writes: watch::channel(0).1,
+            allocations: allocations(&config),
             policy: watch::channel(Arc::new(config.policy.clone())).1,
             mps: watch::channel(Arc::default()).1,
             handovers: watch::channel(Arc::default()).1,
             leases: watch::channel(Arc::default()).1,
-            holders: podresources::inquiry(&config.places.kubelet_dir, LedgerDesk::default()).1,
             ledger: LedgerDesk::default().watch(),
         };
         let (publish, state) = watch::channel(Arc::default());

@@ -24,11 +24,11 @@ use windlass_kubelet_api::checkpoint::{Checkpoint, CheckpointError};
 use crate::Held;
 
 /// The UIDs of the pods that have each device.
-pub(crate) type ByPod = BTreeMap<DeviceId, BTreeSet<String>>;
+pub(super) type ByPod = BTreeMap<DeviceId, BTreeSet<String>>;
 
 /// Why the record says nothing.
 #[derive(Debug, thiserror::Error)]
-pub enum RecordError {
+pub(super) enum RecordError {
     #[error("cannot read the kubelet's record")]
     Read(#[from] io::Error),
     #[error("the kubelet's record is not understood")]
@@ -39,7 +39,7 @@ pub enum RecordError {
 
 /// Reads the record on a thread of its own. One that the disk keeps is waited for, and no other is begun meanwhile.
 #[derive(Debug)]
-pub struct RecordReader {
+pub(super) struct RecordReader {
     path: PathBuf,
     late: Option<JoinHandle<()>>,
 }
@@ -51,16 +51,16 @@ const DEADLINE: Duration = Duration::from_secs(5);
 
 impl RecordReader {
     /// A reader of the record at this path.
-    pub fn new(path: PathBuf) -> Self {
+    pub(super) fn new(path: PathBuf) -> Self {
         Self { path, late: None }
     }
 
-    pub(crate) fn path(&self) -> &Path {
+    pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
     /// The record as it is now, or why not in time. One at a time.
-    pub async fn read(&mut self) -> Result<Checkpoint, RecordError> {
+    pub(super) async fn read(&mut self) -> Result<Checkpoint, RecordError> {
         if let Some(late) = &mut self.late {
             // What it came to is old.
             let _ = deadline::timeout(DEADLINE, late).await.map_err(|_| RecordError::Late)?;
@@ -78,7 +78,7 @@ impl RecordReader {
 }
 
 /// The record. Before the kubelet first writes it, nobody has anything.
-pub fn checkpoint(path: &Path) -> Result<Checkpoint, RecordError> {
+fn checkpoint(path: &Path) -> Result<Checkpoint, RecordError> {
     match read_regular_text(path, Links::Refused, MOST_BYTES) {
         Ok(text) => Ok(Checkpoint::parse(text.trim_end())?),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -88,14 +88,8 @@ pub fn checkpoint(path: &Path) -> Result<Checkpoint, RecordError> {
     }
 }
 
-/// The pods that have each device; `None` if the record cannot be read, which the reconciler says.
-pub async fn by_pod(path: PathBuf) -> Option<ByPod> {
-    let read = spawn_blocking(move || checkpoint(&path).ok().map(pods));
-    read.await.expect("reading neither panics nor is cancelled")
-}
-
 /// The ids that the record has, by their resource.
-pub fn held(record: &Checkpoint) -> Held {
+pub(super) fn held(record: &Checkpoint) -> Held {
     let names = record.pods.iter().flatten().map(|entry| entry.resource_name.as_str());
     let names: BTreeSet<&str> = names.collect();
     let held = |name: &str| {
@@ -105,7 +99,8 @@ pub fn held(record: &Checkpoint) -> Held {
     names.into_iter().filter_map(held).collect()
 }
 
-fn pods(record: Checkpoint) -> ByPod {
+/// The pods that have each device.
+pub(super) fn by_pod(record: Checkpoint) -> ByPod {
     let mut all = ByPod::new();
     for entry in record.pods.into_iter().flatten() {
         for id in entry.device_ids.values().flatten() {
@@ -127,7 +122,7 @@ mod tests {
     fn the_record_names_pods_and_replicas_lead_to_their_device() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("record");
-        let read = || checkpoint(&path).ok().map(pods);
+        let read = || checkpoint(&path).ok().map(by_pod);
         assert_eq!(read(), Some(ByPod::new()));
         let entry = |pod: &str, id: &str| PodDevices {
             pod_uid: pod.to_owned(),
