@@ -39,6 +39,7 @@ use windlass_core::{
     replica::{device_of, token},
     resource::ResourceName,
 };
+use windlass_host::shared::Shared;
 
 pub use self::{
     kin::{Footprint, Kinship},
@@ -49,7 +50,14 @@ use crate::Held;
 
 /// The way to the ledger; clones lead to the same one.
 #[derive(Clone, Debug, Default)]
-pub struct LedgerDesk(Arc<watch::Sender<Ledger>>);
+pub struct LedgerDesk(Arc<Published>);
+
+/// The ledger, and the snapshots of it.
+#[derive(Debug, Default)]
+struct Published {
+    ledger: Shared<Ledger>,
+    snapshots: watch::Sender<Ledger>,
+}
 
 /// Who holds what.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -211,8 +219,9 @@ pub enum Holder {
 impl LedgerDesk {
     /// The ledger of an agent that starts: what containers have is still to be read.
     pub fn unread() -> Self {
-        let ledger = Ledger { knowledge: Knowledge::Lacking, ..Ledger::default() };
-        Self(Arc::new(watch::Sender::new(ledger)))
+        let desk = Self::default();
+        desk.forget_record();
+        desk
     }
 
     /// Takes devices for a container of the device plugin, all or none. Who watches is told only of devices that
@@ -254,12 +263,12 @@ impl LedgerDesk {
         claim: &ClaimRef,
         devices: impl IntoIterator<Item = (&'a DeviceId, Use)>,
     ) {
-        self.0.send_if_modified(|ledger| ledger.enter(claim, devices));
+        self.step(|ledger| ledger.enter(claim, devices));
     }
 
     /// The claim has let go of all that it had.
     pub fn release_claim(&self, uid: &str) {
-        self.0.send_if_modified(|ledger| {
+        self.step(|ledger| {
             let mut released = false;
             for holds in ledger.claims.values_mut() {
                 released |= holds.remove(uid).is_some();
@@ -272,7 +281,7 @@ impl LedgerDesk {
     /// Takes in what containers have by the kubelet's record, as it was read at this time. What was given
     /// away before may not be in it yet, or, a moment before, not any more.
     pub fn recorded(&self, recorded: &Recorded, (read, delay): (Instant, Duration)) {
-        self.0.send_if_modified(|ledger| {
+        self.step(|ledger| {
             let before = ledger.clone();
             ledger.containers.retain(|id, hold| {
                 let is_recorded = recorded.has(id, &hold.resource);
@@ -294,7 +303,7 @@ impl LedgerDesk {
     pub(crate) fn was_stopped(&self, time: Duration) {
         let now = Instant::now();
         // Nobody else needs to know: who has what stays as it is.
-        self.0.send_if_modified(|ledger| {
+        self.step(|ledger| {
             for hold in ledger.containers.values_mut() {
                 hold.given = hold.given.map(|given| (given + time).min(now));
             }
@@ -304,28 +313,24 @@ impl LedgerDesk {
 
     /// Neither record says what claims have: any device may be a claim's.
     pub fn forget_claims(&self) {
-        self.0.send_modify(|ledger| ledger.of_claims = Knowledge::Lacking);
+        self.step(|ledger| ledger.learn_of_claims(Knowledge::Lacking));
     }
 
     /// What claims have is known by the kubelet's record alone, for as long as this agent lives.
     pub fn hear_of_claims(&self) {
-        self.0.send_modify(|ledger| ledger.of_claims = Knowledge::Hearsay);
+        self.step(|ledger| ledger.learn_of_claims(Knowledge::Hearsay));
     }
 
     /// What claims have was put back.
     pub fn recall_claims(&self) {
-        self.0.send_if_modified(|ledger| {
-            let was_lacking = ledger.of_claims == Knowledge::Lacking;
-            if was_lacking {
-                ledger.of_claims = Knowledge::Complete;
-            }
-            was_lacking
+        self.step(|ledger| {
+            ledger.of_claims == Knowledge::Lacking && ledger.learn_of_claims(Knowledge::Complete)
         });
     }
 
     /// Nobody reads the kubelet's record from now on.
     pub(crate) fn forget_record(&self) {
-        self.0.send_if_modified(|ledger| {
+        self.step(|ledger| {
             std::mem::replace(&mut ledger.knowledge, Knowledge::Lacking) != Knowledge::Lacking
         });
     }
@@ -340,16 +345,16 @@ impl LedgerDesk {
 
     /// The ledger as it changes.
     pub fn watch(&self) -> watch::Receiver<Ledger> {
-        self.0.subscribe()
+        self.0.snapshots.subscribe()
     }
 
-    /// One step, that says whether anything changed.
+    /// Takes in one step, which says whether that is news.
     fn take(
         &self,
         step: impl FnOnce(&mut Ledger) -> Result<bool, Conflict>,
     ) -> Result<(), Conflict> {
         let mut outcome = Ok(());
-        self.0.send_if_modified(|ledger| match step(ledger) {
+        self.step(|ledger| match step(ledger) {
             Ok(changed) => changed,
             Err(conflict) => {
                 outcome = Err(conflict);
@@ -357,6 +362,18 @@ impl LedgerDesk {
             }
         });
         outcome
+    }
+
+    /// One step, which says whether those who watch are told. They see the change in any case: it is published before
+    /// the next step begins.
+    fn step(&self, step: impl FnOnce(&mut Ledger) -> bool) {
+        self.0.ledger.step(|ledger| {
+            let is_news = step(ledger);
+            self.0.snapshots.send_if_modified(|snapshot| {
+                snapshot.clone_from(ledger);
+                is_news
+            });
+        });
     }
 }
 
@@ -422,6 +439,11 @@ impl Ledger {
 
     fn holds<'a>(&'a self, id: &DeviceId) -> impl Iterator<Item = &'a ClaimHold> + use<'a> {
         self.claims.get(id).into_iter().flat_map(BTreeMap::values)
+    }
+
+    /// Notes how well it is known what claims have; gives whether that is news.
+    fn learn_of_claims(&mut self, knowledge: Knowledge) -> bool {
+        std::mem::replace(&mut self.of_claims, knowledge) != knowledge
     }
 
     /// Notes what a claim has; gives whether that is news.

@@ -4,8 +4,8 @@ use std::{fmt, sync::Arc};
 
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::Api;
-use tokio::sync::watch;
 use windlass_allocations::ledger::ClaimRef;
+use windlass_host::shared::Shared;
 
 use super::{Client, ClusterError, client::Connection};
 
@@ -13,7 +13,7 @@ use super::{Client, ClusterError, client::Connection};
 #[derive(Clone)]
 pub struct Claims {
     client: Client,
-    connection: Arc<watch::Sender<Option<Connection>>>,
+    connection: Arc<Shared<Option<Connection>>>,
 }
 
 /// What the API server says that a claim is.
@@ -40,19 +40,18 @@ impl Claims {
             Err(error @ ClusterError::Unreadable { .. }) => Err(error),
             Err(error) => {
                 // New credentials are read with the next connection.
-                self.connection.send_replace(None);
+                self.connection.step(|known| *known = None);
                 Err(error)
             }
         }
     }
 
     async fn connect(&self) -> Result<Connection, ClusterError> {
-        let known = self.connection.borrow().clone();
-        if let Some(connection) = known {
+        if let Some(connection) = self.connection.step(|known| known.clone()) {
             return Ok(connection);
         }
         let connection = self.client.connect().await?;
-        self.connection.send_replace(Some(connection.clone()));
+        self.connection.step(|known| *known = Some(connection.clone()));
         Ok(connection)
     }
 }

@@ -25,7 +25,7 @@ use tracing::Instrument as _;
 use windlass_allocations::{ledger::LedgerDesk, podresources::HoldersDesk};
 use windlass_config::SessionLimits;
 use windlass_core::resource::ResourceName;
-use windlass_host::{Roots, abbreviate::shortened, causes};
+use windlass_host::{Roots, abbreviate::shortened, causes, shared::Shared};
 use windlass_kubelet_api::{
     deviceplugin::KUBELET_SOCKET,
     endpoint::Endpoint,
@@ -71,8 +71,8 @@ pub struct Plugins {
 }
 
 /// What was given away last, for the servers of all resources.
-#[derive(Clone, Debug)]
-pub struct Together(watch::Sender<Company>);
+#[derive(Clone, Debug, Default)]
+pub struct Together(Arc<Shared<Company>>);
 
 /// Where the server of a resource listens. The name keeps clear of other plugins' sockets; that of an
 /// FPGA's function is longer than the kernel takes, and is cut.
@@ -93,14 +93,6 @@ type Servers = JoinSet<ResourceName>;
 
 /// Resources that are not served for the moment: until when, and why.
 type Resting = BTreeMap<ResourceName, (Instant, String)>;
-
-// === impl Together ===
-
-impl Default for Together {
-    fn default() -> Self {
-        Self(watch::Sender::new(Company::default()))
-    }
-}
 
 // === impl Plugins ===
 

@@ -17,7 +17,7 @@ use tokio_stream::{Stream, StreamExt as _, wrappers::WatchStream};
 use tonic::{Request, Response, Status};
 use windlass_allocations::{ledger::LedgerDesk, podresources::HoldersDesk};
 use windlass_core::resource::ResourceName;
-use windlass_host::Roots;
+use windlass_host::{Roots, shared::Shared};
 use windlass_kubelet_api::deviceplugin::{
     AllocateRequest, AllocateResponse, DevicePluginOptions, Empty, ListAndWatchResponse,
     PreStartContainerRequest, PreStartContainerResponse, PreferredAllocationRequest,
@@ -54,7 +54,7 @@ pub(super) struct Service {
     /// The list that was sent last, whichever stream it was on.
     pub(super) newest: watch::Sender<ListAndWatchResponse>,
     /// What was given away last, whichever resource it was of.
-    pub(super) company: watch::Sender<Company>,
+    pub(super) company: Arc<Shared<Company>>,
 }
 
 /// The most containers of one call. A kubelet asks for one at a time (kubelet reference, section 3); an answer may take

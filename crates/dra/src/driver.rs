@@ -32,7 +32,7 @@ use super::{
     registrar::Standing,
     serve::{Serving, Sockets},
     service::Service,
-    status::{Teller, Troubles},
+    status::{Teller, TroubleByUid, Troubles},
 };
 use crate::metrics::ClaimMetrics;
 
@@ -142,7 +142,6 @@ impl Driver {
             documents: ClaimDocuments::new(&places.cdi_dir),
             kubelet_record: KubeletRecord::new(&places.kubelet_dir, driver),
             claims: cluster.clone().map(Claims::new),
-            troubles: Troubles::default(),
             driver: driver.clone(),
             roots,
             state,
@@ -185,11 +184,13 @@ impl Driver {
         }
         let (desk, requests) = ClaimDesk::new(self.limits.claim_deadline);
         let serving = self.serving(desk, newest.subscribe()).run(stop.clone());
-        let telling = self.telling(newest.subscribe(), stop);
+        let troubles = Troubles::default();
+        let telling = self.telling(newest.subscribe(), troubles.watch(), stop);
         let leftovers = leftovers::keep(self.ground.clone(), newest.subscribe());
         let asked = (requests, self.limits.look_interval, self.limits.claim_patience);
         let ledger = self.ground.ledger.clone();
-        let preparer = Preparer::new(self.ground, asked, records, (newest, receiver));
+        let journal = (newest, receiver);
+        let preparer = Preparer::new(self.ground, asked, (records, troubles), journal);
         let (traces, look) = (self.traces, self.limits.look_interval);
         let recalling = async move {
             let is_in_doubt = is_absent && !ledger.watch().borrow().knows_claims();
@@ -208,10 +209,11 @@ impl Driver {
     fn telling(
         &mut self,
         records: watch::Receiver<Versioned<Records>>,
+        troubles: watch::Receiver<TroubleByUid>,
         stop: CancellationToken,
     ) -> impl Future<Output = ()> + Send + use<> {
-        let (state, troubles) = (self.ground.state.clone(), self.ground.troubles.clone());
-        let (driver, clock) = (self.ground.driver.clone(), self.clock);
+        let (state, driver) = (self.ground.state.clone(), self.ground.driver.clone());
+        let clock = self.clock;
         let teller = self.statuses.take().map(|statuses| Teller {
             driver,
             clock,

@@ -53,7 +53,7 @@ use super::{
     claim::Claim,
     desk::{Request, Wish},
     record::{Entry, Records, Stage},
-    status::Trouble,
+    status::{Trouble, Troubles},
 };
 
 /// Prepares and releases claims.
@@ -61,6 +61,7 @@ pub(super) struct Preparer {
     ground: Ground,
     requests: mpsc::Receiver<Request>,
     slots: BTreeMap<String, Slot>,
+    troubles: Troubles,
     newest: watch::Sender<Versioned<Records>>,
     written: watch::Receiver<Written>,
     tasks: JoinSet<Event>,
@@ -113,7 +114,7 @@ impl Preparer {
     pub(super) fn new(
         ground: Ground,
         (requests, look_interval, patience): (mpsc::Receiver<Request>, Duration, Duration),
-        records: Records,
+        (records, troubles): (Records, Troubles),
         (newest, written): (watch::Sender<Versioned<Records>>, watch::Receiver<Written>),
     ) -> Self {
         let slots = records.into_iter().map(|(uid, entry)| (uid, Slot::of(entry))).collect();
@@ -122,6 +123,7 @@ impl Preparer {
             ground,
             requests,
             slots,
+            troubles,
             newest,
             written,
             tasks,
@@ -268,7 +270,7 @@ impl Preparer {
         }
         let Some(slot) = self.slots.get_mut(uid) else { return };
         let is_news = slot.work.take() == Some(Work::Settling);
-        self.ground.troubles.forget(uid);
+        self.troubles.forget(uid);
         if let Some(entry) = slot.entry.clone() {
             if is_news {
                 let devices: Vec<_> = entry.devices.iter().map(|held| held.name.as_str()).collect();
@@ -295,9 +297,9 @@ impl Preparer {
         slot.prepared(&Err(trouble.why.clone()));
         // Of a claim that could not be read there is no device that a status could speak of.
         if slot.entry.is_some() || trouble.refused.is_some() {
-            self.ground.troubles.note(uid, trouble);
+            self.troubles.note(uid, trouble);
         } else {
-            self.ground.troubles.forget(uid);
+            self.troubles.forget(uid);
         }
         self.advance(uid);
     }

@@ -34,11 +34,11 @@ use self::{
 };
 use super::record::{Entry, Records};
 
-/// Why claims are not prepared, by UID. Clones are of the same list.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Troubles(Arc<watch::Sender<TroubleByUid>>);
+/// Why claims are not prepared, by UID: the list of the one who prepares them, published.
+#[derive(Debug, Default)]
+pub(super) struct Troubles(watch::Sender<TroubleByUid>);
 
-type TroubleByUid = BTreeMap<String, Trouble>;
+pub(super) type TroubleByUid = BTreeMap<String, Trouble>;
 
 /// Why a claim is not prepared.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,7 +55,7 @@ pub(super) struct Teller {
     pub(super) statuses: ClaimStatuses,
     pub(super) records: watch::Receiver<Versioned<Records>>,
     pub(super) state: watch::Receiver<Arc<NodeState>>,
-    pub(super) troubles: Troubles,
+    pub(super) troubles: watch::Receiver<TroubleByUid>,
 }
 
 /// What is to be told, or was told, of one claim.
@@ -95,6 +95,11 @@ impl Troubles {
         self.0.send_if_modified(|all| all.remove(uid).is_some());
     }
 
+    /// The list as it changes.
+    pub(super) fn watch(&self) -> watch::Receiver<TroubleByUid> {
+        self.0.subscribe()
+    }
+
     /// The claims that were refused.
     pub(super) fn refused(&self) -> Vec<ClaimRef> {
         let all = self.0.borrow();
@@ -122,7 +127,7 @@ impl Teller {
     }
 
     async fn live(mut self) {
-        let (mut told, mut troubles) = (Past::default(), self.troubles.0.subscribe());
+        let (mut told, mut troubles) = (Past::default(), self.troubles.clone());
         loop {
             let wanted = self.wanted(&troubles.borrow_and_update());
             told.forget_refused(&wanted);

@@ -12,6 +12,7 @@ pub mod files;
 pub mod glob;
 pub mod nvidia_smi;
 pub mod presence;
+pub mod shared;
 pub mod state_file;
 pub mod state_folder;
 pub mod template;

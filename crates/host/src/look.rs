@@ -3,13 +3,13 @@
 use std::{
     collections::HashMap,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{Arc, OnceLock},
 };
 
 use rustix::{fs::FileType, io::Result};
 
 use super::pci_index::PciKinds;
-use crate::entry::Entry;
+use crate::{entry::Entry, shared::Shared};
 
 /// The answers so far.
 #[derive(Debug, Default)]
@@ -24,7 +24,7 @@ pub(super) struct Look {
 
 /// The answers to one question, by path.
 #[derive(Debug)]
-pub(super) struct Answers<A>(Mutex<HashMap<PathBuf, Result<A>>>);
+pub(super) struct Answers<A>(Shared<HashMap<PathBuf, Result<A>>>);
 
 // === impl Answers ===
 
@@ -32,18 +32,17 @@ impl<A: Clone> Answers<A> {
     /// The answer that is known, or else that which is asked for. Nobody waits for another's: a device may
     /// take for ever.
     pub(super) fn get(&self, path: &Path, ask: impl FnOnce() -> Result<A>) -> Result<A> {
-        let known = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(answer) = known().get(path) {
-            return answer.clone();
+        if let Some(answer) = self.0.step(|known| known.get(path).cloned()) {
+            return answer;
         }
         let answer = ask();
-        known().insert(path.to_owned(), answer.clone());
+        self.0.step(|known| known.insert(path.to_owned(), answer.clone()));
         answer
     }
 }
 
 impl<A> Default for Answers<A> {
     fn default() -> Self {
-        Self(Mutex::default())
+        Self(Shared::default())
     }
 }

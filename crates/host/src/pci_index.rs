@@ -7,21 +7,21 @@
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
 };
 
 use windlass_core::pci::PciAddress;
 
 use super::Host;
-use crate::entry::Entry;
+use crate::{entry::Entry, shared::Shared};
 
 /// Where the bus lists its functions.
 pub(super) const PCI_DEVICES: &str = "/sys/bus/pci/devices";
 
-/// What is known of a host's functions. Its lock is held while they are read: of the files that say what a
-/// function is none takes a lock of the kernel's, whatever its driver does.
+/// What is known of a host's functions. They are read in one step: of the files that say what a function is
+/// none takes a lock of the kernel's, whatever its driver does.
 #[derive(Debug, Default)]
-pub(super) struct PciIndex(Mutex<Known>);
+pub(super) struct PciIndex(Shared<Known>);
 
 #[derive(Debug, Default)]
 struct Known {
@@ -79,7 +79,8 @@ impl Host {
     pub(super) fn pci_kinds(&self) -> Arc<PciKinds> {
         let listed = || {
             let entries = self.list(PCI_DEVICES);
-            self.pci.refresh(self, entries.as_deref().unwrap_or_default())
+            let entries = entries.as_deref().unwrap_or_default();
+            self.pci.0.step(|known| known.refresh(self, entries))
         };
         match &self.look {
             Some(look) => look.pci.get_or_init(listed).clone(),
@@ -88,28 +89,27 @@ impl Host {
     }
 }
 
-// === impl PciIndex ===
+// === impl Known ===
 
-impl PciIndex {
+impl Known {
     /// Reads what is new. A function that cannot be read is asked again at the next look.
-    fn refresh(&self, host: &Host, entries: &[Entry]) -> Arc<PciKinds> {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    fn refresh(&mut self, host: &Host, entries: &[Entry]) -> Arc<PciKinds> {
         let (listed, is_crowded) = lowest(entries, MOST_FUNCTIONS);
-        if is_crowded && !known.is_crowded {
+        if is_crowded && !self.is_crowded {
             tracing::warn!(
                 folder = PCI_DEVICES,
                 most = MOST_FUNCTIONS,
                 "more PCI functions than are looked at: those with higher addresses are left out"
             );
         }
-        known.is_crowded = is_crowded;
-        known.functions.retain(|address, (inode, _)| listed.get(address) == Some(inode));
+        self.is_crowded = is_crowded;
+        self.functions.retain(|address, (inode, _)| listed.get(address) == Some(inode));
         let mut kinds = PciKinds::new();
         for (address, inode) in listed {
-            let kind = known.functions.get(&address).map(|(_, kind)| kind.clone());
+            let kind = self.functions.get(&address).map(|(_, kind)| kind.clone());
             let kind = kind.unwrap_or_else(|| Arc::new(PciKind::read(host, &listed_at(address))));
             if kind.is_read() {
-                known.functions.insert(address, (inode, kind.clone()));
+                self.functions.insert(address, (inode, kind.clone()));
             }
             kinds.insert(address, kind);
         }

@@ -26,7 +26,7 @@ impl LedgerDesk {
     /// Waits until the kubelet has had the time to note what it gave away last.
     pub async fn lull(&self) {
         let noted = async {
-            let unnoted = || self.0.borrow().unnoted();
+            let unnoted = || self.0.snapshots.borrow().unnoted();
             while let Some(left) = unnoted() {
                 sleep(left).await;
             }

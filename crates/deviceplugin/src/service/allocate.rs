@@ -61,7 +61,7 @@ impl Service {
             simulated: state.inventory.simulated.as_deref(),
         });
         let given = devices.iter().map(|device| device.id.clone()).collect();
-        self.company.send_modify(|it| it.note(&self.resource, given, Instant::now()));
+        self.company.step(|it| it.note(&self.resource, given, Instant::now()));
         let devices = first_few(ids, LOGGED);
         tracing::info!(resource = self.resource.as_str(), devices, "allocated");
         Ok(wire::container_response(grant, &self.roots.dev))

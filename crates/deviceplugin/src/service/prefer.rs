@@ -76,7 +76,7 @@ impl Service {
 
     /// What the same container seems to have got of other resources, as far as it is here.
     fn neighbours(&self, state: &NodeState) -> Vec<DeviceId> {
-        let company = self.company.borrow();
+        let company = self.company.step(|it| it.clone());
         let beside = company.beside(&self.resource, Instant::now());
         let present = beside.filter(|id| state.topology.position(id.as_str()).is_some());
         present.cloned().collect()

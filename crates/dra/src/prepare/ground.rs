@@ -25,7 +25,6 @@ use super::super::{
     document::ClaimDocuments,
     kubelet_record::KubeletRecord,
     record::{Entry, Held},
-    status::Troubles,
 };
 use crate::metrics::ClaimMetrics;
 
@@ -45,7 +44,6 @@ pub(crate) struct Ground {
     /// Where MIG instances are made and removed.
     pub(crate) partitions: PartitionDesk,
     pub(crate) handovers: HandoverDesk,
-    pub(crate) troubles: Troubles,
     pub(crate) metrics: ClaimMetrics,
     /// Where MPS daemons are, and how they fare.
     pub(crate) mps: MpsPlaces,

@@ -53,7 +53,7 @@ impl Preparer {
 
     pub(super) fn let_go(&mut self, uid: &str) {
         self.ground.ledger.release_claim(uid);
-        self.ground.troubles.forget(uid);
+        self.troubles.forget(uid);
         let Some(slot) = self.slots.get_mut(uid) else { return };
         if let Some(Work::Forgetting(_)) = slot.work.take() {
             tracing::info!(claim = %slot.claim, uid, "claim released");
@@ -68,7 +68,7 @@ impl Preparer {
     pub(super) fn collect(&mut self) {
         let settled = self.slots.values().filter(|slot| slot.is_settled());
         let prepared = settled.filter_map(|slot| Some(slot.entry.as_ref()?.claim.clone()));
-        let claims = prepared.chain(self.ground.troubles.refused());
+        let claims = prepared.chain(self.troubles.refused());
         let known = claims.map(|claim| Suspect { asked: self.asked(&claim.uid), claim });
         let (known, ground): (Vec<_>, _) = (known.collect(), self.ground.clone());
         if !known.is_empty() {
