@@ -8,11 +8,7 @@ use windlass_allocations::ledger::LedgerDesk;
 use windlass_cluster::{ClaimStatuses, Claims, Client};
 use windlass_config::{DriverName, Places, Policy, SessionLimits};
 use windlass_discovery::mig::PartitionDesk;
-use windlass_host::{
-    causes,
-    clock::Clock,
-    state_file::{self, Versioned, Written},
-};
+use windlass_host::{causes, clock::Clock, state_file::Versioned};
 use windlass_lifecycle::{
     cleanup::HandoverDesk,
     mps::{MpsPlaces, MpsStates},
@@ -77,9 +73,6 @@ pub struct Surroundings {
     /// Where MPS daemons have their pipes.
     pub mps: MpsPlaces,
 }
-
-/// What is said while the disk takes nothing.
-const WAITING: &str = "claims wait until they can be recorded";
 
 /// What an earlier agent gave to claims is held from now on: the kubelet may ask for it through the device
 /// plugin before the driver runs. A record that cannot be read is told of when it does; what the kubelet says
@@ -173,24 +166,17 @@ impl Driver {
             () = stop.cancelled() => return,
             recovered = self.recover() => recovered,
         };
-        let newest = watch::Sender::new((0, records.clone()));
-        let (written, receiver) = watch::channel(Written::default());
-        let file = self.file.clone();
-        let write = move |records: Records| file.write(&records);
-        let writing = state_file::follow(newest.subscribe(), (written, WAITING), write);
+        let (journal, writer) = self.file.journal();
         // What an agent of another version or boot wrote, or the kubelet alone, is written as this one does.
-        if !records.is_empty() {
-            newest.send_modify(|(version, _)| *version += 1);
-        }
+        journal.write(records.clone());
         let (desk, requests) = ClaimDesk::new(self.limits.claim_deadline);
-        let serving = self.serving(desk, newest.subscribe()).run(stop.clone());
+        let serving = self.serving(desk, journal.watch()).run(stop.clone());
         let troubles = Troubles::default();
-        let telling = self.telling(newest.subscribe(), troubles.watch(), stop);
-        let leftovers = leftovers::keep(self.ground.clone(), newest.subscribe());
+        let telling = self.telling(journal.watch(), troubles.watch(), stop);
+        let leftovers = leftovers::keep(self.ground.clone(), journal.watch());
         let asked = (requests, self.limits.look_interval, self.limits.claim_patience);
         let ledger = self.ground.ledger.clone();
-        let journal = (newest, receiver);
-        let preparer = Preparer::new(self.ground, asked, (records, troubles), journal);
+        let preparer = Preparer::new(self.ground, asked, records, troubles, journal);
         let (traces, look) = (self.traces, self.limits.look_interval);
         let recalling = async move {
             let is_in_doubt = is_absent && !ledger.watch().borrow().knows_claims();
@@ -200,7 +186,7 @@ impl Driver {
             ledger.recall_claims();
         };
         tokio::select! {
-            _ = async { tokio::join!(writing, preparer.run(), serving, telling, recalling) } => {}
+            _ = async { tokio::join!(writer.run(), preparer.run(), serving, telling, recalling) } => {}
             () = leftovers => {}
         }
     }

@@ -34,15 +34,12 @@ mod waiting;
 use std::collections::BTreeMap;
 
 use tokio::{
-    sync::{mpsc, watch},
+    sync::mpsc,
     task::JoinSet,
     time::{Duration, MissedTickBehavior, interval},
 };
 use windlass_allocations::ledger::Use;
-use windlass_host::{
-    deadline::Deadline,
-    state_file::{Versioned, Written, recorded},
-};
+use windlass_host::{deadline::Deadline, state_file::Journal};
 
 pub(super) use self::ground::Ground;
 use self::{
@@ -62,8 +59,7 @@ pub(super) struct Preparer {
     requests: mpsc::Receiver<Request>,
     slots: BTreeMap<String, Slot>,
     troubles: Troubles,
-    newest: watch::Sender<Versioned<Records>>,
-    written: watch::Receiver<Written>,
+    journal: Journal<Records>,
     tasks: JoinSet<Event>,
     /// How long a claim waits for others to let go of what it is to get.
     patience: Duration,
@@ -114,8 +110,9 @@ impl Preparer {
     pub(super) fn new(
         ground: Ground,
         (requests, look_interval, patience): (mpsc::Receiver<Request>, Duration, Duration),
-        (records, troubles): (Records, Troubles),
-        (newest, written): (watch::Sender<Versioned<Records>>, watch::Receiver<Written>),
+        records: Records,
+        troubles: Troubles,
+        journal: Journal<Records>,
     ) -> Self {
         let slots = records.into_iter().map(|(uid, entry)| (uid, Slot::of(entry))).collect();
         let (tasks, unwritten) = (JoinSet::new(), Vec::new());
@@ -124,8 +121,7 @@ impl Preparer {
             requests,
             slots,
             troubles,
-            newest,
-            written,
+            journal,
             tasks,
             patience,
             look_interval,
@@ -325,17 +321,9 @@ impl Preparer {
     /// it is.
     fn save(&self) -> impl Future<Output = Result<(), String>> + Send + use<> {
         let records = self.records();
-        let written = self.written.borrow().clone();
-        self.newest.send_if_modified(|(version, known)| {
-            let is_news = *known != records || written.has_refused(*version);
-            if is_news {
-                *version += 1;
-                self.ground.metrics.holds(&records);
-                *known = records;
-            }
-            is_news
-        });
-        recorded(self.written.clone(), self.newest.borrow().0)
+        self.ground.metrics.holds(&records);
+        self.journal.write(records);
+        self.journal.recorded()
     }
 
     /// What an earlier agent gave away is held.

@@ -1,11 +1,7 @@
 //! What is prepared, on the disk: written before anything is done for a claim, and before the kubelet is
 //! told that it is done. Everything that it takes to release a claim is in it.
 
-use std::{
-    collections::BTreeMap,
-    io,
-    path::{Path, PathBuf},
-};
+use std::{collections::BTreeMap, path::Path};
 
 use serde::{Deserialize, Serialize};
 use windlass_allocations::ledger::{ClaimRef, Use, together};
@@ -17,7 +13,7 @@ use windlass_core::{
 };
 use windlass_host::{
     Host,
-    state_file::{Boot, Earlier, Format, KeptFile, Unreadable},
+    state_file::{Boot, Earlier, Format, Journal, KeptFile, Unreadable, Writer},
 };
 
 use super::{
@@ -150,9 +146,9 @@ impl ClaimFile {
         self.0.set_aside();
     }
 
-    /// Replaces what is kept. Blocks.
-    pub(crate) fn write(&self, claims: &Records) -> Result<(), (PathBuf, io::Error)> {
-        self.0.write(claims).map_err(|error| (self.0.path().to_owned(), error))
+    /// A journal that the file follows.
+    pub(crate) fn journal(&self) -> (Journal<Records>, Writer<Records>) {
+        Journal::new(self.0.clone(), "claims wait until they can be recorded")
     }
 }
 
@@ -206,7 +202,7 @@ mod tests {
     fn what_is_prepared_stays_so_until_the_machine_reboots() {
         let (folder, file) = file();
         assert_eq!(file.read().expect("it can be read"), None, "no file is no record");
-        file.write(&records(Stage::PrepareCompleted)).expect("written");
+        file.0.write(&records(Stage::PrepareCompleted)).expect("written");
         assert_eq!(read(&file), records(Stage::PrepareCompleted));
         set_boot(&folder, "two");
         assert_eq!(read(&file), records(Stage::PrepareStarted));
@@ -215,7 +211,7 @@ mod tests {
     #[test]
     fn a_corrupt_record_may_be_set_aside_and_a_newer_one_is_for_a_newer_agent() {
         let (_folder, file) = file();
-        file.write(&records(Stage::PrepareCompleted)).expect("written");
+        file.0.write(&records(Stage::PrepareCompleted)).expect("written");
         let text = fs::read_to_string(file.0.path()).expect("there");
         fs::write(file.0.path(), text.replace("GPU-0", "GPU-1")).expect("written");
         let error = file.read().expect_err("changed");
@@ -249,7 +245,7 @@ mod tests {
     #[test]
     fn one_bit_that_is_another_in_version_boot_or_claims_is_noticed() {
         let (_folder, file) = file();
-        file.write(&records(Stage::PrepareCompleted)).expect("written");
+        file.0.write(&records(Stage::PrepareCompleted)).expect("written");
         let whole = fs::read(file.0.path()).expect("there");
         for position in 0..whole.len() {
             for bit in 0..8 {

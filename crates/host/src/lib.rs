@@ -10,6 +10,7 @@ pub mod driver_program;
 pub mod external;
 pub mod files;
 pub mod glob;
+pub mod keyed;
 pub mod nvidia_smi;
 pub mod presence;
 pub mod shared;

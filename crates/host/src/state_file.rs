@@ -6,7 +6,7 @@
 //! | 1 | of the content alone; read, and written as 2 at the next change |
 //! | 2 | of version, boot and content: each of them decides what becomes of a device |
 
-mod follow;
+mod journal;
 
 use std::{
     collections::BTreeMap,
@@ -21,7 +21,7 @@ use serde::{
 };
 use serde_json::value::RawValue;
 
-pub use self::follow::{Versioned, Written, follow, recorded};
+pub use self::journal::{Journal, Versioned, Writer};
 use crate::{
     Host,
     abbreviate::checksum,

@@ -55,6 +55,8 @@ use windlass_discovery::mig::PartitionDesk;
 use windlass_host::{
     Host,
     clock::{Clock, until},
+    keyed::Tasks,
+    state_file::{Journal, Writer},
 };
 
 pub use self::{
@@ -67,7 +69,7 @@ use self::{
     claims::{claims_of, starting},
     desk::{Newcomer, Reply, Request, Start},
     overwrite::Scrubber,
-    record::{RecordFile, Versioned, Written, recorded},
+    record::RecordFile,
     slot::Slot,
     state::{Input, Work},
     steps::{Bench, do_work},
@@ -98,10 +100,14 @@ pub struct Handovers {
     requests: mpsc::Receiver<Request>,
     ground: Ground,
     slots: BTreeMap<DeviceId, Slot>,
-    newest: watch::Sender<Versioned>,
-    written: watch::Receiver<Written>,
+    journal: Journal<Records>,
+    /// Taken by the one run.
+    writer: Option<Writer<Records>>,
     states: watch::Sender<Arc<HandoverStates>>,
-    tasks: JoinSet<Event>,
+    /// What is done to devices.
+    work: Tasks<DeviceId, Result<(), String>>,
+    /// Answers that wait for the disk.
+    answering: JoinSet<()>,
     /// Lives while a device is cared for.
     following: Option<Following>,
     metrics: HandoverMetrics,
@@ -114,12 +120,6 @@ struct Ground {
     file: RecordFile,
     scrubber: Scrubber,
     limits: HandoverLimits,
-}
-
-/// What a task of the part has come to.
-enum Event {
-    Worked(DeviceId, Result<(), String>),
-    Replied,
 }
 
 /// The devices whose hand-over failed and has not succeeded since.
@@ -162,15 +162,17 @@ impl Handovers {
         let patience = limits.start_deadline;
         let (desk, requests) =
             HandoverDesk::new(tidings.allocations.clone(), patience, receiver.clone());
+        let (journal, writer) = ground.file.journal();
         let part = Self {
             tidings,
             requests,
             ground,
             slots: BTreeMap::new(),
-            newest: watch::Sender::new((0, Records::new())),
-            written: watch::channel(Written::default()).1,
+            journal,
+            writer: Some(writer),
             states,
-            tasks: JoinSet::new(),
+            work: Tasks::default(),
+            answering: JoinSet::new(),
             following: None,
             metrics,
         };
@@ -180,16 +182,14 @@ impl Handovers {
     /// Carries hand-overs out until stopped. Steps under way are ended then, as a crash would end them:
     /// the next agent finds the device dirty.
     pub async fn run(mut self, stop: CancellationToken) {
-        let (written, receiver) = watch::channel(Written::default());
-        self.written = receiver;
-        let keeping = self.ground.file.clone().keep(self.newest.subscribe(), written);
+        let writer = self.writer.take().expect("it runs once");
         let living = async move {
             tokio::select! {
                 () = stop.cancelled() => {}
                 () = self.live() => {}
             }
         };
-        tokio::join!(keeping, living);
+        tokio::join!(writer.run(), living);
     }
 
     async fn live(&mut self) {
@@ -206,9 +206,8 @@ impl Handovers {
                     }
                     self.ask(request);
                 }
-                Some(event) = self.tasks.join_next() => {
-                    self.take(event.expect("tasks neither panic nor are cancelled"));
-                }
+                Some((id, outcome)) = self.work.next() => self.worked(&id, outcome),
+                Some(_) = self.answering.join_next() => {}
                 () = until(due.unwrap_or_else(Instant::now)), if due.is_some() => self.clean_due(),
                 Ok(()) = allocations.changed() => {
                     let newest = allocations.borrow_and_update().clone();
@@ -247,7 +246,7 @@ impl Handovers {
         for (_, slot) in self.slots.iter_mut().filter(|(id, _)| !demand.contains_key(*id)) {
             slot.care = None;
         }
-        self.slots.retain(|_, slot| !slot.is_forgettable());
+        self.slots.retain(|id, slot| !slot.is_forgettable() || self.work.is_busy(id));
         let lost = self.slots.iter().filter(|(_, slot)| !slot.is_in_reach());
         for id in lost.map(|(id, _)| id.clone()).collect::<Vec<_>>() {
             self.advance(&id, Input::Lost);
@@ -290,7 +289,7 @@ impl Handovers {
     /// Lets containers start that wait for the device, or does what they wait for.
     fn serve(&mut self, id: &DeviceId) {
         while let Some(slot) = self.slots.get_mut(id)
-            && !slot.is_worked_on
+            && !self.work.is_busy(id)
             && let Some(request) = slot.waiting.pop()
         {
             let input = starting(&request.newcomer, &self.tidings.ledger.borrow(), id);
@@ -298,10 +297,10 @@ impl Handovers {
             slot.changed = Instant::now();
             slot.waiting.push(request);
             self.advance(id, input);
-            let Some(slot) = self.slots.get_mut(id).filter(|slot| !slot.is_worked_on) else {
+            if self.work.is_busy(id) {
                 return;
-            };
-            if let Some(request) = slot.waiting.pop() {
+            }
+            if let Some(request) = self.slots.get_mut(id).and_then(|slot| slot.waiting.pop()) {
                 self.let_start(request.reply);
             }
         }
@@ -309,12 +308,10 @@ impl Handovers {
 
     /// What it relies on is on the disk before the kubelet is told.
     fn let_start(&mut self, reply: Reply) {
-        let (version, written) = (self.newest.borrow().0, self.written.clone());
-        self.tasks.spawn(async move {
-            let outcome = recorded(written, version).await;
+        let recorded = self.journal.recorded();
+        self.answering.spawn(async move {
             // The kubelet may have given up.
-            let _ = reply.send(outcome);
-            Event::Replied
+            let _ = reply.send(recorded.await);
         });
     }
 
@@ -335,7 +332,6 @@ impl Handovers {
 
     fn begin(&mut self, id: &DeviceId, work: Work) {
         let Some(slot) = self.slots.get_mut(id) else { return };
-        slot.is_worked_on = true;
         let bench = Bench {
             device: id.clone(),
             care: slot.care(),
@@ -345,29 +341,20 @@ impl Handovers {
             gpus: self.tidings.gpus.clone(),
             scrubber: self.ground.scrubber.clone(),
         };
-        let on_disk = recorded(self.written.clone(), self.newest.borrow().0);
-        let (id, limit) = (id.clone(), self.ground.limits.prepare_deadline);
+        let (on_disk, limit) = (self.journal.recorded(), self.ground.limits.prepare_deadline);
         let metrics = self.metrics.clone();
-        self.tasks.spawn(async move {
+        self.work.begin(id.clone(), async move {
             let timer = metrics.begin(work.name());
             let done = async {
                 on_disk.await?;
                 do_work(&bench, work, limit).await
             };
-            Event::Worked(id, timer.end(done.await))
+            timer.end(done.await)
         });
-    }
-
-    fn take(&mut self, event: Event) {
-        match event {
-            Event::Replied => {}
-            Event::Worked(id, outcome) => self.worked(&id, outcome),
-        }
     }
 
     fn worked(&mut self, id: &DeviceId, outcome: Result<(), String>) {
         let Some(slot) = self.slots.get_mut(id) else { return };
-        slot.is_worked_on = false;
         match outcome {
             Ok(()) => self.advance(id, Input::Done),
             Err(why) => {
@@ -404,7 +391,7 @@ impl Handovers {
     fn release(&mut self, allocations: &Allocations) {
         let mut let_go = Vec::new();
         for (id, slot) in &mut self.slots {
-            let is_settled = !slot.is_worked_on && allocations.read() > Some(slot.changed);
+            let is_settled = !self.work.is_busy(id) && allocations.read() > Some(slot.changed);
             // Claims say so themselves.
             let is_settled = is_settled && !slot.state.is_of_claims();
             let Some(is_held) = allocations.holds(id) else { continue };
@@ -421,14 +408,7 @@ impl Handovers {
     fn save(&self) {
         let records: Records =
             self.slots.iter().map(|(id, slot)| (id.clone(), slot.state.clone())).collect();
-        self.newest.send_if_modified(|(version, known)| {
-            let news = *known != records;
-            if news {
-                *version += 1;
-                known.clone_from(&records);
-            }
-            news
-        });
+        self.journal.write(records.clone());
         let cared_for = |id: &DeviceId| self.slots[id].care.is_some();
         let states: HandoverStates = records.into_iter().filter(|(id, _)| cared_for(id)).collect();
         self.metrics.stand(states.values().map(State::name));

@@ -34,18 +34,15 @@ use std::{
     sync::Arc,
 };
 
-use tokio::{
-    sync::{
-        Notify,
-        mpsc::{self, UnboundedReceiver, UnboundedSender},
-        watch,
-    },
-    task::JoinSet,
+use tokio::sync::{
+    Notify,
+    mpsc::{self, UnboundedReceiver, UnboundedSender},
+    watch,
 };
 use tokio_util::sync::CancellationToken;
 use windlass_config::{MpsSettings, Places};
 use windlass_core::device::DeviceId;
-use windlass_host::causes;
+use windlass_host::{causes, keyed::Tasks};
 
 pub use self::want::is_older_than_volta;
 use self::{daemon::Daemon, ground::Ground};
@@ -90,7 +87,7 @@ pub struct Mps {
     news: Arc<Notify>,
     /// By device, what its task is told to want.
     running: BTreeMap<DeviceId, watch::Sender<Option<MpsWant>>>,
-    tasks: JoinSet<DeviceId>,
+    tasks: Tasks<DeviceId, ()>,
     reports: (UnboundedSender<Report>, UnboundedReceiver<Report>),
 }
 
@@ -128,7 +125,7 @@ impl Mps {
             states,
             news: news.clone(),
             running: BTreeMap::new(),
-            tasks: JoinSet::new(),
+            tasks: Tasks::default(),
             reports: mpsc::unbounded_channel(),
         };
         (mps, receiver)
@@ -145,8 +142,7 @@ impl Mps {
                 () = stop.cancelled() => break,
                 Ok(()) = self.wants.changed() => self.follow(&stop),
                 Some((device, state)) = self.reports.1.recv() => self.publish(device, state),
-                Some(ended) = self.tasks.join_next() => {
-                    let device = ended.expect("daemons' tasks neither panic nor are cancelled");
+                Some((device, ())) = self.tasks.next() => {
                     self.running.remove(&device);
                     self.follow(&stop);
                     // What waited for the end of a daemon need wait no longer.
@@ -154,7 +150,7 @@ impl Mps {
                 }
             }
         }
-        while self.tasks.join_next().await.is_some() {}
+        while self.tasks.next().await.is_some() {}
     }
 
     /// Tells each task what is wanted now, and starts those that are missing.
@@ -186,7 +182,7 @@ impl Mps {
         }
         let (sender, receiver) = watch::channel(want.cloned());
         let daemon = Daemon::new(device.clone(), &self.ground, receiver, self.reports.0.clone());
-        self.tasks.spawn(daemon.run(stop.clone()));
+        self.tasks.begin(device.clone(), daemon.run(stop.clone()));
         self.running.insert(device.clone(), sender);
     }
 

@@ -1,16 +1,14 @@
 //! The one who carries orders out: one at a time for each GPU, on threads that the driver may keep.
 
-use std::{
-    collections::{BTreeMap, VecDeque},
-    fmt,
-};
+use std::fmt;
 
 use tokio::{
     sync::{mpsc, oneshot, watch},
-    task::JoinSet,
+    task::spawn_blocking,
 };
 use tokio_util::sync::CancellationToken;
 use windlass_core::device::DeviceId;
+use windlass_host::keyed::Tasks;
 use windlass_nvml::Nvml;
 
 use super::{Cut, Why};
@@ -22,10 +20,8 @@ pub struct Cutter {
     library: watch::Receiver<Option<Nvml>>,
     /// Who looks again at a GPU that was cut.
     cuts: mpsc::Sender<Cut>,
-    /// What waits for each GPU that is being cut.
-    waiting: BTreeMap<DeviceId, VecDeque<Order>>,
-    /// The threads, each giving its GPU when it is done.
-    cutting: JoinSet<DeviceId>,
+    /// The threads, one for each GPU.
+    cutting: Tasks<DeviceId, ()>,
 }
 
 /// Something to do to a GPU, which answers by itself.
@@ -70,8 +66,7 @@ impl Cutter {
         library: watch::Receiver<Option<Nvml>>,
         cuts: mpsc::Sender<Cut>,
     ) -> Self {
-        let (waiting, cutting) = Default::default();
-        Self { orders, library, cuts, waiting, cutting }
+        Self { orders, library, cuts, cutting: Tasks::default() }
     }
 
     /// Takes orders until stopped. A thread that hangs then is left behind, as the source leaves those
@@ -81,36 +76,20 @@ impl Cutter {
             tokio::select! {
                 () = stop.cancelled() => return,
                 Some(order) = self.orders.recv() => self.take(order),
-                Some(done) = self.cutting.join_next() => {
-                    self.go_on(&done.expect("a blocking task neither panics nor is cancelled"));
-                }
+                // Whatever came of the order, the GPU is looked at. Where so many wait to be looked at that there is no
+                // room, the regular look is near.
+                Some((gpu, ())) = self.cutting.next() => drop(self.cuts.try_send(Cut::Done(gpu))),
             }
         }
     }
 
-    fn take(&mut self, order: Order) {
-        if let Some(waiting) = self.waiting.get_mut(&order.gpu) {
-            return waiting.push_back(order);
-        }
-        self.waiting.insert(order.gpu.clone(), VecDeque::new());
-        self.begin(order);
-    }
-
-    fn begin(&mut self, order: Order) {
-        let library = self.library.borrow().clone();
-        self.cutting.spawn_blocking(move || {
-            (order.run)(library.as_ref());
-            order.gpu
+    fn take(&mut self, Order { gpu, run }: Order) {
+        let library = self.library.clone();
+        self.cutting.begin(gpu, async move {
+            // As it is when the order's turn comes.
+            let library = library.borrow().clone();
+            let cut = spawn_blocking(move || run(library.as_ref())).await;
+            cut.expect("a blocking task neither panics nor is cancelled");
         });
-    }
-
-    /// Has the GPU looked at, whatever came of the order, and begins the next one for it.
-    fn go_on(&mut self, gpu: &DeviceId) {
-        // Where so many wait to be looked at that there is no room, the regular look is near.
-        let _ = self.cuts.try_send(Cut::Done(gpu.clone()));
-        match self.waiting.get_mut(gpu).and_then(VecDeque::pop_front) {
-            Some(next) => self.begin(next),
-            None => drop(self.waiting.remove(gpu)),
-        }
     }
 }

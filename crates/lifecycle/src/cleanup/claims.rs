@@ -41,7 +41,7 @@ impl Handovers {
                 continue;
             }
             slot.changed = Instant::now();
-            if slot.is_worked_on {
+            if self.work.is_busy(id) {
                 slot.leaving.push(claim.to_owned());
             } else {
                 left.push(id.clone());
@@ -54,8 +54,11 @@ impl Handovers {
 
     /// Claims have let go while something was under way that is done.
     pub(super) fn leave_late(&mut self, id: &DeviceId) {
-        let Some(slot) = self.slots.get_mut(id).filter(|slot| !slot.is_worked_on) else { return };
-        for claim in std::mem::take(&mut slot.leaving) {
+        if self.work.is_busy(id) {
+            return;
+        }
+        let leaving = self.slots.get_mut(id).map(|slot| std::mem::take(&mut slot.leaving));
+        for claim in leaving.unwrap_or_default() {
             self.advance(id, Input::Leave(claim));
         }
     }

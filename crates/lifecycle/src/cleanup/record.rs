@@ -6,14 +6,11 @@
 
 use std::{collections::BTreeMap, path::Path};
 
-use tokio::sync::watch;
 use windlass_core::device::DeviceId;
 use windlass_host::{
     Host,
-    state_file::{self, Boot, Format, KeptFile},
+    state_file::{Boot, Format, Journal, KeptFile, Writer},
 };
-
-pub(super) use windlass_host::state_file::{Written, recorded};
 
 use super::state::State;
 
@@ -23,9 +20,6 @@ pub type Records = BTreeMap<DeviceId, State>;
 /// The file.
 #[derive(Clone, Debug)]
 pub(super) struct RecordFile(KeptFile<Records>);
-
-/// The newest records and their version.
-pub(super) type Versioned = state_file::Versioned<Records>;
 
 /// The format of `handover.json`.
 pub const FORMAT: Format = Format { what: "record of hand-overs", about: "devices" };
@@ -55,17 +49,9 @@ impl RecordFile {
         self.0.set_aside();
     }
 
-    /// Writes each version that is news, for as long as there may be more.
-    pub(super) async fn keep(
-        self,
-        records: watch::Receiver<Versioned>,
-        written: watch::Sender<Written>,
-    ) {
-        let what = "hand-overs wait until they can be recorded";
-        state_file::follow(records, (written, what), move |newest| {
-            self.0.write(&newest).map_err(|error| (self.0.path().to_owned(), error))
-        })
-        .await;
+    /// A journal that the file follows.
+    pub(super) fn journal(&self) -> (Journal<Records>, Writer<Records>) {
+        Journal::new(self.0.clone(), "hand-overs wait until they can be recorded")
     }
 }
 
@@ -74,7 +60,6 @@ mod tests {
     use std::fs;
 
     use tempfile::TempDir;
-    use tokio::task::JoinSet;
     use windlass_host::state_file::BOOT_ID;
 
     use super::*;
@@ -120,22 +105,5 @@ mod tests {
         file.set_aside();
         assert!(file.0.path().with_extension("json.unreadable").exists());
         assert!(!file.0.path().exists());
-    }
-
-    #[tokio::test]
-    async fn a_version_is_waited_for_until_the_disk_has_it_or_refuses_it() {
-        let (folder, file) = file("one");
-        fs::write(folder.path().join("state"), "").expect("a file in place of the folder");
-        let (newest, versions) = watch::channel((0, Records::new()));
-        let (written, receiver) = watch::channel(Written::default());
-        let mut keeping = JoinSet::new();
-        keeping.spawn(file.clone().keep(versions, written));
-        newest.send_replace((1, records(in_use())));
-        let why = recorded(receiver.clone(), 1).await.expect_err("refused");
-        assert!(why.contains("handover.json"), "{why}");
-        fs::remove_file(folder.path().join("state")).expect("removed");
-        newest.send_replace((2, records(in_use())));
-        recorded(receiver, 2).await.expect("written");
-        assert_eq!(file.load(), records(in_use()));
     }
 }

@@ -28,7 +28,6 @@ pub(super) struct Slot {
     pub(super) changed: Instant,
     /// When it is cleaned without anybody asking.
     pub(super) due: Option<Instant>,
-    pub(super) is_worked_on: bool,
     /// Starts that wait for what is under way.
     pub(super) waiting: Vec<Start>,
     /// Claims that let go while something is under way.
@@ -51,7 +50,6 @@ impl Slot {
             settled: None,
             changed: now,
             due: Some(now),
-            is_worked_on: false,
             waiting: Vec::new(),
             leaving: Vec::new(),
             writing: Arc::new(Semaphore::new(1)),
@@ -97,8 +95,8 @@ impl Slot {
         self.care.as_ref().is_some_and(|care| care.barred.is_none())
     }
 
-    /// Whether nothing is lost with it.
+    /// Whether nothing is lost with it, unless something is done to it.
     pub(super) fn is_forgettable(&self) -> bool {
-        self.care.is_none() && !self.is_worked_on && self.state.is_forgettable()
+        self.care.is_none() && self.state.is_forgettable()
     }
 }

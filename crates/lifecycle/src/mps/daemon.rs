@@ -53,14 +53,12 @@ impl Daemon {
     }
 
     /// Runs until the daemon is no longer wanted and nothing is left of it, or until the agent stops,
-    /// which leaves the daemon as it is. Gives the device.
-    pub(super) async fn run(mut self, stop: CancellationToken) -> DeviceId {
-        let device = self.device.clone();
+    /// which leaves the daemon as it is.
+    pub(super) async fn run(mut self, stop: CancellationToken) {
         tokio::select! {
             () = stop.cancelled() => {}
             () = self.live_and_end() => {}
         }
-        device
     }
 
     async fn live_and_end(&mut self) {

@@ -1,0 +1,239 @@
+//! A document that changes often, and the disk that follows it.
+//!
+//! ```text
+//!   write ──> newest version ──> Writer, one write at a time ──> disk
+//!                                   │  ^ refused: again, later
+//!   recorded <── written or refused ┘──┘
+//! ```
+//!
+//! # Guarantees
+//!
+//! Versions reach the disk in their order, each as a whole. Those that come while one is written are written
+//! together: those in between are skipped, and count as written. What the disk did not take is written when it does,
+//! though nothing changes.
+//!
+//! # Errors
+//!
+//! Whoever relies on a version that the disk refused is told why, until a later one was written.
+
+use std::time::Duration;
+
+use serde::{Serialize, de::DeserializeOwned};
+use tokio::{sync::watch, task::spawn_blocking, time::sleep};
+
+use super::KeptFile;
+
+/// How long until what the disk did not take is tried again: somebody frees one that is full.
+pub(crate) const AGAIN: Duration = Duration::from_secs(5);
+
+/// The newest content and its version.
+pub type Versioned<T> = (u64, T);
+
+/// The newest content of a document, for the one who changes it.
+#[derive(Debug)]
+pub struct Journal<T> {
+    newest: watch::Sender<Versioned<T>>,
+    written: watch::Receiver<Written>,
+}
+
+/// Has the disk follow a journal.
+#[derive(Debug)]
+pub struct Writer<T> {
+    file: KeptFile<T>,
+    newest: watch::Receiver<Versioned<T>>,
+    written: watch::Sender<Written>,
+    waiting: &'static str,
+}
+
+/// How far the disk has followed.
+#[derive(Clone, Debug, Default)]
+struct Written {
+    /// The newest version that is on it.
+    version: u64,
+    /// The newest version that it did not take, and why.
+    refused: Option<(u64, String)>,
+}
+
+// === impl Journal ===
+
+impl<T: Default + PartialEq> Journal<T> {
+    /// A journal without content, and its writer, which is to be run. What waits while the disk takes nothing is
+    /// said once.
+    pub fn new(file: KeptFile<T>, waiting: &'static str) -> (Self, Writer<T>) {
+        let newest = watch::Sender::default();
+        let (sender, written) = watch::channel(Written::default());
+        let writer = Writer { file, newest: newest.subscribe(), written: sender, waiting };
+        (Self { newest, written }, writer)
+    }
+
+    /// Has content written unless it is there already. What the disk has refused is written again.
+    pub fn write(&self, content: T) {
+        let written = self.written.borrow().clone();
+        self.newest.send_if_modified(|(version, known)| {
+            let is_news = *known != content || written.has_refused(*version);
+            if is_news {
+                *version += 1;
+                *known = content;
+            }
+            is_news
+        });
+    }
+
+    /// Waits until what is the newest content now is on the disk, or is refused by it.
+    pub fn recorded(&self) -> impl Future<Output = Result<(), String>> + Send + use<T> {
+        let (version, mut written) = (self.newest.borrow().0, self.written.clone());
+        async move {
+            let settled = written.wait_for(|written| written.outcome(version).is_some()).await;
+            let settled = settled.map(|written| written.outcome(version));
+            settled.ok().flatten().unwrap_or_else(|| Err("the agent ends".to_owned()))
+        }
+    }
+
+    /// The content as it changes, before the disk has it.
+    pub fn watch(&self) -> watch::Receiver<Versioned<T>> {
+        self.newest.subscribe()
+    }
+}
+
+// === impl Writer ===
+
+impl<T: Clone + Serialize + DeserializeOwned + Send + Sync + 'static> Writer<T> {
+    /// Writes for as long as the journal is there, and then what is left.
+    pub async fn run(mut self) {
+        let mut trouble: Option<String> = None;
+        loop {
+            tokio::select! {
+                changed = self.newest.changed() => if changed.is_err() { return },
+                () = sleep(AGAIN), if trouble.is_some() => {}
+            }
+            let (file, (version, content)) =
+                (self.file.clone(), self.newest.borrow_and_update().clone());
+            let done = spawn_blocking(move || file.write(&content)).await;
+            let done = done.expect("writing neither panics nor is cancelled");
+            let path = self.file.path().display();
+            let now = done.err().map(|error| format!("cannot write {path}: {error}"));
+            if let Some(why) = now.as_ref().filter(|why| trouble.as_ref() != Some(why)) {
+                tracing::error!(why, "{}", self.waiting);
+            }
+            self.written.send_modify(|written| written.take_in(version, now.clone()));
+            trouble = now;
+        }
+    }
+}
+
+// === impl Written ===
+
+impl Written {
+    fn take_in(&mut self, version: u64, trouble: Option<String>) {
+        match trouble {
+            None => self.version = version,
+            Some(why) => self.refused = Some((version, why)),
+        }
+    }
+
+    /// Whether the disk did not take a version.
+    fn has_refused(&self, version: u64) -> bool {
+        matches!(self.outcome(version), Some(Err(_)))
+    }
+
+    /// What became of a version: nothing yet, or it is on the disk, or not and why.
+    fn outcome(&self, version: u64) -> Option<Result<(), String>> {
+        if self.version >= version {
+            return Some(Ok(()));
+        }
+        let refused = self.refused.as_ref().filter(|(refused, _)| *refused >= version);
+        refused.map(|(_, why)| Err(why.clone()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use tempfile::TempDir;
+    use tokio::time::Instant;
+
+    use super::{super::Format, *};
+    use crate::Host;
+
+    const FORMAT: Format = Format { what: "record of words", about: "words" };
+
+    fn journal() -> (TempDir, KeptFile<String>, Journal<String>, Writer<String>) {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let host = Host::new(folder.path(), folder.path());
+        let file = KeptFile::new(folder.path().join("state/words.json"), FORMAT, host);
+        let (journal, writer) = Journal::new(file.clone(), "all waits");
+        (folder, file, journal, writer)
+    }
+
+    fn on_disk(file: &KeptFile<String>) -> Option<String> {
+        file.load().map(|earlier| earlier.content)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_the_disk_did_not_take_is_written_when_it_does_though_nothing_changes() {
+        let (folder, file, journal, writer) = journal();
+        let state = folder.path().join("state");
+        fs::write(&state, "").expect("a file in place of the folder");
+        journal.write("one".to_owned());
+        let relying = async {
+            let why = journal.recorded().await.expect_err("there is no folder");
+            assert!(why.contains("state/words.json"), "{why}");
+            fs::remove_file(&state).expect("removed");
+            sleep(AGAIN * 2).await;
+            journal.recorded().await
+        };
+        tokio::select! {
+            () = writer.run() => panic!("there may be more"),
+            outcome = relying => outcome.expect("the disk takes it by now"),
+        }
+        assert_eq!(on_disk(&file).as_deref(), Some("one"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_version_is_waited_for_until_the_disk_has_it_or_refuses_it() {
+        let (folder, file, journal, writer) = journal();
+        let state = folder.path().join("state");
+        fs::write(&state, "").expect("a file in place of the folder");
+        let relying = async {
+            let begun = Instant::now();
+            journal.write("one".to_owned());
+            journal.recorded().await.expect_err("refused");
+            fs::remove_file(&state).expect("removed");
+            journal.write("one".to_owned());
+            journal.recorded().await.expect("written");
+            assert!(begun.elapsed() < AGAIN, "it is written again at once");
+            journal.write("one".to_owned());
+            assert_eq!(journal.watch().borrow().0, 2, "what is there is no third version");
+        };
+        tokio::select! {
+            () = writer.run() => panic!("there may be more"),
+            () = relying => {}
+        }
+        assert_eq!(on_disk(&file).as_deref(), Some("one"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn versions_in_between_are_skipped_and_the_last_is_written_though_the_journal_ends() {
+        let (_folder, file, journal, writer) = journal();
+        journal.recorded().await.expect("nothing is still to be written");
+        let first = {
+            journal.write("one".to_owned());
+            journal.recorded()
+        };
+        journal.write("two".to_owned());
+        drop(journal);
+        writer.run().await;
+        assert_eq!(first.await, Ok(()), "the second counts for both");
+        assert_eq!(on_disk(&file).as_deref(), Some("two"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn without_its_writer_nobody_waits_for_ever() {
+        let (_folder, _file, journal, writer) = journal();
+        journal.write("one".to_owned());
+        let recorded = journal.recorded();
+        drop(writer);
+        assert_eq!(recorded.await, Err("the agent ends".to_owned()));
+    }
+}
