@@ -168,11 +168,7 @@ impl Watcher {
             Some(value) if !value.is_empty() => LabelValue::Value(value.clone()),
             Some(_) | None => LabelValue::Absent,
         };
-        self.publish.send_if_modified(|known| {
-            let is_new = *known != value;
-            *known = value;
-            is_new
-        });
+        windlass_host::watch::publish(&self.publish, value);
     }
 
     fn doing(&self) -> String {

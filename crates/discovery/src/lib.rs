@@ -197,12 +197,7 @@ impl Publisher {
 
     /// Publishes a snapshot if it says something new.
     fn publish(&self, snapshot: SourceSnapshot) {
-        let news = self.snapshots.send_if_modified(|known| {
-            let news = *known != snapshot;
-            *known = snapshot;
-            news
-        });
-        if news {
+        if windlass_host::watch::publish(&self.snapshots, snapshot) {
             self.news.notify_one();
         }
     }

@@ -179,11 +179,7 @@ impl Nvidia {
 
     fn write_down(&self) {
         let records = self.known.records();
-        self.records.send_if_modified(|kept| {
-            let news = *kept != records;
-            *kept = records;
-            news
-        });
+        windlass_host::watch::publish(&self.records, records);
     }
 
     /// Looks for the driver until stopped; serves its GPUs while it is there.

@@ -68,11 +68,7 @@ impl Wisher {
     }
 
     fn wish_for(&self, wanted: Option<Wanted>) {
-        self.wish.send_if_modified(|wish| {
-            let is_new = wish.as_deref() != wanted.as_ref();
-            *wish = wanted.map(Arc::new);
-            is_new
-        });
+        windlass_host::watch::publish(&self.wish, wanted.map(Arc::new));
     }
 }
 

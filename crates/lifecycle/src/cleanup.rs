@@ -57,6 +57,7 @@ use windlass_host::{
     clock::{Clock, until},
     keyed::Tasks,
     state_file::{Journal, Writer},
+    watch::publish,
 };
 
 pub use self::{
@@ -412,12 +413,7 @@ impl Handovers {
         let cared_for = |id: &DeviceId| self.slots[id].care.is_some();
         let states: HandoverStates = records.into_iter().filter(|(id, _)| cared_for(id)).collect();
         self.metrics.stand(states.values().map(State::name));
-        let news = self.states.send_if_modified(|known| {
-            let news = **known != states;
-            *known = Arc::new(states);
-            news
-        });
-        if news {
+        if publish(&self.states, Arc::new(states)) {
             self.tidings.news.notify_one();
         }
     }

@@ -42,7 +42,7 @@ use tokio::sync::{
 use tokio_util::sync::CancellationToken;
 use windlass_config::{MpsSettings, Places};
 use windlass_core::device::DeviceId;
-use windlass_host::{causes, keyed::Tasks};
+use windlass_host::{causes, keyed::Tasks, watch::publish};
 
 pub use self::want::is_older_than_volta;
 use self::{daemon::Daemon, ground::Ground};
@@ -173,11 +173,7 @@ impl Mps {
 
     fn tell(&mut self, device: &DeviceId, want: Option<&MpsWant>, stop: &CancellationToken) {
         if let Some(task) = self.running.get(device) {
-            task.send_if_modified(|known| {
-                let news = known.as_ref() != want;
-                *known = want.cloned();
-                news
-            });
+            publish(task, want.cloned());
             return;
         }
         let (sender, receiver) = watch::channel(want.cloned());
@@ -197,12 +193,7 @@ impl Mps {
 
     /// Publishes if it says something new.
     fn send(&self, states: MpsStates) {
-        let news = self.states.send_if_modified(|known| {
-            let news = **known != states;
-            *known = Arc::new(states);
-            news
-        });
-        if news {
+        if publish(&self.states, Arc::new(states)) {
             self.news.notify_one();
         }
     }

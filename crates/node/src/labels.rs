@@ -111,13 +111,7 @@ impl Labeller {
     }
 
     fn publish(&self, labels: Labels) {
-        self.publish.send_if_modified(|known| {
-            let news = **known != labels;
-            if news {
-                *known = Arc::new(labels);
-            }
-            news
-        });
+        windlass_host::watch::publish(&self.publish, Arc::new(labels));
     }
 
     /// Brings the file up to date. A trouble is said once.

@@ -12,7 +12,12 @@ use jiff::Timestamp;
 use tokio::{sync::watch, task::spawn_blocking, time::timeout};
 use tokio_util::sync::CancellationToken;
 use windlass_config::{Config, ConfigError, LabelMemory, LabelValue, Policy, Remark};
-use windlass_host::{causes, clock::Clock, directory::DirectoryWatch, watch::changed};
+use windlass_host::{
+    causes,
+    clock::Clock,
+    directory::DirectoryWatch,
+    watch::{changed, publish},
+};
 
 /// How the configuration and its warnings are read: file, variables and flags, for a label's value.
 pub type Load =
@@ -178,13 +183,7 @@ impl Reloader {
         }
         self.warnings = warnings;
         let restart_for = changed_places(&self.started, &config);
-        let followed = self.policy.send_if_modified(|policy| {
-            let differs = **policy != config.policy;
-            if differs {
-                *policy = Arc::new(config.policy);
-            }
-            differs
-        });
+        let followed = publish(&self.policy, Arc::new(config.policy));
         let earlier = self.status.borrow().clone();
         if followed {
             tracing::info!("configuration reloaded");
@@ -211,11 +210,7 @@ impl Reloader {
     }
 
     fn publish(&self, status: ReloadStatus) {
-        self.status.send_if_modified(|newest| {
-            let differs = *newest != status;
-            *newest = status;
-            differs
-        });
+        publish(&self.status, status);
     }
 }
 

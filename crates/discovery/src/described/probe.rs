@@ -107,13 +107,7 @@ impl ProbeDesk {
 
     /// Asks these, and no others.
     pub(super) fn ask(&self, questions: Questions) {
-        self.questions.send_if_modified(|known| {
-            let differs = **known != questions;
-            if differs {
-                *known = Arc::new(questions);
-            }
-            differs
-        });
+        windlass_host::watch::publish(&self.questions, Arc::new(questions));
     }
 }
 
