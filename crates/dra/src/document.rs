@@ -61,17 +61,12 @@ impl ClaimDocuments {
         written.map_err(|error| format!("cannot write CDI document {}: {error}", path.display()))
     }
 
-    /// Writes the documents that are not as they should be; gives why some could not be. Blocks.
-    pub(crate) fn restore(&self, entries: &[Entry]) -> Vec<String> {
-        let mut failed = Vec::new();
-        for entry in entries {
-            match self.write(entry) {
-                Ok(true) => tracing::warn!(claim = %entry.claim, "CDI document written again"),
-                Ok(false) => {}
-                Err(why) => failed.push(why),
-            }
+    /// Writes the document of a claim that is not as it should be. Blocks.
+    pub(crate) fn restore(&self, entry: &Entry) -> Result<(), String> {
+        if self.write(entry)? {
+            tracing::warn!(claim = %entry.claim, "CDI document written again");
         }
-        failed
+        Ok(())
     }
 
     /// Removes a claim's document, if there is one. Blocks.

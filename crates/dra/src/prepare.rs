@@ -2,17 +2,12 @@
 //! beside it, so that no claim waits for another.
 //!
 //! ```text
-//!   Prepare ──> reading ──planned, taken──> started ──recorded, done──> completed ──recorded──> answer
-//!               ^  │ refused              │    ^  │ failed
-//!        let go │  v             recorded │    │  v
-//!           waiting │ too long, released  v    │ started: begun anew when the kubelet asks again
-//!                   v                   making ┘ GPUs made whole or cut, planned again with the instances
-//!               as before
-//!
-//!   Release ──> removing ──document, instances gone──> forgetting ──recorded, let go──> answer
-//!                  ^
-//!                  └── Prepare of a claim that was allocated other devices since, which is then read
+//!   Prepare, Release ──> input ──> State::next ──> state, action ──> task of the claim ──> outcome
+//!                          ^                                  └── what is decided at once ─┐ │
+//!                          └───────────────────────────────────────────────────────────────┴─┘
 //! ```
+//!
+//! [`State`] has the way of a claim drawn. Each module carries some of its actions out.
 //!
 //! # Guarantees
 //!
@@ -28,6 +23,7 @@ mod ground;
 mod partitions;
 mod release;
 mod slot;
+mod state;
 mod time_slices;
 mod waiting;
 
@@ -39,15 +35,15 @@ use tokio::{
     time::{Duration, MissedTickBehavior, interval},
 };
 use windlass_allocations::ledger::Use;
-use windlass_host::{deadline::Deadline, state_file::Journal};
+use windlass_host::{deadline::Deadline, keyed::Tasks, state_file::Journal};
 
 pub(super) use self::ground::Ground;
 use self::{
-    ground::{Allocation, Suspect, blocking, nodes},
-    slot::{Slot, Work},
+    ground::{Suspect, blocking, nodes},
+    slot::Slot,
+    state::{Action, Input, State},
 };
 use super::{
-    claim::Claim,
     desk::{Request, Wish},
     record::{Entry, Records, Stage},
     status::{Trouble, Troubles},
@@ -60,44 +56,22 @@ pub(super) struct Preparer {
     slots: BTreeMap<String, Slot>,
     troubles: Troubles,
     journal: Journal<Records>,
-    tasks: JoinSet<Event>,
+    /// What is done for each claim, by its UID.
+    tasks: Tasks<String, Input>,
+    /// What is waited for meanwhile.
+    watches: JoinSet<Notice>,
     /// How long a claim waits for others to let go of what it is to get.
     patience: Duration,
     /// How often is looked whether documents are there.
     look_interval: Duration,
-    /// Why documents could not be written again when that was last tried.
-    unwritten: Vec<String>,
 }
 
-/// What a task has come to.
-enum Event {
-    /// A claim that is completed was compared with its object.
-    Compared(String, Allocation),
-    /// The claim was read.
-    Read(String, Box<Result<Claim, String>>),
-    /// Others may have let go of what it is to get; so much patience is left.
-    Waited(String, Deadline),
-    /// Its GPUs are whole, or cut, as it is to get them.
-    Made(String, Box<Result<Claim, Failed>>),
-    /// What the record says is begun is done.
-    Acted(String, Result<(), Failed>),
-    /// That it is done is in the record.
-    Settled(String, Result<(), String>),
-    /// Nothing is left of it but the record.
-    Removed(String, Result<(), String>),
-    /// The record has forgotten it.
-    Forgotten(String, Result<(), String>),
-    /// The documents of these claims are there, but for those that cannot be written.
-    Restored(Vec<String>, Vec<String>),
+/// What somebody noticed who watches.
+enum Notice {
+    /// Others may have let go of what a claim is to get; so much patience is left.
+    LetGo(String, Deadline),
     /// Nobody has these claims any more.
     Stale(Vec<Suspect>),
-}
-
-/// Why something was not done.
-enum Failed {
-    /// It was not begun, since it could not be written down.
-    Record(String),
-    Act(String),
 }
 
 /// How often claims are looked for that nobody has any more.
@@ -115,7 +89,7 @@ impl Preparer {
         journal: Journal<Records>,
     ) -> Self {
         let slots = records.into_iter().map(|(uid, entry)| (uid, Slot::of(entry))).collect();
-        let (tasks, unwritten) = (JoinSet::new(), Vec::new());
+        let (tasks, watches) = Default::default();
         let preparer = Self {
             ground,
             requests,
@@ -123,14 +97,12 @@ impl Preparer {
             troubles,
             journal,
             tasks,
+            watches,
             patience,
             look_interval,
-            unwritten,
         };
         preparer.ground.metrics.holds(&preparer.records());
-        for entry in preparer.slots.values().filter_map(|slot| slot.entry.as_ref()) {
-            preparer.take_again(entry);
-        }
+        preparer.take_again();
         preparer
     }
 
@@ -146,12 +118,16 @@ impl Preparer {
                     Some(request) => self.ask(request),
                     None => return,
                 },
-                Some(event) = self.tasks.join_next() => {
-                    self.take(event.expect("tasks neither panic nor are cancelled"));
+                Some((uid, outcome)) = self.tasks.next() => self.step(&uid, outcome),
+                Some(notice) = self.watches.join_next() => {
+                    match notice.expect("watches neither panic nor are cancelled") {
+                        Notice::LetGo(uid, patience) => self.let_go(&uid, patience),
+                        Notice::Stale(claims) => self.release_stale(claims),
+                    }
                 }
                 Ok(()) = state.changed(), if is_vague => self.find_devices(),
                 _ = collect.tick() => self.collect(),
-                _ = look.tick() => self.restore_documents(),
+                _ = look.tick() => self.look(),
             }
         }
     }
@@ -165,71 +141,90 @@ impl Preparer {
                 "claim {claim} has the UID {uid}, which is another claim's on this node"
             ));
         }
-        match wish {
+        let input = match wish {
             Wish::Prepare(reply) => {
                 slot.asked += 1;
                 slot.preparing.push(reply);
+                Input::Prepare
             }
             Wish::Release(reply) => {
                 slot.releasing.push(reply);
-                slot.stop_waiting();
+                Input::Release
             }
-        }
-        self.advance(&uid);
+        };
+        self.step(&uid, input);
     }
 
-    /// Begins what is wanted of a claim next, unless something is done for it already.
-    fn advance(&mut self, uid: &str) {
-        let Some(slot) = self.slots.get_mut(uid).filter(|slot| slot.work.is_none()) else { return };
-        match (&slot.entry, slot.preparing.is_empty(), slot.releasing.is_empty()) {
-            (Some(entry), false, _) if entry.state == Stage::PrepareCompleted => {
-                let entry = entry.clone();
-                self.compare(entry);
-            }
-            (_, false, _) => self.read(uid),
-            // What is not known may have devices all the same that are to be cleaned.
-            (_, true, false) => self.remove(uid),
-            (None, true, true) => drop(self.slots.remove(uid)),
-            (Some(_), true, true) => {}
+    /// Takes a claim as far as it goes without waiting; at rest, what is wanted of it is next.
+    fn step(&mut self, uid: &str, input: Input) {
+        let mut next = Some(input);
+        while let Some(input) = next {
+            let Some(slot) = self.slots.get_mut(uid) else { return };
+            let (state, action) = slot.state.next(input);
+            slot.enter(state);
+            next = self.carry_out(uid, action).or_else(|| self.wish(uid));
         }
     }
 
-    fn take(&mut self, event: Event) {
-        match event {
-            Event::Compared(uid, Allocation::Same) => self.act(&uid),
-            Event::Compared(uid, Allocation::Another) => self.remove(&uid),
-            Event::Read(uid, read) => match *read {
-                Ok(claim) => self.take_up(&uid, claim),
-                Err(why) => self.refuse(&uid, why.into()),
-            },
-            Event::Waited(uid, left) => self.waited(&uid, left),
-            Event::Acted(uid, Ok(())) => self.settle(&uid),
-            Event::Made(uid, made) => self.made(&uid, *made),
-            Event::Acted(uid, Err(failed)) => self.failed(&uid, failed),
-            Event::Settled(uid, outcome) => self.answer(&uid, outcome),
-            Event::Removed(uid, Ok(())) => self.forget(&uid),
-            Event::Removed(uid, Err(why)) | Event::Forgotten(uid, Err(why)) => {
-                self.keep(&uid, why);
+    /// Does what is done at once, and begins what is not. Gives what was decided, if that is what is to be done.
+    fn carry_out(&mut self, uid: &str, action: Action) -> Option<Input> {
+        match action {
+            Action::Nothing => {}
+            Action::Plan(claim) => return Some(self.plan(claim)),
+            Action::PlanAgain(claim) => return Some(self.plan_again(&claim)),
+            Action::Compare => self.compare(uid),
+            Action::Read => self.read(uid),
+            Action::Wait(others, patience) => self.wait(uid, others, patience),
+            Action::Abandon => self.abandon(uid),
+            Action::Make(claim) => self.make(uid, claim),
+            Action::Do => self.act(uid),
+            Action::Record => {
+                let recorded = self.save();
+                self.spawn(uid, async { Input::of_record(recorded.await) });
             }
-            Event::Forgotten(uid, Ok(())) => self.let_go(&uid),
-            Event::Restored(uids, failed) => self.restored(uids, failed),
-            Event::Stale(claims) => self.release_stale(claims),
+            Action::Answer => self.answer(uid),
+            Action::Refuse(trouble) => self.refuse(uid, trouble),
+            Action::Undo(why) => self.undo(uid, why),
+            Action::Restore => self.restore(uid),
+            Action::Note(why) => self.note(uid, why),
+            Action::Remove => self.remove(uid),
+            Action::Release => self.release(uid),
+            Action::Keep(why) => self.keep(uid, why),
         }
+        None
+    }
+
+    /// What is wanted of a claim at rest. One that is not in the record, and of which nothing is wanted, is forgotten.
+    fn wish(&mut self, uid: &str) -> Option<Input> {
+        let slot = self.slots.get(uid)?;
+        let State::Resting(recorded) = slot.state else { return None };
+        let wish = slot.wish();
+        if wish.is_none() && recorded.is_none() {
+            self.slots.remove(uid);
+        }
+        wish
+    }
+
+    fn spawn(&mut self, uid: &str, work: impl Future<Output = Input> + Send + 'static) {
+        self.tasks.begin(uid.to_owned(), work);
+    }
+
+    fn entry(&self, uid: &str) -> Option<&Entry> {
+        self.slots.get(uid)?.entry.as_ref()
     }
 
     /// Does what the record says is begun, or makes sure of what it says is done.
     fn act(&mut self, uid: &str) {
-        let Some(entry) = self.slots.get(uid).and_then(|slot| slot.entry.clone()) else { return };
+        let Some(entry) = self.entry(uid).cloned() else { return };
         let is_begun = entry.state == Stage::PrepareStarted;
-        let (recorded, state) = (is_begun.then(|| self.save()), self.ground.state.borrow().clone());
-        let nodes = if is_begun { nodes(&entry.devices, &state) } else { Vec::new() };
-        if let Some(slot) = self.slots.get_mut(uid) {
-            slot.work.get_or_insert(Work::Acting);
-        }
-        let (ground, uid) = (self.ground.clone(), uid.to_owned());
-        self.tasks.spawn(async move {
-            if let Some(Err(why)) = maybe(recorded).await {
-                return Event::Acted(uid, Err(Failed::Record(why)));
+        let recorded = is_begun.then(|| self.save());
+        let nodes = is_begun.then(|| nodes(&entry.devices, &self.ground.state.borrow()));
+        let ground = self.ground.clone();
+        self.spawn(uid, async move {
+            if let Some(recorded) = recorded
+                && let Err(why) = recorded.await
+            {
+                return Input::Unrecorded(why);
             }
             let done = async {
                 ground.hand_over(&entry).await?;
@@ -237,59 +232,22 @@ impl Preparer {
                 if is_begun {
                     ground.set_time_slices(&entry).await?;
                 }
-                blocking(move || ground.do_it(&entry, &nodes)).await
+                blocking(move || ground.do_it(&entry, &nodes.unwrap_or_default())).await
             };
-            Event::Acted(uid, done.await.map_err(Failed::Act))
+            done.await.into()
         });
     }
 
-    /// Has it written down that a claim is done, if it is not yet.
-    fn settle(&mut self, uid: &str) {
-        let Some(slot) = self.slots.get_mut(uid) else { return };
-        match &mut slot.entry {
-            Some(entry) if entry.state == Stage::PrepareStarted => {
-                entry.state = Stage::PrepareCompleted;
-            }
-            _ => return self.answer(uid, Ok(())),
-        }
-        slot.work = Some(Work::Settling);
-        let (recorded, uid) = (self.save(), uid.to_owned());
-        self.tasks.spawn(async move { Event::Settled(uid, recorded.await) });
-    }
-
-    fn answer(&mut self, uid: &str, outcome: Result<(), String>) {
-        if let Err(why) = outcome {
-            if let Some(entry) = self.slots.get_mut(uid).and_then(|slot| slot.entry.as_mut()) {
-                entry.state = Stage::PrepareStarted;
-            }
-            return self.refuse(uid, why.into());
-        }
-        let Some(slot) = self.slots.get_mut(uid) else { return };
-        let is_news = slot.work.take() == Some(Work::Settling);
+    fn answer(&mut self, uid: &str) {
         self.troubles.forget(uid);
-        if let Some(entry) = slot.entry.clone() {
-            if is_news {
-                let devices: Vec<_> = entry.devices.iter().map(|held| held.name.as_str()).collect();
-                tracing::info!(claim = %entry.claim, uid, devices = devices.join(" "), "claim prepared");
-            } else {
-                tracing::debug!(claim = %entry.claim, uid, "claim is prepared as before");
-            }
-            slot.prepared(&Ok(entry.devices));
-        }
-        self.advance(uid);
-    }
-
-    fn failed(&mut self, uid: &str, failed: Failed) {
-        match failed {
-            Failed::Act(why) => self.refuse(uid, why.into()),
-            Failed::Record(why) => self.undo(uid, why),
-        }
+        let Some(slot) = self.slots.get_mut(uid) else { return };
+        let devices = slot.entry.iter().flat_map(|entry| entry.devices.clone()).collect();
+        slot.prepared(&Ok(devices));
     }
 
     /// Tells those who wait why a claim is not prepared; what was begun stays begun.
     fn refuse(&mut self, uid: &str, trouble: Trouble) {
         let Some(slot) = self.slots.get_mut(uid) else { return };
-        slot.work = None;
         slot.prepared(&Err(trouble.why.clone()));
         // Of a claim that could not be read there is no device that a status could speak of.
         if slot.entry.is_some() || trouble.refused.is_some() {
@@ -297,23 +255,18 @@ impl Preparer {
         } else {
             self.troubles.forget(uid);
         }
-        self.advance(uid);
     }
 
-    /// Nothing was done of what could not be written down.
+    /// Gives back what was taken, since nothing was done of what could not be written down.
     fn undo(&mut self, uid: &str, why: String) {
-        let Some(slot) = self.slots.get_mut(uid) else { return };
-        let mut refused = None;
-        if slot.work == Some(Work::Beginning) {
-            refused = slot.entry.take();
-            self.ground.ledger.release_claim(uid);
-            drop(self.save());
-        }
+        let refused = self.slots.get_mut(uid).and_then(|slot| slot.entry.take());
+        self.ground.ledger.release_claim(uid);
+        drop(self.save());
         self.refuse(uid, Trouble { why, refused });
     }
 
     fn records(&self) -> Records {
-        let entry = |(uid, slot): (&String, &Slot)| Some((uid.clone(), slot.entry.clone()?));
+        let entry = |(uid, slot): (&String, &Slot)| Some((uid.clone(), slot.recorded()?.clone()));
         self.slots.iter().filter_map(entry).collect()
     }
 
@@ -327,15 +280,17 @@ impl Preparer {
     }
 
     /// What an earlier agent gave away is held.
-    fn take_again(&self, entry: &Entry) {
-        self.ground.ledger.restore_claim(&entry.claim, entry.uses());
+    fn take_again(&self) {
+        for entry in self.slots.values().filter_map(Slot::recorded) {
+            self.ground.ledger.restore_claim(&entry.claim, entry.uses());
+        }
     }
 
     /// Finds out which devices are meant by names that only the kubelet's record told.
     fn find_devices(&mut self) {
         let state = self.ground.state.borrow().clone();
         let catalog = self.ground.catalog(&state);
-        for slot in self.slots.values_mut() {
+        for slot in self.slots.values_mut().filter(|slot| slot.is_vague()) {
             let devices = slot.entry.iter_mut().flat_map(|entry| &mut entry.devices);
             for held in devices.filter(|held| held.device.is_none()) {
                 let Some(found) = catalog.find(&held.pool, &held.name) else { continue };
@@ -343,16 +298,7 @@ impl Preparer {
                 held.partition = found.partition.clone().filter(|_| held.usage != Use::Admin);
             }
         }
-        for entry in self.slots.values().filter_map(|slot| slot.entry.as_ref()) {
-            self.take_again(entry);
-        }
+        self.take_again();
         drop(self.save());
-    }
-}
-
-async fn maybe<T>(waiting: Option<impl Future<Output = T>>) -> Option<T> {
-    match waiting {
-        Some(waiting) => Some(waiting.await),
-        None => None,
     }
 }

@@ -3,7 +3,7 @@
 
 use windlass_host::causes;
 
-use super::{Event, Preparer, slot::Work, waiting::NotBegun};
+use super::{Input, Preparer, waiting::NotBegun};
 use crate::{
     claim::Claim,
     plan::{self, named, plan, takes},
@@ -15,41 +15,41 @@ use crate::{
 
 impl Preparer {
     /// Sees whether a claim that is completed was allocated anew since.
-    pub(super) fn compare(&mut self, entry: Entry) {
-        let Some(slot) = self.slots.get_mut(&entry.claim.uid) else { return };
-        slot.work = Some(Work::Reading);
-        let ground = self.ground.clone();
-        self.tasks.spawn(async move {
-            let allocation = ground.allocation(&entry).await;
-            Event::Compared(entry.claim.uid, allocation)
+    pub(super) fn compare(&mut self, uid: &str) {
+        let (ground, entry) = (self.ground.clone(), self.entry(uid).cloned());
+        self.spawn(uid, async move {
+            match entry {
+                Some(entry) if ground.is_allocated_anew(&entry).await => Input::Another,
+                _ => Input::Same,
+            }
         });
     }
 
     /// Reads what a claim is to get.
     pub(super) fn read(&mut self, uid: &str) {
-        let Some(slot) = self.slots.get_mut(uid) else { return };
-        slot.work = Some(Work::Reading);
-        let (ground, claim) = (self.ground.clone(), slot.claim.clone());
-        self.tasks.spawn(async move {
-            let read = ground.read(&claim).await.map_err(|error| causes(&error));
-            Event::Read(claim.uid, Box::new(read))
+        let Some(claim) = self.slots.get(uid).map(|slot| slot.claim.clone()) else { return };
+        let ground = self.ground.clone();
+        self.spawn(uid, async move {
+            match ground.read(&claim).await {
+                Ok(claim) => Input::Read(claim.into()),
+                Err(error) => Input::Failed(causes(&error).into()),
+            }
         });
     }
 
-    /// Begins a claim, unless it has other devices still, which are let go first.
-    pub(super) fn take_up(&mut self, uid: &str, claim: Claim) {
-        let entry = self.slots.get(uid).and_then(|slot| slot.entry.as_ref());
-        if entry.is_some_and(|entry| !entry.is_for(&claim)) {
-            return self.remove(uid);
+    /// Takes what a claim is to get, unless it has other devices still, which are let go first.
+    pub(super) fn plan(&mut self, claim: Box<Claim>) -> Input {
+        let uid = &claim.reference.uid;
+        if self.entry(uid).is_some_and(|entry| !entry.is_for(&claim)) {
+            return Input::Another;
         }
-        match self.begin(&claim) {
-            Ok(()) if self.needs_forms(uid) => self.make(uid, claim),
-            Ok(()) => self.act(uid),
-            Err(cause) if self.waits(uid, &cause) => {}
-            Err(cause) => {
+        match self.take(&claim) {
+            Ok(()) if self.needs_forms(uid) => Input::Unmade(claim),
+            Ok(()) => Input::Planned,
+            Err(cause) => self.held(uid, &cause).unwrap_or_else(|| {
                 let why = cause.told(&claim.reference);
-                self.refuse(uid, Trouble { why, refused: Some(self.wanted(&claim)) });
-            }
+                Input::Failed(Trouble { why, refused: Some(self.wanted(&claim)) })
+            }),
         }
     }
 
@@ -60,8 +60,8 @@ impl Preparer {
         Entry { claim: claim.reference.clone(), state: Stage::PrepareStarted, devices }
     }
 
-    /// Decides what a claim gets, takes it, and has that written down.
-    pub(super) fn begin(&mut self, claim: &Claim) -> Result<(), NotBegun> {
+    /// Decides what a claim gets, and takes it.
+    pub(super) fn take(&mut self, claim: &Claim) -> Result<(), NotBegun> {
         let state = self.ground.state.borrow().clone();
         let catalog = self.ground.catalog(&state);
         let (handovers, records) = (self.ground.handovers.states(), self.records());
@@ -76,8 +76,7 @@ impl Preparer {
         let devices = plan(claim, &ground)?;
         self.ground.ledger.take_for_claim(&claim.reference, &takes(&devices, &state))?;
         let slot = self.slots.get_mut(&claim.reference.uid);
-        let slot = slot.expect("a slot that is worked on stays");
-        slot.work = Some(if slot.entry.is_none() { Work::Beginning } else { Work::Acting });
+        let slot = slot.expect("a slot that is not at rest stays");
         slot.entry =
             Some(Entry { claim: claim.reference.clone(), state: Stage::PrepareStarted, devices });
         Ok(())

@@ -62,13 +62,6 @@ pub(super) enum ReadError {
     Claim(#[from] ClaimError),
 }
 
-/// What a claim was allocated, beside what it has by the record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Allocation {
-    Same,
-    Another,
-}
-
 /// A claim that nobody may have any more.
 pub(super) struct Suspect {
     pub(super) claim: ClaimRef,
@@ -124,18 +117,15 @@ impl Ground {
         self.documents.write(entry).map(drop)
     }
 
-    /// Whether a claim has still the devices that it has by the record. Where the API server does not say so
-    /// soon it has: the kubelet has just read the claim.
-    pub(super) async fn allocation(&self, entry: &Entry) -> Allocation {
-        let Some(claims) = &self.claims else { return Allocation::Same };
+    /// Whether a claim was allocated other devices than it has by the record. Where the API server does not say so
+    /// soon it was not: the kubelet has just read the claim.
+    pub(super) async fn is_allocated_anew(&self, entry: &Entry) -> bool {
+        let Some(claims) = &self.claims else { return false };
         let asking = Box::pin(claims.get(&entry.claim));
         let found = deadline::timeout(SOON, asking).await;
         let object = found.ok().and_then(Result::ok).flatten();
         let claim = object.and_then(|it| Claim::read(it, &entry.claim, &self.driver).ok());
-        match claim {
-            Some(claim) if !entry.is_for(&claim) => Allocation::Another,
-            _ => Allocation::Same,
-        }
+        claim.is_some_and(|claim| !entry.is_for(&claim))
     }
 
     /// Those of the claims that surely have nothing of this node any more, and that the kubelet does not

@@ -22,7 +22,7 @@ use windlass_discovery::mig::{PartitionError, Why, patiently};
 use windlass_host::{causes, deadline};
 use windlass_resources::NodeState;
 
-use super::{Event, Failed, Ground, Preparer};
+use super::{Ground, Input, Preparer};
 use crate::{
     claim::Claim,
     record::{Entry, Held},
@@ -47,9 +47,8 @@ impl Preparer {
     }
 
     fn forms(&self, uid: &str) -> Vec<Form> {
-        let entry = self.slots.get(uid).and_then(|slot| slot.entry.as_ref());
         let state = self.ground.state.borrow();
-        let devices = entry.into_iter().flat_map(|entry| &entry.devices);
+        let devices = self.entry(uid).into_iter().flat_map(|entry| &entry.devices);
         devices.filter_map(|held| Form::of(held, &state)).collect()
     }
 
@@ -59,32 +58,25 @@ impl Preparer {
     }
 
     /// Has GPUs cut or made whole for a claim, once it is written down that they are.
-    pub(super) fn make(&mut self, uid: &str, claim: Claim) {
-        let (forms, recorded) = (self.forms(uid), self.save());
-        let (ground, uid) = (self.ground.clone(), uid.to_owned());
-        self.tasks.spawn(async move {
-            let made = match recorded.await {
-                Ok(()) => ground.make(&forms).await.map_err(Failed::Act),
-                Err(why) => Err(Failed::Record(why)),
-            };
-            Event::Made(uid, Box::new(made.map(|()| claim)))
+    pub(super) fn make(&mut self, uid: &str, claim: Box<Claim>) {
+        let (forms, recorded, ground) = (self.forms(uid), self.save(), self.ground.clone());
+        self.spawn(uid, async move {
+            if let Err(why) = recorded.await {
+                return Input::Unrecorded(why);
+            }
+            let made = ground.make(&forms).await;
+            made.map_or_else(|why| Input::Failed(why.into()), |()| Input::Made(claim))
         });
     }
 
     /// Decides anew what the claim gets, now that its instances have names.
-    pub(super) fn made(&mut self, uid: &str, made: Result<Claim, Failed>) {
-        let begun = made.and_then(|claim| {
-            self.begin(&claim).map_err(|cause| Failed::Act(cause.told(&claim.reference)))
-        });
-        match begun {
-            Ok(()) if self.lacks_instances(uid) => {
-                self.refuse(
-                    uid,
-                    "a MIG instance is gone though it was just made".to_owned().into(),
-                );
+    pub(super) fn plan_again(&mut self, claim: &Claim) -> Input {
+        match self.take(claim) {
+            Ok(()) if self.lacks_instances(&claim.reference.uid) => {
+                Input::Failed("a MIG instance is gone though it was just made".to_owned().into())
             }
-            Ok(()) => self.act(uid),
-            Err(failed) => self.failed(uid, failed),
+            Ok(()) => Input::Planned,
+            Err(cause) => Input::Failed(cause.told(&claim.reference).into()),
         }
     }
 }

@@ -3,76 +3,49 @@
 use tokio::sync::oneshot;
 
 use super::{
-    Event, Preparer,
+    Notice, Preparer,
     ground::{Ground, Suspect, blocking},
     partitions::places,
-    slot::Work,
 };
 use crate::{
     desk::{Request, Wish},
-    record::{Entry, Stage},
+    record::Entry,
 };
 
 impl Preparer {
+    /// Removes what there is for a claim. One that is in no record may have devices all the same that are to be cleaned.
     pub(super) fn remove(&mut self, uid: &str) {
-        let Some(slot) = self.slots.get_mut(uid) else { return };
-        slot.work = Some(Work::Removing);
-        // A claim that is in no record may have devices all the same that are to be cleaned.
-        let (ground, uid, entry) = (self.ground.clone(), uid.to_owned(), slot.entry.clone());
-        self.tasks.spawn(async move {
-            let removed = ground.clear(&uid, entry.as_ref()).await;
-            Event::Removed(uid, removed)
-        });
-    }
-
-    /// Has the record forget a claim that nothing else is left of, if it has it.
-    pub(super) fn forget(&mut self, uid: &str) {
-        let Some(slot) = self.slots.get_mut(uid) else { return };
-        let Some(entry) = slot.entry.take() else { return self.let_go(uid) };
-        slot.work = Some(Work::Forgetting(entry));
-        let (recorded, uid) = (self.save(), uid.to_owned());
-        self.tasks.spawn(async move { Event::Forgotten(uid, recorded.await) });
+        let (ground, of, entry) = (self.ground.clone(), uid.to_owned(), self.entry(uid).cloned());
+        self.spawn(uid, async move { ground.clear(&of, entry.as_ref()).await.into() });
     }
 
     /// Tells those who wait why a claim is not released; it is still ours. So is what it had before it was
     /// allocated anew, for which the new ones would have to wait.
     pub(super) fn keep(&mut self, uid: &str, why: String) {
         let Some(slot) = self.slots.get_mut(uid) else { return };
-        if let Some(Work::Forgetting(entry)) = slot.work.take() {
-            slot.entry = Some(entry);
-        }
-        // Its document is gone, and more may be.
-        if let Some(entry) = &mut slot.entry {
-            entry.state = Stage::PrepareStarted;
-        }
         slot.prepared(&Err(format!("what the claim had before cannot be released: {why}")));
         slot.released(&Err(why));
         drop(self.save());
-        self.advance(uid);
     }
 
-    pub(super) fn let_go(&mut self, uid: &str) {
+    /// Nothing is left of a claim, and nobody has what it had.
+    pub(super) fn release(&mut self, uid: &str) {
         self.ground.ledger.release_claim(uid);
         self.troubles.forget(uid);
         let Some(slot) = self.slots.get_mut(uid) else { return };
-        if let Some(Work::Forgetting(_)) = slot.work.take() {
-            tracing::info!(claim = %slot.claim, uid, "claim released");
-        } else {
-            tracing::debug!(claim = %slot.claim, uid, "nothing was known of the claim to release");
-        }
+        slot.entry = None;
         slot.released(&Ok(()));
-        self.advance(uid);
     }
 
     /// Looks for claims that nobody has any more.
     pub(super) fn collect(&mut self) {
-        let settled = self.slots.values().filter(|slot| slot.is_settled());
-        let prepared = settled.filter_map(|slot| Some(slot.entry.as_ref()?.claim.clone()));
+        let settled = self.slots.values().filter(|slot| slot.state.is_settled());
+        let prepared = settled.filter_map(|slot| Some(slot.recorded()?.claim.clone()));
         let claims = prepared.chain(self.troubles.refused());
         let known = claims.map(|claim| Suspect { asked: self.asked(&claim.uid), claim });
         let (known, ground): (Vec<_>, _) = (known.collect(), self.ground.clone());
         if !known.is_empty() {
-            self.tasks.spawn(async move { Event::Stale(ground.stale(known).await) });
+            self.watches.spawn(async move { Notice::Stale(ground.stale(known).await) });
         }
     }
 

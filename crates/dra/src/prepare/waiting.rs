@@ -10,10 +10,7 @@ use tokio::time::Instant;
 use windlass_allocations::ledger::{ClaimHolds, ClaimRef, Conflict, Ledger};
 use windlass_host::{causes, deadline::Deadline};
 
-use super::{
-    Event, Preparer,
-    slot::{Slot, Work},
-};
+use super::{Input, Notice, Preparer, State, slot::Slot};
 use crate::plan::Refusal;
 
 /// Why a claim cannot be begun.
@@ -24,8 +21,8 @@ pub(super) struct NotBegun {
 }
 
 /// Claims that others wait for.
-#[derive(Clone, Debug)]
-enum InTheWay {
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum InTheWay {
     One(ClaimRef),
     /// Those that have shares of the device.
     Sharers,
@@ -65,48 +62,49 @@ impl NotBegun {
 impl Preparer {
     /// Whether a claim waits until others have let go of what it is to get: not for longer than its patience, and not
     /// if it is to be released itself.
-    pub(super) fn waits(&mut self, uid: &str, cause: &NotBegun) -> bool {
-        let Some(others) = cause.in_the_way.clone() else { return false };
-        let mut ledger = self.ground.ledger.watch();
-        let before = ledger.borrow().claims().clone();
-        let patience = Deadline::after(self.patience);
-        let Some(slot) = self.slots.get_mut(uid) else { return false };
-        let is_first = slot.patience.is_none();
-        let mut patience = *slot.patience.get_or_insert(patience);
+    pub(super) fn held(&self, uid: &str, cause: &NotBegun) -> Option<Input> {
+        let (others, slot) = (cause.in_the_way.clone()?, self.slots.get(uid)?);
+        let State::Reading(_, patience) = slot.state else { return None };
+        let mut left = patience.unwrap_or_else(|| Deadline::after(self.patience));
+        let ledger = self.ground.ledger.watch();
+        let ledger = ledger.borrow();
         // A holder of which the ledger knows nothing would have let go at once, again and again.
-        if patience.has_passed(Instant::now())
+        if left.has_passed(Instant::now())
             || !slot.releasing.is_empty()
-            || others.have_let_go(&before, &ledger.borrow())
+            || others.have_let_go(ledger.claims(), &ledger)
         {
-            return false;
+            return None;
         }
-        if is_first {
+        if patience.is_none() {
             tracing::info!(claim = %slot.claim, holder = %others, why = cause.why, "claim waits");
         }
-        slot.work = Some(Work::Waiting);
-        let uid = uid.to_owned();
-        self.tasks.spawn(async move {
+        Some(Input::Held(others, left))
+    }
+
+    /// Waits until the others have let go.
+    pub(super) fn wait(&mut self, uid: &str, others: InTheWay, mut patience: Deadline) {
+        let (mut ledger, uid) = (self.ground.ledger.watch(), uid.to_owned());
+        let before = ledger.borrow().claims().clone();
+        self.watches.spawn(async move {
             let let_go = ledger.wait_for(|ledger| others.have_let_go(&before, ledger));
-            // Whether they have is seen when the claim is begun anew.
+            // Whether they have is seen when the claim is planned anew.
             drop(patience.bound(let_go).await);
-            Event::Waited(uid, patience)
+            Notice::LetGo(uid, patience)
         });
-        true
     }
 
     /// Sees anew what a claim is to get, which may have been deleted meanwhile, if somebody still wants to know.
-    pub(super) fn waited(&mut self, uid: &str, patience: Deadline) {
-        let Some(slot) = self.slots.get_mut(uid) else { return };
-        // One that is to be released has stopped to wait.
-        if slot.work != Some(Work::Waiting) {
-            return;
+    pub(super) fn let_go(&mut self, uid: &str, patience: Deadline) {
+        let is_abandoned = self.slots.get(uid).is_some_and(Slot::is_abandoned);
+        let input = if is_abandoned { Input::Abandoned } else { Input::LetGo(patience) };
+        self.step(uid, input);
+    }
+
+    /// Tells those who wait that the claim is no longer wanted.
+    pub(super) fn abandon(&mut self, uid: &str) {
+        if let Some(slot) = self.slots.get_mut(uid) {
+            slot.prepared(&Err("released before it was prepared".to_owned()));
         }
-        slot.patience = Some(patience);
-        if slot.is_abandoned() {
-            slot.stop_waiting();
-            return self.advance(uid);
-        }
-        self.read(uid);
     }
 }
 
@@ -126,18 +124,6 @@ impl fmt::Display for InTheWay {
         match self {
             Self::One(claim) => claim.fmt(f),
             Self::Sharers => f.write_str("claims that share the device"),
-        }
-    }
-}
-
-// === impl Slot ===
-
-impl Slot {
-    /// Ends its waiting for others: it is to be released, or nobody asks for it any more.
-    pub(super) fn stop_waiting(&mut self) {
-        if self.work == Some(Work::Waiting) {
-            self.work = None;
-            self.prepared(&Err("released before it was prepared".to_owned()));
         }
     }
 }
