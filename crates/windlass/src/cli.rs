@@ -74,13 +74,20 @@ const LONG_VERSION: &str = concat!(
     env!("WINDLASS_BUILT_WITH"),
 );
 
-/// How the agent is started where; the folders of the last are those of a simulated machine.
+/// How the agent is started where.
 const EXAMPLES: &str = "\
 Examples:
   windlass node                                               as root: this host, and its kubelet
-  windlass node --config windlass.yaml --listen 127.0.0.1:9400
+  windlass node --config windlass.yaml --listen 127.0.0.1:9400";
+
+/// The same on a simulated machine, which only a build with the laboratory makes.
+const SIMULATED: &str = if cfg!(feature = "laboratory") {
+    "
   windlass node --host-root m/host --nvml-library m/libnvidia-ml.so.1 --host-root-on-node m/host \\
-      --state-dir m/agent --kubelet-dir m/kubelet --cdi-dir m/cdi";
+      --state-dir m/agent --kubelet-dir m/kubelet --cdi-dir m/cdi"
+} else {
+    ""
+};
 
 impl Cli {
     /// Reads the command line and the variables. A variable that is empty counts as not set: a
@@ -103,7 +110,7 @@ fn without_empty_variables(command: clap::Command) -> clap::Command {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Serve this node's devices to its kubelet, until told to stop.
-    #[command(after_help = EXAMPLES)]
+    #[command(after_help = format!("{EXAMPLES}{SIMULATED}"))]
     Node(Box<NodeArgs>),
     /// Ask this node's agent whether it is well, as a kubelet's probe.
     Probe(ProbeArgs),
@@ -111,7 +118,14 @@ pub(crate) enum Command {
     Devices(DevicesArgs),
     /// Show how near the devices of this host are to each other.
     Topo(TopoArgs),
-    /// Show which devices a request gets, and why: now, earlier, or on another machine.
+    #[cfg_attr(
+        feature = "laboratory",
+        doc = "Show which devices a request gets, and why: now, earlier, or on another machine."
+    )]
+    #[cfg_attr(
+        not(feature = "laboratory"),
+        doc = "Show which devices a request gets, and why: now, or earlier."
+    )]
     Explain(Box<ExplainArgs>),
     /// Show the labels that tell a scheduler about this node's GPUs.
     Labels(LabelsArgs),
@@ -255,8 +269,7 @@ pub(crate) struct PlaceArgs {
     /// What /metrics and /devices tell to whoever reaches them [default: neither]
     #[arg(long, value_name = "WHAT,...", env = "WINDLASS_DISCLOSE", value_delimiter = ',')]
     pub(crate) disclose: Option<Vec<DisclosedArg>>,
-    /// What the container runtime calls the host root; another folder only for simulated machines
-    /// [default: /]
+    /// What the container runtime calls the host root [default: /]
     #[arg(long, value_name = "DIR", env = "WINDLASS_HOST_ROOT_ON_NODE", help_heading = HOST)]
     pub(crate) host_root_on_node: Option<PathBuf>,
 }
@@ -352,4 +365,21 @@ pub(crate) struct XidsArgs {
     /// How to write the answer.
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     pub(crate) output: OutputArg,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_help_speaks_of_simulated_machines_only_in_a_build_that_makes_them() {
+        let (mut help, mut commands) = (String::new(), vec![Cli::command()]);
+        while let Some(mut command) = commands.pop() {
+            help.push_str(&command.render_long_help().to_string());
+            commands.extend(command.get_subcommands().cloned());
+        }
+        for words in ["--machine ", " m/host", "simulated machine"] {
+            assert_eq!(help.contains(words), cfg!(feature = "laboratory"), "{words}");
+        }
+    }
 }

@@ -38,8 +38,7 @@ pub(crate) enum CdiCommand {
 pub(crate) struct GenerateArgs {
     #[command(flatten)]
     pub(crate) host: HostArgs,
-    /// What the container runtime calls the host root; another folder only for simulated machines
-    /// [default: /]
+    /// What the container runtime calls the host root [default: /]
     #[arg(long, value_name = "DIR", env = "WINDLASS_HOST_ROOT_ON_NODE")]
     pub(crate) host_root_on_node: Option<PathBuf>,
     /// Write each document to this folder instead of printing it.

@@ -16,24 +16,7 @@ windlass explain --size <N> [OPTIONS]
        windlass explain --pod <[NAMESPACE/]NAME> [OPTIONS]
        windlass explain --past [OPTIONS]
        windlass explain --source <NAME> [OPTIONS]")]
-#[command(after_help = "\
-Examples:
-  windlass explain --size 2
-      what a container would get now that asks for two GPUs
-  windlass explain --machine dgx-a100 --free 0,1,2,5 --size 2
-      what it would get on another machine, of which these are free
-  windlass explain --machine dgx-h100 --size 2 --nics 2 --within pix
-      two GPUs and two NICs, each pair below one PCIe switch
-  windlass explain --pod default/trainer
-      why a pod that runs has its devices, and what it would get today
-  windlass explain --config windlass.yaml --source scope
-      what a source of the configuration looked at, which devices that is, and why the rest is none
-
-Devices go by the names that `windlass devices` shows, GPU0, GPU0:1 (a MIG instance), mlx5_0, or by
-their ids; with --free and --require by number alone too: 0, 0-3, 0/1. 0::2 is one replica of a
-shared device. With --nics, --free and --require take NICs as well, by name: 0-3,mlx5_0.
-
-Exit codes: 0 there is an answer, 1 there is none, 64 wrong command line or configuration.")]
+#[command(after_help = format!("{EXAMPLES}{SIMULATED}{NAMES}"))]
 pub(crate) struct ExplainArgs {
     #[command(flatten)]
     pub(crate) elsewhere: Elsewhere,
@@ -49,6 +32,36 @@ pub(crate) struct ExplainArgs {
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     pub(crate) output: OutputArg,
 }
+
+/// What is asked of this host.
+const EXAMPLES: &str = "\
+Examples:
+  windlass explain --size 2
+      what a container would get now that asks for two GPUs
+  windlass explain --pod default/trainer
+      why a pod that runs has its devices, and what it would get today
+  windlass explain --config windlass.yaml --source scope
+      what a source of the configuration looked at, which devices that is, and why the rest is none";
+
+/// What is asked of another machine, which only a build with the laboratory makes.
+const SIMULATED: &str = if cfg!(feature = "laboratory") {
+    "
+  windlass explain --machine dgx-a100 --free 0,1,2,5 --size 2
+      what a container would get on another machine, of which these are free
+  windlass explain --machine dgx-h100 --size 2 --nics 2 --within pix
+      two GPUs and two NICs, each pair below one PCIe switch"
+} else {
+    ""
+};
+
+/// How devices are named.
+const NAMES: &str = "
+
+Devices go by the names that `windlass devices` shows, GPU0, GPU0:1 (a MIG instance), mlx5_0, or by
+their ids; with --free and --require by number alone too: 0, 0-3, 0/1. 0::2 is one replica of a
+shared device. With --nics, --free and --require take NICs as well, by name: 0-3,mlx5_0.
+
+Exit codes: 0 there is an answer, 1 there is none, 64 wrong command line or configuration.";
 
 /// What is typed of this host would count for nothing beside a simulated machine, and is refused. The
 /// variables of this host may stay as they are.
