@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use windlass_config::{ClusterAccess, PodIdentity};
 use windlass_core::name::is_subdomain;
 use windlass_host::{
@@ -121,14 +121,34 @@ impl Client {
         let read = move || {
             // The reader of the library takes whatever is there, a pipe that nobody writes to among it.
             let read = files::read_regular_text(&path, Links::Followed, MOST_BYTES);
-            read.map_err(|source| unreadable(&path, &source))?;
-            Kubeconfig::read_from(&path).map_err(no_access)
+            let text = read.map_err(|source| unreadable(&path, &source))?;
+            parse(&text, path.parent().unwrap_or(&path)).map_err(no_access)
         };
         let read = tokio::task::spawn_blocking(read).await;
         let file = read.expect("reading neither panics nor is cancelled")?;
         let options = KubeConfigOptions::default();
         kube::Config::from_custom_kubeconfig(file, &options).await.map_err(no_access)
     }
+}
+
+/// A kubeconfig whose paths are relative to its folder, as kubectl takes them. A command without a slash is looked
+/// for in `PATH`.
+fn parse(text: &str, folder: &Path) -> Result<Kubeconfig, KubeconfigError> {
+    let mut file = Kubeconfig::from_yaml(text.trim_start_matches('\u{feff}'))?;
+    let clusters = file.clusters.iter_mut().filter_map(|named| named.cluster.as_mut());
+    let mut paths: Vec<_> = clusters.map(|cluster| &mut cluster.certificate_authority).collect();
+    for user in file.auth_infos.iter_mut().filter_map(|named| named.auth_info.as_mut()) {
+        paths.extend([&mut user.client_certificate, &mut user.client_key, &mut user.token_file]);
+        let command = user.exec.as_mut().map(|exec| &mut exec.command);
+        let has_slash = |it: &String| it.contains('/');
+        paths.extend(command.filter(|it| it.as_ref().is_some_and(has_slash)));
+    }
+    for path in paths.into_iter().flatten() {
+        if let Some(below) = folder.join(&path).to_str() {
+            below.clone_into(path);
+        }
+    }
+    Ok(file)
 }
 
 fn unreadable(path: &Path, source: &io::Error) -> ClusterError {
@@ -181,6 +201,8 @@ impl Connection {
 
 #[cfg(test)]
 mod tests {
+    use kube::config::AuthInfo;
+
     use super::*;
 
     fn named(name: &str) -> Result<Client, InvalidNodeName> {
@@ -196,6 +218,28 @@ mod tests {
             let error = named(bad).expect_err(bad).to_string();
             assert!(error.contains("--node-name"), "{error}");
         }
+    }
+
+    #[test]
+    fn a_kubeconfigs_paths_are_below_its_folder() {
+        let text = "\u{feff}\
+clusters: [{name: c, cluster: {server: https://c, certificate-authority: pki/ca.crt}}]
+users:
+- {name: a, user: {client-certificate: a.crt, client-key: /etc/a.key, tokenFile: ../token}}
+- {name: b, user: {exec: {command: bin/login, interactiveMode: Never}}}
+- {name: c, user: {exec: {command: aws, interactiveMode: Never}}}
+";
+        let file = parse(text, "/home/it".as_ref()).expect("valid");
+        let cluster = file.clusters[0].cluster.as_ref().expect("given");
+        assert_eq!(cluster.certificate_authority.as_deref(), Some("/home/it/pki/ca.crt"));
+        let users: Vec<_> = file.auth_infos.iter().filter_map(|it| it.auth_info.clone()).collect();
+        let [a, b, c] = users.as_slice() else { panic!("{users:?}") };
+        assert_eq!(a.client_certificate.as_deref(), Some("/home/it/a.crt"));
+        assert_eq!(a.client_key.as_deref(), Some("/etc/a.key"));
+        assert_eq!(a.token_file.as_deref(), Some("/home/it/../token"));
+        let command = |user: &AuthInfo| user.exec.clone().and_then(|exec| exec.command);
+        assert_eq!(command(b).as_deref(), Some("/home/it/bin/login"));
+        assert_eq!(command(c).as_deref(), Some("aws"), "looked for in PATH");
     }
 
     #[test]
