@@ -177,8 +177,8 @@ async fn a_stopped_agent_takes_its_socket_along_and_leaves_its_documents() {
 #[tokio::test]
 async fn registering_is_no_heartbeat() {
     let world = gpu_node("dgx-h100");
-    let (kubelet, _agent) = world.serving(8).await;
-    // Longer than two of the regular looks, and than the wait for a first stream.
-    tokio::time::sleep(world.config.session.look_interval * 5 / 2).await;
+    let (kubelet, agent) = world.serving(8).await;
+    // The wait for a first stream is as long as one of them.
+    agent.looks(3).await;
     assert_eq!(registrations(&kubelet), 1);
 }
