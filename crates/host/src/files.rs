@@ -11,7 +11,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-pub use self::regular::{Links, MOST_BYTES, read_regular, read_regular_text, text_of};
+pub use self::regular::{
+    Links, MOST_BYTES, open_regular, read_regular, read_regular_text, text_of,
+};
 
 /// Who may read a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,7 +8,7 @@
 //! use std::path::Path;
 //! use windlass_machine::{Machine, Profile, simulated_driver};
 //!
-//! let profile = Profile::load("dgx-h100")?;
+//! let profile = Profile::named("dgx-h100")?;
 //! let machine = Machine::create(Path::new("/tmp/m"), &profile, &simulated_driver()?)?;
 //! machine.inject(&"xid:79@3".parse()?)?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())

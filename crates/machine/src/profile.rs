@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    fs, io,
+    io,
     path::{Path, PathBuf},
 };
 
@@ -207,8 +207,11 @@ impl Profile {
         Self::parse(origin, yaml)
     }
 
-    /// A built-in profile by name, or any profile by the path of its file.
-    pub fn load(name_or_path: &str) -> Result<Self, ProfileError> {
+    /// A built-in profile by name, or any profile by the path of its file, which `read` gives.
+    pub fn load(
+        name_or_path: &str,
+        read: impl FnOnce(&Path) -> io::Result<String>,
+    ) -> Result<Self, ProfileError> {
         let path = Path::new(name_or_path);
         if Self::names().any(|name| name == name_or_path) {
             return Self::named(name_or_path);
@@ -266,18 +269,6 @@ impl ProfileError {
             column: place.map_or(1, |place| place.column()),
             message: message_without_place(error),
         }
-    }
-}
-
-/// A pipe would hold the reader up, a device may have no end; no machine takes a mebibyte to describe.
-fn read(path: &Path) -> io::Result<String> {
-    const MOST_BYTES: u64 = 1 << 20;
-    let found = fs::metadata(path)?;
-    let refused = |why| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
-    match (found.is_file(), found.len()) {
-        (false, _) => refused("it is no file"),
-        (true, MOST_BYTES..) => refused("it is larger than 1 MiB, the most that is read"),
-        (true, _) => fs::read_to_string(path),
     }
 }
 

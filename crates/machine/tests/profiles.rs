@@ -23,14 +23,19 @@ fn a_profile_survives_a_round_trip_through_yaml() {
 
 #[test]
 fn an_unknown_name_is_answered_with_the_known_ones() {
-    let error = Profile::load("dgx-h900").expect_err("no such machine").to_string();
+    let error = Profile::load("dgx-h900", |path| std::fs::read_to_string(path))
+        .expect_err("no such machine")
+        .to_string();
     assert!(error.contains("`dgx-h900`") && error.contains("dgx-h100, hgx-h200"), "{error}");
 }
 
 #[test]
 fn a_file_is_loaded_by_its_path() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../profiles/t4-edge.yaml");
-    assert_eq!(Profile::load(path).expect("a file").name, "t4-edge");
+    assert_eq!(
+        Profile::load(path, |path| std::fs::read_to_string(path)).expect("a file").name,
+        "t4-edge"
+    );
 }
 
 /// An L4 server with two GPUs; the tests spoil one thing each.

@@ -9,13 +9,25 @@ use std::{
 
 use anyhow::{Context, Result};
 use tempfile::NamedTempFile;
+use windlass_host::files::{self, Links};
 use windlass_machine::{Machine, Profile, named_driver};
+
+use crate::exit::Misuse;
 
 /// NVML and CUDA for simulated GPUs: the library of `windlass-nvml-sim`.
 const DRIVER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libwindlass_nvml_sim.so"));
 
 /// Whoever runs an agent on the machine loads the library.
 const READABLE: u32 = 0o644;
+
+/// No machine takes a mebibyte to describe.
+const MOST_BYTES: u64 = 1 << 20;
+
+/// A built-in machine profile by name, or any by the path of its file.
+pub(crate) fn profile(name_or_path: &str) -> Result<Profile, Misuse> {
+    let read = |path: &Path| files::read_regular_text(path, Links::Followed, MOST_BYTES);
+    Profile::load(name_or_path, read).map_err(|error| Misuse(error.into()))
+}
 
 /// Makes a machine in a folder: see [`Machine::create`]. `WINDLASS_SIM_DRIVER` may name another driver for it.
 pub(crate) fn machine(dir: &Path, profile: &Profile) -> Result<Machine> {

@@ -2,11 +2,13 @@
 
 use std::{
     collections::BTreeSet,
-    fs::File,
-    io::{self, BufRead as _, BufReader},
+    io::{self, BufRead as _, BufReader, Read as _},
 };
 
-use windlass_host::Host;
+use windlass_host::{
+    Host,
+    files::{Links, open_regular},
+};
 
 use super::routes::{Route, ipv4, ipv6};
 
@@ -28,7 +30,10 @@ const IPV6: &str = "/proc/1/net/ipv6_route";
 /// has a million, and no one wants to wait for them at each look.
 const MOST_ROUTES: usize = 100_000;
 
-const NET: &str = "/sys/class/net";
+/// The kernel writes at most 150 characters of each.
+const MOST_TABLE_BYTES: u64 = 16 << 20;
+
+pub(super) const NET: &str = "/sys/class/net";
 
 /// Masters that tell by their state whether they are used, and the folder that each has. Of others
 /// nothing can be told: Open vSwitch's `ovs-system` is down while it works.
@@ -60,13 +65,16 @@ impl Uses {
         path: &str,
         parse: fn(&str) -> Option<Route<'_>>,
     ) -> io::Result<()> {
-        let lines = BufReader::new(File::open(host.path(path))?).lines();
-        for (nth, line) in lines.enumerate() {
-            if nth > MOST_ROUTES {
-                let why = format!("it has more than {MOST_ROUTES}");
-                return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
-            }
+        let table = open_regular(&host.path(path), Links::Followed)?;
+        let mut table = BufReader::new(table.take(MOST_TABLE_BYTES));
+        let mut routes = 0;
+        for line in table.by_ref().lines().take(MOST_ROUTES + 2) {
             self.note(parse(&line?));
+            routes += 1;
+        }
+        if routes > MOST_ROUTES + 1 || table.get_ref().limit() == 0 {
+            let why = format!("it has more than {MOST_ROUTES}");
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
         }
         Ok(())
     }

@@ -47,13 +47,26 @@ pub const MOST_BYTES: u64 = 32 << 20;
 /// The system's answer, such as [`NotFound`](io::ErrorKind::NotFound); otherwise
 /// [`InvalidInput`](io::ErrorKind::InvalidInput), with what is at the path instead.
 pub fn read_regular(path: &Path, links: Links, most_bytes: u64) -> io::Result<Vec<u8>> {
+    let file = open_regular(path, links)?;
+    if file.metadata()?.len() > most_bytes {
+        return Err(Unfit::Size(most_bytes).into());
+    }
+    bytes_of(file, most_bytes)
+}
+
+/// Opens a regular file, of which whoever reads it takes no more than it has a use for.
+///
+/// # Errors
+///
+/// As [`read_regular`], but for the size.
+pub fn open_regular(path: &Path, links: Links) -> io::Result<File> {
     // Opening a device may already do something, so what is there is looked at first, and again once it is open.
-    check(&links.metadata(path)?, most_bytes)?;
+    check(&links.metadata(path)?)?;
     let flags =
         OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY | links.flags();
     let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
-    check(&file.metadata()?, most_bytes)?;
-    bytes_of(file, most_bytes)
+    check(&file.metadata()?)?;
+    Ok(file)
 }
 
 /// As [`read_regular`], of a file that is UTF-8.
@@ -96,11 +109,8 @@ fn size(bytes: u64) -> String {
     }
 }
 
-fn check(found: &Metadata, most: u64) -> Result<(), Unfit> {
-    if !found.is_file() {
-        return Err(Unfit::Kind(kind(found.file_type())));
-    }
-    if found.len() > most { Err(Unfit::Size(most)) } else { Ok(()) }
+fn check(found: &Metadata) -> Result<(), Unfit> {
+    if found.is_file() { Ok(()) } else { Err(Unfit::Kind(kind(found.file_type()))) }
 }
 
 fn kind(found: FileType) -> &'static str {

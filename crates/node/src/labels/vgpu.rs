@@ -4,11 +4,16 @@
 //! vendor-specific one begins with `VF`, followed by records of an id, a length and data. The record with
 //! id 0 has ten bytes of the host's driver version and ten of its branch.
 
+use std::io::Read as _;
+
 use windlass_core::{
     labels::{Vgpu, VgpuHost},
     pci::PciAddress,
 };
-use windlass_host::{Host, PciKind};
+use windlass_host::{
+    Host, PciKind,
+    files::{Links, open_regular},
+};
 
 const PCI: &str = "/sys/bus/pci/devices";
 const NVIDIA: &str = "10de";
@@ -45,8 +50,10 @@ pub(super) fn read(host: &Host) -> Vgpu {
 
 /// The configuration space, if all of it may be read.
 fn space(host: &Host, address: PciAddress) -> Option<[u8; SPACE]> {
-    let bytes = std::fs::read(host.path(format!("{PCI}/{address}/config"))).ok()?;
-    bytes.get(..SPACE)?.try_into().ok()
+    let path = host.path(format!("{PCI}/{address}/config"));
+    let mut space = [0; SPACE];
+    open_regular(&path, Links::Followed).ok()?.read_exact(&mut space).ok()?;
+    Some(space)
 }
 
 /// NVIDIA's capability of virtual GPUs.

@@ -64,7 +64,7 @@ fn unoccupied(dir: &Path) -> Result<()> {
 }
 
 fn create(dir: &Path, profile: &str, devices: &[Attached]) -> Result<()> {
-    let mut profile = Profile::load(profile).map_err(|error| Misuse(error.into()))?;
+    let mut profile = simulated::profile(profile)?;
     for device in devices {
         profile.attach(device).map_err(|error| Misuse(error.into()))?;
     }

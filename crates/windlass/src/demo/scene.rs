@@ -6,7 +6,7 @@ use windlass_machine::Profile;
 use windlass_migrate::{PeerFlags, load};
 
 use super::{boards::Boards, playable};
-use crate::cli::DemoArgs;
+use crate::{cli::DemoArgs, simulated};
 
 /// The parts, before anything runs but the boards.
 pub(super) struct Scene {
@@ -20,7 +20,7 @@ pub(super) struct Scene {
 
 impl Scene {
     pub(super) fn of(args: &DemoArgs) -> Result<Self> {
-        let mut profile = Profile::load(&args.machine)?;
+        let mut profile = simulated::profile(&args.machine)?;
         let config = match &args.config {
             Some(file) => load(file, &PeerFlags::default())?.config,
             None => Config::default(),

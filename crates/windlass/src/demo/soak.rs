@@ -34,7 +34,6 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
 use tokio::time::Instant;
-use windlass_machine::Profile;
 
 use self::{
     agent::Mounts,
@@ -44,7 +43,7 @@ use self::{
     tell::{End, Told},
 };
 use super::tell::Teller;
-use crate::{exit::Misuse, stop::Stop};
+use crate::{exit::Misuse, simulated, stop::Stop};
 
 pub(super) use self::schedule::Ways;
 
@@ -63,7 +62,7 @@ const SEEDS: u128 = 1_000_000;
 
 /// Soaks, and tells what came of it.
 pub(super) async fn run(soak: Soak, (teller, mut stop): (Teller, Stop)) -> Result<()> {
-    let profile = Profile::load(&soak.machine).map_err(|error| Misuse(error.into()))?;
+    let profile = simulated::profile(&soak.machine)?;
     let seed = soak.seed.unwrap_or_else(any_seed);
     let cluster = match soak.ways {
         Ways::DevicePlugin => None,

@@ -4,9 +4,8 @@ use std::env;
 
 use anyhow::{Context as _, Result};
 use windlass_conformance::{Hooks, Subject};
-use windlass_machine::Profile;
 
-use crate::exit::Misuse;
+use crate::simulated;
 
 /// The agent's arguments. Nothing of it lies outside the case's folder.
 const ARGUMENTS: &[&str] = &[
@@ -30,7 +29,7 @@ const CONFIG: &str = "{health: {quietPeriod: 1s}, dra: {offer: beside}}";
 const DEVICES: &str = "device.attributes[\"windlass.dev\"].type != \"nic\"";
 
 pub(super) fn subject(machine: &str) -> Result<Subject> {
-    Profile::load(machine).map_err(|error| Misuse(error.into()))?;
+    simulated::profile(machine)?;
     let program = env::current_exe().context("cannot find this program")?;
     let program = program.to_str().context("this program's path is no text")?.to_owned();
     let quoted = format!("'{}'", program.replace('\'', r"'\''"));

@@ -2,16 +2,15 @@
 
 use anyhow::{Context as _, Result};
 use tempfile::TempDir;
-use windlass_machine::Profile;
 use windlass_resources::NodeState;
 
 use super::survey;
-use crate::{cli::HostArgs, commands::host_config, exit::Misuse, simulated};
+use crate::{cli::HostArgs, commands::host_config, simulated};
 
 /// A machine that is there for as long as it is looked at. What the configuration says of resources
 /// holds for it as well.
 pub(super) async fn simulated(profile: &str, host: HostArgs) -> Result<NodeState> {
-    let profile = Profile::load(profile).map_err(|error| Misuse(error.into()))?;
+    let profile = simulated::profile(profile)?;
     let folder = folder().context("cannot make a temporary folder")?;
     let machine = simulated::machine(&folder.path().join("machine"), &profile)
         .context("cannot make the simulated machine")?;
