@@ -136,6 +136,10 @@ impl serde::de::Error for Failure {
     fn unknown_field(name: &str, known: &'static [&'static str]) -> Self {
         Self::custom(words::unknown_field(name, known))
     }
+
+    fn missing_field(name: &'static str) -> Self {
+        Self::custom(format!("the key `{name}` is missing"))
+    }
 }
 
 impl std::error::Error for Failure {}

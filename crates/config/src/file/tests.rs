@@ -343,7 +343,7 @@ fn mistakes_in_rules_are_refused_with_the_line_and_what_to_write() {
         (format!("resources:\n{}", gpus("gpu", "")), 2, "write it like nvidia.com/gpu"),
         (format!("resources:\n{}", gpus(&format!("a.com/{}", "x".repeat(64)), "")), 2, "1 to 63"),
         ("resources:\n- name: a.com/x\n  devices: {kind: tpu}\n".to_owned(), 3, "gpu"),
-        ("resources:\n- name: a.com/x\n".to_owned(), 2, "missing field `devices`"),
+        ("resources:\n- name: a.com/x\n".to_owned(), 2, "the key `devices` is missing"),
         (
             "resources:\n- name: a.com/x\n  devices: {kind: mig, profiles: [9g.80gb]}\n".to_owned(),
             3,

@@ -84,7 +84,7 @@ fn mistakes_in_an_entry_are_told_once_and_at_its_own_line() {
         ("profile: kvm\n  finds: {}", 3, "unknown field `finds`"),
         ("profile: kvm\n  resource: kvm", 3, "nvidia.com/gpu"),
         ("profile: kvm\n  find: {bus: usb, class: drm}", 3, "write one of bus, class"),
-        ("resource: a.com/x", 2, "missing field `name`"),
+        ("resource: a.com/x", 2, "the key `name` is missing"),
     ] {
         let error = parse(&format!("sources:\n- {entry}\n")).expect_err(entry);
         assert!(error.starts_with(&format!("w.yaml:{line}: ")), "{error}");

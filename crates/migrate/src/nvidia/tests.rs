@@ -257,7 +257,7 @@ fn what_the_plugin_refuses_is_refused_with_its_line() {
         (slices("none", "{name: gpu, replicas: 1}", ""), 6, "2 or more"),
         (slices("none", "{name: gpu, replicas: 0}", ""), 6, "2 or more"),
         (slices("none", "{name: gpu, replicas: 100000}", ""), 6, "100000 replicas"),
-        (slices("none", "{name: gpu}", ""), 6, "missing field `replicas`"),
+        (slices("none", "{name: gpu}", ""), 6, "the key `replicas` is missing"),
         (slices("none", "{name: gpu, devices: [x], replicas: 2}", ""), 6, "\"x\" is no device"),
         (slices("none", "{name: gpu, devices: 0, replicas: 2}", ""), 6, "0 devices"),
         (slices("none", &format!("{{name: {long}, replicas: 2}}"), ""), 6, "more than 63"),

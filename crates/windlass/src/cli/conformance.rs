@@ -34,7 +34,7 @@ pub(crate) struct ConformanceArgs {
     #[arg(long = "case", value_name = "ID", value_delimiter = ',')]
     pub(crate) cases: Vec<String>,
     /// How many cases are played at once.
-    #[arg(long, value_name = "N", default_value = "4")]
+    #[arg(long, value_name = "N", default_value = "4", value_parser = jobs)]
     pub(crate) jobs: NonZeroUsize,
     /// Shell command that makes what the program needs, before it is first started in a case.
     #[arg(long, value_name = "COMMAND", conflicts_with = "itself")]
@@ -60,4 +60,9 @@ pub(crate) struct ConformanceArgs {
     /// How the findings are shown.
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     pub(crate) output: OutputArg,
+}
+
+fn jobs(text: &str) -> Result<NonZeroUsize, String> {
+    text.parse()
+        .map_err(|_| format!("{text:?} cases cannot be played at once: write a number from 1"))
 }
