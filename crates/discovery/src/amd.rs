@@ -22,7 +22,7 @@ use windlass_host::{Host, PciFunction, PciKind};
 pub use describe::resource;
 
 use super::{
-    family::{self, Family, Look},
+    family::{Family, Look, PCI},
     graphics,
     trouble::{self, Conditions, Trouble},
 };
@@ -83,7 +83,7 @@ impl Family for Amd {
     }
 
     fn folders(&self) -> &'static [&'static str] {
-        family::PCI
+        &[PCI, kfd::NODES, "/sys/class/drm"]
     }
 
     fn look(&mut self, host: &Host) -> Look {

@@ -112,8 +112,8 @@ pub(super) struct Wakes {
     pub(super) host: watch::Receiver<u64>,
 }
 
-/// The one folder of families whose devices are PCI functions.
-pub(super) const PCI: &[&str] = &["/sys/bus/pci/devices"];
+/// Where the kernel lists PCI functions.
+pub(super) const PCI: &str = "/sys/bus/pci/devices";
 
 /// Looks that have to miss a device before it counts as gone.
 const MISSES: u32 = 2;
@@ -126,6 +126,17 @@ const BURST: Duration = Duration::from_millis(20);
 
 /// How long no notice leads to a look after one: a host that never rests is looked at twice a second.
 const REST: Duration = Duration::from_millis(500);
+
+// === impl Look ===
+
+impl Look {
+    fn refused(names: Vec<SourceName>, why: &str) -> Self {
+        let unanswered = names.iter().cloned().collect();
+        let failing = |name| (name, SourceState::Failing(why.to_owned()));
+        let states = names.into_iter().map(failing).collect();
+        Self { states, unanswered, found: Vec::new() }
+    }
+}
 
 // === impl Watched ===
 
@@ -179,14 +190,15 @@ impl<F: Family> Watched<F> {
     fn look(&mut self) -> Look {
         let host = self.host.for_one_look();
         let mut folders = self.family.folders().iter();
-        let Some(why) = folders.find_map(|folder| host.refusal(folder)) else {
-            return self.family.look(&host);
-        };
-        let names = self.family.names().into_iter();
-        let states = names.map(|name| (name, SourceState::Failing(why.clone())));
-        let states: BTreeMap<_, _> = states.collect();
-        let unanswered = states.keys().cloned().collect();
-        Look { states, unanswered, ..Look::default() }
+        if let Some(why) = folders.find_map(|folder| host.refusal(folder)) {
+            return Look::refused(self.family.names(), &why);
+        }
+        let look = self.family.look(&host);
+        // One function that cannot be read hides no other; where there is no other, it may be what is meant.
+        match host.unread_function().filter(|_| look.found.is_empty()) {
+            Some(why) => Look::refused(self.family.names(), &why),
+            None => look,
+        }
     }
 
     /// One look, taken in.
@@ -194,6 +206,10 @@ impl<F: Family> Watched<F> {
         let Look { states, found, unanswered } = self.look();
         let before = std::mem::take(&mut self.newcomers);
         let mut seen = self.meet(found, &before);
+        for (source, state) in states.iter().filter(|(name, it)| self.states.get(*name) != Some(it))
+        {
+            log::source_changed(source, state);
+        }
         self.states = states;
         let of_unanswered = |device: &Device| unanswered.contains(&device.source);
         let devices = self.known.values().map(|known| &known.device);

@@ -29,7 +29,7 @@ use self::{manager::Managers, regions::Regions};
 use super::{
     asking::Asking,
     crowds::Crowds,
-    family::{self, Family, Look},
+    family::{Family, Look, PCI},
     trouble,
 };
 
@@ -68,7 +68,7 @@ impl Family for Fpga {
     }
 
     fn folders(&self) -> &'static [&'static str] {
-        family::PCI
+        &[PCI, "/sys/class/fpga", manager::REGIONS, manager::MANAGERS]
     }
 
     fn look(&mut self, host: &Host) -> Look {

@@ -16,7 +16,7 @@ use windlass_host::{Host, PciFunction, PciKind};
 
 use super::{
     facts::{attributes, of_function, text},
-    family::{self, Family, Look},
+    family::{Family, Look, PCI},
     graphics,
     trouble::{self, Conditions, Trouble},
 };
@@ -72,7 +72,7 @@ impl Family for Intel {
     }
 
     fn folders(&self) -> &'static [&'static str] {
-        family::PCI
+        &[PCI]
     }
 
     fn look(&mut self, host: &Host) -> Look {

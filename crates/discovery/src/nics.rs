@@ -43,7 +43,7 @@ use self::{
 };
 use super::{
     crowds::{Crowds, some},
-    family::{self, Family, Look},
+    family::{Family, Look, PCI},
 };
 
 /// The family.
@@ -88,7 +88,7 @@ impl Family for Nics {
     }
 
     fn folders(&self) -> &'static [&'static str] {
-        family::PCI
+        &[PCI, function::AUXILIARY, function::INFINIBAND, uses::NET, vdpa::DEVICES]
     }
 
     fn look(&mut self, host: &Host) -> Look {

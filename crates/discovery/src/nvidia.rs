@@ -87,8 +87,8 @@ enum ConnectError {
     NoLibrary { searched: String },
     #[error("no PCI function is a GPU of NVIDIA's, and there is no {NVML}")]
     NoFunction,
-    #[error("no {NVML}, and the PCI functions, which tell whether it is needed, cannot be read")]
-    Unread(#[source] std::io::Error),
+    #[error("no {NVML}, and whether it is needed is unknown: {0}")]
+    Unread(String),
     #[error(transparent)]
     Load(#[from] LoadError),
     #[error("cannot ask the driver")]
@@ -112,7 +112,7 @@ enum Ended {
 }
 
 /// NVIDIA as PCI has it.
-const VENDOR: &str = "0x10de";
+const VENDOR: &str = "10de";
 
 /// The longest time between two initialisations for the sake of a lost GPU.
 const MOST_PATIENCE: Duration = Duration::from_secs(600);
@@ -352,7 +352,9 @@ impl ConnectError {
     fn is_absence(&self) -> bool {
         match self {
             Self::NoLibrary { .. } | Self::NoFunction => true,
-            Self::Load(LoadError::Open { path, .. }) => path.is_absolute() && !path.exists(),
+            Self::Load(LoadError::Open { path, .. }) => {
+                path.is_absolute() && matches!(path.try_exists(), Ok(false))
+            }
             Self::Load(LoadError::Init { source, .. }) => source.is_driver_absent(),
             Self::Unread(_) | Self::Ask(_) | Self::Thread(_) | Self::Overdue(_) => false,
         }
@@ -445,6 +447,6 @@ mod tests {
         // Root may read everything but a folder that is none.
         fs::write(bus.join("devices"), "").expect("written");
         let (is_absent, why) = judged();
-        assert!(!is_absent && why.contains("cannot be read"), "{why}");
+        assert!(!is_absent && why.contains("cannot read /sys/bus/pci/devices: "), "{why}");
     }
 }

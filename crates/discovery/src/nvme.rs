@@ -11,7 +11,7 @@ use windlass_host::{Host, PciFunction};
 
 use super::{
     facts::{attributes, of_function, text},
-    family::{self, Family, Look},
+    family::{Family, Look, PCI},
     trouble::{self, Trouble},
 };
 
@@ -37,7 +37,7 @@ impl Family for Nvme {
     }
 
     fn folders(&self) -> &'static [&'static str] {
-        family::PCI
+        &[PCI]
     }
 
     fn look(&mut self, host: &Host) -> Look {

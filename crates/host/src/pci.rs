@@ -1,10 +1,6 @@
 //! A PCI function as sysfs describes it.
 
-use std::{
-    io,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{path::PathBuf, sync::Arc};
 
 use windlass_core::{
     attribute::{AttributeName, AttributeValue, Attributes, standard},
@@ -64,26 +60,18 @@ impl Host {
         self.pci_function_in(address, listed_at(address))
     }
 
-    /// Whether a function of this vendor, `0x10de`, is there. A kernel without PCI has none. Blocks.
+    /// Whether a function of this vendor, `10de`, is there. A kernel without PCI has none. Blocks.
     ///
     /// # Errors
     ///
-    /// The functions cannot be listed, or none is of the vendor and one cannot be read.
-    pub fn has_pci_vendor(&self, vendor: &str) -> io::Result<bool> {
-        let listed = match self.list(PCI_DEVICES) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-            listed => listed?,
-        };
-        let mut unread = None;
-        for entry in listed.iter() {
-            match self.try_text(Path::new(PCI_DEVICES).join(&entry.name).join("vendor")) {
-                Ok(found) if found == vendor => return Ok(true),
-                // One that was unplugged since.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                found => unread = found.err().or(unread),
-            }
+    /// Why that is unknown: the functions cannot be listed, or none is of the vendor and one cannot be read.
+    pub fn has_pci_vendor(&self, vendor: &str) -> Result<bool, String> {
+        let host = self.for_one_look();
+        let unlisted = host.refusal(PCI_DEVICES);
+        if host.pci_kinds().values().any(|it| it.is_of_vendor(&[vendor])) {
+            return Ok(true);
         }
-        unread.map_or(Ok(false), Err)
+        unlisted.or_else(|| host.unread_function()).map_or(Ok(false), Err)
     }
 
     /// As [`Host::pci_function`], by another path to its folder, by which others of its files are asked.

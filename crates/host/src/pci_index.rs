@@ -10,6 +10,7 @@ use std::{
     sync::Arc,
 };
 
+use rustix::io::Errno;
 use windlass_core::pci::PciAddress;
 
 use super::Host;
@@ -41,6 +42,8 @@ pub struct PciKind {
     pub vendor: Option<String>,
     /// Class, subclass and programming interface, `0x030200`.
     pub class: Option<String>,
+    /// Why a file that says so, and is there, cannot be read.
+    pub(super) unread: Option<Errno>,
 }
 
 /// Functions that are looked at. A big machine with virtual functions has two thousand.
@@ -50,9 +53,17 @@ const MOST_FUNCTIONS: usize = 20_000;
 
 impl PciKind {
     pub(super) fn read(host: &Host, folder: &Path) -> Self {
-        let text = |file: &str| host.text(folder.join(file));
+        // A function that was unplugged since is not there.
+        let is_gone = |error: Errno| matches!(error, Errno::NOENT | Errno::NODEV);
+        let mut unread = None;
+        let mut text = |file: &str| {
+            let said = host.bytes(&folder.join(file));
+            unread = unread.or(said.as_ref().err().copied().filter(|error| !is_gone(*error)));
+            Some(std::str::from_utf8(&said.ok()?).ok()?.trim().to_owned())
+        };
         let vendor = text("vendor").map(|id| id.trim_start_matches("0x").to_owned());
-        Self { vendor, class: text("class") }
+        let class = text("class");
+        Self { vendor, class, unread }
     }
 
     /// Whether its class begins with one of these, `0x0302`.

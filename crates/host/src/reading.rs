@@ -151,6 +151,20 @@ impl Host {
         self.kind(absolute.as_ref()).is_ok()
     }
 
+    /// As [`Host::has`]; an error where the host does not say, as when a folder on the way cannot be read.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's answer, unless it means that nothing is there.
+    pub fn try_has(&self, absolute: impl AsRef<Path>) -> io::Result<bool> {
+        match self.kind(absolute.as_ref()) {
+            Ok(_) => Ok(true),
+            // A link to itself leads to nothing.
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     /// Whether the host has that folder.
     pub fn has_folder(&self, absolute: impl AsRef<Path>) -> bool {
         self.kind(absolute.as_ref()) == Ok(FileType::Directory)

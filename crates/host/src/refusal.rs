@@ -1,8 +1,13 @@
 //! Folders that are there and cannot be read: what is in them is unknown, which is not the same as nothing.
 
-use std::io;
+use std::{io, sync::Arc};
 
-use super::Host;
+use windlass_core::pci::PciAddress;
+
+use super::{
+    Host,
+    pci_index::{PciKind, listed_at},
+};
 
 // === impl Host ===
 
@@ -14,6 +19,16 @@ impl Host {
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => Some(format!("cannot read {folder}: {error}")),
         }
+    }
+
+    /// Why one of the PCI functions that this look listed cannot be read; `None` where all can.
+    pub fn unread_function(&self) -> Option<String> {
+        let listed = self.look.as_ref()?.pci.get()?;
+        let unread = |(address, kind): (&PciAddress, &Arc<PciKind>)| {
+            Some((listed_at(*address), kind.unread?))
+        };
+        let (folder, error) = listed.iter().find_map(unread)?;
+        Some(format!("cannot read {}: {}", folder.display(), io::Error::from(error)))
     }
 }
 
@@ -37,5 +52,25 @@ mod tests {
         fs::remove_file(&list).expect("removed");
         fs::create_dir(&list).expect("made");
         assert_eq!(host.refusal("/sys/bus/pci/devices"), None, "it has nothing");
+    }
+
+    #[test]
+    fn a_function_that_cannot_be_read_may_be_of_any_vendor_and_hides_no_other() {
+        let root = tempfile::tempdir().expect("a temporary folder");
+        let host = Host::new(root.path(), root.path());
+        let file = |address: &str, name: &str| {
+            let folder = root.path().join("sys/bus/pci/devices").join(address);
+            fs::create_dir_all(&folder).expect("made");
+            folder.join(name)
+        };
+        assert_eq!(host.has_pci_vendor("10de"), Ok(false), "there is no such bus");
+        let unreadable = file("0000:02:00.0", "vendor");
+        symlink(&unreadable, &unreadable).expect("linked");
+        let why = host.has_pci_vendor("10de").expect_err("unknown");
+        assert!(why.starts_with("cannot read /sys/bus/pci/devices/0000:02:00.0: "), "{why}");
+        fs::write(file("0000:03:00.0", "vendor"), "0x10de\n").expect("written");
+        assert_eq!(host.has_pci_vendor("10de"), Ok(true));
+        fs::remove_file(&unreadable).expect("removed");
+        assert_eq!(host.has_pci_vendor("1002"), Ok(false), "a function that is going says nothing");
     }
 }

@@ -41,7 +41,7 @@ pub(super) struct Node {
     links: BTreeMap<u32, u32>,
 }
 
-const NODES: &str = "/sys/class/kfd/kfd/topology/nodes";
+pub(super) const NODES: &str = "/sys/class/kfd/kfd/topology/nodes";
 const GENERATION: &str = "/sys/class/kfd/kfd/topology/generation_id";
 
 /// Nodes that are read, and links of each: far more than 64 partitions and their processors.

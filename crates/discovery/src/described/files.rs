@@ -20,6 +20,7 @@ const OURS: [&str; 3] = ["name", "path", "numa"];
 /// The files in a folder, hidden ones left out: a `ConfigMap` keeps its versions in such folders.
 pub(super) fn inside(host: &Host, folder: &Path) -> Result<Found, String> {
     let mut found = Found::default();
+    host.refusal(&folder.display().to_string()).map_or(Ok(()), Err)?;
     let Some(names) = entries(host, folder)? else {
         found.remarks.push(format!("this node has no {}", folder.display()));
         return Ok(found);

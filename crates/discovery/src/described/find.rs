@@ -109,7 +109,7 @@ pub(super) fn entries(host: &Host, folder: &Path) -> Result<Option<Vec<String>>,
     let names = match host.some_names(folder, MOST_ENTRIES + 1) {
         Ok(names) => names,
         Err(error) if is_no_folder(error.kind()) => return Ok(None),
-        Err(error) => return Err(format!("{}: {error}", folder.display())),
+        Err(error) => return Err(format!("cannot read {}: {error}", folder.display())),
     };
     if names.len() > MOST_ENTRIES {
         let folder = folder.display();

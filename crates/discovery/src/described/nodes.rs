@@ -100,8 +100,11 @@ impl<'a> Nodes<'a> {
                     let names = entries(self.host, &folder)?.unwrap_or_default();
                     let names = names.iter().filter(|name| fits(part, name));
                     next.extend(names.map(|name| folder.join(name)));
-                } else if self.host.has(folder.join(part)) {
-                    next.push(folder.join(part));
+                } else {
+                    let path = folder.join(part);
+                    let is_there = self.host.try_has(&path);
+                    let unread = |error| format!("cannot read {}: {error}", path.display());
+                    next.extend(is_there.map_err(unread)?.then_some(path));
                 }
             }
             if next.len() > MOST_ENTRIES {

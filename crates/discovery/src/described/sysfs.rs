@@ -38,6 +38,7 @@ fn listed(
     is_left_out: &dyn Fn(&str) -> bool,
 ) -> Result<Found, String> {
     let (mut found, host) = (Found::default(), sysfs.host);
+    host.refusal(list).map_or(Ok(()), Err)?;
     let Some(names) = entries(host, Path::new(list))? else {
         found.remarks.push(format!("this node has no {list}"));
         return Ok(found);

@@ -5,6 +5,7 @@ use tokio::{
     task::JoinSet,
     time::{sleep, timeout},
 };
+use windlass_config::{Find, Places, SourceRule};
 use windlass_core::device::{DeviceKind, DeviceNode};
 
 use super::*;
@@ -198,21 +199,102 @@ impl Family for Restless {
     }
 }
 
+/// A host whose files and folders can be made unreadable, for root too: a link to itself nobody can follow.
+struct Sealed(tempfile::TempDir);
+
+impl Sealed {
+    fn new() -> Self {
+        Self(tempfile::tempdir().expect("a temporary folder"))
+    }
+
+    fn host(&self) -> Host {
+        Host::new(self.0.path(), self.0.path())
+    }
+
+    fn path(&self, path: &str) -> std::path::PathBuf {
+        let path = self.0.path().join(path.trim_start_matches('/'));
+        std::fs::create_dir_all(path.parent().expect("below the root")).expect("made");
+        path
+    }
+
+    fn seal(&self, path: &str) {
+        std::os::unix::fs::symlink(self.path(path), self.path(path)).expect("linked");
+    }
+
+    fn open(&self, path: &str) {
+        std::fs::remove_file(self.path(path)).expect("it was sealed");
+    }
+}
+
+fn watched<F: Family>(family: F, sealed: &Sealed) -> Watched<F> {
+    Watched::new(family, sealed.host(), Clock::starting_at(Timestamp::UNIX_EPOCH))
+}
+
+/// Looks before and after each folder of a family can be read.
+fn unread<F: Family>(family: F) {
+    let sealed = Sealed::new();
+    let (folders, mut watched) = (family.folders(), watched(family, &sealed));
+    for folder in folders {
+        sealed.seal(folder);
+        watched = watched.looked();
+        let begin = format!("cannot read {folder}: ");
+        let says = |state: &SourceState| matches!(state, SourceState::Failing(why) if why.starts_with(&begin));
+        assert!(watched.states.values().all(says), "{:?}", watched.states);
+        sealed.open(folder);
+        watched = watched.looked();
+        let is_absent = |state: &SourceState| matches!(state, SourceState::Absent(_));
+        assert!(watched.states.values().all(is_absent), "{:?}", watched.states);
+    }
+}
+
 #[test]
 fn what_the_host_does_not_show_is_unknown_and_not_gone() {
-    let root = tempfile::tempdir().expect("a temporary folder");
-    let devices = root.path().join("sys/bus/pci/devices");
-    std::fs::create_dir_all(root.path().join("sys/bus/pci")).expect("made");
-    // Root may read whatever a mode forbids; a link to itself nobody can.
-    std::os::unix::fs::symlink(&devices, &devices).expect("linked");
-    let clock = Clock::starting_at(Timestamp::UNIX_EPOCH);
-    let host = Host::new(root.path(), root.path());
-    let watched = Watched::new(crate::nvme::Nvme, host, clock).looked();
-    let Some(SourceState::Failing(why)) = watched.states.get(&NAME) else {
-        panic!("{:?}", watched.states)
-    };
-    assert!(why.starts_with("cannot read /sys/bus/pci/devices: "), "{why}");
-    std::fs::remove_file(&devices).expect("removed");
-    let watched = watched.looked();
-    assert!(matches!(watched.states.get(&NAME), Some(SourceState::Absent(_))), "there is none");
+    unread(crate::nics::Nics::new(&Policy::default()));
+    unread(crate::amd::Amd::default());
+    unread(crate::intel::Intel::default());
+    unread(crate::fpga::Fpga::default());
+    unread(crate::nvme::Nvme);
+}
+
+#[test]
+fn a_function_that_cannot_be_read_is_of_no_family_and_hides_no_other() {
+    let sealed = Sealed::new();
+    let state = |watched: &Watched<crate::nvme::Nvme>| watched.states[&NAME].clone();
+    sealed.seal("/sys/bus/pci/devices/0000:01:00.0/class");
+    let looked = watched(crate::nvme::Nvme, &sealed).looked();
+    let SourceState::Failing(why) = state(&looked) else { panic!("{:?}", looked.states) };
+    assert!(why.starts_with("cannot read /sys/bus/pci/devices/0000:01:00.0: "), "{why}");
+    for (file, text) in [("class", "0x010802"), ("vendor", "0x144d")] {
+        let path = format!("/sys/bus/pci/devices/0000:02:00.0/{file}");
+        std::fs::write(sealed.path(&path), text).expect("written");
+    }
+    assert_eq!(state(&looked.looked()), SourceState::Ready("1 drive".to_owned()));
+}
+
+#[test]
+fn a_described_source_tells_what_cannot_be_read_from_what_is_not_there() {
+    let name: SourceName = "scope".parse().expect("valid");
+    let bus = Find::Bus("usb".to_owned());
+    let node = Find::Nodes(vec![format!("/dev/{}", "x".repeat(300))]);
+    for (find, folder) in [
+        (bus, "/sys/bus/usb/devices"),
+        (Find::Class("tty".to_owned()), "/sys/class/tty"),
+        (Find::Files("/etc/boards".into()), "/etc/boards"),
+        (Find::Nodes(vec!["/dev/sn*/*".to_owned()]), "/dev/snd"),
+        // No name is as long, which the kernel says of it.
+        (node, "/dev/xxx"),
+    ] {
+        let sealed = Sealed::new();
+        let sources = vec![SourceRule::new(name.clone(), find)];
+        let policy = Policy { sources, ..Policy::default() };
+        let (family, _) =
+            crate::described::Described::new(&Places::default(), &policy, &sealed.host());
+        sealed.seal(folder);
+        let looked = watched(family, &sealed).looked();
+        let SourceState::Failing(why) = &looked.states[&name] else {
+            panic!("{:?}", looked.states)
+        };
+        assert!(why.starts_with(&format!("cannot read {folder}")), "{why}");
+        sealed.open(folder);
+    }
 }

@@ -30,8 +30,8 @@ const MANAGER_NAME: &str = "fpgaManager";
 /// The manager's name, which says what family of chips it is.
 pub(super) const MANAGER: AttributeName = AttributeName::new(DOMAIN, MANAGER_NAME);
 
-const MANAGERS: &str = "/sys/class/fpga_manager";
-const REGIONS: &str = "/sys/class/fpga_region";
+pub(super) const MANAGERS: &str = "/sys/class/fpga_manager";
+pub(super) const REGIONS: &str = "/sys/class/fpga_region";
 
 /// The state of a manager whose logic works (`drivers/fpga/fpga-mgr.c`).
 const OPERATING: &str = "operating";

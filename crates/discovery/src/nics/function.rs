@@ -14,7 +14,7 @@ use super::{
     rdma::{self, RdmaDevice},
     vdpa::{self, Vdpa},
 };
-use crate::crowds::Crowds;
+use crate::{crowds::Crowds, family::PCI};
 
 /// What was found on the host.
 #[derive(Debug, Default)]
@@ -72,9 +72,8 @@ pub(super) struct Physical {
     pub(super) representor: Option<String>,
 }
 
-const PCI: &str = "/sys/bus/pci/devices";
-const AUXILIARY: &str = "/sys/bus/auxiliary/devices";
-const INFINIBAND: &str = "/sys/class/infiniband";
+pub(super) const AUXILIARY: &str = "/sys/bus/auxiliary/devices";
+pub(super) const INFINIBAND: &str = "/sys/class/infiniband";
 
 /// The class of network controllers (PCI Code and ID Assignment).
 const NETWORK: &str = "0x02";

@@ -25,7 +25,7 @@ pub(super) enum VdpaKind {
     Virtio,
 }
 
-const DEVICES: &str = "/sys/bus/vdpa/devices";
+pub(super) const DEVICES: &str = "/sys/bus/vdpa/devices";
 
 /// The names of vDPA devices by the function or subfunction that each is made of.
 #[derive(Debug, Default)]
