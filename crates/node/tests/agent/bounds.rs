@@ -1,18 +1,21 @@
 //! More than any kubelet asks for: of calls, of containers, of ids, of connections. It is refused in few words or gives
 //! way, and the kubelet is served on.
 
-use std::{slice::from_ref, time::Duration};
+use std::{fs, path::Path, slice::from_ref, time::Duration};
 
 use tokio::{io::AsyncReadExt as _, net::UnixStream, time::timeout};
 use tonic::Code;
 use tracing::Level;
 use windlass_config::{PerContainer, Resources, Sharing};
-use windlass_kubelet_api::deviceplugin::{
-    AllocateRequest, ContainerAllocateRequest, ContainerPreferredAllocationRequest, Empty,
-    PreferredAllocationRequest,
+use windlass_kubelet_api::{
+    deviceplugin::{
+        AllocateRequest, ContainerAllocateRequest, ContainerPreferredAllocationRequest, Empty,
+        PreferredAllocationRequest, device_plugin_client::DevicePluginClient,
+    },
+    socket::SocketPath,
 };
 use windlass_kubelet_sim::{Event, Kubelet};
-use windlass_testkit::{GPU, LIMIT, Said, allocatable, in_time};
+use windlass_testkit::{GPU, LIMIT, Said, allocatable, in_time, until};
 
 use crate::agent::{
     sharing::{SHARED, rule, shared},
@@ -24,6 +27,9 @@ const MANY: usize = 100_000;
 
 /// More connections than are kept.
 const CONNECTIONS: usize = 80;
+
+/// Connections that are counted, fewer than are kept.
+const FEW: usize = 20;
 
 /// Streams of one list.
 const STREAMS: usize = 50;
@@ -149,5 +155,38 @@ async fn a_list_is_logged_once_however_many_read_it() {
     }
     let lists: Vec<_> = said.lines().into_iter().filter(|it| it.contains("list sent")).collect();
     assert_eq!(lists.len(), 1, "the list has changed once: {lists:#?}");
+    agent.stop().await;
+}
+
+/// The ends of a socket's connections that the agent has: the kernel lists each with the path that was bound.
+fn connections(socket: &Path) -> usize {
+    let listed = fs::read_to_string("/proc/net/unix").expect("listed");
+    let socket = socket.to_str().expect("a text");
+    listed.lines().filter(|line| line.ends_with(socket)).count()
+}
+
+#[tokio::test]
+async fn nothing_is_kept_of_streams_that_ended_with_their_connections() {
+    let world = unforgiving("dgx-h100");
+    let (_kubelet, agent) = world.serving(8).await;
+    let socket = SocketPath::new(world.socket()).expect("short");
+    let before = connections(&world.socket());
+    for _ in 0..2 {
+        let mut streams = Vec::new();
+        for _ in 0..FEW {
+            let channel = socket.dial().await.expect("it is listened on");
+            let mut plugin = DevicePluginClient::new(channel);
+            let mut lists = plugin.list_and_watch(Empty {}).await.expect("open").into_inner();
+            lists.message().await.expect("open").expect("a list");
+            streams.push(lists);
+        }
+        assert_eq!(connections(&world.socket()), before + FEW);
+        drop(streams);
+        until("the agent has let go of them", async || {
+            let kept = connections(&world.socket());
+            if kept == before { Ok(()) } else { Err(kept) }
+        })
+        .await;
+    }
     agent.stop().await;
 }
