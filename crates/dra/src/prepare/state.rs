@@ -27,6 +27,9 @@ use crate::{claim::Claim, record::Stage, status::Trouble};
 /// What the record says of a claim; `None` where it says nothing.
 pub(super) type Recorded = Option<Stage>;
 
+const STARTED: Recorded = Some(Stage::PrepareStarted);
+const COMPLETED: Recorded = Some(Stage::PrepareCompleted);
+
 /// Where a claim stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
@@ -132,10 +135,8 @@ impl State {
             | Self::Reading(recorded, _)
             | Self::Waiting(recorded, _)
             | Self::Removing(recorded) => recorded,
-            Self::Making(_) | Self::Doing(_) => Some(Stage::PrepareStarted),
-            Self::Comparing | Self::Settling | Self::Checking | Self::Restoring => {
-                Some(Stage::PrepareCompleted)
-            }
+            Self::Making(_) | Self::Doing(_) => STARTED,
+            Self::Comparing | Self::Settling | Self::Checking | Self::Restoring => COMPLETED,
             Self::Forgetting => None,
         }
     }
@@ -147,50 +148,66 @@ impl State {
 
     /// The next state, and what is done on the way.
     pub(super) fn next(self, input: Input) -> (Self, Action) {
-        const STARTED: Recorded = Some(Stage::PrepareStarted);
-        const COMPLETED: Recorded = Some(Stage::PrepareCompleted);
+        match self {
+            Self::Resting(_) | Self::Restoring => self.resting(input),
+            Self::Removing(_) | Self::Forgetting => self.releasing(input),
+            Self::Comparing | Self::Reading(..) | Self::Waiting(..) => self.reading(input),
+            Self::Checking | Self::Making(_) | Self::Doing(_) | Self::Settling => self.doing(input),
+        }
+    }
+
+    fn resting(self, input: Input) -> (Self, Action) {
         match (self, input) {
             (Self::Resting(COMPLETED), Input::Prepare) => (Self::Comparing, Action::Compare),
-            (Self::Resting(recorded), Input::Prepare) => {
-                (Self::Reading(recorded, None), Action::Read)
-            }
+            (Self::Resting(before), Input::Prepare) => (Self::Reading(before, None), Action::Read),
             // What is not known may have devices all the same that are to be cleaned.
             (Self::Resting(recorded), Input::Release) => (Self::Removing(recorded), Action::Remove),
             (Self::Resting(COMPLETED), Input::Look) => (Self::Restoring, Action::Restore),
             (Self::Restoring, Input::Done) => (Self::Resting(COMPLETED), Action::Note(None)),
-            (Self::Restoring, Input::Failed(why)) => {
-                (Self::Resting(COMPLETED), Action::Note(Some(why.why)))
+            (Self::Restoring, Input::Failed(Trouble { why, .. })) => {
+                (Self::Resting(COMPLETED), Action::Note(Some(why)))
             }
+            _ => (self, Action::Nothing),
+        }
+    }
 
+    fn reading(self, input: Input) -> (Self, Action) {
+        let before = self.recorded();
+        match (self, input) {
             (Self::Comparing, Input::Same) => (Self::Checking, Action::Do),
             (Self::Comparing | Self::Reading(..), Input::Another) => {
-                (Self::Removing(self.recorded()), Action::Remove)
+                (Self::Removing(before), Action::Remove)
             }
-            (Self::Checking, Input::Done) => (Self::Resting(COMPLETED), Action::Answer),
-            (Self::Checking, Input::Failed(why)) => (Self::Resting(COMPLETED), Action::Refuse(why)),
-
             (Self::Reading(..), Input::Read(claim)) => (self, Action::Plan(claim)),
-            (Self::Reading(before, _), Input::Planned) => (Self::Doing(before), Action::Do),
-            (Self::Reading(before, _), Input::Unmade(claim)) => {
+            (Self::Reading(..), Input::Planned) => (Self::Doing(before), Action::Do),
+            (Self::Reading(..), Input::Unmade(claim)) => {
                 (Self::Making(before), Action::Make(claim))
             }
-            (Self::Reading(before, _), Input::Held(others, patience)) => {
+            (Self::Reading(..), Input::Held(others, patience)) => {
                 (Self::Waiting(before, patience), Action::Wait(others, patience))
             }
-            (Self::Reading(before, _), Input::Failed(why)) => {
-                (Self::Resting(before), Action::Refuse(why))
-            }
-            (Self::Waiting(before, _), Input::LetGo(patience)) => {
+            (Self::Reading(..), Input::Failed(why)) => (Self::Resting(before), Action::Refuse(why)),
+            (Self::Waiting(..), Input::LetGo(patience)) => {
                 (Self::Reading(before, Some(patience)), Action::Read)
             }
-            (Self::Waiting(before, _), Input::Release | Input::Abandoned) => {
+            (Self::Waiting(..), Input::Release | Input::Abandoned) => {
                 (Self::Resting(before), Action::Abandon)
             }
+            _ => (self, Action::Nothing),
+        }
+    }
 
+    fn doing(self, input: Input) -> (Self, Action) {
+        match (self, input) {
             (Self::Making(_), Input::Made(claim)) => {
                 (Self::Making(STARTED), Action::PlanAgain(claim))
             }
             (Self::Making(before), Input::Planned) => (Self::Doing(before), Action::Do),
+            (Self::Doing(_), Input::Done) => (Self::Settling, Action::Record),
+            (Self::Settling | Self::Checking, Input::Done) => {
+                (Self::Resting(COMPLETED), Action::Answer)
+            }
+            (Self::Checking, Input::Failed(why)) => (Self::Resting(COMPLETED), Action::Refuse(why)),
             (Self::Making(_) | Self::Doing(_), Input::Failed(why)) => {
                 (Self::Resting(STARTED), Action::Refuse(why))
             }
@@ -201,21 +218,24 @@ impl State {
             (Self::Making(_) | Self::Doing(_) | Self::Settling, Input::Unrecorded(why)) => {
                 (Self::Resting(STARTED), Action::Refuse(why.into()))
             }
-            (Self::Doing(_), Input::Done) => (Self::Settling, Action::Record),
-            (Self::Settling, Input::Done) => (Self::Resting(COMPLETED), Action::Answer),
+            _ => (self, Action::Nothing),
+        }
+    }
 
-            (Self::Removing(None), Input::Done) | (Self::Forgetting, Input::Done) => {
+    fn releasing(self, input: Input) -> (Self, Action) {
+        match (self, input) {
+            (Self::Removing(None) | Self::Forgetting, Input::Done) => {
                 (Self::Resting(None), Action::Release)
             }
             (Self::Removing(Some(_)), Input::Done) => (Self::Forgetting, Action::Record),
             // Its document is gone, and more may be.
-            (Self::Removing(recorded), Input::Failed(why)) => {
-                (Self::Resting(recorded.and(STARTED)), Action::Keep(why.why))
+            (Self::Removing(recorded), Input::Failed(Trouble { why, .. })) => {
+                (Self::Resting(recorded.and(STARTED)), Action::Keep(why))
             }
             (Self::Forgetting, Input::Unrecorded(why)) => {
                 (Self::Resting(STARTED), Action::Keep(why))
             }
-            (state, _) => (state, Action::Nothing),
+            _ => (self, Action::Nothing),
         }
     }
 }

@@ -7,8 +7,6 @@ use windlass_allocations::ledger::ClaimRef;
 use super::*;
 
 const NOTHING: Recorded = None;
-const STARTED: Recorded = Some(Stage::PrepareStarted);
-const COMPLETED: Recorded = Some(Stage::PrepareCompleted);
 
 /// A transition: from where, by what, to where, and what is done on the way.
 type Row = (State, Input, State, Action);
