@@ -87,6 +87,8 @@ pub(crate) struct Reconciler {
     look_interval: Duration,
     /// The account of claims that the state was made under.
     ledger: Ledger,
+    /// Of the devices of the last round.
+    kin: Arc<Kinship>,
     outlets: Outlets,
 }
 
@@ -186,6 +188,7 @@ impl Reconciler {
             )),
             look_interval: config.session.look_interval,
             ledger: Ledger::default(),
+            kin: Arc::default(),
             outlets,
         }
     }
@@ -332,7 +335,7 @@ impl Reconciler {
             self.note_changes(&known.inventory, &merged);
         }
         let care = self.want_care(&merged);
-        let kin = kin(&known, &merged);
+        let kin = self.kin(&merged);
         let ledger = self.notices.ledger.borrow().clone();
         self.ledger.clone_from(&ledger);
         let found = self.disk.found.borrow_and_update().clone();
@@ -361,6 +364,14 @@ impl Reconciler {
         self.publish_unless_known(state, &known);
         let known = self.known();
         self.phase.published(self.handover, || known.given_and_there().collect());
+    }
+
+    /// Which devices are of the same silicon, looked up anew where devices changed since the last round.
+    fn kin(&mut self, inventory: &Inventory) -> Arc<Kinship> {
+        if !self.disk.has_been_told_of(&inventory.devices) {
+            self.kin = Arc::new(Kinship::of(inventory));
+        }
+        self.kin.clone()
     }
 
     fn plan(&self, round: &Round<'_>, late: &BTreeSet<DeviceId>) -> Plan {
@@ -500,14 +511,6 @@ impl Round<'_> {
         let held = self.ledger.claim(&self.kin.footprint(&device.id)).map(|_| HELD.to_owned());
         held.or_else(|| (!self.ledger.knows_claims()).then(|| UNKNOWN.to_owned()))
     }
-}
-
-/// Which devices are of the same silicon, looked up anew where devices changed.
-fn kin(known: &NodeState, inventory: &Inventory) -> Arc<Kinship> {
-    if known.inventory.devices == inventory.devices {
-        return known.kin.clone();
-    }
-    Arc::new(Kinship::of(inventory))
 }
 
 /// Waits until other claims have devices than are known. What containers get is no news: the kubelet keeps

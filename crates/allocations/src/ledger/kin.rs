@@ -59,11 +59,11 @@ impl Kinship {
     fn join_places(&mut self, gpu: &Device, inventory: &Inventory) {
         let (all, room) = (&*gpu.partitions, Room::of(&gpu.partitions));
         let places: Vec<_> = all.iter().map(|it| (it, it.partition.id())).collect();
-        for (at, (one, place)) in places.iter().enumerate() {
+        for (_, place) in &places {
             self.join(place, &gpu.id);
-            for (_, other) in places[at + 1..].iter().filter(|(it, _)| !room.has_both(one, it)) {
-                self.join(place, other);
-            }
+        }
+        for [one, other] in room.rivals(all) {
+            self.join(&places[one].1, &places[other].1);
         }
         for part in inventory.parts_of(&gpu.id) {
             let Some(stands) = &part.partition else { continue };

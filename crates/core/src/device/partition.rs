@@ -86,7 +86,7 @@ impl Partition {
     /// Whether the two cannot stand side by side, as far as memory goes.
     pub fn overlaps(&self, other: &Self) -> bool {
         let (one, two) = (self.slices(), other.slices());
-        self.gpu == other.gpu && one.start < two.end && two.start < one.end
+        one.start < two.end && two.start < one.end && self.gpu == other.gpu
     }
 }
 

@@ -31,27 +31,50 @@ impl Room {
 
     /// Whether two different partitions can stand at the same time: apart, and with enough engines for both.
     pub fn has_both(&self, one: &PossiblePartition, other: &PossiblePartition) -> bool {
-        let is_enough = |(name, most): (&AttributeName, &Quantity)| {
-            one.amount(name) + other.amount(name) <= number(*most)
-        };
+        let is_enough = || self.is_enough(&self.needs(one), &self.needs(other));
         !one.partition.overlaps(&other.partition)
-            && (one.partition.gpu != other.partition.gpu || self.amounts.iter().all(is_enough))
+            && (one.partition.gpu != other.partition.gpu || is_enough())
+    }
+
+    /// The pairs of one GPU's partitions that cannot stand at the same time, by their positions. What each needs is
+    /// looked up once: a GPU has hundreds of pairs.
+    pub fn rivals(&self, partitions: &[PossiblePartition]) -> Vec<[usize; 2]> {
+        let all: Vec<_> = partitions.iter().map(|it| (&it.partition, self.needs(it))).collect();
+        let mut rivals = Vec::new();
+        for (at, (one, needs)) in all.iter().enumerate() {
+            let others = all.iter().enumerate().skip(at + 1);
+            let rival =
+                others.filter(|(_, (it, its))| one.overlaps(it) || !self.is_enough(needs, its));
+            rivals.extend(rival.map(|(other, _)| [at, other]));
+        }
+        rivals
+    }
+
+    /// What a partition needs of each amount, in their order.
+    fn needs(&self, it: &PossiblePartition) -> Vec<u64> {
+        self.amounts.keys().map(|name| it.amount(name)).collect()
+    }
+
+    fn is_enough(&self, one: &[u64], other: &[u64]) -> bool {
+        let both = one.iter().zip(other).map(|(one, other)| one + other);
+        both.zip(self.amounts.values()).all(|(both, most)| both <= number(*most))
     }
 }
 
 /// The most that partitions side by side have. Of profiles with something that a GPU has once, `+me`, only
 /// one stands at a time, so they do not count with others.
 fn most_of(name: &AttributeName, partitions: &[PossiblePartition], slices: u32) -> u64 {
-    let is_plain = |it: &&PossiblePartition| !it.partition.profile.as_str().contains('+');
+    let is_plain = |it: &Partition| !it.profile.as_str().contains('+');
+    let amounts: Vec<_> = partitions.iter().map(|it| (&it.partition, it.amount(name))).collect();
     let at = |slice: u32| usize::try_from(slice).expect("a handful of slices");
     // What is possible from each slice on.
     let mut from = vec![0; at(slices) + 1];
     for start in (0..slices).rev() {
-        let here = partitions.iter().filter(is_plain).filter(|it| it.partition.start == start);
-        let sums = here.map(|it| it.amount(name) + from[at(it.partition.slices().end)]);
+        let here = amounts.iter().filter(|(it, _)| it.start == start && is_plain(it));
+        let sums = here.map(|(it, amount)| amount + from[at(it.slices().end)]);
         from[at(start)] = sums.chain([from[at(start) + 1]]).max().unwrap_or(0);
     }
-    let single = partitions.iter().map(|it| it.amount(name)).max().unwrap_or(0);
+    let single = amounts.iter().map(|(_, amount)| *amount).max().unwrap_or(0);
     from[0].max(single)
 }
 
@@ -120,5 +143,8 @@ mod tests {
         assert!(room.has_both(&all[0], &all[8]), "a small one beside one with media");
         assert!(!room.has_both(&all[7], &all[8]), "two with media");
         assert!(!room.has_both(&all[0], &all[7]), "at the same slice");
+        let pairs = (0..all.len()).flat_map(|at| (at + 1..all.len()).map(move |it| [at, it]));
+        let apart = pairs.filter(|[one, other]| !room.has_both(&all[*one], &all[*other]));
+        assert_eq!(room.rivals(&all), apart.collect::<Vec<_>>());
     }
 }

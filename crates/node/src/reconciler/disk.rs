@@ -153,6 +153,11 @@ impl DiskDesk {
         }
     }
 
+    /// Whether these are the devices that something was wanted for last.
+    pub(super) fn has_been_told_of(&self, devices: &[Device]) -> bool {
+        self.wanted.borrow().inventory.devices == devices
+    }
+
     /// Since when it does not answer, if it is slow.
     pub(super) fn slow_since(&self) -> Option<Instant> {
         self.busy.borrow().filter(|since| since.elapsed() >= DEADLINE)
