@@ -2,7 +2,8 @@
 
 use std::{
     collections::HashMap,
-    path::{Path, PathBuf},
+    ffi::OsString,
+    path::Path,
     sync::{Arc, OnceLock},
 };
 
@@ -22,9 +23,9 @@ pub(super) struct Look {
     pub(super) pci: OnceLock<Arc<PciKinds>>,
 }
 
-/// The answers to one question, by path.
+/// The answers to one question, by path. A path is hashed component by component, its text at once.
 #[derive(Debug)]
-pub(super) struct Answers<A>(Shared<HashMap<PathBuf, Result<A>>>);
+pub(super) struct Answers<A>(Shared<HashMap<OsString, Result<A>>>);
 
 // === impl Answers ===
 
@@ -32,6 +33,7 @@ impl<A: Clone> Answers<A> {
     /// The answer that is known, or else that which is asked for. Nobody waits for another's: a device may
     /// take for ever.
     pub(super) fn get(&self, path: &Path, ask: impl FnOnce() -> Result<A>) -> Result<A> {
+        let path = path.as_os_str();
         if let Some(answer) = self.0.step(|known| known.get(path).cloned()) {
             return answer;
         }
