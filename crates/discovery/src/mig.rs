@@ -36,7 +36,7 @@
 mod cut;
 mod cutter;
 mod mode;
-mod profile;
+mod names;
 mod recess;
 
 use std::{fmt, time::Duration};
@@ -47,7 +47,7 @@ use windlass_host::{deadline, nvidia_smi::NvidiaSmi};
 use windlass_nvml::{Nvml, NvmlError};
 
 use self::cutter::Order;
-pub(crate) use self::profile::profile_in;
+pub(crate) use self::names::{id_of, profile_in};
 pub use self::{
     cutter::Cutter,
     recess::{PAUSE, Recess, RecessDesk, Recesses, patiently, rest},
@@ -131,7 +131,7 @@ pub enum Why {
     /// Somebody else made something of it that is not ours to give away or to remove.
     #[error("somebody cut it into smaller compute instances")]
     Foreign,
-    /// It was made, and the driver does not list it under a name that a device can have.
+    /// It was made, and the driver does not list it.
     #[error("the driver lists no device for it")]
     Unnamed,
     /// The driver refuses.

@@ -5,8 +5,10 @@ use windlass_nvml::{
     ComputeInstance, Gpu, GpuInstance, MigInstance, MigMode, MigPlacement, Nvml, NvmlError,
 };
 
-use super::Why;
-use super::profile::profile_in;
+use super::{
+    Why,
+    names::{id_of, profile_in},
+};
 
 /// Makes the partition, or finds it.
 pub(super) fn make(nvml: &Nvml, wanted: &Partition) -> Result<DeviceId, Why> {
@@ -84,16 +86,14 @@ fn fill(gpu: &Gpu, instance: &GpuInstance) -> Result<DeviceId, Why> {
     if is_a_part(profile_in(&device.device.name()?)) {
         return Err(Why::Foreign);
     }
-    let uuid = device.device.uuid()?;
-    // A name that the inventory cannot have is none that a container could be given.
-    uuid.parse().map_err(|_| Why::Unnamed)
+    Ok(id_of(&device.device)?)
 }
 
 /// The MIG device that the instance is, if it is one.
 fn device_that_fills(gpu: &Gpu, instance: &GpuInstance) -> Option<DeviceId> {
     let compute = only_one_in(instance).ok()??;
     let device = device_of(gpu, instance.info().ok()?.id, compute.id().ok()?).ok()?;
-    device.device.uuid().ok()?.parse().ok()
+    id_of(&device.device).ok()
 }
 
 fn device_of(gpu: &Gpu, gpu_instance: u32, compute_instance: u32) -> Result<MigInstance, Why> {

@@ -46,13 +46,9 @@ const SIMULATED: AttributeName = AttributeName::new("windlass.dev", "simulated")
 // === impl Describe ===
 
 impl Describe<'_> {
-    /// A GPU and its instances, the GPU first. `None` when its name is none.
-    pub(super) fn gpu(&self, index: u32, facts: &GpuFacts) -> Option<Vec<Device>> {
+    /// A GPU and its instances, the GPU first.
+    pub(super) fn gpu(&self, index: u32, facts: &GpuFacts) -> Vec<Device> {
         let place = self.place(facts);
-        let (partitioned, instances) = match &facts.mig {
-            MigFacts::Enabled(instances) => (true, instances.as_slice()),
-            MigFacts::Unsupported | MigFacts::Disabled => (false, [].as_slice()),
-        };
         let memory = facts.memory_bytes.map(Quantity::Bytes);
         let gpu = Device {
             index,
@@ -60,26 +56,29 @@ impl Describe<'_> {
             capacity: memory.map(|bytes| (named("memory"), bytes)).into_iter().collect(),
             place,
             nodes: facts.minor.map(node).into_iter().collect(),
-            partitioned,
+            partitioned: facts.is_in_mig_mode(),
             partitions: facts.partitions.clone().unwrap_or_default(),
-            ..Device::new(facts.uuid.parse().ok()?, DeviceKind::Gpu, SourceName::NVIDIA, self.now)
+            ..self.device(&facts.id, DeviceKind::Gpu)
         };
-        let parts = instances.iter().filter_map(|part| self.instance(&gpu, facts, part));
+        let parts = facts.instances().iter().map(|part| self.instance(&gpu, facts, part));
         let parts: Vec<_> = parts.collect();
-        Some(std::iter::once(gpu).chain(parts).collect())
+        std::iter::once(gpu).chain(parts).collect()
     }
 
     /// A GPU that NVML cannot describe, from what the kernel module and sysfs say.
-    pub(super) fn failed(&self, index: u32, listed: Option<&ListedGpu>) -> Option<Device> {
+    pub(super) fn failed(&self, index: u32, listed: Option<&ListedGpu>) -> Device {
         let attributes = listed.map(|gpu| gpu.function.attributes()).into_iter().flatten();
-        let id = placeholder_id(index, listed)?;
-        Some(Device {
+        Device {
             index,
             attributes: self.common("gpu").into_iter().chain(attributes).collect(),
             place: listed.map(|gpu| gpu.function.place()).unwrap_or_default(),
             nodes: listed.and_then(|gpu| gpu.minor).map(node).into_iter().collect(),
-            ..Device::new(id, DeviceKind::Gpu, SourceName::NVIDIA, self.now)
-        })
+            ..self.device(&placeholder_id(index, listed), DeviceKind::Gpu)
+        }
+    }
+
+    fn device(&self, id: &DeviceId, kind: DeviceKind) -> Device {
+        Device::new(id.clone(), kind, SourceName::NVIDIA, self.now)
     }
 
     /// Why an instance cannot be used, although the driver lists it: without its capability nodes a
@@ -130,15 +129,12 @@ impl Describe<'_> {
 
     fn gpu_attributes(&self, index: u32, facts: &GpuFacts, place: &Place) -> Attributes {
         let own = [
-            (named("uuid"), Some(AttributeValue::string(&facts.uuid))),
+            (named("uuid"), Some(AttributeValue::string(facts.id.as_str()))),
             (named("index"), Some(AttributeValue::Int(index.into()))),
             (named("minor"), facts.minor.map(|minor| AttributeValue::Int(minor.into()))),
             (named("serial"), facts.serial.as_deref().map(AttributeValue::string)),
             (named("migCapable"), Some(AttributeValue::Bool(facts.mig != MigFacts::Unsupported))),
-            (
-                named("migEnabled"),
-                Some(AttributeValue::Bool(matches!(facts.mig, MigFacts::Enabled(_)))),
-            ),
+            (named("migEnabled"), Some(AttributeValue::Bool(facts.is_in_mig_mode()))),
             (
                 named("nvlinkGeneration"),
                 place.nvlinks.generation.map(|generation| AttributeValue::Int(generation.into())),
@@ -149,16 +145,16 @@ impl Describe<'_> {
         self.model("gpu", facts, place).into_iter().chain(own).chain(conditions).collect()
     }
 
-    fn instance(&self, gpu: &Device, facts: &GpuFacts, part: &InstanceFacts) -> Option<Device> {
+    fn instance(&self, gpu: &Device, facts: &GpuFacts, part: &InstanceFacts) -> Device {
         let own = [
-            (named("uuid"), AttributeValue::string(&part.uuid)),
+            (named("uuid"), AttributeValue::string(part.id.as_str())),
             (named("parentUUID"), AttributeValue::string(gpu.id.as_str())),
             (named("parentIndex"), AttributeValue::Int(gpu.index.into())),
             (INSTANCE_INDEX, AttributeValue::Int(part.index.into())),
             (PROFILE, AttributeValue::string(&part.profile)),
         ];
         let model = self.model("mig", facts, &gpu.place);
-        Some(Device {
+        Device {
             index: gpu.index,
             attributes: model.into_iter().chain(own).collect(),
             capacity: capacities(&part.share),
@@ -167,8 +163,8 @@ impl Describe<'_> {
             parent: Some(gpu.id.clone()),
             part: Some(part.index),
             partition: standing(gpu, part),
-            ..Device::new(part.uuid.parse().ok()?, DeviceKind::Mig, SourceName::NVIDIA, self.now)
-        })
+            ..self.device(&part.id, DeviceKind::Mig)
+        }
     }
 
     /// The GPU's node, and the capabilities of the GPU instance and the compute instance.
@@ -226,11 +222,12 @@ fn nvlinks(links: &LinkFacts) -> NvLinks {
 
 /// The best name there is for a GPU that does not tell its own: what the kernel module knows, its
 /// PCI address, its position.
-fn placeholder_id(index: u32, listed: Option<&ListedGpu>) -> Option<DeviceId> {
-    let uuid = listed.and_then(|gpu| gpu.uuid.clone());
+fn placeholder_id(index: u32, listed: Option<&ListedGpu>) -> DeviceId {
+    if let Some(id) = listed.and_then(|gpu| gpu.id.clone()) {
+        return id;
+    }
     let address = listed.map(|gpu| gpu.function.address.to_string().replace([':', '.'], "-"));
-    let name = uuid
-        .or_else(|| address.map(|address| format!("nvidia-pci-{address}")))
-        .unwrap_or_else(|| format!("nvidia-index-{index}"));
-    name.parse().ok()
+    let name = address.map(|address| format!("nvidia-pci-{address}"));
+    let name = name.unwrap_or_else(|| format!("nvidia-index-{index}"));
+    name.parse().expect("made of letters, digits and '-'")
 }

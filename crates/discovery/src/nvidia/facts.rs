@@ -2,11 +2,11 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use windlass_core::device::PossiblePartition;
+use windlass_core::device::{DeviceId, PossiblePartition};
 use windlass_nvml::{Gpu, GpuInstanceInfo, MigMode, MigShare, Nvml, NvmlError, Remote};
 
 use super::conditions::Conditions;
-use crate::mig::profile_in;
+use crate::mig::{id_of, profile_in};
 
 /// The driver as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub(super) struct DriverFacts {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct GpuFacts {
     pub(super) gpu: Gpu,
-    pub(super) uuid: String,
+    pub(super) id: DeviceId,
     pub(super) name: String,
     pub(super) minor: Option<u32>,
     pub(super) brand: Option<String>,
@@ -64,7 +64,7 @@ pub(super) enum MigFacts {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct InstanceFacts {
     pub(super) index: u32,
-    pub(super) uuid: String,
+    pub(super) id: DeviceId,
     /// `1g.10gb`
     pub(super) profile: String,
     pub(super) gpu_instance: u32,
@@ -90,9 +90,14 @@ impl DriverFacts {
 
 impl GpuFacts {
     /// Reads what is the same until the GPU is cut or linked in another way.
-    pub(super) fn read(gpu: Gpu, mig: MigFacts, links: LinkFacts) -> Result<Self, NvmlError> {
+    pub(super) fn read(
+        gpu: Gpu,
+        id: DeviceId,
+        mig: MigFacts,
+        links: LinkFacts,
+    ) -> Result<Self, NvmlError> {
         Ok(Self {
-            uuid: gpu.uuid()?,
+            id,
             name: gpu.name()?,
             // Without it the device is described, and not offered.
             minor: gpu.minor().ok(),
@@ -109,6 +114,10 @@ impl GpuFacts {
             mig,
             gpu,
         })
+    }
+
+    pub(super) fn is_in_mig_mode(&self) -> bool {
+        matches!(self.mig, MigFacts::Enabled(_))
     }
 
     /// What it is cut into.
@@ -146,17 +155,28 @@ impl LinkFacts {
 // === impl MigFacts ===
 
 impl MigFacts {
-    pub(super) fn read(gpu: &Gpu) -> Result<Self, NvmlError> {
-        Ok(match gpu.mig_mode()? {
-            MigMode::Unsupported => Self::Unsupported,
-            MigMode::Disabled => Self::Disabled,
-            MigMode::Enabled => {
-                let instances = gpu.mig_instances()?;
-                let facts = instances.into_iter().map(|found| InstanceFacts::read(gpu, &found?));
-                // One instance that fails, or is just being removed, hides no other.
-                Self::Enabled(facts.filter_map(Result::ok).collect())
+    /// Reads how the GPU is cut. An instance that fails hides no other, and is told of once: when the GPU was
+    /// cut otherwise before.
+    pub(super) fn read(gpu: &Gpu, before: Option<&Self>) -> Result<Self, NvmlError> {
+        let instances = match gpu.mig_mode()? {
+            MigMode::Unsupported => return Ok(Self::Unsupported),
+            MigMode::Disabled => return Ok(Self::Disabled),
+            MigMode::Enabled => gpu.mig_instances()?.into_iter(),
+        };
+        let (mut facts, mut errors) = (Vec::new(), Vec::new());
+        for read in instances.map(|found| InstanceFacts::read(gpu, &found?)) {
+            match read {
+                Ok(instance) => facts.push(instance),
+                // It is just being removed.
+                Err(error) if error.is_absent() => {}
+                Err(error) => errors.push(error),
             }
-        })
+        }
+        let now = Self::Enabled(facts);
+        for error in errors.into_iter().filter(|_| before != Some(&now)) {
+            tracing::warn!(%error, "the driver does not describe a MIG instance: it is left out");
+        }
+        Ok(now)
     }
 }
 
@@ -165,7 +185,7 @@ impl InstanceFacts {
         let name = instance.device.name()?;
         Ok(Self {
             index: instance.index,
-            uuid: instance.device.uuid()?,
+            id: id_of(&instance.device)?,
             profile: profile_in(&name).to_owned(),
             gpu_instance: instance.gpu_instance,
             compute_instance: instance.compute_instance,

@@ -95,7 +95,7 @@ impl Known {
     pub(super) fn whole_and_parts_at(&self, listed: Option<&ListedGpu>) -> Vec<DeviceId> {
         let Some(listed) = listed else { return Vec::new() };
         let is_listed = |device: &Device| {
-            listed.uuid.as_deref() == Some(device.id.as_str())
+            listed.id.as_ref() == Some(&device.id)
                 || device.place.pci == Some(listed.function.address)
         };
         let here = |entry: &&Entry| is_listed(&entry.device) && entry.was_healthy;

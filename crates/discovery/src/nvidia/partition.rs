@@ -10,13 +10,11 @@ use windlass_nvml::{Gpu, MigProfile, MigShare, NvmlError};
 
 use super::describe::named;
 
-/// Every partition, smaller ones first and each profile's from the first slice on; none where the name
-/// of the GPU is none.
-pub(super) fn possible(gpu: &Gpu, uuid: &str) -> Result<Arc<[PossiblePartition]>, NvmlError> {
-    let Ok(id) = uuid.parse::<DeviceId>() else { return Ok(Arc::default()) };
+/// Every partition, smaller ones first and each profile's from the first slice on.
+pub(super) fn possible(gpu: &Gpu, id: &DeviceId) -> Result<Arc<[PossiblePartition]>, NvmlError> {
     let mut partitions = Vec::new();
     for profile in gpu.mig_profiles()? {
-        partitions.extend(at_every_place(gpu, &id, &profile)?);
+        partitions.extend(at_every_place(gpu, id, &profile)?);
     }
     let order = |one: &PossiblePartition| {
         let Partition { size, profile, start, .. } = one.partition.clone();

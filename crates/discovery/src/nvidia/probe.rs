@@ -18,6 +18,7 @@ use super::{
     facts::{DriverFacts, GpuFacts, InstanceFacts, LinkFacts, MigFacts, memory},
     partition::possible,
 };
+use crate::mig::id_of;
 
 /// One probe of a GPU, with everything it needs to run on a thread of its own.
 pub(super) struct Probe {
@@ -58,39 +59,40 @@ impl Probe {
     /// Probes the GPU.
     pub(super) fn run(self) -> Result<Probed, NvmlError> {
         let gpu = self.nvml.gpu(self.index)?;
-        let uuid = gpu.uuid()?;
-        let mig = MigFacts::read(&gpu)?;
+        let id = id_of(&gpu)?;
+        let known = self.known.as_ref();
+        let mig = MigFacts::read(&gpu, known.map(|known| &known.mig))?;
         memory(&gpu, &mig)?;
         let watched_in = self.watch_in.as_ref().map(|events| events.number);
         if let Some(events) = &self.watch_in
             && !events.set.watch(&gpu)?
         {
-            tracing::info!(device = uuid, "the driver reports no events of this GPU; it is polled");
+            tracing::info!(device = %id, "the driver reports no events of this GPU; it is polled");
         }
         let uncorrected_errors = gpu.uncorrected_errors().ok().flatten();
-        let facts = self.facts(gpu, &uuid, mig)?;
-        let unchanged = self.settled && self.known.as_ref() == Some(&facts);
+        let facts = self.facts(gpu, id, mig)?;
+        let unchanged = self.settled && known == Some(&facts);
         let (described, obstacles) =
-            if unchanged { (None, BTreeMap::new()) } else { self.describe(&facts)? };
+            if unchanged { (None, BTreeMap::new()) } else { self.describe(&facts) };
         let trouble = facts.conditions.trouble(&facts.links);
         Ok(Probed { facts, described, obstacles, trouble, uncorrected_errors, watched_in })
     }
 
     /// The facts that are known, if that is the same GPU, cut and linked in the same way, or new
     /// ones; and its conditions as they are now.
-    fn facts(&self, gpu: Gpu, uuid: &str, mig: MigFacts) -> Result<GpuFacts, NvmlError> {
-        let known = self.known.as_ref().filter(|known| known.uuid == uuid && known.gpu == gpu);
+    fn facts(&self, gpu: Gpu, id: DeviceId, mig: MigFacts) -> Result<GpuFacts, NvmlError> {
+        let known = self.known.as_ref().filter(|known| known.id == id && known.gpu == gpu);
         let before = known.map(|known| known.conditions.clone()).unwrap_or_default();
         let conditions = Conditions::read(&gpu, &before, self.moment);
         let up = gpu.nvlinks_up()?;
         let same = |known: &&GpuFacts| known.mig == mig && known.links.up == up;
-        let partitions = self.partitions(&gpu, uuid, &mig);
+        let partitions = self.partitions(&gpu, &id, &mig);
         if let Some(known) = known.filter(same) {
             return Ok(GpuFacts { partitions, conditions, ..known.clone() });
         }
         let lost = known.map(|known| known.links.missing(&up, &mig)).unwrap_or_default();
         let links = LinkFacts::read(&gpu, up, lost.into_iter().collect());
-        Ok(GpuFacts { partitions, conditions, ..GpuFacts::read(gpu, mig, links)? })
+        Ok(GpuFacts { partitions, conditions, ..GpuFacts::read(gpu, id, mig, links)? })
     }
 
     /// What the GPU could be cut to, which is read once; what cannot be read is tried again. A driver that tells
@@ -98,7 +100,7 @@ impl Probe {
     fn partitions(
         &self,
         gpu: &Gpu,
-        uuid: &str,
+        id: &DeviceId,
         mig: &MigFacts,
     ) -> Option<Arc<[PossiblePartition]>> {
         let is_cuttable = match mig {
@@ -109,27 +111,24 @@ impl Probe {
         if !is_cuttable {
             return None;
         }
-        let known = self.known.as_ref().filter(|known| known.uuid == uuid && known.gpu == *gpu);
+        let known = self.known.as_ref().filter(|known| known.id == *id && known.gpu == *gpu);
         if let Some(partitions) = known.and_then(|known| known.partitions.clone()) {
             return Some(partitions);
         }
-        let read = possible(gpu, uuid);
+        let read = possible(gpu, id);
         if let (Err(error), None) = (&read, &self.known) {
-            tracing::info!(device = uuid, %error, "the driver does not tell what the GPU can be cut to");
+            tracing::info!(device = %id, %error, "the driver does not tell what the GPU can be cut to");
         }
         read.ok()
     }
 
-    fn describe(&self, facts: &GpuFacts) -> Result<Description, NvmlError> {
+    fn describe(&self, facts: &GpuFacts) -> Description {
         let host = &self.host.for_one_look();
         let describe = Describe { host, driver: &self.driver, now: self.moment.now };
-        let nameless = || NvmlError::nonsense("nvmlDeviceGetUUID");
-        let described = describe.gpu(self.index, facts).ok_or_else(nameless)?;
         let obstacle =
-            |part: &InstanceFacts| Some((part.uuid.parse().ok()?, describe.obstacle(facts, part)?));
-        let whole = facts.minor.is_none().then(|| facts.uuid.parse().ok()).flatten();
-        let whole = whole.map(|id| (id, NO_NODE.to_owned()));
+            |part: &InstanceFacts| Some((part.id.clone(), describe.obstacle(facts, part)?));
+        let whole = facts.minor.is_none().then(|| (facts.id.clone(), NO_NODE.to_owned()));
         let obstacles = facts.instances().iter().filter_map(obstacle).chain(whole).collect();
-        Ok((Some(described), obstacles))
+        (Some(describe.gpu(self.index, facts)), obstacles)
     }
 }

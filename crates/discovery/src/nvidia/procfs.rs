@@ -1,13 +1,14 @@
 //! What NVIDIA's kernel module tells in `/proc/driver`, without a call into the driver's library.
 
-use windlass_core::pci::PciAddress;
+use windlass_core::{device::DeviceId, pci::PciAddress};
 use windlass_host::{Host, PciFunction};
 
 /// A GPU that the kernel module drives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ListedGpu {
     pub(super) function: PciFunction,
-    pub(super) uuid: Option<String>,
+    /// A lost GPU's is printed as question marks, which are none.
+    pub(super) id: Option<DeviceId>,
     pub(super) minor: Option<u32>,
 }
 
@@ -46,8 +47,7 @@ fn gpu(host: &Host, name: &str) -> Option<ListedGpu> {
     let address: PciAddress = name.parse().ok()?;
     Some(ListedGpu {
         function: host.pci_function(address),
-        // A lost GPU's uuid is printed as question marks.
-        uuid: field("GPU UUID:").filter(|uuid| !uuid.contains('?')),
+        id: field("GPU UUID:").and_then(|uuid| uuid.parse().ok()),
         minor: field("Device Minor:").and_then(|minor| minor.parse().ok()),
     })
 }

@@ -14,8 +14,11 @@ use tokio::{sync::watch, task::JoinSet};
 use windlass_core::device::DeviceId;
 use windlass_nvml::Gpu;
 
-use super::facts::{GpuFacts, InstanceFacts, MigFacts};
-use crate::telemetry::{Sample, Telemetry};
+use super::facts::{GpuFacts, InstanceFacts};
+use crate::{
+    mig::id_of,
+    telemetry::{Sample, Telemetry},
+};
 
 /// Reads and publishes.
 pub(super) struct Samples {
@@ -36,7 +39,7 @@ pub(super) struct Reading {
 /// One GPU and its instances, which stand at these positions if their names still agree.
 struct Target {
     gpu: Gpu,
-    uuid: String,
+    id: DeviceId,
     instances: Vec<InstanceFacts>,
 }
 
@@ -91,23 +94,19 @@ impl Samples {
 
 impl Target {
     fn of(facts: &GpuFacts) -> Self {
-        let instances = match &facts.mig {
-            MigFacts::Enabled(instances) => instances.clone(),
-            MigFacts::Unsupported | MigFacts::Disabled => Vec::new(),
-        };
-        Self { gpu: facts.gpu.clone(), uuid: facts.uuid.clone(), instances }
+        let (gpu, id, instances) = (&facts.gpu, &facts.id, facts.instances());
+        Self { gpu: gpu.clone(), id: id.clone(), instances: instances.to_vec() }
     }
 
     fn read(self, frame: Sample) -> Vec<(DeviceId, Sample)> {
-        let parts = self.instances.iter().filter_map(|part| {
+        let whole = (self.id, everything(&self.gpu, frame));
+        let parts = self.instances.into_iter().filter_map(|part| {
             let device = self.gpu.mig_device(part.index).ok()?;
-            let same = device.uuid().is_ok_and(|uuid| uuid == part.uuid);
+            let is_same = id_of(&device).is_ok_and(|id| id == part.id);
             // An instance measures its memory and nothing else.
-            same.then(|| Some((part.uuid.parse().ok()?, memory(&device, frame))))?
+            is_same.then(|| (part.id, memory(&device, frame)))
         });
-        let parts: Vec<_> = parts.collect();
-        let whole = self.uuid.parse().ok().map(|id| (id, everything(&self.gpu, frame)));
-        whole.into_iter().chain(parts).collect()
+        std::iter::once(whole).chain(parts).collect()
     }
 }
 

@@ -88,7 +88,7 @@ impl Slot {
                 let compute = event.compute_instance.is_none_or(|id| id == part.compute_instance);
                 part.gpu_instance == gpu_instance && compute
             });
-            let ids: Vec<_> = parts.filter_map(|part| part.uuid.parse().ok()).collect();
+            let ids: Vec<_> = parts.map(|part| part.id.clone()).collect();
             Some(ids).filter(|ids| !ids.is_empty())
         });
         named.unwrap_or_else(|| self.ids.clone())

@@ -165,9 +165,8 @@ impl Connection {
             let entry = listed.get(index).filter(|_| complete);
             // What an earlier initialisation knew of the GPU is more than can be known now.
             slot.ids = known.whole_and_parts_at(entry);
-            if slot.ids.is_empty()
-                && let Some(device) = describe.failed(position(index), entry)
-            {
+            if slot.ids.is_empty() {
+                let device = describe.failed(position(index), entry);
                 slot.ids.push(device.id.clone());
                 known.describe(device);
             }

@@ -1,4 +1,12 @@
-//! The profile of a MIG instance, by the instance's name.
+//! The names that NVML gives to GPUs, MIG instances and their profiles.
+
+use windlass_core::device::DeviceId;
+use windlass_nvml::{Gpu, NvmlError};
+
+/// The UUID of a GPU or a MIG instance. A text that can name no device is an answer that cannot be.
+pub(crate) fn id_of(device: &Gpu) -> Result<DeviceId, NvmlError> {
+    device.uuid()?.parse().map_err(|_| NvmlError::nonsense("nvmlDeviceGetUUID"))
+}
 
 /// NVML names an instance after its GPU and profile, `NVIDIA A100-SXM4-40GB MIG 1g.5gb`.
 pub(crate) fn profile_in(name: &str) -> &str {
