@@ -1,13 +1,11 @@
 //! Device nodes of a device, and those that all devices of a kind share.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use windlass_core::{
     cdi::{ContainerEdits, DeviceNode, Kind, Mount},
-    device::{self, Device, DeviceKind},
-    pci::PciAddress,
+    device::{self, Device},
 };
-use windlass_discovery::PROFILE;
 use windlass_host::Roots;
 
 use super::{GPU, toolkit::Toolkit};
@@ -23,9 +21,6 @@ const DRI: &str = "/dev/dri";
 /// The node that AMD's GPUs compute through.
 const KFD: &str = "/dev/kfd";
 
-/// What the profile of a MIG instance that can draw has in its name.
-const GRAPHICS: &str = "gfx";
-
 /// What a device needs by itself.
 ///
 /// Groups are added for the driver's own nodes only: without them an administrator who took the nodes
@@ -37,24 +32,21 @@ pub(super) fn of_device(
     device: &Device,
     toolkit: Option<&Toolkit>,
 ) -> ContainerEdits {
-    let graphics = device.place.pci.filter(|_| draws(device));
-    let graphics_nodes = graphics.map(|address| graphics_nodes(roots, address));
-    let graphics_nodes = graphics_nodes.unwrap_or_default();
-    let own = device.nodes.iter();
-    let all: Vec<_> = own.clone().chain(&graphics_nodes).collect();
-    let links = device.place.pci.iter().flat_map(|address| links(roots, *address, &all));
+    let (own, extras) = (&device.nodes, &device.extras);
+    let links = extras.links.iter().filter_map(|(name, node)| link(own, name, node));
     let hook = toolkit.and_then(|toolkit| toolkit.links(links));
-    let grouped = own.clone().filter(|node| !is_graphics(&node.path));
+    let grouped = own.iter().filter(|node| !is_graphics(&node.path));
     let mut groups: Vec<_> =
         grouped.filter_map(|node| roots.dev.needed_group(&node.path)).collect();
     groups.sort_unstable();
     groups.dedup();
     ContainerEdits {
         device_nodes: own
+            .iter()
             .map(|own| of_its_own(roots, own))
-            .chain(graphics_nodes.iter().map(|own| node(roots, &own.path)))
+            .chain(extras.nodes.iter().map(|path| node(roots, path)))
             .collect(),
-        mounts: device.extras.mounts.iter().map(|it| mount(roots, it)).collect(),
+        mounts: extras.mounts.iter().map(|it| mount(roots, it)).collect(),
         hooks: hook.into_iter().collect(),
         additional_gids: groups,
         ..ContainerEdits::default()
@@ -93,37 +85,13 @@ pub(super) fn node(roots: &Roots, path: &Path) -> DeviceNode {
     DeviceNode { host_path: (on_node != path).then_some(on_node), ..DeviceNode::new(path) }
 }
 
-/// Of MIG instances only those made for it can draw.
-fn draws(device: &Device) -> bool {
-    match device.kind {
-        _ if !device.is_nvidia() => false,
-        DeviceKind::Gpu => true,
-        DeviceKind::Mig => {
-            let profile = device.attributes.get(&PROFILE).map(ToString::to_string);
-            profile.is_some_and(|profile| profile.contains(GRAPHICS))
-        }
-        DeviceKind::Nic | DeviceKind::Fpga | DeviceKind::Nvme | DeviceKind::Other => false,
-    }
-}
-
 fn is_graphics(path: &Path) -> bool {
     path.starts_with(DRI) || path == Path::new(KFD)
 }
 
-fn graphics_nodes(roots: &Roots, address: PciAddress) -> Vec<device::DeviceNode> {
-    let names = roots.host.names(format!("/sys/bus/pci/devices/{address}/drm"));
-    let is_node = |name: &String| name.starts_with("card") || name.starts_with("renderD");
-    let paths = names.into_iter().filter(is_node).map(|name| Path::new(DRI).join(name));
-    paths.filter(|path| roots.dev.has(path)).map(device::DeviceNode::new).collect()
-}
-
-/// The names by PCI address, as what they say in the container and where they are.
-fn links(roots: &Roots, address: PciAddress, nodes: &[&device::DeviceNode]) -> Vec<String> {
-    let paths = ["card", "render"].map(|role| format!("{DRI}/by-path/pci-{address}-{role}"));
-    let link = |path: &String| {
-        let real = roots.dev.real(path)?;
-        let node = nodes.iter().find(|node| node.path == real)?;
-        Some(format!("../{}::{path}", node.inside().file_name()?.to_str()?))
-    };
-    paths.iter().filter_map(link).collect()
+/// Another name of a node, as what it says in the container and where it is.
+fn link(nodes: &[device::DeviceNode], name: &Path, node: &PathBuf) -> Option<String> {
+    let own = nodes.iter().find(|own| own.path == *node);
+    let inside = own.map_or(node, device::DeviceNode::inside);
+    Some(format!("../{}::{}", inside.file_name()?.to_str()?, name.display()))
 }

@@ -126,6 +126,12 @@ pub struct Extras {
     /// Qualified names in CDI documents of others, `vendor.com/class=name`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub cdi: Vec<String>,
+    /// Device nodes that its CDI document gives besides. The device serves without them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub nodes: Vec<PathBuf>,
+    /// Other names of its nodes, by which programs look for them, each with the node.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub links: BTreeMap<PathBuf, PathBuf>,
 }
 
 /// A file or folder of the host that a container sees.
@@ -303,7 +309,7 @@ impl<'de> Deserialize<'de> for DeviceId {
 impl Extras {
     /// Whether it says nothing.
     pub fn is_empty(&self) -> bool {
-        self.env.is_empty() && self.mounts.is_empty() && self.cdi.is_empty()
+        *self == Self::default()
     }
 }
 

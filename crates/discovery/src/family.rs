@@ -39,7 +39,7 @@ use windlass_core::{
 };
 use windlass_host::{Host, clock::Clock, deadline};
 
-use super::{Publisher, SourceSnapshot, log};
+use super::{Publisher, SourceSnapshot, graphics, log};
 
 /// Devices of one sort, and how to find them.
 pub(super) trait Family: Send + 'static {
@@ -193,12 +193,13 @@ impl<F: Family> Watched<F> {
         if let Some(why) = folders.find_map(|folder| host.refusal(folder)) {
             return Look::refused(self.family.names(), &why);
         }
-        let look = self.family.look(&host);
+        let mut look = self.family.look(&host);
         // One function that cannot be read hides no other; where there is no other, it may be what is meant.
-        match host.unread_function().filter(|_| look.found.is_empty()) {
-            Some(why) => Look::refused(self.family.names(), &why),
-            None => look,
+        if let Some(why) = host.unread_function().filter(|_| look.found.is_empty()) {
+            return Look::refused(self.family.names(), &why);
         }
+        look.found.iter_mut().for_each(|(device, _)| graphics::name(&host, device));
+        look
     }
 
     /// One look, taken in.

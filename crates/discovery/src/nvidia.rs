@@ -58,7 +58,6 @@ use crate::{
 pub(super) struct Nvidia {
     library: Option<PathBuf>,
     policy: PolicyWatch,
-    host: Host,
     roots: Roots,
     known: Known,
     state: SourceState,
@@ -133,15 +132,14 @@ impl Nvidia {
         let (to_recesses, recesses) = RecessDesk::new();
         Self {
             library: places.driver.nvml_library.clone(),
-            roots: places.roots(),
+            roots: Roots::new(host.clone(), &places.driver),
             policy,
             known: Known::new(quiet_period, clock),
             state: SourceState::Starting,
             simulated: None,
             attempt: JoinSet::new(),
-            evidence: EvidenceFile::new(&places.state_dir, "nvidia", host.clone()),
+            evidence: EvidenceFile::new(&places.state_dir, "nvidia", host),
             records: watch::Sender::new(Records::new()),
-            host,
             patience: quiet_period,
             telemetry: watch::Sender::default(),
             library_in_use: watch::Sender::default(),
@@ -231,7 +229,7 @@ impl Nvidia {
             Ok(Some(Ok(driver))) => {
                 let policy = self.policy.current();
                 let samples = Samples::new(self.telemetry.clone());
-                Ok(Connection::new(driver?, &self.host, policy, self.patience, samples))
+                Ok(Connection::new(driver?, &self.roots, policy, self.patience, samples))
             }
             Ok(Some(Err(_)) | None) | Err(_) => Err(ConnectError::Overdue(deadline)),
         }
@@ -247,7 +245,7 @@ impl Nvidia {
         let DriverFacts { version, cuda, simulated } = driver;
         tracing::info!(version, cuda, simulated, "NVIDIA driver found");
         let ready = SourceState::Ready(describe_driver(driver));
-        self.simulated = simulated.clone().or_else(|| self.host.simulated());
+        self.simulated = simulated.clone().or_else(|| self.roots.host.simulated());
         self.library_in_use.send_replace(Some(connection.nvml()));
         let ended = self.follow(&mut connection, &ready, to, stop).await;
         self.library_in_use.send_replace(None);

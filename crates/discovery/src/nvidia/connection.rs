@@ -9,7 +9,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::{task::JoinSet, time::Instant};
 use windlass_config::HealthPolicy;
-use windlass_host::{Host, clock::until, deadline};
+use windlass_host::{Roots, clock::until, deadline};
 use windlass_nvml::{Event, EventSet, Nvml, NvmlError};
 
 pub(super) use self::slot::NumberedSet;
@@ -28,7 +28,7 @@ use super::{
 pub(super) struct Connection {
     nvml: Nvml,
     driver: Arc<DriverFacts>,
-    host: Host,
+    roots: Roots,
     policy: HealthPolicy,
     fingerprint: Fingerprint,
     event_set: NumberedSet,
@@ -91,7 +91,7 @@ impl Connection {
     /// `patience` ends the connection.
     pub(super) fn new(
         driver: Driver,
-        host: &Host,
+        roots: &Roots,
         policy: &HealthPolicy,
         patience: Duration,
         samples: Samples,
@@ -102,7 +102,7 @@ impl Connection {
             events: driver.listening.watch,
             event_set: NumberedSet { number: 0, set: driver.listening.set },
             fingerprint: driver.fingerprint,
-            host: host.clone(),
+            roots: roots.clone(),
             policy: policy.clone(),
             nvml: driver.nvml,
             driver: Arc::new(driver.facts),

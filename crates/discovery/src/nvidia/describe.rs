@@ -5,7 +5,7 @@
 use jiff::Timestamp;
 use windlass_core::{
     attribute::{AttributeName, AttributeValue, Attributes, Quantity},
-    device::{Device, DeviceId, DeviceKind, DeviceNode, Partition, Place, SourceName},
+    device::{Device, DeviceId, DeviceKind, DeviceNode, Extras, Partition, Place, SourceName},
     nvlink::NvLinks,
     pci::PciAddress,
 };
@@ -37,6 +37,9 @@ pub const PROFILE: AttributeName = named("profile");
 /// The attribute that holds a MIG instance's position on its GPU.
 const INSTANCE_INDEX: AttributeName = named("instanceIndex");
 
+/// What the profile of a MIG instance that can draw has in its name.
+const GRAPHICS: &str = "gfx";
+
 /// Why a device without a minor number cannot be used.
 pub(super) const NO_NODE: &str = "the driver tells no device node";
 
@@ -56,6 +59,7 @@ impl Describe<'_> {
             capacity: memory.map(|bytes| (named("memory"), bytes)).into_iter().collect(),
             place,
             nodes: facts.minor.map(node).into_iter().collect(),
+            extras: facts.graphics.clone(),
             partitioned: facts.is_in_mig_mode(),
             partitions: facts.partitions.clone().unwrap_or_default(),
             ..self.device(&facts.id, DeviceKind::Gpu)
@@ -73,6 +77,7 @@ impl Describe<'_> {
             attributes: self.common("gpu").into_iter().chain(attributes).collect(),
             place: listed.map(|gpu| gpu.function.place()).unwrap_or_default(),
             nodes: listed.and_then(|gpu| gpu.minor).map(node).into_iter().collect(),
+            extras: listed.map(|gpu| gpu.graphics.clone()).unwrap_or_default(),
             ..self.device(&placeholder_id(index, listed), DeviceKind::Gpu)
         }
     }
@@ -154,12 +159,14 @@ impl Describe<'_> {
             (PROFILE, AttributeValue::string(&part.profile)),
         ];
         let model = self.model("mig", facts, &gpu.place);
+        let draws = part.profile.contains(GRAPHICS);
         Device {
             index: gpu.index,
             attributes: model.into_iter().chain(own).collect(),
             capacity: capacities(&part.share),
             place: Place { nvlinks: NvLinks::default(), ..gpu.place.clone() },
             nodes: self.instance_nodes(facts.minor, part),
+            extras: if draws { gpu.extras.clone() } else { Extras::default() },
             parent: Some(gpu.id.clone()),
             part: Some(part.index),
             partition: standing(gpu, part),

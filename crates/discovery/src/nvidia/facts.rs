@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use windlass_core::device::{DeviceId, PossiblePartition};
+use windlass_core::device::{DeviceId, Extras, PossiblePartition};
 use windlass_nvml::{Gpu, GpuInstanceInfo, MigMode, MigShare, Nvml, NvmlError, Remote};
 
 use super::conditions::Conditions;
@@ -35,6 +35,8 @@ pub(super) struct GpuFacts {
     /// What it could be cut to; `None` where that is not known yet.
     pub(super) partitions: Option<Arc<[PossiblePartition]>>,
     pub(super) conditions: Conditions,
+    /// What the kernel's graphics subsystem made of it, which may come later than the GPU.
+    pub(super) graphics: Extras,
 }
 
 /// The active NVLinks.
@@ -110,6 +112,7 @@ impl GpuFacts {
             memory_bytes: memory(&gpu, &mig)?,
             links,
             conditions: Conditions::default(),
+            graphics: Extras::default(),
             partitions: None,
             mig,
             gpu,

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use jiff::Timestamp;
 use windlass_core::{
-    device::{Device, DeviceId, DeviceKind},
+    device::{Device, DeviceId, DeviceKind, Extras},
     health::{HealthTracker, Observation, Reason},
 };
 use windlass_host::clock::Clock;
@@ -106,6 +106,10 @@ impl Known {
     pub(super) fn observe(&mut self, id: &DeviceId, observation: &Observation) {
         let now = self.clock.now();
         let Some(entry) = self.devices.get_mut(id) else { return };
+        if let Observation::Failed(Reason::Vanished | Reason::DriverGone, _) = observation {
+            // Graphics nodes that it had may be another device's by now.
+            entry.device.extras = Extras::default();
+        }
         let change = entry.tracker.observe(observation, now);
         let health = entry.tracker.health();
         entry.was_healthy |= health.is_healthy();

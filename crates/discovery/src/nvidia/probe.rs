@@ -8,7 +8,7 @@ use windlass_core::{
     health::Reason,
     partition::switches_at_once,
 };
-use windlass_host::Host;
+use windlass_host::Roots;
 use windlass_nvml::{Gpu, Nvml, NvmlError};
 
 use super::{
@@ -18,13 +18,13 @@ use super::{
     facts::{DriverFacts, GpuFacts, InstanceFacts, LinkFacts, MigFacts, memory},
     partition::possible,
 };
-use crate::mig::id_of;
+use crate::{graphics, mig::id_of};
 
 /// One probe of a GPU, with everything it needs to run on a thread of its own.
 pub(super) struct Probe {
     pub(super) nvml: Nvml,
     pub(super) driver: Arc<DriverFacts>,
-    pub(super) host: Host,
+    pub(super) roots: Roots,
     pub(super) moment: Moment,
     pub(super) index: u32,
     /// What an earlier probe of this initialisation found.
@@ -71,6 +71,9 @@ impl Probe {
         }
         let uncorrected_errors = gpu.uncorrected_errors().ok().flatten();
         let facts = self.facts(gpu, id, mig)?;
+        let address = facts.pci_bus_id.as_deref().and_then(|address| address.parse().ok());
+        let graphics = address.map(|address| graphics::of_function(&self.roots, address));
+        let facts = GpuFacts { graphics: graphics.unwrap_or_default(), ..facts };
         let unchanged = self.settled && known == Some(&facts);
         let (described, obstacles) =
             if unchanged { (None, BTreeMap::new()) } else { self.describe(&facts) };
@@ -123,7 +126,7 @@ impl Probe {
     }
 
     fn describe(&self, facts: &GpuFacts) -> Description {
-        let host = &self.host.for_one_look();
+        let host = &self.roots.host.for_one_look();
         let describe = Describe { host, driver: &self.driver, now: self.moment.now };
         let obstacle =
             |part: &InstanceFacts| Some((part.id.clone(), describe.obstacle(facts, part)?));

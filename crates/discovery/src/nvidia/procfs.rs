@@ -1,7 +1,12 @@
 //! What NVIDIA's kernel module tells in `/proc/driver`, without a call into the driver's library.
 
-use windlass_core::{device::DeviceId, pci::PciAddress};
-use windlass_host::{Host, PciFunction};
+use windlass_core::{
+    device::{DeviceId, Extras},
+    pci::PciAddress,
+};
+use windlass_host::{Host, PciFunction, Roots};
+
+use crate::graphics;
 
 /// A GPU that the kernel module drives.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -10,6 +15,7 @@ pub(super) struct ListedGpu {
     /// A lost GPU's is printed as question marks, which are none.
     pub(super) id: Option<DeviceId>,
     pub(super) minor: Option<u32>,
+    pub(super) graphics: Extras,
 }
 
 /// What changes when a driver is loaded, removed or replaced, or a GPU is plugged or pulled: cheap
@@ -32,23 +38,25 @@ pub(super) fn fingerprint(host: &Host) -> Fingerprint {
 
 /// The GPUs that the kernel module drives, in the order of their addresses, which is NVML's.
 /// The module answers these reads with calls into the GPU: they may take long, or hang.
-pub(super) fn gpus(host: &Host) -> Vec<ListedGpu> {
-    let mut gpus: Vec<_> = host.names(GPUS).iter().filter_map(|name| gpu(host, name)).collect();
+pub(super) fn gpus(roots: &Roots) -> Vec<ListedGpu> {
+    let names = roots.host.names(GPUS);
+    let mut gpus: Vec<_> = names.iter().filter_map(|name| gpu(roots, name)).collect();
     gpus.sort_by_key(|gpu| gpu.function.address);
     gpus
 }
 
-fn gpu(host: &Host, name: &str) -> Option<ListedGpu> {
-    let information = host.text(format!("{GPUS}/{name}/information")).unwrap_or_default();
+fn gpu(roots: &Roots, name: &str) -> Option<ListedGpu> {
+    let information = roots.host.text(format!("{GPUS}/{name}/information")).unwrap_or_default();
     let field = |key: &str| {
         let line = information.lines().find_map(|line| line.strip_prefix(key));
         line.map(|value| value.trim().to_owned())
     };
     let address: PciAddress = name.parse().ok()?;
     Some(ListedGpu {
-        function: host.pci_function(address),
+        function: roots.host.pci_function(address),
         id: field("GPU UUID:").and_then(|uuid| uuid.parse().ok()),
         minor: field("Device Minor:").and_then(|minor| minor.parse().ok()),
+        graphics: graphics::of_function(roots, address),
     })
 }
 

@@ -367,3 +367,31 @@ async fn a_new_mig_layout_rewrites_the_document_at_once_and_leaves_other_gpus_al
     allocatable(&kubelet, "nvidia.com/mig-3g.20gb", 1).await;
     agent.stop().await;
 }
+
+#[tokio::test]
+async fn graphics_nodes_that_come_after_their_gpu_come_into_its_document() {
+    let world = world("t4-edge");
+    install_toolkit(&world);
+    let whole = generate(&world).await;
+    let edits = |document: &Spec| document.devices[0].container_edits.clone();
+    let address = world.survey().await.inventory.devices[0].place.pci.expect("on PCI");
+    let root = world.machine.host_root();
+    let (drm, aside) = (root.join(format!("sys/bus/pci/devices/{address}/drm")), root.join("drm"));
+    fs::rename(&drm, &aside).expect("the module for graphics is not loaded");
+    let agent = world.agent();
+    agent.until(|state| !state.documents.is_empty()).await;
+    let path = world.config.places.cdi_dir.join(GPU_DOCUMENT);
+    let read = || serde_json::from_slice::<Spec>(&fs::read(&path).expect("there")).expect("reads");
+    let names_graphics = |document: &Spec| text(document).contains("/dev/dri");
+    assert!(!names_graphics(&read()));
+
+    fs::rename(&aside, &drm).expect("the module is loaded");
+    let after = until("the document names the nodes", async || {
+        let now = read();
+        if names_graphics(&now) { Ok(now) } else { Err(now) }
+    })
+    .await;
+    assert_eq!(edits(&after), edits(gpus(&whole)));
+    assert!(text(&after).contains("by-path"));
+    agent.stop().await;
+}

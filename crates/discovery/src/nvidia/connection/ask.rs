@@ -29,7 +29,7 @@ impl Connection {
 
     pub(super) fn ask_round(&mut self, now: Instant) {
         if self.round.question.ask(now, self.policy.call_deadline) {
-            let (nvml, host) = (self.nvml.clone(), self.host.clone());
+            let (nvml, host) = (self.nvml.clone(), self.roots.host.clone());
             self.answers.spawn_blocking(move || {
                 Answer::Round(procfs::fingerprint(&host), nvml.gpu_count())
             });
@@ -55,7 +55,7 @@ impl Connection {
             let probe = Probe {
                 nvml: self.nvml.clone(),
                 driver: self.driver.clone(),
-                host: self.host.clone(),
+                roots: self.roots.clone(),
                 moment: Moment { now: known.now(), lately: self.policy.quiet_period },
                 index: position(index),
                 known: slot.facts.clone(),
@@ -86,8 +86,8 @@ impl Connection {
 
     pub(super) fn ask_listing(&mut self) {
         if self.listing.ask(Instant::now(), self.policy.call_deadline) {
-            let host = self.host.clone();
-            self.answers.spawn_blocking(move || Answer::Listed(procfs::gpus(&host)));
+            let roots = self.roots.clone();
+            self.answers.spawn_blocking(move || Answer::Listed(procfs::gpus(&roots)));
         }
     }
 

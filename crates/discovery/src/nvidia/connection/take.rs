@@ -159,7 +159,7 @@ impl Connection {
     /// Names the GPUs that do not tell their names. NVML and the kernel module order them alike.
     pub(super) fn take_listing(&mut self, listed: Vec<ListedGpu>, known: &mut Known) {
         let complete = listed.len() == self.slots.len();
-        let describe = Describe { host: &self.host, driver: &self.driver, now: known.now() };
+        let describe = Describe { host: &self.roots.host, driver: &self.driver, now: known.now() };
         for (index, slot) in self.slots.iter_mut().enumerate() {
             let Some(observation) = slot.unnamed.take() else { continue };
             let entry = listed.get(index).filter(|_| complete);
