@@ -113,11 +113,10 @@ pub fn grant(question: Question<'_>) -> Grant {
             access: Access::ReadWrite,
         }));
     }
-    let is_nvidia = question.devices.iter().all(|device| device.is_nvidia());
     if question.delivery.uses_cdi() {
         question.by_cdi(&mut grant);
     }
-    if is_nvidia {
+    if question.has_toolkit() {
         question.nvidia(&mut grant);
     } else {
         question.extras(&mut grant);
@@ -133,7 +132,7 @@ impl Surroundings {
     pub fn gets_names_of(&self, device: &Device, kind: &Kind) -> bool {
         let begins = format!("{kind}=");
         let extra = || self.cdi_extras.iter().any(|name| name.starts_with(&begins));
-        *kind == crate::kind_of(device) || (device.is_nvidia() && extra())
+        *kind == crate::kind_of(device) || (device.family().has_toolkit && extra())
     }
 }
 
@@ -142,6 +141,10 @@ impl Surroundings {
 impl Question<'_> {
     fn uses(&self, strategy: Strategy) -> bool {
         self.delivery.strategies.contains(&strategy)
+    }
+
+    fn has_toolkit(&self) -> bool {
+        self.devices.iter().all(|device| device.family().has_toolkit)
     }
 
     fn ids(&self) -> Vec<&str> {
@@ -160,7 +163,7 @@ impl Question<'_> {
             |device: &&Device| crate::kind_of(device).qualify(crate::device_name(device, ids));
         let in_documents = self.devices.iter().copied().filter(|device| crate::has_edits(device));
         let mut names: Vec<_> = in_documents.map(|device| qualified(&device)).collect();
-        if self.devices.iter().all(|device| device.is_nvidia()) {
+        if self.has_toolkit() {
             names.extend(self.surroundings.cdi_extras.iter().cloned());
         }
         if self.uses(Strategy::CdiAnnotations) && !names.is_empty() {

@@ -23,7 +23,7 @@ use std::{
 use windlass_config::{Delivery, DeviceIds, Places};
 use windlass_core::{
     cdi::{ContainerEdits, Kind, Spec, SpecDevice},
-    device::{Device, DeviceKind, SourceName},
+    device::Device,
     inventory::Inventory,
 };
 use windlass_host::{Roots, files};
@@ -103,25 +103,17 @@ const GPU: Kind = Kind::new("gpu");
 /// Keeps NVIDIA's container runtime from adding GPUs of its own choice, should it be installed too.
 const NO_LEGACY_INJECTION: &str = "NVIDIA_VISIBLE_DEVICES=void";
 
-/// The kind of network interfaces.
-const NIC: Kind = Kind::new("nic");
-
-/// The kind under which a device is named: that of its source. NVIDIA's GPUs and network interfaces go
-/// by what they are, as they did before there were other sources.
+/// The kind under which a device is named: that of its source, unless its family has another.
 pub(crate) fn kind_of(device: &Device) -> Kind {
-    match &device.source {
-        source if *source == SourceName::NVIDIA => GPU,
-        source if *source == SourceName::NICS => NIC,
-        source => Kind::of_source(source),
-    }
+    device.family().cdi_class.map_or_else(|| Kind::of_source(&device.source), Kind::new)
 }
 
-/// What a device is called in its document. A position is one of NVIDIA's devices only.
+/// What a device is called in its document. Only a toolkit that counts knows it by a position.
 pub(crate) fn device_name(device: &Device, ids: DeviceIds) -> String {
-    match (ids, device.kind, device.part) {
-        _ if !device.is_nvidia() => device.id.to_string(),
-        (DeviceIds::Index, DeviceKind::Gpu, _) => device.index.to_string(),
-        (DeviceIds::Index, DeviceKind::Mig, Some(part)) => format!("{}:{part}", device.index),
+    match (ids, device.part) {
+        _ if !device.family().has_toolkit => device.id.to_string(),
+        (DeviceIds::Index, Some(part)) => format!("{}:{part}", device.index),
+        (DeviceIds::Index, None) if !device.kind.is_instance() => device.index.to_string(),
         _ => device.id.to_string(),
     }
 }
@@ -130,7 +122,7 @@ pub(crate) fn device_name(device: &Device, ids: DeviceIds) -> String {
 /// document; the nodes of a part that is gone may be another part's by now, and those of a network
 /// function another function's.
 fn is_nameable(device: &Device) -> bool {
-    let renumbered = device.parent.is_some() || device.kind == DeviceKind::Nic;
+    let renumbered = device.parent.is_some() || device.kind.is_network();
     let is_stale = renumbered && device.health.has_vanished();
     has_edits(device) && !is_stale
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use windlass_core::device::DeviceNode;
+use windlass_core::device::{DeviceKind, DeviceNode, SourceName};
 use windlass_host::{Question, Tally};
 use windlass_machine::{Machine, Profile, simulated_driver};
 

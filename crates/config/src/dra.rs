@@ -5,7 +5,7 @@ use std::{fmt, str::FromStr};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use windlass_core::{
-    device::{Device, PossiblePartition},
+    device::{Cuts, Device, PossiblePartition},
     name::is_subdomain,
     partition::{full_gpu, prospective, switches_at_once},
 };
@@ -117,7 +117,7 @@ impl Policy {
         let seen = if self.dra.may_switch(gpu) { &full_gpu(gpu) } else { gpu };
         let is_let_in = |rule: &Selector| rule.matches(seen, None).is_ok_and(|matches| !matches);
         self.dra.partitions == DraPartitions::OnDemand
-            && gpu.is_nvidia()
+            && gpu.family().cuts == Cuts::Mig
             && (gpu.partitioned || self.dra.may_switch(gpu))
             && !gpu.health.has_vanished()
             && self.exclude.iter().all(is_let_in)

@@ -4,9 +4,15 @@ use std::{collections::BTreeSet, path::PathBuf, time::Duration};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use windlass_core::{device::Device, placement, resource::ResourceName};
+use windlass_core::{
+    device::{Device, SourceName},
+    placement,
+    resource::ResourceName,
+};
 
-use super::{Delivery, DraOffer, DraPolicy, Families, NicPolicy, Selector, Sharing, SourceRule};
+use super::{
+    Delivery, DraOffer, DraPolicy, Families, Handover, NicPolicy, Selector, Sharing, SourceRule,
+};
 
 /// Everything that a new configuration may change without a restart.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -145,6 +151,17 @@ impl Policy {
     /// Whether anything is handed out by the names in CDI documents. Claims know no other way.
     pub fn needs_documents(&self) -> bool {
         self.delivery.uses_cdi() || self.dra.offer != DraOffer::Off
+    }
+
+    /// What is done to the devices of a source between two containers, where its section may say so.
+    pub fn handover(&self, source: &SourceName) -> Option<&Handover> {
+        let described = || self.sources.iter().find(|rule| rule.name == *source);
+        match source {
+            source if *source == SourceName::FPGA => Some(&self.families.fpga.handover),
+            source if *source == SourceName::NVIDIA => Some(&self.families.gpu),
+            source if *source == SourceName::NICS => Some(&self.nics.handover),
+            _ => described().map(|rule| &rule.handover),
+        }
     }
 
     /// The names of resources that do not depend on what is discovered.

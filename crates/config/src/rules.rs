@@ -41,7 +41,7 @@ pub(super) fn repeated_sources(sources: &[Lined<SourceRule>]) -> Vec<Remark> {
         let earlier = sources[..index].iter().find(|earlier| earlier.value.name == *name);
         let text = match earlier {
             Some(earlier) => format!("source {name} is on line {} already", earlier.line),
-            None if SourceName::BUILT_IN.contains(name) => {
+            None if name.is_built_in() => {
                 format!("source {name} is built in: choose another name")
             }
             None => return None,

@@ -30,7 +30,7 @@ pub struct Selector {
 impl Selector {
     /// All devices of a kind; of GPUs and MIG instances NVIDIA's.
     pub fn all(kind: DeviceKind) -> Self {
-        let source = Self::usual_source(kind);
+        let source = kind.facts().usual_source.clone();
         let (index, ids, profiles) = Default::default();
         Self { kind: Some(kind), source, index, ids, profiles, expression: None }
     }
@@ -39,11 +39,6 @@ impl Selector {
     pub fn of_source(source: SourceName) -> Self {
         let (index, ids, profiles) = Default::default();
         Self { kind: None, source: Some(source), index, ids, profiles, expression: None }
-    }
-
-    /// Whose devices of a kind are meant where nothing is said.
-    pub(super) fn usual_source(kind: DeviceKind) -> Option<SourceName> {
-        matches!(kind, DeviceKind::Gpu | DeviceKind::Mig).then_some(SourceName::NVIDIA)
     }
 
     /// Whether the rule is about such devices, whichever of them it picks.
@@ -55,7 +50,7 @@ impl Selector {
     /// What such devices are called in a message.
     pub(super) fn noun(&self) -> String {
         match (self.kind, &self.source) {
-            (Some(kind), source) if *source == Self::usual_source(kind) => kind.to_string(),
+            (Some(kind), source) if *source == kind.facts().usual_source => kind.to_string(),
             (Some(kind), Some(source)) => format!("{kind} of {source}"),
             (Some(kind), None) => kind.to_string(),
             (None, Some(source)) => format!("device of {source}"),

@@ -2,7 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use windlass_core::device::{Device, DeviceKind};
+use windlass_core::device::Device;
 
 use super::{DraPolicy, Selector};
 
@@ -50,11 +50,11 @@ pub enum ShareLimits {
 // === impl DraPolicy ===
 
 impl DraPolicy {
-    /// How claims share a device by amounts, if they do: NVIDIA's GPUs that are whole can be shared so.
+    /// How claims share a device by amounts, if they do: its driver shares a whole GPU so.
     pub fn shares_of(&self, device: &Device) -> Option<ShareManner> {
-        let is_whole = device.kind == DeviceKind::Gpu && !device.partitioned;
+        let is_whole = !device.kind.is_instance() && !device.partitioned;
         let is_meant = |rule: &&ShareRule| rule.devices.matches(device, None).unwrap_or(false);
         let rule = self.shares.iter().find(is_meant)?;
-        (device.is_nvidia() && is_whole).then_some(rule.manner)
+        (device.family().is_managed && is_whole).then_some(rule.manner)
     }
 }

@@ -1,5 +1,7 @@
 //! One allocatable thing on a node: identity, facts, place, health.
 
+mod family;
+mod kind;
 mod node;
 mod partition;
 mod room;
@@ -17,6 +19,8 @@ use crate::{
     pci::{PciAddress, PciePath},
 };
 
+pub use family::{Cuts, Family, KnownAttributes, Sort};
+pub use kind::{DeviceKind, KindFacts};
 pub use node::{Access, DeviceNode, InvalidAccess};
 pub use partition::{MigProfileName, Partition, PossiblePartition};
 pub use room::Room;
@@ -35,24 +39,6 @@ pub struct DeviceId(Arc<str>);
     max = DeviceId::MAX_CHARS
 )]
 pub struct InvalidDeviceId(String);
-
-/// What sort of thing a device is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum DeviceKind {
-    /// A whole GPU.
-    Gpu,
-    /// A MIG instance: a slice of a GPU with memory and engines of its own.
-    Mig,
-    /// A network or RDMA interface, or a virtual function of one.
-    Nic,
-    /// A reconfigurable board.
-    Fpga,
-    /// An NVMe drive.
-    Nvme,
-    /// Whatever else a node has: what it is, its source says.
-    Other,
-}
 
 /// A device as one inventory has it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -177,32 +163,27 @@ const COMPUTE_CAPABILITY: AttributeName = AttributeName::new("nvidia.com", "cuda
 impl Device {
     /// A device of which nothing is known but its name.
     pub fn new(id: DeviceId, kind: DeviceKind, source: SourceName, since: Timestamp) -> Self {
-        let (attributes, capacity, place, nodes) = Default::default();
-        let (extras, parent, part, origin, folder) = Default::default();
-        let (partition, partitions) = Default::default();
-        let (withheld, not_alone, not_shared) = Default::default();
-        let (index, health, partitioned) = (0, Health::unknown(since), false);
         Self {
             id,
             kind,
             source,
-            origin,
-            folder,
-            index,
-            health,
-            attributes,
-            capacity,
-            place,
-            nodes,
-            extras,
-            withheld,
-            not_alone,
-            not_shared,
-            parent,
-            part,
-            partitioned,
-            partition,
-            partitions,
+            origin: None,
+            folder: None,
+            index: 0,
+            health: Health::unknown(since),
+            attributes: Attributes::new(),
+            capacity: Capacities::new(),
+            place: Place::default(),
+            nodes: Vec::new(),
+            extras: Extras::default(),
+            withheld: None,
+            not_alone: None,
+            not_shared: None,
+            parent: None,
+            part: None,
+            partitioned: false,
+            partition: None,
+            partitions: [].into(),
         }
     }
 
@@ -224,16 +205,16 @@ impl Device {
         })
     }
 
-    /// Whether NVIDIA's driver serves it.
-    pub fn is_nvidia(&self) -> bool {
-        self.source == SourceName::NVIDIA
-    }
-
     /// The CUDA compute capability, major and minor, where NVIDIA's driver told it.
     pub fn compute_capability(&self) -> Option<(u32, u32)> {
-        match self.attributes.get(&COMPUTE_CAPABILITY)? {
-            AttributeValue::Version(version) => major_and_minor(version),
-            _ => None,
+        self.text(&COMPUTE_CAPABILITY).and_then(major_and_minor)
+    }
+
+    /// An attribute that is a text or a version.
+    pub fn text(&self, name: &AttributeName) -> Option<&str> {
+        match self.attributes.get(name)? {
+            AttributeValue::String(text) | AttributeValue::Version(text) => Some(text),
+            AttributeValue::Int(_) | AttributeValue::Bool(_) => None,
         }
     }
 
@@ -310,27 +291,6 @@ impl Extras {
     /// Whether it says nothing.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
-    }
-}
-
-// === impl DeviceKind ===
-
-impl DeviceKind {
-    /// Every kind, in the order in which devices are listed.
-    pub const ALL: [Self; 6] =
-        [Self::Gpu, Self::Mig, Self::Nic, Self::Fpga, Self::Nvme, Self::Other];
-}
-
-impl fmt::Display for DeviceKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Gpu => "gpu",
-            Self::Mig => "mig",
-            Self::Nic => "nic",
-            Self::Fpga => "fpga",
-            Self::Nvme => "nvme",
-            Self::Other => "other",
-        })
     }
 }
 

@@ -19,7 +19,7 @@ use windlass_core::{
 };
 use windlass_host::{Host, PciFunction, PciKind};
 
-pub use describe::resource;
+pub(super) use describe::resource;
 
 use super::{
     family::{Family, Look, PCI},

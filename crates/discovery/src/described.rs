@@ -131,6 +131,10 @@ impl Family for Described {
         self.rules.iter().map(|rule| rule.name.clone()).collect()
     }
 
+    fn folders(&self) -> &'static [&'static str] {
+        &[]
+    }
+
     fn look(&mut self, host: &Host) -> Look {
         let (mut look, mut questions) = (Look::default(), Questions::new());
         self.serials.look(host);

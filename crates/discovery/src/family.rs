@@ -46,9 +46,9 @@ pub(super) trait Family: Send + 'static {
     /// The sources that the devices are of, all of which a look speaks of.
     fn names(&self) -> Vec<SourceName>;
 
-    /// The folders of the host without which a look tells nothing.
+    /// The folders of the host without which a look tells nothing: of most families, that of PCI functions.
     fn folders(&self) -> &'static [&'static str] {
-        &[]
+        &[PCI]
     }
 
     /// Looks at the host once. May block: it runs on a thread of its own.

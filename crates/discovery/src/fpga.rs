@@ -23,7 +23,7 @@ use windlass_core::{
 use windlass_host::{Host, external::Late};
 
 pub use identity::{FpgaIdentity, NotIt};
-pub use names::resource;
+pub(super) use names::resource;
 
 use self::{manager::Managers, regions::Regions};
 use super::{
@@ -187,10 +187,7 @@ fn by_id(boards: &[Found]) -> BTreeMap<DeviceId, Device> {
 
 /// The serial number; a board without one is a card of its own.
 fn serial(board: &Device) -> Option<&str> {
-    match board.attributes.get(&SERIAL)? {
-        AttributeValue::String(serial) => Some(serial),
-        _ => None,
-    }
+    board.text(&SERIAL)
 }
 
 /// What a card is called, whichever of its boards answers first.

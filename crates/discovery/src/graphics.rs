@@ -26,9 +26,7 @@ const RENDER: &str = "renderD";
 /// The nodes of a device, given by its folder. Nodes that only set screen modes, `controlD64` of old
 /// kernels, are nobody's.
 pub(super) fn nodes(host: &Host, folder: &Path) -> Vec<DeviceNode> {
-    let is_meant = |found: &FoundNode| {
-        found.class == DRM && is_meant_name(&found.name)
-    };
+    let is_meant = |found: &FoundNode| found.class == DRM && is_meant_name(&found.name);
     host.nodes_of(folder).into_iter().filter(is_meant).map(|found| found.node).collect()
 }
 

@@ -16,7 +16,7 @@ use windlass_host::{Host, PciFunction, PciKind};
 
 use super::{
     facts::{attributes, of_function, text},
-    family::{Family, Look, PCI},
+    family::{Family, Look},
     graphics,
     trouble::{self, Conditions, Trouble},
 };
@@ -59,7 +59,7 @@ const FAMILIES: [(&str, &str); 7] = [
 
 /// The resource that such a device is part of where nothing is configured: that of its driver, as
 /// Intel's plugin has it.
-pub fn resource(device: &Device) -> Option<ResourceName> {
+pub(super) fn resource(_: &Policy, device: &Device) -> Option<ResourceName> {
     let driver = device.attributes.get(&DRIVER)?;
     format!("{DOMAIN}/{driver}").parse().ok()
 }
@@ -69,10 +69,6 @@ pub fn resource(device: &Device) -> Option<ResourceName> {
 impl Family for Intel {
     fn names(&self) -> Vec<SourceName> {
         vec![SourceName::INTEL]
-    }
-
-    fn folders(&self) -> &'static [&'static str] {
-        &[PCI]
     }
 
     fn look(&mut self, host: &Host) -> Look {

@@ -29,14 +29,13 @@ use windlass_config::{Places, Policy};
 use windlass_core::{
     device::{Device, SourceName},
     inventory::SourceState,
+    resource::ResourceName,
 };
 use windlass_host::{Host, clock::Clock};
 
-pub use amd::resource as amd_resource;
 pub use described::{CandidateVerdict, Considered, considered};
-pub use fpga::{FpgaIdentity, NotIt, resource as fpga_resource};
+pub use fpga::{FpgaIdentity, NotIt};
 pub use host_watch::HostWatch;
-pub use intel::resource as intel_resource;
 pub use nics::{
     AUXILIARY_DEVICE, DRIVER, PF_PCI_ADDRESS, RDMA_DEVICE, REPRESENTOR, VDPA_DEVICE, VDPA_TYPE,
 };
@@ -82,6 +81,30 @@ pub(crate) struct Publisher {
     news: Arc<Notify>,
 }
 
+/// What discovery knows of a family: how it is looked for, and what its devices are called.
+struct Declared {
+    name: SourceName,
+    source: fn(&Looking<'_>, &Policy) -> Source,
+    /// The resource of a device where nothing is configured: the name that the vendor's own plugin gives.
+    resource: fn(&Policy, &Device) -> Option<ResourceName>,
+}
+
+#[rustfmt::skip]
+static FAMILIES: [Declared; 6] = [
+    Declared { name: SourceName::NVIDIA, source: |it, _| it.nvidia(), resource: nvidia::resource },
+    Declared { name: SourceName::NICS, source: |it, policy| it.source("nics", nics::Nics::new(policy)), resource: |_, _| None },
+    Declared { name: SourceName::AMD, source: |it, _| it.source("amd GPUs", amd::Amd::default()), resource: amd::resource },
+    Declared { name: SourceName::INTEL, source: |it, _| it.source("intel GPUs", intel::Intel::default()), resource: intel::resource },
+    Declared { name: SourceName::FPGA, source: |it, _| it.source("FPGAs", fpga::Fpga::default()), resource: |_, it| fpga::resource(it) },
+    Declared { name: SourceName::NVME, source: |it, _| it.source("NVMe drives", nvme::Nvme), resource: |_, _| None },
+];
+
+/// The resource that a device is part of where nothing is configured.
+pub fn usual_name(policy: &Policy, device: &Device) -> Option<ResourceName> {
+    let family = FAMILIES.iter().find(|family| family.name == device.source)?;
+    (family.resource)(policy, device)
+}
+
 /// Builds every source, of which all share what they know of the host; nothing is read from it yet. A new health
 /// policy takes effect while they run. `changes` counts notices from the host, and `news` is notified of each snapshot.
 pub fn sources(
@@ -93,35 +116,19 @@ pub fn sources(
     news: &Arc<Notify>,
     stop: &CancellationToken,
 ) -> Vec<Source> {
-    let nvidia = nvidia::Nvidia::new(places, PolicyWatch::new(policy.clone()), host.clone(), clock);
-    let (desk, cutter) = nvidia.partitions();
-    let (to_nvidia, nvidia_snapshots) = Publisher::new([SourceName::NVIDIA], news);
-    let nvidia = Source {
-        name: "nvidia",
-        snapshots: nvidia_snapshots,
-        keep: Some(Box::pin(nvidia.keep(stop.clone()))),
-        telemetry: Some(nvidia.telemetry()),
-        partitions: Some(desk),
-        run: Box::pin(nvidia.run(to_nvidia, stop.clone())),
-    };
-    let nvidia = nvidia.beside(cutter.run(stop.clone()));
-    let (described, prober) = described::Described::new(places, &policy.borrow(), host);
+    let first = policy.borrow().clone();
+    let (described, prober) = described::Described::new(places, &first, host);
     let wakes = Wakes { policies: policy.clone(), host: changes.clone() };
-    let looking = Looking { host: host.clone(), clock, wakes, news, stop };
-    vec![
-        nvidia,
-        looking.source("nics", nics::Nics::new(&policy.borrow())),
-        looking.source("amd GPUs", amd::Amd::default()),
-        looking.source("intel GPUs", intel::Intel::default()),
-        looking.source("FPGAs", fpga::Fpga::default()),
-        looking.source("NVMe drives", nvme::Nvme),
-        looking.source("described devices", described).beside(prober.run(stop.clone())),
-    ]
+    let looking = Looking { places, host, clock, wakes, news, stop };
+    let described = looking.source("described devices", described).beside(prober.run(stop.clone()));
+    let built_in = FAMILIES.iter().map(|family| (family.source)(&looking, &first));
+    built_in.chain([described]).collect()
 }
 
 /// What every source that looks needs.
 struct Looking<'a> {
-    host: Host,
+    places: &'a Places,
+    host: &'a Host,
     clock: Clock,
     wakes: Wakes,
     news: &'a Arc<Notify>,
@@ -129,6 +136,23 @@ struct Looking<'a> {
 }
 
 impl Looking<'_> {
+    /// The one source that does not only look: NVIDIA's driver is asked, tells of faults and cuts GPUs.
+    fn nvidia(&self) -> Source {
+        let (stop, policy) = (self.stop, PolicyWatch::new(self.wakes.policies.clone()));
+        let nvidia = nvidia::Nvidia::new(self.places, policy, self.host.clone(), self.clock);
+        let (desk, cutter) = nvidia.partitions();
+        let (to, snapshots) = Publisher::new([SourceName::NVIDIA], self.news);
+        let source = Source {
+            name: "nvidia",
+            snapshots,
+            keep: Some(Box::pin(nvidia.keep(stop.clone()))),
+            telemetry: Some(nvidia.telemetry()),
+            partitions: Some(desk),
+            run: Box::pin(nvidia.run(to, stop.clone())),
+        };
+        source.beside(cutter.run(stop.clone()))
+    }
+
     fn source(&self, name: &'static str, family: impl Family) -> Source {
         let (to, snapshots) = Publisher::new(family.names(), self.news);
         let watched = Watched::new(family, self.host.clone(), self.clock);

@@ -39,6 +39,7 @@ use windlass_host::{Host, NVML, Roots, causes, clock::Clock, deadline, nvidia_sm
 use windlass_nvml::{LoadError, Nvml, NvmlError};
 
 pub use describe::PROFILE;
+pub(super) use describe::resource;
 
 use self::{
     connection::{Connection, Driver, Listening},

@@ -11,7 +11,7 @@ use windlass_host::{Host, PciFunction};
 
 use super::{
     facts::{attributes, of_function, text},
-    family::{Family, Look, PCI},
+    family::{Family, Look},
     trouble::{self, Trouble},
 };
 
@@ -34,10 +34,6 @@ const WITHHELD: &str = "shown for its place: storage is handed out by CSI driver
 impl Family for Nvme {
     fn names(&self) -> Vec<SourceName> {
         vec![SourceName::NVME]
-    }
-
-    fn folders(&self) -> &'static [&'static str] {
-        &[PCI]
     }
 
     fn look(&mut self, host: &Host) -> Look {

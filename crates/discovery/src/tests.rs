@@ -17,7 +17,7 @@ use windlass_core::health::HealthState;
 use windlass_host::{DriverPlaces, clock::Clock};
 use windlass_machine::{Fault, Machine, Profile, simulated_driver};
 
-use super::{SourceSnapshot, sources};
+use super::{FAMILIES, SourceSnapshot, sources};
 
 const LIMIT: Duration = Duration::from_secs(10);
 
@@ -150,4 +150,15 @@ async fn a_gpu_that_was_lost_is_back_without_the_end_of_a_long_wait_for_events()
         machine.inject(&Fault::Lost { gpu: 0 }).expect("injected");
     }
     nvidia.end().await;
+}
+
+#[test]
+fn every_family_that_is_looked_for_declares_itself_to_other_layers() {
+    for family in &FAMILIES {
+        assert!(
+            family.name.is_built_in(),
+            "{} has no row in core/src/device/family.rs",
+            family.name
+        );
+    }
 }

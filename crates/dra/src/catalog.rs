@@ -157,8 +157,7 @@ impl Entry {
 /// A GPU that its driver cannot describe is for nobody: an expression that asks for what it lacks would keep a
 /// pod from every node.
 fn is_described(device: &Device) -> bool {
-    const PRODUCT: AttributeName = AttributeName::new("nvidia.com", "productName");
-    !device.is_nvidia() || device.attributes.contains_key(&PRODUCT)
+    device.family().described_by.is_none_or(|name| device.attributes.contains_key(name))
 }
 
 fn claimable(state: &NodeState) -> impl Iterator<Item = (&Device, Sharing)> {

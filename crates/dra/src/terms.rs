@@ -4,7 +4,7 @@
 
 use windlass_allocations::ledger::{Shares, Use};
 use windlass_config::DriverName;
-use windlass_core::device::{Device, DeviceKind};
+use windlass_core::device::Device;
 use windlass_lifecycle::mps::is_older_than_volta;
 
 use super::{
@@ -87,28 +87,32 @@ impl Terms {
 
 /// Why the length of turns on a device cannot be set for a claim that has it so: it is the whole GPU's.
 fn no_interval(usage: Use, device: &Device) -> Option<&'static str> {
-    match (usage, device.kind) {
-        (Use::Admin, _) => Some("the claim only looks at it"),
-        (Use::Share | Use::Shares(_), _) => Some("other claims share it"),
-        (Use::Portion(portion), _) if !portion.is_whole() => Some("other claims share it"),
-        (_, DeviceKind::Mig) => Some("it is a MIG instance, and an interval is a whole GPU's"),
-        (_, DeviceKind::Gpu) if device.is_nvidia() && device.partitioned => {
-            Some("it is in MIG mode")
-        }
-        (_, DeviceKind::Gpu) if device.is_nvidia() => {
-            is_older_than_volta(device).then_some("no interval can be set on a GPU before Volta")
-        }
-        _ => Some("it is no GPU of NVIDIA's"),
+    match usage {
+        Use::Admin => Some("the claim only looks at it"),
+        Use::Share | Use::Shares(_) => Some("other claims share it"),
+        Use::Portion(portion) if !portion.is_whole() => Some("other claims share it"),
+        _ => not_whole(device, "it is a MIG instance, and an interval is a whole GPU's").or_else(
+            || {
+                is_older_than_volta(device)
+                    .then_some("no interval can be set on a GPU before Volta")
+            },
+        ),
     }
 }
 
 /// Why a device has no MPS daemon.
 fn no_mps(device: &Device) -> Option<&'static str> {
-    match device.kind {
-        DeviceKind::Mig => Some("a MIG instance is not shared by MPS"),
-        DeviceKind::Gpu if device.is_nvidia() && device.partitioned => Some("it is in MIG mode"),
-        DeviceKind::Gpu if device.is_nvidia() => None,
-        _ => Some("it is no GPU of NVIDIA's"),
+    not_whole(device, "a MIG instance is not shared by MPS")
+}
+
+/// Why a device is no whole GPU that its driver manages; `part` says so of a MIG instance.
+fn not_whole(device: &Device, part: &'static str) -> Option<&'static str> {
+    if !device.family().is_managed {
+        Some("it is no GPU of NVIDIA's")
+    } else if device.kind.is_instance() {
+        Some(part)
+    } else {
+        device.partitioned.then_some("it is in MIG mode")
     }
 }
 
@@ -155,7 +159,7 @@ mod tests {
     use jiff::Timestamp;
     use windlass_core::{
         attribute::{AttributeName, AttributeValue},
-        device::SourceName,
+        device::{DeviceKind, SourceName},
     };
 
     use super::*;

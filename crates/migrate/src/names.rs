@@ -37,7 +37,7 @@ impl SourceNames {
         let name = std::iter::once(String::new())
             .chain(numbered)
             .map(|suffix| with_suffix(&base, &suffix))
-            .find(|name| !SourceName::BUILT_IN.contains(name) && !self.taken.contains(name))
+            .find(|name| !name.is_built_in() && !self.taken.contains(name))
             .expect("there are more numbers than names");
         self.taken.insert(name.clone());
         name

@@ -16,7 +16,7 @@ use serde::Serialize;
 use windlass_config::Places;
 use windlass_core::{
     attribute::AttributeName,
-    device::{Device, DeviceId, DeviceKind},
+    device::{Device, DeviceId},
     inventory::Inventory,
     resource::ResourceName,
 };
@@ -157,7 +157,7 @@ fn file_name(resource: &ResourceName, id: &DeviceId) -> String {
 }
 
 fn document(device: &Device) -> Option<String> {
-    let is_one = device.kind == DeviceKind::Nic && !device.health.has_vanished();
+    let is_one = device.kind.is_network() && !device.health.has_vanished();
     if !is_one || device.attributes.contains_key(&AUXILIARY_DEVICE) {
         return None;
     }

@@ -155,6 +155,45 @@ fn the_agents_state_has_one_owner_and_no_lock() {
     forbid(&["Mutex", "RwLock", "Atomic"], &others, "one task owns it, the rest sees snapshots");
 }
 
+/// Files that may name single kinds and families of devices.
+const FAMILIAR: [&str; 15] = [
+    // The tables, and the families themselves.
+    "core/src/device/",
+    "discovery/src/",
+    // What is one maker's own: labels, partitions, parameters, and the files of others' plugins.
+    "core/src/labels/",
+    "core/src/partition.rs",
+    "dra/src/opaque.rs",
+    "migrate/src/",
+    // Sections, words and usual names of the configuration.
+    "config/src/file/",
+    "config/src/policy.rs",
+    "config/src/rules.rs",
+    "config/src/source/check.rs",
+    // Words and columns of the command line.
+    "windlass/src/cli/look.rs",
+    "windlass/src/commands/",
+    "windlass/src/demo/",
+    // GPUs of every maker, by which shapes are told apart; values for tests.
+    "node/src/reconciler/changes.rs",
+    "fuzz/src/expressions.rs",
+];
+
+#[test]
+fn layers_ask_what_a_family_declares_and_not_whose_a_device_is() {
+    let kinds = ["Gpu", "Mig", "Nic", "Fpga", "Nvme"].map(|kind| format!("DeviceKind::{kind}"));
+    let names = ["NVIDIA", "NICS", "AMD", "INTEL", "FPGA", "NVME"];
+    let words = kinds.into_iter().chain(names.map(|name| format!("SourceName::{name}")));
+    let words: Vec<_> = words.collect();
+    let names_one = |source: &Source| words.iter().any(|word| source.text.contains(word));
+    let is_excused = |path: &str| FAMILIAR.iter().any(|prefix| path.starts_with(prefix));
+    let offends =
+        |source: &Source| names_one(source) && !is_test(&source.path) && !is_excused(&source.path);
+    let offenders = sources().into_iter().filter(offends).map(|source| source.path);
+    let offenders: Vec<_> = offenders.collect();
+    assert!(offenders.is_empty(), "ask the tables of core/src/device instead: {offenders:?}");
+}
+
 #[test]
 fn a_deadline_of_the_agent_counts_the_time_in_which_it_ran() {
     let others =

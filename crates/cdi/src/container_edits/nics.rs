@@ -5,10 +5,7 @@
 use std::collections::BTreeMap;
 
 use windlass_config::NicPolicy;
-use windlass_core::{
-    attribute::AttributeName,
-    device::{Device, DeviceKind},
-};
+use windlass_core::{attribute::AttributeName, device::Device};
 use windlass_discovery::{AUXILIARY_DEVICE, DRIVER, RDMA_DEVICE, VDPA_TYPE};
 
 use super::{Grant, Question};
@@ -26,7 +23,7 @@ const EVERY: &str = "*";
 
 impl Question<'_> {
     pub(super) fn nics(&self, grant: &mut Grant) {
-        let is_nic = |device: &&&Device| device.kind == DeviceKind::Nic;
+        let is_nic = |device: &&&Device| device.kind.is_network();
         let nics = self.devices.iter().filter(is_nic);
         let nics: Vec<_> = nics.filter_map(|nic| Some((bus_name(nic)?, *nic))).collect();
         if nics.is_empty() {

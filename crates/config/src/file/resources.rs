@@ -159,13 +159,13 @@ impl SelectorEntry {
         if kind.is_none() && source.is_none() && !is_told {
             wrong.push(Remark::new(line, "which devices? write kind, source, or both"));
         }
-        if kind != Some(DeviceKind::Mig) && !self.profiles.is_empty() {
+        if !kind.is_some_and(DeviceKind::is_instance) && !self.profiles.is_empty() {
             let problem = "only MIG instances have profiles; write kind: mig, or leave them out";
             wrong.push(Remark::new(line, problem));
         }
         let selector = Selector {
             kind,
-            source: source.or_else(|| kind.and_then(Selector::usual_source)),
+            source: source.or_else(|| kind?.facts().usual_source.clone()),
             index: self.index,
             ids: self.ids.into_iter().map(|Written(Id(id))| id).collect(),
             profiles: self.profiles.into_iter().map(|Written(Profile(text))| text).collect(),
@@ -183,10 +183,10 @@ impl SelectorEntry {
 impl From<&Selector> for SelectorEntry {
     fn from(selector: &Selector) -> Self {
         let Selector { kind, source, index, ids, profiles, expression } = selector.clone();
-        let usual = kind.and_then(Selector::usual_source);
+        let usual = kind.and_then(|kind| kind.facts().usual_source.as_ref());
         Self {
             kind: kind.map(Into::into),
-            source: source.filter(|source| Some(source) != usual.as_ref()).map(Written),
+            source: source.filter(|source| Some(source) != usual).map(Written),
             index,
             ids: ids.into_iter().map(|id| Written(Id(id))).collect(),
             profiles: profiles.into_iter().map(|profile| Written(Profile(profile))).collect(),
@@ -195,29 +195,21 @@ impl From<&Selector> for SelectorEntry {
     }
 }
 
+// === impl KindEntry ===
+
+impl KindEntry {
+    const ALL: [Self; 6] = [Self::Gpu, Self::Mig, Self::Nic, Self::Fpga, Self::Nvme, Self::Other];
+}
+
 impl From<KindEntry> for DeviceKind {
     fn from(entry: KindEntry) -> Self {
-        match entry {
-            KindEntry::Gpu => Self::Gpu,
-            KindEntry::Mig => Self::Mig,
-            KindEntry::Nic => Self::Nic,
-            KindEntry::Fpga => Self::Fpga,
-            KindEntry::Nvme => Self::Nvme,
-            KindEntry::Other => Self::Other,
-        }
+        Self::ALL[entry as usize]
     }
 }
 
 impl From<DeviceKind> for KindEntry {
     fn from(kind: DeviceKind) -> Self {
-        match kind {
-            DeviceKind::Gpu => Self::Gpu,
-            DeviceKind::Mig => Self::Mig,
-            DeviceKind::Nic => Self::Nic,
-            DeviceKind::Fpga => Self::Fpga,
-            DeviceKind::Nvme => Self::Nvme,
-            DeviceKind::Other => Self::Other,
-        }
+        Self::ALL[kind as usize]
     }
 }
 
@@ -226,26 +218,22 @@ impl From<DeviceKind> for KindEntry {
 impl SharingEntry {
     fn problem(&self, devices: &Selector) -> Option<String> {
         let Count(replicas) = self.replicas;
-        let is_nvidia = devices.source == Some(SourceName::NVIDIA);
+        let is_managed = devices.source.as_ref().is_some_and(|it| it.family().is_managed);
         match (self.method, devices.kind) {
             (SharingMethod::Mps | SharingMethod::TimeSlicing, _) if self.pool => {
                 Some("only method: shared pools devices; leave pool out".to_owned())
             }
-            (SharingMethod::Mps, Some(DeviceKind::Mig)) => {
+            (SharingMethod::Mps, Some(kind)) if kind.is_instance() => {
                 Some("MPS shares whole GPUs only; share MIG instances by timeSlicing".to_owned())
             }
-            (SharingMethod::Mps, _) if is_nvidia => too_many_clients(replicas),
+            (SharingMethod::Mps, _) if is_managed => too_many_clients(replicas),
             (SharingMethod::Mps, _) => Some("MPS shares NVIDIA's GPUs only".to_owned()),
-            (SharingMethod::TimeSlicing, Some(kind)) if !is_gpu(kind) => {
+            (SharingMethod::TimeSlicing, Some(kind)) if !kind.is_gpu() => {
                 Some(format!("a {kind} has no time slices; write method: shared"))
             }
             (SharingMethod::TimeSlicing | SharingMethod::Shared, _) => None,
         }
     }
-}
-
-fn is_gpu(kind: DeviceKind) -> bool {
-    matches!(kind, DeviceKind::Gpu | DeviceKind::Mig)
 }
 
 /// What is wrong with that many replicas by MPS.

@@ -266,14 +266,15 @@ impl Checker<'_> {
     }
 
     fn step(&mut self, step: &Step) {
+        let is_managed = self.rule.name.family().is_managed;
         match &step.action {
             StepAction::Http(url) => self.url(url),
             StepAction::Command(words) => self.command(words),
-            StepAction::Processes(_) if self.rule.name != SourceName::NVIDIA => {
+            StepAction::Processes(_) if !is_managed => {
                 self.note("processes: only NVIDIA's driver tells who computes: write it under gpu");
             }
             StepAction::Memory { .. } | StepAction::Overwrite | StepAction::Reset(_)
-                if self.rule.name != SourceName::NVIDIA =>
+                if !is_managed =>
             {
                 self.note("memory and reset are for NVIDIA's GPUs: write them under gpu");
             }

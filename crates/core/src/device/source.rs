@@ -21,27 +21,10 @@ pub struct InvalidSourceName(String);
 // === impl SourceName ===
 
 impl SourceName {
-    /// NVIDIA's GPUs and their MIG instances.
-    pub const NVIDIA: Self = Self::fixed("nvidia");
-    /// Network interfaces.
-    pub const NICS: Self = Self::fixed("nics");
-    /// AMD's GPUs and their partitions.
-    pub const AMD: Self = Self::fixed("amd");
-    /// Intel's GPUs.
-    pub const INTEL: Self = Self::fixed("intel");
-    /// FPGAs.
-    pub const FPGA: Self = Self::fixed("fpga");
-    /// NVMe drives, which have a place and are not handed out.
-    pub const NVME: Self = Self::fixed("nvme");
-
-    /// The sources that are there without a configuration.
-    pub const BUILT_IN: [Self; 6] =
-        [Self::NVIDIA, Self::NICS, Self::AMD, Self::INTEL, Self::FPGA, Self::NVME];
-
     /// Longest name: an id made of it leaves room for what tells devices apart.
     pub const MAX_CHARS: usize = 24;
 
-    const fn fixed(name: &'static str) -> Self {
+    pub(super) const fn fixed(name: &'static str) -> Self {
         Self(Cow::Borrowed(name))
     }
 

@@ -64,21 +64,14 @@ pub(super) fn instances<'a>(input: &LabelInput<'a>) -> Vec<Instance<'a>> {
         device,
         offering: input.offerings.get(&device.id).copied(),
     };
-    let named = present(input, DeviceKind::Mig).filter(|device| text(device, &PROFILE).is_some());
+    let named = present(input, DeviceKind::Mig).filter(|device| device.text(&PROFILE).is_some());
     named.map(instance).collect()
 }
 
 /// Devices of NVIDIA's that are there; one that never told its name has nothing to say.
 fn present<'a>(input: &LabelInput<'a>, kind: DeviceKind) -> impl Iterator<Item = &'a Device> {
     let present = input.inventory.of_kind(kind).filter(|device| !device.health.has_vanished());
-    present.filter(|device| text(device, &PRODUCT).is_some())
-}
-
-fn text<'a>(device: &'a Device, name: &AttributeName) -> Option<&'a str> {
-    match device.attributes.get(name)? {
-        AttributeValue::String(text) | AttributeValue::Version(text) => Some(text),
-        AttributeValue::Int(_) | AttributeValue::Bool(_) => None,
-    }
+    present.filter(|device| device.text(&PRODUCT).is_some())
 }
 
 fn memory_mib(device: &Device) -> Option<u64> {
@@ -93,7 +86,7 @@ fn memory_mib(device: &Device) -> Option<u64> {
 impl Gpu<'_> {
     /// The product's name as labels spell it.
     pub(super) fn model(&self) -> String {
-        spelling::sanitised(text(self.device, &PRODUCT).unwrap_or_default())
+        spelling::sanitised(self.device.text(&PRODUCT).unwrap_or_default())
     }
 
     pub(super) fn memory_mib(&self) -> Option<u64> {
@@ -102,16 +95,16 @@ impl Gpu<'_> {
 
     /// CUDA compute capability, major and minor.
     pub(super) fn compute(&self) -> Option<(u32, u32)> {
-        let mut parts = text(self.device, &CAPABILITY)?.split('.').map(str::parse);
+        let mut parts = self.device.text(&CAPABILITY)?.split('.').map(str::parse);
         Some((parts.next()?.ok()?, parts.next()?.ok()?))
     }
 
     pub(super) fn driver_version(&self) -> Option<&str> {
-        text(self.device, &DRIVER)
+        self.device.text(&DRIVER)
     }
 
     pub(super) fn cuda_version(&self) -> Option<&str> {
-        text(self.device, &CUDA)
+        self.device.text(&CUDA)
     }
 
     pub(super) fn is_mig_capable(&self) -> bool {
@@ -120,14 +113,14 @@ impl Gpu<'_> {
 
     /// The NVLink domain it is part of: cluster and clique.
     pub(super) fn fabric(&self) -> Option<(&str, String)> {
-        let cluster = text(self.device, &FABRIC_CLUSTER)?;
+        let cluster = self.device.text(&FABRIC_CLUSTER)?;
         let clique = self.device.attributes.get(&FABRIC_CLIQUE)?;
         Some((cluster, clique.to_string()))
     }
 
     /// PCI base class and subclass, `0302`.
     pub(super) fn pci_class(&self) -> Option<&str> {
-        let class = text(self.device, &PCI_CLASS)?;
+        let class = self.device.text(&PCI_CLASS)?;
         class.trim_start_matches("0x").get(..4)
     }
 
@@ -141,12 +134,12 @@ impl Gpu<'_> {
 impl Instance<'_> {
     /// The GPU's name as labels spell it.
     pub(super) fn model(&self) -> String {
-        spelling::sanitised(text(self.device, &PRODUCT).unwrap_or_default())
+        spelling::sanitised(self.device.text(&PRODUCT).unwrap_or_default())
     }
 
     /// The profile as labels spell it: a `+` cannot stand in a key.
     pub(super) fn profile(&self) -> String {
-        let profile = text(self.device, &PROFILE).unwrap_or_default().replace('+', ".");
+        let profile = self.device.text(&PROFILE).unwrap_or_default().replace('+', ".");
         spelling::sanitised(&profile)
     }
 
@@ -158,7 +151,7 @@ impl Instance<'_> {
             Some((*label, amount))
         };
         let memory = memory_mib(self.device).map(|mib| ("memory", mib));
-        let slices = slices(text(self.device, &PROFILE).unwrap_or_default());
+        let slices = slices(self.device.text(&PROFILE).unwrap_or_default());
         let slices = slices.map(|(gi, ci)| [("slices.gi", gi), ("slices.ci", ci)]);
         let engines = ENGINES.iter().filter_map(engine);
         memory.into_iter().chain(slices.into_iter().flatten()).chain(engines).collect()

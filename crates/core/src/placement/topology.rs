@@ -136,7 +136,7 @@ impl Topology {
 /// Whether a container could have this NIC: one that the host keeps for itself is worth no nearness.
 fn is_nic_for_containers(device: &Device) -> bool {
     let can_be_had = device.not_alone.is_none() || device.not_shared.is_none();
-    device.kind == DeviceKind::Nic && device.withheld.is_none() && can_be_had
+    device.kind.is_network() && device.withheld.is_none() && can_be_had
 }
 
 // === impl Spot ===

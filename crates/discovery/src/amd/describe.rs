@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use windlass_config::AmdNaming;
+use windlass_config::{AmdNaming, Policy};
 use windlass_core::{
     attribute::{AttributeName, AttributeValue, Attributes, Capacities, Quantity},
     device::Device,
@@ -38,9 +38,9 @@ const WHOLE: &str = "spx";
 
 /// The resource that such a device is part of where nothing is configured. GPUs that cannot be cut go by
 /// one name under every strategy.
-pub fn resource(naming: AmdNaming, device: &Device) -> Option<ResourceName> {
+pub(crate) fn resource(policy: &Policy, device: &Device) -> Option<ResourceName> {
     let profile = device.attributes.get(&PROFILE);
-    match profile.filter(|_| naming == AmdNaming::Mixed) {
+    match profile.filter(|_| policy.families.amd.naming == AmdNaming::Mixed) {
         Some(profile) => format!("{DOMAIN}/{profile}").parse().ok(),
         None => format!("{DOMAIN}/gpu").parse().ok(),
     }

@@ -1,11 +1,7 @@
 //! The resources that FPGAs are part of where nothing is configured: the names of AMD's and Intel's
 //! plugins.
 
-use windlass_core::{
-    attribute::{AttributeName, AttributeValue},
-    device::Device,
-    resource::ResourceName,
-};
+use windlass_core::{attribute::AttributeName, device::Device, resource::ResourceName};
 use windlass_host::abbreviate::shortened;
 
 use super::{
@@ -24,11 +20,8 @@ const DIGITS: usize = 32;
 const ENDING: &str = "-fpga-manager";
 
 /// The name; `None` for a device that does not say what it is programmed with.
-pub fn resource(device: &Device) -> Option<ResourceName> {
-    let said = |name: &AttributeName| match device.attributes.get(name)? {
-        AttributeValue::String(text) => Some(text.as_str()),
-        _ => None,
-    };
+pub(crate) fn resource(device: &Device) -> Option<ResourceName> {
+    let said = |name: &AttributeName| device.text(name);
     let shell = || {
         let name = format!("{}-{}", said(&SHELL)?, said(&SHELL_TIMESTAMP)?);
         Some((alveo::DOMAIN, fitted(&name)))

@@ -3,11 +3,13 @@
 //! Attribute names are those of NVIDIA's DRA driver where they mean the same.
 
 use jiff::Timestamp;
+use windlass_config::{MigStrategy, Policy};
 use windlass_core::{
     attribute::{AttributeName, AttributeValue, Attributes, Quantity},
     device::{Device, DeviceId, DeviceKind, DeviceNode, Extras, Partition, Place, SourceName},
     nvlink::NvLinks,
     pci::PciAddress,
+    resource::ResourceName,
 };
 use windlass_host::Host;
 use windlass_nvml::Remote;
@@ -17,6 +19,7 @@ use super::{
     partition::capacities,
     procfs::{ListedGpu, mig_minor},
 };
+use crate::facts::attributes;
 
 /// What is the same for every device of one description.
 pub(super) struct Describe<'a> {
@@ -45,6 +48,16 @@ pub(super) const NO_NODE: &str = "the driver tells no device node";
 
 /// The attribute that makes a simulation visible wherever a device is listed.
 const SIMULATED: AttributeName = AttributeName::new("windlass.dev", "simulated");
+
+/// The resource that such a device is part of where nothing is configured, as NVIDIA's plugin names it.
+pub(crate) fn resource(policy: &Policy, device: &Device) -> Option<ResourceName> {
+    if !device.kind.is_instance() || policy.mig == MigStrategy::Single {
+        return "nvidia.com/gpu".parse().ok();
+    }
+    let profile = device.attributes.get(&PROFILE)?.to_string();
+    // A `+` is no part of a resource name.
+    format!("nvidia.com/mig-{}", profile.replace('+', ".")).parse().ok()
+}
 
 // === impl Describe ===
 
@@ -107,15 +120,13 @@ impl Describe<'_> {
     fn common(&self, kind: &str) -> Attributes {
         let driver = self.driver;
         let simulated = driver.simulated.as_deref().map(AttributeValue::string);
-        [
-            (named("type"), Some(AttributeValue::string(kind))),
-            (named("driverVersion"), Some(AttributeValue::version(&driver.version))),
-            (named("cudaDriverVersion"), driver.cuda.as_deref().map(AttributeValue::version)),
-            (SIMULATED, simulated),
-        ]
-        .into_iter()
-        .filter_map(|(name, value)| Some((name, value?)))
-        .collect()
+        let own = [
+            ("type", Some(AttributeValue::string(kind))),
+            ("driverVersion", Some(AttributeValue::version(&driver.version))),
+            ("cudaDriverVersion", driver.cuda.as_deref().map(AttributeValue::version)),
+        ];
+        let simulated = simulated.map(|profile| (SIMULATED, profile));
+        attributes(DOMAIN, own).into_iter().chain(simulated).collect()
     }
 
     /// What a GPU and its instances have in common.
@@ -123,29 +134,26 @@ impl Describe<'_> {
         let capability = facts.compute_capability.map(|(major, minor)| format!("{major}.{minor}"));
         let function = place.pci.map(|address| self.host.pci_function(address).attributes());
         let own = [
-            (named("productName"), Some(AttributeValue::string(&facts.name))),
-            (named("brand"), facts.brand.as_deref().map(AttributeValue::string)),
-            (named("architecture"), facts.architecture.map(AttributeValue::string)),
-            (named("cudaComputeCapability"), capability.as_deref().map(AttributeValue::version)),
+            ("productName", Some(AttributeValue::string(&facts.name))),
+            ("brand", facts.brand.as_deref().map(AttributeValue::string)),
+            ("architecture", facts.architecture.map(AttributeValue::string)),
+            ("cudaComputeCapability", capability.as_deref().map(AttributeValue::version)),
         ];
-        let own = own.into_iter().filter_map(|(name, value)| Some((name, value?)));
+        let own = attributes(DOMAIN, own);
         self.common(kind).into_iter().chain(own).chain(function.into_iter().flatten()).collect()
     }
 
     fn gpu_attributes(&self, index: u32, facts: &GpuFacts, place: &Place) -> Attributes {
         let own = [
-            (named("uuid"), Some(AttributeValue::string(facts.id.as_str()))),
-            (named("index"), Some(AttributeValue::Int(index.into()))),
-            (named("minor"), facts.minor.map(|minor| AttributeValue::Int(minor.into()))),
-            (named("serial"), facts.serial.as_deref().map(AttributeValue::string)),
-            (named("migCapable"), Some(AttributeValue::Bool(facts.mig != MigFacts::Unsupported))),
-            (named("migEnabled"), Some(AttributeValue::Bool(facts.is_in_mig_mode()))),
-            (
-                named("nvlinkGeneration"),
-                place.nvlinks.generation.map(|generation| AttributeValue::Int(generation.into())),
-            ),
+            ("uuid", Some(AttributeValue::string(facts.id.as_str()))),
+            ("index", Some(AttributeValue::Int(index.into()))),
+            ("minor", facts.minor.map(|minor| AttributeValue::Int(minor.into()))),
+            ("serial", facts.serial.as_deref().map(AttributeValue::string)),
+            ("migCapable", Some(AttributeValue::Bool(facts.mig != MigFacts::Unsupported))),
+            ("migEnabled", Some(AttributeValue::Bool(facts.is_in_mig_mode()))),
+            ("nvlinkGeneration", place.nvlinks.generation.map(|it| AttributeValue::Int(it.into()))),
         ];
-        let own = own.into_iter().filter_map(|(name, value)| Some((name, value?)));
+        let own = attributes(DOMAIN, own);
         let conditions = facts.conditions.attributes(&facts.links);
         self.model("gpu", facts, place).into_iter().chain(own).chain(conditions).collect()
     }

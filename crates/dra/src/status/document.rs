@@ -9,7 +9,7 @@ use windlass_allocations::ledger::ClaimRef;
 use windlass_config::DriverName;
 use windlass_core::{
     attribute::AttributeName,
-    device::{Device, DeviceKind},
+    device::Device,
     health::{Health, HealthState},
 };
 use windlass_resources::NodeState;
@@ -197,7 +197,7 @@ fn network(device: &Device) -> Option<(String, Option<String>)> {
         let value = device.attributes.get(&AttributeName::new("windlass.dev", name))?;
         Some(value.to_string())
     };
-    let interface = (device.kind == DeviceKind::Nic).then(|| text("ifName"))?;
+    let interface = device.kind.is_network().then(|| text("ifName"))?;
     Some((interface?, text("mac")))
 }
 

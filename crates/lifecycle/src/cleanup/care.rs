@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, path::PathBuf};
 
 use windlass_config::{Handover, Policy, Step, StepAction};
 use windlass_core::{
-    device::{Device, DeviceId, DeviceKind, SourceName},
+    device::{Device, DeviceId},
     inventory::Inventory,
     nvlink::NvLinks,
 };
@@ -40,10 +40,10 @@ pub fn demand(
     inventory: &Inventory,
     others: &dyn Fn(&Device) -> Option<String>,
 ) -> Demand {
-    let resets = policy.families.gpu.resets();
     let care = |device: &Device| {
         let mut care = care(policy, device)?;
-        care.bound = bound(device, inventory).filter(|_| resets && device.is_nvidia());
+        let resets = policy.handover(&device.source).is_some_and(Handover::resets);
+        care.bound = bound(device, inventory).filter(|_| resets);
         care.barred = care.barred.or_else(|| others(device));
         Some((device.id.clone(), care))
     };
@@ -65,13 +65,14 @@ fn bound(gpu: &Device, inventory: &Inventory) -> Option<&'static str> {
             NvLinks::between((ours.0, &ours.1), (theirs.0, &theirs.1)).is_some()
         })
     };
-    match gpu.kind {
-        DeviceKind::Mig => Some("it is a part of a GPU, which others may use"),
-        _ if gpu.partitioned => Some("it is in MIG mode"),
-        _ if inventory.of_kind(DeviceKind::Gpu).any(is_linked) => {
-            Some("it has NVLinks to other GPUs, which would go down for whoever uses those")
-        }
-        _ => None,
+    if gpu.kind.is_instance() {
+        Some("it is a part of a GPU, which others may use")
+    } else if gpu.partitioned {
+        Some("it is in MIG mode")
+    } else if inventory.devices.iter().any(is_linked) {
+        Some("it has NVLinks to other GPUs, which would go down for whoever uses those")
+    } else {
+        None
     }
 }
 
@@ -91,7 +92,7 @@ fn filled_in(policy: &Policy, handover: &Handover, device: &Device) -> Result<Ca
     };
     let (prepare, release) = (steps(&handover.prepare)?, steps(&handover.release)?);
     let (mut identity, mut unproven) = (None, None);
-    if is_fpga(device) {
+    if device.family().is_programmed {
         identity = FpgaIdentity::of(&policy.families.fpga, device)?;
         unproven = identity.is_none().then(|| NEVER_SAID.to_owned());
     }
@@ -110,19 +111,9 @@ fn folder(device: &Device) -> Option<PathBuf> {
 const NEVER_SAID: &str =
     "it never said what it is, so that nobody could see whether it was programmed";
 
-fn is_fpga(device: &Device) -> bool {
-    device.source == SourceName::FPGA
-}
-
 /// What is said of the device's source, if anything is to be done to its devices.
 fn handover<'a>(policy: &'a Policy, device: &Device) -> Option<&'a Handover> {
-    let described = || policy.sources.iter().find(|rule| rule.name == device.source);
-    let steps = match &device.source {
-        source if *source == SourceName::FPGA => &policy.families.fpga.handover,
-        source if *source == SourceName::NVIDIA => &policy.families.gpu,
-        source if *source == SourceName::NICS => &policy.nics.handover,
-        _ => &described()?.handover,
-    };
+    let steps = policy.handover(&device.source)?;
     (!steps.prepare.is_empty() || !steps.release.is_empty()).then_some(steps)
 }
 
@@ -152,7 +143,10 @@ mod tests {
 
     use jiff::Timestamp;
     use windlass_config::{Find, SourceRule};
-    use windlass_core::health::{HealthTracker, Observation, Reason};
+    use windlass_core::{
+        device::DeviceKind,
+        health::{HealthTracker, Observation, Reason},
+    };
 
     use super::*;
 

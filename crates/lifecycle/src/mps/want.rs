@@ -3,7 +3,7 @@
 use windlass_config::Replicas;
 use windlass_core::{
     attribute::{AttributeName, Quantity},
-    device::{Device, DeviceKind},
+    device::Device,
 };
 
 /// What is wanted of a device's MPS daemon.
@@ -76,10 +76,10 @@ impl MpsWant {
                 Quantity::Count(_) => None,
             }),
             compute_capability: device.compute_capability(),
-            mig: match (device.kind, device.partitioned) {
-                (DeviceKind::Mig, _) => Mig::Instance,
-                (_, true) => Mig::Cut,
-                (_, false) => Mig::Whole,
+            mig: match device.partitioned {
+                _ if device.kind.is_instance() => Mig::Instance,
+                true => Mig::Cut,
+                false => Mig::Whole,
             },
         }
     }

@@ -13,8 +13,8 @@ use prometheus_client::{collector::Collector, encoding::DescriptorEncoder};
 use windlass_allocations::podresources::{Holder, Holders};
 use windlass_config::Disclosed;
 use windlass_core::{
-    attribute::{AttributeName, AttributeValue},
-    device::{Device, DeviceId, DeviceKind},
+    attribute::AttributeName,
+    device::{Device, DeviceId},
     health::Reason,
     inventory::Inventory,
 };
@@ -161,7 +161,7 @@ fn name(device: &Device) -> Labels {
         ("kind", Some(device.kind.to_string())),
         ("index", Some(device.index.to_string())),
         ("model", device.product().map(str::to_owned)),
-        ("profile", text(device, &PROFILE)),
+        ("profile", device.text(&PROFILE).map(str::to_owned)),
         ("parent", device.parent.as_ref().map(ToString::to_string)),
     ];
     own.into_iter().filter_map(|(key, value)| Some((key, value?))).collect()
@@ -171,23 +171,16 @@ fn facts(device: &Device) -> Labels {
     let more = [
         ("pci_bus_id", device.place.pci.map(|address| address.to_string())),
         ("numa_node", device.place.numa_node.map(|node| node.to_string())),
-        ("driver_version", text(device, &DRIVER)),
+        ("driver_version", device.text(&DRIVER).map(str::to_owned)),
     ];
     let more = more.into_iter().filter_map(|(key, value)| Some((key, value?)));
     name(device).into_iter().chain(more).collect()
 }
 
-fn text(device: &Device, attribute: &AttributeName) -> Option<String> {
-    match device.attributes.get(attribute)? {
-        AttributeValue::String(text) | AttributeValue::Version(text) => Some(text.clone()),
-        AttributeValue::Int(_) | AttributeValue::Bool(_) => None,
-    }
-}
-
 /// A line for each class of trouble that a device of its kind may have, from the first scrape on: `increase()` sees
 /// the first trouble only where there was a line with 0 before it.
 fn faults(device: &Device) -> impl Iterator<Item = (Labels, Value)> {
-    let begin = usual_reasons(device.kind).iter().map(|reason| (reason.class(), 0));
+    let begin = device.kind.facts().reasons.iter().map(|reason| (reason.class(), 0));
     let mut counts: BTreeMap<_, u64> = begin.collect();
     for trouble in &device.health.evidence {
         *counts.entry(trouble.reason.class()).or_default() += u64::from(trouble.count);
@@ -197,54 +190,6 @@ fn faults(device: &Device) -> impl Iterator<Item = (Labels, Value)> {
         (labels.collect(), Value::Whole(count))
     })
 }
-
-/// What the sources of a kind report. Network functions may be hundreds, and have few.
-fn usual_reasons(kind: DeviceKind) -> &'static [Reason] {
-    match kind {
-        DeviceKind::Gpu | DeviceKind::Mig => &OF_GPUS,
-        DeviceKind::Nic => &OF_NICS,
-        DeviceKind::Fpga | DeviceKind::Nvme | DeviceKind::Other => &OF_OTHERS,
-    }
-}
-
-const OF_GPUS: [Reason; 16] = [
-    Reason::Xid(0),
-    Reason::DoubleBitEcc,
-    Reason::UncorrectedEcc,
-    Reason::RowRemapFailed,
-    Reason::NvlinkDown,
-    Reason::FabricFailed,
-    Reason::Lost,
-    Reason::Unresponsive,
-    Reason::ProbeFailed,
-    Reason::NeedsReset,
-    Reason::Vanished,
-    Reason::DriverGone,
-    Reason::NodeMissing,
-    Reason::NotReady,
-    Reason::DriverUnbound,
-    Reason::OutOfBounds,
-];
-
-const OF_NICS: [Reason; 5] = [
-    Reason::Vanished,
-    Reason::LinkDown,
-    Reason::NodeMissing,
-    Reason::NotReady,
-    Reason::DriverUnbound,
-];
-
-const OF_OTHERS: [Reason; 9] = [
-    Reason::Unresponsive,
-    Reason::ProbeFailed,
-    Reason::NeedsReset,
-    Reason::Vanished,
-    Reason::NodeMissing,
-    Reason::NotReady,
-    Reason::Unreachable,
-    Reason::DriverUnbound,
-    Reason::OutOfBounds,
-];
 
 fn last_xid(device: &Device) -> Option<Value> {
     device.health.evidence.iter().rev().find_map(|trouble| match trouble.reason {
@@ -315,7 +260,8 @@ mod tests {
 
     use jiff::Timestamp;
     use windlass_core::{
-        device::SourceName,
+        attribute::AttributeValue,
+        device::{DeviceKind, SourceName},
         health::{HealthTracker, Observation},
     };
 

@@ -136,7 +136,7 @@ impl Looked {
     /// That a channel is missing without which the device is not to be handed out.
     pub(super) fn lacks_channel(&self, policy: &Policy, device: &Device) -> Option<Obstacle> {
         let imex = &policy.delivery.imex;
-        if !device.is_nvidia() || imex.missing == MissingChannel::Tolerated {
+        if !device.family().has_toolkit || imex.missing == MissingChannel::Tolerated {
             return None;
         }
         let missing = imex.channels.difference(&self.surroundings.imex_channels).next()?;

@@ -18,7 +18,7 @@ use std::{
 use windlass_allocations::{Held, rivals::rivals};
 use windlass_config::{DraOffer, Policy, Replicas, Resources, Shared, Sharing, SharingMethod};
 use windlass_core::{
-    device::{Device, DeviceId, DeviceKind},
+    device::{Cuts, Device, DeviceId},
     inventory::Inventory,
     replica::{ReplicaId, device_of, token},
     resource::ResourceName,
@@ -296,7 +296,7 @@ impl Planner<'_> {
 
     /// The NUMA node that the kubelet is told of.
     fn numa_hint(&self, device: &Device) -> Option<u32> {
-        let is_told = device.kind != DeviceKind::Nic || self.question.policy.nics.numa_hints;
+        let is_told = !device.kind.is_network() || self.question.policy.nics.numa_hints;
         device.place.numa_node.filter(|_| is_told)
     }
 
@@ -414,8 +414,10 @@ impl Planner<'_> {
         let why = match device {
             _ if still_here || offer.pool().is_some() => "shared in another way by now",
             None if token(&id).is_some() => "no longer offered as this resource",
-            Some(device) if device.partitioned && device.is_nvidia() => "cut into MIG instances",
-            Some(device) if device.partitioned => "cut into parts",
+            Some(device) if device.partitioned => match device.family().cuts {
+                Cuts::Mig => "cut into MIG instances",
+                Cuts::Parts | Cuts::Never => "cut into parts",
+            },
             Some(_) => "no longer offered as this resource",
             None => "no longer on this node",
         };

@@ -6,8 +6,8 @@ use windlass_config::{
     MigStrategy, Policy, ResourceRule, Resources, Sharing, SharingMethod, Unmatched,
 };
 use windlass_core::{
-    attribute::{AttributeName, AttributeValue},
-    device::{Device, DeviceId, DeviceKind},
+    attribute::AttributeName,
+    device::{Cuts, Device, DeviceId},
     inventory::Inventory,
     resource::ResourceName,
 };
@@ -76,7 +76,8 @@ struct Single {
 impl<'a> Wants<'a> {
     pub(super) fn new(policy: &'a Policy, inventory: &'a Inventory) -> Self {
         // What claims have made is nobody's plan for the node.
-        let is_by_hand = |gpu: &&Device| gpu.is_nvidia() && !policy.cuts_for_claims(gpu);
+        let is_by_hand =
+            |gpu: &&Device| gpu.family().cuts == Cuts::Mig && !policy.cuts_for_claims(gpu);
         let gpus = || inventory.devices.iter().filter(is_by_hand);
         let is_cut = |gpu: &Device| present_parts(inventory, &gpu.id).next().is_some();
         let applies = policy.mig == MigStrategy::Single && gpus().any(is_cut);
@@ -105,19 +106,20 @@ impl<'a> Wants<'a> {
 
     /// Whether the parts are offered instead of the whole, or the whole instead of its parts.
     fn others_stand_for(&self, device: &Device) -> bool {
-        match (device.kind, self.policy.mig) {
-            (DeviceKind::Gpu, _) if !device.is_nvidia() => device.partitioned,
-            (DeviceKind::Mig, MigStrategy::None) => true,
-            (DeviceKind::Gpu, MigStrategy::Single | MigStrategy::Mixed) if device.partitioned => {
-                present_parts(self.inventory, &device.id).next().is_some()
+        let is_cut = self.policy.mig != MigStrategy::None;
+        match device.family().cuts {
+            Cuts::Never | Cuts::Parts => device.partitioned,
+            Cuts::Mig if device.kind.is_instance() => !is_cut,
+            Cuts::Mig => {
+                let has_parts = || present_parts(self.inventory, &device.id).next().is_some();
+                is_cut && device.partitioned && has_parts()
             }
-            _ => false,
         }
     }
 
     /// Why the way in which GPUs are cut keeps this one back; the others are served.
     fn layout_trouble(&self, device: &Device) -> Option<String> {
-        if !device.is_nvidia() {
+        if device.family().cuts != Cuts::Mig {
             return None;
         }
         let in_mig_mode = device.partitioned && self.policy.mig != MigStrategy::None;
@@ -125,24 +127,20 @@ impl<'a> Wants<'a> {
             return Some("MIG is on, but no instance exists: make one, or turn MIG off".to_owned());
         }
         let single = self.single.as_ref().filter(|_| !device.health.has_vanished())?;
-        match device.kind {
-            DeviceKind::Gpu => Some(
-                "not in MIG mode, while with MIG strategy single others are cut into instances"
-                    .to_owned(),
-            ),
-            DeviceKind::Mig if !self.is_uniform(device, single) => Some(match &single.profile {
-                Some(profile) => format!(
-                    "its GPU is not cut into {profile} alone, as MIG strategy single asks: use \
-                     mixed, or cut the GPU anew"
-                ),
-                None => {
-                    "no GPU is cut into instances that are alike, as MIG strategy single asks: \
-                         use mixed, or cut the GPUs anew"
-                        .to_owned()
-                }
-            }),
-            _ => None,
+        if !device.kind.is_instance() {
+            let why =
+                "not in MIG mode, while with MIG strategy single others are cut into instances";
+            return Some(why.to_owned());
         }
+        (!self.is_uniform(device, single)).then(|| match &single.profile {
+            Some(profile) => format!(
+                "its GPU is not cut into {profile} alone, as MIG strategy single asks: use mixed, or cut \
+                 the GPU anew"
+            ),
+            None => "no GPU is cut into instances that are alike, as MIG strategy single asks: use mixed, \
+                     or cut the GPUs anew"
+                .to_owned(),
+        })
     }
 
     /// Whether all instances on the GPU of this one have the profile that is asked for.
@@ -234,7 +232,7 @@ fn by_rule(rules: &[ResourceRule], device: &Device) -> Option<Want> {
 fn wanted(rule: &ResourceRule, device: &Device) -> Want {
     match rule.sharing {
         Sharing::Shared(shared)
-            if shared.method == SharingMethod::Mps && device.kind != DeviceKind::Gpu =>
+            if shared.method == SharingMethod::Mps && device.kind.is_instance() =>
         {
             Want::Withheld(format!("{} shares by MPS, which is for whole GPUs", rule.name))
         }
@@ -248,16 +246,12 @@ fn wanted(rule: &ResourceRule, device: &Device) -> Want {
 
 /// The adapter of a DGX Station's screen, which NVIDIA's plugin skips by these names.
 fn is_display(device: &Device) -> bool {
-    let product = device.attributes.get(&PRODUCT).map(ToString::to_string);
-    matches!(product.as_deref(), Some("DGX Display" | "NVIDIA DGX Display"))
+    matches!(device.text(&PRODUCT), Some("DGX Display" | "NVIDIA DGX Display"))
 }
 
 /// A MIG instance's profile.
 pub(super) fn profile(device: &Device) -> Option<&str> {
-    match device.attributes.get(&PROFILE) {
-        Some(AttributeValue::String(profile)) => Some(profile),
-        _ => None,
-    }
+    device.text(&PROFILE)
 }
 
 /// The parts of a GPU that are there: those that were once stay in the inventory.

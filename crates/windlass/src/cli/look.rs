@@ -104,13 +104,6 @@ impl Which {
 
 impl From<KindArg> for DeviceKind {
     fn from(arg: KindArg) -> Self {
-        match arg {
-            KindArg::Gpu => Self::Gpu,
-            KindArg::Mig => Self::Mig,
-            KindArg::Nic => Self::Nic,
-            KindArg::Fpga => Self::Fpga,
-            KindArg::Nvme => Self::Nvme,
-            KindArg::Other => Self::Other,
-        }
+        Self::ALL[arg as usize]
     }
 }

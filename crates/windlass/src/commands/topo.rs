@@ -3,7 +3,7 @@
 use anyhow::Result;
 use serde::Serialize;
 use windlass_core::{
-    device::{Device, DeviceKind},
+    device::{Cuts, Device, DeviceKind},
     inventory::Inventory,
     topology::{Connection, ConnectionMatrix},
 };
@@ -200,7 +200,7 @@ impl Entry {
             name: name(device),
             id: device.id.to_string(),
             kind: device.kind,
-            is_nvidia: device.is_nvidia(),
+            is_nvidia: device.family().cuts == Cuts::Mig,
             numa_node: device.place.numa_node,
         }
     }

@@ -28,7 +28,7 @@ impl Trouble {
     /// What a simulation can do to a device: NVIDIA's driver tells of a fault; any other device of the PCI
     /// bus is pulled out.
     pub(super) fn of(device: &Device) -> Option<Self> {
-        if device.is_nvidia() {
+        if device.family().is_managed {
             let gpu = device.index as usize;
             return Some(Self {
                 what: format!("the driver reports XID {FALLEN_OFF} on GPU{gpu}"),

@@ -318,7 +318,8 @@ fn every_size_is_answered_exactly_and_soon_on_a_machine_that_is_built() {
 fn parts_of_gpus_cost_no_more_than_their_gpus() {
     // Eight parts for each GPU.
     let mut devices = h100();
-    let wholes: Vec<_> = devices.iter().filter(|device| device.is_nvidia()).cloned().collect();
+    let wholes: Vec<_> =
+        devices.iter().filter(|device| device.family().is_managed).cloned().collect();
     for part in 1..8 {
         for whole in &wholes {
             let index = whole.index + 8 * part;

@@ -3,10 +3,7 @@
 use std::{fs, os::unix::fs::symlink};
 
 use windlass_config::{ConfigFile, Policy};
-use windlass_core::{
-    attribute::AttributeValue,
-    device::{Device, SourceName},
-};
+use windlass_core::{attribute::AttributeValue, device::Device};
 use windlass_machine::Profile;
 use windlass_resources::NodeState;
 use windlass_testkit::allocatable;
@@ -145,7 +142,7 @@ async fn every_question_that_a_device_answers_may_be_asked_in_a_rule() {
     for name in Profile::names() {
         let world = node_of(&Profile::named(name).expect("a profile"), "");
         let inventory = world.survey().await.inventory;
-        let built_in = |device: &&Device| SourceName::BUILT_IN.contains(&device.source);
+        let built_in = |device: &&Device| device.source.is_built_in();
         for device in inventory.devices.iter().filter(built_in) {
             let asked = device.attributes.iter().map(|(name, value)| {
                 let it = format!("device.attributes[\"{}\"].{}", name.domain(), name.name());

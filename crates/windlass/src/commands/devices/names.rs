@@ -1,9 +1,6 @@
 //! What devices are called in tables and matrices, and on the command line: short, and one name each.
 
-use windlass_core::{
-    attribute::AttributeName,
-    device::{Device, DeviceKind},
-};
+use windlass_core::{attribute::AttributeName, device::Device};
 
 const PROFILE: AttributeName = AttributeName::new("nvidia.com", "profile");
 const RDMA_DEVICE: AttributeName = AttributeName::new("windlass.dev", "rdmaDevice");
@@ -11,12 +8,13 @@ const RDMA_DEVICE: AttributeName = AttributeName::new("windlass.dev", "rdmaDevic
 /// The short name: `GPU0`, `GPU0:3`, `AMD0`, `mlx5_0`, `FPGA1`, `nvme0`, `fuse0`.
 pub(crate) fn name(device: &Device) -> String {
     let text = |key: &_| device.attributes.get(key).map(ToString::to_string);
-    match device.kind {
-        DeviceKind::Nic => text(&RDMA_DEVICE).unwrap_or_else(|| by_position(device)),
-        DeviceKind::Mig if device.part.is_none() => {
-            format!("{}:{}", by_position(device), text(&PROFILE).unwrap_or_default())
+    let (kind, by_position) = (device.kind, by_position(device));
+    match text(&RDMA_DEVICE).filter(|_| kind.is_network()) {
+        Some(name) => name,
+        None if kind.is_instance() && device.part.is_none() => {
+            format!("{by_position}:{}", text(&PROFILE).unwrap_or_default())
         }
-        _ => by_position(device),
+        None => by_position,
     }
 }
 
@@ -29,17 +27,13 @@ fn by_position(device: &Device) -> String {
 /// What stands before the number. GPUs of makers other than NVIDIA go by the maker's name: a node may
 /// have those of two.
 pub(crate) fn series(device: &Device) -> String {
-    match device.kind {
-        DeviceKind::Gpu | DeviceKind::Mig if device.is_nvidia() => "GPU".to_owned(),
-        DeviceKind::Gpu | DeviceKind::Mig => device.source.to_string().to_uppercase(),
-        DeviceKind::Nic => "NIC".to_owned(),
-        DeviceKind::Fpga => "FPGA".to_owned(),
-        DeviceKind::Nvme => "nvme".to_owned(),
+    let source = device.source.as_str();
+    match device.family().prefix.or(device.kind.facts().prefix) {
+        Some(prefix) => prefix.to_owned(),
+        None if device.kind.is_gpu() => source.to_uppercase(),
         // A name that ends with a number needs something between.
-        DeviceKind::Other => match device.source.to_string() {
-            source if source.ends_with(|last: char| last.is_ascii_digit()) => format!("{source}-"),
-            source => source,
-        },
+        None if source.ends_with(|last: char| last.is_ascii_digit()) => format!("{source}-"),
+        None => source.to_owned(),
     }
 }
 
@@ -54,7 +48,7 @@ pub(crate) fn goes_by(device: &Device, word: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use jiff::Timestamp;
-    use windlass_core::device::SourceName;
+    use windlass_core::device::{DeviceKind, SourceName};
 
     use super::*;
 

@@ -1,6 +1,11 @@
 //! What a device is sold as: what its driver says, else what its identifiers stand for.
 
-use windlass_core::{attribute::Attributes, device::Device, inventory::Inventory, pci::PciAddress};
+use windlass_core::{
+    attribute::Attributes,
+    device::{Cuts, Device},
+    inventory::Inventory,
+    pci::PciAddress,
+};
 use windlass_host::Host;
 
 use super::ids;
@@ -21,10 +26,10 @@ pub(super) fn product(
     let parts = inventory.parts_of(&device.id).count();
     match (text(attributes, "profile"), product) {
         (Some(profile), product) => Some(format!("{} MIG {profile}", product.unwrap_or_default())),
-        (None, Some(product)) if device.partitioned && device.is_nvidia() => {
-            Some(format!("{product}, {parts} x MIG"))
-        }
-        (None, Some(product)) if device.partitioned => Some(format!("{product}, {parts} parts")),
+        (None, Some(product)) if device.partitioned => Some(match device.family().cuts {
+            Cuts::Mig => format!("{product}, {parts} x MIG"),
+            Cuts::Parts | Cuts::Never => format!("{product}, {parts} parts"),
+        }),
         (None, product) => product,
     }
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use anyhow::{Result, anyhow, bail};
 use serde::Serialize;
 use windlass_core::{
-    device::{Device, DeviceId, DeviceKind},
+    device::{Device, DeviceId},
     placement::joint::{Alignment, JointChoice, JointError, JointRequest, Wanted, choose_joint},
     resource::ResourceName,
     topology::PcieLevel,
@@ -159,7 +159,7 @@ fn nics(
         }
     };
     let mut available = Vec::new();
-    for device in node.inventory.devices.iter().filter(|device| device.kind == DeviceKind::Nic) {
+    for device in node.inventory.devices.iter().filter(|device| device.kind.is_network()) {
         let id = device.id.clone();
         match obstacle(device) {
             Some(why) => unavailable.push(Unavailable { device: id, why }),

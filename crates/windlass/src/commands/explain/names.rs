@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, fmt};
 
 use windlass_core::{
-    device::{Device, DeviceId, DeviceKind},
+    device::{Device, DeviceId},
     replica::ReplicaId,
 };
 
@@ -70,7 +70,7 @@ pub(super) fn anywhere<'a>(
 
 /// Takes those words out that name a NIC, whatever it is offered as.
 pub(super) fn take_nics(devices: &[Device], words: &mut Vec<String>) -> Vec<DeviceId> {
-    let nics = devices.iter().filter(|device| device.kind == DeviceKind::Nic);
+    let nics = devices.iter().filter(|device| device.kind.is_network());
     let nic = |word: &String| nics.clone().find(|device| goes_by(device, word));
     let found = each_once(words.iter().filter_map(nic));
     words.retain(|word| nic(word).is_none());

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Result, anyhow, bail};
 use windlass_core::{
-    device::{Device, DeviceId, DeviceKind},
+    device::{Device, DeviceId},
     resource::ResourceName,
 };
 use windlass_resources::{NodeState, Offering, SharedAs};
@@ -61,13 +61,8 @@ impl<'a> Resource<'a> {
 
     /// What it is made of, where that is not GPUs.
     pub(super) fn others(&self) -> Option<&'static str> {
-        self.members.iter().find_map(|member| match member.device.kind {
-            DeviceKind::Gpu | DeviceKind::Mig => None,
-            DeviceKind::Nic => Some("NICs"),
-            DeviceKind::Fpga => Some("FPGAs"),
-            DeviceKind::Nvme => Some("NVMe drives"),
-            DeviceKind::Other => Some("devices that are no GPUs"),
-        })
+        let kinds = self.members.iter().map(|member| member.device.kind);
+        kinds.filter(|kind| !kind.is_gpu()).map(|kind| kind.facts().plural).next()
     }
 
     /// How its devices are shared; `None` where each serves one container.

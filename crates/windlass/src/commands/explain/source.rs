@@ -76,7 +76,7 @@ fn described<'a>(config: &'a Config, name: &str) -> Result<&'a SourceRule> {
         return Ok(rule);
     }
     let names: Vec<_> = sources.iter().map(|rule| rule.name.as_str()).collect();
-    let problem = if SourceName::BUILT_IN.iter().any(|built_in| built_in.as_str() == name) {
+    let problem = if name.parse().is_ok_and(|name: SourceName| name.is_built_in()) {
         anyhow!(
             "--source: {name} is built in: `windlass devices --source {name}` shows what it found"
         )

@@ -1,0 +1,105 @@
+//! What sort of thing a device is, and what sets each sort apart: a row for each.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use super::SourceName;
+use crate::health::Reason;
+
+/// What sort of thing a device is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DeviceKind {
+    /// A whole GPU.
+    Gpu,
+    /// A MIG instance: a slice of a GPU with memory and engines of its own.
+    Mig,
+    /// A network or RDMA interface, or a virtual function of one.
+    Nic,
+    /// A reconfigurable board.
+    Fpga,
+    /// An NVMe drive.
+    Nvme,
+    /// Whatever else a node has: what it is, its source says.
+    Other,
+}
+
+/// What a kind declares about itself.
+#[derive(Debug)]
+pub struct KindFacts {
+    /// Its word in tables and in the configuration.
+    pub word: &'static str,
+    /// Several of it, in a sentence.
+    pub plural: &'static str,
+    /// What short names begin with; `None` where the source says.
+    pub prefix: Option<&'static str>,
+    /// Whose devices are meant where nothing is said.
+    pub usual_source: Option<SourceName>,
+    /// The one source of all of them.
+    pub only_source: Option<SourceName>,
+    /// What sources report of them. Network functions may be hundreds, and have few.
+    pub reasons: &'static [Reason],
+}
+
+#[rustfmt::skip]
+static FACTS: [KindFacts; 6] = [
+    KindFacts { word: "gpu", plural: "GPUs", prefix: None, usual_source: Some(SourceName::NVIDIA), only_source: None, reasons: OF_GPUS },
+    KindFacts { word: "mig", plural: "MIG instances", prefix: None, usual_source: Some(SourceName::NVIDIA), only_source: None, reasons: OF_GPUS },
+    KindFacts { word: "nic", plural: "NICs", prefix: Some("NIC"), usual_source: None, only_source: Some(SourceName::NICS), reasons: OF_NICS },
+    KindFacts { word: "fpga", plural: "FPGAs", prefix: Some("FPGA"), usual_source: None, only_source: Some(SourceName::FPGA), reasons: OF_OTHERS },
+    KindFacts { word: "nvme", plural: "NVMe drives", prefix: Some("nvme"), usual_source: None, only_source: None, reasons: OF_OTHERS },
+    KindFacts { word: "other", plural: "devices that are no GPUs", prefix: None, usual_source: None, only_source: None, reasons: OF_OTHERS },
+];
+
+#[rustfmt::skip]
+const OF_GPUS: &[Reason] = &[
+    Reason::Xid(0), Reason::DoubleBitEcc, Reason::UncorrectedEcc, Reason::RowRemapFailed, Reason::NvlinkDown,
+    Reason::FabricFailed, Reason::Lost, Reason::Unresponsive, Reason::ProbeFailed, Reason::NeedsReset,
+    Reason::Vanished, Reason::DriverGone, Reason::NodeMissing, Reason::NotReady, Reason::DriverUnbound,
+    Reason::OutOfBounds,
+];
+
+#[rustfmt::skip]
+const OF_NICS: &[Reason] =
+    &[Reason::Vanished, Reason::LinkDown, Reason::NodeMissing, Reason::NotReady, Reason::DriverUnbound];
+
+#[rustfmt::skip]
+const OF_OTHERS: &[Reason] = &[
+    Reason::Unresponsive, Reason::ProbeFailed, Reason::NeedsReset, Reason::Vanished, Reason::NodeMissing,
+    Reason::NotReady, Reason::Unreachable, Reason::DriverUnbound, Reason::OutOfBounds,
+];
+
+// === impl DeviceKind ===
+
+impl DeviceKind {
+    /// Every kind, in the order in which devices are listed.
+    pub const ALL: [Self; 6] =
+        [Self::Gpu, Self::Mig, Self::Nic, Self::Fpga, Self::Nvme, Self::Other];
+
+    /// What it declares about itself.
+    pub fn facts(self) -> &'static KindFacts {
+        &FACTS[self as usize]
+    }
+
+    /// Whether it is a GPU or an instance of one.
+    pub fn is_gpu(self) -> bool {
+        matches!(self, Self::Gpu | Self::Mig)
+    }
+
+    /// Whether it is a part of a GPU that has a profile.
+    pub fn is_instance(self) -> bool {
+        self == Self::Mig
+    }
+
+    /// Whether it is moved into a container's network, and may have another's number tomorrow.
+    pub fn is_network(self) -> bool {
+        self == Self::Nic
+    }
+}
+
+impl fmt::Display for DeviceKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.facts().word)
+    }
+}
