@@ -54,7 +54,7 @@ pub struct Follower<S> {
     record: Option<Record>,
     /// Why the record could not be read when it was last tried.
     unreadable: Option<String>,
-    /// The kubelet is asked about what was read, which may have to wait for a better moment.
+    /// The review of the last record, at most one: the kubelet may have to be asked at a better moment.
     reviewing: JoinSet<()>,
     wake: Arc<Notify>,
     followers: watch::Sender<()>,
@@ -137,12 +137,12 @@ impl<S> Follower<S> {
     /// Waits for a reason to read the record.
     async fn wait(&mut self, is_followed: bool) {
         loop {
-            let is_unknown = !self.ledger.watch().borrow().is_complete();
+            let lacks_pools = self.feeds_ledger() && !self.ledger.watch().borrow().is_complete();
             tokio::select! {
                 () = self.wake.notified() => return,
                 () = changed(&mut self.sources.policy) => return,
                 () = changed(&mut self.sources.kubelet_writes) => return,
-                () = changed(&mut self.sources.state), if is_followed && is_unknown => return,
+                () = changed(&mut self.sources.state), if lacks_pools => return,
                 () = passed(&mut self.doubt) => return self.doubt = None,
                 () = sleep(self.look_interval), if is_followed => return,
                 Some(_) = self.reviewing.join_next() => self.tell(),
@@ -183,10 +183,11 @@ impl<S> Follower<S> {
     /// Publishes what is held of what was read last.
     fn tell(&mut self) {
         let holders = self.sources.holders.holders().borrow().clone();
-        let ledger = self.ledger.watch().borrow().clone();
+        let ledger = self.ledger.watch();
         let now = (Instant::now(), self.look_interval);
         let record = self.record.as_ref();
-        let record = record.map(|record| still_held(record.clone(), &holders, &ledger, now));
+        let record =
+            record.map(|record| still_held(record.clone(), &holders, &ledger.borrow(), now));
         if let Some(still) = record.as_ref().filter(|_| self.feeds_ledger()) {
             self.feed(Recorded::of(&still.held));
         }

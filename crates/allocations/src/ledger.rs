@@ -4,7 +4,7 @@
 //! ```text
 //!   Allocate ──take_for_container──> ┌────────┐ <──take_for_claim── Prepare
 //!   kubelet's record ──recorded────> │ ledger │ <──release_claim─── Unprepare
-//!    (follow, sights)                │        │ <──restore_claim─── the driver's own record
+//!    (follow)                        │        │ <──restore_claim─── the driver's own record
 //!                                    └────────┘ ──watch──> reconciler (obstacles), catalog (taints)
 //! ```
 //!
@@ -282,7 +282,6 @@ impl LedgerDesk {
     /// away before may not be in it yet, or, a moment before, not any more.
     pub fn recorded(&self, recorded: &Recorded, (read, delay): (Instant, Duration)) {
         self.step(|ledger| {
-            let before = ledger.clone();
             ledger.containers.retain(|id, hold| {
                 let is_recorded = recorded.has(id, &hold.resource);
                 // What was read before it was given away tells of an earlier holder.
@@ -294,7 +293,8 @@ impl LedgerDesk {
                 ledger.containers.entry(id.clone()).or_insert_with(hold);
             }
             ledger.knowledge = Knowledge::Complete;
-            *ledger != before
+            // The snapshot is of the step before.
+            *ledger != *self.0.snapshots.borrow()
         });
     }
 
@@ -353,26 +353,25 @@ impl LedgerDesk {
         &self,
         step: impl FnOnce(&mut Ledger) -> Result<bool, Conflict>,
     ) -> Result<(), Conflict> {
-        let mut outcome = Ok(());
-        self.step(|ledger| match step(ledger) {
-            Ok(changed) => changed,
-            Err(conflict) => {
-                outcome = Err(conflict);
-                false
-            }
-        });
-        outcome
+        self.0.ledger.step(|ledger| {
+            let is_news = step(ledger)?;
+            self.publish(ledger, is_news);
+            Ok(())
+        })
     }
 
-    /// One step, which says whether those who watch are told. They see the change in any case: it is published before
-    /// the next step begins.
+    /// Makes one step and publishes it. The step says whether watchers are woken; they read the new value either way.
     fn step(&self, step: impl FnOnce(&mut Ledger) -> bool) {
         self.0.ledger.step(|ledger| {
             let is_news = step(ledger);
-            self.0.snapshots.send_if_modified(|snapshot| {
-                snapshot.clone_from(ledger);
-                is_news
-            });
+            self.publish(ledger, is_news);
+        });
+    }
+
+    fn publish(&self, ledger: &Ledger, is_news: bool) {
+        self.0.snapshots.send_if_modified(|snapshot| {
+            snapshot.clone_from(ledger);
+            is_news
         });
     }
 }

@@ -91,12 +91,12 @@ fn no_interval(usage: Use, device: &Device) -> Option<&'static str> {
         Use::Admin => Some("the claim only looks at it"),
         Use::Share | Use::Shares(_) => Some("other claims share it"),
         Use::Portion(portion) if !portion.is_whole() => Some("other claims share it"),
-        _ => not_whole(device, "it is a MIG instance, and an interval is a whole GPU's").or_else(
-            || {
-                is_older_than_volta(device)
-                    .then_some("no interval can be set on a GPU before Volta")
-            },
-        ),
+        _ => {
+            let old = "no interval can be set on a GPU before Volta";
+            let is_old = || is_older_than_volta(device).then_some(old);
+            not_whole(device, "it is a MIG instance, and an interval is a whole GPU's")
+                .or_else(is_old)
+        }
     }
 }
 

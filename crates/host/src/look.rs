@@ -23,7 +23,7 @@ pub(super) struct Look {
     pub(super) pci: OnceLock<Arc<PciKinds>>,
 }
 
-/// The answers to one question, by path. A path is hashed component by component, its text at once.
+/// The answers to one question, by path. The key is text: hashing a `Path` walks its components.
 #[derive(Debug)]
 pub(super) struct Answers<A>(Shared<HashMap<OsString, Result<A>>>);
 

@@ -240,7 +240,12 @@ impl Handovers {
         let ledger = self.tidings.ledger.borrow().clone();
         let claims = |id| claims_of(&ledger, id);
         for (id, care) in demand.iter() {
-            let tenants = || allocations.pods(id).into_iter().chain(claims(id)).collect();
+            // Without the record the device may be anybody's.
+            let pods = allocations.pods(id);
+            if pods.is_none() && !self.slots.contains_key(id) {
+                continue;
+            }
+            let tenants = || pods.into_iter().flatten().chain(claims(id)).collect();
             let first = || Slot::new(State::first(tenants()));
             self.slots.entry(id.clone()).or_insert_with(first).care = Some(care.clone());
         }
@@ -253,9 +258,9 @@ impl Handovers {
             self.advance(&id, Input::Lost);
         }
         self.save();
-        let is_following = self.following.is_some();
-        if self.slots.is_empty() == is_following {
-            self.following = (!is_following).then(|| self.tidings.allocations.follow());
+        let is_wanted = !self.slots.is_empty();
+        if is_wanted != self.following.is_some() {
+            self.following = is_wanted.then(|| self.tidings.allocations.follow());
         }
     }
 

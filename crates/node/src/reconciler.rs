@@ -40,7 +40,7 @@ use windlass_core::{
     device::{Device, DeviceId},
     inventory::Inventory,
 };
-use windlass_host::deadline;
+use windlass_host::{deadline, watch::publish};
 use windlass_lifecycle::{
     cleanup::{self, Demand, HandoverStates},
     mps::{MpsDemand, MpsStates},
@@ -247,11 +247,12 @@ impl Reconciler {
                 () = claimed(&mut self.notices.ledger, &self.ledger) => {}
                 Ok(()) = self.disk.found.changed() => cause = Cause::Disk,
                 () = disk::slowness(busy) => cause = Cause::Disk,
-                Ok(()) = allocations.changed() => {
+                Ok(()) = allocations.changed(), if self.following.is_some() => {
                     let newest = allocations.borrow_and_update().clone();
                     self.took(&newest);
                 }
                 () = self.phase.settle() => {
+                    // A new follower has the record read anew.
                     self.following = Some(self.notices.allocations.follow());
                 }
                 () = sleep(self.look_interval) => {}
@@ -487,11 +488,7 @@ impl Reconciler {
 
     fn want_care(&self, inventory: &Inventory) -> Arc<Demand> {
         let care = Arc::new(cleanup::demand(&self.policy, inventory, &self.leases()));
-        self.outlets.care.send_if_modified(|known| {
-            let news = *known != care;
-            known.clone_from(&care);
-            news
-        });
+        publish(&self.outlets.care, Arc::clone(&care));
         care
     }
 

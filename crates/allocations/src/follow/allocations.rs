@@ -30,7 +30,7 @@ pub struct Allocations {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Record {
     pub(super) held: Held,
-    pods: ByPod,
+    pods: Arc<ByPod>,
 }
 
 /// The way to what containers have. The record is read for as long as somebody follows.
@@ -90,10 +90,9 @@ impl Allocations {
         Some(ids.any(|id| device_of(id).is_some_and(|it| it == *device)))
     }
 
-    /// The UIDs of the pods that the record gives a device to.
-    pub fn pods(&self, device: &DeviceId) -> BTreeSet<String> {
-        let pods = self.record.as_ref().and_then(|record| record.pods.get(device));
-        pods.cloned().unwrap_or_default()
+    /// The UIDs of the pods that the record gives a device to; `None` where the record cannot be read.
+    pub fn pods(&self, device: &DeviceId) -> Option<BTreeSet<String>> {
+        Some(self.record.as_ref()?.pods.get(device).cloned().unwrap_or_default())
     }
 }
 
@@ -101,7 +100,7 @@ impl Allocations {
 
 impl Record {
     pub(super) fn of(checkpoint: Checkpoint) -> Self {
-        Self { held: held(&checkpoint), pods: by_pod(checkpoint) }
+        Self { held: held(&checkpoint), pods: Arc::new(by_pod(checkpoint)) }
     }
 }
 
@@ -148,7 +147,10 @@ mod tests {
     const LOOK: Duration = Duration::from_secs(10);
 
     fn record() -> Record {
-        Record { held: Held::from([(resource(), ["GPU-a".to_owned()].into())]), pods: ByPod::new() }
+        Record {
+            held: Held::from([(resource(), ["GPU-a".to_owned()].into())]),
+            pods: Arc::default(),
+        }
     }
 
     #[test]
@@ -176,5 +178,7 @@ mod tests {
         assert_eq!(read.holds(&device("GPU-b")), Some(false));
         let unreadable = Allocations::new(Some(now), None);
         assert_eq!(unreadable.holds(&device("GPU-a")), None);
+        assert_eq!(unreadable.pods(&device("GPU-a")), None);
+        assert_eq!(read.pods(&device("GPU-b")), Some(BTreeSet::new()));
     }
 }

@@ -203,13 +203,21 @@ impl KindEntry {
 
 impl From<KindEntry> for DeviceKind {
     fn from(entry: KindEntry) -> Self {
-        Self::ALL[entry as usize]
+        match entry {
+            KindEntry::Gpu => Self::Gpu,
+            KindEntry::Mig => Self::Mig,
+            KindEntry::Nic => Self::Nic,
+            KindEntry::Fpga => Self::Fpga,
+            KindEntry::Nvme => Self::Nvme,
+            KindEntry::Other => Self::Other,
+        }
     }
 }
 
 impl From<DeviceKind> for KindEntry {
     fn from(kind: DeviceKind) -> Self {
-        Self::ALL[kind as usize]
+        let is_it = |entry: &Self| DeviceKind::from(*entry) == kind;
+        Self::ALL.into_iter().find(is_it).expect("each kind has an entry")
     }
 }
 

@@ -21,7 +21,7 @@ pub struct Family {
     pub is_managed: bool,
     /// Whether a device is another thing once it is programmed, and says so.
     pub is_programmed: bool,
-    /// What every device says that its driver could describe.
+    /// The attribute that every device has which its driver described.
     pub described_by: Option<&'static AttributeName>,
     /// What its devices may say of themselves.
     pub attributes: &'static [&'static [KnownAttributes]],
@@ -76,7 +76,7 @@ const FUNCTION: &[KnownAttributes] = &[
     all(OURS, Sort::Bool, &["isSriovVf"]),
 ];
 
-/// What sources of the configuration declare, whose rules say the rest.
+/// Defaults, also for sources of the configuration.
 const NO_FAMILY: Family = Family {
     name: "",
     cdi_class: None,

@@ -92,7 +92,7 @@ impl DeviceKind {
         self == Self::Mig
     }
 
-    /// Whether it is moved into a container's network, and may have another's number tomorrow.
+    /// A network function: containers get its interface, and the kernel may renumber its nodes.
     pub fn is_network(self) -> bool {
         self == Self::Nic
     }

@@ -1,7 +1,7 @@
 //! The resources that FPGAs are part of where nothing is configured: the names of AMD's and Intel's
 //! plugins.
 
-use windlass_core::{attribute::AttributeName, device::Device, resource::ResourceName};
+use windlass_core::{device::Device, resource::ResourceName};
 use windlass_host::abbreviate::shortened;
 
 use super::{
@@ -21,15 +21,14 @@ const ENDING: &str = "-fpga-manager";
 
 /// The name; `None` for a device that does not say what it is programmed with.
 pub(crate) fn resource(device: &Device) -> Option<ResourceName> {
-    let said = |name: &AttributeName| device.text(name);
     let shell = || {
-        let name = format!("{}-{}", said(&SHELL)?, said(&SHELL_TIMESTAMP)?);
+        let name = format!("{}-{}", device.text(&SHELL)?, device.text(&SHELL_TIMESTAMP)?);
         Some((alveo::DOMAIN, fitted(&name)))
     };
     let region = || {
-        let interface = said(&INTERFACE).filter(|id| is_hexadecimal(id))?;
+        let interface = device.text(&INTERFACE).filter(|id| is_hexadecimal(id))?;
         let is_function = device.id.as_str().contains("-port-");
-        let function = said(&FUNCTION).filter(|id| is_function && is_hexadecimal(id));
+        let function = device.text(&FUNCTION).filter(|id| is_function && is_hexadecimal(id));
         let name = match function {
             Some(function) => function_name(interface, function)?,
             None if is_function => return None,
@@ -38,7 +37,7 @@ pub(crate) fn resource(device: &Device) -> Option<ResourceName> {
         Some((regions::DOMAIN, name))
     };
     let logic = || {
-        let name = said(&MANAGER)?.to_lowercase().replace(' ', "-");
+        let name = device.text(&MANAGER)?.to_lowercase().replace(' ', "-");
         let name = name.strip_suffix(ENDING).unwrap_or(&name);
         Some((manager::DOMAIN, fitted(&format!("fpga-{name}"))))
     };

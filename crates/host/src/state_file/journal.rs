@@ -68,7 +68,7 @@ impl<T: Default + PartialEq> Journal<T> {
 
     /// Has content written unless it is there already. What the disk has refused is written again.
     pub fn write(&self, content: T) {
-        let written = self.written.borrow().clone();
+        let written = self.written.borrow();
         self.newest.send_if_modified(|(version, known)| {
             let is_news = *known != content || written.has_refused(*version);
             if is_news {

@@ -41,9 +41,7 @@ pub fn demand(
     others: &dyn Fn(&Device) -> Option<String>,
 ) -> Demand {
     let care = |device: &Device| {
-        let mut care = care(policy, device)?;
-        let resets = policy.handover(&device.source).is_some_and(Handover::resets);
-        care.bound = bound(device, inventory).filter(|_| resets);
+        let mut care = care(policy, device, inventory)?;
         care.barred = care.barred.or_else(|| others(device));
         Some((device.id.clone(), care))
     };
@@ -57,12 +55,11 @@ pub fn is_cared_for(policy: &Policy, device: &Device) -> bool {
 
 /// What a reset of a GPU would take others along in: NVLinks go down with it, over switches too.
 fn bound(gpu: &Device, inventory: &Inventory) -> Option<&'static str> {
-    let links = |device: &'_ Device| Some((device.place.pci?, device.place.nvlinks.clone()));
-    let ours = links(gpu);
     let is_linked = |other: &Device| {
-        let both = ours.as_ref().zip(links(other)).filter(|_| other.id != gpu.id);
+        let both = gpu.place.pci.zip(other.place.pci).filter(|_| other.id != gpu.id);
         both.is_some_and(|(ours, theirs)| {
-            NvLinks::between((ours.0, &ours.1), (theirs.0, &theirs.1)).is_some()
+            let ends = ((ours, &gpu.place.nvlinks), (theirs, &other.place.nvlinks));
+            NvLinks::between(ends.0, ends.1).is_some()
         })
     };
     if gpu.kind.is_instance() {
@@ -76,12 +73,17 @@ fn bound(gpu: &Device, inventory: &Inventory) -> Option<&'static str> {
     }
 }
 
-fn care(policy: &Policy, device: &Device) -> Option<Care> {
-    let steps = filled_in(policy, handover(policy, device)?, device);
+fn care(policy: &Policy, device: &Device, inventory: &Inventory) -> Option<Care> {
+    let handover = handover(policy, device)?;
+    let steps = filled_in(policy, handover, device);
     let gone = device.health.has_vanished();
     let barred = gone.then(|| "it is no longer on this node".to_owned());
     Some(match steps {
-        Ok(care) => Care { barred: care.barred.clone().or(barred), ..care },
+        Ok(care) => Care {
+            barred: care.barred.clone().or(barred),
+            bound: handover.resets().then(|| bound(device, inventory)).flatten(),
+            ..care
+        },
         Err(missing) => Care { barred: Some(missing.to_string()), ..Care::default() },
     })
 }

@@ -71,6 +71,9 @@ const WAITING: usize = 64;
 
 const ENDS: &str = "the agent ends";
 
+const UNREADABLE: &str =
+    "the kubelet's record cannot be read, so that nobody knows which pods have the device";
+
 // === impl HandoverDesk ===
 
 impl HandoverDesk {
@@ -96,9 +99,15 @@ impl HandoverDesk {
         devices: impl IntoIterator<Item = DeviceId>,
     ) -> Result<(), NotReady> {
         let mut deadline = Deadline::after(self.patience);
-        let allocations = self.allocations.read().await;
-        let pods = |device: &DeviceId| Newcomer::Pods(allocations.pods(device));
-        for (device, answer) in self.start(devices, pods).await {
+        let allocations = deadline.bound(self.allocations.read()).await.unwrap_or_default();
+        let mut newcomers = Vec::new();
+        for device in devices {
+            let Some(pods) = allocations.pods(&device) else {
+                return Err(NotReady { device, why: UNREADABLE.to_owned() });
+            };
+            newcomers.push((device, Newcomer::Pods(pods)));
+        }
+        for (device, answer) in self.start(newcomers).await {
             let outcome = deadline.bound(answer).await;
             let why = match outcome {
                 Ok(Ok(Ok(()))) => continue,
@@ -120,7 +129,8 @@ impl HandoverDesk {
     ) -> Result<(), NotReady> {
         let claim = Newcomer::Claim(claim_tenant(claim));
         let mut outcome = Ok(());
-        for (device, answer) in self.start(devices, |_| claim.clone()).await {
+        let newcomers = devices.into_iter().map(|device| (device, claim.clone()));
+        for (device, answer) in self.start(newcomers).await {
             let done = answer.await.unwrap_or_else(|_| Err(ENDS.to_owned()));
             let done = done.map_err(|why| NotReady { device, why });
             outcome = outcome.and(done);
@@ -140,13 +150,12 @@ impl HandoverDesk {
 
     async fn start(
         &self,
-        devices: impl IntoIterator<Item = DeviceId>,
-        newcomer: impl Fn(&DeviceId) -> Newcomer,
+        newcomers: impl IntoIterator<Item = (DeviceId, Newcomer)>,
     ) -> Vec<Answer> {
         let mut answers = Vec::new();
-        for device in devices {
+        for (device, newcomer) in newcomers {
             let (reply, answer) = oneshot::channel();
-            let start = Start { device: device.clone(), newcomer: newcomer(&device), reply };
+            let start = Start { device: device.clone(), newcomer, reply };
             // A part that has ended answers nobody, which is noticed when it is waited for.
             let _ = self.requests.send(Request::Start(start)).await;
             answers.push((device, answer));

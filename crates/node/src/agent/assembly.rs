@@ -64,16 +64,16 @@ pub(super) fn assemble(
     let roots = config.places.roots();
     let mps = MpsPlaces::new(&config.places, &config.mps);
     let news = Arc::default();
-    let shared =
-        Shared { config, roots, mps, instruments: &instruments, directory, policy, ledger, clock };
-    shared.watch_state_folder(parts);
-    let found = shared.discover(&news, parts);
-    let heart = shared.reconcile(found.snapshots, &found.partitions, cluster.clone(), news, parts);
-    shared.serve_plugins(dir, &heart, parts);
-    shared.serve_claims(left, &heart, found.partitions.clone(), cluster.clone(), parts);
-    let labels = shared.label(&heart.state, parts);
+    let wiring =
+        Wiring { config, roots, mps, instruments: &instruments, directory, policy, ledger, clock };
+    wiring.watch_state_folder(parts);
+    let found = wiring.discover(&news, parts);
+    let heart = wiring.reconcile(found.snapshots, &found.partitions, cluster.clone(), news, parts);
+    wiring.serve_plugins(dir, &heart, parts);
+    wiring.serve_claims(left, &heart, found.partitions.clone(), cluster.clone(), parts);
+    let labels = wiring.label(&heart.state, parts);
     if let Some(client) = cluster {
-        shared.tell_the_cluster(&client, &heart.state, labels, parts);
+        wiring.tell_the_cluster(&client, &heart.state, labels, parts);
     }
     let state = heart.state.clone();
     if !doors.is_none() {
@@ -101,8 +101,8 @@ pub(super) fn start(sources: Vec<Source>, parts: &mut Parts) -> Snapshots {
     sources.into_iter().map(start).collect()
 }
 
-/// What several parts are given.
-struct Shared<'a> {
+/// Inputs that several parts share.
+struct Wiring<'a> {
     config: &'a Config,
     roots: Roots,
     mps: MpsPlaces,
@@ -129,9 +129,9 @@ struct Heart {
     daemons: watch::Receiver<Arc<MpsStates>>,
 }
 
-// === impl Shared ===
+// === impl Wiring ===
 
-impl Shared<'_> {
+impl Wiring<'_> {
     /// Says when the state folder cannot be written.
     fn watch_state_folder(&self, parts: &mut Parts) {
         let folder = self.config.places.state_dir.clone();

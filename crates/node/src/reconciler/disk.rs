@@ -153,7 +153,7 @@ impl DiskDesk {
         }
     }
 
-    /// Whether these are the devices that something was wanted for last.
+    /// The last wanted state has these devices.
     pub(super) fn has_been_told_of(&self, devices: &[Device]) -> bool {
         self.wanted.borrow().inventory.devices == devices
     }

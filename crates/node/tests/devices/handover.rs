@@ -1,7 +1,10 @@
 //! Boards that go from one pod to the next: what is done to them in between, whatever happens meanwhile.
 
+use std::fs;
+
 use windlass_config::{Handover, Step, StepAction};
 use windlass_core::device::Device;
+use windlass_kubelet_api::{checkpoint, deviceplugin::PLUGIN_DIR};
 use windlass_kubelet_sim::Event;
 use windlass_machine::{
     BoardEvent::{Frequency, Reset},
@@ -195,6 +198,27 @@ async fn what_cannot_be_recorded_is_not_done() {
     gateway.empty_disk();
     start_at_last(&kubelet, "a").await;
     gateway.happens(0, &FROM_SCRATCH).await;
+}
+
+#[tokio::test]
+async fn nobody_starts_with_a_board_of_which_the_record_does_not_say_whose_it_is() {
+    let gateway = Gateway::new(1);
+    let (kubelet, _agent) = gateway.serving().await;
+    admit(&kubelet, "a", BOARDS).await;
+    start(&kubelet, "a").await.expect("started");
+    deploy(&gateway.boards[0]);
+    gateway.boards[0].take_events();
+    let record = gateway.node.config.places.kubelet_dir.join(PLUGIN_DIR).join(checkpoint::FILE);
+    let away = record.with_extension("away");
+    fs::rename(&record, &away).expect("there");
+    fs::create_dir(&record).expect("made");
+    let why = start(&kubelet, "a").await.expect_err("nobody knows").to_string();
+    assert!(why.contains("record cannot be read"), "{why}");
+    assert_eq!(gateway.boards[0].take_events(), [], "it may be in use");
+    fs::remove_dir(&record).expect("empty");
+    fs::rename(&away, &record).expect("moved back");
+    start(&kubelet, "a").await.expect("started again");
+    assert!(gateway.boards[0].is_deployed(), "a restart is no new tenant");
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use serde::Serialize;
 use windlass_core::{
-    device::{Cuts, Device, DeviceKind},
+    device::{Device, DeviceKind},
     inventory::Inventory,
     topology::{Connection, ConnectionMatrix},
 };
@@ -38,7 +38,7 @@ struct Entry {
     id: String,
     kind: DeviceKind,
     #[serde(skip)]
-    is_nvidia: bool,
+    may_have_nvlinks: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     numa_node: Option<u32>,
 }
@@ -110,7 +110,7 @@ impl Topology {
         let pairs = (0..self.devices.len()).flat_map(|i| (0..i).map(move |j| (i, j)));
         let labels: Vec<_> = pairs.map(|(i, j)| self.connections[i][j].to_string()).collect();
         let occurs = |label: &str| labels.iter().any(|it| it.starts_with(label));
-        let nvidia = self.devices.iter().any(|device| device.is_nvidia).then_some(NVLINK);
+        let nvidia = self.devices.iter().any(|device| device.may_have_nvlinks).then_some(NVLINK);
         let rare = RARE.iter().filter(|(label, _)| occurs(label)).map(|(_, what)| *what);
         nvidia.into_iter().chain(rare).chain([LEGEND]).collect::<Vec<_>>().join(", ")
     }
@@ -200,7 +200,7 @@ impl Entry {
             name: name(device),
             id: device.id.to_string(),
             kind: device.kind,
-            is_nvidia: device.family().cuts == Cuts::Mig,
+            may_have_nvlinks: device.family().is_managed,
             numa_node: device.place.numa_node,
         }
     }
