@@ -73,13 +73,13 @@ impl Stage {
         start_kubelet(&dir)
     }
 
-    /// The agent, which finds none of its own files; told where everything is, and nothing by the
-    /// environment.
+    /// The agent, which finds none of its own files; told where everything is, and by the environment what the image
+    /// says.
     pub(crate) fn agent(&self, more: &[&OsStr]) -> Result<Command> {
         let cdi = self.path("cdi");
         empty(&cdi)?;
         let mut command = Command::new(env!("CARGO_BIN_EXE_windlass"));
-        command.env_clear().arg("node");
+        command.env_clear().env("MALLOC_ARENA_MAX", "1").arg("node");
         command.arg("--host-root").arg(self.machine.host_root());
         command.arg("--host-root-on-node").arg(self.machine.host_root());
         command.arg("--nvml-library").arg(self.machine.nvml_library());
