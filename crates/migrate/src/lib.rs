@@ -1,4 +1,4 @@
-//! Configurations of other device plugins, NVIDIA's among them, and rules of udev, taken as they are.
+//! Configurations of other device plugins, NVIDIA's among them, and plain rules of udev, taken as they are.
 //!
 //! What a plugin refuses is refused here, and a key that it ignores is ignored with a warning. Where
 //! a pod gets something else than it would from the plugin, a warning says what. Of a plugin other
@@ -13,7 +13,6 @@ mod names;
 mod nics;
 mod nvidia;
 mod rdma_shared;
-mod rdma_sriov;
 mod smarter;
 mod sriov;
 mod udev;
@@ -38,8 +37,6 @@ use self::{manifest::unwrapped, udev::is_rules};
 pub enum Plugin {
     /// Mellanox' `k8s-rdma-shared-dev-plugin`.
     RdmaShared,
-    /// Its predecessor, `k8s-rdma-sriov-dev-plugin`, given up in 2020.
-    RdmaSriov,
     /// The network plumbing group's `sriov-network-device-plugin`.
     Sriov,
     /// Squat's `generic-device-plugin`.
@@ -75,8 +72,6 @@ impl Plugin {
             Some(Self::RdmaShared)
         } else if has("resourceList") {
             Some(Self::Sriov)
-        } else if rdma_sriov::is_file(root) {
-            Some(Self::RdmaSriov)
         } else if generic::is_file(root) || generic::has_arguments(root) {
             Some(Self::Generic)
         } else if first.is_some_and(|first| first.child_like("devicematch").is_some()) {
@@ -93,7 +88,6 @@ impl Plugin {
         let mut remarks = Remarks::default();
         let imported = match self {
             Self::RdmaShared => rdma_shared::read(root, &mut remarks),
-            Self::RdmaSriov => rdma_sriov::read(root, &mut remarks),
             Self::Sriov => sriov::read(root, &mut remarks),
             Self::Generic => generic::read(root, &mut remarks),
             Self::Smarter => smarter::read(root, &mut remarks),
@@ -107,7 +101,6 @@ impl fmt::Display for Plugin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::RdmaShared => "k8s-rdma-shared-dev-plugin",
-            Self::RdmaSriov => "k8s-rdma-sriov-dev-plugin",
             Self::Sriov => "sriov-network-device-plugin",
             Self::Generic => "generic-device-plugin",
             Self::Smarter => "smarter-device-manager",

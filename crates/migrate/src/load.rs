@@ -56,6 +56,9 @@ pub fn parse(path: &Path, text: &str, flags: &PeerFlags) -> Result<Loaded, Confi
         return Ok(Loaded { config, format: Format::UdevRules, warnings });
     }
     let root = crate::unwrapped(text, is_another_plugins).map_err(wrong)?;
+    if let Some(why) = no_longer_read(&root) {
+        return Err(wrong(vec![why]).into());
+    }
     if let Some(plugin) = Plugin::of(&root) {
         let (mut config, warnings) = plugin.read(&root).map_err(wrong)?;
         flags.apply(&mut config);
@@ -70,6 +73,17 @@ pub fn parse(path: &Path, text: &str, flags: &PeerFlags) -> Result<Loaded, Confi
     let warnings = nothing_offered(&root, &config.policy).into_iter().collect();
     Ok(Loaded { config, format: Format::Windlass, warnings })
 }
+
+/// A file of `k8s-rdma-sriov-dev-plugin`, which was given up in 2020.
+fn no_longer_read(root: &Node) -> Option<Remark> {
+    let is_its = |mode: &&Node| mode.text().is_some_and(|it| ["hca", "sriov"].contains(&&*it));
+    let mode = root.child_like("mode").filter(is_its).filter(|_| root.keys().count() == 1);
+    let key = root.child_like("pfNetdevices").or(mode)?;
+    Some(Remark::new(key.line, NO_LONGER_READ))
+}
+
+const NO_LONGER_READ: &str = "files of k8s-rdma-sriov-dev-plugin are no longer read: write a rule of resources with \
+    kind: nic; see docs/devices/migrating.md#k8s-rdma-sriov-dev-plugin";
 
 /// A list of no resources is taken at its word.
 fn nothing_offered(root: &Node, policy: &Policy) -> Option<Remark> {
@@ -146,7 +160,6 @@ mod tests {
             ("resources: {gpus: []}\n", Format::Peer),
             ("resourceList: []\n", Format::Imported(Plugin::Sriov)),
             ("ResourceList: []\n", Format::Imported(Plugin::Sriov)),
-            ("mode: hca\n", Format::Imported(Plugin::RdmaSriov)),
             ("devices: []\n", Format::Imported(Plugin::Generic)),
             ("device: [{name: a}]\n", Format::Imported(Plugin::Generic)),
             ("- {devicematch: a}\n", Format::Imported(Plugin::Smarter)),
@@ -157,6 +170,17 @@ mod tests {
         for ours in ["mode: mixed\n", "mode: hca\nmig: none\n", "device: cdi-cri\n"] {
             let refused = format(ours).expect_err(ours).to_string();
             assert!(refused.contains("unknown field `"), "{refused}");
+        }
+    }
+
+    #[test]
+    fn a_file_of_a_plugin_that_was_given_up_is_refused_with_what_to_write() {
+        for text in ["\nmode: hca\n", "{\n\"mode\": \"sriov\",\"pfNetdevices\": [\"p0\"]}"] {
+            let refused = parse(Path::new("w.yaml"), text, &PeerFlags::default());
+            let refused = refused.expect_err(text).to_string();
+            let expected =
+                "w.yaml:2: files of k8s-rdma-sriov-dev-plugin are no longer read: write a rule";
+            assert!(refused.starts_with(expected), "{refused}");
         }
     }
 }

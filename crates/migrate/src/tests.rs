@@ -149,13 +149,6 @@ fn tokens_of_rdma_shared_dev_plugin() {
 }
 
 #[test]
-fn both_modes_of_its_predecessor() {
-    let functions = r#"{"mode": "sriov", "pfNetdevices": ["ens2f0", "ens2f1"]}"#;
-    assert_snapshot!("rdma_sriov", converted(Plugin::RdmaSriov, functions));
-    assert_snapshot!("rdma_hca", converted(Plugin::RdmaSriov, r#"{"mode": "hca"}"#));
-}
-
-#[test]
 fn every_selector_of_sriov_network_device_plugin() {
     assert_snapshot!(converted(Plugin::Sriov, SRIOV));
 }
@@ -406,7 +399,6 @@ fn what_plugins_of_rdma_refuse_is_refused_with_its_line() {
             entry("resourceName: a, rdmaHcaMax: x, devices: [y]"),
             "2: \"x\" cannot stand here: write a whole number",
         ),
-        ("mode: sriov".to_owned(), "1: pfNetdevices names no port"),
     ]);
 }
 

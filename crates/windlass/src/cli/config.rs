@@ -27,7 +27,7 @@ pub(crate) enum ConfigCommand {
     },
     /// Print the configuration of another device plugin, or rules of udev, in Windlass's format.
     ///
-    /// Read are the files of NVIDIA's plugin, k8s-rdma-shared-dev-plugin and its predecessor,
+    /// Read are the files of NVIDIA's plugin, k8s-rdma-shared-dev-plugin,
     /// sriov-network-device-plugin, generic-device-plugin and smarter-device-manager, the ConfigMap
     /// around such a file, and the manifests of generic-device-plugin and darwin3-device-plugin. Of
     /// rules of udev each that names devices becomes a source; what has no form here is told with its
