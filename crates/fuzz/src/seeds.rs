@@ -33,13 +33,13 @@ fn is_configuration(text: &[u8]) -> bool {
     !text.starts_with(' ') && !is_of_the_cluster
 }
 
-/// Rules of udev.
+/// Plain rules of udev.
 pub(crate) fn udev_rules() -> Vec<Vec<u8>> {
     let rules = [
         "KERNEL==\"ttyUSB[0-9]*\", SUBSYSTEM==\"tty\", ATTRS{idVendor}==\"0403\", \
-         ATTRS{idProduct}==\"6001\", MODE=\"0660\", SYMLINK+=\"board%n\"\n",
-        "# comment\nACTION==\"add\", SUBSYSTEM==\"usb\", ENV{DEVTYPE}==\"usb_device\", \\\n  \
-         ATTR{idVendor}==\"1ab1\", TAG+=\"uaccess\", GOTO=\"end\"\nLABEL=\"end\"\n",
+         ATTRS{idProduct}==\"6001|6010\"\n",
+        "# comment\nSUBSYSTEM==\"usb\", ATTR{idVendor}==\"1ab1\", ATTR{version}!=\"1.*\"\n\
+         KERNEL==\"video?\"\n",
     ];
     rules.map(|text| text.as_bytes().to_vec()).into()
 }

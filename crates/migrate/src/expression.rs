@@ -1,8 +1,12 @@
 //! Expressions over attributes, made of what other plugins select by: lists of values, of which one
 //! has to fit, and several lists, all of which have to.
 
+use jiff::Timestamp;
 use windlass_config::document::Remarks;
-use windlass_core::selector::{DeviceExpression, InvalidExpression, literal};
+use windlass_core::{
+    device::{Device, DeviceKind, SourceName},
+    selector::{DeviceExpression, InvalidExpression, literal},
+};
 
 /// What has to hold of a device, all of it.
 #[derive(Debug, Default)]
@@ -46,6 +50,16 @@ impl All {
         let problem = |error: InvalidExpression| remarks.wrong(line, error.to_string());
         parsed.map_err(problem).ok()
     }
+}
+
+/// An expression that has an answer: a pattern that is none shows only when it is asked.
+pub(super) fn answered(text: &str) -> Result<DeviceExpression, String> {
+    let expression: DeviceExpression =
+        text.parse().map_err(|error: InvalidExpression| error.to_string())?;
+    let id = "any".parse().expect("a constant");
+    let anything = Device::new(id, DeviceKind::Other, SourceName::NICS, Timestamp::UNIX_EPOCH);
+    expression.matches(&anything).map_err(|error| error.to_string())?;
+    Ok(expression)
 }
 
 /// One of several conditions.

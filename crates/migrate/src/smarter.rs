@@ -3,20 +3,15 @@
 
 mod pattern;
 
-use jiff::Timestamp;
 use serde::Deserialize;
 use windlass_config::{
     DeviceProfile, Find, Sharing, SourceRule,
     document::{Lined, Node, Remarks},
     source::own_resource,
 };
-use windlass_core::{
-    device::{Device, DeviceKind, SourceName},
-    selector::{DeviceExpression, InvalidExpression},
-};
 
 use self::pattern::Nodes;
-use super::{Imported, names::SourceNames, nics, read as read_document};
+use super::{Imported, expression::answered, names::SourceNames, nics, read as read_document};
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(transparent)]
@@ -107,16 +102,6 @@ fn rule(
     };
     (rule.find, rule.sharing) = (Find::Nodes(nodes.paths), sharing);
     Some(Lined { line, value: rule })
-}
-
-/// An expression that has an answer: a pattern that is none shows only when it is asked.
-fn answered(text: &str) -> Result<DeviceExpression, String> {
-    let expression: DeviceExpression =
-        text.parse().map_err(|error: InvalidExpression| error.to_string())?;
-    let id = "any".parse().expect("a constant");
-    let anything = Device::new(id, DeviceKind::Other, SourceName::NICS, Timestamp::UNIX_EPOCH);
-    expression.matches(&anything).map_err(|error| error.to_string())?;
-    Ok(expression)
 }
 
 fn sharing(count: Option<Lined<i64>>, line: u64, remarks: &mut Remarks) -> Option<Sharing> {

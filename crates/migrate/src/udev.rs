@@ -1,170 +1,164 @@
-//! Rules of udev: each that names devices, or says who may open them, becomes a source.
+//! Plain rules of udev, as Akri takes them: each line is a search, and becomes a source.
 //!
-//! A source finds no more than its rule fits. What a rule asks that nobody but udev knows makes it no source,
-//! with its line and the reason. What a rule sets is udev's own business, but for names and `MODE`.
+//! A source finds no more than its rule fits. A word that a source has no equivalent for is refused, with what to
+//! write instead: half of a rule would find other devices than the whole.
 
-mod flow;
 mod line;
-mod parent;
-mod pattern;
 mod place;
-mod proposal;
-mod query;
-mod sysfs;
 
-use std::path::Path;
-
-use windlass_config::document::Remarks;
-
-use self::{
-    flow::{Flow, Way},
-    line::{Rule, Term},
-    pattern::Pattern,
-    proposal::{Proposal, Proposals},
-    query::Asked,
+use windlass_config::{
+    Find, SourceRule,
+    document::{Lined, Remarks},
 };
+use windlass_core::{attribute::AttributeName, selector::literal};
+use windlass_host::glob;
+
+use self::line::Term;
 use super::Imported;
+use crate::{
+    expression::{All, answered, has, text},
+    names::SourceNames,
+};
 
-/// Why there is no source.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Left {
-    /// No device can fit all that is asked.
-    Never,
-    /// Something cannot be asked here.
-    Because(String),
-}
+pub(crate) use line::is_rules;
 
-/// How such files are called.
-const EXTENSION: &str = "rules";
+/// The domain of all resources that are made of rules.
+const DOMAIN: &str = "windlass.dev";
 
-/// Keys that name a device or say who may open it: a rule that sets others alone is about something else.
-const NAMING: [&str; 7] = ["NAME", "SYMLINK", "TAG", "MODE", "GROUP", "OWNER", "SECLABEL"];
-
-/// Keys that are read here though they set something.
-const READ: [&str; 6] = ["NAME", "SYMLINK", "TAG", "MODE", "GOTO", "LABEL"];
-
-/// Whether a file has rules of udev, by its name or by its first line that says something.
-pub(crate) fn is_rules(path: &Path, text: &str) -> bool {
-    let says_nothing = |line: &&str| line.trim().is_empty() || line.trim_start().starts_with('#');
-    let first = text.lines().find(|line| !says_nothing(line));
-    path.extension().is_some_and(|it| it == EXTENSION) || first.is_some_and(line::begins_rule)
-}
+/// What a USB device says of itself.
+const USB: [(&str, &str); 5] = [
+    ("idVendor", "usbVendor"),
+    ("idProduct", "usbProduct"),
+    ("serial", "usbSerial"),
+    ("manufacturer", "usbManufacturer"),
+    ("product", "usbProductName"),
+];
 
 pub(super) fn read(text: &str, remarks: &mut Remarks) -> Imported {
-    let (rules, wrong) = line::rules(text);
-    remarks.wrong.extend(wrong);
-    let (mut flow, mut proposals) = (Flow::through(&rules), Proposals::default());
-    for rule in &rules {
-        match flow.to(rule) {
-            Ok(ways) if is_meant(rule, ways) => take(rule, ways, &mut proposals, remarks),
-            Ok(ways) => tell(rule, ways, remarks),
-            Err(why) if names(rule) => remarks.warn(rule.line, left_out(&why)),
-            Err(_) => {}
+    let (mut names, mut sources) = (SourceNames::default(), Vec::new());
+    for (line, rule) in line::rules(text) {
+        match read_rule(rule, &mut names) {
+            Ok(found) => sources.extend(found.into_iter().map(|value| Lined { line, value })),
+            Err(why) => remarks.wrong(line, format!("{why}; see {PAGE}")),
         }
-        flow.behind(rule, remarks);
     }
-    let sources = proposals.into_sources(remarks);
-    remarks.warn(1, if sources.is_empty() { NOTHING } else { DOMAIN_NOTE });
+    remarks.warn(1, DOMAIN_NOTE);
     Imported { sources, ..Imported::default() }
 }
 
-/// Whether a rule names devices: all that it fits. One that sets nothing is a search, as Akri has them.
-fn is_meant(rule: &Rule, ways: &[Way]) -> bool {
-    let asks = |terms: &[Term]| terms.iter().any(|term| term.is_asked() && term.key != "ACTION");
-    let is_asked = asks(&rule.terms) || ways.iter().any(|way| asks(way));
-    let is_search = rule.terms.iter().all(|term| term.is_asked() || term.key == "LABEL");
-    is_asked && (names(rule) || is_search)
+/// A source for each place where devices of a rule may be.
+fn read_rule(rule: &str, names: &mut SourceNames) -> Result<Vec<SourceRule>, String> {
+    let terms = line::terms(rule)?;
+    place::places(&terms)?.into_iter().map(|find| source(find, &terms, names)).collect()
 }
 
-fn names(rule: &Rule) -> bool {
-    rule.terms.iter().any(|term| !term.is_asked() && NAMING.contains(&term.key.as_str()))
-}
-
-/// Says what becomes of a rule that is no source, unless it only leads to others.
-fn tell(rule: &Rule, ways: &[Way], remarks: &mut Remarks) {
-    let set = set_by(rule, &[]);
-    if names(rule) && !ways.is_empty() {
-        remarks.warn(rule.line, left_out("it fits every device"));
-    } else if !set.is_empty() {
-        let text = format!("{} names no device", set.join(", "));
-        remarks.warn(rule.line, left_out(&text));
+fn source(find: Find, terms: &[Term<'_>], names: &mut SourceNames) -> Result<SourceRule, String> {
+    let what = match &find {
+        Find::Bus(name) | Find::Class(name) => name,
+        Find::Nodes(paths) => paths[0].trim_start_matches("/dev/"),
+        Find::Files(_) | Find::Endpoints(_) => "",
+    };
+    let name = names.after(what);
+    let resource = format!("{DOMAIN}/{name}").parse();
+    let mut source = SourceRule::new(name, find);
+    source.resource = Some(resource.expect("a source's name is one of a resource"));
+    let mut all = All::default();
+    for term in terms.iter().filter(|term| term.key != "SUBSYSTEM") {
+        let asked = attribute(term, &mut source).and_then(|attribute| asked(&attribute, term));
+        all.and(asked.map_err(|why| format!("{}: {why}", term.name))?);
     }
-}
-
-/// The keys that a rule sets, but for those that lead elsewhere.
-fn set_by(rule: &Rule, read: &[&str]) -> Vec<String> {
-    let mut keys: Vec<String> = Vec::new();
-    for term in rule.terms.iter().filter(|term| term.key == "IMPORT" || !term.is_asked()) {
-        let is_told = ["GOTO", "LABEL"].contains(&term.key.as_str());
-        let name = term.name();
-        if !is_told && !read.contains(&term.key.as_str()) && !keys.contains(&name) {
-            keys.push(name);
-        }
+    let text = all.text();
+    if text.is_empty() && matches!(source.find, Find::Bus(_)) {
+        return Err(EVERYTHING.to_owned());
     }
-    keys
+    source.expression = (!text.is_empty()).then(|| answered(&text)).transpose()?;
+    Ok(source)
 }
 
-/// Makes sources of a rule, one for each place and way that devices come.
-fn take(rule: &Rule, ways: &[Way], proposals: &mut Proposals, remarks: &mut Remarks) {
-    let mut problems: Vec<String> = Vec::new();
-    let mut found = false;
-    for way in ways {
-        let terms: Vec<&Term> = way.iter().chain(&rule.terms).filter(|it| it.is_asked()).collect();
-        for asked in asked(&terms) {
-            match asked {
-                Ok(asked) => {
-                    for note in &asked.notes {
-                        remarks.warn(rule.line, *note);
-                    }
-                    proposals.add(Proposal::of(rule, asked), remarks);
-                    found = true;
-                }
-                Err(Left::Because(why)) if !problems.contains(&why) => problems.push(why),
-                Err(_) => {}
+/// The attribute that has what a term asks for.
+fn attribute(term: &Term<'_>, source: &mut SourceRule) -> Result<String, String> {
+    if term.key == "KERNEL" {
+        return Ok("name".to_owned());
+    }
+    let file = term.of.ok_or("write the file in braces")?;
+    let is_on_usb = matches!(&source.find, Find::Bus(bus) if bus == "usb");
+    match USB.iter().find(|(known, _)| *known == file) {
+        Some((_, known)) if is_on_usb || term.key == "ATTRS" => return Ok((*known).to_owned()),
+        _ if term.key == "ATTRS" => return Err(ABOVE.to_owned()),
+        _ if file.starts_with("bInterface") => return Err(INTERFACE.to_owned()),
+        Some(("idVendor" | "idProduct", _)) => return Err(format!("write ATTRS{{{file}}}")),
+        _ => {}
+    }
+    let letter = |letter: char| if letter.is_ascii_alphanumeric() { letter } else { '_' };
+    // None that every source has is called so.
+    let name = format!("file_{}", file.chars().map(letter).collect::<String>());
+    let attribute = AttributeName::given(DOMAIN, &name).ok_or("the name is too long")?;
+    let other = source.attributes.insert(attribute, file.into());
+    if file.contains(['[', '$', '%', '*']) || other.is_some_and(|it| it.as_os_str() != file) {
+        return Err(ONE_FILE.to_owned());
+    }
+    Ok(name)
+}
+
+/// Whether an attribute fits, or differs. A file that a device lacks does neither.
+fn asked(attribute: &str, term: &Term<'_>) -> Result<String, String> {
+    let values: Vec<String> = term.value.split('|').map(str::to_owned).collect();
+    let mut fits = All::default();
+    if values.iter().any(|value| glob::is_pattern(value)) {
+        let regex = values.iter().map(|value| regex(value)).collect::<Result<Vec<_>, _>>()?;
+        let regex = literal(&format!("^({})$", regex.join("|")));
+        fits.and(format!("{}.matches({regex})", text(attribute)));
+        answered(&fits.text())?;
+    } else {
+        fits.one_of(attribute, &values);
+    }
+    let (has, fits) = (has(attribute), fits.text());
+    let fits_nothing = values.iter().any(|value| glob::fits(value, ""));
+    Ok(match term.sign {
+        "!=" => format!("{has} && !({fits})"),
+        _ if fits_nothing => format!("{has} && {fits}"),
+        _ => fits,
+    })
+}
+
+/// A pattern as a regular expression.
+fn regex(pattern: &str) -> Result<String, String> {
+    let (mut found, mut rest) = (String::new(), pattern);
+    while let Some(letter) = rest.chars().next() {
+        rest = &rest[letter.len_utf8()..];
+        match letter {
+            '*' => found.push_str(".*"),
+            '?' => found.push('.'),
+            '[' => {
+                let class = rest.split_once(']').filter(|(class, _)| is_class(class));
+                let (class, behind) = class.ok_or_else(|| format!("{pattern:?}: {CLASS}"))?;
+                found.extend(["[", class.replacen('!', "^", 1).as_str(), "]"]);
+                rest = behind;
             }
+            _ if letter.is_ascii_punctuation() => found.extend(['\\', letter]),
+            _ => found.push(letter),
         }
     }
-    if !found && problems.is_empty() {
-        problems.push("no device that is plugged in gets here and fits".to_owned());
-    }
-    for why in &problems {
-        remarks.warn(rule.line, left_out(why));
-    }
-    let set = set_by(rule, &READ);
-    if found && !set.is_empty() {
-        remarks.warn(rule.line, format!("{} {OWN_BUSINESS}", set.join(", ")));
-    }
+    Ok(found)
 }
 
-/// What is asked in each place where such devices may be.
-fn asked(terms: &[&Term]) -> Vec<Result<Asked, Left>> {
-    let events = ["add", "change", "bind", "online"];
-    let (actions, terms): (Vec<&Term>, Vec<&Term>) =
-        terms.iter().copied().partition(|term| term.key == "ACTION");
-    if !actions.iter().all(|term| is_of_event(term, &events)) {
-        return vec![Err(Left::Because("it is about devices that are removed".to_owned()))];
-    }
-    match place::places(&terms) {
-        Ok(places) => places.into_iter().map(|place| query::ask(place, &terms)).collect(),
-        Err(left) => vec![Err(left)],
-    }
+/// Whether in brackets are letters, digits and ranges, which mean the same in a regular expression.
+fn is_class(text: &str) -> bool {
+    let letters = text.strip_prefix(['!', '^']).unwrap_or(text);
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || letter == '-';
+    !letters.is_empty() && letters.chars().all(is_plain) && !letters.contains("--")
 }
 
-/// Whether a rule is asked at one of these events, as far as `ACTION` says.
-fn is_of_event(action: &Term, events: &[&str]) -> bool {
-    Pattern::of(action).is_ok_and(|pattern| events.iter().any(|event| pattern.answer(event)))
-}
+/// Where users read which rules are taken, and what to write instead of others.
+const PAGE: &str = "docs/devices/migrating.md#rules-of-udev";
 
-fn left_out(why: &str) -> String {
-    format!("{why}; this rule is left out")
-}
-
-const OWN_BUSINESS: &str = "is udev's own business, and says nothing here";
-
-const NOTHING: &str = "no rule becomes a source";
-
-const DOMAIN_NOTE: &str = "rules name no resources: what pods ask for is windlass.dev/<name> here. Write a \
-    domain of your own in its place";
+const EVERYTHING: &str = "SUBSYSTEM: the rule fits every device of the bus: add ATTR or KERNEL";
+const ABOVE: &str =
+    "of what is above only the ids and texts of a USB device are read: write match of a source";
+const INTERFACE: &str = "it is of an interface: write usbInterfaceClass in match of a source";
+const ONE_FILE: &str = "write one file, called unlike others: letters and digits count";
+const CLASS: &str = "write letters, digits and ranges in brackets, [0-9a-f]";
+const DOMAIN_NOTE: &str = "rules name no resources: write yours in place of windlass.dev/<name>";
 
 #[cfg(test)]
 mod tests;

@@ -25,13 +25,12 @@ pub(crate) enum ConfigCommand {
         #[arg(long)]
         strict: bool,
     },
-    /// Print the configuration of another device plugin, or rules of udev, in Windlass's format.
+    /// Print the configuration of another device plugin, or plain rules of udev, in Windlass's format.
     ///
-    /// Read are the files of NVIDIA's plugin, k8s-rdma-shared-dev-plugin,
-    /// sriov-network-device-plugin, generic-device-plugin and smarter-device-manager, the ConfigMap
-    /// around such a file, and the manifests of generic-device-plugin and darwin3-device-plugin. Of
-    /// rules of udev each that names devices becomes a source; what has no form here is told with its
-    /// line.
+    /// Read are the files of NVIDIA's plugin, k8s-rdma-shared-dev-plugin, sriov-network-device-plugin,
+    /// generic-device-plugin and smarter-device-manager, the ConfigMap around such a file, and the
+    /// manifests of generic-device-plugin and darwin3-device-plugin. Of udev, rules that only search
+    /// become sources, as Akri has them; any other is refused with its line and what to write instead.
     Convert {
         /// The file; `-` is the standard input.
         file: PathBuf,
