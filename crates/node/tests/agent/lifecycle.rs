@@ -1,10 +1,13 @@
 //! The agent and a kubelet that comes late, restarts, deletes sockets, drops streams.
 
+use std::sync::Arc;
+
 use tonic::Request;
 use windlass_kubelet_api::deviceplugin::{Empty, UNHEALTHY};
 use windlass_kubelet_sim::{
     Event, Kubelet, Misbehaviour, NodeStatus, PodPhase, RegistrationFault, Release, StreamFault,
 };
+use windlass_resources::NodeState;
 use windlass_testkit::{GPU, LIMIT, allocatable};
 
 use crate::agent::world::{client, counts, gpu_node, pod, unforgiving};
@@ -153,13 +156,15 @@ async fn a_kubelet_that_never_reads_holds_up_nobody() {
     let agent = world.agent();
     let registered = |node: &NodeStatus| node.registrations.contains_key(GPU);
     kubelet.wait_for(registered, LIMIT).await.expect("registered");
+    let is_well = |state: &Arc<NodeState>| {
+        state.inventory.devices.iter().all(|device| device.health.is_healthy())
+    };
+    // The driver tells events to those who listen by then: whose GPUs are well.
+    agent.until(|state| !state.inventory.devices.is_empty() && is_well(state)).await;
     for _ in 0..20 {
         world.inject("xid:79@0");
     }
-    let failed = |state: &std::sync::Arc<windlass_resources::NodeState>| {
-        state.inventory.devices.iter().any(|device| !device.health.is_healthy())
-    };
-    agent.until(failed).await;
+    agent.until(|state| !is_well(state)).await;
     let mut plugin = client(&kubelet, GPU).await;
     plugin.get_device_plugin_options(Empty {}).await.expect("the agent keeps serving");
 }

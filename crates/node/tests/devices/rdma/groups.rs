@@ -19,7 +19,15 @@ async fn a_group_that_has_another_number_by_now_is_given_by_that_number() {
         let device = device(&state.inventory, "0000:17:00.3");
         device.nodes.iter().any(|node| node.path.to_str() == Some(path))
     };
-    agent.until(|state| has(state, "/dev/vfio/70") && !has(state, "/dev/vfio/62")).await;
+    let is_offered = |state: &Arc<NodeState>| {
+        let resources = state.resources();
+        let vf = resources.iter().find(|(name, _)| name.as_str() == "example.com/vf");
+        vf.is_some_and(|(_, (_, free))| *free == 3)
+    };
+    let is_moved =
+        |state: &Arc<NodeState>| has(state, "/dev/vfio/70") && !has(state, "/dev/vfio/62");
+    agent.until(|state| is_moved(state) && is_offered(state)).await;
+    allocatable(&kubelet, "example.com/vf", 3).await;
     let admission = kubelet.admit(pod("p", "example.com/vf", 3)).await.expect("admitted");
     let grant = &admission.allotment("main", "example.com/vf").expect("allotted").grant;
     assert!(grant.devices.iter().any(|node| node.host_path.ends_with("/dev/vfio/70")));
