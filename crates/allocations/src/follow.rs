@@ -150,8 +150,8 @@ impl<S> Follower<S> {
         }
     }
 
-    /// Whether claims may have devices, or have some still. What an agent before this one gave away last the record
-    /// has by the time it is first believed; where none has, it is believed at once.
+    /// Claims may have devices, or have some still, and the record is believed: the last Allocates of an agent before
+    /// this one are in it by then.
     fn feeds_ledger(&self) -> bool {
         let is_offered = self.sources.policy.borrow().dra.offer != DraOffer::Off;
         let is_wanted = is_offered || !self.ledger.watch().borrow().claims().is_empty();

@@ -44,7 +44,7 @@ impl<K: Clone + Ord + Send + 'static, T: Send + 'static> Tasks<K, T> {
         self.spawn(key, work);
     }
 
-    /// Whether something is done for a key.
+    /// The key has a task.
     pub fn is_busy(&self, key: &K) -> bool {
         self.waiting.contains_key(key)
     }

@@ -85,7 +85,7 @@ pub type HandoverStates = BTreeMap<DeviceId, State>;
 pub struct Tidings {
     /// What is to be done to which devices.
     pub demand: watch::Receiver<Arc<Demand>>,
-    /// What containers have.
+    /// The devices that containers have.
     pub allocations: AllocationsDesk,
     /// Which claims have which devices.
     pub ledger: watch::Receiver<Ledger>,
@@ -105,7 +105,7 @@ pub struct Handovers {
     /// Taken by the one run.
     writer: Option<Writer<Records>>,
     states: watch::Sender<Arc<HandoverStates>>,
-    /// What is done to devices.
+    /// The steps that run, by device.
     work: Tasks<DeviceId, Result<(), String>>,
     /// Answers that wait for the disk.
     answering: JoinSet<()>,

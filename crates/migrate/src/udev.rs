@@ -25,7 +25,7 @@ pub(crate) use line::is_rules;
 /// The domain of all resources that are made of rules.
 const DOMAIN: &str = "windlass.dev";
 
-/// What a USB device says of itself.
+/// Files of a USB device, and the attributes that have them.
 const USB: [(&str, &str); 5] = [
     ("idVendor", "usbVendor"),
     ("idProduct", "usbProduct"),
@@ -100,7 +100,7 @@ fn attribute(term: &Term<'_>, source: &mut SourceRule) -> Result<String, String>
     Ok(name)
 }
 
-/// Whether an attribute fits, or differs. A file that a device lacks does neither.
+/// The expression that an attribute fits, or differs. A file that a device lacks does neither.
 fn asked(attribute: &str, term: &Term<'_>) -> Result<String, String> {
     let values: Vec<String> = term.value.split('|').map(str::to_owned).collect();
     let mut fits = All::default();

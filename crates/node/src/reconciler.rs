@@ -108,7 +108,7 @@ pub(crate) struct Outlets {
 pub(crate) struct Notices {
     /// A source has news.
     pub(crate) news: Arc<Notify>,
-    /// What containers have.
+    /// The devices that containers have.
     pub(crate) allocations: AllocationsDesk,
     /// What is wanted of the devices.
     pub(crate) policy: watch::Receiver<Arc<Policy>>,

@@ -1,4 +1,4 @@
-//! What containers have by the kubelet's record: one snapshot for all who need to know.
+//! The devices that containers have by the kubelet's record: one snapshot for all readers.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -19,7 +19,7 @@ use crate::{
     podresources::{Holders, patience},
 };
 
-/// What containers have by the kubelet's record.
+/// The devices that containers have by the kubelet's record.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Allocations {
     read: Option<Instant>,
@@ -84,7 +84,7 @@ impl Allocations {
         self.record.as_ref().map(|record| &record.held)
     }
 
-    /// Whether a container holds a device, whole or in part; `None` where the record cannot be read.
+    /// A container holds the device, whole or in part; `None` where the record cannot be read.
     pub fn holds(&self, device: &DeviceId) -> Option<bool> {
         let mut ids = self.held()?.values().flatten();
         Some(ids.any(|id| device_of(id).is_some_and(|it| it == *device)))
@@ -122,7 +122,7 @@ impl AllocationsDesk {
         Following(follower)
     }
 
-    /// What containers have by a reading that begins after this call. A follower that has ended knows nothing.
+    /// Waits for a reading that begins after this call. A follower that has ended knows nothing.
     pub async fn read(&self) -> Arc<Allocations> {
         let (asked, _following) = (Instant::now(), self.follow());
         let mut newest = self.newest.clone();
@@ -130,7 +130,7 @@ impl AllocationsDesk {
         read.map_or_else(|_| Arc::default(), |known| known.clone())
     }
 
-    /// What was read last, as it changes.
+    /// The newest snapshot, as it changes.
     pub fn watch(&self) -> watch::Receiver<Arc<Allocations>> {
         self.newest.clone()
     }

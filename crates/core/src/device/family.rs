@@ -5,25 +5,25 @@
 use super::{Device, SourceName};
 use crate::attribute::AttributeName;
 
-/// What a family of devices declares about itself.
+/// Facts that a family of devices declares about itself.
 #[derive(Debug)]
 pub struct Family {
     name: &'static str,
     /// The class of its CDI documents, where that is not the name of its source.
     pub cdi_class: Option<&'static str>,
-    /// What short names of its GPUs begin with, where that is not the name of its source in capitals.
+    /// The prefix of short names of its GPUs, where that is not the name of its source in capitals.
     pub prefix: Option<&'static str>,
     /// How its devices are cut.
     pub cuts: Cuts,
-    /// Whether NVIDIA's container toolkit serves its containers: by variables, by position, with IMEX channels.
+    /// NVIDIA's container toolkit serves its containers: by variables, by position, with IMEX channels.
     pub has_toolkit: bool,
-    /// Whether its driver manages GPUs: shares them by MPS and in intervals, tells who computes, resets them.
+    /// Its driver manages GPUs: shares them by MPS and in intervals, tells who computes, resets them.
     pub is_managed: bool,
-    /// Whether a device is another thing once it is programmed, and says so.
+    /// A device is another thing once it is programmed, and says so.
     pub is_programmed: bool,
     /// The attribute that every device has which its driver described.
     pub described_by: Option<&'static AttributeName>,
-    /// What its devices may say of themselves.
+    /// The attributes that its devices may have.
     pub attributes: &'static [&'static [KnownAttributes]],
 }
 
@@ -68,7 +68,7 @@ const OURS: &str = "windlass.dev";
 
 static PRODUCT_NAME: AttributeName = AttributeName::new("nvidia.com", "productName");
 
-/// What is said of any PCI function.
+/// Attributes of any PCI function.
 #[rustfmt::skip]
 const FUNCTION: &[KnownAttributes] = &[
     all(OURS, Sort::Text, &["pciVendor", "pciDevice", "pciClass", "driver", "iommuGroup", "pfPciAddress"]),
@@ -180,12 +180,12 @@ impl SourceName {
     /// NVMe drives, which have a place and are not handed out.
     pub const NVME: Self = Self::fixed("nvme");
 
-    /// Whether it is a source that is there without a configuration.
+    /// The source is there without a configuration.
     pub fn is_built_in(&self) -> bool {
         FAMILIES.iter().any(|family| family.name == self.as_str())
     }
 
-    /// What its devices have in common.
+    /// The facts that all its devices share.
     pub fn family(&self) -> &'static Family {
         FAMILIES.iter().find(|family| family.name == self.as_str()).unwrap_or(&NO_FAMILY)
     }
@@ -194,7 +194,7 @@ impl SourceName {
 // === impl Device ===
 
 impl Device {
-    /// What it has in common with all devices of its source.
+    /// The facts that all devices of its source share.
     pub fn family(&self) -> &'static Family {
         self.source.family()
     }

@@ -1,4 +1,4 @@
-//! What sort of thing a device is, and what sets each sort apart: a row for each.
+//! The sorts of devices, and a row of facts for each.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::SourceName;
 use crate::health::Reason;
 
-/// What sort of thing a device is.
+/// The sort of thing that a device is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DeviceKind {
@@ -25,20 +25,20 @@ pub enum DeviceKind {
     Other,
 }
 
-/// What a kind declares about itself.
+/// Facts that a kind declares about itself.
 #[derive(Debug)]
 pub struct KindFacts {
     /// Its word in tables and in the configuration.
     pub word: &'static str,
     /// Several of it, in a sentence.
     pub plural: &'static str,
-    /// What short names begin with; `None` where the source says.
+    /// The prefix of short names; `None` where the source says.
     pub prefix: Option<&'static str>,
-    /// Whose devices are meant where nothing is said.
+    /// The source that is meant where none is named.
     pub usual_source: Option<SourceName>,
     /// The one source of all of them.
     pub only_source: Option<SourceName>,
-    /// What sources report of them. Network functions may be hundreds, and have few.
+    /// The reasons that sources report. Network functions may be hundreds, and have few.
     pub reasons: &'static [Reason],
 }
 
@@ -77,17 +77,17 @@ impl DeviceKind {
     pub const ALL: [Self; 6] =
         [Self::Gpu, Self::Mig, Self::Nic, Self::Fpga, Self::Nvme, Self::Other];
 
-    /// What it declares about itself.
+    /// The facts of its row.
     pub fn facts(self) -> &'static KindFacts {
         &FACTS[self as usize]
     }
 
-    /// Whether it is a GPU or an instance of one.
+    /// A GPU, or an instance of one.
     pub fn is_gpu(self) -> bool {
         matches!(self, Self::Gpu | Self::Mig)
     }
 
-    /// Whether it is a part of a GPU that has a profile.
+    /// A part of a GPU that has a profile.
     pub fn is_instance(self) -> bool {
         self == Self::Mig
     }

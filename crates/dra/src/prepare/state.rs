@@ -24,7 +24,7 @@ use windlass_host::deadline::Deadline;
 use super::waiting::InTheWay;
 use crate::{claim::Claim, record::Stage, status::Trouble};
 
-/// What the record says of a claim; `None` where it says nothing.
+/// The stage of a claim in the record; `None` where the record has no entry.
 pub(super) type Recorded = Option<Stage>;
 
 const STARTED: Recorded = Some(Stage::PrepareStarted);
@@ -57,7 +57,7 @@ pub(super) enum State {
     Forgetting,
 }
 
-/// What happens to a claim.
+/// An event in the life of a claim.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Input {
     /// The kubelet wants it prepared.
@@ -72,7 +72,7 @@ pub(super) enum Input {
     Another,
     /// Its object was read.
     Read(Box<Claim>),
-    /// What it gets is decided, and taken.
+    /// Its devices are decided, and taken.
     Planned,
     /// It is taken, and has to be cut or made whole first.
     Unmade(Box<Claim>),
@@ -84,7 +84,7 @@ pub(super) enum Input {
     Abandoned,
     /// Its GPUs are cut, or whole.
     Made(Box<Claim>),
-    /// What the state does is done.
+    /// The work of the state is done.
     Done,
     /// It cannot be given, or is not done, or only in part.
     Failed(Trouble),
@@ -92,7 +92,7 @@ pub(super) enum Input {
     Unrecorded(String),
 }
 
-/// What is to be done on the way to a state.
+/// The work on the way to a state.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Action {
     Nothing,

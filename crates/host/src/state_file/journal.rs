@@ -14,7 +14,7 @@
 //!
 //! # Errors
 //!
-//! Whoever relies on a version that the disk refused is told why, until a later one was written.
+//! A wait for a version that the disk refused gives the reason, until a later one was written.
 
 use std::time::Duration;
 
@@ -131,12 +131,12 @@ impl Written {
         }
     }
 
-    /// Whether the disk did not take a version.
+    /// The disk refused this version.
     fn has_refused(&self, version: u64) -> bool {
         matches!(self.outcome(version), Some(Err(_)))
     }
 
-    /// What became of a version: nothing yet, or it is on the disk, or not and why.
+    /// The outcome of a version: none yet, on the disk, or refused with the reason.
     fn outcome(&self, version: u64) -> Option<Result<(), String>> {
         if self.version >= version {
             return Some(Ok(()));

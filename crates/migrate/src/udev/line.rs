@@ -26,7 +26,7 @@ const REFUSED: [(&str, &str); 7] = [
     ("ACTION", "leave it out: a source finds what is there"),
 ];
 
-/// Whether a file has rules of udev, by its name or by its first line that says something.
+/// A file has rules of udev, by its name or by its first line that says something.
 pub(crate) fn is_rules(path: &Path, text: &str) -> bool {
     let first = rules(text).next();
     path.extension().is_some_and(|it| it == "rules") || first.is_some_and(|it| word(it.1).is_some())
@@ -38,7 +38,7 @@ pub(super) fn rules(text: &str) -> impl Iterator<Item = (u64, &str)> {
     lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'))
 }
 
-/// What a rule asks, all of it plain.
+/// The terms of a rule, all of them plain.
 pub(super) fn terms(rule: &str) -> Result<Vec<Term<'_>>, String> {
     let between = |letter: char| letter.is_whitespace() || letter == ',';
     let (mut terms, mut rest) = (Vec::new(), rule.trim_start_matches(between));

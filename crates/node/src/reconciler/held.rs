@@ -1,4 +1,4 @@
-//! What containers held when devices were last free to move, and hold still.
+//! The ids that containers held when devices were last free to move, and hold still.
 
 use std::collections::BTreeSet;
 

@@ -36,7 +36,7 @@ pub(super) enum Phase {
     },
     /// The kubelet's record has every Allocate that was answered before, and is read anew.
     Reading {
-        /// What was read before it does not count.
+        /// Earlier readings do not count.
         since: Instant,
         /// The devices that could be given away when the wait began.
         there: BTreeSet<DeviceId>,
