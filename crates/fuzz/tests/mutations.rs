@@ -7,6 +7,7 @@
 use std::{
     env, fs,
     path::Path,
+    process,
     time::{Duration, Instant},
 };
 
@@ -151,7 +152,8 @@ impl Edit {
 
 /// Reads an input, in time. One that ends the process, or never ends, is found in a file.
 fn read(target: &Target, input: &[u8]) -> Result<Verdict, TestCaseError> {
-    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(target.name);
+    let own = format!("{}-{}", target.name, process::id());
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(own);
     fs::write(&file, input).expect("a file");
     let began = Instant::now();
     let verdict = (target.read)(input);
