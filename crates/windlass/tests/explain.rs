@@ -78,9 +78,9 @@ fn a_program_gets_the_question_and_the_explanation() {
 }
 
 #[test]
-fn the_answer_in_the_readme_is_that_of_the_program() {
-    let readme = include_str!("../../../README.md");
-    let example = readme.split("```\n$ windlass explain ").nth(1).expect("an example");
+fn the_answer_on_the_page_is_that_of_the_program() {
+    let page = include_str!("../../../docs/placement.md");
+    let example = page.split("```\n$ windlass explain ").nth(1).expect("an example");
     let (question, rest) = example.split_once('\n').expect("more lines");
     let (answer, _) = rest.split_once("```").expect("an end");
     let output =

@@ -23,14 +23,15 @@ const BLESS: &str = "WINDLASS_BLESS";
 const HEAD: &str = "\
 # Placement, answer by answer
 
-What [placement](placement.md) answers on machines that are built, to be checked by eye. Each section has a
-machine, how its devices are connected (as `windlass topo` says it), and questions: `2 of 0 3-7` asks for
-two of the free devices 0 and 3 to 7; the others are in use. `4:1` is part 1 of GPU 4. `with 5` means that
-5 must be in the answer, `near mlx5_2` that the container has that NIC as well. The policy is `aligned`
-where none is named. Beside the answer stands the best of all other sets, and the first term that it is
-worse by: the chosen set's value, then its own. Where every term is equal, the lower position wins.
+For reviewers of [placement](placement.md) who want to check its answers by eye.
+It answers which devices are chosen for typical questions on real machines, and why the next best set loses.
 
-A test asks and compares: `cargo test -p windlass --test integration placement`. After a change that is meant, set
+Each section has a machine, its connections as in `windlass topo`, and questions. `2 of 0 3-7` asks for two of the free
+devices 0 and 3 to 7; the others are in use. `4:1` is part 1 of GPU 4. `with 5` requires 5 in the answer, `near mlx5_2` gives
+the container that NIC too. The policy is `aligned` unless another is named. Beside the answer stands the best other set, and
+the first term in which it is worse: the chosen set's value, then its own. Ties go to the lower position.
+
+A test asks and compares: `cargo test -p windlass --test integration placement`. After an intended change, set
 `WINDLASS_BLESS=1`, and read the difference.
 ";
 
