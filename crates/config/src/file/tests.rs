@@ -589,7 +589,9 @@ fn the_schema_describes_every_key() {
 #[test]
 fn the_documentation_shows_every_key_and_each_is_accepted() {
     let page = include_str!("../../../../docs/configuration.md");
-    let block = page.split_once("```yaml\n").and_then(|(_, rest)| rest.split_once("```"));
+    let section = page.split_once("\n## Every key\n").map(|(_, rest)| rest);
+    let block = section.and_then(|rest| rest.split_once("```yaml\n"));
+    let block = block.and_then(|(_, rest)| rest.split_once("```"));
     let (example, _) = block.expect("an example");
     let config = parse(example).unwrap_or_else(|error| panic!("{error}"));
     assert_ne!(config, Config::default());
