@@ -1,5 +1,7 @@
 //! The documentation is true: its configurations are accepted, its metrics exist, its transcripts are played.
 
+mod troubleshooting;
+
 use std::{
     collections::BTreeSet,
     fs,

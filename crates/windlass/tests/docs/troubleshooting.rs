@@ -1,0 +1,158 @@
+//! docs/troubleshooting.md has a row for each warning and error that the agent logs, and no other row.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
+};
+
+use super::{page, root};
+
+/// Crates and folders outside the agent.
+const OTHERS: [&str; 8] = [
+    "cluster-sim/",
+    "conformance/",
+    "fuzz/",
+    "kubelet-sim/",
+    "machine/",
+    "nvml-sim/",
+    "testkit/",
+    "windlass/src/demo/",
+];
+
+/// Calls with a message: the macros, and the constructor whose message a journal logs.
+const CALLS: [&str; 3] = ["warn!(", "error!(", "Journal::new("];
+
+/// The message that the journal takes from its constructor.
+const PASSED_ON: &str = "…";
+
+/// The agent's messages, with the file of each.
+fn logged() -> BTreeMap<String, String> {
+    let crates = root().join("crates");
+    let mut folders = vec![crates.clone()];
+    let mut found = BTreeMap::new();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).expect("a folder") {
+            let path = entry.expect("readable").path();
+            let name = path.strip_prefix(&crates).expect("below crates").display().to_string();
+            let is_other = OTHERS.iter().any(|other| format!("{name}/").starts_with(other));
+            let is_test = path.ends_with("tests") || path.ends_with("tests.rs");
+            if is_other || is_test {
+                continue;
+            }
+            if path.is_dir() {
+                folders.push(path);
+            } else if name.contains("/src/") && path.extension().is_some_and(|it| it == "rs") {
+                found.extend(messages(&path).into_iter().map(|message| (message, name.clone())));
+            }
+        }
+    }
+    found.remove(PASSED_ON);
+    found
+}
+
+fn messages(path: &Path) -> Vec<String> {
+    let source = fs::read_to_string(path).expect("a text file");
+    let source = source.split("#[cfg(test)]").next().unwrap_or_default();
+    let mut found = Vec::new();
+    for call in CALLS {
+        for (at, _) in source.match_indices(call) {
+            let is_word = source[..at].ends_with(|it: char| it.is_alphanumeric() || it == '_');
+            if !is_word {
+                let message = message(&source[at + call.len()..]);
+                let shown = || format!("{}: {call} without a literal message", path.display());
+                found.push(message.unwrap_or_else(|| panic!("{}", shown())));
+            }
+        }
+    }
+    found
+}
+
+/// The first literal among arguments that is no field's value, with `…` for each of its placeholders.
+fn message(arguments: &str) -> Option<String> {
+    let (mut depth, mut before) = (0_i32, ' ');
+    let mut rest = arguments.char_indices();
+    while let Some((at, letter)) = rest.next() {
+        match letter {
+            '"' => {
+                let literal = literal(&arguments[at + 1..]);
+                if depth == 0 && before != '=' {
+                    return Some(plain(literal));
+                }
+                rest.nth(literal.chars().count());
+            }
+            '(' | '[' | '{' => depth += 1,
+            ')' | ']' | '}' => depth -= 1,
+            _ => {}
+        }
+        if depth < 0 {
+            return None;
+        }
+        if !letter.is_whitespace() {
+            before = letter;
+        }
+    }
+    None
+}
+
+/// The text up to the closing quote.
+fn literal(text: &str) -> &str {
+    let mut is_escaped = false;
+    let end = text.find(|letter| {
+        let ends = letter == '"' && !is_escaped;
+        is_escaped = letter == '\\' && !is_escaped;
+        ends
+    });
+    &text[..end.unwrap_or(text.len())]
+}
+
+/// A literal as it is logged: one line, without escapes, `…` for placeholders.
+fn plain(literal: &str) -> String {
+    let lines: Vec<_> = literal.split("\\\n").collect();
+    let joined =
+        lines.iter().enumerate().map(|(nth, line)| if nth == 0 { line } else { line.trim_start() });
+    let joined = joined.collect::<String>().replace("\\\"", "\"");
+    let mut parts = joined.split('{');
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |text, part| text + "…" + part.split_once('}').map_or("", |(_, rest)| rest))
+}
+
+/// The page's rows by their messages; each has a cause and a remedy.
+fn documented() -> BTreeSet<String> {
+    let page = page("docs/troubleshooting.md");
+    let (_, tables) = page.split_once("\n## Warnings and errors").expect("the section");
+    let rows = tables.lines().filter(|line| line.starts_with("| `"));
+    let message = |row: &str| {
+        let cells: Vec<_> = row.split('|').map(str::trim).collect();
+        assert!(cells.len() == 5 && cells[1..4].iter().all(|it| !it.is_empty()), "{row}");
+        cells[1].trim_matches('`').to_owned()
+    };
+    rows.map(message).collect()
+}
+
+#[test]
+fn every_warning_and_error_of_the_agent_has_its_row_and_every_row_its_message() {
+    let (logged, rows) = (logged(), documented());
+    let missing = logged.iter().filter(|(message, _)| !rows.contains(*message));
+    let missing: Vec<_> = missing.map(|(message, file)| format!("{message:?} of {file}")).collect();
+    let stale: Vec<_> = rows.iter().filter(|row| !logged.contains_key(*row)).collect();
+    assert!(
+        missing.is_empty() && stale.is_empty(),
+        "docs/troubleshooting.md lacks {missing:#?}\nand has rows that nothing logs: {stale:#?}"
+    );
+    assert!(logged.len() > 50, "only {} messages were found", logged.len());
+}
+
+#[test]
+fn messages_are_found_among_fields_lines_and_placeholders() {
+    let cases = [
+        ("why, \"plain\")", "plain"),
+        ("error = \"value\", \"behind a field\")", "behind a field"),
+        ("%at, list = f(\"inner\"), \"two \\\n     lines\")", "two lines"),
+        ("\"{what} of {}: {error:#}\", 1)", "… of …: …"),
+    ];
+    for (arguments, expected) in cases {
+        assert_eq!(message(arguments).as_deref(), Some(expected), "{arguments}");
+    }
+    assert_eq!(message("error)  \"later\""), None);
+}
