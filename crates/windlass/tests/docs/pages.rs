@@ -1,0 +1,64 @@
+//! The pages as a whole: an index, readers named first, links that lead somewhere.
+
+use std::{collections::BTreeSet, path::Path};
+
+use super::{page, pages, root};
+
+#[test]
+fn every_page_says_for_whom_it_is_and_is_in_the_index() {
+    let index = page("docs/README.md");
+    for (name, page) in pages() {
+        let Some(path) = name.strip_prefix("docs/") else { continue };
+        let lines: Vec<_> = page.lines().take(4).collect();
+        let begins =
+            |line: usize, with: &str| lines.get(line).is_some_and(|it| it.starts_with(with));
+        assert!(begins(0, "# ") && begins(2, "For "), "{name} begins without its readers");
+        assert!(begins(3, "It answers "), "{name} begins without what it answers");
+        let is_listed = path == "README.md" || index.contains(&format!("]({path})"));
+        assert!(is_listed, "docs/README.md lacks {path}");
+    }
+}
+
+/// The targets of a page's links.
+fn links(page: &str) -> impl Iterator<Item = &str> {
+    let inline = page.split("](").skip(1).filter_map(|rest| rest.split_once(')'));
+    inline.map(|(target, _)| target).filter(|target| !target.starts_with("http"))
+}
+
+/// The anchors of a page's headings, as GitHub makes them.
+fn anchors(page: &str) -> BTreeSet<String> {
+    let mut is_code = false;
+    let mut anchors = BTreeSet::new();
+    for line in page.lines() {
+        is_code ^= line.trim_start().starts_with("```");
+        let Some(heading) = line.strip_prefix('#').filter(|_| !is_code) else { continue };
+        let heading = heading.trim_start_matches('#').trim().to_lowercase();
+        let kept = |it: &char| it.is_alphanumeric() || [' ', '-', '_'].contains(it);
+        anchors.insert(heading.chars().filter(kept).collect::<String>().replace(' ', "-"));
+    }
+    anchors
+}
+
+#[test]
+fn every_link_leads_to_a_file_and_a_heading() {
+    let others = ["ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md"];
+    let others = others.map(|name| (name.to_owned(), page(name)));
+    let mut broken = Vec::new();
+    for (name, text) in pages().into_iter().chain(others) {
+        for target in links(&text) {
+            let (path, anchor) = target.split_once('#').unwrap_or((target, ""));
+            let file = if path.is_empty() {
+                root().join(&name)
+            } else {
+                root().join(&name).parent().unwrap_or(Path::new("")).join(path)
+            };
+            let linked = std::fs::read_to_string(&file).unwrap_or_default();
+            let is_there =
+                file.exists() && (anchor.is_empty() || anchors(&linked).contains(anchor));
+            if !is_there {
+                broken.push(format!("{name}: {target}"));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "{broken:#?}");
+}
