@@ -1,5 +1,6 @@
 //! The documentation is true: its configurations are accepted, its metrics exist, its transcripts are played.
 
+mod commands;
 mod pages;
 mod troubleshooting;
 

@@ -1,0 +1,49 @@
+//! docs/commands.md has every command, and every flag of the agent with its variable.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::page;
+use crate::program::{run, text};
+
+/// The flags with their variables, without those of NVIDIA's plugin, whose variables have names of its own.
+fn flags(help: &str) -> BTreeMap<String, String> {
+    let parts = help.split("\n      --").skip(1);
+    let flags = parts.filter_map(|part| {
+        let name = part.split([' ', '\n']).next()?;
+        let (_, rest) = part.split_once("[env: ")?;
+        let (variable, _) = rest.split_once('=')?;
+        let is_own =
+            variable.starts_with("WINDLASS_") || ["NODE_NAME", "NAMESPACE"].contains(&variable);
+        is_own.then(|| (format!("--{name}"), variable.to_owned()))
+    });
+    flags.collect()
+}
+
+#[test]
+fn every_flag_of_the_agent_is_documented_with_its_variable_and_no_other_is() {
+    let page = page("docs/commands.md");
+    let rows = page.lines().filter(|line| line.starts_with("| `--"));
+    let documented = rows.map(|row| {
+        let mut codes = row.split('`').skip(1).step_by(2);
+        let flag = codes.next().and_then(|it| it.split(' ').next()).unwrap_or_default();
+        (flag.to_owned(), codes.next().unwrap_or_default().to_owned())
+    });
+    let help = text(&run(&["node", "--help"]).stdout);
+    assert_eq!(documented.collect::<BTreeMap<_, _>>(), flags(&help));
+}
+
+#[test]
+fn every_command_is_documented_and_no_other_is() {
+    let page = page("docs/commands.md");
+    let rows = page.lines().filter(|line| line.starts_with("| `windlass "));
+    let cells = rows.filter_map(|row| row.split(" | ").next());
+    let commands = cells.flat_map(|cell| cell.split("`windlass ").skip(1));
+    let documented = commands.filter_map(|it| it.split([' ', '`']).next()).map(str::to_owned);
+    let help = text(&run(&["--help"]).stdout);
+    let (_, commands) = help.split_once("Commands:\n").expect("commands");
+    let (commands, _) = commands.split_once("\n\n").expect("an end");
+    let named = commands.lines().filter_map(|line| line.strip_prefix("  "));
+    let names = named.filter(|line| !line.starts_with(' ')).filter_map(|it| it.split(' ').next());
+    let names: BTreeSet<_> = names.filter(|it| *it != "help").map(str::to_owned).collect();
+    assert_eq!(documented.collect::<BTreeSet<_>>(), names);
+}
