@@ -18,7 +18,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use windlass_core::cdi::{ContainerEdits, Mount};
+use windlass_core::cdi::{ContainerEdits, SpecMount as Mount};
 use windlass_host::Host;
 
 use super::{

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use windlass_config::{Delivery, Feature};
-use windlass_core::cdi::{ContainerEdits, Kind, Mount, Spec, SpecDevice};
+use windlass_core::cdi::{ContainerEdits, Kind, Spec, SpecDevice, SpecMount as Mount};
 use windlass_host::Roots;
 
 use super::nodes::node;

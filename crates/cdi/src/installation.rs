@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use windlass_core::cdi::Mount;
+use windlass_core::cdi::SpecMount as Mount;
 use windlass_host::{Host, Roots};
 
 use super::libraries::{Libraries, Library, version_of_files};

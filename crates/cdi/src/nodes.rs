@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use windlass_core::{
-    cdi::{ContainerEdits, DeviceNode, Kind, Mount},
+    cdi::{ContainerEdits, Kind, SpecMount as Mount, SpecNode as DeviceNode},
     device::{self, Device},
 };
 use windlass_host::Roots;

@@ -1,4 +1,4 @@
-//! Typed facts about a device, in the shape and with the names of `resource.k8s.io/v1`.
+//! Typed device attributes, in the shape and with the names of `resource.k8s.io/v1`.
 
 use std::{borrow::Cow, collections::BTreeMap, fmt};
 
@@ -17,7 +17,7 @@ pub struct AttributeName {
     name: Cow<'static, str>,
 }
 
-/// One of the four value types that DRA knows.
+/// One of the four attribute types of DRA.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AttributeValue {
@@ -31,7 +31,7 @@ pub enum AttributeValue {
     Version(String),
 }
 
-/// An amount, written in Kubernetes' notation: `81559Mi` for bytes, `7` for things that are counted.
+/// Amount in Kubernetes' notation: `81559Mi` for bytes, `7` for a count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Quantity {
     /// Bytes of memory.
@@ -40,8 +40,8 @@ pub enum Quantity {
     Count(u64),
 }
 
-/// Names that Kubernetes itself defines (KEP-4381 and KEP-6072), so that every driver's devices can
-/// be matched with every other's.
+/// Attributes that Kubernetes itself defines (KEP-4381 and KEP-6072), so that a claim can match devices
+/// across drivers.
 pub mod standard {
     use super::AttributeName;
 
@@ -49,28 +49,29 @@ pub mod standard {
 
     /// PCI address, `0000:1b:00.0`.
     pub const PCI_BUS_ID: AttributeName = AttributeName::new(DOMAIN, "pciBusID");
-    /// The host bridge a device hangs from, `pci0000:15`.
+    /// The host bridge above a device, `pci0000:15`.
     pub const PCIE_ROOT: AttributeName = AttributeName::new(DOMAIN, "pcieRoot");
-    /// The NUMA node nearest to a device; absent where the machine does not say.
+    /// The NUMA node nearest to a device; absent if firmware reports none.
     pub const NUMA_NODE: AttributeName = AttributeName::new(DOMAIN, "numaNode");
 }
 
-/// Longest identifier of an attribute that DRA takes, in characters.
+/// Longest attribute identifier that DRA accepts, in characters.
 const MAX_NAME_CHARS: usize = 32;
 
-/// Longest string or version value that DRA takes, in characters.
+/// Longest string or version value that DRA accepts, in characters.
 pub const MAX_VALUE_CHARS: usize = 64;
+
+serialize_as_text!(AttributeName);
 
 // === impl AttributeName ===
 
 impl AttributeName {
-    /// Names an attribute; both parts are constants of the source that publishes it.
+    /// An attribute whose parts are constants of its source.
     pub const fn new(domain: &'static str, name: &'static str) -> Self {
         Self { domain: Cow::Borrowed(domain), name: Cow::Borrowed(name) }
     }
 
-    /// Names an attribute of a domain by an identifier that a configuration or a device gives; `None`
-    /// for one that DRA would refuse.
+    /// An attribute named by a configuration or a device; `None` if DRA would refuse the identifier.
     pub fn given(domain: &'static str, name: &str) -> Option<Self> {
         let is_first = |first: char| first.is_ascii_alphabetic() || first == '_';
         let is_letter = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
@@ -81,19 +82,19 @@ impl AttributeName {
         valid.then(|| Self { domain: Cow::Borrowed(domain), name: owned() })
     }
 
-    /// A name as a driver's slice has it: one without a domain is the driver's own.
+    /// An attribute name as a ResourceSlice has it: without a domain it belongs to the driver.
     pub fn published(driver: &str, name: &str) -> Self {
         let (domain, name) = name.split_once('/').unwrap_or((driver, name));
         Self { domain: Cow::Owned(domain.to_owned()), name: Cow::Owned(name.to_owned()) }
     }
 
-    /// The same identifier in another domain.
+    /// The same identifier under another domain.
     #[must_use]
     pub fn in_domain(&self, domain: &'static str) -> Self {
         Self { domain: Cow::Borrowed(domain), name: self.name.clone() }
     }
 
-    /// Who defines the attribute, `nvidia.com`.
+    /// The defining domain, `nvidia.com`.
     pub fn domain(&self) -> &str {
         &self.domain
     }
@@ -110,23 +111,18 @@ impl fmt::Display for AttributeName {
     }
 }
 
-impl Serialize for AttributeName {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
 // === impl AttributeValue ===
 
 impl AttributeValue {
-    /// A string value, cut to what DRA takes.
+    /// A string value, cut to [`MAX_VALUE_CHARS`].
     pub fn string(text: impl Into<String>) -> Self {
         Self::String(text.into().chars().take(MAX_VALUE_CHARS).collect())
     }
 
-    /// A version from dotted numbers. NVIDIA counts `580.95.05`; semantic versions have exactly
-    /// three parts and no leading zeros, so that becomes `580.95.5`. Text that is no such thing
-    /// stays a string.
+    /// A version from one to three dotted numbers; other text stays a string.
+    ///
+    /// Semantic versions have exactly three parts and no leading zeros: NVIDIA's `580.95.05` becomes
+    /// `580.95.5`.
     pub fn version(text: &str) -> Self {
         let parts: Option<Vec<u64>> = text.split('.').map(|part| part.parse().ok()).collect();
         match parts.as_deref() {
@@ -165,7 +161,7 @@ impl fmt::Display for Quantity {
 }
 
 impl Serialize for Quantity {
-    /// As DRA has it: `{"value": "80Gi"}`.
+    /// As in DRA: `{"value": "80Gi"}`.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         BTreeMap::from([("value", self.to_string())]).serialize(serializer)
     }

@@ -1,9 +1,8 @@
-//! Documents of the Container Device Interface: what a runtime must change in a container so that a
-//! device works inside it.
+//! Container Device Interface (CDI) documents: the edits that make a device work inside a container.
 //!
-//! Format: CNCF CDI specification 1.1.0, which containerd since 1.7 and CRI-O since 1.23 read from
-//! `/etc/cdi` and `/var/run/cdi`, each up to the version it was built with. So a document is written
-//! in the lowest version that has all it uses.
+//! Format: CNCF CDI specification 1.1.0. containerd since 1.7 and CRI-O since 1.23 read it from `/etc/cdi`
+//! and `/var/run/cdi`, each up to the version it was built with. So a document declares the lowest version
+//! that it needs.
 
 mod check;
 mod edits;
@@ -15,33 +14,33 @@ use serde::{Deserialize, Serialize};
 
 use crate::device::SourceName;
 pub use check::{Mistake, check};
-pub use edits::{ContainerEdits, DeviceNode, Hook, IntelRdt, Mount, NetDevice};
+pub use edits::{ContainerEdits, Hook, IntelRdt, NetDevice, SpecMount, SpecNode};
 
-/// The vendor half of every kind that Windlass writes.
+/// Vendor half of every kind that Windlass writes.
 pub const VENDOR: &str = "windlass.dev";
 
-/// Vendor and class, `windlass.dev/gpu`: one document each.
+/// Vendor and class, `windlass.dev/gpu`. Each kind has its own document.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Kind {
     class: Cow<'static, str>,
 }
 
-/// One document: the devices of a kind, and what they all need.
+/// One document: the devices of a kind, and the edits common to all.
 ///
-/// A field that is not here is none of the specification's, and makes a runtime refuse the document.
+/// Unknown fields are refused, as runtimes refuse them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Spec {
-    /// The format's version.
+    /// Version of the format.
     pub cdi_version: String,
     /// Vendor and class.
     pub kind: String,
-    /// Facts for whoever reads the document; they reach no container.
+    /// Facts for readers of the document; containers never see them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
-    /// The devices by name.
+    /// Devices of this kind.
     pub devices: Vec<SpecDevice>,
-    /// What a container gets once if it has any of the devices.
+    /// Edits applied once to a container that has any of the devices.
     #[serde(default, skip_serializing_if = "ContainerEdits::is_empty")]
     pub container_edits: ContainerEdits,
 }
@@ -52,10 +51,10 @@ pub struct Spec {
 pub struct SpecDevice {
     /// Name within the kind.
     pub name: String,
-    /// Facts about the device; they reach no container.
+    /// Facts about the device; containers never see them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
-    /// What a container gets with it.
+    /// Edits for a container that has this device.
     #[serde(default)]
     pub container_edits: ContainerEdits,
 }
@@ -63,17 +62,17 @@ pub struct SpecDevice {
 // === impl Kind ===
 
 impl Kind {
-    /// The kind of that class.
+    /// A kind of [`VENDOR`] and this class.
     pub const fn new(class: &'static str) -> Self {
         Self { class: Cow::Borrowed(class) }
     }
 
-    /// The kind of what a source finds.
+    /// The kind of a source's devices.
     pub fn of_source(source: &SourceName) -> Self {
         Self { class: Cow::Owned(source.as_str().to_owned()) }
     }
 
-    /// The name by which a container asks for a device, `windlass.dev/gpu=GPU-0a1b`.
+    /// Fully qualified CDI device name, `windlass.dev/gpu=GPU-0a1b`.
     pub fn qualify(&self, device: impl fmt::Display) -> String {
         format!("{self}={device}")
     }
@@ -93,7 +92,7 @@ impl fmt::Display for Kind {
 // === impl Spec ===
 
 impl Spec {
-    /// A document of that kind, in the lowest version that has all it uses.
+    /// A document in the lowest version that supports its content.
     pub fn new(kind: &Kind, devices: Vec<SpecDevice>, container_edits: ContainerEdits) -> Self {
         let mut spec = Self {
             cdi_version: String::new(),
@@ -123,9 +122,9 @@ mod tests {
     #[test]
     fn a_document_has_the_fields_of_the_specification() {
         const GPU: Kind = Kind::new("gpu");
-        let node = DeviceNode {
+        let node = SpecNode {
             host_path: Some("/sim/dev/nvidia0".into()),
-            ..DeviceNode::new("/dev/nvidia0")
+            ..SpecNode::new("/dev/nvidia0")
         };
         let edits = ContainerEdits { device_nodes: vec![node], ..ContainerEdits::default() };
         let spec =

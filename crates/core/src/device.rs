@@ -1,16 +1,16 @@
-//! One allocatable thing on a node: identity, facts, place, health.
+//! One allocatable device of a node: identity, attributes, location, health.
 
 mod family;
 mod kind;
 mod node;
 mod partition;
-mod room;
+mod partition_capacity;
 mod source;
 
 use std::{collections::BTreeMap, fmt, path::PathBuf, str::FromStr, sync::Arc};
 
 use jiff::Timestamp;
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+use serde::Serialize;
 
 use crate::{
     attribute::{AttributeName, AttributeValue, Attributes, Capacities},
@@ -23,16 +23,16 @@ pub use family::{Cuts, Family, KnownAttributes, Sort};
 pub use kind::{DeviceKind, KindFacts};
 pub use node::{Access, DeviceNode, InvalidAccess};
 pub use partition::{MigProfileName, Partition, PossiblePartition};
-pub use room::Room;
+pub use partition_capacity::Room;
 pub use source::{InvalidSourceName, SourceName};
 
-/// A device's name: the same after a restart, a reboot and a driver update.
+/// Name of a device, stable across restarts, reboots and driver updates.
 ///
-/// Shared text, since ids travel through every snapshot and list.
+/// Shared text, since every snapshot and list copies ids.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceId(Arc<str>);
 
-/// A text that cannot name a device.
+/// Text that is no device id.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0:?} cannot name a device: use 1 to {max} letters, digits, '-', '_', '.' or ':'",
@@ -40,128 +40,133 @@ pub struct DeviceId(Arc<str>);
 )]
 pub struct InvalidDeviceId(String);
 
-/// A device as one inventory has it.
+/// One device of the inventory.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Device {
-    /// Its name, unique on the node.
+    /// Unique on the node.
     pub id: DeviceId,
-    /// What sort of thing it is.
+    /// The kind of device.
     pub kind: DeviceKind,
-    /// Who found it.
+    /// The source that found it.
     pub source: SourceName,
-    /// Where it was found, if that says more than its place: a folder of sysfs, a node, a file, an address
-    /// of the network.
+    /// Where the source found it, if its location says less: a sysfs folder, a node, a file, a network
+    /// address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub origin: Option<String>,
-    /// The folder of sysfs in which the files are that its description speaks of.
+    /// The sysfs folder that its description refers to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub folder: Option<PathBuf>,
-    /// Position among devices of its kind, in the driver's order; a MIG instance has its GPU's.
+    /// Position among devices of its kind, in the driver's order. MIG instances have the index of their GPU.
     pub index: u32,
-    /// Whether it may be used, and why not.
+    /// Health state with its evidence.
     pub health: Health,
-    /// Typed facts.
+    /// Attributes, published as DRA attributes.
     pub attributes: Attributes,
-    /// Typed amounts.
+    /// Capacities, published as DRA capacities.
     pub capacity: Capacities,
-    /// Where it sits in the machine.
+    /// Location in the machine.
     pub place: Place,
-    /// Files under `/dev` that a container needs for it.
+    /// Device nodes that a container needs.
     pub nodes: Vec<DeviceNode>,
-    /// What a container gets besides.
+    /// Further container edits.
     #[serde(skip_serializing_if = "Extras::is_empty")]
     pub extras: Extras,
-    /// Why it is not to be handed out, though it is there and may be well.
+    /// Reason to withhold the device although it is present and possibly healthy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub withheld: Option<String>,
-    /// Why no container may have it to itself: the host, or a part of it, needs it. Several may share it.
+    /// Reason against exclusive use: the host needs the device or a part of it. Sharing is possible.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_alone: Option<String>,
-    /// Why containers cannot share it. One may have it to itself.
+    /// Reason against sharing. Exclusive use is possible.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_shared: Option<String>,
-    /// The device this one is a part of.
+    /// The device of which this is a part.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parent: Option<DeviceId>,
-    /// Its position among the parts of that device.
+    /// Position among the parts of the parent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub part: Option<u32>,
-    /// Whether it is cut into parts, which are then the devices to hand out.
+    /// True if it is cut into parts, which are allocated in its place.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub partitioned: bool,
-    /// Where it stands on its GPU, for a MIG instance.
+    /// Memory slices of a MIG instance on its GPU.
     #[serde(skip)]
     pub partition: Option<Partition>,
-    /// What it could be cut to, whatever it is cut to now: in MIG mode, and before where that is turned on
-    /// without a reset. Never listed with the device: it would be longer than all the rest.
+    /// All MIG partitions that the GPU could have, whatever it is cut into now. Also known with MIG off if a
+    /// mode change takes no reset.
+    ///
+    /// Not serialised: the list would be longer than the rest of the device.
     #[serde(skip)]
     pub partitions: Arc<[PossiblePartition]>,
 }
 
-/// What a container gets with a device besides device nodes.
+/// Container edits of a device besides its device nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Extras {
-    /// Environment variables. What several devices say under one name is joined with commas.
+    /// Environment variables. Values of several devices are joined with commas.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
-    /// Files and folders of the host.
+    /// Files and folders of the host to mount.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub mounts: Vec<Mount>,
-    /// Qualified names in CDI documents of others, `vendor.com/class=name`.
+    /// Qualified names in other vendors' CDI documents, `vendor.com/class=name`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub cdi: Vec<String>,
-    /// Device nodes that its CDI document gives besides. The device serves without them.
+    /// Optional device nodes of its CDI document. The device works without them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub nodes: Vec<PathBuf>,
-    /// Other names of its nodes, by which programs look for them, each with the node.
+    /// Symlinks by which programs look for its nodes: link to target.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub links: BTreeMap<PathBuf, PathBuf>,
 }
 
-/// A file or folder of the host that a container sees.
+/// A file or folder of the host, mounted into a container.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Mount {
-    /// Its path on the host.
+    /// Path on the host.
     pub host: PathBuf,
-    /// Its path in the container.
+    /// Path in the container.
     pub container: PathBuf,
-    /// Whether the container may write to it.
+    /// True if the container may write to it.
     pub writable: bool,
 }
 
-/// Where a device sits in the machine.
+/// Location of a device in the machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Place {
-    /// Its PCI function.
+    /// PCI address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pci: Option<PciAddress>,
-    /// The way to it from the host bridge.
+    /// Path from the host bridge to the device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<PciePath>,
-    /// The nearest NUMA node; `None` where the machine does not say, never -1.
+    /// The nearest NUMA node; `None` if firmware reports none, never -1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub numa_node: Option<u32>,
-    /// Its NVLinks.
+    /// Active NVLinks.
     #[serde(skip_serializing_if = "NvLinks::is_empty")]
     pub nvlinks: NvLinks,
-    /// Its xGMI links to other GPUs of AMD's: megabytes per second and direction, by address.
+    /// xGMI links to other AMD GPUs: MB/s per direction, by peer address.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub xgmi: BTreeMap<PciAddress, u32>,
 }
 
-/// Under which names drivers and devices tell their product, the best first.
+/// Attributes that hold a product name, most specific first.
 const PRODUCT_NAMES: [&str; 3] = ["productName", "model", "usbProductName"];
 
 const COMPUTE_CAPABILITY: AttributeName = AttributeName::new("nvidia.com", "cudaComputeCapability");
 
+serialize_as_text!(DeviceId);
+deserialize_from_text!(DeviceId);
+
 // === impl Device ===
 
 impl Device {
-    /// A device of which nothing is known but its name.
+    /// A device without attributes, whose health is unknown.
     pub fn new(id: DeviceId, kind: DeviceKind, source: SourceName, since: Timestamp) -> Self {
         Self {
             id,
@@ -187,13 +192,12 @@ impl Device {
         }
     }
 
-    /// The nodes that no other device should have.
+    /// Device nodes that belong to this device alone.
     pub fn own_nodes(&self) -> impl Iterator<Item = &DeviceNode> {
         self.nodes.iter().filter(|node| !node.shared)
     }
 
-    /// What it is sold as, in the words of its driver or its own, whatever the domain that they are told under:
-    /// each family's driver has one.
+    /// Product name from the driver or the device, under any domain: each family's driver has its own.
     pub fn product(&self) -> Option<&str> {
         PRODUCT_NAMES.iter().find_map(|name| {
             let told = self.attributes.iter().filter(|(known, _)| known.name() == *name);
@@ -205,12 +209,12 @@ impl Device {
         })
     }
 
-    /// The CUDA compute capability, major and minor, where NVIDIA's driver told it.
+    /// CUDA compute capability as (major, minor), if NVIDIA's driver reports one.
     pub fn compute_capability(&self) -> Option<(u32, u32)> {
         self.text(&COMPUTE_CAPABILITY).and_then(major_and_minor)
     }
 
-    /// An attribute that is a text or a version.
+    /// Value of a string or version attribute.
     pub fn text(&self, name: &AttributeName) -> Option<&str> {
         match self.attributes.get(name)? {
             AttributeValue::String(text) | AttributeValue::Version(text) => Some(text),
@@ -218,8 +222,7 @@ impl Device {
         }
     }
 
-    /// The order in which devices are listed and chosen: by kind, source, index, part, place and
-    /// id.
+    /// Sort key of listing and choosing: kind, source, index, part, PCI address, id.
     pub fn order(&self) -> impl Ord + '_ {
         (self.kind, &self.source, self.index, self.part, self.place.pci, &self.id)
     }
@@ -233,7 +236,7 @@ fn major_and_minor(version: &str) -> Option<(u32, u32)> {
 // === impl Place ===
 
 impl Place {
-    /// The bandwidth of the xGMI link to another GPU.
+    /// Bandwidth of the xGMI link to another GPU, in MB/s per direction.
     pub(crate) fn xgmi_to(&self, peer: PciAddress) -> Option<u32> {
         self.xgmi.get(&peer).copied()
     }
@@ -242,7 +245,7 @@ impl Place {
 // === impl DeviceId ===
 
 impl DeviceId {
-    /// Longest id: a CDI device name and a label value must be able to hold it.
+    /// Longest id: it must fit into a CDI device name and a label value.
     pub const MAX_CHARS: usize = 63;
 
     /// The id as text.
@@ -273,22 +276,10 @@ impl std::borrow::Borrow<str> for DeviceId {
     }
 }
 
-impl Serialize for DeviceId {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&self.0)
-    }
-}
-
-impl<'de> Deserialize<'de> for DeviceId {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
-    }
-}
-
 // === impl Extras ===
 
 impl Extras {
-    /// Whether it says nothing.
+    /// True without any edit.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }

@@ -1,4 +1,4 @@
-//! Health with evidence: a fold over what was observed, with a way back.
+//! Health of a device with evidence: a fold over observations, with a way back.
 //!
 //! ```text
 //!              passed                    passed, quiet period over
@@ -10,9 +10,8 @@
 //!                                                      └───┘ the quiet period starts anew
 //! ```
 //!
-//! *Unknown* exists so that nothing is offered before it was seen working. The quiet period keeps a
-//! device that fails now and then from being handed out between its failures; it doubles each time
-//! that the device fails again soon after it recovered.
+//! *Unknown* exists so that only devices that were seen working are offered. The quiet period withholds a
+//! flapping device between its failures. It doubles at each quick relapse.
 
 mod action;
 mod quiet;
@@ -26,96 +25,96 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize, Serializer, ser::SerializeStruct as _};
 
 pub use action::Action;
-use quiet::Quiet;
+use quiet::QuietPeriod;
 pub use reason::{Reason, UnknownReason};
 pub use record::HealthRecord;
 pub use xid::{Verdict, XidRule, judge as judge_xid, rules as xid_rules};
 
-/// How many different troubles are remembered per device; the oldest makes room.
+/// Distinct troubles remembered per device; the oldest is dropped.
 const MAX_EVIDENCE: usize = 8;
 
-/// What is known about a device at one moment.
+/// Health of a device at one moment.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Health {
-    /// Whether the device may be handed out.
+    /// Only healthy devices are allocated.
     pub state: HealthState,
-    /// When it came into this state.
+    /// Start of this state.
     pub since: Timestamp,
-    /// Why it is, or last was, not healthy; newest last.
+    /// Current or past troubles; newest last.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub evidence: Vec<Evidence>,
 }
 
-/// The three states of a device.
+/// State of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum HealthState {
     /// Not probed yet.
     Unknown,
-    /// It passed its probe, and has been quiet since its last trouble.
+    /// Passed its probe, and quiet since its last trouble.
     Healthy,
-    /// It failed.
+    /// Failed.
     Unhealthy,
 }
 
-/// One kind of trouble a device had.
+/// One kind of trouble, with its count.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct Evidence {
-    /// What sort of trouble.
+    /// Kind of trouble.
     pub reason: Reason,
-    /// What was seen, for a person.
+    /// Observed detail, for people.
     pub detail: String,
-    /// When it was seen first.
+    /// First occurrence.
     pub first: Timestamp,
-    /// When it began last; a probe that goes on failing is one trouble that lasts.
+    /// Start of the latest occurrence. A probe that keeps failing is one occurrence.
     pub last: Timestamp,
-    /// How often it began.
+    /// Number of occurrences.
     pub count: u32,
 }
 
-/// Something seen about a device.
+/// An observation about a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Observation {
     /// The probe passed.
     Passed,
-    /// The probe failed; seen again at each probe until it passes.
+    /// The probe failed. Reported at each probe until it passes.
     Failed(Reason, String),
-    /// The probe takes longer than it should. Of a device that was seen healthy that is a failure;
-    /// the first probe may wake a sleeping device, and costs it no quiet period.
+    /// The probe exceeded its deadline. That is a failure, unless it is the first probe: waking a sleeping
+    /// device costs it no quiet period.
     Overdue(String),
-    /// The driver reported a fault of its own accord.
+    /// The driver reported a fault.
     Fault(Reason, String),
-    /// It is there, and the answer of its probe is waited for: nothing is known that was not before.
+    /// The device is present and its probe is pending; nothing new is known.
     Awaited,
 }
 
-/// The fold: a device's health, and what is needed to judge its next observation.
+/// The fold: health of a device and the state that judges its next observation.
 #[derive(Clone, Debug)]
 pub struct HealthTracker {
     health: Health,
-    quiet: Quiet,
+    quiet: QuietPeriod,
 }
 
 // === impl Health ===
 
 impl Health {
-    /// The health of a device that nothing was seen of yet.
+    /// Health of a device that was not probed yet.
     pub fn unknown(now: Timestamp) -> Self {
         Self { state: HealthState::Unknown, since: now, evidence: Vec::new() }
     }
 
-    /// Whether the device may be handed out.
+    /// True if the device may be allocated.
     pub fn is_healthy(&self) -> bool {
         self.state == HealthState::Healthy
     }
 
-    /// Whether the device was there, and is no longer.
+    /// True if a known device disappeared.
     pub fn has_vanished(&self) -> bool {
         self.trouble().is_some_and(|trouble| trouble.reason == Reason::Vanished)
     }
 
-    /// The trouble that counts now; `None` for a healthy device.
+    /// The current trouble; `None` for a healthy device.
     pub fn trouble(&self) -> Option<&Evidence> {
         if self.is_healthy() { None } else { self.evidence.last() }
     }
@@ -151,7 +150,7 @@ impl fmt::Display for Evidence {
 }
 
 impl Serialize for Evidence {
-    /// With the action that the reason asks for.
+    /// Includes the action for the reason.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut document = serializer.serialize_struct("Evidence", 6)?;
         document.serialize_field("reason", &self.reason)?;
@@ -170,16 +169,15 @@ impl Serialize for Evidence {
 // === impl HealthTracker ===
 
 impl HealthTracker {
-    /// Starts in the unknown state. A device that had trouble must pass its probe when at least
-    /// `quiet_period` has gone by since the last of it.
+    /// Starts unknown. After a trouble, the device needs a passed probe at least `quiet_period` later.
     pub fn new(quiet_period: Duration, now: Timestamp) -> Self {
-        Self { health: Health::unknown(now), quiet: Quiet::new(quiet_period) }
+        Self { health: Health::unknown(now), quiet: QuietPeriod::new(quiet_period) }
     }
 
-    /// Goes on from what an earlier life wrote down. A device that was unhealthy is so until it
-    /// passes; what was healthy then is not known to be now.
+    /// Continues from the record of an earlier agent. Unhealthy devices stay so until they pass; healthy ones
+    /// must pass again.
     pub fn resume(record: HealthRecord, quiet_period: Duration, now: Timestamp) -> Self {
-        let quiet = Quiet::resume(quiet_period, &record, now);
+        let quiet = QuietPeriod::resume(quiet_period, &record, now);
         let health = match record.state {
             HealthState::Unhealthy => Health {
                 state: HealthState::Unhealthy,
@@ -193,7 +191,7 @@ impl HealthTracker {
         Self { health, quiet }
     }
 
-    /// What another life needs to go on.
+    /// State for the next agent.
     pub fn record(&self) -> HealthRecord {
         HealthRecord {
             state: self.health.state,
@@ -204,22 +202,22 @@ impl HealthTracker {
         }
     }
 
-    /// Goes by another quiet period from now on, the one that runs included.
+    /// Changes the quiet period, also of one that has begun.
     pub fn set_quiet_period(&mut self, quiet_period: Duration) {
         self.quiet.set_period(quiet_period);
     }
 
-    /// The health as of the last observation.
+    /// Health after the last observation.
     pub fn health(&self) -> &Health {
         &self.health
     }
 
-    /// When a passed probe would make the device healthy again; `None` when it is.
+    /// Earliest time at which a passed probe makes the device healthy; `None` if it is.
     pub fn recovers_at(&self) -> Option<Timestamp> {
         self.quiet.ends_at().filter(|_| !self.health.is_healthy())
     }
 
-    /// Takes one observation in. Gives the state before it when the state changed.
+    /// Applies one observation. Returns the previous state if the state changed.
     pub fn observe(&mut self, observation: &Observation, now: Timestamp) -> Option<HealthState> {
         match observation {
             Observation::Passed => {
@@ -257,8 +255,7 @@ impl HealthTracker {
         Some(std::mem::replace(&mut self.health.state, state))
     }
 
-    /// A probe that goes on failing for the same reason is one trouble, not one more at each probe:
-    /// an unchanged world makes no noise.
+    /// Counts a probe that keeps failing for the same reason once, so that an unchanged world is silent.
     fn remember_once(&mut self, reason: Reason, detail: &str, now: Timestamp) {
         let known = self.health.trouble().is_some_and(|trouble| trouble.reason == reason);
         if !known {

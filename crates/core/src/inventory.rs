@@ -1,4 +1,4 @@
-//! All devices of a node at one moment.
+//! Inventory: all devices of a node at one moment.
 
 use std::collections::BTreeMap;
 
@@ -6,58 +6,58 @@ use serde::Serialize;
 
 use crate::device::{Device, DeviceId, DeviceKind};
 
-/// A snapshot of the node; two that are equal need no second look.
+/// Snapshot of a node's devices. Equal snapshots need no second look.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Inventory {
-    /// Counts the changes since the agent started; a reader that saw it has seen everything.
+    /// Number of changes since the agent started.
     pub generation: u64,
     /// The profile of a simulated machine; `None` on hardware.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub simulated: Option<String>,
-    /// Where the host is a recording of one, by whom it was made and when.
+    /// Origin of a recorded host: recording program and time; `None` on a running machine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recorded: Option<String>,
-    /// Where devices come from, and how each source fares.
+    /// State of each device source.
     pub sources: BTreeMap<String, SourceState>,
-    /// The devices by kind, index and id.
+    /// Devices by kind, index and id.
     pub devices: Vec<Device>,
 }
 
-/// How one source of devices fares.
+/// State of a device source.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase", tag = "state", content = "detail")]
 pub enum SourceState {
-    /// Looking for the first time.
+    /// First scan is running.
     Starting,
-    /// It answers; the text says with what, such as a driver version.
+    /// Scanned; the text describes the source, such as its driver version.
     Ready(String),
-    /// There is nothing to ask on this node, and why; it is looked for again.
+    /// Nothing to scan on this node, with the reason. Scanned again later.
     Absent(String),
-    /// It is there and does not work, and why; it is tried again.
+    /// Present but failing, with the reason. Retried.
     Failing(String),
 }
 
 // === impl Inventory ===
 
 impl Inventory {
-    /// Puts devices into the order in which everything lists them.
+    /// Sorts devices into listing order.
     pub fn sort(&mut self) {
         self.devices.sort_by(|a, b| a.order().cmp(&b.order()));
     }
 
-    /// Whether the devices are those of a machine that runs, and of this one.
+    /// True on a running machine: neither simulated nor recorded.
     pub fn is_real(&self) -> bool {
         self.simulated.is_none() && self.recorded.is_none()
     }
 
-    /// Whether every source has answered once, if only to say that it is absent.
+    /// True once every source was scanned, absent ones included.
     pub fn is_complete(&self) -> bool {
         !self.sources.is_empty()
             && self.sources.values().all(|state| *state != SourceState::Starting)
     }
 
-    /// The device of that name.
+    /// The device with this id.
     pub fn get(&self, id: &str) -> Option<&Device> {
         self.devices.iter().find(|device| device.id.as_str() == id)
     }
@@ -72,7 +72,7 @@ impl Inventory {
         self.devices.iter().filter(move |device| device.parent.as_ref() == Some(id))
     }
 
-    /// Whether the same world is described, whatever the generation.
+    /// True if both have the same devices and sources. Ignores the generation.
     pub fn says_the_same_as(&self, other: &Self) -> bool {
         self.simulated == other.simulated
             && self.recorded == other.recorded

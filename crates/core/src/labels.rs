@@ -1,8 +1,8 @@
-//! The labels of a node: what a scheduler may know of its GPUs without asking them.
+//! Node labels for schedulers: GPU models, counts, sharing, driver.
 //!
-//! Names and values under `nvidia.com` are those of NVIDIA's gpu-feature-discovery. That has one set of
-//! labels for all GPUs of a node; where models differ, it describes the one that most of them are. The
-//! labels under `windlass.dev` describe each model by itself. Those under `amd.com` are AMD's labeller's.
+//! Names and values under `nvidia.com` are those of NVIDIA's gpu-feature-discovery: one set per node, which
+//! describes the most frequent model. Labels under `windlass.dev` describe each model. Labels under `amd.com`
+//! are those of AMD's node labeller.
 
 mod amd;
 mod device;
@@ -20,36 +20,36 @@ use crate::{device::DeviceId, inventory::Inventory};
 /// Labels by key.
 pub type Labels = BTreeMap<String, String>;
 
-/// What labels are made from.
+/// Input of the labels.
 #[derive(Clone, Debug)]
 pub struct LabelInput<'a> {
-    /// The devices. One that vanished has no labels; one that failed keeps them.
+    /// All devices. Vanished ones have no labels; failed ones keep theirs.
     pub inventory: &'a Inventory,
-    /// How devices are offered; one that is missing here is kept back.
+    /// Offering of each device; withheld devices have none.
     pub offerings: &'a BTreeMap<DeviceId, Offering>,
-    /// What MIG instances are offered as.
+    /// Resource names of MIG instances.
     pub instances: InstanceNames,
-    /// What the host says beside the devices.
+    /// Host facts beside the devices.
     pub host: &'a HostFacts,
-    /// When the labels were asked for, if that is to be a label too.
+    /// Time for the timestamp label; `None` omits the label.
     pub timestamp: Option<Timestamp>,
 }
 
-/// How a device is offered.
+/// Offering of a device: replicas and sharing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offering {
-    /// How many containers it serves at a time.
+    /// Number of containers at a time.
     pub replicas: u32,
-    /// What keeps them apart.
+    /// Sharing mode.
     pub sharing: Sharing,
-    /// Whether the resource has another name than devices of its kind usually have.
+    /// True if the resource has another name than the default of its kind.
     pub renamed: bool,
 }
 
-/// What keeps the containers on one device apart.
+/// Sharing mode of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sharing {
-    /// There is only one.
+    /// One container only.
     Exclusive,
     /// Time slices.
     TimeSlicing,
@@ -57,42 +57,42 @@ pub enum Sharing {
     Mps,
 }
 
-/// What MIG instances are offered as.
+/// Resource names of MIG instances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InstanceNames {
-    /// Not at all.
+    /// Not offered.
     None,
-    /// As if they were whole GPUs.
+    /// The name of whole GPUs (strategy `single`).
     Single,
-    /// By their profiles.
+    /// One name per profile (strategy `mixed`).
     Mixed,
 }
 
-/// What the host says beside the devices.
+/// Host facts beside the devices.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostFacts {
-    /// What sort of machine it is, `DGXH100`.
+    /// Machine model, `DGXH100`.
     pub machine: Option<String>,
-    /// The driver's version as the driver spells it, `550.163.01`. Without it, the devices' own
-    /// attribute counts, which has no leading zeros.
+    /// Driver version as the driver spells it, `550.163.01`. Without it, the devices' attribute counts, which
+    /// has no leading zeros.
     pub driver_version: Option<String>,
-    /// Whether the machine is a guest with virtual GPUs.
+    /// Detection of virtual GPUs.
     pub vgpu: Vgpu,
 }
 
-/// Whether a machine is a guest with virtual GPUs.
+/// Detection of virtual GPUs in a guest.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Vgpu {
-    /// It could not be found out.
+    /// Detection failed.
     #[default]
     Unknown,
-    /// It is not.
+    /// No virtual GPUs.
     Absent,
-    /// It is.
+    /// A guest with virtual GPUs.
     Present(VgpuHost),
 }
 
-/// The driver of the machine that lends its GPUs, as far as it is told.
+/// Driver of the vGPU host, as far as the guest sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VgpuHost {
     /// `460.16`
@@ -101,10 +101,10 @@ pub struct VgpuHost {
     pub driver_branch: Option<String>,
 }
 
-/// A label.
+/// Key and value.
 type Label = (String, String);
 
-/// All labels of a node; the same input gives the same labels.
+/// All labels of a node. Deterministic.
 pub fn labels(input: &LabelInput<'_>) -> Labels {
     let gpus = device::gpus(input);
     let mut labels: Labels = node::always(input).collect();
@@ -119,7 +119,7 @@ pub fn labels(input: &LabelInput<'_>) -> Labels {
     labels
 }
 
-/// Labels as node-feature-discovery reads them from a file: one `key=value` a line.
+/// Labels in the file format of node-feature-discovery: one `key=value` per line.
 pub fn feature_file(labels: &Labels) -> String {
     labels.iter().map(|(key, value)| format!("{key}={value}\n")).collect::<Vec<_>>().concat()
 }

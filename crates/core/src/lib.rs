@@ -1,6 +1,9 @@
-//! The domain of Windlass as plain values: what a device is, how well devices go together, which to
-//! choose, and what a container must be given. No files, no clock, no async, no Kubernetes client:
-//! time and randomness are arguments.
+//! The domain of Windlass as plain values: devices, topology, placement, container edits.
+//!
+//! Pure: no files, clock, async or Kubernetes client. Time and randomness are arguments.
+
+#[macro_use]
+mod text;
 
 pub mod attribute;
 pub mod cdi;

@@ -1,30 +1,36 @@
-//! Names as Kubernetes wants them: DNS labels, DNS subdomains, and the names in keys and values of labels.
+//! Kubernetes names: DNS labels, DNS subdomains, and label keys and values.
 
-/// The longest label.
+/// Longest label, in characters.
 pub const MAX_LABEL: usize = 63;
 
-/// The longest subdomain.
+/// Longest subdomain, in characters.
 pub const MAX_SUBDOMAIN: usize = 253;
 
-/// Whether a text is a DNS label (RFC 1123) of at most 63 characters.
+/// True for a DNS label (RFC 1123) of at most 63 characters.
 pub fn is_label(text: &str) -> bool {
     text.len() <= MAX_LABEL && is_part(text)
 }
 
-/// Whether a text is a DNS subdomain (RFC 1123) of at most 253 characters. Unlike in DNS, its parts may be
-/// longer than a label.
+/// True for a DNS subdomain (RFC 1123) of at most 253 characters. Kubernetes permits parts longer than a DNS
+/// label.
 pub fn is_subdomain(text: &str) -> bool {
     text.len() <= MAX_SUBDOMAIN && text.split('.').all(is_part)
 }
 
-/// Whether a text can be a label's value, or its key less the domain: at most 63 letters, digits, `-`, `_` and
-/// `.`, with a letter or digit at both ends.
+/// True for a label value, or a label key without its domain: at most 63 letters, digits, `-`, `_` and `.`,
+/// alphanumeric at both ends.
 pub fn is_label_name(text: &str) -> bool {
     let is_inner = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     text.len() <= MAX_LABEL && is_framed(text, |byte| byte.is_ascii_alphanumeric(), is_inner)
 }
 
-/// Lower-case letters, digits and inner dashes.
+/// FNV-1a, for distinct names: stable across versions, no defence against collisions.
+pub fn checksum(text: &str) -> u32 {
+    let step = |hash: u32, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
+    text.bytes().fold(0x811c_9dc5, step)
+}
+
+/// Lower-case letters, digits and inner dashes, of any length.
 fn is_part(text: &str) -> bool {
     let is_end = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     is_framed(text, is_end, |byte| is_end(byte) || byte == b'-')

@@ -1,4 +1,4 @@
-//! A GPU's NVLinks: how many, of which generation, to which neighbours.
+//! NVLinks of a GPU: count, generation, peers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,41 +13,41 @@ pub struct NvLinks {
     /// NVLink generation, 1 for Pascal to 5 for Blackwell.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub generation: Option<u32>,
-    /// Links that end at another GPU, by that GPU's address.
+    /// Links to other GPUs, by peer address.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub peers: BTreeMap<PciAddress, u32>,
-    /// Links that end at an NVSwitch.
+    /// Number of links to NVSwitches.
     pub to_switches: u32,
-    /// The switches, where the driver names them; a virtual machine's driver may not.
+    /// Addresses of the switches; empty if a virtual machine's driver hides them.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub switches: BTreeSet<PciAddress>,
 }
 
-/// The NVLink connection of a pair of GPUs.
+/// NVLink connection of a pair of GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NvLinkPair {
-    /// How many links carry traffic between the two.
+    /// Number of links between the two.
     pub links: u32,
-    /// The slower end's generation; `None` where neither end tells.
+    /// The lower generation of both ends; `None` if neither reports one.
     pub generation: Option<u32>,
-    /// Whether it passes a switch, which shares its links among all peers.
+    /// True if it passes an NVSwitch, which serves all peers.
     pub via_switch: bool,
 }
 
 // === impl NvLinks ===
 
 impl NvLinks {
-    /// Whether no link is active.
+    /// True without an active link.
     pub fn is_empty(&self) -> bool {
         self.peers.is_empty() && self.to_switches == 0
     }
 
-    /// What connects two GPUs: direct links first, else switches. Symmetric even when the driver
-    /// reports one end of a link later than the other.
+    /// NVLink connection of two GPUs: direct links, else switches.
     ///
-    /// All switches of a node are one fabric, though two GPUs may share none: the two boards of a DGX-2
-    /// have six switches each, which are linked with each other where no GPU's driver can see it.
+    /// Symmetric even if the driver reports one end of a link later than the other. All switches of a node
+    /// count as one fabric, though two GPUs may share none: the two boards of a DGX-2 have six switches each,
+    /// whose links to each other no GPU's driver reports.
     pub fn between(ours: (PciAddress, &Self), theirs: (PciAddress, &Self)) -> Option<NvLinkPair> {
         let generation = [ours.1, theirs.1].into_iter().filter_map(|end| end.generation).min();
         let direct = ours.1.links_to(theirs.0).max(theirs.1.links_to(ours.0));

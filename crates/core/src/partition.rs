@@ -1,5 +1,6 @@
-//! GPUs and their partitions as the devices that they would be: a partition before it is made, and a GPU with MIG off.
-//! So each is chosen and described before the driver is asked for it.
+//! Prospective devices: MIG partitions before they exist, and GPUs with MIG off.
+//!
+//! Claims choose among these before the driver creates anything.
 
 use crate::{
     attribute::{AttributeName, AttributeValue, Attributes},
@@ -7,7 +8,7 @@ use crate::{
     inventory::Inventory,
 };
 
-/// What an instance has in common with its GPU.
+/// Attributes that an instance shares with its GPU.
 const COMMON: [&str; 6] = [
     "productName",
     "brand",
@@ -19,14 +20,13 @@ const COMMON: [&str; 6] = [
 
 const DOMAIN: &str = "nvidia.com";
 
-/// The compute capability of Hopper. From it on a change of MIG's mode takes no reset of the GPU (NVIDIA's MIG
-/// user guide, "Enable MIG Mode"); before, the mode that is asked for waits for one.
+/// Compute capability of Hopper. Since Hopper a MIG mode change needs no GPU reset; older GPUs stay in a
+/// pending mode until one (NVIDIA MIG user guide, "Enable MIG Mode").
 const HOPPER: (u32, u32) = (9, 0);
 
 const MIG_ENABLED: AttributeName = AttributeName::new("nvidia.com", "migEnabled");
 
-/// The device that a partition of this GPU would be. It goes by the name of its place, and is as well as the
-/// GPU is.
+/// The device that a partition would be. Its id names the placement; its health is the GPU's.
 pub fn prospective(gpu: &Device, possible: &PossiblePartition) -> Device {
     let partition = &possible.partition;
     let source = gpu.source.clone();
@@ -55,7 +55,7 @@ fn attributes(gpu: &Device, partition: &Partition) -> Attributes {
     common.map(|(name, value)| (name.clone(), value.clone())).chain(own).collect()
 }
 
-/// The instance that stands at a place.
+/// The existing instance at a placement.
 pub fn standing<'a>(inventory: &'a Inventory, place: &Partition) -> Option<&'a Device> {
     let is_it = |device: &&Device| {
         device.partition.as_ref() == Some(place) && !device.health.has_vanished()
@@ -63,12 +63,12 @@ pub fn standing<'a>(inventory: &'a Inventory, place: &Partition) -> Option<&'a D
     inventory.devices.iter().find(is_it)
 }
 
-/// Whether MIG can be turned on and off at once on a GPU of this compute capability.
+/// True if the MIG mode changes without a GPU reset.
 pub fn switches_at_once(compute_capability: Option<(u32, u32)>) -> bool {
     compute_capability.is_some_and(|capability| capability >= HOPPER)
 }
 
-/// The device that a GPU is with MIG off, whatever the mode is now.
+/// The GPU as it is with MIG off, in either mode.
 pub fn full_gpu(gpu: &Device) -> Device {
     let mut whole = Device { partitioned: false, ..gpu.clone() };
     if let Some(enabled) = whole.attributes.get_mut(&MIG_ENABLED) {

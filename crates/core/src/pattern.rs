@@ -1,15 +1,14 @@
-//! Names with `*` in them, as NVIDIA's plugin matches products and profiles: `NVIDIA A100*`.
+//! Wildcard patterns of NVIDIA's plugin for products and profiles: `NVIDIA A100*`.
 
 use std::{fmt, str::FromStr};
 
 use crate::{attribute::AttributeName, selector::literal};
 
-/// A name in which `*` stands for any text, none included; everything else stands for itself, and the
-/// whole name has to fit.
+/// A name in which `*` matches any text, the empty one included. It must match the whole name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Pattern(String);
 
-/// A pattern that fits nothing.
+/// An empty pattern.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("an empty pattern fits no name: write a name, in which * stands for any text")]
 pub struct EmptyPattern;
@@ -17,17 +16,17 @@ pub struct EmptyPattern;
 // === impl Pattern ===
 
 impl Pattern {
-    /// The pattern as it was written.
+    /// The pattern as written.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Whether the whole name fits.
+    /// True if the whole name matches.
     pub fn matches(&self, name: &str) -> bool {
         let Some((head, rest)) = self.0.split_once('*') else { return self.0 == name };
         let (middle, tail) = rest.rsplit_once('*').unwrap_or(("", rest));
         let inner = name.strip_prefix(head).and_then(|name| name.strip_suffix(tail));
-        // What comes first may as well be taken where it first is: a later place leaves less.
+        // The first occurrence of each piece suffices: a later one leaves less text.
         let after = |name: &'_ str, piece: &str| name.find(piece).map(|at| at + piece.len());
         let left = inner.and_then(|inner| {
             middle.split('*').try_fold(inner, |name, piece| Some(&name[after(name, piece)?..]))
@@ -35,9 +34,9 @@ impl Pattern {
         left.is_some()
     }
 
-    /// An expression that selects the devices whose attribute fits, for
-    /// [`DeviceExpression`](crate::selector::DeviceExpression) and for DRA. A device without the
-    /// attribute is not selected.
+    /// CEL expression for devices whose attribute matches, for
+    /// [`DeviceExpression`](crate::selector::DeviceExpression) and DRA. Devices without the attribute do not
+    /// match.
     pub fn to_cel(&self, attribute: &AttributeName) -> String {
         let (domain, name) = (literal(attribute.domain()), attribute.name());
         let value = format!("device.attributes[{domain}].{name}");
@@ -49,7 +48,7 @@ impl Pattern {
         format!("has({value}) && {fits}")
     }
 
-    /// `(?s)` since `*` stands for line ends too.
+    /// `(?s)` makes `.` match line ends.
     fn to_regex(&self) -> String {
         let mut regex = String::from("(?s)^");
         for c in self.0.chars() {

@@ -1,8 +1,6 @@
-//! PCI addresses and the path from a host bridge down to a device.
+//! PCI addresses, and PCIe paths from host bridge to device.
 
 use std::{fmt, str::FromStr};
-
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
 /// Domain, bus, device and function of a PCI function, `0000:1b:00.0`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -13,43 +11,51 @@ pub struct PciAddress {
     function: u8,
 }
 
-/// The way from a host bridge to a device as sysfs spells it: the root, then each bridge, the device
-/// last. `pci0000:15/0000:15:01.0/0000:16:00.0/0000:1b:00.0`
+/// Path from a host bridge to a device as in sysfs: root, bridges, device.
+/// `pci0000:15/0000:15:01.0/0000:16:00.0/0000:1b:00.0`
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PciePath {
     root: String,
     hops: Vec<PciAddress>,
-    /// How many hops are above the last host bridge: none, but below a controller that has one of its
-    /// own, as Intel's VMD has.
+    /// Number of hops above the last host bridge: zero, except below a controller with its own host bridge,
+    /// such as Intel VMD.
     above: usize,
 }
 
-/// A text that is not a PCI address.
+/// Text that is no PCI address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a PCI address such as 0000:1b:00.0")]
 pub struct InvalidPciAddress(String);
 
+serialize_as_text!(PciAddress, PciePath);
+deserialize_from_text!(PciAddress);
+
 // === impl PciAddress ===
 
 impl PciAddress {
-    /// The first five bits of a device and function byte are the device.
+    /// Five bits of a device and function byte.
     const MAX_DEVICE: u8 = 0x1f;
-    /// The last three are the function.
+    /// Three bits of a device and function byte.
     const MAX_FUNCTION: u8 = 0x7;
 
-    /// The function with this bus, device and function in sixteen bits, as PCI's requester id has them.
+    /// The function of a PCI requester id: bus, then device and function in one byte.
     pub fn at(domain: u32, [bus, device_function]: [u8; 2]) -> Self {
         let (device, function) = (device_function >> 3, device_function & Self::MAX_FUNCTION);
         Self { domain, bus, device, function }
     }
 
-    /// Its domain and its sixteen bits in one number, by which some drivers count.
+    /// Domain and requester id in one number, as AMD's driver numbers GPUs.
     pub fn number(self) -> u32 {
         let low = [self.bus, (self.device << 3) | self.function];
         (self.domain << 16) | u32::from(u16::from_be_bytes(low))
     }
 
-    /// The first function of the same device.
+    /// The address in device ids, `0000-1b-00-0`.
+    pub fn dashed(self) -> String {
+        self.to_string().replace([':', '.'], "-")
+    }
+
+    /// Function 0 of the same device.
     #[must_use]
     pub fn first_function(self) -> Self {
         Self { function: 0, ..self }
@@ -73,7 +79,7 @@ impl PciAddress {
 impl FromStr for PciAddress {
     type Err = InvalidPciAddress;
 
-    /// Takes what sysfs and NVML write: NVML has eight digits of domain, in upper case.
+    /// Accepts the spellings of sysfs and NVML. NVML writes eight digits of domain in upper case.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         Self::parse(text.trim()).ok_or_else(|| InvalidPciAddress(text.to_owned()))
     }
@@ -86,24 +92,12 @@ impl fmt::Display for PciAddress {
     }
 }
 
-impl Serialize for PciAddress {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for PciAddress {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
-    }
-}
-
 // === impl PciePath ===
 
 impl PciePath {
-    /// Reads the target of `/sys/bus/pci/devices/<address>`; components before the host bridge
-    /// (`../../../devices`, a platform device) and after the last PCI function are skipped. `None`
-    /// when it names no host bridge or no function.
+    /// Parses the link target of `/sys/bus/pci/devices/<address>`. Skips components before the host bridge
+    /// (`../../../devices`, a platform device) and after the last PCI function. `None` without a host bridge
+    /// or function.
     pub fn from_sysfs(link: &str) -> Option<Self> {
         let mut parts = link.split('/').skip_while(|part| !is_host_bridge(part));
         let root = parts.next()?.to_owned();
@@ -118,19 +112,19 @@ impl PciePath {
         (hops.len() > above).then_some(Self { root, hops, above })
     }
 
-    /// The first host bridge, `pci0000:15`: the value of `resource.kubernetes.io/pcieRoot`.
+    /// The first host bridge, `pci0000:15`; published as `resource.kubernetes.io/pcieRoot`.
     pub fn root(&self) -> &str {
         &self.root
     }
 
-    /// Whether both are functions of one device on one bus.
+    /// True if both are functions of one device.
     pub fn same_device_as(&self, other: &Self) -> bool {
         let device =
             |path: &Self| path.hops.last().map(|last| (last.domain, last.bus, last.device));
         self.root == other.root && device(self) == device(other)
     }
 
-    /// The bridges above the device, from the root port of its host bridge down.
+    /// Bridges above the device, from the root port down.
     pub fn bridges(&self) -> &[PciAddress] {
         self.hops[self.above..].split_last().map_or(&[], |(_, bridges)| bridges)
     }
@@ -140,7 +134,7 @@ impl fmt::Display for PciePath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.root)?;
         for (nth, hop) in self.hops.iter().enumerate() {
-            // A host bridge is named after its bus, which is that of the ports below it.
+            // sysfs names a host bridge after the bus of its ports.
             if nth == self.above && nth > 0 {
                 write!(f, "/pci{:04x}:{:02x}", hop.domain, hop.bus)?;
             }
@@ -150,13 +144,7 @@ impl fmt::Display for PciePath {
     }
 }
 
-impl Serialize for PciePath {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-/// `pci` and a domain and bus; some machines write domains of more than four digits.
+/// `pci`, a domain of four or more hexadecimal digits, and a bus.
 fn is_host_bridge(part: &str) -> bool {
     let hex = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     part.strip_prefix("pci")

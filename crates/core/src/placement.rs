@@ -1,8 +1,7 @@
-//! Which devices should serve a request: the set with the fastest connections, chosen so that what
-//! remains stays useful too.
+//! Device placement: the best connected set for a request that leaves a useful remainder.
 //!
-//! The answer depends on the question only: equal questions get equal answers, in whatever order the
-//! devices are named. What is weighed, with its formulas, is in `docs/placement.md`.
+//! Deterministic: equal requests get equal answers, in any order of their ids. `docs/placement.md` has the
+//! objective with its formulas.
 
 mod affinity;
 mod connections;
@@ -27,89 +26,88 @@ pub use topology::Topology;
 
 use crate::device::DeviceId;
 use problem::{Positions, Problem};
-use search::Found;
+use search::SearchResult;
 
-/// What is asked: `size` of the available devices, the required ones among them.
+/// A placement request: `size` of the available devices, including the required ones.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
-    /// Ids of the devices to choose from. One that the topology does not know is not there any more,
-    /// and counts as not available.
+    /// Candidate ids. Ids outside the topology are gone and count as unavailable.
     pub available: &'a [&'a str],
-    /// Ids that the answer must hold; a subset of the available.
+    /// Ids that the answer must contain; a subset of `available`.
     pub required: &'a [&'a str],
-    /// Ids of other devices that the container gets, such as its NICs: the choice is near them.
+    /// Ids of the container's other devices, such as NICs, to which the choice is near.
     pub near: &'a [&'a str],
-    /// How many devices the answer has.
+    /// Number of devices in the answer.
     pub size: usize,
-    /// What makes one set better than another.
+    /// Objective.
     pub policy: Policy,
 }
 
-/// The answer, and why.
+/// A chosen set with its evidence.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Choice {
     /// The chosen devices, in the inventory's order.
     pub devices: Vec<DeviceId>,
-    /// How the pairs of the chosen set are connected.
+    /// Connections among the chosen devices.
     pub connections: Connections,
-    /// What the set is worth.
+    /// Score of the set.
     pub score: Score,
-    /// How many branches the search looked at.
+    /// Number of branches that the search visited.
     pub steps: u64,
-    /// Whether no other set is better; otherwise it is the best found within the bound.
+    /// True if no set is better; false if the search stopped at its bound.
     pub exact: bool,
 }
 
-/// A question that has no answer.
+/// Reason why a request has no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlacementError {
-    /// Nothing is asked for.
+    /// The request is for no device.
     #[error("a choice of 0 devices was asked for")]
     Nothing,
-    /// More than there is.
+    /// The request exceeds the available devices.
     #[error("{size} devices were asked for and {available} are available")]
     TooFew {
-        /// How many are asked for.
+        /// Requested number.
         size: usize,
-        /// How many there are.
+        /// Available number.
         available: usize,
     },
-    /// More must be in the answer than it has places.
+    /// More devices are required than requested.
     #[error("{required} devices are required in a choice of {size}")]
     TooManyRequired {
-        /// How many are asked for.
+        /// Requested number.
         size: usize,
-        /// How many must be among them.
+        /// Required number.
         required: usize,
     },
-    /// A required device cannot be had.
+    /// A required device is unavailable.
     #[error("required device {0} is not among the available ones")]
     RequiredUnavailable(String),
-    /// A device to be near to is not there.
-    #[error("{0} is no device of this node: nothing can be near it")]
+    /// A device to be near to is unknown.
+    #[error("{0} is not a device of this node: name one of `windlass devices`")]
     NearUnknown(String),
-    /// The required devices contradict the rule that all are of one NUMA node.
+    /// The required devices are on several NUMA nodes.
     #[error("devices of one NUMA node were asked for, and the required ones are on several")]
     RequiredOnNodes,
-    /// No NUMA node has enough.
+    /// No NUMA node has enough devices.
     #[error(
         "{size} devices of one NUMA node were asked for, and no node has more than {most} \
          available{}",
         if *required == 0 { "" } else { ", the required ones included" }
     )]
     NoNumaNode {
-        /// How many are asked for.
+        /// Requested number.
         size: usize,
-        /// The most that a node could give, the required ones included.
+        /// The most that one node has, the required ones included.
         most: usize,
-        /// How many are required.
+        /// Required number.
         required: usize,
     },
 }
 
-/// A question that has an answer, by positions.
-struct Question {
+/// A valid request, with positions in the topology for ids.
+struct ResolvedRequest {
     available: Vec<usize>,
     required: Vec<usize>,
     near: Vec<usize>,
@@ -119,14 +117,14 @@ struct Question {
 
 /// Chooses the best set.
 pub fn choose(topology: &Topology, request: Request<'_>) -> Result<Choice, PlacementError> {
-    let question = Question::read(topology, request)?;
+    let question = ResolvedRequest::read(topology, request)?;
     let found = question.best(topology, |_| true).ok_or_else(|| question.no_node(topology))?;
     Ok(Choice::of(topology, &found))
 }
 
-// === impl Question ===
+// === impl ResolvedRequest ===
 
-impl Question {
+impl ResolvedRequest {
     fn read(topology: &Topology, request: Request<'_>) -> Result<Self, PlacementError> {
         let Request { size, policy, .. } = request;
         let known = request.available.iter().filter_map(|id| topology.position(id));
@@ -152,8 +150,8 @@ impl Question {
         Ok(Self { available, required, near, size, policy })
     }
 
-    /// The best set of which every device that is not required is eligible.
-    fn best(&self, topology: &Topology, eligible: impl Fn(usize) -> bool) -> Option<Found> {
+    /// The best set whose optional devices are eligible.
+    fn best(&self, topology: &Topology, eligible: impl Fn(usize) -> bool) -> Option<SearchResult> {
         match self.policy {
             Policy::First => self.first(eligible),
             Policy::NumaStrict if self.size > 1 => self.on_one_node(topology, eligible),
@@ -163,21 +161,29 @@ impl Question {
         }
     }
 
-    /// The best set on one NUMA node; where the machine tells only one, or none, all are on it.
-    fn on_one_node(&self, topology: &Topology, eligible: impl Fn(usize) -> bool) -> Option<Found> {
+    /// The best set on one NUMA node. Machines with one node or none need no restriction.
+    fn on_one_node(
+        &self,
+        topology: &Topology,
+        eligible: impl Fn(usize) -> bool,
+    ) -> Option<SearchResult> {
         let nodes = self.numa_nodes(topology);
         if nodes.len() == 1 {
             return self.search(topology, eligible);
         }
         let on_node = |node| {
-            let is_on = |at: usize| topology.spot(at).numa_node == Some(node);
+            let is_on = |at: usize| topology.device(at).numa_node == Some(node);
             let fits = self.required.iter().all(|&at| is_on(at));
             if fits { self.search(topology, |at| eligible(at) && is_on(at)) } else { None }
         };
-        nodes.into_iter().flatten().filter_map(on_node).reduce(Found::or)
+        nodes.into_iter().flatten().filter_map(on_node).reduce(SearchResult::or)
     }
 
-    fn search(&self, topology: &Topology, eligible: impl Fn(usize) -> bool) -> Option<Found> {
+    fn search(
+        &self,
+        topology: &Topology,
+        eligible: impl Fn(usize) -> bool,
+    ) -> Option<SearchResult> {
         let positions = Positions {
             available: &self.available,
             required: &self.required,
@@ -190,27 +196,27 @@ impl Question {
         (problem.eligible() >= problem.missing).then(|| search::best_set(&problem))
     }
 
-    fn first(&self, eligible: impl Fn(usize) -> bool) -> Option<Found> {
+    fn first(&self, eligible: impl Fn(usize) -> bool) -> Option<SearchResult> {
         let is_required = |at: &usize| self.required.binary_search(at).is_ok();
         let free = self.available.iter().filter(|at| !is_required(at) && eligible(**at));
         let positions: Vec<_> = self.required.iter().chain(free).copied().take(self.size).collect();
-        (positions.len() == self.size).then(|| Found::only(ascending(positions)))
+        (positions.len() == self.size).then(|| SearchResult::only(ascending(positions)))
     }
 
-    /// The NUMA nodes of the available devices; `None` is one that the machine does not tell.
+    /// NUMA nodes of the available devices; `None` for unknown.
     fn numa_nodes(&self, topology: &Topology) -> BTreeSet<Option<u32>> {
-        self.available.iter().map(|&at| topology.spot(at).numa_node).collect()
+        self.available.iter().map(|&at| topology.device(at).numa_node).collect()
     }
 
-    /// Why `numa-strict` has no answer.
+    /// Error of a `numa-strict` request without an answer.
     fn no_node(&self, topology: &Topology) -> PlacementError {
         let nodes: BTreeSet<_> =
-            self.required.iter().map(|&at| topology.spot(at).numa_node).collect();
+            self.required.iter().map(|&at| topology.device(at).numa_node).collect();
         if nodes.len() > 1 {
             return PlacementError::RequiredOnNodes;
         }
         let on_node = |node: Option<u32>| {
-            let is_on = |at: &&usize| topology.spot(**at).numa_node == node;
+            let is_on = |at: &&usize| topology.device(**at).numa_node == node;
             let fits = self.required.iter().all(|at| is_on(&at));
             if fits { self.available.iter().filter(is_on).count() } else { 0 }
         };
@@ -223,7 +229,7 @@ impl Question {
 // === impl Choice ===
 
 impl Choice {
-    fn of(topology: &Topology, found: &Found) -> Self {
+    fn of(topology: &Topology, found: &SearchResult) -> Self {
         Self {
             devices: topology.ids(&found.positions),
             connections: Connections::of(topology, &found.positions),

@@ -1,45 +1,46 @@
-//! One of several shares of a device, each of which the kubelet counts as a device of its own.
+//! Replica ids: shares of a device, which the kubelet counts as devices.
 
 use std::{fmt, str::FromStr};
 
-use serde::{Serialize, Serializer};
-
 use crate::device::DeviceId;
 
-/// A share's name, `GPU-5c8e::3`: the form of NVIDIA's device plugin, so that what a kubelet remembers
-/// of that plugin's containers stays true under this one.
+/// Id of a replica, `GPU-5c8e::3`.
+///
+/// The format is that of NVIDIA's device plugin, so checkpoint entries of that plugin remain valid.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ReplicaId {
-    /// The device that is shared.
+    /// The shared device.
     pub device: DeviceId,
-    /// Which of its shares, from 0.
+    /// Number of the replica, from 0.
     pub number: u32,
 }
 
-/// A text that names no share of a device.
+/// Text that is no replica id.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} names no replica: write a device's id, '::' and a number without leading zeros")]
 pub struct InvalidReplicaId(String);
 
-/// Between the device's id and the number.
+/// Separator of device id and number.
 const SEPARATOR: &str = "::";
 
-/// The device that an id of the kubelet's names, by itself or as one of its replicas.
+/// The device of a kubelet id, which names a device or a replica.
 pub fn device_of(id: &str) -> Option<DeviceId> {
     ReplicaId::split(id).map_or(id, |(device, _)| device).parse().ok()
 }
 
-/// The number of a token, which stands for every device of a pool; `None` for any other id.
+/// Number of a token id, which stands for any device of a pool; `None` for other ids.
 pub fn token(id: &str) -> Option<u32> {
     let number: u32 = id.parse().ok()?;
     (number.to_string() == id).then_some(number)
 }
 
+serialize_as_text!(ReplicaId);
+
 // === impl ReplicaId ===
 
 impl ReplicaId {
-    /// Takes a replica's name apart without a copy: the device's id, unchecked, and the number. `None`
-    /// for every other text, such as the id of a device that is not shared.
+    /// Splits a replica id into device id and number, without allocation or validation of the device id.
+    /// `None` for other text, such as the id of an unshared device.
     pub fn split(text: &str) -> Option<(&str, u32)> {
         let (device, digits) = text.rsplit_once(SEPARATOR)?;
         let canonical =
@@ -62,12 +63,6 @@ impl FromStr for ReplicaId {
 impl fmt::Display for ReplicaId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{SEPARATOR}{}", self.device, self.number)
-    }
-}
-
-impl Serialize for ReplicaId {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
     }
 }
 

@@ -1,19 +1,17 @@
-//! Names of extended resources, by the kubelet's rules.
+//! Extended resource names, validated by the kubelet's rules.
 
 use std::{fmt, str::FromStr};
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
-
 use crate::name::{MAX_LABEL, MAX_SUBDOMAIN, is_label_name, is_subdomain};
 
-/// A name that the kubelet accepts at registration, such as `nvidia.com/gpu`.
+/// An extended resource name such as `nvidia.com/gpu`.
 ///
-/// The rules are those of `IsExtendedResourceName` (Kubernetes, `pkg/apis/core/v1/helper`): a
-/// qualified name that stays one with `requests.` in front, outside Kubernetes' own domains.
+/// Rules of `IsExtendedResourceName` (Kubernetes, `pkg/apis/core/v1/helper`): a qualified name outside
+/// Kubernetes' domains that remains one after `requests.`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ResourceName(String);
 
-/// Why a text does not name an extended resource.
+/// Text that is no extended resource name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("resource name {name:?} {problem}; write it like nvidia.com/gpu")]
 pub struct InvalidResourceName {
@@ -37,8 +35,11 @@ enum Problem {
     Name,
 }
 
-/// A quota's `requests.` takes nine characters of a DNS subdomain.
+/// A DNS subdomain, less the nine characters of a quota's `requests.` prefix.
 const MAX_DOMAIN: usize = MAX_SUBDOMAIN - 9;
+
+serialize_as_text!(ResourceName);
+deserialize_from_text!(ResourceName);
 
 // === impl ResourceName ===
 
@@ -63,18 +64,6 @@ impl FromStr for ResourceName {
 impl fmt::Display for ResourceName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(&self.0)
-    }
-}
-
-impl Serialize for ResourceName {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&self.0)
-    }
-}
-
-impl<'de> Deserialize<'de> for ResourceName {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
     }
 }
 
@@ -134,7 +123,7 @@ mod tests {
     }
 
     proptest! {
-        /// What is accepted stays what it is, fits a quota's key, and is a name that a socket can have.
+        /// Accepted names stay as they are, fit a quota key, and can name a socket.
         #[test]
         fn a_name_is_itself_or_none(text in "[a-zA-Z0-9./_-]{0,80}|\\PC{0,40}") {
             if let Ok(name) = text.parse::<ResourceName>() {

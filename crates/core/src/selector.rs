@@ -1,5 +1,4 @@
-//! Devices selected by an expression: CEL, as Dynamic Resource Allocation has it, over the same
-//! attributes.
+//! CEL device selectors, as in Dynamic Resource Allocation (DRA) and over the same attributes.
 //!
 //! ```text
 //! device.attributes["nvidia.com"].productName.matches("^NVIDIA A100")
@@ -7,22 +6,21 @@
 //!   && device.attributes["nvidia.com"].cudaComputeCapability.isGreaterThan(semver("8.9.0"))
 //! ```
 //!
-//! As in DRA a domain that a device knows nothing of is an empty map and an attribute that it lacks
-//! is an error, which `has()` and `.?name.orValue(...)` avoid. `device.id`, `device.index` and
-//! `device.kind` are ours: a node's devices have them with no driver. `device.driver` and
-//! `device.allowMultipleAllocations` are not there, since a device of the node's configuration is of
-//! no DRA driver; those that a slice publishes have them, and nothing of ours. Of Kubernetes' libraries there are quantities and versions; those for lists,
+//! As in DRA, an unknown domain is an empty map, and a missing attribute is an error, which `has()` and
+//! `.?name.orValue(...)` avoid. Fields of Windlass are `device.id`, `device.index`, `device.kind` and
+//! `device.source`. Node configurations have no `device.driver` and `device.allowMultipleAllocations`;
+//! published devices have only those. Of Kubernetes' CEL libraries, quantity and semver are present; lists,
 //! strings, sets, URLs and addresses are not.
 
+mod analysis;
 mod check;
-mod facts;
+mod diagnose;
 mod language;
 mod nearest;
 mod published;
 mod quantity;
-mod said;
+mod variable;
 mod version;
-mod why;
 
 use std::{fmt, str::FromStr, sync::Arc};
 
@@ -33,21 +31,21 @@ use cel::{
 };
 
 pub use self::{
+    analysis::{Asked, Comparison, Literal, Type},
     nearest::nearest,
     published::{PublishedDevice, PublishedExpression},
     quantity::Amount,
-    said::{Asked, Comparison, Literal, Type},
 };
 use crate::device::Device;
 
-/// A CEL expression about `device`, parsed once; two with the same text are equal.
+/// Parsed CEL expression about `device`; equal if the text is equal.
 #[derive(Clone)]
 pub struct DeviceExpression {
     text: Arc<str>,
     parsed: Arc<IdedExpr>,
 }
 
-/// Why a text is no expression about a device.
+/// Text that is no device expression.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} selects no devices: {problem}")]
 pub struct InvalidExpression {
@@ -55,59 +53,58 @@ pub struct InvalidExpression {
     problem: String,
 }
 
-/// Why an expression has no answer for a device, such as an attribute that the device lacks.
+/// Evaluation error of an expression for a device, such as a missing attribute.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{expression:?} has no answer for {device}: {problem}")]
+#[error("{expression:?} cannot be evaluated for {device}: {problem}")]
 pub struct NoAnswer {
     expression: String,
     device: String,
     problem: String,
-    sort: Sort,
+    sort: ErrorCause,
 }
 
-/// What sort of thing keeps an expression from an answer.
+/// Cause of an evaluation error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Sort {
-    /// The device lacks what is asked for.
+enum ErrorCause {
+    /// The device lacks an attribute.
     Lack,
-    /// Something is asked of a value that is of no such type, of this device or of any.
+    /// An operator or function does not accept the type of a value.
     Misuse,
-    /// A value is not what a function takes, such as a text that is no version.
+    /// A function does not accept a value, such as text that is no version.
     Value,
 }
 
-/// The parser counts how deep brackets are, but not how long a chain of `a ? b : c` is, and takes stack
-/// for each.
+/// Most `?` in an expression. The parser bounds nesting but not chains of `a ? b : c`, which use stack.
 const MAX_CHOICES: usize = 50;
 
-/// Most of what was written that an error repeats.
+/// Characters of an expression that errors repeat.
 const MAX_SHOWN_CHARS: usize = 300;
 
 // === impl DeviceExpression ===
 
 impl DeviceExpression {
-    /// The longest expression, in bytes: DRA's limit.
+    /// Longest expression, in bytes: the limit of DRA.
     pub const MAX_BYTES: usize = 10 * 1024;
 
-    /// The expression as it was written.
+    /// The expression as written.
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
-    /// Whether the device is selected.
+    /// True if the device is selected.
     pub fn matches(&self, device: &Device) -> Result<bool, NoAnswer> {
-        self.evaluate(facts::variable(device), device.id.as_str())
+        self.evaluate(variable::variable(device), device.id.as_str())
     }
 
-    /// Whether a device is selected, given the variable and what errors call it.
+    /// Evaluates the expression with `variable` as `device`. Errors name it `device`.
     fn evaluate(&self, variable: Box<dyn Val + '_>, device: &str) -> Result<bool, NoAnswer> {
         let mut context = Context::with_env(language::environment());
         context.add_variable_as_val("device", variable);
         let answer = Value::resolve_val(&self.parsed, &context).map_err(|error| {
             let sort = match error {
-                ExecutionError::NoSuchKey(_) => Sort::Lack,
-                ExecutionError::NoSuchOverload(_) => Sort::Misuse,
-                _ => Sort::Value,
+                ExecutionError::NoSuchKey(_) => ErrorCause::Lack,
+                ExecutionError::NoSuchOverload(_) => ErrorCause::Misuse,
+                _ => ErrorCause::Value,
             };
             NoAnswer { sort, ..self.no_answer(device, &with_advice(error.to_string())) }
         })?;
@@ -119,10 +116,10 @@ impl DeviceExpression {
 
     fn no_answer(&self, device: &str, problem: &str) -> NoAnswer {
         let (expression, device) = (in_a_line(&self.text), device.to_owned());
-        NoAnswer { expression, device, problem: in_a_line(problem), sort: Sort::Misuse }
+        NoAnswer { expression, device, problem: in_a_line(problem), sort: ErrorCause::Misuse }
     }
 
-    /// Reads an expression about a device of which these fields are known.
+    /// Parses an expression about a device with these fields.
     fn about(fields: &'static [&'static str], text: &str) -> Result<Self, InvalidExpression> {
         let invalid = |problem: String| InvalidExpression {
             text: in_a_line(text),
@@ -130,20 +127,20 @@ impl DeviceExpression {
         };
         check_length(text).map_err(invalid)?;
         let parsed = parse(text).map_err(invalid)?;
-        check::check(&parsed, fields).map_err(|fault| invalid(fault.located(text)))?;
+        check::check(&parsed, fields).map_err(|check_error| invalid(check_error.located(text)))?;
         Ok(Self { text: text.into(), parsed: Arc::new(parsed) })
     }
 }
 
 impl NoAnswer {
-    /// Whether the device lacks something that the expression asks for; another device may have it.
+    /// True if the device lacks an attribute, which another device may have.
     pub fn is_lack(&self) -> bool {
-        self.sort == Sort::Lack
+        self.sort == ErrorCause::Lack
     }
 
-    /// Whether it asks something of a value that is of no such type.
+    /// True if a value has the wrong type.
     pub fn is_misuse(&self) -> bool {
-        self.sort == Sort::Misuse
+        self.sort == ErrorCause::Misuse
     }
 }
 
@@ -151,7 +148,7 @@ impl FromStr for DeviceExpression {
     type Err = InvalidExpression;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Self::about(&facts::FIELDS, text)
+        Self::about(&variable::FIELDS, text)
     }
 }
 
@@ -169,7 +166,7 @@ impl fmt::Debug for DeviceExpression {
     }
 }
 
-/// A text as an expression writes it. Other control characters may stand in one as they are.
+/// Text as a CEL string literal. CEL permits other control characters unescaped.
 pub fn literal(text: &str) -> String {
     let mut literal = String::from('"');
     for c in text.chars() {
@@ -184,7 +181,7 @@ pub fn literal(text: &str) -> String {
     literal
 }
 
-/// What has to hold before the parser may see a text.
+/// Bounds that protect the parser.
 fn check_length(text: &str) -> Result<(), String> {
     let (bytes, most) = (text.len(), DeviceExpression::MAX_BYTES);
     let choices = text.matches('?').count();
@@ -197,8 +194,8 @@ fn check_length(text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The crate's parser by precedence rather than the generated one that its `Program` takes: it counts
-/// how deep it is, and the generated one with its tables stays out of the binary.
+/// Parses with the crate's precedence parser. Its generated parser has no depth limit, and its tables would
+/// enlarge the binary.
 fn parse(text: &str) -> Result<IdedExpr, String> {
     let parser = PrattParser::new().enable_optional_syntax(true);
     parser.parse(text).map_err(|errors| match errors.errors.first() {
@@ -219,7 +216,7 @@ fn located(line: usize, column: usize, problem: &str) -> String {
     }
 }
 
-/// Operators do not compare quantities and versions, in DRA as here.
+/// Appends advice: operators do not compare quantities and versions, as in DRA.
 fn with_advice(problem: String) -> String {
     if problem.starts_with("found no matching overload for '_") && problem.contains("kubernetes.") {
         return format!("{problem}; compare with isLessThan, isGreaterThan or compareTo");

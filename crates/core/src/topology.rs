@@ -1,8 +1,6 @@
-//! How near two devices are: NVLink, the PCIe levels of `nvidia-smi topo`, NUMA.
+//! Connections between devices: NVLink, PCIe levels of `nvidia-smi topo`, NUMA.
 
 use std::fmt;
-
-use serde::{Serialize, Serializer};
 
 use crate::{
     device::{Device, Place},
@@ -10,15 +8,15 @@ use crate::{
     pci::PciePath,
 };
 
-/// The nearest thing that two devices share on the way to each other; farther is greater.
+/// The nearest common component of two devices; farther is greater.
 ///
-/// The levels are those of `nvmlGpuTopologyLevel_t` and of `nvidia-smi topo -m`. They are computed
-/// from the sysfs paths, so that they hold between any two PCI devices, not only between GPUs.
+/// Levels are those of `nvmlGpuTopologyLevel_t` and `nvidia-smi topo -m`, computed from sysfs paths. So they
+/// hold between any two PCI devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PcieLevel {
-    /// The same PCI function: parts of one device. `nvidia-smi` knows no parts and has no such level.
+    /// The same PCI function, as with parts of one device. `nvidia-smi` has no such level.
     Device,
-    /// The same PCI device: functions of one.
+    /// The same PCI device, another function.
     Board,
     /// A single PCIe switch.
     Pix,
@@ -28,32 +26,34 @@ pub enum PcieLevel {
     Phb,
     /// The same NUMA node.
     Node,
-    /// Only the interconnect between NUMA nodes, or nothing that the machine tells.
+    /// Different NUMA nodes, or unknown.
     Sys,
 }
 
-/// How two devices reach each other.
+/// Connection of two devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Connection {
-    /// NVLink, where there is one.
+    /// NVLink, if present.
     pub nvlink: Option<NvLinkPair>,
-    /// AMD's xGMI, where there is one: megabytes per second and direction.
+    /// AMD xGMI bandwidth in MB/s per direction, if present.
     pub xgmi_mbps: Option<u32>,
-    /// The way over PCIe.
+    /// PCIe level.
     pub pcie: PcieLevel,
 }
 
-/// The connections of all pairs: symmetric, `matrix[i][j]` for the devices in the order given.
+/// Connections of all pairs: `matrix[i][j]`, symmetric, in the order of the devices.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConnectionMatrix {
     size: usize,
     cells: Vec<Connection>,
 }
 
+serialize_as_text!(PcieLevel, Connection);
+
 // === impl PcieLevel ===
 
 impl PcieLevel {
-    /// The level between two places.
+    /// PCIe level between two devices.
     pub fn between(a: &Place, b: &Place) -> Self {
         let shared = match (&a.path, &b.path) {
             (Some(a), Some(b)) => Self::on_paths(a, b),
@@ -66,10 +66,10 @@ impl PcieLevel {
     }
 
     /// The level inside one host bridge; `None` for paths that meet only above it.
+    /// PCIe level inside one host bridge; `None` for different host bridges.
     ///
-    /// A PCIe switch is two bridges deep: its upstream port and one downstream port per device. Two
-    /// devices whose paths part right below one upstream port share that one switch. Paths that
-    /// share root port and more meet in a deeper place: several switches.
+    /// A PCIe switch is two bridges deep: an upstream port, and a downstream port per device. Paths that part
+    /// right below one upstream port share a single switch. Paths that part further below pass several.
     fn on_paths(a: &PciePath, b: &PciePath) -> Option<Self> {
         if a.root() != b.root() {
             return None;
@@ -101,16 +101,10 @@ impl fmt::Display for PcieLevel {
     }
 }
 
-impl Serialize for PcieLevel {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
 // === impl Connection ===
 
 impl Connection {
-    /// How two devices reach each other. A MIG instance is where its GPU is, and has no NVLink.
+    /// Connection of two devices. MIG instances are located like their GPU, without NVLink.
     pub fn between(a: &Device, b: &Device) -> Self {
         let pcie = PcieLevel::between(&a.place, &b.place);
         let over_pcie = Self { nvlink: None, xgmi_mbps: None, pcie };
@@ -129,8 +123,7 @@ impl Connection {
 }
 
 impl fmt::Display for Connection {
-    /// As `nvidia-smi topo -m` and `rocm-smi --showtopo` label it: `NV18`, `XGMI`, else the PCIe
-    /// level.
+    /// Label of `nvidia-smi topo -m` and `rocm-smi --showtopo`: `NV18`, `XGMI`, else the PCIe level.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.nvlink, self.xgmi_mbps) {
             (Some(pair), _) => f.pad(&format!("NV{}", pair.links)),
@@ -140,16 +133,10 @@ impl fmt::Display for Connection {
     }
 }
 
-impl Serialize for Connection {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
 // === impl ConnectionMatrix ===
 
 impl ConnectionMatrix {
-    /// Computes every pair once.
+    /// Computes each pair once.
     pub fn of(devices: &[&Device]) -> Self {
         let size = devices.len();
         let mut cells = Vec::with_capacity(size * size);
@@ -164,12 +151,12 @@ impl ConnectionMatrix {
         Self { size, cells }
     }
 
-    /// The connection of the devices at two positions.
+    /// Connection of the devices at two positions.
     pub fn at(&self, row: usize, column: usize) -> Connection {
         self.cells[row * self.size + column]
     }
 
-    /// How many devices there are.
+    /// Number of devices.
     pub fn size(&self) -> usize {
         self.size
     }

@@ -3,7 +3,7 @@
 use windlass_allocations::ledger::Portion;
 use windlass_config::ShareMethod;
 use windlass_core::{
-    cdi::{ContainerEdits, Mount},
+    cdi::{ContainerEdits, SpecMount as Mount},
     device::Device,
 };
 use windlass_lifecycle::mps::MpsPlaces;

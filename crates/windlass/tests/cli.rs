@@ -109,7 +109,7 @@ fn the_demo_is_read_by_people_and_says_that_it_is_simulated() {
         "SIMULATED",
         "NV18",
         "why   all 6 pairs NV18 through NVSwitch, NUMA node 0\n",
-        "not   GPU4 GPU5 GPU6 GPU7: as good by every term; the lower positions are taken\n",
+        "not   GPU4 GPU5 GPU6 GPU7: equal on every term; ties go to the lower index\n",
         "All 12 steps",
     ] {
         assert!(shown.contains(expected), "{expected} is missing in\n{shown}");

@@ -67,7 +67,7 @@ impl Kinship {
         }
         for part in inventory.parts_of(&gpu.id) {
             let Some(stands) = &part.partition else { continue };
-            let is_taken = |it: &PossiblePartition| it.partition.takes_from(stands, (&room, all));
+            let is_taken = |it: &PossiblePartition| it.partition.takes_from(stands, &room, all);
             for (_, place) in places.iter().filter(|(it, _)| is_taken(it)) {
                 self.join(place, &part.id);
             }

@@ -1,29 +1,28 @@
-//! What is wrong with a document: everything for which a runtime refuses it, or a container that
-//! names one of its devices.
+//! Validation of a CDI document: each finding makes a runtime refuse the document or a container.
 
 use std::{collections::BTreeSet, fmt, path::Path};
 
-use super::{ContainerEdits, DeviceNode, Hook, Mount, Spec, SpecDevice, version};
+use super::{ContainerEdits, Hook, Spec, SpecDevice, SpecMount, SpecNode, version};
 
 /// One mistake of a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mistake {
-    /// Where, as a path of keys.
+    /// Path of keys, `devices[0].containerEdits`.
     pub at: String,
-    /// What is wrong, and what would be right.
+    /// The problem and its correction.
     pub what: String,
 }
 
-/// Longest class of a kind; longest label of a vendor.
+/// Longest class of a kind, and longest label of a vendor.
 const MAX_LABEL: usize = 63;
 
 /// Longest vendor.
 const MAX_VENDOR: usize = 253;
 
-/// Mount options by which the source is a path of the host.
+/// Mount options that make the source a host path.
 const BINDS: [&str; 2] = ["bind", "rbind"];
 
-/// The mistakes of a document, in its order; none when it is right.
+/// All mistakes of a document, in its order; empty if it is valid.
 pub fn check(spec: &Spec) -> Vec<Mistake> {
     let mut found = Findings::default();
     found.version(spec);
@@ -118,7 +117,7 @@ impl Findings {
         }
     }
 
-    fn node(&mut self, at: &str, node: &DeviceNode) {
+    fn node(&mut self, at: &str, node: &SpecNode) {
         self.absolute(&format!("{at}.path"), &node.path);
         if let Some(path) = &node.host_path {
             self.absolute(&format!("{at}.hostPath"), path);
@@ -135,8 +134,8 @@ impl Findings {
         }
     }
 
-    /// The source of other mounts is a name, such as `tmpfs`.
-    fn mount(&mut self, at: &str, mount: &Mount) {
+    /// Only bind mounts have a host path; others name a file system, such as `tmpfs`.
+    fn mount(&mut self, at: &str, mount: &SpecMount) {
         let binds = mount.options.iter().any(|option| BINDS.contains(&option.as_str()));
         if binds || mount.host_path.as_os_str().is_empty() {
             self.absolute(&format!("{at}.hostPath"), &mount.host_path);
@@ -170,7 +169,7 @@ impl fmt::Display for Mistake {
     }
 }
 
-/// Letters and digits, with some others between them.
+/// Alphanumeric text that may contain characters of `between` inside.
 fn is_name(text: &str, between: &str) -> bool {
     let is_plain = |letter: char| letter.is_ascii_alphanumeric();
     text.starts_with(is_plain)

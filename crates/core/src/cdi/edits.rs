@@ -1,4 +1,4 @@
-//! What a document changes in a container: variables, device nodes, mounts, hooks.
+//! Container edits of a CDI document: variables, device nodes, mounts, hooks.
 
 use std::path::PathBuf;
 
@@ -8,37 +8,39 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct ContainerEdits {
-    /// `NAME=value` pairs; a name that the image sets too is overwritten.
+    /// `NAME=value` pairs; they override variables of the image.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub env: Vec<String>,
-    /// Device nodes.
+    /// Device nodes to create.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub device_nodes: Vec<DeviceNode>,
-    /// Network interfaces that move into the container.
+    pub device_nodes: Vec<SpecNode>,
+    /// Network interfaces to move into the container.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub net_devices: Vec<NetDevice>,
-    /// Files and folders of the host.
+    /// Files and folders to mount.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub mounts: Vec<Mount>,
-    /// Programs that run while the container is made.
+    pub mounts: Vec<SpecMount>,
+    /// Programs to run at stages of the container's life.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub hooks: Vec<Hook>,
-    /// Groups that the container's process is in besides its own.
+    /// Supplementary groups of the container's process.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub additional_gids: Vec<u32>,
-    /// Cache and memory bandwidth.
+    /// Cache and memory bandwidth allocation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub intel_rdt: Option<IntelRdt>,
 }
 
-/// A device node in a container. What is left out the runtime takes from the host's node when it
-/// makes the container, which is right also after the driver got another major number.
+/// A device node in a container.
+///
+/// Fields left out are read from the host's node when the container is created. That stays correct when the
+/// driver gets another major number.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct DeviceNode {
-    /// Its path in the container.
+pub struct SpecNode {
+    /// Path in the container.
     pub path: PathBuf,
-    /// Its path on the host, where it differs.
+    /// Path on the host, if different.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_path: Option<PathBuf>,
     /// `c`, `b`, `u` or `p`.
@@ -50,10 +52,10 @@ pub struct DeviceNode {
     /// Minor number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub minor: Option<i64>,
-    /// Permissions of the node itself.
+    /// Permission bits of the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file_mode: Option<u32>,
-    /// What the container's cgroup may do with it, of `r`, `w` and `m`; left out it is all three.
+    /// Device cgroup permissions, of `r`, `w` and `m`; all three if left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub permissions: Option<String>,
     /// Owner in the container.
@@ -64,15 +66,15 @@ pub struct DeviceNode {
     pub gid: Option<u32>,
 }
 
-/// A file or folder of the host in a container.
+/// A file or folder of the host, mounted into a container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Mount {
-    /// Its path on the host.
+pub struct SpecMount {
+    /// Path on the host.
     pub host_path: PathBuf,
-    /// Its path in the container.
+    /// Path in the container.
     pub container_path: PathBuf,
-    /// Kind of file system, where it is none of the host's.
+    /// File system type, for mounts that are no bind mounts.
     #[serde(rename = "type", default, skip_serializing_if = "Option::is_none")]
     pub mount_type: Option<String>,
     /// Options of `mount(8)`.
@@ -80,21 +82,21 @@ pub struct Mount {
     pub options: Vec<String>,
 }
 
-/// A program of the host that runs while the container is made.
+/// A host program that runs at a stage of the container's life.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Hook {
-    /// When: one of [`Hook::STAGES`].
+    /// One of [`Hook::STAGES`].
     pub hook_name: String,
-    /// The program on the host.
+    /// Path of the program on the host.
     pub path: PathBuf,
-    /// Its arguments, the first being its own name.
+    /// Arguments, beginning with the program's name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub args: Vec<String>,
-    /// Its environment.
+    /// Environment, as `NAME=value`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub env: Vec<String>,
-    /// Seconds after which it is ended.
+    /// Seconds until the program is killed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout: Option<i64>,
 }
@@ -103,61 +105,61 @@ pub struct Hook {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NetDevice {
-    /// Its name on the host.
+    /// Name on the host.
     pub host_interface_name: String,
-    /// Its name in the container.
+    /// Name in the container.
     pub name: String,
 }
 
-/// Cache and memory bandwidth, as `resctrl` has them. Windlass writes none, others do.
+/// Cache and memory bandwidth, as `resctrl` has them. Windlass reads these of other vendors and writes none.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct IntelRdt {
-    /// Class of service.
+    /// Class of service (CLOS).
     #[serde(rename = "closID", skip_serializing_if = "Option::is_none")]
     pub clos_id: Option<String>,
-    /// Cache.
+    /// L3 cache schema.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub l3_cache_schema: Option<String>,
-    /// Memory bandwidth.
+    /// Memory bandwidth schema.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mem_bw_schema: Option<String>,
     /// Lines of the class's `schemata` file.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub schemata: Vec<String>,
-    /// Whether the class has a monitoring group.
+    /// True if the class has a monitoring group.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub enable_monitoring: bool,
-    /// Whether cache occupancy is monitored; in versions before 1.1.0.
+    /// True if cache occupancy is monitored; in versions before 1.1.0.
     #[serde(rename = "enableCMT", skip_serializing_if = "std::ops::Not::not")]
     pub enable_cmt: bool,
-    /// Whether memory bandwidth is monitored; in versions before 1.1.0.
+    /// True if memory bandwidth is monitored; in versions before 1.1.0.
     #[serde(rename = "enableMBM", skip_serializing_if = "std::ops::Not::not")]
     pub enable_mbm: bool,
 }
 
-/// A container reads and writes a device, and makes no device nodes of its own.
+/// Read and write, without `m`: containers need not create nodes.
 const READ_WRITE: &str = "rw";
 
-/// Seen and not changed: what a driver's files are to a container.
+/// Mount options of driver files.
 const READ_ONLY: [&str; 5] = ["ro", "nosuid", "nodev", "rbind", "rprivate"];
 
-/// Spoken through: sockets, and the folders that hold them.
+/// Mount options of sockets and their folders.
 const SPOKEN_THROUGH: [&str; 5] = ["nosuid", "nodev", "rbind", "rprivate", "noexec"];
 
 // === impl ContainerEdits ===
 
 impl ContainerEdits {
-    /// Whether nothing is changed.
+    /// True if the container stays as it is.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 }
 
-// === impl DeviceNode ===
+// === impl SpecNode ===
 
-impl DeviceNode {
-    /// A node that is the host's of the same path, to be read and written.
+impl SpecNode {
+    /// The host's node of the same path, for reading and writing.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self {
             path: path.into(),
@@ -173,15 +175,15 @@ impl DeviceNode {
     }
 }
 
-// === impl Mount ===
+// === impl SpecMount ===
 
-impl Mount {
-    /// A file that the container reads.
+impl SpecMount {
+    /// A file that the container may only read.
     pub fn read_only(host_path: impl Into<PathBuf>, container_path: impl Into<PathBuf>) -> Self {
         Self::with(&READ_ONLY, host_path.into(), container_path.into())
     }
 
-    /// A file or folder of the host, with what is mounted below it.
+    /// A file or folder of the host, including mounts below it.
     pub fn bound(
         host_path: impl Into<PathBuf>,
         container_path: impl Into<PathBuf>,
@@ -191,7 +193,7 @@ impl Mount {
         Self::with(&["rbind", "nosuid", "nodev", access], host_path.into(), container_path.into())
     }
 
-    /// A socket, or a folder with sockets.
+    /// A socket or a folder of sockets.
     pub fn socket(host_path: impl Into<PathBuf>, container_path: impl Into<PathBuf>) -> Self {
         Self::with(&SPOKEN_THROUGH, host_path.into(), container_path.into())
     }
@@ -205,7 +207,7 @@ impl Mount {
 // === impl Hook ===
 
 impl Hook {
-    /// When a hook may run, by the OCI runtime specification.
+    /// Stages at which a hook may run (OCI runtime specification).
     pub const STAGES: [&str; 6] =
         ["prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop"];
 }

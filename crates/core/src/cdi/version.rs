@@ -1,43 +1,56 @@
-//! Which version of the format a document needs: runtimes refuse one that uses more than its version
-//! has, and know no version newer than themselves.
+//! The CDI version that a document needs.
+//!
+//! Runtimes refuse documents that use more than their version has, and versions newer than they know.
 
 use super::{ContainerEdits, Spec};
 
-/// A version that something came with, and what that is.
+/// A version and the feature that it introduced.
 pub(super) type Requirement = (&'static str, &'static str);
 
-/// Every version that was released, oldest first.
+/// Released versions, oldest first.
 pub(super) const RELEASED: [&str; 10] =
     ["0.1.0", "0.2.0", "0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0", "1.1.0"];
 
-/// The oldest version that runtimes take.
+/// The oldest version that runtimes accept.
 const EARLIEST: Requirement = ("0.3.0", "a document");
 
-/// Whether a document uses something.
+/// Test for a feature in a document.
 type Uses = fn(&Spec) -> bool;
 
-/// What came with which version, newest first (SPEC.md, "Released versions").
+/// Features by version, newest first (SPEC.md, "Released versions").
 const CAME_WITH: [(Requirement, Uses); 9] = [
     (("1.1.0", "netDevices"), |spec| any(spec, |edits| !edits.net_devices.is_empty())),
-    (("1.1.0", "schemata and enableMonitoring of intelRdt"), uses_schemata),
+    (("1.1.0", "schemata and enableMonitoring of intelRdt"), |spec| {
+        let rdt = |edits: &ContainerEdits| edits.intel_rdt.clone().unwrap_or_default();
+        any(spec, |edits| !rdt(edits).schemata.is_empty() || rdt(edits).enable_monitoring)
+    }),
     (("0.7.0", "intelRdt"), |spec| any(spec, |edits| edits.intel_rdt.is_some())),
     (("0.7.0", "additionalGids"), |spec| any(spec, |edits| !edits.additional_gids.is_empty())),
-    (("0.6.0", "annotations"), has_annotations),
-    (("0.6.0", "a dot in the class"), class_has_dot),
-    (("0.5.0", "hostPath of a device node"), has_host_path),
+    (("0.6.0", "annotations"), |spec| {
+        let devices = spec.devices.iter().map(|device| &device.annotations);
+        devices.chain([&spec.annotations]).any(|annotations| !annotations.is_empty())
+    }),
+    (("0.6.0", "a dot in the class"), |spec| {
+        spec.kind.split_once('/').is_some_and(|(_, class)| class.contains('.'))
+    }),
+    (("0.5.0", "hostPath of a device node"), |spec| {
+        any(spec, |edits| edits.device_nodes.iter().any(|node| node.host_path.is_some()))
+    }),
     (("0.5.0", "a device name that begins with a digit"), |spec| {
         spec.devices.iter().any(|device| device.name.starts_with(|c: char| c.is_ascii_digit()))
     }),
-    (("0.4.0", "type of a mount"), has_mount_type),
+    (("0.4.0", "type of a mount"), |spec| {
+        any(spec, |edits| edits.mounts.iter().any(|mount| mount.mount_type.is_some()))
+    }),
 ];
 
-/// The lowest version that has all that a document uses, and what asks for it.
+/// The lowest version that supports the document, and the feature that requires it.
 pub(super) fn required(spec: &Spec) -> Requirement {
     let newest = CAME_WITH.iter().find(|(_, uses)| uses(spec));
     newest.map_or(EARLIEST, |(requirement, _)| *requirement)
 }
 
-/// A version's place among those released; Go's spelling with a `v` means the same.
+/// Position among [`RELEASED`]; Go's `v` prefix is accepted.
 pub(super) fn rank(version: &str) -> Option<usize> {
     let version = version.strip_prefix('v').unwrap_or(version);
     RELEASED.iter().position(|released| *released == version)
@@ -47,35 +60,10 @@ fn any(spec: &Spec, uses: impl Fn(&ContainerEdits) -> bool) -> bool {
     uses(&spec.container_edits) || spec.devices.iter().any(|device| uses(&device.container_edits))
 }
 
-fn uses_schemata(spec: &Spec) -> bool {
-    any(spec, |edits| {
-        edits
-            .intel_rdt
-            .as_ref()
-            .is_some_and(|rdt| !rdt.schemata.is_empty() || rdt.enable_monitoring)
-    })
-}
-
-fn has_annotations(spec: &Spec) -> bool {
-    !spec.annotations.is_empty() || spec.devices.iter().any(|device| !device.annotations.is_empty())
-}
-
-fn class_has_dot(spec: &Spec) -> bool {
-    spec.kind.split_once('/').is_some_and(|(_, class)| class.contains('.'))
-}
-
-fn has_host_path(spec: &Spec) -> bool {
-    any(spec, |edits| edits.device_nodes.iter().any(|node| node.host_path.is_some()))
-}
-
-fn has_mount_type(spec: &Spec) -> bool {
-    any(spec, |edits| edits.mounts.iter().any(|mount| mount.mount_type.is_some()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::{
-        super::{DeviceNode, Kind, Mount, NetDevice, SpecDevice},
+        super::{Kind, NetDevice, SpecDevice, SpecMount, SpecNode},
         *,
     };
 
@@ -99,14 +87,15 @@ mod tests {
         );
         assert_eq!(
             needs(|spec| {
-                let node = DeviceNode { host_path: Some("/x".into()), ..DeviceNode::new("/dev/a") };
+                let node = SpecNode { host_path: Some("/x".into()), ..SpecNode::new("/dev/a") };
                 spec.devices[0].container_edits.device_nodes.push(node);
             }),
             "0.5.0"
         );
         assert_eq!(
             needs(|spec| {
-                let mount = Mount { mount_type: Some("tmpfs".into()), ..Mount::socket("/a", "/a") };
+                let mount =
+                    SpecMount { mount_type: Some("tmpfs".into()), ..SpecMount::socket("/a", "/a") };
                 spec.container_edits.mounts.push(mount);
             }),
             "0.4.0"

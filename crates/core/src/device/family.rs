@@ -1,55 +1,55 @@
-//! The families that are built in: a row for each, of what it declares about itself.
+//! Built-in device families: one row of declared facts each.
 //!
-//! Layers above discovery ask this table instead of asking whose a device is.
+//! Layers above discovery ask this table instead of comparing source names.
 
 use super::{Device, SourceName};
 use crate::attribute::AttributeName;
 
-/// Facts that a family of devices declares about itself.
+/// Declared facts of a device family.
 #[derive(Debug)]
 pub struct Family {
     name: &'static str,
-    /// The class of its CDI documents, where that is not the name of its source.
+    /// Class of its CDI documents, if it differs from the source name.
     pub cdi_class: Option<&'static str>,
-    /// The prefix of short names of its GPUs, where that is not the name of its source in capitals.
+    /// Prefix of short GPU names, if it is not the source name in capitals.
     pub prefix: Option<&'static str>,
-    /// How its devices are cut.
+    /// Way in which its devices are partitioned.
     pub cuts: Cuts,
-    /// NVIDIA's container toolkit serves its containers: by variables, by position, with IMEX channels.
+    /// NVIDIA's container toolkit serves its containers: variables, device indexes, IMEX channels.
     pub has_toolkit: bool,
-    /// Its driver manages GPUs: shares them by MPS and in intervals, tells who computes, resets them.
+    /// The driver manages GPUs: MPS, time slices, compute processes, resets.
     pub is_managed: bool,
-    /// A device is another thing once it is programmed, and says so.
+    /// Programming a device changes its function, which its attributes show.
     pub is_programmed: bool,
     /// The attribute that every device has which its driver described.
     pub described_by: Option<&'static AttributeName>,
-    /// The attributes that its devices may have.
+    /// Attributes that its devices may have.
     pub attributes: &'static [&'static [KnownAttributes]],
 }
 
-/// How devices of a family are cut.
+/// Way in which a family's devices are partitioned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cuts {
-    /// Not at all.
+    /// No partitions.
     Never,
-    /// Into parts of their kind, which are offered in place of the whole.
+    /// Parts of the same kind, offered in place of the whole.
     Parts,
-    /// Into MIG instances, by strategy or for claims.
+    /// MIG instances, by strategy or for claims.
     Mig,
 }
 
-/// Attributes of one domain and one type. What a device lacks, another may have.
+/// Attributes of one domain and one type, each optional.
 #[derive(Debug)]
 pub struct KnownAttributes {
-    /// The domain.
+    /// Domain of the names.
     pub domain: &'static str,
-    /// Their type.
+    /// Type of the values.
     pub sort: Sort,
-    /// Their names.
+    /// Identifiers.
     pub names: &'static [&'static str],
 }
 
-/// The type of attributes.
+/// Attribute type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sort {
     /// A text.
@@ -60,7 +60,7 @@ pub enum Sort {
     Bool,
     /// A version.
     Version,
-    /// A version where it is one, else a text.
+    /// A version where it parses, else text.
     Either,
 }
 
@@ -76,7 +76,7 @@ const FUNCTION: &[KnownAttributes] = &[
     all(OURS, Sort::Bool, &["isSriovVf"]),
 ];
 
-/// Defaults, also for sources of the configuration.
+/// Defaults; also the facts of configured sources.
 const NO_FAMILY: Family = Family {
     name: "",
     cdi_class: None,
@@ -177,15 +177,15 @@ impl SourceName {
     pub const INTEL: Self = Self::fixed("intel");
     /// FPGAs.
     pub const FPGA: Self = Self::fixed("fpga");
-    /// NVMe drives, which have a place and are not handed out.
+    /// NVMe drives: located for topology, never allocated.
     pub const NVME: Self = Self::fixed("nvme");
 
-    /// The source is there without a configuration.
+    /// True for families of this table.
     pub fn is_built_in(&self) -> bool {
         FAMILIES.iter().any(|family| family.name == self.as_str())
     }
 
-    /// The facts that all its devices share.
+    /// Facts common to all its devices.
     pub fn family(&self) -> &'static Family {
         FAMILIES.iter().find(|family| family.name == self.as_str()).unwrap_or(&NO_FAMILY)
     }
@@ -194,7 +194,7 @@ impl SourceName {
 // === impl Device ===
 
 impl Device {
-    /// The facts that all devices of its source share.
+    /// Facts common to all devices of its source.
     pub fn family(&self) -> &'static Family {
         self.source.family()
     }

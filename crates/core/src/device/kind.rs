@@ -1,4 +1,4 @@
-//! The sorts of devices, and a row of facts for each.
+//! Device kinds: one row of declared facts each.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::SourceName;
 use crate::health::Reason;
 
-/// The sort of thing that a device is.
+/// Kind of device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DeviceKind {
@@ -21,24 +21,24 @@ pub enum DeviceKind {
     Fpga,
     /// An NVMe drive.
     Nvme,
-    /// Whatever else a node has: what it is, its source says.
+    /// Any other device; its source defines it.
     Other,
 }
 
-/// Facts that a kind declares about itself.
+/// Declared facts of a kind.
 #[derive(Debug)]
 pub struct KindFacts {
-    /// Its word in tables and in the configuration.
+    /// Word in tables and in the configuration.
     pub word: &'static str,
-    /// Several of it, in a sentence.
+    /// Plural in sentences.
     pub plural: &'static str,
-    /// The prefix of short names; `None` where the source says.
+    /// Prefix of short names; `None` if the source decides.
     pub prefix: Option<&'static str>,
-    /// The source that is meant where none is named.
+    /// The source meant where none is named.
     pub usual_source: Option<SourceName>,
-    /// The one source of all of them.
+    /// The only source of this kind.
     pub only_source: Option<SourceName>,
-    /// The reasons that sources report. Network functions may be hundreds, and have few.
+    /// Health reasons that its sources report. NICs have few, since a node may have hundreds of functions.
     pub reasons: &'static [Reason],
 }
 
@@ -73,21 +73,21 @@ const OF_OTHERS: &[Reason] = &[
 // === impl DeviceKind ===
 
 impl DeviceKind {
-    /// Every kind, in the order in which devices are listed.
+    /// Every kind, in listing order.
     pub const ALL: [Self; 6] =
         [Self::Gpu, Self::Mig, Self::Nic, Self::Fpga, Self::Nvme, Self::Other];
 
-    /// The facts of its row.
+    /// The declared facts of this kind.
     pub fn facts(self) -> &'static KindFacts {
         &FACTS[self as usize]
     }
 
-    /// A GPU, or an instance of one.
+    /// A GPU or a MIG instance.
     pub fn is_gpu(self) -> bool {
         matches!(self, Self::Gpu | Self::Mig)
     }
 
-    /// A part of a GPU that has a profile.
+    /// A MIG instance, which has a profile.
     pub fn is_instance(self) -> bool {
         self == Self::Mig
     }

@@ -1,4 +1,4 @@
-//! A device node: what of the host's `/dev` a container gets with a device.
+//! Device nodes: files under `/dev` that a container gets.
 
 use std::{fmt, path::PathBuf, str::FromStr};
 
@@ -8,25 +8,25 @@ use serde::Serialize;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DeviceNode {
-    /// Its path on the host, `/dev/infiniband/uverbs0`.
+    /// Path on the host, `/dev/infiniband/uverbs0`.
     pub path: PathBuf,
-    /// Its path in the container, where that is another.
+    /// Path in the container, if different.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub inside: Option<PathBuf>,
-    /// What a container may do with it.
+    /// Permitted access.
     #[serde(skip_serializing_if = "Access::is_usual")]
     pub access: Access,
-    /// Whether other devices have it too, as all AMD's GPUs have `/dev/kfd`. A node that is not
-    /// shared belongs to one device, and a second that has it is not handed out beside the first.
+    /// True if other devices have the same node, as all AMD GPUs have `/dev/kfd`. An unshared node belongs to
+    /// one device; two devices that both have it are not allocated together.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub shared: bool,
-    /// The folder in sysfs whose `uevent` says that the node is this device's: numbers of nodes
-    /// change, and the kernel's word is asked again before the device is handed out.
+    /// Sysfs folder whose `uevent` names the device's current node numbers. They are checked again at
+    /// allocation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub proof: Option<PathBuf>,
 }
 
-/// What a container may do with a device node, in the letters of the devices cgroup.
+/// Device cgroup permissions of a container.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Access {
     /// `r`
@@ -36,30 +36,37 @@ pub enum Access {
     /// `rw`
     #[default]
     ReadWrite,
-    /// `rwm`: the container may also make such a node itself, which few devices need.
+    /// `rwm`: the container may also create the node, which few devices need.
     ReadWriteMake,
 }
 
-/// Letters that are no access.
+/// Text that is no access.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no access to a device node: write r, w, rw or rwm")]
 pub struct InvalidAccess(String);
 
+serialize_as_text!(Access);
+
 // === impl DeviceNode ===
 
 impl DeviceNode {
-    /// A node that belongs to one device, read and written at its own path.
+    /// A node of one device, for reading and writing at the host's path.
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        let (inside, access, shared, proof) = Default::default();
-        Self { path: path.into(), inside, access, shared, proof }
+        Self {
+            path: path.into(),
+            inside: None,
+            access: Access::default(),
+            shared: false,
+            proof: None,
+        }
     }
 
-    /// A node that other devices have too.
+    /// A node that several devices have.
     pub fn shared(path: impl Into<PathBuf>) -> Self {
         Self { shared: true, ..Self::new(path) }
     }
 
-    /// Where the container finds it.
+    /// Path in the container.
     pub fn inside(&self) -> &PathBuf {
         self.inside.as_ref().unwrap_or(&self.path)
     }
@@ -87,7 +94,7 @@ impl Access {
 impl FromStr for Access {
     type Err = InvalidAccess;
 
-    /// The letters in any order, as other plugins' files have them.
+    /// Accepts the letters in any order, as files of other plugins have them.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let mut letters: Vec<_> = text.chars().collect();
         letters.sort_unstable();
@@ -104,12 +111,6 @@ impl FromStr for Access {
 impl fmt::Display for Access {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.letters())
-    }
-}
-
-impl Serialize for Access {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.letters())
     }
 }
 

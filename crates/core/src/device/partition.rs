@@ -1,40 +1,42 @@
-//! A MIG partition of a GPU: what could be cut out of it, and where.
+//! MIG partitions: profiles and placements on a GPU.
 
 use std::{fmt, ops::Range, sync::Arc};
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::DeviceId;
 use crate::attribute::Capacities;
 
-/// What the driver calls a way to cut: `1g.10gb`, `1g.10gb+me`.
+/// MIG profile name of the driver: `1g.10gb`, `1g.10gb+me`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MigProfileName(Arc<str>);
 
-/// A place on a GPU for an instance of a profile, whether one stands there or not.
+/// A placement of a profile on a GPU, with or without an instance there.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Partition {
-    /// The whole GPU.
+    /// The GPU.
     pub gpu: DeviceId,
-    /// What the driver calls the profile.
+    /// Profile name.
     pub profile: MigProfileName,
-    /// The driver's number for the profile, which differs between cards.
+    /// Profile number of the driver; it differs between GPU models.
     pub profile_id: u32,
-    /// The first memory slice.
+    /// First memory slice.
     pub start: u32,
-    /// How many memory slices it takes.
+    /// Number of memory slices.
     pub size: u32,
 }
 
-/// A partition that a GPU could be cut to, and what a container would have of it.
+/// A partition that a GPU can have, with its capacity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PossiblePartition {
-    /// Where it would stand.
+    /// Placement.
     pub partition: Partition,
-    /// Memory, multiprocessors and engines, under the names that a device's capacities have.
+    /// Memory, multiprocessors and engines, under the names of device capacities.
     pub capacity: Capacities,
 }
+
+serialize_as_text!(MigProfileName);
 
 // === impl MigProfileName ===
 
@@ -57,12 +59,6 @@ impl fmt::Display for MigProfileName {
     }
 }
 
-impl Serialize for MigProfileName {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&self.0)
-    }
-}
-
 impl<'de> Deserialize<'de> for MigProfileName {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         Ok(Self(String::deserialize(deserializer)?.into()))
@@ -72,18 +68,18 @@ impl<'de> Deserialize<'de> for MigProfileName {
 // === impl Partition ===
 
 impl Partition {
-    /// The name of the place, by which it is held whether an instance stands there or not:
-    /// `GPU-…:mig-19-0`. A profile has one size.
+    /// Id of the placement, `GPU-…:mig-19-0`, valid with or without an instance. Profile and start suffice: a
+    /// profile has one size.
     pub fn id(&self) -> DeviceId {
         DeviceId(format!("{}:mig-{}-{}", self.gpu, self.profile_id, self.start).into())
     }
 
-    /// The memory slices that it takes.
+    /// Memory slices that it occupies.
     pub fn slices(&self) -> Range<u32> {
         self.start..self.start.saturating_add(self.size)
     }
 
-    /// Whether the two cannot stand side by side, as far as memory goes.
+    /// True if both need the same memory slice.
     pub fn overlaps(&self, other: &Self) -> bool {
         let (one, two) = (self.slices(), other.slices());
         one.start < two.end && two.start < one.end && self.gpu == other.gpu

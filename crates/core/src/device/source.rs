@@ -1,15 +1,12 @@
-//! The name of a source of devices.
+//! Name of a device source.
 
 use std::{borrow::Cow, fmt, str::FromStr};
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
-
-/// Who found a device: `nvidia`, `amd`, or what the configuration calls a source. Also the class of its
-/// CDI documents.
+/// Name of a device source: `nvidia`, `amd`, or a configured name. It is also the class of its CDI documents.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SourceName(Cow<'static, str>);
 
-/// A text that cannot name a source.
+/// Text that is no source name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0:?} cannot name a source: use 1 to {max} lower-case letters, digits and '-', a letter first \
@@ -18,10 +15,13 @@ pub struct SourceName(Cow<'static, str>);
 )]
 pub struct InvalidSourceName(String);
 
+serialize_as_text!(SourceName);
+deserialize_from_text!(SourceName);
+
 // === impl SourceName ===
 
 impl SourceName {
-    /// Longest name: an id made of it leaves room for what tells devices apart.
+    /// Longest name: device ids append to it.
     pub const MAX_CHARS: usize = 24;
 
     pub(super) const fn fixed(name: &'static str) -> Self {
@@ -54,18 +54,6 @@ impl FromStr for SourceName {
 impl fmt::Display for SourceName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(&self.0)
-    }
-}
-
-impl Serialize for SourceName {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&self.0)
-    }
-}
-
-impl<'de> Deserialize<'de> for SourceName {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
     }
 }
 

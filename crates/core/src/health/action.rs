@@ -1,26 +1,23 @@
-//! What an operator is to do about a trouble.
+//! Remedies for troubles, after NVIDIA's XID catalogue.
 
 use std::fmt;
 
-use serde::{Serialize, Serializer};
-
-/// The first thing to do, after the immediate actions of NVIDIA's XID catalogue; the catalogue's name
-/// for each stands beside it.
+/// First remedy for a trouble: immediate actions of NVIDIA's XID catalogue, each with its name there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Nothing; `IGNORE`.
     Nothing,
     /// `RESTART_APP`.
     RestartProgram,
-    /// `RESET_GPU`; also where the catalogue has a procedure that begins with a reset.
+    /// `RESET_GPU`; also for procedures that begin with a reset.
     ResetGpu,
-    /// `RESTART_BM`: the power of the machine has to go off and on.
+    /// `RESTART_BM`: power-cycle the machine.
     RestartMachine,
     /// `CHECK_MECHANICALS`.
     CheckBoard,
-    /// The procedures for NVLink errors, which read the message in the kernel's log.
+    /// The NVLink procedures, which start from the kernel's log message.
     CheckLinks,
-    /// No XID asks for it: the service that joins GPUs to the NVLink fabric.
+    /// No XID asks for it: restart or check the service that joins GPUs to the NVLink fabric.
     CheckFabricManager,
     /// `UPDATE_SWFW`.
     UpdateDriver,
@@ -28,10 +25,12 @@ pub enum Action {
     ContactSupport,
 }
 
+serialize_as_text!(Action);
+
 // === impl Action ===
 
 impl Action {
-    /// Whether anybody is to act on the device itself.
+    /// True if the device itself needs attention.
     pub fn concerns_operator(self) -> bool {
         !matches!(self, Self::Nothing | Self::RestartProgram)
     }
@@ -50,11 +49,5 @@ impl fmt::Display for Action {
             Self::UpdateDriver => "update the driver",
             Self::ContactSupport => "contact support",
         })
-    }
-}
-
-impl Serialize for Action {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
     }
 }

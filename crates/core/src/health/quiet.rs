@@ -1,4 +1,4 @@
-//! How long a device must be quiet after its last trouble before it is trusted again.
+//! Quiet period after the last trouble of a device, with exponential growth for relapses.
 
 use std::time::Duration;
 
@@ -6,30 +6,29 @@ use jiff::Timestamp;
 
 use super::{Health, HealthRecord};
 
-/// The quiet period of one device. It doubles with each relapse, up to a bound, and is the first one
-/// again after a long healthy time.
+/// Quiet period of one device. Each relapse doubles it, up to a bound. A long healthy time resets it.
 #[derive(Clone, Debug)]
-pub(super) struct Quiet {
+pub(super) struct QuietPeriod {
     period: Duration,
     last_trouble: Option<Timestamp>,
     relapses: u32,
 }
 
-/// How often the period doubles: a minute becomes half an hour. Longer would outlast most repairs.
+/// Most doublings: a minute becomes half an hour. A longer wait outlasts most repairs.
 const MOST_RELAPSES: u32 = 5;
 
-/// Healthy for so many periods after a recovery, and the recovery was one: an hour for a minute,
-/// which is longer than the longest wait.
+/// A recovery counts as lasting after this many healthy periods: an hour for a minute, more than the longest
+/// wait.
 const FORGOTTEN_AFTER: u32 = 60;
 
-// === impl Quiet ===
+// === impl QuietPeriod ===
 
-impl Quiet {
+impl QuietPeriod {
     pub(super) fn new(period: Duration) -> Self {
         Self { period, last_trouble: None, relapses: 0 }
     }
 
-    /// A trouble that an earlier life dates to the future was at the latest just now.
+    /// A trouble dated in the future counts as of now.
     pub(super) fn resume(period: Duration, record: &HealthRecord, now: Timestamp) -> Self {
         let last_trouble = record.last_trouble.map(|trouble| trouble.min(now));
         Self { period, last_trouble, relapses: record.relapses.min(MOST_RELAPSES) }
@@ -47,13 +46,13 @@ impl Quiet {
         self.relapses
     }
 
-    /// When it is over; `None` without trouble.
+    /// End of the quiet period; `None` without trouble.
     pub(super) fn ends_at(&self) -> Option<Timestamp> {
         let wait = self.period.saturating_mul(1 << self.relapses);
         Some(self.last_trouble?.saturating_add(wait).unwrap_or(Timestamp::MAX))
     }
 
-    /// Takes a trouble in; `before` is the health until now.
+    /// Records a trouble; `before` is the health until now.
     pub(super) fn disturb(&mut self, before: &Health, now: Timestamp) {
         if before.is_healthy() {
             let recovered = self.last_trouble.is_some();
@@ -81,7 +80,7 @@ mod tests {
 
     #[test]
     fn the_wait_doubles_up_to_a_bound_and_a_long_healthy_time_is_forgiven() {
-        let mut quiet = Quiet::new(Duration::from_secs(1));
+        let mut quiet = QuietPeriod::new(Duration::from_secs(1));
         assert_eq!(quiet.ends_at(), None);
         let mut waits = Vec::new();
         for second in (10..80).step_by(10) {
@@ -96,7 +95,7 @@ mod tests {
 
     #[test]
     fn trouble_upon_trouble_is_no_relapse() {
-        let mut quiet = Quiet::new(Duration::from_secs(1));
+        let mut quiet = QuietPeriod::new(Duration::from_secs(1));
         quiet.disturb(&healthy_since(0), at(1));
         let unhealthy = Health { state: HealthState::Unhealthy, ..Health::unknown(at(1)) };
         quiet.disturb(&unhealthy, at(2));

@@ -1,28 +1,25 @@
-//! Why a device is not healthy.
+//! Reasons for an unhealthy device.
 
 use std::{fmt, str::FromStr};
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
-
 use super::{Action, xid};
 
-/// Why a device is not healthy. Each stays apart up to the command line, since each asks something
-/// else of the operator.
+/// Reason for an unhealthy device. Distinct up to the command line, since each needs another response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reason {
     /// The driver reported this XID, which the policy counts.
     Xid(u64),
     /// The driver reported a double-bit ECC error.
     DoubleBitEcc,
-    /// Memory errors that ECC could not correct are counted, and no event told of them.
+    /// Uncorrected memory errors were counted without an event.
     UncorrectedEcc,
-    /// A bad row of memory could not be replaced.
+    /// Row remapping failed: a bad memory row stays in use.
     RowRemapFailed,
     /// An NVLink to a switch went down.
     NvlinkDown,
-    /// The GPU could not join the NVLink fabric, or cannot reach its peers in it.
+    /// The GPU could not join the NVLink fabric or reach its peers there.
     FabricFailed,
-    /// The driver says that the device fell off its bus.
+    /// The driver reports that the device fell off its bus.
     Lost,
     /// The driver did not answer within the deadline.
     Unresponsive,
@@ -30,83 +27,73 @@ pub enum Reason {
     ProbeFailed,
     /// The driver asks for a reset, a reboot or a drain.
     NeedsReset,
-    /// It was there, and is no longer.
+    /// The device disappeared.
     Vanished,
-    /// The driver is gone, and the device with it.
+    /// The driver disappeared, and with it the device.
     DriverGone,
-    /// A network device has no link.
+    /// The network interface has no link.
     LinkDown,
-    /// A device node that it needs is not there.
+    /// A device node is missing.
     NodeMissing,
-    /// It is there and not ready for use yet, as a board without its firmware.
+    /// The device is present but not ready, as a board without firmware.
     NotReady,
-    /// It does not answer over the network.
+    /// The device does not answer over the network.
     Unreachable,
-    /// It has no driver, or another one than it needs.
+    /// No driver or the wrong driver is bound.
     DriverUnbound,
-    /// It is too hot, or its power is out of bounds.
+    /// Temperature or power is out of bounds.
     OutOfBounds,
 }
 
 /// Text that names no reason.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no reason for a device to be unhealthy")]
+#[error("`{0}` is not a health reason")]
 pub struct UnknownReason(String);
 
-/// Every reason that is only a word.
-const WORDS: [(Reason, &str); 17] = [
-    (Reason::DoubleBitEcc, "double-bit ECC error"),
-    (Reason::UncorrectedEcc, "uncorrected ECC errors"),
-    (Reason::RowRemapFailed, "row remapping failed"),
-    (Reason::NvlinkDown, "NVLink down"),
-    (Reason::FabricFailed, "fabric failed"),
-    (Reason::Lost, "lost"),
-    (Reason::Unresponsive, "unresponsive"),
-    (Reason::ProbeFailed, "probe failed"),
-    (Reason::NeedsReset, "needs a reset"),
-    (Reason::Vanished, "vanished"),
-    (Reason::DriverGone, "driver gone"),
-    (Reason::LinkDown, "link down"),
-    (Reason::NodeMissing, "device node missing"),
-    (Reason::NotReady, "not ready"),
-    (Reason::Unreachable, "unreachable"),
-    (Reason::DriverUnbound, "driver not bound"),
-    (Reason::OutOfBounds, "out of bounds"),
+/// Names of all reasons but XIDs, with their remedies where these do not depend on the detail.
+#[rustfmt::skip]
+const TABLE: [(Reason, &str, Option<Action>); 17] = [
+    (Reason::DoubleBitEcc, "double-bit ECC error", Some(Action::ResetGpu)),
+    (Reason::UncorrectedEcc, "uncorrected ECC errors", Some(Action::ResetGpu)),
+    (Reason::RowRemapFailed, "row remapping failed", Some(Action::ContactSupport)),
+    (Reason::NvlinkDown, "NVLink down", Some(Action::CheckLinks)),
+    (Reason::FabricFailed, "fabric failed", Some(Action::CheckFabricManager)),
+    (Reason::Lost, "lost", None),
+    (Reason::Unresponsive, "unresponsive", None),
+    (Reason::ProbeFailed, "probe failed", None),
+    (Reason::NeedsReset, "needs a reset", None),
+    (Reason::Vanished, "vanished", None),
+    (Reason::DriverGone, "driver gone", None),
+    (Reason::LinkDown, "link down", None),
+    (Reason::NodeMissing, "device node missing", None),
+    (Reason::NotReady, "not ready", None),
+    (Reason::Unreachable, "unreachable", None),
+    (Reason::DriverUnbound, "driver not bound", None),
+    (Reason::OutOfBounds, "out of bounds", None),
 ];
+
+serialize_as_text!(Reason);
+deserialize_from_text!(Reason);
 
 // === impl Reason ===
 
 impl Reason {
-    /// What is to be done about it, where that does not depend on the detail.
+    /// The remedy, if it does not depend on the detail.
     pub fn action(self) -> Option<Action> {
         match self {
             Self::Xid(code) => xid::action(code),
-            Self::DoubleBitEcc | Self::UncorrectedEcc => Some(Action::ResetGpu),
-            Self::RowRemapFailed => Some(Action::ContactSupport),
-            Self::NvlinkDown => Some(Action::CheckLinks),
-            Self::FabricFailed => Some(Action::CheckFabricManager),
-            Self::Lost
-            | Self::Unresponsive
-            | Self::ProbeFailed
-            | Self::NeedsReset
-            | Self::Vanished
-            | Self::DriverGone
-            | Self::LinkDown
-            | Self::NodeMissing
-            | Self::NotReady
-            | Self::Unreachable
-            | Self::DriverUnbound
-            | Self::OutOfBounds => None,
+            other => other.row().2,
         }
     }
 
-    /// The reason in words, without its number: one of eighteen.
+    /// The reason without its XID number: one of eighteen words.
     pub fn class(self) -> &'static str {
-        if matches!(self, Self::Xid(_)) {
-            return "XID";
-        }
-        let word = WORDS.iter().find(|(reason, _)| *reason == self);
-        word.expect("the table has every other reason").1
+        if matches!(self, Self::Xid(_)) { "XID" } else { self.row().1 }
+    }
+
+    fn row(self) -> &'static (Self, &'static str, Option<Action>) {
+        let row = TABLE.iter().find(|(reason, ..)| *reason == self);
+        row.expect("the table has every reason but XIDs")
     }
 }
 
@@ -122,20 +109,8 @@ impl FromStr for Reason {
 
     fn from_str(text: &str) -> Result<Self, UnknownReason> {
         let xid = text.strip_prefix("XID ").and_then(|code| code.parse().ok()).map(Self::Xid);
-        let word = || WORDS.iter().find(|(_, word)| *word == text).map(|(reason, _)| *reason);
+        let word = || TABLE.iter().find(|(_, word, _)| *word == text).map(|(reason, ..)| *reason);
         xid.or_else(word).ok_or_else(|| UnknownReason(text.to_owned()))
-    }
-}
-
-impl Serialize for Reason {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'a> Deserialize<'a> for Reason {
-    fn deserialize<D: Deserializer<'a>>(from: D) -> Result<Self, D::Error> {
-        String::deserialize(from)?.parse().map_err(D::Error::custom)
     }
 }
 
@@ -145,7 +120,7 @@ mod tests {
 
     #[test]
     fn every_reason_reads_back_as_it_is_written() {
-        let words = WORDS.iter().map(|(reason, _)| *reason);
+        let words = TABLE.iter().map(|(reason, ..)| *reason);
         for reason in words.chain([Reason::Xid(79)]) {
             assert_eq!(reason.to_string().parse(), Ok(reason));
         }

@@ -1,30 +1,30 @@
-//! What is written down of a device's health for the agent's next life.
+//! Health of a device as stored for the next agent.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::{Evidence, HealthState};
 
-/// A device's health with what is needed to judge its next observation.
+/// Health of a device with the state of its quiet period.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HealthRecord {
-    /// The state it was in.
+    /// Last state.
     pub state: HealthState,
-    /// When it came into it.
+    /// Start of the state.
     pub since: Timestamp,
-    /// What trouble it had; newest last.
+    /// Past troubles; newest last.
     pub evidence: Vec<Evidence>,
-    /// When it had trouble last.
+    /// Time of the last trouble.
     pub last_trouble: Option<Timestamp>,
-    /// How often it failed again soon after it recovered.
+    /// Number of quick relapses after a recovery.
     pub relapses: u32,
 }
 
 // === impl HealthRecord ===
 
 impl HealthRecord {
-    /// The same after a reboot, which resets every device: the evidence remains, the wait does not.
+    /// The record after a reboot, which resets every device: evidence stays, the wait ends.
     #[must_use]
     pub fn as_history(self) -> Self {
         Self { state: HealthState::Unknown, last_trouble: None, relapses: 0, ..self }

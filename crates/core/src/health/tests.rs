@@ -1,4 +1,4 @@
-//! What single observations do to a device's health.
+//! Effects of single observations on a device's health.
 
 mod model;
 
@@ -14,7 +14,7 @@ fn xid() -> Observation {
     Observation::Fault(Reason::Xid(79), "GPU has fallen off the bus".into())
 }
 
-/// Feeds (second, observation) pairs and gives the state after each.
+/// Feeds (second, observation) pairs and returns the state after each.
 fn states(observations: &[(i64, Observation)]) -> Vec<HealthState> {
     let mut tracker = HealthTracker::new(QUIET, at(0));
     let step = |(second, observation): &(i64, Observation)| {

@@ -1,4 +1,4 @@
-//! Which XIDs make a GPU unhealthy, as data with the reason beside each.
+//! XID policy: a table of verdicts, each with its reason.
 //!
 //! An XID is an error that NVIDIA's driver writes to the kernel log and reports as an NVML event.
 //! Numbers, meanings and actions: NVIDIA, "XID Errors" (docs.nvidia.com/deploy/xid-errors), release
@@ -10,48 +10,48 @@ use super::Action::{
     RestartProgram, UpdateDriver,
 };
 
-/// What an XID means for the next pod on the GPU.
+/// Meaning of an XID for the next pod on the GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The program that ran did wrong; the GPU is fine.
+    /// The program failed; the GPU is fine.
     Application,
-    /// Worth knowing; the GPU goes on working.
+    /// Worth knowing; the GPU keeps working.
     Informational,
     /// The GPU cannot be trusted with another pod.
     Critical,
 }
 
-/// One row of the policy.
+/// One row of the XID policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XidRule {
     /// The XID.
     pub code: u64,
-    /// What it means for the next pod.
+    /// Consequence for the next pod.
     pub verdict: Verdict,
-    /// What it says.
+    /// Meaning, after the catalogue.
     pub meaning: &'static str,
-    /// Why it counts or does not.
+    /// Reason for the verdict.
     pub reason: &'static str,
-    /// The catalogue's immediate action. It says what helps the program that ran; whether the next
-    /// one can be trusted to the GPU is the verdict's to say, so the two may differ.
+    /// Immediate action of the catalogue. It serves the program that ran, the verdict the next one; so they
+    /// may differ.
     pub action: Action,
 }
 
-/// An XID that the table does not know counts: a new driver's new error is not waved through.
+/// Unknown XIDs are critical: a new driver may report new errors.
 const UNKNOWN: (Verdict, &str) = (Critical, "not in the XID catalogue");
 
-/// The verdict on an XID, and what it means in words.
+/// The verdict on an XID and its meaning.
 pub fn judge(code: u64) -> (Verdict, &'static str) {
     let rule = RULES.iter().find(|rule| rule.code == code);
     rule.map_or(UNKNOWN, |rule| (rule.verdict, rule.meaning))
 }
 
-/// What the catalogue asks for; `None` for a code that it does not have.
+/// The catalogue's action; `None` for an unknown XID.
 pub(super) fn action(code: u64) -> Option<Action> {
     RULES.iter().find(|rule| rule.code == code).map(|rule| rule.action)
 }
 
-/// The whole policy, ordered by code.
+/// The whole policy, ordered by XID.
 pub fn rules() -> &'static [XidRule] {
     RULES
 }

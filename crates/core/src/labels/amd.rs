@@ -1,9 +1,7 @@
-//! Labels of AMD's GPUs: names and values are those of AMD's node labeller, which has them under two
-//! domains.
+//! Labels of AMD's GPUs, with names and values of AMD's node labeller under its two domains.
 //!
-//! A fact that all GPUs of the node share is a label of its own; one in which they differ is a label for
-//! each value, with the number of GPUs. A partition counts as a GPU does. The labels of firmware are left
-//! out: only an open GPU tells its versions.
+//! A fact common to all GPUs is one label. A fact that differs is one label per value, with the number of
+//! GPUs. Partitions count as GPUs. Firmware labels are omitted: only an opened GPU reports these versions.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +26,7 @@ const MEMORY: AttributeName = AttributeName::new(DOMAIN, "memory");
 const COMPUTE_UNITS: AttributeName = AttributeName::new(DOMAIN, "computeUnits");
 const SIMD_UNITS: AttributeName = AttributeName::new(DOMAIN, "simdUnits");
 
-/// The labels; none where there is no GPU of AMD's.
+/// The labels; empty without AMD GPUs.
 pub(super) fn gpus(input: &LabelInput<'_>) -> Vec<Label> {
     let devices = input.inventory.devices.iter();
     let is_meant = |device: &&Device| {
@@ -59,7 +57,7 @@ pub(super) fn gpus(input: &LabelInput<'_>) -> Vec<Label> {
     labels
 }
 
-/// How all GPUs are cut, if all are in the same way.
+/// Partition profile, if all GPUs have the same.
 fn profile(gpus: &[&Device]) -> Option<Label> {
     let mut profiles = gpus.iter().map(|gpu| gpu.attributes.get(&PROFILE));
     let first = profiles.next()??;
@@ -86,12 +84,12 @@ fn counts(name: &str, gpus: &[&Device], fact: impl Fn(&Device) -> Option<String>
     labels
 }
 
-/// As AMD's labeller spells it: blanks become `_`, brackets go.
+/// Product name in the spelling of AMD's labeller: blanks become `_`, brackets are dropped.
 fn product(name: &str) -> String {
     sanitised(&name.replace(' ', "_"))
 }
 
-/// Whole gigabytes, rounded.
+/// Memory in whole gigabytes, rounded.
 fn vram(gpu: &Device) -> Option<String> {
     match gpu.capacity.get(&MEMORY)? {
         Quantity::Bytes(bytes) => Some(format!("{}G", ((bytes >> 20) + 512) / 1_024)),

@@ -1,4 +1,4 @@
-//! What labels read of a device.
+//! Device facts that labels use.
 
 use super::{LabelInput, Offering, spelling};
 use crate::{
@@ -6,13 +6,13 @@ use crate::{
     device::{Device, DeviceKind},
 };
 
-/// A GPU that has a name.
+/// A GPU whose product name is known.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Gpu<'a> {
     device: &'a Device,
-    /// Whether containers get parts of it only.
+    /// True if it is cut into MIG instances.
     pub(super) is_cut: bool,
-    /// How the whole of it is offered, if it is.
+    /// Offering of the whole GPU.
     pub(super) offering: Option<Offering>,
 }
 
@@ -20,14 +20,12 @@ pub(super) struct Gpu<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Instance<'a> {
     device: &'a Device,
-    /// How it is offered, if it is.
     pub(super) offering: Option<Offering>,
 }
 
 const PRODUCT: AttributeName = nvidia("productName");
 const PROFILE: AttributeName = nvidia("profile");
 const MEMORY: AttributeName = nvidia("memory");
-const CAPABILITY: AttributeName = nvidia("cudaComputeCapability");
 const DRIVER: AttributeName = nvidia("driverVersion");
 const CUDA: AttributeName = nvidia("cudaDriverVersion");
 const MIG_CAPABLE: AttributeName = nvidia("migCapable");
@@ -35,7 +33,7 @@ const FABRIC_CLUSTER: AttributeName = nvidia("fabricClusterUUID");
 const FABRIC_CLIQUE: AttributeName = nvidia("fabricCliqueID");
 const PCI_CLASS: AttributeName = AttributeName::new("windlass.dev", "pciClass");
 
-/// Capacities of an instance, and how gpu-feature-discovery calls them.
+/// Capacities of an instance, with their names in gpu-feature-discovery.
 static ENGINES: [(AttributeName, &str); 6] = [
     (nvidia("multiprocessors"), "multiprocessors"),
     (nvidia("copyEngines"), "engines.copy"),
@@ -68,7 +66,7 @@ pub(super) fn instances<'a>(input: &LabelInput<'a>) -> Vec<Instance<'a>> {
     named.map(instance).collect()
 }
 
-/// Devices of NVIDIA's that are there; one that never told its name has nothing to say.
+/// Present devices of a kind whose product name is known.
 fn present<'a>(input: &LabelInput<'a>, kind: DeviceKind) -> impl Iterator<Item = &'a Device> {
     let present = input.inventory.of_kind(kind).filter(|device| !device.health.has_vanished());
     present.filter(|device| device.text(&PRODUCT).is_some())
@@ -84,7 +82,7 @@ fn memory_mib(device: &Device) -> Option<u64> {
 // === impl Gpu ===
 
 impl Gpu<'_> {
-    /// The product's name as labels spell it.
+    /// Product name in label spelling.
     pub(super) fn model(&self) -> String {
         spelling::sanitised(self.device.text(&PRODUCT).unwrap_or_default())
     }
@@ -95,8 +93,7 @@ impl Gpu<'_> {
 
     /// CUDA compute capability, major and minor.
     pub(super) fn compute(&self) -> Option<(u32, u32)> {
-        let mut parts = self.device.text(&CAPABILITY)?.split('.').map(str::parse);
-        Some((parts.next()?.ok()?, parts.next()?.ok()?))
+        self.device.compute_capability()
     }
 
     pub(super) fn driver_version(&self) -> Option<&str> {
@@ -111,7 +108,7 @@ impl Gpu<'_> {
         self.device.attributes.get(&MIG_CAPABLE) == Some(&AttributeValue::Bool(true))
     }
 
-    /// The NVLink domain it is part of: cluster and clique.
+    /// NVLink domain: cluster UUID and clique.
     pub(super) fn fabric(&self) -> Option<(&str, String)> {
         let cluster = self.device.text(&FABRIC_CLUSTER)?;
         let clique = self.device.attributes.get(&FABRIC_CLIQUE)?;
@@ -132,18 +129,18 @@ impl Gpu<'_> {
 // === impl Instance ===
 
 impl Instance<'_> {
-    /// The GPU's name as labels spell it.
+    /// Product name of the GPU in label spelling.
     pub(super) fn model(&self) -> String {
         spelling::sanitised(self.device.text(&PRODUCT).unwrap_or_default())
     }
 
-    /// The profile as labels spell it: a `+` cannot stand in a key.
+    /// Profile in label spelling: keys cannot contain `+`.
     pub(super) fn profile(&self) -> String {
         let profile = self.device.text(&PROFILE).unwrap_or_default().replace('+', ".");
         spelling::sanitised(&profile)
     }
 
-    /// What it has of its GPU, under the names of labels.
+    /// Capacities under their label names.
     pub(super) fn amounts(&self) -> Vec<(&'static str, u64)> {
         let engine = |(name, label): &(AttributeName, &'static str)| {
             let (Quantity::Count(amount) | Quantity::Bytes(amount)) =
@@ -158,8 +155,7 @@ impl Instance<'_> {
     }
 }
 
-/// Slices of the GPU instance and of the compute instance, which a profile is named after: `3g.20gb` has
-/// three of each, `1c.3g.20gb` one compute slice of three.
+/// GPU and compute slices of a profile: `3g.20gb` has three of each, `1c.3g.20gb` one compute slice of three.
 fn slices(profile: &str) -> Option<(u64, u64)> {
     let counted = |unit: char| {
         profile.split('.').find_map(|part| part.strip_suffix(unit)?.parse::<u64>().ok())

@@ -1,4 +1,4 @@
-//! GPUs of one model, and the labels that each model has for itself.
+//! GPUs by model, and the labels of each model.
 
 use std::collections::BTreeMap;
 
@@ -8,36 +8,42 @@ use super::{
     spelling::{model_in_key, ours},
 };
 
-/// GPUs of one model: at least one.
+/// GPUs of one model; never empty.
 #[derive(Clone, Debug)]
 pub(super) struct Model<'a> {
-    /// The product's name as labels spell it.
+    /// Product name in label spelling.
     pub(super) name: String,
     gpus: Vec<&'a Gpu<'a>>,
 }
 
-/// The models of a node, in the order of their first GPUs.
+/// Models of a node, by first GPU.
 pub(super) fn models<'a>(gpus: &'a [Gpu<'a>]) -> Vec<Model<'a>> {
-    let mut models: Vec<Model<'a>> = Vec::new();
-    for gpu in gpus {
-        let name = gpu.model();
-        match models.iter_mut().find(|model| model.name == name) {
-            Some(model) => model.gpus.push(gpu),
-            None => models.push(Model { name, gpus: vec![gpu] }),
-        }
-    }
-    models
+    grouped(gpus, Gpu::model).into_iter().map(|(name, gpus)| Model { name, gpus }).collect()
 }
 
-/// The item that there is most of; of those that are as frequent, the first.
+/// Items by key, in order of first appearance.
+pub(super) fn grouped<T, K: PartialEq>(items: &[T], key: impl Fn(&T) -> K) -> Vec<(K, Vec<&T>)> {
+    let mut groups: Vec<(K, Vec<&T>)> = Vec::new();
+    for item in items {
+        let key = key(item);
+        match groups.iter_mut().find(|(known, _)| *known == key) {
+            Some((_, group)) => group.push(item),
+            None => groups.push((key, vec![item])),
+        }
+    }
+    groups
+}
+
+/// The most frequent item; the first of equals.
 pub(super) fn most_frequent<T: PartialEq>(items: &[T]) -> Option<&T> {
     let count = |item: &T| items.iter().filter(|other| *other == item).count();
-    // `max_by_key` takes the last of equals.
+    // `max_by_key` returns the last of equals.
     items.iter().rev().max_by_key(|item| count(item))
 }
 
-/// `windlass.dev/gpu.<model>.count` and the like: what the labels of a node with several models cannot
-/// say. `replicas` is that of most of its GPUs; `shares` is the sum over all of them.
+/// Labels per model, `windlass.dev/gpu.<model>.count` and so on, for nodes with several models.
+///
+/// `replicas` is the most frequent value, `shares` the sum over the model's GPUs.
 pub(super) fn each(gpus: &[Gpu<'_>], instances: &[Instance<'_>]) -> Vec<Label> {
     let whole = models(gpus).into_iter().flat_map(|model| model.labels());
     let mut parts: BTreeMap<(String, String), usize> = BTreeMap::new();
@@ -56,20 +62,20 @@ impl Model<'_> {
         self.gpus.len()
     }
 
-    /// How many are not cut into instances.
+    /// Number of GPUs that are not cut into instances.
     pub(super) fn whole(&self) -> usize {
         self.gpus.iter().filter(|gpu| !gpu.is_cut).count()
     }
 
-    pub(super) fn memory_mib(&self) -> Option<u64> {
+    fn memory_mib(&self) -> Option<u64> {
         self.gpus.iter().find_map(|gpu| gpu.memory_mib())
     }
 
-    pub(super) fn compute(&self) -> Option<(u32, u32)> {
+    fn compute(&self) -> Option<(u32, u32)> {
         self.gpus.iter().find_map(|gpu| gpu.compute())
     }
 
-    /// How most of those that are offered are offered.
+    /// The most frequent offering.
     pub(super) fn offering(&self) -> Option<Offering> {
         most_frequent(&self.offerings().collect::<Vec<_>>()).copied()
     }
@@ -89,20 +95,24 @@ impl Model<'_> {
             label("shares", shares.to_string()),
             label("sharing", offering.map_or("none", Offering::strategy).to_owned()),
         ];
-        let memory = self.memory_mib().map(|mib| label("memory", mib.to_string()));
-        let compute = self.compute().map(|(major, minor)| {
-            [
-                label("family", family(major, minor).to_owned()),
-                label("compute.major", major.to_string()),
-                label("compute.minor", minor.to_string()),
-            ]
-        });
-        always.into_iter().chain(memory).chain(compute.into_iter().flatten()).collect()
+        always.into_iter().chain(self.hardware(label)).collect()
+    }
+
+    /// Memory, architecture and compute capability, as far as known.
+    pub(super) fn hardware(&self, label: impl Fn(&str, String) -> Label) -> Vec<Label> {
+        let mut labels = Vec::new();
+        labels.extend(self.memory_mib().map(|mib| label("memory", mib.to_string())));
+        if let Some((major, minor)) = self.compute() {
+            labels.push(label("family", family(major, minor).to_owned()));
+            labels.push(label("compute.major", major.to_string()));
+            labels.push(label("compute.minor", minor.to_string()));
+        }
+        labels
     }
 }
 
-/// What gpu-feature-discovery calls the generation of a compute capability.
-pub(super) fn family(major: u32, minor: u32) -> &'static str {
+/// Architecture name of a compute capability in gpu-feature-discovery.
+fn family(major: u32, minor: u32) -> &'static str {
     match (major, minor) {
         (1, _) => "tesla",
         (2, _) => "fermi",

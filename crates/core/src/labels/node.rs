@@ -1,4 +1,4 @@
-//! Labels of the node as a whole: its machine, its driver, what its GPUs have in common.
+//! Labels of the node: machine, driver, common facts of its GPUs.
 
 use super::{
     HostFacts, Label, LabelInput, Sharing, Vgpu,
@@ -6,10 +6,10 @@ use super::{
     spelling::{nvidia, ours, sanitised},
 };
 
-/// What gpu-feature-discovery writes where it does not know.
+/// Placeholder of gpu-feature-discovery for unknown values.
 const UNKNOWN: &str = "unknown";
 
-/// Labels of a node with or without GPUs.
+/// Labels independent of GPUs.
 pub(super) fn always(input: &LabelInput<'_>) -> impl Iterator<Item = Label> {
     let timestamp = input.timestamp.map(|time| nvidia("gfd.timestamp", time.as_second()));
     let simulated = input.inventory.simulated.as_deref();
@@ -17,12 +17,10 @@ pub(super) fn always(input: &LabelInput<'_>) -> impl Iterator<Item = Label> {
     vgpu(&input.host.vgpu).into_iter().chain(timestamp).chain(simulated)
 }
 
-/// Labels of a node with GPUs.
 pub(super) fn with_gpus(input: &LabelInput<'_>, gpus: &[Gpu<'_>]) -> Vec<Label> {
     let machine = input.host.machine.as_deref().unwrap_or(UNKNOWN);
     let capable = gpus.iter().any(Gpu::is_mig_capable);
-    // Other than gpu-feature-discovery, which knows one rule for all GPUs: those under MPS count, whatever
-    // the others are.
+    // gpu-feature-discovery has one sharing rule for all GPUs. Here one GPU under MPS suffices.
     let mps = gpus.iter().filter_map(|gpu| gpu.offering).any(|how| how.sharing == Sharing::Mps);
     let one = [
         nvidia("gpu.machine", sanitised(machine)),
@@ -49,7 +47,7 @@ fn vgpu(vgpu: &Vgpu) -> Vec<Label> {
     }
 }
 
-/// The driver's version, under its new names and its old ones.
+/// Driver version, under current and former names.
 fn driver(host: &HostFacts, gpus: &[Gpu<'_>]) -> Vec<Label> {
     let spelt = || gpus.iter().find_map(Gpu::driver_version).map(as_nvidia_counts);
     let Some(full) = host.driver_version.clone().or_else(spelt) else { return Vec::new() };
@@ -69,7 +67,7 @@ fn driver(host: &HostFacts, gpus: &[Gpu<'_>]) -> Vec<Label> {
     labels
 }
 
-/// The attribute is a semantic version, `550.163.1`; NVIDIA's revisions have two digits.
+/// Driver version in NVIDIA's spelling: semantic `550.163.1` is `550.163.01`, with a revision of two digits.
 fn as_nvidia_counts(version: &str) -> String {
     match version.rsplit_once('.') {
         Some((front, revision)) if front.contains('.') => format!("{front}.{revision:0>2}"),
@@ -77,7 +75,7 @@ fn as_nvidia_counts(version: &str) -> String {
     }
 }
 
-/// The newest CUDA that the driver supports, under its new names and its old ones.
+/// The newest supported CUDA version, under current and former names.
 fn cuda(gpus: &[Gpu<'_>]) -> Vec<Label> {
     let version = gpus.iter().find_map(Gpu::cuda_version).unwrap_or_default();
     let mut parts = version.split('.');
@@ -91,7 +89,7 @@ fn cuda(gpus: &[Gpu<'_>]) -> Vec<Label> {
     ]
 }
 
-/// What the GPUs are built for, if they all are built for the same.
+/// Intended use by PCI class, if all GPUs agree.
 fn mode(gpus: &[Gpu<'_>]) -> &'static str {
     let mut classes = gpus.iter().map(Gpu::pci_class);
     let first = classes.next().flatten();
@@ -102,7 +100,7 @@ fn mode(gpus: &[Gpu<'_>]) -> &'static str {
     }
 }
 
-/// The NVLink domain, if all GPUs that are in one are in the same.
+/// NVLink domain, if all GPUs that are in a domain agree.
 fn clique(gpus: &[Gpu<'_>]) -> Option<String> {
     let mut fabrics = gpus.iter().filter_map(Gpu::fabric);
     let (cluster, clique) = fabrics.next()?;

@@ -1,43 +1,42 @@
-//! How labels are spelt: every key and value that leaves here is one that Kubernetes accepts.
+//! Spelling of label keys and values: everything returned is valid in Kubernetes.
 
 use std::fmt::Display;
 
 use super::Label;
-use crate::name::MAX_LABEL;
+use crate::name::{MAX_LABEL, checksum};
 
-/// Characters of the name of a model in a key: with `gpu.` before and `.compute.minor` behind, and as
-/// `mig.<model>.<profile>`, the key still fits.
+/// Longest model name in a key: `gpu.<model>.compute.minor` and `mig.<model>.<profile>` must fit.
 const MAX_MODEL_CHARS: usize = 45;
 
-/// A label that gpu-feature-discovery knows.
+/// Label of gpu-feature-discovery.
 pub(super) fn nvidia(name: impl Display, text: impl Display) -> Label {
     (key("nvidia.com", name), value(&text.to_string()))
 }
 
-/// A label of another's.
+/// Label under any domain.
 pub(super) fn in_domain(domain: &str, name: impl Display, text: impl Display) -> Label {
     (key(domain, name), value(&text.to_string()))
 }
 
-/// A label of our own.
+/// Label of Windlass.
 pub(super) fn ours(name: impl Display, text: impl Display) -> Label {
     (key("windlass.dev", name), value(&text.to_string()))
 }
 
-/// What gpu-feature-discovery makes of a name: `NVIDIA A100-SXM4-40GB` becomes
-/// `NVIDIA-A100-SXM4-40GB`. Odd characters go, blanks become one `-`.
+/// Product name as gpu-feature-discovery spells it: `NVIDIA A100-SXM4-40GB` becomes `NVIDIA-A100-SXM4-40GB`.
+/// Invalid characters are dropped; blanks become one `-`.
 pub(super) fn sanitised(text: &str) -> String {
     let kept: String = text.chars().filter(|c| is_allowed(*c) || *c == ' ').collect();
     kept.split(' ').filter(|word| !word.is_empty()).collect::<Vec<_>>().join("-")
 }
 
-/// A product with what follows it; a model whose name is too long is cut, and what follows stays.
+/// A product name with a suffix; a long name is cut, the suffix stays.
 pub(super) fn product(model: &str, rest: &str) -> String {
     let room = MAX_LABEL.saturating_sub(rest.len());
     format!("{}{rest}", model.get(..room).unwrap_or(model))
 }
 
-/// A model as part of a key, the same on every node.
+/// A model name for use in keys, equal on every node.
 pub(super) fn model_in_key(model: &str) -> String {
     match fitted(model, MAX_MODEL_CHARS) {
         name if name.is_empty() => "unknown".to_owned(),
@@ -54,25 +53,18 @@ fn value(text: &str) -> String {
     trimmed(&allowed).to_owned()
 }
 
-/// A text that fits; if it must be cut, a checksum keeps it apart from others that begin the same.
+/// The text, cut to fit. A checksum keeps cut texts distinct.
 fn fitted(text: &str, max: usize) -> String {
     let allowed: String = text.chars().filter(|c| is_allowed(*c)).collect();
     let allowed = trimmed(&allowed);
     match allowed.get(..max) {
         Some(cut) if cut.len() < allowed.len() => {
-            let sum = format!("-{:04x}", checksum(allowed));
+            let hash = checksum(allowed);
+            let sum = format!("-{:04x}", (hash >> 16) ^ (hash & 0xffff));
             format!("{}{sum}", trimmed(&cut[..max - sum.len()]))
         }
         _ => allowed.to_owned(),
     }
-}
-
-/// FNV-1a, folded to sixteen bits.
-fn checksum(text: &str) -> u32 {
-    let hash = text
-        .bytes()
-        .fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
-    (hash >> 16) ^ (hash & 0xffff)
 }
 
 fn is_allowed(c: char) -> bool {

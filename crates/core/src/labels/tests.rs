@@ -1,4 +1,4 @@
-//! The labels of gpu-feature-discovery as tables, and what every label must be.
+//! Labels of gpu-feature-discovery as tables, and validity of every label.
 
 use proptest::prelude::*;
 
@@ -14,7 +14,7 @@ const T4: &str = "Tesla T4";
 
 const ONCE: Offering = Offering { replicas: 1, sharing: Sharing::Exclusive, renamed: false };
 
-/// A node, and how its devices are offered.
+/// A node with the offerings of its devices.
 #[derive(Default)]
 struct Node {
     inventory: Inventory,
@@ -37,7 +37,7 @@ fn named(name: &'static str) -> AttributeName {
 // === impl Node ===
 
 impl Node {
-    /// One more GPU; one that is not offered is kept back.
+    /// Adds a GPU; without an offering it is withheld.
     fn gpu(mut self, model: &str, compute: &str, offering: Option<Offering>) -> Self {
         let index = self.inventory.of_kind(DeviceKind::Gpu).count();
         self.add(&format!("GPU-{index}"), model, DeviceKind::Gpu, offering);
@@ -46,7 +46,7 @@ impl Node {
         self
     }
 
-    /// The last GPU is cut into instances.
+    /// Cuts the last GPU into instances.
     fn cut(mut self, profiles: &[&str], offering: Option<Offering>) -> Self {
         let gpu = self.last();
         gpu.partitioned = true;
@@ -123,7 +123,7 @@ impl Node {
         })
     }
 
-    /// The labels that begin so, without that, as they stand in a file.
+    /// Labels with this prefix, without it, in file format.
     fn part(&self, instances: InstanceNames, prefix: &str) -> Vec<String> {
         let labels = self.labels(instances);
         let part =
@@ -136,7 +136,7 @@ impl Node {
     }
 }
 
-/// What `nvidia.com/gpu.` says of product, count, replicas, sharing strategy.
+/// Product, count, replicas and sharing strategy under `nvidia.com/gpu.`.
 fn base(node: &Node, instances: InstanceNames) -> [String; 4] {
     let get = |name| node.get(instances, &format!("nvidia.com/gpu.{name}")).unwrap_or_default();
     ["product", "count", "replicas", "sharing-strategy"].map(get)
@@ -420,8 +420,7 @@ fn a_time_and_a_simulation_are_labels() {
     );
 }
 
-/// The last part of a key, and a value that is not empty, by Kubernetes' `IsQualifiedName` and
-/// `IsValidLabelValue`.
+/// Validity of key and value by Kubernetes' `IsQualifiedName` and `IsValidLabelValue`; values are not empty.
 fn is_name(text: &str) -> bool {
     let end = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
     let bytes = text.as_bytes();

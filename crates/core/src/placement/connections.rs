@@ -1,4 +1,4 @@
-//! A set's topology in short: its pairs by connection, and the NUMA nodes it spans.
+//! Summary of a set's topology: pairs by connection, and NUMA nodes.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -9,34 +9,34 @@ use serde::Serialize;
 
 use super::Topology;
 
-/// The pairs of a set by connection, and its NUMA nodes.
+/// Summary of a set's topology.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Connections {
     /// Number of pairs per label, such as `NV18` or `PIX`.
     pub pairs: BTreeMap<String, usize>,
-    /// Whether NVLink passes a switch.
+    /// True if an NVLink passes a switch.
     pub via_switch: bool,
-    /// The NUMA nodes of the devices, where the machine tells them.
+    /// NUMA nodes of the devices, without unknown ones.
     pub numa_nodes: BTreeSet<u32>,
 }
 
-/// The label of parts of one device.
+/// Label of [`PcieLevel::Device`](crate::topology::PcieLevel::Device).
 const ONE_DEVICE: &str = "DEV";
 
 // === impl Connections ===
 
 impl Connections {
-    /// Sums up the pairs of these devices; what the topology does not know is left out.
+    /// Summary of these devices; ids outside the topology are skipped.
     pub fn among(topology: &Topology, ids: &[&str]) -> Self {
         let positions: Vec<_> = ids.iter().filter_map(|id| topology.position(id)).collect();
         Self::of(topology, &positions)
     }
 
-    /// Sums up the pairs of a set, given by positions.
+    /// Summary of the devices at these positions.
     pub(super) fn of(topology: &Topology, set: &[usize]) -> Self {
         let mut summary = Self {
-            numa_nodes: set.iter().filter_map(|&at| topology.spot(at).numa_node).collect(),
+            numa_nodes: set.iter().filter_map(|&at| topology.device(at).numa_node).collect(),
             ..Self::default()
         };
         for (place, &a) in set.iter().enumerate() {

@@ -1,67 +1,67 @@
-//! Why a choice is what it is: the best set, the best other one, and the term that decided between them.
+//! Explanation of a choice: the best set, the runner-up, and the term that decided.
 
 use std::fmt;
 
 use serde::Serialize;
 
 use super::{
-    Choice, Connections, PlacementError, Policy, Question, Request, Score, Term, Topology,
-    search::Found,
+    Choice, Connections, PlacementError, Policy, Request, ResolvedRequest, Score, Term, Topology,
+    search::SearchResult,
 };
 use crate::device::DeviceId;
 
-/// A question, its answer, and what came second.
+/// A request, its answer and the runner-up.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Explanation {
-    /// What made one set better than another.
+    /// Objective.
     pub policy: Policy,
-    /// The devices that were chosen from, in the inventory's order.
+    /// Candidates, in the inventory's order.
     pub available: Vec<DeviceId>,
-    /// Those that the answer had to hold.
+    /// Devices that the answer had to contain.
     pub required: Vec<DeviceId>,
-    /// Other devices of the container, which the choice is near.
+    /// Other devices of the container.
     pub near: Vec<DeviceId>,
     /// The answer.
     pub choice: Choice,
-    /// The best of all other sets; `None` where there is no other.
+    /// The best of all other sets; `None` without one.
     pub alternative: Option<Alternative>,
 }
 
-/// A set that was not chosen.
+/// A set that lost.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Alternative {
     /// Its devices, in the inventory's order.
     pub devices: Vec<DeviceId>,
-    /// How its pairs are connected.
+    /// Connections among its devices.
     pub connections: Connections,
-    /// What it is worth.
+    /// Score of the set.
     pub score: Score,
-    /// The first term by which it is worse. By it, it is better where the search that chose was cut off:
-    /// what is looked for afterwards may be found then.
+    /// The first term that differs. The alternative may be better in it if the first search stopped at its
+    /// bound.
     pub lost_by: Term,
-    /// Whether no set but the chosen one is better.
+    /// True if only the chosen set is better.
     pub exact: bool,
 }
 
-/// One comparison in words: `connections of what remains: 4200, the alternative 3900`.
-struct Verdict {
+/// One comparison in words: `less in connections of what remains: 3900 against 4200`.
+struct TermComparison {
     term: Term,
     ours: i64,
     theirs: i64,
 }
 
-/// Chooses as [`super::choose`] does, and finds what came second.
+/// Chooses as [`super::choose`] does, and finds the runner-up.
 ///
-/// Every other set lacks one of the chosen devices. So the best of them is the best of the answers to
-/// the same question without one or the other of these: the search runs once for each.
+/// Every other set lacks one of the chosen devices. So the search runs again without each of them; the best
+/// result is the runner-up.
 pub fn explain(topology: &Topology, request: Request<'_>) -> Result<Explanation, PlacementError> {
-    let question = Question::read(topology, request)?;
+    let question = ResolvedRequest::read(topology, request)?;
     let found = question.best(topology, |_| true).ok_or_else(|| question.no_node(topology))?;
     let optional = found.positions.iter().filter(|at| !question.required.contains(at));
     let others = optional.filter_map(|&without| question.best(topology, |at| at != without));
-    let second = others.reduce(Found::or);
+    let second = others.reduce(SearchResult::or);
     let alternative = second.map(|second| Alternative {
         devices: topology.ids(&second.positions),
         connections: Connections::of(topology, &second.positions),
@@ -82,23 +82,23 @@ pub fn explain(topology: &Topology, request: Request<'_>) -> Result<Explanation,
 // === impl Explanation ===
 
 impl Explanation {
-    /// Why the alternative lost, in a line; `None` where there is no other set.
+    /// The deciding difference in one line; `None` without an alternative.
     pub fn verdict(&self) -> Option<String> {
         let alternative = self.alternative.as_ref()?;
         let term = alternative.lost_by;
         let of = |score: &Score| score.terms().find(|(other, _)| *other == term);
         let is_better = alternative.score > self.choice.score;
-        let later = if is_better { "better, and found only by looking longer: " } else { "" };
+        let later = if is_better { "better, found only by a longer search: " } else { "" };
         Some(match (of(&self.choice.score), of(&alternative.score)) {
             (Some((_, ours)), Some((_, theirs))) => {
-                format!("{later}{}", Verdict { term, ours, theirs })
+                format!("{later}{}", TermComparison { term, ours, theirs })
             }
-            _ => "as good by every term; the lower positions are taken".to_owned(),
+            _ => "equal on every term; ties go to the lower index".to_owned(),
         })
     }
 }
 
-impl fmt::Display for Verdict {
+impl fmt::Display for TermComparison {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { term, ours, theirs } = self;
         let comparison = if theirs > ours { "more" } else { "less" };

@@ -1,9 +1,7 @@
-//! Which GPUs and NICs should serve a request together: each GPU with a NIC that is near.
+//! Joint placement of GPUs and NICs: each GPU with a nearby NIC.
 //!
-//! The GPUs among themselves are connected best over their links, which are faster than any NIC; then
-//! the pairs of GPU and NIC are as near as can be, the farthest pair counting first, since a collective
-//! operation waits for its slowest rank; only then PCIe between GPUs counts. Of equals those are taken
-//! that leave GPUs and NICs to others as near to each other as can be.
+//! Order of terms: links among GPUs, which are faster than any NIC; distance of GPU and NIC, farthest pair
+//! first, since collectives wait for the slowest rank; PCIe among GPUs; distances in the remainder.
 
 mod bound;
 mod junctions;
@@ -17,46 +15,47 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::{Choice, Connections, PlacementError, Policy, Question, Request, Score, Topology};
+use super::{
+    Choice, Connections, PlacementError, Policy, Request, ResolvedRequest, Score, Topology,
+};
 use crate::{device::DeviceId, topology::PcieLevel};
 use junctions::RUNGS;
 use problem::JointProblem;
-use search::Found;
+use search::JointResult;
 
-/// What is asked: GPUs, NICs, and how near they must be.
+/// A joint request: GPUs, NICs, and the permitted distance.
 #[derive(Clone, Copy, Debug)]
 pub struct JointRequest<'a> {
     /// The GPUs, or parts of GPUs.
     pub gpus: Wanted<'a>,
     /// The NICs.
     pub nics: Wanted<'a>,
-    /// How near the GPU and the NIC of each pair must be.
+    /// Permitted distance of GPU and NIC in each pair.
     pub alignment: Alignment,
 }
 
-/// How many devices of one kind, and of which.
+/// Number and candidates of one kind of device.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted<'a> {
-    /// Ids of the devices to choose from. One that the topology does not know is not there any more,
-    /// and counts as not available.
+    /// Candidate ids. Ids outside the topology are gone and count as unavailable.
     pub available: &'a [&'a str],
-    /// Ids that the answer must hold; a subset of the available.
+    /// Ids that the answer must contain; a subset of `available`.
     pub required: &'a [&'a str],
-    /// How many the answer has.
+    /// Number of devices in the answer.
     pub size: usize,
 }
 
-/// How near GPUs and NICs must be.
+/// Permitted distance of GPUs and NICs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Alignment {
-    /// As near as can be had.
+    /// As near as possible.
     #[default]
     Preferred,
-    /// No pair farther apart than this, or no answer.
+    /// No pair may be farther apart.
     Required(PcieLevel),
 }
 
-/// The answer, and why.
+/// A joint choice with its evidence.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct JointChoice {
@@ -64,21 +63,20 @@ pub struct JointChoice {
     pub gpus: Vec<DeviceId>,
     /// The chosen NICs, in the inventory's order.
     pub nics: Vec<DeviceId>,
-    /// Which go together, by GPU, then by NIC. Every device is in one, those of the less numerous kind
-    /// in as many as is even. None where one kind was not asked for.
+    /// Pairs, by GPU, then by NIC. Every device is in one; devices of the rarer kind are in several, evenly.
+    /// Empty if only one kind was requested.
     pub pairs: Vec<Pair>,
-    /// How the GPUs are connected among themselves; the NICs where no GPU was asked for.
+    /// Connections among the GPUs, or among the NICs without GPUs.
     pub connections: Connections,
-    /// What the choice is worth.
+    /// Score of the choice.
     pub score: Score,
-    /// How many branches the search looked at.
+    /// Number of branches that the search visited.
     pub steps: u64,
-    /// Whether no other choice is better; otherwise it is the best found: within the bound of the
-    /// search, or on a machine whose levels form no tree.
+    /// True if no choice is better. False if the search stopped at its bound, or if PCIe levels form no tree.
     pub exact: bool,
 }
 
-/// A GPU and a NIC that go together.
+/// A GPU and its NIC.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Pair {
@@ -86,38 +84,38 @@ pub struct Pair {
     pub gpu: DeviceId,
     /// The NIC.
     pub nic: DeviceId,
-    /// Where they meet.
+    /// PCIe level of the pair.
     pub level: PcieLevel,
 }
 
-/// A question that has no answer.
+/// Reason why a joint request has no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JointError {
-    /// Nothing is asked for.
+    /// The request is for no device.
     #[error("neither GPUs nor NICs were asked for")]
     Nothing,
-    /// The GPUs cannot be had.
+    /// The GPUs have no answer.
     #[error("GPUs: {0}")]
     Gpus(PlacementError),
-    /// The NICs cannot be had.
+    /// The NICs have no answer.
     #[error("NICs: {0}")]
     Nics(PlacementError),
-    /// One device is to be both.
-    #[error("{0} is named among the GPUs and among the NICs")]
+    /// One device is a candidate of both kinds.
+    #[error("{0} is named both as a GPU and as a NIC")]
     Both(DeviceId),
-    /// Some pair would be farther apart than is allowed.
+    /// No choice keeps all pairs within the permitted distance.
     #[error(
         "{gpus} GPUs and {nics} NICs were asked for, paired within {within}; the nearest that can be \
          had is {nearest}"
     )]
     TooFar {
-        /// How many GPUs are asked for.
+        /// Requested GPUs.
         gpus: usize,
-        /// How many NICs.
+        /// Requested NICs.
         nics: usize,
-        /// How near every pair must be.
+        /// Permitted distance.
         within: PcieLevel,
-        /// How near every pair can be.
+        /// The smallest possible distance of the farthest pair.
         nearest: PcieLevel,
     },
 }
@@ -182,15 +180,15 @@ impl<'a> Wanted<'a> {
         Request { available, required, near: &[], size, policy: Policy::Aligned }
     }
 
-    fn read(self, topology: &Topology) -> Result<Question, PlacementError> {
-        Question::read(topology, self.request())
+    fn read(self, topology: &Topology) -> Result<ResolvedRequest, PlacementError> {
+        ResolvedRequest::read(topology, self.request())
     }
 
     fn alone(self, topology: &Topology) -> Result<Choice, PlacementError> {
         super::choose(topology, self.request())
     }
 
-    /// That nothing is wanted.
+    /// Checks that nothing is required of a kind that was not requested.
     fn none(self) -> Result<(), PlacementError> {
         match self.required.len() {
             0 => Ok(()),
@@ -202,8 +200,8 @@ impl<'a> Wanted<'a> {
 // === impl Alignment ===
 
 impl Alignment {
-    /// The best choice that is near enough.
-    fn best(self, topology: &Topology, problem: &JointProblem) -> Result<Found, JointError> {
+    /// The best choice within the permitted distance.
+    fn best(self, topology: &Topology, problem: &JointProblem) -> Result<JointResult, JointError> {
         let Some((within, rung)) = self.rung() else {
             return Ok(search::best_choice(problem, None));
         };
@@ -213,9 +211,9 @@ impl Alignment {
                 None => Err(JointError::too_far(problem, within, nearest(problem))),
             };
         }
-        // Without a tree the junctions do not tell what can be had, but what is found does.
+        // Without a tree of junctions, the result itself shows the distance.
         let found = search::best_choice(problem, None);
-        let pairs = pairing::pairs(&problem.junctions, (&found.gpus, &found.nics));
+        let pairs = pairing::pairs(&problem.junctions, &found.gpus, &found.nics);
         let levels = pairs.into_iter().map(|(gpu, nic)| topology.connection(gpu, nic).pcie);
         match levels.max().unwrap_or(PcieLevel::Sys) {
             farthest if farthest <= within => Ok(found),
@@ -223,7 +221,7 @@ impl Alignment {
         }
     }
 
-    /// The level that all pairs must be within, and its rung; `None` for any.
+    /// The permitted level and its rung; `None` for any.
     fn rung(self) -> Option<(PcieLevel, usize)> {
         let Self::Required(within) = self else { return None };
         let rung = RUNGS.iter().position(|&level| level == within)?;
@@ -231,7 +229,7 @@ impl Alignment {
     }
 }
 
-/// The nearest level that all pairs can be within.
+/// The smallest possible distance of the farthest pair.
 fn nearest(problem: &JointProblem) -> PcieLevel {
     problem.nearest_rung().map_or(PcieLevel::Sys, |rung| RUNGS[rung])
 }
@@ -248,9 +246,9 @@ impl JointError {
 // === impl JointChoice ===
 
 impl JointChoice {
-    fn of(topology: &Topology, problem: &JointProblem, found: Found) -> Self {
-        let Found { gpus, nics, score, steps, exact } = found;
-        let pairs = pairing::pairs(&problem.junctions, (&gpus, &nics));
+    fn of(topology: &Topology, problem: &JointProblem, found: JointResult) -> Self {
+        let JointResult { gpus, nics, score, steps, exact } = found;
+        let pairs = pairing::pairs(&problem.junctions, &gpus, &nics);
         let pair = |(gpu, nic)| Pair {
             gpu: topology.id(gpu).clone(),
             nic: topology.id(nic).clone(),
@@ -286,7 +284,7 @@ impl JointChoice {
         choice
     }
 
-    /// The farthest level of its pairs; `None` where there are none.
+    /// The farthest level of its pairs; `None` without pairs.
     pub fn farthest(&self) -> Option<PcieLevel> {
         self.pairs.iter().map(|pair| pair.level).max()
     }

@@ -1,93 +1,92 @@
-//! What makes one set better than another: policies, their terms in the order of weight, scores.
+//! Placement policies, their ordered terms, and scores.
 
 use std::{cmp::Ordering, fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize, Serializer, ser::SerializeSeq as _};
 
-/// How devices are chosen. Each policy honours the required devices, and ends with the lowest
-/// positions, so that equal questions get equal answers.
+/// Objective of a placement. Every policy honours the required devices and ends with the lowest positions, so
+/// that equal requests get equal answers.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum Policy {
-    /// The best connected set; of equals the one that leaves the most useful rest.
+    /// The best connected set; of equals the one with the most useful remainder.
     #[default]
     Aligned,
-    /// From the groups with the most in use, so that others stay free.
+    /// From the groups with the most devices in use, so that other groups stay free.
     Packed,
-    /// From the groups with the least in use.
+    /// From the groups with the fewest devices in use.
     Distributed,
-    /// As `aligned`, on one NUMA node or not at all.
+    /// Like `aligned`, but on one NUMA node.
     NumaStrict,
     /// The lowest positions.
     First,
 }
 
-/// A text that names no policy.
+/// Text that names no policy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no placement policy: write aligned, packed, distributed, numa-strict or first")]
 pub struct UnknownPolicy(String);
 
-/// One thing that sets are compared by.
+/// One term of comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Term {
-    /// The worth of the links inside the set, PCIe between devices left out; parts of one device count
-    /// as linked.
+    /// Affinity by links inside the set, without PCIe between devices. Parts of one device count as linked.
     Links,
-    /// Pairs of a GPU and a NIC that meet nowhere nearer than between NUMA nodes.
+    /// Pairs of GPU and NIC on different NUMA nodes.
     SysPairs,
-    /// Those that meet in a NUMA node.
+    /// Pairs that meet in a NUMA node.
     NodePairs,
-    /// Those that meet at a host bridge.
+    /// Pairs that meet at a host bridge.
     PhbPairs,
-    /// Those with several PCIe switches between them.
+    /// Pairs with several PCIe switches between them.
     PxbPairs,
-    /// Those with one.
+    /// Pairs with one PCIe switch between them.
     PixPairs,
-    /// How near the GPUs and NICs that remain would be, paired one to one.
+    /// Nearness of the remaining GPUs and NICs, paired one to one.
     RemainingPairs,
-    /// The worth of what data travels over inside the set, and to the container's other devices.
+    /// Affinity inside the set and to the container's other devices.
     Affinity,
-    /// How useful what remains available is for pairs, quads and octets.
+    /// Affinity among the remaining devices in pairs, quads and octets.
     Remaining,
-    /// How near each other the devices of the set, and the container's others, sit on PCIe.
+    /// PCIe affinity inside the set and to the container's other devices.
     Pcie,
-    /// How near each other those that remain sit on PCIe.
+    /// PCIe affinity among the remaining devices.
     RemainingPcie,
-    /// How near the chosen devices are to NICs, which a request without NICs leaves to others.
+    /// Nearness to NICs, which a request without NICs leaves to others.
     NearNics,
-    /// The NUMA nodes of the set and of the container's other devices.
+    /// NUMA nodes of the set and of the container's other devices.
     NumaNodes,
-    /// Devices in use in the groups that the set is taken from, summed up over the set.
+    /// Devices in use in the groups of the set, summed up over the set.
     InUse,
-    /// The groups that the set is taken from.
+    /// Groups of the set.
     Groups,
-    /// Shares that others have of the chosen devices.
+    /// Shares of the chosen devices that others hold.
     Shares,
-    /// How uneven the groups are filled: the sum of the squares of what is in use, the set included.
+    /// Unevenness of the groups: sum of squares of devices in use, the set included.
     Imbalance,
-    /// The positions in the inventory's order.
+    /// Positions in the inventory's order.
     Position,
 }
 
-/// What a set is worth, term by term.
+/// Values of a set, term by term.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Score {
     terms: &'static [Term],
-    /// In the order of the terms, as numbers of which more is better; 0 beyond.
+    /// Values in the order of the terms, signed so that more is better; 0 beyond.
     values: [i64; MOST_TERMS],
 }
 
-/// The longest list of terms.
+/// Length of the longest list of terms.
 const MOST_TERMS: usize = 9;
 
-/// What devices that are shared are told apart by where a policy leaves it to the connections.
+/// Terms for shared devices.
 pub(super) const SHARED: &[Term] =
     &[Term::Affinity, Term::Shares, Term::Remaining, Term::Pcie, Term::NumaNodes];
 
-/// What GPUs and NICs are chosen by that are chosen together.
+/// Terms for a joint choice of GPUs and NICs.
 pub(super) const JOINT: &[Term] = &[
     Term::Links,
     Term::SysPairs,
@@ -118,11 +117,11 @@ const DISTRIBUTED: &[Term] =
 // === impl Policy ===
 
 impl Policy {
-    /// All of them.
+    /// Every policy.
     pub const ALL: [Self; 5] =
         [Self::Aligned, Self::Packed, Self::Distributed, Self::NumaStrict, Self::First];
 
-    /// What sets are compared by, the weightiest first; positions come last for all.
+    /// Terms in order of weight; positions come last for all policies.
     pub fn terms(self) -> &'static [Term] {
         match self {
             Self::Aligned | Self::NumaStrict => ALIGNED,
@@ -132,7 +131,7 @@ impl Policy {
         }
     }
 
-    /// Its name, as it is written in a configuration.
+    /// Name in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             Self::Aligned => "aligned",
@@ -162,7 +161,7 @@ impl FromStr for Policy {
 // === impl Term ===
 
 impl Term {
-    /// Whether more of it is better.
+    /// True if a greater value is better.
     pub fn more_is_better(self) -> bool {
         matches!(
             self,
@@ -176,7 +175,7 @@ impl Term {
         )
     }
 
-    /// What it is called in a table.
+    /// Title in tables.
     pub fn title(self) -> &'static str {
         match self {
             Self::Links => "links inside the set",
@@ -200,7 +199,7 @@ impl Term {
         }
     }
 
-    /// As a number of which more is better.
+    /// The value with the sign that makes more better.
     pub(super) fn signed(self, value: i64) -> i64 {
         if self.more_is_better() { value } else { -value }
     }
@@ -209,7 +208,6 @@ impl Term {
 // === impl Score ===
 
 impl Score {
-    /// The score that a value of each term makes.
     pub(super) fn new(terms: &'static [Term], mut value: impl FnMut(Term) -> i64) -> Self {
         let mut values = [0; MOST_TERMS];
         for (slot, &term) in values.iter_mut().zip(terms) {
@@ -218,21 +216,20 @@ impl Score {
         Self { terms, values }
     }
 
-    /// The terms and what they say, the weightiest first.
+    /// Terms with their values, in order of weight.
     pub fn terms(&self) -> impl Iterator<Item = (Term, i64)> {
         let values = self.values.into_iter();
         self.terms.iter().zip(values).map(|(&term, value)| (term, term.signed(value)))
     }
 
-    /// How a set compares with one of this score, by what each term says of it. Most sets differ by the
-    /// first, and of these nothing else is asked.
+    /// Compares a set with this score. Evaluates terms only up to the first difference.
     pub(super) fn compared_with(&self, mut value: impl FnMut(Term) -> i64) -> Ordering {
         let terms = self.terms.iter().zip(&self.values);
         let mut orders = terms.map(|(&term, theirs)| term.signed(value(term)).cmp(theirs));
         orders.find(|order| order.is_ne()).unwrap_or(Ordering::Equal)
     }
 
-    /// The first term by which two scores of the same terms differ; `Position` where none does.
+    /// The first term in which two scores differ; `Position` if none does.
     pub fn decided_by(&self, other: &Self) -> Term {
         let pairs = self.values.iter().zip(&other.values);
         let first = self.terms.iter().zip(pairs).find(|(_, (ours, theirs))| ours != theirs);
@@ -260,7 +257,7 @@ impl fmt::Debug for Score {
 }
 
 impl Serialize for Score {
-    /// `[{"term": "affinity", "value": 3640}, ...]`, the weightiest first.
+    /// `[{"term": "affinity", "value": 3640}, ...]`, in order of weight.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         #[derive(Serialize)]
         struct Entry {

@@ -1,95 +1,93 @@
-//! A question as numbers: interchangeable devices become one class, of which only the count matters.
+//! Placement as numbers: interchangeable devices form a class, of which only the count matters.
 
 use super::{
     Topology,
-    affinity::Worth,
+    affinity::Affinity,
     policy::Term,
-    topology::{Group, Spot},
+    topology::{Group, PlacedDevice},
 };
 
-/// What is searched: how many to take of each class, beside what is required.
+/// Input of the search: classes to take from, beside the required devices.
 #[derive(Debug)]
 pub(super) struct Problem {
-    /// What sets are compared by.
+    /// Terms of the objective.
     pub(super) terms: &'static [Term],
-    /// Positions that the answer must hold, ascending.
+    /// Required positions, ascending.
     pub(super) required: Vec<usize>,
-    /// How many more the answer needs.
+    /// Number of further devices.
     pub(super) missing: usize,
-    /// The available devices that are not required, in the order of their first members.
+    /// Classes of the optional devices, by first member.
     pub(super) classes: Vec<Class>,
-    /// What the connection of two members is worth by two measures, `weights[a * classes + b]`;
-    /// symmetric.
+    /// Packed affinity between members of two classes, `weights[a * classes + b]`; symmetric.
     weights: Vec<i64>,
-    /// Before the free choice.
+    /// Contribution of the required devices.
     pub(super) start: Start,
     pub(super) groups: Vec<GroupLoad>,
 }
 
-/// What the required devices and the companions bring along.
+/// Contribution of the required devices and the container's other devices.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Start {
-    /// What their connections are worth by two measures.
+    /// Packed affinity among them.
     pub(super) weight: i64,
     pub(super) near_nics: i64,
-    /// The bits of their NUMA nodes.
+    /// Bits of their NUMA nodes.
     pub(super) numa: u64,
 }
 
-/// Devices that no term can tell apart but the position.
+/// Interchangeable devices: all terms but the position are equal.
 #[derive(Debug)]
 pub(super) struct Class {
-    /// Ascending positions; a choice takes the first of them.
+    /// Ascending positions; a choice takes the first ones.
     pub(super) members: Vec<usize>,
-    /// How many may be chosen: all, or none of them.
+    /// Number of eligible members: all or none.
     pub(super) eligible: usize,
-    /// What a member has in common with the others.
+    /// Common traits of the members.
     pub(super) traits: Traits,
 }
 
-/// What tells devices apart besides their connections with other free devices.
+/// Traits of a device besides its affinity with other optional devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Traits {
-    /// What the connections with the required devices and the companions are worth by two measures.
+    /// Packed affinity with the required devices and the container's other devices.
     pub(super) fixed: i64,
     pub(super) near_nics: i64,
-    /// Shares that others have of it.
+    /// Shares that others hold.
     pub(super) shares: i64,
-    /// An index into the groups.
+    /// Index into the groups.
     pub(super) group: usize,
-    /// The bit of its NUMA node; none where the machine does not tell.
+    /// Bit of the NUMA node; 0 for unknown.
     pub(super) numa: u64,
     is_eligible: bool,
 }
 
-/// How full a group is before the free choice.
+/// Load of a group before the choice.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct GroupLoad {
-    /// Devices that are not available.
+    /// Unavailable devices.
     pub(super) in_use: i64,
-    /// Devices that are required.
+    /// Required devices.
     pub(super) required: i64,
 }
 
-/// A question by positions; each list ascending and without repetition.
+/// A request in positions; each list is ascending and unique.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Positions<'a> {
     pub(super) available: &'a [usize],
-    /// Some of the available.
+    /// A subset of `available`.
     pub(super) required: &'a [usize],
-    /// Devices that the container gets besides.
+    /// The container's other devices.
     pub(super) near: &'a [usize],
-    /// The shares that others have of each available device; empty for devices that are not shared.
+    /// Shares that others hold of each available device; empty for unshared devices.
     pub(super) shares: &'a [i64],
-    /// Devices of another kind that are chosen together with these: how near each of them is tells
-    /// devices apart.
+    /// Devices of another kind in a joint choice: distances to them distinguish classes.
     pub(super) beside: &'a [usize],
 }
 
-/// What the connection of two positions is worth by two measures.
+/// Packed affinity of two positions.
 type Weigh = fn(&Topology, usize, usize) -> i64;
 
-/// Names groups and NUMA nodes by number.
+/// Numbers groups and NUMA nodes.
 struct Numbering<'a> {
     topology: &'a Topology,
     weigh: Weigh,
@@ -100,7 +98,7 @@ struct Numbering<'a> {
 // === impl Problem ===
 
 impl Problem {
-    /// The problem of choosing `size` devices, of which those that are not required must be eligible.
+    /// The problem of choosing `size` devices, whose optional ones must be eligible.
     pub(super) fn new(
         topology: &Topology,
         positions: Positions<'_>,
@@ -144,23 +142,22 @@ impl Problem {
         }
     }
 
-    /// The worth of the connection of a member of one class with a member of another, or of two
-    /// members of one.
+    /// Packed affinity between members of two classes, or of two members of one class.
     pub(super) fn weight(&self, a: usize, b: usize) -> i64 {
         self.weights[a * self.classes.len() + b]
     }
 
-    /// The two measures of a weight.
-    pub(super) fn worth(&self, a: usize, b: usize) -> Worth {
-        Worth::unpacked(self.weight(a, b))
+    /// Affinity between members of two classes.
+    pub(super) fn affinity(&self, a: usize, b: usize) -> Affinity {
+        Affinity::unpacked(self.weight(a, b))
     }
 
-    /// How many devices may be chosen freely.
+    /// Number of eligible devices.
     pub(super) fn eligible(&self) -> usize {
         self.classes.iter().map(|class| class.eligible).sum()
     }
 
-    /// The positions of an answer, ascending.
+    /// Positions of an answer, ascending.
     pub(super) fn positions(&self, counts: &[usize], into: &mut Vec<usize>) {
         into.clear();
         into.extend(&self.required);
@@ -171,9 +168,9 @@ impl Problem {
     }
 }
 
-/// Where links are a term of their own, PCIe does not stand in for them.
+/// With links as a term of their own, PCIe does not replace missing links.
 fn weigh_by(terms: &[Term]) -> Weigh {
-    if terms.contains(&Term::Links) { Topology::links_first } else { Topology::worth }
+    if terms.contains(&Term::Links) { Topology::packed_links } else { Topology::packed_affinity }
 }
 
 fn weights(classes: &[Class], weigh: impl Fn(usize, usize) -> i64) -> Vec<i64> {
@@ -211,11 +208,11 @@ impl Class {
 
 impl<'a> Numbering<'a> {
     fn of(topology: &'a Topology, positions: Positions<'_>, weigh: Weigh) -> Self {
-        let spots = || positions.available.iter().map(|&at| topology.spot(at));
-        let near = positions.near.iter().map(|&at| topology.spot(at));
-        let mut groups: Vec<_> = spots().map(|spot| &spot.group).collect();
+        let devices = || positions.available.iter().map(|&at| topology.device(at));
+        let near = positions.near.iter().map(|&at| topology.device(at));
+        let mut groups: Vec<_> = devices().map(|device| &device.group).collect();
         let mut numa_nodes: Vec<_> =
-            spots().chain(near).filter_map(|spot| spot.numa_node).collect();
+            devices().chain(near).filter_map(|device| device.numa_node).collect();
         groups.sort_unstable();
         groups.dedup();
         numa_nodes.sort_unstable();
@@ -224,13 +221,13 @@ impl<'a> Numbering<'a> {
     }
 
     fn traits(&self, at: usize, given: &[usize], is_eligible: bool) -> Traits {
-        let spot = self.topology.spot(at);
+        let device = self.topology.device(at);
         Traits {
             fixed: given.iter().map(|&other| (self.weigh)(self.topology, at, other)).sum(),
-            near_nics: spot.nic,
+            near_nics: device.nic,
             shares: 0,
-            group: self.group(spot).expect("the groups are those of the available devices"),
-            numa: self.numa_bit(spot),
+            group: self.group(device).expect("the groups are those of the available devices"),
+            numa: self.numa_bit(device),
             is_eligible,
         }
     }
@@ -241,34 +238,35 @@ impl<'a> Numbering<'a> {
             let others = required[nth + 1..].iter().chain(near);
             start.weight +=
                 others.map(|&other| (self.weigh)(self.topology, at, other)).sum::<i64>();
-            start.near_nics += self.topology.spot(at).nic;
+            start.near_nics += self.topology.device(at).nic;
         }
-        let given = required.iter().chain(near).map(|&at| self.topology.spot(at));
-        start.numa = given.fold(0, |bits, spot| bits | self.numa_bit(spot));
+        let given = required.iter().chain(near).map(|&at| self.topology.device(at));
+        start.numa = given.fold(0, |bits, device| bits | self.numa_bit(device));
         start
     }
 
-    /// What is not available is in use, or might as well be.
+    /// Unavailable devices count as in use.
     fn loads(&self, positions: Positions<'_>) -> Vec<GroupLoad> {
         let mut loads = vec![GroupLoad::default(); self.groups.len()];
         let others = (0..self.topology.len())
             .filter(|at| positions.available.binary_search(at).is_err())
-            .filter_map(|at| self.group(self.topology.spot(at)));
+            .filter_map(|at| self.group(self.topology.device(at)));
         others.for_each(|group| loads[group].in_use += 1);
         for &at in positions.required {
-            let group = self.group(self.topology.spot(at));
+            let group = self.group(self.topology.device(at));
             loads[group.expect("required devices are available")].required += 1;
         }
         loads
     }
 
-    fn group(&self, spot: &Spot) -> Option<usize> {
-        self.groups.binary_search(&&spot.group).ok()
+    fn group(&self, device: &PlacedDevice) -> Option<usize> {
+        self.groups.binary_search(&&device.group).ok()
     }
 
-    /// No machine has more than 64 nodes with accelerators; beyond, the last bit stands for several.
-    fn numa_bit(&self, spot: &Spot) -> u64 {
-        let number = spot.numa_node.and_then(|node| self.numa_nodes.binary_search(&node).ok());
+    /// Node number as a bit. Machines have at most 64 nodes with accelerators; further nodes share the last
+    /// bit.
+    fn numa_bit(&self, device: &PlacedDevice) -> u64 {
+        let number = device.numa_node.and_then(|node| self.numa_nodes.binary_search(&node).ok());
         number.map_or(0, |number| 1 << number.min(63))
     }
 }

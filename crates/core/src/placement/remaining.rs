@@ -1,31 +1,30 @@
-//! How useful what remains is: what a choice leaves to those that come after it.
+//! Usefulness of the remaining devices for later requests of pairs, quads and octets.
 //!
-//! They mostly ask for pairs, quads and octets. Of few devices it is known how well they can be divided
-//! into these; of many, which partners each device would find.
+//! Exact for few devices: the best division into such sets. For many: the best partners of each device.
 
 mod neighbours;
 mod sets;
 
-use super::{affinity::Worth, policy::Term, problem::Problem};
+use super::{affinity::Affinity, policy::Term, problem::Problem};
 use neighbours::Neighbours;
 use sets::Sets;
 
-/// Up to so many free devices all ways to divide them are compared: 4,096 sets at most.
+/// Largest number of free devices for exact division: 4,096 sets.
 pub(super) const FEW: usize = 12;
 
-/// The sizes of sets, and what their connections are worth then. A set of `k` devices has
-/// `k (k - 1) / 2` connections: with 21 = 3 x 7 each size counts as the mean over them, for each device.
+/// Set sizes with the weight of a connection. A set of `k` devices has `k (k - 1) / 2` connections; 21 = 3 x
+/// 7 makes each size count as the mean per device.
 const SIZES: [(usize, i64); 3] = [(2, 21), (4, 7), (8, 3)];
 
-/// What remains of a problem's devices.
+/// Evaluator of the remaining devices.
 #[derive(Debug)]
 pub(super) struct Remaining {
     data: Data,
-    /// Where the terms ask for it.
+    /// Present if a term needs it.
     pcie: Option<Neighbours>,
 }
 
-/// How what data travels over is judged.
+/// Evaluator by affinity.
 #[derive(Debug)]
 enum Data {
     Sets(Sets),
@@ -40,13 +39,13 @@ impl Remaining {
         let data = if devices <= FEW {
             Data::Sets(Sets::of(problem, devices))
         } else {
-            Data::Neighbours(Neighbours::of(problem, Worth::affinity))
+            Data::Neighbours(Neighbours::of(problem, Affinity::by_data))
         };
-        let pcie = || Neighbours::of(problem, |worth| worth.pcie);
+        let pcie = || Neighbours::of(problem, |affinity| affinity.pcie);
         Self { data, pcie: problem.terms.contains(&Term::RemainingPcie).then(pcie) }
     }
 
-    /// What remains after a choice of so many of each class is worth by what data travels over.
+    /// Usefulness by affinity of the devices that remain after taking `counts` of each class.
     pub(super) fn by_data(&mut self, problem: &Problem, counts: &[usize]) -> i64 {
         match &mut self.data {
             Data::Sets(sets) => sets.usefulness(problem, counts),
@@ -54,14 +53,14 @@ impl Remaining {
         }
     }
 
-    /// The same by where the devices sit.
+    /// Usefulness by PCIe of the devices that remain after taking `counts` of each class.
     pub(super) fn by_pcie(&self, problem: &Problem, counts: &[usize]) -> i64 {
         let pcie = self.pcie.as_ref().expect("only terms of the problem are asked for");
         pcie.usefulness(problem, counts)
     }
 }
 
-/// Devices are few.
+/// Device count as a score.
 pub(super) fn count(devices: usize) -> i64 {
     i64::try_from(devices).expect("no node has that many devices")
 }

@@ -1,6 +1,7 @@
-//! The exact search: branch and bound over how many devices of each class are taken.
+//! Exact search: branch and bound over the number of devices per class.
 //!
-//! A branch is left when no set in it can be better: for each term the most that it can reach is known,
+//! A branch is skipped if the upper bounds of its terms cannot beat the best set. Terms without a bound skip
+//! nothing. A running search does not allocate.
 //! or it is not known and nothing is left on its account. The search allocates nothing once it runs.
 
 pub(super) mod bound;
@@ -17,59 +18,57 @@ use super::{
 use bound::{Bounds, Branch};
 use partial::Partial;
 
-/// Branches that are looked at, at most, times the classes that each look goes through: some 10 ms, for
-/// which the kubelet stands still. Questions about 16 devices take some thousands of steps when every link
-/// is another, and tens on machines that are built.
+/// Bound on branches times classes per branch: some 10 ms, during which the kubelet blocks. Real machines
+/// with 16 devices take tens of steps, arbitrary link graphs thousands.
 const MOST_WORK: u64 = 800_000;
 
-/// Branches that are looked at, at most, where two kinds of devices are chosen together.
+/// Bound on branches of a joint search.
 pub(super) const MOST_STEPS: u64 = 50_000;
 
-/// The best set found.
 #[derive(Debug)]
-pub(super) struct Found {
-    /// Ascending positions.
+pub(super) struct SearchResult {
+    /// Positions, ascending.
     pub(super) positions: Vec<usize>,
     pub(super) score: Score,
-    /// Branches that were looked at.
+    /// Visited branches.
     pub(super) steps: u64,
-    /// Whether no other set is better; otherwise the best found within the bound.
+    /// True if no set is better; false if the search stopped at its bound.
     pub(super) exact: bool,
 }
 
-/// The search and where it is.
+/// State of the search.
 struct Search<'a> {
     problem: &'a Problem,
     remaining: Remaining,
     bounds: Bounds,
     state: Partial,
-    best: Option<Best>,
-    /// The positions of a set that equals the best.
+    best: Option<BestSet>,
+    /// Buffer for the positions of a set that ties with the best.
     scratch: Vec<usize>,
     steps: u64,
 }
 
 #[derive(Debug)]
-struct Best {
+struct BestSet {
     score: Score,
     positions: Vec<usize>,
 }
 
-/// Finds the best set; the problem must have one.
-pub(super) fn best_set(problem: &Problem) -> Found {
+/// Finds the best set of a solvable problem.
+pub(super) fn best_set(problem: &Problem) -> SearchResult {
     let mut search = Search::new(problem);
     if problem.missing > 0 {
         search.grow_some();
     }
     let exact = search.branch(0, problem.missing, problem.eligible());
     let best = search.best.expect("as many devices as are missing are eligible");
-    Found { positions: best.positions, score: best.score, steps: search.steps, exact }
+    SearchResult { positions: best.positions, score: best.score, steps: search.steps, exact }
 }
 
-// === impl Found ===
+// === impl SearchResult ===
 
-impl Found {
-    /// The better of two, which is as surely the best as both are the best of theirs.
+impl SearchResult {
+    /// The better of two results, exact if both are.
     pub(super) fn or(self, other: Self) -> Self {
         let (steps, exact) = (self.steps + other.steps, self.exact && other.exact);
         let order = self.score.cmp(&other.score).then(other.positions.cmp(&self.positions));
@@ -77,7 +76,7 @@ impl Found {
         Self { steps, exact, ..better }
     }
 
-    /// The only set that is looked at.
+    /// The result of a search with a single candidate.
     pub(super) fn only(positions: Vec<usize>) -> Self {
         Self { positions, score: Score::new(&[], |_| 0), steps: 1, exact: true }
     }
@@ -98,8 +97,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Takes from `class` on what is missing, in each possible way; `left` devices may be taken. Returns
-    /// whether nothing was left out.
+    /// Tries every way to take the `missing` devices from `class` on, of `left` eligible ones. Returns false
+    /// if the bound cut it short.
     fn branch(&mut self, class: usize, missing: usize, left: usize) -> bool {
         self.steps += 1;
         if missing == 0 {
@@ -129,7 +128,7 @@ impl<'a> Search<'a> {
         self.bounds.exclude(self.problem, &self.state, branch, &best.score)
     }
 
-    /// Keeps the set if it is better than the best, or equal and lower.
+    /// Replaces the best set by a better one, or by an equal one with lower positions.
     fn compare(&mut self) {
         let best = self.best.as_ref().map(|best| best.score);
         let order =
@@ -141,7 +140,7 @@ impl<'a> Search<'a> {
         let is_lower = self.best.as_ref().is_none_or(|best| self.scratch < best.positions);
         if order == Ordering::Greater || is_lower {
             let score = self.score();
-            let best = self.best.get_or_insert_with(|| Best { score, positions: Vec::new() });
+            let best = self.best.get_or_insert_with(|| BestSet { score, positions: Vec::new() });
             best.score = score;
             best.positions.clone_from(&self.scratch);
         }

@@ -1,8 +1,7 @@
-//! Which shares of shared devices serve a request.
+//! Replica placement: shares of shared devices for a request.
 //!
-//! The policy decides first; a required replica counts as a pick. Devices that are equal for it are
-//! told apart by their connections to the container's other devices, then by the inventory's order, so
-//! that equal questions get equal answers.
+//! The policy decides first; required replicas count as picked. Ties are broken by connections to the
+//! container's other devices, then by the inventory's order. Deterministic.
 
 mod explain;
 mod fill;
@@ -13,131 +12,130 @@ use std::{collections::BTreeSet, fmt};
 
 use serde::{Deserialize, Serialize};
 
-pub use explain::{Next, ShareExplanation, ShareState, explain};
+pub use explain::{NextDevice, ShareExplanation, ShareState, explain};
 
 use super::{Connections, Policy, Topology};
 use crate::{device::DeviceId, replica::ReplicaId};
 use fill::Filling;
 use pool::Pool;
 
-/// How many devices the replicas of one container may come from.
+/// Number of devices that one container's replicas may come from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Span {
-    /// As many as the policy takes.
+    /// Any number, as the policy decides.
     #[default]
     AnyDevices,
-    /// One: a client of an MPS daemon has all its parts of one GPU.
+    /// One: an MPS client has all its shares on one GPU.
     OneDevice,
 }
 
-/// A device and what is left of it.
+/// A shared device with its free replicas.
 #[derive(Clone, Copy, Debug)]
 pub struct SharedDevice<'a> {
-    /// Its id. A device that the topology does not know is not there any more, and gives nothing.
+    /// Device id. Ids outside the topology are gone and have no replicas.
     pub id: &'a str,
-    /// The numbers of its replicas that may be chosen.
+    /// Numbers of its free replicas.
     pub free: &'a [u32],
-    /// How many of its replicas other containers hold.
+    /// Number of its replicas that other containers hold.
     pub in_use: usize,
 }
 
-/// What is asked: `size` of the free replicas, the required ones among them.
+/// A replica request: `size` of the free replicas, including the required ones.
 #[derive(Clone, Copy, Debug)]
 pub struct ShareRequest<'a> {
-    /// Devices to choose from, each once.
+    /// Candidates, each once.
     pub devices: &'a [SharedDevice<'a>],
-    /// Replicas that the answer must hold; a subset of the free ones.
+    /// Replicas that the answer must contain; a subset of the free ones.
     pub required: &'a [ReplicaId],
-    /// Ids of other devices that the container gets: of devices that are equal for the policy, those near
-    /// them are chosen. One that the topology does not know is near nothing.
+    /// Ids of the container's other devices, which break ties of the policy. Ids outside the topology are
+    /// ignored.
     pub near: &'a [&'a str],
-    /// How many replicas the answer has.
+    /// Number of replicas in the answer.
     pub size: usize,
-    /// Which devices are filled first.
+    /// Objective.
     pub policy: Policy,
-    /// How many devices the answer may name.
+    /// Number of devices in the answer.
     pub span: Span,
 }
 
-/// The answer, and why.
+/// Chosen replicas with their evidence.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ShareChoice {
-    /// The chosen replicas, in the inventory's order, then by number.
+    /// Chosen replicas, in the inventory's order, then by number.
     pub replicas: Vec<ReplicaId>,
-    /// What each device gives, in the same order.
+    /// Share of each device, in the same order.
     pub shares: Vec<Share>,
-    /// How the devices are connected.
+    /// Connections among the devices.
     pub connections: Connections,
-    /// Which devices were filled first.
+    /// Objective.
     pub policy: Policy,
-    /// How many branches the search for the best connected devices looked at.
+    /// Number of branches that the search for connected devices visited.
     pub steps: u64,
-    /// Whether no other devices are better connected; otherwise they are the best found within the
-    /// bound.
+    /// True if no devices are better connected; false if the search stopped at its bound.
     pub exact: bool,
 }
 
-/// What one device gives.
+/// Share of one device in a choice.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Share {
     /// The device.
     pub device: DeviceId,
-    /// How many of its replicas were chosen.
+    /// Number of its chosen replicas.
     pub chosen: usize,
-    /// How many of its replicas other containers hold.
+    /// Number of its replicas that other containers hold.
     pub in_use: usize,
 }
 
-/// A question that has no answer.
+/// Reason why a replica request has no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ShareError {
-    /// Nothing is asked for.
+    /// The request is for no replica.
     #[error("a choice of 0 replicas was asked for")]
     Nothing,
-    /// More than there is.
+    /// The request exceeds the available replicas.
     #[error("{size} replicas were asked for and {available} are available")]
     TooFew {
-        /// How many are asked for.
+        /// Requested number.
         size: usize,
-        /// How many there are.
+        /// Available number.
         available: usize,
     },
-    /// More must be in the answer than it has places.
+    /// More replicas are required than requested.
     #[error("{required} replicas are required in a choice of {size}")]
     TooManyRequired {
-        /// How many are asked for.
+        /// Requested number.
         size: usize,
-        /// How many must be among them.
+        /// Required number.
         required: usize,
     },
-    /// A required replica cannot be had.
+    /// A required replica is unavailable.
     #[error("required replica {0} is not among the available ones")]
     RequiredUnavailable(ReplicaId),
-    /// The required replicas contradict the rule that all are of one device.
+    /// The required replicas are on several devices, although one is permitted.
     #[error("replicas of one device were asked for, and the required ones are of {0} devices")]
     RequiredOnSeveral(usize),
-    /// No device has enough left by itself.
+    /// No single device has enough replicas.
     #[error("{size} replicas of one device were asked for and none has more than {most} available")]
     TooFewOnOne {
-        /// How many are asked for.
+        /// Requested number.
         size: usize,
-        /// The most that one device could give.
+        /// The most that one device has.
         most: usize,
     },
-    /// The required replicas contradict the rule that all are of one NUMA node.
+    /// The required replicas are on several NUMA nodes.
     #[error("replicas of one NUMA node were asked for, and the required ones are on several")]
     RequiredOnNodes,
-    /// No NUMA node has enough left; of those that have the required replicas, if there are any.
+    /// No NUMA node has enough replicas, of those with the required ones.
     #[error(
         "{size} replicas of one NUMA node were asked for, and none has more than {most} available"
     )]
     NoNumaNode {
-        /// How many are asked for.
+        /// Requested number.
         size: usize,
-        /// The most that one node could give.
+        /// The most that one node has.
         most: usize,
     },
 }
@@ -147,7 +145,7 @@ pub fn choose(topology: &Topology, request: ShareRequest<'_>) -> Result<ShareCho
     Ok(ShareChoice::of(&filled(topology, request)?))
 }
 
-/// The devices with what is chosen of each.
+/// The candidates after the choice.
 fn filled<'a>(
     topology: &'a Topology,
     request: ShareRequest<'_>,
@@ -156,7 +154,7 @@ fn filled<'a>(
     let mut pools = pools(topology, request.devices);
     let required = take_required(topology, &mut pools, request.required)?;
     check_size(&pools, required, size)?;
-    // One device is on one node.
+    // A single device is on a single node anyway.
     let pools = match (span, policy) {
         (Span::OneDevice, _) => limit::that_suffice_alone(pools, size)?,
         (Span::AnyDevices, Policy::NumaStrict) => limit::of_one_node(topology, pools, size)?,
@@ -164,12 +162,12 @@ fn filled<'a>(
     };
     let near = request.near.iter().filter_map(|id| topology.position(id));
     let near = super::ascending(near.collect());
-    let mut filling = Filling::new(topology, pools, (policy, span), near);
+    let mut filling = Filling::new(topology, pools, policy, span, near);
     filling.fill(size - required);
     Ok(filling)
 }
 
-/// The inventory's order, whatever the caller's; each device and each number once.
+/// Candidates in the inventory's order, without duplicates.
 fn pools(topology: &Topology, devices: &[SharedDevice<'_>]) -> Vec<Pool> {
     let pool = |device: &SharedDevice<'_>| Some(Pool::new(topology.position(device.id)?, device));
     let mut pools: Vec<_> = devices.iter().filter_map(pool).collect();
@@ -178,7 +176,7 @@ fn pools(topology: &Topology, devices: &[SharedDevice<'_>]) -> Vec<Pool> {
     pools
 }
 
-/// Takes the required replicas first and counts them.
+/// Takes the required replicas and counts them.
 fn take_required(
     topology: &Topology,
     pools: &mut [Pool],

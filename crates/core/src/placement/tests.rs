@@ -1,4 +1,4 @@
-//! Placement on machines that a person can check by eye.
+//! Placement on machines that are checked by eye.
 
 pub(super) mod brute_force;
 
@@ -51,7 +51,7 @@ pub(super) fn nic(index: u32, numa: u32) -> Device {
     Device { id, kind: DeviceKind::Nic, ..gpu(index, bus, numa) }
 }
 
-/// The same device somewhere else: at the end of a path as sysfs writes it.
+/// The device elsewhere: at the end of a sysfs path.
 pub(super) fn placed(device: Device, path: &str, numa_node: Option<u32>) -> Device {
     let pci = path.rsplit('/').next().and_then(|end| end.parse().ok());
     let path = PciePath::from_sysfs(path);
@@ -63,7 +63,7 @@ pub(super) fn two_sockets() -> Vec<Device> {
     (0..8).map(|index| gpu(index, 0x10 + u8::try_from(index).expect("small"), index / 4)).collect()
 }
 
-/// The same with direct NVLinks between the pairs given.
+/// The same machine with direct NVLinks between the given pairs.
 pub(super) fn linked(pairs: &[(usize, usize, u32)]) -> Vec<Device> {
     let mut devices = two_sockets();
     let address = |devices: &[Device], index: usize| devices[index].place.pci.expect("set above");
@@ -119,17 +119,17 @@ fn nvlink_outweighs_the_numa_node() {
 
 #[test]
 fn a_single_device_is_taken_where_it_breaks_the_least() {
-    // 0-1 is a pair, 2 and 3 are not linked: the one device comes from those.
+    // 0-1 is a pair, 2 and 3 are unlinked: a single device comes from 2 and 3.
     let bridged = linked(&[(0, 1, 4)]);
     assert_eq!(chosen(&bridged, &[0, 1, 2, 3], &[], 1), "2");
-    // A node with one device left serves it, and the four of the other stay together.
+    // A node with a single free device serves the request; the other node keeps its four.
     assert_eq!(chosen(&switched(), &[0, 4, 5, 6, 7], &[], 1), "0");
 }
 
 #[test]
 fn a_quad_is_not_broken_to_serve_one() {
-    // Four and five on a node: the one comes from the five, though fewer connections are cut so in
-    // the four.
+    // With four and five free, the device comes from the five, although the four would lose fewer
+    // connections.
     let devices: Vec<_> = (0..9)
         .map(|index| gpu(index, 0x10 + u8::try_from(index).expect("small"), u32::from(index >= 4)))
         .collect();

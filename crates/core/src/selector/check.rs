@@ -1,9 +1,8 @@
-//! What can be said of an expression before there is a device: what it names, and how much work it
-//! can be at most.
+//! Static checks of an expression: known names and bounded work.
 //!
-//! An expression comes from a file that others may write, and is evaluated by the one thread of the
-//! agent: so the work is bounded before the first evaluation. The bound is the number of nodes that
-//! are evaluated, loops multiplied out, with the size of every value that an operator may walk.
+//! Expressions come from files that others may write, and the agent evaluates them on its only thread. So
+//! their work is bounded before the first evaluation: evaluated nodes with loops multiplied out, plus the
+//! size of every value that an operator may traverse.
 
 use cel::common::{
     ast::{CallExpr, ComprehensionExpr, EntryExpr, Expr, IdedExpr, LiteralValue, SelectExpr},
@@ -13,30 +12,29 @@ use cel::common::{
 
 use super::language::{FUNCTIONS, MACROS, environment};
 
-/// Nesting of what is evaluated. A level takes some 40 KiB of stack where the crate is not optimised,
-/// and a thread may have 2 MiB. Long chains of `&&` and `||` nest little: they become balanced trees.
+/// Deepest nesting. A level uses some 40 KiB of stack in debug builds, and a thread may have 2 MiB. Long
+/// chains of `&&` and `||` become balanced trees, which nest little.
 const MAX_DEPTH: usize = 24;
 
-/// Some tenths of a second at the worst. DRA's limit has the same number, in units of its own.
+/// Most work: some tenths of a second. DRA's cost limit is the same number in other units.
 const MAX_WORK: u64 = 1_000_000;
 
-/// Bytes of all attributes and capacities of one device, with their names. What the agent publishes
-/// of a GPU is about half of it.
+/// Bytes of all attributes and capacities of one device, with names. GPUs have about half.
 const DEVICE_SIZE: u64 = 2_048;
 
-/// Attributes and capacities of one device, as many as DRA allows twice.
+/// Attributes and capacities of one device: twice the limit of DRA.
 const DEVICE_ITEMS: u64 = 64;
 
-/// The longest text that a number turns into.
+/// Longest text of a converted number.
 const NUMBER_SIZE: u64 = 512;
 
-/// Compiling a pattern, in evaluated nodes; patterns with large repetitions take more.
+/// Work to compile a regular expression. Large repetitions cost more.
 const PATTERN_WORK: u64 = 10_000;
 
-/// What looks at truth values only.
+/// Functions that read only booleans.
 const LOGIC: [&str; 4] = ["_&&_", "_||_", "!_", "@not_strictly_false"];
 
-/// What makes a truth value of other values.
+/// Functions that return a boolean.
 const TRUTHS: [&str; 17] = [
     "_==_",
     "_!=_",
@@ -57,40 +55,43 @@ const TRUTHS: [&str; 17] = [
     "startsWith",
 ];
 
-/// Names that mean a type.
+/// CEL type names.
 const TYPES: [&str; 10] =
     ["bool", "bytes", "double", "int", "list", "map", "null_type", "string", "type", "uint"];
 
-/// What is wrong with an expression, and which name shows where.
+/// A check error with the name that locates it.
 #[derive(Debug)]
-pub(super) struct Fault {
+pub(super) struct CheckError {
     pub(super) problem: String,
     pub(super) name: Option<String>,
 }
 
-/// Checks an expression about a device of which these fields are known.
-pub(super) fn check(expression: &IdedExpr, fields: &'static [&'static str]) -> Result<(), Fault> {
+/// Checks an expression about a device with these fields.
+pub(super) fn check(
+    expression: &IdedExpr,
+    fields: &'static [&'static str],
+) -> Result<(), CheckError> {
     let Weight { work, .. } = Walk { fields, scope: Vec::new() }.weigh(expression, 0)?;
     if work > MAX_WORK {
-        return fault(format!(
+        return check_error(format!(
             "it may take {work} steps for one device and {MAX_WORK} are allowed: nest fewer loops"
         ));
     }
     Ok(())
 }
 
-/// Upper bounds, saturating.
+/// Saturating upper bounds.
 #[derive(Clone, Copy)]
 struct Weight {
-    /// Steps of an evaluation.
+    /// Evaluation steps.
     work: u64,
-    /// Bytes of the value, with all that is in it.
+    /// Bytes of the value, nested values included.
     size: u64,
-    /// Values in the value, itself included: a loop over it has no more rounds.
+    /// Number of values in the value, itself included: an upper bound of loop rounds.
     items: u64,
 }
 
-/// The way through an expression: the loop variables in scope, and what they hold.
+/// State of the check: fields of `device`, and loop variables in scope with their bounds.
 struct Walk<'a> {
     fields: &'static [&'static str],
     scope: Vec<(&'a str, Weight)>,
@@ -99,9 +100,9 @@ struct Walk<'a> {
 // === impl Walk ===
 
 impl<'a> Walk<'a> {
-    fn weigh(&mut self, node: &'a IdedExpr, depth: usize) -> Result<Weight, Fault> {
+    fn weigh(&mut self, node: &'a IdedExpr, depth: usize) -> Result<Weight, CheckError> {
         if depth > MAX_DEPTH {
-            return fault(format!("it nests deeper than {MAX_DEPTH} levels"));
+            return check_error(format!("it nests deeper than {MAX_DEPTH} levels"));
         }
         match &node.expr {
             Expr::Literal(literal) => Ok(Weight::leaf(size(literal))),
@@ -117,7 +118,9 @@ impl<'a> Walk<'a> {
             }
             Expr::Call(call) => self.call(call, depth),
             Expr::Comprehension(comprehension) => self.comprehension(comprehension, depth),
-            Expr::Struct(_) | Expr::Unspecified => fault("it makes a value that is not known here"),
+            Expr::Struct(_) | Expr::Unspecified => {
+                check_error("it makes a value that is not known here")
+            }
         }
     }
 
@@ -125,7 +128,7 @@ impl<'a> Walk<'a> {
         &mut self,
         nodes: impl Iterator<Item = &'a IdedExpr>,
         depth: usize,
-    ) -> Result<Weight, Fault> {
+    ) -> Result<Weight, CheckError> {
         let mut sum = Weight::leaf(1);
         for node in nodes {
             sum = sum.and(self.weigh(node, depth + 1)?);
@@ -133,23 +136,26 @@ impl<'a> Walk<'a> {
         Ok(sum)
     }
 
-    fn variable(&self, name: &str) -> Result<Weight, Fault> {
+    fn variable(&self, name: &str) -> Result<Weight, CheckError> {
         if let Some((_, held)) = self.scope.iter().rev().find(|(known, _)| *known == name) {
             return Ok(*held);
         }
         match name {
             "device" => Ok(Weight { work: 1, size: DEVICE_SIZE, items: DEVICE_ITEMS }),
             _ if TYPES.contains(&name) => Ok(Weight::leaf(1)),
-            _ => named(name, format!("{name:?} is not known: there is the variable \"device\"")),
+            _ => check_error_at(
+                name,
+                format!("{name:?} is not known: there is the variable \"device\""),
+            ),
         }
     }
 
-    fn select(&mut self, select: &'a SelectExpr, depth: usize) -> Result<Weight, Fault> {
+    fn select(&mut self, select: &'a SelectExpr, depth: usize) -> Result<Weight, CheckError> {
         let of_device = matches!(&select.operand.expr, Expr::Ident(name) if name == "device");
         if of_device && !self.fields.contains(&select.field.as_str()) && !self.is_shadowed() {
             let fields = self.fields.join(", ");
             let problem = format!("device has no {:?}: there are {fields}", select.field);
-            return named(&select.field, problem);
+            return check_error_at(&select.field, problem);
         }
         Ok(self.weigh(&select.operand, depth + 1)?.and(Weight { work: 1, ..Weight::NONE }))
     }
@@ -158,12 +164,15 @@ impl<'a> Walk<'a> {
         self.scope.iter().any(|(name, _)| *name == "device")
     }
 
-    fn call(&mut self, call: &'a CallExpr, depth: usize) -> Result<Weight, Fault> {
+    fn call(&mut self, call: &'a CallExpr, depth: usize) -> Result<Weight, CheckError> {
         let name = call.func_name.as_str();
         let operator = !name.starts_with(|first: char| first.is_ascii_alphabetic());
         if !operator && !FUNCTIONS.contains(&name) {
             let known = [&FUNCTIONS[..], &MACROS[..]].concat().join(", ");
-            return named(name, format!("there is no function {name:?}; there are {known}"));
+            return check_error_at(
+                name,
+                format!("there is no function {name:?}; there are {known}"),
+            );
         }
         if let ("matches", Some(pattern)) = (name, call.args.last()) {
             check_pattern(pattern)?;
@@ -181,13 +190,12 @@ impl<'a> Walk<'a> {
         Ok(Weight { work, size: inputs.size.saturating_add(NUMBER_SIZE), ..inputs })
     }
 
-    /// The macros' loops only ever add to what they accumulate, so that its size grows with each
-    /// round by what one round makes of nothing.
+    /// Macros only append to their accumulator, so each round adds at most one round's size.
     fn comprehension(
         &mut self,
         comprehension: &'a ComprehensionExpr,
         depth: usize,
-    ) -> Result<Weight, Fault> {
+    ) -> Result<Weight, CheckError> {
         let range = self.weigh(&comprehension.iter_range, depth + 1)?;
         let initial = self.weigh(&comprehension.accu_init, depth + 1)?;
         let outer = self.scope.len();
@@ -230,10 +238,10 @@ impl Weight {
     }
 }
 
-// === impl Fault ===
+// === impl CheckError ===
 
-impl Fault {
-    /// The problem, with the place where the name is written.
+impl CheckError {
+    /// The problem with line and column of the name.
     pub(super) fn located(&self, text: &str) -> String {
         let place = self.name.as_deref().and_then(|name| place_of(text, name));
         match place {
@@ -243,14 +251,14 @@ impl Fault {
     }
 }
 
-/// A pattern that is written out is tried on an empty text.
-fn check_pattern(pattern: &IdedExpr) -> Result<(), Fault> {
+/// Compiles a literal regular expression by matching empty text.
+fn check_pattern(pattern: &IdedExpr) -> Result<(), CheckError> {
     let Expr::Literal(LiteralValue::String(text)) = &pattern.expr else { return Ok(()) };
     let arguments = vec![CowVal::owned(CelString::from("")), CowVal::owned(text.clone())];
     let matches = environment().find_overload("matches", &arguments);
     match matches.expect("one of CEL's own functions")(arguments) {
         Ok(_) => Ok(()),
-        Err(error) => fault(error.to_string()),
+        Err(error) => check_error(error.to_string()),
     }
 }
 
@@ -263,12 +271,12 @@ fn size(literal: &LiteralValue) -> u64 {
     1 + length as u64
 }
 
-fn fault<T>(problem: impl Into<String>) -> Result<T, Fault> {
-    Err(Fault { problem: problem.into(), name: None })
+fn check_error<T>(problem: impl Into<String>) -> Result<T, CheckError> {
+    Err(CheckError { problem: problem.into(), name: None })
 }
 
-fn named<T>(name: &str, problem: String) -> Result<T, Fault> {
-    Err(Fault { problem, name: Some(name.to_owned()) })
+fn check_error_at<T>(name: &str, problem: String) -> Result<T, CheckError> {
+    Err(CheckError { problem, name: Some(name.to_owned()) })
 }
 
 /// Line and column of a whole word outside quotes, from 1.
@@ -282,7 +290,7 @@ pub(super) fn place_of(text: &str, name: &str) -> Option<(usize, usize)> {
     Some((text[..start].matches('\n').count() + 1, text[line_start..start].chars().count() + 1))
 }
 
-/// Whether what follows the text is inside quotes.
+/// True if the text ends inside quotes.
 fn is_quoted(before: &str) -> bool {
     let (mut quote, mut escaped) = (None, false);
     for c in before.chars() {

@@ -1,4 +1,4 @@
-//! The functions of expressions: CEL's own, and those of Kubernetes for quantities and versions.
+//! CEL environment: the standard library, and Kubernetes' quantity and semver functions.
 
 use std::{
     cmp::Ordering,
@@ -12,7 +12,7 @@ use cel::{
 
 use super::{quantity::Amount, version::Version};
 
-/// The functions that an expression may call, beside operators.
+/// Functions that an expression may call.
 pub(super) const FUNCTIONS: [&str; 33] = [
     "add",
     "asApproximateFloat",
@@ -49,10 +49,10 @@ pub(super) const FUNCTIONS: [&str; 33] = [
     "value",
 ];
 
-/// What looks like a function and is replaced when an expression is read.
+/// Macros, which the parser expands.
 pub(super) const MACROS: [&str; 6] = ["all", "exists", "exists_one", "filter", "has", "map"];
 
-/// The environment, made once: it is the same for every expression.
+/// The shared environment of all expressions.
 pub(super) fn environment() -> Arc<Env> {
     static ENVIRONMENT: LazyLock<Arc<Env>> = LazyLock::new(|| {
         let mut env = Env::default().with_stdlib();

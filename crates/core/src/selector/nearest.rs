@@ -1,14 +1,14 @@
-//! Which of the names that there are somebody may have meant.
+//! Spelling suggestions for unknown names.
 
-/// The name that differs least from a word, if it differs little: in case, or in a letter or two.
+/// The name nearest to a word within one or two edits, ignoring case.
 pub fn nearest<'a>(word: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    // More of a short word would make another one of it.
+    // More edits would turn a short word into another word.
     let most = if word.len() < 6 { 1 } else { 2 };
     let near = names.into_iter().map(|name| (distance(word, name, most + 1), name));
     near.filter(|(distance, _)| *distance <= most).min().map(|(_, name)| name)
 }
 
-/// How many letters have to be put in, left out, exchanged or swapped with the next; no more than `most`.
+/// Optimal string alignment distance: insertions, deletions, substitutions and swaps, capped at `most`.
 fn distance(one: &str, other: &str, most: usize) -> usize {
     let [one, other] = [one, other].map(|it| it.to_ascii_lowercase().into_bytes());
     if one.len().abs_diff(other.len()) >= most {

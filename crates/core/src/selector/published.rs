@@ -1,4 +1,4 @@
-//! A device as a `ResourceSlice` publishes it, and the expressions that claims and classes have about it.
+//! CEL selectors of claims and device classes, over devices as ResourceSlices publish them.
 
 use std::{collections::BTreeMap, str::FromStr};
 
@@ -9,27 +9,27 @@ use cel::common::{
 
 use super::{
     DeviceExpression, InvalidExpression, NoAnswer,
-    facts::{self, Domains},
     quantity::Amount,
+    variable::{self, Domains},
 };
 use crate::attribute::{AttributeName, AttributeValue};
 
-/// What an expression can ask of a published device.
+/// A published device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PublishedDevice {
-    /// What errors call it, `driver/pool/device`.
+    /// Name in errors, `driver/pool/device`.
     pub id: String,
-    /// Whose it is.
+    /// DRA driver.
     pub driver: String,
-    /// Its facts by qualified name.
+    /// Attributes by qualified name.
     pub attributes: BTreeMap<AttributeName, AttributeValue>,
-    /// Its amounts by qualified name.
+    /// Capacities by qualified name.
     pub capacity: BTreeMap<AttributeName, Amount>,
-    /// Whether several may have it.
+    /// True if several claims may share it.
     pub allow_multiple_allocations: bool,
 }
 
-/// A CEL expression about a published device, as Kubernetes has it.
+/// CEL expression about a published device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PublishedExpression(DeviceExpression);
 
@@ -38,9 +38,9 @@ const FIELDS: [&str; 4] = ["allowMultipleAllocations", "attributes", "capacity",
 // === impl PublishedExpression ===
 
 impl PublishedExpression {
-    /// Whether the device is selected.
+    /// True if the device is selected.
     pub fn matches(&self, device: &PublishedDevice) -> Result<bool, NoAnswer> {
-        self.0.evaluate(variable(device), &device.id)
+        self.0.evaluate(published_variable(device), &device.id)
     }
 }
 
@@ -52,8 +52,9 @@ impl FromStr for PublishedExpression {
     }
 }
 
-fn variable<'v>(device: &'v PublishedDevice) -> Box<dyn Val + 'v> {
-    let attributes = device.attributes.iter().map(|(name, value)| (name, facts::attribute(value)));
+fn published_variable<'v>(device: &'v PublishedDevice) -> Box<dyn Val + 'v> {
+    let attributes =
+        device.attributes.iter().map(|(name, value)| (name, variable::attribute(value)));
     let capacity = device.capacity.iter().map(|(name, amount)| {
         let amount: Box<dyn Val> = Box::new(*amount);
         (name, amount)
@@ -64,7 +65,7 @@ fn variable<'v>(device: &'v PublishedDevice) -> Box<dyn Val + 'v> {
         Box::new(Domains::of(capacity)),
         Box::new(CelString::from(device.driver.as_str())),
     ];
-    Box::new(facts::map(FIELDS.into_iter().zip(fields)))
+    Box::new(variable::map(FIELDS.into_iter().zip(fields)))
 }
 
 #[cfg(test)]

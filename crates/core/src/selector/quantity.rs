@@ -1,4 +1,4 @@
-//! `quantity("40Gi")` in expressions: an amount in Kubernetes' notation.
+//! Quantities in Kubernetes' notation, for `quantity("40Gi")` in expressions.
 
 use std::any::Any;
 
@@ -14,10 +14,10 @@ use crate::attribute::Quantity;
 
 static TYPE: Type = Type::new_unspecified_type("kubernetes.Quantity");
 
-/// A billionth, the smallest part that Kubernetes keeps.
+/// The resolution of Kubernetes: nano units per unit.
 const PER_ONE: i128 = 1_000_000_000;
 
-/// The suffixes and their worth in billionths.
+/// Suffixes in nano units.
 const SUFFIXES: [(&str, i128); 15] = [
     ("n", 1),
     ("u", 1_000),
@@ -36,22 +36,22 @@ const SUFFIXES: [(&str, i128); 15] = [
     ("Ei", PER_ONE << 60),
 ];
 
-/// An amount, in billionths.
+/// A quantity in nano units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Amount(i128);
 
 // === impl Amount ===
 
 impl Amount {
-    /// Nothing.
+    /// Zero.
     pub const ZERO: Self = Self(0);
 
-    /// In billionths; texts that differ may be the same amount.
+    /// The value in nano units; different texts may be equal.
     pub fn billionths(self) -> i128 {
         self.0
     }
 
-    /// Reads Kubernetes' notation. What is finer than a billionth is rounded away from zero, as there.
+    /// Parses Kubernetes' notation. Rounds finer fractions away from zero, as Kubernetes does.
     pub fn parse(text: &str) -> Option<Self> {
         let (negative, unsigned) = match text.as_bytes().first()? {
             b'-' => (true, &text[1..]),
@@ -64,24 +64,24 @@ impl Amount {
         Some(Self(if negative { -billionths } else { billionths }))
     }
 
-    /// The whole number that it is.
+    /// The integer value, if it is one.
     pub(super) fn as_integer(self) -> Option<i64> {
         (self.0 % PER_ONE == 0).then(|| i64::try_from(self.0 / PER_ONE).ok()).flatten()
     }
 
-    /// The least whole number that is no less, as Kubernetes reads an amount as a number.
+    /// Rounded up to an integer, like `Quantity.Value()` in Kubernetes.
     pub fn rounded_up(self) -> i64 {
         let whole = self.0.div_euclid(PER_ONE) + i128::from(self.0.rem_euclid(PER_ONE) != 0);
         i64::try_from(whole).unwrap_or(if whole < 0 { i64::MIN } else { i64::MAX })
     }
 
-    /// Both together.
+    /// The sum.
     #[must_use]
     pub fn saturating_add(self, other: Self) -> Self {
         Self(self.0.saturating_add(other.0))
     }
 
-    /// What is left of it; may be less than nothing.
+    /// The difference; may be negative.
     #[must_use]
     pub fn saturating_sub(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0))
@@ -153,7 +153,7 @@ impl Val for Amount {
 
 impl StaticVal for Amount {}
 
-/// The worth of a suffix, which may be a decimal exponent, in billionths.
+/// Nano units of a suffix or decimal exponent.
 fn unit(suffix: &str) -> Option<i128> {
     if suffix.is_empty() {
         return Some(PER_ONE);
@@ -165,7 +165,7 @@ fn unit(suffix: &str) -> Option<i128> {
     10_i128.checked_pow(u32::try_from(exponent.checked_add(9)?).ok()?)
 }
 
-/// `1.5` of a unit: the digits as one number, divided by what the point stands for.
+/// A decimal number times a unit: its digits as one integer, divided by the power of its fraction.
 fn scaled(digits: &str, unit: i128) -> Option<i128> {
     let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
     let mantissa: i128 = format!("{whole}{fraction}").parse().ok()?;

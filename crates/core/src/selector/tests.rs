@@ -1,4 +1,4 @@
-//! Expressions over devices as the agent describes them, and over texts that nobody would write.
+//! Expressions over the agent's devices, and over random text.
 
 use std::collections::BTreeMap;
 
@@ -190,7 +190,7 @@ fn one_that_repeats_itself_without_end_is_refused_or_read() {
         let text = piece.repeat(DeviceExpression::MAX_BYTES / piece.len());
         assert!(text.parse::<DeviceExpression>().is_err(), "{piece}");
     }
-    // As deep as is allowed, and evaluated.
+    // The deepest permitted nesting, evaluated.
     let sum = "1+".repeat(22) + "1 == 23";
     let nested = "1+(".repeat(22) + "1" + &")".repeat(22) + " == 23";
     let choices = "false ? false : ".repeat(22) + "true";
@@ -353,7 +353,7 @@ const METHODS: &[&str] = &[
     "nonsense",
 ];
 
-/// Expressions that can mostly be read, and mostly make no sense.
+/// Expressions that mostly parse and mostly make no sense.
 fn any_expression() -> impl Strategy<Value = String> {
     let one_of = prop::sample::select::<&str>;
     one_of(ATOMS).prop_map(str::to_owned).prop_recursive(5, 32, 3, move |inner| {

@@ -1,4 +1,4 @@
-//! `semver("9.0.0")` in expressions: a semantic version, ordered as <https://semver.org> says.
+//! Semantic versions (<https://semver.org>), for `semver("9.0.0")` in expressions.
 
 use std::{any::Any, cmp::Ordering};
 
@@ -9,18 +9,18 @@ use cel::common::{
 
 static TYPE: Type = Type::new_unspecified_type("kubernetes.Semver");
 
-/// A version. What is built from it, `+build`, does not count when two are compared, so it is not kept.
+/// A semantic version without build metadata, which comparisons ignore.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Version {
     /// Major, minor, patch.
     pub(super) numbers: [u64; 3],
-    /// The parts after `-`; empty for a release.
-    before: Vec<Part>,
+    /// Pre-release identifiers after `-`; empty for a release.
+    pre_release: Vec<PreRelease>,
 }
 
-/// A part of what comes before a release. Numbers are lower than words.
+/// Pre-release identifier. Numbers sort pre_release words.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Part {
+enum PreRelease {
     Number(u64),
     Word(String),
 }
@@ -28,16 +28,16 @@ enum Part {
 // === impl Version ===
 
 impl Version {
-    /// Reads three numbers and what may follow them; strict, as DRA is about attributes.
+    /// Parses a full version, as strictly as DRA parses attributes.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let (text, build) = split(text, '+');
-        let (numbers, before) = split(text, '-');
-        let parts = |text: Option<&str>| -> Option<Vec<Part>> {
-            text.map_or(Some(Vec::new()), |text| text.split('.').map(Part::parse).collect())
+        let (numbers, pre_release) = split(text, '-');
+        let parts = |text: Option<&str>| -> Option<Vec<PreRelease>> {
+            text.map_or(Some(Vec::new()), |text| text.split('.').map(PreRelease::parse).collect())
         };
         build.is_none_or(|build| build.split('.').all(is_identifier)).then_some(())?;
         let numbers: Vec<u64> = numbers.split('.').map(number).collect::<Option<_>>()?;
-        Some(Self { numbers: numbers.try_into().ok()?, before: parts(before)? })
+        Some(Self { numbers: numbers.try_into().ok()?, pre_release: parts(pre_release)? })
     }
 }
 
@@ -48,10 +48,10 @@ impl PartialOrd for Version {
 }
 
 impl Ord for Version {
-    /// A release is later than everything before it.
+    /// A release sorts after its pre-releases.
     fn cmp(&self, other: &Self) -> Ordering {
-        let key = |version: &Self| (version.numbers, version.before.is_empty());
-        key(self).cmp(&key(other)).then_with(|| self.before.cmp(&other.before))
+        let key = |version: &Self| (version.numbers, version.pre_release.is_empty());
+        key(self).cmp(&key(other)).then_with(|| self.pre_release.cmp(&other.pre_release))
     }
 }
 
@@ -79,9 +79,9 @@ impl Val for Version {
 
 impl StaticVal for Version {}
 
-// === impl Part ===
+// === impl PreRelease ===
 
-impl Part {
+impl PreRelease {
     fn parse(text: &str) -> Option<Self> {
         if text.bytes().all(|byte| byte.is_ascii_digit()) {
             return number(text).map(Self::Number);
@@ -94,7 +94,7 @@ fn split(text: &str, at: char) -> (&str, Option<&str>) {
     text.split_once(at).map_or((text, None), |(head, tail)| (head, Some(tail)))
 }
 
-/// Digits without a leading zero.
+/// Digits without leading zero.
 fn number(text: &str) -> Option<u64> {
     let canonical = text == "0" || !text.starts_with(['0', '+']);
     text.parse().ok().filter(|_| canonical)
@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn versions_have_the_order_of_the_specification() {
-        // The example of semver.org, section 11, between two plain ones.
+        // The example of semver.org, section 11, between two releases.
         let ordered = [
             "0.9.9",
             "1.0.0-alpha",

@@ -112,7 +112,7 @@ impl<'a> Cut<'a> {
     fn entry(&self, device: &Device, possible: &PossiblePartition) -> Entry {
         let partition = &possible.partition;
         let amounts = possible.capacity.iter().map(|(name, amount)| (counter(name), *amount));
-        let all = (&self.room, &*self.gpu.partitions);
+        let all = &*self.gpu.partitions;
         Entry {
             name: EntryName::of_partition(partition),
             device: device.id.clone(),
@@ -120,7 +120,7 @@ impl<'a> Cut<'a> {
             portions: None,
             attributes: attributes::of(device, self.driver),
             capacity: attributes::capacity(device, Sharing::Exclusive, self.driver),
-            taints: self.taints(device, |standing| partition.takes_from(standing, all)),
+            taints: self.taints(device, |standing| partition.takes_from(standing, &self.room, all)),
             partition: Some(partition.clone()),
             consumes: Some(self.of_set(amounts.chain(partition.slices().map(memory_slice)))),
             is_claimed: self.ledger.is_claimed(&device.id),

@@ -1,5 +1,4 @@
-//! Any history of a device, over restarts of the agent too: what is promised of its health holds after each
-//! observation.
+//! Property test of health: its guarantees hold after each observation of any history, across agent restarts.
 
 use proptest::{collection::vec, prelude::*, sample::select};
 
@@ -8,19 +7,19 @@ use super::*;
 /// The longest wait: the quiet period doubles five times.
 const LONGEST: Duration = Duration::from_secs(QUIET.as_secs() * 32);
 
-/// Something that happens to a device or to the agent.
+/// An event of the device or the agent.
 #[derive(Clone, Debug)]
 enum Step {
     Seen(Observation),
-    /// The agent ends, and its next life reads what it wrote down.
+    /// The agent restarts from its record.
     Restart,
 }
 
-/// What is remembered of the history, without any state of its own.
+/// Facts of the history, independent of the tracker's state.
 #[derive(Debug, Default)]
 struct History {
     last_trouble: Option<(Timestamp, Reason)>,
-    /// Whether a probe passed in this life of the agent, a quiet period after the last trouble or later.
+    /// True once a probe passed in this agent's life, a quiet period after the last trouble.
     is_seen_working: bool,
 }
 
@@ -41,7 +40,7 @@ fn steps() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// How much later the next thing happens: at once, soon, or after long.
+/// Time to the next event: none, short or long.
 fn pauses() -> impl Strategy<Value = Duration> {
     prop_oneof![Just(0), 1..90_u64, 90..5000_u64].prop_map(Duration::from_secs)
 }
@@ -70,7 +69,7 @@ impl History {
     }
 }
 
-/// What holds at any time.
+/// Guarantees at any time.
 fn check(tracker: &HealthTracker, history: &History) -> Result<(), TestCaseError> {
     let health = tracker.health();
     prop_assert!(!health.is_healthy() || history.is_seen_working, "healthy without evidence");

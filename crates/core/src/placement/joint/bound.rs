@@ -1,53 +1,54 @@
-//! How far apart pairs must be, however the rest of a choice is made.
+//! Lower bound on pair distances over all completions of a partial choice.
 
 use super::{
     junctions::RUNGS,
     loads::Loads,
     problem::JointProblem,
-    tally::{Far, Taken},
+    tally::{Chosen, FarPairs},
 };
 use crate::placement::remaining::count;
 
-/// What is still to be taken: so many GPUs, and so many NICs of this class and those after it.
+/// Devices still to choose: GPUs, and NICs of `class` and later classes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ahead {
+pub(super) struct Unchosen {
     pub(super) gpus: usize,
     pub(super) class: usize,
     pub(super) nics: usize,
 }
 
-/// The most that can meet at the junctions of a rung, summed up.
+/// Upper bound on pairs at the junctions of one rung, summed up.
 #[derive(Clone, Copy, Debug, Default)]
-struct Meeting {
-    /// With the NICs that are taken.
+struct PairBound {
+    /// Pairs with chosen NICs.
     sure: usize,
-    /// NICs to come that would be in as many pairs as a NIC can be.
+    /// Future NICs that could be in as many pairs as a NIC can be.
     full: usize,
-    /// Junctions where one more would be in some, and the most of these.
+    /// Junctions where another NIC would be in fewer pairs, and the most of these pairs.
     rests: usize,
     most_rest: usize,
 }
 
-/// The fewest pairs that are farther than each rung, of all choices that hold what is taken.
+/// For each rung, the fewest pairs that are farther apart, over all completions.
 ///
-/// Only the pairs count that the GPUs taken are in at least. Of the NICs to come those are assumed that
-/// suit them best, for each rung on its own; once with every device in as many pairs as one can be, once
-/// with every device in as few, and the extra ones near.
+/// Counts only pairs that the chosen GPUs are certainly in. Each rung assumes its own best future NICs. Two
+/// bounds apply: every device in the most pairs possible, or every device in the fewest with the extra pairs
+/// near.
 pub(super) fn least_far(
     problem: &JointProblem,
-    (gpus, nics): (&Taken, &Taken),
-    ahead: Ahead,
-) -> Far {
+    gpus: &Chosen,
+    nics: &Chosen,
+    ahead: Unchosen,
+) -> FarPairs {
     let Loads { gpu, nic, pairs: _, extra } = problem.loads;
     let free = problem.free_nics(ahead.class);
     let (mut even, mut uneven) =
-        ([Meeting::default(); RUNGS.len()], [Meeting::default(); RUNGS.len()]);
+        ([PairBound::default(); RUNGS.len()], [PairBound::default(); RUNGS.len()]);
     for (at, &rung) in problem.junctions.rungs.iter().enumerate() {
-        let (ours, theirs) = (gpus.at[at], (nics.at[at], free[at]));
-        even[rung].add(ours * gpu.least, theirs, nic.least);
-        uneven[rung].add(ours * gpu.most, theirs, nic.most);
+        let (ours, taken) = (gpus.at[at], nics.at[at]);
+        even[rung].add(ours * gpu.least, taken, free[at], nic.least);
+        uneven[rung].add(ours * gpu.most, taken, free[at], nic.most);
     }
-    // GPUs to come may be the ones that are in a pair more.
+    // Future GPUs may be the ones with an extra pair.
     let ours = if gpu.most > gpu.least { extra.saturating_sub(ahead.gpus) } else { 0 };
     let more = if nic.most > nic.least { extra } else { ours };
     let pairs = (problem.gpus.size() - ahead.gpus) * gpu.least + ours;
@@ -61,11 +62,11 @@ pub(super) fn least_far(
     far
 }
 
-// === impl Meeting ===
+// === impl PairBound ===
 
-impl Meeting {
-    /// Adds a junction: the pairs wanted there, the NICs taken and to come, and the most that one is in.
-    fn add(&mut self, wanted: usize, (taken, free): (usize, usize), most: usize) {
+impl PairBound {
+    /// Adds a junction: wanted pairs, chosen NICs, future NICs, and the most pairs per NIC.
+    fn add(&mut self, wanted: usize, taken: usize, free: usize, most: usize) {
         let sure = wanted.min(taken * most);
         let open = wanted - sure;
         let full = free.min(open / most);
@@ -78,7 +79,7 @@ impl Meeting {
         }
     }
 
-    /// The most pairs with so many NICs more, of which each is in `most` at most.
+    /// The most pairs with `missing` more NICs of at most `most` pairs each.
     fn most(self, missing: usize, most: usize) -> usize {
         let full = self.full.min(missing);
         self.sure + full * most + self.rests.min(missing - full) * self.most_rest

@@ -1,16 +1,16 @@
-//! How many pairs each device is in: as even as the numbers allow.
+//! Pair counts per device, as even as possible.
 
-/// The pairs of a choice, one for each device of the more numerous kind.
+/// Pair counts of a choice: one pair per device of the more numerous kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Loads {
     pub(super) gpu: Load,
     pub(super) nic: Load,
     pub(super) pairs: usize,
-    /// How many devices of the less numerous kind are in one pair more than the least.
+    /// Number of devices of the less numerous kind with one extra pair.
     pub(super) extra: usize,
 }
 
-/// How many pairs a device of one kind is in.
+/// Pair count of a device of one kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Load {
     pub(super) least: usize,
@@ -20,7 +20,7 @@ pub(super) struct Load {
 // === impl Loads ===
 
 impl Loads {
-    /// The loads of so many of each; neither is 0.
+    /// Pair counts for these numbers of devices, neither 0.
     pub(super) fn of(gpus: usize, nics: usize) -> Self {
         let (pairs, fewer) = (gpus.max(nics), gpus.min(nics));
         let extra = pairs % fewer;
@@ -30,7 +30,7 @@ impl Loads {
         Self { gpu, nic, pairs, extra }
     }
 
-    /// Whether so many of each can be paired among themselves.
+    /// True if these numbers of devices can be paired among themselves.
     pub(super) fn fit(self, gpus: usize, nics: usize) -> bool {
         gpus * self.gpu.least <= nics * self.nic.most
             && nics * self.nic.least <= gpus * self.gpu.most

@@ -1,19 +1,16 @@
-//! Which GPU goes with which NIC, once both are chosen.
+//! Pairing of chosen GPUs with chosen NICs.
 
 use super::{
-    junctions::{Junctions, Path, RUNGS},
+    junctions::{JunctionPath, Junctions, RUNGS},
     loads::Loads,
 };
 
-/// Pairs, by the positions of GPU and NIC, ascending: those that meet at the nearest junctions first.
-pub(super) fn pairs(
-    junctions: &Junctions,
-    (gpus, nics): (&[usize], &[usize]),
-) -> Vec<(usize, usize)> {
+/// Pairs as (GPU, NIC) positions, ascending. Pairs at the nearest junctions are made first.
+pub(super) fn pairs(junctions: &Junctions, gpus: &[usize], nics: &[usize]) -> Vec<(usize, usize)> {
     let loads = Loads::of(gpus.len(), nics.len());
     let gpus_are_more = gpus.len() >= nics.len();
     let (more, fewer) = if gpus_are_more { (gpus, nics) } else { (nics, gpus) };
-    let mut room = room(junctions, loads, (more, fewer));
+    let mut room = room(junctions, loads, more, fewer);
     let mut open = more.to_vec();
     let mut pairs = Vec::with_capacity(loads.pairs);
     let rungs = (0..RUNGS.len()).rev().map(Some);
@@ -32,8 +29,8 @@ pub(super) fn pairs(
     pairs
 }
 
-/// How many pairs each of the fewer devices is in.
-fn room(junctions: &Junctions, loads: Loads, (more, fewer): (&[usize], &[usize])) -> Vec<usize> {
+/// Pair count of each device of the less numerous kind.
+fn room(junctions: &Junctions, loads: Loads, more: &[usize], fewer: &[usize]) -> Vec<usize> {
     let paths: Vec<_> = fewer.iter().map(|&at| junctions.path(at).clone()).collect();
     let least = loads.pairs / fewer.len();
     let mut slots: Vec<_> = junctions.count(fewer).into_iter().map(|here| here * least).collect();
@@ -42,21 +39,20 @@ fn room(junctions: &Junctions, loads: Loads, (more, fewer): (&[usize], &[usize])
     spare.into_iter().map(|spare| least + 1 - spare).collect()
 }
 
-/// Lets some of the fewer devices be in one pair more: `spare[n]` of those at `paths[n]` may.
+/// Distributes the extra pairs: `spare[n]` of the devices at `paths[n]` may take one.
 ///
-/// Each goes where it lets a pair meet at the farthest level at which one is still kept from it, and at
-/// the most levels below. What a slot more brings to a junction is never more than the one before it
-/// brought, and junctions are nested: for such functions (laminar concave, as they are called) taking
-/// the best one at a time ends with the best of all.
+/// Greedy: each extra pair goes where it shortens a pair at the farthest level, then at most levels below.
+/// Greedy is optimal, since slots bring a junction diminishing gains and junctions are nested (laminar
+/// concave functions).
 pub(super) fn give_extra(
-    paths: &[Path],
+    paths: &[JunctionPath],
     spare: &mut [usize],
     more: &[usize],
     slots: &mut [usize],
     extra: usize,
 ) {
     for _ in 0..extra {
-        let gain = |path: &Path| {
+        let gain = |path: &JunctionPath| {
             let gains = path.iter().enumerate().filter(|&(_, &at)| more[at] > slots[at]);
             gains.fold(0_u32, |sum, (rung, _)| sum | 1 << (RUNGS.len() - rung))
         };

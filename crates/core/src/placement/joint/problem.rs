@@ -1,45 +1,45 @@
-//! A question about GPUs and NICs as numbers: classes of each kind, and the junctions they meet at.
+//! Joint placement as numbers: classes of each kind and their junctions.
 
 use super::{
-    junctions::{Junctions, Path, RUNGS},
+    junctions::{JunctionPath, Junctions, RUNGS},
     loads::Loads,
 };
 use crate::placement::{
-    Question, Topology,
+    ResolvedRequest, Topology,
     policy::JOINT,
     problem::{Positions, Problem},
 };
 
-/// What is searched.
+/// Input of the joint search.
 #[derive(Debug)]
 pub(super) struct JointProblem {
-    pub(super) gpus: Kind,
-    pub(super) nics: Kind,
+    pub(super) gpus: KindProblem,
+    pub(super) nics: KindProblem,
     pub(super) junctions: Junctions,
     pub(super) loads: Loads,
-    /// `free_nics[class * junctions + junction]`: NICs of this class and all after it.
+    /// NICs of this and all later classes, `free_nics[class * junctions + junction]`.
     free_nics: Vec<usize>,
 }
 
-/// The devices of one kind.
+/// Candidates of one kind.
 #[derive(Debug)]
-pub(super) struct Kind {
+pub(super) struct KindProblem {
     pub(super) problem: Problem,
-    /// The junctions of each class.
-    pub(super) paths: Vec<Path>,
-    /// Those of each required device.
-    required_paths: Vec<Path>,
-    /// How many there are at each junction.
+    /// Junctions of each class.
+    pub(super) paths: Vec<JunctionPath>,
+    /// Junctions of each required device.
+    required_paths: Vec<JunctionPath>,
+    /// Candidates per junction.
     pub(super) available: Vec<usize>,
-    /// How many of them are required.
+    /// Required devices per junction.
     pub(super) required: Vec<usize>,
-    /// How many remain.
+    /// Number of candidates that remain after the choice.
     pub(super) rest: usize,
 }
 
-/// What is chosen at one junction, the required devices included.
+/// Numbers chosen at one junction, required devices included.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Share {
+pub(super) struct JunctionShare {
     pub(super) at: usize,
     pub(super) gpus: usize,
     pub(super) nics: usize,
@@ -48,37 +48,35 @@ pub(super) struct Share {
 // === impl JointProblem ===
 
 impl JointProblem {
-    pub(super) fn new(topology: &Topology, gpus: &Question, nics: &Question) -> Self {
+    pub(super) fn new(topology: &Topology, gpus: &ResolvedRequest, nics: &ResolvedRequest) -> Self {
         let junctions = Junctions::of(topology, &gpus.available, &nics.available);
-        let gpu_kind = Kind::new(topology, &junctions, (gpus, nics));
-        let nic_kind = Kind::new(topology, &junctions, (nics, gpus));
+        let gpu_kind = KindProblem::new(topology, &junctions, gpus, nics);
+        let nic_kind = KindProblem::new(topology, &junctions, nics, gpus);
         let free_nics = nic_kind.counts_from_each_class(junctions.rungs.len());
         let loads = Loads::of(gpus.size, nics.size);
         Self { gpus: gpu_kind, nics: nic_kind, junctions, loads, free_nics }
     }
 
-    /// How many NICs of a class, and of all after it, are at each junction.
+    /// NICs of `class` and later classes, per junction.
     pub(super) fn free_nics(&self, class: usize) -> &[usize] {
         let junctions = self.junctions.rungs.len();
         &self.free_nics[class * junctions..][..junctions]
     }
 
-    /// The kind of which fewer are chosen.
-    pub(super) fn fewer(&self) -> &Kind {
+    /// The less numerous kind.
+    pub(super) fn fewer(&self) -> &KindProblem {
         if self.loads.gpu.most > self.loads.nic.most { &self.gpus } else { &self.nics }
     }
 
-    /// How many GPUs and NICs to choose at each junction of a rung, so that all pairs meet there; `None`
-    /// where some cannot.
+    /// Numbers of GPUs and NICs per junction of a rung, such that all pairs meet there; `None` if impossible.
     ///
-    /// Which sums the numbers of the first junctions can have is found junction by junction; then the
-    /// numbers are read off backwards.
-    pub(super) fn division(&self, rung: usize) -> Option<Vec<Share>> {
+    /// Dynamic programming: reachable sums junction by junction, then the numbers backwards.
+    pub(super) fn division(&self, rung: usize) -> Option<Vec<JunctionShare>> {
         let here: Vec<_> = (0..self.junctions.rungs.len())
             .filter(|&at| self.junctions.rungs[at] == rung)
             .collect();
-        let required = |kind: &Kind| here.iter().map(|&at| kind.required[at]).sum::<usize>();
-        let elsewhere = |kind: &Kind| required(kind) < kind.problem.required.len();
+        let required = |kind: &KindProblem| here.iter().map(|&at| kind.required[at]).sum::<usize>();
+        let elsewhere = |kind: &KindProblem| required(kind) < kind.problem.required.len();
         if elsewhere(&self.gpus) || elsewhere(&self.nics) {
             return None;
         }
@@ -96,12 +94,12 @@ impl JointProblem {
             };
             let (gpus, nics) = self.numbers_at(at).find(before)?;
             left = (left.0 - gpus, left.1 - nics);
-            shares.push(Share { at, gpus, nics });
+            shares.push(JunctionShare { at, gpus, nics });
         }
         Some(shares)
     }
 
-    /// The sums that some sums can have together with the numbers of one more junction, ascending.
+    /// Reachable sums after one more junction, ascending.
     fn sums_with(&self, at: usize, sums: &[(usize, usize)]) -> Vec<(usize, usize)> {
         let numbers: Vec<_> = self.numbers_at(at).collect();
         let with = |&(g, n): &(usize, usize)| {
@@ -116,7 +114,7 @@ impl JointProblem {
         all
     }
 
-    /// How many GPUs and NICs can be chosen at a junction and be paired there.
+    /// Numbers of GPUs and NICs that one junction can pair.
     fn numbers_at(&self, at: usize) -> impl Iterator<Item = (usize, usize)> {
         let gpus = self.gpus.required[at]..=self.gpus.available[at].min(self.gpus.size());
         let nics = self.nics.required[at]..=self.nics.available[at].min(self.nics.size());
@@ -124,19 +122,20 @@ impl JointProblem {
         all.filter(|&(g, n)| self.loads.fit(g, n))
     }
 
-    /// The nearest level within which all pairs can be; `None` where some are beyond all.
+    /// The nearest rung at which all pairs can meet; `None` if no rung suffices.
     pub(super) fn nearest_rung(&self) -> Option<usize> {
         (0..RUNGS.len()).rev().find(|&rung| self.division(rung).is_some())
     }
 }
 
-// === impl Kind ===
+// === impl KindProblem ===
 
-impl Kind {
+impl KindProblem {
     fn new(
         topology: &Topology,
         junctions: &Junctions,
-        (ours, theirs): (&Question, &Question),
+        ours: &ResolvedRequest,
+        theirs: &ResolvedRequest,
     ) -> Self {
         let positions = Positions {
             available: &ours.available,
@@ -157,17 +156,17 @@ impl Kind {
         }
     }
 
-    /// How many are chosen.
+    /// Number of devices to choose.
     pub(super) fn size(&self) -> usize {
         self.problem.required.len() + self.problem.missing
     }
 
-    /// The junctions of the required devices, then of the classes.
-    pub(super) fn holders(&self) -> Vec<Path> {
+    /// Junctions of the required devices, then of the classes.
+    pub(super) fn holders(&self) -> Vec<JunctionPath> {
         self.required_paths.iter().chain(&self.paths).cloned().collect()
     }
 
-    /// For each class, and for none, how many there are of it and of all after it at each junction.
+    /// For each class and one past the last: devices of it and later classes, per junction.
     fn counts_from_each_class(&self, junctions: usize) -> Vec<usize> {
         let classes = self.problem.classes.len();
         let mut counts = vec![0; (classes + 1) * junctions];

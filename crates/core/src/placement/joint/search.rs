@@ -1,14 +1,14 @@
-//! The exact search for GPUs and NICs: branch and bound over the classes of the GPUs, then the NICs'.
+//! Exact joint search: branch and bound over GPU classes, then NIC classes.
 
 use std::cmp::Ordering;
 
 use super::{
-    bound::{Ahead, least_far},
-    problem::{JointProblem, Kind, Share},
-    tally::{Far, Taken, Tally, remaining_pairs},
+    bound::{Unchosen, least_far},
+    problem::{JointProblem, JunctionShare, KindProblem},
+    tally::{Chosen, FarPairs, PairCounter, remaining_pairs},
 };
 use crate::placement::{
-    affinity::Worth,
+    affinity::Affinity,
     policy::{JOINT, Score, Term},
     remaining::Remaining,
     search::{
@@ -17,45 +17,44 @@ use crate::placement::{
     },
 };
 
-/// The best choice found.
 #[derive(Debug)]
-pub(super) struct Found {
+pub(super) struct JointResult {
     /// Positions, ascending.
     pub(super) gpus: Vec<usize>,
     pub(super) nics: Vec<usize>,
     pub(super) score: Score,
-    /// Branches that were looked at.
+    /// Visited branches.
     pub(super) steps: u64,
-    /// Whether no other choice is better; otherwise the best found within the bound.
+    /// True if no choice is better; false if the search stopped at its bound.
     pub(super) exact: bool,
 }
 
-/// The search and where it is.
-struct Search<'a> {
+/// State of the joint search.
+struct JointSearch<'a> {
     problem: &'a JointProblem,
-    /// The rung within which all pairs must be.
+    /// Rung at which all pairs must meet.
     within: Option<usize>,
     remaining: Remaining,
     bounds: Bounds,
-    tally: Tally,
-    gpus: Taken,
-    nics: Taken,
-    best: Option<Best>,
-    /// The positions of a choice that equals the best.
+    tally: PairCounter,
+    gpus: Chosen,
+    nics: Chosen,
+    best: Option<BestChoice>,
+    /// Buffers for the positions of a choice that ties with the best.
     scratch: (Vec<usize>, Vec<usize>),
     steps: u64,
 }
 
 #[derive(Debug)]
-struct Best {
+struct BestChoice {
     score: Score,
     gpus: Vec<usize>,
     nics: Vec<usize>,
 }
 
-/// What is taken next: from this class on, so many, of as many as are left.
+/// The next decision: `missing` devices from `class` on, of `left` eligible ones.
 #[derive(Clone, Copy, Debug)]
-struct Step {
+struct JointBranch {
     side: Side,
     class: usize,
     missing: usize,
@@ -68,49 +67,51 @@ enum Side {
     Nics,
 }
 
-/// Finds the best choice; where a rung is given, with shares of its junctions that show that there is
-/// one, the best of which all pairs are within that rung.
-pub(super) fn best_choice(problem: &JointProblem, within: Option<(usize, &[Share])>) -> Found {
-    let mut search = Search::new(problem, within.map(|(rung, _)| rung));
+/// Finds the best choice. A given rung restricts all pairs; its shares prove that a choice exists.
+pub(super) fn best_choice(
+    problem: &JointProblem,
+    within: Option<(usize, &[JunctionShare])>,
+) -> JointResult {
+    let mut search = JointSearch::new(problem, within.map(|(rung, _)| rung));
     if let Some((_, shares)) = within {
         search.begin_with(shares);
     }
-    let exact = search.branch(Step::first(&problem.gpus, Side::Gpus));
+    let exact = search.branch(JointBranch::first(&problem.gpus, Side::Gpus));
     let best = search.best.expect("a choice is within the rung");
-    let Best { score, gpus, nics } = best;
+    let BestChoice { score, gpus, nics } = best;
     let exact = exact && problem.junctions.is_tree;
-    Found { gpus, nics, score, steps: search.steps, exact }
+    JointResult { gpus, nics, score, steps: search.steps, exact }
 }
 
-// === impl Step ===
+// === impl JointBranch ===
 
-impl Step {
-    fn first(kind: &Kind, side: Side) -> Self {
+impl JointBranch {
+    fn first(kind: &KindProblem, side: Side) -> Self {
         let (missing, left) = (kind.problem.missing, kind.problem.eligible());
         Self { side, class: 0, missing, left }
     }
 }
 
-// === impl Search ===
+// === impl JointSearch ===
 
-impl<'a> Search<'a> {
+impl<'a> JointSearch<'a> {
     fn new(problem: &'a JointProblem, within: Option<usize>) -> Self {
         Self {
             problem,
             within,
             remaining: Remaining::of(&problem.gpus.problem),
             bounds: Bounds::of(&problem.gpus.problem),
-            tally: Tally::new(problem),
-            gpus: Taken::new(&problem.gpus),
-            nics: Taken::new(&problem.nics),
+            tally: PairCounter::new(problem),
+            gpus: Chosen::new(&problem.gpus),
+            nics: Chosen::new(&problem.nics),
             best: None,
             scratch: (Vec::new(), Vec::new()),
             steps: 0,
         }
     }
 
-    /// Keeps the choice that has these shares: so there is an answer, whatever the bound on the steps.
-    fn begin_with(&mut self, shares: &[Share]) {
+    /// Starts with the choice that has these shares, so that an answer exists at any bound.
+    fn begin_with(&mut self, shares: &[JunctionShare]) {
         let problem = self.problem;
         let (gpus, nics) = (self.gpus.clone(), self.nics.clone());
         for share in shares {
@@ -121,17 +122,19 @@ impl<'a> Search<'a> {
         (self.gpus, self.nics) = (gpus, nics);
     }
 
-    /// Takes what is missing in each possible way. Returns whether nothing was left out.
-    fn branch(&mut self, step: Step) -> bool {
+    /// Tries every way to choose the missing devices. Returns false if the bound cut it short.
+    fn branch(&mut self, step: JointBranch) -> bool {
         match (step.side, step.missing) {
-            (Side::Gpus, 0) => return self.branch(Step::first(&self.problem.nics, Side::Nics)),
+            (Side::Gpus, 0) => {
+                return self.branch(JointBranch::first(&self.problem.nics, Side::Nics));
+            }
             (Side::Nics, 0) => {
                 self.compare();
                 return true;
             }
             _ => self.steps += 1,
         }
-        // Any level has an answer at the first leaf; a nearer one was begun with one.
+        // Without a restriction the first leaf is an answer; with one, the search started from an answer.
         if self.steps > MOST_STEPS && self.best.is_some() {
             return false;
         }
@@ -146,29 +149,29 @@ impl<'a> Search<'a> {
         for taken in (least..=eligible.min(step.missing)).rev() {
             let missing = step.missing - taken;
             self.taken(step.side).take(kind, class, taken);
-            exact &= self.branch(Step { class: class + 1, missing, left, ..step });
+            exact &= self.branch(JointBranch { class: class + 1, missing, left, ..step });
             self.taken(step.side).give_back(kind, class, taken);
         }
         exact
     }
 
-    fn kind(&self, side: Side) -> &'a Kind {
+    fn kind(&self, side: Side) -> &'a KindProblem {
         match side {
             Side::Gpus => &self.problem.gpus,
             Side::Nics => &self.problem.nics,
         }
     }
 
-    fn taken(&mut self, side: Side) -> &mut Taken {
+    fn taken(&mut self, side: Side) -> &mut Chosen {
         match side {
             Side::Gpus => &mut self.gpus,
             Side::Nics => &mut self.nics,
         }
     }
 
-    /// Whether no choice of a branch is better than the best, or as good and lower, or near enough.
-    fn is_excluded(&mut self, step: Step) -> bool {
-        let far = least_far(self.problem, (&self.gpus, &self.nics), self.ahead(step));
+    /// True if no completion is within the rung and better than the best, or equal with lower positions.
+    fn is_excluded(&mut self, step: JointBranch) -> bool {
+        let far = least_far(self.problem, &self.gpus, &self.nics, self.ahead(step));
         if !self.is_within(&far) {
             return true;
         }
@@ -182,7 +185,7 @@ impl<'a> Search<'a> {
         for (term, theirs) in best.terms() {
             let most = match (value(term, weight, &far), step.side) {
                 (Some(most), _) => most,
-                // The GPUs are all taken, and the NICs in part.
+                // All GPUs are chosen, so the remainder is bounded by the NICs chosen so far.
                 (None, Side::Nics) => self.value(term, &far),
                 (None, Side::Gpus) => return false,
             };
@@ -195,18 +198,18 @@ impl<'a> Search<'a> {
         self.is_higher(step)
     }
 
-    fn ahead(&self, step: Step) -> Ahead {
+    fn ahead(&self, step: JointBranch) -> Unchosen {
         match step.side {
             Side::Gpus => {
                 let nics = self.problem.nics.problem.missing;
-                Ahead { gpus: step.missing, class: 0, nics }
+                Unchosen { gpus: step.missing, class: 0, nics }
             }
-            Side::Nics => Ahead { gpus: 0, class: step.class, nics: step.missing },
+            Side::Nics => Unchosen { gpus: 0, class: step.class, nics: step.missing },
         }
     }
 
-    /// Whether the GPUs taken, with the lowest NICs that may come, are at higher positions than the best.
-    fn is_higher(&mut self, step: Step) -> bool {
+    /// True if the chosen GPUs, with the lowest possible NICs, have higher positions than the best.
+    fn is_higher(&mut self, step: JointBranch) -> bool {
         let Some(best) = &self.best else { return false };
         let (gpus, nics) = (&mut self.scratch.0, &mut self.scratch.1);
         self.problem.gpus.problem.positions(&self.gpus.state.counts, gpus);
@@ -220,11 +223,11 @@ impl<'a> Search<'a> {
         (&*gpus, &*nics) >= (&best.gpus, &best.nics)
     }
 
-    fn is_within(&self, far: &Far) -> bool {
+    fn is_within(&self, far: &FarPairs) -> bool {
         self.within.is_none_or(|rung| far[rung] <= 0)
     }
 
-    /// Keeps the choice if it is better than the best, or equal and lower.
+    /// Replaces the best choice by a better one, or by an equal one with lower positions.
     fn compare(&mut self) {
         let far = self.tally.far(self.problem, &self.gpus, &self.nics);
         if !self.is_within(&far) {
@@ -239,15 +242,15 @@ impl<'a> Search<'a> {
         let (gpus, nics) = (&mut self.scratch.0, &mut self.scratch.1);
         self.problem.gpus.problem.positions(&self.gpus.state.counts, gpus);
         self.problem.nics.problem.positions(&self.nics.state.counts, nics);
-        let is_lower = |best: &Best| (&*gpus, &*nics) < (&best.gpus, &best.nics);
+        let is_lower = |best: &BestChoice| (&*gpus, &*nics) < (&best.gpus, &best.nics);
         if order == Ordering::Greater || self.best.as_ref().is_none_or(is_lower) {
             let (gpus, nics) = self.scratch.clone();
             let score = Score::new(JOINT, |term| self.value(term, &far));
-            self.best = Some(Best { score, gpus, nics });
+            self.best = Some(BestChoice { score, gpus, nics });
         }
     }
 
-    fn value(&mut self, term: Term, far: &Far) -> i64 {
+    fn value(&mut self, term: Term, far: &FarPairs) -> i64 {
         match term {
             Term::RemainingPairs => remaining_pairs(self.problem, &self.gpus, &self.nics),
             Term::Remaining => {
@@ -259,11 +262,11 @@ impl<'a> Search<'a> {
     }
 }
 
-/// What a term says of connections that are worth so much, links first, and of pairs that are so far.
-fn value(term: Term, weight: i64, far: &Far) -> Option<i64> {
+/// Value of a term from packed affinities and pair distances; `None` for terms of the remainder.
+fn value(term: Term, weight: i64, far: &FarPairs) -> Option<i64> {
     Some(match term {
-        Term::Links => Worth::unpacked(weight).first,
-        Term::Pcie => Worth::unpacked(weight).pcie,
+        Term::Links => Affinity::unpacked(weight).first,
+        Term::Pcie => Affinity::unpacked(weight).pcie,
         Term::SysPairs => far[0],
         Term::NodePairs => far[1] - far[0],
         Term::PhbPairs => far[2] - far[1],

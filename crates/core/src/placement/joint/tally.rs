@@ -1,49 +1,49 @@
-//! How near the GPUs and NICs of a choice meet, and those that remain.
+//! Pair distances of a choice and of its remainder.
 
 use super::{
-    junctions::{Path, RUNGS},
+    junctions::{JunctionPath, RUNGS},
     pairing::give_extra,
-    problem::{JointProblem, Kind},
+    problem::{JointProblem, KindProblem},
 };
 use crate::{
     placement::{affinity::pcie, remaining::count, search::partial::Partial},
     topology::PcieLevel,
 };
 
-/// How many pairs are farther apart than each rung.
-pub(super) type Far = [i64; RUNGS.len()];
+/// Number of pairs that are farther apart than each rung.
+pub(super) type FarPairs = [i64; RUNGS.len()];
 
-/// The devices of one kind that are taken.
+/// Chosen devices of one kind.
 #[derive(Clone, Debug)]
-pub(super) struct Taken {
+pub(super) struct Chosen {
     pub(super) state: Partial,
-    /// How many of them are at each junction.
+    /// Chosen devices per junction.
     pub(super) at: Vec<usize>,
 }
 
-/// Room to count in.
+/// Reused buffers.
 #[derive(Debug, Default)]
-pub(super) struct Tally {
-    holders: Vec<Path>,
+pub(super) struct PairCounter {
+    holders: Vec<JunctionPath>,
     spare: Vec<usize>,
     slots: Vec<usize>,
 }
 
-// === impl Taken ===
+// === impl Chosen ===
 
-impl Taken {
-    /// What is required.
-    pub(super) fn new(kind: &Kind) -> Self {
+impl Chosen {
+    /// The required devices.
+    pub(super) fn new(kind: &KindProblem) -> Self {
         Self { state: Partial::new(&kind.problem), at: kind.required.clone() }
     }
 
-    pub(super) fn take(&mut self, kind: &Kind, class: usize, taken: usize) {
+    pub(super) fn take(&mut self, kind: &KindProblem, class: usize, taken: usize) {
         self.state.take(&kind.problem, class, taken);
         kind.paths[class].iter().for_each(|&at| self.at[at] += taken);
     }
 
-    /// Takes the first devices at a junction until there are so many.
-    pub(super) fn take_at(&mut self, kind: &Kind, junction: usize, wanted: usize) {
+    /// Takes the first devices at a junction until `wanted` are chosen there.
+    pub(super) fn take_at(&mut self, kind: &KindProblem, junction: usize, wanted: usize) {
         for class in 0..kind.paths.len() {
             if kind.paths[class].contains(&junction) {
                 let missing = wanted - self.at[junction];
@@ -52,22 +52,22 @@ impl Taken {
         }
     }
 
-    pub(super) fn give_back(&mut self, kind: &Kind, class: usize, taken: usize) {
+    pub(super) fn give_back(&mut self, kind: &KindProblem, class: usize, taken: usize) {
         self.state.give_back(&kind.problem, class, taken);
         kind.paths[class].iter().for_each(|&at| self.at[at] -= taken);
     }
 }
 
-// === impl Tally ===
+// === impl PairCounter ===
 
-impl Tally {
+impl PairCounter {
     pub(super) fn new(problem: &JointProblem) -> Self {
         let holders = problem.fewer().holders();
         Self { holders, ..Self::default() }
     }
 
-    /// What the best pairing of a whole choice comes to, at every rung at once.
-    pub(super) fn far(&mut self, problem: &JointProblem, gpus: &Taken, nics: &Taken) -> Far {
+    /// Distances of the best pairing of a complete choice.
+    pub(super) fn far(&mut self, problem: &JointProblem, gpus: &Chosen, nics: &Chosen) -> FarPairs {
         let gpus_are_fewer = problem.loads.gpu.most > problem.loads.nic.most;
         let (load, fewer, more) = if gpus_are_fewer {
             (problem.loads.gpu, gpus, nics)
@@ -90,20 +90,20 @@ impl Tally {
     }
 }
 
-/// The worth of the levels of the GPUs and NICs that remain, paired one to one as near as they can be; the
-/// most that it can come to where NICs are still to be taken.
-pub(super) fn remaining_pairs(problem: &JointProblem, gpus: &Taken, nics: &Taken) -> i64 {
+/// Affinity of the remaining GPUs and NICs, paired one to one as near as possible. An upper bound while NICs
+/// are still to choose.
+pub(super) fn remaining_pairs(problem: &JointProblem, gpus: &Chosen, nics: &Chosen) -> i64 {
     let all = problem.gpus.rest.min(problem.nics.rest);
     let mut near = [0; RUNGS.len()];
     for (at, &rung) in problem.junctions.rungs.iter().enumerate() {
-        let left = |kind: &Kind, taken: &Taken| kind.available[at] - taken.at[at];
+        let left = |kind: &KindProblem, taken: &Chosen| kind.available[at] - taken.at[at];
         near[rung] += left(&problem.gpus, gpus).min(left(&problem.nics, nics));
     }
     let mut farther = pcie(PcieLevel::Sys);
-    let mut worth = count(all) * farther;
+    let mut affinity = count(all) * farther;
     for (level, near) in RUNGS.into_iter().zip(near) {
-        worth += count(near.min(all)) * (pcie(level) - farther);
+        affinity += count(near.min(all)) * (pcie(level) - farther);
         farther = pcie(level);
     }
-    worth
+    affinity
 }

@@ -1,4 +1,4 @@
-//! GPUs and NICs chosen together, on machines that a person can check by eye.
+//! Joint placement of GPUs and NICs on machines that are checked by eye.
 
 mod brute_force;
 
@@ -9,7 +9,7 @@ use crate::{
     placement::tests::{gpu, nic, placed},
 };
 
-/// What is asked of a machine: free GPUs and NICs by index, and how many of each.
+/// A request: free GPUs and NICs by index, and the number of each.
 #[derive(Clone, Copy)]
 struct Ask<'a> {
     free: (&'a [usize], &'a [usize]),
@@ -110,7 +110,7 @@ fn a_nic_is_chosen_that_is_near() {
         (EIGHT, &[0, 1], (2, 1), "0-0 PIX, 1-0 PIX"),
         (EIGHT, &[0, 1], (2, 2), "0-0 PIX, 4-1 PIX"),
         (EIGHT, &[0, 1], (4, 2), "0-0 PIX, 1-0 PIX, 4-1 PIX, 5-1 PIX"),
-        // One more than the switch has: of the same socket.
+        // A third GPU comes from the same socket.
         (EIGHT, &[0, 1], (3, 1), "0-0 PIX, 1-0 PIX, 2-0 NODE"),
         (&[2, 3, 4, 6], &[0], (2, 1), "2-0 NODE, 3-0 NODE"),
         (&[6, 7], &[0, 1], (1, 1), "6-1 NODE"),
@@ -132,7 +132,7 @@ fn nics_are_shared_evenly() {
         pairs(&devices, (EIGHT, &[0, 1]), (5, 2)),
         "0-0 PIX, 1-0 PIX, 2-0 NODE, 4-1 PIX, 5-1 PIX"
     );
-    // Three on this socket: the second NIC takes one of them nevertheless.
+    // The second NIC takes one of the three GPUs on this socket.
     assert_eq!(pairs(&devices, (&[0, 1, 2], &[0, 1]), (3, 2)), "0-0 PIX, 1-0 PIX, 2-1 SYS");
 }
 
@@ -146,7 +146,7 @@ fn a_gpu_has_the_nics_of_its_switch() {
         (EIGHT, EIGHT, (2, 1), "0-0 PIX, 1-0 PIX"),
         (EIGHT, EIGHT, (4, 4), "0-0 PIX, 1-1 PIX, 2-2 PIX, 3-3 PIX"),
         (EIGHT, EIGHT, (4, 2), "0-0 PIX, 1-0 PIX, 2-2 PIX, 3-2 PIX"),
-        // A switch that is broken into already serves the next.
+        // A switch that is in use already serves the next request.
         (&[1, 2, 3, 4, 5], &[1, 2, 3, 4, 5], (1, 1), "1-1 PIX"),
         (&[1, 2, 3, 4, 5, 6, 7], &[1, 2, 3, 4, 5, 6, 7], (2, 2), "2-2 PIX, 3-3 PIX"),
     ] {
@@ -156,12 +156,12 @@ fn a_gpu_has_the_nics_of_its_switch() {
 
 #[test]
 fn a_nic_keeps_its_gpu_where_another_serves_as_well() {
-    // GPU 0 must go with NIC 0; a second one of the socket leaves NIC 1 its GPU 1.
+    // GPU 0 must go with NIC 0; the second GPU of the socket leaves NIC 1 its GPU 1.
     let devices = machine(&[("GN", 0), ("GN", 0), ("G", 0), ("GN", 1)]);
     let all = (&[0, 1, 2, 3][..], &[0, 1, 2][..]);
     assert_eq!(pairs(&devices, all, (2, 1)), "0-0 PIX, 2-0 NODE");
     assert_eq!(pairs(&devices, all, (2, 2)), "0-0 PIX, 1-1 PIX");
-    // A NIC more is one whose GPU is gone already.
+    // The further NIC is the one without a free GPU.
     assert_eq!(pairs(&devices, (&[0, 1], &[0, 1, 2]), (1, 1)), "0-0 PIX");
     let gone = (&[0, 2, 1][..], &[0, 1, 2][..]);
     assert_eq!(pairs(&devices, gone, (1, 2)), "0-0 PIX, 0-1 NODE");
@@ -277,7 +277,7 @@ fn impossible_questions_are_refused_with_the_numbers() {
             nics(&["NIC-1"], 1),
             "NICs: required device NIC-1 is not among the available ones",
         ),
-        (gpus(&[], 1), both, "GPU-0 is named among the GPUs and among the NICs"),
+        (gpus(&[], 1), both, "GPU-0 is named both as a GPU and as a NIC"),
     ] {
         let request = JointRequest { gpus, nics, alignment: Alignment::Preferred };
         let error = choose_joint(&topology, request).expect_err("refused");
@@ -285,7 +285,7 @@ fn impossible_questions_are_refused_with_the_numbers() {
     }
 }
 
-/// Eight GPUs, each with a NIC below its switch, and on each socket a NIC that is near none.
+/// Eight GPUs with a NIC each below their switch, and per socket a NIC without a near GPU.
 fn h100() -> Vec<Device> {
     let mut devices = machine(&[
         ("GN", 0),

@@ -1,20 +1,19 @@
-//! The best division of what remains into pairs, into quads, into octets: what jobs of one size would get
-//! together.
+//! Best division of the remaining devices into pairs, quads and octets.
 
 use super::SIZES;
 use crate::placement::problem::Problem;
 
-/// Sets of devices are bits: the members of a class side by side, one class after the other.
+/// Set of devices as bits; members of a class are adjacent.
 type Mask = u32;
 
-/// What is known of each set of free devices.
+/// Affinities of every set of free devices.
 #[derive(Debug)]
 pub(super) struct Sets {
-    /// The first bit of each class.
+    /// First bit of each class.
     offsets: Vec<usize>,
-    /// The worth of all connections inside each set.
+    /// Affinity inside each set.
     inside: Vec<i64>,
-    /// For each size the worth of the best division of each set, where it has been asked for.
+    /// Memoised affinity of the best division of each set, per size.
     divided: [Vec<Option<i64>>; SIZES.len()],
 }
 
@@ -31,7 +30,7 @@ impl Sets {
         }
         let affinity = |a: Mask, b: Mask| {
             let class = |bit: Mask| class_of[bit as usize];
-            problem.worth(class(a), class(b)).affinity()
+            problem.affinity(class(a), class(b)).by_data()
         };
         let all = 1 << devices;
         let mut inside = vec![0; all];
@@ -44,7 +43,7 @@ impl Sets {
         Self { offsets, inside, divided: SIZES.map(|_| vec![None; all]) }
     }
 
-    /// What remains after a choice of so many of each class is worth.
+    /// Usefulness of the devices that remain after taking `counts` of each class.
     pub(super) fn usefulness(&mut self, problem: &Problem, counts: &[usize]) -> i64 {
         let classes = problem.classes.iter().zip(counts).zip(&self.offsets);
         let left = classes
@@ -54,7 +53,7 @@ impl Sets {
         sizes.map(|(size, &(_, weight))| weight * self.best_division(size, left)).sum()
     }
 
-    /// The worth of the best sets of one size that a set can be divided into, as many as it has.
+    /// Affinity of the best division of a set into as many sets of one size as fit.
     fn best_division(&mut self, size: usize, set: Mask) -> i64 {
         let devices = SIZES[size].0;
         if (set.count_ones() as usize) < devices {
@@ -64,7 +63,7 @@ impl Sets {
             return known;
         }
         let (lowest, others) = (set & set.wrapping_neg(), set & (set - 1));
-        // The lowest is in some set, or it is one of those that are left over.
+        // The lowest device is in some set or left over.
         let is_left_over = !(set.count_ones() as usize).is_multiple_of(devices);
         let mut best = if is_left_over { self.best_division(size, others) } else { 0 };
         subsets(others, devices - 1, lowest, &mut |chosen| {
@@ -76,7 +75,7 @@ impl Sets {
     }
 }
 
-/// Calls back with each subset that has so many of these bits, and those that are given.
+/// Calls `each` with every subset of `size` of these bits, joined with `with`.
 fn subsets(of: Mask, size: usize, with: Mask, each: &mut impl FnMut(Mask)) {
     if size == 0 {
         return each(with);
@@ -89,7 +88,7 @@ fn subsets(of: Mask, size: usize, with: Mask, each: &mut impl FnMut(Mask)) {
     }
 }
 
-/// The bits that are set.
+/// Positions of the set bits.
 fn bits(mut of: Mask) -> impl Iterator<Item = Mask> {
     std::iter::from_fn(move || {
         let lowest = (of > 0).then(|| of.trailing_zeros())?;

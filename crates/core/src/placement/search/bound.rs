@@ -1,36 +1,36 @@
-//! What the sets of a branch can reach at most, term by term.
+//! Upper bounds on the terms of a branch.
 
 use std::cmp::Ordering;
 
 use super::Partial;
 use crate::placement::{
-    affinity::Worth,
+    affinity::Affinity,
     policy::{Score, Term},
     problem::Problem,
     remaining::count,
 };
 
-/// What can be known before the search, and room for what is known in it.
+/// Precomputed bounds, and reused buffers.
 #[derive(Debug)]
 pub(in crate::placement) struct Bounds {
-    /// For each class the worth of its `n` best connections with eligible devices, for each `n` up to
-    /// one less than are missing; row by row.
+    /// For each class, the affinity sum of its `n` best eligible partners, for each `n` below `missing`; row
+    /// by row.
     best_sums: Vec<i64>,
     row: usize,
-    /// What one device of each class would add, and how many there are.
+    /// Gain per device of each class, and its size.
     gains: Vec<(i64, usize)>,
-    /// What each group can still give.
-    rooms: Vec<Room>,
+    /// Load and room of each group.
+    rooms: Vec<GroupRoom>,
 }
 
-/// A group in the middle of a search.
+/// Load of a group during the search.
 #[derive(Clone, Copy, Debug)]
-struct Room {
+struct GroupRoom {
     taken: i64,
     left: i64,
 }
 
-/// A part of the search: what is missing, from which class on it is taken.
+/// A branch: `missing` devices from `class` on.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::placement) struct Branch {
     pub(in crate::placement) class: usize,
@@ -65,12 +65,12 @@ impl Bounds {
         Self { best_sums, row, gains, rooms }
     }
 
-    /// How many classes a look goes through.
+    /// Number of classes that a bound iterates over.
     pub(super) fn classes(&self) -> u64 {
         (self.best_sums.len() / self.row) as u64
     }
 
-    /// Whether no set of a branch is as good as the best.
+    /// True if no set of the branch equals the best.
     pub(super) fn exclude(
         &mut self,
         problem: &Problem,
@@ -89,7 +89,7 @@ impl Bounds {
         false
     }
 
-    /// The best that a term can say of any set of a branch, or better; `None` where that is not known.
+    /// Upper bound of a term over a branch; `None` for terms without a bound.
     fn most(
         &mut self,
         problem: &Problem,
@@ -100,7 +100,7 @@ impl Bounds {
         match term {
             Term::Affinity => {
                 let most = state.weight + self.most_weight(problem, state, branch);
-                Some(Worth::unpacked(most).first)
+                Some(Affinity::unpacked(most).first)
             }
             Term::InUse => {
                 let of = |class: usize| problem.groups[problem.classes[class].traits.group].in_use;
@@ -112,8 +112,10 @@ impl Bounds {
         }
     }
 
-    /// Each device adds its connections with what is taken, and half of those with its best partners
-    /// among what is still to be taken: the other half is theirs.
+    /// Upper bound of the affinity that a branch adds.
+    ///
+    /// Each device adds its affinity with the taken devices, and half of that with its best future partners:
+    /// the other half counts for the partner.
     pub(in crate::placement) fn most_weight(
         &mut self,
         problem: &Problem,
@@ -127,7 +129,7 @@ impl Bounds {
         most
     }
 
-    /// The sum of the greatest gains of as many devices as are missing.
+    /// Sum of the greatest gains of `missing` devices.
     fn greatest(&mut self, problem: &Problem, branch: Branch, gain: impl Fn(usize) -> i64) -> i64 {
         self.gains.clear();
         let classes = branch.class..problem.classes.len();
@@ -146,7 +148,7 @@ impl Bounds {
         sum
     }
 
-    /// The groups filled one by one, always the emptiest.
+    /// Lower bound of the imbalance: every further device goes to the emptiest group.
     fn least_imbalance(&mut self, problem: &Problem, state: &Partial, branch: Branch) -> i64 {
         self.find_room(problem, state, branch);
         for (load, group) in self.rooms.iter_mut().zip(&problem.groups) {
@@ -161,7 +163,7 @@ impl Bounds {
         self.rooms.iter().map(|room| room.taken.pow(2)).sum()
     }
 
-    /// The groups that are taken from already filled up, then others, always the roomiest.
+    /// Lower bound of the groups: taken groups are filled up first, then the roomiest others.
     fn fewest_groups(&mut self, problem: &Problem, state: &Partial, branch: Branch) -> i64 {
         self.find_room(problem, state, branch);
         self.rooms.sort_unstable_by_key(|room| (room.taken == 0, -room.left));
@@ -177,10 +179,10 @@ impl Bounds {
         groups
     }
 
-    /// What each group has given, and can still give to a branch.
+    /// Taken devices of each group, and its eligible devices in the branch.
     fn find_room(&mut self, problem: &Problem, state: &Partial, branch: Branch) {
         self.rooms.clear();
-        self.rooms.extend(state.of_group.iter().map(|&taken| Room { taken, left: 0 }));
+        self.rooms.extend(state.of_group.iter().map(|&taken| GroupRoom { taken, left: 0 }));
         for class in &problem.classes[branch.class..] {
             self.rooms[class.traits.group].left += count(class.eligible);
         }

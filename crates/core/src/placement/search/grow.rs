@@ -1,15 +1,15 @@
-//! Good sets to begin with: grown device by device, so that the search has something to beat.
+//! Greedy initial sets, so that the search starts with a good bound.
 
 use super::{Partial, Search};
 use crate::placement::{policy::Term, problem::Problem};
 
-/// How many beginnings are tried.
+/// Most initial sets.
 const MOST_BEGINNINGS: usize = 32;
 
 // === impl Search ===
 
 impl Search<'_> {
-    /// Grows a set from each class, and keeps the best.
+    /// Grows a set from each class and keeps the best.
     pub(super) fn grow_some(&mut self) {
         let problem = self.problem;
         let classes = 0..problem.classes.len();
@@ -24,7 +24,7 @@ impl Search<'_> {
 }
 
 impl Partial {
-    /// Takes one of a class, then always what adds most, until nothing is missing.
+    /// Takes one device of a class, then always the one with the greatest gain.
     fn grow(&mut self, problem: &Problem, first: usize) {
         self.take(problem, first, 1);
         for _ in 1..problem.missing {
@@ -36,7 +36,7 @@ impl Partial {
         }
     }
 
-    /// How much the next device of a class is wanted.
+    /// Gain of the next device of a class.
     fn gain_of(&self, problem: &Problem, class: usize) -> (i64, i64) {
         let group = problem.classes[class].traits.group;
         let in_use = problem.groups[group].in_use;

@@ -1,28 +1,28 @@
-//! A set that is being made.
+//! A partially chosen set.
 
 use crate::placement::{
-    affinity::Worth,
+    affinity::Affinity,
     policy::Term,
     problem::{Class, GroupLoad, Problem},
     remaining::count,
 };
 
-/// How many are taken of each class, and what follows from it.
+/// Numbers taken of each class, with derived sums.
 #[derive(Clone, Debug)]
 pub(in crate::placement) struct Partial {
     pub(in crate::placement) counts: Vec<usize>,
-    /// What its connections are worth by two measures.
+    /// Packed affinity inside the set.
     pub(in crate::placement) weight: i64,
-    /// The same of the connections of a member of each class with all that is taken.
+    /// Packed affinity of a member of each class with the set.
     pub(in crate::placement) touch: Vec<i64>,
-    /// What is taken of each group, the required included.
+    /// Devices of each group in the set, required ones included.
     pub(in crate::placement) of_group: Vec<i64>,
 }
 
 // === impl Partial ===
 
 impl Partial {
-    /// Nothing is taken but what is required.
+    /// The required devices.
     pub(in crate::placement) fn new(problem: &Problem) -> Self {
         Self {
             counts: vec![0; problem.classes.len()],
@@ -43,7 +43,7 @@ impl Partial {
         }
     }
 
-    /// Undoes a `take`.
+    /// Reverts `take`.
     pub(in crate::placement) fn give_back(
         &mut self,
         problem: &Problem,
@@ -59,16 +59,16 @@ impl Partial {
         self.weight -= self.gain(problem, class, taken);
     }
 
-    /// What so many of a class add: their connections with what is taken, and with each other.
+    /// Affinity that `taken` devices of a class add: with the set, and among themselves.
     fn gain(&self, problem: &Problem, class: usize, taken: i64) -> i64 {
         taken * self.touch[class] + taken * (taken - 1) / 2 * problem.weight(class, class)
     }
 
-    /// What a term says of the set; what remains is for others to judge.
+    /// Value of a term for the set; 0 for terms of the remainder and of pairs.
     pub(in crate::placement) fn value(&self, problem: &Problem, term: Term) -> i64 {
         match term {
-            Term::Affinity | Term::Links => Worth::unpacked(self.weight).first,
-            Term::Pcie => Worth::unpacked(self.weight).pcie,
+            Term::Affinity | Term::Links => Affinity::unpacked(self.weight).first,
+            Term::Pcie => Affinity::unpacked(self.weight).pcie,
             Term::NearNics => {
                 problem.start.near_nics + self.sum(problem, |class| class.traits.near_nics)
             }
@@ -83,7 +83,7 @@ impl Partial {
                 let square = |(group, taken): (&GroupLoad, &i64)| (group.in_use + taken).pow(2);
                 problem.groups.iter().zip(&self.of_group).map(square).sum()
             }
-            // The search asks others for these.
+            // The search evaluates these itself.
             Term::Remaining
             | Term::RemainingPcie
             | Term::RemainingPairs

@@ -1,23 +1,23 @@
-//! Why a choice of replicas is what it is: what each device has, and whose turn would be next.
+//! Explanation of a replica choice: candidates before and after, and the next device.
 
 use serde::Serialize;
 
 use super::{ShareChoice, ShareError, ShareRequest, Topology, filled, pools};
 use crate::device::DeviceId;
 
-/// A choice of replicas, and what it was made from.
+/// A choice of replicas with its candidates.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ShareExplanation {
     /// The answer.
     pub choice: ShareChoice,
-    /// Every device that could give replicas, in the inventory's order.
+    /// All candidates, in the inventory's order.
     pub devices: Vec<ShareState>,
-    /// Where one more replica would have come from; `None` where nothing is left.
-    pub next: Option<Next>,
+    /// Device of one further replica; `None` if none is free.
+    pub next: Option<NextDevice>,
 }
 
-/// A shared device before and after a choice.
+/// A candidate with its replicas.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ShareState {
@@ -25,24 +25,24 @@ pub struct ShareState {
     pub device: DeviceId,
     /// Replicas that other containers hold.
     pub in_use: usize,
-    /// Replicas that could be chosen.
+    /// Free replicas before the choice.
     pub free: usize,
-    /// Replicas that were chosen.
+    /// Chosen replicas.
     pub chosen: usize,
 }
 
-/// The device that came off second.
+/// Device that would give the next replica.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Next {
+pub struct NextDevice {
     /// The device.
     pub device: DeviceId,
-    /// How many devices are its equals for the policy, itself included; of these the connections decide,
-    /// then the position.
+    /// Number of devices that the policy ranks equal, itself included. Connections, then positions break the
+    /// tie.
     pub equals: usize,
 }
 
-/// Chooses as [`super::choose`] does, and tells what it was chosen from.
+/// Chooses as [`super::choose`] does, and returns the candidates too.
 pub fn explain(
     topology: &Topology,
     request: ShareRequest<'_>,
@@ -61,9 +61,9 @@ pub fn explain(
     let devices = pools(topology, request.devices).iter().map(state).collect();
     let equals = filling.whose_turn();
     let count = equals.len();
-    let next = filling
-        .best_connected(equals, 1)
-        .first()
-        .map(|&place| Next { device: topology.id(filling.pools[place].at).clone(), equals: count });
+    let next = filling.best_connected(equals, 1).first().map(|&place| NextDevice {
+        device: topology.id(filling.pools[place].at).clone(),
+        equals: count,
+    });
     Ok(ShareExplanation { choice, devices, next })
 }

@@ -1,4 +1,4 @@
-//! Takes replicas from the devices whose turn it is, until nothing is missing.
+//! Filling loop: takes replicas from the next devices until the request is met.
 
 use super::{Policy, Pool, Span, Topology};
 use crate::placement::{
@@ -8,7 +8,7 @@ use crate::placement::{
     search,
 };
 
-/// Devices that are being filled.
+/// Candidates during the choice.
 #[derive(Debug)]
 pub(super) struct Filling<'a> {
     pub(super) topology: &'a Topology,
@@ -16,7 +16,7 @@ pub(super) struct Filling<'a> {
     pub(super) pools: Vec<Pool>,
     pub(super) policy: Policy,
     span: Span,
-    /// Other devices of the container.
+    /// The container's other devices.
     near: Vec<usize>,
     pub(super) steps: u64,
     pub(super) exact: bool,
@@ -28,14 +28,14 @@ impl<'a> Filling<'a> {
     pub(super) fn new(
         topology: &'a Topology,
         pools: Vec<Pool>,
-        (policy, span): (Policy, Span),
+        policy: Policy,
+        span: Span,
         near: Vec<usize>,
     ) -> Self {
         Self { topology, pools, policy, span, near, steps: 0, exact: true }
     }
 
-    /// Takes one of each device in its turn where the load is spread, all that it has left where it is
-    /// not.
+    /// Takes one replica per turn where the policy spreads, all free ones where it packs.
     pub(super) fn fill(&mut self, mut missing: usize) {
         while missing > 0 {
             let equals = self.whose_turn();
@@ -54,7 +54,7 @@ impl<'a> Filling<'a> {
         }
     }
 
-    /// The devices that come next, all equal for the policy; none when nothing is left.
+    /// Indexes of the next devices, which the policy ranks equal; empty if no replica is free.
     pub(super) fn whose_turn(&self) -> Vec<usize> {
         let compare = |a: &Pool, b: &Pool| Pool::compare(a, b, self.policy);
         let open = || self.pools.iter().enumerate().filter(|(_, pool)| !pool.free.is_empty());
@@ -65,20 +65,20 @@ impl<'a> Filling<'a> {
         equals.map(|(place, _)| place).collect()
     }
 
-    /// As many of the equals as are asked for, or all: those that go best with each other and with the
-    /// devices that the container has already.
+    /// Up to `count` of the equal devices: those best connected with each other and with the container's
+    /// devices.
     pub(super) fn best_connected(&mut self, mut equals: Vec<usize>, count: usize) -> Vec<usize> {
         if count < equals.len() && !self.pools[equals[0]].is_held() {
             let set = self.best_set(&equals, count);
             equals.retain(|&place| set.binary_search(&self.pools[place].at).is_ok());
         }
-        // All of them are the container's already: the least in use come first.
+        // The container has all of them already: prefer the least used.
         equals.sort_by_key(|&place| self.pools[place].in_use);
         equals.truncate(count);
         equals
     }
 
-    /// The positions of the best set of what the container has and so many of the equals.
+    /// Positions of the best set of the container's devices and `wanted` further ones.
     fn best_set(&mut self, equals: &[usize], wanted: usize) -> Vec<usize> {
         let held = self.pools.iter().filter(|pool| pool.is_held());
         let required: Vec<_> = held.clone().map(|pool| pool.at).collect();

@@ -1,4 +1,4 @@
-//! Devices that may not serve a request: too small alone, or on another NUMA node.
+//! Restrictions of the candidates: a single device, or one NUMA node.
 
 use std::{
     cmp::Reverse,
@@ -7,7 +7,7 @@ use std::{
 
 use super::{Pool, ShareError, Topology};
 
-/// The devices that have enough by themselves; where replicas are required, the one that has these.
+/// Candidates with enough replicas each. Required replicas restrict them to their device.
 pub(super) fn that_suffice_alone(
     mut pools: Vec<Pool>,
     size: usize,
@@ -22,15 +22,15 @@ pub(super) fn that_suffice_alone(
     if pools.is_empty() { Err(ShareError::TooFewOnOne { size, most }) } else { Ok(pools) }
 }
 
-/// The devices of the NUMA node that has the most left, of those that have the required replicas. Where
-/// the machine tells no node it is taken for one; where it tells some, a device whose node it does not tell
-/// is on one of its own.
+/// Candidates of one NUMA node: of the nodes with the required replicas, the one with most free replicas.
+///
+/// Without any known node, all devices are on one. Otherwise each device of unknown node has one of its own.
 pub(super) fn of_one_node(
     topology: &Topology,
     mut pools: Vec<Pool>,
     size: usize,
 ) -> Result<Vec<Pool>, ShareError> {
-    let told = |pool: &Pool| topology.spot(pool.at).numa_node;
+    let told = |pool: &Pool| topology.device(pool.at).numa_node;
     let tells_some = pools.iter().any(|pool| told(pool).is_some());
     let node_of =
         |pool: &Pool| (told(pool), (tells_some && told(pool).is_none()).then_some(pool.at));

@@ -1,18 +1,18 @@
-//! A shared device while a choice is made.
+//! Replicas of one device during the choice.
 
 use std::cmp::Ordering;
 
 use super::{Policy, Share, SharedDevice};
 use crate::{device::DeviceId, replica::ReplicaId};
 
-/// What is left of a device, and what was chosen of it.
+/// Replicas of one device during the choice.
 #[derive(Debug)]
 pub(super) struct Pool {
-    /// Its position in the topology.
+    /// Position in the topology.
     pub(super) at: usize,
-    /// How many of its replicas other containers hold.
+    /// Number of replicas that other containers hold.
     pub(super) in_use: usize,
-    /// Ascending numbers, not chosen yet.
+    /// Numbers of the free replicas, ascending.
     pub(super) free: Vec<u32>,
     chosen: Vec<u32>,
 }
@@ -27,8 +27,8 @@ impl Pool {
         Self { at, in_use: shared.in_use, free, chosen: Vec::new() }
     }
 
-    /// Which of two devices comes first. A device that the container does not have yet is preferred
-    /// where the load is spread, one that it has where it is packed.
+    /// Order of two devices for the next replica. Spreading policies prefer devices that the container lacks,
+    /// packing ones those that it has.
     pub(super) fn compare(a: &Self, b: &Self, policy: Policy) -> Ordering {
         match policy {
             Policy::Distributed | Policy::NumaStrict => {

@@ -1,4 +1,4 @@
-//! Shares of devices that a person can check by eye, and the promises of each policy on any others.
+//! Replica placement on machines that are checked by eye, and the policies' guarantees on random ones.
 
 use proptest::prelude::*;
 
@@ -6,7 +6,7 @@ use super::*;
 use crate::device::Device;
 use crate::placement::tests::{gpu, linked, switched};
 
-/// Devices, the free replicas of each, and how many others are in use.
+/// Devices with their free replicas and those in use.
 struct World {
     devices: Vec<Device>,
     free: Vec<Vec<u32>>,
@@ -97,7 +97,7 @@ fn distributed_takes_from_the_devices_with_the_fewest_in_use() {
 
 #[test]
 fn a_container_that_takes_two_gets_two_devices_where_the_load_is_equal() {
-    // One replica of GPU 0 is required: the other comes from a GPU the container does not have.
+    // One replica of GPU 0 is required: the other comes from a new GPU.
     let world = World::new(switched(), 4, &[0, 1]);
     let ask = Ask { required: &["GPU-0::3"], ..distributed(2) };
     assert_eq!(world.chosen(&ask), "0x1 1x1");
@@ -117,7 +117,7 @@ fn equal_devices_are_told_apart_by_their_connections() {
     let world = World::new(bridged(), 4, &[0; 8]);
     assert_eq!(world.chosen(&distributed(2)), "2x1 6x1");
     assert_eq!(world.chosen(&packed(5)), "2x4 6x1");
-    // GPU 3 is the least in use: of the others the one that is bridged with it.
+    // GPU 3 is the least used; the second one is bridged with it.
     let world = World::new(bridged(), 4, &[1, 1, 1, 0, 1, 1, 1, 1]);
     assert_eq!(world.chosen(&distributed(2)), "1x1 3x1");
 }
@@ -222,7 +222,7 @@ fn two_thousand_replicas_are_chosen_from_with_one_comparison_of_sets() {
 }
 
 prop_compose! {
-    /// Up to eight linked GPUs, the free replicas of each, how many more are in use, an order of asking.
+    /// Up to eight linked GPUs with free and used replicas, and an order of ids.
     fn any_world()(
         links in prop::collection::vec((0..8_usize, 0..8_usize, 1..5_u32), 0..12),
         shares in prop::collection::vec(
@@ -232,26 +232,26 @@ prop_compose! {
         span in prop_oneof![Just(Span::AnyDevices), Just(Span::OneDevice)],
         size in 1..20_usize,
         seed: u64,
-    ) -> (World, Question) {
+    ) -> (World, ResolvedRequest) {
         let links: Vec<_> = links.into_iter().filter(|(a, b, _)| a != b).collect();
         let (free, in_use): (Vec<_>, Vec<_>) = shares.into_iter().unzip();
         let devices = linked(&links).into_iter().take(free.len()).collect();
         let world = World { devices, free, in_use };
-        let question = Question::about(&world, policy, span, size, seed);
+        let question = ResolvedRequest::about(&world, policy, span, size, seed);
         (world, question)
     }
 }
 
-/// A request whose required replicas are a few of the free ones.
+/// A request that requires a few of the free replicas.
 #[derive(Debug)]
-struct Question {
+struct ResolvedRequest {
     required: Vec<ReplicaId>,
     size: usize,
     policy: Policy,
     span: Span,
 }
 
-impl Question {
+impl ResolvedRequest {
     fn about(world: &World, policy: Policy, span: Span, size: usize, seed: u64) -> Self {
         let all = world.devices.iter().zip(&world.free).flat_map(|(device, free)| {
             free.iter().map(|&number| ReplicaId { device: device.id.clone(), number })
@@ -273,11 +273,10 @@ impl fmt::Debug for World {
     }
 }
 
-/// Per device: replicas in use by others, chosen, and those of them that were required; and free ones
-/// that are left.
+/// Replicas per device: in use by others, chosen, required among those, and left free.
 fn loads(
     world: &World,
-    question: &Question,
+    question: &ResolvedRequest,
     choice: &ShareChoice,
 ) -> Vec<(usize, usize, usize, usize)> {
     let count = |replicas: &[ReplicaId], id: &str| {

@@ -1,4 +1,4 @@
-//! The search against a comparison of every set, which shares no line with it.
+//! Search against an independent comparison of every set.
 
 use std::cmp::Reverse;
 
@@ -10,7 +10,7 @@ use crate::{
     topology::{Connection, PcieLevel},
 };
 
-/// A machine, what is free of it, and a question.
+/// A machine with its free devices, and a request.
 #[derive(Clone, Debug)]
 struct Case {
     devices: Vec<Device>,
@@ -21,8 +21,8 @@ struct Case {
     policy: Policy,
 }
 
-/// What a set is worth, the weightiest first, more is better; then the lowest positions.
-type Worth = (Vec<i64>, Reverse<Vec<usize>>);
+/// Score in order of weight, more is better; then the lowest positions.
+type Affinity = (Vec<i64>, Reverse<Vec<usize>>);
 
 impl Case {
     fn ids(&self, indices: &[usize]) -> Vec<&str> {
@@ -45,7 +45,7 @@ impl Case {
         choose(&topology, request)
     }
 
-    /// Every set of the size that holds the required devices.
+    /// Every set of the size that contains the required devices.
     fn sets(&self) -> impl Iterator<Item = Vec<usize>> {
         let mut free = self.free.clone();
         free.sort_unstable();
@@ -73,7 +73,7 @@ impl Case {
         self.sets().max_by_key(|set| self.worth(set))
     }
 
-    fn worth(&self, set: &[usize]) -> Worth {
+    fn worth(&self, set: &[usize]) -> Affinity {
         let rest: Vec<_> = self.free.iter().copied().filter(|index| !set.contains(index)).collect();
         let (data, place) = (self.sum(set, affinity), self.sum(set, pcie));
         let remaining = usefulness(&rest, self.is_few(), &|a, b| self.between(a, b, affinity));
@@ -96,7 +96,7 @@ impl Case {
         (terms, Reverse(positions))
     }
 
-    /// Whether all divisions of what remains are compared.
+    /// True if all divisions of the remainder are compared.
     fn is_few(&self) -> bool {
         self.free.len() - self.required.len() <= 12
     }
@@ -164,7 +164,7 @@ fn ids(choice: &Choice) -> Vec<String> {
     ids
 }
 
-/// The worth of where two devices sit.
+/// PCIe affinity of two devices.
 pub(in crate::placement) fn pcie(connection: Connection) -> i64 {
     match connection.pcie {
         PcieLevel::Device | PcieLevel::Board => 60,
@@ -176,7 +176,7 @@ pub(in crate::placement) fn pcie(connection: Connection) -> i64 {
     }
 }
 
-/// How useful devices are for pairs, quads and octets.
+/// Usefulness of devices for pairs, quads and octets.
 pub(in crate::placement) fn usefulness(
     rest: &[usize],
     is_few: bool,
@@ -186,7 +186,7 @@ pub(in crate::placement) fn usefulness(
     if is_few { divided(2, 21) + divided(4, 7) + divided(8, 3) } else { partners(rest, worth) }
 }
 
-/// The most that sets of a size are worth into which devices can be divided, as many as there are.
+/// Best affinity of a division into as many sets of one size as fit.
 fn best_division(rest: &[usize], size: usize, worth: &dyn Fn(usize, usize) -> i64) -> i64 {
     let Some((&first, others)) = rest.split_first().filter(|_| rest.len() >= size) else {
         return 0;
@@ -207,7 +207,7 @@ fn best_division(rest: &[usize], size: usize, worth: &dyn Fn(usize, usize) -> i6
     best
 }
 
-/// What the best partners of each device are worth, in a pair, a quad and an octet.
+/// Affinity of each device with its best partners, in a pair, a quad and an octet.
 fn partners(rest: &[usize], worth: &dyn Fn(usize, usize) -> i64) -> i64 {
     let of_one = |of: &usize| {
         let others = rest.iter().filter(|other| *other != of);
@@ -269,7 +269,7 @@ prop_compose! {
     }
 }
 
-/// The devices that are free, and those that the container has besides.
+/// Free devices, and the container's other devices.
 fn scene() -> impl Strategy<Value = (Vec<Device>, Vec<usize>, Vec<usize>)> {
     machine().prop_flat_map(|devices| {
         let nics: Vec<_> = (12..devices.len()).collect();

@@ -6,7 +6,7 @@ use windlass_core::{
     inventory::Inventory,
     placement::{
         Connections, Explanation,
-        shares::{Next, ShareExplanation, ShareState},
+        shares::{NextDevice, ShareExplanation, ShareState},
     },
     replica::ReplicaId,
 };
@@ -123,10 +123,10 @@ impl Words<'_> {
         let chosen = format!("{}: {}", shares.join(", "), why.choice.connections);
         let next = match &why.next {
             None => "nothing is left".to_owned(),
-            Some(Next { device, equals: 1 }) => {
+            Some(NextDevice { device, equals: 1 }) => {
                 format!("{} would give one more", self.report.name(device))
             }
-            Some(Next { device, equals }) => {
+            Some(NextDevice { device, equals }) => {
                 let name = self.report.name(device);
                 format!("{name} would give one more, of {equals} that are equal by the policy")
             }

@@ -1,4 +1,4 @@
-//! The search against a comparison of every choice and every pairing, which shares no line with it.
+//! Joint search against an independent comparison of every choice and pairing.
 
 use std::cmp::Reverse;
 
@@ -13,7 +13,7 @@ use crate::{
     topology::Connection,
 };
 
-/// A machine, what is free of it, and a question.
+/// A machine with its free devices, and a request.
 #[derive(Clone, Debug)]
 struct Case {
     devices: Vec<Device>,
@@ -30,12 +30,12 @@ struct Part {
     size: usize,
 }
 
-/// More is better: links; the levels of the pairs, the farthest first; PCIe; the levels of the
-/// pairs that remain; connections that remain; positions.
+/// Score; more is better: links, pair levels (farthest first), PCIe, remaining pair levels, remaining
+/// connections, positions.
 type Worth = (i64, Reverse<Vec<PcieLevel>>, i64, i64, i64, Reverse<(Vec<usize>, Vec<usize>)>);
 
 impl Part {
-    /// Every set of the size that holds the required.
+    /// Every set of the size that contains the required indices.
     fn sets(&self) -> Vec<Vec<usize>> {
         let masks =
             (0..1_u32 << self.free.len()).filter(|mask| mask.count_ones() as usize == self.size);
@@ -115,8 +115,8 @@ impl Case {
         pairings.min().expect("there is an even pairing")
     }
 
-    /// The levels of one pairing, if it is even: the digits of `code` say with which of the fewer each of
-    /// the others goes.
+    /// Levels of one pairing, if it is even. Digits of `code` assign each device of the larger kind to one of
+    /// the smaller.
     fn levels(&self, more: &[usize], fewer: &[usize], mut code: usize) -> Option<Vec<PcieLevel>> {
         let mut loads = [0; 6];
         let mut partners = [0; 6];
@@ -135,8 +135,7 @@ impl Case {
         Some(levels)
     }
 
-    /// The greatest sum of levels' worths of the devices left, one to one: by dynamic programming over
-    /// the sets of NICs that have a GPU already.
+    /// Best affinity of the remaining devices, one to one: dynamic programming over sets of used NICs.
     fn pairs_left(&self, gpus: &[usize], nics: &[usize]) -> i64 {
         let mut best = vec![None; 1 << nics.len()];
         best[0] = Some(0);
@@ -158,13 +157,12 @@ fn number(count: usize) -> u32 {
     u32::try_from(count).expect("small")
 }
 
-/// Where a device is: below which of three host bridges and which of their ports; on a port of its own,
-/// below a switch, or below a switch of that switch.
+/// A location: host bridge, port, and depth below the port (none, a switch, or a nested switch).
 type Spot = (u8, u8, u8, u8);
 
 fn path((root, port, depth, below): Spot, index: u8) -> String {
     let root = root * 0x20;
-    // Slots below a switch, and ports that lead to one device only, are numbered by the device.
+    // The device numbers switch slots and single-device ports.
     let (own, end) = (8 + index, format!("0000:{:02x}:00.0", 0xc0 + index));
     let (first, second) = (root + 2 * port + 1, root + 8 + 2 * port + below);
     let bridges = match depth {
@@ -211,7 +209,7 @@ prop_compose! {
     }
 }
 
-/// Some of the indices in some order, how many are wanted, and which must be among them.
+/// Indices in some order, the wanted number, and the required ones.
 fn part(indices: std::ops::Range<usize>) -> impl Strategy<Value = Part> {
     let all: Vec<_> = indices.collect();
     let free = prop::sample::subsequence(all.clone(), 1..=all.len()).prop_shuffle();
@@ -238,7 +236,7 @@ fn case_of(
 }
 
 prop_compose! {
-    /// The same machine with NUMA nodes that know nothing of host bridges.
+    /// The same machine with NUMA nodes independent of host bridges.
     fn odd_machine()(
         machine in machine(),
         nodes in prop::collection::vec(prop::option::weighted(0.8, 0..2_u32), 12),
@@ -252,7 +250,7 @@ prop_compose! {
 }
 
 impl Case {
-    /// That the answer is one, and how good it is.
+    /// Checks that the answer is valid, and returns its score.
     fn judge(&self, choice: &JointChoice) -> (Vec<usize>, Vec<usize>, Worth) {
         let index = |id: &DeviceId| self.devices.iter().position(|device| device.id == *id);
         let indices = |ids: &[DeviceId]| -> Vec<usize> {
@@ -279,7 +277,7 @@ impl Case {
         (gpus, nics, worth)
     }
 
-    /// The nearest level within which there is a choice.
+    /// The nearest level with a possible choice.
     fn nearest(&self) -> PcieLevel {
         let levels = RUNGS.into_iter().rev().find(|&level| self.best(level).is_some());
         levels.unwrap_or(PcieLevel::Sys)

@@ -1,22 +1,22 @@
-//! How much of everything the partitions of a GPU can have together, and which of them exclude each other.
+//! Combined capacity of a GPU's MIG partitions, and which of them exclude each other.
 
 use super::{Partition, PossiblePartition};
 use crate::attribute::{AttributeName, Capacities, Quantity};
 
-/// What there is on a GPU for its partitions.
+/// Combined capacity of a GPU for its partitions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Room {
-    /// The most of each amount that partitions side by side can have.
+    /// The most of each capacity that coexisting partitions can have.
     pub amounts: Capacities,
-    /// How many memory slices there are.
+    /// Number of memory slices.
     pub slices: u32,
 }
 
 // === impl Room ===
 
 impl Room {
-    /// The room for these partitions. The largest of them need not have all of an amount: seven small ones
-    /// may have more decoders than it.
+    /// The combined capacity of these partitions. Seven small partitions may have more decoders than the
+    /// largest one.
     pub fn of(partitions: &[PossiblePartition]) -> Self {
         let slices = partitions.iter().map(|it| it.partition.slices().end).max().unwrap_or(0);
         let mut room = Self { amounts: Capacities::new(), slices };
@@ -29,15 +29,16 @@ impl Room {
         room
     }
 
-    /// Whether two different partitions can stand at the same time: apart, and with enough engines for both.
+    /// True if two different partitions can coexist: separate slices, and engines for both.
     pub fn has_both(&self, one: &PossiblePartition, other: &PossiblePartition) -> bool {
-        let is_enough = || self.is_enough(&self.needs(one), &self.needs(other));
         !one.partition.overlaps(&other.partition)
-            && (one.partition.gpu != other.partition.gpu || is_enough())
+            && (one.partition.gpu != other.partition.gpu
+                || self.is_enough(&self.needs(one), &self.needs(other)))
     }
 
-    /// The pairs of one GPU's partitions that cannot stand at the same time, by their positions. What each needs is
-    /// looked up once: a GPU has hundreds of pairs.
+    /// Index pairs of one GPU's partitions that cannot coexist.
+    ///
+    /// Computes the needs of each partition once: a GPU has hundreds of pairs.
     pub fn rivals(&self, partitions: &[PossiblePartition]) -> Vec<[usize; 2]> {
         let all: Vec<_> = partitions.iter().map(|it| (&it.partition, self.needs(it))).collect();
         let mut rivals = Vec::new();
@@ -50,7 +51,7 @@ impl Room {
         rivals
     }
 
-    /// What a partition needs of each amount, in their order.
+    /// Required amounts, in the order of `amounts`.
     fn needs(&self, it: &PossiblePartition) -> Vec<u64> {
         self.amounts.keys().map(|name| it.amount(name)).collect()
     }
@@ -61,13 +62,13 @@ impl Room {
     }
 }
 
-/// The most that partitions side by side have. Of profiles with something that a GPU has once, `+me`, only
-/// one stands at a time, so they do not count with others.
+/// The largest sum over coexisting partitions. Only one `+me` profile fits on a GPU, so such profiles do not
+/// add up.
 fn most_of(name: &AttributeName, partitions: &[PossiblePartition], slices: u32) -> u64 {
     let is_plain = |it: &Partition| !it.profile.as_str().contains('+');
     let amounts: Vec<_> = partitions.iter().map(|it| (&it.partition, it.amount(name))).collect();
     let at = |slice: u32| usize::try_from(slice).expect("a handful of slices");
-    // What is possible from each slice on.
+    // Largest sum of partitions that start at or after each slice.
     let mut from = vec![0; at(slices) + 1];
     for start in (0..slices).rev() {
         let here = amounts.iter().filter(|(it, _)| it.start == start && is_plain(it));
@@ -102,12 +103,11 @@ impl PossiblePartition {
 // === impl Partition ===
 
 impl Partition {
-    /// Whether the two are the same place, or cannot stand side by side there.
-    pub fn takes_from(&self, other: &Self, (room, all): (&Room, &[PossiblePartition])) -> bool {
+    /// True if both are the same placement or cannot coexist.
+    pub fn takes_from(&self, other: &Self, room: &Room, all: &[PossiblePartition]) -> bool {
         let find = |wanted: &Self| all.iter().find(|it| it.partition == *wanted);
-        let is_room = |one: &PossiblePartition, other| room.has_both(one, other);
         match (find(self), find(other)) {
-            (Some(one), Some(other)) => !is_room(one, other),
+            (Some(one), Some(other)) => !room.has_both(one, other),
             _ => self.overlaps(other),
         }
     }

@@ -1,4 +1,4 @@
-//! A device as expressions see it.
+//! The variable `device` of expressions.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -17,21 +17,20 @@ use crate::{
     device::Device,
 };
 
-/// What can be asked of `device`.
+/// Fields of `device`.
 pub(super) const FIELDS: [&str; 6] = ["attributes", "capacity", "id", "index", "kind", "source"];
 
-/// Values by domain. A domain that the device knows nothing of is an empty one, as in DRA, so that
-/// `has()` can ask for what is in it.
+/// Values by domain. An unknown domain is an empty map, as in DRA, so that `has()` works.
 #[derive(Clone, Debug)]
 pub(super) struct Domains<'v> {
     known: CelMap<'v>,
     unknown: CelMap<'v>,
 }
 
-/// A named value.
+/// Name and value of a map entry.
 pub(super) type Entry<'v> = (&'v str, Box<dyn Val + 'v>);
 
-/// The value of the variable `device`; texts are borrowed.
+/// Value of the variable `device`; borrows its texts.
 pub(super) fn variable<'v>(device: &'v Device) -> Box<dyn Val + 'v> {
     let attributes = device.attributes.iter().map(|(name, value)| (name, attribute(value)));
     let capacity = device.capacity.iter().map(|(name, amount)| {

@@ -1,4 +1,4 @@
-//! Why an expression does not select a device: the part of it that does not hold, and what the device says.
+//! Reason why an expression does not select a device: the failing conjunct with the device's values.
 
 use super::{Asked, DeviceExpression, in_a_line, nearest::nearest};
 use crate::{attribute::AttributeName, device::Device};
@@ -6,15 +6,16 @@ use crate::{attribute::AttributeName, device::Device};
 // === impl DeviceExpression ===
 
 impl DeviceExpression {
-    /// Why the device is not selected; `None` for one that is. Of a conjunction the first part that is false is
-    /// told, or the first without an answer, with the values that the device has there.
+    /// Explains why the device is not selected; `None` for a selected one.
+    ///
+    /// Names the first conjunct that is false or fails to evaluate, with the device's values.
     pub fn why_not(&self, device: &Device) -> Option<String> {
         let answer = self.matches(device);
         if answer == Ok(true) {
             return None;
         }
         let parts = self.conjuncts();
-        // One part that is false makes the whole false, whatever the others lack.
+        // A false conjunct makes the whole false, even if others fail to evaluate.
         let is_to_blame = |part: &&Self| {
             matches!((part.matches(device), &answer), (Ok(false), Ok(_)) | (Err(_), Err(_)))
         };
@@ -26,7 +27,7 @@ impl DeviceExpression {
         })
     }
 
-    /// What the device says of all that is asked for.
+    /// The device's values of all references.
     fn values(&self, device: &Device) -> String {
         let mut asked = self.asked();
         asked.dedup();
@@ -41,7 +42,7 @@ impl DeviceExpression {
         if values.is_empty() { String::new() } else { format!(": {}", values.join(", ")) }
     }
 
-    /// The first that is asked for and that the device lacks, with the name that may have been meant.
+    /// The first reference that the device lacks, with a spelling suggestion.
     fn lacking(&self, device: &Device) -> Option<String> {
         let asked = self.asked();
         let missing = asked.iter().find(|asked| asked.value_in(device).is_none())?;

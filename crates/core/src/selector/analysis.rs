@@ -1,5 +1,4 @@
-//! What an expression says of a device, as it is written: what it asks for, what it compares that with, and
-//! the parts that all have to hold.
+//! Analysis of an expression's text: references, comparisons and conjuncts.
 
 use std::fmt;
 
@@ -14,23 +13,23 @@ use cel::common::ast::{
 use super::{DeviceExpression, check::place_of, literal, located};
 use crate::{attribute::AttributeValue, device::Device};
 
-/// Something that an expression asks of a device by its name.
+/// A reference of an expression to a device.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Asked {
-    /// An attribute of a domain.
+    /// An attribute: domain and name.
     Attribute(String, String),
-    /// A capacity of a domain.
+    /// A capacity: domain and name.
     Capacity(String, String),
-    /// What every device has: `id`, `index`, `kind`, `source`.
+    /// A field of every device: `id`, `index`, `kind`, `source`.
     Field(String),
 }
 
-/// A value that is written out.
+/// A literal value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Literal {
     /// `"10ee"`
     Text(String),
-    /// A number, as it is written.
+    /// A number as written.
     Number(String),
     /// `true` or `false`
     Truth(bool),
@@ -38,51 +37,50 @@ pub enum Literal {
     Version,
     /// `quantity("40Gi")`
     Quantity,
-    /// Bytes, or `null`: nothing that a device says.
+    /// Bytes or `null`, which no device has.
     Other,
 }
 
-/// What sort of value something is.
+/// Type of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Type {
-    /// A text.
+    /// Text.
     Text,
-    /// A number, whole or not: these are compared with each other.
+    /// Number, integer or not; CEL compares them with each other.
     Number,
-    /// True or false.
+    /// Boolean.
     Truth,
-    /// A version, which `isLessThan` and its like compare.
+    /// Version, compared by `isLessThan` and so on.
     Version,
-    /// An amount, likewise.
+    /// Quantity, compared likewise.
     Quantity,
-    /// What no device says.
+    /// A type that no device value has.
     Other,
 }
 
-/// A comparison of what a device says with a value that is written out.
+/// A comparison of a device value with a literal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Comparison {
-    /// What is asked for.
+    /// The device value.
     pub asked: Asked,
-    /// What it is compared with.
+    /// The literal.
     pub literal: Literal,
 }
 
-/// What compares two values.
+/// Comparison operators.
 const COMPARING: [&str; 6] = [EQUALS, NOT_EQUALS, LESS, LESS_EQUALS, GREATER, GREATER_EQUALS];
 
 // === impl DeviceExpression ===
 
 impl DeviceExpression {
-    /// Everything that it asks for by name, in the order in which it is written; also what it only asks
-    /// whether it is there.
+    /// All references in source order, tests by `has()` included.
     pub fn asked(&self) -> Vec<Asked> {
         let mut all = Vec::new();
         walk(&self.parsed, &mut |node| all.extend(mentioned(node)));
         all
     }
 
-    /// Every comparison with a value that is written out.
+    /// All comparisons with a literal.
     pub fn comparisons(&self) -> Vec<Comparison> {
         let mut all = Vec::new();
         walk(&self.parsed, &mut |node| {
@@ -93,17 +91,17 @@ impl DeviceExpression {
         all
     }
 
-    /// The parts of a conjunction, `a && b && c`; the whole where it is none.
+    /// The operands of a conjunction `a && b && c`; the whole expression if it is none.
     pub fn conjuncts(&self) -> Vec<Self> {
         let is_conjunction =
             matches!(&self.parsed.expr, Expr::Call(call) if call.func_name == LOGICAL_AND);
         let parts = if is_conjunction { pieces(&self.text) } else { Vec::new() };
-        // What the eye of this file does not see, such as a comment with quotes in it, leaves it whole.
+        // Text that the splitter misreads, such as a comment with quotes, keeps the expression whole.
         let parts: Result<Vec<Self>, _> = parts.into_iter().map(str::parse).collect();
         parts.ok().filter(|parts| !parts.is_empty()).unwrap_or_else(|| vec![self.clone()])
     }
 
-    /// The place of a name in it, with a problem that there is.
+    /// A problem with line and column of a name.
     pub fn located(&self, name: &str, problem: &str) -> String {
         let text = self.as_str();
         let quoted = || place_of(&text.replace(['"', '\''], " "), name);
@@ -114,7 +112,7 @@ impl DeviceExpression {
     }
 }
 
-/// The text between those `&&` that are in no brackets and no quotes.
+/// Splits text at `&&` outside brackets and quotes.
 fn pieces(text: &str) -> Vec<&str> {
     let (mut pieces, mut start, mut depth, mut quote) = (Vec::new(), 0, 0_i32, None);
     let mut letters = text.char_indices().peekable();
@@ -136,7 +134,7 @@ fn pieces(text: &str) -> Vec<&str> {
     pieces
 }
 
-/// Goes through an expression, but not where a loop calls something else `device`.
+/// Visits all nodes except those where a loop variable shadows `device`.
 fn walk<'a>(node: &'a IdedExpr, visit: &mut dyn FnMut(&'a IdedExpr)) {
     visit(node);
     match &node.expr {
@@ -167,7 +165,7 @@ fn walk<'a>(node: &'a IdedExpr, visit: &mut dyn FnMut(&'a IdedExpr)) {
 
 const DEVICE: &str = "device";
 
-/// What a node asks for, whether it has to be there or not.
+/// The reference of a node, required or optional.
 fn mentioned(node: &IdedExpr) -> Option<Asked> {
     match &node.expr {
         Expr::Select(select) => select_of(select),
@@ -178,7 +176,7 @@ fn mentioned(node: &IdedExpr) -> Option<Asked> {
     }
 }
 
-/// The same of a node whose value is that of what it asks for.
+/// The reference of a node that evaluates to the referenced value.
 fn valued(node: &IdedExpr) -> Option<Asked> {
     match &node.expr {
         Expr::Select(select) if select.test => None,
@@ -197,14 +195,14 @@ fn select_of(select: &SelectExpr) -> Option<Asked> {
     Some(asked(&select.field))
 }
 
-/// `device.attributes["d"]["name"]`, and the same as a question.
+/// `device.attributes["d"]["name"]`, and its optional form.
 fn element(call: &CallExpr) -> Option<Asked> {
     let [operand, name] = call.args.as_slice() else { return None };
     let asked = domain(operand)?;
     Some(asked(text(name)?))
 }
 
-/// What makes a question of a name, after `device.attributes["d"]` or `device.capacity["d"]`.
+/// Constructor of references after `device.attributes["d"]` or `device.capacity["d"]`.
 fn domain(node: &IdedExpr) -> Option<impl Fn(&str) -> Asked> {
     let Expr::Call(call) = &node.expr else { return None };
     let is_index = [INDEX, OPT_INDEX].contains(&call.func_name.as_str());
@@ -230,7 +228,7 @@ fn text(node: &IdedExpr) -> Option<&str> {
     }
 }
 
-/// Comparisons with a literal on one side, or with each of a list.
+/// Comparisons of a call: with a literal, or with each element of a list.
 fn compared(call: &CallExpr) -> Vec<Comparison> {
     let [one, other] = call.args.as_slice() else { return Vec::new() };
     let with = |asked: &IdedExpr, with: &IdedExpr| {
@@ -245,7 +243,7 @@ fn compared(call: &CallExpr) -> Vec<Comparison> {
     }
 }
 
-/// A value that is written out.
+/// The literal value of a node.
 fn written(node: &IdedExpr) -> Option<Literal> {
     match &node.expr {
         Expr::Literal(literal) => Some(match literal {
@@ -280,14 +278,14 @@ fn type_of_field(field: &str) -> Option<Type> {
 // === impl Asked ===
 
 impl Asked {
-    /// The name without its domain.
+    /// Name without domain.
     pub fn name(&self) -> &str {
         match self {
             Self::Attribute(_, name) | Self::Capacity(_, name) | Self::Field(name) => name,
         }
     }
 
-    /// What sort of value a device has there; `None` for an attribute that it lacks.
+    /// Type of the device's value; `None` for a missing attribute.
     pub fn type_in(&self, device: &Device) -> Option<Type> {
         match self {
             Self::Attribute(..) => self.attribute_of(device).map(Type::of),
@@ -296,7 +294,7 @@ impl Asked {
         }
     }
 
-    /// What a device has there, as an expression would write it.
+    /// The device's value as a CEL literal.
     pub fn value_in(&self, device: &Device) -> Option<String> {
         match self {
             Self::Attribute(..) => self.attribute_of(device).map(|value| match value {
@@ -330,7 +328,7 @@ impl Asked {
 // === impl Literal ===
 
 impl Literal {
-    /// What sort of value it is.
+    /// Type of the literal.
     pub fn sort(&self) -> Type {
         match self {
             Self::Text(_) => Type::Text,
@@ -359,7 +357,6 @@ impl fmt::Display for Literal {
 // === impl Type ===
 
 impl Type {
-    /// What sort of value an attribute has.
     fn of(value: &AttributeValue) -> Self {
         match value {
             AttributeValue::String(_) => Self::Text,
