@@ -1,11 +1,13 @@
-//! Names that must be cut to fit and stay apart from others that begin the same, and lists of which nobody reads all.
+//! Abbreviations: distinct short names, and shortened lists.
 
 use std::fmt::Display;
 
-/// The longest name of a list that is told whole, in bytes. Those that callers make up have no end.
+pub use windlass_core::name::checksum;
+
+/// Longest name in a list, in bytes. Callers may pass names of any length.
 const LONGEST: usize = 100;
 
-/// A name of ASCII letters with no more than so many; a checksum stands for what is cut off.
+/// An ASCII name of at most `most` characters; a checksum replaces what is cut off.
 pub fn shortened(name: &str, most: usize) -> String {
     let sum = format!("-{:08x}", checksum(name));
     match most.checked_sub(sum.len()).and_then(|kept| name.get(..kept)) {
@@ -14,7 +16,7 @@ pub fn shortened(name: &str, most: usize) -> String {
     }
 }
 
-/// The first names of a list, and how many more there are.
+/// The first names of a list, and the number of further ones.
 pub fn first_few<T: Display>(
     all: impl IntoIterator<Item = T, IntoIter: ExactSizeIterator>,
     most: usize,
@@ -26,7 +28,7 @@ pub fn first_few<T: Display>(
     told.join(", ") + &more
 }
 
-/// A name as it is, or as much of it as is worth reading.
+/// A name, cut to a readable length.
 pub fn cut(name: &str) -> String {
     match beginning(name, LONGEST) {
         whole if whole == name => name.to_owned(),
@@ -34,16 +36,10 @@ pub fn cut(name: &str) -> String {
     }
 }
 
-/// As much of a text as fits into so many bytes.
+/// The longest prefix of at most `bytes` bytes.
 pub fn beginning(text: &str, bytes: usize) -> &str {
     let end = (0..=bytes.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
     &text[..end.unwrap_or(0)]
-}
-
-/// FNV-1a.
-pub fn checksum(text: &str) -> u32 {
-    let step = |hash: u32, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
-    text.bytes().fold(0x811c_9dc5, step)
 }
 
 #[cfg(test)]

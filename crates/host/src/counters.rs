@@ -1,9 +1,9 @@
-//! Counters with labels, as every part of the agent counts.
+//! Labelled counters.
 
 use prometheus_client::metrics::{counter::Counter, family::Family};
 
-/// Labels in the order in which they are written.
+/// Label names and values, in written order.
 pub type Labels = Vec<(&'static str, String)>;
 
-/// Counters of one name.
+/// Counters of one metric name.
 pub type CounterFamily = Family<Labels, Counter>;

@@ -1,65 +1,63 @@
-//! Deadlines that count only the time in which the agent itself ran.
+//! Deadlines that count only time in which the agent runs.
 //!
-//! An agent that was stopped (SIGSTOP, a paused virtual machine, a CPU that others had) heard of nothing meanwhile,
-//! and the threads that wait for an answer on its behalf stood still as well. Judged by the clock alone, whoever
-//! was asked at that moment would be found silent: a healthy GPU would be taken away for a quiet period. So a
+//! A stopped agent (SIGSTOP, a paused virtual machine, CPU starvation) receives no answers, and its waiting threads
+//! stop too. By the clock alone, a healthy GPU would miss its deadline and be withheld for a quiet period. So a
 //! deadline is waited for in slices:
 //!
 //! ```text
-//!                  looked at in time                 last slice
+//!                  checked in time                  last slice
 //!   slice begins ─────────────────────> it counts ──────────────> passed
 //!       ^  │                                │
-//!       │  │ looked at late: the agent      └─> the next slice begins
-//!       └──┘ slept, and it does not count
+//!       │  │ checked late: the agent        └─> next slice begins
+//!       └──┘ slept, so it does not count
 //! ```
 //!
-//! A slice is late when it took twice its time: less is an ordinary delay, and counts. Slices that do not count are
-//! as many as those of the deadline at most. So each question gets at least one fresh deadline's time in which the
-//! agent ran, and what hangs is found however little the agent runs.
+//! A slice is late after twice its time; a shorter delay is ordinary and counts. At most as many slices as the
+//! deadline has stay uncounted. So each call gets a full deadline of running time, and a hanging call is always
+//! detected.
 //!
-//! Not for time that others count as well: whose lease has run out has lost it, frozen or not.
+//! Unsuitable for time that others count too: a lease expires, frozen or not.
 
 use std::{future::pending, pin::pin, time::Duration};
 
 use tokio::time::{Instant, error::Elapsed, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-/// How long something may take, counted while the agent runs.
+/// Deadline that counts only time in which the agent runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadline {
     slice: Duration,
-    /// Slices to go.
+    /// Remaining slices.
     left: u32,
-    /// Slices that the agent may yet sleep through without their counting.
+    /// Slices that the agent may still sleep through uncounted.
     excused: u32,
-    /// When the present slice ends.
+    /// End of the current slice.
     ends: Instant,
 }
 
-/// Slices of a deadline: so much of it, a tenth, a freeze may cost without being noticed. Nobody wakes more often for
-/// it, and for what takes microseconds not at all.
+/// Slices per deadline: a freeze of up to one slice goes unnoticed. More slices would cost wake-ups.
 const SLICES: u32 = 10;
 
 // === impl Deadline ===
 
 impl Deadline {
-    /// Passes after so long.
+    /// A deadline after `limit` from now.
     pub fn after(limit: Duration) -> Self {
         Self::starting_at(Instant::now(), limit)
     }
 
-    /// Passes so long after `now`.
+    /// A deadline after `limit` from `now`.
     pub fn starting_at(now: Instant, limit: Duration) -> Self {
         let slice = limit / SLICES;
         Self { slice, left: SLICES, excused: SLICES, ends: now + slice }
     }
 
-    /// When it is to be looked at again; whoever looks later slept.
+    /// End of the current slice: time of the next check.
     pub fn next_look(&self) -> Instant {
         self.ends
     }
 
-    /// Takes note of the time, and says whether it has passed.
+    /// Updates the deadline; returns true once it has passed.
     pub fn has_passed(&mut self, now: Instant) -> bool {
         if now < self.ends || self.left == 0 {
             return self.left == 0;
@@ -74,18 +72,18 @@ impl Deadline {
         self.left == 0
     }
 
-    /// How much of it is left, to the slice.
+    /// Remaining time, in whole slices.
     pub fn left(&self) -> Duration {
         self.slice * self.left
     }
 
     /// Waits until it has passed.
     pub async fn passed(&mut self) {
-        // Nothing ends it sooner.
+        // A pending future never ends it early.
         drop(self.bound(pending::<()>()).await);
     }
 
-    /// Waits for something until it has passed.
+    /// Waits for a future until the deadline has passed.
     pub async fn bound<F: Future>(&mut self, future: F) -> Result<F::Output, Elapsed> {
         let mut future = pin!(future);
         loop {
@@ -97,13 +95,12 @@ impl Deadline {
     }
 }
 
-/// Waits for something, as `tokio::time::timeout` does, and no shorter for a time in which the agent did not run.
+/// `tokio::time::timeout` that ignores time in which the agent did not run.
 pub async fn timeout<F: Future>(limit: Duration, future: F) -> Result<F::Output, Elapsed> {
     Deadline::after(limit).bound(future).await
 }
 
-/// Does some work beside a deadline: the token is cancelled when that has passed, for work that says then how far
-/// it came.
+/// Runs work with a token that is cancelled after `limit`. The work decides how to end.
 pub async fn beside<F: Future>(
     limit: Duration,
     work: impl FnOnce(CancellationToken) -> F,
@@ -111,7 +108,7 @@ pub async fn beside<F: Future>(
     let over = CancellationToken::new();
     let mut deadline = Deadline::after(limit);
     let mut work = pin!(work(over.clone()));
-    // A deadline bounds the work until it has passed, and the work goes on.
+    // After the deadline the work continues.
     if let Ok(output) = deadline.bound(&mut work).await {
         return output;
     }
@@ -128,7 +125,7 @@ mod tests {
     const LIMIT: Duration = Duration::from_secs(5);
     const SLICE: Duration = Duration::from_millis(500);
 
-    /// How long it takes until a deadline has passed that is looked at so much later each time than it asks for.
+    /// Time until a deadline passes if each check comes late by this delay.
     fn passes_after(late: Duration) -> Duration {
         let begun = Instant::now();
         let (mut deadline, mut now) = (Deadline::starting_at(begun, LIMIT), begun);

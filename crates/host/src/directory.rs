@@ -1,4 +1,4 @@
-//! Notices from a directory: something in it was created, moved or removed.
+//! Change notifications of a directory, by inotify.
 
 use std::{
     io,
@@ -10,7 +10,7 @@ use inotify::{EventMask, EventStream, Inotify, WatchMask, Watches};
 use tokio::{sync::watch, time::timeout};
 use tokio_stream::StreamExt as _;
 
-/// Watches one directory. The directory may be replaced while it is watched.
+/// Watch of one directory, which may be replaced meanwhile.
 #[derive(Debug)]
 pub struct DirectoryWatch {
     path: PathBuf,
@@ -26,24 +26,24 @@ const INTERESTING: WatchMask = WatchMask::CREATE
     .union(WatchMask::MOVE_SELF)
     .union(WatchMask::ONLYDIR);
 
-/// Notices about the directory itself, or of lost notices: what is watched may be another one now.
+/// Events of the directory itself, or lost events: the path may be another directory now.
 const DIRECTORY: EventMask = EventMask::DELETE_SELF
     .union(EventMask::MOVE_SELF)
     .union(EventMask::IGNORED)
     .union(EventMask::Q_OVERFLOW);
 
-/// Room for some dozens of notices per read.
+/// Buffer for some dozens of events per read.
 const BUFFER_BYTES: usize = 4096;
 
 // === impl DirectoryWatch ===
 
 impl DirectoryWatch {
-    /// Starts to watch what comes and goes.
+    /// Watches entries that appear and disappear.
     pub fn new(path: &Path) -> io::Result<Self> {
         Self::with(path, INTERESTING)
     }
 
-    /// Starts to watch also what is written to files that stay.
+    /// Also watches writes to existing files.
     pub fn of_contents(path: &Path) -> io::Result<Self> {
         Self::with(path, INTERESTING | WatchMask::CLOSE_WRITE)
     }
@@ -56,8 +56,8 @@ impl DirectoryWatch {
         Ok(Self { path: path.to_owned(), interesting, watches, notices })
     }
 
-    /// Counts up in `changes` at each notice, and at least once in `at_least_every`, since the kernel
-    /// drops notices when its queue is full. Ends when nobody reads the count any more.
+    /// Increments `changes` at each event, and at least every `at_least_every`, since the kernel drops events
+    /// of a full queue. Ends when `changes` has no receiver.
     pub async fn run(mut self, changes: watch::Sender<u64>, at_least_every: Duration) {
         loop {
             let notice = tokio::select! {
@@ -65,15 +65,15 @@ impl DirectoryWatch {
                 () = changes.closed() => return,
             };
             if !notice.is_ok_and(|mask| !mask.intersects(DIRECTORY)) {
-                // Watches whatever has the path now; watching the same directory again changes
-                // nothing, and an absent one is tried again at the next look.
+                // Watches the path's present directory. Re-adding the same directory is a no-op; an absent
+                // one is retried later.
                 let _ = self.watches.add(&self.path, self.interesting);
             }
             changes.send_modify(|count| *count += 1);
         }
     }
 
-    /// The next notice; a queue that fails gives none, which leaves the regular look.
+    /// The next event; never on a failed queue.
     async fn notice(&mut self) -> EventMask {
         match self.notices.next().await {
             Some(Ok(notice)) => notice.mask,
@@ -91,7 +91,7 @@ mod tests {
         tokio::time::timeout(limit, changes.changed()).await.expect("in time").expect("running");
     }
 
-    /// More comes and goes than the kernel keeps notices of.
+    /// More changes than the kernel's queue holds.
     fn crowd(path: &Path) {
         let kept = std::fs::read_to_string("/proc/sys/fs/inotify/max_queued_events");
         let kept: usize = kept.expect("readable").trim().parse().expect("a number");
@@ -138,7 +138,7 @@ mod tests {
             std::fs::remove_dir_all(&path).expect("removed");
             std::fs::create_dir(&path).expect("created");
             next(&mut changes).await;
-            // Noticed by the regular look, which also watches the new directory.
+            // The regular event finds the new directory and watches it.
             next(&mut changes).await;
         };
         local.run_until(story).await;

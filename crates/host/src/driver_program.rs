@@ -1,8 +1,7 @@
-//! A program of NVIDIA's driver: where the installation has it, and how it is run.
+//! Programs of NVIDIA's driver: lookup and environment.
 //!
-//! Where the driver's root is that of another system, as a node's is for an agent in a container, a
-//! program is run inside it, so that it finds its libraries. Where it is a folder with the driver and
-//! nothing else, the program is run from outside, with the driver's folders in its search paths.
+//! If the driver root is a whole system, as for an agent in a container, programs run in a chroot with its
+//! libraries. If it contains only the driver, they run outside with its folders in their search paths.
 
 use std::{
     ffi::OsString,
@@ -15,24 +14,24 @@ use tokio::process::Command;
 
 use crate::Host;
 
-/// How a program of the driver is run.
+/// A program of the driver, ready to run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DriverProgram {
-    /// As the process that runs it names it.
+    /// Path for the process that runs it.
     pub path: PathBuf,
-    /// The root of another system that it is run in.
+    /// Root of another system to run it in.
     pub inside: Option<PathBuf>,
     search: Search,
 }
 
-/// Folders of programs and of libraries.
+/// Search paths of programs and libraries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Search {
     programs: Vec<PathBuf>,
     libraries: Option<PathBuf>,
 }
 
-/// The driver comes without it.
+/// The driver's installation lacks the program.
 #[derive(Debug, thiserror::Error)]
 #[error("there is no {name} in {searched}")]
 pub struct Missing {
@@ -40,7 +39,7 @@ pub struct Missing {
     searched: String,
 }
 
-/// Where installations put programs: packages, then NVIDIA's containers, then GKE.
+/// Program folders: distribution packages, NVIDIA's containers, GKE.
 const FOLDERS: [&str; 5] = [
     "/usr/bin",
     "/usr/local/bin",
@@ -49,13 +48,13 @@ const FOLDERS: [&str; 5] = [
     "/home/kubernetes/bin/nvidia/bin",
 ];
 
-/// What a folder has that is the root of a whole system, and no folder that has only the driver.
+/// Files that only the root of a whole system has.
 const LOADERS: [&str; 2] = ["/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1"];
 
 // === impl DriverProgram ===
 
 impl DriverProgram {
-    /// Finds a program of the driver, to be run inside the root of another system, if that is given.
+    /// Finds a program, to run in the root of another system if given.
     pub fn find(
         name: &'static str,
         driver: &Host,
@@ -76,8 +75,7 @@ impl DriverProgram {
         Ok(Self { path: driver.path(found), inside, search })
     }
 
-    /// The command that runs it, in surroundings of its own: what the agent's say about CUDA is not meant
-    /// for it.
+    /// Command with a clean environment: the agent's CUDA variables do not apply.
     pub fn command(&self) -> Command {
         let mut command = match &self.inside {
             Some(root) => {
@@ -98,7 +96,7 @@ impl DriverProgram {
 // === impl Search ===
 
 impl Search {
-    /// The driver's folders first, then the agent's own: the program may be a script.
+    /// The driver's folders, then the agent's PATH: the program may be a script.
     fn with_inherited(&self) -> OsString {
         let inherited = std::env::var_os("PATH").unwrap_or_default();
         let folders = self.programs.iter().cloned().chain(std::env::split_paths(&inherited));
@@ -106,14 +104,14 @@ impl Search {
     }
 }
 
-/// The driver's root, if it is that of a whole system other than the agent's own.
+/// The driver root, if it is a whole system other than the agent's own.
 pub fn whole_system(driver: &Host) -> Option<PathBuf> {
     let root = driver.path("/");
     let is_system = LOADERS.iter().any(|loader| driver.has(loader));
     (is_system && !same(&root, Path::new("/"))).then_some(root)
 }
 
-/// Whether two paths lead to the same folder.
+/// True if both paths are the same folder.
 pub fn same(one: &Path, other: &Path) -> bool {
     match (fs::metadata(one), fs::metadata(other)) {
         (Ok(one), Ok(other)) => (one.dev(), one.ino()) == (other.dev(), other.ino()),

@@ -1,13 +1,13 @@
-//! An entry of a folder, as the list of the folder has it.
+//! Directory entries.
 
 use rustix::fs::FileType;
 
-/// An entry of a folder.
+/// An entry of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Its name in the folder.
+    /// Name in the directory.
     pub name: String,
-    /// The number of what has that name.
+    /// Inode number.
     pub inode: u64,
     pub(crate) kind: FileType,
 }
@@ -15,7 +15,7 @@ pub struct Entry {
 // === impl Entry ===
 
 impl Entry {
-    /// Whether it is a link; says nothing of what it leads to.
+    /// True for a symbolic link, wherever it leads.
     pub fn is_link(&self) -> bool {
         self.kind == FileType::Symlink
     }

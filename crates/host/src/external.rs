@@ -1,10 +1,9 @@
-//! What lies outside of the agent and is asked: servers and programs that the configuration names, and files
-//! that a device has to fill.
+//! External answers under a time limit: HTTP servers, programs, files that firmware answers.
 
+mod deadline_pool;
 mod http;
-mod patience;
 mod program;
 
+pub use deadline_pool::{DeadlinePool, Late};
 pub use http::{GetError, get};
-pub use patience::{Late, Patience};
 pub use program::{ProgramError, run, run_to_end};

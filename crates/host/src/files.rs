@@ -1,4 +1,4 @@
-//! Files that are either the old document or the new one, whatever happens in between.
+//! Atomic file replacement: readers see the old or the new content.
 
 pub mod folder;
 mod regular;
@@ -15,22 +15,22 @@ pub use self::regular::{
     Links, MOST_BYTES, open_regular, read_regular, read_regular_text, text_of,
 };
 
-/// Who may read a file.
+/// Read permission of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Readers {
-    /// The agent's user alone: it tells of pods and claims, and whose they are.
+    /// The agent's user: the file names pods and claims.
     Owner,
-    /// Whoever is on the node: runtimes, CNI plugins, and people's commands.
+    /// Everyone on the node: runtimes, CNI plugins, commands.
     Everyone,
 }
 
-/// How the name of what is being written ends.
+/// Suffix of a file during its write.
 const DRAFT: &str = ".draft";
 
 // === impl Readers ===
 
 impl Readers {
-    /// Whatever the agent's umask is.
+    /// Mode, whatever the agent's umask.
     fn mode(self) -> u32 {
         match self {
             Self::Owner => 0o600,
@@ -39,9 +39,8 @@ impl Readers {
     }
 }
 
-/// Replaces a file, its folder made where there is none: written beside it under a dot name, flushed to
-/// the disk, renamed over it, and the rename flushed too. Leaves a file that already says the same alone.
-/// Gives whether it wrote.
+/// Replaces a file atomically: writes a dot file beside it, syncs, renames, syncs the folder. Creates missing
+/// folders. Leaves an equal file alone. Returns true if it wrote.
 pub fn replace(path: &Path, content: &[u8], readers: Readers) -> io::Result<bool> {
     if says(path, content, readers) {
         return Ok(false);
@@ -52,7 +51,7 @@ pub fn replace(path: &Path, content: &[u8], readers: Readers) -> io::Result<bool
     folder::make_all(folder)?;
     let replaced = write(&draft, content, readers).and_then(|()| fs::rename(&draft, path));
     if replaced.is_err() {
-        // On a full disk the part that was written takes room from others.
+        // On a full disk a partial draft wastes space.
         let _ = fs::remove_file(&draft);
     }
     replaced?;
@@ -67,18 +66,17 @@ fn write(draft: &Path, content: &[u8], readers: Readers) -> io::Result<()> {
     file.sync_all()
 }
 
-/// A file's name while it is written.
+/// Name of a file during its write.
 fn draft(path: &Path) -> Option<PathBuf> {
     Some(path.with_file_name(format!(".{}{DRAFT}", path.file_name()?.to_string_lossy())))
 }
 
-/// The name of the file that a draft was to become; an agent that was killed may have left one.
+/// Final name of a draft, as a killed agent may have left one.
 pub fn drafted(name: &str) -> Option<&str> {
     name.strip_prefix('.')?.strip_suffix(DRAFT)
 }
 
-/// Makes a file where there is none afterwards but this: a draft that was left behind goes, and a link that somebody
-/// planted there leads nowhere, since `create_new` follows none.
+/// Creates a new file. Removes a leftover draft; `create_new` follows no planted link.
 fn create(path: &Path) -> io::Result<File> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -86,7 +84,7 @@ fn create(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Whether a file is as it is wanted. An earlier agent let everyone read what is the owner's.
+/// True if content and mode are as wanted. Earlier agents wrote private files readable for everyone.
 fn says(path: &Path, content: &[u8], readers: Readers) -> bool {
     const ALL: u32 = 0o777;
     let most = content.len().try_into().unwrap_or(u64::MAX);
@@ -94,7 +92,7 @@ fn says(path: &Path, content: &[u8], readers: Readers) -> bool {
         && read_regular(path, Links::Refused, most).is_ok_and(|present| present == content)
 }
 
-/// Moves a JSON file that nobody understands out of the way, for a person to look at, and tells where to.
+/// Renames an unreadable JSON file for inspection; returns its new path.
 pub fn set_aside(path: &Path) -> io::Result<PathBuf> {
     let aside = path.with_extension("json.unreadable");
     fs::rename(path, &aside)?;
@@ -152,13 +150,13 @@ mod tests {
         assert_eq!((mode, at("new").exists()), (0o640, false));
     }
 
-    /// A process has one umask, so the test above is run by others.
+    /// A process has a single umask, so child processes run the test above.
     #[test]
     fn a_file_is_for_its_readers_whatever_the_umask() {
         run_under_umasks("files::tests::a_file_is_for_its_readers_whatever_it_was_before");
     }
 
-    /// Runs a test of this program under umasks that take nothing and all.
+    /// Runs a test of this program under umasks that remove nothing and everything.
     pub(super) fn run_under_umasks(test: &str) {
         let program = std::env::current_exe().expect("this program");
         for umask in ["000", "077"] {

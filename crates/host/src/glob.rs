@@ -1,7 +1,7 @@
-//! Patterns of file names: `*` is any text, `?` any letter, `[0-9]` one of several, and everything else
-//! itself. A pattern of paths is one pattern for each component: no `*` reaches over a `/`.
+//! File name patterns: `*` any text, `?` any letter, `[0-9]` a set. Paths match component by component, so
+//! `*` never spans `/`.
 
-/// One thing that a pattern says about a name.
+/// Element of a pattern.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Piece {
     Letter(char),
@@ -10,12 +10,12 @@ enum Piece {
     OneOf { ranges: Vec<(char, char)>, inside: bool },
 }
 
-/// Whether there is anything in the text but letters that stand for themselves.
+/// True if the text contains wildcards.
 pub fn is_pattern(text: &str) -> bool {
     text.contains(['*', '?', '['])
 }
 
-/// Whether the whole path fits, component by component.
+/// True if the whole path matches, component by component.
 pub fn path_fits(pattern: &str, path: &str) -> bool {
     let (mut patterns, mut names) = (pattern.split('/'), path.split('/'));
     loop {
@@ -27,11 +27,11 @@ pub fn path_fits(pattern: &str, path: &str) -> bool {
     }
 }
 
-/// Whether the whole name fits.
+/// True if the whole name matches.
 pub fn fits(pattern: &str, name: &str) -> bool {
     let (pieces, name) = (pieces(pattern), name.chars().collect::<Vec<_>>());
     let (mut piece, mut at) = (0, 0);
-    // The last `*`, and where the text behind it was last assumed to begin.
+    // The last `*`, and the assumed start of the text behind it.
     let mut any: Option<(usize, usize)> = None;
     while at < name.len() {
         match pieces.get(piece) {
@@ -52,8 +52,7 @@ pub fn fits(pattern: &str, name: &str) -> bool {
     pieces[piece..].iter().all(|piece| *piece == Piece::AnyText)
 }
 
-/// What of a path that fits a pattern stands where the pattern leaves it open: of each component that is
-/// one, what lies between its fixed beginning and its fixed end.
+/// Text that each wildcard component of a pattern matched, between its fixed prefix and suffix.
 pub fn open_parts(pattern: &str, path: &str) -> Vec<String> {
     let parts = pattern.split('/').zip(path.split('/'));
     let open = parts.filter(|(part, _)| is_pattern(part)).map(|(part, name)| {
@@ -63,7 +62,7 @@ pub fn open_parts(pattern: &str, path: &str) -> Vec<String> {
     open.collect()
 }
 
-/// The path that fits a pattern with these open parts.
+/// The path of a pattern with these open parts.
 pub fn closed(pattern: &str, parts: &[String]) -> String {
     let mut parts = parts.iter();
     let mut close = |part: &str| {
@@ -74,14 +73,14 @@ pub fn closed(pattern: &str, parts: &[String]) -> String {
     pattern.split('/').map(&mut close).collect::<Vec<_>>().join("/")
 }
 
-/// What stands before the first and behind the last letter that stands for others.
+/// Fixed prefix and suffix of a component.
 fn fixed(part: &str) -> (&str, &str) {
     let begin = part.find(['*', '?', '[']).unwrap_or(part.len());
     let end = part.rfind(['*', '?', ']']).map_or(part.len(), |last| last + 1);
     (&part[..begin], &part[end.max(begin)..])
 }
 
-/// A text as a pattern that only it fits.
+/// A pattern that matches only this text.
 pub fn literally(text: &str) -> String {
     let letter = |letter: char| match letter {
         '*' | '?' | '[' => format!("[{letter}]"),
@@ -97,7 +96,7 @@ fn pieces(pattern: &str) -> Vec<Piece> {
         let (piece, left) = match letter {
             '*' => (Piece::AnyText, behind),
             '?' => (Piece::AnyLetter, behind),
-            // A bracket that nothing closes stands for itself, as in a shell.
+            // An unclosed bracket is literal, as in shells.
             '[' => one_of(behind).unwrap_or((Piece::Letter('['), behind)),
             other => (Piece::Letter(other), behind),
         };
@@ -107,7 +106,7 @@ fn pieces(pattern: &str) -> Vec<Piece> {
     pieces
 }
 
-/// What is in brackets, and what comes behind them. A `]` that comes first is meant itself.
+/// The bracket set and the text behind it. A leading `]` is literal.
 fn one_of(text: &str) -> Option<(Piece, &str)> {
     let (inside, text) = match text.strip_prefix(['!', '^']) {
         Some(rest) => (false, rest),

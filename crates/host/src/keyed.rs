@@ -1,4 +1,4 @@
-//! Work for many things at once, and for each of them one piece after the other.
+//! Keyed tasks: one at a time per key, keys in parallel.
 //!
 //! ```text
 //!   begin ──> a task per key ──> next: its key and outcome
@@ -7,12 +7,12 @@
 //!
 //! # Guarantees
 //!
-//! Of one key never two pieces run at a time; they begin in the order in which they were given. No key waits for another.
-//! Dropping all of it ends what runs at its next `.await`, and forgets what waits.
+//! Work of one key runs one piece at a time, in order. Keys do not wait for each other. Dropping this cancels
+//! running work at its next `.await` and drops waiting work.
 //!
 //! # Assumptions
 //!
-//! The work does not panic. The one who gave it asks for what is [next](Tasks::next) all the time: what waits begins there.
+//! Work does not panic. The owner polls [next](Tasks::next) continuously, which starts waiting work.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -21,21 +21,21 @@ use std::{
 
 use tokio::task::JoinSet;
 
-/// One task at a time for each key.
+/// One task at a time per key.
 #[derive(Debug)]
 pub struct Tasks<K, T> {
     running: JoinSet<(K, T)>,
-    /// By key that has a task: what waits for its end.
+    /// Waiting work of each running key.
     waiting: BTreeMap<K, VecDeque<Waiting<T>>>,
 }
 
-/// A piece of work that has not begun.
+/// Work that has not started.
 struct Waiting<T>(Pin<Box<dyn Future<Output = T> + Send>>);
 
 // === impl Tasks ===
 
 impl<K: Clone + Ord + Send + 'static, T: Send + 'static> Tasks<K, T> {
-    /// Begins work for a key, once all that was given for it before is done.
+    /// Starts work for a key after all earlier work of that key.
     pub fn begin(&mut self, key: K, work: impl Future<Output = T> + Send + 'static) {
         if let Some(waiting) = self.waiting.get_mut(&key) {
             return waiting.push_back(Waiting(Box::pin(work)));
@@ -44,12 +44,12 @@ impl<K: Clone + Ord + Send + 'static, T: Send + 'static> Tasks<K, T> {
         self.spawn(key, work);
     }
 
-    /// The key has a task.
+    /// True while the key has a task.
     pub fn is_busy(&self, key: &K) -> bool {
         self.waiting.contains_key(key)
     }
 
-    /// The next piece that is done, with its key; `None` where nothing runs. Can be dropped without loss.
+    /// The next finished work; `None` if nothing runs. Cancel-safe.
     pub async fn next(&mut self) -> Option<(K, T)> {
         let done = self.running.join_next().await?;
         let (key, outcome) = done.expect("work neither panics nor is cancelled");

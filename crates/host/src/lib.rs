@@ -1,5 +1,5 @@
-//! The machine as files: every path of the host goes through here, so that a test, a container or a
-//! bug report can put another root in front.
+//! The host as files. Every host path passes through here, so that tests, containers and snapshots can prefix
+//! another root.
 
 pub mod abbreviate;
 pub mod clock;
@@ -55,28 +55,28 @@ pub use roots::{DriverPlaces, Roots};
 pub use tally::{Question, Tally};
 pub use vfio::is_vfio;
 
-/// The host's files, under a root.
+/// Files of a host, below a root.
 #[derive(Clone, Debug)]
 pub struct Host {
     root: PathBuf,
     root_on_node: PathBuf,
-    /// The root, opened once: a look at a file then walks only the way below it.
+    /// The opened root; lookups start there and walk only the path below.
     opened: Option<Arc<OwnedFd>>,
-    /// What is known of its PCI functions, for all who share it.
+    /// PCI functions read so far, shared by all clones.
     pci: Arc<PciIndex>,
-    /// What was asked so far, while it is looked at.
+    /// Cache of the current scan.
     look: Option<Arc<Look>>,
     teller: Option<Teller>,
 }
 
-/// Says that a host tree is simulated, and which profile it was made from.
+/// Marker of a simulated host: its profile.
 const SIMULATED: &str = "/run/windlass/simulated";
 
-/// Says that a host tree is a recording, and of what.
+/// Marker of a recorded host: its origin.
 const RECORDED: &str = "/run/windlass/recorded";
 
-/// Where drivers put NVML, in the order of NVIDIA's container toolkit; then GKE's place and the GPU
-/// operator's driver container.
+/// Folders of NVML, in the order of NVIDIA's container toolkit; then GKE's, and the GPU operator's driver
+/// container.
 const NVML_FOLDERS: [&str; 11] = [
     "/usr/lib64",
     "/usr/lib/x86_64-linux-gnu",
@@ -91,10 +91,10 @@ const NVML_FOLDERS: [&str; 11] = [
     "/run/nvidia/driver/usr/lib64",
 ];
 
-/// Links followed before a loop is assumed, as the kernel does, `path_resolution(7)`.
+/// Most links to follow, as in the kernel (`path_resolution(7)`).
 const MAX_LINKS: usize = 40;
 
-/// NVML's file name; also what the dynamic linker is asked for when no folder has it.
+/// File name of NVML; also the dynamic linker's name for it.
 pub const NVML: &str = "libnvidia-ml.so.1";
 
 // === impl Host ===
@@ -108,44 +108,44 @@ impl Host {
         Self { root, root_on_node, opened, pci, look: None, teller: None }
     }
 
-    /// Where the agent finds a file of the host.
+    /// Path of a host file for the agent.
     pub fn path(&self, absolute: impl AsRef<Path>) -> PathBuf {
         below(&self.root, absolute.as_ref())
     }
 
-    /// Where the container runtime finds a file of the host.
+    /// Path of a host file for the container runtime.
     pub fn path_on_node(&self, absolute: impl AsRef<Path>) -> PathBuf {
         below(&self.root_on_node, absolute.as_ref())
     }
 
-    /// The same host for one look: what it was asked once is not asked again, and stays as it was said.
+    /// This host with a cache for one scan: each file is read once and stays constant.
     #[must_use]
     pub fn for_one_look(&self) -> Self {
         Self { look: Some(Arc::default()), ..self.clone() }
     }
 
-    /// The same host, and what its files are asked from now on.
+    /// This host with a record of its file accesses.
     pub fn counted(self) -> (Self, Tally) {
         let (teller, tally) = Tally::new();
         (Self { teller: Some(teller), ..self }, tally)
     }
 
-    /// The profile of a simulated machine.
+    /// Profile of a simulated machine.
     pub fn simulated(&self) -> Option<String> {
         self.text(SIMULATED)
     }
 
-    /// Where a host tree is a recording, by whom it was made and when.
+    /// Origin of a recorded host: recording program and time.
     pub fn recorded(&self) -> Option<String> {
         self.text(RECORDED)
     }
 
-    /// Whether its device nodes are those of a machine, with their numbers.
+    /// True if its device nodes have real device numbers.
     pub fn is_real(&self) -> bool {
         self.simulated().is_none() && self.recorded().is_none()
     }
 
-    /// The NVML library of the host's driver. The dynamic linker is asked only about this machine.
+    /// NVML of the host's driver. The dynamic linker is asked only on the agent's own machine.
     pub fn nvml_library(&self) -> Option<PathBuf> {
         let inside = NVML_FOLDERS.iter().map(|folder| Path::new(folder).join(NVML));
         let found = inside.filter_map(|path| self.real(path)).map(|path| self.path(path)).next();
@@ -153,14 +153,13 @@ impl Host {
         found.or_else(|| is_this_machine.then(|| NVML.into()))
     }
 
-    /// Where the NVML library is looked for, for a message.
+    /// Searched folders of NVML, for messages.
     pub fn nvml_folders(&self) -> String {
         let first = self.path(NVML_FOLDERS[0]);
         format!("{} or {} other places", first.display(), NVML_FOLDERS.len() - 1)
     }
 
-    /// A file's own path, where links lead to it. Followed as the host does: an absolute link starts
-    /// again at the host's root.
+    /// Target of a path after resolving its last component. Absolute links start at the host's root.
     pub fn real(&self, absolute: impl AsRef<Path>) -> Option<PathBuf> {
         let mut path = absolute.as_ref().to_owned();
         for _ in 0..MAX_LINKS {
@@ -173,7 +172,7 @@ impl Host {
         None
     }
 
-    /// As [`Host::real`], with the links on the whole way.
+    /// Target of a path after resolving every component.
     pub fn followed(&self, absolute: impl AsRef<Path>) -> Option<PathBuf> {
         let (mut path, mut left) = (PathBuf::from("/"), absolute.as_ref().to_owned());
         for _ in 0..MAX_LINKS {
@@ -190,12 +189,12 @@ impl Host {
         None
     }
 
-    /// When something in a folder was last added, removed or renamed.
+    /// Time of the last change to a folder's entries.
     pub fn modified(&self, folder: impl AsRef<Path>) -> Option<SystemTime> {
         fs::metadata(self.path(folder)).ok()?.modified().ok()
     }
 
-    /// The group of a file that its group may read and write, and others may not.
+    /// Group of a file that is accessible by group but not by others.
     pub fn needed_group(&self, absolute: impl AsRef<Path>) -> Option<u32> {
         let file = fs::metadata(self.path(absolute)).ok()?;
         let mode = Mode::from_raw_mode(file.mode());
@@ -205,12 +204,12 @@ impl Host {
     }
 }
 
-/// A path without the steps that lead back up.
+/// A path without `..` components.
 pub fn flat(path: &Path) -> PathBuf {
     let mut flat = PathBuf::new();
     for part in path.components() {
         match part {
-            // There is nothing above the root.
+            // The root has no parent.
             Component::ParentDir => drop(flat.pop()),
             other => flat.push(other),
         }

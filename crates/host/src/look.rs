@@ -1,4 +1,4 @@
-//! What one look has learnt of the host: within it each file is asked once, and says one thing.
+//! Cache of one scan: each file is read once and stays constant.
 
 use std::{
     collections::HashMap,
@@ -12,26 +12,25 @@ use rustix::{fs::FileType, io::Result};
 use super::pci_index::PciKinds;
 use crate::{entry::Entry, shared::Shared};
 
-/// The answers so far.
+/// Answers so far.
 #[derive(Debug, Default)]
 pub(super) struct Look {
     pub(super) texts: Answers<Arc<[u8]>>,
     pub(super) lists: Answers<Arc<[Entry]>>,
     pub(super) links: Answers<Arc<str>>,
     pub(super) kinds: Answers<FileType>,
-    /// The PCI functions that are there.
+    /// Listed PCI functions.
     pub(super) pci: OnceLock<Arc<PciKinds>>,
 }
 
-/// The answers to one question, by path. The key is text: hashing a `Path` walks its components.
+/// Answers of one kind by path. Keys are text, since hashing a `Path` walks its components.
 #[derive(Debug)]
 pub(super) struct Answers<A>(Shared<HashMap<OsString, Result<A>>>);
 
 // === impl Answers ===
 
 impl<A: Clone> Answers<A> {
-    /// The answer that is known, or else that which is asked for. Nobody waits for another's: a device may
-    /// take for ever.
+    /// The cached answer, or a new one. Callers never wait for each other, since a device may hang.
     pub(super) fn get(&self, path: &Path, ask: impl FnOnce() -> Result<A>) -> Result<A> {
         let path = path.as_os_str();
         if let Some(answer) = self.0.step(|known| known.get(path).cloned()) {

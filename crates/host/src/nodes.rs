@@ -1,4 +1,4 @@
-//! The device nodes that a driver made for a device: what its folder in sysfs says, whatever the kind.
+//! Device nodes of a device, from its sysfs folder, for any kind of device.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -6,29 +6,28 @@ use windlass_core::{device::DeviceNode, pci::PciAddress};
 
 use super::Host;
 
-/// A device node, as sysfs tells of it.
+/// A device node with its sysfs folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FoundNode {
-    /// The node; its proof is the folder that tells of it.
+    /// The node; its proof is the folder.
     pub node: DeviceNode,
-    /// The last component of that folder, `uverbs0`.
+    /// Name of the folder, `uverbs0`.
     pub name: String,
-    /// The class that the folder is of, `infiniband_verbs`; empty where it has none.
+    /// Class of the folder, `infiniband_verbs`; empty without one.
     pub class: String,
 }
 
-/// How deep below a device its nodes are. The deepest that drivers make is that of a serial port of a USB
-/// hub's interface, five.
+/// Depth of the search. The deepest known node is a serial port of a USB hub's interface, at five.
 const DEPTH: u32 = 6;
 
-/// Folders that are looked at for one device. A device with more is no device but a bus.
+/// Most folders per device. A device with more is a bus.
 const MOST_FOLDERS: u32 = 2_000;
 
 // === impl Host ===
 
 impl Host {
-    /// The nodes that belong to the device with this folder, by path. Devices below it that have a life
-    /// of their own are left out: PCI functions, USB devices behind a hub, functions of a network adapter.
+    /// Nodes of the device with this folder, by path. Skips devices below it that are their own: PCI
+    /// functions, USB devices, subfunctions.
     pub fn nodes_of(&self, folder: impl AsRef<Path>) -> Vec<FoundNode> {
         let mut walk = Walk { host: self, found: Vec::new(), left: MOST_FOLDERS };
         walk.enter(folder.as_ref(), DEPTH);
@@ -36,19 +35,24 @@ impl Host {
         walk.found
     }
 
-    /// What the `uevent` of a folder says under a key.
+    /// Value of a key in the folder's `uevent`.
     pub fn uevent(&self, folder: impl AsRef<Path>, key: &str) -> Option<String> {
         let text = self.text(folder.as_ref().join("uevent"))?;
         let mut lines = text.lines().filter_map(|line| line.split_once('='));
         lines.find(|(name, _)| *name == key).map(|(_, value)| value.to_owned())
     }
 
-    /// The last component of where a link of a folder points: `driver`, `subsystem`, `iommu_group`.
+    /// Last component of a link's target: `driver`, `subsystem`, `iommu_group`.
     pub fn link_name(&self, link: impl AsRef<Path>) -> Option<String> {
         Path::new(&self.link(link)?).file_name()?.to_str().map(str::to_owned)
     }
 
-    /// The node that one folder of sysfs tells of.
+    /// Node of a sysfs folder, or the usual node for kernels that do not name it.
+    pub fn node_or(&self, folder: &Path, usual: impl Into<PathBuf>) -> DeviceNode {
+        self.node_at(folder).map_or_else(|| DeviceNode::new(usual), |found| found.node)
+    }
+
+    /// Node of a single sysfs folder.
     pub fn node_at(&self, folder: &Path) -> Option<FoundNode> {
         let path = below_dev(&self.uevent(folder, "DEVNAME")?)?;
         let proof = Some(folder.to_owned());
@@ -60,14 +64,14 @@ impl Host {
     }
 }
 
-/// The path of a node by its name, `dri/card0`. A name that leads elsewhere is none.
+/// Path below `/dev` of a name, `dri/card0`. Refuses names with other components.
 fn below_dev(name: &str) -> Option<PathBuf> {
     let is_plain = |part| matches!(part, Component::Normal(_));
     let names_one = !name.is_empty() && Path::new(name).components().all(is_plain);
     names_one.then(|| Path::new("/dev").join(name))
 }
 
-/// A walk through the folders of one device.
+/// Walk through the folders of one device.
 struct Walk<'a> {
     host: &'a Host,
     found: Vec<FoundNode>,

@@ -1,4 +1,4 @@
-//! `nvidia-smi`, for what NVML has no call for.
+//! `nvidia-smi`, for functions that NVML lacks.
 
 use std::sync::Arc;
 
@@ -10,21 +10,21 @@ use crate::{
     external::{ProgramError, run_to_end},
 };
 
-/// The program of the node's driver. One runs at a time: it has every GPU open, and a reset is refused while
-/// anybody has.
+/// Runner of the driver's `nvidia-smi`. Runs one at a time: it opens every GPU, and a reset needs all handles
+/// closed.
 #[derive(Clone, Debug)]
 pub struct NvidiaSmi {
     driver: Host,
     turn: Arc<Semaphore>,
 }
 
-/// Why it did not do what it was told. The time limit is the caller's.
+/// Error of a run. The caller limits its time.
 #[derive(Debug, thiserror::Error)]
 pub enum SmiError {
-    /// The driver's installation has no such program.
-    #[error("{0}; it comes with the driver's utilities")]
+    /// The driver's installation lacks the program.
+    #[error("{0}: install the driver's utilities")]
     Missing(#[from] Missing),
-    /// The program could not be run, or failed.
+    /// The program did not start, or failed.
     #[error(transparent)]
     Failed(#[from] ProgramError),
 }
@@ -34,13 +34,12 @@ const NAME: &str = "nvidia-smi";
 // === impl NvidiaSmi ===
 
 impl NvidiaSmi {
-    /// The program of the driver that lies under these roots.
+    /// `nvidia-smi` of the driver under these roots.
     pub fn new(roots: &Roots) -> Self {
         Self { driver: roots.driver.clone(), turn: Arc::new(Semaphore::new(1)) }
     }
 
-    /// Has it do something, when those who asked before are done. If this is dropped before the end, it is
-    /// killed.
+    /// Runs it after earlier callers. Dropping the future kills it.
     pub async fn run(&self, arguments: &[&str]) -> Result<(), SmiError> {
         let _turn = self.turn.acquire().await.expect("it is never closed");
         let program = DriverProgram::find(NAME, &self.driver, whole_system(&self.driver))?;

@@ -1,4 +1,4 @@
-//! A PCI function as sysfs describes it.
+//! PCI functions in sysfs.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -13,58 +13,58 @@ use super::{
     pci_index::{PCI_DEVICES, PciKind, listed_at},
 };
 
-/// Where a PCI function sits, and whose it is.
+/// A PCI function: location, identity, driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PciFunction {
-    /// Its address.
+    /// PCI address.
     pub address: PciAddress,
     folder: PathBuf,
-    /// The way to it from the host bridge; `None` where the kernel does not list the function.
+    /// Path from the host bridge; `None` if the kernel does not list the function.
     pub path: Option<PciePath>,
-    /// The nearest NUMA node; the kernel's -1 is `None`.
+    /// Nearest NUMA node; the kernel's -1 is `None`.
     pub numa_node: Option<u32>,
-    /// Vendor id, such as `10de`.
+    /// Vendor id, `10de`.
     pub vendor: Option<String>,
     /// Device id.
     pub device: Option<String>,
-    /// Class, subclass and programming interface as sysfs writes them, `0x030200`.
+    /// Class, subclass and programming interface in sysfs spelling, `0x030200`.
     pub class: Option<String>,
-    /// The driver that is bound to it.
+    /// Bound driver.
     pub driver: Option<String>,
 }
 
-/// Tells a compute card, `0x030200`, from one that drives a screen, `0x030000`.
+/// Distinguishes compute cards, `0x030200`, from display cards, `0x030000`.
 const PCI_CLASS: AttributeName = AttributeName::new("windlass.dev", "pciClass");
 
 // === impl Host ===
 
 impl Host {
-    /// The functions that are meant, by address. Blocks.
+    /// Matching functions by address. Blocks.
     pub fn pci_functions(&self, is_meant: impl Fn(&PciKind) -> bool) -> Vec<PciFunction> {
         let kinds = self.pci_kinds();
         let meant = kinds.iter().filter(|(_, kind)| is_meant(kind));
         let function = |(address, kind): (&PciAddress, &Arc<PciKind>)| {
-            PciFunction::read(self, (*address, kind), listed_at(*address))
+            PciFunction::read(self, *address, kind, listed_at(*address))
         };
         meant.map(function).collect()
     }
 
-    /// Their addresses alone, in order. Blocks.
+    /// Addresses of matching functions, in order. Blocks.
     pub fn pci_addresses(&self, is_meant: impl Fn(&PciKind) -> bool) -> Vec<PciAddress> {
         let kinds = self.pci_kinds();
         kinds.iter().filter(|(_, kind)| is_meant(kind)).map(|(address, _)| *address).collect()
     }
 
-    /// Reads what sysfs says of a function.
+    /// Reads a function from sysfs.
     pub fn pci_function(&self, address: PciAddress) -> PciFunction {
         self.pci_function_in(address, listed_at(address))
     }
 
-    /// Whether a function of this vendor, `10de`, is there. A kernel without PCI has none. Blocks.
+    /// True if a function of this vendor, `10de`, is present. Blocks.
     ///
     /// # Errors
     ///
-    /// Why that is unknown: the functions cannot be listed, or none is of the vendor and one cannot be read.
+    /// Fails if the functions cannot be listed, or if an unreadable function may be of the vendor.
     pub fn has_pci_vendor(&self, vendor: &str) -> Result<bool, String> {
         let host = self.for_one_look();
         let unlisted = host.refusal(PCI_DEVICES);
@@ -74,18 +74,18 @@ impl Host {
         unlisted.or_else(|| host.unread_function()).map_or(Ok(false), Err)
     }
 
-    /// As [`Host::pci_function`], by another path to its folder, by which others of its files are asked.
+    /// Like [`Host::pci_function`], through another path to its folder, which shares cached reads.
     pub(super) fn pci_function_in(&self, address: PciAddress, folder: PathBuf) -> PciFunction {
         let known = self.look.as_ref().and_then(|look| look.pci.get()?.get(&address).cloned());
         let kind = known.unwrap_or_else(|| Arc::new(PciKind::read(self, &folder)));
-        PciFunction::read(self, (address, &kind), folder)
+        PciFunction::read(self, address, &kind, folder)
     }
 }
 
 // === impl PciFunction ===
 
 impl PciFunction {
-    fn read(host: &Host, (address, kind): (PciAddress, &PciKind), folder: PathBuf) -> Self {
+    fn read(host: &Host, address: PciAddress, kind: &PciKind, folder: PathBuf) -> Self {
         let path = |folder: &str| PciePath::from_sysfs(folder);
         let by_link = || path(&host.link(&folder)?);
         let device = host.text(folder.join("device"));
@@ -102,17 +102,17 @@ impl PciFunction {
         }
     }
 
-    /// Its folder.
+    /// Sysfs folder.
     pub fn folder(&self) -> PathBuf {
         self.folder.clone()
     }
 
-    /// The address as ids have it, `0000-1b-00-0`.
+    /// Address in the spelling of ids, `0000-1b-00-0`.
     pub fn id(&self) -> String {
-        self.address.to_string().replace([':', '.'], "-")
+        self.address.dashed()
     }
 
-    /// The place of a device that is this function.
+    /// Place of a device at this function.
     pub fn place(&self) -> Place {
         Place {
             pci: Some(self.address),
@@ -122,7 +122,7 @@ impl PciFunction {
         }
     }
 
-    /// The attributes that Kubernetes defines for PCI devices, and the class.
+    /// Kubernetes' standard PCI attributes, and the class.
     pub fn attributes(&self) -> Attributes {
         let address = AttributeValue::string(self.address.to_string());
         let root = self.path.as_ref().map(|path| AttributeValue::string(path.root()));

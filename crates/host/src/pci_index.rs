@@ -1,8 +1,8 @@
-//! What the PCI functions of a machine are, read once for all who ask again and again.
+//! Index of the PCI functions, cached between scans.
 //!
-//! Each family picks its functions out of all that there are, thousands on a machine with virtual ones,
-//! at each look. What a function is does not change while the kernel lists it; one that is added again is
-//! a new entry of the directory, with a number of its own.
+//! Each family filters all functions at each scan; machines with virtual functions have thousands. Vendor and
+//! class are constant while the kernel lists a function. A replugged function has a new directory entry with
+//! another inode.
 
 use std::{
     collections::BTreeMap,
@@ -16,44 +16,44 @@ use windlass_core::pci::PciAddress;
 use super::Host;
 use crate::{entry::Entry, shared::Shared};
 
-/// Where the bus lists its functions.
+/// Folder of all PCI functions.
 pub(super) const PCI_DEVICES: &str = "/sys/bus/pci/devices";
 
-/// What is known of a host's functions. They are read in one step: of the files that say what a function is
-/// none takes a lock of the kernel's, whatever its driver does.
+/// Known PCI functions of a host. They are read in one step, since these files take no kernel lock of a
+/// driver.
 #[derive(Debug, Default)]
 pub(super) struct PciIndex(Shared<Known>);
 
 #[derive(Debug, Default)]
 struct Known {
-    /// The number of each function's entry, and what it is.
+    /// Inode and kind of each function.
     functions: BTreeMap<PciAddress, (u64, Arc<PciKind>)>,
-    /// Whether there were more at the last look than are looked at.
+    /// True if the last scan exceeded the limit.
     is_crowded: bool,
 }
 
-/// The functions that the kernel lists, and what each is.
+/// Listed functions with their kinds.
 pub(super) type PciKinds = BTreeMap<PciAddress, Arc<PciKind>>;
 
-/// What a function is.
+/// Kind of a PCI function.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PciKind {
     /// Vendor id, `10de`.
     pub vendor: Option<String>,
     /// Class, subclass and programming interface, `0x030200`.
     pub class: Option<String>,
-    /// Why a file that says so, and is there, cannot be read.
+    /// Error of an existing but unreadable file.
     pub(super) unread: Option<Errno>,
 }
 
-/// Functions that are looked at. A big machine with virtual functions has two thousand.
+/// Most functions. Large machines with virtual functions have two thousand.
 const MOST_FUNCTIONS: usize = 20_000;
 
 // === impl PciKind ===
 
 impl PciKind {
     pub(super) fn read(host: &Host, folder: &Path) -> Self {
-        // A function that was unplugged since is not there.
+        // The function was unplugged meanwhile.
         let is_gone = |error: Errno| matches!(error, Errno::NOENT | Errno::NODEV);
         let mut unread = None;
         let mut text = |file: &str| {
@@ -66,18 +66,18 @@ impl PciKind {
         Self { vendor, class, unread }
     }
 
-    /// Whether its class begins with one of these, `0x0302`.
+    /// True if the class begins with one of these, `0x0302`.
     pub fn is_of_class(&self, classes: &[&str]) -> bool {
         let class = self.class.as_deref().unwrap_or_default();
         classes.iter().any(|begin| class.starts_with(begin))
     }
 
-    /// Whether one of these made it, `10de`.
+    /// True for one of these vendors, `10de`.
     pub fn is_of_vendor(&self, vendors: &[&str]) -> bool {
         self.vendor.as_deref().is_some_and(|vendor| vendors.contains(&vendor))
     }
 
-    /// Whether all is known of it.
+    /// True if everything was read.
     fn is_read(&self) -> bool {
         self.vendor.is_some() && self.class.is_some()
     }
@@ -86,7 +86,7 @@ impl PciKind {
 // === impl Host ===
 
 impl Host {
-    /// All functions that are there, at this look.
+    /// All functions in this scan.
     pub(super) fn pci_kinds(&self) -> Arc<PciKinds> {
         let listed = || {
             let entries = self.list(PCI_DEVICES);
@@ -103,14 +103,14 @@ impl Host {
 // === impl Known ===
 
 impl Known {
-    /// Reads what is new. A function that cannot be read is asked again at the next look.
+    /// Reads new functions. Unreadable ones are read again at the next scan.
     fn refresh(&mut self, host: &Host, entries: &[Entry]) -> Arc<PciKinds> {
         let (listed, is_crowded) = lowest(entries, MOST_FUNCTIONS);
         if is_crowded && !self.is_crowded {
             tracing::warn!(
                 folder = PCI_DEVICES,
                 most = MOST_FUNCTIONS,
-                "more PCI functions than are looked at: those with higher addresses are left out"
+                "too many PCI functions, higher addresses ignored: create fewer virtual functions"
             );
         }
         self.is_crowded = is_crowded;
@@ -128,7 +128,7 @@ impl Known {
     }
 }
 
-/// The addresses of all functions with the numbers of their entries; of more than so many the lowest.
+/// Addresses and inodes of all functions; of too many the lowest addresses.
 fn lowest(entries: &[Entry], most: usize) -> (BTreeMap<PciAddress, u64>, bool) {
     let address = |entry: &Entry| Some((entry.name.parse().ok()?, entry.inode));
     let mut listed: Vec<(PciAddress, u64)> = entries.iter().filter_map(address).collect();
@@ -137,7 +137,7 @@ fn lowest(entries: &[Entry], most: usize) -> (BTreeMap<PciAddress, u64>, bool) {
     (listed.into_iter().take(most).collect(), is_crowded)
 }
 
-/// The folder by which the bus lists a function.
+/// Sysfs folder of a function.
 pub(super) fn listed_at(address: PciAddress) -> PathBuf {
     Path::new(PCI_DEVICES).join(address.to_string())
 }
@@ -152,7 +152,7 @@ mod tests {
 
     const ADDRESS: &str = "0000:01:00.0";
 
-    /// Lists a function anew, as the kernel does after a plug.
+    /// Lists a function again, as the kernel does after a plug.
     fn plug(root: &TempDir, class: &str) {
         let devices = root.path().join("sys/devices/pci0000:00");
         let folder = devices.join(format!("{class}/{ADDRESS}"));

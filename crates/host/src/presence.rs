@@ -1,7 +1,7 @@
-//! Device nodes that containers are to get: there, and still those of their device.
+//! Presence of device nodes: they exist and still belong to their device.
 //!
-//! The same question at each regular look, before a device is given to a container, and before one is given to a claim:
-//! what would be refused then is not offered.
+//! Checked at each reconcile, at each allocation, and for each claim, so that a device is offered only if it
+//! would be allocated.
 
 use std::path::PathBuf;
 
@@ -9,18 +9,18 @@ use windlass_core::device::DeviceNode;
 
 use crate::Roots;
 
-/// Why a device's nodes cannot be handed out.
+/// Reason against allocating a device's nodes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Absence {
-    /// No node is there.
+    /// A node is missing.
     #[error("device node {} is missing on this node; is the driver loaded?", .0.display())]
     Missing(PathBuf),
-    /// Numbers of nodes change while the inventory is on its way: the kernel has the last word.
+    /// A node number changed since the scan.
     #[error("{0}")]
     Another(String),
 }
 
-/// Whether all nodes are where the container will look for them. Asks `/dev` and sysfs, which answer from memory.
+/// Checks all nodes, against `/dev` and sysfs. Both answer from memory.
 pub fn check<'a>(
     roots: &Roots,
     nodes: impl IntoIterator<Item = &'a DeviceNode>,

@@ -1,5 +1,5 @@
-//! The four questions that the host's files are asked: what a file says, what a folder has, where a link
-//! leads, what there is at a path. All other readers are made of these.
+//! The four basic reads of host files: content, directory, link target, file type. All other readers use
+//! these.
 
 use std::{
     borrow::Cow,
@@ -23,35 +23,34 @@ use super::{
     tally::Question,
 };
 
-/// A file of sysfs says a page at most, which this is on most machines: one read takes all of it.
+/// Size of a first read: a sysfs file is at most a page.
 const PAGE: usize = 4096;
 
-/// What is longer is cut. The longest that is of use is a table of routes.
+/// Longest content; the rest is cut. Route tables are the longest in use.
 const MOST_BYTES: usize = 4 << 20;
 
-/// Room for some hundred entries of a folder.
+/// Buffer for some hundred directory entries.
 const ENTRIES_BYTES: usize = 32 << 10;
 
-/// Entries of one folder that are told. Whoever looks at fewer sees by one more that there are too many.
+/// Most entries of a folder. A lower limit detects an overflow by one further entry.
 const MOST_ENTRIES: usize = 20_001;
 
-/// How a file is opened. Whoever reads what a firmware answers has a thread for it, so a read may wait.
+/// Open flags. Reads may block: files that firmware answers have threads.
 const TO_READ: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NOCTTY);
 
 // === impl Host ===
 
 impl Host {
-    /// A file's text without the spaces around it; `None` when it cannot be read, as is usual for
-    /// what a device does not have.
+    /// Trimmed text of a file; `None` if it is unreadable, as is usual for absent features.
     pub fn text(&self, absolute: impl AsRef<Path>) -> Option<String> {
         self.try_text(absolute).ok()
     }
 
-    /// As [`Host::text`], or why it cannot be read.
+    /// Like [`Host::text`], with the error.
     ///
     /// # Errors
     ///
-    /// When the file is not there, may not be read, or holds no text.
+    /// Fails if the file is missing, unreadable or no text.
     pub fn try_text(&self, absolute: impl AsRef<Path>) -> io::Result<String> {
         let bytes = self.bytes(absolute.as_ref())?;
         let text = std::str::from_utf8(&bytes);
@@ -59,10 +58,11 @@ impl Host {
         Ok(text.trim().to_owned())
     }
 
-    /// What a file holds.
+    /// Content of a file.
     pub(super) fn bytes(&self, path: &Path) -> Result<Arc<[u8]>> {
         self.ask(
-            (Question::Text, path),
+            Question::Text,
+            path,
             |look| &look.texts,
             || {
                 let (folder, below) = self.at(path);
@@ -71,7 +71,7 @@ impl Host {
                 loop {
                     let room = bytes.capacity() - bytes.len();
                     let more = retry_on_intr(|| read(&file, spare_capacity(&mut bytes)))?;
-                    // A file of sysfs gives all that there is room for, so less is its end.
+                    // Sysfs fills the buffer unless the file ends.
                     let is_end = more == 0 || (more < room && path.starts_with("/sys"));
                     if is_end || bytes.len() >= MOST_BYTES {
                         bytes.truncate(MOST_BYTES);
@@ -85,16 +85,17 @@ impl Host {
         )
     }
 
-    /// What is in a folder, by name. Of a crowd it is the lowest names, in whatever order the kernel lists
-    /// them: a new one takes no other's place.
+    /// Entries of a folder, by name. Beyond the limit the lowest names count, so that new entries displace
+    /// none.
     ///
     /// # Errors
     ///
-    /// When the folder is not there, which [`io::ErrorKind::NotFound`] says, or cannot be read to its end.
+    /// Fails if the folder is missing ([`io::ErrorKind::NotFound`]) or unreadable.
     pub fn list(&self, folder: impl AsRef<Path>) -> io::Result<Arc<[Entry]>> {
         let path = folder.as_ref();
         let listed = self.ask(
-            (Question::Names, path),
+            Question::Names,
+            path,
             |look| &look.lists,
             || {
                 let (folder, below) = self.at(path);
@@ -106,12 +107,12 @@ impl Host {
         Ok(listed?)
     }
 
-    /// The names in a folder, sorted; none when it cannot be read.
+    /// Sorted names in a folder; empty if it is unreadable.
     pub fn names(&self, folder: impl AsRef<Path>) -> Vec<String> {
         self.some_names(folder, MOST_ENTRIES).unwrap_or_default()
     }
 
-    /// As [`Host::names`], but no more than so many: a folder may have more than can be looked at.
+    /// Like [`Host::names`], up to `most`.
     ///
     /// # Errors
     ///
@@ -120,7 +121,7 @@ impl Host {
         Ok(self.list(folder)?.iter().take(most).map(|entry| entry.name.clone()).collect())
     }
 
-    /// The folders in a folder, sorted; links are none, so that a walk has an end.
+    /// Sorted subfolders; links are excluded, so that a walk ends.
     pub fn folders(&self, folder: impl AsRef<Path>) -> Vec<PathBuf> {
         let listed = self.list(folder);
         let entries = listed.iter().flat_map(|listed| listed.iter());
@@ -128,15 +129,16 @@ impl Host {
         folders.map(|entry| PathBuf::from(&entry.name)).collect()
     }
 
-    /// Where a symbolic link of the host points, as written.
+    /// Target of a symbolic link, as written.
     pub fn link(&self, absolute: impl AsRef<Path>) -> Option<String> {
         self.try_link(absolute.as_ref()).ok().map(|target| target.as_ref().to_owned())
     }
 
-    /// As [`Host::link`]; what is there and no link is [`Errno::INVAL`].
+    /// Like [`Host::link`]; [`Errno::INVAL`] for anything else than a link.
     pub(super) fn try_link(&self, path: &Path) -> Result<Arc<str>> {
         self.ask(
-            (Question::Link, path),
+            Question::Link,
+            path,
             |look| &look.links,
             || {
                 let (folder, below) = self.at(path);
@@ -146,33 +148,34 @@ impl Host {
         )
     }
 
-    /// Whether the host has that file; a link, where it leads.
+    /// True if the path exists, after following links.
     pub fn has(&self, absolute: impl AsRef<Path>) -> bool {
         self.kind(absolute.as_ref()).is_ok()
     }
 
-    /// As [`Host::has`]; an error where the host does not say, as when a folder on the way cannot be read.
+    /// Like [`Host::has`], with an error if unknown, such as below an unreadable folder.
     ///
     /// # Errors
     ///
-    /// The kernel's answer, unless it means that nothing is there.
+    /// The kernel's error, unless it means absence.
     pub fn try_has(&self, absolute: impl AsRef<Path>) -> io::Result<bool> {
         match self.kind(absolute.as_ref()) {
             Ok(_) => Ok(true),
-            // A link to itself leads to nothing.
+            // A link to itself leads nowhere.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(false),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Whether the host has that folder.
+    /// True if the path is a folder.
     pub fn has_folder(&self, absolute: impl AsRef<Path>) -> bool {
         self.kind(absolute.as_ref()) == Ok(FileType::Directory)
     }
 
     fn kind(&self, path: &Path) -> Result<FileType> {
         self.ask(
-            (Question::Kind, path),
+            Question::Kind,
+            path,
             |look| &look.kinds,
             || {
                 let (folder, below) = self.at(path);
@@ -181,10 +184,11 @@ impl Host {
         )
     }
 
-    /// Asks, unless this look knows the answer.
+    /// Reads, unless the scan's cache has the answer.
     fn ask<A: Clone>(
         &self,
-        (question, path): (Question, &Path),
+        question: Question,
+        path: &Path,
         answers: impl FnOnce(&Look) -> &Answers<A>,
         ask: impl FnOnce() -> Result<A>,
     ) -> Result<A> {
@@ -200,7 +204,7 @@ impl Host {
         }
     }
 
-    /// From where the kernel is to walk, and its way to a file.
+    /// Start folder and relative path of a lookup.
     fn at<'a>(&'a self, absolute: &'a Path) -> (BorrowedFd<'a>, Cow<'a, Path>) {
         match (&self.opened, absolute.strip_prefix("/")) {
             (Some(root), Ok(below)) if below == Path::new("") => {
@@ -212,7 +216,7 @@ impl Host {
     }
 }
 
-/// The entries of a folder, by name. A name that is no text is none that anybody looks for.
+/// Entries of a folder, by name. Names that are no UTF-8 are skipped.
 fn entries(folder: BorrowedFd<'_>) -> Result<Arc<[Entry]>> {
     let (mut entries, mut room) = (Vec::new(), Vec::with_capacity(ENTRIES_BYTES));
     let mut listing = RawDir::new(folder, room.spare_capacity_mut());
@@ -233,7 +237,7 @@ fn entries(folder: BorrowedFd<'_>) -> Result<Arc<[Entry]>> {
     Ok(entries.into())
 }
 
-/// What an entry is: not every file system says so in its list. `None` for one that is gone by now.
+/// Type of an entry: not every file system lists it. `None` if it disappeared.
 fn told(folder: BorrowedFd<'_>, name: &CStr, listed: FileType) -> Option<FileType> {
     if listed != FileType::Unknown {
         return Some(listed);

@@ -1,4 +1,4 @@
-//! Folders that are there and cannot be read: what is in them is unknown, which is not the same as nothing.
+//! Unreadable folders and functions, which differ from absent ones.
 
 use std::{io, sync::Arc};
 
@@ -12,7 +12,7 @@ use super::{
 // === impl Host ===
 
 impl Host {
-    /// Why a folder that is there cannot be read; `None` for one that can, and for one that is not there. Blocks.
+    /// Error of a folder that exists but is unreadable; else `None`. Blocks.
     pub fn refusal(&self, folder: &str) -> Option<String> {
         match self.list(folder) {
             Ok(_) => None,
@@ -21,7 +21,7 @@ impl Host {
         }
     }
 
-    /// Why one of the PCI functions that this look listed cannot be read; `None` where all can.
+    /// Error of an unreadable PCI function of this scan; `None` if all are readable.
     pub fn unread_function(&self) -> Option<String> {
         let listed = self.look.as_ref()?.pci.get()?;
         let unread = |(address, kind): (&PciAddress, &Arc<PciKind>)| {
@@ -45,7 +45,7 @@ mod tests {
         assert_eq!(host.refusal("/sys/bus/pci/devices"), None, "there is no such bus");
         fs::create_dir_all(root.path().join("sys/bus/pci")).expect("made");
         let list = root.path().join("sys/bus/pci/devices");
-        // Root may read whatever a mode forbids; these are refused to everybody.
+        // Root can read despite any mode; these paths fail for everybody.
         symlink(&list, &list).expect("linked");
         let why = host.refusal("/sys/bus/pci/devices").expect("a link to itself");
         assert!(why.starts_with("cannot read /sys/bus/pci/devices: "), "{why}");

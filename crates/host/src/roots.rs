@@ -1,11 +1,11 @@
-//! The trees that a device's files lie in: the host, the driver's installation, the device nodes.
+//! Roots of a device's files: host, driver installation, device nodes.
 
 use std::path::{Path, PathBuf};
 
 use super::Host;
 
-/// The trees that a device's files lie in. On most nodes they are one; with a driver in a container
-/// the last two lie below `/run/nvidia/driver`.
+/// Roots of a device's files. On most nodes they are equal; with a driver container the last two lie below
+/// `/run/nvidia/driver`.
 #[derive(Clone, Debug)]
 pub struct Roots {
     /// `/sys`, `/proc`, `/run`.
@@ -16,27 +16,26 @@ pub struct Roots {
     pub dev: Host,
 }
 
-/// Where the driver's installation lies. Everything but the library is a path of the host.
+/// Location of the driver's installation. All but the library are host paths.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DriverPlaces {
-    /// The NVML library; `None` looks where drivers put it.
+    /// NVML; `None` searches the usual folders.
     pub nvml_library: Option<PathBuf>,
-    /// The root that libraries, binaries and firmware lie under: `/`, or `/run/nvidia/driver` with
-    /// a driver container.
+    /// Root of libraries, programs and firmware: `/`, or `/run/nvidia/driver` with a driver container.
     pub root: PathBuf,
-    /// Where this process finds that root, if not below the host's.
+    /// Mount point of that root for this process, if not below the host's.
     pub mounted_at: Option<PathBuf>,
-    /// The root that `/dev` lies under, as containers shall get it from; `None` is the host's own.
+    /// Root of `/dev` for containers; `None` is the host's.
     pub dev_root: Option<PathBuf>,
 }
 
-/// The driver's library for programs that compute.
+/// CUDA driver library.
 const CUDA: &str = "libcuda.so.1";
 
 // === impl Roots ===
 
 impl Roots {
-    /// The trees of a host whose driver lies at these places.
+    /// Roots of a host with this driver location.
     pub fn new(host: Host, places: &DriverPlaces) -> Self {
         let driver = match &places.mounted_at {
             None if places.root == Path::new("/") => host.clone(),
@@ -44,7 +43,7 @@ impl Roots {
             Some(root) => Host::new(root, host.path_on_node(&places.root)),
         };
         let dev = match &places.dev_root {
-            // Where the driver's root is mounted, its devices are too.
+            // A mounted driver root includes its devices.
             Some(root) if *root == places.root => driver.clone(),
             Some(root) => Host::new(host.path(root), host.path_on_node(root)),
             None => host.clone(),
@@ -52,7 +51,7 @@ impl Roots {
         Self { host, driver, dev }
     }
 
-    /// The same trees for one look, as [`Host::for_one_look`].
+    /// The roots with a cache for one scan, like [`Host::for_one_look`].
     #[must_use]
     pub fn for_one_look(&self) -> Self {
         let host = self.host.for_one_look();
@@ -61,13 +60,13 @@ impl Roots {
         Self { driver: look(&self.driver), dev: look(&self.dev), host }
     }
 
-    /// NVML's library: the one that is named, else the driver's.
+    /// NVML: the named one, else the driver's.
     pub fn nvml_library(&self, named: Option<PathBuf>) -> Option<PathBuf> {
         let of_driver = || self.driver.nvml_library();
         named.or_else(of_driver).or_else(|| self.host.nvml_library())
     }
 
-    /// CUDA's library: installations of a driver have it beside NVML's, of the same version.
+    /// CUDA driver library, which installations have beside NVML in the same version.
     pub fn cuda_library(&self, named: Option<PathBuf>) -> Option<PathBuf> {
         self.nvml_library(named).map(|nvml| nvml.with_file_name(CUDA))
     }

@@ -1,29 +1,29 @@
-//! A value that several tasks or threads change, each in steps that are short and alone.
+//! Shared state that changes in short, exclusive steps.
 //!
 //! # Guarantees
 //!
-//! A step sees the value as the step before left it. No task waits while it has the value: a step is a closure, and
-//! cannot contain an `.await`. This is the only lock in the layers of the agent.
+//! Each step sees the result of the previous one. No task waits while it holds the value: steps are closures,
+//! which cannot contain `.await`. This is the only lock of the agent's layers.
 //!
 //! # Assumptions
 //!
-//! A step that panics leaves a usable value behind, and no step begins another one on the same value.
+//! A panicking step leaves a usable value, and no step starts another on the same value.
 
 use std::sync::{Mutex, PoisonError};
 
-/// A value that is changed step by step.
+/// A value that changes in exclusive steps.
 #[derive(Debug, Default)]
 pub struct Shared<T>(Mutex<T>);
 
 // === impl Shared ===
 
 impl<T> Shared<T> {
-    /// A value to be shared.
+    /// A shared value.
     pub fn new(value: T) -> Self {
         Self(Mutex::new(value))
     }
 
-    /// Makes one step, and gives what came of it.
+    /// Makes one step and returns its result.
     pub fn step<R>(&self, step: impl FnOnce(&mut T) -> R) -> R {
         step(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }

@@ -1,10 +1,9 @@
-//! What one life of the agent tells the next: a document on the disk, with its version, the boot that it was
-//! written in, and a checksum of all three.
+//! State files for the agent's next start: content with version, boot id, and a checksum of all three.
 //!
 //! | version | checksum |
 //! | --- | --- |
-//! | 1 | of the content alone; read, and written as 2 at the next change |
-//! | 2 | of version, boot and content: each of them decides what becomes of a device |
+//! | 1 | content only; read, and written as 2 at the next change |
+//! | 2 | version, boot id and content, since each affects devices |
 
 mod journal;
 
@@ -29,7 +28,7 @@ use crate::{
     files::{self, Links, MOST_BYTES, reserve},
 };
 
-/// Where a document of one kind is kept.
+/// A state file of one kind.
 #[derive(Debug)]
 pub struct KeptFile<T> {
     path: PathBuf,
@@ -38,93 +37,93 @@ pub struct KeptFile<T> {
     content: PhantomData<fn() -> T>,
 }
 
-/// What is in a document.
+/// Format of a state file.
 #[derive(Clone, Copy, Debug)]
 pub struct Format {
-    /// What it is, for a message: `evidence of health`.
+    /// Name in messages: `evidence of health`.
     pub what: &'static str,
-    /// What it is about, which is the name of the field: `devices`.
+    /// Name of the content's field: `devices`.
     pub about: &'static str,
 }
 
-/// What an earlier life wrote, and when.
+/// State of an earlier agent.
 #[derive(Debug)]
 pub struct Earlier<T> {
-    /// The content.
+    /// Content.
     pub content: T,
-    /// When it was written.
+    /// Boot in which it was written.
     pub boot: Boot,
 }
 
-/// Whether the machine was started since something was written.
+/// Boot of a state file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Boot {
-    /// Since the machine was started.
+    /// The current boot.
     Same,
-    /// Before the machine was started.
+    /// An earlier boot.
     Another,
-    /// Then or now the kernel did not tell.
+    /// The kernel reported no boot id, then or now.
     Unknown,
 }
 
-/// Why there is a file and nothing is known.
+/// Reason why an existing state file is unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum Unreadable {
-    /// The file cannot be read.
+    /// The file is unreadable.
     #[error("cannot read {path}")]
     Read {
-        /// The path.
+        /// Path.
         path: PathBuf,
-        /// The cause.
+        /// Cause.
         source: io::Error,
     },
-    /// The file holds something else.
+    /// The file has another format.
     #[error("{path} is no {} of version {VERSION}", format.what)]
     Parse {
-        /// The path.
+        /// Path.
         path: PathBuf,
-        /// What it was to be.
+        /// Expected format.
         format: Format,
-        /// The cause.
+        /// Cause.
         source: serde_json::Error,
     },
-    /// The content does not have its checksum.
+    /// The checksum differs.
     #[error("{path} is not as it was written: it has checksum {computed}, not {found}")]
     Corrupt {
-        /// The path.
+        /// Path.
         path: PathBuf,
-        /// What the file says.
+        /// Checksum in the file.
         found: u32,
-        /// The checksum of the content.
+        /// Checksum of the content.
         computed: u32,
     },
     /// The checksum is missing.
     #[error("{path} is not as it was written: it has no checksum")]
     Unsealed {
-        /// The path.
+        /// Path.
         path: PathBuf,
     },
-    /// The file was written in another version of the format.
+    /// The file has an unknown version.
     #[error("{path} has version {found}, this agent knows {VERSION}")]
     Version {
-        /// The path.
+        /// Path.
         path: PathBuf,
-        /// What the file says.
+        /// Version in the file.
         found: u32,
     },
 }
 
-/// What is said of the content.
+/// Metadata of the content.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Head {
     version: u32,
-    /// The boot that it was written in, as the kernel names it.
+    /// Kernel's boot id at the time of writing.
     boot: Option<String>,
     checksum: Option<u32>,
 }
 
-/// The file.
+/// Complete file.
 #[derive(Serialize)]
 struct Document<'a> {
     #[serde(flatten)]
@@ -133,24 +132,24 @@ struct Document<'a> {
     content: BTreeMap<&'static str, &'a RawValue>,
 }
 
-/// What this agent writes.
+/// Current version.
 const VERSION: u32 = 2;
 
-/// Of which the checksum covers the content alone.
+/// Version whose checksum covers only the content.
 const OF_CONTENT_ALONE: u32 = 1;
 
-/// Differs from boot to boot, `random(4)`.
+/// Boot id, which differs between boots (`random(4)`).
 pub const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 // === impl KeptFile ===
 
 impl<T> KeptFile<T> {
-    /// The file at this path.
+    /// The state file at this path.
     pub fn new(path: PathBuf, format: Format, host: Host) -> Self {
         Self { path, format, host, content: PhantomData }
     }
 
-    /// Where it is.
+    /// Path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -161,7 +160,7 @@ impl<T> KeptFile<T> {
 }
 
 impl<T: Serialize + DeserializeOwned> KeptFile<T> {
-    /// What an earlier life kept; nothing where it kept nothing that can be read. Blocks.
+    /// State of an earlier agent; `None` if none is readable. Blocks.
     pub fn load(&self) -> Option<Earlier<T>> {
         self.read().ok().flatten()
     }
@@ -185,7 +184,7 @@ impl<T: Serialize + DeserializeOwned> KeptFile<T> {
         Ok(Some(Earlier { content, boot }))
     }
 
-    /// What is said of the content, and the content, byte by byte.
+    /// Metadata and raw content.
     fn parts<'a>(&self, text: &'a [u8]) -> Result<(Head, &'a RawValue), Unreadable> {
         let head: Head = self.understood(serde_json::from_slice(text))?;
         self.check_version(head.version)?;
@@ -196,25 +195,25 @@ impl<T: Serialize + DeserializeOwned> KeptFile<T> {
         Ok((head, self.understood(content)?))
     }
 
-    /// Replaces what is kept. Blocks.
+    /// Replaces the content. Blocks.
     pub fn write(&self, content: &T) -> io::Result<()> {
         files::replace(&self.path, &self.document(self.boot(), content)?, files::Readers::Owner)
             .map(drop)
     }
 
-    /// Keeps room for one more version. Blocks.
+    /// Reserves disk space for one more version. Blocks.
     pub fn reserve(&self) -> io::Result<()> {
         reserve::keep(&self.path)
     }
 
-    /// Replaces what is kept, in the room that was kept for it. Blocks.
+    /// Replaces the content, in the reserved space. Blocks.
     pub fn write_into_reserve(&self, content: &T) -> io::Result<()> {
         let document = self.document(self.boot(), content)?;
         reserve::fill(&self.path, &document, files::Readers::Owner)
     }
 
     fn document(&self, boot: Option<String>, content: &T) -> serde_json::Result<Vec<u8>> {
-        // As deep as it stands in the document; no string has such a line break in it.
+        // Indented to its depth in the document. JSON strings contain no line breaks.
         let content = serde_json::to_string_pretty(content)?.replace('\n', "\n  ");
         let checksum = seal(VERSION, boot.as_deref(), &content);
         let content = RawValue::from_string(content)?;
@@ -225,7 +224,7 @@ impl<T: Serialize + DeserializeOwned> KeptFile<T> {
         serde_json::to_vec_pretty(&document)
     }
 
-    /// Moves a file that cannot be understood out of the way, for a person to look at. Blocks.
+    /// Renames an unusable file for inspection. Blocks.
     pub fn set_aside(&self) {
         let Err(why) = self.read() else { return };
         let (error, what) = (causes(&why), self.format.what);
@@ -264,7 +263,7 @@ impl<T: Serialize + DeserializeOwned> KeptFile<T> {
 // === impl Unreadable ===
 
 impl Unreadable {
-    /// Whether somebody may read it another day: a newer agent, or this one when the disk gives it.
+    /// True if the file may become usable: for a newer agent, or after a disk error.
     pub fn is_for_later(&self) -> bool {
         match self {
             Self::Read { .. } => true,
@@ -274,13 +273,13 @@ impl Unreadable {
     }
 }
 
-/// What would be written of a document that was read, or why it is none of its format. Its checksum is not asked for:
-/// changes to a document shall reach what reads the rest.
+/// Normal form of a document, or the reason why it has another format. Ignores the checksum, so that fuzzing
+/// reaches the content.
 pub fn reread<T: Serialize + DeserializeOwned>(
     format: Format,
     text: &[u8],
 ) -> Result<Vec<u8>, String> {
-    // Neither is opened.
+    // Placeholders; neither is opened.
     let file = KeptFile::<T>::new(format.what.into(), format, Host::new("", ""));
     let (head, content) = file.parts(text).map_err(|error| causes(&error))?;
     let content = file.understood(serde_json::from_str(content.get()));
@@ -288,12 +287,12 @@ pub fn reread<T: Serialize + DeserializeOwned>(
     file.document(head.boot, &content).map_err(|error| error.to_string())
 }
 
-/// The checksum of a document.
+/// Checksum of version, boot id and content.
 fn seal(version: u32, boot: Option<&str>, content: &str) -> u32 {
     checksum(&format!("{version} {} {content}", boot.unwrap_or_default()))
 }
 
-// By hand: a derived one would ask the same of what is kept.
+// A derived impl would require `T: Clone`.
 impl<T> Clone for KeptFile<T> {
     fn clone(&self) -> Self {
         Self::new(self.path.clone(), self.format, self.host.clone())

@@ -1,5 +1,5 @@
-//! Whether the state folder takes what the next life of the agent must know: a metric, and a line in the log when that
-//! changes. The agent serves without it, as long as nobody has a claim.
+//! Watch of the state folder: a metric, and a log line when it becomes writable or unwritable. The agent
+//! serves without it while no claim needs it.
 
 use std::{
     io,
@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::files::folder;
 
-/// Looks at it now and then, until stopped.
+/// Checks the folder regularly, until stopped.
 pub async fn watch(
     path: PathBuf,
     is_writable: Gauge,
@@ -33,9 +33,9 @@ pub async fn watch(
         if trouble != known {
             let path = path.display();
             if let Some(why) = &trouble {
-                tracing::warn!(%path, why, "the state folder cannot be written");
+                tracing::warn!(%path, why, "state folder not writable: claims wait until it is");
             } else {
-                tracing::info!(%path, "the state folder can be written again");
+                tracing::info!(%path, "state folder writable again");
             }
             known = trouble;
         }
@@ -46,7 +46,7 @@ pub async fn watch(
     }
 }
 
-/// Why nothing can be written there. Nothing is written to find out.
+/// Reason why the folder is not writable, found without writing.
 fn trouble(path: &Path) -> Option<String> {
     let look = || -> io::Result<Option<&'static str>> {
         folder::make_all(path)?;
@@ -86,7 +86,7 @@ mod tests {
         assert_eq!(gauge.get(), 1);
         stop.cancel();
         watching.join_next().await.expect("it ran").expect("it ends");
-        // Nobody, root included, writes there.
+        // No user can write there, root included.
         assert!(trouble(Path::new("/proc/self")).is_some());
     }
 }

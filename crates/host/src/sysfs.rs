@@ -1,4 +1,4 @@
-//! Sysfs as a tree of devices: which of the folders above one is the device that it is made of.
+//! Device tree of sysfs: bus devices and PCI functions above a folder.
 
 use std::path::{Path, PathBuf};
 
@@ -9,26 +9,26 @@ use windlass_core::{
 
 use super::{Host, PciFunction};
 
-/// The most of a small file that is read: what sysfs shows in one.
+/// Most bytes of a line: a sysfs page.
 const MOST_BYTES: usize = 4_096;
 
-/// Where sysfs begins.
+/// Root of all devices.
 const DEVICES: &str = "/sys/devices";
 
 // === impl Host ===
 
 impl Host {
-    /// The text of a small file as one line, whatever a device put into it; `None` for none.
+    /// Text of a small file as one line, whatever it contains; `None` if empty.
     pub fn line(&self, absolute: impl AsRef<Path>) -> Option<String> {
         let bytes = self.bytes(absolute.as_ref()).ok()?;
         let text = String::from_utf8_lossy(&bytes[..bytes.len().min(MOST_BYTES)]);
-        // Lists of texts are separated by NUL there.
+        // NUL separates text lists there.
         let words = text.split(|letter: char| letter.is_control() || letter.is_whitespace());
         let line = words.filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ");
         (!line.is_empty()).then_some(line)
     }
 
-    /// The bus that lists a device, `usb`; `None` for one of a class.
+    /// Bus of a device, `usb`; `None` for a class device.
     pub fn bus_of(&self, folder: impl AsRef<Path>) -> Option<String> {
         let link = self.link(folder.as_ref().join("subsystem"))?;
         let mut parts = Path::new(&link).components().rev();
@@ -36,20 +36,20 @@ impl Host {
         (parts.next()?.as_os_str() == "bus").then_some(name)
     }
 
-    /// The device of a bus that a folder is, or is below of.
+    /// Bus device at or above a folder.
     pub fn device_of(&self, folder: &Path) -> Option<PathBuf> {
         above(folder).find(|folder| self.bus_of(folder).is_some()).map(Path::to_owned)
     }
 
-    /// The PCI function that a folder is, or is below of, however far.
+    /// Nearest PCI function at or above a folder.
     pub fn function_above(&self, folder: &Path) -> Option<PciFunction> {
         let address = |folder: &Path| folder.file_name()?.to_str()?.parse::<PciAddress>().ok();
         above(folder)
             .find_map(|folder| Some(self.pci_function_in(address(folder)?, folder.to_owned())))
     }
 
-    /// Where a folder's device sits. The function is the device's own where nothing lies between: that of
-    /// a USB device is the controller's.
+    /// Place of a folder's device. The PCI address is set only if the device itself is a PCI function: a USB
+    /// device is not its controller.
     pub fn place_of(&self, folder: &Path) -> Place {
         let own = self.device_of(folder).and_then(|device| self.bus_of(device));
         let function = self.function_above(folder);
@@ -57,20 +57,20 @@ impl Host {
         Place {
             pci: function.as_ref().filter(|_| own.as_deref() == Some("pci")).map(|it| it.address),
             path: folder.to_str().and_then(PciePath::from_sysfs),
-            // The kernel's -1 is no number of a node.
+            // The kernel's -1 is no node.
             numa_node: numa.and_then(|node| node.parse().ok()),
             ..Place::default()
         }
     }
 
-    /// Whether the kernel still says that a node belongs to what it was found with; if not, what it says.
-    /// Numbers of nodes are given anew when a driver is bound, and at every start of the machine.
+    /// Checks that a node still belongs to its device, by its proof folder. Node numbers change when a driver
+    /// is bound and at every boot.
     pub fn proves(&self, node: &DeviceNode) -> Result<(), String> {
         let Some(folder) = &node.proof else { return Ok(()) };
         let path = node.path.display();
         let own_group = node.path.strip_prefix("/dev/vfio").ok().and_then(Path::to_str);
         let group = self.link_name(folder.join("iommu_group"));
-        // A function tells of its group, any other folder of its own node.
+        // A function names its IOMMU group, any other folder its own node.
         let told = match own_group.zip(group) {
             Some((own, group)) if self.is_bound_to_vfio(folder) => {
                 Some((own.trim_start_matches("noiommu-") == group, group))
@@ -92,7 +92,7 @@ impl Host {
     }
 }
 
-/// A folder and those above it, up to the root of all devices.
+/// A folder and its parents, up to the root of all devices.
 fn above(folder: &Path) -> impl Iterator<Item = &Path> {
     folder
         .ancestors()

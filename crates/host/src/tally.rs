@@ -1,28 +1,28 @@
-//! What the files of a host were asked, for whoever wants to know what a look costs.
+//! Record of a host's file accesses, to measure the cost of a scan.
 
 use std::{
     path::{Path, PathBuf},
     sync::mpsc::{Receiver, Sender, channel},
 };
 
-/// What a file is asked.
+/// Kind of access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Question {
-    /// What it says.
+    /// File content.
     Text,
-    /// What is in it.
+    /// Directory listing.
     Names,
-    /// Where it leads.
+    /// Link target.
     Link,
-    /// What it is.
+    /// File type.
     Kind,
 }
 
-/// Every question that is put to a host.
+/// Accesses to a host's files.
 #[derive(Debug)]
 pub struct Tally(Receiver<(Question, PathBuf)>);
 
-/// Tells of each question.
+/// Sender of accesses.
 #[derive(Clone, Debug)]
 pub(super) struct Teller(Sender<(Question, PathBuf)>);
 
@@ -34,7 +34,7 @@ impl Tally {
         (Teller(tell), Self(told))
     }
 
-    /// The questions since they were taken last.
+    /// Accesses since the last call.
     pub fn take(&self) -> impl Iterator<Item = (Question, PathBuf)> {
         self.0.try_iter()
     }
@@ -44,7 +44,7 @@ impl Tally {
 
 impl Teller {
     pub(super) fn tell(&self, question: Question, path: &Path) {
-        // Nobody may want to know any more.
+        // The receiver may be gone.
         let _ = self.0.send((question, path.to_owned()));
     }
 }

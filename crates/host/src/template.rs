@@ -1,8 +1,7 @@
-//! Texts with placeholders, `/dev/vfio/{attr:iommuGroup}`: what may stand in braces, and what a device puts
-//! there.
+//! Templates with placeholders, `/dev/vfio/{attr:iommuGroup}`.
 //!
-//! What stands in braces and is no name of letters, digits and `-_./:` is left as it is, so that a variable
-//! may hold JSON. `{{id}}` is `{id}` itself.
+//! Braces around anything but letters, digits and `-_./:` stay literal, so that variables may contain JSON.
+//! `{{id}}` is a literal `{id}`.
 
 use std::path::Path;
 
@@ -11,17 +10,17 @@ use windlass_core::{
     device::Device,
 };
 
-/// A text says something in braces that no device can fill in.
+/// Unknown placeholder.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{{{0}}} is no placeholder: there are {known}", known = known())]
 pub struct UnknownPlaceholder(String);
 
-/// A device does not have what a text asks for.
+/// Placeholder without a value on this device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("it has no {{{0}}}")]
 pub struct Missing(String);
 
-/// What may stand in braces.
+/// Placeholder in braces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Placeholder<'a> {
     Id,
@@ -36,21 +35,21 @@ enum Placeholder<'a> {
     Host,
     Driver,
     Attribute(&'a str),
-    /// Stays: the grant fills it in, which knows what else a container gets.
+    /// Left for the container edits, which know the container's other devices.
     Position,
 }
 
-/// A part of a text.
+/// Part of a template.
 #[derive(Debug, PartialEq, Eq)]
 enum Piece<'a> {
     Text(&'a str),
-    /// What stands in one pair of braces.
+    /// Content of single braces.
     Braces(&'a str),
-    /// What stands in two.
+    /// Content of double braces.
     Itself(&'a str),
 }
 
-/// Every word, as it is written.
+/// Placeholder names.
 const WORDS: [(&str, Placeholder<'static>); 12] = [
     ("id", Placeholder::Id),
     ("index", Placeholder::Index),
@@ -66,12 +65,12 @@ const WORDS: [(&str, Placeholder<'static>); 12] = [
     ("position", Placeholder::Position),
 ];
 
-/// What an attribute is asked for with.
+/// Prefix of attribute placeholders.
 const ATTRIBUTE: &str = "attr:";
 
 const DOMAIN: &str = "windlass.dev";
 
-/// Whether every placeholder is one.
+/// Checks that every placeholder is known.
 pub fn check(text: &str) -> Result<(), UnknownPlaceholder> {
     pieces(text).into_iter().try_for_each(|piece| match piece {
         Piece::Braces(word) => Placeholder::read(word).map(drop),
@@ -79,12 +78,12 @@ pub fn check(text: &str) -> Result<(), UnknownPlaceholder> {
     })
 }
 
-/// The text with what the device puts into it.
+/// The text with the device's values.
 pub fn fill(text: &str, device: &Device) -> Result<String, Missing> {
     fill_with(text, device, str::to_owned)
 }
 
-/// As [`fill`], each value as `quote` makes it.
+/// Like [`fill`], with each value passed through `quote`.
 pub fn fill_with(
     text: &str,
     device: &Device,
@@ -105,12 +104,12 @@ pub fn fill_with(
     pieces(text).into_iter().map(piece).collect()
 }
 
-/// The placeholder of an attribute.
+/// Placeholder of an attribute.
 pub fn asked(attribute: &str) -> String {
     format!("{{{ATTRIBUTE}{attribute}}}")
 }
 
-/// The text with `other` in the place of everything that a device puts into it.
+/// The text with `other` for every value.
 pub fn fill_all(text: &str, other: &str) -> String {
     let piece = |piece| match piece {
         Piece::Text(text) => text.to_owned(),
@@ -173,7 +172,7 @@ impl<'a> Placeholder<'a> {
             Self::Serial => own("serial").or_else(|| own("usbSerial")),
             Self::Path => device.origin.clone().filter(|origin| origin.starts_with('/')),
             Self::Node => device.own_nodes().next().map(|node| node.path.display().to_string()),
-            // What is an address is not cut, as a long attribute is.
+            // From the origin, since long attributes are cut.
             Self::Endpoint => {
                 let origin =
                     device.origin.clone().filter(|origin| !Path::new(origin).is_absolute());

@@ -1,4 +1,4 @@
-//! VFIO: the nodes through which user space drives a function, alone or with the rest of its IOMMU group.
+//! VFIO nodes of a function: by IOMMU group, and by device.
 
 use std::path::{Path, PathBuf};
 
@@ -6,16 +6,15 @@ use windlass_core::device::DeviceNode;
 
 use super::Host;
 
-/// Who opens a group opens it through this node.
+/// Container node, needed with every group node.
 const CONTAINER: &str = "/dev/vfio/vfio";
 
-/// The same for single devices, from Linux 6.6 on.
+/// IOMMU node, needed with device nodes; since Linux 6.6.
 const IOMMUFD: &str = "/dev/iommu";
 
 const GROUPS: &str = "/sys/kernel/iommu_groups";
 
-/// Whether a driver hands its function to user space: `vfio-pci`, or a vendor's variant such as
-/// `mlx5_vfio_pci`.
+/// True for a VFIO driver: `vfio-pci`, or a vendor's variant such as `mlx5_vfio_pci`.
 pub fn is_vfio(driver: &str) -> bool {
     driver.contains("vfio")
 }
@@ -23,9 +22,8 @@ pub fn is_vfio(driver: &str) -> bool {
 // === impl Host ===
 
 impl Host {
-    /// What a user of a function needs that a VFIO driver has: its group's node with the container, and
-    /// its own node where the kernel has those; none with another driver. Numbers of groups change from
-    /// boot to boot and are asked anew at each look.
+    /// Nodes of a function with a VFIO driver: group node and container node, and device nodes if the kernel
+    /// has them. Empty with other drivers. Group numbers change between boots and are read at each scan.
     pub fn vfio_nodes(&self, folder: &Path) -> Vec<DeviceNode> {
         let group = self.link_name(folder.join("iommu_group"));
         let Some(group) = group.filter(|_| self.is_bound_to_vfio(folder)) else {
@@ -34,7 +32,7 @@ impl Host {
         let by_group = [self.group_node(folder, &group), DeviceNode::shared(CONTAINER)];
         let by_device = self.own_vfio_node(folder).filter(|_| self.has(IOMMUFD));
         let by_device = by_device.map(|node| [node, DeviceNode::shared(IOMMUFD)]);
-        // A kernel that has single devices may have been built without groups.
+        // A kernel with device nodes may lack groups.
         let has_group = self.has(&by_group[0].path) || by_device.is_none();
         let by_group = by_group.into_iter().filter(|_| has_group);
         by_group.chain(by_device.into_iter().flatten()).collect()
@@ -44,14 +42,14 @@ impl Host {
         self.link_name(folder.join("driver")).is_some_and(|driver| is_vfio(&driver))
     }
 
-    /// That the group exists proves nothing: the function may be in another by now. Its own folder tells.
+    /// The function's folder proves the node, since its group may change.
     fn group_node(&self, folder: &Path, group: &str) -> DeviceNode {
         let (path, inside) = self.group_paths(group);
         DeviceNode { inside, proof: Some(folder.to_owned()), ..DeviceNode::new(path) }
     }
 
-    /// Without an IOMMU the node has another name on the host, and the usual one for programs. What says
-    /// so is not to be read everywhere.
+    /// Host and container path of a group node. Without an IOMMU, programs expect the usual name. The group's
+    /// `name` file is not readable everywhere.
     fn group_paths(&self, group: &str) -> (PathBuf, Option<PathBuf>) {
         let usual = Path::new("/dev/vfio").join(group);
         let unguarded = Path::new("/dev/vfio").join(format!("noiommu-{group}"));
@@ -66,8 +64,7 @@ impl Host {
     fn own_vfio_node(&self, folder: &Path) -> Option<DeviceNode> {
         let folder = folder.join("vfio-dev");
         let name = self.names(&folder).into_iter().next()?;
-        let usual = || DeviceNode::new(Path::new("/dev/vfio/devices").join(&name));
-        Some(self.node_at(&folder.join(&name)).map_or_else(usual, |found| found.node))
+        Some(self.node_or(&folder.join(&name), Path::new("/dev/vfio/devices").join(&name)))
     }
 }
 

@@ -201,7 +201,7 @@ fn a_deadline_of_the_agent_counts_the_time_in_which_it_ran() {
     let own = [
         "host/src/deadline.rs",
         // It takes slices of such a deadline, on a thread.
-        "host/src/external/patience.rs",
+        "host/src/external/deadline_pool.rs",
         // Pauses, after which nobody is judged.
         "node/src/reload.rs",
         "host/src/directory.rs",

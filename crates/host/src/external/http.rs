@@ -1,4 +1,4 @@
-//! A GET as plain as the servers of boards: one request, the status of its answer, nothing else.
+//! Minimal HTTP GET for boards: one request, status only.
 
 use std::io;
 
@@ -7,41 +7,41 @@ use tokio::{
     net::TcpStream,
 };
 
-/// Why a GET did not succeed. The time limit is the caller's.
+/// Error of a GET. The caller limits its time.
 #[derive(Debug, thiserror::Error)]
 pub enum GetError {
-    /// The address is not one of plain HTTP.
-    #[error("write http://host:port/path; nothing but plain HTTP is spoken")]
+    /// The URL is not plain HTTP.
+    #[error("only plain HTTP is supported: write http://host:port/path")]
     Url,
-    /// Nobody answers there.
+    /// The connection failed.
     #[error("cannot reach {0}")]
     Unreachable(String, #[source] io::Error),
-    /// The connection ended in the midst of the answer.
+    /// The connection broke during the answer.
     #[error("the connection broke")]
     Broken(#[from] io::Error),
-    /// The answer is something else.
+    /// The answer is not HTTP.
     #[error("the answer is not HTTP")]
     NoHttp,
-    /// The answer has a status that is no success.
+    /// The status is no success.
     #[error("the answer is {0}")]
     Refused(String),
 }
 
-/// A URL in the parts that a request is made of.
+/// Components of a URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Parts<'a> {
-    /// As the header `Host` has it.
+    /// Value of the `Host` header.
     authority: &'a str,
     host: &'a str,
     port: u16,
-    /// The path with its query.
+    /// Path with query.
     path: &'a str,
 }
 
-/// What of an answer is looked at; a status line is much shorter.
+/// Most bytes of an answer that are read; a status line is much shorter.
 const MOST_BYTES: usize = 1024;
 
-/// Gets a URL; well is any answer of the 200s.
+/// Gets a URL; any status 2xx is success.
 pub async fn get(url: &str) -> Result<(), GetError> {
     let Parts { authority, host, port, path } = parts(url).ok_or(GetError::Url)?;
     let connected = TcpStream::connect((host, port)).await;

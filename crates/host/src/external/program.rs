@@ -1,5 +1,5 @@
-//! A program of the node, run to its end: no shell, nothing of the agent's surroundings, and a process group
-//! that ends with whoever waits for it.
+//! Runs a program of the node to its end: no shell, clean environment, own process group that is killed with
+//! its waiter.
 
 use std::{
     convert::Infallible,
@@ -20,38 +20,37 @@ use windlass_core::device::DeviceId;
 
 use crate::deadline;
 
-/// Why a program did not succeed. The time limit is the caller's.
+/// Error of a program. The caller limits its time.
 #[derive(Debug, thiserror::Error)]
 pub enum ProgramError {
-    /// The program is named by something else than an absolute path.
-    #[error("{0} is no absolute path: a program is found nowhere else")]
+    /// The path is not absolute.
+    #[error("{0} is not an absolute path: write the program's whole path")]
     Relative(String),
-    /// The program could not be started.
+    /// The program did not start.
     #[error("cannot run {0}")]
     Run(String, #[source] io::Error),
-    /// The program failed, with what it wrote last.
+    /// The program failed.
     #[error("{program} ended with {status}{said}")]
     Ended {
-        /// Its path.
+        /// Path of the program.
         program: String,
-        /// How it ended.
+        /// Exit status.
         status: ExitStatus,
-        /// What it wrote last, to standard error.
+        /// Last output.
         said: String,
     },
 }
 
-/// What a program may say of its failure, in bytes.
+/// Most bytes of output in an error.
 const MOST_WORDS: u64 = 4096;
 
-/// How long after its end is listened to what it said.
+/// Time to read output after the program's end.
 const LAST_WORDS: Duration = Duration::from_millis(50);
 
-/// What a program is told of its surroundings.
+/// Environment variable with the device id.
 const DEVICE_ID: &str = "WINDLASS_DEVICE_ID";
 
-/// Runs a program for a device. If this is dropped before the end, the program is killed with all that it
-/// started.
+/// Runs a program for a device. Dropping the future kills the program and its children.
 pub async fn run(device: &DeviceId, words: &[String]) -> Result<(), ProgramError> {
     let [program, arguments @ ..] = words else {
         return Err(ProgramError::Relative("nothing".to_owned()));
@@ -64,10 +63,11 @@ pub async fn run(device: &DeviceId, words: &[String]) -> Result<(), ProgramError
     run_to_end(program, command).await
 }
 
-/// Runs a command that is called so. If this is dropped before the end, it is killed with all that it started.
+/// Runs a command named `program`. Dropping the future kills it and its children.
 pub async fn run_to_end(program: &str, mut command: Command) -> Result<(), ProgramError> {
     let failed = |error| ProgramError::Run(program.to_owned(), error);
-    // Programs say why they fail in either way; one that is dropped here keeps the pipe open for none.
+    // Programs report errors on either stream. Our copies of the pipe are dropped, so it closes with the
+    // program.
     let (pipe, words) = std::io::pipe().map_err(failed)?;
     let pipe = Receiver::from_owned_fd(pipe.into()).map_err(failed)?;
     command.stdin(Stdio::null()).stdout(words.try_clone().map_err(failed)?).stderr(words);
@@ -84,29 +84,29 @@ pub async fn run_to_end(program: &str, mut command: Command) -> Result<(), Progr
         if status.success() {
             return Ok(());
         }
-        // What it started may hold the pipe open for ever.
+        // Children may keep the pipe open forever.
         let _ = deadline::timeout(LAST_WORDS, listening).await;
         status
     };
     Err(ProgramError::Ended { program: program.to_owned(), status, said: in_one_line(&said) })
 }
 
-/// A program with all that it started, which are killed if this is dropped before the program ended.
+/// Process group of a program, killed on drop while the program runs.
 struct Group(Child);
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // It has its id until it was waited for, so that the group is no other's.
+        // The id is valid until the program was waited for.
         if let Some(id) = self.0.id().and_then(|id| Pid::from_raw(id.cast_signed())) {
-            // There is none only if it has ended this very moment.
+            // Absent only if it ended right now.
             let _ = kill_process_group(id, Signal::KILL);
         }
     }
 }
 
-/// Takes what the program says for as long as anyone wants to know; what is too much is forgotten.
+/// Reads output until cancelled; drops what exceeds the limit.
 async fn listen(mut pipe: Receiver, said: &mut Vec<u8>) -> Infallible {
-    // A pipe that breaks says nothing more.
+    // A broken pipe ends the output.
     let _ = (&mut pipe).take(MOST_WORDS).read_to_end(said).await;
     let _ = copy(&mut pipe, &mut sink()).await;
     std::future::pending().await
@@ -124,10 +124,10 @@ mod tests {
 
     use super::*;
 
-    /// How long a program may take that ends.
+    /// Time limit of a program that ends.
     const LIMIT: Duration = Duration::from_secs(20);
 
-    /// How long one is waited for that does not.
+    /// Time limit of a program that hangs.
     const SHORT: Duration = Duration::from_millis(500);
 
     async fn outcome(words: &[&str]) -> Result<(), String> {

@@ -1,4 +1,4 @@
-//! Folders that the agent makes, with the same permissions whatever its umask is.
+//! Folders of the agent, with fixed permissions whatever its umask.
 
 use std::{
     fs::{self, DirBuilder},
@@ -9,11 +9,11 @@ use std::{
 
 use rustix::fs::{Mode, OFlags};
 
-/// Written by the agent's user alone: whoever else could plant files there would be believed. Everyone may look inside,
-/// since some files are for others; those that are not have a mode of their own.
+/// Writable for the agent's user alone, since others could plant files. Readable for everyone; private files
+/// have their own mode.
 const MODE: u32 = 0o755;
 
-/// Makes a folder, and those above it that are missing. What is there keeps its permissions.
+/// Creates a folder and its missing parents. Existing ones keep their permissions.
 pub fn make_all(path: &Path) -> io::Result<()> {
     match make(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -25,7 +25,7 @@ pub fn make_all(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Makes a folder in one that is there, unless it is there itself.
+/// Creates a folder in an existing one, unless it exists.
 pub fn make(path: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(MODE).create(path) {
         Ok(()) => open_up(path),
@@ -34,7 +34,7 @@ pub fn make(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Gives back what a umask took away.
+/// Restores permissions that the umask removed.
 fn open_up(made: &Path) -> io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let folder = rustix::fs::open(made, flags, Mode::empty())?;
@@ -63,7 +63,7 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::NotADirectory);
     }
 
-    /// A process has one umask, so the test above is run by others.
+    /// A process has a single umask, so child processes run the test above.
     #[test]
     fn folders_are_the_same_whatever_the_umask() {
         super::super::tests::run_under_umasks(

@@ -1,6 +1,7 @@
-//! Bounded reads: regular files only, of a size that makes sense. No read waits for another process to write.
+//! Bounded reads of regular files.
 //!
-//! A path that was replaced by a FIFO, a device, a folder, a link or a file without end is an error that says so.
+//! A path that became a FIFO, device, folder, link or endless file is an error with that cause. No read waits
+//! for another process.
 
 use std::{
     fs::{self, File, FileType, Metadata},
@@ -11,16 +12,16 @@ use std::{
 
 use rustix::fs::{Mode, OFlags};
 
-/// Symbolic links at the end of a path.
+/// Treatment of a symbolic link at the end of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Links {
-    /// Followed: a `ConfigMap`'s files are links.
+    /// Followed, as for files of a mounted `ConfigMap`.
     Followed,
-    /// An error: nobody makes links of the files that agents and kubelets replace.
+    /// Refused, as for files that agents and kubelets replace.
     Refused,
 }
 
-/// Why a file is not read.
+/// Reason against reading a file.
 #[derive(Debug, thiserror::Error)]
 enum Unfit {
     #[error("it is {0}, not a regular file")]
@@ -31,21 +32,20 @@ enum Unfit {
     Text,
 }
 
-/// The longest document that anything on a node has a use for. A claim takes about 2 KiB of the agent's record, a
-/// container about as much of the kubelet's.
+/// Largest useful document of a node. A claim takes about 2 KiB of the agent's record, a container as much of
+/// the kubelet's checkpoint.
 pub const MOST_BYTES: u64 = 32 << 20;
 
-/// Reads a regular file of at most so many bytes.
+/// Reads a regular file of at most `most_bytes`.
 ///
 /// # Guarantees
 ///
-/// A FIFO without a writer, a device and a file without end are refused at once. Links above the last part of the path
-/// are followed.
+/// Refuses FIFOs, devices and endless files at once. Follows links above the last path component.
 ///
 /// # Errors
 ///
-/// The system's answer, such as [`NotFound`](io::ErrorKind::NotFound); otherwise
-/// [`InvalidInput`](io::ErrorKind::InvalidInput), with what is at the path instead.
+/// The system's error, such as [`NotFound`](io::ErrorKind::NotFound); otherwise
+/// [`InvalidInput`](io::ErrorKind::InvalidInput) with the reason.
 pub fn read_regular(path: &Path, links: Links, most_bytes: u64) -> io::Result<Vec<u8>> {
     let file = open_regular(path, links)?;
     if file.metadata()?.len() > most_bytes {
@@ -54,13 +54,13 @@ pub fn read_regular(path: &Path, links: Links, most_bytes: u64) -> io::Result<Ve
     bytes_of(file, most_bytes)
 }
 
-/// Opens a regular file, of which whoever reads it takes no more than it has a use for.
+/// Opens a regular file. The reader bounds its size.
 ///
 /// # Errors
 ///
-/// As [`read_regular`], but for the size.
+/// As [`read_regular`], except for the size.
 pub fn open_regular(path: &Path, links: Links) -> io::Result<File> {
-    // Opening a device may already do something, so what is there is looked at first, and again once it is open.
+    // Opening a device may have effects, so its type is checked before and after.
     check(&links.metadata(path)?)?;
     let flags =
         OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY | links.flags();
@@ -69,16 +69,16 @@ pub fn open_regular(path: &Path, links: Links) -> io::Result<File> {
     Ok(file)
 }
 
-/// As [`read_regular`], of a file that is UTF-8.
+/// Like [`read_regular`], for UTF-8 text.
 ///
 /// # Errors
 ///
-/// As [`read_regular`], for other bytes too.
+/// As [`read_regular`], and for invalid UTF-8.
 pub fn read_regular_text(path: &Path, links: Links, most_bytes: u64) -> io::Result<String> {
     text(read_regular(path, links, most_bytes)?)
 }
 
-/// Reads a text of at most so many bytes from what has no path, such as standard input.
+/// Reads text of at most `most_bytes` from a stream such as standard input.
 ///
 /// # Errors
 ///
@@ -177,7 +177,7 @@ mod tests {
         assert_eq!(refused(folder.path()), "it is a folder, not a regular file");
         assert_eq!(refused(Path::new("/dev/zero")), "it is a device, not a regular file");
         assert_eq!(refused(&at("long")), "it is larger than 4 bytes, the most that is read");
-        // Of no length, and more than four bytes all the same.
+        // Reported length is zero, although it has more than four bytes.
         assert_eq!(
             refused(Path::new("/proc/self/stat")),
             "it is larger than 4 bytes, the most that is read"

@@ -1,7 +1,7 @@
-//! Room on the disk that is kept for one file, so that a full disk takes its next version all the same.
+//! Reserved disk space for one file, so that a full disk still takes its next version.
 //!
-//! A spare of a fixed size lies beside the file. Where no new file can be written it is written into, and changes places
-//! with the file. Its length stays, with blanks at the end: what is cut off would be others' at once.
+//! A spare file of fixed size lies beside it. If no new file can be written, the spare is overwritten and
+//! exchanged with the file. Its length stays, padded with blanks, since freed blocks would be lost to others.
 
 use std::{
     fs::{self, File, Permissions},
@@ -14,15 +14,15 @@ use rustix::fs::{CWD, OFlags, RenameFlags, renameat_with};
 
 use super::{Readers, replace};
 
-/// The evidence of some hundred devices.
+/// Size of a spare: health records of some hundred devices.
 const BYTES: usize = 64 << 10;
 
-/// Makes the spare of a file, unless it is there. Blocks.
+/// Creates the spare of a file, unless it exists. Blocks.
 pub(crate) fn keep(path: &Path) -> io::Result<()> {
     replace(&spare(path)?, &vec![b' '; BYTES], Readers::Owner).map(drop)
 }
 
-/// Replaces a file by its spare, with this content. Blocks.
+/// Replaces a file by its spare with this content. Blocks.
 pub(crate) fn fill(path: &Path, content: &[u8], readers: Readers) -> io::Result<()> {
     let spare = spare(path)?;
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
@@ -37,7 +37,7 @@ pub(crate) fn fill(path: &Path, content: &[u8], readers: Readers) -> io::Result<
     file.write_all(&vec![b' '; length.saturating_sub(content.len())])?;
     file.sync_all()?;
     if renameat_with(CWD, &spare, CWD, path, RenameFlags::EXCHANGE).is_err() {
-        // There was no file yet, or the file system exchanges none.
+        // The file does not exist yet, or the file system lacks exchange.
         fs::rename(&spare, path)?;
     }
     path.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())

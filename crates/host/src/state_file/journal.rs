@@ -1,4 +1,4 @@
-//! A document that changes often, and the disk that follows it.
+//! Journal: a frequently changing state file, written in the background.
 //!
 //! ```text
 //!   write ──> newest version ──> Writer, one write at a time ──> disk
@@ -14,7 +14,7 @@
 //!
 //! # Errors
 //!
-//! A wait for a version that the disk refused gives the reason, until a later one was written.
+//! A wait for a version whose write failed returns the error, until a later version is written.
 
 use std::time::Duration;
 
@@ -23,20 +23,20 @@ use tokio::{sync::watch, task::spawn_blocking, time::sleep};
 
 use super::KeptFile;
 
-/// How long until what the disk did not take is tried again: somebody frees one that is full.
+/// Delay of a retry, such as for a full disk.
 pub(crate) const AGAIN: Duration = Duration::from_secs(5);
 
-/// The newest content and its version.
+/// Version and content.
 pub type Versioned<T> = (u64, T);
 
-/// The newest content of a document, for the one who changes it.
+/// Newest content, on the writing side.
 #[derive(Debug)]
 pub struct Journal<T> {
     newest: watch::Sender<Versioned<T>>,
     written: watch::Receiver<Written>,
 }
 
-/// Has the disk follow a journal.
+/// Background writer of a journal.
 #[derive(Debug)]
 pub struct Writer<T> {
     file: KeptFile<T>,
@@ -45,20 +45,19 @@ pub struct Writer<T> {
     waiting: &'static str,
 }
 
-/// How far the disk has followed.
+/// Progress of the writes.
 #[derive(Clone, Debug, Default)]
 struct Written {
-    /// The newest version that is on it.
+    /// Newest written version.
     version: u64,
-    /// The newest version that it did not take, and why.
+    /// Newest version whose write failed, with the error.
     refused: Option<(u64, String)>,
 }
 
 // === impl Journal ===
 
 impl<T: Default + PartialEq> Journal<T> {
-    /// A journal without content, and its writer, which is to be run. What waits while the disk takes nothing is
-    /// said once.
+    /// An empty journal and its writer, which the caller runs. `waiting` is logged once when writes fail.
     pub fn new(file: KeptFile<T>, waiting: &'static str) -> (Self, Writer<T>) {
         let newest = watch::Sender::default();
         let (sender, written) = watch::channel(Written::default());
@@ -66,7 +65,7 @@ impl<T: Default + PartialEq> Journal<T> {
         (Self { newest, written }, writer)
     }
 
-    /// Has content written unless it is there already. What the disk has refused is written again.
+    /// Requests a write, unless the content is equal and written.
     pub fn write(&self, content: T) {
         let written = self.written.borrow();
         self.newest.send_if_modified(|(version, known)| {
@@ -79,7 +78,7 @@ impl<T: Default + PartialEq> Journal<T> {
         });
     }
 
-    /// Waits until what is the newest content now is on the disk, or is refused by it.
+    /// Waits until the current content is written, or its write failed.
     pub fn recorded(&self) -> impl Future<Output = Result<(), String>> + Send + use<T> {
         let (version, mut written) = (self.newest.borrow().0, self.written.clone());
         async move {
@@ -98,7 +97,7 @@ impl<T: Default + PartialEq> Journal<T> {
 // === impl Writer ===
 
 impl<T: Clone + Serialize + DeserializeOwned + Send + Sync + 'static> Writer<T> {
-    /// Writes for as long as the journal is there, and then what is left.
+    /// Writes until the journal is dropped, then the rest.
     pub async fn run(mut self) {
         let mut trouble: Option<String> = None;
         loop {
@@ -131,12 +130,12 @@ impl Written {
         }
     }
 
-    /// The disk refused this version.
+    /// True if the write of this version failed.
     fn has_refused(&self, version: u64) -> bool {
         matches!(self.outcome(version), Some(Err(_)))
     }
 
-    /// The outcome of a version: none yet, on the disk, or refused with the reason.
+    /// Outcome of a version: pending, written, or failed with the error.
     fn outcome(&self, version: u64) -> Option<Result<(), String>> {
         if self.version >= version {
             return Some(Ok(()));

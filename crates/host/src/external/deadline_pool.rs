@@ -1,0 +1,168 @@
+//! Blocking calls with a deadline, such as reads that firmware answers: on threads that are left behind when
+//! they hang.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel},
+    thread,
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+use crate::deadline::Deadline;
+
+/// Pool of threads for blocking calls; a key with a hanging call gets no second one.
+#[derive(Debug)]
+pub struct DeadlinePool<K, A> {
+    /// An idle thread.
+    idle: Option<Worker<A>>,
+    /// Threads with hanging calls, by key.
+    late: BTreeMap<K, Worker<A>>,
+}
+
+/// The call missed its deadline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Late;
+
+/// A thread with its channels.
+#[derive(Debug)]
+struct Worker<A> {
+    calls: Sender<BlockingCall<A>>,
+    answers: Receiver<A>,
+}
+
+type BlockingCall<A> = Box<dyn FnOnce() -> A + Send>;
+
+/// Most hanging threads; with more, the host itself hangs.
+const MOST_LATE: usize = 64;
+
+// === impl DeadlinePool ===
+
+impl<K: Ord, A: Send + 'static> DeadlinePool<K, A> {
+    /// Runs a call on another thread. A key whose last call still hangs fails at once; its late answer is
+    /// dropped as outdated.
+    pub fn call(
+        &mut self,
+        key: K,
+        limit: Duration,
+        call: impl FnOnce() -> A + Send + 'static,
+    ) -> Result<A, Late> {
+        let is_busy =
+            |worker: &Worker<A>| worker.answers.try_recv().err() == Some(TryRecvError::Empty);
+        if self.late.get(&key).is_some_and(is_busy) {
+            return Err(Late);
+        }
+        self.late.remove(&key);
+        if self.late.len() >= MOST_LATE {
+            return Err(Late);
+        }
+        let idle = self.idle.take().map_or_else(Worker::start, Ok);
+        let worker = idle.map_err(|_| Late)?;
+        if let Some(answer) = worker.run(Box::new(call), limit) {
+            self.idle = Some(worker);
+            Ok(answer)
+        } else {
+            self.late.insert(key, worker);
+            Err(Late)
+        }
+    }
+
+    /// Number of hanging calls.
+    pub fn late(&self) -> usize {
+        self.late.len()
+    }
+
+    /// Ends a round: stops the idle thread and forgets keys that are gone.
+    pub fn end_round(&mut self, is_there: impl Fn(&K) -> bool) {
+        self.idle = None;
+        self.late.retain(|key, _| is_there(key));
+    }
+}
+
+impl<K, A> Default for DeadlinePool<K, A> {
+    fn default() -> Self {
+        Self { idle: None, late: BTreeMap::new() }
+    }
+}
+
+// === impl Worker ===
+
+impl<A: Send + 'static> Worker<A> {
+    fn start() -> io::Result<Self> {
+        let (calls, called) = channel::<BlockingCall<A>>();
+        let (replies, answers) = channel();
+        let answer = move || {
+            for call in called {
+                if replies.send(call()).is_err() {
+                    return;
+                }
+            }
+        };
+        thread::Builder::new().name("deadline-pool".to_owned()).spawn(answer)?;
+        Ok(Self { calls, answers })
+    }
+
+    fn run(&self, call: BlockingCall<A>, limit: Duration) -> Option<A> {
+        self.calls.send(call).ok()?;
+        let mut deadline = Deadline::starting_at(now(), limit);
+        loop {
+            let left = deadline.next_look().saturating_duration_since(now());
+            match self.answers.recv_timeout(left) {
+                Err(RecvTimeoutError::Timeout) if !deadline.has_passed(now()) => {}
+                answer => return answer.ok(),
+            }
+        }
+    }
+}
+
+/// Threads use the machine's clock, even if a test pauses tokio's.
+fn now() -> Instant {
+    Instant::from_std(std::time::Instant::now())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    const SOON: Duration = Duration::from_millis(20);
+    const LONG: Duration = Duration::from_secs(10);
+
+    #[test]
+    fn who_does_not_answer_keeps_no_other_waiting_and_is_not_asked_twice_at_once() {
+        let (answer, call) = channel::<u32>();
+        let mut patience = DeadlinePool::default();
+        assert_eq!(patience.call("a", SOON, move || call.recv().unwrap_or_default()), Err(Late));
+        assert_eq!(patience.call("b", LONG, || 2), Ok(2));
+        assert_eq!(patience.call("a", LONG, || 1), Err(Late), "at once");
+        assert_eq!(patience.late(), 1);
+        answer.send(7).expect("it waits for it");
+        let until = Instant::now() + LONG;
+        let told = std::iter::repeat_with(|| {
+            thread::yield_now();
+            patience.call("a", LONG, || 1)
+        });
+        let told = told.take_while(|_| Instant::now() < until).find_map(Result::ok);
+        assert_eq!(told, Some(1), "a new answer, and not the one that was late");
+        assert_eq!(patience.late(), 0);
+    }
+
+    #[test]
+    fn who_is_gone_is_not_awaited() {
+        let (_answer, call) = channel::<u32>();
+        let mut patience = DeadlinePool::default();
+        assert_eq!(patience.call("a", SOON, move || call.recv().unwrap_or_default()), Err(Late));
+        patience.end_round(|key| *key == "b");
+        assert_eq!(patience.call("a", LONG, || 1), Ok(1));
+    }
+
+    #[test]
+    fn a_question_that_panics_is_no_answer() {
+        let mut patience = DeadlinePool::default();
+        assert_eq!(patience.call("a", LONG, || -> u32 { panic!("a bug") }), Err(Late));
+        assert_eq!(patience.call("a", LONG, || 1), Ok(1));
+    }
+}
