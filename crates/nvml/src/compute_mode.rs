@@ -1,4 +1,4 @@
-//! How many programs may use a GPU at once: any number, one, or none.
+//! Compute mode: number of processes that may use a GPU at once.
 
 use std::ffi::CString;
 
@@ -10,24 +10,23 @@ use crate::{
     library::{call, get},
 };
 
-/// How many programs may use a GPU at once, after `nvmlComputeMode_t`.
+/// Compute mode of a GPU (`nvmlComputeMode_t`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ComputeMode {
-    /// Any number.
+    /// Any number of processes.
     Default,
-    /// None.
+    /// No process.
     Prohibited,
-    /// One, which with MPS is the server of all others.
+    /// One process; with MPS, its server.
     ExclusiveProcess,
-    /// A mode that these words do not have.
+    /// An unknown mode.
     Other(u32),
 }
 
 impl Nvml {
-    /// The GPU or MIG instance with that UUID; other devices are not touched, so one that fails does
-    /// no harm.
+    /// The GPU or MIG instance with this UUID. Does not touch other devices, which may have failed.
     pub fn gpu_with_uuid(&self, uuid: &str) -> Result<Gpu> {
-        // No UUID has a NUL: up to it the text is what it was.
+        // UUIDs contain no NUL.
         let uuid: Vec<u8> = uuid.bytes().take_while(|&byte| byte != 0).collect();
         let uuid = CString::new(uuid).expect("cut at the first NUL");
         let mut handle = std::ptr::null_mut();
@@ -37,13 +36,12 @@ impl Nvml {
 }
 
 impl Gpu {
-    /// How many programs may use the GPU at once.
+    /// Current compute mode.
     pub fn compute_mode(&self) -> Result<ComputeMode> {
         get!(self.table, nvmlDeviceGetComputeMode, self.handle.0).map(ComputeMode::of)
     }
 
-    /// Changes how many programs may use the GPU at once, until the driver is loaded anew. Needs
-    /// root. Programs that use it already go on.
+    /// Sets the compute mode until the driver is reloaded. Needs root. Running processes continue.
     pub fn set_compute_mode(&self, mode: ComputeMode) -> Result<()> {
         call!(self.table, nvmlDeviceSetComputeMode, self.handle.0, mode.code())
     }

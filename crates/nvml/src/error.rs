@@ -1,4 +1,4 @@
-//! NVML's return codes as errors, and why the library itself could not be had.
+//! NVML errors, and errors of loading the library.
 
 use std::path::PathBuf;
 
@@ -6,59 +6,59 @@ use nvml_wrapper_sys::bindings as sys;
 
 use crate::Result;
 
-/// A call that NVML did not answer with success.
+/// Failed NVML call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{call}: {}", self.meaning())]
 pub struct NvmlError {
     /// The C function.
     pub call: &'static str,
-    /// The `nvmlReturn_t` it gave.
+    /// The returned `nvmlReturn_t`.
     pub code: u32,
 }
 
-/// Why NVML could not be loaded and initialised.
+/// Error of loading and initialising NVML.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// No library, or one that does not load.
+    /// The library is missing or does not load.
     #[error("cannot load {path}")]
     Open {
-        /// The path as given.
+        /// Path as given.
         path: PathBuf,
-        /// The dynamic linker's answer.
+        /// The dynamic linker's error.
         source: libloading::Error,
     },
-    /// The library is there; the driver behind it is not, or refuses.
+    /// The library has no working driver.
     #[error("cannot initialise {path}")]
     Init {
-        /// The path as given.
+        /// Path as given.
         path: PathBuf,
-        /// NVML's answer.
+        /// NVML's error.
         source: NvmlError,
     },
 }
 
-/// In place of an `nvmlReturn_t`, which are small numbers: the call gave success, and something that cannot be.
+/// Code of an impossible answer; real `nvmlReturn_t` codes are small.
 const NONSENSE: u32 = u32::MAX;
 
 // === impl NvmlError ===
 
 impl NvmlError {
-    /// Turns a return code into a result.
+    /// Converts a return code.
     pub(crate) fn check(call: &'static str, code: sys::nvmlReturn_t) -> Result<()> {
         if code == sys::nvmlReturn_enum_NVML_SUCCESS { Ok(()) } else { Err(Self { call, code }) }
     }
 
-    /// The error of a function that this driver's library does not export.
+    /// Error of a function that the library does not export.
     pub(crate) fn missing(call: &'static str) -> Self {
         Self { call, code: sys::nvmlReturn_enum_NVML_ERROR_FUNCTION_NOT_FOUND }
     }
 
-    /// The error of a call that succeeded with an answer that cannot be.
+    /// Error of a successful call with an impossible answer.
     pub fn nonsense(call: &'static str) -> Self {
         Self { call, code: NONSENSE }
     }
 
-    /// The driver says that the GPU is inaccessible: it fell off the bus, or needs a reset first.
+    /// The GPU is inaccessible: off the bus, or in need of a reset.
     pub fn is_lost(self) -> bool {
         matches!(
             self.code,
@@ -67,7 +67,7 @@ impl NvmlError {
         )
     }
 
-    /// The library is there, and no kernel module or no device behind it.
+    /// No kernel module or device behind the library.
     pub fn is_driver_absent(self) -> bool {
         matches!(
             self.code,
@@ -76,7 +76,7 @@ impl NvmlError {
         )
     }
 
-    /// The device or the driver has no such thing, or not in this version.
+    /// The device or driver lacks the feature or version.
     pub fn is_unsupported(self) -> bool {
         matches!(
             self.code,
@@ -86,22 +86,22 @@ impl NvmlError {
         )
     }
 
-    /// This process may not know.
+    /// Missing permission.
     pub fn is_permission(self) -> bool {
         self.code == sys::nvmlReturn_enum_NVML_ERROR_NO_PERMISSION
     }
 
-    /// What is to be made does not fit beside what is there.
+    /// Insufficient room for a new instance.
     pub fn is_no_room(self) -> bool {
         self.code == sys::nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_RESOURCES
     }
 
-    /// Somebody uses what is to be removed, or something is left in it.
+    /// In use, or not empty.
     pub fn is_in_use(self) -> bool {
         self.code == sys::nvmlReturn_enum_NVML_ERROR_IN_USE
     }
 
-    /// There is more to tell than there was room for.
+    /// The buffer was too small.
     pub fn is_too_small(self) -> bool {
         self.code == sys::nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE
     }
@@ -111,7 +111,7 @@ impl NvmlError {
         self.code == sys::nvmlReturn_enum_NVML_ERROR_TIMEOUT
     }
 
-    /// There is no such part, as with MIG instances that were never made.
+    /// No such object, as for MIG instances that do not exist.
     pub fn is_absent(self) -> bool {
         matches!(
             self.code,
@@ -120,8 +120,8 @@ impl NvmlError {
         )
     }
 
-    /// The code in words, after `nvmlReturn_t` in `nvml.h`; not asked of the library, since it may
-    /// be gone or hanging when the error is printed.
+    /// Meaning of the code (`nvmlReturn_t` in `nvml.h`). NVML's own function is not used: the library may be
+    /// gone or hang.
     fn meaning(self) -> String {
         let words = match self.code {
             sys::nvmlReturn_enum_NVML_ERROR_UNINITIALIZED => "NVML is not initialised",
@@ -161,9 +161,9 @@ impl NvmlError {
     }
 }
 
-/// Makes an absent feature `None`, and keeps every other error.
+/// Conversion of an absent feature into `None`.
 pub(crate) trait Optional<T> {
-    /// `None` where the device or the driver has no such thing.
+    /// `None` if the device or driver lacks the feature.
     fn optional(self) -> Result<Option<T>>;
 }
 
@@ -177,7 +177,7 @@ impl<T> Optional<T> for Result<T> {
     }
 }
 
-/// What a call tells, if it is no more than what there can be.
+/// A value within its bound; an impossible value is an error.
 pub(crate) fn at_most<T: PartialOrd + Copy>(call: &'static str, told: T, most: T) -> Result<T> {
     if told <= most { Ok(told) } else { Err(NvmlError::nonsense(call)) }
 }

@@ -1,4 +1,4 @@
-//! Faults that the driver reports of its own accord.
+//! Events: faults that the driver reports.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -11,33 +11,33 @@ use crate::{
     library::{Table, call, get},
 };
 
-/// A set of GPUs whose faults are waited for together.
+/// Event set: GPUs whose faults are awaited together.
 pub struct EventSet {
     table: Arc<Table>,
     set: SetHandle,
 }
 
-/// A fault of one GPU.
+/// A fault of a GPU.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event {
-    /// The GPU; of a fault inside a MIG instance, the GPU that holds it.
+    /// The GPU, also for faults inside a MIG instance.
     pub gpu: Gpu,
-    /// What happened.
+    /// Kind of fault.
     pub kind: EventKind,
-    /// GPU instance that the fault was confined to, where MIG is on.
+    /// Affected GPU instance in MIG mode, if confined to one.
     pub gpu_instance: Option<u32>,
-    /// Compute instance, likewise.
+    /// Affected compute instance, if confined to one.
     pub compute_instance: Option<u32>,
 }
 
-/// What happened.
+/// Kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventKind {
     /// An XID.
     Xid(u64),
-    /// Memory that could not be corrected.
+    /// Double-bit ECC error.
     DoubleBitEcc,
-    /// An event that was not asked for.
+    /// An unrequested event.
     Other(u64),
 }
 
@@ -48,11 +48,11 @@ unsafe impl Send for SetHandle {}
 // SAFETY: as above.
 unsafe impl Sync for SetHandle {}
 
-/// The events that say something about health.
+/// Event types about health.
 const FAULTS: u64 =
     (sys::nvmlEventTypeXidCriticalError | sys::nvmlEventTypeDoubleBitEccError) as u64;
 
-/// What NVML writes into an instance id that an event does not have.
+/// Instance id of an event without one.
 const NO_INSTANCE: u32 = u32::MAX;
 
 // === impl EventSet ===
@@ -64,7 +64,7 @@ impl EventSet {
         Ok(Self { table, set: SetHandle(set) })
     }
 
-    /// Adds the faults of a GPU, as far as it can report them. Gives whether it can report any.
+    /// Adds the supported faults of a GPU. Returns false if it supports none.
     pub fn watch(&self, gpu: &Gpu) -> Result<bool> {
         let supported: Result<u64> =
             get!(self.table, nvmlDeviceGetSupportedEventTypes, gpu.handle.0);
@@ -76,7 +76,7 @@ impl EventSet {
         Ok(added.optional()?.is_some())
     }
 
-    /// Blocks until a fault is reported, or for the time given.
+    /// Blocks until a fault, at most for this time.
     pub fn wait(&self, at_most: Duration) -> Result<Option<Event>> {
         let timeout_ms = u32::try_from(at_most.as_millis()).unwrap_or(u32::MAX);
         // SAFETY: a null handle and integers, for which all zeros is a value.
@@ -107,7 +107,7 @@ impl EventSet {
 
 impl Drop for EventSet {
     fn drop(&mut self) {
-        // Nothing can be done about a failure, and nothing depends on it.
+        // Failure has no remedy and no effect.
         let _ = call!(self.table, nvmlEventSetFree, self.set.0);
     }
 }

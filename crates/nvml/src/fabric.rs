@@ -1,4 +1,4 @@
-//! The NVLink fabric that reaches beyond one GPU: whether a GPU is part of it, and how it fares.
+//! NVLink fabric beyond one GPU: registration and health.
 
 use nvml_wrapper_sys::bindings as sys;
 
@@ -9,44 +9,44 @@ use crate::{
     library::call,
 };
 
-/// A GPU's place in the fabric.
+/// Fabric registration of a GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fabric {
-    /// How far the GPU's registration is.
+    /// Progress.
     pub state: FabricState,
-    /// How the registration ended; tells something once it is completed.
+    /// Result; meaningful once completed.
     pub outcome: Result<()>,
-    /// The cluster, as a UUID in text; `None` within one machine, where the driver gives zeros.
+    /// Cluster UUID; `None` within one machine, where the driver reports zeros.
     pub cluster: Option<String>,
-    /// The partition of the cluster whose GPUs reach each other's memory.
+    /// Clique: partition of the cluster with mutual memory access.
     pub clique: u32,
-    /// What the fabric manager says of the GPU's part in it.
+    /// Health, as the fabric manager reports it.
     pub health: FabricHealth,
 }
 
-/// How far a GPU's registration with the fabric is, after `nvmlGpuFabricState_t`.
+/// Progress of a registration (`nvmlGpuFabricState_t`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FabricState {
-    /// It has not begun: the fabric manager does not run, or not yet.
+    /// Not started: the fabric manager is not running yet.
     NotStarted,
-    /// The fabric manager works on it.
+    /// In progress.
     InProgress,
-    /// It has ended, well or not.
+    /// Completed, with or without success.
     Completed,
 }
 
-/// How a GPU's part in the fabric works.
+/// Health of a GPU's fabric connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FabricHealth {
-    /// Well, or the driver does not tell.
+    /// Good, or unreported.
     Good,
-    /// With less bandwidth than it has been built for.
+    /// Reduced bandwidth.
     Degraded,
-    /// Not: routes to peers are broken.
+    /// Broken routes to peers.
     Bad,
 }
 
-/// What all versions of the structure have.
+/// Common fields of all structure versions.
 struct Registration {
     state: sys::nvmlGpuFabricState_t,
     status: sys::nvmlReturn_t,
@@ -55,30 +55,27 @@ struct Registration {
     health: FabricHealth,
 }
 
-/// The name of the function in errors; that of its structure's first version is the same but for a
-/// letter.
+/// Function name in errors; the first version's differs by one letter.
 const CALL: &str = "nvmlDeviceGetGpuFabricInfoV";
 
 impl Gpu {
-    /// The GPU's place in the fabric; `None` for a GPU that can be part of none, and for a driver
-    /// that cannot tell.
+    /// Fabric registration; `None` for GPUs without fabric support, and for older drivers.
     pub fn fabric(&self) -> Result<Option<Fabric>> {
-        let newest = self.fabric_since_570().optional()?;
-        let newer = match newest {
-            None => self.fabric_since_545().optional()?,
-            found => found,
-        };
-        let registration = match newer {
-            None => self.fabric_before_545().optional()?,
-            found => found,
-        };
-        Ok(registration.as_ref().and_then(Fabric::of))
+        let newest = versioned::<sys::nvmlGpuFabricInfo_v3_t>(3);
+        let since_545 = versioned::<sys::nvmlGpuFabricInfo_v2_t>(2);
+        for version in [newest, since_545] {
+            if let Some(registration) = self.fabric_of_version(version).optional()? {
+                return Ok(Fabric::of(&registration));
+            }
+        }
+        Ok(self.fabric_before_545().optional()?.as_ref().and_then(Fabric::of))
     }
 
-    fn fabric_since_570(&self) -> Result<Registration> {
+    /// Version 2 is a prefix of version 3, without summary; the driver writes as much as the version says.
+    fn fabric_of_version(&self, version: u32) -> Result<Registration> {
         // SAFETY: integers and arrays of integers, for which all zeros is a value.
         let mut info: sys::nvmlGpuFabricInfo_v3_t = unsafe { std::mem::zeroed() };
-        info.version = versioned::<sys::nvmlGpuFabricInfo_v3_t>(3);
+        info.version = version;
         call!(self.table, nvmlDeviceGetGpuFabricInfoV, self.handle.0, &raw mut info)?;
         let summary = FabricHealth::of_summary(info.healthSummary.into());
         Ok(Registration {
@@ -87,22 +84,6 @@ impl Gpu {
             cluster: info.clusterUuid,
             clique: info.cliqueId,
             health: summary.unwrap_or_else(|| FabricHealth::of_mask(info.healthMask)),
-        })
-    }
-
-    /// The second version is the first part of the third; the driver writes as much as the version
-    /// says.
-    fn fabric_since_545(&self) -> Result<Registration> {
-        // SAFETY: integers and arrays of integers, for which all zeros is a value.
-        let mut info: sys::nvmlGpuFabricInfo_v3_t = unsafe { std::mem::zeroed() };
-        info.version = versioned::<sys::nvmlGpuFabricInfo_v2_t>(2);
-        call!(self.table, nvmlDeviceGetGpuFabricInfoV, self.handle.0, &raw mut info)?;
-        Ok(Registration {
-            state: info.state,
-            status: info.status,
-            cluster: info.clusterUuid,
-            clique: info.cliqueId,
-            health: FabricHealth::of_mask(info.healthMask),
         })
     }
 
@@ -139,7 +120,7 @@ impl Fabric {
         })
     }
 
-    /// Whether the GPU is part of the fabric.
+    /// True if the GPU has joined the fabric.
     pub fn is_joined(&self) -> bool {
         self.state == FabricState::Completed && self.outcome.is_ok()
     }
@@ -148,7 +129,7 @@ impl Fabric {
 // === impl FabricHealth ===
 
 impl FabricHealth {
-    /// After `NVML_GPU_FABRIC_HEALTH_SUMMARY_*`; `None` where the driver gives no summary.
+    /// By `NVML_GPU_FABRIC_HEALTH_SUMMARY_*`; `None` without a summary.
     fn of_summary(summary: u32) -> Option<Self> {
         match summary {
             sys::NVML_GPU_FABRIC_HEALTH_SUMMARY_HEALTHY => Some(Self::Good),
@@ -158,7 +139,7 @@ impl FabricHealth {
         }
     }
 
-    /// After `NVML_GPU_FABRIC_HEALTH_MASK_*`: what nvml.h calls a width is the mask of a part.
+    /// By `NVML_GPU_FABRIC_HEALTH_MASK_*`. Each "width" of nvml.h is a bit mask.
     fn of_mask(mask: u32) -> Self {
         let part = |shift: u32, width: u32| (mask >> shift) & width;
         let route = part(
@@ -179,7 +160,7 @@ impl FabricHealth {
     }
 }
 
-/// A UUID as text; all zeros stand for none.
+/// UUID text; `None` for zeros.
 fn cluster_in(bytes: [u8; 16]) -> Option<String> {
     if bytes == [0; 16] {
         return None;

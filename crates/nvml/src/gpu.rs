@@ -1,4 +1,4 @@
-//! What one GPU says about itself.
+//! Properties of a GPU.
 
 use std::{fmt, sync::Arc};
 
@@ -17,27 +17,27 @@ pub struct Gpu {
     pub(crate) handle: Handle,
 }
 
-/// NVML's name for a device: an opaque pointer, the same for the same device until shutdown.
+/// Opaque device pointer of NVML, constant until shutdown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Handle(pub(crate) sys::nvmlDevice_t);
 
 /// Frame buffer memory, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {
-    /// All of it, the driver's part included.
+    /// Total, including the driver's part.
     pub total: u64,
-    /// What is allocated.
+    /// Allocated.
     pub used: u64,
 }
 
-/// The family of products, after `nvmlBrandType_t`.
+/// Product brand (`nvmlBrandType_t`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Brand(u32);
 
-/// The kernel has 20 bits for it (`MINORBITS` in `linux/kdev_t.h`).
+/// Largest minor number: 20 bits (`MINORBITS` in `linux/kdev_t.h`).
 const MOST_MINOR: u32 = (1 << 20) - 1;
 
-/// A PiB, of which GPUs have less than a thousandth.
+/// Bound on memory: one PiB, a thousand times any GPU's.
 const MOST_MEMORY: u64 = 1 << 50;
 
 // SAFETY: the pointer is an opaque name that only NVML dereferences, and NVML is thread-safe.
@@ -62,23 +62,23 @@ impl Gpu {
         get_text!(self.table, nvmlDeviceGetName, self.handle.0)
     }
 
-    /// Board serial number, where the board has one.
+    /// Board serial number, if it has one.
     pub fn serial(&self) -> Result<Option<String>> {
         get_text!(self.table, nvmlDeviceGetSerial, self.handle.0).optional()
     }
 
-    /// The N of `/dev/nvidiaN`.
+    /// Minor number: the N of `/dev/nvidiaN`.
     pub fn minor(&self) -> Result<u32> {
         let minor = get!(self.table, nvmlDeviceGetMinorNumber, self.handle.0)?;
         at_most("nvmlDeviceGetMinorNumber", minor, MOST_MINOR)
     }
 
-    /// The family of products.
+    /// Product brand.
     pub fn brand(&self) -> Result<Brand> {
         get!(self.table, nvmlDeviceGetBrand, self.handle.0).map(Brand)
     }
 
-    /// The chip's architecture, `Hopper`; `None` for one that these words do not have.
+    /// Chip architecture, `Hopper`; `None` for an unknown one.
     pub fn architecture(&self) -> Result<Option<&'static str>> {
         let number: u32 = get!(self.table, nvmlDeviceGetArchitecture, self.handle.0)?;
         Ok(match number {
@@ -95,7 +95,7 @@ impl Gpu {
         })
     }
 
-    /// CUDA compute capability, major and minor.
+    /// CUDA compute capability, (major, minor).
     pub fn compute_capability(&self) -> Result<(u32, u32)> {
         let (mut major, mut minor) = (0, 0);
         call!(
@@ -112,7 +112,7 @@ impl Gpu {
         Ok((number(major)?, number(minor)?))
     }
 
-    /// PCI address as NVML writes it, `00000000:1B:00.0`.
+    /// PCI address in NVML's spelling, `00000000:1B:00.0`.
     pub fn pci_bus_id(&self) -> Result<String> {
         // SAFETY: integers and arrays of integers, for which all zeros is a value.
         let mut info: sys::nvmlPciInfo_t = unsafe { std::mem::zeroed() };
@@ -120,8 +120,8 @@ impl Gpu {
         Ok(text_in(&info.busId))
     }
 
-    /// Frame buffer memory; `None` for a GPU that shares the host's. The driver reads it from the
-    /// device, so that it serves as a probe.
+    /// Frame buffer memory; `None` for a GPU that shares the host's. The driver reads it from the device, so
+    /// it serves as a probe.
     pub fn memory(&self) -> Result<Option<Memory>> {
         match self.memory_v2().optional()? {
             Some(newer) => Ok(Some(Memory { total: newer.total, used: newer.used })),
@@ -129,8 +129,8 @@ impl Gpu {
         }
     }
 
-    /// How much of its memory, or of a MIG device's, is allocated, in bytes: without what the driver keeps for
-    /// itself, which drivers before 510 do not tell apart.
+    /// Allocated memory of a GPU or MIG device in bytes, without the driver's own. Drivers before 510 do not
+    /// separate these.
     pub fn memory_used(&self) -> Result<u64> {
         self.memory_v2().map(|memory| memory.used)
     }
@@ -144,7 +144,7 @@ impl Gpu {
         Ok(memory)
     }
 
-    /// Drivers before 510 know only the first version.
+    /// The first structure version, for drivers before 510.
     fn memory_before_510(&self) -> Result<Option<Memory>> {
         // SAFETY: integers, for which all zeros is a value.
         let mut memory: sys::nvmlMemory_t = unsafe { std::mem::zeroed() };
@@ -156,7 +156,7 @@ impl Gpu {
 }
 
 impl PartialEq for Gpu {
-    /// Whether both name the same device of one initialisation.
+    /// True for the same device of one initialisation.
     fn eq(&self, other: &Self) -> bool {
         self.handle == other.handle
     }
@@ -168,8 +168,7 @@ impl fmt::Debug for Gpu {
     }
 }
 
-/// The version field of a versioned structure: its size, and the version in the last byte
-/// (`NVML_STRUCT_VERSION` in `nvml.h`).
+/// Version field of a structure: size, and version in the last byte (`NVML_STRUCT_VERSION` in `nvml.h`).
 pub(crate) fn versioned<T>(version: u32) -> u32 {
     u32::try_from(size_of::<T>()).expect("NVML structures are small") | version << 24
 }
@@ -177,7 +176,7 @@ pub(crate) fn versioned<T>(version: u32) -> u32 {
 // === impl Brand ===
 
 impl fmt::Display for Brand {
-    /// As NVIDIA's feature discovery writes it.
+    /// Spelling of NVIDIA's gpu-feature-discovery.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.0 {
             sys::nvmlBrandType_enum_NVML_BRAND_QUADRO => "Quadro",

@@ -1,43 +1,42 @@
-//! NVML, NVIDIA's management library, as safe Rust.
+//! Safe bindings to NVML, NVIDIA's management library.
 //!
-//! The library is opened at run time from a path that the caller gives, so one binary serves nodes
-//! with and without a driver. A function that an older driver lacks is an error value, like any
-//! other answer. All calls block, and a call into a sick driver may never return: the caller runs
-//! them on threads that it can afford to lose.
+//! The library is opened at run time from the caller's path, so one binary serves nodes with and without a
+//! driver. A missing function of an older driver is an error value. All calls block, and a call into a
+//! failing driver may hang: callers use threads that they can abandon.
 //!
-//! NVML is thread-safe ("The NVML library is thread-safe", NVML reference, section 1), so all types
-//! here are `Send` and `Sync`.
+//! NVML is thread-safe ("The NVML library is thread-safe", NVML reference, section 1), so all types are
+//! `Send` and `Sync`.
 
 mod compute_mode;
-mod cut;
 mod error;
 mod event;
 mod fabric;
 mod gpu;
+mod gpu_instance;
 mod library;
 mod memory_errors;
 mod mig;
 mod nvlink;
 mod processes;
 mod profiles;
+mod recovery;
 mod slowdown;
 mod telemetry;
-mod trouble;
 
 pub use compute_mode::ComputeMode;
-pub use cut::{ComputeInstance, GpuInstance, GpuInstanceInfo};
 pub use error::{LoadError, NvmlError};
 pub use event::{Event, EventKind, EventSet};
 pub use fabric::{Fabric, FabricHealth, FabricState};
 pub use gpu::{Brand, Gpu, Memory};
+pub use gpu_instance::{ComputeInstance, GpuInstance, GpuInstanceInfo};
 pub use library::{CudaVersion, Nvml};
 pub use memory_errors::RowRemapping;
 pub use mig::{MigInstance, MigMode, MigShare};
 pub use nvlink::Remote;
 pub use profiles::{MigPlacement, MigProfile};
+pub use recovery::RecoveryAction;
 pub use slowdown::Slowdown;
 pub use telemetry::Utilization;
-pub use trouble::RecoveryAction;
 
-/// The answer of one NVML call.
+/// Result of an NVML call.
 pub type Result<T, E = NvmlError> = std::result::Result<T, E>;

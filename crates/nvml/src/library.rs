@@ -1,4 +1,4 @@
-//! The loaded library: one table of functions, one initialisation, and the shim that calls them.
+//! Loaded library: function table, initialisation, and the single call shim.
 
 use std::{
     ffi::{CStr, c_char},
@@ -16,7 +16,7 @@ use crate::{
     gpu::Gpu,
 };
 
-/// NVML, loaded and initialised; shut down when the last clone and the last [`Gpu`] are gone.
+/// NVML, loaded and initialised. Shut down when the last clone and the last [`Gpu`] are dropped.
 #[derive(Clone)]
 pub struct Nvml {
     pub(crate) table: Arc<Table>,
@@ -31,15 +31,15 @@ pub struct CudaVersion {
     pub minor: u32,
 }
 
-/// The functions, after a successful `nvmlInit_v2`.
+/// Function table after a successful `nvmlInit_v2`.
 pub(crate) struct Table {
     pub(crate) functions: sys::NvmlLib,
 }
 
-/// Calls one function of the table and checks its answer: `call!(table, nvmlInit_v2)`.
+/// Calls a function of the table and checks its result: `call!(table, nvmlInit_v2)`.
 ///
-/// This is the only way into NVML. Callers pass either plain values, handles that NVML gave out
-/// since its initialisation, or pointers to live locals of the type that `nvml.h` names.
+/// The only way into NVML. Callers pass plain values, handles that NVML returned since its initialisation, or
+/// pointers to live locals of the type in `nvml.h`.
 macro_rules! call {
     ($table:expr, $function:ident $(, $argument:expr)*) => {
         match &$table.functions.$function {
@@ -57,7 +57,7 @@ macro_rules! call {
 }
 pub(crate) use call;
 
-/// Calls a function whose last argument is a pointer to one value, and gives the value.
+/// Calls a function whose last argument is a pointer to one value; returns the value.
 macro_rules! get {
     ($table:expr, $function:ident $(, $argument:expr)*) => {{
         let mut value = Default::default();
@@ -66,7 +66,7 @@ macro_rules! get {
 }
 pub(crate) use get;
 
-/// Calls a function whose last arguments are a text buffer and its size, and gives the text.
+/// Calls a function whose last arguments are a text buffer and its size; returns the text.
 macro_rules! get_text {
     ($table:expr, $function:ident $(, $argument:expr)*) => {{
         let mut buffer = $crate::library::TextBuffer::new();
@@ -81,17 +81,16 @@ macro_rules! get_text {
 }
 pub(crate) use get_text;
 
-/// More GPUs than a machine has: the driver's device nodes have the minor numbers of one byte.
+/// Bound on GPUs: minor numbers of the driver's nodes have one byte.
 const MOST_GPUS: u32 = 256;
 
-/// Room for any text that NVML gives; its own limits are 96 bytes and less.
+/// Buffer for any NVML text; NVML's limits are at most 96 bytes.
 pub(crate) struct TextBuffer([c_char; Self::SIZE as usize]);
 
 // === impl Nvml ===
 
 impl Nvml {
-    /// Opens the library at `path` and initialises it. A bare file name goes through the dynamic
-    /// linker's search path.
+    /// Opens and initialises the library at `path`. A bare file name uses the dynamic linker's search path.
     pub fn load(path: &Path) -> Result<Self, LoadError> {
         // SAFETY: loading runs the library's constructors. The operator names the file in the
         // configuration, as for any program that uses NVML; the default is the driver's own.
@@ -102,7 +101,7 @@ impl Nvml {
         Ok(Self { table: Arc::new(Table { functions }) })
     }
 
-    /// The profile of a simulated machine, when the library is Windlass' simulated driver.
+    /// Profile of a simulated machine, if the library is Windlass' simulated driver.
     pub fn simulated(&self) -> Option<String> {
         type Function = unsafe extern "C" fn() -> *const c_char;
         // SAFETY: the symbol's name is Windlass' own; only its simulated driver exports it, with
@@ -117,12 +116,12 @@ impl Nvml {
         (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
     }
 
-    /// The driver's version, `580.95.05`.
+    /// Driver version, `580.95.05`.
     pub fn driver_version(&self) -> Result<String> {
         get_text!(self.table, nvmlSystemGetDriverVersion)
     }
 
-    /// The newest CUDA version that the driver supports.
+    /// Newest CUDA version that the driver supports.
     pub fn cuda_version(&self) -> Result<CudaVersion> {
         /// `NVML_CUDA_DRIVER_VERSION_MAJOR` in `nvml.h`: 12080 is 12.8.
         const MAJOR: u32 = 1000;
@@ -131,20 +130,20 @@ impl Nvml {
         Ok(CudaVersion { major: number / MAJOR, minor: number % MAJOR / 10 })
     }
 
-    /// How many GPUs the driver knows, those that fail included.
+    /// Number of GPUs, failed ones included.
     pub fn gpu_count(&self) -> Result<u32> {
         let count = get!(self.table, nvmlDeviceGetCount_v2)?;
         at_most("nvmlDeviceGetCount_v2", count, MOST_GPUS)
     }
 
-    /// The GPU at a position below [`Self::gpu_count`]; NVML orders them by PCI address.
+    /// The GPU at an index below [`Self::gpu_count`]; NVML orders by PCI address.
     pub fn gpu(&self, index: u32) -> Result<Gpu> {
         let mut handle = std::ptr::null_mut();
         call!(self.table, nvmlDeviceGetHandleByIndex_v2, index, &raw mut handle)?;
         Ok(Gpu::new(self.table.clone(), handle))
     }
 
-    /// A set that events of GPUs can be gathered in.
+    /// An empty event set.
     pub fn event_set(&self) -> Result<EventSet> {
         EventSet::new(self.table.clone())
     }
@@ -171,7 +170,7 @@ impl Table {
 
 impl Drop for Table {
     fn drop(&mut self) {
-        // Nothing can be done about a failure, and nothing depends on it.
+        // Failure has no remedy and no effect.
         let _ = call!(self, nvmlShutdown);
     }
 }
@@ -189,14 +188,14 @@ impl TextBuffer {
         self.0.as_mut_ptr()
     }
 
-    /// The text, if it has an end and is one.
+    /// The text, if it is terminated and valid UTF-8.
     pub(crate) fn text(&self) -> Option<String> {
         let bytes = self.0.map(|unit| u8::from_ne_bytes(unit.to_ne_bytes()));
         CStr::from_bytes_until_nul(&bytes).ok()?.to_str().ok().map(str::to_owned)
     }
 }
 
-/// The text before the first NUL of a fixed array.
+/// Text of a fixed array, up to the first NUL.
 pub(crate) fn text_in(array: &[c_char]) -> String {
     let bytes: Vec<u8> = array
         .iter()

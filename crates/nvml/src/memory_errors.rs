@@ -1,4 +1,4 @@
-//! Errors of a GPU's memory: how many could not be corrected, and what became of the bad parts.
+//! Memory errors of a GPU: uncorrected errors and repairs.
 
 use nvml_wrapper_sys::bindings as sys;
 
@@ -9,17 +9,17 @@ use crate::{
     library::{call, get},
 };
 
-/// Rows of memory that are replaced by spare ones, on GPUs since Ampere.
+/// Row remapping: repair by spare memory rows, since Ampere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowRemapping {
-    /// A row waits to be replaced at the next reset.
+    /// A remapping is pending until the next reset.
     pub pending: bool,
-    /// A row could not be replaced, and stays in use.
+    /// A remapping failed; the bad row stays in use.
     pub failed: bool,
 }
 
 impl Gpu {
-    /// What became of bad rows; `None` for a GPU that replaces none.
+    /// Row remapping; `None` if unsupported.
     pub fn row_remapping(&self) -> Result<Option<RowRemapping>> {
         let (mut corrected, mut uncorrected, mut pending, mut failed) = (0, 0, 0, 0);
         let asked = call!(
@@ -35,8 +35,8 @@ impl Gpu {
         Ok(asked.optional()?.map(|()| remapping))
     }
 
-    /// Whether a page waits to be retired at the next reset; `None` for a GPU that retires none, as
-    /// those that replace rows.
+    /// True if a page retirement is pending until the next reset; `None` on GPUs without it, such as those
+    /// with row remapping.
     pub fn page_retirement_pending(&self) -> Result<Option<bool>> {
         let asked: Result<u32> =
             get!(self.table, nvmlDeviceGetRetiredPagesPendingStatus, self.handle.0);
@@ -45,7 +45,7 @@ impl Gpu {
             .map(|pending| pending == sys::nvmlEnableState_enum_NVML_FEATURE_ENABLED))
     }
 
-    /// Errors since the driver was loaded that ECC could not correct; `None` without ECC.
+    /// Uncorrected ECC errors since the driver was loaded; `None` without ECC.
     pub fn uncorrected_errors(&self) -> Result<Option<u64>> {
         let kind = sys::nvmlMemoryErrorType_enum_NVML_MEMORY_ERROR_TYPE_UNCORRECTED;
         let since = sys::nvmlEccCounterType_enum_NVML_VOLATILE_ECC;

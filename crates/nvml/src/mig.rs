@@ -1,4 +1,4 @@
-//! MIG: a GPU cut into instances.
+//! MIG mode and instances.
 
 use nvml_wrapper_sys::bindings as sys;
 
@@ -9,33 +9,33 @@ use crate::{
     library::{call, get},
 };
 
-/// Whether a GPU is cut into instances.
+/// MIG mode of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MigMode {
-    /// The GPU cannot do MIG.
+    /// The GPU does not support MIG.
     Unsupported,
-    /// It could, and is whole.
+    /// MIG is off.
     Disabled,
-    /// Only its instances can be used.
+    /// MIG is on; only instances are usable.
     Enabled,
 }
 
-/// One instance that a container can be given.
+/// A MIG instance, which can be allocated.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MigInstance {
-    /// Position among the GPU's instances.
+    /// Index among the GPU's instances.
     pub index: u32,
-    /// The instance as a device; it answers uuid, name and memory.
+    /// Device of the instance, with uuid, name and memory.
     pub device: Gpu,
-    /// Id of the GPU instance, which has the memory and engines.
+    /// Id of the GPU instance.
     pub gpu_instance: u32,
-    /// Id of the compute instance within it.
+    /// Id of the compute instance.
     pub compute_instance: u32,
-    /// What it has of the GPU.
+    /// Capacities.
     pub share: MigShare,
 }
 
-/// What an instance has of its GPU.
+/// Capacities of an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MigShare {
     /// Streaming multiprocessors.
@@ -54,11 +54,11 @@ pub struct MigShare {
     pub memory_mib: u64,
 }
 
-/// More than any GPU is cut to, which is eight for now.
+/// Bound on instances per GPU; real GPUs have eight.
 const MOST_INSTANCES: u32 = 256;
 
 impl Gpu {
-    /// Whether the GPU is cut into instances now.
+    /// Current MIG mode.
     pub fn mig_mode(&self) -> Result<MigMode> {
         let (mut current, mut pending) = (0, 0);
         let asked = call!(
@@ -75,28 +75,26 @@ impl Gpu {
         })
     }
 
-    /// Turns MIG on. The driver refuses while somebody uses the GPU
-    /// ([`NvmlError::is_in_use`](crate::NvmlError::is_in_use)), and where it takes a reset, before Hopper as a rule,
-    /// the mode is only asked for, and that is the error
+    /// Turns MIG on. Fails while the GPU is in use ([`NvmlError::is_in_use`](crate::NvmlError::is_in_use)).
+    /// On most GPUs before Hopper the mode becomes pending until a reset, which is an error too
     /// ([`NvmlError::is_lost`](crate::NvmlError::is_lost)).
     pub fn turn_mig_on(&self) -> Result<()> {
         self.set_mig_mode(sys::NVML_DEVICE_MIG_ENABLE)
     }
 
-    /// Turns MIG off, as [`Self::turn_mig_on`] turns it on. No instance may stand.
+    /// Turns MIG off, likewise. No instance may exist.
     pub fn turn_mig_off(&self) -> Result<()> {
         self.set_mig_mode(sys::NVML_DEVICE_MIG_DISABLE)
     }
 
-    /// What the call gives is that the mode was asked for; whether it took effect is told beside it.
+    /// The call returns the result of the request; `activation` has that of the change.
     fn set_mig_mode(&self, mode: u32) -> Result<()> {
         let mut activation = 0;
         call!(self.table, nvmlDeviceSetMigMode, self.handle.0, mode, &raw mut activation)?;
         NvmlError::check("nvmlDeviceSetMigMode", activation)
     }
 
-    /// The instances, in NVML's order, each with its own error. Positions that hold none, or hold
-    /// none any more, are skipped.
+    /// Instances in NVML's order, each with its own error. Empty positions are skipped.
     pub fn mig_instances(&self) -> Result<Vec<Result<MigInstance>>> {
         let places = get!(self.table, nvmlDeviceGetMaxMigDeviceCount, self.handle.0)?;
         let places = at_most("nvmlDeviceGetMaxMigDeviceCount", places, MOST_INSTANCES)?;
@@ -118,7 +116,7 @@ impl Gpu {
         })
     }
 
-    /// The instance at a position, as a device: it answers uuid, name and memory.
+    /// Device of the instance at an index, with uuid, name and memory.
     pub fn mig_device(&self, index: u32) -> Result<Self> {
         let mut handle = std::ptr::null_mut();
         call!(

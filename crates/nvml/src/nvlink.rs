@@ -1,4 +1,4 @@
-//! A GPU's NVLinks: which are active, and where they end.
+//! NVLinks of a GPU: state and remote ends.
 
 use nvml_wrapper_sys::bindings as sys;
 
@@ -8,29 +8,29 @@ use crate::{
     library::{call, get, text_in},
 };
 
-/// The other end of a link.
+/// Remote end of a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Remote {
     /// Another GPU, by PCI address.
     Gpu(String),
-    /// An `NVSwitch`, by PCI address where the driver tells it.
+    /// An `NVSwitch`, by PCI address if the driver reports it.
     Switch(Option<String>),
-    /// Something else, such as a CPU.
+    /// Another device, such as a CPU.
     Other,
 }
 
-/// Most links that a GPU has (`NVML_NVLINK_MAX_LINKS` in `nvml.h`).
+/// Most links of a GPU (`NVML_NVLINK_MAX_LINKS` in `nvml.h`).
 const MAX_LINKS: u32 = sys::NVML_NVLINK_MAX_LINKS;
 
 impl Gpu {
-    /// The positions of the active links; none for a GPU without NVLink. A link that cannot be asked about counts as down, except
-    /// where the GPU itself is lost.
+    /// Indexes of active links; empty without NVLink. An unreadable link counts as down, unless the GPU is
+    /// lost.
     pub fn nvlinks_up(&self) -> Result<Vec<u32>> {
         let mut up = Vec::new();
         for link in 0..MAX_LINKS {
             match self.link_is_up(link) {
                 Ok(true) => up.push(link),
-                // The first link a GPU does not have: there are no more.
+                // Beyond the GPU's last link.
                 Err(error) if error.is_unsupported() || error.is_absent() => break,
                 Err(error) if error.is_lost() => return Err(error),
                 Ok(false) | Err(_) => {}
@@ -44,15 +44,15 @@ impl Gpu {
         Ok(state == sys::nvmlEnableState_enum_NVML_FEATURE_ENABLED)
     }
 
-    /// The NVLink generation of an active link, which is that of all links of a GPU: 1 for Pascal to 5
-    /// for Blackwell. `None` for one that these bindings do not know.
+    /// NVLink generation of an active link, equal for all links of a GPU: 1 for Pascal to 5 for Blackwell.
+    /// `None` for a newer one.
     pub fn nvlink_generation(&self, link: u32) -> Option<u32> {
         let version: u32 =
             get!(self.table, nvmlDeviceGetNvLinkVersion, self.handle.0, link).ok()?;
         generation(version)
     }
 
-    /// What is at the other end of an active link.
+    /// Remote end of an active link.
     pub fn nvlink_remote(&self, link: u32) -> Remote {
         let kind: Result<u32, NvmlError> =
             get!(self.table, nvmlDeviceGetNvLinkRemoteDeviceType, self.handle.0, link);
@@ -76,7 +76,7 @@ impl Gpu {
     }
 }
 
-/// The driver numbers versions, of which some generations have two.
+/// Generation of a version; some generations have two versions.
 fn generation(version: sys::nvmlNvlinkVersion_enum) -> Option<u32> {
     match version {
         sys::nvmlNvlinkVersion_enum_NVML_NVLINK_VERSION_1_0 => Some(1),

@@ -1,26 +1,25 @@
-//! Who computes on a GPU.
+//! Compute processes of a GPU.
 
 use nvml_wrapper_sys::bindings as sys;
 
 use crate::{Result, error::at_most, gpu::Gpu, library::call};
 
-/// Room for as many processes as a GPU has as a rule.
+/// Initial buffer: as many processes as a GPU usually has.
 const USUAL: u32 = 32;
 
-/// More than any GPU has contexts for.
+/// Bound on processes: more than a GPU has contexts.
 const MOST: u32 = 1 << 16;
 
 const CALL: &str = "nvmlDeviceGetComputeRunningProcesses_v3";
 
 impl Gpu {
-    /// The processes that compute on it, or in this MIG device, by their numbers on the host. Drivers before
-    /// 510 do not tell.
+    /// Host process ids that compute on a GPU or MIG device. Unsupported before driver 510.
     pub fn computing(&self) -> Result<Vec<u32>> {
         let mut room = USUAL;
         loop {
             let (count, asked) = self.computing_up_to(room);
             match asked {
-                // Others have come since it was last asked.
+                // More processes started meanwhile.
                 Err(error) if error.is_too_small() && count > room => {
                     room = at_most(CALL, count, MOST)? + USUAL;
                 }
@@ -29,7 +28,7 @@ impl Gpu {
         }
     }
 
-    /// With how many there are, if there are more.
+    /// Process ids, with the total number if the buffer is too small.
     fn computing_up_to(&self, room: u32) -> (u32, Result<Vec<u32>>) {
         let nobody = sys::nvmlProcessInfo_t {
             pid: 0,

@@ -1,4 +1,4 @@
-//! MIG profiles: what a GPU could be cut into, and where each instance may stand.
+//! MIG profiles and placements.
 
 use nvml_wrapper_sys::bindings as sys;
 
@@ -9,52 +9,51 @@ use crate::{
     library::{call, get, text_in},
 };
 
-/// A GPU instance profile of a card.
+/// GPU instance profile of a GPU model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MigProfile {
-    /// What the driver calls it: the `ID` column of `nvidia-smi mig -lgip`.
+    /// Profile id of the driver: the `ID` column of `nvidia-smi mig -lgip`.
     pub id: u32,
     /// `1g.10gb`, `1g.10gb+me`.
     pub name: String,
     /// Compute slices.
     pub slices: u32,
-    /// How many a GPU can hold at most.
+    /// Most instances per GPU.
     pub most: u32,
-    /// What an instance of it has of the GPU.
+    /// Capacities of an instance.
     pub share: MigShare,
 }
 
-/// The memory slices of an instance.
+/// Placement of an instance in memory slices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MigPlacement {
-    /// The first.
+    /// First slice.
     pub start: u32,
-    /// How many.
+    /// Number of slices.
     pub size: u32,
 }
 
-/// `NVML_GPU_INSTANCE_PROFILE_COUNT` of headers to come: drivers answer that they do not know a
-/// profile, and the bindings' count ends where their header did.
+/// `NVML_GPU_INSTANCE_PROFILE_COUNT` of future headers. Drivers report unknown profiles as such.
 const PROFILES: u32 = 32;
 
-/// More than any GPU has places for instances of one profile.
+/// Bound on placements per profile.
 const MOST_PLACES: u32 = 256;
 
 impl Gpu {
-    /// Every profile that the GPU can be cut to, those with media extensions included; none where it
-    /// cannot do MIG, or its driver does not name profiles (before R510).
+    /// All profiles, those with media extensions included. Empty without MIG support, and before R510, which
+    /// has no profile names.
     pub fn mig_profiles(&self) -> Result<Vec<MigProfile>> {
         let profile = |number| match self.mig_profile(number) {
-            // A number beyond what this driver knows is an invalid argument.
+            // An unknown profile number is an invalid argument.
             Err(error) if error.is_absent() => None,
             profile => profile.optional().transpose(),
         };
         (0..PROFILES).filter_map(profile).collect()
     }
 
-    /// Where instances of a profile may stand, whatever stands there now. A driver need not tell while MIG is off.
+    /// All placements of a profile, occupied ones included. Drivers may refuse while MIG is off.
     pub fn mig_placements(&self, profile_id: u32) -> Result<Vec<MigPlacement>> {
-        // Without a place for them they are counted.
+        // A null buffer returns the count.
         let mut count: u32 = get!(
             self.table,
             nvmlDeviceGetGpuInstancePossiblePlacements_v2,

@@ -1,4 +1,4 @@
-//! What a GPU measures about itself. A GPU that does not measure something gives `None`, never zero.
+//! GPU sensors. Unsupported ones are `None`, never zero.
 
 use nvml_wrapper_sys::bindings as sys;
 
@@ -9,26 +9,26 @@ use crate::{
     library::{call, get},
 };
 
-/// Shares of the driver's last sample period, which is between a sixth of a second and a second.
+/// Utilisation over the driver's last sample period, a sixth of a second to a second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Utilization {
-    /// In which a kernel ran, in percent.
+    /// Share of time in which a kernel ran, in percent.
     pub compute_percent: u32,
-    /// In which memory was read or written, in percent.
+    /// Share of time in which memory was accessed, in percent.
     pub memory_percent: u32,
 }
 
-/// Silicon melts before.
+/// Bound on temperatures.
 const MOST_CELSIUS: u32 = 1000;
 
-/// A hundred times what a board draws.
+/// Bound on power: a hundred times a board's.
 const MOST_MILLIWATTS: u32 = 100_000_000;
 
-/// What so much power is in a hundred years.
+/// Bound on energy: that power for a hundred years.
 const MOST_MILLIJOULES: u64 = MOST_MILLIWATTS as u64 * 100 * 366 * 24 * 3600;
 
 impl Gpu {
-    /// How busy the GPU was. A GPU that is cut into instances does not tell.
+    /// Utilisation. Unsupported in MIG mode.
     pub fn utilization(&self) -> Result<Option<Utilization>> {
         let mut rates = sys::nvmlUtilization_t { gpu: 0, memory: 0 };
         let asked = call!(self.table, nvmlDeviceGetUtilizationRates, self.handle.0, &raw mut rates);
@@ -37,7 +37,7 @@ impl Gpu {
         Ok(Some(Utilization { compute_percent: rates.gpu, memory_percent: rates.memory }))
     }
 
-    /// The temperature of the chip, in degrees Celsius.
+    /// Chip temperature in degrees Celsius.
     pub fn temperature_celsius(&self) -> Result<Option<u32>> {
         let chip = sys::nvmlTemperatureSensors_enum_NVML_TEMPERATURE_GPU;
         sensed("nvmlDeviceGetTemperature", MOST_CELSIUS, || {
@@ -45,14 +45,14 @@ impl Gpu {
         })
     }
 
-    /// The power that the board draws.
+    /// Power draw of the board.
     pub fn power_milliwatts(&self) -> Result<Option<u32>> {
         sensed("nvmlDeviceGetPowerUsage", MOST_MILLIWATTS, || {
             get!(self.table, nvmlDeviceGetPowerUsage, self.handle.0)
         })
     }
 
-    /// The energy that the board drew since the driver was loaded.
+    /// Energy since the driver was loaded.
     pub fn energy_millijoules(&self) -> Result<Option<u64>> {
         sensed("nvmlDeviceGetTotalEnergyConsumption", MOST_MILLIJOULES, || {
             get!(self.table, nvmlDeviceGetTotalEnergyConsumption, self.handle.0)
@@ -60,7 +60,7 @@ impl Gpu {
     }
 }
 
-/// What a sensor says, if the GPU has it and it can be.
+/// A sensor's value within its bound; `None` if unsupported.
 fn sensed<T: PartialOrd + Copy>(
     call: &'static str,
     most: T,

@@ -31,7 +31,7 @@ fn machine_of(profile: &Profile) -> (TempDir, Machine) {
     (folder, machine)
 }
 
-/// What must hold of any driver, real or not.
+/// Guarantees of any driver, real or simulated.
 fn check_driver(library: &Path) {
     let nvml = Nvml::load(library).expect("the driver answers");
     assert!(!nvml.driver_version().expect("a version").is_empty());
@@ -81,7 +81,7 @@ fn check_driver(library: &Path) {
     assert_eq!(event, None, "no fault happens while this test runs");
 }
 
-/// Whatever is measured is plausible.
+/// All measurements are plausible.
 fn check_telemetry(gpu: &Gpu) {
     if let Some(busy) = gpu.utilization().expect("utilisation, or none") {
         assert!(busy.compute_percent <= 100 && busy.memory_percent <= 100, "{busy:?}");
@@ -129,7 +129,7 @@ fn garbage_is_an_error_and_never_a_value() {
         let error = told.expect_err("no sense");
         assert!(error.to_string().ends_with("the answer makes no sense"), "{error}");
     }
-    // Of these every number is a value; they must end.
+    // Any number is valid here; the calls must return.
     assert_eq!(gpu.architecture(), Ok(None));
     assert_eq!(gpu.nvlinks_up(), Ok(Vec::new()));
     assert_eq!(gpu.nvlink_generation(0), None);
@@ -274,7 +274,7 @@ fn in_a_rack(profile: &str) -> Profile {
 
 const CLUSTER: &str = "8a3cc1f2-0b1d-4c4e-9d1f-6d0a52f3b7e4";
 
-/// The profile of that name, and the instance that is made of it at a memory slice.
+/// A profile by name, and its instance at a memory slice.
 fn cut(gpu: &Gpu, name: &str, start: u32) -> Result<GpuInstance, NvmlError> {
     let profiles = gpu.mig_profiles().expect("profiles");
     let profile = profiles.into_iter().find(|profile| profile.name == name).expect(name);
@@ -290,7 +290,7 @@ fn a_gpu_is_cut_at_chosen_places_and_made_whole_again() {
     let gpu = nvml.gpu(0).expect("a GPU");
     let profiles = gpu.mig_profiles().expect("profiles");
     assert_eq!(gpu.mig_placements(profiles[0].id).expect("told while MIG is off").len(), 7);
-    let off = gpu.gpu_instances(&profiles).expect_err("MIG is off");
+    let off = gpu.gpu_instances_of(profiles[0].id).expect_err("MIG is off");
     assert!(off.is_unsupported(), "{off}");
     gpu.turn_mig_on().expect("it takes no reset");
 
@@ -318,7 +318,9 @@ fn a_gpu_is_cut_at_chosen_places_and_made_whole_again() {
     compute.destroy().expect("destroyed");
     half.destroy().expect("destroyed");
     media.destroy().expect("destroyed");
-    assert_eq!(gpu.gpu_instances(&profiles).expect("listed").len(), 0);
+    for profile in &profiles {
+        assert_eq!(gpu.gpu_instances_of(profile.id).expect("listed").len(), 0);
+    }
     assert!(half.info().expect_err("it is gone").is_absent());
     gpu.turn_mig_off().expect("nothing stands");
     assert_eq!(gpu.mig_mode(), Ok(MigMode::Disabled));

@@ -1,32 +1,32 @@
-//! What the driver asks for before a GPU can be trusted again.
+//! Recovery action that the driver requests.
 
 use nvml_wrapper_sys::bindings as sys;
 
 use crate::{Result, error::Optional as _, gpu::Gpu, library::call};
 
-/// What must be done about a GPU, after `nvmlDeviceGpuRecoveryAction_t`.
+/// Recovery action (`nvmlDeviceGpuRecoveryAction_t`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecoveryAction {
-    /// Nothing.
+    /// None.
     None,
     /// Reset the GPU.
     Reset,
     /// Reboot the node.
     Reboot,
-    /// Drain the GPU of work, or of traffic with its peers, before anything else.
+    /// Drain work, or traffic with peers, first.
     Drain,
-    /// An action that these words do not have.
+    /// An unknown action.
     Other(u64),
 }
 
 impl Gpu {
-    /// What the driver wants done; `None` for a driver (before 570) or a GPU that does not tell.
+    /// Requested action; `None` if unsupported, as before driver 570.
     pub fn recovery_action(&self) -> Result<Option<RecoveryAction>> {
         let asked = self.field(sys::field_id::NVML_FI_DEV_GET_GPU_RECOVERY_ACTION).optional()?;
         Ok(asked.flatten().map(RecoveryAction::of))
     }
 
-    /// One field as an unsigned number; `None` where this GPU has no such field.
+    /// A field as unsigned number; `None` if the GPU lacks it.
     fn field(&self, id: u32) -> Result<Option<u64>> {
         // SAFETY: integers and a union of numbers, for which all zeros is a value.
         let mut field: sys::nvmlFieldValue_t = unsafe { std::mem::zeroed() };

@@ -1,8 +1,8 @@
-//! Cutting a GPU: GPU instances, and the compute instances that make MIG devices of them.
+//! GPU instances and compute instances, which form MIG devices.
 //!
-//! All of it needs root, or the right to configure MIG. The driver refuses what does not fit
-//! ([`NvmlError::is_no_room`](crate::NvmlError::is_no_room)) and what is used
-//! ([`NvmlError::is_in_use`](crate::NvmlError::is_in_use)); that MIG is off is
+//! Changes need root or the MIG configuration capability. The driver refuses an instance without room
+//! ([`NvmlError::is_no_room`](crate::NvmlError::is_no_room)) and the removal of one in use
+//! ([`NvmlError::is_in_use`](crate::NvmlError::is_in_use)). With MIG off, errors are
 //! [`NvmlError::is_unsupported`](crate::NvmlError::is_unsupported).
 
 use std::{fmt, ptr, sync::Arc};
@@ -10,34 +10,34 @@ use std::{fmt, ptr, sync::Arc};
 use nvml_wrapper_sys::bindings as sys;
 
 use crate::{
-    MigPlacement, MigProfile, Result,
+    MigPlacement, Result,
     error::{NvmlError, Optional as _},
     gpu::Gpu,
-    library::{Table, call},
+    library::{Table, call, get},
 };
 
-/// A part of a GPU with memory and engines of its own.
+/// GPU instance: a part of a GPU with its own memory and engines.
 #[derive(Clone)]
 pub struct GpuInstance {
     table: Arc<Table>,
     handle: sys::nvmlGpuInstance_t,
 }
 
-/// What runs programs in a GPU instance.
+/// Compute instance: runs programs in a GPU instance.
 #[derive(Clone)]
 pub struct ComputeInstance {
     table: Arc<Table>,
     handle: sys::nvmlComputeInstance_t,
 }
 
-/// What a GPU instance is.
+/// Properties of a GPU instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GpuInstanceInfo {
-    /// Its id on the GPU.
+    /// Id on the GPU.
     pub id: u32,
-    /// The driver's id of its profile.
+    /// Profile id of the driver.
     pub profile_id: u32,
-    /// Its memory slices.
+    /// Memory slices.
     pub placement: MigPlacement,
 }
 
@@ -50,11 +50,11 @@ unsafe impl Send for ComputeInstance {}
 // SAFETY: as above.
 unsafe impl Sync for ComputeInstance {}
 
-/// More than a GPU can hold: the real functions do not ask how much room there is.
+/// Bound on instances, since NVML takes no buffer size.
 const MOST_INSTANCES: usize = 16;
 
 impl Gpu {
-    /// Makes a GPU instance at a place of the profile.
+    /// Creates a GPU instance at a placement of a profile.
     pub fn make_gpu_instance(
         &self,
         profile_id: u32,
@@ -73,21 +73,14 @@ impl Gpu {
         Ok(GpuInstance { table: self.table.clone(), handle })
     }
 
-    /// The GPU instances of some profiles.
-    pub fn gpu_instances(&self, profiles: &[MigProfile]) -> Result<Vec<GpuInstance>> {
-        let of = |profile: &MigProfile| self.gpu_instances_of(profile.id);
-        let found: Result<Vec<_>> = profiles.iter().map(of).collect();
-        Ok(found?.into_iter().flatten().collect())
-    }
-
-    /// The GPU instance with an id.
+    /// The GPU instance with this id.
     pub fn gpu_instance(&self, id: u32) -> Result<GpuInstance> {
         let mut handle = ptr::null_mut();
         call!(self.table, nvmlDeviceGetGpuInstanceById, self.handle.0, id, &raw mut handle)?;
         Ok(GpuInstance { table: self.table.clone(), handle })
     }
 
-    /// The GPU that a MIG device is a part of.
+    /// The parent GPU of a MIG device.
     pub fn whole(&self) -> Result<Self> {
         let mut handle = ptr::null_mut();
         call!(
@@ -99,13 +92,12 @@ impl Gpu {
         Ok(Self::new(self.table.clone(), handle))
     }
 
-    /// The id of the GPU instance that a MIG device is.
+    /// Id of a MIG device's GPU instance.
     pub fn gpu_instance_id(&self) -> Result<u32> {
-        let mut id = 0;
-        call!(self.table, nvmlDeviceGetGpuInstanceId, self.handle.0, &raw mut id).map(|()| id)
+        get!(self.table, nvmlDeviceGetGpuInstanceId, self.handle.0)
     }
 
-    /// The GPU instances of one profile.
+    /// GPU instances of one profile.
     pub fn gpu_instances_of(&self, profile_id: u32) -> Result<Vec<GpuInstance>> {
         let (mut handles, mut count) = ([ptr::null_mut(); MOST_INSTANCES], 0);
         call!(
@@ -124,7 +116,7 @@ impl Gpu {
 // === impl GpuInstance ===
 
 impl GpuInstance {
-    /// Its id, profile and place.
+    /// Id, profile and placement.
     pub fn info(&self) -> Result<GpuInstanceInfo> {
         // SAFETY: integers and a pointer, for which all zeros is a value.
         let mut info: sys::nvmlGpuInstanceInfo_t = unsafe { std::mem::zeroed() };
@@ -133,10 +125,10 @@ impl GpuInstance {
         Ok(GpuInstanceInfo { id, profile_id, placement: info.placement.into() })
     }
 
-    /// Makes the compute instance that takes all of it.
+    /// Creates the compute instance that fills it.
     pub fn fill(&self) -> Result<ComputeInstance> {
         let profiles = self.compute_profiles()?;
-        // Of several that are as large the first has no extras.
+        // The first of equally large profiles has no extras.
         let largest = profiles.iter().rev().max_by_key(|profile| profile.sliceCount);
         let largest = largest.ok_or(NvmlError {
             call: "nvmlGpuInstanceGetComputeInstanceProfileInfo",
@@ -153,7 +145,7 @@ impl GpuInstance {
         Ok(ComputeInstance { table: self.table.clone(), handle })
     }
 
-    /// The compute instances in it, whatever their size.
+    /// Its compute instances, of any size.
     pub fn compute_instances(&self) -> Result<Vec<ComputeInstance>> {
         let profiles = self.compute_profiles()?;
         let of = |profile: &sys::nvmlComputeInstanceProfileInfo_t| self.filled_by(profile.id);
@@ -179,7 +171,7 @@ impl GpuInstance {
                 &raw mut info
             );
             match asked.map(|()| info) {
-                // A number beyond what this driver knows is an invalid argument.
+                // An unknown profile number is an invalid argument.
                 Err(error) if error.is_absent() => None,
                 profile => profile.optional().transpose(),
             }
@@ -211,7 +203,7 @@ impl fmt::Debug for GpuInstance {
 // === impl ComputeInstance ===
 
 impl ComputeInstance {
-    /// Its id within its GPU instance.
+    /// Id within its GPU instance.
     pub fn id(&self) -> Result<u32> {
         // SAFETY: integers and pointers, for which all zeros is a value.
         let mut info: sys::nvmlComputeInstanceInfo_t = unsafe { std::mem::zeroed() };
