@@ -1,4 +1,4 @@
-//! What is done on a device: memory that is allocated, filled and read.
+//! CUDA context: allocations, memset, readback.
 
 use std::ffi::c_void;
 
@@ -7,21 +7,21 @@ use crate::{
     table::{Table, call},
 };
 
-/// The device of this thread. A handle is a raw pointer, so that no other thread gets it.
+/// Context of this thread. The raw pointer keeps it from other threads.
 #[derive(Debug)]
 pub(crate) struct Context<'a> {
     table: &'a Table,
     handle: *mut c_void,
 }
 
-/// What CUDA counts of the device's memory, in bytes.
+/// Memory of the device by CUDA, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Room {
     pub(crate) free: u64,
     pub(crate) total: u64,
 }
 
-/// Some of the device's memory, free again when dropped.
+/// Device memory, freed on drop.
 #[derive(Debug)]
 pub(crate) struct Allocation<'a> {
     context: &'a Context<'a>,
@@ -32,7 +32,7 @@ pub(crate) struct Allocation<'a> {
 // === impl Context ===
 
 impl<'a> Context<'a> {
-    /// A context that was made on this thread just now.
+    /// A context that this thread just created.
     pub(crate) fn new(table: &'a Table, handle: *mut c_void) -> Self {
         Self { table, handle }
     }
@@ -43,7 +43,7 @@ impl<'a> Context<'a> {
         Ok(Room { free: free as u64, total: total as u64 })
     }
 
-    /// So much in one piece; `None` where there is no such piece.
+    /// Allocates one contiguous piece; `None` if none is large enough.
     pub(crate) fn allocate(&self, bytes: usize) -> Result<Option<Allocation<'_>>> {
         let mut address = 0;
         match call!(self.table, cuMemAlloc_v2, &raw mut address, bytes) {
@@ -53,7 +53,7 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Waits for all that was begun, and learns whether it failed.
+    /// Waits for all operations and returns their error.
     pub(crate) fn finish(&self) -> Result<()> {
         call!(self.table, cuCtxSynchronize)
     }
@@ -61,7 +61,7 @@ impl<'a> Context<'a> {
 
 impl Drop for Context<'_> {
     fn drop(&mut self) {
-        // Nothing can be done about a failure; the end of the process does the same.
+        // Failure has no remedy; the process's end frees everything.
         let _ = call!(self.table, cuCtxDestroy_v2, self.handle);
     }
 }
@@ -73,12 +73,11 @@ impl Allocation<'_> {
         self.bytes
     }
 
-    /// Every byte of it.
     pub(crate) fn fill(&self, value: u8) -> Result<()> {
         call!(self.context.table, cuMemsetD8_v2, self.address, value, self.bytes)
     }
 
-    /// What is in it from there on, as far as there is room in the buffer. It has to be long enough for that.
+    /// Reads into the buffer from an offset. Panics beyond its end.
     pub(crate) fn read(&self, offset: usize, buffer: &mut [u8]) -> Result<()> {
         assert!(offset <= self.bytes && buffer.len() <= self.bytes - offset, "beyond the end");
         let (to, from) = (buffer.as_mut_ptr().cast(), self.address + offset as u64);
@@ -88,7 +87,7 @@ impl Allocation<'_> {
 
 impl Drop for Allocation<'_> {
     fn drop(&mut self) {
-        // Nothing can be done about a failure; the context's end does the same.
+        // Failure has no remedy; the context's end frees it.
         let _ = call!(self.context.table, cuMemFree_v2, self.address);
     }
 }

@@ -1,4 +1,4 @@
-//! A device that CUDA shows: a GPU, or a MIG device.
+//! CUDA devices: GPUs and MIG devices.
 
 use std::{
     ffi::{c_int, c_uint},
@@ -11,14 +11,14 @@ use crate::{
     table::{Table, call},
 };
 
-/// A device that CUDA shows.
+/// A visible CUDA device.
 #[derive(Clone, Copy, Debug)]
 pub struct Device<'a> {
     table: &'a Table,
     ordinal: c_int,
 }
 
-/// What tells a GPU or a MIG device from all others; which of the two it is, CUDA does not say.
+/// UUID of a GPU or MIG device; CUDA does not say which.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceUuid([u8; 16]);
 
@@ -37,21 +37,21 @@ impl<'a> Device<'a> {
         Ok(Self { table, ordinal })
     }
 
-    /// Which it is.
+    /// UUID.
     pub fn uuid(self) -> Result<DeviceUuid> {
         let mut bytes = [0; 16];
         call!(self.table, cuDeviceGetUuid_v2, &raw mut bytes, self.ordinal)?;
         Ok(DeviceUuid(bytes))
     }
 
-    /// Whether its memory is the host's.
+    /// True if it uses the host's memory.
     pub fn is_integrated(self) -> Result<bool> {
         let mut value = 0;
         call!(self.table, cuDeviceGetAttribute, &raw mut value, INTEGRATED, self.ordinal)?;
         Ok(value != 0)
     }
 
-    /// Makes it the device of this thread.
+    /// Creates a context on this thread.
     pub(crate) fn context(self) -> Result<Context<'a>> {
         let mut handle = std::ptr::null_mut();
         call!(self.table, cuCtxCreate_v2, &raw mut handle, SCHED_AUTO, self.ordinal)?;
@@ -62,7 +62,7 @@ impl<'a> Device<'a> {
 // === impl DeviceUuid ===
 
 impl DeviceUuid {
-    /// Whether it is the one that NVML writes so, as `GPU-` or `MIG-` with the UUID behind.
+    /// True if NVML's text, `GPU-` or `MIG-` and a UUID, names this device.
     pub fn is_written(self, text: &str) -> bool {
         text.get(4..).is_some_and(|uuid| uuid.eq_ignore_ascii_case(&self.to_string()))
     }

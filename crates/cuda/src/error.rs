@@ -1,49 +1,48 @@
-//! CUDA's return codes as errors, and what an operator can do about those that come of the machine.
+//! CUDA errors, with remedies for those caused by the machine.
 
 use std::{fmt, path::PathBuf};
 
 use crate::Result;
 
-/// A call that CUDA did not answer with success.
+/// Failed CUDA call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{call}: {}", Meaning(*.code))]
 pub struct CudaError {
     /// The C function.
     pub call: &'static str,
-    /// The `CUresult` it gave.
+    /// The returned `CUresult`.
     pub code: u32,
 }
 
-/// Why CUDA could not be loaded and initialised.
+/// Error of loading and initialising CUDA.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// No library, one that does not load, or one that is too old.
+    /// The library is missing, does not load, or is too old.
     #[error("cannot load {path}")]
     Open {
-        /// The path as given.
+        /// Path as given.
         path: PathBuf,
-        /// The dynamic linker's answer.
+        /// The dynamic linker's error.
         source: libloading::Error,
     },
-    /// The library is there; the driver behind it is not, or refuses.
+    /// The library has no working driver.
     #[error("cannot initialise {path}")]
     Init {
-        /// The path as given.
+        /// Path as given.
         path: PathBuf,
-        /// CUDA's answer.
+        /// CUDA's error.
         source: CudaError,
     },
 }
 
-/// A code in words.
+/// Meaning of a code.
 struct Meaning(u32);
 
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
 const OUT_OF_MEMORY: u32 = 2;
 
-/// Codes that the machine is the cause of, with their names after `CUresult` in `cuda.h`, and what is known of
-/// where they come from: the comments there, NVIDIA's manuals of the fabric manager, of MPS and of CUDA's forward
-/// compatibility.
+/// Codes that the machine causes: names after `CUresult` in `cuda.h`, causes after its comments and NVIDIA's
+/// manuals of fabric manager, MPS and CUDA forward compatibility.
 const KNOWN: [(u32, &str, &str); 15] = [
     (1, "CUDA_ERROR_INVALID_VALUE", ""),
     (
@@ -81,12 +80,12 @@ const KNOWN: [(u32, &str, &str); 15] = [
 // === impl CudaError ===
 
 impl CudaError {
-    /// Turns a return code into a result.
+    /// Converts a return code.
     pub(crate) fn check(call: &'static str, code: u32) -> Result<()> {
         if code == 0 { Ok(()) } else { Err(Self { call, code }) }
     }
 
-    /// There is no such piece of memory.
+    /// No piece of memory is large enough.
     pub(crate) fn is_out_of_memory(self) -> bool {
         self.code == OUT_OF_MEMORY
     }

@@ -1,14 +1,14 @@
-//! The memory of a GPU, overwritten through CUDA's driver.
+//! GPU memory scrubbing through CUDA's driver library.
 //!
-//! `libcuda.so.1` is opened at run time from a path that the caller gives. It is the driver's own library, not
-//! the toolkit's: wherever programs can compute, it is there.
+//! `libcuda.so.1` is opened at run time from the caller's path. It belongs to the driver, not to the CUDA
+//! toolkit, and is present wherever programs can compute.
 //!
 //! # Assumptions
 //!
-//! The process exists for this alone. A CUDA context holds some hundred MiB of the GPU until the process ends,
-//! a call into a sick driver may never return, and which device is opened is said by `CUDA_VISIBLE_DEVICES` in the
-//! environment that the process was started with ([`VISIBLE_DEVICES`]): without it the driver opens all, and it
-//! shows no more than one MIG device of them.
+//! The process exists for this alone. A CUDA context occupies some hundred MiB of the GPU until the process
+//! ends, and a call into a failing driver may hang. `CUDA_VISIBLE_DEVICES` ([`VISIBLE_DEVICES`]) in the
+//! environment at its start selects the device. Without it the driver opens all devices and shows at most one
+//! MIG device.
 
 mod context;
 mod device;
@@ -21,8 +21,8 @@ pub use error::{CudaError, LoadError};
 pub use overwrite::{OverwriteError, Overwritten, overwrite};
 pub use table::Cuda;
 
-/// Names the devices that the driver shows to a process, by UUID.
+/// Environment variable that limits CUDA to devices by UUID.
 pub const VISIBLE_DEVICES: &str = "CUDA_VISIBLE_DEVICES";
 
-/// The answer of one CUDA call.
+/// Result of a CUDA call.
 pub type Result<T, E = CudaError> = std::result::Result<T, E>;

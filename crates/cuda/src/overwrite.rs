@@ -1,7 +1,7 @@
-//! Overwriting what is free of a device's memory.
+//! Overwriting a device's free memory.
 //!
-//! All of it is allocated before any is given back, in pieces as large as there are. Each piece is filled twice and
-//! looked at in between: zeroes alone would prove nothing where the driver clears memory itself.
+//! All of it is allocated before any is freed, in the largest possible pieces. Each piece is filled twice and
+//! sampled in between: zeros alone prove nothing if the driver clears memory itself.
 
 use std::path::Path;
 
@@ -12,68 +12,68 @@ use crate::{
     table::Cuda,
 };
 
-/// What was done, in bytes.
+/// Result of overwriting, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Overwritten {
-    /// So much of it was overwritten.
+    /// Overwritten.
     pub overwritten: u64,
-    /// So much was free, once there was a context.
+    /// Free after the context was created.
     pub free: u64,
-    /// So much programs can have at all: the rest is what the context takes, and what others have.
+    /// Total for programs: free memory, the context's, and other processes'.
     pub total: u64,
 }
 
-/// Why a device's memory is not overwritten, or not known to be.
+/// Reason why memory was not, or not provably, overwritten.
 #[derive(Debug, thiserror::Error)]
 pub enum OverwriteError {
     /// No driver.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// The driver refuses.
+    /// The driver refused.
     #[error(transparent)]
     Cuda(#[from] CudaError),
-    /// `CUDA_VISIBLE_DEVICES` was not what it is to be when the process began.
+    /// `CUDA_VISIBLE_DEVICES` named another device at the start.
     #[error("CUDA shows the device {0}, which is another")]
     Another(DeviceUuid),
-    /// All of the host's memory would be taken.
+    /// The device uses the host's memory.
     #[error("it has no memory of its own: it uses the host's")]
     Integrated,
-    /// Something keeps memory that counts as free from being allocated.
+    /// Free memory could not be allocated.
     #[error(
         "{left} MiB of the {free} MiB that are free cannot be had, so that they are as they were"
     )]
     Left {
-        /// What is left, in MiB.
+        /// Remaining memory, in MiB.
         left: u64,
-        /// What was free, in MiB.
+        /// Free memory before, in MiB.
         free: u64,
     },
-    /// Writing changes nothing.
+    /// Written values do not read back.
     #[error("what is read back is not what was written: {read:#04x} in place of {written:#04x}")]
     Differs {
-        /// What was written last.
+        /// Last written value.
         written: u8,
-        /// What is there.
+        /// Value read back.
         read: u8,
     },
 }
 
 const MIB: u64 = 1 << 20;
 
-/// The smallest piece that is asked for: the driver maps large allocations by pages of 2 MiB.
+/// Smallest piece: the driver maps large allocations in pages of 2 MiB.
 const SMALLEST: usize = 2 << 20;
 
-/// What may be left of free memory: less than a page where it lies in pieces, and what the driver takes while
-/// it maps the rest. NVIDIA tells no number; this one is meant to be far above it and far below a tenant's data.
+/// Permitted free remainder: fragments below a page, and the driver's own use for mapping. NVIDIA documents
+/// no number; this bound is far above that use and far below a tenant's data.
 const MOST_LEFT: u64 = 64 * MIB;
 
-/// Written one after the other; the last one stays.
+/// Fill values in order; the last one stays.
 const VALUES: [u8; 2] = [0xa5, 0];
 
-/// Looked at from the beginning, the middle and the end of each piece.
+/// Sample size at the start, middle and end of each piece.
 const SAMPLE: usize = 4096;
 
-/// Overwrites what is free of the memory of the one device that this process sees, which is to be called so.
+/// Overwrites the free memory of the process's only device, which must have this UUID.
 pub fn overwrite(library: &Path, uuid: &str) -> Result<Overwritten, OverwriteError> {
     let cuda = Cuda::load(library)?;
     let device = cuda.first_device()?;
@@ -98,7 +98,7 @@ pub fn overwrite(library: &Path, uuid: &str) -> Result<Overwritten, OverwriteErr
     Ok(Overwritten { overwritten, free: before.free, total: before.total })
 }
 
-/// What the driver loads when it is first asked to fill and to read, it would have no memory for later.
+/// Makes the driver load its fill and copy code before memory is exhausted.
 fn warm_up(context: &Context<'_>) -> Result<(), OverwriteError> {
     let Some(piece) = context.allocate(SMALLEST)? else { return Ok(()) };
     piece.fill(VALUES[0])?;
@@ -106,7 +106,7 @@ fn warm_up(context: &Context<'_>) -> Result<(), OverwriteError> {
     proved(&piece, VALUES[0])
 }
 
-/// Everything that can be had: as much as is free, then half of that, and so on.
+/// Allocates all free memory: as much as is free, then half of that, and so on.
 fn all<'a>(context: &'a Context<'_>, room: Room) -> Result<Vec<Allocation<'a>>, CudaError> {
     let mut pieces = Vec::new();
     let free = usize::try_from(room.free).expect("CUDA told it as a size_t");
@@ -121,7 +121,7 @@ fn all<'a>(context: &'a Context<'_>, room: Room) -> Result<Vec<Allocation<'a>>, 
     Ok(pieces)
 }
 
-/// Looks at samples of a piece.
+/// Checks samples of a piece.
 fn proved(piece: &Allocation<'_>, written: u8) -> Result<(), OverwriteError> {
     let mut sample = [!written; SAMPLE];
     let last = piece.bytes() - SAMPLE;
@@ -134,7 +134,7 @@ fn proved(piece: &Allocation<'_>, written: u8) -> Result<(), OverwriteError> {
     Ok(())
 }
 
-/// Whether what is free still is little enough.
+/// Checks that little memory is still free.
 fn enough(before: Room, after: Room) -> Result<(), OverwriteError> {
     if after.free <= MOST_LEFT {
         return Ok(());

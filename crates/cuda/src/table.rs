@@ -1,4 +1,4 @@
-//! The loaded library: its functions, one initialisation, and the shim that calls them.
+//! Loaded library: function table, initialisation, and the call shim.
 
 use std::{
     ffi::{c_int, c_uint, c_void},
@@ -10,15 +10,15 @@ use libloading::Library;
 
 use crate::{Result, device::Device, error::LoadError};
 
-/// CUDA's driver, loaded and initialised. It cannot be shut down but by the end of the process.
+/// CUDA driver library, loaded and initialised. Only the process's end shuts it down.
 pub struct Cuda {
     pub(crate) table: Table,
 }
 
-/// Functions of the library that is kept open beside them.
+/// Function table; the library stays open beside it.
 macro_rules! functions {
     ($($name:ident($($parameter:ty),*);)*) => {
-        /// The functions, by the names under which the library exports them.
+        /// Functions by exported name.
         #[allow(non_snake_case, reason = "the names are NVIDIA's")]
         pub(crate) struct Table {
             $(pub(crate) $name: unsafe extern "C" fn($($parameter),*) -> c_uint,)*
@@ -26,7 +26,7 @@ macro_rules! functions {
         }
 
         impl Table {
-            /// Finds all of them.
+            /// Resolves all functions.
             fn of(library: Library) -> Result<Self, libloading::Error> {
                 Ok(Self {
                     $(
@@ -41,9 +41,8 @@ macro_rules! functions {
     };
 }
 
-// As `cuda.h` declares them. Each has the version that it was given when its parameters last changed, and libraries
-// keep those that had programs; the newest is `cuDeviceGetUuid_v2`, which tells MIG devices apart, of CUDA 11.4
-// (driver 470).
+// Signatures of `cuda.h`. Suffixes are versions of changed signatures, which libraries keep for existing
+// programs. The newest is `cuDeviceGetUuid_v2` of CUDA 11.4 (driver 470), which distinguishes MIG devices.
 // CUdevice is an int, CUdeviceptr an unsigned 64-bit number, CUuuid 16 bytes, CUcontext an opaque pointer.
 functions! {
     cuInit(c_uint);
@@ -60,10 +59,10 @@ functions! {
     cuMemcpyDtoH_v2(*mut c_void, u64, usize);
 }
 
-/// Calls one function of the table and checks its answer: `call!(table, cuInit, 0)`.
+/// Calls a function of the table and checks its result: `call!(table, cuInit, 0)`.
 ///
-/// This is the only way into CUDA. Callers pass either plain values, handles and addresses that CUDA gave out and
-/// that are still good, or pointers to live locals of the type and length that `cuda.h` names.
+/// The only way into CUDA. Callers pass plain values, valid handles and addresses of CUDA, or pointers to
+/// live locals of the type and length in `cuda.h`.
 macro_rules! call {
     ($table:expr, $function:ident $(, $argument:expr)*) => {{
         // SAFETY: the function was resolved in a library that the table keeps open, with the signature of
@@ -78,8 +77,7 @@ pub(crate) use call;
 // === impl Cuda ===
 
 impl Cuda {
-    /// Opens the library at `path` and initialises it. A bare file name goes through the dynamic linker's search
-    /// path.
+    /// Opens and initialises the library at `path`. A bare file name uses the dynamic linker's search path.
     pub fn load(path: &Path) -> Result<Self, LoadError> {
         let open = |source| LoadError::Open { path: path.to_owned(), source };
         // SAFETY: loading runs the library's constructors. The operator names the file in the configuration, as
@@ -91,7 +89,7 @@ impl Cuda {
         Ok(Self { table })
     }
 
-    /// The first device that the process sees.
+    /// First visible device.
     pub fn first_device(&self) -> Result<Device<'_>> {
         Device::first(&self.table)
     }

@@ -1,4 +1,4 @@
-//! Memory of simulated GPUs, overwritten. Without `CUDA_VISIBLE_DEVICES` the first GPU is the device.
+//! Overwriting memory of simulated GPUs. Without `CUDA_VISIBLE_DEVICES` the first GPU is used.
 
 use std::{fs, path::Path};
 
@@ -48,7 +48,7 @@ impl Rig {
         cause.map_or(error.to_string(), |cause| format!("{error}: {cause}"))
     }
 
-    /// How many bytes of the first GPU were set to zero, as the library tells.
+    /// Zeroed bytes of the first GPU, as reported by the library.
     fn zeroed(&self) -> Option<u64> {
         let told = fs::read_to_string(self.machine.dir().join("cuda").join(self.uuid(0)));
         Some(told.ok()?.parse().expect("a number"))
