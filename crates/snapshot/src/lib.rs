@@ -1,18 +1,16 @@
-//! A snapshot of a host: what its kernel shows of its devices, as a tree of files that can be carried away
-//! and looked at elsewhere.
+//! Snapshot of a host: the kernel's view of its devices, as a tree of files for use elsewhere.
 //!
-//! Data goes one way: `walk` reads the host into a [`Recording`], `disguise` replaces what identifies the
-//! machine, `shelf` writes it to a folder. That folder can stand for the host, with `--host-root`.
+//! `walk` reads the host into a [`Snapshot`], `anonymise` replaces identifying text, `folder` writes the
+//! result. Commands accept that folder with `--host-root`.
 //!
-//! The shape of sysfs is recorded as a whole, since discovery is about what lies below what. Of the files
-//! only those in the list of `worth` are read: one that is not in it may be a secret, may make hardware do
-//! something, or may never answer.
+//! The tree of sysfs is complete, since discovery depends on its structure. File content is read only for
+//! names in `allowlist`: other files may be secret, affect hardware, or hang.
 
-mod disguise;
+mod allowlist;
+mod anonymise;
+mod folder;
 mod reader;
-mod shelf;
 mod walk;
-mod worth;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -25,91 +23,96 @@ use windlass_config::{Find, Policy, Test};
 use windlass_core::inventory::Inventory;
 use windlass_host::Host;
 
-pub use disguise::Disguise;
-pub use shelf::RecordError;
+pub use anonymise::Anonymiser;
+pub use folder::SnapshotError;
 
-/// What was read of a host, by path below its root.
+/// Files of a host, by path below its root.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Recording {
+pub struct Snapshot {
     entries: BTreeMap<PathBuf, Entry>,
-    /// What is not in it, and why.
-    pub left_out: Vec<LeftOut>,
+    /// Missing entries with reasons.
+    pub omissions: Vec<Omission>,
 }
 
-/// Something in a folder.
+/// An entry of a folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Entry {
-    /// A folder, listed for those that are empty.
+    /// A folder; listed since it may be empty.
     Folder,
     /// A file's text.
     Text(String),
-    /// A link, as written.
+    /// A symbolic link, as written.
     Link(PathBuf),
-    /// A device node, of which only the name is kept.
+    /// A device node, as an empty file.
     Node,
 }
 
-/// Something that is missing from a recording though it would be worth having.
+/// A missing entry of interest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct LeftOut {
-    /// Its path on the host.
+pub struct Omission {
+    /// Path on the host.
     pub path: PathBuf,
-    /// Why.
+    /// Reason.
     pub why: String,
 }
 
-/// How much is read at most. A recording that is cut short says so.
+/// Limits of a snapshot. A truncated snapshot says so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// Files, folders and links.
+    /// Most files, folders and links.
     pub entries: usize,
-    /// Text in all.
+    /// Most bytes of text.
     pub bytes: usize,
-    /// Text of one file; a longer one is left out.
+    /// Most bytes per file; a longer file is left out.
     pub bytes_of_file: usize,
-    /// Time in all.
+    /// Longest duration.
     pub time: Duration,
-    /// Time for one file, which a device's firmware may have to answer.
+    /// Deadline per file, since firmware answers some.
     pub time_of_file: Duration,
 }
 
-/// What to read besides what is always read.
+/// Files beyond the allowlist.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Also {
-    /// Names of files in sysfs.
+pub struct ExtraFiles {
+    /// File names in sysfs.
     names: BTreeSet<String>,
-    /// Folders of which the files are devices; their text is not read.
+    /// Folders whose files are devices; only names are taken.
     folders: BTreeSet<PathBuf>,
-    /// What containers are given of the host, of which it only matters whether it is there.
+    /// Mounts of containers; only their presence is taken.
     mounts: BTreeSet<PathBuf>,
 }
 
-// === impl Recording ===
+// === impl Snapshot ===
 
-impl Recording {
-    /// Reads the host. May block; `seen` is told now and then how many entries there are so far.
-    pub fn of(host: &Host, also: &Also, bounds: Bounds, seen: &mut dyn FnMut(usize)) -> Self {
-        walk::walk(host, also, bounds, seen)
+impl Snapshot {
+    /// Reads the host. Blocks; reports the number of entries to `seen` now and then.
+    pub fn of(
+        host: &Host,
+        extra: &ExtraFiles,
+        bounds: Bounds,
+        seen: &mut dyn FnMut(usize),
+    ) -> Self {
+        walk::walk(host, extra, bounds, seen)
     }
 
-    /// How many files, folders and links it has.
+    /// Number of files, folders and links.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether nothing was there.
+    /// True without any entry.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 }
 
-// === impl Also ===
+// === impl ExtraFiles ===
 
-impl Also {
-    /// What the sources that a configuration describes read.
+impl ExtraFiles {
+    /// Files of the configured sources.
     pub fn for_policy(policy: &Policy) -> Self {
-        let mut also = Self::default();
+        let mut extra = Self::default();
         for rule in &policy.sources {
             let probed = rule.probe.as_ref().and_then(|probe| match &probe.test {
                 Test::Attribute { file, .. } => Some(file),
@@ -117,15 +120,15 @@ impl Also {
             });
             let files = rule.attributes.values().chain(probed);
             let names = files.filter_map(|file| file.file_name()?.to_str().map(str::to_owned));
-            also.names.extend(names);
+            extra.names.extend(names);
             if let Find::Files(folder) = &rule.find {
-                also.folders.insert(folder.clone());
+                extra.folders.insert(folder.clone());
             }
         }
-        also
+        extra
     }
 
-    /// And what the devices that were found bring along.
+    /// Adds the mounts of discovered devices.
     #[must_use]
     pub fn with_mounts_of(mut self, inventory: &Inventory) -> Self {
         let mounts = inventory.devices.iter().flat_map(|device| &device.extras.mounts);
@@ -137,7 +140,8 @@ impl Also {
 // === impl Bounds ===
 
 impl Default for Bounds {
-    /// Far beyond any machine: eight MI300 cut to the utmost have 4,000 entries in the recordings of AMD's plugin.
+    /// Far beyond any machine: eight fully partitioned MI300 have 4,000 entries in the recordings of AMD's
+    /// plugin.
     fn default() -> Self {
         Self {
             entries: 300_000,

@@ -1,4 +1,4 @@
-//! Reading files that may never answer.
+//! Reader of files that may hang.
 
 use std::{
     fs::File,
@@ -7,22 +7,22 @@ use std::{
     time::Duration,
 };
 
-use windlass_host::external::{Late, Patience};
+use windlass_host::external::{DeadlinePool, Late};
 
-/// Reads one file after the other.
+/// Reads files with a deadline each.
 pub(super) struct Reader {
     deadline: Duration,
     most: usize,
-    patience: Patience<PathBuf, io::Result<Vec<u8>>>,
+    pool: DeadlinePool<PathBuf, io::Result<Vec<u8>>>,
 }
 
-/// What became of a file.
-pub(super) enum Answer {
-    /// Its text.
+/// Outcome of a read.
+pub(super) enum ReadOutcome {
+    /// Text of the file.
     Text(String),
-    /// It is not there.
+    /// The file is missing.
     Nothing,
-    /// It is there, and cannot be had.
+    /// The file is unreadable, with the reason.
     Unread(String),
 }
 
@@ -30,34 +30,34 @@ pub(super) enum Answer {
 
 impl Reader {
     pub(super) fn new(deadline: Duration, most: usize) -> Self {
-        Self { deadline, most, patience: Patience::default() }
+        Self { deadline, most, pool: DeadlinePool::default() }
     }
 
-    /// How many files did not answer.
+    /// Number of hanging files.
     pub(super) fn hanging(&self) -> usize {
-        self.patience.late()
+        self.pool.late()
     }
 
-    pub(super) fn read(&mut self, path: PathBuf) -> Answer {
+    pub(super) fn read(&mut self, path: PathBuf) -> ReadOutcome {
         let (most, file) = (self.most, path.clone());
-        match self.patience.ask(path, self.deadline, move || bytes(&file, most)) {
+        match self.pool.call(path, self.deadline, move || bytes(&file, most)) {
             Ok(answer) => self.judge(answer),
-            Err(Late) => Answer::Unread(format!("no answer within {:?}", self.deadline)),
+            Err(Late) => ReadOutcome::Unread(format!("no answer within {:?}", self.deadline)),
         }
     }
 
-    fn judge(&self, answer: io::Result<Vec<u8>>) -> Answer {
+    fn judge(&self, answer: io::Result<Vec<u8>>) -> ReadOutcome {
         match answer.map(String::from_utf8) {
-            Ok(Ok(text)) if text.len() <= self.most => Answer::Text(text),
-            Ok(Ok(_)) => Answer::Unread(format!("longer than {} bytes", self.most)),
-            Ok(Err(_)) => Answer::Unread("no text".to_owned()),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Answer::Nothing,
-            Err(error) => Answer::Unread(error.to_string()),
+            Ok(Ok(text)) if text.len() <= self.most => ReadOutcome::Text(text),
+            Ok(Ok(_)) => ReadOutcome::Unread(format!("longer than {} bytes", self.most)),
+            Ok(Err(_)) => ReadOutcome::Unread("no text".to_owned()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => ReadOutcome::Nothing,
+            Err(error) => ReadOutcome::Unread(error.to_string()),
         }
     }
 }
 
-/// What is in a file; of one that is longer one byte more, to tell it.
+/// Content of a file, up to one byte beyond the limit to detect longer ones.
 fn bytes(file: &Path, most: usize) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let most = u64::try_from(most).unwrap_or(u64::MAX).saturating_add(1);

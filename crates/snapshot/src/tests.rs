@@ -1,4 +1,4 @@
-//! What is read, what is replaced, and that nothing can hold a recording up.
+//! Read files, replaced text, and limits of a snapshot.
 
 use std::{
     fs,
@@ -14,7 +14,6 @@ use windlass_config::ConfigFile;
 
 use super::*;
 
-/// A host with these files.
 fn host(files: &[(&str, &str)]) -> (TempDir, Host) {
     let root = tempfile::tempdir().expect("a temporary folder");
     for (path, text) in files {
@@ -26,12 +25,12 @@ fn host(files: &[(&str, &str)]) -> (TempDir, Host) {
     (root, host)
 }
 
-fn recording(host: &Host) -> Recording {
-    Recording::of(host, &Also::default(), Bounds::default(), &mut |_| {})
+fn snapshot(host: &Host) -> Snapshot {
+    Snapshot::of(host, &ExtraFiles::default(), Bounds::default(), &mut |_| {})
 }
 
-fn text<'a>(recording: &'a Recording, path: &str) -> Option<&'a str> {
-    match recording.entries.get(Path::new(path))? {
+fn text<'a>(snapshot: &'a Snapshot, path: &str) -> Option<&'a str> {
+    match snapshot.entries.get(Path::new(path))? {
         Entry::Text(text) => Some(text),
         _ => None,
     }
@@ -54,7 +53,7 @@ fn the_shape_is_read_as_a_whole_and_only_what_is_listed_of_the_text() {
     symlink("../../../devices/pci0000:00/0000:00:01.0", bus.join("0000:00:01.0")).expect("linked");
     symlink("/etc", root.path().join("sys/class/out")).expect("linked");
     symlink("../../../../etc", root.path().join("sys/class/dmi/up")).expect("linked");
-    let read = recording(&host);
+    let read = snapshot(&host);
     assert_eq!(text(&read, &format!("{FUNCTION}/vendor")), Some("0x10de\n"));
     assert_eq!(text(&read, &format!("{FUNCTION}/drm/card0/uevent")), Some("DEVNAME=dri/card0\n"));
     assert_eq!(read.entries[Path::new("dev/dri/card0")], Entry::Node);
@@ -74,11 +73,11 @@ fn a_file_that_never_answers_is_left_out_and_costs_no_other() {
     let hanging = root.path().join(FUNCTION).join("device");
     mknodat(CWD, &hanging, FileType::Fifo, Mode::RUSR, 0).expect("a pipe that nobody writes to");
     let bounds = Bounds { time_of_file: Duration::from_millis(20), ..Bounds::default() };
-    let read = Recording::of(&host, &Also::default(), bounds, &mut |_| {});
+    let read = Snapshot::of(&host, &ExtraFiles::default(), bounds, &mut |_| {});
     assert_eq!(text(&read, &format!("{FUNCTION}/vendor")), Some("0x10de\n"));
-    let [left_out] = read.left_out.as_slice() else { panic!("{:?}", read.left_out) };
-    assert_eq!(left_out.path, Path::new("/").join(FUNCTION).join("device"));
-    assert_eq!(left_out.why, "no answer within 20ms");
+    let [omission] = read.omissions.as_slice() else { panic!("{:?}", read.omissions) };
+    assert_eq!(omission.path, Path::new("/").join(FUNCTION).join("device"));
+    assert_eq!(omission.why, "no answer within 20ms");
 }
 
 #[test]
@@ -89,10 +88,10 @@ fn a_host_without_end_is_cut_short_and_says_so() {
     symlink("..", root.path().join("sys/class/misc/device0/loop")).expect("linked");
     let begun = Instant::now();
     let bounds = Bounds { entries: 100, ..Bounds::default() };
-    let read = Recording::of(&host, &Also::default(), bounds, &mut |_| {});
+    let read = Snapshot::of(&host, &ExtraFiles::default(), bounds, &mut |_| {});
     assert!(read.len() <= 101, "{}", read.len());
-    assert_eq!(read.left_out.len(), 1, "{:?}", read.left_out);
-    assert!(read.left_out[0].why.contains("no more than 100 entries"), "{:?}", read.left_out);
+    assert_eq!(read.omissions.len(), 1, "{:?}", read.omissions);
+    assert!(read.omissions[0].why.contains("no more than 100 entries"), "{:?}", read.omissions);
     assert!(begun.elapsed() < Duration::from_secs(10));
 }
 
@@ -114,11 +113,11 @@ fn what_identifies_the_machine_is_replaced_alike_wherever_it_is() {
     let name = "dev/serial/by-id/usb-FTDI_FT9X_Y0Z77-if00";
     fs::create_dir_all(root.path().join("dev/serial/by-id")).expect("made");
     symlink("../../ttyUSB0", root.path().join(name)).expect("linked");
-    let mut disguise = Disguise::of(&host);
-    let worn = disguise.put_on(recording(&host));
-    let again = Disguise::of(&host).put_on(recording(&host));
-    assert_eq!(worn, again, "the same machine gives the same");
-    let shown = format!("{worn:?}");
+    let mut anonymiser = Anonymiser::of(&host);
+    let anonymised = anonymiser.anonymise(snapshot(&host));
+    let again = Anonymiser::of(&host).anonymise(snapshot(&host));
+    assert_eq!(anonymised, again, "the same machine gives the same");
+    let shown = format!("{anonymised:?}");
     for secret in
         ["FT9X", "Y0Z77", "0a1b2c3d4e", "0c:42:a1", "9876543210987654321", "0101A8C0", "01234567"]
     {
@@ -127,19 +126,20 @@ fn what_identifies_the_machine_is_replaced_alike_wherever_it_is() {
     for kept in ["PRODUCT=403/6001/600", "simd_count 304", "00000000", "usb-FTDI_"] {
         assert!(shown.contains(kept), "{kept} is not in {shown}");
     }
-    let serial = text(&worn, "sys/devices/usb1/1-4/serial").expect("recorded").trim().to_owned();
+    let serial =
+        text(&anonymised, "sys/devices/usb1/1-4/serial").expect("recorded").trim().to_owned();
     assert_eq!(serial.len(), "FT9X Y0Z77".len());
     let renamed = format!("dev/serial/by-id/usb-FTDI_{}-if00", serial.replace(' ', "_"));
-    assert!(worn.entries.contains_key(Path::new(&renamed)), "{renamed} is not in {shown}");
+    assert!(anonymised.entries.contains_key(Path::new(&renamed)), "{renamed} is not in {shown}");
 
     let [gpu, properties] = ["gpu/unique_id", "kfd/nodes/1/properties"]
-        .map(|path| text(&worn, &format!("sys/devices/{path}")).expect("recorded").trim());
+        .map(|path| text(&anonymised, &format!("sys/devices/{path}")).expect("recorded").trim());
     let number = u64::from_str_radix(gpu, 16).expect("hexadecimal digits");
     assert_eq!(properties, format!("simd_count 304\nunique_id {number}"), "the same in KFD's way");
 
     let mut document =
         json!({"id": "usb-FT9X Y0Z77", "nvidia.com/serial": {"string": "1323020000123"}});
-    disguise.put_on_document(&mut document);
+    anonymiser.anonymise_document(&mut document);
     assert_eq!(document["id"], format!("usb-{serial}"));
     assert_ne!(document["nvidia.com/serial"]["string"], "1323020000123");
 }
@@ -151,8 +151,8 @@ fn the_serial_number_of_a_root_hub_is_a_place_and_stays() {
         hubs.map(|(hub, serial)| (format!("sys/devices/0000:00:14.0/{hub}/serial"), serial));
     let stick = ("sys/devices/0000:00:14.0/usb1/1-4/serial", "0000:00:14.0\n");
     let (_root, host) = host(&[(&files[0].0, files[0].1), (&files[1].0, files[1].1), stick]);
-    let plain = recording(&host);
-    assert_eq!(Disguise::of(&host).put_on(plain.clone()), plain);
+    let plain = snapshot(&host);
+    assert_eq!(Anonymiser::of(&host).anonymise(plain.clone()), plain);
 }
 
 #[test]
@@ -166,10 +166,10 @@ fn a_short_serial_number_is_replaced_in_names_that_are_made_of_serial_numbers() 
     for name in ["usb-FTDI_AB12C-if00", "usb-FTDI_X_1#ä-if00", "usb-AB12CD-if00"] {
         symlink("../../ttyUSB0", root.path().join("dev/serial/by-id").join(name)).expect("linked");
     }
-    let mut disguise = Disguise::of(&host);
-    let worn = disguise.put_on(recording(&host));
+    let mut anonymiser = Anonymiser::of(&host);
+    let anonymised = anonymiser.anonymise(snapshot(&host));
     let serial = |port: &str| {
-        let text = text(&worn, &format!("sys/devices/usb1/{port}/serial")).expect("recorded");
+        let text = text(&anonymised, &format!("sys/devices/usb1/{port}/serial")).expect("recorded");
         text.trim().to_owned()
     };
     let (plain, odd) = (serial("1-4"), serial("1-5").replace("  ", "_"));
@@ -177,19 +177,19 @@ fn a_short_serial_number_is_replaced_in_names_that_are_made_of_serial_numbers() 
         [&format!("usb-FTDI_{plain}-if00"), &format!("usb-FTDI_{odd}-if00"), "usb-AB12CD-if00"]
     {
         let path = Path::new("dev/serial/by-id").join(name);
-        assert!(worn.entries.contains_key(&path), "no {name} in {worn:?}");
+        assert!(anonymised.entries.contains_key(&path), "no {name} in {anonymised:?}");
     }
-    let elsewhere = text(&worn, "sys/devices/usb1/AB12C/uevent");
+    let elsewhere = text(&anonymised, "sys/devices/usb1/AB12C/uevent");
     assert_eq!(elsewhere, Some("DEVNAME=AB12C\n"), "in any other text it may be anything");
     let mut document = json!({
         "id": "stick-AB12C", "origin": "AB12C", "windlass.dev/usbSerial": {"string": "AB12C"}
     });
-    disguise.put_on_document(&mut document);
-    let worn = json!({
+    anonymiser.anonymise_document(&mut document);
+    let anonymised = json!({
         "id": format!("stick-{plain}"), "origin": "AB12C",
         "windlass.dev/usbSerial": {"string": plain}
     });
-    assert_eq!(document, worn);
+    assert_eq!(document, anonymised);
     let part = |serial: &str| {
         let link = format!("/dev/serial/by-id/usb-FTDI_{serial}-if00");
         json!({
@@ -199,7 +199,7 @@ fn a_short_serial_number_is_replaced_in_names_that_are_made_of_serial_numbers() 
         })
     };
     let mut document = part("AB12C");
-    disguise.put_on_document(&mut document);
+    anonymiser.anonymise_document(&mut document);
     assert_eq!(document, part(&plain));
 }
 
@@ -210,14 +210,14 @@ fn a_serial_number_that_is_a_part_of_another_is_no_part_of_its_name() {
         ("sys/devices/usb1/1-5/serial", "AB12C-77\n"),
         ("sys/devices/usb1/1-6/serial", "X 1#9Z\n"),
     ]);
-    let mut disguise = Disguise::of(&host);
-    let worn = disguise.put_on(recording(&host));
+    let mut anonymiser = Anonymiser::of(&host);
+    let anonymised = anonymiser.anonymise(snapshot(&host));
     let serial = |port: &str| {
-        let text = text(&worn, &format!("sys/devices/usb1/{port}/serial")).expect("recorded");
+        let text = text(&anonymised, &format!("sys/devices/usb1/{port}/serial")).expect("recorded");
         text.trim().to_owned()
     };
     let mut document = json!([{"id": "tty-AB12C-77-ttyUSB0"}, {"id": "tty-X-1-9Z-a0"}]);
-    disguise.put_on_document(&mut document);
+    anonymiser.anonymise_document(&mut document);
     assert_eq!(document[0]["id"], format!("tty-{}-ttyUSB0", serial("1-5")));
     let odd = serial("1-6").replace([' ', '#'], "-");
     assert_eq!(document[1]["id"], format!("tty-{odd}-a0"));
@@ -243,19 +243,19 @@ fn names_that_people_gave_their_storage_are_not_recorded() {
     ] {
         symlink(target, root.path().join("dev").join(link)).expect("linked");
     }
-    let read = recording(&host);
+    let read = snapshot(&host);
     let names: Vec<_> = read.entries.keys().map(|path| path.display().to_string()).collect();
     assert_eq!(names, ["dev", "dev/dm-0", "dev/md127", "dev/rbd0", "dev/rtc", "dev/rtc0"]);
 }
 
 #[test]
 fn two_machines_have_nothing_in_common_that_identifies_them() {
-    let worn = |id| {
+    let anonymised = |id| {
         let serial = ("sys/devices/usb1/1-4/serial", "A10K2J3\n");
         let (_root, host) = host(&[("etc/machine-id", id), serial]);
-        Disguise::of(&host).put_on(recording(&host))
+        Anonymiser::of(&host).anonymise(snapshot(&host))
     };
-    assert_ne!(worn(&"01".repeat(16)), worn(&"02".repeat(16)));
+    assert_ne!(anonymised(&"01".repeat(16)), anonymised(&"02".repeat(16)));
 }
 
 #[test]
@@ -271,7 +271,8 @@ fn what_the_configuration_reads_is_read_as_well() {
         ("sys/devices/virtual/misc/board/chip_state", "ok\n"),
         ("etc/boards/first", "its text is not read"),
     ]);
-    let read = Recording::of(&host, &Also::for_policy(&policy), Bounds::default(), &mut |_| {});
+    let read =
+        Snapshot::of(&host, &ExtraFiles::for_policy(&policy), Bounds::default(), &mut |_| {});
     assert_eq!(text(&read, "sys/devices/virtual/misc/board/cores_count"), Some("576\n"));
     assert_eq!(text(&read, "sys/devices/virtual/misc/board/chip_state"), Some("ok\n"));
     assert_eq!(read.entries[Path::new("etc/boards/first")], Entry::Node);
@@ -280,8 +281,8 @@ fn what_the_configuration_reads_is_read_as_well() {
 #[test]
 fn a_folder_with_something_in_it_is_refused() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    Recording::folder(&folder.path().join("new/deep")).expect("it is made");
-    let error = Recording::folder(folder.path()).expect_err("it has a folder in it");
+    Snapshot::folder(&folder.path().join("new/deep")).expect("it is made");
+    let error = Snapshot::folder(folder.path()).expect_err("it has a folder in it");
     assert!(error.to_string().contains("is not empty"), "{error}");
 }
 
@@ -297,8 +298,8 @@ fn what_containers_are_given_is_there_and_nothing_that_was_recorded_is_lost() {
     let listed = "sys/bus/pci/devices/0000:00:01.0";
     let mounts = ["opt/firmware", listed, &format!("{listed}/vendor"), "nowhere"];
     let mounts = mounts.map(|path| Path::new("/").join(path));
-    let also = Also { mounts: mounts.into(), ..Also::default() };
-    let read = Recording::of(&host, &also, Bounds::default(), &mut |_| {});
+    let extra = ExtraFiles { mounts: mounts.into(), ..ExtraFiles::default() };
+    let read = Snapshot::of(&host, &extra, Bounds::default(), &mut |_| {});
     assert_eq!(read.entries[Path::new("opt/firmware")], Entry::Folder);
     assert!(matches!(read.entries[Path::new(listed)], Entry::Link(_)));
     assert_eq!(text(&read, &format!("{FUNCTION}/vendor")), Some("0x10de\n"));
@@ -309,10 +310,10 @@ fn what_containers_are_given_is_there_and_nothing_that_was_recorded_is_lost() {
 #[test]
 fn a_short_serial_number_is_no_part_of_an_address() {
     let (_root, host) = host(&[("sys/devices/usb1/1-4/serial", "0001\n")]);
-    let mut disguise = Disguise::of(&host);
-    disguise.put_on(recording(&host));
+    let mut anonymiser = Anonymiser::of(&host);
+    anonymiser.anonymise(snapshot(&host));
     let mut found = json!({"id": "nic-0001-3b-02-0", "parent": {"id": "tty-0001-ttyUSB0"}});
-    disguise.put_on_document(&mut found);
+    anonymiser.anonymise_document(&mut found);
     assert_eq!(found["id"], "nic-0001-3b-02-0");
     assert_ne!(found["parent"]["id"], "tty-0001-ttyUSB0");
 }

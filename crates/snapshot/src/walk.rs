@@ -1,4 +1,4 @@
-//! The way through the host: every folder that is worth it, no link followed, each step bounded.
+//! Walk through the host: allowed folders, no links, bounded steps.
 
 use std::{
     fs,
@@ -11,54 +11,54 @@ use rustix::fs::Mode;
 use windlass_host::{Host, flat};
 
 use super::{
-    Also, Bounds, Entry, LeftOut, Recording,
-    reader::{Answer, Reader},
-    worth::{FILES, ROOTS, Root, is_named_by_people},
+    Bounds, Entry, ExtraFiles, Omission, Snapshot,
+    allowlist::{FILES, ROOTS, Root, is_named_by_people},
+    reader::{ReadOutcome, Reader},
 };
 
-/// So many files may hang before no other is tried: each keeps a thread.
+/// Most hanging files, since each keeps a thread.
 const MOST_HANGING: usize = 8;
 
-/// How often whoever waits is told how far it is, in entries.
+/// Entries between progress reports.
 const TELL_EVERY: usize = 256;
 
 /// Reads the host.
 pub(super) fn walk(
     host: &Host,
-    also: &Also,
+    extra: &ExtraFiles,
     bounds: Bounds,
     seen: &mut dyn FnMut(usize),
-) -> Recording {
+) -> Snapshot {
     let reader = Reader::new(bounds.time_of_file, bounds.bytes_of_file);
-    let (recording, begun) = (Recording::default(), Instant::now());
+    let (snapshot, begun) = (Snapshot::default(), Instant::now());
     let mut walk =
-        Walk { host, also, bounds, reader, begun, bytes: 0, recording, seen, full: false };
+        Walk { host, extra, bounds, reader, begun, bytes: 0, snapshot, seen, full: false };
     for root in &ROOTS {
         walk.folder(root, Path::new(root.path), root.depth);
     }
     for path in FILES {
         walk.file(Path::new(path));
     }
-    for folder in &also.folders {
+    for folder in &extra.folders {
         walk.names(folder);
     }
-    for path in &also.mounts {
+    for path in &extra.mounts {
         walk.presence(path);
     }
-    walk.recording
+    walk.snapshot
 }
 
-/// A walk on its way.
+/// State of a walk.
 struct Walk<'a> {
     host: &'a Host,
-    also: &'a Also,
+    extra: &'a ExtraFiles,
     bounds: Bounds,
     reader: Reader,
     begun: Instant,
     bytes: usize,
-    recording: Recording,
+    snapshot: Snapshot,
     seen: &'a mut dyn FnMut(usize),
-    /// Whether a bound was met, after which nothing is added.
+    /// True once a limit was reached; nothing is added then.
     full: bool,
 }
 
@@ -66,18 +66,18 @@ struct Walk<'a> {
 
 impl Walk<'_> {
     fn folder(&mut self, root: &Root, folder: &Path, depth: u32) {
-        let left = self.bounds.entries.saturating_sub(self.recording.len());
+        let left = self.bounds.entries.saturating_sub(self.snapshot.len());
         let Ok(entries) = fs::read_dir(self.host.path(folder)) else { return };
-        // A folder may have more entries than there is room for, by a mistake or by malice.
+        // Folders may have too many entries, by mistake or malice.
         let mut entries: Vec<_> = entries.flatten().take(left + 1).collect();
         entries.sort_unstable_by_key(fs::DirEntry::file_name);
         if !root.nodes {
             self.add(folder, Entry::Folder);
         }
-        let before = self.recording.len();
+        let before = self.snapshot.len();
         self.entries(root, folder, entries, depth);
-        // A folder of nothing but links that are left out has its name from what they lead to.
-        if root.nodes && self.recording.len() > before {
+        // A folder without kept entries is dropped, since its name may come from its links.
+        if root.nodes && self.snapshot.len() > before {
             self.add(folder, Entry::Folder);
         }
     }
@@ -97,7 +97,7 @@ impl Walk<'_> {
                 self.enter(root, &path, depth);
             } else if root.nodes {
                 self.add(&path, Entry::Node);
-            } else if root.wants(folder, &name) || self.also.names.contains(&name) {
+            } else if root.wants(folder, &name) || self.extra.names.contains(&name) {
                 self.file(&path);
             }
         }
@@ -110,8 +110,7 @@ impl Walk<'_> {
         }
     }
 
-    /// A link that stays in its part of the host; one that leads out of it would lead anywhere, and what
-    /// people call their storage is nobody's business.
+    /// Adds a link that stays below its root. Links to named storage are private.
     fn link(&mut self, root: &Root, path: &Path) {
         let Some(target) = self.host.link(path).map(PathBuf::from) else { return };
         let part = Path::new(root.path).iter().next().expect("a root has a path");
@@ -124,16 +123,15 @@ impl Walk<'_> {
         }
     }
 
-    /// That something is there, and nothing of it. What was recorded stays as it is, and below a link there
-    /// is nothing of its own.
+    /// Adds a path without content. Recorded entries stay, and paths below a link are its target's.
     fn presence(&mut self, path: &Path) {
         let Some(real) = self.host.followed(path) else { return };
         let Ok(found) = fs::metadata(self.host.path(&real)) else { return };
         for path in [path, &real] {
             let below = path.strip_prefix("/").unwrap_or(path);
             let is_known = |part: &Path| {
-                matches!(self.recording.entries.get(part), Some(Entry::Link(_)))
-                    || self.recording.entries.contains_key(below)
+                matches!(self.snapshot.entries.get(part), Some(Entry::Link(_)))
+                    || self.snapshot.entries.contains_key(below)
             };
             if below.ancestors().any(is_known) || self.is_full() {
                 continue;
@@ -154,26 +152,26 @@ impl Walk<'_> {
             return;
         }
         match self.reader.read(self.host.path(path)) {
-            Answer::Text(text) => {
+            ReadOutcome::Text(text) => {
                 self.bytes += text.len();
                 self.add(path, Entry::Text(text));
             }
-            Answer::Nothing => {}
-            Answer::Unread(why) => self.leave_out(path, why),
+            ReadOutcome::Nothing => {}
+            ReadOutcome::Unread(why) => self.leave_out(path, why),
         }
         if self.reader.hanging() >= MOST_HANGING {
             self.stop(path, format!("{MOST_HANGING} files do not answer"));
         }
     }
 
-    /// Whether anyone may read a file: sysfs has some that are only written to.
+    /// True if anybody may read the file: sysfs has write-only files.
     fn is_readable(&self, path: &Path) -> bool {
         let everyone = Mode::RUSR | Mode::RGRP | Mode::ROTH;
         let file = fs::symlink_metadata(self.host.path(path));
         file.is_ok_and(|file| Mode::from_raw_mode(file.mode()).intersects(everyone))
     }
 
-    /// The names of the files in a folder.
+    /// Adds the names of a folder's files.
     fn names(&mut self, folder: &Path) {
         let below: PathBuf = folder.components().skip(1).collect();
         for name in self.host.names(folder) {
@@ -184,22 +182,22 @@ impl Walk<'_> {
     }
 
     fn add(&mut self, path: &Path, entry: Entry) {
-        self.recording.entries.insert(path.to_owned(), entry);
-        if self.recording.len().is_multiple_of(TELL_EVERY) {
-            (self.seen)(self.recording.len());
+        self.snapshot.entries.insert(path.to_owned(), entry);
+        if self.snapshot.len().is_multiple_of(TELL_EVERY) {
+            (self.seen)(self.snapshot.len());
         }
     }
 
     fn leave_out(&mut self, path: &Path, why: String) {
-        self.recording.left_out.push(LeftOut { path: Path::new("/").join(path), why });
+        self.snapshot.omissions.push(Omission { path: Path::new("/").join(path), why });
     }
 
-    /// Whether there is no room or no time for more, which is said once.
+    /// True once a limit is reached; records the reason once.
     fn is_full(&mut self) -> bool {
         let Bounds { entries, bytes, time, .. } = self.bounds;
         let met = if self.full {
             None
-        } else if self.recording.len() >= entries {
+        } else if self.snapshot.len() >= entries {
             Some(format!("{entries} entries"))
         } else if self.bytes >= bytes {
             Some(format!("{bytes} bytes"))

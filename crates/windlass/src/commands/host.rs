@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result};
 use serde_json::Value;
 use windlass_core::inventory::Inventory;
 use windlass_node::agent;
-use windlass_snapshot::{Also, Bounds, Disguise, RecordError, Recording};
+use windlass_snapshot::{Anonymiser, Bounds, ExtraFiles, Snapshot, SnapshotError};
 
 use self::about::About;
 use super::{clock, complete, host_config, sources};
@@ -34,27 +34,27 @@ pub(super) async fn run(command: HostCommand) -> Result<()> {
 
 async fn record(args: RecordHostArgs) -> Result<()> {
     let config = host_config(args.host)?;
-    Recording::folder(&args.dir).map_err(|error| match error {
-        RecordError::NotEmpty(_) => Misuse(error.into()).into(),
-        RecordError::Write { .. } => anyhow::Error::new(error),
+    Snapshot::folder(&args.dir).map_err(|error| match error {
+        SnapshotError::NotEmpty(_) => Misuse(error.into()).into(),
+        SnapshotError::Write { .. } => anyhow::Error::new(error),
     })?;
     let inventory = agent::survey(&config, clock()).await.inventory;
     let host = config.places.host();
-    let also = Also::for_policy(&config.policy).with_mounts_of(&inventory);
-    let read = Recording::of(&host, &also, Bounds::default(), &mut progress());
+    let extra = ExtraFiles::for_policy(&config.policy).with_mounts_of(&inventory);
+    let read = Snapshot::of(&host, &extra, Bounds::default(), &mut progress());
     let mut found = serde_json::to_value(&inventory)?;
-    let mut disguise = Disguise::of(&host);
-    let recording = if args.with_serials { read } else { disguise.put_on(read) };
+    let mut anonymiser = Anonymiser::of(&host);
+    let recording = if args.with_serials { read } else { anonymiser.anonymise(read) };
     if !args.with_serials {
-        disguise.put_on_document(&mut found);
+        anonymiser.anonymise_document(&mut found);
     }
-    let about = About::new(&host, &recording, (!args.with_serials).then_some(&disguise));
+    let about = About::new(&host, &recording, (!args.with_serials).then_some(&anonymiser));
     write(&args.dir, &recording, &about, &found)?;
     report(&args.dir, &recording, &inventory)?;
     complete(&inventory)
 }
 
-fn write(dir: &Path, recording: &Recording, about: &About<'_>, inventory: &Value) -> Result<()> {
+fn write(dir: &Path, recording: &Snapshot, about: &About<'_>, inventory: &Value) -> Result<()> {
     recording.write(dir, &about.mark()).context("cannot keep the recording")?;
     for (name, text) in [
         ("README.txt", about.text()),
@@ -67,13 +67,13 @@ fn write(dir: &Path, recording: &Recording, about: &About<'_>, inventory: &Value
     Ok(())
 }
 
-fn report(dir: &Path, recording: &Recording, inventory: &Inventory) -> Result<()> {
+fn report(dir: &Path, recording: &Snapshot, inventory: &Inventory) -> Result<()> {
     let dir = dir.display();
     let paint = Paint::for_stdout();
     line(format!("recorded {} entries in {dir}", recording.len()))?;
     sources(inventory, paint).into_iter().map(|text| format!("  {text}")).try_for_each(line)?;
-    if !recording.left_out.is_empty() {
-        line(format!("left out {}: manifest.json says why", recording.left_out.len()))?;
+    if !recording.omissions.is_empty() {
+        line(format!("left out {}: manifest.json says why", recording.omissions.len()))?;
     }
     line("")?;
     line("Look at it, here or elsewhere:")?;

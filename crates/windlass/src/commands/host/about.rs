@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use serde::Serialize;
 use windlass_host::Host;
-use windlass_snapshot::{Disguise, LeftOut, Recording};
+use windlass_snapshot::{Anonymiser, Omission, Snapshot};
 
 /// What there is to know of a recording.
 #[derive(Debug, Serialize)]
@@ -22,7 +22,7 @@ pub(super) struct About<'a> {
     /// How many serial numbers and unique ids were found, addresses aside.
     #[serde(skip_serializing_if = "Option::is_none")]
     serial_numbers: Option<usize>,
-    left_out: &'a [LeftOut],
+    left_out: &'a [Omission],
 }
 
 /// As many are told in the text; all of them are in the manifest.
@@ -31,16 +31,20 @@ const ROOM: usize = 20;
 // === impl About ===
 
 impl<'a> About<'a> {
-    pub(super) fn new(host: &Host, recording: &'a Recording, disguise: Option<&Disguise>) -> Self {
+    pub(super) fn new(
+        host: &Host,
+        recording: &'a Snapshot,
+        anonymiser: Option<&Anonymiser>,
+    ) -> Self {
         Self {
             windlass: env!("CARGO_PKG_VERSION"),
             recorded: Timestamp::now(),
             kernel: host.text("/proc/sys/kernel/osrelease"),
             simulated: host.simulated(),
             entries: recording.len(),
-            replaced: disguise.is_some(),
-            serial_numbers: disguise.map(Disguise::known),
-            left_out: &recording.left_out,
+            replaced: anonymiser.is_some(),
+            serial_numbers: anonymiser.map(Anonymiser::known),
+            left_out: &recording.omissions,
         }
     }
 

@@ -1,27 +1,27 @@
-//! What of a host is worth recording: which folders, and which files in them.
+//! Allowlist of a snapshot: folders, and names of readable files.
 //!
-//! Whoever has a source read another file adds its name here; the test that replays every machine tells
-//! whether one was forgotten.
+//! A source that reads another file adds its name here. The test that replays every machine detects a missing
+//! one.
 
 use std::path::Path;
 
-/// A folder of the host, and how it is read.
+/// An allowed folder.
 pub(super) struct Root {
-    /// Its path below the host's root.
+    /// Path below the host's root.
     pub(super) path: &'static str,
-    /// How many levels of folders below it.
+    /// Depth of subfolders.
     pub(super) depth: u32,
-    /// Folders that are not entered: by name, or by path where there is a slash.
+    /// Excluded subfolders: by name, or by path if it contains a slash.
     pub(super) leave: &'static [&'static str],
-    /// Whether its files are device nodes.
+    /// True if its files are device nodes.
     pub(super) nodes: bool,
 }
 
-/// The deepest devices that are known of are functions behind several switches, with what drivers make
-/// of them: 16.
+/// Depth of `/sys/devices`. The deepest known devices are functions behind several switches with their
+/// drivers' entries: 16.
 const DEEP: u32 = 24;
 
-/// The folders.
+/// Allowed folders.
 pub(super) const ROOTS: [Root; 10] = [
     Root::of(
         "sys/bus",
@@ -64,7 +64,7 @@ pub(super) const ROOTS: [Root; 10] = [
     Root {
         path: "dev",
         depth: 4,
-        // What is mounted there, and names that people or disks gave.
+        // Mount points, and names given by people or disks.
         leave: &[
             "disk",
             "drbd",
@@ -82,24 +82,22 @@ pub(super) const ROOTS: [Root; 10] = [
     },
 ];
 
-/// Storage that is made of other storage, and that people name, often after the host: the folder of a
-/// volume group is called as the group is.
+/// Prefixes of storage that people name, often after the host: a volume group's folder has its name.
 const NAMED_STORAGE: [&str; 5] = ["dm-", "drbd", "md", "rbd", "zd"];
 
-/// Files elsewhere.
+/// Single files.
 pub(super) const FILES: [&str; 4] =
     ["proc/devices", "proc/1/net/ipv6_route", "proc/1/net/route", "proc/sys/kernel/osrelease"];
 
-/// Folders of which all files are read: error counters of AMD's GPUs, partitions of InfiniBand.
+/// Folders whose files are all read: error counters of AMD GPUs, InfiniBand partitions.
 const WHOLE: [&str; 2] = ["pkeys", "ras"];
 
-/// Files in sysfs and procfs that are read wherever they are. A name that ends with `*` stands for all
-/// that begin so.
+/// Readable file names in sysfs and procfs; a trailing `*` matches any suffix.
 ///
-/// Not in it: PCI configuration space, which has the device's serial number in a capability; what the
-/// machine's firmware says of the owner; `node_desc` of an InfiniBand adapter, which is the host's name.
+/// Excluded: PCI configuration space, which contains serial numbers; DMI owner data; `node_desc` of
+/// InfiniBand adapters, which is the host name.
 #[rustfmt::skip]
-const WORTH: [&str; 189] = [
+const ALLOWED: [&str; 189] = [
     // Any device, and its nodes.
     "uevent", "dev", "name", "index", "modalias", "driver_override", "status", "state", "type", "mode",
     "version", "model", "waiting_for_supplier",
@@ -151,8 +149,8 @@ const WORTH: [&str; 189] = [
     "temp*",
 ];
 
-/// Files, lines and attributes whose text identifies the machine or its owner, whatever it looks like, in
-/// lower case. Addresses of network interfaces are told by what they look like.
+/// Files, lines and attributes with identifying text of any shape, in lower case. MAC addresses are
+/// recognised by shape.
 #[rustfmt::skip]
 pub(super) const SECRETS: [&str; 24] = [
     "serial", "usbserial", "serial_number", "serialnumber", "serial_num", "xmc_serial_num", "unique_id", "hive_id",
@@ -161,10 +159,10 @@ pub(super) const SECRETS: [&str; 24] = [
     "macaddress", "guid",
 ];
 
-/// Names of the worth list that PCI devices have as binary files below `proc/driver` only.
+/// Allowed names that PCI devices have as binary files outside `proc/driver`.
 const ONLY_IN_PROC: [&str; 2] = ["config", "monitor"];
 
-/// Whether a link to a device node of that name is called as people like.
+/// True if links to this node have names given by people.
 pub(super) fn is_named_by_people(node: &str) -> bool {
     let number = |driver: &&str| node.strip_prefix(*driver);
     let is_number =
@@ -179,17 +177,17 @@ impl Root {
         Self { path, depth, leave, nodes: false }
     }
 
-    /// Whether a folder, by its path below the root, is not entered.
+    /// True for an excluded subfolder, by path below the root.
     pub(super) fn leaves(&self, below: &str) -> bool {
         let name = below.rsplit('/').next().unwrap_or(below);
         self.leave.iter().any(|it| if it.contains('/') { *it == below } else { *it == name })
     }
 
-    /// Whether the text of a file in a folder is worth having.
+    /// True if the file's text is allowed.
     pub(super) fn wants(&self, folder: &Path, name: &str) -> bool {
         let fits = |it: &&str| it.strip_suffix('*').map_or(*it == name, |it| name.starts_with(it));
         let elsewhere = ONLY_IN_PROC.contains(&name) && !self.path.starts_with("proc");
         let whole = WHOLE.iter().any(|it| folder.ends_with(it));
-        whole || WORTH.iter().any(fits) && !elsewhere
+        whole || ALLOWED.iter().any(fits) && !elsewhere
     }
 }

@@ -1,15 +1,15 @@
-//! What texts look like: an address, a unique id, a number, and others that look the same.
+//! Shapes of identifying text: addresses, UUIDs, numbers.
 
 use windlass_core::pci::PciAddress;
 
-/// Shorter ones tell nothing, and would be found everywhere.
+/// Shorter text identifies nothing and is too common.
 const SHORTEST: usize = 4;
 
-/// Interfaces that systemd names after their address, `enx0242ac110002`.
+/// Prefixes of systemd's interface names by MAC address, `enx0242ac110002`.
 const NAMED_AFTER_ADDRESS: [&str; 3] = ["enx", "wlx", "wwx"];
 
-/// A character of the same sort.
-pub(super) fn alike(c: char, hex: bool, number: u64) -> char {
+/// A character of the same class.
+pub(super) fn same_class(c: char, hex: bool, number: u64) -> char {
     let pick = |from: &str| {
         let all = from.as_bytes();
         let length = u64::try_from(all.len()).expect("a few");
@@ -25,7 +25,7 @@ pub(super) fn alike(c: char, hex: bool, number: u64) -> char {
     }
 }
 
-/// A number with as many digits, which fits wherever the other did.
+/// A number with as many digits, which fits the same type.
 pub(super) fn decimal(text: &str, number: u64) -> Option<String> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then_some(())?;
     let _: u64 = text.parse().ok()?;
@@ -34,8 +34,8 @@ pub(super) fn decimal(text: &str, number: u64) -> Option<String> {
     Some((least + number % range).to_string())
 }
 
-/// How much of a word does not identify anything.
-pub(super) fn open_part(word: &str) -> usize {
+/// Length of the prefix that identifies nothing.
+pub(super) fn public_prefix(word: &str) -> usize {
     let prefixes = NAMED_AFTER_ADDRESS.iter().filter_map(|prefix| word.strip_prefix(prefix));
     let mut named = prefixes.filter(|rest| rest.len() == 12 && is_hex(rest));
     if let Some(address) = named.next() {
@@ -54,7 +54,7 @@ fn is_uuid(text: &str) -> bool {
     is_hex(text) && lengths == [8, 4, 4, 4, 12]
 }
 
-/// Whether a word is a link-layer address, of Ethernet or InfiniBand, or a GUID or GID.
+/// True for a MAC address of Ethernet or InfiniBand, a GUID or a GID.
 fn is_address(word: &str) -> bool {
     let groups: Vec<_> = word.split(':').collect();
     let all_have = |length: usize| groups.iter().all(|group| group.len() == length);
@@ -67,13 +67,13 @@ fn is_address(word: &str) -> bool {
     fits && is_hex(word)
 }
 
-/// Hexadecimal digits, in groups or not.
+/// Hexadecimal digits, grouped or not.
 pub(super) fn is_hex(text: &str) -> bool {
     !text.is_empty() && text.chars().all(|c| c.is_ascii_hexdigit() || c == ':' || c == '-')
 }
 
-/// What stands where nothing is known, and places, which say nothing of what is there.
-pub(super) fn tells_nothing(text: &str) -> bool {
+/// True for placeholders and PCI addresses, which are no secrets.
+pub(super) fn is_insignificant(text: &str) -> bool {
     let bare = text.trim_start_matches("0x");
     text.len() < SHORTEST
         || bare.chars().all(|c| "0:-. ".contains(c))
@@ -82,7 +82,7 @@ pub(super) fn tells_nothing(text: &str) -> bool {
         || ["none", "n/a", "unknown", "(null)"].contains(&text.to_ascii_lowercase().as_str())
 }
 
-/// The text with a word replaced where it stands alone.
+/// Replaces a word where it stands alone.
 pub(super) fn replaced(text: &str, word: &str, by: &str) -> String {
     let mut all = String::new();
     let mut rest = text;
@@ -116,7 +116,7 @@ mod tests {
             ("enp3s0f0np0", 11),
             ("28-39-1002", 10),
         ] {
-            assert_eq!(open_part(word), open, "{word}");
+            assert_eq!(public_prefix(word), open, "{word}");
         }
     }
 
@@ -141,8 +141,8 @@ mod tests {
     fn what_says_nothing_is_kept() {
         for text in ["00:00:00:00:00:00", "ffffffffffffffff", "0x0000", "N/A", "17", "0000:00:14.0"]
         {
-            assert!(tells_nothing(text), "{text}");
+            assert!(is_insignificant(text), "{text}");
         }
-        assert!(!tells_nothing("0c42a1"));
+        assert!(!is_insignificant("0c42a1"));
     }
 }

@@ -1,4 +1,4 @@
-//! A recording as a folder.
+//! Snapshot folders.
 
 use std::{
     fs, io,
@@ -6,44 +6,44 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{Entry, Recording};
+use super::{Entry, Snapshot};
 
-/// Why a recording is not in its folder.
+/// Error of writing a snapshot.
 #[derive(Debug, thiserror::Error)]
-pub enum RecordError {
-    /// The folder has something in it.
+pub enum SnapshotError {
+    /// The folder is not empty.
     #[error("{0} is not empty: name a folder that is, or that does not exist yet")]
     NotEmpty(PathBuf),
-    /// Something cannot be written.
+    /// A file cannot be written.
     #[error("cannot write {path}")]
     Write {
-        /// What.
+        /// Path.
         path: PathBuf,
-        /// The system's answer.
+        /// Cause.
         source: io::Error,
     },
 }
 
-// === impl Recording ===
+// === impl Snapshot ===
 
-impl Recording {
-    /// Makes the folder, or takes an empty one.
-    pub fn folder(dir: &Path) -> Result<(), RecordError> {
-        let refused = |source| RecordError::Write { path: dir.to_owned(), source };
+impl Snapshot {
+    /// Creates the folder, or accepts an empty one.
+    pub fn folder(dir: &Path) -> Result<(), SnapshotError> {
+        let refused = |source| SnapshotError::Write { path: dir.to_owned(), source };
         fs::create_dir_all(dir).map_err(refused)?;
         match fs::read_dir(dir).map_err(refused)?.next() {
-            Some(_) => Err(RecordError::NotEmpty(dir.to_owned())),
+            Some(_) => Err(SnapshotError::NotEmpty(dir.to_owned())),
             None => Ok(()),
         }
     }
 
-    /// Writes everything to a folder, with a mark that says what it is a recording of.
-    pub fn write(&self, dir: &Path, mark: &str) -> Result<(), RecordError> {
+    /// Writes the snapshot into a folder, with a marker of its origin.
+    pub fn write(&self, dir: &Path, mark: &str) -> Result<(), SnapshotError> {
         let mark = (PathBuf::from("run/windlass/recorded"), Entry::Text(format!("{mark}\n")));
-        // The mark first: a folder with anything of ours in it says what it is.
+        // Marker first, so that a partial snapshot is recognised.
         for (path, entry) in std::iter::once((&mark.0, &mark.1)).chain(&self.entries) {
             let path = dir.join(path);
-            entry.make(&path).map_err(|source| RecordError::Write { path, source })?;
+            entry.make(&path).map_err(|source| SnapshotError::Write { path, source })?;
         }
         Ok(())
     }

@@ -1,10 +1,9 @@
-//! What identifies a machine, replaced by something that looks the same.
+//! Anonymisation: identifying text is replaced by text of the same shape.
 //!
-//! A serial number becomes another one with digits where it had digits and letters where it had letters,
-//! so that whatever reads it still can; the same one becomes the same wherever it is, so that what
-//! belongs together still does. What it becomes depends on the machine's id, which is not in the
-//! recording: two recordings of one machine can be compared, and nobody can go through all addresses of a
-//! maker to find which one it was.
+//! Digits stay digits and letters stay letters, so that parsers still accept the text. Equal text gets equal
+//! substitutes, so that relations remain. Substitutes depend on the machine id, which is not in the snapshot:
+//! snapshots of one machine are comparable, but nobody can enumerate a vendor's addresses to find the
+//! original.
 
 mod shape;
 
@@ -19,37 +18,37 @@ use serde_json::Value;
 use windlass_core::pci::PciAddress;
 use windlass_host::Host;
 
-use self::shape::{alike, decimal, is_hex, open_part, replaced, tells_nothing};
-use super::{Entry, Recording, worth::SECRETS};
+use self::shape::{decimal, is_hex, is_insignificant, public_prefix, replaced, same_class};
+use super::{Entry, Snapshot, allowlist::SECRETS};
 
-/// Says what each thing that identifies the machine is called instead.
+/// Substitutes for identifying text of one machine.
 #[derive(Debug)]
-pub struct Disguise {
+pub struct Anonymiser {
     key: (u64, u64),
-    /// What is replaced wherever it is, in names too, by length: one may be a part of another.
+    /// Known secrets with substitutes, longest first: one may contain another.
     known: BTreeMap<Longest, String>,
 }
 
-/// Shorter ones are not looked for in any text, since `0001` is in every second one, but in names that are
-/// made of serial numbers: ids of devices, and links below [`NAMED_AFTER_SERIALS`].
+/// Shortest secret that is replaced in any text, since `0001` is common. Shorter ones are replaced only in
+/// names that contain serial numbers: device ids, and links below [`NAMED_AFTER_SERIALS`].
 const SHORTEST_ELSEWHERE: usize = 6;
 
-/// Folders of such names, as udev makes them: `/dev/serial/by-id`.
+/// Folders of links that udev names after serial numbers: `/dev/serial/by-id`.
 const NAMED_AFTER_SERIALS: &str = "/by-id/";
 
-/// Keys of a document that hold ids of devices.
+/// JSON keys of device ids.
 const IDS: [&str; 2] = ["id", "parent"];
 
-/// Columns of the kernel's tables of routes that hold addresses.
+/// Address columns of the kernel's route tables.
 const ROUTES: [(&str, &[usize]); 2] = [("net/route", &[1, 2]), ("net/ipv6_route", &[0, 2, 4])];
 
-/// A text that comes before those that are shorter.
+/// Sort key: longer texts first.
 type Longest = (Reverse<usize>, String);
 
-// === impl Disguise ===
+// === impl Anonymiser ===
 
-impl Disguise {
-    /// The disguise of one machine. Without an id of the machine it is another one each time.
+impl Anonymiser {
+    /// The anonymiser of a machine. Without a machine id, substitutes differ each time.
     pub fn of(host: &Host) -> Self {
         let id = host.text("/etc/machine-id").unwrap_or_default();
         let half = |range| id.get(range).and_then(|half| u64::from_str_radix(half, 16).ok());
@@ -61,53 +60,55 @@ impl Disguise {
         Self { key, known: BTreeMap::new() }
     }
 
-    /// Replaces everything in a recording that identifies its machine.
-    pub fn put_on(&mut self, recording: Recording) -> Recording {
-        for (path, entry) in &recording.entries {
+    /// Replaces all identifying text of a snapshot.
+    pub fn anonymise(&mut self, snapshot: Snapshot) -> Snapshot {
+        for (path, entry) in &snapshot.entries {
             if let (true, Entry::Text(text)) = (is_secret_file(path), entry) {
                 self.learn(text.trim());
             }
         }
-        let Recording { entries, left_out } = recording;
+        let Snapshot { entries, omissions } = snapshot;
         let entries = entries.into_iter().map(|(path, entry)| {
             let entry = self.entry(&path, entry);
             (self.path(&path), entry)
         });
         let entries = entries.collect();
-        let left_out = left_out.into_iter().map(|mut it| {
+        let omissions = omissions.into_iter().map(|mut it| {
             it.path = self.path(&it.path);
             it
         });
-        Recording { entries, left_out: left_out.collect() }
+        Snapshot { entries, omissions: omissions.collect() }
     }
 
-    /// Replaces the same things in a document.
-    pub fn put_on_document(&self, document: &mut Value) {
+    /// Replaces the same text in a JSON document.
+    pub fn anonymise_document(&self, document: &mut Value) {
         match document {
             Value::String(text) => *text = self.text(text),
-            Value::Array(values) => values.iter_mut().for_each(|value| self.put_on_document(value)),
+            Value::Array(values) => {
+                values.iter_mut().for_each(|value| self.anonymise_document(value))
+            }
             Value::Object(fields) => {
-                let disguised = std::mem::take(fields).into_iter().map(|(key, mut value)| {
+                let anonymised = std::mem::take(fields).into_iter().map(|(key, mut value)| {
                     match &mut value {
                         Value::String(text) if IDS.contains(&key.as_str()) => *text = self.id(text),
                         Value::String(text) => *text = self.line_of(&key, text),
                         Value::Object(typed) if is_secret(&key) => self.attribute(&key, typed),
-                        other => self.put_on_document(other),
+                        other => self.anonymise_document(other),
                     }
                     (self.text(&key), value)
                 });
-                *fields = disguised.collect();
+                *fields = anonymised.collect();
             }
             Value::Null | Value::Bool(_) | Value::Number(_) => {}
         }
     }
 
-    /// How many serial numbers and the like it knows.
+    /// Number of known secrets.
     pub fn known(&self) -> usize {
         self.known.len()
     }
 
-    /// An attribute is an object with its type for a key.
+    /// Attributes are objects with their type as key.
     fn attribute(&self, name: &str, typed: &mut serde_json::Map<String, Value>) {
         for value in typed.values_mut() {
             if let Value::String(text) = value {
@@ -117,16 +118,16 @@ impl Disguise {
     }
 
     fn learn(&mut self, secret: &str) {
-        if tells_nothing(secret) || self.known.contains_key(&longest(secret)) {
+        if is_insignificant(secret) || self.known.contains_key(&longest(secret)) {
             return;
         }
         let taken: BTreeSet<_> = self.known.values().collect();
-        let mut stand_ins = (0..).map(|again| self.stand_in(secret, again));
-        let stand_in = stand_ins.find(|it| !taken.contains(it)).expect("there is another one");
+        let mut substitutes = (0..).map(|again| self.substitute(secret, again));
+        let substitute = substitutes.find(|it| !taken.contains(it)).expect("there is another one");
         for written in [as_ids_write, as_udev_writes] {
-            self.known.insert(longest(&written(secret)), written(&stand_in));
+            self.known.insert(longest(&written(secret)), written(&substitute));
         }
-        self.known.insert(longest(secret), stand_in);
+        self.known.insert(longest(secret), substitute);
     }
 
     fn entry(&self, path: &Path, entry: Entry) -> Entry {
@@ -139,9 +140,9 @@ impl Disguise {
 
     fn path(&self, path: &Path) -> PathBuf {
         let shortest = shortest_in(&path.to_string_lossy());
-        let disguised = |it: &str| self.with_known(it, shortest);
+        let anonymised = |it: &str| self.with_known(it, shortest);
         path.iter()
-            .map(|part| part.to_str().map_or_else(|| part.into(), |it| disguised(it).into()))
+            .map(|part| part.to_str().map_or_else(|| part.into(), |it| anonymised(it).into()))
             .collect::<Vec<std::ffi::OsString>>()
             .iter()
             .collect()
@@ -176,48 +177,48 @@ impl Disguise {
         }
     }
 
-    /// A number that sysfs has in hexadecimal digits elsewhere, such as the unique id that KFD lists.
+    /// A decimal number that sysfs has in hexadecimal elsewhere, such as KFD's unique id.
     fn number_in_hex(&self, text: &str) -> Option<String> {
         let number: u64 =
             text.trim().parse().ok().filter(|number| *number > u64::from(u32::MAX))?;
-        let disguised = self.line_of("unique_id", &format!("{number:016x}"));
-        Some(u64::from_str_radix(&disguised, 16).ok()?.to_string())
+        let anonymised = self.line_of("unique_id", &format!("{number:016x}"));
+        Some(u64::from_str_radix(&anonymised, 16).ok()?.to_string())
     }
 
-    /// A text that stands under a name.
+    /// Text under a name.
     fn line_of(&self, name: &str, text: &str) -> String {
         let bare = text.trim();
-        if !is_secret(name) || tells_nothing(bare) {
+        if !is_secret(name) || is_insignificant(bare) {
             return self.text(text);
         }
         match (self.known.get(&longest(bare)), self.text(text)) {
             (Some(known), _) => text.replace(bare, known),
-            (None, same) if same == text => self.stand_in(text, 0),
-            (None, disguised) => disguised,
+            (None, same) if same == text => self.substitute(text, 0),
+            (None, anonymised) => anonymised,
         }
     }
 
-    /// A line of a table, in which some columns are addresses.
+    /// A table row with address columns.
     fn route(&self, line: &str, columns: &[usize]) -> String {
         let mut position = 0;
         let mut all = String::new();
         for cell in line.split_inclusive([' ', '\t']) {
             let (word, space) = cell.split_at(cell.trim_end().len());
-            let is_address = columns.contains(&position) && is_hex(word) && !tells_nothing(word);
+            let is_address = columns.contains(&position) && is_hex(word) && !is_insignificant(word);
             position += usize::from(!word.is_empty());
-            all += &if is_address { self.stand_in(word, 0) } else { word.to_owned() };
+            all += &if is_address { self.substitute(word, 0) } else { word.to_owned() };
             all += space;
         }
         all
     }
 
-    /// What is known, and what looks like an address or a unique id.
+    /// Replaces known secrets, and text in the shape of an address or UUID.
     fn text(&self, text: &str) -> String {
         self.with_known(text, shortest_in(text))
     }
 
-    /// An id, which may have a serial number in it, and a part's name behind that. One that has a PCI
-    /// address has no serial number, and `0001` may be a part of the address.
+    /// A device id, which may contain a serial number. With a PCI address it contains none, and `0001` may be
+    /// part of the address.
     fn id(&self, id: &str) -> String {
         let parts: Vec<_> = id.split('-').collect();
         let is_address = |parts: &[&str]| {
@@ -227,12 +228,12 @@ impl Disguise {
         if parts.windows(4).any(is_address) { self.text(id) } else { self.with_known(id, 0) }
     }
 
-    /// The same, with what is known from so many characters on.
+    /// Replaces known secrets of at least `shortest` characters, and shapes.
     fn with_known(&self, text: &str, shortest: usize) -> String {
         let mut text = text.to_owned();
-        for ((_, secret), stand_in) in &self.known {
+        for ((_, secret), substitute) in &self.known {
             if secret.len() >= shortest && text.contains(secret.as_str()) {
-                text = replaced(&text, secret, stand_in);
+                text = replaced(&text, secret, substitute);
             }
         }
         let is_part = |c: char| c.is_ascii_alphanumeric() || c == ':' || c == '-';
@@ -249,21 +250,21 @@ impl Disguise {
     }
 
     fn word(&self, word: &str) -> String {
-        let open = open_part(word);
+        let open = public_prefix(word);
         let (kept, secret) = word.split_at(open);
-        if secret.is_empty() || tells_nothing(secret) || self.is_stand_in(word) {
+        if secret.is_empty() || is_insignificant(secret) || self.is_substitute(word) {
             return word.to_owned();
         }
-        format!("{kept}{}", self.stand_in(secret, 0))
+        format!("{kept}{}", self.substitute(secret, 0))
     }
 
-    /// Whether a word was put there in place of another.
-    fn is_stand_in(&self, word: &str) -> bool {
+    /// True if the word is a substitute already.
+    fn is_substitute(&self, word: &str) -> bool {
         self.known.values().any(|it| it == word)
     }
 
-    /// Another text that looks the same. `again` tells apart what would become the same.
-    fn stand_in(&self, text: &str, again: u64) -> String {
+    /// Substitute of the same shape. `again` resolves collisions.
+    fn substitute(&self, text: &str, again: u64) -> String {
         let essence: String = text
             .chars()
             .filter(char::is_ascii_alphanumeric)
@@ -278,12 +279,12 @@ impl Disguise {
         let mut position = 0;
         let another = |c: char| {
             position += usize::from(c.is_ascii_alphanumeric());
-            alike(c, hex, number(position))
+            same_class(c, hex, number(position))
         };
         format!("{}{}", &text[..start], text[start..].chars().map(another).collect::<String>())
     }
 
-    /// A hash that was made to give nothing away of its key or of what went in.
+    /// Keyed hash that reveals neither key nor input.
     #[expect(deprecated, reason = "the standard library has no other hash with a key")]
     fn number(&self, essence: &str, again: u64, position: usize) -> u64 {
         let mut hasher = std::hash::SipHasher::new_with_keys(self.key.0, self.key.1);
@@ -296,19 +297,18 @@ fn longest(text: &str) -> Longest {
     (Reverse(text.len()), text.to_owned())
 }
 
-/// How short a serial number may be to be looked for in a text.
+/// Shortest secret to replace in a text.
 fn shortest_in(text: &str) -> usize {
     if text.contains(NAMED_AFTER_SERIALS) { 0 } else { SHORTEST_ELSEWHERE }
 }
 
 fn is_secret(name: &str) -> bool {
-    // An attribute's name has a domain before it.
+    // Attribute names have a domain prefix.
     let name = name.rsplit('/').next().unwrap_or(name);
     SECRETS.contains(&name.to_ascii_lowercase().as_str())
 }
 
-/// Whether a file's text is a secret. What the kernel gives a root hub for a serial number is the place of
-/// its controller.
+/// True if a file's text is secret. The serial number of a USB root hub is its controller's address.
 fn is_secret_file(path: &Path) -> bool {
     let folder = path.parent().map(file_name).unwrap_or_default();
     let is_root_hub =
@@ -316,15 +316,14 @@ fn is_secret_file(path: &Path) -> bool {
     is_secret(file_name(path)) && !is_root_hub
 }
 
-/// A serial number in the name of a link: blanks in a row are one `_`, and what such names cannot hold is
-/// another.
+/// A serial number in udev's link names: `_` for blanks and invalid characters.
 fn as_udev_writes(serial: &str) -> String {
     let is_allowed = |c: char| !c.is_ascii() || c.is_ascii_alphanumeric() || "#+-.:=@_".contains(c);
     let words: Vec<_> = serial.split_whitespace().collect();
     words.join("_").chars().map(|c| if is_allowed(c) { c } else { '_' }).collect()
 }
 
-/// A serial number in the id of a device.
+/// A serial number in device ids.
 fn as_ids_write(serial: &str) -> String {
     let is_allowed = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     serial.chars().map(|c| if is_allowed(c) { c } else { '-' }).collect()
