@@ -1,9 +1,9 @@
-//! AMD's GPUs and their partitions.
+//! AMD GPUs and their partitions.
 //!
-//! A GPU is a PCI function. Its compute driver lists a node for it, or one for each partition that it is
-//! cut into, and names the render node of each. The first partition has the nodes that the whole GPU had;
-//! the others hang from devices that the driver invents, `amdgpu_xcp_30` or `amdgpu_xcp.30`. Their names
-//! and numbers mean nothing: a partition is found by its render node, and called by its GPU.
+//! The compute driver (KFD) lists a node per PCI function, or one per partition, each with its render node.
+//! The first partition keeps the nodes of the whole GPU. Others belong to pseudo devices with arbitrary
+//! names, `amdgpu_xcp_30` or `amdgpu_xcp.30`. So a partition is found by its render node and named after its
+//! GPU.
 
 mod describe;
 mod kfd;
@@ -22,57 +22,57 @@ use windlass_host::{Host, PciFunction, PciKind};
 pub(super) use describe::resource;
 
 use super::{
-    family::{Family, Look, PCI},
+    facts::counted,
+    family::{Family, PCI, Scan},
     graphics,
-    trouble::{self, Conditions, Trouble},
+    trouble::{self, ConditionReader, Trouble},
 };
 
-/// The family.
+/// Family of AMD GPUs.
 #[derive(Debug, Default)]
 pub(super) struct Amd {
     topology: kfd::Topology,
-    /// The number that each GPU said it has for life: a GPU without a driver does not tell it.
+    /// Last reported unique id of each GPU: GPUs without driver report none.
     unique: BTreeMap<PciAddress, String>,
-    conditions: Conditions,
+    conditions: ConditionReader,
 }
 
-/// A GPU while it is looked at.
-struct Seen<'a> {
+/// A GPU during a scan.
+struct AmdGpu<'a> {
     host: &'a Host,
     index: u32,
     function: &'a PciFunction,
-    /// What it is called; its partitions have more behind.
+    /// Device id; partitions append to it.
     id: String,
-    cut: Option<describe::Cut>,
-    /// Its nodes of the compute driver's topology.
+    mode: Option<describe::PartitionMode>,
+    /// Its nodes in the KFD topology.
     nodes: &'a [&'a kfd::Node],
-    /// What that driver may have of it besides.
-    kept: Kept,
-    /// What it says of its own condition.
+    /// Access of the agent to further KFD nodes.
+    unreadable: UnreadableNodes,
+    /// Trouble that the GPU reports.
     condition: Option<Trouble>,
-    /// Its links to other GPUs.
+    /// xGMI links to other GPUs.
     xgmi: BTreeMap<PciAddress, u32>,
 }
 
-/// What the compute driver keeps from the agent of a GPU that it does not seem to list.
+/// KFD nodes that are unreadable to the agent, for GPUs without a readable node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kept {
-    /// Nothing.
-    Nothing,
-    /// One node: it lists the GPU, which is whole.
-    Whole,
-    /// It is not to be told which GPUs it lists, and in how many parts.
-    Unclear,
+enum UnreadableNodes {
+    None,
+    /// One node per such GPU: each is listed and whole.
+    OneEach,
+    /// Ambiguous: listed GPUs and partitions are unknown.
+    Ambiguous,
 }
 
 const VENDOR: &str = "1002";
 
-/// Adapters with and without a screen, and processing accelerators (PCI code and ID assignment).
+/// Display controllers and processing accelerators (PCI Code and ID Assignment).
 const CLASSES: [&str; 2] = ["0x03", "0x1200"];
 
 const DRIVER: &str = "amdgpu";
 
-/// The node that all programs compute through.
+/// Compute node of all AMD GPUs.
 const KFD: &str = "/dev/kfd";
 
 // === impl Amd ===
@@ -86,7 +86,7 @@ impl Family for Amd {
         &[PCI, kfd::NODES, "/sys/class/drm"]
     }
 
-    fn look(&mut self, host: &Host) -> Look {
+    fn scan(&mut self, host: &Host) -> Scan {
         let is_meant = |it: &PciKind| it.is_of_class(&CLASSES) && it.is_of_vendor(&[VENDOR]);
         let functions = host.pci_functions(is_meant);
         self.topology.refresh(host);
@@ -94,38 +94,39 @@ impl Family for Amd {
         let nodes = self.topology.by_function(&addresses);
         remember(&mut self.unique, host, &functions, &nodes);
         let unlisted = functions.iter().filter(|function| !nodes.contains_key(&function.address));
-        let kept = kept(host, &unlisted.collect::<Vec<_>>(), self.topology.kept);
+        let unlisted = unlisted.collect::<Vec<_>>();
+        let unreadable = unreadable_nodes(host, &unlisted, self.topology.unreadable);
         let mut conditions = self.conditions.of(host, &functions, condition);
-        let seen = |(index, function): (u32, &PciFunction)| {
+        let scanned = |(index, function): (u32, &PciFunction)| {
             let own = nodes.get(&function.address).map_or(&[][..], Vec::as_slice);
             let others = nodes.iter().filter(|(address, _)| **address != function.address);
             let link =
                 |others: &Vec<&kfd::Node>| own.iter().filter_map(|node| node.link_to(others)).max();
             let xgmi = others.filter_map(|(address, nodes)| Some((*address, link(nodes)?)));
-            let seen = Seen {
+            let gpu = AmdGpu {
                 host,
                 index,
                 function,
                 id: self.id(function),
-                cut: describe::cut(host, &function.folder()),
+                mode: describe::partition_mode(host, &function.folder()),
                 nodes: own,
-                kept,
+                unreadable,
                 condition: conditions.remove(&function.address),
                 xgmi: xgmi.collect(),
             };
-            seen.devices()
+            gpu.devices()
         };
-        let found: Vec<_> = (0..).zip(&functions).flat_map(seen).collect();
-        Look {
+        let found: Vec<_> = (0..).zip(&functions).flat_map(scanned).collect();
+        Scan {
             states: [(SourceName::AMD, state(host, functions.len()))].into(),
             found,
-            ..Look::default()
+            ..Scan::default()
         }
     }
 }
 
 impl Amd {
-    /// By the number it has for life, if it has one of its own, else by where it sits.
+    /// Id by unique id, else by PCI address. Duplicate unique ids do not count.
     fn id(&self, function: &PciFunction) -> String {
         let unique = self.unique.get(&function.address);
         let is_own = |unique: &&String| self.unique.values().filter(|it| it == unique).count() == 1;
@@ -140,12 +141,12 @@ fn remember(
     functions: &[PciFunction],
     nodes: &BTreeMap<PciAddress, Vec<&kfd::Node>>,
 ) {
-    // A GPU that was moved takes its number along: two addresses with one number have none.
+    // A moved GPU keeps its unique id, so entries of absent addresses are dropped.
     unique.retain(|address, _| functions.iter().any(|function| function.address == *address));
     for function in functions {
         let by_driver = host.text(function.folder().join("unique_id"));
         let by_driver = by_driver.and_then(|number| u64::from_str_radix(&number, 16).ok());
-        // Of a GPU that is cut newer drivers tell here the number of one of its dies.
+        // For partitioned GPUs, newer drivers report the id of one die here.
         let by_topology = || Some(nodes.get(&function.address)?.first()?.unique_id);
         let number = by_driver.or_else(by_topology);
         if let Some(number) = number.filter(|number| *number > 0) {
@@ -154,17 +155,19 @@ fn remember(
     }
 }
 
-/// What the driver keeps of the GPUs that it does not list: as many nodes as there are whole GPUs are theirs.
-fn kept(host: &Host, unlisted: &[&PciFunction], nodes: usize) -> Kept {
+/// Matches unreadable nodes with GPUs without a node: equal numbers mean whole GPUs.
+fn unreadable_nodes(host: &Host, unlisted: &[&PciFunction], nodes: usize) -> UnreadableNodes {
     let has_driver = |function: &&&PciFunction| function.driver.as_deref() == Some(DRIVER);
     let unlisted: Vec<_> = unlisted.iter().filter(has_driver).collect();
-    let is_cut = |function: &PciFunction| {
-        describe::cut(host, &function.folder()).is_some_and(|cut| cut.is_cut())
+    let is_partitioned = |function: &PciFunction| {
+        describe::partition_mode(host, &function.folder()).is_some_and(|mode| mode.is_partitioned())
     };
     match nodes {
-        0 => Kept::Nothing,
-        _ if nodes == unlisted.len() && !unlisted.iter().any(|it| is_cut(it)) => Kept::Whole,
-        _ => Kept::Unclear,
+        0 => UnreadableNodes::None,
+        _ if nodes == unlisted.len() && !unlisted.iter().any(|it| is_partitioned(it)) => {
+            UnreadableNodes::OneEach
+        }
+        _ => UnreadableNodes::Ambiguous,
     }
 }
 
@@ -173,19 +176,20 @@ fn state(host: &Host, gpus: usize) -> SourceState {
     let version = version.map(|version| format!("{DRIVER} {version}, ")).unwrap_or_default();
     match gpus {
         0 => SourceState::Absent("no PCI function is a GPU of AMD's".to_owned()),
-        1 => SourceState::Ready(format!("{version}1 GPU")),
-        several => SourceState::Ready(format!("{version}{several} GPUs")),
+        count => SourceState::Ready(format!("{version}{}", counted(count, "GPU"))),
     }
 }
 
-// === impl Seen ===
+// === impl AmdGpu ===
 
-impl Seen<'_> {
-    /// The GPU, and its partitions if it is cut.
+impl AmdGpu<'_> {
+    /// The GPU and its partitions.
     fn devices(self) -> Vec<(Device, Observation)> {
         let trouble = self.trouble();
         match self.nodes {
-            [] if self.kept != Kept::Whole => vec![(self.gpu(), trouble::observation(trouble))],
+            [] if self.unreadable != UnreadableNodes::OneEach => {
+                vec![(self.gpu(), trouble::observation(trouble))]
+            }
             [] | [_] => {
                 let node = self.nodes.first().copied();
                 let device = self.computing(self.gpu(), node, &self.function.folder());
@@ -209,17 +213,17 @@ impl Seen<'_> {
         place.xgmi.clone_from(&self.xgmi);
         Device {
             index: self.index,
-            attributes: describe::of_gpu(self.host, self.function, self.cut.as_ref()),
+            attributes: describe::of_gpu(self.host, self.function, self.mode.as_ref()),
             place,
             withheld: trouble::of_driver(self.function, &[DRIVER]).map(|(_, why)| why),
             ..Device::new(id, DeviceKind::Gpu, SourceName::AMD, Timestamp::UNIX_EPOCH)
         }
     }
 
-    /// A partition is where its GPU is. Its name says how the GPU is cut: the third of four is another
+    /// A partition at the place of its GPU. Its id contains the partition mode: the third of four is another
     /// device than the third of eight.
     fn part(&self, whole: &Device, part: u32, node: &kfd::Node) -> Option<Device> {
-        let cut = self.cut.as_ref().map(|cut| format!("{}-{}-", cut.compute, cut.memory));
+        let cut = self.mode.as_ref().map(|cut| format!("{}-{}-", cut.compute, cut.memory));
         let id = format!("{}-{}{part}", self.id, cut.unwrap_or_default()).parse().ok()?;
         let device = Device {
             id,
@@ -234,8 +238,8 @@ impl Seen<'_> {
         Some(self.computing(device, Some(node), Path::new(&folder)))
     }
 
-    /// A device with what it computes with. Where the compute driver tells nothing of it, the graphics
-    /// driver tells what there is to open, and how much memory it has.
+    /// A device with nodes, attributes and capacities. Without a KFD node, the graphics driver gives device
+    /// nodes and memory size.
     fn computing(&self, device: Device, node: Option<&kfd::Node>, folder: &Path) -> Device {
         let folder = self.host.followed(folder);
         let own = folder.iter().flat_map(|folder| graphics::nodes(self.host, folder));
@@ -252,7 +256,7 @@ impl Seen<'_> {
         (device, trouble::observation(trouble))
     }
 
-    /// What is wrong with the GPU, and so with all its partitions.
+    /// Trouble of the GPU and all its partitions.
     fn trouble(&self) -> Option<Trouble> {
         trouble::of_driver(self.function, &[DRIVER])
             .or_else(|| self.unlisted())
@@ -260,29 +264,30 @@ impl Seen<'_> {
     }
 
     fn unlisted(&self) -> Option<Trouble> {
-        let is_cut = self.cut.as_ref().is_some_and(describe::Cut::is_cut);
+        let is_partitioned =
+            self.mode.as_ref().is_some_and(describe::PartitionMode::is_partitioned);
         let detail = match self.nodes {
-            [] if self.kept == Kept::Whole => return None,
-            [] if self.kept == Kept::Unclear => {
+            [] if self.unreadable == UnreadableNodes::OneEach => return None,
+            [] if self.unreadable == UnreadableNodes::Ambiguous => {
                 "the compute driver tells this process nothing of it: run the agent privileged, see \
                  deploy/daemonset.yaml"
             }
             [] => "the compute driver does not list it: it cannot compute, or is being reset",
-            // The driver lists the parts one by one; the first is not the whole.
-            [_] if is_cut => "it is being cut: the compute driver lists one part so far",
+            // During partitioning the driver lists parts one by one; the first is not the whole.
+            [_] if is_partitioned => "it is being cut: the compute driver lists one part so far",
             _ => return None,
         };
         Some((Reason::NotReady, detail.to_owned()))
     }
 }
 
-/// What a GPU has to be asked for: its errors and temperatures.
+/// Errors and temperatures of a GPU.
 fn condition(host: &Host, folder: &Path) -> Option<Trouble> {
     uncorrected(host, folder).or_else(|| trouble::of_heat(host, folder))
 }
 
-/// Errors of memory and engines since the driver was loaded that ECC could not correct. Each block has a
-/// file with lines such as `ue: 0`, <https://docs.kernel.org/gpu/amdgpu/ras.html>.
+/// Uncorrected errors since the driver was loaded. Each block has a file with lines such as `ue: 0`,
+/// <https://docs.kernel.org/gpu/amdgpu/ras.html>.
 fn uncorrected(host: &Host, folder: &Path) -> Option<Trouble> {
     let folder = folder.join("ras");
     let names = host.names(&folder).into_iter().filter(|name| name.ends_with("_err_count"));

@@ -1,24 +1,23 @@
-//! Devices of the sources that the configuration describes.
+//! Configured device sources.
 //!
 //! ```text
-//!   where to look      which are meant     what one is        what it is called,
-//!                                                             what a container gets
-//!   find ────────────> match ────────────> unit ────────────> make
-//!   candidates         those picked        groups             devices
+//!   find ────────────> match ────────────> unit ────────────> build
+//!   candidates         selected            groups             devices with ids,
+//!                      candidates                             attributes, edits
 //! ```
 
+mod builder;
+mod diagnose;
 mod endpoints;
+mod file_attributes;
 mod files;
 mod find;
 mod identity;
-mod make;
 mod nodes;
 mod probe;
 mod sysfs;
-mod told;
 mod unit;
 mod usb;
-mod why;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -36,66 +35,69 @@ use windlass_core::{
 };
 use windlass_host::Host;
 
+pub use diagnose::{CandidateVerdict, Considered, considered};
 pub(super) use nodes::fitting;
-pub use why::{CandidateVerdict, Considered, considered};
 
 use self::{
-    find::{Candidate, Found},
-    make::{Made, Maker},
+    builder::{BuiltDevice, DeviceBuilder},
+    file_attributes::FileAttributes,
+    find::{Candidate, FindResult},
     nodes::Nodes,
-    probe::{ProbeDesk, Prober, Question, Questions},
-    told::Told,
+    probe::{ProbeHandle, ProbeSpec, ProbeSpecs, Prober},
     usb::Serials,
 };
-use super::family::{Family, Look};
+use super::{
+    facts::counted,
+    family::{Family, Scan},
+};
 
-/// The family of all that is described.
+/// Family of all configured sources.
 #[derive(Debug)]
 pub(super) struct Described {
     rules: Vec<SourceRule>,
-    /// Of which nothing is handed out.
+    /// Never mounted into containers.
     kubelet_dir: PathBuf,
-    /// The driver of each candidate that was picked, by source and identity: one that loses its driver may
-    /// no longer be picked by it, and is there all the same.
+    /// Driver of each selected candidate, by source and identity. A candidate that loses its driver may no
+    /// longer match, but is still present.
     drivers: BTreeMap<SourceName, BTreeMap<String, String>>,
-    /// Which USB device goes by which serial number.
+    /// USB devices by serial number.
     serials: Serials,
-    /// What devices say of themselves in files.
-    told: Told,
-    /// How often devices are probed where their source does not say.
+    /// Attributes read from the devices' files.
+    file_attributes: FileAttributes,
+    /// Default probe interval.
     probe_interval: Duration,
-    probes: ProbeDesk,
+    probes: ProbeHandle,
 }
 
-/// What all sources look at.
+/// Dependencies of all configured sources.
 #[derive(Clone, Copy)]
-struct Ground<'a> {
+struct ScanEnv<'a> {
     host: &'a Host,
     serials: &'a Serials,
     kubelet_dir: &'a Path,
 }
 
-/// What one source found, with what is to be said of it.
+/// Devices of one source, with remarks.
 #[derive(Default)]
-struct Seen {
-    made: Vec<Made>,
+struct SourceScan {
+    made: Vec<BuiltDevice>,
     remarks: Vec<String>,
-    /// What the selector could not answer, though it should.
+    /// Selector error that is no missing attribute.
     failing: Option<String>,
 }
 
 // === impl Described ===
 
 impl Described {
-    /// The family, and what asks its devices how they are.
+    /// The family and the task that probes its devices.
     pub(super) fn new(places: &Places, policy: &Policy, host: &Host) -> (Self, Prober) {
-        let (desk, prober) = probe::desk(host.clone());
+        let (desk, prober) = probe::channel(host.clone());
         let described = Self {
             rules: policy.sources.clone(),
             kubelet_dir: places.kubelet_dir.clone(),
             drivers: BTreeMap::new(),
             serials: Serials::default(),
-            told: Told::default(),
+            file_attributes: FileAttributes::default(),
             probe_interval: policy.health.probe_interval,
             probes: desk,
         };
@@ -106,17 +108,22 @@ impl Described {
         self.rules.iter().find(|rule| rule.name == *source)
     }
 
-    /// How a device does. One that cannot be used is not asked.
-    fn observe(&self, rule: &SourceRule, made: &Made, questions: &mut Questions) -> Observation {
+    /// Health of a device. Unusable devices are not probed.
+    fn observe(
+        &self,
+        rule: &SourceRule,
+        made: &BuiltDevice,
+        specs: &mut ProbeSpecs,
+    ) -> Observation {
         let device = &made.device;
         if let Some((reason, detail)) = made.trouble.clone() {
             return Observation::Failed(reason, detail);
         }
         let Some(probe) = &rule.probe else { return Observation::Passed };
-        match Question::of(probe, device, self.probe_interval) {
+        match ProbeSpec::of(probe, device, self.probe_interval) {
             Ok(None) => Observation::Passed,
-            Ok(Some(question)) => {
-                questions.insert(device.id.clone(), question);
+            Ok(Some(spec)) => {
+                specs.insert(device.id.clone(), spec);
                 self.probes.observation(device)
             }
             Err(missing) => {
@@ -135,13 +142,13 @@ impl Family for Described {
         &[]
     }
 
-    fn look(&mut self, host: &Host) -> Look {
-        let (mut look, mut questions) = (Look::default(), Questions::new());
+    fn scan(&mut self, host: &Host) -> Scan {
+        let (mut look, mut specs) = (Scan::default(), ProbeSpecs::new());
         self.serials.look(host);
         for rule in &self.rules {
             let drivers = self.drivers.entry(rule.name.clone()).or_default();
-            let ground = Ground { host, serials: &self.serials, kubelet_dir: &self.kubelet_dir };
-            let seen = see(rule, ground, &mut self.told, drivers);
+            let env = ScanEnv { host, serials: &self.serials, kubelet_dir: &self.kubelet_dir };
+            let seen = scan_source(rule, env, &mut self.file_attributes, drivers);
             let state = match &seen {
                 Ok(seen) => seen.state(),
                 Err(why) => {
@@ -151,12 +158,12 @@ impl Family for Described {
             };
             look.states.insert(rule.name.clone(), state);
             for made in seen.unwrap_or_default().made {
-                let observation = self.observe(rule, &made, &mut questions);
+                let observation = self.observe(rule, &made, &mut specs);
                 look.found.push((made.device, observation));
             }
         }
-        self.told.rest();
-        self.probes.ask(questions);
+        self.file_attributes.end_scan();
+        self.probes.set(specs);
         look
     }
 
@@ -177,24 +184,24 @@ impl Family for Described {
     }
 }
 
-/// Looks for one source's devices.
-fn see(
+/// Scans for one source's devices.
+fn scan_source(
     rule: &SourceRule,
-    Ground { host, serials, kubelet_dir }: Ground<'_>,
-    told: &mut Told,
+    ScanEnv { host, serials, kubelet_dir }: ScanEnv<'_>,
+    file_attributes: &mut FileAttributes,
     drivers: &mut BTreeMap<String, String>,
-) -> Result<Seen, String> {
-    let Found { mut candidates, remarks } = find::find(rule, host, serials)?;
-    told.tell(host, rule, &mut candidates);
+) -> Result<SourceScan, String> {
+    let FindResult { mut candidates, remarks } = find::find(rule, host, serials)?;
+    file_attributes.add_to(host, rule, &mut candidates);
     let nodes = Nodes::new(host, serials);
-    let maker = Maker { host, rule, kubelet_dir, nodes: &nodes };
-    let mut seen = Seen { remarks, ..Seen::default() };
-    let picked = seen.pick(&maker, candidates, drivers);
+    let builder = DeviceBuilder { host, rule, kubelet_dir, nodes: &nodes };
+    let mut seen = SourceScan { remarks, ..SourceScan::default() };
+    let picked = seen.pick(&builder, candidates, drivers);
     let (groups, left) = unit::groups(rule, picked);
     seen.remarks.extend(left);
     let (mut ids, mut owners) = (BTreeSet::new(), Owners::new());
     for (index, group) in (0..).zip(&groups) {
-        let Some(mut made) = maker.make(index, group) else { continue };
+        let Some(mut made) = builder.build(index, group) else { continue };
         if ids.insert(made.device.id.clone()) {
             own(&mut owners, &mut made.device);
             seen.made.push(made);
@@ -205,11 +212,10 @@ fn see(
     Ok(seen)
 }
 
-/// Whose each node is that belongs to one device.
+/// Owners of unshared nodes.
 type Owners = BTreeMap<PathBuf, DeviceId>;
 
-/// Keeps a device back that has a node of its own which another has already, or the node would have two
-/// owners. One that is kept back owns nothing.
+/// Withholds a device whose unshared node belongs to another device, so that no node has two owners.
 fn own(owners: &mut Owners, device: &mut Device) {
     if device.withheld.is_some() {
         return;
@@ -225,22 +231,22 @@ fn own(owners: &mut Owners, device: &mut Device) {
     owners.extend(nodes.into_iter().map(|node| (node.path.clone(), device.id.clone())));
 }
 
-// === impl Seen ===
+// === impl SourceScan ===
 
-impl Seen {
-    /// Those that the selector means. What lacks something that it asks for is not meant, as there are
-    /// many sorts of things on a bus; any other question without an answer is a mistake, and is told.
+impl SourceScan {
+    /// Candidates that the selector matches. A missing attribute is no match, since buses hold many kinds of
+    /// devices. Any other evaluation error is reported.
     fn pick(
         &mut self,
-        maker: &Maker<'_>,
+        builder: &DeviceBuilder<'_>,
         candidates: Vec<Candidate>,
         drivers: &mut BTreeMap<String, String>,
     ) -> Vec<Candidate> {
-        let Some(expression) = &maker.rule.expression else { return candidates };
+        let Some(expression) = &builder.rule.expression else { return candidates };
         let (mut picked, mut lack, several) = (Vec::new(), None, candidates.len());
         for (index, mut candidate) in (0..).zip(candidates) {
             let driver = candidate.text("driver").map(str::to_owned);
-            match expression.matches(&maker.seen(index, &candidate)) {
+            match expression.matches(&builder.preview(index, &candidate)) {
                 Ok(true) => {
                     let identity = candidate.identity.clone();
                     drivers.extend(driver.map(|driver| (identity, driver)));
@@ -274,14 +280,12 @@ impl Seen {
             (None, 0) if remarks.is_empty() => SourceState::Absent("nothing matches".to_owned()),
             (None, 0) => SourceState::Absent(remarks.join("; ")),
             (None, count) => {
-                let devices =
-                    if count == 1 { "1 device".to_owned() } else { format!("{count} devices") };
-                remarks.insert(0, devices);
+                remarks.insert(0, counted(count, "device"));
                 SourceState::Ready(remarks.join("; "))
             }
         }
     }
 }
 
-/// Remarks that are told; a source with more has one trouble many times.
+/// Remarks that are reported; further ones are counted.
 const MOST_REMARKS: usize = 3;

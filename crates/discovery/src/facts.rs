@@ -1,4 +1,4 @@
-//! Facts that a family read from files, as attributes; what has no answer is left out.
+//! Attributes from sysfs facts; missing facts are skipped.
 
 use windlass_core::attribute::{AttributeName, AttributeValue, Attributes};
 use windlass_host::{Host, PciFunction};
@@ -12,7 +12,7 @@ pub(super) fn attributes<const N: usize>(
     known.map(|(name, value)| (AttributeName::new(domain, name), value)).collect()
 }
 
-/// What is told of a PCI function: what Kubernetes defines, and what it is by its identifiers.
+/// Attributes of a PCI function: Kubernetes' standard ones, ids and driver.
 pub(super) fn of_function(host: &Host, function: &PciFunction) -> Attributes {
     let identifiers = attributes(
         "windlass.dev",
@@ -26,8 +26,7 @@ pub(super) fn of_function(host: &Host, function: &PciFunction) -> Attributes {
     all.chain(of_virtualization(host, function)).collect()
 }
 
-/// Whose virtual function it is, how many it has itself, and with whom it shares address translation. Each
-/// function says whether it is virtual, so that a selector can ask all of them.
+/// SR-IOV and IOMMU attributes. Every function has `isSriovVf`, so that selectors can test it on any.
 pub(super) fn of_virtualization(host: &Host, function: &PciFunction) -> Attributes {
     let folder = function.folder();
     let physical = host.link_name(folder.join("physfn"));
@@ -46,7 +45,12 @@ pub(super) fn of_virtualization(host: &Host, function: &PciFunction) -> Attribut
     )
 }
 
-/// A text, unless it is empty.
+/// A count in words: `1 GPU`, `8 GPUs`.
+pub(super) fn counted(count: usize, noun: &str) -> String {
+    if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
+}
+
+/// A string value, unless empty.
 pub(super) fn text(text: impl AsRef<str>) -> Option<AttributeValue> {
     let text = text.as_ref().trim();
     (!text.is_empty()).then(|| AttributeValue::string(text))

@@ -1,7 +1,7 @@
-//! Devices that are found by looking: the life that all such sources share.
+//! Scanned device families: the lifecycle that they share.
 //!
-//! A family says what it sees at one look. What it saw before, how healthy each device has been since,
-//! and when to look again is the same for all, and is here.
+//! A family implements a single scan. Tracking devices, health and the schedule of scans are common, and live
+//! here.
 //!
 //! ```text
 //!             found twice in a row             missing twice in a row
@@ -10,13 +10,12 @@
 //!                                       └──────────── seen, quiet ────────────┘
 //! ```
 //!
-//! A device is missed only when two looks in a row have not found it, the second soon after the first: a
-//! file of a device that is being reset may be unreadable for a moment. One look is enough where another
-//! device was found in its place: who has it would get the other.
+//! A device counts as gone only after two scans in a row, the second soon after the first: files of a device
+//! in reset may be unreadable for a moment. One scan suffices if another device took its place, since its
+//! holder would get that one.
 //!
-//! A newcomer is believed by the same measure. Of a device that comes or goes under a look only half is
-//! seen, and what is not seen may be its name: it would be found as another, which never was. What a
-//! source finds at its first look is believed at once; nobody waits for an agent's start.
+//! New devices need two scans too: a scan during hotplug sees half a device and may derive a wrong id. The
+//! first scan of a source counts at once, to start fast.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -41,95 +40,93 @@ use windlass_host::{Host, clock::Clock, deadline};
 
 use super::{Publisher, SourceSnapshot, graphics, log};
 
-/// Devices of one sort, and how to find them.
+/// A family of devices that are found by scanning.
 pub(super) trait Family: Send + 'static {
-    /// The sources that the devices are of, all of which a look speaks of.
+    /// Sources of its devices; each scan reports the state of all.
     fn names(&self) -> Vec<SourceName>;
 
-    /// The folders of the host without which a look tells nothing: of most families, that of PCI functions.
+    /// Host folders that a scan needs; for most families that of PCI functions.
     fn folders(&self) -> &'static [&'static str] {
         &[PCI]
     }
 
-    /// Looks at the host once. May block: it runs on a thread of its own.
-    fn look(&mut self, host: &Host) -> Look;
+    /// Scans the host once. May block: it runs on its own thread.
+    fn scan(&mut self, host: &Host) -> Scan;
 
-    /// Takes up another policy; the next look goes by it.
+    /// Applies a policy to later scans.
     fn adopt(&mut self, _: &Policy) {}
 
-    /// What is notified when a look would find something else, though neither host nor policy tell of it.
+    /// Notifies of changes that neither host events nor policy report.
     fn news(&self) -> Option<Arc<Notify>> {
         None
     }
 
-    /// How long a device must be without trouble, where its family knows better than the policy.
+    /// Quiet period of a device, if the family overrides the policy's.
     fn quiet_period(&self, _: &Device) -> Option<Duration> {
         None
     }
 }
 
-/// What one look found.
+/// Result of a scan.
 #[derive(Debug, Default)]
-pub(super) struct Look {
-    /// How each source fares.
+pub(super) struct Scan {
     pub(super) states: BTreeMap<SourceName, SourceState>,
-    /// The devices that are there, and how each does.
+    /// Present devices with an observation each.
     pub(super) found: Vec<(Device, Observation)>,
-    /// The sources that could not look: nothing is known of what they have, not that it is gone.
+    /// Sources whose scan failed: their devices are unknown rather than gone.
     pub(super) unanswered: BTreeSet<SourceName>,
 }
 
-/// A family with what is known of its devices.
-pub(super) struct Watched<F> {
+/// A family with its tracked devices.
+pub(super) struct Watcher<F> {
     family: F,
     host: Host,
     clock: Clock,
     health: HealthPolicy,
     states: BTreeMap<SourceName, SourceState>,
-    known: BTreeMap<DeviceId, Known>,
-    /// What the last look found and none before it.
+    known: BTreeMap<DeviceId, TrackedDevice>,
+    /// Devices that only the last scan found.
     newcomers: BTreeMap<DeviceId, Device>,
-    /// Whether the last look missed a device that may be there yet, or found one that may be none.
-    is_unsure: bool,
-    /// Whether it came soon after the one before.
-    looked_again: bool,
+    /// True if the last scan missed a device or found a new one.
+    is_uncertain: bool,
+    /// True if the last scan was an early one.
+    was_early: bool,
 }
 
-/// A device that was seen.
-struct Known {
+/// A known device with its health.
+struct TrackedDevice {
     device: Device,
     tracker: HealthTracker,
-    /// Looks in a row that did not find it.
+    /// Scans in a row that missed it.
     missed: u32,
 }
 
-/// What wakes a source.
 #[derive(Clone)]
 pub(super) struct Wakes {
-    /// Another policy.
+    /// Policy changes.
     pub(super) policies: watch::Receiver<Arc<Policy>>,
-    /// Something about the host's devices changed.
+    /// Host events.
     pub(super) host: watch::Receiver<u64>,
 }
 
-/// Where the kernel lists PCI functions.
+/// Folder of PCI functions.
 pub(super) const PCI: &str = "/sys/bus/pci/devices";
 
-/// Looks that have to miss a device before it counts as gone.
+/// Scans in a row that must miss a device before it vanishes.
 const MISSES: u32 = 2;
 
-/// How soon the second look is after one that missed a device, or found another.
-const LOOK_AGAIN: Duration = Duration::from_millis(100);
+/// Delay of the second scan after a device was missed or new.
+const EARLY_SCAN: Duration = Duration::from_millis(100);
 
-/// Notices come in bursts: a driver that is bound makes dozens.
+/// Time to collect events: binding a driver causes dozens.
 const BURST: Duration = Duration::from_millis(20);
 
-/// How long no notice leads to a look after one: a host that never rests is looked at twice a second.
+/// Shortest interval of scans by events: a noisy host is scanned twice a second.
 const REST: Duration = Duration::from_millis(500);
 
-// === impl Look ===
+// === impl Scan ===
 
-impl Look {
+impl Scan {
     fn refused(names: Vec<SourceName>, why: &str) -> Self {
         let unanswered = names.iter().cloned().collect();
         let failing = |name| (name, SourceState::Failing(why.to_owned()));
@@ -138,75 +135,82 @@ impl Look {
     }
 }
 
-// === impl Watched ===
+// === impl Watcher ===
 
-impl<F: Family> Watched<F> {
+impl<F: Family> Watcher<F> {
     pub(super) fn new(family: F, host: Host, clock: Clock) -> Self {
-        let (health, states, known, newcomers) = Default::default();
-        let (is_unsure, looked_again) = (false, false);
-        Self { family, host, clock, health, states, known, newcomers, is_unsure, looked_again }
+        Self {
+            family,
+            host,
+            clock,
+            health: HealthPolicy::default(),
+            states: BTreeMap::new(),
+            known: BTreeMap::new(),
+            newcomers: BTreeMap::new(),
+            is_uncertain: false,
+            was_early: false,
+        }
     }
 
-    /// Looks at once, when there is news of the host or of the policy, and at the probe interval, until
-    /// stopped. Some files are answered by a device's firmware: a look that takes too long is waited
-    /// for, and said.
-    pub(super) async fn run(mut self, mut wakes: Wakes, to: Publisher, stop: CancellationToken) {
+    /// Scans at once, on events and policy changes, and at the probe interval, until stopped. Firmware
+    /// answers some files: a scan that misses its deadline is reported and awaited.
+    pub(super) async fn run(mut self, mut triggers: Wakes, to: Publisher, stop: CancellationToken) {
         let news = self.family.news();
         loop {
-            self.adopt(&wakes);
-            wakes.host.mark_unchanged();
+            self.adopt(&triggers);
+            triggers.host.mark_unchanged();
             let deadline = self.health.call_deadline;
-            let looking = spawn_blocking(move || self.looked());
+            let scanning = spawn_blocking(move || self.scanned());
             self = tokio::select! {
                 () = stop.cancelled() => return,
-                looked = waited_for(looking, deadline, &to) => looked,
+                looked = await_scan(scanning, deadline, &to) => looked,
             };
             to.publish(self.snapshot());
-            let again = self.look_again();
+            let again = self.early_scan_delay();
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = sleep(again.unwrap_or_default()), if again.is_some() => {}
-                () = wakes.next_look(self.health.probe_interval), if again.is_none() => {}
+                () = triggers.next_scan(self.health.probe_interval), if again.is_none() => {}
                 () = notified(news.as_deref()), if again.is_none() => {}
             }
         }
     }
 
-    fn adopt(&mut self, wakes: &Wakes) {
-        let policy = wakes.policies.borrow().clone();
+    fn adopt(&mut self, triggers: &Wakes) {
+        let policy = triggers.policies.borrow().clone();
         self.health.clone_from(&policy.health);
         self.family.adopt(&policy);
     }
 
-    /// How soon the next look is, whatever else there is news of: what a look is not sure of needs a second one,
-    /// and not at once. A host that always has something to be unsure of is not looked at more often than any.
-    fn look_again(&mut self) -> Option<Duration> {
-        let pause = if self.looked_again { REST } else { LOOK_AGAIN };
-        self.looked_again = self.is_unsure;
-        self.looked_again.then_some(pause)
+    /// Delay of an early second scan, if the last one was uncertain. Continued uncertainty slows scans to the
+    /// interval of events.
+    fn early_scan_delay(&mut self) -> Option<Duration> {
+        let pause = if self.was_early { REST } else { EARLY_SCAN };
+        self.was_early = self.is_uncertain;
+        self.was_early.then_some(pause)
     }
 
-    /// One look. Where the host does not let it be, nothing is known, and least of all that there is nothing.
-    fn look(&mut self) -> Look {
+    /// One scan. An unreadable host leaves all devices unknown.
+    fn scan(&mut self) -> Scan {
         let host = self.host.for_one_look();
         let mut folders = self.family.folders().iter();
         if let Some(why) = folders.find_map(|folder| host.refusal(folder)) {
-            return Look::refused(self.family.names(), &why);
+            return Scan::refused(self.family.names(), &why);
         }
-        let mut look = self.family.look(&host);
-        // One function that cannot be read hides no other; where there is no other, it may be what is meant.
+        let mut look = self.family.scan(&host);
+        // An unreadable function hides no other. If it is the only one, it may be the device.
         if let Some(why) = host.unread_function().filter(|_| look.found.is_empty()) {
-            return Look::refused(self.family.names(), &why);
+            return Scan::refused(self.family.names(), &why);
         }
         look.found.iter_mut().for_each(|(device, _)| graphics::name(&host, device));
         look
     }
 
-    /// One look, taken in.
-    fn looked(mut self) -> Self {
-        let Look { states, found, unanswered } = self.look();
+    /// One scan with its effects.
+    fn scanned(mut self) -> Self {
+        let Scan { states, found, unanswered } = self.scan();
         let before = std::mem::take(&mut self.newcomers);
-        let mut seen = self.meet(found, &before);
+        let mut seen = self.apply_found(found, &before);
         for (source, state) in states.iter().filter(|(name, it)| self.states.get(*name) != Some(it))
         {
             log::source_changed(source, state);
@@ -216,32 +220,33 @@ impl<F: Family> Watched<F> {
         let devices = self.known.values().map(|known| &known.device);
         seen.extend(devices.filter(|device| of_unanswered(device)).map(|device| device.id.clone()));
         let replaced = self.replaced(&seen);
-        self.miss(&seen, &replaced);
-        let is_missed =
-            |known: &Known| (1..MISSES).contains(&known.missed) && !of_unanswered(&known.device);
-        self.is_unsure = !self.newcomers.is_empty() || self.known.values().any(is_missed);
+        self.apply_missed(&seen, &replaced);
+        let is_missed = |known: &TrackedDevice| {
+            (1..MISSES).contains(&known.missed) && !of_unanswered(&known.device)
+        };
+        self.is_uncertain = !self.newcomers.is_empty() || self.known.values().any(is_missed);
         self.newcomers.extend(before.into_iter().filter(|(_, device)| of_unanswered(device)));
-        // What a source that is there no longer has found is nobody's.
+        // Devices of removed sources are dropped.
         let states = &self.states;
         self.known.retain(|_, known| states.contains_key(&known.device.source));
         self
     }
 
-    /// Takes in what a look found, and gives all of it; what none has found before it is a newcomer.
-    fn meet(
+    /// Applies found devices and returns their ids. Devices that no scan found before are newcomers.
+    fn apply_found(
         &mut self,
         found: Vec<(Device, Observation)>,
         before: &BTreeMap<DeviceId, Device>,
     ) -> BTreeSet<DeviceId> {
         let mut seen = BTreeSet::new();
         for (device, observation) in found {
-            // Of two that go by one id the first has it; a family tells its devices apart.
+            // Of duplicate ids the first counts.
             if !seen.insert(device.id.clone()) {
                 continue;
             }
             let was_found = self.known.contains_key(&device.id) || before.contains_key(&device.id);
             if was_found || !self.states.contains_key(&device.source) {
-                self.see(device, &observation);
+                self.track(device, &observation);
             } else {
                 self.newcomers.insert(device.id.clone(), device);
             }
@@ -249,18 +254,21 @@ impl<F: Family> Watched<F> {
         seen
     }
 
-    fn see(&mut self, device: Device, observation: &Observation) {
+    fn track(&mut self, device: Device, observation: &Observation) {
         let (now, quiet) = (self.clock.now(), self.quiet_period(&device));
-        let fresh =
-            || Known { device: device.clone(), tracker: HealthTracker::new(quiet, now), missed: 0 };
+        let fresh = || TrackedDevice {
+            device: device.clone(),
+            tracker: HealthTracker::new(quiet, now),
+            missed: 0,
+        };
         let known = self.known.entry(device.id.clone()).or_insert_with(fresh);
         known.tracker.set_quiet_period(quiet);
         known.observe(observation, now);
         (known.missed, known.device) = (0, device);
     }
 
-    /// The devices that are certainly gone: a device that is there has one of their nodes, or they were
-    /// parts of one that is there and no longer has them.
+    /// Missing devices that are certainly gone: a present device has one of their nodes, or their parent is
+    /// present.
     fn replaced(&self, seen: &BTreeSet<DeviceId>) -> BTreeSet<DeviceId> {
         let there = self.known.values().map(|known| &known.device);
         let there = there.filter(|device| seen.contains(&device.id)).chain(self.newcomers.values());
@@ -274,7 +282,7 @@ impl<F: Family> Watched<F> {
         missing.filter(|(_, known)| is_replaced(&known.device)).map(|(id, _)| id.clone()).collect()
     }
 
-    fn miss(&mut self, seen: &BTreeSet<DeviceId>, replaced: &BTreeSet<DeviceId>) {
+    fn apply_missed(&mut self, seen: &BTreeSet<DeviceId>, replaced: &BTreeSet<DeviceId>) {
         let now = self.clock.now();
         for (id, known) in self.known.iter_mut().filter(|(id, _)| !seen.contains(*id)) {
             let step = if replaced.contains(id) { MISSES } else { 1 };
@@ -294,7 +302,7 @@ impl<F: Family> Watched<F> {
         SourceSnapshot {
             states: self.states.clone(),
             simulated: self.host.simulated(),
-            devices: self.known.values().map(Known::device).collect(),
+            devices: self.known.values().map(TrackedDevice::device).collect(),
         }
     }
 }
@@ -302,9 +310,9 @@ impl<F: Family> Watched<F> {
 // === impl Wakes ===
 
 impl Wakes {
-    /// Waits, after a look, for the next: at another policy, after the pause, and at a notice from the host.
-    /// The first notice after a rest is followed at once.
-    async fn next_look(&mut self, pause: Duration) {
+    /// Waits for a policy change, a host event or the end of the pause. The first event after a quiet
+    /// interval counts at once.
+    async fn next_scan(&mut self, pause: Duration) {
         let looked = Instant::now();
         let regular = looked + pause;
         let (mut next, mut is_noticed) = (regular, false);
@@ -321,9 +329,9 @@ impl Wakes {
     }
 }
 
-// === impl Known ===
+// === impl TrackedDevice ===
 
-impl Known {
+impl TrackedDevice {
     fn observe(&mut self, observation: &Observation, now: Timestamp) {
         if let Some(from) = self.tracker.observe(observation, now) {
             log::health_changed(&self.device.id, from, self.tracker.health());
@@ -336,7 +344,7 @@ impl Known {
     }
 }
 
-/// Waits for a notice; where there is nobody to give one, in vain.
+/// Waits for a notification; forever without a notifier.
 async fn notified(news: Option<&Notify>) {
     match news {
         Some(news) => news.notified().await,
@@ -344,12 +352,12 @@ async fn notified(news: Option<&Notify>) {
     }
 }
 
-/// Waits for a look, however long it takes; one that is late is said to be.
-async fn waited_for<F>(
-    mut looking: JoinHandle<Watched<F>>,
+/// Waits for a scan without limit; reports one that is late.
+async fn await_scan<F>(
+    mut looking: JoinHandle<Watcher<F>>,
     deadline: Duration,
     to: &Publisher,
-) -> Watched<F> {
+) -> Watcher<F> {
     let in_time = deadline::timeout(deadline, &mut looking).await;
     let looked = if let Ok(looked) = in_time {
         looked
@@ -357,7 +365,7 @@ async fn waited_for<F>(
         to.publish_late(&format!("the host did not answer within {deadline:?}"));
         looking.await
     };
-    looked.expect("looking neither panics nor is cancelled")
+    looked.expect("scanning neither panics nor is cancelled")
 }
 
 #[cfg(test)]

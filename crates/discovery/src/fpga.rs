@@ -1,8 +1,8 @@
-//! FPGAs: Alveo boards under XRT, boards in regions under Linux' DFL or Intel's OPAE driver, and the
-//! logic beside the processors of a Zynq or another system on a chip.
+//! FPGAs: Alveo boards (XRT), boards with regions (Linux DFL, Intel OPAE), and programmable logic of Zynq and
+//! other systems on a chip.
 //!
-//! A board that is being programmed or reset says less of itself than before. It stays what it was last,
-//! not ready, under the resource it is known by; one that never said what it is belongs to none.
+//! A board in programming or reset reports less. It keeps its last attributes and resource, not ready. A
+//! board that never reported its function belongs to no resource.
 
 mod alveo;
 mod identity;
@@ -27,34 +27,34 @@ pub(super) use names::resource;
 
 use self::{manager::Managers, regions::Regions};
 use super::{
-    asking::Asking,
-    crowds::Crowds,
-    family::{Family, Look, PCI},
+    entry_limits::EntryLimits,
+    facts::counted,
+    family::{Family, PCI, Scan},
+    scan_pool::ScanPool,
     trouble,
 };
 
-/// The family.
+/// Family of FPGAs.
 #[derive(Debug, Default)]
 pub(super) struct Fpga {
     rules: FpgaRules,
-    /// What each device said of itself when it was ready last.
+    /// Attributes of each device when it was last ready.
     known: BTreeMap<DeviceId, Attributes>,
-    /// The boards, as each was seen last.
+    /// Boards as last seen.
     boards: BTreeMap<DeviceId, Device>,
-    /// The serial numbers of cards of which it is known what boards they have.
+    /// Serial numbers of cards whose boards are all known.
     whole: BTreeSet<String>,
-    asking: Asking<PciAddress, Option<Found>>,
+    pool: ScanPool<PciAddress, Option<ObservedDevice>>,
     regions: Regions,
     managers: Managers,
 }
 
-/// A device, and how it does.
-type Found = (Device, Observation);
+type ObservedDevice = (Device, Observation);
 
-/// What boards of one card have in common.
+/// Serial number, common to the boards of a card.
 const SERIAL: AttributeName = AttributeName::new("amd.com", "serialNumber");
 
-/// How many FPGAs a card has.
+/// Number of FPGAs of a card.
 const FPGAS: AttributeName = AttributeName::new("amd.com", "fpgas");
 
 const UNKNOWN: &str =
@@ -71,7 +71,7 @@ impl Family for Fpga {
         &[PCI, "/sys/class/fpga", manager::REGIONS, manager::MANAGERS]
     }
 
-    fn look(&mut self, host: &Host) -> Look {
+    fn scan(&mut self, host: &Host) -> Scan {
         let mut found = self.asked(host);
         self.remember(&mut found);
         match self.rules.unit {
@@ -81,16 +81,16 @@ impl Family for Fpga {
             }
             FpgaUnit::Board => self.boards = by_id(&found),
         }
-        let mut crowds = Crowds::default();
-        let mut others = self.regions.devices(host, &mut crowds, self.rules.mode);
-        others.extend(self.managers.devices(host, &mut crowds, &self.rules.nodes));
+        let mut limits = EntryLimits::default();
+        let mut others = self.regions.devices(host, &mut limits, self.rules.mode);
+        others.extend(self.managers.devices(host, &mut limits, &self.rules.nodes));
         self.remember(&mut others);
         found.extend(others);
         for (index, (device, _)) in (0..).zip(&mut found) {
             device.index = index;
         }
-        let state = state(found.len(), &crowds);
-        Look { states: [(SourceName::FPGA, state)].into(), found, ..Look::default() }
+        let state = state(found.len(), &limits);
+        Scan { states: [(SourceName::FPGA, state)].into(), found, ..Scan::default() }
     }
 
     fn adopt(&mut self, policy: &Policy) {
@@ -99,27 +99,29 @@ impl Family for Fpga {
 }
 
 impl Fpga {
-    /// The boards, each asked by itself: one that does not answer stays what it was last.
-    fn asked(&mut self, host: &Host) -> Vec<Found> {
+    /// Alveo boards, each read with a deadline. A hanging board stays as last seen.
+    fn asked(&mut self, host: &Host) -> Vec<ObservedDevice> {
         let (mut found, mut there) = (Vec::new(), BTreeSet::new());
         for (address, board) in alveo::boards(host) {
             there.insert(address);
             let Some(bare) = board.device() else { continue };
             let (host, rules) = (host.clone(), self.rules.clone());
-            let looked = self.asking.ask(address, move || board.look(&host, &rules));
+            let looked = self.pool.call(address, move || board.look(&host, &rules));
             found.extend(looked.unwrap_or_else(|Late| {
                 let last = self.boards.get(&bare.id).cloned();
                 Some((last.unwrap_or(bare), no_answer()))
             }));
         }
-        self.asking.rest(|address| there.contains(address));
+        self.pool.end_scan(|address| there.contains(address));
         found
     }
 
-    /// A board that has not answered since the agent started may be of any card that was never seen without
-    /// such a board there: none of these is handed out, for it may be a part of one.
-    fn judge_wholeness(&mut self, found: &mut [Found]) {
-        let is_unclear = |(board, says): &Found| serial(board).is_none() && *says == no_answer();
+    /// Withholds incomplete cards.
+    ///
+    /// A board that never answered may belong to any card that was not yet seen complete.
+    fn judge_wholeness(&mut self, found: &mut [ObservedDevice]) {
+        let is_unclear =
+            |(board, says): &ObservedDevice| serial(board).is_none() && *says == no_answer();
         if !found.iter().any(is_unclear) {
             let serials = found.iter().filter_map(|(board, _)| serial(board));
             self.whole = serials.map(str::to_owned).collect();
@@ -133,9 +135,9 @@ impl Fpga {
         }
     }
 
-    /// Adds the boards that are absent from cards of which another is there: a card is handed out whole
-    /// or not at all. A card of which nothing is there is forgotten.
-    fn with_absent(&mut self, found: Vec<Found>) -> Vec<Found> {
+    /// Adds missing boards of present cards, since cards are allocated whole. Forgets cards without any
+    /// board.
+    fn with_absent(&mut self, found: Vec<ObservedDevice>) -> Vec<ObservedDevice> {
         let there: BTreeSet<_> = found.iter().filter_map(|(board, _)| serial(board)).collect();
         self.boards.retain(|_, board| serial(board).is_some_and(|of| there.contains(of)));
         let mut boards: BTreeMap<_, _> = std::mem::take(&mut self.boards)
@@ -148,13 +150,13 @@ impl Fpga {
         boards
     }
 
-    fn remember(&mut self, found: &mut [Found]) {
+    fn remember(&mut self, found: &mut [ObservedDevice]) {
         for (device, _) in found {
             self.complete(device);
         }
     }
 
-    /// Fills in what the device does not say for the moment.
+    /// Restores attributes that the device does not report at the moment.
     fn complete(&mut self, device: &mut Device) {
         let known = self.known.get(&device.id).and_then(|known| known.get(&SERIAL));
         if let Some(serial) = known.filter(|_| !device.attributes.contains_key(&SERIAL)) {
@@ -171,35 +173,34 @@ impl Fpga {
     }
 }
 
-fn state(fpgas: usize, crowds: &Crowds) -> SourceState {
-    let more = crowds.to_string();
+fn state(fpgas: usize, limits: &EntryLimits) -> SourceState {
+    let more = limits.to_string();
     let more = if more.is_empty() { more } else { format!("; {more}") };
     match fpgas {
         0 => SourceState::Absent(format!("no driver shows an FPGA{more}")),
-        1 => SourceState::Ready(format!("1 FPGA{more}")),
-        several => SourceState::Ready(format!("{several} FPGAs{more}")),
+        count => SourceState::Ready(counted(count, "FPGA") + &more),
     }
 }
 
-fn by_id(boards: &[Found]) -> BTreeMap<DeviceId, Device> {
+fn by_id(boards: &[ObservedDevice]) -> BTreeMap<DeviceId, Device> {
     boards.iter().map(|(board, _)| (board.id.clone(), board.clone())).collect()
 }
 
-/// The serial number; a board without one is a card of its own.
+/// Serial number of a board; without one it is its own card.
 fn serial(board: &Device) -> Option<&str> {
     board.text(&SERIAL)
 }
 
-/// What a card is called, whichever of its boards answers first.
+/// Device id of a card, whichever board answers first.
 fn card_id(serial: &str) -> Option<DeviceId> {
     let is_allowed = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
     let letters = serial.chars().map(|letter| if is_allowed(letter) { letter } else { '-' });
     format!("{}-card-{}", SourceName::FPGA, letters.collect::<String>()).parse().ok()
 }
 
-/// Boards with one serial number as one device, which is as well as the worst of them.
-fn cards(boards: Vec<Found>) -> Vec<Found> {
-    let mut cards: Vec<Found> = Vec::new();
+/// Boards of one serial number as one device, with the worst observation.
+fn cards(boards: Vec<ObservedDevice>) -> Vec<ObservedDevice> {
+    let mut cards: Vec<ObservedDevice> = Vec::new();
     for (mut board, observation) in boards {
         if let Some(id) = serial(&board).and_then(card_id) {
             board.id = id;
@@ -227,12 +228,12 @@ fn join(card: &mut Device, board: Device) {
     card.withheld = card.withheld.take().or(board.withheld);
 }
 
-/// Whether an identifier is one: a crashed firmware gives nothing but `f`.
+/// True for a valid identifier: crashed firmware reports only `f`.
 fn is_identifier(text: &str) -> bool {
     !text.is_empty() && !text.chars().all(|digit| digit.eq_ignore_ascii_case(&'f'))
 }
 
-/// It did not answer in time.
+/// Observation of a missed deadline.
 fn no_answer() -> Observation {
     trouble::observation(Some(trouble::no_answer()))
 }

@@ -1,4 +1,4 @@
-//! What the kernel's graphics subsystem made of a device: a node to drive screens, a node to compute.
+//! DRM devices of a GPU: display and render nodes.
 
 use std::{
     collections::BTreeMap,
@@ -11,26 +11,25 @@ use windlass_core::{
 };
 use windlass_host::{FoundNode, Host, Roots};
 
-/// The class of such nodes.
+/// Class of DRM nodes.
 const DRM: &str = "drm";
 
-/// Where the nodes are.
+/// Folder of DRM nodes.
 const DRI: &str = "/dev/dri";
 
-/// What the name of a node to drive screens with begins with.
+/// Prefix of display nodes.
 const CARD: &str = "card";
 
-/// What the name of a node to compute with begins with.
+/// Prefix of render nodes.
 const RENDER: &str = "renderD";
 
-/// The nodes of a device, given by its folder. Nodes that only set screen modes, `controlD64` of old
-/// kernels, are nobody's.
+/// DRM nodes of a device's folder. Skips mode-setting nodes, `controlD64` of old kernels.
 pub(super) fn nodes(host: &Host, folder: &Path) -> Vec<DeviceNode> {
     let is_meant = |found: &FoundNode| found.class == DRM && is_meant_name(&found.name);
     host.nodes_of(folder).into_iter().filter(is_meant).map(|found| found.node).collect()
 }
 
-/// What a PCI function has for graphics whose own driver tells nothing of that: nodes that are there, and their names.
+/// Existing DRM nodes of a PCI function with their links, for drivers that do not report them.
 pub(super) fn of_function(roots: &Roots, address: PciAddress) -> Extras {
     let names = roots.host.names(format!("/sys/bus/pci/devices/{address}/drm")).into_iter();
     let paths = names.filter(|name| is_meant_name(name)).map(|name| Path::new(DRI).join(name));
@@ -39,7 +38,7 @@ pub(super) fn of_function(roots: &Roots, address: PciAddress) -> Extras {
     Extras { nodes, links, ..Extras::default() }
 }
 
-/// Tells a device the other names of its nodes, if they are for graphics.
+/// Adds the by-path links of DRM nodes to a device.
 pub(super) fn name(host: &Host, device: &mut Device) {
     let Device { place, nodes, extras, .. } = device;
     if let Some(address) = place.pci
@@ -49,7 +48,7 @@ pub(super) fn name(host: &Host, device: &mut Device) {
     }
 }
 
-/// The names by PCI address, each with its node, of a device with these nodes.
+/// Links by PCI address to these nodes.
 fn links(
     host: &Host,
     address: PciAddress,
@@ -64,7 +63,7 @@ fn is_meant_name(name: &str) -> bool {
     name.starts_with(CARD) || name.starts_with(RENDER)
 }
 
-/// Whether a node is one to compute with.
+/// True for a render node.
 pub(super) fn is_render(node: &DeviceNode) -> bool {
     let name = node.path.file_name().and_then(|name| name.to_str());
     name.is_some_and(|name| name.starts_with(RENDER))

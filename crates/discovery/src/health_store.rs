@@ -1,10 +1,10 @@
-//! The health of devices, kept on disk so that a restart of the agent does not forget it.
+//! Device health on disk, so that it survives agent restarts.
 //!
-//! A GPU that failed a second before the agent restarted waits out its quiet period. After a reboot
-//! of the machine every device was reset, so that what is kept is history.
+//! A GPU that failed right before a restart waits out its quiet period. A reboot resets every device, so
+//! older records are only history.
 //!
-//! What an event told nobody finds out again. So there is room on the disk for it from the start, which is used when
-//! the disk is full.
+//! Event faults cannot be read again. So disk space is reserved for them from the start, for use on a full
+//! disk.
 
 use std::{collections::BTreeMap, path::Path, time::Duration};
 
@@ -17,29 +17,28 @@ use windlass_host::{
     state_file::{Boot, Format, KeptFile},
 };
 
-/// What is kept of each device that had trouble.
+/// Health record of each device that had trouble.
 pub type Records = BTreeMap<DeviceId, HealthRecord>;
 
-/// Where a source's evidence is kept.
+/// Health file of one source.
 #[derive(Clone, Debug)]
 pub(crate) struct EvidenceFile(KeptFile<Records>);
 
-/// The format of `health-*.json`.
+/// Format of `health-*.json`.
 pub const FORMAT: Format = Format { what: "evidence of health", about: "devices" };
 
-/// Why records are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wanted {
-    /// They changed.
+enum WriteCause {
+    /// Changed records.
     Newest,
-    /// They are not as they should be on the disk.
+    /// A failed write that is retried.
     Again,
 }
 
-/// Trouble that is older tells nothing of a device, which may be in another machine by now.
+/// Older troubles are dropped: the device may be in another machine by now.
 const REMEMBERED: SignedDuration = SignedDuration::from_hours(30 * 24);
 
-/// How long until what could not be written is tried again: somebody frees a disk that is full.
+/// Delay of a retry, such as for a full disk.
 const AGAIN: Duration = Duration::from_secs(10);
 
 // === impl EvidenceFile ===
@@ -50,10 +49,10 @@ impl EvidenceFile {
         Self(KeptFile::new(path, FORMAT, host))
     }
 
-    /// What an earlier life kept; nothing where it kept nothing that can be read. Blocks.
+    /// Records of an earlier agent; empty if none are readable. Blocks.
     pub(crate) fn load(&self, now: Timestamp) -> Records {
         let Some(earlier) = self.0.load() else { return Records::new() };
-        // Where either boot is not known, a wait too many costs less than one too few.
+        // With an unknown boot, an unnecessary wait is safer than a missing one.
         let rebooted = earlier.boot == Boot::Another;
         let recent = earlier.content.into_iter().filter(|(_, record)| is_recent(record, now));
         recent
@@ -61,8 +60,8 @@ impl EvidenceFile {
             .collect()
     }
 
-    /// Writes each set of records that differs from the last, until stopped, and tries again what failed. Writing
-    /// waits for the disk, so it happens on a thread of its own; sets in between are skipped.
+    /// Writes changed records until stopped, and retries failed writes. Writes run on their own thread; skips
+    /// intermediate records.
     pub(crate) async fn keep(self, mut records: watch::Receiver<Records>, stop: CancellationToken) {
         let file = self.0.clone();
         let prepared = spawn_blocking(move || {
@@ -72,18 +71,18 @@ impl EvidenceFile {
         let reserved = prepared.await.expect("preparing neither panics nor is cancelled");
         if let Err(error) = reserved {
             let path = self.0.path().display();
-            tracing::warn!(%path, %error, "no room is kept for the evidence of health");
+            tracing::warn!(%path, %error, "disk space for health records not reserved: free some");
         }
         let mut trouble = None;
         loop {
             let (ended, wanted) = tokio::select! {
-                () = stop.cancelled() => (true, Wanted::Newest),
-                changed = records.changed() => (changed.is_err(), Wanted::Newest),
-                () = sleep(AGAIN), if trouble.is_some() => (false, Wanted::Again),
+                () = stop.cancelled() => (true, WriteCause::Newest),
+                changed = records.changed() => (changed.is_err(), WriteCause::Newest),
+                () = sleep(AGAIN), if trouble.is_some() => (false, WriteCause::Again),
             };
             if !ended || trouble.is_some() || records.has_changed().unwrap_or(false) {
                 let newest = records.borrow_and_update().clone();
-                trouble = self.write((newest, wanted), trouble).await;
+                trouble = self.write(newest, wanted, trouble).await;
             }
             if ended {
                 return;
@@ -91,20 +90,21 @@ impl EvidenceFile {
         }
     }
 
-    /// Gives why they could not be written anew, and says it when that is news.
+    /// Writes the records. Returns the error that calls for a retry, and logs a new one.
     async fn write(
         &self,
-        (newest, wanted): (Records, Wanted),
+        newest: Records,
+        cause: WriteCause,
         known: Option<String>,
     ) -> Option<String> {
         let file = self.0.clone();
         let write = move || {
             let error = match file.write(&newest) {
-                // Where that is refused the next version has no room, and is tried again.
+                // Without a new reserve the next write has no space, so it is retried.
                 Ok(()) => return file.reserve().err().map(|error| (error, None)),
                 Err(error) => error,
             };
-            let filled = (wanted == Wanted::Newest).then(|| file.write_into_reserve(&newest));
+            let filled = (cause == WriteCause::Newest).then(|| file.write_into_reserve(&newest));
             Some((error, filled))
         };
         let written = spawn_blocking(write).await.expect("writing neither panics nor is cancelled");
@@ -112,10 +112,10 @@ impl EvidenceFile {
         let (error, path) = (error.to_string(), self.0.path().display());
         match filled {
             Some(Ok(())) => {
-                tracing::warn!(%path, error, "evidence of health is in the room that was kept for it");
+                tracing::warn!(%path, error, "health records written into reserved space: disk is full");
             }
             Some(Err(_)) if known.as_ref() != Some(&error) => {
-                tracing::warn!(%path, error, "cannot keep the evidence of health");
+                tracing::warn!(%path, error, "health records not written: a restart forgets them");
             }
             Some(Err(_)) | None => {}
         }
@@ -145,7 +145,7 @@ mod tests {
         Timestamp::from_second(second).expect("a small number")
     }
 
-    /// A file under a host of its own, and records of a GPU that failed at second 10.
+    /// A file below its own host, and records of a GPU that failed at second 10.
     fn failed() -> (TempDir, EvidenceFile, Records) {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let host = Host::new(folder.path(), folder.path());
@@ -207,7 +207,7 @@ mod tests {
         let stop = CancellationToken::new();
         stop.cancel();
         file.clone().keep(receiver.clone(), stop.clone()).await;
-        // No draft can be made there, as on a full disk.
+        // A folder blocks the draft, as a full disk does.
         let draft = file.0.path().with_file_name(".health-nvidia.json.draft");
         fs::create_dir(draft).expect("made");
         sender.send_replace(records.clone());

@@ -1,7 +1,7 @@
-//! Notices from the host: a device came, went, or changed its driver.
+//! Change notifications of the host: devices that come, go, or change drivers.
 //!
-//! The kernel tells of devices by netlink, and of files by inotify. Neither says what is there now: a
-//! notice makes sources look. What cannot be listened to is left to their regular look.
+//! The kernel reports devices by netlink and files by inotify. Either only triggers a scan. Where neither
+//! works, scans at the probe interval remain.
 
 mod folders;
 mod uevents;
@@ -18,36 +18,36 @@ use self::{
     uevents::Uevents,
 };
 
-/// Counts notices from the host.
+/// Counter of host events.
 #[derive(Debug)]
 pub struct HostWatch {
     host: Host,
     policy: watch::Receiver<Arc<Policy>>,
-    /// Boxed, since it holds the room for its notices.
+    /// Boxed for its large event buffer.
     folders: Option<Box<Folders>>,
     uevents: Option<Uevents>,
     changes: watch::Sender<u64>,
 }
 
-/// How often sources look without a notice, should one have been lost.
+/// Interval of events without cause, in case one was lost.
 const AT_LEAST_EVERY: Duration = Duration::from_secs(60);
 
 // === impl HostWatch ===
 
 impl HostWatch {
-    /// Begins to listen; what the policy's sources are looked for in is listened to as well.
+    /// Subscribes, including to folders of configured sources.
     pub fn new(host: &Host, policy: watch::Receiver<Arc<Policy>>) -> (Self, watch::Receiver<u64>) {
         let (changes, receiver) = watch::channel(0);
-        // A simulated machine has no kernel that could tell.
+        // Simulated machines have no kernel events.
         let uevents =
-            if host.simulated().is_some() { None } else { told(Uevents::new(), "uevents") };
-        let folders = told(Folders::new(), "folders").map(Box::new);
+            if host.simulated().is_some() { None } else { subscribed(Uevents::new(), "uevents") };
+        let folders = subscribed(Folders::new(), "folders").map(Box::new);
         let mut watch = Self { host: host.clone(), policy, folders, uevents, changes };
         watch.follow();
         (watch, receiver)
     }
 
-    /// Counts until stopped.
+    /// Counts events until stopped.
     pub async fn run(mut self, stop: CancellationToken) {
         loop {
             tokio::select! {
@@ -57,12 +57,12 @@ impl HostWatch {
                 Ok(()) = self.policy.changed() => self.follow(),
                 () = sleep(AT_LEAST_EVERY) => self.follow(),
             }
-            // After what there is to watch was found: what comes later is told.
+            // After subscribing to new folders, so that no later event is lost.
             self.changes.send_modify(|count| *count += 1);
         }
     }
 
-    /// Watches what is there now of the folders that matter.
+    /// Subscribes to the relevant folders as they are now.
     fn follow(&mut self) {
         let policy = self.policy.borrow_and_update().clone();
         if let Some(folders) = &mut self.folders {
@@ -71,9 +71,9 @@ impl HostWatch {
     }
 }
 
-/// What can be listened to; what cannot is said once, for whoever asks why a change was noticed late.
-fn told<T>(attempt: std::io::Result<T>, what: &str) -> Option<T> {
-    attempt.map_err(|error| tracing::debug!(%error, what, "cannot be listened to")).ok()
+/// A subscription; failure is logged once, for debugging late scans.
+fn subscribed<T>(attempt: std::io::Result<T>, what: &str) -> Option<T> {
+    attempt.map_err(|error| tracing::debug!(%error, what, "host events unavailable")).ok()
 }
 
 async fn next(uevents: Option<&mut Uevents>) {

@@ -1,4 +1,4 @@
-//! Intel's GPUs, on cards and in processors, under the drivers i915 and xe.
+//! Intel GPUs, discrete and integrated, under the drivers i915 and xe.
 
 use std::path::Path;
 
@@ -15,22 +15,22 @@ use windlass_core::{
 use windlass_host::{Host, PciFunction, PciKind};
 
 use super::{
-    facts::{attributes, of_function, text},
-    family::{Family, Look},
+    facts::{attributes, counted, of_function, text},
+    family::{Family, Scan},
     graphics,
-    trouble::{self, Conditions, Trouble},
+    trouble::{self, ConditionReader, Trouble},
 };
 
-/// The family.
+/// Family of Intel GPUs.
 #[derive(Debug, Default)]
 pub(super) struct Intel {
     rules: IntelRules,
-    conditions: Conditions,
+    conditions: ConditionReader,
 }
 
 const VENDOR: &str = "8086";
 
-/// Display controllers of every sort (PCI code and ID assignment).
+/// Display controllers (PCI Code and ID Assignment).
 const CLASSES: [&str; 1] = ["0x03"];
 
 const DRIVERS: [&str; 2] = ["i915", "xe"];
@@ -40,13 +40,14 @@ const DOMAIN: &str = "gpu.intel.com";
 const DRIVER: AttributeName = AttributeName::new(DOMAIN, "driver");
 const MEMORY: AttributeName = AttributeName::new(DOMAIN, "memory");
 
-/// Bus, device and function of the graphics in every processor of Intel's, 00:02.0.
+/// PCI address of the integrated GPU in every Intel processor, 00:02.0.
 const INTEGRATED: [u8; 2] = [0, 2 << 3];
 
-/// The render node of a machine's first GPU, which many programs take for granted.
+/// Render node of the first GPU, which many programs hard-code.
 const FIRST_RENDER_NODE: &str = "/dev/dri/renderD128";
 
-/// Families by the first three digits of the PCI device id (<https://dgpu-docs.intel.com/devices/hardware-table.html>).
+/// Product families by leading digits of the PCI device id
+/// (<https://dgpu-docs.intel.com/devices/hardware-table.html>).
 const FAMILIES: [(&str, &str); 7] = [
     ("490", "DG1"),
     ("569", "Arc"),
@@ -57,8 +58,7 @@ const FAMILIES: [(&str, &str); 7] = [
     ("e2", "Battlemage"),
 ];
 
-/// The resource that such a device is part of where nothing is configured: that of its driver, as
-/// Intel's plugin has it.
+/// Default resource of a device: that of its driver, as in Intel's plugin.
 pub(super) fn resource(_: &Policy, device: &Device) -> Option<ResourceName> {
     let driver = device.attributes.get(&DRIVER)?;
     format!("{DOMAIN}/{driver}").parse().ok()
@@ -71,21 +71,20 @@ impl Family for Intel {
         vec![SourceName::INTEL]
     }
 
-    fn look(&mut self, host: &Host) -> Look {
+    fn scan(&mut self, host: &Host) -> Scan {
         let is_meant = |it: &PciKind| it.is_of_class(&CLASSES) && it.is_of_vendor(&[VENDOR]);
         let functions = host.pci_functions(is_meant);
         let mut conditions = self.conditions.of(host, &functions, trouble::of_heat);
         let seen = |(index, function): (u32, &PciFunction)| {
             let condition = conditions.remove(&function.address);
-            Seen { host, rules: &self.rules, function, condition }.gpu(index)
+            IntelGpu { host, rules: &self.rules, function, condition }.gpu(index)
         };
         let found: Vec<_> = (0..).zip(&functions).map(seen).collect();
         let state = match found.len() {
             0 => SourceState::Absent("no PCI function is a GPU of Intel's".to_owned()),
-            1 => SourceState::Ready("1 GPU".to_owned()),
-            several => SourceState::Ready(format!("{several} GPUs")),
+            count => SourceState::Ready(counted(count, "GPU")),
         };
-        Look { states: [(SourceName::INTEL, state)].into(), found, ..Look::default() }
+        Scan { states: [(SourceName::INTEL, state)].into(), found, ..Scan::default() }
     }
 
     fn adopt(&mut self, policy: &Policy) {
@@ -93,18 +92,18 @@ impl Family for Intel {
     }
 }
 
-/// A GPU while it is looked at.
-struct Seen<'a> {
+/// A GPU during a scan.
+struct IntelGpu<'a> {
     host: &'a Host,
     rules: &'a IntelRules,
     function: &'a PciFunction,
-    /// What it says of its own condition.
+    /// Trouble that the GPU reports.
     condition: Option<Trouble>,
 }
 
-// === impl Seen ===
+// === impl IntelGpu ===
 
-impl Seen<'_> {
+impl IntelGpu<'_> {
     fn gpu(&self, index: u32) -> (Device, Observation) {
         let id = format!("{}-{}", SourceName::INTEL, self.function.id());
         let id = id.parse().expect("made of letters, digits and '-'");
@@ -143,8 +142,8 @@ impl Seen<'_> {
         own.into_iter().chain(of_function(self.host, function)).collect()
     }
 
-    /// What is in the processor is always the same function of the root bus. A card is below a port, and
-    /// in a virtual machine anywhere else on that bus.
+    /// True for the integrated GPU's fixed function on the root bus. Cards are below a port, or elsewhere on
+    /// that bus in a virtual machine.
     fn is_integrated(&self) -> Option<bool> {
         let path = self.function.path.as_ref()?;
         let is_there = self.function.address == PciAddress::at(0, INTEGRATED);
@@ -155,7 +154,7 @@ impl Seen<'_> {
         self.host.has(self.function.folder().join("physfn"))
     }
 
-    /// Memory of its own: under i915 the card's device tells, under xe each of its tiles.
+    /// Local memory: reported by the card under i915, by its tiles under xe.
     fn memory(&self, folder: &Path) -> Option<u64> {
         let number = |path: &Path| self.host.text(path)?.parse::<u64>().ok();
         let of_cards = self.host.names(folder.join("drm")).into_iter();
@@ -166,7 +165,7 @@ impl Seen<'_> {
         (!told.is_empty()).then(|| told.iter().sum())
     }
 
-    /// Why it is not to be handed out, though it may be well.
+    /// Reason to withhold the GPU.
     fn withheld(&self) -> Option<String> {
         let functions = self.host.text(self.function.folder().join("sriov_numvfs"));
         let functions =
@@ -183,7 +182,7 @@ impl Seen<'_> {
             .or_else(|| self.condition.clone())
     }
 
-    /// The kernel calls the power state of a function that does not answer `error`.
+    /// The kernel reports the power state `error` for a function that does not respond.
     fn off_the_bus(&self) -> Option<Trouble> {
         let state = self.host.text(self.function.folder().join("power_state"))?;
         let detail = format!("its power state is {state}");

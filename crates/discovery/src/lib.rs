@@ -1,13 +1,12 @@
-//! Finding devices: each source watches one family and publishes what it knows.
+//! Device discovery: one source per family watches the host and publishes snapshots of its devices.
 
 pub mod health_store;
 pub mod mig;
 pub mod telemetry;
 
 mod amd;
-mod asking;
-mod crowds;
 mod described;
+mod entry_limits;
 mod facts;
 mod family;
 mod fpga;
@@ -19,6 +18,7 @@ mod nics;
 mod nvidia;
 mod nvme;
 mod policy;
+mod scan_pool;
 mod trouble;
 
 use std::{collections::BTreeMap, pin::Pin, sync::Arc};
@@ -42,50 +42,50 @@ pub use nics::{
 pub use nvidia::PROFILE;
 
 use self::{
-    family::{Family, Wakes, Watched},
+    family::{Family, Wakes, Watcher},
     policy::PolicyWatch,
 };
 use crate::{mig::PartitionDesk, telemetry::TelemetryReceiver};
 
-/// What a source knows at one moment.
+/// Snapshot of a source's devices.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SourceSnapshot {
-    /// How each source that it speaks of fares.
+    /// State of each source in the snapshot.
     pub states: BTreeMap<SourceName, SourceState>,
-    /// The profile, where the source is answered by a simulation.
+    /// Simulation profile, if the host is simulated.
     pub simulated: Option<String>,
-    /// Its devices, those that failed or vanished included.
+    /// All devices, failed and vanished ones included.
     pub devices: Vec<Device>,
 }
 
-/// A source that was built and waits to be run.
+/// A device source, ready to run.
 pub struct Source {
-    /// Its name in the inventory, in logs and in `windlass devices`.
+    /// Name in the inventory, in logs and in `windlass devices`.
     pub name: &'static str,
-    /// What it publishes.
+    /// Published snapshots.
     pub snapshots: watch::Receiver<SourceSnapshot>,
-    /// What its devices measure, for a source whose devices measure something.
+    /// Measurements, for sources that have any.
     pub telemetry: Option<TelemetryReceiver>,
-    /// How its devices are cut, for a source whose devices can be.
+    /// MIG worker handle, for sources whose devices can be partitioned.
     pub partitions: Option<PartitionDesk>,
-    /// Its life; ends when the token is cancelled.
+    /// Task of the source; ends when the token is cancelled.
     pub run: Pin<Box<dyn Future<Output = ()> + Send>>,
-    /// Writes down what must outlive the agent, likewise; not for a look that changes nothing.
+    /// Task that writes state for the next agent; ends likewise. Unused in a dry run.
     pub keep: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
 }
 
-/// Where a source publishes: the newest snapshot, and a notice that there is one.
+/// Sender of snapshots; it also notifies the reconciler.
 #[derive(Debug)]
 pub(crate) struct Publisher {
     snapshots: watch::Sender<SourceSnapshot>,
     news: Arc<Notify>,
 }
 
-/// What discovery knows of a family: how it is looked for, and what its devices are called.
+/// Row of a family: its source and its default resource names.
 struct Declared {
     name: SourceName,
     source: fn(&Looking<'_>, &Policy) -> Source,
-    /// The resource of a device where nothing is configured: the name that the vendor's own plugin gives.
+    /// Default resource of a device: the name that the vendor's plugin uses.
     resource: fn(&Policy, &Device) -> Option<ResourceName>,
 }
 
@@ -99,14 +99,14 @@ static FAMILIES: [Declared; 6] = [
     Declared { name: SourceName::NVME, source: |it, _| it.source("NVMe drives", nvme::Nvme), resource: |_, _| None },
 ];
 
-/// The resource that a device is part of where nothing is configured.
+/// Default resource of a device.
 pub fn usual_name(policy: &Policy, device: &Device) -> Option<ResourceName> {
     let family = FAMILIES.iter().find(|family| family.name == device.source)?;
     (family.resource)(policy, device)
 }
 
-/// Builds every source, of which all share what they know of the host; nothing is read from it yet. A new health
-/// policy takes effect while they run. `changes` counts notices from the host, and `news` is notified of each snapshot.
+/// Builds every source, without reading the host. Sources share the host's caches and follow policy changes.
+/// `changes` counts host events; `news` is notified of each snapshot.
 pub fn sources(
     places: &Places,
     host: &Host,
@@ -125,7 +125,7 @@ pub fn sources(
     built_in.chain([described]).collect()
 }
 
-/// What every source that looks needs.
+/// Dependencies of all sources.
 struct Looking<'a> {
     places: &'a Places,
     host: &'a Host,
@@ -136,7 +136,7 @@ struct Looking<'a> {
 }
 
 impl Looking<'_> {
-    /// The one source that does not only look: NVIDIA's driver is asked, tells of faults and cuts GPUs.
+    /// NVIDIA's source, which also calls the driver, receives its events and creates MIG instances.
     fn nvidia(&self) -> Source {
         let (stop, policy) = (self.stop, PolicyWatch::new(self.wakes.policies.clone()));
         let nvidia = nvidia::Nvidia::new(self.places, policy, self.host.clone(), self.clock);
@@ -155,8 +155,8 @@ impl Looking<'_> {
 
     fn source(&self, name: &'static str, family: impl Family) -> Source {
         let (to, snapshots) = Publisher::new(family.names(), self.news);
-        let watched = Watched::new(family, self.host.clone(), self.clock);
-        let run = watched.run(self.wakes.clone(), to, self.stop.clone());
+        let watcher = Watcher::new(family, self.host.clone(), self.clock);
+        let run = watcher.run(self.wakes.clone(), to, self.stop.clone());
         Source {
             name,
             snapshots,
@@ -171,7 +171,7 @@ impl Looking<'_> {
 // === impl Source ===
 
 impl Source {
-    /// A source that has something running beside it.
+    /// A source with another task beside its own.
     fn beside(self, other: impl Future<Output = ()> + Send + 'static) -> Self {
         let run = Box::pin(async {
             tokio::join!(self.run, other);
@@ -206,20 +206,16 @@ impl Publisher {
         (Self { snapshots, news: news.clone() }, receiver)
     }
 
-    /// Publishes that the source does not answer, and logs it; what it knew stays.
+    /// Publishes a late scan as failing, with the devices known so far, and logs it.
     fn publish_late(&self, why: &str) {
         let mut known = self.snapshots.borrow().clone();
         let sources: Vec<_> = known.states.keys().map(SourceName::as_str).collect();
-        tracing::warn!(
-            sources = sources.join(" "),
-            why,
-            "a look is late: its devices stay as they are"
-        );
+        tracing::warn!(sources = sources.join(" "), why, "scan is late: devices stay as last seen");
         known.states.values_mut().for_each(|state| *state = SourceState::Failing(why.to_owned()));
         self.publish(known);
     }
 
-    /// Publishes a snapshot if it says something new.
+    /// Publishes a snapshot unless it equals the last.
     fn publish(&self, snapshot: SourceSnapshot) {
         if windlass_host::watch::publish(&self.snapshots, snapshot) {
             self.news.notify_one();

@@ -1,4 +1,4 @@
-//! What discovery says in the log.
+//! Log messages of discovery.
 
 use windlass_core::{
     device::{DeviceId, SourceName},
@@ -6,8 +6,7 @@ use windlass_core::{
     inventory::SourceState,
 };
 
-/// A device changed its health. The first good word about a device is no news: the reconciler sums up
-/// what there is.
+/// Logs a health change. The first healthy state is debug only, since the reconciler logs a summary.
 pub(super) fn health_changed(device: &DeviceId, from: HealthState, health: &Health) {
     let to = health.state;
     match health.trouble() {
@@ -22,9 +21,9 @@ pub(super) fn health_changed(device: &DeviceId, from: HealthState, health: &Heal
     }
 }
 
-/// A source says something else than before. Only a failure is told: what there is, the reconciler sums up.
+/// Logs a failing source. The reconciler summarises the other states.
 pub(super) fn source_changed(source: &SourceName, state: &SourceState) {
     if let SourceState::Failing(why) = state {
-        tracing::warn!(%source, why, "a source fails: its devices stay as they are");
+        tracing::warn!(%source, why, "device source failing: devices stay as last seen");
     }
 }

@@ -1,37 +1,35 @@
-//! MIG partitions made and removed on demand: what prepares a claim for one asks here, and who wants to know
-//! whether a GPU is idle.
+//! MIG instances on demand: a handle for claims, and the worker that calls NVML.
 //!
 //! ```text
-//!  PartitionDesk ── orders ──> Cutter ── one at a time for each GPU ──> thread in NVML
-//!                                │                                          │
-//!      source looks again <──────┴────────────── done <─────────────────────┘
+//!  handle ── tasks ──> worker ── one at a time for each GPU ──> thread in NVML
+//!                        │                                          │
+//!    source scans <──────┴────────────── done <─────────────────────┘
 //! ```
 //!
 //! # Flow
 //!
-//! [`PartitionDesk::make`] with a [`Partition`] out of `Device::partitions` gives the UUID of a MIG
-//! device: the GPU instance at that place, and the compute instance that fills it. The source of the
-//! GPU looks at once, so that the device is in the inventory a moment after the answer, with its nodes,
-//! its capacities and `Device::partition`. [`PartitionDesk::remove`] undoes it, and the inventory forgets the
-//! device, which nobody has any more.
+//! [`PartitionDesk::make`] takes a [`Partition`] of `Device::partitions` and returns the UUID of a MIG
+//! device: a GPU instance at that placement, filled by one compute instance. The GPU's source scans at once,
+//! so the inventory soon has the device with its nodes, capacities and `Device::partition`.
 //!
-//! A whole GPU is had with [`PartitionDesk::turn_mig_off`], and can be cut after [`PartitionDesk::turn_mig_on`].
+//! [`PartitionDesk::remove`] reverts it; the inventory then forgets the device.
+//!
+//! [`PartitionDesk::turn_mig_off`] makes a GPU whole; [`PartitionDesk::turn_mig_on`] permits instances again.
 //!
 //! # Guarantees
 //!
-//! - To make what stands there gives what stands there; to remove what is gone succeeds.
-//! - What is made half, since the driver refuses the compute instance, is undone before the answer.
-//!   What cannot be undone is said, and taken up by the next order for that place.
-//! - Nothing is removed that a process uses, or that somebody cut into several compute instances. The mode does
-//!   not change while a process computes or an instance stands, nor at a later reset.
-//! - Orders for a GPU are carried out one after the other. A GPU that hangs holds up no other, and no
-//!   task waits longer than the limit: an order that was begun goes on, and the same order later has
-//!   its result; one that was not begun is dropped.
+//! - Making an existing partition returns it; removing a missing one succeeds.
+//! - A half-made instance is reverted before the answer. If that fails, the error says so, and the next
+//!   task for the placement continues from there.
+//! - Instances in use and instances divided by others stay. The mode changes only without compute processes
+//!   and instances, and never later by a reset.
+//! - Tasks of one GPU run in order. A hanging GPU delays no other, and no caller waits longer than the
+//!   limit. A started task continues, and the same request later gets its result; others are dropped.
 //!
 //! # Errors
 //!
-//! [`PartitionError`] says what was to be done to what; its source says why not. [`Why::NoRoom`] and
-//! [`Why::InUse`] end when somebody lets go, [`Why::NoDriver`] and [`Why::Overdue`] by themselves.
+//! [`PartitionError`] names the failed task; its source has the reason. [`Why::NoRoom`] and [`Why::InUse`]
+//! end when a holder lets go, [`Why::NoDriver`] and [`Why::Overdue`] by themselves.
 
 mod cut;
 mod cutter;
@@ -53,7 +51,7 @@ pub use self::{
     recess::{PAUSE, Recess, RecessDesk, Recesses, patiently, rest},
 };
 
-/// Where partitions are ordered.
+/// Handle of the MIG worker.
 #[derive(Clone, Debug)]
 pub struct PartitionDesk {
     orders: mpsc::Sender<Order>,
@@ -63,102 +61,102 @@ pub struct PartitionDesk {
     limit: Duration,
 }
 
-/// What the source of the GPUs is told.
+/// Notice to the source of the GPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cut {
-    /// A GPU was cut, or left as it was: it is to be looked at again.
+    /// A task on this GPU is done; scan it again.
     Done(DeviceId),
-    /// This MIG device was removed by an order, for good.
+    /// This MIG device was removed on request.
     Removed(DeviceId),
 }
 
-/// A partition was not made or not removed.
+/// Error of a MIG task.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {task}")]
 pub struct PartitionError {
-    /// What was to be done.
+    /// The failed task.
     pub task: Task,
-    /// Why it was not.
+    /// Reason of the failure.
     #[source]
     pub why: Why,
 }
 
-/// What is to be done to a GPU.
+/// Task on a GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Task {
-    /// Cut this partition.
+    /// Make this partition.
     Make(Partition),
-    /// Remove what stands at this place.
+    /// Remove the instance at this placement.
     Remove(Partition),
-    /// Remove this MIG device, and nothing that came in its place.
+    /// Remove this MIG device, but no successor at its placement.
     RemoveDevice {
-        /// The GPU that it is a part of.
+        /// The parent GPU.
         gpu: DeviceId,
-        /// Its UUID.
+        /// UUID of the device.
         device: DeviceId,
     },
-    /// Make it possible to cut this GPU.
+    /// Turn MIG on.
     TurnOn(DeviceId),
-    /// Make this GPU whole.
+    /// Turn MIG off.
     TurnOff(DeviceId),
-    /// Find out who computes on this device.
+    /// List the compute processes of a device.
     Look(DeviceId),
-    /// Find out how much of this device's memory is used.
+    /// Measure the used memory of a device.
     Measure(DeviceId),
 }
 
-/// Why a partition was not made or not removed.
+/// Reason why a MIG task failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Why {
-    /// Nobody speaks to NVIDIA's driver now.
-    #[error("there is no connection to NVIDIA's driver")]
+    /// NVML is not initialised.
+    #[error("NVML is not initialised: the driver is missing or failing")]
     NoDriver,
-    /// It was pulled out, or never was here.
-    #[error("the driver knows no such GPU")]
+    /// The GPU is absent.
+    #[error("no GPU has this UUID")]
     NoGpu,
-    /// The GPU is whole.
-    #[error("MIG is off; an administrator turns it on")]
+    /// MIG is off.
+    #[error("MIG is off: an administrator turns it on")]
     Off,
-    /// A GPU that is cut cannot be whole.
+    /// Instances exist, so MIG stays on.
     #[error("MIG instances stand on it: {0}")]
     Standing(String),
-    /// Others stand there.
+    /// Other instances occupy the placement.
     #[error("no room: {0}")]
     NoRoom(String),
     /// A process uses it.
     #[error("it is in use by a process")]
     InUse,
-    /// Somebody else made something of it that is not ours to give away or to remove.
-    #[error("somebody cut it into smaller compute instances")]
+    /// An administrator divided it into several compute instances.
+    #[error("it has further compute instances: remove them with nvidia-smi")]
     Foreign,
-    /// It was made, and the driver does not list it.
-    #[error("the driver lists no device for it")]
+    /// The driver does not list the new device.
+    #[error("the driver lists no MIG device for it")]
     Unnamed,
-    /// The driver refuses.
+    /// The driver refused.
     #[error(transparent)]
     Driver(#[from] NvmlError),
-    /// It was not finished, and what there is of it could not be removed.
-    #[error("half of it stands, and cannot be removed ({undo})")]
+    /// Half made, and not reverted.
+    #[error("it is half-made and cannot be removed ({undo}): try again")]
     HalfMade {
-        /// Why it was not finished.
+        /// Reason why it was not finished.
         #[source]
         refused: Box<Self>,
-        /// Why the rest is still there.
+        /// Reason why it was not reverted.
         undo: Box<Self>,
     },
-    /// The driver has not answered.
-    #[error("the driver did not answer within {0:?}; the same order later has the result")]
+    /// The driver did not answer in time.
+    #[error("the driver did not answer within {0:?}: try again for the result")]
     Overdue(Duration),
-    /// The agent stops.
-    #[error("the agent stops")]
+    /// The agent is stopping.
+    #[error("the agent is stopping")]
     Stopped,
 }
 
-/// Orders that wait for the one who takes them, beyond which who orders waits.
+/// Channel capacity; senders wait beyond it.
 const WAITING: usize = 64;
 
-/// Makes the desk and the one who serves it, with the library as it is while there is a connection.
-/// What is done is told to `cuts`. Who has to have the library let go of asks at `recesses`.
+/// Creates handle and worker. `library` has NVML while it is initialised. `cuts` gets notices of finished
+/// tasks; `recesses` passes requests to shut NVML down.
 pub fn open(
     limit: Duration,
     library: watch::Receiver<Option<Nvml>>,
@@ -173,19 +171,19 @@ pub fn open(
 // === impl PartitionDesk ===
 
 impl PartitionDesk {
-    /// For what NVML has no call for.
+    /// `nvidia-smi`, for functions that NVML lacks.
     pub fn nvidia_smi(&self) -> &NvidiaSmi {
         &self.nvidia_smi
     }
 
-    /// Makes the partition, or finds it. Gives the UUID of its MIG device.
+    /// Makes the partition, or finds it. Returns the UUID of its MIG device.
     pub async fn make(&self, partition: &Partition) -> Result<DeviceId, PartitionError> {
         let wanted = partition.clone();
         let job = move |nvml: &Nvml| cut::make(nvml, &wanted);
         self.order(Task::Make(partition.clone()), job).await
     }
 
-    /// Removes what stands at that place with that profile, if anything does.
+    /// Removes the instance at that placement, if it exists.
     pub async fn remove(&self, partition: &Partition) -> Result<(), PartitionError> {
         let (standing, cuts) = (partition.clone(), self.cuts.clone());
         let job = move |nvml: &Nvml| {
@@ -197,8 +195,8 @@ impl PartitionDesk {
         self.order(Task::Remove(partition.clone()), job).await
     }
 
-    /// Removes this MIG device, if it is there: not another that came in its place. What was made half
-    /// has no UUID; who knows the place had better [`Self::remove`] that.
+    /// Removes this MIG device, if it exists, but no successor at its placement. A half-made instance has no
+    /// UUID; [`Self::remove`] handles it.
     pub async fn remove_device(
         &self,
         gpu: &DeviceId,
@@ -214,19 +212,19 @@ impl PartitionDesk {
         self.order(task, job).await
     }
 
-    /// Turns MIG on, or finds it on. Whoever asks has seen to it that nobody has the GPU.
+    /// Turns MIG on. The caller ensures that nobody holds the GPU.
     pub async fn turn_mig_on(&self, gpu: &DeviceId) -> Result<(), PartitionError> {
         let id = gpu.clone();
         self.order(Task::TurnOn(id.clone()), move |nvml: &Nvml| mode::turn_on(nvml, &id)).await
     }
 
-    /// Turns MIG off, or finds it off. Whoever asks has seen to it that nobody has a part of the GPU.
+    /// Turns MIG off. The caller ensures that nobody holds a part of the GPU.
     pub async fn turn_mig_off(&self, gpu: &DeviceId) -> Result<(), PartitionError> {
         let id = gpu.clone();
         self.order(Task::TurnOff(id.clone()), move |nvml: &Nvml| mode::turn_off(nvml, &id)).await
     }
 
-    /// The processes that compute on a GPU or a MIG device, by their numbers on the host.
+    /// Host process ids that compute on a GPU or MIG device.
     pub async fn computing(&self, device: &DeviceId) -> Result<Vec<u32>, PartitionError> {
         let task = Task::Look(device.clone());
         let device = device.clone();
@@ -234,8 +232,8 @@ impl PartitionDesk {
         self.order(task, job).await
     }
 
-    /// How many bytes of its memory are used, without what the driver keeps for itself. Drivers before 510
-    /// do not tell, nor does a GPU that has the host's memory.
+    /// Used memory of a device in bytes, without the driver's own. Unavailable before driver 510 and on GPUs
+    /// that share the host's memory.
     pub async fn memory_used(&self, device: &DeviceId) -> Result<u64, PartitionError> {
         let task = Task::Measure(device.clone());
         let device = device.clone();
@@ -243,8 +241,8 @@ impl PartitionDesk {
         self.order(task, job).await
     }
 
-    /// Waits until NVML is shut down; `None` where the agent ends. An order that is being carried out for another
-    /// GPU has it open until that is done.
+    /// Waits until NVML is shut down; `None` if the agent stops. Running tasks on other GPUs delay the
+    /// shutdown.
     pub async fn recess(&self) -> Option<Recess> {
         self.recesses.begin().await
     }
@@ -266,16 +264,16 @@ impl PartitionDesk {
     }
 }
 
-/// Whoever ordered it may have given up, and would not know what it was.
+/// Notifies the source itself: the caller may have given up.
 fn removed(cuts: &mpsc::Sender<Cut>, device: DeviceId) {
-    // Where there is no room it counts as vanished, of which some are kept.
+    // With a full channel the device counts as vanished, of which a bounded number is kept.
     let _ = cuts.try_send(Cut::Removed(device));
 }
 
 // === impl Task ===
 
 impl Task {
-    /// The GPU that it is about.
+    /// The GPU of the task.
     pub fn gpu(&self) -> &DeviceId {
         match self {
             Self::Make(partition) | Self::Remove(partition) => &partition.gpu,

@@ -1,11 +1,11 @@
-//! Network interfaces: every PCI function that is one, and every RDMA device that sits on hardware.
+//! Network interfaces: every PCI network function, and every RDMA device on hardware.
 //!
-//! | file | what it tells |
+//! | file | content |
 //! | --- | --- |
-//! | `function` | what sysfs shows of one function or subfunction |
-//! | `interface`, `rdma`, `ports`, `vfio`, `vdpa` | what its driver made of it |
-//! | `uses`, `routes` | what the host itself does with it |
-//! | `nodes`, `link`, `describe` | what a container gets, whether it works, what it is |
+//! | `function` | a function or subfunction by sysfs |
+//! | `interface`, `rdma`, `ports`, `vfio`, `vdpa` | devices of its driver |
+//! | `uses`, `routes` | the host's own use of it |
+//! | `nodes`, `link`, `describe` | container nodes, health, the inventory's device |
 
 mod attributes;
 mod describe;
@@ -36,39 +36,40 @@ pub use attributes::{
 };
 
 use self::{
-    function::{Found, Function},
+    function::{Function, FunctionList},
     ports::PortReader,
-    rdma::Networks,
-    uses::Uses,
+    rdma::RdmaNetns,
+    uses::HostUse,
 };
 use super::{
-    crowds::{Crowds, some},
-    family::{Family, Look, PCI},
+    entry_limits::{EntryLimits, some},
+    facts::counted,
+    family::{Family, PCI, Scan},
 };
 
-/// The family.
+/// Family of network interfaces.
 #[derive(Debug, Default)]
 pub(super) struct Nics {
     ports: PortReader,
     policy: NicPolicy,
     health: HealthPolicy,
-    had_rdma: HadRdma,
+    had_rdma: RdmaHistory,
 }
 
-/// The driver under which each interface had an RDMA device when it was last seen with one.
+/// Driver of each interface when it last had an RDMA device.
 #[derive(Debug, Default)]
-struct HadRdma(BTreeMap<DeviceId, String>);
+struct RdmaHistory(BTreeMap<DeviceId, String>);
 
-/// What is the same for all interfaces at one look.
-struct View<'a> {
+/// Common state of all interfaces during a scan.
+struct NicScan<'a> {
     host: &'a Host,
     policy: &'a NicPolicy,
-    uses: Uses,
-    networks: Networks,
+    uses: HostUse,
+    networks: RdmaNetns,
     functions: &'a [Function],
-    /// The functions that have virtual ones.
+    /// Functions with virtual functions.
     physical: BTreeMap<PciAddress, &'a Function>,
-    /// How many subfunctions a function has.
+    /// Number of subfunctions per function.
     subfunctions: BTreeMap<PciAddress, u32>,
 }
 
@@ -91,10 +92,10 @@ impl Family for Nics {
         &[PCI, function::AUXILIARY, function::INFINIBAND, uses::NET, vdpa::DEVICES]
     }
 
-    fn look(&mut self, host: &Host) -> Look {
-        let Found { mut functions, skipped, crowds } = function::find(host, &mut self.ports);
+    fn scan(&mut self, host: &Host) -> Scan {
+        let FunctionList { mut functions, skipped, limits } = function::find(host, &mut self.ports);
         functions.sort_by_cached_key(Function::order);
-        let view = View::new(host, &self.policy, &functions);
+        let view = NicScan::new(host, &self.policy, &functions);
         let had_rdma = &mut self.had_rdma;
         let seen = (0..).zip(&functions).filter_map(|(index, function)| {
             let (device, observed) = view.device(index, function)?;
@@ -102,8 +103,8 @@ impl Family for Nics {
             Some((device, if lost { rdma_is_gone(function) } else { observed }))
         });
         let found = seen.collect();
-        let state = view.state(&skipped, &crowds);
-        Look { states: [(SourceName::NICS, state)].into(), found, ..Look::default() }
+        let state = view.state(&skipped, &limits);
+        Scan { states: [(SourceName::NICS, state)].into(), found, ..Scan::default() }
     }
 
     fn adopt(&mut self, policy: &Policy) {
@@ -115,9 +116,9 @@ impl Family for Nics {
     }
 }
 
-// === impl View ===
+// === impl NicScan ===
 
-impl<'a> View<'a> {
+impl<'a> NicScan<'a> {
     fn new(host: &'a Host, policy: &'a NicPolicy, functions: &'a [Function]) -> Self {
         let with_virtual = functions.iter().filter(|function| function.has_virtual_functions());
         let mut subfunctions = BTreeMap::new();
@@ -127,22 +128,23 @@ impl<'a> View<'a> {
         Self {
             host,
             policy,
-            uses: Uses::read(host),
-            networks: Networks::read(host),
+            uses: HostUse::read(host),
+            networks: RdmaNetns::read(host),
             functions,
             physical: with_virtual.map(|function| (function.address, function)).collect(),
             subfunctions,
         }
     }
 
-    /// What there is to say of all interfaces together.
-    fn state(&self, skipped: &[String], crowds: &Crowds) -> SourceState {
+    /// Summary of all interfaces.
+    fn state(&self, skipped: &[String], limits: &EntryLimits) -> SourceState {
         let functions = self.functions;
         let with_rdma = functions.iter().filter(|function| !function.rdma.is_empty()).count();
         let mut parts = match functions.len() {
             0 => vec!["no network interfaces".to_owned()],
-            1 => vec![format!("1 network interface, {with_rdma} with RDMA")],
-            several => vec![format!("{several} network interfaces, {with_rdma} with RDMA")],
+            count => {
+                vec![format!("{}, {with_rdma} with RDMA", counted(count, "network interface"))]
+            }
         };
         if let Some(networks) = self.networks.name().filter(|_| with_rdma > 0) {
             parts.push(format!("RDMA network namespaces: {networks}"));
@@ -151,7 +153,7 @@ impl<'a> View<'a> {
             let told = some(skipped.iter().cloned(), " ");
             parts.push(format!("left out, as no hardware's: {told}"));
         }
-        parts.extend(Some(crowds.to_string()).filter(|text| !text.is_empty()));
+        parts.extend(Some(limits.to_string()).filter(|text| !text.is_empty()));
         if self.uses.unknown.is_some() && !functions.is_empty() {
             parts.push("the host's routes cannot be read".to_owned());
         }
@@ -159,10 +161,10 @@ impl<'a> View<'a> {
         if functions.is_empty() { SourceState::Absent(text) } else { SourceState::Ready(text) }
     }
 
-    /// Whether a function that had an RDMA device, which is handed out, is without since its module was unloaded, or is being
-    /// loaded anew. While the module is there somebody took the device away: devlink did, or the function
-    /// became a part of a bond, which has one device for all its parts. In a network namespace of its own
-    /// it may be a container's.
+    /// True if a function lost its allocatable RDMA device because the driver's module was unloaded or is
+    /// reloading. With the module present, somebody removed the device on purpose: by devlink, or by a bond,
+    /// which has one device for all members. In an exclusive network namespace the device may be a
+    /// container's.
     fn lost_rdma(&self, function: &Function) -> bool {
         let has_some = |other: &&Function| !other.rdma.is_empty();
         let mut others = self.functions.iter().filter(has_some);
@@ -171,7 +173,7 @@ impl<'a> View<'a> {
         let mut interfaces = function.interfaces.iter();
         let is_in_bond = interfaces.any(|interface| uses::is_in_bond(self.host, &interface.name));
         let is_given = !self.policy.rdma_nodes.is_empty();
-        is_given && !is_made && !is_in_bond && self.networks != Networks::Exclusive
+        is_given && !is_made && !is_in_bond && self.networks != RdmaNetns::Exclusive
     }
 }
 
@@ -181,10 +183,10 @@ fn rdma_is_gone(function: &Function) -> Observation {
     Observation::Failed(Reason::NotReady, why)
 }
 
-// === impl HadRdma ===
+// === impl RdmaHistory ===
 
-impl HadRdma {
-    /// Whether a function without an RDMA device had one under the same driver.
+impl RdmaHistory {
+    /// True if a function without an RDMA device had one under the same driver.
     fn note(&mut self, id: &DeviceId, function: &Function) -> bool {
         let driver = function.driver.clone().unwrap_or_default();
         if function.rdma.is_empty() {

@@ -8,9 +8,9 @@
 //!         driver gone, replaced, or other GPUs: NVML is initialised anew
 //! ```
 //!
-//! NVML calls may hang, so all of them run on blocking threads; an answer that is overdue makes its
-//! GPU unresponsive, and a late answer starts its recovery. A GPU whose call still hangs is not asked
-//! again. What was ever seen stays in the snapshot, since the kubelet must not lose sight of an id.
+//! NVML calls may hang, so they run on blocking threads. A call past its deadline makes its GPU unresponsive;
+//! a late answer starts the recovery. A GPU with a hanging call is not called again. Known devices stay in
+//! the snapshot, since the kubelet must not lose an id.
 
 mod conditions;
 mod connection;
@@ -55,7 +55,7 @@ use crate::{
     telemetry::{Telemetry, TelemetryReceiver},
 };
 
-/// The source.
+/// Source of NVIDIA devices.
 pub(super) struct Nvidia {
     library: Option<PathBuf>,
     policy: PolicyWatch,
@@ -65,33 +65,33 @@ pub(super) struct Nvidia {
     simulated: Option<String>,
     attempt: JoinSet<Result<Driver, ConnectError>>,
     evidence: EvidenceFile,
-    /// What is to be kept of the devices' health.
+    /// Health records to write.
     records: watch::Sender<Records>,
-    /// How long a GPU may stay lost before NVML is initialised again.
+    /// Time for which a GPU may stay lost before NVML is initialised again.
     patience: Duration,
     telemetry: watch::Sender<Arc<Telemetry>>,
-    /// The library while there is a connection, for whoever cuts GPUs.
+    /// NVML while it is initialised, for the MIG worker.
     library_in_use: watch::Sender<Option<Nvml>>,
-    /// What is done to GPUs by those who cut them.
+    /// Notices of finished MIG tasks.
     cuts: mpsc::Receiver<Cut>,
     to_cuts: mpsc::Sender<Cut>,
-    /// Who has to have the GPUs closed for a while.
+    /// Requests to shut NVML down.
     recesses: Recesses,
     to_recesses: RecessDesk,
 }
 
-/// Why there is no connection to the driver.
+/// Reason for no connection to the driver.
 #[derive(Debug, thiserror::Error)]
 enum ConnectError {
-    #[error("no libnvidia-ml.so.1 in {searched}; --nvml-library names one")]
+    #[error("no libnvidia-ml.so.1 in {searched}: install the driver or set --nvml-library")]
     NoLibrary { searched: String },
-    #[error("no PCI function is a GPU of NVIDIA's, and there is no {NVML}")]
+    #[error("no NVIDIA GPU on the PCI bus and no {NVML}")]
     NoFunction,
-    #[error("no {NVML}, and whether it is needed is unknown: {0}")]
+    #[error("no {NVML}, and the PCI bus is unreadable: {0}")]
     Unread(String),
     #[error(transparent)]
     Load(#[from] LoadError),
-    #[error("cannot ask the driver")]
+    #[error("a call to the driver failed")]
     Ask(#[from] NvmlError),
     #[error("cannot start a thread for the driver's events")]
     Thread(#[from] std::io::Error),
@@ -99,29 +99,28 @@ enum ConnectError {
     Overdue(Duration),
 }
 
-/// Why a connection ended.
+/// Reason for the end of a connection.
 enum Ended {
-    /// The agent stops.
+    /// The agent is stopping.
     Stopped,
     /// The driver or its set of GPUs changed.
     Changed,
-    /// A GPU stays lost; what a reset brought back is seen by a new initialisation only.
+    /// A GPU stays lost; only a new initialisation sees it after a reset.
     Lost,
-    /// Somebody resets a GPU, which takes that nobody has it open.
+    /// A GPU is to be reset, which needs all handles closed.
     Recess(oneshot::Sender<Recess>),
 }
 
-/// NVIDIA as PCI has it.
+/// PCI vendor id of NVIDIA.
 const VENDOR: &str = "10de";
 
-/// The longest time between two initialisations for the sake of a lost GPU.
+/// Longest time between initialisations for a lost GPU.
 const MOST_PATIENCE: Duration = Duration::from_secs(600);
 
-/// What was done and not looked at since; what is more is found by the regular look.
+/// Channel capacity of MIG notices; regular scans cover the rest.
 const MOST_CUTS: usize = 64;
 
-/// How many slow calls it takes to cut a GPU: two that make, or two that undo, and time to wait for
-/// another order.
+/// Calls per MIG task within the limit: two to make, two to revert, and time for another task.
 const CUT_CALLS: u32 = 4;
 
 // === impl Nvidia ===
@@ -151,7 +150,7 @@ impl Nvidia {
         }
     }
 
-    /// Who cuts its GPUs, and how others have that done.
+    /// The MIG handle and its worker.
     pub(super) fn partitions(&self) -> (PartitionDesk, Cutter) {
         let limit = self.policy.current().call_deadline * CUT_CALLS;
         let to_source = (self.to_cuts.clone(), self.to_recesses.clone());
@@ -159,12 +158,12 @@ impl Nvidia {
         mig::open(limit, library, smi, to_source)
     }
 
-    /// What the GPUs measure. It is read while there is a receiver.
+    /// Telemetry of the GPUs, read while a receiver exists.
     pub(super) fn telemetry(&self) -> TelemetryReceiver {
         self.telemetry.subscribe()
     }
 
-    /// Writes the evidence down until stopped; a look at the host that changes nothing is without it.
+    /// Writes health records until stopped. Unused in a dry run.
     pub(super) fn keep(&self, stop: CancellationToken) -> impl Future<Output = ()> + use<> {
         self.evidence.clone().keep(self.records.subscribe(), stop)
     }
@@ -181,7 +180,7 @@ impl Nvidia {
         windlass_host::watch::publish(&self.records, records);
     }
 
-    /// Looks for the driver until stopped; serves its GPUs while it is there.
+    /// Connects to the driver until stopped, and serves its GPUs meanwhile.
     pub(super) async fn run(mut self, to: Publisher, stop: CancellationToken) {
         self.remember().await;
         loop {
@@ -209,7 +208,7 @@ impl Nvidia {
         }
     }
 
-    /// Leaves the driver alone until whoever asked for that is done.
+    /// Keeps NVML shut down until all requesters are done.
     async fn rest(&mut self, first: oneshot::Sender<Recess>, stop: &CancellationToken) {
         tokio::select! {
             () = stop.cancelled() => {}
@@ -268,7 +267,7 @@ impl Nvidia {
         shut_down(connection, ended, stop).await
     }
 
-    /// Takes in what happens and publishes it, until the connection ends.
+    /// Handles events and publishes until the connection ends.
     async fn follow(
         &mut self,
         connection: &mut Connection,
@@ -312,15 +311,15 @@ impl Nvidia {
         self.policy.current().quiet_period
     }
 
-    /// Says so once, and keeps what was known as devices that are gone.
+    /// Logs the error once and marks known devices as gone.
     fn go_without(&mut self, error: &ConnectError, to: &Publisher) {
         let why = causes(error);
         let absent = error.is_absence();
         let state = if absent { SourceState::Absent } else { SourceState::Failing }(why.clone());
         if self.state != state && absent {
-            tracing::info!(why, "no NVIDIA driver; looking for one regularly");
+            tracing::info!(why, "no NVIDIA driver: GPUs appear once it is installed");
         } else if self.state != state {
-            tracing::warn!(why, "the NVIDIA driver fails; trying again regularly");
+            tracing::warn!(why, "NVIDIA driver failing, trying again: fix the cause or reboot");
         }
         self.state = state;
         self.known.fail_all(Reason::DriverGone, &why);
@@ -336,7 +335,7 @@ impl Nvidia {
     }
 }
 
-/// Shuts NVML down before the next initialisation; the agent's own end is not kept waiting.
+/// Shuts NVML down before the next initialisation; does not delay the agent's end.
 async fn shut_down(connection: Connection, ended: Ended, stop: &CancellationToken) -> Ended {
     tokio::select! {
         () = stop.cancelled() => Ended::Stopped,
@@ -347,7 +346,7 @@ async fn shut_down(connection: Connection, ended: Ended, stop: &CancellationToke
 // === impl ConnectError ===
 
 impl ConnectError {
-    /// Whether there is no driver, as opposed to one that does not work.
+    /// True if there is no driver, as opposed to a failing one.
     fn is_absence(&self) -> bool {
         match self {
             Self::NoLibrary { .. } | Self::NoFunction => true,
@@ -359,8 +358,7 @@ impl ConnectError {
         }
     }
 
-    /// The error of a library that the dynamic linker does not find. Where there is no GPU of NVIDIA's nobody expects
-    /// one.
+    /// Error of a missing library. It is no failure on a machine without NVIDIA GPUs.
     fn unloaded(error: LoadError, host: &Host) -> Self {
         match &error {
             LoadError::Open { path, .. } if path.is_relative() => match host.has_pci_vendor(VENDOR)
@@ -374,7 +372,7 @@ impl ConnectError {
     }
 }
 
-/// Loads the library that was named, or the one that is found. Blocks, perhaps for ever.
+/// Loads the configured or the found library. May block forever.
 fn load(
     library: Option<PathBuf>,
     roots: &Roots,
@@ -383,7 +381,7 @@ fn load(
     let host = &roots.host;
     let found = roots.nvml_library(library);
     let library = found.ok_or_else(|| ConnectError::NoLibrary { searched: searched(roots) })?;
-    // Read before NVML is, so that a change in between is noticed.
+    // Read before NVML, so that a change in between is noticed.
     let fingerprint = procfs::fingerprint(host);
     let nvml = Nvml::load(&library).map_err(|error| ConnectError::unloaded(error, host))?;
     let facts = DriverFacts::read(&nvml)?;
@@ -392,13 +390,13 @@ fn load(
     Ok(Driver { nvml, facts, listening, fingerprint })
 }
 
-/// Where was looked, the host's places after the driver's.
+/// Searched folders: the driver root's, then the host's.
 fn searched(roots: &Roots) -> String {
     let (driver, host) = (roots.driver.nvml_folders(), roots.host.nvml_folders());
     if driver == host { host } else { format!("{driver}, {host}") }
 }
 
-/// Makes a set for events and a thread that waits for them. Blocks.
+/// Creates an event set and its waiting thread. Blocks.
 fn listen(nvml: &Nvml, event_wait: Duration) -> Result<Listening, ConnectError> {
     let set = Arc::new(nvml.event_set()?);
     Ok(Listening { watch: EventWatch::start(set.clone(), event_wait)?, set })
@@ -428,7 +426,7 @@ mod tests {
             (error.is_absence(), causes(&error))
         };
         let (is_absent, why) = judged();
-        assert!(is_absent && why.starts_with("no PCI function is a GPU of NVIDIA's"), "{why}");
+        assert!(is_absent && why.starts_with("no NVIDIA GPU on the PCI bus"), "{why}");
 
         let bus = root.path().join("sys/bus/pci");
         let plug = |address: &str, vendor: &str| {
@@ -443,7 +441,7 @@ mod tests {
         assert!(!is_absent && why.starts_with("cannot load libnvidia-nowhere.so.1"), "{why}");
 
         fs::remove_dir_all(bus.join("devices")).expect("removed");
-        // Root may read everything but a folder that is none.
+        // Root can read everything except through a file in place of a folder.
         fs::write(bus.join("devices"), "").expect("written");
         let (is_absent, why) = judged();
         assert!(!is_absent && why.contains("cannot read /sys/bus/pci/devices: "), "{why}");

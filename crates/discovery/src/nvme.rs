@@ -1,4 +1,4 @@
-//! NVMe drives: where they sit, for whoever places work near its data. None is handed out.
+//! NVMe drives, for topology only: never allocated.
 
 use jiff::Timestamp;
 use windlass_core::{
@@ -10,21 +10,21 @@ use windlass_core::{
 use windlass_host::{Host, PciFunction};
 
 use super::{
-    facts::{attributes, of_function, text},
-    family::{Family, Look},
+    facts::{attributes, counted, of_function, text},
+    family::{Family, Scan},
     trouble::{self, Trouble},
 };
 
-/// The family.
+/// Family of NVMe drives.
 #[derive(Debug, Default)]
 pub(super) struct Nvme;
 
-/// Non-volatile memory with NVM Express (PCI code and ID assignment).
+/// PCI class of NVM Express (PCI Code and ID Assignment).
 const CLASSES: [&str; 1] = ["0x010802"];
 
 const DRIVERS: [&str; 1] = ["nvme"];
 
-/// What a controller that takes commands says of its state (`drivers/nvme/host/sysfs.c`).
+/// State of a working controller (`drivers/nvme/host/sysfs.c`).
 const LIVE: &str = "live";
 
 const WITHHELD: &str = "shown for its place: storage is handed out by CSI drivers";
@@ -36,16 +36,15 @@ impl Family for Nvme {
         vec![SourceName::NVME]
     }
 
-    fn look(&mut self, host: &Host) -> Look {
+    fn scan(&mut self, host: &Host) -> Scan {
         let functions = host.pci_functions(|it| it.is_of_class(&CLASSES));
         let found: Vec<_> =
             (0..).zip(&functions).map(|(index, function)| drive(host, index, function)).collect();
         let state = match found.len() {
             0 => SourceState::Absent("no PCI function is an NVMe drive".to_owned()),
-            1 => SourceState::Ready("1 drive".to_owned()),
-            several => SourceState::Ready(format!("{several} drives")),
+            count => SourceState::Ready(counted(count, "drive")),
         };
-        Look { states: [(SourceName::NVME, state)].into(), found, ..Look::default() }
+        Scan { states: [(SourceName::NVME, state)].into(), found, ..Scan::default() }
     }
 }
 
@@ -62,7 +61,7 @@ fn drive(host: &Host, index: u32, function: &PciFunction) -> (Device, Observatio
     (device, trouble::observation(wrong(host, function)))
 }
 
-/// The serial number is not among them: nobody chooses a drive by it.
+/// Attributes of a drive. The serial number is omitted: nobody selects by it.
 fn facts(host: &Host, function: &PciFunction) -> Attributes {
     let said = |file: &str| controller_says(host, function, file).and_then(text);
     let own = attributes(

@@ -1,11 +1,11 @@
-//! The health policy as it is now, and news of another one.
+//! Watch of the health policy.
 
 use std::sync::Arc;
 
 use tokio::sync::watch;
 use windlass_config::{HealthPolicy, Policy};
 
-/// What a source goes by. Parts of the policy that are none of its business do not wake it.
+/// Health policy of a source; changes elsewhere do not wake it.
 pub(super) struct PolicyWatch {
     policies: watch::Receiver<Arc<Policy>>,
     current: HealthPolicy,
@@ -19,12 +19,11 @@ impl PolicyWatch {
         Self { policies, current }
     }
 
-    /// The policy as of the last look.
     pub(super) fn current(&self) -> &HealthPolicy {
         &self.current
     }
 
-    /// Waits for another policy, for ever when there can be none any more, and takes it in.
+    /// Waits for a changed health policy and applies it; forever once no change is possible.
     pub(super) async fn changed(&mut self) {
         let other = self.policies.wait_for(|policy| policy.health != self.current).await;
         match other.map(|policy| policy.health.clone()) {

@@ -1,5 +1,4 @@
-//! What devices measure about themselves, apart from the inventory: it changes at every look, and the
-//! inventory only when something is news.
+//! Telemetry of devices. Separate from the inventory, which changes only with news.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -7,31 +6,31 @@ use jiff::Timestamp;
 use tokio::sync::watch;
 use windlass_core::device::DeviceId;
 
-/// The newest sample of each device that gave one. Nothing is sampled while nobody has a receiver.
+/// Newest sample of each device. Nothing is sampled without a receiver.
 pub(crate) type Telemetry = BTreeMap<DeviceId, Sample>;
 
-/// Where a source's telemetry is found.
+/// Receiver of a source's telemetry.
 pub type TelemetryReceiver = watch::Receiver<Arc<Telemetry>>;
 
-/// What one device measured; what it does not measure is absent, not zero.
+/// Measurements of a device; unsupported ones are absent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
-    /// When it was read.
+    /// Time of the read.
     pub at: Timestamp,
-    /// Until when it may be told: a GPU that is no longer read measures nothing.
+    /// End of validity.
     pub until: Timestamp,
-    /// Memory in use.
+    /// Used memory.
     pub memory_used_bytes: Option<u64>,
-    /// Memory in all.
+    /// Total memory.
     pub memory_bytes: Option<u64>,
-    /// Share of time in which a kernel ran.
+    /// Share of time in which kernels ran.
     pub compute_percent: Option<u32>,
-    /// Share of time in which memory was read or written.
+    /// Share of time in which memory was accessed.
     pub memory_percent: Option<u32>,
-    /// The temperature of the chip.
+    /// Temperature of the chip.
     pub temperature_celsius: Option<u32>,
-    /// The power that is drawn.
+    /// Power draw.
     pub power_milliwatts: Option<u32>,
-    /// Since the driver was loaded.
+    /// Energy since the driver was loaded.
     pub energy_millijoules: Option<u64>,
 }

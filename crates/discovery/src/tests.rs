@@ -58,7 +58,7 @@ fn config(folder: &TempDir, machine: &Machine) -> Config {
     }
 }
 
-/// Waits until every device of a source is in that state.
+/// Waits until every device of a source has this state.
 async fn until(snapshots: &mut watch::Receiver<SourceSnapshot>, state: HealthState) {
     let reached = snapshots.wait_for(|snapshot| {
         !snapshot.devices.is_empty() && snapshot.devices.iter().all(|one| one.health.state == state)

@@ -1,4 +1,4 @@
-//! What can be wrong with a device, as far as files tell.
+//! Troubles of devices, as far as files show them.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,29 +12,28 @@ use windlass_core::{
 };
 use windlass_host::{Host, PciFunction, external::Late};
 
-use super::{asking::Asking, graphics};
+use super::{graphics, scan_pool::ScanPool};
 
-/// What is wrong with a device.
+/// Trouble of a device: reason and detail.
 pub(super) type Trouble = (Reason, String);
 
-/// What devices say of their condition in files that they have to fill themselves, which may take for ever
-/// while they are reset.
+/// Reader of device conditions from files that firmware answers, possibly never during a reset.
 #[derive(Debug, Default)]
-pub(super) struct Conditions {
-    asking: Asking<PciAddress, Option<Trouble>>,
+pub(super) struct ConditionReader {
+    pool: ScanPool<PciAddress, Option<Trouble>>,
 }
 
-/// A device did not answer in time.
+/// The device missed its deadline.
 pub(super) fn no_answer() -> Trouble {
     (Reason::NotReady, "it does not answer".to_owned())
 }
 
-/// What a look saw of a device with this trouble.
+/// Observation of a device with this trouble.
 pub(super) fn observation(trouble: Option<Trouble>) -> Observation {
     trouble.map_or(Observation::Passed, |(reason, detail)| Observation::Failed(reason, detail))
 }
 
-/// The function has no driver, or one that these devices are not used through.
+/// No driver, or the wrong one, is bound.
 pub(super) fn of_driver(function: &PciFunction, drivers: &[&str]) -> Option<Trouble> {
     let wanted = drivers.join(" or ");
     let detail = match function.driver.as_deref() {
@@ -45,7 +44,7 @@ pub(super) fn of_driver(function: &PciFunction, drivers: &[&str]) -> Option<Trou
     Some((Reason::DriverUnbound, detail))
 }
 
-/// A node is not there, or none to compute with was made.
+/// A node is missing, or the driver made no render node.
 pub(super) fn of_nodes(host: &Host, nodes: &[DeviceNode]) -> Option<Trouble> {
     if !nodes.iter().any(graphics::is_render) {
         return Some((Reason::NodeMissing, "its driver made no render node".to_owned()));
@@ -54,8 +53,8 @@ pub(super) fn of_nodes(host: &Host, nodes: &[DeviceNode]) -> Option<Trouble> {
     Some((Reason::NodeMissing, format!("{} is not there", missing.path.display())))
 }
 
-/// A sensor of the device is where it shuts down, or where its driver tells no such limit, beyond the one
-/// that it calls critical. At that one some are held by design: AMD's GPUs slow down there.
+/// Overheating: a sensor at its emergency limit, or without one above its critical limit. At the critical
+/// limit some devices hold by design: AMD GPUs throttle there.
 pub(super) fn of_heat(host: &Host, folder: &Path) -> Option<Trouble> {
     let monitors = folder.join("hwmon");
     let mut monitors = host.names(&monitors).into_iter().map(|name| monitors.join(name));
@@ -66,13 +65,13 @@ pub(super) fn of_heat(host: &Host, folder: &Path) -> Option<Trouble> {
     })
 }
 
-/// The sensor that a file is of, `temp1_`.
+/// Prefix of a sensor's files, `temp1_`.
 fn sensor_of(file: &str) -> Option<String> {
     let end = file.find('_').filter(|_| file.starts_with("temp"))?;
     Some(file[..=end].to_owned())
 }
 
-/// Temperatures are in thousandths of a degree, `Documentation/hwmon/sysfs-interface.rst`.
+/// Reads one sensor. Values are millidegrees (`Documentation/hwmon/sysfs-interface.rst`).
 fn hot_sensor(host: &Host, monitor: &Path, sensor: &str) -> Option<Trouble> {
     let millidegrees =
         |file: &str| host.text(monitor.join(format!("{sensor}{file}")))?.parse::<i64>().ok();
@@ -87,11 +86,10 @@ fn hot_sensor(host: &Host, monitor: &Path, sensor: &str) -> Option<Trouble> {
     is_hot.then(|| (Reason::OutOfBounds, detail.trim().to_owned()))
 }
 
-// === impl Conditions ===
+// === impl ConditionReader ===
 
-impl Conditions {
-    /// What is wrong with each function, as far as it says so itself. One that does not answer keeps no
-    /// other waiting.
+impl ConditionReader {
+    /// Trouble of each function, read with a deadline per device.
     pub(super) fn of(
         &mut self,
         host: &Host,
@@ -101,11 +99,11 @@ impl Conditions {
         let asked = functions.iter().filter(|function| function.driver.is_some());
         let troubles = asked.filter_map(|function| {
             let (host, folder) = (host.clone(), function.folder());
-            let said = self.asking.ask(function.address, move || read(&host, &folder));
+            let said = self.pool.call(function.address, move || read(&host, &folder));
             Some((function.address, said.unwrap_or_else(|Late| Some(no_answer()))?))
         });
         let troubles = troubles.collect();
-        self.asking.rest(|address| functions.iter().any(|it| it.address == *address));
+        self.pool.end_scan(|address| functions.iter().any(|it| it.address == *address));
         troubles
     }
 }

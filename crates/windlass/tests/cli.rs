@@ -542,7 +542,7 @@ fn an_agent_without_a_driver_says_so_once_and_serves_when_it_comes() {
     fs::write(&config, "health: {probeInterval: 50ms}\n").expect("written");
     let flags = [&host[..], &["--config".to_owned(), config.display().to_string()]].concat();
     let mut node = Node::start(&folder, &flags);
-    node.until("no NVIDIA driver; looking for one regularly");
+    node.until("no NVIDIA driver: GPUs appear once it is installed");
     fs::rename(&away, &library).expect("moved back");
     node.until("serving");
     let said = node.seen.iter().filter(|line| line.contains("no NVIDIA driver")).count();

@@ -1,6 +1,6 @@
-//! From what PCI, KFD and DRM say to devices: names, attributes, amounts, place.
+//! Attributes and capacities of AMD GPUs, from PCI, KFD and DRM.
 //!
-//! Attribute names are those of AMD's DRA driver where they mean the same.
+//! Names are those of AMD's DRA driver where the meaning is the same.
 
 use std::path::Path;
 
@@ -21,23 +21,22 @@ const fn named(name: &'static str) -> AttributeName {
     AttributeName::new(DOMAIN, name)
 }
 
-/// How the GPU is cut, `cpx_nps4`.
+/// Partition mode, `cpx_nps4`.
 pub(super) const PROFILE: AttributeName = named("partitionProfile");
 
-/// How a GPU is cut.
+/// Partition mode of a GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Cut {
-    /// Into how many devices its compute units are, `cpx`.
+pub(super) struct PartitionMode {
+    /// Compute partition mode, `cpx`.
     pub(super) compute: String,
-    /// Into how many nodes its memory is, `nps4`.
+    /// Memory partition mode, `nps4`.
     pub(super) memory: String,
 }
 
-/// How a GPU says that its compute units are not cut.
+/// Compute partition mode of a whole GPU.
 const WHOLE: &str = "spx";
 
-/// The resource that such a device is part of where nothing is configured. GPUs that cannot be cut go by
-/// one name under every strategy.
+/// Default resource of a device. GPUs without partition modes have one name under every strategy.
 pub(crate) fn resource(policy: &Policy, device: &Device) -> Option<ResourceName> {
     let profile = device.attributes.get(&PROFILE);
     match profile.filter(|_| policy.families.amd.naming == AmdNaming::Mixed) {
@@ -46,21 +45,26 @@ pub(crate) fn resource(policy: &Policy, device: &Device) -> Option<ResourceName>
     }
 }
 
-/// How the GPU with this folder is cut; `None` for one that cannot be.
-pub(super) fn cut(host: &Host, folder: &Path) -> Option<Cut> {
+/// Partition mode of a GPU; `None` if it has no partition modes.
+pub(super) fn partition_mode(host: &Host, folder: &Path) -> Option<PartitionMode> {
     let mode = |file: &str| {
         let mode = host.text(folder.join(file))?.to_ascii_lowercase();
         (!mode.is_empty() && mode.bytes().all(|byte| byte.is_ascii_alphanumeric())).then_some(mode)
     };
     let (compute, memory) = ("current_compute_partition", "current_memory_partition");
-    Some(Cut { compute: mode(compute)?, memory: mode(memory)? })
+    Some(PartitionMode { compute: mode(compute)?, memory: mode(memory)? })
 }
 
-/// What is told of a GPU and its partitions alike.
-pub(super) fn of_gpu(host: &Host, function: &PciFunction, cut: Option<&Cut>) -> Attributes {
+/// Attributes common to a GPU and its partitions.
+pub(super) fn of_gpu(
+    host: &Host,
+    function: &PciFunction,
+    cut: Option<&PartitionMode>,
+) -> Attributes {
     let said = |file: &str| host.text(function.folder().join(file)).and_then(text);
     let version = host.text("/sys/module/amdgpu/version");
-    let mode = |of: fn(&Cut) -> &String| cut.map(of).and_then(|mode| text(mode.to_uppercase()));
+    let mode =
+        |of: fn(&PartitionMode) -> &String| cut.map(of).and_then(|mode| text(mode.to_uppercase()));
     let own = attributes(
         DOMAIN,
         [
@@ -76,14 +80,14 @@ pub(super) fn of_gpu(host: &Host, function: &PciFunction, cut: Option<&Cut>) -> 
     own.into_iter().chain(of_function(host, function)).collect()
 }
 
-/// What is told of a device that computes.
+/// Attributes of a KFD node.
 pub(super) fn of_node(node: &Node) -> Attributes {
     let target = gfx_name(node.gfx_target);
     let family = target.as_deref().and_then(family);
     attributes(DOMAIN, [("gfxTarget", target.and_then(text)), ("family", family.and_then(text))])
 }
 
-/// What a device that computes has, and how much.
+/// Capacities of a KFD node.
 pub(super) fn amounts(node: &Node) -> Capacities {
     let units = node.simds.checked_div(node.simds_per_cu);
     let amounts = [
@@ -97,20 +101,20 @@ pub(super) fn amounts(node: &Node) -> Capacities {
     amounts.into_iter().filter_map(|(name, amount)| Some((name, told(amount)?))).collect()
 }
 
-/// The memory that the graphics driver tells of.
+/// Memory size by the graphics driver.
 pub(super) fn memory(host: &Host, function: &PciFunction) -> Capacities {
     let bytes = host.text(function.folder().join("mem_info_vram_total"));
     let bytes = bytes.and_then(|bytes| bytes.parse().ok()).filter(|bytes| *bytes > 0);
     bytes.map(|bytes| (named("memory"), Quantity::Bytes(bytes))).into_iter().collect()
 }
 
-/// The name that compilers have for a target: major and minor version, a stepping in hexadecimal.
+/// Compiler target name: major and minor version, stepping in hexadecimal.
 fn gfx_name(target: u64) -> Option<String> {
     let (major, minor, stepping) = (target / 10_000, target / 100 % 100, target % 100);
     (target > 0).then(|| format!("gfx{major}{minor:x}{stepping:x}"))
 }
 
-/// The family that AMD's driver counts a target to, `AMDGPU_FAMILY_*` of `amdgpu_drm.h`.
+/// Family of a target in AMD's driver, `AMDGPU_FAMILY_*` of `amdgpu_drm.h`.
 fn family(target: &str) -> Option<&'static str> {
     const FAMILIES: [(&str, &str); 14] = [
         ("gfx902", "RV"),
@@ -132,16 +136,16 @@ fn family(target: &str) -> Option<&'static str> {
     found.map(|(_, family)| *family)
 }
 
-// === impl Cut ===
+// === impl PartitionMode ===
 
-impl Cut {
-    /// Whether it is more than one device.
-    pub(super) fn is_cut(&self) -> bool {
+impl PartitionMode {
+    /// True if the GPU is split into several devices.
+    pub(super) fn is_partitioned(&self) -> bool {
         self.compute != WHOLE
     }
 }
 
-impl std::fmt::Display for Cut {
+impl std::fmt::Display for PartitionMode {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}_{}", self.compute, self.memory)
     }

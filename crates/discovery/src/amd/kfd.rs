@@ -1,4 +1,4 @@
-//! What AMD's compute driver (KFD) lists: a node of its topology for each GPU, or each partition of one.
+//! Topology of AMD's compute driver (KFD): a node per GPU or partition.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -8,81 +8,80 @@ use std::{
 use windlass_core::pci::PciAddress;
 use windlass_host::Host;
 
-/// The topology as it was read last. The links of 64 partitions are four thousand files: they are read
-/// again only when the nodes themselves say something else.
+/// Cached topology. The links of 64 partitions are four thousand files, so they are read again only when a
+/// node changed.
 #[derive(Debug, Default)]
 pub(super) struct Topology {
-    /// What was read of the nodes, and the kernel's own count of changes.
-    said: String,
+    /// Text of all nodes, with the kernel's generation number.
+    text: String,
     nodes: Vec<Node>,
-    /// How many nodes are there that this process may not read: the driver tells of a GPU, with `EPERM`, only
-    /// those whose device cgroup lets them open its render node (`node_show` of `kfd_topology.c`).
-    pub(super) kept: usize,
+    /// Number of nodes that are unreadable to the agent. KFD answers `EPERM` unless the device cgroup permits
+    /// the render node (`node_show` of `kfd_topology.c`).
+    pub(super) unreadable: usize,
 }
 
-/// A GPU, or a partition of one.
+/// A GPU or a partition.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Node {
     number: u32,
-    /// The number of its render node.
+    /// Minor number of the render node.
     pub(super) render_minor: u32,
     domain: u32,
-    /// Bus, device and function; under older drivers the partition's number is added to the function.
+    /// Bus, device and function. Older drivers add the partition number to the function.
     location: [u8; 2],
-    /// The partition's number under newer drivers.
+    /// Partition number of newer drivers.
     partition: u8,
     pub(super) simds: u64,
     pub(super) simds_per_cu: u64,
-    /// `90402` is `gfx942`.
+    /// Target version: `90402` is `gfx942`.
     pub(super) gfx_target: u64,
     pub(super) memory_bytes: u64,
     pub(super) unique_id: u64,
-    /// Megabytes per second and direction over xGMI, by the number of the node at the other end.
+    /// xGMI bandwidth in MB/s per direction, by peer node number.
     links: BTreeMap<u32, u32>,
 }
 
 pub(super) const NODES: &str = "/sys/class/kfd/kfd/topology/nodes";
 const GENERATION: &str = "/sys/class/kfd/kfd/topology/generation_id";
 
-/// Nodes that are read, and links of each: far more than 64 partitions and their processors.
+/// Most nodes, and most links of each: far more than 64 partitions and their processors.
 const MOST: usize = 1_024;
 
 /// `HSA_IOLINK_TYPE_XGMI` (`drivers/gpu/drm/amd/amdkfd/kfd_crat.h`).
 const XGMI: u64 = 11;
 
-/// Memory of the GPU's own: `HSA_MEM_HEAP_TYPE_FB_PUBLIC` and `_PRIVATE` (`kfd_topology.h`).
+/// Local memory: `HSA_MEM_HEAP_TYPE_FB_PUBLIC` and `_PRIVATE` (`kfd_topology.h`).
 const OWN_MEMORY: [u64; 2] = [1, 2];
 
-/// A link of which the driver does not tell the bandwidth counts as the slowest that AMD built, that of an
-/// MI50.
+/// Bandwidth of links without a reported one: the slowest that AMD built, in an MI50.
 const UNTOLD_MBPS: u32 = 46_000;
 
 // === impl Topology ===
 
 impl Topology {
-    /// Reads it, if it changed.
+    /// Reads the topology if it changed.
     pub(super) fn refresh(&mut self, host: &Host) {
         let numbers = host.names(NODES).into_iter().take(MOST).filter_map(|it| it.parse().ok());
-        let (mut nodes, mut kept) = (Vec::<(u32, String)>::new(), 0);
+        let (mut nodes, mut unreadable) = (Vec::<(u32, String)>::new(), 0);
         for number in numbers {
             match host.try_text(format!("{NODES}/{number}/properties")) {
                 Ok(text) => nodes.push((number, text)),
-                Err(error) if error.kind() == ErrorKind::PermissionDenied => kept += 1,
-                // It was there a moment ago.
+                Err(error) if error.kind() == ErrorKind::PermissionDenied => unreadable += 1,
+                // The node disappeared in between.
                 Err(_) => {}
             }
         }
-        self.kept = kept;
+        self.unreadable = unreadable;
         nodes.sort_unstable();
         let texts = nodes.iter().map(|(number, text)| format!("{number}\n{text}\n"));
-        let said = host.text(GENERATION).into_iter().chain(texts).collect::<String>();
-        if said != self.said {
+        let text = host.text(GENERATION).into_iter().chain(texts).collect::<String>();
+        if text != self.text {
             let nodes = nodes.iter().filter_map(|(number, text)| Node::read(host, *number, text));
-            (self.said, self.nodes) = (said, nodes.collect());
+            (self.text, self.nodes) = (text, nodes.collect());
         }
     }
 
-    /// The nodes of each function, in the order of the partitions.
+    /// Nodes by PCI function, in partition order.
     pub(super) fn by_function(
         &self,
         functions: &BTreeSet<PciAddress>,
@@ -100,7 +99,7 @@ impl Topology {
 // === impl Node ===
 
 impl Node {
-    /// `None` for a processor, which has no render node.
+    /// `None` for CPUs, which have no render node.
     fn read(host: &Host, number: u32, text: &str) -> Option<Self> {
         let said = |name| property(text, name).unwrap_or_default();
         let render_minor = said("drm_render_minor").try_into().ok().filter(|minor| *minor > 0)?;
@@ -120,13 +119,13 @@ impl Node {
         })
     }
 
-    /// The function that it is, or that it is a partition of.
+    /// The PCI function of a GPU or partition.
     fn function(&self, functions: &BTreeSet<PciAddress>) -> Option<PciAddress> {
         let exact = PciAddress::at(self.domain, self.location);
         [exact, exact.first_function()].into_iter().find(|address| functions.contains(address))
     }
 
-    /// Which partition of that function it is.
+    /// Partition number within the function.
     fn part(&self, of: PciAddress) -> u32 {
         let at = PciAddress::at(self.domain, self.location);
         match self.partition {
@@ -135,14 +134,14 @@ impl Node {
         }
     }
 
-    /// The bandwidth of the link to one of these nodes.
+    /// Bandwidth of the link to one of these nodes.
     pub(super) fn link_to(&self, others: &[&Self]) -> Option<u32> {
         others.iter().filter_map(|other| self.links.get(&other.number)).max().copied()
     }
 }
 
-/// The nodes of a function with the number of each partition: while the driver lists them one by one, the
-/// first to be there need not be the first of all. Drivers that tell no number list them in order.
+/// Nodes of a function with partition numbers. During partitioning the first listed node need not be the
+/// first partition. Drivers without numbers list nodes in order.
 pub(super) fn numbered<'a>(
     nodes: &[&'a Node],
     of: PciAddress,
@@ -161,7 +160,7 @@ fn memory(host: &Host, number: u32) -> u64 {
     own.filter_map(|bank| property(&bank, "size_in_bytes")).sum()
 }
 
-/// Links that lead somewhere directly, and those that the driver found a way through others for.
+/// Direct links, and routes through other GPUs.
 fn links(host: &Host, number: u32) -> BTreeMap<u32, u32> {
     let mut links = BTreeMap::new();
     for link in ["io_links", "p2p_links"].iter().flat_map(|kind| below(host, number, kind)) {
@@ -175,14 +174,14 @@ fn links(host: &Host, number: u32) -> BTreeMap<u32, u32> {
     links
 }
 
-/// What the entries of a folder of a node say.
+/// Properties of a node's entries of one kind.
 fn below(host: &Host, number: u32, kind: &str) -> impl Iterator<Item = String> {
     let folder = format!("{NODES}/{number}/{kind}");
     let names = host.names(&folder).into_iter().take(MOST);
     names.filter_map(move |name| host.text(format!("{folder}/{name}/properties")))
 }
 
-/// A line is a name and a number.
+/// Value of a `name value` line.
 fn property(text: &str, name: &str) -> Option<u64> {
     let mut lines = text.lines().filter_map(|line| line.split_once(' '));
     lines.find(|(known, _)| *known == name)?.1.trim().parse().ok()

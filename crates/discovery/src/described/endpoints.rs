@@ -1,11 +1,11 @@
-//! Boards that are reached by network: there is nothing to look at, only to ask.
+//! Network endpoints as candidates; nothing is scanned.
 
-use super::find::{Candidate, Found};
+use super::find::{Candidate, FindResult};
 
-/// A candidate for each address, in the order in which they are written.
-pub(super) fn of(endpoints: &[String]) -> Found {
+/// One candidate per address, in configured order.
+pub(super) fn of(endpoints: &[String]) -> FindResult {
     let candidates = endpoints.iter().map(|endpoint| board(endpoint)).collect();
-    Found { candidates, ..Found::default() }
+    FindResult { candidates, ..FindResult::default() }
 }
 
 fn board(endpoint: &str) -> Candidate {
@@ -19,7 +19,7 @@ fn board(endpoint: &str) -> Candidate {
     board
 }
 
-/// Host and port. An address of version 6 is in brackets where a port follows.
+/// Host and port. An IPv6 address before a port is in brackets.
 pub(crate) fn split(endpoint: &str) -> (&str, Option<&str>) {
     let (host, port) = match endpoint.rsplit_once(':') {
         Some((host, port)) if !host.contains(':') || host.ends_with(']') => (host, Some(port)),

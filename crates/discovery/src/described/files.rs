@@ -1,4 +1,4 @@
-//! Candidates that are files in a folder: whoever runs the boards writes one for each.
+//! Files in a folder as candidates: external software writes one per board.
 
 use std::{fs::File, io::Read as _, path::Path};
 
@@ -6,20 +6,20 @@ use serde_json::Value;
 use windlass_core::attribute::{AttributeName, AttributeValue, MAX_VALUE_CHARS};
 use windlass_host::Host;
 
-use super::find::{Candidate, DOMAIN, Found, entries};
+use super::find::{Candidate, DOMAIN, FindResult, entries};
 
-/// A file that says more says it to someone else.
+/// Longest file that is read; larger ones have another purpose.
 const MOST_BYTES: u64 = 64 * 1024;
 
-/// Facts that are taken from one file. DRA takes 32 of a device, ours included.
+/// Attributes taken from one file. DRA permits 32 per device, those of Windlass included.
 const MOST_FACTS: usize = 16;
 
-/// Facts that are ours to say.
+/// Names that Windlass sets itself.
 const OURS: [&str; 3] = ["name", "path", "numa"];
 
-/// The files in a folder, hidden ones left out: a `ConfigMap` keeps its versions in such folders.
-pub(super) fn inside(host: &Host, folder: &Path) -> Result<Found, String> {
-    let mut found = Found::default();
+/// Files in a folder. Hidden ones are skipped: a mounted `ConfigMap` keeps its versions there.
+pub(super) fn inside(host: &Host, folder: &Path) -> Result<FindResult, String> {
+    let mut found = FindResult::default();
     host.refusal(&folder.display().to_string()).map_or(Ok(()), Err)?;
     let Some(names) = entries(host, folder)? else {
         found.remarks.push(format!("this node has no {}", folder.display()));
@@ -29,7 +29,7 @@ pub(super) fn inside(host: &Host, folder: &Path) -> Result<Found, String> {
         let path = folder.join(name);
         match host.real(&path).filter(|target| host.path(target).is_file()) {
             Some(target) => found.candidates.push(board(host, name, &path, &target)),
-            // A folder is no device, and a link that leads nowhere may be one soon.
+            // Folders are no devices, and a dangling link may soon lead to one.
             None if host.path(&path).is_dir() => {}
             None => found.remarks.push(format!("{} is no file", path.display())),
         }
@@ -43,7 +43,7 @@ fn board(host: &Host, name: &str, path: &Path, target: &Path) -> Candidate {
     board.note("name", Some(name));
     board.note("path", path.to_str());
     let text = read(host, target).unwrap_or_default();
-    // A file may hold anything, or nothing; only what is a list of facts is taken for one.
+    // Files may contain anything; only mappings are read as attributes.
     if let Ok(Value::Object(facts)) = serde_saphyr::from_str::<Value>(&text) {
         board.take_facts(facts);
     }
@@ -76,7 +76,7 @@ impl Candidate {
     }
 }
 
-/// A fact that is one thing. A text that is too long would be another one if it were cut.
+/// A scalar as an attribute. Overlong text is dropped, since cut text means something else.
 fn attribute(value: Value) -> Option<AttributeValue> {
     match value {
         Value::String(text) if text.chars().count() <= MAX_VALUE_CHARS => {

@@ -1,4 +1,4 @@
-//! What a source finds: candidates, of which its selector then picks those that are meant.
+//! Candidates of a source, before its selector.
 
 use std::{
     io::ErrorKind,
@@ -20,48 +20,51 @@ use super::{
     usb::Serials,
 };
 
-/// The domain of attributes that are not Kubernetes' own.
+/// Domain of attributes that Kubernetes does not define.
 pub(super) const DOMAIN: &str = "windlass.dev";
 
-/// Entries of one folder that are looked at: the largest machines have some thousand PCI functions.
+/// Most entries of a folder. The largest machines have a few thousand PCI functions.
 pub(super) const MOST_ENTRIES: usize = 10_000;
 
-/// Something that was found.
+/// A possible device.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Candidate {
-    /// What tells it from others, the same after a restart and in another place on the bus.
+    /// Identity that is stable across restarts and bus numbering.
     pub(super) identity: String,
-    /// Where it was found: a folder of sysfs, a node, a file, an address.
+    /// Origin: sysfs folder, node, file or address.
     pub(super) origin: String,
-    /// The device of a bus that it is, or is a part of, by the name that this one keeps.
+    /// Identity of the bus device that it is or belongs to.
     pub(super) device: Option<String>,
-    /// The folder in which the files of the configuration are: where it was found in sysfs, or of a node the
-    /// folder that tells of it.
+    /// Folder of the configured files: the sysfs folder, or that of the device node.
     pub(super) folder: Option<PathBuf>,
     pub(super) attributes: Attributes,
     pub(super) place: Place,
-    /// The nodes that its drivers made.
+    /// Device nodes of its drivers.
     pub(super) nodes: Vec<DeviceNode>,
-    /// Why it is not handed out.
+    /// Reason to withhold it.
     pub(super) withheld: Option<String>,
-    /// Why it cannot be used, though it is there.
+    /// Trouble that makes it unusable.
     pub(super) trouble: Option<(Reason, String)>,
-    /// Which of the source's patterns found it.
+    /// Index of the matching pattern.
     pub(super) pattern: usize,
-    /// What stands where that pattern leaves it open.
+    /// Text that the pattern's wildcards matched.
     pub(super) open: Vec<String>,
 }
 
-/// What is where a source looks.
+/// Candidates of a source, with remarks.
 #[derive(Debug, Default)]
-pub(super) struct Found {
+pub(super) struct FindResult {
     pub(super) candidates: Vec<Candidate>,
-    /// What was passed over, and why.
+    /// Skipped entries with reasons.
     pub(super) remarks: Vec<String>,
 }
 
-/// Everything that is where the source looks, in the order of identities; or why nothing can be said.
-pub(super) fn find(rule: &SourceRule, host: &Host, serials: &Serials) -> Result<Found, String> {
+/// All candidates of a source, by identity; an error if the scan failed.
+pub(super) fn find(
+    rule: &SourceRule,
+    host: &Host,
+    serials: &Serials,
+) -> Result<FindResult, String> {
     let mut found = match &rule.find {
         Find::Bus(bus) => sysfs::bus(&Sysfs::new(host, serials), bus)?,
         Find::Class(class) => sysfs::class(&Sysfs::new(host, serials), class)?,
@@ -80,21 +83,21 @@ pub(super) fn find(rule: &SourceRule, host: &Host, serials: &Serials) -> Result<
 // === impl Candidate ===
 
 impl Candidate {
-    /// Notes a fact; what there already is stays.
+    /// Sets an attribute unless it is set.
     pub(super) fn note(&mut self, name: &'static str, value: Option<impl Into<String>>) {
         let Some(value) = value.map(Into::into).filter(|value| !value.is_empty()) else { return };
         let name = AttributeName::new(DOMAIN, name);
         self.attributes.entry(name).or_insert_with(|| AttributeValue::string(value));
     }
 
-    /// Goes by another name, which is all that tells it from others.
+    /// Renames it; the name becomes its identity.
     pub(super) fn rename(&mut self, name: &str) {
         name.clone_into(&mut self.identity);
         let value = AttributeValue::string(name);
         self.attributes.insert(AttributeName::new(DOMAIN, "name"), value);
     }
 
-    /// A text among its facts.
+    /// A string attribute.
     pub(super) fn text(&self, name: &'static str) -> Option<&str> {
         match self.attributes.get(&AttributeName::new(DOMAIN, name)) {
             Some(AttributeValue::String(text)) => Some(text),
@@ -103,8 +106,8 @@ impl Candidate {
     }
 }
 
-/// The names in a folder, `None` where there is no such folder; an error where it has more than any
-/// machine, or cannot be read: that says nothing of what is in it.
+/// Names in a folder; `None` without such a folder. An error if the folder is unreadable or too large: then
+/// its content is unknown.
 pub(super) fn entries(host: &Host, folder: &Path) -> Result<Option<Vec<String>>, String> {
     let names = match host.some_names(folder, MOST_ENTRIES + 1) {
         Ok(names) => names,
@@ -122,7 +125,7 @@ fn is_no_folder(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::NotFound | ErrorKind::NotADirectory)
 }
 
-/// Numbers in a name count as numbers: `video10` comes after `video9`.
+/// Sort key with numbers as numbers: `video10` sorts after `video9`.
 pub(super) fn natural(name: &str) -> Vec<(String, u64)> {
     let (mut parts, mut rest) = (Vec::new(), name);
     while !rest.is_empty() {

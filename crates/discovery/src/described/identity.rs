@@ -1,9 +1,9 @@
-//! Ids of described devices: the source's name, and what tells its devices apart.
+//! Device ids of configured sources: source name and identity.
 
 use windlass_core::device::{DeviceId, SourceName};
 
-/// The id of a device. Text that an id cannot hold is replaced, and what is lost by that, or cut because
-/// it is too long, is told apart by a number made of all of it.
+/// The id of a device. Invalid characters are replaced and long text is cut; a digest of the whole then keeps
+/// ids distinct.
 pub(super) fn id(source: &SourceName, identity: &str) -> DeviceId {
     let (text, is_lossy) = spelled(identity);
     let whole = format!("{source}-{text}");
@@ -17,8 +17,8 @@ pub(super) fn id(source: &SourceName, identity: &str) -> DeviceId {
     id.parse().expect("letters, digits and what ids may have, and no more than they may have")
 }
 
-/// The identity in the letters of an id. Colons and dots become what PCI addresses have in ids: two
-/// identities that differ in nothing else are no two devices.
+/// The identity in characters of an id, and true if that loses information. `:` and `.` of addresses become
+/// `-`, as in ids of PCI devices; identities never differ in these alone.
 fn spelled(identity: &str) -> (String, bool) {
     let mut is_lossy = identity.is_empty();
     let letter = |letter: char| match letter {
@@ -37,7 +37,7 @@ fn is_address(text: &str) -> bool {
     text.get(..12).is_some_and(|address| address.parse::<windlass_core::pci::PciAddress>().is_ok())
 }
 
-/// FNV-1a: it has to be the same in every version, and to keep no one out.
+/// FNV-1a: stable across versions; collisions need no defence.
 fn digest(text: &str) -> u64 {
     const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
     const PRIME: u64 = 0x0000_0100_0000_01b3;

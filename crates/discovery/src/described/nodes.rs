@@ -1,5 +1,6 @@
-//! Candidates by pattern of device nodes: a walk below `/dev` that goes only where the pattern does, and
-//! through the whole of a folder that it fits.
+//! Device nodes as candidates, by path pattern below `/dev`.
+//!
+//! The walk follows only matching folders; a matching folder counts with everything below it.
 
 use std::{
     cell::OnceCell,
@@ -18,29 +19,28 @@ use windlass_host::{
 };
 
 use super::{
-    find::{Candidate, Found, MOST_ENTRIES, entries, natural},
+    find::{Candidate, FindResult, MOST_ENTRIES, entries, natural},
     sysfs::{Sysfs, number_parts},
     usb::Serials,
 };
 
-/// The nodes of a host, while one source looks at them.
+/// Device nodes of a host during a scan.
 pub(super) struct Nodes<'a> {
     host: &'a Host,
     sysfs: Sysfs<'a>,
-    /// Where sysfs tells of each node, for a host whose nodes have no numbers of their own.
+    /// Sysfs folder of each node name, for hosts without real device numbers.
     told: OnceCell<BTreeMap<String, PathBuf>>,
 }
 
-/// A node, and the name by which it was found: links may lead from the one to the other.
-pub(super) struct Named {
+/// A device node with the path that led to it through links.
+pub(super) struct NamedNode {
     pub(super) name: PathBuf,
     pub(super) node: PathBuf,
 }
 
-/// What fits, and each node once: by the first pattern that it fits, and by its own name rather than by a
-/// link's.
-pub(super) fn matching(nodes: &Nodes<'_>, patterns: &[String]) -> Result<Found, String> {
-    let mut found = Found::default();
+/// Nodes that match a pattern, each once: by its first pattern, and by its own name rather than a link's.
+pub(super) fn matching(nodes: &Nodes<'_>, patterns: &[String]) -> Result<FindResult, String> {
+    let mut found = FindResult::default();
     let mut seen = BTreeSet::new();
     for (pattern, text) in patterns.iter().enumerate() {
         let mut paths = nodes.paths(text)?;
@@ -64,17 +64,17 @@ pub(super) fn matching(nodes: &Nodes<'_>, patterns: &[String]) -> Result<Found, 
     Ok(found)
 }
 
-/// Where all nodes are.
+/// Folder of all nodes.
 const DEV: &str = "/dev";
 
-/// File systems there that have no devices, but other programs' terminals, memory and messages.
+/// File systems below `/dev` without devices.
 const NO_DEVICES: [&str; 4] = ["/dev/hugepages", "/dev/mqueue", "/dev/pts", "/dev/shm"];
 
-/// The nodes that fit patterns which are no source of their own.
+/// Nodes that match patterns of a family's configuration.
 ///
 /// # Errors
 ///
-/// When too much fits to look at, or something that must not be handed out.
+/// Fails if too many files match, or a node that must not be given to containers.
 pub(crate) fn fitting(host: &Host, patterns: &[String]) -> Result<Vec<DeviceNode>, String> {
     let serials = Serials::default();
     let nodes = Nodes::new(host, &serials);
@@ -90,7 +90,7 @@ impl<'a> Nodes<'a> {
         Self { host, sysfs: Sysfs::new(host, serials), told: OnceCell::new() }
     }
 
-    /// The paths that fit a pattern; what is written without a pattern is there or not.
+    /// Paths that match a pattern; a literal path matches if it exists.
     pub(super) fn paths(&self, pattern: &str) -> Result<Vec<PathBuf>, String> {
         let mut paths = vec![PathBuf::from("/")];
         for part in pattern.split('/').filter(|part| !part.is_empty()) {
@@ -115,8 +115,8 @@ impl<'a> Nodes<'a> {
         Ok(paths)
     }
 
-    /// The node itself, or the folder, where links lead to it, such as those of `/dev/serial/by-id`. A link
-    /// on the way counts as much as the last: what is judged is the path that the kernel opens.
+    /// The node or folder after resolving all links, such as those of `/dev/serial/by-id`. Checks apply to
+    /// the path that the kernel opens.
     pub(super) fn target(&self, path: &Path) -> Result<PathBuf, String> {
         let target = self.host.followed(path);
         target
@@ -124,14 +124,14 @@ impl<'a> Nodes<'a> {
             .ok_or_else(|| format!("{} leads to no device node", path.display()))
     }
 
-    /// The node at a path, or all below the folder that it is, links left out as container runtimes do.
-    pub(super) fn at(&self, path: &Path, target: &Path) -> Result<Vec<Named>, String> {
+    /// The node at a path, or all nodes below a folder. Links are skipped, as in container runtimes.
+    pub(super) fn at(&self, path: &Path, target: &Path) -> Result<Vec<NamedNode>, String> {
         if !self.host.path(target).is_dir() {
-            return Ok(vec![Named { name: path.to_owned(), node: target.to_owned() }]);
+            return Ok(vec![NamedNode { name: path.to_owned(), node: target.to_owned() }]);
         }
         let named = |node: PathBuf| {
             let below = node.strip_prefix(target).unwrap_or(&node);
-            Named { name: path.join(below), node }
+            NamedNode { name: path.join(below), node }
         };
         Ok(self.below(target)?.into_iter().map(named).collect())
     }
@@ -149,7 +149,7 @@ impl<'a> Nodes<'a> {
                 return Err(format!("more than {MOST_ENTRIES} files are below {folder}"));
             }
             for path in names.iter().map(|name| next.join(name)) {
-                // A file that is gone by now was there as little as one that comes a moment later.
+                // A file that disappeared in between is skipped.
                 let Ok(file) = fs::symlink_metadata(self.host.path(&path)) else { continue };
                 let kind = file.file_type();
                 if kind.is_dir() {
@@ -163,13 +163,13 @@ impl<'a> Nodes<'a> {
         Ok(nodes)
     }
 
-    /// The nodes of a simulated machine may be plain files.
+    /// Nodes of a simulated machine may be regular files.
     fn is_node(&self, kind: FileType) -> bool {
         kind.is_char_device() || kind.is_block_device() || (kind.is_file() && !self.host.is_real())
     }
 
-    /// What was found at a path; `None` for a folder that has no node, or none that is not found already.
-    fn candidate(&self, path: &Path, target: &Path, named: Vec<Named>) -> Option<Candidate> {
+    /// The candidate at a path; `None` for a folder without new nodes.
+    fn candidate(&self, path: &Path, target: &Path, named: Vec<NamedNode>) -> Option<Candidate> {
         let mut candidate = match &named[..] {
             [] => return None,
             [only] if only.node == target => self.described(target),
@@ -181,7 +181,7 @@ impl<'a> Nodes<'a> {
         };
         candidate.note("path", target.to_str());
         candidate.origin = path.display().to_string();
-        let node = |Named { name, node }: Named| {
+        let node = |NamedNode { name, node }: NamedNode| {
             let inside = (name != node).then_some(name);
             DeviceNode { inside, proof: self.folder(&node), ..DeviceNode::new(node) }
         };
@@ -189,7 +189,7 @@ impl<'a> Nodes<'a> {
         Some(candidate)
     }
 
-    /// A node with what sysfs says of it, if it says anything.
+    /// A node with the attributes of its sysfs folder.
     fn described(&self, path: &Path) -> Candidate {
         let (name, folder) = (name_of(path), self.folder(path));
         let mut candidate = match &folder {
@@ -199,20 +199,20 @@ impl<'a> Nodes<'a> {
             }
             None => Candidate::default(),
         };
-        // What no bus has is known by its node alone.
+        // Nodes without a bus device are identified by name.
         if folder.as_deref().and_then(|folder| self.host.device_of(folder)).is_none() {
             candidate.rename(&name);
         }
         candidate
     }
 
-    /// The folder of sysfs whose node this is.
+    /// Sysfs folder of a node.
     pub(super) fn folder(&self, path: &Path) -> Option<PathBuf> {
         let name = path.strip_prefix(DEV).ok()?.to_str()?;
         let by_number = self.by_number(path);
         let is_it = |folder: &PathBuf| self.host.uevent(folder, "DEVNAME").as_deref() == Some(name);
         by_number.filter(is_it).or_else(|| {
-            // On a simulated machine all nodes are the same, or plain files; a recording has names only.
+            // Simulated machines have equal or regular files as nodes, and recordings only names.
             (!self.host.is_real()).then_some(())?;
             self.told.get_or_init(|| self.all_told()).get(name).cloned()
         })
@@ -233,14 +233,14 @@ impl<'a> Nodes<'a> {
         listed.filter_map(|folder| Some((self.host.uevent(&folder, "DEVNAME")?, folder))).collect()
     }
 
-    /// Why a node must not be handed out.
+    /// Reason against giving a node to containers.
     pub(super) fn danger(&self, node: &DeviceNode) -> Option<String> {
         let path = node.path.to_str()?;
         let block = || self.is_block(node).then(|| format!("{path}: {}", danger::BLOCK));
         danger::of_nodes(&literally(path)).or_else(block)
     }
 
-    /// Whether a node is a block device, by the kernel's word or by its own kind.
+    /// True for a block device, by sysfs or by file type.
     fn is_block(&self, node: &DeviceNode) -> bool {
         let class = |folder: &PathBuf| self.host.link_name(folder.join("subsystem"));
         let told = node.proof.as_ref().and_then(class);
@@ -250,7 +250,7 @@ impl<'a> Nodes<'a> {
     }
 }
 
-/// What a node or folder is called below `/dev`.
+/// Name below `/dev`.
 fn name_of(path: &Path) -> String {
     path.strip_prefix(DEV).unwrap_or(path).display().to_string()
 }

@@ -1,15 +1,14 @@
-//! Whether described devices work: each is asked by a task of its own, and never by the look.
+//! Health probes of configured devices: one task per device, outside the scan.
 //!
 //! ```text
-//!   look ── questions: device -> what to ask ──> Prober ──> one task per device
-//!    ^                                             │
-//!    └── verdicts: device -> what it answered <────┘
+//!   scan ── probes: device -> test ──> Prober ──> one task per device
+//!    ^                                    │
+//!    └── results: device -> outcome <─────┘
 //! ```
 //!
-//! A device is awaited until it has answered once. A failure counts when there were as many in a row as the
-//! probe says.
+//! A device is awaited until its first result. A failure counts after the configured number in a row.
 
-mod ask;
+mod attempt;
 
 use std::{collections::BTreeMap, mem, sync::Arc, time::Duration};
 
@@ -25,195 +24,193 @@ use windlass_core::{
 };
 use windlass_host::Host;
 
-use ask::{Bench, Leftover, ask};
+use attempt::{AttemptEnv, PendingRead, attempt};
 
-pub(super) use ask::Question;
+pub(super) use attempt::ProbeSpec;
 
-/// What a probe has come to.
-pub(super) type Answer = Result<(), (Reason, String)>;
+pub(super) type ProbeResult = Result<(), (Reason, String)>;
 
-/// What is to be asked, of which device.
-pub(super) type Questions = BTreeMap<DeviceId, Question>;
+pub(super) type ProbeSpecs = BTreeMap<DeviceId, ProbeSpec>;
 
-/// What each device that was asked has answered, and whether that counts.
-type Verdicts = BTreeMap<DeviceId, Answer>;
+/// Last counted result of each probed device.
+type ProbeResults = BTreeMap<DeviceId, ProbeResult>;
 
-/// The look's side: what it wants to know, and what it was told.
+/// Scan side of the prober: sets probes and reads results.
 #[derive(Debug)]
-pub(super) struct ProbeDesk {
-    questions: watch::Sender<Arc<Questions>>,
-    verdicts: watch::Receiver<Arc<Verdicts>>,
+pub(super) struct ProbeHandle {
+    specs: watch::Sender<Arc<ProbeSpecs>>,
+    results: watch::Receiver<Arc<ProbeResults>>,
     news: Arc<Notify>,
 }
 
-/// Asks.
+/// Task that runs all probes.
 pub(crate) struct Prober {
     host: Host,
-    questions: watch::Receiver<Arc<Questions>>,
-    verdicts: watch::Sender<Arc<Verdicts>>,
+    specs: watch::Receiver<Arc<ProbeSpecs>>,
+    results: watch::Sender<Arc<ProbeResults>>,
     news: Arc<Notify>,
-    slots: BTreeMap<DeviceId, Slot>,
-    tasks: JoinSet<Asked>,
-    /// Tells answers to a question from those to an earlier one.
+    schedules: BTreeMap<DeviceId, ProbeSchedule>,
+    tasks: JoinSet<AttemptOutcome>,
+    /// Number of the newest probe; distinguishes results of replaced probes.
     round: u64,
 }
 
-/// A device that is asked.
-struct Slot {
-    question: Question,
+/// Schedule of one device's probe.
+struct ProbeSchedule {
+    spec: ProbeSpec,
     round: u64,
-    /// When it is asked next; `None` while it is.
+    /// Next start; `None` while the probe runs.
     due: Option<Instant>,
     /// Failures in a row.
     failures: u32,
-    /// What of an earlier attempt does not return.
-    leftover: Leftover,
+    /// Unfinished read of an earlier attempt.
+    pending: PendingRead,
 }
 
-/// What one task brings back.
-struct Asked {
+struct AttemptOutcome {
     device: DeviceId,
     round: u64,
-    answer: Answer,
-    leftover: Leftover,
+    result: ProbeResult,
+    pending: PendingRead,
 }
 
-/// Both sides.
-pub(super) fn desk(host: Host) -> (ProbeDesk, Prober) {
+/// Both sides of the prober.
+pub(super) fn channel(host: Host) -> (ProbeHandle, Prober) {
     let news = Arc::new(Notify::new());
-    let (questions, asked) = watch::channel(Arc::default());
-    let (answered, verdicts) = watch::channel(Arc::default());
-    let desk = ProbeDesk { questions, verdicts, news: news.clone() };
-    let (slots, tasks) = Default::default();
-    (desk, Prober { host, questions: asked, verdicts: answered, news, slots, tasks, round: 0 })
+    let (specs, wanted) = watch::channel(Arc::default());
+    let (published, results) = watch::channel(Arc::default());
+    let handle = ProbeHandle { specs, results, news: news.clone() };
+    let prober = Prober {
+        host,
+        specs: wanted,
+        results: published,
+        news,
+        schedules: BTreeMap::new(),
+        tasks: JoinSet::new(),
+        round: 0,
+    };
+    (handle, prober)
 }
 
-// === impl ProbeDesk ===
+// === impl ProbeHandle ===
 
-impl ProbeDesk {
-    /// Notified of each new verdict.
+impl ProbeHandle {
+    /// Notified when a result changes.
     pub(super) fn news(&self) -> Arc<Notify> {
         self.news.clone()
     }
 
-    /// What is known of a device that is asked.
+    /// Health of a probed device.
     pub(super) fn observation(&self, device: &Device) -> Observation {
-        match self.verdicts.borrow().get(&device.id) {
+        match self.results.borrow().get(&device.id) {
             None => Observation::Awaited,
             Some(Ok(())) => Observation::Passed,
             Some(Err((reason, detail))) => Observation::Failed(*reason, detail.clone()),
         }
     }
 
-    /// Asks these, and no others.
-    pub(super) fn ask(&self, questions: Questions) {
-        windlass_host::watch::publish(&self.questions, Arc::new(questions));
+    /// Replaces the set of probes.
+    pub(super) fn set(&self, specs: ProbeSpecs) {
+        windlass_host::watch::publish(&self.specs, Arc::new(specs));
     }
 }
 
 // === impl Prober ===
 
 impl Prober {
-    /// Asks until stopped; what is being asked then is dropped, programs included.
+    /// Runs probes until stopped; then drops running attempts, programs included.
     pub(crate) async fn run(mut self, stop: CancellationToken) {
         loop {
-            self.ask_due();
-            let next = self.slots.values().filter_map(|slot| slot.due).min();
+            self.start_due();
+            let next = self.schedules.values().filter_map(|schedule| schedule.due).min();
             tokio::select! {
                 () = stop.cancelled() => return,
-                Ok(()) = self.questions.changed() => self.adopt(),
-                Some(asked) = self.tasks.join_next(), if !self.tasks.is_empty() => {
-                    self.take(asked.expect("asking neither panics nor is cancelled"));
+                Ok(()) = self.specs.changed() => self.adopt(),
+                Some(outcome) = self.tasks.join_next(), if !self.tasks.is_empty() => {
+                    self.take(outcome.expect("probing neither panics nor is cancelled"));
                 }
                 () = sleep_until(next.unwrap_or_else(Instant::now)), if next.is_some() => {}
             }
         }
     }
 
-    /// A question that stays goes on as it is; a new one is asked at once.
+    /// Takes over the new set: unchanged probes continue, new ones start at once.
     fn adopt(&mut self) {
-        let questions = self.questions.borrow_and_update().clone();
-        self.slots.retain(|device, slot| questions.get(device) == Some(&slot.question));
-        for (device, question) in questions.iter() {
-            if !self.slots.contains_key(device) {
+        let specs = self.specs.borrow_and_update().clone();
+        self.schedules.retain(|device, schedule| specs.get(device) == Some(&schedule.spec));
+        for (device, spec) in specs.iter() {
+            if !self.schedules.contains_key(device) {
                 self.round += 1;
-                let slot = Slot::new(question.clone(), self.round);
-                self.slots.insert(device.clone(), slot);
-                self.tell(device, None);
+                let schedule = ProbeSchedule::new(spec.clone(), self.round);
+                self.schedules.insert(device.clone(), schedule);
+                self.set_result(device, None);
             }
         }
-        self.verdicts.send_if_modified(|verdicts| {
-            let differs = verdicts.keys().any(|device| !questions.contains_key(device));
-            if differs {
-                Arc::make_mut(verdicts).retain(|device, _| questions.contains_key(device));
-            }
-            differs
-        });
+        let mut results = self.results.borrow().as_ref().clone();
+        results.retain(|device, _| specs.contains_key(device));
+        windlass_host::watch::publish(&self.results, Arc::new(results));
     }
 
-    fn ask_due(&mut self) {
+    fn start_due(&mut self) {
         let now = Instant::now();
-        for (device, slot) in &mut self.slots {
-            if slot.due.is_none_or(|due| due > now) {
+        for (device, schedule) in &mut self.schedules {
+            if schedule.due.is_none_or(|due| due > now) {
                 continue;
             }
-            slot.due = None;
-            let (device, round) = (device.clone(), slot.round);
-            let bench = Bench { host: self.host.clone(), leftover: mem::take(&mut slot.leftover) };
-            let question = slot.question.clone();
+            schedule.due = None;
+            let (device, round) = (device.clone(), schedule.round);
+            let env =
+                AttemptEnv { host: self.host.clone(), pending: mem::take(&mut schedule.pending) };
+            let spec = schedule.spec.clone();
             self.tasks.spawn(async move {
-                let (answer, leftover) = ask(&device, &question, bench).await;
-                Asked { device, round, answer, leftover }
+                let (result, pending) = attempt(&device, &spec, env).await;
+                AttemptOutcome { device, round, result, pending }
             });
         }
     }
 
-    fn take(&mut self, Asked { device, round, answer, leftover }: Asked) {
-        // The answer to a question that nobody asks any more.
-        let Some(slot) = self.slots.get_mut(&device).filter(|slot| slot.round == round) else {
+    fn take(&mut self, AttemptOutcome { device, round, result, pending }: AttemptOutcome) {
+        // The probe was replaced meanwhile.
+        let Some(schedule) =
+            self.schedules.get_mut(&device).filter(|schedule| schedule.round == round)
+        else {
             return;
         };
-        slot.leftover = leftover;
-        slot.due = Some(Instant::now() + slot.question.every);
-        slot.failures = if answer.is_ok() { 0 } else { slot.failures.saturating_add(1) };
-        if answer.is_ok() || slot.failures >= slot.question.failures {
-            self.tell(&device, Some(answer));
+        schedule.pending = pending;
+        schedule.due = Some(Instant::now() + schedule.spec.every);
+        schedule.failures = if result.is_ok() { 0 } else { schedule.failures.saturating_add(1) };
+        if result.is_ok() || schedule.failures >= schedule.spec.failures {
+            self.set_result(&device, Some(result));
         }
     }
 
-    fn tell(&self, device: &DeviceId, answer: Option<Answer>) {
-        let differs = self.verdicts.send_if_modified(|verdicts| {
-            let differs = verdicts.get(device) != answer.as_ref();
-            if differs {
-                let verdicts = Arc::make_mut(verdicts);
-                match answer {
-                    Some(answer) => drop(verdicts.insert(device.clone(), answer)),
-                    None => drop(verdicts.remove(device)),
-                }
-            }
-            differs
-        });
-        if differs {
+    fn set_result(&self, device: &DeviceId, result: Option<ProbeResult>) {
+        let mut results = self.results.borrow().as_ref().clone();
+        match result {
+            Some(result) => drop(results.insert(device.clone(), result)),
+            None => drop(results.remove(device)),
+        }
+        if windlass_host::watch::publish(&self.results, Arc::new(results)) {
             self.news.notify_one();
         }
     }
 }
 
-// === impl Slot ===
+// === impl ProbeSchedule ===
 
-impl Slot {
-    fn new(question: Question, round: u64) -> Self {
+impl ProbeSchedule {
+    fn new(spec: ProbeSpec, round: u64) -> Self {
         Self {
-            question,
+            spec,
             round,
             due: Some(Instant::now()),
             failures: 0,
-            leftover: Leftover::default(),
+            pending: PendingRead::default(),
         }
     }
 }
 
-/// No more often than this, whatever is written: a probe is no load.
+/// Shortest probe interval, whatever is configured.
 pub(super) const SHORTEST: Duration = Duration::from_millis(10);
 
 #[cfg(test)]

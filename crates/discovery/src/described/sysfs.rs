@@ -1,4 +1,4 @@
-//! Candidates of a bus or a class: what sysfs says of each.
+//! Candidates of a sysfs bus or class, with their attributes.
 
 use std::path::Path;
 
@@ -6,27 +6,27 @@ use windlass_core::attribute::{AttributeValue, standard};
 use windlass_host::{Host, PciFunction};
 
 use super::{
-    find::{Candidate, Found, entries, natural},
+    find::{Candidate, FindResult, entries, natural},
     usb::{self, Serials},
 };
 use crate::facts::of_virtualization;
 
-/// The host while one source looks at it.
+/// Sysfs of a host, during a scan.
 pub(super) struct Sysfs<'a> {
     host: &'a Host,
     serials: &'a Serials,
 }
 
-/// The devices of a bus. Of USB that is what is plugged in: an interface is a part of it.
-pub(super) fn bus(sysfs: &Sysfs<'_>, bus: &str) -> Result<Found, String> {
+/// Devices of a bus. On USB, interfaces belong to their device.
+pub(super) fn bus(sysfs: &Sysfs<'_>, bus: &str) -> Result<FindResult, String> {
     let is_part = |name: &str| bus == "usb" && name.contains(':');
     let mut found = listed(sysfs, &format!("/sys/bus/{bus}/devices"), &is_part)?;
     number_parts(&mut found.candidates);
     Ok(found)
 }
 
-/// The devices of a class, and of it alone: several may be of one device of a bus.
-pub(super) fn class(sysfs: &Sysfs<'_>, class: &str) -> Result<Found, String> {
+/// Devices of a class. Several may belong to one bus device.
+pub(super) fn class(sysfs: &Sysfs<'_>, class: &str) -> Result<FindResult, String> {
     let mut found = listed(sysfs, &format!("/sys/class/{class}"), &|_| false)?;
     number_parts(&mut found.candidates);
     Ok(found)
@@ -36,8 +36,8 @@ fn listed(
     sysfs: &Sysfs<'_>,
     list: &str,
     is_left_out: &dyn Fn(&str) -> bool,
-) -> Result<Found, String> {
-    let (mut found, host) = (Found::default(), sysfs.host);
+) -> Result<FindResult, String> {
+    let (mut found, host) = (FindResult::default(), sysfs.host);
     host.refusal(list).map_or(Ok(()), Err)?;
     let Some(names) = entries(host, Path::new(list))? else {
         found.remarks.push(format!("this node has no {list}"));
@@ -53,8 +53,8 @@ fn listed(
     Ok(found)
 }
 
-/// Several things of one device are told apart by their names without the numbers, and by their order:
-/// the numbers themselves change with what else is plugged in. `dvb0.frontend0` has that of its card too.
+/// Numbers parts of one device by name without digits, in order: the digits change with other devices on the
+/// bus. `dvb0.frontend0` contains the digit of its card too.
 pub(super) fn number_parts(candidates: &mut [Candidate]) {
     candidates.sort_by_cached_key(|candidate| natural(&candidate.origin));
     let mut seen = std::collections::BTreeMap::<String, u32>::new();
@@ -74,7 +74,7 @@ impl<'a> Sysfs<'a> {
         Self { host, serials }
     }
 
-    /// A device by its folder, with all that is known of it.
+    /// The candidate of a sysfs folder, with its attributes.
     pub(super) fn candidate(&self, folder: &Path, name: &str) -> Candidate {
         let host = self.host;
         let device = host.device_of(folder);
@@ -99,7 +99,7 @@ impl<'a> Sysfs<'a> {
         candidate
     }
 
-    /// What the device of a bus says that this is, or is a part of.
+    /// Adds attributes of the bus device.
     fn tell_of_device(&self, candidate: &mut Candidate, device: &Path) {
         let host = self.host;
         let usb = usb::device_of(host, device);
@@ -114,7 +114,7 @@ impl<'a> Sysfs<'a> {
         }
     }
 
-    /// What a device is called: a name that it keeps.
+    /// Stable identity: USB identity, name on the bus, or own name.
     fn identity(&self, device: Option<&Path>, name: &str) -> String {
         let Some(device) = device else { return name.to_owned() };
         if let Some(usb) = usb::device_of(self.host, device) {
@@ -128,21 +128,20 @@ impl<'a> Sysfs<'a> {
 // === impl Candidate ===
 
 impl Candidate {
-    /// Whether it is a part of a device that has a name of its own. What is plugged in is that device.
+    /// True for a part of a device with its own identity. USB devices are whole.
     fn is_part(&self) -> bool {
         let name = self.text("name").filter(|_| self.text("subsystem") != Some("usb"));
         name.is_some_and(|name| name != self.identity)
     }
 
-    /// What a part is. On a bus names are addresses, `0003:1050:0407.000A`, and say nothing of that.
+    /// Kind of a part. Names with `:` are bus addresses, `0003:1050:0407.000A`, so the subsystem counts.
     fn stem(&self) -> String {
         let name = self.text("name").unwrap_or_default();
         let subsystem = self.text("subsystem").filter(|_| name.contains(':'));
         subsystem.unwrap_or(name).chars().filter(|letter| !letter.is_ascii_digit()).collect()
     }
 
-    /// The attributes that Kubernetes defines, and the ids of the PCI function that this is a part of.
-    /// What hangs from a controller shares its place, but is not the controller.
+    /// Adds Kubernetes' attributes and PCI ids. Devices below a controller share its place but not its ids.
     fn tell_place(&mut self, host: &Host, folder: &Path) {
         let Some(function) = host.function_above(folder) else {
             self.tell_numa();

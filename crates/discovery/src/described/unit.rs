@@ -1,11 +1,11 @@
-//! What one device is made of: each candidate, all of them, or one of every pattern.
+//! Grouping of candidates into devices: each alone, all together, or one per pattern.
 //!
-//! Matches of several patterns belong together that are of one device of a bus, or else that have the same
-//! text where their patterns leave it open: one that is missing then leaves one device incomplete. What has
-//! neither in common is put together by rank, which is a guess unless all patterns have as many matches.
+//! Matches of several patterns form a device by their common bus device, or else by the text that wildcards
+//! matched. A missing match then leaves a single device incomplete. Without either, matches are combined by
+//! rank, which is a guess unless all patterns have equally many.
 //!
-//! What is of two boards is never one device: text and rank are asked where sysfs does not say whose a match
-//! is, or says so of channels that are devices of their own.
+//! Matches of different boards never form one device. Text and rank apply only if sysfs names no board, or
+//! names channels that are devices of their own.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,18 +14,18 @@ use windlass_host::glob::closed;
 
 use super::find::{Candidate, natural};
 
-/// Candidates that are one device together.
+/// Candidates that form one device.
 #[derive(Debug, Default)]
 pub(super) struct Group {
     pub(super) identity: String,
     pub(super) members: Vec<Candidate>,
-    /// The nodes that it should have besides.
+    /// Expected nodes that are missing.
     pub(super) missing: Vec<String>,
-    /// Why its members may not be those that belong together.
+    /// Reason to doubt the grouping.
     pub(super) doubt: Option<String>,
 }
 
-/// The devices that candidates make, in their order; and what is left over.
+/// Devices of the candidates, in order; and a remark on leftovers.
 pub(super) fn groups(
     rule: &SourceRule,
     candidates: Vec<Candidate>,
@@ -35,25 +35,25 @@ pub(super) fn groups(
         (_, Unit::All) if candidates.is_empty() => (Vec::new(), None),
         (_, Unit::All) => (vec![Group::of(ALL, candidates)], None),
         (Find::Nodes(patterns), Unit::Zipped) => zipped(patterns, candidates),
-        // A mistake of the configuration, which does not get here.
+        // Rejected by the configuration.
         (_, Unit::Zipped) => (Vec::new(), None),
     }
 }
 
-/// The identity of everything together: whatever it is today, it is all there is.
+/// Identity of the single device of [`Unit::All`].
 const ALL: &str = "all";
 
-/// What the matches of one device have in common.
+/// Common property of one device's matches.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Key {
     Device(String),
     Open(Vec<String>),
 }
 
-/// The matches of one pattern.
+/// Matches of one pattern.
 type Column = Vec<Candidate>;
 
-/// A device of one match of every pattern.
+/// Devices with one match per pattern.
 fn zipped(patterns: &[String], candidates: Vec<Candidate>) -> (Vec<Group>, Option<String>) {
     let mut columns: Vec<Column> = patterns.iter().map(|_| Column::new()).collect();
     for candidate in candidates {
@@ -69,7 +69,7 @@ fn zipped(patterns: &[String], candidates: Vec<Candidate>) -> (Vec<Group>, Optio
     let by_text = |it: &Candidate| Some(Key::Open(it.open.clone()));
     let by_board = |it: &Candidate| board(it).map(|board| Key::Device(board.to_owned()));
     let every = |is: fn(&Candidate) -> bool| columns.iter().flatten().all(is);
-    // Boards of which each lacks another node have no pattern in common, and are what they are.
+    // Boards with different missing nodes have no pattern in common, yet are distinct.
     if meets(&columns, by_device) || tells_apart(&columns, by_board).is_some() {
         (joined(patterns, columns, by_device), None)
     } else if meets(&columns, by_text) {
@@ -80,7 +80,7 @@ fn zipped(patterns: &[String], candidates: Vec<Candidate>) -> (Vec<Group>, Optio
     }
 }
 
-/// What the matches of each pattern are told apart by, if a key does that.
+/// Keys of each pattern's matches, if a key identifies every match.
 fn tells_apart(
     columns: &[Column],
     key: impl Fn(&Candidate) -> Option<Key>,
@@ -92,20 +92,20 @@ fn tells_apart(
     columns.iter().map(keys).collect()
 }
 
-/// Whether a key tells the matches of each pattern apart, and some device has one of every pattern.
+/// True if a key identifies every match, and some device has a match of every pattern.
 fn meets(columns: &[Column], key: impl Fn(&Candidate) -> Option<Key>) -> bool {
     let in_common = tells_apart(columns, key)
         .and_then(|keys| keys.into_iter().reduce(|all, more| &all & &more));
     in_common.is_some_and(|keys| !keys.is_empty())
 }
 
-/// The PCI function or USB device that a match is a part of. Of a system on a chip each channel is a device.
+/// PCI function or USB device of a match. On a system on a chip each channel is a device.
 fn board(candidate: &Candidate) -> Option<&str> {
     let is_board = candidate.place.pci.is_some() || candidate.text("usbVendor").is_some();
     candidate.device.as_deref().filter(|_| is_board)
 }
 
-/// Why matches that have their text in common may not belong together: they are of several boards.
+/// Reason to doubt matches with common text: they belong to several boards.
 fn of_several_boards(members: &[Candidate]) -> Option<String> {
     let boards = members.iter().map(board).collect::<Option<BTreeSet<_>>>()?;
     let boards = Vec::from_iter(boards);
@@ -115,7 +115,7 @@ fn of_several_boards(members: &[Candidate]) -> Option<String> {
     })
 }
 
-/// Devices by what their matches have in common.
+/// Devices by a common key.
 fn joined(
     patterns: &[String],
     columns: Vec<Column>,
@@ -138,7 +138,7 @@ fn joined(
     groups
 }
 
-/// The n-th match of each pattern makes the n-th device.
+/// Devices by rank: the n-th matches of all patterns.
 fn ranked(patterns: &[String], columns: Vec<Column>, is_guess: bool) -> Vec<Group> {
     let counts = columns.iter().map(|column| column.len().to_string()).collect::<Vec<_>>();
     let (patterns, counts) = (patterns.join(", "), counts.join(", "));
@@ -168,8 +168,7 @@ impl Group {
 // === impl Key ===
 
 impl Key {
-    /// What is of one device is called by it, whichever of its matches are there; else it is called by its
-    /// match of the first pattern, or as that would be called if it were there.
+    /// The bus device's identity. By text: the match of the first pattern, or the name that it would have.
     fn identity(&self, first: &str, members: &[Candidate]) -> String {
         let known = members.iter().find(|member| member.pattern == 0);
         match (self, known) {
@@ -181,7 +180,7 @@ impl Key {
         }
     }
 
-    /// The node of that device that would fit a pattern.
+    /// Expected node for a pattern.
     fn node(&self, pattern: &str) -> String {
         match self {
             Self::Device(_) => pattern.to_owned(),
@@ -199,8 +198,7 @@ mod tests {
         SourceRule { unit, ..SourceRule::new("dma".parse().expect("valid"), find) }
     }
 
-    /// Candidates by name, of which the digits are open, and the device that each is of: of USB where it has
-    /// a capital letter.
+    /// Candidates by name with open digits, and their bus devices; capital letters are USB.
     fn candidates(names: &[(&str, &str)]) -> Vec<Candidate> {
         let candidate = |(name, device): &(&str, &str)| {
             let mut candidate = Candidate {

@@ -1,5 +1,4 @@
-//! USB devices: by serial number where it tells them apart, and else by the port they are plugged in.
-//! The number of the bus and that of the device are given anew at every start and every plug.
+//! USB identities: serial number if unique, else port. Bus and device numbers change at every boot and plug.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,30 +10,32 @@ use windlass_host::Host;
 
 use super::find::{Candidate, MOST_ENTRIES};
 
-/// Who goes by which serial number: cheap devices all have the same. A device that has it keeps it for as
-/// long as it is plugged in, whatever comes after it. The agent does not remember it over a restart: then both
-/// go by their ports, and what a container has by its number is not handed out by its port.
+/// USB devices by serial number, which cheap devices share.
+///
+/// A device that has its number to itself keeps it while it is plugged in, whatever follows. After an agent
+/// restart, two devices with one number both go by port; then the port id does not allocate what a container
+/// holds by number.
 #[derive(Debug, Default)]
-pub(super) struct Serials(BTreeMap<Sort, Holders>);
+pub(super) struct Serials(BTreeMap<SerialKey, SerialHolders>);
 
-/// What devices have to differ in: one maker's serial numbers say nothing of another's.
+/// Vendor, product and serial number; vendors number independently.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Sort {
+struct SerialKey {
     vendor: Option<String>,
     product: Option<String>,
     serial: String,
 }
 
-/// The devices with one serial number, by their ports.
+/// Devices with one serial number, by port.
 #[derive(Debug, Default)]
-struct Holders {
-    /// Goes by the serial number.
+struct SerialHolders {
+    /// Port of the device that is identified by the number.
     named: Option<String>,
-    /// Came while there was another, and go by their ports.
+    /// Ports of devices that came while another had the number.
     others: BTreeSet<String>,
 }
 
-/// What a device of the bus says of itself, by the attribute that it becomes.
+/// Attributes with their sysfs files.
 const FACTS: [(&str, &str); 5] = [
     ("usbVendor", "idVendor"),
     ("usbProduct", "idProduct"),
@@ -45,15 +46,15 @@ const FACTS: [(&str, &str); 5] = [
 
 const LIST: &str = "/sys/bus/usb/devices";
 
-/// The folder of what is plugged in, for a folder of it or below it: between a node and its device are
-/// devices of other buses, `usb-serial` and `hid`.
+/// Folder of the USB device at or above a folder. Devices of other buses, `usb-serial` and `hid`, may lie
+/// between.
 pub(super) fn device_of(host: &Host, folder: &Path) -> Option<PathBuf> {
     let below_devices = |folder: &&Path| folder.starts_with("/sys/devices");
     let mut above = folder.ancestors().take_while(below_devices);
     above.find(|folder| host.has(folder.join("idVendor"))).map(Path::to_owned)
 }
 
-/// Notes what a device says.
+/// Adds the attributes of a USB device.
 pub(super) fn tell(host: &Host, device: &Path, candidate: &mut Candidate) {
     for (attribute, file) in FACTS {
         candidate.note(attribute, host.line(device.join(file)));
@@ -70,19 +71,18 @@ pub(super) fn tell(host: &Host, device: &Path, candidate: &mut Candidate) {
     candidate.note("driver", Some(drivers));
 }
 
-/// What tells a device from all others.
 pub(super) fn identity(host: &Host, device: &Path, serials: &Serials) -> String {
     let place = place(host, device);
     serials.name_of(host, device, &place).unwrap_or(place)
 }
 
-/// The port, or the folder where it has none that can be told.
+/// Port, or sysfs folder if the port is unknown.
 fn place(host: &Host, device: &Path) -> String {
     port(host, device).unwrap_or_else(|| device.display().to_string())
 }
 
-/// The port: the controller, which of its root hubs, and the way from there. A controller has a root hub
-/// for each generation of USB that it speaks, always in the same order, whatever number they have.
+/// Port: controller, root hub index, path of ports. A controller has one root hub per USB generation, in
+/// fixed order with varying numbers.
 fn port(host: &Host, device: &Path) -> Option<String> {
     let name = device.file_name()?.to_str()?;
     let hub = device.ancestors().find(|folder| is_root_hub(folder))?;
@@ -93,13 +93,13 @@ fn port(host: &Host, device: &Path) -> Option<String> {
     let nth = hubs.iter().position(|folder| Some(folder.as_os_str()) == hub.file_name())?;
     let controller = controller.ancestors().find(|folder| !is_numbered(folder))?;
     let controller = controller.file_name()?.to_str()?;
-    // The root hub itself is at port 0.
+    // The root hub itself is port 0.
     let ports = name.split_once('-').map_or("0", |(_, ports)| ports);
     Some(format!("{controller}-{nth}-{ports}"))
 }
 
-/// Whether the kernel made up a folder's name in the order of probing, `xhci-hcd.1.auto`; on Arm most
-/// controllers are such, below a device with an address.
+/// True for folder names in probe order, `xhci-hcd.1.auto`. On Arm most controllers have one, below a device
+/// with an address.
 fn is_numbered(folder: &Path) -> bool {
     folder.extension() == Some(OsStr::new("auto"))
 }
@@ -108,7 +108,7 @@ fn is_root_hub(folder: &Path) -> bool {
     number(folder).is_some()
 }
 
-/// The number of a root hub's bus, `usb1`.
+/// Bus number of a root hub, `usb1`.
 fn number(folder: &Path) -> Option<u32> {
     folder.file_name()?.to_str()?.strip_prefix("usb")?.parse().ok()
 }
@@ -122,34 +122,34 @@ fn interfaces(host: &Host, device: &Path) -> Vec<PathBuf> {
 // === impl Serials ===
 
 impl Serials {
-    /// Takes note of every device on the bus. Where the bus cannot be read all stays as it is.
+    /// Updates all devices on the bus. An unreadable bus changes nothing.
     pub(super) fn look(&mut self, host: &Host) {
         let Ok(names) = host.some_names(LIST, MOST_ENTRIES) else { return };
-        let mut present: BTreeMap<Sort, BTreeSet<String>> = BTreeMap::new();
+        let mut present: BTreeMap<SerialKey, BTreeSet<String>> = BTreeMap::new();
         for name in names {
             let Some(device) = host.real(Path::new(LIST).join(name)) else { continue };
-            if let Some(sort) = Sort::of(host, &device) {
-                present.entry(sort).or_default().insert(place(host, &device));
+            if let Some(key) = SerialKey::of(host, &device) {
+                present.entry(key).or_default().insert(place(host, &device));
             }
         }
-        self.0.retain(|sort, _| present.contains_key(sort));
-        for (sort, places) in present {
-            self.0.entry(sort).or_default().see(places);
+        self.0.retain(|key, _| present.contains_key(key));
+        for (key, places) in present {
+            self.0.entry(key).or_default().see(places);
         }
     }
 
-    /// The serial number of a device that goes by it.
+    /// Serial number of a device that is identified by it.
     fn name_of(&self, host: &Host, device: &Path, place: &str) -> Option<String> {
-        let sort = Sort::of(host, device)?;
-        let named = self.0.get(&sort)?.named.as_deref();
-        (named == Some(place)).then_some(sort.serial)
+        let key = SerialKey::of(host, device)?;
+        let named = self.0.get(&key)?.named.as_deref();
+        (named == Some(place)).then_some(key.serial)
     }
 }
 
-// === impl Holders ===
+// === impl SerialHolders ===
 
-impl Holders {
-    /// Of several that come at once none has the number: nothing says which had it before.
+impl SerialHolders {
+    /// Several devices that come at once all go by port, since none had the number before.
     fn see(&mut self, places: BTreeSet<String>) {
         self.others.retain(|place| places.contains(place));
         let is_alone = places.len() == 1;
@@ -164,10 +164,10 @@ impl Holders {
     }
 }
 
-// === impl Sort ===
+// === impl SerialKey ===
 
-impl Sort {
-    /// That of a device with a serial number.
+impl SerialKey {
+    /// The key of a device with a serial number.
     fn of(host: &Host, device: &Path) -> Option<Self> {
         let line = |file: &str| host.line(device.join(file));
         Some(Self { serial: line("serial")?, vendor: line("idVendor"), product: line("idProduct") })
@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn who_has_a_serial_number_keeps_it_and_who_comes_later_has_its_port() {
-        let mut holders = Holders::default();
+        let mut holders = SerialHolders::default();
         let mut named = |places: &[&str]| {
             holders.see(places.iter().map(|place| (*place).to_owned()).collect());
             holders.named.clone().filter(|named| places.contains(&named.as_str()))

@@ -1,5 +1,5 @@
-//! When a family looks, with one that only counts its looks; and what of a look is believed, with one that
-//! finds what the test says.
+//! Schedule of scans, with a family that counts; and tracking of devices, with a family that returns given
+//! results.
 
 use tokio::{
     task::JoinSet,
@@ -12,7 +12,7 @@ use super::*;
 
 const NAME: SourceName = SourceName::NVME;
 
-/// Finds nothing, and counts.
+/// Finds nothing, and counts scans.
 struct Counting(watch::Sender<u32>);
 
 impl Family for Counting {
@@ -20,13 +20,13 @@ impl Family for Counting {
         vec![NAME]
     }
 
-    fn look(&mut self, _: &Host) -> Look {
+    fn scan(&mut self, _: &Host) -> Scan {
         self.0.send_modify(|looks| *looks += 1);
-        Look::default()
+        Scan::default()
     }
 }
 
-/// A family that runs, and looks of its own accord once an hour.
+/// A running family with a probe interval of an hour.
 struct Rig {
     looks: watch::Receiver<u32>,
     notices: watch::Sender<u64>,
@@ -49,7 +49,7 @@ impl Rig {
         let (notices, host) = watch::channel(0);
         let (stop, mut running) = (CancellationToken::new(), JoinSet::new());
         let clock = Clock::starting_at(Timestamp::UNIX_EPOCH);
-        let watched = Watched::new(family, Host::new("/nowhere", "/"), clock);
+        let watched = Watcher::new(family, Host::new("/nowhere", "/"), clock);
         let (to, _) = Publisher::new([NAME], &Arc::default());
         let wakes = Wakes { policies: adopted, host };
         running.spawn(watched.run(wakes, to, stop.clone()));
@@ -94,8 +94,8 @@ async fn a_notice_keeps_no_family_from_stopping() {
     stopped.expect("at once").expect("it ran").expect("it did not panic");
 }
 
-/// Finds at each look what stands at the head of the list, each with a node that is called by the end of its
-/// name; cannot look where that is `?`.
+/// Returns the next result of a list at each scan. Each device has a node named after the end of its name;
+/// `?` is a failed scan.
 struct Scripted(std::vec::IntoIter<&'static str>);
 
 impl Family for Scripted {
@@ -103,11 +103,11 @@ impl Family for Scripted {
         vec![NAME]
     }
 
-    fn look(&mut self, _: &Host) -> Look {
+    fn scan(&mut self, _: &Host) -> Scan {
         let script = self.0.next().unwrap_or_default();
         let states = [(NAME, SourceState::Ready(String::new()))].into();
         if script == "?" {
-            return Look { states, unanswered: [NAME].into(), ..Look::default() };
+            return Scan { states, unanswered: [NAME].into(), ..Scan::default() };
         }
         let found = script.split_whitespace().map(|name| {
             let id = name.parse().expect("an id");
@@ -116,15 +116,15 @@ impl Family for Scripted {
             device.nodes.push(DeviceNode::new(format!("/dev/{node}")));
             (device, Observation::Passed)
         });
-        Look { states, found: found.collect(), ..Look::default() }
+        Scan { states, found: found.collect(), ..Scan::default() }
     }
 }
 
-/// What is told after each look, and whether the next is to be soon.
+/// Snapshot after each scan, and true if the next one is early.
 fn told<const LOOKS: usize>(script: [&'static str; LOOKS]) -> [String; LOOKS] {
     let clock = Clock::starting_at(Timestamp::UNIX_EPOCH);
     let family = Scripted(Vec::from(script).into_iter());
-    let mut watched = Some(Watched::new(family, Host::new("/nowhere", "/"), clock));
+    let mut watched = Some(Watcher::new(family, Host::new("/nowhere", "/"), clock));
     script.map(|_| {
         let looked = watched.take().expect("it comes back").looked();
         let name = |device: &Device| {
@@ -173,7 +173,7 @@ fn what_was_there_before_is_believed_at_once_when_it_is_back() {
 async fn a_host_that_always_has_a_newcomer_is_looked_at_twice_a_second() {
     let (counting, looks) = watch::channel(0);
     let rig = Rig::of(Restless(counting), looks);
-    // What the first look finds is no newcomer.
+    // Devices of the first scan are no newcomers.
     sleep(Duration::from_secs(1)).await;
     rig.notice();
     let lasts = Duration::from_secs(10);
@@ -182,7 +182,7 @@ async fn a_host_that_always_has_a_newcomer_is_looked_at_twice_a_second() {
     assert!((most - 2..=most + 2).contains(&u128::from(rig.looks())), "{} looks", rig.looks());
 }
 
-/// Finds another device at each look.
+/// Finds another device at each scan.
 struct Restless(watch::Sender<u32>);
 
 impl Family for Restless {
@@ -190,16 +190,16 @@ impl Family for Restless {
         vec![NAME]
     }
 
-    fn look(&mut self, _: &Host) -> Look {
+    fn scan(&mut self, _: &Host) -> Scan {
         self.0.send_modify(|looks| *looks += 1);
         let id = format!("it-{}", *self.0.borrow()).parse().expect("an id");
         let device = Device::new(id, DeviceKind::Other, NAME, Timestamp::UNIX_EPOCH);
         let states = [(NAME, SourceState::Ready(String::new()))].into();
-        Look { states, found: vec![(device, Observation::Passed)], ..Look::default() }
+        Scan { states, found: vec![(device, Observation::Passed)], ..Scan::default() }
     }
 }
 
-/// A host whose files and folders can be made unreadable, for root too: a link to itself nobody can follow.
+/// A host with unreadable paths, for root too: a link to itself cannot be followed.
 struct Sealed(tempfile::TempDir);
 
 impl Sealed {
@@ -226,11 +226,11 @@ impl Sealed {
     }
 }
 
-fn watched<F: Family>(family: F, sealed: &Sealed) -> Watched<F> {
-    Watched::new(family, sealed.host(), Clock::starting_at(Timestamp::UNIX_EPOCH))
+fn watched<F: Family>(family: F, sealed: &Sealed) -> Watcher<F> {
+    Watcher::new(family, sealed.host(), Clock::starting_at(Timestamp::UNIX_EPOCH))
 }
 
-/// Looks before and after each folder of a family can be read.
+/// Scans before and after each folder of a family becomes readable.
 fn unread<F: Family>(family: F) {
     let sealed = Sealed::new();
     let (folders, mut watched) = (family.folders(), watched(family, &sealed));
@@ -259,7 +259,7 @@ fn what_the_host_does_not_show_is_unknown_and_not_gone() {
 #[test]
 fn a_function_that_cannot_be_read_is_of_no_family_and_hides_no_other() {
     let sealed = Sealed::new();
-    let state = |watched: &Watched<crate::nvme::Nvme>| watched.states[&NAME].clone();
+    let state = |watched: &Watcher<crate::nvme::Nvme>| watched.states[&NAME].clone();
     sealed.seal("/sys/bus/pci/devices/0000:01:00.0/class");
     let looked = watched(crate::nvme::Nvme, &sealed).looked();
     let SourceState::Failing(why) = state(&looked) else { panic!("{:?}", looked.states) };
@@ -281,7 +281,7 @@ fn a_described_source_tells_what_cannot_be_read_from_what_is_not_there() {
         (Find::Class("tty".to_owned()), "/sys/class/tty"),
         (Find::Files("/etc/boards".into()), "/etc/boards"),
         (Find::Nodes(vec!["/dev/sn*/*".to_owned()]), "/dev/snd"),
-        // No name is as long, which the kernel says of it.
+        // The kernel refuses names of this length.
         (node, "/dev/xxx"),
     ] {
         let sealed = Sealed::new();

@@ -1,9 +1,8 @@
-//! Alveo boards, as XRT's two drivers show them: a user function, which programs work with, and a
-//! management function, which programs and resets the board.
+//! Alveo boards by XRT's two drivers: a user function for programs, and a management function that programs
+//! and resets the board.
 //!
-//! The two are functions of one PCI device, in an order that changed over time. A virtual machine has
-//! the user function alone; a board without a shell has the management function alone. A container gets
-//! no node of the latter unless the configuration says so.
+//! Both are functions of one PCI device, in varying order. Virtual machines have only the user function;
+//! boards without shell only the management function. Containers get no management node unless configured.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -17,7 +16,7 @@ use windlass_core::{
 };
 use windlass_host::{FoundNode, Host, PciFunction};
 
-use super::{Found, is_identifier, not_ready};
+use super::{ObservedDevice, is_identifier, not_ready};
 use crate::{
     facts::{attributes, of_function, text},
     graphics,
@@ -28,40 +27,39 @@ pub(super) const DOMAIN: &str = "amd.com";
 const SHELL_NAME: &str = "shell";
 const TIMESTAMP_NAME: &str = "shellTimestamp";
 
-/// The shell's name: vendor, board, name and version.
+/// Shell name: vendor, board, name, version.
 pub(super) const SHELL: AttributeName = AttributeName::new(DOMAIN, SHELL_NAME);
 
-/// When the shell was made.
+/// Build time of the shell.
 pub(super) const SHELL_TIMESTAMP: AttributeName = AttributeName::new(DOMAIN, TIMESTAMP_NAME);
 
-/// AMD (once Xilinx), Arista, Amazon, Advantech: who builds such boards.
+/// Vendors of such boards: AMD (formerly Xilinx), Arista, Amazon, Advantech.
 const VENDORS: [&str; 4] = ["10ee", "3475", "1d0f", "13fe"];
 
-/// Files by which XRT's drivers mark what a function is for.
+/// Marker files of XRT's drivers.
 const USER: &str = "user_pf";
 const MANAGEMENT: &str = "mgmt_pf";
 
-/// Where boards keep their serial number and what they measure: the satellite controller's folder, and that
-/// of newer boards.
+/// Folders of serial number and sensors: satellite controller, and its successor on newer boards.
 const CONTROLLERS: [&str; 2] = ["xmc.u.", "hwmon_sdm.u."];
 
-/// The folder of the engine that streams data, and the nodes that belong to it.
+/// Folder of the streaming DMA engine, and prefix of its nodes.
 const QDMA: &str = "dma.qdma.u";
 
-/// A board while it is looked at.
+/// A board during a scan.
 #[derive(Debug, Default)]
 pub(super) struct Board {
     user: Option<PciFunction>,
     management: Option<PciFunction>,
 }
 
-/// The host while it is looked at, and what the configuration says.
-struct Seen<'a> {
+/// Dependencies of a board's scan.
+struct BoardReader<'a> {
     host: &'a Host,
     rules: &'a FpgaRules,
 }
 
-/// The boards of the host, by where they sit. None of them is asked for anything.
+/// Boards of the host by PCI address, without reading from any.
 pub(super) fn boards(host: &Host) -> BTreeMap<PciAddress, Board> {
     let mut boards: BTreeMap<PciAddress, Board> = BTreeMap::new();
     for function in host.pci_functions(|it| it.is_of_vendor(&VENDORS)) {
@@ -79,18 +77,18 @@ pub(super) fn boards(host: &Host) -> BTreeMap<PciAddress, Board> {
 // === impl Board ===
 
 impl Board {
-    /// The device that it is, with nothing that it would have to say itself.
+    /// The device without its reported attributes.
     pub(super) fn device(&self) -> Option<Device> {
         let shown = self.shown()?;
-        let address = shown.address.first_function().to_string().replace([':', '.'], "-");
+        let address = shown.address.first_function().dashed();
         let id = format!("{}-{address}", SourceName::FPGA).parse().ok()?;
         let new = Device::new(id, DeviceKind::Fpga, SourceName::FPGA, Timestamp::UNIX_EPOCH);
         Some(Device { place: shown.place(), folder: Some(shown.folder()), ..new })
     }
 
-    /// Asks it for everything. May take for ever: its firmware answers some of it, and not while it is reset.
-    pub(super) fn look(&self, host: &Host, rules: &FpgaRules) -> Option<Found> {
-        let (device, seen) = (self.device()?, Seen { host, rules });
+    /// Reads the board. May block forever: firmware answers some files, except during reset.
+    pub(super) fn look(&self, host: &Host, rules: &FpgaRules) -> Option<ObservedDevice> {
+        let (device, seen) = (self.device()?, BoardReader { host, rules });
         let (nodes, attributes) = (seen.nodes(self), seen.attributes(self, self.shown()?));
         let observation = seen.observe(self, &nodes);
         Some((Device { attributes, nodes, ..device }, observation))
@@ -101,9 +99,9 @@ impl Board {
     }
 }
 
-// === impl Seen ===
+// === impl BoardReader ===
 
-impl Seen<'_> {
+impl BoardReader<'_> {
     fn attributes(&self, board: &Board, shown: &PciFunction) -> Attributes {
         let user = board.user.as_ref().map(PciFunction::folder);
         let shell = user.as_deref().and_then(|folder| self.shell(folder));
@@ -126,7 +124,7 @@ impl Seen<'_> {
         own.into_iter().chain(of_function(self.host, shown)).collect()
     }
 
-    /// The shell's name and when it was made. The number of the folder changes when a board is reset.
+    /// Shell name and build time. The folder's number changes at each reset.
     fn shell(&self, user: &Path) -> Option<(String, String)> {
         let mut roms = self.below(user, "rom");
         roms.find_map(|rom| {
@@ -136,8 +134,7 @@ impl Seen<'_> {
         })
     }
 
-    /// The identifier of the logic on the board; of several layers that of the last, as in the names of
-    /// AMD's plugin.
+    /// UUID of the loaded logic; of several layers the last, as in the resource names of AMD's plugin.
     fn logic_uuid(&self, user: &Path) -> Option<String> {
         let text = self.host.text(user.join("logic_uuids"))?;
         text.lines().last().map(|line| line.trim().to_owned())
@@ -161,7 +158,7 @@ impl Seen<'_> {
         let render = graphics::nodes(self.host, &folder).into_iter().filter(graphics::is_render);
         let is_engine = |found: &FoundNode| found.name.starts_with(QDMA);
         let engine = self.host.nodes_of(&folder).into_iter().find(is_engine).map(|it| it.node);
-        // Older drivers make the node without telling sysfs of it.
+        // Older drivers create the node without a sysfs entry.
         let named = || DeviceNode::new(format!("/dev/xfpga/{QDMA}{}.0", user.address.number()));
         let has_engine = self.below(&folder, QDMA).next().is_some();
         render.chain(engine.or_else(|| has_engine.then(named))).collect()
@@ -196,8 +193,7 @@ impl Seen<'_> {
         trouble::observation(trouble.or_else(|| trouble::of_nodes(self.host, nodes)))
     }
 
-    /// A firewall between board and host that has cut off a program's faulty transfer stays shut until
-    /// the board is reset.
+    /// Tripped firewall between board and host: it cuts off faulty transfers until a board reset.
     fn firewall(&self, function: &PciFunction) -> Option<Trouble> {
         let folder = function.folder();
         let mut firewalls = self.below(&folder, "firewall.");
@@ -216,8 +212,8 @@ impl Seen<'_> {
         controllers.any(warns).then_some((Reason::OutOfBounds, detail))
     }
 
-    /// XRT's drivers show no limit beside the sensors (`xmc.c`, `hwmon_sdm.c`). The controller of some boards
-    /// tells at what it stops the clocks; most say `N/A` there, or nothing.
+    /// Overheating. XRT's drivers expose no sensor limits (`xmc.c`, `hwmon_sdm.c`). Some controllers report
+    /// the clock shutdown threshold; most report `N/A`.
     fn heat(&self, user: &Path) -> Option<Trouble> {
         let mut controllers = CONTROLLERS.iter().flat_map(|begin| self.below(user, begin));
         controllers.find_map(|folder| {
@@ -229,7 +225,7 @@ impl Seen<'_> {
         })
     }
 
-    /// What lies in a folder and begins so.
+    /// Paths in a folder with this prefix.
     fn below(&self, folder: &Path, begin: &'static str) -> impl Iterator<Item = String> {
         let at = folder.display().to_string();
         let names = self.host.names(folder).into_iter();
@@ -237,7 +233,7 @@ impl Seen<'_> {
     }
 }
 
-/// Whether a number is 0, `0x0` or nothing.
+/// True for 0, `0x0` and empty text.
 fn is_zero(text: &str) -> bool {
     text.trim_start_matches("0x").chars().all(|digit| digit == '0')
 }

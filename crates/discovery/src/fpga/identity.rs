@@ -1,4 +1,4 @@
-//! What an FPGA is to be after it was programmed, and what it says that it is.
+//! Expected identity of an FPGA after programming, and its check.
 
 use std::collections::BTreeMap;
 
@@ -13,69 +13,69 @@ use windlass_host::{
     template::{Missing, asked, fill},
 };
 
-use super::{Found, alveo, manager, regions, resource};
+use super::{ObservedDevice, alveo, manager, regions, resource};
 
-/// What an FPGA is to be.
+/// Expected identity of an FPGA.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FpgaIdentity {
     id: DeviceId,
     rules: FpgaRules,
-    wanted: Wanted,
+    wanted: ExpectedIdentity,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Wanted {
-    /// What it was offered as.
+enum ExpectedIdentity {
+    /// The resource that it was offered as.
     Resource(ResourceName),
-    /// What the configuration expects of its attributes.
+    /// Attributes that the configuration expects.
     Attributes(BTreeMap<String, String>),
 }
 
-/// Why an FPGA is not what it is to be.
+/// Mismatch of an FPGA's identity.
 #[derive(Debug, PartialEq, Eq)]
 pub enum NotIt {
-    /// It says nothing; a board that was programmed a moment ago may soon.
+    /// No identity yet; a freshly programmed board may need time.
     Silent,
-    /// It is what it is to be, and not ready; it may be soon.
+    /// The expected identity, but not ready yet.
     NotReady(String),
-    /// It says something else.
+    /// Another identity.
     Other(String),
 }
 
 // === impl FpgaIdentity ===
 
 impl FpgaIdentity {
-    /// What a device is to be by what is known of it now; `None` where nothing is.
+    /// Expected identity of a device, by its current attributes; `None` if they suffice for none.
     pub fn of(rules: &FpgaRules, device: &Device) -> Result<Option<Self>, Missing> {
         let wanted = if rules.expect.is_empty() {
-            resource(device).map(Wanted::Resource)
+            resource(device).map(ExpectedIdentity::Resource)
         } else {
             let filled = |(name, text): (&String, &String)| Ok((name.clone(), fill(text, device)?));
             let texts = rules.expect.iter().map(filled).collect::<Result<_, _>>()?;
-            Some(Wanted::Attributes(texts))
+            Some(ExpectedIdentity::Attributes(texts))
         };
         let (id, rules) = (device.id.clone(), rules.clone());
         Ok(wanted.map(|wanted| Self { id, rules, wanted }))
     }
 
-    /// What was settled earlier, if it is by the same configuration: a board that was programmed wrongly is
-    /// known by what it became.
+    /// Prefers an earlier identity under the same configuration: a wrongly programmed board has misleading
+    /// attributes.
     #[must_use]
     pub fn or_settled(self, earlier: Option<&Self>) -> Self {
         earlier.filter(|earlier| earlier.rules == self.rules).cloned().unwrap_or(self)
     }
 
-    /// Asks the FPGA. Blocks, for ever if its firmware does not answer.
+    /// Reads the FPGA and compares. Blocks, forever if its firmware hangs.
     pub fn check(&self, host: &Host) -> Result<(), NotIt> {
         let (device, does) = self.found(host).ok_or(NotIt::Silent)?;
         match &self.wanted {
-            Wanted::Resource(wanted) => {
+            ExpectedIdentity::Resource(wanted) => {
                 let said = resource(&device).ok_or(NotIt::Silent)?;
                 if said != *wanted {
                     return Err(NotIt::Other(format!("it is {said}, and not {wanted}")));
                 }
             }
-            Wanted::Attributes(wanted) => {
+            ExpectedIdentity::Attributes(wanted) => {
                 wanted.iter().try_for_each(|(name, text)| says(&device, name, text))?;
             }
         }
@@ -85,8 +85,8 @@ impl FpgaIdentity {
         }
     }
 
-    /// The device as it is now. Others are not asked: one that does not answer costs no other anything.
-    fn found(&self, host: &Host) -> Option<Found> {
+    /// The device now. Other devices are not read, since they may hang.
+    fn found(&self, host: &Host) -> Option<ObservedDevice> {
         let boards = alveo::boards(host).into_values();
         let is_its = |board: &alveo::Board| board.device().is_some_and(|it| it.id == self.id);
         let board = || boards.filter(is_its).find_map(|board| board.look(host, &self.rules));

@@ -1,10 +1,10 @@
-//! The logic of a system on a chip: Zynq, Kria, Cyclone V. The processor programs it through a manager.
+//! FPGA logic of systems on a chip (Zynq, Kria, Cyclone V), programmed through an FPGA manager.
 //!
-//! Nothing in sysfs says reliably which program is loaded. That a manager is operating says that one is; the
-//! manager of Stratix 10 and Agilex knows it only of what Linux has loaded (`drivers/fpga/stratix10-soc.c`).
-//! What was programmed shows as devices wherever its device tree overlay puts them: below the region if that
-//! is its target, and anywhere else beside other devices, `/sys/devices/platform/axi/a0000000.dma`. Which
-//! those are only the configuration can say.
+//! sysfs does not name the loaded program. A manager in state *operating* has one; that of Stratix 10 and
+//! Agilex knows only programs that Linux loaded (`drivers/fpga/stratix10-soc.c`).
+//!
+//! Devices of a program appear where its device tree overlay puts them: below the target region, or beside
+//! other devices, `/sys/devices/platform/axi/a0000000.dma`. Only the configuration can name those.
 
 use std::path::{Path, PathBuf};
 
@@ -16,47 +16,47 @@ use windlass_core::{
 };
 use windlass_host::{Host, external::Late};
 
-use super::{Found, no_answer, not_ready};
+use super::{ObservedDevice, no_answer, not_ready};
 use crate::{
-    asking::Asking,
-    crowds::Crowds,
     described::fitting,
+    entry_limits::EntryLimits,
     facts::{attributes, text},
+    scan_pool::ScanPool,
 };
 
 pub(super) const DOMAIN: &str = "windlass.dev";
 const MANAGER_NAME: &str = "fpgaManager";
 
-/// The manager's name, which says what family of chips it is.
+/// Name of the manager, which identifies the chip family.
 pub(super) const MANAGER: AttributeName = AttributeName::new(DOMAIN, MANAGER_NAME);
 
 pub(super) const MANAGERS: &str = "/sys/class/fpga_manager";
 pub(super) const REGIONS: &str = "/sys/class/fpga_region";
 
-/// The state of a manager whose logic works (`drivers/fpga/fpga-mgr.c`).
+/// State of a working manager (`drivers/fpga/fpga-mgr.c`).
 const OPERATING: &str = "operating";
 
-/// The state of one that cannot ask its chip, and of most chips that are not programmed.
+/// State of a manager that cannot query its chip, and of most unprogrammed chips.
 const UNKNOWN: &str = "unknown";
 
 const NO_NODE: &str = "it is programmed, but no driver made a node that is known to be its own: write \
                        `fpga: {nodes: [...]}` if there is one";
 
-/// XRT's driver for logic on the processor's chip.
+/// XRT's driver for logic on a system on a chip.
 const XRT: &str = "/sys/bus/platform/drivers/zocl-drm";
 
-/// Entries of a class that are looked at. A machine has some dozens.
+/// Most entries of a class that are read. Machines have a few dozen.
 const MOST: usize = 1_000;
 
-/// The managers, which are asked.
+/// FPGA managers, read with a deadline each.
 #[derive(Debug, Default)]
 pub(super) struct Managers {
-    asking: Asking<PathBuf, Said>,
+    pool: ScanPool<PathBuf, ManagerReport>,
 }
 
-/// What a manager says of itself and of what it has programmed. Its driver may have to ask the chip.
+/// Reported facts of a manager. Its driver may have to query the chip.
 #[derive(Debug)]
-struct Said {
+struct ManagerReport {
     name: Option<String>,
     state: Option<String>,
     firmware: Option<String>,
@@ -66,51 +66,51 @@ struct Said {
 // === impl Managers ===
 
 impl Managers {
-    /// The devices of all managers, each asked by itself. Those of boards are the boards' own.
+    /// Devices of all managers. Managers of PCI boards belong to their board.
     pub(super) fn devices(
         &mut self,
         host: &Host,
-        crowds: &mut Crowds,
+        limits: &mut EntryLimits,
         patterns: &[String],
-    ) -> Vec<Found> {
-        let (managers, regions, patterns) = on_node(host, crowds, patterns);
+    ) -> Vec<ObservedDevice> {
+        let (managers, regions, patterns) = on_node(host, limits, patterns);
         let found = managers.iter().filter_map(|manager| {
-            let question = Said::asked(host, manager, &regions);
-            let said = self.asking.ask(manager.clone(), question);
-            device(host, manager, said, (&regions, patterns))
+            let question = ManagerReport::asked(host, manager, &regions);
+            let said = self.pool.call(manager.clone(), question);
+            device(host, manager, said, &regions, patterns)
         });
         let found = found.collect();
-        self.asking.rest(|manager| managers.contains(manager));
+        self.pool.end_scan(|manager| managers.contains(manager));
         found
     }
 }
 
-/// Asks the manager of a device, and no other. May take for ever.
-pub(super) fn asked(host: &Host, patterns: &[String], id: &DeviceId) -> Option<Found> {
-    let (managers, regions, patterns) = on_node(host, &mut Crowds::default(), patterns);
-    let asked = |manager: &PathBuf, said| device(host, manager, said, (&regions, patterns));
-    let is_it = |(device, _): &Found| device.id == *id;
+/// Reads the manager of one device. May block forever.
+pub(super) fn asked(host: &Host, patterns: &[String], id: &DeviceId) -> Option<ObservedDevice> {
+    let (managers, regions, patterns) = on_node(host, &mut EntryLimits::default(), patterns);
+    let asked = |manager: &PathBuf, said| device(host, manager, said, &regions, patterns);
+    let is_it = |(device, _): &ObservedDevice| device.id == *id;
     let manager = managers.iter().find(|it| asked(it, Err(Late)).as_ref().is_some_and(is_it))?;
-    asked(manager, Ok(Said::asked(host, manager, &regions)()))
+    asked(manager, Ok(ManagerReport::asked(host, manager, &regions)()))
 }
 
-/// The managers, with the regions and the patterns that are theirs: which region is whose is told by numbers
-/// of the device tree that sysfs does not show.
+/// Managers, with the regions and patterns of a single one. Device tree numbers assign regions to several
+/// managers, but sysfs hides those.
 fn on_node<'a>(
     host: &Host,
-    crowds: &mut Crowds,
+    limits: &mut EntryLimits,
     patterns: &'a [String],
 ) -> (Vec<PathBuf>, Vec<PathBuf>, &'a [String]) {
-    let managers = on_chip(host, crowds, MANAGERS);
+    let managers = on_chip(host, limits, MANAGERS);
     match managers.as_slice() {
-        [_] => (managers, on_chip(host, crowds, REGIONS), patterns),
+        [_] => (managers, on_chip(host, limits, REGIONS), patterns),
         _ => (managers, Vec::new(), &[]),
     }
 }
 
-/// The entries of a class that are below no PCI function.
-fn on_chip(host: &Host, crowds: &mut Crowds, class: &str) -> Vec<PathBuf> {
-    let names = crowds.names(host, class, MOST).into_iter();
+/// Entries of a class outside PCI functions.
+fn on_chip(host: &Host, limits: &mut EntryLimits, class: &str) -> Vec<PathBuf> {
+    let names = limits.names(host, class, MOST).into_iter();
     let folders = names.filter_map(|name| host.followed(Path::new(class).join(name)));
     folders.filter(|folder| !folder.iter().any(is_pci)).collect()
 }
@@ -119,13 +119,14 @@ fn is_pci(part: &std::ffi::OsStr) -> bool {
     part.to_str().is_some_and(|part| part.parse::<windlass_core::pci::PciAddress>().is_ok())
 }
 
-/// The device of a manager, with the nodes in these regions and of these patterns.
+/// The device of a manager, with nodes of these regions and patterns.
 fn device(
     host: &Host,
     manager: &Path,
-    said: Result<Said, Late>,
-    (regions, patterns): (&[PathBuf], &[String]),
-) -> Option<Found> {
+    said: Result<ManagerReport, Late>,
+    regions: &[PathBuf],
+    patterns: &[String],
+) -> Option<ObservedDevice> {
     let name = manager.file_name()?.to_str()?;
     let id = format!("{}-{name}", SourceName::FPGA).parse().ok()?;
     let named = fitting(host, patterns);
@@ -143,20 +144,19 @@ fn device(
     Some((Device { attributes, nodes, folder, ..new }, observation))
 }
 
-/// The nodes of what is below the manager's own device and the regions. XRT has one
-/// device for all logic of the chip, wherever its device tree puts it.
+/// Nodes below the manager's device and the regions. XRT has a single device for all logic of the chip.
 fn nodes(host: &Host, manager: &Path, regions: &[PathBuf]) -> Vec<DeviceNode> {
     let parents = [manager].into_iter().chain(regions.iter().map(PathBuf::as_path));
     let folders = parents.filter_map(|folder| host.followed(folder.join("device")));
     let xrt = host.names(XRT).into_iter().take(MOST).map(|name| Path::new(XRT).join(name));
-    // Beside devices the folder of a driver has files and its module.
+    // A driver's folder also contains files and its module.
     let xrt = xrt.filter(|entry| host.has(entry.join("uevent")));
     let xrt = xrt.filter_map(|device| host.followed(device)).filter(|_| !regions.is_empty());
     let found = folders.chain(xrt).flat_map(|folder| host.nodes_of(folder));
     found.map(|found| found.node).collect()
 }
 
-/// The program by the name that was loaded, where the manager or the device tree says it.
+/// Name of the loaded firmware, by manager or device tree.
 fn firmware(host: &Host, folder: &Path) -> Option<String> {
     let files = ["firmware", "device/of_node/firmware-name", "of_node/firmware-name"];
     let mut said = files.iter().filter_map(|file| host.text(folder.join(file)));
@@ -165,16 +165,16 @@ fn firmware(host: &Host, folder: &Path) -> Option<String> {
     })
 }
 
-/// What the device tree calls it, the most exact name first; names end with a zero byte.
+/// Most specific device tree name; names are separated by NUL.
 fn compatible(host: &Host, manager: &Path) -> Option<String> {
     let text = host.text(manager.join("device/of_node/compatible"))?;
     text.split('\0').next().map(str::to_owned)
 }
 
-// === impl Said ===
+// === impl ManagerReport ===
 
-impl Said {
-    /// The question, which may take for ever.
+impl ManagerReport {
+    /// Read of a manager, which may block forever.
     fn asked(host: &Host, manager: &Path, regions: &[PathBuf]) -> impl FnOnce() -> Self + use<> {
         let (host, manager, regions) = (host.clone(), manager.to_owned(), regions.to_owned());
         move || {

@@ -1,5 +1,4 @@
-//! The resources that FPGAs are part of where nothing is configured: the names of AMD's and Intel's
-//! plugins.
+//! Default resources of FPGAs: the names of AMD's and Intel's plugins.
 
 use windlass_core::{device::Device, resource::ResourceName};
 use windlass_host::abbreviate::shortened;
@@ -10,16 +9,16 @@ use super::{
     regions::{self, FUNCTION, INTERFACE},
 };
 
-/// Longest part of a resource's name after the slash.
+/// Longest part of a resource name after the slash.
 const MAX_CHARS: usize = 63;
 
-/// Hexadecimal digits of an identifier of a region or a function.
+/// Hexadecimal digits of a region or function id.
 const DIGITS: usize = 32;
 
-/// What manager's names end with, all of them.
+/// Common suffix of manager names.
 const ENDING: &str = "-fpga-manager";
 
-/// The name; `None` for a device that does not say what it is programmed with.
+/// Default resource; `None` for an unknown program.
 pub(crate) fn resource(device: &Device) -> Option<ResourceName> {
     let shell = || {
         let name = format!("{}-{}", device.text(&SHELL)?, device.text(&SHELL_TIMESTAMP)?);
@@ -45,8 +44,7 @@ pub(crate) fn resource(device: &Device) -> Option<ResourceName> {
     format!("{domain}/{name}").parse().ok()
 }
 
-/// A function of a region as Intel's plugin names it: both identifiers, shortened so that the name of a
-/// resource holds them.
+/// Resource of a region's function in Intel's plugin: abbreviated ids, then both in base64.
 fn function_name(interface: &str, function: &str) -> Option<String> {
     let digits = format!("{interface}{function}");
     let pairs = (0..digits.len()).step_by(2).map(|at| digits.get(at..at + 2));
@@ -58,7 +56,7 @@ fn is_hexadecimal(id: &str) -> bool {
     id.len() == DIGITS && id.bytes().all(|digit| digit.is_ascii_hexdigit())
 }
 
-/// RFC 4648, section 5, without padding.
+/// Base64url without padding (RFC 4648, section 5).
 fn base64url(bytes: &[u8]) -> String {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
     let letters = bytes.chunks(3).flat_map(|chunk| {
@@ -71,7 +69,7 @@ fn base64url(bytes: &[u8]) -> String {
     letters.map(char::from).collect()
 }
 
-/// A text that can end a resource's name.
+/// Text as the last part of a resource name.
 fn fitted(text: &str) -> String {
     let is_allowed = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
     let allowed: String =

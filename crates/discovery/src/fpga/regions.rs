@@ -1,11 +1,10 @@
-//! Boards in regions, under Linux' DFL driver or Intel's older OPAE driver.
+//! FPGA boards with regions, under Linux DFL or Intel's older OPAE driver.
 //!
-//! A region is a part of the board that can be programmed while the rest runs. Its management engine
-//! (FME) programs it and says by which interface; its ports are how programs reach the function that it
-//! was programmed with. A virtual function has a port, and its engine is with the physical function.
+//! A region can be programmed while the rest of the board runs. Its management engine (FME) programs it and
+//! reports its interface id. Its ports give programs access to the loaded function (AFU). A virtual function
+//! has a port; its engine belongs to the physical function.
 //!
-//! Board and engine say what they are in files that may take for ever, as while they are programmed: each
-//! region is asked by itself.
+//! Reads from board and engine may block forever, as during programming. So each region has a deadline.
 
 use std::{
     collections::BTreeMap,
@@ -22,42 +21,42 @@ use windlass_core::{
 };
 use windlass_host::{Host, external::Late};
 
-use super::{Found, is_identifier, no_answer, not_ready};
+use super::{ObservedDevice, is_identifier, no_answer, not_ready};
 use crate::{
-    asking::Asking,
-    crowds::Crowds,
+    entry_limits::EntryLimits,
     facts::{attributes, of_function, text},
+    scan_pool::ScanPool,
 };
 
 pub(super) const DOMAIN: &str = "fpga.intel.com";
 const INTERFACE_ID: &str = "interfaceId";
 const FUNCTION_ID: &str = "afuId";
 
-/// The interface of the region: which programs fit it.
+/// Interface id of the region, which programs must match.
 pub(super) const INTERFACE: AttributeName = AttributeName::new(DOMAIN, INTERFACE_ID);
 
-/// The function that the region is programmed with.
+/// Id of the loaded function.
 pub(super) const FUNCTION: AttributeName = AttributeName::new(DOMAIN, FUNCTION_ID);
 
-/// How a driver spells what it shows.
-struct Spelling {
+/// Names in one driver's sysfs tree.
+struct DriverNames {
     class: &'static str,
     region: &'static str,
     port: &'static str,
     engine: &'static str,
-    /// The way from an engine to the file with the interface; each step is how a name begins.
+    /// Path from an engine to the interface file, as name prefixes.
     interface: &'static [&'static str],
 }
 
-const SPELLINGS: [Spelling; 2] = [
-    Spelling {
+const DRIVERS: [DriverNames; 2] = [
+    DriverNames {
         class: "fpga_region",
         region: "region",
         port: "dfl-port.",
         engine: "dfl-fme.",
         interface: &["dfl-fme-region.", "fpga_region", "region", "compat_id"],
     },
-    Spelling {
+    DriverNames {
         class: "fpga",
         region: "intel-fpga-dev.",
         port: "intel-fpga-port.",
@@ -66,33 +65,32 @@ const SPELLINGS: [Spelling; 2] = [
     },
 ];
 
-/// Entries of a class, and of a folder, that are looked at. A machine has some dozens.
+/// Most entries of a class or folder that are read. Machines have a few dozen.
 const MOST: usize = 1_000;
 
-/// The regions, which are asked.
+/// Regions, read with a deadline each.
 #[derive(Debug, Default)]
 pub(super) struct Regions {
-    asking: Asking<PathBuf, Said>,
+    pool: ScanPool<PathBuf, RegionReport>,
 }
 
-/// What a region says of itself.
+/// Reported facts of a region.
 #[derive(Debug, Default)]
-struct Said {
+struct RegionReport {
     interface: Option<String>,
     bitstream: Option<String>,
-    /// What each of its ports is programmed with, where that is asked for.
+    /// Function id of each port, if needed.
     functions: Vec<Option<String>>,
 }
 
-/// A region while it is looked at.
+/// A region during a scan.
 #[derive(Clone)]
 struct Region {
     host: Host,
-    /// What is different under the other driver.
-    spelling: &'static Spelling,
+    driver: &'static DriverNames,
     /// Its PCI function.
     address: PciAddress,
-    /// Its position among the regions of that function.
+    /// Position among the regions of that function.
     nth: usize,
     folder: PathBuf,
     engine: Option<PathBuf>,
@@ -102,68 +100,72 @@ struct Region {
 // === impl Regions ===
 
 impl Regions {
-    /// The devices of all regions. Those of one that does not answer say nothing of what they are.
+    /// Devices of all regions. Devices of a hanging region lack their facts.
     pub(super) fn devices(
         &mut self,
         host: &Host,
-        crowds: &mut Crowds,
+        limits: &mut EntryLimits,
         mode: FpgaMode,
-    ) -> Vec<Found> {
-        let regions = all(host, crowds);
+    ) -> Vec<ObservedDevice> {
+        let regions = all(host, limits);
         let found = regions.iter().flat_map(|region| {
             let asked = region.clone();
-            let said = self.asking.ask(region.folder.clone(), move || asked.said(mode));
+            let said = self.pool.call(region.folder.clone(), move || asked.said(mode));
             region.devices(said.as_ref().map_err(|late| *late), mode)
         });
         let found = found.collect();
-        self.asking.rest(|folder| regions.iter().any(|region| region.folder == *folder));
+        self.pool.end_scan(|folder| regions.iter().any(|region| region.folder == *folder));
         found
     }
 }
 
-/// Asks the region of a device, and no other. May take for ever.
-pub(super) fn asked(host: &Host, mode: FpgaMode, id: &DeviceId) -> Option<Found> {
-    let regions = all(host, &mut Crowds::default());
-    let is_it = |(device, _): &Found| device.id == *id;
+/// Reads the region of one device. May block forever.
+pub(super) fn asked(host: &Host, mode: FpgaMode, id: &DeviceId) -> Option<ObservedDevice> {
+    let regions = all(host, &mut EntryLimits::default());
+    let is_it = |(device, _): &ObservedDevice| device.id == *id;
     let region = regions.iter().find(|it| it.devices(Err(Late), mode).iter().any(is_it))?;
     region.devices(Ok(&region.said(mode)), mode).into_iter().find(is_it)
 }
 
-/// The regions of both drivers.
-fn all(host: &Host, crowds: &mut Crowds) -> Vec<Region> {
-    SPELLINGS.iter().flat_map(|spelling| regions(host, crowds, spelling)).collect()
+/// Regions of both drivers.
+fn all(host: &Host, limits: &mut EntryLimits) -> Vec<Region> {
+    DRIVERS.iter().flat_map(|driver| regions(host, limits, driver)).collect()
 }
 
-/// The regions with ports. What is inside one is listed as a region too, and does not count; one whose
-/// ports were all released does.
-fn regions(host: &Host, crowds: &mut Crowds, spelling: &'static Spelling) -> Vec<Region> {
-    let class = Path::new("/sys/class").join(spelling.class);
-    let names = crowds.names(host, &class, MOST).into_iter();
-    let names = names.filter(|name| name.starts_with(spelling.region));
+/// Regions with ports. Nested regions do not count; a region whose ports were all released does.
+fn regions(host: &Host, limits: &mut EntryLimits, driver: &'static DriverNames) -> Vec<Region> {
+    let class = Path::new("/sys/class").join(driver.class);
+    let names = limits.names(host, &class, MOST).into_iter();
+    let names = names.filter(|name| name.starts_with(driver.region));
     let mut folders: Vec<_> = names.filter_map(|name| host.followed(class.join(name))).collect();
     folders.sort_unstable();
-    // Behind a folder come those that are inside of it.
+    // Sorted paths place nested folders after their parents.
     folders.dedup_by(|folder, outer| folder.starts_with(outer));
     let mut counts: BTreeMap<PciAddress, usize> = BTreeMap::new();
     let region = |folder: PathBuf| {
         let address = function_of(&folder)?;
         let count = counts.entry(address).or_default();
         let nth = std::mem::replace(count, *count + 1);
-        let ports = below(host, &folder, spelling.port);
-        let engine = engine(host, spelling, &folder, address);
+        let ports = below(host, &folder, driver.port);
+        let engine = engine(host, driver, &folder, address);
         let host = host.clone();
-        Some(Region { host, spelling, address, nth, folder, engine, ports })
+        Some(Region { host, driver, address, nth, folder, engine, ports })
     };
     folders.into_iter().filter_map(region).filter(|region| !region.ports.is_empty()).collect()
 }
 
-/// The engine beside the ports, or that of the physical function.
-fn engine(host: &Host, spelling: &Spelling, region: &Path, address: PciAddress) -> Option<PathBuf> {
-    let beside = || below(host, region, spelling.engine).into_iter().next();
+/// Engine beside the ports, or that of the physical function.
+fn engine(
+    host: &Host,
+    driver: &DriverNames,
+    region: &Path,
+    address: PciAddress,
+) -> Option<PathBuf> {
+    let beside = || below(host, region, driver.engine).into_iter().next();
     let elsewhere = || {
-        let function = format!("/sys/bus/pci/devices/{address}/physfn/{}", spelling.class);
-        let regions = below(host, Path::new(&function), spelling.region);
-        regions.iter().flat_map(|region| below(host, region, spelling.engine)).next()
+        let function = format!("/sys/bus/pci/devices/{address}/physfn/{}", driver.class);
+        let regions = below(host, Path::new(&function), driver.region);
+        regions.iter().flat_map(|region| below(host, region, driver.engine)).next()
     };
     beside().or_else(elsewhere)
 }
@@ -171,7 +173,7 @@ fn engine(host: &Host, spelling: &Spelling, region: &Path, address: PciAddress) 
 // === impl Region ===
 
 impl Region {
-    fn devices(&self, said: Result<&Said, Late>, mode: FpgaMode) -> Vec<Found> {
+    fn devices(&self, said: Result<&RegionReport, Late>, mode: FpgaMode) -> Vec<ObservedDevice> {
         match mode {
             FpgaMode::Af => self.functions(said),
             FpgaMode::Region => vec![self.whole(said, None)],
@@ -182,8 +184,8 @@ impl Region {
         }
     }
 
-    /// A device for each port.
-    fn functions(&self, said: Result<&Said, Late>) -> Vec<Found> {
+    /// One device per port.
+    fn functions(&self, said: Result<&RegionReport, Late>) -> Vec<ObservedDevice> {
         let function = |(nth, port): (usize, &PathBuf)| {
             let number = number(&self.host, port)?;
             let function = said.map(|said| (said, said.function_of(nth)));
@@ -194,12 +196,16 @@ impl Region {
         self.ports.iter().enumerate().filter_map(function).collect()
     }
 
-    /// One device, with the node that programs it or without.
-    fn whole(&self, said: Result<&Said, Late>, engine: Option<DeviceNode>) -> Found {
+    /// One device per region, with the engine's node if given.
+    fn whole(
+        &self,
+        said: Result<&RegionReport, Late>,
+        engine: Option<DeviceNode>,
+    ) -> ObservedDevice {
         let nodes = self.ports.iter().map(|port| node(&self.host, port)).chain(engine).collect();
         let device = said.map(|said| (said, None));
         let mut found = self.device(&format!("region-{}", self.nth), device, nodes);
-        // With several ports there is no function that the region has.
+        // Several ports have no common function.
         if let (Ok(said), [_]) = (said, self.ports.as_slice()) {
             let function = said.function_of(0).filter(|id| is_identifier(id)).and_then(text);
             found.0.attributes.extend(function.map(|id| (FUNCTION, id)));
@@ -207,13 +213,13 @@ impl Region {
         in_folder(&self.folder, found)
     }
 
-    /// A device with what its region says, and the function that it is programmed with.
+    /// A device with its region's facts and the function of its port.
     fn device(
         &self,
         name: &str,
-        said: Result<(&Said, Option<String>), Late>,
+        said: Result<(&RegionReport, Option<String>), Late>,
         nodes: Vec<DeviceNode>,
-    ) -> Found {
+    ) -> ObservedDevice {
         let pci = self.host.pci_function(self.address);
         let id = format!("{}-{}-{name}", SourceName::FPGA, pci.id());
         let id = id.parse().expect("made of letters, digits and '-'");
@@ -233,18 +239,18 @@ impl Region {
         (device, observation)
     }
 
-    /// The engine, if it is beside the ports. Who has that of the physical function has every other
-    /// container's region too.
+    /// Engine beside the ports. The physical function's engine would give access to other containers'
+    /// regions.
     fn own_engine(&self) -> Option<&Path> {
         self.engine.as_deref().filter(|engine| engine.starts_with(&self.folder))
     }
 
-    /// Asks for everything that board and engine fill in. May take for ever.
-    fn said(&self, mode: FpgaMode) -> Said {
-        // Of several ports together nobody asks.
+    /// Reads all facts of board and engine. May block forever.
+    fn said(&self, mode: FpgaMode) -> RegionReport {
+        // Function ids matter only per port.
         let ports = self.ports.iter().filter(|_| mode == FpgaMode::Af || self.ports.len() == 1);
         let engine = self.engine.as_ref();
-        Said {
+        RegionReport {
             interface: self.interface(),
             bitstream: engine.and_then(|engine| self.host.text(engine.join("bitstream_id"))),
             functions: ports.map(|port| self.host.text(port.join("afu_id"))).collect(),
@@ -252,7 +258,7 @@ impl Region {
     }
 
     fn interface(&self) -> Option<String> {
-        let way = self.spelling.interface.iter();
+        let way = self.driver.interface.iter();
         let mut places = vec![self.engine.clone()?];
         for step in way {
             places = places.iter().flat_map(|place| below(&self.host, place, step)).collect();
@@ -260,7 +266,12 @@ impl Region {
         places.iter().find_map(|file| self.host.text(file))
     }
 
-    fn observe(&self, said: &Said, function: Option<&str>, nodes: &[DeviceNode]) -> Observation {
+    fn observe(
+        &self,
+        said: &RegionReport,
+        function: Option<&str>,
+        nodes: &[DeviceNode],
+    ) -> Observation {
         let Some(interface) = said.interface.as_deref() else {
             return not_ready("no management engine says its interface");
         };
@@ -277,15 +288,15 @@ impl Region {
     }
 }
 
-/// The device with the folder in which steps may write.
-fn in_folder(folder: &Path, (device, observation): Found) -> Found {
+/// Sets the folder in which cleanup steps may write.
+fn in_folder(folder: &Path, (device, observation): ObservedDevice) -> ObservedDevice {
     (Device { folder: Some(folder.to_owned()), ..device }, observation)
 }
 
-// === impl Said ===
+// === impl RegionReport ===
 
-impl Said {
-    /// What the port of that position is programmed with.
+impl RegionReport {
+    /// Function id of the n-th port.
     fn function_of(&self, nth: usize) -> Option<String> {
         self.functions.get(nth).cloned().flatten()
     }
@@ -304,26 +315,25 @@ impl Said {
     }
 }
 
-/// The node that a folder tells of, or else the one that drivers make for a folder of that name.
+/// Node of a folder, or the default node of that name.
 fn node(host: &Host, folder: &Path) -> DeviceNode {
     let name = folder.file_name().unwrap_or_default();
-    let usual = || DeviceNode::new(Path::new("/dev").join(name));
-    host.node_at(folder).map_or_else(usual, |found| found.node)
+    host.node_or(folder, Path::new("/dev").join(name))
 }
 
-/// The number that a port has on its board; where the driver does not tell it, that of its folder.
+/// Port number on the board, else the number in the folder's name.
 fn number(host: &Host, port: &Path) -> Option<u32> {
     let counted = || port.file_name()?.to_str()?.rsplit('.').next().map(str::to_owned);
     host.text(port.join("id")).or_else(counted)?.parse().ok()
 }
 
-/// The PCI function that a folder of sysfs is below.
+/// PCI function above a sysfs folder.
 fn function_of(folder: &Path) -> Option<PciAddress> {
     let mut names = folder.iter().rev().filter_map(|name| name.to_str());
     names.find_map(|name| name.parse().ok())
 }
 
-/// What lies in a folder and begins so, in the order of its names.
+/// Paths in a folder with this prefix, by name.
 fn below(host: &Host, folder: &Path, begin: &str) -> Vec<PathBuf> {
     let names = host.some_names(folder, MOST).unwrap_or_default().into_iter();
     names.filter(|name| name.starts_with(begin)).map(|name| folder.join(name)).collect()

@@ -1,4 +1,4 @@
-//! Folders in which a device shows by a file that comes or goes: `/dev`, and what sources are looked for in.
+//! Folders whose entries are devices: `/dev`, and folders of configured sources.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,7 +14,7 @@ use windlass_host::{
     glob::{fits, is_pattern},
 };
 
-/// Watches many folders with one queue, of which a user has few.
+/// Watches of many folders in one inotify instance, since users have few of these.
 #[derive(Debug)]
 pub(super) struct Folders {
     watches: Watches,
@@ -22,8 +22,8 @@ pub(super) struct Folders {
     known: BTreeMap<PathBuf, (WatchMask, WatchDescriptor)>,
 }
 
-/// What is watched, and whether what is written to its files matters too.
-pub(super) type Wanted = BTreeMap<PathBuf, WatchMask>;
+/// Watched folders with their event masks.
+pub(super) type WatchedFolders = BTreeMap<PathBuf, WatchMask>;
 
 const ENTRIES: WatchMask = WatchMask::CREATE
     .union(WatchMask::DELETE)
@@ -32,24 +32,23 @@ const ENTRIES: WatchMask = WatchMask::CREATE
     .union(WatchMask::MOVE_SELF)
     .union(WatchMask::ONLYDIR);
 
-/// Everyone writes to `/dev/null`: only folders of files are watched for that.
+/// Writes count only in folders of description files: everyone writes to `/dev/null`.
 const CONTENTS: WatchMask = ENTRIES.union(WatchMask::CLOSE_WRITE);
 
-/// Room for some dozens of notices per read.
+/// Buffer for some dozens of events per read.
 const BUFFER_BYTES: usize = 4096;
 
-/// Folders that are watched; the rest is left to the regular look.
+/// Most watched folders; the others rely on regular scans.
 const MOST_FOLDERS: usize = 512;
 
-/// Where sysfs lists devices. The kernel gives no notice of these; on a simulated machine they are files
-/// like any other.
+/// Device lists of sysfs. Real sysfs sends no inotify events; a simulated one does.
 const SIMULATED: [&str; 4] =
     ["/sys/bus/*/devices", "/sys/bus/*/drivers", "/sys/bus/*/drivers/*", "/sys/class/*"];
 
-/// The folders that matter under a policy.
-pub(super) fn watched(host: &Host, policy: &Policy) -> Wanted {
+/// Folders to watch under a policy.
+pub(super) fn watched(host: &Host, policy: &Policy) -> WatchedFolders {
     let host = &host.for_one_look();
-    let mut wanted = Wanted::from([(host.path("/dev"), ENTRIES)]);
+    let mut wanted = WatchedFolders::from([(host.path("/dev"), ENTRIES)]);
     let mut add = |folder: &str, mask: WatchMask| {
         for folder in expanded(host, folder) {
             wanted.entry(host.path(folder)).or_insert(mask);
@@ -64,7 +63,7 @@ pub(super) fn watched(host: &Host, policy: &Policy) -> Wanted {
             folder.to_str().into_iter().for_each(|folder| add(folder, CONTENTS));
         }
     }
-    // What a pattern fits may be a folder of nodes.
+    // A match may be a folder of nodes.
     for pattern in patterns {
         add(pattern, ENTRIES);
     }
@@ -76,7 +75,7 @@ pub(super) fn watched(host: &Host, policy: &Policy) -> Wanted {
     wanted.into_iter().take(MOST_FOLDERS).collect()
 }
 
-/// The folders that a pattern means, and where one is missing, the one in which it would appear.
+/// Folders that a pattern matches, or the folders in which matches would appear.
 fn expanded(host: &Host, pattern: &str) -> BTreeSet<PathBuf> {
     let (mut folders, mut missing) = (vec![PathBuf::from("/")], BTreeSet::new());
     for part in pattern.split('/').filter(|part| !part.is_empty()) {
@@ -90,12 +89,12 @@ fn expanded(host: &Host, pattern: &str) -> BTreeSet<PathBuf> {
         }
         folders = next;
     }
-    // Nothing is watched above what the pattern names first.
+    // Folders above the pattern's first component are not watched.
     missing.remove(Path::new("/"));
     folders.into_iter().chain(missing).collect()
 }
 
-/// The folders in a folder that a part of a pattern names.
+/// Folders in a folder that match one component of a pattern.
 fn inside(host: &Host, folder: &Path, part: &str) -> Vec<PathBuf> {
     let names = if is_pattern(part) {
         let mut names = host.some_names(folder, MOST_FOLDERS).unwrap_or_default();
@@ -118,32 +117,32 @@ impl Folders {
         Ok(Self { watches, notices, known: BTreeMap::new() })
     }
 
-    /// Watches these and no others. A folder that was replaced is another one under the same path, so all
-    /// are watched again; that changes nothing for one that stayed.
-    pub(super) fn follow(&mut self, wanted: Wanted) {
+    /// Watches exactly these folders. Re-adding a watch covers a folder that was replaced, and is a no-op for
+    /// one that stayed.
+    pub(super) fn follow(&mut self, wanted: WatchedFolders) {
         let is_gone = |path: &&PathBuf| !wanted.contains_key(*path);
         let gone: Vec<_> = self.known.keys().filter(is_gone).cloned().collect();
         for (_, watch) in gone.iter().filter_map(|path| self.known.remove(path)) {
-            // The kernel has dropped the watch of a folder that is gone.
+            // The kernel removes the watch of a deleted folder itself.
             let _ = self.watches.remove(watch);
         }
         for (path, mask) in wanted {
             match self.watches.add(&path, mask) {
                 Ok(watch) => drop(self.known.insert(path, (mask, watch))),
                 Err(error) => {
-                    // It appears, which is a notice, or the regular look finds what is in it.
-                    tracing::debug!(%error, path = %path.display(), "a folder is not watched");
+                    // The folder appears later, which is an event, or regular scans find its content.
+                    tracing::debug!(%error, path = %path.display(), "folder not watched");
                     self.known.remove(&path);
                 }
             }
         }
     }
 
-    /// Waits for a notice; a queue that fails gives none, which leaves the regular look.
+    /// Waits for an event; forever if the queue failed.
     pub(super) async fn changed(&mut self) {
         loop {
             match self.notices.next().await {
-                // The kernel's word that a watch is over comes after the notice of why.
+                // The kernel reports the end of a watch after its cause.
                 Some(Ok(notice)) if notice.mask == inotify::EventMask::IGNORED => {}
                 Some(Ok(_)) => return,
                 Some(Err(_)) | None => std::future::pending().await,

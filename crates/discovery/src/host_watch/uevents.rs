@@ -1,4 +1,4 @@
-//! What the kernel tells of devices by netlink (`KOBJECT_UEVENT`), in the network namespace of the host.
+//! Kernel uevents (`NETLINK_KOBJECT_UEVENT`) from the host's network namespace.
 
 use std::{io, os::unix::net::UnixDatagram as StdDatagram};
 
@@ -9,22 +9,21 @@ use rustix::net::{
 };
 use tokio::net::UnixDatagram;
 
-/// The kernel's messages.
+/// Netlink socket of the kernel's uevents.
 #[derive(Debug)]
 pub(super) struct Uevents {
-    /// Not a unix socket: received from in the same way, which is all that is done with it.
+    /// A netlink socket in a type for datagrams: only `recv` is used.
     socket: UnixDatagram,
     buffer: Box<[u8; LONGEST]>,
 }
 
-/// The group that the kernel itself speaks to; udev speaks to the second.
+/// Multicast group of the kernel; udev has the second.
 const KERNEL: u32 = 1;
 
-/// The longest message (`UEVENT_BUFFER_SIZE`), and its header.
+/// Longest message with its header (`UEVENT_BUFFER_SIZE`).
 const LONGEST: usize = 4096;
 
-/// Subsystems without devices that anybody is given, which come and go with every container, or change
-/// all the time.
+/// Subsystems without allocatable devices that change constantly or with every container.
 const NOISY: [&str; 12] = [
     "queues",
     "bdi",
@@ -40,12 +39,11 @@ const NOISY: [&str; 12] = [
     "hwmon",
 ];
 
-/// Where the kernel has what comes and goes with containers: their interfaces, and what their images and
-/// volumes are mounted from.
+/// Virtual devices of containers: interfaces, and block devices of images and volumes.
 const OF_CONTAINERS: [&str; 3] =
     ["/devices/virtual/net/", "/devices/virtual/block/", "/devices/virtual/bdi/"];
 
-/// Subsystems whose devices say that they changed when it matters: a reset, a new state.
+/// Subsystems whose `change` events matter, such as resets.
 const CHANGING: [&str; 6] = ["pci", "drm", "usb", "fpga_manager", "infiniband", "vdpa"];
 
 // === impl Uevents ===
@@ -60,13 +58,13 @@ impl Uevents {
         Ok(Self { socket, buffer: Box::new([0; LONGEST]) })
     }
 
-    /// Waits for a message that matters. Messages that were lost count as one.
+    /// Waits for a relevant message. An overflow of the socket counts as one.
     pub(super) async fn next(&mut self) {
         loop {
             match self.socket.recv(self.buffer.as_mut_slice()).await {
                 Ok(length) if matters(&self.buffer[..length]) => return,
                 Ok(_) => {}
-                // The kernel had more to tell than there was room for.
+                // The socket buffer overflowed.
                 Err(error)
                     if error.raw_os_error() == Some(rustix::io::Errno::NOBUFS.raw_os_error()) =>
                 {
@@ -78,7 +76,7 @@ impl Uevents {
     }
 }
 
-/// Whether something came, went or got another driver that a source may be looking for.
+/// True if a device that a source may look for came, went or changed its driver.
 fn matters(message: &[u8]) -> bool {
     let text = String::from_utf8_lossy(message);
     let value = |key: &str| text.split('\0').find_map(|line| line.strip_prefix(key));

@@ -1,4 +1,4 @@
-//! What an order does in the driver. Everything here blocks, and may block for ever.
+//! MIG calls into NVML. All block, possibly forever.
 
 use windlass_core::device::{DeviceId, Partition};
 use windlass_nvml::{
@@ -20,10 +20,10 @@ pub(super) fn make(nvml: &Nvml, wanted: &Partition) -> Result<DeviceId, Why> {
     fill(&gpu, &instance).map_err(|why| undo(&instance, why))
 }
 
-/// Removes what stands at the place. Gives the MIG device that it was; what was made half is none.
+/// Removes the instance at a placement. Returns its MIG device, if it was complete.
 pub(super) fn remove(nvml: &Nvml, standing_at: &Partition) -> Result<Option<DeviceId>, Why> {
     let gpu = match gpu_in_mig_mode(nvml, &standing_at.gpu) {
-        // What has no partitions has not this one.
+        // Without MIG there is no instance.
         Err(Why::Off) => return Ok(None),
         gpu => gpu?,
     };
@@ -32,7 +32,7 @@ pub(super) fn remove(nvml: &Nvml, standing_at: &Partition) -> Result<Option<Devi
     clear(&instance).map(|()| device)
 }
 
-/// Removes a MIG device by its name.
+/// Removes a MIG device by UUID.
 pub(super) fn remove_device(nvml: &Nvml, device: &DeviceId) -> Result<(), Why> {
     let instance = || -> Result<GpuInstance, NvmlError> {
         let device = nvml.gpu_with_uuid(device.as_str())?;
@@ -56,7 +56,7 @@ fn gpu_in_mig_mode(nvml: &Nvml, id: &DeviceId) -> Result<Gpu, Why> {
     if gpu.mig_mode()? == MigMode::Enabled { Ok(gpu) } else { Err(Why::Off) }
 }
 
-/// The GPU instance of the profile at the place.
+/// The GPU instance of a profile at a placement.
 fn standing(gpu: &Gpu, at: &Partition) -> Result<Option<GpuInstance>, NvmlError> {
     for instance in gpu.gpu_instances_of(at.profile_id)? {
         if instance.info()?.placement == place(at) {
@@ -76,7 +76,7 @@ fn place(partition: &Partition) -> MigPlacement {
     MigPlacement { start: partition.start, size: partition.size }
 }
 
-/// The device that the instance is, once a compute instance fills it.
+/// The instance's MIG device, after filling it with a compute instance.
 fn fill(gpu: &Gpu, instance: &GpuInstance) -> Result<DeviceId, Why> {
     let compute = match only_one_in(instance)? {
         Some(compute) => compute,
@@ -89,7 +89,7 @@ fn fill(gpu: &Gpu, instance: &GpuInstance) -> Result<DeviceId, Why> {
     Ok(id_of(&device.device)?)
 }
 
-/// The MIG device that the instance is, if it is one.
+/// The instance's MIG device, if it is complete.
 fn device_that_fills(gpu: &Gpu, instance: &GpuInstance) -> Option<DeviceId> {
     let compute = only_one_in(instance).ok()??;
     let device = device_of(gpu, instance.info().ok()?.id, compute.id().ok()?).ok()?;
@@ -103,19 +103,19 @@ fn device_of(gpu: &Gpu, gpu_instance: u32, compute_instance: u32) -> Result<MigI
     devices.next().ok_or(Why::Unnamed)
 }
 
-/// The compute instance in it, if there is just one.
+/// The single compute instance, if there is one.
 fn only_one_in(instance: &GpuInstance) -> Result<Option<ComputeInstance>, Why> {
     let mut inside = instance.compute_instances()?;
     if inside.len() > 1 { Err(Why::Foreign) } else { Ok(inside.pop()) }
 }
 
-/// A compute instance that does not fill its GPU instance is called `1c.3g.20gb`.
+/// True for a compute instance that does not fill its GPU instance: `1c.3g.20gb`.
 fn is_a_part(profile: &str) -> bool {
     let slices = profile.split_once("c.").map(|(slices, _)| slices);
     slices.is_some_and(|slices| slices.parse::<u32>().is_ok())
 }
 
-/// Destroys the compute instance, then the GPU instance. What is gone meanwhile is as wanted.
+/// Destroys the compute instance, then the GPU instance. Missing ones count as destroyed.
 fn clear(instance: &GpuInstance) -> Result<(), Why> {
     match only_one_in(instance) {
         Ok(Some(compute)) => gone(compute.destroy())?,
@@ -134,7 +134,7 @@ fn gone(destroyed: Result<(), NvmlError>) -> Result<(), Why> {
     }
 }
 
-/// Takes back an instance that was just made and could not be filled.
+/// Reverts an instance that could not be filled.
 fn undo(instance: &GpuInstance, why: Why) -> Why {
     match clear(instance) {
         Ok(()) => why,
@@ -142,7 +142,7 @@ fn undo(instance: &GpuInstance, why: Why) -> Why {
     }
 }
 
-/// Every instance that takes a memory slice of the wanted ones.
+/// Names of all instances that occupy a wanted memory slice.
 fn what_is_in_the_way(gpu: &Gpu, wanted: &Partition) -> String {
     let all = match instances(gpu, &wanted.gpu) {
         Ok(all) => all,
@@ -156,7 +156,7 @@ fn what_is_in_the_way(gpu: &Gpu, wanted: &Partition) -> String {
     format!("taken by {}", names.join(", "))
 }
 
-/// Where instances stand on a GPU that is in MIG mode.
+/// Placements of all instances on a GPU in MIG mode.
 pub(super) fn instances(gpu: &Gpu, id: &DeviceId) -> Result<Vec<Partition>, NvmlError> {
     let mut found = Vec::new();
     for profile in gpu.mig_profiles()? {

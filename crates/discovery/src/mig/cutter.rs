@@ -1,4 +1,4 @@
-//! The one who carries orders out: one at a time for each GPU, on threads that the driver may keep.
+//! MIG worker: runs one task per GPU at a time, on threads that may hang in the driver.
 
 use std::fmt;
 
@@ -13,30 +13,30 @@ use windlass_nvml::Nvml;
 
 use super::{Cut, Why};
 
-/// Serves a [`super::PartitionDesk`].
+/// Worker of a [`super::PartitionDesk`].
 #[derive(Debug)]
 pub struct Cutter {
     orders: mpsc::Receiver<Order>,
     library: watch::Receiver<Option<Nvml>>,
-    /// Who looks again at a GPU that was cut.
+    /// Notices to the source.
     cuts: mpsc::Sender<Cut>,
-    /// The threads, one for each GPU.
+    /// Running tasks, one per GPU.
     cutting: Tasks<DeviceId, ()>,
 }
 
-/// Something to do to a GPU, which answers by itself.
+/// A task on a GPU, which sends its own answer.
 pub(super) struct Order {
     gpu: DeviceId,
     run: Job,
 }
 
-/// What is done with the library, if there is one.
+/// Body of a task; gets NVML if it is initialised.
 type Job = Box<dyn FnOnce(Option<&Nvml>) + Send>;
 
 // === impl Order ===
 
 impl Order {
-    /// A job whose result is awaited at the other end of `answer`; without one it is not begun.
+    /// A job whose result goes to `answer`. It does not start if nobody waits any more.
     pub(super) fn new<T: Send + 'static>(
         gpu: DeviceId,
         answer: oneshot::Sender<Result<T, Why>>,
@@ -44,7 +44,7 @@ impl Order {
     ) -> Self {
         let run = move |library: Option<&Nvml>| {
             if !answer.is_closed() {
-                // Who gave up meanwhile asks again, and finds what was done.
+                // A caller that gave up meanwhile finds the result by asking again.
                 let _ = answer.send(library.ok_or(Why::NoDriver).and_then(job));
             }
         };
@@ -69,15 +69,13 @@ impl Cutter {
         Self { orders, library, cuts, cutting: Tasks::default() }
     }
 
-    /// Takes orders until stopped. A thread that hangs then is left behind, as the source leaves those
-    /// that probe.
+    /// Runs tasks until stopped. Hanging threads are abandoned.
     pub(crate) async fn run(mut self, stop: CancellationToken) {
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
                 Some(order) = self.orders.recv() => self.take(order),
-                // Whatever came of the order, the GPU is looked at. Where so many wait to be looked at that there is no
-                // room, the regular look is near.
+                // Scan the GPU whatever the outcome. A full channel means that a regular scan is near.
                 Some((gpu, ())) = self.cutting.next() => drop(self.cuts.try_send(Cut::Done(gpu))),
             }
         }
@@ -86,7 +84,7 @@ impl Cutter {
     fn take(&mut self, Order { gpu, run }: Order) {
         let library = self.library.clone();
         self.cutting.begin(gpu, async move {
-            // As it is when the order's turn comes.
+            // NVML at the start of the task.
             let library = library.borrow().clone();
             let cut = spawn_blocking(move || run(library.as_ref())).await;
             cut.expect("a blocking task neither panics nor is cancelled");

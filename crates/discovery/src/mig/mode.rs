@@ -1,4 +1,4 @@
-//! MIG turned on and off in the driver. Everything here blocks, and may block for ever.
+//! MIG mode changes in NVML. All calls block, possibly forever.
 
 use windlass_core::device::DeviceId;
 use windlass_nvml::{Gpu, MigMode, Nvml, NvmlError};
@@ -8,7 +8,7 @@ use super::{
     cut::{find, instances},
 };
 
-/// Turns MIG on, if it is off and nobody computes on the GPU.
+/// Turns MIG on, if it is off and no process computes on the GPU.
 pub(super) fn turn_on(nvml: &Nvml, id: &DeviceId) -> Result<(), Why> {
     let gpu = find(nvml, id)?;
     if gpu.mig_mode()? == MigMode::Enabled {
@@ -20,7 +20,7 @@ pub(super) fn turn_on(nvml: &Nvml, id: &DeviceId) -> Result<(), Why> {
     Ok(())
 }
 
-/// Turns MIG off, if it is on, no instance stands, and nobody computes on the GPU.
+/// Turns MIG off, if it is on, without instances or compute processes.
 pub(super) fn turn_off(nvml: &Nvml, id: &DeviceId) -> Result<(), Why> {
     let gpu = find(nvml, id)?;
     if gpu.mig_mode()? != MigMode::Enabled {
@@ -40,13 +40,13 @@ fn check_idle(gpu: &Gpu) -> Result<(), Why> {
     if gpu.computing()?.is_empty() { Ok(()) } else { Err(Why::InUse) }
 }
 
-/// A mode that the driver does not give at once it would give at the next reset, unless it is taken back.
+/// Result of a mode change. A delayed change is taken back, or it would happen at the next reset.
 fn given(
     asked: Result<(), NvmlError>,
     take_back: impl FnOnce() -> Result<(), NvmlError>,
 ) -> Result<(), Why> {
     let Err(error) = asked else { return Ok(()) };
-    // What is refused here as well is told by the first error.
+    // The first error counts.
     let _ = take_back();
     if error.is_in_use() { Err(Why::InUse) } else { Err(error.into()) }
 }

@@ -1,14 +1,14 @@
-//! The names that NVML gives to GPUs, MIG instances and their profiles.
+//! NVML's names of GPUs, MIG instances and profiles.
 
 use windlass_core::device::DeviceId;
 use windlass_nvml::{Gpu, NvmlError};
 
-/// The UUID of a GPU or a MIG instance. A text that can name no device is an answer that cannot be.
+/// UUID of a GPU or MIG instance. Text that is no device id is an invalid answer.
 pub(crate) fn id_of(device: &Gpu) -> Result<DeviceId, NvmlError> {
     device.uuid()?.parse().map_err(|_| NvmlError::nonsense("nvmlDeviceGetUUID"))
 }
 
-/// NVML names an instance after its GPU and profile, `NVIDIA A100-SXM4-40GB MIG 1g.5gb`.
+/// Profile in the name of an instance, `NVIDIA A100-SXM4-40GB MIG 1g.5gb`.
 pub(crate) fn profile_in(name: &str) -> &str {
     name.rsplit_once(" MIG ").map_or(name, |(_, profile)| profile)
 }

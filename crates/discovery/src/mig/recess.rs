@@ -1,4 +1,4 @@
-//! Letting go of NVML for a while: a GPU is reset only while nobody has it open, and NVML has them all open.
+//! Shutdown of NVML for a GPU reset: a reset needs every handle closed, and NVML holds all GPUs open.
 //!
 //! ```text
 //!   connected ──somebody asks──> shut down ──> let go of ──the last one is done──> initialised anew
@@ -15,35 +15,35 @@ use tokio_util::sync::CancellationToken;
 
 use super::{PartitionError, Why};
 
-/// Where is asked for it.
+/// Handle to request a shutdown of NVML.
 #[derive(Clone, Debug)]
 pub struct RecessDesk(mpsc::Sender<oneshot::Sender<Recess>>);
 
-/// NVML is let go of while this is there.
+/// Keeps NVML shut down until it is dropped.
 #[derive(Debug)]
 pub struct Recess {
     _until_dropped: oneshot::Sender<Infallible>,
 }
 
-/// Those who ask, each of whom may have given up.
+/// Requests for a shutdown; a requester may have given up.
 pub type Recesses = mpsc::Receiver<oneshot::Sender<Recess>>;
 
-/// Those who wait to be heard, a GPU each.
+/// Channel capacity of requests.
 const WAITING: usize = 64;
 
-/// How long until the driver is asked again; each question has it look at the GPU.
+/// Delay between retries; each attempt makes the driver access the GPU.
 pub const PAUSE: Duration = Duration::from_millis(500);
 
 // === impl RecessDesk ===
 
 impl RecessDesk {
-    /// A desk with the requests that it passes on.
+    /// A handle and its requests.
     pub fn new() -> (Self, Recesses) {
         let (send, requests) = mpsc::channel(WAITING);
         (Self(send), requests)
     }
 
-    /// Waits until NVML is shut down; `None` where the agent ends.
+    /// Waits until NVML is shut down; `None` if the agent stops.
     pub(crate) async fn begin(&self) -> Option<Recess> {
         let (reply, answer) = oneshot::channel();
         self.0.send(reply).await.ok()?;
@@ -51,7 +51,7 @@ impl RecessDesk {
     }
 }
 
-/// Grants a recess, and to all who ask for one before it is over; returns when the last one is done.
+/// Grants this and all overlapping requests; returns when the last one ends.
 pub async fn rest(first: oneshot::Sender<Recess>, requests: &mut Recesses) {
     let mut under_way = JoinSet::new();
     grant(first, &mut under_way);
@@ -65,12 +65,12 @@ pub async fn rest(first: oneshot::Sender<Recess>, requests: &mut Recesses) {
 
 fn grant(request: oneshot::Sender<Recess>, under_way: &mut JoinSet<()>) {
     let (until_dropped, over) = oneshot::channel();
-    // Who has given up lets it go at once.
+    // A requester that gave up drops its grant at once.
     drop(request.send(Recess { _until_dropped: until_dropped }));
     under_way.spawn(async move { drop(over.await) });
 }
 
-/// Asks again while there is no connection to the driver, as during a recess, until the time is over.
+/// Retries while NVML is not initialised, as during a shutdown for a reset, until cancelled.
 pub async fn patiently<T, F: Future<Output = Result<T, PartitionError>>>(
     over: &CancellationToken,
     ask: impl Fn() -> F,

@@ -1,13 +1,13 @@
-//! What is known of a function, by names that selectors use: ours, Kubernetes', and those of DRANET.
+//! Attributes of a network function, under the names of Windlass, Kubernetes and DRANET.
 //!
-//! DRA takes 32 of a device, and a virtual function that serves RDMA and vDPA has them all: what is to be
-//! added takes another's place. So DRANET's are those that its users select by, without the address, which
-//! Kubernetes' own attribute has too; and none says that this is a network function: the kind does.
+//! DRA permits 32 per device, which a virtual function with RDMA and vDPA uses up: a new attribute must
+//! replace another. So DRANET's are those that its users select by. The PCI address is already Kubernetes'
+//! own, and the kind says that this is a network function.
 
 use windlass_core::attribute::{AttributeName, AttributeValue, Attributes};
 
 use super::{
-    View,
+    NicScan,
     function::{Function, Physical},
 };
 
@@ -16,25 +16,25 @@ const DOMAIN: &str = "windlass.dev";
 /// DRANET's domain (github.com/google/dranet, `pkg/apis`).
 const DRANET: &str = "dra.net";
 
-/// The driver.
+/// Driver.
 pub const DRIVER: AttributeName = AttributeName::new(DOMAIN, "driver");
-/// A subfunction's name on its bus.
+/// Name of a subfunction on its bus.
 pub const AUXILIARY_DEVICE: AttributeName = AttributeName::new(DOMAIN, "auxiliaryDevice");
-/// The first RDMA device.
+/// First RDMA device.
 pub const RDMA_DEVICE: AttributeName = AttributeName::new(DOMAIN, "rdmaDevice");
-/// The address of the physical function of a virtual one, or of the function that a subfunction is a part of.
+/// PCI address of the physical function, or of a subfunction's parent.
 pub const PF_PCI_ADDRESS: AttributeName = AttributeName::new(DOMAIN, "pfPciAddress");
 /// `vhost` or `virtio`.
 pub const VDPA_TYPE: AttributeName = AttributeName::new(DOMAIN, "vdpaType");
-/// The first vDPA device.
+/// First vDPA device.
 pub const VDPA_DEVICE: AttributeName = AttributeName::new(DOMAIN, "vdpaDevice");
-/// The interface on the host through which a switch in the adapter reaches a virtual function.
+/// Host interface through which the adapter's switch reaches a virtual function.
 pub const REPRESENTOR: AttributeName = AttributeName::new(DOMAIN, "representor");
 
-/// A name and what is known under it, if anything is.
+/// Attribute with its optional value.
 type Fact = (AttributeName, Option<AttributeValue>);
 
-impl View<'_> {
+impl NicScan<'_> {
     pub(super) fn attributes(&self, function: &Function) -> Attributes {
         let facts = identity(function).into_iter();
         let facts = facts.chain(interface(function)).chain(self.rdma(function));
@@ -44,7 +44,7 @@ impl View<'_> {
         known.chain(function.pci.attributes()).collect()
     }
 
-    /// What a subfunction is a part of.
+    /// Attributes of a subfunction's parent.
     fn parent(&self, function: &Function) -> Vec<Fact> {
         if !function.is_subfunction() {
             return Vec::new();

@@ -1,4 +1,4 @@
-//! A function as the inventory has it.
+//! Inventory device of a network function.
 
 use jiff::Timestamp;
 use windlass_config::NicIds;
@@ -7,7 +7,7 @@ use windlass_core::{
     health::Observation,
 };
 
-use super::{View, function::Function, rdma::Networks};
+use super::{NicScan, function::Function, rdma::RdmaNetns};
 
 const NO_RDMA: &str = "no RDMA device, which is what containers could share";
 
@@ -16,8 +16,8 @@ const NO_NODES: &str = "nics.rdmaNodes names none, so that containers get nothin
 const ONE_NETWORK: &str = "RDMA devices of this host belong to one network namespace each, so that \
     containers cannot share them: rdma system set netns shared";
 
-impl View<'_> {
-    /// The device, and how it does; `None` for a name that can be no device's.
+impl NicScan<'_> {
+    /// The device with its observation; `None` if its name is no device id.
     pub(super) fn device(&self, index: u32, function: &Function) -> Option<(Device, Observation)> {
         let set = self.node_set(function);
         let observed = self.observe(function, &set);
@@ -46,8 +46,7 @@ impl View<'_> {
         }
     }
 
-    /// Why the host, or a part of it, needs the function. One who only shares its RDMA device takes
-    /// nothing away.
+    /// Reason against exclusive use: the host needs the function. Sharing its RDMA device takes nothing away.
     fn not_alone(&self, function: &Function) -> Option<String> {
         let interfaces = function.interfaces.iter();
         let mut uses = interfaces.filter_map(|it| self.uses.of(self.host, &it.name));
@@ -63,16 +62,16 @@ impl View<'_> {
         match self.networks {
             _ if function.rdma.is_empty() => Some(NO_RDMA.to_owned()),
             _ if self.policy.rdma_nodes.is_empty() => Some(NO_NODES.to_owned()),
-            Networks::Exclusive => Some(ONE_NETWORK.to_owned()),
-            Networks::Shared | Networks::Unknown => None,
+            RdmaNetns::Exclusive => Some(ONE_NETWORK.to_owned()),
+            RdmaNetns::Shared | RdmaNetns::Unknown => None,
         }
     }
 }
 
-/// A name by which the function goes after the next boot too. The numbers of subfunctions on their bus are
-/// given in the order in which they are made; the one that an administrator chose stays.
+/// Name that survives reboots. The bus numbers subfunctions in creation order; the administrator's number is
+/// stable.
 fn lasting_name(function: &Function) -> String {
-    let address = function.address.to_string().replace([':', '.'], "-");
+    let address = function.address.dashed();
     match function.subfunction_number {
         Some(number) => format!("nic-{address}-sf{number}"),
         None if function.is_subfunction() => format!("nic-{}", function.name),

@@ -1,4 +1,4 @@
-//! One network function as sysfs shows it: a PCI function, physical or virtual, or a subfunction.
+//! A network function in sysfs: physical, virtual, or a subfunction.
 
 use std::{
     collections::BTreeMap,
@@ -14,103 +14,101 @@ use super::{
     rdma::{self, RdmaDevice},
     vdpa::{self, Vdpa},
 };
-use crate::{crowds::Crowds, family::PCI};
+use crate::{entry_limits::EntryLimits, family::PCI};
 
-/// What was found on the host.
+/// Network functions of the host.
 #[derive(Debug, Default)]
-pub(super) struct Found {
+pub(super) struct FunctionList {
     pub(super) functions: Vec<Function>,
-    /// RDMA devices that are no hardware's, which containers cannot be given.
+    /// RDMA devices without hardware, which cannot be allocated.
     pub(super) skipped: Vec<String>,
-    /// What there was too much of.
-    pub(super) crowds: Crowds,
+    /// Folders with too many entries.
+    pub(super) limits: EntryLimits,
 }
 
-/// What all functions are read with.
 struct Reader<'a> {
     host: &'a Host,
-    /// The functions that are known.
+    /// PCI functions read so far.
     pci: &'a mut BTreeMap<PciAddress, PciFunction>,
     ports: &'a mut PortReader,
-    vdpa: vdpa::Listed,
-    crowds: &'a mut Crowds,
+    vdpa: vdpa::VdpaList,
+    limits: &'a mut EntryLimits,
 }
 
 /// A network function.
 #[derive(Debug)]
 pub(super) struct Function {
-    /// Its name on its bus, `0000:3b:02.0` or `mlx5_core.sf.2`.
+    /// Name on its bus, `0000:3b:02.0` or `mlx5_core.sf.2`.
     pub(super) name: String,
-    /// Its PCI address; that of the function that it is a part of.
+    /// PCI address; a subfunction has its parent's.
     pub(super) address: PciAddress,
-    /// The function with that address.
+    /// PCI function at that address.
     pub(super) pci: PciFunction,
     pub(super) folder: PathBuf,
     pub(super) driver: Option<String>,
     pub(super) interfaces: Vec<Interface>,
     pub(super) rdma: Vec<RdmaDevice>,
     pub(super) vdpa: Vec<Vdpa>,
-    /// Whose virtual function it is.
+    /// Physical function of a virtual function.
     pub(super) physical: Option<Physical>,
-    /// How many virtual functions it can have, and has.
+    /// Possible and existing virtual functions.
     pub(super) virtual_functions: Option<(u32, u32)>,
-    /// The number that an administrator gave to a subfunction.
+    /// Number of a subfunction, chosen by the administrator.
     pub(super) subfunction_number: Option<u32>,
-    /// The number that the machine's firmware gave to the slot, by which udev names `eno1`.
+    /// Slot number by firmware, which udev uses in `eno1`.
     pub(super) acpi_index: Option<String>,
 }
 
-/// The physical function of a virtual one.
+/// Physical function of a virtual function.
 #[derive(Clone, Debug)]
 pub(super) struct Physical {
     pub(super) address: PciAddress,
-    /// Its network interface, where the host sees it.
+    /// Network interface, if it is in the host's namespace.
     pub(super) interface: Option<String>,
-    /// Which of its virtual functions this one is.
+    /// Number of the virtual function.
     pub(super) index: Option<u32>,
-    /// The interface on the host through which a switch in the adapter reaches this one.
+    /// Host interface through which the adapter's switch reaches the virtual function.
     pub(super) representor: Option<String>,
 }
 
 pub(super) const AUXILIARY: &str = "/sys/bus/auxiliary/devices";
 pub(super) const INFINIBAND: &str = "/sys/class/infiniband";
 
-/// The class of network controllers (PCI Code and ID Assignment).
+/// PCI class of network controllers (PCI Code and ID Assignment).
 const NETWORK: &str = "0x02";
 
-/// Entries of a list that are looked at. A big machine has two thousand functions.
+/// Most entries of a list that are read. Large machines have two thousand functions.
 pub(super) const MOST_LISTED: usize = 4_000;
 
-/// In the name of a subfunction, `mlx5_core.sf.2`.
+/// Infix in names of subfunctions, `mlx5_core.sf.2`.
 const SUBFUNCTION: &str = ".sf.";
 
-/// Everything on the host that is a network function. One that cannot be read is left out, and costs
-/// no other.
-pub(super) fn find(host: &Host, ports: &mut PortReader) -> Found {
-    let mut found = Found::default();
-    // By name, so that what is found in two ways is found once.
+/// All network functions of the host. Unreadable functions are skipped.
+pub(super) fn find(host: &Host, ports: &mut PortReader) -> FunctionList {
+    let mut found = FunctionList::default();
+    // By name, so that each function counts once.
     let mut folders = BTreeMap::new();
     let functions = host.pci_functions(|it| it.is_of_class(&[NETWORK])).into_iter();
     let mut pci: BTreeMap<_, _> = functions.map(|it| (it.address, it)).collect();
     folders.extend(pci.keys().map(|it| (it.to_string(), format!("{PCI}/{it}"))));
     let subfunctions = found
-        .crowds
+        .limits
         .names(host, AUXILIARY, MOST_LISTED)
         .into_iter()
         .filter(|name| name.contains(SUBFUNCTION));
     folders.extend(subfunctions.map(|name| (name.clone(), format!("{AUXILIARY}/{name}"))));
-    for rdma in found.crowds.names(host, INFINIBAND, MOST_LISTED) {
-        // Older kernels put software below the function that it sends through.
+    for rdma in found.limits.names(host, INFINIBAND, MOST_LISTED) {
+        // Older kernels put software devices below the function that they send through.
         let is_hardware = |folder: &String| !rdma::is_software(host, &rdma::folder(folder, &rdma));
         let hardware = hardware_of(host, &rdma).map(|(name, bus)| (format!("{bus}/{name}"), name));
-        // Some RDMA devices are of no network class, such as Alibaba's.
+        // Some RDMA devices have another PCI class, such as Alibaba's.
         match hardware.filter(|(folder, _)| is_hardware(folder)) {
             Some((folder, name)) => drop(folders.insert(name, folder)),
             None => found.skipped.push(rdma),
         }
     }
-    let vdpa = vdpa::Listed::read(host, &mut found.crowds);
-    let mut reader = Reader { host, pci: &mut pci, ports, vdpa, crowds: &mut found.crowds };
+    let vdpa = vdpa::VdpaList::read(host, &mut found.limits);
+    let mut reader = Reader { host, pci: &mut pci, ports, vdpa, limits: &mut found.limits };
     let read = |(name, folder): (String, String)| reader.function(name, folder.into());
     found.functions = folders.into_iter().filter_map(read).collect();
     ports.rest();
@@ -121,7 +119,7 @@ pub(super) fn find(host: &Host, ports: &mut PortReader) -> Found {
     found
 }
 
-/// The function or subfunction that an RDMA device is of, and the bus that lists it.
+/// Function or subfunction of an RDMA device, and the bus folder that lists it.
 fn hardware_of(host: &Host, rdma: &str) -> Option<(String, &'static str)> {
     let followed = host.followed(format!("{INFINIBAND}/{rdma}/device"))?;
     followed.ancestors().find_map(|folder| {
@@ -133,8 +131,8 @@ fn hardware_of(host: &Host, rdma: &str) -> Option<(String, &'static str)> {
     })
 }
 
-/// The physical function of each virtual one, by name. The numbers may have gaps: functions can be
-/// taken away one by one.
+/// Physical function of each virtual function, by name. Numbers may have gaps: functions can be removed one
+/// by one.
 fn physical_functions(host: &Host, functions: &[Function]) -> BTreeMap<String, Physical> {
     let mut found = BTreeMap::new();
     for function in functions.iter().filter(|function| function.has_virtual_functions()) {
@@ -174,7 +172,7 @@ impl Reader<'_> {
             address,
             driver: if is_part { host.link_name(folder.join("driver")) } else { own(&pci) },
             pci,
-            interfaces: interface::of_device(host, self.crowds, &folder),
+            interfaces: interface::of_device(host, self.limits, &folder),
             rdma: rdma::of_device(host, self.ports, &folder),
             vdpa: self.vdpa.of_device(host, &folder),
             physical: None,
@@ -191,7 +189,7 @@ impl Reader<'_> {
 // === impl Function ===
 
 impl Function {
-    /// By RDMA device, `mlx5_10` after `mlx5_9`; then those without one, by their place.
+    /// By RDMA device, `mlx5_10` after `mlx5_9`; then those without one, by address.
     pub(super) fn order(&self) -> impl Ord + use<> {
         let rdma = self.rdma.first().map(|rdma| (rdma.name.len(), rdma.name.clone()));
         (rdma.is_none(), rdma, self.address, self.name.len(), self.name.clone())
@@ -206,7 +204,7 @@ impl Function {
     }
 }
 
-/// The PCI function that a subfunction is a part of.
+/// PCI function of a subfunction.
 fn parent(host: &Host, folder: &Path) -> Option<PciAddress> {
     let followed = host.followed(folder)?;
     followed.ancestors().find_map(|above| above.file_name()?.to_str()?.parse().ok())

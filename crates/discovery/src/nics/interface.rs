@@ -1,4 +1,4 @@
-//! A network interface: what the kernel calls a function's driver.
+//! Network interfaces of a function.
 
 use std::{
     collections::BTreeMap,
@@ -8,48 +8,48 @@ use std::{
 use windlass_host::Host;
 
 use super::function::MOST_LISTED;
-use crate::crowds::Crowds;
+use crate::entry_limits::EntryLimits;
 
-/// A network interface that the host sees. One that a container was given is not among them.
+/// A network interface in the host's namespace; those of containers are invisible.
 #[derive(Debug)]
 pub(super) struct Interface {
     pub(super) name: String,
     pub(super) mac: Option<String>,
     pub(super) mtu: Option<i64>,
     pub(super) operstate: Option<String>,
-    /// What frames look like, in iproute2's words.
+    /// Frame format, in iproute2's words.
     pub(super) encapsulation: Option<&'static str>,
-    /// Whether somebody has brought it up.
+    /// True if the interface is administratively up.
     pub(super) is_up: bool,
-    /// Whether there is a link; unknown while it is down.
+    /// Link detection; unknown while the interface is down.
     pub(super) carrier: Option<bool>,
 }
 
 /// `IFF_UP` of linux/if.h.
 const UP: u32 = 1;
 
-/// The interfaces of a device, its representors left out. Those of virtio are one device further down.
-pub(super) fn of_device(host: &Host, crowds: &mut Crowds, folder: &Path) -> Vec<Interface> {
+/// Interfaces of a device, without representors. Interfaces of virtio are one device deeper.
+pub(super) fn of_device(host: &Host, limits: &mut EntryLimits, folder: &Path) -> Vec<Interface> {
     let folders = net_folders(host, folder);
     let read = |net: &PathBuf| {
-        let names = crowds.names(host, net, MOST_LISTED).into_iter();
+        let names = limits.names(host, net, MOST_LISTED).into_iter();
         let own = names.filter(|name| !is_representor(host, &net.join(name)));
         own.map(|name| Interface::read(host, net, name)).collect::<Vec<_>>()
     };
     folders.iter().flat_map(read).collect()
 }
 
-/// The interfaces through which the switch of an adapter reaches its virtual functions, by their numbers.
+/// Representor interfaces by number of their virtual function.
 pub(super) fn representors(host: &Host, folder: &Path) -> BTreeMap<u32, String> {
     let net = folder.join("net");
-    // Where there are more, the function itself says so.
+    // The function itself reports an overflow.
     let names = host.some_names(&net, MOST_LISTED).unwrap_or_default().into_iter();
     names.filter_map(|name| Some((representor_index(host, &net.join(&name))?, name))).collect()
 }
 
-/// `pf0vf3` is the representor of virtual function 3; `pf0sf88`, `c1pf0sf88` are those of subfunctions,
-/// `pf0hpf` that of a whole function. The cable's own port is `p0` or `p0s1`
-/// (`__devlink_port_phys_port_name_get` in the kernel).
+/// True for a representor. `pf0vf3` represents virtual function 3, `pf0sf88` and `c1pf0sf88` subfunctions,
+/// `pf0hpf` a whole function. The uplink port is `p0` or `p0s1` (`__devlink_port_phys_port_name_get` in the
+/// kernel).
 fn is_representor(host: &Host, folder: &Path) -> bool {
     host.text(folder.join("phys_port_name")).is_some_and(|port| port.contains("pf"))
 }

@@ -1,16 +1,15 @@
-//! Whether an interface works: its driver, its nodes, its link.
+//! Health of an interface: driver, device nodes, link.
 //!
-//! An interface that nobody has brought up has no link that could be judged, and neither has one that a
-//! container was given: the host does not see it. Both pass. So a function waits for its container in
-//! health, and does not fail when it has found one. Of a virtual function it is the cable of its physical
-//! function that is looked at.
+//! An interface that is down has no link to judge; one in a container's namespace is invisible. Both pass, so
+//! a function stays healthy before and after its allocation. For a virtual function, the physical function's
+//! link counts.
 
 use windlass_core::health::{Observation, Reason};
 
-use super::{View, function::Function, interface::Interface, nodes::NodeSet, rdma::RdmaDevice};
+use super::{NicScan, function::Function, interface::Interface, nodes::NodeSet, rdma::RdmaDevice};
 use crate::trouble::{self, Trouble};
 
-impl View<'_> {
+impl NicScan<'_> {
     pub(super) fn observe(&self, function: &Function, set: &NodeSet) -> Observation {
         if function.driver.is_none() {
             return Observation::Failed(Reason::DriverUnbound, "it has no driver".to_owned());
@@ -30,7 +29,7 @@ impl View<'_> {
     }
 }
 
-/// What it said last may be wrong by now.
+/// Last values may be stale.
 fn silence(function: &Function) -> Option<Trouble> {
     function.rdma.iter().any(|rdma| rdma.said.is_late).then(trouble::no_answer)
 }
@@ -39,7 +38,7 @@ fn link_down(function: &Function) -> Option<Trouble> {
     no_traffic(function).map(|why| (Reason::LinkDown, why))
 }
 
-/// Why no traffic flows, as far as it can be known.
+/// Reason for no traffic, as far as known.
 fn no_traffic(function: &Function) -> Option<String> {
     let is_up = function.interfaces.iter().any(|interface| interface.is_up);
     match function.rdma.first() {
@@ -49,7 +48,7 @@ fn no_traffic(function: &Function) -> Option<String> {
     }
 }
 
-/// Of a device with several ports one is enough.
+/// One active port suffices.
 fn inactive(rdma: &RdmaDevice) -> Option<String> {
     let ports = &rdma.said.ports;
     let first = ports.first().filter(|_| ports.iter().all(|port| !port.is_active()))?;

@@ -1,4 +1,4 @@
-//! The device nodes of a function: all that its driver's users need, or what is missing.
+//! Device nodes of a function for its driver's users.
 
 use std::path::Path;
 
@@ -7,34 +7,34 @@ use windlass_core::{device::DeviceNode, health::Reason};
 use windlass_host::is_vfio;
 
 use super::{
-    View,
+    NicScan,
     function::Function,
     rdma::RdmaDevice,
     vdpa::VdpaKind,
     vfio::{self, Vfio},
 };
 
-/// What a container needs, and what stands against giving it away.
+/// Device nodes of a function, with reasons against allocation.
 #[derive(Debug, Default)]
 pub(super) struct NodeSet {
     pub(super) nodes: Vec<DeviceNode>,
-    /// What is not there, which is a matter of time or of a module.
+    /// Missing node, which may appear later or with a module.
     pub(super) missing: Option<(Reason, String)>,
-    /// Why nobody may have it as it is.
+    /// Reason to withhold the function.
     pub(super) withheld: Option<String>,
 }
 
-/// The connection manager of all RDMA devices.
+/// Connection manager of all RDMA devices.
 const RDMA_CM: &str = "/dev/infiniband/rdma_cm";
 
-/// Through which a program speaks to the host's network without the adapter.
+/// Nodes of virtual machines for the host's network stack.
 const VHOST_NET: [&str; 2] = ["/dev/vhost-net", "/dev/net/tun"];
 
-/// A driver that does nothing: it keeps a function from every other.
+/// A dummy driver that reserves a function.
 const STUB: &str = "pci-stub";
 
-impl View<'_> {
-    /// The nodes that go with the driver. An interface itself has none: a CNI plugin moves it.
+impl NicScan<'_> {
+    /// Nodes by driver. Interfaces have none: a CNI plugin moves them.
     pub(super) fn node_set(&self, function: &Function) -> NodeSet {
         let mut set = match function.driver.as_deref() {
             Some(STUB) => NodeSet::withheld("pci-stub keeps it for a virtual machine"),
@@ -75,7 +75,7 @@ impl View<'_> {
         set
     }
 
-    /// Adds nodes that no single device has; where they are not awaited, all or none.
+    /// Adds nodes that all devices share: all or none, unless missing nodes are awaited.
     fn add_shared(&self, set: &mut NodeSet, paths: &[&str]) {
         if self.awaits_nodes() || paths.iter().all(|path| self.host.has(path)) {
             set.nodes.extend(paths.iter().map(DeviceNode::shared));
@@ -94,8 +94,8 @@ impl View<'_> {
         !self.awaits_nodes() && kind != RdmaNode::Uverbs
     }
 
-    /// What the driver has not made yet: while it loads, an RDMA device is there before its nodes are.
-    /// Only a port that may manage its subnet has an `issm` node.
+    /// Node that a loading driver has not made yet. `issm` is optional: only ports that may manage their
+    /// subnet have it.
     fn incomplete(&self, rdma: &RdmaDevice) -> Option<(Reason, String)> {
         let needed = [(RdmaNode::Uverbs, "uverbs"), (RdmaNode::Umad, "umad")];
         let is_needed = |kind| self.wants(kind) && !self.can_do_without(kind);

@@ -1,7 +1,7 @@
-//! RDMA devices: their nodes, and the network namespaces that may use them.
+//! RDMA devices: device nodes and network namespaces.
 //!
-//! The devices of a function are those in its own folder. Names and GUIDs of interfaces are not asked: with
-//! IP over InfiniBand the GUID of the node is not that of the port.
+//! RDMA devices are matched by the function's folder, since interface names and GUIDs mislead: with IP over
+//! InfiniBand the node's GUID is not the port's.
 
 use std::path::{Path, PathBuf};
 
@@ -9,41 +9,39 @@ use windlass_config::RdmaNode;
 use windlass_core::device::DeviceNode;
 use windlass_host::Host;
 
-use super::ports::{Port, PortReader, Said};
+use super::ports::{Port, PortReader, PortReport};
 
 /// An RDMA device of a function.
 #[derive(Debug)]
 pub(super) struct RdmaDevice {
     /// `mlx5_0`
     pub(super) name: String,
-    pub(super) said: Said,
-    /// Its own nodes, as the driver has made them so far.
+    pub(super) said: PortReport,
+    /// Device nodes that exist so far.
     pub(super) nodes: Vec<(RdmaNode, DeviceNode)>,
 }
 
-/// Which network namespaces an RDMA device works in.
+/// Network namespaces in which an RDMA device works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Networks {
-    /// All of them.
+pub(super) enum RdmaNetns {
+    /// All namespaces.
     Shared,
-    /// The one that it was moved into.
+    /// The namespace that it was moved into.
     Exclusive,
-    /// The kernel does not say: it has no RDMA, or is too old for a choice, and shares.
+    /// Not reported: a kernel without RDMA, or an old one, which shares.
     Unknown,
 }
 
-/// What software for RDMA calls itself, until somebody gives it another name: `rxe_register_device` and
-/// `siw_device_create` in the kernel.
+/// Default names of software RDMA devices: `rxe_register_device` and `siw_device_create` in the kernel.
 const SOFTWARE: [&str; 2] = ["rxe", "Software iWARP"];
 
 const NETNS_MODE: &str = "/sys/module/ib_core/parameters/netns_mode";
 
-/// The folder of an RDMA device of a function.
+/// Folder of a function's RDMA device.
 pub(super) fn folder(function: impl AsRef<Path>, name: &str) -> PathBuf {
     function.as_ref().join("infiniband").join(name)
 }
 
-/// The RDMA devices in the folder of a function.
 pub(super) fn of_device(host: &Host, ports: &mut PortReader, function: &Path) -> Vec<RdmaDevice> {
     let mut names = host.names(function.join("infiniband"));
     names.retain(|name| !is_software(host, &folder(function, name)));
@@ -51,16 +49,16 @@ pub(super) fn of_device(host: &Host, ports: &mut PortReader, function: &Path) ->
     names.into_iter().map(|name| RdmaDevice::read(host, ports, function, name)).collect()
 }
 
-/// Whether an RDMA device is a program that sends through any interface. Of `rxe` there is also a file that
-/// says through which; no other driver has it.
+/// True for a software RDMA device. A renamed `rxe` device is recognised by its `parent` file, which only
+/// this driver has.
 pub(super) fn is_software(host: &Host, folder: &Path) -> bool {
     let called = host.text(folder.join("node_desc")).unwrap_or_default();
     let [rxe, siw] = SOFTWARE;
     called == rxe || called.starts_with(siw) || host.has(folder.join("parent"))
 }
 
-/// Whether a module is loaded that makes RDMA devices of the functions of a driver: one that is built on
-/// the driver's module and on RDMA's, as `mlx5_ib` is.
+/// True if a module for RDMA on this driver is loaded: one that uses the driver's module and `ib_core`, as
+/// `mlx5_ib` does.
 pub(super) fn has_maker(host: &Host, function: &Path) -> bool {
     let Some(module) = host.link_name(function.join("driver/module")) else { return false };
     let on_top_of = |module: &str| host.names(format!("/sys/module/{module}/holders"));
@@ -94,7 +92,7 @@ impl RdmaDevice {
     }
 }
 
-/// What sort of node a folder tells of, and the node; a kernel of old has no `uevent` for some.
+/// Kind and node of a folder; old kernels lack `uevent` for some.
 fn node(host: &Host, folder: &Path) -> Option<(RdmaNode, DeviceNode)> {
     let name = folder.file_name()?.to_str()?;
     let kind = match name.trim_end_matches(|letter: char| letter.is_ascii_digit()) {
@@ -103,13 +101,12 @@ fn node(host: &Host, folder: &Path) -> Option<(RdmaNode, DeviceNode)> {
         "issm" => RdmaNode::Issm,
         _ => return None,
     };
-    let usual = || DeviceNode::new(Path::new("/dev/infiniband").join(name));
-    Some((kind, host.node_at(folder).map_or_else(usual, |found| found.node)))
+    Some((kind, host.node_or(folder, Path::new("/dev/infiniband").join(name))))
 }
 
-// === impl Networks ===
+// === impl RdmaNetns ===
 
-impl Networks {
+impl RdmaNetns {
     pub(super) fn read(host: &Host) -> Self {
         match host.text(NETNS_MODE).as_deref() {
             Some("Y" | "1") => Self::Shared,

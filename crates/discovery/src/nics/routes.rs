@@ -1,18 +1,17 @@
-//! Lines of the kernel's tables of routes.
+//! Parser of the kernel's route tables.
 //!
-//! They are those of the main table, each with one interface: of several next hops of an IPv4 route
-//! only the first is shown. Netlink has the others, but of the network namespace of who asks, and that
-//! is not the host's.
+//! Files list the main table with one interface per route: only the first of several IPv4 next hops. Netlink
+//! has all, but of the agent's namespace instead of the host's.
 
 /// A route of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Route<'a> {
     pub(super) interface: &'a str,
-    /// Whether it leads everywhere.
+    /// True for a default route.
     pub(super) is_default: bool,
 }
 
-/// A line of `route`: interface, destination and, eighth, mask, all as one word of the machine
+/// Parses a line of `route`: interface, destination, and mask as eighth field, in host byte order
 /// (`proc_net_route`, proc(5)).
 pub(super) fn ipv4(line: &str) -> Option<Route<'_>> {
     let fields: Vec<_> = line.split_ascii_whitespace().collect();
@@ -21,9 +20,8 @@ pub(super) fn ipv4(line: &str) -> Option<Route<'_>> {
     Some(Route { interface, is_default: destination? == 0 && mask? == 0 })
 }
 
-/// A line of `ipv6_route`: destination, length of its prefix and, last of ten, the interface (kernel
-/// documentation, `ipv6_route`). Link-local and multicast routes are left out: every interface that is
-/// up has them.
+/// Parses a line of `ipv6_route`: destination, prefix length, and interface as last of ten fields (kernel
+/// documentation, `ipv6_route`). Skips link-local and multicast routes, which every interface has.
 pub(super) fn ipv6(line: &str) -> Option<Route<'_>> {
     let fields: Vec<_> = line.split_ascii_whitespace().collect();
     let [destination, length, _, _, _, _, _, _, _, interface] = fields[..] else { return None };

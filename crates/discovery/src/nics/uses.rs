@@ -1,4 +1,4 @@
-//! What the host itself does with an interface: one that it speaks through is given to no container.
+//! The host's own use of interfaces: those in use are not allocated exclusively.
 
 use std::{
     collections::BTreeSet,
@@ -12,40 +12,40 @@ use windlass_host::{
 
 use super::routes::{Route, ipv4, ipv6};
 
-/// The interfaces that the host's routes are over.
+/// Interfaces of the host's routes.
 #[derive(Debug, Default)]
-pub(super) struct Uses {
+pub(super) struct HostUse {
     default_routes: BTreeSet<String>,
-    /// A route to less than everywhere: the host has an address there.
+    /// Interfaces with other routes: the host has an address there.
     other_routes: BTreeSet<String>,
-    /// Why there may be routes besides.
+    /// Reason why further routes may exist.
     pub(super) unknown: Option<String>,
 }
 
-/// Tables of the first process, which has the host's network. `/proc/net` would be the agent's own.
+/// Route tables of process 1, in the host's namespace. `/proc/net` is the agent's own.
 const IPV4: &str = "/proc/1/net/route";
 const IPV6: &str = "/proc/1/net/ipv6_route";
 
-/// Routes of a table that are looked at. Kubernetes' networks make thousands; a router of the Internet
-/// has a million, and no one wants to wait for them at each look.
+/// Most routes that are read. Kubernetes networks have thousands; internet routers have a million, too many
+/// for every scan.
 const MOST_ROUTES: usize = 100_000;
 
-/// The kernel writes at most 150 characters of each.
+/// Most bytes of a table: the kernel writes up to 150 characters per route.
 const MOST_TABLE_BYTES: u64 = 16 << 20;
 
 pub(super) const NET: &str = "/sys/class/net";
 
-/// Masters that tell by their state whether they are used, and the folder that each has. Of others
-/// nothing can be told: Open vSwitch's `ovs-system` is down while it works.
+/// Masters whose state shows their use, with the folder of each. Others are opaque: Open vSwitch's
+/// `ovs-system` is down while it works.
 const PLAIN_MASTERS: [(&str, &str); 2] = [("bonding", "bond"), ("bridge", "bridge")];
 
-// === impl Uses ===
+// === impl HostUse ===
 
-impl Uses {
+impl HostUse {
     pub(super) fn read(host: &Host) -> Self {
         let mut uses = Self::default();
         let ipv4 = uses.read_table(host, IPV4, ipv4);
-        // A kernel without IPv6 has no table of it.
+        // Kernels without IPv6 have no such table.
         let ipv6 = match uses.read_table(host, IPV6, ipv6) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             read => read,
@@ -58,7 +58,7 @@ impl Uses {
         uses
     }
 
-    /// Line by line: a table may be large.
+    /// Reads line by line, since tables may be large.
     fn read_table(
         &mut self,
         host: &Host,
@@ -87,7 +87,7 @@ impl Uses {
         }
     }
 
-    /// Why no container may have an interface to itself.
+    /// Reason against exclusive use of an interface.
     pub(super) fn of(&self, host: &Host, interface: &str) -> Option<String> {
         let all = with_what_is_above(host, interface);
         let over = |routes: &BTreeSet<String>, what: &str| {
@@ -106,7 +106,7 @@ pub(super) fn is_in_bond(host: &Host, interface: &str) -> bool {
     host.has(format!("{NET}/{interface}/master/bonding"))
 }
 
-/// What an interface is a part of that is in use, as far as can be told.
+/// Master of an interface that is in use, as far as known.
 fn part_in_use(host: &Host, interface: &str) -> Option<String> {
     let master = host.link_name(format!("{NET}/{interface}/master"))?;
     let folder = format!("{NET}/{master}");
@@ -120,7 +120,7 @@ fn part_in_use(host: &Host, interface: &str) -> Option<String> {
     }
 }
 
-/// An interface and those that it lies below of: as a member of a bond or a bridge, or under a VLAN.
+/// An interface and all above it: bonds, bridges, VLANs.
 fn with_what_is_above(host: &Host, interface: &str) -> Vec<String> {
     let mut all = vec![interface.to_owned()];
     let mut next = 0;

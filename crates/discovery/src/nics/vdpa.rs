@@ -1,4 +1,4 @@
-//! vDPA devices: virtio in hardware, made of a function.
+//! vDPA devices: virtio in hardware.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -6,38 +6,38 @@ use windlass_core::device::DeviceNode;
 use windlass_host::Host;
 
 use super::function::MOST_LISTED;
-use crate::crowds::Crowds;
+use crate::entry_limits::EntryLimits;
 
 /// A vDPA device.
 #[derive(Debug)]
 pub(super) struct Vdpa {
-    /// `vdpa0`, or what its maker called it.
+    /// `vdpa0`, or its creator's name.
     pub(super) name: String,
     pub(super) kind: VdpaKind,
 }
 
-/// What serves a vDPA device.
+/// Driver of a vDPA device.
 #[derive(Debug)]
 pub(super) enum VdpaKind {
-    /// Programs and virtual machines, through this node.
+    /// User space and virtual machines, through this node.
     Vhost(DeviceNode),
-    /// The kernel, which makes a network interface of it.
+    /// The kernel, as a network interface.
     Virtio,
 }
 
 pub(super) const DEVICES: &str = "/sys/bus/vdpa/devices";
 
-/// The names of vDPA devices by the function or subfunction that each is made of.
+/// Names of vDPA devices by function or subfunction.
 #[derive(Debug, Default)]
-pub(super) struct Listed(BTreeMap<String, Vec<String>>);
+pub(super) struct VdpaList(BTreeMap<String, Vec<String>>);
 
-// === impl Listed ===
+// === impl VdpaList ===
 
-impl Listed {
-    /// Reads the list once, for all functions.
-    pub(super) fn read(host: &Host, crowds: &mut Crowds) -> Self {
+impl VdpaList {
+    /// Reads the list once for all functions.
+    pub(super) fn read(host: &Host, limits: &mut EntryLimits) -> Self {
         let mut listed = Self::default();
-        for name in crowds.names(host, DEVICES, MOST_LISTED) {
+        for name in limits.names(host, DEVICES, MOST_LISTED) {
             let link = host.link(Path::new(DEVICES).join(&name)).unwrap_or_default();
             if let Some(function) = link.rsplit('/').nth(1) {
                 listed.0.entry(function.to_owned()).or_default().push(name);
@@ -46,7 +46,7 @@ impl Listed {
         listed
     }
 
-    /// The vDPA devices made of a function.
+    /// vDPA devices of a function.
     pub(super) fn of_device(&self, host: &Host, folder: &Path) -> Vec<Vdpa> {
         let function = folder.file_name().and_then(|name| name.to_str());
         let its = function.and_then(|name| self.0.get(name)).into_iter().flatten();
@@ -61,8 +61,7 @@ fn read(host: &Host, function: &Path, name: String) -> Option<Vdpa> {
         "vhost_vdpa" => {
             let is_node = |child: &String| child.starts_with("vhost-vdpa-");
             let child = host.names(&folder).into_iter().find(is_node)?;
-            let usual = || DeviceNode::new(Path::new("/dev").join(&child));
-            VdpaKind::Vhost(host.node_at(&folder.join(&child)).map_or_else(usual, |it| it.node))
+            VdpaKind::Vhost(host.node_or(&folder.join(&child), Path::new("/dev").join(&child)))
         }
         _ => return None,
     };
@@ -72,7 +71,7 @@ fn read(host: &Host, function: &Path, name: String) -> Option<Vdpa> {
 // === impl VdpaKind ===
 
 impl VdpaKind {
-    /// As device plugins and CNI plugins call it.
+    /// Name in device plugins and CNI plugins.
     pub(super) fn name(&self) -> &'static str {
         match self {
             Self::Vhost(_) => "vhost",

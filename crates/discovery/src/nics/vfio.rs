@@ -1,11 +1,11 @@
-//! Functions that user space drives: VFIO groups, and UIO.
+//! Functions with user-space drivers: VFIO and UIO.
 
 use std::path::Path;
 
 use windlass_core::device::DeviceNode;
 use windlass_host::{Host, is_vfio};
 
-/// The VFIO nodes of a function, or why it must not be handed out.
+/// VFIO nodes of a function, or a reason to withhold it.
 pub(super) struct Vfio {
     pub(super) nodes: Vec<DeviceNode>,
     pub(super) withheld: Option<String>,
@@ -13,18 +13,18 @@ pub(super) struct Vfio {
 
 const GROUPS: &str = "/sys/kernel/iommu_groups";
 
-/// Drivers of a group's members that leave the group to one user, `vfio_dev_driver_allowed` in the kernel.
+/// Drivers of group members that leave the group usable (`vfio_dev_driver_allowed` in the kernel).
 const HARMLESS: [&str; 1] = ["pci-stub"];
 
-/// The class of bridges, which are no member that counts.
+/// PCI class of bridges, which do not count as members.
 const BRIDGE: &str = "0x06";
 
-/// Whether a driver hands its function to user space without an IOMMU: `uio_pci_generic`, `igb_uio`.
+/// True for a user-space driver without IOMMU: `uio_pci_generic`, `igb_uio`.
 pub(super) fn is_uio(driver: &str) -> bool {
     driver.contains("uio")
 }
 
-/// What a function gives by way of VFIO.
+/// VFIO access to a function.
 pub(super) fn of_device(host: &Host, folder: &Path) -> Vfio {
     let group = host.link_name(folder.join("iommu_group"));
     let withheld = match group {
@@ -34,18 +34,15 @@ pub(super) fn of_device(host: &Host, folder: &Path) -> Vfio {
     Vfio { nodes: host.vfio_nodes(folder), withheld }
 }
 
-/// The UIO nodes of a function.
+/// UIO nodes of a function.
 pub(super) fn uio(host: &Host, folder: &Path) -> Vec<DeviceNode> {
     let folder = folder.join("uio");
-    let node = |name: String| {
-        let usual = || DeviceNode::new(Path::new("/dev").join(&name));
-        host.node_at(&folder.join(&name)).map_or_else(usual, |found| found.node)
-    };
-    host.names(&folder).into_iter().map(node).collect()
+    let node = |name: &String| host.node_or(&folder.join(name), Path::new("/dev").join(name));
+    host.names(&folder).iter().map(node).collect()
 }
 
-/// A group goes to one user as a whole: the kernel refuses it while another driver has a member. The
-/// function itself is one, so a list without it tells nothing of the others.
+/// Reason why the IOMMU group is unusable: a member with another driver blocks the whole group. The function
+/// itself is a member, so a list without it is incomplete.
 fn other_user(host: &Host, folder: &Path, group: &str) -> Option<String> {
     let listed = format!("{GROUPS}/{group}/devices");
     let members = host.names(&listed);
@@ -60,7 +57,7 @@ fn other_user(host: &Host, folder: &Path, group: &str) -> Option<String> {
         let function = member.parse().map(|address| host.pci_function(address));
         let (class, driver) = match function {
             Ok(function) => (function.class.unwrap_or_default(), function.driver),
-            // No PCI function, but a device of the platform.
+            // Platform devices are no PCI functions.
             Err(_) => {
                 (String::new(), host.link_name(Path::new(&listed).join(&member).join("driver")))
             }

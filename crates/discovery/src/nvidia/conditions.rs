@@ -1,4 +1,4 @@
-//! What the driver says of a GPU's condition: what makes it unhealthy, and what is only worth knowing.
+//! Reported conditions of a GPU: failures, and facts that are attributes only.
 
 use std::time::Duration;
 
@@ -21,13 +21,13 @@ const NVLINK_DEGRADED: AttributeName = named("nvlinkDegraded");
 const THERMAL: AttributeName = named("thermalSlowdown");
 const POWER: AttributeName = named("powerSlowdown");
 
-/// What may change while the GPU stays the same. What the driver does not tell is `None`.
+/// Changing state of a GPU. Unreported conditions are `None`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Conditions {
     fabric: Option<Fabric>,
-    /// A row of memory waits for the next reset.
+    /// A row remapping is pending until the next reset.
     pending_row: Option<bool>,
-    /// On older GPUs a page does.
+    /// A page retirement is pending, on older GPUs.
     pending_page: Option<bool>,
     row_remap_failed: bool,
     recovery: Option<RecoveryAction>,
@@ -35,15 +35,16 @@ pub(super) struct Conditions {
     power: Option<Slowed>,
 }
 
-/// Whether the clocks are held back, or were lately.
+/// Slowed clocks, now or recently.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Slowed {
     last: Option<Timestamp>,
     lately: bool,
 }
 
-/// The moment of a look, and how long ago "lately" is: a GPU at its limit slows down every few
-/// seconds, and would change its attributes as often.
+/// Time of a probe, and the length of "recently".
+///
+/// A GPU at its limit slows down every few seconds; unsmoothed, its attributes would change as often.
 #[derive(Clone, Copy)]
 pub(super) struct Moment {
     pub(super) now: Timestamp,
@@ -53,11 +54,11 @@ pub(super) struct Moment {
 // === impl Conditions ===
 
 impl Conditions {
-    /// Asks the driver. A question that it refuses leaves its condition unknown: whether the GPU
-    /// answers at all is the probe's to find out.
+    /// Reads all conditions. A failing read leaves its condition unknown; the probe detects unresponsive
+    /// GPUs.
     pub(super) fn read(gpu: &Gpu, before: &Self, moment: Moment) -> Self {
         let rows = gpu.row_remapping().ok().flatten();
-        // A GPU that replaces rows retires no pages.
+        // GPUs with row remapping retire no pages.
         let pages = || gpu.page_retirement_pending().ok().flatten();
         let slowdown = gpu.slowdown().ok().flatten();
         Self {
@@ -71,7 +72,7 @@ impl Conditions {
         }
     }
 
-    /// The attributes of a GPU with these links.
+    /// Attributes of the conditions and links.
     pub(super) fn attributes(
         &self,
         links: &LinkFacts,
@@ -88,8 +89,7 @@ impl Conditions {
         own.chain(self.fabric.iter().flat_map(fabric::attributes))
     }
 
-    /// Why the GPU cannot be trusted with another pod, the worst first. Slowdown and repairs that
-    /// wait for a reset are none: the GPU computes what it should.
+    /// The worst reason to distrust the GPU. Slowdown and pending repairs are none: results stay correct.
     pub(super) fn trouble(&self, links: &LinkFacts) -> Option<(Reason, String)> {
         let remap = || {
             let why = "a bad row of memory could not be mapped out".to_owned();
@@ -102,7 +102,7 @@ impl Conditions {
     }
 }
 
-/// What the driver asks for, in words.
+/// Requested recovery action in words.
 fn asked_for(action: RecoveryAction) -> Option<String> {
     match action {
         RecoveryAction::None => None,
@@ -113,8 +113,8 @@ fn asked_for(action: RecoveryAction) -> Option<String> {
     }
 }
 
-/// A link to a switch that went down cuts the GPU off from its peers, or slows all of them. One to
-/// another GPU goes down with that GPU, which must not take its neighbours along.
+/// Failed links to switches, which isolate the GPU or slow its peers. A link to another GPU fails with that
+/// GPU, which must not affect its neighbours.
 fn lost_to_switches(links: &LinkFacts) -> Option<String> {
     let to_switch = |(_, remote): &(&u32, &Remote)| matches!(remote, Remote::Switch(_));
     let lost = links.lost.iter().filter(to_switch).map(|(link, _)| link.to_string());
@@ -129,7 +129,7 @@ fn lost_to_switches(links: &LinkFacts) -> Option<String> {
 // === impl LinkFacts ===
 
 impl LinkFacts {
-    /// What was up at an earlier look and is no longer. MIG turns the links of a GPU off.
+    /// Links that were up before and are down now. MIG disables all links of a GPU.
     pub(super) fn missing(&self, up: &[u32], mig: &MigFacts) -> Vec<(u32, Remote)> {
         if matches!(mig, MigFacts::Enabled(_)) {
             return Vec::new();

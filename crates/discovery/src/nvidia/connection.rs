@@ -1,4 +1,4 @@
-//! One initialisation of NVML: probes its GPUs, hears its events, and tells when it must end.
+//! Connection to NVML, from initialisation to shutdown: probes of its GPUs and events.
 
 mod ask;
 mod fault;
@@ -33,21 +33,21 @@ pub(super) struct Connection {
     fingerprint: Fingerprint,
     event_set: NumberedSet,
     events: EventWatch,
-    /// Events of GPUs that have not told their names yet.
+    /// Events of GPUs whose first probe is pending.
     unmatched: Vec<Event>,
     answers: JoinSet<Answer>,
     round: Round,
     slots: Vec<Slot>,
     samples: Samples,
-    /// What the kernel module lists, asked once a GPU does not tell its name.
+    /// GPU list of the kernel module, read once a GPU does not report its id.
     listing: Question,
     listed: Option<Vec<ListedGpu>>,
-    /// Since when something is lost that only a new initialisation may bring back.
+    /// Start of a loss that only a new initialisation may end.
     lost_since: Option<Instant>,
     patience: Duration,
 }
 
-/// NVML as it answered when it was loaded.
+/// NVML with its facts at loading.
 pub(super) struct Driver {
     pub(super) nvml: Nvml,
     pub(super) facts: DriverFacts,
@@ -55,28 +55,28 @@ pub(super) struct Driver {
     pub(super) fingerprint: Fingerprint,
 }
 
-/// A set for events, and the thread that waits for them.
+/// Event set with its waiting thread.
 pub(super) struct Listening {
     pub(super) set: Arc<EventSet>,
     pub(super) watch: EventWatch,
 }
 
-/// The regular look at everything: how many GPUs there are, and whether the driver is the same.
+/// Regular check of GPU count and driver fingerprint.
 struct Round {
     question: Question,
     error: Option<String>,
     next: Instant,
-    /// The wait for events failed: once it is known that indices mean the same GPUs, each is asked.
+    /// The event wait failed: probe every GPU once indices are confirmed.
     wants_gpus: bool,
-    /// It did while a count was on its way, which may be from before.
+    /// The event wait failed while a count was pending, which may be outdated.
     is_outdated: bool,
-    /// The wait for events failed, and another set is to be made.
+    /// The event wait failed: another set is needed.
     wants_events: bool,
-    /// When the last one was made: a driver that refuses every wait is not asked in a loop.
+    /// Creation time of the event set; limits retries with a driver that refuses every wait.
     events_made: Instant,
 }
 
-/// What a blocking thread brings back.
+/// Result of a blocking thread.
 enum Answer {
     Round(Fingerprint, Result<u32, NvmlError>),
     Gpu(usize, Box<Result<Probed, NvmlError>>),
@@ -126,18 +126,18 @@ impl Connection {
         }
     }
 
-    /// Goes by another policy from now on; the next round does not wait for the old interval.
+    /// Applies a policy; the next round comes no later than its interval.
     pub(super) fn adopt(&mut self, policy: &HealthPolicy) {
         self.policy = policy.clone();
         self.round.next = self.round.next.min(Instant::now() + policy.probe_interval);
     }
 
-    /// Whether every GPU answered once or is overdue: before that a snapshot would be half a node.
+    /// True once every GPU answered or missed a deadline: earlier snapshots would be incomplete.
     pub(super) fn has_seen_every_gpu(&self) -> bool {
         self.round.question.is_settled() && self.slots.iter().all(Slot::is_settled)
     }
 
-    /// The library, for who has something to ask besides.
+    /// NVML, for other callers.
     pub(super) fn nvml(&self) -> Nvml {
         self.nvml.clone()
     }
@@ -146,7 +146,7 @@ impl Connection {
         &self.driver
     }
 
-    /// Nothing is lost: the next loss is met with as much patience as the first.
+    /// Resets the patience if nothing is lost.
     pub(super) fn take_heart(&mut self, patience: Duration) -> bool {
         let well = self.has_seen_every_gpu() && self.lost_since.is_none();
         if well {
@@ -155,12 +155,12 @@ impl Connection {
         well
     }
 
-    /// Why the driver does not tell its GPUs.
+    /// Reason why the GPU count is unknown.
     pub(super) fn trouble(&self) -> Option<&str> {
         self.round.error.as_deref()
     }
 
-    /// Waits for one thing to happen and takes it in.
+    /// Handles the next event.
     pub(super) async fn step(&mut self, known: &mut Known) -> Option<Ended> {
         let wake = self.next_wake(known);
         tokio::select! {
@@ -179,12 +179,12 @@ impl Connection {
         }
     }
 
-    /// Lets go of the library on a thread that may hang, without waiting for it.
+    /// Drops NVML on a thread that may hang, without waiting.
     pub(super) fn abandon(self) {
         tokio::task::spawn_blocking(move || drop(self));
     }
 
-    /// Shuts NVML down, which takes up to one wait for events.
+    /// Shuts NVML down, which may take one event wait.
     pub(super) async fn shut_down(self) {
         let limit = self.policy.event_wait + self.policy.call_deadline;
         let ended = tokio::task::spawn_blocking(move || {
@@ -193,12 +193,14 @@ impl Connection {
             events.end();
         });
         if deadline::timeout(limit, ended).await.is_err() {
-            tracing::warn!(?limit, "NVML did not shut down in time; a call into it hangs");
+            tracing::warn!(
+                ?limit,
+                "NVML shutdown timed out, a call hangs: check the kernel log for XIDs"
+            );
         }
     }
 
-    /// The next round, the first answer that may become overdue, the first possible recovery, or the
-    /// end of patience.
+    /// Time of the next round, deadline, possible recovery, or end of patience.
     fn next_wake(&self, known: &Known) -> Instant {
         let questions = self.slots.iter().map(|slot| &slot.question);
         let open = questions.chain([&self.round.question, &self.listing]);

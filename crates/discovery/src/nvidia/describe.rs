@@ -1,6 +1,6 @@
-//! From NVML's facts to devices: names, attributes, place, device nodes.
+//! Inventory devices from NVML's facts: ids, attributes, place, device nodes.
 //!
-//! Attribute names are those of NVIDIA's DRA driver where they mean the same.
+//! Names are those of NVIDIA's DRA driver where the meaning is the same.
 
 use jiff::Timestamp;
 use windlass_config::{MigStrategy, Policy};
@@ -21,7 +21,7 @@ use super::{
 };
 use crate::facts::attributes;
 
-/// What is the same for every device of one description.
+/// Common data of one description.
 pub(super) struct Describe<'a> {
     pub(super) host: &'a Host,
     pub(super) driver: &'a DriverFacts,
@@ -34,28 +34,28 @@ pub(super) const fn named(name: &'static str) -> AttributeName {
     AttributeName::new(DOMAIN, name)
 }
 
-/// The attribute that holds a MIG instance's profile.
+/// Profile of a MIG instance.
 pub const PROFILE: AttributeName = named("profile");
 
-/// The attribute that holds a MIG instance's position on its GPU.
+/// Position of a MIG instance on its GPU.
 const INSTANCE_INDEX: AttributeName = named("instanceIndex");
 
-/// What the profile of a MIG instance that can draw has in its name.
+/// Infix of MIG profiles with graphics.
 const GRAPHICS: &str = "gfx";
 
-/// Why a device without a minor number cannot be used.
+/// Reason against a device without minor number.
 pub(super) const NO_NODE: &str = "the driver tells no device node";
 
-/// The attribute that makes a simulation visible wherever a device is listed.
+/// Simulation profile, visible wherever the device is listed.
 const SIMULATED: AttributeName = AttributeName::new("windlass.dev", "simulated");
 
-/// The resource that such a device is part of where nothing is configured, as NVIDIA's plugin names it.
+/// Default resource of a device, as in NVIDIA's plugin.
 pub(crate) fn resource(policy: &Policy, device: &Device) -> Option<ResourceName> {
     if !device.kind.is_instance() || policy.mig == MigStrategy::Single {
         return "nvidia.com/gpu".parse().ok();
     }
     let profile = device.attributes.get(&PROFILE)?.to_string();
-    // A `+` is no part of a resource name.
+    // Resource names cannot contain `+`.
     format!("nvidia.com/mig-{}", profile.replace('+', ".")).parse().ok()
 }
 
@@ -82,7 +82,7 @@ impl Describe<'_> {
         std::iter::once(gpu).chain(parts).collect()
     }
 
-    /// A GPU that NVML cannot describe, from what the kernel module and sysfs say.
+    /// A GPU that NVML cannot describe, from kernel module and sysfs.
     pub(super) fn failed(&self, index: u32, listed: Option<&ListedGpu>) -> Device {
         let attributes = listed.map(|gpu| gpu.function.attributes()).into_iter().flatten();
         Device {
@@ -99,8 +99,8 @@ impl Describe<'_> {
         Device::new(id.clone(), kind, SourceName::NVIDIA, self.now)
     }
 
-    /// Why an instance cannot be used, although the driver lists it: without its capability nodes a
-    /// container would see the GPU and be refused.
+    /// Reason why a listed instance is unusable: without its capability nodes a container sees the GPU but
+    /// cannot open it.
     pub(super) fn obstacle(&self, facts: &GpuFacts, part: &InstanceFacts) -> Option<String> {
         let Some(minor) = facts.minor else { return Some(NO_NODE.to_owned()) };
         let missing = capabilities(minor, part)
@@ -129,7 +129,7 @@ impl Describe<'_> {
         attributes(DOMAIN, own).into_iter().chain(simulated).collect()
     }
 
-    /// What a GPU and its instances have in common.
+    /// Attributes common to a GPU and its instances.
     fn model(&self, kind: &str, facts: &GpuFacts, place: &Place) -> Attributes {
         let capability = facts.compute_capability.map(|(major, minor)| format!("{major}.{minor}"));
         let function = place.pci.map(|address| self.host.pci_function(address).attributes());
@@ -182,7 +182,7 @@ impl Describe<'_> {
         }
     }
 
-    /// The GPU's node, and the capabilities of the GPU instance and the compute instance.
+    /// Nodes of the GPU, and of the GPU and compute instance's capabilities.
     fn instance_nodes(&self, minor: Option<u32>, part: &InstanceFacts) -> Vec<DeviceNode> {
         let Some(minor) = minor else { return Vec::new() };
         let numbers = capabilities(minor, part).into_iter();
@@ -193,7 +193,7 @@ impl Describe<'_> {
     }
 }
 
-/// What guards an instance, as the driver's table names it.
+/// Names of an instance's capabilities in the driver's table.
 fn capabilities(minor: u32, part: &InstanceFacts) -> [String; 2] {
     let (gi, ci) = (part.gpu_instance, part.compute_instance);
     [format!("gpu{minor}/gi{gi}/access"), format!("gpu{minor}/gi{gi}/ci{ci}/access")]
@@ -214,7 +214,7 @@ fn standing(gpu: &Device, part: &InstanceFacts) -> Option<Partition> {
     })
 }
 
-/// Sums up single links by where they end.
+/// Counts links by their remote end.
 fn nvlinks(links: &LinkFacts) -> NvLinks {
     let mut sum = NvLinks { generation: links.generation, ..NvLinks::default() };
     for remote in &links.remotes {
@@ -235,14 +235,12 @@ fn nvlinks(links: &LinkFacts) -> NvLinks {
     sum
 }
 
-/// The best name there is for a GPU that does not tell its own: what the kernel module knows, its
-/// PCI address, its position.
+/// Substitute id of a GPU that reports none: kernel module's UUID, PCI address, or index.
 fn placeholder_id(index: u32, listed: Option<&ListedGpu>) -> DeviceId {
     if let Some(id) = listed.and_then(|gpu| gpu.id.clone()) {
         return id;
     }
-    let address = listed.map(|gpu| gpu.function.address.to_string().replace([':', '.'], "-"));
-    let name = address.map(|address| format!("nvidia-pci-{address}"));
+    let name = listed.map(|gpu| format!("nvidia-pci-{}", gpu.function.address.dashed()));
     let name = name.unwrap_or_else(|| format!("nvidia-index-{index}"));
     name.parse().expect("made of letters, digits and '-'")
 }

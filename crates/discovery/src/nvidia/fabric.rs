@@ -1,4 +1,4 @@
-//! What a GPU's place in the NVLink fabric comes to, as attributes.
+//! Attributes and health of a GPU in the NVLink fabric.
 
 use windlass_core::attribute::{AttributeName, AttributeValue};
 use windlass_nvml::{Fabric, FabricHealth, FabricState};
@@ -10,8 +10,7 @@ const CLUSTER: AttributeName = named("fabricClusterUUID");
 const CLIQUE: AttributeName = named("fabricCliqueID");
 const DEGRADED: AttributeName = named("fabricDegraded");
 
-/// The attributes of a GPU that can be in a fabric. Cluster and clique are those of a fabric that it
-/// has joined and that reaches beyond the machine.
+/// Attributes of a fabric GPU. Cluster and clique exist only in a joined multi-node fabric.
 pub(super) fn attributes(fabric: &Fabric) -> impl Iterator<Item = (AttributeName, AttributeValue)> {
     let cluster = fabric.cluster.as_deref().filter(|_| fabric.is_joined());
     let clique = cluster.map(|_| AttributeValue::Int(fabric.clique.into()));
@@ -26,7 +25,7 @@ pub(super) fn attributes(fabric: &Fabric) -> impl Iterator<Item = (AttributeName
     .filter_map(|(name, value)| Some((name, value?)))
 }
 
-/// In the words of `nvidia-smi`, and one for a registration that ended badly.
+/// State in the words of `nvidia-smi`, and `Failed` for a failed registration.
 fn state(fabric: &Fabric) -> &'static str {
     match (fabric.state, &fabric.outcome) {
         (FabricState::NotStarted, _) => "NotStarted",
@@ -36,8 +35,8 @@ fn state(fabric: &Fabric) -> &'static str {
     }
 }
 
-/// Why the GPU cannot work with its peers. A registration that has not ended is no such thing: a GPU
-/// that was passed through alone never registers, and works.
+/// Reason why peers are unreachable. An unfinished registration is none: a GPU passed through alone never
+/// registers.
 pub(super) fn trouble(fabric: &Fabric) -> Option<String> {
     match (fabric.state, &fabric.outcome, fabric.health) {
         (FabricState::Completed, Err(error), _) => Some(error.to_string()),

@@ -1,4 +1,4 @@
-//! What NVML says of a GPU, read in one go. Everything here blocks, and may block for ever.
+//! Facts of a GPU, read from NVML at once. All reads block, possibly forever.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -8,7 +8,6 @@ use windlass_nvml::{Gpu, GpuInstanceInfo, MigMode, MigShare, Nvml, NvmlError, Re
 use super::conditions::Conditions;
 use crate::mig::{id_of, profile_in};
 
-/// The driver as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct DriverFacts {
     pub(super) version: String,
@@ -17,7 +16,6 @@ pub(super) struct DriverFacts {
     pub(super) simulated: Option<String>,
 }
 
-/// One GPU.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct GpuFacts {
     pub(super) gpu: Gpu,
@@ -32,26 +30,26 @@ pub(super) struct GpuFacts {
     pub(super) memory_bytes: Option<u64>,
     pub(super) links: LinkFacts,
     pub(super) mig: MigFacts,
-    /// What it could be cut to; `None` where that is not known yet.
+    /// Possible partitions; `None` until they are known.
     pub(super) partitions: Option<Arc<[PossiblePartition]>>,
     pub(super) conditions: Conditions,
-    /// What the kernel's graphics subsystem made of it, which may come later than the GPU.
+    /// DRM nodes, which may appear later than the GPU.
     pub(super) graphics: Extras,
 }
 
-/// The active NVLinks.
+/// NVLinks of a GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct LinkFacts {
     pub(super) generation: Option<u32>,
-    /// Positions of the links, as the driver counts.
+    /// Link numbers of the driver.
     pub(super) up: Vec<u32>,
-    /// Where each of them ends.
+    /// Remote end of each link.
     pub(super) remotes: Vec<Remote>,
-    /// Links that were up at an earlier look, and where they ended.
+    /// Links that were up before, with their remote ends.
     pub(super) lost: BTreeMap<u32, Remote>,
 }
 
-/// Whether and how the GPU is cut.
+/// MIG mode and instances.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum MigFacts {
     /// It cannot be.
@@ -72,7 +70,7 @@ pub(super) struct InstanceFacts {
     pub(super) gpu_instance: u32,
     pub(super) compute_instance: u32,
     pub(super) share: MigShare,
-    /// Where it stands, if this process may know.
+    /// Placement, if the agent may read it.
     pub(super) place: Option<GpuInstanceInfo>,
 }
 
@@ -91,7 +89,7 @@ impl DriverFacts {
 // === impl GpuFacts ===
 
 impl GpuFacts {
-    /// Reads what is the same until the GPU is cut or linked in another way.
+    /// Reads the facts that change only with MIG or links.
     pub(super) fn read(
         gpu: Gpu,
         id: DeviceId,
@@ -101,9 +99,9 @@ impl GpuFacts {
         Ok(Self {
             id,
             name: gpu.name()?,
-            // Without it the device is described, and not offered.
+            // Without it the device is described but not offered.
             minor: gpu.minor().ok(),
-            // Facts that a pod may select by, but that the device can serve without.
+            // Optional facts for selectors.
             brand: gpu.brand().ok().map(|brand| brand.to_string()),
             architecture: gpu.architecture().ok().flatten(),
             compute_capability: gpu.compute_capability().ok(),
@@ -123,7 +121,6 @@ impl GpuFacts {
         matches!(self.mig, MigFacts::Enabled(_))
     }
 
-    /// What it is cut into.
     pub(super) fn instances(&self) -> &[InstanceFacts] {
         match &self.mig {
             MigFacts::Enabled(instances) => instances,
@@ -132,8 +129,7 @@ impl GpuFacts {
     }
 }
 
-/// Reads the GPU's memory, which also proves that it answers. Where MIG is on, only a process with
-/// the right to monitor MIG may know it.
+/// Total memory; reading it also proves that the GPU answers. In MIG mode it needs the monitor capability.
 pub(super) fn memory(gpu: &Gpu, mig: &MigFacts) -> Result<Option<u64>, NvmlError> {
     match gpu.memory() {
         Err(error) if error.is_permission() && matches!(mig, MigFacts::Enabled(_)) => Ok(None),
@@ -144,7 +140,7 @@ pub(super) fn memory(gpu: &Gpu, mig: &MigFacts) -> Result<Option<u64>, NvmlError
 // === impl LinkFacts ===
 
 impl LinkFacts {
-    /// Reads where the active links end; `lost` are others that once were active.
+    /// Reads the remote ends of active links; `lost` has formerly active ones.
     pub(super) fn read(gpu: &Gpu, up: Vec<u32>, lost: BTreeMap<u32, Remote>) -> Self {
         Self {
             generation: up.first().and_then(|&link| gpu.nvlink_generation(link)),
@@ -158,8 +154,7 @@ impl LinkFacts {
 // === impl MigFacts ===
 
 impl MigFacts {
-    /// Reads how the GPU is cut. An instance that fails hides no other, and is told of once: when the GPU was
-    /// cut otherwise before.
+    /// Reads the MIG instances. A failing instance is skipped, and logged when the layout changes.
     pub(super) fn read(gpu: &Gpu, before: Option<&Self>) -> Result<Self, NvmlError> {
         let instances = match gpu.mig_mode()? {
             MigMode::Unsupported => return Ok(Self::Unsupported),
@@ -170,14 +165,14 @@ impl MigFacts {
         for read in instances.map(|found| InstanceFacts::read(gpu, &found?)) {
             match read {
                 Ok(instance) => facts.push(instance),
-                // It is just being removed.
+                // The instance is being removed.
                 Err(error) if error.is_absent() => {}
                 Err(error) => errors.push(error),
             }
         }
         let now = Self::Enabled(facts);
         for error in errors.into_iter().filter(|_| before != Some(&now)) {
-            tracing::warn!(%error, "the driver does not describe a MIG instance: it is left out");
+            tracing::warn!(%error, "MIG instance skipped, its driver data is incomplete: check the driver version");
         }
         Ok(now)
     }

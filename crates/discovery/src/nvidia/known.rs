@@ -1,4 +1,4 @@
-//! Every NVIDIA device that was ever seen, with its health.
+//! Known NVIDIA devices with their health.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -12,12 +12,13 @@ use windlass_host::clock::Clock;
 use super::procfs::ListedGpu;
 use crate::{health_store::Records, log};
 
-/// The devices by id. A device that was healthy once is not forgotten: the kubelet may hold its id, and
-/// must be told that it is unhealthy rather than nothing. Only MIG instances come and go without bound:
-/// those that were removed when a claim let go nobody holds, and of others so many are kept.
+/// Known devices by id.
+///
+/// Devices that were healthy once stay: the kubelet may hold the id and must learn that it is unhealthy. Only
+/// MIG instances are bounded: those removed after a claim are dropped, others are kept up to a limit.
 pub(super) struct Known {
     devices: BTreeMap<DeviceId, Entry>,
-    /// What an earlier life knew of devices that were not seen in this one yet.
+    /// Records of an earlier agent for devices that this one has not seen.
     remembered: Records,
     quiet_period: Duration,
     clock: Clock,
@@ -27,11 +28,11 @@ struct Entry {
     device: Device,
     tracker: HealthTracker,
     was_healthy: bool,
-    /// It is forgotten when it is seen to be gone.
+    /// Dropped once its absence is seen.
     is_removed: bool,
 }
 
-/// MIG instances that are gone and kept all the same: as many as eight GPUs have in several layouts.
+/// Most vanished MIG instances: several layouts of eight GPUs.
 const MOST_VANISHED_PARTS: usize = 256;
 
 // === impl Known ===
@@ -46,12 +47,12 @@ impl Known {
         self.devices.values_mut().for_each(|entry| entry.tracker.set_quiet_period(quiet_period));
     }
 
-    /// Takes in what an earlier life wrote down; a device takes up its record when it is described.
+    /// Stores an earlier agent's records; each device resumes its own when it is described.
     pub(super) fn remember(&mut self, records: Records) {
         self.remembered = records;
     }
 
-    /// What the next life should know: the health of every device that had trouble.
+    /// Records for the next agent: every device that had trouble.
     pub(super) fn records(&self) -> Records {
         let record = |(id, entry): (&DeviceId, &Entry)| {
             let record = entry.tracker.record();
@@ -70,7 +71,7 @@ impl Known {
         self.clock
     }
 
-    /// Takes in the present description of a device. A new part starts with its whole's health.
+    /// Updates or adds a device. A new part starts with its parent's health.
     pub(super) fn describe(&mut self, device: Device) {
         if let Some(entry) = self.devices.get_mut(&device.id) {
             entry.device = device;
@@ -90,8 +91,7 @@ impl Known {
             .insert(device.id.clone(), Entry { device, tracker, was_healthy, is_removed: false });
     }
 
-    /// A GPU that was described before, and its parts: by the name or the address that the kernel
-    /// module lists.
+    /// Ids of a described GPU and its parts, by id or address of the kernel module's list.
     pub(super) fn whole_and_parts_at(&self, listed: Option<&ListedGpu>) -> Vec<DeviceId> {
         let Some(listed) = listed else { return Vec::new() };
         let is_listed = |device: &Device| {
@@ -102,12 +102,12 @@ impl Known {
         self.devices.values().filter(here).map(|entry| entry.device.id.clone()).collect()
     }
 
-    /// Takes in what was seen of a device.
+    /// Applies an observation to a device.
     pub(super) fn observe(&mut self, id: &DeviceId, observation: &Observation) {
         let now = self.clock.now();
         let Some(entry) = self.devices.get_mut(id) else { return };
         if let Observation::Failed(Reason::Vanished | Reason::DriverGone, _) = observation {
-            // Graphics nodes that it had may be another device's by now.
+            // Its DRM nodes may belong to another device by now.
             entry.device.extras = Extras::default();
         }
         let change = entry.tracker.observe(observation, now);
@@ -118,7 +118,7 @@ impl Known {
         }
     }
 
-    /// The device is there no longer: forgotten if it never worked or was removed, else unhealthy.
+    /// Marks a device as gone. One that never worked or was removed is dropped.
     pub(super) fn vanish(&mut self, id: &DeviceId, why: &str) {
         if self.devices.get(id).is_some_and(|entry| !entry.was_healthy || entry.is_removed) {
             self.devices.remove(id);
@@ -128,8 +128,7 @@ impl Known {
         self.forget_the_oldest();
     }
 
-    /// The device was removed, and nobody has it: it is forgotten, at once if it is seen to be gone. A look
-    /// that is under way may still show it.
+    /// Drops a removed device once its absence is seen. A running scan may still show it.
     pub(super) fn forget(&mut self, id: &DeviceId) {
         let Some(entry) = self.devices.get_mut(id) else { return };
         entry.is_removed = true;
@@ -138,7 +137,7 @@ impl Known {
         }
     }
 
-    /// Of more parts that are gone than are kept, those go that went first.
+    /// Drops the oldest vanished parts beyond the limit.
     fn forget_the_oldest(&mut self) {
         let parts = self.devices.values().filter(|it| it.device.kind == DeviceKind::Mig);
         let gone = parts.filter(|it| it.has_vanished());
@@ -151,7 +150,7 @@ impl Known {
         }
     }
 
-    /// Every device failed for the same reason.
+    /// Fails every device for one reason.
     pub(super) fn fail_all(&mut self, reason: Reason, why: &str) {
         let ids: Vec<_> = self.devices.keys().cloned().collect();
         for id in ids {
@@ -159,7 +158,7 @@ impl Known {
         }
     }
 
-    /// When the first of these devices could recover.
+    /// Earliest possible recovery of these devices.
     pub(super) fn next_recovery<'a>(
         &self,
         ids: impl IntoIterator<Item = &'a DeviceId>,
@@ -172,7 +171,7 @@ impl Known {
         self.devices.keys()
     }
 
-    /// The devices with their health.
+    /// Devices with their health.
     pub(super) fn devices(&self) -> Vec<Device> {
         let with_health = |entry: &Entry| Device {
             health: entry.tracker.health().clone(),
@@ -200,7 +199,7 @@ mod tests {
         Known::new(Duration::ZERO, Clock::starting_at(Timestamp::UNIX_EPOCH))
     }
 
-    /// A MIG instance that is described, and works.
+    /// A described and healthy MIG instance.
     fn instance(known: &mut Known, number: usize) -> DeviceId {
         let id: DeviceId = format!("MIG-{number}").parse().expect("an id");
         let source = SourceName::NVIDIA;
@@ -214,7 +213,7 @@ mod tests {
         let mut known = known();
         for number in 0..1000 {
             let id = instance(&mut known, number);
-            // The look may be the faster one.
+            // The scan may come first.
             if number % 2 == 0 {
                 known.forget(&id);
                 known.vanish(&id, "gone");

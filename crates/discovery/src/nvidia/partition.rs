@@ -1,4 +1,4 @@
-//! What a GPU in MIG mode could be cut to: every profile at every place. Blocks, perhaps for ever.
+//! Possible MIG partitions of a GPU: every profile at every placement. Blocks, possibly forever.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use windlass_nvml::{Gpu, MigProfile, MigShare, NvmlError};
 
 use super::describe::named;
 
-/// Every partition, smaller ones first and each profile's from the first slice on.
+/// Every partition, by size, then by profile and start.
 pub(super) fn possible(gpu: &Gpu, id: &DeviceId) -> Result<Arc<[PossiblePartition]>, NvmlError> {
     let mut partitions = Vec::new();
     for profile in gpu.mig_profiles()? {
@@ -43,7 +43,7 @@ fn at_every_place(
     Ok(gpu.mig_placements(profile.id)?.into_iter().map(at).collect())
 }
 
-/// What an instance has of its GPU, in the words of a device's capacities.
+/// Capacities of an instance.
 pub(super) fn capacities(share: &MigShare) -> Capacities {
     Capacities::from([
         (named("memory"), Quantity::Bytes(share.memory_mib << 20)),

@@ -1,5 +1,4 @@
-//! One probe of a GPU: whether it answers, what is new about it, in what condition it is. Everything
-//! here blocks, and may block for ever.
+//! Probe of a GPU: response, changes, conditions. Blocks, possibly forever.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -20,36 +19,36 @@ use super::{
 };
 use crate::{graphics, mig::id_of};
 
-/// One probe of a GPU, with everything it needs to run on a thread of its own.
+/// A probe, self-contained for its own thread.
 pub(super) struct Probe {
     pub(super) nvml: Nvml,
     pub(super) driver: Arc<DriverFacts>,
     pub(super) roots: Roots,
     pub(super) moment: Moment,
     pub(super) index: u32,
-    /// What an earlier probe of this initialisation found.
+    /// Facts of an earlier probe.
     pub(super) known: Option<GpuFacts>,
-    /// Whether that was all there is to describe: what stands in the way of a device may be gone.
+    /// True if nothing was left to describe; otherwise an obstacle may be gone.
     pub(super) settled: bool,
-    /// The set that its events shall be put into, if they are not in it yet.
+    /// Event set to join, unless the GPU is in it.
     pub(super) watch_in: Option<NumberedSet>,
 }
 
-/// The devices of a GPU, if they are described anew, and why single ones cannot be used.
+/// Devices, if described anew, and obstacles of single ones.
 type Description = (Option<Vec<Device>>, BTreeMap<DeviceId, String>);
 
-/// What a probe that came back brings.
+/// Result of a probe.
 pub(super) struct Probed {
     pub(super) facts: GpuFacts,
-    /// The GPU and its instances, if anything about them is new.
+    /// The GPU and its instances, if anything changed.
     pub(super) described: Option<Vec<Device>>,
-    /// Why single instances cannot be used.
+    /// Reasons why single instances are unusable.
     pub(super) obstacles: BTreeMap<DeviceId, String>,
-    /// Why the GPU cannot be trusted though it answers.
+    /// Reason to distrust the GPU although it answers.
     pub(super) trouble: Option<(Reason, String)>,
-    /// How many memory errors ECC could not correct since the driver was loaded.
+    /// Uncorrected memory errors since the driver was loaded.
     pub(super) uncorrected_errors: Option<u64>,
-    /// The set that its events were put into.
+    /// Number of the joined event set.
     pub(super) watched_in: Option<u64>,
 }
 
@@ -81,8 +80,8 @@ impl Probe {
         Ok(Probed { facts, described, obstacles, trouble, uncorrected_errors, watched_in })
     }
 
-    /// The facts that are known, if that is the same GPU, cut and linked in the same way, or new
-    /// ones; and its conditions as they are now.
+    /// Known facts of the same GPU, if MIG layout and links are unchanged, else new ones; with current
+    /// conditions.
     fn facts(&self, gpu: Gpu, id: DeviceId, mig: MigFacts) -> Result<GpuFacts, NvmlError> {
         let known = self.known.as_ref().filter(|known| known.id == id && known.gpu == gpu);
         let before = known.map(|known| known.conditions.clone()).unwrap_or_default();
@@ -98,8 +97,8 @@ impl Probe {
         Ok(GpuFacts { partitions, conditions, ..GpuFacts::read(gpu, id, mig, links)? })
     }
 
-    /// What the GPU could be cut to, which is read once; what cannot be read is tried again. A driver that tells
-    /// nothing while MIG is off leaves the GPU whole until MIG is on.
+    /// Possible partitions, read once; a failed read is retried. If the driver reports none while MIG is off,
+    /// the GPU stays whole until MIG is on.
     fn partitions(
         &self,
         gpu: &Gpu,
@@ -120,7 +119,7 @@ impl Probe {
         }
         let read = possible(gpu, id);
         if let (Err(error), None) = (&read, &self.known) {
-            tracing::info!(device = %id, %error, "the driver does not tell what the GPU can be cut to");
+            tracing::info!(device = %id, %error, "MIG partitions unknown: the GPU stays whole");
         }
         read.ok()
     }

@@ -1,4 +1,4 @@
-//! What NVIDIA's kernel module tells in `/proc/driver`, without a call into the driver's library.
+//! NVIDIA's kernel module in `/proc/driver`, without NVML.
 
 use windlass_core::{
     device::{DeviceId, Extras},
@@ -8,18 +8,18 @@ use windlass_host::{Host, PciFunction, Roots};
 
 use crate::graphics;
 
-/// A GPU that the kernel module drives.
+/// A GPU of the kernel module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ListedGpu {
     pub(super) function: PciFunction,
-    /// A lost GPU's is printed as question marks, which are none.
+    /// UUID; a lost GPU's consists of question marks and is absent.
     pub(super) id: Option<DeviceId>,
     pub(super) minor: Option<u32>,
     pub(super) graphics: Extras,
 }
 
-/// What changes when a driver is loaded, removed or replaced, or a GPU is plugged or pulled: cheap
-/// to read, so that NVML is initialised anew only when there is a reason.
+/// Changes when a driver is loaded, removed or replaced, or a GPU is plugged or pulled. Cheap to read, to
+/// avoid needless initialisations of NVML.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Fingerprint {
     version: Option<String>,
@@ -31,13 +31,14 @@ const GPUS: &str = "/proc/driver/nvidia/gpus";
 /// One line per capability: `gpu0/gi7/ci0/access 67`.
 const MIG_MINORS: &str = "/proc/driver/nvidia-caps/mig-minors";
 
-/// The driver and its GPUs in short. The kernel module answers; it may take long, or hang.
+/// Driver version and GPU addresses. The kernel module answers and may hang.
 pub(super) fn fingerprint(host: &Host) -> Fingerprint {
     Fingerprint { version: host.text(VERSION), gpus: host.names(GPUS) }
 }
 
-/// The GPUs that the kernel module drives, in the order of their addresses, which is NVML's.
-/// The module answers these reads with calls into the GPU: they may take long, or hang.
+/// GPUs of the kernel module by address, which is NVML's order.
+///
+/// The module calls the GPU for these reads: they may hang.
 pub(super) fn gpus(roots: &Roots) -> Vec<ListedGpu> {
     let names = roots.host.names(GPUS);
     let mut gpus: Vec<_> = names.iter().filter_map(|name| gpu(roots, name)).collect();
@@ -60,7 +61,7 @@ fn gpu(roots: &Roots, name: &str) -> Option<ListedGpu> {
     })
 }
 
-/// The N of `/dev/nvidia-caps/nvidia-capN` that guards a capability.
+/// Minor N of a capability's node `/dev/nvidia-caps/nvidia-capN`.
 pub(super) fn mig_minor(host: &Host, capability: &str) -> Option<u32> {
     let table = host.text(MIG_MINORS)?;
     let line = table.lines().find_map(|line| line.strip_prefix(capability)?.strip_prefix(' '));

@@ -1,4 +1,4 @@
-//! A question to the driver that may never be answered.
+//! State of a driver call that may never return.
 //!
 //! ```text
 //!          ask            deadline
@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use windlass_host::deadline::Deadline;
 
-/// A call into the driver that may never come back.
+/// A driver call that may never return.
 #[derive(Default)]
 pub(super) struct Question {
     state: QuestionState,
@@ -30,8 +30,8 @@ enum QuestionState {
 // === impl Question ===
 
 impl Question {
-    /// Opens the question, which becomes overdue after so long. A call that hangs in the driver is not made a
-    /// second time.
+    /// Starts the call unless one is running; returns true if the caller must make it. It becomes overdue
+    /// after `limit`.
     pub(super) fn ask(&mut self, now: Instant, limit: Duration) -> bool {
         let idle = self.is_idle();
         if idle {
@@ -40,12 +40,12 @@ impl Question {
         idle
     }
 
-    /// The answer came, late or not.
+    /// Records an answer, late or not.
     pub(super) fn settle(&mut self) {
         *self = Self { state: QuestionState::Idle, settled: true };
     }
 
-    /// Whether the deadline has just passed; told once.
+    /// True once, when the deadline passes.
     pub(super) fn became_overdue(&mut self, now: Instant) -> bool {
         let QuestionState::Open(deadline) = &mut self.state else { return false };
         let late = deadline.has_passed(now);
@@ -55,7 +55,7 @@ impl Question {
         late
     }
 
-    /// When it is to be asked again whether it became overdue; `None` where no answer is waited for.
+    /// Time of the next deadline check; `None` without a running call.
     pub(super) fn next_look(&self) -> Option<Instant> {
         match self.state {
             QuestionState::Open(deadline) => Some(deadline.next_look()),
@@ -63,17 +63,17 @@ impl Question {
         }
     }
 
-    /// Whether an answer is waited for that is not overdue.
+    /// True while a call is running within its deadline.
     pub(super) fn is_open(&self) -> bool {
         matches!(self.state, QuestionState::Open(_))
     }
 
-    /// Whether it was answered, or became overdue, once.
+    /// True once it was answered or overdue.
     pub(super) fn is_settled(&self) -> bool {
         self.settled
     }
 
-    /// Whether no call is on its way.
+    /// True without a running call.
     pub(super) fn is_idle(&self) -> bool {
         self.state == QuestionState::Idle
     }
@@ -85,7 +85,7 @@ mod tests {
 
     const DEADLINE: Duration = Duration::from_secs(5);
 
-    /// Looks at it whenever it is to be looked at, until it is overdue.
+    /// Checks it at each due time until it is overdue.
     fn overdue_at(question: &mut Question) -> Instant {
         loop {
             let look = question.next_look().expect("an answer is waited for");

@@ -1,7 +1,7 @@
-//! Telemetry of the GPUs: read after each probe that passed, on a thread of its own.
+//! GPU telemetry, read after each passed probe on a thread of its own.
 //!
-//! It is no part of the probe, since a sensor that fails is no reason to distrust a GPU, and since the
-//! first list of devices should not wait for it. A reading that hangs is not begun a second time.
+//! Separate from the probe: a failing sensor is no reason to distrust a GPU, and the first device list must
+//! not wait for it. A hanging read is not repeated.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,31 +20,30 @@ use crate::{
     telemetry::{Sample, Telemetry},
 };
 
-/// Reads and publishes.
+/// Telemetry reader and publisher.
 pub(super) struct Samples {
     to: watch::Sender<Arc<Telemetry>>,
-    /// Positions whose GPU passed a probe and was not read since.
+    /// GPUs that passed a probe and were not read since, by index.
     wanted: BTreeMap<usize, Target>,
-    /// Positions whose reading is under way.
+    /// Indexes with a running read.
     open: BTreeSet<usize>,
     readings: JoinSet<Reading>,
 }
 
-/// What a reading brings back.
+/// Result of a read.
 pub(super) struct Reading {
     index: usize,
     samples: Vec<(DeviceId, Sample)>,
 }
 
-/// One GPU and its instances, which stand at these positions if their names still agree.
+/// A GPU and its instances by index, valid while their UUIDs agree.
 struct Target {
     gpu: Gpu,
     id: DeviceId,
     instances: Vec<InstanceFacts>,
 }
 
-/// For how many looks a sample is told: one look may be missed by chance, three in a row are a
-/// driver that does not answer.
+/// Probes for which a sample stays valid. One missed probe is chance, three are a driver that hangs.
 const LOOKS_VALID: u32 = 3;
 
 // === impl Samples ===
@@ -54,14 +53,14 @@ impl Samples {
         Self { to, wanted: BTreeMap::new(), open: BTreeSet::new(), readings: JoinSet::new() }
     }
 
-    /// A GPU passed its probe and may be read. Nobody to read it for, nothing to do.
+    /// Marks a GPU for reading after a passed probe, if anybody receives telemetry.
     pub(super) fn want(&mut self, index: usize, facts: &GpuFacts) {
         if !self.to.is_closed() {
             self.wanted.insert(index, Target::of(facts));
         }
     }
 
-    /// Begins to read what is wanted, but for what hangs.
+    /// Starts all marked reads, except where one hangs.
     pub(super) fn ask(&mut self, now: Timestamp, probe_interval: Duration) {
         let until = now.saturating_add(probe_interval * LOOKS_VALID).unwrap_or(Timestamp::MAX);
         let frame = Sample { at: now, until, ..Sample::default() };
@@ -71,7 +70,7 @@ impl Samples {
         }
     }
 
-    /// The next reading that is done; never, if none is under way.
+    /// Next finished read; waits forever without a running one.
     pub(super) async fn next(&mut self) -> Reading {
         match self.readings.join_next().await {
             Some(read) => read.expect("reading neither panics nor is cancelled while this lives"),
@@ -83,7 +82,7 @@ impl Samples {
         self.open.remove(&reading.index);
         self.to.send_modify(|known| {
             let known = Arc::make_mut(known);
-            // Instances of a layout that is no more.
+            // Drops instances of former layouts.
             known.retain(|_, sample| sample.until >= now);
             known.extend(reading.samples);
         });
@@ -103,14 +102,14 @@ impl Target {
         let parts = self.instances.into_iter().filter_map(|part| {
             let device = self.gpu.mig_device(part.index).ok()?;
             let is_same = id_of(&device).is_ok_and(|id| id == part.id);
-            // An instance measures its memory and nothing else.
+            // Instances measure only their memory.
             is_same.then(|| (part.id, memory(&device, frame)))
         });
         std::iter::once(whole).chain(parts).collect()
     }
 }
 
-/// A sensor that fails is one that is not there: health is judged by the probe.
+/// All sensors of a GPU. A failing sensor counts as absent.
 fn everything(gpu: &Gpu, frame: Sample) -> Sample {
     let busy = gpu.utilization().ok().flatten();
     Sample {

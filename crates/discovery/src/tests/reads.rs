@@ -1,4 +1,4 @@
-//! What looks cost: how often the files of a host are asked.
+//! Cost of scans: accesses to host files.
 
 use std::{collections::BTreeMap, fs, os::unix::fs::symlink, path::PathBuf};
 
@@ -12,7 +12,7 @@ use crate::{
     nvme::Nvme,
 };
 
-/// Which question was put to which path, or by whatever path to which text, and how often.
+/// Number of accesses by kind and path, or by kind and content.
 type Counts = BTreeMap<(Question, PathBuf), u32>;
 
 fn families(config: &Config, host: &Host) -> Vec<Box<dyn Family>> {
@@ -27,12 +27,12 @@ fn families(config: &Config, host: &Host) -> Vec<Box<dyn Family>> {
     ]
 }
 
-/// Lets each family look once; gives what each asked.
+/// Scans once with each family; returns its accesses.
 fn looks(config: &Config) -> Vec<Counts> {
     let (host, tally) = Host::new(&config.places.host_root, "/").counted();
     let families = families(config, &host).into_iter();
     let look = |mut family: Box<dyn Family>| {
-        drop(family.look(&host.for_one_look()));
+        drop(family.scan(&host.for_one_look()));
         by_file(&host, &tally)
     };
     families.map(look).collect()
@@ -44,7 +44,7 @@ fn by_file(host: &Host, tally: &Tally) -> Counts {
         let own = host.path(&path);
         let file = match question {
             Question::Text => own.canonicalize().unwrap_or(own),
-            // A folder that has two paths is listed by each.
+            // A folder with two paths is listed through both.
             Question::Names | Question::Link | Question::Kind => own,
         };
         *counts.entry((question, file)).or_default() += 1;
@@ -90,7 +90,7 @@ fn what_a_function_is_was_asked_by_one_family_for_all() {
     assert!(twice.is_empty(), "{twice:#?}");
 }
 
-/// A host with so many PCI functions: an adapter with virtual functions, drives and bridges.
+/// A host with this many PCI functions: an adapter with virtual functions, drives and bridges.
 fn host_with(functions: usize) -> (tempfile::TempDir, Config) {
     let mut builder = tempfile::Builder::new();
     builder.prefix("wl");

@@ -1,4 +1,4 @@
-//! Probes against files, servers and programs that are really there.
+//! Probes against real files, servers and programs.
 
 use std::{fs, path::Path};
 
@@ -25,15 +25,15 @@ fn probe(test: Test, failures: u32) -> Probe {
     Probe { test, every: Some(SHORTEST), timeout: limit, failures, quiet_period: None }
 }
 
-/// A prober that runs on this thread, with the desk to ask it at.
+/// A prober on this thread, with its handle.
 struct Rig {
-    desk: ProbeDesk,
+    desk: ProbeHandle,
     _tasks: JoinSet<()>,
 }
 
 impl Rig {
     fn new(root: &Path) -> Self {
-        let (desk, prober) = desk(Host::new(root, "/"));
+        let (desk, prober) = channel(Host::new(root, "/"));
         let mut tasks = JoinSet::new();
         tasks.spawn(prober.run(CancellationToken::new()));
         Self { desk, _tasks: tasks }
@@ -41,9 +41,9 @@ impl Rig {
 
     fn ask(&self, probe: &Probe, folder: &str) {
         let device = Device { folder: Some(folder.into()), ..device() };
-        let question = Question::of(probe, &device, LIMIT);
-        let question = question.expect("nothing is missing").expect("it asks");
-        self.desk.ask([(device.id, question)].into());
+        let spec = ProbeSpec::of(probe, &device, LIMIT);
+        let spec = spec.expect("nothing is missing").expect("it asks");
+        self.desk.set([(device.id, spec)].into());
     }
 
     async fn until(&self, expected: &str) {
@@ -80,7 +80,7 @@ async fn a_file_that_says_the_wrong_thing_fails_and_recovers() {
     rig.until("passed").await;
     fs::remove_file(&file).expect("removed");
     rig.until("probe failed, /sys/x/state cannot be read").await;
-    rig.desk.ask(Questions::new());
+    rig.desk.set(ProbeSpecs::new());
     fs::write(&file, "online\n").expect("written");
     rig.ask(
         &probe(Test::Attribute { file: "state".into(), equals: vec!["online".into()] }, 1),

@@ -1,4 +1,4 @@
-//! What is asked of the driver, and what is done about answers that do not come.
+//! Calls to the driver, and missed deadlines.
 
 use tokio::time::Instant;
 use windlass_core::{device::DeviceId, health::Observation};
@@ -42,7 +42,7 @@ impl Connection {
         }
     }
 
-    /// Asks each GPU if the wait for events failed since: nothing more is to be known of indices now.
+    /// Probes each GPU if the event wait failed: indices are as reliable as they get.
     pub(super) fn ask_wanted_gpus(&mut self, known: &Known) {
         if std::mem::take(&mut self.round.wants_gpus) {
             self.ask_every_gpu(Instant::now(), known);
@@ -66,8 +66,7 @@ impl Connection {
         }
     }
 
-    /// Looks at a GPU that was just cut anew. A look that is under way may have seen it as it was: then
-    /// another one follows.
+    /// Probes a GPU after a MIG task. A running probe may be outdated; another one follows it.
     pub(crate) fn look_again(&mut self, gpu: &DeviceId, known: &Known) {
         let is_it = |slot: &Slot| slot.ids.first() == Some(gpu);
         let Some(index) = self.slots.iter().position(is_it) else { return };

@@ -1,4 +1,4 @@
-//! Faults that the driver reports of its own accord.
+//! Faults that the driver reports by events.
 
 use tokio::time::Instant;
 use windlass_config::{HealthPolicy, UnlistedXids};
@@ -10,7 +10,7 @@ use windlass_nvml::{Event, EventKind, NvmlError};
 
 use super::{super::known::Known, Connection};
 
-/// The XID of a memory error that only its own program met; the errors are counted all the same.
+/// XID of a contained memory error. The error counters include it.
 const CONTAINED: u64 = 94;
 
 /// The XID of a double-bit ECC error.
@@ -21,16 +21,16 @@ impl Connection {
         match event {
             Ok(event) => self.take_fault(event, known),
             Err(error) => {
-                // Which GPU broke the wait is not told: a set is made without those that are lost.
-                tracing::warn!(%error, "waiting for NVML events failed");
-                // A GPU that vanished may have moved the indices of others, which the count tells.
+                // NVML does not name the GPU that broke the wait; a new set excludes lost GPUs.
+                tracing::warn!(%error, "NVML event wait failed, registering again: probes find faults meanwhile");
+                // A vanished GPU may shift other indices, which the count shows.
                 (self.round.wants_gpus, self.round.wants_events) = (true, true);
                 let now = Instant::now();
-                // One that is on its way may have counted before that.
+                // A pending count may be older than the failure.
                 self.round.is_outdated = self.round.question.is_open();
                 self.ask_round(now);
                 if !self.round.question.is_open() {
-                    // A count that hangs tells nothing.
+                    // A hanging count gives no number.
                     self.ask_wanted_gpus(known);
                 }
                 self.ask_events(now);
@@ -41,10 +41,10 @@ impl Connection {
     pub(super) fn take_fault(&mut self, event: Event, known: &mut Known) {
         let Some(slot) = self.slots.iter_mut().find(|slot| slot.is(&event)) else {
             if self.has_seen_every_gpu() {
-                tracing::warn!(kind = ?event.kind, "an NVML event of a GPU that is not known");
+                tracing::warn!(kind = ?event.kind, "NVML event of an unknown GPU: probing all");
                 return self.ask_every_gpu(Instant::now(), known);
             }
-            // Of a GPU whose first probe is on its way.
+            // The GPU's first probe is pending.
             return self.unmatched.push(event);
         };
         let fault = match event.kind {
@@ -53,12 +53,12 @@ impl Connection {
                 let meaning = judge_xid(code).1;
                 if !counts(&self.policy, code) {
                     let device = slot.ids.first().map(DeviceId::as_str);
-                    tracing::info!(device, xid = code, meaning, "an XID that does not count");
+                    tracing::info!(device, xid = code, meaning, "XID ignored by policy");
                     return;
                 }
                 Observation::Fault(Reason::Xid(code), meaning.to_owned())
             }
-            // The driver logs this as an XID too, and the operator's word on that holds here.
+            // The driver also reports this as an XID, so that XID's policy applies.
             EventKind::DoubleBitEcc if !counts(&self.policy, DOUBLE_BIT_ECC) => return,
             EventKind::DoubleBitEcc => {
                 let detail = "memory that could not be corrected".to_owned();
@@ -71,8 +71,8 @@ impl Connection {
         }
     }
 
-    /// What errors that are only counted come to. Whether they were confined to one program is not
-    /// told, so they count as an error that was not, and as the operator wants that to.
+    /// Fault of counted errors. NVML does not report whether they were contained, so they count as
+    /// uncontained, under that XID's policy.
     pub(super) fn uncorrected(&self, errors: u64) -> Option<Observation> {
         let detail = format!("{errors} since the last look");
         counts(&self.policy, DOUBLE_BIT_ECC)
@@ -80,8 +80,8 @@ impl Connection {
     }
 }
 
-/// Whether an XID counts: the operator's word on the code, then on all codes, then the catalogue's.
-/// A code on both lists counts, as with NVIDIA's plugin.
+/// True if the policy counts an XID: by code, then for all codes, then by the catalogue. A code on both lists
+/// counts, as in NVIDIA's plugin.
 fn counts(policy: &HealthPolicy, code: u64) -> bool {
     let named = policy.counted_xids.contains(&code);
     let unnamed = !policy.ignored_xids.contains(&code);
@@ -98,7 +98,7 @@ fn counts(policy: &HealthPolicy, code: u64) -> bool {
 mod tests {
     use super::*;
 
-    /// Checks which of a critical, a program's and an unknown XID count.
+    /// Checks the policy for a critical, a program's and an unknown XID.
     fn check(ignored: &[u64], counted: &[u64], unlisted: UnlistedXids, expected: [bool; 3]) {
         let policy = HealthPolicy {
             ignored_xids: ignored.iter().copied().collect(),

@@ -1,4 +1,4 @@
-//! One position in NVML's order, and what stands there.
+//! Slot: one index in NVML's order, with its GPU.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -13,26 +13,26 @@ use super::super::{facts::GpuFacts, probe::Probed, question::Question};
 #[derive(Default)]
 pub(super) struct Slot {
     pub(super) facts: Option<GpuFacts>,
-    /// The GPU, or a placeholder for it, and its MIG instances.
+    /// Ids of the GPU (or its placeholder) and its MIG instances.
     pub(super) ids: Vec<DeviceId>,
-    /// Why single instances cannot be used though the GPU is fine.
+    /// Reasons why single instances are unusable.
     obstacles: BTreeMap<DeviceId, String>,
     pub(super) question: Question,
-    /// Another look is to follow the one that is under way.
+    /// Another probe follows the running one.
     pub(super) again: bool,
-    /// The number of the set that its events come through.
+    /// Number of the event set that contains the GPU.
     pub(super) watched_in: Option<u64>,
-    /// Whether the driver called it lost when last asked.
+    /// True if the last probe reported it as lost.
     pub(super) lost: bool,
-    /// How many memory errors were not corrected when last asked.
+    /// Uncorrected memory errors at the last probe.
     uncorrected_errors: Option<u64>,
-    /// The driver told of an error that was contained since.
+    /// A contained error was reported since.
     pub(super) contained: bool,
-    /// What was seen of a GPU that has no name yet.
+    /// Observation of a GPU without id.
     pub(super) unnamed: Option<Observation>,
 }
 
-/// A set of GPUs whose events are waited for, and which of those made so far it is.
+/// An event set and its number.
 #[derive(Clone)]
 pub(crate) struct NumberedSet {
     pub(crate) number: u64,
@@ -42,17 +42,17 @@ pub(crate) struct NumberedSet {
 // === impl Slot ===
 
 impl Slot {
-    /// The set, unless the GPU is in it already.
+    /// The event set, unless the GPU is in it.
     pub(super) fn needs(&self, current: &NumberedSet) -> Option<NumberedSet> {
         (self.watched_in != Some(current.number)).then(|| current.clone())
     }
 
-    /// Whether it answered, or was overdue, once, and what was seen has a name.
+    /// True once it answered or missed a deadline, and has an id.
     pub(super) fn is_settled(&self) -> bool {
         self.question.is_settled() && self.unnamed.is_none()
     }
 
-    /// Whether every device of it can be used; what stands in the way of one may be gone.
+    /// True if every instance is usable.
     pub(super) fn has_no_obstacles(&self) -> bool {
         self.obstacles.is_empty()
     }
@@ -61,7 +61,7 @@ impl Slot {
         self.facts.as_ref().is_some_and(|facts| facts.gpu == event.gpu)
     }
 
-    /// Takes in a probe that came back. Gives the ids that stood here before.
+    /// Applies a probe's result. Returns the former ids.
     pub(super) fn take(&mut self, probed: &Probed) -> Vec<DeviceId> {
         (self.lost, self.unnamed) = (false, None);
         self.watched_in = probed.watched_in.or(self.watched_in);
@@ -72,7 +72,7 @@ impl Slot {
         std::mem::replace(&mut self.ids, ids)
     }
 
-    /// How many errors were counted since the last look that no event of a contained error explains.
+    /// New uncorrected errors since the last probe, unless a contained error explains them.
     pub(super) fn count_errors(&mut self, counted: Option<u64>) -> Option<u64> {
         let before = std::mem::replace(&mut self.uncorrected_errors, counted);
         let contained = std::mem::take(&mut self.contained);
@@ -80,7 +80,7 @@ impl Slot {
         (!contained).then_some(news)
     }
 
-    /// The devices that a fault is about: the instance that the event names, or all.
+    /// Devices of an event: the named instance, or all.
     pub(super) fn concerned(&self, event: &Event) -> Vec<DeviceId> {
         let named = event.gpu_instance.and_then(|gpu_instance| {
             let facts = self.facts.as_ref()?;
@@ -94,7 +94,7 @@ impl Slot {
         named.unwrap_or_else(|| self.ids.clone())
     }
 
-    /// What a probe that came back says of each device.
+    /// Observation of each device after a probe.
     pub(super) fn observations(
         &self,
         trouble: Option<&(Reason, String)>,

@@ -1,4 +1,4 @@
-//! What the driver's answers mean for the devices.
+//! Effects of the driver's answers on devices.
 
 use std::collections::BTreeSet;
 
@@ -58,7 +58,7 @@ impl Connection {
         }
         match count {
             Ok(count) if self.slots.is_empty() => self.open_slots(count, known),
-            // NVML counts once per initialisation; indices mean other GPUs now.
+            // NVML counts once per initialisation; indices now mean other GPUs.
             Ok(count) if count as usize != self.slots.len() => return Some(Ended::Changed),
             Ok(_) => {
                 self.round.error = None;
@@ -78,12 +78,12 @@ impl Connection {
         self.round.error = None;
         self.slots.resize_with(count as usize, Slot::default);
         self.ask_every_gpu(Instant::now(), known);
-        // Of GPUs that are yet to answer nobody knows that none is lost.
+        // A GPU may be lost until all have answered.
         self.look_for_losses();
         self.vanish_strangers(known);
     }
 
-    /// Without a count nothing can be probed, so nothing is trusted.
+    /// Without a count no GPU can be probed or trusted.
     pub(super) fn cannot_count(&mut self, why: String, known: &mut Known) {
         if self.slots.is_empty() {
             known.fail_all(Reason::ProbeFailed, &why);
@@ -107,7 +107,7 @@ impl Connection {
             self.ask_gpu(index, Instant::now(), known);
         }
         self.look_for_losses();
-        // The first list of devices waits for no sensor.
+        // Sensors wait until every GPU is known.
         if self.has_seen_every_gpu() {
             self.samples.ask(known.now(), self.policy.probe_interval);
         }
@@ -134,12 +134,12 @@ impl Connection {
             self.take_fault(event, known);
         }
         if self.slots[index].needs(&self.event_set).is_some() {
-            // It was asked when another set was in use.
+            // The probe started with an older event set.
             self.ask_gpu(index, Instant::now(), known);
         }
     }
 
-    /// A failure concerns the GPU and every part of it. One that never told its name gets one.
+    /// Applies a failure to the GPU and its parts. A GPU without id gets one first.
     pub(super) fn fail(&mut self, index: usize, observation: Observation, known: &mut Known) {
         let slot = &mut self.slots[index];
         slot.watched_in = None;
@@ -156,14 +156,14 @@ impl Connection {
         }
     }
 
-    /// Names the GPUs that do not tell their names. NVML and the kernel module order them alike.
+    /// Assigns ids to GPUs that report none. NVML and the kernel module have the same order.
     pub(super) fn take_listing(&mut self, listed: Vec<ListedGpu>, known: &mut Known) {
         let complete = listed.len() == self.slots.len();
         let describe = Describe { host: &self.roots.host, driver: &self.driver, now: known.now() };
         for (index, slot) in self.slots.iter_mut().enumerate() {
             let Some(observation) = slot.unnamed.take() else { continue };
             let entry = listed.get(index).filter(|_| complete);
-            // What an earlier initialisation knew of the GPU is more than can be known now.
+            // An earlier initialisation knew more of the GPU.
             slot.ids = known.whole_and_parts_at(entry);
             if slot.ids.is_empty() {
                 let device = describe.failed(position(index), entry);
@@ -194,7 +194,7 @@ impl Connection {
         }
     }
 
-    /// Devices of an earlier initialisation that this one does not have.
+    /// Marks devices of earlier initialisations that this one lacks.
     fn vanish_strangers(&self, known: &mut Known) {
         if self.has_seen_every_gpu() {
             let ids: Vec<_> = known.ids().cloned().collect();
@@ -202,20 +202,22 @@ impl Connection {
         }
     }
 
-    /// Listens to another set. Every GPU that answers is put into it; one that is lost stays out,
-    /// since it would end every wait for the others' events.
+    /// Switches to a new event set. Every GPU that answers joins it; lost ones would break every wait.
     fn take_events(&mut self, listening: Result<Listening, ConnectError>, known: &Known) {
         match listening {
             Ok(Listening { set, watch }) => {
                 let number = self.event_set.number + 1;
                 let old = std::mem::replace(&mut self.event_set, NumberedSet { number, set });
                 self.events = watch;
-                // Freeing a set is a call into the driver.
+                // Freeing a set calls the driver.
                 tokio::task::spawn_blocking(move || drop(old));
                 self.ask_every_gpu(Instant::now(), known);
             }
             Err(error) => {
-                tracing::warn!(error = causes(&error), "cannot listen to NVML's events again");
+                tracing::warn!(
+                    error = causes(&error),
+                    "NVML events not registered, trying again: probes find faults meanwhile"
+                );
                 self.round.wants_events = true;
             }
         }

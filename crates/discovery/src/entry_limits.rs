@@ -1,20 +1,20 @@
-//! Folders with more entries than are looked at. What is beyond is left out, and said.
+//! Limits on folder entries. Entries beyond are skipped and reported.
 
 use std::{collections::BTreeMap, fmt, path::Path};
 
 use windlass_host::Host;
 
-/// The folders of one look that had too many entries, and of how many each was.
+/// Folders of one scan that exceeded their limit, with the limits.
 #[derive(Debug, Default)]
-pub(super) struct Crowds(BTreeMap<String, usize>);
+pub(super) struct EntryLimits(BTreeMap<String, usize>);
 
-/// Names of a list that are told one by one.
+/// Names of a list that are written out.
 const TOLD: usize = 5;
 
-// === impl Crowds ===
+// === impl EntryLimits ===
 
-impl Crowds {
-    /// As [`Host::names`], but no more than so many, and a note where there are more.
+impl EntryLimits {
+    /// Like [`Host::names`], up to `most` names; notes a folder that has more.
     pub(super) fn names(
         &mut self,
         host: &Host,
@@ -30,8 +30,8 @@ impl Crowds {
     }
 }
 
-impl fmt::Display for Crowds {
-    /// What was left out; nothing if nothing was.
+impl fmt::Display for EntryLimits {
+    /// The skipped entries; empty without any.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let all = |(folder, most)| {
             format!("{folder} has more than {most} entries: the others are left out")
@@ -40,7 +40,7 @@ impl fmt::Display for Crowds {
     }
 }
 
-/// The first of many names, and how many more there are.
+/// The first names of a list, and the number of further ones.
 pub(super) fn some(names: impl ExactSizeIterator<Item = String>, between: &str) -> String {
     let more = names.len().saturating_sub(TOLD);
     let told = names.take(TOLD).collect::<Vec<_>>().join(between);

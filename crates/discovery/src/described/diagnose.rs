@@ -1,63 +1,65 @@
-//! What a source thought of everything that it looked at: made when a person asks for it, never at a look.
+//! Diagnosis of a configured source: its verdict on every candidate. Runs on request only.
 
 use serde::Serialize;
 use windlass_config::{Find, Places, SourceRule};
-use windlass_core::{device::DeviceId, selector::DeviceExpression};
+use windlass_core::device::DeviceId;
 
 use super::{
-    find::{self, Candidate, Found},
+    builder::DeviceBuilder,
+    file_attributes::FileAttributes,
+    find::{self, Candidate, FindResult},
     identity::id,
-    make::Maker,
     nodes::Nodes,
-    told::Told,
     unit,
     usb::Serials,
 };
 
-/// Everything that a source looked at.
+/// Diagnosis of a source.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Considered {
-    /// Where it looked.
+    /// Searched locations.
     pub places: Vec<String>,
-    /// What it passed over, and what else there is to say.
+    /// Skipped entries and other remarks.
     pub remarks: Vec<String>,
-    /// Everything that is there.
+    /// Verdict on each candidate.
     pub candidates: Vec<CandidateVerdict>,
 }
 
-/// Something that a source looked at, and what it made of it.
+/// Verdict on a candidate.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CandidateVerdict {
-    /// Where it is: a folder of sysfs, a node, a file, an address.
+    /// Origin: sysfs folder, node, file or address.
     pub found: String,
-    /// What it is called there.
+    /// Name there.
     pub name: String,
-    /// The device that it is, or is a part of.
+    /// The device that it forms or belongs to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device: Option<DeviceId>,
-    /// Why it is none.
+    /// Reason for no device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
-/// Looks once, as the source does, and says of all that is there what becomes of it. May block.
+/// Scans once, as the source does, and returns a verdict on every candidate. Blocks.
 ///
 /// # Errors
 ///
-/// When the source could not look, such as at a folder with more entries than any machine has.
+/// Fails if the scan fails, such as for a folder with too many entries.
 pub fn considered(places: &Places, rule: &SourceRule) -> Result<Considered, String> {
     let host = places.host();
     let mut serials = Serials::default();
     serials.look(&host);
-    let Found { mut candidates, mut remarks } = find::find(rule, &host, &serials)?;
-    Told::default().tell(&host, rule, &mut candidates);
+    let FindResult { mut candidates, mut remarks } = find::find(rule, &host, &serials)?;
+    FileAttributes::default().add_to(&host, rule, &mut candidates);
     let nodes = Nodes::new(&host, &serials);
-    let maker = Maker { host: &host, rule, kubelet_dir: &places.kubelet_dir, nodes: &nodes };
+    let builder =
+        DeviceBuilder { host: &host, rule, kubelet_dir: &places.kubelet_dir, nodes: &nodes };
     let (mut verdicts, mut picked) = (Vec::new(), Vec::new());
     for (index, candidate) in (0..).zip(candidates) {
-        let why = rule.expression.as_ref().and_then(|it| why_not(&maker, it, (index, &candidate)));
+        let why = rule.expression.as_ref();
+        let why = why.and_then(|it| it.why_not(&builder.preview(index, &candidate)));
         match why {
             Some(why) => verdicts.push(CandidateVerdict::without_device(&candidate, why)),
             None => picked.push(candidate),
@@ -69,15 +71,7 @@ pub fn considered(places: &Places, rule: &SourceRule) -> Result<Considered, Stri
     Ok(Considered { places: looked_at(&rule.find), remarks, candidates })
 }
 
-fn why_not(
-    maker: &Maker<'_>,
-    expression: &DeviceExpression,
-    (index, candidate): (u32, &Candidate),
-) -> Option<String> {
-    expression.why_not(&maker.seen(index, candidate))
-}
-
-/// Which device each candidate is that is meant; and what is to be said of those that are none.
+/// Verdicts on selected candidates, and a remark on leftovers.
 fn grouped(rule: &SourceRule, picked: Vec<Candidate>) -> (Vec<CandidateVerdict>, Option<String>) {
     let all: Vec<_> = picked.iter().map(Candidate::place_of_verdict).collect();
     let (groups, left) = unit::groups(rule, picked);
@@ -103,7 +97,7 @@ fn grouped(rule: &SourceRule, picked: Vec<Candidate>) -> (Vec<CandidateVerdict>,
 
 const NO_PARTNER: &str = "one device is a match of every pattern, and another pattern has none";
 
-/// Where a source looks.
+/// Searched locations.
 fn looked_at(find: &Find) -> Vec<String> {
     match find {
         Find::Bus(name) => vec![format!("/sys/bus/{name}/devices")],
@@ -117,7 +111,7 @@ fn looked_at(find: &Find) -> Vec<String> {
 // === impl Candidate ===
 
 impl Candidate {
-    /// Where it is; what becomes of it is not known yet.
+    /// A verdict without outcome.
     fn place_of_verdict(&self) -> CandidateVerdict {
         let name = self.text("name").unwrap_or(&self.identity).to_owned();
         CandidateVerdict { found: self.origin.clone(), name, device: None, reason: None }

@@ -1,4 +1,4 @@
-//! What files of a device's folder say of it, by the configuration.
+//! Attributes from files of a device's folder, as configured.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,39 +12,38 @@ use windlass_core::{
 };
 use windlass_host::{
     Host,
-    external::{Late, Patience},
+    external::{DeadlinePool, Late},
 };
 
 use super::find::Candidate;
-use crate::{asking::SOON, trouble};
+use crate::{scan_pool::SOON, trouble};
 
-/// Reads them; a device that does not answer stays what it said last.
+/// Reader of attribute files; a device that hangs keeps its last values.
 #[derive(Debug, Default)]
-pub(super) struct Told {
-    patience: Patience<Whom, Attributes>,
-    last: BTreeMap<Whom, Attributes>,
-    /// Those that were asked since the last rest.
-    asked: BTreeSet<Whom>,
+pub(super) struct FileAttributes {
+    pool: DeadlinePool<ReadKey, Attributes>,
+    last: BTreeMap<ReadKey, Attributes>,
+    /// Devices of the current scan.
+    read: BTreeSet<ReadKey>,
 }
 
-/// A device's folder, and the source whose files are read in it.
-type Whom = (SourceName, PathBuf);
+/// Source and device folder.
+type ReadKey = (SourceName, PathBuf);
 
-// === impl Told ===
+// === impl FileAttributes ===
 
-impl Told {
-    /// Adds to what is known of candidates what their files say.
-    pub(super) fn tell(&mut self, host: &Host, rule: &SourceRule, candidates: &mut [Candidate]) {
+impl FileAttributes {
+    pub(super) fn add_to(&mut self, host: &Host, rule: &SourceRule, candidates: &mut [Candidate]) {
         if rule.attributes.is_empty() {
             return;
         }
         for candidate in candidates {
             let Some(folder) = candidate.folder.clone() else { continue };
             let whom = (rule.name.clone(), folder.clone());
-            self.asked.insert(whom.clone());
+            self.read.insert(whom.clone());
             let (host, files) = (host.clone(), rule.attributes.clone());
             let reading = move || read(&host, &folder, &files);
-            match self.patience.ask(whom.clone(), SOON, reading) {
+            match self.pool.call(whom.clone(), SOON, reading) {
                 Ok(told) => drop(self.last.insert(whom.clone(), told)),
                 Err(Late) => drop(candidate.trouble.get_or_insert_with(trouble::no_answer)),
             }
@@ -52,11 +51,11 @@ impl Told {
         }
     }
 
-    /// Ends a look: what was not found by it is forgotten.
-    pub(super) fn rest(&mut self) {
-        let asked = std::mem::take(&mut self.asked);
-        self.patience.rest(|whom| asked.contains(whom));
-        self.last.retain(|whom, _| asked.contains(whom));
+    /// Ends a scan; forgets devices that it did not find.
+    pub(super) fn end_scan(&mut self) {
+        let read = std::mem::take(&mut self.read);
+        self.pool.end_round(|whom| read.contains(whom));
+        self.last.retain(|whom, _| read.contains(whom));
     }
 }
 

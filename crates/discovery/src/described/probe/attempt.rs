@@ -1,4 +1,4 @@
-//! One attempt: a file that says the right thing, a server that answers, a program that ends well.
+//! One probe attempt: file content, HTTP request, TCP connection or program.
 
 use std::{
     path::{Path, PathBuf},
@@ -13,69 +13,67 @@ use windlass_core::{
 };
 use windlass_host::{
     Host, causes, deadline,
-    external::{GetError, Patience, get, run},
+    external::{DeadlinePool, GetError, get, run},
     template::{Missing, fill},
 };
 
-use super::{Answer, SHORTEST};
+use super::{ProbeResult, SHORTEST};
 
-/// What is asked of a device, its own texts filled in.
+/// Probe of one device, with its attributes filled in.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Question {
-    test: Filled,
+pub(crate) struct ProbeSpec {
+    test: ResolvedTest,
     pub(super) every: Duration,
     timeout: Duration,
     pub(super) failures: u32,
 }
 
-/// A test of one device.
+/// Test of one device.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Filled {
+enum ResolvedTest {
     Attribute { file: PathBuf, equals: Vec<String> },
     Http(String),
     Tcp(String),
     Command(Vec<String>),
 }
 
-/// What an attempt needs besides the question.
-pub(super) struct Bench {
+/// Dependencies of an attempt.
+pub(super) struct AttemptEnv {
     pub(super) host: Host,
-    pub(super) leftover: Leftover,
+    pub(super) pending: PendingRead,
 }
 
-/// A file that has not been read to its end when its time was over: a device's firmware may never answer,
-/// and is not asked twice at once.
-pub(super) type Leftover = Patience<(), Option<String>>;
+/// A read that missed its deadline. Firmware may never answer, and must not be read twice at once.
+pub(super) type PendingRead = DeadlinePool<(), Option<String>>;
 
-/// Tries once.
-pub(super) async fn ask(
+/// Runs one attempt.
+pub(super) async fn attempt(
     device: &DeviceId,
-    question: &Question,
-    bench: Bench,
-) -> (Answer, Leftover) {
-    let limit = question.timeout;
-    let late =
-        || Err((Reason::Unresponsive, format!("{} within {limit:?}", question.test.silence())));
-    let answer = match &question.test {
-        Filled::Attribute { file, equals } => {
-            return read(bench, file, equals, (limit, late())).await;
+    spec: &ProbeSpec,
+    env: AttemptEnv,
+) -> (ProbeResult, PendingRead) {
+    let limit = spec.timeout;
+    let late = || Err((Reason::Unresponsive, format!("{} within {limit:?}", spec.test.silence())));
+    let answer = match &spec.test {
+        ResolvedTest::Attribute { file, equals } => {
+            return read(env, file, equals, limit, late()).await;
         }
-        Filled::Http(url) => {
+        ResolvedTest::Http(url) => {
             let asked = deadline::timeout(limit, get(url)).await;
             asked.map_or_else(|_| late(), |answer| answer.map_err(|it| refused(url, &it)))
         }
-        Filled::Tcp(address) => {
+        ResolvedTest::Tcp(address) => {
             let connected = deadline::timeout(limit, TcpStream::connect(address)).await;
             let failed = |error| (Reason::Unreachable, format!("{address}: {error}"));
             connected.map_or_else(|_| late(), |it| it.map(drop).map_err(failed))
         }
-        Filled::Command(words) => {
+        ResolvedTest::Command(words) => {
             let ran = deadline::timeout(limit, run(device, words)).await;
             let failed = |error| (Reason::ProbeFailed, causes(&error));
             ran.map_or_else(|_| late(), |it| it.map_err(failed))
         }
     };
-    (answer, bench.leftover)
+    (answer, env.pending)
 }
 
 fn refused(url: &str, error: &GetError) -> (Reason, String) {
@@ -87,19 +85,20 @@ fn refused(url: &str, error: &GetError) -> (Reason, String) {
 }
 
 async fn read(
-    Bench { host, mut leftover }: Bench,
+    AttemptEnv { host, mut pending }: AttemptEnv,
     file: &Path,
     equals: &[String],
-    (limit, late): (Duration, Answer),
-) -> (Answer, Leftover) {
+    limit: Duration,
+    late: ProbeResult,
+) -> (ProbeResult, PendingRead) {
     let path = file.to_owned();
     let reading = spawn_blocking(move || {
-        let text = leftover.ask((), limit, move || host.line(path));
-        leftover.rest(|()| true);
-        (text, leftover)
+        let text = pending.call((), limit, move || host.line(path));
+        pending.end_round(|()| true);
+        (text, pending)
     });
-    let (text, leftover) = reading.await.expect("asking neither panics nor is cancelled");
-    let Ok(text) = text else { return (late, leftover) };
+    let (text, pending) = reading.await.expect("asking neither panics nor is cancelled");
+    let Ok(text) = text else { return (late, pending) };
     let file = file.display();
     let answer = match text {
         Some(text) if equals.contains(&text) => Ok(()),
@@ -109,13 +108,13 @@ async fn read(
         }
         None => Err((Reason::ProbeFailed, format!("{file} cannot be read"))),
     };
-    (answer, leftover)
+    (answer, pending)
 }
 
-// === impl Question ===
+// === impl ProbeSpec ===
 
-impl Question {
-    /// What a probe asks of a device; `None` where its nodes are all there is to see.
+impl ProbeSpec {
+    /// Probe of a device; `None` if the presence of its nodes suffices.
     pub(crate) fn of(
         probe: &Probe,
         device: &Device,
@@ -124,14 +123,14 @@ impl Question {
         let fill = |text: &String| fill(text, device);
         let test = match &probe.test {
             Test::Nodes => return Ok(None),
-            Test::Attribute { file, equals } => Filled::Attribute {
+            Test::Attribute { file, equals } => ResolvedTest::Attribute {
                 file: device.folder.clone().unwrap_or_default().join(file),
                 equals: equals.iter().map(fill).collect::<Result<_, _>>()?,
             },
-            Test::Http(url) => Filled::Http(fill(url)?),
-            Test::Tcp(address) => Filled::Tcp(fill(address)?),
+            Test::Http(url) => ResolvedTest::Http(fill(url)?),
+            Test::Tcp(address) => ResolvedTest::Tcp(fill(address)?),
             Test::Command(words) => {
-                Filled::Command(words.iter().map(fill).collect::<Result<_, _>>()?)
+                ResolvedTest::Command(words.iter().map(fill).collect::<Result<_, _>>()?)
             }
         };
         let every = probe.every.unwrap_or(usual).max(SHORTEST);
@@ -139,10 +138,10 @@ impl Question {
     }
 }
 
-// === impl Filled ===
+// === impl ResolvedTest ===
 
-impl Filled {
-    /// What it means that it takes too long.
+impl ResolvedTest {
+    /// Message of a timeout.
     fn silence(&self) -> String {
         match self {
             Self::Attribute { file, .. } => format!("{} was not read", file.display()),

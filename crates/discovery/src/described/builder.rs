@@ -1,4 +1,4 @@
-//! Devices made of what was found: an id, facts, and what a container gets by the source's templates.
+//! Devices from candidates: id, attributes, and the configured nodes, mounts and variables.
 
 use std::path::{Path, PathBuf};
 
@@ -17,47 +17,46 @@ use windlass_host::{
 use super::{
     find::Candidate,
     identity::id,
-    nodes::{Named, Nodes},
+    nodes::{NamedNode, Nodes},
     unit::Group,
 };
 
-/// Makes the devices of one source.
-pub(super) struct Maker<'a> {
+/// Device builder of one source.
+pub(super) struct DeviceBuilder<'a> {
     pub(super) host: &'a Host,
     pub(super) rule: &'a SourceRule,
     pub(super) kubelet_dir: &'a Path,
     pub(super) nodes: &'a Nodes<'a>,
 }
 
-/// A device, and why it cannot be used.
-pub(super) struct Made {
+/// A device with its trouble.
+pub(super) struct BuiltDevice {
     pub(super) device: Device,
     pub(super) trouble: Option<(Reason, String)>,
-    /// The nodes that it is to have and that are not there.
+    /// Missing device nodes.
     missing: Vec<String>,
 }
 
-// === impl Maker ===
+// === impl DeviceBuilder ===
 
-impl Maker<'_> {
-    /// A candidate as its source's selector sees it.
-    pub(super) fn seen(&self, index: u32, candidate: &Candidate) -> Device {
+impl DeviceBuilder<'_> {
+    /// A candidate as the selector sees it.
+    pub(super) fn preview(&self, index: u32, candidate: &Candidate) -> Device {
         let Candidate { attributes, place, origin, folder, nodes, .. } = candidate.clone();
         let id = id(&self.rule.name, &candidate.identity);
         let new = Device::new(id, DeviceKind::Other, self.rule.name.clone(), Timestamp::UNIX_EPOCH);
         Device { index, attributes, place, origin: Some(origin), folder, nodes, ..new }
     }
 
-    /// A device of a group.
-    pub(super) fn make(&self, index: u32, group: &Group) -> Option<Made> {
+    pub(super) fn build(&self, index: u32, group: &Group) -> Option<BuiltDevice> {
         let first = group.members.first()?;
         let id = id(&self.rule.name, &group.identity);
-        let device = Device { id, ..self.seen(index, first) };
+        let device = Device { id, ..self.preview(index, first) };
         let device = Device { place: common_place(&group.members), nodes: Vec::new(), ..device };
         let trouble = group.members.iter().find_map(|member| member.trouble.clone());
         let doubt = || group.doubt.clone().map(|doubt| (Reason::NodeMissing, doubt));
         let trouble = trouble.or_else(doubt);
-        let mut made = Made { device, trouble, missing: group.missing.clone() };
+        let mut made = BuiltDevice { device, trouble, missing: group.missing.clone() };
         made.device.withheld = group.members.iter().find_map(|member| member.withheld.clone());
         self.give_found(&mut made, group);
         for given in &self.rule.give.nodes {
@@ -73,13 +72,13 @@ impl Maker<'_> {
         Some(made)
     }
 
-    fn give_found(&self, made: &mut Made, group: &Group) {
+    fn give_found(&self, made: &mut BuiltDevice, group: &Group) {
         let Some(access) = self.rule.give.found else { return };
         let found = group.members.iter().flat_map(|member| &member.nodes);
         made.device.nodes.extend(found.map(|node| DeviceNode { access, ..node.clone() }));
     }
 
-    fn give_node(&self, made: &mut Made, given: &GivenNode, group: &Group) {
+    fn give_node(&self, made: &mut BuiltDevice, given: &GivenNode, group: &Group) {
         let pattern = match fill_with(&given.path, &made.device, literally) {
             Ok(pattern) => pattern,
             Err(_) if given.optional => return,
@@ -107,7 +106,7 @@ impl Maker<'_> {
             };
             is_there |= !named.is_empty();
             for named in named {
-                self.give_named(made, given, (&path, named), group);
+                self.give_named(made, given, &path, named, group);
             }
         }
         if !is_there && !given.optional {
@@ -115,9 +114,16 @@ impl Maker<'_> {
         }
     }
 
-    /// A node of a path. What lies in a folder lies in one inside as well.
-    fn give_named(&self, made: &mut Made, given: &GivenNode, at: (&Path, Named), group: &Group) {
-        let (path, Named { name, node: target }) = at;
+    /// Adds a node. Nodes below a folder keep their relative paths in the container.
+    fn give_named(
+        &self,
+        made: &mut BuiltDevice,
+        given: &GivenNode,
+        path: &Path,
+        named: NamedNode,
+        group: &Group,
+    ) {
+        let NamedNode { name, node: target } = named;
         let inside = match given.inside.as_deref().map(|text| fill(text, &made.device)) {
             None => name,
             Some(Ok(text)) => {
@@ -137,7 +143,8 @@ impl Maker<'_> {
         made.device.nodes.push(DeviceNode { path: target, inside, access, shared, proof });
     }
 
-    /// A group's node has its number from the function's group, which may be another tomorrow.
+    /// Sysfs folder that proves the node's number. A VFIO group node belongs to the function of the group,
+    /// whose number may change.
     fn proof(&self, path: &Path, group: &Group) -> Option<PathBuf> {
         let function = || {
             let folders = group.members.iter().filter_map(|member| member.folder.clone());
@@ -151,7 +158,7 @@ impl Maker<'_> {
         of_group.or_else(|| self.nodes.folder(path))
     }
 
-    fn give_mount(&self, made: &mut Made, given: &GivenMount) {
+    fn give_mount(&self, made: &mut BuiltDevice, given: &GivenMount) {
         let fill =
             |text: &str| fill(text, &made.device).map_err(|missing| format!("{text}: {missing}"));
         let host = fill(&given.host);
@@ -179,9 +186,9 @@ impl Maker<'_> {
         made.device.extras.mounts.push(Mount { host, container, writable });
     }
 
-    /// A variable is left out where the device lacks what it is to say; a name of another's document is
-    /// not: the container would be less than it was meant to be.
-    fn give_texts(&self, made: &mut Made) {
+    /// Adds variables and CDI names. A variable without value is omitted. A CDI name without value withholds
+    /// the device, since its container would be incomplete.
+    fn give_texts(&self, made: &mut BuiltDevice) {
         let device = from_inside(&made.device);
         let variable = |(name, value): (&String, &String)| {
             Some((fill(name, &device).ok()?, fill(value, &device).ok()?))
@@ -195,8 +202,8 @@ impl Maker<'_> {
         }
     }
 
-    /// A device of which a container would get nothing at all serves no one.
-    fn check_anything(&self, made: &mut Made, group: &Group) {
+    /// Marks a device without any container edits as unusable.
+    fn check_anything(&self, made: &mut BuiltDevice, group: &Group) {
         let nothing = made.device.nodes.is_empty() && made.device.extras.is_empty();
         if !nothing || self.rule.give.found.is_none() {
             return;
@@ -210,7 +217,7 @@ impl Maker<'_> {
         }
     }
 
-    fn check_nodes(&self, made: &mut Made) {
+    fn check_nodes(&self, made: &mut BuiltDevice) {
         let missing = made.device.nodes.iter().filter(|node| !self.host.has(&node.path));
         made.missing = missing.map(|node| node.path.display().to_string()).collect();
         made.tell_missing();
@@ -221,10 +228,10 @@ impl Maker<'_> {
     }
 }
 
-// === impl Made ===
+// === impl BuiltDevice ===
 
-impl Made {
-    /// The first reason is the one that is told.
+impl BuiltDevice {
+    /// Keeps the first reason.
     fn withhold(&mut self, why: String) {
         self.device.withheld.get_or_insert(why);
     }
@@ -246,14 +253,13 @@ impl Made {
     }
 }
 
-/// The device as a container sees it, which may find the nodes under other names.
+/// The device with the node paths of a container.
 fn from_inside(device: &Device) -> Device {
     let inside = |node: &DeviceNode| DeviceNode::new(node.inside());
     let nodes = device.own_nodes().map(inside);
     Device { nodes: nodes.collect(), ..device.clone() }
 }
 
-/// Where all members are; of several, what they have in common.
 fn common_place(members: &[Candidate]) -> Place {
     let Some((first, others)) = members.split_first() else { return Place::default() };
     let same = |differs: &dyn Fn(&Place) -> bool| !others.iter().any(|other| differs(&other.place));
