@@ -1,13 +1,12 @@
-//! Choices that were made, kept on disk: with its question, a choice can be explained when its pod has
-//! long been running.
+//! Allocation history on disk. `windlass explain` reads it to explain why a pod has its devices.
 
 mod file;
-mod memory;
 mod numbers;
+mod writer;
 
 use std::path::Path;
 
-use file::ChoicesFile;
+use file::HistoryFile;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use windlass_core::{
@@ -17,102 +16,106 @@ use windlass_core::{
     resource::ResourceName,
 };
 
-pub use file::ChoicesError;
+pub use file::HistoryError;
 pub use file::reread;
-pub use memory::{Teller, memory};
-pub use numbers::{InvalidNumbers, Numbers};
+pub use numbers::{InvalidReplicaNumbers, ReplicaNumbers};
+pub use writer::{HistorySender, history};
 
-/// A question of the kubelet's, and its answer.
+/// One `GetPreferredAllocation` request of the kubelet with its answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Remembered {
-    /// When it was answered.
+pub struct RecordedChoice {
+    /// Time of the answer.
     pub at: Timestamp,
-    /// The resource that was asked for.
+    /// Requested resource.
     pub resource: ResourceName,
-    /// What made one set better than another.
+    /// Placement policy that ranked the candidate sets.
     pub policy: Policy,
-    /// How many devices, or replicas, were asked for.
+    /// Number of devices, or of replicas, that were requested.
     pub size: usize,
-    /// Whether no other set was better; otherwise it was the best found within the bound.
+    /// True if the search proved that no set is better; false if it stopped at its bound.
     pub exact: bool,
-    /// What was chosen, and from what.
+    /// Candidates and the set chosen from them.
     #[serde(flatten)]
-    pub among: Among,
+    pub candidates: Candidates,
 }
 
-/// What was chosen, and from what.
+/// Candidates and the set chosen from them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Among {
-    /// Devices that serve one container each.
+pub enum Candidates {
+    /// Exclusive devices.
     Devices {
-        /// Those to choose from.
+        /// Devices that could be chosen.
         available: Vec<DeviceId>,
-        /// Those of them that the answer had to hold.
+        /// Devices that the answer had to contain.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         required: Vec<DeviceId>,
-        /// What the container seemed to have got of other resources: the choice is near them.
+        /// Devices that the container probably has from other resources; placement prefers neighbours of these.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         near: Vec<DeviceId>,
-        /// The answer.
+        /// Chosen devices.
         chosen: Vec<DeviceId>,
     },
-    /// Replicas of devices that serve several containers.
+    /// Replicas of shared devices.
     Replicas {
-        /// How many devices the answer could name.
+        /// Limit on the number of devices behind one answer.
         span: Span,
-        /// What the container seemed to have got of other resources.
+        /// Devices that the container probably has from other resources.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         near: Vec<DeviceId>,
-        /// What each device had, and gave.
-        pools: Vec<Pool>,
+        /// State and outcome of each shared device.
+        pools: Vec<ReplicaPool>,
     },
 }
 
-/// A shared device when it was asked for.
+/// One shared device at the time of a choice.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Pool {
-    /// The device.
+pub struct ReplicaPool {
+    /// Id of the device.
     pub device: DeviceId,
-    /// How many of its replicas other containers held.
+    /// Number of its replicas that other containers held.
     pub in_use: usize,
-    /// The replicas to choose from.
-    pub free: Numbers,
-    /// Those of them that the answer had to hold.
-    #[serde(default, skip_serializing_if = "Numbers::is_empty")]
-    pub required: Numbers,
-    /// Those of them that are the answer.
-    #[serde(default, skip_serializing_if = "Numbers::is_empty")]
-    pub chosen: Numbers,
+    /// Replicas that could be chosen.
+    pub free: ReplicaNumbers,
+    /// Replicas that the answer had to contain.
+    #[serde(default, skip_serializing_if = "ReplicaNumbers::is_empty")]
+    pub required: ReplicaNumbers,
+    /// Chosen replicas.
+    #[serde(default, skip_serializing_if = "ReplicaNumbers::is_empty")]
+    pub chosen: ReplicaNumbers,
 }
 
-/// The remembered choices, the newest first; none where no agent has made one. Blocks.
-pub fn read(state_dir: &Path) -> Result<Vec<Remembered>, ChoicesError> {
-    ChoicesFile::new(state_dir).read()
+/// Reads the history, newest first; empty if no agent has written one. Blocks.
+pub fn read(state_dir: &Path) -> Result<Vec<RecordedChoice>, HistoryError> {
+    HistoryFile::new(state_dir).read()
 }
 
-// === impl Remembered ===
+// === impl RecordedChoice ===
 
-impl Remembered {
-    /// The answer's ids, as the kubelet knows them.
+impl RecordedChoice {
+    /// Chosen ids as the kubelet knows them.
     pub fn chosen(&self) -> Vec<String> {
-        match &self.among {
-            Among::Devices { chosen, .. } => chosen.iter().map(ToString::to_string).collect(),
-            Among::Replicas { pools, .. } => {
-                let chosen = pools.iter().flat_map(|pool| pool.replicas(&pool.chosen));
-                chosen.map(|replica| replica.to_string()).collect()
-            }
+        match &self.candidates {
+            Candidates::Devices { chosen, .. } => chosen.iter().map(ToString::to_string).collect(),
+            Candidates::Replicas { pools, .. } => pools
+                .iter()
+                .flat_map(|pool| pool.replicas(&pool.chosen))
+                .map(|replica| replica.to_string())
+                .collect(),
         }
     }
 }
 
-// === impl Pool ===
+// === impl ReplicaPool ===
 
-impl Pool {
-    /// The replicas of this device that have these numbers.
-    pub fn replicas<'a>(&'a self, numbers: &'a Numbers) -> impl Iterator<Item = ReplicaId> + 'a {
+impl ReplicaPool {
+    /// Replicas of this device with these numbers.
+    pub fn replicas<'a>(
+        &'a self,
+        numbers: &'a ReplicaNumbers,
+    ) -> impl Iterator<Item = ReplicaId> + 'a {
         numbers.iter().map(|number| ReplicaId { device: self.device.clone(), number })
     }
 }
@@ -121,7 +124,7 @@ impl Pool {
 mod tests {
     use super::*;
 
-    /// The file's format: a change of it takes a new version.
+    /// Pins the file format: an incompatible change needs a new version.
     #[test]
     fn a_choice_is_written_in_one_line_and_read_back() {
         for line in [
@@ -129,7 +132,7 @@ mod tests {
             r#"{"at":"2026-01-02T03:04:05Z","resource":"a.com/x","policy":"aligned","size":1,"exact":true,"devices":{"available":["nic-a","nic-b"],"near":["GPU-a"],"chosen":["nic-b"]}}"#,
             r#"{"at":"2026-01-02T03:04:05Z","resource":"a.com/x","policy":"packed","size":3,"exact":false,"replicas":{"span":"anyDevices","pools":[{"device":"GPU-a","inUse":4,"free":"0-2,7","required":"7","chosen":"0-1,7"},{"device":"GPU-b","inUse":8,"free":""}]}}"#,
         ] {
-            let choice: Remembered = serde_json::from_str(line).expect("a choice");
+            let choice: RecordedChoice = serde_json::from_str(line).expect("a choice");
             assert_eq!(serde_json::to_string(&choice).expect("JSON"), line);
         }
     }
@@ -137,20 +140,24 @@ mod tests {
     #[test]
     fn an_answer_has_the_ids_that_the_kubelet_knows() {
         let numbers = |text: &str| text.parse().expect("numbers");
-        let pool = Pool {
+        let pool = ReplicaPool {
             device: "GPU-a".parse().expect("an id"),
             in_use: 0,
             free: numbers("0-3"),
             required: numbers("3"),
             chosen: numbers("0-1,3"),
         };
-        let choice = Remembered {
+        let choice = RecordedChoice {
             at: Timestamp::UNIX_EPOCH,
             resource: "a.com/x".parse().expect("a name"),
             policy: Policy::Packed,
             size: 3,
             exact: true,
-            among: Among::Replicas { span: Span::AnyDevices, near: Vec::new(), pools: vec![pool] },
+            candidates: Candidates::Replicas {
+                span: Span::AnyDevices,
+                near: Vec::new(),
+                pools: vec![pool],
+            },
         };
         assert_eq!(choice.chosen(), ["GPU-a::0", "GPU-a::1", "GPU-a::3"]);
     }

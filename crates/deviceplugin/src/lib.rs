@@ -1,4 +1,4 @@
-//! The device plugin: a server and a session with the kubelet for every resource.
+//! Device plugin API: one gRPC server and one kubelet session per resource.
 
 pub mod history;
 pub mod metrics;
@@ -35,47 +35,47 @@ use windlass_lifecycle::{cleanup::HandoverDesk, mps::MpsPlaces};
 use windlass_resources::NodeState;
 
 use self::{
-    history::Teller,
+    history::HistorySender,
     metrics::PluginMetrics,
-    service::{Company, Service},
+    service::{SameContainer, Service},
     session::Session,
 };
 
-/// Starts a server for each resource as it appears, and keeps it until the agent stops.
+/// Supervisor of the servers: starts one for each offered resource.
 #[derive(Debug)]
 pub struct Plugins {
-    /// The kubelet's folder for plugins.
+    /// Device plugin folder of the kubelet.
     pub dir: PathBuf,
-    /// Where device nodes are looked for.
+    /// Roots of the host's file systems, for device nodes.
     pub roots: Roots,
-    /// Where daemons of MPS have their sockets.
+    /// Socket folders of the MPS daemons.
     pub mps: MpsPlaces,
-    /// Time limits of the conversation with the kubelet.
+    /// Timeouts of the kubelet session.
     pub limits: SessionLimits,
-    /// The node.
+    /// Snapshots of the node.
     pub state: watch::Receiver<Arc<NodeState>>,
-    /// What is counted.
+    /// Counters of all servers.
     pub metrics: PluginMetrics,
-    /// Where choices are noted.
-    pub choices: Teller,
-    /// Where starts of containers wait for clean devices.
+    /// Sender to the allocation history.
+    pub choices: HistorySender,
+    /// Cleanup requests before a container starts.
     pub handovers: HandoverDesk,
-    /// Who holds what.
+    /// Allocations of this agent.
     pub ledger: LedgerDesk,
-    /// Who holds what, as the kubelet tells when asked.
+    /// Holders from the kubelet's pod resources API.
     pub holders: HoldersDesk,
-    /// Counts the notices from the kubelet's folder.
+    /// Counter of changes in the kubelet's folder.
     pub directory: watch::Receiver<u64>,
-    /// What was given away last.
-    pub company: Together,
+    /// Latest allocations, which probably belong to one container.
+    pub recent: RecentAllocations,
 }
 
-/// What was given away last, for the servers of all resources.
+/// Latest allocations, shared by the servers of all resources.
 #[derive(Clone, Debug, Default)]
-pub struct Together(Arc<Shared<Company>>);
+pub struct RecentAllocations(Arc<Shared<SameContainer>>);
 
-/// Where the server of a resource listens. The name keeps clear of other plugins' sockets; that of an
-/// FPGA's function is longer than the kernel takes, and is cut.
+/// Socket path of a resource's server. The prefix avoids collisions with other plugins. Names that exceed
+/// the kernel's limit, such as those of FPGA functions, are shortened.
 pub fn socket_path(dir: &Path, resource: &ResourceName) -> Result<SocketPath, SocketError> {
     let plain = resource.as_str().replace('/', "_");
     let named = |name: &str| dir.join(format!("windlass-{name}.sock"));
@@ -83,38 +83,39 @@ pub fn socket_path(dir: &Path, resource: &ResourceName) -> Result<SocketPath, So
     SocketPath::new(named(&shortened(&plain, plain.len().saturating_sub(over))))
 }
 
-/// Where the kubelet listens for registrations.
+/// Socket path of the kubelet's registration service.
 pub fn kubelet_path(dir: &Path) -> Result<SocketPath, SocketError> {
     SocketPath::new(dir.join(KUBELET_SOCKET))
 }
 
-/// The servers that run, each of which gives its resource back when it ends.
+/// Running servers; each returns its resource when it ends.
 type Servers = JoinSet<ResourceName>;
 
-/// Resources that are not served for the moment: until when, and why.
-type Resting = BTreeMap<ResourceName, (Instant, String)>;
+/// Resources that wait for another attempt: time and reason.
+type Delayed = BTreeMap<ResourceName, (Instant, String)>;
 
 // === impl Plugins ===
 
 impl Plugins {
-    /// Serves every resource that is offered, until stopped or until the reconciler ends. One that
-    /// cannot be served is tried again at the interval of the regular looks.
+    /// Serves every offered resource until stopped or until the reconciler ends. A failed server is started
+    /// again after `look_interval`.
     pub async fn run(mut self, stop: CancellationToken) {
-        let (mut served, mut resting) = (BTreeSet::new(), Resting::new());
+        let mut served = BTreeSet::new();
+        let mut delayed = Delayed::new();
         let mut servers = Servers::new();
         loop {
-            for resource in self.missing(&served, &resting) {
+            for resource in self.missing(&served, &delayed) {
                 match self.start(&resource, &mut servers, &stop) {
                     Ok(()) => {
-                        resting.remove(&resource);
+                        delayed.remove(&resource);
                         served.insert(resource);
                     }
-                    Err(error) => self.rest(resource, causes(&error), &mut resting),
+                    Err(error) => self.retry_later(resource, causes(&error), &mut delayed),
                 }
             }
-            // What is no longer offered is not waited for.
-            resting.retain(|name, _| self.state.borrow().offers.contains_key(name));
-            let wake = resting.values().map(|(until, _)| *until).min();
+            // Withdrawn resources need no retry.
+            delayed.retain(|name, _| self.state.borrow().offers.contains_key(name));
+            let wake = delayed.values().map(|(until, _)| *until).min();
             tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
@@ -122,7 +123,7 @@ impl Plugins {
                 Some(ended) = servers.join_next() => {
                     let resource = ended.expect("a server neither panics nor is cancelled");
                     served.remove(&resource);
-                    self.rest(resource, "its server ended".to_owned(), &mut resting);
+                    self.retry_later(resource, "its server ended".to_owned(), &mut delayed);
                 }
                 () = sleep_until(wake.unwrap_or_else(Instant::now)), if wake.is_some() => {}
             }
@@ -130,20 +131,20 @@ impl Plugins {
         while servers.join_next().await.is_some() {}
     }
 
-    /// What is offered, not served, and not resting.
-    fn missing(&mut self, served: &BTreeSet<ResourceName>, resting: &Resting) -> Vec<ResourceName> {
+    /// Offered resources without a server whose retry delay is over.
+    fn missing(&mut self, served: &BTreeSet<ResourceName>, delayed: &Delayed) -> Vec<ResourceName> {
         let (state, now) = (self.state.borrow_and_update().clone(), Instant::now());
-        let rests = |name: &ResourceName| resting.get(name).is_some_and(|(until, _)| now < *until);
+        let rests = |name: &ResourceName| delayed.get(name).is_some_and(|(until, _)| now < *until);
         let missing = state.offers.keys().filter(|name| !served.contains(*name) && !rests(name));
         missing.cloned().collect()
     }
 
-    /// Tries again later; says why when the reason is a new one.
-    fn rest(&self, resource: ResourceName, why: String, resting: &mut Resting) {
-        if resting.get(&resource).is_none_or(|(_, known)| *known != why) {
-            tracing::error!(%resource, why, "not served for the moment");
+    /// Schedules another attempt; logs the reason if it is new.
+    fn retry_later(&self, resource: ResourceName, why: String, delayed: &mut Delayed) {
+        if delayed.get(&resource).is_none_or(|(_, known)| *known != why) {
+            tracing::error!(%resource, why, "resource not served, trying again");
         }
-        resting.insert(resource, (Instant::now() + self.limits.look_interval, why));
+        delayed.insert(resource, (Instant::now() + self.limits.look_interval, why));
     }
 
     fn start(
@@ -180,7 +181,7 @@ impl Plugins {
             metrics: self.metrics.rpc(resource),
             placements: self.metrics.placements(resource),
             choices: self.choices.clone(),
-            company: self.company.0.clone(),
+            recent: self.recent.0.clone(),
             handovers: self.handovers.clone(),
             ledger: self.ledger.clone(),
             holders: self.holders.clone(),

@@ -1,4 +1,4 @@
-//! What the servers of the device plugin API count.
+//! Metrics of the device plugin servers.
 
 mod placements;
 mod rpc;
@@ -12,45 +12,42 @@ pub(crate) use self::{
     placements::PlacementMetrics,
     rpc::{Method, RpcMetrics},
 };
-use crate::registration::{RegistrationBoard, RegistrationMetrics, Standings};
+use crate::registration::{RegistrationMetrics, RegistrationStates, Registrations};
 
-/// What the servers of all resources count with. Clones count together.
+/// Metrics of all resources; clones share their counters.
 #[derive(Clone, Debug)]
 pub struct PluginMetrics {
     rpc: RpcFamilies,
     placements: PlacementFamilies,
-    registrations: RegistrationBoard,
+    registrations: Registrations,
 }
 
 // === impl PluginMetrics ===
 
 impl PluginMetrics {
-    /// Counters in the registry.
+    /// Creates the families in the registry.
     pub fn register(registry: &mut Registry) -> Self {
         Self {
             rpc: RpcFamilies::register(registry),
             placements: PlacementFamilies::register(registry),
-            registrations: RegistrationBoard::register(registry),
+            registrations: Registrations::register(registry),
         }
     }
 
-    /// For the server of a resource.
     pub(crate) fn rpc(&self, resource: &ResourceName) -> RpcMetrics {
         self.rpc.of(resource)
     }
 
-    /// For the choices of a resource.
     pub(crate) fn placements(&self, resource: &ResourceName) -> PlacementMetrics {
         self.placements.of(resource)
     }
 
-    /// For the session of a resource.
     pub(crate) fn registration(&self, resource: &ResourceName) -> RegistrationMetrics {
-        self.registrations.line(resource)
+        self.registrations.add(resource)
     }
 
-    /// How the resources stand with the kubelet.
-    pub fn standings(&self) -> watch::Receiver<Standings> {
-        self.registrations.standings()
+    /// Registration states of all resources.
+    pub fn states(&self) -> watch::Receiver<RegistrationStates> {
+        self.registrations.states()
     }
 }

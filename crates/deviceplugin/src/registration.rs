@@ -1,4 +1,4 @@
-//! Which resources the kubelet knows: a board on which each session keeps its own line.
+//! Registration state of each resource, written by its session.
 
 use std::collections::BTreeMap;
 
@@ -7,81 +7,80 @@ use tokio::sync::watch;
 use windlass_core::resource::ResourceName;
 use windlass_host::counters::CounterFamily;
 
-/// How each resource that is served stands with the kubelet.
-pub type Standings = BTreeMap<ResourceName, Standing>;
+/// Registration state by resource.
+pub type RegistrationStates = BTreeMap<ResourceName, RegistrationState>;
 
-/// How a resource stands with the kubelet.
+/// Registration state of a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
-    /// The kubelet is away, refused, or does not ask for the device list.
+pub enum RegistrationState {
+    /// Kubelet absent, registration refused, or device list not read.
     Unregistered,
-    /// It reads the device list.
+    /// The kubelet reads the device list.
     Registered,
 }
 
-/// The board, handed out line by line.
+/// Table of all sessions.
 #[derive(Clone, Debug)]
-pub struct RegistrationBoard {
-    standings: watch::Sender<Standings>,
+pub struct Registrations {
+    states: watch::Sender<RegistrationStates>,
     attempts: CounterFamily,
 }
 
-/// One session's line; it goes when the session does.
+/// Entry of one session, removed on drop.
 #[derive(Debug)]
 pub struct RegistrationMetrics {
     resource: ResourceName,
-    standings: watch::Sender<Standings>,
+    states: watch::Sender<RegistrationStates>,
     accepted: Counter,
     failed: Counter,
 }
 
-// === impl RegistrationBoard ===
+// === impl Registrations ===
 
-impl RegistrationBoard {
-    /// An empty board that counts in the registry.
+impl Registrations {
+    /// Creates an empty table with counters in the registry.
     pub(crate) fn register(registry: &mut Registry) -> Self {
         let attempts = CounterFamily::default();
         let help = "Registrations with the kubelet, by outcome";
         registry.register("kubelet_registrations", help, attempts.clone());
-        Self { standings: watch::Sender::default(), attempts }
+        Self { states: watch::Sender::default(), attempts }
     }
 
-    /// A line for a resource, not registered yet.
-    pub(crate) fn line(&self, resource: &ResourceName) -> RegistrationMetrics {
+    /// Adds a resource as unregistered.
+    pub(crate) fn add(&self, resource: &ResourceName) -> RegistrationMetrics {
         let count = |result: &str| {
             let labels = vec![("resource", resource.to_string()), ("result", result.to_owned())];
             self.attempts.get_or_create_owned(&labels)
         };
-        let line = RegistrationMetrics {
+        let entry = RegistrationMetrics {
             resource: resource.clone(),
-            standings: self.standings.clone(),
+            states: self.states.clone(),
             accepted: count("accepted"),
             failed: count("failed"),
         };
-        line.stands(Standing::Unregistered);
-        line
+        entry.set(RegistrationState::Unregistered);
+        entry
     }
 
-    pub(crate) fn standings(&self) -> watch::Receiver<Standings> {
-        self.standings.subscribe()
+    pub(crate) fn states(&self) -> watch::Receiver<RegistrationStates> {
+        self.states.subscribe()
     }
 }
 
 // === impl RegistrationMetrics ===
 
 impl RegistrationMetrics {
-    /// Writes how the resource stands.
-    pub(crate) fn stands(&self, standing: Standing) {
-        self.standings
-            .send_if_modified(|all| all.insert(self.resource.clone(), standing) != Some(standing));
+    /// Publishes the state.
+    pub(crate) fn set(&self, state: RegistrationState) {
+        self.states.send_if_modified(|all| all.insert(self.resource.clone(), state) != Some(state));
     }
 
-    /// The kubelet took a registration.
+    /// Counts an accepted registration.
     pub(crate) fn accepted(&self) {
         self.accepted.inc();
     }
 
-    /// The kubelet refused a registration, or did not answer.
+    /// Counts a refused or unanswered registration.
     pub(crate) fn failed(&self) {
         self.failed.inc();
     }
@@ -89,7 +88,7 @@ impl RegistrationMetrics {
 
 impl Drop for RegistrationMetrics {
     fn drop(&mut self) {
-        self.standings.send_if_modified(|all| all.remove(&self.resource).is_some());
+        self.states.send_if_modified(|all| all.remove(&self.resource).is_some());
     }
 }
 
@@ -99,14 +98,14 @@ mod tests {
 
     #[test]
     fn a_line_is_there_as_long_as_its_session() {
-        let board = RegistrationBoard::register(&mut Registry::default());
-        let standings = board.standings();
+        let registrations = Registrations::register(&mut Registry::default());
+        let states = registrations.states();
         let name: ResourceName = "nvidia.com/gpu".parse().expect("valid");
-        let line = board.line(&name);
-        assert_eq!(standings.borrow().get(&name), Some(&Standing::Unregistered));
-        line.stands(Standing::Registered);
-        assert_eq!(standings.borrow().get(&name), Some(&Standing::Registered));
-        drop(line);
-        assert!(standings.borrow().is_empty());
+        let entry = registrations.add(&name);
+        assert_eq!(states.borrow().get(&name), Some(&RegistrationState::Unregistered));
+        entry.set(RegistrationState::Registered);
+        assert_eq!(states.borrow().get(&name), Some(&RegistrationState::Registered));
+        drop(entry);
+        assert!(states.borrow().is_empty());
     }
 }

@@ -1,4 +1,4 @@
-//! The server of one resource, and the session that keeps it registered.
+//! gRPC server of one resource, run beside its kubelet session.
 
 use tokio_util::sync::CancellationToken;
 use windlass_host::causes;
@@ -9,11 +9,10 @@ use windlass_kubelet_api::{
 
 use super::{service::Service, session::Session};
 
-/// How long open calls may take to end when the agent stops. Streams end at once, since the state's
-/// reconciler has ended before.
+/// Shutdown deadline of open calls. Streams end at once because the reconciler ends first.
 const DRAIN: std::time::Duration = std::time::Duration::from_secs(2);
 
-/// Serves, and keeps the resource registered, until stopped; removes the socket at the end.
+/// Serves the resource and keeps it registered until stopped; then removes the socket.
 pub(super) async fn serve(
     mut endpoint: Endpoint,
     service: Service,
@@ -32,7 +31,7 @@ pub(super) async fn serve(
     tokio::select! {
         outcome = server => {
             if let Err(error) = outcome {
-                tracing::error!(error = causes(&error), "the server failed");
+                tracing::error!(error = causes(&error), "device plugin server failed");
             }
         }
         () = session => {}

@@ -1,14 +1,13 @@
-//! The five calls of the device plugin API, answered from the node's newest state.
+//! The five RPCs of the device plugin API, answered from the newest node state.
 //!
-//! No call waits for the driver, and the same request gets the same answer: the kubelet gives Allocate no
-//! deadline, asks it before it knows whether the pod fits, and never tells when a device is free again
-//! (kubelet reference, traps 6 and 7). Allocate only notes in the ledger what it gives away, and is refused
-//! what a claim has. The exception is `PreStartContainer`,
-//! which the kubelet makes for that, and where something is to be done to a device only.
+//! Calls are deterministic and do no driver I/O. The kubelet sets no deadline for Allocate, calls it before it
+//! knows that the pod fits, and reports no release (kubelet reference, traps 6 and 7). Allocate records the
+//! devices in the ledger and is refused devices of claims. `PreStartContainer` alone waits, for cleanup; it is
+//! required only for resources with a cleanup step.
 
 mod allocate;
-mod company;
 mod prefer;
+mod same_container;
 
 use std::{collections::BTreeSet, pin::Pin, sync::Arc};
 
@@ -29,15 +28,15 @@ use windlass_lifecycle::{
 };
 use windlass_resources::{NodeState, offers::Offer};
 
-pub(super) use company::Company;
+pub(super) use same_container::SameContainer;
 
 use super::wire::{self, Refusal};
 use crate::{
-    history::Teller,
+    history::HistorySender,
     metrics::{Method, PlacementMetrics, RpcMetrics},
 };
 
-/// The server of one resource.
+/// Server of one resource.
 pub(super) struct Service {
     pub(super) resource: ResourceName,
     pub(super) state: watch::Receiver<Arc<NodeState>>,
@@ -45,49 +44,47 @@ pub(super) struct Service {
     pub(super) mps: MpsPlaces,
     pub(super) metrics: RpcMetrics,
     pub(super) placements: PlacementMetrics,
-    pub(super) choices: Teller,
+    pub(super) choices: HistorySender,
     pub(super) handovers: HandoverDesk,
     pub(super) ledger: LedgerDesk,
-    /// Says when the kubelet is to write its record, as it does for each list.
+    /// Requests for a new checkpoint: each device list makes the kubelet write one.
     pub(super) holders: HoldersDesk,
     pub(super) streams: mpsc::UnboundedSender<StreamEvent>,
-    /// The list that was sent last, whichever stream it was on.
+    /// Newest list on any stream.
     pub(super) newest: watch::Sender<ListAndWatchResponse>,
-    /// What was given away last, whichever resource it was of.
-    pub(super) company: Arc<Shared<Company>>,
+    /// Latest allocations of all resources.
+    pub(super) recent: Arc<Shared<SameContainer>>,
 }
 
-/// The most containers of one call. A kubelet asks for one at a time (kubelet reference, section 3); an answer may take
-/// some kilobytes.
-const MOST_CONTAINERS: usize = 64;
+/// Limit of containers per call. A kubelet sends one (kubelet reference, section 3); each answer may take
+/// kilobytes.
+const MAX_CONTAINERS: usize = 64;
 
-/// So many ids of a container are logged.
-const LOGGED: usize = 64;
+/// Limit of logged ids per container.
+const MAX_LOGGED_IDS: usize = 64;
 
-/// Something happened to a device list stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StreamEvent {
     Opened(StreamId),
     Ended(StreamId),
 }
 
-/// Tells one open stream from another: the address of something that lives as long as it does.
+/// Identity of an open stream: the address of its live marker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct StreamId(pub(super) usize);
 
-/// Tells the session when a stream ends, however it ends.
+/// Reports the end of a stream on drop.
 struct StreamGuard {
     streams: mpsc::UnboundedSender<StreamEvent>,
     marker: Arc<()>,
 }
 
-/// Why a list is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Cause {
-    /// The node's state is another, and the list with it perhaps.
+enum SendReason {
+    /// The node state changed.
     News,
-    /// The kubelet is to write its record anew.
-    Rewrite,
+    /// The kubelet has to write its checkpoint.
+    CheckpointRequest,
 }
 
 type DeviceListStream = Pin<Box<dyn Stream<Item = Result<ListAndWatchResponse, Status>> + Send>>;
@@ -109,30 +106,29 @@ impl DevicePlugin for Service {
         })))
     }
 
-    /// Every open stream gets every change: a kubelet up to 1.36 takes the end of an older stream for
-    /// the end of a newer one (kubelet reference, trap 1). A stream that is not read holds up nobody:
-    /// it continues with the newest list.
+    /// Sends every change to every open stream: a kubelet up to 1.36 takes the end of an older stream for
+    /// the end of a newer one (kubelet reference, trap 1). A slow stream skips to the newest list.
     async fn list_and_watch(
         &self,
         _: Request<Empty>,
     ) -> Result<Response<Self::ListAndWatchStream>, Status> {
         let guard = StreamGuard::open(&self.streams);
-        let (resource, state, newest) =
-            (self.resource.clone(), self.state.clone(), self.newest.clone());
+        let resource = self.resource.clone();
+        let state = self.state.clone();
+        let newest = self.newest.clone();
         let mut sent = None;
-        let lists =
-            causes_of_lists(&self.state, self.holders.rewrites()).filter_map(move |cause| {
-                let _open = &guard;
-                let state = state.borrow();
-                let offer = state.offers.get(&resource)?;
-                let list = wire::device_list(offer);
-                let is_other = sent.as_ref() != Some(&list);
-                if is_other {
-                    tell(&resource, offer, is_news(&newest, &list));
-                    sent = Some(list.clone());
-                }
-                (is_other || cause == Cause::Rewrite).then_some(Ok(list))
-            });
+        let lists = send_reasons(&self.state, self.holders.rewrites()).filter_map(move |cause| {
+            let _open = &guard;
+            let state = state.borrow();
+            let offer = state.offers.get(&resource)?;
+            let list = wire::device_list(offer);
+            let is_other = sent.as_ref() != Some(&list);
+            if is_other {
+                log_list(&resource, offer, is_news(&newest, &list));
+                sent = Some(list.clone());
+            }
+            (is_other || cause == SendReason::CheckpointRequest).then_some(Ok(list))
+        });
         Ok(Response::new(Box::pin(lists)))
     }
 
@@ -143,15 +139,11 @@ impl DevicePlugin for Service {
         let call = self.metrics.begin(Method::Prefer);
         let state = self.state.borrow().clone();
         let requests = request.into_inner().container_requests;
-        let answers = self.check_few(requests.len()).and_then(|()| {
-            requests
-                .iter()
-                .map(|request| self.prefer(&state, request))
-                .collect::<Result<Vec<_>, _>>()
-        });
-        let answers = call.end(answers);
-        let chosen = answers.inspect_err(|_| self.placements.refused())?.into_iter();
-        let container_responses = chosen.map(|chosen| self.answer(chosen)).collect();
+        let answers = self
+            .check_container_count(requests.len())
+            .and_then(|()| requests.iter().map(|request| self.prefer(&state, request)).collect());
+        let answers: Vec<_> = call.end(answers).inspect_err(|_| self.placements.refused())?;
+        let container_responses = answers.into_iter().map(|answer| self.answer(answer)).collect();
         Ok(Response::new(PreferredAllocationResponse { container_responses }))
     }
 
@@ -177,12 +169,12 @@ impl DevicePlugin for Service {
 }
 
 impl Service {
-    /// The offer of this resource; one without devices when it is gone.
+    /// Offer of this resource; an empty one if it was withdrawn.
     fn offer(&self, state: &NodeState) -> Arc<Offer> {
         state.offers.get(&self.resource).cloned().unwrap_or_default()
     }
 
-    /// The one call that waits: for what is done to the devices before a container starts with them.
+    /// Waits until cleanup has prepared the devices for the container.
     async fn prepare(&self, ids: &[String]) -> Result<(), Refusal> {
         let state = self.state.borrow().clone();
         let offer = self.offer(&state);
@@ -196,8 +188,8 @@ impl Service {
         })
     }
 
-    fn check_few(&self, asked: usize) -> Result<(), Refusal> {
-        let (resource, most) = (self.name(), MOST_CONTAINERS);
+    fn check_container_count(&self, asked: usize) -> Result<(), Refusal> {
+        let (resource, most) = (self.name(), MAX_CONTAINERS);
         if asked > most { Err(Refusal::TooMany { resource, asked, most }) } else { Ok(()) }
     }
 
@@ -214,18 +206,18 @@ impl Service {
     }
 }
 
-/// When a list is to be sent, perhaps: until the reconciler ends.
-fn causes_of_lists(
+/// Reasons to send a list, until the reconciler ends.
+fn send_reasons(
     state: &watch::Receiver<Arc<NodeState>>,
     rewrites: watch::Receiver<u64>,
-) -> impl Stream<Item = Cause> + use<> {
-    let news = WatchStream::new(state.clone()).map(|_| Some(Cause::News));
-    let rewrites = WatchStream::from_changes(rewrites).map(|_| Some(Cause::Rewrite));
+) -> impl Stream<Item = SendReason> + use<> {
+    let news = WatchStream::new(state.clone()).map(|_| Some(SendReason::News));
+    let rewrites = WatchStream::from_changes(rewrites).map(|_| Some(SendReason::CheckpointRequest));
     let all = news.chain(tokio_stream::once(None)).merge(rewrites);
     all.map_while(|cause| cause)
 }
 
-/// Whether no stream got the list before.
+/// True if no stream has sent this list.
 fn is_news(newest: &watch::Sender<ListAndWatchResponse>, list: &ListAndWatchResponse) -> bool {
     newest.send_if_modified(|known| {
         let is_news = known != list;
@@ -236,8 +228,8 @@ fn is_news(newest: &watch::Sender<ListAndWatchResponse>, list: &ListAndWatchResp
     })
 }
 
-/// Tells the operator of a list once, however many streams there are.
-fn tell(resource: &ResourceName, offer: &Offer, is_news: bool) {
+/// Logs a list: at info for the first stream, at debug for the others.
+fn log_list(resource: &ResourceName, offer: &Offer, is_news: bool) {
     let (resource, devices, allocatable) = (resource.as_str(), offer.listed(), offer.allocatable());
     if is_news {
         tracing::info!(resource, devices, allocatable, "list sent");
@@ -260,7 +252,7 @@ impl StreamGuard {
     }
 
     fn tell(&self, event: StreamEvent) {
-        // The session may have ended already; then nobody needs to know.
+        // The receiver is gone once the session has ended.
         let _ = self.streams.send(event);
     }
 }

@@ -1,4 +1,4 @@
-//! Keeps one resource registered with the kubelet: carries out what [`State::next`] decides.
+//! Kubelet session of one resource: performs the effects that [`State::next`] decides.
 
 mod state;
 
@@ -21,12 +21,12 @@ use windlass_resources::NodeState;
 
 use self::state::{Input, Outcome, OwnSocket, State};
 use super::service::StreamEvent;
-use crate::registration::{RegistrationMetrics, Standing};
+use crate::registration::{RegistrationMetrics, RegistrationState};
 
 /// Keeps one resource registered.
 pub(super) struct Session {
     pub(super) resource: ResourceName,
-    /// The file name of its server's socket.
+    /// File name of the resource's socket.
     pub(super) socket: String,
     pub(super) kubelet: SocketPath,
     pub(super) limits: SessionLimits,
@@ -36,10 +36,10 @@ pub(super) struct Session {
     pub(super) metrics: RegistrationMetrics,
 }
 
-/// A registration on its way; dropping it ends the call.
+/// Registration in progress; dropping it cancels the call.
 type Call = Pin<Box<dyn Future<Output = Outcome> + Send>>;
 
-/// Why a registration failed.
+/// Failed registration.
 #[derive(Debug, thiserror::Error)]
 enum RegisterError {
     #[error(transparent)]
@@ -50,9 +50,8 @@ enum RegisterError {
     Late(Duration),
 }
 
-/// Of many failures in a row, one in this many is said: with ten seconds between them, every ten
-/// minutes.
-const SAID_EVERY: u32 = 60;
+/// Log interval of repeated failures: with ten seconds between attempts, one entry every ten minutes.
+const LOG_EVERY: u32 = 60;
 
 // === impl Session ===
 
@@ -76,7 +75,7 @@ impl Session {
                 Some(event) = self.streams.recv() => Input::Stream(event),
                 Ok(()) = self.directory.changed() => self.look(endpoint),
                 () = due(state) => Input::Due,
-                () = differ(&mut self.state, &self.resource, options) => {
+                () = options_changed(&mut self.state, &self.resource, options) => {
                     options = self.options();
                     Input::OptionsChanged
                 }
@@ -84,8 +83,8 @@ impl Session {
         }
     }
 
-    /// Looks at both sockets. Ours is put back first: a kubelet that is told of a socket that is not
-    /// there waits ten seconds for it.
+    /// Checks both sockets. Ours is bound first: the kubelet dials a registered socket for ten seconds if it
+    /// is missing.
     fn look(&self, endpoint: &mut Endpoint) -> Input {
         let mut own = OwnSocket::InPlace;
         if !endpoint.is_in_place() {
@@ -100,7 +99,7 @@ impl Session {
         Input::Looked { kubelet: self.kubelet.identity(), own }
     }
 
-    /// What the kubelet is told of the resource when it registers it, as far as it changes.
+    /// The registration option that can change: `pre_start_required`.
     fn options(&self) -> bool {
         self.state.borrow().is_handed_over(&self.resource)
     }
@@ -116,9 +115,9 @@ impl Session {
         if from == to {
             return;
         }
-        self.metrics.stands(match to {
-            State::Serving { .. } => Standing::Registered,
-            _ => Standing::Unregistered,
+        self.metrics.set(match to {
+            State::Serving { .. } => RegistrationState::Registered,
+            _ => RegistrationState::Unregistered,
         });
         match to {
             State::NoKubelet if from == State::Starting => {
@@ -142,8 +141,8 @@ impl Session {
         if matches!(to, State::Serving { .. }) && !matches!(from, State::Serving { .. }) {
             tracing::info!("registered, the kubelet reads the device list");
         }
-        // An answer to a call from an earlier state would be taken for the answer to the next one.
-        // The call in flight goes on while the kubelet already reads the list within it.
+        // A late answer would be taken for the next call's. A kubelet may open its stream before it answers,
+        // so the call also continues while Serving.
         if !matches!(to, State::Registering { .. } | State::Serving { .. }) {
             *call = None;
         }
@@ -164,7 +163,7 @@ impl Session {
     }
 }
 
-/// The answer to the call, if one is on its way; then it is no longer.
+/// Awaits the call in progress and clears it; pending without one.
 async fn answer(call: &mut Option<Call>) -> Outcome {
     let Some(pending) = call else { return std::future::pending().await };
     let outcome = pending.await;
@@ -172,15 +171,19 @@ async fn answer(call: &mut Option<Call>) -> Outcome {
     outcome
 }
 
-/// Waits until the resource's options are others than those.
-async fn differ(state: &mut watch::Receiver<Arc<NodeState>>, resource: &ResourceName, told: bool) {
-    let differ = |state: &Arc<NodeState>| {
-        // What has no device to give away has nothing to prepare, and nothing to say about it.
+/// Waits until the resource's options options_changed from `registered`.
+async fn options_changed(
+    state: &mut watch::Receiver<Arc<NodeState>>,
+    resource: &ResourceName,
+    registered: bool,
+) {
+    let options_changed = |state: &Arc<NodeState>| {
+        // Without an allocatable device there is nothing to prepare.
         let is_offered = state.offers.get(resource).is_some_and(|offer| offer.allocatable() > 0);
-        is_offered && state.is_handed_over(resource) != told
+        is_offered && state.is_handed_over(resource) != registered
     };
-    if state.wait_for(differ).await.is_err() {
-        // The reconciler has ended, and so will this.
+    if state.wait_for(options_changed).await.is_err() {
+        // The reconciler has ended; the server ends next.
         std::future::pending::<()>().await;
     }
 }
@@ -192,7 +195,7 @@ async fn due(state: State) {
     }
 }
 
-/// One registration.
+/// Registers once.
 async fn register(
     kubelet: SocketPath,
     request: RegisterRequest,
@@ -209,8 +212,8 @@ async fn register(
         deadline::timeout(deadline, call).await.unwrap_or(Err(RegisterError::Late(deadline)));
     let Err(error) = outcome else { return Outcome::Accepted };
     let error = causes(&error);
-    // The first ones, and then one in a while: a kubelet that is away for a day fills no disk.
-    if attempt < 2 || attempt.is_multiple_of(SAID_EVERY) {
+    // Logs the first failures and then every [`LOG_EVERY`]th: a long absence must not fill the disk.
+    if attempt < 2 || attempt.is_multiple_of(LOG_EVERY) {
         tracing::warn!(error, attempt, "registration failed, trying again");
     }
     Outcome::Failed

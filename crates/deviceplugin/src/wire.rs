@@ -1,4 +1,4 @@
-//! Between the domain and the device plugin protocol: the only place that knows both.
+//! Conversion between domain types and protobuf messages of the device plugin API.
 
 use std::fmt;
 
@@ -16,7 +16,7 @@ use windlass_kubelet_api::deviceplugin::{
 };
 use windlass_resources::offers::{Allocatable, Offer};
 
-/// Why a request of the kubelet's is refused; the kubelet shows the text in the pod's events.
+/// Refused request. The kubelet shows the text in the pod's events.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Refusal {
     #[error("{resource}: the call is for {asked} containers, and one may be for {most}")]
@@ -51,20 +51,20 @@ pub(super) enum Refusal {
     NotReady { resource: String, id: String, why: String },
     #[error("{0}")]
     Cdi(String),
-    #[error("{resource}: {source}{left_out}")]
-    Placement { resource: String, source: PlacementError, left_out: LeftOut },
-    #[error("{resource}: {source}{left_out}")]
-    Shares { resource: String, source: ShareError, left_out: LeftOut },
+    #[error("{resource}: {source}{excluded}")]
+    Placement { resource: String, source: PlacementError, excluded: Excluded },
+    #[error("{resource}: {source}{excluded}")]
+    Shares { resource: String, source: ShareError, excluded: Excluded },
 }
 
-/// So many ids are told.
-const TOLD: usize = 10;
+/// Limit of ids in a message.
+const MAX_LISTED_IDS: usize = 10;
 
-/// Devices that the kubelet takes for free and that cannot be allocated, with the trouble of each.
-#[derive(Debug)]
-pub(super) struct LeftOut(Vec<(DeviceId, String)>);
+/// Devices that the kubelet counts as free and Allocate would refuse, each with its reason.
+#[derive(Debug, Default)]
+pub(super) struct Excluded(pub(super) Vec<(DeviceId, String)>);
 
-/// The list as the kubelet takes it.
+/// Converts an offer.
 pub(super) fn device_list(offer: &Offer) -> ListAndWatchResponse {
     let devices = offer.list().map(|listed| Device {
         id: listed.id.into_owned(),
@@ -81,7 +81,7 @@ pub(super) fn device_list(offer: &Offer) -> ListAndWatchResponse {
     ListAndWatchResponse { devices: devices.collect() }
 }
 
-/// A grant as the kubelet takes it.
+/// Converts a grant.
 pub(super) fn container_response(grant: Grant, dev: &Host) -> ContainerAllocateResponse {
     let node = |node: &DeviceNode| DeviceSpec {
         container_path: node.inside().display().to_string(),
@@ -126,34 +126,26 @@ impl From<Refusal> for Status {
     }
 }
 
-// === impl LeftOut ===
+// === impl Excluded ===
 
-impl LeftOut {
-    pub(super) fn new(devices: impl IntoIterator<Item = (DeviceId, String)>) -> Self {
-        Self(devices.into_iter().collect())
-    }
-}
-
-impl fmt::Display for LeftOut {
-    /// `; not counted is GPU-3, which cannot be allocated: XID 79`
+impl fmt::Display for Excluded {
+    /// `; GPU-3 is excluded: it cannot be allocated: XID 79`
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0.as_slice() {
             [] => Ok(()),
-            [(id, why)] => write!(f, "; not counted is {id}, which cannot be allocated: {why}"),
-            [(id, why), more @ ..] => {
-                let more = more.len();
-                write!(
-                    f,
-                    "; not counted are {id}, which cannot be allocated: {why}, and {more} more"
-                )
-            }
+            [(id, why)] => write!(f, "; {id} is excluded: it cannot be allocated: {why}"),
+            [(id, why), more @ ..] => write!(
+                f,
+                "; {id} and {} more are excluded: {id} cannot be allocated: {why}",
+                more.len()
+            ),
         }
     }
 }
 
-/// A status is a header, of which peers take 16 KB, and becomes a line in a pod's events.
+/// Lists the first ids. Peers accept 16 KB of status, and it becomes one line in a pod's events.
 fn list(ids: &[String]) -> String {
-    first_few(ids, TOLD)
+    first_few(ids, MAX_LISTED_IDS)
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
-//! The device manager's checkpoint, `kubelet_internal_checkpoint`, in the kubelet's own format.
+//! Checkpoint of the kubelet's device manager, `kubelet_internal_checkpoint`, in its original format.
 //!
-//! The kubelet guards the document with a checksum of a Go debug print of the data, so the print is
-//! reproduced here to the letter: types in parentheses, maps sorted by key, slices in file order.
+//! The kubelet guards the document with a checksum of a Go debug print, which is reproduced here exactly: types in
+//! parentheses, maps sorted by key, slices in file order.
 //! Source: `pkg/kubelet/cm/devicemanager/checkpoint` and `pkg/util/hash` of Kubernetes 1.36.
 
 use std::{
@@ -18,18 +18,18 @@ pub const FILE: &str = "kubelet_internal_checkpoint";
 /// Key of [`PodDevices::device_ids`] for devices that have no NUMA node.
 pub const NO_NUMA_NODE: i64 = -1;
 
-/// Everything the device manager remembers over a restart.
+/// Persistent state of the device manager.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Checkpoint {
     /// Devices that containers hold. `None` is Go's nil slice, which has its own checksum.
     #[serde(rename = "PodDeviceEntries")]
     pub pods: Option<Vec<PodDevices>>,
-    /// Healthy device ids per resource, as last told by the plugins.
+    /// Healthy device ids by resource, as last reported by the plugins.
     #[serde(rename = "RegisteredDevices")]
     pub registered: Option<BTreeMap<String, Option<Vec<String>>>>,
 }
 
-/// What one container holds of one resource.
+/// Devices of one resource in one container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct PodDevices {
@@ -40,7 +40,7 @@ pub struct PodDevices {
     pub container_name: String,
     /// Extended resource name.
     pub resource_name: String,
-    /// Device ids by NUMA node, [`NO_NUMA_NODE`] where there is none.
+    /// Device ids by NUMA node, [`NO_NUMA_NODE`] without one.
     #[serde(rename = "DeviceIDs")]
     pub device_ids: BTreeMap<i64, Vec<String>>,
     /// The plugin's encoded `ContainerAllocateResponse`.
@@ -48,18 +48,18 @@ pub struct PodDevices {
     pub allocate_response: Vec<u8>,
 }
 
-/// Why a checkpoint was not taken.
+/// Rejected checkpoint.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
     /// Not the kubelet's JSON.
     #[error("the device manager's checkpoint does not parse")]
     Parse(#[from] serde_json::Error),
-    /// The data is not what was written.
+    /// The data differs from the checksum.
     #[error("the device manager's checkpoint is corrupt: checksum {found}, computed {computed}")]
     Corrupt {
-        /// As the document says.
+        /// Checksum in the document.
         found: u64,
-        /// As the data says.
+        /// Checksum of the data.
         computed: u64,
     },
 }
@@ -84,13 +84,13 @@ impl Checkpoint {
         Ok(document.data)
     }
 
-    /// The document as the kubelet writes it: one line, checksum last.
+    /// Serializes the document as the kubelet does: one line, checksum last.
     pub fn to_json(&self) -> String {
         let document = Document { data: self.clone(), checksum: self.checksum() };
         serde_json::to_string(&document).expect("strings, integers and maps with plain keys")
     }
 
-    /// The device ids of a resource that containers held when this was written.
+    /// Device ids of a resource that containers held when the checkpoint was written.
     pub fn held<'a>(&'a self, resource: &'a str) -> impl Iterator<Item = &'a str> {
         self.pods
             .iter()
@@ -112,7 +112,7 @@ impl Checkpoint {
     }
 }
 
-/// The data as Go's `spew` prints it with `%#v`, pointer addresses and methods off.
+/// Data as Go's `spew` prints it with `%#v`, without pointer addresses and methods.
 struct GoPrint<'a>(&'a Checkpoint);
 
 impl fmt::Display for GoPrint<'_> {
@@ -187,7 +187,7 @@ fn from_base64<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D:
 mod tests {
     use super::*;
 
-    /// Written by a live kubelet 1.36.2 with two pods of two devices each.
+    /// Written by kubelet 1.36.2 with two pods of two devices each.
     const GOLDEN: &str = include_str!("../tests/kubelet-checkpoint-golden.json");
 
     #[test]

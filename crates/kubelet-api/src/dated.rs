@@ -1,8 +1,8 @@
-//! gRPC services whose answers survive a clock that HTTP has no date for.
+//! gRPC services that keep working if the clock is outside HTTP's range of dates.
 //!
-//! hyper dates each answer that has no date of its own, and panics before 1970 and after 9999; tonic has no way to turn
-//! that off. A board whose clock has not been set yet must serve its devices all the same, so such an answer gets the
-//! nearest date that can be written. No gRPC client looks at it.
+//! hyper adds a date to each response without one and panics before 1970 and after 9999; tonic cannot disable that. A
+//! board with an unset clock still has to serve its devices, so such responses get the nearest valid date, which no
+//! gRPC client reads.
 
 use std::{
     task::{Context, Poll},
@@ -18,14 +18,14 @@ use tonic::{
     server::NamedService,
 };
 
-/// A service, with a date on its answers where hyper has none.
+/// Service that adds a date to responses where hyper cannot.
 #[derive(Clone, Debug)]
 pub struct Dated<S>(pub S);
 
-/// The first second of the year 10000.
+/// First second of the year 10000.
 const END: Duration = Duration::from_secs(253_402_300_800);
 
-/// The date for an answer at a time that hyper cannot write.
+/// Date for a response at a time that hyper cannot format.
 fn substitute(now: SystemTime) -> Option<HeaderValue> {
     match now.duration_since(UNIX_EPOCH) {
         Ok(since) if since < END => None,

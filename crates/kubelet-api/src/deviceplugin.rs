@@ -1,4 +1,4 @@
-//! Device plugin API v1beta1: messages, client, server, and the constants both sides agree on.
+//! Device plugin API v1beta1: messages, client, server and shared constants.
 
 pub use generated::*;
 
@@ -13,18 +13,18 @@ mod generated {
     include!("generated/v1beta1.rs");
 }
 
-/// The only API version a kubelet since 1.10 accepts in [`RegisterRequest::version`].
+/// API version in [`RegisterRequest::version`], the only one that kubelets since 1.10 accept.
 pub const VERSION: &str = "v1beta1";
 
 /// File name of the kubelet's registration socket, in the device plugin directory.
 pub const KUBELET_SOCKET: &str = "kubelet.sock";
 
-/// Folder of plugin sockets below the kubelet's directory. A real kubelet has the whole path
-/// compiled in: its `--root-dir` does not move it.
+/// Folder of plugin sockets below the kubelet's folder. A real kubelet has the whole path compiled in; its `--root-dir`
+/// does not move it.
 pub const PLUGIN_DIR: &str = "device-plugins";
 
-/// The one spelling of [`Device::health`] that makes a device allocatable.
+/// Value of [`Device::health`] for an allocatable device.
 pub const HEALTHY: &str = "Healthy";
 
-/// The spelling of [`Device::health`] for everything else.
+/// Value of [`Device::health`] for every other device.
 pub const UNHEALTHY: &str = "Unhealthy";

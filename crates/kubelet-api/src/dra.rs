@@ -1,9 +1,8 @@
-//! Dynamic Resource Allocation: what the kubelet asks of a driver, in the two versions that are spoken,
-//! and the health of devices.
+//! Dynamic Resource Allocation: driver API in its two current versions, and device health.
 
 pub mod checkpoint;
 
-/// Since Kubernetes 1.34.
+/// Used since Kubernetes 1.34.
 #[allow(
     clippy::pedantic,
     missing_docs,
@@ -14,7 +13,7 @@ pub mod v1 {
     include!("generated/k8s.io.kubelet.pkg.apis.dra.v1.rs");
 }
 
-/// Before Kubernetes 1.34; shares have no id.
+/// Used before Kubernetes 1.34; shares have no id.
 #[allow(
     clippy::pedantic,
     missing_docs,
@@ -25,7 +24,7 @@ pub mod v1beta1 {
     include!("generated/k8s.io.kubelet.pkg.apis.dra.v1beta1.rs");
 }
 
-/// Health of devices, for the status of pods.
+/// Device health for the status of pods.
 #[allow(
     clippy::pedantic,
     missing_docs,
@@ -36,14 +35,14 @@ pub mod health {
     include!("generated/v1alpha1.rs");
 }
 
-/// What a driver says it serves, in the order in which a kubelet is to prefer it (Kubernetes,
+/// Services that a driver announces, in order of preference for the kubelet (Kubernetes,
 /// `staging/src/k8s.io/kubelet/pkg/apis/dra`).
 pub const SERVICES: [&str; 3] = ["v1.DRAPlugin", "v1beta1.DRAPlugin", "v1alpha1.DRAResourceHealth"];
 
-/// Folder below the kubelet's directory in which each driver has one of its own.
+/// Folder of the drivers' folders, below the kubelet's.
 pub const PLUGINS_DIR: &str = "plugins";
 
-/// The file name of a driver's socket in its folder.
+/// File name of a driver's socket in its folder.
 pub fn socket_name(instance: Option<&str>) -> String {
     instance.map_or_else(|| "dra.sock".to_owned(), |instance| format!("dra-{instance}.sock"))
 }

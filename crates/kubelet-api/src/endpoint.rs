@@ -1,8 +1,8 @@
-//! The socket of a server: one gRPC server for life, behind a socket that may be bound anew.
+//! Unix socket endpoint of one gRPC server, whose listener can be replaced.
 //!
-//! A kubelet deletes sockets when it starts, and people do. The server itself goes on: connections that
-//! are open stay open, and only the listener is replaced. A kubelet up to 1.36 keeps the connection of every
-//! registration, and others forget theirs: of all connections the newest are kept.
+//! Kubelets delete sockets when they start. The server and its open connections survive, and only the listener is
+//! replaced. A kubelet up to 1.36 keeps the connection of every registration, and other clients leak theirs, so only
+//! the newest connections are kept.
 
 use std::{collections::VecDeque, convert::Infallible, io, sync::Arc, time::Duration};
 
@@ -19,40 +19,40 @@ use crate::{
     socket::{SocketError, SocketIdentity, SocketPath},
 };
 
-/// A bound socket, and the way of its connections into the server. They are cut when it is dropped.
+/// Bound socket that feeds connections to a server. Dropping it closes them.
 #[derive(Debug)]
 pub struct Endpoint {
     path: SocketPath,
     identity: Option<SocketIdentity>,
     listener: watch::Sender<Option<Arc<UnixListener>>>,
     incoming: Option<mpsc::Receiver<io::Result<Connection>>>,
-    /// The one task that accepts.
+    /// Task that accepts connections.
     _accepting: JoinSet<()>,
 }
 
-/// The one that accepts, whichever the listener is.
+/// State of the accepting task, across listeners.
 struct Acceptor {
     listener: watch::Receiver<Option<Arc<UnixListener>>>,
     connections: mpsc::Sender<io::Result<Connection>>,
-    /// What cuts each connection when it is dropped, the oldest first.
+    /// Guards of the connections, oldest first; dropping one closes its connection.
     open: VecDeque<oneshot::Sender<Infallible>>,
 }
 
 /// Connections that wait for the server; the kernel's backlog holds more.
 const WAITING: usize = 16;
 
-/// Connections that are kept. A kubelet needs the one of its last registration; up to 1.36 it takes the end of an older
-/// one's stream for the end of the newest (kubelet reference, trap 1), so that each one beyond these costs it a
-/// registration more.
+/// Limit of open connections. A kubelet needs the connection of its latest registration; up to 1.36 it takes the end of
+/// an older stream for the end of the newest (kubelet reference, trap 1), so each connection beyond the limit costs a
+/// registration.
 const KEPT: usize = 64;
 
-/// How long nothing is accepted after a refusal of the kernel's.
+/// Pause after a failed accept.
 const PAUSE: Duration = Duration::from_millis(100);
 
 // === impl Endpoint ===
 
 impl Endpoint {
-    /// A socket at this path, listened on.
+    /// Binds the socket and listens.
     pub fn bind(path: SocketPath) -> Result<Self, SocketError> {
         let ((connections, incoming), mut accepting) = (mpsc::channel(WAITING), JoinSet::new());
         let listener = watch::Sender::new(None);
@@ -65,22 +65,22 @@ impl Endpoint {
         Ok(endpoint)
     }
 
-    /// What comes in over the socket, whichever it is at the time; asked for once.
+    /// Connections from all listeners. May be called once.
     pub fn incoming(&mut self) -> ReceiverStream<io::Result<Connection>> {
         ReceiverStream::new(self.incoming.take().expect("an endpoint is served once"))
     }
 
-    /// Where it is.
+    /// Path of the socket.
     pub fn path(&self) -> &SocketPath {
         &self.path
     }
 
-    /// Whether the path leads to the socket that is listened on.
+    /// True if the path leads to the socket of the listener.
     pub fn is_in_place(&self) -> bool {
         self.identity.is_some() && self.path.identity() == self.identity
     }
 
-    /// Listens on a new socket under the same path, in place of the one that was deleted.
+    /// Listens on a new socket under the same path, after the old one was deleted.
     pub fn bind_again(&mut self) -> Result<(), SocketError> {
         let listener = self.path.bind()?;
         self.identity = self.path.identity();
@@ -88,11 +88,11 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Stops to listen, and removes the socket if it is still ours.
+    /// Stops listening, and removes the socket if it is still ours.
     pub fn close(&mut self) {
         self.listener.send_replace(None);
         if self.is_in_place() {
-            // A socket that stays is replaced at the next start.
+            // The next start replaces a remaining socket.
             let _ = std::fs::remove_file(self.path.as_path());
         }
         self.identity = None;
@@ -117,7 +117,7 @@ impl Acceptor {
                 accepted = accepted => match accepted {
                     Ok((stream, _)) => self.pass_on(stream).await,
                     Err(error) => {
-                        // Out of descriptors, most likely: others end meanwhile.
+                        // Most likely out of descriptors; other connections end meanwhile.
                         tracing::warn!(%error, "cannot accept a connection");
                         sleep(PAUSE).await;
                     }
@@ -135,7 +135,7 @@ impl Acceptor {
         let (cut, end) = oneshot::channel();
         self.open.push_back(cut);
         let connection = Connection::new(stream, async { _ = end.await });
-        // A server that ends takes no more.
+        // The server has ended.
         let _ = self.connections.send(Ok(connection)).await;
     }
 }

@@ -1,7 +1,7 @@
-//! The kubelet's wire: the APIs a device plugin meets, and the sockets and files around them.
+//! Kubelet protocols: gRPC APIs, sockets and checkpoint files.
 //!
-//! Generated protobuf types live here and are spoken only by the modules that serve or dial the
-//! kubelet; the rest of Windlass works with the domain types of `windlass-core`.
+//! Generated protobuf types are used only by the modules that serve or call the kubelet; other code uses the domain
+//! types of `windlass-core`.
 
 pub mod checkpoint;
 pub mod dated;

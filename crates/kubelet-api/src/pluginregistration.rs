@@ -1,7 +1,7 @@
-//! Plugin registration v1: how a kubelet finds a DRA driver.
+//! Plugin registration API v1, by which a kubelet finds a DRA driver.
 //!
-//! The driver serves; the kubelet watches a folder and dials what appears in it, with the socket's path,
-//! percent-encoded, as `:authority`. [`socket_name`] says how a path must look for that to parse.
+//! The driver serves; the kubelet watches a folder and dials each new socket, with its percent-encoded path as
+//! `:authority`. [`socket_name`] returns a name for which that header is valid.
 
 pub use generated::*;
 
@@ -15,17 +15,17 @@ mod generated {
     include!("generated/pluginregistration.rs");
 }
 
-/// Folder below the kubelet's directory in which it looks for registration sockets.
+/// Folder of registration sockets, below the kubelet's folder.
 pub const REGISTRY_DIR: &str = "plugins_registry";
 
-/// The `type` in [`PluginInfo`] of a DRA driver (Kubernetes, `pkg/kubelet/pluginmanager/pluginwatcher`).
+/// Value of `type` in [`PluginInfo`] for a DRA driver (Kubernetes, `pkg/kubelet/pluginmanager/pluginwatcher`).
 pub const DRA_PLUGIN: &str = "DRAPlugin";
 
-/// The file name of a driver's registration socket.
+/// File name of a driver's registration socket.
 ///
-/// Go's gRPC leaves `@` as it is when it makes an authority of a path, and what stands before an `@` may
-/// be percent-encoded. With a plain name h2 refuses the kubelet's requests with `PROTOCOL_ERROR`.
-/// Several instances of a driver on one node each have a name of their own.
+/// Go's gRPC leaves `@` unescaped when it makes an authority of a path, and text before an `@` may be percent-encoded.
+/// With a plain name h2 refuses the kubelet's requests with `PROTOCOL_ERROR`. Several instances of a driver on one node
+/// have different names.
 pub fn socket_name(driver: &str, instance: Option<&str>) -> String {
     match instance {
         Some(instance) => format!("{driver}-{instance}@reg.sock"),

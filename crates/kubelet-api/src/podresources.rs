@@ -1,4 +1,4 @@
-//! Pod resources API v1: who holds which device, asked from the kubelet.
+//! Pod resources API v1: device holders, as reported by the kubelet.
 
 pub use generated::*;
 
@@ -13,7 +13,7 @@ mod generated {
     include!("generated/v1.rs");
 }
 
-/// Folder of the pod resources socket below the kubelet's directory.
+/// Folder of the pod resources socket, below the kubelet's folder.
 pub const DIR: &str = "pod-resources";
 
 /// File name of the pod resources socket.

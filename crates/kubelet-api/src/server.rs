@@ -1,10 +1,9 @@
-//! The server's side of a socket, with a bound on what one connection may ask of it at once.
+//! gRPC server settings, with a limit on concurrent calls per connection.
 //!
-//! A caller may give a call up (`RST_STREAM`). h2 reads a connection until nothing more is there, and passes calls on
-//! afterwards. Those that were given up by then wait among the others, and with more than twenty of them h2 ends the
-//! connection (`max_pending_accept_reset_streams`, against CVE-2023-44487). A plugin would lose its device list so, only
-//! because its kubelet gave up on pods while it had no processor time. Here a connection is read once each time that the
-//! server comes round to it: what one read holds bounds what can wait, and the guard is not needed.
+//! Callers may cancel calls (`RST_STREAM`). h2 reads a connection until it is empty and passes calls on afterwards.
+//! Cancelled calls wait among the others, and more than twenty of them make h2 close the connection
+//! (`max_pending_accept_reset_streams`, against CVE-2023-44487). A plugin without processor time would lose its device
+//! list that way. Here each poll reads the connection once, which bounds the waiting calls, so the guard is off.
 
 use std::{
     fmt, io,
@@ -19,27 +18,26 @@ use tokio::{
 };
 use tonic::transport::{Server, server::Connected};
 
-/// Calls that a connection may have open; a caller waits with more (RFC 9113, section 5.1.2). A kubelet has one stream
-/// of devices, one Allocate, and one call for each pod that starts, of which it runs 110 unless it is told otherwise.
-/// An open stream takes 10 KB.
+/// Limit of open calls per connection; further calls wait (RFC 9113, section 5.1.2). A kubelet has one device stream,
+/// one Allocate, and one call per starting pod, with a default of 110 pods. An open stream takes 10 KB.
 pub const OPEN_CALLS: u32 = 128;
 
-/// A connection that is read once each time that its server comes round to it, and that can be cut.
+/// Connection that is read once per poll and can be closed by a future.
 pub struct Connection<S = UnixStream> {
     stream: S,
-    /// When it is cut; nothing once it is.
+    /// Future that closes the connection; `None` once closed.
     end: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
 }
 
-/// A server for [`Connection`]s, without its services.
+/// Server for [`Connection`]s, without services.
 pub fn server() -> Server {
     Server::builder()
         .max_concurrent_streams(OPEN_CALLS)
         .http2_max_pending_accept_reset_streams(Some(usize::MAX))
 }
 
-/// Has everything that the task reads or writes wait until it runs again, which is at once. Tokio gives a task so many
-/// steps each time.
+/// Makes all reads and writes of the task wait until its next poll, which follows at once. Tokio grants a task a budget
+/// of steps per poll.
 fn pause(cx: &mut Context<'_>) {
     for _ in 0..=u8::MAX {
         match poll_proceed(cx) {
@@ -52,7 +50,7 @@ fn pause(cx: &mut Context<'_>) {
 // === impl Connection ===
 
 impl<S> Connection<S> {
-    /// A connection that is cut when a future comes to its end, as if the process had died.
+    /// Connection that is closed when `end` completes, as if the process had died.
     pub fn new(stream: S, end: impl Future<Output = ()> + Send + 'static) -> Self {
         Self { stream, end: Some(Box::pin(end)) }
     }

@@ -1,4 +1,4 @@
-//! Unix sockets as the kubelet and its plugins use them: checked paths, bind, dial.
+//! Unix sockets of the kubelet and its plugins: path checks, bind, dial.
 
 use std::{
     fmt, io,
@@ -20,61 +20,60 @@ use tonic::{
 /// Longest path that fits `sockaddr_un.sun_path`, which has 108 bytes with the final NUL (unix(7)).
 pub const MAX_PATH_BYTES: usize = 107;
 
-/// What the kubelet sends as `:authority` to a plugin, whatever the socket is called.
+/// `:authority` of the kubelet's requests to plugins.
 const ORIGIN: &str = "http://localhost";
 
-/// Connections that wait to be accepted, as tokio has it.
+/// Listen backlog, as in tokio.
 const BACKLOG: i32 = 1024;
 
-/// A path that can be bound and dialled: short enough for the kernel, and text.
+/// Path that can be bound and dialled: UTF-8, and short enough for the kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SocketPath(PathBuf);
 
-/// Which file a socket path pointed to at one moment; another bind makes another identity.
+/// File behind a socket path at one moment; binding again changes the identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SocketIdentity {
     device: u64,
     inode: u64,
-    /// Seconds and nanoseconds of the last change: file systems give a freed inode number out again
-    /// at once.
+    /// Seconds and nanoseconds of the last change: file systems reuse inode numbers at once.
     changed: (i64, i64),
 }
 
-/// Why a socket could not be used.
+/// Failed use of a socket.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
-    /// The path does not fit the kernel's address structure.
+    /// The path exceeds the kernel's address structure.
     #[error(
         "socket path {path} has {length} bytes, the kernel takes {MAX_PATH_BYTES}: choose a shorter directory"
     )]
     TooLong {
-        /// The path as given.
+        /// Path as given.
         path: PathBuf,
-        /// Its length in bytes.
+        /// Length in bytes.
         length: usize,
     },
-    /// The path is not UTF-8, so it cannot be told to the kubelet.
+    /// The path is not UTF-8, so it cannot be sent to the kubelet.
     #[error("socket path {0} is not UTF-8")]
     NotText(PathBuf),
-    /// Something that is not a socket has the name; it is left alone.
+    /// A file that is not a socket has the path; it is left alone.
     #[error("{0} exists and is not a socket: move it away")]
     Occupied(PathBuf),
-    /// The kernel refused.
+    /// Error of the kernel.
     #[error("cannot {action} socket {path}")]
     Io {
-        /// What was tried: `bind`, `replace` or `dial`.
+        /// Action: `bind`, `replace` or `dial`.
         action: &'static str,
-        /// The socket.
+        /// Path of the socket.
         path: PathBuf,
-        /// The kernel's answer.
+        /// Error of the kernel.
         source: io::Error,
     },
-    /// The other side did not answer as an HTTP/2 server.
+    /// The other side does not speak HTTP/2.
     #[error("cannot dial socket {path}")]
     Dial {
-        /// The socket.
+        /// Path of the socket.
         path: PathBuf,
-        /// The transport's answer.
+        /// Error of the transport.
         source: tonic::transport::Error,
     },
 }
@@ -82,7 +81,7 @@ pub enum SocketError {
 // === impl SocketPath ===
 
 impl SocketPath {
-    /// Checks the path's length and encoding; the file need not exist.
+    /// Checks length and encoding; the file need not exist.
     pub fn new(path: impl Into<PathBuf>) -> Result<Self, SocketError> {
         let path = path.into();
         let length = path.as_os_str().as_bytes().len();
@@ -95,24 +94,24 @@ impl SocketPath {
         Ok(Self(path))
     }
 
-    /// The path itself.
+    /// Path of the socket.
     pub fn as_path(&self) -> &Path {
         &self.0
     }
 
-    /// The last component, which a plugin tells the kubelet as its endpoint.
+    /// Last component, which a plugin sends to the kubelet as its endpoint.
     pub fn file_name(&self) -> &str {
         self.0.file_name().and_then(|name| name.to_str()).unwrap_or_default()
     }
 
-    /// Binds a listener that only this user may connect to, in place of a socket left behind by an
-    /// earlier process. The caller holds a lock that keeps a living process from being replaced.
+    /// Binds a listener for this user only, in place of a stale socket. The caller's lock prevents replacing a live
+    /// process's socket.
     pub fn bind(&self) -> Result<UnixListener, SocketError> {
         self.remove_stale()?;
         self.listen().map_err(|source| self.io("bind", source))
     }
 
-    /// Nobody connects to a socket before it listens, and by then it has its mode.
+    /// Binds the socket; nobody can connect before it has its mode and listens.
     fn listen(&self) -> io::Result<UnixListener> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket =
@@ -123,7 +122,7 @@ impl SocketPath {
         UnixListener::from_std(net::UnixListener::from(socket))
     }
 
-    /// The identity of the socket that has this path now, if one has.
+    /// Identity of the socket at this path, if one exists.
     pub fn identity(&self) -> Option<SocketIdentity> {
         let found = std::fs::symlink_metadata(&self.0).ok()?;
         found.file_type().is_socket().then(|| SocketIdentity {

@@ -1,4 +1,4 @@
-//! Health, readiness, metrics and the inventory over HTTP, for probes, scrapers and people.
+//! HTTP server of the agent: health, readiness, metrics and the inventory.
 //!
 //! ```text
 //!   0.0.0.0:9400  ──> connections ──┐
@@ -6,14 +6,14 @@
 //!   probe socket  ──> connections ──┘
 //! ```
 //!
-//! Pages are made from snapshots: no request waits for a driver. Whoever reaches the address can fill its places;
-//! the socket has places of its own, which only root of the same node or pod can reach.
+//! Pages are built from snapshots, so no request waits for a driver. Network clients can exhaust the connection
+//! limit of the address; the probe socket has a limit of its own and is open to root only.
 
-mod ask;
 mod connections;
 mod http;
 mod page;
 mod probe;
+mod probe_client;
 
 use std::{
     collections::BTreeSet,
@@ -33,22 +33,22 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use windlass_allocations::podresources::HoldersDesk;
 use windlass_config::Disclosed;
-use windlass_deviceplugin::registration::Standings;
+use windlass_deviceplugin::registration::RegistrationStates;
 use windlass_discovery::telemetry::TelemetryReceiver;
 use windlass_host::clock::Clock;
 use windlass_kubelet_api::socket::{SocketError, SocketPath};
 use windlass_resources::NodeState;
 
-pub use ask::{Probe, ProbeAnswer, ProbeError, probe_agent};
-pub(crate) use probe::Waiting;
+pub(crate) use probe::Standby;
+pub use probe_client::{Probe, ProbeAnswer, ProbeError, probe_agent};
 
-use crate::metrics::{self, Instruments, Sights};
+use crate::metrics::{self, Instruments, MetricSources};
 
-/// What the agent shows of itself.
-pub(crate) struct Seen {
+/// Inputs of the HTTP server.
+pub(crate) struct Deps {
     pub(crate) clock: Clock,
     pub(crate) state: watch::Receiver<Arc<NodeState>>,
-    /// When the reconciler last came round.
+    /// Time of the reconciler's latest round.
     pub(crate) rounds: watch::Receiver<Instant>,
     pub(crate) telemetry: Vec<TelemetryReceiver>,
     pub(crate) holders: HoldersDesk,
@@ -57,103 +57,103 @@ pub(crate) struct Seen {
     pub(crate) disclosed: BTreeSet<Disclosed>,
 }
 
-/// Where pages are served.
+/// Bound listeners.
 #[derive(Debug, Default)]
-pub(crate) struct Doors {
+pub(crate) struct Listeners {
     network: Option<TcpListener>,
     probes: Option<UnixListener>,
 }
 
-/// Why pages cannot be served.
+/// Failure to bind a listener.
 #[derive(Debug, thiserror::Error)]
-pub enum DoorError {
-    /// The address cannot be had.
+pub enum ListenError {
+    /// The TCP address cannot be bound.
     #[error("cannot listen on {address}: choose another with --listen")]
     Address {
-        /// The address.
+        /// Configured address.
         address: SocketAddr,
-        /// The system's answer.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// The socket cannot be made.
+    /// The probe socket cannot be bound.
     #[error("cannot answer probes: choose another socket with --probe-socket")]
     Socket(#[from] SocketError),
-    /// Another agent has the socket.
+    /// Another process serves the probe socket.
     #[error("another process answers on {0}: choose another socket with --probe-socket")]
     Answered(PathBuf),
 }
 
-/// The pages that there are.
+/// Pages of a serving agent, or of one on standby.
 #[derive(Debug)]
 enum Pages {
     All(Admin),
-    /// The agent serves nobody yet.
-    StandingBy(Waiting),
+    /// The agent does not serve the node yet.
+    StandingBy(Standby),
 }
 
-/// What the pages are made from.
+/// Data behind the pages of a serving agent.
 #[derive(Debug)]
 struct Admin {
     registry: Registry,
     state: watch::Receiver<Arc<NodeState>>,
     rounds: watch::Receiver<Instant>,
-    standings: watch::Receiver<Standings>,
+    registrations: watch::Receiver<RegistrationStates>,
     holders: HoldersDesk,
     disclosed: BTreeSet<Disclosed>,
 }
 
-/// Serves until stopped, and keeps what only the pages need.
-pub(crate) async fn run(doors: Doors, seen: Seen, stop: CancellationToken) {
-    let Seen { clock, state, rounds, telemetry, holders, mut registry, instruments, disclosed } =
-        seen;
-    let sights = Sights {
+/// Serves the pages and counts health transitions until stopped.
+pub(crate) async fn run(listeners: Listeners, deps: Deps, stop: CancellationToken) {
+    let Deps { clock, state, rounds, telemetry, holders, mut registry, instruments, disclosed } =
+        deps;
+    let sources = MetricSources {
         state: state.clone(),
         telemetry,
-        standings: instruments.standings(),
+        registrations: instruments.plugins.states(),
         holders: holders.holders(),
         disclosed: disclosed.clone(),
         clock,
     };
-    metrics::add_pages(&mut registry, &sights);
-    let standings = sights.standings;
-    let admin = Admin { registry, state: state.clone(), rounds, standings, holders, disclosed };
-    tokio::join!(serve(doors, Pages::All(admin), stop), instruments.count_transitions(state));
+    metrics::register_collectors(&mut registry, &sources);
+    let registrations = sources.registrations;
+    let admin = Admin { registry, state: state.clone(), rounds, registrations, holders, disclosed };
+    tokio::join!(serve(listeners, Pages::All(admin), stop), instruments.transitions.count(state));
 }
 
-/// Answers in place of an agent that serves nobody yet, until stopped.
-pub(crate) async fn stand_by(doors: Doors, waiting: Waiting, stop: CancellationToken) {
-    serve(doors, Pages::StandingBy(waiting), stop).await;
+/// Serves probes on behalf of an agent on standby, until stopped.
+pub(crate) async fn stand_by(listeners: Listeners, waiting: Standby, stop: CancellationToken) {
+    serve(listeners, Pages::StandingBy(waiting), stop).await;
 }
 
-async fn serve(doors: Doors, pages: Pages, stop: CancellationToken) {
+async fn serve(listeners: Listeners, pages: Pages, stop: CancellationToken) {
     let pages = Arc::new(pages);
     tokio::join!(
-        connections::serve(doors.network, &pages, &stop),
-        connections::serve(doors.probes, &pages, &stop)
+        connections::serve(listeners.network, &pages, &stop),
+        connections::serve(listeners.probes, &pages, &stop)
     );
 }
 
-// === impl Doors ===
+// === impl Listeners ===
 
-impl Doors {
-    /// Takes what the configuration names: a wrong address is told before anything starts.
+impl Listeners {
+    /// Binds the configured listeners, so that a wrong address fails before anything starts.
     pub(crate) fn bind(
         network: Option<SocketAddr>,
         probes: Option<&Path>,
-    ) -> Result<Self, DoorError> {
+    ) -> Result<Self, ListenError> {
         let network = network.map(|address| {
-            listen(address).map_err(|source| DoorError::Address { address, source })
+            listen(address).map_err(|source| ListenError::Address { address, source })
         });
         let probes = probes.map(listen_for_probes);
         Ok(Self { network: network.transpose()?, probes: probes.transpose()? })
     }
 
-    /// Whether nobody can ask for a page.
+    /// True without a listener.
     pub(crate) fn is_none(&self) -> bool {
         self.network.is_none() && self.probes.is_none()
     }
 
-    /// Where the network finds them.
+    /// Bound TCP address.
     pub(crate) fn address(&self) -> Option<SocketAddr> {
         self.network.as_ref().and_then(|listener| listener.local_addr().ok())
     }
@@ -165,11 +165,11 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     TcpListener::from_std(listener)
 }
 
-/// An agent that stands by must not take the socket of the one that serves.
-fn listen_for_probes(path: &Path) -> Result<UnixListener, DoorError> {
+/// Binds the probe socket, unless a serving agent answers on it.
+fn listen_for_probes(path: &Path) -> Result<UnixListener, ListenError> {
     let socket = SocketPath::new(path)?;
     if UnixStream::connect(path).is_ok() {
-        return Err(DoorError::Answered(path.to_owned()));
+        return Err(ListenError::Answered(path.to_owned()));
     }
     Ok(socket.bind()?)
 }

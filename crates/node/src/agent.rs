@@ -1,4 +1,4 @@
-//! The agent: built from a configuration, then run until told to stop.
+//! Agent lifecycle: build from a configuration, then run until shutdown.
 
 mod assembly;
 mod lock;
@@ -14,7 +14,7 @@ use std::{
     sync::Arc,
 };
 
-use assembly::Ground;
+use assembly::Deps;
 use lock::NodeLock;
 use parts::Parts;
 use tokio::sync::{Notify, watch};
@@ -27,18 +27,17 @@ use windlass_host::{clock::Clock, deadline, directory::DirectoryWatch};
 use windlass_kubelet_api::{deviceplugin::PLUGIN_DIR, socket::SocketError};
 use windlass_resources::NodeState;
 
-pub use lock::Lost;
+pub use lock::LockLost;
 pub use standby::{Succession, await_kubelet, await_predecessor, stand_by};
 
 use crate::{
-    admin::{DoorError, Doors},
+    admin::{ListenError, Listeners},
     metrics, reconciler,
     reload::Follow,
 };
 use policy::PolicySource;
 
-/// An agent with everything it needs in hand: nothing that can be wrong at the start is left to the
-/// run.
+/// An agent that is ready to run: everything that can fail at the start has succeeded.
 #[derive(Debug)]
 pub struct Agent {
     state: watch::Receiver<Arc<NodeState>>,
@@ -46,55 +45,55 @@ pub struct Agent {
     admin_address: Option<SocketAddr>,
     parts: Parts,
     lock: NodeLock,
-    /// From the kubelet's folder, before and after the lock is looked at.
+    /// Directory events: as received, and as forwarded after each lock check.
     notices: (watch::Receiver<u64>, watch::Sender<u64>),
 }
 
-/// Why an agent cannot start. Nothing of another agent's was touched.
+/// Failed start. State of other agents is untouched.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// A folder cannot be made or written to.
+    /// A folder cannot be created or written.
     #[error("cannot write to {path}: run as root, or choose another folder with {flag}")]
     Folder {
-        /// The folder.
+        /// Path of the folder.
         path: PathBuf,
-        /// The flag that names it.
+        /// Flag that sets the path.
         flag: &'static str,
-        /// The system's answer.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// The address for health and metrics, or the socket for probes, cannot be had.
+    /// A listener for health and metrics cannot be bound.
     #[error(transparent)]
-    Door(#[from] DoorError),
+    Listen(#[from] ListenError),
     /// Another agent serves the same kubelet.
     #[error("another windlass node serves {0}: stop it first")]
     Taken(PathBuf),
-    /// Another agent, of another kubelet, has the same records.
+    /// An agent of another kubelet uses the same state folder.
     #[error(
         "another windlass node keeps its records in {0}: stop it first, or choose another folder with \
          --state-dir"
     )]
     StateTaken(PathBuf),
-    /// The file that earlier versions lock cannot be had.
+    /// The lock file of earlier versions cannot be locked.
     #[error("cannot lock {path}: remove it, and run as root")]
     Lock {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The system's answer.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// The API server is needed, and this node has no name there.
+    /// The configuration needs the API server, and the node name is invalid.
     #[error("cannot speak to the API server")]
     Cluster(#[from] InvalidNodeName),
-    /// A socket's path does not fit.
+    /// The path of a socket is too long.
     #[error("cannot serve a resource")]
     Socket(#[from] SocketError),
-    /// The kubelet's directory cannot be watched.
+    /// The kubelet's folder cannot be watched.
     #[error("cannot watch {path}")]
     Watch {
-        /// The directory.
+        /// Path of the folder.
         path: PathBuf,
-        /// The kernel's answer.
+        /// Error of the kernel.
         source: io::Error,
     },
 }
@@ -102,13 +101,13 @@ pub enum StartError {
 // === impl Agent ===
 
 impl Agent {
-    /// Takes the kubelet's directory, checks everything, and starts the parts.
+    /// Locks the node, checks the configuration, and starts the parts.
     pub fn start(config: &Config, clock: Clock) -> Result<Self, StartError> {
         let policy = watch::Sender::new(Arc::new(config.policy.clone()));
         Self::start_under(config, policy.subscribe(), clock)
     }
 
-    /// As [`Agent::start`], under a policy that may be replaced while the agent runs.
+    /// Starts with a policy that the caller may replace at run time.
     pub fn start_under(
         config: &Config,
         policy: watch::Receiver<Arc<Policy>>,
@@ -117,7 +116,7 @@ impl Agent {
         Self::start_with(config, PolicySource::Given(policy), clock)
     }
 
-    /// As [`Agent::start`], with a configuration that is read again when it changes.
+    /// Starts with a configuration that is reloaded on changes.
     pub fn start_following(
         config: &Config,
         follow: Follow,
@@ -132,8 +131,8 @@ impl Agent {
         let lock = NodeLock::take(&dir, &config.places.state_dir)?;
         let watched = DirectoryWatch::new(&dir)
             .map_err(|source| StartError::Watch { path: dir.clone(), source })?;
-        let doors = Doors::bind(config.listen, config.probe_socket.as_deref())?;
-        let admin_address = doors.address();
+        let listeners = Listeners::bind(config.listen, config.probe_socket.as_deref())?;
+        let admin_address = listeners.address();
         let cluster = source.client(config)?;
         let (registry, instruments) = metrics::registry(&clock);
         let mut parts = Parts::default();
@@ -141,7 +140,7 @@ impl Agent {
         let (pass_on, directory) = watch::channel(0);
         let watching = watched.run(count, config.session.look_interval);
         let stop = parts.token();
-        // Its notices are read to the very end, by what keeps the locks, so it ends by itself.
+        // The lock keeper reads the events until the very end, so the watch ends only by `stop`.
         let watching = async move {
             tokio::select! {
                 () = stop.cancelled() => {}
@@ -149,36 +148,36 @@ impl Agent {
             }
         };
         parts.add("watch of the kubelet's folder", watching);
-        let reload = instruments.reload();
+        let reload = instruments.reload.clone();
         let policy = source.start(config, cluster.as_ref(), (clock, reload), &mut parts)?;
         let ledger = LedgerDesk::unread();
-        let ground = Ground { dir, directory, doors, cluster, policy, ledger, clock };
+        let deps = Deps { dir, directory, listeners, cluster, policy, ledger, clock };
         let (state, partitions) =
-            assembly::assemble(config, ground, registry, instruments, &mut parts);
+            assembly::assemble(config, deps, registry, instruments, &mut parts);
         let notices = (seen, pass_on);
         Ok(Self { state, partitions, admin_address, parts, lock, notices })
     }
 
-    /// The node's state, for whoever wants to watch it.
+    /// Snapshots of the node's state.
     pub fn state(&self) -> watch::Receiver<Arc<NodeState>> {
         self.state.clone()
     }
 
-    /// How MIG partitions are made and removed while the agent runs.
+    /// Handle for creating and removing MIG instances.
     pub fn partitions(&self) -> PartitionDesk {
         self.partitions.clone()
     }
 
-    /// Where health and metrics are served, if they are.
+    /// Bound address of health and metrics.
     pub fn admin_address(&self) -> Option<SocketAddr> {
         self.admin_address
     }
 
-    /// Runs until `shutdown`, or until a part fails or another agent has the node, which is reported. The node is
-    /// locked until all has ended.
+    /// Runs until `shutdown`, or until a part fails or another agent takes the node; both are errors. The node stays
+    /// locked until all parts have ended.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), PartFailed> {
         let Self { mut parts, lock, notices: (seen, pass_on), .. } = self;
-        // It has the locks, and so stays until all has ended.
+        // The future owns the locks, so it lives until all parts have ended.
         let mut keeping = pin!(lock.keep(seen, &pass_on));
         let (outcome, _rest) = tokio::select! {
             () = shutdown => (Ok(()), None),
@@ -190,18 +189,18 @@ impl Agent {
     }
 }
 
-/// A part of the agent ended though it should not.
+/// Unexpected end of a part.
 #[derive(Debug, thiserror::Error)]
 pub enum PartFailed {
-    /// It came to an end.
+    /// The part returned.
     #[error("the agent's {0} ended unexpectedly")]
     Ended(&'static str),
-    /// It panicked.
+    /// The part panicked.
     #[error("a part of the agent panicked")]
     Panicked(#[from] tokio::task::JoinError),
-    /// Another agent has the node.
+    /// Another agent has taken the node.
     #[error(transparent)]
-    Lost(#[from] Lost),
+    Lost(#[from] LockLost),
 }
 
 impl From<Result<&'static str, tokio::task::JoinError>> for PartFailed {
@@ -210,11 +209,11 @@ impl From<Result<&'static str, tokio::task::JoinError>> for PartFailed {
     }
 }
 
-/// Looks at the host once. A source that does not answer in time is `Starting` in the answer.
+/// Scans the host once. A source without an answer in time is `Starting`.
 pub async fn survey(config: &Config, clock: Clock) -> NodeState {
     let (mut parts, news) = (Parts::default(), Arc::new(Notify::new()));
     let policy = watch::Sender::new(Arc::new(config.policy.clone())).subscribe();
-    // One look needs no notices.
+    // A single scan needs no change notifications.
     let changes = watch::Sender::new(0).subscribe();
     let host = config.places.roots().host;
     let sources = windlass_discovery::sources(
@@ -228,19 +227,19 @@ pub async fn survey(config: &Config, clock: Clock) -> NodeState {
     );
     let snapshots = assembly::start(sources, &mut parts);
     let complete = async {
-        while !has_answered(&reconciler::once::merge(&snapshots), &config.policy) {
+        while !has_answered(&reconciler::dry_run::merge(&snapshots), &config.policy) {
             news.notified().await;
         }
     };
-    // Late answers are in what follows, or are not.
+    // Late sources are left as they are.
     let _ = deadline::timeout(config.policy.health.call_deadline * 3, complete).await;
-    let state = reconciler::once::look_once(config, &snapshots);
-    // A part that hangs in a driver is left behind.
+    let state = reconciler::dry_run::dry_run(config, &snapshots);
+    // A part that hangs in a driver call is abandoned.
     parts.stop().await;
     state
 }
 
-/// Whether every source has answered, and every probe that the configuration describes.
+/// True if all sources and all configured probes have answered.
 fn has_answered(inventory: &Inventory, policy: &Policy) -> bool {
     let is_probed = |device: &&Device| {
         let rule = policy.sources.iter().find(|rule| rule.name == device.source);
@@ -250,7 +249,7 @@ fn has_answered(inventory: &Inventory, policy: &Policy) -> bool {
     inventory.is_complete() && inventory.devices.iter().filter(is_probed).all(is_known)
 }
 
-/// Every socket whose name is known beforehand must fit.
+/// Checks the length of every socket path that is known in advance.
 fn check_sockets(dir: &Path, policy: &Policy) -> Result<(), SocketError> {
     windlass_deviceplugin::kubelet_path(dir)?;
     policy

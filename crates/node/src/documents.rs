@@ -1,5 +1,4 @@
-//! What the agent is told and finds and did not write in this life of it, each kind as a function of bytes: for whoever
-//! wants to know what the agent makes of a document, and for whoever tries it with bad ones.
+//! Parsers for untrusted documents, as pure functions of bytes. The fuzz targets call these.
 
 use std::path::Path;
 
@@ -11,29 +10,29 @@ use windlass_host::{causes, state_file};
 use windlass_lifecycle::cleanup;
 use windlass_resources::offers;
 
-/// A document that one life of the agent writes for the next.
+/// State file that one agent writes for the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Document {
-    /// `claims.json`: what is prepared for which claim.
+    /// `claims.json`: prepared devices by claim.
     Claims,
-    /// `handover.json`: where each device stands between two containers.
+    /// `handover.json`: cleanup state of each device.
     HandOvers,
-    /// `health-*.json`: what devices did.
+    /// `health-*.json`: health history of each device.
     Evidence,
-    /// `devices.json`: what ids stood for.
+    /// `devices.json`: hardware behind each allocated id.
     Devices,
-    /// `choices.json`: what was chosen, and from what.
+    /// `choices.json`: allocation history.
     Choices,
 }
 
 // === impl Document ===
 
 impl Document {
-    /// Every one.
+    /// All state files.
     pub const ALL: [Self; 5] =
         [Self::Claims, Self::HandOvers, Self::Evidence, Self::Devices, Self::Choices];
 
-    /// What the agent would write, had it read this; or in words why it would set it aside.
+    /// Parses the file and serializes it again, or returns the reason why the agent would set it aside.
     pub fn reread(self, text: &[u8]) -> Result<Vec<u8>, String> {
         match self {
             Self::Claims => state_file::reread::<windlass_dra::Records>(windlass_dra::CLAIMS, text),
@@ -49,14 +48,14 @@ impl Document {
     }
 }
 
-/// Whether the agent understands what a claim or its class says to it, and else what it does not.
+/// Checks the opaque parameters of a claim or a device class.
 pub fn check_parameters(parameters: Value) -> Result<(), String> {
     windlass_dra::parameters_understood(parameters).map_err(|error| error.to_string())
 }
 
-/// Whether the driver understands a claim with UID `u` that an API server sends it, and else what it does not.
+/// Checks a claim with UID `u` as received from an API server.
 ///
-/// The API server is believed no more than a claim's author: what it sends may lack anything.
+/// An API server is trusted no more than a claim's author: fields may be missing.
 pub fn check_claim(text: &[u8]) -> Result<(), String> {
     let object = serde_json::from_slice(text).map_err(|error| error.to_string())?;
     let [namespace, name, uid] = ["ns", "c", "u"].map(ToOwned::to_owned);

@@ -1,5 +1,4 @@
-//! The node's labels: made anew whenever the inventory or the policy changes, published for whoever
-//! writes them to the API server, and kept in a file for node-feature-discovery.
+//! Node labels, computed from inventory and policy, for the API server and for node-feature-discovery's file.
 
 mod facts;
 mod file;
@@ -20,7 +19,7 @@ use windlass_core::{
 use windlass_host::{Host, causes, clock::Clock};
 use windlass_resources::NodeState;
 
-/// Makes the labels of this node.
+/// Task that computes the labels of this node.
 #[derive(Debug)]
 pub struct Labeller {
     host: Host,
@@ -28,35 +27,35 @@ pub struct Labeller {
     state: watch::Receiver<Arc<NodeState>>,
     policy: watch::Receiver<Arc<Policy>>,
     publish: watch::Sender<Arc<Labels>>,
-    /// The file as it was last written.
+    /// File as last written.
     file: Option<FeatureFile>,
-    /// Why the file is not as it should be.
-    trouble: Option<String>,
+    /// Last write error.
+    last_error: Option<String>,
 }
 
-/// First wait before a file that could not be written is tried again; it doubles.
+/// First delay before a failed write is repeated; it doubles.
 const RETRY_FIRST: Duration = Duration::from_secs(10);
 
-/// Longest wait before that.
+/// Longest delay.
 const RETRY_MOST: Duration = Duration::from_secs(300);
 
-/// The labels of a host, which is read for what its inventory does not tell; that may take long. `asked`
-/// is the time that the labels tell, if the policy wants them to.
-pub fn of(host: &Host, policy: &Policy, inventory: &Inventory, asked: Timestamp) -> Labels {
+/// Labels of a host. Reading the host may take long. `timestamp` is the value of the timestamp label, which the
+/// policy may disable.
+pub fn of(host: &Host, policy: &Policy, inventory: &Inventory, timestamp: Timestamp) -> Labels {
     labels(&LabelInput {
         inventory,
         offerings: &offering::offerings(policy, inventory),
         instances: offering::instance_names(policy.mig),
         host: &facts::read(host, policy.labels.machine_type_file.as_deref()),
-        timestamp: policy.labels.timestamp.then_some(asked),
+        timestamp: policy.labels.timestamp.then_some(timestamp),
     })
 }
 
 // === impl Labeller ===
 
 impl Labeller {
-    /// A labeller, and where it publishes. What it publishes is empty until the inventory is complete, while
-    /// the policy wants no labels, and of a node of which nothing is known.
+    /// Creates a labeller and the channel of its labels. The labels are empty until the inventory is complete,
+    /// and while the policy disables them.
     pub fn new(
         host: Host,
         clock: Clock,
@@ -64,42 +63,43 @@ impl Labeller {
         policy: watch::Receiver<Arc<Policy>>,
     ) -> (Self, watch::Receiver<Arc<Labels>>) {
         let (publish, labels) = watch::channel(Arc::new(Labels::new()));
-        let (file, trouble) = (None, None);
-        (Self { host, clock, state, policy, publish, file, trouble }, labels)
+        let labeller = Self { host, clock, state, policy, publish, file: None, last_error: None };
+        (labeller, labels)
     }
 
-    /// Keeps the labels until stopped, and then takes the file along. Nothing is done without news, but
-    /// for a file that could not be written.
+    /// Keeps the labels up to date until stopped, then removes the file. Only changes and failed writes cause
+    /// work.
     pub async fn run(mut self, stop: CancellationToken) {
-        let (mut asked, mut retry) = (self.clock.now(), RETRY_FIRST);
+        let mut timestamp = self.clock.now();
+        let mut retry = RETRY_FIRST;
         loop {
-            self.refresh(asked, &stop).await;
-            let failing = self.trouble.is_some();
+            self.refresh(timestamp, &stop).await;
+            let failing = self.last_error.is_some();
             retry = if failing { retry } else { RETRY_FIRST };
             tokio::select! {
                 () = stop.cancelled() => break,
                 Ok(()) = self.state.changed() => {}
-                Ok(()) = self.policy.changed() => asked = self.clock.now(),
+                Ok(()) = self.policy.changed() => timestamp = self.clock.now(),
                 () = sleep(retry), if failing => retry = RETRY_MOST.min(retry * 2),
             }
         }
-        self.put(None).await;
+        self.update_file(None).await;
     }
 
-    async fn refresh(&mut self, asked: Timestamp, stop: &CancellationToken) {
+    async fn refresh(&mut self, timestamp: Timestamp, stop: &CancellationToken) {
         let state = self.state.borrow_and_update().clone();
         let policy = self.policy.borrow_and_update().clone();
         let output = policy.labels.output.clone();
         if output == LabelOutput::None {
             self.publish(Labels::new());
-            return self.put(None).await;
+            return self.update_file(None).await;
         }
         if !state.inventory.is_complete() {
             return;
         }
         let host = self.host.clone();
-        let read = spawn_blocking(move || of(&host, &policy, &state.inventory, asked));
-        // Firmware that does not answer keeps nobody from stopping; a file that is being written does.
+        let read = spawn_blocking(move || of(&host, &policy, &state.inventory, timestamp));
+        // Slow firmware must not delay the shutdown.
         let Some(labels) = stop.run_until_cancelled(read).await else { return };
         let labels = labels.expect("reading neither panics nor is cancelled");
         let file = match &output {
@@ -107,30 +107,30 @@ impl Labeller {
             _ => None,
         };
         self.publish(labels);
-        self.put(file).await;
+        self.update_file(file).await;
     }
 
     fn publish(&self, labels: Labels) {
         windlass_host::watch::publish(&self.publish, Arc::new(labels));
     }
 
-    /// Brings the file up to date. A trouble is said once.
-    async fn put(&mut self, wanted: Option<FeatureFile>) {
+    /// Brings the file up to date. Logs an error once.
+    async fn update_file(&mut self, wanted: Option<FeatureFile>) {
         if self.file == wanted {
-            self.trouble = None;
+            self.last_error = None;
             return;
         }
-        let (before, file) = (self.file.clone(), wanted.clone());
-        let exchange = move || file::exchange(before.as_ref(), file.as_ref());
-        let done = spawn_blocking(exchange).await.expect("writing neither panics nor is cancelled");
-        match done {
-            Ok(()) => (self.file, self.trouble) = (wanted, None),
+        let before = self.file.clone();
+        let file = wanted.clone();
+        let write = move || file::replace(before.as_ref(), file.as_ref());
+        match spawn_blocking(write).await.expect("writing neither panics nor is cancelled") {
+            Ok(()) => (self.file, self.last_error) = (wanted, None),
             Err(error) => {
                 let error = causes(&error);
-                if self.trouble.as_ref() != Some(&error) {
-                    tracing::warn!(error, "labels are not up to date");
+                if self.last_error.as_ref() != Some(&error) {
+                    tracing::warn!(error, "label file not updated, trying again");
                 }
-                self.trouble = Some(error);
+                self.last_error = Some(error);
             }
         }
     }

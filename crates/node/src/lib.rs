@@ -1,4 +1,4 @@
-//! The agent of a node: the layers wired together, and the reconciler that closes the loop between them.
+//! Node agent: wiring of all layers, and the reconciler that closes the loop between them.
 
 pub mod agent;
 pub mod documents;
@@ -10,5 +10,5 @@ mod admin;
 mod metrics;
 mod reconciler;
 
-pub use admin::{DoorError, Probe, ProbeAnswer, ProbeError, probe_agent};
+pub use admin::{ListenError, Probe, ProbeAnswer, ProbeError, probe_agent};
 pub use agent::{Agent, StartError, Succession, await_kubelet, await_predecessor, stand_by};

@@ -1,5 +1,4 @@
-//! Who has a device and through which of the kubelet's two ways, for whoever asks from outside: pod resources
-//! tell of containers and of the pods that use claims, the agent's own record of what claims have.
+//! Device owners for `windlass devices`: containers and pods from pod resources, claims from the agent's record.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,30 +18,30 @@ use windlass_dra::{ClaimFile, Held, Records};
 use windlass_host::causes;
 use windlass_resources::NodeState;
 
-/// The owners of each device.
+/// Owners by device.
 pub type Owners = BTreeMap<DeviceId, BTreeSet<Owner>>;
 
-/// Who has a device.
+/// Owner of a device, by the API that allocated it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(tag = "api", rename_all = "camelCase")]
 pub enum Owner {
-    /// A container, through the device plugin.
+    /// A container, through the device plugin API.
     Plugin(Holder),
     /// A claim, through Dynamic Resource Allocation.
     Dra {
-        /// The claim's namespace.
+        /// Namespace of the claim.
         namespace: String,
-        /// The claim.
+        /// Name of the claim.
         claim: String,
-        /// The UID of its object.
+        /// UID of the claim.
         uid: String,
-        /// The pods that use it, of the same namespace.
+        /// Pods in the claim's namespace that use it.
         #[serde(skip_serializing_if = "BTreeSet::is_empty")]
         pods: BTreeSet<String>,
     },
 }
 
-/// Who has the devices of a node, and why that may not be all.
+/// Owners of all devices, with the errors that make the list incomplete.
 pub async fn owners(places: &Places, node: &NodeState) -> (Owners, Vec<String>) {
     let (mut owners, mut caveats) = (Owners::new(), Vec::new());
     let pods = ask::pods(&places.kubelet_dir).await;
@@ -50,13 +49,13 @@ pub async fn owners(places: &Places, node: &NodeState) -> (Owners, Vec<String>) 
     let users = by_claim(&pods);
     of_containers(by_device(pods), node, &mut owners);
     match ClaimFile::new(&places.state_dir, places.roots().host).read() {
-        Ok(claims) => of_claims((claims.unwrap_or_default(), &users), node, &mut owners),
+        Ok(claims) => of_claims(claims.unwrap_or_default(), &users, node, &mut owners),
         Err(error) => caveats.push(causes(&error)),
     }
     (owners, caveats)
 }
 
-/// A token stands for every device of its pool.
+/// Adds containers. A pool token stands for every device of its pool.
 fn of_containers(held: ByDevice, node: &NodeState, owners: &mut Owners) {
     for (id, holders) in held {
         for holder in holders {
@@ -73,15 +72,15 @@ fn of_containers(held: ByDevice, node: &NodeState, owners: &mut Owners) {
     }
 }
 
-fn of_claims((claims, users): (Records, &ByClaim), node: &NodeState, owners: &mut Owners) {
-    let found = |held: Held| match held.partition {
+fn of_claims(claims: Records, users: &ByClaim, node: &NodeState, owners: &mut Owners) {
+    let device = |held: Held| match held.partition {
         Some(place) => standing(&node.inventory, &place).map(|instance| instance.id.clone()),
         None => held.device,
     };
     for entry in claims.into_values() {
         let named = (entry.claim.namespace.clone(), entry.claim.name.clone());
         let pods = users.get(&named).cloned().unwrap_or_default();
-        for device in entry.devices.into_iter().filter_map(found) {
+        for device in entry.devices.into_iter().filter_map(device) {
             let ClaimRef { namespace, name, uid } = entry.claim.clone();
             let owner = Owner::Dra { namespace, claim: name, uid, pods: pods.clone() };
             owners.entry(device).or_default().insert(owner);
@@ -92,7 +91,7 @@ fn of_claims((claims, users): (Records, &ByClaim), node: &NodeState, owners: &mu
 // === impl Owner ===
 
 impl std::fmt::Display for Owner {
-    /// `default/train-0`, `team/train-0 (claim gpus)`, or of a claim that no pod uses `claim team/gpus`.
+    /// Formats: `default/train-0`, `team/train-0 (claim gpus)`, `claim team/gpus` for a claim without pods.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Plugin(Holder { namespace, pod, .. }) => write!(f, "{namespace}/{pod}"),

@@ -1,25 +1,26 @@
-//! The one task that owns the node's state.
+//! Reconciler: the single task that owns the node's state.
 //!
 //! ```text
 //!  sources, policy, claims, daemons ──> plan (pure) ──> publish
 //!                                        ^   │
-//!                     what is there ─────┘   └──> what is wanted on the disk (see `disk`)
+//!                        disk state ─────┘   └──> wanted files (see `disk`)
 //! ```
 //!
-//! The reconciler plans from memory and waits for no disk: what is no longer well is told at once. What is on the disk
-//! is one more thing that it plans from, and a device is not offered before its document and its note are there.
+//! The reconciler plans from memory and never waits for the disk, so that degraded devices are published at once.
+//! The state of the disk is one of its inputs: a device is offered once its document and its fingerprint are
+//! written.
 
 mod changes;
 mod demands;
 mod disk;
-mod held;
-mod late;
-mod look;
-mod notes;
+mod disk_check;
+mod disk_wait;
+pub(crate) mod dry_run;
+mod fingerprints;
+mod held_ids;
+mod log;
 mod obstacles;
-pub(crate) mod once;
 mod phase;
-mod tell;
 
 use std::{collections::BTreeSet, pin::pin, sync::Arc, time::Duration};
 
@@ -50,112 +51,111 @@ use windlass_resources::{
     offers::{self, Marked, Methods, Plan, Pools},
 };
 
-pub(crate) use self::notes::{FORMAT as DEVICES, were_offered};
+pub(crate) use self::fingerprints::{FORMAT as DEVICES, were_offered};
 use self::{
-    disk::{DEADLINE, Disk, DiskDesk, DiskQueue, Found, Wanted},
-    held::Holdings,
-    late::{is_worse, late},
-    obstacles::{Way, lease_trouble},
-    once::{Snapshots, merge},
+    disk::{DEADLINE, Disk, DiskChannels, DiskHandle, DiskState, WantedFiles},
+    disk_wait::{is_worse, waiting_for_disk},
+    dry_run::{Snapshots, merge},
+    held_ids::HeldIds,
+    obstacles::{ObstacleChecks, lease_trouble},
     phase::Phase,
 };
 
 /// Owns the node's state.
 pub(crate) struct Reconciler {
     sources: Snapshots,
-    notices: Notices,
-    /// What is wanted; a new policy takes effect together with the wait for its moves.
+    inputs: Inputs,
+    /// Policy in force; a new one takes effect together with the wait for its moves.
     policy: Arc<Policy>,
-    holdings: Holdings,
-    /// How replicas that containers hold were kept apart.
+    held_ids: HeldIds,
+    /// Sharing method behind each replica that containers hold.
     methods: Methods,
-    /// The pools that devices were part of when they were last given away.
+    /// Pools that devices belonged to at their last allocation.
     pools: Pools,
-    /// What ids stood for when they were given away.
+    /// Hardware behind each id at its allocation.
     marked: Marked,
-    /// Where a move of devices stands.
+    /// Phase of a device migration.
     phase: Phase,
-    /// How long the kubelet may take to write down an Allocate.
+    /// Time in which the kubelet writes an Allocate to its checkpoint.
     handover: Duration,
-    /// Lives while it matters what containers have.
+    /// Subscription to the kubelet's checkpoint, while allocations matter.
     following: Option<Following>,
-    taken_up: TakenUp,
-    disk: DiskDesk,
-    /// Until it is started.
-    worker: Option<(Disk, DiskQueue)>,
-    /// How often documents are looked at without news.
+    restored: Restored,
+    disk: DiskHandle,
+    /// Disk worker, until it is started.
+    worker: Option<(Disk, DiskChannels)>,
+    /// Interval of checks without a trigger.
     look_interval: Duration,
-    /// The account of claims that the state was made under.
+    /// Ledger behind the published state.
     ledger: Ledger,
-    /// Of the devices of the last round.
+    /// Overlap of the latest devices.
     kin: Arc<Kinship>,
-    outlets: Outlets,
+    outputs: Outputs,
 }
 
-/// Where the reconciler publishes.
-pub(crate) struct Outlets {
-    /// The node's state.
+/// Channels that the reconciler publishes to.
+pub(crate) struct Outputs {
     pub(crate) state: watch::Sender<Arc<NodeState>>,
-    /// The devices that need an MPS daemon.
+    /// Devices that need an MPS daemon.
     pub(crate) daemons: watch::Sender<Arc<MpsDemand>>,
-    /// The devices that something is done to between containers.
-    pub(crate) care: watch::Sender<Arc<Demand>>,
-    /// When the reconciler last came round.
+    /// Devices that need cleanup between tenants.
+    pub(crate) cleanup_demand: watch::Sender<Arc<Demand>>,
+    /// Time of the latest round.
     pub(crate) rounds: watch::Sender<Instant>,
 }
 
-/// What wakes the reconciler.
-pub(crate) struct Notices {
-    /// A source has news.
+/// Inputs that trigger the reconciler.
+pub(crate) struct Inputs {
+    /// Change of a source.
     pub(crate) news: Arc<Notify>,
-    /// The devices that containers have.
+    /// Devices that containers hold.
     pub(crate) allocations: AllocationsDesk,
-    /// What is wanted of the devices.
+    /// Policy in force.
     pub(crate) policy: watch::Receiver<Arc<Policy>>,
-    /// How the MPS daemons fare; changes are also `news`.
+    /// States of the MPS daemons; changes notify `news` too.
     pub(crate) mps: watch::Receiver<Arc<MpsStates>>,
-    /// Where devices stand that something is done to between containers; changes are also `news`.
+    /// Cleanup states of devices; changes notify `news` too.
     pub(crate) handovers: watch::Receiver<Arc<HandoverStates>>,
-    /// Whose the leases of devices are; changes are also `news`.
+    /// Lease states of devices; changes notify `news` too.
     pub(crate) leases: watch::Receiver<Arc<LeaseStates>>,
-    /// Which claims have devices.
+    /// Devices that claims hold.
     pub(crate) ledger: watch::Receiver<Ledger>,
 }
 
-/// How much of what an earlier life left is taken up.
+/// Progress of restoring the previous agent's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum TakenUp {
-    /// Nothing: the kubelet's record was not read in this life.
+enum Restored {
+    /// Nothing: the kubelet's checkpoint was not read yet.
     Nothing,
-    /// What containers hold. Daemons that are left are still to be told who wants them, nobody perhaps.
-    Holdings,
-    /// All of it.
+    /// Allocations of containers. The MPS supervisor still has to learn which daemons to keep.
+    HeldIds,
+    /// Everything.
     All,
 }
 
-/// Why the state is made anew.
+/// Reason for a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Cause {
-    /// Something happened, or nothing for a while: the disk is looked at as well.
-    News,
-    /// The disk has answered, or is late.
+enum Trigger {
+    /// A change, or the regular interval: the disk is checked too.
+    Change,
+    /// The disk has answered or is late.
     Disk,
 }
 
-/// What one round is made from.
+/// Inputs of one round.
 struct Round<'a> {
     known: &'a NodeState,
     inventory: &'a Inventory,
-    found: &'a Found,
+    on_disk: &'a DiskState,
     ledger: &'a Ledger,
     kin: Arc<Kinship>,
-    care: &'a Demand,
+    cleanup_demand: &'a Demand,
 }
 
-/// What pods are told of a device that a claim has: whose it is is no business of theirs.
+/// Obstacle of a device that a claim holds. Pods must not learn which claim.
 const HELD: &str = "held by another claim";
 
-/// What a device lacks while nobody can tell.
+/// Obstacle of a device while claims are unknown.
 const UNKNOWN: &str = "it is not known what claims have; the agent's log says why";
 
 // === impl Reconciler ===
@@ -164,41 +164,41 @@ impl Reconciler {
     pub(crate) fn new(
         config: &Config,
         sources: Snapshots,
-        notices: Notices,
-        outlets: Outlets,
+        inputs: Inputs,
+        outputs: Outputs,
     ) -> Self {
-        let policy = notices.policy.borrow().clone();
-        let (disk, queue) = disk::desk();
+        let policy = inputs.policy.borrow().clone();
+        let (disk, channels) = disk::channel();
         Self {
             sources,
             policy,
-            notices,
+            inputs,
             methods: Methods::new(),
             pools: Pools::new(),
             marked: Marked::new(),
-            holdings: Holdings::default(),
+            held_ids: HeldIds::default(),
             phase: Phase::default(),
             handover: config.session.handover,
             following: None,
-            taken_up: TakenUp::Nothing,
+            restored: Restored::Nothing,
             disk,
             worker: Some((
                 Disk::new(&config.places, &config.mps, config.policy.delivery.clone()),
-                queue,
+                channels,
             )),
             look_interval: config.session.look_interval,
             ledger: Ledger::default(),
             kin: Arc::default(),
-            outlets,
+            outputs,
         }
     }
 
-    /// Keeps the state until stopped. Ends every reader's stream when it ends.
+    /// Runs until stopped. Its end closes the streams of all readers.
     pub(crate) async fn run(mut self, stop: CancellationToken) {
-        let (disk, queue) = self.worker.take().expect("a reconciler runs once");
+        let (disk, channels) = self.worker.take().expect("a reconciler runs once");
         let living = async move {
             let disk = self.begin(disk).await;
-            tokio::join!(self.live(), disk.run(queue));
+            tokio::join!(self.live(), disk.run(channels));
         };
         tokio::select! {
             () = stop.cancelled() => {}
@@ -206,8 +206,8 @@ impl Reconciler {
         }
     }
 
-    /// Takes up what an earlier agent noted, and what containers have of it. Without the record nobody knows whose
-    /// programs would end with a daemon.
+    /// Restores the previous agent's fingerprints and the allocations of containers. MPS daemons stay until the
+    /// checkpoint is known: their end would end programs.
     async fn begin(&mut self, mut disk: Disk) -> Disk {
         let policy = self.policy.clone();
         let opening = spawn_blocking(move || {
@@ -220,143 +220,143 @@ impl Reconciler {
         } else {
             tracing::warn!(
                 limit = ?DEADLINE,
-                "the disk does not answer: nothing is offered before what an earlier agent left is read"
+                "disk not responding: devices are offered once the previous agent's state is read"
             );
             opening.await
         };
         let (disk, marked) = opened.expect("reading neither panics nor is cancelled");
         self.marked = marked;
-        if let Some(held) = self.notices.allocations.read().await.held() {
-            self.take_up(held, BTreeSet::new());
+        if let Some(held) = self.inputs.allocations.read().await.held() {
+            self.restore(held, BTreeSet::new());
         }
         disk
     }
 
     async fn live(&mut self) {
-        let mut allocations = self.notices.allocations.watch();
-        let mut cause = Cause::News;
+        let mut allocations = self.inputs.allocations.watch();
+        let mut trigger = Trigger::Change;
         loop {
-            self.refresh(cause);
+            self.refresh(trigger);
             self.follow_holders();
-            self.outlets.rounds.send_replace(Instant::now());
-            cause = Cause::News;
+            self.outputs.rounds.send_replace(Instant::now());
+            trigger = Trigger::Change;
             let busy = self.disk.busy();
             tokio::select! {
-                () = self.notices.news.notified() => {}
-                Ok(()) = self.notices.policy.changed() => self.adopt(),
-                () = claimed(&mut self.notices.ledger, &self.ledger) => {}
-                Ok(()) = self.disk.found.changed() => cause = Cause::Disk,
-                () = disk::slowness(busy) => cause = Cause::Disk,
+                () = self.inputs.news.notified() => {}
+                Ok(()) = self.inputs.policy.changed() => self.adopt(),
+                () = claims_changed(&mut self.inputs.ledger, &self.ledger) => {}
+                Ok(()) = self.disk.on_disk.changed() => trigger = Trigger::Disk,
+                () = disk::slowness(busy) => trigger = Trigger::Disk,
                 Ok(()) = allocations.changed(), if self.following.is_some() => {
                     let newest = allocations.borrow_and_update().clone();
-                    self.took(&newest);
+                    self.checkpoint_read(&newest);
                 }
                 () = self.phase.settle() => {
-                    // A new follower has the record read anew.
-                    self.following = Some(self.notices.allocations.follow());
+                    // A new subscription makes the follower read the checkpoint again.
+                    self.following = Some(self.inputs.allocations.follow());
                 }
                 () = sleep(self.look_interval) => {}
             }
         }
     }
 
-    /// Takes up the newest policy.
+    /// Adopts the latest policy.
     fn adopt(&mut self) {
-        let policy = self.notices.policy.borrow_and_update().clone();
+        let policy = self.inputs.policy.borrow_and_update().clone();
         if policy != self.policy {
             self.policy = policy;
-            self.hold_moves();
+            self.start_migration();
         }
     }
 
-    /// What has to move is given to no one until the kubelet's record is complete. The wait begins
-    /// when that is published.
-    fn hold_moves(&mut self) {
+    /// Withholds devices that have to move until the kubelet's checkpoint is complete. The wait begins with the next
+    /// published state.
+    fn start_migration(&mut self) {
         let known = self.known();
         self.methods.extend(known.methods());
         self.pools.extend(known.pools());
-        self.phase.hold();
+        self.phase.withhold();
     }
 
-    /// Has the kubelet's record read for as long as it matters who let go.
+    /// Follows the kubelet's checkpoint while releases matter.
     fn follow_holders(&mut self) {
-        let is_wanted = self.taken_up == TakenUp::Nothing
-            || !self.holdings.is_empty()
+        let is_wanted = self.restored == Restored::Nothing
+            || !self.held_ids.is_empty()
             || matches!(self.phase, Phase::Reading { .. });
         if is_wanted != self.following.is_some() {
-            self.following = is_wanted.then(|| self.notices.allocations.follow());
+            self.following = is_wanted.then(|| self.inputs.allocations.follow());
         }
     }
 
-    /// The kubelet's record was read. One that cannot be read releases nothing, and nobody knows who holds what.
-    fn took(&mut self, allocations: &Allocations) {
+    /// Handles a checkpoint. An unreadable one releases nothing.
+    fn checkpoint_read(&mut self, allocations: &Allocations) {
         let Some(held) = allocations.held() else {
             return self.phase.unreadable(allocations.read(), self.handover);
         };
-        // By then the kubelet had written down every Allocate that was answered before.
+        // By then the kubelet had written every Allocate that was answered before.
         match self.phase.complete(allocations.read()) {
-            Some(there) => self.take_up(held, there),
-            None if self.taken_up == TakenUp::Nothing => {
-                let there = self.phase.there().cloned().collect();
-                self.take_up(held, there);
+            Some(allocatable) => self.restore(held, allocatable),
+            None if self.restored == Restored::Nothing => {
+                let allocatable = self.phase.allocatable().cloned().collect();
+                self.restore(held, allocatable);
             }
-            // What containers were given since then the offers themselves remember.
-            None => self.holdings.retain(held),
+            // The offers remember later allocations.
+            None => self.held_ids.retain(held),
         }
     }
 
-    /// Takes up what the record says. What no container holds needs no note if it was gone already when
-    /// the wait began; whatever was `there` may have been given away too late for the record.
-    fn take_up(&mut self, held: &Held, there: BTreeSet<DeviceId>) {
-        self.holdings = Holdings::new(held.clone());
-        if self.taken_up == TakenUp::Nothing {
-            self.taken_up = TakenUp::Holdings;
+    /// Restores allocations from the checkpoint. Fingerprints are kept for held devices, and for devices that were
+    /// allocatable when the wait began: their allocation may be missing in the checkpoint.
+    fn restore(&mut self, held: &Held, allocatable: BTreeSet<DeviceId>) {
+        self.held_ids = HeldIds::new(held.clone());
+        if self.restored == Restored::Nothing {
+            self.restored = Restored::HeldIds;
         }
-        let mut needed = there;
+        let mut needed = allocatable;
         needed.extend(self.known().given_and_there());
-        needed.extend(self.holdings.devices());
+        needed.extend(self.held_ids.devices());
         self.marked.retain(|id, _| needed.contains(id));
     }
 
     fn known(&self) -> Arc<NodeState> {
-        self.outlets.state.borrow().clone()
+        self.outputs.state.borrow().clone()
     }
 
-    /// One round: never waits.
-    fn refresh(&mut self, cause: Cause) {
+    /// Runs one round without waiting.
+    fn refresh(&mut self, trigger: Trigger) {
         let merged = merge(&self.sources);
         if !merged.is_complete() {
             return;
         }
-        if self.notices.policy.has_changed().unwrap_or(false) {
+        if self.inputs.policy.has_changed().unwrap_or(false) {
             self.adopt();
         }
         let known = self.known();
         if known.inventory.generation > 0 {
-            self.note_changes(&known.inventory, &merged);
+            self.detect_migration(&known.inventory, &merged);
         }
-        let care = self.want_care(&merged);
+        let cleanup_demand = self.want_cleanup(&merged);
         let kin = self.kin(&merged);
-        let ledger = self.notices.ledger.borrow().clone();
+        let ledger = self.inputs.ledger.borrow().clone();
         self.ledger.clone_from(&ledger);
-        let found = self.disk.found.borrow_and_update().clone();
+        let on_disk = self.disk.on_disk.borrow_and_update().clone();
         let round = Round {
             known: &known,
             inventory: &merged,
-            found: &found,
+            on_disk: &on_disk,
             ledger: &ledger,
             kin,
-            care: &care,
+            cleanup_demand: &cleanup_demand,
         };
-        // As if all were on the disk: what that takes is wanted there.
+        // Plans as if everything were written; the result determines the wanted files.
         let mut plan = self.plan(&round, &BTreeSet::new());
         self.want_daemons(&plan, &merged, &ledger);
-        let wanted = self.want_on_disk(&plan, &merged, cause);
-        let late = late(&plan, &known, (&wanted, &found));
+        let wanted = self.want_files(&plan, &merged, trigger);
+        let late = waiting_for_disk(&plan, &known, (&wanted, &on_disk));
         let slow_since = self.disk.slow_since();
-        if !late.is_empty() || !found.is_for(&self.policy) {
+        if !late.is_empty() || !on_disk.is_for(&self.policy) {
             if slow_since.is_none() && !is_worse(&known.inventory, &merged) {
-                // The disk wakes the reconciler in a moment: what is new comes in one step.
+                // The disk triggers the next round soon, so that new devices appear in one step.
                 return;
             }
             plan = self.plan(&round, &late);
@@ -367,9 +367,9 @@ impl Reconciler {
         self.phase.published(self.handover, || known.given_and_there().collect());
     }
 
-    /// Which devices are of the same silicon, looked up anew where devices changed since the last round.
+    /// Overlap of the devices, computed again if they changed.
     fn kin(&mut self, inventory: &Inventory) -> Arc<Kinship> {
-        if !self.disk.has_been_told_of(&inventory.devices) {
+        if !self.disk.knows(&inventory.devices) {
             self.kin = Arc::new(Kinship::of(inventory));
         }
         self.kin.clone()
@@ -377,16 +377,16 @@ impl Reconciler {
 
     fn plan(&self, round: &Round<'_>, late: &BTreeSet<DeviceId>) -> Plan {
         let policy = &self.policy;
-        let daemons = self.notices.mps.borrow().clone();
-        let handovers = self.notices.handovers.borrow().clone();
-        let (looked, untold) = (&round.found.looked, &round.found.untold);
+        let daemons = self.inputs.mps.borrow().clone();
+        let handovers = self.inputs.handovers.borrow().clone();
+        let (checked, untold) = (&round.on_disk.checked, &round.on_disk.untold);
         let lease = self.leases();
-        let way = Way { looked, policy, late, lease: &lease };
+        let checks = ObstacleChecks { checked, policy, late, lease: &lease };
         offers::plan(offers::Question {
             policy,
             inventory: round.inventory,
             previous: &round.known.offers,
-            held: self.holdings.held(),
+            held: self.held_ids.held(),
             methods: &self.methods,
             pools: &self.pools,
             marked: &self.marked,
@@ -394,15 +394,15 @@ impl Reconciler {
             obstacle: &|device, sharing| {
                 let daemon = || demands::daemon_trouble(&daemons, device, sharing);
                 let untold = || untold.devices.get(&device.id).map(ToString::to_string);
-                let before = || way.of_containers(device).map(|it| it.why).or_else(daemon);
-                let left = || looked.daemon_left(device, sharing);
+                let before = || checks.of_containers(device).map(|it| it.why).or_else(daemon);
+                let left = || checked.daemon_left(device, sharing);
                 before().or_else(untold).or_else(|| round.claimed(device)).or_else(left)
             },
-            handover: &|id| demands::handover_trouble(&handovers, round.care, id),
+            handover: &|id| demands::handover_trouble(&handovers, round.cleanup_demand, id),
         })
     }
 
-    /// What a plan makes of the node.
+    /// State of the node under a plan.
     fn state(
         &mut self,
         round: &Round<'_>,
@@ -410,57 +410,57 @@ impl Reconciler {
         late: &BTreeSet<DeviceId>,
         slow_since: Option<Instant>,
     ) -> NodeState {
-        // Moves are over once none waits.
+        // A migration ends when no device waits.
         if !plan.waiting {
-            self.phase.rest();
+            self.phase.finish();
         }
-        let handovers = self.notices.handovers.borrow().clone();
-        let (policy, looked) = (self.policy.clone(), &round.found.looked);
-        let way = Way { looked, policy: &policy, late, lease: &self.leases() };
-        let obstacles = way.of_claims(round.inventory);
+        let handovers = self.inputs.handovers.borrow().clone();
+        let (policy, checked) = (self.policy.clone(), &round.on_disk.checked);
+        let checks = ObstacleChecks { checked, policy: &policy, late, lease: &self.leases() };
+        let obstacles = checks.of_claims(round.inventory);
         let mut inventory = round.inventory.clone();
         inventory.generation = round.known.inventory.generation + 1;
-        let mut lacks = looked.lacks.clone();
-        lacks.troubles.extend(round.found.untold.trouble());
+        let mut lacks = checked.lacks.clone();
+        lacks.troubles.extend(round.on_disk.untold.trouble());
         NodeState {
             topology: round.known.topology_of(&inventory),
             kin: round.kin.clone(),
             lacks,
             slow_since,
             obstacles,
-            unready: cleanup::unready(&handovers, round.care),
+            unready: cleanup::unready(&handovers, round.cleanup_demand),
             unclean: cleanup::failed(&handovers),
             is_in_doubt: !round.ledger.knows_claims(),
-            ..looked.state(inventory, policy.clone(), plan)
+            ..checked.state(inventory, policy.clone(), plan)
         }
     }
 
-    /// What was cut or programmed in another way may have to move, though the policy is the same.
-    fn note_changes(&mut self, before: &Inventory, now: &Inventory) {
+    /// Starts a migration if devices were repartitioned or reprogrammed.
+    fn detect_migration(&mut self, before: &Inventory, now: &Inventory) {
         if self.phase == Phase::Withholding {
-            // The wait for what was found before is still to be published, and counts from this on.
+            // The pending wait is still to be published and covers this change.
             return;
         }
-        if let Some(why) = changes::why_to_move((before, now), &self.policy, &self.marked) {
+        if let Some(why) = changes::migration_reason((before, now), &self.policy, &self.marked) {
             tracing::info!("{why}");
-            self.hold_moves();
+            self.start_migration();
         }
     }
 
-    /// Documents are brought up to date at every look, also when the inventory is unchanged: someone
-    /// may have removed one, and nodes that all GPUs share come and go by themselves.
-    fn want_on_disk(&mut self, plan: &Plan, inventory: &Inventory, cause: Cause) -> Wanted {
-        // What ids stand for is noted before they are offered.
-        offers::note(&mut self.marked, plan, inventory, self.holdings.held());
-        let wanted = Wanted {
+    /// Requests the wanted files, even for an unchanged inventory: a document may have been deleted, and device nodes
+    /// that all GPUs share come and go independently.
+    fn want_files(&mut self, plan: &Plan, inventory: &Inventory, trigger: Trigger) -> WantedFiles {
+        // Fingerprints are written before ids are offered.
+        offers::note(&mut self.marked, plan, inventory, self.held_ids.held());
+        let wanted = WantedFiles {
             inventory: inventory.clone(),
             policy: self.policy.clone(),
             infos: device_info::wanted(&plan.offers, inventory),
             marked: self.marked.clone(),
         };
-        match cause {
-            Cause::News => self.disk.want(wanted.clone()),
-            Cause::Disk => self.disk.want_news(wanted.clone()),
+        match trigger {
+            Trigger::Change => self.disk.want(wanted.clone()),
+            Trigger::Disk => self.disk.want_news(wanted.clone()),
         }
         wanted
     }
@@ -469,33 +469,33 @@ impl Reconciler {
         if !ledger.knows_claims() {
             return;
         }
-        let known = self.outlets.daemons.borrow().clone();
-        let demand = demands::daemons((plan, inventory), ledger, &self.holdings, &known);
-        let is_first = self.taken_up == TakenUp::Holdings;
+        let known = self.outputs.daemons.borrow().clone();
+        let demand = demands::daemons((plan, inventory), ledger, &self.held_ids, &known);
+        let is_first = self.restored == Restored::HeldIds;
         if is_first {
-            self.taken_up = TakenUp::All;
+            self.restored = Restored::All;
         }
         if is_first || *known != demand {
-            self.outlets.daemons.send_replace(Arc::new(demand));
+            self.outputs.daemons.send_replace(Arc::new(demand));
         }
     }
 
-    /// Says why the lease of a device is in the way.
+    /// Lease check of a device.
     fn leases(&self) -> impl Fn(&Device) -> Option<String> + use<> {
-        let (leases, policy) = (self.notices.leases.borrow().clone(), self.policy.clone());
+        let (leases, policy) = (self.inputs.leases.borrow().clone(), self.policy.clone());
         move |device| lease_trouble(&leases, &policy, device)
     }
 
-    fn want_care(&self, inventory: &Inventory) -> Arc<Demand> {
-        let care = Arc::new(cleanup::demand(&self.policy, inventory, &self.leases()));
-        publish(&self.outlets.care, Arc::clone(&care));
-        care
+    fn want_cleanup(&self, inventory: &Inventory) -> Arc<Demand> {
+        let cleanup_demand = Arc::new(cleanup::demand(&self.policy, inventory, &self.leases()));
+        publish(&self.outputs.cleanup_demand, Arc::clone(&cleanup_demand));
+        cleanup_demand
     }
 
     fn publish_unless_known(&self, state: NodeState, known: &NodeState) {
         if !state.says_the_same_as(known) {
-            tell::news(known, &state);
-            self.outlets.state.send_replace(Arc::new(state));
+            log::changes(known, &state);
+            self.outputs.state.send_replace(Arc::new(state));
         }
     }
 }
@@ -503,16 +503,16 @@ impl Reconciler {
 // === impl Round ===
 
 impl Round<'_> {
-    /// Whether a claim has a device, or something of the same silicon.
+    /// Obstacle of a device that a claim holds, itself or by overlap.
     fn claimed(&self, device: &Device) -> Option<String> {
         let held = self.ledger.claim(&self.kin.footprint(&device.id)).map(|_| HELD.to_owned());
         held.or_else(|| (!self.ledger.knows_claims()).then(|| UNKNOWN.to_owned()))
     }
 }
 
-/// Waits until other claims have devices than are known. What containers get is no news: the kubelet keeps
-/// account of it.
-async fn claimed(ledger: &mut watch::Receiver<Ledger>, known: &Ledger) {
+/// Waits until the claims in the ledger change. Containers are ignored: their devices are in the kubelet's
+/// checkpoint.
+async fn claims_changed(ledger: &mut watch::Receiver<Ledger>, known: &Ledger) {
     fn said(ledger: &Ledger) -> impl PartialEq + '_ {
         (ledger.claims(), ledger.knows_claims())
     }

@@ -1,5 +1,5 @@
-//! Reads the configuration again when its file changed, when it is asked to, and when the node's label
-//! names another one. A new policy is published; one that cannot be read changes nothing, and is told.
+//! Configuration reload: on a change of the file, on request, and on a change of the node's label. A valid policy is
+//! published; an invalid one is logged and ignored.
 
 use std::{
     io,
@@ -19,81 +19,79 @@ use windlass_host::{
     watch::{changed, publish},
 };
 
-/// How the configuration and its warnings are read: file, variables and flags, for a label's value.
+/// Loads the configuration and its warnings from file, variables and flags, for a label value.
 pub type Load =
     Arc<dyn Fn(&LabelValue) -> Result<(Config, Vec<Remark>), ConfigError> + Send + Sync>;
 
-/// What makes the configuration worth reading again.
+/// Triggers of a reload.
 #[derive(Debug)]
 pub struct Wakes {
-    /// Counts requests, such as SIGHUP.
+    /// Counter of requests, such as SIGHUP.
     pub asked: watch::Receiver<u64>,
-    /// The node's label, where it names the configuration.
+    /// Value of the node label that selects the configuration.
     pub label: watch::Receiver<LabelValue>,
 }
 
-/// What an agent needs to follow its configuration.
+/// Inputs of a [`Reloader`].
 #[derive(Clone)]
 pub struct Follow {
-    /// How it is read.
+    /// Loader of the configuration.
     pub load: Load,
-    /// The folder in which a change shows.
+    /// Folder to watch for changes.
     pub folder: Option<PathBuf>,
-    /// Counts requests, such as SIGHUP.
+    /// Counter of requests, such as SIGHUP.
     pub asked: watch::Receiver<u64>,
-    /// The node's label that names the configuration, where one does.
+    /// Key of the node label that selects the configuration.
     pub label: Option<String>,
 }
 
-/// How reloading fares.
+/// Outcome of the latest reload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReloadStatus {
-    /// When a configuration was last read and was right, whether it differed or not.
+    /// Time of the latest valid configuration, changed or not.
     pub last_success: Timestamp,
-    /// What is wrong with the newest one; the last good one holds.
+    /// Error of the newest configuration; the last valid one stays in force.
     pub error: Option<String>,
-    /// Keys that changed and are not followed until a restart.
+    /// Changed keys that take effect after a restart only.
     pub restart_for: Vec<&'static str>,
 }
 
-/// Reads the configuration again whenever there is a reason to.
+/// Task that reloads the configuration.
 pub struct Reloader {
     load: Load,
     wakes: Wakes,
-    /// Boxed, since it holds the room for its notices.
+    /// Boxed because of its large event buffer.
     folder: Option<Box<DirectoryWatch>>,
     clock: Clock,
-    /// As the agent was started.
+    /// Configuration at the start.
     started: Config,
     policy: watch::Sender<Arc<Policy>>,
     status: watch::Sender<ReloadStatus>,
-    /// What was remarked on the file that was read last.
+    /// Warnings of the latest file.
     warnings: Vec<Remark>,
 }
 
-/// Why the configuration is read again.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reason {
-    /// Something about it changed.
+    /// The file or the label changed.
     Changed,
-    /// Someone asked for it.
+    /// Explicit request.
     Asked,
 }
 
-/// Writes come in bursts; one reload serves them all.
+/// Quiet time after a change: writes come in bursts.
 const SETTLE: Duration = Duration::from_millis(50);
 
-/// The longest burst that is waited for.
+/// Longest wait for the end of a burst.
 const BURST: Duration = Duration::from_secs(1);
 
-/// How often the file is read without a reason, should a notice have been lost, or its folder be a link
-/// to one that changes.
+/// Interval of reloads without a trigger, for lost events and for folders that are links to a changing target.
 const LOOK_INTERVAL: Duration = Duration::from_secs(30);
 
 // === impl Reloader ===
 
 impl Reloader {
-    /// Watches the folder that the file lies in, if there is one. `started` is what was loaded first.
+    /// Watches `folder`, if any. `started` is the configuration in force.
     pub fn new(
         started: Config,
         load: Load,
@@ -110,12 +108,12 @@ impl Reloader {
         Ok(Self { load, wakes, folder, clock, started, policy, status, warnings })
     }
 
-    /// The newest policy that was right.
+    /// The latest valid policy.
     pub fn policy(&self) -> watch::Receiver<Arc<Policy>> {
         self.policy.subscribe()
     }
 
-    /// How reloading fares.
+    /// Outcome of the latest reload.
     pub fn status(&self) -> watch::Receiver<ReloadStatus> {
         self.status.subscribe()
     }
@@ -143,14 +141,14 @@ impl Reloader {
         }
     }
 
-    /// Waits for a reason, and for the end of a burst of changes.
+    /// Waits for a trigger, and for the end of a burst of changes.
     async fn woken(&mut self, changes: &mut watch::Receiver<u64>) -> Reason {
         tokio::select! {
             () = changed(changes) => {
                 let quiet = async {
                     while timeout(SETTLE, changed(changes)).await.is_ok() {}
                 };
-                // A folder that never rests is read all the same.
+                // A folder that changes all the time is read after the limit.
                 let _ = timeout(BURST, quiet).await;
                 Reason::Changed
             }
@@ -160,12 +158,13 @@ impl Reloader {
     }
 
     async fn reload(&mut self, reason: Reason) {
-        let (load, label) = (Arc::clone(&self.load), self.wakes.label.borrow().clone());
+        let load = Arc::clone(&self.load);
+        let label = self.wakes.label.borrow().clone();
         let memory = LabelMemory::new(&self.started.places.state_dir);
         let read = move || -> Result<_, ConfigError> {
             let loaded = load(&label)?;
             if let Err(error) = memory.keep(&label) {
-                tracing::warn!(%error, "cannot remember which configuration the node's label names");
+                tracing::warn!(%error, "value of the node label not saved");
             }
             Ok(loaded)
         };
@@ -188,13 +187,13 @@ impl Reloader {
         if followed {
             tracing::info!("configuration reloaded");
         } else if earlier.error.is_some() {
-            tracing::info!("configuration is right again, and as it was");
+            tracing::info!("configuration valid again, unchanged");
         } else if reason == Reason::Asked {
-            tracing::info!("configuration is unchanged");
+            tracing::info!("configuration unchanged");
         }
         if !restart_for.is_empty() && restart_for != earlier.restart_for {
             let keys = restart_for.join(", ");
-            tracing::warn!(keys, "the configuration changed in places that need a restart");
+            tracing::warn!(keys, "changed keys take effect after a restart of the agent");
         }
         let last_success = self.clock.now();
         self.publish(ReloadStatus { last_success, error: None, restart_for });
@@ -202,9 +201,9 @@ impl Reloader {
 
     fn refuse(&mut self, error: String, reason: Reason) {
         let earlier = self.status.borrow().clone();
-        // Whoever asks gets an answer, also when it is the same again.
+        // An explicit request always gets an answer.
         if earlier.error.as_ref() != Some(&error) || reason == Reason::Asked {
-            tracing::error!(error, "configuration is wrong; the last good one holds");
+            tracing::error!(error, "configuration invalid, keeping the last valid one");
             self.publish(ReloadStatus { error: Some(error), ..earlier });
         }
     }
@@ -226,7 +225,7 @@ impl std::fmt::Debug for Reloader {
     }
 }
 
-/// The keys of places that differ.
+/// Changed keys that need a restart.
 fn changed_places(old: &Config, new: &Config) -> Vec<&'static str> {
     let (was, is) = (&old.places, &new.places);
     let all = [

@@ -1,4 +1,4 @@
-//! What people read: tables, and colour on a terminal only.
+//! Terminal output: tables and colours.
 
 use std::{
     env,
@@ -8,44 +8,44 @@ use std::{
 
 use crate::exit::unwritten;
 
-/// Paints text, or leaves it alone.
+/// Colours text if enabled.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Paint {
     enabled: bool,
 }
 
-/// What a piece of text is, whatever colour that has.
+/// Meaning of a text, which determines its colour.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Tone {
-    /// A heading.
+    /// Heading.
     Strong,
-    /// As it should be.
+    /// Expected state.
     #[cfg_attr(not(feature = "laboratory"), expect(dead_code, reason = "the demo's tone"))]
     Good,
-    /// Not as it should be.
+    /// Failure.
     Bad,
-    /// Worth a look.
+    /// Warning.
     Notable,
-    /// Less important than the rest.
+    /// Secondary information.
     Quiet,
 }
 
-/// Rows of text under headings, each column as wide as its widest cell.
+/// Table whose columns fit their widest cells.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     rows: Vec<Vec<String>>,
 }
 
-/// Columns that a line may take, tables of many devices aside: two panes on a wide screen.
+/// Maximum line length of prose and small tables: two panes on a wide screen.
 pub(crate) const WIDTH: usize = 120;
 
-/// `1 device`, `8 devices`.
+/// Formats a number with its noun: `1 device`, `8 devices`.
 pub(crate) fn count(number: usize, noun: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
     format!("{number} {noun}{plural}")
 }
 
-/// The words after `lead`, broken into lines; those after the first are indented as far as it.
+/// Wraps words after `lead`; continuation lines are indented to its width.
 pub(crate) fn wrapped(lead: &str, words: impl IntoIterator<Item = impl Display>) -> Vec<String> {
     let (mut lines, mut line, mut gap) = (Vec::new(), lead.to_owned(), "");
     for word in words.into_iter().map(|word| word.to_string()) {
@@ -63,13 +63,13 @@ pub(crate) fn wrapped(lead: &str, words: impl IntoIterator<Item = impl Display>)
     lines
 }
 
-/// Writes a line to the standard output stream.
+/// Prints a line to stdout.
 pub(crate) fn line(text: impl Display) -> io::Result<()> {
     let mut out = io::stdout().lock();
     writeln!(out, "{text}").and_then(|()| out.flush()).map_err(|error| unwritten(&error))
 }
 
-/// A path as a word that a shell takes as it is.
+/// Quotes a path for a shell where necessary.
 #[cfg(feature = "laboratory")]
 pub(crate) fn shell_word(path: &std::path::Path) -> String {
     let text = path.display().to_string();
@@ -83,18 +83,18 @@ pub(crate) fn shell_word(path: &std::path::Path) -> String {
 // === impl Paint ===
 
 impl Paint {
-    /// Paints on a terminal, unless <https://no-color.org> is asked for.
+    /// Colours on a terminal, unless <https://no-color.org> disables them.
     pub(crate) fn for_stdout() -> Self {
         let refused = env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         Self { enabled: io::stdout().is_terminal() && !refused }
     }
 
-    /// Leaves all text alone.
+    /// Leaves all text plain.
     pub(crate) fn plain() -> Self {
         Self { enabled: false }
     }
 
-    /// The text in a tone.
+    /// Colours the text.
     pub(crate) fn text(self, tone: Tone, text: impl Display) -> String {
         let code = match tone {
             Tone::Strong => "1",
@@ -110,12 +110,12 @@ impl Paint {
 // === impl Table ===
 
 impl Table {
-    /// A table with these headings.
+    /// Creates a table with headings.
     pub(crate) fn new<const N: usize>(headings: [&str; N]) -> Self {
         Self { rows: vec![headings.map(str::to_owned).to_vec()] }
     }
 
-    /// A table whose first row is given with the others.
+    /// Creates a table whose first row is its heading.
     pub(crate) fn from_rows(rows: Vec<Vec<String>>) -> Self {
         Self { rows }
     }
@@ -125,7 +125,7 @@ impl Table {
         self.rows.push(cells.into());
     }
 
-    /// The lines of the table, each after `indent`.
+    /// Formats the lines, each after `indent`.
     pub(crate) fn lines(&self, indent: &str) -> Vec<String> {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
         let widths: Vec<_> = (0..columns).map(|column| self.width_of(column)).collect();
@@ -136,7 +136,12 @@ impl Table {
         self.rows.iter().map(line).collect()
     }
 
-    /// The columns of a screen that it takes.
+    /// Prints the table to stdout.
+    pub(crate) fn print(&self) -> io::Result<()> {
+        self.lines("").into_iter().try_for_each(line)
+    }
+
+    /// Width of the widest line.
     pub(crate) fn width(&self) -> usize {
         self.lines("").iter().map(|line| line.chars().count()).max().unwrap_or(0)
     }

@@ -139,12 +139,12 @@ fn a_wrong_question_is_code_64_and_says_what_there_is() {
         (
             "dgx-h100",
             "--size 2 --host-root /",
-            "--host-root is of this host, and cannot be used with",
+            "--host-root belongs to this host and cannot be used with",
         ),
         (
             "dgx-h100",
             "--size 2 --state-dir /",
-            "--state-dir is of this host, and cannot be used with",
+            "--state-dir belongs to this host and cannot be used with",
         ),
         ("atari", "--size 2", "dgx-h100"),
     ] {
@@ -251,7 +251,7 @@ fn a_question_about_nics_alone_takes_no_other_nics() {
     assert_eq!(chosen(&document("l40s-pcie", &flags)), ["mlx5_0", "mlx5_1"]);
     let output = ask("l40s-pcie", &format!("{flags} --nics 1"));
     assert_eq!(output.status.code(), Some(64));
-    let expected = "--nics: example.com/rdma is made of NICs; ask with --size alone";
+    let expected = "--nics: example.com/rdma consists of NICs; use --size alone";
     assert!(text(&output.stderr).contains(expected), "{}", text(&output.stderr));
 }
 
@@ -368,7 +368,7 @@ fn without_a_kubelet_all_that_is_healthy_is_free_and_that_is_said() {
     let output = on_node(&here(&folder, &host), "--size 1");
     assert!(output.status.success(), "{}", text(&output.stderr));
     let shown = text(&output.stdout);
-    assert!(shown.contains("note: nobody says who holds what"), "{shown}");
+    assert!(shown.contains("note: holders unknown"), "{shown}");
     assert!(shown.contains("pod-resources/kubelet.sock"), "{shown}");
     assert!(shown.contains("free         GPU0"), "{shown}");
     let shown = text(&on_node(&here(&folder, &host), "--pod web").stderr);
@@ -401,14 +401,14 @@ fn what_containers_hold_is_not_free_and_a_failed_device_neither() {
     let without = [&flags[..flags.len() - 1], &[elsewhere]].concat();
     let output = on_node(&without, "--size 4");
     let shown = text(&output.stdout);
-    assert!(shown.contains("GPU7: kept back by the agent\n"), "{shown}");
+    assert!(shown.contains("GPU7: withheld by the agent\n"), "{shown}");
     assert_eq!(output.status.code(), Some(1));
     let why = "4 devices were asked for and 3 are available";
     assert!(text(&output.stderr).contains(why), "{}", text(&output.stderr));
     let output = on_node(&flags, "--size 2 --require 4,0");
     let why = "GPU0 is required and not free: held by default/trainer";
     assert!(text(&output.stderr).contains(why), "{}", text(&output.stderr));
-    // What is named is taken for free, whoever has it.
+    // Devices named by --free count as free, even if a container holds them.
     assert!(on_node(&flags, "--size 2 --free 0-1").status.success());
     kubelet.type_in("delete trainer");
     kubelet.until("pod trainer deleted");
@@ -459,8 +459,8 @@ fn a_pod_is_explained_by_the_choice_that_is_remembered_and_by_what_changed_since
     assert_eq!(document["choices"][0]["size"], 4);
     let same = shown("--pod trainer", 0);
     for expected in [
-        "container main, nvidia.com/gpu: GPU0 GPU1 GPU2 GPU3\n  the newest choice of just these devices, at 20",
-        "Z; if the kubelet did not ask for this pod, it was an earlier one's\n  the answer is the same today\n\n4 of nvidia.com/gpu, aligned\n  free         GPU0 GPU1 GPU2",
+        "container main, nvidia.com/gpu: GPU0 GPU1 GPU2 GPU3\n  newest choice of exactly these devices, at 20",
+        "Z; an earlier pod's, if the kubelet had no alternative for this one\n  today's answer is the same\n\n4 of nvidia.com/gpu, aligned\n  free         GPU0 GPU1 GPU2",
         "  chosen       GPU0 GPU1 GPU2 GPU3: all 6 pairs NV18",
     ] {
         assert!(same.contains(expected), "{expected} is missing in\n{same}");
@@ -468,7 +468,7 @@ fn a_pod_is_explained_by_the_choice_that_is_remembered_and_by_what_changed_since
     let dir = folder.path().join("machine").display().to_string();
     assert!(run(&["machine", "fault", &dir, "remove@3"]).status.success());
     let other = shown("--pod default/trainer", 0);
-    let expected = "the answer is another today: gone since: GPU-0bdc3c71-";
+    let expected = "today's answer differs: gone since: GPU-0bdc3c71-";
     assert!(other.contains(expected), "{other}");
     let held: Value = serde_json::from_str(&shown("--pod trainer -o json", 0)).expect("JSON");
     let past = &held["containers"][0]["past"];
@@ -480,7 +480,7 @@ fn a_pod_is_explained_by_the_choice_that_is_remembered_and_by_what_changed_since
     fs::write(folder.path().join("state/choices.json"), r#"{"version":1,"choices":[]}"#)
         .expect("written");
     let forgotten = shown("--pod trainer", 1);
-    assert!(forgotten.contains("\n  the choice is not remembered: "), "{forgotten}");
+    assert!(forgotten.contains("\n  no recorded choice: "), "{forgotten}");
     let output = on_node(&flags, "--pod trainer -o json");
     let held: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(held["containers"][0]["ids"].as_array().expect("ids").len(), 4);

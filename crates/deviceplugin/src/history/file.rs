@@ -1,4 +1,4 @@
-//! The file of remembered choices: read by people's commands, written by the agent.
+//! The state file `choices.json`: the agent writes it, commands read it.
 
 use std::{
     fmt, io,
@@ -11,81 +11,80 @@ use windlass_host::{
     files::{self, Links, MOST_BYTES, Readers},
 };
 
-use super::{Remembered, memory::Lines};
+use super::{RecordedChoice, writer::Lines};
 
-/// Where choices are kept.
+/// Path of the history file.
 #[derive(Clone, Debug)]
-pub(super) struct ChoicesFile {
+pub(super) struct HistoryFile {
     path: PathBuf,
 }
 
-/// Why there is a file and no choices.
+/// Failure to read an existing history file.
 #[derive(Debug, thiserror::Error)]
-pub enum ChoicesError {
-    /// It cannot be read.
+pub enum HistoryError {
+    /// I/O error.
     #[error("cannot read {path}")]
     Read {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The system's answer.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// It is something else.
+    /// Invalid JSON or an unknown structure.
     #[error("{path} is no record of choices of version {VERSION}")]
     Parse {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Parse error.
         source: serde_json::Error,
     },
-    /// Another agent wrote it.
+    /// Format version of another release.
     #[error("{path} has version {found}, this program knows {VERSION}")]
     Version {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Its version.
+        /// Version in the file.
         found: u32,
     },
 }
 
-/// What a file of any version begins with.
+/// Header that every version shares.
 #[derive(Debug, Deserialize)]
 struct Version {
     version: u32,
 }
 
-/// The file.
+/// Contents of the current version.
 #[derive(Debug, Deserialize)]
-struct Document {
-    /// The newest first.
-    choices: Vec<Remembered>,
+struct HistoryDocument {
+    /// Newest first.
+    choices: Vec<RecordedChoice>,
 }
 
 const VERSION: u32 = 1;
 
 const NAME: &str = "choices.json";
 
-// === impl ChoicesFile ===
+// === impl HistoryFile ===
 
-impl ChoicesFile {
+impl HistoryFile {
     pub(super) fn new(state_dir: &Path) -> Self {
         Self { path: state_dir.join(NAME) }
     }
 
-    /// The choices, the newest first. Blocks.
-    pub(super) fn read(&self) -> Result<Vec<Remembered>, ChoicesError> {
+    /// Reads the choices, newest first. Blocks.
+    pub(super) fn read(&self) -> Result<Vec<RecordedChoice>, HistoryError> {
         let path = || self.path.clone();
         let text = match files::read_regular(&self.path, Links::Refused, MOST_BYTES) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(source) => return Err(ChoicesError::Read { path: path(), source }),
+            Err(source) => return Err(HistoryError::Read { path: path(), source }),
         };
         parse(&self.path, &text)
     }
 
-    /// The choices of earlier lives. What cannot be understood is moved out of the way, for a person to
-    /// look at. Blocks.
-    pub(super) fn take_over(&self) -> Vec<Remembered> {
+    /// Reads the choices of earlier agents. An unreadable file is renamed aside for inspection. Blocks.
+    pub(super) fn read_or_set_aside(&self) -> Vec<RecordedChoice> {
         let why = match self.read() {
             Ok(choices) => return choices,
             Err(why) => causes(&why),
@@ -99,7 +98,7 @@ impl ChoicesFile {
         Vec::new()
     }
 
-    /// Writes the choices, each in a line of its own. Blocks.
+    /// Writes one choice per line. Blocks.
     pub(super) fn write(&self, lines: &Lines) -> io::Result<()> {
         files::replace(&self.path, text(lines).as_bytes(), Readers::Everyone).map(drop)
     }
@@ -110,25 +109,25 @@ fn text(lines: &Lines) -> String {
     format!("{{\"version\":{VERSION},\"choices\":[\n{}\n]}}\n", lines.join(",\n"))
 }
 
-/// What would be written of a document that was read; `path` is for the messages.
-pub fn reread(path: &Path, read: &[u8]) -> Result<Vec<u8>, ChoicesError> {
+/// Serializes a parsed document again; `path` appears in errors only.
+pub fn reread(path: &Path, read: &[u8]) -> Result<Vec<u8>, HistoryError> {
     Ok(text(&Lines::of(&parse(path, read)?)).into_bytes())
 }
 
-fn parse(path: &Path, text: &[u8]) -> Result<Vec<Remembered>, ChoicesError> {
-    let unreadable = |source| ChoicesError::Parse { path: path.to_owned(), source };
-    // Choices of another version may look different.
+fn parse(path: &Path, text: &[u8]) -> Result<Vec<RecordedChoice>, HistoryError> {
+    let unreadable = |source| HistoryError::Parse { path: path.to_owned(), source };
+    // The structure of a choice may options_changed between versions, so the version is checked first.
     match serde_json::from_slice(text).map_err(unreadable)? {
         Version { version: VERSION } => {}
         Version { version: found } => {
-            return Err(ChoicesError::Version { path: path.to_owned(), found });
+            return Err(HistoryError::Version { path: path.to_owned(), found });
         }
     }
-    let document: Document = serde_json::from_slice(text).map_err(unreadable)?;
+    let document: HistoryDocument = serde_json::from_slice(text).map_err(unreadable)?;
     Ok(document.choices)
 }
 
-impl fmt::Display for ChoicesFile {
+impl fmt::Display for HistoryFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.path.display().fmt(f)
     }

@@ -1,33 +1,33 @@
-//! Numbers of replicas in few words: `0-998,1000`.
+//! Compact text form of replica numbers: `0-998,1000`.
 
 use std::{fmt, ops::RangeInclusive, str::FromStr};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use windlass_config::Replicas;
 
-/// Ascending numbers, each once.
+/// Set of replica numbers, stored as ascending ranges.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Numbers(Vec<RangeInclusive<u32>>);
+pub struct ReplicaNumbers(Vec<RangeInclusive<u32>>);
 
-/// A text that lists no numbers.
+/// Text that is not a list of replica numbers.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} lists no replicas: write ascending numbers below {max}, such as 0-2,5", max = Replicas::MAX)]
-pub struct InvalidNumbers(String);
+pub struct InvalidReplicaNumbers(String);
 
-// === impl Numbers ===
+// === impl ReplicaNumbers ===
 
-impl Numbers {
-    /// Whether there are none.
+impl ReplicaNumbers {
+    /// True if the set has no number.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The numbers, ascending.
+    /// Numbers in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         self.0.iter().cloned().flatten()
     }
 
-    /// Adds a run of numbers, all greater than those before.
+    /// Appends a range above all earlier ones.
     fn push(&mut self, run: RangeInclusive<u32>) {
         match self.0.last_mut() {
             Some(last) if last.end() + 1 == *run.start() => *last = *last.start()..=*run.end(),
@@ -36,8 +36,8 @@ impl Numbers {
     }
 }
 
-impl FromIterator<u32> for Numbers {
-    /// In any order; one that comes twice counts once.
+impl FromIterator<u32> for ReplicaNumbers {
+    /// Accepts any order and duplicates.
     fn from_iter<I: IntoIterator<Item = u32>>(numbers: I) -> Self {
         let mut sorted: Vec<_> = numbers.into_iter().collect();
         sorted.sort_unstable();
@@ -50,7 +50,7 @@ impl FromIterator<u32> for Numbers {
     }
 }
 
-impl fmt::Display for Numbers {
+impl fmt::Display for ReplicaNumbers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (place, run) in self.0.iter().enumerate() {
             let comma = if place == 0 { "" } else { "," };
@@ -63,11 +63,11 @@ impl fmt::Display for Numbers {
     }
 }
 
-impl FromStr for Numbers {
-    type Err = InvalidNumbers;
+impl FromStr for ReplicaNumbers {
+    type Err = InvalidReplicaNumbers;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let wrong = || InvalidNumbers(text.to_owned());
+        let wrong = || InvalidReplicaNumbers(text.to_owned());
         let mut numbers = Self::default();
         for word in text.split(',').filter(|_| !text.is_empty()) {
             let run = run(word).ok_or_else(wrong)?;
@@ -80,20 +80,20 @@ impl FromStr for Numbers {
     }
 }
 
-/// `3` or `0-2`; no greater numbers than a device can have, since each is gone through.
+/// Parses `3` or `0-2`. The limit bounds the work of iterating over the range.
 fn run(word: &str) -> Option<RangeInclusive<u32>> {
     let (first, last) = word.split_once('-').unwrap_or((word, word));
     let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
     (first <= last && last < Replicas::MAX).then_some(first..=last)
 }
 
-impl Serialize for Numbers {
+impl Serialize for ReplicaNumbers {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
 }
 
-impl<'de> Deserialize<'de> for Numbers {
+impl<'de> Deserialize<'de> for ReplicaNumbers {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
     }
@@ -110,11 +110,11 @@ mod tests {
         for (numbers, expected) in
             [(&[][..], ""), (&[3], "3"), (&[2, 1, 0, 1, 5], "0-2,5"), (&[0, 2, 4], "0,2,4")]
         {
-            let runs: Numbers = numbers.iter().copied().collect();
+            let runs: ReplicaNumbers = numbers.iter().copied().collect();
             assert_eq!(runs.to_string(), expected);
         }
         for bad in ["a", "1,", "2,1", "0-3,3", "3-1", "0-4294967295", "1024", "-1"] {
-            let error = bad.parse::<Numbers>().expect_err(bad).to_string();
+            let error = bad.parse::<ReplicaNumbers>().expect_err(bad).to_string();
             assert!(error.starts_with(&format!("{bad:?} lists no replicas")), "{error}");
         }
     }
@@ -122,14 +122,14 @@ mod tests {
     proptest! {
         #[test]
         fn any_numbers_are_read_back(set in proptest::collection::btree_set(0..Replicas::MAX, 0..50)) {
-            let numbers: Numbers = set.iter().copied().collect();
-            prop_assert_eq!(numbers.to_string().parse::<Numbers>(), Ok(numbers.clone()));
+            let numbers: ReplicaNumbers = set.iter().copied().collect();
+            prop_assert_eq!(numbers.to_string().parse::<ReplicaNumbers>(), Ok(numbers.clone()));
             prop_assert!(numbers.iter().eq(set));
         }
 
         #[test]
         fn no_text_makes_the_reader_panic(text in "[0-9,-]{0,20}") {
-            let _ = text.parse::<Numbers>();
+            let _ = text.parse::<ReplicaNumbers>();
         }
     }
 }

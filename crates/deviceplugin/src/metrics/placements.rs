@@ -1,10 +1,10 @@
-//! How often devices were chosen, and whether the best were found.
+//! Placement counters: exact, best-effort and refused choices.
 
 use prometheus_client::{metrics::counter::Counter, registry::Registry};
 use windlass_core::resource::ResourceName;
 use windlass_host::counters::CounterFamily;
 
-/// What the choices of one resource are counted with.
+/// Counters of one resource.
 #[derive(Clone, Debug)]
 pub(crate) struct PlacementMetrics {
     exact: Counter,
@@ -12,7 +12,7 @@ pub(crate) struct PlacementMetrics {
     refused: Counter,
 }
 
-/// The families of all resources.
+/// Counter families of all resources.
 #[derive(Clone, Debug)]
 pub(super) struct PlacementFamilies {
     choices: CounterFamily,
@@ -24,9 +24,9 @@ pub(super) struct PlacementFamilies {
 impl PlacementFamilies {
     pub(super) fn register(registry: &mut Registry) -> Self {
         let (choices, refusals) = (CounterFamily::default(), CounterFamily::default());
-        let help = "Choices of devices; exact where no other set is better";
+        let help = "Placement choices; exact=true if proven optimal";
         registry.register("placement_choices", help, choices.clone());
-        let help = "Questions for a choice that have no answer";
+        let help = "Placement requests without a valid choice";
         registry.register("placement_refusals", help, refusals.clone());
         Self { choices, refusals }
     }
@@ -48,13 +48,13 @@ impl PlacementFamilies {
 // === impl PlacementMetrics ===
 
 impl PlacementMetrics {
-    /// A set was chosen: the best there is, or the best found within the bound.
+    /// Counts a choice; `exact` if the search proved it optimal.
     pub(crate) fn chosen(&self, exact: bool) {
         let counter = if exact { &self.exact } else { &self.best_found };
         counter.inc();
     }
 
-    /// A question has no answer.
+    /// Counts a request without a valid choice.
     pub(crate) fn refused(&self) {
         self.refused.inc();
     }

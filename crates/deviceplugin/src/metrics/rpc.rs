@@ -1,4 +1,4 @@
-//! How long the kubelet's calls took, and what became of its requests for devices.
+//! RPC latency by method and allocations by outcome.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use windlass_core::resource::ResourceName;
 use windlass_host::counters::{CounterFamily, Labels};
 
-/// A call that ends; the device list is a stream, which lasts.
+/// Unary methods. `ListAndWatch` is a long-lived stream and has no latency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Method {
     /// `GetDevicePluginOptions`.
@@ -23,8 +23,7 @@ pub(crate) enum Method {
     PreStart,
 }
 
-/// What the server of one resource counts with: every counter is at hand, so that a call takes two
-/// looks at the clock and one short lock.
+/// Metrics of one resource, resolved in advance: a call reads the clock twice and takes one short lock.
 #[derive(Clone, Debug)]
 pub(crate) struct RpcMetrics {
     seconds: [Histogram; Method::ALL.len()],
@@ -32,21 +31,21 @@ pub(crate) struct RpcMetrics {
     refused: Counter,
 }
 
-/// A call under way. One that the kubelet gives up is not counted.
+/// RPC in progress. A call that the kubelet cancels is not counted.
 pub(crate) struct Call<'a> {
     metrics: &'a RpcMetrics,
     method: Method,
     begun: Instant,
 }
 
-/// The families of all resources.
+/// Metric families of all resources.
 #[derive(Clone)]
 pub(super) struct RpcFamilies {
     seconds: Family<Labels, Histogram, fn() -> Histogram>,
     allocations: CounterFamily,
 }
 
-/// From below the cost of an empty call to the kubelet's patience.
+/// Histogram bounds, from an empty call to the kubelet's timeout.
 const BOUNDS_SECONDS: [f64; 11] =
     [0.000_01, 0.000_05, 0.000_1, 0.000_5, 0.001, 0.005, 0.01, 0.05, 0.1, 1.0, 10.0];
 
@@ -55,7 +54,7 @@ const BOUNDS_SECONDS: [f64; 11] =
 impl Method {
     const ALL: [Self; 4] = [Self::Options, Self::Prefer, Self::Allocate, Self::PreStart];
 
-    /// As the protocol names it.
+    /// Name in the protocol.
     fn name(self) -> &'static str {
         match self {
             Self::Options => "GetDevicePluginOptions",
@@ -107,7 +106,7 @@ impl fmt::Debug for RpcFamilies {
 // === impl RpcMetrics ===
 
 impl RpcMetrics {
-    /// Takes the time from now on.
+    /// Starts the timer of a call.
     pub(crate) fn begin(&self, method: Method) -> Call<'_> {
         Call { metrics: self, method, begun: Instant::now() }
     }
@@ -116,7 +115,7 @@ impl RpcMetrics {
 // === impl Call ===
 
 impl Call<'_> {
-    /// Counts the answer, and passes it on.
+    /// Observes the latency and returns the answer.
     pub(crate) fn end<T, E>(self, answer: Result<T, E>) -> Result<T, E> {
         let taken = self.begun.elapsed().as_secs_f64();
         self.metrics.seconds[self.method as usize].observe(taken);

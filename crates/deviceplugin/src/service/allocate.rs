@@ -1,4 +1,4 @@
-//! Allocate: which devices the ids stand for, whether they may be given away, and the grant.
+//! `Allocate`: device lookup, checks, ledger entry and container edits.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,17 +18,19 @@ use windlass_resources::{
 
 use super::{
     super::wire::{self, Refusal},
-    LOGGED, Service,
+    MAX_LOGGED_IDS, Service,
 };
 
+const GONE: &str = "no longer on this node";
+
 impl Service {
-    /// What each container gets, or why none gets anything.
+    /// Answers of all containers; the first refusal refuses the whole call.
     pub(super) fn allocate_all(
         &self,
         state: &NodeState,
         requests: &[ContainerAllocateRequest],
     ) -> Result<Vec<ContainerAllocateResponse>, Refusal> {
-        self.check_few(requests.len())?;
+        self.check_container_count(requests.len())?;
         self.check_unique(requests.iter().flat_map(|request| &request.devices_ids))?;
         requests.iter().map(|request| self.allocate_one(state, request)).collect()
     }
@@ -61,14 +63,14 @@ impl Service {
             simulated: state.inventory.simulated.as_deref(),
         });
         let given = devices.iter().map(|device| device.id.clone()).collect();
-        self.company.step(|it| it.note(&self.resource, given, Instant::now()));
-        let devices = first_few(ids, LOGGED);
+        self.recent.step(|recent| recent.record(&self.resource, given, Instant::now()));
+        let devices = first_few(ids, MAX_LOGGED_IDS);
         tracing::info!(resource = self.resource.as_str(), devices, "allocated");
         Ok(wire::container_response(grant, &self.roots.dev))
     }
 
-    /// Takes the devices in the ledger, where a claim may have been faster. An answer that the kubelet makes
-    /// no use of is forgotten when its record lacks it.
+    /// Takes the devices in the ledger, unless a claim has them. The ledger drops the entry if the kubelet's
+    /// checkpoint never lists it.
     fn take(&self, state: &NodeState, ids: &[String], devices: &[&Device]) -> Result<(), Refusal> {
         let footprints = devices.iter().map(|device| state.kin.footprint(&device.id));
         let taken = self.ledger.take_for_container(&self.resource, &footprints.collect::<Vec<_>>());
@@ -84,8 +86,7 @@ impl Service {
         })
     }
 
-    /// The devices that the ids stand for, each once: a container that gets two replicas of a device
-    /// gets the device.
+    /// Devices behind the ids, without duplicates: two replicas of one device are one device.
     fn devices<'a>(
         &self,
         state: &'a NodeState,
@@ -107,70 +108,66 @@ impl Service {
         Ok(devices)
     }
 
-    /// What a token stands for: every device of the resource that may be given away. It is refused only
-    /// where there is none, for the first one's reason.
+    /// Allocatable devices behind a pool token. An empty pool is refused with its first device's reason.
     fn pool<'a>(
         &self,
         state: &'a NodeState,
         offer: &Offer,
         token: &str,
     ) -> Result<Vec<&'a Device>, Refusal> {
-        let devices = offer.devices.iter();
-        let each = devices.map(|(id, offered)| self.whole(state, (token, id), &offered.state));
-        let (well, ill): (Vec<_>, Vec<_>) = each.partition(Result::is_ok);
-        match ill.into_iter().next() {
-            Some(Err(refusal)) if well.is_empty() => Err(refusal),
-            _ => Ok(well.into_iter().flatten().collect()),
+        let (allocatable, refused): (Vec<_>, Vec<_>) = offer
+            .devices
+            .iter()
+            .map(|(device, offered)| self.device(state, token, device, &offered.state))
+            .partition(Result::is_ok);
+        match refused.into_iter().next() {
+            Some(Err(refusal)) if allocatable.is_empty() => Err(refusal),
+            _ => Ok(allocatable.into_iter().flatten().collect()),
         }
     }
 
-    /// The device, if it may be given away and its nodes are where the container will look for them.
+    /// The device of an id, if it is allocatable and its device nodes exist.
     pub(super) fn allocatable<'a>(
         &self,
         state: &'a NodeState,
         offer: &Offer,
         id: &str,
     ) -> Result<&'a Device, Refusal> {
-        let refuse = |why: &str| Refusal::NotAllocatable {
-            resource: self.name(),
-            id: id.to_owned(),
-            why: why.to_owned(),
-        };
         match offer.find(id) {
-            Some(Found::Device(device, offered)) => self.whole(state, (id, device), &offered.state),
+            Some(Found::Device(device, offered)) => self.device(state, id, device, &offered.state),
             Some(Found::Token) => {
-                let pool = self.pool(state, offer, id)?.into_iter();
-                pool.last().ok_or_else(|| refuse("no longer on this node"))
+                let pool = self.pool(state, offer, id)?;
+                pool.last().copied().ok_or_else(|| self.refusal(id, GONE))
             }
             Some(Found::Withdrawn(Withdrawn { state: Allocatable::No(why), .. })) => {
-                Err(refuse(why))
+                Err(self.refusal(id, why))
             }
-            Some(Found::Withdrawn(_)) | None => Err(refuse("no longer on this node")),
+            Some(Found::Withdrawn(_)) | None => Err(self.refusal(id, GONE)),
         }
     }
 
-    /// A device that the kubelet names by this id, likewise.
-    fn whole<'a>(
+    /// The device, if it is allocatable and its device nodes exist; `id` is the kubelet's name for it.
+    fn device<'a>(
         &self,
         state: &'a NodeState,
-        (id, device): (&str, &DeviceId),
+        id: &str,
+        device: &DeviceId,
         allocatable: &Allocatable,
     ) -> Result<&'a Device, Refusal> {
-        let refuse = |why: &str| Refusal::NotAllocatable {
-            resource: self.name(),
-            id: id.to_owned(),
-            why: why.to_owned(),
-        };
         if let Allocatable::No(why) = allocatable {
-            return Err(refuse(why));
+            return Err(self.refusal(id, why));
         }
-        let gone = || refuse("no longer on this node");
-        let device = state.inventory.get(device.as_str()).ok_or_else(gone)?;
-        let there = presence::check(&self.roots, &device.nodes);
-        there.map(|()| device).map_err(|why| refuse(&why.to_string()))
+        let device = state.inventory.get(device.as_str()).ok_or_else(|| self.refusal(id, GONE))?;
+        presence::check(&self.roots, &device.nodes)
+            .map_err(|absence| self.refusal(id, &absence.to_string()))?;
+        Ok(device)
     }
 
-    /// Whether no id is given away twice, be it to one container or to two.
+    fn refusal(&self, id: &str, why: &str) -> Refusal {
+        Refusal::NotAllocatable { resource: self.name(), id: id.to_owned(), why: why.to_owned() }
+    }
+
+    /// Refuses an id that occurs twice, in one container or in two.
     fn check_unique<'a>(&self, ids: impl Iterator<Item = &'a String>) -> Result<(), Refusal> {
         let mut seen = BTreeSet::new();
         let repeated: Vec<_> = ids.filter(|id| !seen.insert(*id)).cloned().collect();
@@ -180,13 +177,13 @@ impl Service {
         }
     }
 
-    /// What makes a container a client of the one daemon that serves its device.
+    /// Client settings for the MPS daemon of a shared device.
     fn mps_client(&self, offer: &Offer, devices: &[&Device]) -> Option<MpsGrant> {
         offer.shared().filter(|shared| shared.method == SharingMethod::Mps)?;
         devices.first().map(|device| self.mps.container(&device.id))
     }
 
-    /// Whether no two nodes would lie at one path in the container, where the last would win.
+    /// Refuses two devices whose nodes have the same path in the container.
     fn check_paths(&self, devices: &[&Device]) -> Result<(), Refusal> {
         let mut taken: BTreeMap<&Path, (&Path, &Device)> = BTreeMap::new();
         for device in devices {
@@ -204,7 +201,7 @@ impl Service {
         Ok(())
     }
 
-    /// Whether one container may have so many replicas.
+    /// Refuses more replicas than one container may have.
     fn check_shares(
         &self,
         offer: &Offer,

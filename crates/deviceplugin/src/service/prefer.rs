@@ -1,11 +1,10 @@
-//! `GetPreferredAllocation`: which of the free devices, or replicas, go best together.
+//! `GetPreferredAllocation`: the best set among the free devices or replicas.
 //!
-//! The kubelet's list may be older than ours. Of what it calls available, ids that nobody knows and
-//! devices that cannot be allocated now are left out, for as long as enough remains. What it requires
-//! is another matter: Allocate would refuse the pod for it, so it is refused here, with the same words.
+//! The kubelet's list may be stale. Unknown and unallocatable ids among its available ones are excluded while
+//! enough remain. A required id that Allocate would refuse is refused here, with the same words.
 //!
-//! Each resource is asked about by itself. What the container got of other resources a moment ago is known
-//! from [`super::company`]; the choice is near that.
+//! The kubelet requests each resource separately. [`super::same_container`] guesses the container's devices of
+//! other resources, and placement prefers their neighbours.
 
 mod devices;
 mod replicas;
@@ -24,32 +23,32 @@ use windlass_resources::{
 };
 
 use super::{
-    super::wire::{LeftOut, Refusal},
-    LOGGED, Service,
+    super::wire::{Excluded, Refusal},
+    MAX_LOGGED_IDS, Service,
 };
-use crate::history::{Among, Remembered};
+use crate::history::{Candidates, RecordedChoice};
 
-/// One container's question, and what is known of its resource.
-struct Question<'a> {
+/// Request of one container with the state of its resource.
+struct PreferenceRequest<'a> {
     resource: String,
     state: &'a NodeState,
     offer: &'a Offer,
     roots: &'a Roots,
     policy: Policy,
     request: &'a ContainerPreferredAllocationRequest,
-    /// Devices that the same container seems to have got a moment ago.
+    /// Devices that the same container probably has.
     near: Vec<DeviceId>,
 }
 
-/// Its answer, and what is told of it.
-pub(super) struct Preferred {
+/// Chosen ids with the reason.
+pub(super) struct Preference {
     ids: Vec<String>,
     policy: Policy,
     why: String,
     steps: u64,
     exact: bool,
-    /// `None` where there was nothing to choose.
-    among: Option<Among>,
+    /// `None` if there was no choice to make.
+    candidates: Option<Candidates>,
 }
 
 impl Service {
@@ -57,16 +56,22 @@ impl Service {
         &self,
         state: &NodeState,
         request: &ContainerPreferredAllocationRequest,
-    ) -> Result<Preferred, Refusal> {
+    ) -> Result<Preference, Refusal> {
         let (offer, required) = (self.offer(state), &request.must_include_device_i_ds);
         self.check_known(&offer, required)?;
         for id in required {
             self.allocatable(state, &offer, id)?;
         }
         let policy = state.placement(&self.resource);
-        let (resource, near) = (self.name(), self.neighbours(state));
-        let roots = &self.roots;
-        let question = Question { resource, state, offer: &offer, roots, policy, request, near };
+        let question = PreferenceRequest {
+            resource: self.name(),
+            state,
+            offer: &offer,
+            roots: &self.roots,
+            policy,
+            request,
+            near: self.neighbours(state),
+        };
         match offer.sharing() {
             Sharing::Exclusive => question.among_devices(),
             Sharing::Shared(shared) => question.among_replicas(shared),
@@ -74,20 +79,22 @@ impl Service {
         }
     }
 
-    /// What the same container seems to have got of other resources, as far as it is here.
+    /// Devices on this node that the same container probably has.
     fn neighbours(&self, state: &NodeState) -> Vec<DeviceId> {
-        let company = self.company.step(|it| it.clone());
-        let beside = company.beside(&self.resource, Instant::now());
-        let present = beside.filter(|id| state.topology.position(id.as_str()).is_some());
-        present.cloned().collect()
+        let recent = self.recent.step(|recent| recent.clone());
+        recent
+            .others(&self.resource, Instant::now())
+            .filter(|id| state.topology.position(id.as_str()).is_some())
+            .cloned()
+            .collect()
     }
 
-    /// Tells of the answer, and gives it as the kubelet takes it.
-    pub(super) fn answer(&self, preferred: Preferred) -> ContainerPreferredAllocationResponse {
-        let Preferred { ids, policy, why, steps, exact, among } = preferred;
+    /// Logs and records the choice, and converts it for the kubelet.
+    pub(super) fn answer(&self, preferred: Preference) -> ContainerPreferredAllocationResponse {
+        let Preference { ids, policy, why, steps, exact, candidates } = preferred;
         tracing::info!(
             resource = self.resource.as_str(),
-            devices = first_few(&ids, LOGGED),
+            devices = first_few(&ids, MAX_LOGGED_IDS),
             policy = policy.name(),
             why,
             steps,
@@ -96,47 +103,54 @@ impl Service {
         );
         self.placements.chosen(exact);
         let (resource, size) = (self.resource.clone(), ids.len());
-        if let Some(among) = among {
-            self.choices.tell(|at| Remembered { at, resource, policy, size, exact, among });
+        if let Some(candidates) = candidates {
+            self.choices.send(|at| RecordedChoice {
+                at,
+                resource,
+                policy,
+                size,
+                exact,
+                candidates,
+            });
         }
         ContainerPreferredAllocationResponse { device_i_ds: ids }
     }
 }
 
-// === impl Question ===
+// === impl PreferenceRequest ===
 
-impl Question<'_> {
+impl PreferenceRequest<'_> {
     fn size(&self) -> usize {
         usize::try_from(self.request.allocation_size).unwrap_or(0)
     }
 
-    /// Why Allocate would refuse a device, if it would: its nodes may be gone since the last look.
+    /// Reason why Allocate would refuse the device. Its nodes may have vanished since the last scan.
     fn obstacle(&self, id: &DeviceId, device: &OfferedDevice) -> Option<String> {
         if let Some(why) = device.state.obstacle() {
             return Some(why.to_owned());
         }
-        let Some(there) = self.state.inventory.get(id.as_str()) else {
+        let Some(device) = self.state.inventory.get(id.as_str()) else {
             return Some("no longer on this node".to_owned());
         };
-        presence::check(self.roots, &there.nodes).err().map(|absence| absence.to_string())
+        presence::check(self.roots, &device.nodes).err().map(|absence| absence.to_string())
     }
 
     fn is_open(&self, id: &DeviceId, device: &OfferedDevice) -> bool {
         self.obstacle(id, device).is_none()
     }
 
-    /// Those of the devices that Allocate would refuse.
-    fn left_out<'a>(
+    /// Devices that Allocate would refuse.
+    fn excluded<'a>(
         &self,
         devices: impl Iterator<Item = (&'a DeviceId, &'a OfferedDevice)>,
-    ) -> LeftOut {
-        LeftOut::new(
-            devices.filter_map(|(id, device)| Some((id.clone(), self.obstacle(id, device)?))),
-        )
+    ) -> Excluded {
+        let refused =
+            devices.filter_map(|(id, device)| Some((id.clone(), self.obstacle(id, device)?)));
+        Excluded(refused.collect())
     }
 
-    /// Why, and what the chosen were to be near to.
-    fn told(&self, why: &impl std::fmt::Display) -> String {
+    /// The reason with the neighbours that were preferred.
+    fn explain(&self, why: &impl std::fmt::Display) -> String {
         let near: Vec<_> = self.near.iter().map(DeviceId::as_str).collect();
         match near.as_slice() {
             [] => why.to_string(),

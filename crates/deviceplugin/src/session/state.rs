@@ -1,4 +1,4 @@
-//! A resource's life with the kubelet, as one state machine.
+//! State machine of a resource's kubelet session.
 //!
 //! ```text
 //!   Starting (before the first look: to NoKubelet or Waiting)
@@ -11,17 +11,16 @@
 //!       └── kubelet.sock is gone (from every state)
 //! ```
 //!
-//! Three inputs move it: a look at the two sockets (after a notice from the directory, or regularly),
-//! the device list streams, and the clock. [`State::next`] is the whole of the decision; the
-//! module above carries it out.
+//! Inputs are a check of the two sockets (after a change of the directory, and regularly), events of device
+//! list streams, and the clock. [`State::next`] makes every decision; the parent module carries it out.
 //!
-//! Not drawn: options that changed, of which the kubelet asks while it registers, lead to Waiting from
-//! every state but the first.
+//! Not drawn: changed options lead to Waiting from every state but Starting. The kubelet reads options at
+//! registration only.
 //!
-//! Registering again is no heartbeat: each registration replaces the kubelet's connection. It happens
-//! when the stream that the last registration brought ends, even though kubelet.sock is unchanged: a
-//! kubelet up to 1.36 drops its newest connection when any older stream ends (kubelet reference,
-//! trap 1). Other streams, older ones or a debugger's, come and go.
+//! Registration is no heartbeat: each one replaces the kubelet's connection. It is repeated when the stream of
+//! the last registration ends, even if kubelet.sock is unchanged: a kubelet up to 1.36 drops its newest
+//! connection when any older stream ends (kubelet reference, trap 1). Other streams, such as a debugger's, are
+//! ignored.
 
 use std::time::Duration;
 
@@ -32,35 +31,35 @@ use windlass_kubelet_api::socket::SocketIdentity;
 
 use super::super::service::{StreamEvent, StreamId};
 
-/// Where the session stands. `kubelet` is the socket that the state is about.
+/// Session state. `kubelet` identifies the socket that the state refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// Nobody has looked yet: that there is no kubelet is news then, and is said.
+    /// Before the first check. An absent kubelet is logged on leaving this state.
     Starting,
-    /// There is no kubelet.sock, or no socket of ours that it could dial.
+    /// kubelet.sock is missing, or our own socket could not be bound.
     NoKubelet,
-    /// It will register at that time; `attempt` counts the failures in a row.
+    /// Registers at `until`; `attempt` counts consecutive failures.
     Waiting { kubelet: SocketIdentity, until: Instant, attempt: u32 },
-    /// The call is on its way. The kubelet asks for our options before it answers.
+    /// Call in progress. The kubelet asks for our options before it answers.
     Registering { kubelet: SocketIdentity, attempt: u32 },
-    /// The kubelet accepted, and should ask for the device list before that has passed.
+    /// Accepted. The kubelet has to open the device list before `until`.
     Registered { kubelet: SocketIdentity, until: Deadline, attempt: u32 },
-    /// The kubelet reads our device list through that stream since that time.
+    /// The kubelet reads the device list on `stream`.
     Serving { kubelet: SocketIdentity, stream: StreamId, since: Instant, attempt: u32 },
 }
 
-/// What moves the session.
+/// Input of the state machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Input {
-    /// The sockets as they are now.
+    /// Result of a socket check.
     Looked { kubelet: Option<SocketIdentity>, own: OwnSocket },
-    /// A device list stream was opened or ended.
+    /// A device list stream opened or ended.
     Stream(StreamEvent),
-    /// The kubelet accepted or refused, or did not answer in time.
+    /// Outcome of the registration call.
     Answered(Outcome),
-    /// The time that the state waits for has come.
+    /// The deadline of the state has come.
     Due,
-    /// The kubelet knows other options than the resource has by now; it asks at a registration only.
+    /// The options options_changed from those at registration.
     OptionsChanged,
 }
 
@@ -68,7 +67,7 @@ pub(super) enum Input {
 pub(super) enum OwnSocket {
     InPlace,
     Replaced,
-    /// It was deleted and could not be bound again.
+    /// Deleted, and binding it again failed.
     Missing,
 }
 
@@ -78,8 +77,8 @@ pub(super) enum Outcome {
     Failed,
 }
 
-/// A session that served this long was a good one: its end starts a new count of failures.
-const SERVED_WELL: Duration = Duration::from_secs(10);
+/// Minimum duration of a good session, after which failures count from zero again.
+const GOOD_SESSION: Duration = Duration::from_secs(10);
 
 // === impl State ===
 
@@ -109,7 +108,7 @@ impl State {
                     Self::Registered { kubelet, until, attempt }
                 }
             }
-            // A stream may have come while the kubelet refused: it was not the kubelet's.
+            // A stream that opened during a refused registration was not the kubelet's.
             (
                 Self::Registering { kubelet, attempt } | Self::Serving { kubelet, attempt, .. },
                 Input::Answered(Outcome::Failed),
@@ -122,7 +121,7 @@ impl State {
                 Self::Serving { kubelet, stream, since, attempt },
                 Input::Stream(StreamEvent::Ended(ended)),
             ) if ended == stream => {
-                let attempt = if now - since >= SERVED_WELL { 0 } else { attempt };
+                let attempt = if now - since >= GOOD_SESSION { 0 } else { attempt };
                 Self::waiting(kubelet, attempt, now, limits)
             }
             (state, Input::OptionsChanged) => match state.kubelet() {
@@ -133,7 +132,7 @@ impl State {
         }
     }
 
-    /// Waits longer after each failure in a row.
+    /// Exponential back-off.
     fn waiting(
         kubelet: SocketIdentity,
         attempt: u32,
@@ -155,7 +154,7 @@ impl State {
         }
     }
 
-    /// When the state is due.
+    /// Deadline of the state.
     pub(super) fn due(self) -> Option<Instant> {
         match self {
             Self::Waiting { until, .. } => Some(until),

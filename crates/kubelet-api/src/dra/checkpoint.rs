@@ -1,8 +1,8 @@
-//! The DRA manager's checkpoint, `dra_manager_state`, in the kubelet's own format.
+//! Checkpoint of the kubelet's DRA manager, `dra_manager_state`, in its original format.
 //!
-//! A JSON document in a string of a JSON document, with the string's CRC-32 beside it. Source:
-//! `pkg/kubelet/cm/dra/state` of Kubernetes 1.36. It says which pods use a claim and what its drivers
-//! answered, not whether a claim was prepared to the end.
+//! A JSON document within a JSON string, guarded by the string's CRC-32. Source: `pkg/kubelet/cm/dra/state` of
+//! Kubernetes 1.36. It lists the pods of each claim and the drivers' answers, but not whether a preparation was
+//! completed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,27 +12,27 @@ use serde_json::{Map, Value};
 /// File name, in the kubelet's directory.
 pub const FILE: &str = "dra_manager_state";
 
-/// What every kubelet for Linux has beside it from its start on: the CPU manager's checkpoint, whatever its
-/// policy (`pkg/kubelet/cm/cpumanager/cpu_manager.go`). The DRA manager's comes with the first claim.
+/// Checkpoint of the CPU manager, which every kubelet for Linux writes at its start, with any policy
+/// (`pkg/kubelet/cm/cpumanager/cpu_manager.go`). The DRA manager's appears with the first claim.
 pub const NEIGHBOUR: &str = "cpu_manager_state";
 
-/// What [`Data::kind`] always is.
+/// Value of [`Data::kind`].
 const KIND: &str = "DRACheckpoint";
 
-/// What [`Data::api_version`] is since Kubernetes 1.32.
+/// Value of [`Data::api_version`] since Kubernetes 1.32.
 const API_VERSION: &str = "checkpoint.dra.kubelet.k8s.io/v1";
 
-/// The reversed polynomial of CRC-32 (IEEE 802.3), which Go's `hash/crc32` calls `IEEE`.
+/// Reversed polynomial of CRC-32 (IEEE 802.3), called `IEEE` in Go's `hash/crc32`.
 const CRC_POLYNOMIAL: u32 = 0xedb8_8320;
 
-/// Everything the DRA manager remembers over a restart.
+/// Persistent state of the DRA manager.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Checkpoint {
-    /// Claims that pods of the node use. `None` is Go's nil slice, of a kubelet that never had one.
+    /// Claims of pods on the node. `None` is Go's nil slice, from a kubelet without any claim so far.
     pub claims: Option<Vec<ClaimState>>,
 }
 
-/// A claim, its pods, and what its drivers prepared.
+/// Claim with its pods and prepared devices.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct ClaimState {
@@ -41,36 +41,36 @@ pub struct ClaimState {
     pub claim_uid: String,
     /// Name of the claim.
     pub claim_name: String,
-    /// Its namespace.
+    /// Namespace of the claim.
     pub namespace: String,
-    /// UIDs of the pods that use it.
+    /// UIDs of the pods that use the claim.
     #[serde(rename = "PodUIDs", serialize_with = "to_go_set", deserialize_with = "from_go_set")]
     pub pod_uids: BTreeSet<String>,
-    /// Every driver with a result in the claim, even if it prepared no device.
+    /// Drivers with a result in the claim, even without prepared devices.
     #[serde(rename = "DriverState", deserialize_with = "null_is_empty")]
     pub drivers: BTreeMap<String, DriverState>,
 }
 
-/// What one driver prepared for a claim.
+/// Devices that one driver prepared for a claim.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct DriverState {
-    /// In the driver's order. `None` before it answered, or if it answered with no device.
+    /// In the driver's order. `None` before its answer, or after an answer without devices.
     pub devices: Option<Vec<Device>>,
 }
 
-/// A device as its driver described it.
+/// Device as its driver described it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct Device {
-    /// Pool.
+    /// Name of the pool.
     pub pool_name: String,
-    /// Name in the pool.
+    /// Name within the pool.
     pub device_name: String,
-    /// Which share, of a device that is allocated several times.
+    /// Id of the share, if the device is allocated several times.
     #[serde(rename = "ShareID", default)]
     pub share_id: Option<String>,
-    /// Requests of the claim that it serves; none means all.
+    /// Requests of the claim that the device serves; empty means all.
     #[serde(default)]
     pub request_names: Option<Vec<String>>,
     /// Qualified CDI names.
@@ -78,18 +78,18 @@ pub struct Device {
     pub cdi_device_ids: Option<Vec<String>>,
 }
 
-/// Why a checkpoint was not taken. A kubelet does not start then.
+/// Rejected checkpoint. A kubelet refuses to start with it.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
     /// Not the kubelet's JSON.
     #[error("the DRA manager's checkpoint does not parse")]
     Parse(#[from] serde_json::Error),
-    /// The data is not what was written.
+    /// The data differs from the checksum.
     #[error("the DRA manager's checkpoint is corrupt: checksum {found}, computed {computed}")]
     Corrupt {
-        /// As the document says.
+        /// Checksum in the document.
         found: u32,
-        /// As the data says.
+        /// Checksum of the data.
         computed: u32,
     },
 }
@@ -124,7 +124,7 @@ impl Checkpoint {
         Ok(Self::from_data(&document.data)?)
     }
 
-    /// Reads a document whatever its checksum, for one who would rather believe too much than too little.
+    /// Reads a document without verifying its checksum, for callers that prefer stale data to none.
     pub fn parse_unverified(json: &str) -> Result<Self, CheckpointError> {
         let document: Document = serde_json::from_str(json)?;
         Ok(Self::from_data(&document.data)?)
@@ -135,7 +135,7 @@ impl Checkpoint {
         Ok(Self { claims: data.claims })
     }
 
-    /// The document as the kubelet writes it: one line, checksum last.
+    /// Serializes the document as the kubelet does: one line, checksum last.
     pub fn to_json(&self) -> String {
         let data = to_go_json(&Data {
             kind: KIND.to_owned(),
@@ -147,8 +147,7 @@ impl Checkpoint {
     }
 }
 
-/// JSON as Go's encoder writes it: safe to stand in HTML and JavaScript. None of these characters is
-/// part of JSON outside of strings.
+/// JSON as Go's encoder writes it, escaped for HTML and JavaScript. The escaped characters occur in strings only.
 fn to_go_json(value: &impl Serialize) -> String {
     let json = serde_json::to_string(value).expect("strings, integers and maps with plain keys");
     json.replace('<', "\\u003c")
@@ -163,7 +162,7 @@ fn crc32(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(u32::MAX, |crc, byte| (0..8).fold(crc ^ u32::from(*byte), step))
 }
 
-/// A set of Go is a map to empty structs.
+/// Set as in Go: a map to empty structs.
 fn to_go_set<S: Serializer>(set: &BTreeSet<String>, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_map(set.iter().map(|key| (key, Map::new())))
 }
@@ -173,7 +172,7 @@ fn from_go_set<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeSet<St
     Ok(map.into_iter().map(|(key, _)| key).collect())
 }
 
-/// Go writes a nil map as `null`.
+/// Nil map, written as `null` like in Go.
 fn null_is_empty<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
     deserializer: D,
 ) -> Result<T, D::Error> {
@@ -212,7 +211,7 @@ mod tests {
         }
     }
 
-    /// The checksums are those that the kubelet's own tests expect of the same claims.
+    /// Checksums from the kubelet's own tests for the same claims.
     #[test]
     fn a_checkpoint_is_written_to_the_byte_as_the_kubelet_writes_it() {
         let first = "067798be-454e-4be4-9047-1aa06aea63f7";

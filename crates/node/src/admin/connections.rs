@@ -1,8 +1,7 @@
-//! The connections of one listener: a bounded number, in which clients that say nothing never stand in the way.
+//! Bounded connections of one listener; silent clients cannot block others.
 //!
-//! A listener that stops to accept while its places are taken can be starved by whoever connects and is silent. So it
-//! accepts always, and where all places are taken the oldest connection gives way that has not said yet what it
-//! wants; if all have, the oldest of them.
+//! The listener always accepts, because a full server that stops to accept can be starved by silent clients. At
+//! the limit it closes the oldest connection without a request; if all have sent one, the oldest connection.
 
 use std::{collections::VecDeque, io, sync::Arc, time::Duration};
 
@@ -17,18 +16,18 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Pages,
-    http::{self, NoRequest, Page, Status},
+    http::{self, RequestError, Response, Status},
     page,
 };
 
-/// A place where clients connect.
-pub(super) trait Listen: Send + Sync {
+/// Socket that accepts connections.
+pub(super) trait Accept: Send + Sync {
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
 
     fn next(&self) -> impl Future<Output = io::Result<Self::Stream>> + Send;
 }
 
-/// Connections that are open, oldest first.
+/// Open connections, oldest first.
 #[derive(Default)]
 struct Connections {
     tasks: JoinSet<()>,
@@ -37,29 +36,29 @@ struct Connections {
 
 struct Connection {
     task: AbortHandle,
-    /// Whether its client has said what it wants.
-    is_heard: watch::Receiver<bool>,
+    /// True once the request was read.
+    has_request: watch::Receiver<bool>,
 }
 
-/// Connections at a time: some scrapers, and room for an honest client to speak while silent ones come and go. Each
-/// costs a descriptor and about two kilobytes.
-const MOST: usize = 64;
+/// Limit of open connections: some scrapers, and room for honest clients among silent ones. Each costs a
+/// descriptor and about two kilobytes.
+const MAX_CONNECTIONS: usize = 64;
 
-/// How long a client may take to say what it wants. One that is near takes a millisecond.
+/// Timeout of the request head. A local client needs a millisecond.
 const HEAD_LIMIT: Duration = Duration::from_secs(1);
 
-/// How long an answer may take in all: a scrape takes milliseconds, a slow reader does not keep its place.
+/// Timeout of the response: a scrape takes milliseconds, and slow readers must not hold connections.
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 
-/// The pause after the system refused a connection: without file descriptors it refuses the next too.
-const PAUSE: Duration = Duration::from_millis(100);
+/// Pause after a failed accept: without file descriptors the next one fails too.
+const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
 
-/// How long open requests may take when the agent stops.
+/// Shutdown deadline of open requests.
 const DRAIN: Duration = Duration::from_secs(1);
 
-/// Answers whoever connects until stopped; without a listener nobody.
+/// Serves connections until stopped; returns at once without a listener.
 pub(super) async fn serve(
-    listener: Option<impl Listen>,
+    listener: Option<impl Accept>,
     pages: &Arc<Pages>,
     stop: &CancellationToken,
 ) {
@@ -74,36 +73,36 @@ pub(super) async fn serve(
             Ok(stream) => connections.add(stream, pages),
             Err(error) => {
                 tracing::debug!(%error, "cannot accept a connection");
-                sleep(PAUSE).await;
+                sleep(ACCEPT_BACKOFF).await;
             }
         }
-        // Whoever was cut is gone before the next one comes, and whoever came has been listened to.
+        // Lets the closed connection end, and the new one read, before the next accept.
         yield_now().await;
     }
-    // Those that are late are cut off with the set.
+    // The set aborts connections that miss the deadline.
     let _ = timeout(DRAIN, async { while connections.tasks.join_next().await.is_some() {} }).await;
 }
 
-/// One request and its answer. What goes wrong on the way is the client's business.
-async fn converse(
+/// Handles one request. Errors of the connection concern the client only.
+async fn handle(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
     pages: Arc<Pages>,
-    heard: watch::Sender<bool>,
+    requested: watch::Sender<bool>,
 ) {
     let Ok(request) = timeout(HEAD_LIMIT, http::read(&mut stream)).await else { return };
-    heard.send_replace(true);
+    requested.send_replace(true);
     let answer = async {
-        let (method, page) = match request {
+        let (method, response) = match request {
             Ok(request) => (request.method.clone(), page::answer(&pages, &request).await),
-            Err(NoRequest::Gone) => return Ok(()),
-            Err(NoRequest::Malformed) => {
-                (String::new(), Page::text(Status::BadRequest, "not a request of HTTP/1\n"))
+            Err(RequestError::Gone) => return Ok(()),
+            Err(RequestError::Malformed) => {
+                (String::new(), Response::text(Status::BadRequest, "not a request of HTTP/1\n"))
             }
-            Err(NoRequest::TooLarge) => {
-                (String::new(), Page::text(Status::HeadTooLarge, "the request is too long\n"))
+            Err(RequestError::TooLarge) => {
+                (String::new(), Response::text(Status::HeadTooLarge, "the request is too long\n"))
             }
         };
-        http::answer(&mut stream, &method, &page).await
+        http::answer(&mut stream, &method, &response).await
     };
     let _: Result<io::Result<()>, _> = timeout(ANSWER_LIMIT, answer).await;
 }
@@ -117,18 +116,18 @@ impl Connections {
         pages: &Arc<Pages>,
     ) {
         self.make_room();
-        let (heard, is_heard) = watch::channel(false);
-        let task = self.tasks.spawn(converse(stream, pages.clone(), heard));
-        self.open.push_back(Connection { task, is_heard });
+        let (requested, has_request) = watch::channel(false);
+        let task = self.tasks.spawn(handle(stream, pages.clone(), requested));
+        self.open.push_back(Connection { task, has_request });
     }
 
     fn make_room(&mut self) {
         while self.tasks.try_join_next().is_some() {}
         self.open.retain(|connection| !connection.task.is_finished());
-        if self.open.len() < MOST {
+        if self.open.len() < MAX_CONNECTIONS {
             return;
         }
-        let is_silent = |it: &Connection| !*it.is_heard.borrow();
+        let is_silent = |it: &Connection| !*it.has_request.borrow();
         let leaves = self.open.iter().position(is_silent).unwrap_or(0);
         if let Some(connection) = self.open.remove(leaves) {
             connection.task.abort();
@@ -136,9 +135,9 @@ impl Connections {
     }
 }
 
-// === impl Listen ===
+// === impl Accept ===
 
-impl Listen for TcpListener {
+impl Accept for TcpListener {
     type Stream = TcpStream;
 
     async fn next(&self) -> io::Result<TcpStream> {
@@ -146,7 +145,7 @@ impl Listen for TcpListener {
     }
 }
 
-impl Listen for UnixListener {
+impl Accept for UnixListener {
     type Stream = UnixStream;
 
     async fn next(&self) -> io::Result<UnixStream> {

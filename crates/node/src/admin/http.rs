@@ -1,26 +1,25 @@
-//! HTTP/1 on the wire: one request without a body per connection, and its answer.
+//! Minimal HTTP/1 server: one request without a body per connection.
 //!
-//! hyper's server is refused for one reason: hyper 1.12 reads the date at each turn of a connection, even where no
-//! `date` header is wanted (`proto/h1/dispatch.rs`), and panics on a machine whose clock is before 1970. Nothing of
-//! what it knows besides is needed here: no body is read, and no connection is used twice.
+//! hyper is not used because hyper 1.12 reads the date on each turn of a connection, even without a `date` header
+//! (`proto/h1/dispatch.rs`), and panics if the clock is before 1970. The agent reads no bodies and keeps no
+//! connections alive, so it needs little of hyper.
 
 use std::io;
 
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
-/// What is asked for.
+/// Parsed request head.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Request {
     pub(super) method: String,
-    /// Without the query.
+    /// Path without the query.
     pub(super) path: String,
-    /// The media types that the client takes; empty where it does not say.
+    /// Accepted media types; empty without the header.
     pub(super) accept: String,
 }
 
-/// An answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Page {
+pub(super) struct Response {
     pub(super) status: Status,
     pub(super) content_type: &'static str,
     pub(super) body: String,
@@ -37,63 +36,63 @@ pub(super) enum Status {
     Unavailable,
 }
 
-/// Why there is no request.
+/// Failure to read a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum NoRequest {
-    /// The client went away.
+pub(super) enum RequestError {
+    /// The client closed the connection.
     Gone,
-    /// Its request is no HTTP/1.
+    /// Not HTTP/1.
     Malformed,
-    /// Its request has no end.
+    /// The head exceeds the limit.
     TooLarge,
 }
 
-/// Prometheus sends about 600 bytes.
-const USUAL_HEAD: usize = 1 << 10;
+/// Initial buffer; Prometheus sends about 600 bytes.
+const INITIAL_HEAD: usize = 1 << 10;
 
-/// Proxies add some.
-const MOST_HEAD: usize = 8 << 10;
+/// Limit of a request head, with room for the headers of proxies.
+const MAX_HEAD: usize = 8 << 10;
 
-/// What a client may send besides its request before the connection is closed on it.
-const MOST_REST: u64 = 64 << 10;
+/// Limit of the request body that is read and discarded before closing.
+const MAX_REST: u64 = 64 << 10;
 
 pub(super) const TEXT: &str = "text/plain; charset=utf-8";
 
-/// Reads up to the end of a request's head.
-pub(super) async fn read(from: &mut (impl AsyncRead + Unpin)) -> Result<Request, NoRequest> {
-    let mut head = Vec::with_capacity(USUAL_HEAD);
+/// Reads a request head.
+pub(super) async fn read(from: &mut (impl AsyncRead + Unpin)) -> Result<Request, RequestError> {
+    let mut head = Vec::with_capacity(INITIAL_HEAD);
     loop {
         match from.read_buf(&mut head).await {
-            Ok(0) | Err(_) => return Err(NoRequest::Gone),
+            Ok(0) | Err(_) => return Err(RequestError::Gone),
             Ok(_) => {}
         }
         if let Some(end) = end_of_head(&head) {
             let head = str::from_utf8(&head[..end]).ok();
-            return head.and_then(parse).ok_or(NoRequest::Malformed);
+            return head.and_then(parse).ok_or(RequestError::Malformed);
         }
-        if head.len() > MOST_HEAD {
-            return Err(NoRequest::TooLarge);
+        if head.len() > MAX_HEAD {
+            return Err(RequestError::TooLarge);
         }
     }
 }
 
-/// Sends a page, for `HEAD` without its body, and ends the connection.
+/// Sends the response and ends the connection; `HEAD` omits the body.
 pub(super) async fn answer(
     to: &mut (impl AsyncRead + AsyncWrite + Unpin),
     method: &str,
-    page: &Page,
+    response: &Response,
 ) -> io::Result<()> {
-    let mut text = page.head();
+    let mut text = response.head();
     if method != "HEAD" {
-        text += &page.body;
+        text += &response.body;
     }
     to.write_all(text.as_bytes()).await?;
     to.shutdown().await?;
-    // A connection that is closed before all of it was read is reset, and its client loses the answer.
-    tokio::io::copy(&mut to.take(MOST_REST), &mut tokio::io::sink()).await.map(drop)
+    // Closing with unread input resets the connection, and the client loses the response.
+    tokio::io::copy(&mut to.take(MAX_REST), &mut tokio::io::sink()).await.map(drop)
 }
 
-/// The place behind the empty line that ends a head.
+/// Position after the head, at the empty line.
 fn end_of_head(bytes: &[u8]) -> Option<usize> {
     let begins =
         |at: usize| ["\n\r\n", "\n\n"].iter().any(|it| bytes[at..].starts_with(it.as_bytes()));
@@ -107,7 +106,7 @@ fn parse(head: &str) -> Option<Request> {
     if method.is_empty() || !version.starts_with("HTTP/1.") {
         return None;
     }
-    // A client that takes this for a proxy sends the whole URL (RFC 9112, section 3.2.2).
+    // A client that uses the agent as a proxy sends the whole URL (RFC 9112, section 3.2.2).
     let target = match target.split_once("://") {
         Some((_, rest)) => rest.find('/').map_or("/", |at| &rest[at..]),
         None => target,
@@ -119,14 +118,14 @@ fn parse(head: &str) -> Option<Request> {
     Some(Request { method: (*method).to_owned(), path: path.to_owned(), accept: accept.join(",") })
 }
 
-// === impl Page ===
+// === impl Response ===
 
-impl Page {
+impl Response {
     pub(super) fn text(status: Status, body: impl Into<String>) -> Self {
         Self { status, content_type: TEXT, body: body.into() }
     }
 
-    /// The status line and headers. Every page is of this moment.
+    /// Status line and headers; responses are never cached.
     fn head(&self) -> String {
         let Self { status, content_type, body } = self;
         let allow = if *status == Status::MethodNotAllowed { "allow: GET, HEAD\r\n" } else { "" };
@@ -159,7 +158,7 @@ impl Status {
 mod tests {
     use super::*;
 
-    async fn requested(bytes: &[u8]) -> Result<Request, NoRequest> {
+    async fn requested(bytes: &[u8]) -> Result<Request, RequestError> {
         read(&mut &bytes[..]).await
     }
 
@@ -179,14 +178,14 @@ mod tests {
         for wrong in ["nonsense", "GET /", "GET / HTTP/2", "GET  / HTTP/1.1", " / HTTP/1.1", ""] {
             check(&format!("{wrong}\r\n\r\n"), None).await;
         }
-        assert_eq!(requested(b"GET /\xff HTTP/1.1\r\n\r\n").await, Err(NoRequest::Malformed));
+        assert_eq!(requested(b"GET /\xff HTTP/1.1\r\n\r\n").await, Err(RequestError::Malformed));
     }
 
     #[tokio::test]
     async fn a_head_without_an_end_is_cut_and_a_client_that_leaves_has_asked_nothing() {
-        let endless = format!("GET / HTTP/1.1\r\nx: {}", "y".repeat(2 * MOST_HEAD));
-        assert_eq!(requested(endless.as_bytes()).await, Err(NoRequest::TooLarge));
-        assert_eq!(requested(b"GET / HTTP/1.1\r\nx: y\r\n").await, Err(NoRequest::Gone));
+        let endless = format!("GET / HTTP/1.1\r\nx: {}", "y".repeat(2 * MAX_HEAD));
+        assert_eq!(requested(endless.as_bytes()).await, Err(RequestError::TooLarge));
+        assert_eq!(requested(b"GET / HTTP/1.1\r\nx: y\r\n").await, Err(RequestError::Gone));
     }
 
     #[tokio::test]
@@ -194,7 +193,7 @@ mod tests {
         let (mut client, mut server) = tokio::io::duplex(1 << 20);
         client.write_all(&[b'x'; 1000]).await.expect("sent");
         client.shutdown().await.expect("ended");
-        let refusal = Page::text(Status::MethodNotAllowed, "only GET and HEAD\n");
+        let refusal = Response::text(Status::MethodNotAllowed, "only GET and HEAD\n");
         answer(&mut server, "POST", &refusal).await.expect("answered");
         drop(server);
         let mut text = String::new();

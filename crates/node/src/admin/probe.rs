@@ -1,82 +1,82 @@
-//! Whether the agent lives, and whether it is of use.
+//! Liveness and readiness of the agent.
 //!
-//! Health fails only when a restart would help: never for a device, a driver or a kubelet that is
-//! away. That a page is answered at all shows that the agent's one thread turns. Readiness fails while
-//! a pod that asks for a device could not get it, and the reason is the agent's.
+//! Liveness fails only if a restart would help, never for a device, driver or kubelet that is away. An answered
+//! request already shows that the agent's thread runs. Readiness fails while pods cannot get devices for a
+//! reason within the agent.
 
 use std::{fmt, path::Path, sync::Arc, time::Duration};
 
 use tokio::{sync::watch, time::Instant};
 use windlass_core::inventory::SourceState;
-use windlass_deviceplugin::registration::{Standing, Standings};
+use windlass_deviceplugin::registration::{RegistrationState, RegistrationStates};
 use windlass_resources::NodeState;
 
-/// What a probe found.
+/// Result of a probe.
 pub(super) struct Report {
-    /// Why the answer is no.
-    complaints: Vec<String>,
-    /// What a person wants to know besides.
-    notes: Vec<String>,
+    /// Reasons for failure.
+    failures: Vec<String>,
+    /// Further facts for the reader.
+    facts: Vec<String>,
 }
 
-const IN_DOUBT: &str =
-    "it is not known what claims have, and no device is given away; the agent's log says why";
+const CLAIMS_UNKNOWN: &str =
+    "devices of claims are unknown, so no device is allocated; the agent's log has the reason";
 
-/// The reconciler comes round every ten seconds at least, and waits for nothing on the way.
+/// Limit of a round: the reconciler starts one at least every ten seconds and blocks on nothing.
 const LONGEST_ROUND: Duration = Duration::from_secs(60);
 
-/// What an agent waits for that serves nobody yet.
+/// Reason why an agent is on standby.
 #[derive(Clone, Debug)]
-pub(crate) struct Waiting {
-    /// For a person.
-    note: String,
-    /// Why no pod gets a device meanwhile; none where another agent sees to that.
-    complaint: Option<String>,
+pub(crate) struct Standby {
+    /// Description for the reader.
+    fact: String,
+    /// Reason why pods cannot get devices; `None` while another agent serves them.
+    failure: Option<String>,
 }
 
-/// Whether the agent should go on.
+/// Liveness of a serving agent.
 pub(super) fn health(
     state: &watch::Receiver<Arc<NodeState>>,
     rounds: &watch::Receiver<Instant>,
 ) -> Report {
-    let ended = state.has_changed().is_err();
-    let ended = ended.then(|| "the reconciler has ended".to_owned());
     let since = rounds.borrow().elapsed();
-    let is_stuck = since > LONGEST_ROUND;
-    let stuck = || format!("the reconciler has not come round for {} s", since.as_secs());
-    let complaints = ended.or_else(|| is_stuck.then(stuck));
+    let mut failures = Vec::new();
+    if state.has_changed().is_err() {
+        failures.push("the reconciler has ended".to_owned());
+    } else if since > LONGEST_ROUND {
+        failures.push(format!("the reconciler has not finished a round for {} s", since.as_secs()));
+    }
     let generation = state.borrow().inventory.generation;
-    let notes = vec![format!("inventory: generation {generation}")];
-    Report { complaints: complaints.into_iter().collect(), notes }
+    Report { failures: failures, facts: vec![format!("inventory: generation {generation}")] }
 }
 
-/// Whether the agent is of use.
+/// Readiness of a serving agent.
 ///
-/// A node without devices is ready: there is nothing to register. So is one whose driver fails: the
-/// kubelet is told of the devices, and that they are not healthy.
-pub(super) fn readiness(state: &NodeState, standings: &Standings) -> Report {
+/// A node without devices is ready: it has nothing to register. A node with a failing driver is ready too: the
+/// kubelet knows its devices as unhealthy.
+pub(super) fn readiness(state: &NodeState, registrations: &RegistrationStates) -> Report {
     let inventory = &state.inventory;
-    let mut complaints = Vec::new();
+    let mut failures = Vec::new();
     if !inventory.is_complete() {
-        complaints.push("not every source of devices has answered yet".to_owned());
+        failures.push("not every source of devices has answered yet".to_owned());
     }
-    complaints.extend(state.unwritten.values().map(ToString::to_string));
+    failures.extend(state.unwritten.values().map(ToString::to_string));
     if state.is_in_doubt {
-        complaints.push(IN_DOUBT.to_owned());
+        failures.push(CLAIMS_UNKNOWN.to_owned());
     }
     let slow = state.slow_since.map(|since| since.elapsed().as_secs());
-    complaints.extend(slow.map(|seconds| format!("the disk has not answered for {seconds} s")));
+    failures.extend(slow.map(|seconds| format!("the disk has not answered for {seconds} s")));
     let simulated = inventory.simulated.iter();
-    let mut notes: Vec<_> = simulated.map(|profile| format!("simulated: {profile}")).collect();
-    notes.extend(state.offers_nothing());
-    notes.extend(inventory.sources.iter().map(|(source, state)| describe(source, state)));
+    let mut facts: Vec<_> = simulated.map(|profile| format!("simulated: {profile}")).collect();
+    facts.extend(state.offers_nothing());
+    facts.extend(inventory.sources.iter().map(|(source, state)| describe(source, state)));
     for (name, (all, allocatable)) in state.resources() {
-        notes.push(format!("{name}: {allocatable} of {all} allocatable"));
-        if standings.get(&name) != Some(&Standing::Registered) {
-            complaints.push(format!("{name} is not registered with the kubelet"));
+        facts.push(format!("{name}: {allocatable} of {all} allocatable"));
+        if registrations.get(&name) != Some(&RegistrationState::Registered) {
+            failures.push(format!("{name} is not registered with the kubelet"));
         }
     }
-    Report { complaints, notes }
+    Report { failures, facts }
 }
 
 fn describe(source: &str, state: &SourceState) -> String {
@@ -87,61 +87,61 @@ fn describe(source: &str, state: &SourceState) -> String {
     }
 }
 
-// === impl Waiting ===
+// === impl Standby ===
 
-impl Waiting {
-    /// For another agent's end. To be ready means to be ready to take over.
-    pub(crate) fn for_turn() -> Self {
-        Self { note: "standing by: another agent serves this kubelet".to_owned(), complaint: None }
+impl Standby {
+    /// Waits for another agent to end. Ready means ready to take over.
+    pub(crate) fn for_predecessor() -> Self {
+        Self { fact: "standing by: another agent serves this kubelet".to_owned(), failure: None }
     }
 
-    /// For a kubelet's folder.
+    /// Waits for the kubelet's folder.
     pub(crate) fn for_kubelet(folder: &Path) -> Self {
         let missing = format!(
             "the kubelet has no folder {}: is it running? --kubelet-dir names another",
             folder.display()
         );
-        let note = "standing by: waiting for the kubelet's folder".to_owned();
-        Self { note, complaint: Some(missing) }
+        let fact = "standing by: waiting for the kubelet's folder".to_owned();
+        Self { fact, failure: Some(missing) }
     }
 
-    /// The same, and ready.
+    /// Marks the agent as ready.
     #[must_use]
-    pub(crate) fn and_takes_over(self) -> Self {
-        Self { complaint: None, ..self }
+    pub(crate) fn into_ready(self) -> Self {
+        Self { failure: None, ..self }
     }
 
-    /// A restart would change nothing.
+    /// Always live: a restart would change nothing.
     pub(super) fn health(&self) -> Report {
-        Report { complaints: Vec::new(), notes: vec![self.note.clone()] }
+        Report { failures: Vec::new(), facts: vec![self.fact.clone()] }
     }
 
     pub(super) fn readiness(&self) -> Report {
-        Report { complaints: self.complaint.clone().into_iter().collect(), ..self.health() }
+        Report { failures: self.failure.clone().into_iter().collect(), ..self.health() }
     }
 }
 
-impl fmt::Display for Waiting {
+impl fmt::Display for Standby {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{}", self.note)
+        writeln!(f, "{}", self.fact)
     }
 }
 
 // === impl Report ===
 
 impl Report {
-    pub(super) fn is_good(&self) -> bool {
-        self.complaints.is_empty()
+    pub(super) fn is_ok(&self) -> bool {
+        self.failures.is_empty()
     }
 }
 
 impl fmt::Display for Report {
-    /// `ok`, or why not; then the notes.
+    /// Format: `ok` or the failures, then the facts.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.is_good() {
+        if self.is_ok() {
             writeln!(f, "ok")?;
         }
-        self.complaints.iter().try_for_each(|complaint| writeln!(f, "not ok: {complaint}"))?;
-        self.notes.iter().try_for_each(|note| writeln!(f, "{note}"))
+        self.failures.iter().try_for_each(|failure| writeln!(f, "not ok: {failure}"))?;
+        self.facts.iter().try_for_each(|fact| writeln!(f, "{fact}"))
     }
 }

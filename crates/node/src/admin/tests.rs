@@ -1,4 +1,4 @@
-//! Clients that connect and are silent, and those that are in earnest beside them.
+//! Silent clients, and clients with requests beside them.
 
 use std::{
     path::{Path, PathBuf},
@@ -20,7 +20,7 @@ fn admin() -> Admin {
         registry: Registry::default(),
         state: watch::channel(Arc::default()).1,
         rounds: watch::channel(Instant::now()).1,
-        standings: watch::channel(Standings::new()).1,
+        registrations: watch::channel(RegistrationStates::new()).1,
         holders: windlass_allocations::podresources::inquiry(
             Path::new("/nowhere"),
             LedgerDesk::default(),
@@ -30,7 +30,7 @@ fn admin() -> Admin {
     }
 }
 
-/// Pages that are served on both ways in.
+/// Pages on both listeners.
 struct Served {
     address: SocketAddr,
     socket: PathBuf,
@@ -43,10 +43,11 @@ impl Served {
     fn new() -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let socket = folder.path().join("probe.sock");
-        let doors = Doors::bind(Some(([127, 0, 0, 1], 0).into()), Some(&socket)).expect("bound");
-        let (address, stop) = (doors.address().expect("an address"), CancellationToken::new());
+        let listeners =
+            Listeners::bind(Some(([127, 0, 0, 1], 0).into()), Some(&socket)).expect("bound");
+        let (address, stop) = (listeners.address().expect("an address"), CancellationToken::new());
         let mut server = JoinSet::new();
-        server.spawn(serve(doors, Pages::All(admin()), stop.clone()));
+        server.spawn(serve(listeners, Pages::All(admin()), stop.clone()));
         Self { address, socket, stop, server, _folder: folder }
     }
 
@@ -54,7 +55,7 @@ impl Served {
         &self.socket
     }
 
-    /// Connects so many, none of whom says anything.
+    /// Connects clients that send nothing.
     async fn silent(&self, many: usize) -> Vec<TcpStream> {
         let mut silent = Vec::new();
         for _ in 0..many {
@@ -85,7 +86,7 @@ async fn silent_clients_keep_nobody_out_for_any_time() {
     let begun = Instant::now();
     let answer = served.get("/").await;
     assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
-    // The clock stands still unless all wait for it: for the end of a client's patience, for one.
+    // The paused clock advances only if every task waits, for example for a timeout.
     assert!(begun.elapsed() < Duration::from_millis(100), "{:?}", begun.elapsed());
     let mut nothing = Vec::new();
     silent[0].read_to_end(&mut nothing).await.expect("the oldest was cut");
@@ -134,7 +135,7 @@ async fn the_socket_of_probes_is_roots_and_is_taken_from_nobody_who_answers_on_i
     let served = Served::new();
     let mode = std::fs::metadata(served.socket()).expect("a socket").permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
-    let second = Doors::bind(None, Some(served.socket())).expect_err("somebody answers");
+    let second = Listeners::bind(None, Some(served.socket())).expect_err("somebody answers");
     assert!(second.to_string().contains("--probe-socket"), "{second}");
     UnixStream::connect(served.socket()).await.expect("the first one answers");
     served.stop().await;
@@ -144,9 +145,9 @@ async fn the_socket_of_probes_is_roots_and_is_taken_from_nobody_who_answers_on_i
 async fn a_socket_that_an_earlier_life_left_is_replaced() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let socket = folder.path().join("probe.sock");
-    let earlier = Doors::bind(None, Some(&socket)).expect("bound").probes.expect("a socket");
-    // A child of another test holds a copy of it until it executes its program: that copy refuses too.
+    let earlier = Listeners::bind(None, Some(&socket)).expect("bound").probes.expect("a socket");
+    // A test that forks may inherit the descriptor until it executes its program, so the socket is shut down.
     rustix::net::shutdown(&earlier, rustix::net::Shutdown::Both).expect("shut down");
     drop(earlier);
-    Doors::bind(None, Some(&socket)).expect("nobody answers on it");
+    Listeners::bind(None, Some(&socket)).expect("nobody answers on it");
 }

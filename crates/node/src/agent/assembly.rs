@@ -1,4 +1,4 @@
-//! The wiring: which part reads what from which.
+//! Wiring of the agent's parts: channels and start order.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -15,7 +15,7 @@ use windlass_allocations::{
 use windlass_cluster::{Client, leases};
 use windlass_config::{Config, Policy};
 use windlass_core::labels::Labels;
-use windlass_deviceplugin::{Plugins, Together, history};
+use windlass_deviceplugin::{Plugins, RecentAllocations, history};
 use windlass_discovery::{HostWatch, Source, mig::PartitionDesk, telemetry::TelemetryReceiver};
 use windlass_dra::{Driver, Left, Surroundings};
 use windlass_host::{Roots, clock::Clock, state_folder};
@@ -27,72 +27,76 @@ use windlass_resources::NodeState;
 
 use super::parts::Parts;
 use crate::{
-    admin::{self, Doors, Seen},
+    admin::{self, Listeners},
     labels::Labeller,
     metrics::Instruments,
-    reconciler::{Notices, Outlets, Reconciler, once::Snapshots, were_offered},
+    reconciler::{Inputs, Outputs, Reconciler, dry_run::Snapshots, were_offered},
 };
 
-/// What was taken and checked before anything runs.
-pub(super) struct Ground {
-    /// The kubelet's folder for plugins.
+/// Dependencies that are checked and bound before any part runs.
+pub(super) struct Deps {
+    /// Device plugin folder of the kubelet.
     pub(super) dir: PathBuf,
-    /// Counts the notices from that folder, once it is known that it is this agent's.
+    /// Counter of events in that folder, valid once the lock is checked.
     pub(super) directory: watch::Receiver<u64>,
-    /// Where health and metrics are served.
-    pub(super) doors: Doors,
-    /// The way to the API server.
+    /// Listeners for health and metrics.
+    pub(super) listeners: Listeners,
+    /// API server client.
     pub(super) cluster: Option<Client>,
-    /// What is wanted of the devices.
+    /// Policy in force.
     pub(super) policy: watch::Receiver<Arc<Policy>>,
-    /// Who holds what; claims that have devices since an earlier life are in it already.
+    /// Allocation ledger, with claims restored from the previous agent.
     pub(super) ledger: LedgerDesk,
-    /// The time.
     pub(super) clock: Clock,
 }
 
-/// Starts every part, sources first. Gives the state that they make together, and how GPUs are cut.
+/// Starts every part, sources first. Returns the state and the MIG handle.
 pub(super) fn assemble(
     config: &Config,
-    ground: Ground,
+    deps: Deps,
     registry: Registry,
     instruments: Instruments,
     parts: &mut Parts,
 ) -> (watch::Receiver<Arc<NodeState>>, PartitionDesk) {
-    let left = windlass_dra::restore(&config.places, &config.dra_driver, &ground.ledger);
-    let Ground { dir, directory, doors, cluster, policy, ledger, clock } = ground;
+    let left = windlass_dra::restore(&config.places, &config.dra_driver, &deps.ledger);
+    let Deps { dir, directory, listeners, cluster, policy, ledger, clock } = deps;
     let roots = config.places.roots();
     let mps = MpsPlaces::new(&config.places, &config.mps);
     let news = Arc::default();
     let wiring =
         Wiring { config, roots, mps, instruments: &instruments, directory, policy, ledger, clock };
     wiring.watch_state_folder(parts);
-    let found = wiring.discover(&news, parts);
-    let heart = wiring.reconcile(found.snapshots, &found.partitions, cluster.clone(), news, parts);
-    wiring.serve_plugins(dir, &heart, parts);
-    wiring.serve_claims(left, &heart, found.partitions.clone(), cluster.clone(), parts);
-    let labels = wiring.label(&heart.state, parts);
+    let discovered = wiring.discover(&news, parts);
+    let handles = wiring.reconcile(
+        discovered.snapshots,
+        &discovered.partitions,
+        cluster.clone(),
+        news,
+        parts,
+    );
+    wiring.serve_plugins(dir, &handles, parts);
+    wiring.serve_claims(left, &handles, discovered.partitions.clone(), cluster.clone(), parts);
+    let labels = wiring.label(&handles.state, parts);
     if let Some(client) = cluster {
-        wiring.tell_the_cluster(&client, &heart.state, labels, parts);
+        wiring.tell_the_cluster(&client, &handles.state, labels, parts);
     }
-    let state = heart.state.clone();
-    if !doors.is_none() {
-        let seen = Seen {
+    let state = handles.state.clone();
+    if !listeners.is_none() {
+        let deps = admin::Deps {
             clock,
-            state: heart.state,
-            rounds: heart.rounds,
-            telemetry: found.telemetry,
-            holders: heart.holders,
+            state: handles.state,
+            rounds: handles.rounds,
+            telemetry: discovered.telemetry,
+            holders: handles.holders,
             registry,
             instruments,
             disclosed: config.disclose.clone(),
         };
-        parts.add("HTTP server", admin::run(doors, seen, parts.token()));
+        parts.add("HTTP server", admin::run(listeners, deps, parts.token()));
     }
-    (state, found.partitions)
+    (state, discovered.partitions)
 }
 
-/// Starts every source of devices.
 pub(super) fn start(sources: Vec<Source>, parts: &mut Parts) -> Snapshots {
     let start = |source: Source| {
         parts.add(source.name, source.run);
@@ -101,7 +105,7 @@ pub(super) fn start(sources: Vec<Source>, parts: &mut Parts) -> Snapshots {
     sources.into_iter().map(start).collect()
 }
 
-/// Inputs that several parts share.
+/// Dependencies that several parts share.
 struct Wiring<'a> {
     config: &'a Config,
     roots: Roots,
@@ -113,15 +117,15 @@ struct Wiring<'a> {
     clock: Clock,
 }
 
-/// The sources of devices, running.
-struct Found {
+/// Handles of the running sources.
+struct Discovered {
     snapshots: Snapshots,
     telemetry: Vec<TelemetryReceiver>,
     partitions: PartitionDesk,
 }
 
-/// The parts that make the state, and what else they tell.
-struct Heart {
+/// Handles of the reconciler and of the parts in its loops.
+struct ReconcilerHandles {
     state: watch::Receiver<Arc<NodeState>>,
     rounds: watch::Receiver<Instant>,
     holders: HoldersDesk,
@@ -132,17 +136,17 @@ struct Heart {
 // === impl Wiring ===
 
 impl Wiring<'_> {
-    /// Says when the state folder cannot be written.
+    /// Checks regularly that the state folder is writable.
     fn watch_state_folder(&self, parts: &mut Parts) {
         let folder = self.config.places.state_dir.clone();
-        let writable = self.instruments.state_writable();
+        let writable = self.instruments.state_writable.clone();
         let interval = self.config.session.look_interval;
         let watching = state_folder::watch(folder, writable, interval, parts.token());
         parts.add("state folder", watching);
     }
 
     /// Starts the sources of devices.
-    fn discover(&self, news: &Arc<Notify>, parts: &mut Parts) -> Found {
+    fn discover(&self, news: &Arc<Notify>, parts: &mut Parts) -> Discovered {
         let (watch, changes) = HostWatch::new(&self.roots.host, self.policy.clone());
         parts.add("watch of the host", watch.run(parts.token()));
         let mut sources = windlass_discovery::sources(
@@ -160,10 +164,10 @@ impl Wiring<'_> {
         let telemetry = sources.iter_mut().filter_map(|source| source.telemetry.take()).collect();
         let partitions = sources.iter_mut().find_map(|source| source.partitions.take());
         let partitions = partitions.expect("NVIDIA's is built in");
-        Found { snapshots: start(sources, parts), telemetry, partitions }
+        Discovered { snapshots: start(sources, parts), telemetry, partitions }
     }
 
-    /// Starts the reconciler, and the parts that its loops go through.
+    /// Starts the reconciler and the parts of its feedback loops.
     fn reconcile(
         &self,
         snapshots: Snapshots,
@@ -171,7 +175,7 @@ impl Wiring<'_> {
         cluster: Option<Client>,
         news: Arc<Notify>,
         parts: &mut Parts,
-    ) -> Heart {
+    ) -> ReconcilerHandles {
         let Self { config, policy, ledger, clock, .. } = self;
         let (publish, state) = watch::channel(Arc::new(NodeState::default()));
 
@@ -183,7 +187,7 @@ impl Wiring<'_> {
         parts.add("pod resources", inquirer.run(parts.token()));
 
         let allocations = self.follow_the_kubelet(&state, &holders, parts);
-        let (care, demand) = watch::channel(Arc::default());
+        let (cleanup_demand, demand) = watch::channel(Arc::default());
         let tidings = Tidings {
             demand,
             allocations: allocations.clone(),
@@ -196,11 +200,11 @@ impl Wiring<'_> {
             config.handover,
             tidings,
             *clock,
-            self.instruments.handover(),
+            self.instruments.handover.clone(),
         );
         parts.add("hand-overs", part.run(parts.token()));
 
-        // Without a way to the API server no lease is ever held.
+        // Without an API server no lease is ever held.
         let leases = cluster.map_or_else(
             || watch::channel(Arc::default()).1,
             |client| {
@@ -210,7 +214,7 @@ impl Wiring<'_> {
                 leases
             },
         );
-        let notices = Notices {
+        let inputs = Inputs {
             news,
             leases,
             allocations,
@@ -220,13 +224,14 @@ impl Wiring<'_> {
             ledger: ledger.watch(),
         };
         let (stamp, rounds) = watch::channel(Instant::now());
-        let outlets = Outlets { state: publish, daemons: want_daemons, care, rounds: stamp };
-        let reconciler = Reconciler::new(config, snapshots, notices, outlets);
+        let outputs =
+            Outputs { state: publish, daemons: want_daemons, cleanup_demand, rounds: stamp };
+        let reconciler = Reconciler::new(config, snapshots, inputs, outputs);
         parts.add("reconciler", reconciler.run(parts.token()));
-        Heart { state, rounds, holders, handovers: desk, daemons }
+        ReconcilerHandles { state, rounds, holders, handovers: desk, daemons }
     }
 
-    /// Reads the kubelet's record for the ledger and all others.
+    /// Follows the kubelet's checkpoint on behalf of all readers.
     fn follow_the_kubelet(
         &self,
         state: &watch::Receiver<Arc<NodeState>>,
@@ -248,31 +253,31 @@ impl Wiring<'_> {
     }
 
     /// Serves the device plugin API.
-    fn serve_plugins(&self, dir: PathBuf, heart: &Heart, parts: &mut Parts) {
-        let (memory, choices) = history::memory(&self.config.places.state_dir, self.clock);
-        parts.add("memory of choices", memory.run(parts.token()));
+    fn serve_plugins(&self, dir: PathBuf, handles: &ReconcilerHandles, parts: &mut Parts) {
+        let (writer, choices) = history::history(&self.config.places.state_dir, self.clock);
+        parts.add("allocation history", writer.run(parts.token()));
         let plugins = Plugins {
             roots: self.roots.clone(),
             mps: self.mps.clone(),
             limits: self.config.session,
-            state: heart.state.clone(),
-            metrics: self.instruments.plugins(),
+            state: handles.state.clone(),
+            metrics: self.instruments.plugins.clone(),
             choices,
-            company: Together::default(),
-            handovers: heart.handovers.clone(),
+            recent: RecentAllocations::default(),
+            handovers: handles.handovers.clone(),
             ledger: self.ledger.clone(),
-            holders: heart.holders.clone(),
+            holders: handles.holders.clone(),
             directory: self.directory.clone(),
             dir,
         };
         parts.add("device plugin", plugins.run(parts.token()));
     }
 
-    /// Serves the DRA driver, and publishes the devices that claims may have.
+    /// Serves the DRA driver and publishes ResourceSlices.
     fn serve_claims(
         &self,
         left: Left,
-        heart: &Heart,
+        handles: &ReconcilerHandles,
         partitions: PartitionDesk,
         cluster: Option<Client>,
         parts: &mut Parts,
@@ -280,11 +285,11 @@ impl Wiring<'_> {
         let config = self.config;
         if let Some(client) = cluster.clone() {
             let slices = windlass_dra::publish::run(
-                heart.state.clone(),
+                handles.state.clone(),
                 self.ledger.watch(),
                 client,
                 config.dra_driver.clone(),
-                self.instruments.dra(),
+                self.instruments.dra.clone(),
                 parts.token(),
             );
             parts.add("resource slices", slices);
@@ -294,19 +299,19 @@ impl Wiring<'_> {
             cluster,
             ledger: self.ledger.clone(),
             left,
-            handovers: heart.handovers.clone(),
-            metrics: self.instruments.claims(),
-            daemons: heart.daemons.clone(),
+            handovers: handles.handovers.clone(),
+            metrics: self.instruments.claims.clone(),
+            daemons: handles.daemons.clone(),
             partitions,
             policy: self.policy.clone(),
-            state: heart.state.clone(),
+            state: handles.state.clone(),
             mps: self.mps.clone(),
         };
         let driver = Driver::new(&config.places, &config.dra_driver, config.session, surroundings);
         parts.add("DRA driver", driver.run(parts.token()));
     }
 
-    /// Computes the node's labels, and writes them to files.
+    /// Computes node labels and writes the feature file.
     fn label(
         &self,
         state: &watch::Receiver<Arc<NodeState>>,
@@ -318,7 +323,7 @@ impl Wiring<'_> {
         labels
     }
 
-    /// Tells the API server of labels and events.
+    /// Writes labels and events to the API server.
     fn tell_the_cluster(
         &self,
         client: &Client,

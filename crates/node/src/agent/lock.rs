@@ -1,4 +1,4 @@
-//! Locks that keep a node for one agent, on things that no kubelet deletes.
+//! File locks that reserve a node for one agent, on paths that no kubelet deletes.
 //!
 //! | locked (`flock`) | keeps away |
 //! | --- | --- |
@@ -6,12 +6,12 @@
 //! | the state folder, as a folder | an agent that would write the same records, for whichever kubelet |
 //! | the file `.windlass.lock` in the first | agents of version 0.1.0, which lock nothing else |
 //!
-//! The file alone is not enough: kubelets from 1.20 to 1.30, and from 1.31.1 to 1.32, delete every file of the folder
-//! but their own record when they start (`CleanupPluginDirectory`; Kubernetes pull requests 97576, 123819, 126976,
-//! 130187). The kernel lets go of a lock when the agent ends, however it ends.
+//! The file alone does not suffice: kubelets 1.20 to 1.30 and 1.31.1 to 1.32 delete every file of the folder but
+//! their checkpoint at the start (`CleanupPluginDirectory`; Kubernetes pull requests 97576, 123819, 126976, 130187).
+//! The kernel releases the locks when the agent ends.
 //!
-//! A lock is on what was opened, not on its name. So at each notice from the kubelet's folder, and at each regular look,
-//! the agent compares the two:
+//! A lock belongs to an open file, not to its path. At each event in the kubelet's folder, and regularly, the agent
+//! compares the two:
 //!
 //! ```text
 //!                the name means something else, its lock is free
@@ -25,10 +25,9 @@
 //!
 //! # Guarantees
 //!
-//! Of agents with one state folder there is one, whatever happens to the kubelet's. Of agents with different ones, of
-//! which the second started between the deletion of the kubelet's folder and the first one's look, the second stays: the
-//! first ends before it binds a socket in the new folder, because who binds them hears of notices after the locks were
-//! looked at.
+//! At most one agent uses a state folder. If agents have different state folders and the second starts between the
+//! deletion of the kubelet's folder and the first one's check, the second wins: the first ends before it binds a
+//! socket in the new folder, because events are forwarded after the lock check.
 
 use std::{
     fs::{self, File},
@@ -46,7 +45,7 @@ use windlass_host::files::folder;
 
 use super::StartError;
 
-/// What keeps other agents from the node, for as long as it is there.
+/// Locks on the node, held until dropped.
 #[derive(Debug)]
 pub(super) struct NodeLock {
     plugins: Lock,
@@ -54,7 +53,7 @@ pub(super) struct NodeLock {
     file: Lock,
 }
 
-/// One lock, on what a path meant when it was taken.
+/// Lock on the inode that a path named when it was taken.
 #[derive(Debug)]
 struct Lock {
     path: PathBuf,
@@ -62,40 +61,40 @@ struct Lock {
     held: Option<(File, Identity)>,
 }
 
-/// Tells what has a path from what had it before: device and inode. What is open keeps its inode.
+/// Device and inode. An open file keeps its inode.
 type Identity = (u64, u64);
 
-/// Who has the lock of what a path means now.
+/// Holder of the lock on the inode that a path names now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Owner {
+enum LockState {
     /// This agent, as before.
-    We,
-    /// This agent, from now on.
-    WeAnew,
-    Another,
-    /// It was deleted, and only a mount still leads there.
-    Nobody,
+    Held,
+    /// This agent, since this check.
+    Acquired,
+    HeldByOther,
+    /// The folder was deleted and is reachable through a mount only.
+    Orphaned,
 }
 
-/// The node is this agent's no more.
+/// Loss of the node to another agent.
 #[derive(Debug, thiserror::Error)]
-pub enum Lost {
-    /// Somebody else has the lock.
+pub enum LockLost {
+    /// Another process has the lock.
     #[error("another windlass node took {0} over after it was replaced: this one ends")]
     Taken(PathBuf),
-    /// The folder is the rest of one that was deleted.
+    /// The folder was deleted, and a mount still shows it.
     #[error("{0} was deleted on the host, and this agent sees what is left of it: start it again")]
     Deleted(PathBuf),
 }
 
-/// A dot file, because a kubelet takes a folder with any other file for the sign of an earlier life.
+/// A dot file: a kubelet takes any other file in the folder for a sign of an earlier run.
 const FILE: &str = ".windlass.lock";
 
 // === impl NodeLock ===
 
 impl NodeLock {
-    /// Makes the kubelet's folder for plugins if need be, in the kubelet's, and takes it. Where there is no folder of a
-    /// kubelet none is made: it would look like one's. A state folder that cannot be had is gone without.
+    /// Locks the node. Creates the plugin folder inside an existing kubelet folder, never the kubelet folder itself:
+    /// an empty one would look like a kubelet's. A state folder that cannot be locked is tolerated.
     pub(super) fn take(dir: &Path, state_dir: &Path) -> Result<Self, StartError> {
         let refused =
             |source| StartError::Folder { path: dir.to_owned(), flag: "--kubelet-dir", source };
@@ -105,30 +104,30 @@ impl NodeLock {
             state: Lock::new(state_dir.to_owned(), make_and_open_folder),
             file: Lock::new(dir.join(FILE), open_file),
         };
-        if locks.plugins.look().map_err(refused)? == Owner::Another {
+        if locks.plugins.look().map_err(refused)? == LockState::HeldByOther {
             return Err(StartError::Taken(dir.to_owned()));
         }
         match locks.state.look() {
-            Ok(Owner::Another) => return Err(StartError::StateTaken(state_dir.to_owned())),
+            Ok(LockState::HeldByOther) => return Err(StartError::StateTaken(state_dir.to_owned())),
             Ok(_) => {}
             Err(error) => tracing::debug!(path = %state_dir.display(), %error, "no lock"),
         }
         match locks.file.look() {
-            Ok(Owner::Another) => Err(StartError::Taken(dir.to_owned())),
+            Ok(LockState::HeldByOther) => Err(StartError::Taken(dir.to_owned())),
             Ok(_) => Ok(locks),
             Err(source) => Err(StartError::Lock { path: dir.join(FILE), source }),
         }
     }
 
-    /// Looks after the locks at each notice, and passes the notice on, until one is lost. The others are held until
-    /// what is given back is dropped.
+    /// Checks the locks at each event and forwards the event, until a lock is lost. The remaining locks are held until
+    /// the returned value is dropped.
     pub(super) async fn keep(
         mut self,
         mut notices: watch::Receiver<u64>,
         pass_on: &watch::Sender<u64>,
-    ) -> (Self, Lost) {
+    ) -> (Self, LockLost) {
         while notices.changed().await.is_ok() {
-            // A disk that hangs holds up nobody else.
+            // A hanging disk blocks this task only.
             let looked = spawn_blocking(move || (self.look(), self)).await;
             let (outcome, lock) = looked.expect("looking neither panics nor is cancelled");
             if let Err(lost) = outcome {
@@ -137,11 +136,11 @@ impl NodeLock {
             self = lock;
             pass_on.send_modify(|count| *count += 1);
         }
-        // Whoever gave notices has ended, which ends the agent.
+        // The sender has ended, which ends the agent.
         std::future::pending().await
     }
 
-    fn look(&mut self) -> Result<(), Lost> {
+    fn look(&mut self) -> Result<(), LockLost> {
         let Self { plugins, state, file } = self;
         [plugins, state, file].into_iter().try_for_each(Lock::is_kept)
     }
@@ -154,37 +153,37 @@ impl Lock {
         Self { path, open, held: None }
     }
 
-    /// Takes the lock of what the path means now, unless that is held already.
-    fn look(&mut self) -> io::Result<Owner> {
+    /// Locks the inode that the path names now, unless this lock holds it.
+    fn look(&mut self) -> io::Result<LockState> {
         let file = (self.open)(&self.path)?;
-        let found = file.metadata()?;
-        if found.nlink() == 0 {
-            return Ok(Owner::Nobody);
+        let discovered = file.metadata()?;
+        if discovered.nlink() == 0 {
+            return Ok(LockState::Orphaned);
         }
-        let identity = (found.dev(), found.ino());
+        let identity = (discovered.dev(), discovered.ino());
         if self.held.as_ref().is_some_and(|(_, held)| *held == identity) {
-            return Ok(Owner::We);
+            return Ok(LockState::Held);
         }
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {
                 self.held = Some((file, identity));
-                Ok(Owner::WeAnew)
+                Ok(LockState::Acquired)
             }
-            Err(Errno::WOULDBLOCK) => Ok(Owner::Another),
+            Err(Errno::WOULDBLOCK) => Ok(LockState::HeldByOther),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// What has no name, or cannot be opened, nobody else takes.
-    fn is_kept(&mut self) -> Result<(), Lost> {
+    /// A missing or unreadable path cannot be taken by another agent.
+    fn is_kept(&mut self) -> Result<(), LockLost> {
         match self.look() {
-            Ok(Owner::WeAnew) => {
-                tracing::info!(path = %self.path.display(), "replaced by another, and locked again");
+            Ok(LockState::Acquired) => {
+                tracing::info!(path = %self.path.display(), "path was replaced, locked again");
                 Ok(())
             }
-            Ok(Owner::Another) => Err(Lost::Taken(self.path.clone())),
-            Ok(Owner::Nobody) => Err(Lost::Deleted(self.path.clone())),
-            Ok(Owner::We) | Err(_) => Ok(()),
+            Ok(LockState::HeldByOther) => Err(LockLost::Taken(self.path.clone())),
+            Ok(LockState::Orphaned) => Err(LockLost::Deleted(self.path.clone())),
+            Ok(LockState::Held) | Err(_) => Ok(()),
         }
     }
 }
@@ -199,7 +198,7 @@ fn make_and_open_folder(path: &Path) -> io::Result<File> {
     open_folder(path)
 }
 
-/// Makes the file where a kubelet deleted it.
+/// Opens the file; creates it again if a kubelet deleted it.
 fn open_file(path: &Path) -> io::Result<File> {
     let flags = OFlags::NONBLOCK | OFlags::NOFOLLOW;
     let mut options = fs::OpenOptions::new();

@@ -1,4 +1,4 @@
-//! What runs inside the agent, each part under its name, all ended together.
+//! Named tasks of the agent, started one by one and stopped together.
 
 use std::time::Duration;
 
@@ -6,27 +6,27 @@ use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use windlass_host::deadline;
 
-/// What runs, each part giving its name when it ends.
+/// Running tasks; each returns its name.
 #[derive(Debug, Default)]
 pub(super) struct Parts {
     tasks: JoinSet<&'static str>,
-    /// Those that have not ended.
+    /// Names of running tasks.
     running: Vec<&'static str>,
     stop: CancellationToken,
 }
 
-/// How long the parts may take to end; systemd and the kubelet allow longer.
-const GRACE: Duration = Duration::from_secs(5);
+/// Shutdown deadline; systemd and the kubelet allow more.
+const SHUTDOWN_DEADLINE: Duration = Duration::from_secs(5);
 
 // === impl Parts ===
 
 impl Parts {
-    /// What tells the parts to end.
+    /// Cancellation token of all tasks.
     pub(super) fn token(&self) -> CancellationToken {
         self.stop.clone()
     }
 
-    /// Starts a part.
+    /// Starts a task.
     pub(super) fn add(
         &mut self,
         name: &'static str,
@@ -39,7 +39,7 @@ impl Parts {
         });
     }
 
-    /// Waits for the first part that ends, which none should before it is told to.
+    /// Waits for a task to end, which is an error before shutdown.
     pub(super) async fn next_end(&mut self) -> Result<&'static str, JoinError> {
         match self.join_next().await {
             Some(ended) => ended,
@@ -57,13 +57,13 @@ impl Parts {
         Some(ended)
     }
 
-    /// Tells all parts to end, and waits for them for a while.
+    /// Cancels all tasks and waits up to [`SHUTDOWN_DEADLINE`].
     pub(super) async fn stop(&mut self) {
         self.stop.cancel();
         let ended = async { while self.join_next().await.is_some() {} };
-        if deadline::timeout(GRACE, ended).await.is_err() {
+        if deadline::timeout(SHUTDOWN_DEADLINE, ended).await.is_err() {
             let parts = self.running.join(", ");
-            tracing::warn!(limit = ?GRACE, parts, "not everything ended in time");
+            tracing::warn!(limit = ?SHUTDOWN_DEADLINE, parts, "parts still running at the shutdown deadline");
         }
     }
 }

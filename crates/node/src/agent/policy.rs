@@ -1,4 +1,4 @@
-//! Where the policy comes from: given, or followed in its file and by the node's label.
+//! Source of the policy: fixed, or reloaded from its file and by the node's label.
 
 use std::sync::Arc;
 
@@ -13,19 +13,18 @@ use crate::{
     reload::{Follow, ReloadStatus, Reloader, Wakes},
 };
 
-/// Where the policy comes from.
 pub(super) enum PolicySource {
-    /// Someone else decides.
+    /// The caller supplies the policy.
     Given(watch::Receiver<Arc<Policy>>),
-    /// The configuration is read again when it changes.
+    /// The configuration is reloaded on changes.
     Followed(Follow),
 }
 
 // === impl PolicySource ===
 
 impl PolicySource {
-    /// The way to the API server. It connects to nobody yet; a node without a name is a mistake only
-    /// where something is wanted there.
+    /// API server client, not connected yet. An invalid node name is an error only if the configuration uses the API
+    /// server.
     pub(super) fn client(&self, config: &Config) -> Result<Option<Client>, InvalidNodeName> {
         let by_label = matches!(self, Self::Followed(Follow { label: Some(_), .. }));
         let labels =
@@ -36,7 +35,7 @@ impl PolicySource {
         if let Some(kubeconfig) = config.cluster.kubeconfig.as_ref().filter(|_| !is_asked) {
             tracing::warn!(
                 path = %kubeconfig.display(),
-                "kubeconfig is not used, and was not read: nothing in the configuration asks the API server"
+                "kubeconfig not used: no configured feature uses the API server"
             );
         }
         match Client::new(&config.cluster) {
@@ -46,7 +45,7 @@ impl PolicySource {
         }
     }
 
-    /// Starts what keeps the policy up to date.
+    /// Starts the task that keeps the policy current.
     pub(super) fn start(
         self,
         config: &Config,
@@ -80,7 +79,7 @@ impl PolicySource {
     }
 }
 
-/// Counts reloads until the one who reads the configuration ends.
+/// Counts reloads until the reloader ends.
 async fn count(mut status: watch::Receiver<ReloadStatus>, metrics: ReloadMetrics) {
     while status.changed().await.is_ok() {
         let ReloadStatus { last_success, error, .. } = status.borrow_and_update().clone();

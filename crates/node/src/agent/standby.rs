@@ -1,10 +1,8 @@
-//! An agent that waits, for its turn or for a kubelet, and serves nobody yet.
+//! Standby of an agent that waits for another agent to end, or for a kubelet.
 //!
-//! The turn is whose the locks are ([`NodeLock`]).
-//!
-//! Two pods of an update with surge are on one node for a while. Sockets, documents and records have one
-//! owner at any moment, which is who has the lock; what the kubelet asks in between it asks again. A kubelet that
-//! never ran on a node has no folder there yet, and the agent may be started before it.
+//! The holder of [`NodeLock`] serves the node. During a rolling update with surge, two pods run on one node. Sockets,
+//! documents and state files always have one owner; the kubelet repeats calls that fell in between. A kubelet that
+//! never ran has no folder yet, and the agent may start before it.
 
 use std::time::Duration;
 
@@ -17,63 +15,63 @@ use windlass_config::Config;
 use windlass_kubelet_api::deviceplugin::PLUGIN_DIR;
 
 use super::{NodeLock, StartError};
-use crate::admin::{self, Doors, Waiting};
+use crate::admin::{self, Listeners, Standby};
 
-/// How often the lock is tried; the kernel tells nobody that it is free.
-const LOOK: Duration = Duration::from_millis(100);
+/// Poll interval of the lock; the kernel does not report a release.
+const LOCK_POLL: Duration = Duration::from_millis(100);
 
-/// How long an agent that was killed may take to be gone: the kernel closes its files when its last thread has ended.
-const GOING: Duration = Duration::from_secs(2);
+/// Time that a killed agent takes to disappear: the kernel closes its files with its last thread.
+const EXIT_TIME: Duration = Duration::from_secs(2);
 
-/// What becomes of a node whose kubelet another agent serves already.
+/// Reaction to another agent that serves the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Succession {
-    /// The agent is meant to be the only one.
+    /// Fail: this agent is meant to be the only one.
     Alone,
-    /// The agent takes over when the other ends.
+    /// Wait, and take over when the other ends.
     TakesOver,
 }
 
-/// How often a kubelet's folder is looked for: nothing tells, since the folder above it may be missing as well.
-const LOOK_FOR_FOLDER: Duration = Duration::from_secs(1);
+/// Poll interval of the kubelet's folder; its parent may be missing too, so there is nothing to watch.
+const FOLDER_POLL: Duration = Duration::from_secs(1);
 
-/// How often it is said that there is none: a mistyped folder never appears, and the first line is soon far up.
-const SAY_AGAIN: Duration = Duration::from_secs(60);
+/// Interval of the log message: a mistyped folder never appears.
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Waits until the kubelet has a folder.
+/// Waits until the kubelet's folder exists.
 ///
 /// # Flow
 ///
-/// Where it has none that is said every minute. Until it has one, health is answered with yes, and readiness with no,
-/// unless the agent is one that takes over: a rollout waits for that one to be ready, and it serves nobody either way.
-/// [`stand_by`] or [`Agent::start`](super::Agent::start) follows.
+/// A missing folder is logged every minute. Meanwhile the agent is live and not ready, unless it takes over from
+/// another: a rollout waits for its readiness, and it serves no pod either way. [`stand_by`] or
+/// [`Agent::start`](super::Agent::start) follows.
 ///
 /// # Errors
 ///
-/// The address or the socket for health and readiness cannot be had.
+/// A listener for health and readiness cannot be bound.
 pub async fn await_kubelet(config: &Config, succession: Succession) -> Result<(), StartError> {
     let folder = &config.places.kubelet_dir;
     if folder.is_dir() {
         return Ok(());
     }
     let waiting = async {
-        let mut said: Option<Instant> = None;
+        let mut logged: Option<Instant> = None;
         while !folder.is_dir() {
-            if said.is_none_or(|said| said.elapsed() >= SAY_AGAIN) {
-                said = Some(Instant::now());
+            if logged.is_none_or(|logged| logged.elapsed() >= LOG_INTERVAL) {
+                logged = Some(Instant::now());
                 tracing::warn!(
                     folder = %folder.display(),
                     "the kubelet has no such folder, waiting for it: is the kubelet running? --kubelet-dir names another"
                 );
             }
-            sleep(LOOK_FOR_FOLDER).await;
+            sleep(FOLDER_POLL).await;
         }
         Ok(())
     };
-    let shown = Waiting::for_kubelet(folder);
+    let shown = Standby::for_kubelet(folder);
     let shown = match succession {
         Succession::Alone => shown,
-        Succession::TakesOver => shown.and_takes_over(),
+        Succession::TakesOver => shown.into_ready(),
     };
     answering_until(config, shown, waiting).await
 }
@@ -82,13 +80,12 @@ pub async fn await_kubelet(config: &Config, succession: Succession) -> Result<()
 ///
 /// # Flow
 ///
-/// Where another does, health and readiness are answered with yes on the address for both, until it ends.
-/// [`Agent::start`](super::Agent::start) follows.
+/// While another agent serves, this one is live and ready. [`Agent::start`](super::Agent::start) follows.
 ///
 /// # Errors
 ///
-/// The kubelet's folder cannot be written, or the address cannot be had: two agents that share the host's
-/// network cannot both have it.
+/// The kubelet's folder cannot be written, or the address cannot be bound: two agents on the host's network cannot
+/// share it.
 pub async fn stand_by(config: &Config) -> Result<(), StartError> {
     if !is_taken(config).await? {
         return Ok(());
@@ -97,32 +94,32 @@ pub async fn stand_by(config: &Config) -> Result<(), StartError> {
     tracing::info!(%kubelet, "another agent serves: standing by until it ends");
     let waiting = async {
         while is_taken(config).await? {
-            sleep(LOOK).await;
+            sleep(LOCK_POLL).await;
         }
         Ok(())
     };
-    answering_until(config, Waiting::for_turn(), waiting).await
+    answering_until(config, Standby::for_predecessor(), waiting).await
 }
 
-/// Waits for an agent that was killed a moment ago, up to two seconds.
+/// Waits up to two seconds for an agent that was killed a moment ago.
 ///
-/// [`Agent::start`](super::Agent::start) follows, and says what is in the way still.
+/// [`Agent::start`](super::Agent::start) follows, and reports a remaining conflict.
 pub async fn await_predecessor(config: &Config) {
-    let deadline = Instant::now() + GOING;
+    let deadline = Instant::now() + EXIT_TIME;
     while matches!(is_taken(config).await, Ok(true)) && Instant::now() < deadline {
-        sleep(LOOK).await;
+        sleep(LOCK_POLL).await;
     }
 }
 
-/// Answers for health and readiness while it waits; the address is free again before the agent wants it.
+/// Serves probes while waiting; releases the address before it returns.
 async fn answering_until(
     config: &Config,
-    shown: Waiting,
+    shown: Standby,
     waiting: impl Future<Output = Result<(), StartError>>,
 ) -> Result<(), StartError> {
-    let doors = Doors::bind(config.listen, config.probe_socket.as_deref())?;
+    let listeners = Listeners::bind(config.listen, config.probe_socket.as_deref())?;
     let stop = CancellationToken::new();
-    let answering = admin::stand_by(doors, shown, stop.clone());
+    let answering = admin::stand_by(listeners, shown, stop.clone());
     let waiting = async {
         let outcome = waiting.await;
         stop.cancel();
@@ -131,7 +128,7 @@ async fn answering_until(
     tokio::join!(answering, waiting).1
 }
 
-/// Whether another agent has the node at this moment. A disk that hangs keeps nobody from ending this one.
+/// True if another agent holds the node. A hanging disk must not block the shutdown.
 async fn is_taken(config: &Config) -> Result<bool, StartError> {
     let (dir, state_dir) =
         (config.places.kubelet_dir.join(PLUGIN_DIR), config.places.state_dir.clone());
@@ -164,13 +161,13 @@ mod tests {
         let other = NodeLock::take(&plugins, &config.places.state_dir).expect("free");
         let begun = Instant::now();
         await_predecessor(&config).await;
-        assert_eq!(begun.elapsed(), GOING);
+        assert_eq!(begun.elapsed(), EXIT_TIME);
         let ending = async move {
-            sleep(LOOK / 2).await;
+            sleep(LOCK_POLL / 2).await;
             drop(other);
         };
         tokio::join!(await_predecessor(&config), ending);
-        assert!(begun.elapsed() < GOING + LOOK * 2);
+        assert!(begun.elapsed() < EXIT_TIME + LOCK_POLL * 2);
         NodeLock::take(&plugins, &config.places.state_dir).expect("its turn");
     }
 }

@@ -1,4 +1,4 @@
-//! Both of the kubelet's ways on one node: what pods get through the device plugin, and claims of the ledger.
+//! Device plugin and claims on one node: allocations of pods, and claims in the ledger.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ const GPU: &str = "nvidia.com/gpu";
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// A node with eight GPUs, and its kubelet.
+/// A node with eight GPUs and its kubelet.
 struct Node {
     config: Config,
     kubelet: Kubelet,
@@ -30,7 +30,7 @@ struct Node {
     _folder: TempDir,
 }
 
-/// An agent's parts, which end with it.
+/// A running agent.
 struct Life {
     ledger: LedgerDesk,
     policy: watch::Sender<Arc<Policy>>,
@@ -84,27 +84,26 @@ impl Node {
         let (count, directory) = watch::channel(0);
         let watched = DirectoryWatch::new(&dir).expect("the kubelet's folder");
         parts.add("watch", watched.run(count, self.config.session.look_interval));
-        let ground = Ground {
+        let deps = Deps {
             dir,
             directory,
-            doors: Doors::default(),
+            listeners: Listeners::default(),
             cluster: None,
             policy: policy.subscribe(),
             ledger: ledger.clone(),
             clock,
         };
-        let (state, _) =
-            assembly::assemble(&self.config, ground, registry, instruments, &mut parts);
+        let (state, _) = assembly::assemble(&self.config, deps, registry, instruments, &mut parts);
         Life { ledger, policy, state, parts }
     }
 
-    /// Waits until the kubelet has that many GPUs, and may give away that many.
+    /// Waits until the kubelet lists and may allocate these numbers of GPUs.
     async fn counts(&self, expected: (usize, usize)) {
         let reached = |node: &NodeStatus| node.counts(GPU) == Some(expected);
         self.kubelet.wait_for(reached, LIMIT).await.unwrap_or_else(|late| panic!("{late}"));
     }
 
-    /// Has a pod admitted; gives its UID and the GPU that it got.
+    /// Admits a pod; returns its UID and its GPU.
     async fn pod(&self, name: &str) -> (String, String) {
         let admission = self.kubelet.admit(pod(name, 1)).await.expect("admitted");
         let ids = admission.allotment("main", GPU).expect("allotted").ids();
@@ -180,7 +179,7 @@ async fn a_gpu_that_a_pod_has_is_no_claims_until_the_pod_let_go() {
     let refused = agent.claim(&gpu).expect_err("held").to_string();
     assert_eq!(refused, format!("{gpu} is held by a container, as {GPU}"));
     node.kubelet.delete(&uid).await;
-    // The kubelet writes its record when the next pod gets something.
+    // The kubelet writes its checkpoint at the next allocation.
     let (_, other) = node.pod("next").await;
     let free = if other == gpu { return } else { gpu };
     agent.until("let go", |agent| agent.taints(&free).is_empty()).await;

@@ -1,4 +1,4 @@
-//! The file from which node-feature-discovery reads labels.
+//! Feature file for node-feature-discovery.
 
 use std::{
     fs, io,
@@ -8,14 +8,14 @@ use std::{
 use windlass_core::labels::{Labels, feature_file};
 use windlass_host::files::{self, Links, MOST_BYTES};
 
-/// A file as we wrote it, or want it.
+/// Path and content of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct FeatureFile {
     path: PathBuf,
     content: String,
 }
 
-/// Why the file is not as it should be.
+/// Failed write or removal.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {act} label file {path}")]
 pub(super) struct FileError {
@@ -24,8 +24,8 @@ pub(super) struct FileError {
     source: io::Error,
 }
 
-/// Writes the file that is wanted, and removes the one before if that lies elsewhere.
-pub(super) fn exchange(
+/// Writes the new file, and removes the old one if its path differs.
+pub(super) fn replace(
     before: Option<&FeatureFile>,
     wanted: Option<&FeatureFile>,
 ) -> Result<(), FileError> {
@@ -45,8 +45,8 @@ impl FeatureFile {
         Self { path: path.to_owned(), content: feature_file(labels) }
     }
 
-    /// Writes it, unless it says this already; its folder is made if need be. The draft beside it has a
-    /// dot in front, so that node-feature-discovery does not read it.
+    /// Writes changed content and creates the folder. The temporary file has a leading dot, so that
+    /// node-feature-discovery ignores it.
     fn write(&self) -> Result<(), FileError> {
         let written = files::replace(&self.path, self.content.as_bytes(), files::Readers::Everyone);
         if written.map_err(|source| self.error("write", source))? {
@@ -55,7 +55,7 @@ impl FeatureFile {
         Ok(())
     }
 
-    /// Removes it, if it is still the one that was written.
+    /// Removes the file if its content is still ours.
     fn remove(&self) -> Result<(), FileError> {
         let removed = match files::read_regular(&self.path, Links::Refused, MOST_BYTES) {
             Ok(present) if present != self.content.as_bytes() => return Ok(()),
@@ -90,12 +90,12 @@ mod tests {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let at = |name: &str| FeatureFile::new(&dir.path().join(name), &labels("8"));
         let (old, new) = (at("a/gfd"), at("b/gfd"));
-        exchange(None, Some(&old)).expect("written");
-        exchange(Some(&old), Some(&new)).expect("written");
+        replace(None, Some(&old)).expect("written");
+        replace(Some(&old), Some(&new)).expect("written");
         assert!(!old.path.exists());
         assert_eq!(fs::read_to_string(&new.path).expect("there"), "nvidia.com/gpu.count=8\n");
-        exchange(Some(&new), None).expect("removed");
-        exchange(Some(&new), None).expect("it is gone");
+        replace(Some(&new), None).expect("removed");
+        replace(Some(&new), None).expect("it is gone");
         assert!(!new.path.exists());
     }
 
@@ -103,9 +103,9 @@ mod tests {
     fn a_file_that_someone_else_wrote_is_not_removed() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let file = FeatureFile::new(&dir.path().join("gfd"), &labels("8"));
-        exchange(None, Some(&file)).expect("written");
+        replace(None, Some(&file)).expect("written");
         fs::write(&file.path, "theirs=1\n").expect("written");
-        exchange(Some(&file), None).expect("left alone");
+        replace(Some(&file), None).expect("left alone");
         assert!(file.path.exists());
     }
 
@@ -114,7 +114,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let path = dir.path().join("gfd");
         fs::create_dir(&path).expect("a folder");
-        let error = exchange(None, Some(&FeatureFile::new(&path, &labels("8"))));
+        let error = replace(None, Some(&FeatureFile::new(&path, &labels("8"))));
         let text = error.expect_err("a folder is no file").to_string();
         assert_eq!(text, format!("cannot write label file {}", path.display()));
     }

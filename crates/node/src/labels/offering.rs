@@ -1,4 +1,4 @@
-//! How the policy offers each device, as far as labels tell it.
+//! Sharing and naming of each device, as labels describe them.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,6 @@ use windlass_core::{
 };
 use windlass_resources::offers::{self, Target};
 
-/// How every device that is offered is offered.
 pub(super) fn offerings(policy: &Policy, inventory: &Inventory) -> BTreeMap<DeviceId, Offering> {
     let targets = offers::targets(policy, inventory).into_iter();
     let offering = |(id, target): (DeviceId, Target)| {
@@ -21,7 +20,7 @@ pub(super) fn offerings(policy: &Policy, inventory: &Inventory) -> BTreeMap<Devi
     targets.filter_map(offering).collect()
 }
 
-/// What labels call the strategy.
+/// Label form of the MIG strategy.
 pub(super) fn instance_names(strategy: MigStrategy) -> InstanceNames {
     match strategy {
         MigStrategy::None => InstanceNames::None,
@@ -32,7 +31,7 @@ pub(super) fn instance_names(strategy: MigStrategy) -> InstanceNames {
 
 fn offering(sharing: Sharing, renamed: bool) -> Offering {
     let (replicas, sharing) = match sharing {
-        // Of GPUs alone there are labels, and these are not pooled.
+        // Labels describe GPUs only, and pools contain no GPUs.
         Sharing::Exclusive | Sharing::Pooled(_) => (1, labels::Sharing::Exclusive),
         Sharing::Shared(shared) => (shared.replicas.get(), method(shared.method)),
     };

@@ -1,5 +1,4 @@
-//! The labeller with a state and a policy that the test changes; time passes only when nothing is left
-//! to do.
+//! Labeller under changing state and policy, with paused time.
 
 use std::{collections::BTreeMap, fs, os::unix::fs::MetadataExt as _, path::PathBuf};
 
@@ -17,7 +16,6 @@ use super::*;
 
 const COUNT: &str = "nvidia.com/gpu.count";
 
-/// A labeller that runs.
 struct Running {
     folder: TempDir,
     state: watch::Sender<Arc<NodeState>>,
@@ -27,10 +25,10 @@ struct Running {
     task: JoinSet<()>,
 }
 
-fn gpu(id: &str, trouble: Option<Reason>) -> Device {
+fn gpu(id: &str, last_error: Option<Reason>) -> Device {
     let now = Timestamp::UNIX_EPOCH;
     let mut tracker = HealthTracker::new(Duration::from_secs(1), now);
-    if let Some(reason) = trouble {
+    if let Some(reason) = last_error {
         tracker.observe(&Observation::Fault(reason, String::new()), now);
     }
     let product = AttributeName::new("nvidia.com", "productName");
@@ -73,7 +71,7 @@ fn policy(output: LabelOutput) -> Arc<Policy> {
 // === impl Running ===
 
 impl Running {
-    /// A labeller whose file is to be `name` in a folder.
+    /// Starts a labeller with a feature file of this name in a temporary folder.
     fn start(name: &str) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let file = LabelOutput::File(folder.path().join(name));
@@ -95,9 +93,9 @@ impl Running {
         fs::read_to_string(self.path(name)).ok()
     }
 
-    /// Waits until nothing is left to do but to wait longer than `time`.
+    /// Lets `time` pass after all tasks are idle.
     async fn settle(&mut self, time: Duration) {
-        // Paused time moves only when every task waits, and no thread works for one.
+        // Paused time advances only while every task waits and no blocking task runs.
         tokio::time::sleep(time).await;
     }
 

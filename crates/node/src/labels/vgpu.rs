@@ -1,8 +1,7 @@
-//! Virtual GPUs of a guest: they say so in their PCI configuration space.
+//! Detection of virtual GPUs from PCI configuration space.
 //!
-//! The layout of the space is that of the PCI specification: a list of capabilities, of which NVIDIA's
-//! vendor-specific one begins with `VF`, followed by records of an id, a length and data. The record with
-//! id 0 has ten bytes of the host's driver version and ten of its branch.
+//! NVIDIA's vendor-specific capability starts with `VF`, followed by records of id, length and data. Record 0
+//! holds ten bytes of the host's driver version and ten of its branch.
 
 use std::io::Read as _;
 
@@ -17,38 +16,37 @@ use windlass_host::{
 
 const PCI: &str = "/sys/bus/pci/devices";
 const NVIDIA: &str = "10de";
-/// How classes of displays begin; other functions of NVIDIA's are not asked, and not woken.
+/// Prefix of display classes. Other functions are not read, so they stay asleep.
 const DISPLAY: &str = "0x03";
 
-/// The part of the space that has capabilities; the kernel shows less to whom it does not trust.
+/// Size of the space with capabilities. The kernel shows less to unprivileged readers.
 const SPACE: usize = 256;
 const STATUS: usize = 0x06;
-/// In the status: whether there is a list.
+/// Status bit: a capability list exists.
 const HAS_LIST: u8 = 0x10;
 const LIST: usize = 0x34;
 const VENDOR_SPECIFIC: u8 = 0x09;
-/// In a vendor-specific capability: where its length, its signature and its records are.
+/// Offsets of length, signature and records in a vendor-specific capability.
 const LENGTH: usize = 2;
 const SIGNATURE: usize = 3;
 const RECORDS: usize = 5;
-/// Characters of a version, and of a branch.
+/// Length of a version and of a branch.
 const FIELD: usize = 10;
 
-/// Looks at every GPU that is on the bus. If several are virtual, the last speaks: they all come from the
-/// same machine.
+/// Checks every GPU on the bus. All virtual GPUs have the same host, so the last one decides.
 pub(super) fn read(host: &Host) -> Vgpu {
     let mut found = Vgpu::Absent;
-    let is_meant = |it: &PciKind| it.is_of_vendor(&[NVIDIA]) && it.is_of_class(&[DISPLAY]);
-    for address in host.pci_addresses(is_meant) {
+    let is_display = |it: &PciKind| it.is_of_vendor(&[NVIDIA]) && it.is_of_class(&[DISPLAY]);
+    for address in host.pci_addresses(is_display) {
         let Some(space) = space(host, address) else { return Vgpu::Unknown };
         if let Some(capability) = capability(&space) {
-            found = Vgpu::Present(lender(capability));
+            found = Vgpu::Present(vgpu_host(capability));
         }
     }
     found
 }
 
-/// The configuration space, if all of it may be read.
+/// The whole configuration space, if it is readable.
 fn space(host: &Host, address: PciAddress) -> Option<[u8; SPACE]> {
     let path = host.path(format!("{PCI}/{address}/config"));
     let mut space = [0; SPACE];
@@ -56,13 +54,13 @@ fn space(host: &Host, address: PciAddress) -> Option<[u8; SPACE]> {
     Some(space)
 }
 
-/// NVIDIA's capability of virtual GPUs.
+/// NVIDIA's vGPU capability.
 fn capability(space: &[u8; SPACE]) -> Option<&[u8]> {
     if space[STATUS] & HAS_LIST == 0 {
         return None;
     }
     let mut at = usize::from(space[LIST]);
-    // A broken list may lead in circles; the space has room for no more capabilities than this.
+    // A broken list may be circular; the space has room for this many capabilities.
     for _ in 0..SPACE / 4 {
         let (id, next) = (*space.get(at)?, *space.get(at + 1)?);
         if at == 0 || id == u8::MAX {
@@ -78,15 +76,15 @@ fn capability(space: &[u8; SPACE]) -> Option<&[u8]> {
     None
 }
 
-/// What the capability says of the machine that lends the GPU.
-fn lender(capability: &[u8]) -> VgpuHost {
+/// Driver of the vGPU's host.
+fn vgpu_host(capability: &[u8]) -> VgpuHost {
     let mut records = capability.get(RECORDS..).unwrap_or_default();
     while let [id, length, data @ ..] = records {
         if *id == 0 {
             let field = |from: usize| data.get(from..from + FIELD).and_then(text);
             return VgpuHost { driver_version: field(0), driver_branch: field(FIELD) };
         }
-        // The length counts the whole record; one of none would lead nowhere.
+        // The length counts the whole record; a shorter one would not advance.
         records = records.get(usize::from(*length).max(2)..).unwrap_or_default();
     }
     VgpuHost::default()
@@ -105,7 +103,7 @@ mod tests {
 
     const ADDRESS: &str = "0000:00:05.0";
 
-    /// A virtual GPU's space: an MSI capability, then NVIDIA's.
+    /// Configuration space of a virtual GPU: an MSI capability, then NVIDIA's.
     fn virtual_gpu(records: &[u8]) -> Vec<u8> {
         let mut space = vec![0; SPACE];
         space[STATUS] = HAS_LIST;

@@ -1,11 +1,10 @@
-//! Which build runs, and whether it serves yet.
+//! Build information and role of the agent.
 
 use prometheus_client::{
     metrics::{gauge::Gauge, info::Info},
     registry::Registry,
 };
 
-/// What an agent does with its node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     Serving,
@@ -17,6 +16,6 @@ pub(super) fn register(registry: &mut Registry, role: Role) {
     registry.register("build", "The agent's version", version);
     let standing_by = Gauge::<i64>::default();
     standing_by.set((role == Role::StandingBy).into());
-    let help = "Whether the agent waits for its kubelet or for another agent's end";
+    let help = "1 while the agent waits for its kubelet or for another agent to end";
     registry.register("standing_by", help, standing_by);
 }

@@ -1,8 +1,7 @@
-//! The page of the devices: what they are, how they are, what they measure, who holds them.
+//! Device metrics: facts, health, telemetry and holders.
 //!
-//! A device that one container holds alone has the container's name on what it measures, as users of
-//! NVIDIA's exporter know it. What several containers share belongs to none of them: there the names
-//! are on `device_holder` only, which every held device has. Without the operator's word no name of a pod is told.
+//! Telemetry of an exclusively held device has the container's labels, as in NVIDIA's exporter. Shared devices
+//! have them on `device_holder` only. Pod names require `disclose: [pods]`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -22,51 +21,53 @@ use windlass_discovery::{PROFILE, telemetry::Sample};
 use windlass_host::counters::Labels;
 
 use super::{
-    Sights,
-    family::{Head, Value},
+    MetricSources,
+    family::{FamilyHead, Value},
 };
 
-/// Reads the newest snapshots.
 #[derive(Debug)]
-pub(super) struct DevicePage(pub(super) Sights);
+pub(super) struct DeviceCollector(pub(super) MetricSources);
 
-/// Whose names are told.
+/// Disclosure of holders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Names {
+enum HolderNames {
     OfPods,
     OfDevices,
 }
 
-/// Something that a device measures.
+/// One telemetry metric.
 struct Measure {
-    head: Head,
+    head: FamilyHead,
     of: fn(&Sample) -> Option<Value>,
 }
 
-const INFO: Head = Head::new("device", "What a device is and where it sits");
-const HEALTHY: Head = Head::new("device_healthy", "Whether a device is healthy");
-const FAULTS: Head = Head::new("device_faults", "Troubles that a device had, by class");
-const LAST_XID: Head = Head::new("device_last_xid", "The newest XID that made a device unhealthy");
-const HOLDER: Head = Head::new("device_holder", "Devices and replicas that a container holds");
-const ENERGY: Head =
-    Head::new("device_energy", "Energy drawn since the driver was loaded").with_unit("joules");
+const INFO: FamilyHead = FamilyHead::new("device", "Identity and location of a device");
+const HEALTHY: FamilyHead = FamilyHead::new("device_healthy", "1 if the device is healthy");
+const FAULTS: FamilyHead = FamilyHead::new("device_faults", "Faults of a device, by class");
+const LAST_XID: FamilyHead =
+    FamilyHead::new("device_last_xid", "The newest XID that made a device unhealthy");
+const HOLDER: FamilyHead =
+    FamilyHead::new("device_holder", "Devices and replicas that a container holds");
+const ENERGY: FamilyHead =
+    FamilyHead::new("device_energy", "Energy drawn since the driver was loaded")
+        .with_unit("joules");
 
 const MEASURES: [Measure; 7] = [
     Measure {
-        head: Head::new("device_memory", "Size of the device's memory").with_unit("bytes"),
+        head: FamilyHead::new("device_memory", "Size of the device's memory").with_unit("bytes"),
         of: |sample| sample.memory_bytes.map(Value::Whole),
     },
     Measure {
-        head: Head::new("device_memory_used", "Memory that is allocated").with_unit("bytes"),
+        head: FamilyHead::new("device_memory_used", "Allocated memory").with_unit("bytes"),
         of: |sample| sample.memory_used_bytes.map(Value::Whole),
     },
     Measure {
-        head: Head::new("device_utilization", "Share of time in which a kernel ran")
+        head: FamilyHead::new("device_utilization", "Share of time in which a kernel ran")
             .with_unit("ratio"),
         of: |sample| sample.compute_percent.map(ratio),
     },
     Measure {
-        head: Head::new(
+        head: FamilyHead::new(
             "device_memory_utilization",
             "Share of time in which memory was read or written",
         )
@@ -74,15 +75,15 @@ const MEASURES: [Measure; 7] = [
         of: |sample| sample.memory_percent.map(ratio),
     },
     Measure {
-        head: Head::new("device_temperature", "Temperature of the chip").with_unit("celsius"),
+        head: FamilyHead::new("device_temperature", "Temperature of the chip").with_unit("celsius"),
         of: |sample| sample.temperature_celsius.map(|celsius| Value::Whole(celsius.into())),
     },
     Measure {
-        head: Head::new("device_power", "Power that the board draws").with_unit("watts"),
+        head: FamilyHead::new("device_power", "Power that the board draws").with_unit("watts"),
         of: |sample| sample.power_milliwatts.map(|power| Value::Real(f64::from(power) / 1e3)),
     },
     Measure {
-        head: Head::new("device_sampled_timestamp", "When the device was measured")
+        head: FamilyHead::new("device_sampled_timestamp", "Time of the latest sample")
             .with_unit("seconds"),
         of: |sample| u64::try_from(sample.at.as_second()).ok().map(Value::Whole),
     },
@@ -90,21 +91,22 @@ const MEASURES: [Measure; 7] = [
 
 const DRIVER: AttributeName = AttributeName::new("nvidia.com", "driverVersion");
 
-// === impl DevicePage ===
+// === impl DeviceCollector ===
 
-impl Collector for DevicePage {
+impl Collector for DeviceCollector {
     fn encode(&self, mut to: DescriptorEncoder<'_>) -> fmt::Result {
         let state = self.0.state.borrow().clone();
         let holders = self.0.holders.borrow().clone();
         let devices = &state.inventory.devices;
-        INFO.infos(&mut to, devices.iter().map(facts))?;
-        // A part that was cut anew is no failure: nobody shall be woken for it.
+        INFO.infos(&mut to, devices.iter().map(info_labels))?;
+        // A vanished MIG instance was reconfigured, not broken: no alert.
         let recut = |device: &&Device| device.parent.is_some() && device.health.has_vanished();
         let listed = devices.iter().filter(|device| !recut(device));
-        let health = listed.map(|device| (name(device), device.health.is_healthy().into()));
+        let health =
+            listed.map(|device| (device_labels(device), device.health.is_healthy().into()));
         HEALTHY.gauges(&mut to, health)?;
         FAULTS.counters(&mut to, devices.iter().flat_map(faults))?;
-        let xids = devices.iter().filter_map(|device| Some((who(device), last_xid(device)?)));
+        let xids = devices.iter().filter_map(|device| Some((id_labels(device), last_xid(device)?)));
         LAST_XID.gauges(&mut to, xids)?;
         self.measures(&mut to, &state.inventory, &holders)?;
         let offered = state.resources().keys().map(ToString::to_string).collect();
@@ -112,9 +114,13 @@ impl Collector for DevicePage {
     }
 }
 
-impl DevicePage {
-    fn names(&self) -> Names {
-        if self.0.disclosed.contains(&Disclosed::Pods) { Names::OfPods } else { Names::OfDevices }
+impl DeviceCollector {
+    fn names(&self) -> HolderNames {
+        if self.0.disclosed.contains(&Disclosed::Pods) {
+            HolderNames::OfPods
+        } else {
+            HolderNames::OfDevices
+        }
     }
 
     fn measures(
@@ -128,11 +134,14 @@ impl DevicePage {
             .iter()
             .filter_map(|device| {
                 let sample = self.sample(&device.id)?;
-                let alone = match self.names() {
-                    Names::OfPods => alone(holders, &device.id),
-                    Names::OfDevices => Labels::new(),
+                let container_labels = match self.names() {
+                    HolderNames::OfPods => container_labels(holders, &device.id),
+                    HolderNames::OfDevices => Labels::new(),
                 };
-                Some((name(device).into_iter().chain(alone).collect::<Labels>(), sample))
+                Some((
+                    device_labels(device).into_iter().chain(container_labels).collect::<Labels>(),
+                    sample,
+                ))
             })
             .collect();
         for Measure { head, of } in &MEASURES {
@@ -146,7 +155,7 @@ impl DevicePage {
         ENERGY.counters(to, energy)
     }
 
-    /// What the device measured, unless that is long ago.
+    /// Newest sample, unless it has expired.
     fn sample(&self, id: &DeviceId) -> Option<Sample> {
         let now = self.0.clock.now();
         let found = self.0.telemetry.iter().find_map(|source| source.borrow().get(id).copied());
@@ -154,8 +163,7 @@ impl DevicePage {
     }
 }
 
-/// What every line about a device begins with.
-fn name(device: &Device) -> Labels {
+fn device_labels(device: &Device) -> Labels {
     let own = [
         ("device", Some(device.id.to_string())),
         ("kind", Some(device.kind.to_string())),
@@ -167,18 +175,18 @@ fn name(device: &Device) -> Labels {
     own.into_iter().filter_map(|(key, value)| Some((key, value?))).collect()
 }
 
-fn facts(device: &Device) -> Labels {
+fn info_labels(device: &Device) -> Labels {
     let more = [
         ("pci_bus_id", device.place.pci.map(|address| address.to_string())),
         ("numa_node", device.place.numa_node.map(|node| node.to_string())),
         ("driver_version", device.text(&DRIVER).map(str::to_owned)),
     ];
     let more = more.into_iter().filter_map(|(key, value)| Some((key, value?)));
-    name(device).into_iter().chain(more).collect()
+    device_labels(device).into_iter().chain(more).collect()
 }
 
-/// A line for each class of trouble that a device of its kind may have, from the first scrape on: `increase()` sees
-/// the first trouble only where there was a line with 0 before it.
+/// One line per possible class of fault, from the first scrape on: `increase()` misses a first fault without a
+/// preceding 0.
 fn faults(device: &Device) -> impl Iterator<Item = (Labels, Value)> {
     let begin = device.kind.facts().reasons.iter().map(|reason| (reason.class(), 0));
     let mut counts: BTreeMap<_, u64> = begin.collect();
@@ -186,7 +194,7 @@ fn faults(device: &Device) -> impl Iterator<Item = (Labels, Value)> {
         *counts.entry(trouble.reason.class()).or_default() += u64::from(trouble.count);
     }
     counts.into_iter().map(move |(class, count)| {
-        let labels = who(device).into_iter().chain([("reason", class.to_owned())]);
+        let labels = id_labels(device).into_iter().chain([("reason", class.to_owned())]);
         (labels.collect(), Value::Whole(count))
     })
 }
@@ -198,12 +206,12 @@ fn last_xid(device: &Device) -> Option<Value> {
     })
 }
 
-fn who(device: &Device) -> Labels {
+fn id_labels(device: &Device) -> Labels {
     vec![("device", device.id.to_string()), ("kind", device.kind.to_string())]
 }
 
-/// The container's name, if one container has the device to itself.
-fn alone(holders: &Holders, id: &DeviceId) -> Labels {
+/// Labels of the container that holds the device exclusively.
+fn container_labels(holders: &Holders, id: &DeviceId) -> Labels {
     let holders = holders.by_device.get(id).into_iter().flatten();
     let containers: BTreeSet<_> = holders
         .map(|holder| (&holder.namespace, &holder.pod, &holder.container, holder.replica))
@@ -218,12 +226,12 @@ fn alone(holders: &Holders, id: &DeviceId) -> Labels {
     }
 }
 
-/// Holders of what this agent offers; the kubelet tells of other plugins' devices too. Without the names of pods two
-/// containers that hold one device are one line.
+/// Holders of our resources; the kubelet reports those of other plugins too. Without pod names, several holders
+/// of one device are one line.
 fn holder_lines(
     offered: &BTreeSet<String>,
     holders: &Holders,
-    names: Names,
+    names: HolderNames,
 ) -> impl Iterator<Item = (Labels, Value)> + use<> {
     let all = holders.by_device.iter();
     let all = all.flat_map(|(id, holders)| holders.iter().map(move |holder| (id, holder)));
@@ -232,8 +240,8 @@ fn holder_lines(
     lines.into_iter().map(|labels| (labels, Value::Whole(1)))
 }
 
-fn holder_labels(id: &DeviceId, holder: &Holder, names: Names) -> Labels {
-    let of_pod = |name: &String| (names == Names::OfPods).then(|| name.clone());
+fn holder_labels(id: &DeviceId, holder: &Holder, names: HolderNames) -> Labels {
+    let of_pod = |name: &String| (names == HolderNames::OfPods).then(|| name.clone());
     let own = [
         ("device", Some(id.to_string())),
         ("resource", Some(holder.resource.clone())),
@@ -291,7 +299,7 @@ mod tests {
             device
                 .attributes
                 .insert(AttributeName::new(domain, name), AttributeValue::string(value));
-            let labels = super::name(&device);
+            let labels = super::device_labels(&device);
             labels.into_iter().find(|(key, _)| *key == "model").map(|(_, model)| model)
         };
         for (domain, name, product) in [
@@ -315,7 +323,7 @@ mod tests {
             (vec![holder(gpu, "a", None), holder(gpu, "b", None)], None),
         ] {
             let (id, holders) = holders(of);
-            let labels = alone(&holders, &id);
+            let labels = container_labels(&holders, &id);
             let pod = labels.iter().find(|(key, _)| *key == "pod").map(|(_, pod)| pod.as_str());
             assert_eq!(pod, expected, "{holders:?}");
         }
@@ -331,7 +339,7 @@ mod tests {
         let (_, holders) = holders(of);
         let offered = ["nvidia.com/gpu.shared".to_owned()].into();
         let lines = |names| holder_lines(&offered, &holders, names).map(|(labels, _)| labels);
-        let lines: Vec<_> = lines(Names::OfPods).collect();
+        let lines: Vec<_> = lines(HolderNames::OfPods).collect();
         let replica = |labels: &Labels| {
             labels.iter().find(|(key, _)| *key == "replica").map(|(_, replica)| replica.clone())
         };
@@ -344,7 +352,7 @@ mod tests {
         let gpu = "nvidia.com/gpu";
         let (_, holders) = holders(vec![holder(gpu, "a", None), holder(gpu, "b", None)]);
         let offered = [gpu.to_owned()].into();
-        let lines: Vec<_> = holder_lines(&offered, &holders, Names::OfDevices).collect();
+        let lines: Vec<_> = holder_lines(&offered, &holders, HolderNames::OfDevices).collect();
         let [(labels, Value::Whole(1))] = lines.as_slice() else { panic!("not one line") };
         let keys: Vec<_> = labels.iter().map(|(key, _)| *key).collect();
         assert_eq!(keys, ["device", "resource"]);

@@ -1,4 +1,4 @@
-//! One family of metrics that is made from a snapshot: its head, and a line for each thing.
+//! Metric family that a collector writes from a snapshot.
 
 use std::fmt;
 
@@ -9,25 +9,25 @@ use prometheus_client::{
 };
 use windlass_host::counters::Labels;
 
-/// The head of a family.
+/// Descriptor of a family.
 #[derive(Clone, Copy)]
-pub(super) struct Head {
-    /// Without prefix, unit and suffix.
+pub(super) struct FamilyHead {
+    /// Name without prefix, unit and suffix.
     pub(super) name: &'static str,
     pub(super) unit: Option<&'static str>,
     pub(super) help: &'static str,
 }
 
-/// A number, written as what it is.
+/// Sample value, written as an integer or a float.
 #[derive(Clone, Copy)]
 pub(super) enum Value {
     Whole(u64),
     Real(f64),
 }
 
-// === impl Head ===
+// === impl FamilyHead ===
 
-impl Head {
+impl FamilyHead {
     pub(super) const fn new(name: &'static str, help: &'static str) -> Self {
         Self { name, unit: None, help }
     }
@@ -36,7 +36,7 @@ impl Head {
         Self { unit: Some(unit), ..self }
     }
 
-    /// Values that go up and down. A family without a line is left out.
+    /// Writes a gauge family; omits one without lines.
     pub(super) fn gauges(
         &self,
         to: &mut DescriptorEncoder<'_>,
@@ -45,7 +45,6 @@ impl Head {
         self.write(to, MetricType::Gauge, lines)
     }
 
-    /// Values that go up only.
     pub(super) fn counters(
         &self,
         to: &mut DescriptorEncoder<'_>,
@@ -54,7 +53,7 @@ impl Head {
         self.write(to, MetricType::Counter, lines)
     }
 
-    /// Facts, as labels.
+    /// Writes an info family.
     pub(super) fn infos(
         &self,
         to: &mut DescriptorEncoder<'_>,
@@ -75,7 +74,7 @@ impl Head {
             return Ok(());
         }
         let unit = self.unit.map(|unit| Unit::Other(unit.to_owned()));
-        // The library ends help with a full stop in what it writes itself.
+        // The library appends a full stop to the help of its own families.
         let help = format!("{}.", self.help);
         let mut family = to.encode_descriptor(self.name, &help, unit.as_ref(), kind)?;
         for (labels, value) in lines {

@@ -1,5 +1,4 @@
-//! The two text formats of metrics: `OpenMetrics`, which the library writes, and the older one that every scraper,
-//! `promtool` and a person's script read.
+//! Exposition formats: `OpenMetrics` from the library, and the classic text format that every scraper reads.
 //!
 //! <https://github.com/prometheus/OpenMetrics/blob/v1.0.0/specification/OpenMetrics.md>,
 //! <https://prometheus.io/docs/instrumenting/exposition_formats>
@@ -8,7 +7,7 @@ use std::fmt::{self, Write as _};
 
 use prometheus_client::{encoding::text, registry::Registry};
 
-/// How a page of metrics is written.
+/// Exposition format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
     OpenMetrics,
@@ -21,8 +20,8 @@ const OPENMETRICS: &str = "application/openmetrics-text";
 // === impl Format ===
 
 impl Format {
-    /// What a client wants that sends this as `Accept`: `OpenMetrics` where it is named and nothing else is liked
-    /// better, the older format otherwise. `*/*` wants nothing in particular.
+    /// Format for an `Accept` header: `OpenMetrics` if it is listed and no other type is preferred, else the
+    /// classic format. `*/*` expresses no preference.
     pub(crate) fn accepted(header: &str) -> Self {
         let weight_of = |kind: &str| {
             let of_kind = header.split(',').filter_map(|range| {
@@ -48,7 +47,7 @@ impl Format {
         }
     }
 
-    /// The page of a registry.
+    /// Encodes a registry.
     pub(crate) fn text(self, registry: &Registry) -> Result<String, fmt::Error> {
         let mut page = String::new();
         text::encode(&mut page, registry)?;
@@ -59,14 +58,15 @@ impl Format {
     }
 }
 
-/// The older format names a counter with its `_total`, knows no infos, units and end, and of escapes in a help only
-/// `\\` and `\n`.
+/// Converts `OpenMetrics` to the classic format, in which counters include `_total` in their name; infos, units and
+/// the end marker do not exist; help escapes only `\\\\` and `\
+/// `.
 fn classic(open: &str) -> Result<String, fmt::Error> {
     let (mut page, mut help) = (String::with_capacity(open.len()), "");
     for line in open.lines() {
         let words: Vec<_> = line.splitn(4, ' ').collect();
         match words.as_slice() {
-            // The type, which is next, decides what the family is called.
+            // The type on the next line determines the family's name.
             ["#", "HELP", _, text] => help = text,
             ["#", "TYPE", family, kind] => {
                 let (suffix, kind) = match *kind {

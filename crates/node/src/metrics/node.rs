@@ -1,44 +1,41 @@
-//! The page of the node: its inventory, where it comes from, what is offered and registered.
+//! Node metrics: inventory, sources, resources and registration.
 
 use std::fmt;
 
 use prometheus_client::{collector::Collector, encoding::DescriptorEncoder};
 use windlass_core::inventory::SourceState;
-use windlass_deviceplugin::registration::Standing;
+use windlass_deviceplugin::registration::RegistrationState;
 use windlass_resources::NodeState;
 
 use super::{
-    Sights,
-    family::{Head, Value},
+    MetricSources,
+    family::{FamilyHead, Value},
 };
 
-/// Reads the newest snapshots.
 #[derive(Debug)]
-pub(super) struct NodePage(pub(super) Sights);
+pub(super) struct NodeCollector(pub(super) MetricSources);
 
-const GENERATION: Head =
-    Head::new("inventory_generation", "Changes of the inventory since the agent started");
-const SIMULATED: Head =
-    Head::new("simulated", "Whether the machine is simulated, and after which profile");
-const SOURCE: Head = Head::new("source_state", "How each source of devices fares");
-const RESOURCE: Head =
-    Head::new("resource_devices", "What the kubelet is offered, by whether it may be allocated");
-const REGISTERED: Head =
-    Head::new("kubelet_registered", "Whether the kubelet reads the resource's device list");
-const HOLDERS: Head = Head::new(
+const GENERATION: FamilyHead =
+    FamilyHead::new("inventory_generation", "Changes of the inventory since the agent started");
+const SIMULATED: FamilyHead =
+    FamilyHead::new("simulated", "1 if the machine is simulated, with its machine profile");
+const SOURCE: FamilyHead = FamilyHead::new("source_state", "State of each source of devices");
+const RESOURCE: FamilyHead =
+    FamilyHead::new("resource_devices", "Devices offered to the kubelet, by allocation state");
+const REGISTERED: FamilyHead =
+    FamilyHead::new("kubelet_registered", "1 if the kubelet reads the resource's device list");
+const HOLDERS: FamilyHead = FamilyHead::new(
     "kubelet_pod_resources_up",
-    "Whether the kubelet said who holds devices when it was last asked",
+    "1 if the kubelet answered the latest pod resources request",
 );
+const DISK: FamilyHead = FamilyHead::new("disk_slow", "1 while the disk exceeds its deadline");
 
-const DISK: Head =
-    Head::new("disk_slow", "Whether the disk has kept what the agent writes waiting for too long");
-
-/// The states of a source by name.
+/// HolderNames of the source states.
 const SOURCE_STATES: [&str; 4] = ["starting", "ready", "absent", "failing"];
 
-// === impl NodePage ===
+// === impl NodeCollector ===
 
-impl Collector for NodePage {
+impl Collector for NodeCollector {
     fn encode(&self, mut to: DescriptorEncoder<'_>) -> fmt::Result {
         let state = self.0.state.borrow().clone();
         let inventory = &state.inventory;
@@ -55,7 +52,7 @@ impl Collector for NodePage {
     }
 }
 
-impl NodePage {
+impl NodeCollector {
     fn resources(&self, to: &mut DescriptorEncoder<'_>, state: &NodeState) -> fmt::Result {
         let resources = state.resources();
         let counts = resources.iter().flat_map(|(name, (all, allocatable))| {
@@ -66,9 +63,9 @@ impl NodePage {
             })
         });
         RESOURCE.gauges(to, counts)?;
-        let standings = self.0.standings.borrow().clone();
+        let registrations = self.0.registrations.borrow().clone();
         let registered = resources.keys().map(|name| {
-            let registered = standings.get(name) == Some(&Standing::Registered);
+            let registered = registrations.get(name) == Some(&RegistrationState::Registered);
             (vec![("resource", name.to_string())], registered.into())
         });
         REGISTERED.gauges(to, registered)

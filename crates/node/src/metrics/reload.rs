@@ -1,4 +1,4 @@
-//! Whether the configuration that was last read is the one in force.
+//! Metrics of configuration reloads.
 
 use jiff::Timestamp;
 use prometheus_client::{
@@ -7,8 +7,7 @@ use prometheus_client::{
 };
 use windlass_host::counters::CounterFamily;
 
-/// What whoever reads the configuration again counts with. The names are those that Prometheus has
-/// for its own reloads.
+/// Reload metrics, named as Prometheus names those of its own reloads.
 #[derive(Clone, Debug)]
 pub(crate) struct ReloadMetrics {
     successful: Gauge,
@@ -20,7 +19,7 @@ pub(crate) struct ReloadMetrics {
 // === impl ReloadMetrics ===
 
 impl ReloadMetrics {
-    /// The configuration that the agent starts with counts as read.
+    /// Registers the metrics; the initial configuration counts as loaded.
     pub(super) fn register(registry: &mut Registry, now: Timestamp) -> Self {
         let reloads = CounterFamily::default();
         let count =
@@ -31,24 +30,24 @@ impl ReloadMetrics {
             loaded: count("loaded"),
             refused: count("refused"),
         };
-        let help = "Whether the configuration that was read last is in force";
+        let help = "1 if the latest configuration is in force";
         registry.register("config_last_reload_successful", help, metrics.successful.clone());
-        let (help, at) = ("When the configuration in force was read", metrics.at.clone());
+        let help = "Load time of the configuration in force";
         let name = "config_last_reload_success_timestamp";
-        registry.register_with_unit(name, help, Unit::Seconds, at);
-        let help = "Configurations that were read again, by outcome";
+        registry.register_with_unit(name, help, Unit::Seconds, metrics.at.clone());
+        let help = "Configuration reloads, by outcome";
         registry.register("config_reloads", help, reloads);
         metrics.in_force(now);
         metrics
     }
 
-    /// A new configuration is in force.
+    /// Records a valid configuration.
     pub(crate) fn loaded(&self, now: Timestamp) {
         self.loaded.inc();
         self.in_force(now);
     }
 
-    /// A new configuration is wrong; the one before it stays in force.
+    /// Records an invalid configuration; the previous one stays in force.
     pub(crate) fn refused(&self) {
         self.refused.inc();
         self.successful.set(0);

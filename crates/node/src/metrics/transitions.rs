@@ -1,4 +1,4 @@
-//! How often devices changed their health.
+//! Counter of health transitions.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -12,11 +12,11 @@ use windlass_core::{
 use windlass_host::counters::CounterFamily;
 use windlass_resources::NodeState;
 
-/// Counts changes of health, by what sort of device came into which state.
+/// Counts health transitions by device kind and new state.
 ///
-/// Two changes within one snapshot are none; the quiet period before a recovery keeps them apart.
+/// Two transitions between snapshots go uncounted; the quiet period before a recovery makes that unlikely.
 #[derive(Clone, Debug)]
-pub(super) struct Transitions(CounterFamily);
+pub(crate) struct Transitions(CounterFamily);
 
 // === impl Transitions ===
 
@@ -33,8 +33,8 @@ impl Transitions {
         counts
     }
 
-    /// Compares each snapshot with the one before it, until there are no more.
-    pub(super) async fn count(&self, mut state: watch::Receiver<Arc<NodeState>>) {
+    /// Compares consecutive snapshots until the channel closes.
+    pub(crate) async fn count(&self, mut state: watch::Receiver<Arc<NodeState>>) {
         let mut known = BTreeMap::new();
         loop {
             let now = state.borrow_and_update().clone();

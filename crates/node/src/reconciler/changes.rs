@@ -1,4 +1,4 @@
-//! What was cut or programmed in another way, and may have to move though the policy is the same.
+//! Detection of repartitioned or reprogrammed devices, which may have to move to another resource.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,23 +9,23 @@ use windlass_core::{
 };
 use windlass_resources::offers::{self, Marked};
 
-/// Why devices may have to move, for the log.
-pub(super) fn why_to_move(
+/// Reason for a migration, for the log.
+pub(super) fn migration_reason(
     (before, now): (&Inventory, &Inventory),
     policy: &Policy,
     marked: &Marked,
 ) -> Option<&'static str> {
     if shapes(now) != shapes(before) {
-        return Some("GPUs are cut in another way; what changes waits for its holders");
+        return Some("MIG layout changed: devices move once their holders release them");
     }
     if offers::is_something_else(policy, before, now) {
-        return Some("devices are something else by now; what changes waits for its holders");
+        return Some("hardware behind ids changed: devices move once their holders release them");
     }
     let is_revealed = offers::reveals(marked, before, now);
-    is_revealed.then_some("devices go by other ids now; what changes waits for its holders")
+    is_revealed.then_some("device ids changed: devices move once their holders release them")
 }
 
-/// How GPUs are cut: which have MIG on, and which instances are there.
+/// MIG mode and instances by GPU.
 fn shapes(inventory: &Inventory) -> BTreeMap<&DeviceId, (bool, BTreeSet<&DeviceId>)> {
     let gpus = inventory.of_kind(DeviceKind::Gpu);
     let shapes = gpus.map(|gpu| {

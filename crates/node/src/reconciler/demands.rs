@@ -1,5 +1,4 @@
-//! What the reconciler has other parts do: MPS daemons, and steps between two containers; and why a device waits for
-//! either.
+//! Demands of the reconciler on other parts, MPS daemons and cleanup, and the resulting obstacles.
 
 use windlass_allocations::ledger::Ledger;
 use windlass_config::{Replicas, Shared, Sharing, SharingMethod};
@@ -13,14 +12,14 @@ use windlass_lifecycle::{
 };
 use windlass_resources::offers::Plan;
 
-use super::held::Holdings;
+use super::held_ids::HeldIds;
 
-/// Which daemons are wanted. One stays while the device fails, while containers hold replicas of a device that is to
-/// be shared no longer, and while claims may have shares of it: its end is the end of their programs.
+/// Wanted MPS daemons. A daemon also stays while its device fails, while containers hold replicas, and while claims
+/// may hold shares: its end would end their programs.
 pub(super) fn daemons(
     (plan, inventory): (&Plan, &Inventory),
     ledger: &Ledger,
-    holdings: &Holdings,
+    held_ids: &HeldIds,
     known: &MpsDemand,
 ) -> MpsDemand {
     let wanted = plan.mps.iter().filter_map(|(id, replicas)| {
@@ -31,7 +30,7 @@ pub(super) fn daemons(
         Some((id.clone(), MpsWant::new(inventory.get(id.as_str())?, Replicas::ONE)))
     };
     let wanted: MpsWants = by_claims.surely.iter().filter_map(want).chain(wanted).collect();
-    let mut kept = holdings.shared_devices();
+    let mut kept = held_ids.shared_devices();
     kept.extend(by_claims.surely.into_iter().chain(by_claims.perhaps));
     if ledger.is_hearsay() {
         kept.extend(ledger.claims().keys().cloned());
@@ -43,7 +42,7 @@ pub(super) fn daemons(
     MpsDemand { wanted, kept }
 }
 
-/// Why a device that is shared by MPS has no daemon to serve it.
+/// Obstacle of an MPS device without a ready daemon.
 pub(super) fn daemon_trouble(
     daemons: &MpsStates,
     device: &Device,
@@ -57,15 +56,15 @@ pub(super) fn daemon_trouble(
     }
 }
 
-/// Why a device is not to be given away before something is done to it.
+/// Obstacle of a device that waits for cleanup.
 pub(super) fn handover_trouble(
     states: &HandoverStates,
-    care: &Demand,
+    cleanup_demand: &Demand,
     id: &DeviceId,
 ) -> Option<String> {
-    care.get(id)?;
+    cleanup_demand.get(id)?;
     match states.get(id) {
         Some(state) => state.trouble(),
-        None => Some("hand-over: what was left on it is being looked up".to_owned()),
+        None => Some("cleanup: the previous state is being restored".to_owned()),
     }
 }

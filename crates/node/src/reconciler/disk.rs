@@ -1,13 +1,13 @@
-//! The disk beside the reconciler: CDI documents, the notes of what ids stand for, and files for CNI plugins.
+//! Disk worker of the reconciler: CDI documents, fingerprints of ids, and files for CNI plugins.
 //!
 //! ```text
-//!  reconciler ──Wanted (newest wins)──> Disk, on a thread of its own ──> documents, notes, files
-//!    ^                                    │
-//!    └──────────────Found─────────────────┘   what is there, and what it was wanted for
+//!  reconciler ──WantedFiles (newest wins)──> Disk, on a blocking thread ──> files
+//!    ^                                         │
+//!    └───────────────DiskState─────────────────┘
 //! ```
 //!
-//! The reconciler waits for none of it: a write that hangs costs what is new, and no news of what is there. A device is
-//! offered when what is found covers it.
+//! The reconciler waits for none of it: a hanging write delays new devices and no other change. A device is offered
+//! when the disk state covers it.
 
 use std::{collections::BTreeMap, future::pending, sync::Arc};
 
@@ -28,65 +28,64 @@ use windlass_resources::{
 };
 
 use super::{
-    look::{Look, Looked},
-    notes::NotesFile,
+    disk_check::{DiskCheck, DiskCheckResult},
+    fingerprints::FingerprintFile,
 };
 
-/// What is wanted on the disk.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Wanted {
+pub(super) struct WantedFiles {
     pub(super) inventory: Inventory,
     pub(super) policy: Arc<Policy>,
-    /// What CNI plugins are to be told.
+    /// Device information for CNI plugins.
     pub(super) infos: DeviceInfos,
-    /// What ids stand for.
+    /// Hardware behind each id.
     pub(super) marked: Marked,
 }
 
-/// What is there.
+/// Result of the latest pass.
 #[derive(Debug, Default)]
-pub(super) struct Found {
-    pub(super) looked: Looked,
-    /// What CNI plugins could not be told.
+pub(super) struct DiskState {
+    pub(super) checked: DiskCheckResult,
+    /// Device information that could not be written.
     pub(super) untold: Untold,
-    /// What it was wanted for; `None` before the first.
-    wanted: Option<Arc<Wanted>>,
-    /// The devices of it.
+    /// Request that it answers; `None` before the first.
+    wanted: Option<Arc<WantedFiles>>,
+    /// Devices of the request, by id.
     devices: BTreeMap<DeviceId, Device>,
 }
 
-/// Does what is wanted.
+/// Worker on a blocking thread.
 pub(super) struct Disk {
-    look: Look,
+    check: DiskCheck,
     infos: DeviceInfoFiles,
-    notes: NotesFile,
+    notes: FingerprintFile,
 }
 
-/// The way to the disk.
-pub(super) struct DiskDesk {
-    wanted: watch::Sender<Arc<Wanted>>,
-    pub(super) found: watch::Receiver<Arc<Found>>,
-    /// Since when it is at work.
+/// Handle of the worker.
+pub(super) struct DiskHandle {
+    wanted: watch::Sender<Arc<WantedFiles>>,
+    pub(super) on_disk: watch::Receiver<Arc<DiskState>>,
+    /// Start of the current pass.
     busy: watch::Receiver<Option<Instant>>,
 }
 
-/// The other end.
-pub(super) struct DiskQueue {
-    pub(super) wanted: watch::Receiver<Arc<Wanted>>,
-    pub(super) found: watch::Sender<Arc<Found>>,
+/// Worker's end of the channels.
+pub(super) struct DiskChannels {
+    pub(super) wanted: watch::Receiver<Arc<WantedFiles>>,
+    pub(super) on_disk: watch::Sender<Arc<DiskState>>,
     pub(super) busy: watch::Sender<Option<Instant>>,
 }
 
-/// How long the disk may take before it counts as slow: what is new is then told as waiting for it, until when it is
-/// kept from whoever would see it come in two steps.
+/// Deadline of a pass. Later the disk counts as slow, and new devices are published as waiting for it; before, they
+/// are held back so that they appear in one step.
 pub(super) const DEADLINE: Duration = Duration::from_secs(5);
 
-/// Makes both ends.
-pub(super) fn desk() -> (DiskDesk, DiskQueue) {
+/// Creates the handle and the worker's end.
+pub(super) fn channel() -> (DiskHandle, DiskChannels) {
     let (want, wanted) = watch::channel(Arc::default());
-    let (tell, found) = watch::channel(Arc::default());
+    let (tell, on_disk) = watch::channel(Arc::default());
     let (work, busy) = watch::channel(None);
-    (DiskDesk { wanted: want, found, busy }, DiskQueue { wanted, found: tell, busy: work })
+    (DiskHandle { wanted: want, on_disk, busy }, DiskChannels { wanted, on_disk: tell, busy: work })
 }
 
 // === impl Disk ===
@@ -94,39 +93,39 @@ pub(super) fn desk() -> (DiskDesk, DiskQueue) {
 impl Disk {
     pub(super) fn new(places: &Places, mps: &MpsSettings, delivery: Delivery) -> Self {
         Self {
-            look: Look::new(places, mps, delivery),
+            check: DiskCheck::new(places, mps, delivery),
             infos: DeviceInfoFiles::new(places),
-            notes: NotesFile::new(places),
+            notes: FingerprintFile::new(places),
         }
     }
 
-    /// Takes up what an earlier life noted, and finds the driver's files meanwhile. Blocks.
+    /// Loads the previous agent's fingerprints and finds the driver's files. Blocks.
     pub(super) fn open(&mut self, policy: &Policy) -> Marked {
-        self.look.warm_up(policy);
+        self.check.warm_up(policy);
         self.notes.load(&policy.delivery)
     }
 
-    /// Does what is wanted, the newest of it, until nobody wants anything.
-    pub(super) async fn run(self, mut queue: DiskQueue) {
+    /// Processes the latest request until the handle is dropped.
+    pub(super) async fn run(self, mut channels: DiskChannels) {
         let mut disk = self;
-        while queue.wanted.changed().await.is_ok() {
-            let wanted = queue.wanted.borrow_and_update().clone();
-            queue.busy.send_replace(Some(Instant::now()));
+        while channels.wanted.changed().await.is_ok() {
+            let wanted = channels.wanted.borrow_and_update().clone();
+            channels.busy.send_replace(Some(Instant::now()));
             let work = move || {
-                let found = disk.bring_about(wanted);
-                (disk, found)
+                let on_disk = disk.apply(wanted);
+                (disk, on_disk)
             };
             let done = spawn_blocking(work).await;
-            let (back, found) = done.expect("the work neither panics nor is cancelled");
+            let (back, on_disk) = done.expect("the work neither panics nor is cancelled");
             disk = back;
-            queue.busy.send_replace(None);
-            queue.found.send_replace(Arc::new(found));
+            channels.busy.send_replace(None);
+            channels.on_disk.send_replace(Arc::new(on_disk));
         }
     }
 
-    /// What cannot be written costs no other, and is found so.
-    pub(super) fn bring_about(&mut self, wanted: Arc<Wanted>) -> Found {
-        let looked = self.look.run(&wanted.inventory, &wanted.policy);
+    /// Writes the wanted files. A failed file does not affect the others.
+    pub(super) fn apply(&mut self, wanted: Arc<WantedFiles>) -> DiskState {
+        let checked = self.check.run(&wanted.inventory, &wanted.policy);
         let untold = if self.infos.is_idle(&wanted.infos) {
             Untold::default()
         } else {
@@ -134,57 +133,57 @@ impl Disk {
         };
         self.notes.write(&wanted.marked);
         let devices = wanted.inventory.devices.iter().map(|it| (it.id.clone(), it.clone()));
-        Found { looked, untold, devices: devices.collect(), wanted: Some(wanted) }
+        DiskState { checked, untold, devices: devices.collect(), wanted: Some(wanted) }
     }
 }
 
-// === impl DiskDesk ===
+// === impl DiskHandle ===
 
-impl DiskDesk {
-    /// Has something done, though the same was wanted before: somebody may have removed a document.
-    pub(super) fn want(&self, wanted: Wanted) {
+impl DiskHandle {
+    /// Requests files, even if unchanged: one may have been deleted.
+    pub(super) fn want(&self, wanted: WantedFiles) {
         self.wanted.send_replace(Arc::new(wanted));
     }
 
-    /// Has something done that was not wanted before.
-    pub(super) fn want_news(&self, wanted: Wanted) {
+    /// Requests files if they changed.
+    pub(super) fn want_news(&self, wanted: WantedFiles) {
         if **self.wanted.borrow() != wanted {
             self.want(wanted);
         }
     }
 
-    /// The last wanted state has these devices.
-    pub(super) fn has_been_told_of(&self, devices: &[Device]) -> bool {
+    /// True if the latest request has these devices.
+    pub(super) fn knows(&self, devices: &[Device]) -> bool {
         self.wanted.borrow().inventory.devices == devices
     }
 
-    /// Since when it does not answer, if it is slow.
+    /// Start of a pass that exceeds the deadline.
     pub(super) fn slow_since(&self) -> Option<Instant> {
         self.busy.borrow().filter(|since| since.elapsed() >= DEADLINE)
     }
 
-    /// Since when it is at work, if it is.
+    /// Start of the current pass.
     pub(super) fn busy(&self) -> watch::Receiver<Option<Instant>> {
         self.busy.clone()
     }
 }
 
-// === impl Found ===
+// === impl DiskState ===
 
-impl Found {
-    /// Whether it was found for that way of handing devices out.
+impl DiskState {
+    /// True if the result belongs to this policy.
     pub(super) fn is_for(&self, policy: &Policy) -> bool {
         self.wanted.as_ref().is_some_and(|wanted| *wanted.policy == *policy)
     }
 
-    /// Whether CNI plugins are told of a device what they are to be told.
-    pub(super) fn tells(&self, device: &Device, wanted: &Wanted) -> bool {
+    /// True if the device's CNI information is as wanted.
+    pub(super) fn tells(&self, device: &Device, wanted: &WantedFiles) -> bool {
         let told = self.wanted.as_ref().and_then(|had| had.infos.get(&device.id));
         told == wanted.infos.get(&device.id)
     }
 
-    /// Whether all is there that is wanted for a device.
-    pub(super) fn covers(&self, device: &Device, wanted: &Wanted) -> bool {
+    /// True if every file of the device is as wanted.
+    pub(super) fn covers(&self, device: &Device, wanted: &WantedFiles) -> bool {
         let Some(had) = &self.wanted else { return false };
         let is_known = self.devices.get(&device.id).is_some_and(|known| is_same(known, device));
         is_known
@@ -194,7 +193,7 @@ impl Found {
     }
 }
 
-/// Waits until it has become slow, for ever if it is idle.
+/// Waits until the pass exceeds its deadline; pending while idle.
 pub(super) async fn slowness(mut busy: watch::Receiver<Option<Instant>>) {
     loop {
         let due = busy.borrow_and_update().map(|since| since + DEADLINE);
@@ -211,8 +210,7 @@ pub(super) async fn slowness(mut busy: watch::Receiver<Option<Instant>>) {
     }
 }
 
-/// Whether two accounts of a device are the same in all that documents and notes say of it. What it measures and how it
-/// fares is in none.
+/// Compares the properties that documents and fingerprints contain, without health and telemetry.
 pub(super) fn is_same(one: &Device, other: &Device) -> bool {
     fn said(it: &Device) -> impl PartialEq + '_ {
         let whole = (&it.parent, it.part, it.partitioned, it.attributes.get(&PROFILE));

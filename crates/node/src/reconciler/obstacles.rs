@@ -1,5 +1,5 @@
-//! What is in the way of healthy devices, beside whoever has them: the same for containers of the device plugin
-//! and for claims, so that neither way gives away what the other keeps back.
+//! Obstacles of healthy devices, apart from holders: device plugin and claims share the checks, so both APIs withhold
+//! the same devices.
 
 use std::collections::BTreeSet;
 
@@ -11,45 +11,43 @@ use windlass_core::{
 };
 use windlass_resources::obstacle::{Obstacle, ObstacleSort, Obstacles};
 
-use super::look::Looked;
+use super::disk_check::DiskCheckResult;
 
-/// What is told of a device until its document and its note are on the disk.
-const LATE: &str =
-    "the disk has not taken yet what a container needs of it, and what is noted of it";
+/// Obstacle of a device whose document and fingerprint are not written.
+const LATE: &str = "waiting for the disk to store its CDI document and its fingerprint";
 
-/// Why the lease of a device is in the way, if it is.
 pub(super) type LeaseTrouble<'a> = &'a dyn Fn(&Device) -> Option<String>;
 
-/// Where obstacles are looked for.
+/// Inputs of the obstacle checks.
 #[derive(Clone, Copy)]
-pub(super) struct Way<'a> {
-    pub(super) looked: &'a Looked,
+pub(super) struct ObstacleChecks<'a> {
+    pub(super) checked: &'a DiskCheckResult,
     pub(super) policy: &'a Policy,
     /// Devices that wait for the disk.
     pub(super) late: &'a BTreeSet<DeviceId>,
     pub(super) lease: LeaseTrouble<'a>,
 }
 
-// === impl Way ===
+// === impl ObstacleChecks ===
 
-impl Way<'_> {
-    /// What keeps a device from containers of the device plugin, which may do without documents.
+impl ObstacleChecks<'_> {
+    /// Obstacle for containers of the device plugin, which may work without documents.
     pub(super) fn of_containers(self, device: &Device) -> Option<Obstacle> {
-        let document = self.looked.undocumented(device);
-        document.filter(|_| self.policy.delivery.uses_cdi()).or_else(|| self.of_all(device))
+        let document = self.checked.undocumented(device);
+        document.filter(|_| self.policy.delivery.uses_cdi()).or_else(|| self.common(device))
     }
 
-    /// What keeps devices from claims. Daemons of MPS are no such thing: a claim waits for them itself.
+    /// Obstacles for claims. MPS daemons are none: a claim waits for its daemon itself.
     pub(super) fn of_claims(self, inventory: &Inventory) -> Obstacles {
         let devices = inventory.devices.iter().filter(|_| self.policy.dra.offer != DraOffer::Off);
         let obstacle = |device: &Device| {
-            let found = self.looked.undocumented(device).or_else(|| self.of_all(device))?;
-            Some((device.id.clone(), found))
+            let on_disk = self.checked.undocumented(device).or_else(|| self.common(device))?;
+            Some((device.id.clone(), on_disk))
         };
         devices.filter_map(obstacle).collect()
     }
 
-    fn of_all(self, device: &Device) -> Option<Obstacle> {
+    fn common(self, device: &Device) -> Option<Obstacle> {
         let lease = || {
             let why = (self.lease)(device)?;
             Some(Obstacle { sort: ObstacleSort::Lease, why })
@@ -58,15 +56,15 @@ impl Way<'_> {
             let (sort, why) = (ObstacleSort::Document, LATE.to_owned());
             self.late.contains(&device.id).then_some(Obstacle { sort, why })
         };
-        let node = || self.looked.lacks_node(device);
+        let node = || self.checked.lacks_node(device);
         late()
             .or_else(node)
-            .or_else(|| self.looked.lacks_channel(self.policy, device))
+            .or_else(|| self.checked.lacks_channel(self.policy, device))
             .or_else(lease)
     }
 }
 
-/// Why a device that several nodes reach is not this node's to hand out.
+/// Obstacle of a shared device whose Lease another node holds.
 pub(super) fn lease_trouble(
     leases: &LeaseStates,
     policy: &Policy,

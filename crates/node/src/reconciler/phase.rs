@@ -1,4 +1,4 @@
-//! How devices move from one resource to another: in steps, since the kubelet may be giving one away at this moment.
+//! Phases of a device migration between resources. The kubelet may be allocating a device at any moment.
 //!
 //! ```text
 //!   ┌────────┐ has to move ┌─────────────┐ published ┌──────────┐ time is up ┌─────────┐ record read ┌────────┐
@@ -9,8 +9,8 @@
 //!       └──────────────── nothing waits to move, from whatever phase ────────────────────────────────────┘
 //! ```
 //!
-//! While it is settling, the kubelet writes down every Allocate that was answered before what has to move was withheld.
-//! A record that cannot be read leaves nobody to know who holds what: the wait begins anew.
+//! While settling, the kubelet writes every Allocate that was answered before the devices were withheld. An
+//! unreadable checkpoint starts the wait again.
 
 use std::{collections::BTreeSet, mem, time::Duration};
 
@@ -19,36 +19,36 @@ use windlass_core::device::DeviceId;
 use windlass_host::deadline::Deadline;
 use windlass_resources::offers::Moves;
 
-/// Where a move of devices stands.
+/// Phase of a migration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// Each device stays with its resource.
+    /// Devices stay with their resources.
     #[default]
     Steady,
-    /// The next state gives away nothing that has to move.
+    /// The next published state withholds the devices that have to move.
     Withholding,
-    /// Nothing that has to move is given away.
+    /// Devices that have to move are withheld.
     Settling {
-        /// Once it has passed, the kubelet's record has every Allocate that was answered before.
+        /// After this deadline the checkpoint contains every earlier Allocate.
         until: Deadline,
-        /// The devices that could be given away when the wait began.
-        there: BTreeSet<DeviceId>,
+        /// Devices that were allocatable when the wait began.
+        allocatable: BTreeSet<DeviceId>,
     },
-    /// The kubelet's record has every Allocate that was answered before, and is read anew.
+    /// The checkpoint contains every earlier Allocate and is read again.
     Reading {
-        /// Earlier readings do not count.
+        /// Earlier reads do not count.
         since: Instant,
-        /// The devices that could be given away when the wait began.
-        there: BTreeSet<DeviceId>,
+        /// Devices that were allocatable when the wait began.
+        allocatable: BTreeSet<DeviceId>,
     },
-    /// What no container holds moves.
+    /// Devices without holders move.
     Moving,
 }
 
 // === impl Phase ===
 
 impl Phase {
-    /// What a plan is to do with devices that have to move.
+    /// Instruction for the planner.
     pub(super) fn moves(&self) -> Moves {
         match self {
             Self::Steady => Moves::Kept,
@@ -57,61 +57,65 @@ impl Phase {
         }
     }
 
-    /// Something has to move.
-    pub(super) fn hold(&mut self) {
+    /// Starts a migration.
+    pub(super) fn withhold(&mut self) {
         *self = Self::Withholding;
     }
 
-    /// A state was published that gives away nothing which has to move: `there` is what may have been given away.
+    /// Starts the wait after a state that withholds the devices was published.
     pub(super) fn published(
         &mut self,
         limit: Duration,
-        there: impl FnOnce() -> BTreeSet<DeviceId>,
+        allocatable: impl FnOnce() -> BTreeSet<DeviceId>,
     ) {
         if *self == Self::Withholding {
-            *self = Self::Settling { until: Deadline::after(limit), there: there() };
+            *self = Self::Settling { until: Deadline::after(limit), allocatable: allocatable() };
         }
     }
 
-    /// Waits until the record has to be complete, and is to be read; for ever in another phase.
+    /// Waits until the checkpoint has to be complete; pending in other phases.
     pub(super) async fn settle(&mut self) {
-        let Self::Settling { until, there } = self else { return std::future::pending().await };
+        let Self::Settling { until, allocatable } = self else {
+            return std::future::pending().await;
+        };
         until.passed().await;
-        *self = Self::Reading { since: Instant::now(), there: mem::take(there) };
+        *self = Self::Reading { since: Instant::now(), allocatable: mem::take(allocatable) };
     }
 
-    /// The record was read at this moment: gives the devices that could be given away when the wait for it began.
-    /// `None` where the wait was for another reading, or there is none.
+    /// Ends the wait with a checkpoint read at `read`. Returns the devices that were allocatable when the wait began,
+    /// or `None` without a matching wait.
     pub(super) fn complete(&mut self, read: Option<Instant>) -> Option<BTreeSet<DeviceId>> {
         match self {
-            Self::Reading { since, there } if read >= Some(*since) => {
-                let there = mem::take(there);
+            Self::Reading { since, allocatable } if read >= Some(*since) => {
+                let allocatable = mem::take(allocatable);
                 *self = Self::Moving;
-                Some(there)
+                Some(allocatable)
             }
             _ => None,
         }
     }
 
-    /// The record could not be read at this moment.
+    /// Starts the wait again after a failed read.
     pub(super) fn unreadable(&mut self, read: Option<Instant>, limit: Duration) {
-        if let Some(there) = self.complete(read) {
-            *self = Self::Settling { until: Deadline::after(limit), there };
+        if let Some(allocatable) = self.complete(read) {
+            *self = Self::Settling { until: Deadline::after(limit), allocatable };
         }
     }
 
-    /// Nothing waits to move.
-    pub(super) fn rest(&mut self) {
+    /// Ends the migration.
+    pub(super) fn finish(&mut self) {
         *self = Self::Steady;
     }
 
-    /// The devices that could be given away when a wait began that is not over.
-    pub(super) fn there(&self) -> impl Iterator<Item = &DeviceId> {
-        let there = match self {
-            Self::Settling { there, .. } | Self::Reading { there, .. } => Some(there),
+    /// Devices that were allocatable when the current wait began.
+    pub(super) fn allocatable(&self) -> impl Iterator<Item = &DeviceId> {
+        let allocatable = match self {
+            Self::Settling { allocatable, .. } | Self::Reading { allocatable, .. } => {
+                Some(allocatable)
+            }
             Self::Steady | Self::Withholding | Self::Moving => None,
         };
-        there.into_iter().flatten()
+        allocatable.into_iter().flatten()
     }
 }
 
@@ -121,10 +125,10 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(10);
 
-    /// The wait for a device, that may have been given away when it began.
+    /// A wait for one device.
     fn settling() -> Phase {
         let mut phase = Phase::default();
-        phase.hold();
+        phase.withhold();
         phase.published(LIMIT, || ["GPU-1".parse().expect("an id")].into());
         phase
     }
@@ -134,7 +138,7 @@ mod tests {
         let mut phase = Phase::default();
         phase.published(LIMIT, || unreachable!("nothing has to move"));
         assert_eq!(phase.moves(), Moves::Kept);
-        phase.hold();
+        phase.withhold();
         assert_eq!(phase.moves(), Moves::Waiting);
         let mut phase = settling();
         assert_eq!(phase.moves(), Moves::Waiting);
@@ -142,9 +146,12 @@ mod tests {
         phase.settle().await;
         assert!(begun.elapsed() >= LIMIT, "{:?}", begun.elapsed());
         assert_eq!(phase.complete(Some(begun)), None, "it was read before");
-        assert_eq!(phase.complete(Some(Instant::now())).map(|there| there.len()), Some(1));
+        assert_eq!(
+            phase.complete(Some(Instant::now())).map(|allocatable| allocatable.len()),
+            Some(1)
+        );
         assert_eq!(phase.moves(), Moves::Allowed);
-        phase.rest();
+        phase.finish();
         assert_eq!(phase, Phase::Steady);
     }
 
@@ -156,7 +163,7 @@ mod tests {
         assert_eq!(phase.complete(Some(Instant::now())), None, "another wait has begun");
         phase.settle().await;
         assert_eq!(
-            phase.complete(Some(Instant::now())).map(|there| there.len()),
+            phase.complete(Some(Instant::now())).map(|allocatable| allocatable.len()),
             Some(1),
             "nothing is forgotten"
         );
@@ -166,13 +173,13 @@ mod tests {
     async fn what_has_to_move_meanwhile_begins_the_wait_anew() {
         let mut phase = settling();
         phase.settle().await;
-        phase.hold();
+        phase.withhold();
         assert_eq!(phase.complete(Some(Instant::now())), None, "it was read for the wait before");
         assert_eq!(phase.moves(), Moves::Waiting);
         let mut moving = settling();
         moving.settle().await;
         moving.complete(Some(Instant::now())).expect("settled");
-        moving.hold();
+        moving.withhold();
         assert_eq!(moving, Phase::Withholding);
     }
 }

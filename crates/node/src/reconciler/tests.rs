@@ -1,4 +1,4 @@
-//! The reconciler beside a disk that takes its time.
+//! Reconciler with a slow disk.
 
 use jiff::Timestamp;
 use tempfile::TempDir;
@@ -18,17 +18,17 @@ use windlass_discovery::SourceSnapshot;
 
 use super::*;
 
-/// A reconciler, and whoever it deals with. The disk does something when it is told to.
+/// A reconciler with its inputs and outputs. The disk works when the test tells it to.
 struct Rig {
     reconciler: Reconciler,
     source: watch::Sender<SourceSnapshot>,
     state: watch::Receiver<Arc<NodeState>>,
     disk: Disk,
-    queue: DiskQueue,
+    channels: DiskChannels,
     _folder: TempDir,
 }
 
-/// The way to what containers have, of which nobody reads anything.
+/// Allocations without a reader.
 fn allocations(config: &Config) -> AllocationsDesk {
     let ledger = LedgerDesk::default();
     let sources = Sources {
@@ -45,7 +45,7 @@ fn allocations(config: &Config) -> AllocationsDesk {
 // === impl Rig ===
 
 impl Rig {
-    /// A node that offers its GPUs both ways.
+    /// A node that offers its GPUs through both APIs.
     fn new() -> Self {
         let dra = DraPolicy { offer: DraOffer::Beside, ..DraPolicy::default() };
         Self::of(Policy { dra, ..Policy::default() })
@@ -72,7 +72,7 @@ impl Rig {
             devices: Vec::new(),
         };
         let (source, snapshots) = watch::channel(nothing);
-        let notices = Notices {
+        let inputs = Inputs {
             news: Arc::default(),
             allocations: allocations(&config),
             policy: watch::channel(Arc::new(config.policy.clone())).1,
@@ -82,40 +82,39 @@ impl Rig {
             ledger: LedgerDesk::default().watch(),
         };
         let (publish, state) = watch::channel(Arc::default());
-        let outlets = Outlets {
+        let outputs = Outputs {
             state: publish,
             daemons: watch::channel(Arc::default()).0,
-            care: watch::channel(Arc::default()).0,
+            cleanup_demand: watch::channel(Arc::default()).0,
             rounds: watch::channel(Instant::now()).0,
         };
-        let mut reconciler =
-            Reconciler::new(&config, vec![("nvidia", snapshots)], notices, outlets);
-        let (disk, queue) = reconciler.worker.take().expect("just made");
-        Self { reconciler, source, state, disk, queue, _folder: folder }
+        let mut reconciler = Reconciler::new(&config, vec![("nvidia", snapshots)], inputs, outputs);
+        let (disk, channels) = reconciler.worker.take().expect("just made");
+        Self { reconciler, source, state, disk, channels, _folder: folder }
     }
 
-    /// The devices are these by now, and the reconciler comes round.
+    /// Replaces the devices and runs a round.
     fn see(&mut self, devices: &[&Device]) {
         let devices = devices.iter().map(|device| (*device).clone()).collect();
         self.source.send_modify(|known| known.devices = devices);
-        self.reconciler.refresh(Cause::News);
+        self.reconciler.refresh(Trigger::Change);
     }
 
-    /// The disk begins with what is wanted.
+    /// Starts a pass of the disk.
     fn disk_begins(&self) {
-        self.queue.busy.send_replace(Some(Instant::now()));
+        self.channels.busy.send_replace(Some(Instant::now()));
     }
 
-    /// The disk has done what is wanted.
+    /// Ends the pass of the disk and runs a round.
     fn disk_answers(&mut self) {
-        let wanted = self.queue.wanted.borrow_and_update().clone();
-        let found = self.disk.bring_about(wanted);
-        self.queue.busy.send_replace(None);
-        self.queue.found.send_replace(Arc::new(found));
-        self.reconciler.refresh(Cause::Disk);
+        let wanted = self.channels.wanted.borrow_and_update().clone();
+        let on_disk = self.disk.apply(wanted);
+        self.channels.busy.send_replace(None);
+        self.channels.on_disk.send_replace(Arc::new(on_disk));
+        self.reconciler.refresh(Trigger::Disk);
     }
 
-    /// Who may be given away, and whether claims may have them.
+    /// Allocatable devices, each with true if claims may have it.
     fn given(&self) -> Vec<(String, bool)> {
         let state = self.state.borrow();
         let offered = state.offers.values().flat_map(|offer| offer.list().collect::<Vec<_>>());
@@ -166,7 +165,7 @@ async fn a_disk_that_hangs_keeps_back_what_is_new_and_no_news_of_what_is_there()
     assert_eq!(rig.given(), both_ways(&["GPU-2"]));
     assert_eq!(rig.state.borrow().inventory.devices.len(), 2, "what is new comes in one step");
     advance(DEADLINE).await;
-    rig.reconciler.refresh(Cause::Disk);
+    rig.reconciler.refresh(Trigger::Disk);
     assert_eq!(rig.given(), both_ways(&["GPU-2"]));
     assert_eq!(rig.state.borrow().inventory.devices.len(), 3);
     assert!(rig.state.borrow().slow_since.is_some());
@@ -193,7 +192,7 @@ async fn another_way_to_hand_devices_out_waits_for_the_disk_and_takes_nothing_fr
     rig.see(&[&one]);
     assert_eq!(rig.given(), both_ways(&["GPU-1"]), "the old way, until the new one is there");
     advance(DEADLINE).await;
-    rig.reconciler.refresh(Cause::Disk);
+    rig.reconciler.refresh(Trigger::Disk);
     assert!(rig.given().is_empty(), "a disk that takes long");
     rig.disk_answers();
     assert_eq!(rig.given(), both_ways(&["GPU-1"]));

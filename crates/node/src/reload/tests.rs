@@ -1,4 +1,4 @@
-//! Reloading with real files: links that are swapped, mistakes, files that come and go, bursts.
+//! Reloads of real files: swapped links, mistakes, vanishing files, bursts.
 
 use std::{
     fs,
@@ -13,7 +13,7 @@ use windlass_migrate::{PeerFlags, load, parse};
 
 use super::*;
 
-/// A reloader over a folder, and what it told.
+/// A reloader over a folder, with its outputs.
 struct World {
     dir: tempfile::TempDir,
     policy: watch::Receiver<Arc<Policy>>,
@@ -27,7 +27,7 @@ const LIMIT: Duration = Duration::from_secs(10);
 
 fn counted(file: PathBuf, loads: Sender<()>) -> Load {
     Arc::new(move |label| {
-        // Nobody counts any more at the end of a test.
+        // The receiver is gone at the end of a test.
         let _ = loads.send(());
         let dir = ConfigDir(file.clone());
         let path = if file.is_dir() { dir.choose(label)? } else { Some(file.clone()) };
@@ -41,7 +41,7 @@ fn counted(file: PathBuf, loads: Sender<()>) -> Load {
     })
 }
 
-/// Plays a story with the reloader of `file` in a folder that `prepare` filled.
+/// Runs a story with the reloader of `file` in a folder that `prepare` filled.
 async fn play<F: Future<Output = ()>>(
     file: &str,
     prepare: impl FnOnce(&Path),

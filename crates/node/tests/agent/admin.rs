@@ -14,12 +14,12 @@ use tokio::{
 };
 use windlass_config::Disclosed;
 use windlass_core::health::HealthState;
-use windlass_node::{DoorError, StartError};
+use windlass_node::{ListenError, StartError};
 use windlass_testkit::{GPU, Node, Running, until};
 
 use crate::agent::world::{gpu_id, gpu_node, pod};
 
-/// What came back over HTTP.
+/// HTTP response.
 struct Answer {
     status: u16,
     head: String,
@@ -236,7 +236,7 @@ async fn an_address_that_is_taken_is_told_before_anything_starts() {
     let address = taken.local_addr().expect("an address");
     world.config.listen = Some(address);
     let Err(error) = world.try_agent() else { panic!("it started") };
-    assert!(matches!(error, StartError::Door(DoorError::Address { .. })));
+    assert!(matches!(error, StartError::Listen(ListenError::Address { .. })));
     let expected = format!("cannot listen on {address}: choose another with --listen");
     assert_eq!(error.to_string(), expected);
     assert!(!world.config.places.cdi_dir.join("windlass.dev-gpu.json").exists());

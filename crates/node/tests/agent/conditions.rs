@@ -1,4 +1,4 @@
-//! What the driver says of a GPU's condition: what takes it out of service, and what is only told.
+//! GPU conditions reported by the driver: some make a GPU unhealthy, others are only reported.
 
 use std::sync::Arc;
 

@@ -90,7 +90,7 @@ fn compact(value: &Value, depth: usize) -> String {
     format!("{open}\n{}\n{}{close}", items.join(",\n"), "  ".repeat(depth))
 }
 
-/// Whether an object has a list of objects.
+/// True if an object contains a list of objects.
 fn has_lists(value: &Value) -> bool {
     let is_list = |field: &Value| field.as_array().is_some_and(|items| items[0].is_object());
     value.as_object().is_some_and(|fields| fields.values().any(is_list))

@@ -37,7 +37,7 @@ const HOSTILE: [&str; 14] = [
     "\u{202e}\u{0}é",
 ];
 
-/// How many requests of each kind.
+/// Number of requests of each kind.
 const ROUNDS: usize = 60;
 
 /// Ids: hostile ones, and sometimes one that the node has.
@@ -120,7 +120,7 @@ async fn requests_with_hostile_ids_are_refused_in_words_and_touch_nothing() {
     agent.stop().await;
 }
 
-/// What was preferred is remembered.
+/// Preferences are in the allocation history.
 fn is_choice(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name == "choices.json" || name == ".choices.json.draft")
 }

@@ -1,4 +1,4 @@
-//! What the agent knows of its devices' health after it was restarted.
+//! Health history of devices across restarts of the agent.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! How devices are chosen: by the policy of each resource, from what may be allocated, and remembered.
+//! Placement of devices: policies of resources, allocatable devices, allocation history.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,7 +16,7 @@ use windlass_core::{
     },
     replica::ReplicaId,
 };
-use windlass_deviceplugin::history::{self, Among, Remembered};
+use windlass_deviceplugin::history::{self, Candidates, RecordedChoice};
 use windlass_kubelet_api::deviceplugin::{
     ContainerPreferredAllocationRequest, PreferredAllocationRequest,
 };
@@ -205,8 +205,8 @@ async fn a_kubelet_that_is_behind_gets_what_may_be_allocated_or_the_reason_why_n
             8,
             Code::InvalidArgument,
             format!(
-                "nvidia.com/gpu: 8 devices were asked for and 7 are available; not counted is \
-                 {failed}, which cannot be allocated: XID 79"
+                "nvidia.com/gpu: 8 devices were asked for and 7 are available; {failed} is excluded: \
+                 it cannot be allocated: XID 79"
             ),
         ),
     ] {
@@ -237,7 +237,7 @@ async fn replicas_of_a_gpu_that_failed_are_left_out_and_none_of_them_is_short() 
     for (required, size, expected) in [
         (&listed[..1], 2, format!("{} cannot be allocated: XID 79", listed[0])),
         (&listed[8..9], 2, format!("has no device {}", listed[8])),
-        (&[], 5, "5 replicas were asked for and 4 are available; not counted is".to_owned()),
+        (&[], 5, format!("and 4 are available; {} is excluded", gpu_id(&agent, 0))),
     ] {
         let asked = plugin.get_preferred_allocation(question(&listed, required, size)).await;
         let message = asked.expect_err("refused").message().to_owned();
@@ -246,10 +246,10 @@ async fn replicas_of_a_gpu_that_failed_are_left_out_and_none_of_them_is_short() 
 }
 
 /// The answer to a remembered question, asked again.
-fn asked_again(state: &NodeState, choice: &Remembered) -> Vec<String> {
+fn asked_again(state: &NodeState, choice: &RecordedChoice) -> Vec<String> {
     let (size, policy) = (choice.size, choice.policy);
-    match &choice.among {
-        Among::Devices { available, required, .. } => {
+    match &choice.candidates {
+        Candidates::Devices { available, required, .. } => {
             let available: Vec<_> = available.iter().map(DeviceId::as_str).collect();
             let required: Vec<_> = required.iter().map(DeviceId::as_str).collect();
             let request =
@@ -257,7 +257,7 @@ fn asked_again(state: &NodeState, choice: &Remembered) -> Vec<String> {
             let answer = placement::choose(&state.topology, request).expect("an answer");
             answer.devices.iter().map(ToString::to_string).collect()
         }
-        Among::Replicas { span, pools, .. } => {
+        Candidates::Replicas { span, pools, .. } => {
             let free: BTreeMap<_, Vec<u32>> =
                 pools.iter().map(|pool| (&pool.device, pool.free.iter().collect())).collect();
             let devices: Vec<_> = pools

@@ -9,7 +9,7 @@ use windlass_kubelet_sim::{Kubelet, NodeStatus, Pod};
 use windlass_machine::Profile;
 use windlass_testkit::{GPU, Node, Running};
 
-/// How long a device must be quiet in these tests.
+/// Quiet period of these tests.
 pub(crate) const QUIET: Duration = Duration::from_millis(300);
 
 /// A machine after a shipped profile.
@@ -29,7 +29,7 @@ pub(crate) fn gpu_node_of(profile: &Profile) -> Node {
     Node::new(profile, policy())
 }
 
-/// What an agent does by itself, with less patience.
+/// Agent with short intervals.
 fn policy() -> Policy {
     let health = HealthPolicy {
         call_deadline: Duration::from_millis(400),

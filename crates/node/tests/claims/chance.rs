@@ -1,4 +1,4 @@
-//! How walks are drawn, and how far they go.
+//! Random generation and length of walks.
 //!
 //! `WINDLASS_RANDOM_SECONDS` or `WINDLASS_RANDOM_STEPS` has them go on for longer, `WINDLASS_RANDOM_SEED` draws the same
 //! again.
@@ -11,7 +11,7 @@ use std::{
 /// The numbers of `SplitMix64`, which come again for the same seed.
 pub(crate) struct Chance(u64);
 
-/// How far to go.
+/// Length of a walk.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Length {
     Time(Duration),

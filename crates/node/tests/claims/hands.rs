@@ -40,7 +40,7 @@ impl World {
                 hands.entry(device.name.clone()).or_default().insert(claim.uid.clone());
             }
         }
-        // What was refused, at a restart too, has nothing.
+        // A refused pod holds nothing, also after a restart.
         let admitted = node.pods.iter().filter(|(_, pod)| pod.phase == PodPhase::Admitted);
         for (uid, pod) in admitted {
             let resources = pod.containers.values().flat_map(|it| it.devices.values());
@@ -61,7 +61,7 @@ impl World {
         hands
     }
 
-    /// What is prepared is what the scheduler chose, where the claim is there still.
+    /// Prepared devices are the scheduler's choice, if the claim still exists.
     fn as_allocated(&self) {
         let node = self.kubelet.node();
         for claim in self.objects().list::<ResourceClaim>() {
@@ -88,7 +88,7 @@ impl World {
     }
 }
 
-/// What the scheduler chose for a claim.
+/// Scheduler's choice for a claim.
 pub(crate) fn allocated(claim: &ResourceClaim) -> Vec<DeviceRequestAllocationResult> {
     let allocation = claim.status.as_ref().and_then(|status| status.allocation.as_ref());
     let devices = allocation.and_then(|allocation| allocation.devices.as_ref());

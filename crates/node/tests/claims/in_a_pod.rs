@@ -14,7 +14,7 @@ use crate::claims::{
     world::{World, show_what_is_mounted, uid},
 };
 
-/// How often the agent looks at what may have changed.
+/// Interval of the agent's checks.
 const OFTEN: Duration = Duration::from_millis(500);
 
 async fn world() -> World {

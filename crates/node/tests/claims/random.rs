@@ -14,7 +14,7 @@ use crate::claims::{
     world::{Mounts, World, show_what_is_mounted},
 };
 
-/// How often what happened.
+/// Number of occurrences of each event.
 #[derive(Debug, Default)]
 struct Tally {
     steps: u64,
@@ -38,7 +38,7 @@ struct Run {
     living: Vec<Living>,
     begun: usize,
     tally: Tally,
-    /// What happened last, in order.
+    /// Latest events in order.
     told: Vec<String>,
 }
 

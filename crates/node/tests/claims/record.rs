@@ -1,5 +1,5 @@
-//! What the kubelet's record has is held, though pod resources do not tell of it; and what pods had that are gone is
-//! free in a while, though the kubelet writes its record for nobody else.
+//! Devices in the kubelet's checkpoint are held, even if pod resources omit them. Devices of deleted pods become free,
+//! even if the kubelet writes no new checkpoint.
 
 use std::time::Duration;
 

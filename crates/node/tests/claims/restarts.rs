@@ -1,4 +1,4 @@
-//! Whoever ends in the middle finds what was, or cleans it up.
+//! Agents that end at any point leave a state that the next one continues or cleans up.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -16,8 +16,8 @@ use crate::claims::{
     world::{NODE, World, devices, published, uid},
 };
 
-/// How far the agent gets with a claim before it is killed, in turns of the runtime: from before the call
-/// arrives until after it was answered.
+/// Progress of the agent with a claim before its kill, in polls of the runtime: from before the call arrives until after
+/// its answer.
 const TURNS: [usize; 10] = [0, 2, 5, 9, 14, 20, 30, 45, 70, 120];
 
 #[tokio::test]

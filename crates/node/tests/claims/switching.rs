@@ -33,7 +33,7 @@ fn wanting(world: &World, name: &str, (class, count, expression): (&str, usize, 
     pod((SPACE, name), &["main"], ("resourceClaimTemplateName", name))
 }
 
-/// How many instances stand on the first GPU; `None` where MIG is off.
+/// Number of MIG instances on the first GPU; `None` if MIG is off.
 fn instances(world: &World) -> Option<usize> {
     let model = world.machine.model().expect("a model");
     model.gpus[0].mig.as_ref().map(Vec::len)

@@ -13,7 +13,7 @@ pub(crate) const SPACE: &str = "default";
 /// The namespace in which claims may have admin access.
 pub(crate) const ADMINS: &str = "admins";
 
-/// What the class of GPUs answers for.
+/// Extended resource of the GPU class.
 pub(crate) const EXTENDED: &str = "example.com/gpu";
 
 /// The class `gpu`.
@@ -32,7 +32,7 @@ pub(crate) fn admins() -> Namespace {
     }))
 }
 
-/// What is asked of devices: some GPUs.
+/// Request for some GPUs.
 pub(crate) fn gpus(count: usize) -> Value {
     json!({"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu", "count": count}}]})
 }

@@ -27,7 +27,7 @@ pub(crate) const DRIVER: &str = "windlass.dev";
 /// After three looks the kubelet is to write its record anew; after each is looked what it says.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// What is mounted of the kubelet's folder, with the options of deploy/daemonset.yaml.
+/// Mounts of the kubelet's folder, with the options of deploy/daemonset.yaml.
 const MOUNTED: [&str; 4] = ["device-plugins", "plugins", "plugins_registry", "pod-resources"];
 
 /// The part of the kubelet's folder that the agent sees.
@@ -45,7 +45,7 @@ pub(crate) struct World {
     pub(crate) kubelet: Kubelet,
     pub(crate) config: Config,
     pub(crate) agent: Option<Running>,
-    /// How many GPUs there are.
+    /// Number of GPUs.
     pub(crate) gpus: usize,
     /// The scheduler places one pod after the other.
     queue: Mutex<()>,
@@ -119,7 +119,7 @@ impl World {
         if let Some(agent) = self.agent.take() {
             agent.kill().await;
         }
-        // What it was writing on another thread is a file before another agent reads it.
+        // Pending writes of another thread complete before another agent reads them.
         sleep(Duration::from_millis(10)).await;
     }
 
@@ -202,7 +202,7 @@ impl World {
         deleted.expect("it was there");
     }
 
-    /// What is left of claims, in the driver's record and among its documents.
+    /// Remains of claims in the driver's record and among its documents.
     pub(crate) fn left(&self) -> Vec<String> {
         let record: Vec<_> =
             self.record().into_iter().map(|(uid, _)| format!("record {uid}")).collect();

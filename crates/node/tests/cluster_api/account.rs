@@ -1,4 +1,4 @@
-//! What the admission policies of `deploy/rbac.yaml` let an agent's token write: its own labels, slices and statuses.
+//! Writes that the admission policies of `deploy/rbac.yaml` allow an agent's token: its own labels, slices and statuses.
 
 use std::path::Path;
 
@@ -30,7 +30,7 @@ fn request(resource: &str, name: &str, operation: &str) -> Value {
     })
 }
 
-/// What a policy says to a change.
+/// Verdict of a policy on a change.
 fn changed(name: &str, request: &Value, from: &Value, to: &Value) -> Result<(), String> {
     let parts = [("request", request), ("oldObject", from), ("object", to)];
     judge(&policy(name), &parts, Numbers::Whole)

@@ -10,15 +10,14 @@ use cel::{
 use serde_json::Value;
 use windlass_core::selector::Amount;
 
-/// What an API server shows a policy for a number: those before 1.37 a whole one, newer ones a floating one.
+/// Type of a number in policies: an integer before Kubernetes 1.37, a float since.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Numbers {
     Whole,
     Floating,
 }
 
-/// Whether a policy lets a request through that has these parts, or else what its author is told. Its conditions are not
-/// looked at.
+/// Verdict of a policy on a request with these parts; on refusal its message. Match conditions are ignored.
 pub(crate) fn judge(
     policy: &Value,
     parts: &[(&str, &Value)],

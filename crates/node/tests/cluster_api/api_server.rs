@@ -87,7 +87,7 @@ impl ApiServer {
         self.server.shutdown().await;
     }
 
-    /// What a client reads to find it.
+    /// Kubeconfig of the server.
     pub(crate) fn kubeconfig(&self) -> PathBuf {
         self.folder.path().join("kubeconfig")
     }

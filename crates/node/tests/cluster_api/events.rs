@@ -117,7 +117,7 @@ fn notes(cluster: &Cluster) -> Vec<String> {
     events.iter().map(note).collect()
 }
 
-/// How many times something was told, whatever became of it.
+/// Number of attempts to send an event, successful or not.
 fn tellings(cluster: &Cluster) -> usize {
     cluster.asked("POST", "/events").len() + cluster.asked("PATCH", "/events").len()
 }

@@ -13,7 +13,7 @@ use k8s_openapi::api::{
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
-/// What Kubernetes keeps of a document.
+/// Fields of a document that Kubernetes keeps.
 pub(crate) fn kept(document: &Value) -> Value {
     match document["kind"].as_str().expect("a kind") {
         "ClusterRole" => through::<ClusterRole>(document),
@@ -58,7 +58,7 @@ pub(crate) fn lost(document: &Value, kept: &Value, path: &str) -> Option<String>
     }
 }
 
-/// What a manifest says with all its options.
+/// Manifest with all its options.
 pub(crate) fn documents(path: &Path) -> Vec<Value> {
     let text = fs::read_to_string(path).expect("a manifest");
     // The options, all of them, without what they replace.

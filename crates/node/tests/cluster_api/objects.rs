@@ -52,7 +52,7 @@ pub(crate) struct Asked {
     pub(crate) body: Value,
 }
 
-/// What is answered instead, to how many requests.
+/// Injected response, with the number of requests.
 #[derive(Clone, Debug)]
 pub(crate) struct Refusal {
     pub(crate) method: &'static str,
@@ -61,7 +61,7 @@ pub(crate) struct Refusal {
     pub(crate) status: Value,
 }
 
-/// What is answered.
+/// Response.
 pub(crate) enum Answer {
     Json(u16, Value),
     Text(u16, &'static str),
@@ -69,7 +69,7 @@ pub(crate) enum Answer {
     Watch(Kind, u64),
 }
 
-/// What is watched.
+/// Watched objects.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Kind {
     Node,
@@ -84,7 +84,7 @@ pub(crate) fn status(code: u16, reason: &str, message: &str) -> Value {
     })
 }
 
-/// What the account that is shipped may not ask is refused, as a real API server does.
+/// Requests beyond the shipped account's rights are refused, as by a real API server.
 fn forbid(asked: &Asked) -> Option<Answer> {
     let wanted = Right::asked(&asked.method, &asked.path, &asked.query)?;
     let may = Right::shipped().iter().any(|right| right.gives(&wanted));
@@ -123,7 +123,7 @@ impl Cluster {
         self.labels.iter().map(|(key, (value, _))| (key.as_str(), value.as_str())).collect()
     }
 
-    /// What `kubectl label` does.
+    /// Applies a label as `kubectl label` does.
     pub(crate) fn set_label(&mut self, key: &str, value: Option<&str>) {
         match value {
             Some(value) => {
@@ -385,7 +385,7 @@ impl Cluster {
     }
 }
 
-/// What the API server would find wrong with an event of events.k8s.io/v1 about a Node.
+/// Reasons for an API server to refuse an event of events.k8s.io/v1 about a Node.
 fn mistake(namespace: &str, event: &Value) -> Option<&'static str> {
     let text = |key: &str| event[key].as_str().unwrap_or_default();
     let within = |key: &str, most: usize| (1..=most).contains(&text(key).len());

@@ -26,7 +26,7 @@ impl Policy {
         Self(policy)
     }
 
-    /// Whether an object may be stored, or else what its author is told.
+    /// Verdict on storing an object; on refusal its message.
     fn admit(&self, resource: &str, object: &Value, numbers: Numbers) -> Result<(), String> {
         let request = json!({"resource": {"group": "resource.k8s.io", "resource": resource}});
         judge(&self.0, &[("object", object), ("request", &request)], numbers)
@@ -71,7 +71,7 @@ fn of_every_kind(settings: &Value) -> Vec<Value> {
     kinds.map(document).into()
 }
 
-/// What may be said, and what may not.
+/// Valid and invalid parameters.
 fn settings() -> Vec<Value> {
     let mut all = vec![
         Value::Null,

@@ -24,7 +24,7 @@ use crate::cluster_api::{api_server::value_is, events::a_failure};
 
 const KUBECONFIG: &str = "WINDLASS_E2E_KUBECONFIG";
 
-/// How long anything may take before the test has failed.
+/// Deadline of any wait before the test fails.
 const LIMIT: Duration = Duration::from_secs(20);
 
 const COUNT: &str = "nvidia.com/gpu.count";
@@ -139,7 +139,7 @@ impl World {
         }
     }
 
-    /// How often something was told of the Node.
+    /// Number of events about the Node.
     async fn told(&self, reason: &str) -> i32 {
         let count = |event: &Event| event.series.as_ref().map_or(1, |series| series.count);
         let events = self.events().await;

@@ -29,7 +29,7 @@ const KUBECONFIG: &str = "WINDLASS_E2E_KUBECONFIG";
 /// An API server looks for new policies every second, and reads the schemas of what they are about.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// What it answers to a claim that nobody stores.
+/// Answer to a dry-run claim.
 async fn admit(claims: &Api<ResourceClaim>, parameters: &Value) -> Result<(), String> {
     let request = json!({"name": "gpu", "exactly": {"deviceClassName": "windlass-gpu"}});
     let config = said_to("windlass.dev", parameters);
@@ -42,7 +42,7 @@ async fn admit(claims: &Api<ResourceClaim>, parameters: &Value) -> Result<(), St
     claims.create(&only_tried, &claim).await.map(drop).map_err(|error| error.to_string())
 }
 
-/// Whether it refuses and admits what the agent does, and says why; else what is different.
+/// Compares its admissions and messages with the agent's; returns the differences.
 async fn as_the_agent(claims: &Api<ResourceClaim>) -> Result<(), String> {
     let bad = json!({
         "apiVersion": "windlass.dev/v1alpha1", "kind": "DeviceConfig",

@@ -12,11 +12,11 @@ use crate::cluster_api::objects::{Answer, Asked, Kind, status};
 pub(crate) struct SliceStore {
     /// By name.
     pub(crate) all: BTreeMap<String, Value>,
-    /// What watches are told.
+    /// Watch events.
     pub(crate) history: Vec<(u64, Value)>,
-    /// Whether the API server knows of them.
+    /// True if the API server knows ResourceSlices.
     pub(crate) is_served: bool,
-    /// Whether its feature gates for sharing and taints are on.
+    /// True if its feature gates for sharing and taints are on.
     pub(crate) gates: bool,
     /// Devices that it refuses.
     pub(crate) refused: BTreeSet<&'static str>,
@@ -50,7 +50,7 @@ impl SliceStore {
         }
     }
 
-    /// What a kubelet does when it starts.
+    /// Deletes slices as a kubelet does at its start.
     pub(crate) fn wipe(&mut self) {
         let names: Vec<_> = self.all.keys().cloned().collect();
         for name in &names {
@@ -131,7 +131,7 @@ impl SliceStore {
         Answer::Json(200, status(200, "", "deleted"))
     }
 
-    /// What becomes of a slice on its way into the store.
+    /// Changes of a slice on its way into the store.
     fn keep(&self, slice: &mut Value) {
         for device in slice["spec"]["devices"].as_array_mut().into_iter().flatten() {
             let device = device.as_object_mut().expect("a device");

@@ -92,9 +92,8 @@ fn published(cluster: &Cluster) -> Vec<String> {
     cluster.slices.all.iter().map(line).collect()
 }
 
-/// How many writes there were: creates, updates, deletes.
-/// How often slices were created, changed and deleted. A write after a slice that somebody changed in the same moment
-/// is refused, and comes again: it counts once.
+/// Number of creates, updates and deletes of slices. A write that conflicts with another client's is repeated, and
+/// counts once.
 fn writes(cluster: &Cluster) -> [usize; 3] {
     let [post, put, delete] =
         ["POST", "PUT", "DELETE"].map(|method| cluster.asked(method, PATH).len());

@@ -6,7 +6,7 @@ use windlass_testkit::{LIMIT, Node, allocatable, pod_with as pod};
 
 use crate::devices::world::{device, node};
 
-/// What manifests for darwin3-device-plugin ask for.
+/// Resource in manifests for darwin3-device-plugin.
 const DARWIN3: &str = "zj.com/darwin3";
 
 /// The pod of that plugin's own example.

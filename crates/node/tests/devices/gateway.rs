@@ -17,13 +17,13 @@ use windlass_testkit::{
 
 use crate::devices::world;
 
-/// What the boards are offered as.
+/// Resource of the boards.
 pub(crate) const BOARDS: &str = "zj.com/darwin3";
 
-/// What nothing is done to between containers.
+/// Resource of boards without cleanup.
 pub(crate) const SPARES: &str = "example.com/spare";
 
-/// How long one step may take.
+/// Deadline of a step.
 pub(crate) const STEP: Duration = Duration::from_millis(300);
 
 /// A gateway with its boards, and with files that stand for devices which need nothing.

@@ -1,4 +1,4 @@
-//! What a source found, as text that a test can hold.
+//! Snapshot text of a source's devices.
 
 use std::{fmt::Write as _, path::Path};
 

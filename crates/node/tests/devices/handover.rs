@@ -17,7 +17,7 @@ use crate::devices::{
     world::{attribute, node},
 };
 
-/// What a board goes through before a container that nobody knows the past of.
+/// Cleanup steps of a board with an unknown past.
 const FROM_SCRATCH: [windlass_machine::BoardEvent; 3] = [Reset, Reset, Frequency(MHZ)];
 
 #[tokio::test]

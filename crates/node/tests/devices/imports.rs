@@ -10,7 +10,7 @@ use windlass_testkit::{allocatable, pod_with as pod};
 
 use crate::devices::world::{node, node_of};
 
-/// What `windlass config convert` makes of a file.
+/// Output of `windlass config convert` for a file.
 fn converted(text: &str) -> String {
     let loaded = parse(Path::new("plugin.conf"), text, &PeerFlags::default());
     to_yaml(&loaded.unwrap_or_else(|error| panic!("{error}")).config)

@@ -19,7 +19,7 @@ fn simulated() -> impl Iterator<Item = &'static DeviceProfile> {
     DeviceProfile::ALL.iter().filter(|profile| profile.name != ON_THE_NETWORK)
 }
 
-/// What a profile simulates, `count` times, as a machine's `devices`.
+/// Simulated devices of a profile, `count` times, as a machine's `devices`.
 fn devices(profile: &DeviceProfile, count: usize) -> String {
     let numbered = |n: usize| -> Vec<Value> {
         let text = profile.text.replace("{n}", &n.to_string());
@@ -27,7 +27,7 @@ fn devices(profile: &DeviceProfile, count: usize) -> String {
         document["simulated"].as_array().expect("a list").clone()
     };
     let (mut names, mut all) = (BTreeSet::new(), (0..count).flat_map(numbered).collect::<Vec<_>>());
-    // What has no number in its name is there once on a machine.
+    // A device without a number in its name occurs once per machine.
     all.retain(|device| names.insert(device["name"].to_string()));
     serde_saphyr::to_string(&all).expect("YAML")
 }

@@ -33,7 +33,7 @@ fn world(config: &str) -> Node {
     node_of(&Profile::named("rdma").expect("a shipped profile"), config)
 }
 
-/// What becomes of every interface, a line each.
+/// State of every interface, one line each.
 fn told(state: &NodeState) -> String {
     let offerings = state.offerings();
     let line = |device: &Device| {

@@ -12,7 +12,7 @@ use windlass_machine::Profile;
 use windlass_resources::NodeState;
 use windlass_testkit::{Node, health};
 
-/// How long a device must be quiet in these tests.
+/// Quiet period of these tests.
 pub(crate) const QUIET: Duration = Duration::from_millis(100);
 
 /// A machine without devices, to which those of a test are added.
@@ -52,7 +52,7 @@ pub(crate) fn policy(text: &str) -> Policy {
     Policy { health, ..policy }
 }
 
-/// What a configuration is refused with.
+/// Error of a refused configuration.
 pub(crate) fn refused(text: &str) -> String {
     let config = ConfigFile::parse(Path::new("test.yaml"), text);
     config.expect_err("it is refused").to_string()
@@ -77,7 +77,7 @@ pub(crate) fn attribute(device: &Device, name: &str) -> Option<String> {
     all.find(|(known, _)| known.to_string() == name).map(|(_, value)| value.to_string())
 }
 
-/// How a source fares, as text.
+/// State of a source as text.
 pub(crate) fn source(state: &NodeState, name: &str) -> String {
     match state.inventory.sources.get(name) {
         None => "unknown".to_owned(),

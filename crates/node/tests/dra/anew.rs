@@ -19,7 +19,7 @@ const A: Gets<'static> = Gets { request: "a", gpu: 0 };
 const B: Gets<'static> = Gets { request: "a", gpu: 1 };
 
 impl World {
-    /// What the kubelet writes down of claims that have their names as UIDs, before a driver has answered.
+    /// Kubelet checkpoint of claims whose UIDs are their names, before a driver has answered.
     pub(crate) fn kubelet_knows(&self, names: &[&str]) {
         let state = |name: &&str| ClaimState {
             claim_uid: (*name).to_owned(),
@@ -40,7 +40,7 @@ fn is_gpu(agent: &Running, devices: &[Device], gpu: usize) -> bool {
     devices.iter().map(|device| &device.device_name).eq([&id])
 }
 
-/// What the claim had is free for another, and what it has is not.
+/// Released devices are free for another claim, and held ones are not.
 async fn only_the_new_one_is_taken(world: &World, agent: &Running, kubelet: &mut Kubelet) {
     world.claim(agent, "first", &[A]);
     kubelet.prepare("first").await.expect("the old one is free");

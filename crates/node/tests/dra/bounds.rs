@@ -25,7 +25,7 @@ const CLAIMS: usize = 257;
 /// Claims that nobody knows.
 const STRANGERS: usize = 50;
 
-/// How deep parameters are nested that nobody reads: `serde_json` follows 128 levels.
+/// Nesting depth of unread parameters: `serde_json` follows 128 levels.
 const DEEP: usize = 200;
 
 async fn give_up(socket: &Path, call: &str) {

@@ -6,12 +6,12 @@ use windlass_testkit::Said;
 
 use crate::dra::world::World;
 
-/// How often: what was told of a failure was told in two cases of three.
+/// Repetitions: the fault showed in two cases of three.
 const OFTEN: usize = 12;
 
-/// What is said of a failure of the driver, or of what does not end.
+/// Log messages about a failed driver or an unfinished shutdown.
 fn of_failures(said: &Said) -> Vec<String> {
-    let words = ["not served", "not everything ended"];
+    let words = ["not served", "parts still running"];
     let lines = said.lines().into_iter();
     lines.filter(|line| words.iter().any(|word| line.contains(word))).collect()
 }

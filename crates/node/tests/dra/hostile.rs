@@ -1,5 +1,4 @@
-//! What the kubelet or a claim's author could say to lead the driver elsewhere: no name becomes a path, and no
-//! parameter an edit of a container.
+//! Hostile input from kubelet and claim authors: no name becomes a path, and no parameter becomes a container edit.
 
 use std::{collections::BTreeSet, fs, path::PathBuf};
 
@@ -20,14 +19,14 @@ use windlass_testkit::in_time;
 
 use crate::dra::world::{Gets, World, claim, gpus, result};
 
-/// What no namespace, name or UID is.
+/// Invalid namespaces, names and UIDs.
 const HOSTILE: [&str; 9] =
     ["", "..", "../../x", "a/../../../nodes/n1", "a?watch=true", "a#b", "a%2Fb", "a\0b", "A\nb"];
 
-/// How many requests are drawn.
+/// Number of random requests.
 const ROUNDS: usize = 150;
 
-/// What is in the folders that the agent writes.
+/// Content of the folders that the agent writes.
 fn documents(world: &World) -> BTreeSet<PathBuf> {
     let folders = [&world.config.places.cdi_dir, &world.config.places.state_dir];
     let parents = folders.iter().filter_map(|folder| folder.parent());
@@ -63,7 +62,7 @@ async fn names_that_are_none_are_refused_one_by_one_and_reach_neither_disk_nor_a
     let log = world.api.objects().log();
     let about_claims: Vec<_> =
         log[asked..].iter().filter(|it| it.path.contains("/resourceclaims/")).collect();
-    // How the first claim's devices fare is told whenever it is ready.
+    // The status of the first claim's devices is written whenever it is ready.
     let of_others: Vec<_> = about_claims.iter().filter(|it| !it.path.contains("good")).collect();
     assert!(of_others.is_empty(), "{of_others:?}");
     agent.stop().await;

@@ -19,7 +19,7 @@ use windlass_testkit::{LIMIT, MHZ, until};
 
 use crate::dra::life_rig::{Rig, Tenant, step};
 
-/// What a board goes through for a claim when nobody knows its past.
+/// Cleanup steps of a board with an unknown past.
 const FROM_SCRATCH: [windlass_machine::BoardEvent; 3] = [Reset, Reset, Frequency(MHZ)];
 
 #[tokio::test]
@@ -194,7 +194,7 @@ async fn a_status_that_is_refused_for_a_moment_is_told_all_the_same_and_holds_up
     agent.stop().await;
 }
 
-/// Whether the first device of a claim has this condition for this reason.
+/// True if the first device of a claim has this condition with this reason.
 fn condition(claim: &Value, kind: &str, reason: &str) -> bool {
     let all = claim["status"]["devices"][0]["conditions"].as_array();
     all.into_iter().flatten().any(|it| it["type"] == kind && it["reason"] == reason)
@@ -218,7 +218,7 @@ async fn a_claims_status_names_the_interface_of_its_nic() {
     agent.stop().await;
 }
 
-/// Whether claims know a device by this name, which ends with a checksum.
+/// True if claims know a device by this name, which ends with a checksum.
 fn is_named(device: &Device, name: &str) -> bool {
     name.starts_with(&device.id.as_str().replace('_', "-"))
 }

@@ -32,7 +32,7 @@ pub(crate) struct Tenant {
     pub(crate) uid: String,
 }
 
-/// How long one step may take.
+/// Deadline of a step.
 const STEP: Duration = Duration::from_secs(2);
 
 // === impl Rig ===
@@ -161,7 +161,7 @@ pub(crate) fn step(action: StepAction) -> Step {
     Step { action, timeout: STEP }
 }
 
-/// What taints the devices of a pool have, in the order of the devices; `None` while it has no devices.
+/// Taints of a pool's devices in order; `None` while it has no devices.
 fn taints_of(objects: &Objects, pool: &str) -> Option<Vec<String>> {
     let slices: Vec<k8s_openapi::api::resource::v1::ResourceSlice> = objects.list();
     let slices = slices.iter().filter(|slice| slice.spec.pool.name == pool);

@@ -1,4 +1,4 @@
-//! Who may read what the agent leaves on a node: sockets, what it keeps, what it tells others. Whatever its umask is.
+//! Permissions of the agent's files on a node: sockets, state and documents, under any umask.
 
 use std::{
     fs,
@@ -21,7 +21,7 @@ const EVERYONES: u32 = 0o644;
 /// Others may look, and plant nothing.
 const FOLDER: u32 = 0o755;
 
-/// What is in the folder of what the agent keeps.
+/// Content of the state folder.
 const KEPT: [(&str, u32); 5] = [
     ("claims.json", OWN),
     ("devices.json", OWN),

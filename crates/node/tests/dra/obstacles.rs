@@ -1,5 +1,5 @@
-//! What keeps containers from a device keeps claims from it too: it is published with a taint, and refused when
-//! somebody asks for it all the same.
+//! Obstacles for containers are obstacles for claims: the device is published with a taint, and its preparation is
+//! refused.
 
 use std::{fs, time::Duration};
 

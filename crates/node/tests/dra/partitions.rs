@@ -31,7 +31,7 @@ fn put(world: &World, agent: &Running, (name, partition): (&str, &str)) {
     world.put(&claim(name, &[result]));
 }
 
-/// What stands on the first GPU, as `1g.10gb@0`.
+/// MIG instances of the first GPU, as `1g.10gb@0`.
 fn standing(world: &World) -> Vec<String> {
     let model = world.machine.model().expect("a model");
     let instances = model.gpus[0].mig.iter().flatten();

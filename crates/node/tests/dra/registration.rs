@@ -1,4 +1,4 @@
-//! How the kubelet finds the driver, and how it loses it.
+//! Registration of the driver with the kubelet, and its loss.
 
 use std::fs;
 

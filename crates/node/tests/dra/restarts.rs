@@ -1,4 +1,4 @@
-//! What an agent leaves to the next, and what becomes of it when it is lost.
+//! State that an agent leaves to the next, and the loss of it.
 
 use std::fs;
 
@@ -10,7 +10,7 @@ use crate::dra::world::{Gets, World, gpus};
 
 const A: Gets<'static> = Gets { request: "a", gpu: 0 };
 
-/// What the kubelet writes down of a claim that has its name as its UID.
+/// Kubelet checkpoint of a claim whose UID is its name.
 pub(crate) fn kubelet_record(world: &World, name: &str, state: &NodeState) {
     let id = state.inventory.devices[0].id.to_string();
     let device = json!({

@@ -13,7 +13,7 @@ use crate::dra::world::{Gets, World};
 
 const GROUP: &str = "resource.k8s.io";
 
-/// What has been asked for so far, in the order of the names.
+/// Requests so far, in order of names.
 fn asked(world: &World) -> BTreeSet<Right> {
     let log = world.api.objects().log();
     let mut asked: BTreeSet<_> =

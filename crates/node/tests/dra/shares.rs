@@ -333,7 +333,7 @@ async fn amounts_that_nothing_keeps_are_refused_unless_containers_are_trusted() 
     agent.stop().await;
 }
 
-/// What keeps containers from a GPU, once it is not only that a claim has it.
+/// Obstacle of a GPU for containers, beyond a claim that holds it.
 async fn in_the_way(agent: &Running, gpu: &DeviceId) -> Option<String> {
     let obstacle = |state: &NodeState| state.offerings().remove(gpu)?.obstacle;
     let is_held =

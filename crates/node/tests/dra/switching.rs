@@ -30,7 +30,7 @@ fn put(world: &World, agent: &Running, (name, gpu, form): (&str, usize, &str)) {
 
 const PART: &str = "-mig-1g-10gb-19-6";
 
-/// What stands on a GPU, or that MIG is off.
+/// MIG instances of a GPU, or MIG off.
 fn form(world: &World, gpu: usize) -> String {
     let model = world.machine.model().expect("a model");
     let Some(instances) = &model.gpus[gpu].mig else { return "whole".to_owned() };
@@ -79,7 +79,7 @@ async fn no_part_is_cut_of_a_gpu_before_it_is_clean_after_who_had_it_whole() {
     for (name, form) in [("whole", ""), ("part", PART)] {
         put(&world, &agent, (name, 0, form));
     }
-    // Whoever had it before the agent came may have left something, too.
+    // An earlier holder may have left data too.
     fs::write(&clean, "").expect("written");
     kubelet.prepare("whole").await.expect("prepared");
     fs::remove_file(&clean).expect("removed");

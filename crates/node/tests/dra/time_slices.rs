@@ -36,7 +36,7 @@ fn ours(interval: &str) -> Value {
     })
 }
 
-/// What the program set the first GPU to last.
+/// Latest time slice that the program set on the first GPU.
 fn set(world: &World) -> Option<String> {
     let gpu = &world.machine.model().expect("a model").gpus[0].uuid;
     let told = world.machine.dir().join(format!("nvidia-smi/{gpu}.timeslice"));

@@ -15,7 +15,7 @@ use crate::dra::{
 
 const A: Gets<'static> = Gets { request: "a", gpu: 0 };
 
-/// How long a claim is read that is released meanwhile.
+/// Duration of reading a claim that is released meanwhile.
 const SLOWLY: Duration = Duration::from_secs(1);
 
 impl World {

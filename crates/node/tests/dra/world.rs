@@ -46,7 +46,7 @@ impl World {
         world
     }
 
-    /// What every kubelet has in its folder, which the agent sees therefore.
+    /// Files in every kubelet's folder, which the agent sees.
     fn show_kubelet_folder(&self) {
         std::fs::create_dir_all(&self.config.places.kubelet_dir).expect("made");
         std::fs::write(self.config.places.kubelet_dir.join(NEIGHBOUR), "{}").expect("written");
@@ -170,7 +170,7 @@ pub(crate) fn claim(name: &str, results: &[Value]) -> Value {
     })
 }
 
-/// What the scheduler writes for a device.
+/// Allocation result of a device, as the scheduler writes it.
 pub(crate) fn result(request: &str, device: &Device) -> Value {
     json!({
         "request": request, "driver": "windlass.dev", "pool": format!("n1/{}", device.source),

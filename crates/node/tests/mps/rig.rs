@@ -79,7 +79,7 @@ impl Rig {
         self.machine.host_root().join("usr/bin/nvidia-cuda-mps-control")
     }
 
-    /// What the daemon itself answers.
+    /// Answer of the daemon itself.
     pub(crate) fn ask(&self, index: usize, command: &str) -> String {
         let mut client = Command::new(self.program());
         client.env("CUDA_MPS_PIPE_DIRECTORY", self.folder(index).join("pipe"));
@@ -122,7 +122,7 @@ fn recorded(folder: &Path) -> Option<Pid> {
     Pid::from_raw(record.split_once(' ')?.0.parse().ok()?)
 }
 
-/// Whether the process is a control daemon that runs.
+/// True if the process is a running control daemon.
 pub(crate) fn runs(pid: Pid) -> bool {
     // A process that ended and was not waited for has no command line.
     let path = format!("/proc/{}/cmdline", pid.as_raw_nonzero());

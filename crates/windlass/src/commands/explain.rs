@@ -1,6 +1,5 @@
-//! `windlass explain`: which devices a request gets, and why; and why a source has the devices that it has.
+//! `windlass explain`: the placement of a request, and the devices of a source.
 
-mod ask;
 mod joint;
 mod live;
 mod names;
@@ -8,6 +7,7 @@ mod past;
 mod pod;
 mod question;
 mod report;
+mod request;
 mod resource;
 mod show;
 #[cfg(feature = "laboratory")]
@@ -39,7 +39,7 @@ pub(super) async fn run(args: ExplainArgs) -> Result<()> {
     }
     let (node, kubelet) = look(&ask, host, record).await?;
     let wanted = joint::wanted(&node, &mut ask)?;
-    let asked = ask::read(&node, &kubelet, &ask)?;
+    let asked = request::read(&node, &kubelet, &ask)?;
     if let Some(wanted) = wanted {
         let report = joint::read(&node, &kubelet, asked, wanted)?;
         answer(output, &report, || joint::table(&report))?;
@@ -50,8 +50,7 @@ pub(super) async fn run(args: ExplainArgs) -> Result<()> {
     report.ended()
 }
 
-/// The machine that is asked about, and what its kubelet tells of who holds what. Nobody holds anything
-/// of a simulated machine, nor of devices that are named as free.
+/// The machine with its holders. A simulated machine, and devices named by `--free`, have no holders.
 async fn look(ask: &AskArgs, host: HostArgs, record: RecordArgs) -> Result<(NodeState, Kubelet)> {
     #[cfg(feature = "laboratory")]
     if let Some(profile) = &ask.machine {
@@ -69,7 +68,7 @@ async fn look(ask: &AskArgs, host: HostArgs, record: RecordArgs) -> Result<(Node
     Ok((survey(&config).await?, kubelet))
 }
 
-/// The devices that are missing where a source is late would make any answer a wrong one.
+/// Scans the host; a missing source would make the answer wrong.
 async fn survey(config: &Config) -> Result<NodeState> {
     let node = agent::survey(config, clock()).await;
     complete(&node.inventory)?;

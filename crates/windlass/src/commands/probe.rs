@@ -1,4 +1,4 @@
-//! `windlass probe`: asks the agent of the same node or pod how it is, as a kubelet's probe.
+//! `windlass probe`: liveness and readiness check of the local agent.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -11,29 +11,29 @@ use crate::screen::line;
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Ends with 0 when the answer is yes, with 1 when it is no or when nobody answers; the reasons are on standard output.
+Exit codes: 0 yes, 1 no or no answer, 64 wrong command line. The reasons are on stdout.
 
 Examples:
   windlass probe health --probe-socket /run/windlass/probe.sock
   WINDLASS_PROBE_SOCKET=/run/windlass/probe.sock windlass probe ready")]
 pub(crate) struct ProbeArgs {
-    /// What to ask
+    /// Check to perform
     #[arg(value_name = "QUESTION", default_value = "health")]
     question: QuestionArg,
-    /// The socket that `windlass node --probe-socket` answers on
+    /// Socket of `windlass node --probe-socket`
     #[arg(long, value_name = "PATH", env = "WINDLASS_PROBE_SOCKET")]
     probe_socket: PathBuf,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum QuestionArg {
-    /// Whether the agent should go on: /healthz.
+    /// Liveness: /healthz.
     Health,
-    /// Whether a pod that asks for a device can get it: /readyz.
+    /// Readiness: /readyz.
     Ready,
 }
 
-/// Below the `timeoutSeconds: 5` of the manifest: a kubelet shows what a probe said, unless it had to end it.
+/// Below the manifest's `timeoutSeconds: 5`: a kubelet discards the output of a probe that it kills.
 const LIMIT: Duration = Duration::from_secs(4);
 
 pub(super) async fn run(args: ProbeArgs) -> Result<()> {
@@ -44,6 +44,6 @@ pub(super) async fn run(args: ProbeArgs) -> Result<()> {
     let answer = timeout(LIMIT, probe_agent(&args.probe_socket, question)).await;
     let answer = answer.with_context(|| format!("the agent did not answer within {LIMIT:?}"))??;
     line(answer.report.trim_end())?;
-    ensure!(answer.is_good, no);
+    ensure!(answer.is_ok, no);
     Ok(())
 }

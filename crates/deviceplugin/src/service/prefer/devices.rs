@@ -1,4 +1,4 @@
-//! A preference among devices that serve one container each.
+//! Preferred allocation among exclusive devices.
 
 use std::collections::BTreeMap;
 
@@ -8,37 +8,37 @@ use windlass_core::{
 };
 use windlass_resources::offers::OfferedDevice;
 
-use super::{super::super::wire::Refusal, Preferred, Question};
-use crate::history::Among;
+use super::{super::super::wire::Refusal, Preference, PreferenceRequest};
+use crate::history::Candidates;
 
-/// Devices of the offer, each once.
-type Known<'a> = BTreeMap<&'a DeviceId, &'a OfferedDevice>;
+/// Devices of the offer, without duplicates.
+type OfferedById<'a> = BTreeMap<&'a DeviceId, &'a OfferedDevice>;
 
-impl Question<'_> {
-    pub(super) fn among_devices(&self) -> Result<Preferred, Refusal> {
-        let known = self.known(&self.request.available_device_i_ds).into_iter();
-        let (open, closed): (Known<'_>, Known<'_>) =
-            known.partition(|(id, device)| self.is_open(id, device));
-        let required = self.known(&self.request.must_include_device_i_ds);
+impl PreferenceRequest<'_> {
+    pub(super) fn among_devices(&self) -> Result<Preference, Refusal> {
+        let offered = self.offered(&self.request.available_device_i_ds).into_iter();
+        let (open, closed): (OfferedById<'_>, OfferedById<'_>) =
+            offered.partition(|(id, device)| self.is_open(id, device));
+        let required = self.offered(&self.request.must_include_device_i_ds);
         let near: Vec<_> = self.near.iter().map(DeviceId::as_str).collect();
         let request = Request {
-            available: &texts(&open),
-            required: &texts(&required),
+            available: &ids(&open),
+            required: &ids(&required),
             near: &near,
             size: self.size(),
             policy: self.policy,
         };
         let choice = placement::choose(&self.state.topology, request).map_err(|source| {
-            let (resource, left_out) = (self.resource.clone(), self.left_out(closed.into_iter()));
-            Refusal::Placement { resource, source, left_out }
+            let (resource, excluded) = (self.resource.clone(), self.excluded(closed.into_iter()));
+            Refusal::Placement { resource, source, excluded }
         })?;
-        Ok(Preferred {
+        Ok(Preference {
             ids: choice.devices.iter().map(ToString::to_string).collect(),
             policy: self.policy,
-            why: self.told(&choice.connections),
+            why: self.explain(&choice.connections),
             steps: choice.steps,
             exact: choice.exact,
-            among: Some(Among::Devices {
+            candidates: Some(Candidates::Devices {
                 available: open.into_keys().cloned().collect(),
                 required: required.into_keys().cloned().collect(),
                 near: self.near.clone(),
@@ -47,12 +47,12 @@ impl Question<'_> {
         })
     }
 
-    fn known<'a>(&'a self, ids: &'a [String]) -> Known<'a> {
+    fn offered<'a>(&'a self, ids: &'a [String]) -> OfferedById<'a> {
         let devices = ids.iter().filter_map(|id| self.offer.devices.get_key_value(id.as_str()));
         devices.filter(|(_, device)| device.is_exclusive()).collect()
     }
 }
 
-fn texts<'a>(devices: &Known<'a>) -> Vec<&'a str> {
+fn ids<'a>(devices: &OfferedById<'a>) -> Vec<&'a str> {
     devices.keys().map(|id| id.as_str()).collect()
 }

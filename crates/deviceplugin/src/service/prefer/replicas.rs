@@ -1,4 +1,4 @@
-//! A preference among replicas of devices that serve several containers.
+//! Preferred allocation among replicas of shared devices.
 
 use std::collections::BTreeMap;
 
@@ -10,19 +10,18 @@ use windlass_core::{
 };
 
 use super::{
-    super::super::wire::{LeftOut, Refusal},
-    Preferred, Question,
+    super::super::wire::{Excluded, Refusal},
+    Preference, PreferenceRequest,
 };
-use crate::history::{Among, Numbers, Pool};
+use crate::history::{Candidates, ReplicaNumbers, ReplicaPool};
 
-/// Numbers of replicas by device.
 type ByDevice<'a> = BTreeMap<&'a str, Vec<u32>>;
 
-/// A device and what is left of it.
-type Part<'a> = (&'a DeviceId, SharedDevice<'a>);
+/// Device with its free replicas.
+type Candidate<'a> = (&'a DeviceId, SharedDevice<'a>);
 
-impl Question<'_> {
-    pub(super) fn among_replicas(&self, shared: Shared) -> Result<Preferred, Refusal> {
+impl PreferenceRequest<'_> {
+    pub(super) fn among_replicas(&self, shared: Shared) -> Result<Preference, Refusal> {
         let free = self.free(shared);
         let parts = self.parts(&free, shared);
         let devices: Vec<_> = parts.iter().map(|(_, device)| *device).collect();
@@ -38,16 +37,16 @@ impl Question<'_> {
             span: shared.method.span(),
         };
         let choice = shares::choose(&self.state.topology, request).map_err(|source| {
-            let (resource, left_out) = (self.resource.clone(), self.left_out_of(&free));
-            Refusal::Shares { resource, source, left_out }
+            let (resource, excluded) = (self.resource.clone(), self.excluded_replicas(&free));
+            Refusal::Shares { resource, source, excluded }
         })?;
-        Ok(Preferred {
+        Ok(Preference {
             ids: choice.replicas.iter().map(ToString::to_string).collect(),
             policy: self.policy,
-            why: self.told(&choice),
+            why: self.explain(&choice),
             steps: choice.steps,
             exact: choice.exact,
-            among: Some(Among::Replicas {
+            candidates: Some(Candidates::Replicas {
                 span: shared.method.span(),
                 near: self.near.clone(),
                 pools: pools(&parts, &required, &choice.replicas),
@@ -55,16 +54,16 @@ impl Question<'_> {
         })
     }
 
-    /// What the kubelet calls available; numbers beyond those of today are left out.
+    /// Available replicas by device; numbers above the configured replicas are dropped.
     fn free(&self, shared: Shared) -> ByDevice<'_> {
         let ids = self.request.available_device_i_ds.iter();
         let replicas = ids.filter_map(|id| ReplicaId::split(id));
         by_device(replicas.filter(|(_, number)| *number < shared.replicas.get()))
     }
 
-    /// How many replicas of a device other containers hold, the kubelet does not say: it is what is
-    /// missing from those it calls available.
-    fn parts<'a>(&'a self, free: &'a ByDevice<'_>, shared: Shared) -> Vec<Part<'a>> {
+    /// Open devices. The kubelet does not report replicas in use: they are those missing from its available
+    /// ids.
+    fn parts<'a>(&'a self, free: &'a ByDevice<'_>, shared: Shared) -> Vec<Candidate<'a>> {
         let devices = self.offer.devices.iter();
         let open = devices.filter(|(id, device)| self.is_open(id, device));
         let part = |(id, _): (&'a DeviceId, _)| {
@@ -75,19 +74,23 @@ impl Question<'_> {
         open.map(part).collect()
     }
 
-    fn left_out_of(&self, free: &ByDevice<'_>) -> LeftOut {
+    fn excluded_replicas(&self, free: &ByDevice<'_>) -> Excluded {
         let devices = self.offer.devices.iter();
-        self.left_out(devices.filter(|(id, _)| free.contains_key(id.as_str())))
+        self.excluded(devices.filter(|(id, _)| free.contains_key(id.as_str())))
     }
 }
 
-/// What each device had, and gave.
-fn pools(parts: &[Part<'_>], required: &[ReplicaId], chosen: &[ReplicaId]) -> Vec<Pool> {
+/// State and outcome of each device, for the history.
+fn pools(
+    parts: &[Candidate<'_>],
+    required: &[ReplicaId],
+    chosen: &[ReplicaId],
+) -> Vec<ReplicaPool> {
     let (required, chosen) = (named(required), named(chosen));
-    let numbers = |all: &ByDevice<'_>, id: &DeviceId| -> Numbers {
+    let numbers = |all: &ByDevice<'_>, id: &DeviceId| -> ReplicaNumbers {
         all.get(id.as_str()).into_iter().flatten().copied().collect()
     };
-    let pool = |(id, device): &Part<'_>| Pool {
+    let pool = |(id, device): &Candidate<'_>| ReplicaPool {
         device: (*id).clone(),
         in_use: device.in_use,
         free: device.free.iter().copied().collect(),

@@ -1,16 +1,16 @@
-//! A preference among tokens of a pool: all are alike, so those that must be there, then the first.
+//! Preferred allocation among the tokens of a pool: required ones first, then the lowest names.
 
 use std::collections::BTreeSet;
 
 use windlass_core::placement::PlacementError;
 
 use super::{
-    super::super::wire::{LeftOut, Refusal},
-    Preferred, Question,
+    super::super::wire::{Excluded, Refusal},
+    Preference, PreferenceRequest,
 };
 
-impl Question<'_> {
-    pub(super) fn among_tokens(&self) -> Result<Preferred, Refusal> {
+impl PreferenceRequest<'_> {
+    pub(super) fn among_tokens(&self) -> Result<Preference, Refusal> {
         let required: BTreeSet<_> = self.request.must_include_device_i_ds.iter().collect();
         let mut free: Vec<_> = self.request.available_device_i_ds.iter().collect();
         free.retain(|id| self.offer.pool_has(id) && !required.contains(id));
@@ -18,11 +18,11 @@ impl Question<'_> {
         let available = required.len() + free.len();
         if self.size() > available {
             let source = PlacementError::TooFew { size: self.size(), available };
-            let (resource, left_out) = (self.resource.clone(), LeftOut::new([]));
-            return Err(Refusal::Placement { resource, source, left_out });
+            let resource = self.resource.clone();
+            return Err(Refusal::Placement { resource, source, excluded: Excluded::default() });
         }
         let ids = required.into_iter().chain(free).take(self.size()).cloned().collect();
         let why = "every token stands for the same devices".to_owned();
-        Ok(Preferred { ids, policy: self.policy, why, steps: 0, exact: true, among: None })
+        Ok(Preference { ids, policy: self.policy, why, steps: 0, exact: true, candidates: None })
     }
 }

@@ -10,10 +10,10 @@ use crate::claims::{
     world::{World, uid},
 };
 
-/// How many pods live at once at most: more than there are GPUs.
+/// Maximum number of simultaneous pods, more than there are GPUs.
 pub(super) const MOST: usize = 12;
 
-/// How many GPUs a pod asks for at most.
+/// Maximum number of GPUs per pod.
 const MOST_GPUS: usize = 3;
 
 /// A pod that was begun.
@@ -140,7 +140,7 @@ impl Run {
     }
 }
 
-/// What claims are made from.
+/// Templates of the claims.
 pub(super) fn put_templates(world: &World) {
     for count in 1..=MOST_GPUS {
         world.objects().put(&template(SPACE, &template_of(count), &gpus(count)));

@@ -1,4 +1,4 @@
-//! What happens to the node beside its pods.
+//! Faults of the node beside its pods.
 
 use std::{fs, time::Duration};
 

@@ -29,7 +29,7 @@ pub(super) struct AgentProcess {
     child: Option<Child>,
 }
 
-/// How late the kubelet's record may be: seconds on a real node.
+/// Delay of the kubelet's checkpoint: seconds on a real node.
 pub(super) const HANDOVER: Duration = Duration::from_millis(150);
 
 /// Names the folder of the agent that a process is to be.
@@ -46,7 +46,7 @@ const LOG: &str = "agent.log";
 /// The log of the process before.
 const EARLIER: &str = "earlier.log";
 
-/// How many bytes of each are shown in the end.
+/// Number of bytes of each that are shown at the end.
 const SHOWN: usize = 8_000;
 
 // === impl AgentProcess ===

@@ -25,17 +25,16 @@ pub(super) struct DeviceManager {
     begun: usize,
 }
 
-/// How many pods live at once at most.
+/// Maximum number of simultaneous pods.
 const MOST: usize = 3;
 
-/// How long a pod lives at least. What was given away and is in no record that the agent has read stays given for half a
-/// minute.
+/// Minimum lifetime of a pod. An allocation that no checkpoint lists is kept for half a minute.
 const SHORTEST: Duration = Duration::from_millis(50);
 
-/// How long it has nothing to do at most: claims are to find devices free, too.
+/// Maximum idle time: claims have to find free devices too.
 const LONGEST_PAUSE_MS: usize = 60;
 
-/// How late the record is at most, where the machine lets it be in time.
+/// Maximum delay of the checkpoint, if the machine is fast enough.
 const LATEST_MS: usize = 40;
 
 // === impl DeviceManager ===

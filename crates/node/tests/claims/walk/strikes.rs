@@ -49,13 +49,13 @@ pub(super) struct Strikes {
     witnessed: BTreeSet<String>,
 }
 
-/// How many steps there are between two strikes at most.
+/// Maximum number of steps between two faults.
 const STEPS_BETWEEN: usize = 200;
 
 /// For how long what lasts does at most, in milliseconds.
 const LASTS_MS: usize = 300;
 
-/// How many requests the API server remembers at most.
+/// Maximum number of requests that the API server remembers.
 const REMEMBERED: u64 = 2_000;
 
 /// The GPUs of the node.

@@ -30,16 +30,16 @@ pub(super) struct Worker {
     living: BTreeMap<String, Vec<String>>,
 }
 
-/// How many there are.
+/// Number of workers.
 pub(super) const WORKERS: usize = 5;
 
-/// How many claims each has at most.
+/// Maximum number of claims per worker.
 const MOST: usize = 3;
 
 /// A caller that gives up waits for less, in milliseconds.
 const LONGEST_MS: usize = 50;
 
-/// How long others wait.
+/// Waiting time of other workers.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 // === impl Worker ===

@@ -19,7 +19,7 @@ const REGION: &str = "fpga.intel.com/region-69528db6eb31577a8c3668f9faa081f6";
 
 const SAID: &str = "/sys/bus/pci/devices/0000:1a:00.0/fpga_region/region0/dfl-port.0/afu_id";
 
-/// What the board is programmed with, and something else.
+/// Bitstream of the board, and another one.
 const WANTED: &str = "d8424dc4a4a3c413f89e433683f9040b";
 const OTHER: &str = "f7df405cbd7acf7222f144b0b93acd18";
 
@@ -99,7 +99,7 @@ async fn a_board_is_not_taken_for_what_it_became_at_the_second_try() {
 async fn a_chip_that_could_not_be_programmed_is_given_to_nobody_whatever_the_program_said() {
     let state = "/sys/class/fpga_manager/fpga0/state";
     let (program, undo) = ("echo 'write error' > $0", "echo operating > $0");
-    // What one script does is told by the address of a board, which a chip does not have.
+    // A script identifies its board by an address that chips lack.
     let mut world = programmed(machine("kria", ""), state, program, undo);
     let handover = &mut world.config.policy.families.fpga.handover;
     for step in handover.prepare.iter_mut().chain(&mut handover.release) {

@@ -1,4 +1,4 @@
-//! What is wrong is refused or bounded, with the reason, and takes no other device down.
+//! Invalid input is refused or bounded with its reason, and affects no other device.
 
 use std::{fs, os::unix::fs::symlink};
 
@@ -136,7 +136,7 @@ fn what_cannot_be_is_told_with_its_place() {
     );
 }
 
-/// What is asked of an attribute in a rule is judged by its type, and so must not be another on a machine.
+/// Rules check the type of an attribute, which therefore must not differ on a machine.
 #[tokio::test]
 async fn every_question_that_a_device_answers_may_be_asked_in_a_rule() {
     for name in Profile::names() {

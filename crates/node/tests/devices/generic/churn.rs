@@ -21,7 +21,7 @@ sources:
   match: 'device.attributes["windlass.dev"].usbVendor == "0403"'
 "#;
 
-/// How long it is walked.
+/// Duration of the walk.
 const WALKED: Duration = Duration::from_secs(2);
 
 /// The steady stick, and another at port 5.
@@ -32,7 +32,7 @@ fn two_sticks() -> String {
     format!("{STICK}{other}")
 }
 
-/// What a container would get of a stick.
+/// Edits of a container for a stick.
 fn nodes(stick: &Device) -> Vec<String> {
     stick.nodes.iter().map(|node| node.path.display().to_string()).collect()
 }

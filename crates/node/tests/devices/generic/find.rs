@@ -1,4 +1,4 @@
-//! What is found, where, and under which name.
+//! Found devices, their places and names.
 
 use std::{fs, os::unix::fs::symlink};
 

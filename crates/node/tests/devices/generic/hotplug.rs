@@ -1,5 +1,4 @@
-//! What happens to a device while it is offered: it goes, comes back elsewhere, loses its driver, gets
-//! another number.
+//! Changes of an offered device: removal, return elsewhere, loss of its driver, another number.
 
 use std::{fs, os::unix::fs::symlink, time::Duration};
 
@@ -225,7 +224,7 @@ async fn what_is_gone_and_free_is_noted_no_longer_than_until_the_record_says_so(
     assert!(is_noted("board-two"));
 }
 
-/// What keeps each device back that is listed.
+/// Obstacle of each listed device.
 fn kept_back(agent: &Running) -> Vec<(String, String)> {
     let all = agent.state.borrow().offerings();
     let why = |(id, it): (_, Offering)| Some((ToString::to_string(&id), it.obstacle?));

@@ -12,7 +12,7 @@ use crate::devices::world::source;
 /// Every interface, to one container each.
 const ALL: &str = "resources: [{name: example.com/nic, devices: {kind: nic}}]";
 
-/// What becomes of every interface once the host has these routes besides the one over `bond0`.
+/// State of every interface if the host has these routes beside the one over `bond0`.
 async fn with_routes(world: &Node, lines: &str) -> String {
     let head = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\n";
     let default = "bond0\t00000000\t0100A8C0\t0003\t0\t0\t100\t00000000\n";

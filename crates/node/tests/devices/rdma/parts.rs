@@ -1,4 +1,4 @@
-//! What of all that lies in a function's folder is its own.
+//! Files in a function's folder that are its own.
 
 use windlass_testkit::Node;
 

@@ -1,4 +1,4 @@
-//! `windlass config profiles`: the profiles of devices, listed or printed.
+//! `windlass config profiles`: list or print device profiles.
 
 use anyhow::Result;
 use serde::Serialize;
@@ -10,14 +10,13 @@ use crate::{
     screen::{Table, line},
 };
 
-/// A profile, for programs.
+/// Device profile in JSON and YAML.
 #[derive(Serialize)]
-struct Listed {
+struct ListedProfile {
     name: &'static str,
-    /// What its devices are offered as.
     resource: Option<String>,
     description: String,
-    /// Its file.
+    /// Contents of its file.
     #[serde(skip_serializing_if = "Option::is_none")]
     text: Option<&'static str>,
 }
@@ -25,31 +24,28 @@ struct Listed {
 pub(super) fn run(name: Option<DeviceProfile>, output: OutputArg) -> Result<()> {
     match name {
         None => {
-            let all: Vec<_> = DeviceProfile::ALL.iter().map(Listed::new).collect();
+            let all: Vec<_> = DeviceProfile::ALL.iter().map(ListedProfile::new).collect();
             answer(output, &all, || list(&all))
         }
         Some(profile) => {
-            let listed = Listed { text: Some(profile.text), ..Listed::new(&profile) };
+            let listed = ListedProfile { text: Some(profile.text), ..ListedProfile::new(&profile) };
             answer(output, &listed, || Ok(line(profile.text.trim_end())?))
         }
     }
 }
 
-fn list(all: &[Listed]) -> Result<()> {
+fn list(all: &[ListedProfile]) -> Result<()> {
     let mut table = Table::new(["PROFILE", "RESOURCE", "DEVICES"]);
     for profile in all {
         let resource = profile.resource.clone().unwrap_or_default();
         table.row([profile.name.to_owned(), resource, profile.description.clone()]);
     }
-    for text in table.lines("") {
-        line(text)?;
-    }
-    Ok(())
+    Ok(table.print()?)
 }
 
-// === impl Listed ===
+// === impl ListedProfile ===
 
-impl Listed {
+impl ListedProfile {
     fn new(profile: &DeviceProfile) -> Self {
         Self {
             name: profile.name,

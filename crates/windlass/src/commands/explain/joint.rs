@@ -1,4 +1,4 @@
-//! GPUs and NICs that are asked for together, as data.
+//! Joint request for GPUs and NICs, with its answer.
 
 mod show;
 
@@ -17,58 +17,58 @@ use windlass_resources::NodeState;
 pub(super) use show::table;
 
 use super::{
-    ask::{Asked, NOT_NAMED, Unavailable, in_vain},
     live::Kubelet,
     names::take_nics,
     question::{Stock, texts},
     report::name,
+    request::{ExplainRequest, NOT_NAMED, Unavailable, not_free_error},
     resource::Member,
 };
 use crate::{cli::AskArgs, commands::Origin, exit::Misuse};
 
-/// What is asked for besides the GPUs.
+/// Request for NICs beside the GPUs.
 pub(super) struct WantedNics {
     size: usize,
     within: Option<PcieLevel>,
-    /// Those that are named as free; none where all count that nothing is in the way of.
+    /// NICs named by `--free`; empty if all without obstacle are free.
     free: Vec<DeviceId>,
     required: Vec<DeviceId>,
-    /// What the answer takes for granted.
+    /// Assumption behind the answer.
     caveat: Option<&'static str>,
 }
 
-/// A question about GPUs and NICs, and its answer.
+/// Joint request and answer, in JSON and YAML.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Report<'a> {
+pub(super) struct JointReport<'a> {
     #[serde(flatten)]
     origin: Origin<'a>,
-    question: Question,
+    question: JointQuestion,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     unavailable: Vec<Unavailable>,
-    /// What the answer takes for granted.
+    /// Assumption behind the answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     caveat: Option<String>,
-    /// What people call the devices.
+    /// Short names of the devices.
     names: BTreeMap<DeviceId, String>,
     #[serde(flatten)]
-    outcome: Outcome,
+    outcome: JointOutcome,
     #[serde(skip)]
     node: &'a NodeState,
 }
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Question {
+struct JointQuestion {
     resource: ResourceName,
     gpus: Part,
     nics: Part,
-    /// How near each pair must be.
+    /// Maximum distance within a pair.
     #[serde(skip_serializing_if = "Option::is_none")]
     within: Option<PcieLevel>,
 }
 
-/// So many of one kind, of what there is.
+/// Number and candidates of one kind.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Part {
@@ -77,20 +77,19 @@ struct Part {
     required: Vec<DeviceId>,
 }
 
-/// What became of the question.
+/// Answer or refusal.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-enum Outcome {
+enum JointOutcome {
     Choice(Box<JointChoice>),
-    /// Why there is no answer.
+    /// Reason for the refusal.
     Refused(String),
 }
 
-/// Nobody is asked who holds what, where devices are named as free.
+/// With `--free`, pod resources are not consulted.
 const ALL_NICS: &str = "--free names no NIC, so all that are healthy are free";
 
-/// The NICs that the command line asks for, if it does. What it says of them is taken out: the rest is
-/// the question about GPUs.
+/// Takes the NICs out of the arguments, which then describe the GPUs alone.
 pub(super) fn wanted(node: &NodeState, args: &mut AskArgs) -> Result<Option<WantedNics>> {
     let Some(size) = args.nics else { return Ok(None) };
     let devices = &node.inventory.devices;
@@ -105,14 +104,14 @@ pub(super) fn wanted(node: &NodeState, args: &mut AskArgs) -> Result<Option<Want
     Ok(Some(WantedNics { size, within: args.within, free, required, caveat }))
 }
 
-/// The question about GPUs becomes one about both.
+/// Extends the request for GPUs by the NICs.
 pub(super) fn read<'a>(
     node: &'a NodeState,
     kubelet: &Kubelet,
-    asked: Asked,
+    asked: ExplainRequest,
     wanted: WantedNics,
-) -> Result<Report<'a>> {
-    let Asked { question, mut unavailable, caveat, refused } = asked;
+) -> Result<JointReport<'a>> {
+    let ExplainRequest { question, mut unavailable, caveat, refused } = asked;
     let Stock::Devices { available, required, .. } = question.stock else {
         let problem = anyhow!("{} is shared, and replicas are near nothing", question.resource);
         return Err(Misuse(problem.context("--nics")).into());
@@ -122,21 +121,22 @@ pub(super) fn read<'a>(
     let nics = nics(node, kubelet, wanted, &mut unavailable);
     let refused = refused.or_else(|| nics.refusal(node, &unavailable));
     let gpus = Part { size: question.size, available, required };
-    let question = Question { resource: question.resource, gpus, nics, within };
+    let question = JointQuestion { resource: question.resource, gpus, nics, within };
     let choice = match refused {
         Some(why) => Err(why),
         None => question.choose(node).map_err(|refusal| refusal.to_string()),
     };
-    let outcome = choice.map_or_else(Outcome::Refused, |choice| Outcome::Choice(Box::new(choice)));
+    let outcome =
+        choice.map_or_else(JointOutcome::Refused, |choice| JointOutcome::Choice(Box::new(choice)));
     let ids = [&question.gpus, &question.nics].into_iter();
     let ids = ids.flat_map(|part| part.available.iter().chain(&part.required));
     let ids = ids.chain(unavailable.iter().map(|entry| &entry.device));
     let names = ids.map(|id| (id.clone(), name(node, id))).collect();
     let origin = Origin::of(&node.inventory);
-    Ok(Report { origin, question, unavailable, caveat, names, outcome, node })
+    Ok(JointReport { origin, question, unavailable, caveat, names, outcome, node })
 }
 
-/// The NICs that are named; else those of the machine that nothing is in the way of.
+/// NICs named by `--free`, else the NICs without obstacle.
 fn nics(
     node: &NodeState,
     kubelet: &Kubelet,
@@ -154,7 +154,7 @@ fn nics(
             Some((resource, shared, obstacle)) => {
                 kubelet.obstacle(&resource, &Member { device, shared, obstacle }, None)
             }
-            // No container can hold what is not offered.
+            // Only offered devices have holders.
             None => (!device.health.is_healthy()).then(|| device.health.to_string()),
         }
     };
@@ -169,9 +169,9 @@ fn nics(
     Part { size, available, required }
 }
 
-// === impl Question ===
+// === impl JointQuestion ===
 
-impl Question {
+impl JointQuestion {
     fn choose(&self, node: &NodeState) -> Result<JointChoice, JointError> {
         let (gpus, needed_gpus) = (texts(&self.gpus.available), texts(&self.gpus.required));
         let (nics, needed_nics) = (texts(&self.nics.available), texts(&self.nics.required));
@@ -187,22 +187,22 @@ impl Question {
 // === impl Part ===
 
 impl Part {
-    /// Why a device that is required cannot be had.
+    /// Reason why a required device is not free.
     fn refusal(&self, node: &NodeState, unavailable: &[Unavailable]) -> Option<String> {
         let missing = self.required.iter().find(|id| !self.available.contains(id))?;
         let why = unavailable.iter().find(|entry| entry.device == *missing);
-        Some(in_vain(name(node, missing), why.map_or(NOT_NAMED, |entry| entry.why.as_str())))
+        Some(not_free_error(name(node, missing), why.map_or(NOT_NAMED, |entry| entry.why.as_str())))
     }
 }
 
-// === impl Report ===
+// === impl JointReport ===
 
-impl Report<'_> {
-    /// A question without an answer is a failure, told where failures are.
+impl JointReport<'_> {
+    /// Turns a refusal into the command's error.
     pub(super) fn ended(&self) -> Result<()> {
         match &self.outcome {
-            Outcome::Choice(_) => Ok(()),
-            Outcome::Refused(why) => bail!("{why}"),
+            JointOutcome::Choice(_) => Ok(()),
+            JointOutcome::Refused(why) => bail!("{why}"),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What the kubelet tells of now: which devices containers hold, and which it may give away.
+//! Current state from the kubelet: devices that containers hold, and allocatable devices.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,18 +11,18 @@ use windlass_host::causes;
 
 use super::resource::Member;
 
-/// What the kubelet tells, as far as it does; by default nothing, and nobody holds anything.
+/// Answers of the pod resources API; by default all devices are free.
 #[derive(Debug, Default)]
 pub(super) struct Kubelet {
     held: ByDevice,
-    /// Ids by resource; `None` where it was not told.
+    /// Allocatable ids by resource; `None` if unknown.
     allocatable: Option<BTreeMap<String, BTreeSet<String>>>,
-    /// What it does not tell, and what is taken for granted therefore.
+    /// Missing answer, and the resulting assumption.
     caveat: Option<String>,
 }
 
-/// The agent may know of trouble that one look does not show, such as a fault of a moment ago.
-const KEPT_BACK: &str = "kept back by the agent";
+/// The agent may know a fault that a single scan does not show.
+const KEPT_BACK: &str = "withheld by the agent";
 
 // === impl Kubelet ===
 
@@ -33,7 +33,7 @@ impl Kubelet {
             Err(error) => {
                 let why = causes(&error);
                 let caveat =
-                    format!("nobody says who holds what, so all that is healthy is free: {why}");
+                    format!("holders unknown, so every healthy device counts as free: {why}");
                 return Self { caveat: Some(caveat), ..Self::default() };
             }
         };
@@ -41,22 +41,24 @@ impl Kubelet {
             Ok(allocatable) => Self { held, allocatable: Some(allocatable), caveat: None },
             Err(error) => {
                 let why = causes(&error);
-                let caveat = format!("what the agent keeps back is not known: {why}");
+                let caveat = format!("withheld devices unknown: {why}");
                 Self { held, allocatable: None, caveat: Some(caveat) }
             }
         }
     }
 
-    /// What the answer takes for granted.
+    /// Assumption behind the answer.
     pub(super) fn caveat(&self, resource: &ResourceName) -> Option<String> {
         let unknown = |told: &BTreeMap<_, _>| !told.contains_key(resource.as_str());
         let nothing = self.allocatable.as_ref().is_some_and(unknown).then(|| {
-            format!("the kubelet may give away no {resource} now: this is what it would be with an agent")
+            format!(
+                "the kubelet has no allocatable {resource} now: the answer assumes a running agent"
+            )
         });
         self.caveat.clone().or(nothing)
     }
 
-    /// Why a device, or its replica, is not free.
+    /// Reason why a device or replica is not free.
     pub(super) fn obstacle(
         &self,
         resource: &ResourceName,
@@ -68,13 +70,13 @@ impl Kubelet {
             .or_else(|| self.trouble(resource, member))
     }
 
-    /// Why a device is given to nobody, whoever holds it.
+    /// Reason why the device is withheld, independent of holders.
     pub(super) fn trouble(&self, resource: &ResourceName, member: &Member<'_>) -> Option<String> {
         let kept_back = || self.is_kept_back(resource, member).then(|| KEPT_BACK.to_owned());
         member.obstacle.clone().or_else(kept_back)
     }
 
-    /// A container that has the whole device is in the way of each replica, and the other way round.
+    /// A container with the whole device blocks its replicas, and the other way round.
     fn holder(&self, member: &Member<'_>, replica: Option<u32>) -> Option<&Holder> {
         let in_the_way = |holder: &&Holder| match (holder.replica, replica) {
             (Some(held), Some(wanted)) => held == wanted,
@@ -83,7 +85,7 @@ impl Kubelet {
         self.held.get(&member.device.id)?.iter().find(in_the_way)
     }
 
-    /// Whether the kubelet knows the resource, and may not give this device away.
+    /// True if the kubelet lists the resource without this device.
     fn is_kept_back(&self, resource: &ResourceName, member: &Member<'_>) -> bool {
         let own = member.device.id.as_str();
         let is_it = |id: &String| ReplicaId::split(id).map_or(id.as_str(), |(id, _)| id) == own;

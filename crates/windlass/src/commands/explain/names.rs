@@ -1,4 +1,4 @@
-//! Devices by the names that people give them.
+//! Resolution of device names from the command line.
 
 use std::{collections::BTreeSet, fmt};
 
@@ -9,35 +9,34 @@ use windlass_core::{
 
 use crate::commands::{goes_by, series, short_name};
 
-/// A device, or one replica of it.
+/// Device or one replica of it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Named<'a> {
     pub(super) device: &'a Device,
     pub(super) replica: Option<u32>,
 }
 
-/// A word that names nothing.
+/// Name without a device.
 #[derive(Debug, thiserror::Error)]
-#[error("no device of {place} goes by {word:?}; {}", There(names))]
-pub(super) struct Unknown {
+#[error("no device of {place} goes by {word:?}; {}", ValidNames(names))]
+pub(super) struct UnknownName {
     word: String,
     place: String,
     names: Vec<String>,
 }
 
-/// What there is instead.
-struct There<'a>(&'a [String]);
+struct ValidNames<'a>(&'a [String]);
 
-/// How many names an error has room for.
-const ROOM: usize = 16;
+/// Maximum number of names in an error.
+const MAX_NAMES: usize = 16;
 
-/// The devices of a resource that the words name, by numbers too. The name of a GPU stands for all of its
-/// MIG instances, where these are what the resource is made of.
+/// Devices of a resource by name or number. A GPU's name matches all its MIG instances if the resource consists of
+/// them.
 pub(super) fn of_resource<'a>(
     members: &[&'a Device],
     resource: impl fmt::Display,
     words: &[String],
-) -> Result<Vec<Named<'a>>, Unknown> {
+) -> Result<Vec<Named<'a>>, UnknownName> {
     let mut found = Vec::new();
     for word in words {
         let (word, replica) = match ReplicaId::split(word) {
@@ -49,26 +48,26 @@ pub(super) fn of_resource<'a>(
             let before = found.len();
             found.extend(named.map(|&device| Named { device, replica }));
             if found.len() == before {
-                return Err(Unknown::new(&name, resource, members));
+                return Err(UnknownName::new(&name, resource, members));
             }
         }
     }
     Ok(found)
 }
 
-/// The devices that the words name, whatever they are offered as.
+/// Devices by name, in any resource.
 pub(super) fn anywhere<'a>(
     devices: &[&'a Device],
     words: &[String],
-) -> Result<Vec<&'a Device>, Unknown> {
+) -> Result<Vec<&'a Device>, UnknownName> {
     let find = |word: &String| {
         let found = devices.iter().find(|device| goes_by(device, word));
-        found.copied().ok_or_else(|| Unknown::new(word, "this machine", devices))
+        found.copied().ok_or_else(|| UnknownName::new(word, "this machine", devices))
     };
     words.iter().map(find).collect()
 }
 
-/// Takes those words out that name a NIC, whatever it is offered as.
+/// Removes the words that name a NIC, and returns the NICs.
 pub(super) fn take_nics(devices: &[Device], words: &mut Vec<String>) -> Vec<DeviceId> {
     let nics = devices.iter().filter(|device| device.kind.is_network());
     let nic = |word: &String| nics.clone().find(|device| goes_by(device, word));
@@ -77,15 +76,14 @@ pub(super) fn take_nics(devices: &[Device], words: &mut Vec<String>) -> Vec<Devi
     found
 }
 
-/// The ids in the order in which they are named first.
+/// Ids without duplicates, in order of appearance.
 pub(super) fn each_once<'a>(devices: impl IntoIterator<Item = &'a Device>) -> Vec<DeviceId> {
     let mut seen = BTreeSet::new();
     let ids = devices.into_iter().map(|device| &device.id);
     ids.filter(|id| seen.insert(*id)).cloned().collect()
 }
 
-/// `0-2` names `GPU0`, `GPU1` and `GPU2`, or `FPGA0` and so on where the resource is made of FPGAs; `0/1`
-/// names `GPU0:1`; any other word is a name itself.
+/// Expands `0-2` to `GPU0`, `GPU1`, `GPU2` (or `FPGA0` and so on) and `0/1` to `GPU0:1`; other words are names.
 fn names_of(word: &str, members: &[&Device]) -> Box<dyn Iterator<Item = String>> {
     let kind = members.first().map(|device| series(device)).unwrap_or_default();
     let range = word.split_once('-').and_then(|(first, last)| {
@@ -111,21 +109,26 @@ impl fmt::Display for Named<'_> {
     }
 }
 
-// === impl Unknown ===
+// === impl UnknownName ===
 
-impl Unknown {
+impl UnknownName {
     fn new(word: &str, place: impl fmt::Display, devices: &[&Device]) -> Self {
         let names = devices.iter().map(|device| short_name(device)).collect();
         Self { word: word.to_owned(), place: place.to_string(), names }
     }
 }
 
-impl fmt::Display for There<'_> {
+impl fmt::Display for ValidNames<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             [] => f.write_str("there is none"),
-            all if all.len() <= ROOM => write!(f, "there are {}", all.join(" ")),
-            all => write!(f, "there are {} and {} more", all[..ROOM].join(" "), all.len() - ROOM),
+            all if all.len() <= MAX_NAMES => write!(f, "there are {}", all.join(" ")),
+            all => write!(
+                f,
+                "there are {} and {} more",
+                all[..MAX_NAMES].join(" "),
+                all.len() - MAX_NAMES
+            ),
         }
     }
 }

@@ -1,5 +1,4 @@
-//! `windlass explain --pod`: what its containers have, by the choices that are remembered, and what they
-//! would get today.
+//! `windlass explain --pod`: the recorded choices behind a pod's devices, and today's answers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,14 +8,14 @@ use serde::Serialize;
 use windlass_allocations::podresources::{self, ByDevice, Holder};
 use windlass_config::Config;
 use windlass_core::{device::DeviceId, replica::ReplicaId};
-use windlass_deviceplugin::history::{self, Remembered};
+use windlass_deviceplugin::history::{self, RecordedChoice};
 use windlass_resources::NodeState;
 
 use super::{
-    ask::Asked,
     past,
     question::Question,
     report::{Outcome, Report},
+    request::ExplainRequest,
     show, survey,
 };
 use crate::{
@@ -25,75 +24,75 @@ use crate::{
     screen::{Paint, Tone, line},
 };
 
-/// What a pod has.
+/// Output in JSON and YAML.
 #[derive(Serialize)]
-struct Document<'a> {
+struct PodDocument<'a> {
     #[serde(flatten)]
     origin: Origin<'a>,
     pod: String,
-    containers: Vec<Held<'a>>,
+    containers: Vec<ContainerDevices<'a>>,
 }
 
-/// What a container has of a resource.
+/// Devices of one resource in one container.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Held<'a> {
+struct ContainerDevices<'a> {
     container: String,
     resource: String,
     ids: BTreeSet<String>,
-    /// The newest choice of just that, where one is remembered.
+    /// Newest recorded choice of exactly these devices.
     #[serde(skip_serializing_if = "Option::is_none")]
     past: Option<Past<'a>>,
 }
 
-/// A choice, and what it would be today.
+/// Recorded choice with today's answer.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Past<'a> {
     at: Timestamp,
-    /// What is not known of it.
+    /// Uncertainty about the choice.
     caveat: &'static str,
-    /// Why the answer would be another today; `None` where it would be the same.
+    /// Reason why today's answer differs.
     #[serde(skip_serializing_if = "Option::is_none")]
     change: Option<String>,
-    /// The same question, answered today.
+    /// Answer to the same request today.
     today: Report<'a>,
 }
 
-/// A kubelet that has no choice does not ask: what is remembered then is a pod's that had the same before.
-const MAYBE: &str = "if the kubelet did not ask for this pod, it was an earlier one's";
+/// The kubelet requests no preference without alternatives, so the recorded choice may belong to an earlier pod.
+const MAYBE: &str = "an earlier pod's, if the kubelet had no alternative for this one";
 
-/// The kubelet asks where it has a choice only, and the agent remembers the newest.
-const FORGOTTEN: &str = "the choice is not remembered: there was none, or it was long ago";
+/// The kubelet requests a preference only if there are alternatives, and the agent keeps the newest choices.
+const FORGOTTEN: &str = "no recorded choice: the kubelet had no alternative, or it was long ago";
 
 pub(super) async fn run(config: &Config, pod: &PodName, output: OutputArg) -> Result<()> {
     let holders = podresources::ask(&config.places.kubelet_dir).await;
-    let holders = holders.context(
-        "cannot find out which devices the pod has (--kubelet-dir says where its kubelet is)",
-    )?;
+    let holders = holders
+        .context("cannot read the devices of the pod (--kubelet-dir names its kubelet's folder)")?;
     let holdings = holdings(&holders, pod);
     ensure!(!holdings.is_empty(), "{pod} has no device of this node; {}", pods(&holders));
     let remembered = history::read(&config.places.state_dir)?;
     let node = survey(config).await?;
     let held = |((container, resource), ids): ((String, String), BTreeSet<String>)| {
-        let is_it = |then: &&Remembered| then.resource.as_str() == resource && ids_of(then) == ids;
+        let is_it =
+            |then: &&RecordedChoice| then.resource.as_str() == resource && ids_of(then) == ids;
         let past = remembered.iter().find(is_it).map(|then| Past::of(&node, then));
-        Held { container, resource, ids, past }
+        ContainerDevices { container, resource, ids, past }
     };
     let origin = Origin::of(&node.inventory);
     let containers = holdings.into_iter().map(held).collect();
-    let document = Document { origin, pod: pod.to_string(), containers };
+    let document = PodDocument { origin, pod: pod.to_string(), containers };
     answer(output, &document, || document.table(&node))?;
     let is_explained = document.containers.iter().any(|held| held.past.is_some());
     ensure!(is_explained, "{pod}: {FORGOTTEN}; looked in {}", config.places.state_dir.display());
     Ok(())
 }
 
-fn ids_of(then: &Remembered) -> BTreeSet<String> {
+fn ids_of(then: &RecordedChoice) -> BTreeSet<String> {
     then.chosen().into_iter().collect()
 }
 
-/// What each container of a pod has, by its name and that of the resource.
+/// Device ids of a pod, by container and resource.
 fn holdings(holders: &ByDevice, pod: &PodName) -> BTreeMap<(String, String), BTreeSet<String>> {
     let mut all: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
     for (device, holders) in holders {
@@ -109,7 +108,6 @@ fn holdings(holders: &ByDevice, pod: &PodName) -> BTreeMap<(String, String), BTr
     all
 }
 
-/// Which pods have devices.
 fn pods(holders: &ByDevice) -> String {
     let pods = holders.values().flatten().map(|of| format!("{}/{}", of.namespace, of.pod));
     let pods: Vec<_> = pods.collect::<BTreeSet<_>>().into_iter().collect();
@@ -120,7 +118,7 @@ fn pods(holders: &ByDevice) -> String {
     }
 }
 
-/// Devices by their names, replicas with their numbers, in the inventory's order; what is gone is last.
+/// Names of devices and replicas in the order of the inventory; missing devices last.
 fn called(node: &NodeState, ids: &BTreeSet<String>) -> String {
     let parts = |id| match ReplicaId::split(id) {
         Some((device, number)) => (device, Some(number)),
@@ -137,13 +135,15 @@ fn called(node: &NodeState, ids: &BTreeSet<String>) -> String {
     names.collect::<Vec<_>>().join(" ")
 }
 
-// === impl Document ===
+// === impl PodDocument ===
 
-impl Document<'_> {
+impl PodDocument<'_> {
     fn table(&self, node: &NodeState) -> Result<()> {
         let paint = Paint::for_stdout();
         simulated(&node.inventory, paint)?;
-        for (nth, Held { container, resource, ids, past }) in self.containers.iter().enumerate() {
+        for (nth, ContainerDevices { container, resource, ids, past }) in
+            self.containers.iter().enumerate()
+        {
             if nth > 0 || !node.inventory.is_real() {
                 line("")?;
             }
@@ -162,29 +162,32 @@ impl Document<'_> {
 // === impl Past ===
 
 impl<'a> Past<'a> {
-    fn of(node: &'a NodeState, then: &Remembered) -> Self {
-        let (question, unavailable) = (Question::of(then), Vec::new());
-        let today = Report::new(node, Asked { question, unavailable, caveat: None, refused: None });
+    fn of(node: &'a NodeState, then: &RecordedChoice) -> Self {
+        let asked = ExplainRequest {
+            question: Question::of(then),
+            unavailable: Vec::new(),
+            caveat: None,
+            refused: None,
+        };
+        let today = Report::new(node, asked);
         Self { at: then.at, caveat: MAYBE, change: change(then, &today), today }
     }
 
     fn lines(&self, paint: Paint) -> Vec<String> {
         let change = match &self.change {
-            None => "the answer is the same today".to_owned(),
-            Some(change) => {
-                paint.text(Tone::Notable, format!("the answer is another today: {change}"))
-            }
+            None => "today's answer is the same".to_owned(),
+            Some(change) => paint.text(Tone::Notable, format!("today's answer differs: {change}")),
         };
         let at = past::second(self.at);
-        let newest = format!("  the newest choice of just these devices, at {at}; {}", self.caveat);
+        let newest = format!("  newest choice of exactly these devices, at {at}; {}", self.caveat);
         let mut lines = vec![newest, format!("  {change}"), String::new()];
         lines.extend(show::lines(&self.today, paint));
         lines
     }
 }
 
-/// Why the answer is another than then.
-fn change(then: &Remembered, today: &Report<'_>) -> Option<String> {
+/// Reason why today's answer differs.
+fn change(then: &RecordedChoice, today: &Report<'_>) -> Option<String> {
     let is_gone = |id: &&DeviceId| today.node.inventory.get(id.as_str()).is_none();
     let gone = today.question.stock.devices().into_iter().filter(is_gone);
     let gone: Vec<_> = gone.map(DeviceId::as_str).collect();
@@ -193,7 +196,7 @@ fn change(then: &Remembered, today: &Report<'_>) -> Option<String> {
         _ if !gone.is_empty() => Some(format!("gone since: {}", gone.join(" "))),
         Outcome::Refused(why) => Some(why.clone()),
         Outcome::Explanation(_) => {
-            Some("devices are connected, or sets are compared, otherwise than then".to_owned())
+            Some("topology or placement rules have changed since".to_owned())
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A question as the kubelet asks it, of now or of then, and what placement says to it.
+//! Placement request as the kubelet would send it, current or recorded.
 
 use std::collections::BTreeSet;
 
@@ -12,9 +12,9 @@ use windlass_core::{
     replica::ReplicaId,
     resource::ResourceName,
 };
-use windlass_deviceplugin::history::{Among, Pool, Remembered};
+use windlass_deviceplugin::history::{Candidates, RecordedChoice, ReplicaPool};
 
-/// So many of a resource, of what there is.
+/// Request with its candidates.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Question {
@@ -25,17 +25,17 @@ pub(super) struct Question {
     pub(super) stock: Stock,
 }
 
-/// What there is to choose from.
+/// Candidates of a request.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) enum Stock {
-    /// Devices that serve one container each.
+    /// Exclusive devices.
     Devices { available: Vec<DeviceId>, required: Vec<DeviceId>, near: Vec<DeviceId> },
-    /// Replicas of devices that serve several.
-    Replicas { span: Span, near: Vec<DeviceId>, pools: Vec<Pool> },
+    /// Replicas of shared devices.
+    Replicas { span: Span, near: Vec<DeviceId>, pools: Vec<ReplicaPool> },
 }
 
-/// The answer, and what it was compared with.
+/// Answer with its comparison.
 #[derive(Clone, Debug, Serialize)]
 #[serde(untagged)]
 pub(super) enum Answer {
@@ -43,7 +43,7 @@ pub(super) enum Answer {
     Replicas(ShareExplanation),
 }
 
-/// Why there is none.
+/// Request without an answer.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NoAnswer {
     #[error(transparent)]
@@ -55,15 +55,15 @@ pub(super) enum NoAnswer {
 // === impl Question ===
 
 impl Question {
-    /// The question that a remembered choice was the answer to.
-    pub(super) fn of(then: &Remembered) -> Self {
-        let stock = match then.among.clone() {
-            Among::Devices { available, required, near, .. } => {
+    /// Request behind a recorded choice.
+    pub(super) fn of(then: &RecordedChoice) -> Self {
+        let stock = match then.candidates.clone() {
+            Candidates::Devices { available, required, near, .. } => {
                 Stock::Devices { available, required, near }
             }
-            Among::Replicas { span, near, pools } => Stock::Replicas { span, near, pools },
+            Candidates::Replicas { span, near, pools } => Stock::Replicas { span, near, pools },
         };
-        let Remembered { policy, size, .. } = *then;
+        let RecordedChoice { policy, size, .. } = *then;
         Self { resource: then.resource.clone(), policy, size, stock }
     }
 
@@ -81,7 +81,7 @@ impl Question {
                 Ok(Answer::Devices(Box::new(placement::explain(topology, request)?)))
             }
             Stock::Replicas { span, near, pools } => {
-                Ok(self.explain_shares(topology, *span, (near, pools))?)
+                Ok(self.explain_shares(topology, *span, near, pools)?)
             }
         }
     }
@@ -90,7 +90,8 @@ impl Question {
         &self,
         topology: &Topology,
         span: Span,
-        (near, pools): (&[DeviceId], &[Pool]),
+        near: &[DeviceId],
+        pools: &[ReplicaPool],
     ) -> Result<Answer, ShareError> {
         let free: Vec<Vec<u32>> = pools.iter().map(|pool| pool.free.iter().collect()).collect();
         let devices = pools.iter().zip(&free).map(|(pool, free)| SharedDevice {
@@ -121,7 +122,7 @@ pub(super) fn texts(ids: &[DeviceId]) -> Vec<&str> {
 // === impl Stock ===
 
 impl Stock {
-    /// The devices that the answer must hold, where that is not said with the devices themselves.
+    /// Required devices; empty for replicas, whose pools list them.
     pub(super) fn required(&self) -> &[DeviceId] {
         match self {
             Self::Devices { required, .. } => required,
@@ -129,7 +130,7 @@ impl Stock {
         }
     }
 
-    /// Every device that the question is about.
+    /// Every device in the request.
     pub(super) fn devices(&self) -> Vec<&DeviceId> {
         match self {
             Self::Devices { available, near, .. } => available.iter().chain(near).collect(),
@@ -143,7 +144,7 @@ impl Stock {
 // === impl Answer ===
 
 impl Answer {
-    /// The ids that the kubelet is told.
+    /// Ids for the kubelet.
     pub(super) fn ids(&self) -> BTreeSet<String> {
         match self {
             Self::Devices(why) => why.choice.devices.iter().map(ToString::to_string).collect(),
@@ -151,7 +152,7 @@ impl Answer {
         }
     }
 
-    /// Why the alternative lost, where there is one.
+    /// Reason against the alternative.
     pub(super) fn verdict(&self) -> Option<String> {
         match self {
             Self::Devices(why) => why.verdict(),

@@ -1,4 +1,4 @@
-//! A question and its answer, as data.
+//! Request and answer, in JSON and YAML.
 
 use std::collections::BTreeMap;
 
@@ -8,12 +8,12 @@ use windlass_core::device::DeviceId;
 use windlass_resources::NodeState;
 
 use super::{
-    ask::{Asked, Unavailable},
     question::{Answer, Question},
+    request::{ExplainRequest, Unavailable},
 };
 use crate::commands::{Origin, short_name};
 
-/// A question and its answer.
+/// Request and answer.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Report<'a> {
@@ -22,34 +22,34 @@ pub(super) struct Report<'a> {
     pub(super) question: Question,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) unavailable: Vec<Unavailable>,
-    /// What the answer takes for granted.
+    /// Assumption behind the answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) caveat: Option<String>,
-    /// What people call the devices.
+    /// Short names of the devices.
     names: BTreeMap<DeviceId, String>,
     #[serde(flatten)]
     pub(super) outcome: Outcome,
-    /// Why the alternative lost.
+    /// Reason against the alternative.
     #[serde(skip_serializing_if = "Option::is_none")]
     verdict: Option<String>,
     #[serde(skip)]
     pub(super) node: &'a NodeState,
 }
 
-/// What became of a question.
+/// Answer or refusal.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) enum Outcome {
     Explanation(Answer),
-    /// Why there is no answer.
+    /// Reason for the refusal.
     Refused(String),
 }
 
 // === impl Report ===
 
 impl<'a> Report<'a> {
-    pub(super) fn new(node: &'a NodeState, asked: Asked) -> Self {
-        let Asked { question, unavailable, caveat, refused } = asked;
+    pub(super) fn new(node: &'a NodeState, asked: ExplainRequest) -> Self {
+        let ExplainRequest { question, unavailable, caveat, refused } = asked;
         let answer = match refused {
             Some(why) => Err(why),
             None => question.explain(&node.topology).map_err(|refusal| refusal.to_string()),
@@ -65,7 +65,7 @@ impl<'a> Report<'a> {
         Self { origin, question, unavailable, caveat, names, outcome, verdict, node }
     }
 
-    /// What people call these devices.
+    /// Short names of these devices.
     pub(super) fn names(&self, ids: &[DeviceId]) -> String {
         let names: Vec<_> = ids.iter().map(|id| self.name(id)).collect();
         names.join(" ")
@@ -75,7 +75,7 @@ impl<'a> Report<'a> {
         name(self.node, id)
     }
 
-    /// A question without an answer is a failure, told where failures are.
+    /// Turns a refusal into the command's error.
     pub(super) fn ended(&self) -> Result<()> {
         match &self.outcome {
             Outcome::Explanation(_) => Ok(()),
@@ -84,14 +84,14 @@ impl<'a> Report<'a> {
     }
 }
 
-/// What people call these devices, in the inventory's order.
+/// Short names in the order of the inventory.
 pub(super) fn listed(node: &NodeState, ids: &[DeviceId]) -> String {
     let mut ids: Vec<_> = ids.iter().collect();
     ids.sort_by_key(|id| node.topology.position(id.as_str()));
     ids.into_iter().map(|id| name(node, id)).collect::<Vec<_>>().join(" ")
 }
 
-/// A device that is gone is called by its id.
+/// Short name; the id of a device that is gone.
 pub(super) fn name(node: &NodeState, id: &DeviceId) -> String {
     node.inventory.get(id.as_str()).map_or_else(|| id.to_string(), short_name)
 }

@@ -1,4 +1,4 @@
-//! The resource that a question is about: its devices, and how they are handed out.
+//! Resource of a request, with its devices and their sharing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,28 +11,27 @@ use windlass_resources::{NodeState, Offering, SharedAs};
 
 use crate::exit::Misuse;
 
-/// A resource as the agent offers it.
+/// Resource as the agent offers it.
 pub(super) struct Resource<'a> {
     pub(super) name: ResourceName,
-    /// In the inventory's order.
+    /// In the order of the inventory.
     pub(super) members: Vec<Member<'a>>,
 }
 
-/// A device of a resource.
 pub(super) struct Member<'a> {
     pub(super) device: &'a Device,
     pub(super) shared: Option<SharedAs>,
-    /// Why it is given to nobody.
+    /// Reason why the device is withheld.
     pub(super) obstacle: Option<String>,
 }
 
-/// What is asked for most, where several resources are offered.
+/// Preferred resource among several.
 const USUAL: &str = "nvidia.com/gpu";
 
 // === impl Resource ===
 
 impl<'a> Resource<'a> {
-    /// The one that is asked for; else the only one, else the usual one.
+    /// The requested resource, else the only one, else [`USUAL`].
     pub(super) fn find(node: &'a NodeState, asked: Option<&ResourceName>) -> Result<Self> {
         let offerings = node.offerings();
         let names: BTreeSet<_> = offerings.values().filter_map(|of| of.resource.as_ref()).collect();
@@ -43,10 +42,10 @@ impl<'a> Resource<'a> {
         let usual = names.iter().find(|name| name.as_str() == USUAL).filter(|_| names.len() > 1);
         let found = match asked {
             Some(name) => names.get(name).ok_or_else(|| {
-                Misuse(anyhow!("--resource: no device is offered as {name}, but as {}", listed()))
+                Misuse(anyhow!("--resource: unknown resource {name}; offered: {}", listed()))
             })?,
             None => usual.or(names.first().filter(|_| names.len() == 1)).ok_or_else(|| {
-                Misuse(anyhow!("say which resource with --resource: there are {}", listed()))
+                Misuse(anyhow!("choose a resource with --resource: {}", listed()))
             })?,
         };
         let name = (*found).clone();
@@ -54,18 +53,17 @@ impl<'a> Resource<'a> {
         Ok(Self { name, members })
     }
 
-    /// The devices without how they are handed out.
     pub(super) fn devices(&self) -> Vec<&'a Device> {
         self.members.iter().map(|member| member.device).collect()
     }
 
-    /// What it is made of, where that is not GPUs.
+    /// Kind of its devices, if they are not GPUs.
     pub(super) fn others(&self) -> Option<&'static str> {
         let kinds = self.members.iter().map(|member| member.device.kind);
         kinds.filter(|kind| !kind.is_gpu()).map(|kind| kind.facts().plural).next()
     }
 
-    /// How its devices are shared; `None` where each serves one container.
+    /// Sharing of its devices; `None` if exclusive.
     pub(super) fn shared(&self) -> Option<SharedAs> {
         self.members.iter().find_map(|member| member.shared)
     }

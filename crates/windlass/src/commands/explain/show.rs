@@ -1,4 +1,4 @@
-//! A question and its answer in words, for people.
+//! Answer as text: request, choice, scores and topology.
 
 use anyhow::Result;
 use windlass_core::{
@@ -13,31 +13,31 @@ use windlass_core::{
 use windlass_resources::NodeState;
 
 use super::{
-    ask::{Unavailable, by_reason},
     question::{Answer, Stock},
     report::{Outcome, Report, listed},
+    request::{Unavailable, by_reason},
 };
 use crate::{
     commands::{Topology, ordered, simulated},
     screen::{Paint, Table, Tone, count, line, wrapped},
 };
 
-/// A report in lines.
-struct Words<'a> {
+/// Text form of a report.
+struct ReportText<'a> {
     report: &'a Report<'a>,
     paint: Paint,
 }
 
-/// So many devices make a matrix that can still be read.
+/// Limit of devices in a readable matrix.
 const MATRIX: usize = 16;
 
-/// The whole answer of a command.
+/// Prints the answer.
 pub(super) fn table(report: &Report<'_>) -> Result<()> {
     let paint = Paint::for_stdout();
     print(report.node, report.caveat.as_deref(), lines(report, paint), paint)
 }
 
-/// What has to be known before an answer, then its lines.
+/// Prints caveats, then the lines.
 pub(super) fn print(
     node: &NodeState,
     caveat: Option<&str>,
@@ -53,21 +53,21 @@ pub(super) fn print(
     Ok(space.into_iter().chain(lines).try_for_each(line)?)
 }
 
-/// The question, the answer, and the way from the one to the other.
+/// Lines of request, answer, scores and matrix.
 pub(super) fn lines(report: &Report<'_>, paint: Paint) -> Vec<String> {
-    let words = Words { report, paint };
-    apart(vec![words.question(), words.answer(), words.scores(), words.matrix()])
+    let text = ReportText { report, paint };
+    apart(vec![text.question(), text.answer(), text.scores(), text.matrix()])
 }
 
-/// Parts with an empty line between, those left out that are empty.
+/// Joins non-empty parts with empty lines.
 pub(super) fn apart(mut parts: Vec<Vec<String>>) -> Vec<String> {
     parts.retain(|part| !part.is_empty());
     parts.join(&String::new())
 }
 
-// === impl Words ===
+// === impl ReportText ===
 
-impl Words<'_> {
+impl ReportText<'_> {
     fn question(&self) -> Vec<String> {
         let question = &self.report.question;
         let (size, resource, policy) = (question.size, &question.resource, question.policy);
@@ -142,7 +142,7 @@ impl Words<'_> {
         if exact { lines } else { lines.into_iter().map(|text| self.notable(text)).collect() }
     }
 
-    /// What decided, term by term, or device by device.
+    /// Scores by term, or shares by device.
     fn scores(&self) -> Vec<String> {
         match &self.report.outcome {
             Outcome::Explanation(Answer::Devices(why)) => terms(why),
@@ -160,7 +160,7 @@ impl Words<'_> {
         table.lines("  ")
     }
 
-    /// How those to choose from are connected.
+    /// Connections of the candidates.
     fn matrix(&self) -> Vec<String> {
         let inventory = &self.report.node.inventory;
         let ids = self.report.question.stock.devices();
@@ -183,7 +183,7 @@ impl Words<'_> {
     }
 }
 
-/// A label and what stands behind it; nothing, where that is empty.
+/// Label with wrapped text; empty without text.
 pub(super) fn row(label: &str, text: &str) -> Vec<String> {
     if text.is_empty() {
         return Vec::new();
@@ -191,7 +191,7 @@ pub(super) fn row(label: &str, text: &str) -> Vec<String> {
     wrapped(&format!("  {label:<13}"), text.split_whitespace())
 }
 
-/// Whether anything else could be better, and how long was looked.
+/// Optimality of the answer, with the steps of the search.
 pub(super) fn exactness(what: &str, exact: bool, steps: u64) -> Vec<String> {
     let steps = count(usize::try_from(steps).unwrap_or(usize::MAX), "step");
     if exact {
@@ -201,7 +201,7 @@ pub(super) fn exactness(what: &str, exact: bool, steps: u64) -> Vec<String> {
     }
 }
 
-/// How devices are connected, where that has room. Parts are where their whole is.
+/// Connection matrix, if it is readable. Partitions are omitted: they share their parent's location.
 pub(super) fn matrix(inventory: &Inventory, devices: Vec<&Device>, paint: Paint) -> Vec<String> {
     if devices.len() > MATRIX || devices.iter().any(|device| device.parent.is_some()) {
         return Vec::new();
@@ -213,12 +213,10 @@ pub(super) fn matrix(inventory: &Inventory, devices: Vec<&Device>, paint: Paint)
     lines
 }
 
-/// What is free, where that may be nothing.
 pub(super) fn or_none(names: &str) -> &str {
     if names.is_empty() { "none" } else { names }
 }
 
-/// The devices that cannot be had, by the reason.
 pub(super) fn not_free(
     unavailable: &[Unavailable],
     names: impl Fn(&[DeviceId]) -> String,
@@ -228,7 +226,7 @@ pub(super) fn not_free(
     groups.flat_map(|(label, (why, ids))| row(label, &format!("{}: {why}", names(&ids)))).collect()
 }
 
-/// The score beside that of the alternative; none for a policy that compares nothing.
+/// Scores of choice and alternative; empty for policies without scores.
 fn terms(why: &Explanation) -> Vec<String> {
     let mut theirs = why.alternative.iter().flat_map(|other| other.score.terms());
     let decides = why.alternative.as_ref().map(|other| other.lost_by);

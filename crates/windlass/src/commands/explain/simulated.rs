@@ -1,4 +1,4 @@
-//! A simulated machine in place of this host.
+//! `explain --machine`: a temporary simulated machine instead of this host.
 
 use anyhow::{Context as _, Result};
 use tempfile::TempDir;
@@ -7,8 +7,7 @@ use windlass_resources::NodeState;
 use super::survey;
 use crate::{cli::HostArgs, commands::host_config, simulated};
 
-/// A machine that is there for as long as it is looked at. What the configuration says of resources
-/// holds for it as well.
+/// Scans a temporary machine under the given configuration.
 pub(super) async fn simulated(profile: &str, host: HostArgs) -> Result<NodeState> {
     let profile = simulated::profile(profile)?;
     let folder = folder().context("cannot make a temporary folder")?;

@@ -1,4 +1,4 @@
-//! `windlass explain --source`: what a source of the configuration makes of everything that it looks at.
+//! `windlass explain --source`: verdicts of a configured source on everything it examined.
 
 use anyhow::{Context as _, Result, anyhow};
 use serde::Serialize;
@@ -15,13 +15,13 @@ use crate::{
     screen::{Paint, Table, Tone, count, line},
 };
 
-/// Candidates that are told; a bus may have thousands.
-const MOST_TOLD: usize = 200;
+/// Limit of shown candidates; a bus may have thousands.
+const MAX_CANDIDATES: usize = 200;
 
-/// The answer for programs.
+/// Output in JSON and YAML.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Document<'a> {
+struct SourceDocument<'a> {
     #[serde(flatten)]
     origin: Origin<'a>,
     source: &'a str,
@@ -30,14 +30,14 @@ struct Document<'a> {
     #[serde(rename = "match", skip_serializing_if = "Option::is_none")]
     expression: Option<&'a str>,
     remarks: &'a [String],
-    candidates: &'a [Told],
-    /// Candidates that are left out, none of them a device where others are.
+    candidates: &'a [ExplainedCandidate],
+    /// Number of omitted candidates; devices come first.
     left_out: usize,
 }
 
-/// A candidate with what became of it.
+/// Candidate with its verdict and offering.
 #[derive(Serialize)]
-struct Told {
+struct ExplainedCandidate {
     #[serde(flatten)]
     verdict: CandidateVerdict,
     #[serde(flatten)]
@@ -52,10 +52,11 @@ pub(super) async fn run(config: Config, name: &str, output: OutputArg) -> Result
     let (found, rule) =
         look.await?.map_err(|why| anyhow!(why)).with_context(|| format!("source {name}"))?;
     let Considered { places, remarks, candidates } = found;
-    let mut told: Vec<_> = candidates.into_iter().map(|it| Told::of(&node, it)).collect();
-    let left_out = told.len().saturating_sub(MOST_TOLD);
-    told.truncate(MOST_TOLD);
-    let document = Document {
+    let mut told: Vec<_> =
+        candidates.into_iter().map(|it| ExplainedCandidate::of(&node, it)).collect();
+    let left_out = told.len().saturating_sub(MAX_CANDIDATES);
+    told.truncate(MAX_CANDIDATES);
+    let document = SourceDocument {
         origin: Origin::of(&node.inventory),
         source: name,
         state: node.inventory.sources.get(name),
@@ -69,7 +70,6 @@ pub(super) async fn run(config: Config, name: &str, output: OutputArg) -> Result
     complete(&node.inventory)
 }
 
-/// The source of that name, if the configuration describes it.
 fn described<'a>(config: &'a Config, name: &str) -> Result<&'a SourceRule> {
     let sources = &config.policy.sources;
     if let Some(rule) = sources.iter().find(|rule| rule.name.as_str() == name) {
@@ -78,50 +78,50 @@ fn described<'a>(config: &'a Config, name: &str) -> Result<&'a SourceRule> {
     let names: Vec<_> = sources.iter().map(|rule| rule.name.as_str()).collect();
     let problem = if name.parse().is_ok_and(|name: SourceName| name.is_built_in()) {
         anyhow!(
-            "--source: {name} is built in: `windlass devices --source {name}` shows what it found"
+            "--source: {name} is built in: `windlass devices --source {name}` shows its devices"
         )
     } else if names.is_empty() {
-        anyhow!("--source: the configuration describes no source: name its file with --config")
+        anyhow!("--source: the configuration has no sources: name its file with --config")
     } else {
-        let there = names.join(", ");
-        anyhow!("--source: the configuration describes no source {name:?}; there are {there}")
+        let names = names.join(", ");
+        anyhow!("--source: the configuration has no source {name:?}; known: {names}")
     };
     Err(Misuse(problem).into())
 }
 
-fn show(node: &NodeState, document: &Document<'_>) -> Result<()> {
+fn show(node: &NodeState, document: &SourceDocument<'_>) -> Result<()> {
     let paint = Paint::for_stdout();
     simulated(&node.inventory, paint)?;
     let mut alone = node.inventory.clone();
     alone.sources.retain(|name, _| name == document.source);
     sources(&alone, paint).into_iter().try_for_each(line)?;
-    line(paint.text(Tone::Quiet, format!("looked at {}", document.looked_at.join(", "))))?;
+    line(paint.text(Tone::Quiet, format!("examined {}", document.looked_at.join(", "))))?;
     for remark in document.remarks {
         line(paint.text(Tone::Notable, format!("note: {remark}")))?;
     }
     line("")?;
     if document.candidates.is_empty() {
-        return Ok(line("nothing is there")?);
+        return Ok(line("no candidates")?);
     }
     let mut table = Table::new(["FOUND", "DEVICE", "RESOURCE", "WHY"]);
     document.candidates.iter().for_each(|told| table.row(told.cells()));
-    table.lines("").into_iter().try_for_each(line)?;
+    table.print()?;
     if document.left_out > 0 {
-        line(format!("and {}, left out", count(document.left_out, "other")))?;
+        line(format!("and {} more", count(document.left_out, "candidate")))?;
     }
     Ok(())
 }
 
-// === impl Told ===
+// === impl ExplainedCandidate ===
 
-impl Told {
-    /// A candidate with what the node makes of its device.
+impl ExplainedCandidate {
+    /// Adds the offering of the candidate's device.
     fn of(node: &NodeState, mut verdict: CandidateVerdict) -> Self {
         let device = verdict.device.as_ref();
         let offering = device.and_then(|id| node.offerings().remove(id));
         let is_known = device.is_some_and(|id| node.inventory.get(id.as_str()).is_some());
         if device.is_some() && offering.is_none() {
-            let why = if is_known { NO_RESOURCE } else { "it came or went in between: look again" };
+            let why = if is_known { NO_RESOURCE } else { "changed during the scan: run again" };
             verdict.reason = Some(why.to_owned());
         }
         Self { verdict, offering }
@@ -135,7 +135,7 @@ impl Told {
         let obstacle = offering.as_ref().and_then(|it| it.obstacle.clone());
         let why = match (reason, obstacle) {
             (Some(why), _) => why.clone(),
-            (None, Some(why)) => format!("not handed out: {why}"),
+            (None, Some(why)) => format!("withheld: {why}"),
             (None, None) => "offered".to_owned(),
         };
         let device = or_none(device.as_ref().map(ToString::to_string));
@@ -143,5 +143,4 @@ impl Told {
     }
 }
 
-const NO_RESOURCE: &str =
-    "no resource is for it: write resource into the source, or a rule of resources";
+const NO_RESOURCE: &str = "no resource: add `resource` to the source, or a rule to `resources`";

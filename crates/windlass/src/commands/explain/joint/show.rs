@@ -1,4 +1,4 @@
-//! GPUs and NICs in words, for people: which go together, and where each pair meets.
+//! Joint answer as text: pairs of GPU and NIC with their distance.
 
 use anyhow::Result;
 use windlass_core::{
@@ -6,7 +6,7 @@ use windlass_core::{
     placement::joint::{JointChoice, Pair},
 };
 
-use super::{Outcome, Report};
+use super::{JointOutcome, JointReport};
 use crate::{
     commands::{
         explain::{
@@ -18,20 +18,20 @@ use crate::{
     screen::{Paint, Table, Tone, count},
 };
 
-/// The whole answer of a command.
-pub(in crate::commands::explain) fn table(report: &Report<'_>) -> Result<()> {
+/// Prints the answer.
+pub(in crate::commands::explain) fn table(report: &JointReport<'_>) -> Result<()> {
     let paint = Paint::for_stdout();
     let mut parts = vec![report.asked(paint)];
-    if let Outcome::Choice(choice) = &report.outcome {
+    if let JointOutcome::Choice(choice) = &report.outcome {
         parts.extend([report.chosen(choice), report.paired(choice), scores(choice)]);
         parts.push(report.matrix(choice, paint));
     }
     print(report.node, report.caveat.as_deref(), apart(parts), paint)
 }
 
-// === impl Report ===
+// === impl JointReport ===
 
-impl Report<'_> {
+impl JointReport<'_> {
     fn asked(&self, paint: Paint) -> Vec<String> {
         let question = &self.question;
         let (gpus, nics) = (question.gpus.size, count(question.nics.size, "NIC"));
@@ -63,7 +63,7 @@ impl Report<'_> {
         table.lines("  ")
     }
 
-    /// How the chosen devices are connected.
+    /// Connections of the chosen devices.
     fn matrix(&self, choice: &JointChoice, paint: Paint) -> Vec<String> {
         let inventory = &self.node.inventory;
         let ids = choice.gpus.iter().chain(&choice.nics);

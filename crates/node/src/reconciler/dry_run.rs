@@ -1,4 +1,4 @@
-//! The node without a reconciler: what the sources have found, put together, and what would be made of it.
+//! Node state without a reconciler: one scan, merged and planned without writing.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -13,21 +13,26 @@ use windlass_resources::{
     offers::{self, Marked, Methods, Moves, Pools},
 };
 
-use super::{look::Look, obstacles::Way};
+use super::{disk_check::DiskCheck, obstacles::ObstacleChecks};
 
-/// The newest snapshot of each source.
+/// Latest snapshot of each source.
 pub(crate) type Snapshots = Vec<(&'static str, watch::Receiver<SourceSnapshot>)>;
 
-/// The state as an agent that starts now would publish it, without writing anything.
-pub(crate) fn look_once(config: &Config, sources: &Snapshots) -> NodeState {
-    let (mut inventory, policy) = (merge(sources), Arc::new(config.policy.clone()));
+/// State that a new agent would publish.
+pub(crate) fn dry_run(config: &Config, sources: &Snapshots) -> NodeState {
+    let policy = Arc::new(config.policy.clone());
+    let mut inventory = merge(sources);
     inventory.recorded = config.places.host().recorded();
-    let mut look = Look::new(&config.places, &config.mps, policy.delivery.clone());
-    let looked = look.without_writing(&inventory, &policy);
-    let (handovers, care) =
-        (cleanup::left(&config.places), cleanup::demand(&policy, &inventory, &|_| None));
-    let (looked, late) = (&looked, &BTreeSet::new());
-    let way = Way { looked, late, policy: &policy, lease: &|_| None };
+    let mut look = DiskCheck::new(&config.places, &config.mps, policy.delivery.clone());
+    let checked = look.without_writing(&inventory, &policy);
+    let handovers = cleanup::left(&config.places);
+    let cleanup_demand = cleanup::demand(&policy, &inventory, &|_| None);
+    let checks = ObstacleChecks {
+        checked: &checked,
+        late: &BTreeSet::new(),
+        policy: &policy,
+        lease: &|_| None,
+    };
     let question = offers::Question {
         policy: &policy,
         inventory: &inventory,
@@ -37,15 +42,16 @@ pub(crate) fn look_once(config: &Config, sources: &Snapshots) -> NodeState {
         pools: &Pools::new(),
         marked: &Marked::new(),
         moves: Moves::Kept,
-        obstacle: &|device, _| way.of_containers(device).map(|it| it.why),
-        handover: &|id| handovers.get(id).filter(|_| care.contains_key(id))?.trouble(),
+        obstacle: &|device, _| checks.of_containers(device).map(|it| it.why),
+        handover: &|id| handovers.get(id).filter(|_| cleanup_demand.contains_key(id))?.trouble(),
     };
-    let (plan, obstacles) = (offers::plan(question), way.of_claims(&inventory));
+    let plan = offers::plan(question);
+    let obstacles = checks.of_claims(&inventory);
     let topology = NodeState::default().topology_of(&inventory);
-    NodeState { obstacles, topology, ..looked.state(inventory, policy.clone(), plan) }
+    NodeState { obstacles, topology, ..checked.state(inventory, policy.clone(), plan) }
 }
 
-/// Puts the sources' newest snapshots together.
+/// Merges the latest snapshots of all sources.
 pub(crate) fn merge(sources: &Snapshots) -> Inventory {
     let mut inventory = Inventory::default();
     for (_, snapshots) in sources {

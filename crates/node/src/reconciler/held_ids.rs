@@ -1,4 +1,4 @@
-//! The ids that containers held when devices were last free to move, and hold still.
+//! Ids that containers held at the last migration and still hold.
 
 use std::collections::BTreeSet;
 
@@ -8,13 +8,13 @@ use windlass_core::{
     replica::{ReplicaId, device_of},
 };
 
-/// What containers hold, as far as it matters.
+/// Ids by resource.
 #[derive(Debug, Default)]
-pub(super) struct Holdings(Held);
+pub(super) struct HeldIds(Held);
 
-// === impl Holdings ===
+// === impl HeldIds ===
 
-impl Holdings {
+impl HeldIds {
     pub(super) fn new(held: Held) -> Self {
         Self(held)
     }
@@ -27,18 +27,18 @@ impl Holdings {
         self.0.is_empty()
     }
 
-    /// The devices that are held, whole or in part.
+    /// Devices that are held, whole or in part.
     pub(super) fn devices(&self) -> impl Iterator<Item = DeviceId> {
         self.0.values().flatten().filter_map(|id| device_of(id))
     }
 
-    /// The devices of which replicas are held.
+    /// Devices with held replicas.
     pub(super) fn shared_devices(&self) -> BTreeSet<DeviceId> {
         let ids = self.0.values().flatten();
         ids.filter_map(|id| Some(id.parse::<ReplicaId>().ok()?.device)).collect()
     }
 
-    /// Forgets what containers hold no longer.
+    /// Drops released ids; ids that were allocated since are ignored.
     pub(super) fn retain(&mut self, held: &Held) {
         self.0.retain(|name, ids| {
             ids.retain(|id| held.get(name).is_some_and(|held| held.contains(id)));
@@ -57,10 +57,10 @@ mod tests {
             let ids = ids.iter().map(ToString::to_string).collect();
             Held::from([("nvidia.com/gpu".parse().expect("valid"), ids)])
         };
-        let mut holdings = Holdings::new(held(&["a", "b::1"]));
-        holdings.retain(&held(&["a", "c"]));
-        assert_eq!(holdings.held(), &held(&["a"]));
-        holdings.retain(&Held::new());
-        assert!(holdings.is_empty());
+        let mut held_ids = HeldIds::new(held(&["a", "b::1"]));
+        held_ids.retain(&held(&["a", "c"]));
+        assert_eq!(held_ids.held(), &held(&["a"]));
+        held_ids.retain(&Held::new());
+        assert!(held_ids.is_empty());
     }
 }

@@ -1,17 +1,17 @@
-//! What ids stood for when they were given away, kept on disk for the next life of the agent.
+//! Store of device fingerprints: the hardware behind each allocated id, for the next agent.
 //!
-//! Who holds an id is in the kubelet's record, and only there; what the id was when it was given away nobody
-//! else can tell once the device goes by another.
+//! The kubelet's checkpoint lists allocated ids. Once a device has another id, only this file tells which hardware
+//! the old id meant.
 
 use windlass_config::{Delivery, DeviceNodes, Places};
 use windlass_host::state_file::{Boot, Format, KeptFile};
 use windlass_resources::offers::Marked;
 
-/// What ids stood for, as it is on the disk.
-pub(super) struct NotesFile {
+/// State file `devices.json`.
+pub(super) struct FingerprintFile {
     file: KeptFile<Marked>,
     written: Marked,
-    /// Why not more, as it was told last.
+    /// Last write error.
     refused: Option<String>,
 }
 
@@ -19,18 +19,18 @@ pub(crate) const FORMAT: Format = Format { what: "record of devices", about: "de
 
 const FILE: &str = "devices.json";
 
-// === impl NotesFile ===
+// === impl FingerprintFile ===
 
-impl NotesFile {
+impl FingerprintFile {
     pub(super) fn new(places: &Places) -> Self {
         Self { file: file(places), written: Marked::new(), refused: None }
     }
 
-    /// Takes up what an earlier life noted. Blocks.
+    /// Loads the previous agent's fingerprints. Blocks.
     pub(super) fn load(&mut self, delivery: &Delivery) -> Marked {
         self.file.set_aside();
-        // A reboot makes containers anew, out of what their CDI names stand for by then; paths that the
-        // kubelet has from before it would pass on.
+        // After a reboot, containers resolve their CDI names again, so old fingerprints no longer apply. Device paths
+        // from the kubelet's checkpoint still do.
         let by_name = delivery.uses_cdi() && delivery.nodes == DeviceNodes::ByRuntime;
         let holds = |boot| boot != Boot::Another || !by_name;
         let earlier = self.file.load().filter(|it| holds(it.boot)).map(|it| it.content);
@@ -38,7 +38,7 @@ impl NotesFile {
         self.written.clone()
     }
 
-    /// Writes what is noted. A disk that does not take it costs what the next life would know, and no pod. Blocks.
+    /// Writes changed fingerprints. A failure affects the next agent only. Blocks.
     pub(super) fn write(&mut self, marked: &Marked) {
         if *marked == self.written {
             return;
@@ -52,14 +52,13 @@ impl NotesFile {
         };
         if let Some(error) = refused.as_ref().filter(|_| refused != self.refused) {
             let path = self.file.path().display();
-            tracing::warn!(%path, error, "cannot keep what devices are for the next agent");
+            tracing::warn!(%path, error, "device fingerprints not written for the next agent");
         }
         self.refused = refused;
     }
 }
 
-/// Whether an earlier life of the agent offered devices to containers since the machine was started. What it
-/// kept and cannot be read may say so. Blocks.
+/// True if an agent offered devices since boot. An unreadable file counts as yes. Blocks.
 pub(crate) fn were_offered(places: &Places) -> bool {
     let file = file(places);
     match file.load() {
@@ -102,7 +101,7 @@ mod tests {
             json!([{"node": "/dev/port0"}, {"function": "0000:1a:00.0"}, {"place": "10.0.0.7"}]);
         let port = json!({"source": "fpga", "things": things, "whole": null, "part": false});
         let marked: Marked = serde_json::from_value(json!({"port": port})).expect("marks");
-        NotesFile::new(&places).write(&marked);
+        FingerprintFile::new(&places).write(&marked);
         let by_names = Delivery::default();
         let by_nodes = Delivery { strategies: [Strategy::Envvar].into(), ..Delivery::default() };
         for (id, delivery, expected) in [
@@ -111,7 +110,7 @@ mod tests {
             ("two", &by_nodes, &marked),
         ] {
             boot(id);
-            assert_eq!(NotesFile::new(&places).load(delivery), *expected, "in boot {id}");
+            assert_eq!(FingerprintFile::new(&places).load(delivery), *expected, "in boot {id}");
         }
     }
 }

@@ -1,9 +1,9 @@
-//! The question that the command line asks: names become devices, and what is free is found out.
+//! Request from the command line: resolves names and determines free devices.
 
 use anyhow::{Result, anyhow};
 use serde::Serialize;
 use windlass_core::{device::DeviceId, resource::ResourceName};
-use windlass_deviceplugin::history::{Numbers, Pool};
+use windlass_deviceplugin::history::{ReplicaNumbers, ReplicaPool};
 use windlass_resources::NodeState;
 
 use super::{
@@ -14,38 +14,37 @@ use super::{
 };
 use crate::{cli::AskArgs, commands::short_name, exit::Misuse};
 
-/// A question, and what it leaves out.
-pub(super) struct Asked {
+/// Request with the devices it excludes.
+pub(super) struct ExplainRequest {
     pub(super) question: Question,
     pub(super) unavailable: Vec<Unavailable>,
-    /// What the answer takes for granted.
+    /// Assumption behind the answer.
     pub(super) caveat: Option<String>,
-    /// Why it needs no answer.
+    /// Reason for refusal.
     pub(super) refused: Option<String>,
 }
 
-/// A device of the resource that is not free.
+/// Device of the resource that is not free.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Unavailable {
     pub(super) device: DeviceId,
     pub(super) why: String,
 }
 
-/// Which devices are free.
+/// Set of free devices.
 enum Free<'a> {
-    /// Those that were named.
     Named(Vec<Named<'a>>),
-    /// Those that nothing is in the way of.
+    /// Devices without holder or obstacle.
     Now(&'a Kubelet),
 }
 
-/// Why a device is not free that others were named in place of.
+/// Reason for a device that `--free` leaves out.
 pub(super) const NOT_NAMED: &str = "--free does not name it";
 
-pub(super) fn read(node: &NodeState, kubelet: &Kubelet, args: &AskArgs) -> Result<Asked> {
+pub(super) fn read(node: &NodeState, kubelet: &Kubelet, args: &AskArgs) -> Result<ExplainRequest> {
     let resource = Resource::find(node, args.resource.as_ref())?;
     if let Some(others) = resource.others().filter(|_| args.nics.is_some()) {
-        let problem = anyhow!("{} is made of {others}; ask with --size alone", resource.name);
+        let problem = anyhow!("{} consists of {others}; use --size alone", resource.name);
         return Err(wrong("--nics", problem).into());
     }
     let free = match &args.free {
@@ -57,7 +56,7 @@ pub(super) fn read(node: &NodeState, kubelet: &Kubelet, args: &AskArgs) -> Resul
         None => devices(&resource, &free, &required, near(node, &args.near)?),
         Some(shared) if shared.pool => {
             let problem = anyhow!(
-                "{} is a pool: every token stands for all its devices, and none is chosen",
+                "{} is a pool: every token stands for all its devices, so there is no choice",
                 resource.name
             );
             return Err(wrong("--resource", problem).into());
@@ -72,13 +71,13 @@ pub(super) fn read(node: &NodeState, kubelet: &Kubelet, args: &AskArgs) -> Resul
     let size = args.size.expect("clap requires it where nothing of the past is asked for");
     let question = Question { resource: resource.name.clone(), policy, size, stock };
     let (caveat, unavailable) = match &free {
-        Free::Named(_) => Default::default(),
+        Free::Named(_) => (None, Vec::new()),
         Free::Now(kubelet) => (kubelet.caveat(&resource.name), unavailable(&resource, kubelet)),
     };
-    Ok(Asked { question, unavailable, caveat, refused })
+    Ok(ExplainRequest { question, unavailable, caveat, refused })
 }
 
-/// The devices that the choice is to be near to.
+/// Devices whose neighbourhood is preferred.
 fn near(node: &NodeState, words: &[String]) -> Result<Vec<DeviceId>> {
     let all: Vec<_> = node.inventory.devices.iter().collect();
     let near = names::anywhere(&all, words).map_err(|error| wrong("--near", error))?;
@@ -100,7 +99,11 @@ fn devices(
     }
 }
 
-fn replicas(resource: &Resource<'_>, free: &Free<'_>, required: &[Named<'_>]) -> Result<Vec<Pool>> {
+fn replicas(
+    resource: &Resource<'_>,
+    free: &Free<'_>,
+    required: &[Named<'_>],
+) -> Result<Vec<ReplicaPool>> {
     if let Some(Named { device, .. }) = required.iter().find(|named| named.replica.is_none()) {
         let name = short_name(device);
         let problem = anyhow!("say which replica of {name}, such as {name}::0");
@@ -110,21 +113,21 @@ fn replicas(resource: &Resource<'_>, free: &Free<'_>, required: &[Named<'_>]) ->
         let id = &member.device.id;
         let all = 0..member.shared.map_or(0, |shared| shared.replicas);
         let is_free = |number: &u32| free.has(&resource.name, member, Some(*number));
-        let free: Numbers = all.clone().filter(is_free).collect();
+        let free: ReplicaNumbers = all.clone().filter(is_free).collect();
         let of_it = required.iter().filter(|named| named.device.id == *id);
-        Pool {
+        ReplicaPool {
             device: id.clone(),
             in_use: all.len() - free.iter().count(),
             free,
             required: of_it.filter_map(|named| named.replica).collect(),
-            chosen: Numbers::default(),
+            chosen: ReplicaNumbers::default(),
         }
     };
     let members = resource.members.iter().filter(|member| free.offers(&resource.name, member));
     Ok(members.map(pool).collect())
 }
 
-/// The devices that are not free as a whole; how much of a shared one is in use is told with the answer.
+/// Devices that are not free. The answer itself shows the usage of shared ones.
 fn unavailable(resource: &Resource<'_>, kubelet: &Kubelet) -> Vec<Unavailable> {
     let entry = |member: &Member<'_>| {
         let why = match member.shared {
@@ -136,7 +139,7 @@ fn unavailable(resource: &Resource<'_>, kubelet: &Kubelet) -> Vec<Unavailable> {
     resource.members.iter().filter_map(entry).collect()
 }
 
-/// The reasons, in the order of the first of each, and the devices that each holds for.
+/// Groups devices by reason, in order of appearance.
 pub(super) fn by_reason(unavailable: &[Unavailable]) -> Vec<(&str, Vec<DeviceId>)> {
     let mut groups: Vec<(&str, Vec<DeviceId>)> = Vec::new();
     for Unavailable { device, why } in unavailable {
@@ -148,8 +151,8 @@ pub(super) fn by_reason(unavailable: &[Unavailable]) -> Vec<(&str, Vec<DeviceId>
     groups
 }
 
-/// What there is to say where a device is required that cannot be had.
-pub(super) fn in_vain(name: impl std::fmt::Display, why: &str) -> String {
+/// Message for a required device that is not free.
+pub(super) fn not_free_error(name: impl std::fmt::Display, why: &str) -> String {
     format!("{name} is required and not free: {why}")
 }
 
@@ -160,7 +163,7 @@ fn wrong(flag: &'static str, error: impl Into<anyhow::Error>) -> Misuse {
 // === impl Resource ===
 
 impl<'a> Resource<'a> {
-    /// Its devices, or replicas of them, by the names that a flag gives.
+    /// Resolves names to devices or replicas of this resource.
     fn named(&self, flag: &'static str, words: &[String]) -> Result<Vec<Named<'a>>> {
         let named = names::of_resource(&self.devices(), &self.name, words);
         let named = named.map_err(|error| wrong(flag, error))?;
@@ -176,18 +179,18 @@ impl<'a> Resource<'a> {
         Ok(named)
     }
 
-    /// Why a device that is required cannot be had.
+    /// Reason why a required device is not free.
     fn refusal(&self, free: &Free<'_>, named: &Named<'_>) -> Option<String> {
         let member = self.members.iter().find(|member| member.device.id == named.device.id)?;
         let why = free.obstacle(&self.name, member, named.replica)?;
-        Some(in_vain(named, &why))
+        Some(not_free_error(named, &why))
     }
 }
 
 // === impl Free ===
 
 impl Free<'_> {
-    /// Whether a device is there to give, free or in use.
+    /// True if the device may be allocated, free or in use.
     fn offers(&self, resource: &ResourceName, member: &Member<'_>) -> bool {
         match self {
             Self::Named(_) => true,
@@ -199,7 +202,7 @@ impl Free<'_> {
         self.obstacle(resource, member, replica).is_none()
     }
 
-    /// Why a device, or its replica, does not count as free.
+    /// Reason why a device or replica is not free.
     fn obstacle(
         &self,
         resource: &ResourceName,

@@ -1,4 +1,4 @@
-//! What has to be looked at on disk, apart from devices: CDI documents, the driver's own nodes, channels.
+//! Disk checks of a round: CDI documents, device nodes, driver nodes and IMEX channels.
 
 use std::{
     collections::BTreeSet,
@@ -24,31 +24,30 @@ use windlass_resources::{
     offers::Plan,
 };
 
-/// What has to be looked at on disk, apart from devices.
-pub(super) struct Look {
+/// Disk checks of a round.
+pub(super) struct DiskCheck {
     roots: Roots,
     cdi: CdiFiles,
     daemons: MpsPlaces,
-    /// Documents that were written once are kept up to date: containers were created with their names.
+    /// True after the first write. Documents stay current from then on, because containers refer to them.
     wrote: bool,
 }
 
-/// What was found there.
 #[derive(Debug, Default)]
-pub(super) struct Looked {
+pub(super) struct DiskCheckResult {
     pub(super) surroundings: Surroundings,
     documents: Documents,
     pub(super) lacks: Lacks,
     unwritten: Unwritten,
-    /// Devices of which there is a daemon, or what is left of one.
+    /// Devices with an MPS daemon or the remains of one.
     daemons_left: BTreeSet<DeviceId>,
-    /// Devices whose nodes are not where a container would look for them.
+    /// Devices whose nodes are missing.
     absent: Absent,
 }
 
-// === impl Look ===
+// === impl DiskCheck ===
 
-impl Look {
+impl DiskCheck {
     pub(super) fn new(places: &Places, mps: &MpsSettings, delivery: Delivery) -> Self {
         Self {
             cdi: CdiFiles::new(places, delivery),
@@ -58,10 +57,10 @@ impl Look {
         }
     }
 
-    pub(super) fn run(&mut self, inventory: &Inventory, policy: &Policy) -> Looked {
+    pub(super) fn run(&mut self, inventory: &Inventory, policy: &Policy) -> DiskCheckResult {
         let daemons_left = self.daemons.left().into_iter().collect();
         let absent = self.absent(inventory);
-        Looked { daemons_left, absent, ..self.look(inventory, policy) }
+        DiskCheckResult { daemons_left, absent, ..self.look(inventory, policy) }
     }
 
     fn absent(&self, inventory: &Inventory) -> Absent {
@@ -72,37 +71,40 @@ impl Look {
         absent.collect()
     }
 
-    fn look(&mut self, inventory: &Inventory, policy: &Policy) -> Looked {
+    fn look(&mut self, inventory: &Inventory, policy: &Policy) -> DiskCheckResult {
         let surroundings = self.surroundings(policy);
         if !policy.needs_documents() && !self.wrote {
             let lacks = missing_channels(policy, &surroundings);
-            return Looked { surroundings, lacks, ..Looked::default() };
+            return DiskCheckResult { surroundings, lacks, ..DiskCheckResult::default() };
         }
         self.wrote = true;
         self.cdi.deliver(&policy.delivery);
         let Written { documents, besides, lacks, unwritten } = self.cdi.write(inventory);
         let surroundings = Surroundings { cdi_extras: besides, ..surroundings };
-        Looked { surroundings, documents, lacks, unwritten, ..Looked::default() }
+        DiskCheckResult { surroundings, documents, lacks, unwritten, ..DiskCheckResult::default() }
     }
 
-    /// Finds what does not depend on devices, so that the first documents need not wait for it.
+    /// Finds the driver's files ahead of the first documents.
     pub(super) fn warm_up(&mut self, policy: &Policy) {
         if policy.needs_documents() {
             self.cdi.find_files();
         }
     }
 
-    /// For whoever only wants to know: a folder that cannot be written is told as far as it is known
-    /// without the agent's rights.
-    pub(super) fn without_writing(&mut self, inventory: &Inventory, policy: &Policy) -> Looked {
+    /// Dry run: checks documents without writing, as far as the caller's permissions allow.
+    pub(super) fn without_writing(
+        &mut self,
+        inventory: &Inventory,
+        policy: &Policy,
+    ) -> DiskCheckResult {
         let (surroundings, absent) = (self.surroundings(policy), self.absent(inventory));
         if !policy.needs_documents() {
             let lacks = missing_channels(policy, &surroundings);
-            return Looked { surroundings, lacks, absent, ..Looked::default() };
+            return DiskCheckResult { surroundings, lacks, absent, ..DiskCheckResult::default() };
         }
         let lacks = self.cdi.generate(inventory).lacks;
         let unwritten = self.cdi.unwritable(inventory);
-        Looked { surroundings, lacks, unwritten, absent, ..Looked::default() }
+        DiskCheckResult { surroundings, lacks, unwritten, absent, ..DiskCheckResult::default() }
     }
 
     fn surroundings(&self, policy: &Policy) -> Surroundings {
@@ -117,23 +119,23 @@ impl Look {
     }
 }
 
-// === impl Looked ===
+// === impl DiskCheckResult ===
 
-impl Looked {
-    /// That a document which a device is named by cannot be written.
+impl DiskCheckResult {
+    /// Obstacle: a document that names the device cannot be written.
     pub(super) fn undocumented(&self, device: &Device) -> Option<Obstacle> {
         let concerns = |kind: &Kind| self.surroundings.gets_names_of(device, kind);
         let (_, error) = self.unwritten.iter().find(|(kind, _)| concerns(kind))?;
         Some(Obstacle { sort: ObstacleSort::Document, why: error.to_string() })
     }
 
-    /// That a node of the device is missing, or another device's.
+    /// Obstacle: a node of the device is missing or belongs to another.
     pub(super) fn lacks_node(&self, device: &Device) -> Option<Obstacle> {
         let why = self.absent.get(&device.id)?.to_string();
         Some(Obstacle { sort: ObstacleSort::DeviceNode, why })
     }
 
-    /// That a channel is missing without which the device is not to be handed out.
+    /// Obstacle: a required IMEX channel is missing.
     pub(super) fn lacks_channel(&self, policy: &Policy, device: &Device) -> Option<Obstacle> {
         let imex = &policy.delivery.imex;
         if !device.family().has_toolkit || imex.missing == MissingChannel::Tolerated {
@@ -145,14 +147,14 @@ impl Looked {
         Some(Obstacle { sort: ObstacleSort::ImexChannel, why })
     }
 
-    /// That an MPS daemon is still there, which keeps all programs away that are no clients of it.
+    /// Obstacle: the MPS daemon of an earlier sharing still runs and blocks other programs.
     pub(super) fn daemon_left(&self, device: &Device, sharing: Sharing) -> Option<String> {
         let mut ids = device.parent.iter().chain([&device.id]);
         let is_left = !sharing.is_by_mps() && ids.any(|id| self.daemons_left.contains(id));
         is_left.then(|| DAEMON_LEFT.to_owned())
     }
 
-    /// As much of the node's state as the plan and the disk say.
+    /// Node state from a plan and these checks.
     pub(super) fn state(&self, inventory: Inventory, policy: Arc<Policy>, plan: Plan) -> NodeState {
         NodeState {
             inventory,
@@ -172,9 +174,9 @@ impl Looked {
     }
 }
 
-const DAEMON_LEFT: &str = "MPS daemon: the one that served others is not gone yet";
+const DAEMON_LEFT: &str = "MPS daemon of the earlier sharing still runs";
 
-/// What containers go without, where no CDI document lacks it.
+/// Missing channels, if no CDI document reports them.
 fn missing_channels(policy: &Policy, surroundings: &Surroundings) -> Lacks {
     let missing = policy.delivery.imex.channels.difference(&surroundings.imex_channels);
     let channels: Vec<_> = missing.copied().collect();

@@ -1,5 +1,5 @@
-//! Which devices wait for the disk: those that would be offered anew, or otherwise than before, and of which what is
-//! wanted on the disk is not there yet. What was offered and is as it was stays offered, however long a disk hangs.
+//! Devices that wait for the disk: new or changed offers whose files are not written. Unchanged offers stay, however
+//! long the disk hangs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,16 +14,16 @@ use windlass_resources::{
     offers::{Allocatable, Offers, Plan},
 };
 
-use super::disk::{Found, Wanted, is_same};
+use super::disk::{DiskState, WantedFiles, is_same};
 
-/// The resource that each device may be had through, and how it is shared.
+/// Resource and sharing of each allocatable device.
 type Given<'a> = BTreeMap<&'a DeviceId, (&'a ResourceName, Sharing)>;
 
-/// The devices that a plan would give away before all is on the disk.
-pub(super) fn late(
+/// Devices that the plan would offer before their files are written.
+pub(super) fn waiting_for_disk(
     plan: &Plan,
     known: &NodeState,
-    (wanted, found): (&Wanted, &Found),
+    (wanted, on_disk): (&WantedFiles, &DiskState),
 ) -> BTreeSet<DeviceId> {
     let (given, before) = (given(&plan.offers), given(&known.offers));
     let is_delivered_alike = known.policy.delivery == wanted.policy.delivery;
@@ -33,19 +33,19 @@ pub(super) fn late(
             !plan.claimable.contains_key(&device.id) || may_be_claimed(known, device);
         let there = known.inventory.get(device.id.as_str());
         let is_itself = there.is_some_and(|there| is_same(there, device));
-        is_given && is_claimable && is_itself && found.tells(device, wanted)
+        is_given && is_claimable && is_itself && on_disk.tells(device, wanted)
     };
     let devices = wanted.inventory.devices.iter().filter(|device| device.health.is_healthy());
     let may_be_had = |device: &&Device| {
         given.contains_key(&device.id) || plan.claimable.contains_key(&device.id)
     };
     let may_stay = |device: &&Device| {
-        (is_delivered_alike && is_as_before(device)) || found.covers(device, wanted)
+        (is_delivered_alike && is_as_before(device)) || on_disk.covers(device, wanted)
     };
     devices.filter(may_be_had).filter(|it| !may_stay(it)).map(|device| device.id.clone()).collect()
 }
 
-/// Whether a device is healthy no longer that was: that is told whatever waits.
+/// True if a device lost its health, which is published without delay.
 pub(super) fn is_worse(before: &Inventory, now: &Inventory) -> bool {
     let healthy = before.devices.iter().filter(|device| device.health.is_healthy());
     let is_healthy =

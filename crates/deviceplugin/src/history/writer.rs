@@ -1,7 +1,7 @@
-//! The one task that remembers choices, and how it is told of them.
+//! Task that writes the allocation history.
 //!
-//! Who answers the kubelet must not wait for the disk: a choice goes through a channel, and is lost when
-//! that is full. The task writes at most once in a while, and nothing where nothing is chosen.
+//! The request path never waits for the disk: choices go through a bounded channel and are dropped when it is
+//! full. The task batches writes and is idle while nothing is chosen.
 
 use std::{collections::VecDeque, path::Path, time::Duration};
 
@@ -17,118 +17,119 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use windlass_host::{causes, clock::Clock};
 
-use super::{Remembered, file::ChoicesFile};
+use super::{RecordedChoice, file::HistoryFile};
 
-/// Where choices are told; clones tell the same task.
+/// Sends choices to the [`HistoryWriter`].
 #[derive(Clone, Debug)]
-pub struct Teller {
+pub struct HistorySender {
     clock: Clock,
-    choices: mpsc::Sender<Remembered>,
-    /// How many were not taken, and not told of.
+    choices: mpsc::Sender<RecordedChoice>,
+    /// Number of dropped choices that were not logged yet.
     lost: watch::Sender<usize>,
 }
 
-/// The task.
+/// Task that owns the history file.
 #[derive(Debug)]
-pub struct Memory {
-    file: ChoicesFile,
-    told: mpsc::Receiver<Remembered>,
+pub struct HistoryWriter {
+    file: HistoryFile,
+    queue: mpsc::Receiver<RecordedChoice>,
     lost: watch::Sender<usize>,
     lines: Lines,
-    /// When what was told is to be written.
+    /// Deadline of the next write.
     due: Option<Instant>,
-    /// Whether the choices of earlier lives are among the lines.
-    recalled: bool,
-    /// Why the file could not be written last.
-    trouble: Option<String>,
+    /// True once the file of the previous agent was merged into `lines`.
+    merged: bool,
+    /// Last write error.
+    last_error: Option<String>,
 }
 
-/// Choices as the file has them, the newest first.
+/// Serialized choices, newest first.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Lines {
     lines: VecDeque<String>,
     bytes: usize,
 }
 
-/// Choices on their way; one comes with each container that starts.
-const WAITING: usize = 64;
+/// Channel capacity. Each started container sends one choice.
+const CAPACITY: usize = 64;
 
-/// How long choices gather before they are written. A node that starts has many at once.
-const PAUSE: Duration = Duration::from_secs(1);
+/// Batching delay of a write. A starting node makes many choices at once.
+const WRITE_DELAY: Duration = Duration::from_secs(1);
 
-/// Of a node with eight GPUs that is a few days' work.
-const MOST_CHOICES: usize = 256;
+/// Maximum number of choices: a few days' work of a node with eight GPUs.
+const MAX_CHOICES: usize = 256;
 
-/// What the newest choices may take: most take half a kilobyte, those among replicas that are held here
-/// and there some more.
-const MOST_BYTES: usize = 256 * 1024;
+/// Maximum size of all choices. One takes about half a kilobyte; scattered replicas take more.
+const MAX_BYTES: usize = 256 * 1024;
 
-/// A memory, and the way to it.
-pub fn memory(state_dir: &Path, clock: Clock) -> (Memory, Teller) {
-    let ((choices, told), lost) = (mpsc::channel(WAITING), watch::Sender::new(0));
-    let memory = Memory {
-        file: ChoicesFile::new(state_dir),
-        told,
+/// Creates the writer and its sender.
+pub fn history(state_dir: &Path, clock: Clock) -> (HistoryWriter, HistorySender) {
+    let (choices, queue) = mpsc::channel(CAPACITY);
+    let lost = watch::Sender::new(0);
+    let writer = HistoryWriter {
+        file: HistoryFile::new(state_dir),
+        queue,
         lost: lost.clone(),
         lines: Lines::default(),
         due: None,
-        recalled: false,
-        trouble: None,
+        merged: false,
+        last_error: None,
     };
-    (memory, Teller { clock, choices, lost })
+    (writer, HistorySender { clock, choices, lost })
 }
 
-// === impl Teller ===
+// === impl HistorySender ===
 
-impl Teller {
-    /// Tells of a choice that is made now.
-    pub(crate) fn tell(&self, choice: impl FnOnce(Timestamp) -> Remembered) {
+impl HistorySender {
+    /// Sends a choice with the current time; drops it if the channel is full.
+    pub(crate) fn send(&self, choice: impl FnOnce(Timestamp) -> RecordedChoice) {
         match self.choices.try_reserve() {
             Ok(place) => place.send(choice(self.clock.now())),
             Err(TrySendError::Full(())) => self.lost.send_modify(|count| *count += 1),
-            // The agent stops.
+            // The writer has stopped: the agent is shutting down.
             Err(TrySendError::Closed(())) => {}
         }
     }
 }
 
-// === impl Memory ===
+// === impl HistoryWriter ===
 
-impl Memory {
-    /// Remembers until stopped; what was told before the stop is written.
+impl HistoryWriter {
+    /// Runs until cancelled, then writes the choices that were sent before.
     pub async fn run(mut self, stop: CancellationToken) {
         loop {
             let due = self.due;
             tokio::select! {
                 () = stop.cancelled() => break,
-                Some(choice) = self.told.recv() => self.remember(&choice),
+                Some(choice) = self.queue.recv() => self.add(&choice),
                 () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
                     self.write().await;
                 }
             }
         }
-        while let Ok(choice) = self.told.try_recv() {
-            self.remember(&choice);
+        while let Ok(choice) = self.queue.try_recv() {
+            self.add(&choice);
         }
-        // What could not be written before may be by now.
-        if self.due.is_some() || self.trouble.is_some() {
+        // A failed write gets one more attempt at shutdown.
+        if self.due.is_some() || self.last_error.is_some() {
             self.write().await;
         }
     }
 
-    fn remember(&mut self, choice: &Remembered) {
+    fn add(&mut self, choice: &RecordedChoice) {
         self.lines.push(line(choice));
-        self.due.get_or_insert_with(|| Instant::now() + PAUSE);
+        self.due.get_or_insert_with(|| Instant::now() + WRITE_DELAY);
     }
 
-    /// Writing waits for the disk, so it happens on a thread of its own.
+    /// Writes on a blocking thread.
     async fn write(&mut self) {
         self.due = None;
-        let (file, mut lines, recalled) =
-            (self.file.clone(), std::mem::take(&mut self.lines), self.recalled);
+        let file = self.file.clone();
+        let mut lines = std::mem::take(&mut self.lines);
+        let merged = self.merged;
         let write = move || {
-            if !recalled {
-                for choice in file.take_over() {
+            if !merged {
+                for choice in file.read_or_set_aside() {
                     lines.push_older(line(&choice));
                 }
             }
@@ -137,36 +138,32 @@ impl Memory {
         };
         let (lines, written) =
             spawn_blocking(write).await.expect("writing neither panics nor is cancelled");
-        (self.lines, self.recalled) = (lines, true);
-        let trouble = written.err().map(|error| causes(&error));
-        self.note(trouble);
+        (self.lines, self.merged) = (lines, true);
+        self.log_error(written.err().map(|error| causes(&error)));
         let lost = self.lost.send_replace(0);
         if lost > 0 {
-            tracing::warn!(
-                lost,
-                "choices are not remembered: those before them waited for the disk"
-            );
+            tracing::warn!(lost, "choices dropped from the allocation history: disk is slow");
         }
     }
 
-    /// Says what is wrong when that is news: a folder that is read-only stays so.
-    fn note(&mut self, trouble: Option<String>) {
-        if let Some(error) = trouble.as_ref().filter(|_| trouble != self.trouble) {
-            tracing::warn!(file = %self.file, error, "choices are not kept");
+    /// Logs a write error once, not at every write.
+    fn log_error(&mut self, new: Option<String>) {
+        if let Some(error) = new.as_ref().filter(|_| new != self.last_error) {
+            tracing::warn!(file = %self.file, error, "allocation history not written");
         }
-        self.trouble = trouble;
+        self.last_error = new;
     }
 }
 
-fn line(choice: &Remembered) -> String {
+fn line(choice: &RecordedChoice) -> String {
     serde_json::to_string(choice).expect("a choice has no value that JSON has no form for")
 }
 
 // === impl Lines ===
 
 impl Lines {
-    /// Choices that were written down, as many as there is room for.
-    pub(super) fn of(choices: &[Remembered]) -> Self {
+    /// Serializes as many choices as fit.
+    pub(super) fn of(choices: &[RecordedChoice]) -> Self {
         let mut lines = Self::default();
         for choice in choices {
             lines.push_older(line(choice));
@@ -174,19 +171,19 @@ impl Lines {
         lines
     }
 
-    /// Adds the newest; the oldest make room.
+    /// Adds a newer choice; the oldest make room.
     fn push(&mut self, line: String) {
         self.bytes += line.len();
         self.lines.push_front(line);
-        while self.lines.len() > MOST_CHOICES || self.bytes > MOST_BYTES {
+        while self.lines.len() > MAX_CHOICES || self.bytes > MAX_BYTES {
             let oldest = self.lines.pop_back();
             self.bytes -= oldest.map_or(0, |line| line.len());
         }
     }
 
-    /// Adds one that is older than all, if there is room.
+    /// Adds an older choice if it fits.
     fn push_older(&mut self, line: String) {
-        if self.lines.len() < MOST_CHOICES && self.bytes + line.len() <= MOST_BYTES {
+        if self.lines.len() < MAX_CHOICES && self.bytes + line.len() <= MAX_BYTES {
             self.bytes += line.len();
             self.lines.push_back(line);
         }
@@ -205,18 +202,17 @@ mod tests {
     use tokio::time::sleep;
     use windlass_core::placement::Policy;
 
-    use super::{super::Among, *};
+    use super::{super::Candidates, *};
 
-    /// A choice of so many devices.
-    fn choice(at: Timestamp, size: usize) -> Remembered {
+    fn choice(at: Timestamp, size: usize) -> RecordedChoice {
         let devices = (0..size).map(|index| format!("GPU-{index}").parse().expect("an id"));
-        Remembered {
+        RecordedChoice {
             at,
             resource: "nvidia.com/gpu".parse().expect("a name"),
             policy: Policy::Aligned,
             size,
             exact: true,
-            among: Among::Devices {
+            candidates: Candidates::Devices {
                 available: devices.clone().collect(),
                 required: Vec::new(),
                 near: Vec::new(),
@@ -230,63 +226,63 @@ mod tests {
         choices.into_iter().map(|choice| choice.size).collect()
     }
 
-    /// A memory in a folder, told of choices of these sizes, from its start to its end.
-    async fn live(folder: &TempDir, told: impl IntoIterator<Item = usize>) {
-        let (memory, teller) = memory(folder.path(), Clock::starting_at(Timestamp::UNIX_EPOCH));
+    /// Runs a writer from start to shutdown with choices of these sizes.
+    async fn run_with(folder: &TempDir, sizes: impl IntoIterator<Item = usize>) {
+        let (writer, sender) = history(folder.path(), Clock::starting_at(Timestamp::UNIX_EPOCH));
         let stop = CancellationToken::new();
-        for size in told {
-            teller.tell(|at| choice(at, size));
+        for size in sizes {
+            sender.send(|at| choice(at, size));
         }
         stop.cancel();
-        memory.run(stop).await;
+        writer.run(stop).await;
     }
 
     #[tokio::test]
     async fn the_newest_choices_are_kept_over_lives_and_the_oldest_make_room() {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        live(&folder, []).await;
+        run_with(&folder, []).await;
         assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 0, "nothing to say");
-        live(&folder, [1, 2]).await;
-        live(&folder, [3]).await;
+        run_with(&folder, [1, 2]).await;
+        run_with(&folder, [3]).await;
         assert_eq!(sizes(&folder), [3, 2, 1]);
-        for _ in 0..MOST_CHOICES / WAITING {
-            live(&folder, 4..4 + WAITING).await;
+        for _ in 0..MAX_CHOICES / CAPACITY {
+            run_with(&folder, 4..4 + CAPACITY).await;
         }
-        assert_eq!(sizes(&folder).len(), MOST_CHOICES);
-        assert_eq!(sizes(&folder)[0], 3 + WAITING);
+        assert_eq!(sizes(&folder).len(), MAX_CHOICES);
+        assert_eq!(sizes(&folder)[0], 3 + CAPACITY);
     }
 
     #[tokio::test]
     async fn the_file_stays_small_whatever_is_chosen() {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        live(&folder, std::iter::repeat_n(1000, WAITING)).await;
+        run_with(&folder, std::iter::repeat_n(1000, CAPACITY)).await;
         let kept = sizes(&folder).len();
         let bytes = fs::metadata(folder.path().join("choices.json")).expect("written").len();
-        assert!((2..WAITING).contains(&kept) && bytes < 300_000, "{kept} in {bytes} bytes");
+        assert!((2..CAPACITY).contains(&kept) && bytes < 300_000, "{kept} in {bytes} bytes");
     }
 
     #[tokio::test]
     async fn more_than_can_wait_for_the_disk_is_forgotten_and_nobody_waits() {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        live(&folder, 1..=WAITING + 5).await;
-        assert_eq!(sizes(&folder).first(), Some(&WAITING));
+        run_with(&folder, 1..=CAPACITY + 5).await;
+        assert_eq!(sizes(&folder).first(), Some(&CAPACITY));
     }
 
     #[tokio::test(start_paused = true)]
     async fn choices_gather_before_they_are_written() {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let (memory, teller) = memory(folder.path(), Clock::starting_at(Timestamp::UNIX_EPOCH));
+        let (writer, sender) = history(folder.path(), Clock::starting_at(Timestamp::UNIX_EPOCH));
         let stop = CancellationToken::new();
         let talk = async {
-            teller.tell(|at| choice(at, 1));
-            sleep(PAUSE / 2).await;
-            teller.tell(|at| choice(at, 2));
+            sender.send(|at| choice(at, 1));
+            sleep(WRITE_DELAY / 2).await;
+            sender.send(|at| choice(at, 2));
             assert_eq!(sizes(&folder), [0; 0], "not yet");
-            sleep(PAUSE).await;
+            sleep(WRITE_DELAY).await;
             assert_eq!(sizes(&folder), [2, 1]);
             stop.cancel();
         };
-        tokio::join!(memory.run(stop.clone()), talk);
+        tokio::join!(writer.run(stop.clone()), talk);
     }
 
     #[tokio::test]
@@ -299,7 +295,7 @@ mod tests {
             fs::write(folder.path().join("choices.json"), text).expect("written");
             let error = super::super::read(folder.path()).expect_err("not understood").to_string();
             assert!(error.contains(why), "{error}");
-            live(&folder, [1]).await;
+            run_with(&folder, [1]).await;
             let aside = fs::read_to_string(folder.path().join("choices.json.unreadable"));
             assert_eq!(aside.expect("for a person to look at"), text);
             assert_eq!(sizes(&folder), [1]);

@@ -1,4 +1,4 @@
-//! The other end of the probe socket: for a probe that a kubelet runs inside the agent's container.
+//! Client of the probe socket, run by the kubelet inside the agent's container.
 
 use std::{
     io,
@@ -10,43 +10,43 @@ use tokio::{
     net::UnixStream,
 };
 
-/// What a kubelet wants to know of a container.
+/// Kind of a container probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Probe {
-    /// Whether the agent should go on, or be restarted.
+    /// Liveness: false if a restart would help.
     Health,
-    /// Whether a pod that asks for a device can get it.
+    /// Readiness: true if a pod that requests a device can get it.
     Readiness,
 }
 
-/// An agent's answer.
+/// Response of an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProbeAnswer {
-    /// Whether the answer is yes.
-    pub is_good: bool,
-    /// The reasons, a line each.
+    /// True for HTTP status 200.
+    pub is_ok: bool,
+    /// Reasons, one per line.
     pub report: String,
 }
 
-/// Why there is no answer. The time limit is the caller's.
+/// Failed probe. The caller sets the timeout.
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
-    /// Nobody is there.
+    /// No process listens on the socket.
     #[error("cannot reach the agent at {0}")]
     Unreachable(PathBuf, #[source] io::Error),
-    /// Somebody else is.
+    /// The response is not an agent's.
     #[error("{0} is not the socket of an agent")]
-    Stranger(PathBuf),
+    NotAnAgent(PathBuf),
 }
 
-/// A report has a line for each resource; what is longer is cut.
-const MOST_BYTES: u64 = 1 << 20;
+/// Limit of a response: one line per resource.
+const MAX_BYTES: u64 = 1 << 20;
 
-/// Asks the agent that answers on a socket.
+/// Probes the agent on a socket.
 ///
 /// # Errors
 ///
-/// Nobody answers there, or not as an agent does.
+/// The socket does not answer, or another program answers.
 pub async fn probe_agent(socket: &Path, probe: Probe) -> Result<ProbeAnswer, ProbeError> {
     let path = match probe {
         Probe::Health => "/healthz",
@@ -56,9 +56,9 @@ pub async fn probe_agent(socket: &Path, probe: Probe) -> Result<ProbeAnswer, Pro
     let text = get(socket, path).await.map_err(unreachable)?;
     let answer = text.split_once("\r\n\r\n").and_then(|(head, report)| {
         let status = head.split(' ').nth(1).filter(|_| head.starts_with("HTTP/1.1 "))?;
-        Some(ProbeAnswer { is_good: status == "200", report: report.to_owned() })
+        Some(ProbeAnswer { is_ok: status == "200", report: report.to_owned() })
     });
-    answer.ok_or_else(|| ProbeError::Stranger(socket.to_owned()))
+    answer.ok_or_else(|| ProbeError::NotAnAgent(socket.to_owned()))
 }
 
 async fn get(socket: &Path, path: &str) -> io::Result<String> {
@@ -66,6 +66,6 @@ async fn get(socket: &Path, path: &str) -> io::Result<String> {
     let request = format!("GET {path} HTTP/1.1\r\nHost: windlass\r\n\r\n");
     stream.write_all(request.as_bytes()).await?;
     let mut answer = Vec::new();
-    stream.take(MOST_BYTES).read_to_end(&mut answer).await?;
+    stream.take(MAX_BYTES).read_to_end(&mut answer).await?;
     Ok(String::from_utf8_lossy(&answer).into_owned())
 }

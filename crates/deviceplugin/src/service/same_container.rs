@@ -1,0 +1,86 @@
+//! Guess of the devices that the same container got from other resources.
+//!
+//! The kubelet allocates one resource after another, in any order, and names no container. Allocations within
+//! [`WINDOW`] count as one container's until a resource repeats: a container requests each resource once.
+//!
+//! Placement uses the guess as a preference only.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use tokio::time::Instant;
+use windlass_core::{device::DeviceId, resource::ResourceName};
+
+/// Devices that probably belong to one container.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SameContainer {
+    devices: BTreeMap<ResourceName, Vec<DeviceId>>,
+    last: Option<Instant>,
+}
+
+/// Longer than the milliseconds between two resources of one admission, shorter than the usual time
+/// between unrelated pods.
+const WINDOW: Duration = Duration::from_secs(1);
+
+// === impl SameContainer ===
+
+impl SameContainer {
+    /// Devices of other resources, for a container that now requests this one.
+    pub(super) fn others(
+        &self,
+        resource: &ResourceName,
+        now: Instant,
+    ) -> impl Iterator<Item = &DeviceId> {
+        let same = self.is_joined_by(resource, now);
+        self.devices.values().filter(move |_| same).flatten()
+    }
+
+    /// Records an allocation.
+    pub(super) fn record(&mut self, resource: &ResourceName, devices: Vec<DeviceId>, now: Instant) {
+        if !self.is_joined_by(resource, now) {
+            self.devices.clear();
+        }
+        self.devices.insert(resource.clone(), devices);
+        self.last = Some(now);
+    }
+
+    fn is_joined_by(&self, resource: &ResourceName, now: Instant) -> bool {
+        let recent = self.last.is_some_and(|last| now.duration_since(last) < WINDOW);
+        recent && !self.devices.contains_key(resource)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(text: &str) -> ResourceName {
+        text.parse().expect("valid")
+    }
+
+    fn others(same_container: &SameContainer, resource: &str, now: Instant) -> Vec<String> {
+        same_container.others(&name(resource), now).map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_resource_that_comes_again_is_another_containers() {
+        let (mut same_container, begun) = (SameContainer::default(), Instant::now());
+        let ids = |id: &str| vec![id.parse().expect("valid")];
+        assert!(others(&same_container, "a/nic", begun).is_empty());
+        same_container.record(&name("a/gpu"), ids("GPU-3"), begun);
+        assert_eq!(others(&same_container, "a/nic", begun), ["GPU-3"]);
+        assert!(others(&same_container, "a/gpu", begun).is_empty(), "the next container's");
+        same_container.record(&name("a/nic"), ids("nic-3"), begun);
+        assert_eq!(others(&same_container, "a/fpga", begun), ["GPU-3", "nic-3"]);
+        same_container.record(&name("a/gpu"), ids("GPU-4"), begun);
+        assert_eq!(others(&same_container, "a/nic", begun), ["GPU-4"], "and not the one of before");
+    }
+
+    #[test]
+    fn what_was_given_a_while_ago_is_another_pods() {
+        let (mut same_container, begun) = (SameContainer::default(), Instant::now());
+        same_container.record(&name("a/gpu"), vec!["GPU-3".parse().expect("valid")], begun);
+        assert!(others(&same_container, "a/nic", begun + WINDOW).is_empty());
+        same_container.record(&name("a/nic"), Vec::new(), begun + WINDOW);
+        assert!(others(&same_container, "a/fpga", begun + WINDOW).is_empty());
+    }
+}
