@@ -1,8 +1,8 @@
-//! What the program knows of its own build, the names of vendors and devices, and the simulated driver.
+//! Build information, names of vendors and devices, and the simulated driver.
 //!
-//! Writes the names of vendors and devices as sorted text, which costs a process nothing until it is
-//! read. The databases' own tables are a hundred thousand pointers, which the dynamic linker would set
-//! at each start: three milliseconds, and three mebibytes of memory that no other process shares.
+//! The names are written as sorted text, which costs a process nothing until it is read. The databases' own tables are
+//! a hundred thousand pointers, which the dynamic linker would relocate at each start: three milliseconds, and three
+//! mebibytes of unshared memory.
 
 use std::{
     env, fs, io,
@@ -10,7 +10,7 @@ use std::{
     process::Command,
 };
 
-/// The simulated driver, as its crate calls it and as cargo does.
+/// File names of the simulated driver, in its crate and in cargo's output.
 const DRIVER: (&str, &str) = ("windlass-nvml-sim", "libwindlass_nvml_sim.so");
 
 fn main() -> io::Result<()> {
@@ -25,8 +25,8 @@ fn main() -> io::Result<()> {
     Ok(())
 }
 
-/// Builds the simulated driver, a library of its own, for the program to carry. Stable cargo cannot make a library a
-/// part of what another crate is compiled from, so it is called once more, in a folder where it waits for no lock.
+/// Builds the simulated driver, a library that the program embeds. Stable cargo has no artifact dependencies, so cargo runs
+/// again, in a folder of its own to avoid its lock.
 fn build_driver(folder: &Path) -> io::Result<()> {
     let said = |name: &str| env::var(name).expect("cargo sets it");
     let (package, library) = DRIVER;
@@ -37,18 +37,18 @@ fn build_driver(folder: &Path) -> io::Result<()> {
     let mut cargo = Command::new(said("CARGO"));
     cargo.args(["build", "--quiet", "--locked", "--package", package]);
     cargo.arg("--manifest-path").arg("../nvml-sim/Cargo.toml").arg("--target-dir").arg(&built);
-    // Named, the target is a part of where the library lies, whatever the caller's settings say.
+    // With an explicit target, the path of the library is independent of the caller's settings.
     cargo.args(["--target", &target]);
     if profile == "release" {
         cargo.arg("--release");
     }
-    // Nobody debugs it from within the program, and lints are for whoever works on it.
+    // No debug information and no lints: those serve people who work on the driver.
     for (setting, value) in [("DEBUG", "false"), ("STRIP", "true")] {
         for profile in ["DEV", "RELEASE"] {
             cargo.env(format!("CARGO_PROFILE_{profile}_{setting}"), value);
         }
     }
-    // It is built as a whole or not at all.
+    // The library is built completely or not at all.
     cargo.env("CARGO_INCREMENTAL", "0").env_remove("RUSTC_WORKSPACE_WRAPPER");
     let status = cargo.status()?;
     if !status.success() {
@@ -57,7 +57,7 @@ fn build_driver(folder: &Path) -> io::Result<()> {
     fs::copy(built.join(target).join(profile).join(library), folder.join(library)).map(drop)
 }
 
-/// `10de NVIDIA Corporation` for each vendor and `10de:2330 GH100 [H100 SXM5 80GB]` for each device.
+/// Lines `10de NVIDIA Corporation` per vendor and `10de:2330 GH100 [H100 SXM5 80GB]` per device.
 fn pci() -> Vec<String> {
     let lines = pci_ids::Vendors::iter().flat_map(|vendor| {
         let devices = vendor
@@ -81,8 +81,8 @@ fn sorted(mut lines: Vec<String>) -> String {
     lines.join("\n")
 }
 
-/// Tells the compiler commit, target and features. Nothing is fetched; outside a git work tree the commit is that of
-/// the variable `WINDLASS_COMMIT`, or unknown.
+/// Sets commit, target and features for the compiler. Outside a git work tree the commit is the variable
+/// `WINDLASS_COMMIT`, or unknown.
 fn note_build() {
     println!("cargo::rerun-if-env-changed=WINDLASS_COMMIT");
     let commit = env::var("WINDLASS_COMMIT").ok().filter(|named| !named.is_empty());
@@ -98,7 +98,7 @@ fn note_build() {
     features.sort_unstable();
     let features = if features.is_empty() { "none".to_owned() } else { features.join(", ") };
     println!("cargo::rustc-env=WINDLASS_BUILT_WITH={features}");
-    // Another commit is another answer.
+    // Another commit changes the version.
     let branch = git(&["symbolic-ref", "--quiet", "HEAD"]);
     for name in ["HEAD"].into_iter().chain(branch.as_deref()) {
         if let Some(path) = git(&["rev-parse", "--path-format=absolute", "--git-path", name]) {
@@ -107,7 +107,7 @@ fn note_build() {
     }
 }
 
-/// What git says, where there is a git and a work tree.
+/// Output of git, if there is a work tree.
 fn git(arguments: &[&str]) -> Option<String> {
     let output = Command::new("git").args(arguments).output().ok()?;
     let said = String::from_utf8(output.stdout).ok()?.trim().to_owned();

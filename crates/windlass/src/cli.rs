@@ -1,4 +1,4 @@
-//! The command line, as typed. Nothing here touches the machine.
+//! Command line definitions, free of side effects.
 
 #![expect(clippy::doc_markdown, reason = "the text is help, which is read in a terminal")]
 
@@ -63,7 +63,7 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-/// The version, and from what it was built, for whom and with what: see `build.rs`.
+/// Version with commit, target and features, which `build.rs` determines.
 const LONG_VERSION: &str = concat!(
     env!("CARGO_PKG_VERSION"),
     "\ncommit:   ",
@@ -74,13 +74,13 @@ const LONG_VERSION: &str = concat!(
     env!("WINDLASS_BUILT_WITH"),
 );
 
-/// How the agent is started where.
+/// Examples of starting the agent.
 const EXAMPLES: &str = "\
 Examples:
-  windlass node                                               as root: this host, and its kubelet
+  windlass node                                               as root, on a host with a kubelet
   windlass node --config windlass.yaml --listen 127.0.0.1:9400";
 
-/// The same on a simulated machine, which only a build with the laboratory makes.
+/// Example on a simulated machine, for builds with the laboratory.
 const SIMULATED: &str = if cfg!(feature = "laboratory") {
     "
   windlass node --host-root m/host --nvml-library m/libnvidia-ml.so.1 --host-root-on-node m/host \\
@@ -90,15 +90,14 @@ const SIMULATED: &str = if cfg!(feature = "laboratory") {
 };
 
 impl Cli {
-    /// Reads the command line and the variables. A variable that is empty counts as not set: a
-    /// template that has nothing to say renders to that.
+    /// Parses flags and environment. Empty variables count as unset, because templates render absent values so.
     pub(crate) fn read() -> Result<Self, clap::Error> {
         let command = Self::command().mut_subcommands(without_empty_variables);
         Self::from_arg_matches(&command.try_get_matches()?)
     }
 }
 
-/// The command, deaf to variables that are empty.
+/// The command without the environment of empty variables.
 fn without_empty_variables(command: clap::Command) -> clap::Command {
     let is_empty = |arg: &Arg| {
         let value = arg.get_env().and_then(std::env::var_os);
@@ -109,59 +108,59 @@ fn without_empty_variables(command: clap::Command) -> clap::Command {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Serve this node's devices to its kubelet, until told to stop.
+    /// Serve this node's devices to its kubelet, until stopped.
     #[command(after_help = format!("{EXAMPLES}{SIMULATED}"))]
     Node(Box<NodeArgs>),
-    /// Ask this node's agent whether it is well, as a kubelet's probe.
+    /// Probe this node's agent, for a kubelet's liveness or readiness check.
     Probe(ProbeArgs),
     /// List the devices of this host with their attributes and health.
     Devices(DevicesArgs),
-    /// Show how near the devices of this host are to each other.
+    /// Show the topology of this host's devices: distances, links and NUMA nodes.
     Topo(TopoArgs),
     #[cfg_attr(
         feature = "laboratory",
-        doc = "Show which devices a request gets, and why: now, earlier, or on another machine."
+        doc = "Explain which devices a request gets: now, earlier, or on another machine."
     )]
     #[cfg_attr(
         not(feature = "laboratory"),
-        doc = "Show which devices a request gets, and why: now, or earlier."
+        doc = "Explain which devices a request gets: now or earlier."
     )]
     Explain(Box<ExplainArgs>),
-    /// Show the labels that tell a scheduler about this node's GPUs.
+    /// Show the node labels that describe this node's GPUs to schedulers.
     Labels(LabelsArgs),
-    /// Show which errors of NVIDIA's driver (XIDs) make a GPU unhealthy, and why.
+    /// List the errors of NVIDIA's driver (XIDs) with their meaning and their effect on health.
     Xids(XidsArgs),
-    /// Stop the MPS daemons of this host, which go on when the agent ends.
+    /// Stop the MPS daemons of this host, which outlive the agent.
     Mps(MpsArgs),
-    /// Overwrite what is free of a GPU's memory, so that the next program finds nothing of the last one's.
+    /// Overwrite the free memory of a GPU, so that the next program finds no data of the last.
     Scrub(ScrubArgs),
-    /// Make, list and check documents that tell container runtimes about devices (CDI).
+    /// Generate, list and check CDI documents, which describe devices to container runtimes.
     Cdi(CdiArgs),
     /// Check configuration files, convert those of other device plugins, print the schema.
     Config(ConfigArgs),
-    /// See the whole thing work: a simulated machine, the real agent, an embedded kubelet.
+    /// Show everything at work: a simulated machine, the real agent, an embedded kubelet.
     #[cfg(feature = "laboratory")]
     Demo(DemoArgs),
-    /// Run the embedded kubelet alone, for anyone's device plugin.
+    /// Run the embedded kubelet for any device plugin.
     #[cfg(feature = "laboratory")]
     Kubelet(KubeletArgs),
-    /// Hold a device plugin or a DRA driver against what Kubernetes expects: anyone's, in any language.
+    /// Test any device plugin or DRA driver, in any language, against the behaviour of Kubernetes.
     ///
-    /// The program is started once for each case, against an embedded kubelet that restarts, refuses, cuts and asks
-    /// nonsense.
+    /// Each case starts the program once, against an embedded kubelet that restarts, refuses, breaks connections and
+    /// sends invalid requests.
     ///
-    /// In its arguments {kubelet} stands for the kubelet's folder and {scratch} for a folder of the case's own. A DRA
-    /// driver needs {kubeconfig}, a file that leads to an embedded API server, and {node}, the node's name there. A
-    /// program that is not told the folder finds it at /var/lib/kubelet, in a mount namespace of its own: that takes
-    /// root or user namespaces.
+    /// In the arguments, {kubelet} stands for the kubelet's folder and {scratch} for a folder of the case. A DRA driver
+    /// needs {kubeconfig}, a kubeconfig of an embedded API server, and {node}, the node's name there. Without {kubelet}
+    /// the program gets the folder at /var/lib/kubelet in a mount namespace of its own, which needs root or user
+    /// namespaces.
     #[cfg(feature = "laboratory")]
     Conformance(ConformanceArgs),
-    /// Take a host's picture along: for a bug report, a test, or a look at it from elsewhere.
+    /// Record a host's devices to a folder: for a bug report, a test, or analysis elsewhere.
     Host(HostAsked),
-    /// Make simulated machines, and let faults happen to them.
+    /// Create simulated machines and inject faults.
     #[cfg(feature = "laboratory")]
     Machine(MachineArgs),
-    /// The commands that a node's build does not have, to say where they are.
+    /// Commands that the build for nodes lacks; it reports where to find them.
     #[cfg(not(feature = "laboratory"))]
     #[command(name = "demo", aliases = ["kubelet", "machine", "conformance"], hide = true,
               disable_help_flag = true)]
@@ -171,22 +170,22 @@ pub(crate) enum Command {
     },
 }
 
-/// What flags are about, in the help.
+/// Headings of the help.
 const HOST: &str = "Host";
 const KUBELET: &str = "Kubelet and container runtime";
 const API_SERVER: &str = "API server";
 
-/// Where the host is, and what the configuration says of it. Each flag wins over the file.
+/// Host and configuration. Flags override the file.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct HostArgs {
-    /// Configuration file: YAML or JSON, in Windlass's format, NVIDIA's plugin's, or that of another device
-    /// plugin (docs/devices/migrating.md).
+    /// Configuration file: YAML or JSON, in the format of Windlass, of NVIDIA's plugin, or of another device plugin
+    /// (docs/devices/migrating.md).
     #[arg(long, value_name = "FILE", env = "WINDLASS_CONFIG")]
     pub(crate) config: Option<PathBuf>,
-    /// Where the host's /sys, /proc, /dev and driver are found [default: /]
+    /// Root of the host's /sys, /proc, /dev and driver [default: /]
     #[arg(long, value_name = "DIR", env = "WINDLASS_HOST_ROOT", help_heading = HOST)]
     pub(crate) host_root: Option<PathBuf>,
-    /// NVML library [default: where drivers put it, below the host root]
+    /// NVML library [default: the driver's usual path below the host root]
     #[arg(long, value_name = "FILE", env = "WINDLASS_NVML_LIBRARY", help_heading = HOST)]
     pub(crate) nvml_library: Option<PathBuf>,
 }
@@ -195,14 +194,14 @@ pub(crate) struct HostArgs {
 pub(crate) struct NodeArgs {
     #[command(flatten)]
     pub(crate) host: HostArgs,
-    /// The process that started this one and with which it ends, however that ends
+    /// Parent process; this process ends when the parent ends
     #[arg(long, value_name = "PID", hide = true)]
     pub(crate) ends_with: Option<i32>,
-    /// Folder of configuration files, of which the node's label names one; without the label the file
-    /// `default`, or the only one
+    /// Folder of configuration files, from which the node's label selects one; without the label, the file `default` or
+    /// the only file
     #[arg(long, value_name = "DIR", env = "WINDLASS_CONFIG_DIR", conflicts_with = "config")]
     pub(crate) config_dir: Option<PathBuf>,
-    /// The node's label that names a file in --config-dir.
+    /// Node label that selects a file in --config-dir.
     #[arg(
         long,
         value_name = "LABEL",
@@ -214,14 +213,14 @@ pub(crate) struct NodeArgs {
     pub(crate) places: PlaceArgs,
     #[command(flatten)]
     pub(crate) cluster: ClusterArgs,
-    /// Wait, ready, while another agent serves this node, and take over when it ends; for a DaemonSet with
-    /// maxSurge: 1. Without it a second agent is an error
+    /// Stand by, ready, while another agent serves this node, and take over when it ends; for a DaemonSet with
+    /// maxSurge: 1. Without this flag a second agent is an error
     #[arg(long, env = "WINDLASS_TAKE_OVER")]
     pub(crate) take_over: bool,
-    /// How containers are told their devices; several with commas between [default: cdi-cri]
+    /// Device list strategies, separated by commas [default: cdi-cri]
     #[arg(long, value_name = "HOW", env = "WINDLASS_DEVICE_LIST", value_delimiter = ',')]
     pub(crate) device_list: Option<Vec<DeviceListArg>>,
-    /// How log lines look.
+    /// Format of log lines.
     #[arg(
         long,
         value_name = "FORMAT",
@@ -230,7 +229,7 @@ pub(crate) struct NodeArgs {
         help_heading = "Logging"
     )]
     pub(crate) log_format: LogFormat,
-    /// What is logged: a level (info, debug), or levels by module (windlass_dra=debug,info).
+    /// Log level (info, debug), or levels by module (windlass_dra=debug,info).
     #[arg(long, value_name = "LEVELS", env = "WINDLASS_LOG", default_value = "info",
           value_parser = levels, help_heading = "Logging")]
     pub(crate) log: Targets,
@@ -238,68 +237,68 @@ pub(crate) struct NodeArgs {
     pub(crate) peer: PeerArgs,
 }
 
-/// A word alone is a level: as a module's name it would turn the rest of the log off.
+/// Parses log levels. A single word has to be a level: as a module it would silence all other modules.
 fn levels(text: &str) -> Result<Targets, String> {
     let is_level = |word: &str| word.parse::<LevelFilter>().is_ok();
     match text.split(',').find(|part| !part.contains('=') && !is_level(part.trim())) {
-        Some(word) => Err(format!("{word:?} is no level: write error, warn, info, debug or trace")),
+        Some(word) => {
+            Err(format!("{word:?} is not a level: write error, warn, info, debug or trace"))
+        }
         None => text.parse().map_err(|_| {
             format!(
-                "{text:?} says no levels: write one (info), or levels by module with commas between \
-                 (windlass_dra=debug,info)"
+                "{text:?} has no valid levels: write one level (info), or levels by module, separated by \
+                 commas (windlass_dra=debug,info)"
             )
         }),
     }
 }
 
-/// Where the agent reads, writes and listens.
+/// Paths and addresses of the agent.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct PlaceArgs {
     #[command(flatten)]
     pub(crate) record: RecordArgs,
-    /// Where CDI documents are written [default: /var/run/cdi]
+    /// Folder for CDI documents [default: /var/run/cdi]
     #[arg(long, value_name = "DIR", env = "WINDLASS_CDI_DIR", help_heading = KUBELET)]
     pub(crate) cdi_dir: Option<PathBuf>,
-    /// Where health and metrics are served, such as 0.0.0.0:9400 [default: nowhere]
+    /// Address for health and metrics, such as 0.0.0.0:9400 [default: none]
     #[arg(long, value_name = "ADDRESS", env = "WINDLASS_LISTEN", value_parser = address)]
     pub(crate) listen: Option<SocketAddr>,
-    /// The unix socket on which `windlass probe` is answered, whoever fills the address above [default: none]
+    /// Unix socket for `windlass probe`, independent of the address above [default: none]
     #[arg(long, value_name = "PATH", env = "WINDLASS_PROBE_SOCKET")]
     pub(crate) probe_socket: Option<PathBuf>,
-    /// What /metrics and /devices tell to whoever reaches them [default: neither]
+    /// Sensitive data in /metrics and /devices [default: none]
     #[arg(long, value_name = "WHAT,...", env = "WINDLASS_DISCLOSE", value_delimiter = ',')]
     pub(crate) disclose: Option<Vec<DisclosedArg>>,
-    /// What the container runtime calls the host root [default: /]
+    /// Host root as the container runtime sees it [default: /]
     #[arg(long, value_name = "DIR", env = "WINDLASS_HOST_ROOT_ON_NODE", help_heading = HOST)]
     pub(crate) host_root_on_node: Option<PathBuf>,
 }
 
-/// Where it is on record who holds what, and why.
+/// Folders with the records of allocations.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct RecordArgs {
     /// The kubelet's folder [default: /var/lib/kubelet]
     #[arg(long, value_name = "DIR", env = "WINDLASS_KUBELET_DIR", help_heading = KUBELET)]
     pub(crate) kubelet_dir: Option<PathBuf>,
-    /// Where the agent keeps what must outlive it [default: /var/lib/windlass]
+    /// Folder for the agent's state [default: /var/lib/windlass]
     #[arg(long, value_name = "DIR", env = "WINDLASS_STATE_DIR")]
     pub(crate) state_dir: Option<PathBuf>,
 }
 
-/// How the API server is reached, by the parts that need it.
+/// Access to the API server.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ClusterArgs {
-    /// A kubeconfig [default: the pod's own account]
+    /// Kubeconfig [default: the pod's service account]
     #[arg(long, value_name = "FILE", env = "WINDLASS_KUBECONFIG", help_heading = API_SERVER)]
     pub(crate) kubeconfig: Option<PathBuf>,
-    /// The name of this node's object [default: the host's name]
+    /// Name of this node in the cluster [default: the host's name]
     #[arg(long, value_name = "NAME", env = "NODE_NAME", help_heading = API_SERVER)]
     pub(crate) node_name: Option<String>,
-    /// Where the agent writes what belongs to a namespace: its NodeFeature, and leases of devices [default: the
-    /// pod's own]
+    /// Namespace for the agent's NodeFeature and for leases of devices [default: the pod's namespace]
     #[arg(long, value_name = "NAME", env = "NAMESPACE", help_heading = API_SERVER)]
     pub(crate) namespace: Option<String>,
-    /// The pod that the agent runs in, from the downward API; what it writes in its namespace goes
-    /// with it
+    /// Pod of the agent, from the downward API; objects that the agent creates in its namespace are owned by it
     #[arg(long, value_name = "NAME", env = "POD_NAME", hide = true)]
     pub(crate) pod_name: Option<String>,
     #[arg(long, value_name = "NAME", env = "POD_NAMESPACE", hide = true)]
@@ -310,7 +309,7 @@ pub(crate) struct ClusterArgs {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum DisclosedArg {
-    /// Namespace, pod and container that hold a device.
+    /// Namespace, pod and container of a device's holder.
     Pods,
     /// Serial numbers of devices.
     Serials,
@@ -327,15 +326,14 @@ impl From<DisclosedArg> for Disclosed {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum DeviceListArg {
-    /// Names in CDI documents, which CRI-O and containerd 2 resolve; containerd 1.7 needs
-    /// enable_cdi = true.
+    /// CDI names, resolved by CRI-O and containerd 2; containerd 1.7 needs enable_cdi = true.
     #[value(name = "cdi-cri", alias = "cdi")]
     CdiCri,
-    /// The same names in annotations, for a kubelet that does not pass names on.
+    /// CDI names in annotations, for kubelets that do not pass CDI names on.
     CdiAnnotations,
-    /// NVIDIA_VISIBLE_DEVICES, which NVIDIA's container runtime resolves.
+    /// NVIDIA_VISIBLE_DEVICES, resolved by NVIDIA's container runtime.
     Envvar,
-    /// Mounts with telling names, which NVIDIA's container runtime resolves.
+    /// Mounts whose paths name the devices, resolved by NVIDIA's container runtime.
     VolumeMounts,
 }
 
@@ -362,7 +360,7 @@ pub(crate) enum OutputArg {
 
 #[derive(Args, Debug)]
 pub(crate) struct XidsArgs {
-    /// How to write the answer.
+    /// Output format.
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     pub(crate) output: OutputArg,
 }

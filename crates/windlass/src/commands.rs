@@ -1,4 +1,4 @@
-//! What each command does.
+//! Implementation of the commands.
 
 mod cdi;
 mod config;
@@ -61,10 +61,10 @@ use crate::{
     screen::{Paint, Tone, line},
 };
 
-/// A thread that hangs in a driver's call does not keep the process.
+/// Shutdown limit: a thread that hangs in a driver call must not keep the process alive.
 const ABANDON_AFTER: Duration = Duration::from_millis(500);
 
-/// Runs a command to its end.
+/// Runs a command.
 pub(crate) fn run(command: Command) -> Result<()> {
     match command {
         Command::Node(args) => block_on(node::run(*args)),
@@ -92,17 +92,17 @@ pub(crate) fn run(command: Command) -> Result<()> {
     }
 }
 
-/// The error of a command that only the other build has.
+/// Error of a command that only a build with the laboratory has.
 #[cfg(not(feature = "laboratory"))]
 fn no_laboratory() -> anyhow::Error {
     let problem = anyhow!(
-        "this is the build for nodes, which simulates nothing: demo, kubelet, machine, conformance and explain \
-         --machine are in the one with the feature `laboratory`, which cargo builds by default"
+        "this build for nodes lacks the laboratory: demo, kubelet, machine, conformance and explain --machine need \
+         the feature `laboratory`, which cargo enables by default"
     );
     Misuse(problem).into()
 }
 
-/// One thread serves everything: an agent waits far more than it computes.
+/// Runs on one thread: an agent waits far more than it computes.
 fn block_on(command: impl Future<Output = Result<()>>) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -114,9 +114,9 @@ fn block_on(command: impl Future<Output = Result<()>>) -> Result<()> {
     outcome
 }
 
-/// The defaults, the file over them, the flags over the file.
+/// Configuration from defaults, file and flags, in ascending precedence.
 fn host_config(args: HostArgs) -> Result<Config> {
-    // As the agent in the same pod, which may be told all by the variables of NVIDIA's plugin.
+    // The environment of NVIDIA's plugin counts as well: an agent in the same pod may rely on it.
     let peer = PeerArgs::of_environment().map_err(|error| Misuse(error.into()))?;
     let (file, flags) = (args.config.clone().or_else(|| peer.file()), peer.flags());
     let mut config = match &file {
@@ -129,7 +129,7 @@ fn host_config(args: HostArgs) -> Result<Config> {
     Ok(config)
 }
 
-/// As the agent is told, with the places where it is on record who holds what.
+/// Configuration with the folders of allocation records.
 fn recorded_config(host: HostArgs, record: RecordArgs) -> Result<Config> {
     let mut config = host_config(host)?;
     let peer = PeerArgs::of_environment().map_err(|error| Misuse(error.into()))?;
@@ -151,7 +151,7 @@ fn apply_host(args: HostArgs, config: &mut Config) {
 fn host_root(config: &Config) -> Result<()> {
     let root = &config.places.host_root;
     directory("host root", root, "--host-root or hostRoot")?;
-    // A simulated machine has its host in a folder of its own, beside its driver.
+    // A simulated machine has its host root in a subfolder.
     let inside = root.join("host");
     if !root.join("sys").exists() && inside.join("sys").is_dir() {
         let (root, inside) = (root.display(), inside.display());
@@ -161,7 +161,7 @@ fn host_root(config: &Config) -> Result<()> {
     Ok(())
 }
 
-/// A folder that the configuration names must be one; `named` says by which flag and key.
+/// Requires a directory; `named` is the flag and the key that set it.
 fn directory(what: &str, path: &Path, named: &str) -> Result<()> {
     if path.is_dir() {
         return Ok(());
@@ -170,12 +170,12 @@ fn directory(what: &str, path: &Path, named: &str) -> Result<()> {
     Err(Misuse(problem).into())
 }
 
-/// Looks at this host once.
+/// Scans this host once.
 async fn survey(args: HostArgs) -> Result<NodeState> {
     Ok(agent::survey(&host_config(args)?, clock()).await)
 }
 
-/// What was found is shown in any case; that something is missing from it is a failure.
+/// Fails if a source has not answered in time. The caller shows the other sources anyway.
 fn complete(inventory: &Inventory) -> Result<()> {
     let late = inventory.sources.iter().filter(|(_, state)| **state == SourceState::Starting);
     let late: Vec<_> = late.map(|(name, _)| name.as_str()).collect();
@@ -183,7 +183,7 @@ fn complete(inventory: &Inventory) -> Result<()> {
     Ok(())
 }
 
-/// The same of devices: what the driver does not say of one within its deadline is missing from the answer.
+/// Fails if the driver has not answered in time for a device or a source.
 fn answered(inventory: &Inventory) -> Result<()> {
     let devices = inventory.devices.iter();
     let is_silent = |device: &&Device| {
@@ -194,7 +194,7 @@ fn answered(inventory: &Inventory) -> Result<()> {
     complete(inventory)
 }
 
-/// Writes a document for programs, or the table for people.
+/// Writes JSON or YAML for programs, or the table for people.
 fn answer(
     output: OutputArg,
     document: &impl Serialize,
@@ -208,7 +208,7 @@ fn answer(
     Ok(())
 }
 
-/// What a document says first of a machine that is not this one.
+/// Marks a document about a simulated or recorded machine.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Origin<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -224,7 +224,7 @@ impl<'a> Origin<'a> {
     }
 }
 
-/// A simulation says so in every output, and so does a recording.
+/// Prints a notice for a simulated machine or a recording.
 fn simulated(inventory: &Inventory, paint: Paint) -> Result<()> {
     for text in not_this_machine(inventory) {
         line(paint.text(Tone::Notable, text))?;
@@ -232,7 +232,7 @@ fn simulated(inventory: &Inventory, paint: Paint) -> Result<()> {
     Ok(())
 }
 
-/// The same beside a document that has no room for it.
+/// Prints the notice to stderr, for documents without a field for it.
 fn simulated_aside(inventory: &Inventory) -> Result<()> {
     not_this_machine(inventory).try_for_each(aside)
 }
@@ -243,12 +243,12 @@ fn not_this_machine(inventory: &Inventory) -> impl Iterator<Item = String> {
     simulated.chain(inventory.recorded.iter().map(|made| format!("RECORDED host, {made}")))
 }
 
-/// Says something to the person beside what may be read by a program.
+/// Prints a message to stderr, apart from output for programs.
 fn aside(text: impl std::fmt::Display) -> Result<()> {
     Ok(writeln!(io::stderr(), "windlass: {text}")?)
 }
 
-/// The clock of this process.
+/// Clock of this process.
 pub(crate) fn clock() -> Clock {
     Clock::starting_at(Timestamp::now())
 }

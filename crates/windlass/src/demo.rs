@@ -1,20 +1,20 @@
-//! `windlass demo`: a simulated machine, the real agent and an embedded kubelet tell the whole story.
+//! `windlass demo`: a simulated machine, the real agent and an embedded kubelet.
 //!
-//! Every step is checked: a step that does not happen ends the demo with an error.
+//! Every step is checked; a step that fails ends the demo with an error.
 
 mod arrivals;
 mod boards;
 mod claims;
+mod defaults;
 mod event;
 mod fault;
-mod playable;
 mod pods;
+mod report;
 mod runtime;
 mod scene;
 mod script;
 mod soak;
 mod stage;
-mod tell;
 
 use anyhow::{Context as _, Result};
 use tokio::time::Instant;
@@ -25,36 +25,36 @@ use crate::{
     screen::Paint,
     stop::Stop,
 };
-use claims::Surroundings;
+use claims::DemoCluster;
 use event::Event;
+use report::Reporter;
 use scene::Scene;
 use script::Script;
-use soak::{Soak, Ways};
+use soak::{AllocationApis, Soak};
 use stage::Stage;
-use tell::Teller;
 
-/// Plays the demo.
+/// Runs the demo.
 pub(crate) async fn run(args: DemoArgs) -> Result<()> {
-    let teller = match args.output {
-        DemoOutputArg::Text => Teller::Text(Paint::for_stdout()),
-        DemoOutputArg::Json => Teller::Json,
+    let reporter = match args.output {
+        DemoOutputArg::Text => Reporter::Text(Paint::for_stdout()),
+        DemoOutputArg::Json => Reporter::Json,
     };
-    // Before anything is started that has to be ended.
+    // Signals are caught before anything starts that has to be cleaned up.
     let mut stop = Stop::listen()?;
     if let Some(lasts) = args.soak {
-        let ways = if args.dra { Ways::Both } else { Ways::DevicePlugin };
+        let ways = if args.dra { AllocationApis::Both } else { AllocationApis::DevicePlugin };
         let soak = Soak { machine: args.machine, lasts, seed: args.seed, ways };
-        return Box::pin(soak::run(soak, (teller, stop))).await;
+        return Box::pin(soak::run(soak, reporter, stop)).await;
     }
     let scene = Scene::of(&args).map_err(Misuse)?;
     let begun = Instant::now();
     let (machine, description) = (scene.profile.name.clone(), scene.profile.description.clone());
-    let mut cluster = args.dra.then(|| Surroundings::of(&scene)).transpose()?;
+    let mut cluster = args.dra.then(|| DemoCluster::of(&scene)).transpose()?;
     let stage = Stage::set(scene, cluster.as_ref())?;
     if let Some(cluster) = &mut cluster {
         cluster.attend(&stage);
     }
-    teller.tell(&Event::Started {
+    reporter.tell(&Event::Started {
         machine,
         description,
         simulated: true,
@@ -62,17 +62,17 @@ pub(crate) async fn run(args: DemoArgs) -> Result<()> {
     })?;
     let story = async {
         match &cluster {
-            Some(cluster) => cluster.play(&stage, teller, begun).await,
-            None => Script::new(&stage, teller, begun).play().await,
+            Some(cluster) => cluster.play(&stage, reporter, begun).await,
+            None => Script::new(&stage, reporter, begun).play().await,
         }
     };
     let outcome = tokio::select! {
         outcome = story => outcome,
         () = stage.agent_failed() => Err(anyhow::anyhow!("the agent ended")),
-        signal = stop.asked() => Err(Interrupted(signal).into()),
+        signal = stop.requested() => Err(Interrupted(signal).into()),
     };
     let outcome = match outcome {
-        Ok(()) if args.keep => keep(&stage, (teller, stop)).await,
+        Ok(()) if args.keep => keep(&stage, reporter, stop).await,
         Ok(()) => Ok(()),
         Err(error) if error.is::<Misuse>() || error.is::<Interrupted>() => Err(error),
         Err(error) => Err(error).context(stage.agent_log_end()),
@@ -81,8 +81,8 @@ pub(crate) async fn run(args: DemoArgs) -> Result<()> {
     outcome
 }
 
-async fn keep(stage: &Stage, (teller, mut stop): (Teller, Stop)) -> Result<()> {
-    teller.tell(&stage.kept())?;
-    stop.asked().await;
+async fn keep(stage: &Stage, reporter: Reporter, mut stop: Stop) -> Result<()> {
+    reporter.tell(&stage.kept())?;
+    stop.requested().await;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Exit codes, and the last words before them.
+//! Exit codes and final error messages.
 
 use std::{
     io::{self, Write as _},
@@ -7,26 +7,26 @@ use std::{
 
 use windlass_host::causes;
 
-/// The command line or the configuration is wrong; nothing was touched (`EX_USAGE` of sysexits.h).
+/// Wrong command line or configuration, detected before any side effect (`EX_USAGE` of sysexits.h).
 const USAGE: u8 = 64;
 
-/// An error that is the caller's to mend before anything can be tried.
+/// Wrong command line or configuration.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub(crate) struct Misuse(#[from] pub(crate) anyhow::Error);
 
-/// A command that was asked to end before it was done, by the signal of that name.
+/// Interruption by the named signal.
 #[derive(Debug, thiserror::Error)]
 #[error("interrupted by {0}")]
 pub(crate) struct Interrupted(pub(crate) &'static str);
 
-/// Marks an error that stands in the log already, where the last words of a command would repeat it.
+/// Marks an error that is already in the log.
 #[derive(Debug, thiserror::Error)]
 #[error("see the log")]
 pub(crate) struct Logged;
 
-/// Ends a command: 0 when it did what it should, 64 for misuse, 1 for anything else. A reader that
-/// closes our output early, such as `head`, is no failure.
+/// Exit code of a command: 0 success, 64 misuse, 130 or 143 interrupted, 1 other failures. A closed pipe, as with
+/// `head`, is a success.
 #[expect(
     clippy::print_stderr,
     reason = "the last words of a command go to the person who typed it"
@@ -47,17 +47,17 @@ pub(crate) fn report(outcome: anyhow::Result<()>) -> ExitCode {
     }
 }
 
-/// Ends with clap's own words: help is a success, a wrong flag is misuse.
+/// Prints clap's message: help is a success, a wrong flag is misuse.
 pub(crate) fn usage(error: &clap::Error) -> ExitCode {
     let written = error.print().and_then(|()| io::stdout().flush());
     if error.use_stderr() {
-        // Nothing is left to be told to, if the terminal is gone.
+        // A failed write to stderr cannot be reported.
         return ExitCode::from(USAGE);
     }
     report(written.map_err(|error| unwritten(&error).into()))
 }
 
-/// What became of an answer that nobody got.
+/// Error for an answer that could not be written.
 pub(crate) fn unwritten(error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("cannot write the answer to the standard output: {error}"))
 }
@@ -65,7 +65,7 @@ pub(crate) fn unwritten(error: &io::Error) -> io::Error {
 // === impl Interrupted ===
 
 impl Interrupted {
-    /// As shells tell of a program that a signal ended: 128 and its number.
+    /// 128 plus the signal's number, the convention of shells.
     fn code(&self) -> u8 {
         if self.0 == "SIGINT" { 130 } else { 143 }
     }

@@ -1,4 +1,4 @@
-//! Where events go: the standard error stream, as text for people or JSON for collectors.
+//! Logging to stderr, as text for people or JSON for collectors.
 
 mod fields;
 
@@ -13,7 +13,7 @@ use tracing_subscriber::{
     util::SubscriberInitExt as _,
 };
 
-/// How log lines look.
+/// Format of log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogFormat {
     /// One line of text per event.
@@ -23,11 +23,11 @@ pub(crate) enum LogFormat {
     Json,
 }
 
-/// Where kube reports each request that fails, as an error. Whoever asked says it too, with what it was for, and
-/// once, not at every attempt while an API server is away.
+/// Target under which kube logs each failed request. Callers log the failure too, with its purpose and without
+/// repetition.
 const EACH_FAILED_REQUEST: &str = "kube_client::client::builder";
 
-/// Logs to the standard error stream.
+/// Logs to stderr.
 pub(crate) fn to_stderr(format: LogFormat, filter: Targets) {
     let filter = without_what_is_said_twice(filter);
     let layer = fmt::layer().with_writer(io::stderr).with_ansi(io::stderr().is_terminal());
@@ -43,7 +43,7 @@ pub(crate) fn to_stderr(format: LogFormat, filter: Targets) {
     }
 }
 
-/// Logs to a file: the terminal belongs to what the command shows.
+/// Logs to a file, because the command owns the terminal.
 #[cfg(feature = "laboratory")]
 pub(crate) fn to_file(path: &std::path::Path, filter: Targets) -> io::Result<()> {
     let file = std::sync::Mutex::new(std::fs::File::create(path)?);
@@ -54,7 +54,7 @@ pub(crate) fn to_file(path: &std::path::Path, filter: Targets) -> io::Result<()>
     Ok(())
 }
 
-/// Unless somebody asks for the client's own words.
+/// Mutes kube's messages unless the filter requests them.
 fn without_what_is_said_twice(filter: Targets) -> Targets {
     let asks = filter.iter().any(|(target, _)| target.starts_with("kube"))
         || filter.would_enable(EACH_FAILED_REQUEST, &tracing::Level::DEBUG);

@@ -1,4 +1,4 @@
-//! `windlass`: the agent of a node, and the commands that show what it sees.
+//! Entry point of `windlass`, the agent of a node with its commands.
 
 mod cli;
 mod commands;

@@ -1,4 +1,4 @@
-//! Simulated machines, with the simulated driver that the program carries: it needs no other file, wherever it lies.
+//! Creation of simulated machines with the embedded simulated driver.
 
 use std::{
     fs::Permissions,
@@ -14,22 +14,22 @@ use windlass_machine::{Machine, Profile, named_driver};
 
 use crate::exit::Misuse;
 
-/// NVML and CUDA for simulated GPUs: the library of `windlass-nvml-sim`.
+/// Simulated NVML and CUDA: the library of `windlass-nvml-sim`.
 const DRIVER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libwindlass_nvml_sim.so"));
 
-/// Whoever runs an agent on the machine loads the library.
+/// Readable by every user, since any agent on the machine loads it.
 const READABLE: u32 = 0o644;
 
-/// No machine takes a mebibyte to describe.
+/// Size limit of a machine profile.
 const MOST_BYTES: u64 = 1 << 20;
 
-/// A built-in machine profile by name, or any by the path of its file.
+/// Loads a machine profile by its built-in name or by path.
 pub(crate) fn profile(name_or_path: &str) -> Result<Profile, Misuse> {
     let read = |path: &Path| files::read_regular_text(path, Links::Followed, MOST_BYTES);
     Profile::load(name_or_path, read).map_err(|error| Misuse(error.into()))
 }
 
-/// Makes a machine in a folder: see [`Machine::create`]. `WINDLASS_SIM_DRIVER` may name another driver for it.
+/// Creates a machine in a folder, see [`Machine::create`]. `WINDLASS_SIM_DRIVER` may name another driver.
 pub(crate) fn machine(dir: &Path, profile: &Profile) -> Result<Machine> {
     if profile.driver.is_none() {
         return Ok(Machine::create(dir, profile, Path::new(""))?);

@@ -1,9 +1,9 @@
-//! How people and systems ask a command to end: Ctrl-C sends SIGINT, everybody else SIGTERM.
+//! Termination signals: SIGINT from Ctrl-C, SIGTERM from supervisors.
 
 use anyhow::{Context as _, Result};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Notices from when it is made that the process is asked to end.
+/// Listener for termination signals.
 #[derive(Debug)]
 pub(crate) struct Stop {
     terminate: Signal,
@@ -13,7 +13,7 @@ pub(crate) struct Stop {
 // === impl Stop ===
 
 impl Stop {
-    /// From now on neither signal ends the process.
+    /// Starts listening; neither signal ends the process by itself from now on.
     pub(crate) fn listen() -> Result<Self> {
         Ok(Self {
             terminate: signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?,
@@ -21,8 +21,8 @@ impl Stop {
         })
     }
 
-    /// Waits for either, and says which it was.
-    pub(crate) async fn asked(&mut self) -> &'static str {
+    /// Waits for a signal and returns its name.
+    pub(crate) async fn requested(&mut self) -> &'static str {
         tokio::select! {
             _ = self.terminate.recv() => "SIGTERM",
             _ = self.interrupt.recv() => "SIGINT",

@@ -1,4 +1,4 @@
-//! `windlass cdi` as typed.
+//! Command line of `windlass cdi`.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 
 use super::{HostArgs, OutputArg};
 
-/// Where container runtimes look for documents; a later folder wins.
+/// Folders of container runtimes, in ascending precedence.
 const DOCUMENT_FOLDERS: [&str; 2] = ["/etc/cdi", "/var/run/cdi"];
 
 #[derive(Args, Debug)]
@@ -17,19 +17,18 @@ pub(crate) struct CdiArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum CdiCommand {
-    /// Make the documents for this host's devices, and print them or write them to a folder.
+    /// Generate the documents for this host's devices, and print them or write them to a folder.
     ///
-    /// They are the ones that `windlass node` would write. What containers will lack is said on the
-    /// standard error stream.
+    /// They equal those of `windlass node`. Missing driver files are reported on stderr.
     Generate(GenerateArgs),
-    /// List the names that containers can ask for.
+    /// List the device names that containers can request.
     List(ListArgs),
-    /// Find the mistakes of documents, whoever wrote them.
+    /// Find mistakes in documents of any origin.
     ///
-    /// Looks for everything that makes a runtime refuse a document, and for files of the host that
-    /// are not there, for which it refuses a container.
+    /// Reports everything that makes a runtime refuse a document, and missing files of the host, which make it refuse a
+    /// container.
     #[command(
-        after_help = "Exit codes: 0 all right, 1 a mistake was found, 64 wrong command line."
+        after_help = "Exit codes: 0 no mistakes, 1 a mistake was found, 64 wrong command line."
     )]
     Check(CheckArgs),
 }
@@ -38,10 +37,10 @@ pub(crate) enum CdiCommand {
 pub(crate) struct GenerateArgs {
     #[command(flatten)]
     pub(crate) host: HostArgs,
-    /// What the container runtime calls the host root [default: /]
+    /// Host root as the container runtime sees it [default: /]
     #[arg(long, value_name = "DIR", env = "WINDLASS_HOST_ROOT_ON_NODE")]
     pub(crate) host_root_on_node: Option<PathBuf>,
-    /// Write each document to this folder instead of printing it.
+    /// Folder to write the documents to, instead of printing them.
     #[arg(long, value_name = "DIR")]
     pub(crate) output_dir: Option<PathBuf>,
 }
@@ -51,7 +50,7 @@ pub(crate) struct ListArgs {
     /// Documents, or folders of documents [default: /etc/cdi and /var/run/cdi]
     #[arg(value_name = "FILE|DIR")]
     pub(crate) places: Vec<PathBuf>,
-    /// How to write the answer.
+    /// Output format.
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     pub(crate) output: OutputArg,
 }
@@ -61,12 +60,12 @@ pub(crate) struct CheckArgs {
     /// Documents, or folders of documents [default: /etc/cdi and /var/run/cdi]
     #[arg(value_name = "FILE|DIR")]
     pub(crate) places: Vec<PathBuf>,
-    /// Where the files that documents name are looked for.
+    /// Root of the files that documents refer to.
     #[arg(long, value_name = "DIR", env = "WINDLASS_HOST_ROOT", default_value = "/")]
     pub(crate) host_root: PathBuf,
 }
 
-/// The places that were named, or those of the runtimes that are there.
+/// The given places, or the existing default folders.
 pub(crate) fn places(named: Vec<PathBuf>) -> Vec<PathBuf> {
     if !named.is_empty() {
         return named;

@@ -15,31 +15,31 @@ pub(crate) struct ConfigArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ConfigCommand {
-    /// Show every mistake in configuration files, as file:line. Files of other device plugins are
-    /// taken too, and what they mean otherwise here is a warning.
+    /// Report every mistake in configuration files, as file:line. Files of other device plugins are accepted;
+    /// differences in meaning are warnings.
     Check {
-        /// The files; `-` is the standard input.
+        /// Files; `-` is stdin.
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
-        /// Fail for warnings too.
+        /// Treat warnings as errors.
         #[arg(long)]
         strict: bool,
     },
-    /// Print the configuration of another device plugin, or plain rules of udev, in Windlass's format.
+    /// Convert the configuration of another device plugin, or simple udev rules, to Windlass's format.
     ///
-    /// Read are the files of NVIDIA's plugin, k8s-rdma-shared-dev-plugin, sriov-network-device-plugin,
-    /// generic-device-plugin and smarter-device-manager, the ConfigMap around such a file, and the
-    /// manifests of generic-device-plugin and darwin3-device-plugin. Of udev, rules that only search
-    /// become sources, as Akri has them; any other is refused with its line and what to write instead.
+    /// Accepted are files of NVIDIA's plugin, k8s-rdma-shared-dev-plugin, sriov-network-device-plugin,
+    /// generic-device-plugin and smarter-device-manager, ConfigMaps with such a file, and manifests of
+    /// generic-device-plugin and darwin3-device-plugin. udev rules that only match become sources, as in Akri; other
+    /// rules are refused with their line and an alternative.
     Convert {
-        /// The file; `-` is the standard input.
+        /// File; `-` is stdin.
         file: PathBuf,
     },
-    /// List the profiles of devices that an entry of `sources` may begin from, or print one.
+    /// List the device profiles for entries of `sources`, or print one.
     Profiles {
-        /// The profile to print, with where its facts come from and what a pod needs besides.
+        /// Device profile to print, with the origin of its facts and further requirements of pods.
         name: Option<DeviceProfile>,
-        /// How to write the answer.
+        /// Output format.
         #[arg(short, long, value_name = "FORMAT", default_value = "table")]
         output: OutputArg,
     },

@@ -1,4 +1,4 @@
-//! `windlass demo`, as typed.
+//! Command line of `windlass demo`.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -7,39 +7,38 @@ use windlass_machine::Attached;
 
 #[derive(Args, Debug)]
 pub(crate) struct DemoArgs {
-    /// A machine profile: a name from `windlass machine list`, or a YAML file.
+    /// Machine profile: a name from `windlass machine list`, or a YAML file.
     #[arg(long, value_name = "NAME|FILE", default_value = "dgx-h100")]
     pub(crate) machine: String,
-    /// Devices to add and to offer, by a device profile and how many of them: hailo, darwin3-network:2.
-    /// May be given several times.
+    /// Devices to add and to offer, as device profile and count: hailo, darwin3-network:2. Repeatable.
     #[arg(long, value_name = "NAME[:COUNT]")]
     pub(crate) device: Vec<Attached>,
-    /// Configuration file of the agent, where the machine's devices are not offered without one.
+    /// Configuration file of the agent, for machines whose devices need one to be offered.
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// How to tell what happens: text for people, or one JSON object per event.
+    /// Output format: text for people, or one JSON object per event.
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
     pub(crate) output: DemoOutputArg,
-    /// Tell how claims get devices instead (Dynamic Resource Allocation): an API server and a scheduler are
-    /// embedded as well. In a soak claims come and go beside the other pods, and the API server fails too.
+    /// Show allocation by claims (Dynamic Resource Allocation), with an embedded API server and scheduler. With --soak,
+    /// claims come and go beside other pods, and the API server fails too.
     #[arg(long)]
     pub(crate) dra: bool,
-    /// Leave everything running at the end, with the paths to poke at, until Ctrl-C.
+    /// Keep everything running at the end, and print the paths to explore, until Ctrl-C.
     #[arg(long)]
     pub(crate) keep: bool,
-    /// Let pods come and go for so long while everything around the agent fails, and check what must hold,
-    /// after each step or when it can be seen (docs/reliability.md): 30s, 10m, 8h.
+    /// Soak test of this duration: pods come and go while everything around the agent fails, and invariants are checked
+    /// after each step or as soon as they can be observed (docs/reliability.md): 30s, 10m, 8h.
     #[arg(long, value_name = "DURATION", value_parser = duration,
           conflicts_with_all = ["device", "config", "keep"])]
     pub(crate) soak: Option<Duration>,
-    /// The seed of a soak that is to come again.
+    /// Seed of a soak, to repeat it.
     #[arg(long, value_name = "N", requires = "soak")]
     pub(crate) seed: Option<u64>,
 }
 
-/// Whole seconds, minutes or hours.
+/// Parses whole seconds, minutes or hours.
 fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text:?} is no duration: write 30s, 10m or 8h");
+    let wrong = || format!("{text:?} is not a duration: write 30s, 10m or 8h");
     let (unit, seconds) = [('s', 1), ('m', 60), ('h', 3600)]
         .into_iter()
         .find(|(unit, _)| text.ends_with(*unit))
@@ -54,7 +53,7 @@ fn duration(text: &str) -> Result<Duration, String> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum DemoOutputArg {
-    /// For people.
+    /// Text for people.
     Text,
     /// One JSON object per event.
     Json,

@@ -1,4 +1,4 @@
-//! `windlass explain` as typed.
+//! Command line of `windlass explain`.
 
 use clap::{
     ArgMatches, Args, Command, FromArgMatches,
@@ -28,102 +28,101 @@ pub(crate) struct ExplainArgs {
     pub(crate) host: HostArgs,
     #[command(flatten)]
     pub(crate) record: RecordArgs,
-    /// How to write the answer.
+    /// Output format.
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     pub(crate) output: OutputArg,
 }
 
-/// What is asked of this host.
+/// Examples on this host.
 const EXAMPLES: &str = "\
 Examples:
   windlass explain --size 2
-      what a container would get now that asks for two GPUs
+      devices that a container with two GPUs would get now
   windlass explain --pod default/trainer
-      why a pod that runs has its devices, and what it would get today
+      reason for a running pod's devices, and what it would get today
   windlass explain --config windlass.yaml --source scope
-      what a source of the configuration looked at, which devices that is, and why the rest is none";
+      everything that a configured source examined: its devices, and the reasons against the rest";
 
-/// What is asked of another machine, which only a build with the laboratory makes.
+/// Examples on another machine, for builds with the laboratory.
 const SIMULATED: &str = if cfg!(feature = "laboratory") {
     "
   windlass explain --machine dgx-a100 --free 0,1,2,5 --size 2
-      what a container would get on another machine, of which these are free
+      devices that a container would get on another machine, where these are free
   windlass explain --machine dgx-h100 --size 2 --nics 2 --within pix
-      two GPUs and two NICs, each pair below one PCIe switch"
+      two GPUs with two NICs, each pair below one PCIe switch"
 } else {
     ""
 };
 
-/// How devices are named.
+/// Syntax of device names.
 const NAMES: &str = "
 
-Devices go by the names that `windlass devices` shows, GPU0, GPU0:1 (a MIG instance), mlx5_0, or by
-their ids; with --free and --require by number alone too: 0, 0-3, 0/1. 0::2 is one replica of a
-shared device. With --nics, --free and --require take NICs as well, by name: 0-3,mlx5_0.
+Devices are named as in `windlass devices`, GPU0, GPU0:1 (a MIG instance), mlx5_0, or by id; --free
+and --require also accept numbers: 0, 0-3, 0/1. 0::2 is one replica of a shared device. With --nics,
+--free and --require accept NICs too, by name: 0-3,mlx5_0.
 
-Exit codes: 0 there is an answer, 1 there is none, 64 wrong command line or configuration.";
+Exit codes: 0 an answer exists, 1 no answer, 64 wrong command line or configuration.";
 
-/// What is typed of this host would count for nothing beside a simulated machine, and is refused. The
-/// variables of this host may stay as they are.
+/// Refuses flags of this host beside `--machine`, where they have no effect. Environment variables are ignored.
 #[derive(Debug)]
 pub(crate) struct Elsewhere;
 
-/// A question of now, or of "what if".
+/// A request, now or hypothetical.
 #[derive(Args, Debug)]
 pub(crate) struct AskArgs {
-    /// How many devices the container asks for
+    /// Number of devices that the container requests
     #[arg(long, value_name = "N", required_unless_present = "InsteadArgs",
           allow_negative_numbers = true, value_parser = size)]
     pub(crate) size: Option<usize>,
-    /// The resource that it asks for [default: the only one, or nvidia.com/gpu]
+    /// Requested resource [default: the only one, or nvidia.com/gpu]
     #[arg(long, value_name = "NAME")]
     pub(crate) resource: Option<ResourceName>,
-    /// A simulated machine in place of this host: a name from `windlass machine list`, or a YAML file;
-    /// --host-root, --nvml-library, --kubelet-dir and --state-dir are of this host, and do not go with it
+    /// Simulated machine instead of this host: a name from `windlass machine list`, or a YAML file; excludes
+    /// --host-root, --nvml-library, --kubelet-dir and --state-dir
     #[arg(long, value_name = "NAME|FILE", hide = cfg!(not(feature = "laboratory")))]
     pub(crate) machine: Option<String>,
-    /// Take these devices for the free ones [default: those that no container holds]
+    /// Devices that count as free [default: those without a container]
     #[arg(long, value_name = "DEVICES", value_delimiter = ',')]
     pub(crate) free: Option<Vec<String>>,
-    /// Devices that the container must get
+    /// Devices that the answer has to contain
     #[arg(long, value_name = "DEVICES", value_delimiter = ',')]
     pub(crate) require: Vec<String>,
-    /// Other devices that it gets besides, such as a NIC: the choice is near them
+    /// Devices that the container has besides, such as a NIC: the answer is near them
     #[arg(long, value_name = "DEVICES", value_delimiter = ',')]
     pub(crate) near: Vec<String>,
-    /// What makes a set better [default: as the configuration says]
+    /// Placement policy [default: that of the configuration]
     #[arg(long, value_name = "POLICY", value_parser = policy())]
     pub(crate) policy: Option<Policy>,
-    /// As many NICs besides, chosen together with the GPUs: each GPU is paired with one that is near
+    /// Number of NICs, chosen together with the GPUs: each GPU is paired with a near NIC
     ///
-    /// What makes a choice better is the order for GPUs and NICs in docs/placement.md, whatever the
-    /// resource's placement says. No alternative is shown.
+    /// The objective is the order for GPUs and NICs in docs/placement.md, independent of the resource's policy. No
+    /// alternative is shown.
     #[arg(long, value_name = "N", requires = "size", conflicts_with_all = ["near", "policy"],
           allow_negative_numbers = true, value_parser = size)]
     pub(crate) nics: Option<usize>,
-    /// No GPU and NIC of a pair farther apart than this [default: as near as can be]
+    /// Maximum distance within a pair of GPU and NIC [default: none]
     #[arg(long, value_name = "LEVEL", requires = "nics", ignore_case = true,
           value_parser = level())]
     pub(crate) within: Option<PcieLevel>,
 }
 
-/// Another question than what a request gets.
+/// Questions that replace a request.
 #[derive(Args, Debug)]
 #[group(multiple = false, conflicts_with = "AskArgs")]
 pub(crate) struct InsteadArgs {
-    /// Explain what a running pod got, as far as the agent remembers
+    /// Explain the devices of a running pod, from the agent's allocation history
     #[arg(long, value_name = "[NAMESPACE/]NAME")]
     pub(crate) pod: Option<PodName>,
-    /// List the choices that the agent remembers, the newest first
+    /// List the choices in the agent's allocation history, newest first
     #[arg(long)]
     pub(crate) past: bool,
-    /// Explain what a source of the configuration makes of everything that it looks at: which device it is,
-    /// or the first reason why it is none
+    /// Explain what a configured source makes of everything it examines: the resulting device, or the first reason
+    /// against one
     #[arg(long, value_name = "NAME")]
     pub(crate) source: Option<String>,
 }
 
-/// A pod's name, in its namespace.
+/// Namespace and name of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PodName {
     pub(crate) namespace: String,
@@ -141,18 +140,18 @@ fn policy() -> impl TypedValueParser<Value = Policy> {
     names.try_map(|name| name.parse::<Policy>())
 }
 
-/// What a policy is after.
+/// Goal of a policy.
 fn aim(policy: Policy) -> &'static str {
     match policy {
-        Policy::Aligned => "The best connected set, which leaves the most useful rest",
-        Policy::Packed => "From the groups with the most in use, so that others stay free",
-        Policy::Distributed => "From the groups with the least in use",
-        Policy::NumaStrict => "As aligned, on one NUMA node or not at all",
-        Policy::First => "The lowest positions",
+        Policy::Aligned => "The best connected set that leaves the most useful remainder",
+        Policy::Packed => "From the most used groups, so that others stay free",
+        Policy::Distributed => "From the least used groups",
+        Policy::NumaStrict => "As aligned, within one NUMA node or not at all",
+        Policy::First => "The lowest indices",
     }
 }
 
-/// The levels of the ladder, as `windlass topo` labels them, in lower case.
+/// Distance levels in lower case; `windlass topo` prints them in upper case.
 fn level() -> impl TypedValueParser<Value = PcieLevel> {
     const LEVELS: [(&str, PcieLevel, &str); 5] = [
         ("pix", PcieLevel::Pix, "Below one PCIe switch"),
@@ -193,7 +192,7 @@ impl FromArgMatches for Elsewhere {
             None => Ok(Self),
             Some((_, flag)) => Err(clap::Error::raw(
                 ErrorKind::ArgumentConflict,
-                format!("{flag} is of this host, and cannot be used with --machine\n"),
+                format!("{flag} belongs to this host and cannot be used with --machine\n"),
             )),
         }
     }

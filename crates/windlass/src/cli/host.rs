@@ -1,4 +1,4 @@
-//! `windlass host` as typed.
+//! Command line of `windlass host`.
 
 use std::path::PathBuf;
 
@@ -14,11 +14,10 @@ pub(crate) struct HostAsked {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum HostCommand {
-    /// Write what this host's kernel shows of its devices to a folder that can stand for the host.
+    /// Record what this host's kernel reports about its devices, to a folder that can replace the host.
     ///
-    /// The folder has the shape of /sys, the names in /dev, and the text of files that are known to be
-    /// harmless. Nothing of the host is changed. Serial numbers, addresses and unique ids are replaced
-    /// by others that look the same.
+    /// The folder mirrors /sys, the names in /dev, and the text of allowed files. The host is not changed. Serial
+    /// numbers, addresses and unique ids are replaced by fictitious ones of the same form.
     #[command(after_help = "\
 Examples:
   windlass host record /tmp/myhost
@@ -26,10 +25,10 @@ Examples:
   tar czf myhost.tgz -C /tmp myhost
       pack it, for a bug report
   windlass devices --host-root /tmp/myhost
-      look at it anywhere, as at the host itself; topo, explain, labels and cdi do it as well
+      use it anywhere in place of the host; topo, explain, labels and cdi accept it too
 
-Read README.txt in the folder before you send it: it says what is in it, what was replaced, and what
-was left out. NVIDIA's GPUs are told by a library, not by files: they are in inventory.json.
+Read README.txt in the folder before you send it: it lists the contents, the replacements and the
+omissions. NVIDIA's GPUs are described by a library, not by files: they are in inventory.json.
 
 Exit codes: 0 done, 1 failed, 64 wrong command line or configuration.")]
     Record(RecordHostArgs),
@@ -37,9 +36,9 @@ Exit codes: 0 done, 1 failed, 64 wrong command line or configuration.")]
 
 #[derive(Args, Debug)]
 pub(crate) struct RecordHostArgs {
-    /// The folder, which must be empty or not exist yet.
+    /// Folder to create; an existing one must be empty.
     pub(crate) dir: PathBuf,
-    /// Keep serial numbers, addresses and unique ids as they are.
+    /// Keep serial numbers, addresses and unique ids.
     #[arg(long)]
     pub(crate) with_serials: bool,
     #[command(flatten)]

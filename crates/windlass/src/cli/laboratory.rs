@@ -1,4 +1,4 @@
-//! `windlass kubelet` and `windlass machine` as typed.
+//! Command lines of `windlass kubelet` and `windlass machine`.
 
 use std::{net::SocketAddr, path::PathBuf};
 
@@ -7,7 +7,7 @@ use windlass_machine::{Attached, Fault};
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Pods are given with --pod, or typed while it runs:
+Add pods with --pod, or by commands on stdin:
 
   run NAME RESOURCE=N [RESOURCE=N ...]   admit a pod with one container
   delete NAME                            delete a pod
@@ -16,22 +16,22 @@ Pods are given with --pod, or typed while it runs:
   restart                                restart the kubelet: sockets are deleted, pods stay
   help, quit
 
-Any plugin that registers in DIR/device-plugins is served, in whatever language it is written.
-A folder that belongs to a real kubelet is refused. Without a terminal it runs until SIGTERM.")]
+Any plugin may register in DIR/device-plugins, in any language. The folder of a real kubelet is
+refused. Without a terminal the kubelet runs until SIGTERM.")]
 pub(crate) struct KubeletArgs {
-    /// The kubelet's folder; sockets are made in device-plugins and pod-resources below it.
+    /// Folder of the kubelet; its sockets are in device-plugins and pod-resources.
     #[arg(value_name = "DIR")]
     pub(crate) dir: PathBuf,
-    /// A pod to admit as soon as its resources are there, such as trainer:nvidia.com/gpu=4
+    /// Pod to admit once its resources exist, such as trainer:nvidia.com/gpu=4
     #[arg(long = "pod", value_name = "NAME:RESOURCE=N[,RESOURCE=N]")]
     pub(crate) pods: Vec<String>,
-    /// Whose behaviour to show where releases of Kubernetes differ.
+    /// Kubernetes release to imitate where releases differ.
     #[arg(long, value_name = "RELEASE", default_value = "1.36")]
     pub(crate) release: ReleaseArg,
-    /// What it deletes in device-plugins when it starts.
+    /// Files that the kubelet deletes in device-plugins at its start.
     #[arg(long, value_name = "WHAT", default_value = "sockets")]
     pub(crate) cleanup: CleanupArg,
-    /// How NUMA hints are used.
+    /// Topology manager policy.
     #[arg(long, value_name = "POLICY", default_value = "none")]
     pub(crate) topology_policy: TopologyArg,
 }
@@ -48,21 +48,21 @@ pub(crate) enum ReleaseArg {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum CleanupArg {
-    /// As Kubernetes 1.31.0, and from 1.33 on.
+    /// Sockets only: Kubernetes 1.31.0, and 1.33 and later.
     Sockets,
-    /// Everything but its own record, as up to 1.30, and from 1.31.1 to 1.32.
+    /// Everything but the checkpoint: Kubernetes up to 1.30, and 1.31.1 to 1.32.
     AllFiles,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum TopologyArg {
-    /// No hints are asked for.
+    /// No topology hints.
     None,
     /// Aligned where possible.
     BestEffort,
-    /// Refused where it cannot be aligned.
+    /// Refused where alignment is impossible.
     Restricted,
-    /// One NUMA node or none.
+    /// One NUMA node or refused.
     SingleNumaNode,
 }
 
@@ -74,44 +74,43 @@ pub(crate) struct MachineArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum MachineCommand {
-    /// List the machine profiles that Windlass knows.
+    /// List the built-in machine profiles.
     List,
-    /// Make a simulated machine in a folder, and print how to point the agent at it.
+    /// Create a simulated machine in a folder, and print the flags of an agent for it.
     Create {
-        /// The folder.
+        /// Folder to create.
         dir: PathBuf,
-        /// Replace the machine that is in the folder.
+        /// Replace an existing machine in the folder.
         #[arg(long)]
         force: bool,
-        /// A machine profile: a name from `windlass machine list`, or a YAML file.
+        /// Machine profile: a name from `windlass machine list`, or a YAML file.
         #[arg(long, value_name = "NAME|FILE", default_value = "dgx-h100")]
         machine: String,
-        /// Devices to add, by a device profile and how many of them: hailo, coral-usb:2. May be given
-        /// several times.
+        /// Devices to add, as device profile and count: hailo, coral-usb:2. Repeatable.
         #[arg(long, value_name = "NAME[:COUNT]")]
         device: Vec<Attached>,
     },
-    /// Let something happen to a simulated machine while it is in use.
+    /// Inject a fault into a simulated machine while it is in use.
     Fault {
-        /// The machine's folder.
+        /// Folder of the machine.
         dir: PathBuf,
-        /// What happens: xid:79@3, lost@3, recover@3, unplug:eth0. --help shows all.
+        /// Fault: xid:79@3, lost@3, recover@3, unplug:eth0. --help lists all.
         #[arg(long_help = faults())]
         fault: Fault,
     },
-    /// Run a simulated Darwin3 board until Ctrl-C, and tell what its clients do with it.
+    /// Run a simulated Darwin3 board until Ctrl-C, and print the requests of its clients.
     Board(BoardArgs),
-    /// Cut a GPU of a simulated machine into MIG instances while it is in use; without profiles MIG is
+    /// Partition a GPU of a simulated machine into MIG instances while it is in use; without MIG profiles, MIG is
     /// turned off.
     Mig {
-        /// The machine's folder.
+        /// Folder of the machine.
         dir: PathBuf,
-        /// The GPU, by its index.
+        /// Index of the GPU.
         gpu: usize,
-        /// Profiles of its card, such as 1g.10gb; --none leaves MIG on without an instance.
+        /// MIG profiles of its model, such as 1g.10gb; --none leaves MIG on without instances.
         #[arg(value_name = "PROFILE")]
         profiles: Vec<String>,
-        /// Turn MIG on, and make no instance.
+        /// Turn MIG on without instances.
         #[arg(long, conflicts_with = "profiles")]
         none: bool,
     },
@@ -119,23 +118,22 @@ pub(crate) enum MachineCommand {
 
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct BoardArgs {
-    /// Where the board is controlled by HTTP.
+    /// Address of the board's HTTP control interface.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:6001")]
     pub(crate) http: SocketAddr,
-    /// Where it takes networks and spikes. A client that connects and closes without a message wedges
-    /// this port, as it does that of a real board.
+    /// Address for networks and spikes. A client that connects and sends no message blocks this port, as on a real
+    /// board.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:6000")]
     pub(crate) data: SocketAddr,
 }
 
-/// Every fault with what it does, in columns.
+/// Table of all faults with their effects.
 fn faults() -> String {
     let rows: Vec<_> = Fault::examples().collect();
     let width = rows.iter().map(|(example, _)| example.len()).max().unwrap_or_default();
     let rows = rows.iter().map(|(example, meaning)| format!("  {example:width$}  {meaning}"));
     let rows = rows.collect::<Vec<_>>().join("\n");
     format!(
-        "What happens, to GPU 3 for example, or to another device, by its name, that of its interface or its PCI \
-         address:\n\n{rows}"
+        "Fault, for example of GPU 3; other devices by name, network interface or PCI address:\n\n{rows}"
     )
 }

@@ -1,24 +1,24 @@
-//! `windlass devices` and `windlass topo` as typed.
+//! Command lines of `windlass devices` and `windlass topo`.
 
 use clap::{Args, ValueEnum};
 use windlass_core::device::{Device, DeviceKind};
 
 use super::{HostArgs, OutputArg, RecordArgs};
 
-/// Which devices are shown.
+/// Filter of the shown devices.
 #[derive(Args, Debug, Default)]
 pub(crate) struct Which {
     /// Only devices of these kinds.
     #[arg(long, value_name = "KINDS", value_delimiter = ',')]
     kind: Vec<KindArg>,
-    /// Only devices of these sources: built in, or of the configuration.
+    /// Only devices of these sources, built in or configured.
     #[arg(long, value_name = "SOURCES", value_delimiter = ',')]
     pub(crate) source: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum KindArg {
-    /// Whole GPUs, and partitions of AMD's.
+    /// Whole GPUs, and partitions of AMD GPUs.
     Gpu,
     /// MIG instances.
     Mig,
@@ -28,7 +28,7 @@ enum KindArg {
     Fpga,
     /// NVMe drives.
     Nvme,
-    /// What sources of the configuration find.
+    /// Devices of configured sources.
     Other,
 }
 
@@ -38,9 +38,9 @@ Examples:
   windlass devices
   windlass devices --kind nic,fpga -o wide
   windlass devices --config windlass.yaml --source coral
-      what a source of the configuration finds, before an agent runs with it
+      devices of a configured source, before an agent uses it
   windlass devices --host-root /tmp/myhost
-      what another host has, from its recording (windlass host record)
+      devices of another host, from its recording (windlass host record)
 
 Exit codes: 0 done, 1 a source did not answer, 64 wrong command line or configuration.")]
 pub(crate) struct DevicesArgs {
@@ -50,7 +50,7 @@ pub(crate) struct DevicesArgs {
     pub(crate) host: HostArgs,
     #[command(flatten)]
     pub(crate) record: RecordArgs,
-    /// How to write the answer.
+    /// Output format.
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     pub(crate) output: DevicesOutputArg,
 }
@@ -72,16 +72,16 @@ pub(crate) enum DevicesOutputArg {
 Examples:
   windlass topo
   windlass topo --kind gpu,nic
-      GPUs and NICs alone, on a machine with many drives
+      GPUs and NICs only, on a machine with many drives
 
-Devices that sit nowhere on the PCI bus are left out, and so are parts of GPUs: they are where the
-whole is. A matrix that is wider than 120 columns is told in several, GPUs first.")]
+Devices outside the PCI bus are omitted, and so are partitions of GPUs, which share the GPU's
+location. A matrix wider than 120 columns is split into several, GPUs first.")]
 pub(crate) struct TopoArgs {
     #[command(flatten)]
     pub(crate) which: Which,
     #[command(flatten)]
     pub(crate) host: HostArgs,
-    /// How to write the answer.
+    /// Output format.
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     pub(crate) output: OutputArg,
 }
@@ -89,14 +89,14 @@ pub(crate) struct TopoArgs {
 // === impl Which ===
 
 impl Which {
-    /// Whether a device is among them.
+    /// True if the filter includes the device.
     pub(crate) fn includes(&self, device: &Device) -> bool {
         let is_kind = |kind: &KindArg| DeviceKind::from(*kind) == device.kind;
         (self.kind.is_empty() || self.kind.iter().any(is_kind))
             && (self.source.is_empty() || self.source.contains(&device.source.to_string()))
     }
 
-    /// Whether a source is spoken of.
+    /// True if the filter includes the source.
     pub(crate) fn speaks_of(&self, source: &str) -> bool {
         self.source.is_empty() || self.source.iter().any(|named| named == source)
     }

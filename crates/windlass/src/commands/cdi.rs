@@ -1,4 +1,4 @@
-//! `windlass cdi`: documents for container runtimes, made, listed and checked.
+//! `windlass cdi`: generate, list and check CDI documents.
 
 mod check;
 mod documents;
@@ -43,8 +43,8 @@ async fn generate(args: GenerateArgs) -> Result<()> {
 fn print(config: &Config, inventory: &Inventory) -> Result<()> {
     let generated =
         CdiFiles::new(&config.places, config.policy.delivery.clone()).generate(inventory);
-    say(&generated.lacks)?;
-    any(generated.documents.len(), inventory)?;
+    report_missing(&generated.lacks)?;
+    require_documents(generated.documents.len(), inventory)?;
     for document in generated.documents.values() {
         line(text(document).trim_end())?;
     }
@@ -55,29 +55,29 @@ fn write(mut config: Config, folder: PathBuf, inventory: &Inventory) -> Result<(
     fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
     config.places.cdi_dir = folder;
     let written = CdiFiles::new(&config.places, config.policy.delivery.clone()).write(inventory);
-    say(&written.lacks)?;
+    report_missing(&written.lacks)?;
     let paths: Vec<_> = written.paths().collect();
     for path in &paths {
         line(path.display())?;
     }
     match written.unwritten.values().next() {
         Some(error) => Err(error.clone().into()),
-        None => any(paths.len(), inventory),
+        None => require_documents(paths.len(), inventory),
     }
 }
 
-/// A document without devices would be refused by every runtime.
-fn any(documents: usize, inventory: &Inventory) -> Result<()> {
+/// Fails without a document, because runtimes refuse one without devices.
+fn require_documents(documents: usize, inventory: &Inventory) -> Result<()> {
     let why = sources(inventory, Paint::plain()).join("\n  ");
-    ensure!(documents > 0, "no device of this host can stand in a document:\n  {why}");
+    ensure!(documents > 0, "this host has no device for a CDI document:\n  {why}");
     Ok(())
 }
 
-fn say(lacks: &Lacks) -> Result<()> {
+fn report_missing(lacks: &Lacks) -> Result<()> {
     lacks.troubles.iter().try_for_each(aside)
 }
 
-/// `2 mistakes`, `no mistake` and the like.
+/// Formats a count: `2 mistakes`, `no mistake`.
 fn counted(number: usize, noun: &str) -> String {
     if number == 0 { format!("no {noun}") } else { count(number, noun) }
 }

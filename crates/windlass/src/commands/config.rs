@@ -1,5 +1,4 @@
-//! `windlass config`: check configuration files, convert those of other plugins, print profiles and the
-//! schema.
+//! `windlass config`: check, convert, device profiles, schema.
 
 mod profiles;
 
@@ -47,10 +46,10 @@ fn check(files: &[PathBuf], strict: bool) -> Result<()> {
     }
 }
 
-/// The standard input, as in other tools.
+/// Stands for stdin, as in other tools.
 const INPUT: &str = "-";
 
-/// Where a shell's `<(...)` stands: a pipe that this process has open already, so that its end comes.
+/// Folders of inherited descriptors, for a shell's `<(...)`: such a pipe is open already, so reading it ends.
 const OPEN_ALREADY: [&str; 3] = ["/dev/fd", "/proc/self/fd", "/dev/stdin"];
 
 fn read(file: &Path) -> Result<Loaded, ConfigError> {
@@ -65,7 +64,7 @@ fn read(file: &Path) -> Result<Loaded, ConfigError> {
     parse(named(file), &text, &PeerFlags::default())
 }
 
-/// What messages call a file.
+/// Name of the file in messages.
 fn named(file: &Path) -> &Path {
     if file.as_os_str() == INPUT { Path::new("stdin") } else { file }
 }

@@ -1,4 +1,4 @@
-//! `windlass conformance`: a device plugin or a DRA driver, held against what the kubelet expects of one.
+//! `windlass conformance`: run the conformance cases against a device plugin or DRA driver.
 
 mod itself;
 mod show;
@@ -31,18 +31,18 @@ pub(super) async fn run(args: ConformanceArgs) -> Result<()> {
         written.with_context(|| format!("cannot write {}", path.display()))?;
     }
     answer(args.output, &show::document(&name, &report), || show::report(&report))?;
-    // A run in which nothing was found out is no success that a build may go on with.
+    // A run without a passed case is no success.
     let totals = report.totals();
     if totals.fail > 0 || totals.pass == 0 { Err(Logged.into()) } else { Ok(()) }
 }
 
-/// The cases whose ids begin with one of the texts; all, if there is none.
+/// Cases whose ids have one of the prefixes; all cases without a prefix.
 fn chosen(beginnings: &[String]) -> Result<Vec<Case>> {
     let all = catalogue();
     let is_any = |text: &&String| !all.iter().any(|case| case.id.starts_with(text.as_str()));
     if let Some(text) = beginnings.iter().find(is_any) {
         let problem =
-            anyhow!("no case begins with {text:?}: `windlass conformance --list` has them");
+            anyhow!("no case id begins with {text:?}: `windlass conformance --list` shows all");
         return Err(Misuse(problem).into());
     }
     let is_chosen = |case: &Case| {

@@ -1,4 +1,4 @@
-//! Folders as they were typed, and as everybody else has to know them.
+//! Absolute and host paths of the configuration.
 
 use std::path;
 
@@ -7,8 +7,7 @@ use windlass_config::Config;
 
 use crate::exit::Misuse;
 
-/// Makes what was given as a relative path absolute: kubelets and container runtimes are told of these folders, and
-/// are somewhere else.
+/// Makes relative paths absolute: kubelet and container runtime use them from other working directories.
 pub(super) fn anchor(config: &mut Config) {
     let library = config.places.driver.nvml_library.as_mut();
     let folders = [
@@ -19,12 +18,12 @@ pub(super) fn anchor(config: &mut Config) {
         &mut config.places.state_dir,
     ];
     for place in folders.into_iter().chain(library) {
-        // Nothing but a current folder that is gone makes this fail; what was typed says it then.
+        // Fails only if the current folder was deleted; the given path then serves in errors.
         *place = path::absolute(&*place).unwrap_or_else(|_| place.clone());
     }
 }
 
-/// What is named as the host names it is below no folder of ours.
+/// Requires absolute paths where the host resolves them.
 pub(super) fn named_by_the_host(config: &Config) -> Result<()> {
     let driver = &config.places.driver;
     for (key, path) in [
@@ -34,7 +33,7 @@ pub(super) fn named_by_the_host(config: &Config) -> Result<()> {
         ("driver.devRoot", driver.dev_root.as_ref()),
     ] {
         if let Some(path) = path.filter(|path| !path.is_absolute()) {
-            let problem = anyhow!("{key}: {} is no absolute path of the host", path.display());
+            let problem = anyhow!("{key}: {} is not an absolute path of the host", path.display());
             return Err(Misuse(problem).into());
         }
     }
@@ -77,6 +76,6 @@ mod tests {
             ..Config::default()
         };
         let error = named_by_the_host(&config).expect_err("refused").to_string();
-        assert_eq!(error, "mpsDir: mps is no absolute path of the host");
+        assert_eq!(error, "mpsDir: mps is not an absolute path of the host");
     }
 }

@@ -1,4 +1,4 @@
-//! `windlass host record`: a host as a folder that can stand for it.
+//! `windlass host record`: snapshot of a host as a folder.
 
 mod about;
 
@@ -23,7 +23,7 @@ use crate::{
     screen::{Paint, line},
 };
 
-/// Whoever waits for longer is told how far it is, as often.
+/// Interval of progress messages.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 pub(super) async fn run(command: HostCommand) -> Result<()> {
@@ -55,7 +55,7 @@ async fn record(args: RecordHostArgs) -> Result<()> {
 }
 
 fn write(dir: &Path, recording: &Snapshot, about: &About<'_>, inventory: &Value) -> Result<()> {
-    recording.write(dir, &about.mark()).context("cannot keep the recording")?;
+    recording.write(dir, &about.mark()).context("cannot write the recording")?;
     for (name, text) in [
         ("README.txt", about.text()),
         ("manifest.json", serde_json::to_string_pretty(about)? + "\n"),
@@ -73,23 +73,23 @@ fn report(dir: &Path, recording: &Snapshot, inventory: &Inventory) -> Result<()>
     line(format!("recorded {} entries in {dir}", recording.len()))?;
     sources(inventory, paint).into_iter().map(|text| format!("  {text}")).try_for_each(line)?;
     if !recording.omissions.is_empty() {
-        line(format!("left out {}: manifest.json says why", recording.omissions.len()))?;
+        line(format!("left out {}: manifest.json has the reasons", recording.omissions.len()))?;
     }
     line("")?;
-    line("Look at it, here or elsewhere:")?;
+    line("Use it, here or elsewhere:")?;
     line(format!("  windlass devices --host-root {dir}"))?;
-    line("Read what is in it, then pack it:")?;
+    line("Read its contents, then pack it:")?;
     line(format!("  {dir}/README.txt"))?;
     Ok(line(format!("  tar czf snapshot.tgz -C {dir} ."))?)
 }
 
-/// Tells whoever waits how far it is.
+/// Prints the progress to stderr.
 fn progress() -> impl FnMut(usize) {
     let mut told = Instant::now();
     move |entries| {
         if told.elapsed() >= PATIENCE {
             told = Instant::now();
-            // Nobody is there to read it: that is no reason to stop.
+            // A closed stderr must not stop the recording.
             let _ = writeln!(io::stderr(), "windlass: {entries} entries so far");
         }
     }

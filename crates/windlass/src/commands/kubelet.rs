@@ -1,4 +1,4 @@
-//! `windlass kubelet`: the embedded kubelet, for anyone's plugin.
+//! `windlass kubelet`: the embedded kubelet for any device plugin.
 
 mod folder;
 mod pod_argument;
@@ -19,9 +19,9 @@ use crate::{
     screen::{count, line},
     stop::Stop,
 };
-use session::{Session, Then};
+use session::{Flow, Session};
 
-/// How long `--pod` waits for a plugin to list enough devices.
+/// Time that `--pod` waits for enough devices.
 const PLUGIN_WAIT: Duration = Duration::from_secs(30);
 
 pub(super) async fn run(args: KubeletArgs) -> Result<()> {
@@ -34,51 +34,51 @@ pub(super) async fn run(args: KubeletArgs) -> Result<()> {
     line(format!("EMBEDDED kubelet, not a real one, in {}", args.dir.display()))?;
     line(format!("plugins register at {}", kubelet.config().registration_socket().display()))?;
     line(format!("pod resources at    {}", kubelet.config().pod_resources_socket().display()))?;
-    line("type `help` for what can be done, `quit`, Ctrl-D or Ctrl-C to end")?;
+    line("type `help` for the commands; `quit`, Ctrl-D or Ctrl-C ends it")?;
     let mut session = Session::new(&kubelet);
     let serving = async {
         for pod in pods {
             session.admit_when_possible(pod, PLUGIN_WAIT).await?;
         }
-        converse(&mut session).await
+        read_commands(&mut session).await
     };
     let outcome = tokio::select! {
         outcome = serving => outcome,
-        outcome = tell(&kubelet) => outcome,
-        _ = stop.asked() => Ok(()),
+        outcome = print_events(&kubelet) => outcome,
+        _ = stop.requested() => Ok(()),
     };
     kubelet.shutdown().await;
     outcome
 }
 
-/// Carries out what is typed. The end of what a person types (Ctrl-D) is the end; without a terminal it goes on, so
-/// that it can run in the background.
-async fn converse(session: &mut Session<'_>) -> Result<()> {
+/// Executes commands from stdin. Ctrl-D on a terminal ends the kubelet; a closed pipe does not, so that it can run in
+/// the background.
+async fn read_commands(session: &mut Session<'_>) -> Result<()> {
     let mut lines = BufReader::new(stdin()).lines();
-    while let Some(text) = lines.next_line().await.context("cannot read what is typed")? {
+    while let Some(text) = lines.next_line().await.context("cannot read stdin")? {
         match session.carry_out(&text).await? {
-            Then::GoOn => {}
-            Then::End => return Ok(()),
+            Flow::GoOn => {}
+            Flow::End => return Ok(()),
         }
     }
     if io::stdin().is_terminal() {
         return Ok(());
     }
-    line("nothing more can be typed: it goes on until SIGTERM or Ctrl-C")?;
+    line("stdin is closed: the kubelet runs until SIGTERM or Ctrl-C")?;
     std::future::pending().await
 }
 
-/// Tells what plugins do, as it happens.
-async fn tell(kubelet: &Kubelet) -> Result<()> {
+/// Prints the events of plugins as they happen.
+async fn print_events(kubelet: &Kubelet) -> Result<()> {
     let calls = kubelet.calls();
-    let mut told = 0;
+    let mut printed = 0;
     loop {
-        let news = calls.wait_for(|events| events.len() > told, Duration::MAX).await;
+        let news = calls.wait_for(|events| events.len() > printed, Duration::MAX).await;
         let events = news.unwrap_or_else(|events| events);
-        for text in events[told..].iter().filter_map(sentence) {
+        for text in events[printed..].iter().filter_map(sentence) {
             line(text)?;
         }
-        told = events.len();
+        printed = events.len();
     }
 }
 
@@ -129,7 +129,7 @@ fn config(args: &KubeletArgs) -> Config {
         TopologyArg::Restricted => TopologyPolicy::Restricted,
         TopologyArg::SingleNumaNode => TopologyPolicy::SingleNumaNode,
     };
-    // Any machine's plugin may register; nodes that no device is on change no hint.
+    // Plugins of any machine may register; NUMA nodes without devices have no effect.
     config.numa_nodes = (0..8).collect();
     config
 }

@@ -1,4 +1,4 @@
-//! `windlass labels`: what this node is labelled with.
+//! `windlass labels`: node labels for this host.
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
@@ -18,7 +18,7 @@ use crate::{
 pub(crate) struct LabelsArgs {
     #[command(flatten)]
     host: HostArgs,
-    /// How to write the answer.
+    /// Output format.
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     output: LabelsOutputArg,
 }
@@ -31,7 +31,7 @@ enum LabelsOutputArg {
     Json,
     /// One object, as YAML.
     Yaml,
-    /// key=value, as node-feature-discovery reads it.
+    /// key=value lines for node-feature-discovery.
     Nfd,
 }
 
@@ -41,7 +41,7 @@ pub(super) async fn run(args: LabelsArgs) -> Result<()> {
     let host = config.places.host();
     let labels = labels::of(&host, &config.policy, &inventory, clock.now());
     if !matches!(args.output, LabelsOutputArg::Table) {
-        // What is not a label has no place among them.
+        // Labels in JSON, YAML or lines have no room for a notice.
         simulated_aside(&inventory)?;
     }
     let output = match args.output {
@@ -67,7 +67,7 @@ fn table(inventory: &Inventory, labels: &Labels) -> Result<()> {
     }
     if !labels.is_empty() {
         line("")?;
-        table.lines("").into_iter().try_for_each(line)?;
+        table.print()?;
     }
     Ok(())
 }

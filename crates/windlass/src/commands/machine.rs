@@ -1,4 +1,4 @@
-//! `windlass machine`: simulated machines, for tests, demonstrations and bug reports.
+//! `windlass machine`: simulated machines for tests, demonstrations and bug reports.
 
 mod board;
 
@@ -15,7 +15,7 @@ use crate::{
     simulated,
 };
 
-/// Where an agent on a machine keeps what must outlive it.
+/// State folder of an agent on the machine.
 const AGENT: &str = "agent";
 
 pub(super) fn run(command: MachineCommand) -> Result<()> {
@@ -31,7 +31,7 @@ pub(super) fn run(command: MachineCommand) -> Result<()> {
         MachineCommand::Board(args) => board::run(args),
         MachineCommand::Mig { dir, gpu, profiles, none } => {
             let off = profiles.is_empty() && !none;
-            cut(&dir, gpu, (!off).then_some(&profiles))
+            set_mig(&dir, gpu, (!off).then_some(&profiles))
         }
     }
 }
@@ -42,11 +42,9 @@ fn list() -> Result<()> {
         let profile = Profile::named(name)?;
         table.row([name.to_owned(), profile.description]);
     }
-    for text in table.lines("") {
-        line(text)?;
-    }
+    table.print()?;
     line("")?;
-    // A board on the network is run by the demo; a folder has no room for one.
+    // Boards on the network are simulated by the demo only.
     let has_board = |profile: &&DeviceProfile| matches!(profile.rule().find, Find::Endpoints(_));
     let boards = DeviceProfile::ALL.iter().filter(has_board);
     let devices = Attached::names().map(str::to_owned);
@@ -56,7 +54,7 @@ fn list() -> Result<()> {
     Ok(())
 }
 
-/// An agent may look at the machine that is there, and a person may want it again.
+/// Refuses to replace an existing machine, which may be in use.
 fn unoccupied(dir: &Path) -> Result<()> {
     let Ok(machine) = Machine::open(dir) else { return Ok(()) };
     let dir = machine.dir().display();
@@ -81,7 +79,7 @@ fn create(dir: &Path, profile: &str, devices: &[Attached]) -> Result<()> {
     line("Serve it to this host's real kubelet, as root:")?;
     line(format!("  windlass node {agent}"))?;
     line("Let something happen:")?;
-    let fault = a_fault(&profile).unwrap_or_else(|| "--help".to_owned());
+    let fault = example_fault(&profile).unwrap_or_else(|| "--help".to_owned());
     line(format!("  windlass machine fault {} {fault}", shell_word(machine.dir())))?;
     line(
         "See what the agent makes of it. Some faults, XIDs among them, are told once, to an agent that runs then:",
@@ -91,8 +89,7 @@ fn create(dir: &Path, profile: &str, devices: &[Attached]) -> Result<()> {
     Ok(())
 }
 
-/// Something that can happen to the machine.
-fn a_fault(profile: &Profile) -> Option<String> {
+fn example_fault(profile: &Profile) -> Option<String> {
     let of_device = || profile.devices.first().map(|device| format!("unplug:{}", device.name));
     let of_nic = || profile.nics.first().map(|nic| format!("link-down:{}", nic.netdev));
     let of_amd = || profile.amd.as_ref().map(|_| "unplug:amd0".to_owned());
@@ -100,33 +97,34 @@ fn a_fault(profile: &Profile) -> Option<String> {
     of_gpu.or_else(of_amd).or_else(of_device).or_else(of_nic)
 }
 
-/// The flags that point a command at a simulated machine.
+/// Flags that select the machine as host.
 pub(crate) fn host_flags(machine: &Machine) -> String {
     let (root, library) = (machine.host_root(), machine.nvml_library());
     let root = format!("--host-root {}", shell_word(&root));
     if library.exists() { format!("{root} --nvml-library {}", shell_word(&library)) } else { root }
 }
 
-/// The flags of an agent on it.
 fn agent_flags(machine: &Machine) -> String {
     let (root, state) = (shell_word(&machine.host_root()), shell_word(&machine.dir().join(AGENT)));
     format!("{} --host-root-on-node {root} --state-dir {state}", host_flags(machine))
 }
 
-fn cut(dir: &Path, gpu: usize, profiles: Option<&Vec<String>>) -> Result<()> {
+fn set_mig(dir: &Path, gpu: usize, profiles: Option<&Vec<String>>) -> Result<()> {
     let machine = Machine::open(dir)?;
     let names = profiles.map(|names| names.iter().map(String::as_str).collect::<Vec<_>>());
     machine.set_mig(gpu, names.as_deref()).map_err(|error| Misuse(error.into()))?;
     line(match names.as_deref() {
         None => format!("MIG is off on GPU {gpu} of {}", dir.display()),
-        Some([]) => format!("MIG is on, without an instance, on GPU {gpu} of {}", dir.display()),
-        Some(names) => format!("GPU {gpu} of {} is cut into {}", dir.display(), names.join(" ")),
+        Some([]) => format!("MIG is on, without instances, on GPU {gpu} of {}", dir.display()),
+        Some(names) => {
+            format!("GPU {gpu} of {} has MIG instances {}", dir.display(), names.join(" "))
+        }
     })?;
     Ok(())
 }
 
 fn inject(dir: &Path, fault: &Fault) -> Result<()> {
     Machine::open(dir)?.inject(fault)?;
-    line(format!("{fault} happened to {}", dir.display()))?;
+    line(format!("{fault} injected into {}", dir.display()))?;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! `windlass mps stop`: ends the MPS daemons that an agent has left running.
+//! `windlass mps stop`: stop MPS daemons that an agent left running.
 
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
@@ -15,8 +15,8 @@ pub(crate) struct MpsArgs {
 
 #[derive(Debug, Subcommand)]
 enum MpsCommand {
-    /// Stop them all, and let every program use their GPUs again. Programs that use a daemon end
-    /// with it. Stop the agent first: it starts what it misses.
+    /// Stop all MPS daemons and make their GPUs available to every program. Programs that use a daemon end with it.
+    /// Stop the agent first: it restarts missing daemons.
     Stop(HostArgs),
 }
 
@@ -25,7 +25,7 @@ pub(super) async fn run(args: MpsArgs) -> Result<()> {
     let config = host_config(host)?;
     let stopped = mps::stop_all(&config.places, &config.mps).await;
     if stopped.is_empty() {
-        return Ok(line("no MPS daemon of Windlass is left")?);
+        return Ok(line("no MPS daemon of Windlass is running")?);
     }
     let mut failed = Vec::new();
     for (device, outcome) in stopped {

@@ -1,4 +1,4 @@
-//! `windlass node`: the agent.
+//! `windlass node`: the agent of a node.
 
 mod read;
 
@@ -36,17 +36,17 @@ pub(super) async fn run(args: NodeArgs) -> Result<()> {
     Box::pin(serve(args)).await.map_err(|error| last_words(format, error))
 }
 
-/// Has the kernel end this process with the one that started it, which can do nothing about that when it is killed.
+/// Lets the kernel end this process with its parent, even if the parent is killed.
 fn end_with(parent: i32) -> Result<()> {
     set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
         .with_context(|| format!("cannot end with process {parent}"))?;
-    // It may have ended before the kernel knew.
+    // The parent may have ended before the call.
     let is_parent = getppid().is_some_and(|pid| pid.as_raw_nonzero().get() == parent);
-    ensure!(is_parent, "process {parent} has not started this one, or has ended");
+    ensure!(is_parent, "process {parent} is not the parent of this one, or has ended");
     Ok(())
 }
 
-/// Whoever collects JSON is told of the end in JSON; a person reads it as that of any command.
+/// Logs the final error as JSON in JSON mode; in text mode it is printed as for other commands.
 fn last_words(format: LogFormat, error: anyhow::Error) -> anyhow::Error {
     match format {
         LogFormat::Json if tracing::event_enabled!(tracing::Level::ERROR) => {
@@ -90,7 +90,7 @@ async fn serve(args: NodeArgs) -> Result<()> {
     Ok(())
 }
 
-/// Waits until there is a kubelet to serve and, if the agent is to take over, no other agent serves it.
+/// Waits for a kubelet, and for the end of another agent if this one takes over.
 async fn turn(args: &NodeArgs, config: &Config) -> Result<()> {
     let succession = if args.take_over { Succession::TakesOver } else { Succession::Alone };
     let awaited = windlass_node::await_kubelet(config, succession).await;
@@ -103,14 +103,14 @@ async fn turn(args: &NodeArgs, config: &Config) -> Result<()> {
     Ok(())
 }
 
-/// Reads what an earlier agent left, on a thread of its own: a disk that hangs keeps nobody from ending this one.
+/// Starts on a blocking thread: a hanging disk must not block the shutdown.
 async fn start(config: Config, follow: Follow) -> Result<Agent> {
     let starting = move || Agent::start_following(&config, follow, clock());
     let started = spawn_blocking(starting).await.context("the start panicked")?;
     started.context("cannot start")
 }
 
-/// Which flag a configuration that cannot be read was given by.
+/// Adds the flag that named the configuration.
 fn named(args: &NodeArgs, error: windlass_config::ConfigError) -> anyhow::Error {
     let flag = if args.config_dir.is_some() { "--config-dir" } else { "--config" };
     anyhow::Error::new(error).context(flag)
@@ -122,7 +122,7 @@ fn warn(loaded: &Loaded) {
     }
 }
 
-/// The same files, variables and flags, read again whenever there is a reason to.
+/// Reloads with the same files, variables and flags.
 fn follow(args: NodeArgs) -> (watch::Sender<u64>, Follow) {
     let (ask, asked) = watch::channel(0);
     let folder = folder(&args);
@@ -134,7 +134,7 @@ fn follow(args: NodeArgs) -> (watch::Sender<u64>, Follow) {
     (ask, Follow { load, folder, asked, label })
 }
 
-/// The folder in which a changed configuration shows.
+/// Folder to watch for a changed configuration.
 fn folder(args: &NodeArgs) -> Option<PathBuf> {
     let file = args.host.config.clone().or_else(|| args.peer.file());
     let parent = file.map(|file| match file.parent() {
@@ -144,10 +144,10 @@ fn folder(args: &NodeArgs) -> Option<PathBuf> {
     args.config_dir.clone().or(parent)
 }
 
-/// Counts signals; a reload is asked for by SIGHUP, as NVIDIA's config-manager does.
+/// Counts SIGHUPs, which request a reload as with NVIDIA's config-manager.
 async fn count(mut hangup: Signal, asked: watch::Sender<u64>) {
     while hangup.recv().await.is_some() {
-        tracing::info!(signal = "SIGHUP", "reading the configuration again");
+        tracing::info!(signal = "SIGHUP", "reloading the configuration");
         asked.send_modify(|count| *count += 1);
     }
 }
@@ -156,15 +156,15 @@ fn check(config: &Config) -> Result<()> {
     host_root(config)?;
     named_by_the_host(config)?;
     if config.cluster.node_name.is_some() {
-        // Whether anything asks for it by now or not: a name that no node has is a slip.
+        // An invalid node name is a mistake even if no feature uses it.
         Client::new(&config.cluster).map_err(|error| Misuse(error.into()))?;
     }
     if config.places.host().recorded().is_some() {
         let root = config.places.host_root.display();
-        let problem = anyhow!("the host root {root} is a recording, whose devices no pod can use");
+        let problem = anyhow!("the host root {root} is a recording: pods cannot use its devices");
         return Err(Misuse(problem).into());
     }
-    // The agent makes or awaits these where they are missing.
+    // The agent creates or awaits missing folders.
     for (what, path, named) in [
         ("kubelet's folder", &config.places.kubelet_dir, "--kubelet-dir or kubeletDir"),
         ("folder of CDI documents", &config.places.cdi_dir, "--cdi-dir or cdiDir"),
@@ -177,16 +177,16 @@ fn check(config: &Config) -> Result<()> {
     Ok(())
 }
 
-/// Whether nothing has the path, and nothing is in the way of a folder there: a file above it is.
+/// True if the path does not exist. A file among its parents is another error.
 fn is_missing(path: &Path) -> bool {
     fs::metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
 }
 
-/// Ends when Kubernetes or a person asks for it.
+/// Ends on a termination signal.
 fn asked_to_stop() -> Result<impl Future<Output = ()>> {
     let mut stop = Stop::listen()?;
     Ok(async move {
-        let signal = stop.asked().await;
+        let signal = stop.requested().await;
         tracing::info!(signal, "stopping");
     })
 }

@@ -1,7 +1,7 @@
-//! `windlass scrub`: overwrites what is free of a GPU's memory. The agent runs it as well, for `memory: overwrite`.
+//! `windlass scrub`: overwrite the free memory of a GPU. The agent runs it for `memory: overwrite`.
 //!
-//! CUDA's driver shows the devices that a variable names in the environment which the process began with, so the
-//! command starts itself anew with that.
+//! CUDA's driver reads its device filter from the environment at process start, so the command executes itself again
+//! with the filter set.
 
 use std::{env, os::unix::process::CommandExt as _, process::Command};
 
@@ -14,29 +14,29 @@ use windlass_cuda::{Overwritten, VISIBLE_DEVICES, overwrite};
 use super::{Origin, answer, host_config, simulated};
 use crate::{
     cli::{HostArgs, OutputArg},
-    screen::{Paint, Table, line},
+    screen::{Paint, Table},
 };
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-What a program has on the GPU is left alone; while this runs, none can have more.
+Memory of running programs is untouched; they cannot allocate more during the scrub.
 
 Exit codes: 0 done, 1 failed, 64 wrong command line or configuration.")]
 pub(crate) struct ScrubArgs {
-    /// The GPU or MIG device, as `windlass devices` shows it: GPU-..., MIG-...
+    /// GPU or MIG device, as in `windlass devices`: GPU-..., MIG-...
     #[arg(value_name = "UUID", value_parser = uuid)]
     uuid: String,
     #[command(flatten)]
     host: HostArgs,
-    /// How to write the answer.
+    /// Output format.
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     output: OutputArg,
 }
 
-/// What was done, for programs.
+/// Output in JSON and YAML.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Document<'a> {
+struct ScrubDocument<'a> {
     #[serde(flatten)]
     origin: Origin<'a>,
     device: &'a str,
@@ -45,13 +45,13 @@ struct Document<'a> {
     total_bytes: u64,
 }
 
-/// Since CUDA 12.2 code is loaded when it is first called, for which there would be no memory left (`Lazy Loading`
-/// in the CUDA C++ Programming Guide).
+/// Loads CUDA code eagerly. Lazy loading (default since CUDA 12.2, `Lazy Loading` in the CUDA C++ Programming Guide)
+/// would find no memory left.
 const LOADING: &str = "CUDA_MODULE_LOADING";
 
 const MIB: u64 = 1 << 20;
 
-/// Lengths of the parts of a UUID in hexadecimal digits.
+/// Digits in each part of a UUID.
 const PARTS: [usize; 5] = [8, 4, 4, 4, 12];
 
 pub(super) fn run(args: ScrubArgs) -> Result<()> {
@@ -64,12 +64,12 @@ pub(super) fn run(args: ScrubArgs) -> Result<()> {
     let library = roots.cuda_library(config.places.driver.nvml_library.clone());
     let library = library.ok_or_else(|| {
         let searched = roots.driver.nvml_folders();
-        anyhow!("no driver of NVIDIA's in {searched}; --nvml-library names its library")
+        anyhow!("NVIDIA driver not found in {searched}; --nvml-library names its library")
     })?;
     let done = overwrite(&library, uuid).with_context(|| format!("cannot overwrite {uuid}"))?;
     let (simulated, recorded) = (roots.host.simulated(), roots.host.recorded());
     let inventory = Inventory { simulated, recorded, ..Inventory::default() };
-    let document = Document {
+    let document = ScrubDocument {
         origin: Origin::of(&inventory),
         device: uuid,
         overwritten_bytes: done.overwritten,
@@ -84,17 +84,17 @@ fn table(inventory: &Inventory, uuid: &str, done: Overwritten) -> Result<()> {
     let mut table = Table::new(["DEVICE", "OVERWRITTEN", "FREE", "TOTAL"]);
     let mib = |bytes: u64| format!("{} MiB", bytes / MIB);
     table.row([uuid.to_owned(), mib(done.overwritten), mib(done.free), mib(done.total)]);
-    Ok(table.lines("").into_iter().try_for_each(line)?)
+    Ok(table.print()?)
 }
 
-/// Becomes this command with the variable; returns only if that fails.
+/// Executes this command again with the variable; returns only on failure.
 fn anew(uuid: &str) -> anyhow::Error {
     let mut command = Command::new("/proc/self/exe");
     command.args(env::args_os().skip(1)).env(VISIBLE_DEVICES, uuid).env(LOADING, "EAGER");
     anyhow::Error::new(command.exec()).context("cannot start anew")
 }
 
-/// As NVML writes one since driver 470; what an older one writes for a MIG device, CUDA finds by another name.
+/// Parses a UUID as NVML formats it since driver 470. Older formats of MIG devices are unknown to CUDA.
 fn uuid(text: &str) -> Result<String, String> {
     let digits = text.strip_prefix("GPU-").or_else(|| text.strip_prefix("MIG-"));
     let is_hex = |part: &str| part.chars().all(|letter| letter.is_ascii_hexdigit());

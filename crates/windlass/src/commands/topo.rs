@@ -1,4 +1,4 @@
-//! `windlass topo`: how near the devices are to each other.
+//! `windlass topo`: topology of the host's devices.
 
 use anyhow::Result;
 use serde::Serialize;
@@ -18,8 +18,7 @@ use crate::{
     screen::{Paint, Table, Tone, WIDTH, line, wrapped},
 };
 
-/// Whole devices with a place, and how they are connected: `connections[i][j]` between the devices
-/// at i and j.
+/// Connection matrix of whole devices with a location: `connections[i][j]` is between devices i and j.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Topology {
@@ -27,13 +26,13 @@ pub(crate) struct Topology {
     simulated: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     recorded: Option<String>,
-    devices: Vec<Entry>,
+    devices: Vec<TopologyDevice>,
     connections: Vec<Vec<Connection>>,
 }
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Entry {
+struct TopologyDevice {
     name: String,
     id: String,
     kind: DeviceKind,
@@ -43,14 +42,14 @@ struct Entry {
     numa_node: Option<u32>,
 }
 
-/// What the labels mean, which are those of `nvidia-smi topo` and `rocm-smi`.
+/// Meaning of the labels, which are those of `nvidia-smi topo` and `rocm-smi`.
 const LEGEND: &str = "PSB same board, PIX one PCIe switch, PXB several, PHB host bridge, \
                       NODE same NUMA node, SYS other";
 
-/// What one means that only NVIDIA's GPUs have.
+/// Label of NVIDIA GPUs.
 const NVLINK: &str = "NV# NVLinks";
 
-/// What labels mean that few machines have.
+/// Labels that few machines have.
 const RARE: [(&str, &str); 2] = [("XGMI", "XGMI AMD's links"), ("DEV", "DEV same PCI function")];
 
 pub(super) async fn run(args: TopoArgs) -> Result<()> {
@@ -65,21 +64,21 @@ fn show(inventory: &Inventory, topology: &Topology) -> Result<()> {
     let paint = Paint::for_stdout();
     simulated(inventory, paint)?;
     if topology.devices.is_empty() {
-        return Ok(line("no device with a place; `windlass devices` has all")?);
+        return Ok(line("no device with a location; `windlass devices` lists all")?);
     }
     for table in topology.panes(WIDTH) {
-        table.lines("").into_iter().try_for_each(line)?;
+        table.print()?;
         line("")?;
     }
     let elsewhere: Vec<_> = inventory.devices.iter().filter(|it| !has_place(it)).collect();
     if !elsewhere.is_empty() {
         let names: Vec<_> = elsewhere.into_iter().map(name).collect();
-        wrapped("without a place: ", &names).into_iter().try_for_each(line)?;
+        wrapped("without a location: ", &names).into_iter().try_for_each(line)?;
     }
     Ok(line(paint.text(Tone::Quiet, topology.legend()))?)
 }
 
-/// Whether it is known where a device sits: in a slot, behind a controller, or at a NUMA node.
+/// True if the device's PCI path or NUMA node is known.
 fn has_place(device: &Device) -> bool {
     device.place.path.is_some() || device.place.numa_node.is_some()
 }
@@ -87,13 +86,13 @@ fn has_place(device: &Device) -> bool {
 // === impl Topology ===
 
 impl Topology {
-    /// The topology of an inventory. Parts are left out: they are where their whole is.
+    /// Topology of all whole devices; partitions share their parent's location.
     pub(crate) fn of(inventory: &Inventory) -> Self {
         let whole = |device: &&Device| device.parent.is_none() && has_place(device);
         Self::among(inventory, inventory.devices.iter().filter(whole).collect())
     }
 
-    /// The topology of some devices of an inventory.
+    /// Topology of these devices.
     pub(crate) fn among(inventory: &Inventory, devices: Vec<&Device>) -> Self {
         let matrix = ConnectionMatrix::of(&devices);
         let row = |i| (0..devices.len()).map(|j| matrix.at(i, j)).collect();
@@ -101,11 +100,11 @@ impl Topology {
             simulated: inventory.simulated.clone(),
             recorded: inventory.recorded.clone(),
             connections: (0..devices.len()).map(row).collect(),
-            devices: devices.into_iter().map(Entry::of).collect(),
+            devices: devices.into_iter().map(TopologyDevice::of).collect(),
         }
     }
 
-    /// What the labels of this machine mean.
+    /// Legend of the labels in this matrix.
     pub(crate) fn legend(&self) -> String {
         let pairs = (0..self.devices.len()).flat_map(|i| (0..i).map(move |j| (i, j)));
         let labels: Vec<_> = pairs.map(|(i, j)| self.connections[i][j].to_string()).collect();
@@ -115,8 +114,7 @@ impl Topology {
         nvidia.into_iter().chain(rare).chain([LEGEND]).collect::<Vec<_>>().join(", ")
     }
 
-    /// Everything with everything, the NUMA nodes last. What is wider than `width` is told in several
-    /// tables, all devices with the first kinds, then with the next.
+    /// The matrix with NUMA nodes last, split into panes by columns if it exceeds `width`.
     fn panes(&self, width: usize) -> Vec<Table> {
         let all: Vec<_> = (0..self.devices.len()).collect();
         let fits = |columns: &[usize]| self.pane(&all, columns).width() <= width;
@@ -128,7 +126,7 @@ impl Topology {
                 panes.push(&all[begun..kind[0]]);
                 begun = kind[0];
             }
-            // Of one kind there may be more than fit; at least one does, or it would never end.
+            // One kind may exceed the width; a pane has at least one column.
             while !fits(&all[begun..end]) && end - begun > 1 {
                 let most = (1..end - begun).rev().find(|most| fits(&all[begun..begun + most]));
                 let most = most.unwrap_or(1);
@@ -144,14 +142,13 @@ impl Topology {
         self.with_numa(rows, self.cells(rows, columns))
     }
 
-    /// Everything with everything, the NUMA nodes last.
+    /// The whole matrix with NUMA nodes last.
     pub(crate) fn matrix(&self) -> Table {
         let all: Vec<_> = (0..self.devices.len()).collect();
         self.with_numa(&all, self.cells(&all, &all))
     }
 
-    /// The GPUs with each other and their NUMA nodes, then, where there are other devices, the GPUs
-    /// with these: narrower than the whole, which few screens have room for. Without a GPU, all of them.
+    /// GPUs among each other, then GPUs with other devices: narrower than the whole matrix. Without GPUs, all devices.
     #[cfg(feature = "laboratory")]
     pub(crate) fn of_gpus(&self) -> Vec<Table> {
         let is_gpu = |position: &usize| self.devices[*position].kind == DeviceKind::Gpu;
@@ -166,7 +163,7 @@ impl Topology {
         tables
     }
 
-    /// Names before each row and above each column.
+    /// Cells with row and column headings.
     fn cells(&self, rows: &[usize], columns: &[usize]) -> Vec<Vec<String>> {
         let name = |position: &usize| self.devices[*position].name.clone();
         let heading = [String::new()].into_iter().chain(columns.iter().map(name)).collect();
@@ -194,7 +191,7 @@ impl Topology {
     }
 }
 
-impl Entry {
+impl TopologyDevice {
     fn of(device: &Device) -> Self {
         Self {
             name: name(device),

@@ -1,4 +1,4 @@
-//! `windlass xids`: which errors of NVIDIA's driver make a GPU unhealthy, and why.
+//! `windlass xids`: errors of NVIDIA's driver with their effect on health.
 
 use anyhow::Result;
 use serde::Serialize;
@@ -10,18 +10,18 @@ use crate::{
     screen::{Table, line},
 };
 
-/// The policy for programs.
+/// Output in JSON and YAML.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Document {
-    xids: Vec<Entry>,
-    /// The verdict on every other code.
+struct XidDocument {
+    xids: Vec<XidEntry>,
+    /// Verdict for unlisted codes.
     unlisted: &'static str,
 }
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Entry {
+struct XidEntry {
     xid: u64,
     verdict: &'static str,
     meaning: &'static str,
@@ -32,31 +32,31 @@ struct Entry {
 /// A code that no driver reports.
 const UNLISTED: u64 = u64::MAX;
 
-/// What the three verdicts come to.
+/// Meaning of the verdicts.
 const LEGEND: &str = "\
-critical makes a GPU unhealthy; application and informational do not. The action is what NVIDIA's
-catalogue asks for first. Codes that are not listed are";
+critical makes a GPU unhealthy; application and informational do not. The action is the first one in
+NVIDIA's catalogue. Unlisted codes are";
 
 pub(super) fn run(args: &XidsArgs) -> Result<()> {
-    let document = Document {
-        xids: xid_rules().iter().map(Entry::of).collect(),
+    let document = XidDocument {
+        xids: xid_rules().iter().map(XidEntry::of).collect(),
         unlisted: verdict(judge_xid(UNLISTED).0),
     };
     answer(args.output, &document, || table(&document))
 }
 
-fn table(document: &Document) -> Result<()> {
+fn table(document: &XidDocument) -> Result<()> {
     let mut table = Table::new(["XID", "VERDICT", "MEANING", "ACTION", "REASON"]);
-    for Entry { xid, verdict, meaning, action, reason } in &document.xids {
+    for XidEntry { xid, verdict, meaning, action, reason } in &document.xids {
         let [verdict, meaning, reason] = [verdict, meaning, reason].map(|text| (*text).to_owned());
         table.row([xid.to_string(), verdict, meaning, action.to_string(), reason]);
     }
-    table.lines("").into_iter().try_for_each(line)?;
+    table.print()?;
     line(format!("\n{LEGEND} {}.", document.unlisted))?;
-    Ok(line("ignoredXids and countedXids in the configuration overrule the table.")?)
+    Ok(line("ignoredXids and countedXids in the configuration override the table.")?)
 }
 
-impl Entry {
+impl XidEntry {
     fn of(rule: &XidRule) -> Self {
         let XidRule { code, meaning, reason, action, .. } = *rule;
         Self { xid: code, verdict: verdict(rule.verdict), meaning, action, reason }

@@ -1,19 +1,17 @@
-//! Since when the kubelet has known what it knows: the demo first waits until nothing new is offered, and that
-//! wait is not the agent's.
+//! Arrival time of each resource at the kubelet. The demo waits for stable offers; that wait is not the agent's time.
 
 use std::collections::BTreeMap;
 
 use tokio::time::Instant;
 use windlass_kubelet_sim::NodeStatus;
 
-/// Capacity and allocatable of each resource, and when that was first seen.
+/// Capacity and allocatable count of each resource, with the time of the last change.
 #[derive(Debug, Default)]
 pub(super) struct Arrivals(BTreeMap<String, ((usize, usize), Instant)>);
 
 // === impl Arrivals ===
 
 impl Arrivals {
-    /// Takes in what a kubelet knows at a moment.
     pub(super) fn note(&mut self, node: &NodeStatus, now: Instant) {
         for (resource, status) in &node.resources {
             let counts = (status.capacity, status.allocatable);
@@ -23,7 +21,7 @@ impl Arrivals {
         }
     }
 
-    /// Since when a resource has counted as it does.
+    /// Time of the last change of a resource.
     pub(super) fn since(&self, resource: &str) -> Option<Instant> {
         self.0.get(resource).map(|(_, since)| *since)
     }

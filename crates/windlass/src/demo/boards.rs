@@ -1,4 +1,4 @@
-//! Simulated Darwin3 boards, and what is done to them.
+//! Simulated Darwin3 boards with a log of their requests.
 
 use std::{
     io,
@@ -7,23 +7,23 @@ use std::{
 
 use windlass_machine::{Board, BoardAddresses, BoardEvent};
 
-/// Boards at addresses of this machine's own network, each with the ports of a real one.
+/// Boards at loopback addresses, with the ports of real ones.
 #[derive(Debug, Default)]
 pub(super) struct Boards(Vec<Board>);
 
-/// The first board's; a real one comes from the factory as 172.31.111.35.
+/// Address of the first board; a real one is shipped as 172.31.111.35.
 const FIRST: Ipv4Addr = Ipv4Addr::new(127, 31, 111, 35);
 
-/// Where a board is controlled, and where it takes networks.
+/// Ports for control and for networks.
 const PORTS: (u16, u16) = (6001, 6000);
 
-/// Addresses that are tried.
+/// Limit of tried addresses.
 const MOST_TRIED: u32 = 100;
 
 // === impl Boards ===
 
 impl Boards {
-    /// Starts more of them, and gives where they are. An address that another demo has is left to it.
+    /// Starts boards and returns their addresses. Addresses in use by another demo are skipped.
     pub(super) fn start(&mut self, count: u16) -> io::Result<Vec<String>> {
         let first = FIRST.to_bits();
         let mut hosts = (first..first + MOST_TRIED).map(Ipv4Addr::from_bits);
@@ -42,7 +42,7 @@ impl Boards {
         Ok(started)
     }
 
-    /// What was done to boards since this was last asked, questions about their health aside.
+    /// Requests since the last call, without health checks.
     pub(super) fn take_done(&self) -> Vec<String> {
         let boards = self.0.iter();
         let done = boards.flat_map(|board| {

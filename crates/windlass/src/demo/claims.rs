@@ -1,60 +1,65 @@
-//! `windlass demo --dra`: the same stage with a cluster around it, and the story of claims.
+//! `windlass demo --dra`: the demo with a cluster, allocating by claims.
 
+mod candidates;
 mod cluster;
 mod event;
-mod ground;
+mod pod_spec;
 mod script;
-mod tell;
-mod wish;
+mod text;
 
 use anyhow::{Context as _, Result};
 use tokio::{task::JoinSet, time::Instant};
 use windlass_cluster_sim::node;
 
-pub(super) use cluster::{Cluster, NODE};
-pub(super) use wish::{NAMESPACE, Wish, results};
+pub(super) use cluster::{ClusterFixture, NODE};
+pub(super) use pod_spec::{NAMESPACE, PodSpec, results};
 
 use super::{
-    event::Event as Common,
+    event::Event,
+    report::Reporter,
     scene::Scene,
     script::{discovered, ms},
     stage::Stage,
-    tell::Teller,
 };
-use script::Story;
+use script::ClaimScript;
 
-/// The cluster of a demo that is about claims.
 #[derive(Debug)]
-pub(super) struct Surroundings {
-    cluster: Cluster,
-    /// The kubelet's deeds at the API server.
+pub(super) struct DemoCluster {
+    cluster: ClusterFixture,
+    /// Task that deletes ResourceSlices as the kubelet does.
     deeds: JoinSet<()>,
 }
 
-// === impl Surroundings ===
+// === impl DemoCluster ===
 
-impl Surroundings {
+impl DemoCluster {
     pub(super) fn of(scene: &Scene) -> Result<Self> {
-        let cluster = Cluster::start(scene.driver.clone())?;
+        let cluster = ClusterFixture::start(scene.driver.clone())?;
         Ok(Self { cluster, deeds: JoinSet::new() })
     }
 
-    /// What the agent needs to find the cluster.
+    /// Kubeconfig and node name for the agent.
     pub(super) fn access(&self) -> (String, &'static str) {
         (self.cluster.kubeconfig(), NODE)
     }
 
-    /// Has the kubelet of a stage delete slices as a real one does.
+    /// Lets the kubelet delete slices at its start, as a real one does.
     pub(super) fn attend(&mut self, stage: &Stage) {
         let (calls, objects) = (stage.kubelet.calls(), self.cluster.objects());
         self.deeds.spawn(async move { node::follow_wipes(NODE, &calls, &objects).await });
     }
 
-    /// Plays the story.
-    pub(super) async fn play(&self, stage: &Stage, teller: Teller, begun: Instant) -> Result<()> {
+    pub(super) async fn play(
+        &self,
+        stage: &Stage,
+        reporter: Reporter,
+        begun: Instant,
+    ) -> Result<()> {
         let inventory = discovered(stage).await.context("step discovery")?;
-        let (told, took_ms) = (inventory.clone(), ms(stage.agent_started));
-        teller.tell(&Common::Discovered { inventory: told, took_ms })?;
-        Story::new((stage, &self.cluster), teller, begun).play(inventory).await
+        reporter.tell(&Event::Discovered {
+            inventory: inventory.clone(),
+            took_ms: ms(stage.agent_started),
+        })?;
+        ClaimScript::new(stage, &self.cluster, reporter, begun).play(inventory).await
     }
 }

@@ -1,4 +1,4 @@
-//! What happens in the demo, as data: one JSON object each, or the source of the text.
+//! Events of the demo: printed as JSON or as text.
 
 use std::{collections::BTreeMap, path::PathBuf};
 
@@ -8,69 +8,66 @@ use windlass_core::inventory::Inventory;
 use super::runtime::Edits;
 use crate::commands::Topology;
 
-/// One thing that happened. Times are milliseconds since the step began.
+/// Event. Times are milliseconds since the step began.
 #[derive(Debug, Serialize)]
 #[serde(tag = "event", rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub(super) enum Event {
-    /// The stage is set.
+    /// Machine, kubelet and agent are set up.
     Started { machine: String, description: String, simulated: bool, dir: PathBuf },
-    /// The agent knows every device.
+    /// The agent's inventory is complete.
     Discovered { inventory: Inventory, took_ms: f64 },
-    /// How the devices are connected.
+    /// Connections of the devices.
     Topology(Topology),
     /// The kubelet has the device list of every resource.
     Registered { resources: Vec<Arrival> },
     /// A pod was admitted and its containers started.
     PodAdmitted { pod: String, containers: Vec<Container>, took_ms: f64 },
-    /// A pod was refused, as it had to be.
+    /// A pod was refused, as expected.
     PodRefused { pod: String, reason: String, message: String },
-    /// Steps between two containers were done, on boards that need them.
+    /// Cleanup steps before a container ran, on boards that need them.
     HandedOver { pod: String, done: Vec<String> },
-    /// A pod is deleted; what it held is cleaned once the kubelet says so.
+    /// A pod was deleted; its devices are cleaned once the kubelet reports it.
     Deleted { pod: String },
-    /// A pod was deleted, and what it held was cleaned for the next.
+    /// The devices of a deleted pod were cleaned.
     CleanedUp { pod: String, done: Vec<String>, took_ms: f64 },
-    /// A fault was injected into a device.
+    /// A fault was injected.
     Fault { device: String, fault: String },
     /// No fault can be simulated for a device.
     NoFault { device: String },
     /// The kubelet knows that a device failed.
     Unhealthy(Failure),
-    /// The fault is gone; the device must stay quiet before it is trusted again.
+    /// The fault has ended, and the quiet period begins.
     Waiting { device: String, end: &'static str, quiet_ms: f64 },
     /// The kubelet knows that the device works again.
     Recovered { device: String, counts: Counts, took_ms: f64 },
-    /// The kubelet restarted, and everything is as it was.
+    /// The kubelet restarted, and all allocations are unchanged.
     KubeletRestarted { resources: usize, pods: usize, devices_held: usize, took_ms: f64 },
-    /// The end.
+    /// All steps are done.
     Finished { steps: usize, pods: usize, took_ms: f64 },
     /// Everything stays until Ctrl-C.
     Kept { paths: BTreeMap<&'static str, PathBuf>, commands: Vec<String> },
 }
 
-/// A resource that the kubelet knows now.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Arrival {
     #[serde(flatten)]
     pub(super) counts: Counts,
-    /// Since the agent started.
+    /// Since the start of the agent.
     pub(super) took_ms: f64,
 }
 
-/// A device that failed, and whom that concerns.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Failure {
     pub(super) device: String,
     pub(super) why: String,
     pub(super) counts: Counts,
-    /// The pod that holds the device.
     pub(super) held_by: String,
     pub(super) took_ms: f64,
 }
 
-/// What a resource has.
+/// Device counts of a resource.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Counts {
@@ -79,7 +76,7 @@ pub(super) struct Counts {
     pub(super) allocatable: usize,
 }
 
-/// The best set that was not chosen.
+/// Best set that was not chosen.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Alternative {
@@ -88,24 +85,22 @@ pub(super) struct Alternative {
     pub(super) why_not: String,
 }
 
-/// What a container got.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Container {
     pub(super) name: String,
     pub(super) resource: String,
-    /// Short names, `GPU0`, in order.
+    /// Short names, such as `GPU0`, in order.
     pub(super) devices: Vec<String>,
     pub(super) ids: Vec<String>,
-    /// How the devices are connected.
     pub(super) why: String,
-    /// What came second, if the kubelet asked and there was another choice.
+    /// Second best set, if the kubelet requested a preference among several.
     pub(super) alternative: Option<Alternative>,
     #[serde(flatten)]
     pub(super) gets: Gets,
 }
 
-/// CDI devices, and what a runtime makes of them.
+/// CDI devices with the edits that a runtime derives from them.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Gets {
@@ -113,14 +108,14 @@ pub(super) struct Gets {
     pub(super) cdi_devices: Vec<String>,
     pub(super) env: Vec<String>,
     pub(super) device_nodes: Vec<String>,
-    /// How many files of the driver, by what they are.
+    /// Number of driver files by type.
     pub(super) files: BTreeMap<&'static str, usize>,
 }
 
 // === impl Gets ===
 
 impl Gets {
-    /// With the container's own variables first.
+    /// Variables of the container come first.
     pub(super) fn new(cdi_devices: Vec<String>, edits: Edits, own: Vec<String>) -> Self {
         let files = edits.files();
         let env = own.into_iter().chain(edits.env).collect();

@@ -1,32 +1,30 @@
-//! What befalls a device in the demo, by its kind.
+//! Fault of the demo for each kind of device.
 
 use windlass_core::device::Device;
 use windlass_machine::{Fault, Happening};
 
-/// A fault, and how it ends.
 #[derive(Debug)]
-pub(super) struct Trouble {
-    /// What is told of it.
+pub(super) struct DeviceFault {
+    /// Description for the reader.
     pub(super) what: String,
     pub(super) begins: Fault,
-    /// What is the case from then on: it does not recover by itself.
+    /// Persistent fault that follows: the device does not recover by itself.
     pub(super) lasts: Option<Fault>,
     pub(super) ends: Fault,
-    /// What is told of its end.
+    /// Description of the end.
     pub(super) end: &'static str,
 }
 
-/// "GPU has fallen off the bus": what is injected.
+/// Injected XID: "GPU has fallen off the bus".
 const FALLEN_OFF: u64 = 79;
 
-/// What only a virtual function says: where its adapter is.
+/// Attribute of virtual functions: the address of their physical function.
 const PHYSICAL: &str = "pfPciAddress";
 
-// === impl Trouble ===
+// === impl DeviceFault ===
 
-impl Trouble {
-    /// What a simulation can do to a device: NVIDIA's driver tells of a fault; any other device of the PCI
-    /// bus is pulled out.
+impl DeviceFault {
+    /// Fault that can be simulated: an XID for NVIDIA GPUs, removal for other PCI devices.
     pub(super) fn of(device: &Device) -> Option<Self> {
         if device.family().is_managed {
             let gpu = device.index as usize;
@@ -38,7 +36,7 @@ impl Trouble {
                 end: "the GPU was reset",
             });
         }
-        // A virtual function comes and goes with its number, which is its adapter's to say.
+        // A virtual function is created and removed by its physical function.
         let is_virtual = device.attributes.keys().any(|name| name.name() == PHYSICAL);
         let target = device.place.pci.filter(|_| !is_virtual)?.to_string();
         let happens = |what| Fault::ToDevice { name: target.clone(), what };

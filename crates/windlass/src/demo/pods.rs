@@ -1,9 +1,9 @@
-//! The pods of the demo, cut to the machine.
+//! Pods of the demo, sized to the machine.
 
 use windlass_kubelet_sim::{Container, Pod};
 
-/// The pods that fit `free` devices of a resource: half the machine, a pair, one with an init
-/// container whose device its main container takes over, a single one.
+/// Pods that fit `free` devices: half the machine, a pair, one whose init container shares its main container's
+/// device, a single one.
 pub(super) fn that_fit(resource: &str, free: usize) -> Vec<Pod> {
     let half = if free > 1 { free / 2 } else { 1 };
     let mut left = free;
@@ -21,12 +21,11 @@ pub(super) fn that_fit(resource: &str, free: usize) -> Vec<Pod> {
     pods
 }
 
-/// A pod that asks for one device more than is free.
+/// Pod that requests one device more than is free.
 pub(super) fn too_large(resource: &str, free: usize) -> Pod {
     Pod::new("too-large").container(container("main", resource, free + 1))
 }
 
-/// A pod with one device.
 pub(super) fn single(name: &str, resource: &str) -> Pod {
     Pod::new(name).container(container("main", resource, 1))
 }

@@ -1,4 +1,4 @@
-//! What a container runtime makes of CDI names: it reads the documents and gathers the edits.
+//! CDI resolution as in a container runtime: reads documents and collects edits.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -9,23 +9,22 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
-/// The edits that a container gets.
 #[derive(Debug, Default)]
 pub(super) struct Edits {
     pub(super) env: Vec<String>,
     pub(super) device_nodes: Vec<String>,
-    /// Files of the host, which may have several names in the container.
+    /// Files of the host, which may have several paths in the container.
     mounted: BTreeSet<String>,
 }
 
-/// Resolves qualified names, `vendor/class=device`, against the documents of a CDI directory.
+/// Resolves qualified names, `vendor/class=device`, in the documents of a CDI folder.
 pub(super) fn resolve(dir: &Path, names: &[String]) -> Result<Edits> {
     let documents = documents(dir)?;
     let mut edits = Edits::default();
     let mut common = Edits::default();
     for name in names {
         let (kind, device) =
-            name.split_once('=').with_context(|| format!("{name} is no CDI name"))?;
+            name.split_once('=').with_context(|| format!("{name} is not a CDI name"))?;
         let of_kind: Vec<_> = documents.iter().filter(|it| it["kind"] == kind).collect();
         ensure!(!of_kind.is_empty(), "no CDI document defines {kind}");
         // Each claim has a document of its own.
@@ -38,7 +37,7 @@ pub(super) fn resolve(dir: &Path, names: &[String]) -> Result<Edits> {
         edits.add(&found["containerEdits"]);
         common.add(&document["containerEdits"]);
     }
-    // What the devices bring comes first, then what is there for all of them.
+    // Device edits come first, then the edits for all devices.
     edits.env.extend(common.env);
     edits.device_nodes.extend(common.device_nodes);
     edits.mounted.extend(common.mounted);
@@ -66,7 +65,7 @@ fn items(value: &Value) -> impl Iterator<Item = &Value> {
 // === impl Edits ===
 
 impl Edits {
-    /// How many files the container gets, by what they are.
+    /// Number of files by type.
     pub(super) fn files(&self) -> BTreeMap<&'static str, usize> {
         let mut files = BTreeMap::new();
         for path in &self.mounted {
@@ -90,7 +89,7 @@ impl Edits {
     }
 }
 
-/// What a mounted file is, by its path.
+/// Type of a mounted file, by its path.
 fn noun(path: &str) -> &'static str {
     if path.contains(".so") {
         "library"

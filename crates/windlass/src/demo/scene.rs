@@ -1,14 +1,14 @@
-//! What the demo is about: a machine, what is added to it, and what the agent is told of it.
+//! Setup of the demo: machine profile, added devices, and configuration of the agent.
 
 use anyhow::{Context as _, Result};
 use windlass_config::{Config, DeviceProfile, DraOffer, DriverName, Find, Policy};
 use windlass_machine::Profile;
 use windlass_migrate::{PeerFlags, load};
 
-use super::{boards::Boards, playable};
+use super::{boards::Boards, defaults};
 use crate::{cli::DemoArgs, simulated};
 
-/// The parts, before anything runs but the boards.
+/// Parts of the setup. Only boards run already.
 pub(super) struct Scene {
     pub(super) profile: Profile,
     pub(super) policy: Policy,
@@ -27,9 +27,9 @@ impl Scene {
         };
         let (mut policy, driver) = (config.policy, config.dra_driver);
         if args.config.is_none() && args.device.is_empty() {
-            playable::cut(&mut profile);
+            defaults::cut(&mut profile);
             if !args.dra {
-                playable::offer_nics(&mut profile, &mut policy);
+                defaults::offer_nics(&mut profile, &mut policy);
             }
         }
         if args.dra && policy.dra.offer == DraOffer::Off {

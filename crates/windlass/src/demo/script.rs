@@ -1,4 +1,4 @@
-//! The story: each step does something, waits for its consequence, and tells it.
+//! Steps of the demo: each performs an action, waits for its effect and reports it.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -16,53 +16,52 @@ use windlass_resources::NodeState;
 use super::{
     arrivals::Arrivals,
     event::{Alternative, Arrival, Container, Counts, Event, Failure, Gets},
-    fault::Trouble,
-    pods, runtime,
+    fault::DeviceFault,
+    pods,
+    report::Reporter,
+    runtime,
     stage::{QUIET_PERIOD, Stage},
-    tell::Teller,
 };
 use crate::{
     commands::{Topology, ordered, short_name},
     exit::Misuse,
 };
 
-/// Plays the steps.
 pub(super) struct Script<'a> {
     stage: &'a Stage,
-    teller: Teller,
+    reporter: Reporter,
     begun: Instant,
     steps: usize,
     pods: usize,
-    /// The last pod that steps were done on a board for, by its UID, and the resource that it asked for.
+    /// UID and resource of the last pod whose board was cleaned before its start.
     with_board: Option<(String, String)>,
 }
 
-/// How long any step may take, which is milliseconds where nobody else wants the processors. The longest is until a
-/// device is clean again: the kubelet's answer to who holds what serves for five seconds.
+/// Timeout of a step; on an idle machine steps take milliseconds. The longest waits until a device is clean: the
+/// pod resources cache lasts five seconds.
 pub(super) const STEP_LIMIT: Duration = Duration::from_secs(60);
 
-/// How long nothing new must be offered.
-const SETTLED: Duration = Duration::from_millis(50);
+/// Time without a change after which offers are stable.
+const STABLE: Duration = Duration::from_millis(50);
 
-/// How often a board is looked at for what was done to it.
-const GLANCE: Duration = Duration::from_millis(5);
+/// Poll interval of a board's log.
+const BOARD_POLL: Duration = Duration::from_millis(5);
 
 // === impl Script ===
 
 impl<'a> Script<'a> {
-    pub(super) fn new(stage: &'a Stage, teller: Teller, begun: Instant) -> Self {
-        Self { stage, teller, begun, steps: 0, pods: 0, with_board: None }
+    pub(super) fn new(stage: &'a Stage, reporter: Reporter, begun: Instant) -> Self {
+        Self { stage, reporter, begun, steps: 0, pods: 0, with_board: None }
     }
 
-    /// Plays the whole story.
     pub(super) async fn play(&mut self) -> Result<()> {
         let inventory = self.discover().await.context("step discovery")?;
         self.tell(&Event::Topology(Topology::of(&inventory)))?;
         let resources = self.register().await.context("step registration")?;
         if resources.is_empty() {
-            let nothing = "without a configuration the agent offers nothing of this machine: give one with \
+            let problem = "the agent offers no device of this machine by default: give a configuration with \
                            --config, or add devices with --device";
-            return Err(Misuse(anyhow!(nothing)).into());
+            return Err(Misuse(anyhow!(problem)).into());
         }
         let main = self.main(&resources);
         if let Some(main) = main {
@@ -81,7 +80,7 @@ impl<'a> Script<'a> {
         }
         self.restart_kubelet(&resources).await.context("step kubelet restart")?;
         let (steps, pods, took_ms) = (self.steps, self.pods, ms(self.begun));
-        self.teller.tell(&Event::Finished { steps, pods, took_ms })
+        self.reporter.tell(&Event::Finished { steps, pods, took_ms })
     }
 
     async fn discover(&mut self) -> Result<Inventory> {
@@ -93,14 +92,14 @@ impl<'a> Script<'a> {
         Ok(inventory)
     }
 
-    /// Every resource that the agent offers must arrive at the kubelet.
+    /// Waits until every offered resource has arrived at the kubelet.
     async fn register(&mut self) -> Result<Vec<Counts>> {
         let mut arrivals = Arrivals::default();
         let offered = tokio::select! {
             offered = timeout(STEP_LIMIT, self.settled()) => {
                 offered.context("the offers go on changing")?
             }
-            () = self.watch(&mut arrivals) => bail!("the embedded kubelet tells no more of its node"),
+            () = self.watch(&mut arrivals) => bail!("the embedded kubelet has ended"),
         };
         let mut arrived = Vec::new();
         for (resource, (capacity, allocatable)) in offered {
@@ -109,7 +108,7 @@ impl<'a> Script<'a> {
                 |node: &NodeStatus| node.counts(&resource) == Some((capacity, allocatable));
             let node = self.stage.kubelet.wait_for(complete, STEP_LIMIT).await?;
             arrivals.note(&node, Instant::now());
-            let since = arrivals.since(&resource).expect("a resource that was waited for is noted");
+            let since = arrivals.since(&resource).expect("noted in the line above");
             let took_ms = milliseconds(since - self.stage.agent_started);
             arrived.push(Arrival { counts: Counts { resource, capacity, allocatable }, took_ms });
         }
@@ -118,17 +117,17 @@ impl<'a> Script<'a> {
         Ok(resources)
     }
 
-    /// Notes what arrives at the kubelet, for longer than a step may take.
+    /// Records arrivals for longer than a step may take.
     async fn watch(&self, arrivals: &mut Arrivals) {
         let note = |node: &NodeStatus| {
             arrivals.note(node, Instant::now());
             false
         };
-        // Nothing that arrives ends the watch.
+        // The predicate is never true, so the wait ends by its timeout.
         drop(self.stage.kubelet.wait_for(note, 2 * STEP_LIMIT).await);
     }
 
-    /// The resource that most is shown of. Of one that is shared a container gets one device or all.
+    /// Exclusive resource with the most devices; a shared one gives a container one device or all.
     fn main<'b>(&self, resources: &'b [Counts]) -> Option<&'b Counts> {
         let offerings = self.stage.state.borrow().offerings();
         let is_exclusive = |counts: &&Counts| {
@@ -139,10 +138,10 @@ impl<'a> Script<'a> {
         resources.iter().filter(is_exclusive).max_by_key(|counts| counts.allocatable)
     }
 
-    /// What is offered, once that changes no more: probes and hand-overs come after the discovery.
+    /// Offers once they are stable: probes and cleanup follow the discovery.
     async fn settled(&self) -> BTreeMap<ResourceName, (usize, usize)> {
         let mut state = self.stage.state.clone();
-        while let Ok(Ok(())) = timeout(SETTLED, state.changed()).await {}
+        while let Ok(Ok(())) = timeout(STABLE, state.changed()).await {}
         self.stage.state.borrow().resources()
     }
 
@@ -175,14 +174,14 @@ impl<'a> Script<'a> {
         self.tell(&Event::HandedOver { pod: name, done })
     }
 
-    /// The last pod that was given a board is deleted, and another one takes its place.
+    /// Deletes the last pod with a board, and starts another on it.
     async fn change_hands(&mut self, inventory: &Inventory, resources: &[Counts]) -> Result<()> {
         let Some((uid, resource)) = self.with_board.take() else { return Ok(()) };
         let begun = Instant::now();
         let pod = self.stage.kubelet.node().pods.get(&uid).map(|pod| pod.name.clone());
         let pod = pod.unwrap_or_default();
         self.stage.kubelet.delete(&uid).await;
-        self.teller.tell(&Event::Deleted { pod: pod.clone() })?;
+        self.reporter.tell(&Event::Deleted { pod: pod.clone() })?;
         let cleaned = timeout(STEP_LIMIT, self.done_to_boards()).await;
         let done = cleaned.context("nothing was done to the board")?;
         let is_whole = |node: &NodeStatus| resources.iter().all(|one| is_as(node, one));
@@ -194,7 +193,7 @@ impl<'a> Script<'a> {
     async fn done_to_boards(&self) -> Vec<String> {
         loop {
             match self.stage.boards.take_done() {
-                done if done.is_empty() => tokio::time::sleep(GLANCE).await,
+                done if done.is_empty() => tokio::time::sleep(BOARD_POLL).await,
                 done => return done,
             }
         }
@@ -204,8 +203,8 @@ impl<'a> Script<'a> {
         let mut containers = Vec::new();
         for container in &admission.containers {
             for (resource, allotment) in &container.resources {
-                let names = (container.name.as_str(), resource.as_str());
-                containers.push(self.container(inventory, names, allotment)?);
+                let name = container.name.as_str();
+                containers.push(self.container(inventory, name, resource, allotment)?);
             }
         }
         Ok(containers)
@@ -214,7 +213,8 @@ impl<'a> Script<'a> {
     fn container(
         &self,
         inventory: &Inventory,
-        (name, resource): (&str, &str),
+        name: &str,
+        resource: &str,
         allotment: &Allotment,
     ) -> Result<Container> {
         let devices = ordered(allotment.ids().iter().filter_map(|id| inventory.get(id)));
@@ -240,7 +240,7 @@ impl<'a> Script<'a> {
         })
     }
 
-    /// A pod that asks for more than is left must be refused, by the kubelet's own count.
+    /// Checks that the kubelet refuses a pod larger than the free devices.
     async fn refuse(&mut self, main: &Counts) -> Result<()> {
         let held = held_of(&self.stage.kubelet.node(), &main.resource).len();
         let pod = pods::too_large(&main.resource, main.allocatable - held);
@@ -253,36 +253,37 @@ impl<'a> Script<'a> {
         self.tell(&Event::PodRefused { pod: name, reason, message })
     }
 
-    /// A device that a pod holds fails, and comes back.
+    /// Lets a held device fail and recover.
     async fn fail_and_recover(&mut self, inventory: &Inventory, main: &Counts) -> Result<()> {
         let node = self.stage.kubelet.node();
         let held = held_of(&node, &main.resource);
         let known = held.iter().filter_map(|(id, pod)| Some((inventory.get(id)?, pod)));
         let last = known.max_by_key(|(device, _)| device.index);
         let (device, pod) = last.context("no pod holds a device")?;
-        let Some(trouble) = Trouble::of(device) else {
-            return self.teller.tell(&Event::NoFault { device: short_name(device) });
+        let Some(fault) = DeviceFault::of(device) else {
+            return self.reporter.tell(&Event::NoFault { device: short_name(device) });
         };
-        self.fail(device, pod, (main, &trouble)).await.context("step failure")?;
-        self.recover(device, (main, &trouble)).await.context("step recovery")
+        self.fail(device, pod, main, &fault).await.context("step failure")?;
+        self.recover(device, main, &fault).await.context("step recovery")
     }
 
     async fn fail(
         &mut self,
         device: &Device,
         pod: &str,
-        (main, trouble): (&Counts, &Trouble),
+        main: &Counts,
+        fault: &DeviceFault,
     ) -> Result<()> {
         let begun = Instant::now();
         let id = device.id.as_str();
         let unhealthy = |node: &NodeStatus| is_healthy(node, &main.resource, id) == Some(false);
-        // That its node is gone is told as soon, and has no quiet period: the device itself must be found to have
-        // failed. Looked for from the beginning, since that passes.
+        // A missing device node is reported as quickly but has no quiet period, so the device's health is awaited too.
+        // The wait starts before the injection, because the state passes.
         let mut state = self.stage.state.clone();
         let has_failed = |state: &Arc<NodeState>| {
             state.inventory.get(id).is_some_and(|device| !device.health.is_healthy())
         };
-        self.stage.machine.inject(&trouble.begins)?;
+        self.stage.machine.inject(&fault.begins)?;
         let told = async {
             let node = self.stage.kubelet.wait_for(unhealthy, STEP_LIMIT).await;
             node.map(|node| (node, ms(begun)))
@@ -290,10 +291,10 @@ impl<'a> Script<'a> {
         let (told, failed) = tokio::join!(told, timeout(STEP_LIMIT, state.wait_for(has_failed)));
         let (node, took_ms) = told?;
         drop(failed.context("the device is not found to have failed")??);
-        trouble.lasts.iter().try_for_each(|fault| self.stage.machine.inject(fault))?;
+        fault.lasts.iter().try_for_each(|fault| self.stage.machine.inject(fault))?;
         let why = self.stage.state.borrow().inventory.get(id).map(|now| now.health.to_string());
         let name = short_name(device);
-        self.tell(&Event::Fault { device: name.clone(), fault: trouble.what.clone() })?;
+        self.tell(&Event::Fault { device: name.clone(), fault: fault.what.clone() })?;
         self.tell(&Event::Unhealthy(Failure {
             device: name,
             why: why.unwrap_or_default(),
@@ -303,16 +304,12 @@ impl<'a> Script<'a> {
         }))
     }
 
-    async fn recover(
-        &mut self,
-        device: &Device,
-        (main, trouble): (&Counts, &Trouble),
-    ) -> Result<()> {
+    async fn recover(&mut self, device: &Device, main: &Counts, fault: &DeviceFault) -> Result<()> {
         let begun = Instant::now();
         let (name, quiet_ms) = (short_name(device), QUIET_PERIOD.as_secs_f64() * 1000.0);
-        self.stage.machine.inject(&trouble.ends)?;
-        let waiting = Event::Waiting { device: name.clone(), end: trouble.end, quiet_ms };
-        self.teller.tell(&waiting)?;
+        self.stage.machine.inject(&fault.ends)?;
+        let waiting = Event::Waiting { device: name.clone(), end: fault.end, quiet_ms };
+        self.reporter.tell(&waiting)?;
         let id = device.id.as_str();
         let healthy = |node: &NodeStatus| is_healthy(node, &main.resource, id) == Some(true);
         let node = self.stage.kubelet.wait_for(healthy, STEP_LIMIT).await?;
@@ -341,14 +338,13 @@ impl<'a> Script<'a> {
         })
     }
 
-    /// Tells a step that was done.
     fn tell(&mut self, event: &Event) -> Result<()> {
         self.steps += 1;
-        self.teller.tell(event)
+        self.reporter.tell(event)
     }
 }
 
-/// What the agent has found, once every source has answered.
+/// Inventory after every source has answered.
 pub(super) async fn discovered(stage: &Stage) -> Result<Inventory> {
     let mut node = stage.state.clone();
     let complete = node.wait_for(|node| node.inventory.is_complete());
@@ -358,7 +354,7 @@ pub(super) async fn discovered(stage: &Stage) -> Result<Inventory> {
     Ok(node.inventory.clone())
 }
 
-/// The kubelet's question is asked again, to learn what came second.
+/// Repeats the kubelet's request to find the second best set.
 fn alternative(
     inventory: &Inventory,
     topology: &Distances,
@@ -367,8 +363,8 @@ fn alternative(
 ) -> Option<Alternative> {
     let available: Vec<_> = asked.available.iter().map(String::as_str).collect();
     let required: Vec<_> = asked.must_include.iter().map(String::as_str).collect();
-    let (near, size) = (&[][..], asked.size);
-    let request = Request { available: &available, required: &required, near, size, policy };
+    let request =
+        Request { available: &available, required: &required, near: &[], size: asked.size, policy };
     let explanation = placement::explain(topology, request).ok()?;
     let why_not = explanation.verdict()?;
     let devices = explanation.alternative?.devices;
@@ -376,7 +372,7 @@ fn alternative(
     Some(Alternative { devices: devices.map(short_name).collect(), why_not })
 }
 
-/// Device ids of a resource that pods hold, and the pod.
+/// Pods by the id of the device that they hold.
 fn held_of(node: &NodeStatus, resource: &str) -> BTreeMap<String, String> {
     let containers = node.pods.values().flat_map(|pod| {
         pod.containers.values().map(move |container| (pod.name.clone(), container))
@@ -389,7 +385,7 @@ fn held_of(node: &NodeStatus, resource: &str) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// What each pod holds, leaving out what may change.
+/// Devices of each pod, without volatile data.
 fn holdings(node: &NodeStatus) -> BTreeMap<String, Vec<String>> {
     let ids = |pod: &PodStatus| {
         let containers = pod.containers.iter();
@@ -406,7 +402,7 @@ fn is_healthy(node: &NodeStatus, resource: &str, id: &str) -> Option<bool> {
     Some(node.resources.get(resource)?.devices.get(id)?.is_healthy())
 }
 
-/// Whether the kubelet has of a resource what it had.
+/// True if the kubelet has the same counts of a resource.
 fn is_as(node: &NodeStatus, then: &Counts) -> bool {
     node.counts(&then.resource) == Some((then.capacity, then.allocatable))
 }
@@ -416,12 +412,12 @@ fn counts(node: &NodeStatus, resource: &str) -> Counts {
     Counts { resource: resource.to_owned(), capacity, allocatable }
 }
 
-/// Milliseconds since then.
+/// Milliseconds since `since`.
 pub(super) fn ms(since: Instant) -> f64 {
     milliseconds(since.elapsed())
 }
 
-/// With one place behind the point, as they are shown.
+/// Rounds to one decimal.
 fn milliseconds(time: Duration) -> f64 {
     (time.as_secs_f64() * 10_000.0).round() / 10.0
 }

@@ -1,34 +1,34 @@
 //! `windlass demo --soak`: pods come and go while everything around the agent fails, by a seeded schedule.
 //!
 //! ```text
-//!  seed ──> schedule ──> run ──> rig: machine, embedded kubelet, `windlass node` as a process; with claims a
-//!                         │        │    cluster as well
-//!                         │        └──> witness: what the kubelet is told, against what is the case
+//!  seed ──> schedule ──> run ──> rig: machine, embedded kubelet, `windlass node` as a process, with claims
+//!                         │        │    also a cluster
+//!                         │        └──> monitor: reports to the kubelet against the ground truth
 //!                         └──> tally
 //! ```
 //!
-//! An invariant that does not hold ends it with the seed and the last steps, Ctrl-C or SIGTERM with what was seen so
+//! A violated invariant ends the soak with its seed and the last steps. Ctrl-C and SIGTERM end it with the results so
 //! far.
 
 mod agent;
-mod chance;
+mod api_server;
+mod baseline;
 mod claims;
 mod cluster;
-mod hands;
+mod inject;
+mod interference;
 mod invariant;
-mod life;
 mod nodes;
+mod owners;
 mod pods;
+mod report;
 mod rig;
+mod rng;
 mod run;
 mod schedule;
-mod server;
 mod slices;
 mod stopwatch;
-mod strain;
-mod strike;
 mod tally;
-mod tell;
 
 use std::time::Duration;
 
@@ -37,44 +37,43 @@ use tokio::time::Instant;
 
 use self::{
     agent::Mounts,
-    cluster::Cluster,
+    cluster::SoakCluster,
+    report::{End, SoakEvent},
     rig::Rig,
     run::Run,
-    tell::{End, Told},
 };
-use super::tell::Teller;
+use super::report::Reporter;
 use crate::{exit::Misuse, simulated, stop::Stop};
 
-pub(super) use self::schedule::Ways;
+pub(super) use self::schedule::AllocationApis;
 
-/// What is asked for.
 #[derive(Clone, Debug)]
 pub(super) struct Soak {
     pub(super) machine: String,
     pub(super) lasts: Duration,
-    /// Another one each time, unless one is to come again.
+    /// Seed to repeat; `None` chooses a new one.
     pub(super) seed: Option<u64>,
-    pub(super) ways: Ways,
+    pub(super) ways: AllocationApis,
 }
 
-/// Seeds that nobody gave are short enough to be typed.
+/// Upper limit of chosen seeds, short enough to type.
 const SEEDS: u128 = 1_000_000;
 
-/// Soaks, and tells what came of it.
-pub(super) async fn run(soak: Soak, (teller, mut stop): (Teller, Stop)) -> Result<()> {
+/// Runs a soak and reports the result.
+pub(super) async fn run(soak: Soak, reporter: Reporter, mut stop: Stop) -> Result<()> {
     let profile = simulated::profile(&soak.machine)?;
     let seed = soak.seed.unwrap_or_else(any_seed);
     let cluster = match soak.ways {
-        Ways::DevicePlugin => None,
-        Ways::Both => Some(Cluster::start()?),
+        AllocationApis::DevicePlugin => None,
+        AllocationApis::Both => Some(SoakCluster::start()?),
     };
     let rig = Rig::start(&profile, Mounts::of(seed), cluster).await?;
     if rig.gpus()?.is_empty() {
         rig.clear().await;
-        let problem = anyhow!("{} has no whole GPUs of NVIDIA, of which a soak is", profile.name);
+        let problem = anyhow!("{} has no whole NVIDIA GPUs, which a soak needs", profile.name);
         return Err(Misuse(problem).into());
     }
-    teller.tell(&Told::SoakStarted {
+    reporter.tell(&SoakEvent::SoakStarted {
         machine: profile.name,
         simulated: true,
         seed,
@@ -85,25 +84,25 @@ pub(super) async fn run(soak: Soak, (teller, mut stop): (Teller, Stop)) -> Resul
     })?;
     let (begun, mut run) = (Instant::now(), Run::new(rig));
     let outcome = tokio::select! {
-        outcome = run.soak((seed, soak.lasts), teller) => outcome.map(|()| End::InTime),
-        _ = stop.asked() => Ok(End::Early),
+        outcome = run.soak(seed, soak.lasts, reporter) => outcome.map(|()| End::InTime),
+        _ = stop.requested() => Ok(End::Early),
     };
-    let told = teller.tell(&came_of_it(&outcome, (seed, begun), &run));
+    let reported = reporter.tell(&result(&outcome, seed, begun, &run));
     if outcome.is_err() {
         run.rig.keep_folder();
     }
     run.rig.clear().await;
     outcome.with_context(|| format!("the soak with seed {seed} failed"))?;
-    told
+    reported
 }
 
-fn came_of_it(outcome: &Result<End>, (seed, begun): (u64, Instant), run: &Run) -> Told {
+fn result(outcome: &Result<End>, seed: u64, begun: Instant, run: &Run) -> SoakEvent {
     let tally = run.tally.clone();
     match outcome {
         Ok(end) => {
-            Told::SoakFinished { end: *end, seed, elapsed_s: begun.elapsed().as_secs(), tally }
+            SoakEvent::SoakFinished { end: *end, seed, elapsed_s: begun.elapsed().as_secs(), tally }
         }
-        Err(error) => Told::Broken {
+        Err(error) => SoakEvent::Violation {
             why: format!("{error:#}"),
             seed,
             last_steps: run.last_steps.clone(),

@@ -1,4 +1,4 @@
-//! The stage: a folder with a simulated machine, and on it the real agent and an embedded kubelet.
+//! Runtime of the demo: a temporary folder with simulated machine, real agent and embedded kubelet.
 
 use std::{
     collections::BTreeMap,
@@ -24,7 +24,7 @@ use windlass_machine::Machine;
 use windlass_node::Agent;
 use windlass_resources::NodeState;
 
-use super::{boards::Boards, claims::Surroundings, event::Event, scene::Scene};
+use super::{boards::Boards, claims::DemoCluster, event::Event, scene::Scene};
 use crate::{
     commands::{clock, host_flags},
     logging,
@@ -32,7 +32,7 @@ use crate::{
     simulated,
 };
 
-/// Everything that plays a part.
+/// Running parts of the demo.
 pub(super) struct Stage {
     pub(super) machine: Machine,
     pub(super) boards: Boards,
@@ -45,23 +45,22 @@ pub(super) struct Stage {
     agent: JoinSet<()>,
 }
 
-/// How long a device must be quiet here; a real node's default is a minute.
+/// Quiet period of the demo; the default is a minute.
 pub(super) const QUIET_PERIOD: Duration = Duration::from_secs(1);
 
-/// How long the agent may take to stop.
-const GRACE: Duration = Duration::from_secs(5);
+const SHUTDOWN_DEADLINE: Duration = Duration::from_secs(5);
 
-/// Where the agent keeps what must outlive it.
+/// State folder of the agent.
 const STATE: &str = "state";
 
-/// Lines of the agent's log that are shown with an error.
+/// Number of log lines that accompany an error.
 const LOG_TAIL: usize = 5;
 
 // === impl Stage ===
 
 impl Stage {
-    /// Makes the machine, starts the kubelet, then the agent.
-    pub(super) fn set(scene: Scene, cluster: Option<&Surroundings>) -> Result<Self> {
+    /// Creates the machine, then starts kubelet and agent.
+    pub(super) fn set(scene: Scene, cluster: Option<&DemoCluster>) -> Result<Self> {
         let Scene { profile, policy, driver, boards } = scene;
         let folder = tempfile::Builder::new()
             .prefix("windlass-")
@@ -108,30 +107,27 @@ impl Stage {
         cdi_dir(self.dir())
     }
 
-    /// The CDI documents that are there for claims.
+    /// CDI documents of claims.
     pub(super) fn claim_documents(&self) -> Result<Vec<String>> {
         let entries = fs::read_dir(self.cdi_dir()).context("cannot read the CDI documents")?;
         let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
         Ok(names.filter(|name| name.contains("-claim-")).collect())
     }
 
-    /// Ends when the agent ends, which it should not.
+    /// Returns if the agent ends, which is a failure.
     pub(super) async fn agent_failed(&self) {
         self.ended.cancelled().await;
     }
 
-    /// The last of what the agent had to say.
+    /// Last lines of the agent's log, as context of an error.
     pub(super) fn agent_log_end(&self) -> String {
         let text = fs::read_to_string(log(self.dir())).unwrap_or_default();
         let lines: Vec<_> = text.lines().collect();
         let tail = &lines[lines.len().saturating_sub(LOG_TAIL)..];
-        format!(
-            "the demo did not get to its end; the agent's last words:\n{}\nerror",
-            tail.join("\n")
-        )
+        format!("the demo failed; last lines of the agent's log:\n{}\nerror", tail.join("\n"))
     }
 
-    /// What a person can poke at.
+    /// Paths and commands for exploration.
     pub(super) fn kept(&self) -> Event {
         let settings = self.kubelet.config();
         let machine = shell_word(self.machine.dir());
@@ -155,12 +151,12 @@ impl Stage {
         }
     }
 
-    /// Stops the agent, then the kubelet, and removes the folder.
+    /// Stops agent and kubelet, and removes the folder.
     pub(super) async fn clear(mut self) {
         // A call that hangs in the simulated driver would outlive it.
         self.stop.cancel();
         let agent = async { while self.agent.join_next().await.is_some() {} };
-        if timeout(GRACE, agent).await.is_err() {
+        if timeout(SHUTDOWN_DEADLINE, agent).await.is_err() {
             tracing::warn!("the agent did not stop in time");
         }
         self.kubelet.shutdown().await;
@@ -201,8 +197,8 @@ fn config(folder: &Path, machine: &Machine, policy: Policy) -> Config {
     }
 }
 
-/// The way to the cluster, which is told by a file.
-fn access(folder: &Path, cluster: &Surroundings) -> Result<ClusterAccess> {
+/// Access to the cluster through a kubeconfig file.
+fn access(folder: &Path, cluster: &DemoCluster) -> Result<ClusterAccess> {
     let (text, node) = cluster.access();
     let path = folder.join("kubeconfig");
     fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;

@@ -1,7 +1,6 @@
-//! The fields of an event as text: `key=value`, the value in quotes where it would be taken for more than one.
+//! Event fields as text: `key=value`, with quotes around values of several words.
 //!
-//! The formatter of tracing-subscriber writes a value that is only displayed as it is, blanks and all, so that no
-//! program finds its end.
+//! tracing-subscriber's own formatter writes displayed values without quotes, so programs cannot find their end.
 
 use std::fmt::{self, Debug};
 
@@ -11,7 +10,6 @@ use tracing_subscriber::{
     fmt::format::{FormatFields, Writer, debug_fn},
 };
 
-/// The formatter.
 pub(super) fn as_text() -> impl for<'w> FormatFields<'w> + 'static {
     debug_fn(write).delimited(" ")
 }
@@ -32,14 +30,14 @@ fn write(out: &mut Writer<'_>, field: &Field, value: &dyn Debug) -> fmt::Result 
     }
 }
 
-/// True for a text that nothing but a blank or the end of the line ends.
+/// True for a text without separators.
 fn is_one_word(text: &str) -> bool {
     let divides =
         |letter: char| letter.is_whitespace() || letter.is_control() || "\"=".contains(letter);
     !text.is_empty() && !text.contains(divides)
 }
 
-/// True for a text in quotes already: those within are escaped.
+/// True for a quoted text with escaped inner quotes.
 fn is_quoted(text: &str) -> bool {
     let inner = text.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
     let mut letters = inner.into_iter().flat_map(str::chars);
@@ -65,7 +63,7 @@ mod tests {
 
     use super::*;
 
-    /// What was logged, for the test to read.
+    /// Captured log.
     #[derive(Clone, Default)]
     struct Log(Arc<Mutex<Vec<u8>>>);
 

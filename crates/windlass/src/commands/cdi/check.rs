@@ -1,4 +1,4 @@
-//! `windlass cdi check`: what is wrong with documents, and with what they name on the host.
+//! `windlass cdi check`: mistakes in documents, and missing files of the host.
 
 use std::{
     collections::BTreeMap,
@@ -11,27 +11,27 @@ use windlass_host::Host;
 
 use super::{
     counted,
-    documents::{Document, read},
+    documents::{CdiDocument, read},
 };
 use crate::{
     cli::{CheckArgs, places},
     screen::{count, line},
 };
 
-/// Mount options by which the source is a path of the host.
+/// Mount options that make the source a path of the host.
 const BINDS: [&str; 2] = ["bind", "rbind"];
 
 pub(super) fn run(args: CheckArgs) -> Result<()> {
     let documents = read(&places(args.places))?;
     let host = Host::new(args.host_root, "/");
-    let mut known = Names::default();
+    let mut known = DefinedNames::default();
     let mut mistakes = 0;
     for document in &documents {
         let path = document.path.display();
         let found = mistakes_of(document, &host, &mut known);
         match &document.content {
             Ok(spec) if found.is_empty() => {
-                line(format!("{path}: right, {}", count(spec.devices.len(), "device")))?;
+                line(format!("{path}: valid, {}", count(spec.devices.len(), "device")))?;
             }
             _ => found.iter().try_for_each(|mistake| line(format!("{path}: {mistake}")))?,
         }
@@ -42,7 +42,7 @@ pub(super) fn run(args: CheckArgs) -> Result<()> {
     Ok(line(format!("no mistake in {documents}"))?)
 }
 
-fn mistakes_of(document: &Document, host: &Host, known: &mut Names) -> Vec<String> {
+fn mistakes_of(document: &CdiDocument, host: &Host, known: &mut DefinedNames) -> Vec<String> {
     match &document.content {
         Err(error) => vec![error.clone()],
         Ok(spec) => {
@@ -52,7 +52,7 @@ fn mistakes_of(document: &Document, host: &Host, known: &mut Names) -> Vec<Strin
     }
 }
 
-/// Files of the host that a runtime would not find.
+/// Files of the host that are missing.
 fn missing(spec: &Spec, host: &Host) -> Vec<String> {
     let devices = spec.devices.iter().map(|device| (device.name.as_str(), &device.container_edits));
     let all = devices.chain([("every device", &spec.container_edits)]);
@@ -75,13 +75,13 @@ fn named(edits: &ContainerEdits) -> Vec<PathBuf> {
     nodes.chain(mounts).chain(edits.hooks.iter().map(|hook| &hook.path)).cloned().collect()
 }
 
-/// Which document of a folder has which names: with two, a runtime gives neither to a container.
+/// Document that defines each name, by folder. A runtime resolves no name that two documents define.
 #[derive(Default)]
-struct Names(BTreeMap<(PathBuf, String), PathBuf>);
+struct DefinedNames(BTreeMap<(PathBuf, String), PathBuf>);
 
-// === impl Names ===
+// === impl DefinedNames ===
 
-impl Names {
+impl DefinedNames {
     fn taken(&mut self, path: &Path, spec: &Spec) -> Vec<String> {
         let folder = path.parent().unwrap_or(Path::new(""));
         let mut taken = Vec::new();

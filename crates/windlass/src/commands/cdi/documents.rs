@@ -1,4 +1,4 @@
-//! Documents as they lie in folders, right or not.
+//! CDI documents read from files and folders.
 
 use std::{
     fs,
@@ -11,21 +11,21 @@ use windlass_host::files::{self, Links};
 
 use crate::exit::Misuse;
 
-/// A file, and the document in it or why there is none.
+/// File with its document, or with the parse error.
 #[derive(Debug)]
-pub(super) struct Document {
+pub(super) struct CdiDocument {
     pub(super) path: PathBuf,
     pub(super) content: Result<Spec, String>,
 }
 
-/// Far more than any document has: one for sixteen GPUs and all that a driver brings is a tenth of a mebibyte.
+/// Size limit, ten times a document for sixteen GPUs with all driver files.
 const MOST_BYTES: u64 = 16 << 20;
 
-/// How the names of documents end; runtimes pass over every other file of a folder.
+/// File extensions of documents; runtimes ignore other files.
 const ENDINGS: [&str; 2] = ["json", "yaml"];
 
-/// The documents in these places, folders in the order of names.
-pub(super) fn read(places: &[PathBuf]) -> Result<Vec<Document>> {
+/// Documents of these files and folders; those of a folder in order of names.
+pub(super) fn read(places: &[PathBuf]) -> Result<Vec<CdiDocument>> {
     let mut paths = Vec::new();
     for place in places {
         if place.is_dir() {
@@ -33,7 +33,7 @@ pub(super) fn read(places: &[PathBuf]) -> Result<Vec<Document>> {
         } else if place.exists() {
             paths.push(place.clone());
         } else {
-            let problem = anyhow::anyhow!("{} is no file or folder", place.display());
+            let problem = anyhow::anyhow!("{} does not exist", place.display());
             return Err(Misuse(problem).into());
         }
     }
@@ -49,7 +49,7 @@ fn in_folder(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-fn document(path: PathBuf) -> Document {
+fn document(path: PathBuf) -> CdiDocument {
     let content = files::read_regular_text(&path, Links::Followed, MOST_BYTES);
     let content = content.map_err(|error| error.to_string());
     let content = content.and_then(|text| {
@@ -59,7 +59,7 @@ fn document(path: PathBuf) -> Document {
             serde_json::from_str(&text).map_err(|error| error.to_string())
         }
     });
-    Document { path, content }
+    CdiDocument { path, content }
 }
 
 fn ending(path: &Path) -> Option<&'static str> {

@@ -1,4 +1,4 @@
-//! `windlass cdi list`: the names that containers can ask for.
+//! `windlass cdi list`: device names that containers can request.
 
 use anyhow::{Result, ensure};
 use serde::Serialize;
@@ -6,18 +6,18 @@ use windlass_core::cdi::{ContainerEdits, Spec};
 
 use super::{
     aside, counted,
-    documents::{Document, read},
+    documents::{CdiDocument, read},
 };
 use crate::{
     cli::{ListArgs, places},
     commands::answer,
-    screen::{Table, line},
+    screen::Table,
 };
 
-/// A name, and what a container gets by it.
+/// Device name with the size of its edits.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Entry {
+struct CdiName {
     name: String,
     document: String,
     device_nodes: usize,
@@ -34,7 +34,7 @@ pub(super) fn run(args: ListArgs) -> Result<()> {
     let is_empty = entries.is_empty() && documents.iter().any(|document| document.content.is_err());
     answer(args.output, &entries, || if is_empty { Ok(()) } else { table(&entries) })?;
     let mut unreadable = 0;
-    for Document { path, content } in &documents {
+    for CdiDocument { path, content } in &documents {
         if let Err(error) = content {
             unreadable += 1;
             aside(format!("{}: {error}", path.display()))?;
@@ -44,11 +44,11 @@ pub(super) fn run(args: ListArgs) -> Result<()> {
     Ok(())
 }
 
-fn entries(path: &str, spec: &Spec) -> Vec<Entry> {
+fn entries(path: &str, spec: &Spec) -> Vec<CdiName> {
     let entry = |device: &windlass_core::cdi::SpecDevice| {
         let edits = [&spec.container_edits, &device.container_edits];
         let sum = |count: fn(&ContainerEdits) -> usize| edits.map(count).iter().sum();
-        Entry {
+        CdiName {
             name: format!("{}={}", spec.kind, device.name),
             document: path.to_owned(),
             device_nodes: sum(|edits| edits.device_nodes.len()),
@@ -59,12 +59,16 @@ fn entries(path: &str, spec: &Spec) -> Vec<Entry> {
     spec.devices.iter().map(entry).collect()
 }
 
-fn table(entries: &[Entry]) -> Result<()> {
+fn table(entries: &[CdiName]) -> Result<()> {
     let mut table = Table::new(["NAME", "NODES", "MOUNTS", "HOOKS", "DOCUMENT"]);
-    for Entry { name, document, device_nodes, mounts, hooks } in entries {
-        let counts = [device_nodes, mounts, hooks].map(ToString::to_string);
-        let [nodes, mounts, hooks] = counts;
-        table.row([name.clone(), nodes, mounts, hooks, document.clone()]);
+    for CdiName { name, document, device_nodes, mounts, hooks } in entries {
+        table.row([
+            name.clone(),
+            device_nodes.to_string(),
+            mounts.to_string(),
+            hooks.to_string(),
+            document.clone(),
+        ]);
     }
-    Ok(table.lines("").into_iter().try_for_each(line)?)
+    Ok(table.print()?)
 }

@@ -1,4 +1,4 @@
-//! Our own agent as the one that is looked at: on a simulated machine, made anew for each case.
+//! Windlass's own agent as the program under test, on a new simulated machine for each case.
 
 use std::env;
 
@@ -7,7 +7,7 @@ use windlass_conformance::{Hooks, Subject};
 
 use crate::simulated;
 
-/// The agent's arguments. Nothing of it lies outside the case's folder.
+/// Arguments of the agent, all within the case's folder.
 const ARGUMENTS: &[&str] = &[
     "node",
     "--host-root={scratch}/m/host",
@@ -21,11 +21,10 @@ const ARGUMENTS: &[&str] = &[
     "--node-name={node}",
 ];
 
-/// A device that was quiet for a second counts as healthy again: the default is a minute. Devices are offered in
-/// both ways.
+/// Shortens the quiet period from a minute to a second, and offers devices through both APIs.
 const CONFIG: &str = "{health: {quietPeriod: 1s}, dra: {offer: beside}}";
 
-/// The scheduler would choose network functions first, for the name of their pool.
+/// Excludes NICs: the scheduler would choose them first, because of their pool's name.
 const DEVICES: &str = "device.attributes[\"windlass.dev\"].type != \"nic\"";
 
 pub(super) fn subject(machine: &str) -> Result<Subject> {
@@ -45,6 +44,10 @@ pub(super) fn subject(machine: &str) -> Result<Subject> {
     };
     let arguments = ARGUMENTS.iter().map(|word| (*word).to_owned());
     let command = [program].into_iter().chain(arguments).collect();
-    let (cdi_dirs, devices) = (vec!["{scratch}/cdi".into()], Some(DEVICES.to_owned()));
-    Ok(Subject { hooks, cdi_dirs, devices, ..Subject::new(command) })
+    Ok(Subject {
+        hooks,
+        cdi_dirs: vec!["{scratch}/cdi".into()],
+        devices: Some(DEVICES.to_owned()),
+        ..Subject::new(command)
+    })
 }

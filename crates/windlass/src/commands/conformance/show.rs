@@ -1,4 +1,4 @@
-//! How cases and findings are shown: as they come, as a table, for programs.
+//! Output of conformance: cases, progress, results.
 
 use std::io::{self, IsTerminal as _, Write as _};
 
@@ -8,16 +8,16 @@ use windlass_conformance::{Case, Finding, Report, Totals, Verdict};
 
 use crate::screen::{Paint, Table, Tone, line, wrapped};
 
-/// A report for programs.
+/// Report in JSON and YAML.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Document<'a> {
+pub(super) struct ReportDocument<'a> {
     command: &'a str,
     totals: Totals,
     cases: &'a [Finding],
 }
 
-/// How far it is, for who waits at a terminal.
+/// Progress line on a terminal.
 pub(super) struct Progress {
     total: usize,
     done: usize,
@@ -25,8 +25,8 @@ pub(super) struct Progress {
     is_shown: bool,
 }
 
-pub(super) fn document<'a>(command: &'a str, report: &'a Report) -> Document<'a> {
-    Document { command, totals: report.totals(), cases: &report.findings }
+pub(super) fn document<'a>(command: &'a str, report: &'a Report) -> ReportDocument<'a> {
+    ReportDocument { command, totals: report.totals(), cases: &report.findings }
 }
 
 pub(super) fn list(cases: &[Case]) -> Result<()> {
@@ -35,7 +35,7 @@ pub(super) fn list(cases: &[Case]) -> Result<()> {
         table.row([(*id).to_owned(), (*sentence).to_owned()]);
         table.row([String::new(), format!("  {source}")]);
     }
-    Ok(table.lines("").into_iter().try_for_each(line)?)
+    Ok(table.print()?)
 }
 
 pub(super) fn report(report: &Report) -> Result<()> {
@@ -80,14 +80,14 @@ impl Progress {
         self.write(&format!("{done} of {total} cases, {failed} failed"));
     }
 
-    /// Leaves the line empty.
+    /// Clears the line.
     pub(super) fn end(&self) {
         self.write("");
     }
 
     fn write(&self, text: &str) {
         if self.is_shown {
-            // Who looks at it has lost nothing but this line.
+            // A lost progress line is harmless.
             let _ = write!(io::stderr(), "\r\x1b[K{text}");
             let _ = io::stderr().flush();
         }

@@ -1,31 +1,27 @@
-//! What vendors and devices are called, by the identifiers of their bus: the PCI and USB id databases as
-//! they were when the binary was built, see `build.rs`.
+//! Names of vendors and devices from the PCI and USB id databases, embedded by `build.rs`.
 
 use std::sync::LazyLock;
 
-/// Identifiers and names, sorted.
-type Names = LazyLock<Vec<(&'static str, &'static str)>>;
+/// Sorted pairs of identifier and name.
+type IdTable = LazyLock<Vec<(&'static str, &'static str)>>;
 
-static PCI: Names = Names::new(|| lines(include_str!(concat!(env!("OUT_DIR"), "/pci.names"))));
+static PCI: IdTable = IdTable::new(|| lines(include_str!(concat!(env!("OUT_DIR"), "/pci.names"))));
 
-static USB: Names = Names::new(|| lines(include_str!(concat!(env!("OUT_DIR"), "/usb.names"))));
+static USB: IdTable = IdTable::new(|| lines(include_str!(concat!(env!("OUT_DIR"), "/usb.names"))));
 
-/// What a PCI device is called.
 pub(super) fn pci_device(vendor: u16, device: u16) -> Option<&'static str> {
     name(&PCI, &format!("{vendor:04x}:{device:04x}"))
 }
 
-/// What a vendor of PCI devices is called.
 pub(super) fn pci_vendor(vendor: u16) -> Option<&'static str> {
     name(&PCI, &format!("{vendor:04x}"))
 }
 
-/// What a USB device is called.
 pub(super) fn usb_device(vendor: u16, product: u16) -> Option<&'static str> {
     name(&USB, &format!("{vendor:04x}:{product:04x}"))
 }
 
-fn name(names: &Names, id: &str) -> Option<&'static str> {
+fn name(names: &IdTable, id: &str) -> Option<&'static str> {
     let found = names.binary_search_by_key(&id, |(known, _)| known).ok()?;
     Some(names[found].1)
 }

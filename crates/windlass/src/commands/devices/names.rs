@@ -1,11 +1,11 @@
-//! What devices are called in tables and matrices, and on the command line: short, and one name each.
+//! Short device names for tables and the command line.
 
 use windlass_core::{attribute::AttributeName, device::Device};
 
 const PROFILE: AttributeName = AttributeName::new("nvidia.com", "profile");
 const RDMA_DEVICE: AttributeName = AttributeName::new("windlass.dev", "rdmaDevice");
 
-/// The short name: `GPU0`, `GPU0:3`, `AMD0`, `mlx5_0`, `FPGA1`, `nvme0`, `fuse0`.
+/// Short name: `GPU0`, `GPU0:3`, `AMD0`, `mlx5_0`, `FPGA1`, `nvme0`, `fuse0`.
 pub(crate) fn name(device: &Device) -> String {
     let text = |key: &_| device.attributes.get(key).map(ToString::to_string);
     let (kind, by_position) = (device.kind, by_position(device));
@@ -18,27 +18,25 @@ pub(crate) fn name(device: &Device) -> String {
     }
 }
 
-/// The name by kind and position.
+/// Name by kind and index.
 fn by_position(device: &Device) -> String {
     let part = device.part.map(|part| format!(":{part}")).unwrap_or_default();
     format!("{}{}{part}", series(device), device.index)
 }
 
-/// What stands before the number. GPUs of makers other than NVIDIA go by the maker's name: a node may
-/// have those of two.
+/// Prefix before the index. GPUs of vendors other than NVIDIA have the vendor's name, because a node may have several.
 pub(crate) fn series(device: &Device) -> String {
     let source = device.source.as_str();
     match device.family().prefix.or(device.kind.facts().prefix) {
         Some(prefix) => prefix.to_owned(),
         None if device.kind.is_gpu() => source.to_uppercase(),
-        // A name that ends with a number needs something between.
+        // A separator keeps a trailing digit apart from the index.
         None if source.ends_with(|last: char| last.is_ascii_digit()) => format!("{source}-"),
         None => source.to_owned(),
     }
 }
 
-/// Whether it goes by a name, whichever of its own: id, short name, kind and position. A part goes by the
-/// name of its whole, too.
+/// True if `word` is the device's id, short name, or kind and index. A MIG instance also matches its parent's name.
 pub(crate) fn goes_by(device: &Device, word: &str) -> bool {
     let is = |own: String| own.eq_ignore_ascii_case(word);
     let whole = format!("{}{}", series(device), device.index);

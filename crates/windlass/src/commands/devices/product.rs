@@ -1,4 +1,4 @@
-//! What a device is sold as: what its driver says, else what its identifiers stand for.
+//! Product name of a device, from its driver or from its PCI or USB identifiers.
 
 use windlass_core::{
     attribute::Attributes,
@@ -10,8 +10,8 @@ use windlass_host::Host;
 
 use super::ids;
 
-/// The product, as short as it is told apart: `H100 80GB HBM3`, `ConnectX-7`. A part says which, a whole
-/// that is cut into parts says how many.
+/// Short product name: `H100 80GB HBM3`, `ConnectX-7`. MIG instances include their profile; partitioned GPUs include
+/// the number of partitions.
 pub(super) fn product(
     inventory: &Inventory,
     device: &Device,
@@ -34,18 +34,18 @@ pub(super) fn product(
     }
 }
 
-/// What the device itself says, or its driver.
+/// Name reported by the driver, without the vendor.
 fn said(device: &Device) -> Option<String> {
     let said = device.product()?;
     Some(said.strip_prefix("NVIDIA ").unwrap_or(said).to_owned())
 }
 
-/// The name in the PCI id database; the vendor's with the number, where it does not know the device.
+/// Name from the PCI id database; vendor and number for an unknown device.
 fn by_pci_id(attributes: &Attributes) -> Option<String> {
     sold_by(number(attributes, "pciVendor")?, number(attributes, "pciDevice")?)
 }
 
-/// The same for a function whose source says nothing of its identifiers.
+/// Name for the identifiers in sysfs, for devices whose source reports none.
 fn listed(host: &Host, address: PciAddress) -> Option<String> {
     let function = host.pci_function(address);
     sold_by(hexadecimal(&function.vendor?)?, hexadecimal(&function.device?)?)
@@ -56,19 +56,19 @@ fn sold_by(vendor: u16, device: u16) -> Option<String> {
     known.or_else(|| Some(format!("{} {device:04x}", ids::pci_vendor(vendor)?)))
 }
 
-/// The name in the USB id database.
+/// Name from the USB id database.
 fn by_usb_id(attributes: &Attributes) -> Option<String> {
     let vendor = number(attributes, "usbVendor")?;
     ids::usb_device(vendor, number(attributes, "usbProduct")?).map(sold_as)
 }
 
-/// `GA100 [A100 SXM4 40GB]` is the chip with the product behind it.
+/// Product within brackets: `GA100 [A100 SXM4 40GB]` names the chip first.
 fn sold_as(name: &str) -> String {
     let product = name.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
     product.map_or(name, |(product, _)| product).to_owned()
 }
 
-/// An attribute's text, whatever its domain: each family's driver has one of its own.
+/// Value of an attribute in any domain: each family's driver has its own.
 pub(super) fn text(attributes: &Attributes, name: &str) -> Option<String> {
     let found = attributes.iter().find(|(known, _)| known.name() == name);
     found.map(|(_, value)| value.to_string()).filter(|text| !text.is_empty())

@@ -1,4 +1,4 @@
-//! Devices in columns: a table for each sort of device, with the columns that mean something for it.
+//! Device tables, one per kind with its own columns.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,28 +17,25 @@ use super::{
 };
 use crate::screen::Table;
 
-/// What becomes of each device.
 pub(super) type Offerings = BTreeMap<DeviceId, Offering>;
 
-/// What is known of each device besides what it is.
+/// State of the devices beyond the inventory.
 #[derive(Clone, Copy)]
 pub(crate) struct Known<'a> {
-    /// What becomes of it.
     pub(crate) offerings: &'a BTreeMap<DeviceId, Offering>,
-    /// Who has it.
     pub(crate) owners: &'a Owners,
 }
 
-/// How much is shown.
+/// Number of columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Width {
-    /// What tells devices apart, and how each does.
+    /// Identity and state.
     Usual,
-    /// Their sources, nodes and variables as well.
+    /// Sources, nodes and variables too.
     Wide,
 }
 
-/// Devices that have the same columns.
+/// Kinds that share a table.
 const GROUPS: [&[DeviceKind]; 5] = [
     &[DeviceKind::Gpu, DeviceKind::Mig],
     &[DeviceKind::Nic],
@@ -50,7 +47,7 @@ const GROUPS: [&[DeviceKind]; 5] = [
 const MEMORY: [AttributeName; 2] =
     [AttributeName::new("nvidia.com", "memory"), AttributeName::new("amd.com", "memory")];
 
-/// A table's row on its way.
+/// Device with the sources of its cells.
 struct Row<'a> {
     inventory: &'a Inventory,
     known: Known<'a>,
@@ -58,9 +55,8 @@ struct Row<'a> {
     device: &'a Device,
 }
 
-/// The devices in tables, one for each sort. What would make a table too wide is left to JSON: the
-/// maker's name, the PCI domain where it is 0, as `lspci` does, where links end. With a host, products are
-/// looked up there that no source tells.
+/// Tables by kind. JSON has what is too wide for a table: vendor names, PCI domain 0000, link peers. The host, if
+/// given, resolves products that sources leave out.
 pub(crate) fn device_tables(
     inventory: &Inventory,
     known: Known<'_>,
@@ -79,7 +75,7 @@ pub(crate) fn device_tables(
 // === impl Row ===
 
 impl Row<'_> {
-    /// A heading and a text for each column that devices of this sort may have.
+    /// Headings and cells of the columns for this kind.
     fn cells(&self, width: Width) -> Vec<(&'static str, Option<String>)> {
         let device = self.device;
         let mut cells = vec![
@@ -103,7 +99,7 @@ impl Row<'_> {
         cells
     }
 
-    /// What only devices of its kind have.
+    /// Columns specific to the kind.
     fn particular(&self) -> Vec<(&'static str, Option<String>)> {
         let device = self.device;
         let fact = |name: &str| text(&device.attributes, name);
@@ -134,7 +130,7 @@ impl Row<'_> {
         ]
     }
 
-    /// What a container gets of a device that nothing else is known of.
+    /// Nodes or variables of a device of kind `other`.
     fn gives(&self) -> Option<String> {
         match (self.device.nodes.as_slice(), self.device.extras.env.len()) {
             ([], 0) => None,
@@ -155,13 +151,12 @@ impl Row<'_> {
         found.map(ToString::to_string)
     }
 
-    /// How many links, whatever they end at.
     fn nvlinks(&self) -> Option<String> {
         let links = &self.device.place.nvlinks;
         some((links.to_switches + links.peers.values().sum::<u32>()) as usize)
     }
 
-    /// The resource, and into how many parts a device is shared: `nvidia.com/gpu x8`.
+    /// Resource and sharing: `nvidia.com/gpu x8`.
     fn resource(&self) -> Option<String> {
         let offering = self.known.offerings.get(&self.device.id)?;
         let name = offering.resource.as_ref()?;
@@ -172,7 +167,7 @@ impl Row<'_> {
         })
     }
 
-    /// `default/train-0`, `team/train-0 (claim gpus)`, or of many the first: `default/a and 7 more`.
+    /// First owner: `default/train-0`, `team/train-0 (claim gpus)`, `default/a and 7 more`.
     fn owners(&self) -> Option<String> {
         let owners = self.known.owners.get(&self.device.id)?;
         let names: BTreeSet<_> = owners.iter().map(ToString::to_string).collect();
@@ -184,7 +179,7 @@ impl Row<'_> {
     }
 }
 
-/// A column that no device has anything in is left out.
+/// Drops columns without a value.
 fn without_empty_columns(rows: &[Vec<(&'static str, Option<String>)>]) -> Table {
     let columns = 0..rows.first().map_or(0, Vec::len);
     let used: Vec<_> = columns.filter(|&it| rows.iter().any(|row| row[it].1.is_some())).collect();

@@ -1,32 +1,32 @@
-//! What a recording says of itself, to people and to programs.
+//! README and manifest of a recording.
 
 use jiff::Timestamp;
 use serde::Serialize;
 use windlass_host::Host;
 use windlass_snapshot::{Anonymiser, Omission, Snapshot};
 
-/// What there is to know of a recording.
+/// Description of a recording.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct About<'a> {
     windlass: &'static str,
     recorded: Timestamp,
-    /// The kernel's release, where it tells.
+    /// Release of the kernel.
     #[serde(skip_serializing_if = "Option::is_none")]
     kernel: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     simulated: Option<String>,
     entries: usize,
-    /// Whether serial numbers, addresses and unique ids are not the host's own.
+    /// True if serial numbers, addresses and unique ids were replaced.
     replaced: bool,
-    /// How many serial numbers and unique ids were found, addresses aside.
+    /// Number of replaced serial numbers and unique ids, without addresses.
     #[serde(skip_serializing_if = "Option::is_none")]
     serial_numbers: Option<usize>,
     left_out: &'a [Omission],
 }
 
-/// As many are told in the text; all of them are in the manifest.
-const ROOM: usize = 20;
+/// Limit of listed omissions in the text; the manifest has all.
+const MAX_LISTED: usize = 20;
 
 // === impl About ===
 
@@ -48,28 +48,28 @@ impl<'a> About<'a> {
         }
     }
 
-    /// What every look at the recording begins with.
+    /// Title line of the recording.
     pub(super) fn mark(&self) -> String {
         let kernel = self.kernel.iter().map(|release| format!(", Linux {release}"));
         let when = self.recorded.strftime("%Y-%m-%d %H:%M UTC");
         format!("{when}{}", kernel.collect::<String>())
     }
 
-    /// The text for people.
+    /// Contents of README.txt.
     pub(super) fn text(&self) -> String {
         let replaced = if self.replaced { REPLACED } else { KEPT };
         let left_out = match self.left_out {
             [] => String::new(),
             some => {
-                let lines = some.iter().take(ROOM);
+                let lines = some.iter().take(MAX_LISTED);
                 let lines = lines.map(|it| format!("  {}: {}\n", it.path.display(), it.why));
-                let more = some.len().saturating_sub(ROOM);
+                let more = some.len().saturating_sub(MAX_LISTED);
                 let more = (more > 0).then(|| format!("  and {more} more, in manifest.json\n"));
                 format!("\nLeft out:\n{}{}", lines.collect::<String>(), more.unwrap_or_default())
             }
         };
         format!(
-            "A host as its kernel shows it, recorded by windlass {} on {}.\n\n\
+            "Snapshot of a host as its kernel reports it, recorded by windlass {} on {}.\n\n\
              {CONTENTS}\n{replaced}{left_out}",
             self.windlass,
             self.mark(),
@@ -77,26 +77,25 @@ impl<'a> About<'a> {
     }
 }
 
-const CONTENTS: &str = "  sys, proc       the shape of sysfs, and the text of files that say what a device is and how it does
-  dev             the names of device nodes; the files are empty
-  inventory.json  what windlass found on the host itself, NVIDIA's GPUs among it
+const CONTENTS: &str = "  sys, proc       structure of sysfs, and text of files about the identity and health of devices
+  dev             names of device nodes; the files are empty
+  inventory.json  inventory of the host itself, with NVIDIA's GPUs
   manifest.json   this page, for programs
 
-Look at it anywhere:
+Use it anywhere:
 
   windlass devices --host-root .
   windlass topo --host-root .
 
-Not in it: names of the host, its users and its network; PCI configuration space; logs; the content of
-any device; any file that is not known to be harmless.
+Not included: names of the host, its users and its network; PCI configuration space; logs; contents of
+devices; any file outside the list of harmless ones.
 ";
 
 const REPLACED: &str = "\
-Serial numbers, unique ids, addresses and GUIDs of devices, and addresses of routes, are not the host's
-own. Each was replaced by one that looks the same, and is the same wherever it is. Names that people gave
-to network interfaces are as they were.
+Serial numbers, unique ids, addresses and GUIDs of devices, and addresses of routes, were replaced. Each
+replacement has the same form and is the same everywhere. Names of network interfaces are unchanged.
 ";
 
 const KEPT: &str = "\
-Serial numbers, unique ids, addresses and GUIDs are the host's own: it was recorded --with-serials.
+Serial numbers, unique ids, addresses and GUIDs are those of the host: it was recorded --with-serials.
 ";

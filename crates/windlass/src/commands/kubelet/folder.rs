@@ -1,7 +1,7 @@
-//! Whose folder it is: an embedded kubelet never takes that of a real one.
+//! Ownership of the folder: an embedded kubelet never takes a real one's.
 //!
-//! A kubelet that starts deletes every socket of its folder, takes the registration socket and
-//! replaces the checkpoint; in a real kubelet's folder that would end the plugins of the node.
+//! At its start a kubelet deletes every socket in its folder, takes the registration socket and replaces the
+//! checkpoint, which would cut off the plugins of a real kubelet.
 
 use std::{
     fs::{self, File},
@@ -16,13 +16,13 @@ use windlass_kubelet_sim::Config;
 
 use crate::exit::Misuse;
 
-/// Left in a folder that was taken once, since our own checkpoint looks as the real one's.
+/// Marks our own folders, because the embedded kubelet's checkpoint resembles a real one's.
 const MARKER: &str = ".windlass-embedded-kubelet";
 
-/// Written by every real kubelet (`pkg/kubelet/cm`), and never by the embedded one.
+/// Files of every real kubelet (`pkg/kubelet/cm`), which the embedded one never writes.
 const STATES: [&str; 2] = ["cpu_manager_state", "memory_manager_state"];
 
-/// Takes a folder that nobody's kubelet lives or lived in, but for our own.
+/// Takes a folder without traces of another kubelet.
 pub(super) async fn claim(config: &Config) -> Result<()> {
     let dir = &config.dir;
     let socket = config.registration_socket();
@@ -34,7 +34,9 @@ pub(super) async fn claim(config: &Config) -> Result<()> {
         let checkpoint = dir.join(PLUGIN_DIR).join(checkpoint::FILE);
         let mut signs = STATES.map(|name| dir.join(name)).into_iter().chain([checkpoint]);
         if let Some(sign) = signs.find(|path| path.exists()) {
-            return Err(refusal(dir, &format!("{} is another kubelet's", sign.display())).into());
+            return Err(
+                refusal(dir, &format!("{} belongs to a real kubelet", sign.display())).into()
+            );
         }
     }
     fs::create_dir_all(dir)
@@ -43,7 +45,7 @@ pub(super) async fn claim(config: &Config) -> Result<()> {
     Ok(())
 }
 
-/// Whether somebody listens; a queue that is full is somebody's, too.
+/// True if a process listens; a full queue counts.
 async fn answers(socket: &Path) -> bool {
     match UnixStream::connect(socket).await {
         Ok(_) => true,
@@ -53,7 +55,7 @@ async fn answers(socket: &Path) -> bool {
 
 fn refusal(dir: &Path, why: &str) -> Misuse {
     Misuse(anyhow!(
-        "{why}, and an embedded kubelet in {} would destroy what it has: name an empty folder",
+        "{why}, and an embedded kubelet in {} would destroy its state: name an empty folder",
         dir.display()
     ))
 }

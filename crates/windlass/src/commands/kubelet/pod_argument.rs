@@ -1,17 +1,17 @@
-//! Pods as they are written on the command line.
+//! Syntax of pods on the command line.
 
 use anyhow::{Context as _, Result, bail};
 use windlass_kubelet_sim::{Container, Pod};
 
-/// Reads `trainer:nvidia.com/gpu=4,a.com/nic=1`.
+/// Parses `trainer:nvidia.com/gpu=4,a.com/nic=1`.
 pub(super) fn parse(text: &str) -> Result<Pod> {
     let Some((name, limits)) = text.split_once(':') else {
-        bail!("{text:?} is no pod: write NAME:RESOURCE=N, such as trainer:nvidia.com/gpu=4");
+        bail!("{text:?} is not a pod: write NAME:RESOURCE=N, such as trainer:nvidia.com/gpu=4");
     };
     pod(name, limits.split(','))
 }
 
-/// A pod of one container with these limits, each `RESOURCE=N`.
+/// Pod with one container and these limits, each `RESOURCE=N`.
 pub(super) fn pod<'a>(name: &str, limits: impl IntoIterator<Item = &'a str>) -> Result<Pod> {
     let limits = limits.into_iter().map(limit).collect::<Result<_>>()?;
     Ok(Pod::new(name).container(Container { name: "main".to_owned(), limits }))
@@ -19,7 +19,7 @@ pub(super) fn pod<'a>(name: &str, limits: impl IntoIterator<Item = &'a str>) -> 
 
 fn limit(text: &str) -> Result<(String, u64)> {
     let (resource, count) = text.split_once('=').with_context(|| {
-        format!("{text:?} is no limit: write RESOURCE=N, such as nvidia.com/gpu=2")
+        format!("{text:?} is not a limit: write RESOURCE=N, such as nvidia.com/gpu=2")
     })?;
     let number = count.parse().ok().filter(|count| *count > 0);
     let number = number.with_context(|| format!("{count:?} in {text:?}: write a number from 1"))?;

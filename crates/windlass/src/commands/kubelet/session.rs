@@ -1,4 +1,4 @@
-//! What can be typed to the embedded kubelet.
+//! Interactive commands of the embedded kubelet.
 
 use std::time::Duration;
 
@@ -11,13 +11,12 @@ use windlass_kubelet_sim::{
 use super::pod_argument;
 use crate::screen::{Table, line};
 
-/// A conversation with one kubelet.
 pub(super) struct Session<'a> {
     kubelet: &'a Kubelet,
 }
 
-/// Whether the conversation goes on.
-pub(super) enum Then {
+/// Outcome of a command.
+pub(super) enum Flow {
     GoOn,
     End,
 }
@@ -28,7 +27,7 @@ delete NAME                            delete a pod
 pods                                   list pods and what they hold
 resources                              list resources, devices and health
 restart                                restart the kubelet
-quit                                   end";
+quit                                   end the kubelet";
 
 // === impl Session ===
 
@@ -37,7 +36,7 @@ impl<'a> Session<'a> {
         Self { kubelet }
     }
 
-    /// Admits a pod once each of its resources has that many allocatable devices.
+    /// Admits a pod once its resources have enough allocatable devices.
     pub(super) async fn admit_when_possible(&mut self, pod: Pod, limit: Duration) -> Result<()> {
         let wanted: Vec<_> = pod.containers.iter().flat_map(|one| one.limits.clone()).collect();
         let enough = |status: &NodeStatus| {
@@ -47,17 +46,17 @@ impl<'a> Session<'a> {
             })
         };
         if self.kubelet.wait_for(enough, limit).await.is_err() {
-            line(format!("! pod {}: its resources did not come within {limit:?}", pod.name))?;
+            line(format!("! pod {}: not enough devices within {limit:?}", pod.name))?;
         }
         self.admit(pod).await
     }
 
-    /// Carries out one line. What is wrong is said, and the conversation goes on.
-    pub(super) async fn carry_out(&mut self, text: &str) -> Result<Then> {
+    /// Executes one line. Errors are printed, and the session continues.
+    pub(super) async fn carry_out(&mut self, text: &str) -> Result<Flow> {
         let words: Vec<_> = text.split_whitespace().collect();
         match words.as_slice() {
             [] => {}
-            ["quit" | "exit"] => return Ok(Then::End),
+            ["quit" | "exit"] => return Ok(Flow::End),
             ["help"] => line(HELP)?,
             ["run", name, limits @ ..] if !limits.is_empty() => {
                 match pod_argument::pod(name, limits.iter().copied()) {
@@ -72,22 +71,22 @@ impl<'a> Session<'a> {
                 Ok(()) => line("kubelet restarted")?,
                 Err(error) => line(format!("! {}", causes(&error)))?,
             },
-            _ => line(format!("! not understood: {text}\n{HELP}"))?,
+            _ => line(format!("! unknown command: {text}\n{HELP}"))?,
         }
-        Ok(Then::GoOn)
+        Ok(Flow::GoOn)
     }
 
     async fn admit(&mut self, pod: Pod) -> Result<()> {
         let (name, uid) = (pod.name.clone(), pod.uid.clone());
         match self.kubelet.admit(pod).await {
             Ok(admission) => {
-                told(&name, &admission)?;
+                print_admission(&name, &admission)?;
                 if let Err(error) = self.kubelet.start_container(&uid, "main").await {
                     line(format!("! pod {name} does not start: {}", causes(&error)))?;
                 }
             }
             Err(Rejection { reason, message }) => {
-                // The kubelet's own message begins as this line does.
+                // The kubelet's message repeats the beginning of this line.
                 let why = message.strip_prefix("Pod was rejected: ").unwrap_or(&message);
                 line(format!("! pod {name} was rejected: {reason}: {why}"))?;
             }
@@ -123,7 +122,7 @@ impl<'a> Session<'a> {
                 }
             }
         }
-        Ok(table.lines("").into_iter().try_for_each(line)?)
+        Ok(table.print()?)
     }
 
     fn resources(&self) -> Result<()> {
@@ -147,11 +146,11 @@ impl<'a> Session<'a> {
                 ]);
             }
         }
-        Ok(table.lines("").into_iter().try_for_each(line)?)
+        Ok(table.print()?)
     }
 }
 
-fn told(name: &str, admission: &Admission) -> Result<()> {
+fn print_admission(name: &str, admission: &Admission) -> Result<()> {
     line(format!("pod {name} admitted"))?;
     for container in &admission.containers {
         for (resource, allotment) in &container.resources {

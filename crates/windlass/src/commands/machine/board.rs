@@ -1,4 +1,4 @@
-//! `windlass machine board`: a simulated Darwin3 board on this machine's ports, until Ctrl-C.
+//! `windlass machine board`: a simulated Darwin3 board on local ports.
 
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ use crate::{
     screen::{count, line},
 };
 
-/// How often is looked what happened; people read no faster.
-const LOOK: Duration = Duration::from_millis(100);
+/// Interval of output.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 pub(super) fn run(args: BoardArgs) -> Result<()> {
     let addresses = BoardAddresses { control: args.http, data: args.data };
@@ -28,18 +28,18 @@ pub(super) fn run(args: BoardArgs) -> Result<()> {
     line(format!("data     {}", board.data()))?;
     block_on(async {
         tokio::select! {
-            outcome = tell(&board) => outcome,
+            outcome = print_events(&board) => outcome,
             _ = ctrl_c() => Ok(()),
         }
     })
 }
 
-async fn tell(board: &Board) -> Result<()> {
+async fn print_events(board: &Board) -> Result<()> {
     loop {
         for event in board.take_events() {
             line(sentence(&event))?;
         }
-        sleep(LOOK).await;
+        sleep(POLL_INTERVAL).await;
     }
 }
 
@@ -53,9 +53,11 @@ fn sentence(event: &BoardEvent) -> String {
         BoardEvent::Deployed(number) => format!("network deployed: {}", flits(*number)),
         BoardEvent::Ran(number) => format!("ran with {}", flits(*number)),
         BoardEvent::State(number) => format!("state: {}", flits(*number)),
-        BoardEvent::Nonsense(why) => format!("nonsense on the data port: {why}"),
-        BoardEvent::Wedged => "WEDGED: a client closed the data port without a message; nobody is \
-                               served there until this is started anew"
-            .to_owned(),
+        BoardEvent::Nonsense(why) => format!("invalid message on the data port: {why}"),
+        BoardEvent::Wedged => {
+            "WEDGED: a client closed the data port without a message; the port is \
+                               blocked until a restart"
+                .to_owned()
+        }
     }
 }

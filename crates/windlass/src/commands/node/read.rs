@@ -1,4 +1,4 @@
-//! What `windlass node` is told: the file over the defaults, variables and flags over the file.
+//! Configuration of `windlass node`: flags and variables override the file, which overrides defaults.
 
 use std::path::{Path, PathBuf};
 
@@ -10,10 +10,10 @@ use crate::{
     commands::{anchor, apply_host},
 };
 
-/// Where the manifests of NVIDIA's plugin mount the driver's root.
+/// Mount path of the driver root in the manifests of NVIDIA's plugin.
 const PEERS_DRIVER_ROOT: &str = "/driver-root";
 
-/// Reads the file that is meant for the node, and applies the flags.
+/// Loads the node's file and applies the flags.
 pub(super) fn read(args: &NodeArgs, label: &LabelValue) -> Result<Loaded, ConfigError> {
     let flags = args.peer.flags();
     let path = match &args.config_dir {
@@ -34,7 +34,7 @@ pub(super) fn read(args: &NodeArgs, label: &LabelValue) -> Result<Loaded, Config
     Ok(loaded)
 }
 
-/// Until the label is known, the file that it named last; that one may be gone by now.
+/// Selects the file. While the label is unknown, its last value counts, if that file still exists.
 fn choose(
     args: &NodeArgs,
     files: &ConfigDir,
@@ -49,7 +49,7 @@ fn choose(
     files.choose(&recalled).or_else(|_| files.choose(label))
 }
 
-/// Windlass's own flags.
+/// Applies Windlass's own flags.
 fn apply(args: &NodeArgs, config: &mut Config) {
     apply_host(args.host.clone(), config);
     let places = args.places.clone();

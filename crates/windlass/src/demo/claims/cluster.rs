@@ -1,4 +1,4 @@
-//! The demo's cluster: an API server, a scheduler, the classes that are shipped, and one node.
+//! Cluster of the demo: API server, scheduler, shipped device classes and one node.
 
 use std::collections::BTreeMap;
 
@@ -17,30 +17,28 @@ use windlass_core::inventory::Inventory;
 
 use super::{
     event::Published,
-    wish::{NAMESPACE, Wish},
+    pod_spec::{NAMESPACE, PodSpec},
 };
 use crate::commands::short_name;
 
-/// What the node is called.
 pub(in crate::demo) const NODE: &str = "demo";
 
-/// The classes as they are shipped.
 const CLASSES: &str = include_str!("../../../../../deploy/deviceclasses.yaml");
 
-/// The driver that they are written for.
+/// Driver name in the shipped classes.
 const SHIPPED_FOR: &str = "windlass.dev";
 
-/// The cluster, with the driver that serves on its node.
+/// Cluster with the driver of its node.
 #[derive(Debug)]
-pub(in crate::demo) struct Cluster {
+pub(in crate::demo) struct ClusterFixture {
     cluster: cluster::Cluster,
     pub(in crate::demo) driver: DriverName,
 }
 
-// === impl Cluster ===
+// === impl ClusterFixture ===
 
-impl Cluster {
-    /// A cluster with one node and the classes, before anything is published.
+impl ClusterFixture {
+    /// Starts a cluster with one node and the device classes.
     pub(in crate::demo) fn start(driver: DriverName) -> Result<Self> {
         let cluster = cluster::Cluster::start();
         cluster.add_node(NODE);
@@ -57,7 +55,7 @@ impl Cluster {
         self.cluster.server().kubeconfig()
     }
 
-    /// The API server, to be sent away, called back and made to fail.
+    /// API server, to interrupt it and inject failures.
     pub(in crate::demo) fn server_mut(&mut self) -> &mut ApiServer {
         self.cluster.server_mut()
     }
@@ -66,7 +64,7 @@ impl Cluster {
         self.cluster.objects()
     }
 
-    /// The class of a type of devices; one is made where none is shipped.
+    /// Device class of a device type; creates one if none is shipped.
     pub(in crate::demo) fn class_of(&self, kind: &str) -> Result<String> {
         let name = format!("windlass-{}", if kind == "other" { "device" } else { kind });
         if self.objects().get::<DeviceClass>("", &name).is_none() {
@@ -78,7 +76,7 @@ impl Cluster {
         Ok(name)
     }
 
-    /// Has the class of a type answer for an extended resource, if no class does.
+    /// Creates a device class for an extended resource, if none exists.
     pub(super) fn serve_extended(&self, kind: &str, resource: &str) -> Result<()> {
         let answers =
             |class: &DeviceClass| class.spec.extended_resource_name.as_deref() == Some(resource);
@@ -93,15 +91,14 @@ impl Cluster {
         Ok(())
     }
 
-    /// Creates a pod with its claim, and finds a node and devices for it.
-    pub(in crate::demo) fn schedule(&self, wish: &Wish) -> Result<Scheduled> {
-        if let Some(template) = wish.template()? {
+    /// Creates a pod with its claim, and schedules it.
+    pub(in crate::demo) fn schedule(&self, pod_spec: &PodSpec) -> Result<Scheduled> {
+        if let Some(template) = pod_spec.template()? {
             self.objects().put(&template);
         }
-        Ok(self.cluster.schedule(&wish.pod()?)?)
+        Ok(self.cluster.schedule(&pod_spec.pod()?)?)
     }
 
-    /// The pod's object goes, and its claims with it.
     pub(in crate::demo) fn delete(&self, pod: &str) -> Result<()> {
         Ok(self.cluster.delete_pod(NAMESPACE, pod)?)
     }
@@ -110,13 +107,13 @@ impl Cluster {
         self.objects().list()
     }
 
-    /// The UIDs of the slices.
+    /// UIDs of the ResourceSlices.
     pub(super) fn slices(&self) -> Vec<String> {
         let slices = self.objects().list::<ResourceSlice>();
         slices.into_iter().filter_map(|slice| slice.metadata.uid).collect()
     }
 
-    /// The devices that are published, in the order in which the scheduler tries them.
+    /// Published devices in the order of the scheduler's search.
     pub(super) fn published(&self, inventory: &Inventory) -> Vec<Published> {
         published(&self.objects(), &self.driver, inventory)
     }
@@ -129,7 +126,7 @@ fn class(name: &str, expression: &str) -> Value {
     })
 }
 
-/// As [`Cluster::published`], for who waits for it.
+/// Published devices, for callers without the cluster.
 pub(super) fn published(
     objects: &Objects,
     driver: &DriverName,
@@ -143,13 +140,14 @@ pub(super) fn published(
         devices.into_iter().map(move |device| (pool.clone(), device))
     };
     let devices = slices.into_iter().flat_map(of_slice);
-    devices.map(|(pool, device)| in_words(pool, device, (driver, inventory))).collect()
+    devices.map(|(pool, device)| described(pool, device, driver, inventory)).collect()
 }
 
-fn in_words(
+fn described(
     pool: String,
     device: Device,
-    (driver, inventory): (&DriverName, &Inventory),
+    driver: &DriverName,
+    inventory: &Inventory,
 ) -> Published {
     let attributes = device.attributes.unwrap_or_default().into_iter();
     let attributes: BTreeMap<_, _> =
@@ -166,7 +164,7 @@ fn in_words(
     }
 }
 
-/// The value as CEL has it.
+/// Attribute value as a CEL literal.
 fn literal(attribute: DeviceAttribute) -> Option<String> {
     let text = |text: String| Value::from(text).to_string();
     let number = attribute.int.map(|number| number.to_string());
@@ -179,7 +177,7 @@ fn taint(taint: &DeviceTaint) -> String {
     format!("{}{value}:{}", taint.key, taint.effect)
 }
 
-/// What people call a device: its published name is made of its id.
+/// Short name of a published device, whose published name derives from its id.
 pub(super) fn name_of(published: &str, inventory: &Inventory) -> String {
     let letter = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
     let label = |id: &str| id.chars().map(letter).collect::<String>();

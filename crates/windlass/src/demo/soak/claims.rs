@@ -1,4 +1,4 @@
-//! Claims come and go beside the pods of the device plugin, and each gets what the scheduler chose.
+//! Claims of a soak, beside pods of the device plugin. Each gets the scheduler's choice.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -8,50 +8,46 @@ use windlass_cluster_sim::node;
 use windlass_kubelet_sim::{Grant, StartError};
 
 use super::{
-    cluster::{Cluster, allotted},
-    hands::{Hand, by_kubelet, published_name},
-    invariant::{self, Broken},
+    cluster::{SoakCluster, allotted},
+    invariant::{self, Violation},
+    owners::{Owner, by_kubelet, published_name},
     pods::CONTAINER,
-    rig::GLANCE,
+    rig::POLL_INTERVAL,
     run::Run,
     stopwatch::Stopwatch,
 };
 
-/// A pod with a claim.
 #[derive(Clone, Debug)]
-pub(super) struct Claimant {
-    /// What its object is called.
+pub(super) struct ClaimPod {
     pub(super) name: String,
-    /// Its claim's UID.
     pub(super) claim: String,
     pub(super) devices: BTreeSet<String>,
-    /// What its container got when it started.
+    /// Edits of the started container.
     pub(super) grant: Grant,
 }
 
-/// How long the preparation of a claim may take: an agent that just started waits two seconds for the kubelet to
-/// write down what the one before it gave away last.
+/// Deadline of a preparation. A new agent waits two seconds for the kubelet to write its predecessor's allocations.
 const PREPARE_LIMIT: Duration = Duration::from_secs(3);
 
-/// How much longer where another has its devices still: a claim waits ten seconds for another to let go.
-const LETTING_GO: Duration = Duration::from_secs(10);
+/// Additional time if another holder still has the devices: claims wait ten seconds for a release.
+const RELEASE_TIME: Duration = Duration::from_secs(10);
 
-/// How long a claim may wait for devices that nobody else has, and anything be left of what is gone. What a container
-/// had through the device plugin is known to be free after three looks, ten seconds apart, at the kubelet's account,
-/// one of fifteen seconds may be on its way, and what was freed is published and scheduled after that.
+/// Deadline of a claim for devices without other holders, and of cleanup after a deleted claim. The agent knows a
+/// device plugin's release after three checks of the kubelet's checkpoint, ten seconds apart; one of fifteen seconds
+/// may be pending; publication and scheduling follow.
 pub(super) const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
-/// How long the worker of a pod waits before it tries again.
-const AGAIN: Duration = Duration::from_millis(100);
+/// Retry interval of a pod worker.
+const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 // === impl Run ===
 
 impl Run {
-    /// A pod with a claim comes. It must run once nobody else has its devices.
+    /// Starts a pod with a claim, which has to run once nobody else holds its devices.
     pub(super) async fn claim(&mut self, gpus: usize) -> Result<()> {
         let Some(uid) = self.schedule(gpus).await? else { return Ok(()) };
         let is_taken = self.waiting.get(&uid).is_some_and(|it| self.is_taken(it));
-        let limit = if is_taken { PREPARE_LIMIT + LETTING_GO } else { PREPARE_LIMIT };
+        let limit = if is_taken { PREPARE_LIMIT + RELEASE_TIME } else { PREPARE_LIMIT };
         let watch = Stopwatch::start(self.rig.agent.id());
         self.try_start(&uid).await?;
         let took = watch.elapsed();
@@ -60,8 +56,7 @@ impl Run {
         self.start_waiting().await
     }
 
-    /// A pod with a claim comes while something is broken that it needs: it may have to wait. Its UID, if its
-    /// container started.
+    /// Starts a pod with a claim during a fault, so it may have to wait. Returns its UID if the container started.
     pub(super) async fn try_claim(&mut self, gpus: usize) -> Result<Option<String>> {
         if self.rig.cluster.is_none() {
             return Ok(None);
@@ -71,12 +66,12 @@ impl Run {
         Ok(self.claims.contains_key(&uid).then_some(uid))
     }
 
-    /// All GPUs are claimed at once, now that every one is to be had.
+    /// Claims all GPUs at once, after all were released.
     pub(super) async fn claim_all(&mut self) -> Result<()> {
         if self.rig.cluster.is_none() {
             return Ok(());
         }
-        // By what is published they are free, however short ago it was that a container had them.
+        // Published devices are free, however recently a container held them.
         self.let_go.clear();
         self.claim(self.rig.gpus()?.len()).await?;
         while let Some(uid) = self.claims.keys().next().cloned() {
@@ -85,20 +80,20 @@ impl Run {
         self.no_claim_is_left().await
     }
 
-    /// Finds devices for a pod and has it admitted; its container is still to start. Nothing is wrong with what is
-    /// published: `None` only if there are too few.
+    /// Schedules and admits a pod without starting its container. `None` if too few GPUs are free; other refusals are
+    /// violations.
     pub(super) async fn schedule(&mut self, gpus: usize) -> Result<Option<String>> {
         let free = self.claimable()?;
         match self.try_schedule(gpus).await? {
             Ok(uid) => Ok(Some(uid)),
             Err(why) => {
-                invariant::rightly_refused("a claim", (gpus, free), &why)?;
+                invariant::check_refusal("a claim", gpus, free, &why)?;
                 Ok(None)
             }
         }
     }
 
-    /// The same where slices may be gone; why there are none, if there are too few.
+    /// Schedules a pod while slices may be missing; returns the reason if too few GPUs are free.
     async fn try_schedule(&mut self, gpus: usize) -> Result<Result<String, String>> {
         self.begun += 1;
         let name = format!("c{}", self.begun);
@@ -114,63 +109,66 @@ impl Run {
         let uid = pod.uid.clone();
         Box::pin(self.rig.kubelet.admit(pod)).await?;
         self.rig.are_claimed(&devices);
-        let claimant = Claimant { name, claim, devices, grant: Grant::default() };
-        self.waiting.insert(uid.clone(), claimant);
+        let claim_pod = ClaimPod { name, claim, devices, grant: Grant::default() };
+        self.waiting.insert(uid.clone(), claim_pod);
         Ok(Ok(uid))
     }
 
-    /// Starts what waits, as often as it takes; gives up what others have the devices of.
+    /// Starts waiting pods until all run; gives up pods whose devices others hold.
     pub(super) async fn start_waiting(&mut self) -> Result<()> {
         let begun = Instant::now();
         while let Some(uid) = self.waiting.keys().next().cloned() {
             self.try_start(&uid).await?;
-            let Some(claimant) = self.waiting.get(&uid) else { continue };
-            if self.is_taken(claimant) {
+            let Some(claim_pod) = self.waiting.get(&uid) else { continue };
+            if self.is_taken(claim_pod) {
                 self.tally.refused += 1;
                 self.end_claimant(&uid).await?;
                 continue;
             }
             if begun.elapsed() > WAIT_LIMIT {
                 let why = self.refusal.clone();
-                return Err(Broken::Waits { pod: uid, since: begun.elapsed(), why }.into());
+                return Err(Violation::Waits { pod: uid, since: begun.elapsed(), why }.into());
             }
-            sleep(AGAIN).await;
+            sleep(RETRY_INTERVAL).await;
         }
         Ok(())
     }
 
-    /// Its containers end, its claim is released, its object goes.
+    /// Ends the containers, releases the claim and deletes the pod.
     pub(super) async fn end_claimant(&mut self, uid: &str) -> Result<()> {
         let known = self.claims.remove(uid).or_else(|| self.waiting.remove(uid));
-        let claimant = known.context("no such pod")?;
+        let claim_pod = known.context("no such pod")?;
         self.rig.kubelet.delete(uid).await;
-        self.cluster()?.delete(&claimant.name)
+        self.cluster()?.delete(&claim_pod.name)
     }
 
-    /// Nothing is left of claims that are gone.
+    /// Checks that deleted claims leave nothing behind.
     pub(super) async fn no_claim_is_left(&self) -> Result<()> {
         self.until_gone(Self::left_of_claims).await
     }
 
-    /// Every GPU may be claimed again.
+    /// Checks that every GPU is claimable again.
     pub(super) async fn no_gpu_is_withheld(&self) -> Result<()> {
         self.until_gone(|_, cluster| cluster.published().withholds_none()).await
     }
 
-    async fn until_gone(&self, left: impl Fn(&Self, &Cluster) -> Result<(), String>) -> Result<()> {
+    async fn until_gone(
+        &self,
+        left: impl Fn(&Self, &SoakCluster) -> Result<(), String>,
+    ) -> Result<()> {
         let Some(cluster) = &self.rig.cluster else { return Ok(()) };
         let gone = async {
             while left(self, cluster).is_err() {
                 self.rig.kubelet.reconcile_claims().await;
-                sleep(GLANCE).await;
+                sleep(POLL_INTERVAL).await;
             }
         };
-        // What is left then is told.
+        // The final check reports what remains.
         let _ = timeout(WAIT_LIMIT, gone).await;
-        left(self, cluster).map_err(|left| Broken::Left { since: WAIT_LIMIT, left }.into())
+        left(self, cluster).map_err(|left| Violation::Left { since: WAIT_LIMIT, left }.into())
     }
 
-    fn left_of_claims(&self, cluster: &Cluster) -> Result<(), String> {
+    fn left_of_claims(&self, cluster: &SoakCluster) -> Result<(), String> {
         let record = self.rig.record()?;
         let known = self.rig.kubelet.node().claims.keys().next().cloned();
         match (record.0.keys().next(), self.rig.claim_document()?, known) {
@@ -182,14 +180,14 @@ impl Run {
         }
     }
 
-    /// Starts the container of a pod that waits, once.
+    /// Tries once to start the container of a waiting pod.
     pub(super) async fn try_start(&mut self, uid: &str) -> Result<()> {
         self.rig.kubelet.reconcile_claims().await;
         let started = Box::pin(self.rig.kubelet.start_container(uid, CONTAINER)).await;
         self.answered(uid, started)
     }
 
-    /// What became of an attempt to start it.
+    /// Records the result of a start attempt.
     pub(super) fn answered(&mut self, uid: &str, started: Result<Grant, StartError>) -> Result<()> {
         let grant = match started {
             Ok(grant) => grant,
@@ -199,51 +197,50 @@ impl Run {
             }
         };
         let waiting = self.waiting.remove(uid).context("the pod does not wait")?;
-        let claimant = Claimant { grant, ..waiting };
+        let claim_pod = ClaimPod { grant, ..waiting };
         self.tally.claims += 1;
-        self.tally.gpus_given += claimant.devices.len();
-        self.has_nodes(uid, (&claimant.devices, &claimant.grant))?;
-        self.claims.insert(uid.to_owned(), claimant);
+        self.tally.gpus_given += claim_pod.devices.len();
+        self.has_nodes(uid, &claim_pod.devices, &claim_pod.grant)?;
+        self.claims.insert(uid.to_owned(), claim_pod);
         Ok(())
     }
 
-    /// Whether a device of it is broken, in the hands of another, or was so a moment ago: what a container got and
-    /// lost before the scheduler knew is free for nobody yet.
-    fn is_taken(&self, claimant: &Claimant) -> bool {
-        let hands = by_kubelet(&self.rig.kubelet.node());
-        let own = Hand::Claim(claimant.claim.clone());
+    /// True if one of the devices is broken, held by another, or was held a moment ago: the scheduler may not know a
+    /// recent release.
+    fn is_taken(&self, claim_pod: &ClaimPod) -> bool {
+        let owners = by_kubelet(&self.rig.kubelet.node());
+        let own = Owner::Claim(claim_pod.claim.clone());
         let is_others = |device: &String| {
-            hands.get(device).is_some_and(|hands| hands.iter().any(|hand| *hand != own))
+            owners.get(device).is_some_and(|owners| owners.iter().any(|owner| *owner != own))
         };
         let broken: BTreeSet<_> =
             self.rig.broken().iter().map(|uuid| published_name(uuid)).collect();
-        let mut devices = claimant.devices.iter();
+        let mut devices = claim_pod.devices.iter();
         devices.any(|it| is_others(it) || broken.contains(it) || self.is_let_go(it))
     }
 
-    /// Whether a container had it a moment ago.
+    /// True if a container held the device a moment ago.
     fn is_let_go(&self, device: &str) -> bool {
         self.let_go.get(device).is_some_and(|let_go| let_go.elapsed() < WAIT_LIMIT)
     }
 
-    /// How many GPUs a scheduler must find free, by what is the case.
+    /// Number of GPUs that a scheduler has to find free.
     fn claimable(&self) -> Result<usize> {
-        let (hands, allotted) = (by_kubelet(&self.rig.kubelet.node()), self.allotted());
+        let (owners, allotted) = (by_kubelet(&self.rig.kubelet.node()), self.allotted());
         let usable = self.rig.gpus()?.into_iter().filter(|found| !found.is_broken);
         let names = usable.map(|found| published_name(&found.gpu.uuid));
         let is_free = |name: &String| {
-            !hands.contains_key(name) && !allotted.contains(name) && !self.is_let_go(name)
+            !owners.contains_key(name) && !allotted.contains(name) && !self.is_let_go(name)
         };
         Ok(names.filter(is_free).count())
     }
 
-    fn cluster(&self) -> Result<&Cluster> {
+    fn cluster(&self) -> Result<&SoakCluster> {
         self.rig.cluster.as_ref().context("the soak is without claims")
     }
 
-    /// What claims have by the scheduler, so that nobody else can be meant to have it.
     pub(super) fn allotted(&self) -> BTreeSet<String> {
         let claimants = self.claims.values().chain(self.waiting.values());
-        claimants.flat_map(|claimant| claimant.devices.iter().cloned()).collect()
+        claimants.flat_map(|claim_pod| claim_pod.devices.iter().cloned()).collect()
     }
 }

@@ -1,4 +1,4 @@
-//! The cluster around a soak with claims: an API server with a scheduler, and what is published there.
+//! Cluster of a soak with claims: API server, scheduler and published slices.
 
 use std::{collections::BTreeSet, ffi::OsString, fs, path::Path};
 
@@ -16,34 +16,33 @@ use windlass_cluster_sim::{
 use windlass_config::DriverName;
 use windlass_kubelet_sim::{Kubelet, NodeStatus};
 
-use super::slices::Published;
-use crate::demo::claims::{self, NAMESPACE, NODE, Wish};
+use super::slices::PublishedSlices;
+use crate::demo::claims::{self, NAMESPACE, NODE, PodSpec};
 
-/// The cluster, with the kubelet's deeds there.
+/// Cluster with the kubelet's task.
 #[derive(Debug)]
-pub(super) struct Cluster {
-    plane: claims::Cluster,
-    /// The class of whole GPUs.
+pub(super) struct SoakCluster {
+    plane: claims::ClusterFixture,
+    /// Device class of whole GPUs.
     class: String,
     deeds: JoinSet<()>,
 }
 
-// === impl Cluster ===
+// === impl SoakCluster ===
 
-impl Cluster {
+impl SoakCluster {
     pub(super) fn start() -> Result<Self> {
-        let plane = claims::Cluster::start(DriverName::default())?;
+        let plane = claims::ClusterFixture::start(DriverName::default())?;
         let class = plane.class_of("gpu")?;
         Ok(Self { plane, class, deeds: JoinSet::new() })
     }
 
-    /// Has a kubelet delete slices as a real one does.
+    /// Lets the kubelet delete slices at its start, as a real one does.
     pub(super) fn attend(&mut self, kubelet: &Kubelet) {
         let (calls, objects) = (kubelet.calls(), self.objects());
         self.deeds.spawn(async move { node::follow_wipes(NODE, &calls, &objects).await });
     }
 
-    /// What the agent is told of it.
     pub(super) fn flags(&self, folder: &Path) -> Result<[OsString; 2]> {
         let path = folder.join("kubeconfig");
         fs::write(&path, self.plane.kubeconfig())
@@ -61,10 +60,10 @@ impl Cluster {
         self.plane.objects()
     }
 
-    /// Finds GPUs for a pod with one container, or says why there are not enough.
+    /// Schedules a pod with one container; returns the reason if too few GPUs are free.
     pub(super) fn schedule(&self, name: &str, gpus: usize) -> Result<Result<Scheduled, String>> {
-        let wish = Wish::new(name).request("gpus", &self.class, (gpus, ""));
-        match self.plane.schedule(&wish) {
+        let pod = PodSpec::new(name).request("gpus", &self.class, gpus, "");
+        match self.plane.schedule(&pod) {
             Ok(scheduled) => Ok(Ok(scheduled)),
             Err(error) if matches!(error.downcast_ref(), Some(Unscheduled::NoNode { .. })) => {
                 self.delete(name)?;
@@ -74,13 +73,13 @@ impl Cluster {
         }
     }
 
-    /// The pod's object goes, with its claim and the template of that.
+    /// Deletes the pod with its claim and template.
     pub(super) fn delete(&self, pod: &str) -> Result<()> {
         self.plane.delete(pod)?;
         Ok(self.objects().delete::<ResourceClaimTemplate>(NAMESPACE, pod)?)
     }
 
-    /// Whether the API server has pods.
+    /// True if the API server has pods.
     pub(super) fn has_pods(&self) -> bool {
         !self.objects().list::<Pod>().is_empty()
     }
@@ -92,11 +91,11 @@ impl Cluster {
         slices
     }
 
-    pub(super) fn published(&self) -> Published {
-        Published::of(self.slices())
+    pub(super) fn published(&self) -> PublishedSlices {
+        PublishedSlices::of(self.slices())
     }
 
-    /// Whether the kubelet reaches the driver.
+    /// Checks that the kubelet is connected to the driver.
     pub(super) fn is_reached(&self, node: &NodeStatus) -> Result<(), String> {
         let driver = node.drivers.get(self.plane.driver.as_str());
         let is_reached = driver.is_some_and(|all| all.iter().any(|one| one.is_connected));
@@ -106,7 +105,7 @@ impl Cluster {
     }
 }
 
-/// The devices of a pod's claims, and the UIDs of those.
+/// UID and devices of a pod's claim.
 pub(super) fn allotted(scheduled: &Scheduled) -> Result<(String, BTreeSet<String>)> {
     let claim = scheduled.claims.first().ok_or_else(|| anyhow!("the pod has no claim"))?;
     let devices = claims::results(claim).into_iter().map(|[_, _, _, device]| device);

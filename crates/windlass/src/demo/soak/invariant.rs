@@ -1,4 +1,4 @@
-//! What must hold at every moment of a soak, as pure functions of what is seen.
+//! Invariants of a soak, as pure functions of observations.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,106 +10,102 @@ use windlass_conformance::process::Usage;
 use windlass_kubelet_sim::{Device, NodeStatus, PodStatus};
 
 use super::{
-    hands::{Hand, Record, by_kubelet, in_one_hand, published_name},
+    owners::{DriverRecord, Owner, by_kubelet, exclusive, published_name},
     rig::RESOURCE,
 };
 
-/// What is wrong.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Broken {
-    #[error("{device} is in two hands: {}", .hands.iter().cloned().collect::<Vec<_>>().join(", "))]
-    TwoHands { device: String, hands: BTreeSet<String> },
-    #[error("{device} is told to be healthy {after:?} after it broke")]
+pub(super) enum Violation {
+    #[error("{device} has two owners: {}", .owners.iter().cloned().collect::<Vec<_>>().join(", "))]
+    TwoOwners { device: String, owners: BTreeSet<String> },
+    #[error("{device} is reported healthy {after:?} after it broke")]
     Unnoticed { device: String, after: Duration },
-    #[error("{device} is told to be unhealthy, and nothing is or was wrong with it")]
+    #[error("{device} is reported unhealthy without a fault")]
     FalseAlarm { device: String },
-    #[error("{device} is told to be healthy again, and is broken still")]
+    #[error("{device} is reported healthy again but is still broken")]
     TakenBack { device: String },
-    #[error("{hand} held {held:?}, and the {who} says {now:?}")]
-    Lost { hand: Hand, held: BTreeSet<String>, who: &'static str, now: BTreeSet<String> },
-    #[error("the kubelet says that {kubelet:?} are held, and the agent says {agent:?}")]
+    #[error("{owner} held {held:?}, but the {who} reports {now:?}")]
+    Lost { owner: Owner, held: BTreeSet<String>, who: &'static str, now: BTreeSet<String> },
+    #[error("the kubelet reports the holders {kubelet:?}, but the agent {agent:?}")]
     Miscounted { kubelet: Holders, agent: Holders },
-    #[error("{pod} holds the GPUs with the nodes {right:?}, and its container has {given:?}")]
+    #[error("{pod} holds the GPUs with the nodes {right:?}, but its container has {given:?}")]
     WrongNodes { pod: String, right: BTreeSet<String>, given: BTreeSet<String> },
     #[error("{what} with {gpus} of {free} free GPUs is refused: {why}")]
     Refused { what: &'static str, gpus: usize, free: usize, why: String },
     #[error("pod {pod} got the devices of a claim that the API server denied")]
     NotDenied { pod: String },
-    #[error("{what} took {took:?}, of {limit:?} at most")]
+    #[error("{what} took {took:?}, over the limit of {limit:?}")]
     Late { what: &'static str, took: Duration, limit: Duration },
     #[error(
-        "pod {pod} waits for its claim since {since:?}, though nobody else has its devices: {why}"
+        "pod {pod} has waited for its claim for {since:?} although its devices are free: {why}"
     )]
     Waits { pod: String, since: Duration, why: String },
-    #[error("all pods are gone since {since:?}, and something is left: {left}")]
+    #[error("{since:?} after the last pod something remains: {left}")]
     Left { since: Duration, left: String },
-    #[error("{after:?} after `{blow}` things are not as they should be: {left}")]
-    NotBack { blow: &'static str, after: Duration, left: String },
-    #[error("the agent has {now} {what}, and had {start} when this process had settled")]
+    #[error("not recovered {after:?} after `{fault}`: {left}")]
+    NotBack { fault: &'static str, after: Duration, left: String },
+    #[error("the agent has {now} {what}, up from {start} when the process had settled")]
     Grows { what: &'static str, start: u64, now: u64 },
     #[error("the agent ended: {0}")]
     Ended(String),
 }
 
-/// Devices and the pods that hold them.
+/// Pods by device.
 pub(super) type Holders = BTreeMap<String, String>;
 
-/// GPUs that may be told to be unhealthy though they are not broken.
+/// GPUs that may be reported unhealthy although they are not broken.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) enum Doubted {
-    /// All: the agent or the driver has just started, or the kubelet has nobody to ask.
+pub(super) enum MaybeUnhealthy {
+    /// All GPUs: agent or driver has just started, or the kubelet has no plugin.
     #[default]
     All,
-    /// Those that a fault was about, by UUID, until all is as it should be again.
+    /// GPUs affected by a fault, by UUID, until it has passed.
     These(BTreeSet<String>),
 }
 
-/// What is the case on the machine, whoever says otherwise.
+/// State of the simulated machine, independent of any report.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Truth {
-    pub(super) doubted: Doubted,
-    /// What claims have, or had a moment ago, by the names they know it by: no pod gets it through the device
-    /// plugin, of which it is told to be unhealthy.
+pub(super) struct GroundTruth {
+    pub(super) maybe_unhealthy: MaybeUnhealthy,
+    /// Devices of claims, current or recent, by published name. The device plugin reports them as unhealthy.
     pub(super) claimed: BTreeSet<String>,
-    /// Since when which GPUs cannot be used.
+    /// Broken GPUs, with the time of the failure.
     pub(super) broken: BTreeMap<String, Instant>,
-    /// Since when the agent runs, if it does.
+    /// Start of the current agent process, if it runs.
     pub(super) agent_runs_since: Option<Instant>,
 }
 
-/// Watches what the kubelet is told over time.
+/// Checks the kubelet's device lists over time.
 #[derive(Debug, Default)]
-pub(super) struct Witness {
-    /// Broken GPUs that the agent has told to be so.
+pub(super) struct Monitor {
+    /// Broken GPUs that were reported as unhealthy.
     told: BTreeSet<String>,
 }
 
-/// How long a broken GPU may be told to be healthy. Alone it is found within a probe and a call's deadline;
-/// while NVML is being initialised again for another one, nobody is probed (docs/reliability.md).
+/// Deadline for reporting a broken GPU. One alone is found within a probe and a call deadline; while NVML is
+/// initialised again for another GPU, nothing is probed (docs/reliability.md).
 const NOTICED_WITHIN: Duration = Duration::from_secs(30);
 
-/// How many descriptors more than at the start are no leak: connections come and go.
+/// Tolerated growth of descriptors: connections come and go.
 const DESCRIPTORS: u64 = 48;
 
-/// How much more memory than at the start is no leak, in KiB: buffers and stacks of threads that wait for a
-/// driver that hangs.
+/// Tolerated growth of memory in KiB: buffers, and stacks of threads that hang in the driver.
 const MEMORY_KIB: u64 = 48 * 1024;
 
-/// How many threads more than at the start are no leak: each call that hangs in the driver has one, and so has work
-/// that blocks, for some seconds.
+/// Tolerated growth of threads: hanging driver calls and blocking work have one each, for some seconds.
 const THREADS: u64 = 32;
 
-// === impl Witness ===
+// === impl Monitor ===
 
-impl Witness {
-    /// Takes a look.
-    pub(super) fn see(
+impl Monitor {
+    /// Checks one observation.
+    pub(super) fn check(
         &mut self,
         now: Instant,
-        truth: &Truth,
+        truth: &GroundTruth,
         node: &NodeStatus,
-    ) -> Result<(), Broken> {
-        in_one_hand(by_kubelet(node), &Record::default())?;
+    ) -> Result<(), Violation> {
+        exclusive(by_kubelet(node), &DriverRecord::default())?;
         self.told.retain(|id| truth.broken.contains_key(id));
         let listed = node.resources.get(RESOURCE).into_iter().flat_map(|it| &it.devices);
         for (id, device) in listed {
@@ -120,33 +116,34 @@ impl Witness {
             if !device.is_healthy() {
                 self.told.insert(id.clone());
             } else if self.told.contains(id) {
-                return Err(Broken::TakenBack { device: id.clone() });
+                return Err(Violation::TakenBack { device: id.clone() });
             } else if let Some(runs_since) = truth.agent_runs_since {
                 let after = now.saturating_duration_since(runs_since.max(*since));
                 let device = id.clone();
-                within(after, NOTICED_WITHIN).map_err(|()| Broken::Unnoticed { device, after })?;
+                within(after, NOTICED_WITHIN)
+                    .map_err(|()| Violation::Unnoticed { device, after })?;
             }
         }
         Ok(())
     }
 }
 
-// === impl Truth ===
+// === impl GroundTruth ===
 
-impl Truth {
-    /// What is not broken is healthy, unless there is a reason to doubt it.
-    fn no_false_alarm(&self, device: &Device) -> Result<(), Broken> {
-        let Doubted::These(doubted) = &self.doubted else { return Ok(()) };
-        let is_known =
-            doubted.contains(&device.id) || self.claimed.contains(&published_name(&device.id));
+impl GroundTruth {
+    /// Fails if a device is unhealthy without a reason.
+    fn no_false_alarm(&self, device: &Device) -> Result<(), Violation> {
+        let MaybeUnhealthy::These(maybe_unhealthy) = &self.maybe_unhealthy else { return Ok(()) };
+        let is_known = maybe_unhealthy.contains(&device.id)
+            || self.claimed.contains(&published_name(&device.id));
         if device.is_healthy() || is_known {
             return Ok(());
         }
-        Err(Broken::FalseAlarm { device: device.id.clone() })
+        Err(Violation::FalseAlarm { device: device.id.clone() })
     }
 }
 
-/// Who holds what through the device plugin, by the kubelet.
+/// Pods by device, according to the kubelet.
 pub(super) fn holders(node: &NodeStatus) -> Holders {
     let admitted = node.pods.values().filter(|pod| pod.is_admitted());
     let of_pod =
@@ -154,29 +151,29 @@ pub(super) fn holders(node: &NodeStatus) -> Holders {
     admitted.flat_map(of_pod).collect()
 }
 
-/// What a pod holds through the device plugin.
+/// Devices of a pod through the device plugin.
 pub(super) fn held(pod: &PodStatus) -> BTreeSet<String> {
     let resources = pod.containers.values().flat_map(|container| container.devices.values());
     resources.flat_map(|numa| numa.values().flatten().cloned()).collect()
 }
 
-/// Each pod holds what it was given when it came.
+/// Checks that each pod still has its original devices.
 pub(super) fn nothing_lost(
     given: &BTreeMap<String, BTreeSet<String>>,
     node: &NodeStatus,
-) -> Result<(), Broken> {
+) -> Result<(), Violation> {
     for (uid, held_then) in given {
         let now = node.pods.get(uid).map(held).unwrap_or_default();
         if now != *held_then {
-            let (hand, held) = (Hand::Pod(uid.clone()), held_then.clone());
-            return Err(Broken::Lost { hand, held, who: "kubelet", now });
+            let (owner, held) = (Owner::Pod(uid.clone()), held_then.clone());
+            return Err(Violation::Lost { owner, held, who: "kubelet", now });
         }
     }
     Ok(())
 }
 
-/// Memory, descriptors and threads are about what they were.
-pub(super) fn bounded(start: Usage, now: Usage) -> Result<(), Broken> {
+/// Checks the growth of memory, descriptors and threads.
+pub(super) fn bounded(start: Usage, now: Usage) -> Result<(), Violation> {
     let descriptors = (start.descriptors as u64, now.descriptors as u64);
     let kib = (start.resident_kib, now.resident_kib);
     let threads = (start.threads, now.threads);
@@ -186,27 +183,32 @@ pub(super) fn bounded(start: Usage, now: Usage) -> Result<(), Broken> {
         ("threads", threads, THREADS),
     ] {
         if now > start + more {
-            return Err(Broken::Grows { what, start, now });
+            return Err(Violation::Grows { what, start, now });
         }
     }
     Ok(())
 }
 
-/// What asks for no more than is free is not refused.
-pub(super) fn rightly_refused(
+/// Fails if a request within the free devices was refused.
+pub(super) fn check_refusal(
     what: &'static str,
-    (gpus, free): (usize, usize),
+    gpus: usize,
+    free: usize,
     why: &str,
-) -> Result<(), Broken> {
+) -> Result<(), Violation> {
     if gpus > free {
         return Ok(());
     }
-    Err(Broken::Refused { what, gpus, free, why: why.to_owned() })
+    Err(Violation::Refused { what, gpus, free, why: why.to_owned() })
 }
 
-/// The agent does its part of something in time.
-pub(super) fn in_time(what: &'static str, took: Duration, limit: Duration) -> Result<(), Broken> {
-    within(took, limit).map_err(|()| Broken::Late { what, took, limit })
+/// Fails if an action missed its limit.
+pub(super) fn in_time(
+    what: &'static str,
+    took: Duration,
+    limit: Duration,
+) -> Result<(), Violation> {
+    within(took, limit).map_err(|()| Violation::Late { what, took, limit })
 }
 
 fn within(took: Duration, limit: Duration) -> Result<(), ()> {
@@ -219,7 +221,7 @@ mod tests {
 
     use super::*;
 
-    /// A node whose pods hold these devices.
+    /// Node whose pods have these devices.
     fn pods(of: &[(&str, &[&str])]) -> NodeStatus {
         let pod = |(name, ids): &(&str, &[&str])| {
             let ids = ids.iter().map(|id| (*id).to_owned()).collect();
@@ -236,7 +238,6 @@ mod tests {
         NodeStatus { pods: of.iter().map(pod).collect(), ..NodeStatus::default() }
     }
 
-    /// A node that was told so of one device.
     fn told(id: &str, health: &str) -> NodeStatus {
         let device = Device { id: id.to_owned(), health: health.to_owned(), numa_nodes: None };
         let devices = [(id.to_owned(), device)].into();
@@ -251,12 +252,13 @@ mod tests {
 
     #[test]
     fn a_device_in_two_pods_is_found() {
-        let mut witness = Witness::default();
-        let mut see = |node: &NodeStatus| witness.see(Instant::now(), &Truth::default(), node);
-        assert_eq!(see(&pods(&[("a", &["0", "1"]), ("b", &["2"])])), Ok(()));
-        let twice = see(&pods(&[("a", &["0", "1"]), ("b", &["1"])]));
-        let hands = ["pod a".to_owned(), "pod b".to_owned()].into();
-        assert_eq!(twice, Err(Broken::TwoHands { device: "1".to_owned(), hands }));
+        let mut monitor = Monitor::default();
+        let mut check =
+            |node: &NodeStatus| monitor.check(Instant::now(), &GroundTruth::default(), node);
+        assert_eq!(check(&pods(&[("a", &["0", "1"]), ("b", &["2"])])), Ok(()));
+        let twice = check(&pods(&[("a", &["0", "1"]), ("b", &["1"])]));
+        let owners = ["pod a".to_owned(), "pod b".to_owned()].into();
+        assert_eq!(twice, Err(Violation::TwoOwners { device: "1".to_owned(), owners }));
     }
 
     #[test]
@@ -269,52 +271,55 @@ mod tests {
     #[test]
     fn a_broken_device_that_is_told_to_be_healthy_is_found_once_there_was_time_to_notice() {
         let broke = Instant::now();
-        let truth = |agent| Truth {
+        let truth = |agent| GroundTruth {
             broken: [("0".to_owned(), broke)].into(),
             agent_runs_since: agent,
-            ..Truth::default()
+            ..GroundTruth::default()
         };
         let (node, late) = (told("0", "Healthy"), NOTICED_WITHIN + Duration::from_millis(1));
-        let see = |now, agent| Witness::default().see(now, &truth(agent), &node);
-        assert_eq!(see(broke + NOTICED_WITHIN, Some(broke)), Ok(()), "there is time");
-        assert_eq!(see(broke + late, None), Ok(()), "nobody is there to notice");
-        assert_eq!(see(broke + late, Some(broke + late)), Ok(()), "it has just started");
-        let lie = Broken::Unnoticed { device: "0".to_owned(), after: late };
-        assert_eq!(see(broke + late, Some(broke)), Err(lie));
+        let check = |now, agent| Monitor::default().check(now, &truth(agent), &node);
+        assert_eq!(check(broke + NOTICED_WITHIN, Some(broke)), Ok(()), "there is time");
+        assert_eq!(check(broke + late, None), Ok(()), "nobody is there to notice");
+        assert_eq!(check(broke + late, Some(broke + late)), Ok(()), "it has just started");
+        let lie = Violation::Unnoticed { device: "0".to_owned(), after: late };
+        assert_eq!(check(broke + late, Some(broke)), Err(lie));
     }
 
     #[test]
     fn what_was_told_to_be_broken_is_not_healthy_before_it_is_mended() {
         let now = Instant::now();
-        let mut truth = Truth {
+        let mut truth = GroundTruth {
             broken: [("0".to_owned(), now)].into(),
             agent_runs_since: Some(now),
-            ..Truth::default()
+            ..GroundTruth::default()
         };
-        let mut witness = Witness::default();
-        assert_eq!(witness.see(now, &truth, &told("0", "Unhealthy")), Ok(()));
-        let lie = Broken::TakenBack { device: "0".to_owned() };
-        assert_eq!(witness.see(now, &truth, &told("0", "Healthy")), Err(lie));
+        let mut monitor = Monitor::default();
+        assert_eq!(monitor.check(now, &truth, &told("0", "Unhealthy")), Ok(()));
+        let lie = Violation::TakenBack { device: "0".to_owned() };
+        assert_eq!(monitor.check(now, &truth, &told("0", "Healthy")), Err(lie));
         truth.broken.clear();
-        assert_eq!(witness.see(now, &truth, &told("0", "Healthy")), Ok(()));
+        assert_eq!(monitor.check(now, &truth, &told("0", "Healthy")), Ok(()));
     }
 
     #[test]
     fn what_is_told_to_be_unhealthy_without_a_reason_is_found() {
-        let see = |truth: &Truth, health| {
-            Witness::default().see(Instant::now(), truth, &told("GPU-0", health))
+        let check = |truth: &GroundTruth, health| {
+            Monitor::default().check(Instant::now(), truth, &told("GPU-0", health))
         };
-        let alarm = Err(Broken::FalseAlarm { device: "GPU-0".to_owned() });
-        let none = Truth { doubted: Doubted::These(BTreeSet::new()), ..Truth::default() };
-        assert_eq!((see(&none, "Healthy"), see(&none, "Unhealthy")), (Ok(()), alarm));
-        let doubted = Doubted::These(set(&["GPU-0"]));
+        let alarm = Err(Violation::FalseAlarm { device: "GPU-0".to_owned() });
+        let none = GroundTruth {
+            maybe_unhealthy: MaybeUnhealthy::These(BTreeSet::new()),
+            ..GroundTruth::default()
+        };
+        assert_eq!((check(&none, "Healthy"), check(&none, "Unhealthy")), (Ok(()), alarm));
+        let maybe_unhealthy = MaybeUnhealthy::These(set(&["GPU-0"]));
         for reason in [
-            Truth { doubted, ..none.clone() },
-            Truth { doubted: Doubted::All, ..none.clone() },
-            Truth { claimed: set(&["gpu-0"]), ..none.clone() },
-            Truth { broken: [("GPU-0".to_owned(), Instant::now())].into(), ..none },
+            GroundTruth { maybe_unhealthy, ..none.clone() },
+            GroundTruth { maybe_unhealthy: MaybeUnhealthy::All, ..none.clone() },
+            GroundTruth { claimed: set(&["gpu-0"]), ..none.clone() },
+            GroundTruth { broken: [("GPU-0".to_owned(), Instant::now())].into(), ..none },
         ] {
-            assert_eq!(see(&reason, "Unhealthy"), Ok(()), "{reason:?}");
+            assert_eq!(check(&reason, "Unhealthy"), Ok(()), "{reason:?}");
         }
     }
 
@@ -327,8 +332,8 @@ mod tests {
             (pods(&[("a", &["0", "2"])]), set(&["0", "2"])),
             (pods(&[]), set(&[])),
         ] {
-            let (hand, held) = (Hand::Pod("a".to_owned()), set(&["0", "1"]));
-            let lost = Broken::Lost { hand, held, who: "kubelet", now };
+            let (owner, held) = (Owner::Pod("a".to_owned()), set(&["0", "1"]));
+            let lost = Violation::Lost { owner, held, who: "kubelet", now };
             assert_eq!(nothing_lost(&given, &node), Err(lost));
         }
     }
@@ -339,18 +344,18 @@ mod tests {
         let few = Usage { descriptors: 60, resident_kib: 30_000, ..start };
         assert_eq!(bounded(start, few), Ok(()));
         let descriptors = bounded(start, Usage { descriptors: 400, ..start });
-        assert!(matches!(descriptors, Err(Broken::Grows { what: "descriptors", .. })));
+        assert!(matches!(descriptors, Err(Violation::Grows { what: "descriptors", .. })));
         let memory = bounded(start, Usage { resident_kib: 200_000, ..start });
-        assert!(matches!(memory, Err(Broken::Grows { what: "KiB in memory", .. })));
+        assert!(matches!(memory, Err(Violation::Grows { what: "KiB in memory", .. })));
         let threads = bounded(start, Usage { threads: 100, ..start });
-        assert!(matches!(threads, Err(Broken::Grows { what: "threads", .. })));
+        assert!(matches!(threads, Err(Violation::Grows { what: "threads", .. })));
     }
 
     #[test]
     fn who_asks_for_no_more_than_is_free_is_not_refused() {
-        assert_eq!(rightly_refused("a pod", (3, 2), "too few"), Ok(()));
-        let wrongly = rightly_refused("a claim", (2, 2), "too few");
-        assert!(matches!(wrongly, Err(Broken::Refused { gpus: 2, free: 2, .. })));
+        assert_eq!(check_refusal("a pod", 3, 2, "too few"), Ok(()));
+        let wrongly = check_refusal("a claim", 2, 2, "too few");
+        assert!(matches!(wrongly, Err(Violation::Refused { gpus: 2, free: 2, .. })));
     }
 
     #[test]
@@ -358,6 +363,9 @@ mod tests {
         let limit = Duration::from_secs(1);
         assert_eq!(in_time("this", limit, limit), Ok(()));
         let took = Duration::from_millis(1_001);
-        assert_eq!(in_time("this", took, limit), Err(Broken::Late { what: "this", took, limit }));
+        assert_eq!(
+            in_time("this", took, limit),
+            Err(Violation::Late { what: "this", took, limit })
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! Which device nodes containers get, by what a runtime makes of the agent's answers: those of their GPUs, and no
-//! node in two pods. The kubelet's account has no part in it, which only the kubelet can make wrong.
+//! Device nodes that containers get when a runtime resolves the agent's answers. Each gets the nodes of its GPUs, and
+//! no node is in two pods; the kubelet's account is not used.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,55 +10,56 @@ use windlass_kubelet_sim::Grant;
 use super::{
     super::runtime,
     agent::cdi_dir,
-    hands::{Hand, published_name},
-    invariant::Broken,
-    rig::GLANCE,
+    invariant::Violation,
+    owners::{Owner, published_name},
+    rig::POLL_INTERVAL,
     run::Run,
 };
 
-/// What a pod's container gets if it starts now.
+/// Device nodes that a pod's container would get now.
 #[derive(Clone, Debug)]
 struct Share {
     pod: String,
-    /// What the pod has, by the names that claims have for it.
+    /// GPUs of the pod, by published name.
     held: BTreeSet<String>,
     nodes: BTreeSet<String>,
 }
 
-/// A GPU's node, and whether the GPU can be used.
+/// Device node of a GPU.
 #[derive(Clone, Debug)]
 struct Node {
     path: String,
     is_usable: bool,
 }
 
-/// The machine's nodes, by the names that claims have for GPUs.
+/// Device nodes by published name.
 type Nodes = BTreeMap<String, Node>;
 
-/// How long a document may not be there, or not be right, while nothing is wrong: it is being written.
+/// Time in which a document may be missing or incomplete while it is written.
 const WRITING: Duration = Duration::from_secs(2);
 
 // === impl Run ===
 
 impl Run {
-    /// A container that has just started has the nodes of these GPUs.
+    /// Checks the nodes of a container that has just started.
     pub(super) fn has_nodes(
         &self,
         pod: &str,
-        (held, grant): (&BTreeSet<String>, &Grant),
+        held: &BTreeSet<String>,
+        grant: &Grant,
     ) -> Result<()> {
-        let share = self.share(pod, (held, grant))?;
+        let share = self.share(pod, held, grant)?;
         let all: Nodes =
             self.nodes()?.into_iter().map(|(name, node)| (name, usable(node))).collect();
-        Ok(share.is_right(&all)?)
+        Ok(share.check_nodes(&all)?)
     }
 
-    /// Each pod's container has the nodes of its GPUs, also if it is started anew, and no other's.
+    /// Checks the nodes of all pods, also for a restart of their containers.
     pub(super) async fn nodes_are_right(&self) -> Result<()> {
         let begun = Instant::now();
         loop {
             match self.look_at_nodes() {
-                Err(_) if begun.elapsed() < WRITING => sleep(GLANCE).await,
+                Err(_) if begun.elapsed() < WRITING => sleep(POLL_INTERVAL).await,
                 outcome => return outcome,
             }
         }
@@ -67,17 +68,17 @@ impl Run {
     fn look_at_nodes(&self) -> Result<()> {
         let of_pods = self.given.iter().map(|(uid, given)| {
             let held = given.held.iter().map(|id| published_name(id)).collect();
-            self.share(uid, (&held, &given.grant))
+            self.share(uid, &held, &given.grant)
         });
         let of_claims = self.claims.iter();
         let of_claims =
-            of_claims.map(|(uid, claimant)| self.share(uid, (&claimant.devices, &claimant.grant)));
+            of_claims.map(|(uid, claim_pod)| self.share(uid, &claim_pod.devices, &claim_pod.grant));
         let shares: Vec<_> = of_pods.chain(of_claims).collect::<Result<_>>()?;
-        Ok(are_right(&shares, &self.nodes()?)?)
+        Ok(check_all(&shares, &self.nodes()?)?)
     }
 
-    /// What a grant comes to. Of a GPU that is broken a document may say nothing.
-    fn share(&self, pod: &str, (held, grant): (&BTreeSet<String>, &Grant)) -> Result<Share> {
+    /// Resolves a grant. The documents may omit a broken GPU.
+    fn share(&self, pod: &str, held: &BTreeSet<String>, grant: &Grant) -> Result<Share> {
         let broken = self.rig.broken();
         let has_broken = broken.iter().any(|uuid| held.contains(&published_name(uuid)));
         let mut nodes: BTreeSet<_> =
@@ -111,25 +112,25 @@ fn is_gpu(path: &str) -> bool {
     number.is_some_and(|number| number.parse::<u32>().is_ok())
 }
 
-/// No node is in two pods, and each has those of its GPUs.
-fn are_right(shares: &[Share], all: &Nodes) -> Result<(), Broken> {
-    let mut hands = BTreeMap::<_, BTreeSet<_>>::new();
+/// Checks that no node is in two pods, and that each pod has the nodes of its GPUs.
+fn check_all(shares: &[Share], all: &Nodes) -> Result<(), Violation> {
+    let mut owners = BTreeMap::<_, BTreeSet<_>>::new();
     for share in shares {
         for node in &share.nodes {
-            hands.entry(node).or_default().insert(Hand::Pod(share.pod.clone()).to_string());
+            owners.entry(node).or_default().insert(Owner::Pod(share.pod.clone()).to_string());
         }
     }
-    if let Some((node, hands)) = hands.into_iter().find(|(_, hands)| hands.len() > 1) {
-        return Err(Broken::TwoHands { device: node.clone(), hands });
+    if let Some((node, owners)) = owners.into_iter().find(|(_, owners)| owners.len() > 1) {
+        return Err(Violation::TwoOwners { device: node.clone(), owners });
     }
-    shares.iter().try_for_each(|share| share.is_right(all))
+    shares.iter().try_for_each(|share| share.check_nodes(all))
 }
 
 // === impl Share ===
 
 impl Share {
-    /// Whether the nodes are those of the GPUs; that of a broken one may be missing.
-    fn is_right(&self, all: &Nodes) -> Result<(), Broken> {
+    /// Checks the nodes of one pod; those of broken GPUs may be missing.
+    fn check_nodes(&self, all: &Nodes) -> Result<(), Violation> {
         let own = || self.held.iter().filter_map(|name| all.get(name));
         let may: BTreeSet<_> = own().map(|node| node.path.clone()).collect();
         let must = own().filter(|node| node.is_usable).map(|node| node.path.clone()).collect();
@@ -137,7 +138,7 @@ impl Share {
             return Ok(());
         }
         let (pod, given) = (self.pod.clone(), self.nodes.clone());
-        Err(Broken::WrongNodes { pod, right: must, given })
+        Err(Violation::WrongNodes { pod, right: must, given })
     }
 }
 
@@ -153,13 +154,13 @@ mod tests {
         Share { pod: pod.to_owned(), held: set(held), nodes: set(nodes) }
     }
 
-    /// GPUs 0 and 1, and 2 which is broken.
-    fn check(shares: &[Share]) -> Result<(), Broken> {
+    /// GPUs 0 and 1 are usable, GPU 2 is broken.
+    fn check(shares: &[Share]) -> Result<(), Violation> {
         let node = |number: usize| {
             let path = format!("/dev/nvidia{number}");
             (format!("gpu-{number}"), Node { path, is_usable: number < 2 })
         };
-        are_right(shares, &(0..3).map(node).collect())
+        check_all(shares, &(0..3).map(node).collect())
     }
 
     #[test]
@@ -167,8 +168,8 @@ mod tests {
         let well = share("a", &["gpu-0"], &["/dev/nvidia0"]);
         assert_eq!(check(&[well.clone(), share("b", &["gpu-1"], &["/dev/nvidia1"])]), Ok(()));
         let twice = check(&[well, share("b", &["gpu-1"], &["/dev/nvidia0"])]);
-        let hands = set(&["pod a", "pod b"]);
-        assert_eq!(twice, Err(Broken::TwoHands { device: "/dev/nvidia0".to_owned(), hands }));
+        let owners = set(&["pod a", "pod b"]);
+        assert_eq!(twice, Err(Violation::TwoOwners { device: "/dev/nvidia0".to_owned(), owners }));
     }
 
     #[test]
@@ -176,7 +177,7 @@ mod tests {
         for nodes in [&[][..], &["/dev/nvidia1"], &["/dev/nvidia0", "/dev/nvidia1"]] {
             let wrong = check(&[share("a", &["gpu-0"], nodes)]);
             let (right, given) = (set(&["/dev/nvidia0"]), set(nodes));
-            assert_eq!(wrong, Err(Broken::WrongNodes { pod: "a".to_owned(), right, given }));
+            assert_eq!(wrong, Err(Violation::WrongNodes { pod: "a".to_owned(), right, given }));
         }
     }
 

@@ -1,4 +1,4 @@
-//! Pods come and go, and each container gets what its pod was promised.
+//! Pods of the device plugin in a soak. Each container gets the devices of its pod.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -7,31 +7,30 @@ use tokio::time::{Instant, sleep};
 use windlass_kubelet_sim::{Admission, Container, Grant, Pod, Rejection};
 
 use super::{
-    hands::published_name,
-    invariant::{self, Broken, Holders},
-    rig::{GLANCE, RESOURCE},
+    invariant::{self, Holders, Violation},
+    owners::published_name,
+    rig::{POLL_INTERVAL, RESOURCE},
     run::Run,
     stopwatch::Stopwatch,
 };
 
-/// How long the admission of a pod may take while the agent runs: mostly its answers to
-/// `GetPreferredAllocation` and Allocate.
+/// Deadline of an admission while the agent runs: mostly `GetPreferredAllocation` and Allocate.
 pub(super) const ANSWER_LIMIT: Duration = Duration::from_secs(1);
 
-/// How long the agent may tell of earlier holders: it asks the kubelet at most once in five seconds.
+/// Deadline of the agent's holder metrics: its pod resources cache lasts five seconds.
 const HOLDERS_LIMIT: Duration = Duration::from_secs(8);
 
-/// What takes so long.
+/// Action with the deadline [`ANSWER_LIMIT`].
 pub(super) const ADMISSION: &str = "the admission of a pod";
 
 pub(super) const CONTAINER: &str = "main";
 
-/// What a pod was given when it came.
+/// Original allocation of a pod.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Given {
-    /// By the kubelet.
+pub(super) struct Allocation {
+    /// Devices according to the kubelet.
     pub(super) held: BTreeSet<String>,
-    /// The agent's answer.
+    /// Answer of the agent.
     pub(super) grant: Grant,
 }
 
@@ -44,20 +43,20 @@ impl Run {
         Pod::new(format!("p{}", self.begun)).container(main)
     }
 
-    /// A pod comes. If there is room, it must be admitted.
+    /// Admits a pod, which has to succeed if there are enough free GPUs.
     pub(super) async fn admit(&mut self, gpus: usize) -> Result<()> {
         let free = self.free();
         let (uid, outcome) = self.ask(gpus).await?;
         if let Err(rejection) = &outcome {
-            invariant::rightly_refused("a pod", (gpus, free), &rejection.message)?;
+            invariant::check_refusal("a pod", gpus, free, &rejection.message)?;
         }
-        self.came(&uid, outcome).await
+        self.record_admission(&uid, outcome).await
     }
 
-    /// A pod comes while the agent cannot write: it may be refused, in time.
+    /// Admits a pod while the agent cannot write: a refusal is allowed, in time.
     pub(super) async fn try_one(&mut self, gpus: usize) -> Result<()> {
         let (uid, outcome) = self.ask(gpus).await?;
-        self.came(&uid, outcome).await
+        self.record_admission(&uid, outcome).await
     }
 
     async fn ask(&mut self, gpus: usize) -> Result<(String, Result<Admission, Rejection>)> {
@@ -71,8 +70,8 @@ impl Run {
         Ok((uid, outcome))
     }
 
-    /// The kubelet has decided about a pod; what it admitted starts.
-    pub(super) async fn came(
+    /// Records the kubelet's decision and starts an admitted pod.
+    pub(super) async fn record_admission(
         &mut self,
         uid: &str,
         outcome: Result<Admission, Rejection>,
@@ -87,7 +86,7 @@ impl Run {
         self.tally.admitted += 1;
         self.tally.gpus_given += held.len();
         let allotment = admission.allotment(CONTAINER, RESOURCE).context("nothing is allotted")?;
-        let given = Given { held, grant: allotment.grant.clone() };
+        let given = Allocation { held, grant: allotment.grant.clone() };
         self.given.insert(uid.to_owned(), given.clone());
         self.starts(uid, &given).await
     }
@@ -96,7 +95,7 @@ impl Run {
         let all = self.given.len() + self.claims.len();
         let uid = self.given.keys().chain(self.claims.keys()).nth(which % all.max(1)).cloned();
         let Some(uid) = uid else { return Ok(()) };
-        let Some(Given { held, .. }) = self.given.remove(&uid) else {
+        let Some(Allocation { held, .. }) = self.given.remove(&uid) else {
             return self.end_claimant(&uid).await;
         };
         self.rig.kubelet.delete(&uid).await;
@@ -105,7 +104,7 @@ impl Run {
         Ok(())
     }
 
-    /// The agent must tell of the same holders as the kubelet.
+    /// Compares the agent's holders with the kubelet's.
     pub(super) async fn count(&mut self) -> Result<()> {
         let begun = Instant::now();
         let kubelet = invariant::holders(&self.rig.kubelet.node());
@@ -116,22 +115,22 @@ impl Run {
                 break;
             }
             if begun.elapsed() > HOLDERS_LIMIT {
-                return Err(Broken::Miscounted { kubelet, agent }.into());
+                return Err(Violation::Miscounted { kubelet, agent }.into());
             }
-            sleep(GLANCE).await;
+            sleep(POLL_INTERVAL).await;
         }
         self.tally.counts += 1;
         Ok(())
     }
 
-    /// The container has the device nodes of its pod's GPUs, and of no other.
-    async fn starts(&mut self, uid: &str, given: &Given) -> Result<()> {
+    /// Starts the container and checks its device nodes.
+    async fn starts(&mut self, uid: &str, given: &Allocation) -> Result<()> {
         self.rig.kubelet.start_container(uid, CONTAINER).await?;
         let held = given.held.iter().map(|id| published_name(id)).collect();
-        self.has_nodes(uid, (&held, &given.grant))
+        self.has_nodes(uid, &held, &given.grant)
     }
 
-    /// GPUs that no pod and no claim has, by what the kubelet and the scheduler were told.
+    /// Number of GPUs without pod or claim.
     pub(super) fn free(&self) -> usize {
         let node = self.rig.kubelet.node();
         let (held, allotted) = (invariant::holders(&node), self.allotted());
@@ -143,7 +142,7 @@ impl Run {
     }
 }
 
-/// Devices and the pods that hold them, from the agent's metrics.
+/// Pods by device, from the agent's metrics.
 fn told_holders(metrics: &str) -> Holders {
     let lines = metrics.lines().filter_map(|line| line.strip_prefix("windlass_device_holder{"));
     let label = |line: &str, name: &str| {

@@ -1,4 +1,4 @@
-//! A soak under way: step after step, with the invariants checked after each.
+//! Execution of a soak: steps, with all invariants checked after each.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -7,57 +7,57 @@ use std::{
 
 use anyhow::{Error, Result};
 use tokio::time::{Instant, sleep};
-use windlass_machine::Fault;
+use windlass_machine as machine;
 
 use super::{
-    claims::{Claimant, WAIT_LIMIT},
-    hands,
-    invariant::{self, Broken, Doubted},
-    life::Life,
-    pods::Given,
-    rig::{GLANCE, Rig},
+    baseline::Baseline,
+    claims::{ClaimPod, WAIT_LIMIT},
+    inject::RECOVERY_LIMIT,
+    invariant::{self, MaybeUnhealthy, Violation},
+    owners,
+    pods::Allocation,
+    report::SoakEvent,
+    rig::{POLL_INTERVAL, Rig},
     schedule::{Schedule, Step},
-    strike::RECOVERY_LIMIT,
     tally::Tally,
-    tell::Told,
 };
-use crate::demo::tell::Teller;
+use crate::demo::report::Reporter;
 
-/// What runs, and what is known of it.
+/// State of a running soak.
 #[derive(Debug)]
 pub(super) struct Run {
     pub(super) rig: Rig,
     pub(super) tally: Tally,
-    /// What pods were given when they came, by UID.
-    pub(super) given: BTreeMap<String, Given>,
-    /// Pods whose claims are prepared, by UID.
-    pub(super) claims: BTreeMap<String, Claimant>,
-    /// Pods whose containers wait for their claims, by UID.
-    pub(super) waiting: BTreeMap<String, Claimant>,
-    /// Why a container had to wait when it was last tried.
+    /// Allocations of pods by the device plugin, by UID.
+    pub(super) given: BTreeMap<String, Allocation>,
+    /// Pods with prepared claims, by UID.
+    pub(super) claims: BTreeMap<String, ClaimPod>,
+    /// Pods that wait for their claims, by UID.
+    pub(super) waiting: BTreeMap<String, ClaimPod>,
+    /// Reason of the latest failed start.
     pub(super) refusal: String,
-    /// When pods of the device plugin let go of which devices, by the names that claims know them by.
+    /// Times at which device plugin pods released devices, by published name.
     pub(super) let_go: BTreeMap<String, Instant>,
-    /// How many pods have come so far, refused ones too.
+    /// Number of created pods, including refused ones.
     pub(super) begun: usize,
     pub(super) last_steps: VecDeque<String>,
-    pub(super) life: Life,
+    pub(super) baseline: Baseline,
 }
 
-/// How long the agent may take until it offers everything for the first time.
+/// Deadline of the first complete offer.
 const START_LIMIT: Duration = Duration::from_secs(15);
 
-/// So many steps are made even if the time is over before: on a machine that is busy with something else a short soak
-/// says as much as on an idle one.
-const LEAST_STEPS: usize = 10;
+/// Minimum number of steps, independent of the duration: a short soak on a busy machine tests as much as on an idle
+/// one.
+const MIN_STEPS: usize = 10;
 
-/// How many of the last steps are told when an invariant is broken.
-const KEPT_STEPS: usize = 20;
+/// Number of steps that are shown with a violation.
+const SHOWN_STEPS: usize = 20;
 
-/// How long the agent may keep what it has for somebody who is gone.
+/// Time in which the agent may keep resources of clients that are gone.
 const GIVEN_BACK: Duration = Duration::from_secs(10);
 
-/// How often it is told how far it is.
+/// Interval of progress reports.
 const PROGRESS: Duration = Duration::from_secs(10);
 
 // === impl Run ===
@@ -74,42 +74,43 @@ impl Run {
             let_go: BTreeMap::new(),
             begun: 0,
             last_steps: VecDeque::new(),
-            life: Life::default(),
+            baseline: Baseline::default(),
         }
     }
 
-    /// Goes on until the time is over, or something is not as it must be.
+    /// Runs until the duration has passed or an invariant is violated.
     pub(super) async fn soak(
         &mut self,
-        (seed, lasts): (u64, Duration),
-        teller: Teller,
+        seed: u64,
+        lasts: Duration,
+        reporter: Reporter,
     ) -> Result<()> {
         let watched = self.rig.watched();
         tokio::select! {
             broken = watched => Err(broken.into()),
-            outcome = self.steps((seed, lasts), teller) => outcome,
+            outcome = self.steps(seed, lasts, reporter) => outcome,
         }
     }
 
-    async fn steps(&mut self, (seed, lasts): (u64, Duration), teller: Teller) -> Result<()> {
+    async fn steps(&mut self, seed: u64, lasts: Duration, reporter: Reporter) -> Result<()> {
         self.begins().await?;
         let begun = Instant::now();
         let mut told = begun;
         for step in Schedule::new(seed, self.rig.ways()) {
-            let is_past = |time| self.tally.steps >= LEAST_STEPS && begun.elapsed() >= time;
+            let is_past = |time| self.tally.steps >= MIN_STEPS && begun.elapsed() >= time;
             if is_past(lasts) {
                 break;
             }
             if is_past(lasts * 3 / 4)
-                && matches!(&step, Step::Strike(blow) if blow.ends_the_agent())
+                && matches!(&step, Step::Inject(fault) if fault.ends_the_agent())
             {
-                // So that a longer soak has longer lives too.
+                // The last quarter spares the process, so that longer soaks observe longer lives.
                 continue;
             }
             self.step(&step).await?;
             if told.elapsed() >= PROGRESS {
                 told = Instant::now();
-                teller.tell(&Told::progress(begun.elapsed(), &self.tally))?;
+                reporter.tell(&SoakEvent::progress(begun.elapsed(), &self.tally))?;
             }
         }
         self.ends(lasts).await
@@ -117,19 +118,19 @@ impl Run {
 
     async fn begins(&mut self) -> Result<()> {
         let settled = self.rig.settled(START_LIMIT).await;
-        let blow = "the start";
-        settled.map_err(|left| Broken::NotBack { blow, after: START_LIMIT, left })?;
+        let fault = "the start";
+        settled.map_err(|left| Violation::NotBack { fault, after: START_LIMIT, left })?;
         self.rig.remember_others(START_LIMIT).await?;
-        self.rig.doubts(Doubted::These(BTreeSet::new()));
+        self.rig.set_maybe_unhealthy(MaybeUnhealthy::These(BTreeSet::new()));
         let start = self.rig.agent.usage();
-        self.life.begins(Instant::now(), start);
+        self.baseline.begins(Instant::now(), start);
         self.tally.at_start = start.into();
         self.tally.measure(start);
         Ok(())
     }
 
     async fn step(&mut self, step: &Step) -> Result<()> {
-        if self.last_steps.len() == KEPT_STEPS {
+        if self.last_steps.len() == SHOWN_STEPS {
             self.last_steps.pop_front();
         }
         self.tally.steps += 1;
@@ -139,13 +140,13 @@ impl Run {
             Step::Claim { gpus } => self.claim(*gpus).await,
             Step::Delete { which } => self.delete(*which).await,
             Step::Count => self.count().await,
-            Step::Strike(blow) => self.strike(blow).await,
+            Step::Inject(fault) => self.inject(fault).await,
         };
         if outcome.is_err()
             && let Some(how) = self.rig.agent.ends_soon().await
         {
-            // All else follows from it.
-            return Err(Broken::Ended(how).into());
+            // Every other failure follows from the agent's end.
+            return Err(Violation::Ended(how).into());
         }
         outcome?;
         self.check().await
@@ -153,35 +154,35 @@ impl Run {
 
     async fn check(&mut self) -> Result<()> {
         if let Some(how) = self.rig.agent.ended() {
-            return Err(Broken::Ended(how).into());
+            return Err(Violation::Ended(how).into());
         }
-        self.rig.in_one_hand()?;
+        self.rig.exclusive()?;
         self.nothing_is_lost()?;
         self.nodes_are_right().await?;
         if let Some(cluster) = &self.rig.cluster {
             cluster.objects().clear_log();
         }
         self.is_bounded().await?;
-        self.tally.longest_life_s = self.life.longest().as_secs();
+        self.tally.longest_life_s = self.baseline.longest().as_secs();
         Ok(())
     }
 
-    /// The agent takes about what it took. What it has for others who are gone, such as connections, it gives back when
-    /// it notices.
+    /// Checks the agent's resource usage. It releases resources of clients that are gone, such as connections, when it
+    /// notices.
     async fn is_bounded(&mut self) -> Result<()> {
         let begun = Instant::now();
         loop {
             let usage = self.rig.agent.usage();
             self.tally.measure(usage);
-            let seen = self.life.look(Instant::now(), usage);
+            let seen = self.baseline.look(Instant::now(), usage);
             if seen.is_ok() || begun.elapsed() >= GIVEN_BACK {
                 return Ok(seen?);
             }
-            sleep(GLANCE).await;
+            sleep(POLL_INTERVAL).await;
         }
     }
 
-    /// Pods have what they were given when they came, whichever way.
+    /// Checks that all pods have their original devices.
     fn nothing_is_lost(&self) -> Result<()> {
         let node = self.rig.kubelet.node();
         let given = self.given.iter().map(|(uid, given)| (uid.clone(), given.held.clone()));
@@ -189,24 +190,24 @@ impl Run {
         let record = self.rig.record().map_err(Error::msg)?;
         let claims = self.claims.values();
         let claims = claims.map(|it| (it.claim.clone(), it.devices.clone())).collect();
-        Ok(hands::nothing_lost(&claims, (&node, &record))?)
+        Ok(owners::nothing_lost(&claims, &node, &record)?)
     }
 
-    /// All pods go and all GPUs are mended: everything is as at the start.
+    /// Deletes all pods and repairs all GPUs; everything has to be as at the start.
     async fn ends(&mut self, lasts: Duration) -> Result<()> {
         while !(self.given.is_empty() && self.claims.is_empty()) {
             self.delete(0).await?;
         }
         for found in self.rig.gpus()?.into_iter().filter(|found| found.is_broken) {
-            self.rig.doubt(&found.gpu.uuid);
+            self.rig.add_maybe_unhealthy(&found.gpu.uuid);
             self.rig.is_mended(&found.gpu.uuid);
-            self.rig.machine.inject(&Fault::Recover { gpu: found.index })?;
+            self.rig.machine.inject(&machine::Fault::Recover { gpu: found.index })?;
         }
         let settled = self.rig.settled(RECOVERY_LIMIT).await;
-        let blow = "the end";
-        settled.map_err(|left| Broken::NotBack { blow, after: RECOVERY_LIMIT, left })?;
+        let fault = "the end";
+        settled.map_err(|left| Violation::NotBack { fault, after: RECOVERY_LIMIT, left })?;
         self.no_claim_is_left().await?;
-        // Which takes time that a short soak does not have.
+        // Short soaks have no time for this.
         if lasts >= WAIT_LIMIT {
             self.no_gpu_is_withheld().await?;
             self.claim_all().await?;

@@ -1,7 +1,7 @@
-//! What happens in a soak, as data: a seed makes one endless list of steps, and always the same.
+//! Schedule of a soak: an endless list of steps, determined by the seed.
 //!
-//! A step says `which` pod or GPU by a number that is taken modulo how many there are when it is carried
-//! out: so the list depends on nothing but the seed.
+//! A step selects a pod or GPU by a number, taken modulo the count at execution, so that the list depends on the seed
+//! alone.
 
 use std::{collections::BTreeSet, fmt, time::Duration};
 
@@ -9,158 +9,156 @@ use serde::Serialize;
 use windlass_machine::state::EventLog;
 
 use super::{
-    agent::CALL_DEADLINE, chance::Chance, invariant::Doubted, server::Mischief, strain::Strain,
+    agent::CALL_DEADLINE, api_server::ApiServerFault, interference::Interference,
+    invariant::MaybeUnhealthy, rng::Rng,
 };
 
-/// Through which of the kubelet's ways pods get GPUs.
+/// APIs that allocate GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(in crate::demo) enum Ways {
+pub(in crate::demo) enum AllocationApis {
     DevicePlugin,
-    /// Through claims too.
+    /// Device plugin API and claims.
     Both,
 }
 
-/// One step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) enum Step {
-    /// A pod with so many GPUs comes.
+    /// Starts a pod with device plugin GPUs.
     Admit { gpus: usize },
-    /// A pod with a claim on so many GPUs comes.
+    /// Starts a pod with a claim.
     Claim { gpus: usize },
-    /// A pod goes.
+    /// Deletes a pod.
     Delete { which: usize },
-    /// It is counted who holds what, by the kubelet and by the agent.
+    /// Compares the holders according to kubelet and agent.
     Count,
-    /// Something bad happens.
-    Strike(Blow),
+    /// Injects a fault.
+    Inject(Fault),
 }
 
-/// What can happen to the agent, and to what is around it.
+/// Fault of the agent or of its environment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) enum Blow {
-    /// SIGKILL, and a new process.
+pub(super) enum Fault {
+    /// SIGKILL, then a new process.
     AgentKilled,
-    /// SIGKILL so long after the kubelet began to admit a pod, and a new process.
+    /// SIGKILL during an admission, `after` its start, then a new process.
     AgentKilledAtAdmission { gpus: usize, after: Duration },
-    /// The same while a claim is prepared.
+    /// SIGKILL during a preparation, `after` its start, then a new process.
     AgentKilledAtPrepare { gpus: usize, after: Duration },
-    /// SIGKILL, and a new process that finds no record of claims.
+    /// SIGKILL, then a new process without the record of claims.
     RecordLost,
-    /// SIGSTOP for a while, in which a pod comes.
+    /// SIGSTOP for a while, during which a pod starts.
     AgentFrozen { gpus: usize, lasts: Duration },
-    /// The same while calls to a GPU take so long, so that some are under way.
+    /// SIGSTOP while calls to a slow GPU are in progress.
     AgentFrozenInCalls { which: usize, by: Duration, gpus: usize, lasts: Duration },
-    /// While it is frozen, so many notices from the kubelet's folder that the kernel drops the last one: that there is
-    /// another folder. Then `kubelet.sock` is bound anew there.
+    /// Replacement of the plugin folder while the agent is stopped and its inotify queue overflows. Then
+    /// `kubelet.sock` is bound again there.
     NoticesLost,
-    /// So many restarts of the kubelet in a row.
+    /// Restarts of the kubelet in a row.
     KubeletRestarts { times: usize },
-    /// The plugin folder with all its sockets is gone until the kubelet restarts.
+    /// Removal of the plugin folder until the kubelet restarts.
     PluginFolderRemoved,
-    /// The plugins' sockets are deleted, and nobody restarts.
+    /// Deletion of the plugins' sockets, without a restart.
     PluginSocketsDeleted,
-    /// `kubelet.sock` is bound anew so many times.
+    /// Repeated replacement of `kubelet.sock`.
     RegistrationSocketReplaced { times: usize },
-    /// The kubelet refuses registrations, or does not answer them, while it restarts.
+    /// Refused or unanswered registrations during a restart of the kubelet.
     RegistrationFails { hangs: Hangs },
-    /// The connection to the agent is cut.
+    /// A closed connection to the agent.
     StreamCut,
-    /// There is a file where the agent's state folder was, while pods come.
+    /// A file in place of the state folder, while pods start.
     StateFolderBlocked { gpus: usize },
-    /// No file can grow (`RLIMIT_FSIZE`), while pods come.
+    /// Writes fail (`RLIMIT_FSIZE`), while pods start.
     DiskFull { gpus: usize },
-    /// The folder of CDI documents is gone.
+    /// Removal of the CDI folder.
     CdiFolderRemoved,
     /// The driver is unloaded and installed again.
     DriverReplaced,
     /// A GPU is broken until a later step.
-    GpuBroken { which: usize, how: Break },
-    /// The driver's library ends the agent's process at the next call to a GPU.
+    GpuBroken { which: usize, how: GpuFailure },
+    /// The driver ends the agent's process at the next call to a GPU.
     DriverCrashes { which: usize },
     /// A broken GPU is reset.
     GpuReset { which: usize },
-    /// A GPU answers late, and late again.
+    /// Slow calls to a GPU.
     GpuSlow { which: usize, by: Duration },
-    /// The driver tells of errors of a GPU, so many at once, so often within a second.
+    /// Bursts of XID events of a GPU within a second.
     XidStorm { which: usize, bursts: u32, events: usize },
-    /// A GPU vanishes, so that others have other indices, and comes back with another minor number.
+    /// A GPU vanishes, which changes the indices of others, and returns with another minor number.
     GpuRenumbered { which: usize },
-    /// A network adapter is pulled out and put in so many times, under the agent's looks at sysfs.
+    /// A NIC is removed and added repeatedly while the agent scans sysfs.
     NicFlaps { which: usize, times: usize },
-    /// The agent's door, files and nodes are strained.
-    Strained { what: Strain, which: usize, gpus: usize },
-    /// The API server does something to the agent, while pods come.
-    Server { what: Mischief, gpus: usize },
+    /// Interference with the agent's HTTP server, files and device nodes.
+    Interference { what: Interference, which: usize, gpus: usize },
+    /// A fault of the API server, while pods start.
+    Server { what: ApiServerFault, gpus: usize },
 }
 
-/// How calls to a GPU fail.
+/// Failure of calls to a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) enum Break {
-    /// It has fallen off the bus.
+pub(super) enum GpuFailure {
+    /// The GPU has fallen off the bus.
     Lost,
-    /// They do not return.
+    /// Calls do not return.
     Hang,
-    /// They return `NVML_ERROR_IRQ_ISSUE`.
+    /// Calls return `NVML_ERROR_IRQ_ISSUE`.
     Error,
-    /// They succeed, and write garbage.
+    /// Calls succeed with invalid data.
     Garbage,
 }
 
-/// What a kubelet does that does not register.
+/// Behaviour of a kubelet that does not register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) enum Hangs {
-    /// It answers with an error.
+    /// The kubelet answers with an error.
     No,
-    /// It does not answer.
+    /// The kubelet does not answer.
     Yes,
 }
 
-/// The steps of a seed, without end.
 #[derive(Clone, Debug)]
 pub(super) struct Schedule {
-    chance: Chance,
-    ways: Ways,
+    rng: Rng,
+    ways: AllocationApis,
 }
 
-/// Pods ask for at most so many GPUs.
-const MOST_GPUS: usize = 3;
+/// Maximum number of GPUs per pod.
+const MAX_GPUS: usize = 3;
 
-/// How many events the driver tells in a burst.
+/// Events per burst.
 const STORM: usize = 1_000;
 
-/// The machine keeps them all for who reads them late.
+// The machine keeps all events for a late reader.
 const _: () = assert!(STORM < EventLog::KEPT);
 
-/// How many bursts are a storm, which lasts a second.
+/// Bursts per storm, which lasts a second.
 const BURSTS: u32 = 10;
 
-/// How often an adapter comes and goes at most.
-const MOST_FLAPS: usize = 40;
+/// Maximum number of removals of a NIC.
+const MAX_FLAPS: usize = 40;
 
-/// About what an admission takes, mostly the agent's answers to two calls: a kill within that comes before, between
-/// and after them.
+/// Typical duration of an admission; kills within it come before, between and after the agent's two answers.
 const ADMISSION_TAKES: Duration = Duration::from_millis(4);
 
-/// The same of the preparation of a claim, which asks the API server and writes two files.
+/// Typical duration of a preparation, with one API request and two file writes.
 const PREPARATION_TAKES: Duration = Duration::from_millis(12);
 
-/// What a GPU that is slow takes for a call at least, where calls are to be under way.
+/// Minimum duration of a call to a slow GPU, so that some are in progress.
 const SLOW: Duration = Duration::from_millis(100);
 
-/// Each blow has so many chances of these; one that takes ten seconds to recover from has one.
-const BLOWS: usize = 57;
+/// Sum of the weights of all faults; one with ten seconds of recovery has weight 1.
+const FAULT_WEIGHTS: usize = 57;
 
-/// Where there are claims, so many more are about them.
-const CLAIM_BLOWS: usize = 22;
+/// Additional weights of faults that concern claims.
+const CLAIM_FAULT_WEIGHTS: usize = 22;
 
-// === impl Ways ===
+// === impl AllocationApis ===
 
-impl fmt::Display for Ways {
+impl fmt::Display for AllocationApis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::DevicePlugin => "",
@@ -172,85 +170,86 @@ impl fmt::Display for Ways {
 // === impl Schedule ===
 
 impl Schedule {
-    pub(super) fn new(seed: u64, ways: Ways) -> Self {
-        Self { chance: Chance::new(seed), ways }
+    pub(super) fn new(seed: u64, ways: AllocationApis) -> Self {
+        Self { rng: Rng::new(seed), ways }
     }
 
     fn gpus(&mut self) -> usize {
-        1 + self.chance.below(MOST_GPUS)
+        1 + self.rng.below(MAX_GPUS)
     }
 
     fn up_to_ms(&mut self, most: usize) -> Duration {
-        Duration::from_millis(self.chance.below(most) as u64)
+        Duration::from_millis(self.rng.below(most) as u64)
     }
 
-    fn blow(&mut self) -> Blow {
-        let which = self.chance.below(usize::MAX);
-        let blows = match self.ways {
-            Ways::DevicePlugin => BLOWS,
-            Ways::Both => BLOWS + CLAIM_BLOWS,
+    fn fault(&mut self) -> Fault {
+        let which = self.rng.below(usize::MAX);
+        let faults = match self.ways {
+            AllocationApis::DevicePlugin => FAULT_WEIGHTS,
+            AllocationApis::Both => FAULT_WEIGHTS + CLAIM_FAULT_WEIGHTS,
         };
-        match self.chance.below(blows) {
-            0..3 => Blow::AgentKilled,
+        match self.rng.below(faults) {
+            0..3 => Fault::AgentKilled,
             3..8 => {
                 let after = self.moment_within(ADMISSION_TAKES);
-                Blow::AgentKilledAtAdmission { gpus: self.gpus(), after }
+                Fault::AgentKilledAtAdmission { gpus: self.gpus(), after }
             }
-            8..10 => Blow::AgentFrozen { gpus: self.gpus(), lasts: self.up_to_ms(2_000) },
-            10 => Blow::NoticesLost,
-            11..13 => Blow::KubeletRestarts { times: 1 },
-            13..15 => Blow::KubeletRestarts { times: 2 + self.chance.below(6) },
-            15 => Blow::PluginFolderRemoved,
-            16..18 => Blow::PluginSocketsDeleted,
-            18..20 => Blow::RegistrationSocketReplaced { times: 1 + self.chance.below(5) },
-            20 => Blow::RegistrationFails { hangs: [Hangs::No, Hangs::Yes][self.chance.below(2)] },
-            21..23 => Blow::StreamCut,
-            23..25 => Blow::StateFolderBlocked { gpus: self.gpus() },
-            25..27 => Blow::DiskFull { gpus: self.gpus() },
-            27 => Blow::CdiFolderRemoved,
-            28 => Blow::DriverReplaced,
-            29..34 => {
-                Blow::GpuBroken { which, how: Break::ALL[self.chance.below(Break::ALL.len())] }
-            }
-            34..38 => Blow::GpuReset { which },
-            38 => Blow::GpuSlow { which, by: self.up_to_ms(300) },
-            39 => Blow::XidStorm { which, bursts: BURSTS, events: STORM },
-            40 => Blow::GpuRenumbered { which },
-            41..43 => Blow::DriverCrashes { which },
-            43..45 => Blow::NicFlaps { which, times: 1 + self.chance.below(MOST_FLAPS) },
+            8..10 => Fault::AgentFrozen { gpus: self.gpus(), lasts: self.up_to_ms(2_000) },
+            10 => Fault::NoticesLost,
+            11..13 => Fault::KubeletRestarts { times: 1 },
+            13..15 => Fault::KubeletRestarts { times: 2 + self.rng.below(6) },
+            15 => Fault::PluginFolderRemoved,
+            16..18 => Fault::PluginSocketsDeleted,
+            18..20 => Fault::RegistrationSocketReplaced { times: 1 + self.rng.below(5) },
+            20 => Fault::RegistrationFails { hangs: [Hangs::No, Hangs::Yes][self.rng.below(2)] },
+            21..23 => Fault::StreamCut,
+            23..25 => Fault::StateFolderBlocked { gpus: self.gpus() },
+            25..27 => Fault::DiskFull { gpus: self.gpus() },
+            27 => Fault::CdiFolderRemoved,
+            28 => Fault::DriverReplaced,
+            29..34 => Fault::GpuBroken {
+                which,
+                how: GpuFailure::ALL[self.rng.below(GpuFailure::ALL.len())],
+            },
+            34..38 => Fault::GpuReset { which },
+            38 => Fault::GpuSlow { which, by: self.up_to_ms(300) },
+            39 => Fault::XidStorm { which, bursts: BURSTS, events: STORM },
+            40 => Fault::GpuRenumbered { which },
+            41..43 => Fault::DriverCrashes { which },
+            43..45 => Fault::NicFlaps { which, times: 1 + self.rng.below(MAX_FLAPS) },
             45..47 => self.freeze_in_calls(which),
             47..57 => {
-                let what = Strain::ALL[self.chance.below(Strain::ALL.len())];
-                Blow::Strained { what, which, gpus: self.gpus() }
+                let what = Interference::ALL[self.rng.below(Interference::ALL.len())];
+                Fault::Interference { what, which, gpus: self.gpus() }
             }
             57..61 => {
                 let after = self.moment_within(PREPARATION_TAKES);
-                Blow::AgentKilledAtPrepare { gpus: self.gpus(), after }
+                Fault::AgentKilledAtPrepare { gpus: self.gpus(), after }
             }
-            61..63 => Blow::RecordLost,
-            _ => Blow::Server {
-                what: Mischief::ALL[self.chance.below(Mischief::ALL.len())],
+            61..63 => Fault::RecordLost,
+            _ => Fault::Server {
+                what: ApiServerFault::ALL[self.rng.below(ApiServerFault::ALL.len())],
                 gpus: self.gpus(),
             },
         }
     }
 
-    fn freeze_in_calls(&mut self, which: usize) -> Blow {
+    fn freeze_in_calls(&mut self, which: usize) -> Fault {
         let (by, gpus) = (SLOW + self.up_to_ms(200), self.gpus());
         let lasts = CALL_DEADLINE + self.up_to_ms(2_000);
-        Blow::AgentFrozenInCalls { which, by, gpus, lasts }
+        Fault::AgentFrozenInCalls { which, by, gpus, lasts }
     }
 
     fn moment_within(&mut self, most: Duration) -> Duration {
         let micros = usize::try_from(most.as_micros()).unwrap_or(usize::MAX);
-        Duration::from_micros(self.chance.below(micros) as u64)
+        Duration::from_micros(self.rng.below(micros) as u64)
     }
 
     fn pod(&mut self) -> Step {
         let gpus = self.gpus();
         match self.ways {
-            Ways::Both if self.chance.below(2) == 0 => Step::Claim { gpus },
-            Ways::DevicePlugin | Ways::Both => Step::Admit { gpus },
+            AllocationApis::Both if self.rng.below(2) == 0 => Step::Claim { gpus },
+            AllocationApis::DevicePlugin | AllocationApis::Both => Step::Admit { gpus },
         }
     }
 }
@@ -259,25 +258,25 @@ impl Iterator for Schedule {
     type Item = Step;
 
     fn next(&mut self) -> Option<Step> {
-        Some(match self.chance.below(100) {
+        Some(match self.rng.below(100) {
             0..40 => self.pod(),
-            40..75 => Step::Delete { which: self.chance.below(usize::MAX) },
+            40..75 => Step::Delete { which: self.rng.below(usize::MAX) },
             75..78 => Step::Count,
-            _ => Step::Strike(self.blow()),
+            _ => Step::Inject(self.fault()),
         })
     }
 }
 
-// === impl Break ===
+// === impl GpuFailure ===
 
-impl Break {
+impl GpuFailure {
     const ALL: [Self; 4] = [Self::Lost, Self::Hang, Self::Error, Self::Garbage];
 }
 
-// === impl Blow ===
+// === impl Fault ===
 
-impl Blow {
-    /// Whether the agent must register again, rather than go on as it was.
+impl Fault {
+    /// True if the agent has to register again.
     pub(super) fn takes_a_registration(&self) -> bool {
         self.ends_the_agent()
             || matches!(
@@ -289,11 +288,11 @@ impl Blow {
                     | Self::RegistrationSocketReplaced { .. }
                     | Self::RegistrationFails { .. }
                     | Self::StreamCut
-                    | Self::Strained { what: Strain::FolderCleaned, .. }
+                    | Self::Interference { what: Interference::FolderCleaned, .. }
             )
     }
 
-    /// Whether it ends the agent's process.
+    /// True if the agent's process ends.
     pub(super) fn ends_the_agent(&self) -> bool {
         matches!(
             self,
@@ -305,17 +304,16 @@ impl Blow {
         )
     }
 
-    /// Which GPUs may be told to be unhealthy for it, until the recovery; where it is about one, that is known when it
-    /// falls. One that vanishes moves the indices of others: a gap of docs/reliability.md.
-    pub(super) fn doubts(&self) -> Doubted {
+    /// GPUs that may be reported unhealthy until the recovery. A vanished GPU changes the indices of others: a gap in
+    /// docs/reliability.md. Faults of one GPU add it when they are injected.
+    pub(super) fn set_maybe_unhealthy(&self) -> MaybeUnhealthy {
         match self {
-            Self::DriverReplaced | Self::GpuRenumbered { .. } => Doubted::All,
-            _ if self.takes_a_registration() => Doubted::All,
-            _ => Doubted::These(BTreeSet::new()),
+            Self::DriverReplaced | Self::GpuRenumbered { .. } => MaybeUnhealthy::All,
+            _ if self.takes_a_registration() => MaybeUnhealthy::All,
+            _ => MaybeUnhealthy::These(BTreeSet::new()),
         }
     }
 
-    /// What the table calls it.
     pub(super) fn kind(&self) -> &'static str {
         match self {
             Self::AgentKilled => "agent killed",
@@ -337,17 +335,17 @@ impl Blow {
             Self::DiskFull { .. } => "disk full",
             Self::CdiFolderRemoved => "CDI folder removed",
             Self::DriverReplaced => "driver replaced",
-            Self::GpuBroken { how: Break::Lost, .. } => "GPU lost",
-            Self::GpuBroken { how: Break::Hang, .. } => "GPU hangs",
-            Self::GpuBroken { how: Break::Error, .. } => "GPU fails",
-            Self::GpuBroken { how: Break::Garbage, .. } => "GPU tells garbage",
+            Self::GpuBroken { how: GpuFailure::Lost, .. } => "GPU lost",
+            Self::GpuBroken { how: GpuFailure::Hang, .. } => "GPU hangs",
+            Self::GpuBroken { how: GpuFailure::Error, .. } => "GPU fails",
+            Self::GpuBroken { how: GpuFailure::Garbage, .. } => "GPU tells garbage",
             Self::DriverCrashes { .. } => "driver crashes the agent",
             Self::GpuReset { .. } => "GPU reset",
             Self::GpuSlow { .. } => "GPU slow",
             Self::XidStorm { .. } => "XID storm",
             Self::GpuRenumbered { .. } => "GPU renumbered",
             Self::NicFlaps { .. } => "NIC comes and goes",
-            Self::Strained { what, .. } => what.kind(),
+            Self::Interference { what, .. } => what.kind(),
             Self::Server { what, .. } => what.kind(),
         }
     }
@@ -359,20 +357,24 @@ mod tests {
 
     #[test]
     fn a_fault_of_one_gpu_is_no_reason_to_doubt_the_others() {
-        for how in Break::ALL {
-            let blow = Blow::GpuBroken { which: 0, how };
-            assert_eq!(blow.doubts(), Doubted::These(BTreeSet::new()), "{how:?}");
+        for how in GpuFailure::ALL {
+            let fault = Fault::GpuBroken { which: 0, how };
+            assert_eq!(
+                fault.set_maybe_unhealthy(),
+                MaybeUnhealthy::These(BTreeSet::new()),
+                "{how:?}"
+            );
         }
-        assert_eq!(Blow::AgentKilled.doubts(), Doubted::All);
+        assert_eq!(Fault::AgentKilled.set_maybe_unhealthy(), MaybeUnhealthy::All);
     }
 
     fn first(seed: u64, count: usize) -> Vec<Step> {
-        Schedule::new(seed, Ways::Both).take(count).collect()
+        Schedule::new(seed, AllocationApis::Both).take(count).collect()
     }
 
     fn kinds(steps: impl Iterator<Item = Step>) -> BTreeSet<&'static str> {
         let kind = |step| match step {
-            Step::Strike(blow) => Some(blow.kind()),
+            Step::Inject(fault) => Some(fault.kind()),
             Step::Admit { .. } | Step::Claim { .. } | Step::Delete { .. } | Step::Count => None,
         };
         steps.filter_map(kind).collect()
@@ -387,7 +389,7 @@ mod tests {
     #[test]
     fn every_kind_of_blow_comes_in_a_few_thousand_steps() {
         let kinds = |ways| kinds(Schedule::new(1, ways).take(5_000));
-        let (plugin, both) = (kinds(Ways::DevicePlugin), kinds(Ways::Both));
+        let (plugin, both) = (kinds(AllocationApis::DevicePlugin), kinds(AllocationApis::Both));
         assert_eq!((plugin.len(), both.len()), (33, 49), "{both:?}");
         assert!(both.is_superset(&plugin));
     }

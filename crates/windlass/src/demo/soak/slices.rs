@@ -1,47 +1,46 @@
-//! What is published of the node's devices, slice by slice, and whether it is right, as pure functions.
+//! Published ResourceSlices, checked as pure functions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::resource::v1::{Device, ResourceSlice};
 
-use super::hands::published_name;
+use super::owners::published_name;
 
-/// The driver's slices as they are: a pool may be there in part, and a device twice.
+/// Current slices of the driver. Pools may be incomplete, and devices may be duplicated.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Published(Vec<Slice>);
+pub(super) struct PublishedSlices(Vec<Slice>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Slice {
     pool: String,
     generation: i64,
-    /// How many slices the pool has, by this one.
+    /// Number of slices in the pool, according to this one.
     of: i64,
-    /// Names, each with the keys of its taints.
+    /// Device names with the keys of their taints.
     devices: Vec<(String, BTreeSet<String>)>,
 }
 
-/// What the slices have to fit, by UUIDs.
+/// Expected content of the slices, by UUID.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ground<'a> {
+pub(super) struct ExpectedSlices<'a> {
     pub(super) usable: &'a BTreeSet<String>,
     pub(super) broken: &'a BTreeSet<String>,
-    /// What pods have through the device plugin.
+    /// Devices of pods through the device plugin.
     pub(super) held: &'a BTreeSet<String>,
 }
 
-/// What a device is tainted with while a container has it through the device plugin, and for some looks longer.
+/// Taint of a device that a container holds through the device plugin, or held a moment ago.
 const DEVICE_PLUGIN: &str = "windlass.dev/device-plugin";
 
-// === impl Published ===
+// === impl PublishedSlices ===
 
-impl Published {
+impl PublishedSlices {
     pub(super) fn of(slices: Vec<ResourceSlice>) -> Self {
         Self(slices.into_iter().map(Slice::of).collect())
     }
 
-    /// Whether it is fit for these GPUs. For a while after its container is gone a GPU may be told to be the device
-    /// plugin's.
-    pub(super) fn fits(&self, ground: Ground<'_>) -> Result<(), String> {
+    /// Checks the slices against the GPUs. A GPU may keep the device plugin's taint for a while after a release.
+    pub(super) fn fits(&self, ground: ExpectedSlices<'_>) -> Result<(), String> {
         self.is_whole()?;
         self.none_is_broken(ground.broken)?;
         let devices: BTreeMap<_, _> = self.devices().collect();
@@ -59,7 +58,7 @@ impl Published {
         Ok(())
     }
 
-    /// Whether no broken GPU is published as one to be given away.
+    /// Checks that no broken GPU is published without a taint.
     pub(super) fn none_is_broken(&self, broken: &BTreeSet<String>) -> Result<(), String> {
         let broken: BTreeSet<_> = broken.iter().map(|uuid| published_name(uuid)).collect();
         let free = self.devices().filter(|(_, taints)| taints.is_empty()).map(|(name, _)| name);
@@ -67,14 +66,14 @@ impl Published {
         if offered.is_empty() { Ok(()) } else { Err(format!("published and broken: {offered:?}")) }
     }
 
-    /// Whether every published GPU is to be had.
+    /// Checks that every published GPU is untainted.
     pub(super) fn withholds_none(&self) -> Result<(), String> {
         let mut gpus = self.devices().filter(|(name, _)| name.starts_with("gpu-"));
         let withheld = gpus.find(|(_, taints)| !taints.is_empty());
         withheld.map_or(Ok(()), |(name, taints)| Err(format!("{name} has the taints {taints:?}")))
     }
 
-    /// Whether a scheduler takes each pool for complete, and finds each device in one place.
+    /// Checks that each pool is complete and each device unique, as a scheduler requires.
     fn is_whole(&self) -> Result<(), String> {
         let mut pools = BTreeMap::<_, Vec<_>>::new();
         for slice in &self.0 {
@@ -123,7 +122,7 @@ mod tests {
 
     const UNHEALTHY: &str = "windlass.dev/unhealthy";
 
-    /// What is right, in two parts.
+    /// Correct devices, in two parts.
     const DEVICES: [&[(&str, &[&str])]; 2] = [&[("gpu-0", &[])], &[("gpu-1", &[DEVICE_PLUGIN])]];
 
     fn set(ids: &[&str]) -> BTreeSet<String> {
@@ -147,10 +146,14 @@ mod tests {
         serde_json::from_value(serde_json::json!({"metadata": {}, "spec": spec})).expect("a slice")
     }
 
-    /// Two GPUs can be used, of which a pod has the second, and a third is broken.
+    /// GPU-0 and GPU-1 are usable, a pod has GPU-1, GPU-2 is broken.
     fn fits(slices: Vec<ResourceSlice>) -> Result<(), String> {
         let (usable, broken, held) = (set(&["GPU-0", "GPU-1"]), set(&["GPU-2"]), set(&["GPU-1"]));
-        Published::of(slices).fits(Ground { usable: &usable, broken: &broken, held: &held })
+        PublishedSlices::of(slices).fits(ExpectedSlices {
+            usable: &usable,
+            broken: &broken,
+            held: &held,
+        })
     }
 
     #[test]
@@ -195,7 +198,7 @@ mod tests {
     fn a_gpu_with_a_taint_is_withheld() {
         let withholds = |taints: &[&str]| {
             let devices = [("gpu-0", &[][..]), ("nic", &["busy"]), ("gpu-1", taints)];
-            Published::of(vec![slice("n", (1, 1), &devices)]).withholds_none()
+            PublishedSlices::of(vec![slice("n", (1, 1), &devices)]).withholds_none()
         };
         assert_eq!(withholds(&[]), Ok(()));
         assert!(withholds(&[UNHEALTHY]).is_err_and(|why| why.starts_with("gpu-1")));

@@ -1,12 +1,11 @@
-//! How long something took, without the time in which the agent or the soak wanted a processor and had none: what a busy
-//! machine takes from both is no slowness of the agent's.
+//! Elapsed time without the time in which agent or soak waited for a processor: a busy machine is not a slow agent.
 
 use std::{collections::BTreeMap, ffi::OsString, fs, time::Duration};
 
 use rustix::process::{Pid, getpid};
 use tokio::time::Instant;
 
-/// Runs from the moment at which it was made.
+/// Stopwatch that starts at creation.
 #[derive(Debug)]
 pub(super) struct Stopwatch {
     agent: Pid,
@@ -14,7 +13,7 @@ pub(super) struct Stopwatch {
     waits: Waits,
 }
 
-/// How long each thread has waited for a processor since it began, by its number.
+/// Time that each thread has waited for a processor, by thread id.
 type Waits = BTreeMap<OsString, Duration>;
 
 // === impl Stopwatch ===
@@ -24,14 +23,13 @@ impl Stopwatch {
         Self { agent, begun: Instant::now(), waits: waits(agent) }
     }
 
-    /// So long so far. Threads that wait at the same time count each: at worst something slow is taken for something in
-    /// time, on a machine that is busy.
+    /// Elapsed time. Simultaneous waits add up, so on a busy machine a slow answer may pass as timely.
     pub(super) fn elapsed(&self) -> Duration {
         self.begun.elapsed().saturating_sub(waited(&self.waits, &waits(self.agent)))
     }
 }
 
-/// What threads waited in between. One that ended takes its own share with it, and no other's.
+/// Total wait since `before`. Ended threads drop out.
 fn waited(before: &Waits, now: &Waits) -> Duration {
     let since = |(thread, all): (&OsString, &Duration)| {
         all.saturating_sub(before.get(thread).copied().unwrap_or_default())
@@ -39,20 +37,20 @@ fn waited(before: &Waits, now: &Waits) -> Duration {
     now.iter().map(since).sum()
 }
 
-/// The threads of the agent and of this program.
+/// Waits of the agent's threads and of this program's.
 fn waits(agent: Pid) -> Waits {
     let mut all = of_process(agent);
     all.append(&mut of_process(getpid()));
     all
 }
 
-/// Empty where the kernel does not count it (`schedstat` of proc(5)).
+/// Waits of a process; empty if the kernel does not count them (`schedstat` in proc(5)).
 fn of_process(process: Pid) -> Waits {
     let tasks = format!("/proc/{}/task", process.as_raw_nonzero());
     let tasks = fs::read_dir(tasks).into_iter().flatten().flatten();
     let waited = |task: fs::DirEntry| {
         let text = fs::read_to_string(task.path().join("schedstat")).ok()?;
-        // Nanoseconds on a processor, nanoseconds in the queue for one, turns.
+        // Format: nanoseconds on a processor, nanoseconds in the queue, time slices.
         let nanos = text.split_whitespace().nth(1)?.parse().ok()?;
         Some((task.file_name(), Duration::from_nanos(nanos)))
     };

@@ -1,4 +1,4 @@
-//! What a soak has seen so far, and the tables that it ends in.
+//! Results of a soak and their tables.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -7,55 +7,51 @@ use windlass_conformance::process::Usage;
 
 use crate::screen::Table;
 
-/// Counted and measured so far.
+/// Counts and measurements so far.
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Tally {
     pub(super) steps: usize,
-    /// Pods that were given GPUs.
     pub(super) admitted: usize,
-    /// Pods whose claims were prepared.
     pub(super) claims: usize,
-    /// GPUs that were given.
     pub(super) gpus_given: usize,
-    /// Pods that asked for more than was free, or came while something was broken that they need.
+    /// Pods beyond the free GPUs, or affected by a fault.
     pub(super) refused: usize,
-    /// How often it was counted who holds what.
+    /// Comparisons of holders.
     pub(super) counts: usize,
     /// Processes of the agent after the first.
     pub(super) agent_restarts: usize,
-    /// How often the agent was killed during a call of the kubelet.
+    /// Kills during a call of the kubelet.
     pub(super) killed_during_calls: usize,
-    /// How often of these it had not answered.
+    /// Kills before the agent's answer.
     pub(super) killed_before_answers: usize,
-    /// The longest that one process of the agent was watched.
+    /// Longest observation of one process.
     pub(super) longest_life_s: u64,
-    /// Faults that this host does not allow, and why.
+    /// Faults that this host does not allow, with the reason.
     pub(super) left_out: BTreeMap<&'static str, String>,
-    /// The longest admission, by the kubelet's clock; nothing was wrong with the agent then.
+    /// Slowest admission without a fault.
     pub(super) worst_allocate_ms: f64,
-    /// The longest preparation of a claim.
+    /// Slowest preparation of a claim.
     pub(super) worst_prepare_ms: f64,
-    /// By kind.
-    pub(super) faults: BTreeMap<&'static str, Struck>,
-    pub(super) at_start: Measured,
-    pub(super) at_end: Measured,
-    pub(super) most: Measured,
+    pub(super) faults: BTreeMap<&'static str, FaultStats>,
+    pub(super) at_start: ProcessUsage,
+    pub(super) at_end: ProcessUsage,
+    pub(super) most: ProcessUsage,
 }
 
-/// What is known of a kind of fault.
+/// Results of one kind of fault.
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Struck {
+pub(super) struct FaultStats {
     pub(super) times: usize,
-    /// From the end of the fault until everything was as it should be.
+    /// Slowest recovery, from the end of the fault.
     pub(super) worst_recovery_ms: f64,
 }
 
-/// What the agent's process takes.
+/// Resource usage of the agent's process.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Measured {
+pub(super) struct ProcessUsage {
     pub(super) resident_kib: u64,
     pub(super) descriptors: usize,
     pub(super) threads: u64,
@@ -64,13 +60,13 @@ pub(super) struct Measured {
 // === impl Tally ===
 
 impl Tally {
-    pub(super) fn struck(&mut self, kind: &'static str, recovery: Duration) {
-        let struck = self.faults.entry(kind).or_default();
-        struck.times += 1;
-        struck.worst_recovery_ms = struck.worst_recovery_ms.max(ms(recovery));
+    pub(super) fn record_fault(&mut self, kind: &'static str, recovery: Duration) {
+        let record_fault = self.faults.entry(kind).or_default();
+        record_fault.times += 1;
+        record_fault.worst_recovery_ms = record_fault.worst_recovery_ms.max(ms(recovery));
     }
 
-    /// The agent was killed during a call of the kubelet, which failed for that or not.
+    /// Counts a kill during a call; `failed` if the call failed.
     pub(super) fn killed_during_a_call(&mut self, failed: bool) {
         self.killed_during_calls += 1;
         self.killed_before_answers += usize::from(failed);
@@ -89,14 +85,13 @@ impl Tally {
         self.most = self.most.or_more(self.at_end);
     }
 
-    /// How many faults there were.
-    pub(super) fn struck_in_all(&self) -> usize {
-        self.faults.values().map(|struck| struck.times).sum()
+    pub(super) fn fault_count(&self) -> usize {
+        self.faults.values().map(|record_fault| record_fault.times).sum()
     }
 
-    /// What happened, and what it took.
+    /// Tables of pods, faults and process.
     pub(super) fn tables(&self) -> [Table; 3] {
-        [self.work(), self.blows(), self.process()]
+        [self.work(), self.faults(), self.process()]
     }
 
     fn work(&self) -> Table {
@@ -120,9 +115,9 @@ impl Tally {
         table
     }
 
-    fn blows(&self) -> Table {
+    fn faults(&self) -> Table {
         let mut table = Table::new(["FAULT", "TIMES", "SLOWEST RECOVERY"]);
-        for (kind, Struck { times, worst_recovery_ms }) in &self.faults {
+        for (kind, FaultStats { times, worst_recovery_ms }) in &self.faults {
             let recovery = format!("{worst_recovery_ms:.1} ms");
             table.row([(*kind).to_owned(), times.to_string(), recovery]);
         }
@@ -136,19 +131,22 @@ impl Tally {
         let mut table = Table::new(["AGENT", "MEMORY", "DESCRIPTORS", "THREADS"]);
         let rows =
             [("at the start", self.at_start), ("at the end", self.at_end), ("most", self.most)];
-        for (when, Measured { resident_kib, descriptors, threads }) in rows {
+        for (when, ProcessUsage { resident_kib, descriptors, threads }) in rows {
             let mib = (resident_kib + 512) / 1024;
-            let cells = [format!("{mib} MiB"), descriptors.to_string(), threads.to_string()];
-            let [memory, descriptors, threads] = cells;
-            table.row([when.to_owned(), memory, descriptors, threads]);
+            table.row([
+                when.to_owned(),
+                format!("{mib} MiB"),
+                descriptors.to_string(),
+                threads.to_string(),
+            ]);
         }
         table
     }
 }
 
-// === impl Measured ===
+// === impl ProcessUsage ===
 
-impl Measured {
+impl ProcessUsage {
     fn or_more(self, other: Self) -> Self {
         Self {
             resident_kib: self.resident_kib.max(other.resident_kib),
@@ -158,7 +156,7 @@ impl Measured {
     }
 }
 
-impl From<Usage> for Measured {
+impl From<Usage> for ProcessUsage {
     fn from(usage: Usage) -> Self {
         let Usage { descriptors, resident_kib, threads } = usage;
         Self { resident_kib, descriptors, threads }

@@ -1,4 +1,4 @@
-//! Tells events: as text for people, or as JSON for machines.
+//! Output of the demo's events: text for people, or JSON.
 
 use std::{
     collections::BTreeMap,
@@ -16,47 +16,47 @@ use crate::{
     screen::{Paint, Tone, count, line, wrapped},
 };
 
-/// Where the nodes of the kernel's graphics subsystem are.
+/// Folder of DRM device nodes.
 const GRAPHICS: &str = "/dev/dri";
 
-/// Tells events.
+/// Output format of events.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Teller {
+pub(super) enum Reporter {
     Text(Paint),
     Json,
 }
 
-/// What can be told.
-pub(super) trait Tell: Serialize {
-    /// In words, for people.
-    fn lines(&self, words: Words) -> Vec<String>;
+/// Event that can be printed.
+pub(super) trait Render: Serialize {
+    /// Lines of text.
+    fn lines(&self, render: Renderer) -> Vec<String>;
 }
 
-impl Tell for Event {
-    fn lines(&self, words: Words) -> Vec<String> {
-        words.lines(self)
+impl Render for Event {
+    fn lines(&self, render: Renderer) -> Vec<String> {
+        render.lines(self)
     }
 }
 
-/// The people's words for events; the methods return lines.
+/// Formats events as lines.
 #[derive(Clone, Copy)]
-pub(super) struct Words(Paint);
+pub(super) struct Renderer(Paint);
 
-// === impl Teller ===
+// === impl Reporter ===
 
-impl Teller {
-    pub(super) fn tell(self, event: &impl Tell) -> Result<()> {
+impl Reporter {
+    pub(super) fn tell(self, event: &impl Render) -> Result<()> {
         match self {
             Self::Json => line(serde_json::to_string(event)?)?,
-            Self::Text(paint) => event.lines(Words(paint)).into_iter().try_for_each(line)?,
+            Self::Text(paint) => event.lines(Renderer(paint)).into_iter().try_for_each(line)?,
         }
         Ok(())
     }
 }
 
-// === impl Words ===
+// === impl Renderer ===
 
-impl Words {
+impl Renderer {
     fn lines(self, event: &Event) -> Vec<String> {
         match event {
             Event::Started { machine, description, dir, simulated: _ } => {
@@ -82,7 +82,7 @@ impl Words {
                 self.recovered(device, counts, *took_ms)
             }
             Event::KubeletRestarted { resources, pods, devices_held, took_ms } => {
-                self.kubelet_restarted(*resources, (*pods, *devices_held), *took_ms)
+                self.kubelet_restarted(*resources, *pods, *devices_held, *took_ms)
             }
             Event::Finished { steps, pods, took_ms } => self.finished(*steps, *pods, *took_ms),
             Event::Kept { paths, commands } => self.kept(paths, commands),
@@ -147,8 +147,8 @@ impl Words {
         let mut lines = wrapped(&given, devices);
         lines.push(format!("         why   {why}"));
         if let Some(Alternative { devices, why_not }) = alternative {
-            let words = format!("{}: {why_not}", devices.join(" "));
-            lines.extend(wrapped("         not   ", words.split_whitespace()));
+            let render = format!("{}: {why_not}", devices.join(" "));
+            lines.extend(wrapped("         not   ", render.split_whitespace()));
         }
         lines.extend(wrapped("         gets  ", gets(&container.gets)));
         lines.extend(cdi_kinds(&container.gets.cdi_devices).into_iter().map(|(kind, names)| {
@@ -159,7 +159,7 @@ impl Words {
 
     fn pod_refused(self, pod: &str, reason: &str, message: &str) -> Vec<String> {
         let (ok, pod) = (self.ok(), self.strong(pod));
-        let refused = format!("  {ok} pod {pod} is refused, as it has to be: {reason}");
+        let refused = format!("  {ok} pod {pod} is refused, as expected: {reason}");
         let message = wrapped("       ", message.split_whitespace());
         let message = message.into_iter().map(|text| self.quiet(text));
         [String::new(), refused].into_iter().chain(message).collect()
@@ -167,15 +167,13 @@ impl Words {
 
     fn cleaned_up(self, pod: &str, done: &[String], took_ms: f64) -> Vec<String> {
         let (ok, pod, took) = (self.ok(), self.strong(pod), self.took(took_ms));
-        let clean = format!("  {ok} what {pod} had is clean {took}");
+        let clean = format!("  {ok} the devices of {pod} are clean {took}");
         std::iter::once(clean).chain(listed("done  ", done)).collect()
     }
 
     fn deleted(self, pod: &str) -> Vec<String> {
         let mut lines = self.heading("A device changes hands");
-        lines.push(format!(
-            "  .. pod {pod} is deleted, which the kubelet tells when it is asked next"
-        ));
+        lines.push(format!("  .. pod {pod} is deleted; the kubelet reports it when next asked"));
         lines
     }
 
@@ -192,7 +190,7 @@ impl Words {
         let counts = allocatable(counts);
         vec![
             format!("  {} {device} is {why} {took}", self.ok()),
-            format!("       {counts}; pod {held_by} goes on and shows it in its status"),
+            format!("       {counts}; pod {held_by} keeps running and shows it in its status"),
         ]
     }
 
@@ -207,7 +205,8 @@ impl Words {
     fn kubelet_restarted(
         self,
         resources: usize,
-        (pods, devices): (usize, usize),
+        pods: usize,
+        devices: usize,
         took_ms: f64,
     ) -> Vec<String> {
         let mut lines = self.heading("The kubelet restarts and deletes every socket");
@@ -224,7 +223,7 @@ impl Words {
 
     pub(super) fn finished(self, steps: usize, pods: usize, took_ms: f64) -> Vec<String> {
         let (pods, seconds) = (count(pods, "pod"), took_ms / 1000.0);
-        self.heading(&format!("All {steps} steps happened, {pods} served, in {seconds:.1} s."))
+        self.heading(&format!("All {steps} steps passed, {pods} served, in {seconds:.1} s."))
     }
 
     fn kept(self, paths: &BTreeMap<&str, PathBuf>, commands: &[String]) -> Vec<String> {
@@ -235,7 +234,7 @@ impl Words {
         lines
     }
 
-    /// A part of the story begins: an empty line before it, none after.
+    /// Heading after an empty line.
     pub(super) fn heading(self, text: &str) -> Vec<String> {
         vec![String::new(), self.strong(text)]
     }
@@ -262,14 +261,14 @@ impl Words {
 }
 
 pub(super) fn waiting(device: &str, end: &str, quiet_s: f64) -> Vec<String> {
-    let rule = format!("must pass its probe after {quiet_s:.1} s without trouble");
+    let rule = format!("must pass its probe after {quiet_s:.1} s without a fault");
     vec![format!("  .. {end}; {device} {rule}")]
 }
 
-/// Things one below the other, with what they are before the first.
+/// Lines with a label before the first.
 fn listed(what: &str, things: &[String]) -> Vec<String> {
-    let mut words = std::iter::once(what).chain(std::iter::repeat("      "));
-    let line = |thing| format!("         {}{thing}", words.next().unwrap_or_default());
+    let mut render = std::iter::once(what).chain(std::iter::repeat("      "));
+    let line = |thing| format!("         {}{thing}", render.next().unwrap_or_default());
     things.iter().map(line).collect()
 }
 
@@ -278,8 +277,7 @@ fn allocatable(counts: &Counts) -> String {
     format!("{resource}: {allocatable} of {capacity} allocatable")
 }
 
-/// What a container is given: nodes by their paths, but for those of graphics, of which there are two
-/// for each GPU, and files by their number.
+/// Edits of a container: device nodes by path, DRM nodes (two per GPU) and files by number.
 pub(super) fn gets(container: &Gets) -> Vec<String> {
     let nodes = container.device_nodes.iter();
     let (graphics, nodes): (Vec<_>, Vec<_>) = nodes.partition(|path| path.starts_with(GRAPHICS));
@@ -297,7 +295,7 @@ pub(super) fn gets(container: &Gets) -> Vec<String> {
     gets
 }
 
-/// Nouns that end in `y` have a plural of their own.
+/// Pluralizes nouns that end in `y`.
 fn many(number: usize, noun: &str) -> String {
     match noun.strip_suffix('y') {
         Some(stem) if number != 1 => format!("{number} {stem}ies"),
@@ -305,7 +303,6 @@ fn many(number: usize, noun: &str) -> String {
     }
 }
 
-/// How many names there are of each CDI kind.
 pub(super) fn cdi_kinds(names: &[String]) -> BTreeMap<&str, usize> {
     let mut kinds = BTreeMap::new();
     for (kind, _) in names.iter().filter_map(|name| name.split_once('=')) {

@@ -1,33 +1,33 @@
-//! What is told of a soak: how far it is, what it found, the tables at its end.
+//! Output of a soak: progress, violations and the final tables.
 
 use std::{collections::VecDeque, fmt, path::PathBuf, time::Duration};
 
 use serde::Serialize;
 
-use super::{agent::Mounts, schedule::Ways, tally::Tally};
+use super::{agent::Mounts, schedule::AllocationApis, tally::Tally};
 use crate::{
-    demo::tell::{Tell, Words},
+    demo::report::{Render, Renderer},
     screen::{Tone, count},
 };
 
-/// One thing that is told.
 #[derive(Debug, Serialize)]
 #[serde(tag = "event", rename_all = "camelCase", rename_all_fields = "camelCase")]
-pub(super) enum Told {
-    /// It begins.
+pub(super) enum SoakEvent {
+    /// The soak has started.
     SoakStarted {
         machine: String,
         simulated: bool,
         seed: u64,
-        ways: Ways,
+        ways: AllocationApis,
         mounts: Mounts,
         lasts_s: u64,
         dir: PathBuf,
     },
-    /// It goes on.
+    /// Periodic progress.
     Progress { elapsed_s: u64, steps: usize, admitted: usize, faults: usize },
-    /// Something was not as it must be.
-    Broken {
+    /// An invariant was violated.
+    #[serde(rename = "broken")]
+    Violation {
         why: String,
         seed: u64,
         last_steps: VecDeque<String>,
@@ -35,29 +35,29 @@ pub(super) enum Told {
         agent: String,
         tally: Tally,
     },
-    /// It is over, and all was well.
+    /// The soak has ended without a violation.
     SoakFinished { end: End, seed: u64, elapsed_s: u64, tally: Tally },
 }
 
-/// What ended a soak in which all was well.
+/// Reason for the end without a violation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) enum End {
-    /// Its time was over.
+    /// The duration has passed.
     InTime,
-    /// Somebody, with Ctrl-C or SIGTERM: what was broken then was not seen to recover.
+    /// Ctrl-C or SIGTERM. Recovery from the last faults was not checked.
     Early,
 }
 
-// === impl Told ===
+// === impl SoakEvent ===
 
-impl Told {
+impl SoakEvent {
     pub(super) fn progress(elapsed: Duration, tally: &Tally) -> Self {
         Self::Progress {
             elapsed_s: elapsed.as_secs(),
             steps: tally.steps,
             admitted: tally.admitted,
-            faults: tally.struck_in_all(),
+            faults: tally.fault_count(),
         }
     }
 }
@@ -71,31 +71,34 @@ impl fmt::Display for End {
     }
 }
 
-impl Tell for Told {
-    fn lines(&self, words: Words) -> Vec<String> {
+impl Render for SoakEvent {
+    fn lines(&self, render: Renderer) -> Vec<String> {
         match self {
             Self::SoakStarted { machine, seed, ways, mounts, lasts_s, dir, simulated: _ } => vec![
-                words.strong(format!("Windlass soak on {machine}{ways}: {lasts_s} s, seed {seed}")),
-                words.tone(
+                render
+                    .strong(format!("Windlass soak on {machine}{ways}: {lasts_s} s, seed {seed}")),
+                render.tone(
                     Tone::Notable,
                     "The machine is SIMULATED; the agent is a process of its own.",
                 ),
-                words.quiet(format!("it sees {mounts}")),
-                words.quiet(format!("in {}", dir.display())),
+                render.quiet(format!("the agent sees {mounts}")),
+                render.quiet(format!("in {}", dir.display())),
             ],
             Self::Progress { elapsed_s, steps, admitted, faults } => {
                 let (steps, faults) = (count(*steps, "step"), count(*faults, "fault"));
                 let pods = count(*admitted, "pod");
-                vec![words.quiet(format!("  {elapsed_s:>5} s  {steps}, {pods} admitted, {faults}"))]
+                vec![
+                    render.quiet(format!("  {elapsed_s:>5} s  {steps}, {pods} admitted, {faults}")),
+                ]
             }
-            Self::Broken { why, seed, last_steps, dir, agent, tally } => {
-                let mut lines = words.heading(&format!("After {}:", count(tally.steps, "step")));
-                lines.push(format!("  {} {why}", words.tone(Tone::Bad, "!!")));
-                lines.extend(words.heading(&format!("The last steps of seed {seed}")));
+            Self::Violation { why, seed, last_steps, dir, agent, tally } => {
+                let mut lines = render.heading(&format!("After {}:", count(tally.steps, "step")));
+                lines.push(format!("  {} {why}", render.tone(Tone::Bad, "!!")));
+                lines.extend(render.heading(&format!("The last steps of seed {seed}")));
                 lines.extend(last_steps.iter().map(|step| format!("  {step}")));
-                lines.extend(words.heading("The agent's last words"));
+                lines.extend(render.heading("Last lines of the agent's log"));
                 lines.extend(agent.lines().map(|line| format!("  {line}")));
-                lines.push(words.quiet(format!("  all of them are in {}", dir.display())));
+                lines.push(render.quiet(format!("  the whole log is in {}", dir.display())));
                 lines
             }
             Self::SoakFinished { end, seed, elapsed_s, tally } => {
@@ -105,13 +108,13 @@ impl Tell for Told {
                     lines.extend(table.lines("  "));
                 }
                 let steps = count(tally.steps, "step");
-                let faults = count(tally.struck_in_all(), "fault");
+                let faults = count(tally.fault_count(), "fault");
                 let restarts = count(tally.agent_restarts, "restart");
                 let what = format!(
                     "{end}Every invariant held over {steps} with {faults} and {restarts} of the agent, in \
                      {elapsed_s} s, seed {seed}."
                 );
-                lines.extend(words.heading(&what));
+                lines.extend(render.heading(&what));
                 lines
             }
         }

@@ -1,5 +1,4 @@
-//! In whose hands devices are, by the kubelet and by the driver's record, as pure functions: no device is in two,
-//! whichever of the kubelet's two ways it went.
+//! Device owners according to the kubelet and to the driver's record. No device has two owners, across both APIs.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,28 +11,28 @@ use windlass_kubelet_sim::{ClaimStatus, NodeStatus};
 
 use super::{
     agent::CLAIMS,
-    invariant::{Broken, held},
+    invariant::{Violation, held},
 };
 
-/// Who has each device, by the names that claims know them by.
-pub(super) type Hands = BTreeMap<String, BTreeSet<Hand>>;
+/// Owners by device, under the names that claims use.
+pub(super) type Owners = BTreeMap<String, BTreeSet<Owner>>;
 
-/// Who has a device, by UID.
+/// Owner of a device, by UID.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Hand {
-    /// A pod, through the device plugin.
+pub(super) enum Owner {
+    /// Pod, through the device plugin.
     Pod(String),
     Claim(String),
 }
 
-/// What each claim has, by the driver's record.
+/// Devices by claim, from the driver's record.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Record(pub(super) BTreeMap<String, BTreeSet<String>>);
+pub(super) struct DriverRecord(pub(super) BTreeMap<String, BTreeSet<String>>);
 
-// === impl Record ===
+// === impl DriverRecord ===
 
-impl Record {
-    /// Reads the record in the agent's state folder; none is an empty one.
+impl DriverRecord {
+    /// Reads the record from the agent's state folder; empty if missing.
     pub(super) fn read(state_dir: &Path) -> io::Result<Self> {
         match fs::read(state_dir.join(CLAIMS)) {
             Ok(text) => Ok(Self::of(&serde_json::from_slice(&text)?)),
@@ -51,20 +50,20 @@ impl Record {
         Self(claims.map(|(uid, claim)| (uid.clone(), devices(claim))).collect())
     }
 
-    /// Everything that claims have.
+    /// Devices of all claims.
     pub(super) fn devices(&self) -> BTreeSet<String> {
         self.0.values().flatten().cloned().collect()
     }
 
-    fn hands(&self) -> Hands {
-        let of_claims = self.0.iter().map(|(uid, devices)| (Hand::Claim(uid.clone()), devices));
-        in_hands(of_claims.map(|(hand, devices)| (hand, devices.clone())))
+    fn owners(&self) -> Owners {
+        let of_claims = self.0.iter().map(|(uid, devices)| (Owner::Claim(uid.clone()), devices));
+        in_hands(of_claims.map(|(owner, devices)| (owner, devices.clone())))
     }
 }
 
-// === impl Hand ===
+// === impl Owner ===
 
-impl fmt::Display for Hand {
+impl fmt::Display for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Pod(uid) => write!(f, "pod {uid}"),
@@ -73,38 +72,38 @@ impl fmt::Display for Hand {
     }
 }
 
-/// How claims name a GPU.
+/// Published name of a GPU.
 pub(super) fn published_name(uuid: &str) -> String {
     uuid.to_ascii_lowercase()
 }
 
-/// Who has what, by the kubelet: admitted pods, and claims of pods that are there. What became of a claim whose
-/// pod is gone is between it and the driver.
-pub(super) fn by_kubelet(node: &NodeStatus) -> Hands {
+/// Owners according to the kubelet: admitted pods, and claims of existing pods.
+pub(super) fn by_kubelet(node: &NodeStatus) -> Owners {
     let admitted = node.pods.iter().filter(|(_, pod)| pod.is_admitted());
     let of_pods = admitted.map(|(uid, pod)| {
-        (Hand::Pod(uid.clone()), held(pod).iter().map(|id| published_name(id)).collect())
+        (Owner::Pod(uid.clone()), held(pod).iter().map(|id| published_name(id)).collect())
     });
-    let of_claims = claims(node).map(|claim| (Hand::Claim(claim.uid.clone()), prepared(claim)));
+    let of_claims = claims(node).map(|claim| (Owner::Claim(claim.uid.clone()), prepared(claim)));
     in_hands(of_pods.chain(of_claims))
 }
 
-/// No device is in two hands, whoever is asked.
-pub(super) fn in_one_hand(kubelet: Hands, driver: &Record) -> Result<(), Broken> {
+/// Checks that no device has two owners.
+pub(super) fn exclusive(kubelet: Owners, driver: &DriverRecord) -> Result<(), Violation> {
     let mut all = kubelet;
-    for (device, hands) in driver.hands() {
-        all.entry(device).or_default().extend(hands);
+    for (device, owners) in driver.owners() {
+        all.entry(device).or_default().extend(owners);
     }
-    match all.into_iter().find(|(_, hands)| hands.len() > 1) {
-        Some((device, hands)) => {
-            Err(Broken::TwoHands { device, hands: hands.iter().map(ToString::to_string).collect() })
-        }
+    match all.into_iter().find(|(_, owners)| owners.len() > 1) {
+        Some((device, owners)) => Err(Violation::TwoOwners {
+            device,
+            owners: owners.iter().map(ToString::to_string).collect(),
+        }),
         None => Ok(()),
     }
 }
 
-/// Whether kubelet and driver say the same of claims: none is prepared that is gone, and none gone that is prepared.
-pub(super) fn agree(node: &NodeStatus, record: &Record) -> Result<(), String> {
+/// Checks that kubelet and driver list the same claims and devices.
+pub(super) fn agree(node: &NodeStatus, record: &DriverRecord) -> Result<(), String> {
     let kubelet = claims(node).map(|claim| (claim.uid.clone(), prepared(claim))).collect();
     if record.0 == kubelet {
         return Ok(());
@@ -112,31 +111,32 @@ pub(super) fn agree(node: &NodeStatus, record: &Record) -> Result<(), String> {
     Err(format!("by the kubelet claims have {kubelet:?}, and by the driver {:?}", record.0))
 }
 
-/// Each claim has what it was allotted, by the kubelet and by the driver.
+/// Checks that each claim has its allocated devices, in both accounts.
 pub(super) fn nothing_lost(
     allotted: &BTreeMap<String, BTreeSet<String>>,
-    (node, record): (&NodeStatus, &Record),
-) -> Result<(), Broken> {
+    node: &NodeStatus,
+    record: &DriverRecord,
+) -> Result<(), Violation> {
     let kubelet: BTreeMap<_, _> =
         claims(node).map(|claim| (claim.uid.clone(), prepared(claim))).collect();
     for (claim, held) in allotted {
         for (who, has) in [("kubelet", kubelet.get(claim)), ("driver", record.0.get(claim))] {
             let now = has.cloned().unwrap_or_default();
             if now != *held {
-                let hand = Hand::Claim(claim.clone());
-                return Err(Broken::Lost { hand, held: held.clone(), who, now });
+                let owner = Owner::Claim(claim.clone());
+                return Err(Violation::Lost { owner, held: held.clone(), who, now });
             }
         }
     }
     Ok(())
 }
 
-/// Claims of pods that are there.
+/// Claims of existing pods.
 fn claims(node: &NodeStatus) -> impl Iterator<Item = &ClaimStatus> {
     node.claims.values().filter(|claim| claim.pods.iter().any(|uid| node.pods.contains_key(uid)))
 }
 
-/// What containers of pods with claims are given, by the qualified names of CDI.
+/// CDI names for containers with claims.
 pub(super) fn given(node: &NodeStatus) -> impl Iterator<Item = &String> {
     let devices = claims(node).flat_map(|claim| claim.devices.values().flatten());
     devices.flat_map(|device| &device.cdi_devices)
@@ -146,14 +146,14 @@ fn prepared(claim: &ClaimStatus) -> BTreeSet<String> {
     claim.devices.values().flatten().map(|device| device.name.clone()).collect()
 }
 
-fn in_hands(of: impl Iterator<Item = (Hand, BTreeSet<String>)>) -> Hands {
-    let mut hands = Hands::new();
-    for (hand, devices) in of {
+fn in_hands(of: impl Iterator<Item = (Owner, BTreeSet<String>)>) -> Owners {
+    let mut owners = Owners::new();
+    for (owner, devices) in of {
         for device in devices {
-            hands.entry(device).or_default().insert(hand.clone());
+            owners.entry(device).or_default().insert(owner.clone());
         }
     }
-    hands
+    owners
 }
 
 #[cfg(test)]
@@ -163,7 +163,7 @@ mod tests {
 
     use super::*;
 
-    /// A node whose pods have these devices through the device plugin.
+    /// Node whose pods have these devices through the device plugin.
     fn pods(of: &[(&str, &[&str])]) -> NodeStatus {
         let pod = |(uid, ids): &(&str, &[&str])| {
             let ids = ids.iter().map(|id| (*id).to_owned()).collect();
@@ -180,7 +180,7 @@ mod tests {
         NodeStatus { pods: of.iter().map(pod).collect(), ..NodeStatus::default() }
     }
 
-    /// A node on which a pod of this UID has the devices of a claim of that one.
+    /// Node on which a pod has the devices of a claim.
     fn with_claim(
         mut node: NodeStatus,
         (pod, claim): (&str, &str),
@@ -204,36 +204,36 @@ mod tests {
         node
     }
 
-    fn record(claims: &[(&str, &str)]) -> Record {
+    fn record(claims: &[(&str, &str)]) -> DriverRecord {
         let claim = |(uid, device): &(&str, &str)| {
             ((*uid).to_owned(), json!({"devices": [{"name": device, "usage": "alone"}]}))
         };
         let claims: serde_json::Map<_, _> = claims.iter().map(claim).collect();
-        Record::of(&json!({"claims": claims}))
+        DriverRecord::of(&json!({"claims": claims}))
     }
 
     #[test]
     fn a_device_that_a_pod_and_a_claim_have_is_in_two_hands() {
         let node = with_claim(pods(&[("a", &["GPU-0"]), ("b", &[])]), ("b", "c"), &["gpu-1"]);
-        assert_eq!(in_one_hand(by_kubelet(&node), &record(&[("c", "gpu-1")])), Ok(()));
-        let twice = |device: &str, hands: [&str; 2]| {
-            let hands = hands.map(str::to_owned).into();
-            Err(Broken::TwoHands { device: device.to_owned(), hands })
+        assert_eq!(exclusive(by_kubelet(&node), &record(&[("c", "gpu-1")])), Ok(()));
+        let twice = |device: &str, owners: [&str; 2]| {
+            let owners = owners.map(str::to_owned).into();
+            Err(Violation::TwoOwners { device: device.to_owned(), owners })
         };
         let both = with_claim(node.clone(), ("b", "c"), &["gpu-0"]);
-        let by_kubelet_alone = in_one_hand(by_kubelet(&both), &Record::default());
+        let by_kubelet_alone = exclusive(by_kubelet(&both), &DriverRecord::default());
         assert_eq!(by_kubelet_alone, twice("gpu-0", ["claim c", "pod a"]));
-        let by_driver = in_one_hand(by_kubelet(&node), &record(&[("d", "gpu-0")]));
+        let by_driver = exclusive(by_kubelet(&node), &record(&[("d", "gpu-0")]));
         assert_eq!(by_driver, twice("gpu-0", ["claim d", "pod a"]));
-        let two_claims = in_one_hand(Hands::new(), &record(&[("c", "gpu-1"), ("d", "gpu-1")]));
+        let two_claims = exclusive(Owners::new(), &record(&[("c", "gpu-1"), ("d", "gpu-1")]));
         assert_eq!(two_claims, twice("gpu-1", ["claim c", "claim d"]));
     }
 
     #[test]
     fn a_claim_whose_pod_is_gone_has_nothing_by_the_kubelet_and_must_not_be_prepared() {
         let gone = with_claim(pods(&[("a", &["GPU-0"])]), ("b", "c"), &["gpu-0"]);
-        assert_eq!(in_one_hand(by_kubelet(&gone), &Record::default()), Ok(()));
-        assert_eq!(agree(&gone, &Record::default()), Ok(()));
+        assert_eq!(exclusive(by_kubelet(&gone), &DriverRecord::default()), Ok(()));
+        assert_eq!(agree(&gone, &DriverRecord::default()), Ok(()));
         assert!(agree(&gone, &record(&[("c", "gpu-1")])).is_err());
     }
 
@@ -242,11 +242,11 @@ mod tests {
         let set = |id: &str| BTreeSet::from([id.to_owned()]);
         let allotted = [("c".to_owned(), set("gpu-1"))].into();
         let node = with_claim(pods(&[("b", &[])]), ("b", "c"), &["gpu-1"]);
-        let check = |node, of: &[_]| nothing_lost(&allotted, (node, &record(of)));
+        let check = |node, of: &[_]| nothing_lost(&allotted, node, &record(of));
         assert_eq!(check(&node, &[("c", "gpu-1")]), Ok(()));
         let lost = |who, now| {
-            let hand = Hand::Claim("c".to_owned());
-            Err(Broken::Lost { hand, held: set("gpu-1"), who, now })
+            let owner = Owner::Claim("c".to_owned());
+            Err(Violation::Lost { owner, held: set("gpu-1"), who, now })
         };
         assert_eq!(check(&node, &[]), lost("driver", BTreeSet::new()));
         assert_eq!(check(&node, &[("c", "gpu-2")]), lost("driver", set("gpu-2")));

@@ -1,4 +1,4 @@
-//! The kernel drops notices of the plugin folder, since nobody reads them in time.
+//! Loss of inotify events of the plugin folder by overflow.
 
 use std::{
     fs::{self, File},
@@ -10,33 +10,31 @@ use std::{
 use anyhow::{Context as _, Result};
 use tokio::time::{Instant, sleep};
 
-use super::super::{agent::Mounts, invariant::Broken, run::Run, schedule::Blow};
+use super::super::{agent::Mounts, invariant::Violation, run::Run, schedule::Fault};
 
-/// How many notices a host keeps at most for which they are tried to be lost: others take too long.
-const MOST_NOTICES: usize = 200_000;
+/// Limit of the host's queue size; larger queues take too long to overflow.
+const MAX_QUEUE: usize = 200_000;
 
-/// How long the agent may take to read what notices there are.
+/// Time in which the agent reads queued events.
 const DRAINED: Duration = Duration::from_secs(1);
 
-/// How soon what changes is noticed without the regular look, which comes after ten seconds.
+/// Deadline for noticing a change without the regular check every ten seconds.
 const UNAIDED: Duration = Duration::from_secs(5);
 
 // === impl Run ===
 
 impl Run {
-    /// The plugin folder is another one, and the notice of that is among those that the kernel drops: what comes and
-    /// goes in the new folder is noticed long before the regular look all the same.
+    /// Replaces the plugin folder while the queue overflows. Later changes in the new folder have to be noticed long
+    /// before the regular check.
     pub(super) async fn lose_notices(&mut self) -> Result<Option<Instant>> {
         let kept = kept_notices()?;
         let left_out = match self.rig.agent.mounts() {
-            Mounts::Shipped => {
-                Some("a pod's mount stays with the folder that it was made of".into())
-            }
-            Mounts::Whole if kept > MOST_NOTICES => Some(format!("this host keeps {kept} notices")),
+            Mounts::Shipped => Some("a pod's mount keeps the original folder".into()),
+            Mounts::Whole if kept > MAX_QUEUE => Some(format!("this host keeps {kept} notices")),
             Mounts::Whole => None,
         };
         if let Some(why) = left_out {
-            self.tally.left_out.insert(Blow::NoticesLost.kind(), why);
+            self.tally.left_out.insert(Fault::NoticesLost.kind(), why);
             return Ok(None);
         }
         self.rig.agent_is_away();
@@ -51,20 +49,20 @@ impl Run {
         self.rig.kubelet.replace_registration_socket(1)?;
         let ended = Instant::now();
         let registered = self.rig.registered_since(since, UNAIDED).await;
-        let (blow, after) = (Blow::NoticesLost.kind(), UNAIDED);
-        registered.map_err(|left| Broken::NotBack { blow, after, left })?;
+        let (fault, after) = (Fault::NoticesLost.kind(), UNAIDED);
+        registered.map_err(|left| Violation::NotBack { fault, after, left })?;
         Ok(Some(ended))
     }
 }
 
-/// How many notices the kernel keeps for a reader.
+/// Size of the inotify queue.
 fn kept_notices() -> Result<usize> {
     let path = "/proc/sys/fs/inotify/max_queued_events";
     let text = fs::read_to_string(path).with_context(|| format!("cannot read {path}"))?;
     text.trim().parse().with_context(|| format!("{path} has no number"))
 }
 
-/// More comes and goes than notices are kept of: each file makes two.
+/// Overflows the queue; each file makes two events.
 fn crowd(dir: &Path, kept: usize) -> io::Result<()> {
     let file = dir.join("crowd");
     for _ in 0..=kept / 2 {
@@ -74,7 +72,7 @@ fn crowd(dir: &Path, kept: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// Another folder has the path, with everything that was in the one before.
+/// Replaces the folder by a new one with the same content.
 fn swap(dir: &Path, away: &Path) -> io::Result<()> {
     fs::rename(dir, away)?;
     fs::create_dir(dir)?;

@@ -1,4 +1,4 @@
-//! Carries out what a schedule says: each blow falls, ends, and everything must be as it should be again.
+//! Injection of faults, with a check of the recovery.
 
 mod gpus;
 mod kills;
@@ -15,55 +15,53 @@ use std::{
 use anyhow::{Context as _, Result};
 use tokio::time::{Instant, sleep};
 use windlass_kubelet_sim::{Misbehaviour, Registration, RegistrationFault};
-use windlass_machine::{Fault, Happening};
+use windlass_machine::{self as machine, Happening};
 
 use super::{
     agent::{cdi_dir, state_dir},
-    invariant::{Broken, Doubted},
+    invariant::{MaybeUnhealthy, Violation},
     pods::{ADMISSION, ANSWER_LIMIT},
     rig::RESOURCE,
     run::Run,
-    schedule::{Blow, Hangs},
+    schedule::{Fault, Hangs},
     stopwatch::Stopwatch,
 };
 
-/// How soon after a fault's end all must be as it should be: a `Register` that is not answered is given up
-/// after fifteen seconds, a driver that hangs takes ten to be left behind, and a GPU that fails again and again has to
-/// be quiet for 32 times as long as at first, which is a second here.
+/// Deadline of a recovery. An unanswered `Register` is given up after 15 seconds, a hanging driver after ten, and a GPU
+/// that fails repeatedly needs 32 quiet periods, of a second here.
 pub(super) const RECOVERY_LIMIT: Duration = Duration::from_secs(45);
 
-/// How long what is away stays so.
 pub(super) const ABSENCE: Duration = Duration::from_millis(500);
 
-/// How long an adapter that comes and goes is there, and is not.
+/// Time between removal and addition of a NIC.
 const FLAP: Duration = Duration::from_millis(10);
 
 // === impl Run ===
 
 impl Run {
-    /// Strikes, and waits for the recovery. What does not fit now, such as the reset of a GPU where none
-    /// is broken, is left out.
-    pub(super) async fn strike(&mut self, blow: &Blow) -> Result<()> {
-        // What a claim let go a moment ago is told to be unhealthy still, which is no word on what breaks now.
+    /// Injects a fault and waits for the recovery. Skips a fault that does not apply, such as the reset of a GPU
+    /// while none is broken.
+    pub(super) async fn inject(&mut self, fault: &Fault) -> Result<()> {
+        // Recently released devices are reported unhealthy, which must not be taken for the fault's effect.
         let begun = self.rig.settled(RECOVERY_LIMIT).await;
         let (before_it, after) = ("the steps before a fault", RECOVERY_LIMIT);
-        begun.map_err(|left| Broken::NotBack { blow: before_it, after, left })?;
+        begun.map_err(|left| Violation::NotBack { fault: before_it, after, left })?;
         let since = self.rig.kubelet.calls().now();
-        self.rig.doubts(blow.doubts());
-        let ended = self.befall(blow).await?;
+        self.rig.set_maybe_unhealthy(fault.set_maybe_unhealthy());
+        let ended = self.apply(fault).await?;
         let recovered = match ended {
-            Some(ended) => self.recovers(blow, (since, ended)).await,
+            Some(ended) => self.recovers(fault, since, ended).await,
             None => Ok(()),
         };
-        self.rig.doubts(Doubted::These(BTreeSet::new()));
+        self.rig.set_maybe_unhealthy(MaybeUnhealthy::These(BTreeSet::new()));
         recovered
     }
 
-    /// Waits until all is as it should be.
-    async fn recovers(&mut self, blow: &Blow, (since, ended): (u64, Instant)) -> Result<()> {
+    /// Waits until everything is as it should be.
+    async fn recovers(&mut self, fault: &Fault, since: u64, ended: Instant) -> Result<()> {
         let left = || RECOVERY_LIMIT.saturating_sub(ended.elapsed());
         let mut outcome = Ok(());
-        if blow.takes_a_registration() {
+        if fault.takes_a_registration() {
             outcome = self.rig.registered_since(since, left()).await;
         }
         self.start_waiting().await?;
@@ -71,57 +69,57 @@ impl Run {
             outcome = self.rig.settled(left()).await;
         }
         let after = ended.elapsed();
-        outcome.map_err(|left| Broken::NotBack { blow: blow.kind(), after, left })?;
-        self.tally.struck(blow.kind(), after);
-        self.life.begins(Instant::now(), self.rig.agent.usage());
+        outcome.map_err(|left| Violation::NotBack { fault: fault.kind(), after, left })?;
+        self.tally.record_fault(fault.kind(), after);
+        self.baseline.begins(Instant::now(), self.rig.agent.usage());
         Ok(())
     }
 
-    /// The moment from which things can only become better.
-    async fn befall(&mut self, blow: &Blow) -> Result<Option<Instant>> {
-        match *blow {
-            Blow::AgentKilled => self.replace_agent().await?,
-            Blow::AgentKilledAtAdmission { gpus, after } => {
+    /// Applies the fault; returns the time at which recovery starts, or `None` if it does not apply.
+    async fn apply(&mut self, fault: &Fault) -> Result<Option<Instant>> {
+        match *fault {
+            Fault::AgentKilled => self.replace_agent().await?,
+            Fault::AgentKilledAtAdmission { gpus, after } => {
                 return self.kill_at_admission(gpus, after).await;
             }
-            Blow::AgentKilledAtPrepare { gpus, after } => {
+            Fault::AgentKilledAtPrepare { gpus, after } => {
                 return self.kill_at_prepare(gpus, after).await;
             }
-            Blow::RecordLost => return self.lose_record().await,
-            Blow::AgentFrozen { gpus, lasts } => self.freeze(gpus, lasts).await?,
-            Blow::AgentFrozenInCalls { which, by, gpus, lasts } => {
-                return self.freeze_in_calls(which, by, (gpus, lasts)).await;
+            Fault::RecordLost => return self.lose_record().await,
+            Fault::AgentFrozen { gpus, lasts } => self.freeze(gpus, lasts).await?,
+            Fault::AgentFrozenInCalls { which, by, gpus, lasts } => {
+                return self.freeze_in_calls(which, by, gpus, lasts).await;
             }
-            Blow::NoticesLost => return self.lose_notices().await,
-            Blow::KubeletRestarts { times } => {
+            Fault::NoticesLost => return self.lose_notices().await,
+            Fault::KubeletRestarts { times } => {
                 for _ in 0..times {
                     self.rig.kubelet.restart().await?;
                 }
             }
-            Blow::PluginFolderRemoved => self.remove_plugin_folder().await?,
-            Blow::PluginSocketsDeleted => self.delete_plugin_sockets()?,
-            Blow::RegistrationSocketReplaced { times } => {
+            Fault::PluginFolderRemoved => self.remove_plugin_folder().await?,
+            Fault::PluginSocketsDeleted => self.delete_plugin_sockets()?,
+            Fault::RegistrationSocketReplaced { times } => {
                 self.rig.kubelet.replace_registration_socket(times)?;
             }
-            Blow::RegistrationFails { hangs } => self.fail_registrations(hangs).await?,
-            Blow::StreamCut => self.rig.kubelet.cancel_stream(RESOURCE).await,
-            Blow::StateFolderBlocked { gpus } => self.block_state(gpus).await?,
-            Blow::DiskFull { gpus } => self.fill_disk(gpus).await?,
-            Blow::CdiFolderRemoved => self.remove_documents()?,
-            Blow::DriverReplaced => self.replace_driver().await?,
-            Blow::GpuBroken { which, how } => return self.break_gpu(which, how),
-            Blow::DriverCrashes { which } => return self.crash(which).await,
-            Blow::GpuReset { which } => return self.reset_gpu(which),
-            Blow::GpuSlow { which, by } => return self.slow_gpu(which, by).await,
-            Blow::XidStorm { which, bursts, events } => {
-                return self.storm(which, (bursts, events)).await;
+            Fault::RegistrationFails { hangs } => self.fail_registrations(hangs).await?,
+            Fault::StreamCut => self.rig.kubelet.cancel_stream(RESOURCE).await,
+            Fault::StateFolderBlocked { gpus } => self.block_state(gpus).await?,
+            Fault::DiskFull { gpus } => self.fill_disk(gpus).await?,
+            Fault::CdiFolderRemoved => self.remove_documents()?,
+            Fault::DriverReplaced => self.replace_driver().await?,
+            Fault::GpuBroken { which, how } => return self.break_gpu(which, how),
+            Fault::DriverCrashes { which } => return self.crash(which).await,
+            Fault::GpuReset { which } => return self.reset_gpu(which),
+            Fault::GpuSlow { which, by } => return self.slow_gpu(which, by).await,
+            Fault::XidStorm { which, bursts, events } => {
+                return self.storm(which, bursts, events).await;
             }
-            Blow::GpuRenumbered { which } => return self.renumber(which).await,
-            Blow::NicFlaps { which, times } => return self.flap(which, times).await,
-            Blow::Strained { what, which, gpus } => {
-                return self.strain(what, (which, gpus)).await;
+            Fault::GpuRenumbered { which } => return self.renumber(which).await,
+            Fault::NicFlaps { which, times } => return self.flap(which, times).await,
+            Fault::Interference { what, which, gpus } => {
+                return self.interfere(what, which, gpus).await;
             }
-            Blow::Server { what, gpus } => return self.mischief(what, gpus).await,
+            Fault::Server { what, gpus } => return self.api_server_fault(what, gpus).await,
         }
         Ok(Some(Instant::now()))
     }
@@ -130,7 +128,7 @@ impl Run {
         self.rig.agent_is_away();
         self.rig.agent.replace().await?;
         self.tally.agent_restarts += 1;
-        self.life.ends();
+        self.baseline.ends();
         self.rig.agent_runs();
         Ok(())
     }
@@ -148,12 +146,12 @@ impl Run {
         let (outcome, ()) = tokio::join!(self.rig.kubelet.admit(pod), thaw);
         self.rig.agent_runs();
         super::invariant::in_time(ADMISSION, watch.elapsed(), lasts + ANSWER_LIMIT)?;
-        self.came(&uid, outcome).await
+        self.record_admission(&uid, outcome).await
     }
 
     async fn remove_plugin_folder(&self) -> Result<()> {
         let dir = self.rig.plugin_dir();
-        // The kubelet's record lies there too, and is not the agent's to lose: it comes back.
+        // The kubelet's checkpoint is in this folder and has to survive.
         let away = self.rig.move_away(&dir)?;
         sleep(ABSENCE).await;
         fs::rename(away, &dir).context("cannot put the plugin folder back")?;
@@ -202,7 +200,7 @@ impl Run {
         tried
     }
 
-    /// A pod of each sort comes while the agent cannot write.
+    /// Starts a pod of each API while the agent cannot write.
     async fn try_both(&mut self, gpus: usize) -> Result<()> {
         self.try_one(gpus).await?;
         self.try_claim(gpus).await.map(drop)
@@ -210,20 +208,20 @@ impl Run {
 
     fn remove_documents(&self) -> Result<()> {
         match fs::remove_dir_all(cdi_dir(self.rig.dir())) {
-            // The agent was quicker.
+            // The agent has written a new document meanwhile.
             Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(()),
             outcome => outcome.context("cannot remove the CDI folder"),
         }
     }
 
-    /// An adapter comes and goes while the agent walks sysfs, so that it sees half of it.
+    /// Removes and adds a NIC while the agent scans sysfs.
     async fn flap(&self, which: usize, times: usize) -> Result<Option<Instant>> {
         let nics = self.rig.machine.model()?.nics;
         let Some(nic) = one_of(nics, which) else { return Ok(None) };
         let name = nic.path.address().to_string();
         for _ in 0..times {
             for what in [Happening::Unplug, Happening::Plug] {
-                self.rig.machine.inject(&Fault::ToDevice { name: name.clone(), what })?;
+                self.rig.machine.inject(&machine::Fault::ToDevice { name: name.clone(), what })?;
                 sleep(FLAP).await;
             }
         }
@@ -231,7 +229,7 @@ impl Run {
     }
 }
 
-/// Removes a file that may have gone by itself.
+/// Removes a file that may be gone.
 pub(super) fn remove_if_there(path: &Path) -> Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),

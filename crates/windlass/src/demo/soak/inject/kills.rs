@@ -1,4 +1,4 @@
-//! The agent dies while it works on what the kubelet asked it for.
+//! Kills of the agent while it serves a call of the kubelet.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::{
         agent::{CLAIMS, Mounts, state_dir},
         pods::CONTAINER,
         run::Run,
-        schedule::Blow,
+        schedule::Fault,
     },
     remove_if_there,
 };
@@ -19,7 +19,7 @@ use super::{
 // === impl Run ===
 
 impl Run {
-    /// A pod is admitted, and the agent dies meanwhile. Where there is no room the kubelet would not ask it.
+    /// Kills the agent during an admission. Requires enough free GPUs, else the kubelet makes no call.
     pub(super) async fn kill_at_admission(
         &mut self,
         gpus: usize,
@@ -33,12 +33,12 @@ impl Run {
         let outcome = self.kill_during(after, async |kubelet| kubelet.admit(pod).await).await;
         self.tally.killed_during_a_call(outcome.is_err());
         self.replace_agent().await?;
-        // The kubelet's word counts: what it did not hear, it gives to the next.
-        self.came(&uid, outcome).await?;
+        // The kubelet's decision counts: an unheard answer allocates nothing.
+        self.record_admission(&uid, outcome).await?;
         Ok(Some(Instant::now()))
     }
 
-    /// A claim is prepared, and the agent dies meanwhile; the next one has to know what it prepared.
+    /// Kills the agent during a preparation; the next process has to know what was prepared.
     pub(super) async fn kill_at_prepare(
         &mut self,
         gpus: usize,
@@ -56,11 +56,11 @@ impl Run {
         Ok(Some(Instant::now()))
     }
 
-    /// The agent dies, and its record of claims with it: the next one reads the kubelet's.
+    /// Kills the agent and deletes its record of claims; the next process reads the kubelet's checkpoint.
     pub(super) async fn lose_record(&mut self) -> Result<Option<Instant>> {
         if self.rig.agent.mounts() == Mounts::Shipped {
-            let why = "without the kubelet's record nothing is given until each claim is released";
-            self.tally.left_out.insert(Blow::RecordLost.kind(), why.into());
+            let why = "without the kubelet's checkpoint all claims have to be released first";
+            self.tally.left_out.insert(Fault::RecordLost.kind(), why.into());
             return Ok(None);
         }
         self.rig.agent_is_away();
@@ -70,7 +70,7 @@ impl Run {
         Ok(Some(Instant::now()))
     }
 
-    /// Kills the agent so long after the kubelet began something for which it calls it, and gives what came of that.
+    /// Kills the agent `after` the start of the kubelet's work, and returns the result of that work.
     async fn kill_during<T>(
         &mut self,
         after: Duration,
@@ -78,12 +78,12 @@ impl Run {
     ) -> T {
         self.rig.agent_is_away();
         let kill = async {
-            // Timers are of whole milliseconds.
+            // Timers have a resolution of a millisecond.
             let begun = Instant::now();
             while begun.elapsed() < after {
                 yield_now().await;
             }
-            self.rig.agent.strike_dead();
+            self.rig.agent.signal_kill();
         };
         let (outcome, ()) = tokio::join!(work(&self.rig.kubelet), kill);
         self.rig.agent.kill().await;

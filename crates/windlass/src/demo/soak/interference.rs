@@ -1,5 +1,5 @@
-//! What others do to the agent's door, files and nodes: clients that never finish a request, a configuration that is
-//! emptied, a node that is missing, a disk that does not answer, calls that are given up, a kubelet that cleans up.
+//! Interference with the agent: unfinished HTTP requests, an empty configuration, a missing device node, a hanging
+//! disk, cancelled calls, a kubelet that deletes files.
 
 use std::{
     fs::{self, OpenOptions},
@@ -23,57 +23,53 @@ use windlass_kubelet_sim::NodeStatus;
 
 use super::{
     agent::cdi_dir,
-    invariant::{Broken, in_time},
-    rig::{Found, GLANCE, RESOURCE},
+    inject::{ABSENCE, RECOVERY_LIMIT, remove_if_there},
+    invariant::{Violation, in_time},
+    rig::{IndexedGpu, POLL_INTERVAL, RESOURCE},
     run::Run,
-    schedule::Break,
+    schedule::GpuFailure,
     stopwatch::Stopwatch,
-    strike::{ABSENCE, RECOVERY_LIMIT, remove_if_there},
 };
 
-/// What they do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) enum Strain {
-    /// So many clients of its HTTP server send half a request each, and wait.
+pub(super) enum Interference {
+    /// HTTP clients that send half a request and wait.
     HalfOpenClients,
-    /// The configuration's file is empty for a while.
+    /// A temporarily empty configuration file.
     EmptyConfiguration,
-    /// A GPU's node is missing below `/dev` for a while.
+    /// A temporarily missing device node.
     MissingNode,
-    /// Writing the document of GPUs hangs for a while.
+    /// A temporarily hanging write of the CDI document.
     HangingDisk,
-    /// The kubelet gives up so many calls at once.
+    /// Calls that the kubelet cancels.
     CallsGivenUp,
-    /// The kubelet restarts, and empties the plugin folder as those up to 1.32 do.
+    /// A restarting kubelet that empties the plugin folder, as up to 1.32.
     FolderCleaned,
 }
 
-/// How many clients.
 const CLIENTS: usize = 64;
 
-/// How many calls.
 const CALLS: usize = 10_000;
 
-/// How soon a probe is answered, whoever else asks. The kubelet's own limit is a second by default.
+/// Deadline of a probe; the kubelet's default is a second.
 const PROBE_LIMIT: Duration = Duration::from_secs(1);
 
-/// Longer than it takes until a changed configuration is read.
+/// Time after which a changed configuration has been read.
 const READ_AGAIN: Duration = Duration::from_secs(3);
 
-/// How long whoever writes to the pipe may take until it is renamed.
+/// Deadline of a blocked writer's rename.
 const WRITTEN: Duration = Duration::from_secs(10);
 
-/// How soon an agent ends that finds another one serving.
+/// Deadline of a second agent's end.
 const REFUSED_WITHIN: Duration = Duration::from_secs(10);
 
-/// The document of GPUs, and what is written of it before it is renamed.
+/// CDI document of the GPUs, and its temporary file.
 const DOCUMENT: [&str; 2] = ["windlass.dev-gpu.json", ".windlass.dev-gpu.json.draft"];
 
-// === impl Strain ===
+// === impl Interference ===
 
-impl Strain {
-    /// All there are.
+impl Interference {
     pub(super) const ALL: [Self; 6] = [
         Self::HalfOpenClients,
         Self::EmptyConfiguration,
@@ -83,7 +79,6 @@ impl Strain {
         Self::FolderCleaned,
     ];
 
-    /// What the table calls it.
     pub(super) fn kind(self) -> &'static str {
         match self {
             Self::HalfOpenClients => "HTTP clients half open",
@@ -99,30 +94,31 @@ impl Strain {
 // === impl Run ===
 
 impl Run {
-    /// Does it, and gives the moment from which things can only become better.
-    pub(super) async fn strain(
+    /// Injects the interference; returns the time at which recovery starts.
+    pub(super) async fn interfere(
         &mut self,
-        what: Strain,
-        (which, gpus): (usize, usize),
+        what: Interference,
+        which: usize,
+        gpus: usize,
     ) -> Result<Option<Instant>> {
         match what {
-            Strain::HalfOpenClients => self.fill_door(gpus).await?,
-            Strain::EmptyConfiguration => self.empty_config(gpus).await?,
-            Strain::MissingNode => return self.hide_node(which, gpus).await,
-            Strain::HangingDisk => return self.hang_disk(which).await,
-            Strain::CallsGivenUp => self.give_up_calls().await?,
-            Strain::FolderCleaned => self.clean_up().await?,
+            Interference::HalfOpenClients => self.fill_http_server(gpus).await?,
+            Interference::EmptyConfiguration => self.empty_config(gpus).await?,
+            Interference::MissingNode => return self.hide_node(which, gpus).await,
+            Interference::HangingDisk => return self.hang_disk(which).await,
+            Interference::CallsGivenUp => self.give_up_calls().await?,
+            Interference::FolderCleaned => self.clean_up().await?,
         }
         Ok(Some(Instant::now()))
     }
 
-    /// Clients fill the agent's HTTP server with requests that they never finish: a probe is answered, and a pod.
-    async fn fill_door(&mut self, gpus: usize) -> Result<()> {
+    /// Fills the HTTP server with unfinished requests; a probe and a pod have to be served.
+    async fn fill_http_server(&mut self, gpus: usize) -> Result<()> {
         let mut silent = Vec::new();
         for _ in 0..CLIENTS {
             let mut client = TcpStream::connect(self.rig.agent.listens()).await;
             if let Ok(client) = &mut client {
-                // One that is shown the door has said enough.
+                // The server may close the connection.
                 let _ = client.write_all(b"GET /metrics HTTP/1.1\r\nHost: ").await;
             }
             silent.push(client);
@@ -133,7 +129,7 @@ impl Run {
         self.try_one(gpus).await
     }
 
-    /// The file of the configuration is empty for a while: the last good one holds.
+    /// Empties the configuration for a while; the last valid one has to stay in force.
     async fn empty_config(&mut self, gpus: usize) -> Result<()> {
         let file = self.rig.agent.config();
         let text = fs::read(&file).context("cannot read the configuration")?;
@@ -142,38 +138,38 @@ impl Run {
         let held = self.rig.settled(ABSENCE).await;
         let tried = self.try_one(gpus).await;
         fs::write(&file, text).context("cannot write the configuration")?;
-        let (blow, after) = (Strain::EmptyConfiguration.kind(), READ_AGAIN + ABSENCE);
-        held.map_err(|left| Broken::NotBack { blow, after, left })?;
+        let (fault, after) = (Interference::EmptyConfiguration.kind(), READ_AGAIN + ABSENCE);
+        held.map_err(|left| Violation::NotBack { fault, after, left })?;
         tried
     }
 
-    /// The node of a GPU is gone from `/dev`: the GPU is told to be unhealthy, and pods get the others.
+    /// Removes the device node of a GPU, which has to become unhealthy; pods get other GPUs.
     async fn hide_node(&mut self, which: usize, gpus: usize) -> Result<Option<Instant>> {
-        let Some(Found { gpu, .. }) = self.usable_gpu(which)? else { return Ok(None) };
+        let Some(IndexedGpu { gpu, .. }) = self.usable_gpu(which)? else { return Ok(None) };
         let node = self.rig.machine.host_root().join(format!("dev/nvidia{}", gpu.minor));
         let away = self.rig.move_away(&node)?;
         self.rig.breaks(&gpu.uuid);
-        self.is_told(&gpu.uuid).await?;
+        self.reported_unhealthy(&gpu.uuid).await?;
         self.admit(gpus).await?;
-        self.rig.doubt(&gpu.uuid);
+        self.rig.add_maybe_unhealthy(&gpu.uuid);
         self.rig.is_mended(&gpu.uuid);
         fs::rename(away, &node).with_context(|| format!("cannot put {} back", node.display()))?;
         Ok(Some(Instant::now()))
     }
 
-    /// The disk does not answer, for which a pipe stands that nobody reads, where the draft of a document goes: a GPU
-    /// that breaks is told to be unhealthy all the same.
+    /// Lets the write of a CDI document hang on a pipe without a reader. A GPU that breaks meanwhile has to become
+    /// unhealthy.
     async fn hang_disk(&mut self, which: usize) -> Result<Option<Instant>> {
-        let Some(Found { gpu, .. }) = self.usable_gpu(which)? else { return Ok(None) };
+        let Some(IndexedGpu { gpu, .. }) = self.usable_gpu(which)? else { return Ok(None) };
         let [document, draft] = DOCUMENT.map(|name| cdi_dir(self.rig.dir()).join(name));
         mknodat(CWD, &draft, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)
             .with_context(|| format!("cannot make the pipe {}", draft.display()))?;
         let removed = fs::remove_file(&document);
         removed.with_context(|| format!("cannot remove {}", document.display()))?;
         sleep(ABSENCE).await;
-        let broken = self.break_gpu(which, Break::Error)?;
+        let broken = self.break_gpu(which, GpuFailure::Error)?;
         let told = match broken {
-            Some(_) => self.is_told(&gpu.uuid).await,
+            Some(_) => self.reported_unhealthy(&gpu.uuid).await,
             None => Ok(()),
         };
         release(&draft).await?;
@@ -181,7 +177,7 @@ impl Run {
         Ok(Some(Instant::now()))
     }
 
-    /// The kubelet gives up calls that the agent, which is frozen, has not looked at: its connection stays.
+    /// Cancels calls that the stopped agent has not read; its connection has to survive.
     async fn give_up_calls(&mut self) -> Result<()> {
         let plugin = self.rig.kubelet.plugin(RESOURCE).await.context("nobody is registered")?;
         self.rig.agent_is_away();
@@ -199,12 +195,12 @@ impl Run {
         Ok(())
     }
 
-    /// A kubelet up to 1.32 empties its plugin folder when it starts, of everything but its record: the agent's lock
-    /// goes with the sockets. Another agent is refused all the same.
+    /// Empties the plugin folder except for the checkpoint, as a kubelet up to 1.32 does, which removes the agent's
+    /// lock file. A second agent still has to be refused.
     async fn clean_up(&mut self) -> Result<()> {
         for entry in fs::read_dir(self.rig.plugin_dir())?.flatten() {
             if entry.file_name() != checkpoint::FILE && !entry.path().is_dir() {
-                // A socket may have gone by itself.
+                // A socket may have been removed already.
                 let _ = fs::remove_file(entry.path());
             }
         }
@@ -214,34 +210,34 @@ impl Run {
         Ok(())
     }
 
-    /// Waits until a GPU is told to be unhealthy.
-    async fn is_told(&self, uuid: &str) -> Result<()> {
-        let is_told = |node: &NodeStatus| {
+    /// Waits until a GPU is reported unhealthy.
+    pub(super) async fn reported_unhealthy(&self, uuid: &str) -> Result<()> {
+        let reported_unhealthy = |node: &NodeStatus| {
             let device = node.resources.get(RESOURCE).and_then(|it| it.devices.get(uuid));
             device.is_some_and(|device| !device.is_healthy())
         };
         let begun = Instant::now();
-        let seen = self.rig.kubelet.wait_for(is_told, RECOVERY_LIMIT).await;
+        let seen = self.rig.kubelet.wait_for(reported_unhealthy, RECOVERY_LIMIT).await;
         let (device, after) = (uuid.to_owned(), begun.elapsed());
-        seen.map_err(|_| Broken::Unnoticed { device, after })?;
+        seen.map_err(|_| Violation::Unnoticed { device, after })?;
         Ok(())
     }
 }
 
-/// Lets go who writes to a pipe, who then renames it. Where nobody wrote, it is removed.
+/// Unblocks the writer of a pipe, who then renames it. An unused pipe is removed.
 async fn release(pipe: &Path) -> Result<()> {
-    // Without waiting for somebody who writes, who may have been quicker.
+    // Opening must not wait for a writer, who may be done.
     let nonblocking = i32::try_from(OFlags::NONBLOCK.bits()).context("a flag of open(2)")?;
     let mut reader = match OpenOptions::new().read(true).custom_flags(nonblocking).open(pipe) {
-        // The agent replaced it.
+        // The agent has replaced the pipe.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         opened => opened.with_context(|| format!("cannot open {}", pipe.display()))?,
     };
     let begun = Instant::now();
     while pipe.exists() && begun.elapsed() < WRITTEN {
-        // A pipe holds less than a document. What is read is nobody's.
+        // A pipe is smaller than a document. Its content is discarded.
         let _ = io::copy(&mut reader, &mut io::sink());
-        sleep(GLANCE).await;
+        sleep(POLL_INTERVAL).await;
     }
     remove_if_there(pipe)
 }

@@ -1,4 +1,4 @@
-//! What an API server does to the agent while pods come: it is away, refuses, is late, and lies.
+//! Faults of the API server: outages, refusals, delays and wrong answers.
 
 use std::time::Duration;
 
@@ -6,57 +6,52 @@ use anyhow::{Context as _, Result};
 use k8s_openapi::api::{core::v1::Node, resource::v1::ResourceSlice};
 use serde::Serialize;
 use tokio::time::{Instant, sleep};
-use windlass_cluster_sim::api::{ApiServer, Effect, Fault, Gate, Objects, Refusal};
+use windlass_cluster_sim::api::{ApiServer, Effect, Fault as RequestFault, Gate, Objects, Refusal};
 
-use super::{invariant::Broken, rig::GLANCE, run::Run, strike::RECOVERY_LIMIT};
+use super::{inject::RECOVERY_LIMIT, invariant::Violation, rig::POLL_INTERVAL, run::Run};
 
-/// What it does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) enum Mischief {
-    /// It refuses connections.
+pub(super) enum ApiServerFault {
     Away,
-    /// It answers 500 to everything.
+    /// Answers every request with 500.
     Fails,
-    /// It answers 429 to everything.
+    /// Answers every request with 429.
     Overloaded,
-    /// It answers late.
     Slow,
-    /// It cuts connections instead of answering.
+    /// Closes connections without an answer.
     Drops,
-    /// It does what it is asked, and cuts the connection.
+    /// Executes requests and closes the connection without an answer.
     LosesAnswers,
-    /// It answers 409 to each write.
+    /// Answers every write with 409.
     Conflicts,
-    /// It answers 403 to each write of a slice.
+    /// Answers every write of a slice with 403.
     ForbidsSlices,
-    /// It says that there are no claims.
+    /// Answers requests for claims with 404.
     HidesClaims,
-    /// It says that there are no slices, and another takes its place, of which nothing can be watched since then.
+    /// Answers requests for slices with 404; then another server takes over, without history.
     HidesSlices,
-    /// It ends watches, and has forgotten what was before (410).
+    /// Ends watches and forgets history (410).
     ForgetsHistory,
-    /// Somebody deletes the slices.
+    /// Slices are deleted by another client.
     SlicesDeleted,
-    /// Somebody takes the taints and some devices out of a slice.
+    /// Taints and some devices are removed from a slice by another client.
     SliceChanged,
-    /// It is restarted without the feature gate of taints, and with it again.
+    /// Restarts without the feature gate of taints, and again with it.
     DropsTaints,
 }
 
-/// How late a slow one answers.
 const LATE: Duration = Duration::from_millis(800);
 
-/// How long a restart takes: longer than the pause before a watch is opened again.
+/// Duration of a restart, longer than the pause before a watch is opened again.
 const DOWN: Duration = Duration::from_secs(2);
 
-/// How long it misbehaves besides what pods take meanwhile.
+/// Additional duration of the fault, beyond the start of the pods.
 const LASTS: Duration = Duration::from_millis(500);
 
-// === impl Mischief ===
+// === impl ApiServerFault ===
 
-impl Mischief {
-    /// All there are.
+impl ApiServerFault {
     pub(super) const ALL: [Self; 14] = [
         Self::Away,
         Self::Fails,
@@ -74,7 +69,6 @@ impl Mischief {
         Self::DropsTaints,
     ];
 
-    /// What the table calls it.
     pub(super) fn kind(self) -> &'static str {
         match self {
             Self::Away => "API server away",
@@ -94,11 +88,10 @@ impl Mischief {
         }
     }
 
-    /// What happens to requests, where it is that.
-    fn faults(self) -> Vec<Fault> {
-        let everything = |effect| vec![Fault::at("/", effect)];
+    fn faults(self) -> Vec<RequestFault> {
+        let everything = |effect| vec![RequestFault::at("/", effect)];
         let writes = |path: &str, effect: Effect| {
-            let to = |method| Fault::at(path, effect.clone()).only(method);
+            let to = |method| RequestFault::at(path, effect.clone()).only(method);
             ["POST", "PUT", "PATCH", "DELETE"].map(to).to_vec()
         };
         let refusal =
@@ -111,8 +104,8 @@ impl Mischief {
             Self::LosesAnswers => everything(Effect::LoseAnswer),
             Self::Conflicts => writes("/", refusal(409, "Conflict")),
             Self::ForbidsSlices => writes("resourceslices", Effect::Forbid),
-            Self::HidesClaims => vec![Fault::at("resourceclaims", Effect::Hide)],
-            Self::HidesSlices => vec![Fault::at("resourceslices", Effect::Hide)],
+            Self::HidesClaims => vec![RequestFault::at("resourceclaims", Effect::Hide)],
+            Self::HidesSlices => vec![RequestFault::at("resourceslices", Effect::Hide)],
             Self::Away
             | Self::ForgetsHistory
             | Self::SlicesDeleted
@@ -125,54 +118,54 @@ impl Mischief {
 // === impl Run ===
 
 impl Run {
-    /// The API server misbehaves while a pod of each sort comes. The one of the device plugin has nothing to do with
-    /// it, and must be admitted as ever.
-    pub(super) async fn mischief(
+    /// Injects the fault while one pod of each API starts. The device plugin does not depend on the API server, so
+    /// its pod has to be admitted.
+    pub(super) async fn api_server_fault(
         &mut self,
-        what: Mischief,
+        what: ApiServerFault,
         gpus: usize,
     ) -> Result<Option<Instant>> {
         if self.rig.cluster.is_none() {
             return Ok(None);
         }
-        self.begins_to(what).await?;
+        self.begin_api_server_fault(what).await?;
         self.admit(gpus).await?;
         let started = self.try_claim(gpus).await?;
-        if let (Mischief::HidesClaims, Some(pod)) = (what, started) {
-            return Err(Broken::NotDenied { pod }.into());
+        if let (ApiServerFault::HidesClaims, Some(pod)) = (what, started) {
+            return Err(Violation::NotDenied { pod }.into());
         }
         sleep(LASTS).await;
-        if what == Mischief::DropsTaints {
+        if what == ApiServerFault::DropsTaints {
             self.no_broken_one_is_published().await?;
         }
         self.server()?.heal();
         match what {
-            Mischief::Away => self.server()?.come_back(),
-            // Who was told that there are none does not hear of what was there before by a watch alone.
-            Mischief::HidesSlices => {
+            ApiServerFault::Away => self.server()?.come_back(),
+            // A client that got 404 does not learn older objects from a watch alone.
+            ApiServerFault::HidesSlices => {
                 forget_history(&self.server()?.objects());
             }
-            Mischief::DropsTaints => restart(self.server()?, &Gate::OFF_IN_1_36).await,
+            ApiServerFault::DropsTaints => restart(self.server()?, &Gate::OFF_IN_1_36).await,
             _ => {}
         }
         Ok(Some(Instant::now()))
     }
 
-    async fn begins_to(&mut self, what: Mischief) -> Result<()> {
+    async fn begin_api_server_fault(&mut self, what: ApiServerFault) -> Result<()> {
         let server = self.server()?;
         what.faults().into_iter().for_each(|fault| server.inject(fault));
         let objects = server.objects();
         match what {
-            Mischief::Away => server.go_away().await,
-            Mischief::DropsTaints => {
+            ApiServerFault::Away => server.go_away().await,
+            ApiServerFault::DropsTaints => {
                 restart(server, &[&Gate::OFF_IN_1_36[..], &[Gate::DeviceTaints]].concat()).await;
-                // What is there keeps its taints.
+                // Existing objects keep their taints.
                 delete_slices(&objects)?;
             }
-            Mischief::SlicesDeleted => delete_slices(&objects)?,
-            Mischief::SliceChanged => self.change_slice()?,
-            // A list makes watches necessary again, and both are refused or wrong for a while.
-            Mischief::ForgetsHistory | Mischief::HidesSlices | Mischief::Slow => {
+            ApiServerFault::SlicesDeleted => delete_slices(&objects)?,
+            ApiServerFault::SliceChanged => self.change_slice()?,
+            // Lists and watches are necessary again, and both fail for a while.
+            ApiServerFault::ForgetsHistory | ApiServerFault::HidesSlices | ApiServerFault::Slow => {
                 forget_history(&objects);
             }
             _ => {}
@@ -193,17 +186,17 @@ impl Run {
         Ok(())
     }
 
-    /// Without taints a broken GPU is not to be published at all.
+    /// Checks that broken GPUs are not published while taints are unavailable.
     async fn no_broken_one_is_published(&self) -> Result<()> {
         let begun = Instant::now();
         loop {
             match self.rig.publishes_without_taints()? {
                 Ok(()) => return Ok(()),
                 Err(left) if begun.elapsed() > RECOVERY_LIMIT => {
-                    let (blow, after) = (Mischief::DropsTaints.kind(), begun.elapsed());
-                    return Err(Broken::NotBack { blow, after, left }.into());
+                    let (fault, after) = (ApiServerFault::DropsTaints.kind(), begun.elapsed());
+                    return Err(Violation::NotBack { fault, after, left }.into());
                 }
-                Err(_) => sleep(GLANCE).await,
+                Err(_) => sleep(POLL_INTERVAL).await,
             }
         }
     }
@@ -214,8 +207,8 @@ impl Run {
     }
 }
 
-/// Ends the server's process and starts one with other feature gates, after a while in which it is missed: only a
-/// connection that failed makes the agent ask anew what this server keeps.
+/// Restarts the server with other feature gates. The outage is long enough to fail a connection, after which the agent
+/// learns the gates again.
 async fn restart(server: &mut ApiServer, off: &[Gate]) {
     server.go_away().await;
     server.set_gates_off(off.iter().copied());
@@ -223,9 +216,9 @@ async fn restart(server: &mut ApiServer, off: &[Gate]) {
     server.come_back();
 }
 
-/// Ends watches, and no version that anybody has seen is one to begin a watch from.
+/// Ends watches and invalidates all known resource versions.
 fn forget_history(objects: &Objects) {
-    // Something is newer than the newest that was seen.
+    // Creates a version above all known ones.
     for node in objects.list::<Node>() {
         objects.put(&node);
     }
@@ -249,7 +242,7 @@ mod tests {
 
     #[test]
     fn each_mischief_has_a_name_of_its_own() {
-        let kinds: BTreeSet<_> = Mischief::ALL.iter().map(|what| what.kind()).collect();
-        assert_eq!(kinds.len(), Mischief::ALL.len());
+        let kinds: BTreeSet<_> = ApiServerFault::ALL.iter().map(|what| what.kind()).collect();
+        assert_eq!(kinds.len(), ApiServerFault::ALL.len());
     }
 }

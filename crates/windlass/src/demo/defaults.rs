@@ -1,13 +1,13 @@
-//! What a machine gets for a demo that the agent offers nothing of as it is.
+//! Changes to a machine profile without devices that the agent would offer.
 
 use windlass_config::{Policy, ResourceRule, Resources, Selector, Sharing};
 use windlass_core::device::DeviceKind;
 use windlass_machine::{Profile, mig::Shape};
 
-/// What the network interfaces of a machine without anything else are offered as.
+/// Resource for NICs of a machine without other devices.
 const NICS: &str = "example.com/nic";
 
-/// Offers the interfaces of a machine that has nothing else, and says so in its description.
+/// Offers the NICs of a machine without other devices, and adds that to its description.
 pub(super) fn offer_nics(profile: &mut Profile, policy: &mut Policy) {
     let others = profile.gpus.len() + profile.devices.len() + usize::from(profile.amd.is_some());
     if others == 0 && !profile.nics.is_empty() {
@@ -21,8 +21,8 @@ pub(super) fn offer_nics(profile: &mut Profile, policy: &mut Policy) {
     }
 }
 
-/// Makes two of the smallest instances on each GPU of a machine of which MIG is on and nothing is cut, and says so in
-/// its description.
+/// Creates two of the smallest MIG instances on each GPU, if MIG is on without instances, and adds that to the
+/// description.
 pub(super) fn cut(profile: &mut Profile) {
     let is_uncut = |instances: &Option<Vec<String>>| instances.as_ref().is_some_and(Vec::is_empty);
     if profile.gpus.is_empty() || !profile.gpus.iter().all(|gpu| is_uncut(&gpu.mig)) {
@@ -43,7 +43,7 @@ pub(super) fn cut(profile: &mut Profile) {
 mod tests {
     use super::*;
 
-    /// What the demo of a shipped machine is about.
+    /// Profile and policy of the demo on a built-in machine.
     fn made(name: &str) -> (Profile, Policy) {
         let (mut profile, mut policy) =
             (Profile::named(name).expect("a shipped profile"), Policy::default());

@@ -1,0 +1,67 @@
+//! Resource usage of an agent process, compared with its usage after it had settled.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+use windlass_conformance::process::Usage;
+
+use super::invariant::{Violation, bounded};
+
+/// Baseline of the current process, and the longest observation of any process.
+#[derive(Debug, Default)]
+pub(super) struct Baseline {
+    settled: Option<(Instant, Usage)>,
+    longest: Duration,
+}
+
+// === impl Baseline ===
+
+impl Baseline {
+    /// Sets the baseline, unless the process has one.
+    pub(super) fn begins(&mut self, now: Instant, usage: Usage) {
+        self.settled.get_or_insert((now, usage));
+    }
+
+    /// Forgets the baseline of an ended process.
+    pub(super) fn ends(&mut self) {
+        self.settled = None;
+    }
+
+    /// Compares the usage with the baseline.
+    pub(super) fn look(&mut self, now: Instant, usage: Usage) -> Result<(), Violation> {
+        let Some((since, start)) = self.settled else { return Ok(()) };
+        self.longest = self.longest.max(now.saturating_duration_since(since));
+        bounded(start, usage)
+    }
+
+    pub(super) fn longest(&self) -> Duration {
+        self.longest
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn usage(descriptors: usize) -> Usage {
+        Usage { descriptors, ..Usage::default() }
+    }
+
+    #[test]
+    fn a_process_is_held_against_its_own_start_and_not_that_of_another() {
+        let (mut baseline, begun, long) =
+            (Baseline::default(), Instant::now(), Duration::from_secs(9));
+        baseline.begins(begun, usage(40));
+        baseline.begins(begun + long, usage(400));
+        assert!(baseline.look(begun + long, usage(400)).is_err(), "it is the same process");
+        baseline.ends();
+        assert_eq!(
+            baseline.look(begun + 2 * long, usage(400)),
+            Ok(()),
+            "the next is yet to settle"
+        );
+        baseline.begins(begun + 2 * long, usage(400));
+        assert_eq!(baseline.look(begun + 2 * long, usage(410)), Ok(()));
+        assert_eq!(baseline.longest(), long);
+    }
+}
