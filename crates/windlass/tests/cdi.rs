@@ -128,7 +128,7 @@ fn every_mistake_is_named_with_its_document_and_the_exit_code_says_that_there_ar
 fn a_place_that_is_not_there_is_misuse() {
     let check = run(&["cdi", "check", "/nowhere/at/all"]);
     assert_eq!(check.status.code(), Some(64));
-    assert!(err(&check).contains("/nowhere/at/all is no file or folder"), "{}", err(&check));
+    assert!(err(&check).contains("/nowhere/at/all does not exist"), "{}", err(&check));
 }
 
 #[test]
@@ -139,6 +139,6 @@ fn a_host_without_devices_has_no_documents_and_says_why() {
     let output = run(&["cdi", "generate", "--host-root", &empty]);
     assert_eq!(output.status.code(), Some(1));
     let text = err(&output);
-    assert!(text.contains("no device of this host can stand in a document:\n  amd "), "{text}");
+    assert!(text.contains("this host has no device for a CDI document:\n  amd "), "{text}");
     assert!(text.contains("nvidia  none: "), "{text}");
 }

@@ -63,7 +63,7 @@ fn the_demo_plays_with_devices_of_other_kinds_and_with_boards_that_are_cleaned_i
         "darwin3-network  2 devices",
         "pod on-darwin3 admitted",
         "its clock is set to 333 MHz",
-        "what on-darwin3 had is clean",
+        "the devices of on-darwin3 are clean",
         "its chip is reset",
         "pod after-it admitted",
         "0000:e5:00.0 is pulled out of its slot",
@@ -147,7 +147,7 @@ fn a_wrong_command_line_is_code_64_and_says_what_would_be_right() {
         (vec!["machine", "fault", "/tmp", "xid@3"], "xid:79@3"),
         (vec!["kubelet", "/tmp/k", "--pod", "trainer"], "NAME:RESOURCE=N"),
         (vec!["kubelet", "/tmp/k", "--pod", "t:gpu=-1"], "write a number from 1"),
-        (vec!["node", "--log", "windlass=foo=bar"], "says no levels: write one (info)"),
+        (vec!["node", "--log", "windlass=foo=bar"], "has no valid levels: write one level (info)"),
         (vec!["node", "--node-name", "BAD NAME"], "\"BAD NAME\" cannot be the name of a node"),
         (vec!["node", "--listen", ":9400"], "write it like 0.0.0.0:9400 or [::]:9400"),
     ] {
@@ -369,12 +369,12 @@ fn a_configuration_that_changes_is_read_again_and_a_wrong_one_is_told() {
     let mut node = Node::start(&folder, &flags);
     node.until("windlass node started");
     fs::write(&config, "mig: both\n").expect("written");
-    let event = node.until("configuration is wrong; the last good one holds");
+    let event = node.until("configuration invalid, keeping the last valid one");
     assert!(event["error"].as_str().is_some_and(|error| error.contains("w.yaml:1: ")), "{event}");
     fs::write(&config, "mig: single\n").expect("written");
     node.until("configuration reloaded");
     node.signal("HUP");
-    node.until("reading the configuration again");
+    node.until("reloading the configuration");
     node.signal("TERM");
     assert!(node.wait().success());
 }
@@ -572,7 +572,7 @@ fn the_embedded_kubelet_admits_pods_of_a_plugin_that_registers_with_it() {
     until("Requested: 5, Available: 4");
     writeln!(typed, "delete first\nrun second nvidia.com/gpu=5\nnonsense\nquit").expect("typed");
     until("pod second admitted");
-    until("not understood: nonsense");
+    until("unknown command: nonsense");
     assert!(kubelet.wait().expect("a child").success());
     assert!(Path::new(&dir).join("device-plugins/kubelet_internal_checkpoint").exists());
 }
@@ -649,6 +649,6 @@ fn a_resource_that_no_device_is_for_is_named() {
     let mut command = windlass(&["devices", "--config", &config.display().to_string()]);
     let output = command.args(host).output().expect("runs");
     let text = String::from_utf8_lossy(&output.stdout);
-    let told = "a.com/x gets no device of this node: this node has no device of kind mig";
+    let told = "a.com/x has no device on this node: this node has no device of kind mig";
     assert!(text.contains(told), "{text}");
 }

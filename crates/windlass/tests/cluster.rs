@@ -21,7 +21,7 @@ const KUBECONFIG: &str = "WINDLASS_E2E_KUBECONFIG";
 /// The kubelet tells the API server of its node every ten seconds.
 const NODE_STATUS: Duration = Duration::from_secs(45);
 
-/// Whether there is a cluster; says so when there is none.
+/// True with a cluster; prints a notice without one.
 #[expect(clippy::print_stderr, reason = "a test that is left out says so")]
 fn has_cluster() -> bool {
     let named = std::env::var_os(KUBECONFIG).is_some();

@@ -1,4 +1,4 @@
-//! The documentation is true: its configurations are accepted, its metrics exist, its transcripts are played.
+//! Documentation matches the program: configurations are accepted, metrics exist, demo transcripts are current.
 
 mod commands;
 mod pages;
@@ -36,7 +36,7 @@ fn pages() -> Vec<(String, String)> {
     names.into_iter().map(|name| (name.clone(), page(&name))).collect()
 }
 
-/// What a page shows as YAML, each with the line that it begins at, without the margin that a list gives it.
+/// YAML blocks of a page with their first line number, without list indentation.
 fn shown(page: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     let mut lines = page.lines().enumerate();
@@ -163,7 +163,7 @@ fn timeless(line: &str) -> String {
     words.join(" ")
 }
 
-/// The demo on a page.
+/// Demo transcript of a page.
 fn transcript(name: &str) -> Vec<String> {
     let page = page(name);
     let block = page.split("```\n").find(|block| block.starts_with("Windlass demo on"));

@@ -9,10 +9,10 @@ use crate::program::{folder, machine, run, text};
 
 const USAGE: Option<i32> = Some(64);
 
-/// What is in files is not recorded, see docs/devices/snapshots.md; and a board has one driver of two.
+/// Recordings omit file contents (docs/devices/snapshots.md), and a board has one of two drivers.
 const LEFT_OUT: [&str; 2] = ["darwin3-files", "darwin3-board-axidma"];
 
-/// What a command says as JSON.
+/// JSON output of a command.
 fn json(arguments: &[&str]) -> Value {
     let output = run(&[arguments, &["-o", "json"]].concat());
     assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));

@@ -1,14 +1,14 @@
-//! What deploy/Dockerfile copies is enough to build what it builds.
+//! The sources that deploy/Dockerfile copies suffice for its build.
 
 use std::{
     fs,
     path::{Component, Path, PathBuf},
 };
 
-/// What brings a file into a build, up to its argument.
+/// Keywords that include a file in a build, up to their argument.
 const INCLUDES: [&str; 3] = ["include_str!(", "include_bytes!(", "include!("];
 
-/// What follows is not compiled for the image.
+/// Start of code that the image does not compile.
 const TESTS: [&str; 2] = ["#[cfg(test)]\nmod tests", "#[cfg(test)]\npub(crate) mod tests"];
 
 fn root() -> PathBuf {
@@ -50,14 +50,14 @@ fn included(file: &Path) -> Vec<PathBuf> {
     let arguments = INCLUDES.iter().flat_map(|include| text.split(include).skip(1));
     let literal = |argument: &str| {
         let argument = argument.strip_prefix("concat!(").unwrap_or(argument);
-        // What a build script wrote is in the build's own folder.
+        // Build scripts write to the build's own folder.
         let path = argument.strip_prefix('"')?.split('"').next()?;
         Some(lexical(&beside.join(path)))
     };
     arguments.filter_map(literal).collect()
 }
 
-/// What the stage that builds copies from the repository.
+/// Paths that the build stage copies from the repository.
 fn copied() -> Vec<PathBuf> {
     let text = fs::read_to_string(root().join("deploy/Dockerfile")).expect("a Dockerfile");
     let copies = text.lines().filter_map(|line| line.strip_prefix("COPY "));

@@ -8,7 +8,7 @@ use windlass_node::documents::Document;
 
 use crate::program::{folder, machine, run, text};
 
-/// What a command says of a machine.
+/// Output of a command about a machine.
 fn ask(profile: &str, words: &[&str]) -> String {
     let folder = folder();
     let host = machine(&folder, profile);
@@ -49,7 +49,7 @@ fn kinds_and_sources_narrow_what_is_shown() {
     let host = machine(&folder, "t4-edge");
     let output = run(&["devices", "--source", "coral", &host[0], &host[1]]);
     assert_eq!(output.status.code(), Some(64));
-    assert!(text(&output.stderr).contains("there are "), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("known: "), "{}", text(&output.stderr));
 }
 
 #[test]
@@ -174,7 +174,7 @@ fn a_source_explains_what_it_made_of_everything_that_it_looked_at() {
     let driver =
         r#"device.attributes["windlass.dev"].driver == "vfio-pci" is false: driver is "nvidia""#;
     for (source, expected) in [
-        ("card", &[driver, "looked at /sys/bus/pci/devices"][..]),
+        ("card", &[driver, "examined /sys/bus/pci/devices"][..]),
         (
             "pair",
             &[
@@ -184,9 +184,9 @@ fn a_source_explains_what_it_made_of_everything_that_it_looked_at() {
             ],
         ),
         ("lone", &["/dev/tx0  -  ", "another pattern has none"]),
-        ("disk", &["disk-sda", "not handed out: /dev/sda: "]),
-        ("twin", &["not handed out: pair-tx0 of pair is the same device, by /dev/tx0"]),
-        ("spare", &["no resource is for it: write resource"]),
+        ("disk", &["disk-sda", "withheld: /dev/sda: "]),
+        ("twin", &["withheld: pair-tx0 of pair is the same device, by /dev/tx0"]),
+        ("spare", &["no resource: add `resource`"]),
         (
             "board",
             &[
@@ -219,7 +219,7 @@ fn a_program_is_told_the_same_of_a_source_and_no_more_than_a_person_can_read() {
         explained.write(&format!("etc/boards/0{number}"), "{state: down}\n");
     }
     let shown = text(&explained.explain(&["--source", "board"]).stdout);
-    assert!(shown.contains("board-a") && shown.ends_with("and 104 others, left out\n"), "{shown}");
+    assert!(shown.contains("board-a") && shown.ends_with("and 104 more candidates\n"), "{shown}");
 }
 
 #[test]
@@ -251,7 +251,7 @@ fn only_a_source_of_the_configuration_is_explained() {
     let explained = Explained::new();
     for (flags, expected) in [
         (&["--source", "nics"][..], "nics is built in: `windlass devices --source nics`"),
-        (&["--source", "cart"], "there are card, pair, "),
+        (&["--source", "cart"], "known: card, pair, "),
         (&["--source", "card", "--size", "1"], "cannot be used with"),
     ] {
         let output = explained.explain(flags);
@@ -288,6 +288,9 @@ fn who_has_a_device_is_told_with_the_way_in_which_it_was_given_away() {
     assert_eq!(document["holders"][gpu], expected);
     let shown = ask(&[]);
     assert!(tables(&shown)[0].contains("HELD BY"), "{shown}");
-    assert!(shown.contains("GPU0 is for no container now: held by claim team/train"), "{shown}");
-    assert!(shown.contains("who holds what: "), "no kubelet answers: {shown}");
+    assert!(
+        shown.contains("GPU0 is withheld from containers: held by claim team/train"),
+        "{shown}"
+    );
+    assert!(shown.contains("holders unknown: "), "no kubelet answers: {shown}");
 }

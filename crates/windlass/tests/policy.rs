@@ -195,7 +195,7 @@ const TESTKIT: &str = "windlass-testkit";
 
 const BINARY: &str = "windlass";
 
-/// What is simulated, or tries others: never on a node.
+/// Crates that simulate or test others: never on a node.
 const LABORATORY: [&str; 5] = [
     "windlass-cluster-sim",
     "windlass-conformance",

@@ -12,7 +12,7 @@ use std::{
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// How long the agent may take for anything before a test has failed.
+/// Deadline of the agent for any step.
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// Where folders are in memory, if the machine has that: a simulated machine is a thousand small files.
@@ -38,7 +38,7 @@ pub(crate) fn run(arguments: &[&str]) -> Output {
     windlass(arguments).output().expect("windlass runs")
 }
 
-/// What it wrote.
+/// Output of the program.
 pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
@@ -59,7 +59,7 @@ pub(crate) fn machine(folder: &TempDir, profile: &str) -> Vec<String> {
     vec!["--host-root".into(), path("host"), "--nvml-library".into(), path("libnvidia-ml.so.1")]
 }
 
-/// What a program writes, line by line, up to its end. One that says nothing for too long fails the test.
+/// Output of a program, line by line. A program that is silent for too long fails the test.
 pub(crate) struct Written(mpsc::Receiver<String>);
 
 /// A running `windlass node`; killed when dropped.

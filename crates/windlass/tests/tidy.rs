@@ -1,6 +1,7 @@
 //! Rules of the house that no other tool checks. docs/invariants.md says why each is there.
 
 use std::{
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
 };
@@ -160,7 +161,7 @@ const FAMILIAR: [&str; 15] = [
     // The tables, and the families themselves.
     "core/src/device/",
     "discovery/src/",
-    // What is one maker's own: labels, partitions, parameters, and the files of others' plugins.
+    // Vendor-specific parts: labels, partitions, parameters, and files of other plugins.
     "core/src/labels/",
     "core/src/partition.rs",
     "dra/src/opaque.rs",
@@ -273,4 +274,118 @@ fn product_code_has_no_second_path_for_tests() {
 #[test]
 fn people_are_spoken_to_by_the_binary_only() {
     forbid(&["println!", "eprintln!", "stdout()"], &["windlass/"], "libraries log or return");
+}
+
+/// Crates whose comments still begin with a question word, or whose type names repeat.
+const NOT_YET: [&str; 21] = [
+    "allocations/",
+    "cdi/",
+    "cluster/",
+    "cluster-sim/",
+    "config/",
+    "conformance/",
+    "core/",
+    "cuda/",
+    "discovery/",
+    "dra/",
+    "fuzz/",
+    "host/",
+    "kubelet-sim/",
+    "lifecycle/",
+    "machine/",
+    "migrate/",
+    "nvml/",
+    "nvml-sim/",
+    "resources/",
+    "snapshot/",
+    "testkit/",
+];
+
+/// Words that hide the subject of a sentence at its beginning.
+const QUESTION_WORDS: [&str; 6] = ["What", "Whether", "Who", "Whoever", "Whose", "How"];
+
+#[test]
+fn comments_begin_with_the_thing() {
+    let done = |source: &Source| !NOT_YET.iter().any(|name| source.path.starts_with(name));
+    let mut offenders = Vec::new();
+    for Source { path, text } in sources().iter().filter(|source| done(source)) {
+        for sentence in comment_sentences(text) {
+            let first = sentence.split(|letter: char| !letter.is_alphanumeric()).next();
+            if first.is_some_and(|word| QUESTION_WORDS.contains(&word)) {
+                offenders.push(format!("{path}: {sentence}"));
+            }
+        }
+    }
+    assert!(offenders.is_empty(), "name the thing, then the verb: {offenders:#?}");
+}
+
+/// Sentences of all comments, without code blocks.
+fn comment_sentences(text: &str) -> Vec<String> {
+    let mut sentences = vec![String::new()];
+    let mut is_code = false;
+    for line in text.lines().map(str::trim_start) {
+        let comment = ["///", "//!", "//"].iter().find_map(|mark| line.strip_prefix(mark));
+        let words = comment.unwrap_or_default().trim();
+        is_code = comment.is_some() && (is_code != words.starts_with("```"));
+        if words.is_empty() || is_code || words.starts_with("```") {
+            sentences.push(String::new());
+            continue;
+        }
+        for word in words.split(' ') {
+            let sentence = sentences.last_mut().expect("never empty");
+            sentence.push_str(word);
+            sentence.push(' ');
+            if word.ends_with('.') {
+                sentences.push(String::new());
+            }
+        }
+    }
+    sentences.retain(|sentence| !sentence.is_empty());
+    sentences
+}
+
+/// Type names that may repeat, because their module qualifies them: each manager of the kubelet has its checkpoint.
+const IDIOMS: [&str; 7] =
+    ["Checkpoint", "CheckpointError", "Config", "Deps", "Error", "Input", "State"];
+
+#[test]
+fn a_public_type_name_occurs_once_in_a_crate() {
+    let mut paths = BTreeMap::<(String, String), BTreeSet<String>>::new();
+    let mut repeated = BTreeSet::new();
+    for Source { path, text } in sources() {
+        let (member, _) = path.split_once('/').expect("below a crate");
+        for name in text.lines().filter_map(public_type) {
+            let key = (member.to_owned(), name.to_owned());
+            let known = paths.entry(key.clone()).or_default();
+            let is_excused = IDIOMS.contains(&name)
+                || is_test(&path)
+                || NOT_YET.iter().any(|name| path.starts_with(name));
+            if !known.is_empty() && !is_excused {
+                repeated.insert(key);
+            }
+            known.insert(path.clone());
+        }
+    }
+    let repeated: Vec<_> = repeated.iter().map(|key| (&key.1, &paths[key])).collect();
+    assert!(repeated.is_empty(), "one name, one type: {repeated:#?}");
+}
+
+/// Name of the type that a line declares as visible outside of its module.
+fn public_type(line: &str) -> Option<&str> {
+    let rest = line.trim_start().strip_prefix("pub")?;
+    let rest = rest.strip_prefix('(').and_then(|rest| rest.split_once(')')).map_or(rest, |it| it.1);
+    let mut words =
+        rest.trim_start().split(|letter: char| !letter.is_alphanumeric() && letter != '_');
+    let is_type = ["struct", "enum", "trait", "union", "type"].contains(&words.next()?);
+    words.next().filter(|_| is_type)
+}
+
+#[test]
+fn sentences_and_type_names_are_found() {
+    let text = "/// A thing. What it is,\n/// How wrapped.\nfn x() {}\n// ```\n// Who\n// ```\n";
+    assert_eq!(comment_sentences(text), ["A thing. ", "What it is, How wrapped. "]);
+    assert_eq!(public_type("pub(super) struct Entry<T>(T);"), Some("Entry"));
+    assert_eq!(public_type("    pub enum Kind {"), Some("Kind"));
+    assert_eq!(public_type("struct Private;"), None);
+    assert_eq!(public_type("pub fn type_of() {"), None);
 }

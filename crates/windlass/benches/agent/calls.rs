@@ -31,7 +31,7 @@ const ALLOCATE_TO_EMPTY: f64 = 1.3;
 /// The client of one plugin, as the kubelet has it.
 pub(crate) type Client = DevicePluginClient<Channel>;
 
-/// What is asked.
+/// Measured request.
 #[derive(Clone, Debug)]
 enum Call {
     Options,
@@ -88,7 +88,7 @@ async fn client(socket: &SocketPath) -> Result<Client> {
     Ok(Client::new(socket.dial().await?))
 }
 
-/// What this process starts from now on runs where it runs.
+/// Pins this process and its children to one processor.
 fn share_one_core(allowed: &CpuSet) -> Result<()> {
     let last = (0..CpuSet::MAX_CPU).rev().find(|&core| allowed.is_set(core));
     let mut one = CpuSet::new();

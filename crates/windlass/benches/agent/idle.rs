@@ -1,4 +1,4 @@
-//! What the agent does when there is nothing to do.
+//! Cost of an idle agent.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -16,8 +16,7 @@ const WATCHED: Duration = Duration::from_secs(20);
 /// When the start is over.
 const SETTLED: Duration = Duration::from_secs(3);
 
-/// How near wake-ups are that count as one piece of work. A wake-up with no other near it is tokio's
-/// timer, which finds nothing to do.
+/// Maximum distance of wake-ups that count as one piece of work. A single wake-up is tokio's timer without work.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Periodic work happens at most this often.

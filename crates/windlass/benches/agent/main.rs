@@ -1,4 +1,4 @@
-//! What the agent costs, beside its budgets: `cargo bench -p windlass --bench agent`.
+//! Cost of the agent, with budgets: `cargo bench -p windlass --bench agent`.
 //!
 //! Every figure that depends on the machine stands beside a baseline taken in the same run, the two
 //! in turns. The agent is the real binary in a process of its own; simulated are the machine and the
@@ -32,7 +32,7 @@ use report::{Report, Row};
 
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// What to measure [default: everything but idle, which takes long]
+    /// Benchmark to run [default: all but idle, which takes long]
     parts: Vec<Part>,
     /// End with 1 if a budget is missed.
     #[arg(long)]
@@ -40,7 +40,7 @@ struct Arguments {
     /// Another device plugin to measure beside ours.
     #[arg(long, env = "WINDLASS_BENCH_PEER", value_name = "COMMAND")]
     peer: Option<PathBuf>,
-    /// What cargo calls every benchmark with.
+    /// Flag that cargo passes to every benchmark.
     #[arg(long, hide = true)]
     bench: bool,
     /// Be the baseline's server on this socket.

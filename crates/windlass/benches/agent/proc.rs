@@ -1,4 +1,4 @@
-//! What the kernel tells of a process.
+//! Process statistics from /proc.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -35,13 +35,13 @@ impl Resident {
         Ok(sum)
     }
 
-    /// What counts against the budget.
+    /// Figure that counts against the budget.
     pub(crate) fn without_nvml_mib(self) -> f64 {
         mib(self.total - self.nvml)
     }
 }
 
-/// How often each thread of a process has waited and was woken, by thread id.
+/// Waits and wake-ups by thread id.
 pub(crate) fn wakeups(process: u32) -> Result<BTreeMap<String, u64>> {
     let threads = format!("/proc/{process}/task");
     let entries = fs::read_dir(&threads).with_context(|| format!("cannot read {threads}"))?;

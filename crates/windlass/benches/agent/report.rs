@@ -19,7 +19,7 @@ pub(crate) struct Row {
     verdict: Verdict,
 }
 
-/// How a figure compares to its budget.
+/// Comparison of a figure with its budget.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Verdict {
     #[default]
@@ -53,7 +53,7 @@ impl Row {
         Self { what: text.into(), ..Self::default() }
     }
 
-    /// What the figure means, such as its ratio to a baseline.
+    /// Meaning of the figure, such as its ratio to a baseline.
     pub(crate) fn compared(self, compared: impl Into<String>) -> Self {
         Self { compared: compared.into(), ..self }
     }

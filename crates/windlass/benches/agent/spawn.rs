@@ -19,13 +19,13 @@ use crate::{
 
 const RUNS: usize = 20;
 const REGISTERED_WITHIN: Duration = Duration::from_millis(10);
-/// How much of another plugin's time we may take.
+/// Tolerated share of another plugin's time.
 const SHARE_OF_PEER: f64 = 0.5;
 
 /// Where plugins serve that cannot be told otherwise.
 const KUBELET_DIR: &str = "/var/lib/kubelet";
 
-/// How long a plugin takes, counted from before its process is made.
+/// Start time of a plugin, from before its process is created.
 #[derive(Debug, Default)]
 struct Start {
     registered: Samples,

@@ -18,7 +18,7 @@ use windlass_machine::{Machine, Profile, simulated_driver};
 /// The resource that every part asks for.
 pub(crate) const RESOURCE: &str = "nvidia.com/gpu";
 
-/// What is not there by then will not come.
+/// Deadline of any event.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// In memory where there is such a file system: sockets and state files, not the disk, are measured.
@@ -113,12 +113,12 @@ pub(crate) fn start_kubelet(dir: &Path) -> Result<Kubelet> {
     Kubelet::start(settings).context("cannot start the embedded kubelet")
 }
 
-/// Whether the plugin is registered; a kubelet's record of an earlier one does not count.
+/// True if the plugin is registered; the kubelet's checkpoint of an earlier plugin does not count.
 pub(crate) fn is_registered(node: &NodeStatus) -> bool {
     matches!(node.registrations.get(RESOURCE), Some(Registration::Connected { .. }))
 }
 
-/// Whether the plugin's device list has arrived.
+/// True if the plugin's device list has arrived.
 pub(crate) fn is_listed(node: &NodeStatus) -> bool {
     node.counts(RESOURCE).is_some_and(|(capacity, _)| capacity > 0)
 }

@@ -1,4 +1,4 @@
-//! How many system calls the agent makes before its first socket, as strace counts them, if it is there.
+//! Number of system calls before the agent's first socket, counted by strace if it is installed.
 
 use std::{
     fs,
@@ -12,7 +12,7 @@ use crate::{
     stage::{PATIENCE, Running, Stage, is_registered},
 };
 
-/// What a start may cost with 8 GPUs.
+/// Budget of a start with 8 GPUs.
 const MOST: u32 = 3_000;
 
 const WHAT: &str = "system calls before the first socket";

@@ -1,4 +1,4 @@
-//! What the best-effort policy of NVIDIA's device plugin answers, computed without its enumeration.
+//! Answers of the best-effort policy of NVIDIA's device plugin, computed without its enumeration.
 //!
 //! The policy (go-gpuallocator, `besteffort_policy.go`) cuts all that is free into sets of the size that
 //! is asked for, and one for the rest where that does not come out even. Of all ways to cut it takes the

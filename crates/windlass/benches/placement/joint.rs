@@ -10,7 +10,7 @@ use windlass_core::{
 
 use crate::{machines::Machine, report::Row, samples::Samples};
 
-/// How often each question is asked.
+/// Repetitions per request.
 const RUNS: usize = 50;
 
 /// Machines whose GPUs and NICs are asked for together.

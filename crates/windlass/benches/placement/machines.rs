@@ -19,7 +19,7 @@ use windlass_node::agent;
 #[derive(Debug)]
 pub(crate) struct Machine {
     pub(crate) name: &'static str,
-    /// What it is, for people.
+    /// Description of the machine.
     pub(crate) about: String,
     /// Everything it has, in the inventory's order.
     pub(crate) devices: Vec<Device>,
@@ -105,7 +105,7 @@ impl Machine {
         self.pool.iter().map(|&place| self.devices[place].id.as_str()).collect()
     }
 
-    /// How two of the pool are connected.
+    /// Connection of two devices in the pool.
     pub(crate) fn connection(&self, a: usize, b: usize) -> Connection {
         self.topology.connection(self.pool[a], self.pool[b])
     }

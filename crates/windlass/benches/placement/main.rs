@@ -1,4 +1,4 @@
-//! What placement is worth and what it costs: `cargo bench -p windlass --bench placement`.
+//! Value and cost of placement: `cargo bench -p windlass --bench placement`.
 //!
 //! Jobs come and go on each machine, in 10,000 sequences drawn by lot, and get their devices from
 //! Windlass, from the best-effort policy of NVIDIA's plugin, from the lowest free ones on, or at random.
@@ -33,9 +33,9 @@ use report::Report;
 
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// What to measure [default: both]
+    /// Benchmark to run [default: both]
     parts: Vec<Part>,
-    /// How many sequences are played on each machine.
+    /// Number of sequences per machine.
     #[arg(long, default_value_t = 10_000)]
     sequences: usize,
     /// Put the tables of the sequences into docs/placement.md.
@@ -44,7 +44,7 @@ struct Arguments {
     /// End with 1 if a budget is missed.
     #[arg(long)]
     strict: bool,
-    /// What cargo calls every benchmark with.
+    /// Flag that cargo passes to every benchmark.
     #[arg(long, hide = true)]
     bench: bool,
 }

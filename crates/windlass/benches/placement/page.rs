@@ -13,7 +13,7 @@ use crate::{
 const BEGIN: &str = "<!-- sequences -->\n";
 const END: &str = "<!-- /sequences -->";
 
-/// What is told of each strategy.
+/// Columns of each strategy.
 const FIGURES: [(&str, Figure); 4] = [
     ("Connections of a job, of what it has on an empty machine", |got| got.connections),
     ("Worst connection of a job, of what it has on an empty machine", |got| got.worst),

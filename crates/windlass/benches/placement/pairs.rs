@@ -1,4 +1,4 @@
-//! What the pairs of a machine's devices are worth, for sets that are written as bits.
+//! Values of device pairs, for sets that are written as bits.
 
 use windlass_core::topology::Connection;
 

@@ -19,7 +19,7 @@ const REPLICAS: u32 = 128;
 /// A question answered by replicas may take this long, whatever its size.
 const WITHIN: Duration = Duration::from_millis(2);
 
-/// How often each question is asked.
+/// Repetitions per request.
 const RUNS: usize = 50;
 
 /// Measures sizes from one replica to all of them, on a machine of 16 GPUs.

@@ -1,4 +1,4 @@
-//! What jobs get from each strategy, over thousands of sequences in which they come and go.
+//! Allocations of jobs under each strategy, over thousands of random sequences.
 
 use windlass_core::{placement::affinity, topology::Connection};
 
@@ -13,7 +13,7 @@ use super::{
 /// Where all numbers that are drawn begin.
 const SEED: u64 = 4;
 
-/// What the jobs of one strategy got, in the mean; of 1 at the best.
+/// Mean result of the jobs under one strategy; 1 is the best.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Got {
     /// The worth of a job's connections, of what it would be on an empty machine.
@@ -22,24 +22,24 @@ pub(crate) struct Got {
     pub(crate) as_good: f64,
     /// The worth of a job's worst connection, of what it would be on an empty machine.
     pub(crate) worst: f64,
-    /// How near each other a job's devices sit on PCIe, of how near they would on an empty machine.
+    /// PCIe proximity of a job's devices, relative to an empty machine.
     pub(crate) seats: f64,
 }
 
 /// One of them.
 pub(crate) type Figure = fn(&Got) -> f64;
 
-/// What the jobs got together.
+/// Sums over the jobs.
 #[derive(Debug, Default)]
 struct Tally {
     jobs: u32,
     sum: Got,
 }
 
-/// What came out on a machine.
+/// Result of a machine.
 #[derive(Debug)]
 pub(crate) struct Outcome {
-    /// How much of the machine is in use, of 1.
+    /// Share of the machine in use.
     pub(crate) load: f64,
     pub(crate) aligned: Got,
     /// `None` where NVIDIA's plugin does not look at connections.
@@ -53,12 +53,12 @@ struct Judge {
     pairs: Pairs,
     /// The same pairs by PCIe alone.
     seats: Pairs,
-    /// What a job has on an empty machine, by the base-2 logarithm of its size. `None` where it has no
-    /// connections or does not fit.
+    /// Value on an empty machine, by the base-2 logarithm of the job's size. `None` without connections, or if it does not
+    /// fit.
     best: [Option<Worth>; SIZES.len()],
 }
 
-/// What the connections of a set are worth.
+/// Value of a set's connections.
 #[derive(Clone, Copy, Debug)]
 struct Worth {
     all: i64,
@@ -108,7 +108,7 @@ impl Judge {
         Self { pairs, seats, best }
     }
 
-    /// What jobs of several devices get from a strategy, in the mean.
+    /// Mean result of jobs with several devices under a strategy.
     fn mean(&self, sequences: &[Sequence], strategy: &mut dyn Strategy) -> Got {
         let mut tally = Tally::default();
         for sequence in sequences {
@@ -132,7 +132,7 @@ impl Judge {
         }
     }
 
-    /// What a job has of its set; `None` where it has no connections.
+    /// Value of a job's set; `None` without connections.
     fn judge(&self, set: u64) -> Option<Got> {
         let best = self.best[set.count_ones().ilog2() as usize]?;
         let all = self.pairs.sum(set);

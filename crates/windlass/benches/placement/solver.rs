@@ -18,14 +18,14 @@ use crate::{
     samples::Samples,
 };
 
-/// How often each question is asked.
+/// Repetitions per request.
 const RUNS: usize = 200;
 
-/// How many questions about some of the devices are drawn, and how often each is asked.
+/// Number of random requests for some of the devices, and repetitions of each.
 const DRAWN: usize = 300;
 const DRAWN_RUNS: usize = 5;
 
-/// What the slowest question may take, by the devices of the machine.
+/// Budget of the slowest request, by number of devices.
 const BUDGETS: [(usize, Duration); 2] =
     [(8, Duration::from_micros(100)), (64, Duration::from_millis(2))];
 

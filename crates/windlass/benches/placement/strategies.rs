@@ -11,7 +11,7 @@ pub(crate) trait Strategy {
     fn choose(&mut self, free: u64, size: usize) -> u64;
 }
 
-/// What Windlass answers. Equal questions have equal answers, so each is asked once.
+/// Answers of Windlass. Equal requests have equal answers, so each is computed once.
 #[derive(Debug)]
 pub(crate) struct Aligned<'a> {
     machine: &'a Machine,
@@ -19,7 +19,7 @@ pub(crate) struct Aligned<'a> {
     answers: HashMap<(u64, usize), u64>,
 }
 
-/// What NVIDIA's plugin answers, by size.
+/// Answers of NVIDIA's plugin, by size.
 #[derive(Debug)]
 pub(crate) struct Rival(HashMap<usize, BestEffort>);
 

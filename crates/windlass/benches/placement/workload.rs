@@ -5,7 +5,7 @@ use super::random::Random;
 /// Sizes of jobs, and how many of ten have each.
 pub(crate) const SIZES: [(usize, usize); 4] = [(1, 4), (2, 3), (4, 2), (8, 1)];
 
-/// How many jobs ask, in one sequence.
+/// Number of jobs per sequence.
 pub(crate) const ARRIVALS: usize = 60;
 
 /// Something that happens to a node.
@@ -17,7 +17,7 @@ pub(crate) enum Event {
     Ends { job: usize },
 }
 
-/// What happens to a node that is empty at first.
+/// Events on an initially empty node.
 #[derive(Debug, Default)]
 pub(crate) struct Sequence {
     pub(crate) events: Vec<Event>,

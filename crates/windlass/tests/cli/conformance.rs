@@ -7,7 +7,7 @@ use crate::{
     program::{run, text, windlass},
 };
 
-/// What is said before the first case, with the exit code of a wrong command line.
+/// Output before the first case, with the exit code of a wrong command line.
 fn misused(arguments: &[&str], expected: &str) {
     let words: Vec<_> = ["conformance"].iter().chain(arguments).copied().collect();
     let output = run(&words);

@@ -22,7 +22,7 @@ fn fed(arguments: &[&str], input: &str) -> Output {
     child.wait_with_output().expect("windlass ends")
 }
 
-/// What a command says to a screen that takes nothing, and how it ends.
+/// Output and exit code of a command whose screen accepts nothing.
 fn unheard(arguments: &[&str]) -> (Option<i32>, String) {
     let full = File::options().write(true).open("/dev/full").expect("every Linux has it");
     let output = windlass(arguments).stdout(full).output().expect("windlass runs");
@@ -89,7 +89,7 @@ fn a_configuration_is_read_from_the_standard_input_as_other_tools_do() {
     let checked = fed(&["config", "check", "-"], "mig: none\n");
     assert!(checked.status.success(), "{checked:?}");
     assert_eq!(text(&checked.stdout), "stdin: accepted, in Windlass's format\n");
-    // What a shell makes of `<(...)`.
+    // Path that a shell passes for `<(...)`.
     for path in ["/dev/fd/0", "/proc/self/fd/0", "/dev/stdin"] {
         let piped = fed(&["config", "check", path], "mig: none\n");
         assert!(piped.status.success(), "{}", text(&piped.stderr));
@@ -121,7 +121,7 @@ fn a_host_without_devices_is_told_source_by_source() {
     let output = run(&["cdi", "generate", "--host-root", &root]);
     assert_eq!(output.status.code(), Some(1));
     let shown = text(&output.stderr);
-    assert!(shown.contains("no device of this host can stand in a document:\n  "), "{shown}");
+    assert!(shown.contains("this host has no device for a CDI document:\n  "), "{shown}");
     assert!(shown.contains("\n  nvme    none: "), "{shown}");
 }
 
@@ -160,7 +160,7 @@ fn a_machine_in_use_is_replaced_only_by_force() {
     assert!(text(&refused.stderr).contains("has a simulated machine already: --force replaces it"));
     let forced = create(&["--machine", "dgx-a100", "--force"]);
     assert!(forced.status.success(), "{}", text(&forced.stderr));
-    // What is printed is for a shell, also where the path has blanks and quotes.
+    // Printed commands work in a shell, even if the path has blanks and quotes.
     let shown = text(&forced.stdout);
     let commands: Vec<_> =
         shown.lines().filter_map(|line| line.strip_prefix("  windlass devices ")).collect();
@@ -220,7 +220,7 @@ fn an_embedded_kubelet_whose_input_ends_says_that_it_goes_on() {
     let dir = folder.path().join("kubelet").display().to_string();
     let mut child = windlass(&["kubelet", &dir]).stdout(Stdio::piped()).spawn().expect("runs");
     let mut lines = Written::by(child.stdout.take());
-    let told = lines.any(|line| line.starts_with("nothing more can be typed: it goes on until"));
+    let told = lines.any(|line| line.starts_with("stdin is closed: the kubelet runs until"));
     assert!(told);
     let pid = child.id().to_string();
     assert!(Command::new("kill").arg(&pid).status().expect("kill runs").success());
@@ -241,8 +241,6 @@ fn a_kubeconfig_that_nothing_asks_for_is_said_not_to_be_read() {
     let mut host = machine(&folder, "t4-edge");
     host.extend(["--kubeconfig".to_owned(), "/nope".to_owned()]);
     let mut node = Node::start(&folder, &host);
-    let told = node.until(
-        "kubeconfig is not used, and was not read: nothing in the configuration asks the API server",
-    );
+    let told = node.until("kubeconfig not used: no configured feature uses the API server");
     assert_eq!((&told["level"], &told["path"]), (&"WARN".into(), &"/nope".into()));
 }

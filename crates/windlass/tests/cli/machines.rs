@@ -33,7 +33,7 @@ fn a_machine_without_nvidia_says_how_to_look_at_it_and_what_can_happen_to_it() {
     assert!(shown.contains(&format!("windlass machine fault {dir} unplug:hailo-0\n")), "{shown}");
 
     let happened = run(&["machine", "fault", dir, "vfs:ens1f1np1=2"]);
-    assert_eq!(text(&happened.stdout), format!("vfs:ens1f1np1=2 happened to {dir}\n"));
+    assert_eq!(text(&happened.stdout), format!("vfs:ens1f1np1=2 injected into {dir}\n"));
     let refused = run(&["machine", "fault", dir, "unplug:halo"]);
     let why = text(&refused.stderr);
     assert!(why.contains("`unplug:halo`: there is no device of that name; there are"), "{why}");
@@ -86,7 +86,7 @@ fn the_demo_plays_on_machines_of_which_the_agent_offers_nothing_as_they_are() {
     for (arguments, expected) in [
         (vec!["--machine", "rdma"], "x example.com/nic = "),
         (vec!["--machine", "mig-pcie"], "x nvidia.com/mig-1g.10gb = "),
-        (vec!["--machine", "mig-pcie", "--dra"], "All 13 steps happened"),
+        (vec!["--machine", "mig-pcie", "--dra"], "All 13 steps passed"),
     ] {
         let output = run(&[vec!["demo"], arguments.clone()].concat());
         assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
@@ -110,7 +110,7 @@ fn what_no_machine_has_is_code_64_with_what_there_is() {
         (vec!["machine", "fault", dir, "unplugg:eth0"], "unplug:eth0"),
         (
             vec!["demo", "--machine", "t4-edge", "--config", nothing.to_str().expect("text")],
-            "without a configuration the agent offers nothing of this machine",
+            "the agent offers no device of this machine by default",
         ),
     ] {
         let output = run(&arguments);

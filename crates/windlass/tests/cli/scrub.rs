@@ -63,7 +63,7 @@ impl Rig {
         command.args(arguments).args(&self.host).output().expect("windlass runs")
     }
 
-    /// How much of a device was set to zero, as the simulated driver tells.
+    /// Zeroed bytes of a device, from the simulated driver.
     fn zeroed(&self, device: &str) -> Option<u64> {
         let told = fs::read_to_string(self.path("machine/cuda").join(device)).ok()?;
         Some(told.parse().expect("a number"))
@@ -131,7 +131,7 @@ impl Drop for Kubelet {
     }
 }
 
-/// Whether a process overwrites memory of the rig's machine now.
+/// True while a process overwrites memory of the rig's machine.
 fn is_scrubbed(rig: &Rig) -> bool {
     let processes = fs::read_dir("/proc").expect("procfs").flatten();
     let words = |process: PathBuf| text(&fs::read(process.join("cmdline")).unwrap_or_default());

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::program::{folder, run, text, windlass};
 
-/// How long anything here may take.
+/// Deadline of any wait.
 const LIMIT: Duration = Duration::from_secs(30);
 
 fn events(output: &[u8]) -> Vec<Value> {

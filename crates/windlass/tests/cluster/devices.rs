@@ -43,13 +43,13 @@ fn config(node: &str, class: &str) -> String {
     )
 }
 
-/// Whether a container can open a node that is in its `/dev`.
+/// True if a container can open a node in its `/dev`.
 fn opens(pod: &str, node: &str) -> bool {
     // The shell would make a file where there is no node.
     Pods::inside(pod, &format!("test -c {node} && exec 3<>{node}")).is_some()
 }
 
-/// Whether a container can open a device by its number, with a node that it makes itself.
+/// True if a container can open a device by its number, through a node that it creates.
 fn opens_number(pod: &str, number: &str) -> bool {
     let script = format!("mknod /tmp/other c {number} && exec 3<>/tmp/other");
     Pods::inside(pod, &script).is_some()

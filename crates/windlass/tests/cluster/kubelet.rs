@@ -15,7 +15,7 @@ const RESTART: &str = "WINDLASS_E2E_RESTART_KUBELET";
 
 const POD_RESOURCES: &str = "/var/lib/kubelet/pod-resources/kubelet.sock";
 
-/// What each pod holds.
+/// Devices of each pod.
 pub(crate) type Holdings = BTreeMap<String, Vec<String>>;
 
 /// Restarts it, if there is a way, and says so if there is none.

@@ -27,7 +27,7 @@ fn succeed(arguments: &[&str]) {
     said(&mut windlass(arguments));
 }
 
-/// What a command that succeeds says.
+/// Output of a successful command.
 fn said(command: &mut Command) -> String {
     let output = command.output().expect("windlass runs");
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -69,7 +69,7 @@ impl Node {
         fs::read_to_string(self.path("log")).expect("a log")
     }
 
-    /// What the agent keeps in a file of its folder; nothing where there is none.
+    /// Content of a state file; empty if it is missing.
     pub(crate) fn state(&self, file: &str) -> String {
         fs::read_to_string(self.path(&format!("state/{file}"))).unwrap_or_default()
     }
@@ -92,7 +92,7 @@ impl Node {
         program
     }
 
-    /// What `windlass devices` says, as JSON.
+    /// JSON output of `windlass devices`.
     pub(crate) fn devices(&self) -> serde_json::Value {
         let text = said(self.about("devices").args(["-o", "json"]));
         serde_json::from_str(&text).expect("JSON")
@@ -133,7 +133,7 @@ impl Agent {
         self.0.wait().expect("it ends");
     }
 
-    /// How it ended, if it has.
+    /// Exit status, if it has ended.
     pub(crate) fn end(&mut self) -> Option<ExitStatus> {
         self.0.try_wait().expect("a child")
     }

@@ -17,7 +17,7 @@ pub(crate) fn kubectl(arguments: &[&str]) -> String {
     try_kubectl(arguments).unwrap_or_else(|error| panic!("{arguments:?}: {error}"))
 }
 
-/// Whether it succeeds, and what it says then, or why not.
+/// Success with the output, or the reason of the failure.
 pub(crate) fn try_kubectl(arguments: &[&str]) -> Result<String, String> {
     let output = command().args(arguments).output().expect("kubectl is on the PATH");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -87,8 +87,7 @@ impl Pods {
         Self(Vec::new())
     }
 
-    /// What a command in a pod's container says; `None` where it fails. One that could not be begun says nothing of
-    /// the container.
+    /// Output of a command in a pod's container; `None` if it fails. A command that could not start proves nothing.
     pub(crate) fn inside(name: &str, script: &str) -> Option<String> {
         match try_kubectl(&["exec", name, "--", "sh", "-c", script]) {
             Ok(said) => Some(said),

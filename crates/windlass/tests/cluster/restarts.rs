@@ -11,7 +11,7 @@ use crate::cluster::{
 
 const GPU: &str = "nvidia.com/gpu";
 
-/// How soon the kubelet itself must know of a fault.
+/// Deadline until the kubelet knows of a fault.
 const FAULT_IS_KNOWN: Duration = Duration::from_secs(1);
 
 #[tokio::test]

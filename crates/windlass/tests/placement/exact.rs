@@ -9,7 +9,7 @@ use crate::placement::{
     random::Random,
 };
 
-/// How many sets of free devices are drawn on each machine.
+/// Random sets of free devices per machine.
 const DRAWN: usize = 12;
 
 /// A question about devices by their places in the pool.

@@ -31,8 +31,7 @@ pub(crate) fn ids<'a>(machine: &'a Machine, list: &str) -> Vec<&'a str> {
     all.into_iter().chain(named).map(|at| machine.devices[at].id.as_str()).collect()
 }
 
-/// What a list of ids is written as: of three and more in a row, or parts of one GPU, the first and the
-/// last.
+/// Compact form of a list of ids: the first and the last of three or more in a row, or of the partitions of one GPU.
 pub(crate) fn list<'a>(machine: &Machine, ids: impl IntoIterator<Item = &'a DeviceId>) -> String {
     let place = |id: &DeviceId| machine.devices.iter().position(|device| device.id == *id);
     let places = ids.into_iter().map(|id| place(id).expect("a device of the machine"));

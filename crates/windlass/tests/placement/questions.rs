@@ -1,4 +1,4 @@
-//! What is asked of each machine.
+//! Requests for each machine.
 
 use windlass_core::placement::Policy::{self, Aligned, Distributed, NumaStrict, Packed};
 
@@ -12,7 +12,7 @@ pub(crate) struct Question {
     pub(crate) near: &'static str,
 }
 
-/// What is asked of a machine: these sizes of all its devices, then these questions.
+/// Requests for one machine: sizes of all its devices, then further requests.
 pub(crate) struct Asked {
     pub(crate) machine: &'static str,
     pub(crate) sizes: &'static [usize],

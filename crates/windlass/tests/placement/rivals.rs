@@ -8,10 +8,10 @@ use crate::placement::{
 /// Enough for means that are stable to a part of the differences that matter.
 const SEQUENCES: usize = 100;
 
-/// What a rival may be better by: nobody knows which job comes next.
+/// Tolerated advantage of a rival: no strategy knows the next job.
 const A_HAIR: f64 = 0.002;
 
-/// Whether the jobs of one strategy got as much as those of another, by each figure.
+/// True if the jobs of one strategy got as much as those of another, by each figure.
 fn is_as_good(ours: &Got, theirs: &Got, figures: &[Figure]) -> bool {
     figures.iter().all(|figure| figure(ours) >= figure(theirs) - A_HAIR)
 }

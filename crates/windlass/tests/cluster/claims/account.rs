@@ -1,5 +1,4 @@
-//! What the account of `deploy/rbac.yaml` may do, by an agent that has no other: its own node's slices and the
-//! status of claims on its own node, and neither of another node.
+//! Rights of the account in `deploy/rbac.yaml`: slices and claim statuses of the agent's own node, and of no other.
 
 use std::fs;
 
@@ -71,7 +70,7 @@ fn allocated(claim: &str, node: &str) {
     kubectl(&[&how[..], &[&status]].concat());
 }
 
-/// What the account is told that tells how a claim's device fares, as the agent does: by applying it.
+/// Response to the account when it applies a claim's device status, as the agent does.
 fn tells_status(token: &str, claim: &str) -> Result<String, String> {
     let device = json!({"driver": "windlass.dev", "pool": "e2e", "device": "e2e"});
     let status = json!({

@@ -31,13 +31,13 @@ const DEFAULT: Duration = Duration::from_secs(60);
 /// The names of the device plugin's pods begin so. Which of them gets what the kubelet alone decides.
 const BY_PLUGIN: &str = "windlass-e2e-plugin-";
 
-/// How many pods there are at once: more than eight GPUs are enough for.
+/// Number of simultaneous pods, more than eight GPUs can serve.
 const PODS: usize = 14;
 
-/// How many are made at once.
+/// Number of pods that are created at once.
 const BATCH: usize = 6;
 
-/// What is done to them, in turn, and how long after each other.
+/// Faults in turn, with their interval.
 const TROUBLES: [Trouble; 6] = [
     Trouble::AgentKilled,
     Trouble::PodForced,

@@ -17,7 +17,7 @@ const PODS: usize = 100;
 /// All of them, on eight GPUs.
 const BURST: Duration = Duration::from_secs(240);
 
-/// How often the agent is killed while they run.
+/// Kills of the agent during the burst.
 const KILLS: usize = 4;
 
 fn done(logs: &Logs) -> usize {

@@ -19,10 +19,10 @@ use crate::cluster::{
 /// Kubernetes' own driver, built from `test/e2e/dra/test-driver` of its tree.
 const PROGRAM: &str = "WINDLASS_GO_DRA_DRIVER";
 
-/// What it calls itself.
+/// Name of the driver.
 const DRIVER: &str = "test-driver.cdi.k8s.io";
 
-/// How many devices it has, unless it is told.
+/// Default number of devices.
 const DEVICES: usize = 4;
 
 const SOCKETS: &str = "/var/lib/kubelet/plugins/test-driver.cdi.k8s.io";
@@ -117,7 +117,7 @@ fn pod_of_another(name: &str) -> String {
     pod(name, 1).replace(&template(1), NAME)
 }
 
-/// How many GPUs of ours a pod's container has, and how many devices of the other driver.
+/// Number of our GPUs and of the other driver's devices in a pod's container.
 async fn has(name: &str) -> (usize, usize) {
     until_it_runs("default", name).await;
     let log = kubectl(&["logs", name]);

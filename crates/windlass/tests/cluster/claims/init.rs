@@ -24,7 +24,7 @@ const NEXT: &str = "windlass-e2e-after-init";
 /// Calls of the kubelet for a claim that the agent refused.
 const REFUSED: &str = "windlass_dra_calls_total{call=\"prepare\",result=\"failed\"} ";
 
-/// How often the record is written anew while nothing happens. A kubelet that was believed was so after one while.
+/// Tolerated rewrites of the checkpoint without a cause.
 const REWRITES: usize = 2;
 
 /// A pod whose init container has all GPUs and never ends.
@@ -55,7 +55,7 @@ async fn written_anew() {
     eventually(LET_GO, true, async || identity() != before).await;
 }
 
-/// How often the agent has had something to say to the kubelet, or was asked: each of them would be a reason to write.
+/// Messages between agent and kubelet, each of which may cause a write.
 fn reasons(node: &Node) -> usize {
     let log = node.log();
     ["list sent", "allocated", "registered"].map(|word| log.matches(word).count()).iter().sum()

@@ -1,4 +1,4 @@
-//! Who has what, by `windlass devices` and by the API server.
+//! Owners according to `windlass devices` and to the API server.
 
 use std::collections::BTreeMap;
 
@@ -9,10 +9,10 @@ use crate::cluster::{node::Node, pods::kubectl};
 /// The devices of each claim, `namespace/name`, sorted.
 pub(super) type Owners = BTreeMap<String, Vec<String>>;
 
-/// What a device is called where its two names have nothing in common.
+/// Name of a device whose two names are unrelated.
 const ANOTHER: &str = "not a whole GPU";
 
-/// What the node says.
+/// Owners according to the node.
 pub(super) fn by_the_node(node: &Node) -> Owners {
     let document = node.devices();
     let mut owners = Owners::new();
@@ -25,7 +25,7 @@ pub(super) fn by_the_node(node: &Node) -> Owners {
     sorted(owners)
 }
 
-/// What the API server says of our devices.
+/// Owners of our devices according to the API server.
 pub(super) fn by_the_api() -> Owners {
     let mut owners = Owners::new();
     for claim in claims() {

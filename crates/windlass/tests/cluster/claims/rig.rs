@@ -16,7 +16,7 @@ use crate::cluster::{
     pods::{kubectl, try_kubectl},
 };
 
-/// What is dropped first comes first: the agent ends before its folder.
+/// Fields drop in this order: the agent ends before its folder.
 pub(super) struct Rig {
     pub(super) agent: Agent,
     pub(super) node: Node,

@@ -1,4 +1,4 @@
-//! What `deploy` ships, applied as it is: each example's pod runs with what its claim says.
+//! Shipped examples of `deploy`, applied unchanged: each pod runs with the devices of its claim.
 
 use std::fs;
 
@@ -26,7 +26,7 @@ fn examples(names: &[&str]) -> Manifests {
     Manifests::apply(&[shipped("deviceclasses.yaml")].into_iter().chain(files).collect::<Vec<_>>())
 }
 
-/// What a container says of its variables and its `/dev`, once it runs.
+/// Variables and `/dev` of a running container.
 async fn inside(namespace: &str, pod: &str, container: &str) -> String {
     until_it_runs(namespace, pod).await;
     kubectl(&["-n", namespace, "logs", pod, "-c", container])

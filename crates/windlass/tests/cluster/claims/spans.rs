@@ -80,7 +80,7 @@ impl Logs {
         )
     }
 
-    /// What the pods saw.
+    /// Observations of the pods.
     pub(super) fn spans(&self) -> Vec<Span> {
         let files = fs::read_dir(&self.folder).expect("a folder").flatten();
         let told = files.flat_map(|file| {
