@@ -6,8 +6,6 @@
 mod account;
 mod beside;
 mod burst;
-#[path = "../../src/demo/soak/chance.rs"]
-mod chance;
 mod forced;
 mod foreign;
 mod init;
@@ -16,6 +14,8 @@ mod objects;
 mod owners;
 mod restarts;
 mod rig;
+#[path = "../../src/demo/soak/rng.rs"]
+mod rng;
 mod shipped;
 mod spans;
 

@@ -12,9 +12,9 @@ use std::{
 
 use super::{
     LET_GO,
-    chance::Chance,
     objects::objects,
     rig::{Rig, look_again},
+    rng::Rng,
     spans::{Logs, Short, Span, Way, at_once},
 };
 use crate::cluster::{
@@ -73,14 +73,14 @@ impl Trouble {
     }
 }
 
-fn drawn(chance: &mut Chance, number: usize) -> Short {
-    let way = if chance.below(2) == 0 { Way::Plugin } else { Way::Claim };
-    let gpus = [1, 1, 2, 3][chance.below(4)];
+fn drawn(rng: &mut Rng, number: usize) -> Short {
+    let way = if rng.below(2) == 0 { Way::Plugin } else { Way::Claim };
+    let gpus = [1, 1, 2, 3][rng.below(4)];
     let name = match way {
         Way::Plugin => format!("{BY_PLUGIN}{number}"),
         Way::Claim => format!("windlass-e2e-claim-{number}"),
     };
-    Short { name, way, gpus, tenths: 5 + chance.below(45) as u64 }
+    Short { name, way, gpus, tenths: 5 + rng.below(45) as u64 }
 }
 
 fn duration() -> Duration {
@@ -104,9 +104,9 @@ fn living(logs: &Logs) -> Vec<String> {
 }
 
 /// Fills up what lives with new pods, and gives how many were made.
-fn fill_up(living: usize, logs: &Logs, made: usize, chance: &mut Chance) -> usize {
+fn fill_up(living: usize, logs: &Logs, made: usize, rng: &mut Rng) -> usize {
     let more = PODS.saturating_sub(living).min(BATCH);
-    let pods: Vec<_> = (made..made + more).map(|n| logs.pod(&drawn(chance, n))).collect();
+    let pods: Vec<_> = (made..made + more).map(|n| logs.pod(&drawn(rng, n))).collect();
     if !pods.is_empty() {
         apply(&pods.join("---\n"));
     }
@@ -119,11 +119,11 @@ async fn what_a_claim_has_is_never_in_other_hands_beside_the_device_plugin() {
     rig.published(16).await;
     let manifests = Manifests::apply(&objects());
     let logs = Logs::on(&rig.node, "beside");
-    let (mut chance, mut made, begun) = (Chance::new(6), 0, Instant::now());
+    let (mut rng, mut made, begun) = (Rng::new(6), 0, Instant::now());
     let mut troubles = TROUBLES.into_iter().cycle().zip(1..).peekable();
     while begun.elapsed() < duration() {
         let living = living(&logs);
-        made += fill_up(living.len(), &logs, made, &mut chance);
+        made += fill_up(living.len(), &logs, made, &mut rng);
         let due = |(_, number): &(Trouble, u32)| begun.elapsed() > BETWEEN * *number;
         if let Some((trouble, _)) = troubles.next_if(due) {
             look_again(&["-l", &logs.label]);
