@@ -472,7 +472,7 @@ fn a_pod_is_explained_by_the_choice_that_is_remembered_and_by_what_changed_since
     assert!(other.contains(expected), "{other}");
     let held: Value = serde_json::from_str(&shown("--pod trainer -o json", 0)).expect("JSON");
     let past = &held["containers"][0]["past"];
-    assert_eq!(past["caveat"], "if the kubelet did not ask for this pod, it was an earlier one's");
+    assert_eq!(past["caveat"], "an earlier pod's, if the kubelet had no alternative for this one");
     let today = &past["today"];
     assert_eq!(chosen(today), ["GPU3", "GPU4", "GPU5", "GPU6"], "as they are numbered now");
 

@@ -16,8 +16,8 @@ Add pods with --pod, or by commands on stdin:
   restart                                restart the kubelet: sockets are deleted, pods stay
   help, quit
 
-Any plugin may register in DIR/device-plugins, in any language. The folder of a real kubelet is
-refused. Without a terminal the kubelet runs until SIGTERM.")]
+Any plugin may register in DIR/device-plugins, in any language.
+A folder of a real kubelet is refused. Without a terminal the kubelet runs until SIGTERM.")]
 pub(crate) struct KubeletArgs {
     /// Folder of the kubelet; its sockets are in device-plugins and pod-resources.
     #[arg(value_name = "DIR")]

@@ -230,7 +230,7 @@ fn an_embedded_kubelet_whose_input_ends_says_that_it_goes_on() {
 #[test]
 fn the_help_is_as_wide_as_it_is_written() {
     let help = text(&run(&["kubelet", "--help"]).stdout);
-    assert!(help.contains("\nA folder that belongs to a real kubelet is refused."), "{help}");
+    assert!(help.contains("\nA folder of a real kubelet is refused."), "{help}");
     let long = help.lines().find(|line| line.chars().count() > 100);
     assert_eq!(long, None);
 }

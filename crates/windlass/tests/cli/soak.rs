@@ -113,7 +113,7 @@ fn a_soak_that_cannot_be_is_the_callers_mistake() {
         (vec!["demo", "--soak", "0s"], "write 30s, 10m or 8h"),
         (vec!["demo", "--seed", "1"], "--soak"),
         (vec!["demo", "--soak", "1s", "--keep"], "cannot be used with"),
-        (vec!["demo", "--soak", "1s", "--machine", "mi300x"], "no whole GPUs of NVIDIA"),
+        (vec!["demo", "--soak", "1s", "--machine", "mi300x"], "no whole NVIDIA GPUs"),
     ] {
         let output = run(&arguments);
         assert_eq!(output.status.code(), Some(64), "{arguments:?}");
