@@ -16,7 +16,7 @@ pub struct NvLinks {
     /// Links to other GPUs, by peer address.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub peers: BTreeMap<PciAddress, u32>,
-    /// Number of links to NVSwitches.
+    /// Number of NVSwitch links.
     pub to_switches: u32,
     /// Addresses of the switches; empty if a virtual machine's driver hides them.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]

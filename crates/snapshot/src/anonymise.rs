@@ -85,7 +85,9 @@ impl Anonymiser {
         match document {
             Value::String(text) => *text = self.text(text),
             Value::Array(values) => {
-                values.iter_mut().for_each(|value| self.anonymise_document(value))
+                for value in values {
+                    self.anonymise_document(value);
+                }
             }
             Value::Object(fields) => {
                 let anonymised = std::mem::take(fields).into_iter().map(|(key, mut value)| {

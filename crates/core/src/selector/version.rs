@@ -18,7 +18,7 @@ pub(super) struct Version {
     pre_release: Vec<PreRelease>,
 }
 
-/// Pre-release identifier. Numbers sort pre_release words.
+/// Pre-release identifier. Numbers sort before words.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum PreRelease {
     Number(u64),

@@ -126,14 +126,14 @@ fn told<const LOOKS: usize>(script: [&'static str; LOOKS]) -> [String; LOOKS] {
     let family = Scripted(Vec::from(script).into_iter());
     let mut watched = Some(Watcher::new(family, Host::new("/nowhere", "/"), clock));
     script.map(|_| {
-        let looked = watched.take().expect("it comes back").looked();
+        let scanned = watched.take().expect("it comes back").scanned();
         let name = |device: &Device| {
             let gone = if device.health.has_vanished() { " gone" } else { "" };
             format!("{}{gone}", device.id)
         };
-        let known: Vec<_> = looked.snapshot().devices.iter().map(name).collect();
-        let again = if looked.is_unsure { ", looks again" } else { "" };
-        watched = Some(looked);
+        let known: Vec<_> = scanned.snapshot().devices.iter().map(name).collect();
+        let again = if scanned.is_unsure { ", looks again" } else { "" };
+        watched = Some(scanned);
         format!("{}{again}", known.join(", "))
     })
 }
@@ -236,12 +236,12 @@ fn unread<F: Family>(family: F) {
     let (folders, mut watched) = (family.folders(), watched(family, &sealed));
     for folder in folders {
         sealed.seal(folder);
-        watched = watched.looked();
+        watched = watched.scanned();
         let begin = format!("cannot read {folder}: ");
         let says = |state: &SourceState| matches!(state, SourceState::Failing(why) if why.starts_with(&begin));
         assert!(watched.states.values().all(says), "{:?}", watched.states);
         sealed.open(folder);
-        watched = watched.looked();
+        watched = watched.scanned();
         let is_absent = |state: &SourceState| matches!(state, SourceState::Absent(_));
         assert!(watched.states.values().all(is_absent), "{:?}", watched.states);
     }
@@ -261,14 +261,14 @@ fn a_function_that_cannot_be_read_is_of_no_family_and_hides_no_other() {
     let sealed = Sealed::new();
     let state = |watched: &Watcher<crate::nvme::Nvme>| watched.states[&NAME].clone();
     sealed.seal("/sys/bus/pci/devices/0000:01:00.0/class");
-    let looked = watched(crate::nvme::Nvme, &sealed).looked();
-    let SourceState::Failing(why) = state(&looked) else { panic!("{:?}", looked.states) };
+    let scanned = watched(crate::nvme::Nvme, &sealed).scanned();
+    let SourceState::Failing(why) = state(&scanned) else { panic!("{:?}", scanned.states) };
     assert!(why.starts_with("cannot read /sys/bus/pci/devices/0000:01:00.0: "), "{why}");
     for (file, text) in [("class", "0x010802"), ("vendor", "0x144d")] {
         let path = format!("/sys/bus/pci/devices/0000:02:00.0/{file}");
         std::fs::write(sealed.path(&path), text).expect("written");
     }
-    assert_eq!(state(&looked.looked()), SourceState::Ready("1 drive".to_owned()));
+    assert_eq!(state(&scanned.scanned()), SourceState::Ready("1 drive".to_owned()));
 }
 
 #[test]
@@ -290,9 +290,9 @@ fn a_described_source_tells_what_cannot_be_read_from_what_is_not_there() {
         let (family, _) =
             crate::described::Described::new(&Places::default(), &policy, &sealed.host());
         sealed.seal(folder);
-        let looked = watched(family, &sealed).looked();
-        let SourceState::Failing(why) = &looked.states[&name] else {
-            panic!("{:?}", looked.states)
+        let scanned = watched(family, &sealed).scanned();
+        let SourceState::Failing(why) = &scanned.states[&name] else {
+            panic!("{:?}", scanned.states)
         };
         assert!(why.starts_with(&format!("cannot read {folder}")), "{why}");
         sealed.open(folder);
