@@ -24,7 +24,8 @@ pub enum PodFault {
     #[default]
     None,
     /// These alone, by UID: it has not reached its API server since it started, and was told of static pods
-    /// only. What others have it does not forget, since not all sources of pods are ready.
+    /// only. What others have it does not forget, since not all sources of pods are ready, until it
+    /// [reaches the API server](crate::Kubelet::reach_api_server).
     Only(BTreeSet<String>),
 }
 

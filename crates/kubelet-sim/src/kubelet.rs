@@ -36,7 +36,7 @@ use crate::{
     directory::{self, DirectoryError},
     dra::Turns,
     event::{Calls, Event, EventLog},
-    fault::Misbehaviour,
+    fault::{Misbehaviour, PodFault},
     grant::Grant,
     pod::Pod,
     start::{self, StartError},
@@ -331,12 +331,12 @@ impl Kubelet {
         let _pods_wait = self.sync_loop.lock().await;
         let Begun { owner, ended, pods } = self.begin()?;
         drop(turn);
-        for pod in pods {
-            // The outcome is in the pod's status and among the events.
-            let _ = ended.run_until_cancelled(admission::admit(&owner, pod)).await;
+        let told = self.faults.borrow().pods.clone();
+        let known = pods.into_iter().filter(|pod| told.knows(&pod.uid));
+        admit_again((&owner, &ended), known).await;
+        if told == PodFault::None {
+            are_all_known(&owner).await;
         }
-        // A kubelet that ended meanwhile has no sources.
-        let _ = owner.with(|desk| desk.manager.sources_ready = true).await;
         Ok(())
     }
 
@@ -393,6 +393,23 @@ impl Kubelet {
         };
         Rejection { reason: Reason::KubeletGone, message }
     }
+}
+
+/// Admits pods that are on the node already.
+async fn admit_again(
+    (owner, ended): (&Owner, &CancellationToken),
+    pods: impl IntoIterator<Item = Pod>,
+) {
+    for pod in pods {
+        // The outcome is in the pod's status and among the events.
+        let _ = ended.run_until_cancelled(admission::admit(owner, pod)).await;
+    }
+}
+
+/// From now on the pods that it knows of are all there are.
+async fn are_all_known(owner: &Owner) {
+    // A kubelet that ended meanwhile has no sources.
+    let _ = owner.with(|desk| desk.manager.sources_ready = true).await;
 }
 
 #[cfg(test)]

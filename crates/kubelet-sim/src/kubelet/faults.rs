@@ -5,13 +5,35 @@ use std::io;
 use tonic::transport::Channel;
 use windlass_kubelet_api::deviceplugin::device_plugin_client::DevicePluginClient;
 
-use super::{Kubelet, KubeletError, State};
-use crate::{desk::Desk, directory, fault::Misbehaviour};
+use super::{Kubelet, KubeletError, State, admit_again, are_all_known};
+use crate::{
+    desk::Desk,
+    directory,
+    fault::{Misbehaviour, PodFault},
+};
 
 impl Kubelet {
     /// Misbehaves like this from now on, over restarts too.
     pub fn misbehave(&self, how: Misbehaviour) {
         self.faults.send_replace(how);
+    }
+
+    /// Reaches its API server, and is told of all pods of the node: those that it did not know are admitted once more,
+    /// and what pods had that are gone is forgotten from now on.
+    pub async fn reach_api_server(&self) {
+        let _pods_wait = self.sync_loop.lock().await;
+        let mut told = PodFault::None;
+        self.faults.send_modify(|how| told = std::mem::take(&mut how.pods));
+        let Some((owner, ended)) = self.owner() else { return };
+        let unknown = move |desk: &Desk| -> Vec<_> {
+            let active = desk.manager.pods.values().filter(|record| record.is_active());
+            let pods = active.map(|record| record.pod.clone());
+            pods.filter(|pod| !told.knows(&pod.uid)).collect()
+        };
+        // A kubelet that is gone admits nobody.
+        let pods = owner.look(unknown).await.unwrap_or_default();
+        admit_again((&owner, &ended), pods).await;
+        are_all_known(&owner).await;
     }
 
     /// Deletes `kubelet.sock` and binds it again, `times` in a row, without a restart: a plugin that

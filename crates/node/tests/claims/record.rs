@@ -3,17 +3,28 @@
 
 use std::time::Duration;
 
-use windlass_config::{DraOffer, DraPolicy};
+use windlass_cluster_sim::node as bound;
+use windlass_config::{Config, DraOffer, DraPolicy};
 use windlass_kubelet_sim::{Calls, Container, Event, Misbehaviour, Pod, PodFault};
 use windlass_testkit::{GPU, in_time};
 
-use crate::claims::world::{World, free_gpus};
+use crate::claims::{
+    wish::{SPACE, gpus, pod, template},
+    world::{World, free_gpus, show_what_is_mounted, uid},
+};
 
 /// A node that offers its GPUs both ways, with an agent that looks often.
 async fn world() -> World {
+    world_of(|_| {}).await
+}
+
+async fn world_of(change: fn(&mut Config)) -> World {
     let dra = DraPolicy { offer: DraOffer::Beside, ..DraPolicy::default() };
-    let often = Duration::from_millis(500);
-    let world = World::with(dra, |config| config.session.look_interval = often).await;
+    let often = |config: &mut Config| {
+        change(config);
+        config.session.look_interval = Duration::from_millis(500);
+    };
+    let world = World::with(dra, often).await;
     world.plugin_has(8).await;
     world
 }
@@ -46,24 +57,53 @@ async fn what_an_init_container_has_is_held_until_its_pod_is_gone() {
     world.free(8).await;
 }
 
-#[tokio::test]
-async fn what_pods_have_is_held_while_a_new_kubelet_was_not_told_of_them() {
-    let world = world().await;
+/// A kubelet restarts without its API server, and tells of static pods only. What the others have is neither published
+/// as free nor given to a claim that a scheduler placed there before, though the agent is another one by then.
+async fn holds_what_an_untold_kubelet_has_on_record(mut world: World) {
+    world.objects().put(&template(SPACE, "late", &gpus(8)));
+    let late = pod((SPACE, "late"), &["main"], ("resourceClaimTemplateName", "late"));
+    let late = world.cluster.schedule(&late).expect("all are free");
     world.admit(Pod::new("train").container(one_gpu("main"))).await.expect("it fits");
     world.try_start("train-uid", "main").await.expect("it starts");
     world.admit(Pod::new("proxy").container(Container::new("main"))).await.expect("it fits");
     world.try_start("proxy-uid", "main").await.expect("it starts");
     world.free(7).await;
-    // Its API server is away; it knows of the static pod only.
-    let pods = PodFault::Only(["proxy-uid".to_owned()].into());
+    // Its API server is away; it knows of the static pod, and of the one that is to be refused.
+    let pods = PodFault::Only(["proxy-uid".to_owned(), uid(&late)].into());
     world.kubelet.misbehave(Misbehaviour { pods, ..Misbehaviour::default() });
     world.kubelet.restart().await.expect("it restarts");
     world.registered().await;
     world.plugin_has(8).await;
+    world.admit(bound::pod(&late)).await.expect("it asks for no device plugin's");
+    for _ in 0..2 {
+        let calls = world.kubelet.calls();
+        rewritten(&calls, calls.now()).await;
+        assert_eq!(free_gpus(&world.objects()), 7);
+        let why = world.try_start(&uid(&late), "main").await.expect_err("one is in use");
+        assert!(why.contains("is held by"), "{why}");
+        world.check();
+        world.kill_agent().await;
+        world.start_agent();
+        world.registered().await;
+        world.plugin_has(8).await;
+    }
+    assert_eq!(world.record(), [], "no claim has anything");
+    world.kubelet.delete("train-uid").await;
     let calls = world.kubelet.calls();
     rewritten(&calls, calls.now()).await;
-    assert_eq!(free_gpus(&world.objects()), 7);
-    world.kubelet.misbehave(Misbehaviour::default());
-    world.kubelet.delete("train-uid").await;
-    world.free(8).await;
+    assert_eq!(free_gpus(&world.objects()), 7, "the kubelet was not told that the pod is gone");
+    world.kubelet.reach_api_server().await;
+    world.started(&uid(&late), "main").await;
+    world.check();
+}
+
+#[tokio::test]
+async fn what_pods_have_is_held_while_a_new_kubelet_was_not_told_of_them() {
+    Box::pin(holds_what_an_untold_kubelet_has_on_record(world().await)).await;
+}
+
+#[tokio::test]
+async fn what_pods_have_is_held_by_an_agent_that_sees_what_is_mounted_into_its_pod() {
+    let world = world_of(show_what_is_mounted).await;
+    Box::pin(holds_what_an_untold_kubelet_has_on_record(world)).await;
 }
