@@ -66,7 +66,7 @@ impl Traces {
             if said.as_ref() != Some(&trace) {
                 let why = self.told(&trace);
                 tracing::warn!(
-                    "it is not known what claims have, and no device is given away: the record claims.json is \
+                    "it is not known what claims have, and no device is given away: claims.json and its copy are \
                      missing, and {why}"
                 );
                 said = Some(trace);

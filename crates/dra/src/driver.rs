@@ -78,7 +78,7 @@ pub struct Surroundings {
 /// plugin before the driver runs. A record that cannot be read is told of when it does; what the kubelet says
 /// is held in any case. Blocks for as long as a small file takes.
 pub fn restore(places: &Places, driver: &DriverName, ledger: &LedgerDesk) -> Left {
-    let file = ClaimFile::new(&places.state_dir, places.roots().host);
+    let file = ClaimFile::new(places);
     let left = Left::read(&file, &KubeletRecord::new(&places.kubelet_dir, driver));
     ClaimDocuments::new(&places.cdi_dir).remove_drafts();
     for entry in left.held().values() {
@@ -129,7 +129,7 @@ impl Driver {
         } = surroundings;
         let roots = places.roots();
         let traces = traces(places, driver, &ledger);
-        let file = ClaimFile::new(&places.state_dir, roots.host.clone());
+        let file = ClaimFile::new(places);
         let ground = Ground {
             node: cluster.as_ref().map(|it| it.node().to_owned()).unwrap_or_default(),
             documents: ClaimDocuments::new(&places.cdi_dir),

@@ -1,5 +1,7 @@
 //! What an earlier agent left of claims, by its own record and, where that says nothing, by the kubelet's.
 //!
+//! The copy of our own record counts as the record where that is absent or damaged.
+//!
 //! | own record | kubelet's record | claims have |
 //! | --- | --- | --- |
 //! | read | any | what both say |
@@ -73,7 +75,7 @@ impl Left {
         self.ours.is_err() && self.kubelets.is_ok()
     }
 
-    /// What is to go on. A record of ours that nobody will understand is set aside where the kubelet's stands in,
+    /// What is to go on. A record of ours that nobody will understand is set aside where another stands in,
     /// and documents of claims that neither record has are removed. Blocks.
     pub(super) fn taken_up(
         self,
@@ -81,6 +83,10 @@ impl Left {
         documents: &ClaimDocuments,
         offer: DraOffer,
     ) -> Result<Records, NothingLeft> {
+        if matches!(self.ours, Ok(Some(_))) {
+            // Its copy was read.
+            file.set_aside();
+        }
         let (mut records, kubelets) = match (self.ours, self.kubelets) {
             (Ok(records), Ok(kubelets)) => (records.unwrap_or_default(), kubelets),
             // What nobody knows of may have a document all the same.

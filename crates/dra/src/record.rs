@@ -1,20 +1,21 @@
 //! What is prepared, on the disk: written before anything is done for a claim, and before the kubelet is
 //! told that it is done. Everything that it takes to release a claim is in it.
+//!
+//! A copy is beside the CDI documents of claims, so that neither folder that is lost takes the record along. Runtimes
+//! read what ends with `.json` and `.yaml` there, and leave the copy alone.
 
 use std::{collections::BTreeMap, path::Path};
 
 use serde::{Deserialize, Serialize};
 use windlass_allocations::ledger::{ClaimRef, Use, together};
+use windlass_config::Places;
 use windlass_core::{
     cdi::ContainerEdits,
     device::{Device, DeviceId, Partition},
     inventory::Inventory,
     partition::standing,
 };
-use windlass_host::{
-    Host,
-    state_file::{Boot, Earlier, Format, Journal, KeptFile, Unreadable, Writer},
-};
+use windlass_host::state_file::{Boot, Earlier, Format, Journal, KeptFile, Unreadable, Writer};
 
 use super::{
     claim::{Allotted, Claim},
@@ -81,6 +82,9 @@ pub const FORMAT: Format = Format { what: "record of claims", about: "claims" };
 
 const FILE: &str = "claims.json";
 
+/// The copy's name in the folder of CDI documents.
+const COPY: &str = "windlass.dev-claims.copy";
+
 // === impl Held ===
 
 impl Held {
@@ -118,12 +122,13 @@ impl Entry {
 // === impl ClaimFile ===
 
 impl ClaimFile {
-    /// The record in this state folder.
-    pub fn new(state_dir: &Path, host: Host) -> Self {
-        Self(KeptFile::new(state_dir.join(FILE), FORMAT, host))
+    /// The record in the state folder, and its copy.
+    pub fn new(places: &Places) -> Self {
+        let file = KeptFile::new(places.state_dir.join(FILE), FORMAT, places.roots().host);
+        Self(file.copied_to(places.cdi_dir.join(COPY)))
     }
 
-    /// What an earlier agent wrote down; `None` where it wrote nothing, or somebody lost it. What was prepared before
+    /// What an earlier agent wrote down; `None` where it wrote nothing, or somebody lost both. What was prepared before
     /// the machine was started is begun anew when the kubelet asks: it may have other devices now. Blocks.
     pub fn read(&self) -> Result<Option<Records>, Unreadable> {
         let Some(Earlier { content: mut claims, boot }) = self.0.read()? else {
@@ -157,14 +162,14 @@ mod tests {
     use std::fs;
 
     use tempfile::TempDir;
-    use windlass_host::{abbreviate::checksum, state_file::BOOT_ID};
+    use windlass_host::{Host, abbreviate::checksum, state_file::BOOT_ID};
 
     use super::*;
 
     fn file() -> (TempDir, ClaimFile) {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let host = Host::new(folder.path(), folder.path());
-        let file = ClaimFile::new(&folder.path().join("state"), host);
+        let file = ClaimFile(KeptFile::new(folder.path().join("state").join(FILE), FORMAT, host));
         set_boot(&folder, "one");
         (folder, file)
     }

@@ -1,5 +1,8 @@
 //! State files for the agent's next start: content with version, boot id, and a checksum of all three.
 //!
+//! A document may have a copy in another folder, which stands in for one that is lost. The copy is written first, so
+//! that it is never older than the document.
+//!
 //! | version | checksum |
 //! | --- | --- |
 //! | 1 | content only; read, and written as 2 at the next change |
@@ -9,7 +12,11 @@ mod journal;
 
 use std::{
     collections::BTreeMap,
-    io,
+    fs,
+    io::{
+        self,
+        ErrorKind::{IsADirectory, NotADirectory, NotFound},
+    },
     marker::PhantomData,
     path::{Path, PathBuf},
 };
@@ -32,6 +39,7 @@ use crate::{
 #[derive(Debug)]
 pub struct KeptFile<T> {
     path: PathBuf,
+    copy: Option<PathBuf>,
     format: Format,
     host: Host,
     content: PhantomData<fn() -> T>,
@@ -146,7 +154,13 @@ pub const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 impl<T> KeptFile<T> {
     /// The state file at this path.
     pub fn new(path: PathBuf, format: Format, host: Host) -> Self {
-        Self { path, format, host, content: PhantomData }
+        Self { path, copy: None, format, host, content: PhantomData }
+    }
+
+    /// Keeps a copy at that path.
+    #[must_use]
+    pub fn copied_to(self, copy: PathBuf) -> Self {
+        Self { copy: Some(copy), ..self }
     }
 
     /// Path of the file.
@@ -165,12 +179,24 @@ impl<T: Serialize + DeserializeOwned> KeptFile<T> {
         self.read().ok().flatten()
     }
 
-    /// What an earlier life kept, if it kept anything. Blocks.
+    /// What an earlier life kept, if it kept anything. The copy stands in for a file that is absent or damaged; a copy
+    /// that cannot be read is none. Blocks.
     pub fn read(&self) -> Result<Option<Earlier<T>>, Unreadable> {
+        let own = self.read_own();
+        let is_lost = own.as_ref().map_or_else(|why| !why.is_for_later(), Option::is_none);
+        let Some(copy) = self.copy.as_ref().filter(|_| is_lost) else { return own };
+        let copy = Self::new(copy.clone(), self.format, self.host.clone());
+        let Some(earlier) = copy.load() else { return own };
+        let (path, copy) = (self.path.display(), copy.path.display());
+        tracing::warn!(%path, %copy, "{} is lost, its copy stands in", self.format.what);
+        Ok(Some(earlier))
+    }
+
+    fn read_own(&self) -> Result<Option<Earlier<T>>, Unreadable> {
         let text = match files::read_regular(&self.path, Links::Refused, MOST_BYTES) {
             Ok(text) => text,
             // A file in the place of the folder is something else: nobody knows what was in it.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) if error.kind() == NotFound => return Ok(None),
             Err(source) => return Err(Unreadable::Read { path: self.path.clone(), source }),
         };
         let (head, content) = self.parts(&text)?;
@@ -197,8 +223,26 @@ impl<T: Serialize + DeserializeOwned> KeptFile<T> {
 
     /// Replaces the content. Blocks.
     pub fn write(&self, content: &T) -> io::Result<()> {
-        files::replace(&self.path, &self.document(self.boot(), content)?, files::Readers::Owner)
-            .map(drop)
+        let document = self.document(self.boot(), content)?;
+        self.write_copy(&document)?;
+        files::replace(&self.path, &document, files::Readers::Owner).map(drop)
+    }
+
+    /// No copy is older than the document: one that cannot be written is removed.
+    fn write_copy(&self, document: &[u8]) -> io::Result<()> {
+        let Some(copy) = &self.copy else { return Ok(()) };
+        let Err(refused) = files::replace(copy, document, files::Readers::Owner) else {
+            return Ok(());
+        };
+        match fs::remove_file(copy) {
+            Ok(()) => {
+                let copy = copy.display();
+                tracing::warn!(error = %refused, %copy, "{} has no copy for now", self.format.what);
+                Ok(())
+            }
+            Err(error) if matches!(error.kind(), NotFound | NotADirectory | IsADirectory) => Ok(()),
+            Err(_) => Err(refused),
+        }
     }
 
     /// Reserves disk space for one more version. Blocks.
@@ -226,7 +270,7 @@ impl<T: Serialize + DeserializeOwned> KeptFile<T> {
 
     /// Renames an unusable file for inspection. Blocks.
     pub fn set_aside(&self) {
-        let Err(why) = self.read() else { return };
+        let Err(why) = self.read_own() else { return };
         let (error, what) = (causes(&why), self.format.what);
         match files::set_aside(&self.path) {
             Ok(aside) => tracing::error!(error, aside = %aside.display(), "{what} set aside"),
@@ -295,6 +339,10 @@ fn seal(version: u32, boot: Option<&str>, content: &str) -> u32 {
 // A derived impl would require `T: Clone`.
 impl<T> Clone for KeptFile<T> {
     fn clone(&self) -> Self {
-        Self::new(self.path.clone(), self.format, self.host.clone())
+        let kept = Self::new(self.path.clone(), self.format, self.host.clone());
+        Self { copy: self.copy.clone(), ..kept }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -48,7 +48,7 @@ pub async fn owners(places: &Places, node: &NodeState) -> (Owners, Vec<String>) 
     let pods = pods.map_err(|error| caveats.push(causes(&error))).unwrap_or_default();
     let users = by_claim(&pods);
     of_containers(by_device(pods), node, &mut owners);
-    match ClaimFile::new(&places.state_dir, places.roots().host).read() {
+    match ClaimFile::new(places).read() {
         Ok(claims) => of_claims(claims.unwrap_or_default(), &users, node, &mut owners),
         Err(error) => caveats.push(causes(&error)),
     }

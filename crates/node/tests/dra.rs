@@ -22,3 +22,5 @@ mod switching;
 mod time_slices;
 mod waiting;
 mod world;
+
+pub(crate) use self::world::records;

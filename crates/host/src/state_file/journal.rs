@@ -10,7 +10,7 @@
 //!
 //! Versions reach the disk in their order, each as a whole. Those that come while one is written are written
 //! together: those in between are skipped, and count as written. What the disk did not take is written when it does,
-//! though nothing changes.
+//! though nothing changes. What somebody else removed or changed is written again when it is looked for.
 //!
 //! # Errors
 //!
@@ -34,6 +34,7 @@ pub type Versioned<T> = (u64, T);
 pub struct Journal<T> {
     newest: watch::Sender<Versioned<T>>,
     written: watch::Receiver<Written>,
+    looks: watch::Sender<u64>,
 }
 
 /// Background writer of a journal.
@@ -41,6 +42,7 @@ pub struct Journal<T> {
 pub struct Writer<T> {
     file: KeptFile<T>,
     newest: watch::Receiver<Versioned<T>>,
+    looks: watch::Receiver<u64>,
     written: watch::Sender<Written>,
     waiting: &'static str,
 }
@@ -52,6 +54,8 @@ struct Written {
     version: u64,
     /// Newest version whose write failed, with the error.
     refused: Option<(u64, String)>,
+    /// How often was looked whether it is still there.
+    looks: u64,
 }
 
 // === impl Journal ===
@@ -59,10 +63,16 @@ struct Written {
 impl<T: Default + PartialEq> Journal<T> {
     /// An empty journal and its writer, which the caller runs. `waiting` is logged once when writes fail.
     pub fn new(file: KeptFile<T>, waiting: &'static str) -> (Self, Writer<T>) {
-        let newest = watch::Sender::default();
+        let (newest, looks) = (watch::Sender::default(), watch::Sender::default());
         let (sender, written) = watch::channel(Written::default());
-        let writer = Writer { file, newest: newest.subscribe(), written: sender, waiting };
-        (Self { newest, written }, writer)
+        let writer = Writer {
+            file,
+            newest: newest.subscribe(),
+            looks: looks.subscribe(),
+            written: sender,
+            waiting,
+        };
+        (Self { newest, written, looks }, writer)
     }
 
     /// Requests a write, unless the content is equal and written.
@@ -88,6 +98,20 @@ impl<T: Default + PartialEq> Journal<T> {
         }
     }
 
+    /// Has the disk looked at: what was written is written again where it is not there any more.
+    pub fn look(&self) {
+        self.looks.send_modify(|looks| *looks += 1);
+    }
+
+    /// Waits until the disk was looked at as often as was asked for until now.
+    pub fn looked(&self) -> impl Future<Output = ()> + Send + use<T> {
+        let (looks, mut written) = (*self.looks.borrow(), self.written.clone());
+        async move {
+            // A writer that ends looks no more.
+            drop(written.wait_for(|written| written.looks >= looks).await);
+        }
+    }
+
     /// The content as it changes, before the disk has it.
     pub fn watch(&self) -> watch::Receiver<Versioned<T>> {
         self.newest.subscribe()
@@ -103,18 +127,25 @@ impl<T: Clone + Serialize + DeserializeOwned + Send + Sync + 'static> Writer<T> 
         loop {
             tokio::select! {
                 changed = self.newest.changed() => if changed.is_err() { return },
+                Ok(()) = self.looks.changed() => {}
                 () = sleep(AGAIN), if trouble.is_some() => {}
             }
+            let looks = *self.looks.borrow_and_update();
             let (file, (version, content)) =
                 (self.file.clone(), self.newest.borrow_and_update().clone());
-            let done = spawn_blocking(move || file.write(&content)).await;
+            // Nothing is known yet in the first version: what another life wrote stays.
+            let write = move || if version == 0 { Ok(()) } else { file.write(&content) };
+            let done = spawn_blocking(write).await;
             let done = done.expect("writing neither panics nor is cancelled");
             let path = self.file.path().display();
             let now = done.err().map(|error| format!("cannot write {path}: {error}"));
             if let Some(why) = now.as_ref().filter(|why| trouble.as_ref() != Some(why)) {
                 tracing::error!(why, "{}", self.waiting);
             }
-            self.written.send_modify(|written| written.take_in(version, now.clone()));
+            self.written.send_modify(|written| {
+                written.looks = looks;
+                written.take_in(version, now.clone());
+            });
             trouble = now;
         }
     }
@@ -225,6 +256,28 @@ mod tests {
         writer.run().await;
         assert_eq!(first.await, Ok(()), "the second counts for both");
         assert_eq!(on_disk(&file).as_deref(), Some("two"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_somebody_removed_is_written_again_at_a_look_and_nothing_before_anything_was_written()
+     {
+        let (_folder, file, journal, writer) = journal();
+        let relying = async {
+            journal.look();
+            journal.looked().await;
+            assert_eq!(on_disk(&file), None, "nothing is known yet");
+            journal.write("one".to_owned());
+            journal.recorded().await.expect("written");
+            fs::remove_file(file.path()).expect("it was there");
+            journal.look();
+            journal.looked().await;
+            assert_eq!(on_disk(&file).as_deref(), Some("one"));
+            assert_eq!(journal.watch().borrow().0, 1, "it is no new version");
+        };
+        tokio::select! {
+            () = writer.run() => panic!("there may be more"),
+            () = relying => {}
+        }
     }
 
     #[tokio::test(start_paused = true)]

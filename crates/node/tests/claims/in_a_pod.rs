@@ -7,11 +7,14 @@ use tracing::Level;
 use windlass_cluster_sim::cluster::Scheduled;
 use windlass_config::{Config, DraOffer, DraPolicy};
 use windlass_kubelet_sim::NodeStatus;
-use windlass_testkit::{GPU, LIMIT, Said};
+use windlass_testkit::{GPU, LIMIT, Said, exists, until};
 
-use crate::claims::{
-    wish::{SPACE, gpus},
-    world::{World, show_what_is_mounted, uid},
+use crate::{
+    claims::{
+        wish::{SPACE, gpus},
+        world::{World, show_what_is_mounted, uid},
+    },
+    dra::records,
 };
 
 /// Interval of the agent's checks.
@@ -67,7 +70,39 @@ async fn bereft(lose: impl FnOnce(&Config)) -> (World, Scheduled) {
 }
 
 fn without_record(config: &Config) {
-    fs::remove_file(config.places.state_dir.join("claims.json")).expect("it was there");
+    for record in records(&config.places) {
+        fs::remove_file(record).expect("it was there");
+    }
+}
+
+#[tokio::test]
+async fn a_record_that_is_lost_again_and_again_is_known_by_its_copy_and_nothing_is_held_back() {
+    let mut world = world().await;
+    let (pod, grant) = world.run("p", &gpus(1)).await;
+    let (record, left) = (world.record(), world.left());
+    let [file, copy] = records(&world.config.places);
+    for _ in 0..2 {
+        world.kill_agent().await;
+        fs::remove_file(&file).expect("it was there");
+        world.start_agent();
+        world.registered().await;
+        allocatable(&world, 7).await;
+        exists(&file).await;
+        assert_eq!(world.record(), record);
+        // The folder goes under the agent, and comes again with all that was in it.
+        fs::remove_dir_all(&world.config.places.cdi_dir).expect("it was there");
+        until("all documents are there", async || {
+            let now = world.left();
+            if now == left { Ok(()) } else { Err(now) }
+        })
+        .await;
+        assert!(copy.exists(), "it is written before the documents");
+        assert_eq!(world.started(&uid(&pod), "main").await.cdi_devices, grant.cdi_devices);
+        world.check();
+    }
+    world.kubelet.delete(&uid(&pod)).await;
+    world.all_is_released().await;
+    allocatable(&world, 8).await;
 }
 
 #[tokio::test]
@@ -115,8 +150,10 @@ async fn without_a_record_nothing_is_given_away_until_somebody_says_that_no_clai
     let mut world = world().await;
     let (pod, _) = world.run("p", &gpus(1)).await;
     world.stop_agent().await;
-    let record = world.config.places.state_dir.join("claims.json");
-    fs::write(&record, "{").expect("a broken record");
+    let [record, copy] = records(&world.config.places);
+    for broken in [&record, &copy] {
+        fs::write(broken, "{").expect("written");
+    }
     world.start_agent();
     allocatable(&world, 0).await;
     let documents = fs::read_dir(&world.config.places.cdi_dir).expect("there");

@@ -206,7 +206,7 @@ impl World {
     pub(crate) fn left(&self) -> Vec<String> {
         let record: Vec<_> =
             self.record().into_iter().map(|(uid, _)| format!("record {uid}")).collect();
-        let documents = std::fs::read_dir(&self.config.places.cdi_dir).expect("there");
+        let documents = std::fs::read_dir(&self.config.places.cdi_dir).into_iter().flatten();
         let names = documents.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
         record.into_iter().chain(names.filter(|name| name.contains("-claim-"))).collect()
     }

@@ -17,7 +17,10 @@ use windlass_machine::{
 };
 use windlass_testkit::{LIMIT, MHZ, until};
 
-use crate::dra::life_rig::{Rig, Tenant, step};
+use crate::dra::{
+    life_rig::{Rig, Tenant, step},
+    world::records,
+};
 
 /// Cleanup steps of a board with an unknown past.
 const FROM_SCRATCH: [windlass_machine::BoardEvent; 3] = [Reset, Reset, Frequency(MHZ)];
@@ -120,7 +123,9 @@ async fn a_device_is_cleaned_after_a_claim_that_only_the_record_of_hand_overs_kn
     kubelet.start_with(&tenant).await.expect("prepared");
     rig.happens(&FROM_SCRATCH).await;
     agent.stop().await;
-    std::fs::remove_file(rig.config.places.state_dir.join("claims.json")).expect("it was there");
+    for record in records(&rig.config.places) {
+        std::fs::remove_file(record).expect("it was there");
+    }
     let (agent, mut kubelet) = rig.serving().await;
     rig.end(&mut kubelet, &tenant).await;
     rig.happens(&[Reset]).await;

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use windlass_resources::NodeState;
 use windlass_testkit::{Running, vanishes};
 
-use crate::dra::world::{Gets, World, gpus};
+use crate::dra::world::{Gets, World, gpus, records};
 
 const A: Gets<'static> = Gets { request: "a", gpu: 0 };
 
@@ -106,8 +106,10 @@ async fn a_corrupt_record_is_set_aside_and_the_kubelets_stands_in() {
     kubelet_record(&world, "c", &agent.state.borrow());
     agent.stop().await;
     let record = fs::read_to_string(world.record()).expect("there");
-    fs::write(world.record(), record.replace("\"ns\"", "\"nt\""))
-        .expect("one byte of its claims flipped");
+    for path in records(&world.config.places) {
+        fs::write(path, record.replace("\"ns\"", "\"nt\""))
+            .expect("one byte of its claims flipped");
+    }
     let stale = world.config.places.cdi_dir.join("windlass.dev-claim-stale.json");
     fs::write(&stale, "{}").expect("written");
 
@@ -119,6 +121,45 @@ async fn a_corrupt_record_is_set_aside_and_the_kubelets_stands_in() {
     assert_eq!(kubelet.prepare("c").await.expect("prepared"), first);
     kubelet.unprepare("c").await.expect("released");
     kubelet.prepare("other").await.expect("free");
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_record_and_the_documents_may_be_lost_in_turn_and_nothing_is_forgotten() {
+    let mut world = World::new();
+    let (mut agent, mut kubelet) = world.serving().await;
+    world.claim(&agent, "c", &[A]);
+    let first = kubelet.prepare("c").await.expect("prepared");
+    kubelet_record(&world, "c", &agent.state.borrow());
+    let record = fs::read(world.record()).expect("there");
+    let document = world.document("c").expect("there");
+    let folder = world.config.places.cdi_dir.clone();
+    // An agent that lost both would have to ask what the claim gets.
+    world.api.go_away().await;
+    for damage in [None, Some("{"), None] {
+        agent.stop().await;
+        match damage {
+            None => fs::remove_file(world.record()).expect("it was there"),
+            Some(text) => fs::write(world.record(), text).expect("written"),
+        }
+        // An agent that is killed before it did anything for claims.
+        Running::start(&world.config).expect("it starts").kill().await;
+        (agent, _) = world.serving().await;
+        world.recorded_again(&record).await;
+        // In one step, since the agent writes to the folder.
+        let away = tempfile::tempdir_in(&world.config.places.state_dir).expect("a folder");
+        fs::rename(&folder, away.path().join("cdi")).expect("moved");
+        world.documented("c", &document).await;
+        world.recorded_again(&record).await;
+    }
+    agent.stop().await;
+    fs::remove_dir_all(&folder).expect("it was there");
+    (agent, kubelet) = world.serving().await;
+    world.documented("c", &document).await;
+    world.recorded_again(&record).await;
+    assert_eq!(kubelet.prepare("c").await.expect("prepared"), first);
+    kubelet.unprepare("c").await.expect("released");
+    assert_eq!(world.document("c"), None);
     agent.stop().await;
 }
 

@@ -5,7 +5,7 @@ use std::{path::PathBuf, sync::Arc};
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use serde_json::{Value, json};
 use windlass_cluster_sim::api::ApiServer;
-use windlass_config::{Config, DraOffer, DraPolicy, Policy};
+use windlass_config::{Config, DraOffer, DraPolicy, Places, Policy};
 use windlass_core::device::{Device, DeviceKind};
 use windlass_kubelet_api::dra::checkpoint::NEIGHBOUR;
 use windlass_machine::Machine;
@@ -85,6 +85,16 @@ impl World {
         self.config.places.state_dir.join("claims.json")
     }
 
+    /// Waits until the record and its copy are as they are now.
+    pub(crate) async fn recorded_again(&self, was: &[u8]) {
+        until("the record and its copy are written again", async || {
+            let found = records(&self.config.places).map(|path| std::fs::read(path).ok());
+            let is_so = found.iter().all(|text| text.as_deref() == Some(was));
+            if is_so { Ok(()) } else { Err(found.map(|text| text.map(|it| it.len()))) }
+        })
+        .await;
+    }
+
     /// Makes the record as it is when nothing is done yet.
     pub(crate) fn as_begun(&self) {
         self.change_record(|record| {
@@ -154,6 +164,11 @@ impl World {
         })
         .await;
     }
+}
+
+/// The record of claims, and its copy.
+pub(crate) fn records(places: &Places) -> [PathBuf; 2] {
+    [places.state_dir.join("claims.json"), places.cdi_dir.join("windlass.dev-claims.copy")]
 }
 
 /// The node's GPUs, in order.

@@ -3,10 +3,13 @@
 use std::{fs, time::Duration};
 
 use tokio::time::timeout;
-use windlass_testkit::GPU;
+use windlass_testkit::{GPU, exists};
 
 use super::{Run, pods::claim_starts};
-use crate::claims::world::{Mounts, NODE, removed};
+use crate::{
+    claims::world::{Mounts, NODE, removed},
+    dra::records,
+};
 
 /// A caller that gives up waits for less, in milliseconds.
 const LONGEST_MS: usize = 50;
@@ -65,18 +68,26 @@ impl Run {
         self.kill_agent().await;
     }
 
-    /// The driver's record is gone when the agent comes back. Where the kubelet's own cannot be seen there is nothing
-    /// to know of claims by.
+    /// The driver's record is gone when the agent comes back, and its copy too where the kubelet's own can be seen:
+    /// else there is nothing to know of claims by.
     async fn lose_record(&mut self) {
-        if self.mounts == Mounts::Shipped {
+        let [record, copy] = records(&self.world.config.places);
+        if self.mounts == Mounts::Shipped && !copy.exists() {
             return;
         }
         self.tell("agent is killed, and its record is lost".to_owned());
         self.tally.lost_records += 1;
         self.world.kill_agent().await;
-        removed(&self.world.config.places.state_dir.join("claims.json"));
+        let had_claims = !self.world.record().is_empty();
+        removed(&record);
+        if self.mounts == Mounts::Whole && self.chance.below(2) == 0 {
+            removed(&copy);
+        }
         self.world.start_agent();
         self.world.registered().await;
+        if had_claims {
+            exists(&record).await;
+        }
     }
 
     fn delete_plugin_sockets(&mut self) {

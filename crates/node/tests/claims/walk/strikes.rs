@@ -31,9 +31,12 @@ use super::{
     front::Front,
     node::{Node, Tells, dial},
 };
-use crate::claims::{
-    chance::{Chance, Length},
-    world::{Mounts, NODE, free_gpus, removed, show_what_is_mounted},
+use crate::{
+    claims::{
+        chance::{Chance, Length},
+        world::{Mounts, NODE, free_gpus, removed, show_what_is_mounted},
+    },
+    dra::records,
 };
 
 /// Strikes at the node, one after the other.
@@ -197,20 +200,24 @@ impl Strikes {
         }
     }
 
-    /// The agent's record of claims is gone, or half of it, when the next one starts. The kubelet's stands in. Where that
-    /// is out of sight claims have left documents, and pod resources tell of them: one of the two is not to be touched
-    /// until all of them have ended.
+    /// The agent's record of claims is gone, or half of it, when the next one starts. Its copy stands in, or the
+    /// kubelet's record. Where that is out of sight, and the copy is lost too, claims have left documents, and pod
+    /// resources tell of them: one of the two is not to be touched until all of them have ended.
     async fn lose_record(&mut self) {
         // It is seconds then until everything was let go.
         if self.mounts == Mounts::Shipped && self.chance.below(2) == 0 {
             return self.kill(|_| "agent killed").await;
         }
         self.kill(|strikes| {
-            let path = strikes.config.places.state_dir.join("claims.json");
-            if strikes.mounts == Mounts::Shipped {
+            let [path, copy] = records(&strikes.config.places);
+            let keeps_copy = strikes.chance.below(2) == 0 && copy.exists();
+            if !keeps_copy {
+                removed(&copy);
+            }
+            if strikes.mounts == Mounts::Shipped && !keeps_copy {
                 removed(&path);
                 strikes.lose_documents();
-                return "agent killed and its record lost";
+                return "agent killed and its record lost with its copy";
             }
             match fs::read(&path) {
                 Ok(text) if strikes.chance.below(3) == 0 => {
@@ -243,7 +250,10 @@ impl Strikes {
     }
 
     fn delete_documents(&mut self) {
-        if self.is_witnessed() && self.node.facts().tells != Tells::Truth {
+        // The copy of a record that was lost is there.
+        let is_lost = !records(&self.config.places)[0].exists();
+        let is_witnessed = self.is_witnessed() && self.node.facts().tells != Tells::Truth;
+        if is_witnessed || is_lost && self.mounts == Mounts::Shipped {
             return;
         }
         self.happened("CDI documents deleted");

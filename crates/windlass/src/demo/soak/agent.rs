@@ -55,6 +55,9 @@ pub(super) const CALL_DEADLINE: Duration = Duration::from_secs(1);
 /// State file of prepared claims.
 pub(super) const CLAIMS: &str = "claims.json";
 
+/// Copy of that file in the CDI folder.
+const COPY: &str = "windlass.dev-claims.copy";
+
 /// Kubelet folders in the shipped manifest; docs/dra.md has the reasons.
 const MOUNTED: [&str; 4] =
     ["device-plugins", "pod-resources", "plugins/windlass.dev", "plugins_registry"];
@@ -251,6 +254,13 @@ pub(super) fn cdi_dir(folder: &Path) -> PathBuf {
 
 pub(super) fn state_dir(folder: &Path) -> PathBuf {
     folder.join("state")
+}
+
+/// True if the record of claims is absent or equals its copy.
+pub(super) fn has_copy(folder: &Path) -> bool {
+    let read = |path: PathBuf| fs::read(path).ok();
+    let record = read(state_dir(folder).join(CLAIMS));
+    record.is_none() || record == read(cdi_dir(folder).join(COPY))
 }
 
 /// Free port, chosen in advance because the agent keeps it across restarts.

@@ -14,14 +14,14 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use tokio::time::{Instant, sleep};
-use windlass_kubelet_sim::{Misbehaviour, Registration, RegistrationFault};
+use windlass_kubelet_sim::{Misbehaviour, PodFault, Registration, RegistrationFault};
 use windlass_machine::{self as machine, Happening};
 
 use super::{
     agent::{cdi_dir, state_dir},
     invariant::{MaybeUnhealthy, Violation},
     pods::{ADMISSION, ANSWER_LIMIT},
-    rig::RESOURCE,
+    rig::{OWN_POD, RESOURCE},
     run::Run,
     schedule::{Fault, Hangs},
     stopwatch::Stopwatch,
@@ -32,6 +32,9 @@ use super::{
 pub(super) const RECOVERY_LIMIT: Duration = Duration::from_secs(45);
 
 pub(super) const ABSENCE: Duration = Duration::from_millis(500);
+
+/// Time without the API server. Three looks, ten seconds apart, would free a device if the checkpoint were not asked.
+const CUT_OFF: Duration = Duration::from_secs(40);
 
 /// Time between removal and addition of a NIC.
 const FLAP: Duration = Duration::from_millis(10);
@@ -85,12 +88,13 @@ impl Run {
             Fault::AgentKilledAtPrepare { gpus, after } => {
                 return self.kill_at_prepare(gpus, after).await;
             }
-            Fault::RecordLost => return self.lose_record().await,
+            Fault::RecordLost => self.lose_record().await?,
             Fault::AgentFrozen { gpus, lasts } => self.freeze(gpus, lasts).await?,
             Fault::AgentFrozenInCalls { which, by, gpus, lasts } => {
                 return self.freeze_in_calls(which, by, gpus, lasts).await;
             }
             Fault::NoticesLost => return self.lose_notices().await,
+            Fault::KubeletCutOff => self.cut_kubelet_off().await?,
             Fault::KubeletRestarts { times } => {
                 for _ in 0..times {
                     self.rig.kubelet.restart().await?;
@@ -147,6 +151,18 @@ impl Run {
         self.rig.agent_runs();
         super::invariant::in_time(ADMISSION, watch.elapsed(), lasts + ANSWER_LIMIT)?;
         self.record_admission(&uid, outcome).await
+    }
+
+    /// Restarts the kubelet without its API server: pod resources omits pods whose devices stay published as allocated.
+    async fn cut_kubelet_off(&self) -> Result<()> {
+        let pods = PodFault::Only([OWN_POD.to_owned()].into());
+        self.rig.kubelet.misbehave(Misbehaviour { pods, ..Misbehaviour::default() });
+        self.rig.kubelet.restart().await?;
+        sleep(CUT_OFF).await;
+        let held = self.rig.settled(RECOVERY_LIMIT).await;
+        self.rig.kubelet.reach_api_server().await;
+        let (fault, after) = ("kubelet restarted without its API server", RECOVERY_LIMIT);
+        Ok(held.map_err(|left| Violation::NotBack { fault, after, left })?)
     }
 
     async fn remove_plugin_folder(&self) -> Result<()> {

@@ -21,7 +21,7 @@ use windlass_machine::{Machine, Profile, state::Gpu};
 
 use super::{
     super::runtime,
-    agent::{Agent, Mounts, cdi_dir, state_dir},
+    agent::{Agent, Mounts, cdi_dir, has_copy, state_dir},
     cluster::SoakCluster,
     invariant::{self, GroundTruth, MaybeUnhealthy, Monitor, Violation},
     owners::{self, DriverRecord, published_name},
@@ -57,6 +57,9 @@ pub(super) struct IndexedGpu {
 
 /// Resource of whole GPUs.
 pub(super) const RESOURCE: &str = "nvidia.com/gpu";
+
+/// UID of the agent's own pod.
+pub(super) const OWN_POD: &str = "windlass-uid";
 
 /// Resource of NICs.
 pub(super) const ADAPTERS: &str = "rdma/hca";
@@ -212,6 +215,9 @@ impl Rig {
         let Some(cluster) = &self.cluster else { return Ok(()) };
         let broken = self.broken();
         cluster.is_reached(node)?;
+        if !has_copy(self.dir()) {
+            return Err("the record of claims has no copy".to_owned());
+        }
         owners::agree(node, &record)?;
         let held = invariant::holders(node).into_keys().collect();
         cluster.published().fits(ExpectedSlices { usable, broken: &broken, held: &held })

@@ -56,6 +56,8 @@ pub(super) enum Fault {
     /// Replacement of the plugin folder while the agent is stopped and its inotify queue overflows. Then
     /// `kubelet.sock` is bound again there.
     NoticesLost,
+    /// Restart of a kubelet that cannot reach its API server for a while: pod resources lists static pods only.
+    KubeletCutOff,
     /// Restarts of the kubelet in a row.
     KubeletRestarts { times: usize },
     /// Removal of the plugin folder until the kubelet restarts.
@@ -196,6 +198,7 @@ impl Schedule {
             }
             8..10 => Fault::AgentFrozen { gpus: self.gpus(), lasts: self.up_to_ms(2_000) },
             10 => Fault::NoticesLost,
+            12 if self.ways == AllocationApis::Both => Fault::KubeletCutOff,
             11..13 => Fault::KubeletRestarts { times: 1 },
             13..15 => Fault::KubeletRestarts { times: 2 + self.rng.below(6) },
             15 => Fault::PluginFolderRemoved,
@@ -282,6 +285,7 @@ impl Fault {
             || matches!(
                 self,
                 Self::NoticesLost
+                    | Self::KubeletCutOff
                     | Self::KubeletRestarts { .. }
                     | Self::PluginFolderRemoved
                     | Self::PluginSocketsDeleted
@@ -323,6 +327,7 @@ impl Fault {
             Self::AgentFrozen { .. } => "agent frozen",
             Self::AgentFrozenInCalls { .. } => "agent frozen beside a slow GPU",
             Self::NoticesLost => "notices lost",
+            Self::KubeletCutOff => "kubelet restarted without its API server",
             Self::KubeletRestarts { times: 1 } => "kubelet restarted",
             Self::KubeletRestarts { .. } => "kubelet restarted in a storm",
             Self::PluginFolderRemoved => "plugin folder removed",
@@ -390,7 +395,7 @@ mod tests {
     fn every_kind_of_blow_comes_in_a_few_thousand_steps() {
         let kinds = |ways| kinds(Schedule::new(1, ways).take(5_000));
         let (plugin, both) = (kinds(AllocationApis::DevicePlugin), kinds(AllocationApis::Both));
-        assert_eq!((plugin.len(), both.len()), (33, 49), "{both:?}");
+        assert_eq!((plugin.len(), both.len()), (33, 50), "{both:?}");
         assert!(both.is_superset(&plugin));
     }
 }

@@ -8,7 +8,7 @@ use windlass_kubelet_sim::Kubelet;
 
 use super::{
     super::{
-        agent::{CLAIMS, Mounts, state_dir},
+        agent::{CLAIMS, state_dir},
         pods::CONTAINER,
         run::Run,
         schedule::Fault,
@@ -56,18 +56,12 @@ impl Run {
         Ok(Some(Instant::now()))
     }
 
-    /// Kills the agent and deletes its record of claims; the next process reads the kubelet's checkpoint.
-    pub(super) async fn lose_record(&mut self) -> Result<Option<Instant>> {
-        if self.rig.agent.mounts() == Mounts::Shipped {
-            let why = "without the kubelet's checkpoint all claims have to be released first";
-            self.tally.left_out.insert(Fault::RecordLost.kind(), why.into());
-            return Ok(None);
-        }
+    /// Kills the agent and deletes its record of claims; the next process reads the copy.
+    pub(super) async fn lose_record(&mut self) -> Result<()> {
         self.rig.agent_is_away();
         self.rig.agent.kill().await;
         remove_if_there(&state_dir(self.rig.dir()).join(CLAIMS))?;
-        self.replace_agent().await?;
-        Ok(Some(Instant::now()))
+        self.replace_agent().await
     }
 
     /// Kills the agent `after` the start of the kubelet's work, and returns the result of that work.

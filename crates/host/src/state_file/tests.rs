@@ -1,0 +1,102 @@
+//! A document and its copy: which one is read, and that the copy is never the older one.
+
+use std::os::unix::fs::symlink;
+
+use tempfile::TempDir;
+
+use super::*;
+
+const FORMAT: Format = Format { what: "record of words", about: "words" };
+
+fn kept() -> (TempDir, KeptFile<String>, PathBuf) {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (path, copy) = (folder.path().join("state/words.json"), folder.path().join("run/words"));
+    let host = Host::new(folder.path(), folder.path());
+    let file = KeptFile::new(path, FORMAT, host).copied_to(copy.clone());
+    (folder, file, copy)
+}
+
+fn write(file: &KeptFile<String>, word: &str) {
+    file.write(&word.to_owned()).expect("written");
+}
+
+fn read(file: &KeptFile<String>) -> Option<String> {
+    file.read().expect("it can be read").map(|earlier| earlier.content)
+}
+
+/// In the place of a draft, a folder lets nothing be written.
+fn let_nothing_be_written(path: &Path) {
+    let name = path.file_name().expect("it has one").to_string_lossy();
+    fs::create_dir_all(path.with_file_name(format!(".{name}.draft"))).expect("made");
+}
+
+#[test]
+fn either_of_a_document_and_its_copy_is_enough() {
+    let (_folder, file, copy) = kept();
+    write(&file, "one");
+    fs::remove_file(file.path()).expect("it was there");
+    assert_eq!(read(&file).as_deref(), Some("one"));
+    fs::write(file.path(), "{").expect("damaged");
+    assert_eq!(read(&file).as_deref(), Some("one"));
+    file.set_aside();
+    assert!(file.path().with_extension("json.unreadable").exists(), "for a person to look at");
+    write(&file, "two");
+    fs::remove_file(&copy).expect("it was there");
+    assert_eq!(read(&file).as_deref(), Some("two"));
+    write(&file, "two");
+    assert!(copy.exists(), "it is made anew though nothing changed");
+    for path in [file.path(), &copy] {
+        fs::remove_file(path).expect("it was there");
+    }
+    assert_eq!(read(&file), None);
+}
+
+#[test]
+fn a_document_that_can_be_read_or_may_be_later_is_not_overruled_by_its_copy() {
+    let (_folder, file, copy) = kept();
+    write(&file, "one");
+    let ahead = fs::read(&copy).expect("there");
+    write(&file, "two");
+    // Killed after the copy was written, and before the document.
+    fs::write(&copy, ahead).expect("written");
+    assert_eq!(read(&file).as_deref(), Some("two"));
+    fs::write(file.path(), r#"{"version": 9}"#).expect("written");
+    assert!(file.read().expect_err("an agent to come wrote it").is_for_later());
+}
+
+#[test]
+fn a_copy_that_is_damaged_or_no_file_is_none() {
+    let (folder, file, copy) = kept();
+    write(&file, "one");
+    fs::remove_file(file.path()).expect("it was there");
+    fs::write(&copy, "{").expect("damaged");
+    assert_eq!(read(&file), None);
+    let elsewhere = folder.path().join("elsewhere");
+    write(&file, "one");
+    fs::rename(file.path(), &elsewhere).expect("moved");
+    fs::remove_file(&copy).expect("it was there");
+    symlink(&elsewhere, &copy).expect("linked");
+    assert_eq!(read(&file), None);
+}
+
+#[test]
+fn a_copy_that_cannot_be_written_holds_nothing_up_and_is_never_older_than_its_document() {
+    let (_folder, file, copy) = kept();
+    write(&file, "one");
+    let_nothing_be_written(&copy);
+    write(&file, "two");
+    assert!(!copy.exists(), "it says what was before");
+    write(&file, "three");
+    assert_eq!(read(&file).as_deref(), Some("three"));
+}
+
+#[test]
+fn a_document_that_cannot_be_written_leaves_a_copy_that_is_newer() {
+    let (_folder, file, _copy) = kept();
+    write(&file, "one");
+    let_nothing_be_written(file.path());
+    file.write(&"two".to_owned()).expect_err("there is no room");
+    assert_eq!(read(&file).as_deref(), Some("one"), "nobody was told of the other");
+    fs::remove_file(file.path()).expect("it was there");
+    assert_eq!(read(&file).as_deref(), Some("two"));
+}
