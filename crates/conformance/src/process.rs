@@ -185,14 +185,26 @@ impl Usage {
 
 /// The group of a process, from `stat` of proc(5).
 fn group_of(process: &Path) -> Option<Pid> {
-    let stat = fs::read_to_string(process.join("stat")).ok()?;
+    group_in(&fs::read_to_string(process.join("stat")).ok()?)
+}
+
+fn group_in(stat: &str) -> Option<Pid> {
     // Behind the name, which may hold anything: state, parent, group.
-    Pid::from_raw(stat.rsplit_once(')')?.1.split_whitespace().nth(2)?.parse().ok()?)
+    let group: i32 = stat.rsplit_once(')')?.1.split_whitespace().nth(2)?.parse().ok()?;
+    // The kernel writes -1 for a process that is on its way out.
+    (group > 0).then(|| Pid::from_raw(group))?
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_on_its_way_out_is_in_no_group() {
+        let stat = |group: &str| format!("7 (a) b) S 1 {group} 9");
+        assert_eq!(group_in(&stat("8")).map(Pid::as_raw_pid), Some(8));
+        assert_eq!([group_in(&stat("0")), group_in(&stat("-1"))], [None, None]);
+    }
 
     fn sh(script: &str) -> Process {
         let words = ["sh", "-c", script].map(Into::into);
