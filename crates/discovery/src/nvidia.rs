@@ -354,7 +354,11 @@ impl ConnectError {
                 path.is_absolute() && matches!(path.try_exists(), Ok(false))
             }
             Self::Load(LoadError::Init { source, .. }) => source.is_driver_absent(),
-            Self::Unread(_) | Self::Ask(_) | Self::Thread(_) | Self::Overdue(_) => false,
+            Self::Load(LoadError::CutOff { .. })
+            | Self::Unread(_)
+            | Self::Ask(_)
+            | Self::Thread(_)
+            | Self::Overdue(_) => false,
         }
     }
 
@@ -367,7 +371,7 @@ impl ConnectError {
                 Ok(false) => Self::NoFunction,
                 Err(unread) => Self::Unread(unread),
             },
-            LoadError::Open { .. } | LoadError::Init { .. } => Self::Load(error),
+            _ => Self::Load(error),
         }
     }
 }

@@ -27,6 +27,18 @@ pub enum LoadError {
         /// The dynamic linker's error.
         source: libloading::Error,
     },
+    /// The library's file ends before the segments that the linker maps: its installation is incomplete.
+    #[error(
+        "cannot load {path}: it is cut off, with {length} of {wanted} bytes; install the driver again"
+    )]
+    CutOff {
+        /// Path as given.
+        path: PathBuf,
+        /// Length of the file in bytes.
+        length: u64,
+        /// Length in bytes according to its header.
+        wanted: u64,
+    },
     /// The library has no working driver.
     #[error("cannot initialise {path}")]
     Init {

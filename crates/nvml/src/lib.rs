@@ -8,6 +8,8 @@
 //! `Send` and `Sync`.
 
 mod compute_mode;
+mod cut;
+mod elf;
 mod error;
 mod event;
 mod fabric;

@@ -10,7 +10,7 @@ use std::{
 use nvml_wrapper_sys::bindings as sys;
 
 use crate::{
-    Result,
+    Result, elf,
     error::{LoadError, NvmlError, at_most},
     event::EventSet,
     gpu::Gpu,
@@ -92,6 +92,7 @@ pub(crate) struct TextBuffer([c_char; Self::SIZE as usize]);
 impl Nvml {
     /// Opens and initialises the library at `path`. A bare file name uses the dynamic linker's search path.
     pub fn load(path: &Path) -> Result<Self, LoadError> {
+        elf::check_length(path)?;
         // SAFETY: loading runs the library's constructors. The operator names the file in the
         // configuration, as for any program that uses NVML; the default is the driver's own.
         let functions = unsafe { sys::NvmlLib::new(path) }

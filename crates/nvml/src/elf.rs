@@ -1,0 +1,88 @@
+//! The length that a library's file must have, from its ELF header.
+//!
+//! The dynamic linker maps a file that is cut off, and the program that reads the missing part dies of SIGBUS. A driver
+//! whose installation ran out of disk shall be an error, and not the end of the agent at each start.
+
+use std::{
+    fs::File,
+    io::{self, Read as _, Seek as _, SeekFrom},
+    path::Path,
+};
+
+use crate::error::LoadError;
+
+/// `e_ident` of a 64-bit little-endian file, from `elf.h`.
+const IDENT: [u8; 6] = [0x7f, b'E', b'L', b'F', 2, 1];
+
+/// The length of `Elf64_Ehdr`, and of `Elf64_Phdr`.
+const HEADER: usize = 64;
+const SEGMENT: usize = 56;
+
+/// A segment that is mapped.
+const PT_LOAD: u64 = 1;
+
+/// Refuses a file that ends before its last segment. What cannot be read, or is of another kind, is for the dynamic linker
+/// to judge.
+pub(crate) fn check_length(path: &Path) -> Result<(), LoadError> {
+    let Ok((length, wanted)) = lengths(path) else { return Ok(()) };
+    if length >= wanted {
+        return Ok(());
+    }
+    Err(LoadError::CutOff { path: path.to_owned(), length, wanted })
+}
+
+/// The length of a file, and where its last segment ends.
+fn lengths(path: &Path) -> io::Result<(u64, u64)> {
+    let mut file = File::open(path)?;
+    let length = file.metadata()?.len();
+    let mut header = [0; HEADER];
+    file.read_exact(&mut header)?;
+    if !header.starts_with(&IDENT) {
+        return Ok((length, 0));
+    }
+    let [e_phoff, e_phnum] = [number(&header[32..40]), number(&header[56..58])];
+    let size = e_phnum * SEGMENT as u64;
+    if length < e_phoff.saturating_add(size) {
+        return Ok((length, e_phoff.saturating_add(size)));
+    }
+    file.seek(SeekFrom::Start(e_phoff))?;
+    let mut segments = Vec::new();
+    file.take(size).read_to_end(&mut segments)?;
+    let loaded = segments.chunks(SEGMENT).filter(|segment| number(&segment[..4]) == PT_LOAD);
+    // p_offset, p_filesz.
+    let ends = loaded.map(|it| number(&it[8..16]).saturating_add(number(&it[32..40])));
+    Ok((length, ends.max().unwrap_or(0)))
+}
+
+fn number(bytes: &[u8]) -> u64 {
+    bytes.iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_library_that_is_cut_off_is_refused_before_it_is_mapped() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("libnvidia-ml.so.1");
+        // This program is as well made as any library.
+        let program = std::env::current_exe().expect("it runs");
+        fs::copy(program, &path).expect("copied");
+        check_length(&path).expect("it is whole");
+        let length = fs::metadata(&path).expect("there").len();
+        let (_, wanted) = lengths(&path).expect("it can be read");
+        assert!((1..=length).contains(&wanted), "{wanted} of {length}");
+        for cut in [wanted - 1, length / 2, 4096, HEADER as u64] {
+            File::options().write(true).open(&path).expect("there").set_len(cut).expect("cut");
+            let error = crate::Nvml::load(&path).expect_err("it is cut off");
+            assert!(error.to_string().contains("is cut off"), "{cut}: {error}");
+        }
+        for text in ["", "no library"] {
+            fs::write(&path, text).expect("written");
+            check_length(&path).expect("the linker says what it is");
+        }
+    }
+}
