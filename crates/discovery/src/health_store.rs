@@ -207,12 +207,20 @@ mod tests {
         let stop = CancellationToken::new();
         stop.cancel();
         file.clone().keep(receiver.clone(), stop.clone()).await;
-        // A folder blocks the draft, as a full disk does.
-        let draft = file.0.path().with_file_name(".health-nvidia.json.draft");
-        fs::create_dir(draft).expect("made");
-        sender.send_replace(records.clone());
-        file.clone().keep(receiver, stop).await;
-        assert_eq!(file.load(at(11)), records);
+        // Folders block the drafts, as a full disk does.
+        for name in ["", ".spare", ".spare2"] {
+            let dots = if name.is_empty() { "." } else { ".." };
+            let draft = format!("{dots}health-nvidia.json{name}.draft");
+            fs::create_dir(file.0.path().with_file_name(draft)).expect("made");
+        }
+        // One device after the other, in one life of the agent and the next.
+        let mut all = Records::new();
+        for id in [ID, "GPU-2", "GPU-3"] {
+            all.insert(id.parse().expect("an id"), records[ID].clone());
+            sender.send_replace(all.clone());
+            file.clone().keep(receiver.clone(), stop.clone()).await;
+            assert_eq!(file.load(at(11)), all);
+        }
     }
 
     #[tokio::test]

@@ -1,7 +1,8 @@
 //! Reserved disk space for one file, so that a full disk still takes its next version.
 //!
-//! A spare file of fixed size lies beside it. If no new file can be written, the spare is overwritten and
-//! exchanged with the file. Its length stays, padded with blanks, since freed blocks would be lost to others.
+//! Spares of fixed size lie beside it. If no new file can be written, a spare is overwritten and exchanged with the
+//! file. Its length stays, padded with blanks, since freed blocks would be lost to others. A second spare serves a file
+//! that is absent or shorter: the exchange leaves no spare for the version after it.
 
 use std::{
     fs::{self, File, Permissions},
@@ -14,17 +15,24 @@ use rustix::fs::{CWD, OFlags, RenameFlags, renameat_with};
 
 use super::{Readers, replace};
 
-/// Size of a spare: health records of some hundred devices.
+/// Bytes of a spare: health records of some hundred devices.
 const BYTES: usize = 64 << 10;
 
-/// Creates the spare of a file, unless it exists. Blocks.
+/// Creates the spares of a file that are missing. Blocks.
 pub(crate) fn keep(path: &Path) -> io::Result<()> {
-    replace(&spare(path)?, &vec![b' '; BYTES], Readers::Owner).map(drop)
+    let wanted: usize = if has_room(path) { 1 } else { 2 };
+    // The content of a spare is irrelevant, and a full disk has no room to replace it.
+    let (there, lacking): (Vec<_>, Vec<_>) = spares(path)?.into_iter().partition(|it| has_room(it));
+    for spare in lacking.iter().take(wanted.saturating_sub(there.len())) {
+        replace(spare, &vec![b' '; BYTES], Readers::Owner)?;
+    }
+    Ok(())
 }
 
-/// Replaces a file by its spare with this content. Blocks.
+/// Replaces a file by a spare with this content. Blocks.
 pub(crate) fn fill(path: &Path, content: &[u8], readers: Readers) -> io::Result<()> {
-    let spare = spare(path)?;
+    let spare = spares(path)?.into_iter().find(|spare| has_room(spare));
+    let spare = spare.ok_or(io::ErrorKind::NotFound)?;
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
     let mut file = File::options().write(true).custom_flags(flags).open(&spare)?;
     let found = file.metadata()?;
@@ -43,9 +51,13 @@ pub(crate) fn fill(path: &Path, content: &[u8], readers: Readers) -> io::Result<
     path.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())
 }
 
-fn spare(path: &Path) -> io::Result<PathBuf> {
-    let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
-    Ok(path.with_file_name(format!(".{}.spare", name.to_string_lossy())))
+fn spares(path: &Path) -> io::Result<[PathBuf; 2]> {
+    let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_string_lossy();
+    Ok(["spare", "spare2"].map(|end| path.with_file_name(format!(".{name}.{end}"))))
+}
+
+fn has_room(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|it| it.is_file() && it.len() >= BYTES as u64)
 }
 
 #[cfg(test)]
@@ -74,5 +86,21 @@ mod tests {
         assert_eq!(fs::read_to_string(&path).expect("there").trim_end(), "three");
         let error = fill(&path, b"four", Readers::Owner).expect_err("the room is used");
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn a_file_that_is_not_there_yet_takes_one_spare_and_leaves_one_for_all_versions_to_come() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("a.json");
+        keep(&path).expect("kept");
+        for content in ["one", "two", "three"] {
+            fill(&path, content.as_bytes(), Readers::Owner).expect("there is room");
+            assert_eq!(fs::read_to_string(&path).expect("there").trim_end(), content);
+        }
+        // In the place of its draft, a folder lets no file be made.
+        let draft = |spare: &str| folder.path().join(format!("..a.json.{spare}.draft"));
+        ["spare", "spare2"].map(|spare| fs::create_dir(draft(spare)).expect("made"));
+        keep(&path).expect("it is kept already, by another life");
+        fill(&path, b"four", Readers::Owner).expect("there is room");
     }
 }
