@@ -8,7 +8,6 @@
 //! `Send` and `Sync`.
 
 mod compute_mode;
-mod cut;
 mod elf;
 mod error;
 mod event;
