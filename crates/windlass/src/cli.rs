@@ -128,11 +128,11 @@ pub(crate) enum Command {
     Explain(Box<ExplainArgs>),
     /// Show the node labels that describe this node's GPUs to schedulers.
     Labels(LabelsArgs),
-    /// List the errors of NVIDIA's driver (XIDs) with their meaning and their effect on health.
+    /// List errors of NVIDIA's driver (XIDs) with their meaning and effect on health.
     Xids(XidsArgs),
     /// Stop the MPS daemons of this host, which outlive the agent.
     Mps(MpsArgs),
-    /// Overwrite the free memory of a GPU, so that the next program finds no data of the last.
+    /// Overwrite the free memory of a GPU, so that no data of earlier programs remains.
     Scrub(ScrubArgs),
     /// Generate, list and check CDI documents, which describe devices to container runtimes.
     Cdi(CdiArgs),
@@ -144,7 +144,7 @@ pub(crate) enum Command {
     /// Run the embedded kubelet for any device plugin.
     #[cfg(feature = "laboratory")]
     Kubelet(KubeletArgs),
-    /// Test any device plugin or DRA driver, in any language, against the behaviour of Kubernetes.
+    /// Test any device plugin or DRA driver against the behaviour of Kubernetes.
     ///
     /// Each case starts the program once, against an embedded kubelet that restarts, refuses, breaks connections and
     /// sends invalid requests.
