@@ -1,24 +1,36 @@
-//! What a container gets for its devices, and how it is told.
+//! Delivery of devices: the ways to name them to the container runtime, hooks, extras, IMEX channels.
 
-use std::{collections::BTreeSet, path::PathBuf};
+use std::{collections::BTreeSet, fmt, path::PathBuf};
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
-/// What a container gets for its devices, and how it is told.
-#[derive(Clone, Debug, PartialEq, Eq)]
+use crate::{
+    document::OneOrMany,
+    scalar::{Text, displayed},
+};
+
+/// Delivery of devices to containers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Delivery {
-    /// The ways in which devices are named to the runtime; more than one may be used at once.
+    /// The ways in which devices are named to the container runtime; several may be used at once.
+    #[serde(rename = "deviceList", with = "OneOrMany::<Strategy>")]
+    #[schemars(with = "OneOrMany<Strategy>")]
     pub strategies: BTreeSet<Strategy>,
-    /// What devices are called there.
+    /// Names of devices towards the container runtime.
+    #[serde(rename = "deviceIds")]
     pub ids: DeviceIds,
-    /// Whether device nodes are passed through the kubelet as well, for its CPU manager.
+    /// Passes device nodes through the kubelet as well, for its static CPU manager.
+    #[serde(rename = "passDeviceSpecs")]
     pub nodes: DeviceNodes,
-    /// What the keys of CDI annotations begin with.
+    /// Prefix of the keys of CDI annotations.
+    #[serde(rename = "cdiAnnotationPrefix", with = "Text::<AnnotationPrefix>")]
+    #[schemars(with = "Text<AnnotationPrefix>")]
     pub annotation_prefix: AnnotationPrefix,
-    /// Which of the NVIDIA container toolkit's hooks CDI documents ask for.
+    /// Hooks of the NVIDIA container toolkit in CDI documents.
     pub hooks: Hooks,
-    /// What every container of an NVIDIA resource gets besides.
+    /// Extras of every container of an NVIDIA resource.
     pub features: BTreeSet<Feature>,
     /// Channels for memory that is exported between nodes.
     pub imex: Imex,
@@ -42,7 +54,7 @@ pub enum Strategy {
     VolumeMounts,
 }
 
-/// What devices are called towards a runtime.
+/// Names of devices towards a runtime.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum DeviceIds {
@@ -53,8 +65,9 @@ pub enum DeviceIds {
     Index,
 }
 
-/// Whether device nodes are passed through the kubelet.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// The way of device nodes into a container.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(from = "bool", into = "bool")]
 pub enum DeviceNodes {
     /// The runtime finds them.
     #[default]
@@ -63,7 +76,7 @@ pub enum DeviceNodes {
     ByKubelet,
 }
 
-/// What every container of an NVIDIA resource gets besides its devices.
+/// An extra of every container of an NVIDIA resource.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
@@ -77,26 +90,35 @@ pub enum Feature {
     Gdrcopy,
 }
 
-/// Which of the NVIDIA container toolkit's hooks CDI documents ask for.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// Hooks of the NVIDIA container toolkit in CDI documents.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Hooks {
-    /// The toolkit's program, as the host names it; `None` looks where packages put it.
+    /// The toolkit's program, as the host names it; left out, it is searched where packages put it.
     pub program: Option<PathBuf>,
     /// Hooks that are left out, by the toolkit's names; `all` leaves out every one.
     pub disabled: BTreeSet<String>,
 }
 
 /// Channels for memory that is exported between nodes.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Imex {
-    /// The channels that every container gets.
+    /// Channels of every container.
+    #[serde(deserialize_with = "channels")]
+    #[schemars(inner(range(min = 0, max = IMEX_CHANNELS - 1)))]
     pub channels: BTreeSet<u32>,
-    /// What a channel that is missing on the node means.
+    /// Keeps GPUs back while a channel is missing.
+    #[serde(rename = "required")]
     pub missing: MissingChannel,
 }
 
-/// What an IMEX channel that is missing on the node means.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// The driver's default number of channels (`NVreg_ImexChannelCount`).
+const IMEX_CHANNELS: u32 = 2048;
+
+/// Effect of an IMEX channel that is missing on the node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(from = "bool", into = "bool")]
 pub enum MissingChannel {
     /// Containers go without.
     #[default]
@@ -105,7 +127,7 @@ pub enum MissingChannel {
     Refused,
 }
 
-/// What the keys of CDI annotations begin with, `cdi.k8s.io/`.
+/// Prefix of the keys of CDI annotations, `cdi.k8s.io/`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AnnotationPrefix(String);
 
@@ -131,14 +153,74 @@ impl Default for Delivery {
 }
 
 impl Delivery {
-    /// Whether any way needs CDI documents.
+    /// True if any of the ways needs CDI documents.
     pub fn uses_cdi(&self) -> bool {
         self.strategies.contains(&Strategy::CdiCri)
             || self.strategies.contains(&Strategy::CdiAnnotations)
     }
 }
 
+// === impl DeviceNodes ===
+
+impl From<bool> for DeviceNodes {
+    fn from(by_kubelet: bool) -> Self {
+        if by_kubelet { Self::ByKubelet } else { Self::ByRuntime }
+    }
+}
+
+impl From<DeviceNodes> for bool {
+    fn from(nodes: DeviceNodes) -> Self {
+        nodes == DeviceNodes::ByKubelet
+    }
+}
+
+// === impl Imex ===
+
+fn channels<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeSet<u32>, D::Error> {
+    /// A number, checked on its own line.
+    #[derive(Deserialize)]
+    #[serde(try_from = "i64")]
+    struct Channel(u32);
+
+    impl TryFrom<i64> for Channel {
+        type Error = String;
+
+        fn try_from(number: i64) -> Result<Self, String> {
+            let known = u32::try_from(number).ok().filter(|number| *number < IMEX_CHANNELS);
+            known.map(Self).ok_or_else(|| {
+                let last = IMEX_CHANNELS - 1;
+                format!("IMEX channel {number} does not exist: write 0 to {last}")
+            })
+        }
+    }
+
+    let channels = Vec::deserialize(deserializer)?;
+    Ok(channels.into_iter().map(|Channel(number)| number).collect())
+}
+
+impl From<bool> for MissingChannel {
+    fn from(required: bool) -> Self {
+        if required { Self::Refused } else { Self::Tolerated }
+    }
+}
+
+impl From<MissingChannel> for bool {
+    fn from(missing: MissingChannel) -> Self {
+        missing == MissingChannel::Refused
+    }
+}
+
 // === impl AnnotationPrefix ===
+
+displayed! {
+    AnnotationPrefix: { "type": "string", "pattern": "^[a-z0-9.-]+/$" }
+}
+
+impl fmt::Display for AnnotationPrefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
 
 impl AnnotationPrefix {
     /// The prefix as text.

@@ -1,9 +1,9 @@
-//! Facts that the pages tell only where the operator says so.
+//! Facts that the pages show only if the operator allows it.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A fact on `/metrics` or `/devices` that is left out unless it is named. Neither page asks who reads it.
+/// A fact on `/metrics` or `/devices` that is left out by default. Neither page authenticates its readers.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]

@@ -1,58 +1,59 @@
-//! A document of configuration: YAML or JSON as a tree that knows its lines, read into structs with
-//! every mistake, not only the first.
+//! A document of configuration: YAML or JSON as a tree that knows its lines, read into structs with every mistake.
 
 mod complete;
-mod lined;
+mod messages;
 mod reader;
+mod spanned;
 mod tree;
-mod words;
 
-pub use lined::{Lined, Many};
-pub use reader::{UnknownKeys, read};
+pub(crate) use messages::unknown_word;
+pub use reader::{Reading, UnknownKeys, read};
+pub use spanned::{OneOrMany, Spanned};
+pub(crate) use tree::of;
 pub use tree::{Node, nothing, parse, says_nothing};
 
-/// What a configuration file has at a line, and what is to be said of it.
+/// A message about a line of a configuration file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Remark {
+pub struct Diagnostic {
     /// The line, counted from 1.
     pub line: u64,
-    /// What is wrong, and what to write instead.
+    /// The problem, and what to write instead.
     pub text: String,
 }
 
-/// What is said of a file besides its meaning.
+/// Mistakes and warnings about a file.
 #[derive(Debug, Default)]
-pub struct Remarks {
-    /// What cannot be.
-    pub wrong: Vec<Remark>,
-    /// What has no effect, or another one than its writer may expect.
-    pub warnings: Vec<Remark>,
+pub struct Diagnostics {
+    /// Mistakes: the file is refused.
+    pub wrong: Vec<Diagnostic>,
+    /// Lines without effect, or with another effect than their writer may expect.
+    pub warnings: Vec<Diagnostic>,
 }
 
-// === impl Remark ===
+// === impl Diagnostic ===
 
-impl Remark {
-    /// A remark on a line.
+impl Diagnostic {
+    /// A diagnostic of a line.
     pub fn new(line: u64, text: impl Into<String>) -> Self {
         Self { line, text: text.into() }
     }
 }
 
-// === impl Remarks ===
+// === impl Diagnostics ===
 
-impl Remarks {
+impl Diagnostics {
     /// Adds a warning.
     pub fn warn(&mut self, line: u64, text: impl Into<String>) {
-        self.warnings.push(Remark::new(line, text));
+        self.warnings.push(Diagnostic::new(line, text));
     }
 
     /// Adds a mistake.
     pub fn wrong(&mut self, line: u64, text: impl Into<String>) {
-        self.wrong.push(Remark::new(line, text));
+        self.wrong.push(Diagnostic::new(line, text));
     }
 
-    /// What was read with its warnings, unless something is wrong.
-    pub fn judge<T>(mut self, read: T) -> Result<(T, Vec<Remark>), Vec<Remark>> {
+    /// The value with its warnings, or the mistakes.
+    pub fn judge<T>(mut self, read: T) -> Result<(T, Vec<Diagnostic>), Vec<Diagnostic>> {
         self.warnings.sort();
         if self.wrong.is_empty() { Ok((read, self.warnings)) } else { Err(self.wrong) }
     }

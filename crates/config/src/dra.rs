@@ -1,35 +1,93 @@
-//! What is offered through Dynamic Resource Allocation, and under which driver's name.
+//! Dynamic Resource Allocation: the offered devices, the driver's name, shares by amounts.
 
 use std::{fmt, str::FromStr};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use windlass_core::{
-    device::{Cuts, Device, PossiblePartition},
-    name::is_subdomain,
-    partition::{full_gpu, prospective, switches_at_once},
+use windlass_core::{device::Device, name::is_subdomain, partition::switches_at_once};
+
+use crate::{
+    scalar::{Text, displayed, is_default},
+    selector::Selector,
 };
 
-use super::{Policy, Selector, ShareRule};
-
-/// What is offered through Dynamic Resource Allocation. May change while the agent runs.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// Devices for Dynamic Resource Allocation.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct DraPolicy {
-    /// Whether anything is, and what that means for the device plugin.
+    /// The interfaces through which devices are offered.
     pub offer: DraOffer,
-    /// Which devices are; none named are all.
+    /// Name of the driver. With `gpu.nvidia.com` the device classes of NVIDIA's driver serve as they are. The agent
+    /// keeps the name that it started with.
+    #[serde(with = "Text::<DriverName>")]
+    #[schemars(with = "Text<DriverName>")]
+    pub driver: DriverName,
+    /// The offered devices; left out, all.
     pub devices: Vec<Selector>,
-    /// What the taint of a device does.
+    /// Effect of the taint of a device that is not healthy.
     pub taints: DraTaints,
-    /// Of which claims have shares by amounts; the first rule that matches a device counts.
-    pub shares: Vec<ShareRule>,
-    /// Who cuts GPUs in MIG mode.
+    /// Makes MIG instances for claims.
     pub partitions: DraPartitions,
-    /// Who turns MIG on and off. Only an agent that cuts GPUs may.
+    /// Turns MIG on and off for claims, where that takes no reset. Takes `partitions: onDemand`.
     pub mig_mode: DraMigMode,
+    /// GPUs of which claims may have shares by amounts of memory and compute; the first entry that
+    /// matches a GPU counts. NVIDIA's, as a whole.
+    pub shares: Vec<ShareRule>,
 }
 
-/// Who cuts GPUs in MIG mode, and when.
+/// GPUs of which claims may have shares by amounts of memory and compute.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(from = "(ShareDevices, ShareManner)")]
+#[schemars(!from)]
+pub struct ShareRule {
+    /// The GPUs.
+    pub devices: Selector,
+    /// The manner of sharing.
+    #[serde(flatten)]
+    pub manner: ShareManner,
+}
+
+/// The key of a share rule that selects GPUs.
+#[derive(Deserialize)]
+struct ShareDevices {
+    devices: Selector,
+}
+
+/// The manner in which claims share a GPU by amounts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ShareManner {
+    /// `mps`, which keeps programs to their amounts, or `timeSlicing`, which does not.
+    pub method: ShareMethod,
+    /// Meaning of an amount that the method does not enforce; left out, `enforced`: a claim that asks for it is refused.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub limits: ShareLimits,
+}
+
+/// The method by which claims share a GPU.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "camelCase")]
+pub enum ShareMethod {
+    /// An MPS daemon, which keeps each client process to its amounts.
+    Mps,
+    /// The driver's time slices, which keep nobody to anything.
+    TimeSlicing,
+}
+
+/// Meaning of an amount that is not enforced.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum ShareLimits {
+    /// A claim that asks for it is refused.
+    #[default]
+    Enforced,
+    /// The scheduler adds up, and the containers are trusted.
+    Advisory,
+}
+
+/// The one that cuts GPUs in MIG mode, and the time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum DraPartitions {
@@ -40,7 +98,7 @@ pub enum DraPartitions {
     OnDemand,
 }
 
-/// Who turns MIG on and off.
+/// The one that turns MIG on and off.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum DraMigMode {
@@ -51,28 +109,28 @@ pub enum DraMigMode {
     OnDemand,
 }
 
-/// What the taint of a device does. Containers that have the device stay in any case.
+/// Effect of a device's taint. Containers that have the device stay in any case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum DraTaints {
     /// It is given to no claim that does not tolerate it.
     #[default]
     NoSchedule,
-    /// Nothing: it only tells.
+    /// None: it is information.
     None,
 }
 
-/// Through which of the kubelet's two ways devices are offered.
+/// The kubelet's interfaces through which devices are offered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum DraOffer {
     /// Through the device plugin alone.
     #[default]
     Off,
-    /// Through both: who comes first has the device.
+    /// Through both: the first request has the device.
     Beside,
-    /// Through Dynamic Resource Allocation alone; what containers hold through the device plugin moves
-    /// when they let go.
+    /// Through Dynamic Resource Allocation alone; a device that a container has through the device plugin moves
+    /// when it is released.
     Instead,
 }
 
@@ -91,46 +149,50 @@ pub struct InvalidDriverName(String);
 // === impl DraPolicy ===
 
 impl DraPolicy {
-    /// Whether a device is to be offered so. A selector without an answer does not take it.
+    /// True for an offered device. A selector without an answer does not take it.
     pub fn takes(&self, device: &Device, profile: Option<&str>) -> bool {
         let is_taken = |rule: &Selector| rule.matches(device, profile).unwrap_or(false);
         self.offer != DraOffer::Off
             && (self.devices.is_empty() || self.devices.iter().any(is_taken))
     }
 
-    /// Whether MIG may be turned on and off on this GPU, if it is cut for claims at all.
+    /// True if MIG may be turned on and off on this GPU, provided that claims cut it at all.
     pub fn may_switch(&self, gpu: &Device) -> bool {
         self.mig_mode == DraMigMode::OnDemand && switches_at_once(gpu.compute_capability())
     }
-}
 
-// === impl Policy ===
-
-impl Policy {
-    /// Whether instances on this GPU are made for claims: it is in MIG mode or may be brought into it, is not
-    /// kept back, and one of its partitions is offered.
-    pub fn cuts_for_claims(&self, gpu: &Device) -> bool {
-        let is_taken = |it: &PossiblePartition| {
-            self.dra.takes(&prospective(gpu, it), Some(it.partition.profile.as_str()))
-        };
-        // A rule about the mode would change its mind with it.
-        let seen = if self.dra.may_switch(gpu) { &full_gpu(gpu) } else { gpu };
-        let is_let_in = |rule: &Selector| rule.matches(seen, None).is_ok_and(|matches| !matches);
-        self.dra.partitions == DraPartitions::OnDemand
-            && gpu.family().cuts == Cuts::Mig
-            && (gpu.partitioned || self.dra.may_switch(gpu))
-            && !gpu.health.has_vanished()
-            && self.exclude.iter().all(is_let_in)
-            && gpu.partitions.iter().any(is_taken)
+    /// The manner in which claims share a device by amounts, if they do: its driver shares whole GPUs alone.
+    pub fn shares_of(&self, device: &Device) -> Option<ShareManner> {
+        let is_whole = !device.kind.is_instance() && !device.partitioned;
+        let matches = |rule: &&ShareRule| rule.devices.matches(device, None).unwrap_or(false);
+        let rule = self.shares.iter().find(matches)?;
+        (device.family().is_managed && is_whole).then_some(rule.manner)
     }
 
-    /// Whether claims have this GPU whole or cut, as each asks: MIG is turned on and off for them.
-    pub fn switches_for_claims(&self, gpu: &Device) -> bool {
-        self.dra.may_switch(gpu) && self.cuts_for_claims(gpu)
+    /// A mistake in `migMode`.
+    pub(crate) fn mig_mode_mistake(&self) -> Option<&'static str> {
+        let alone =
+            self.mig_mode == DraMigMode::OnDemand && self.partitions == DraPartitions::AsCut;
+        alone.then_some(MODE_ALONE)
+    }
+}
+
+const MODE_ALONE: &str =
+    "migMode: onDemand turns MIG on to make instances for claims: write partitions: onDemand too";
+
+// === impl ShareRule ===
+
+impl From<(ShareDevices, ShareManner)> for ShareRule {
+    fn from((ShareDevices { devices }, manner): (ShareDevices, ShareManner)) -> Self {
+        Self { devices, manner }
     }
 }
 
 // === impl DriverName ===
+
+displayed! {
+    DriverName: { "type": "string", "pattern": "^[a-z0-9.-]{1,63}$" }
+}
 
 impl DriverName {
     /// Kubernetes' limit (`DriverNameMaxLength` of `resource.k8s.io`).

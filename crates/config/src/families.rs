@@ -1,34 +1,42 @@
-//! What may be said of the families of devices that are built in: under which names they are offered, and
-//! what a container gets of each.
+//! Rules for the built-in families: NVIDIA's, AMD's and Intel's GPUs, FPGAs.
 
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use windlass_core::device::SourceName;
 
-use super::Handover;
+use crate::{
+    denylist,
+    document::OneOrMany,
+    source,
+    steps::{Handover, HasSteps, with_steps},
+};
 
-/// What is said of the families.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// Rules for the built-in families.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Families {
-    /// What is done to NVIDIA's GPUs between containers.
+    /// Steps on NVIDIA's GPUs between containers.
     pub gpu: Handover,
     /// AMD's GPUs.
     pub amd: AmdRules,
     /// Intel's GPUs.
     pub intel: IntelRules,
     /// FPGAs.
+    #[serde(deserialize_with = "with_steps")]
     pub fpga: FpgaRules,
 }
 
-/// What is said of AMD's GPUs.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// Rules for AMD's GPUs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct AmdRules {
-    /// What GPUs and their partitions are offered as.
+    /// Resource names of GPUs and their partitions.
     pub naming: AmdNaming,
 }
 
-/// What AMD's GPUs and their partitions are offered as; the names are those of AMD's plugin.
+/// Resource names of AMD's GPUs and their partitions. The words are those of AMD's plugin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum AmdNaming {
@@ -39,38 +47,44 @@ pub enum AmdNaming {
     Mixed,
 }
 
-/// What is said of Intel's GPUs.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// Rules for Intel's GPUs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct IntelRules {
-    /// Whether a container finds its GPU's render node as `/dev/dri/renderD128`, whatever its number on
-    /// the host: many programs for video look nowhere else.
+    /// Shows a container its GPU's render node as `/dev/dri/renderD128`. Many programs for video look nowhere else.
+    #[serde(rename = "renderAs128")]
     pub render_as_128: bool,
 }
 
-/// What is said of FPGAs.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// Rules for FPGAs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct FpgaRules {
-    /// What of a board that Linux' DFL or Intel's OPAE driver serves is one device.
+    /// The part of a board with Linux' DFL or Intel's OPAE driver that is one device.
     pub mode: FpgaMode,
-    /// What of Alveo boards is one device.
+    /// The part of Alveo boards that is one device.
     pub unit: FpgaUnit,
-    /// Whether a container gets the node of an Alveo board's management function too. Whoever has it
-    /// can put another program on the board, and reset it under every other container.
+    /// Gives a container the node of an Alveo board's management function too. Its holder can put another program on
+    /// the board, and reset it under every other container.
     pub management_nodes: bool,
-    /// The temperature of an Alveo board's FPGA from which on it is too hot, in degrees Celsius. Most boards
-    /// tell no such limit of their own.
+    /// Temperature of an Alveo board's FPGA from which on it is too hot, in degrees Celsius. Most boards have no limit
+    /// of their own.
+    #[serde(rename = "hottest")]
     pub hottest_celsius: Option<u32>,
-    /// The nodes of what a system on a chip is programmed with, by pattern: its drivers need not be where
-    /// the kernel shows the region.
+    /// Nodes that program a system on a chip, by pattern: its drivers need not be where the kernel shows the region.
+    #[serde(with = "OneOrMany::<String>")]
+    #[schemars(with = "OneOrMany<String>")]
     pub nodes: Vec<String>,
-    /// What is done to an FPGA when it goes from one container to the next, such as programming it.
+    /// Steps on an FPGA between containers, such as programming it. After `prepare` the FPGA has to show the attributes
+    /// that it was offered with.
+    #[serde(flatten, skip_deserializing)]
+    #[schemars(!skip_deserializing)]
     pub handover: Handover,
-    /// What an FPGA has to say of itself after it was prepared, by the names of attributes; without any, what
-    /// it is offered as.
+    /// Attributes that an FPGA has to show after `prepare`, by name; left out, those that it was offered with.
     pub expect: BTreeMap<String, String>,
 }
 
-/// What of a board in regions is one device; the names are those of Intel's plugin.
+/// The part of a board in regions that is one device. The words are those of Intel's plugin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum FpgaMode {
@@ -83,7 +97,7 @@ pub enum FpgaMode {
     RegionDevel,
 }
 
-/// What of Alveo boards is one device.
+/// The part of Alveo boards that is one device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum FpgaUnit {
@@ -92,4 +106,43 @@ pub enum FpgaUnit {
     Board,
     /// All FPGAs that have one serial number: a U30 has two.
     Card,
+}
+
+/// Plausible temperature limits of an FPGA.
+const CELSIUS: std::ops::RangeInclusive<u32> = 30..=150;
+
+// === impl Families ===
+
+impl Families {
+    /// Mistakes of the section `gpu`.
+    pub(crate) fn gpu_mistakes(&self) -> Vec<String> {
+        source::wrong_steps(SourceName::NVIDIA, &self.gpu)
+    }
+}
+
+// === impl FpgaRules ===
+
+impl FpgaRules {
+    /// Mistakes that the types allow.
+    pub(crate) fn mistakes(&self) -> Vec<String> {
+        let refused = |node: &String| denylist::no_node(node).or_else(|| denylist::of_nodes(node));
+        let mut found: Vec<_> = self.nodes.iter().filter_map(refused).collect();
+        if let Some(hottest) = self.hottest_celsius.filter(|it| !CELSIUS.contains(it)) {
+            found.push(format!("hottest: {hottest} °C is not between 30 and 150 °C"));
+        }
+        let wrong = source::wrong_programming(&self.handover, &self.expect);
+        found.extend(wrong.into_iter().map(|text| format!("fpga: {text}")));
+        if self.unit == FpgaUnit::Card && !self.handover.prepare.is_empty() {
+            found.push(CARD.to_owned());
+        }
+        found
+    }
+}
+
+const CARD: &str = "fpga: prepare programs one FPGA, and with unit: card a device has several";
+
+impl HasSteps for FpgaRules {
+    fn set_steps(&mut self, steps: Handover) {
+        self.handover = steps;
+    }
 }

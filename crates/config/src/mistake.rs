@@ -1,11 +1,11 @@
-//! What is wrong with a configuration file, all of it, with its lines.
+//! The mistakes of a configuration file, with their lines.
 
 use std::{
     fmt,
     path::{Path, PathBuf},
 };
 
-use super::Remark;
+use crate::document::Diagnostic;
 
 /// A file that cannot be read, or the mistakes in it.
 #[derive(Debug, thiserror::Error)]
@@ -26,25 +26,25 @@ pub enum ConfigError {
         /// The label's value.
         name: String,
     },
-    /// The file says something that cannot be.
+    /// The file has mistakes.
     #[error(transparent)]
     Invalid(#[from] Mistakes),
 }
 
-/// What a file says wrongly; at least one thing.
+/// The mistakes of a file; at least one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct Mistakes {
     /// The file.
     pub path: PathBuf,
     /// In the order of the lines.
-    pub found: Vec<Remark>,
+    pub found: Vec<Diagnostic>,
 }
 
 // === impl Mistakes ===
 
 impl Mistakes {
     /// The mistakes of a file, in the order of its lines.
-    pub fn new(path: &Path, mut found: Vec<Remark>) -> Self {
+    pub fn new(path: &Path, mut found: Vec<Diagnostic>) -> Self {
         found.sort();
         found.dedup();
         Self { path: path.to_owned(), found }
@@ -53,7 +53,7 @@ impl Mistakes {
 
 impl fmt::Display for Mistakes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, Remark { line, text }) in self.found.iter().enumerate() {
+        for (index, Diagnostic { line, text }) in self.found.iter().enumerate() {
             let separator = if index == 0 { "" } else { "\n" };
             write!(f, "{separator}{}:{line}: {text}", self.path.display())?;
         }

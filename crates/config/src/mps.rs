@@ -1,40 +1,47 @@
-//! How MPS daemons are run: time limits, shared memory, and whose programs share one server.
+//! MPS daemons: time limits, shared memory, and the users of one server.
 
 use std::{path::PathBuf, time::Duration};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// How MPS daemons are run.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Settings of MPS daemons.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct MpsSettings {
-    /// What the host calls the folder that the daemons see as `/dev/shm`. Containers get it as theirs,
-    /// since a program and its MPS server talk through files in it.
+    /// The host's name of the folder that the daemons see as `/dev/shm`. Containers get it as theirs: a program and its
+    /// MPS server talk through files in it.
     pub shm_dir: PathBuf,
-    /// Whose programs one server takes.
+    /// The users of one server.
     pub users: MpsUsers,
-    /// How long a daemon that was started may take until it answers.
+    /// Time from the start of a daemon to its first answer.
+    #[serde(skip)]
     pub start_deadline: Duration,
-    /// How long a daemon may take for an answer, and the driver for a change of the compute mode.
+    /// Time for an answer of a daemon, and for the driver to change the compute mode.
+    #[serde(skip)]
     pub answer_deadline: Duration,
-    /// How often a daemon that answered is asked again.
+    /// Interval of questions to a daemon that answered.
+    #[serde(skip)]
     pub question_interval: Duration,
     /// The first wait before a daemon is started again; it doubles.
+    #[serde(skip)]
     pub retry_first: Duration,
     /// The longest wait before a daemon is started again.
+    #[serde(skip)]
     pub retry_most: Duration,
-    /// How long a daemon may take to end by itself before it is killed.
+    /// Time for a daemon to end by itself before it is killed.
+    #[serde(skip)]
     pub stop_grace: Duration,
 }
 
-/// Whose programs one MPS server takes.
+/// Users of one MPS server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum MpsUsers {
-    /// Those of one user at a time; programs of another user wait until the first have ended.
+    /// One user at a time; programs of another user wait until the first have ended.
     #[default]
     OneAtATime,
-    /// Those of all users at once (`-M`, which older drivers do not know); the server runs as root.
+    /// All users at once (`-M`, which older drivers do not know); the server runs as root.
     Together,
 }
 

@@ -1,4 +1,4 @@
-//! What containers get with network interfaces, and what the kubelet is told of them.
+//! Network interfaces: their ids, their RDMA nodes, and the information that programs get.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -7,33 +7,45 @@ use std::{
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use windlass_core::{device::SourceName, pci::PciAddress};
 
-use super::{Handover, HealthPolicy};
+use crate::{
+    health::HealthPolicy,
+    scalar::Text,
+    source,
+    steps::{Handover, HasSteps},
+};
 
-/// What becomes of network interfaces.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Rules for network interfaces.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct NicPolicy {
-    /// What the kubelet, and CNI plugins through it, call an interface.
+    /// Ids of interfaces towards the kubelet, and CNI plugins through it. The SR-IOV CNI plugin needs `pciAddress`.
     pub ids: NicIds,
-    /// The nodes of an RDMA device that a container gets; none, and RDMA is nobody's.
+    /// RDMA nodes of a container. An empty list leaves RDMA to nobody.
     pub rdma_nodes: BTreeSet<RdmaNode>,
-    /// Whether a container gets `/dev/vhost-net` and `/dev/net/tun` as well.
+    /// Gives a container `/dev/vhost-net` and `/dev/net/tun` as well.
     pub vhost_net: bool,
-    /// What becomes of an interface while some of these nodes are not there.
+    /// Treatment of an interface while some of these nodes are missing.
     pub missing_nodes: MissingNodes,
-    /// Whether NCCL and UCX are told which RDMA devices are the container's.
+    /// Names the container's RDMA devices to NCCL and UCX.
     pub program_hints: bool,
-    /// Whether the kubelet is told the NUMA node of an interface.
+    /// Names the NUMA node of an interface to the kubelet.
     pub numa_hints: bool,
-    /// How long a link must stay up before it is trusted again.
+    /// Time for which a link must stay up before it is trusted again; left out, 10s, or `health.quietPeriod` if that is
+    /// shorter.
+    #[serde(with = "Text::<Duration>")]
+    #[schemars(with = "Text<Duration>")]
     pub quiet_period: Option<Duration>,
-    /// What `PCIDEVICE_*_INFO` says besides, by PCI address; `*` is every interface.
+    /// Additions to `PCIDEVICE_*_INFO` under `extra`, by PCI address; `*` is every interface.
     pub info: BTreeMap<String, BTreeMap<String, String>>,
-    /// What is done to an interface between containers.
+    /// Steps on an interface between containers.
+    #[serde(flatten, skip_deserializing)]
+    #[schemars(!skip_deserializing)]
     pub handover: Handover,
 }
 
-/// What the kubelet, and CNI plugins through it, call an interface.
+/// Ids of interfaces towards the kubelet, and CNI plugins through it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum NicIds {
@@ -44,7 +56,7 @@ pub enum NicIds {
     PciAddress,
 }
 
-/// What becomes of an interface while some of its nodes are not there.
+/// Treatment of an interface while some of its nodes are missing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum MissingNodes {
@@ -65,22 +77,47 @@ pub enum RdmaNode {
     Uverbs,
     /// The connection manager, which all RDMA devices share.
     RdmaCm,
-    /// Management datagrams: whoever has them can speak to the subnet's other hosts and switches.
+    /// Management datagrams: their holder can speak to the subnet's other hosts and switches.
     Umad,
     /// The right to be the subnet's manager.
     Issm,
 }
 
-/// A cable that is plugged in again works at once; what a longer wait would guard against is a flapping
-/// link, and the wait doubles for each flap.
+/// A cable that is plugged in again works at once. A longer wait would guard against a flapping link, for which the
+/// wait doubles anyway.
 const QUIET_PERIOD: Duration = Duration::from_secs(10);
 
 // === impl NicPolicy ===
 
 impl NicPolicy {
-    /// How long a link must stay up; where nothing is said, no longer than for any device.
+    /// Time for which a link must stay up; by default no longer than for any device.
     pub fn quiet_period(&self, health: &HealthPolicy) -> Duration {
         self.quiet_period.unwrap_or_else(|| QUIET_PERIOD.min(health.quiet_period))
+    }
+
+    /// Mistakes that the types allow.
+    pub(crate) fn mistakes(&self) -> Vec<String> {
+        let mut found = source::wrong_steps(SourceName::NICS, &self.handover);
+        if !self.rdma_nodes.is_empty() && !self.rdma_nodes.contains(&RdmaNode::Uverbs) {
+            found.push(NO_VERBS.to_owned());
+        }
+        for key in self.info.keys() {
+            if key != "*" && key.parse::<PciAddress>().is_err() {
+                found.push(format!(
+                    "info for {key:?}: write a PCI address such as 0000:3b:02.0, or *"
+                ));
+            }
+        }
+        found
+    }
+}
+
+const NO_VERBS: &str =
+    "rdmaNodes without uverbs: no RDMA program works without it; add uverbs, or write []";
+
+impl HasSteps for NicPolicy {
+    fn set_steps(&mut self, steps: Handover) {
+        self.handover = steps;
     }
 }
 

@@ -1,47 +1,65 @@
-//! What may change while the agent runs: what is offered, how it is handed out, when it is trusted.
-
-use std::{collections::BTreeSet, path::PathBuf, time::Duration};
+//! The policy: the part of the configuration that may change while the agent runs.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use windlass_core::{
-    device::{Device, SourceName},
+    device::{Cuts, Device, PossiblePartition, SourceName},
+    partition::{full_gpu, prospective},
     placement,
     resource::ResourceName,
 };
 
-use super::{
-    Delivery, DraOffer, DraPolicy, Families, Handover, NicPolicy, Selector, Sharing, SourceRule,
+use crate::{
+    delivery::Delivery,
+    dra::{DraOffer, DraPartitions, DraPolicy},
+    families::Families,
+    health::HealthPolicy,
+    labels::LabelPolicy,
+    nics::NicPolicy,
+    scalar::{Text, is_default},
+    selector::Selector,
+    sharing::Sharing,
+    source::{SourceRule, sources},
+    steps::{Handover, with_steps},
 };
 
 /// Everything that a new configuration may change without a restart.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Policy {
-    /// What a GPU in MIG mode is offered as.
+    /// Devices that a GPU in MIG mode is offered as.
     pub mig: MigStrategy,
+    /// Delivery of devices to containers.
+    #[serde(flatten, skip_deserializing)]
+    #[schemars(!skip_deserializing)]
+    pub delivery: Delivery,
+    /// Rules for the built-in families.
+    #[serde(flatten, skip_deserializing)]
+    #[schemars(!skip_deserializing)]
+    pub families: Families,
+    /// Sources of devices besides the built-in ones.
+    #[serde(deserialize_with = "sources")]
+    pub sources: Vec<SourceRule>,
+    /// Rules for network interfaces.
+    #[serde(deserialize_with = "with_steps")]
+    pub nics: NicPolicy,
     /// Devices that are kept back, whatever the rules say.
     pub exclude: Vec<Selector>,
-    /// What is offered, in order: the first rule that matches a device has it.
+    /// Resources, in order: the first rule that matches a device has it. Left out, whole GPUs are `nvidia.com/gpu` and
+    /// MIG instances `nvidia.com/mig-<profile>`.
     pub resources: Resources,
-    /// What becomes of devices that no rule takes.
+    /// Treatment of devices that match no rule.
     pub unmatched: Unmatched,
-    /// Sources of devices besides those that are built in.
-    pub sources: Vec<SourceRule>,
-    /// What is said of the families of devices that are built in.
-    pub families: Families,
-    /// What becomes of network interfaces.
-    pub nics: NicPolicy,
-    /// What is offered through Dynamic Resource Allocation.
+    /// Devices for Dynamic Resource Allocation.
     pub dra: DraPolicy,
-    /// What a container gets.
-    pub delivery: Delivery,
     /// When a device counts as failed, and when as recovered.
     pub health: HealthPolicy,
-    /// Where the node's labels are written.
+    /// Labels of the node: their destination and content.
+    #[serde(deserialize_with = "LabelPolicy::deserialize_all")]
     pub labels: LabelPolicy,
 }
 
-/// What a GPU in MIG mode is offered as; the names are NVIDIA's.
+/// Devices that a GPU in MIG mode is offered as. The words are NVIDIA's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum MigStrategy {
@@ -54,8 +72,9 @@ pub enum MigStrategy {
     Mixed,
 }
 
-/// What is offered to the kubelet.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// The resources of the node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(from = "Option<Vec<ResourceRule>>", into = "Option<Vec<ResourceRule>>")]
 pub enum Resources {
     /// Whole GPUs as `nvidia.com/gpu`, MIG instances as `nvidia.com/mig-<profile>`.
     #[default]
@@ -64,7 +83,7 @@ pub enum Resources {
     Rules(Vec<ResourceRule>),
 }
 
-/// What becomes of devices that no rule takes. Without rules it means nothing.
+/// Treatment of devices that match no rule. Without rules it means nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum Unmatched {
@@ -75,85 +94,34 @@ pub enum Unmatched {
     Default,
 }
 
-/// One resource, and the devices it is made of. Rules of the same name add up.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// One resource and its devices. Rules of the same name add up.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ResourceRule {
     /// The name that pods ask for.
+    #[serde(with = "Text::<ResourceName>")]
+    #[schemars(with = "Text<ResourceName>")]
     pub name: ResourceName,
-    /// Which devices it is made of.
+    /// The devices of the resource.
     pub devices: Selector,
-    /// Whether one device serves one container or several.
+    /// Sharing of the devices; left out, a device serves one container.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub sharing: Sharing,
-    /// How devices, or replicas, are chosen for a container.
-    pub placement: placement::Policy,
-}
-
-/// When a device counts as failed, and when as recovered.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HealthPolicy {
-    /// How long a device must be without trouble before a passed probe makes it healthy again.
-    pub quiet_period: Duration,
-    /// How often devices are probed.
-    pub probe_interval: Duration,
-    /// How long the driver may take for an answer.
-    pub call_deadline: Duration,
-    /// How long one wait for the driver's events lasts while no GPU is lost; how late the watcher notices its end.
-    pub event_wait: Duration,
-    /// XIDs that do not count, whatever the catalogue says.
-    pub ignored_xids: BTreeSet<u64>,
-    /// XIDs that count, whatever the catalogue says.
-    pub counted_xids: BTreeSet<u64>,
-    /// Whether XIDs that are on neither list count as the catalogue says, or not at all.
-    pub unlisted_xids: UnlistedXids,
-}
-
-/// What becomes of XIDs that the configuration does not name.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum UnlistedXids {
-    /// The catalogue judges.
-    #[default]
-    Judged,
-    /// None of them counts.
-    Ignored,
-    /// All of them count, those of a faulty program included.
-    Counted,
-}
-
-/// Where the node's labels are written, and what goes into them.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LabelPolicy {
-    /// Where to.
-    pub output: LabelOutput,
-    /// Whether the time of writing is a label too, as gpu-feature-discovery has it.
-    pub timestamp: bool,
-    /// A file that names the machine; `None` is the DMI table's product name.
-    pub machine_type_file: Option<PathBuf>,
-}
-
-/// Where labels are written.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum LabelOutput {
-    /// Nowhere.
-    #[default]
-    None,
-    /// A file that node-feature-discovery reads.
-    File(PathBuf),
-    /// A `NodeFeature` object, which node-feature-discovery turns into labels.
-    NodeFeature,
-    /// The Node object itself.
-    Node,
+    /// Choice of devices, or replicas, for a container; left out, `aligned`, and `distributed` where they are shared.
+    #[serde(default, with = "Text::<placement::Policy>", skip_serializing_if = "is_default")]
+    #[schemars(with = "Text<placement::Policy>")]
+    pub placement: Option<placement::Policy>,
 }
 
 // === impl Policy ===
 
 impl Policy {
-    /// Whether anything is handed out by the names in CDI documents. Claims know no other way.
+    /// True if devices are handed out by their names in CDI documents. Claims know no other way.
     pub fn needs_documents(&self) -> bool {
         self.delivery.uses_cdi() || self.dra.offer != DraOffer::Off
     }
 
-    /// What is done to the devices of a source between two containers, where its section may say so.
+    /// Steps on the devices of a source between two containers; `None` for a source without such keys.
     pub fn handover(&self, source: &SourceName) -> Option<&Handover> {
         let described = || self.sources.iter().find(|rule| rule.name == *source);
         match source {
@@ -175,44 +143,71 @@ impl Policy {
         }
     }
 
-    /// How devices of a resource, shared in this way, are chosen.
+    /// The choice of devices for a resource that is shared in this way.
     pub fn placement(&self, resource: &ResourceName, sharing: Sharing) -> placement::Policy {
         let rules = match &self.resources {
             Resources::Default => &[][..],
             Resources::Rules(rules) => rules,
         };
         let rule = rules.iter().find(|rule| rule.name == *resource);
-        rule.map_or_else(|| sharing.usual_placement(), |rule| rule.placement)
+        rule.map_or_else(|| sharing.usual_placement(), ResourceRule::placement)
     }
 
-    /// Whether a device is handed out only by the node that holds its lease.
+    /// True for a device that only the holder of its lease hands out.
     pub fn is_leased(&self, device: &Device) -> bool {
         self.sources.iter().any(|rule| rule.lease && rule.name == device.source)
+    }
+
+    /// True if instances on this GPU are made for claims: it is in MIG mode or may be brought into it, is not
+    /// kept back, and one of its partitions is offered.
+    pub fn cuts_for_claims(&self, gpu: &Device) -> bool {
+        let is_taken = |it: &PossiblePartition| {
+            self.dra.takes(&prospective(gpu, it), Some(it.partition.profile.as_str()))
+        };
+        // A rule about the mode would change its result with the mode.
+        let seen = if self.dra.may_switch(gpu) { &full_gpu(gpu) } else { gpu };
+        let is_let_in = |rule: &Selector| rule.matches(seen, None).is_ok_and(|matches| !matches);
+        self.dra.partitions == DraPartitions::OnDemand
+            && gpu.family().cuts == Cuts::Mig
+            && (gpu.partitioned || self.dra.may_switch(gpu))
+            && !gpu.health.has_vanished()
+            && self.exclude.iter().all(is_let_in)
+            && gpu.partitions.iter().any(is_taken)
+    }
+
+    /// True if each claim may have this GPU whole or cut: MIG is turned on and off for them.
+    pub fn switches_for_claims(&self, gpu: &Device) -> bool {
+        self.dra.may_switch(gpu) && self.cuts_for_claims(gpu)
+    }
+}
+
+// === impl Resources ===
+
+impl From<Option<Vec<ResourceRule>>> for Resources {
+    fn from(rules: Option<Vec<ResourceRule>>) -> Self {
+        rules.map_or(Self::Default, Self::Rules)
+    }
+}
+
+impl From<Resources> for Option<Vec<ResourceRule>> {
+    fn from(resources: Resources) -> Self {
+        match resources {
+            Resources::Default => None,
+            Resources::Rules(rules) => Some(rules),
+        }
     }
 }
 
 // === impl ResourceRule ===
 
 impl ResourceRule {
-    /// A rule under which devices are chosen as is usual.
+    /// A rule with the default choice of devices.
     pub fn new(name: ResourceName, devices: Selector, sharing: Sharing) -> Self {
-        Self { name, devices, sharing, placement: sharing.usual_placement() }
+        Self { name, devices, sharing, placement: None }
     }
-}
 
-// === impl HealthPolicy ===
-
-impl Default for HealthPolicy {
-    fn default() -> Self {
-        Self {
-            quiet_period: Duration::from_secs(60),
-            // No periodic work more often than this keeps an idle agent idle.
-            probe_interval: Duration::from_secs(10),
-            call_deadline: Duration::from_secs(5),
-            event_wait: Duration::from_secs(10),
-            ignored_xids: BTreeSet::new(),
-            counted_xids: BTreeSet::new(),
-            unlisted_xids: UnlistedXids::Judged,
-        }
+    /// The choice of devices for a container.
+    pub fn placement(&self) -> placement::Policy {
+        self.placement.unwrap_or(self.sharing.usual_placement())
     }
 }

@@ -1,6 +1,6 @@
-//! The names of MIG profiles, `1g.10gb`, and of the resources that are called after them.
+//! Names of MIG profiles, `1g.10gb`, and of the resources that are called after them.
 
-/// Whether hardware could have a profile of that name: `[Nc.]Ng.Mgb` with attributes behind a `+` or,
+/// True if hardware could have a profile of that name: `[Nc.]Ng.Mgb` with attributes behind a `+` or,
 /// as newer drivers write them, a `-`. A GPU has at most eight slices.
 pub fn is_possible(profile: &str) -> bool {
     let (shape, attributes) = match profile.find(['+', '-']) {

@@ -1,27 +1,31 @@
-//! What rules must not say together: a rule that no device can reach, one name with two meanings.
+//! Contradictions between rules: a rule that no device can reach, one name with two meanings.
 
 use std::path::Path;
 
 use windlass_core::device::{DeviceKind, SourceName};
 
-use super::{
-    Policy, Remark, ResourceRule, Resources, Selector, ShareMethod, Sharing, SharingMethod,
-    SourceRule, Unmatched, document::Lined, source::Judged,
+use crate::{
+    document::{Diagnostic, Spanned},
+    dra::ShareMethod,
+    policy::{Policy, ResourceRule, Resources, Unmatched},
+    profile,
+    selector::Selector,
+    sharing::{PerContainer, Sharing, SharingMethod},
+    source::{self, Judged, SourceRule},
 };
 
 /// A rule and the line that its name is on.
-pub type LinedRule = Lined<ResourceRule>;
+pub type SpannedRule = Spanned<ResourceRule>;
 
-/// What a dangerous thing is to be handed out with, if it is meant.
+/// The way to allow a danger.
 const MEANT: &str = "if it is meant, write allowDangerous: true";
 
-/// Everything that rules contradict each other in. What a device is left for, when no rule takes it,
-/// counts as a rule at the end.
+/// The contradictions between rules. The default for devices that match no rule counts as a rule at the end.
 pub fn contradictions(
-    rules: &[LinedRule],
-    exclude: &[Lined<Selector>],
+    rules: &[SpannedRule],
+    exclude: &[Spanned<Selector>],
     unmatched: Unmatched,
-) -> Vec<Remark> {
+) -> Vec<Diagnostic> {
     let mut found = Vec::new();
     for (index, rule) in rules.iter().enumerate() {
         let earlier = &rules[..index];
@@ -34,9 +38,9 @@ pub fn contradictions(
     found
 }
 
-/// Sources that have one name with another, or with one that is built in.
-pub(super) fn repeated_sources(sources: &[Lined<SourceRule>]) -> Vec<Remark> {
-    let repeated = |(index, source): (usize, &Lined<SourceRule>)| {
+/// Sources with the name of another source, or of a built-in one.
+pub(super) fn repeated_sources(sources: &[Spanned<SourceRule>]) -> Vec<Diagnostic> {
+    let repeated = |(index, source): (usize, &Spanned<SourceRule>)| {
         let name = &source.value.name;
         let earlier = sources[..index].iter().find(|earlier| earlier.value.name == *name);
         let text = match earlier {
@@ -46,35 +50,37 @@ pub(super) fn repeated_sources(sources: &[Lined<SourceRule>]) -> Vec<Remark> {
             }
             None => return None,
         };
-        Some(Remark::new(source.line, text))
+        Some(Diagnostic::new(source.line, text))
     };
     sources.iter().enumerate().filter_map(repeated).collect()
 }
 
-/// That a rule gets no device, since earlier ones take every one that it could.
-pub fn taken_before(rule: &LinedRule, earlier: &[LinedRule]) -> Option<Remark> {
+/// The mistake of a rule that gets no device, since earlier ones take all of them.
+pub fn taken_before(rule: &SpannedRule, earlier: &[SpannedRule]) -> Option<Diagnostic> {
     unreachable(rule, earlier, &[])
 }
 
-/// Sources that cannot be as they are described, and those that say one name with two meanings.
-pub(super) fn wrong_sources(sources: &[Lined<SourceRule>], kubelet_dir: &Path) -> Vec<Remark> {
-    let alone = sources.iter().flat_map(|source| {
-        let Judged { wrong, dangerous } = super::source::judged(&source.value, kubelet_dir);
+/// The mistakes of sources, alone and together.
+pub(super) fn wrong_sources(
+    sources: &[Spanned<SourceRule>],
+    kubelet_dir: &Path,
+) -> Vec<Diagnostic> {
+    let alone = sources.iter().flat_map(|Spanned { line, value }| {
+        let Judged { wrong, dangerous } = source::judged(value, kubelet_dir);
         let dangerous = dangerous.into_iter().map(|text| format!("{text}; {MEANT}"));
-        wrong.into_iter().chain(dangerous).map(|text| Remark::new(source.line, text))
+        wrong.into_iter().chain(dangerous).map(|text| Diagnostic::new(*line, text))
     });
-    let together = super::source::differently_shared(
-        &sources.iter().map(|source| &source.value).collect::<Vec<_>>(),
-    );
+    let together =
+        source::differently_shared(&sources.iter().map(|source| &source.value).collect::<Vec<_>>());
     let line = |name: &SourceName| {
         let named = sources.iter().rfind(|source| source.value.name == *name);
         named.map_or(1, |source| source.line)
     };
-    alone.chain(together.iter().map(|(name, text)| Remark::new(line(name), text))).collect()
+    alone.chain(together.iter().map(|(name, text)| Diagnostic::new(line(name), text))).collect()
 }
 
-/// That a step wants GPUs for itself which an MPS daemon keeps: it is their only program, as long as it lives.
-pub(super) fn overwritten_under_mps(line: u64, policy: &Policy) -> Option<Remark> {
+/// The mistake of a step that needs GPUs without programs, while an MPS daemon keeps its own on them.
+pub(super) fn overwritten_under_mps(line: u64, policy: &Policy) -> Option<Diagnostic> {
     let mut shares = policy.dra.shares.iter();
     let by_claims = shares.any(|rule| rule.manner.method == ShareMethod::Mps);
     let by_containers = match &policy.resources {
@@ -82,15 +88,17 @@ pub(super) fn overwritten_under_mps(line: u64, policy: &Policy) -> Option<Remark
         Resources::Rules(rules) => rules.iter().any(|rule| rule.sharing.is_by_mps()),
     };
     let wrong = policy.families.gpu.overwrites() && (by_claims || by_containers);
-    wrong.then(|| Remark::new(line, OVERWRITTEN_UNDER_MPS))
+    wrong.then(|| Diagnostic::new(line, OVERWRITTEN_UNDER_MPS))
 }
 
 const OVERWRITTEN_UNDER_MPS: &str = "memory: overwrite takes a GPU that no program is on, and MPS keeps \
     its own on those that it shares: share by time slices, or leave the step out";
 
-fn two_meanings(earlier: &LinedRule, later: &LinedRule) -> Option<Remark> {
-    let (first, second) = (&earlier.value, &later.value);
-    let (name, line) = (&second.name, earlier.line);
+fn two_meanings(earlier: &SpannedRule, later: &SpannedRule) -> Option<Diagnostic> {
+    let first = &earlier.value;
+    let second = &later.value;
+    let name = &second.name;
+    let line = earlier.line;
     if first.name != second.name {
         return None;
     }
@@ -100,8 +108,8 @@ fn two_meanings(earlier: &LinedRule, later: &LinedRule) -> Option<Remark> {
             "resource {name} is {here} here and {there} on line {line}: \
              a pod cannot tell which it gets; share alike, or use two names"
         )
-    } else if first.placement != second.placement {
-        let (here, there) = (second.placement, first.placement);
+    } else if first.placement() != second.placement() {
+        let (here, there) = (second.placement(), first.placement());
         format!(
             "placement of {name} is {here} here and {there} on line {line}: devices of one name \
              are chosen in one way; write the same, or use two names"
@@ -109,14 +117,14 @@ fn two_meanings(earlier: &LinedRule, later: &LinedRule) -> Option<Remark> {
     } else {
         return None;
     };
-    Some(Remark::new(later.line, text))
+    Some(Diagnostic::new(later.line, text))
 }
 
 fn unreachable(
-    rule: &LinedRule,
-    earlier: &[LinedRule],
-    exclude: &[Lined<Selector>],
-) -> Option<Remark> {
+    rule: &SpannedRule,
+    earlier: &[SpannedRule],
+    exclude: &[Spanned<Selector>],
+) -> Option<Diagnostic> {
     let devices = &rule.value.devices;
     let kind = devices.noun();
     let excluded = exclude.iter().find(|excluded| excluded.value.covers(devices));
@@ -136,11 +144,11 @@ fn unreachable(
         }
         (None, None) => return None,
     };
-    Some(Remark::new(rule.line, text))
+    Some(Diagnostic::new(rule.line, text))
 }
 
-/// A shared resource whose name exclusive devices get as well.
-fn also_by_default(rule: &LinedRule, rules: &[LinedRule]) -> Option<Remark> {
+/// The mistake of a shared resource whose name exclusive devices get as well.
+fn also_by_default(rule: &SpannedRule, rules: &[SpannedRule]) -> Option<Diagnostic> {
     let name = &rule.value.name;
     let shared = rule.value.sharing != Sharing::Exclusive;
     let left = named_by_default(name.as_str()).filter(|_| shared)?;
@@ -150,23 +158,22 @@ fn also_by_default(rule: &LinedRule, rules: &[LinedRule]) -> Option<Remark> {
          name unshared; use another name, take every {}, or leave out unmatched: default",
         left.noun()
     );
-    (!all_taken).then(|| Remark::new(rule.line, text))
+    (!all_taken).then(|| Diagnostic::new(rule.line, text))
 }
 
-/// The devices that have a name without any rule.
+/// The devices that have a name by default.
 fn named_by_default(name: &str) -> Option<Selector> {
     let name = name.strip_prefix("nvidia.com/")?;
     if name == "gpu" {
         return Some(Selector::all(DeviceKind::Gpu));
     }
-    let profile = super::profile::named(name.strip_prefix("mig-")?);
-    // Without a profile that could be, it is a name like any other.
-    let possible = super::profile::is_possible(&profile).then_some(profile)?;
+    let profile = profile::named(name.strip_prefix("mig-")?);
+    // Without a possible profile it is a name like any other.
+    let possible = profile::is_possible(&profile).then_some(profile)?;
     Some(Selector { profiles: [possible].into(), ..Selector::all(DeviceKind::Mig) })
 }
 
 fn described(sharing: Sharing) -> String {
-    use super::PerContainer;
     let shared = match sharing {
         Sharing::Exclusive => return "exclusive".to_owned(),
         Sharing::Pooled(pool) => return format!("a pool shared by {}", pool.tokens.get()),

@@ -1,56 +1,86 @@
-//! Which devices a rule is about.
+//! Selectors: the devices that a rule is about.
 
 use std::collections::BTreeSet;
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer, Serialize};
 use windlass_core::{
-    device::{Device, DeviceKind, SourceName},
+    device::{Device, DeviceId, DeviceKind, SourceName},
     selector::{DeviceExpression, NoAnswer},
 };
 
-/// Picks devices that fit everything it names; what is empty fits all.
-#[derive(Clone, Debug, PartialEq, Eq)]
+use crate::{
+    profile,
+    scalar::{Scalar, Text, is_default},
+};
+
+/// Selects devices of one kind, or of one source, that match all its keys; an absent key matches all.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Selector {
-    /// The kind.
+    /// The kind; may be left out beside `source`.
+    #[serde(with = "Text::<DeviceKind>", skip_serializing_if = "is_default")]
+    #[schemars(with = "Text<DeviceKind>")]
     pub kind: Option<DeviceKind>,
-    /// Who found them. GPUs are NVIDIA's where nothing is said: a rule for `nvidia.com/gpu` shall not
-    /// take the graphics of the processor too.
+    /// The source that finds them, built in or of this file. Left out, GPUs and MIG instances are NVIDIA's, and others
+    /// anyone's: a rule for `nvidia.com/gpu` shall not take the graphics of the processor too.
+    #[serde(with = "Text::<SourceName>", skip_serializing_if = "is_default")]
+    #[schemars(with = "Text<SourceName>")]
     pub source: Option<SourceName>,
     /// Positions as `windlass devices` shows them; a MIG instance has its GPU's.
+    #[serde(skip_serializing_if = "is_default")]
     pub index: BTreeSet<u32>,
     /// Device ids.
+    #[serde(deserialize_with = "texts::<_, DeviceId>", skip_serializing_if = "is_default")]
+    #[schemars(with = "BTreeSet<Text<DeviceId>>")]
     pub ids: BTreeSet<String>,
     /// MIG profiles, `1g.10gb`.
+    #[serde(deserialize_with = "texts::<_, MigProfile>", skip_serializing_if = "is_default")]
+    #[schemars(with = "BTreeSet<Text<MigProfile>>")]
     pub profiles: BTreeSet<String>,
-    /// An expression over the device's attributes and capacities.
+    /// A CEL expression over the device's attributes and capacities, as DRA has it.
+    #[serde(
+        rename = "match",
+        with = "Text::<DeviceExpression>",
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[schemars(with = "Text<DeviceExpression>")]
     pub expression: Option<DeviceExpression>,
 }
+
+/// The name of a MIG profile that hardware could have.
+struct MigProfile(String);
 
 // === impl Selector ===
 
 impl Selector {
     /// All devices of a kind; of GPUs and MIG instances NVIDIA's.
     pub fn all(kind: DeviceKind) -> Self {
-        let source = kind.facts().usual_source.clone();
-        let (index, ids, profiles) = Default::default();
-        Self { kind: Some(kind), source, index, ids, profiles, expression: None }
+        Self { kind: Some(kind), ..Self::default() }
     }
 
     /// All devices of a source.
     pub fn of_source(source: SourceName) -> Self {
-        let (index, ids, profiles) = Default::default();
-        Self { kind: None, source: Some(source), index, ids, profiles, expression: None }
+        Self { source: Some(source), ..Self::default() }
     }
 
-    /// Whether the rule is about such devices, whichever of them it picks.
+    /// The source, named or implied by the kind.
+    pub fn source(&self) -> Option<&SourceName> {
+        self.source.as_ref().or_else(|| self.kind?.facts().usual_source.as_ref())
+    }
+
+    /// True for a device of the selector's kind and source.
     pub fn is_about(&self, device: &Device) -> bool {
         self.kind.is_none_or(|kind| kind == device.kind)
-            && self.source.as_ref().is_none_or(|source| *source == device.source)
+            && self.source().is_none_or(|source| *source == device.source)
     }
 
-    /// What such devices are called in a message.
-    pub(super) fn noun(&self) -> String {
-        match (self.kind, &self.source) {
-            (Some(kind), source) if *source == kind.facts().usual_source => kind.to_string(),
+    /// A noun for such devices in a message.
+    pub(crate) fn noun(&self) -> String {
+        match (self.kind, self.source()) {
+            (Some(kind), source) if source == kind.facts().usual_source.as_ref() => {
+                kind.to_string()
+            }
             (Some(kind), Some(source)) => format!("{kind} of {source}"),
             (Some(kind), None) => kind.to_string(),
             (None, Some(source)) => format!("device of {source}"),
@@ -58,8 +88,7 @@ impl Selector {
         }
     }
 
-    /// Whether the device is picked. An expression is asked last, and only about devices that fit
-    /// the rest.
+    /// True for a selected device. The expression is asked last, about devices that match the rest.
     pub fn matches(&self, device: &Device, profile: Option<&str>) -> Result<bool, NoAnswer> {
         let fits = self.is_about(device)
             && (self.index.is_empty() || self.index.contains(&device.index))
@@ -71,17 +100,53 @@ impl Selector {
         }
     }
 
-    /// Whether every device that `other` picks is picked by this one, as far as can be told without
-    /// looking at devices: expressions are compared by their text.
+    /// True if this one selects every device that `other` selects, as far as the selectors tell: expressions are compared
+    /// by their text.
     pub fn covers(&self, other: &Self) -> bool {
         fn within<T: Ord>(all: &BTreeSet<T>, some: &BTreeSet<T>) -> bool {
             all.is_empty() || (!some.is_empty() && some.is_subset(all))
         }
         self.kind.is_none_or(|kind| Some(kind) == other.kind)
-            && (self.source.is_none() || self.source == other.source)
+            && (self.source().is_none() || self.source() == other.source())
             && within(&self.index, &other.index)
             && within(&self.ids, &other.ids)
             && within(&self.profiles, &other.profiles)
             && (self.expression.is_none() || self.expression == other.expression)
+    }
+}
+
+/// Reads texts that have to be scalars of a type.
+fn texts<'de, D, T>(deserializer: D) -> Result<BTreeSet<String>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Scalar,
+{
+    let texts = Vec::<Text<T>>::deserialize(deserializer)?;
+    Ok(texts.iter().map(|Text(value)| value.write()).collect())
+}
+
+// === impl MigProfile ===
+
+impl Scalar for MigProfile {
+    fn schema() -> schemars::Schema {
+        schemars::json_schema!({
+            "type": "string",
+            "pattern": "^([1-8]c\\.)?[1-8]g\\.[1-9][0-9]{0,3}gb([+-][A-Za-z0-9.,+-]+)?$",
+            "examples": ["1g.10gb", "1g.10gb+me"],
+        })
+    }
+
+    fn read(text: &str) -> Result<Self, String> {
+        let wrong = || {
+            format!(
+                "{text:?} is no MIG profile that a GPU could have: write it as `nvidia-smi mig -lgip` \
+                 does, such as 1g.10gb or 1g.10gb+me, with 1 to 8 slices"
+            )
+        };
+        profile::is_possible(text).then(|| Self(text.to_owned())).ok_or_else(wrong)
+    }
+
+    fn write(&self) -> String {
+        self.0.clone()
     }
 }

@@ -1,4 +1,4 @@
-//! Whether one device serves one container or several.
+//! Sharing: the number of containers that a device serves.
 
 use std::num::NonZeroU32;
 
@@ -6,8 +6,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use windlass_core::placement::{self, shares::Span};
 
-/// Whether one device serves one container or several.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+use crate::scalar::is_default;
+
+/// The number of containers that a device serves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "SharingKeys", into = "Option<SharingKeys>")]
 pub enum Sharing {
     /// One.
     #[default]
@@ -18,27 +21,27 @@ pub enum Sharing {
     Pooled(Pooled),
 }
 
-/// How a device is shared.
+/// Sharing of one device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shared {
-    /// What keeps the containers apart.
+    /// Separation of the containers.
     pub method: SharingMethod,
-    /// How many containers one device serves.
+    /// Number of containers that one device serves.
     pub replicas: Replicas,
-    /// How many replicas one container may ask for.
+    /// Limit of replicas per container.
     pub per_container: PerContainer,
 }
 
-/// How all devices of a resource are shared together. Nothing keeps the containers apart.
+/// Sharing of all devices of a resource together. Nothing keeps the containers apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pooled {
-    /// How many containers the pool serves.
+    /// Number of containers that the pool serves.
     pub tokens: Replicas,
-    /// How many tokens one container may ask for; each stands for the same devices.
+    /// Limit of tokens per container; each stands for the same devices.
     pub per_container: PerContainer,
 }
 
-/// What keeps the containers on one device apart.
+/// Separation of the containers on one device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum SharingMethod {
@@ -50,7 +53,7 @@ pub enum SharingMethod {
     Mps,
 }
 
-/// How many replicas one container may ask for.
+/// Limit of replicas per container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum PerContainer {
@@ -60,24 +63,79 @@ pub enum PerContainer {
     Any,
 }
 
-/// A number of replicas that a kubelet can be told of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// A number of replicas within the kubelet's limits.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(try_from = "u64", into = "u32")]
+#[schemars(inline, extend("minimum" = 1, "maximum" = Self::MAX))]
 pub struct Replicas(NonZeroU32);
 
-/// A number of replicas that makes no sense.
+/// A number of replicas beyond those limits.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0} replicas: write a number from 1 to {max}", max = Replicas::MAX)]
 pub struct InvalidReplicas(u64);
 
+/// Sharing of a device by several containers.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[schemars(rename = "Sharing")]
+struct SharingKeys {
+    /// Separation of the containers.
+    method: SharingMethod,
+    /// Number of containers that one device serves; at most 48 with `mps`.
+    replicas: Replicas,
+    /// Limit of replicas per container; left out, `one` with `mps` and `any` otherwise.
+    #[serde(default, skip_serializing_if = "is_default")]
+    per_container: Option<PerContainer>,
+    /// Makes the replicas stand for all devices together, so that a container gets every one of them; with `shared`
+    /// only.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pool: bool,
+}
+
+/// Most clients of one MPS server, from compute capability 7.0 on; older GPUs take 16, which only the machine can tell.
+pub(crate) const MOST_MPS_CLIENTS: u32 = 48;
+
 // === impl Sharing ===
 
+impl TryFrom<SharingKeys> for Sharing {
+    type Error = &'static str;
+
+    fn try_from(keys: SharingKeys) -> Result<Self, Self::Error> {
+        let SharingKeys { method, replicas, per_container, pool } = keys;
+        let per_container = per_container.unwrap_or(method.usual_per_container());
+        match (pool, method) {
+            (false, _) => Ok(Self::Shared(Shared { method, replicas, per_container })),
+            (true, SharingMethod::Shared) => {
+                Ok(Self::Pooled(Pooled { tokens: replicas, per_container }))
+            }
+            (true, _) => Err("only method: shared pools devices; leave pool out"),
+        }
+    }
+}
+
+impl From<Sharing> for Option<SharingKeys> {
+    /// The keys of shared devices; exclusive ones have none.
+    fn from(sharing: Sharing) -> Self {
+        let (method, replicas, per_container, pool) = match sharing {
+            Sharing::Exclusive => return None,
+            Sharing::Shared(it) => (it.method, it.replicas, it.per_container, false),
+            Sharing::Pooled(it) => (SharingMethod::Shared, it.tokens, it.per_container, true),
+        };
+        let usual = method.usual_per_container();
+        let per_container = Some(per_container).filter(|it| *it != usual);
+        Some(SharingKeys { method, replicas, per_container, pool })
+    }
+}
+
 impl Sharing {
-    /// Whether an MPS daemon serves the containers on a device.
+    /// True if an MPS daemon serves the containers on a device.
     pub fn is_by_mps(self) -> bool {
         matches!(self, Self::Shared(shared) if shared.method == SharingMethod::Mps)
     }
 
-    /// How many containers share a device, or a pool of them; `None` if one has it alone.
+    /// Number of containers that share a device or a pool; `None` if one has it alone.
     pub fn replicas(self) -> Option<Replicas> {
         match self {
             Self::Exclusive => None,
@@ -86,8 +144,7 @@ impl Sharing {
         }
     }
 
-    /// How devices are chosen where nothing is said: close together, or, if containers share them,
-    /// where the fewest containers are.
+    /// Default choice of devices: close together, or, if containers share them, those with the fewest containers.
     pub fn usual_placement(self) -> placement::Policy {
         match self {
             Self::Exclusive => placement::Policy::Aligned,
@@ -101,7 +158,7 @@ impl Sharing {
 // === impl SharingMethod ===
 
 impl SharingMethod {
-    /// How many devices one container may have replicas of: a client of MPS talks to one daemon, and
+    /// The devices of which one container may have replicas: a client of MPS talks to one daemon, and
     /// each device has its own.
     pub fn span(self) -> Span {
         match self {
@@ -109,6 +166,22 @@ impl SharingMethod {
             Self::Mps => Span::OneDevice,
         }
     }
+
+    /// Default limit of replicas per container. A second one by MPS is a second limit, which the first process does not
+    /// get.
+    fn usual_per_container(self) -> PerContainer {
+        match self {
+            Self::TimeSlicing | Self::Shared => PerContainer::Any,
+            Self::Mps => PerContainer::One,
+        }
+    }
+}
+
+/// The mistake of too many replicas by MPS.
+pub fn too_many_clients(replicas: Replicas) -> Option<String> {
+    let count = replicas.get();
+    (count > MOST_MPS_CLIENTS)
+        .then(|| format!("{count} replicas: an MPS server has at most {MOST_MPS_CLIENTS} clients"))
 }
 
 // === impl Replicas ===
@@ -121,9 +194,15 @@ impl Replicas {
     /// A device that serves one.
     pub const ONE: Self = Self(NonZeroU32::MIN);
 
-    /// How many.
+    /// The number.
     pub fn get(self) -> u32 {
         self.0.get()
+    }
+}
+
+impl From<Replicas> for u32 {
+    fn from(replicas: Replicas) -> Self {
+        replicas.get()
     }
 }
 

@@ -1,13 +1,16 @@
-//! The profiles of devices that come with Windlass, embedded from `profiles/devices/`: what an entry of
-//! `sources` may begin from.
+//! The device profiles that come with Windlass, embedded from `profiles/devices/`. An entry of `sources` may begin from
+//! one.
 
-use std::{path::Path, str::FromStr};
+use std::str::FromStr;
 
-use super::{ConfigFile, SourceRule, document};
+use crate::{
+    document::{self, Node},
+    scalar::Scalar,
+};
 
 macro_rules! profiles {
     ($($name:literal),* $(,)?) => {
-        /// All there are, those of one sort together.
+        /// All profiles, grouped by kind.
         pub const ALL: &[Self] = &[
             $(Self {
                 name: $name,
@@ -17,16 +20,16 @@ macro_rules! profiles {
     };
 }
 
-/// A profile: how devices of one sort are found and handed out.
+/// A profile: the discovery and delivery of one kind of devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceProfile {
-    /// What it is called.
+    /// Its name.
     pub name: &'static str,
-    /// Its file: what it is about in comments, the `source` and, for simulated machines, `simulated`.
+    /// Its file: comments, the `source` and, for simulated machines, `simulated`.
     pub text: &'static str,
 }
 
-/// A name that no profile has.
+/// An unknown name of a profile.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no profile of devices is called {name:?}; there are {known}")]
 pub struct UnknownProfile {
@@ -34,7 +37,7 @@ pub struct UnknownProfile {
     known: String,
 }
 
-/// Keys that are completed key by key; any other is taken as a whole.
+/// Keys that are completed key by key; any other is taken over as a whole.
 const WITHIN: &[&str] = &["give"];
 
 // === impl DeviceProfile ===
@@ -68,19 +71,11 @@ impl DeviceProfile {
 
     /// One sentence for people.
     pub fn description(&self) -> String {
-        let description = self.document().child("description").and_then(document::Node::text);
+        let description = self.document().child("description").and_then(Node::text);
         description.expect("every profile has one, see the tests")
     }
 
-    /// The source that an entry with nothing but the profile is.
-    pub fn rule(&self) -> SourceRule {
-        let entry = format!("sources: [{{profile: {}}}]", self.name);
-        let config = ConfigFile::parse(Path::new(self.name), &entry);
-        let mut sources = config.expect("every profile is valid, see the tests").policy.sources;
-        sources.pop().expect("one was written")
-    }
-
-    fn document(&self) -> document::Node {
+    pub(crate) fn document(&self) -> Node {
         document::parse(self.text).expect("every profile is YAML, see the tests")
     }
 }
@@ -97,11 +92,25 @@ impl FromStr for DeviceProfile {
     }
 }
 
-/// A configuration with what its sources take from profiles. An unknown profile stays as it is written:
-/// the reader knows the line.
-pub(super) fn completed(mut config: document::Node) -> document::Node {
+impl Scalar for DeviceProfile {
+    fn schema() -> schemars::Schema {
+        let names: Vec<_> = Self::ALL.iter().map(|profile| profile.name).collect();
+        schemars::json_schema!({ "type": "string", "enum": names })
+    }
+
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse().map_err(|error: UnknownProfile| error.to_string())
+    }
+
+    fn write(&self) -> String {
+        self.name.to_owned()
+    }
+}
+
+/// Completes the sources of a configuration from their profiles. An unknown profile stays: the reader tells its line.
+pub(super) fn completed(mut config: Node) -> Node {
     for entry in config.items_mut("sources") {
-        let name = entry.child("profile").and_then(document::Node::text);
+        let name = entry.child("profile").and_then(Node::text);
         let Some(Ok(profile)) = name.map(|name| name.parse::<DeviceProfile>()) else { continue };
         let document = profile.document();
         entry.complete(document.child("source").unwrap_or(&document), WITHIN);

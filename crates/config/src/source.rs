@@ -1,13 +1,17 @@
-//! Sources of devices that the configuration describes: where they are looked for, which of what is
-//! found is meant, what a container gets, and how they are watched and handed over.
+//! Sources of devices that the configuration describes: discovery, contents of a container, probes, cleanup.
 
+mod attributes;
 mod check;
-mod known;
+mod sample;
 
-use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use schemars::{JsonSchema, Schema};
+use serde::{Deserialize, Deserializer, Serialize};
 use windlass_core::{
     attribute::{AttributeName, AttributeValue, Attributes},
     device::{Access, Device, SourceName},
@@ -19,277 +23,304 @@ pub use check::{
     Judged, differently_shared, judged, otherwise_shared, wrong_programming, wrong_steps,
 };
 
-use super::Sharing;
+use crate::{
+    denylist,
+    document::OneOrMany,
+    scalar::{Scalar, Text, is_default},
+    sharing::Sharing,
+    shipped::DeviceProfile,
+    steps::{Handover, HasSteps, USUAL_TIMEOUT, only_one},
+};
 
-/// A source of devices, described.
-#[derive(Clone, Debug, PartialEq)]
+/// A source of devices.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[schemars(transform = begun_from_a_profile)]
 pub struct SourceRule {
-    /// What it is called; its devices' ids begin with it.
+    /// A profile that comes with Windlass, see `windlass config profiles`: keys that are left out here are taken over
+    /// from there.
+    #[serde(default, skip_serializing)]
+    #[schemars(with = "Text<DeviceProfile>")]
+    pub profile: TakenOver,
+    /// Name of the source; its devices' ids begin with it.
+    #[serde(with = "Text::<SourceName>")]
+    #[schemars(with = "Text<SourceName>")]
     pub name: SourceName,
-    /// The resource its devices are part of, unless a rule takes them first.
+    /// The resource its devices are part of, unless an entry of `resources` takes them first.
+    #[serde(default, with = "Text::<ResourceName>", skip_serializing_if = "is_default")]
+    #[schemars(with = "Text<ResourceName>")]
     pub resource: Option<ResourceName>,
-    /// The domain in which each device is a resource of its own, called after its node:
-    /// `smarter-devices` makes `smarter-devices/video0`. Only where `resource` says nothing.
+    /// Instead of `resource`: the domain in which each device is a resource of its own, called after
+    /// its node, `smarter-devices/video0` for `/dev/video0`.
+    #[serde(default, deserialize_with = "resource_domain", skip_serializing_if = "is_default")]
+    #[schemars(with = "Text<ResourceDomain>")]
     pub resource_domain: Option<String>,
-    /// How they are shared under that name.
+    /// Sharing under that name; left out, a device serves one container.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub sharing: Sharing,
-    /// Where they are looked for.
+    /// The places that are searched for devices.
     pub find: Find,
-    /// Which of what is found there is meant; `None` is all of it.
+    /// Selects devices among those found: a CEL expression over the device's attributes.
+    #[serde(
+        default,
+        rename = "match",
+        with = "Text::<DeviceExpression>",
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[schemars(with = "Text<DeviceExpression>")]
     pub expression: Option<DeviceExpression>,
-    /// Files in the device's folder of sysfs whose text becomes an attribute, by the attribute.
+    /// Attributes `windlass.dev/<name>`, read from files in the device's folder of sysfs.
+    #[serde(default, with = "attributes", skip_serializing_if = "is_default")]
+    #[schemars(with = "BTreeMap<String, PathBuf>")]
     pub attributes: BTreeMap<AttributeName, PathBuf>,
-    /// What is known of every device without looking.
+    /// Attributes `windlass.dev/<name>` that every device has: a truth value, a whole number or a text.
+    #[serde(default, with = "attributes::facts", skip_serializing_if = "is_default")]
+    #[schemars(with = "BTreeMap<String, attributes::Fact>")]
     pub facts: Attributes,
-    /// What one device is made of.
+    /// The parts of one device.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub unit: Unit,
-    /// What a container gets.
+    /// Contents of a container.
+    #[serde(default = "Give::found", skip_serializing_if = "Give::is_found")]
     pub give: Give,
-    /// How is known that a device works, besides its nodes being there.
+    /// Probe of a device, besides the presence of its nodes.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub probe: Option<Probe>,
-    /// What is done when a device goes from one container to the next.
+    /// Steps on a device between two containers.
+    #[serde(flatten, skip_deserializing)]
+    #[schemars(!skip_deserializing)]
     pub handover: Handover,
-    /// Whether of several nodes only the one that holds a device's lease hands it out.
+    /// Hands out a device that several nodes reach only on the node that holds its lease, an object of the API server.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub lease: bool,
-    /// Whether nodes may be handed out that give away the whole machine.
+    /// Allows nodes that give away the whole machine, such as `/dev/mem`.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub allow_dangerous: bool,
 }
 
-/// Where devices are looked for.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The key `profile` of an entry. The profile's keys have been taken over before the entry is read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TakenOver;
+
+/// Places that are searched for devices.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
 pub enum Find {
-    /// The devices of a bus: `/sys/bus/<name>/devices`.
+    /// The devices of a bus, `/sys/bus/<name>/devices`: `pci`, `usb`, `platform`, `auxiliary`.
     Bus(String),
-    /// The devices of a class: `/sys/class/<name>`.
+    /// The devices of a class, `/sys/class/<name>`.
     Class(String),
-    /// Device nodes, by patterns of paths below `/dev`.
-    Nodes(Vec<String>),
-    /// The files in a folder, each a device.
+    /// Device nodes: paths below `/dev`, with `*`, `?` and `[...]`.
+    Nodes(
+        #[serde(with = "OneOrMany::<String>")]
+        #[schemars(with = "OneOrMany<String>")]
+        Vec<String>,
+    ),
+    /// A folder, each file of which is a device.
     Files(PathBuf),
-    /// Boards that are reached by network, by host or address.
-    Endpoints(Vec<String>),
+    /// Hosts or addresses of boards that are reached by network.
+    Endpoints(
+        #[serde(with = "OneOrMany::<String>")]
+        #[schemars(with = "OneOrMany<String>")]
+        Vec<String>,
+    ),
 }
 
-/// What one device is made of.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// The parts of one device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
 pub enum Unit {
-    /// Each thing that is found.
+    /// Each match alone.
     #[default]
     Each,
-    /// All that is found together.
+    /// All matches together.
     All,
     /// One match of every pattern: those of one device, or with the same number, else of the same rank.
     Zipped,
 }
 
-/// What a container gets. Texts may have placeholders, such as `{id}`: what may stand in braces is
-/// listed in the user's guide, `docs/devices/any-device.md`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// Contents of a container. Texts may have placeholders, such as `{id}`; the user's guide,
+/// `docs/devices/any-device.md`, lists them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Give {
-    /// Whether the nodes that were found are among it, and how; `None` keeps them out.
+    /// Access to the nodes that were found; `none` keeps them out. Left out, `rw`.
+    #[serde(
+        default = "usual_access",
+        with = "Text::<Option<Access>>",
+        skip_serializing_if = "is_usual_access"
+    )]
+    #[schemars(with = "Text<Option<Access>>")]
     pub found: Option<Access>,
-    /// Nodes besides, by pattern.
+    /// Further nodes.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub nodes: Vec<GivenNode>,
     /// Environment variables.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub env: BTreeMap<String, String>,
     /// Files and folders.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub mounts: Vec<GivenMount>,
-    /// Names in CDI documents of others.
+    /// Qualified names in CDI documents of others.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub cdi: Vec<String>,
 }
 
-/// A node that a container gets besides those that were found.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A node of a container besides those that were found.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct GivenNode {
     /// Its path, or a pattern of paths.
     pub path: String,
     /// Its path in the container; one that ends with `/` keeps the last component.
+    #[serde(default, rename = "as", skip_serializing_if = "is_default")]
     pub inside: Option<String>,
-    /// What a container may do with it.
+    /// A container's access to it; left out, `rw`.
+    #[serde(default, with = "Text::<Access>", skip_serializing_if = "is_default")]
+    #[schemars(with = "Text<Access>")]
     pub access: Access,
-    /// Whether a device without it can do.
+    /// Offers a device without it too.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub optional: bool,
-    /// Whether it belongs to no single device.
+    /// Marks a node that belongs to no single device.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub shared: bool,
 }
 
-/// A file or folder that a container gets.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A file or folder of a container.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct GivenMount {
     /// Its path on the host.
     pub host: String,
-    /// Its path in the container; the same if unset.
+    /// Its path in the container; left out, the same.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub container: Option<String>,
-    /// Whether a container may write to it.
+    /// Lets a container write to it.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub writable: bool,
 }
 
-/// How is known that a device works.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Probe of a device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "ProbeKeys", into = "ProbeKeys")]
 pub struct Probe {
-    /// What is tried.
+    /// The test.
     pub test: Test,
-    /// How often; `None` is the interval of all probes.
+    /// Its interval; `None` is the interval of all probes.
     pub every: Option<Duration>,
-    /// How long it may take.
+    /// Time limit.
     pub timeout: Duration,
-    /// How many failures in a row count.
+    /// Number of failures in a row that count.
     pub failures: u32,
-    /// How long the device must be without trouble; `None` is the period of all devices.
+    /// Time that the device must be without trouble; `None` is the period of all devices.
     pub quiet_period: Option<Duration>,
 }
 
-/// What is tried.
+/// A test of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Test {
-    /// Nothing but that the nodes are there.
+    /// The presence of the nodes alone.
     Nodes,
-    /// A file in the device's folder of sysfs says one of these.
+    /// A file in the device's folder of sysfs has one of these texts.
     Attribute {
         /// The file.
         file: PathBuf,
-        /// What it may say.
+        /// The texts.
         equals: Vec<String>,
     },
     /// An HTTP server answers a GET with success.
     Http(String),
-    /// Something listens.
+    /// A port accepts connections.
     Tcp(String),
     /// A program ends with 0. No shell is involved.
     Command(Vec<String>),
 }
 
-/// What is done when a device goes from one container to the next.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Handover {
-    /// Before a container starts with it.
-    pub prepare: Vec<Step>,
-    /// After the last container has let go of it.
-    pub release: Vec<Step>,
+/// Probe of a device: at most one key names the test.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+#[schemars(rename = "Probe")]
+struct ProbeKeys {
+    /// A file in the device's folder of sysfs; `equals` has its good texts.
+    #[serde(skip_serializing_if = "is_default")]
+    attribute: Option<PathBuf>,
+    /// The texts that the file may have.
+    #[serde(with = "OneOrMany::<String>", skip_serializing_if = "is_default")]
+    #[schemars(with = "OneOrMany<String>")]
+    equals: Vec<String>,
+    /// A URL that answers a GET with success.
+    #[serde(skip_serializing_if = "is_default")]
+    http: Option<String>,
+    /// An address, host and port, that accepts connections.
+    #[serde(skip_serializing_if = "is_default")]
+    tcp: Option<String>,
+    /// A program with its arguments that ends with 0; no shell is involved.
+    #[serde(skip_serializing_if = "is_default")]
+    command: Option<Vec<String>>,
+    /// Interval; left out, `health.probeInterval`.
+    #[serde(with = "Text::<Duration>", skip_serializing_if = "is_default")]
+    #[schemars(with = "Text<Duration>")]
+    every: Option<Duration>,
+    /// Time limit; left out, 5s.
+    #[serde(with = "Text::<Duration>", skip_serializing_if = "is_default")]
+    #[schemars(with = "Text<Duration>")]
+    timeout: Option<Duration>,
+    /// Number of failures in a row that count; left out, 1.
+    #[serde(skip_serializing_if = "is_default")]
+    failures: Option<u32>,
+    /// Time that the device must be without trouble; left out, `health.quietPeriod`.
+    #[serde(with = "Text::<Duration>", skip_serializing_if = "is_default")]
+    #[schemars(with = "Text<Duration>")]
+    quiet_period: Option<Duration>,
 }
 
-impl Handover {
-    /// Whether devices are reset.
-    pub fn resets(&self) -> bool {
-        let mut steps = self.prepare.iter().chain(&self.release);
-        steps.any(|step| matches!(step.action, StepAction::Reset(_)))
-    }
+/// The first part of resource names.
+struct ResourceDomain(String);
 
-    /// Whether memory is overwritten.
-    pub fn overwrites(&self) -> bool {
-        let mut steps = self.prepare.iter().chain(&self.release);
-        steps.any(|step| step.action == StepAction::Overwrite)
-    }
-}
+/// The domain of attributes that a source declares or reads from files.
+const DOMAIN: &str = "windlass.dev";
 
-/// One step of a hand-over.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Step {
-    /// What is done.
-    pub action: StepAction,
-    /// How long it may take.
-    pub timeout: Duration,
-}
-
-/// What is used of a GPU that nobody uses, in bytes. The driver counts what it keeps for itself apart; listings of
-/// idle GPUs and MIG instances by `nvidia-smi` show 0 to about 100 MiB, and a CUDA context alone takes more than 200.
-pub const USUAL_MEMORY: u64 = 128 << 20;
-
-/// What a step does.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum StepAction {
-    /// A GET that is to succeed.
-    Http(String),
-    /// A program that is to end with 0. No shell is involved.
-    Command(Vec<String>),
-    /// Text into a file of the device's folder in sysfs.
-    Write {
-        /// The file.
-        file: PathBuf,
-        /// The text.
-        text: String,
-    },
-    /// Waiting for the programs on a GPU of NVIDIA's.
-    Processes(Processes),
-    /// Waiting until no more of a GPU's memory is used than this, in bytes.
-    Memory {
-        /// The most.
-        most: u64,
-    },
-    /// All of a GPU's memory, overwritten once nobody has any.
-    Overwrite,
-    /// The reset of a GPU of NVIDIA's.
-    Reset(Reset),
-    /// The state of a network interface that comes back.
-    Link(Link),
-}
-
-/// Who may compute on a GPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Processes {
-    /// Nobody.
-    None,
-}
-
-/// What becomes of a GPU's memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Memory {
-    /// All is free, but for what the driver itself uses.
-    Free,
-    /// What is free is overwritten.
-    Overwrite,
-}
-
-/// What is reset.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Reset {
-    /// The whole GPU.
-    Gpu,
-}
-
-/// How a network interface is to be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Link {
-    /// In the host's network, and set up.
-    Up,
-}
-
-/// What a node, or a folder of nodes, was found as.
-const PATH: AttributeName = AttributeName::new("windlass.dev", "path");
+/// The attribute of the path at which a node, or a folder of nodes, was found.
+const PATH: AttributeName = AttributeName::new(DOMAIN, "path");
 
 // === impl SourceRule ===
 
 impl SourceRule {
-    /// A source that gives away what it finds, each to one container.
+    /// A source that gives away what it finds, each device to one container.
     pub fn new(name: SourceName, find: Find) -> Self {
-        let (resource, resource_domain, sharing) = Default::default();
-        let (expression, attributes, facts) = Default::default();
-        let (unit, probe, handover, lease, allow_dangerous) = Default::default();
-        let give = Give { found: Some(Access::ReadWrite), ..Give::default() };
         Self {
+            profile: TakenOver,
             name,
-            resource,
-            resource_domain,
-            sharing,
+            resource: None,
+            resource_domain: None,
+            sharing: Sharing::Exclusive,
             find,
-            expression,
-            attributes,
-            facts,
-            unit,
-            give,
-            probe,
-            handover,
-            lease,
-            allow_dangerous,
+            expression: None,
+            attributes: BTreeMap::new(),
+            facts: Attributes::new(),
+            unit: Unit::Each,
+            give: Give::found(),
+            probe: None,
+            handover: Handover::default(),
+            lease: false,
+            allow_dangerous: false,
         }
     }
 
-    /// By which names a folder of the host is the source's own: those of the source, its resource and the domains.
-    pub(crate) fn owners(&self) -> Vec<String> {
+    /// The reason why a mount of this source must not be handed out; `path` is where it leads.
+    pub fn refused_mount(
+        &self,
+        mount: &GivenMount,
+        path: &Path,
+        kubelet_dir: &Path,
+    ) -> Option<String> {
+        let for_writing = || denylist::of_writing(path, &self.owners());
+        denylist::of_mount(path, kubelet_dir).or_else(|| mount.writable.then(for_writing).flatten())
+    }
+
+    /// Names of folders of the host that are the source's own: those of the source, its resource and the domains.
+    fn owners(&self) -> Vec<String> {
         let resource = self.resource.iter().flat_map(|name| name.as_str().split('/'));
         let domain = self.resource_domain.iter().map(String::as_str);
         let mut owners = vec![self.name.as_str().to_owned()];
@@ -308,7 +339,7 @@ impl SourceRule {
     pub fn resource_of(&self, device: &Device) -> Option<ResourceName> {
         let own = || {
             let node = &device.nodes.first()?.path;
-            // Of a folder of nodes, however many are in it, it is the folder that was found.
+            // A folder of nodes is called after the folder, not after one of its nodes.
             let found = match device.attributes.get(&PATH) {
                 Some(AttributeValue::String(path))
                     if path.starts_with("/dev/") && node.starts_with(path.as_str()) =>
@@ -323,9 +354,145 @@ impl SourceRule {
     }
 }
 
-/// A resource of its own for one node: what a name may not have becomes `_`.
+/// A resource of its own for one node; characters that a name cannot have become `_`.
 pub fn own_resource(domain: &str, node: &str) -> Option<ResourceName> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
     let name: String = node.chars().map(|c| if allowed(c) { c } else { '_' }).collect();
     format!("{domain}/{name}").parse().ok()
+}
+
+impl HasSteps for SourceRule {
+    fn set_steps(&mut self, steps: Handover) {
+        self.handover = steps;
+    }
+}
+
+/// Reads the sources with their steps.
+pub(crate) fn sources<'de, D>(deserializer: D) -> Result<Vec<SourceRule>, D::Error>
+where
+    D: Deserializer<'de>,
+{
+    let entries = Vec::<(SourceRule, Handover)>::deserialize(deserializer)?;
+    Ok(entries.into_iter().map(|(rule, handover)| SourceRule { handover, ..rule }).collect())
+}
+
+/// Required keys may come from the profile instead.
+fn begun_from_a_profile(schema: &mut Schema) {
+    let required = schema.remove("required").unwrap_or_default();
+    schema.insert(
+        "anyOf".to_owned(),
+        serde_json::json!([{ "required": ["profile"] }, { "required": required }]),
+    );
+}
+
+impl<'de> Deserialize<'de> for TakenOver {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Text::<DeviceProfile>::deserialize(deserializer).map(|_: DeviceProfile| Self)
+    }
+}
+
+// === impl ResourceDomain ===
+
+impl Scalar for ResourceDomain {
+    fn schema() -> Schema {
+        schemars::json_schema!({ "type": "string", "examples": ["smarter-devices"] })
+    }
+
+    fn read(text: &str) -> Result<Self, String> {
+        ResourceName::read(&format!("{text}/x")).map(|_| Self(text.to_owned()))
+    }
+
+    fn write(&self) -> String {
+        self.0.clone()
+    }
+}
+
+fn resource_domain<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    Text::deserialize(deserializer).map(|ResourceDomain(text)| Some(text))
+}
+
+// === impl Give ===
+
+impl Give {
+    /// The nodes that were found, and nothing else.
+    fn found() -> Self {
+        Self { found: usual_access(), ..Self::default() }
+    }
+
+    fn is_found(&self) -> bool {
+        *self == Self::found()
+    }
+}
+
+fn usual_access() -> Option<Access> {
+    Some(Access::ReadWrite)
+}
+
+fn is_usual_access(access: &Option<Access>) -> bool {
+    *access == usual_access()
+}
+
+impl Scalar for Option<Access> {
+    fn schema() -> Schema {
+        schemars::json_schema!({ "type": "string", "enum": ["none", "r", "w", "rw", "rwm"] })
+    }
+
+    fn read(text: &str) -> Result<Self, String> {
+        if text == "none" { Ok(None) } else { Access::read(text).map(Some) }
+    }
+
+    fn write(&self) -> String {
+        self.map_or_else(|| "none".to_owned(), |access| access.write())
+    }
+}
+
+// === impl Probe ===
+
+impl TryFrom<ProbeKeys> for Probe {
+    type Error = &'static str;
+
+    fn try_from(keys: ProbeKeys) -> Result<Self, Self::Error> {
+        if keys.attribute.is_some() == keys.equals.is_empty() {
+            return Err("attribute and equals go together");
+        }
+        let equals = keys.equals;
+        let all = [
+            keys.attribute.map(|file| Test::Attribute { file, equals }),
+            keys.http.map(Test::Http),
+            keys.tcp.map(Test::Tcp),
+            keys.command.map(Test::Command),
+        ];
+        let has_none = all.iter().all(Option::is_none);
+        let test = if has_none { Some(Test::Nodes) } else { only_one(all) };
+        Ok(Self {
+            test: test.ok_or("write one of attribute, http, tcp, command")?,
+            every: keys.every,
+            timeout: keys.timeout.unwrap_or(USUAL_TIMEOUT),
+            failures: keys.failures.unwrap_or(1).max(1),
+            quiet_period: keys.quiet_period,
+        })
+    }
+}
+
+impl From<Probe> for ProbeKeys {
+    fn from(Probe { test, every, timeout, failures, quiet_period }: Probe) -> Self {
+        let mut keys = Self {
+            every,
+            timeout: Some(timeout).filter(|it| *it != USUAL_TIMEOUT),
+            failures: Some(failures).filter(|it| *it != 1),
+            quiet_period,
+            ..Self::default()
+        };
+        match test {
+            Test::Nodes => {}
+            Test::Attribute { file, equals } => {
+                keys.attribute = Some(file);
+                keys.equals = equals;
+            }
+            Test::Http(url) => keys.http = Some(url),
+            Test::Tcp(address) => keys.tcp = Some(address),
+            Test::Command(command) => keys.command = Some(command),
+        }
+        keys
+    }
 }

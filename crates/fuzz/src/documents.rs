@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use windlass_cdi::text;
-use windlass_config::ConfigFile;
+use windlass_config::Config;
 use windlass_core::cdi::{self, Spec};
 use windlass_host::causes;
 use windlass_kubelet_api::{checkpoint::Checkpoint, dra::checkpoint as dra};
@@ -31,7 +31,7 @@ fn configured(name: &str, bytes: &[u8]) -> Verdict {
     match windlass_migrate::parse(Path::new(name), text, &PeerFlags::default()) {
         Ok(loaded) => {
             let ours = windlass_config::to_yaml(&loaded.config);
-            let read = ConfigFile::parse(Path::new("w.yaml"), &ours);
+            let read = Config::parse(Path::new("w.yaml"), &ours);
             let read = read.unwrap_or_else(|error| panic!("{}\nin\n{ours}", causes(&error)));
             assert_eq!(read, loaded.config, "as read from\n{ours}");
             for warning in loaded.warnings {

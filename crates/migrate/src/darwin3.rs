@@ -2,30 +2,30 @@
 
 use windlass_config::{
     DeviceProfile, Find,
-    document::{Lined, Node, Remarks},
+    document::{Diagnostics, Node, Spanned},
 };
 
 use super::{Imported, manifest};
 
-/// What the plugin calls itself, in its image's name.
+/// The plugin's name, in its image's name.
 const IMAGE: &str = "darwin3-device-plugin";
 
-/// Where it looks for boards, in its container.
+/// The folder of boards in its container.
 const FOLDER: &str = "/etc/darwin3";
 
-/// Whether a workload runs the plugin.
+/// True for a workload that runs the plugin.
 pub(super) fn is_manifest(root: &Node) -> bool {
     let image = |container: &Node| container.child("image").and_then(Node::text);
     let is_it = |image: String| image.to_ascii_lowercase().contains(IMAGE);
     manifest::containers(root).iter().filter_map(image).any(is_it)
 }
 
-pub(super) fn read(root: &Node, remarks: &mut Remarks) -> Imported {
-    remarks.warn(root.line, MANIFEST);
+pub(super) fn read(root: &Node, diagnostics: &mut Diagnostics) -> Imported {
+    diagnostics.warn(root.line, MANIFEST);
     let profile: DeviceProfile = "darwin3-files".parse().expect("a shipped profile");
     let mut rule = profile.rule();
     rule.find = Find::Files(folder(root).into());
-    Imported { sources: vec![Lined { line: root.line, value: rule }], ..Imported::default() }
+    Imported { sources: vec![Spanned { line: root.line, value: rule }], ..Imported::default() }
 }
 
 /// The host's folder that the plugin sees as its own.

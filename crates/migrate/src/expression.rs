@@ -2,13 +2,13 @@
 //! has to fit, and several lists, all of which have to.
 
 use jiff::Timestamp;
-use windlass_config::document::Remarks;
+use windlass_config::document::Diagnostics;
 use windlass_core::{
     device::{Device, DeviceKind, SourceName},
     selector::{DeviceExpression, InvalidExpression, literal},
 };
 
-/// What has to hold of a device, all of it.
+/// Conditions on a device, all of which have to hold.
 #[derive(Debug, Default)]
 pub(super) struct All(Vec<String>);
 
@@ -41,13 +41,13 @@ impl All {
     pub(super) fn into_expression(
         self,
         line: u64,
-        remarks: &mut Remarks,
+        diagnostics: &mut Diagnostics,
     ) -> Option<DeviceExpression> {
         if self.0.is_empty() {
             return None;
         }
         let parsed = self.text().parse();
-        let problem = |error: InvalidExpression| remarks.wrong(line, error.to_string());
+        let problem = |error: InvalidExpression| diagnostics.wrong(line, error.to_string());
         parsed.map_err(problem).ok()
     }
 }
@@ -77,7 +77,7 @@ pub(super) fn number(attribute: &str) -> String {
     format!("{}.orValue(-1)", optional(attribute))
 }
 
-/// Whether the device has an attribute.
+/// True if the device has an attribute.
 pub(super) fn has(attribute: &str) -> String {
     let (domain, name) = qualified(attribute);
     format!("has(device.attributes[{}].{name})", literal(domain))

@@ -12,7 +12,7 @@ use std::{collections::BTreeMap, path::Path};
 use serde::Deserialize;
 use windlass_config::{
     Find, Sharing, SourceRule,
-    document::{Lined, Node, Remarks},
+    document::{Diagnostics, Node, Spanned},
 };
 use windlass_core::resource::ResourceName;
 use windlass_host::glob::path_fits;
@@ -29,27 +29,27 @@ use super::{
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct File {
-    domain: Option<Lined<String>>,
+    domain: Option<Spanned<String>>,
     /// The plugin takes either word.
-    devices: Option<Lined<Vec<Lined<Device>>>>,
-    device: Option<Lined<Vec<Lined<Device>>>>,
+    devices: Option<Spanned<Vec<Spanned<Device>>>>,
+    device: Option<Spanned<Vec<Spanned<Device>>>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Device {
-    name: Option<Lined<String>>,
-    groups: Option<Lined<Vec<Lined<Group>>>>,
+    name: Option<Spanned<String>>,
+    groups: Option<Spanned<Vec<Spanned<Group>>>>,
 }
 
-/// What becomes of devices, one after the other.
+/// Conversion of devices, one after the other.
 #[derive(Debug, Default)]
 struct Reading {
     imported: Imported,
     names: SourceNames,
-    /// How each resource is shared, and where that is said.
-    shared: BTreeMap<ResourceName, Lined<Sharing>>,
-    /// Whether some node may no longer be made by containers.
+    /// Sharing of each resource, and the line of it.
+    shared: BTreeMap<ResourceName, Spanned<Sharing>>,
+    /// True if containers may no longer make some node.
     was_makable: bool,
 }
 
@@ -60,33 +60,33 @@ const MOST_COMPARED: usize = 1000;
 /// The plugin's own domain.
 const DOMAIN: &str = "squat.ai";
 
-/// Whether a document is of this plugin: it takes a list under either word.
+/// True for a document of this plugin, which takes a list under either word.
 pub(super) fn is_file(root: &Node) -> bool {
     let is_list = |list: &Node| !list.items().is_empty();
     root.child_like("devices").is_some() || root.child_like("device").is_some_and(is_list)
 }
 
-pub(super) fn read(root: &Node, remarks: &mut Remarks) -> Imported {
+pub(super) fn read(root: &Node, diagnostics: &mut Diagnostics) -> Imported {
     let mut reading = Reading::default();
     if has_arguments(root) {
-        let (domain, documents) = arguments::read(root, remarks);
+        let (domain, documents) = arguments::read(root, diagnostics);
         for document in &documents {
-            let device: Device = read_document(document, remarks);
-            reading.take(&domain, Lined { line: document.line, value: device }, remarks);
+            let device: Device = read_document(document, diagnostics);
+            reading.take(&domain, Spanned { line: document.line, value: device }, diagnostics);
         }
     } else {
-        let file: File = read_document(root, remarks);
+        let file: File = read_document(root, diagnostics);
         let domain = file.domain.map_or_else(|| DOMAIN.to_owned(), |domain| domain.value);
         let line = file.devices.as_ref().or(file.device.as_ref()).map_or(1, |list| list.line);
         let devices = present(file.devices).into_iter().chain(present(file.device));
         let before = reading.shared.len();
-        devices.for_each(|device| reading.take(&domain, device, remarks));
-        if reading.shared.len() == before && remarks.wrong.is_empty() {
-            remarks.warn(line, "no device is named");
+        devices.for_each(|device| reading.take(&domain, device, diagnostics));
+        if reading.shared.len() == before && diagnostics.wrong.is_empty() {
+            diagnostics.warn(line, "no device is named");
         }
     }
     if reading.was_makable {
-        remarks.warn(root.line, MAKABLE);
+        diagnostics.warn(root.line, MAKABLE);
     }
     reading.imported
 }
@@ -94,23 +94,23 @@ pub(super) fn read(root: &Node, remarks: &mut Remarks) -> Imported {
 // === impl Reading ===
 
 impl Reading {
-    fn take(&mut self, domain: &str, device: Lined<Device>, remarks: &mut Remarks) {
-        let Lined { line, value: Device { name, groups } } = device;
+    fn take(&mut self, domain: &str, device: Spanned<Device>, diagnostics: &mut Diagnostics) {
+        let Spanned { line, value: Device { name, groups } } = device;
         let Some(given) = name else {
-            remarks.wrong(line, "a device without a name");
+            diagnostics.wrong(line, "a device without a name");
             return;
         };
-        let trimmed = Lined { line: given.line, value: given.value.trim().to_owned() };
+        let trimmed = Spanned { line: given.line, value: given.value.trim().to_owned() };
         let is_plain = trimmed.value == trimmed.value.to_ascii_lowercase();
         if !is_plain || !names::is_made_of(&trimmed.value, b"-") {
             let name = &trimmed.value;
-            remarks
+            diagnostics
                 .wrong(trimmed.line, format!("name {name:?}: use small letters, digits and '-'"));
             return;
         }
-        let Some(resource) = names::resource(domain, &trimmed, remarks) else { return };
+        let Some(resource) = names::resource(domain, &trimmed, diagnostics) else { return };
         for group in present(groups) {
-            self.take_group(&trimmed.value, &resource, group, remarks);
+            self.take_group(&trimmed.value, &resource, group, diagnostics);
         }
     }
 
@@ -118,22 +118,22 @@ impl Reading {
         &mut self,
         name: &str,
         resource: &ResourceName,
-        group: Lined<Group>,
-        remarks: &mut Remarks,
+        group: Spanned<Group>,
+        diagnostics: &mut Diagnostics,
     ) {
         let line = group.line;
         self.was_makable |= group.value.is_makable_by_default();
-        let sharing = group.value.sharing(remarks);
+        let sharing = group.value.sharing(diagnostics);
         if let Some(first) = self.shared.get(resource).filter(|first| first.value != sharing) {
             let text = format!(
                 "{resource} has another count on line {}: one resource is shared in one way; \
                  write the same count, or another name",
                 first.line
             );
-            remarks.wrong(line, text);
+            diagnostics.wrong(line, text);
         }
-        self.shared.entry(resource.clone()).or_insert(Lined { line, value: sharing });
-        let Some(parts) = group.value.into_parts(line, remarks) else { return };
+        self.shared.entry(resource.clone()).or_insert(Spanned { line, value: sharing });
+        let Some(parts) = group.value.into_parts(line, diagnostics) else { return };
         let mut rule = SourceRule::new(self.names.after(name), parts.find);
         (rule.resource, rule.sharing) = (Some(resource.clone()), sharing);
         (rule.expression, rule.unit, rule.give) = (parts.expression, parts.unit, parts.give);
@@ -142,9 +142,9 @@ impl Reading {
                 "{node} is in {other} too. There, both hand it out; here a node has one owner, and \
                  the other device is kept back: leave one of the groups out"
             );
-            remarks.warn(line, text);
+            diagnostics.warn(line, text);
         }
-        self.imported.sources.push(Lined { line, value: rule });
+        self.imported.sources.push(Spanned { line, value: rule });
     }
 
     /// A node of the source that one of another resource has, and that resource. Of two descriptions of USB
@@ -161,14 +161,14 @@ impl Reading {
     }
 }
 
-/// Where a source finds nodes that are no one else's.
+/// The patterns by which a source finds nodes of its own.
 fn own_nodes(rule: &SourceRule) -> impl Iterator<Item = &str> {
     let found = if let Find::Nodes(patterns) = &rule.find { patterns.as_slice() } else { &[] };
     let given = rule.give.nodes.iter().filter(|node| !node.shared && node.path.starts_with('/'));
     found.iter().map(String::as_str).chain(given.map(|node| node.path.as_str()))
 }
 
-/// Whether two patterns, or paths, surely fit one node; what fits a folder has all that is in it.
+/// True if two patterns, or paths, surely match one node. A match of a folder has all its nodes.
 fn meet(one: &str, other: &str) -> bool {
     let has = |pattern: &str, path: &str| {
         let mut above = Path::new(path).ancestors().filter_map(Path::to_str);

@@ -1,6 +1,6 @@
 //! Configurations of other device plugins, NVIDIA's among them, and plain rules of udev, taken as they are.
 //!
-//! What a plugin refuses is refused here, and a key that it ignores is ignored with a warning. Where
+//! A refusal of the plugin is a refusal here, and a key that it ignores is ignored with a warning. Where
 //! a pod gets something else than it would from the plugin, a warning says what. Of a plugin other
 //! than NVIDIA's only what the file names is offered: it may run beside NVIDIA's, which keeps its GPUs.
 
@@ -21,9 +21,9 @@ use std::{fmt, path::Path};
 
 use serde::Deserialize;
 use windlass_config::{
-    Config, Find, NicPolicy, Policy, Remark, ResourceRule, Resources, SourceRule,
-    document::{self, Lined, Node, Remarks, UnknownKeys},
-    rules::{self, LinedRule},
+    Config, Diagnostic, Find, NicPolicy, Policy, ResourceRule, Resources, SourceRule,
+    document::{self, Diagnostics, Node, Spanned, UnknownKeys},
+    rules::{self, SpannedRule},
     source::{self, Judged},
 };
 
@@ -48,23 +48,23 @@ pub enum Plugin {
 }
 
 /// Reads rules of udev.
-pub(crate) fn read_rules(text: &str) -> Result<(Config, Vec<Remark>), Vec<Remark>> {
-    let mut remarks = Remarks::default();
-    udev::read(text, &mut remarks).into_config(remarks)
+pub(crate) fn read_rules(text: &str) -> Result<(Config, Vec<Diagnostic>), Vec<Diagnostic>> {
+    let mut diagnostics = Diagnostics::default();
+    udev::read(text, &mut diagnostics).into_config(diagnostics)
 }
 
-/// What a file of another plugin asks for.
+/// The content of another plugin's file.
 #[derive(Debug, Default)]
 struct Imported {
-    rules: Vec<LinedRule>,
-    sources: Vec<Lined<SourceRule>>,
+    rules: Vec<SpannedRule>,
+    sources: Vec<Spanned<SourceRule>>,
     nics: NicPolicy,
 }
 
 // === impl Plugin ===
 
 impl Plugin {
-    /// Whose document it is, told by its keys.
+    /// The plugin of a document, by its keys.
     pub(crate) fn of(root: &Node) -> Option<Self> {
         let has = |name| root.child_like(name).is_some();
         let first = root.items().first();
@@ -84,16 +84,16 @@ impl Plugin {
     }
 
     /// Reads a document of the plugin.
-    pub(crate) fn read(self, root: &Node) -> Result<(Config, Vec<Remark>), Vec<Remark>> {
-        let mut remarks = Remarks::default();
+    pub(crate) fn read(self, root: &Node) -> Result<(Config, Vec<Diagnostic>), Vec<Diagnostic>> {
+        let mut diagnostics = Diagnostics::default();
         let imported = match self {
-            Self::RdmaShared => rdma_shared::read(root, &mut remarks),
-            Self::Sriov => sriov::read(root, &mut remarks),
-            Self::Generic => generic::read(root, &mut remarks),
-            Self::Smarter => smarter::read(root, &mut remarks),
-            Self::Darwin3 => darwin3::read(root, &mut remarks),
+            Self::RdmaShared => rdma_shared::read(root, &mut diagnostics),
+            Self::Sriov => sriov::read(root, &mut diagnostics),
+            Self::Generic => generic::read(root, &mut diagnostics),
+            Self::Smarter => smarter::read(root, &mut diagnostics),
+            Self::Darwin3 => darwin3::read(root, &mut diagnostics),
         };
-        imported.into_config(remarks)
+        imported.into_config(diagnostics)
     }
 }
 
@@ -112,27 +112,32 @@ impl fmt::Display for Plugin {
 // === impl Imported ===
 
 impl Imported {
-    fn into_config(self, mut remarks: Remarks) -> Result<(Config, Vec<Remark>), Vec<Remark>> {
+    fn into_config(
+        self,
+        mut diagnostics: Diagnostics,
+    ) -> Result<(Config, Vec<Diagnostic>), Vec<Diagnostic>> {
         let config = Config::default();
-        let policy = self.into_policy(&config.places.kubelet_dir, &mut remarks);
-        remarks.judge(Config { policy, ..config })
+        let policy = self.into_policy(&config.places.kubelet_dir, &mut diagnostics);
+        diagnostics.judge(Config { policy, ..config })
     }
 
-    fn into_policy(self, kubelet_dir: &Path, remarks: &mut Remarks) -> Policy {
-        let rules = reachable(self.rules, remarks);
-        let sources = possible(self.sources, kubelet_dir, remarks);
-        let (resources, nics) = (Resources::Rules(rules), self.nics);
-        Policy { resources, sources, nics, ..Policy::default() }
+    fn into_policy(self, kubelet_dir: &Path, diagnostics: &mut Diagnostics) -> Policy {
+        Policy {
+            resources: Resources::Rules(reachable(self.rules, diagnostics)),
+            sources: possible(self.sources, kubelet_dir, diagnostics),
+            nics: self.nics,
+            ..Policy::default()
+        }
     }
 }
 
 /// Rules without those that get no device since earlier ones take them all.
-fn reachable(rules: Vec<LinedRule>, remarks: &mut Remarks) -> Vec<ResourceRule> {
-    let mut kept: Vec<LinedRule> = Vec::new();
+fn reachable(rules: Vec<SpannedRule>, diagnostics: &mut Diagnostics) -> Vec<ResourceRule> {
+    let mut kept: Vec<SpannedRule> = Vec::new();
     for rule in rules {
         match rules::taken_before(&rule, &kept) {
-            Some(Remark { line, text }) => {
-                remarks
+            Some(Diagnostic { line, text }) => {
+                diagnostics
                     .warn(line, format!("{text}; it is left out, and pods that ask for it wait"));
             }
             None => kept.push(rule),
@@ -144,24 +149,24 @@ fn reachable(rules: Vec<LinedRule>, remarks: &mut Remarks) -> Vec<ResourceRule> 
 /// Sources without those that cannot be. One that may give away the machine stays: of what it finds, each
 /// device that would is kept back.
 fn possible(
-    sources: Vec<Lined<SourceRule>>,
+    sources: Vec<Spanned<SourceRule>>,
     kubelet_dir: &Path,
-    remarks: &mut Remarks,
+    diagnostics: &mut Diagnostics,
 ) -> Vec<SourceRule> {
     let mut kept: Vec<SourceRule> = Vec::new();
-    for Lined { line, value } in sources {
+    for Spanned { line, value } in sources {
         let Judged { mut wrong, mut dangerous } = source::judged(&value, kubelet_dir);
         if matches!(value.find, Find::Files(_)) {
-            // Files are told by their names, and nothing of them is judged when they are found.
+            // Files are found by name, and nothing judges them then.
             wrong.append(&mut dangerous);
         }
         wrong.extend(source::otherwise_shared(&value, kept.iter()));
         for text in &wrong {
-            remarks.warn(line, format!("{text}; it is left out"));
+            diagnostics.warn(line, format!("{text}; it is left out"));
         }
         if wrong.is_empty() {
             for text in dangerous {
-                remarks.warn(line, format!("{text}; {KEPT_BACK}"));
+                diagnostics.warn(line, format!("{text}; {KEPT_BACK}"));
             }
             kept.push(value);
         }
@@ -173,15 +178,15 @@ const KEPT_BACK: &str =
     "it is kept back: convert the file, and write allowDangerous: true if it is meant";
 
 /// Reads a document as Go does: keys that are unknown are ignored, and capitals do not count.
-fn read<'n, T: Deserialize<'n> + Default>(root: &'n Node, remarks: &mut Remarks) -> T {
+fn read<'n, T: Deserialize<'n> + Default>(root: &'n Node, diagnostics: &mut Diagnostics) -> T {
     let reading = document::read(root, UnknownKeys::Ignored);
-    remarks.wrong.extend(reading.mistakes);
-    remarks.warnings.extend(reading.ignored);
+    diagnostics.wrong.extend(reading.mistakes);
+    diagnostics.warnings.extend(reading.ignored);
     reading.value.unwrap_or_default()
 }
 
 /// The items of a list that may be absent.
-fn present<T>(list: Option<Lined<Vec<T>>>) -> Vec<T> {
+fn present<T>(list: Option<Spanned<Vec<T>>>) -> Vec<T> {
     list.map(|list| list.value).unwrap_or_default()
 }
 

@@ -1,40 +1,40 @@
-//! Reads a configuration file, whosever format it has.
+//! Reads a configuration file in any of the known formats.
 
 use std::{fmt, path::Path};
 
 use windlass_config::{
-    Config, ConfigError, ConfigFile, DraOffer, Mistakes, Policy, Remark, Resources, Unmatched,
+    Config, ConfigError, Diagnostic, DraOffer, Mistakes, Policy, Resources, Unmatched,
     document::{self, Node},
 };
 use windlass_host::files::{self, Links};
 
 use crate::{PeerFlags, Plugin, nvidia};
 
-/// What a file says.
+/// The content of a file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Loaded {
     /// Applied to the defaults of its format.
     pub config: Config,
-    /// Whose format it has.
+    /// Its format.
     pub format: Format,
-    /// What has no effect, or another one than its writer may expect; in the order of the lines.
-    pub warnings: Vec<Remark>,
+    /// Lines without effect, or with another effect than their writer may expect; in order.
+    pub warnings: Vec<Diagnostic>,
 }
 
-/// Whose format a file has.
+/// The format of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// Ours.
     Windlass,
-    /// That of NVIDIA's device plugin, version v1.
+    /// The format of NVIDIA's device plugin, version v1.
     Peer,
-    /// That of another plugin.
+    /// The format of another plugin.
     Imported(Plugin),
     /// Rules of udev.
     UdevRules,
 }
 
-/// The largest file that is read: as much as a `ConfigMap` takes, in which such files reach a node.
+/// The largest file that is read: the limit of a `ConfigMap`, in which such files reach a node.
 pub const MOST_BYTES: u64 = 1 << 20;
 
 /// Reads a file; the flags of NVIDIA's plugin win over it.
@@ -68,31 +68,31 @@ pub fn parse(path: &Path, text: &str, flags: &PeerFlags) -> Result<Loaded, Confi
         let (config, warnings) = nvidia::read(&root, flags).map_err(wrong)?;
         return Ok(Loaded { config, format: Format::Peer, warnings });
     }
-    let mut config = ConfigFile::read(&root).map_err(wrong)?;
+    let mut config = Config::read(&root).map_err(wrong)?;
     flags.apply(&mut config);
     let warnings = nothing_offered(&root, &config.policy).into_iter().collect();
     Ok(Loaded { config, format: Format::Windlass, warnings })
 }
 
 /// A file of `k8s-rdma-sriov-dev-plugin`, which was given up in 2020.
-fn no_longer_read(root: &Node) -> Option<Remark> {
+fn no_longer_read(root: &Node) -> Option<Diagnostic> {
     let is_its = |mode: &&Node| mode.text().is_some_and(|it| ["hca", "sriov"].contains(&&*it));
     let mode = root.child_like("mode").filter(is_its).filter(|_| root.keys().count() == 1);
     let key = root.child_like("pfNetdevices").or(mode)?;
-    Some(Remark::new(key.line, NO_LONGER_READ))
+    Some(Diagnostic::new(key.line, NO_LONGER_READ))
 }
 
 const NO_LONGER_READ: &str = "files of k8s-rdma-sriov-dev-plugin are no longer read: write a rule of resources with \
     kind: nic; see docs/devices/migrating.md#k8s-rdma-sriov-dev-plugin";
 
-/// A list of no resources is taken at its word.
-fn nothing_offered(root: &Node, policy: &Policy) -> Option<Remark> {
+/// The warning about an empty list of resources, which is valid.
+fn nothing_offered(root: &Node, policy: &Policy) -> Option<Diagnostic> {
     let rules = root.child("resources")?;
     let offers = policy.resources != Resources::Rules(Vec::new())
         || policy.unmatched == Unmatched::Default
         || policy.dra.offer != DraOffer::Off
         || policy.sources.iter().any(|it| it.resource.is_some() || it.resource_domain.is_some());
-    (!offers).then(|| Remark::new(rules.line, NOTHING_OFFERED))
+    (!offers).then(|| Diagnostic::new(rules.line, NOTHING_OFFERED))
 }
 
 const NOTHING_OFFERED: &str = "no device is offered: write the resources that there are to be, or leave the key out \
@@ -102,7 +102,7 @@ fn is_another_plugins(root: &Node) -> bool {
     Plugin::of(root).is_some() || nvidia::is_peers(root)
 }
 
-/// What flags and variables say without a file. Those that NVIDIA's manifests set stand for NVIDIA's
+/// Configuration by flags and variables without a file. Those that NVIDIA's manifests set imply NVIDIA's
 /// defaults too: a manifest that is kept keeps its resources.
 pub fn without_file(flags: &PeerFlags) -> Result<Loaded, ConfigError> {
     let manifest = flags.mig.is_some()

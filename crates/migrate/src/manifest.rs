@@ -1,10 +1,10 @@
-//! What a manifest wraps: a configuration in a `ConfigMap`, or in the arguments of a container.
+//! Configurations within manifests: in a `ConfigMap`, or in the arguments of a container.
 //!
 //! A text within a document is parsed with as many empty lines before it as there are above it, so
 //! that its mistakes have the lines of the file.
 
 use windlass_config::{
-    Remark,
+    Diagnostic,
     document::{self, Node},
 };
 
@@ -15,7 +15,10 @@ const SEPARATOR: &str = "---";
 const MOST_DOCUMENTS: usize = 100;
 
 /// The one thing in a file that configures something: the file itself, if it is no manifest.
-pub(crate) fn unwrapped(text: &str, is_known: impl Fn(&Node) -> bool) -> Result<Node, Vec<Remark>> {
+pub(crate) fn unwrapped(
+    text: &str,
+    is_known: impl Fn(&Node) -> bool,
+) -> Result<Node, Vec<Diagnostic>> {
     let documents = documents(text)?;
     let is_manifest = |root: &Node| kind(root).is_some();
     match <[Node; 1]>::try_from(documents) {
@@ -26,12 +29,12 @@ pub(crate) fn unwrapped(text: &str, is_known: impl Fn(&Node) -> bool) -> Result<
         }
         Err(several) => {
             let line = several.get(1).map_or(1, |second| second.line);
-            Err(vec![Remark::new(line, "a second document: a configuration is one")])
+            Err(vec![Diagnostic::new(line, "a second document: a configuration is one")])
         }
     }
 }
 
-/// What kind of object a document is, if it is one of Kubernetes'.
+/// The kind of a Kubernetes object.
 fn kind(root: &Node) -> Option<String> {
     root.child("apiVersion")?;
     root.child("kind")?.text()
@@ -52,7 +55,7 @@ pub(super) fn host_paths(root: &Node) -> Vec<(String, String)> {
     volumes.iter().filter_map(of_host).collect()
 }
 
-/// What the pods of a workload are.
+/// The pod template of a workload.
 fn pod(root: &Node) -> Option<&Node> {
     let spec = root.child("spec")?;
     match kind(root)?.as_str() {
@@ -63,7 +66,7 @@ fn pod(root: &Node) -> Option<&Node> {
 }
 
 /// A text of a document as a document of its own.
-pub(super) fn parsed_within(node: &Node, text: &str) -> Result<Node, Remark> {
+pub(super) fn parsed_within(node: &Node, text: &str) -> Result<Node, Diagnostic> {
     document::parse(&format!("{}{text}", "\n".repeat(lines_above(node))))
 }
 
@@ -73,7 +76,7 @@ fn lines_above(node: &Node) -> usize {
     usize::try_from(above).unwrap_or_default()
 }
 
-fn documents(text: &str) -> Result<Vec<Node>, Vec<Remark>> {
+fn documents(text: &str) -> Result<Vec<Node>, Vec<Diagnostic>> {
     let mut documents = vec![String::new()];
     for (number, line) in text.lines().enumerate() {
         if line.trim_end() == SEPARATOR {
@@ -84,7 +87,7 @@ fn documents(text: &str) -> Result<Vec<Node>, Vec<Remark>> {
         last.push_str(kept);
         last.push('\n');
         if documents.len() > MOST_DOCUMENTS {
-            return Err(vec![Remark::new(1, "more documents than any configuration has")]);
+            return Err(vec![Diagnostic::new(1, "more documents than any configuration has")]);
         }
     }
     documents.retain(|document| !document::says_nothing(document));
@@ -98,7 +101,7 @@ fn documents(text: &str) -> Result<Vec<Node>, Vec<Remark>> {
 fn configurations(
     documents: Vec<Node>,
     is_known: impl Fn(&Node) -> bool,
-) -> Result<Vec<(String, Node)>, Vec<Remark>> {
+) -> Result<Vec<(String, Node)>, Vec<Diagnostic>> {
     let mut found = Vec::new();
     for root in documents {
         match kind(&root).as_deref() {
@@ -118,7 +121,7 @@ fn configurations(
 fn wrapped(
     map: &Node,
     is_known: impl Fn(&Node) -> bool,
-) -> Result<Vec<(String, Node)>, Vec<Remark>> {
+) -> Result<Vec<(String, Node)>, Vec<Diagnostic>> {
     let data = map.child("data");
     let files: Vec<_> = data.iter().flat_map(|data| data.entries()).collect();
     if let [(name, node)] = files[..] {
@@ -133,7 +136,7 @@ fn wrapped(
     Ok(files.into_iter().filter_map(known).collect())
 }
 
-fn only_one(mut found: Vec<(String, Node)>) -> Result<Node, Vec<Remark>> {
+fn only_one(mut found: Vec<(String, Node)>) -> Result<Node, Vec<Diagnostic>> {
     let names: Vec<_> = found.iter().map(|(name, _)| name.as_str()).collect();
     let problem = match names[..] {
         [_] => return Ok(found.remove(0).1),
@@ -148,5 +151,5 @@ fn only_one(mut found: Vec<(String, Node)>) -> Result<Node, Vec<Remark>> {
             )
         }
     };
-    Err(vec![Remark::new(found.first().map_or(1, |(_, root)| root.line), problem)])
+    Err(vec![Diagnostic::new(found.first().map_or(1, |(_, root)| root.line), problem)])
 }

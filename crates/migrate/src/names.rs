@@ -1,8 +1,8 @@
-//! Names of what is imported: resources by the plugin's rules and ours, sources after them.
+//! Names of imported resources, by the plugin's rules and ours, and of sources after them.
 
 use std::collections::BTreeSet;
 
-use windlass_config::document::{Lined, Remarks};
+use windlass_config::document::{Diagnostics, Spanned};
 use windlass_core::{device::SourceName, resource::ResourceName};
 
 /// Names of sources that are taken.
@@ -14,14 +14,14 @@ pub(super) struct SourceNames {
 /// A resource of the name, or why there is none.
 pub(super) fn resource(
     prefix: &str,
-    name: &Lined<String>,
-    remarks: &mut Remarks,
+    name: &Spanned<String>,
+    diagnostics: &mut Diagnostics,
 ) -> Option<ResourceName> {
     let parsed = format!("{prefix}/{}", name.value).parse();
-    parsed.map_err(|error| remarks.wrong(name.line, format!("{error}"))).ok()
+    parsed.map_err(|error| diagnostics.wrong(name.line, format!("{error}"))).ok()
 }
 
-/// Whether a plugin takes a name that is made of letters, digits and what is named besides.
+/// True for a name of letters, digits and the further bytes.
 pub(super) fn is_made_of(name: &str, besides: &[u8]) -> bool {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || besides.contains(&byte);
     !name.is_empty() && name.bytes().all(allowed)
@@ -44,7 +44,7 @@ impl SourceNames {
     }
 }
 
-/// What of a text a source's name may have.
+/// The part of a text that a source's name may have.
 fn allowed(text: &str) -> String {
     let letter = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
     let name: String = text.chars().map(letter).collect();

@@ -1,8 +1,8 @@
-//! What configurations of network plugins have in common: how they name interfaces.
+//! Names of interfaces in the configurations of network plugins.
 
 use windlass_config::{
     NicPolicy, PerContainer, Pooled, RdmaNode, Replicas, Selector, Shared, Sharing, SharingMethod,
-    document::{Lined, Remarks},
+    document::{Diagnostics, Spanned},
 };
 use windlass_core::{device::DeviceKind, selector::DeviceExpression};
 
@@ -16,24 +16,27 @@ pub(super) fn all(expression: Option<DeviceExpression>) -> Selector {
     Selector { expression, ..Selector::all(DeviceKind::Nic) }
 }
 
-/// So many users of one device, or as many as can be.
-pub(super) fn users(count: &Lined<i64>, remarks: &mut Remarks) -> Sharing {
-    let replicas = replicas(count, remarks);
-    let (method, per_container) = (SharingMethod::Shared, PerContainer::Any);
-    Sharing::Shared(Shared { method, replicas, per_container })
+/// Users of one device, up to the limit.
+pub(super) fn users(count: &Spanned<i64>, diagnostics: &mut Diagnostics) -> Sharing {
+    Sharing::Shared(Shared {
+        method: SharingMethod::Shared,
+        replicas: replicas(count, diagnostics),
+        per_container: PerContainer::Any,
+    })
 }
 
-/// So many users of all devices together, or as many as can be.
-pub(super) fn pool(count: &Lined<i64>, remarks: &mut Remarks) -> Sharing {
-    let (tokens, per_container) = (replicas(count, remarks), PerContainer::Any);
-    Sharing::Pooled(Pooled { tokens, per_container })
+/// Users of all devices together, up to the limit.
+pub(super) fn pool(count: &Spanned<i64>, diagnostics: &mut Diagnostics) -> Sharing {
+    let tokens = replicas(count, diagnostics);
+    Sharing::Pooled(Pooled { tokens, per_container: PerContainer::Any })
 }
 
-fn replicas(count: &Lined<i64>, remarks: &mut Remarks) -> Replicas {
+fn replicas(count: &Spanned<i64>, diagnostics: &mut Diagnostics) -> Replicas {
     let most = u64::from(Replicas::MAX);
     let asked = u64::try_from(count.value).unwrap_or(1).max(1);
     if asked > most {
-        remarks.warn(count.line, format!("{asked} are more than can be offered: there are {most}"));
+        diagnostics
+            .warn(count.line, format!("{asked} are more than can be offered: there are {most}"));
     }
     Replicas::try_from(asked.min(most)).expect("from one to the most")
 }
@@ -44,37 +47,46 @@ pub(super) fn with_all_nodes() -> NicPolicy {
     NicPolicy { rdma_nodes, ..NicPolicy::default() }
 }
 
-/// What to say where containers get nodes that manage.
+/// The warning about nodes that can manage the network.
 pub(super) const MANAGEMENT: &str = "containers get umad and issm, as from that plugin: whoever has them \
     can speak to switches and manage the subnet. Leave them out of nics.rdmaNodes unless a pod needs them";
 
 /// PCI ids as the kernel has them: four digits, small letters.
-pub(super) fn hexadecimal(list: Option<Lined<Vec<String>>>, remarks: &mut Remarks) -> Vec<String> {
+pub(super) fn hexadecimal(
+    list: Option<Spanned<Vec<String>>>,
+    diagnostics: &mut Diagnostics,
+) -> Vec<String> {
     let line = list.as_ref().map_or(1, |list| list.line);
     let mut id = |given: String| {
         let lower = given.to_ascii_lowercase();
         let digits = lower.strip_prefix("0x").unwrap_or(&lower);
         if digits.len() > 4 || digits.is_empty() || !digits.bytes().all(|it| it.is_ascii_hexdigit())
         {
-            remarks.wrong(line, format!("{given:?} is no PCI id: write four hexadecimal digits"));
+            diagnostics
+                .wrong(line, format!("{given:?} is no PCI id: write four hexadecimal digits"));
             return given;
         }
         let id = format!("{digits:0>4}");
         if id != given {
             let text = format!("{given:?} fits nothing in that plugin; here it means {id}");
-            remarks.warn(line, text);
+            diagnostics.warn(line, text);
         }
         id
     };
     present(list).into_iter().map(&mut id).collect()
 }
 
-/// What the kernel calls the way in which an interface frames its packets.
-pub(super) fn link_types(list: Option<Lined<Vec<String>>>, all: &mut All, remarks: &mut Remarks) {
+/// The kernel's name of an interface's encapsulation.
+pub(super) fn link_types(
+    list: Option<Spanned<Vec<String>>>,
+    all: &mut All,
+    diagnostics: &mut Diagnostics,
+) {
     let line = list.as_ref().map_or(1, |list| list.line);
     let types = present(list);
     for unknown in types.iter().filter(|kind| !LINK_TYPES.contains(&kind.as_str())) {
-        remarks.warn(line, format!("link type {unknown:?} is none of {}", LINK_TYPES.join(", ")));
+        diagnostics
+            .warn(line, format!("link type {unknown:?} is none of {}", LINK_TYPES.join(", ")));
     }
     all.one_of("dra.net/encapsulation", &types);
 }

@@ -12,8 +12,8 @@ mod written;
 
 use serde::Deserialize;
 use windlass_config::{
-    Config, DeviceIds, MigStrategy, Policy, Remark, Strategy,
-    document::{self, Lined, Node, Remarks, UnknownKeys},
+    Config, DeviceIds, Diagnostic, MigStrategy, Policy, Strategy,
+    document::{self, Diagnostics, Node, Spanned, UnknownKeys},
 };
 
 pub use overrides::{HealthChecks, PeerFlags};
@@ -28,9 +28,9 @@ use self::{
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct PeerFile {
-    version: Option<Lined<String>>,
+    version: Option<Spanned<String>>,
     flags: FlagsEntry,
-    resources: Option<Lined<ResourcesEntry>>,
+    resources: Option<Spanned<ResourcesEntry>>,
     sharing: SharingEntry,
     imex: ImexEntry,
 }
@@ -39,11 +39,11 @@ struct PeerFile {
 #[serde(default)]
 struct ImexEntry {
     #[serde(rename = "channelIDs")]
-    channel_ids: Option<Lined<Vec<u32>>>,
+    channel_ids: Option<Spanned<Vec<u32>>>,
     required: Option<bool>,
 }
 
-/// Whether a document is one of NVIDIA's plugin.
+/// True for a document of NVIDIA's plugin.
 pub(super) fn is_peers(root: &Node) -> bool {
     let own = |key: &str| ["version", "flags", "sharing"].contains(&key);
     let within = |key, names: [&str; 2]| {
@@ -55,31 +55,35 @@ pub(super) fn is_peers(root: &Node) -> bool {
 }
 
 /// Reads a document; flags of the command line win over it.
-pub(super) fn read(root: &Node, flags: &PeerFlags) -> Result<(Config, Vec<Remark>), Vec<Remark>> {
+pub(super) fn read(
+    root: &Node,
+    flags: &PeerFlags,
+) -> Result<(Config, Vec<Diagnostic>), Vec<Diagnostic>> {
     let reading = document::read::<PeerFile>(root, UnknownKeys::Ignored);
-    let mut remarks = Remarks { wrong: reading.mistakes, warnings: reading.ignored };
-    let config = reading.value.unwrap_or_default().into_config(flags, &mut remarks);
-    remarks.judge(config)
+    let mut diagnostics = Diagnostics { wrong: reading.mistakes, warnings: reading.ignored };
+    let config = reading.value.unwrap_or_default().into_config(flags, &mut diagnostics);
+    diagnostics.judge(config)
 }
 
 // === impl PeerFile ===
 
 impl PeerFile {
-    fn into_config(self, given: &PeerFlags, remarks: &mut Remarks) -> Config {
+    fn into_config(self, given: &PeerFlags, diagnostics: &mut Diagnostics) -> Config {
         if let Some(version) = self.version.filter(|it| !["", "v1"].contains(&it.value.as_str())) {
             let problem = format!("unknown version {:?}: NVIDIA's plugin has v1", version.value);
-            remarks.wrong.push(Remark::new(version.line, problem));
+            diagnostics.wrong.push(Diagnostic::new(version.line, problem));
         }
         let mut config = defaults();
-        config.policy.labels = self.flags.labels(remarks);
-        let mut flags = self.flags.into_flags(remarks);
-        self.imex.apply(&mut flags, remarks);
+        config.policy.labels = self.flags.labels(diagnostics);
+        let mut flags = self.flags.into_flags(diagnostics);
+        self.imex.apply(&mut flags, diagnostics);
         let flags = given.clone().or(flags);
         let mig = flags.mig.unwrap_or(config.policy.mig);
-        self.sharing.check(mig, remarks);
-        let resources = self.resources.map(|it| it.value.checked(remarks)).unwrap_or_default();
+        self.sharing.check(mig, diagnostics);
+        let resources = self.resources.map(|it| it.value.checked(diagnostics)).unwrap_or_default();
         let names = Names::new(resources, mig);
-        (config.policy.resources, config.policy.unmatched) = self.sharing.rules(&names, remarks);
+        (config.policy.resources, config.policy.unmatched) =
+            self.sharing.rules(&names, diagnostics);
         config.policy.exclude = names.exclude();
         flags.apply(&mut config);
         config
@@ -97,13 +101,13 @@ fn defaults() -> Config {
 // === impl ImexEntry ===
 
 impl ImexEntry {
-    fn apply(self, flags: &mut PeerFlags, remarks: &mut Remarks) {
+    fn apply(self, flags: &mut PeerFlags, diagnostics: &mut Diagnostics) {
         if let Some(ids) = &self.channel_ids
             && !matches!(ids.value.as_slice(), [] | [0])
         {
             let problem = "imex.channelIDs: NVIDIA's plugin takes [] or [0]; for other channels \
                            write Windlass's own format (windlass config convert)";
-            remarks.wrong.push(Remark::new(ids.line, problem));
+            diagnostics.wrong.push(Diagnostic::new(ids.line, problem));
         }
         flags.imex_channels = self.channel_ids.map(|ids| ids.value.into_iter().collect());
         flags.imex_required = self.required;

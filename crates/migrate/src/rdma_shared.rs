@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use windlass_config::{
     ResourceRule, Sharing,
-    document::{Lined, Node, Remarks},
-    rules::LinedRule,
+    document::{Diagnostics, Node, Spanned},
+    rules::SpannedRule,
 };
 
 use super::{
@@ -19,40 +19,40 @@ use super::{
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct File {
-    periodic_update_interval: Option<Lined<i64>>,
-    config_list: Option<Lined<Vec<Entry>>>,
+    periodic_update_interval: Option<Spanned<i64>>,
+    config_list: Option<Spanned<Vec<Entry>>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Entry {
-    resource_name: Option<Lined<String>>,
+    resource_name: Option<Spanned<String>>,
     resource_prefix: Option<String>,
-    rdma_hca_max: Option<Lined<i64>>,
-    devices: Option<Lined<Vec<String>>>,
-    selectors: Option<Lined<Selectors>>,
+    rdma_hca_max: Option<Spanned<i64>>,
+    devices: Option<Spanned<Vec<String>>>,
+    selectors: Option<Spanned<Selectors>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Selectors {
-    vendors: Option<Lined<Vec<String>>>,
+    vendors: Option<Spanned<Vec<String>>>,
     #[serde(rename = "deviceIDs")]
-    device_ids: Option<Lined<Vec<String>>>,
-    drivers: Option<Lined<Vec<String>>>,
-    if_names: Option<Lined<Vec<String>>>,
-    link_types: Option<Lined<Vec<String>>>,
+    device_ids: Option<Spanned<Vec<String>>>,
+    drivers: Option<Spanned<Vec<String>>>,
+    if_names: Option<Spanned<Vec<String>>>,
+    link_types: Option<Spanned<Vec<String>>>,
 }
 
 /// The plugin's own prefix of resource names.
 const PREFIX: &str = "rdma";
 
-pub(super) fn read(root: &Node, remarks: &mut Remarks) -> Imported {
-    let file: File = read_document(root, remarks);
+pub(super) fn read(root: &Node, diagnostics: &mut Diagnostics) -> Imported {
+    let file: File = read_document(root, diagnostics);
     if let Some(interval) = &file.periodic_update_interval {
         match interval.value {
-            ..0 => remarks.wrong(interval.line, "periodicUpdateInterval cannot be negative"),
-            _ => remarks.warn(
+            ..0 => diagnostics.wrong(interval.line, "periodicUpdateInterval cannot be negative"),
+            _ => diagnostics.warn(
                 interval.line,
                 "periodicUpdateInterval has no effect: changes are followed when they happen",
             ),
@@ -61,47 +61,47 @@ pub(super) fn read(root: &Node, remarks: &mut Remarks) -> Imported {
     let line = file.config_list.as_ref().map_or(1, |list| list.line);
     let entries = present(file.config_list);
     if entries.is_empty() {
-        remarks.wrong(line, "configList names no resource");
+        diagnostics.wrong(line, "configList names no resource");
     }
     let mut lines = BTreeMap::new();
     let rule = |entry: Entry| {
         let name = entry.resource_name.as_ref();
         if let Some(first) = name.and_then(|it| lines.insert(it.value.clone(), it.line)) {
-            let Lined { line, value } = name?;
-            remarks.wrong(*line, format!("resource {value:?} is on line {first} already"));
+            let Spanned { line, value } = name?;
+            diagnostics.wrong(*line, format!("resource {value:?} is on line {first} already"));
         }
-        entry.into_rule(line, remarks)
+        entry.into_rule(line, diagnostics)
     };
     let picks: Vec<_> = entries.iter().map(Entry::picks).collect();
     let rules: Vec<_> = entries.into_iter().map(rule).collect();
-    warn_of_overlap(&picks, &rules, remarks);
+    warn_of_overlap(&picks, &rules, diagnostics);
     let rules: Vec<_> = rules.into_iter().flatten().collect();
     if !rules.is_empty() {
-        remarks.warn(line, nics::MANAGEMENT);
+        diagnostics.warn(line, nics::MANAGEMENT);
     }
     Imported { rules, nics: nics::with_all_nodes(), ..Imported::default() }
 }
 
-/// What an entry picks by: values of each sort, of which an interface has one. None says nothing.
+/// The lists of values by which an entry selects: an interface has one value of each list that is not empty.
 type Picks = [Vec<String>; 5];
 
 /// Tells of the first two entries that may pick one interface, unless the later one gets none anyhow.
-fn warn_of_overlap(picks: &[Picks], rules: &[Option<LinedRule>], remarks: &mut Remarks) {
+fn warn_of_overlap(picks: &[Picks], rules: &[Option<SpannedRule>], diagnostics: &mut Diagnostics) {
     let known =
         || picks.iter().zip(rules).filter_map(|(picks, rule)| Some((picks, rule.as_ref()?)));
     for (nth, (later, rule)) in known().enumerate() {
-        let both = |(earlier, first): &(&Picks, &LinedRule)| {
+        let both = |(earlier, first): &(&Picks, &SpannedRule)| {
             !are_apart(earlier, later) && !first.value.devices.covers(&rule.value.devices)
         };
         if let Some((_, first)) = known().take(nth).find(both) {
             let (name, line) = (&first.value.name, first.line);
             let text = format!("{name} on line {line} may pick the same interface: {FIRST_ALONE}");
-            return remarks.warn(rule.line, text);
+            return diagnostics.warn(rule.line, text);
         }
     }
 }
 
-/// Whether no interface has one of each list of both: there is a sort of which they name different values.
+/// True if no interface matches both: they have different values in one of the lists.
 fn are_apart(one: &Picks, other: &Picks) -> bool {
     let differ = |(one, other): (&Vec<String>, &Vec<String>)| {
         !one.is_empty() && !other.is_empty() && !one.iter().any(|value| other.contains(value))
@@ -118,7 +118,7 @@ impl Entry {
     fn picks(&self) -> Picks {
         let none = Selectors::default();
         let by = self.selectors.as_ref().map_or(&none, |it| &it.value);
-        let values = |list: &Option<Lined<Vec<String>>>| {
+        let values = |list: &Option<Spanned<Vec<String>>>| {
             list.as_ref().map(|list| list.value.clone()).unwrap_or_default()
         };
         let names = [values(&by.if_names), values(&self.devices)].concat();
@@ -131,50 +131,52 @@ impl Entry {
         ]
     }
 
-    fn into_rule(self, above: u64, remarks: &mut Remarks) -> Option<LinedRule> {
+    fn into_rule(self, above: u64, diagnostics: &mut Diagnostics) -> Option<SpannedRule> {
         let Some(given) = &self.resource_name else {
-            remarks.wrong(above, "an entry without resourceName");
+            diagnostics.wrong(above, "an entry without resourceName");
             return None;
         };
         if !names::is_made_of(&given.value, b"_") {
             let problem =
                 format!("resourceName {:?}: use letters, digits and '_' alone", given.value);
-            remarks.wrong(given.line, problem);
+            diagnostics.wrong(given.line, problem);
             return None;
         }
         let prefix = self.resource_prefix.as_deref().filter(|prefix| !prefix.is_empty());
-        let name = names::resource(prefix.unwrap_or(PREFIX), given, remarks)?;
+        let name = names::resource(prefix.unwrap_or(PREFIX), given, diagnostics)?;
         let line = given.line;
-        let sharing = self.sharing(line, remarks);
-        let expression = self.into_conditions(line, remarks).into_expression(line, remarks);
+        let sharing = self.sharing(line, diagnostics);
+        let expression = self.into_conditions(line, diagnostics).into_expression(line, diagnostics);
         let value = ResourceRule::new(name, nics::all(expression), sharing?);
-        Some(Lined { line, value })
+        Some(Spanned { line, value })
     }
 
     /// Tokens that each give all interfaces of the pool.
-    fn sharing(&self, line: u64, remarks: &mut Remarks) -> Option<Sharing> {
+    fn sharing(&self, line: u64, diagnostics: &mut Diagnostics) -> Option<Sharing> {
         let Some(count) = &self.rdma_hca_max else {
-            remarks.warn(line, "without rdmaHcaMax there are no tokens; it is left out");
+            diagnostics.warn(line, "without rdmaHcaMax there are no tokens; it is left out");
             return None;
         };
         match count.value {
-            ..0 => remarks.wrong(count.line, "rdmaHcaMax cannot be negative"),
-            0 => remarks.warn(count.line, "rdmaHcaMax 0 offers nothing; it is left out"),
-            1.. => return Some(nics::pool(count, remarks)),
+            ..0 => diagnostics.wrong(count.line, "rdmaHcaMax cannot be negative"),
+            0 => diagnostics.warn(count.line, "rdmaHcaMax 0 offers nothing; it is left out"),
+            1.. => return Some(nics::pool(count, diagnostics)),
         }
         None
     }
 
-    fn into_conditions(self, line: u64, remarks: &mut Remarks) -> All {
+    fn into_conditions(self, line: u64, diagnostics: &mut Diagnostics) -> All {
         let mut all = All::default();
         all.and(has("rdmaDevice"));
         let selectors = self.selectors.map(|it| it.value).unwrap_or_default();
         let devices = present(self.devices);
         match (selectors.is_empty(), devices.is_empty()) {
-            (true, true) => remarks.wrong(line, "neither selectors nor devices says which"),
-            (false, false) => remarks.wrong(line, "selectors and devices: write selectors alone"),
+            (true, true) => diagnostics.wrong(line, "neither selectors nor devices says which"),
+            (false, false) => {
+                diagnostics.wrong(line, "selectors and devices: write selectors alone")
+            }
             (true, false) => all.one_of("ifName", &devices),
-            (false, true) => selectors.add_to(&mut all, remarks),
+            (false, true) => selectors.add_to(&mut all, diagnostics),
         }
         all
     }
@@ -189,11 +191,11 @@ impl Selectors {
         lists.into_iter().flatten().all(|list| list.value.is_empty())
     }
 
-    fn add_to(self, all: &mut All, remarks: &mut Remarks) {
-        all.one_of("pciVendor", &nics::hexadecimal(self.vendors, remarks));
-        all.one_of("pciDevice", &nics::hexadecimal(self.device_ids, remarks));
+    fn add_to(self, all: &mut All, diagnostics: &mut Diagnostics) {
+        all.one_of("pciVendor", &nics::hexadecimal(self.vendors, diagnostics));
+        all.one_of("pciDevice", &nics::hexadecimal(self.device_ids, diagnostics));
         all.one_of("driver", &present(self.drivers));
         all.one_of("ifName", &present(self.if_names));
-        nics::link_types(self.link_types, all, remarks);
+        nics::link_types(self.link_types, all, diagnostics);
     }
 }

@@ -6,7 +6,7 @@ mod pattern;
 use serde::Deserialize;
 use windlass_config::{
     DeviceProfile, Find, Sharing, SourceRule,
-    document::{Lined, Node, Remarks},
+    document::{Diagnostics, Node, Spanned},
     source::own_resource,
 };
 
@@ -15,13 +15,13 @@ use super::{Imported, expression::answered, names::SourceNames, nics, read as re
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(transparent)]
-struct File(Vec<Lined<Entry>>);
+struct File(Vec<Spanned<Entry>>);
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Entry {
-    devicematch: Option<Lined<String>>,
-    nummaxdevices: Option<Lined<i64>>,
+    devicematch: Option<Spanned<String>>,
+    nummaxdevices: Option<Spanned<i64>>,
 }
 
 /// The domain of all its resources.
@@ -30,12 +30,12 @@ const DOMAIN: &str = "smarter-devices";
 /// The word that means the GPUs of a Jetson.
 const JETSON: &str = "nvidia-gpu";
 
-pub(super) fn read(root: &Node, remarks: &mut Remarks) -> Imported {
-    let File(entries) = read_document(root, remarks);
+pub(super) fn read(root: &Node, diagnostics: &mut Diagnostics) -> Imported {
+    let File(entries) = read_document(root, diagnostics);
     let mut names = SourceNames::default();
     let sources = entries.into_iter().flat_map(|entry| {
         let line = entry.line;
-        entry.value.into_rules(line, &mut names, remarks)
+        entry.value.into_rules(line, &mut names, diagnostics)
     });
     Imported { sources: sources.collect(), ..Imported::default() }
 }
@@ -47,24 +47,26 @@ impl Entry {
         self,
         line: u64,
         names: &mut SourceNames,
-        remarks: &mut Remarks,
-    ) -> Vec<Lined<SourceRule>> {
+        diagnostics: &mut Diagnostics,
+    ) -> Vec<Spanned<SourceRule>> {
         let Some(matched) = self.devicematch else {
-            remarks.wrong(line, "an entry without devicematch");
+            diagnostics.wrong(line, "an entry without devicematch");
             return Vec::new();
         };
-        let Some(sharing) = sharing(self.nummaxdevices, line, remarks) else { return Vec::new() };
+        let Some(sharing) = sharing(self.nummaxdevices, line, diagnostics) else {
+            return Vec::new();
+        };
         if matched.value == JETSON {
-            remarks.warn(matched.line, GPU);
-            return vec![Lined { line, value: jetson(sharing) }];
+            diagnostics.warn(matched.line, GPU);
+            return vec![Spanned { line, value: jetson(sharing) }];
         }
         match pattern::read(&matched.value) {
             Ok(alternatives) => {
-                let rule = |nodes| rule(nodes, sharing, matched.line, names, remarks);
+                let rule = |nodes| rule(nodes, sharing, matched.line, names, diagnostics);
                 alternatives.into_iter().filter_map(rule).collect()
             }
             Err(problem) => {
-                remarks.warn(matched.line, format!("{problem}; this entry is left out"));
+                diagnostics.warn(matched.line, format!("{problem}; this entry is left out"));
                 Vec::new()
             }
         }
@@ -84,8 +86,8 @@ fn rule(
     sharing: Sharing,
     line: u64,
     names: &mut SourceNames,
-    remarks: &mut Remarks,
-) -> Option<Lined<SourceRule>> {
+    diagnostics: &mut Diagnostics,
+) -> Option<Spanned<SourceRule>> {
     let first = nodes.paths.first().map_or("", String::as_str);
     let mut rule =
         SourceRule::new(names.after(first.trim_start_matches("/dev/")), Find::Nodes(Vec::new()));
@@ -96,24 +98,29 @@ fn rule(
     rule.expression = match nodes.expression.map(|text| answered(&text)).transpose() {
         Ok(expression) => expression,
         Err(problem) => {
-            remarks.wrong(line, problem);
+            diagnostics.wrong(line, problem);
             return None;
         }
     };
-    (rule.find, rule.sharing) = (Find::Nodes(nodes.paths), sharing);
-    Some(Lined { line, value: rule })
+    rule.find = Find::Nodes(nodes.paths);
+    rule.sharing = sharing;
+    Some(Spanned { line, value: rule })
 }
 
-fn sharing(count: Option<Lined<i64>>, line: u64, remarks: &mut Remarks) -> Option<Sharing> {
+fn sharing(
+    count: Option<Spanned<i64>>,
+    line: u64,
+    diagnostics: &mut Diagnostics,
+) -> Option<Sharing> {
     match count {
-        Some(count) if count.value > 1 => Some(nics::users(&count, remarks)),
+        Some(count) if count.value > 1 => Some(nics::users(&count, diagnostics)),
         Some(count) if count.value == 1 => Some(Sharing::Exclusive),
         Some(count) if count.value < 0 => {
-            remarks.wrong(count.line, "nummaxdevices cannot be negative");
+            diagnostics.wrong(count.line, "nummaxdevices cannot be negative");
             None
         }
         _ => {
-            remarks.warn(line, "without nummaxdevices nothing is offered; it is left out");
+            diagnostics.warn(line, "without nummaxdevices nothing is offered; it is left out");
             None
         }
     }

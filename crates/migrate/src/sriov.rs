@@ -11,8 +11,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Deserialize;
 use windlass_config::{
     ResourceRule, Sharing,
-    document::{Lined, Many, Node, Remarks},
-    rules::LinedRule,
+    document::{Diagnostics, Node, OneOrMany, Spanned},
+    rules::SpannedRule,
 };
 use windlass_core::resource::ResourceName;
 
@@ -26,18 +26,18 @@ use super::{
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct File {
-    resource_list: Option<Lined<Vec<Entry>>>,
+    resource_list: Option<Spanned<Vec<Entry>>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Entry {
-    resource_name: Option<Lined<String>>,
+    resource_name: Option<Spanned<String>>,
     resource_prefix: Option<String>,
     device_type: Option<DeviceType>,
     exclude_topology: Option<bool>,
-    selectors: Option<Lined<Many<Selectors>>>,
-    additional_info: Option<Lined<AdditionalInfo>>,
+    selectors: Option<Spanned<OneOrMany<Selectors>>>,
+    additional_info: Option<Spanned<AdditionalInfo>>,
 }
 
 /// Words for programs in a container, by PCI address; `*` is every function.
@@ -59,26 +59,26 @@ enum DeviceType {
 /// The plugin's own prefix of resource names, which a flag of it may replace.
 const PREFIX: &str = "intel.com";
 
-pub(super) fn read(root: &Node, remarks: &mut Remarks) -> Imported {
-    let file: File = read_document(root, remarks);
+pub(super) fn read(root: &Node, diagnostics: &mut Diagnostics) -> Imported {
+    let file: File = read_document(root, diagnostics);
     let line = file.resource_list.as_ref().map_or(1, |list| list.line);
     let (mut taken, mut sources) = (BTreeSet::new(), SourceNames::default());
     let mut imported = Imported::default();
     let entries = present(file.resource_list);
-    imported.nics = options::of(&entries, line, remarks);
+    imported.nics = options::of(&entries, line, diagnostics);
     for entry in entries {
-        let Some(name) = entry.name(line, remarks) else { continue };
+        let Some(name) = entry.name(line, diagnostics) else { continue };
         if !taken.insert(name.value.clone()) {
-            remarks.wrong(name.line, format!("resource {} is there twice", name.value));
+            diagnostics.wrong(name.line, format!("resource {} is there twice", name.value));
         }
         match entry.device_type.unwrap_or_default() {
             DeviceType::Accelerator => {
                 let last = name.value.as_str().rsplit('/').next().unwrap_or_default();
                 let source = sources.after(last);
-                imported.sources.extend(entry.into_source(source, &name, remarks));
+                imported.sources.extend(entry.into_source(source, &name, diagnostics));
             }
             DeviceType::NetDevice | DeviceType::AuxNetDevice => {
-                imported.rules.extend(entry.into_rules(&name, remarks));
+                imported.rules.extend(entry.into_rules(&name, diagnostics));
             }
         }
     }
@@ -88,46 +88,55 @@ pub(super) fn read(root: &Node, remarks: &mut Remarks) -> Imported {
 // === impl Entry ===
 
 impl Entry {
-    fn name(&self, above: u64, remarks: &mut Remarks) -> Option<Lined<ResourceName>> {
+    fn name(&self, above: u64, diagnostics: &mut Diagnostics) -> Option<Spanned<ResourceName>> {
         let Some(given) = &self.resource_name else {
-            remarks.wrong(above, "an entry without resourceName");
+            diagnostics.wrong(above, "an entry without resourceName");
             return None;
         };
         if !names::is_made_of(&given.value, b"_-") {
             let name = &given.value;
             let problem = format!("resourceName {name:?}: use letters, digits, '_' and '-'");
-            remarks.wrong(given.line, problem);
+            diagnostics.wrong(given.line, problem);
             return None;
         }
         let prefix = self.resource_prefix.as_deref().filter(|prefix| !prefix.is_empty());
-        let value = names::resource(prefix.unwrap_or(PREFIX), given, remarks)?;
-        Some(Lined { line: given.line, value })
+        let value = names::resource(prefix.unwrap_or(PREFIX), given, diagnostics)?;
+        Some(Spanned { line: given.line, value })
     }
 
     /// A rule for each selector: the first that picks a function has it.
-    fn into_rules(self, name: &Lined<ResourceName>, remarks: &mut Remarks) -> Vec<LinedRule> {
+    fn into_rules(
+        self,
+        name: &Spanned<ResourceName>,
+        diagnostics: &mut Diagnostics,
+    ) -> Vec<SpannedRule> {
         let kind = self.device_type.unwrap_or_default();
-        let Some(Lined { line, value: selectors }) = self.checked_selectors(name.line, remarks)
+        let Some(Spanned { line, value: selectors }) =
+            self.checked_selectors(name.line, diagnostics)
         else {
             return Vec::new();
         };
         let rule = |selector: Selectors| {
-            let conditions = selector.into_conditions(kind, line, remarks)?;
-            let devices = nics::all(conditions.into_expression(line, remarks));
+            let conditions = selector.into_conditions(kind, line, diagnostics)?;
+            let devices = nics::all(conditions.into_expression(line, diagnostics));
             let value = ResourceRule::new(name.value.clone(), devices, Sharing::Exclusive);
-            Some(Lined { line: name.line, value })
+            Some(Spanned { line: name.line, value })
         };
         selectors.into_iter().filter_map(rule).collect()
     }
 
     /// The selectors; without one the plugin offers nothing.
-    fn checked_selectors(self, line: u64, remarks: &mut Remarks) -> Option<Lined<Vec<Selectors>>> {
+    fn checked_selectors(
+        self,
+        line: u64,
+        diagnostics: &mut Diagnostics,
+    ) -> Option<Spanned<Vec<Selectors>>> {
         match self.selectors {
-            Some(Lined { line, value: Many(selectors) }) if !selectors.is_empty() => {
-                Some(Lined { line, value: selectors })
+            Some(Spanned { line, value: OneOrMany(selectors) }) if !selectors.is_empty() => {
+                Some(Spanned { line, value: selectors })
             }
             _ => {
-                remarks.warn(line, "without selectors there is no resource; it is left out");
+                diagnostics.warn(line, "without selectors there is no resource; it is left out");
                 None
             }
         }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use insta::assert_snapshot;
 use proptest::prelude::*;
-use windlass_config::{MissingNodes, Remark, Resources, to_yaml};
+use windlass_config::{Diagnostic, MissingNodes, Resources, to_yaml};
 
 use crate::{Format, Loaded, PeerFlags, Plugin, parse};
 
@@ -21,7 +21,7 @@ fn converted(plugin: Plugin, text: &str) -> String {
     let again = parse(Path::new("w.yaml"), &ours, &PeerFlags::default());
     let again = again.unwrap_or_else(|error| panic!("{ours}\n{error}"));
     assert_eq!((again.config, again.format), (loaded.config, Format::Windlass), "{ours}");
-    let said = |Remark { line, text }: &Remark| format!("# line {line}: {text}\n");
+    let said = |Diagnostic { line, text }: &Diagnostic| format!("# line {line}: {text}\n");
     loaded.warnings.iter().map(said).collect::<String>() + &ours
 }
 
@@ -179,7 +179,7 @@ fn a_config_map_is_unwrapped_and_its_mistakes_have_the_lines_of_the_file() {
     let wrapped = format!("{head}{}", indented(&RDMA_SHARED.replace('\t', "  "), 4));
     let (inside, plain) = (loaded(&wrapped).expect("valid"), loaded(RDMA_SHARED).expect("valid"));
     assert_eq!((inside.config, inside.format), (plain.config, plain.format));
-    let lines = |warnings: &[Remark]| warnings.iter().map(|it| it.line).collect::<Vec<_>>();
+    let lines = |warnings: &[Diagnostic]| warnings.iter().map(|it| it.line).collect::<Vec<_>>();
     let moved: Vec<_> = lines(&plain.warnings).into_iter().map(|line| line + 5).collect();
     assert_eq!(lines(&inside.warnings), moved);
 
@@ -190,7 +190,7 @@ fn a_config_map_is_unwrapped_and_its_mistakes_have_the_lines_of_the_file() {
 }
 
 #[test]
-fn of_a_manifest_the_one_thing_that_configures_is_read() {
+fn the_one_configuration_of_a_manifest_is_read() {
     let account = "apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: a}\n";
     let manifest = format!("---\n{account}---{DARWIN3}---\n# the end\n");
     assert_eq!(loaded(&manifest).expect("valid").format, Format::Imported(Plugin::Darwin3));
@@ -207,7 +207,7 @@ fn of_a_manifest_the_one_thing_that_configures_is_read() {
 }
 
 #[test]
-fn a_node_of_two_resources_is_told_of() {
+fn a_node_of_two_resources_gets_a_warning() {
     let text = "devices:
 - {name: audio, groups: [{count: 4, paths: [{path: /dev/snd}]}]}
 - name: capture
@@ -256,14 +256,14 @@ fn only_what_a_file_names_is_offered() {
     }
 }
 
-/// What is told of a file that is accepted.
+/// The warnings about an accepted file.
 fn warnings(text: &str) -> Vec<String> {
     let loaded = loaded(text).unwrap_or_else(|error| panic!("{text}\n{error}"));
-    loaded.warnings.iter().map(|Remark { line, text }| format!("{line}: {text}")).collect()
+    loaded.warnings.iter().map(|Diagnostic { line, text }| format!("{line}: {text}")).collect()
 }
 
 #[test]
-fn usb_devices_of_one_description_are_told_of_and_others_not() {
+fn usb_devices_of_one_description_get_a_warning_and_others_not() {
     let group = |name: &str, product: &str| {
         format!("- {{name: {name}, groups: [{{usb: [{{vendor: 1a86, product: {product}}}]}}]}}\n")
     };
@@ -275,7 +275,7 @@ fn usb_devices_of_one_description_are_told_of_and_others_not() {
 }
 
 #[test]
-fn what_would_be_refused_in_our_format_is_told_of_when_it_is_read() {
+fn entries_that_our_format_refuses_get_a_warning() {
     let paths = |paths: &str| format!("devices:\n- name: a\n  groups: [{{paths: [{paths}]}}]\n");
     let kept_back =
         "it is kept back: convert the file, and write allowDangerous: true if it is meant";
@@ -323,7 +323,7 @@ fn an_entry_of_smarter_device_manager_that_fits_too_much_costs_no_other() {
 }
 
 #[test]
-fn entries_of_rdma_shared_dev_plugin_that_may_pick_one_interface_are_told_of() {
+fn entries_of_rdma_shared_dev_plugin_for_one_interface_get_a_warning() {
     let file = |first: &str, second: &str| {
         let entry =
             |name: &str, keys: &str| format!("- {{resourceName: {name}, rdmaHcaMax: 9, {keys}}}\n");
@@ -343,7 +343,7 @@ fn entries_of_rdma_shared_dev_plugin_that_may_pick_one_interface_are_told_of() {
 }
 
 #[test]
-fn which_selectors_ask_for_rdma_is_told() {
+fn selectors_that_ask_for_rdma_are_listed() {
     let file = |first: &str, second: &str| {
         let text = "resourceList:\n- {resourceName: a, selectors: {F}}\n\
                     - {resourceName: b, selectors: {S}}\n\
@@ -378,7 +378,7 @@ fn check(cases: impl IntoIterator<Item = (String, &'static str)>) {
 }
 
 #[test]
-fn what_plugins_of_rdma_refuse_is_refused_with_its_line() {
+fn refusals_of_rdma_plugins_have_the_line() {
     let entry = |keys: &str| format!("configList:\n- {{{keys}}}\n");
     check([
         ("configList: []".to_owned(), "1: configList names no resource"),
@@ -403,7 +403,7 @@ fn what_plugins_of_rdma_refuse_is_refused_with_its_line() {
 }
 
 #[test]
-fn what_sriov_network_device_plugin_refuses_is_refused_with_its_line() {
+fn refusals_of_sriov_network_device_plugin_have_the_line() {
     let entry = |keys: &str| format!("resourceList:\n- {{resourceName: a, {keys}}}\n");
     let selectors = |keys: &str| entry(&format!("selectors: {{{keys}}}"));
     check([
@@ -421,7 +421,7 @@ fn what_sriov_network_device_plugin_refuses_is_refused_with_its_line() {
 }
 
 #[test]
-fn what_plugins_of_nodes_refuse_is_refused_with_its_line() {
+fn refusals_of_node_plugins_have_the_line() {
     let device = |groups: &str| format!("devices:\n- name: a\n  groups: [{groups}]\n");
     let entry = |keys: &str| format!("- {{{keys}}}");
     check([

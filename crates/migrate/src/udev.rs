@@ -8,7 +8,7 @@ mod place;
 
 use windlass_config::{
     Find, SourceRule,
-    document::{Lined, Remarks},
+    document::{Diagnostics, Spanned},
 };
 use windlass_core::{attribute::AttributeName, selector::literal};
 use windlass_host::glob;
@@ -34,15 +34,15 @@ const USB: [(&str, &str); 5] = [
     ("product", "usbProductName"),
 ];
 
-pub(super) fn read(text: &str, remarks: &mut Remarks) -> Imported {
+pub(super) fn read(text: &str, diagnostics: &mut Diagnostics) -> Imported {
     let (mut names, mut sources) = (SourceNames::default(), Vec::new());
     for (line, rule) in line::rules(text) {
         match read_rule(rule, &mut names) {
-            Ok(found) => sources.extend(found.into_iter().map(|value| Lined { line, value })),
-            Err(why) => remarks.wrong(line, format!("{why}; see {PAGE}")),
+            Ok(found) => sources.extend(found.into_iter().map(|value| Spanned { line, value })),
+            Err(why) => diagnostics.wrong(line, format!("{why}; see {PAGE}")),
         }
     }
-    remarks.warn(1, DOMAIN_NOTE);
+    diagnostics.warn(1, DOMAIN_NOTE);
     Imported { sources, ..Imported::default() }
 }
 
@@ -142,14 +142,14 @@ fn regex(pattern: &str) -> Result<String, String> {
     Ok(found)
 }
 
-/// Whether in brackets are letters, digits and ranges, which mean the same in a regular expression.
+/// True for letters, digits and ranges in brackets, which mean the same in a regular expression.
 fn is_class(text: &str) -> bool {
     let letters = text.strip_prefix(['!', '^']).unwrap_or(text);
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || letter == '-';
     !letters.is_empty() && letters.chars().all(is_plain) && !letters.contains("--")
 }
 
-/// Where users read which rules are taken, and what to write instead of others.
+/// The page that lists the readable rules and the replacements of others.
 const PAGE: &str = "docs/devices/migrating.md#rules-of-udev";
 
 const EVERYTHING: &str = "SUBSYSTEM: the rule fits every device of the bus: add ATTR or KERNEL";

@@ -11,7 +11,7 @@ use std::{
 use jiff::Timestamp;
 use tokio::{sync::watch, task::spawn_blocking, time::timeout};
 use tokio_util::sync::CancellationToken;
-use windlass_config::{Config, ConfigError, LabelMemory, LabelValue, Policy, Remark};
+use windlass_config::{Config, ConfigError, Diagnostic, LabelMemory, LabelValue, Policy};
 use windlass_host::{
     causes,
     clock::Clock,
@@ -21,7 +21,7 @@ use windlass_host::{
 
 /// Loads the configuration and its warnings from file, variables and flags, for a label value.
 pub type Load =
-    Arc<dyn Fn(&LabelValue) -> Result<(Config, Vec<Remark>), ConfigError> + Send + Sync>;
+    Arc<dyn Fn(&LabelValue) -> Result<(Config, Vec<Diagnostic>), ConfigError> + Send + Sync>;
 
 /// Triggers of a reload.
 #[derive(Debug)]
@@ -53,7 +53,7 @@ pub struct ReloadStatus {
     /// Error of the newest configuration; the last valid one stays in force.
     pub error: Option<String>,
     /// Changed keys that take effect after a restart only.
-    pub restart_for: Vec<&'static str>,
+    pub restart_for: Vec<String>,
 }
 
 /// Task that reloads the configuration.
@@ -68,7 +68,7 @@ pub struct Reloader {
     policy: watch::Sender<Arc<Policy>>,
     status: watch::Sender<ReloadStatus>,
     /// Warnings of the latest file.
-    warnings: Vec<Remark>,
+    warnings: Vec<Diagnostic>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -176,13 +176,13 @@ impl Reloader {
         }
     }
 
-    fn take(&mut self, config: Config, warnings: Vec<Remark>, reason: Reason) {
-        for Remark { line, text } in warnings.iter().filter(|it| !self.warnings.contains(it)) {
+    fn take(&mut self, config: Config, warnings: Vec<Diagnostic>, reason: Reason) {
+        for Diagnostic { line, text } in warnings.iter().filter(|it| !self.warnings.contains(it)) {
             tracing::warn!(line, "configuration: {text}");
         }
         self.warnings = warnings;
-        let restart_for = changed_places(&self.started, &config);
-        let followed = publish(&self.policy, Arc::new(config.policy));
+        let (policy, restart_for) = self.followed(config);
+        let followed = publish(&self.policy, Arc::new(policy));
         let earlier = self.status.borrow().clone();
         if followed {
             tracing::info!("configuration reloaded");
@@ -197,6 +197,20 @@ impl Reloader {
         }
         let last_success = self.clock.now();
         self.publish(ReloadStatus { last_success, error: None, restart_for });
+    }
+
+    /// The policy to follow, and the keys that need a restart: all that differ outside of the policy, and the driver's
+    /// name.
+    fn followed(&self, config: Config) -> (Policy, Vec<String>) {
+        let started = &self.started.policy;
+        let mut policy = config.policy.clone();
+        let mut restart_for =
+            Config { policy: started.clone(), ..config }.changed_keys(&self.started);
+        if policy.dra.driver != started.dra.driver {
+            restart_for.push("dra.driver".to_owned());
+            policy.dra.driver.clone_from(&started.dra.driver);
+        }
+        (policy, restart_for)
     }
 
     fn refuse(&mut self, error: String, reason: Reason) {
@@ -223,33 +237,6 @@ impl std::fmt::Debug for Reloader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Reloader").field("wakes", &self.wakes).finish_non_exhaustive()
     }
-}
-
-/// Changed keys that need a restart.
-fn changed_places(old: &Config, new: &Config) -> Vec<&'static str> {
-    let (was, is) = (&old.places, &new.places);
-    let all = [
-        ("kubeletDir", was.kubelet_dir != is.kubelet_dir),
-        ("hostRoot", was.host_root != is.host_root),
-        ("hostRootOnNode", was.host_root_on_node != is.host_root_on_node),
-        ("nvmlLibrary", was.driver.nvml_library != is.driver.nvml_library),
-        (
-            "driver",
-            (&was.driver.root, &was.driver.mounted_at, &was.driver.dev_root)
-                != (&is.driver.root, &is.driver.mounted_at, &is.driver.dev_root),
-        ),
-        ("cdiDir", was.cdi_dir != is.cdi_dir),
-        ("stateDir", was.state_dir != is.state_dir),
-        ("mpsDir", was.mps_dir != is.mps_dir),
-        ("deviceInfoDir", was.device_info_dir != is.device_info_dir),
-        ("mps", old.mps != new.mps),
-        ("listen", old.listen != new.listen),
-        ("probeSocket", old.probe_socket != new.probe_socket),
-        ("disclose", old.disclose != new.disclose),
-        ("cluster", old.cluster != new.cluster),
-        ("dra.driver", old.dra_driver != new.dra_driver),
-    ];
-    all.into_iter().filter(|(_, differs)| *differs).map(|(key, _)| key).collect()
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use std::{
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use serde_json::json;
 use tempfile::TempDir;
-use windlass_config::ConfigFile;
+use windlass_config::Config;
 
 use super::*;
 
@@ -260,7 +260,7 @@ fn two_machines_have_nothing_in_common_that_identifies_them() {
 
 #[test]
 fn what_the_configuration_reads_is_read_as_well() {
-    let config = ConfigFile::parse(
+    let config = Config::parse(
         Path::new("w.yaml"),
         "sources:\n- name: board\n  find: {class: misc}\n  attributes: {cores: board/cores_count}\n  \
          probe: {attribute: chip_state, equals: ok}\n- name: files\n  find: {files: /etc/boards}\n",

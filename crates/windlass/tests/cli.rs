@@ -18,7 +18,7 @@ use std::{
 
 use crate::program::{Node, folder, machine, run, text, windlass};
 use serde_json::Value;
-use windlass_config::ConfigFile;
+use windlass_config::Config;
 use windlass_migrate::{PeerFlags, load, parse};
 
 const USAGE: Option<i32> = Some(64);
@@ -243,7 +243,7 @@ fn the_configuration_in_the_readme_is_one_that_is_accepted() {
         let readme = fs::read_to_string(&path).expect("a text file");
         let block = readme.split_once("```yaml\n").and_then(|(_, rest)| rest.split_once("```"));
         let (yaml, _) = block.unwrap_or_else(|| panic!("{name} has no YAML"));
-        ConfigFile::parse(&path, yaml).unwrap_or_else(|error| panic!("{error}"))
+        Config::parse(&path, yaml).unwrap_or_else(|error| panic!("{error}"))
     };
     assert_eq!(parse("README.md"), parse("README.zh-CN.md"), "one example in two languages");
 }

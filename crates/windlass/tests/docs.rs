@@ -12,7 +12,7 @@ use std::{
 
 use crate::program::{run, text};
 use serde_json::Value;
-use windlass_config::{ConfigFile, schema};
+use windlass_config::{Config, schema};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -84,7 +84,7 @@ fn every_configuration_in_the_documentation_is_accepted() {
         for (line, example) in shown(&page) {
             match configuration(&example) {
                 Some(whole) => {
-                    let read = ConfigFile::parse(Path::new(&name), &whole);
+                    let read = Config::parse(Path::new(&name), &whole);
                     read.unwrap_or_else(|error| {
                         panic!("the example at line {line}: {error}\n{whole}")
                     });

@@ -1,11 +1,11 @@
-//! One map completed by another: what a document leaves out is as in what it begins from.
+//! A map completed by another: absent keys are taken over.
 
 use super::tree::{Key, Node, Value};
 
 // === impl Node ===
 
 impl Node {
-    /// The items of the list that a key of a map says.
+    /// The items of a key's list.
     pub(crate) fn items_mut(&mut self, name: &str) -> &mut [Self] {
         let Value::Map(entries) = &mut self.value else { return &mut [] };
         let found = entries.iter_mut().find(|(key, _)| key.text == name);
@@ -40,7 +40,7 @@ impl Node {
         self.number(&mut 0);
     }
 
-    /// Makes it as if it were written on a line.
+    /// Moves the node to a line, with everything in it.
     fn move_to(&mut self, line: u64) {
         self.line = line;
         match &mut self.value {

@@ -1,37 +1,40 @@
-//! Reads a tree into structs. What cannot be read is noted, left out, and reading begins again, so that
-//! all mistakes are found and not only the first.
+//! Reads a tree into structs, with every mistake. A node that cannot be read is noted and left out, and reading begins
+//! again.
+//!
+//! A tuple of structs is one map, of which each struct reads the keys that it knows.
 
 use std::{cell::RefCell, collections::BTreeSet, fmt};
 
 use serde::{
     Deserialize, Deserializer,
     de::{
-        DeserializeSeed, Error as _, Expected, IntoDeserializer as _, MapAccess, SeqAccess,
-        Unexpected, Visitor,
+        DeserializeSeed, EnumAccess, Error as _, Expected, IntoDeserializer as _, MapAccess,
+        SeqAccess, Unexpected, VariantAccess, Visitor,
         value::{StrDeserializer, U64Deserializer},
     },
     forward_to_deserialize_any,
 };
 
 use super::{
-    Remark,
-    lined::{LINED, MANY},
+    Diagnostic, messages,
+    spanned::{ONE_OR_MANY, SPANNED},
     tree::{Key, Node, Value},
-    words,
 };
 
-/// What became of a document.
+/// Result of reading a document.
 #[derive(Debug)]
 pub struct Reading<T> {
-    /// What could be read; nothing, if the document is none of its kind at all.
+    /// The readable part; `None` for a document of another kind.
     pub value: Option<T>,
-    /// What is wrong, in the order of the lines.
-    pub mistakes: Vec<Remark>,
-    /// What is ignored, in the order of the lines.
-    pub ignored: Vec<Remark>,
+    /// Mistakes, in the order of the lines.
+    pub mistakes: Vec<Diagnostic>,
+    /// Ignored keys, in the order of the lines.
+    pub ignored: Vec<Diagnostic>,
+    /// Nodes that the value lacks, since they could not be read.
+    pub(crate) omitted: BTreeSet<u32>,
 }
 
-/// What a key that no one knows is.
+/// Treatment of unknown keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum UnknownKeys {
     /// A mistake; keys are spelled exactly.
@@ -48,13 +51,14 @@ pub fn read<'n, T: Deserialize<'n>>(root: &'n Node, unknown: UnknownKeys) -> Rea
     let value = loop {
         reader.notes.take();
         reader.maimed.take();
-        let failure = match T::deserialize(Cursor { node: root, reader: &reader }) {
+        let failure = match T::deserialize(Cursor { node: root, reader: &reader, part: None }) {
             Ok(value) => break Some(value),
+            Err(Failure { is_blank: true, .. }) => continue,
             Err(failure) => failure.or_at(root),
         };
-        // What lacks a part that was left out is wrong for that reason only.
+        // A node that lacks an omitted part is wrong for that reason only.
         if !reader.maimed.borrow().contains(&failure.id) {
-            mistakes.push(Remark::new(failure.line, failure.problem));
+            mistakes.push(Diagnostic::new(failure.line, failure.problem));
         }
         if failure.id == root.id || mistakes.len() >= MOST_MISTAKES {
             break None;
@@ -65,13 +69,13 @@ pub fn read<'n, T: Deserialize<'n>>(root: &'n Node, unknown: UnknownKeys) -> Rea
     mistakes.extend(wrong);
     mistakes.sort();
     ignored.sort();
-    Reading { value, mistakes, ignored }
+    Reading { value, mistakes, ignored, omitted: reader.omitted }
 }
 
-/// More are not read by anyone, and each costs another reading.
+/// Nobody reads more mistakes, and each costs another reading.
 const MOST_MISTAKES: usize = 100;
 
-/// What is known while reading.
+/// State of a reading.
 #[derive(Default)]
 struct Reader {
     unknown: UnknownKeys,
@@ -79,13 +83,16 @@ struct Reader {
     omitted: BTreeSet<u32>,
     /// Nodes that lack one of those.
     maimed: RefCell<BTreeSet<u32>>,
+    /// Keys, by struct and name, that count as absent where they have no value. serde does not tell which these are:
+    /// the first failure does.
+    blank: RefCell<BTreeSet<(&'static str, String)>>,
     notes: RefCell<Notes>,
 }
 
 #[derive(Default)]
 struct Notes {
-    wrong: Vec<Remark>,
-    ignored: Vec<Remark>,
+    wrong: Vec<Diagnostic>,
+    ignored: Vec<Diagnostic>,
 }
 
 /// A place in the tree.
@@ -93,14 +100,22 @@ struct Notes {
 struct Cursor<'n, 'r> {
     node: &'n Node,
     reader: &'r Reader,
+    /// The keys that the structs of a tuple know, which share the node.
+    part: Option<&'r RefCell<Vec<&'static str>>>,
 }
 
-/// Why a node cannot be read. Which one is known to whoever holds it.
-#[derive(Debug)]
+/// The reason why a node cannot be read; the caller places it.
+#[derive(Debug, Default)]
 struct Failure {
     id: u32,
     line: u64,
     problem: String,
+    /// The key that a struct needs.
+    missing: Option<&'static str>,
+    /// A list was expected: a list without a value is a mistake.
+    wants_list: bool,
+    /// A key without a value was found, which counts as absent from now on.
+    is_blank: bool,
 }
 
 /// The line of a failure that is not placed yet.
@@ -118,27 +133,29 @@ impl serde::de::Error for Failure {
     fn custom<T: fmt::Display>(problem: T) -> Self {
         let problem = problem.to_string();
         let problem = problem.lines().next().unwrap_or_default().to_owned();
-        Self { id: 0, line: NOWHERE, problem }
+        Self { problem, ..Self::default() }
     }
 
     fn invalid_type(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
-        Self::custom(words::wrong_value(&found, expected))
+        let wants_list = expected.to_string() == "a sequence";
+        Self { wants_list, ..Self::custom(messages::wrong_value(&found, expected)) }
     }
 
     fn invalid_value(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
-        Self::custom(words::wrong_value(&found, expected))
+        Self::custom(messages::wrong_value(&found, expected))
     }
 
     fn unknown_variant(word: &str, known: &'static [&'static str]) -> Self {
-        Self::custom(words::unknown_word(word, known))
+        Self::custom(messages::unknown_word(word, known))
     }
 
     fn unknown_field(name: &str, known: &'static [&'static str]) -> Self {
-        Self::custom(words::unknown_field(name, known))
+        Self::custom(messages::unknown_field(name, known))
     }
 
     fn missing_field(name: &'static str) -> Self {
-        Self::custom(format!("the key `{name}` is missing"))
+        let missing = Some(name);
+        Self { missing, ..Self::custom(format!("the key `{name}` is missing")) }
     }
 }
 
@@ -153,7 +170,7 @@ impl fmt::Display for Failure {
 // === impl UnknownKeys ===
 
 impl UnknownKeys {
-    fn known(self, key: &str, fields: &'static [&'static str]) -> Option<&'static str> {
+    fn known(self, key: &str, fields: &[&'static str]) -> Option<&'static str> {
         let same = |field: &str| match self {
             Self::Wrong => field == key,
             Self::Ignored => field.eq_ignore_ascii_case(key),
@@ -165,7 +182,7 @@ impl UnknownKeys {
 // === impl Reader ===
 
 impl Reader {
-    /// Whether the node is left out of its parent.
+    /// True for a node that is left out of its parent.
     fn omits(&self, node: &Node, parent: &Node) -> bool {
         let omitted = self.omitted.contains(&node.id);
         if omitted {
@@ -174,52 +191,111 @@ impl Reader {
         omitted
     }
 
-    fn unknown_key(&self, key: &Key, fields: &'static [&'static str]) {
+    fn unknown_key(&self, key: &Key, fields: &[&str]) {
         let (name, mut notes) = (&key.text, self.notes.borrow_mut());
         match self.unknown {
             UnknownKeys::Wrong => {
-                notes.wrong.push(Remark::new(key.line, words::unknown_field(name, fields)));
+                notes.wrong.push(Diagnostic::new(key.line, messages::unknown_field(name, fields)));
             }
             UnknownKeys::Ignored => {
                 let fields: Vec<_> = fields.iter().map(|field| format!("`{field}`")).collect();
                 let fields = fields.join(", ");
                 let text = format!("unknown key `{name}` is ignored; known here are {fields}");
-                notes.ignored.push(Remark::new(key.line, text));
+                notes.ignored.push(Diagnostic::new(key.line, text));
             }
         }
     }
 
     fn repeated_key(&self, key: &Key, first: &Key) {
         let text = format!("`{}` is already on line {}: keep one", key.text, first.line);
-        self.notes.borrow_mut().wrong.push(Remark::new(key.line, text));
+        self.notes.borrow_mut().wrong.push(Diagnostic::new(key.line, text));
     }
 }
 
 // === impl Cursor ===
 
-impl<'n> Cursor<'n, '_> {
+impl<'n, 'r> Cursor<'n, 'r> {
     fn at(self, node: &'n Node) -> Self {
-        Self { node, ..self }
+        Self { node, part: None, ..self }
     }
 
-    /// A map's entries under the names that a struct has for them.
-    fn fields(self, entries: &'n [(Key, Node)], names: &'static [&'static str]) -> Fields<'n> {
+    /// A map's entries under the names that a struct `of` this name has for them.
+    fn fields(
+        self,
+        of: &'static str,
+        entries: &'n [(Key, Node)],
+        names: &'static [&'static str],
+    ) -> Fields<'n> {
         let mut known: Vec<(&'static str, &'n Key, &'n Node)> = Vec::new();
         for (key, node) in entries {
-            match self.reader.unknown.known(&key.text, names) {
-                None => self.reader.unknown_key(key, names),
-                Some(name) => match known.iter().find(|(earlier, ..)| *earlier == name) {
-                    Some((_, first, _)) => self.reader.repeated_key(key, first),
-                    None if self.reader.omits(node, self.node) => {}
-                    None => known.push((name, key, node)),
-                },
+            let Some(name) = self.reader.unknown.known(&key.text, names) else { continue };
+            let is_blank = || self.reader.blank.borrow().contains(&(of, name.to_owned()));
+            match known.iter().find(|(earlier, ..)| *earlier == name) {
+                Some((_, first, _)) => self.reader.repeated_key(key, first),
+                None if self.reader.omits(node, self.node) => {}
+                None if matches!(node.value, Value::Null) && is_blank() => {}
+                None => known.push((name, key, node)),
             }
+        }
+        match self.part {
+            Some(part) => part.borrow_mut().extend(names),
+            None => self.unknown_keys(entries, names),
         }
         known.into_iter().map(|(name, _, node)| (name, node)).collect()
     }
+
+    /// The map that a struct is read from. serde would also read one from a list, in the order of the code.
+    fn map(self) -> Result<&'n [(Key, Node)], Failure> {
+        match &self.node.value {
+            Value::Map(entries) => Ok(entries),
+            Value::Null => Ok(&[]),
+            _ => {
+                Err(Failure::invalid_type(self.unexpected(), &"keys with values").or_at(self.node))
+            }
+        }
+    }
+
+    fn entries(self, of: &'static str, entries: Vec<(&'n str, &'n Node)>) -> Entries<'n, 'r> {
+        Entries { cursor: self, of, rest: entries.into_iter(), value: None }
+    }
+
+    fn unexpected(self) -> Unexpected<'n> {
+        match &self.node.value {
+            Value::Null => Unexpected::Unit,
+            Value::Bool(value) => Unexpected::Bool(*value),
+            Value::Unsigned(value) => Unexpected::Unsigned(*value),
+            Value::Signed(value) => Unexpected::Signed(*value),
+            Value::Float(value) => Unexpected::Float(*value),
+            Value::Text(value) => Unexpected::Str(value),
+            Value::List(_) => Unexpected::Seq,
+            Value::Map(_) => Unexpected::Map,
+        }
+    }
+
+    fn unknown_keys(self, entries: &[(Key, Node)], names: &[&'static str]) {
+        let is_unknown = |key: &&Key| self.reader.unknown.known(&key.text, names).is_none();
+        for key in entries.iter().map(|(key, _)| key).filter(is_unknown) {
+            self.reader.unknown_key(key, names);
+        }
+    }
+
+    /// Places the failure of a struct: at the key that has no value, if it needs one.
+    fn placed(self, failure: Failure) -> Failure {
+        let missing = failure.missing.and_then(|name| Some((name, self.node.child(name)?)));
+        let blank = missing.filter(|(_, node)| {
+            matches!(node.value, Value::Null) && !self.reader.omitted.contains(&node.id)
+        });
+        match blank {
+            Some((name, node)) => {
+                let problem = format!("nothing is written here, and `{name}` cannot be left out");
+                Failure::custom(problem).or_at(node)
+            }
+            None => failure.or_at(self.node),
+        }
+    }
 }
 
-/// What of a map is read into a struct.
+/// The entries of a map that a struct reads.
 type Fields<'n> = Vec<(&'static str, &'n Node)>;
 
 impl<'n> Deserializer<'n> for Cursor<'n, '_> {
@@ -235,8 +311,9 @@ impl<'n> Deserializer<'n> for Cursor<'n, '_> {
             Value::Text(value) => visitor.visit_borrowed_str(value),
             Value::List(items) => visitor.visit_seq(Items { cursor: self, rest: items.iter() }),
             Value::Map(entries) => {
-                let rest = entries.iter().map(|(key, node)| (key.text.as_str(), node)).collect();
-                visitor.visit_map(Entries::new(self, rest))
+                let rest: Vec<_> =
+                    entries.iter().map(|(key, node)| (key.text.as_str(), node)).collect();
+                visitor.visit_map(self.entries("", rest))
             }
         };
         read.map_err(|failure: Failure| failure.or_at(self.node))
@@ -264,10 +341,17 @@ impl<'n> Deserializer<'n> for Cursor<'n, '_> {
 
     fn deserialize_enum<V: Visitor<'n>>(
         self,
-        _name: &'static str,
-        _variants: &'static [&'static str],
+        name: &'static str,
+        variants: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, Failure> {
+        if let Value::Map(entries) = &self.node.value {
+            return match self.fields(name, entries, variants)[..] {
+                [(variant, node)] => visitor.visit_enum(OneKey { cursor: self.at(node), variant }),
+                _ => Err(Failure::custom(format!("write one of {}", variants.join(", ")))),
+            }
+            .map_err(|failure| failure.or_at(self.node));
+        }
         let Some(text) = self.node.text() else { return self.deserialize_any(visitor) };
         let word: StrDeserializer<'_, Failure> = text.as_str().into_deserializer();
         visitor.visit_enum(word).map_err(|failure| failure.or_at(self.node))
@@ -275,23 +359,27 @@ impl<'n> Deserializer<'n> for Cursor<'n, '_> {
 
     fn deserialize_struct<V: Visitor<'n>>(
         self,
-        _name: &'static str,
+        name: &'static str,
         names: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, Failure> {
-        let entries = match &self.node.value {
-            Value::Map(entries) => entries.as_slice(),
-            Value::Null => &[],
-            // A struct would take its fields from a list, in the order of the code.
-            Value::List(_) => {
-                let unexpected = Unexpected::Other("a list");
-                return Err(Failure::invalid_type(unexpected, &"keys with values").or_at(self.node));
-            }
-            _ => return self.deserialize_any(visitor),
-        };
-        let fields = self.fields(entries, names);
-        let read = visitor.visit_map(Entries::new(self, fields));
-        read.map_err(|failure| failure.or_at(self.node))
+        let entries = self.map()?;
+        let fields = self.fields(name, entries, names);
+        let read = visitor.visit_map(self.entries(name, fields));
+        read.map_err(|failure| self.placed(failure))
+    }
+
+    fn deserialize_tuple<V: Visitor<'n>>(
+        self,
+        len: usize,
+        visitor: V,
+    ) -> Result<V::Value, Failure> {
+        let entries = self.map()?;
+        let known = RefCell::default();
+        let parts = Parts { cursor: Cursor { part: Some(&known), ..self }, left: len };
+        let read = visitor.visit_seq(parts)?;
+        self.unknown_keys(entries, &known.borrow());
+        Ok(read)
     }
 
     fn deserialize_newtype_struct<V: Visitor<'n>>(
@@ -300,9 +388,9 @@ impl<'n> Deserializer<'n> for Cursor<'n, '_> {
         visitor: V,
     ) -> Result<V::Value, Failure> {
         match (name, &self.node.value) {
-            (LINED, _) => visitor.visit_seq(LineAndValue { cursor: self, given: 0 }),
-            (MANY, Value::List(_)) => self.deserialize_any(visitor),
-            (MANY, _) => visitor
+            (SPANNED, _) => visitor.visit_seq(LineAndValue { cursor: self, given: 0 }),
+            (ONE_OR_MANY, Value::List(_)) => self.deserialize_any(visitor),
+            (ONE_OR_MANY, _) => visitor
                 .visit_seq(Items { cursor: self, rest: std::slice::from_ref(self.node).iter() }),
             _ => visitor.visit_newtype_struct(self),
         }
@@ -310,7 +398,7 @@ impl<'n> Deserializer<'n> for Cursor<'n, '_> {
 
     forward_to_deserialize_any! {
         <W: Visitor<'n>>
-        bool i8 i16 i32 i64 u8 u16 u32 u64 f32 f64 char bytes byte_buf unit unit_struct seq tuple
+        bool i8 i16 i32 i64 u8 u16 u32 u64 f32 f64 char bytes byte_buf unit unit_struct seq
         tuple_struct map identifier ignored_any
     }
 }
@@ -339,14 +427,10 @@ impl<'n> SeqAccess<'n> for Items<'n, '_> {
 /// The entries of a map.
 struct Entries<'n, 'r> {
     cursor: Cursor<'n, 'r>,
+    /// The struct that is read, if it is one.
+    of: &'static str,
     rest: std::vec::IntoIter<(&'n str, &'n Node)>,
-    value: Option<&'n Node>,
-}
-
-impl<'n, 'r> Entries<'n, 'r> {
-    fn new(cursor: Cursor<'n, 'r>, entries: Vec<(&'n str, &'n Node)>) -> Self {
-        Self { cursor, rest: entries.into_iter(), value: None }
-    }
+    value: Option<(&'n str, &'n Node)>,
 }
 
 impl<'n> MapAccess<'n> for Entries<'n, '_> {
@@ -357,18 +441,90 @@ impl<'n> MapAccess<'n> for Entries<'n, '_> {
         seed: K,
     ) -> Result<Option<K::Value>, Failure> {
         let Some((name, node)) = self.rest.next() else { return Ok(None) };
-        self.value = Some(node);
+        self.value = Some((name, node));
         let name: StrDeserializer<'_, Failure> = name.into_deserializer();
         seed.deserialize(name).map(Some)
     }
 
     fn next_value_seed<V: DeserializeSeed<'n>>(&mut self, seed: V) -> Result<V::Value, Failure> {
-        let node = self.value.take().unwrap_or(self.cursor.node);
-        seed.deserialize(self.cursor.at(node)).map_err(|failure| failure.or_at(node))
+        let (name, node) = self.value.take().unwrap_or(("", self.cursor.node));
+        seed.deserialize(self.cursor.at(node)).map_err(|failure| {
+            let failure = failure.or_at(node);
+            let is_blank = !self.of.is_empty()
+                && matches!(node.value, Value::Null)
+                && failure.id == node.id
+                && !failure.wants_list;
+            if is_blank {
+                self.cursor.reader.blank.borrow_mut().insert((self.of, name.to_owned()));
+            }
+            Failure { is_blank: is_blank || failure.is_blank, ..failure }
+        })
     }
 }
 
-/// The two parts of [`super::Lined`].
+/// A map of one key as a variant of an enum.
+struct OneKey<'n, 'r> {
+    cursor: Cursor<'n, 'r>,
+    variant: &'static str,
+}
+
+impl<'n, 'r> EnumAccess<'n> for OneKey<'n, 'r> {
+    type Error = Failure;
+    type Variant = Cursor<'n, 'r>;
+
+    fn variant_seed<V: DeserializeSeed<'n>>(
+        self,
+        seed: V,
+    ) -> Result<(V::Value, Cursor<'n, 'r>), Failure> {
+        let variant: StrDeserializer<'_, Failure> = self.variant.into_deserializer();
+        Ok((seed.deserialize(variant)?, self.cursor))
+    }
+}
+
+impl<'n> VariantAccess<'n> for Cursor<'n, '_> {
+    type Error = Failure;
+
+    fn unit_variant(self) -> Result<(), Failure> {
+        Err(Failure::invalid_type(self.unexpected(), &"a word").or_at(self.node))
+    }
+
+    fn newtype_variant_seed<T: DeserializeSeed<'n>>(self, seed: T) -> Result<T::Value, Failure> {
+        seed.deserialize(self).map_err(|failure| failure.or_at(self.node))
+    }
+
+    fn tuple_variant<V: Visitor<'n>>(self, len: usize, visitor: V) -> Result<V::Value, Failure> {
+        self.deserialize_tuple(len, visitor)
+    }
+
+    fn struct_variant<V: Visitor<'n>>(
+        self,
+        fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Failure> {
+        self.deserialize_struct("", fields, visitor)
+    }
+}
+
+/// The structs of a tuple, each of which reads the same map.
+struct Parts<'n, 'r> {
+    cursor: Cursor<'n, 'r>,
+    left: usize,
+}
+
+impl<'n> SeqAccess<'n> for Parts<'n, '_> {
+    type Error = Failure;
+
+    fn next_element_seed<T: DeserializeSeed<'n>>(
+        &mut self,
+        seed: T,
+    ) -> Result<Option<T::Value>, Failure> {
+        let Some(left) = self.left.checked_sub(1) else { return Ok(None) };
+        self.left = left;
+        seed.deserialize(self.cursor).map(Some)
+    }
+}
+
+/// The two parts of [`super::Spanned`].
 struct LineAndValue<'n, 'r> {
     cursor: Cursor<'n, 'r>,
     given: u8,

@@ -1,29 +1,29 @@
-//! YAML as a tree of nodes that know their lines and what was written there.
+//! YAML as a tree of nodes that know their lines and their source text.
 
-use std::{borrow::Cow, fmt};
+use std::{borrow::Cow, collections::BTreeSet, fmt};
 
 use serde::{
-    Deserialize, Deserializer,
+    Deserialize, Deserializer, Serialize, Serializer,
     de::{Error as _, MapAccess, SeqAccess, Visitor},
 };
 use serde_saphyr::{DuplicateKeyPolicy, Options, Spanned};
 
-use super::Remark;
+use super::Diagnostic;
 
-/// A value and where it stands.
+/// A value and its place.
 #[derive(Clone, Debug)]
 pub struct Node {
     /// Unique in the document.
     pub(super) id: u32,
     /// The line on which it begins, from 1.
     pub line: u64,
-    /// What was written, for texts that look like numbers.
+    /// The source of a scalar, for texts that look like numbers.
     pub(super) written: String,
     pub(super) value: Value,
 }
 
-/// What YAML takes it for.
-#[derive(Clone, Debug)]
+/// The value by YAML's types.
+#[derive(Clone, Debug, PartialEq)]
 pub(super) enum Value {
     Null,
     Bool(bool),
@@ -35,29 +35,29 @@ pub(super) enum Value {
     Map(Vec<(Key, Node)>),
 }
 
-/// A key and where it stands.
+/// A key and its line.
 #[derive(Clone, Debug)]
 pub(super) struct Key {
     pub(super) line: u64,
     pub(super) text: String,
 }
 
-/// How deep lists and maps may be in each other: each takes stack, and the deepest that means something, a file in
-/// a manifest in a list of manifests, is a dozen deep.
+/// Most lists and maps within each other: each takes stack. The deepest that means something, a file in a manifest in
+/// a list of manifests, is a dozen deep.
 const MAX_DEPTH: usize = 32;
 
-/// Lists, groups of keys and plain values of a document, each counted as often as an alias repeats it. A node has some
-/// dozen rules.
+/// Most lists, maps and scalars of a document, each counted as often as an alias repeats it. A node has some dozen
+/// rules.
 const MOST_VALUES: usize = 250_000;
 
-/// Parses a document; one that says nothing is a mistake.
-pub fn parse(text: &str) -> Result<Node, Remark> {
+/// Parses a document; an empty one is a mistake.
+pub fn parse(text: &str) -> Result<Node, Diagnostic> {
     if says_nothing(text) {
         return Err(nothing(text));
     }
     let text = &*without_tabs(text);
     let tree = serde_saphyr::from_str_with_options::<Spanned<Tree>>(text, options());
-    let mut root = Node::new(tree.map_err(|error| remark(&error))?, text);
+    let mut root = Node::new(tree.map_err(|error| diagnostic(&error))?, text);
     if matches!(root.value, Value::Null) {
         return Err(nothing(text));
     }
@@ -65,20 +65,30 @@ pub fn parse(text: &str) -> Result<Node, Remark> {
     Ok(root)
 }
 
+/// A value as the tree that a document of it would have.
+pub(crate) fn of<T: Serialize>(value: &T) -> Node {
+    let text = serde_saphyr::to_string(value).expect("every value has a form in YAML");
+    let mut options = options();
+    options.budget = None;
+    let tree = serde_saphyr::from_str_with_options::<Spanned<Tree>>(&text, options);
+    Node::new(tree.expect("it was just written"), &text)
+}
+
 /// True for a text of empty lines and comments.
 pub fn says_nothing(text: &str) -> bool {
     text.lines().all(|line| line.trim().is_empty() || line.trim_start().starts_with('#'))
 }
 
-/// Nobody means the defaults by nothing: the file is being written, or a template rendered to it.
-pub fn nothing(text: &str) -> Remark {
+/// The mistake of an empty document. Nobody means the defaults by it: the file is being written, or a template rendered
+/// to nothing.
+pub fn nothing(text: &str) -> Diagnostic {
     let first = text.lines().position(|line| !line.trim().is_empty());
     let line = first.map_or(text.lines().count(), |above| above + 1).max(1);
     let text = "the configuration says nothing: write `{}` for the defaults";
-    Remark::new(line as u64, text)
+    Diagnostic::new(line as u64, text)
 }
 
-/// JSON may be indented with tabs, which YAML does not take. In its texts a tab is written `\t`.
+/// JSON may be indented with tabs, which YAML refuses. JSON's own texts have tabs as `\t`.
 fn without_tabs(text: &str) -> Cow<'_, str> {
     if text.trim_start().starts_with(['{', '[']) {
         Cow::Owned(text.replace('\t', " "))
@@ -87,7 +97,7 @@ fn without_tabs(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// A key that is there twice reaches the reader, which knows the line of the first.
+/// Repeated keys reach the reader, which knows the line of the first.
 fn options() -> Options {
     let mut options = Options::default();
     options.budget = serde_saphyr::budget! { max_depth: MAX_DEPTH, max_nodes: MOST_VALUES };
@@ -96,16 +106,16 @@ fn options() -> Options {
 }
 
 /// The first line of a YAML error; the rest is a picture of the document.
-fn remark(error: &serde_saphyr::Error) -> Remark {
+fn diagnostic(error: &serde_saphyr::Error) -> Diagnostic {
     let line = error.location().map_or(1, |location| location.line());
     let text = error.without_snippet().to_string();
     let first = text.lines().next().unwrap_or_default();
     let problem = first.rsplit_once(" at line ").map_or(first, |(problem, _)| problem);
-    Remark::new(line, beyond(problem).unwrap_or_else(|| problem.to_owned()))
+    Diagnostic::new(line, beyond(problem).unwrap_or_else(|| problem.to_owned()))
 }
 
-/// Which limit a document is beyond, if it is beyond one. The words are the library's, which has them alone for what an
-/// alias repeats.
+/// The limit that a document exceeds, if it exceeds one. The library tells by its messages alone when an alias repeats
+/// too much.
 fn beyond(problem: &str) -> Option<String> {
     let of_aliases = ["alias replay", "alias expansion", "budget breached: AliasAnchorRatio"];
     if of_aliases.iter().any(|begin| problem.starts_with(begin)) {
@@ -135,7 +145,7 @@ impl Node {
         Self { id: 0, line: referenced.line(), written, value: Value::new(value, text) }
     }
 
-    /// Gives every node an id that no other of the document has.
+    /// Gives every node an id that is unique in the document.
     pub(super) fn number(&mut self, next: &mut u32) {
         self.id = *next;
         *next += 1;
@@ -152,7 +162,7 @@ impl Node {
         entries.iter().map(|(key, _)| key.text.as_str())
     }
 
-    /// What a key of a map says.
+    /// The value of a key.
     pub fn child(&self, name: &str) -> Option<&Self> {
         let Value::Map(entries) = &self.value else { return None };
         entries.iter().find(|(key, _)| key.text == name).map(|(_, node)| node)
@@ -164,7 +174,7 @@ impl Node {
         entries.iter().map(|(key, node)| (key.text.as_str(), node))
     }
 
-    /// What a key of a map says, whatever its capitals.
+    /// The value of a key, in any case.
     pub fn child_like(&self, name: &str) -> Option<&Self> {
         self.entries().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, node)| node)
     }
@@ -174,9 +184,49 @@ impl Node {
         if let Value::List(items) = &self.value { items } else { &[] }
     }
 
-    /// Whether it is text on lines of its own, after `|` or `>`.
+    /// True for a block scalar, after `|` or `>`.
     pub fn is_block(&self) -> bool {
         matches!(self.value, Value::Text(_)) && self.written.starts_with(['|', '>'])
+    }
+
+    /// True for a key without a value.
+    pub(crate) fn is_null(&self) -> bool {
+        matches!(self.value, Value::Null)
+    }
+
+    /// The line of a key's value, or of the map if the key is absent.
+    pub(crate) fn line_of(&self, name: &str) -> u64 {
+        self.child(name).map_or(self.line, |node| node.line)
+    }
+
+    /// The items of a key's list.
+    pub(crate) fn list(&self, name: &str) -> &[Self] {
+        self.child(name).map_or(&[], Self::items)
+    }
+
+    /// Removes items of lists, by their ids.
+    pub(crate) fn remove_items(&mut self, ids: &BTreeSet<u32>) {
+        match &mut self.value {
+            Value::List(items) => {
+                items.retain(|item| !ids.contains(&item.id));
+                items.iter_mut().for_each(|item| item.remove_items(ids));
+            }
+            Value::Map(entries) => entries.iter_mut().for_each(|(_, it)| it.remove_items(ids)),
+            _ => {}
+        }
+    }
+
+    /// Removes every key whose value is the same in `other`.
+    pub(crate) fn remove_equal(&mut self, other: &Self) {
+        let Value::Map(entries) = &mut self.value else { return };
+        entries.retain_mut(|(key, node)| {
+            match other.child(&key.text) {
+                Some(same) if same == node => return false,
+                Some(same) => node.remove_equal(same),
+                None => {}
+            }
+            true
+        });
     }
 
     /// A scalar as text.
@@ -186,6 +236,36 @@ impl Node {
             Value::Null | Value::List(_) | Value::Map(_) => None,
             Value::Bool(_) | Value::Unsigned(_) | Value::Signed(_) | Value::Float(_) => {
                 Some(self.written.clone())
+            }
+        }
+    }
+}
+
+/// Two nodes are equal if their values are, wherever they stand.
+impl PartialEq for Node {
+    fn eq(&self, other: &Self) -> bool {
+        self.value == other.value
+    }
+}
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
+    }
+}
+
+impl Serialize for Node {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match &self.value {
+            Value::Null => serializer.serialize_unit(),
+            Value::Bool(value) => serializer.serialize_bool(*value),
+            Value::Unsigned(value) => serializer.serialize_u64(*value),
+            Value::Signed(value) => serializer.serialize_i64(*value),
+            Value::Float(value) => serializer.serialize_f64(*value),
+            Value::Text(value) => serializer.serialize_str(value),
+            Value::List(items) => serializer.collect_seq(items),
+            Value::Map(entries) => {
+                serializer.collect_map(entries.iter().map(|(key, node)| (&key.text, node)))
             }
         }
     }
@@ -289,5 +369,5 @@ impl<'de> Visitor<'de> for TreeVisitor {
     }
 }
 
-/// A document with more is not for us.
+/// Most keys of a map; a document with more is no configuration.
 const MOST_KEYS: usize = 10_000;

@@ -1,6 +1,6 @@
-//! The file's words: each taken, each mistake placed, what is written read back.
+//! The configuration file: every key is read, every mistake has its line, a written file is read back.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use proptest::prelude::*;
 use serde_json::Value;
@@ -8,15 +8,16 @@ use windlass_core::{device::DeviceKind, placement};
 
 use super::*;
 use crate::{
-    DraOffer, HealthPolicy, Imex, LabelOutput, MissingChannel, NicIds, PerContainer, RdmaNode,
-    Replicas, ResourceRule, Selector, Shared, Sharing, SharingMethod, Strategy, UnlistedXids,
+    Disclosed, DraOffer, HealthPolicy, Imex, LabelOutput, MissingChannel, NicIds, PerContainer,
+    RdmaNode, Replicas, ResourceRule, Resources, Selector, Shared, Sharing, SharingMethod,
+    Strategy, UnlistedXids, Unmatched,
 };
 
 fn parse(text: &str) -> Result<Config, String> {
-    ConfigFile::parse(Path::new("w.yaml"), text).map_err(|error| error.to_string())
+    Config::parse(Path::new("w.yaml"), text).map_err(|error| error.to_string())
 }
 
-/// Every key there is.
+/// Every key.
 const EVERYTHING: &str = r#"kubeletDir: /k
 hostRoot: /h
 hostRootOnNode: /n
@@ -148,10 +149,10 @@ fn every_key_is_taken() {
     assert_eq!(rules[0].devices.index, BTreeSet::from([1, 2]));
     let Sharing::Shared(shared) = rules[0].sharing else { panic!("it is shared") };
     assert_eq!(shared.per_container, PerContainer::Any);
-    assert_eq!(rules[0].placement, placement::Policy::Packed);
+    assert_eq!(rules[0].placement(), placement::Policy::Packed);
     let Sharing::Shared(shared) = rules[1].sharing else { panic!("it is shared") };
     assert_eq!((shared.replicas.get(), shared.per_container), (8, PerContainer::Any));
-    assert_eq!(rules[1].placement, placement::Policy::Distributed);
+    assert_eq!(rules[1].placement(), placement::Policy::Distributed);
     let Sharing::Pooled(pool) = rules[2].sharing else { panic!("it is pooled") };
     assert_eq!(pool.tokens.get(), 3);
     assert_eq!(policy.nics.ids, NicIds::PciAddress);
@@ -161,7 +162,7 @@ fn every_key_is_taken() {
 }
 
 #[test]
-fn what_is_said_of_network_interfaces_must_make_sense() {
+fn contradictory_rules_for_network_interfaces_are_refused() {
     for (text, expected) in [
         ("nics: {rdmaNodes: [umad]}", "rdmaNodes without uverbs"),
         ("nics: {info: {ens1: {a: b}}}", "write a PCI address such as 0000:3b:02.0, or *"),
@@ -177,7 +178,7 @@ fn what_is_said_of_network_interfaces_must_make_sense() {
 }
 
 #[test]
-fn a_resource_is_placed_as_its_rule_says_and_as_is_usual_without() {
+fn placement_follows_the_rule_and_has_a_default_without() {
     let text = format!(
         "unmatched: default\nresources:\n{}{}  placement: numa-strict\n{}  sharing: {{method: timeSlicing, \
          replicas: 4}}\n  placement: aligned\n",
@@ -208,6 +209,46 @@ fn a_resource_is_placed_as_its_rule_says_and_as_is_usual_without() {
 }
 
 #[test]
+fn a_key_without_a_value_counts_as_absent_unless_it_is_a_list_or_needed() {
+    for text in [
+        "kubeletDir:\nlisten:\nmig:\npassDeviceSpecs:\ndra: {driver: , offer: }\n",
+        "health: {quietPeriod: , unlistedXids: }\nlabels: {timestamp: , to: }\nfpga:\nnics: {ids: }\n",
+    ] {
+        assert_eq!(parse(text), Ok(Config::default()), "{text}");
+    }
+    check_mistakes([
+        ("health:\n  ignoredXids:\n".to_owned(), 2, "nothing is written here: write a list"),
+        (
+            "resources:\n- devices: {kind: gpu}\n  name:\n".to_owned(),
+            3,
+            "nothing is written here, and `name` cannot be left out",
+        ),
+    ]);
+}
+
+#[test]
+fn devices_are_found_in_one_of_the_known_ways() {
+    let find = |find: &str| format!("sources:\n- name: s\n  find: {find}\n");
+    check_mistakes([
+        (find("{}"), 3, "write one of bus, class, nodes, files, endpoints"),
+        (find("{class: drm, files: /x}"), 3, "write one of bus, class, nodes, files, endpoints"),
+        (find("{class: drm, nods: /x}"), 3, "unknown field `nods`: did you mean `nodes`?"),
+        (find("{class: [drm]}"), 3, "a list cannot stand here: write a text"),
+        (find("drm"), 3, "is no word for this"),
+    ]);
+}
+
+#[test]
+fn every_key_that_differs_is_among_the_changed_ones() {
+    let config = parse(EVERYTHING).expect("valid");
+    let changed: BTreeSet<_> = config.changed_keys(&Config::default()).into_iter().collect();
+    let every = json(EVERYTHING);
+    let every: BTreeSet<_> = every.as_object().expect("a map").keys().cloned().collect();
+    assert_eq!(changed, every);
+    assert!(config.changed_keys(&config).is_empty());
+}
+
+#[test]
 fn json_is_accepted_too() {
     let text = "{\n  \"mig\": \"none\",\n  \"health\": {\"quiet\": 3}\n}";
     assert!(parse(text).expect_err("a mistake").starts_with("w.yaml:3: unknown field `quiet`"));
@@ -222,12 +263,12 @@ fn rule(name: &str, devices: &str, sharing: &str) -> String {
     format!("resources:\n- name: {name}\n  devices: {{{devices}}}\n  sharing: {{{sharing}}}\n")
 }
 
-/// What is asked of an attribute.
+/// An expression about an attribute.
 fn asks(domain: &str, question: &str) -> String {
     format!("device.attributes[\"{domain}\"].{question}")
 }
 
-/// Each document has one mistake: its line, and what is said of it.
+/// Checks documents of one mistake each: its line and its message.
 fn check_mistakes<const N: usize>(cases: [(String, u64, &str); N]) {
     for (text, line, expected) in cases {
         let error = parse(&text).expect_err(&text);
@@ -237,7 +278,7 @@ fn check_mistakes<const N: usize>(cases: [(String, u64, &str); N]) {
     }
 }
 
-/// A text that its aliases make a thousand times as large, and that again and again.
+/// A text that aliases multiply by a thousand, again and again.
 fn bomb() -> String {
     let levels = (1..9).map(|level| {
         let below = format!("*a{}, ", level - 1).repeat(10);
@@ -387,7 +428,7 @@ fn mistakes_in_rules_are_refused_with_the_line_and_what_to_write() {
 }
 
 #[test]
-fn a_rule_that_asks_what_no_such_device_answers_is_refused() {
+fn an_expression_without_an_answer_for_any_device_is_refused() {
     check_mistakes([
         (
             format!(
@@ -413,7 +454,7 @@ fn a_rule_that_asks_what_no_such_device_answers_is_refused() {
     ]);
 }
 
-/// A rule for devices that are asked something, beside a source of the configuration.
+/// A rule with an expression, beside a source of the configuration.
 fn asked_of(devices: &str, asked: &str) -> String {
     format!(
         "sources:\n- {{name: s, find: {{bus: pci}}, match: 'true', attributes: {{firmware: fw}}}}\n\
@@ -422,7 +463,7 @@ fn asked_of(devices: &str, asked: &str) -> String {
 }
 
 #[test]
-fn a_value_of_another_sort_and_a_misspelt_name_are_refused_with_what_is_right() {
+fn values_of_another_type_and_misspelt_names_are_refused_with_a_correction() {
     let k8s = |asked: &str| asks("resource.kubernetes.io", asked);
     let cuda = asks("nvidia.com", "cudaComputeCapability == \"9.0\"");
     let memory = "device.capacity[\"nvidia.com\"].memory == 80".to_owned();
@@ -471,7 +512,7 @@ fn a_value_of_another_sort_and_a_misspelt_name_are_refused_with_what_is_right() 
 }
 
 #[test]
-fn what_only_some_devices_say_may_be_asked() {
+fn expressions_may_use_attributes_of_some_devices_only() {
     let k8s = |asked: &str| asks("resource.kubernetes.io", asked);
     for (devices, asked) in [
         ("kind: gpu", asks("nvidia.com", "whatever == 3")),
@@ -518,7 +559,7 @@ fn rules_that_contradict_each_other_are_refused_with_both_lines() {
 }
 
 #[test]
-fn all_mistakes_are_told_at_once() {
+fn all_mistakes_are_reported_at_once() {
     let text = "kubletDir: /x\nmig: both\nhealth:\n  quietPeriod: soon\n  ignoredXids: [a, 79, b]\n\
                 resources:\n- name: gpu\n  devices: {kind: tpu}\n- name: a.com/x\n  devices: {kind: gpu}\n  \
                 sharing: {method: mps, replicas: 0}\n- name: a.com/y\n  devices: {kind: gpu}\n";
@@ -528,7 +569,7 @@ fn all_mistakes_are_told_at_once() {
 }
 
 #[test]
-fn rules_with_devices_of_their_own_live_together() {
+fn rules_with_different_devices_are_accepted() {
     let text = format!(
         "resources:\n{}{}{}- name: a.com/z\n  devices: {{kind: nic}}\n",
         gpus("a.com/x", ", index: [0]"),
@@ -607,14 +648,14 @@ fn the_documentation_shows_every_key_and_each_is_accepted() {
 }
 
 #[test]
-fn claims_get_nothing_unless_the_configuration_says_so() {
+fn claims_get_no_devices_by_default() {
     assert_eq!(parse("dra: {offer: off}"), Ok(Config::default()));
     let config = parse("dra: {offer: beside}").expect("valid");
     assert_eq!(config.policy.dra.offer, DraOffer::Beside);
 }
 
 #[test]
-fn what_is_written_is_read_back() {
+fn a_written_configuration_is_read_back() {
     let config = parse(EVERYTHING).expect("valid");
     assert_eq!(parse(&to_yaml(&config)), Ok(config));
     assert_eq!(parse(&to_yaml(&Config::default())), Ok(Config::default()));
@@ -647,7 +688,7 @@ prop_compose! {
                 ..Selector::all(DeviceKind::Gpu)
             },
             sharing,
-            placement,
+            placement: Some(placement),
         }
     }
 }
@@ -675,7 +716,7 @@ prop_compose! {
 }
 
 #[test]
-fn what_is_nested_without_end_is_refused_before_the_stack_is_used_up() {
+fn endless_nesting_is_refused_before_the_stack_overflows() {
     for (open, lines) in [("{a: ", 200), ("[", 5000), ("- ", 5000), ("{a\n: ", 100_000)] {
         let refused = parse(&format!("sources: {}", open.repeat(lines))).expect_err(open);
         assert!(refused.starts_with("w.yaml:"), "{open}: {refused}");
@@ -684,7 +725,7 @@ fn what_is_nested_without_end_is_refused_before_the_stack_is_used_up() {
 
 proptest! {
     #[test]
-    fn any_policy_that_is_written_is_read_back(policy in policy()) {
+    fn any_written_policy_is_read_back(policy in policy()) {
         let config = Config { policy, ..Config::default() };
         let text = to_yaml(&config);
         prop_assert_eq!(parse(&text), Ok(config), "{}", text);

@@ -1,12 +1,12 @@
 //! Every profile that is shipped is valid, and an entry that begins from one has the last word.
 
-use std::{collections::BTreeSet, fs};
+use std::{collections::BTreeSet, fs, path::Path};
 
 use super::*;
-use crate::{Config, Find, Sharing, to_yaml};
+use crate::{Config, Find, Sharing, SourceRule, to_yaml};
 
 fn parse(text: &str) -> Result<Config, String> {
-    ConfigFile::parse(Path::new("w.yaml"), text).map_err(|error| error.to_string())
+    Config::parse(Path::new("w.yaml"), text).map_err(|error| error.to_string())
 }
 
 fn only_source(text: &str) -> SourceRule {
@@ -56,7 +56,7 @@ fn an_entry_wins_over_its_profile_key_by_key() {
 }
 
 #[test]
-fn what_a_container_gets_is_completed_one_level_deeper() {
+fn contents_of_a_container_are_completed_one_level_deeper() {
     let text = "sources:\n- {profile: ascend-910, give: {env: {NPU: \"{id}\"}, mounts: []}}\n";
     let give = only_source(text).give;
     assert_eq!(give.nodes.len(), 3, "the companions stay");
@@ -73,7 +73,7 @@ fn several_sources_may_begin_from_one_profile_under_names_of_their_own() {
 }
 
 #[test]
-fn mistakes_in_an_entry_are_told_once_and_at_its_own_line() {
+fn mistakes_in_an_entry_are_reported_once_at_its_own_line() {
     for (entry, line, expected) in [
         (
             "profile: hailo9",

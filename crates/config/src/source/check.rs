@@ -1,7 +1,9 @@
-//! What a description of devices must not say: what cannot be found, filled in or run, and what would give
-//! away the machine.
+//! Checks of a source: mistakes in discovery, templates and commands, and dangers to the machine.
 
-use std::path::{Component, Path};
+use std::{
+    collections::BTreeMap,
+    path::{Component, Path},
+};
 
 use windlass_core::device::SourceName;
 use windlass_host::{
@@ -9,32 +11,32 @@ use windlass_host::{
     template::{asked, check, fill_all},
 };
 
-use super::{
-    Find, Give, GivenMount, GivenNode, Handover, Probe, SourceRule, Step, StepAction, Test, Unit,
+use super::{Find, Give, GivenMount, GivenNode, Probe, SourceRule, Test, Unit};
+use crate::{
+    denylist,
+    lint::mistakes,
+    steps::{Handover, Step, StepAction},
 };
-use crate::{FpgaRules, FpgaUnit, danger, questions::mistakes};
 
-/// What there is to say of a source, by itself.
+/// Findings about a source by itself.
 #[derive(Debug, Default)]
 pub struct Judged {
-    /// What cannot be.
+    /// Mistakes.
     pub wrong: Vec<String>,
-    /// What would give away the machine, and is not said to be meant.
+    /// Parts that would give away the machine without `allowDangerous`.
     pub dangerous: Vec<String>,
 }
 
-/// Everything that a source must not say.
+/// The mistakes and dangers of a source.
 pub fn judged(rule: &SourceRule, kubelet_dir: &Path) -> Judged {
-    let (wrong, dangerous) = Default::default();
-    let mut checker = Checker { rule, kubelet_dir, wrong, dangerous };
+    let mut checker = Checker::new(rule, kubelet_dir);
     checker.find();
     checker.unit();
     checker.expression();
     checker.facts();
     checker.give(&rule.give);
     rule.probe.iter().for_each(|probe| checker.probe(probe));
-    let steps = rule.handover.prepare.iter().chain(&rule.handover.release);
-    steps.for_each(|step| checker.step(step));
+    rule.handover.steps().for_each(|step| checker.step(step));
     let name = &rule.name;
     let named = |texts: Vec<String>| {
         texts.into_iter().map(|text| format!("source {name}: {text}")).collect()
@@ -42,37 +44,35 @@ pub fn judged(rule: &SourceRule, kubelet_dir: &Path) -> Judged {
     Judged { wrong: named(checker.wrong), dangerous: named(checker.dangerous) }
 }
 
-/// What a hand-over of FPGAs must not say.
-pub fn wrong_programming(rules: &FpgaRules) -> Vec<String> {
-    // An FPGA has a folder, as the devices of a bus do.
-    let rule = SourceRule::new(SourceName::FPGA, Find::Bus("pci".to_owned()));
-    let (wrong, dangerous) = Default::default();
-    let mut checker = Checker { rule: &rule, kubelet_dir: Path::new("/"), wrong, dangerous };
-    let steps = rules.handover.prepare.iter().chain(&rules.handover.release);
-    steps.for_each(|step| checker.step(step));
-    for (name, text) in &rules.expect {
+/// The mistakes in steps on FPGAs, and in the attributes that an FPGA has to show after them.
+pub fn wrong_programming(handover: &Handover, expect: &BTreeMap<String, String>) -> Vec<String> {
+    let rule = on_pci(SourceName::FPGA);
+    let mut checker = Checker::new(&rule, Path::new("/"));
+    handover.steps().for_each(|step| checker.step(step));
+    for (name, text) in expect {
         checker.text(&asked(name));
         checker.text(text);
     }
-    if !rules.expect.is_empty() && rules.handover.prepare.is_empty() {
+    if !expect.is_empty() && handover.prepare.is_empty() {
         checker.note("expect is what an FPGA says after prepare, and there is none");
     }
-    if rules.unit == FpgaUnit::Card && !rules.handover.prepare.is_empty() {
-        checker.note("prepare programs one FPGA, and with unit: card a device has several");
-    }
-    checker.wrong.into_iter().map(|text| format!("fpga: {text}")).collect()
-}
-
-/// What a hand-over of a source that is built in, and whose devices are on PCI, must not say.
-pub fn wrong_steps(source: SourceName, handover: &Handover) -> Vec<String> {
-    let rule = SourceRule::new(source, Find::Bus("pci".to_owned()));
-    let (wrong, dangerous) = Default::default();
-    let mut checker = Checker { rule: &rule, kubelet_dir: Path::new("/"), wrong, dangerous };
-    handover.prepare.iter().chain(&handover.release).for_each(|step| checker.step(step));
     checker.wrong
 }
 
-/// Reads a description, and notes what is wrong.
+/// The mistakes in steps on the devices of a built-in source, all of which are on PCI.
+pub fn wrong_steps(source: SourceName, handover: &Handover) -> Vec<String> {
+    let rule = on_pci(source);
+    let mut checker = Checker::new(&rule, Path::new("/"));
+    handover.steps().for_each(|step| checker.step(step));
+    checker.wrong
+}
+
+/// A source whose devices have folders.
+fn on_pci(source: SourceName) -> SourceRule {
+    SourceRule::new(source, Find::Bus("pci".to_owned()))
+}
+
+/// Collects the findings about a source.
 struct Checker<'a> {
     rule: &'a SourceRule,
     kubelet_dir: &'a Path,
@@ -80,12 +80,16 @@ struct Checker<'a> {
     dangerous: Vec<String>,
 }
 
-/// What stands for a value that is not known yet.
+/// Placeholder for a value that is not known yet.
 const ANY: &str = "*";
 
 // === impl Checker ===
 
-impl Checker<'_> {
+impl<'a> Checker<'a> {
+    fn new(rule: &'a SourceRule, kubelet_dir: &'a Path) -> Self {
+        Self { rule, kubelet_dir, wrong: Vec::new(), dangerous: Vec::new() }
+    }
+
     fn note(&mut self, wrong: impl Into<String>) {
         self.wrong.push(wrong.into());
     }
@@ -107,8 +111,11 @@ impl Checker<'_> {
             Find::Class(name) => {
                 self.listed("class", name);
                 self.dangerous(
-                    (name == "block").then(|| format!("class block: {}", danger::BLOCK)),
+                    (name == "block").then(|| format!("class block: {}", denylist::BLOCK)),
                 );
+            }
+            Find::Nodes(none) | Find::Endpoints(none) if none.is_empty() => {
+                self.note("nothing to look for: write a node or an endpoint");
             }
             Find::Nodes(patterns) => patterns.iter().for_each(|pattern| self.found_nodes(pattern)),
             Find::Files(folder) => self.folder(folder),
@@ -123,26 +130,26 @@ impl Checker<'_> {
         }
     }
 
-    /// Which of what a pattern fits is meant may be for `match` to say; what is found is judged once more.
+    /// `match` may exclude the dangerous nodes of a pattern; nodes are judged once more when they are found.
     fn found_nodes(&mut self, pattern: &str) {
-        match danger::no_node(pattern) {
+        match denylist::no_node(pattern) {
             Some(wrong) => self.note(wrong),
             None if is_pattern(pattern) && self.rule.expression.is_some() => {}
-            None => self.dangerous(danger::of_nodes(pattern)),
+            None => self.dangerous(denylist::of_nodes(pattern)),
         }
     }
 
     fn nodes(&mut self, pattern: &str) {
-        match danger::no_node(pattern) {
+        match denylist::no_node(pattern) {
             Some(wrong) => self.note(wrong),
-            None => self.dangerous(danger::of_nodes(pattern)),
+            None => self.dangerous(denylist::of_nodes(pattern)),
         }
     }
 
     fn folder(&mut self, folder: &Path) {
-        match danger::no_plain_path(&folder.display().to_string()) {
+        match denylist::no_plain_path(&folder.display().to_string()) {
             Some(wrong) => self.note(wrong),
-            None => self.dangerous(danger::of_mount(folder, self.kubelet_dir)),
+            None => self.dangerous(denylist::of_mount(folder, self.kubelet_dir)),
         }
     }
 
@@ -170,11 +177,10 @@ impl Checker<'_> {
         }
     }
 
-    /// Asks about a device that has everything a source may know, so that what can have no answer for any
-    /// device is told before there is one. What it lacks, a device may have.
+    /// Evaluates the expression for a sample device, to tell before discovery if it has no answer for any device.
     fn expression(&mut self) {
         let Some(expression) = &self.rule.expression else { return };
-        self.wrong.extend(mistakes(expression, &self.rule.specimen()));
+        self.wrong.extend(mistakes(expression, &self.rule.sample()));
     }
 
     fn facts(&mut self) {
@@ -187,7 +193,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Whether its devices have folders in sysfs.
+    /// True if its devices have folders in sysfs.
     fn has_folder(&self) -> bool {
         !matches!(self.rule.find, Find::Files(_) | Find::Endpoints(_))
     }
@@ -214,13 +220,13 @@ impl Checker<'_> {
     fn given_node(&mut self, node: &GivenNode) {
         self.text(&node.path);
         let pattern = fill_all(&node.path, ANY);
-        // What a device fills in from the root on is judged when it is known.
+        // A path that begins with a placeholder is judged when the device is known.
         if !pattern.starts_with(ANY) {
             self.nodes(&pattern);
         }
         let Some(inside) = &node.inside else { return };
         self.text(inside);
-        self.wrong.extend(danger::no_plain_path(inside));
+        self.wrong.extend(denylist::no_plain_path(inside));
         if is_pattern(&node.path) && !inside.ends_with('/') {
             self.note(format!(
                 "{} may be several nodes, and as: {inside} is one path: end it with /",
@@ -232,13 +238,13 @@ impl Checker<'_> {
     fn given_mount(&mut self, mount: &GivenMount) {
         for path in std::iter::once(&mount.host).chain(&mount.container) {
             self.text(path);
-            self.wrong.extend(danger::no_plain_path(path));
+            self.wrong.extend(denylist::no_plain_path(path));
         }
-        let is_known = fill_all(&mount.host, ANY) == mount.host;
-        // What a device fills in is judged when it is known.
-        let path = Path::new(&mount.host);
-        let why = danger::of_given_mount(self.rule, mount, path, self.kubelet_dir);
-        self.dangerous(why.filter(|_| is_known));
+        // A path with placeholders is judged when the device is known.
+        if fill_all(&mount.host, ANY) == mount.host {
+            let path = Path::new(&mount.host);
+            self.dangerous(self.rule.refused_mount(mount, path, self.kubelet_dir));
+        }
     }
 
     fn probe(&mut self, probe: &Probe) {
@@ -319,7 +325,7 @@ impl Checker<'_> {
 
 const NO_FOLDER: &str = "files and endpoints have no folder in sysfs";
 
-/// Why a path is no file in a device's folder.
+/// The mistake of a path that is no file in a device's folder.
 fn no_file_inside(file: &Path) -> Option<String> {
     let is_plain = file.components().all(|part| matches!(part, Component::Normal(_)));
     let is_file = is_plain && !file.as_os_str().is_empty();
@@ -329,7 +335,7 @@ fn no_file_inside(file: &Path) -> Option<String> {
     })
 }
 
-/// Sources that share one resource in different ways, each with the earlier one.
+/// Sources that share a resource in another way than an earlier source, with the message.
 pub fn differently_shared(sources: &[&SourceRule]) -> Vec<(SourceName, String)> {
     let told = |(nth, later): (usize, &&SourceRule)| {
         let text = otherwise_shared(later, sources[..nth].iter().copied())?;
@@ -338,7 +344,7 @@ pub fn differently_shared(sources: &[&SourceRule]) -> Vec<(SourceName, String)> 
     sources.iter().enumerate().filter_map(told).collect()
 }
 
-/// That an earlier source shares the resource of this one in another way.
+/// The mistake of a source whose resource an earlier source shares in another way.
 pub fn otherwise_shared<'a>(
     later: &SourceRule,
     mut earlier: impl Iterator<Item = &'a SourceRule>,

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
-use windlass_config::{GivenMount, GivenNode, SourceRule, danger};
+use windlass_config::{GivenMount, GivenNode, SourceRule, denylist};
 use windlass_core::{
     device::{Device, DeviceKind, DeviceNode, Mount, Place},
     health::Reason,
@@ -84,7 +84,7 @@ impl DeviceBuilder<'_> {
             Err(_) if given.optional => return,
             Err(missing) => return made.withhold(format!("{}: {missing}", given.path)),
         };
-        if let Some(why) = danger::no_node(&pattern) {
+        if let Some(why) = denylist::no_node(&pattern) {
             return made.withhold(why);
         }
         let paths = match self.nodes.paths(&pattern) {
@@ -171,12 +171,10 @@ impl DeviceBuilder<'_> {
         let dangerous = || {
             let real = self.host.followed(&host);
             let mut paths = std::iter::once(&host).chain(&real);
-            let of =
-                |path: &PathBuf| danger::of_given_mount(self.rule, given, path, self.kubelet_dir);
-            let why = paths.find_map(of);
+            let why = paths.find_map(|path| self.rule.refused_mount(given, path, self.kubelet_dir));
             why.filter(|_| !self.rule.allow_dangerous)
         };
-        if let Some(why) = danger::no_plain_path(&text).or_else(dangerous) {
+        if let Some(why) = denylist::no_plain_path(&text).or_else(dangerous) {
             return made.withhold(why);
         }
         if !self.host.has(&host) {

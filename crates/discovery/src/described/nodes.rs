@@ -11,7 +11,7 @@ use std::{
 };
 
 use rustix::fs::{major, minor};
-use windlass_config::danger;
+use windlass_config::denylist;
 use windlass_core::device::DeviceNode;
 use windlass_host::{
     Host,
@@ -236,8 +236,8 @@ impl<'a> Nodes<'a> {
     /// Reason against giving a node to containers.
     pub(super) fn danger(&self, node: &DeviceNode) -> Option<String> {
         let path = node.path.to_str()?;
-        let block = || self.is_block(node).then(|| format!("{path}: {}", danger::BLOCK));
-        danger::of_nodes(&literally(path)).or_else(block)
+        let block = || self.is_block(node).then(|| format!("{path}: {}", denylist::BLOCK));
+        denylist::of_nodes(&literally(path)).or_else(block)
     }
 
     /// True for a block device, by sysfs or by file type.

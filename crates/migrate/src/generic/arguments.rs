@@ -1,8 +1,8 @@
 //! The plugin's flags in a manifest: `--device` with a text of YAML, and `--domain`.
 
 use windlass_config::{
-    Remark,
-    document::{Node, Remarks},
+    Diagnostic,
+    document::{Diagnostics, Node},
 };
 
 use crate::manifest;
@@ -15,13 +15,13 @@ enum Value {
     Next,
 }
 
-/// Whether a container of the manifest has devices among its arguments.
+/// True if a container of the manifest has devices among its arguments.
 pub(crate) fn has_arguments(root: &Node) -> bool {
     arguments(root).any(|argument| flag(argument, "device").is_some())
 }
 
 /// The domain, and each device as a document.
-pub(super) fn read(root: &Node, remarks: &mut Remarks) -> (String, Vec<Node>) {
+pub(super) fn read(root: &Node, diagnostics: &mut Diagnostics) -> (String, Vec<Node>) {
     let mut domain = super::DOMAIN.to_owned();
     let mut devices = Vec::new();
     let mut arguments = arguments(root);
@@ -34,7 +34,7 @@ pub(super) fn read(root: &Node, remarks: &mut Remarks) -> (String, Vec<Node>) {
             let Some((node, text)) = given else { continue };
             match manifest::parsed_within(node, &text) {
                 Ok(device) => devices.push(device),
-                Err(Remark { line, text }) => remarks.wrong(line, text),
+                Err(Diagnostic { line, text }) => diagnostics.wrong(line, text),
             }
         } else if let Some(value) = flag(argument, "domain") {
             let given = match value {
@@ -56,7 +56,7 @@ fn lists(container: &Node) -> [Option<&Node>; 2] {
     [container.child("command"), container.child("args")]
 }
 
-/// Where the value of an argument that is a flag of that name stands.
+/// Offset of a flag's value in an argument.
 fn flag(argument: &Node, name: &str) -> Option<Value> {
     let text = argument.text()?;
     let rest = text.strip_prefix("--")?.strip_prefix(name)?;

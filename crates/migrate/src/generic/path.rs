@@ -17,7 +17,7 @@ pub(super) struct Member {
     optional: Option<bool>,
 }
 
-/// What a path is on the host.
+/// The kind of a path on the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 pub(super) enum Kind {
     #[default]
@@ -28,7 +28,7 @@ pub(super) enum Kind {
 // === impl Member ===
 
 impl Member {
-    /// Whether the plugin lets containers make the node though nobody said so.
+    /// True if the plugin lets containers make the node by default.
     pub(super) fn is_makable_by_default(&self) -> bool {
         self.is_node() && self.permissions.as_deref().unwrap_or_default().is_empty()
     }
@@ -41,7 +41,7 @@ impl Member {
         self.optional == Some(true)
     }
 
-    /// Whether it goes with several matches of the other paths.
+    /// True if it goes with several matches of the other paths.
     pub(super) fn is_repeated(&self) -> bool {
         self.limit.unwrap_or(1) > 1
     }
@@ -54,7 +54,7 @@ impl Member {
         self.path().contains(['*', '?', '['])
     }
 
-    /// Where its nodes are looked for.
+    /// The pattern of its nodes.
     pub(super) fn pattern(&self) -> String {
         self.path().to_owned()
     }
@@ -76,9 +76,13 @@ impl Member {
     }
 
     pub(super) fn into_node(self) -> GivenNode {
-        let (path, inside, access) = (self.pattern(), self.inside(), self.access());
-        let (optional, shared) = (self.is_optional(), self.is_repeated());
-        GivenNode { path, inside, access, optional, shared }
+        GivenNode {
+            path: self.pattern(),
+            inside: self.inside(),
+            access: self.access(),
+            optional: self.is_optional(),
+            shared: self.is_repeated(),
+        }
     }
 
     pub(super) fn into_mount(self) -> GivenMount {
@@ -86,8 +90,11 @@ impl Member {
         let container = self
             .inside()
             .map(|inside| if inside.ends_with('/') { format!("{inside}{name}") } else { inside });
-        let (host, writable) = (self.path().to_owned(), self.read_only != Some(true));
-        GivenMount { host, container, writable }
+        GivenMount {
+            host: self.path().to_owned(),
+            container,
+            writable: self.read_only != Some(true),
+        }
     }
 
     fn path(&self) -> &str {

@@ -4,14 +4,14 @@
 //! that is no pattern has one match, so a pattern beside it is found once, unless the path has a limit:
 //! then it goes with that many.
 
-use windlass_config::{Find, Give, GivenNode, Unit, document::Remarks};
+use windlass_config::{Find, Give, GivenNode, Unit, document::Diagnostics};
 
 use super::{group::Parts, path::Member};
 
-/// What sort of group it is.
+/// The kind of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shape {
-    /// Paths of which each may be absent: what is there is one device.
+    /// Paths of which each may be absent: the present ones are one device.
     AllOptional,
     /// One path is looked for, and the others, without patterns, go with it.
     Led(usize),
@@ -20,11 +20,11 @@ enum Shape {
 }
 
 /// The group as a source.
-pub(super) fn parts(group: Vec<Member>, line: u64, remarks: &mut Remarks) -> Option<Parts> {
+pub(super) fn parts(group: Vec<Member>, line: u64, diagnostics: &mut Diagnostics) -> Option<Parts> {
     match Shape::of(&group) {
         Ok(shape) => Some(shape.parts(group)),
         Err(problem) => {
-            remarks.warn(line, format!("this group is left out: {problem}"));
+            diagnostics.warn(line, format!("this group is left out: {problem}"));
             None
         }
     }
@@ -89,7 +89,7 @@ impl Shape {
         }
     }
 
-    /// Whether a path is one of those that are looked for, and not one that goes with them.
+    /// True for a path that is searched, false for one that goes with those.
     fn looks_for(self, index: usize, path: &Member) -> bool {
         match self {
             Self::AllOptional => true,
@@ -116,7 +116,11 @@ fn all_required(nodes: &[&Member]) -> Result<(), &'static str> {
 
 /// The node that is found, under another path.
 fn renamed(path: &Member, inside: String) -> GivenNode {
-    let (inside, access) = (Some(inside), path.access());
-    let (optional, shared) = (false, false);
-    GivenNode { path: "{path}".to_owned(), inside, access, optional, shared }
+    GivenNode {
+        path: "{path}".to_owned(),
+        inside: Some(inside),
+        access: path.access(),
+        optional: false,
+        shared: false,
+    }
 }

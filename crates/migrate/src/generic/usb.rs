@@ -4,7 +4,7 @@
 use serde::Deserialize;
 use windlass_config::{
     Find, Give, Unit,
-    document::{Lined, Remarks},
+    document::{Diagnostics, Spanned},
 };
 use windlass_core::device::Access;
 
@@ -25,19 +25,19 @@ const NODES: &str = "/dev/bus/usb/*/*";
 /// The group as a source. Several descriptions are of things that travel together; of one description
 /// each thing is a device.
 pub(super) fn parts(
-    group: Vec<Lined<UsbDevice>>,
+    group: Vec<Spanned<UsbDevice>>,
     line: u64,
-    remarks: &mut Remarks,
+    diagnostics: &mut Diagnostics,
 ) -> Option<Parts> {
     let unit = if group.len() > 1 { Unit::All } else { Unit::Each };
     if unit == Unit::Each {
-        remarks.warn(line, EACH);
+        diagnostics.warn(line, EACH);
     }
     let described: Option<Vec<String>> =
-        group.into_iter().map(|device| device.value.condition(device.line, remarks)).collect();
+        group.into_iter().map(|device| device.value.condition(device.line, diagnostics)).collect();
     let mut all = All::default();
     all.and(any(&described?));
-    let expression = all.into_expression(line, remarks);
+    let expression = all.into_expression(line, diagnostics);
     let give = Give { found: Some(Access::ReadWrite), ..Give::default() };
     Some(Parts { find: Find::Nodes(vec![NODES.to_owned()]), expression, unit, give })
 }
@@ -45,7 +45,7 @@ pub(super) fn parts(
 // === impl UsbDevice ===
 
 impl UsbDevice {
-    fn condition(self, line: u64, remarks: &mut Remarks) -> Option<String> {
+    fn condition(self, line: u64, diagnostics: &mut Diagnostics) -> Option<String> {
         let mut all = All::default();
         for (attribute, id) in [("usbVendor", self.vendor), ("usbProduct", self.product)] {
             let given = id.unwrap_or_default();
@@ -53,7 +53,7 @@ impl UsbDevice {
             let digits = lower.trim_start_matches("0x");
             if digits.len() > 4 || u16::from_str_radix(digits, 16).is_err() {
                 let text = "vendor and product: write four hexadecimal digits each, in quotes";
-                remarks.wrong(line, format!("{given:?} is no USB id; {text}"));
+                diagnostics.wrong(line, format!("{given:?} is no USB id; {text}"));
                 return None;
             }
             all.one_of(attribute, &[format!("{digits:0>4}")]);

@@ -5,17 +5,17 @@ use std::{collections::BTreeSet, path::PathBuf};
 use serde::{Deserialize, Deserializer, de::Error as _};
 use windlass_config::{
     AnnotationPrefix, DeviceIds, LabelOutput, LabelPolicy, MigStrategy, Strategy,
-    document::{Lined, Many},
+    document::{OneOrMany, Spanned},
 };
 use windlass_core::placement;
 
-use super::{PeerFlags, Remarks, written::GoDuration};
+use super::{Diagnostics, PeerFlags, written::GoDuration};
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct FlagsEntry {
     mig_strategy: Option<MigStrategy>,
-    fail_on_init_error: Option<Lined<bool>>,
+    fail_on_init_error: Option<Spanned<bool>>,
     mps_root: Option<PathBuf>,
     nvidia_driver_root: Option<PathBuf>,
     nvidia_dev_root: Option<PathBuf>,
@@ -24,7 +24,7 @@ pub(super) struct FlagsEntry {
     mofed_enabled: Option<bool>,
     #[serde(rename = "useNodeFeatureAPI")]
     use_node_feature_api: Option<bool>,
-    device_discovery_strategy: Option<Lined<Discovery>>,
+    device_discovery_strategy: Option<Spanned<Discovery>>,
     plugin: PluginEntry,
     gfd: Option<GfdEntry>,
 }
@@ -33,7 +33,7 @@ pub(super) struct FlagsEntry {
 #[serde(rename_all = "camelCase", default)]
 struct PluginEntry {
     pass_device_specs: Option<bool>,
-    device_list_strategy: Option<Many<StrategyList>>,
+    device_list_strategy: Option<OneOrMany<StrategyList>>,
     #[serde(rename = "deviceIDStrategy")]
     device_id_strategy: Option<DeviceIds>,
     cdi_annotation_prefix: Option<Prefix>,
@@ -47,14 +47,14 @@ struct PluginEntry {
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct GfdEntry {
-    oneshot: Option<Lined<bool>>,
+    oneshot: Option<Spanned<bool>>,
     no_timestamp: Option<bool>,
-    sleep_interval: Option<Lined<GoDuration>>,
-    output_file: Option<Lined<PathBuf>>,
+    sleep_interval: Option<Spanned<GoDuration>>,
+    output_file: Option<Spanned<PathBuf>>,
     machine_type_file: Option<PathBuf>,
 }
 
-/// Which shared devices are filled first.
+/// The shared devices that are filled first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum AllocationPolicy {
@@ -77,22 +77,23 @@ struct StrategyList(BTreeSet<Strategy>);
 #[derive(Debug)]
 struct Prefix(AnnotationPrefix);
 
-/// Where gpu-feature-discovery writes without `NodeFeature` objects.
+/// The file of gpu-feature-discovery without `NodeFeature` objects.
 const GFD_FILE: &str = "/etc/kubernetes/node-feature-discovery/features.d/gfd";
 
 // === impl FlagsEntry ===
 
 impl FlagsEntry {
-    /// What of it has an effect; what has none is told.
-    pub(super) fn into_flags(self, remarks: &mut Remarks) -> PeerFlags {
+    /// The flags with an effect; the others get a warning.
+    pub(super) fn into_flags(self, diagnostics: &mut Diagnostics) -> PeerFlags {
         if let Some(flag) = self.fail_on_init_error {
-            remarks
+            diagnostics
                 .warn(flag.line, "failOnInitError has no effect: without a driver, windlass waits");
         }
         if let Some(found) = self.device_discovery_strategy
             && found.value == Discovery::Tegra
         {
-            remarks.warn(found.line, "deviceDiscoveryStrategy tegra has no effect: NVML is asked");
+            diagnostics
+                .warn(found.line, "deviceDiscoveryStrategy tegra has no effect: NVML is asked");
         }
         let plugin = self.plugin;
         let lists = plugin.device_list_strategy;
@@ -115,15 +116,15 @@ impl FlagsEntry {
         }
     }
 
-    /// Where labels go: as gpu-feature-discovery would write them, if the file is for it too.
-    pub(super) fn labels(&self, remarks: &mut Remarks) -> LabelPolicy {
+    /// Destination of the labels: that of gpu-feature-discovery, if the file is for it too.
+    pub(super) fn labels(&self, diagnostics: &mut Diagnostics) -> LabelPolicy {
         let Some(gfd) = &self.gfd else { return LabelPolicy::default() };
-        gfd.warn(remarks);
+        gfd.warn(diagnostics);
         let output = match (self.use_node_feature_api, &gfd.output_file) {
             (None | Some(true), _) => LabelOutput::NodeFeature,
             (Some(false), None) => LabelOutput::File(GFD_FILE.into()),
             (Some(false), Some(file)) if file.value.as_os_str().is_empty() => {
-                remarks
+                diagnostics
                     .warn(file.line, "outputFile \"\" has no counterpart: no labels are written");
                 LabelOutput::None
             }
@@ -140,13 +141,13 @@ impl FlagsEntry {
 // === impl GfdEntry ===
 
 impl GfdEntry {
-    fn warn(&self, remarks: &mut Remarks) {
+    fn warn(&self, diagnostics: &mut Diagnostics) {
         let labels = "has no effect: labels are written when something changed";
         if let Some(flag) = &self.oneshot {
-            remarks.warn(flag.line, format!("oneshot {labels}"));
+            diagnostics.warn(flag.line, format!("oneshot {labels}"));
         }
         if let Some(interval) = &self.sleep_interval {
-            remarks.warn(interval.line, format!("sleepInterval {labels}"));
+            diagnostics.warn(interval.line, format!("sleepInterval {labels}"));
         }
     }
 }

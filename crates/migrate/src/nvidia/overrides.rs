@@ -1,4 +1,4 @@
-//! What NVIDIA's plugin can be told by flags and variables, applied to a configuration.
+//! Flags and variables of NVIDIA's plugin, applied to a configuration.
 
 use std::{collections::BTreeSet, path::PathBuf};
 
@@ -8,7 +8,7 @@ use windlass_config::{
 };
 use windlass_core::placement;
 
-/// The flags of NVIDIA's plugin that have an effect here; what is not given changes nothing.
+/// The flags of NVIDIA's plugin that have an effect here; absent ones change nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PeerFlags {
     /// `--mig-strategy`.
@@ -49,14 +49,14 @@ pub struct PeerFlags {
     pub health: HealthChecks,
 }
 
-/// Which XIDs count, by the two variables that say so.
+/// The XIDs that count, by the plugin's two variables.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HealthChecks {
     /// XIDs that do not count.
     pub disabled: BTreeSet<u64>,
     /// XIDs that count, whatever else is said.
     pub enabled: BTreeSet<u64>,
-    /// What becomes of the others.
+    /// Verdict on the others.
     pub unlisted: Option<UnlistedXids>,
 }
 
@@ -87,7 +87,7 @@ impl PeerFlags {
         }
     }
 
-    /// Changes what the flags say.
+    /// Applies the flags.
     pub(crate) fn apply(&self, config: &mut Config) {
         self.apply_places(config);
         self.apply_delivery(config);
@@ -97,7 +97,7 @@ impl PeerFlags {
         if let (Some(placement), Resources::Rules(rules)) = (self.placement, &mut policy.resources)
         {
             for rule in rules.iter_mut().filter(|rule| rule.sharing != Sharing::Exclusive) {
-                rule.placement = placement;
+                rule.placement = Some(placement);
             }
         }
     }
@@ -158,7 +158,7 @@ fn set<T>(value: &mut T, given: Option<T>) {
 impl HealthChecks {
     /// From the two variables, each a list of XIDs, or of `all` and `xids`, which mean the same.
     ///
-    /// What is enabled counts even where it is disabled too, as the plugin's documentation has it; the
+    /// An XID that is both enabled and disabled counts, as the plugin's documentation has it; the
     /// plugin itself reads no list of enabled ones once all are disabled.
     pub fn new(disabled: Option<&str>, enabled: Option<&str>) -> Result<Self, String> {
         let (disabled, none) = xids(disabled.unwrap_or_default())?;

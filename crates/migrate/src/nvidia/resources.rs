@@ -1,7 +1,7 @@
 //! The section `resources` of NVIDIA's file: names by patterns over products and MIG profiles.
 
 use serde::{Deserialize, Deserializer, de::Error as _};
-use windlass_config::{MigStrategy, Selector, document::Lined, profile};
+use windlass_config::{MigStrategy, Selector, document::Spanned, profile};
 use windlass_core::{
     attribute::AttributeName,
     device::DeviceKind,
@@ -10,33 +10,33 @@ use windlass_core::{
     selector::{DeviceExpression, InvalidExpression},
 };
 
-use super::{Remarks, written::PeerName};
+use super::{Diagnostics, written::PeerName};
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct ResourcesEntry {
-    gpus: Option<Lined<Vec<NamedPattern>>>,
-    mig: Option<Lined<Vec<NamedPattern>>>,
+    gpus: Option<Spanned<Vec<NamedPattern>>>,
+    mig: Option<Spanned<Vec<NamedPattern>>>,
 }
 
 #[derive(Debug, Deserialize)]
 struct NamedPattern {
     pattern: Pattern,
-    name: Lined<PeerName>,
+    name: Spanned<PeerName>,
 }
 
 /// A text with `*` for any text; it is a CEL expression by the time it is asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Pattern(String);
 
-/// Which devices have which name before anything is shared.
+/// Names of devices before any sharing.
 #[derive(Debug)]
 pub(super) struct Names {
     pub(super) bases: Vec<Base>,
     mig: MigStrategy,
-    /// Whether MIG instances are called after their profile by default.
+    /// True if MIG instances are called after their profile by default.
     pub(super) profiles_by_default: bool,
-    /// Whether nothing was said of names.
+    /// True if the file has no names.
     pub(super) usual: bool,
 }
 
@@ -54,10 +54,10 @@ const GPU: &str = "nvidia.com/gpu";
 // === impl ResourcesEntry ===
 
 impl ResourcesEntry {
-    pub(super) fn checked(self, remarks: &mut Remarks) -> Self {
+    pub(super) fn checked(self, diagnostics: &mut Diagnostics) -> Self {
         for section in [&self.gpus, &self.mig].into_iter().flatten() {
             let text = "these patterns apply here; NVIDIA's plugin 0.20 reads and ignores them";
-            remarks.warn(section.line, text);
+            diagnostics.warn(section.line, text);
         }
         self
     }
@@ -126,7 +126,7 @@ fn strategy(mig: MigStrategy) -> &'static str {
     }
 }
 
-fn bases(given: Option<Lined<Vec<NamedPattern>>>, kind: DeviceKind) -> Vec<Base> {
+fn bases(given: Option<Spanned<Vec<NamedPattern>>>, kind: DeviceKind) -> Vec<Base> {
     let Some(given) = given else {
         let name = GPU.parse().expect("a constant, tested");
         return vec![Base { line: 1, name, devices: Selector::all(kind) }];

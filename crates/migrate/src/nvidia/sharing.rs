@@ -6,15 +6,15 @@ use serde::Deserialize;
 use windlass_config::{
     MigStrategy, PerContainer, Replicas, ResourceRule, Resources, Shared, Sharing, SharingMethod,
     Unmatched,
-    document::Lined,
-    file::too_many_clients,
-    rules::{self, LinedRule},
+    document::Spanned,
+    rules::{self, SpannedRule},
+    too_many_clients,
 };
 use windlass_core::resource::ResourceName;
 
 use self::devices::{Devices, Subset};
 use super::{
-    Remarks,
+    Diagnostics,
     resources::{Base, Names},
     written::PeerName,
 };
@@ -22,8 +22,8 @@ use super::{
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct SharingEntry {
-    time_slicing: Option<Lined<ReplicatedEntry>>,
-    mps: Option<Lined<ReplicatedEntry>>,
+    time_slicing: Option<Spanned<ReplicatedEntry>>,
+    mps: Option<Spanned<ReplicatedEntry>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -37,12 +37,12 @@ struct ReplicatedEntry {
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct ReplicatedResource {
-    name: Lined<PeerName>,
+    name: Spanned<PeerName>,
     #[serde(default)]
-    rename: Option<Lined<PeerName>>,
+    rename: Option<Spanned<PeerName>>,
     #[serde(default)]
-    devices: Option<Lined<Devices>>,
-    replicas: Lined<u64>,
+    devices: Option<Spanned<Devices>>,
+    replicas: Spanned<u64>,
 }
 
 /// A section that applies.
@@ -61,23 +61,24 @@ struct Share<'a> {
 // === impl SharingEntry ===
 
 impl SharingEntry {
-    /// What the plugin refuses.
-    pub(super) fn check(&self, mig: MigStrategy, remarks: &mut Remarks) {
+    /// The plugin's own refusals.
+    pub(super) fn check(&self, mig: MigStrategy, diagnostics: &mut Diagnostics) {
         for (section, name) in [(&self.time_slicing, "timeSlicing"), (&self.mps, "mps")] {
             let Some(section) = section else { continue };
-            // A list whose entries are all wrong is told of by its entries.
-            if section.value.resources.is_empty() && remarks.wrong.is_empty() {
-                remarks.wrong(section.line, format!("sharing.{name} needs a list of resources"));
+            // Each wrong entry has its own message.
+            if section.value.resources.is_empty() && diagnostics.wrong.is_empty() {
+                diagnostics
+                    .wrong(section.line, format!("sharing.{name} needs a list of resources"));
             }
         }
         let Some(mps) = &self.mps else { return };
         if mig == MigStrategy::Mixed {
-            remarks.wrong(mps.line, "MPS cannot be used with the MIG strategy mixed");
+            diagnostics.wrong(mps.line, "MPS cannot be used with the MIG strategy mixed");
         }
         if let Some(slices) = &self.time_slicing {
             let text =
                 format!("sharing.mps on line {} wins over timeSlicing: leave one out", mps.line);
-            remarks.warn(slices.line, text);
+            diagnostics.warn(slices.line, text);
         }
     }
 
@@ -91,19 +92,23 @@ impl SharingEntry {
     }
 
     /// The rules that names and replicas come to.
-    pub(super) fn rules(&self, names: &Names, remarks: &mut Remarks) -> (Resources, Unmatched) {
+    pub(super) fn rules(
+        &self,
+        names: &Names,
+        diagnostics: &mut Diagnostics,
+    ) -> (Resources, Unmatched) {
         let method = self.method();
         if names.usual && method.is_none() {
             return (Resources::Default, Unmatched::default());
         }
-        let shares = method.map(|method| method.shares(names, remarks)).unwrap_or_default();
+        let shares = method.map(|method| method.shares(names, diagnostics)).unwrap_or_default();
         let mut rules = Vec::new();
         for share in &shares {
             let bases = names.named(&share.resource.name.value.0);
             rules.extend(bases.iter().flat_map(|base| share.rules(base)));
         }
         let is_whole = |base: &Base| {
-            rules.iter().any(|rule: &LinedRule| rule.value.devices.covers(&base.devices))
+            rules.iter().any(|rule: &SpannedRule| rule.value.devices.covers(&base.devices))
         };
         let unshared: Vec<_> =
             names.bases.iter().filter(|base| !is_whole(base)).map(exclusive).collect();
@@ -111,37 +116,37 @@ impl SharingEntry {
         let unmatched =
             if names.profiles_by_default { Unmatched::Default } else { Unmatched::KeptBack };
         let doubts = rules::contradictions(&rules, &[], unmatched);
-        remarks.warnings.extend(doubts);
+        diagnostics.warnings.extend(doubts);
         (Resources::Rules(rules.into_iter().map(|rule| rule.value).collect()), unmatched)
     }
 }
 
-fn exclusive(base: &Base) -> LinedRule {
+fn exclusive(base: &Base) -> SpannedRule {
     let Base { line, name, devices } = base.clone();
-    Lined { line, value: ResourceRule::new(name, devices, Sharing::Exclusive) }
+    Spanned { line, value: ResourceRule::new(name, devices, Sharing::Exclusive) }
 }
 
 // === impl Method ===
 
 impl<'a> Method<'a> {
-    fn shares(&self, names: &Names, remarks: &mut Remarks) -> Vec<Share<'a>> {
+    fn shares(&self, names: &Names, diagnostics: &mut Diagnostics) -> Vec<Share<'a>> {
         let mut shares: Vec<Share<'a>> = Vec::new();
         for resource in &self.entry.resources {
             let name = &resource.name.value.0;
             if names.named(name).is_empty() {
                 let text = format!("no device is called {name}; known are {}", names.known());
-                remarks.warn(resource.name.line, text);
+                diagnostics.warn(resource.name.line, text);
                 continue;
             }
             let earlier = shares.iter().find(|share| share.resource.name.value.0 == *name);
             if let Some(earlier) = earlier {
                 let line = earlier.resource.name.line;
-                remarks
+                diagnostics
                     .warn(resource.name.line, format!("{name} is already shared on line {line}"));
                 continue;
             }
-            let replicas = self.replicas(resource, remarks);
-            if let Some((replicas, renamed)) = replicas.zip(self.renamed(resource, remarks)) {
+            let replicas = self.replicas(resource, diagnostics);
+            if let Some((replicas, renamed)) = replicas.zip(self.renamed(resource, diagnostics)) {
                 shares.push(Share { resource, renamed, sharing: self.sharing(replicas) });
             }
         }
@@ -158,10 +163,14 @@ impl<'a> Method<'a> {
         })
     }
 
-    fn replicas(&self, resource: &ReplicatedResource, remarks: &mut Remarks) -> Option<Replicas> {
-        let Lined { line, value } = resource.replicas;
+    fn replicas(
+        &self,
+        resource: &ReplicatedResource,
+        diagnostics: &mut Diagnostics,
+    ) -> Option<Replicas> {
+        let Spanned { line, value } = resource.replicas;
         if value < 2 {
-            remarks.wrong(line, format!("{value} replicas: NVIDIA's plugin takes 2 or more"));
+            diagnostics.wrong(line, format!("{value} replicas: NVIDIA's plugin takes 2 or more"));
             return None;
         }
         let replicas = Replicas::try_from(value);
@@ -170,7 +179,7 @@ impl<'a> Method<'a> {
             Ok(count) if self.method == SharingMethod::Mps => too_many_clients(*count),
             Ok(_) => None,
         };
-        remarks.wrong.extend(problem.map(|text| windlass_config::Remark::new(line, text)));
+        diagnostics.wrong.extend(problem.map(|text| windlass_config::Diagnostic::new(line, text)));
         replicas.ok()
     }
 
@@ -179,18 +188,18 @@ impl<'a> Method<'a> {
     fn renamed(
         &self,
         resource: &ReplicatedResource,
-        remarks: &mut Remarks,
+        diagnostics: &mut Diagnostics,
     ) -> Option<ResourceName> {
         let name = &resource.name;
         let some = resource.devices.as_ref().filter(|devices| !devices.value.is_all());
         if let Some(devices) = some {
             let text =
                 "only these devices are shared here; NVIDIA's plugin 0.20 shares all of them";
-            remarks.warn(devices.line, text);
+            diagnostics.warn(devices.line, text);
         }
         if let Some(rename) = &resource.rename {
             let text = "the new name applies here; NVIDIA's plugin 0.20 reads and ignores it";
-            remarks.warn(rename.line, text);
+            diagnostics.warn(rename.line, text);
             return Some(rename.value.0.clone());
         }
         if some.is_none() && !self.entry.rename_by_default {
@@ -199,14 +208,14 @@ impl<'a> Method<'a> {
         let shared = format!("{}.shared", name.value.0);
         if some.is_some() && !self.entry.rename_by_default {
             let text = format!("the devices that are shared are offered as {shared}: write rename");
-            remarks.warn(name.line, text);
+            diagnostics.warn(name.line, text);
         }
         let parsed = shared.parse();
-        remarks.wrong.extend(
+        diagnostics.wrong.extend(
             parsed
                 .as_ref()
                 .err()
-                .map(|error| windlass_config::Remark::new(name.line, format!("{error}"))),
+                .map(|error| windlass_config::Diagnostic::new(name.line, format!("{error}"))),
         );
         parsed.ok()
     }
@@ -216,7 +225,7 @@ impl<'a> Method<'a> {
 
 impl Share<'_> {
     /// The shared part of the devices of a name.
-    fn rules(&self, base: &Base) -> Vec<LinedRule> {
+    fn rules(&self, base: &Base) -> Vec<SpannedRule> {
         let subsets = match &self.resource.devices {
             None => vec![Subset::All],
             Some(devices) => devices
@@ -225,9 +234,8 @@ impl Share<'_> {
         };
         let rule = |subset: Subset| {
             let devices = subset.of(&base.devices)?;
-            let (name, sharing) = (self.renamed.clone(), self.sharing);
-            let line = self.resource.name.line;
-            Some(Lined { line, value: ResourceRule::new(name, devices, sharing) })
+            let value = ResourceRule::new(self.renamed.clone(), devices, self.sharing);
+            Some(Spanned { line: self.resource.name.line, value })
         };
         subsets.into_iter().filter_map(rule).collect()
     }

@@ -23,7 +23,7 @@ fn policy(text: &str) -> Policy {
 
 fn warnings(text: &str) -> Vec<(u64, String)> {
     let warnings = loaded(text).unwrap_or_else(|error| panic!("{text}\n{error}")).warnings;
-    warnings.into_iter().map(|Remark { line, text }| (line, text)).collect()
+    warnings.into_iter().map(|Diagnostic { line, text }| (line, text)).collect()
 }
 
 /// A rule in one line: name, kind, what selects, how it is shared.
@@ -115,7 +115,7 @@ fn every_key_is_taken() {
     assert!(!policy.labels.timestamp);
     let Resources::Rules(rules) = policy.resources else { panic!("it is shared") };
     let Sharing::Shared(shared) = rules[0].sharing else { panic!("it is shared") };
-    assert_eq!((shared.replicas.get(), rules[0].placement), (10, placement::Policy::Packed));
+    assert_eq!((shared.replicas.get(), rules[0].placement()), (10, placement::Policy::Packed));
 }
 
 #[test]
@@ -244,7 +244,7 @@ fn patterns_apply_in_order() {
 }
 
 #[test]
-fn what_the_plugin_refuses_is_refused_with_its_line() {
+fn refusals_of_the_plugin_have_the_line() {
     let long = "x".repeat(60);
     for (text, line, expected) in [
         ("version: v2\n".to_owned(), 1, "unknown version \"v2\""),
@@ -291,11 +291,11 @@ fn flags_win_over_the_file_before_names_are_made() {
     assert!(!policy.delivery.features.contains(&Feature::Gds));
     let Resources::Rules(rules) = policy.resources else { panic!("it is shared") };
     assert_eq!(rules.len(), 2, "GPUs and instances have one name");
-    assert!(rules.iter().all(|rule| rule.placement == placement::Policy::Packed), "{rules:?}");
+    assert!(rules.iter().all(|rule| rule.placement() == placement::Policy::Packed), "{rules:?}");
 }
 
 #[test]
-fn what_is_converted_means_the_same() {
+fn a_converted_file_means_the_same() {
     for text in
         [EVERYTHING, "version: v1\n", &slices("mixed", "{name: gpu, devices: 2, replicas: 3}", "")]
     {

@@ -1,4 +1,4 @@
-//! How Go writes values: durations, names with an assumed domain, patterns.
+//! Values in Go's notation: durations, names with an assumed domain, patterns.
 
 use std::fmt;
 

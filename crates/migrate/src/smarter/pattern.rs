@@ -12,7 +12,7 @@ use crate::expression::text;
 pub(super) struct Nodes {
     /// Patterns of paths.
     pub(super) paths: Vec<String>,
-    /// Which of those are meant, where the pattern says too little.
+    /// The condition on the found nodes, where the pattern is too wide.
     pub(super) expression: Option<String>,
     /// The name, where only one is meant.
     pub(super) name: Option<String>,
@@ -55,7 +55,7 @@ fn alternatives(regex: &str, nested: u32) -> Vec<String> {
     separated.into_iter().flat_map(unfolded).collect()
 }
 
-/// What stands before a group, in it, and after it, where nothing else does but the signs of the ends.
+/// The texts before a group, in it, and after it, if there is nothing else but the anchors.
 fn grouped(regex: &str) -> Option<(&str, &str, &str)> {
     let start = if regex.starts_with('^') { "^" } else { "" };
     let rest = &regex[start.len()..];
@@ -65,13 +65,13 @@ fn grouped(regex: &str) -> Option<(&str, &str, &str)> {
     ["", "$"].contains(&end).then_some((start, body, end))
 }
 
-/// What follows the bracket that closes a group.
+/// The text behind the bracket that closes a group.
 fn rest_behind(opened: &str) -> Option<&str> {
     let mut rest = opened.chars();
     skip_brackets('(', &mut rest).then_some(rest.as_str())
 }
 
-/// What `|` separates outside of brackets.
+/// The alternatives of `|` outside of brackets.
 fn separated(regex: &str) -> Vec<&str> {
     let (mut found, mut start, mut rest) = (Vec::new(), 0, regex.chars());
     while let Some(letter) = rest.next() {
@@ -90,10 +90,10 @@ fn separated(regex: &str) -> Vec<&str> {
     found
 }
 
-/// Groups in groups that are taken apart; nobody writes more.
+/// Most groups within groups that are taken apart; nobody writes more.
 const MOST_NESTED: u32 = 8;
 
-/// How much of what is not read is told, behind its bracket.
+/// Length of the unread text in a message, behind its bracket.
 const FLAG_CHARS: usize = 3;
 
 fn nodes(regex: &str) -> Result<Nodes, String> {
@@ -126,7 +126,7 @@ fn nodes(regex: &str) -> Result<Nodes, String> {
     Ok(Nodes { paths, expression, name: None })
 }
 
-/// What a name is made of.
+/// The parts of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Piece {
     /// A letter that stands for itself.
@@ -150,7 +150,7 @@ fn pieces(body: &str) -> Vec<Piece> {
                 pieces.push(Piece::Any);
             }
             '.' | '^' | '$' => pieces.push(Piece::Any),
-            // What may be repeated or absent can be anything.
+            // A repeated or optional part can be anything.
             '*' | '+' | '?' => repeat(&mut pieces),
             '{' => {
                 rest.by_ref().find(|letter| *letter == '}');
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_pattern_cannot_say_is_asked_of_the_path() {
+    fn conditions_beyond_a_pattern_become_conditions_on_the_path() {
         let expression = |regex: &str| read(regex).expect("valid").remove(0).expression;
         assert_eq!(expression("^rtc0$"), None);
         let path = r#"device.attributes["windlass.dev"].?path.orValue("")"#;

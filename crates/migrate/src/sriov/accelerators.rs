@@ -2,7 +2,7 @@
 
 use windlass_config::{
     Find, SourceRule,
-    document::{Lined, Remarks},
+    document::{Diagnostics, Spanned},
 };
 use windlass_core::{device::SourceName, resource::ResourceName};
 
@@ -19,27 +19,27 @@ impl Entry {
     pub(super) fn into_source(
         self,
         source: SourceName,
-        name: &Lined<ResourceName>,
-        remarks: &mut Remarks,
-    ) -> Option<Lined<SourceRule>> {
-        let Lined { line, value: selectors } = self.checked_selectors(name.line, remarks)?;
+        name: &Spanned<ResourceName>,
+        diagnostics: &mut Diagnostics,
+    ) -> Option<Spanned<SourceRule>> {
+        let Spanned { line, value: selectors } = self.checked_selectors(name.line, diagnostics)?;
         let mut all = All::default();
         all.and(format!("{}.startsWith(\"{CLASS}\")", text("pciClass")));
         let mut picked = Vec::new();
         for selector in selectors {
             let mut one = All::default();
-            selector.add_common(&mut one, remarks);
+            selector.add_common(&mut one, diagnostics);
             picked.push(one.text());
         }
         if !picked.iter().any(String::is_empty) {
             all.and(any(&picked));
         }
         let mut rule = SourceRule::new(source, Find::Bus("pci".to_owned()));
-        rule.expression = all.into_expression(line, remarks);
+        rule.expression = all.into_expression(line, diagnostics);
         rule.give.env.insert(variable(&name.value), "{pci}".to_owned());
         rule.resource = Some(name.value.clone());
-        remarks.warn(name.line, INFO);
-        Some(Lined { line: name.line, value: rule })
+        diagnostics.warn(name.line, INFO);
+        Some(Spanned { line: name.line, value: rule })
     }
 }
 

@@ -1,6 +1,6 @@
 //! Virtual functions by their parent and number: `ens1f0#0,2-7`.
 
-use windlass_config::document::{Lined, Remarks};
+use windlass_config::document::{Diagnostics, Spanned};
 
 use crate::expression::{All, any, number};
 
@@ -18,13 +18,14 @@ struct Functions {
 
 /// Adds that a function's parent, and its number, are among those of a list; both by their attributes.
 pub(super) fn add(
-    (attribute, index): (&str, &str),
-    list: Option<&Lined<Vec<String>>>,
+    attribute: &str,
+    index: &str,
+    list: Option<&Spanned<Vec<String>>>,
     all: &mut All,
-    remarks: &mut Remarks,
+    diagnostics: &mut Diagnostics,
 ) {
     let Some(list) = list.filter(|list| !list.value.is_empty()) else { return };
-    let wanted = wanted(list, remarks);
+    let wanted = wanted(list, diagnostics);
     let (whole, some): (Vec<_>, Vec<_>) = wanted.iter().partition(|it| it.ranges.is_empty());
     let mut conditions: Vec<_> = some.iter().map(|it| it.condition(attribute, index)).collect();
     if !whole.is_empty() {
@@ -38,18 +39,18 @@ pub(super) fn add(
     }
 }
 
-fn wanted(list: &Lined<Vec<String>>, remarks: &mut Remarks) -> Vec<Functions> {
+fn wanted(list: &Spanned<Vec<String>>, diagnostics: &mut Diagnostics) -> Vec<Functions> {
     let mut wanted: Vec<Functions> = Vec::new();
     for given in &list.value {
         let Some(functions) = Functions::read(given) else {
             let problem = format!("{given:?}: write a parent, or numbers after it as in p0#0,2-7");
-            remarks.wrong(list.line, problem);
+            diagnostics.wrong(list.line, problem);
             continue;
         };
         if wanted.iter().any(|earlier| earlier.parent == functions.parent) {
             let parent = &functions.parent;
             let text = format!("{parent} is there twice: both count here, there the first alone");
-            remarks.warn(list.line, text);
+            diagnostics.warn(list.line, text);
         }
         wanted.push(functions);
     }

@@ -1,25 +1,25 @@
-//! What the plugin is told for each resource and Windlass for the whole node.
+//! Options that the plugin has per resource and Windlass per node.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use windlass_config::{
     MissingNodes, NicIds, NicPolicy,
-    document::{Lined, Remarks},
+    document::{Diagnostics, Spanned},
 };
 use windlass_core::pci::PciAddress;
 
 use super::{AdditionalInfo, DeviceType, Entry, selectors::Selectors};
 use crate::nics;
 
-/// What becomes of interfaces: what any resource asks for, all have.
-pub(super) fn of(entries: &[Entry], line: u64, remarks: &mut Remarks) -> NicPolicy {
-    let vhost_net = for_all(entries, line, VHOST, Entry::needs_vhost_net, remarks);
-    let no_hints = for_all(entries, line, TOPOLOGY, Entry::excludes_topology, remarks);
-    let has_rdma = gives_rdma_nodes(entries, line, remarks);
+/// Rules for interfaces: an option of any resource holds for all.
+pub(super) fn of(entries: &[Entry], line: u64, diagnostics: &mut Diagnostics) -> NicPolicy {
+    let vhost_net = for_all(entries, line, VHOST, Entry::needs_vhost_net, diagnostics);
+    let no_hints = for_all(entries, line, TOPOLOGY, Entry::excludes_topology, diagnostics);
+    let has_rdma = gives_rdma_nodes(entries, line, diagnostics);
     let with_nodes = nics::with_all_nodes();
     NicPolicy {
         rdma_nodes: if has_rdma { with_nodes.rdma_nodes } else { BTreeSet::new() },
-        // What is not there the plugin leaves out, and says so in its log.
+        // The plugin leaves missing nodes out, and logs them.
         missing_nodes: if has_rdma || vhost_net {
             MissingNodes::LeftOut
         } else {
@@ -29,50 +29,50 @@ pub(super) fn of(entries: &[Entry], line: u64, remarks: &mut Remarks) -> NicPoli
         ids: NicIds::PciAddress,
         vhost_net,
         numa_hints: !no_hints,
-        info: info(entries, remarks),
+        info: info(entries, diagnostics),
         ..NicPolicy::default()
     }
 }
 
-/// Whether any selector asks for RDMA: with it a container gets all nodes, and without none.
-fn gives_rdma_nodes(entries: &[Entry], line: u64, remarks: &mut Remarks) -> bool {
+/// True if any selector asks for RDMA: a container then gets all nodes, and none otherwise.
+fn gives_rdma_nodes(entries: &[Entry], line: u64, diagnostics: &mut Diagnostics) -> bool {
     let of_networks = entries.iter().filter(|entry| !entry.is_accelerator());
     let selectors: Vec<_> = of_networks.flat_map(Entry::selectors).collect();
     let asking = selectors.iter().filter(|selector| selector.asks_for_rdma()).count();
     if asking > 0 {
-        remarks.warn(line, nics::MANAGEMENT);
+        diagnostics.warn(line, nics::MANAGEMENT);
     }
     if asking > 0 && asking < selectors.len() {
-        remarks.warn(line, RDMA);
+        diagnostics.warn(line, RDMA);
     }
     asking > 0
 }
 
-/// Whether any asks for it, with a warning if not all do.
+/// True if any selector asks for it, with a warning if not all do.
 fn for_all(
     entries: &[Entry],
     line: u64,
     warning: &str,
     asks: fn(&Entry) -> bool,
-    remarks: &mut Remarks,
+    diagnostics: &mut Diagnostics,
 ) -> bool {
     let asking = entries.iter().filter(|entry| asks(entry)).count();
     if asking > 0 && asking < entries.len() {
-        remarks.warn(line, warning);
+        diagnostics.warn(line, warning);
     }
     asking > 0
 }
 
-fn info(entries: &[Entry], remarks: &mut Remarks) -> AdditionalInfo {
+fn info(entries: &[Entry], diagnostics: &mut Diagnostics) -> AdditionalInfo {
     let mut all = AdditionalInfo::new();
     for entry in entries {
-        let Some(Lined { line, value: info }) = &entry.additional_info else { continue };
+        let Some(Spanned { line, value: info }) = &entry.additional_info else { continue };
         if info.contains_key("*") && entries.len() > 1 {
-            remarks.warn(*line, EVERY);
+            diagnostics.warn(*line, EVERY);
         }
         for (place, words) in info {
             if place != "*" && place.parse::<PciAddress>().is_err() {
-                remarks.warn(
+                diagnostics.warn(
                     *line,
                     format!("additionalInfo for {place:?}, no PCI address, is left out"),
                 );
@@ -83,7 +83,7 @@ fn info(entries: &[Entry], remarks: &mut Remarks) -> AdditionalInfo {
                 let earlier = known.insert(key.clone(), word.clone());
                 if earlier.is_some_and(|earlier| earlier != *word) {
                     let text = format!("{key:?} of {place:?} is said twice: the last holds");
-                    remarks.warn(*line, text);
+                    diagnostics.warn(*line, text);
                 }
             }
         }

@@ -1,8 +1,8 @@
-//! What one selector of `sriov-network-device-plugin` picks: lists of values, of which one has to fit,
+//! Devices of a selector of `sriov-network-device-plugin`: lists of values, of which one has to fit,
 //! and several lists, all of which have to.
 
 use serde::Deserialize;
-use windlass_config::document::{Lined, Remarks};
+use windlass_config::document::{Diagnostics, Spanned};
 
 use super::{DeviceType, functions};
 use crate::{
@@ -13,20 +13,20 @@ use crate::{
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Selectors {
-    vendors: Option<Lined<Vec<String>>>,
-    devices: Option<Lined<Vec<String>>>,
-    drivers: Option<Lined<Vec<String>>>,
-    pci_addresses: Option<Lined<Vec<String>>>,
-    acpi_indexes: Option<Lined<Vec<String>>>,
-    pf_names: Option<Lined<Vec<String>>>,
-    root_devices: Option<Lined<Vec<String>>>,
-    link_types: Option<Lined<Vec<String>>>,
-    ddp_profiles: Option<Lined<Vec<String>>>,
-    p_keys: Option<Lined<Vec<String>>>,
+    vendors: Option<Spanned<Vec<String>>>,
+    devices: Option<Spanned<Vec<String>>>,
+    drivers: Option<Spanned<Vec<String>>>,
+    pci_addresses: Option<Spanned<Vec<String>>>,
+    acpi_indexes: Option<Spanned<Vec<String>>>,
+    pf_names: Option<Spanned<Vec<String>>>,
+    root_devices: Option<Spanned<Vec<String>>>,
+    link_types: Option<Spanned<Vec<String>>>,
+    ddp_profiles: Option<Spanned<Vec<String>>>,
+    p_keys: Option<Spanned<Vec<String>>>,
     is_rdma: Option<bool>,
     need_vhost_net: Option<bool>,
-    vdpa_type: Option<Lined<String>>,
-    aux_types: Option<Lined<Vec<String>>>,
+    vdpa_type: Option<Spanned<String>>,
+    aux_types: Option<Spanned<Vec<String>>>,
 }
 
 /// Kubernetes' own attribute for it.
@@ -38,96 +38,97 @@ const USERSPACE: [&str; 3] = ["vfio-pci", "uio", "igb_uio"];
 // === impl Selectors ===
 
 impl Selectors {
-    /// What has to hold of a network function; `None` if that cannot be asked here: rather no
+    /// The condition on a network function; `None` if it has no counterpart: rather no
     /// function than a wrong one.
     pub(super) fn into_conditions(
         self,
         kind: DeviceType,
         line: u64,
-        remarks: &mut Remarks,
+        diagnostics: &mut Diagnostics,
     ) -> Option<All> {
-        self.warn_of_link_types(remarks);
-        if self.asks_for_what_is_not_known(remarks) {
+        self.warn_of_link_types(diagnostics);
+        if self.asks_for_what_is_not_known(diagnostics) {
             return None;
         }
         let mut all = All::default();
-        self.add_kind(kind, line, &mut all, remarks);
+        self.add_kind(kind, line, &mut all, diagnostics);
         if self.asks_for_rdma() {
             all.and(has("rdmaDevice"));
         }
-        self.add_vdpa(line, &mut all, remarks);
+        self.add_vdpa(line, &mut all, diagnostics);
         all.one_of("pKey", self.p_keys.as_ref().map_or(&[], |keys| &keys.value));
         let index = match kind {
             DeviceType::AuxNetDevice => "sfNumber",
             DeviceType::NetDevice | DeviceType::Accelerator => "vfIndex",
         };
-        functions::add(("pfName", index), self.pf_names.as_ref(), &mut all, remarks);
-        functions::add(("pfPciAddress", index), self.root_devices.as_ref(), &mut all, remarks);
-        self.add_common(&mut all, remarks);
+        functions::add("pfName", index, self.pf_names.as_ref(), &mut all, diagnostics);
+        functions::add("pfPciAddress", index, self.root_devices.as_ref(), &mut all, diagnostics);
+        self.add_common(&mut all, diagnostics);
         Some(all)
     }
 
-    /// What has to hold of any PCI function.
-    pub(super) fn add_common(self, all: &mut All, remarks: &mut Remarks) {
-        all.one_of("pciVendor", &nics::hexadecimal(self.vendors, remarks));
-        all.one_of("pciDevice", &nics::hexadecimal(self.devices, remarks));
+    /// The condition on any PCI function.
+    pub(super) fn add_common(self, all: &mut All, diagnostics: &mut Diagnostics) {
+        all.one_of("pciVendor", &nics::hexadecimal(self.vendors, diagnostics));
+        all.one_of("pciDevice", &nics::hexadecimal(self.devices, diagnostics));
         all.one_of("driver", &present(self.drivers));
         let lower = |address: String| address.to_ascii_lowercase();
         let addresses: Vec<_> = present(self.pci_addresses).into_iter().map(lower).collect();
         all.one_of(PCI_ADDRESS, &addresses);
         all.one_of("acpiIndex", &present(self.acpi_indexes));
-        nics::link_types(self.link_types, all, remarks);
+        nics::link_types(self.link_types, all, diagnostics);
     }
 
-    /// Whether containers get the nodes by which virtual machines reach the network.
+    /// True if containers get the nodes by which virtual machines reach the network.
     pub(super) fn needs_vhost_net(&self) -> bool {
         self.need_vhost_net == Some(true)
     }
 
-    /// Whether containers get the nodes of the RDMA device.
+    /// True if containers get the nodes of the RDMA device.
     pub(super) fn asks_for_rdma(&self) -> bool {
         self.is_rdma == Some(true)
     }
 
-    /// What a network package an adapter has loaded, only ethtool's netlink family and devlink tell.
-    fn asks_for_what_is_not_known(&self, remarks: &mut Remarks) -> bool {
+    /// The package that an adapter has loaded: only ethtool's netlink family and devlink show it.
+    fn asks_for_what_is_not_known(&self, diagnostics: &mut Diagnostics) -> bool {
         let Some(profiles) = self.ddp_profiles.as_ref().filter(|it| !it.value.is_empty()) else {
             return false;
         };
-        remarks.warn(profiles.line, NO_PROFILE);
+        diagnostics.warn(profiles.line, NO_PROFILE);
         true
     }
 
-    fn warn_of_link_types(&self, remarks: &mut Remarks) {
+    fn warn_of_link_types(&self, diagnostics: &mut Diagnostics) {
         let drivers = self.drivers.as_ref().map_or(&[][..], |drivers| &drivers.value);
         let has_no_interface = |driver: &String| USERSPACE.contains(&driver.as_str());
         if let Some(types) = &self.link_types
             && drivers.iter().any(has_no_interface)
         {
-            remarks.warn(types.line, NO_INTERFACE);
+            diagnostics.warn(types.line, NO_INTERFACE);
         }
     }
 
-    fn add_kind(&self, kind: DeviceType, line: u64, all: &mut All, remarks: &mut Remarks) {
+    fn add_kind(&self, kind: DeviceType, line: u64, all: &mut All, diagnostics: &mut Diagnostics) {
         if !matches!(kind, DeviceType::AuxNetDevice) {
             all.and(format!("{} == \"\"", text("auxiliaryDevice")));
             return;
         }
         let types = self.aux_types.as_ref().map_or(&[][..], |types| &types.value);
         if types.is_empty() || types.iter().any(|kind| kind != "sf") {
-            remarks.wrong(line, "auxNetDevice: write auxTypes: [\"sf\"], the only one there is");
+            diagnostics
+                .wrong(line, "auxNetDevice: write auxTypes: [\"sf\"], the only one there is");
         }
         all.and(format!("{}.contains(\".sf.\")", text("auxiliaryDevice")));
     }
 
-    fn add_vdpa(&self, line: u64, all: &mut All, remarks: &mut Remarks) {
+    fn add_vdpa(&self, line: u64, all: &mut All, diagnostics: &mut Diagnostics) {
         let Some(vdpa) = self.vdpa_type.as_ref().filter(|it| !it.value.is_empty()) else { return };
         if self.asks_for_rdma() {
-            remarks.wrong(line, "isRdma and vdpaType exclude each other");
+            diagnostics.wrong(line, "isRdma and vdpaType exclude each other");
         }
         if !["virtio", "vhost"].contains(&vdpa.value.as_str()) {
             let problem = format!("vdpaType {:?} is none: write virtio or vhost", vdpa.value);
-            remarks.wrong(vdpa.line, problem);
+            diagnostics.wrong(vdpa.line, problem);
         }
         all.one_of("vdpaType", std::slice::from_ref(&vdpa.value));
     }

@@ -8,7 +8,7 @@ pub(super) struct Term<'t> {
     /// As it was written: `ATTR{idVendor}`.
     pub(super) name: &'t str,
     pub(super) key: &'t str,
-    /// What stands in braces behind the key.
+    /// The text in braces behind the key.
     pub(super) of: Option<&'t str>,
     /// `==` or `!=`.
     pub(super) sign: &'t str,

@@ -1,4 +1,4 @@
-//! Where the devices of a rule are looked for.
+//! The places that are searched for the devices of a rule.
 
 use windlass_config::Find;
 
@@ -40,7 +40,7 @@ fn of_subsystem(name: &str) -> Result<Find, String> {
     }
 }
 
-/// Where the node of a device with such a name is: at least as much as that fits, for the name is asked too.
+/// The path of a device's node by its name. It may match more: the rule asks for the name as well.
 fn node(name: &str) -> Result<String, String> {
     let (begin, rest) = name.split_at(name.find(['*', '?', '[']).unwrap_or(name.len()));
     if !begin.starts_with(|first: char| first.is_ascii_alphabetic()) {

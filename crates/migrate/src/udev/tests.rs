@@ -4,7 +4,7 @@ use std::path::Path;
 
 use insta::assert_snapshot;
 use proptest::prelude::*;
-use windlass_config::{Find, Remark, SourceRule, to_yaml};
+use windlass_config::{Diagnostic, Find, SourceRule, to_yaml};
 
 use crate::{Format, Loaded, PeerFlags, parse};
 
@@ -88,7 +88,7 @@ fn a_rule_is_a_source_where_its_devices_are() {
 }
 
 #[test]
-fn what_is_asked_of_a_device_is_asked_of_its_attributes() {
+fn conditions_on_a_device_become_conditions_on_its_attributes() {
     check(&[
         (
             r#"SUBSYSTEM=="pci", ATTR{vendor}=="0x10ee|0x1ac1", ATTR{class}=="0x1200*""#,
@@ -194,7 +194,7 @@ KERNEL==\"video[0-9]*\", ATTR{name}==\"HD Cam*\"
 SUBSYSTEM==\"tty\", ATTRS{idVendor}==\"0403\", ATTRS{idProduct}==\"6001\"
 ";
     let loaded = loaded(text).expect("valid");
-    let said = |Remark { line, text }: &Remark| format!("# line {line}: {text}\n");
+    let said = |Diagnostic { line, text }: &Diagnostic| format!("# line {line}: {text}\n");
     let told = loaded.warnings.iter().map(said).collect::<String>();
     assert_snapshot!(told + &to_yaml(&loaded.config));
 }
@@ -206,7 +206,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_made_of_any_rules_can_be_read_again(
+    fn a_configuration_from_any_rules_can_be_read_again(
         terms in proptest::collection::vec(term(), 1..4),
     ) {
         if let Ok(loaded) = loaded(&terms.join(", ")) {

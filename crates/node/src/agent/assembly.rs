@@ -58,7 +58,7 @@ pub(super) fn assemble(
     instruments: Instruments,
     parts: &mut Parts,
 ) -> (watch::Receiver<Arc<NodeState>>, PartitionDesk) {
-    let left = windlass_dra::restore(&config.places, &config.dra_driver, &deps.ledger);
+    let left = windlass_dra::restore(&config.places, &config.policy.dra.driver, &deps.ledger);
     let Deps { dir, directory, listeners, cluster, policy, ledger, clock } = deps;
     let roots = config.places.roots();
     let mps = MpsPlaces::new(&config.places, &config.mps);
@@ -288,7 +288,7 @@ impl Wiring<'_> {
                 handles.state.clone(),
                 self.ledger.watch(),
                 client,
-                config.dra_driver.clone(),
+                config.policy.dra.driver.clone(),
                 self.instruments.dra.clone(),
                 parts.token(),
             );
@@ -307,7 +307,7 @@ impl Wiring<'_> {
             state: handles.state.clone(),
             mps: self.mps.clone(),
         };
-        let driver = Driver::new(&config.places, &config.dra_driver, config.session, surroundings);
+        let driver = Driver::new(&config.places, &config.policy.dra.driver, config.session, surroundings);
         parts.add("DRA driver", driver.run(parts.token()));
     }
 

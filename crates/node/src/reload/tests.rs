@@ -188,6 +188,19 @@ async fn what_needs_a_restart_is_named_and_the_rest_is_followed() {
 }
 
 #[tokio::test]
+async fn the_drivers_name_needs_a_restart_and_stays_until_then() {
+    let prepare = |dir: &Path| fs::write(dir.join("w.yaml"), "{}").expect("written");
+    play("w.yaml", prepare, async |mut world: World| {
+        world.write("w.yaml", "mig: single\ndra: {driver: gpu.example.com}\n");
+        world.becomes(MigStrategy::Single).await;
+        let status = world.status(|status| !status.restart_for.is_empty()).await;
+        assert_eq!(status.restart_for, ["dra.driver"]);
+        assert_eq!(world.policy.borrow().dra.driver, Policy::default().dra.driver);
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_burst_of_writes_is_one_reload_and_a_request_is_served_at_once() {
     let prepare = |dir: &Path| fs::write(dir.join("w.yaml"), "{}").expect("written");
     play("w.yaml", prepare, async |mut world: World| {

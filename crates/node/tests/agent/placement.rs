@@ -33,7 +33,7 @@ use crate::agent::{
 const SLICES: &str = "nvidia.com/mig-1g.5gb";
 
 fn placed(placement: Placement, rule: ResourceRule) -> Resources {
-    Resources::Rules(vec![ResourceRule { placement, ..rule }])
+    Resources::Rules(vec![ResourceRule { placement: Some(placement), ..rule }])
 }
 
 /// Whole GPUs under a policy.

@@ -11,7 +11,7 @@ use k8s_openapi::{
     apimachinery::pkg::util::intstr::IntOrString,
 };
 use serde_json::Value;
-use windlass_config::{Config, ConfigFile, DraOffer, Strategy};
+use windlass_config::{Config, DraOffer, Strategy};
 
 use crate::cluster_api::manifests::{documents, kept, lost};
 
@@ -54,7 +54,7 @@ impl Manifest {
         let set: DaemonSet = serde_json::from_value(of_kind("DaemonSet")).expect("a DaemonSet");
         let map: ConfigMap = serde_json::from_value(of_kind("ConfigMap")).expect("a ConfigMap");
         let text = map.data.expect("files").remove("config.yaml").expect("a configuration");
-        let config = ConfigFile::parse(Path::new("config.yaml"), &text);
+        let config = Config::parse(Path::new("config.yaml"), &text);
         let config = config.unwrap_or_else(|error| panic!("{command}: {error}"));
         Self { spec: set.spec.expect("a spec"), config }
     }

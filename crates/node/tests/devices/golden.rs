@@ -2,7 +2,7 @@
 
 use std::{fmt::Write as _, path::Path};
 
-use windlass_config::ConfigFile;
+use windlass_config::Config;
 use windlass_core::{attribute::AttributeValue, device::Device, selector::literal};
 use windlass_resources::NodeState;
 
@@ -55,7 +55,7 @@ fn everything_may_be_asked(device: &Device) {
             format!(r#"device.attributes["{domain}"].{name} == {value}"#).replace('\'', "''");
         let devices = format!("{{source: {source}, match: '{asked}'}}");
         let text = format!("resources:\n- name: a.com/x\n  devices: {devices}\n");
-        ConfigFile::parse(Path::new("w.yaml"), &text).expect("what devices say may be asked");
+        Config::parse(Path::new("w.yaml"), &text).expect("what devices say may be asked");
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{path::Path, time::Duration};
 
-use windlass_config::{ConfigFile, HealthPolicy, Policy};
+use windlass_config::{Config, HealthPolicy, Policy};
 use windlass_core::{
     device::Device,
     inventory::{Inventory, SourceState},
@@ -43,7 +43,7 @@ pub(crate) fn node_of(profile: &Profile, config: &str) -> Node {
 /// The policy that a configuration describes, the default one for nothing, with less patience.
 pub(crate) fn policy(text: &str) -> Policy {
     let text = if text.is_empty() { "{}" } else { text };
-    let config = ConfigFile::parse(Path::new("test.yaml"), text);
+    let config = Config::parse(Path::new("test.yaml"), text);
     let policy = config.unwrap_or_else(|error| panic!("{error}")).policy;
     let HealthPolicy { quiet_period, probe_interval, .. } = health(QUIET);
     // Nothing of these machines hangs; a whole look takes seconds where others want the processors.
@@ -54,7 +54,7 @@ pub(crate) fn policy(text: &str) -> Policy {
 
 /// Error of a refused configuration.
 pub(crate) fn refused(text: &str) -> String {
-    let config = ConfigFile::parse(Path::new("test.yaml"), text);
+    let config = Config::parse(Path::new("test.yaml"), text);
     config.expect_err("it is refused").to_string()
 }
 

@@ -90,7 +90,7 @@ impl Outcome<'_> {
 
     /// What the source says that a selector is about, if it found nothing.
     fn source_of(self, selector: &Selector) -> String {
-        let state = selector.source.as_ref().and_then(|it| self.inventory.sources.get(it.as_str()));
+        let state = selector.source().and_then(|it| self.inventory.sources.get(it.as_str()));
         match state {
             Some(SourceState::Absent(why) | SourceState::Failing(why)) => format!(": {why}"),
             Some(SourceState::Starting | SourceState::Ready(_)) | None => String::new(),
@@ -102,7 +102,7 @@ impl Outcome<'_> {
 fn such(selector: &Selector) -> String {
     let kind = selector.kind.map(|kind| format!("of kind {kind}"));
     let source = selector.source.as_ref().filter(|source| {
-        selector.kind.is_none_or(|kind| Selector::all(kind).source.as_ref() != Some(source))
+        selector.kind.is_none_or(|kind| Selector::all(kind).source() != Some(source))
     });
     let source = source.map(|source| format!("of source {source}"));
     let parts: Vec<_> = kind.into_iter().chain(source).collect();

@@ -9,7 +9,7 @@ use std::{
 };
 
 use anyhow::{Result, anyhow};
-use windlass_config::{ConfigError, Remark, schema, to_yaml};
+use windlass_config::{ConfigError, Diagnostic, schema, to_yaml};
 use windlass_host::files;
 use windlass_migrate::{Loaded, MOST_BYTES, PeerFlags, load, parse};
 
@@ -71,7 +71,7 @@ fn named(file: &Path) -> &Path {
 
 fn report(file: &Path, loaded: &Loaded) -> Result<()> {
     let name = named(file).display();
-    for Remark { line: number, text } in &loaded.warnings {
+    for Diagnostic { line: number, text } in &loaded.warnings {
         line(format!("{name}:{number}: warning: {text}"))?;
     }
     Ok(line(format!("{name}: accepted, in {}", loaded.format))?)
@@ -80,7 +80,7 @@ fn report(file: &Path, loaded: &Loaded) -> Result<()> {
 fn convert(file: &Path) -> Result<()> {
     let loaded = read(file).map_err(|error| Misuse(error.into()))?;
     line(format!("# Converted from {}, in {}.", named(file).display(), loaded.format))?;
-    for Remark { line: number, text } in &loaded.warnings {
+    for Diagnostic { line: number, text } in &loaded.warnings {
         line(format!("# line {number}: {text}"))?;
     }
     Ok(line(to_yaml(&loaded.config).trim_end())?)

@@ -16,7 +16,7 @@ use tokio::{
     task::spawn_blocking,
 };
 use windlass_cluster::Client;
-use windlass_config::{Config, LabelValue, Remark};
+use windlass_config::{Config, LabelValue, Diagnostic};
 use windlass_migrate::Loaded;
 use windlass_node::{Agent, Succession, reload::Follow};
 
@@ -117,7 +117,7 @@ fn named(args: &NodeArgs, error: windlass_config::ConfigError) -> anyhow::Error 
 }
 
 fn warn(loaded: &Loaded) {
-    for Remark { line, text } in &loaded.warnings {
+    for Diagnostic { line, text } in &loaded.warnings {
         tracing::warn!(line, "configuration: {text}");
     }
 }

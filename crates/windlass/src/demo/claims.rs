@@ -34,7 +34,7 @@ pub(super) struct DemoCluster {
 
 impl DemoCluster {
     pub(super) fn of(scene: &Scene) -> Result<Self> {
-        let cluster = ClusterFixture::start(scene.driver.clone())?;
+        let cluster = ClusterFixture::start(scene.policy.dra.driver.clone())?;
         Ok(Self { cluster, deeds: JoinSet::new() })
     }
 

@@ -1,7 +1,7 @@
 //! Setup of the demo: machine profile, added devices, and configuration of the agent.
 
 use anyhow::{Context as _, Result};
-use windlass_config::{Config, DeviceProfile, DraOffer, DriverName, Find, Policy};
+use windlass_config::{Config, DeviceProfile, DraOffer, Find, Policy};
 use windlass_machine::Profile;
 use windlass_migrate::{PeerFlags, load};
 
@@ -12,7 +12,6 @@ use crate::{cli::DemoArgs, simulated};
 pub(super) struct Scene {
     pub(super) profile: Profile,
     pub(super) policy: Policy,
-    pub(super) driver: DriverName,
     pub(super) boards: Boards,
 }
 
@@ -25,7 +24,7 @@ impl Scene {
             Some(file) => load(file, &PeerFlags::default())?.config,
             None => Config::default(),
         };
-        let (mut policy, driver) = (config.policy, config.dra_driver);
+        let mut policy = config.policy;
         if args.config.is_none() && args.device.is_empty() {
             defaults::cut(&mut profile);
             if !args.dra {
@@ -46,6 +45,6 @@ impl Scene {
             }
             policy.sources.push(rule);
         }
-        Ok(Self { profile, policy, driver, boards })
+        Ok(Self { profile, policy, boards })
     }
 }

@@ -61,7 +61,7 @@ const LOG_TAIL: usize = 5;
 impl Stage {
     /// Creates the machine, then starts kubelet and agent.
     pub(super) fn set(scene: Scene, cluster: Option<&DemoCluster>) -> Result<Self> {
-        let Scene { profile, policy, driver, boards } = scene;
+        let Scene { profile, policy, boards } = scene;
         let folder = tempfile::Builder::new()
             .prefix("windlass-")
             .tempdir()
@@ -76,7 +76,6 @@ impl Stage {
         let kubelet = Kubelet::start(settings).context("cannot start the embedded kubelet")?;
         let agent_started = Instant::now();
         let mut config = config(folder.path(), &machine, policy);
-        config.dra_driver = driver;
         if let Some(cluster) = cluster {
             config.cluster = access(folder.path(), cluster)?;
         }

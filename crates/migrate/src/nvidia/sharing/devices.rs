@@ -1,4 +1,4 @@
-//! Which devices of a resource are shared: all, so many, or a list of indices and UUIDs.
+//! The shared devices of a resource: all, a number of them, or a list of indices and UUIDs.
 
 use std::{collections::BTreeSet, fmt};
 
@@ -9,7 +9,7 @@ use serde::{
 use windlass_config::Selector;
 use windlass_core::device::{DeviceId, DeviceKind};
 
-/// Which devices are shared.
+/// The shared devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Devices {
     All,
@@ -18,7 +18,7 @@ pub(super) enum Devices {
     List(Vec<Reference>),
 }
 
-/// How a device is meant.
+/// The reference to a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Reference {
     /// `0`: a GPU by position.
@@ -78,7 +78,7 @@ fn listed(list: &[Reference], kind: DeviceKind) -> Vec<Subset> {
 // === impl Subset ===
 
 impl Subset {
-    /// What it leaves of a selector's devices.
+    /// The rest of a selector's devices.
     pub(super) fn of(self, devices: &Selector) -> Option<Selector> {
         let devices = devices.clone();
         match self {

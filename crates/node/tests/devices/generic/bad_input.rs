@@ -2,7 +2,7 @@
 
 use std::{fs, os::unix::fs::symlink};
 
-use windlass_config::{ConfigFile, Policy};
+use windlass_config::{Config, Policy};
 use windlass_core::{attribute::AttributeValue, device::Device};
 use windlass_machine::Profile;
 use windlass_resources::NodeState;
@@ -44,7 +44,7 @@ fn what_gives_away_the_machine_is_refused_with_the_reason_unless_it_is_meant() {
         assert!(text.contains(expected), "{keys}: {text}");
         let meant = described(&format!("{keys}, allowDangerous: true"));
         let path = std::path::Path::new("test.yaml");
-        ConfigFile::parse(path, &meant).unwrap_or_else(|error| panic!("{keys}: {error}"));
+        Config::parse(path, &meant).unwrap_or_else(|error| panic!("{keys}: {error}"));
     }
 }
 
@@ -156,7 +156,7 @@ async fn every_question_that_a_device_answers_may_be_asked_in_a_rule() {
             for asked in asked {
                 let source = &device.source;
                 let text = format!("exclude:\n- {{source: {source}, match: '{asked}'}}\n");
-                let config = ConfigFile::parse(std::path::Path::new("test.yaml"), &text);
+                let config = Config::parse(std::path::Path::new("test.yaml"), &text);
                 config.unwrap_or_else(|error| panic!("{name}: {error}"));
             }
         }

@@ -1,11 +1,11 @@
-//! What a described source may know of its devices.
+//! The attributes that a described source may know of its devices.
 
 use windlass_core::attribute::{AttributeName, AttributeValue, Attributes};
 
-use super::{Find, SourceRule};
-use crate::specimen::{Others, Specimen, any};
+use super::{DOMAIN, Find, SourceRule};
+use crate::sample_device::{Others, SampleDevice, any};
 
-/// What is known of some devices of a bus or a class, and of some nodes.
+/// Attributes of some devices of a bus or a class, and of some nodes.
 const OF_DEVICES: [&str; 21] = [
     "name",
     "subsystem",
@@ -30,19 +30,17 @@ const OF_DEVICES: [&str; 21] = [
     "iommuGroup",
 ];
 
-/// What is known of every file; whatever else it says may be of any sort.
+/// Attributes of every file; its further ones may be of any type.
 const OF_FILES: [&str; 2] = ["name", "path"];
 
-/// What is known of boards on the network.
+/// Attributes of boards on the network.
 const OF_ENDPOINTS: [&str; 4] = ["name", "endpoint", "host", "port"];
-
-const DOMAIN: &str = "windlass.dev";
 
 // === impl SourceRule ===
 
 impl SourceRule {
-    /// A device of the source that has everything that one of them may have.
-    pub(crate) fn specimen(&self) -> Specimen {
+    /// A device with every attribute that a device of the source may have.
+    pub(crate) fn sample(&self) -> SampleDevice {
         let (known, others) = match &self.find {
             Find::Bus(_) | Find::Class(_) | Find::Nodes(_) => (&OF_DEVICES[..], Others::None),
             Find::Files(_) => (&OF_FILES[..], Others::Any),
@@ -58,6 +56,6 @@ impl SourceRule {
         }
         attributes.extend(self.attributes.keys().map(|name| (name.clone(), any())));
         attributes.extend(self.facts.clone());
-        Specimen::new(self.name.clone(), attributes, others)
+        SampleDevice::new(self.name.clone(), attributes, others)
     }
 }

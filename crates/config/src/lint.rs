@@ -1,8 +1,6 @@
-//! What an expression asks that no device answers, told before there is a device: a value of another sort, a
-//! name that is misspelt.
+//! Lint of expressions before there is a device: values of the wrong type, misspelt names.
 //!
-//! CEL takes two values of different sorts for unequal and says nothing, so that such a rule would never find
-//! a device.
+//! CEL takes values of different types for unequal without an error. Such a rule would never find a device.
 
 use std::collections::BTreeSet;
 
@@ -10,38 +8,38 @@ use windlass_core::selector::{
     Asked, Comparison, DeviceExpression, Literal, NoAnswer, Type, nearest,
 };
 
-use super::specimen::{Others, Specimen};
+use crate::sample_device::{Others, SampleDevice};
 
-/// Everything that is wrong with an expression about such devices, each with its place.
-pub(super) fn mistakes(expression: &DeviceExpression, specimen: &Specimen) -> Vec<String> {
+/// The mistakes in an expression about such devices, each with its place.
+pub(super) fn mistakes(expression: &DeviceExpression, sample: &SampleDevice) -> Vec<String> {
     let told = |asked: &Asked, problem: String| {
         format!("match: {}", expression.located(asked.name(), &problem))
     };
     let mut all = Vec::new();
     for comparison in expression.comparisons() {
-        let problem = other_sort(&comparison, specimen);
+        let problem = other_sort(&comparison, sample);
         all.extend(problem.map(|problem| told(&comparison.asked, problem)));
     }
     for asked in expression.asked() {
-        let problem = unknown(&asked, specimen);
+        let problem = unknown(&asked, sample);
         all.extend(problem.map(|problem| told(&asked, problem)));
     }
     let mut seen = BTreeSet::new();
     all.retain(|text| seen.insert(text.clone()));
     if all.is_empty() {
-        all.extend(misuse(expression, specimen).map(|misuse| misuse.to_string()));
+        all.extend(misuse(expression, sample).map(|misuse| misuse.to_string()));
     }
     all
 }
 
-/// Why an expression has no answer for any such device: what it asks of a value is of another type.
-fn misuse(expression: &DeviceExpression, specimen: &Specimen) -> Option<NoAnswer> {
-    expression.matches(&specimen.device).err().filter(NoAnswer::is_misuse)
+/// The reason why an expression has no answer for any such device: it uses a value as one of another type.
+fn misuse(expression: &DeviceExpression, sample: &SampleDevice) -> Option<NoAnswer> {
+    expression.matches(&sample.device).err().filter(NoAnswer::is_misuse)
 }
 
-/// That a value is compared with one of another sort.
-fn other_sort(Comparison { asked, literal }: &Comparison, specimen: &Specimen) -> Option<String> {
-    let (sort, name) = (asked.type_in(&specimen.device)?, asked.name());
+/// The mistake of a comparison with a value of another type.
+fn other_sort(Comparison { asked, literal }: &Comparison, sample: &SampleDevice) -> Option<String> {
+    let (sort, name) = (asked.type_in(&sample.device)?, asked.name());
     if sort == literal.sort() {
         return None;
     }
@@ -65,7 +63,7 @@ fn other_sort(Comparison { asked, literal }: &Comparison, specimen: &Specimen) -
     Some(format!("{name} is {sort}{such}, and {literal} is {}: {advice}", literal.sort()))
 }
 
-/// What some texts look like, so that nobody takes them for numbers.
+/// Examples of texts that look like numbers.
 const EXAMPLES: [(&str, &str); 12] = [
     ("acpiIndex", "3"),
     ("iommuGroup", "42"),
@@ -81,24 +79,24 @@ const EXAMPLES: [(&str, &str); 12] = [
     ("usbVendor", "0403"),
 ];
 
-/// That no such device has an attribute. What only some of them have is known.
-fn unknown(asked: &Asked, specimen: &Specimen) -> Option<String> {
+/// The mistake of an attribute that no such device has.
+fn unknown(asked: &Asked, sample: &SampleDevice) -> Option<String> {
     let Asked::Attribute(domain, name) = asked else { return None };
-    let attributes = specimen.device.attributes.keys().map(|key| (key.domain(), key.name()));
-    let known: BTreeSet<_> = attributes.chain(specimen.either.iter().copied()).collect();
+    let attributes = sample.device.attributes.keys().map(|key| (key.domain(), key.name()));
+    let known: BTreeSet<_> = attributes.chain(sample.either.iter().copied()).collect();
     let domains: BTreeSet<_> = known.iter().map(|(domain, _)| *domain).collect();
     if !domains.contains(domain.as_str()) {
         let problem = format!("no such device has attributes of {domain}");
-        return advised(&problem, domain, &domains, specimen.others);
+        return advised(&problem, domain, &domains, sample.others);
     }
     let names: BTreeSet<_> = known.iter().filter(|it| it.0 == domain).map(|it| it.1).collect();
     if names.contains(name.as_str()) {
         return None;
     }
-    advised(&format!("no such device has {name} of {domain}"), name, &names, specimen.others)
+    advised(&format!("no such device has {name} of {domain}"), name, &names, sample.others)
 }
 
-/// The problem with what is right, if it is one.
+/// The problem with advice, unless the attribute may exist after all.
 fn advised(problem: &str, word: &str, known: &BTreeSet<&str>, others: Others) -> Option<String> {
     match (nearest(word, known.iter().copied()), others) {
         (_, Others::Any) | (None, Others::Few) => None,

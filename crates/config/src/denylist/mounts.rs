@@ -1,11 +1,10 @@
-//! Mounts that no container shall have by mistake: read-only by a list of what is refused, writable by one of what is not.
+//! Mounts: a denylist for those that are read-only, an allowlist for those that are writable.
 
 use std::path::Path;
 
 use super::of_nodes;
-use crate::{GivenMount, SourceRule};
 
-/// Sockets by which a container could start others, with any rights, and folders that have containers' secrets.
+/// Sockets by which a container could start others with any rights, and folders with containers' secrets.
 const RUNTIMES: [&str; 12] = [
     "containerd",
     "crio",
@@ -21,14 +20,13 @@ const RUNTIMES: [&str; 12] = [
     "buildkit",
 ];
 
-/// Folders that say how the whole machine is, below which much is harmless.
+/// Folders of the whole machine, below which much is harmless.
 const WHOLE: [&str; 14] = [
     "/", "/boot", "/dev", "/etc", "/home", "/proc", "/run", "/sys", "/tmp", "/usr", "/var",
     "/var/lib", "/var/tmp", "/var/log",
 ];
 
-/// Files, and folders of which nothing is harmless, with what they have. A socket is none the less one on a mount that
-/// is read-only.
+/// Files, and folders in which nothing is harmless, with the danger. A socket on a read-only mount is still a socket.
 const KEPT: [(&str, &str); 49] = [
     ("/etc/kubernetes", CLUSTER),
     ("/etc/cni", CLUSTER),
@@ -81,7 +79,7 @@ const KEPT: [(&str, &str); 49] = [
     ("/var/spool/cron", PROGRAMS),
 ];
 
-/// A socket by which root tells udev what to run; the rest of its folder is harmless.
+/// A socket by which root makes udev run programs; the rest of its folder is harmless.
 const UDEV: &str = "/run/udev/control";
 
 /// Folders of keys, wherever they are.
@@ -102,18 +100,7 @@ const FOR_DATA: [&str; 6] = ["/dev/shm", "/data", "/media", "/mnt", "/scratch", 
 const BY_OWNER: [&str; 7] =
     ["/opt", "/run", "/tmp", "/var/cache", "/var/lib", "/var/log", "/var/tmp"];
 
-/// Why a mount that a source gives must not be handed out; `path` is where it leads.
-pub fn of_given_mount(
-    rule: &SourceRule,
-    mount: &GivenMount,
-    path: &Path,
-    kubelet_dir: &Path,
-) -> Option<String> {
-    let for_writing = || of_writing(path, &rule.owners()).filter(|_| mount.writable);
-    of_mount(path, kubelet_dir).or_else(for_writing)
-}
-
-/// Why a file or folder of the host must not be handed out, were it for reading only.
+/// The danger of a file or folder of the host, even if it is read-only.
 pub fn of_mount(path: &Path, kubelet_dir: &Path) -> Option<String> {
     let shown = path.display();
     let path = &*by_its_name(path);
@@ -145,9 +132,9 @@ pub fn of_mount(path: &Path, kubelet_dir: &Path) -> Option<String> {
     runtime.then(|| format!("{shown} gives away the container runtime, and with it the machine"))
 }
 
-/// Why a container must not write there: what the node runs and believes lies in more places than could be listed, so
-/// those are listed in which it does not.
-fn of_writing(path: &Path, owners: &[String]) -> Option<String> {
+/// The danger of writing there. The node runs and believes files in too many places to list them, so the places without
+/// such files are listed.
+pub(crate) fn of_writing(path: &Path, owners: &[String]) -> Option<String> {
     let shown = path.display();
     let path = &*by_its_name(path);
     let is_for_data = || {
@@ -179,7 +166,7 @@ fn by_its_name(path: &Path) -> std::borrow::Cow<'_, Path> {
     }
 }
 
-/// Whether a path leads through a process, such as `/proc/1/root`.
+/// True for a path through a process, such as `/proc/1/root`.
 fn is_of_process(path: &Path) -> bool {
     let below = path.strip_prefix("/proc").ok().and_then(|below| below.iter().next()?.to_str());
     below.is_some_and(|name| {
@@ -234,7 +221,7 @@ mod tests {
     ];
 
     #[test]
-    fn mounts_leave_the_machine_to_itself() {
+    fn mounts_of_the_machines_own_files_are_refused() {
         let kubelet = Path::new("/k/kubelet");
         for bad in BAD {
             assert!(of_mount(Path::new(bad), kubelet).is_some(), "{bad}");
@@ -257,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_for_data_or_in_a_folder_of_the_sources_own() {
+    fn writable_mounts_are_for_data_or_in_a_folder_of_the_source() {
         let owners = ["camera".to_owned(), "acme".to_owned(), "acme.com".to_owned()];
         for bad in [
             "/opt",

@@ -1,4 +1,4 @@
-//! What no container shall have by mistake: nodes and files that give away the whole machine.
+//! Denylist: nodes and files that would give a container the whole machine.
 
 mod mounts;
 
@@ -6,11 +6,12 @@ use std::path::Path;
 
 use windlass_host::glob::{is_pattern, path_fits};
 
-pub use self::mounts::{of_given_mount, of_mount};
+pub use self::mounts::of_mount;
+pub(crate) use self::mounts::of_writing;
 
-/// Nodes that are no device or the whole machine's, an example of each, and what a container could do with them.
+/// Nodes that are no device or the whole machine's, an example of each, and the danger.
 ///
-/// A list and no rule: how a driver calls its nodes nobody knows beforehand, so what is harmless cannot be listed.
+/// A list of dangers: drivers call their nodes as they like, so harmless nodes cannot be listed.
 /// The names are those of the kernel (Documentation/admin-guide/devices.txt) and of drivers that servers have.
 const NODES: [(&str, &str, &str); 34] = [
     ("/dev/mem", "/dev/mem", MEMORY),
@@ -53,8 +54,8 @@ const NODES: [(&str, &str, &str); 34] = [
     ("/dev/console", "/dev/console", TERMINAL),
 ];
 
-/// Nodes that are refused by their names alone: patterns of harmless ones, `/dev/tty*` and `/dev/vfio/*`, fit them too.
-/// One that such a pattern finds is kept back then.
+/// Nodes that are refused by name alone: patterns of harmless nodes, `/dev/tty*` and `/dev/vfio/*`, match them too. Such a
+/// node is kept back when it is found.
 const BY_NAME: [(&str, &str); 6] = [
     ("/dev/tty[0-9]*", TERMINAL),
     ("/dev/hvc[0-9]*", TERMINAL),
@@ -104,11 +105,10 @@ const TERMINAL: &str = "it gives away a terminal of the machine";
 
 const DISK: &str = "it gives away a disk, past its file systems";
 
-/// Why no container gets a block device.
+/// The danger of a block device.
 pub const BLOCK: &str = "a block device gives away the data of its file systems";
 
-/// What disks are called, with a name of each sort that a pattern is tried with. The name is followed by
-/// what numbers and letters a disk has.
+/// Prefixes of the names of disks, and examples to try a pattern with. Numbers and letters follow the prefix.
 const DISKS: [(&str, &[&str]); 22] = [
     ("sd", &["sda", "sda1", "sdb"]),
     ("hd", &["hda"]),
@@ -140,7 +140,7 @@ const LETTERED: [&str; 5] = ["sd", "hd", "vd", "xvd", "dasd"];
 /// Folders of links to disks.
 const DISK_FOLDERS: [&str; 3] = ["/dev/disk", "/dev/mapper", "/dev/block"];
 
-/// Why a pattern of nodes is no path below `/dev`.
+/// The mistake of a pattern that is no path below `/dev`.
 pub fn no_node(pattern: &str) -> Option<String> {
     let path = Path::new(pattern);
     if !path.starts_with("/dev") || path == Path::new("/dev") {
@@ -152,7 +152,7 @@ pub fn no_node(pattern: &str) -> Option<String> {
     no_plain_path(pattern)
 }
 
-/// Why a text is no path that can be judged: one that can has no other spelling, but for a `/` at its end.
+/// The mistake of a path with several spellings, which cannot be judged. A `/` at the end is no mistake.
 pub fn no_plain_path(text: &str) -> Option<String> {
     let below = text.strip_prefix('/').map(|below| below.strip_suffix('/').unwrap_or(below));
     let mut parts = below.into_iter().flat_map(|below| below.split('/'));
@@ -162,7 +162,7 @@ pub fn no_plain_path(text: &str) -> Option<String> {
     })
 }
 
-/// Why a node must not be handed out, or why a pattern may fit one that must not.
+/// The danger of a node, or of a node that a pattern may match.
 pub fn of_nodes(pattern: &str) -> Option<String> {
     // A folder that fits is given with all that is in it.
     let fits = |path: &str| {
@@ -224,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_gives_away_the_machine_is_told_from_devices() {
+    fn dangerous_nodes_are_told_from_devices() {
         for bad in [
             "/dev/mem",
             "/dev/*",

@@ -1,9 +1,9 @@
-//! What cannot be read, in the words of the file: serde says it in the types of the program.
+//! Messages of the reader, in the words of the file. serde uses the types of the program.
 
 use serde::de::{Expected, Unexpected};
 use windlass_core::selector::nearest;
 
-/// A value of another sort than the key takes.
+/// A value of another type than the key takes.
 pub(super) fn wrong_value(found: &Unexpected<'_>, expected: &dyn Expected) -> String {
     let expected = expected_in_words(&expected.to_string());
     match found {
@@ -14,8 +14,8 @@ pub(super) fn wrong_value(found: &Unexpected<'_>, expected: &dyn Expected) -> St
     }
 }
 
-/// A word that is none of those that there are.
-pub(super) fn unknown_word(word: &str, known: &[&str]) -> String {
+/// An unknown word.
+pub(crate) fn unknown_word(word: &str, known: &[&str]) -> String {
     let known = match nearest(word, known.iter().copied()) {
         Some(near) => format!("did you mean {near}?"),
         None => format!("write {}", alternatives(known)),
@@ -23,7 +23,7 @@ pub(super) fn unknown_word(word: &str, known: &[&str]) -> String {
     format!("{} is no word for this: {known}", shown(word))
 }
 
-/// A key that nobody knows. Only where no known one is near are all told: they can be forty.
+/// An unknown key. All known ones are listed only if none is near: they can be forty.
 pub(super) fn unknown_field(name: &str, known: &[&str]) -> String {
     let advice = if let Some(near) = nearest(name, known.iter().copied()) {
         format!("did you mean `{near}`?")
@@ -49,7 +49,7 @@ fn found_in_words(found: &Unexpected<'_>) -> String {
     }
 }
 
-/// What serde and the types of the standard library call what they expect.
+/// The expectation of serde and of the standard library's types.
 fn expected_in_words(expected: &str) -> String {
     let number = |least: &str, most: &str| format!("a number from {least} to {most}");
     match expected {
@@ -64,14 +64,15 @@ fn expected_in_words(expected: &str) -> String {
         "path string" => "a path".to_owned(),
         "a sequence" => "a list".to_owned(),
         "unit" => "nothing".to_owned(),
-        other if other.starts_with("struct ") || other == "a map" => "keys with values".to_owned(),
+        "a map" | "newtype variant" => "keys with values".to_owned(),
+        other if other.starts_with("struct ") => "keys with values".to_owned(),
         other if other.starts_with("enum ") => "one of its words".to_owned(),
         other if other.starts_with("tuple ") => "a list".to_owned(),
         other => other.to_owned(),
     }
 }
 
-/// A text in quotes, its beginning if it is long: binary data would fill the screen.
+/// A text in quotes, shortened: binary data would fill the screen.
 fn shown(text: &str) -> String {
     const MOST: usize = 60;
     if text.chars().count() <= MOST {

@@ -1,4 +1,4 @@
-//! Which of several configurations is meant for this node, as NVIDIA's config-manager chooses.
+//! Choice of a node's configuration among several files, by NVIDIA's config-manager's rules.
 
 use std::{
     fs, io,
@@ -7,22 +7,22 @@ use std::{
 
 use windlass_host::files::{self, Links, MOST_BYTES};
 
-use super::ConfigError;
+use crate::mistake::ConfigError;
 
-/// What is known of the node's label that names its configuration.
+/// Knowledge of the node's label that names its configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum LabelValue {
-    /// Nothing: the API server was not reached yet.
+    /// None yet: the API server was not reached.
     #[default]
     Unknown,
-    /// The node has no such label.
+    /// The node lacks the label.
     Absent,
-    /// It has this value.
+    /// The label has this value.
     Value(String),
 }
 
-/// The label's value as it was last known, over restarts of the agent: until the API server is reached
-/// the node goes on as it was, and not as a node without the label.
+/// The last known value of the label, over restarts of the agent: until the API server is reached, the node goes on as
+/// before, and not as a node without the label.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LabelMemory(PathBuf);
 
@@ -30,18 +30,18 @@ pub struct LabelMemory(PathBuf);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigDir(pub PathBuf);
 
-/// The file that is taken where no label names one.
+/// The file that is taken if no label names one.
 const DEFAULT: &str = "default";
 
 // === impl LabelMemory ===
 
 impl LabelMemory {
-    /// Where an agent with that folder keeps it.
+    /// The memory of an agent with this state folder.
     pub fn new(state_dir: &Path) -> Self {
         Self(state_dir.join("config-label"))
     }
 
-    /// What was known last. A file that is empty says that there was no such label.
+    /// The last known value. An empty file stands for a node without the label.
     pub fn recall(&self) -> LabelValue {
         match files::read_regular_text(&self.0, Links::Refused, MOST_BYTES) {
             Ok(text) if text.is_empty() => LabelValue::Absent,
@@ -50,7 +50,7 @@ impl LabelMemory {
         }
     }
 
-    /// Keeps what is known.
+    /// Stores the value.
     pub fn keep(&self, label: &LabelValue) -> io::Result<()> {
         let text = match label {
             LabelValue::Unknown => return Ok(()),
@@ -64,10 +64,9 @@ impl LabelMemory {
 // === impl ConfigDir ===
 
 impl ConfigDir {
-    /// The file for a label: the one of its name, which must be there; without a label `default`, or
-    /// the only one, or none.
+    /// The file for a label: the one of its name, which must exist; without a label `default`, or the only one, or none.
     ///
-    /// A label that is not known yet counts as none: the agent serves without an API server.
+    /// An unknown label counts as absent: the agent serves without an API server.
     pub fn choose(&self, label: &LabelValue) -> Result<Option<PathBuf>, ConfigError> {
         let files =
             self.files().map_err(|source| ConfigError::Read { path: self.0.clone(), source })?;
@@ -85,7 +84,7 @@ impl ConfigDir {
         }
     }
 
-    /// What is not hidden: a `ConfigMap` keeps its versions in folders that begin with two dots.
+    /// Visible files: a `ConfigMap` keeps its versions in folders that begin with two dots.
     fn files(&self) -> io::Result<Vec<PathBuf>> {
         let visible = |path: &Path| {
             let hidden = path.file_name().is_some_and(|it| it.as_encoded_bytes().starts_with(b"."));
@@ -105,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_label_is_remembered_and_so_is_that_there_was_none() {
+    fn a_label_and_its_absence_are_remembered() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let memory = LabelMemory::new(&dir.path().join("state"));
         assert_eq!(memory.recall(), LabelValue::Unknown);

@@ -1,0 +1,118 @@
+//! Wrappers for values in a document: a value with its line, and a list for which one value may stand.
+
+use std::{borrow::Cow, fmt, marker::PhantomData};
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{
+    Deserialize, Deserializer, Serialize, Serializer,
+    de::{Error as _, SeqAccess, Visitor},
+};
+
+/// A value and its line. Only this module's reader knows the line.
+#[derive(Clone, Debug)]
+pub struct Spanned<T> {
+    /// The line, from 1.
+    pub line: u64,
+    /// The value.
+    pub value: T,
+}
+
+/// A list, for which a single value may stand.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OneOrMany<T>(pub Vec<T>);
+
+/// The names by which the reader recognises them.
+pub(super) const SPANNED: &str = "Spanned";
+pub(super) const ONE_OR_MANY: &str = "OneOrMany";
+
+// === impl Spanned ===
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Spanned<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_newtype_struct(SPANNED, SpannedVisitor(PhantomData))
+    }
+}
+
+struct SpannedVisitor<T>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for SpannedVisitor<T> {
+    type Value = Spanned<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value with its line")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut parts: A) -> Result<Spanned<T>, A::Error> {
+        let missing = || A::Error::custom("a value with its line has two parts");
+        let line = parts.next_element()?.ok_or_else(missing)?;
+        let value = parts.next_element()?.ok_or_else(missing)?;
+        Ok(Spanned { line, value })
+    }
+}
+
+// === impl OneOrMany ===
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for OneOrMany<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_newtype_struct(ONE_OR_MANY, OneOrManyVisitor(PhantomData))
+    }
+}
+
+struct OneOrManyVisitor<T>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for OneOrManyVisitor<T> {
+    type Value = OneOrMany<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("one value or a list of them")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<OneOrMany<T>, A::Error> {
+        let mut list = Vec::new();
+        while let Some(item) = items.next_element()? {
+            list.push(item);
+        }
+        Ok(OneOrMany(list))
+    }
+}
+
+/// For `#[serde(with)]`: a field is any collection.
+impl<T> OneOrMany<T> {
+    pub(crate) fn deserialize<'de, D, C>(deserializer: D) -> Result<C, D::Error>
+    where
+        D: Deserializer<'de>,
+        C: FromIterator<T>,
+        T: Deserialize<'de>,
+    {
+        let Self(list) = Deserialize::deserialize(deserializer)?;
+        Ok(list.into_iter().collect())
+    }
+
+    pub(crate) fn serialize<'c, S, C>(list: &'c C, serializer: S) -> Result<S::Ok, S::Error>
+    where
+        S: Serializer,
+        &'c C: IntoIterator<Item = &'c T>,
+        T: Serialize + 'c,
+    {
+        let list: Vec<_> = list.into_iter().collect();
+        match list.as_slice() {
+            [only] => only.serialize(serializer),
+            list => list.serialize(serializer),
+        }
+    }
+}
+
+impl<T: JsonSchema> JsonSchema for OneOrMany<T> {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        format!("{}OrMore", T::schema_name()).into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let one = generator.subschema_for::<T>();
+        json_schema!({ "anyOf": [one, { "type": "array", "items": one }] })
+    }
+}

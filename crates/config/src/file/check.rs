@@ -1,0 +1,162 @@
+//! Checks that need several keys, with the line of each mistake.
+
+use windlass_core::device::DeviceKind;
+
+use crate::{
+    Config,
+    document::{Diagnostic, Node, Spanned},
+    lint,
+    policy::{Policy, Resources},
+    rules,
+    sample_device::SampleDevice,
+    selector::Selector,
+    sharing::{Sharing, SharingMethod, too_many_clients},
+    source::SourceRule,
+};
+
+/// Everything that the types of a configuration allow by mistake. `unread` are the mistakes of its reading.
+pub(super) fn mistakes(config: &Config, root: &Node, unread: &[Diagnostic]) -> Vec<Diagnostic> {
+    let policy = &config.policy;
+    let sources = spanned(&policy.sources, root.list("sources"), |node| node.line_of("name"));
+    let mut checker = Checker { sources, unread, wrong: Vec::new() };
+    checker.sources(config);
+    checker.resources(policy, root);
+    checker.dra(policy, root);
+    checker.section(root, "health", policy.health.mistakes());
+    checker.section(root, "nics", policy.nics.mistakes());
+    checker.section(root, "gpu", policy.families.gpu_mistakes());
+    checker.section(root, "fpga", policy.families.fpga.mistakes());
+    if policy.delivery.strategies.is_empty() {
+        checker.wrong(root.line_of("deviceList"), NO_DEVICE_LIST);
+    }
+    checker.wrong.extend(rules::overwritten_under_mps(root.line_of("gpu"), policy));
+    checker.wrong
+}
+
+/// Collects mistakes.
+struct Checker<'c> {
+    sources: Vec<Spanned<SourceRule>>,
+    unread: &'c [Diagnostic],
+    wrong: Vec<Diagnostic>,
+}
+
+const UNMATCHED_ALONE: &str = "unmatched is about devices that no rule takes, and there are no \
+    rules: leave it out, or write resources";
+
+const NO_DEVICE_LIST: &str = "no way to name devices: write one of cdi-cri, cdi-annotations, \
+    envvar, volume-mounts";
+
+/// Values with the lines of their nodes.
+fn spanned<T: Clone>(values: &[T], nodes: &[Node], line: impl Fn(&Node) -> u64) -> Vec<Spanned<T>> {
+    let pairs = values.iter().zip(nodes);
+    pairs.map(|(value, node)| Spanned { line: line(node), value: value.clone() }).collect()
+}
+
+// === impl Checker ===
+
+impl Checker<'_> {
+    fn wrong(&mut self, line: u64, text: impl Into<String>) {
+        self.wrong.push(Diagnostic::new(line, text));
+    }
+
+    fn section(&mut self, root: &Node, name: &str, mistakes: Vec<String>) {
+        let line = root.line_of(name);
+        self.wrong.extend(mistakes.into_iter().map(|text| Diagnostic::new(line, text)));
+    }
+
+    fn sources(&mut self, config: &Config) {
+        let both = |rule: &SourceRule| rule.resource.is_some() && rule.resource_domain.is_some();
+        for source in self.sources.iter().filter(|source| both(&source.value)) {
+            let text = "write resource or resourceDomain, not both";
+            self.wrong.push(Diagnostic::new(source.line, text));
+        }
+        self.wrong.extend(rules::repeated_sources(&self.sources));
+        self.wrong.extend(rules::wrong_sources(&self.sources, &config.places.kubelet_dir));
+    }
+
+    fn resources(&mut self, policy: &Policy, root: &Node) {
+        let excluded = root.list("exclude");
+        for (selector, node) in policy.exclude.iter().zip(excluded) {
+            self.selector(selector, node);
+        }
+        let Resources::Rules(rules) = &policy.resources else {
+            if let Some(unmatched) = root.child("unmatched").filter(|it| !it.is_null()) {
+                self.wrong(unmatched.line, UNMATCHED_ALONE);
+            }
+            return;
+        };
+        let nodes = root.list("resources");
+        for (rule, node) in rules.iter().zip(nodes) {
+            if let Some(devices) = node.child("devices") {
+                self.selector(&rule.devices, devices);
+            }
+            if let Some(problem) = sharing_mistake(rule.sharing, &rule.devices) {
+                self.wrong(node.line_of("sharing"), problem);
+            }
+        }
+        let rules = spanned(rules, nodes, |node| node.line_of("name"));
+        let excluded = spanned(&policy.exclude, excluded, |node| node.line);
+        self.wrong.extend(rules::contradictions(&rules, &excluded, policy.unmatched));
+    }
+
+    fn dra(&mut self, policy: &Policy, root: &Node) {
+        let Some(node) = root.child("dra") else { return };
+        for (selector, node) in policy.dra.devices.iter().zip(node.list("devices")) {
+            self.selector(selector, node);
+        }
+        for (rule, node) in policy.dra.shares.iter().zip(node.list("shares")) {
+            if let Some(devices) = node.child("devices") {
+                self.selector(&rule.devices, devices);
+            }
+        }
+        if let Some(problem) = policy.dra.mig_mode_mistake() {
+            self.wrong(node.line_of("migMode"), problem);
+        }
+    }
+
+    fn selector(&mut self, selector: &Selector, node: &Node) {
+        let line = node.line;
+        // A kind that could not be read is a mistake already.
+        let is_told = self.unread.iter().any(|mistake| mistake.line >= line);
+        if selector.kind.is_none() && selector.source.is_none() && !is_told {
+            self.wrong(line, "which devices? write kind, source, or both");
+        }
+        let is_instance = selector.kind.is_some_and(DeviceKind::is_instance);
+        if !is_instance && !selector.profiles.is_empty() {
+            let text = "only MIG instances have profiles; write kind: mig, or leave them out";
+            self.wrong(line, text);
+        }
+        if let Some((expression, sample)) = selector.expression.as_ref().zip(self.sample(selector))
+        {
+            let mistakes = lint::mistakes(expression, &sample);
+            self.wrong.extend(mistakes.into_iter().map(|text| Diagnostic::new(line, text)));
+        }
+    }
+
+    /// A sample of the selected devices, if they are of a source that is built in or of this configuration.
+    fn sample(&self, selector: &Selector) -> Option<SampleDevice> {
+        let source = selector.source().or_else(|| selector.kind?.facts().only_source.as_ref())?;
+        let described = self.sources.iter().find(|described| described.value.name == *source);
+        match described {
+            Some(described) => Some(described.value.sample()),
+            None => SampleDevice::built_in(source),
+        }
+    }
+}
+
+/// The mistake of sharing devices that cannot be shared so.
+fn sharing_mistake(sharing: Sharing, devices: &Selector) -> Option<String> {
+    let Sharing::Shared(shared) = sharing else { return None };
+    let is_managed = devices.source().is_some_and(|it| it.family().is_managed);
+    match (shared.method, devices.kind) {
+        (SharingMethod::Mps, Some(kind)) if kind.is_instance() => {
+            Some("MPS shares whole GPUs only; share MIG instances by timeSlicing".to_owned())
+        }
+        (SharingMethod::Mps, _) if is_managed => too_many_clients(shared.replicas),
+        (SharingMethod::Mps, _) => Some("MPS shares NVIDIA's GPUs only".to_owned()),
+        (SharingMethod::TimeSlicing, Some(kind)) if !kind.is_gpu() => {
+            Some(format!("a {kind} has no time slices; write method: shared"))
+        }
+        (SharingMethod::TimeSlicing | SharingMethod::Shared, _) => None,
+    }
+}

@@ -1,0 +1,74 @@
+//! Health: when a device counts as failed, and when as recovered.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::scalar::Text;
+
+/// When a device counts as failed, and when as recovered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct HealthPolicy {
+    /// Time without trouble after which a passed probe makes a device healthy again.
+    #[serde(with = "Text::<Duration>")]
+    #[schemars(with = "Text<Duration>")]
+    pub quiet_period: Duration,
+    /// Interval of probes.
+    #[serde(with = "Text::<Duration>")]
+    #[schemars(with = "Text<Duration>")]
+    pub probe_interval: Duration,
+    /// Deadline of a driver call. A GPU that misses it is unresponsive.
+    #[serde(with = "Text::<Duration>")]
+    #[schemars(with = "Text<Duration>")]
+    pub call_deadline: Duration,
+    /// Length of one wait for the driver's events while no GPU is lost; the watcher notices its end that late.
+    #[serde(skip)]
+    pub event_wait: Duration,
+    /// XIDs that never make a GPU unhealthy.
+    pub ignored_xids: BTreeSet<u64>,
+    /// XIDs that always make a GPU unhealthy.
+    pub counted_xids: BTreeSet<u64>,
+    /// Verdict on XIDs that are on neither list.
+    pub unlisted_xids: UnlistedXids,
+}
+
+/// Verdict on XIDs that the configuration does not name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum UnlistedXids {
+    /// The catalogue judges.
+    #[default]
+    Judged,
+    /// None of them counts.
+    Ignored,
+    /// All of them count, those of a faulty program included.
+    Counted,
+}
+
+// === impl HealthPolicy ===
+
+impl HealthPolicy {
+    /// Mistakes that the types allow.
+    pub(crate) fn mistakes(&self) -> Vec<String> {
+        let both = self.ignored_xids.intersection(&self.counted_xids);
+        both.map(|xid| format!("XID {xid} is in ignoredXids and in countedXids: keep one"))
+            .collect()
+    }
+}
+
+impl Default for HealthPolicy {
+    fn default() -> Self {
+        Self {
+            quiet_period: Duration::from_secs(60),
+            // Keeps an idle agent idle.
+            probe_interval: Duration::from_secs(10),
+            call_deadline: Duration::from_secs(5),
+            event_wait: Duration::from_secs(10),
+            ignored_xids: BTreeSet::new(),
+            counted_xids: BTreeSet::new(),
+            unlisted_xids: UnlistedXids::Judged,
+        }
+    }
+}

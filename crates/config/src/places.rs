@@ -1,0 +1,133 @@
+//! Places on the machine, and the way to the API server.
+
+use std::path::PathBuf;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize, Serializer};
+use windlass_host::{DriverPlaces, Host, Roots};
+
+/// Places on the machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Places {
+    /// The kubelet's folder; its sockets lie in `device-plugins` below.
+    pub kubelet_dir: PathBuf,
+    /// Root of the host's `/sys`, `/proc`, `/dev` and driver.
+    pub host_root: PathBuf,
+    /// The container runtime's name of `hostRoot`; not `/` only for simulated machines.
+    pub host_root_on_node: PathBuf,
+    /// The driver's installation.
+    #[serde(flatten, skip_deserializing, serialize_with = "driver_keys")]
+    #[schemars(with = "DriverKeys", !skip_deserializing)]
+    pub driver: DriverPlaces,
+    /// Folder of CDI documents.
+    pub cdi_dir: PathBuf,
+    /// Folder of the state that must outlive the agent.
+    pub state_dir: PathBuf,
+    /// Folder of the pipes and logs of MPS daemons, as the host names it.
+    pub mps_dir: PathBuf,
+    /// Folder in which CNI plugins look up network devices, as the host names it.
+    pub device_info_dir: PathBuf,
+}
+
+/// The keys of the driver's installation.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub(crate) struct DriverKeys {
+    /// The NVML library; left out, it is searched where drivers put it.
+    nvml_library: Option<PathBuf>,
+    /// Roots of the driver's installation.
+    driver: DriverRoots,
+}
+
+/// Roots of the driver's installation.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+struct DriverRoots {
+    /// The root that libraries, binaries and firmware lie under, as the host names it: `/`, or
+    /// `/run/nvidia/driver` with a driver container.
+    root: PathBuf,
+    /// The agent's path of that root, if not below `hostRoot`.
+    mounted_at: Option<PathBuf>,
+    /// The root that `/dev` lies under, as the host names it, if not the host's own.
+    dev_root: Option<PathBuf>,
+}
+
+/// Access to the API server, and the name of the node there. A part that needs nothing of it asks nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct ClusterAccess {
+    /// A kubeconfig; left out, the pod's own account.
+    pub kubeconfig: Option<PathBuf>,
+    /// Name of this node's object; left out, `NODE_NAME` or the host's name.
+    pub node_name: Option<String>,
+    /// Namespace of objects that belong to one; left out, the pod's own.
+    pub namespace: Option<String>,
+    /// The pod that the agent runs in.
+    #[serde(skip)]
+    pub pod: Option<PodIdentity>,
+    /// Writes changes of health as events of the Node object.
+    pub events: bool,
+}
+
+/// The pod that the agent runs in. Objects of the agent are deleted with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodIdentity {
+    /// Its namespace. Objects of another namespace cannot belong to it.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its unique id.
+    pub uid: String,
+}
+
+// === impl Places ===
+
+impl Places {
+    /// The host's files.
+    pub fn host(&self) -> Host {
+        Host::new(&self.host_root, &self.host_root_on_node)
+    }
+
+    /// The trees that a device's files lie in.
+    pub fn roots(&self) -> Roots {
+        Roots::new(self.host(), &self.driver)
+    }
+}
+
+impl Default for Places {
+    fn default() -> Self {
+        Self {
+            kubelet_dir: "/var/lib/kubelet".into(),
+            host_root: "/".into(),
+            host_root_on_node: "/".into(),
+            driver: DriverPlaces::default(),
+            cdi_dir: "/var/run/cdi".into(),
+            state_dir: "/var/lib/windlass".into(),
+            mps_dir: "/run/windlass/mps".into(),
+            device_info_dir: "/var/run/k8s.cni.cncf.io/devinfo/dp".into(),
+        }
+    }
+}
+
+// === impl DriverKeys ===
+
+fn driver_keys<S: Serializer>(places: &DriverPlaces, serializer: S) -> Result<S::Ok, S::Error> {
+    let DriverPlaces { nvml_library, root, mounted_at, dev_root } = places.clone();
+    let driver = DriverRoots { root, mounted_at, dev_root };
+    DriverKeys { nvml_library, driver }.serialize(serializer)
+}
+
+impl From<DriverKeys> for DriverPlaces {
+    fn from(DriverKeys { nvml_library, driver }: DriverKeys) -> Self {
+        let DriverRoots { root, mounted_at, dev_root } = driver;
+        Self { nvml_library, root, mounted_at, dev_root }
+    }
+}
+
+impl Default for DriverRoots {
+    fn default() -> Self {
+        let DriverPlaces { root, mounted_at, dev_root, .. } = DriverPlaces::default();
+        Self { root, mounted_at, dev_root }
+    }
+}

@@ -1,0 +1,80 @@
+//! A sample device with every attribute that its source may know, for the lint of expressions.
+
+use std::str::FromStr as _;
+
+use jiff::Timestamp;
+use windlass_core::{
+    attribute::{AttributeName, AttributeValue, Attributes, standard},
+    device::{Device, DeviceId, DeviceKind, KnownAttributes, Sort, SourceName},
+};
+
+/// Placeholder for any text.
+pub(super) fn any() -> AttributeValue {
+    AttributeValue::string("0")
+}
+
+/// The attributes of devices that are not discovered yet.
+pub(super) struct SampleDevice {
+    /// A device with every attribute of a known type.
+    pub(super) device: Device,
+    /// Domains and names of attributes whose type varies by device.
+    pub(super) either: Vec<(&'static str, &'static str)>,
+    /// Further attributes that devices may have.
+    pub(super) others: Others,
+}
+
+/// Attributes that devices may have besides the known ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Others {
+    /// None.
+    None,
+    /// Those of a driver or a later version; a name that is nearly a known one is a slip.
+    Few,
+    /// Any that an operator writes into a file.
+    Any,
+}
+
+// === impl SampleDevice ===
+
+impl SampleDevice {
+    /// A device of a source, with these attributes and those of any place.
+    pub(super) fn new(source: SourceName, attributes: Attributes, others: Others) -> Self {
+        let id = DeviceId::from_str("any-device").expect("letters and a dash");
+        let new = Device::new(id, DeviceKind::Other, source, Timestamp::UNIX_EPOCH);
+        let place = [
+            (standard::PCI_BUS_ID, any()),
+            (standard::PCIE_ROOT, any()),
+            (standard::NUMA_NODE, AttributeValue::Int(0)),
+        ];
+        let attributes = place.into_iter().chain(attributes).collect();
+        Self { device: Device { attributes, ..new }, either: Vec::new(), others }
+    }
+
+    /// A device of a built-in source; `None` if nothing is known of its attributes.
+    pub(super) fn built_in(source: &SourceName) -> Option<Self> {
+        let known: Vec<_> = source.family().attributes.iter().copied().flatten().collect();
+        if known.is_empty() {
+            return None;
+        }
+        let (mut either, mut attributes) = (Vec::new(), Attributes::new());
+        for KnownAttributes { domain, names, sort } in known {
+            for name in names.iter().copied() {
+                match sort {
+                    Sort::Either => either.push((*domain, name)),
+                    sort => drop(attributes.insert(AttributeName::new(domain, name), one(*sort))),
+                }
+            }
+        }
+        Some(Self { either, ..Self::new(source.clone(), attributes, Others::Few) })
+    }
+}
+
+/// Placeholder for any value of a type.
+fn one(sort: Sort) -> AttributeValue {
+    match sort {
+        Sort::Text | Sort::Either => any(),
+        Sort::Int => AttributeValue::Int(0),
+        Sort::Bool => AttributeValue::Bool(false),
+        Sort::Version => AttributeValue::version("1.0"),
+    }
+}

@@ -1,0 +1,263 @@
+//! Scalars of the file that are written as text: durations, amounts of memory, names, expressions, addresses.
+
+use std::{borrow::Cow, net::SocketAddr, time::Duration};
+
+use jiff::SignedDuration;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+use windlass_core::{
+    device::{Access, DeviceId, DeviceKind, SourceName},
+    placement,
+    resource::ResourceName,
+    selector::{Amount, DeviceExpression},
+};
+
+use crate::document::unknown_word;
+
+/// A value that is written as text and checked while it is read.
+pub(crate) trait Scalar: Sized {
+    /// The schema of the text.
+    fn schema() -> Schema;
+    /// Reads the text; the error says what to write.
+    fn read(text: &str) -> Result<Self, String>;
+    /// Writes the text.
+    fn write(&self) -> String;
+}
+
+/// A scalar in serde's terms. A field of another type uses it by `#[serde(with = "Text::<T>")]` and
+/// `#[schemars(with = "Text<T>")]`, and may be optional.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Text<T>(pub(crate) T);
+
+/// A field that holds a scalar, or may lack it.
+pub(crate) trait TextField<T> {
+    fn new(value: T) -> Self;
+    fn get(&self) -> Option<&T>;
+}
+
+/// Implements [`Scalar`] for types that are written as they are displayed.
+macro_rules! displayed {
+    ($($type:ty: $schema:tt)*) => {$(
+        impl $crate::scalar::Scalar for $type {
+            fn schema() -> ::schemars::Schema {
+                ::schemars::json_schema!($schema)
+            }
+
+            fn read(text: &str) -> Result<Self, String> {
+                text.parse().map_err(|error| format!("{error}"))
+            }
+
+            fn write(&self) -> String {
+                self.to_string()
+            }
+        }
+    )*};
+}
+
+pub(crate) use displayed;
+
+displayed! {
+    SourceName: { "type": "string", "pattern": "^[a-z]([a-z0-9-]{0,22}[a-z0-9])?$" }
+    DeviceId: { "type": "string", "pattern": "^[A-Za-z0-9._:-]{1,63}$" }
+    Access: { "type": "string", "enum": ["r", "w", "rw", "rwm"] }
+    placement::Policy: { "type": "string", "enum": placement::Policy::ALL.map(placement::Policy::name) }
+    ResourceName: {
+        "type": "string",
+        "pattern": "^[a-z0-9.-]+/[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$",
+        "examples": ["nvidia.com/gpu"],
+    }
+}
+
+/// Shorter ones keep the agent busy, longer ones are a slip of the pen.
+const SHORTEST: Duration = Duration::from_millis(10);
+const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
+
+const MIB: u64 = 1 << 20;
+
+/// True for a value that a file may leave out.
+pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+// === impl Text ===
+
+impl<T> TextField<T> for T {
+    fn new(value: T) -> Self {
+        value
+    }
+
+    fn get(&self) -> Option<&T> {
+        Some(self)
+    }
+}
+
+impl<T> TextField<T> for Option<T> {
+    fn new(value: T) -> Self {
+        Some(value)
+    }
+
+    fn get(&self) -> Option<&T> {
+        self.as_ref()
+    }
+}
+
+impl<T: Scalar> Text<T> {
+    pub(crate) fn deserialize<'de, F, D>(deserializer: D) -> Result<F, D::Error>
+    where
+        F: TextField<T>,
+        D: Deserializer<'de>,
+    {
+        let text = String::deserialize(deserializer)?;
+        T::read(&text).map(F::new).map_err(D::Error::custom)
+    }
+
+    pub(crate) fn serialize<F, S>(field: &F, serializer: S) -> Result<S::Ok, S::Error>
+    where
+        F: TextField<T>,
+        S: Serializer,
+    {
+        match field.get() {
+            Some(value) => serializer.serialize_str(&value.write()),
+            None => serializer.serialize_none(),
+        }
+    }
+}
+
+impl<'de, T: Scalar> Deserialize<'de> for Text<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Self::deserialize(deserializer).map(Self)
+    }
+}
+
+impl<T: Scalar> Serialize for Text<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0.write())
+    }
+}
+
+impl<T: Scalar> JsonSchema for Text<T> {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Text".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        T::schema()
+    }
+}
+
+// === impl Scalar ===
+
+impl Scalar for Duration {
+    fn schema() -> Schema {
+        json_schema!({
+            "type": "string",
+            "pattern": "^[0-9]",
+            "examples": ["500ms", "60s", "5m"],
+        })
+    }
+
+    fn read(text: &str) -> Result<Self, String> {
+        let expected = "write a duration such as 500ms, 60s or 5m";
+        let parsed: SignedDuration =
+            text.parse().map_err(|_| format!("{text:?} is no duration: {expected}"))?;
+        match Self::try_from(parsed) {
+            Ok(within) if (SHORTEST..=LONGEST).contains(&within) => Ok(within),
+            _ => Err(format!("{text:?} is not between 10ms and 24h: {expected}")),
+        }
+    }
+
+    fn write(&self) -> String {
+        let (seconds, rest) = (self.as_secs(), self.subsec_nanos());
+        match (seconds, rest) {
+            (_, 0) => format!("{seconds}s"),
+            (0, _) if rest % 1_000_000 == 0 => format!("{}ms", rest / 1_000_000),
+            _ => format!("{seconds}s {rest}ns"),
+        }
+    }
+}
+
+/// Memory in bytes, written in whole mebibytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Mebibytes(pub(crate) u64);
+
+impl Scalar for Mebibytes {
+    fn schema() -> Schema {
+        json_schema!({ "type": "string", "pattern": "^[0-9]", "examples": ["128Mi", "1Gi"] })
+    }
+
+    fn read(text: &str) -> Result<Self, String> {
+        let bytes = Amount::parse(text).map(Amount::rounded_up);
+        let bytes = bytes.and_then(|bytes| u64::try_from(bytes).ok());
+        let whole = bytes.filter(|bytes| bytes % MIB == 0).map(Self);
+        whole.ok_or_else(|| format!("{text:?} is no amount of memory: write 128Mi or 1Gi, say"))
+    }
+
+    fn write(&self) -> String {
+        format!("{}Mi", self.0 / MIB)
+    }
+}
+
+impl Scalar for DeviceKind {
+    fn schema() -> Schema {
+        let one = |kind: Self| {
+            let facts = kind.facts();
+            serde_json::json!({ "const": facts.word, "description": facts.plural })
+        };
+        json_schema!({ "oneOf": Self::ALL.map(one) })
+    }
+
+    fn read(text: &str) -> Result<Self, String> {
+        let known = Self::ALL.into_iter().find(|kind| kind.facts().word == text);
+        known.ok_or_else(|| unknown_word(text, &Self::ALL.map(|kind| kind.facts().word)))
+    }
+
+    fn write(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Scalar for DeviceExpression {
+    fn schema() -> Schema {
+        json_schema!({
+            "type": "string",
+            "minLength": 1,
+            "examples": ["device.attributes[\"nvidia.com\"].productName.matches(\"A100\")"],
+        })
+    }
+
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse().map_err(|error| format!("{error}"))
+    }
+
+    fn write(&self) -> String {
+        self.as_str().to_owned()
+    }
+}
+
+/// Parses an address to listen on, with its port.
+pub fn address(text: &str) -> Result<SocketAddr, String> {
+    let wrong = |_| format!("{text:?} is no address: write it like 0.0.0.0:9400 or [::]:9400");
+    text.parse().map_err(wrong)
+}
+
+impl Scalar for SocketAddr {
+    fn schema() -> Schema {
+        json_schema!({
+            "type": "string",
+            "pattern": ":[0-9]{1,5}$",
+            "examples": ["0.0.0.0:9400", "[::]:9400"],
+        })
+    }
+
+    fn read(text: &str) -> Result<Self, String> {
+        address(text)
+    }
+
+    fn write(&self) -> String {
+        self.to_string()
+    }
+}
