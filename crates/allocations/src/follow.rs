@@ -1,19 +1,19 @@
-//! Reads the kubelet's record for all who need to know what containers have.
+//! Follower of the kubelet's checkpoint. It publishes the containers' devices for all readers.
 //!
 //! ```text
-//!   ┌──────┐ somebody follows, or claims may have devices ┌───────────┐
+//!   ┌──────┐ a reader follows, or claims may have devices ┌───────────┐
 //!   │ idle │ ───────────────────────────────────────────> │ following │ reads at each write of the kubelet, each look
-//!   └──────┘ <─────────────────────────────────────────── └───────────┘ and each new follower, and publishes
+//!   └──────┘ <─────────────────────────────────────────── └───────────┘ and each new reader, and publishes
 //!                          neither                              │  ^
 //!                                                 asks the kubelet  answer: publishes again
 //!                                                               v  │
 //!                                                          pod resources
 //! ```
 //!
-//! The ledger takes what is read for as long as claims may have devices.
+//! The ledger gets every reading as long as claims may have devices.
 
 mod allocations;
-mod record;
+mod checkpoint_reader;
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -28,73 +28,74 @@ use windlass_core::{device::DeviceId, resource::ResourceName};
 use windlass_host::{causes, deadline::Deadline, watch::changed};
 use windlass_kubelet_api::{checkpoint, deviceplugin};
 
-pub use self::allocations::{Allocations, AllocationsDesk, Following};
+pub use self::allocations::{Allocations, AllocationsReader, FollowGuard};
 use self::{
     allocations::{Record, still_held},
-    record::RecordReader,
+    checkpoint_reader::CheckpointReader,
 };
 use crate::{
-    ledger::{LedgerDesk, Recorded},
-    podresources::HoldersDesk,
+    HeldIds,
+    ledger::{RecordedDevices, SharedLedger},
+    podresources::PodResourcesCache,
 };
 
-/// Reads the kubelet's record, and publishes what containers have.
+/// Reads the kubelet's checkpoint, and publishes the containers' devices.
 #[derive(Debug)]
 pub struct Follower<S> {
-    ledger: LedgerDesk,
+    ledger: SharedLedger,
     sources: Sources<S>,
-    reader: RecordReader,
-    /// How long after an Allocate the record may lack it.
+    reader: CheckpointReader,
+    /// Time in which the checkpoint may lack an Allocate.
     delay: Duration,
     look_interval: Duration,
-    /// By then the record has what an agent before this one gave away last; `None` once it has.
+    /// Time by which the checkpoint has the last Allocate of an earlier agent; `None` once passed.
     doubt: Option<Deadline>,
-    /// When the record was last read.
+    /// Start of the last reading.
     looked: Option<Instant>,
     record: Option<Record>,
-    /// Why the record could not be read when it was last tried.
+    /// Error of the last reading.
     unreadable: Option<String>,
-    /// The review of the last record, at most one: the kubelet may have to be asked at a better moment.
+    /// At most one review of the last reading: the kubelet may have to be asked later.
     reviewing: JoinSet<()>,
+    /// Wakes this task. Each [`FollowGuard`] holds a clone.
     wake: Arc<Notify>,
-    followers: watch::Sender<()>,
     publish: watch::Sender<Arc<Allocations>>,
 }
 
-/// The follower's inputs.
+/// Inputs of the follower.
 #[derive(Debug)]
 pub struct Sources<S> {
-    /// The policy, which says whether claims may have devices.
+    /// The policy: it may give devices to claims.
     pub policy: watch::Receiver<Arc<Policy>>,
-    /// The node, which says what tokens stand for.
+    /// The node's snapshot: it maps tokens to devices.
     pub state: watch::Receiver<Arc<S>>,
-    /// The devices of a pool; `None` before the node is known.
+    /// Devices of a pool; `None` before the first inventory.
     pub devices_of_pool: fn(&S, &ResourceName) -> Option<BTreeSet<DeviceId>>,
-    /// Counts the changes of the folder in which the kubelet keeps its record.
+    /// Counts the changes in the folder of the kubelet's checkpoint.
     pub kubelet_writes: watch::Receiver<u64>,
-    /// How long the record may lack what an agent before this one gave away last.
+    /// Time in which the checkpoint may lack the last Allocate of an earlier agent.
     pub doubt: Duration,
-    /// The containers that hold devices, as the kubelet tells when asked.
-    pub holders: HoldersDesk,
+    /// Holders by the pod resources API.
+    pub holders: PodResourcesCache,
 }
 
 // === impl Follower ===
 
 impl<S> Follower<S> {
-    /// A follower that feeds this ledger, and the way to what it reads.
+    /// A follower that feeds this ledger, and the reader of its snapshots.
     pub fn new(
         places: &Places,
         limits: SessionLimits,
-        ledger: LedgerDesk,
+        ledger: SharedLedger,
         sources: Sources<S>,
-    ) -> (Self, AllocationsDesk) {
+    ) -> (Self, AllocationsReader) {
         let plugins = places.kubelet_dir.join(deviceplugin::PLUGIN_DIR);
         let (publish, newest) = watch::channel(Arc::default());
-        let (followers, wake) = (watch::Sender::new(()), Arc::default());
-        let desk = AllocationsDesk::new(followers.clone(), Arc::clone(&wake), newest);
+        let wake = Arc::new(Notify::new());
+        let reader = AllocationsReader::new(Arc::downgrade(&wake), newest);
         let follower = Self {
             ledger,
-            reader: RecordReader::new(plugins.join(checkpoint::FILE)),
+            reader: CheckpointReader::new(plugins.join(checkpoint::FILE)),
             delay: limits.handover,
             look_interval: limits.look_interval,
             doubt: (!sources.doubt.is_zero()).then(|| Deadline::after(sources.doubt)),
@@ -104,18 +105,14 @@ impl<S> Follower<S> {
             unreadable: None,
             reviewing: JoinSet::new(),
             wake,
-            followers,
             publish,
         };
-        (follower, desk)
+        (follower, reader)
     }
 
-    /// Follows the record until stopped.
+    /// Follows the checkpoint until stopped.
     pub async fn run(mut self, stop: CancellationToken) {
-        tokio::select! {
-            () = stop.cancelled() => {}
-            () = self.live() => {}
-        }
+        stop.run_until_cancelled(self.live()).await;
     }
 
     async fn live(&mut self) {
@@ -124,7 +121,7 @@ impl<S> Follower<S> {
             if !feeds_ledger {
                 self.ledger.forget_record();
             }
-            let is_followed = feeds_ledger || self.followers.receiver_count() > 0;
+            let is_followed = feeds_ledger || Arc::strong_count(&self.wake) > 1;
             if is_followed {
                 self.read().await;
             } else {
@@ -134,7 +131,7 @@ impl<S> Follower<S> {
         }
     }
 
-    /// Waits for a reason to read the record.
+    /// Waits for a reason to read the checkpoint.
     async fn wait(&mut self, is_followed: bool) {
         loop {
             let lacks_pools = self.feeds_ledger() && !self.ledger.watch().borrow().is_complete();
@@ -145,13 +142,13 @@ impl<S> Follower<S> {
                 () = changed(&mut self.sources.state), if lacks_pools => return,
                 () = passed(&mut self.doubt) => return self.doubt = None,
                 () = sleep(self.look_interval), if is_followed => return,
-                Some(_) = self.reviewing.join_next() => self.tell(),
+                Some(_) = self.reviewing.join_next() => self.publish(),
             }
         }
     }
 
-    /// Claims may have devices, or have some still, and the record is believed: the last Allocates of an agent before
-    /// this one are in it by then.
+    /// True if claims may have devices, or still have some, and the checkpoint can contain an earlier
+    /// agent's Allocates.
     fn feeds_ledger(&self) -> bool {
         let is_offered = self.sources.policy.borrow().dra.offer != DraOffer::Off;
         let is_wanted = is_offered || !self.ledger.watch().borrow().claims().is_empty();
@@ -161,7 +158,7 @@ impl<S> Follower<S> {
     async fn read(&mut self) {
         let begun = Instant::now();
         let before = self.looked.replace(begun).unwrap_or(begun);
-        // Looks are no farther apart where the agent runs.
+        // A running agent looks at least that often; a longer gap is a pause.
         let stopped = (begun - before).saturating_sub(self.look_interval * 2);
         if !stopped.is_zero() {
             self.ledger.was_stopped(stopped);
@@ -171,8 +168,8 @@ impl<S> Follower<S> {
             Err(error) => (None, Some(causes(&error))),
         };
         self.record = record;
-        self.say(unreadable);
-        self.tell();
+        self.log_unreadable(unreadable);
+        self.publish();
         let held = self.record.as_ref().map(|record| record.held.clone()).unwrap_or_default();
         if !held.is_empty() && self.reviewing.is_empty() {
             let (holders, look_interval) = (self.sources.holders.clone(), self.look_interval);
@@ -180,37 +177,35 @@ impl<S> Follower<S> {
         }
     }
 
-    /// Publishes what is held of what was read last.
-    fn tell(&mut self) {
+    /// Publishes the ids of the last reading that are still held.
+    fn publish(&mut self) {
         let holders = self.sources.holders.holders().borrow().clone();
-        let ledger = self.ledger.watch();
-        let now = (Instant::now(), self.look_interval);
-        let record = self.record.as_ref();
-        let record =
-            record.map(|record| still_held(record.clone(), &holders, &ledger.borrow(), now));
+        let record = self.record.clone().map(|record| {
+            let ledger = self.ledger.watch();
+            still_held(record, &holders, &ledger.borrow(), Instant::now(), self.look_interval)
+        });
         if let Some(still) = record.as_ref().filter(|_| self.feeds_ledger()) {
-            self.feed(Recorded::of(&still.held));
+            self.feed(&still.held);
         }
-        let news = Allocations::new(self.looked, record);
-        self.publish.send_replace(Arc::new(news));
+        self.publish.send_replace(Arc::new(Allocations::new(self.looked, record)));
     }
 
-    /// Enters into the ledger what is held still. All that is recorded counts until the kubelet was asked.
-    fn feed(&self, still: Recorded) {
+    /// Feeds the ledger with the held ids. Until its first feed, every id of the checkpoint counts as held.
+    fn feed(&self, still_held: &HeldIds) {
         let recorded = match &self.record {
             Some(record) if !self.ledger.watch().borrow().is_complete() => {
-                self.with_devices_of_pools(Recorded::of(&record.held))
+                self.with_devices_of_pools(RecordedDevices::of(&record.held))
             }
-            _ => Some(still),
+            _ => Some(RecordedDevices::of(still_held)),
         };
         if let Some((recorded, read)) = recorded.zip(self.looked) {
-            self.ledger.recorded(&recorded, (read, self.delay));
+            self.ledger.recorded(&recorded, read, self.delay);
         }
     }
 
-    /// Tokens that an earlier life of the agent gave stand for every device of their pool; `None` before
-    /// the node is known.
-    fn with_devices_of_pools(&self, mut recorded: Recorded) -> Option<Recorded> {
+    /// Adds all devices of each pool: an earlier agent's token may stand for any. `None` before the first
+    /// inventory.
+    fn with_devices_of_pools(&self, mut recorded: RecordedDevices) -> Option<RecordedDevices> {
         let state = self.sources.state.borrow().clone();
         for pool in &recorded.pools {
             let devices = (self.sources.devices_of_pool)(&state, pool)?.into_iter();
@@ -219,11 +214,15 @@ impl<S> Follower<S> {
         Some(recorded)
     }
 
-    /// Says once why nobody knows what containers have.
-    fn say(&mut self, unreadable: Option<String>) {
-        if let Some(why) = unreadable.as_ref().filter(|_| unreadable != self.unreadable) {
+    /// Logs a new error of reading.
+    fn log_unreadable(&mut self, unreadable: Option<String>) {
+        if let Some(error) = unreadable.as_ref().filter(|_| unreadable != self.unreadable) {
             let path = self.reader.path().display();
-            tracing::warn!(%path, why, "cannot read which devices containers hold");
+            tracing::warn!(
+                %path,
+                error,
+                "kubelet checkpoint unreadable: no claim gets a device until it can be read"
+            );
         }
         self.unreadable = unreadable;
     }

@@ -1,27 +1,25 @@
-//! Who holds which device, and through which of the kubelet's two ways: the one place where Allocate and
-//! Prepare meet.
+//! Ledger of allocated devices: the one place where Allocate and Prepare meet.
 //!
 //! ```text
 //!   Allocate ──take_for_container──> ┌────────┐ <──take_for_claim── Prepare
-//!   kubelet's record ──recorded────> │ ledger │ <──release_claim─── Unprepare
+//!   checkpoint ──recorded──────────> │ ledger │ <──release_claim─── Unprepare
 //!    (follow)                        │        │ <──restore_claim─── the driver's own record
 //!                                    └────────┘ ──watch──> reconciler (obstacles), catalog (taints)
 //! ```
 //!
 //! # Guarantees
 //!
-//! To take is one step: of an Allocate and a Prepare that want one device, whichever comes second is
-//! refused, and is told by what it is held. A device is in the way of its parts, and a part of its whole. No claim
-//! gets anything before it is known what containers have.
+//! Taking is one step. Of an Allocate and a Prepare for one device, the second is refused and learns the
+//! kind of holder. A device conflicts with its parts, and a part with its parent. No claim gets a device
+//! before the containers' devices are known.
 //!
 //! # Assumptions
 //!
-//! Among containers of the device plugin the kubelet keeps account, and among shares of a device the
-//! scheduler; the ledger refuses what neither of them can know, and shares that are more than the device,
-//! counted or by amounts.
+//! The kubelet accounts for containers of the device plugin, and the scheduler for shares of a device. The
+//! ledger refuses the conflicts that neither can see, and shares beyond the device, by count or by amounts.
 
-mod kin;
-mod lull;
+mod checkpoint_wait;
+mod overlap;
 mod portion;
 mod shares;
 
@@ -42,130 +40,132 @@ use windlass_core::{
 use windlass_host::shared::Shared;
 
 pub use self::{
-    kin::{Footprint, Kinship},
+    overlap::{Overlap, Overlaps},
     portion::{Portion, together},
     shares::Shares,
 };
-use crate::Held;
+use crate::HeldIds;
 
-/// The way to the ledger; clones lead to the same one.
+/// Handle of the ledger. Clones share one ledger.
 #[derive(Clone, Debug, Default)]
-pub struct LedgerDesk(Arc<Published>);
+pub struct SharedLedger(Arc<Published>);
 
-/// The ledger, and the snapshots of it.
+/// The ledger and its snapshots.
 #[derive(Debug, Default)]
 struct Published {
     ledger: Shared<Ledger>,
     snapshots: watch::Sender<Ledger>,
 }
 
-/// Who holds what.
+/// Holders of devices.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ledger {
-    /// Of what containers have.
+    /// Knowledge of the containers' devices.
     knowledge: Knowledge,
-    /// Of what claims have.
+    /// Knowledge of the claims' devices.
     of_claims: Knowledge,
     containers: BTreeMap<DeviceId, ContainerHold>,
     claims: ClaimHolds,
 }
 
-/// The claims that have each device, by their UID.
+/// Claims of each device, by UID.
 pub type ClaimHolds = BTreeMap<DeviceId, HoldsByUid>;
 
 type HoldsByUid = BTreeMap<String, ClaimHold>;
 
-/// Whether it is known what somebody has.
+/// Completeness of what is known about holders.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Knowledge {
-    /// All is here.
+    /// All holders are known.
     #[default]
     Complete,
-    /// All of it, by the kubelet's record alone, which does not say how they have it.
-    Hearsay,
-    /// Its record was not read yet, or not for a while, or cannot be.
-    Lacking,
+    /// All holders are known from the kubelet's checkpoint alone, which does not say how devices are
+    /// shared.
+    KubeletOnly,
+    /// The checkpoint was not read yet, or not for a while, or cannot be read.
+    Unknown,
 }
 
-/// A claim, as its object is called.
+/// Reference to a ResourceClaim.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ClaimRef {
-    /// The claim's namespace.
+    /// Namespace.
     pub namespace: String,
-    /// The claim's name.
+    /// Name.
     pub name: String,
-    /// The UID of its object: another claim of that name is another one.
+    /// UID: a new claim under the same name has another one.
     pub uid: String,
 }
 
-/// How a claim has a device; of two ways in which one claim has it the greater one counts.
+/// Use of a device by a claim. If a claim uses it in two ways, the greater counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Use {
-    /// To look at it, whoever has it.
+    /// Admin access, beside any holder.
     Admin,
-    /// Other claims have shares of it, and it is not known how many this one has.
+    /// A share of unknown size.
     Share,
-    /// Other claims have shares of it.
+    /// A counted share.
     Shares(Shares),
-    /// Other claims have shares of it by amounts.
+    /// A share by amounts.
     Portion(Portion),
-    /// No one else may have it.
+    /// Exclusive use.
     Alone,
-    /// No one else may have it, and the claim's containers share it by MPS.
+    /// Exclusive use by the claim's containers, which share it by MPS.
     Served,
 }
 
-/// Containers that have a device through the device plugin.
+/// Containers with a device from the device plugin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct ContainerHold {
     resource: ResourceName,
-    /// When it was last given away; `None` if an earlier life of the agent did.
+    /// Time of the last Allocate; `None` if an earlier agent served it.
     given: Option<Instant>,
-    /// Whether the kubelet's record had it since.
+    /// True once the kubelet's checkpoint had it since.
     is_recorded: bool,
 }
 
-/// How long what was given away may be missing in the kubelet's record before it counts as not given. The
-/// kubelet writes once all plugins have answered for a container, and waits for each without a limit.
-pub const UNRECORDED: Duration = Duration::from_secs(30);
+/// Time in which the checkpoint may lack an allocated device. The kubelet writes it once all plugins have
+/// answered for a container, and waits for each without a limit.
+pub const CHECKPOINT_GRACE: Duration = Duration::from_secs(30);
 
-/// A claim that has a device.
+/// A claim with a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClaimHold {
     claim: ClaimRef,
     usage: Use,
 }
 
-/// What containers have by the kubelet's record.
+/// Devices of containers by the kubelet's checkpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Recorded {
-    /// Devices, as which resource.
+pub struct RecordedDevices {
+    /// Devices and their resources.
     pub(crate) devices: BTreeMap<DeviceId, ResourceName>,
-    /// Resources of which tokens are held; a token does not say which devices were given with it.
+    /// Resources with held tokens. A token does not name its devices.
     pub(crate) pools: BTreeSet<ResourceName>,
 }
 
-/// Why a device cannot be taken.
+/// Reason that a device cannot be taken.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Conflict {
-    /// Somebody else has the device, or what overlaps it.
+    /// Another holder has the device, or one that overlaps it.
     #[error("{device} is held by {holder}")]
     Held {
         /// The device.
         device: DeviceId,
-        /// Who has it.
-        holder: Holder,
+        /// The holder.
+        holder: ConflictingHolder,
     },
-    /// Nobody knows yet what containers have.
+    /// The kubelet's checkpoint was not read yet.
     #[error(
-        "{device} cannot be taken before it is known what containers hold, by the kubelet's record"
+        "{device} cannot be taken before it is known what containers hold: the kubelet's checkpoint was not \
+         read yet"
     )]
     Unknown {
         /// The device.
         device: DeviceId,
     },
-    /// Nobody knows what claims have.
+    /// The devices of claims are unknown.
     #[error(
         "{device} cannot be taken while it is not known what claims have; the agent's log says why"
     )]
@@ -173,7 +173,7 @@ pub enum Conflict {
         /// The device.
         device: DeviceId,
     },
-    /// The device has less memory or compute left than is wanted.
+    /// The device has too little memory or compute left.
     #[error(
         "{device}: {} MiB of memory and {} % of compute are wanted, and other claims leave {left} of {} MiB \
          and {compute_left} %",
@@ -182,14 +182,14 @@ pub enum Conflict {
     Exceeded {
         /// The device.
         device: DeviceId,
-        /// What is wanted.
+        /// Requested share.
         wanted: Portion,
-        /// What is left.
+        /// Memory left, in mebibytes.
         left: u64,
-        /// The percentage of compute that is left.
+        /// Compute left, in percent.
         compute_left: u64,
     },
-    /// The device serves as many as it may.
+    /// The device has too few shares left.
     #[error(
         "{device}: {} of its {} shares wanted, and what other claims have leaves {left}: a pod that is \
          gone may still be ending",
@@ -198,38 +198,37 @@ pub enum Conflict {
     NoShareLeft {
         /// The device.
         device: DeviceId,
-        /// What is wanted.
+        /// Requested shares.
         wanted: Shares,
-        /// What is left.
+        /// Shares left.
         left: u32,
     },
 }
 
-/// Who has a device.
+/// Holder of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Holder {
-    /// A container that got it as this resource.
+pub enum ConflictingHolder {
+    /// A container, through this resource.
     Container(ResourceName),
-    /// A claim.
     Claim(ClaimRef),
 }
 
-// === impl LedgerDesk ===
+// === impl SharedLedger ===
 
-impl LedgerDesk {
-    /// The ledger of an agent that starts: what containers have is still to be read.
+impl SharedLedger {
+    /// Ledger of a starting agent: the containers' devices are unknown.
     pub fn unread() -> Self {
-        let desk = Self::default();
-        desk.forget_record();
-        desk
+        let ledger = Self::default();
+        ledger.forget_record();
+        ledger
     }
 
-    /// Takes devices for a container of the device plugin, all or none. Who watches is told only of devices that
-    /// none had as this resource.
+    /// Takes devices for a container of the device plugin, all or none. Watchers wake only for devices that
+    /// are new under this resource.
     pub fn take_for_container(
         &self,
         resource: &ResourceName,
-        devices: &[Footprint],
+        devices: &[Overlap],
     ) -> Result<(), Conflict> {
         self.take(|ledger| {
             devices.iter().try_for_each(|it| ledger.free_for_container(it))?;
@@ -243,11 +242,11 @@ impl LedgerDesk {
         })
     }
 
-    /// Takes devices for a claim, all or none. What the claim has already it may take again.
+    /// Takes devices for a claim, all or none. The claim may take its own devices again.
     pub fn take_for_claim(
         &self,
         claim: &ClaimRef,
-        devices: &[(Footprint, Use)],
+        devices: &[(Overlap, Use)],
     ) -> Result<(), Conflict> {
         self.take(|ledger| {
             devices.iter().try_for_each(|(it, usage)| ledger.free_for_claim(it, *usage, claim))?;
@@ -256,8 +255,8 @@ impl LedgerDesk {
         })
     }
 
-    /// Puts back what a claim has by the driver's own record, whoever else is said to have it: what was
-    /// given cannot be refused any more.
+    /// Restores a claim's devices from the driver's own record, whatever other holders there are: the claim
+    /// has them.
     pub fn restore_claim<'a>(
         &self,
         claim: &ClaimRef,
@@ -266,7 +265,7 @@ impl LedgerDesk {
         self.step(|ledger| ledger.enter(claim, devices));
     }
 
-    /// The claim has let go of all that it had.
+    /// Releases all devices of a claim.
     pub fn release_claim(&self, uid: &str) {
         self.step(|ledger| {
             let mut released = false;
@@ -278,31 +277,29 @@ impl LedgerDesk {
         });
     }
 
-    /// Takes in what containers have by the kubelet's record, as it was read at this time. What was given
-    /// away before may not be in it yet, or, a moment before, not any more.
-    pub fn recorded(&self, recorded: &Recorded, (read, delay): (Instant, Duration)) {
+    /// Applies the checkpoint as of this time. It may lack an Allocate that is younger than `delay`.
+    pub fn recorded(&self, recorded: &RecordedDevices, read: Instant, delay: Duration) {
         self.step(|ledger| {
             ledger.containers.retain(|id, hold| {
                 let is_recorded = recorded.has(id, &hold.resource);
-                // What was read before it was given away tells of an earlier holder.
+                // A checkpoint from before the Allocate names an earlier holder.
                 hold.is_recorded |= is_recorded && hold.given.is_none_or(|given| given < read);
                 is_recorded || hold.is_late(read, delay)
             });
             for (id, resource) in &recorded.devices {
-                let hold = || ContainerHold::recorded(resource);
-                ledger.containers.entry(id.clone()).or_insert_with(hold);
+                let holds = ledger.containers.entry(id.clone());
+                holds.or_insert_with(|| ContainerHold::recorded(resource));
             }
             ledger.knowledge = Knowledge::Complete;
-            // The snapshot is of the step before.
+            // The snapshot still is that of the step before.
             *ledger != *self.0.snapshots.borrow()
         });
     }
 
-    /// The agent was stopped for so long, and the kubelet may have been as well: what was given away before is as new
-    /// as it was then.
+    /// Moves Allocates forward by a pause of the agent: the kubelet may have paused as well.
     pub(crate) fn was_stopped(&self, time: Duration) {
         let now = Instant::now();
-        // Nobody else needs to know: who has what stays as it is.
+        // Watchers sleep on: no holder changes.
         self.step(|ledger| {
             for hold in ledger.containers.values_mut() {
                 hold.given = hold.given.map(|given| (given + time).min(now));
@@ -311,44 +308,44 @@ impl LedgerDesk {
         });
     }
 
-    /// Neither record says what claims have: any device may be a claim's.
+    /// Neither record names the claims' devices: any device may be a claim's.
     pub fn forget_claims(&self) {
-        self.step(|ledger| ledger.learn_of_claims(Knowledge::Lacking));
+        self.step(|ledger| ledger.learn_of_claims(Knowledge::Unknown));
     }
 
-    /// What claims have is known by the kubelet's record alone, for as long as this agent lives.
+    /// The kubelet's checkpoint alone names the claims' devices, for the life of this agent.
     pub fn hear_of_claims(&self) {
-        self.step(|ledger| ledger.learn_of_claims(Knowledge::Hearsay));
+        self.step(|ledger| ledger.learn_of_claims(Knowledge::KubeletOnly));
     }
 
-    /// What claims have was put back.
+    /// The claims' devices are restored.
     pub fn recall_claims(&self) {
         self.step(|ledger| {
-            ledger.of_claims == Knowledge::Lacking && ledger.learn_of_claims(Knowledge::Complete)
+            ledger.of_claims == Knowledge::Unknown && ledger.learn_of_claims(Knowledge::Complete)
         });
     }
 
-    /// Nobody reads the kubelet's record from now on.
+    /// The kubelet's checkpoint is no longer read.
     pub(crate) fn forget_record(&self) {
         self.step(|ledger| {
-            std::mem::replace(&mut ledger.knowledge, Knowledge::Lacking) != Knowledge::Lacking
+            std::mem::replace(&mut ledger.knowledge, Knowledge::Unknown) != Knowledge::Unknown
         });
     }
 
-    /// Waits until it is known what containers have, and claims.
+    /// Waits until the devices of containers and claims are known.
     pub async fn known(&self) {
         let mut ledger = self.watch();
         let is_known = |ledger: &Ledger| ledger.is_complete() && ledger.knows_claims();
-        // The desk itself keeps the sender.
+        // The handle itself keeps the sender.
         drop(ledger.wait_for(is_known).await);
     }
 
-    /// The ledger as it changes.
+    /// Snapshots of the ledger.
     pub fn watch(&self) -> watch::Receiver<Ledger> {
         self.0.snapshots.subscribe()
     }
 
-    /// Takes in one step, which says whether that is news.
+    /// Makes one step that may fail. It returns true if watchers are to wake.
     fn take(
         &self,
         step: impl FnOnce(&mut Ledger) -> Result<bool, Conflict>,
@@ -360,7 +357,8 @@ impl LedgerDesk {
         })
     }
 
-    /// Makes one step and publishes it. The step says whether watchers are woken; they read the new value either way.
+    /// Makes one step and publishes it. It returns true if watchers are to wake; they read the new value
+    /// either way.
     fn step(&self, step: impl FnOnce(&mut Ledger) -> bool) {
         self.0.ledger.step(|ledger| {
             let is_news = step(ledger);
@@ -379,58 +377,58 @@ impl LedgerDesk {
 // === impl Ledger ===
 
 impl Ledger {
-    /// Whether it is known what containers have.
+    /// True if the containers' devices are known.
     pub fn is_complete(&self) -> bool {
         self.knowledge == Knowledge::Complete
     }
 
-    /// Whether it is known what claims have.
+    /// True if the claims' devices are known.
     pub fn knows_claims(&self) -> bool {
-        self.of_claims != Knowledge::Lacking
+        self.of_claims != Knowledge::Unknown
     }
 
-    /// Whether a device that a claim has as a whole may be served by a daemon, for all that is known.
+    /// True if any exclusive claim may be served by an MPS daemon: the kubelet's checkpoint does not say.
     pub fn is_hearsay(&self) -> bool {
-        self.of_claims == Knowledge::Hearsay
+        self.of_claims == Knowledge::KubeletOnly
     }
 
-    /// As what a container has a device, or something of the same silicon.
-    pub fn container(&self, of: &Footprint) -> Option<&ResourceName> {
+    /// Resource through which a container has the device, or one that overlaps it.
+    pub fn container(&self, of: &Overlap) -> Option<&ResourceName> {
         of.all().find_map(|id| self.containers.get(id)).map(|hold| &hold.resource)
     }
 
-    /// Which claim has a device, or something of the same silicon; one that only looks does not count.
-    pub fn claim(&self, of: &Footprint) -> Option<&ClaimRef> {
+    /// Claim that has the device, or one that overlaps it. Admin access does not count.
+    pub fn claim(&self, of: &Overlap) -> Option<&ClaimRef> {
         let mut holds = of.all().flat_map(|id| self.holds(id));
         holds.find(|hold| hold.usage != Use::Admin).map(|hold| &hold.claim)
     }
 
-    /// Whether a claim has just this, and not only to look at it.
+    /// True if a claim has exactly this device. Admin access does not count.
     pub fn is_claimed(&self, id: &DeviceId) -> bool {
         self.holds(id).any(|hold| hold.usage != Use::Admin)
     }
 
-    /// The UIDs of the claims that have a device, without those that only look.
+    /// UIDs of the claims that have the device. Admin access does not count.
     pub fn users<'a>(&'a self, id: &DeviceId) -> impl Iterator<Item = &'a str> + use<'a> {
         self.holds(id).filter(|hold| hold.usage != Use::Admin).map(|hold| hold.claim.uid.as_str())
     }
 
-    /// Whether a claim has any device, be it to look at it.
+    /// True if the claim has any device, admin access included.
     pub fn is_held_by(&self, uid: &str) -> bool {
         self.claims.values().any(|holds| holds.contains_key(uid))
     }
 
-    /// The claims that have devices.
+    /// Claims of each device.
     pub fn claims(&self) -> &ClaimHolds {
         &self.claims
     }
 
-    /// When a device was last given to a container in this life of the agent.
+    /// Time of the device's last Allocate from this agent.
     pub fn given(&self, id: &DeviceId) -> Option<Instant> {
         self.containers.get(id)?.given
     }
 
-    /// When any device was last given to a container as this resource.
+    /// Time of the resource's last Allocate from this agent.
     pub(crate) fn given_as(&self, resource: &ResourceName) -> Option<Instant> {
         let holds = self.containers.values().filter(|hold| hold.resource == *resource);
         holds.filter_map(|hold| hold.given).max()
@@ -440,12 +438,12 @@ impl Ledger {
         self.claims.get(id).into_iter().flat_map(BTreeMap::values)
     }
 
-    /// Notes how well it is known what claims have; gives whether that is news.
+    /// Sets the knowledge of claims; returns true if it changed.
     fn learn_of_claims(&mut self, knowledge: Knowledge) -> bool {
         std::mem::replace(&mut self.of_claims, knowledge) != knowledge
     }
 
-    /// Notes what a claim has; gives whether that is news.
+    /// Enters a claim's devices; returns true if anything changed.
     fn enter<'a>(
         &mut self,
         claim: &ClaimRef,
@@ -463,21 +461,21 @@ impl Ledger {
         is_news
     }
 
-    fn free_for_container(&self, it: &Footprint) -> Result<(), Conflict> {
+    fn free_for_container(&self, it: &Overlap) -> Result<(), Conflict> {
         match self.claim(it) {
-            Some(claim) => Err(Conflict::held(it, Holder::Claim(claim.clone()))),
+            Some(claim) => Err(Conflict::held(it, ConflictingHolder::Claim(claim.clone()))),
             None if self.knows_claims() => Ok(()),
             None => Err(Conflict::UnknownClaims { device: it.device.clone() }),
         }
     }
 
-    fn free_for_claim(&self, it: &Footprint, usage: Use, claim: &ClaimRef) -> Result<(), Conflict> {
+    fn free_for_claim(&self, it: &Overlap, usage: Use, claim: &ClaimRef) -> Result<(), Conflict> {
         let is_its_own = |hold: &ClaimHold| hold.claim.uid == claim.uid && hold.usage >= usage;
         if usage == Use::Admin || self.holds(&it.device).any(is_its_own) {
             return Ok(());
         }
         if let Some(resource) = self.container(it) {
-            return Err(Conflict::held(it, Holder::Container(resource.clone())));
+            return Err(Conflict::held(it, ConflictingHolder::Container(resource.clone())));
         }
         if !self.is_complete() {
             return Err(Conflict::Unknown { device: it.device.clone() });
@@ -485,18 +483,16 @@ impl Ledger {
         if !self.knows_claims() {
             return Err(Conflict::UnknownClaims { device: it.device.clone() });
         }
-        let is_in_the_way = |id: &DeviceId, hold: &ClaimHold| {
-            let both_share = hold.usage.goes_with(usage) && *id == it.device;
-            hold.claim.uid != claim.uid && hold.usage != Use::Admin && !both_share
-        };
-        let mut others = it.all().flat_map(|id| self.holds(id).map(move |hold| (id, hold)));
-        let other = others.find(|(id, hold)| is_in_the_way(id, hold));
-        if let Some((_, hold)) = other {
-            return Err(Conflict::held(it, Holder::Claim(hold.claim.clone())));
+        let others = it.all().flat_map(|id| self.holds(id).map(move |hold| (id, hold)));
+        for (id, hold) in others {
+            let is_shared = hold.usage.goes_with(usage) && *id == it.device;
+            if hold.claim.uid != claim.uid && hold.usage != Use::Admin && !is_shared {
+                return Err(Conflict::held(it, ConflictingHolder::Claim(hold.claim.clone())));
+            }
         }
         match usage {
-            Use::Portion(wanted) => self.has_left(it, wanted, &claim.uid),
-            Use::Shares(wanted) => self.has_shares_left(it, wanted, &claim.uid),
+            Use::Portion(wanted) => self.check_portion(it, wanted, &claim.uid),
+            Use::Shares(wanted) => self.check_shares(it, wanted, &claim.uid),
             _ => Ok(()),
         }
     }
@@ -510,22 +506,35 @@ impl ContainerHold {
         Self { resource: resource.clone(), given, is_recorded: false }
     }
 
-    /// By an earlier life of the agent.
+    /// A hold from before this agent.
     fn recorded(resource: &ResourceName) -> Self {
         Self { resource: resource.clone(), given: None, is_recorded: true }
     }
 
-    /// Whether a record that was read then may lack it, though it is held.
+    /// True if a checkpoint of that time may still lack the hold.
     fn is_late(&self, read: Instant, delay: Duration) -> bool {
-        let delay = if self.is_recorded { delay } else { UNRECORDED };
+        let delay = if self.is_recorded { delay } else { CHECKPOINT_GRACE };
         self.given.is_some_and(|given| read - given < delay)
     }
 }
 
-// === impl Recorded ===
+// === impl RecordedDevices ===
 
-impl Recorded {
-    /// Whether containers have a device that was given as this resource.
+impl RecordedDevices {
+    /// Devices and pools of the held ids, whichever plugin offers them.
+    pub(crate) fn of(held: &HeldIds) -> Self {
+        let mut all = Self::default();
+        for (resource, ids) in held {
+            if ids.iter().any(|id| token(id).is_some()) {
+                all.pools.insert(resource.clone());
+            }
+            let devices = ids.iter().filter_map(|id| device_of(id));
+            all.devices.extend(devices.map(|device| (device, resource.clone())));
+        }
+        all
+    }
+
+    /// True if a container has the device through this resource, itself or by a token.
     fn has(&self, id: &DeviceId, resource: &ResourceName) -> bool {
         self.devices.contains_key(id) || self.pools.contains(resource)
     }
@@ -534,21 +543,21 @@ impl Recorded {
 // === impl Conflict ===
 
 impl Conflict {
-    fn held(of: &Footprint, holder: Holder) -> Self {
+    fn held(of: &Overlap, holder: ConflictingHolder) -> Self {
         Self::Held { device: of.device.clone(), holder }
     }
 
-    /// The claim that has the device, for the node's own log: what this displays is told to whoever wanted it,
-    /// whose business another's name is not.
+    /// The claim that has the device, for the node's own log: the message goes to another tenant and hides
+    /// its name.
     pub fn holder(&self) -> Option<&ClaimRef> {
         match self {
-            Self::Held { holder: Holder::Claim(claim), .. } => Some(claim),
+            Self::Held { holder: ConflictingHolder::Claim(claim), .. } => Some(claim),
             _ => None,
         }
     }
 }
 
-impl fmt::Display for Holder {
+impl fmt::Display for ConflictingHolder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Container(resource) => write!(f, "a container, as {resource}"),
@@ -560,24 +569,6 @@ impl fmt::Display for Holder {
 impl fmt::Display for ClaimRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.namespace, self.name)
-    }
-}
-
-// === impl Recorded ===
-
-impl Recorded {
-    /// What the kubelet's record says, whichever plugin gave it away.
-    pub(crate) fn of(record: &Held) -> Self {
-        let mut all = Self::default();
-        for (resource, id) in
-            record.iter().flat_map(|(name, ids)| ids.iter().map(move |id| (name, id)))
-        {
-            if token(id).is_some() {
-                all.pools.insert(resource.clone());
-            }
-            all.devices.extend(device_of(id).map(|device| (device, resource.clone())));
-        }
-        all
     }
 }
 

@@ -1,18 +1,18 @@
-//! Which container or claim holds which device, and when it lets go.
+//! Allocations of devices to containers and claims: the ledger, and the kubelet's account that feeds it.
 //!
 //! ```text
-//!   kubelet's record ──┐
-//!   pod resources ─────┴─> podresources ──> ledger <── Allocate, Prepare
+//!   kubelet's checkpoint ──> follow ──┬──> ledger <── Allocate, Prepare
+//!   pod resources API ──> podresources┘
 //! ```
 
+pub mod duplicates;
 pub mod follow;
 pub mod ledger;
 pub mod podresources;
-pub mod rivals;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use windlass_core::resource::ResourceName;
 
-/// Ids that containers hold by the kubelet's record, per resource.
-pub type Held = BTreeMap<ResourceName, BTreeSet<String>>;
+/// Ids that containers hold by the kubelet's checkpoint, by resource.
+pub type HeldIds = BTreeMap<ResourceName, BTreeSet<String>>;

@@ -1,4 +1,4 @@
-//! What a container is given for its devices: a pure answer to "which devices, told how".
+//! Container edits of one allocation: a pure function of devices and configuration.
 
 mod annotation;
 mod extras;
@@ -16,7 +16,7 @@ use windlass_core::{
     resource::ResourceName,
 };
 
-/// What a container is given.
+/// Everything that one allocation adds to a container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Grant {
     /// Environment variables.
@@ -27,85 +27,85 @@ pub struct Grant {
     pub mounts: Vec<Mount>,
     /// Qualified CDI names, in the order of the request.
     pub cdi_devices: Vec<String>,
-    /// Device nodes under `/dev` that no runtime adds by itself.
+    /// Device nodes that the kubelet must add, since no runtime does.
     pub nodes: BTreeSet<DeviceNode>,
 }
 
-/// A bind mount, both paths as the container runtime knows them.
+/// A bind mount, both paths by the container runtime.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
     /// The path on the node.
     pub host_path: PathBuf,
     /// The path in the container.
     pub container_path: PathBuf,
-    /// Whether the container may write.
+    /// Access of the container.
     pub access: Access,
 }
 
-/// What a container may do with a mount.
+/// Access to a mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// The container reads.
+    /// Read-only.
     ReadOnly,
-    /// The container reads and writes.
+    /// Read and write.
     ReadWrite,
 }
 
-/// What a grant is made from.
+/// An allocation, and the configuration for it.
 #[derive(Clone, Copy, Debug)]
-pub struct Question<'a> {
-    /// The resource that was asked for.
+pub struct AllocationRequest<'a> {
+    /// The requested resource.
     pub resource: &'a ResourceName,
     /// The devices, each once, in the order of the request.
     pub devices: &'a [&'a Device],
-    /// How devices are handed out.
+    /// Delivery of devices to containers.
     pub delivery: &'a Delivery,
-    /// What containers get with network interfaces.
+    /// Rules for network interfaces.
     pub nics: &'a NicPolicy,
-    /// What the node has besides its devices.
-    pub surroundings: &'a Surroundings,
-    /// What makes the container a client of its device's MPS daemon.
+    /// Node-wide extras.
+    pub node_extras: &'a NodeExtras,
+    /// Edits for a client of the device's MPS daemon.
     pub mps: Option<&'a MpsGrant>,
     /// The profile of a simulated machine.
     pub simulated: Option<&'a str>,
 }
 
-/// What a container gets to be a client of a device's daemon.
+/// Edits that make a container a client of an MPS daemon.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MpsGrant {
     /// Environment variables.
     pub envs: BTreeMap<String, String>,
-    /// Folders to mount, writable: by path in the container, the path on the node.
+    /// Writable mounts: path in the container to path on the node.
     pub mounts: BTreeMap<PathBuf, PathBuf>,
 }
 
-/// What the node has besides its devices.
+/// Node-wide extras of containers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Surroundings {
+pub struct NodeExtras {
     /// Device nodes of the driver that belong to no GPU.
     pub control_nodes: Vec<PathBuf>,
-    /// IMEX channels that are configured and there.
+    /// Configured IMEX channels that exist.
     pub imex_channels: BTreeSet<u32>,
-    /// CDI names that every container of an NVIDIA resource gets besides.
+    /// Qualified CDI names for every container of an NVIDIA resource.
     pub cdi_extras: Vec<String>,
 }
 
-/// Tells a container that its machine is simulated.
+/// Variable that marks a simulated machine.
 const SIMULATED: &str = "WINDLASS_SIMULATED";
 
-/// What NVIDIA's container runtime reads.
+/// Variable that NVIDIA's container runtime reads.
 const VISIBLE_DEVICES: &str = "NVIDIA_VISIBLE_DEVICES";
 
-/// Where NVIDIA's container runtime looks for mounts that name devices.
+/// Folder of mounts in which NVIDIA's container runtime finds device names.
 const MOUNTED_DEVICES: &str = "/var/run/nvidia-container-devices";
 
-/// The grant for these devices. The same question, the same grant.
-pub fn grant(question: Question<'_>) -> Grant {
+/// Edits for an allocation. The same request gets the same edits.
+pub fn grant(request: AllocationRequest<'_>) -> Grant {
     let mut grant = Grant::default();
-    if let Some(profile) = question.simulated {
+    if let Some(profile) = request.simulated {
         grant.envs.insert(SIMULATED.to_owned(), profile.to_owned());
     }
-    if let Some(mps) = question.mps {
+    if let Some(mps) = request.mps {
         grant.envs.extend(mps.envs.clone());
         grant.mounts.extend(mps.mounts.iter().map(|(container_path, host_path)| Mount {
             host_path: host_path.clone(),
@@ -113,22 +113,22 @@ pub fn grant(question: Question<'_>) -> Grant {
             access: Access::ReadWrite,
         }));
     }
-    if question.delivery.uses_cdi() {
-        question.by_cdi(&mut grant);
+    if request.delivery.uses_cdi() {
+        request.by_cdi(&mut grant);
     }
-    if question.has_toolkit() {
-        question.nvidia(&mut grant);
+    if request.has_toolkit() {
+        request.nvidia(&mut grant);
     } else {
-        question.extras(&mut grant);
-        question.nics(&mut grant);
+        request.extras(&mut grant);
+        request.nics(&mut grant);
     }
     grant
 }
 
-// === impl Surroundings ===
+// === impl NodeExtras ===
 
-impl Surroundings {
-    /// Whether a container that gets a device gets names of this kind.
+impl NodeExtras {
+    /// True if a container with this device gets names of this kind.
     pub fn gets_names_of(&self, device: &Device, kind: &Kind) -> bool {
         let begins = format!("{kind}=");
         let extra = || self.cdi_extras.iter().any(|name| name.starts_with(&begins));
@@ -136,9 +136,9 @@ impl Surroundings {
     }
 }
 
-// === impl Question ===
+// === impl AllocationRequest ===
 
-impl Question<'_> {
+impl AllocationRequest<'_> {
     fn uses(&self, strategy: Strategy) -> bool {
         self.delivery.strategies.contains(&strategy)
     }
@@ -151,7 +151,7 @@ impl Question<'_> {
         self.devices.iter().map(|device| device.id.as_str()).collect()
     }
 
-    /// What NVIDIA's runtime calls the devices.
+    /// Names of the devices for NVIDIA's runtime.
     fn names(&self) -> Vec<String> {
         self.devices.iter().map(|device| crate::device_name(device, self.delivery.ids)).collect()
     }
@@ -159,12 +159,12 @@ impl Question<'_> {
     fn by_cdi(&self, grant: &mut Grant) {
         grant.envs.insert(variable(self.resource), self.ids().join(","));
         let ids = self.delivery.ids;
-        let qualified =
-            |device: &&Device| crate::kind_of(device).qualify(crate::device_name(device, ids));
-        let in_documents = self.devices.iter().copied().filter(|device| crate::has_edits(device));
-        let mut names: Vec<_> = in_documents.map(|device| qualified(&device)).collect();
+        let in_documents = self.devices.iter().filter(|device| crate::has_edits(device));
+        let mut names: Vec<_> = in_documents
+            .map(|device| crate::kind_of(device).qualify(crate::device_name(device, ids)))
+            .collect();
         if self.has_toolkit() {
-            names.extend(self.surroundings.cdi_extras.iter().cloned());
+            names.extend(self.node_extras.cdi_extras.iter().cloned());
         }
         if self.uses(Strategy::CdiAnnotations) && !names.is_empty() {
             let key = annotation::key(&self.delivery.annotation_prefix, self.resource);
@@ -175,7 +175,7 @@ impl Question<'_> {
         }
     }
 
-    /// What NVIDIA's runtime and the programs in the container look for.
+    /// Variables, mounts and nodes for NVIDIA's runtime and the container's programs.
     fn nvidia(&self, grant: &mut Grant) {
         for feature in &self.delivery.features {
             grant.envs.insert(feature_variable(*feature).to_owned(), "enabled".to_owned());
@@ -183,7 +183,7 @@ impl Question<'_> {
         if self.uses(Strategy::Envvar) {
             grant.envs.insert(VISIBLE_DEVICES.to_owned(), self.names().join(","));
             let channels: Vec<_> =
-                self.surroundings.imex_channels.iter().map(ToString::to_string).collect();
+                self.node_extras.imex_channels.iter().map(ToString::to_string).collect();
             if !channels.is_empty() {
                 grant.envs.insert("NVIDIA_IMEX_CHANNELS".to_owned(), channels.join(","));
             }
@@ -192,22 +192,22 @@ impl Question<'_> {
             self.by_mounts(grant);
         }
         let by_runtime_alone = self.uses(Strategy::Envvar) || self.uses(Strategy::VolumeMounts);
-        // CDI writes nodes into the container's own configuration, where they are not forgotten.
+        // With CDI, the nodes are in the container's own configuration and survive updates of it.
         if by_runtime_alone && self.delivery.nodes == DeviceNodes::ByKubelet {
             let devices = self.devices.iter().flat_map(|device| device.nodes.clone());
-            let channels = self.surroundings.imex_channels.iter().map(|n| crate::imex_node(*n));
-            let control = self.surroundings.control_nodes.iter().cloned();
+            let channels = self.node_extras.imex_channels.iter().map(|n| crate::imex_node(*n));
+            let control = self.node_extras.control_nodes.iter().cloned();
             let beside = control.chain(channels).map(DeviceNode::shared);
             grant.nodes = devices.chain(beside).collect();
         }
     }
 
-    /// A pod cannot mount what the kubelet did not give it, so these cannot be forged as a variable
-    /// can.
+    /// Names devices by mounts. A pod cannot forge these as it can a variable: only the kubelet adds
+    /// mounts.
     fn by_mounts(&self, grant: &mut Grant) {
         let folder = Path::new(MOUNTED_DEVICES);
         grant.envs.insert(VISIBLE_DEVICES.to_owned(), MOUNTED_DEVICES.to_owned());
-        let channels = self.surroundings.imex_channels.iter();
+        let channels = self.node_extras.imex_channels.iter();
         let channels = channels.map(|channel| folder.join("imex").join(channel.to_string()));
         let devices = self.names().into_iter().map(|name| folder.join(name));
         grant.mounts.extend(devices.chain(channels).map(|container_path| Mount {
@@ -226,25 +226,24 @@ fn feature_variable(feature: Feature) -> &'static str {
     }
 }
 
-/// Whether a variable depends on the devices that a container gets, and not on the node alone.
+/// True if a variable depends on the allocated devices, not on the node alone.
 pub fn tells_of_devices(name: &str) -> bool {
     let features = [Feature::Gds, Feature::Mofed, Feature::Gdrcopy];
     name != SIMULATED && !features.iter().any(|feature| feature_variable(*feature) == name)
 }
 
-/// The variable that lists a resource's ids. The kubelet merges the variables of all resources of a
-/// container and keeps the first of a name, so each resource has a name of its own, unless two differ
-/// in their punctuation alone.
+/// Variable that lists a resource's ids. The kubelet merges the variables of a container's resources by
+/// name, so each resource has its own, except for resources that differ in punctuation alone.
 pub fn variable(resource: &ResourceName) -> String {
     format!("WINDLASS_{}", upper(resource.as_str()))
 }
 
-/// A text as variables' names have it.
+/// The text in capitals, as part of a variable's name.
 pub fn upper(text: &str) -> String {
     plain(text).to_ascii_uppercase()
 }
 
-/// The same with its letters as they are.
+/// The text as part of a variable's name.
 pub fn plain(text: &str) -> String {
     text.replace(|letter: char| !letter.is_ascii_alphanumeric(), "_")
 }

@@ -1,16 +1,16 @@
-//! What every container of a GPU gets of the driver: a pure function of what was found.
+//! The driver's part in the edits of every GPU container: a pure function of the installation.
 //!
-//! A program finds `libcuda.so.1` through the loader's cache, or in the few folders that its loader
-//! looks into without one. Two ways lead there.
+//! A program finds `libcuda.so.1` through the loader's cache, or in the few folders that every loader
+//! searches.
 //!
-//! With NVIDIA's toolkit on the host, libraries keep the folder they have under the driver root, and
-//! the toolkit's hooks make the links and refresh the container's cache.
+//! With NVIDIA's toolkit on the host, libraries keep their folder, and the toolkit's hooks make the links
+//! and refresh the container's cache.
 //!
-//! Without it nobody can run anything in the container, so the libraries go where loaders look anyway,
-//! under every name that programs ask for. Debian's loader looks into its multiarch folder, those of
-//! Red Hat and SUSE into `/usr/lib64`; which of them an image has cannot be known beforehand, so both
-//! get them. `LD_LIBRARY_PATH` would do too, but a document's variables replace the image's, and images
-//! need their own. A link in a document is not possible: each name is a mount of the same file.
+//! Without the toolkit nothing can run in the container. So the libraries go into the loader's folders
+//! under every name that programs load. Debian's loader searches its multiarch folder, those of Red Hat and
+//! SUSE `/usr/lib64`; an image's loader is unknown, so both folders get them. `LD_LIBRARY_PATH` is no
+//! alternative: a document's variable replaces the image's. A document cannot have links: each name is a
+//! mount of the same file.
 
 use std::{
     collections::BTreeSet,
@@ -27,16 +27,16 @@ use super::{
     toolkit::{Task, Toolkit},
 };
 
-/// Where the loaders of Red Hat's and SUSE's images look.
+/// Library folder of Red Hat's and SUSE's loaders.
 const LIB64: &str = "/usr/lib64";
 
-/// How Debian's multiarch folders end.
+/// Suffix of Debian's multiarch folders.
 const MULTIARCH: &str = "-linux-gnu";
 
-/// Tells the toolkit's hooks, and whoever asks in the container, where CUDA's library is.
+/// Names the folder of CUDA's library to the toolkit's hooks and to programs.
 const LIBCUDA_FOLDER: &str = "NVIDIA_CTK_LIBCUDA_DIR";
 
-/// The edits for a driver.
+/// Edits for an installed driver.
 pub(super) fn edits(
     driver: &Host,
     installation: &Installation,
@@ -82,7 +82,7 @@ fn in_loaders_folders(driver: &Host, libraries: &[Library]) -> Vec<Mount> {
     mounts
 }
 
-/// The architecture is the libraries', not the agent's, where their folder tells it.
+/// Library folders of all loaders. The libraries' own folder gives the architecture, or else the agent's.
 fn loader_folders(libraries: &[Library]) -> [PathBuf; 2] {
     let folders = libraries.iter().flat_map(|library| library.folder.ancestors());
     let is_multiarch = |folder: &&Path| folder.to_string_lossy().ends_with(MULTIARCH);
@@ -97,7 +97,7 @@ fn hooks(installation: &Installation, toolkit: &Toolkit) -> Vec<windlass_core::c
     if libraries.is_empty() {
         return Vec::new();
     }
-    // Where the hooks do not place libraries, mounts have all the names already.
+    // Without the hooks, mounts have all the names already.
     let placed = if toolkit.places_libraries() { libraries.as_slice() } else { &[] };
     let folders: BTreeSet<_> = placed.iter().map(|library| &library.folder).collect();
     let folders =
@@ -115,7 +115,7 @@ fn hooks(installation: &Installation, toolkit: &Toolkit) -> Vec<windlass_core::c
     .collect()
 }
 
-/// The links to a library, each as what it says and where it is.
+/// Links to a library, in the hook's form `target::link`.
 fn links(library: &Library) -> impl Iterator<Item = String> {
     library.links.iter().map(|link| {
         let up = "../".repeat(link.matches('/').count());

@@ -1,5 +1,5 @@
-//! What every container of a GPU gets besides, by the configuration: `GPUDirect` Storage, RDMA,
-//! `GDRCopy`, and channels for memory that is exported between nodes. Each is a document of its own.
+//! Features for every GPU container: `GPUDirect` Storage, RDMA, `GDRCopy` and IMEX channels. Each feature
+//! has its own document.
 
 use std::path::{Path, PathBuf};
 
@@ -9,30 +9,30 @@ use windlass_host::Roots;
 
 use super::nodes::node;
 
-/// The documents of the features that are wanted and there, and what a container asks for.
+/// Documents of the configured features that this host has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Features {
     pub(super) documents: Vec<(Kind, Spec)>,
-    /// Qualified names, in order.
+    /// Qualified names for containers, in order.
     pub(super) names: Vec<String>,
-    /// What is wanted and not there.
+    /// Features without nodes on this host.
     pub(super) troubles: Vec<String>,
-    /// Channels that are wanted and not there.
+    /// Configured IMEX channels without a node on this host.
     pub(super) missing_channels: Vec<u32>,
 }
 
-/// The one device of a feature's kind.
+/// Name of a feature's only device.
 const ALL: &str = "all";
 
 const IMEX_CHANNEL: Kind = Kind::new("imex-channel");
 
-/// Where the driver has its channels.
+/// Folder of the driver's IMEX channels.
 const CHANNELS: &str = "/dev/nvidia-caps-imex-channels";
 
 // === impl Features ===
 
 impl Features {
-    /// Looks for what the configuration wants.
+    /// Finds the configured features.
     pub(super) fn find(roots: &Roots, delivery: &Delivery) -> Self {
         let mut found = Self::default();
         for feature in &delivery.features {
@@ -81,12 +81,12 @@ impl Features {
     }
 }
 
-/// The node of an IMEX channel.
+/// Device node of an IMEX channel.
 pub fn imex_node(channel: u32) -> PathBuf {
     Path::new(CHANNELS).join(format!("channel{channel}"))
 }
 
-/// A feature's kind, and its device nodes; a star ends a name that has a number.
+/// Kind and device nodes of a feature. A trailing star matches any suffix.
 fn describe(feature: Feature) -> (Kind, &'static [&'static str]) {
     match feature {
         Feature::Gds => (Kind::new("gds"), &["/dev/nvidia-fs*"]),
@@ -106,7 +106,7 @@ fn matching(roots: &Roots, pattern: &str) -> Vec<PathBuf> {
     names.map(|name| Path::new(folder).join(name)).collect()
 }
 
-/// What `GPUDirect` Storage reads besides: which disk is which, and its configuration.
+/// Files that `GPUDirect` Storage reads: udev's database of disks, and its configuration.
 fn storage_files(roots: &Roots) -> Vec<Mount> {
     let file = |path: &str| {
         let trees = [&roots.driver, &roots.host].into_iter();

@@ -1,4 +1,4 @@
-//! The driver's installation under the driver root: what of it a container needs.
+//! The driver's files below the driver root, as far as containers need them.
 
 use std::path::{Path, PathBuf};
 
@@ -7,25 +7,24 @@ use windlass_host::{Host, Roots};
 
 use super::libraries::{Libraries, Library, version_of_files};
 
-/// What was found of the driver.
+/// The driver's files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Installation {
-    /// Its version, where anything tells one.
+    /// The driver's version.
     pub(super) version: Option<String>,
-    /// Its libraries.
     pub(super) libraries: Vec<Library>,
-    /// Programs, firmware and files for graphics, each at its own path.
+    /// Programs, firmware and graphics files, each at its own path.
     pub(super) files: Vec<Mount>,
     /// Sockets of the driver's daemons.
     pub(super) sockets: Vec<Mount>,
-    /// Why containers get less than they need.
+    /// A missing part, in the operator's words.
     pub(super) trouble: Option<String>,
 }
 
-/// The loaded kernel module's version, which the libraries must have.
+/// Version of the loaded kernel module. Libraries must match it.
 const MODULE_VERSION: &str = "/sys/module/nvidia/version";
 
-/// The same in a sentence, for an agent that is shown less of `/sys`.
+/// The same in a sentence, for an agent with a restricted `/sys`.
 const MODULE_SENTENCE: &str = "/proc/driver/nvidia/version";
 
 /// Programs that containers use.
@@ -39,7 +38,7 @@ const PROGRAMS: [&str; 7] = [
     "nvidia-imex-ctl",
 ];
 
-/// Where programs are, in the order of a `PATH`.
+/// Folders of programs, in the order of a `PATH`.
 const PROGRAM_FOLDERS: [&str; 6] =
     ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 
@@ -60,7 +59,7 @@ const CONFIGS: [&str; 13] = [
     "vulkan/implicit_layer.d/nvidia_layers.json",
 ];
 
-/// Where those are. GKE has `vulkan` in the driver root itself, which is no place in a container.
+/// Folders of these files, and their place in a container. GKE has `vulkan` in the driver root itself.
 const CONFIG_FOLDERS: [(&str, &str); 3] =
     [("/etc", "/etc"), ("/usr/share", "/usr/share"), ("/", "/etc")];
 
@@ -71,19 +70,19 @@ const XORG_DRIVERS: [&str; 3] = [
     "/usr/lib/x86_64-linux-gnu/nvidia/xorg/nvidia_drv.so",
 ];
 
-/// Sockets of daemons, below [`RUN_FOLDERS`].
+/// Sockets of the driver's daemons, below [`RUN_FOLDERS`].
 const SOCKETS: [&str; 2] = ["nvidia-persistenced/socket", "nvidia-fabricmanager/socket"];
 
-/// Where those are; one often is a link to the other.
+/// Folders of these sockets; one often is a link to the other.
 const RUN_FOLDERS: [&str; 2] = ["/run", "/var/run"];
 
-/// The pipes of an MPS daemon that someone else runs.
+/// Pipe folder of an MPS daemon that is not ours.
 const MPS_PIPES: &str = "/tmp/nvidia-mps";
 
 // === impl Installation ===
 
 impl Installation {
-    /// Looks for the driver's files. `known` spares reading folders that did not change.
+    /// Finds the driver's files. `known` spares reading unchanged folders.
     pub(super) fn find(roots: &Roots, known: &mut Libraries) -> Self {
         let driver = &roots.driver;
         let version = loaded(&roots.host).or_else(|| version_of_files(driver));
@@ -101,7 +100,7 @@ impl Installation {
     }
 }
 
-/// The version of the kernel module, `570.133.20`.
+/// Version of the loaded kernel module, `570.133.20`.
 fn loaded(host: &Host) -> Option<String> {
     host.text(MODULE_VERSION).or_else(|| {
         let sentence = host.text(MODULE_SENTENCE)?;
@@ -113,7 +112,7 @@ fn loaded(host: &Host) -> Option<String> {
     })
 }
 
-/// Without CUDA's library no program reaches the GPU, whatever else was found.
+/// Describes a missing CUDA library: without it no program reaches the GPU.
 fn trouble(driver: &Host, version: Option<&str>, libraries: &[Library]) -> Option<String> {
     if libraries.iter().any(|library| library.name.starts_with("libcuda.so.")) {
         return None;
@@ -131,7 +130,7 @@ fn trouble(driver: &Host, version: Option<&str>, libraries: &[Library]) -> Optio
     Some(format!("{found}: containers get device nodes only"))
 }
 
-/// A file of the driver's tree, in the container at that path.
+/// A mount of a file in the driver's tree.
 fn mount(driver: &Host, path: &Path, in_container: PathBuf) -> Option<Mount> {
     Some(Mount::read_only(driver.path_on_node(driver.real(path)?), in_container))
 }
@@ -143,7 +142,7 @@ fn programs(driver: &Host) -> impl Iterator<Item = Mount> {
     })
 }
 
-/// Firmware of the GPU's system processor, from the first folder in which the kernel finds some.
+/// Firmware of the GPU's system processor, from the first of the kernel's folders that has any.
 fn firmware(roots: &Roots, version: &str) -> Vec<Mount> {
     let Roots { host, driver, .. } = roots;
     let release = host.text("/proc/sys/kernel/osrelease").unwrap_or_default();
@@ -180,7 +179,8 @@ fn xorg(driver: &Host) -> impl Iterator<Item = Mount> {
     paths.filter_map(|path| mount(driver, path, path.to_owned())).take(1)
 }
 
-/// A driver in a container may have its daemons on the host.
+/// Sockets of daemons, from the driver's tree or else the host: a driver in a container may have daemons on
+/// the host.
 fn sockets(roots: &Roots) -> Vec<Mount> {
     let socket = |paths: Vec<PathBuf>| {
         [&roots.driver, &roots.host].into_iter().find_map(|tree| {

@@ -1,8 +1,7 @@
-//! CDI documents of this node: built from the inventory and the driver's installation, kept on disk.
+//! CDI documents of this node: built from the inventory and the driver's files, kept on disk.
 //!
-//! There is a document for each kind: `gpu` with whole GPUs and MIG instances, `nic`, and one for each
-//! feature that the configuration wants. None has a device `all` of every GPU: whoever could write that
-//! one name would get what the kubelet gave to others.
+//! Each kind has its document: `gpu` with whole GPUs and MIG instances, `nic`, and one for each configured
+//! feature. No document has a device `all`: that one name would give a container the GPUs of others.
 
 pub mod container_edits;
 
@@ -33,50 +32,50 @@ use self::{
 };
 pub use self::{features::imex_node, nodes::NVIDIA_NODES};
 
-/// The documents of one CDI directory.
+/// The CDI documents in one directory.
 #[derive(Clone, Debug)]
 pub struct CdiFiles {
     dir: PathBuf,
     roots: Roots,
     delivery: Delivery,
-    /// Whether devices are, or were, named by position.
+    /// True once devices were named by index.
     by_position: bool,
     libraries: Libraries,
-    /// The driver's files, found before there was a device to write a document of; and when.
-    ahead: Option<(Instant, Installation)>,
+    /// The driver's files, found before the first device, with the time.
+    prefetched: Option<(Instant, Installation)>,
 }
 
-/// Documents that say what the node has, and what they lack.
+/// Documents for the present inventory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Generated {
     /// The documents by file name.
     pub documents: BTreeMap<String, Spec>,
-    /// What is wanted and was not found.
+    /// Configured files and nodes that were not found.
     pub lacks: Lacks,
-    /// Qualified names that every container of a GPU gets besides.
-    pub besides: Vec<String>,
+    /// Qualified names for every container that gets a GPU.
+    pub extra_names: Vec<String>,
     kinds: BTreeSet<Kind>,
 }
 
-/// What is wanted and was not found. Containers go without.
+/// Configured files and nodes that were not found. Containers start without them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lacks {
-    /// In words.
+    /// Descriptions for the operator.
     pub troubles: Vec<String>,
     /// IMEX channels.
     pub channels: Vec<u32>,
 }
 
-/// What is on disk.
+/// The outcome of writing all documents.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Written {
-    /// The documents by kind.
+pub struct WriteOutcome {
+    /// Paths of the documents on disk, by kind.
     pub documents: Documents,
-    /// Qualified names that every container of a GPU gets besides.
-    pub besides: Vec<String>,
-    /// What is wanted and was not found.
+    /// Qualified names for every container that gets a GPU.
+    pub extra_names: Vec<String>,
+    /// Configured files and nodes that were not found.
     pub lacks: Lacks,
-    /// The documents that could not be written, by kind; the others are.
+    /// Documents that could not be written, by kind.
     pub unwritten: Unwritten,
 }
 
@@ -88,27 +87,27 @@ pub struct CdiError {
     why: String,
 }
 
-/// The documents that were written, by kind.
+/// Paths of the documents on disk, by kind.
 pub type Documents = BTreeMap<Kind, PathBuf>;
 
-/// The documents that are not up to date, by kind, each with the reason.
+/// Documents that are not up to date, by kind, each with the reason.
 pub type Unwritten = BTreeMap<Kind, CdiError>;
 
-/// How long what was found ahead is as good as what would be found now.
-const AHEAD: Duration = Duration::from_secs(1);
+/// Validity of prefetched driver files.
+const PREFETCH_TTL: Duration = Duration::from_secs(1);
 
-/// The kind of whole GPUs and their parts.
+/// Kind of whole GPUs and MIG instances.
 const GPU: Kind = Kind::new("gpu");
 
-/// Keeps NVIDIA's container runtime from adding GPUs of its own choice, should it be installed too.
+/// Keeps NVIDIA's container runtime, if installed, from adding GPUs of its own choice.
 const NO_LEGACY_INJECTION: &str = "NVIDIA_VISIBLE_DEVICES=void";
 
-/// The kind under which a device is named: that of its source, unless its family has another.
+/// The kind of a device: its family's, or else its source's.
 pub(crate) fn kind_of(device: &Device) -> Kind {
     device.family().cdi_class.map_or_else(|| Kind::of_source(&device.source), Kind::new)
 }
 
-/// What a device is called in its document. Only a toolkit that counts knows it by a position.
+/// Name of a device in its document. Only devices with a toolkit can be named by index.
 pub(crate) fn device_name(device: &Device, ids: DeviceIds) -> String {
     match (ids, device.part) {
         _ if !device.family().has_toolkit => device.id.to_string(),
@@ -118,17 +117,16 @@ pub(crate) fn device_name(device: &Device, ids: DeviceIds) -> String {
     }
 }
 
-/// Whether a device can stand in a document. One without edits makes a runtime refuse the whole
-/// document; the nodes of a part that is gone may be another part's by now, and those of a network
-/// function another function's.
+/// True if a document can name the device. A device without edits makes a runtime refuse the whole
+/// document. The nodes of a vanished part or network function may belong to another one by now.
 fn is_nameable(device: &Device) -> bool {
     let renumbered = device.parent.is_some() || device.kind.is_network();
     let is_stale = renumbered && device.health.has_vanished();
     has_edits(device) && !is_stale
 }
 
-/// Whether a document can say anything of a device: a network function that a CNI plugin moves into the
-/// container, say, has no node.
+/// True if a document has anything to say about the device. A network function that a CNI plugin moves into
+/// the container has no node, for example.
 pub(crate) fn has_edits(device: &Device) -> bool {
     !(device.nodes.is_empty() && device.extras.mounts.is_empty())
 }
@@ -136,7 +134,7 @@ pub(crate) fn has_edits(device: &Device) -> bool {
 // === impl CdiFiles ===
 
 impl CdiFiles {
-    /// The documents that the configuration asks for; nothing is read or written yet.
+    /// Documents by this configuration. Reads and writes nothing yet.
     pub fn new(places: &Places, delivery: Delivery) -> Self {
         Self {
             dir: places.cdi_dir.clone(),
@@ -144,30 +142,29 @@ impl CdiFiles {
             by_position: delivery.ids == DeviceIds::Index,
             delivery,
             libraries: Libraries::default(),
-            ahead: None,
+            prefetched: None,
         }
     }
 
-    /// Brings the documents up to date, and gives their paths; those that are stay untouched. A
-    /// document is never removed, and a GPU that failed stays in it: a container that restarts needs
-    /// the names it was created with.
-    pub fn write(&mut self, inventory: &Inventory) -> Written {
-        let Generated { documents, lacks, besides, kinds } = self.generate(inventory);
-        let mut written = Written { besides, lacks, ..Written::default() };
+    /// Writes the documents that changed, and returns all paths. Documents and failed GPUs are never
+    /// removed: a restarting container needs the names that it was created with.
+    pub fn write(&mut self, inventory: &Inventory) -> WriteOutcome {
+        let Generated { documents, lacks, extra_names, kinds } = self.generate(inventory);
+        let mut outcome = WriteOutcome { extra_names, lacks, ..WriteOutcome::default() };
         for kind in kinds {
             let path = self.dir.join(kind.file_name());
             match write_one(&path, &documents[&kind.file_name()]) {
-                Ok(()) => drop(written.documents.insert(kind, path)),
+                Ok(()) => drop(outcome.documents.insert(kind, path)),
                 Err(error) => {
                     let why = error.to_string();
-                    written.unwritten.insert(kind, CdiError { path, why });
+                    outcome.unwritten.insert(kind, CdiError { path, why });
                 }
             }
         }
-        written
+        outcome
     }
 
-    /// Takes up another way to hand devices out.
+    /// Applies a changed delivery configuration.
     pub fn deliver(&mut self, delivery: &Delivery) {
         if self.delivery != *delivery {
             self.by_position |= delivery.ids == DeviceIds::Index;
@@ -175,8 +172,7 @@ impl CdiFiles {
         }
     }
 
-    /// What could not be written, as far as can be told without writing: everything, where the folder
-    /// lies on a file system that is mounted read-only.
+    /// Documents that a read-only file system makes unwritable. Writes nothing.
     pub fn unwritable(&self, inventory: &Inventory) -> Unwritten {
         let present = self.dir.ancestors().find(|folder| folder.exists());
         let flags = present.and_then(|folder| rustix::fs::statvfs(folder).ok());
@@ -189,28 +185,27 @@ impl CdiFiles {
         inventory.devices.iter().map(|device| (kind_of(device), error.clone())).collect()
     }
 
-    /// Finds the driver's files for the first documents, should these be wanted soon.
+    /// Finds the driver's files early, for the first documents.
     pub fn find_files(&mut self) {
         let found = Installation::find(&self.roots.for_one_look(), &mut self.libraries);
-        self.ahead = Some((Instant::now(), found));
+        self.prefetched = Some((Instant::now(), found));
     }
 
-    /// What the documents have to say.
+    /// Builds the documents without writing them.
     pub fn generate(&mut self, inventory: &Inventory) -> Generated {
-        let (mut generated, roots) = (Generated::default(), self.roots.for_one_look());
-        let toolkit = Toolkit::find(&roots.host, &self.delivery.hooks);
-        let toolkit = toolkit.unwrap_or_else(|trouble| {
+        let mut generated = Generated::default();
+        let roots = self.roots.for_one_look();
+        let toolkit = Toolkit::find(&roots.host, &self.delivery.hooks).unwrap_or_else(|trouble| {
             generated.lacks.troubles.push(trouble);
             None
         });
         let kinds = self.by_kind(inventory);
         for (kind, devices) in &kinds {
             let common = self.common(&roots, kind, toolkit.as_ref(), &mut generated.lacks);
-            let entry = |(name, device): &(String, &Device)| {
+            let devices = devices.iter().map(|(name, device)| {
                 SpecDevice::new(name, nodes::of_device(&roots, device, toolkit.as_ref()))
-            };
-            let document = Spec::new(kind, devices.iter().map(entry).collect(), common);
-            generated.add(kind.clone(), document);
+            });
+            generated.add(kind.clone(), Spec::new(kind, devices.collect(), common));
         }
         if kinds.contains_key(&GPU) {
             generated.features(Features::find(&roots, &self.delivery));
@@ -218,8 +213,8 @@ impl CdiFiles {
         generated
     }
 
-    /// The devices that can stand in documents, with their names. Of two with one name the one that
-    /// is there has it: a position may have been taken over.
+    /// Devices and their names, by kind. A present device takes the name of a vanished one: it may have its
+    /// index.
     fn by_kind<'a>(&self, inventory: &'a Inventory) -> BTreeMap<Kind, Vec<(String, &'a Device)>> {
         let mut kinds: BTreeMap<Kind, Vec<(String, &Device)>> = BTreeMap::new();
         for device in inventory.devices.iter().filter(|device| is_nameable(device)) {
@@ -235,8 +230,8 @@ impl CdiFiles {
         kinds
     }
 
-    /// What a device is called: by its id always, and by its position once that was asked for, since
-    /// containers that run were created with the one or the other.
+    /// Names of a device: its id, and its index once that was configured. Running containers may have
+    /// either.
     fn names(&self, device: &Device) -> BTreeSet<String> {
         let mut names = BTreeSet::from([device_name(device, DeviceIds::Uuid)]);
         if self.by_position {
@@ -245,7 +240,7 @@ impl CdiFiles {
         names
     }
 
-    /// What all devices of a kind need.
+    /// Edits that all devices of a kind share.
     fn common(
         &mut self,
         roots: &Roots,
@@ -253,25 +248,27 @@ impl CdiFiles {
         toolkit: Option<&Toolkit>,
         lacks: &mut Lacks,
     ) -> ContainerEdits {
-        let device_nodes = nodes::shared(roots, kind);
         if *kind != GPU {
-            return ContainerEdits { device_nodes, ..ContainerEdits::default() };
+            return ContainerEdits::default();
         }
-        let is_fresh =
-            |(found, it): &(Instant, Installation)| found.elapsed() < AHEAD && it.trouble.is_none();
-        let ahead = self.ahead.take().filter(is_fresh).map(|(_, installation)| installation);
-        let installation = ahead.unwrap_or_else(|| Installation::find(roots, &mut self.libraries));
+        let prefetched = self.prefetched.take().filter(|(found, installation)| {
+            found.elapsed() < PREFETCH_TTL && installation.trouble.is_none()
+        });
+        let installation = match prefetched {
+            Some((_, installation)) => installation,
+            None => Installation::find(roots, &mut self.libraries),
+        };
         lacks.troubles.extend(installation.trouble.clone());
         let driver = driver::edits(&roots.driver, &installation, toolkit);
         let env = [NO_LEGACY_INJECTION.to_owned()].into_iter().chain(driver.env).collect();
-        ContainerEdits { env, device_nodes, ..driver }
+        ContainerEdits { env, device_nodes: nodes::of_nvidia_driver(roots), ..driver }
     }
 }
 
-// === impl Written ===
+// === impl WriteOutcome ===
 
-impl Written {
-    /// Where the documents are.
+impl WriteOutcome {
+    /// Paths of the documents.
     pub fn paths(&self) -> impl Iterator<Item = &Path> {
         self.documents.values().map(PathBuf::as_path)
     }
@@ -289,13 +286,13 @@ impl Generated {
         for (kind, document) in features.documents {
             self.add(kind, document);
         }
-        self.besides = features.names;
+        self.extra_names = features.names;
         self.lacks.troubles.extend(features.troubles);
         self.lacks.channels = features.missing_channels;
     }
 }
 
-/// The text of a document as it is on disk.
+/// The document as it is written to disk.
 pub fn text(document: &Spec) -> String {
     let text = serde_json::to_string_pretty(document).expect("strings, numbers and lists");
     format!("{text}\n")
@@ -303,7 +300,7 @@ pub fn text(document: &Spec) -> String {
 
 fn write_one(path: &Path, document: &Spec) -> io::Result<()> {
     if files::replace(path, text(document).as_bytes(), files::Readers::Everyone)? {
-        tracing::info!(path = %path.display(), devices = document.devices.len(), "CDI written");
+        tracing::info!(path = %path.display(), devices = document.devices.len(), "CDI document written");
     }
     Ok(())
 }

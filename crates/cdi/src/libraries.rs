@@ -1,5 +1,4 @@
-//! The driver's libraries: files with the driver's version in their names, and the names under which
-//! programs load them.
+//! The driver's libraries: files with the driver's version in their names, and the links to them.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,39 +12,39 @@ use windlass_host::{Entry, Host};
 /// One library.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Library {
-    /// Its folder in the driver's tree.
+    /// Folder in the driver's tree.
     pub(super) folder: PathBuf,
-    /// Its folder below the loader's, where programs look for it in one: `vdpau`.
+    /// Subfolder of the loader's folder in a container, such as `vdpau`.
     pub(super) below: &'static str,
-    /// Its name, with the version.
+    /// File name, with the version.
     pub(super) name: String,
-    /// The file of that name, or the one it is a link to, in the driver's tree.
+    /// The resolved file in the driver's tree.
     pub(super) file: PathBuf,
-    /// Other names, seen from its folder.
+    /// Names of links, relative to the folder.
     pub(super) links: BTreeSet<String>,
 }
 
-/// What was found in folders that have not changed since.
+/// Cache of library folders, for one driver version.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Libraries {
     version: String,
-    seen: BTreeMap<PathBuf, Seen>,
+    folders: BTreeMap<PathBuf, CachedFolder>,
 }
 
-/// What was found in one folder.
+/// The libraries of one folder at its last search.
 #[derive(Clone, Debug)]
-struct Seen {
-    /// When it was changed last, by the file system's clock.
+struct CachedFolder {
+    /// Modification time by the file system's clock.
     modified: SystemTime,
-    /// When that was noticed, by the agent's: a clock that is set makes no change old or new.
+    /// Time of the discovery by the agent's clock: a host clock that is set makes no change old or new.
     noticed: Instant,
-    /// Whether it was searched once no change could look like that one.
+    /// True if the folder was searched after [`UNSETTLED`] had passed.
     is_settled: bool,
     libraries: Vec<Library>,
 }
 
-/// Where drivers put libraries, in the order of NVIDIA's container toolkit, then Debian's and Fedora's
-/// folders for drivers that can be switched. 32-bit libraries are left out.
+/// Library folders in the order of NVIDIA's container toolkit, then Debian's and Fedora's for switchable
+/// drivers. 32-bit libraries are left out.
 pub(super) const FOLDERS: [&str; 9] = [
     "/usr/lib64",
     "/usr/lib/x86_64-linux-gnu",
@@ -58,10 +57,10 @@ pub(super) const FOLDERS: [&str; 9] = [
     "/usr/lib64/nvidia",
 ];
 
-/// Folders below those, and where below the loader's folders programs look for what is in them.
+/// Subfolders of those, each with its subfolder in a container.
 const BELOW: [(&str, &str); 3] = [("", ""), ("vdpau", "vdpau"), ("xorg/modules/extensions", "")];
 
-/// Libraries of the driver that have versions of their own.
+/// Libraries of the driver with versions of their own.
 const OF_OTHER_VERSION: [&str; 4] = [
     "libnvidia-egl-gbm.so.",
     "libnvidia-egl-wayland.so.",
@@ -69,8 +68,8 @@ const OF_OTHER_VERSION: [&str; 4] = [
     "libnvidia-nvvm70.so.",
 ];
 
-/// Names that programs ask for and installations leave out at times.
-const ASKED_FOR: [(&str, &str); 8] = [
+/// Names that programs load and some installations lack, by library.
+const REQUIRED_LINKS: [(&str, &str); 8] = [
     ("libcuda.so.", "libcuda.so.1"),
     ("libcuda.so.", "libcuda.so"),
     ("libnvidia-ml.so.", "libnvidia-ml.so.1"),
@@ -81,28 +80,32 @@ const ASKED_FOR: [(&str, &str); 8] = [
     ("libnvidia-vulkan-producer.so.", "libnvidia-vulkan-producer.so"),
 ];
 
-/// A folder whose change was noticed this recently may change again within the same tick of the file system's
-/// clock, and then look as if it had not.
+/// Time in which a second change of a folder may keep its modification time: the file system's clock has
+/// ticks.
 const UNSETTLED: Duration = Duration::from_secs(2);
 
 // === impl Libraries ===
 
 impl Libraries {
-    /// The libraries of that driver version. Folders that did not change are not read again.
+    /// Libraries of that driver version. Unchanged folders are not read again.
     pub(super) fn of_version(&mut self, driver: &Host, version: &str) -> Vec<Library> {
         if self.version != version {
             *self = Self { version: version.to_owned(), ..Self::default() };
         }
-        let (mut found, mut folders, now) = (Vec::new(), BTreeSet::new(), Instant::now());
-        for (folder, (subfolder, below)) in pairs() {
-            let folder = match subfolder {
-                "" => PathBuf::from(folder),
-                subfolder => Path::new(folder).join(subfolder),
-            };
-            // `/lib64` often is a link to `/usr/lib64`: one folder by two names.
-            let Some(same) = driver.followed(&folder) else { continue };
-            if folders.insert(same) {
-                found.extend_from_slice(self.in_folder(driver, (&folder, below), now));
+        let now = Instant::now();
+        let mut found = Vec::new();
+        let mut resolved = BTreeSet::new();
+        for parent in FOLDERS {
+            for (subfolder, below) in BELOW {
+                let folder = match subfolder {
+                    "" => PathBuf::from(parent),
+                    subfolder => Path::new(parent).join(subfolder),
+                };
+                // `/lib64` often links to `/usr/lib64`.
+                let Some(real) = driver.followed(&folder) else { continue };
+                if resolved.insert(real) {
+                    found.extend_from_slice(self.in_folder(driver, &folder, below, now));
+                }
             }
         }
         found
@@ -111,34 +114,31 @@ impl Libraries {
     fn in_folder(
         &mut self,
         driver: &Host,
-        (folder, below): (&Path, &'static str),
+        folder: &Path,
+        below: &'static str,
         now: Instant,
     ) -> &[Library] {
         let modified = driver.modified(folder).unwrap_or(SystemTime::UNIX_EPOCH);
-        let known = self.seen.get(folder).filter(|seen| seen.modified == modified);
-        if !known.is_some_and(|seen| seen.is_settled) {
-            let noticed = known.map_or(now, |seen| seen.noticed);
+        let known = self.folders.get(folder).filter(|known| known.modified == modified);
+        if !known.is_some_and(|known| known.is_settled) {
+            let noticed = known.map_or(now, |known| known.noticed);
             let is_settled = now.duration_since(noticed) > UNSETTLED;
-            let libraries = search(driver, (folder, below), &self.version);
-            let seen = Seen { modified, noticed, is_settled, libraries };
-            self.seen.insert(folder.to_owned(), seen);
+            let libraries = search(driver, folder, below, &self.version);
+            let searched = CachedFolder { modified, noticed, is_settled, libraries };
+            self.folders.insert(folder.to_owned(), searched);
         }
-        self.seen.get(folder).map_or(&[], |seen| &seen.libraries)
+        self.folders.get(folder).map_or(&[], |known| &known.libraries)
     }
 }
 
-/// The version in the name of a CUDA library, where the kernel module does not tell one.
+/// The driver's version by the name of a CUDA library, for a host whose kernel module tells none.
 pub(super) fn version_of_files(driver: &Host) -> Option<String> {
     let names = FOLDERS.iter().flat_map(|folder| driver.names(folder));
     let mut versions = names.filter_map(|name| name.strip_prefix("libcuda.so.").map(str::to_owned));
     versions.find(|version| version.contains('.'))
 }
 
-fn pairs() -> impl Iterator<Item = (&'static str, (&'static str, &'static str))> {
-    FOLDERS.iter().flat_map(|&folder| BELOW.iter().map(move |&below| (folder, below)))
-}
-
-fn search(driver: &Host, (folder, below): (&Path, &'static str), version: &str) -> Vec<Library> {
+fn search(driver: &Host, folder: &Path, below: &'static str, version: &str) -> Vec<Library> {
     let Ok(entries) = driver.list(folder) else { return Vec::new() };
     let file = |entry: &Entry| {
         let path = folder.join(&entry.name);
@@ -155,9 +155,9 @@ fn search(driver: &Host, (folder, below): (&Path, &'static str), version: &str) 
             is_of_it && other.name != *name && file(other).as_ref() == Some(&own)
         };
         let others = entries.iter().filter(leads_here).map(|other| other.name.clone());
-        let asked_for = ASKED_FOR.iter().filter(|(prefix, _)| name.starts_with(prefix));
-        let asked_for = asked_for.map(|(_, link)| (*link).to_owned());
-        let links = others.chain(asked_for).collect();
+        let required = REQUIRED_LINKS.iter().filter(|(prefix, _)| name.starts_with(prefix));
+        let required = required.map(|(_, link)| (*link).to_owned());
+        let links = others.chain(required).collect();
         Some(Library { folder: folder.to_owned(), below, name: name.clone(), file: own, links })
     };
     let files = entries.iter().filter(|entry| is_of_driver(&entry.name, version));
@@ -167,7 +167,7 @@ fn search(driver: &Host, (folder, below): (&Path, &'static str), version: &str) 
 fn is_of_driver(name: &str, version: &str) -> bool {
     let has_version = name.strip_suffix(version).is_some_and(|name| name.ends_with(".so."));
     let has_other = OF_OTHER_VERSION.iter().any(|prefix| {
-        // One with a single number is the link to one with several; but for NVVM of CUDA 7.
+        // A name with a single number is a link, except for NVVM.
         let number = name.strip_prefix(prefix);
         number.is_some_and(|number| number.contains('.') || prefix.contains("nvvm"))
     });
@@ -217,8 +217,7 @@ mod tests {
 
         fn look(&self, known: &mut Libraries, now: Instant) -> Vec<String> {
             known.version = VERSION.to_owned();
-            let folder = (Path::new("/usr/lib64"), "");
-            let found = known.in_folder(&self.host(), folder, now);
+            let found = known.in_folder(&self.host(), Path::new("/usr/lib64"), "", now);
             found.iter().map(|library| stem(&library.name).to_owned()).collect()
         }
     }
@@ -238,7 +237,7 @@ mod tests {
             let soon = tree.look(&mut known, begun + UNSETTLED / 2);
             assert_eq!(soon.len(), 2, "it may have changed: {changed:?}");
             assert_eq!(tree.look(&mut known, begun + 2 * UNSETTLED).len(), 2);
-            // Which no change can be by now, and shows that nobody reads it.
+            // A late change with the same time would be missed: this shows that the folder is not read.
             tree.has(&[]);
             let later = tree.look(&mut known, begun + 3 * UNSETTLED);
             assert_eq!(later.len(), 2, "it cannot have changed: {changed:?}");

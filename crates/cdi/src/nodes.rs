@@ -1,32 +1,31 @@
-//! Device nodes of a device, and those that all devices of a kind share.
+//! Device nodes of one device, and those that all NVIDIA GPUs share.
 
 use std::path::{Path, PathBuf};
 
 use windlass_core::{
-    cdi::{ContainerEdits, Kind, SpecMount as Mount, SpecNode as DeviceNode},
+    cdi::{ContainerEdits, SpecMount as Mount, SpecNode as DeviceNode},
     device::{self, Device},
 };
 use windlass_host::Roots;
 
-use super::{GPU, toolkit::Toolkit};
+use super::toolkit::Toolkit;
 
-/// Nodes of NVIDIA's driver that belong to no GPU. A program needs the first; CUDA needs the second,
-/// profilers the third, display the last.
+/// Nodes of NVIDIA's driver that belong to no GPU. Every program needs the first, CUDA the second,
+/// profilers the third, displays the last.
 pub const NVIDIA_NODES: [&str; 4] =
     ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset"];
 
-/// Nodes of the kernel's graphics subsystem.
+/// Folder of the kernel's graphics nodes.
 const DRI: &str = "/dev/dri";
 
-/// The node that AMD's GPUs compute through.
+/// Compute node of AMD's GPUs.
 const KFD: &str = "/dev/kfd";
 
-/// What a device needs by itself.
+/// Edits for one device.
 ///
-/// Groups are added for the driver's own nodes only: without them an administrator who took the nodes
-/// from others would lock out every container that does not run as root. The graphics nodes have a
-/// group nearly everywhere, and AMD's compute node has the same; for them alone no document shall need a
-/// version that containerd 1.7 may not know.
+/// Groups are added for the driver's own nodes only: where an administrator restricts these, a container
+/// that does not run as root needs the group. Graphics nodes and AMD's compute node have a group nearly
+/// everywhere. They alone must not raise the document to a version that containerd 1.7 may not know.
 pub(super) fn of_device(
     roots: &Roots,
     device: &Device,
@@ -53,18 +52,13 @@ pub(super) fn of_device(
     }
 }
 
-/// The nodes that all devices of a kind share, as far as they are there. Other sources name theirs
-/// with each device.
-pub(super) fn shared(roots: &Roots, kind: &Kind) -> Vec<DeviceNode> {
-    let nodes: &[_] = match kind {
-        kind if *kind == GPU => &NVIDIA_NODES,
-        _ => &[],
-    };
-    let present = nodes.iter().filter(|node| roots.dev.has(node));
+/// Nodes of NVIDIA's driver that exist on this host.
+pub(super) fn of_nvidia_driver(roots: &Roots) -> Vec<DeviceNode> {
+    let present = NVIDIA_NODES.iter().filter(|node| roots.dev.has(node));
     present.map(|path| node(roots, Path::new(path))).collect()
 }
 
-/// A node as its source wants a container to have it.
+/// A node with the path and the access that its source wants in the container.
 fn of_its_own(roots: &Roots, own: &device::DeviceNode) -> DeviceNode {
     let on_node = roots.dev.path_on_node(&own.path);
     let inside = own.inside();
@@ -79,7 +73,7 @@ fn mount(roots: &Roots, mount: &device::Mount) -> Mount {
     Mount::bound(roots.host.path_on_node(&mount.host), &mount.container, mount.writable)
 }
 
-/// A node at its own path.
+/// A node at the same path in the container as on the node.
 pub(super) fn node(roots: &Roots, path: &Path) -> DeviceNode {
     let on_node = roots.dev.path_on_node(path);
     DeviceNode { host_path: (on_node != path).then_some(on_node), ..DeviceNode::new(path) }
@@ -89,7 +83,7 @@ fn is_graphics(path: &Path) -> bool {
     path.starts_with(DRI) || path == Path::new(KFD)
 }
 
-/// Another name of a node, as what it says in the container and where it is.
+/// A symlink to a node, in the hook's form `target::link`.
 fn link(nodes: &[device::DeviceNode], name: &Path, node: &PathBuf) -> Option<String> {
     let own = nodes.iter().find(|own| own.path == *node);
     let inside = own.map_or(node, device::DeviceNode::inside);

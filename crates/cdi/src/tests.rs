@@ -1,4 +1,4 @@
-//! What making documents costs, against a simulated machine.
+//! File accesses of document generation, against a simulated machine.
 
 use std::collections::BTreeMap;
 

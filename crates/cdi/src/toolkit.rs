@@ -1,4 +1,4 @@
-//! The hooks of NVIDIA's container toolkit, where its program is on the host.
+//! Hooks of NVIDIA's container toolkit, if the toolkit is on the host.
 
 use std::{
     collections::BTreeSet,
@@ -9,28 +9,28 @@ use windlass_config::Hooks;
 use windlass_core::cdi;
 use windlass_host::Host;
 
-/// A toolkit that is there.
+/// An installed toolkit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Toolkit {
-    /// Its program, as the container runtime finds it.
+    /// Its program, by the container runtime's path.
     program: PathBuf,
     disabled: BTreeSet<String>,
 }
 
-/// What a hook does; the names are the toolkit's.
+/// Tasks of hooks, by the toolkit's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Task {
-    /// Makes the names under which libraries are loaded.
+    /// Links the names under which programs load libraries.
     CreateSymlinks,
-    /// Puts libraries into the loader's cache.
+    /// Adds libraries to the loader's cache.
     UpdateLdcache,
-    /// Prefers the image's newer CUDA library where the driver allows it.
+    /// Prefers the image's newer CUDA library if the driver allows it.
     EnableCudaCompat,
-    /// Keeps the driver's library from making device nodes for all GPUs.
+    /// Keeps the driver's library from creating device nodes for all GPUs.
     DisableDeviceNodeModification,
 }
 
-/// Where packages and NVIDIA's operator put the program. The one that has hooks only comes first.
+/// Paths of the program, by packages and by NVIDIA's operator. The program with hooks only comes first.
 const PROGRAMS: [&str; 4] = [
     "/usr/bin/nvidia-cdi-hook",
     "/usr/local/nvidia/toolkit/nvidia-cdi-hook",
@@ -38,17 +38,17 @@ const PROGRAMS: [&str; 4] = [
     "/usr/local/nvidia/toolkit/nvidia-ctk",
 ];
 
-/// The program that has hooks below a command of its own.
+/// This program has its hooks below a subcommand.
 const CTK: &str = "nvidia-ctk";
 
-/// Leaves out every hook.
+/// Value that disables every hook.
 const ALL: &str = "all";
 
 // === impl Toolkit ===
 
 impl Toolkit {
-    /// The toolkit of the host. A program that the configuration names and that is not there is an
-    /// error: a document that asks for it would let no container start.
+    /// Finds the host's toolkit. A configured program that is missing is an error: with its hooks in a
+    /// document, no container would start.
     pub(super) fn find(host: &Host, hooks: &Hooks) -> Result<Option<Self>, String> {
         let found = match &hooks.program {
             Some(named) if !host.has(named) => {
@@ -66,12 +66,12 @@ impl Toolkit {
         }))
     }
 
-    /// Whether its hooks let programs find libraries in any folder.
+    /// True if its hooks let programs find libraries in any folder.
     pub(super) fn places_libraries(&self) -> bool {
         [Task::CreateSymlinks, Task::UpdateLdcache].iter().all(|task| self.does(*task))
     }
 
-    /// A hook, unless it is disabled.
+    /// A hook for the task, unless it is disabled.
     pub(super) fn hook(&self, task: Task, arguments: Vec<String>) -> Option<cdi::Hook> {
         if !self.does(task) {
             return None;
@@ -88,7 +88,7 @@ impl Toolkit {
         })
     }
 
-    /// A hook that makes links, each given as what it says and where it is.
+    /// A hook that makes links, each in the form `target::link`.
     pub(super) fn links(&self, links: impl IntoIterator<Item = String>) -> Option<cdi::Hook> {
         let arguments: Vec<_> =
             links.into_iter().flat_map(|link| ["--link".to_owned(), link]).collect();

@@ -1,22 +1,22 @@
-//! What one part has tried: how long it waits after a failure, and what of it is said.
+//! Retries of one part: back-off, and each reason logged once.
 
 use std::{
     hash::{DefaultHasher, Hasher as _},
     time::Duration,
 };
 
-use windlass_host::causes;
+use windlass_host::{backoff::backoff, causes};
 
 use super::{Client, ClusterError, Limits};
 
-/// What one part has tried. A failure that goes on for the same reason is said once.
+/// Retries of one part.
 pub(super) struct Attempts {
     part: &'static str,
     limits: Limits,
-    /// Differs from node to node.
+    /// Varies between nodes.
     seed: u64,
     failures: u32,
-    said: Option<String>,
+    logged: Option<String>,
 }
 
 // === impl Attempts ===
@@ -24,44 +24,43 @@ pub(super) struct Attempts {
 impl Attempts {
     pub(super) fn new(part: &'static str, client: &Client) -> Self {
         let seed = hash(&(client.node(), part));
-        Self { part, limits: client.limits(), seed, failures: 0, said: None }
+        Self { part, limits: client.limits(), seed, failures: 0, logged: None }
     }
 
-    /// The API server answered as hoped.
+    /// Notes a success.
     pub(super) fn worked(&mut self) {
         self.failures = 0;
-        if self.said.take().is_some() {
-            tracing::info!(part = self.part, "the API server answers again");
+        if self.logged.take().is_some() {
+            tracing::info!(part = self.part, "API server reachable again");
         }
     }
 
-    /// It did not. Gives the time to wait before the next attempt.
+    /// Notes a failure, and returns the pause before the next attempt.
     pub(super) fn failed(&mut self, error: &ClusterError) -> Duration {
         let error = causes(error);
-        if self.said.as_ref() != Some(&error) {
-            tracing::warn!(part = self.part, error, "trying again with back-off");
-            self.said = Some(error);
+        if self.logged.as_ref() != Some(&error) {
+            tracing::warn!(part = self.part, error, "API request failed, retrying with back-off");
+            self.logged = Some(error);
         }
         self.failures = self.failures.saturating_add(1);
         self.pause(self.failures)
     }
 
-    /// How long to wait after so many failures in a row, of something that is counted elsewhere.
+    /// Pause after this number of failures in a row, counted by the caller.
     pub(super) fn pause(&self, failures: u32) -> Duration {
         pause(failures, self.seed, &self.limits)
     }
 }
 
-/// Doubles with each failure in a row, up to a limit, and is spread by a quarter to each side: the
-/// nodes of a cluster lose their API server at the same moment, and must not come back at the same.
+/// Back-off with a jitter of a quarter to each side: all nodes of a cluster lose their API server at once,
+/// and must not return at once.
 fn pause(failures: u32, seed: u64, limits: &Limits) -> Duration {
-    let doublings = failures.saturating_sub(1).min(16);
-    let pause = limits.retry_first.saturating_mul(1 << doublings).min(limits.retry_most);
+    let pause = backoff(limits.retry_first, limits.retry_most, failures);
     let permille = u32::try_from(hash(&(seed, failures)) % 500).expect("below 500");
     pause / 1000 * (750 + permille)
 }
 
-/// Stands for a value, the same one for as long as the agent lives.
+/// Hash of a value, stable for the agent's life.
 pub(super) fn hash(value: &impl std::hash::Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     value.hash(&mut hasher);

@@ -1,4 +1,4 @@
-//! The status of claims' devices, written as the driver's part of it: what others wrote stays.
+//! Status of claims' devices, written as this driver's part: other writers' parts stay.
 
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::{
@@ -13,37 +13,37 @@ use windlass_host::causes;
 
 use super::{Client, ClusterError, MANAGER, attempts::Attempts, client::Connection};
 
-/// The way to the status of claims.
+/// Reader and writer of claim status.
 pub struct ClaimStatuses {
     client: Client,
     attempts: Attempts,
     connection: Option<Connection>,
 }
 
-/// What came of it.
+/// Outcome of a request.
 #[derive(Debug)]
 pub enum StatusOutcome<T> {
-    /// It was done.
+    /// Success.
     Written(T),
-    /// There is no such claim any more.
+    /// The claim does not exist any more.
     Gone,
-    /// The API server does not take it, for what is in it or for whose it is, and why. That may change, and must
-    /// not hold up the others.
+    /// The API server refuses the content or the account, for this reason. That may change, and must not
+    /// delay other claims.
     Refused(String),
-    /// It was not, and may be tried again after this time.
+    /// A failure, to be retried after this pause.
     Again(Duration),
 }
 
 // === impl ClaimStatuses ===
 
 impl ClaimStatuses {
-    /// The way to claims of this client's cluster.
+    /// A writer for this client's cluster.
     pub fn new(client: Client) -> Self {
         let attempts = Attempts::new("status of claims", &client);
         Self { client, attempts, connection: None }
     }
 
-    /// The claim of that name, if it is the one that is meant.
+    /// The claim, if the object of this name still has its UID.
     pub async fn read(&mut self, claim: &ClaimRef) -> StatusOutcome<ResourceClaim> {
         let doing = || format!("cannot read claim {claim}");
         let read = async |connection: &Connection| {
@@ -58,10 +58,10 @@ impl ClaimStatuses {
         }
     }
 
-    /// Makes a document the driver's part of the status.
+    /// Applies a document as the driver's part of the status.
     pub async fn apply(&mut self, claim: &ClaimRef, document: &Value) -> StatusOutcome<()> {
         let doing = || format!("cannot write the status of claim {claim}");
-        // The devices are the driver's, whoever has touched them.
+        // The driver owns these entries, whoever changed them.
         let how = PatchParams::apply(MANAGER).force();
         let write = async |connection: &Connection| {
             let claims = claims(connection, claim);
@@ -72,7 +72,7 @@ impl ClaimStatuses {
         self.ask(write).await
     }
 
-    /// How long to wait before what was refused so often is tried again.
+    /// Pause before a retry after this number of refusals.
     pub fn pause(&self, times: u32) -> Duration {
         self.attempts.pause(times)
     }
@@ -90,7 +90,7 @@ impl ClaimStatuses {
                 self.attempts.worked();
                 StatusOutcome::Written(answer)
             }
-            // A conflict is about the UID: another claim has the name.
+            // A conflict concerns the UID: another claim has the name.
             Err(error)
                 if error.is_not_found() || error.status().is_some_and(Status::is_conflict) =>
             {
@@ -101,7 +101,7 @@ impl ClaimStatuses {
                 StatusOutcome::Refused(causes(&error))
             }
             Err(error) => {
-                // New credentials are read with the next connection.
+                // A new connection reads new credentials.
                 self.connection = None;
                 StatusOutcome::Again(self.attempts.failed(&error))
             }
@@ -127,7 +127,7 @@ impl std::fmt::Debug for ClaimStatuses {
 // === impl StatusOutcome ===
 
 impl<T> StatusOutcome<T> {
-    /// The same outcome of something else.
+    /// The outcome with its content converted.
     pub fn map<U>(self, change: impl FnOnce(T) -> U) -> StatusOutcome<U> {
         match self {
             Self::Written(it) => StatusOutcome::Written(change(it)),
@@ -142,7 +142,7 @@ fn claims(connection: &Connection, claim: &ClaimRef) -> Api<ResourceClaim> {
     Api::namespaced(connection.kube.clone(), &claim.namespace)
 }
 
-/// HTTP's "bad request".
+/// HTTP status "bad request".
 const BAD_REQUEST: u16 = 400;
 
 fn is_refused(status: &Status) -> bool {

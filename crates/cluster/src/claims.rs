@@ -1,4 +1,4 @@
-//! Claims, read one at a time, when the kubelet asks for what is in one.
+//! Reader of ResourceClaims, one at a time, on request of the kubelet.
 
 use std::{fmt, sync::Arc};
 
@@ -9,25 +9,25 @@ use windlass_host::shared::Shared;
 
 use super::{Client, ClusterError, client::Connection};
 
-/// The way to claims. Clones share a connection, which is kept until it fails.
+/// Reader of claims. Clones share a connection until it fails.
 #[derive(Clone)]
 pub struct Claims {
     client: Client,
     connection: Arc<Shared<Option<Connection>>>,
 }
 
-/// What the API server says that a claim is.
+/// Kind of claims in the API server's answers.
 const KIND: &str = "resourceclaims";
 
 // === impl Claims ===
 
 impl Claims {
-    /// The way to claims of this client's cluster.
+    /// A reader of this client's cluster.
     pub fn new(client: Client) -> Self {
         Self { client, connection: Arc::default() }
     }
 
-    /// The claim of that name, whatever its UID; `None` if there surely is none.
+    /// The claim of this name, whatever its UID; `None` if there is none.
     pub async fn get(&self, claim: &ClaimRef) -> Result<Option<ResourceClaim>, ClusterError> {
         let connection = self.connect().await?;
         let claims: Api<ResourceClaim> = Api::namespaced(connection.kube.clone(), &claim.namespace);
@@ -36,10 +36,10 @@ impl Claims {
             Ok(found) => Ok(Some(found)),
             Err(error) if is_about_claims(&error) => Ok(None),
             Err(error) if error.is_not_found() => Err(ClusterError::NoSuchApi { doing: doing() }),
-            // Its author wrote what nobody can read, and the connection is others' too.
+            // The claim's author wrote an unreadable field; the connection is intact.
             Err(error @ ClusterError::Unreadable { .. }) => Err(error),
             Err(error) => {
-                // New credentials are read with the next connection.
+                // A new connection reads new credentials.
                 self.connection.step(|known| *known = None);
                 Err(error)
             }
@@ -62,7 +62,7 @@ impl fmt::Debug for Claims {
     }
 }
 
-/// An API server that knows no claims answers "not found" too, about nothing.
+/// True if the claim does not exist. An API server without claims answers "not found" too, without details.
 fn is_about_claims(error: &ClusterError) -> bool {
     let details = error.status().and_then(|status| status.details.as_ref());
     error.is_not_found() && details.is_some_and(|about| about.kind == KIND)

@@ -1,4 +1,4 @@
-//! The way to the API server: credentials are read and a connection is made when one is needed.
+//! Access to the API server: credentials are read, and connections made, on demand.
 
 use std::{
     io,
@@ -16,7 +16,8 @@ use windlass_host::{
 
 use super::ClusterError;
 
-/// How the API server is reached, and as which node. Making one reads nothing and connects to nobody.
+/// Address and credentials of the API server, and the node's name. Creating one reads nothing and connects
+/// to nothing.
 #[derive(Clone, Debug)]
 pub struct Client {
     kubeconfig: Option<PathBuf>,
@@ -26,24 +27,24 @@ pub struct Client {
     limits: Limits,
 }
 
-/// How long the API server is waited for.
+/// Time limits of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// How long an answer may take.
+    /// Deadline of an answer.
     pub answer: Duration,
-    /// The first wait after a failure; it doubles. Also the least time between two watches.
+    /// First pause after a failure; it doubles. Also the shortest time between two watches.
     pub retry_first: Duration,
-    /// The longest wait after a failure.
+    /// Longest pause after a failure.
     pub retry_most: Duration,
-    /// How often labels are applied anew without a reason, should someone have changed them.
+    /// Interval in which labels are applied again, in case another writer changed them.
     pub apply_again: Duration,
-    /// How long one watch may last.
+    /// Longest duration of a watch.
     pub watch: Duration,
-    /// How long a lease lasts without being renewed.
+    /// Duration of a lease without renewal.
     pub lease: Duration,
 }
 
-/// A text that cannot name a node.
+/// A text that is no valid node name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0:?} cannot be the name of a node: give it with --node-name or NODE_NAME, as \
@@ -51,24 +52,23 @@ pub struct Limits {
 )]
 pub struct InvalidNodeName(String);
 
-/// One part's connection.
+/// Connection of one part.
 #[derive(Clone)]
 pub(super) struct Connection {
     pub(super) kube: kube::Client,
     answer: Duration,
 }
 
-/// The largest kubeconfig that is read: clusters by the hundred fit.
+/// Size limit of a kubeconfig, enough for hundreds of clusters.
 const MOST_BYTES: u64 = 1 << 20;
 
 // === impl Client ===
 
 impl Client {
-    /// A client for the node that the configuration names, else for the one that is called as this
-    /// machine.
+    /// A client for the configured node, or else for the node with this machine's name.
     pub fn new(access: &ClusterAccess) -> Result<Self, InvalidNodeName> {
         let node = access.node_name.clone().unwrap_or_else(machine_name);
-        // What is one is no more than a name in a path either.
+        // A valid name is also safe in a path.
         if !is_subdomain(&node) {
             return Err(InvalidNodeName(node));
         }
@@ -77,13 +77,13 @@ impl Client {
         Ok(Self { kubeconfig, namespace, node, pod, limits: Limits::default() })
     }
 
-    /// With other limits.
+    /// Replaces the limits.
     #[must_use]
     pub fn with_limits(self, limits: Limits) -> Self {
         Self { limits, ..self }
     }
 
-    /// The name of this node's object.
+    /// Name of this node's object.
     pub fn node(&self) -> &str {
         &self.node
     }
@@ -92,21 +92,21 @@ impl Client {
         self.limits
     }
 
-    /// The namespace of what is not the cluster's, over a connection: the account has one of its own.
+    /// Namespace for namespaced objects: the configured one, or else the account's.
     pub(super) fn namespace(&self, connection: &Connection) -> String {
         let own = || connection.kube.default_namespace().to_owned();
         self.namespace.clone().unwrap_or_else(own)
     }
 
-    /// The pod, if it lives in that namespace.
+    /// The agent's pod, if it is in this namespace.
     pub(super) fn pod_in(&self, namespace: &str) -> Option<&PodIdentity> {
         self.pod.as_ref().filter(|pod| pod.namespace == namespace)
     }
 
-    /// Reads the credentials as they are now. The API server itself is met at the first request.
+    /// Reads the credentials. The first request contacts the API server.
     pub(super) async fn connect(&self) -> Result<Connection, ClusterError> {
         let mut config = self.config().await?;
-        // The back-off is ours, so that there is one, and it is said.
+        // This crate has its own back-off, which logs.
         config.default_retry = false;
         config.connect_timeout = Some(self.limits.answer);
         let kube = kube::Client::try_from(config).map_err(no_access)?;
@@ -119,7 +119,7 @@ impl Client {
             return read.expect("reading neither panics nor is cancelled").map_err(no_access);
         };
         let read = move || {
-            // The reader of the library takes whatever is there, a pipe that nobody writes to among it.
+            // The library's reader accepts any file, even a pipe without a writer.
             let read = files::read_regular_text(&path, Links::Followed, MOST_BYTES);
             let text = read.map_err(|source| unreadable(&path, &source))?;
             parse(&text, path.parent().unwrap_or(&path)).map_err(no_access)
@@ -131,8 +131,8 @@ impl Client {
     }
 }
 
-/// A kubeconfig whose paths are relative to its folder, as kubectl takes them. A command without a slash is looked
-/// for in `PATH`.
+/// Parses a kubeconfig. Relative paths are relative to its folder, as with kubectl; a command without a
+/// slash is searched in `PATH`.
 fn parse(text: &str, folder: &Path) -> Result<Kubeconfig, KubeconfigError> {
     let mut file = Kubeconfig::from_yaml(text.trim_start_matches('\u{feff}'))?;
     let clusters = file.clusters.iter_mut().filter_map(|named| named.cluster.as_mut());
@@ -160,7 +160,7 @@ fn no_access(error: impl std::error::Error + Send + Sync + 'static) -> ClusterEr
     ClusterError::NoAccess(Box::new(error))
 }
 
-/// What a kubelet calls its node unless it is told otherwise.
+/// The kubelet's default node name.
 fn machine_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().to_lowercase()
 }
@@ -173,11 +173,11 @@ impl Default for Limits {
             answer: Duration::from_secs(15),
             retry_first: Duration::from_secs(1),
             retry_most: Duration::from_secs(5 * 60),
-            // An apply that changes nothing is not written by the API server.
+            // The API server does not write an apply without changes.
             apply_again: Duration::from_secs(10 * 60),
-            // As client-go has it: a connection that has died unseen costs no more.
+            // As in client-go: a dead connection is noticed by then.
             watch: Duration::from_secs(5 * 60),
-            // An agent is replaced in less; a board waits no longer for a gateway that died.
+            // Longer than the update of an agent, and short enough for a board whose gateway died.
             lease: Duration::from_secs(2 * 60),
         }
     }
@@ -186,7 +186,7 @@ impl Default for Limits {
 // === impl Connection ===
 
 impl Connection {
-    /// Waits for an answer, for as long as one may take.
+    /// Waits for an answer, up to the deadline.
     pub(super) async fn ask<T>(
         &self,
         doing: impl Fn() -> String,

@@ -1,59 +1,59 @@
-//! Why a request to the API server failed, and what would mend it.
+//! Errors of requests to the API server, with a remedy.
 
 use std::{error::Error, time::Duration};
 
 use kube::core::Status;
 use windlass_host::abbreviate::beginning;
 
-/// Why a request to the API server failed.
+/// Error of a request to the API server.
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
-    /// There is nobody to ask.
+    /// No API server is configured.
     #[error(
         "no access to an API server: name a kubeconfig, or run as a pod with an account's token"
     )]
     NoAccess(#[source] Box<dyn Error + Send + Sync>),
-    /// The request or its answer did not get through.
+    /// The request or its answer was lost.
     #[error("{doing}: the API server cannot be asked")]
     Unreachable {
-        /// What was being done.
+        /// The action that failed.
         doing: String,
-        /// What came in between.
+        /// The cause.
         source: kube::Error,
     },
-    /// The API server answered, and not with what was asked for.
+    /// The answer has an unexpected form.
     #[error("{doing}: the API server's answer cannot be read")]
     Unreadable {
-        /// What was being done.
+        /// The action that failed.
         doing: String,
-        /// What is wrong with it.
+        /// The cause.
         source: kube::Error,
     },
     /// The answer took too long.
     #[error("{doing}: the API server did not answer within {limit:?}")]
     Late {
-        /// What was being done.
+        /// The action that failed.
         doing: String,
-        /// How long it had.
+        /// The deadline.
         limit: Duration,
     },
-    /// The API server is older than what it is asked for.
+    /// The API server is too old.
     #[error("{doing}: the API server has no resource.k8s.io/v1, which came with Kubernetes 1.34")]
     NoSuchApi {
-        /// What was being done.
+        /// The action that failed.
         doing: String,
     },
-    /// The API server said no.
+    /// The API server refused.
     #[error("{doing}: {}{}", said(.status), advice(.status))]
     Refused {
-        /// What was being done.
+        /// The action that failed.
         doing: String,
-        /// Its answer.
+        /// The answer.
         status: Box<Status>,
     },
 }
 
-/// More than any sentence of an API server takes, in bytes.
+/// Longest quoted answer, in bytes; an API server's sentences are shorter.
 const LONGEST_ANSWER: usize = 500;
 
 // === impl ClusterError ===
@@ -67,7 +67,7 @@ impl ClusterError {
         }
     }
 
-    /// The API server's answer, if there was one.
+    /// The API server's answer, if it refused.
     pub(super) fn status(&self) -> Option<&Status> {
         match self {
             Self::Refused { status, .. } => Some(status),
@@ -75,13 +75,13 @@ impl ClusterError {
         }
     }
 
-    /// Whether what was asked for is not there.
+    /// True if the requested object does not exist.
     pub(super) fn is_not_found(&self) -> bool {
         self.status().is_some_and(Status::is_not_found)
     }
 }
 
-/// The answer's own words; what is no API server may have none, or a whole page.
+/// The answer's message. A server that is no API server may send none, or a whole page.
 fn said(status: &Status) -> String {
     match status.message.trim() {
         "" => format!("the API server answered {}", status.code),
@@ -97,7 +97,7 @@ fn advice(status: &Status) -> &'static str {
         403 => "; deploy/rbac.yaml has what it takes",
         404 if about_nodes => "; give the node's name with --node-name or NODE_NAME",
         404 if about_namespace => "; give another with --namespace",
-        // The API server knows no such group: it answers in plain text, about nothing.
+        // The API server does not know the group: its answer is plain text without details.
         404 => "; a NodeFeature needs node-feature-discovery in the cluster",
         _ => "",
     }

@@ -1,4 +1,4 @@
-//! Events: what befalls a device is told on the Node's object.
+//! Events on the Node for changes of device health.
 
 mod bucket;
 mod report;
@@ -22,52 +22,49 @@ use windlass_resources::NodeState;
 
 use self::{
     bucket::Bucket,
-    report::{Report, Told},
+    report::{Report, Reported},
     series::{Series, Write},
 };
 use super::{Client, ClusterError, MANAGER, attempts::Attempts, client::Connection};
 
-/// Where events about objects without a namespace lie; the API server takes them nowhere else.
+/// Namespace of events about cluster-scoped objects; the API server accepts no other.
 const NAMESPACE: &str = "default";
 
-/// Tells changes of devices' health as events of the Node, until stopped.
+/// Writes events about device health to the Node, until stopped.
 ///
 /// # Flow
 ///
-/// What the events have told is compared with the newest state; the first difference is told, then the
-/// next. A device that becomes unhealthy, or unhealthy for another reason, is a warning; its recovery
-/// is not; one that is healthy and whose hand-over failed is a warning too. A part that fails with its
-/// whole is not told: the whole is. The same news again makes its
-/// event a series.
+/// The newest state is compared with the reported one. The first difference becomes an event, then the
+/// next. A device that becomes unhealthy, or unhealthy for another reason, is a warning; its recovery is
+/// normal. A healthy device whose cleanup failed is a warning too. A part that fails together with its
+/// parent is not reported. A repeated report turns its event into a series.
 ///
 /// # Guarantees
 ///
-/// At most 32 events at once, and one in ten seconds after that. What cannot be told yet is told when
-/// it can, as it then is: changes that were undone meanwhile are not told at all, and nothing queues.
+/// At most 32 events at once, and one in ten seconds after that. A delayed report describes the state at
+/// its time: changes that were undone meanwhile are dropped, and nothing queues.
 pub async fn run(state: watch::Receiver<Arc<NodeState>>, client: Client, stop: CancellationToken) {
     let attempts = Attempts::new("events", &client);
-    let told = Told::default();
+    let reported = Reported::default();
     let (series, bucket) = (Series::new(client.node()), Bucket::full(Instant::now()));
-    let teller = Teller { state, client, attempts, told, series, bucket, connection: None };
-    tokio::select! {
-        () = stop.cancelled() => {}
-        () = teller.run() => {}
-    }
+    let writer =
+        EventWriter { state, client, attempts, reported, series, bucket, connection: None };
+    stop.run_until_cancelled(writer.run()).await;
 }
 
-struct Teller {
+struct EventWriter {
     state: watch::Receiver<Arc<NodeState>>,
     client: Client,
     attempts: Attempts,
-    told: Told,
+    reported: Reported,
     series: Series,
     bucket: Bucket,
     connection: Option<Connection>,
 }
 
-// === impl Teller ===
+// === impl EventWriter ===
 
-impl Teller {
+impl EventWriter {
     async fn run(mut self) {
         loop {
             let Some(report) = self.next_report() else {
@@ -76,11 +73,11 @@ impl Teller {
                 continue;
             };
             if let Err(due) = self.bucket.take(Instant::now()) {
-                // By then there may be other news.
+                // The state may have changed by then.
                 sleep_until(due).await;
                 continue;
             }
-            match self.tell(&report).await {
+            match self.write(&report).await {
                 Ok(()) => self.attempts.worked(),
                 Err(error) => {
                     self.connection = None;
@@ -92,31 +89,31 @@ impl Teller {
 
     fn next_report(&mut self) -> Option<Report> {
         let state = self.state.borrow_and_update().clone();
-        self.told.next(&state)
+        self.reported.next(&state)
     }
 
-    async fn tell(&mut self, report: &Report) -> Result<(), ClusterError> {
+    async fn write(&mut self, report: &Report) -> Result<(), ClusterError> {
         let connection = match &mut self.connection {
             Some(connection) => connection,
             none => none.insert(self.client.connect().await?),
         };
         let write = self.series.next(report);
         match write_to(connection, &write).await {
-            // The first attempt got through, its answer did not.
+            // An earlier attempt succeeded, and its answer was lost.
             Err(error) if error.status().is_some_and(Status::is_already_exists) => {}
-            // The event has expired; it is written anew.
+            // The event has expired; a new one is written.
             Err(error) if error.is_not_found() && write.is_repetition() => {
                 self.series.forget(report);
                 return Ok(());
             }
-            // One that the API server will never take must not hold up the others.
+            // An event that the API server never accepts must not block others.
             Err(error) if error.status().is_some_and(Status::is_invalid) => {
-                tracing::error!(%error, "an event is lost");
+                tracing::error!(%error, "event refused by the API server and dropped");
             }
             written => written?,
         }
         self.series.written(report, write);
-        self.told.tell(report);
+        self.reported.add(report);
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! Labels out: the node's labels, kept on its Node or in a `NodeFeature` object.
+//! Publication of the node's labels, on its Node or in a `NodeFeature` object.
 
 mod apply;
 
@@ -6,14 +6,14 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use tokio::{
     sync::watch,
-    time::{Instant, sleep, sleep_until},
+    time::{Instant, sleep},
 };
 use tokio_util::sync::CancellationToken;
 use windlass_config::{LabelOutput, Policy};
 use windlass_host::watch::changed;
 
-use self::apply::Place;
-use super::{Client, ClusterError, attempts::Attempts};
+use self::apply::Target;
+use super::{Client, ClusterError, attempts::Attempts, until};
 
 /// Labels by key.
 pub type Labels = BTreeMap<String, String>;
@@ -22,15 +22,14 @@ pub type Labels = BTreeMap<String, String>;
 ///
 /// # Flow
 ///
-/// Labels are applied server-side when they change, when the policy sends them elsewhere, and every
-/// [`Limits::apply_again`](super::Limits) besides. A label that is no longer among them is removed;
-/// labels of others stay. When the policy changes while the agent runs, what was written before is
-/// taken back; when the agent stops, it stays.
+/// Labels are applied server-side when they change, when the policy changes their target, and every
+/// [`Limits::apply_again`](super::Limits). Obsolete labels are removed; other writers' labels stay. If the
+/// policy changes while the agent runs, the written labels are removed; when the agent stops, they stay.
 ///
 /// # Assumptions
 ///
-/// No labels at the start means that they are not known yet: they are not taken for a wish to remove
-/// those that an earlier life of the agent has written.
+/// No labels at the start mean that they are not known yet. Labels of an earlier agent are not removed for
+/// that.
 pub async fn run(
     labels: watch::Receiver<Arc<Labels>>,
     policy: watch::Receiver<Arc<Policy>>,
@@ -39,10 +38,7 @@ pub async fn run(
 ) {
     let attempts = Attempts::new("labels", &client);
     let writer = Writer { labels, policy, client, attempts, written: None };
-    tokio::select! {
-        () = stop.cancelled() => {}
-        () = writer.run() => {}
-    }
+    stop.run_until_cancelled(writer.run()).await;
 }
 
 struct Writer {
@@ -53,20 +49,20 @@ struct Writer {
     written: Option<Written>,
 }
 
-/// What was written last.
+/// The labels of the last write.
 struct Written {
-    place: Place,
+    target: Target,
     labels: Arc<Labels>,
-    /// Keys that others have other values for.
+    /// Keys that other writers set to other values.
     contested: Vec<String>,
     again: Instant,
 }
 
-/// What is to be done.
-enum Step {
-    Rest,
-    Apply(Place, Arc<Labels>),
-    TakeBack(Place),
+/// The next request, if any.
+enum Request {
+    None,
+    Apply(Target, Arc<Labels>),
+    Remove(Target),
 }
 
 // === impl Writer ===
@@ -75,10 +71,10 @@ impl Writer {
     async fn run(mut self) {
         loop {
             match self.work().await {
-                Ok(()) => self.news().await,
+                Ok(()) => self.wait().await,
                 Err(error) => {
                     let pause = self.attempts.failed(&error);
-                    // Another policy may be the cure, and is tried at once; other labels can wait.
+                    // A new policy may be the remedy, and is tried at once; new labels can wait.
                     tokio::select! {
                         () = sleep(pause) => {}
                         () = changed(&mut self.policy) => {}
@@ -91,82 +87,75 @@ impl Writer {
     async fn work(&mut self) -> Result<(), ClusterError> {
         let mut connection = None;
         loop {
-            let step = self.next_step();
-            if matches!(step, Step::Rest) {
+            let request = self.next_request();
+            if matches!(request, Request::None) {
                 return Ok(());
             }
             let connection = match &mut connection {
                 Some(connection) => connection,
                 none => none.insert(self.client.connect().await?),
             };
-            match step {
-                Step::Apply(place, labels) => {
-                    let contested = apply::apply(&self.client, connection, place, &labels).await?;
-                    self.applied(place, labels, contested);
+            match request {
+                Request::Apply(target, labels) => {
+                    let contested = apply::apply(&self.client, connection, target, &labels).await?;
+                    self.applied(target, labels, contested);
                 }
-                Step::TakeBack(place) => {
-                    apply::take_back(&self.client, connection, place).await?;
+                Request::Remove(target) => {
+                    apply::remove(&self.client, connection, target).await?;
                     self.written = None;
                 }
-                Step::Rest => {}
+                Request::None => {}
             }
             self.attempts.worked();
         }
     }
 
-    fn next_step(&mut self) -> Step {
-        let wanted = place(&self.policy.borrow_and_update().labels.output);
+    fn next_request(&mut self) -> Request {
+        let wanted = target(&self.policy.borrow_and_update().labels.output);
         let labels = self.labels.borrow_and_update().clone();
         match (&self.written, wanted) {
-            (Some(written), _) if Some(written.place) != wanted => Step::TakeBack(written.place),
+            (Some(written), _) if Some(written.target) != wanted => Request::Remove(written.target),
             (Some(written), _) if written.labels == labels && Instant::now() < written.again => {
-                Step::Rest
+                Request::None
             }
-            (None, Some(_)) if labels.is_empty() => Step::Rest,
-            (_, Some(place)) => Step::Apply(place, labels),
-            (_, None) => Step::Rest,
+            (None, Some(_)) if labels.is_empty() => Request::None,
+            (_, Some(target)) => Request::Apply(target, labels),
+            (_, None) => Request::None,
         }
     }
 
-    fn applied(&mut self, place: Place, labels: Arc<Labels>, contested: Vec<String>) {
+    fn applied(&mut self, target: Target, labels: Arc<Labels>, contested: Vec<String>) {
         let before = self.written.take();
-        let said = before.as_ref().map(|written| &*written.contested).unwrap_or_default();
-        if !contested.is_empty() && said != contested {
+        let known = before.as_ref().map(|written| &*written.contested).unwrap_or_default();
+        if !contested.is_empty() && known != contested {
             tracing::warn!(
                 labels = contested.join(","),
-                "others keep these labels at other values: theirs stay"
+                "labels not written: other field managers own them with other values"
             );
         }
         if before.is_none_or(|before| before.labels != labels) {
             let count = labels.len() - contested.len();
-            tracing::info!(count, to = place.name(), "labels written");
+            tracing::info!(count, to = target.name(), "labels written");
         }
         let again = Instant::now() + self.client.limits().apply_again;
-        self.written = Some(Written { place, labels, contested, again });
+        self.written = Some(Written { target, labels, contested, again });
     }
 
-    async fn news(&mut self) {
+    async fn wait(&mut self) {
         let again = self.written.as_ref().map(|written| written.again);
         tokio::select! {
             () = changed(&mut self.labels) => {}
             () = changed(&mut self.policy) => {}
-            () = due(again) => {}
+            () = until(again) => {}
         }
     }
 }
 
-async fn due(time: Option<Instant>) {
-    match time {
-        Some(time) => sleep_until(time).await,
-        None => std::future::pending().await,
-    }
-}
-
-/// Files are written by others, without the API server.
-fn place(output: &LabelOutput) -> Option<Place> {
+/// Target of a label output. Files are written elsewhere, without the API server.
+fn target(output: &LabelOutput) -> Option<Target> {
     match output {
         LabelOutput::None | LabelOutput::File(_) => None,
-        LabelOutput::NodeFeature => Some(Place::NodeFeature),
-        LabelOutput::Node => Some(Place::Node),
+        LabelOutput::NodeFeature => Some(Target::NodeFeature),
+        LabelOutput::Node => Some(Target::Node),
     }
 }

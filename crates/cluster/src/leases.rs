@@ -1,11 +1,11 @@
-//! Leases: which node may hand out a device that several nodes reach.
+//! Leases: they decide which of several nodes may offer a device.
 //!
-//! A board on the network can be in the configuration of several gateways. Of those the one that holds
-//! the board's lease offers it, and the others say who does. When a gateway dies, another takes over
-//! once the lease's time is up. A lease says nothing of containers: it is long enough for an agent to be
-//! replaced while its containers go on, and no longer than a board may be idle for a gateway that died.
+//! A board on the network can be in the configuration of several gateways. The gateway that holds the
+//! board's lease offers it; the others name the holder. When a gateway dies, another takes over after the
+//! lease's duration. A lease does not depend on containers: it outlasts the replacement of an agent, and a
+//! board of a dead gateway is idle no longer than that.
 
-mod term;
+mod tracked;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,33 +23,33 @@ use windlass_core::device::{Device, DeviceId};
 use windlass_host::{clock::Clock, watch::changed};
 use windlass_resources::NodeState;
 
-use self::term::{Step, Term};
+use self::tracked::{Action, TrackedLease};
 use super::{Client, ClusterError, MANAGER, attempts::Attempts, client::Connection};
 
-/// Whose each device's lease is.
+/// State of each device's lease.
 pub type LeaseStates = BTreeMap<DeviceId, LeaseState>;
 
-/// Whose a device's lease is.
+/// State of a device's lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LeaseState {
-    /// Nobody knows yet.
+    /// Not known yet.
     Unknown,
-    /// This node's.
+    /// Held by this node.
     Ours,
-    /// That of the node with this name.
+    /// Held by the node of this name.
     Theirs(String),
-    /// It was this node's, and could not be renewed in time.
+    /// Held by this node, but not renewed in time.
     Late,
 }
 
-/// Keeps leases of the devices whose source asks for it. Gives whose they are, and the task to run, which
-/// ends when stopped; `news` is notified of each change.
+/// Keeps leases of the devices whose source asks for them. Returns their states, and the task to run until
+/// stopped; `news` is notified of each change.
 ///
 /// # Guarantees
 ///
-/// A lease is written only over the version that was seen, so of two nodes one gets it. With no source
-/// that asks for leases nobody is connected to. Leases are not given up at the end: the agent may come
-/// back while containers go on.
+/// A lease is written only over the version that was seen, so that one of two nodes gets it. Without
+/// devices that need a lease nothing connects. Leases stay when the agent stops: it may return while
+/// containers run.
 pub fn keep(
     client: Client,
     state: watch::Receiver<Arc<NodeState>>,
@@ -59,13 +59,18 @@ pub fn keep(
 ) -> (watch::Receiver<Arc<LeaseStates>>, impl Future<Output = ()> + Send) {
     let (states, receiver) = watch::channel(Arc::default());
     let attempts = Attempts::new("leases", &client);
-    let (terms, connection) = Default::default();
-    let leases = Leases { state, client, clock, attempts, terms, connection, states, news };
+    let leases = Leases {
+        state,
+        client,
+        clock,
+        attempts,
+        tracked: BTreeMap::new(),
+        connection: None,
+        states,
+        news,
+    };
     let run = async move {
-        tokio::select! {
-            () = stop.cancelled() => {}
-            () = leases.run() => {}
-        }
+        stop.run_until_cancelled(leases.run()).await;
     };
     (receiver, run)
 }
@@ -75,19 +80,19 @@ struct Leases {
     client: Client,
     clock: Clock,
     attempts: Attempts,
-    terms: BTreeMap<DeviceId, Term>,
+    tracked: BTreeMap<DeviceId, TrackedLease>,
     connection: Option<Connection>,
     states: watch::Sender<Arc<LeaseStates>>,
     news: Arc<Notify>,
 }
 
-/// A lease is renewed as often within its time: a few answers may fail to come.
+/// Renewals per duration of a lease: a few answers may be lost.
 const RENEWALS: u32 = 6;
 
 // === impl LeaseState ===
 
 impl LeaseState {
-    /// Why the device cannot be handed out; `None` when it can.
+    /// Reason against allocating the device.
     pub fn trouble(&self) -> Option<String> {
         match self {
             Self::Ours => None,
@@ -104,15 +109,15 @@ impl Leases {
     async fn run(mut self) {
         loop {
             self.follow();
-            // What is gone is nobody's, lest it come back as ours.
+            // A vanished device is released at once, lest it return as ours.
             self.publish();
-            if self.terms.is_empty() {
+            if self.tracked.is_empty() {
                 self.connection = None;
                 changed(&mut self.state).await;
                 continue;
             }
             let interval = self.client.limits().lease / RENEWALS;
-            let pause = match self.round().await {
+            let pause = match self.renew_all().await {
                 Ok(()) => interval,
                 Err(error) => {
                     self.connection = None;
@@ -122,36 +127,36 @@ impl Leases {
             self.publish();
             tokio::select! {
                 () = sleep(pause) => {}
-                () = other_wishes(&mut self.state, &self.terms) => {}
+                () = devices_changed(&mut self.state, &self.tracked) => {}
             }
-            // What ran out while the agent was stopped is lost, before the API server is asked.
+            // A lease that expired during a pause of the agent is lost before the API server is asked.
             self.publish();
         }
     }
 
-    /// Takes up the devices that want a lease now. Of one that does not any more the lease runs out.
+    /// Tracks the leases of the present devices. Other leases run out.
     fn follow(&mut self) {
         let state = self.state.borrow_and_update().clone();
         let wanted: Vec<_> = wanted(&state).cloned().collect();
-        self.terms.retain(|device, _| wanted.contains(device));
-        let (node, length) = (self.client.node(), self.client.limits().lease);
+        self.tracked.retain(|device, _| wanted.contains(device));
+        let (node, duration) = (self.client.node(), self.client.limits().lease);
         for device in wanted {
-            self.terms.entry(device).or_insert_with(|| Term::new(node, length));
+            self.tracked.entry(device).or_insert_with(|| TrackedLease::new(node, duration));
         }
     }
 
-    /// Asks for every lease once. One that is refused keeps no other from being renewed.
-    async fn round(&mut self) -> Result<(), ClusterError> {
+    /// Takes or renews each lease once. A refused lease does not affect others.
+    async fn renew_all(&mut self) -> Result<(), ClusterError> {
         let connection = match &mut self.connection {
             Some(connection) => connection,
             none => none.insert(self.client.connect().await?),
         };
         let namespace = self.client.namespace(connection);
         let leases: Api<Lease> = Api::namespaced(connection.kube.clone(), &namespace);
-        let office = Office { leases, connection, clock: self.clock };
+        let api = LeaseApi { leases, connection, clock: self.clock };
         let mut outcome = Ok(());
-        for (device, term) in &mut self.terms {
-            match office.keep(&lease_name(device), term).await {
+        for (device, lease) in &mut self.tracked {
+            match api.renew(&lease_name(device), lease).await {
                 Ok(()) => {}
                 Err(refused @ ClusterError::Refused { .. }) => outcome = Err(refused),
                 Err(error) => return Err(error),
@@ -165,9 +170,9 @@ impl Leases {
 
     fn publish(&self) {
         let now = Instant::now();
-        let terms = self.terms.iter();
+        let tracked = self.tracked.iter();
         let states: LeaseStates =
-            terms.map(|(device, term)| (device.clone(), term.state(now))).collect();
+            tracked.map(|(device, lease)| (device.clone(), lease.state(now))).collect();
         let news = self.states.send_if_modified(|known| {
             let news = **known != states;
             for (device, state) in states.iter().filter(|(id, to)| known.get(*id) != Some(to)) {
@@ -182,40 +187,40 @@ impl Leases {
     }
 }
 
-/// Where leases are kept.
-struct Office<'a> {
+/// The cluster's leases.
+struct LeaseApi<'a> {
     leases: Api<Lease>,
     connection: &'a Connection,
     clock: Clock,
 }
 
-// === impl Office ===
+// === impl LeaseApi ===
 
-impl Office<'_> {
-    /// Looks at a lease, and takes or renews it if that may be.
-    async fn keep(&self, name: &str, term: &mut Term) -> Result<(), ClusterError> {
+impl LeaseApi<'_> {
+    /// Reads a lease, and takes or renews it if allowed.
+    async fn renew(&self, name: &str, tracked: &mut TrackedLease) -> Result<(), ClusterError> {
         let doing = || format!("cannot read Lease {name}");
         let found = match self.connection.ask(doing, self.leases.get(name)).await {
             Err(error) if error.is_not_found() => None,
             found => Some(found?),
         };
         let now = Instant::now();
-        term.see(found, now);
+        tracked.see(found, now);
         let how = PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
         let doing = || format!("cannot write Lease {name}");
-        let written = match term.step(name, (now, self.clock.now())) {
-            Step::Leave => return Ok(()),
-            Step::Create(lease) => {
+        let written = match tracked.action(name, now, self.clock.now()) {
+            Action::Leave => return Ok(()),
+            Action::Create(lease) => {
                 self.connection.ask(doing, self.leases.create(&how, &lease)).await
             }
-            Step::Replace(lease) => {
+            Action::Replace(lease) => {
                 self.connection.ask(doing, self.leases.replace(name, &how, &lease)).await
             }
         };
         match written {
-            // Another was quicker; the next look tells who.
+            // Another node was faster; the next read names it.
             Err(error) if error.status().is_some_and(is_overtaken) => Ok(()),
-            written => written.map(|lease| term.wrote(lease, now)),
+            written => written.map(|lease| tracked.wrote(lease, now)),
         }
     }
 }
@@ -224,31 +229,30 @@ fn is_overtaken(status: &Status) -> bool {
     status.is_conflict() || status.is_already_exists()
 }
 
-/// The name of a device's lease, the same on every node. Ids that differ only in what a name cannot
-/// hold share a lease, which is then held by one node for both.
+/// Name of a device's lease, equal on all nodes. Ids that differ only in characters that no name may have
+/// share a lease; one node then holds it for both.
 fn lease_name(device: &DeviceId) -> String {
     let allowed = |letter: char| letter.is_ascii_alphanumeric() || letter == '.';
     let spelled = device.as_str().to_ascii_lowercase().replace(|letter| !allowed(letter), "-");
     format!("windlass-{}", spelled.trim_matches(['-', '.']).replace("..", ".-"))
 }
 
-/// The devices that are handed out only with a lease. One that is no longer on this node may be on
-/// another, which waits for it.
+/// Devices that need a lease. A vanished device may have moved to another node, which waits for its lease.
 fn wanted(state: &NodeState) -> impl Iterator<Item = &DeviceId> {
     let is_wanted =
         |device: &&Device| state.policy.is_leased(device) && !device.health.has_vanished();
     state.inventory.devices.iter().filter(is_wanted).map(|device| &device.id)
 }
 
-/// Waits until other devices want a lease.
-async fn other_wishes(
+/// Waits until other devices need a lease.
+async fn devices_changed(
     state: &mut watch::Receiver<Arc<NodeState>>,
-    terms: &BTreeMap<DeviceId, Term>,
+    tracked: &BTreeMap<DeviceId, TrackedLease>,
 ) {
     loop {
         changed(state).await;
         let state = state.borrow_and_update().clone();
-        if !wanted(&state).collect::<BTreeSet<_>>().into_iter().eq(terms.keys()) {
+        if !wanted(&state).collect::<BTreeSet<_>>().into_iter().eq(tracked.keys()) {
             return;
         }
     }

@@ -1,9 +1,9 @@
-//! The API server, for the few things that need one: labels, events, leases, claims, ResourceSlices, and a
-//! label of the own Node.
+//! Client of the API server: node labels, events, leases, claims, ResourceSlices, and a watched label of
+//! the own Node.
 //!
-//! The agent serves its kubelet without it. Nothing connects before a part has something to say or
-//! to ask; each part then has a connection of its own, and lets go of it at the first failure, so that
-//! new credentials are read. Every failure is a state: it is said once, and tried again with back-off.
+//! The agent serves its kubelet without an API server. Each part connects when it first needs to, over a
+//! connection of its own. It drops the connection at a failure, so that new credentials are read. Each
+//! failure is logged once and retried with back-off.
 
 pub mod events;
 pub mod labels;
@@ -22,5 +22,13 @@ pub use claims::Claims;
 pub use client::{Client, InvalidNodeName, Limits};
 pub use error::ClusterError;
 
-/// Who writes, as the API server remembers it.
+/// Field manager of all writes.
 const MANAGER: &str = "windlass";
+
+/// Waits for a time; for ever without one.
+async fn until(time: Option<tokio::time::Instant>) {
+    match time {
+        Some(time) => tokio::time::sleep_until(time).await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,4 +1,4 @@
-//! One label of the own Node, watched.
+//! Watch of one label of the own Node.
 //!
 //! ```text
 //!            list            watch, from the list's version
@@ -24,12 +24,12 @@ use windlass_host::deadline;
 
 use super::{Client, ClusterError, attempts::Attempts, client::Connection};
 
-/// Watches a label of the own Node. Gives its value, and the task to run, which ends when stopped.
+/// Watches a label of the own Node. Returns its value, and the task to run until stopped.
 ///
 /// # Guarantees
 ///
-/// The value changes only when the Node is seen with another one: an API server that is away, and a
-/// Node that is deleted and will come back, leave the last word standing.
+/// The value changes only when the Node is seen with another one. It stays while the API server is away or
+/// the Node is deleted.
 pub fn watch(
     client: Client,
     label: String,
@@ -39,10 +39,7 @@ pub fn watch(
     let attempts = Attempts::new("node label", &client);
     let watcher = Watcher { client, label, attempts, publish, missing: false };
     let run = async move {
-        tokio::select! {
-            () = stop.cancelled() => {}
-            () = watcher.run() => {}
-        }
+        stop.run_until_cancelled(watcher.run()).await;
     };
     (value, run)
 }
@@ -52,22 +49,22 @@ struct Watcher {
     label: String,
     attempts: Attempts,
     publish: watch::Sender<LabelValue>,
-    /// Whether the last list had no such Node.
+    /// True if the last list had no such Node.
     missing: bool,
 }
 
-/// The Node's metadata, which is all that is asked for: its status is large and changes often.
+/// The Node's metadata. Its status is large, changes often, and is not requested.
 type NodeMetadata = PartialObjectMeta<Node>;
 
-/// Why a watch is over, without a failure.
+/// Reasons for the end of a watch, other than failures.
 enum Ended {
-    /// It has lasted long enough; the next one goes on from this version.
+    /// Its time is over; the next one resumes from this version.
     At(String),
     /// The API server has forgotten the version.
     Expired,
 }
 
-/// HTTP's "gone".
+/// HTTP status "gone".
 const GONE: u16 = 410;
 
 // === impl Watcher ===
@@ -81,43 +78,46 @@ impl Watcher {
         }
     }
 
-    /// Follows the Node over one connection, until that fails.
+    /// Follows the Node over one connection, until it fails.
     async fn follow(&mut self) -> Result<(), ClusterError> {
         let connection = self.client.connect().await?;
         loop {
             let mut version = self.list(&connection).await?;
             while let Ended::At(last) = self.watch(&connection, version).await? {
                 version = last;
-                // A server that ends every watch at once is not asked faster than this.
+                // Limits the rate of watches if the server ends each at once.
                 sleep(self.client.limits().retry_first).await;
             }
             sleep(self.client.limits().retry_first).await;
         }
     }
 
-    fn only_the_node(&self) -> String {
+    fn selector(&self) -> String {
         format!("metadata.name={}", self.client.node())
     }
 
-    /// Gives the version of the answer.
+    /// Lists the Node, and returns the version of the list.
     async fn list(&mut self, connection: &Connection) -> Result<String, ClusterError> {
         let nodes: Api<Node> = Api::all(connection.kube.clone());
-        let which = ListParams::default().fields(&self.only_the_node());
+        let which = ListParams::default().fields(&self.selector());
         let doing = || format!("cannot list Node {}", self.client.node());
         let list = connection.ask(doing, nodes.list_metadata(&which)).await?;
         self.attempts.worked();
         let node = list.items.first();
         if node.is_none() && !self.missing {
-            tracing::warn!(node = self.client.node(), "the cluster has no such Node (yet)");
+            tracing::warn!(
+                node = self.client.node(),
+                "Node not found in the cluster: waiting for it, check the node's name"
+            );
         }
         self.missing = node.is_none();
         if let Some(node) = node {
-            self.seen(node);
+            self.publish(node);
         }
         Ok(list.metadata.resource_version.unwrap_or_default())
     }
 
-    /// Watches once, for as long as a watch may last.
+    /// Watches once, up to the longest duration.
     async fn watch(
         &mut self,
         connection: &Connection,
@@ -126,13 +126,13 @@ impl Watcher {
         let limits = self.client.limits();
         let nodes: Api<Node> = Api::all(connection.kube.clone());
         let seconds = u32::try_from(limits.watch.as_secs()).unwrap_or(u32::MAX).max(1);
-        let which = WatchParams::default().fields(&self.only_the_node()).timeout(seconds);
+        let which = WatchParams::default().fields(&self.selector()).timeout(seconds);
         let opened = connection.ask(|| self.doing(), nodes.watch_metadata(&which, &version)).await;
         let events = match opened {
             Err(error) if error.status().is_some_and(is_gone) => return Ok(Ended::Expired),
             opened => opened?,
         };
-        // The server ends it in time, unless the connection has died unseen.
+        // The server ends the watch in time, unless the connection is dead.
         let limit = limits.watch + limits.answer;
         let read = deadline::timeout(limit, self.read(events, version)).await;
         read.unwrap_or_else(|_| Err(ClusterError::Late { doing: self.doing(), limit }))
@@ -148,7 +148,7 @@ impl Watcher {
             let event = event.map_err(|error| ClusterError::of(self.doing(), error))?;
             let newer = match event {
                 WatchEvent::Added(node) | WatchEvent::Modified(node) => {
-                    self.seen(&node);
+                    self.publish(&node);
                     node.metadata.resource_version
                 }
                 WatchEvent::Deleted(node) => node.metadata.resource_version,
@@ -163,7 +163,7 @@ impl Watcher {
         Ok(Ended::At(version))
     }
 
-    fn seen(&self, node: &NodeMetadata) {
+    fn publish(&self, node: &NodeMetadata) {
         let value = match node.labels().get(&self.label) {
             Some(value) if !value.is_empty() => LabelValue::Value(value.clone()),
             Some(_) | None => LabelValue::Absent,

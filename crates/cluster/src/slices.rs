@@ -1,26 +1,26 @@
-//! ResourceSlices: what a driver has on this node, kept published.
+//! Publication of a driver's ResourceSlices on this node.
 //!
 //! ```text
-//!            list              nothing wanted: what is there is removed
-//!   off ────────────> level ──────────────────────────────────────────> off
-//!    ^  wanted         │  ^
-//!    │                 │  └── watch: what others changed is put back, in a fight ever later
-//!    │  failed: again  │  └── another wish: a burst of changes is one
+//!            list              nothing desired: published slices are removed
+//!   off ────────────> level ──────────────────────────────────────────────────> off
+//!    ^  desired        │  ^
+//!    │                 │  └── watch: changes by others are undone, repeated ones ever later
+//!    │  failed: again  │  └── new desired slices: a burst of changes is one
 //!    └── after a pause ┘  └── conflict, or the watch is too old: list again
 //! ```
 //!
-//! The rules of names, generations and order are those of the helper that drivers in Go have, since the
-//! scheduler was made with it in mind.
+//! Names, generations and order follow the Go drivers' helper, since the scheduler was made with it in
+//! mind.
 
+mod cache;
 mod content;
+mod dropped_fields;
 mod layout;
-mod lessons;
-mod level;
+mod learned;
 mod limits;
-mod loss;
-mod patience;
 mod plan;
-mod sight;
+mod reconcile;
+mod repair_backoff;
 mod write;
 
 use std::{
@@ -31,103 +31,102 @@ use std::{
 
 use tokio::{
     sync::watch,
-    time::{Instant, sleep, sleep_until},
+    time::{Instant, sleep},
 };
 use tokio_util::sync::CancellationToken;
 use windlass_config::DriverName;
 use windlass_host::watch::changed;
 
-pub use self::{
-    content::Content,
-    limits::{Misfit, check_device, check_pool, is_fact_name},
-    loss::Loss,
-};
 use self::{
-    level::{Leveller, Step},
-    sight::{News, Sight},
+    cache::{CacheEvent, SliceCache},
+    reconcile::{Next, SliceReconciler},
 };
-use super::{Client, ClusterError, attempts::Attempts};
+pub use self::{
+    content::SliceContent,
+    dropped_fields::DroppedFields,
+    limits::{InvalidField, check_device, check_pool, is_qualified_name},
+};
+use super::{Client, ClusterError, attempts::Attempts, until};
 
-/// What is to be published.
+/// Desired slices.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Wanted {
-    /// The slices of each pool, in order.
-    pub pools: BTreeMap<String, Vec<Content>>,
-    /// Pools of which nothing is known yet: what is there stays.
+pub struct DesiredSlices {
+    /// Slices of each pool, in order.
+    pub pools: BTreeMap<String, Vec<SliceContent>>,
+    /// Pools with unknown devices: their published slices stay.
     pub undecided: BTreeSet<String>,
-    /// What was left out beforehand.
+    /// Devices that were left out in advance.
     pub left_out: Vec<LeftOut>,
 }
 
 /// A device that is not published.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LeftOut {
-    /// Its pool.
+    /// Pool name.
     pub pool: String,
-    /// Its name.
+    /// Device name.
     pub device: String,
-    /// What keeps it out.
+    /// Reason.
     pub reason: String,
 }
 
-/// How publishing fares.
+/// State of the publication.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PublishState {
-    /// What is published, by pool.
+    /// Published pools.
     pub pools: BTreeMap<String, PublishedPool>,
-    /// Why what is wanted is not published; `None` when it is.
+    /// Reason that the desired slices are not published.
     pub error: Option<String>,
-    /// How often something failed or was refused.
+    /// Number of failures and refusals.
     pub errors: u64,
-    /// Devices that are not published, though all else of their pools is.
+    /// Devices that are not published, though the rest of their pools is.
     pub left_out: Vec<LeftOut>,
-    /// What the API server does not keep of what it is sent.
-    pub lost: BTreeSet<Loss>,
+    /// Fields that the API server drops.
+    pub lost: BTreeSet<DroppedFields>,
 }
 
-/// What is published of a pool.
+/// A published pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PublishedPool {
     /// Grows when more than one slice changes.
     pub generation: i64,
-    /// How many slices it has.
+    /// Number of slices.
     pub slices: usize,
-    /// How many devices are in them.
+    /// Number of devices in the slices.
     pub devices: usize,
 }
 
-/// Keeps a driver's slices of this node as they are wanted; nothing wanted is nothing published. Gives
-/// how that fares, and the task to run, which ends when stopped.
+/// Keeps a driver's slices of this node as desired; `None` publishes nothing. Returns the state, and the
+/// task to run until stopped.
 ///
 /// # Flow
 ///
-/// Slices are listed and watched. What differs from what is wanted is deleted, updated and created, in
-/// this order. A kubelet that starts deletes all slices of its node, so that happens of itself.
+/// Slices are listed and watched. Differences from the desired slices are deleted, updated and created, in
+/// this order. A starting kubelet deletes all slices of its node; they are published again.
 ///
 /// # Guarantees
 ///
-/// While nothing is wanted, and nothing was since the start, nobody is connected to. Slices that are as they
-/// should be are not written. What the API server refuses, or does not keep, costs the devices concerned
-/// and no others. When the task is stopped the slices stay: the next agent finds them.
+/// As long as nothing was desired, nothing connects. Unchanged slices are not written. A refusal or a
+/// dropped field affects only the devices concerned. The slices stay when the task is stopped: the next
+/// agent finds them.
 ///
 /// # Assumptions
 ///
-/// A change that comes back as soon as it was undone is another's wish: undoing it takes longer each time.
+/// A change that returns as soon as it is undone is intended by another writer: it is undone later each
+/// time.
 pub fn publish(
     client: Client,
     driver: DriverName,
-    wanted: watch::Receiver<Option<Arc<Wanted>>>,
+    desired: watch::Receiver<Option<Arc<DesiredSlices>>>,
     stop: CancellationToken,
 ) -> (watch::Receiver<Arc<PublishState>>, impl Future<Output = ()> + Send) {
     let (outcome, receiver) = watch::channel(Arc::default());
     let attempts = Attempts::new("resource slices", &client);
-    let leveller = Leveller::new(&client, &driver, outcome);
-    let publisher = Publisher { client, driver, wanted, attempts, leveller, may_be_there: false };
+    let reconciler = SliceReconciler::new(&client, &driver, outcome);
+    let publisher =
+        Publisher { client, driver, desired, attempts, reconciler, may_be_published: false };
     let run = async move {
-        tokio::select! {
-            () = stop.cancelled() => {}
-            () = publisher.run() => {}
-        }
+        stop.run_until_cancelled(publisher.run()).await;
     };
     (receiver, run)
 }
@@ -135,22 +134,22 @@ pub fn publish(
 struct Publisher {
     client: Client,
     driver: DriverName,
-    wanted: watch::Receiver<Option<Arc<Wanted>>>,
+    desired: watch::Receiver<Option<Arc<DesiredSlices>>>,
     attempts: Attempts,
-    leveller: Leveller,
-    /// Whether something may be published that is to be removed when nothing is wanted.
-    may_be_there: bool,
+    reconciler: SliceReconciler,
+    /// True if slices may have to be removed once nothing is desired.
+    may_be_published: bool,
 }
 
-/// Why slices are listed again, or not.
+/// Reasons for the end of a cache.
 enum Ended {
-    /// Nothing is wanted, and nothing is there.
+    /// Nothing is desired or published.
     Off,
-    /// What was seen is not what is there.
+    /// The cache is outdated; slices are listed again after this pause.
     Stale(Duration),
 }
 
-/// Changes within this time are one: a GPU that is cut, or a source that answers, is many of them.
+/// Changes within this time are one: a GPU that is cut, or a source that answers, causes many.
 const BURST: Duration = Duration::from_millis(100);
 
 // === impl Publisher ===
@@ -158,16 +157,16 @@ const BURST: Duration = Duration::from_millis(100);
 impl Publisher {
     async fn run(mut self) {
         loop {
-            if self.wanted.borrow_and_update().is_none() && !self.may_be_there {
-                changed(&mut self.wanted).await;
+            if self.desired.borrow_and_update().is_none() && !self.may_be_published {
+                changed(&mut self.desired).await;
                 continue;
             }
-            self.may_be_there = true;
+            self.may_be_published = true;
             match self.follow().await {
-                Ok(()) => self.may_be_there = false,
+                Ok(()) => self.may_be_published = false,
                 Err(error) => {
                     let pause = self.attempts.failed(&error);
-                    self.leveller.failed(&error);
+                    self.reconciler.failed(&error);
                     let is_missing = matches!(error, ClusterError::NoSuchApi { .. });
                     let pause = if is_missing { self.client.limits().retry_most } else { pause };
                     sleep(pause).await;
@@ -176,56 +175,50 @@ impl Publisher {
         }
     }
 
-    /// Keeps what is published level with what is wanted over one connection, until that fails or
-    /// nothing is wanted.
+    /// Publishes the desired slices over one connection, until it fails or nothing is desired.
     async fn follow(&mut self) -> Result<(), ClusterError> {
         let connection = self.client.connect().await?;
-        self.leveller.begin();
+        self.reconciler.begin();
         loop {
-            let mut sight = Sight::list(&self.client, &connection, &self.driver).await?;
-            match self.keep(&mut sight).await? {
+            let mut cache = SliceCache::list(&self.client, &connection, &self.driver).await?;
+            match self.keep(&mut cache).await? {
                 Ended::Off => return Ok(()),
                 Ended::Stale(pause) => sleep(pause).await,
             }
         }
     }
 
-    async fn keep(&mut self, sight: &mut Sight<'_>) -> Result<Ended, ClusterError> {
+    async fn keep(&mut self, cache: &mut SliceCache<'_>) -> Result<Ended, ClusterError> {
         let mut due = Some(Instant::now());
         loop {
             tokio::select! {
-                news = sight.next() => match news? {
-                    News::Changed => drop(due.get_or_insert(Instant::now() + BURST)),
-                    News::None => {}
-                    News::Expired => return Ok(Ended::Stale(self.client.limits().retry_first)),
+                event = cache.next() => match event? {
+                    CacheEvent::Changed => drop(due.get_or_insert(Instant::now() + BURST)),
+                    CacheEvent::None => {}
+                    CacheEvent::Expired => {
+                        return Ok(Ended::Stale(self.client.limits().retry_first));
+                    }
                 },
-                () = changed(&mut self.wanted) => {
+                () = changed(&mut self.desired) => {
                     let soon = Instant::now() + BURST;
                     due = Some(due.map_or(soon, |due| due.min(soon)));
                 }
                 () = until(due) => {
-                    let wanted = self.wanted.borrow_and_update().clone();
-                    self.leveller.find_layout(wanted.as_deref(), sight.connection).await?;
-                    due = match self.leveller.level(wanted.as_deref(), sight).await? {
-                        Step::Level => None,
-                        Step::Wait(until) => Some(until),
-                        Step::LookAgain(pause) => return Ok(Ended::Stale(pause)),
+                    let desired = self.desired.borrow_and_update().clone();
+                    self.reconciler.find_layout(desired.as_deref(), cache.connection).await?;
+                    due = match self.reconciler.reconcile(desired.as_deref(), cache).await? {
+                        Next::Done => None,
+                        Next::Wait(until) => Some(until),
+                        Next::ListAgain(pause) => return Ok(Ended::Stale(pause)),
                     };
                     if due.is_none() {
                         self.attempts.worked();
                     }
-                    if due.is_none() && wanted.is_none() {
+                    if due.is_none() && desired.is_none() {
                         return Ok(Ended::Off);
                     }
                 }
             }
         }
-    }
-}
-
-async fn until(time: Option<Instant>) {
-    match time {
-        Some(time) => sleep_until(time).await,
-        None => std::future::pending().await,
     }
 }

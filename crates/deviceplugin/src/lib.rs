@@ -22,7 +22,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
-use windlass_allocations::{ledger::LedgerDesk, podresources::HoldersDesk};
+use windlass_allocations::{ledger::SharedLedger, podresources::PodResourcesCache};
 use windlass_config::SessionLimits;
 use windlass_core::resource::ResourceName;
 use windlass_host::{Roots, abbreviate::shortened, causes, shared::Shared};
@@ -31,7 +31,7 @@ use windlass_kubelet_api::{
     endpoint::Endpoint,
     socket::{MAX_PATH_BYTES, SocketError, SocketPath},
 };
-use windlass_lifecycle::{cleanup::HandoverDesk, mps::MpsPlaces};
+use windlass_lifecycle::{cleanup::CleanupHandle, mps::MpsPlaces};
 use windlass_resources::NodeState;
 
 use self::{
@@ -59,11 +59,11 @@ pub struct Plugins {
     /// Sender to the allocation history.
     pub choices: HistorySender,
     /// Cleanup requests before a container starts.
-    pub handovers: HandoverDesk,
+    pub handovers: CleanupHandle,
     /// Allocations of this agent.
-    pub ledger: LedgerDesk,
+    pub ledger: SharedLedger,
     /// Holders from the kubelet's pod resources API.
-    pub holders: HoldersDesk,
+    pub holders: PodResourcesCache,
     /// Counter of changes in the kubelet's folder.
     pub directory: watch::Receiver<u64>,
     /// Latest allocations, which probably belong to one container.

@@ -14,7 +14,7 @@ use std::{collections::BTreeSet, pin::Pin, sync::Arc};
 use tokio::sync::{mpsc, watch};
 use tokio_stream::{Stream, StreamExt as _, wrappers::WatchStream};
 use tonic::{Request, Response, Status};
-use windlass_allocations::{ledger::LedgerDesk, podresources::HoldersDesk};
+use windlass_allocations::{ledger::SharedLedger, podresources::PodResourcesCache};
 use windlass_core::resource::ResourceName;
 use windlass_host::{Roots, shared::Shared};
 use windlass_kubelet_api::deviceplugin::{
@@ -23,7 +23,7 @@ use windlass_kubelet_api::deviceplugin::{
     PreferredAllocationResponse, device_plugin_server::DevicePlugin,
 };
 use windlass_lifecycle::{
-    cleanup::{HandoverDesk, NotReady},
+    cleanup::{CleanupHandle, NotReady},
     mps::MpsPlaces,
 };
 use windlass_resources::{NodeState, offers::Offer};
@@ -45,10 +45,10 @@ pub(super) struct Service {
     pub(super) metrics: RpcMetrics,
     pub(super) placements: PlacementMetrics,
     pub(super) choices: HistorySender,
-    pub(super) handovers: HandoverDesk,
-    pub(super) ledger: LedgerDesk,
+    pub(super) handovers: CleanupHandle,
+    pub(super) ledger: SharedLedger,
     /// Requests for a new checkpoint: each device list makes the kubelet write one.
-    pub(super) holders: HoldersDesk,
+    pub(super) holders: PodResourcesCache,
     pub(super) streams: mpsc::UnboundedSender<StreamEvent>,
     /// Newest list on any stream.
     pub(super) newest: watch::Sender<ListAndWatchResponse>,
@@ -101,7 +101,7 @@ impl DevicePlugin for Service {
     ) -> Result<Response<DevicePluginOptions>, Status> {
         let call = self.metrics.begin(Method::Options);
         call.end(Ok(Response::new(DevicePluginOptions {
-            pre_start_required: self.state.borrow().is_handed_over(&self.resource),
+            pre_start_required: self.state.borrow().needs_cleanup(&self.resource),
             get_preferred_allocation_available: true,
         })))
     }

@@ -150,14 +150,14 @@ fn list(ids: &[String]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use windlass_allocations::ledger::{ClaimRef, Holder};
+    use windlass_allocations::ledger::{ClaimRef, ConflictingHolder};
 
     use super::*;
 
     #[test]
     fn a_pod_is_told_that_a_claim_was_faster_and_not_whose() {
         let [namespace, name, uid] = ["team", "train", "uid"].map(ToOwned::to_owned);
-        let holder = Holder::Claim(ClaimRef { namespace, name, uid });
+        let holder = ConflictingHolder::Claim(ClaimRef { namespace, name, uid });
         let conflict = Conflict::Held { device: "GPU-a".parse().expect("an id"), holder };
         let conflict = Box::new(conflict);
         let (resource, ids) = ("nvidia.com/gpu.shared".to_owned(), vec!["GPU-a::1".to_owned()]);

@@ -1,10 +1,10 @@
-//! What a node has for claims, by the names that claims know: a pure function of its state.
+//! Catalog of a node's devices for claims: a pure function of the node's state.
 //!
-//! There is a pool for each source of devices, so that one family's mistake hides no other's.
-//! The order of a pool is the order in which the scheduler tries its devices.
+//! Each source of devices has its own pool, so that one family's mistake hides no other's. The order of a
+//! pool is the order in which the scheduler tries its devices.
 
-mod alike;
 mod attributes;
+mod common_attributes;
 mod name;
 mod partitions;
 
@@ -20,130 +20,133 @@ use windlass_core::{
 use windlass_resources::NodeState;
 
 pub(super) use self::attributes::shares_of;
-pub(crate) use self::name::EntryName;
-use super::portions::Portions;
+pub(crate) use self::name::DeviceName;
+use super::consumable_capacity::ConsumableCapacity;
 
-/// What a node has for claims.
+/// Devices of a node for claims.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Catalog {
-    /// The pools by name.
+    /// Pools by name.
     pub pools: BTreeMap<String, Pool>,
 }
 
-/// The devices of one source.
+/// Devices of one source.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Pool {
-    /// In the order in which they are to be tried.
-    pub entries: Vec<Entry>,
-    /// What entries take their parts from.
+    /// Devices in the order of the scheduler's attempts.
+    pub entries: Vec<CatalogEntry>,
+    /// Counters that devices consume.
     pub(crate) counters: Vec<Counters>,
 }
 
-/// Amounts of a set of counters: all that there is, or what an entry takes.
+/// Amounts of a counter set: its total, or the consumption of a device.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Counters {
     pub(crate) set: String,
     pub(crate) amounts: BTreeMap<String, Quantity>,
 }
 
-/// A device as claims know it.
+/// A device of the catalog.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Entry {
-    /// Its name in the pool.
-    pub(crate) name: EntryName,
-    /// The device that it stands for; of a partition the name of its place, by which the ledger knows it.
+pub struct CatalogEntry {
+    /// Name in the pool.
+    pub(crate) name: DeviceName,
+    /// The device. For a partition, the id of its placement, which the ledger uses.
     pub device: DeviceId,
-    /// Whether claims share it.
+    /// Sharing among claims.
     pub(crate) sharing: Sharing,
-    /// Whether they have shares of it by amounts.
-    pub(crate) portions: Option<Portions>,
+    /// Capacity for shares by amounts.
+    pub(crate) consumable: Option<ConsumableCapacity>,
     pub(crate) attributes: Attributes,
     pub(crate) capacity: BTreeMap<AttributeName, Quantity>,
-    /// Why it is not to be given away now.
+    /// Reasons against allocating it now.
     pub taints: Vec<Taint>,
-    /// The place where an instance is made for whoever gets it.
+    /// Placement of the instance to be made.
     pub(crate) partition: Option<Partition>,
-    /// What it takes from other entries.
+    /// Consumed counters.
     pub(crate) consumes: Option<Counters>,
-    /// Whether a claim has it.
+    /// True if a claim has it.
     pub(crate) is_claimed: bool,
 }
 
-/// Why a device is not to be given away now.
+/// Reason against allocating a device now.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Taint {
-    /// What sort of reason it is; published in the driver's domain.
+    /// Kind of reason, published in the driver's domain.
     pub key: &'static str,
-    /// In one word, as labels are written.
+    /// One word, written like a label.
     pub value: String,
 }
 
-/// The taint of a device that is not healthy; its value is the sort of trouble.
+/// Taint of an unhealthy device; the value is the kind of trouble.
 const UNHEALTHY: &str = "unhealthy";
 
-/// The taint of a device that is not clean; its value is where its hand-over stands.
+/// Taint of an unclean device; the value is its state of cleanup.
 const UNCLEAN: &str = "unclean";
 
-/// The taint of a device that a container got through the device plugin; its value is the last part of the
+/// Taint of a device that a container got through the device plugin; the value is the last part of the
 /// resource's name.
 const DEVICE_PLUGIN: &str = "device-plugin";
 
-/// The taint of a healthy device that this node is not to hand out; its value is the sort of obstacle.
+/// Taint of a healthy device with an obstacle; the value is the kind of obstacle.
 const OBSTACLE: &str = "obstacle";
 
-/// The taint of a device that a claim has under another name.
+/// Taint of a device that a claim has under another name.
 const CLAIMED: &str = "claimed";
 
 // === impl Catalog ===
 
 impl Catalog {
-    /// What claims may have of the node of this name.
+    /// Catalog of the node of this name.
     pub fn of(state: &NodeState, node: &str, driver: &DriverName, ledger: &Ledger) -> Self {
         let mut catalog = Self::default();
         for (device, sharing) in claimable(state) {
-            let pool = catalog.pools.entry(pool_name(node, device.source.as_str()));
-            let pool = pool.or_default();
-            pool.entries.push(Entry::of((device, sharing), (state, ledger), driver));
+            let pool = catalog.pool(node, device);
+            pool.entries.push(CatalogEntry::of(device, sharing, state, ledger, driver));
         }
-        let cuts = partitions::cuts((state, ledger), driver);
+        let cuts = partitions::cuts(state, ledger, driver);
         for cut in &cuts {
-            let pool = catalog.pools.entry(pool_name(node, cut.gpu.source.as_str()));
-            let pool = pool.or_default();
+            let pool = catalog.pool(node, cut.gpu);
             pool.counters.push(cut.counters());
             pool.entries.extend(cut.entries());
         }
         for cut in cuts.iter().rev() {
-            let pool = catalog.pools.entry(pool_name(node, cut.gpu.source.as_str()));
-            pool.or_default().entries.extend(cut.whole());
+            catalog.pool(node, cut.gpu).entries.extend(cut.whole());
         }
         catalog.pools.values_mut().for_each(|pool| attributes::make_uniform(&mut pool.entries));
-        alike::make_alike(&mut catalog.pools, driver);
+        common_attributes::unify(&mut catalog.pools, driver);
         catalog
     }
 
-    /// The device that claims know by this name.
-    pub(crate) fn find(&self, pool: &str, name: &str) -> Option<&Entry> {
+    /// The device of this name.
+    pub(crate) fn find(&self, pool: &str, name: &str) -> Option<&CatalogEntry> {
         self.pools.get(pool)?.entries.iter().find(|entry| entry.name.as_str() == name)
+    }
+
+    fn pool(&mut self, node: &str, device: &Device) -> &mut Pool {
+        self.pools.entry(pool_name(node, device.source.as_str())).or_default()
     }
 }
 
-// === impl Entry ===
+// === impl CatalogEntry ===
 
-impl Entry {
-    /// A device that is there as it is.
+impl CatalogEntry {
+    /// A present device as it is.
     fn of(
-        (device, sharing): (&Device, Sharing),
-        (state, ledger): (&NodeState, &Ledger),
+        device: &Device,
+        sharing: Sharing,
+        state: &NodeState,
+        ledger: &Ledger,
         driver: &DriverName,
     ) -> Self {
-        let portions = Portions::of(device, sharing, &state.policy.dra);
+        let consumable = ConsumableCapacity::of(device, sharing, &state.policy.dra);
         let mut capacity = attributes::capacity(device, sharing, driver);
-        capacity.extend(portions.iter().flat_map(|portions| portions.capacity(driver)));
+        capacity.extend(consumable.iter().flat_map(|it| it.capacity(driver)));
         Self {
-            name: EntryName::of(&device.id),
+            name: DeviceName::of(&device.id),
             device: device.id.clone(),
             sharing,
-            portions,
+            consumable,
             attributes: attributes::of(device, driver),
             capacity,
             taints: taints(state, ledger, device),
@@ -154,8 +157,8 @@ impl Entry {
     }
 }
 
-/// A GPU that its driver cannot describe is for nobody: an expression that asks for what it lacks would keep a
-/// pod from every node.
+/// True if the driver can describe the GPU. An expression that asks for a missing attribute would fail for
+/// every node.
 fn is_described(device: &Device) -> bool {
     device.family().described_by.is_none_or(|name| device.attributes.contains_key(name))
 }
@@ -166,12 +169,12 @@ fn claimable(state: &NodeState) -> impl Iterator<Item = (&Device, Sharing)> {
     devices.filter_map(move |device| Some((device, sharing(device)?)))
 }
 
-/// The pool of a source's devices.
+/// Name of a source's pool.
 pub(super) fn pool_name(node: &str, source: &str) -> String {
     format!("{node}/{source}")
 }
 
-/// Whether a pool is one of the node's.
+/// True for a pool of this node.
 pub(super) fn is_pool_of(node: &str, pool: &str) -> bool {
     pool.strip_prefix(node).is_some_and(|rest| rest.starts_with('/'))
 }
@@ -187,35 +190,35 @@ fn taints(state: &NodeState, ledger: &Ledger, device: &Device) -> Vec<Taint> {
     all.into_iter().flatten().collect()
 }
 
-/// A device of which a claim has the silicon under another name, such as that of the place it was made at, or may
-/// have it.
+/// Taint of a device whose hardware a claim has under another name, such as the placement of an instance,
+/// or may have.
 fn elsewhere(state: &NodeState, ledger: &Ledger, device: &Device) -> Option<Taint> {
-    let is_taken =
-        !ledger.is_claimed(&device.id) && ledger.claim(&state.kin.footprint(&device.id)).is_some();
+    let is_taken = !ledger.is_claimed(&device.id)
+        && ledger.claim(&state.overlaps.overlap(&device.id)).is_some();
     let taken = || Taint { key: CLAIMED, value: "other-name".to_owned() };
-    is_taken.then(taken).or_else(|| untold(ledger))
+    is_taken.then(taken).or_else(|| unknown_claims(ledger))
 }
 
-/// Nobody knows what claims have.
-fn untold(ledger: &Ledger) -> Option<Taint> {
+/// Taint of every device while the claims' devices are unknown.
+fn unknown_claims(ledger: &Ledger) -> Option<Taint> {
     let taint = || Taint { key: CLAIMED, value: "not-known".to_owned() };
     (!ledger.knows_claims()).then(taint)
 }
 
-/// A device that this node is not to hand out now, in neither way.
+/// Taint of a device with an obstacle.
 fn obstacle(state: &NodeState, device: &Device) -> Option<Taint> {
-    // Kubernetes 1.34 takes four taints of a device, and trouble says enough.
+    // Kubernetes 1.34 accepts four taints of a device, and an unhealthy device has one already.
     let found = state.obstacle(device).filter(|_| device.health.is_healthy())?;
     Some(Taint { key: OBSTACLE, value: found.sort.word().to_owned() })
 }
 
-/// A device on which something is left of who had it last.
+/// Taint of a device that is not clean.
 fn unclean(state: &NodeState, device: &Device) -> Option<Taint> {
     let value = (*state.unready.get(&device.id)?).to_owned();
     Some(Taint { key: UNCLEAN, value })
 }
 
-/// A device that is not healthy.
+/// Taint of an unhealthy device.
 fn trouble(device: &Device) -> Option<Taint> {
     if device.health.is_healthy() {
         return None;
@@ -227,9 +230,10 @@ fn trouble(device: &Device) -> Option<Taint> {
     Some(Taint { key: UNHEALTHY, value })
 }
 
-/// A device that a container has through the device plugin, or may have: that is gone when it is let go.
+/// Taint of a device that a container has, or may have, through the device plugin. It ends with the
+/// release.
 fn held(state: &NodeState, ledger: &Ledger, device: &Device) -> Option<Taint> {
-    let value = match ledger.container(&state.kin.footprint(&device.id)) {
+    let value = match ledger.container(&state.overlaps.overlap(&device.id)) {
         Some(resource) => spelled(resource.as_str().rsplit('/').next().unwrap_or_default()),
         None if ledger.is_complete() => return None,
         None => "not-known".to_owned(),
@@ -237,8 +241,8 @@ fn held(state: &NodeState, ledger: &Ledger, device: &Device) -> Option<Taint> {
     Some(Taint { key: DEVICE_PLUGIN, value })
 }
 
-/// A text as the value of a label: at most 63 letters, digits, `-`, `_` and `.`. Labels of the node drop what
-/// they cannot have, as gpu-feature-discovery does; here words stay apart.
+/// The text as the value of a label: at most 63 letters, digits, `-`, `_` and `.`. Other characters become
+/// dashes, so that words stay apart.
 fn spelled(text: &str) -> String {
     let letter = |c: char| if c.is_ascii_alphanumeric() || "_.".contains(c) { c } else { '-' };
     let mut spelled: String = text.chars().take(MAX_LABEL).map(letter).collect();

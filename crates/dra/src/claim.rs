@@ -1,4 +1,4 @@
-//! A claim as the driver needs it: what of it is ours, read from Kubernetes' object in one place.
+//! A claim as the driver needs it, read from Kubernetes' object in one place.
 
 use std::collections::BTreeMap;
 
@@ -11,55 +11,56 @@ use windlass_cluster::ClusterError;
 use windlass_config::DriverName;
 use windlass_core::name;
 
-/// What of a claim is ours.
+/// The driver's part of a claim.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Claim {
     pub(crate) reference: ClaimRef,
-    /// What its pod calls it, if it was made for one pod, and else its name.
+    /// The pod's name for the claim, if it was made for one pod; else its own name.
     pub(crate) called: String,
-    /// The devices that the scheduler chose.
-    pub(crate) results: Vec<Allotted>,
-    /// What is said to us about them; what comes later counts for more.
+    /// Allocated devices.
+    pub(crate) results: Vec<AllocatedDevice>,
+    /// Parameters for them; later ones override earlier ones.
     pub(crate) configs: Vec<OpaqueConfig>,
 }
 
-/// A device that the scheduler chose.
+/// A device that the scheduler allocated.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Allotted {
-    /// The request that it is for, `gpu`, or one of its alternatives, `gpu/large`.
+pub(crate) struct AllocatedDevice {
+    /// The request, `gpu`, or one of its alternatives, `gpu/large`.
     pub(crate) request: String,
     pub(crate) pool: String,
     pub(crate) device: String,
     pub(crate) access: Access,
-    /// Which share of the device, if it is given to several.
+    /// Id of the share, if the device is shared.
     pub(crate) share: Option<String>,
-    /// How much of the device.
+    /// Consumed capacity by name.
     pub(crate) consumed: BTreeMap<String, String>,
 }
 
-/// What the claim may do with a device.
+/// Access of a claim to a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// Use it.
+    /// Use of the device.
     Usual,
-    /// Look at it, whoever uses it.
+    /// Admin access, beside any user.
     Admin,
 }
 
-/// Parameters that Kubernetes passes on unread.
+/// Opaque parameters for the driver.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct OpaqueConfig {
-    /// Where it is, for a person: `configuration 2, of the class`.
+    /// Its origin in words: `configuration 2, of the class`.
     pub(crate) place: String,
-    /// The requests that it is about; none named are all.
+    /// The requests that it applies to; an empty list means all.
     pub(crate) requests: Vec<String>,
     pub(crate) parameters: Value,
 }
 
-/// On a claim that was made from a pod's template: what the pod calls it. Kubernetes' `PodResourceClaimAnnotation`.
-const CALLED: &str = "resource.kubernetes.io/pod-claim-name";
+/// Annotation of a claim from a pod's template: the pod's name for it. Kubernetes'
+/// `PodResourceClaimAnnotation`.
+const POD_CLAIM_NAME: &str = "resource.kubernetes.io/pod-claim-name";
 
-/// Why a claim says nothing to act on.
+/// Reason that a claim cannot be acted on.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ClaimError {
     #[error(transparent)]
@@ -77,7 +78,7 @@ pub(crate) enum ClaimError {
 // === impl Claim ===
 
 impl Claim {
-    /// What is ours of the claim that was asked for.
+    /// Reads the driver's part of the requested claim.
     pub(crate) fn read(
         object: ResourceClaim,
         asked: &ClaimRef,
@@ -89,8 +90,8 @@ impl Claim {
         if uid != asked.uid {
             return Err(ClaimError::Replaced { claim: asked.clone(), found: uid });
         }
-        let called = object.metadata.annotations.and_then(|mut it| it.remove(CALLED));
-        // Whoever makes a claim can annotate it with anything.
+        let called = object.metadata.annotations.and_then(|mut it| it.remove(POD_CLAIM_NAME));
+        // The claim's author may write any annotation.
         let called = called.filter(|it| name::is_label(it)).unwrap_or_else(|| asked.name.clone());
         let allocation = object.status.and_then(|status| status.allocation);
         let allocation = allocation.ok_or_else(|| ClaimError::NotAllocated(asked.clone()))?;
@@ -100,7 +101,7 @@ impl Claim {
         let results = ours.map(|(position, result)| {
             let field =
                 |name: &str| format!("status.allocation.devices.results[{position}].{name}");
-            Allotted::read(result).map_err(|name| missing(&field(name)))
+            AllocatedDevice::read(result).map_err(|name| missing(&field(name)))
         });
         let results = results.collect::<Result<_, _>>()?;
         let configs = configs(devices.config.unwrap_or_default(), driver);
@@ -108,7 +109,7 @@ impl Claim {
     }
 }
 
-/// Those of the class first, and each kind in its order.
+/// Parameters of the class, then those of the claim, each in their order.
 fn configs(all: Vec<DeviceAllocationConfiguration>, driver: &DriverName) -> Vec<OpaqueConfig> {
     let ours = all.into_iter().enumerate().filter_map(|(position, config)| {
         let opaque = config.opaque.filter(|opaque| opaque.driver == driver.as_str())?;
@@ -125,10 +126,10 @@ fn configs(all: Vec<DeviceAllocationConfiguration>, driver: &DriverName) -> Vec<
     of_class.into_iter().chain(of_claim).map(|(_, config)| config).collect()
 }
 
-// === impl Allotted ===
+// === impl AllocatedDevice ===
 
-impl Allotted {
-    /// A result, or the name of the field that it lacks.
+impl AllocatedDevice {
+    /// Reads a result, or names the missing field.
     fn read(result: DeviceRequestAllocationResult) -> Result<Self, &'static str> {
         let consumed = result.consumed_capacity.unwrap_or_default().into_iter();
         Ok(Self {
@@ -141,7 +142,7 @@ impl Allotted {
         })
     }
 
-    /// The request without the name of an alternative, as the kubelet knows it.
+    /// The request without its alternative, as the kubelet knows it.
     pub(crate) fn base_request(&self) -> &str {
         self.request.split('/').next().unwrap_or_default()
     }
@@ -154,13 +155,13 @@ fn present(text: String) -> Option<String> {
 // === impl OpaqueConfig ===
 
 impl OpaqueConfig {
-    /// Whether it is about a result.
-    pub(crate) fn is_about(&self, result: &Allotted) -> bool {
+    /// True if it applies to the device.
+    pub(crate) fn is_about(&self, result: &AllocatedDevice) -> bool {
         self.requests.is_empty() || self.names(result)
     }
 
-    /// Whether it names the result's request, or the alternative that was chosen of it.
-    pub(crate) fn names(&self, result: &Allotted) -> bool {
+    /// True if it names the device's request, or the chosen alternative.
+    pub(crate) fn names(&self, result: &AllocatedDevice) -> bool {
         self.requests.iter().any(|it| *it == result.request || it == result.base_request())
     }
 }
@@ -193,15 +194,15 @@ mod tests {
     fn results_of_other_drivers_are_theirs() {
         let results = [result("a", "other.dev"), result("b/large", "windlass.dev")];
         let claim = read(&json!({"allocation": {"devices": {"results": results}}})).expect("read");
-        let requests: Vec<_> = claim.results.iter().map(Allotted::base_request).collect();
+        let requests: Vec<_> = claim.results.iter().map(AllocatedDevice::base_request).collect();
         assert_eq!(requests, ["b"]);
     }
 
     #[test]
     fn a_claim_that_was_made_for_a_pod_goes_by_what_the_pod_calls_it() {
         for (annotations, called) in [
-            (json!({CALLED: "links"}), "links"),
-            (json!({CALLED: "A=b\nC"}), "c"),
+            (json!({POD_CLAIM_NAME: "links"}), "links"),
+            (json!({POD_CLAIM_NAME: "A=b\nC"}), "c"),
             (json!({}), "c"),
         ] {
             let object = json!({

@@ -1,8 +1,7 @@
-//! The CDI document of a claim: what its containers get besides what the standing documents say of its
-//! devices.
+//! CDI document of a claim: the edits beside those in the devices' own documents.
 //!
-//! It is named after the claim's UID, so that no name ever means another thing, which runtimes that keep
-//! documents in memory rely on. It follows from the record alone.
+//! The claim's UID is part of its name, so that no name ever gets another meaning: some runtimes keep
+//! documents in memory. It follows from the record alone.
 
 use std::{
     collections::BTreeSet,
@@ -15,14 +14,14 @@ use windlass_host::files;
 
 use super::record::Entry;
 
-/// The kind of what claims get.
+/// CDI kind of claims.
 const CLAIM: Kind = Kind::new("claim");
 
-/// The folder in which claims have documents.
+/// Folder of the claims' documents.
 #[derive(Clone, Debug)]
 pub(crate) struct ClaimDocuments(PathBuf);
 
-/// The qualified name of what a claim gets with its n-th device.
+/// Qualified name of the edits for the claim's n-th device.
 pub(crate) fn name(uid: &str, position: usize) -> String {
     CLAIM.qualify(device(uid, position))
 }
@@ -42,7 +41,7 @@ impl ClaimDocuments {
         &self.0
     }
 
-    /// Writes a claim's document, unless it is there. Gives whether it wrote. Blocks.
+    /// Writes a claim's document, unless it exists. Returns true if it wrote. Blocks.
     pub(crate) fn write(&self, entry: &Entry) -> Result<bool, String> {
         let uid = &entry.claim.uid;
         let devices = entry.devices.iter().enumerate().filter(|(_, held)| !held.edits.is_empty());
@@ -61,7 +60,7 @@ impl ClaimDocuments {
         written.map_err(|error| format!("cannot write CDI document {}: {error}", path.display()))
     }
 
-    /// Writes the document of a claim that is not as it should be. Blocks.
+    /// Rewrites a claim's document that differs. Blocks.
     pub(crate) fn restore(&self, entry: &Entry) -> Result<(), String> {
         if self.write(entry)? {
             tracing::warn!(claim = %entry.claim, "CDI document written again");
@@ -69,7 +68,7 @@ impl ClaimDocuments {
         Ok(())
     }
 
-    /// Removes a claim's document, if there is one. Blocks.
+    /// Removes a claim's document, if it exists. Blocks.
     pub(crate) fn remove(&self, uid: &str) -> Result<(), String> {
         let path = self.path(uid);
         match fs::remove_file(&path) {
@@ -80,12 +79,12 @@ impl ClaimDocuments {
         }
     }
 
-    /// The claims that have a document, whoever wrote it. Blocks.
+    /// Claims with a document, by any writer. Blocks.
     pub(crate) fn claims(&self) -> BTreeSet<String> {
         self.names().filter_map(|name| uid_in(&name).map(str::to_owned)).collect()
     }
 
-    /// Removes the documents of claims that nobody knows. Blocks.
+    /// Removes the documents of unknown claims. Blocks.
     pub(crate) fn remove_others(&self, known: &BTreeSet<String>) {
         for uid in self.claims().difference(known) {
             match self.remove(uid) {
@@ -95,7 +94,7 @@ impl ClaimDocuments {
         }
     }
 
-    /// Removes documents that an agent was about to write when it was killed. Blocks.
+    /// Removes the drafts of a killed agent. Blocks.
     pub(crate) fn remove_drafts(&self) {
         for name in self.names().filter(|name| files::drafted(name).and_then(uid_in).is_some()) {
             let path = self.0.join(name);

@@ -1,34 +1,34 @@
-//! The driver as a part of the agent: takes up what an earlier agent left, then prepares and serves.
+//! The driver as a part of the agent: recovers the claims of an earlier agent, then prepares and serves.
 
 use std::sync::Arc;
 
 use tokio::{sync::watch, task::spawn_blocking, time::sleep};
 use tokio_util::sync::CancellationToken;
-use windlass_allocations::ledger::LedgerDesk;
+use windlass_allocations::ledger::SharedLedger;
 use windlass_cluster::{ClaimStatuses, Claims, Client};
 use windlass_config::{DriverName, Places, Policy, SessionLimits};
 use windlass_discovery::mig::PartitionDesk;
 use windlass_host::{causes, clock::Clock, state_file::Versioned};
 use windlass_lifecycle::{
-    cleanup::HandoverDesk,
+    cleanup::CleanupHandle,
     mps::{MpsPlaces, MpsStates},
 };
 use windlass_resources::NodeState;
 
 use super::{
-    desk::ClaimDesk,
     document::ClaimDocuments,
-    doubt::Traces,
     health::HealthList,
     kubelet_record::KubeletRecord,
     left::Left,
     leftovers,
     prepare::{Ground, Preparer},
+    queue::ClaimQueue,
     record::{ClaimFile, Records},
-    registrar::Standing,
-    serve::{Serving, Sockets},
+    registrar::RegistrationState,
+    serve::{Server, Sockets},
     service::Service,
-    status::{Teller, TroubleByUid, Troubles},
+    status::{StatusWriter, TroubleByUid, Troubles},
+    traces::Traces,
 };
 use crate::metrics::ClaimMetrics;
 
@@ -42,42 +42,42 @@ pub struct Driver {
     sockets: Sockets,
     clock: Clock,
     policy: watch::Receiver<Arc<Policy>>,
-    standing: watch::Sender<Standing>,
+    registration: watch::Sender<RegistrationState>,
     statuses: Option<ClaimStatuses>,
     limits: SessionLimits,
 }
 
-/// What the driver is told by others.
+/// Inputs of the driver.
 #[derive(Debug)]
-pub struct Surroundings {
-    /// The time.
+pub struct Deps {
+    /// The clock.
     pub clock: Clock,
-    /// The way to the API server, without which no claim can be read.
+    /// Client of the API server; without it no claim can be read.
     pub cluster: Option<Client>,
-    /// Who holds what.
-    pub ledger: LedgerDesk,
-    /// What an earlier agent left.
+    /// Ledger of allocated devices.
+    pub ledger: SharedLedger,
+    /// Claims of an earlier agent.
     pub left: Left,
-    /// Where claims wait for clean devices.
-    pub handovers: HandoverDesk,
-    /// What is counted.
+    /// Cleanup of devices between tenants.
+    pub handovers: CleanupHandle,
+    /// Metrics of claims.
     pub metrics: ClaimMetrics,
-    /// How MPS daemons fare.
+    /// States of the MPS daemons.
     pub daemons: watch::Receiver<Arc<MpsStates>>,
-    /// Where MIG instances are made and removed.
+    /// Worker for MIG instances.
     pub partitions: PartitionDesk,
-    /// What is wanted.
+    /// The policy.
     pub policy: watch::Receiver<Arc<Policy>>,
-    /// The node.
+    /// Snapshots of the node.
     pub state: watch::Receiver<Arc<NodeState>>,
-    /// Where MPS daemons have their pipes.
+    /// Folders of the MPS daemons.
     pub mps: MpsPlaces,
 }
 
-/// What an earlier agent gave to claims is held from now on: the kubelet may ask for it through the device
-/// plugin before the driver runs. A record that cannot be read is told of when it does; what the kubelet says
-/// is held in any case. Blocks for as long as a small file takes.
-pub fn restore(places: &Places, driver: &DriverName, ledger: &LedgerDesk) -> Left {
+/// Restores the claims of an earlier agent in the ledger: the kubelet may call the device plugin before the
+/// driver runs. If the record is unreadable, the driver reports it later; claims in the kubelet's
+/// checkpoint are held in any case. Blocks for a small file.
+pub fn restore(places: &Places, driver: &DriverName, ledger: &SharedLedger) -> Left {
     let file = ClaimFile::new(places);
     let left = Left::read(&file, &KubeletRecord::new(&places.kubelet_dir, driver));
     ClaimDocuments::new(&places.cdi_dir).remove_drafts();
@@ -95,7 +95,7 @@ pub fn restore(places: &Places, driver: &DriverName, ledger: &LedgerDesk) -> Lef
     left
 }
 
-fn traces(places: &Places, driver: &DriverName, ledger: &LedgerDesk) -> Traces {
+fn traces(places: &Places, driver: &DriverName, ledger: &SharedLedger) -> Traces {
     Traces {
         documents: ClaimDocuments::new(&places.cdi_dir),
         kubelet_dir: places.kubelet_dir.clone(),
@@ -107,14 +107,9 @@ fn traces(places: &Places, driver: &DriverName, ledger: &LedgerDesk) -> Traces {
 // === impl Driver ===
 
 impl Driver {
-    /// Builds the driver; nothing is read yet.
-    pub fn new(
-        places: &Places,
-        driver: &DriverName,
-        limits: SessionLimits,
-        surroundings: Surroundings,
-    ) -> Self {
-        let Surroundings {
+    /// Builds the driver. Reads nothing yet.
+    pub fn new(places: &Places, driver: &DriverName, limits: SessionLimits, deps: Deps) -> Self {
+        let Deps {
             clock,
             cluster,
             ledger,
@@ -126,7 +121,7 @@ impl Driver {
             policy,
             state,
             mps,
-        } = surroundings;
+        } = deps;
         let roots = places.roots();
         let traces = traces(places, driver, &ledger);
         let file = ClaimFile::new(places);
@@ -146,18 +141,18 @@ impl Driver {
             daemons,
         };
         let sockets = Sockets::new(&places.kubelet_dir, driver);
-        let standing = watch::Sender::default();
+        let registration = watch::Sender::default();
         let statuses = cluster.map(ClaimStatuses::new);
         let left = Some(left);
-        Self { ground, file, left, traces, sockets, clock, policy, standing, statuses, limits }
+        Self { ground, file, left, traces, sockets, clock, policy, registration, statuses, limits }
     }
 
-    /// Prepares and serves until stopped. Nothing is served before it is known what is prepared.
+    /// Prepares and serves until stopped. Serves nothing before the prepared claims are known.
     pub async fn run(self, stop: CancellationToken) {
-        let (standing, metrics) = (self.standing.subscribe(), self.ground.metrics.clone());
+        let (registration, metrics) = (self.registration.subscribe(), self.ground.metrics.clone());
         tokio::select! {
             () = self.live(stop) => {}
-            () = show(standing, metrics) => {}
+            () = count(registration, metrics) => {}
         }
     }
 
@@ -167,58 +162,56 @@ impl Driver {
             recovered = self.recover() => recovered,
         };
         let (journal, writer) = self.file.journal();
-        // What an agent of another version or boot wrote, or the kubelet alone, is written as this one does.
+        // Records of another version, of another boot or of the kubelet alone are rewritten in this agent's
+        // form.
         journal.write(records.clone());
-        let (desk, requests) = ClaimDesk::new(self.limits.claim_deadline);
-        let serving = self.serving(desk, journal.watch()).run(stop.clone());
+        let (queue, requests) = ClaimQueue::new(self.limits.claim_deadline);
+        let serving = self.server(queue, journal.watch()).run(stop.clone());
         let troubles = Troubles::default();
-        let telling = self.telling(journal.watch(), troubles.watch(), stop);
+        let statuses = self.write_statuses(journal.watch(), troubles.watch(), stop);
         let leftovers = leftovers::keep(self.ground.clone(), journal.watch());
         let asked = (requests, self.limits.look_interval, self.limits.claim_patience);
         let ledger = self.ground.ledger.clone();
         let preparer = Preparer::new(self.ground, asked, records, troubles, journal);
         let (traces, look) = (self.traces, self.limits.look_interval);
         let recalling = async move {
-            let is_in_doubt = is_absent && !ledger.watch().borrow().knows_claims();
-            if is_in_doubt {
+            if is_absent && !ledger.watch().borrow().knows_claims() {
                 traces.vanish(look).await;
             }
             ledger.recall_claims();
         };
         tokio::select! {
-            _ = async { tokio::join!(writer.run(), preparer.run(), serving, telling, recalling) } => {}
+            _ = async { tokio::join!(writer.run(), preparer.run(), serving, statuses, recalling) } => {}
             () = leftovers => {}
         }
     }
 
-    /// Tells how claims' devices fare, where there is somebody to tell.
-    fn telling(
+    /// Writes the status of claims, if there is an API server.
+    fn write_statuses(
         &mut self,
         records: watch::Receiver<Versioned<Records>>,
         troubles: watch::Receiver<TroubleByUid>,
         stop: CancellationToken,
     ) -> impl Future<Output = ()> + Send + use<> {
-        let (state, driver) = (self.ground.state.clone(), self.ground.driver.clone());
-        let clock = self.clock;
-        let teller = self.statuses.take().map(|statuses| Teller {
-            driver,
-            clock,
+        let writer = self.statuses.take().map(|statuses| StatusWriter {
+            driver: self.ground.driver.clone(),
+            clock: self.clock,
             statuses,
             records,
-            state,
+            state: self.ground.state.clone(),
             troubles,
         });
         async move {
-            if let Some(teller) = teller {
-                teller.run(stop).await;
+            if let Some(writer) = writer {
+                writer.run(stop).await;
             }
         }
     }
 
-    /// What is to go on of what an earlier agent left, and whether there was no record of it. One that cannot be used
-    /// is waited for to be mended.
+    /// Recovers the records of an earlier agent; the flag is true if there was no record. An unusable
+    /// record is read again until it is repaired.
     async fn recover(&mut self) -> (Records, bool) {
-        let mut said = None;
+        let mut logged = None;
         loop {
             let (file, ground, left) = (self.file.clone(), self.ground.clone(), self.left.take());
             let offer = self.policy.borrow().dra.offer;
@@ -233,17 +226,20 @@ impl Driver {
                 Ok(recovered) => return recovered,
                 Err(unreadable) => causes(&unreadable),
             };
-            if said.as_ref() != Some(&why) {
-                tracing::error!(error = why, "the DRA driver does not serve");
-                self.standing.send_replace(Standing::Failing(why.clone()));
-                said = Some(why);
+            if logged.as_ref() != Some(&why) {
+                tracing::error!(
+                    error = why,
+                    "DRA driver not serving: claims of an earlier agent unknown"
+                );
+                self.registration.send_replace(RegistrationState::Failing(why.clone()));
+                logged = Some(why);
             }
             tracing::trace!("what claims have is still unknown");
             sleep(self.limits.look_interval).await;
         }
     }
 
-    fn serving(&self, desk: ClaimDesk, records: watch::Receiver<Versioned<Records>>) -> Serving {
+    fn server(&self, queue: ClaimQueue, records: watch::Receiver<Versioned<Records>>) -> Server {
         let driver = self.ground.driver.clone();
         let health = HealthList {
             node: self.ground.node.clone(),
@@ -252,26 +248,24 @@ impl Driver {
             state: self.ground.state.clone(),
             records: records.clone(),
         };
-        Serving {
+        Server {
             driver,
             sockets: self.sockets.clone(),
-            service: Service { desk, metrics: self.ground.metrics.clone() },
+            service: Service { queue, metrics: self.ground.metrics.clone() },
             health,
             policy: self.policy.clone(),
             records,
             kubelet_record: self.ground.kubelet_record.clone(),
-            standing: self.standing.clone(),
+            registration: self.registration.clone(),
             look_interval: self.limits.look_interval,
         }
     }
 }
 
-/// Shows how the driver stands with the kubelet, for as long as it is waited for.
-async fn show(mut standing: watch::Receiver<Standing>, metrics: ClaimMetrics) {
+/// Counts the state of the registration, until dropped.
+async fn count(mut state: watch::Receiver<RegistrationState>, metrics: ClaimMetrics) {
     loop {
-        metrics.stands(&standing.borrow_and_update());
-        if standing.changed().await.is_err() {
-            std::future::pending::<()>().await;
-        }
+        metrics.set_registration(&state.borrow_and_update());
+        windlass_host::watch::changed(&mut state).await;
     }
 }

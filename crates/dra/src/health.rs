@@ -1,5 +1,5 @@
-//! The health of devices, as the kubelet shows it in the status of pods: always the whole list, at each
-//! change, and again before the kubelet takes it for old.
+//! Health of devices for the kubelet, which shows it in the status of pods. Each message has the whole
+//! list: at each change, and again before the kubelet considers it stale.
 
 use std::{collections::BTreeMap, pin::Pin, sync::Arc};
 
@@ -26,11 +26,11 @@ use windlass_resources::NodeState;
 
 use super::{catalog::Catalog, record::Records};
 
-/// Serves the list to each kubelet that asks.
+/// Streams the list to each caller.
 #[derive(Debug)]
 pub(super) struct HealthService(pub(super) watch::Receiver<NodeWatchResourcesResponse>);
 
-/// Keeps the list.
+/// Builds and publishes the list.
 #[derive(Clone, Debug)]
 pub(super) struct HealthList {
     pub(super) node: String,
@@ -40,28 +40,28 @@ pub(super) struct HealthList {
     pub(super) records: watch::Receiver<Versioned<Records>>,
 }
 
-/// What is known of each device: by pool and name.
+/// Health of each device, by pool and name.
 type Known = BTreeMap<(String, String), (HealthStatus, String)>;
 
-/// How often the list is sent without a change.
+/// Interval of messages without a change.
 const AGAIN: Duration = Duration::from_secs(10);
 
-/// After so long without a list the kubelet takes the health as unknown.
+/// Age at which the kubelet considers health unknown.
 const OLD: Duration = Duration::from_secs(30);
 
-/// The kubelet shows no more characters.
+/// The kubelet's limit for a message, in characters.
 const LONGEST_MESSAGE: usize = 1024;
 
 // === impl HealthList ===
 
 impl HealthList {
-    /// The list as it is now.
+    /// The present list.
     pub(super) fn list(&mut self) -> NodeWatchResourcesResponse {
         let known = self.known();
         self.message(&known)
     }
 
-    /// Publishes the list until stopped, which ends the streams too.
+    /// Publishes the list until stopped, which also ends the streams.
     pub(super) async fn run(
         mut self,
         list: watch::Sender<NodeWatchResourcesResponse>,
@@ -84,7 +84,7 @@ impl HealthList {
         }
     }
 
-    /// Of what claims have, that it is gone is known too.
+    /// Health of all offered and all claimed devices, vanished ones included.
     fn known(&mut self) -> Known {
         let state = self.state.borrow_and_update().clone();
         let catalog = Catalog::of(&state, &self.node, &self.driver, &Ledger::default());
@@ -92,7 +92,7 @@ impl HealthList {
         let records = self.records.borrow_and_update();
         let held = records.1.values().flat_map(|entry| &entry.devices);
         let held = held.map(|it| {
-            let found = it.found(&state.inventory).map(|device| said(&device.health));
+            let found = it.found(&state.inventory).map(|device| status(&device.health));
             ((it.pool.clone(), it.name.clone()), found.unwrap_or_else(|| gone.clone()))
         });
         let entries = catalog
@@ -106,7 +106,7 @@ impl HealthList {
             });
             let found = made.unwrap_or_else(|| state.inventory.get(entry.device.as_str()));
             let device: &Device = found?;
-            Some(((pool, entry.name.to_string()), said(&device.health)))
+            Some(((pool, entry.name.to_string()), status(&device.health)))
         });
         held.chain(offered).collect()
     }
@@ -124,7 +124,7 @@ impl HealthList {
     }
 }
 
-fn said(health: &Health) -> (HealthStatus, String) {
+fn status(health: &Health) -> (HealthStatus, String) {
     let status = match health.state {
         HealthState::Unknown => HealthStatus::Unknown,
         HealthState::Healthy => HealthStatus::Healthy,

@@ -1,13 +1,12 @@
-//! What the kubelet has written down of our driver's claims: it stands in for our own record where that
-//! says nothing, so that nothing is handed out twice.
+//! Our driver's claims in the kubelet's checkpoint. It replaces our own record if that is unusable, so that
+//! no device is allocated twice.
 //!
-//! The checksum is the kubelet's own affair: what can be read is believed, since to believe too much only
-//! withholds a device.
+//! The checksum is not verified: believing a wrong claim only withholds a device.
 //!
-//! A kubelet writes its record with the first claim, so that none may mean no claims. It may also mean that
-//! nobody here sees the kubelet's folder: an agent in a pod is given parts of it, and the record is in none of
-//! them, for the kubelet replaces the file, and the folder as a whole has the secrets of all pods. What every
-//! kubelet keeps beside it tells the two apart.
+//! A kubelet writes its checkpoint with the first claim, so a missing one may mean no claims. It may also
+//! be out of sight: an agent in a pod mounts parts of the kubelet's folder, since the whole folder has the
+//! secrets of all pods, and a mount of the file alone would break when the kubelet replaces it. A
+//! neighbouring file of every kubelet tells the two apart.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -24,19 +23,19 @@ use windlass_kubelet_api::dra::checkpoint::{
 };
 
 use super::{
-    catalog::EntryName,
+    catalog::DeviceName,
     record::{Entry, Held, Records, Stage},
     time_slice::Interval,
 };
 
-/// The kubelet's record of claims.
+/// The kubelet's checkpoint of claims.
 #[derive(Clone, Debug)]
 pub(crate) struct KubeletRecord {
     path: PathBuf,
     driver: DriverName,
 }
 
-/// Why it says nothing.
+/// Error of reading the checkpoint.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum KubeletRecordError {
     #[error("cannot read the kubelet's record of claims")]
@@ -54,13 +53,13 @@ impl KubeletRecord {
         Self { path: kubelet_dir.join(FILE), driver: driver.clone() }
     }
 
-    /// The claims in which our driver has devices, as they would stand in our own record. Blocks.
+    /// Claims with devices of our driver, as entries of our own record. Blocks.
     pub(crate) fn entries(&self) -> Result<Records, KubeletRecordError> {
         let ours = |mut state: ClaimState| {
             let devices = state.drivers.remove(self.driver.as_str())?.devices?;
             let ClaimState { claim_uid: uid, claim_name: name, namespace, .. } = state;
             let claim = ClaimRef { namespace, name, uid };
-            // The kubelet lists them once more each time it has asked.
+            // The kubelet repeats devices for each call.
             let mut seen = BTreeSet::new();
             let is_new = |it: &Device| {
                 seen.insert((it.pool_name.clone(), it.device_name.clone(), it.share_id.clone()))
@@ -72,13 +71,13 @@ impl KubeletRecord {
         Ok(self.claims()?.into_iter().filter_map(ours).collect())
     }
 
-    /// Whether our driver is asked about any claim, though it may have prepared nothing. Blocks.
+    /// True if the kubelet has a claim for our driver, prepared or not. Blocks.
     pub(crate) fn has_ours(&self) -> Result<bool, KubeletRecordError> {
         let claims = self.claims()?;
         Ok(claims.iter().any(|state| state.drivers.contains_key(self.driver.as_str())))
     }
 
-    /// The UIDs of all claims in it. Blocks.
+    /// UIDs of all claims. Blocks.
     pub(crate) fn uids(&self) -> Result<BTreeSet<String>, KubeletRecordError> {
         Ok(self.claims()?.into_iter().map(|state| state.claim_uid).collect())
     }
@@ -94,11 +93,11 @@ impl KubeletRecord {
     }
 }
 
-/// A device as it would stand in our own record.
+/// A device as an entry of our own record.
 fn held(recorded: Device) -> Held {
     let cdi = recorded.cdi_device_ids.unwrap_or_default();
-    let ids = cdi.iter().filter_map(|name| name.split_once('=')?.1.parse().ok());
-    let device = { ids }.find(|id: &DeviceId| EntryName::of(id).as_str() == recorded.device_name);
+    let mut ids = cdi.iter().filter_map(|name| name.split_once('=')?.1.parse().ok());
+    let device = ids.find(|id: &DeviceId| DeviceName::of(id).as_str() == recorded.device_name);
     Held {
         pool: recorded.pool_name,
         name: recorded.device_name,

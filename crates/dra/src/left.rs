@@ -1,13 +1,12 @@
-//! What an earlier agent left of claims, by its own record and, where that says nothing, by the kubelet's.
+//! Claims of an earlier agent, from its own record or else from the kubelet's checkpoint.
 //!
 //! The copy of our own record counts as the record where that is absent or damaged.
-//!
-//! | own record | kubelet's record | claims have |
+//! | own record | kubelet's checkpoint | claims have |
 //! | --- | --- | --- |
 //! | read | any | what both say |
 //! | absent or damaged | read | what it says |
-//! | damaged, or not to be read now | not read | unknown: nothing is given away or served until somebody mends or removes it |
-//! | absent | not read | unknown, until no [trace](super::doubt) of a claim is left: claims are released meanwhile |
+//! | damaged, or not readable now | not read | unknown: nothing is allocated or served until a person repairs or removes it |
+//! | absent | not read | unknown, until no [trace](super::traces) of a claim is left: claims are released meanwhile |
 
 use std::{collections::BTreeSet, path::PathBuf};
 
@@ -20,11 +19,11 @@ use super::{
     record::{ClaimFile, Records},
 };
 
-/// Why nothing can go on.
+/// Reason that the driver cannot start.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NothingLeft {
-    /// A record that may be understood another day: to go without it would hand devices out twice, and write
-    /// over it.
+    /// A record that may be readable later: without it devices would be allocated twice, and it would be
+    /// overwritten.
     #[error(transparent)]
     Later(Unreadable),
     #[error(
@@ -35,7 +34,7 @@ pub(super) enum NothingLeft {
     Neither { ours: Unreadable, kubelets: KubeletRecordError, file: PathBuf },
 }
 
-/// Both records, as they were read once.
+/// Both records, each read once.
 #[derive(Debug)]
 pub struct Left {
     /// `None` if there is no record.
@@ -46,12 +45,12 @@ pub struct Left {
 // === impl Left ===
 
 impl Left {
-    /// Blocks.
+    /// Reads both records. Blocks.
     pub(super) fn read(file: &ClaimFile, kubelet: &KubeletRecord) -> Self {
         Self { ours: file.read(), kubelets: kubelet.entries() }
     }
 
-    /// Who has what, as far as it can be read.
+    /// Claims and their devices, as far as known.
     pub(super) fn held(&self) -> Records {
         let mut records = Records::new();
         records.extend(self.kubelets.iter().flatten().map(|(uid, it)| (uid.clone(), it.clone())));
@@ -60,23 +59,23 @@ impl Left {
         records
     }
 
-    /// Whether neither record says who has what.
+    /// True if neither record is readable.
     pub(super) fn is_silent(&self) -> bool {
         !matches!(self.ours, Ok(Some(_))) && self.kubelets.is_err()
     }
 
-    /// Whether that is because there is no record, and the kubelet's cannot be read.
+    /// True if our record is absent, and the kubelet's unreadable.
     pub(super) fn is_absent(&self) -> bool {
         matches!(self.ours, Ok(None)) && self.kubelets.is_err()
     }
 
-    /// Whether the kubelet's record alone says so.
+    /// True if the kubelet's checkpoint alone names the claims.
     pub(super) fn is_hearsay(&self) -> bool {
         self.ours.is_err() && self.kubelets.is_ok()
     }
 
-    /// What is to go on. A record of ours that nobody will understand is set aside where another stands in,
-    /// and documents of claims that neither record has are removed. Blocks.
+    /// Records to continue with. A damaged record is moved aside if the kubelet's replaces it; documents of
+    /// unknown claims are removed. Blocks.
     pub(super) fn taken_up(
         self,
         file: &ClaimFile,
@@ -89,11 +88,11 @@ impl Left {
         }
         let (mut records, kubelets) = match (self.ours, self.kubelets) {
             (Ok(records), Ok(kubelets)) => (records.unwrap_or_default(), kubelets),
-            // What nobody knows of may have a document all the same.
+            // An unknown claim may have a document too.
             (Ok(None), Err(_)) => return Ok(Records::new()),
-            // Nobody can say which documents are of no claim.
+            // The documents of no claim are unknown.
             (Ok(Some(records)), Err(error)) => {
-                // Of no interest where there never were claims.
+                // Without any claims before, the missing record is not worth a warning.
                 if offer != DraOffer::Off || !records.is_empty() {
                     let why = causes(&error);
                     tracing::info!(why, "only the agent's record says what claims have");

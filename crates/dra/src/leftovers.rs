@@ -1,7 +1,7 @@
-//! Instances that nobody has, on GPUs on which instances are made for claims: they are removed when the
-//! driver starts and when it comes to make instances, since they would be in the way of claims for ever.
+//! Orphaned MIG instances on GPUs that are cut for claims. They would block claims for ever, so they are
+//! removed when the driver starts, and when the policy gives it such GPUs.
 //!
-//! What a container or a claim has stays, by the ledger; so does what a process uses, by the driver.
+//! Instances of containers and claims stay, by the ledger; so do those with processes, by the driver.
 
 use tokio::{sync::watch, time::Duration};
 use windlass_allocations::ledger::{ClaimRef, Ledger, Use};
@@ -12,10 +12,10 @@ use windlass_resources::{NodeState, offers::present_parts};
 
 use super::{prepare::Ground, record::Records};
 
-/// How long an instance takes at most to be missed after it was removed.
+/// Longest time until a removed instance vanishes from the inventory.
 const LOOK: Duration = Duration::from_secs(15);
 
-/// Removes what nobody has, each time that instances come to be made for claims.
+/// Removes orphans, each time that instances come to be made for claims.
 pub(super) async fn keep(ground: Ground, records: watch::Receiver<Versioned<Records>>) {
     let mut state = ground.state.clone();
     let is_on_demand = |state: &NodeState| state.policy.dra.partitions == DraPartitions::OnDemand;
@@ -24,14 +24,14 @@ pub(super) async fn keep(ground: Ground, records: watch::Receiver<Versioned<Reco
         ground.ledger.known().await;
         let known = records.borrow().1.clone();
         remove(&ground, &known).await;
-        // Who waits in vain is noticed above.
+        // The next change is noticed above.
         drop(state.wait_for(|state| !is_on_demand(state)).await);
     }
     // The agent ends.
     std::future::pending::<()>().await;
 }
 
-/// Removes what nobody has.
+/// Removes all orphans.
 async fn remove(ground: &Ground, records: &Records) {
     if records.values().flat_map(|entry| &entry.devices).any(|held| held.device.is_none()) {
         tracing::warn!("no MIG instance is removed: it is not known which ones claims have");
@@ -44,11 +44,11 @@ async fn remove(ground: &Ground, records: &Records) {
     }
 }
 
-/// Instances with their GPUs.
+/// Orphaned instances, each with its GPU.
 fn unknown<'a>(state: &'a NodeState, ledger: &Ledger) -> Vec<(&'a Device, &'a DeviceId)> {
     let is_free = |id: &&DeviceId| {
-        let footprint = state.kin.footprint(id);
-        ledger.container(&footprint).is_none() && ledger.claim(&footprint).is_none()
+        let overlap = state.overlaps.overlap(id);
+        ledger.container(&overlap).is_none() && ledger.claim(&overlap).is_none()
     };
     let gpus = state.inventory.devices.iter().filter(|gpu| state.policy.cuts_for_claims(gpu));
     let of_gpu = |gpu: &'a Device| {
@@ -58,12 +58,15 @@ fn unknown<'a>(state: &'a NodeState, ledger: &Ledger) -> Vec<(&'a Device, &'a De
     gpus.flat_map(of_gpu).collect()
 }
 
-/// Nobody can be given it while it is removed.
+/// Claims the instance in the ledger, so that it cannot be allocated meanwhile.
 async fn remove_one(ground: &Ground, (gpu, device): (&Device, &DeviceId), state: &NodeState) {
     let name = device.to_string();
     let [namespace, uid] = ["(driver)", "(removal)"].map(|it| format!("{it}{name}"));
     let keeper = ClaimRef { namespace, name, uid };
-    if ground.ledger.take_for_claim(&keeper, &[(state.kin.footprint(device), Use::Alone)]).is_err()
+    if ground
+        .ledger
+        .take_for_claim(&keeper, &[(state.overlaps.overlap(device), Use::Alone)])
+        .is_err()
     {
         return;
     }

@@ -1,5 +1,5 @@
-//! The driver for Dynamic Resource Allocation: the same devices, named and described so that the scheduler
-//! can choose among them, and handed out claim by claim.
+//! DRA driver: publishes the node's devices for the scheduler, and prepares claims that were allocated from
+//! them.
 //!
 //! ```text
 //!   NodeState ──> catalog ──> slices ──> publish ──> API server ──> scheduler
@@ -13,9 +13,9 @@ pub mod metrics;
 pub mod publish;
 
 mod claim;
-mod desk;
+mod constraints;
+mod consumable_capacity;
 mod document;
-mod doubt;
 mod driver;
 mod health;
 mod kubelet_record;
@@ -24,19 +24,19 @@ mod leftovers;
 mod limits;
 mod opaque;
 mod plan;
-mod portions;
 mod prepare;
+mod queue;
 mod record;
 mod registrar;
 mod serve;
 mod service;
 mod slices;
 mod status;
-mod terms;
 mod time_slice;
+mod traces;
 
-pub use driver::{Driver, Surroundings, restore};
+pub use driver::{Deps, Driver, restore};
 pub use left::Left;
 pub use opaque::{understood as parameters_understood, understood_claim};
 pub use record::{ClaimFile, FORMAT as CLAIMS, Held, Records, Stage};
-pub(crate) use registrar::Standing;
+pub(crate) use registrar::RegistrationState;

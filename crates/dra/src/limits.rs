@@ -1,4 +1,4 @@
-//! What a claim's programs are limited to as clients of an MPS daemon.
+//! Limits of a claim's programs as clients of an MPS daemon.
 
 use windlass_allocations::ledger::Portion;
 use windlass_config::ShareMethod;
@@ -8,18 +8,18 @@ use windlass_core::{
 };
 use windlass_lifecycle::mps::MpsPlaces;
 
-use super::portions::WHOLE;
+use super::consumable_capacity::WHOLE;
 
-/// What each program of a client is limited to.
+/// Limits of each program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Limits {
-    /// Memory of the device, in mebibytes.
+    /// Device memory, in mebibytes.
     pub(super) memory: Option<u64>,
-    /// Of its multiprocessors, in percent.
+    /// Percentage of the multiprocessors.
     pub(super) threads: Option<u64>,
 }
 
-/// What CUDA reads in a client of MPS.
+/// Variables that CUDA reads in a client of MPS.
 const THREADS: &str = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE";
 const MEMORY: &str = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT";
 
@@ -33,7 +33,7 @@ impl Limits {
         Self { memory, threads }
     }
 
-    /// The tighter of both.
+    /// The tighter limits of both.
     pub(super) fn and(self, other: Self) -> Self {
         let tighter = |one: Option<u64>, other: Option<u64>| one.into_iter().chain(other).min();
         Self {
@@ -42,7 +42,7 @@ impl Limits {
         }
     }
 
-    /// What makes a container a client of its device's daemon, within these limits.
+    /// Edits that make a container a client of its device's daemon, within these limits.
     pub(super) fn edits(self, device: &Device, places: &MpsPlaces) -> ContainerEdits {
         let client = places.container(&device.id);
         let threads = self.threads.map(|percent| format!("{THREADS}={percent}"));

@@ -1,4 +1,4 @@
-//! What the driver counts: calls for claims, and pools that are published.
+//! Metrics of the driver: calls for claims, and published pools.
 
 mod claims;
 mod pools;

@@ -1,8 +1,8 @@
-//! What a claim or its class says to the driver in its own words: read strictly, since what is not
-//! understood would silently not be done.
+//! Opaque configuration of a claim or its class. It is read strictly: an unknown parameter would silently
+//! have no effect.
 //!
-//! There are our words, `windlass.dev/v1alpha1`, and those of NVIDIA's driver, `resource.nvidia.com/v1beta1`,
-//! which mean the same. What cannot be had is refused for the devices that it would be done to.
+//! Two formats mean the same: ours, `windlass.dev/v1alpha1`, and that of NVIDIA's driver,
+//! `resource.nvidia.com/v1beta1`. An impossible configuration is refused for the devices concerned.
 
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use serde::{Deserialize, de::DeserializeOwned};
@@ -16,16 +16,16 @@ use windlass_core::{
 use windlass_host::causes;
 
 use super::{
-    claim::{Allotted, Claim, OpaqueConfig},
+    claim::{AllocatedDevice, Claim, OpaqueConfig},
     limits::Limits,
     time_slice::Interval,
 };
 
-/// What is said about devices, understood; what comes later counts for more.
+/// Parsed configurations of a claim; later ones override earlier ones.
 #[derive(Debug)]
-pub(crate) struct Configs<'a>(Vec<(&'a OpaqueConfig, Wish)>);
+pub(crate) struct Configs<'a>(Vec<(&'a OpaqueConfig, Parameters)>);
 
-/// Why what is said to the driver cannot be done.
+/// Reason that a configuration cannot be applied.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpaqueError {
     #[error("{place}: {why}")]
@@ -47,27 +47,27 @@ pub enum OpaqueError {
     Impossible { place: String, strategy: &'static str, device: String, why: &'static str },
 }
 
-/// What is wished of devices.
+/// Parsed parameters.
 #[derive(Debug)]
-struct Wish {
-    /// The kind of device that it is about, if it is about one.
+struct Parameters {
+    /// Kind of devices that they apply to; `None` for all.
     kind: Option<DeviceKind>,
     sharing: Option<Sharing>,
 }
 
-/// What is said about a device, and where.
+/// The sharing that a configuration requests for a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Asked<'a> {
+pub(super) struct SharingRequest<'a> {
     pub(super) place: &'a str,
     pub(super) sharing: Sharing,
 }
 
-/// How the containers of a claim are to share its device.
+/// Sharing of a device among the containers of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sharing {
-    /// By turns of this length.
+    /// Time slices of this length.
     TimeSlicing(Interval),
-    /// As clients of an MPS daemon.
+    /// An MPS daemon.
     Mps(Limits),
 }
 
@@ -75,7 +75,7 @@ const OURS: &str = "windlass.dev/v1alpha1";
 
 const NVIDIAS: &str = "resource.nvidia.com/v1beta1";
 
-/// The head that every such document has.
+/// Head of every configuration.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Head {
@@ -143,22 +143,22 @@ struct NvidiasMps {
 // === impl Configs ===
 
 impl<'a> Configs<'a> {
-    /// Understands all that a claim says to the driver, or says where it does not.
+    /// Parses all configurations of a claim.
     pub(crate) fn read(claim: &'a Claim) -> Result<Self, OpaqueError> {
-        let read = |config: &'a OpaqueConfig| Ok((config, Wish::read(config)?));
+        let read = |config: &'a OpaqueConfig| Ok((config, Parameters::read(config)?));
         claim.configs.iter().map(read).collect::<Result<_, _>>().map(Self)
     }
 
-    /// What is said about a device. Of what is said about all requests each kind of device takes what is
-    /// meant for it.
-    pub(super) fn asked(
+    /// Sharing requested for a device. A configuration for all requests applies to the devices of its kind
+    /// only.
+    pub(super) fn requested(
         &self,
-        result: &Allotted,
+        result: &AllocatedDevice,
         device: &Device,
-    ) -> Result<Option<Asked<'a>>, OpaqueError> {
+    ) -> Result<Option<SharingRequest<'a>>, OpaqueError> {
         let mut last = None;
-        for (config, wish) in self.0.iter().filter(|(config, _)| config.is_about(result)) {
-            match wish.kind {
+        for (config, parameters) in self.0.iter().filter(|(config, _)| config.is_about(result)) {
+            match parameters.kind {
                 Some(wanted) if wanted != device.kind && config.names(result) => {
                     return Err(OpaqueError::WrongKind {
                         place: config.place.clone(),
@@ -169,18 +169,19 @@ impl<'a> Configs<'a> {
                     });
                 }
                 Some(wanted) if wanted != device.kind => {}
-                _ => last = Some((config, wish)),
+                _ => last = Some((config, parameters)),
             }
         }
-        Ok(last.and_then(|(config, wish)| {
-            wish.sharing.map(|sharing| Asked { place: &config.place, sharing })
+        Ok(last.and_then(|(config, parameters)| {
+            let place = &config.place;
+            parameters.sharing.map(|sharing| SharingRequest { place, sharing })
         }))
     }
 }
 
-// === impl Wish ===
+// === impl Parameters ===
 
-impl Wish {
+impl Parameters {
     fn read(config: &OpaqueConfig) -> Result<Self, OpaqueError> {
         let (place, parameters) = (&config.place, &config.parameters);
         let head: Head = parse(place, parameters)?;
@@ -197,10 +198,10 @@ impl Wish {
     }
 }
 
-// === impl Asked ===
+// === impl SharingRequest ===
 
-impl Asked<'_> {
-    /// Why what is asked cannot be had for a device.
+impl SharingRequest<'_> {
+    /// Error for a device that cannot be shared as requested.
     pub(super) fn impossible(&self, device: &str, why: &'static str) -> OpaqueError {
         let strategy = match self.sharing {
             Sharing::TimeSlicing(Interval::Default) => "TimeSlicing",
@@ -212,13 +213,13 @@ impl Asked<'_> {
     }
 }
 
-/// Whether a claim's parameters say something that is known, and else what does not.
+/// Fails if a claim's parameters are not understood.
 pub fn understood(parameters: Value) -> Result<(), OpaqueError> {
     let place = "the parameters".to_owned();
-    Wish::read(&OpaqueConfig { place, requests: Vec::new(), parameters }).map(drop)
+    Parameters::read(&OpaqueConfig { place, requests: Vec::new(), parameters }).map(drop)
 }
 
-/// Whether the driver understands an allocated claim as an API server sends it, whatever that sends; else why not.
+/// Fails if the driver does not understand an allocated claim, as received from an API server.
 pub fn understood_claim(object: ResourceClaim, asked: &ClaimRef) -> Result<(), String> {
     let claim = Claim::read(object, asked, &DriverName::default()).map_err(|it| causes(&it))?;
     Configs::read(&claim).map(drop).map_err(|it| causes(&it))
@@ -271,7 +272,7 @@ impl NvidiasMps {
     }
 }
 
-/// Limits that mean something.
+/// Limits of an MPS client, checked.
 fn limits(threads: Option<u64>, memory: Option<String>) -> Result<Limits, String> {
     const MIB: i64 = 1 << 20;
     let mebibytes = |text: String| {
@@ -307,13 +308,13 @@ mod tests {
         Device::new(id, kind, SourceName::NVIDIA, Timestamp::UNIX_EPOCH)
     }
 
-    fn result(request: &str) -> Allotted {
+    fn result(request: &str) -> AllocatedDevice {
         let [request, pool, device] = [request, "n1/nvidia", "gpu-0"].map(ToOwned::to_owned);
         let consumed = std::collections::BTreeMap::new();
-        Allotted { request, pool, device, access: Access::Usual, share: None, consumed }
+        AllocatedDevice { request, pool, device, access: Access::Usual, share: None, consumed }
     }
 
-    /// What comes of configurations, each with the requests that it names, for a GPU.
+    /// The sharing of a GPU by configurations, each with the requests that it names.
     fn check(request: &str, configs: &[(&[&str], Value)]) -> Result<Option<Sharing>, OpaqueError> {
         let [namespace, name, uid] = ["ns", "c", "u"].map(ToOwned::to_owned);
         let config =
@@ -330,8 +331,8 @@ mod tests {
         };
         let (result, device) = (result(request), device(DeviceKind::Gpu));
         let configs = Configs::read(&claim)?;
-        let asked = configs.asked(&result, &device)?;
-        Ok(asked.map(|asked| asked.sharing))
+        let requested = configs.requested(&result, &device)?;
+        Ok(requested.map(|requested| requested.sharing))
     }
 
     fn shared(strategy: &str) -> Value {

@@ -1,11 +1,11 @@
-//! What a claim gets: a pure function of the claim, the node, and what other claims have.
+//! Plan of a claim's devices: a pure function of the claim, the node, and other claims.
 
 mod partitions;
 pub(super) mod variables;
 
 use std::borrow::Cow;
 
-use windlass_allocations::ledger::{ClaimRef, Footprint, Use, together};
+use windlass_allocations::ledger::{ClaimRef, Overlap, Use, together};
 use windlass_cdi::container_edits::{self, Grant, grant};
 use windlass_config::{Delivery, DeviceIds, DriverName, Strategy};
 use windlass_core::{
@@ -13,33 +13,33 @@ use windlass_core::{
     device::{Device, DeviceId, Partition},
     resource::{InvalidResourceName, ResourceName},
 };
-use windlass_lifecycle::{cleanup::HandoverStates, mps::MpsPlaces};
+use windlass_lifecycle::{cleanup::CleanupStates, mps::MpsPlaces};
 use windlass_resources::NodeState;
 
 use super::{
-    catalog::{Catalog, EntryName},
-    claim::{Access, Allotted, Claim},
+    catalog::{Catalog, DeviceName},
+    claim::{Access, AllocatedDevice, Claim},
+    constraints::{self, ConstraintError, Constraints},
     document,
     opaque::{Configs, OpaqueError},
     record::{Held, Records},
-    terms::{Allocation, Terms, TermsError},
     time_slice::Interval,
 };
 
-/// What a plan is made from.
+/// Inputs of a plan.
 pub(crate) struct Ground<'a> {
     pub(crate) driver: &'a DriverName,
     pub(crate) state: &'a NodeState,
     pub(crate) catalog: &'a Catalog,
-    /// Where devices stand between two tenants.
-    pub(crate) handovers: &'a HandoverStates,
-    /// What is prepared.
+    /// States of devices between tenants.
+    pub(crate) handovers: &'a CleanupStates,
+    /// Recorded claims.
     pub(crate) records: &'a Records,
-    /// Where daemons are that containers are clients of.
+    /// Folders of the MPS daemons.
     pub(crate) mps: &'a MpsPlaces,
 }
 
-/// Why a claim cannot have a device.
+/// Reason that a claim cannot have a device.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Refusal {
     #[error("request {request}: pool {pool} has no device {device}{why}")]
@@ -65,27 +65,27 @@ pub(crate) enum Refusal {
     #[error(transparent)]
     Opaque(#[from] OpaqueError),
     #[error(transparent)]
-    Terms(#[from] TermsError),
+    Constraints(#[from] ConstraintError),
     #[error("request {request} gives no name to a variable")]
     Request { request: String, source: InvalidResourceName },
     #[error("{0}")]
     Document(String),
 }
 
-/// A result with what it stands for.
-struct Chosen<'a> {
-    result: &'a Allotted,
+/// An allocated device, found on the node.
+struct ChosenDevice<'a> {
+    result: &'a AllocatedDevice,
     device: Cow<'a, Device>,
-    /// Where it is to be made, or was.
+    /// Placement of an instance that is made for the claim.
     partition: Option<&'a Partition>,
-    terms: Terms,
+    constraints: Constraints,
 }
 
-/// What the claim gets, in the order of its results.
+/// Plans the devices of a claim, in the order of its allocation.
 pub(crate) fn plan(claim: &Claim, ground: &Ground<'_>) -> Result<Vec<Held>, Refusal> {
     let configs = Configs::read(claim)?;
     let chosen = claim.results.iter().map(|result| {
-        let chosen = ground.choose((claim, result), &configs)?;
+        let chosen = ground.choose(claim, result, &configs)?;
         ground.check_free(claim, &chosen)?;
         Ok(chosen)
     });
@@ -97,9 +97,9 @@ pub(crate) fn plan(claim: &Claim, ground: &Ground<'_>) -> Result<Vec<Held>, Refu
     (0..chosen.len()).map(held).collect()
 }
 
-/// What a refused claim names, as far as it is known what that is.
+/// Devices that a refused claim names, as far as they are known.
 pub(crate) fn named(claim: &Claim, catalog: &Catalog) -> Vec<Held> {
-    let held = |result: &Allotted| Held {
+    let held = |result: &AllocatedDevice| Held {
         pool: result.pool.clone(),
         name: result.device.clone(),
         device: catalog.find(&result.pool, &result.device).map(|it| it.device.clone()),
@@ -115,16 +115,16 @@ pub(crate) fn named(claim: &Claim, catalog: &Catalog) -> Vec<Held> {
     claim.results.iter().map(held).collect()
 }
 
-/// What has to be taken in the ledger for what is held, each device once, as the strongest use wants it.
-pub(crate) fn takes(held: &[Held], state: &NodeState) -> Vec<(Footprint, Use)> {
+/// Uses to take in the ledger: each device once, with its strongest use.
+pub(crate) fn takes(held: &[Held], state: &NodeState) -> Vec<(Overlap, Use)> {
     let uses = together(held.iter().filter_map(|it| Some((it.device.as_ref()?, it.usage))));
-    uses.into_iter().map(|(device, usage)| (state.kin.footprint(device), usage)).collect()
+    uses.into_iter().map(|(device, usage)| (state.overlaps.overlap(device), usage)).collect()
 }
 
 // === impl Refusal ===
 
 impl Refusal {
-    /// The claim that has what is wanted, for the node's own log: its name is no business of the other's.
+    /// The claim that has the device, for the node's own log: other tenants must not learn its name.
     pub(super) fn holder(&self) -> Option<&ClaimRef> {
         if let Self::Taken { by, .. } = self { Some(by) } else { None }
     }
@@ -135,10 +135,11 @@ impl Refusal {
 impl<'a> Ground<'a> {
     fn choose(
         &self,
-        (claim, result): (&Claim, &'a Allotted),
+        claim: &Claim,
+        result: &'a AllocatedDevice,
         configs: &Configs<'_>,
-    ) -> Result<Chosen<'a>, Refusal> {
-        let Allotted { request, pool, device, .. } = result;
+    ) -> Result<ChosenDevice<'a>, Refusal> {
+        let AllocatedDevice { request, pool, device, .. } = result;
         let find = || self.catalog.find(pool, device);
         if let (None, Some((id, why))) = (find(), self.unclaimable(device)) {
             let (request, device) = (request.clone(), id.clone());
@@ -150,30 +151,30 @@ impl<'a> Ground<'a> {
             device: device.clone(),
             why,
         };
-        let looking = if self.state.inventory.is_complete() { "" } else { " (yet)" };
-        let offered = find().ok_or_else(|| unknown(looking))?;
+        let not_yet = if self.state.inventory.is_complete() { "" } else { " (yet)" };
+        let offered = find().ok_or_else(|| unknown(not_yet))?;
         let partition = offered.partition.as_ref();
         let device = if let Some(place) = partition {
-            self.instance((claim, result), (offered, place))?
+            self.instance(claim, result, offered, place)?
         } else {
             let found = self.state.inventory.get(offered.device.as_str());
             self.as_a_whole(found.ok_or_else(|| unknown(" any more"))?)
         };
-        check_well(result, &device)?;
-        self.check_way(result, &device)?;
-        let allocation = Allocation { result, offered, device: &device, driver: self.driver };
-        let terms = Terms::of(allocation, configs.asked(result, &device)?)?;
-        Ok(Chosen { result, device, partition, terms })
+        check_health(result, &device)?;
+        self.check_obstacles(result, &device)?;
+        let inputs = constraints::Inputs { result, offered, device: &device, driver: self.driver };
+        let constraints = Constraints::of(inputs, configs.requested(result, &device)?)?;
+        Ok(ChosenDevice { result, device, partition, constraints })
     }
 
-    /// The device of a name that is not published, and why it is not.
+    /// The device of an unpublished name, with the reason.
     fn unclaimable(&self, name: &str) -> Option<(&DeviceId, &'static str)> {
         let mut all = self.state.unclaimable.iter();
-        all.find(|(id, _)| EntryName::of(id).as_str() == name).map(|(id, why)| (id, *why))
+        all.find(|(id, _)| DeviceName::of(id).as_str() == name).map(|(id, why)| (id, *why))
     }
 
-    /// Whether nothing beside it is in the way, such as a lease that another node holds.
-    fn check_way(&self, result: &Allotted, device: &Device) -> Result<(), Refusal> {
+    /// Fails if the device has an obstacle, such as another node's Lease.
+    fn check_obstacles(&self, result: &AllocatedDevice, device: &Device) -> Result<(), Refusal> {
         let obstacle = self.state.obstacle(device).filter(|_| result.access != Access::Admin);
         obstacle.map_or(Ok(()), |obstacle| {
             let (request, why) = (result.request.clone(), obstacle.why.clone());
@@ -181,17 +182,18 @@ impl<'a> Ground<'a> {
         })
     }
 
-    /// Whether no other claim has it by name: the ledger knows devices, and not yet those that the kubelet's
-    /// record alone tells of.
-    fn check_free(&self, claim: &Claim, chosen: &Chosen<'_>) -> Result<(), Refusal> {
-        let (result, usage) = (chosen.result, chosen.terms.usage);
-        let others = self.records.values().filter(|other| other.claim.uid != claim.reference.uid);
+    /// Fails if another claim has the device by name. The ledger knows devices only, and lacks some that
+    /// the kubelet's checkpoint alone names.
+    fn check_free(&self, claim: &Claim, chosen: &ChosenDevice<'_>) -> Result<(), Refusal> {
+        let (result, usage) = (chosen.result, chosen.constraints.usage);
+        let mut others =
+            self.records.values().filter(|other| other.claim.uid != claim.reference.uid);
         let has_it = |held: &Held| {
             let both_share = held.usage.goes_with(usage);
             let is_it = held.pool == result.pool && held.name == result.device;
             is_it && held.usage != Use::Admin && usage != Use::Admin && !both_share
         };
-        match { others }.find(|other| other.devices.iter().any(has_it)) {
+        match others.find(|other| other.devices.iter().any(has_it)) {
             None => Ok(()),
             Some(other) => Err(Refusal::Taken {
                 request: result.request.clone(),
@@ -201,24 +203,29 @@ impl<'a> Ground<'a> {
         }
     }
 
-    fn held(&self, claim: &Claim, chosen: &[Chosen<'_>], position: usize) -> Result<Held, Refusal> {
-        let Chosen { result, device, terms, .. } = &chosen[position];
+    fn held(
+        &self,
+        claim: &Claim,
+        chosen: &[ChosenDevice<'_>],
+        position: usize,
+    ) -> Result<Held, Refusal> {
+        let ChosenDevice { result, device, constraints, .. } = &chosen[position];
         let request = result.base_request();
-        if !chosen[position].is_there() {
+        if !chosen[position].exists() {
             return Ok(chosen[position].held());
         }
         let names = self.grant(request, &[device])?.cdi_devices;
         let mut edits = ContainerEdits::default();
-        // A container gets all devices of a request, and the request's variables with the last of them.
-        let is_of_request = |it: &&Chosen<'_>| it.result.base_request() == request;
+        // A container gets all devices of a request, and the request's variables with the last device.
+        let is_of_request = |it: &&ChosenDevice<'_>| it.result.base_request() == request;
         if !chosen[position + 1..].iter().any(|it| is_of_request(&it)) {
-            let together = chosen[..=position].iter().filter(is_of_request);
-            let together: Vec<_> = together.map(|it| &*it.device).collect();
+            let of_request = chosen[..=position].iter().filter(is_of_request);
+            let together: Vec<_> = of_request.map(|it| &*it.device).collect();
             let resource = self.resource(request)?;
             let envs = self.grant(request, &together)?.envs;
             edits = variables::of_request(&claim.called, &resource, envs);
         }
-        if let Some(limits) = terms.client {
+        if let Some(limits) = constraints.client {
             let client = limits.edits(device, self.mps);
             edits.env.extend(client.env);
             edits.mounts.extend(client.mounts);
@@ -229,7 +236,7 @@ impl<'a> Ground<'a> {
         Ok(Held { cdi, edits, ..chosen[position].held() })
     }
 
-    /// What the device plugin would give, if it gave by CDI.
+    /// Container edits as the device plugin would make them by CDI.
     fn grant(&self, request: &str, devices: &[&Device]) -> Result<Grant, Refusal> {
         let resource = self.resource(request)?;
         let policy = &self.state.policy;
@@ -238,43 +245,43 @@ impl<'a> Ground<'a> {
             ids: DeviceIds::Uuid,
             ..policy.delivery.clone()
         };
-        Ok(grant(container_edits::Question {
+        Ok(grant(container_edits::AllocationRequest {
             resource: &resource,
             devices,
             delivery: &delivery,
             nics: &policy.nics,
-            surroundings: &self.state.surroundings,
+            node_extras: &self.state.node_extras,
             mps: None,
             simulated: self.state.inventory.simulated.as_deref(),
         }))
     }
 
-    /// What stands for a resource's name in the variables of a container.
+    /// Resource name for the variables of a container.
     fn resource(&self, request: &str) -> Result<ResourceName, Refusal> {
         let name = format!("{}/{request}", self.driver).parse();
         name.map_err(|source| Refusal::Request { request: request.to_owned(), source })
     }
 }
 
-// === impl Chosen ===
+// === impl ChosenDevice ===
 
-impl Chosen<'_> {
-    /// Whether it is not first to be made.
-    fn is_there(&self) -> bool {
+impl ChosenDevice<'_> {
+    /// False if its instance is still to be made.
+    fn exists(&self) -> bool {
         self.partition.is_none_or(|place| place.id() != self.device.id)
     }
 
-    /// What is known of it without what containers get.
+    /// The device without container edits.
     fn held(&self) -> Held {
-        let Self { result, device, partition, terms } = self;
-        let usage = terms.usage;
+        let Self { result, device, partition, constraints } = self;
+        let usage = constraints.usage;
         Held {
             pool: result.pool.clone(),
             name: result.device.clone(),
             device: Some(partition.map_or_else(|| device.id.clone(), Partition::id)),
             partition: partition.filter(|_| usage != Use::Admin).cloned(),
             usage,
-            interval: terms.interval,
+            interval: constraints.interval,
             requests: vec![result.base_request().to_owned()],
             cdi: Vec::new(),
             share: result.share.clone(),
@@ -284,7 +291,7 @@ impl Chosen<'_> {
     }
 }
 
-fn check_well(result: &Allotted, device: &Device) -> Result<(), Refusal> {
+fn check_health(result: &AllocatedDevice, device: &Device) -> Result<(), Refusal> {
     if device.health.is_healthy() || result.access == Access::Admin {
         return Ok(());
     }
@@ -293,9 +300,9 @@ fn check_well(result: &Allotted, device: &Device) -> Result<(), Refusal> {
     Err(Refusal::NotWell { request: result.request.clone(), device: device.id.clone(), why })
 }
 
-/// A container that gets what a request got is a client of one daemon at most.
-fn check_daemons(chosen: &[Chosen<'_>]) -> Result<(), Refusal> {
-    for client in chosen.iter().filter(|it| it.terms.client.is_some()) {
+/// Fails if a request with an MPS client got several devices: a container is a client of one daemon.
+fn check_daemons(chosen: &[ChosenDevice<'_>]) -> Result<(), Refusal> {
+    for client in chosen.iter().filter(|it| it.constraints.client.is_some()) {
         let request = client.result.base_request();
         if chosen.iter().filter(|it| it.result.base_request() == request).count() > 1 {
             return Err(Refusal::Daemons(request.to_owned()));

@@ -1,20 +1,19 @@
-//! Prepares claims and releases them: one task owns what is prepared, and what is done for a claim is done
-//! beside it, so that no claim waits for another.
+//! Preparation and release of claims. One task owns the state of all claims; the work for a claim runs
+//! beside it, so that claims do not wait for each other.
 //!
 //! ```text
 //!   Prepare, Release ──> input ──> State::next ──> state, action ──> task of the claim ──> outcome
-//!                          ^                                  └── what is decided at once ─┐ │
-//!                          └───────────────────────────────────────────────────────────────┴─┘
+//!                          ^                                  └── immediate action ────────────┐ │
+//!                          └───────────────────────────────────────────────────────────────────┴─┘
 //! ```
 //!
-//! [`State`] has the way of a claim drawn. Each module carries some of its actions out.
+//! [`State`] has a drawing of a claim's states. Each module carries out some of the actions.
 //!
 //! # Guarantees
 //!
-//! The record says what is begun before it is begun, and that it is done before the kubelet is told. A
-//! claim that is completed has the same answer whenever it is asked for, from the record alone, unless the API
-//! server says that it was allocated anew: what it had is released first then. Releasing needs the record
-//! alone too.
+//! The record names a step before it begins, and its completion before the kubelet is answered. A completed
+//! claim gets the same answer each time, from the record alone, unless the API server shows another
+//! allocation: the old devices are released first then. A release needs the record alone too.
 
 mod begin;
 mod daemons;
@@ -44,7 +43,7 @@ use self::{
     state::{Action, Input, State},
 };
 use super::{
-    desk::{Request, Wish},
+    queue::{Request, Wish},
     record::{Entry, Records, Stage},
     status::{Trouble, Troubles},
 };
@@ -56,31 +55,31 @@ pub(super) struct Preparer {
     slots: BTreeMap<String, Slot>,
     troubles: Troubles,
     journal: Journal<Records>,
-    /// What is done for each claim, by its UID.
+    /// The work of each claim, by UID.
     tasks: Tasks<String, Input>,
-    /// What is waited for meanwhile.
+    /// Waits in progress.
     watches: JoinSet<Notice>,
-    /// How long a claim waits for others to let go of what it is to get.
+    /// Longest wait of a claim for devices of other claims.
     patience: Duration,
-    /// How often is looked whether documents are there.
+    /// Interval of looks for missing documents.
     look_interval: Duration,
 }
 
-/// What somebody noticed who watches.
+/// Observations of the waits.
 enum Notice {
-    /// Others may have let go of what a claim is to get; so much patience is left.
+    /// Other claims may have released the devices; this much patience is left.
     LetGo(String, Deadline),
-    /// Nobody has these claims any more.
+    /// These claims are orphaned.
     Stale(Vec<Suspect>),
 }
 
-/// How often claims are looked for that nobody has any more.
+/// Interval of looks for orphaned claims.
 const COLLECT: Duration = Duration::from_secs(10 * 60);
 
 // === impl Preparer ===
 
 impl Preparer {
-    /// Takes up what an earlier agent left, in the ledger too.
+    /// Restores the claims of an earlier agent, in the ledger too.
     pub(super) fn new(
         ground: Ground,
         (requests, look_interval, patience): (mpsc::Receiver<Request>, Duration, Duration),
@@ -106,7 +105,7 @@ impl Preparer {
         preparer
     }
 
-    /// Prepares and releases until nobody may ask any more.
+    /// Prepares and releases until the queue is closed.
     pub(super) async fn run(mut self) {
         let (mut collect, mut look) = (interval(COLLECT), interval(self.look_interval));
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -135,7 +134,7 @@ impl Preparer {
     fn ask(&mut self, Request { claim, wish }: Request) {
         let uid = claim.uid.clone();
         let slot = self.slots.entry(uid.clone()).or_insert_with(|| Slot::new(claim.clone()));
-        // A kubelet names a claim in both calls as it read it.
+        // A kubelet names a claim alike in both calls.
         if slot.claim != claim {
             return wish.refuse(format!(
                 "claim {claim} has the UID {uid}, which is another claim's on this node"
@@ -155,7 +154,7 @@ impl Preparer {
         self.step(&uid, input);
     }
 
-    /// Takes a claim as far as it goes without waiting; at rest, what is wanted of it is next.
+    /// Advances a claim as far as possible without waiting. A claim at rest takes its next request.
     fn step(&mut self, uid: &str, input: Input) {
         let mut next = Some(input);
         while let Some(input) = next {
@@ -166,7 +165,7 @@ impl Preparer {
         }
     }
 
-    /// Does what is done at once, and begins what is not. Gives what was decided, if that is what is to be done.
+    /// Carries out an immediate action, or begins the work. Returns the input of an immediate action.
     fn carry_out(&mut self, uid: &str, action: Action) -> Option<Input> {
         match action {
             Action::Nothing => {}
@@ -194,7 +193,7 @@ impl Preparer {
         None
     }
 
-    /// What is wanted of a claim at rest. One that is not in the record, and of which nothing is wanted, is forgotten.
+    /// Next request of a claim at rest. An unrecorded claim without a request is forgotten.
     fn wish(&mut self, uid: &str) -> Option<Input> {
         let slot = self.slots.get(uid)?;
         let State::Resting(recorded) = slot.state else { return None };
@@ -213,7 +212,7 @@ impl Preparer {
         self.slots.get(uid)?.entry.as_ref()
     }
 
-    /// Does what the record says is begun, or makes sure of what it says is done.
+    /// Does the recorded steps, or checks the completed ones.
     fn act(&mut self, uid: &str) {
         let Some(entry) = self.entry(uid).cloned() else { return };
         let is_begun = entry.state == Stage::PrepareStarted;
@@ -245,11 +244,11 @@ impl Preparer {
         slot.prepared(&Ok(devices));
     }
 
-    /// Tells those who wait why a claim is not prepared; what was begun stays begun.
+    /// Answers the waiting callers with an error; begun steps stay.
     fn refuse(&mut self, uid: &str, trouble: Trouble) {
         let Some(slot) = self.slots.get_mut(uid) else { return };
         slot.prepared(&Err(trouble.why.clone()));
-        // Of a claim that could not be read there is no device that a status could speak of.
+        // A claim that could not be read has no device for a status.
         if slot.entry.is_some() || trouble.refused.is_some() {
             self.troubles.note(uid, trouble);
         } else {
@@ -257,7 +256,7 @@ impl Preparer {
         }
     }
 
-    /// Gives back what was taken, since nothing was done of what could not be written down.
+    /// Returns the taken devices: the record could not be written, so no step was done.
     fn undo(&mut self, uid: &str, why: String) {
         let refused = self.slots.get_mut(uid).and_then(|slot| slot.entry.take());
         self.ground.ledger.release_claim(uid);
@@ -270,8 +269,7 @@ impl Preparer {
         self.slots.iter().filter_map(entry).collect()
     }
 
-    /// Has what is prepared written down, again if the disk did not take it before. Gives what waits until
-    /// it is.
+    /// Writes the records, again if the disk refused them before. Returns the wait for the disk.
     fn save(&self) -> impl Future<Output = Result<(), String>> + Send + use<> {
         let records = self.records();
         self.ground.metrics.holds(&records);
@@ -279,14 +277,14 @@ impl Preparer {
         self.journal.recorded()
     }
 
-    /// What an earlier agent gave away is held.
+    /// Holds the devices of an earlier agent's claims.
     fn take_again(&self) {
         for entry in self.slots.values().filter_map(Slot::recorded) {
             self.ground.ledger.restore_claim(&entry.claim, entry.uses());
         }
     }
 
-    /// Finds out which devices are meant by names that only the kubelet's record told.
+    /// Finds the devices of names that the kubelet's checkpoint alone gave.
     fn find_devices(&mut self) {
         let state = self.ground.state.borrow().clone();
         let catalog = self.ground.catalog(&state);

@@ -1,4 +1,4 @@
-//! The part that publishes what claims may have: follows the node's state, and counts how it fares.
+//! Publisher of the catalog: follows the node's state, and counts the outcome.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 use windlass_allocations::ledger::Ledger;
 use windlass_cluster::{
     Client,
-    slices::{self, Content, PublishState, Wanted},
+    slices::{self, DesiredSlices, PublishState, SliceContent},
 };
 use windlass_config::{DraOffer, DriverName};
 use windlass_core::inventory::SourceState;
@@ -15,7 +15,7 @@ use windlass_resources::NodeState;
 
 use super::{
     catalog::{Catalog, pool_name},
-    slices::{Manner, slices},
+    slices::{SliceOptions, slices},
 };
 use crate::metrics::DraMetrics;
 
@@ -28,37 +28,37 @@ pub async fn run(
     metrics: DraMetrics,
     stop: CancellationToken,
 ) {
-    let (wish, wanted) = watch::channel(None);
+    let (publish, desired) = watch::channel(None);
     let node = client.node().to_owned();
-    let wisher = Wisher { state, ledger, node, driver: driver.clone(), wish };
-    let (outcome, publisher) = slices::publish(client, driver, wanted, stop);
+    let publisher = Publisher { state, ledger, node, driver: driver.clone(), publish };
+    let (outcome, written) = slices::publish(client, driver, desired, stop);
     tokio::select! {
-        () = publisher => {}
-        () = wisher.run() => {}
+        () = written => {}
+        () = publisher.run() => {}
         () = count(outcome, metrics) => {}
     }
 }
 
-/// Knows what is to be published.
-struct Wisher {
+/// Computes the desired slices.
+struct Publisher {
     state: watch::Receiver<Arc<NodeState>>,
     ledger: watch::Receiver<Ledger>,
     node: String,
     driver: DriverName,
-    wish: watch::Sender<Option<Arc<Wanted>>>,
+    publish: watch::Sender<Option<Arc<DesiredSlices>>>,
 }
 
-// === impl Wisher ===
+// === impl Publisher ===
 
-impl Wisher {
+impl Publisher {
     async fn run(mut self) {
         loop {
             let state = self.state.borrow_and_update().clone();
             let ledger = self.ledger.borrow_and_update().clone();
-            // Before it is known what containers have, every device would be tainted for a moment.
-            let is_known = state.policy.dra.offer == DraOffer::Off || ledger.is_complete();
-            if is_known {
-                self.wish_for(wanted(&state, &ledger, (&self.node, &self.driver)));
+            // With unknown containers every device would be tainted for a moment.
+            if state.policy.dra.offer == DraOffer::Off || ledger.is_complete() {
+                let desired = desired(&state, &ledger, &self.node, &self.driver);
+                windlass_host::watch::publish(&self.publish, desired.map(Arc::new));
             }
             tokio::select! {
                 () = windlass_host::watch::changed(&mut self.state) => {}
@@ -66,40 +66,37 @@ impl Wisher {
             }
         }
     }
-
-    fn wish_for(&self, wanted: Option<Wanted>) {
-        windlass_host::watch::publish(&self.wish, wanted.map(Arc::new));
-    }
 }
 
-/// What of a node is to be published; `None` if it offers nothing to claims.
-fn wanted(
+/// Desired slices of a node; `None` if it offers nothing to claims.
+fn desired(
     state: &NodeState,
     ledger: &Ledger,
-    (node, driver): (&str, &DriverName),
-) -> Option<Wanted> {
+    node: &str,
+    driver: &DriverName,
+) -> Option<DesiredSlices> {
     let policy = &state.policy.dra;
     if policy.offer == DraOffer::Off {
         return None;
     }
-    let manner = Manner { driver, taints: policy.taints };
-    let mut wanted = slices(&Catalog::of(state, node, driver, ledger), manner);
+    let options = SliceOptions { driver, taints: policy.taints };
+    let mut desired = slices(&Catalog::of(state, node, driver, ledger), options);
     let sources = state.inventory.sources.iter();
     let starting = sources.filter(|(_, state)| **state == SourceState::Starting);
-    // What an earlier life of the agent published stays until the source has answered.
-    wanted.undecided = starting.map(|(source, _)| pool_name(node, source)).collect();
+    // Slices of an earlier agent stay until the source has answered.
+    desired.undecided = starting.map(|(source, _)| pool_name(node, source)).collect();
     if !state.inventory.is_complete() {
-        wanted.undecided.insert(node.to_owned());
-    } else if wanted.pools.is_empty() {
-        // It says that the driver is there.
-        wanted.pools.insert(node.to_owned(), vec![Content::default()]);
+        desired.undecided.insert(node.to_owned());
+    } else if desired.pools.is_empty() {
+        // An empty pool shows that the driver is present.
+        desired.pools.insert(node.to_owned(), vec![SliceContent::default()]);
     }
-    Some(wanted)
+    Some(desired)
 }
 
 async fn count(mut outcome: watch::Receiver<Arc<PublishState>>, metrics: DraMetrics) {
     loop {
-        metrics.stand(&outcome.borrow_and_update());
+        metrics.update(&outcome.borrow_and_update());
         windlass_host::watch::changed(&mut outcome).await;
     }
 }

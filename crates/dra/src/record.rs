@@ -1,8 +1,8 @@
-//! What is prepared, on the disk: written before anything is done for a claim, and before the kubelet is
-//! told that it is done. Everything that it takes to release a claim is in it.
+//! Record of claims on disk. It is written before each step of a preparation, and before the kubelet gets
+//! an answer. It has everything that the release of a claim needs.
 //!
-//! A copy is beside the CDI documents of claims, so that neither folder that is lost takes the record along. Runtimes
-//! read what ends with `.json` and `.yaml` there, and leave the copy alone.
+//! A copy lies beside the CDI documents of claims, so that no single lost folder takes the record along. Runtimes read
+//! `.json` and `.yaml` files there and ignore the copy.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -18,49 +18,50 @@ use windlass_core::{
 use windlass_host::state_file::{Boot, Earlier, Format, Journal, KeptFile, Unreadable, Writer};
 
 use super::{
-    claim::{Allotted, Claim},
+    claim::{AllocatedDevice, Claim},
     time_slice::Interval,
 };
 
-/// What is prepared, by the claim's UID.
+/// Records by the claim's UID.
 pub type Records = BTreeMap<String, Entry>;
 
-/// A claim that something was done for.
+/// A claim that is prepared, or was begun.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Entry {
     #[serde(rename = "ref")]
     pub claim: ClaimRef,
     pub(crate) state: Stage,
-    /// In the order of the claim's results.
+    /// Devices in the order of the allocation.
     pub devices: Vec<Held>,
 }
 
-/// How far a claim is.
+/// Stage of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Stage {
-    /// What is to be done may have been done in part.
+    /// Its steps may be done in part.
     PrepareStarted,
-    /// All is done.
+    /// All steps are done.
     PrepareCompleted,
 }
 
-/// A device that a claim has.
+/// A device of a claim.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Held {
     pub(crate) pool: String,
     pub(crate) name: String,
-    /// `None` if only the kubelet's record tells of it, and not what it is.
+    /// `None` if the kubelet's checkpoint alone names the device, by an unknown name.
     pub device: Option<DeviceId>,
-    /// Where an instance is made for the claim, and removed with it; `device` names the place then.
+    /// Placement of an instance that is made for the claim, and removed with it. `device` is the
+    /// placement's id then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partition: Option<Partition>,
     pub(crate) usage: Use,
-    /// How long turns on it are while the claim has it.
+    /// Time slice while the claim has the device.
     #[serde(default)]
     pub(crate) interval: Interval,
-    /// The requests that it is for, as the kubelet knows them.
+    /// Requests that it serves, by the kubelet's names.
     pub(crate) requests: Vec<String>,
     /// Qualified CDI names.
     pub(crate) cdi: Vec<String>,
@@ -68,16 +69,16 @@ pub struct Held {
     pub(crate) share: Option<String>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) consumed: BTreeMap<String, String>,
-    /// What the claim's own CDI document says of it.
+    /// Edits in the claim's own CDI document.
     #[serde(default)]
     pub(crate) edits: ContainerEdits,
 }
 
-/// The file.
+/// The file of the records.
 #[derive(Clone, Debug)]
 pub struct ClaimFile(KeptFile<Records>);
 
-/// The format of `claims.json`.
+/// Format of `claims.json`.
 pub const FORMAT: Format = Format { what: "record of claims", about: "claims" };
 
 const FILE: &str = "claims.json";
@@ -88,13 +89,13 @@ const COPY: &str = "windlass.dev-claims.copy";
 // === impl Held ===
 
 impl Held {
-    fn is_for(&self, result: &Allotted) -> bool {
+    fn is_for(&self, result: &AllocatedDevice) -> bool {
         let Self { pool, name, share, requests, .. } = self;
         (pool, name, share) == (&result.pool, &result.device, &result.share)
             && *requests == [result.base_request()]
     }
 
-    /// The device, or the instance at the place that was allotted.
+    /// The device, or the instance at the allocated placement.
     pub(crate) fn found<'a>(&self, inventory: &'a Inventory) -> Option<&'a Device> {
         match &self.partition {
             Some(place) => standing(inventory, place),
@@ -106,13 +107,13 @@ impl Held {
 // === impl Entry ===
 
 impl Entry {
-    /// Whether these are the devices that the claim was allocated, and for the same requests.
+    /// True if the claim was allocated exactly these devices, for the same requests.
     pub(crate) fn is_for(&self, claim: &Claim) -> bool {
         let mut pairs = self.devices.iter().zip(&claim.results);
         self.devices.len() == claim.results.len() && pairs.all(|(held, it)| held.is_for(it))
     }
 
-    /// The devices that are known, and how the claim has them.
+    /// The known devices and their uses.
     pub(crate) fn uses(&self) -> impl Iterator<Item = (&DeviceId, Use)> {
         let held = self.devices.iter();
         together(held.filter_map(|held| Some((held.device.as_ref()?, held.usage)))).into_iter()
@@ -122,14 +123,14 @@ impl Entry {
 // === impl ClaimFile ===
 
 impl ClaimFile {
-    /// The record in the state folder, and its copy.
+    /// Record in the state folder, with its copy in the CDI folder.
     pub fn new(places: &Places) -> Self {
         let file = KeptFile::new(places.state_dir.join(FILE), FORMAT, places.roots().host);
         Self(file.copied_to(places.cdi_dir.join(COPY)))
     }
 
-    /// What an earlier agent wrote down; `None` where it wrote nothing, or somebody lost both. What was prepared before
-    /// the machine was started is begun anew when the kubelet asks: it may have other devices now. Blocks.
+    /// Records of an earlier agent; `None` if record and copy are absent. A claim that was prepared before a reboot
+    /// is begun anew when the kubelet asks: it may have other devices now. Blocks.
     pub fn read(&self) -> Result<Option<Records>, Unreadable> {
         let Some(Earlier { content: mut claims, boot }) = self.0.read()? else {
             return Ok(None);
@@ -146,12 +147,12 @@ impl ClaimFile {
         self.0.path()
     }
 
-    /// Moves a file that cannot be understood out of the way, for a person to look at. Blocks.
+    /// Moves an unreadable file aside for a person. Blocks.
     pub(crate) fn set_aside(&self) {
         self.0.set_aside();
     }
 
-    /// A journal that the file follows.
+    /// A journal of this file.
     pub(crate) fn journal(&self) -> (Journal<Records>, Writer<Records>) {
         Journal::new(self.0.clone(), "claims wait until they can be recorded")
     }
@@ -257,7 +258,7 @@ mod tests {
                 let mut text = whole.clone();
                 text[position] ^= 1 << bit;
                 fs::write(file.0.path(), &text).expect("written");
-                // What is between the fields says nothing.
+                // White space between the fields has no meaning.
                 if let Ok(found) = file.read() {
                     let text = String::from_utf8_lossy(&text);
                     let expected = Some(records(Stage::PrepareCompleted));

@@ -1,5 +1,4 @@
-//! How the kubelet learns of the driver: it finds a socket in its folder of plugins, asks who is there, and
-//! says whether it took the answer.
+//! Registration of the driver: the kubelet finds its socket, asks for its info, and reports the result.
 
 use tokio::sync::watch;
 use tonic::{Request, Response, Status};
@@ -12,35 +11,35 @@ use windlass_kubelet_api::{
     },
 };
 
-/// How the driver stands with the kubelet.
+/// State of the driver's registration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Standing {
-    /// Nothing is offered, and nothing is prepared.
+pub(crate) enum RegistrationState {
+    /// The driver is not needed.
     #[default]
     Off,
-    /// It cannot serve, and why.
+    /// The driver cannot serve, for this reason.
     Failing(String),
-    /// It serves, and the kubelet has not registered it yet.
+    /// The driver serves, and is not registered yet.
     Serving,
-    /// The kubelet has it.
+    /// The kubelet registered the driver.
     Registered,
-    /// The kubelet does not want it, and why.
+    /// The kubelet rejected the driver, for this reason.
     Rejected(String),
 }
 
-/// Answers the kubelet's questions about the driver.
+/// Answers the kubelet's registration calls.
 #[derive(Debug)]
 pub(super) struct Registrar {
     pub(super) driver: DriverName,
-    /// Where the driver's own calls are served.
+    /// Socket of the driver's own calls.
     pub(super) endpoint: String,
-    pub(super) standing: watch::Sender<Standing>,
+    pub(super) state: watch::Sender<RegistrationState>,
 }
 
-// === impl Standing ===
+// === impl RegistrationState ===
 
-impl Standing {
-    /// The names of all states.
+impl RegistrationState {
+    /// Names of all states.
     pub(crate) const NAMES: [&str; 5] = ["off", "failing", "serving", "registered", "rejected"];
 
     pub(crate) fn name(&self) -> &'static str {
@@ -72,14 +71,14 @@ impl Registration for Registrar {
         request: Request<RegistrationStatus>,
     ) -> Result<Response<RegistrationStatusResponse>, Status> {
         let RegistrationStatus { plugin_registered, error } = request.into_inner();
-        let standing = if plugin_registered {
-            tracing::info!(driver = %self.driver, "the kubelet has registered the DRA driver");
-            Standing::Registered
+        let state = if plugin_registered {
+            tracing::info!(driver = %self.driver, "DRA driver registered with the kubelet");
+            RegistrationState::Registered
         } else {
-            tracing::error!(driver = %self.driver, error, "the kubelet refuses the DRA driver");
-            Standing::Rejected(error)
+            tracing::error!(driver = %self.driver, error, "the kubelet rejected the DRA driver");
+            RegistrationState::Rejected(error)
         };
-        self.standing.send_replace(standing);
+        self.state.send_replace(state);
         Ok(Response::new(RegistrationStatusResponse {}))
     }
 }

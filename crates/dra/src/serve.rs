@@ -1,12 +1,12 @@
-//! The driver's two sockets: the one on which it serves, and the one by which the kubelet finds it.
+//! The driver's two sockets: the one for calls, and the one by which the kubelet registers the driver.
 //!
 //! ```text
-//!   off ──offered, something is prepared, or the kubelet has a claim of ours──> serving ──nothing──> off
-//!                                                                                │ ^
-//!                                                          a socket was deleted  └─┘ bound anew
+//!   off ──offered, a claim is prepared, or the kubelet has a claim of ours──> serving ──nothing──> off
+//!                                                                              │ ^
+//!                                                        a socket was deleted  └─┘ bound anew
 //! ```
 //!
-//! The driver's socket is there before the kubelet can find it, and goes after the kubelet no longer can.
+//! The socket for calls exists before the kubelet can find it, and goes after the kubelet no longer can.
 
 use std::{
     io,
@@ -42,33 +42,33 @@ use super::{
     health::{HealthList, HealthService},
     kubelet_record::KubeletRecord,
     record::Records,
-    registrar::{Registrar, Standing},
+    registrar::{Registrar, RegistrationState},
     service::Service,
 };
 
-/// Serves while there is something to serve.
-pub(super) struct Serving {
+/// Serves while the driver is needed.
+pub(super) struct Server {
     pub(super) driver: DriverName,
     pub(super) sockets: Sockets,
     pub(super) service: Service,
     pub(super) health: HealthList,
     pub(super) policy: watch::Receiver<Arc<Policy>>,
     pub(super) records: watch::Receiver<Versioned<Records>>,
-    /// What the kubelet still wants released, whether or not anything was prepared.
+    /// The kubelet may want claims released that were never prepared.
     pub(super) kubelet_record: KubeletRecord,
-    pub(super) standing: watch::Sender<Standing>,
-    /// How often sockets are looked at without a reason.
+    pub(super) registration: watch::Sender<RegistrationState>,
+    /// Interval of looks at the sockets without an event.
     pub(super) look_interval: Duration,
 }
 
-/// Where the sockets are.
+/// Paths of the sockets.
 #[derive(Clone, Debug)]
 pub(super) struct Sockets {
     pub(super) driver: PathBuf,
     pub(super) registration: PathBuf,
 }
 
-/// Why the driver cannot be served.
+/// Error of serving.
 #[derive(Debug, thiserror::Error)]
 enum ServeError {
     #[error("cannot watch {path}")]
@@ -79,46 +79,46 @@ enum ServeError {
     Ended,
 }
 
-/// Whether anybody needs the driver.
+/// Need of the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Demand {
-    /// Something is offered, or is still to be released.
+enum Need {
+    /// Devices are offered, or claims have to be released.
     Some,
     None,
 }
 
-/// A socket that is kept in place.
-struct Kept {
+/// A socket that is put back after deletion.
+struct KeptSocket {
     endpoint: Endpoint,
     folder: PathBuf,
-    /// Counts the changes of its folder.
+    /// Counts changes of the folder.
     changes: watch::Receiver<u64>,
 }
 
-/// The longest message of a kubelet's: as many claims as a call may be for, under the longest names, take 100 KB.
+/// Size limit of the kubelet's messages: the most claims of a call, under the longest names, take 100 KB.
 const LONGEST_MESSAGE: usize = 256 * 1024;
 
-/// How long calls under way may take to end.
+/// Time for running calls to end.
 const DRAIN: Duration = Duration::from_secs(2);
 
-// === impl Serving ===
+// === impl Server ===
 
-impl Serving {
-    /// Serves whenever there is something to serve, until stopped.
+impl Server {
+    /// Serves whenever the driver is needed, until stopped.
     pub(super) async fn run(self, stop: CancellationToken) {
-        let mut said = None;
+        let mut logged = None;
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = self.comes_to(Demand::Some) => {}
+                () = self.wait_for(Need::Some) => {}
             }
             let Err(error) = self.serve_while_needed(&stop).await else { continue };
             let why = causes(&error);
-            if said.as_ref() != Some(&why) {
-                tracing::error!(error = why, "the DRA driver is not served for the moment");
-                said = Some(why.clone());
+            if logged.as_ref() != Some(&why) {
+                tracing::error!(error = why, "DRA driver not serving, retrying");
+                logged = Some(why.clone());
             }
-            self.standing.send_replace(Standing::Failing(why));
+            self.registration.send_replace(RegistrationState::Failing(why));
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = sleep(self.look_interval) => {}
@@ -131,7 +131,7 @@ impl Serving {
         let mut serving = pin!(self.serve(&end));
         tokio::select! {
             outcome = &mut serving => outcome,
-            () = self.comes_to(Demand::None) => {
+            () = self.wait_for(Need::None) => {
                 end.cancel();
                 serving.await
             }
@@ -152,11 +152,11 @@ impl Serving {
             server().add_service(Dated(registrar.max_decoding_message_size(LONGEST_MESSAGE)));
         servers.spawn(calls.serve_with_incoming_shutdown(incoming, end.clone().cancelled_owned()));
 
-        self.standing.send_replace(Standing::Serving);
-        tracing::info!(driver = %self.driver, socket = %own.endpoint.path(), "serving claims");
+        self.registration.send_replace(RegistrationState::Serving);
+        tracing::info!(driver = %self.driver, socket = %own.endpoint.path(), "DRA driver serving");
         let outcome = loop {
             tokio::select! {
-                // Servers that were told to end are no failure.
+                // Servers that end on request are no failure.
                 biased;
                 () = end.cancelled() => break Ok(()),
                 Ok(()) = own.changes.changed() => own.put_back(),
@@ -164,17 +164,17 @@ impl Serving {
                 Some(_) = servers.join_next() => break Err(ServeError::Ended),
             }
         };
-        // No kubelet shall find a driver that goes.
+        // The kubelet must not find a driver that ends.
         registration.endpoint.close();
         end.cancel();
         let ended = async { while servers.join_next().await.is_some() {} };
         let _ = deadline::timeout(DRAIN, ended).await;
         own.endpoint.close();
-        self.standing.send_replace(Standing::Off);
+        self.registration.send_replace(RegistrationState::Off);
         outcome
     }
 
-    fn bind(&self, path: &Path, helpers: &mut JoinSet<()>) -> Result<Kept, ServeError> {
+    fn bind(&self, path: &Path, helpers: &mut JoinSet<()>) -> Result<KeptSocket, ServeError> {
         let socket = SocketPath::new(path)?;
         let folder = path.parent().unwrap_or(path).to_owned();
         let refused = |source| ServeError::Folder { path: folder.clone(), source };
@@ -183,10 +183,10 @@ impl Serving {
         let (count, changes) = watch::channel(0);
         let endpoint = Endpoint::bind(socket)?;
         helpers.spawn(watched.run(count, self.look_interval));
-        Ok(Kept { endpoint, folder, changes })
+        Ok(KeptSocket { endpoint, folder, changes })
     }
 
-    /// What the kubelet asks of the driver.
+    /// Services for the kubelet's calls.
     fn calls(&self, end: &CancellationToken, helpers: &mut JoinSet<()>) -> Router {
         let mut health = self.health.clone();
         let (list, lists) = watch::channel(health.list());
@@ -204,33 +204,33 @@ impl Serving {
         Registrar {
             driver: self.driver.clone(),
             endpoint: self.sockets.driver.display().to_string(),
-            standing: self.standing.clone(),
+            state: self.registration.clone(),
         }
     }
 
-    /// Whether the kubelet will ask for a claim to be released. A record that cannot be read is read again.
+    /// True if the kubelet will release a claim. An unreadable record is read again later.
     async fn kubelet_has_ours(&self) -> bool {
         let record = self.kubelet_record.clone();
         let read = spawn_blocking(move || record.has_ours()).await;
         read.expect("reading neither panics nor is cancelled").unwrap_or(false)
     }
 
-    /// Waits until somebody needs the driver, or nobody does.
-    async fn comes_to(&self, demand: Demand) {
+    /// Waits until the driver is needed, or no longer needed.
+    async fn wait_for(&self, need: Need) {
         let (mut policy, mut records) = (self.policy.clone(), self.records.clone());
         loop {
             let is_offered = policy.borrow_and_update().dra.offer != DraOffer::Off;
             let is_held = !records.borrow_and_update().1.is_empty();
             let is_needed = is_offered || is_held || self.kubelet_has_ours().await;
-            let now = if is_needed { Demand::Some } else { Demand::None };
-            if now == demand {
+            let now = if is_needed { Need::Some } else { Need::None };
+            if now == need {
                 return;
             }
             tokio::select! {
                 Ok(()) = policy.changed() => {}
                 Ok(()) = records.changed() => {}
                 () = sleep(self.look_interval), if !is_offered && !is_held => {}
-                // Nothing changes any more.
+                // The agent ends.
                 else => std::future::pending().await,
             }
         }
@@ -240,7 +240,7 @@ impl Serving {
 // === impl Sockets ===
 
 impl Sockets {
-    /// As every driver has them.
+    /// The usual paths of a driver.
     pub(super) fn new(kubelet_dir: &Path, driver: &DriverName) -> Self {
         let own = kubelet_dir.join(PLUGINS_DIR).join(driver.as_str());
         let registry = kubelet_dir.join(REGISTRY_DIR);
@@ -251,20 +251,23 @@ impl Sockets {
     }
 }
 
-// === impl Kept ===
+// === impl KeptSocket ===
 
-impl Kept {
-    /// Puts the socket back where somebody deleted it.
+impl KeptSocket {
+    /// Binds the socket again if it was deleted.
     fn put_back(&mut self) {
         if self.endpoint.is_in_place() {
             return;
         }
-        // The folder may have gone with it; if it cannot be made the socket says so.
+        // The folder may have been deleted too; if it cannot be made, binding fails.
         let _ = folder::make_all(&self.folder);
         let socket = self.endpoint.path().clone();
         match self.endpoint.bind_again() {
-            Ok(()) => tracing::info!(%socket, "socket was deleted, serving on a new one"),
-            Err(error) => tracing::error!(error = causes(&error), "cannot serve for the moment"),
+            Ok(()) => tracing::info!(%socket, "DRA socket was deleted and is bound again"),
+            Err(error) => tracing::error!(
+                error = causes(&error),
+                "cannot bind DRA socket again: the kubelet cannot reach the driver"
+            ),
         }
     }
 }

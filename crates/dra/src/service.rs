@@ -1,5 +1,5 @@
-//! The driver's two calls, in both versions: every claim that is asked for is in the answer, and no claim's
-//! failure is another's.
+//! The driver's two calls, in both versions. Every requested claim is in the answer, and claims fail
+//! independently.
 
 use std::collections::BTreeMap;
 
@@ -8,17 +8,17 @@ use tonic::{Request, Response, Status};
 use windlass_allocations::ledger::ClaimRef;
 use windlass_kubelet_api::dra::{v1, v1beta1};
 
-use super::{desk::ClaimDesk, record::Held};
+use super::{queue::ClaimQueue, record::Held};
 use crate::metrics::{ClaimCall, ClaimMetrics};
 
-/// Serves claims.
+/// Serves the kubelet's calls.
 #[derive(Clone, Debug)]
 pub(super) struct Service {
-    pub(super) desk: ClaimDesk,
+    pub(super) queue: ClaimQueue,
     pub(super) metrics: ClaimMetrics,
 }
 
-/// The most claims of one call. A kubelet asks for those of one pod.
+/// Most claims of one call. A kubelet asks for those of one pod.
 const MOST_CLAIMS: usize = 256;
 
 // === impl Service ===
@@ -28,9 +28,9 @@ impl Service {
         &self,
         claims: impl IntoIterator<Item = ClaimRef>,
     ) -> BTreeMap<String, Result<Vec<Held>, String>> {
-        side_by_side(claims, |claim| {
-            let Self { desk, metrics } = self.clone();
-            async move { metrics.answered(ClaimCall::Prepare, desk.prepare(claim).await) }
+        for_each_claim(claims, |claim| {
+            let Self { queue, metrics } = self.clone();
+            async move { metrics.answered(ClaimCall::Prepare, queue.prepare(claim).await) }
         })
         .await
     }
@@ -39,15 +39,15 @@ impl Service {
         &self,
         claims: impl IntoIterator<Item = ClaimRef>,
     ) -> BTreeMap<String, Result<(), String>> {
-        side_by_side(claims, |claim| {
-            let Self { desk, metrics } = self.clone();
-            async move { metrics.answered(ClaimCall::Release, desk.release(claim).await) }
+        for_each_claim(claims, |claim| {
+            let Self { queue, metrics } = self.clone();
+            async move { metrics.answered(ClaimCall::Release, queue.release(claim).await) }
         })
         .await
     }
 }
 
-fn check_few(asked: usize) -> Result<(), Status> {
+fn check_count(asked: usize) -> Result<(), Status> {
     if asked <= MOST_CLAIMS {
         return Ok(());
     }
@@ -55,8 +55,8 @@ fn check_few(asked: usize) -> Result<(), Status> {
     Err(Status::invalid_argument(why))
 }
 
-/// The outcome for each claim, by UID.
-async fn side_by_side<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
+/// Outcome for each claim, by UID. Claims run concurrently.
+async fn for_each_claim<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
     claims: impl IntoIterator<Item = ClaimRef>,
     work: impl Fn(ClaimRef) -> F,
 ) -> BTreeMap<String, T> {
@@ -72,7 +72,7 @@ async fn side_by_side<T: Send + 'static, F: Future<Output = T> + Send + 'static>
     outcomes
 }
 
-/// A version of the calls, whose messages differ in a device alone.
+/// One version of the calls. The messages differ only in devices.
 macro_rules! serve_version {
     ($version:ident, $device:expr) => {
         #[tonic::async_trait]
@@ -82,7 +82,7 @@ macro_rules! serve_version {
                 request: Request<$version::NodePrepareResourcesRequest>,
             ) -> Result<Response<$version::NodePrepareResourcesResponse>, Status> {
                 let claims = request.into_inner().claims;
-                check_few(claims.len())?;
+                check_count(claims.len())?;
                 let outcomes = self.prepare(claims.into_iter().map(|it| {
                     let $version::Claim { namespace, uid, name } = it;
                     ClaimRef { namespace, name, uid }
@@ -106,7 +106,7 @@ macro_rules! serve_version {
                 request: Request<$version::NodeUnprepareResourcesRequest>,
             ) -> Result<Response<$version::NodeUnprepareResourcesResponse>, Status> {
                 let claims = request.into_inner().claims;
-                check_few(claims.len())?;
+                check_count(claims.len())?;
                 let outcomes = self.release(claims.into_iter().map(|it| {
                     let $version::Claim { namespace, uid, name } = it;
                     ClaimRef { namespace, name, uid }

@@ -1,88 +1,97 @@
-//! What is published of the catalog: devices cut into slices, and what is left out of them and why.
+//! ResourceSlices of the catalog, and the devices that are left out.
 //!
-//! A slice takes 128 devices, but 64 when one of them has a taint. It never gets more than 64 here: a
-//! device that falls ill must not move its neighbours to other slices. The partitions of a GPU have slices of
-//! their own, and so have the wholes of all such GPUs, since some come and go; and what they take their parts
-//! from is in slices before all others.
+//! A slice may have 128 devices, but 64 if one has a taint. Slices here have at most 64: a device that
+//! becomes unhealthy must not move its neighbours to other slices. The partitions of a GPU have their own
+//! slices, and so have all full GPUs together, since some come and go. Slices with counters precede all
+//! others.
 
 mod wire;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use windlass_cluster::slices::{Content, LeftOut, Misfit, Wanted, check_device, check_pool};
+use windlass_cluster::slices::{
+    DesiredSlices, InvalidField, LeftOut, SliceContent, check_device, check_pool,
+};
 use windlass_config::{DraTaints, DriverName};
 use windlass_core::device::DeviceId;
 
-use super::catalog::{Catalog, Entry, Pool};
+use super::catalog::{Catalog, CatalogEntry, Pool};
 
-/// How devices are written into slices.
+/// Options of slices.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Manner<'a> {
+pub(crate) struct SliceOptions<'a> {
     pub(crate) driver: &'a DriverName,
     pub(crate) taints: DraTaints,
 }
 
-/// The most devices of a slice in which one has a taint (`ResourceSliceMaxDevicesWithAdvancedFeatures`).
+/// Most devices of a slice with a taint (`ResourceSliceMaxDevicesWithAdvancedFeatures`).
 const MOST_DEVICES: usize = 64;
 
-/// The most sets of counters in a slice (`ResourceSliceMaxCounterSets`).
+/// Most counter sets of a slice (`ResourceSliceMaxCounterSets`).
 const MOST_COUNTER_SETS: usize = 8;
 
-/// Cuts a catalog into slices. A device that breaks a limit is left out, not its pool.
-pub(crate) fn slices(catalog: &Catalog, manner: Manner<'_>) -> Wanted {
+/// Divides a catalog into slices. A device that violates a limit is left out, not its pool.
+pub(crate) fn slices(catalog: &Catalog, options: SliceOptions<'_>) -> DesiredSlices {
     let mut left_out = Vec::new();
     let mut pools = BTreeMap::new();
     for (name, pool) in &catalog.pools {
         match check_pool(name) {
-            Ok(()) => drop(pools.insert(name.clone(), cut(name, pool, manner, &mut left_out))),
-            Err(misfit) => {
+            Ok(()) => drop(pools.insert(name.clone(), divide(name, pool, options, &mut left_out))),
+            Err(error) => {
                 let all = pool.entries.iter().map(|entry| entry.name.to_string());
-                left_out.extend(all.map(|device| is_left_out(name, device, &misfit)));
+                left_out.extend(all.map(|device| leave_out(name, device, &error)));
             }
         }
     }
-    Wanted { pools, left_out, ..Wanted::default() }
+    DesiredSlices { pools, left_out, ..DesiredSlices::default() }
 }
 
-fn cut(name: &str, pool: &Pool, manner: Manner<'_>, left_out: &mut Vec<LeftOut>) -> Vec<Content> {
+fn divide(
+    name: &str,
+    pool: &Pool,
+    options: SliceOptions<'_>,
+    left_out: &mut Vec<LeftOut>,
+) -> Vec<SliceContent> {
     let (mut names, mut devices) = (BTreeSet::new(), Vec::new());
-    for entry in pool.entries.iter().filter(|entry| !would_block_others(entry, manner)) {
-        let device = wire::device(entry, manner);
+    for entry in pool.entries.iter().filter(|entry| !would_block_others(entry, options)) {
+        let device = wire::device(entry, options);
         let is_new = names.insert(device.name.clone());
-        let fits = if is_new { check_device(&device) } else { Err(Misfit::Duplicate) };
-        match fits {
-            Ok(()) => devices.push((kin(entry), device)),
-            Err(misfit) => left_out.push(is_left_out(name, device.name, &misfit)),
+        let checked = if is_new { check_device(&device) } else { Err(InvalidField::Duplicate) };
+        match checked {
+            Ok(()) => devices.push((group(entry), device)),
+            Err(error) => left_out.push(leave_out(name, device.name, &error)),
         }
     }
-    let counters = pool.counters.chunks(MOST_COUNTER_SETS).map(|sets| Content {
+    let counters = pool.counters.chunks(MOST_COUNTER_SETS).map(|sets| SliceContent {
         shared_counters: sets.iter().map(wire::counter_set).collect(),
-        ..Content::default()
+        ..SliceContent::default()
     });
-    let alike = devices.chunk_by(|(one, _), (other, _)| one == other);
-    let devices = alike.flat_map(|devices| devices.chunks(MOST_DEVICES)).map(|devices| Content {
-        devices: devices.iter().map(|(_, device)| device.clone()).collect(),
-        ..Content::default()
-    });
+    let groups = devices.chunk_by(|(one, _), (other, _)| one == other);
+    let devices =
+        groups.flat_map(|devices| devices.chunks(MOST_DEVICES)).map(|devices| SliceContent {
+            devices: devices.iter().map(|(_, device)| device.clone()).collect(),
+            ..SliceContent::default()
+        });
     let slices: Vec<_> = counters.chain(devices).collect();
-    if slices.is_empty() { vec![Content::default()] } else { slices }
+    if slices.is_empty() { vec![SliceContent::default()] } else { slices }
 }
 
-/// What it shares slices with: whether anything comes and goes there, and of which GPU.
-fn kin(entry: &Entry) -> (bool, Option<&DeviceId>) {
+/// Devices of one group share slices: those without counters, the full GPUs, and the partitions of each
+/// GPU.
+fn group(entry: &CatalogEntry) -> (bool, Option<&DeviceId>) {
     (entry.consumes.is_some(), entry.partition.as_ref().map(|it| &it.gpu))
 }
 
-/// What consumes counters and has a taint is left out: the scheduler takes its counters before it looks at
-/// taints, and does not give them back in that search, so that its healthy siblings would seem to be taken. One
-/// that a claim has stays, for the scheduler to know what it takes.
-fn would_block_others(entry: &Entry, manner: Manner<'_>) -> bool {
-    let keeps_away = manner.taints == DraTaints::NoSchedule && !entry.taints.is_empty();
+/// True for an entry with a taint and counters, unless a claim has it. The scheduler takes the counters
+/// before it sees the taint and does not return them in that search: healthy siblings would seem to be
+/// taken.
+fn would_block_others(entry: &CatalogEntry, options: SliceOptions<'_>) -> bool {
+    let keeps_away = options.taints == DraTaints::NoSchedule && !entry.taints.is_empty();
     keeps_away && entry.consumes.is_some() && !entry.is_claimed
 }
 
-fn is_left_out(pool: &str, device: String, misfit: &Misfit) -> LeftOut {
-    LeftOut { pool: pool.to_owned(), device, reason: misfit.to_string() }
+fn leave_out(pool: &str, device: String, error: &InvalidField) -> LeftOut {
+    LeftOut { pool: pool.to_owned(), device, reason: error.to_string() }
 }
 
 #[cfg(test)]

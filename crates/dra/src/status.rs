@@ -1,16 +1,13 @@
-//! What the cluster is told of a claim's devices, in the claim's status: whether each is prepared, and how it
-//! fares.
+//! Status of a claim's devices in the cluster: prepared or not, and healthy or not.
 //!
 //! ```text
-//!   records, troubles, devices ──> wanted ──differs from what was written──> apply ──> written
-//!                                    ^                                         │ failed: said once
+//!   records, troubles, devices ──> wanted ──differs from the written status──> apply ──> written
+//!                                    ^                                         │ failed: logged once
 //!                                    └────────────── again, after a pause ─────┘
 //! ```
 //!
-//! While the API server does not answer all of them wait; one that it refuses waits alone.
-//!
-//! Nobody waits for it: a claim is prepared whether or not it can be told. What cannot be told yet is told as
-//! it is by then.
+//! While the API server does not answer, all claims wait; a refused claim waits alone. Preparation does not
+//! wait for its status. A delayed status describes the state at its time.
 
 mod document;
 mod refused;
@@ -29,27 +26,27 @@ use windlass_host::{clock::Clock, state_file::Versioned};
 use windlass_resources::NodeState;
 
 use self::{
-    document::{Spot, Told},
-    refused::Refused,
+    document::{DeviceKey, DeviceReport},
+    refused::RefusedReports,
 };
 use super::record::{Entry, Records};
 
-/// Why claims are not prepared, by UID: the list of the one who prepares them, published.
+/// Reasons of unprepared claims by UID, published by the preparer.
 #[derive(Debug, Default)]
 pub(super) struct Troubles(watch::Sender<TroubleByUid>);
 
 pub(super) type TroubleByUid = BTreeMap<String, Trouble>;
 
-/// Why a claim is not prepared.
+/// Reason of an unprepared claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Trouble {
     pub(super) why: String,
-    /// What it was to get, if it was refused before anything was begun: the record does not have it.
+    /// Devices of a claim that was refused before its first record.
     pub(super) refused: Option<Entry>,
 }
 
-/// Tells the status of claims' devices.
-pub(super) struct Teller {
+/// Writes the status of claims' devices.
+pub(super) struct StatusWriter {
     pub(super) driver: DriverName,
     pub(super) clock: Clock,
     pub(super) statuses: ClaimStatuses,
@@ -58,30 +55,30 @@ pub(super) struct Teller {
     pub(super) troubles: watch::Receiver<TroubleByUid>,
 }
 
-/// What is to be told, or was told, of one claim.
+/// The device reports of one claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Claim {
+struct ClaimReport {
     reference: ClaimRef,
-    devices: BTreeMap<Spot, Told>,
+    devices: BTreeMap<DeviceKey, DeviceReport>,
 }
 
-/// By the claim's UID.
-type Claims = BTreeMap<String, Claim>;
+/// Reports by the claim's UID.
+type Reports = BTreeMap<String, ClaimReport>;
 
-/// What was told.
+/// Reports so far.
 #[derive(Default)]
 struct Past {
-    written: Claims,
-    refused: Refused,
+    written: Reports,
+    refused: RefusedReports,
 }
 
-/// Changes within this time are one: a claim is begun and done, a device's health follows its probe.
+/// Changes within this time are one: a claim starts and completes, a device's health follows its probe.
 const BURST: Duration = Duration::from_millis(50);
 
 // === impl Troubles ===
 
 impl Troubles {
-    /// A claim is not prepared.
+    /// Notes the reason of an unprepared claim.
     pub(super) fn note(&self, uid: &str, trouble: Trouble) {
         self.0.send_if_modified(|all| {
             let is_news = all.get(uid) != Some(&trouble);
@@ -90,17 +87,17 @@ impl Troubles {
         });
     }
 
-    /// Nothing keeps a claim from being prepared any more.
+    /// Forgets the reason.
     pub(super) fn forget(&self, uid: &str) {
         self.0.send_if_modified(|all| all.remove(uid).is_some());
     }
 
-    /// The list as it changes.
+    /// All reasons.
     pub(super) fn watch(&self) -> watch::Receiver<TroubleByUid> {
         self.0.subscribe()
     }
 
-    /// The claims that were refused.
+    /// Refused claims.
     pub(super) fn refused(&self) -> Vec<ClaimRef> {
         let all = self.0.borrow();
         all.values().filter_map(|it| Some(it.refused.as_ref()?.claim.clone())).collect()
@@ -115,29 +112,26 @@ impl From<String> for Trouble {
     }
 }
 
-// === impl Teller ===
+// === impl StatusWriter ===
 
-impl Teller {
-    /// Tells until stopped.
+impl StatusWriter {
+    /// Writes until stopped.
     pub(super) async fn run(self, stop: CancellationToken) {
-        tokio::select! {
-            () = stop.cancelled() => {}
-            () = self.live() => {}
-        }
+        stop.run_until_cancelled(self.live()).await;
     }
 
     async fn live(mut self) {
-        let (mut told, mut troubles) = (Past::default(), self.troubles.clone());
+        let (mut past, mut troubles) = (Past::default(), self.troubles.clone());
         loop {
             let wanted = self.wanted(&troubles.borrow_and_update());
-            told.forget_refused(&wanted);
+            past.forget_refused(&wanted);
             let now = Instant::now();
-            if let Some(uid) = told.difference(&wanted, now) {
-                self.tell(uid, wanted, &mut told).await;
+            if let Some(uid) = past.difference(&wanted, now) {
+                self.report(uid, wanted, &mut past).await;
                 continue;
             }
             tokio::select! {
-                () = told.refused.due(now) => continue,
+                () = past.refused.due(now) => continue,
                 () = windlass_host::watch::changed(&mut self.records) => {}
                 () = windlass_host::watch::changed(&mut self.state) => {}
                 () = windlass_host::watch::changed(&mut troubles) => {}
@@ -146,12 +140,12 @@ impl Teller {
         }
     }
 
-    /// Tells what there is to tell of one claim, or waits before it is tried again.
-    async fn tell(&mut self, uid: String, mut wanted: Claims, told: &mut Past) {
-        let Past { written, refused } = told;
+    /// Writes the status of one claim, or waits before a retry.
+    async fn report(&mut self, uid: String, mut wanted: Reports, past: &mut Past) {
+        let Past { written, refused } = past;
         let claim = wanted.remove(&uid).unwrap_or_else(|| {
             let reference = written[&uid].reference.clone();
-            Claim { reference, devices: BTreeMap::new() }
+            ClaimReport { reference, devices: BTreeMap::new() }
         });
         let known = written.get(&uid).map(|claim| claim.devices.clone());
         let outcome = self.write(&claim, known).await;
@@ -161,25 +155,24 @@ impl Teller {
         match outcome {
             StatusOutcome::Written(devices) if devices.is_empty() => drop(written.remove(&uid)),
             StatusOutcome::Written(devices) => {
-                written.insert(uid, Claim { devices, ..claim });
+                written.insert(uid, ClaimReport { devices, ..claim });
             }
-            // Nobody wants to know of it.
             StatusOutcome::Gone if claim.devices.is_empty() => drop(written.remove(&uid)),
             StatusOutcome::Gone => drop(written.insert(uid, claim)),
             StatusOutcome::Again(pause) => sleep(pause).await,
             StatusOutcome::Refused(why) => {
-                refused.note((uid, claim), why, |times| self.statuses.pause(times));
+                refused.note(uid, claim, why, |times| self.statuses.pause(times));
             }
         }
     }
 
-    /// Writes the status; what was so before has been so since.
+    /// Writes the status. Unchanged conditions keep their time.
     async fn write(
         &mut self,
-        claim: &Claim,
-        known: Option<BTreeMap<Spot, Told>>,
-    ) -> StatusOutcome<BTreeMap<Spot, Told>> {
-        let Claim { reference, devices } = claim;
+        claim: &ClaimReport,
+        known: Option<BTreeMap<DeviceKey, DeviceReport>>,
+    ) -> StatusOutcome<BTreeMap<DeviceKey, DeviceReport>> {
+        let ClaimReport { reference, devices } = claim;
         let found = match known {
             Some(known) => known,
             None => match self.statuses.read(reference).await {
@@ -189,19 +182,19 @@ impl Teller {
                 StatusOutcome::Again(pause) => return StatusOutcome::Again(pause),
             },
         };
-        let told = document::since(devices.clone(), &found);
-        let document = document::document(reference, &self.driver, &told);
-        self.statuses.apply(reference, &document).await.map(|()| told)
+        let report = document::with_times(devices.clone(), &found);
+        let document = document::document(reference, &self.driver, &report);
+        self.statuses.apply(reference, &document).await.map(|()| report)
     }
 
-    /// What is prepared or begun, and what was refused.
-    fn wanted(&mut self, troubles: &TroubleByUid) -> Claims {
+    /// Reports of recorded and of refused claims.
+    fn wanted(&mut self, troubles: &TroubleByUid) -> Reports {
         let state = self.state.borrow_and_update().clone();
         let records = self.records.borrow_and_update();
         let claim = |(uid, entry): (&String, &Entry)| {
             let why = troubles.get(uid).map(|trouble| trouble.why.as_str());
-            let devices = document::devices(entry, &state, (why, self.clock.now()));
-            (uid.clone(), Claim { reference: entry.claim.clone(), devices })
+            let devices = document::devices(entry, &state, why, self.clock.now());
+            (uid.clone(), ClaimReport { reference: entry.claim.clone(), devices })
         };
         let refused = troubles.iter().filter_map(|(uid, it)| Some((uid, it.refused.as_ref()?)));
         refused.chain(&records.1).map(claim).collect()
@@ -211,24 +204,25 @@ impl Teller {
 // === impl Past ===
 
 impl Past {
-    /// What was never told of a claim that is gone need not be taken back.
-    fn forget_refused(&mut self, wanted: &Claims) {
+    /// Forgets refused reports of claims that are gone and have no written status.
+    fn forget_refused(&mut self, wanted: &Reports) {
         let written = &self.written;
         self.refused.retain(|uid| wanted.contains_key(uid) || written.contains_key(uid));
     }
 
-    /// The first claim of which something else was told than is so, whatever the times.
-    fn difference(&self, wanted: &Claims, now: Instant) -> Option<String> {
+    /// The first claim whose written status differs, apart from times.
+    fn difference(&self, wanted: &Reports, now: Instant) -> Option<String> {
         let nothing = BTreeMap::new();
         let is_gone =
             |uid: &&String| !wanted.contains_key(*uid) && !self.refused.waits(uid, &nothing, now);
         let gone = self.written.keys().find(is_gone);
-        let is_other = |(uid, claim): &(&String, &Claim)| {
+        let is_different = |(uid, claim): &(&String, &ClaimReport)| {
             let known = self.written.get(*uid).map(|it| &it.devices);
-            let is_told = known.is_some_and(|it| document::says(it, &claim.devices));
-            !claim.devices.is_empty() && !is_told && !self.refused.waits(uid, &claim.devices, now)
+            let is_written = known.is_some_and(|it| document::is_same(it, &claim.devices));
+            let waits = self.refused.waits(uid, &claim.devices, now);
+            !claim.devices.is_empty() && !is_written && !waits
         };
-        let other = || wanted.iter().find(is_other).map(|(uid, _)| uid);
-        gone.or_else(other).cloned()
+        let different = || wanted.iter().find(is_different).map(|(uid, _)| uid);
+        gone.or_else(different).cloned()
     }
 }

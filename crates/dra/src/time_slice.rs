@@ -1,8 +1,8 @@
-//! How long a program's turn on a GPU is, where several take turns: the intervals that the driver knows.
+//! Time slices of programs that share a GPU.
 
 use serde::{Deserialize, Serialize};
 
-/// The length of turns, as NVIDIA's driver for claims calls them.
+/// Length of a time slice, by the names of NVIDIA's driver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Interval {
     #[default]
@@ -15,12 +15,12 @@ pub(crate) enum Interval {
 // === impl Interval ===
 
 impl Interval {
-    /// Whether it is what a GPU has that nobody set anything on.
+    /// True for the GPU's own default.
     pub(super) fn is_default(self) -> bool {
         self == Self::Default
     }
 
-    /// As `nvidia-smi compute-policy --set-timeslice` takes it.
+    /// The value for `nvidia-smi compute-policy --set-timeslice`.
     pub(super) fn number(self) -> &'static str {
         match self {
             Self::Default => "0",

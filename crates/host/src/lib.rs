@@ -2,6 +2,7 @@
 //! another root.
 
 pub mod abbreviate;
+pub mod backoff;
 pub mod clock;
 pub mod counters;
 pub mod deadline;

@@ -1,41 +1,41 @@
-//! Hand-overs: what is done to a device before a container starts with it, and after the last one let go.
+//! Device cleanup between tenants: the configured steps before a container starts, and after the last one
+//! released the device.
 //!
 //! ```text
-//!   reconciler ── demand: device -> steps ──────> Handovers ──> one task per device and set of steps
+//!   reconciler ── plans: device -> steps ───────> Cleanup ──> one task per device and set of steps
 //!      ^                                           │   ^
 //!      └── states: why a device waits <────────────┘   └── PreStartContainer waits for its devices
 //! ```
 //!
-//! [`State`] has the way of a device drawn. The part knows devices, steps and the kubelet's word on who
-//! has what; where devices come from it does not know, and whether one is what it is to be after its steps it asks
-//! of those who know.
+//! [`State`] has a drawing of a device's states. This part knows devices, steps and allocations. It does
+//! not discover devices, and asks the family's identity check whether a device is as configured after its
+//! steps.
 //!
 //! # Guarantees
 //!
-//! No container of a pod starts with what another pod left on the device, as long as the kubelet announces
-//! starts; one that has just restarted does not until the resource is registered again, and a device that
-//! was given away so is cleaned before the next pod. What was begun is on disk before it is done, so that
-//! an agent that is killed at any moment leaves the next one a device that it cleans. One device waits for
-//! no other.
+//! No container starts with what another pod left on the device, as long as the kubelet announces starts. A
+//! restarted kubelet does not until the resource is registered again; a device that it allocates meanwhile
+//! is cleaned before the next pod. Each change of state is on disk before its steps run, so that a killed
+//! agent leaves a device that the next one cleans. Devices do not wait for each other.
 //!
 //! # Assumptions
 //!
-//! A release is seen in the kubelet's record, which it is made to write: it tells nobody.
+//! A release shows in the kubelet's checkpoint, which the kubelet is made to write.
 
-mod care;
 mod claims;
-mod desk;
+mod handle;
 mod idle;
 mod link;
 mod memory;
 pub mod metrics;
 mod overwrite;
-mod proof;
+mod plan;
 mod record;
 mod reset;
 mod slot;
 mod state;
 mod steps;
+mod verify;
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -46,7 +46,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 use windlass_allocations::{
-    follow::{Allocations, AllocationsDesk, Following},
+    follow::{Allocations, AllocationsReader, FollowGuard},
     ledger::Ledger,
 };
 use windlass_config::{HandoverLimits, Places};
@@ -60,62 +60,62 @@ use windlass_host::{
     watch::publish,
 };
 
-pub use self::{
-    care::{Demand, demand, is_cared_for},
-    desk::{HandoverDesk, NotReady},
-    record::{FORMAT as HAND_OVERS, Records},
-    state::{Failure, State},
-};
 use self::{
     claims::{claims_of, starting},
-    desk::{Newcomer, Reply, Request, Start},
+    handle::{NewTenant, Reply, Request, Start},
     overwrite::Scrubber,
     record::RecordFile,
     slot::Slot,
     state::{Input, Work},
-    steps::{Bench, do_work},
+    steps::{StepContext, do_work},
 };
-use crate::cleanup::metrics::HandoverMetrics;
+pub use self::{
+    handle::{CleanupHandle, NotReady},
+    plan::{CleanupPlans, is_configured, plans},
+    record::{FORMAT as HAND_OVERS, Records},
+    state::{Failure, State},
+};
+use crate::cleanup::metrics::CleanupMetrics;
 
-/// Where each device that is cared for stands.
-pub type HandoverStates = BTreeMap<DeviceId, State>;
+/// State of each device with cleanup steps.
+pub type CleanupStates = BTreeMap<DeviceId, State>;
 
-/// What the part is told by others.
+/// Inputs of the cleanup.
 #[derive(Debug)]
-pub struct Tidings {
-    /// What is to be done to which devices.
-    pub demand: watch::Receiver<Arc<Demand>>,
-    /// The devices that containers have.
-    pub allocations: AllocationsDesk,
-    /// Which claims have which devices.
+pub struct Deps {
+    /// Configured steps by device.
+    pub plans: watch::Receiver<Arc<CleanupPlans>>,
+    /// Devices of containers.
+    pub allocations: AllocationsReader,
+    /// Devices of claims.
     pub ledger: watch::Receiver<Ledger>,
-    /// Where NVIDIA's driver is asked about GPUs.
+    /// NVIDIA's driver.
     pub gpus: PartitionDesk,
     /// Notified of each change of a state.
     pub news: Arc<Notify>,
 }
 
-/// Carries hand-overs out.
-pub struct Handovers {
-    tidings: Tidings,
+/// Runs the steps.
+pub struct Cleanup {
+    deps: Deps,
     requests: mpsc::Receiver<Request>,
-    ground: Ground,
+    env: Env,
     slots: BTreeMap<DeviceId, Slot>,
     journal: Journal<Records>,
     /// Taken by the one run.
     writer: Option<Writer<Records>>,
-    states: watch::Sender<Arc<HandoverStates>>,
-    /// The steps that run, by device.
+    states: watch::Sender<Arc<CleanupStates>>,
+    /// Running steps by device.
     work: Tasks<DeviceId, Result<(), String>>,
     /// Answers that wait for the disk.
     answering: JoinSet<()>,
-    /// Lives while a device is cared for.
-    following: Option<Following>,
-    metrics: HandoverMetrics,
+    /// Exists while any device is known.
+    following: Option<FollowGuard>,
+    metrics: CleanupMetrics,
 }
 
-/// What does not change while the part runs.
-struct Ground {
+/// Constants of a run.
+struct Env {
     clock: Clock,
     host: Host,
     file: RecordFile,
@@ -123,51 +123,49 @@ struct Ground {
     limits: HandoverLimits,
 }
 
-/// The devices whose hand-over failed and has not succeeded since.
-pub fn failed(states: &HandoverStates) -> BTreeMap<DeviceId, Failure> {
+/// Devices whose last cleanup failed.
+pub fn failed(states: &CleanupStates) -> BTreeMap<DeviceId, Failure> {
     states.iter().filter_map(|(id, state)| Some((id.clone(), state.failure()?.clone()))).collect()
 }
 
-/// The devices that nobody is to choose for now, and where each stands.
-pub fn unready(states: &HandoverStates, demand: &Demand) -> BTreeMap<DeviceId, &'static str> {
+/// Devices that nobody may choose now, with the state in one word.
+pub fn unready(states: &CleanupStates, plans: &CleanupPlans) -> BTreeMap<DeviceId, &'static str> {
     let word = |id: &DeviceId| states.get(id).map_or(Some("not-known"), State::unready);
-    demand.keys().filter_map(|id| Some((id.clone(), word(id)?))).collect()
+    plans.keys().filter_map(|id| Some((id.clone(), word(id)?))).collect()
 }
 
-/// Where an earlier agent left each device, for whoever only wants to know. Blocks.
-pub fn left(places: &Places) -> HandoverStates {
-    let host = places.host();
-    RecordFile::new(&places.state_dir, host).load()
+/// Recorded states of an earlier agent's devices. Blocks.
+pub fn recorded_states(places: &Places) -> CleanupStates {
+    RecordFile::new(&places.state_dir, places.host()).load()
 }
 
-// === impl Handovers ===
+// === impl Cleanup ===
 
-impl Handovers {
-    /// Builds the part with the way to ask it and its states; nothing is read yet.
+impl Cleanup {
+    /// Builds the part, its handle and its states. Reads nothing yet.
     pub fn new(
         places: &Places,
         limits: HandoverLimits,
-        tidings: Tidings,
+        deps: Deps,
         clock: Clock,
-        metrics: HandoverMetrics,
-    ) -> (Self, HandoverDesk, watch::Receiver<Arc<HandoverStates>>) {
+        metrics: CleanupMetrics,
+    ) -> (Self, CleanupHandle, watch::Receiver<Arc<CleanupStates>>) {
         let (states, receiver) = watch::channel(Arc::default());
         let host = places.host();
-        let ground = Ground {
+        let env = Env {
             clock,
             file: RecordFile::new(&places.state_dir, host.clone()),
             host,
             scrubber: Scrubber::new(places),
             limits,
         };
-        let patience = limits.start_deadline;
-        let (desk, requests) =
-            HandoverDesk::new(tidings.allocations.clone(), patience, receiver.clone());
-        let (journal, writer) = ground.file.journal();
+        let (handle, requests) =
+            CleanupHandle::new(deps.allocations.clone(), limits.start_deadline, receiver.clone());
+        let (journal, writer) = env.file.journal();
         let part = Self {
-            tidings,
+            deps,
             requests,
-            ground,
+            env,
             slots: BTreeMap::new(),
             journal,
             writer: Some(writer),
@@ -177,11 +175,9 @@ impl Handovers {
             following: None,
             metrics,
         };
-        (part, desk, receiver)
+        (part, handle, receiver)
     }
-
-    /// Carries hand-overs out until stopped. Steps under way are ended then, as a crash would end them:
-    /// the next agent finds the device dirty.
+    /// Runs until stopped. Steps under way end as in a crash: the next agent finds the device dirty.
     pub async fn run(mut self, stop: CancellationToken) {
         let writer = self.writer.take().expect("it runs once");
         let living = async move {
@@ -195,14 +191,14 @@ impl Handovers {
 
     async fn live(&mut self) {
         self.load().await;
-        let mut allocations = self.tidings.allocations.watch();
+        let mut allocations = self.deps.allocations.watch();
         loop {
             let due = self.due();
             tokio::select! {
-                Ok(()) = self.tidings.demand.changed() => self.follow().await,
+                Ok(()) = self.deps.plans.changed() => self.follow().await,
                 Some(request) = self.requests.recv() => {
-                    // Who asks knows the devices of the newest demand.
-                    if self.tidings.demand.has_changed().unwrap_or(false) {
+                    // The caller knows the devices of the newest plans.
+                    if self.deps.plans.has_changed().unwrap_or(false) {
                         self.follow().await;
                     }
                     self.ask(request);
@@ -218,9 +214,9 @@ impl Handovers {
         }
     }
 
-    /// Takes up what an earlier agent left.
+    /// Loads the records of an earlier agent.
     async fn load(&mut self) {
-        let file = self.ground.file.clone();
+        let file = self.env.file.clone();
         let load = move || {
             let records = file.load();
             file.set_aside();
@@ -230,37 +226,36 @@ impl Handovers {
         self.slots = records.into_iter().map(|(id, state)| (id, Slot::new(state))).collect();
     }
 
-    /// Takes up what is wanted now. Who has a device that is seen for the first time is asked of the
-    /// kubelet's record.
+    /// Takes up the newest plans. The kubelet's checkpoint names the holders of new devices.
     async fn follow(&mut self) {
-        let demand = self.tidings.demand.borrow_and_update().clone();
-        let unknown = demand.keys().any(|id| !self.slots.contains_key(id));
-        let allocations =
-            if unknown { self.tidings.allocations.read().await } else { Arc::default() };
-        let ledger = self.tidings.ledger.borrow().clone();
-        let claims = |id| claims_of(&ledger, id);
-        for (id, care) in demand.iter() {
-            // Without the record the device may be anybody's.
+        let plans = self.deps.plans.borrow_and_update().clone();
+        let has_new = plans.keys().any(|id| !self.slots.contains_key(id));
+        let allocations = if has_new { self.deps.allocations.read().await } else { Arc::default() };
+        let ledger = self.deps.ledger.borrow().clone();
+        for (id, plan) in plans.iter() {
+            // Without the checkpoint any pod may have the device.
             let pods = allocations.pods(id);
             if pods.is_none() && !self.slots.contains_key(id) {
                 continue;
             }
-            let tenants = || pods.into_iter().flatten().chain(claims(id)).collect();
-            let first = || Slot::new(State::first(tenants()));
-            self.slots.entry(id.clone()).or_insert_with(first).care = Some(care.clone());
+            let slot = self.slots.entry(id.clone()).or_insert_with(|| {
+                let tenants = pods.into_iter().flatten().chain(claims_of(&ledger, id));
+                Slot::new(State::first(tenants.collect()))
+            });
+            slot.plan = Some(plan.clone());
         }
-        for (_, slot) in self.slots.iter_mut().filter(|(id, _)| !demand.contains_key(*id)) {
-            slot.care = None;
+        for (_, slot) in self.slots.iter_mut().filter(|(id, _)| !plans.contains_key(*id)) {
+            slot.plan = None;
         }
         self.slots.retain(|id, slot| !slot.is_forgettable() || self.work.is_busy(id));
-        let lost = self.slots.iter().filter(|(_, slot)| !slot.is_in_reach());
+        let lost = self.slots.iter().filter(|(_, slot)| !slot.is_reachable());
         for id in lost.map(|(id, _)| id.clone()).collect::<Vec<_>>() {
             self.advance(&id, Input::Lost);
         }
         self.save();
         let is_wanted = !self.slots.is_empty();
         if is_wanted != self.following.is_some() {
-            self.following = is_wanted.then(|| self.tidings.allocations.follow());
+            self.following = is_wanted.then(|| self.deps.allocations.follow());
         }
     }
 
@@ -274,32 +269,33 @@ impl Handovers {
         }
     }
 
-    /// A container is about to start, or a claim to be prepared.
+    /// Serves a container that starts, or a claim that is prepared.
     fn begin_start(&mut self, request: Start) {
         let slot = self.slots.get_mut(&request.device);
-        let is_there = slot.as_ref().is_some_and(|slot| slot.is_with(&request.newcomer));
-        let care = slot.as_ref().and_then(|slot| slot.care.as_ref());
-        let refused = care.and_then(|care| care.barred.clone().or_else(|| care.unproven.clone()));
-        match (slot, refused.filter(|_| !is_there)) {
-            (Some(slot), None) if slot.care.is_some() => {
+        let is_tenant = slot.as_ref().is_some_and(|slot| slot.is_with(&request.tenant));
+        let plan = slot.as_ref().and_then(|slot| slot.plan.as_ref());
+        let refused =
+            plan.and_then(|plan| plan.blocked.clone().or_else(|| plan.unverifiable.clone()));
+        match (slot, refused.filter(|_| !is_tenant)) {
+            (Some(slot), None) if slot.plan.is_some() => {
                 let id = request.device.clone();
                 slot.waiting.push(request);
                 self.serve(&id);
             }
-            // The kubelet may have given up; nobody waits then.
+            // The caller may have given up.
             (_, None) => drop(request.reply.send(Ok(()))),
             (_, Some(why)) => drop(request.reply.send(Err(why))),
         }
     }
 
-    /// Lets containers start that wait for the device, or does what they wait for.
+    /// Answers the starts that wait for the device, or begins the work that they wait for.
     fn serve(&mut self, id: &DeviceId) {
         while let Some(slot) = self.slots.get_mut(id)
             && !self.work.is_busy(id)
             && let Some(request) = slot.waiting.pop()
         {
-            let input = starting(&request.newcomer, &self.tidings.ledger.borrow(), id);
-            slot.is_held |= matches!(request.newcomer, Newcomer::Pods(_));
+            let input = starting(&request.tenant, &self.deps.ledger.borrow(), id);
+            slot.is_held |= matches!(request.tenant, NewTenant::Pods(_));
             slot.changed = Instant::now();
             slot.waiting.push(request);
             self.advance(id, input);
@@ -312,7 +308,7 @@ impl Handovers {
         }
     }
 
-    /// What it relies on is on the disk before the kubelet is told.
+    /// Answers once the journal is on disk.
     fn let_start(&mut self, reply: Reply) {
         let recorded = self.journal.recorded();
         self.answering.spawn(async move {
@@ -328,7 +324,7 @@ impl Handovers {
             return;
         }
         log(id, &slot.state, &next);
-        slot.enter(next, &self.ground.limits);
+        slot.enter(next, &self.env.limits);
         let work = slot.state.work();
         self.save();
         if let Some(work) = work {
@@ -338,22 +334,22 @@ impl Handovers {
 
     fn begin(&mut self, id: &DeviceId, work: Work) {
         let Some(slot) = self.slots.get_mut(id) else { return };
-        let bench = Bench {
+        let context = StepContext {
             device: id.clone(),
-            care: slot.care(),
-            host: self.ground.host.clone(),
+            plan: slot.plan(),
+            host: self.env.host.clone(),
             writing: slot.writing.clone(),
             asking: slot.asking.clone(),
-            gpus: self.tidings.gpus.clone(),
-            scrubber: self.ground.scrubber.clone(),
+            gpus: self.deps.gpus.clone(),
+            scrubber: self.env.scrubber.clone(),
         };
-        let (on_disk, limit) = (self.journal.recorded(), self.ground.limits.prepare_deadline);
+        let (on_disk, limit) = (self.journal.recorded(), self.env.limits.prepare_deadline);
         let metrics = self.metrics.clone();
         self.work.begin(id.clone(), async move {
             let timer = metrics.begin(work.name());
             let done = async {
                 on_disk.await?;
-                do_work(&bench, work, limit).await
+                do_work(&context, work, limit).await
             };
             timer.end(done.await)
         });
@@ -367,22 +363,22 @@ impl Handovers {
                 for request in std::mem::take(&mut slot.waiting) {
                     let _ = request.reply.send(Err(why.clone()));
                 }
-                self.advance(id, Input::Failed { why, at: self.ground.clock.now() });
+                self.advance(id, Input::Failed { why, at: self.env.clock.now() });
             }
         }
         self.leave_late(id);
         self.serve(id);
     }
 
-    /// When the next device is cleaned without anybody asking.
+    /// Time of the next cleaning without a caller.
     fn due(&self) -> Option<Instant> {
-        let in_reach = self.slots.values().filter(|slot| slot.is_in_reach());
-        in_reach.filter_map(|slot| slot.due).min()
+        let reachable = self.slots.values().filter(|slot| slot.is_reachable());
+        reachable.filter_map(|slot| slot.due).min()
     }
 
     fn clean_due(&mut self) {
         let now = Instant::now();
-        let is_due = |slot: &Slot| slot.is_in_reach() && slot.due.is_some_and(|due| due <= now);
+        let is_due = |slot: &Slot| slot.is_reachable() && slot.due.is_some_and(|due| due <= now);
         let due = self.slots.iter_mut().filter(|(_, slot)| is_due(slot));
         let due = due.map(|(id, slot)| {
             slot.due = None;
@@ -393,13 +389,14 @@ impl Handovers {
         }
     }
 
-    /// Notes which containers let go. What was read before a device changed is not true of it.
+    /// Takes in releases by containers. A reading from before a device's last change does not count.
     fn release(&mut self, allocations: &Allocations) {
         let mut let_go = Vec::new();
         for (id, slot) in &mut self.slots {
-            let is_settled = !self.work.is_busy(id) && allocations.read() > Some(slot.changed);
-            // Claims say so themselves.
-            let is_settled = is_settled && !slot.state.is_of_claims();
+            // Claims announce their own release.
+            let is_settled = !self.work.is_busy(id)
+                && allocations.read() > Some(slot.changed)
+                && !slot.state.is_of_claims();
             let Some(is_held) = allocations.holds(id) else { continue };
             if is_settled && std::mem::replace(&mut slot.is_held, is_held) && !is_held {
                 let_go.push(id.clone());
@@ -410,34 +407,37 @@ impl Handovers {
         }
     }
 
-    /// Has the states written down, and tells them.
+    /// Writes and publishes the states.
     fn save(&self) {
         let records: Records =
             self.slots.iter().map(|(id, slot)| (id.clone(), slot.state.clone())).collect();
         self.journal.write(records.clone());
-        let cared_for = |id: &DeviceId| self.slots[id].care.is_some();
-        let states: HandoverStates = records.into_iter().filter(|(id, _)| cared_for(id)).collect();
-        self.metrics.stand(states.values().map(State::name));
+        let is_planned = |id: &DeviceId| self.slots[id].plan.is_some();
+        let states: CleanupStates = records.into_iter().filter(|(id, _)| is_planned(id)).collect();
+        self.metrics.set_states(states.values().map(State::name));
         if publish(&self.states, Arc::new(states)) {
-            self.tidings.news.notify_one();
+            self.deps.news.notify_one();
         }
     }
 }
 
-impl std::fmt::Debug for Handovers {
+impl std::fmt::Debug for Cleanup {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Handovers").finish_non_exhaustive()
+        f.debug_struct("Cleanup").finish_non_exhaustive()
     }
 }
 
 fn log(device: &DeviceId, from: &State, to: &State) {
     let (from, now) = (from.name(), to.name());
     match to {
-        State::Quarantined { failed: Failure { why, attempts, .. }, .. } => {
-            tracing::warn!(%device, from, attempts, why, "hand-over failed, nobody gets the device");
+        State::Quarantined { failed: Failure { why: error, attempts, .. }, .. } => {
+            tracing::warn!(
+                %device, from, attempts, error,
+                "cleanup failed, device withheld: it is retried unless a pod holds the device"
+            );
         }
-        State::InUse { .. } => tracing::info!(%device, from, "handed over"),
-        State::Clean => tracing::info!(%device, from, "clean again"),
-        _ => tracing::debug!(%device, from, now, "hand-over"),
+        State::InUse { .. } => tracing::info!(%device, from, "device prepared for its tenant"),
+        State::Clean => tracing::info!(%device, from, "device clean"),
+        _ => tracing::debug!(%device, from, now, "cleanup state changed"),
     }
 }

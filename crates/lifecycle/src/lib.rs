@@ -1,4 +1,4 @@
-//! What is done to devices for their tenants: cleanup between two of them, and the daemons of MPS.
+//! Device lifecycle: cleanup between tenants, and MPS daemons.
 
 pub mod cleanup;
 pub mod mps;

@@ -1,33 +1,32 @@
 //! MPS: one control daemon per shared GPU, started, supervised, restarted and stopped by the agent.
 //!
 //! ```text
-//!   reconciler ── wants: device -> replicas ──> Mps ──> one task per device ──> nvidia-cuda-mps-control
+//!   reconciler ── demand: device -> spec ─────> Mps ──> one task per device ──> nvidia-cuda-mps-control
 //!      ^                                     │
-//!      └── states: device -> MpsState <──────┘      a device whose daemon is not ready is not handed out
+//!      └── states: device -> MpsState <──────┘      a device without a ready daemon is not allocatable
 //! ```
 //!
-//! One daemon per GPU and not per resource: a GPU or a daemon that fails takes no other along. A
-//! program has one daemon, so a container can use MPS on one device only.
+//! Each GPU has its own daemon, not each resource: a failure affects one GPU. A program connects to one
+//! daemon, so a container can use MPS on one device only.
 //!
-//! Daemons outlive the agent, since the programs on a GPU die with its daemon. The next agent takes
-//! over what it finds, and stops what is no longer wanted; [`stop_all`] is for when there is no next
-//! one. The alternative, daemons that end with the agent, would make every restart of the agent an
-//! outage of every pod that shares a GPU.
+//! Daemons outlive the agent, since the programs on a GPU die with its daemon. The next agent adopts
+//! running daemons, and stops those that are no longer wanted. [`stop_all`] is for a node without a next
+//! agent. If daemons ended with the agent, each restart of the agent would be an outage of every pod on a
+//! shared GPU.
 //!
-//! What MPS limits is a process: a container that runs two has twice the share. What it shares is the
-//! host's `/dev/shm`, or the folder that is given in its place (`MpsSettings::shm_dir`): client and
-//! server talk through files there. NVIDIA's plugin mounts a tmpfs for it, for which an agent needs
-//! the right to mount and a mount that reaches the host.
+//! MPS limits a process: a container with two processes has twice the share. Client and server share files
+//! in the host's `/dev/shm`, or in `MpsSettings::shm_dir`. NVIDIA's plugin mounts a tmpfs for these; that
+//! needs the right to mount, and mount propagation to the host.
 
 mod control;
 mod daemon;
-mod ground;
+mod env;
 mod mode;
 mod place;
 mod process;
 mod program;
+mod spec;
 mod state;
-mod want;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -44,60 +43,59 @@ use windlass_config::{MpsSettings, Places};
 use windlass_core::device::DeviceId;
 use windlass_host::{causes, keyed::Tasks, watch::publish};
 
-pub use self::want::is_older_than_volta;
-use self::{daemon::Daemon, ground::Ground};
+use self::{daemon::Daemon, env::Env};
 pub use self::{
     place::MpsPlaces,
-    want::{Mig, MpsWant},
+    spec::{Mig, MpsSpec, is_older_than_volta},
 };
 
-/// What is wanted, by device. A device that is in it no longer has its daemon stopped.
-pub type MpsWants = BTreeMap<DeviceId, MpsWant>;
+/// Required daemons by device. A device that is missing here has its daemon stopped.
+pub type MpsSpecs = BTreeMap<DeviceId, MpsSpec>;
 
-/// Which devices need a daemon.
+/// Demand for daemons.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MpsDemand {
-    /// Those that are shared.
-    pub wanted: MpsWants,
-    /// Those that are shared no longer, but of which containers still hold replicas: nothing is
-    /// started for them, and nothing is stopped.
+    /// Devices that are shared by MPS.
+    pub wanted: MpsSpecs,
+    /// Devices that are no longer shared, but with replicas in containers: their daemons are neither
+    /// started nor stopped.
     pub kept: BTreeSet<DeviceId>,
 }
 
-/// How each wanted daemon fares.
+/// State of each required daemon.
 pub type MpsStates = BTreeMap<DeviceId, MpsState>;
 
-/// How a device's daemon fares.
+/// State of a daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MpsState {
-    /// It is being started.
+    /// It starts.
     Starting,
     /// It answers, and its limits are set.
     Ready,
-    /// It does not run, and why; it is tried again.
+    /// It failed, for this reason; it is retried.
     Failed(String),
 }
 
 /// Runs the daemons.
 #[derive(Debug)]
 pub struct Mps {
-    ground: Arc<Ground>,
-    wants: watch::Receiver<Arc<MpsDemand>>,
+    env: Arc<Env>,
+    demand: watch::Receiver<Arc<MpsDemand>>,
     states: watch::Sender<Arc<MpsStates>>,
     news: Arc<Notify>,
-    /// By device, what its task is told to want.
-    running: BTreeMap<DeviceId, watch::Sender<Option<MpsWant>>>,
+    /// By device: the spec that its task follows.
+    running: BTreeMap<DeviceId, watch::Sender<Option<MpsSpec>>>,
     tasks: Tasks<DeviceId, ()>,
     reports: (UnboundedSender<Report>, UnboundedReceiver<Report>),
 }
 
-/// What a task says about its daemon.
+/// A device and the state of its daemon.
 type Report = (DeviceId, MpsState);
 
 // === impl MpsState ===
 
 impl MpsState {
-    /// Why a device cannot be handed out; `None` when it can.
+    /// Reason that the device cannot be allocated.
     pub fn trouble(&self) -> Option<String> {
         match self {
             Self::Ready => None,
@@ -110,18 +108,18 @@ impl MpsState {
 // === impl Mps ===
 
 impl Mps {
-    /// Builds the part; nothing is started yet. `news` is notified of each change of a state, and of each
-    /// daemon that is gone.
+    /// Builds the part. Starts nothing yet. `news` is notified of each change of a state, and of each
+    /// daemon that ended.
     pub fn new(
         places: &Places,
         settings: &MpsSettings,
-        wants: watch::Receiver<Arc<MpsDemand>>,
+        demand: watch::Receiver<Arc<MpsDemand>>,
         news: &Arc<Notify>,
     ) -> (Self, watch::Receiver<Arc<MpsStates>>) {
         let (states, receiver) = watch::channel(Arc::default());
         let mps = Self {
-            ground: Arc::new(Ground::new(places, settings)),
-            wants,
+            env: Arc::new(Env::new(places, settings)),
+            demand,
             states,
             news: news.clone(),
             running: BTreeMap::new(),
@@ -131,21 +129,20 @@ impl Mps {
         (mps, receiver)
     }
 
-    /// Runs the daemons until stopped, and then leaves them as they are. The value that `wants` has
-    /// at the start is acted upon only once it has changed: before the first look at the node nothing
-    /// is known to be unwanted.
+    /// Runs the daemons until stopped, and leaves them running. The demand counts only once it has changed:
+    /// before the first inventory no daemon is known to be unwanted.
     pub async fn run(mut self, stop: CancellationToken) {
         loop {
             tokio::select! {
-                // Nothing is started any more once it is to end.
+                // A stopping agent starts nothing.
                 biased;
                 () = stop.cancelled() => break,
-                Ok(()) = self.wants.changed() => self.follow(&stop),
+                Ok(()) = self.demand.changed() => self.follow(&stop),
                 Some((device, state)) = self.reports.1.recv() => self.publish(device, state),
                 Some((device, ())) = self.tasks.next() => {
                     self.running.remove(&device);
                     self.follow(&stop);
-                    // What waited for the end of a daemon need wait no longer.
+                    // Plans may have waited for the end of a daemon.
                     self.news.notify_one();
                 }
             }
@@ -153,45 +150,45 @@ impl Mps {
         while self.tasks.next().await.is_some() {}
     }
 
-    /// Tells each task what is wanted now, and starts those that are missing.
+    /// Passes each task its spec, and starts missing tasks.
     fn follow(&mut self, stop: &CancellationToken) {
-        let demand = self.wants.borrow_and_update().clone();
-        let wants = &demand.wanted;
-        for (device, want) in wants {
-            self.tell(device, Some(want), stop);
+        let demand = self.demand.borrow_and_update().clone();
+        let specs = &demand.wanted;
+        for (device, spec) in specs {
+            self.set_spec(device, Some(spec), stop);
         }
-        let known = self.running.keys().cloned().chain(self.ground.places.left());
+        let known = self.running.keys().cloned().chain(self.env.places.left());
         for device in known.collect::<BTreeSet<_>>() {
-            if !wants.contains_key(&device) && !demand.kept.contains(&device) {
-                self.tell(&device, None, stop);
+            if !specs.contains_key(&device) && !demand.kept.contains(&device) {
+                self.set_spec(&device, None, stop);
             }
         }
         let known = self.states.borrow().clone();
         let state = |device| known.get(device).cloned().unwrap_or(MpsState::Starting);
-        self.send(wants.keys().map(|device| (device.clone(), state(device))).collect());
+        self.send(specs.keys().map(|device| (device.clone(), state(device))).collect());
     }
 
-    fn tell(&mut self, device: &DeviceId, want: Option<&MpsWant>, stop: &CancellationToken) {
+    fn set_spec(&mut self, device: &DeviceId, spec: Option<&MpsSpec>, stop: &CancellationToken) {
         if let Some(task) = self.running.get(device) {
-            publish(task, want.cloned());
+            publish(task, spec.cloned());
             return;
         }
-        let (sender, receiver) = watch::channel(want.cloned());
-        let daemon = Daemon::new(device.clone(), &self.ground, receiver, self.reports.0.clone());
+        let (sender, receiver) = watch::channel(spec.cloned());
+        let daemon = Daemon::new(device.clone(), &self.env, receiver, self.reports.0.clone());
         self.tasks.begin(device.clone(), daemon.run(stop.clone()));
         self.running.insert(device.clone(), sender);
     }
 
     fn publish(&mut self, device: DeviceId, state: MpsState) {
-        // A daemon that is being stopped is no one's concern any more.
-        if self.wants.borrow().wanted.contains_key(&device) {
+        // The state of a daemon that is being stopped is of no interest.
+        if self.demand.borrow().wanted.contains_key(&device) {
             let mut states = MpsStates::clone(&self.states.borrow());
             states.insert(device, state);
             self.send(states);
         }
     }
 
-    /// Publishes if it says something new.
+    /// Publishes changed states.
     fn send(&self, states: MpsStates) {
         if publish(&self.states, Arc::new(states)) {
             self.news.notify_one();
@@ -199,16 +196,16 @@ impl Mps {
     }
 }
 
-/// Stops every daemon that an agent has left running, as before Windlass is removed from a node. An
-/// agent that still runs would start them again. Gives what came of it, by device.
+/// Stops every daemon that an agent left running, before Windlass is removed from a node. A running agent
+/// would restart them. Returns the outcome by device.
 pub async fn stop_all(
     places: &Places,
     settings: &MpsSettings,
 ) -> BTreeMap<DeviceId, Result<(), String>> {
-    let ground = Arc::new(Ground::new(places, settings));
+    let env = Arc::new(Env::new(places, settings));
     let mut outcomes = BTreeMap::new();
-    for device in ground.places.left() {
-        let stopped = ground.stop(&mut ground.hold(device.clone())).await;
+    for device in env.places.left() {
+        let stopped = env.stop(&mut env.instance(device.clone())).await;
         outcomes.insert(device, stopped.map_err(|error| causes(&error)));
     }
     outcomes

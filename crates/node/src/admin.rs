@@ -31,7 +31,7 @@ use tokio::{
     time::Instant,
 };
 use tokio_util::sync::CancellationToken;
-use windlass_allocations::podresources::HoldersDesk;
+use windlass_allocations::podresources::PodResourcesCache;
 use windlass_config::Disclosed;
 use windlass_deviceplugin::registration::RegistrationStates;
 use windlass_discovery::telemetry::TelemetryReceiver;
@@ -51,7 +51,7 @@ pub(crate) struct Deps {
     /// Time of the reconciler's latest round.
     pub(crate) rounds: watch::Receiver<Instant>,
     pub(crate) telemetry: Vec<TelemetryReceiver>,
-    pub(crate) holders: HoldersDesk,
+    pub(crate) holders: PodResourcesCache,
     pub(crate) registry: Registry,
     pub(crate) instruments: Instruments,
     pub(crate) disclosed: BTreeSet<Disclosed>,
@@ -98,7 +98,7 @@ struct Admin {
     state: watch::Receiver<Arc<NodeState>>,
     rounds: watch::Receiver<Instant>,
     registrations: watch::Receiver<RegistrationStates>,
-    holders: HoldersDesk,
+    holders: PodResourcesCache,
     disclosed: BTreeSet<Disclosed>,
 }
 

@@ -18,7 +18,7 @@ use assembly::Deps;
 use lock::NodeLock;
 use parts::Parts;
 use tokio::sync::{Notify, watch};
-use windlass_allocations::ledger::LedgerDesk;
+use windlass_allocations::ledger::SharedLedger;
 use windlass_cluster::InvalidNodeName;
 use windlass_config::{Config, Policy};
 use windlass_core::{device::Device, health::HealthState, inventory::Inventory};
@@ -150,7 +150,7 @@ impl Agent {
         parts.add("watch of the kubelet's folder", watching);
         let reload = instruments.reload.clone();
         let policy = source.start(config, cluster.as_ref(), (clock, reload), &mut parts)?;
-        let ledger = LedgerDesk::unread();
+        let ledger = SharedLedger::unread();
         let deps = Deps { dir, directory, listeners, cluster, policy, ledger, clock };
         let (state, partitions) =
             assembly::assemble(config, deps, registry, instruments, &mut parts);

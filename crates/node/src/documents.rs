@@ -40,7 +40,9 @@ impl Document {
             Self::Evidence => {
                 state_file::reread::<health_store::Records>(health_store::FORMAT, text)
             }
-            Self::Devices => state_file::reread::<offers::Marked>(crate::reconciler::DEVICES, text),
+            Self::Devices => {
+                state_file::reread::<offers::Fingerprints>(crate::reconciler::DEVICES, text)
+            }
             Self::Choices => {
                 history::reread(Path::new("choices.json"), text).map_err(|error| causes(&error))
             }

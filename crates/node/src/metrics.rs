@@ -21,7 +21,7 @@ use windlass_deviceplugin::{metrics::PluginMetrics, registration::RegistrationSt
 use windlass_discovery::telemetry::TelemetryReceiver;
 use windlass_dra::metrics::{ClaimMetrics, DraMetrics};
 use windlass_host::clock::Clock;
-use windlass_lifecycle::cleanup::metrics::HandoverMetrics;
+use windlass_lifecycle::cleanup::metrics::CleanupMetrics;
 use windlass_resources::NodeState;
 
 pub(crate) use format::Format;
@@ -35,7 +35,7 @@ pub(crate) struct Instruments {
     pub(crate) plugins: PluginMetrics,
     pub(crate) transitions: Transitions,
     pub(crate) reload: ReloadMetrics,
-    pub(crate) handover: HandoverMetrics,
+    pub(crate) handover: CleanupMetrics,
     pub(crate) claims: ClaimMetrics,
     pub(crate) dra: DraMetrics,
     pub(crate) state_writable: Gauge,
@@ -62,7 +62,7 @@ pub(crate) fn registry(clock: &Clock) -> (Registry, Instruments) {
         plugins: PluginMetrics::register(&mut registry),
         transitions: Transitions::register(&mut registry),
         reload: ReloadMetrics::register(&mut registry, clock.now()),
-        handover: HandoverMetrics::register(&mut registry),
+        handover: CleanupMetrics::register(&mut registry),
         claims: ClaimMetrics::register(&mut registry),
         dra: DraMetrics::register(&mut registry),
         state_writable: Gauge::default(),

@@ -17,7 +17,7 @@ mod disk_check;
 mod disk_wait;
 pub(crate) mod dry_run;
 mod fingerprints;
-mod held_ids;
+mod holdings;
 mod log;
 mod obstacles;
 mod phase;
@@ -31,9 +31,9 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 use windlass_allocations::{
-    Held,
-    follow::{Allocations, AllocationsDesk, Following},
-    ledger::{Kinship, Ledger},
+    HeldIds,
+    follow::{Allocations, AllocationsReader, FollowGuard},
+    ledger::{Ledger, Overlaps},
 };
 use windlass_cluster::leases::LeaseStates;
 use windlass_config::{Config, Policy};
@@ -43,12 +43,12 @@ use windlass_core::{
 };
 use windlass_host::{deadline, watch::publish};
 use windlass_lifecycle::{
-    cleanup::{self, Demand, HandoverStates},
+    cleanup::{self, CleanupPlans, CleanupStates},
     mps::{MpsDemand, MpsStates},
 };
 use windlass_resources::{
     NodeState, device_info,
-    offers::{self, Marked, Methods, Plan, Pools},
+    offers::{self, Fingerprints, Methods, Plan, Pools},
 };
 
 pub(crate) use self::fingerprints::{FORMAT as DEVICES, were_offered};
@@ -56,7 +56,7 @@ use self::{
     disk::{DEADLINE, Disk, DiskChannels, DiskHandle, DiskState, WantedFiles},
     disk_wait::{is_worse, waiting_for_disk},
     dry_run::{Snapshots, merge},
-    held_ids::HeldIds,
+    holdings::Holdings,
     obstacles::{ObstacleChecks, lease_trouble},
     phase::Phase,
 };
@@ -67,19 +67,19 @@ pub(crate) struct Reconciler {
     inputs: Inputs,
     /// Policy in force; a new one takes effect together with the wait for its moves.
     policy: Arc<Policy>,
-    held_ids: HeldIds,
+    holdings: Holdings,
     /// Sharing method behind each replica that containers hold.
     methods: Methods,
     /// Pools that devices belonged to at their last allocation.
     pools: Pools,
     /// Hardware behind each id at its allocation.
-    marked: Marked,
+    marked: Fingerprints,
     /// Phase of a device migration.
     phase: Phase,
     /// Time in which the kubelet writes an Allocate to its checkpoint.
     handover: Duration,
     /// Subscription to the kubelet's checkpoint, while allocations matter.
-    following: Option<Following>,
+    following: Option<FollowGuard>,
     restored: Restored,
     disk: DiskHandle,
     /// Disk worker, until it is started.
@@ -89,7 +89,7 @@ pub(crate) struct Reconciler {
     /// Ledger behind the published state.
     ledger: Ledger,
     /// Overlap of the latest devices.
-    kin: Arc<Kinship>,
+    kin: Arc<Overlaps>,
     outputs: Outputs,
 }
 
@@ -99,7 +99,7 @@ pub(crate) struct Outputs {
     /// Devices that need an MPS daemon.
     pub(crate) daemons: watch::Sender<Arc<MpsDemand>>,
     /// Devices that need cleanup between tenants.
-    pub(crate) cleanup_demand: watch::Sender<Arc<Demand>>,
+    pub(crate) cleanup_demand: watch::Sender<Arc<CleanupPlans>>,
     /// Time of the latest round.
     pub(crate) rounds: watch::Sender<Instant>,
 }
@@ -109,13 +109,13 @@ pub(crate) struct Inputs {
     /// Change of a source.
     pub(crate) news: Arc<Notify>,
     /// Devices that containers hold.
-    pub(crate) allocations: AllocationsDesk,
+    pub(crate) allocations: AllocationsReader,
     /// Policy in force.
     pub(crate) policy: watch::Receiver<Arc<Policy>>,
     /// States of the MPS daemons; changes notify `news` too.
     pub(crate) mps: watch::Receiver<Arc<MpsStates>>,
     /// Cleanup states of devices; changes notify `news` too.
-    pub(crate) handovers: watch::Receiver<Arc<HandoverStates>>,
+    pub(crate) handovers: watch::Receiver<Arc<CleanupStates>>,
     /// Lease states of devices; changes notify `news` too.
     pub(crate) leases: watch::Receiver<Arc<LeaseStates>>,
     /// Devices that claims hold.
@@ -128,7 +128,7 @@ enum Restored {
     /// Nothing: the kubelet's checkpoint was not read yet.
     Nothing,
     /// Allocations of containers. The MPS supervisor still has to learn which daemons to keep.
-    HeldIds,
+    Holdings,
     /// Everything.
     All,
 }
@@ -148,8 +148,8 @@ struct Round<'a> {
     inventory: &'a Inventory,
     on_disk: &'a DiskState,
     ledger: &'a Ledger,
-    kin: Arc<Kinship>,
-    cleanup_demand: &'a Demand,
+    kin: Arc<Overlaps>,
+    cleanup_demand: &'a CleanupPlans,
 }
 
 /// Obstacle of a device that a claim holds. Pods must not learn which claim.
@@ -175,8 +175,8 @@ impl Reconciler {
             inputs,
             methods: Methods::new(),
             pools: Pools::new(),
-            marked: Marked::new(),
-            held_ids: HeldIds::default(),
+            marked: Fingerprints::new(),
+            holdings: Holdings::default(),
             phase: Phase::default(),
             handover: config.session.handover,
             following: None,
@@ -281,7 +281,7 @@ impl Reconciler {
     /// Follows the kubelet's checkpoint while releases matter.
     fn follow_holders(&mut self) {
         let is_wanted = self.restored == Restored::Nothing
-            || !self.held_ids.is_empty()
+            || !self.holdings.is_empty()
             || matches!(self.phase, Phase::Reading { .. });
         if is_wanted != self.following.is_some() {
             self.following = is_wanted.then(|| self.inputs.allocations.follow());
@@ -301,20 +301,20 @@ impl Reconciler {
                 self.restore(held, allocatable);
             }
             // The offers remember later allocations.
-            None => self.held_ids.retain(held),
+            None => self.holdings.retain(held),
         }
     }
 
     /// Restores allocations from the checkpoint. Fingerprints are kept for held devices, and for devices that were
     /// allocatable when the wait began: their allocation may be missing in the checkpoint.
-    fn restore(&mut self, held: &Held, allocatable: BTreeSet<DeviceId>) {
-        self.held_ids = HeldIds::new(held.clone());
+    fn restore(&mut self, held: &HeldIds, allocatable: BTreeSet<DeviceId>) {
+        self.holdings = Holdings::new(held.clone());
         if self.restored == Restored::Nothing {
-            self.restored = Restored::HeldIds;
+            self.restored = Restored::Holdings;
         }
         let mut needed = allocatable;
         needed.extend(self.known().given_and_there());
-        needed.extend(self.held_ids.devices());
+        needed.extend(self.holdings.devices());
         self.marked.retain(|id, _| needed.contains(id));
     }
 
@@ -364,13 +364,13 @@ impl Reconciler {
         let state = self.state(&round, plan, &late, slow_since);
         self.publish_unless_known(state, &known);
         let known = self.known();
-        self.phase.published(self.handover, || known.given_and_there().collect());
+        self.phase.published(self.handover, || known.present_once_allocatable().collect());
     }
 
     /// Overlap of the devices, computed again if they changed.
-    fn kin(&mut self, inventory: &Inventory) -> Arc<Kinship> {
+    fn kin(&mut self, inventory: &Inventory) -> Arc<Overlaps> {
         if !self.disk.knows(&inventory.devices) {
-            self.kin = Arc::new(Kinship::of(inventory));
+            self.kin = Arc::new(Overlaps::of(inventory));
         }
         self.kin.clone()
     }
@@ -382,14 +382,14 @@ impl Reconciler {
         let (checked, untold) = (&round.on_disk.checked, &round.on_disk.untold);
         let lease = self.leases();
         let checks = ObstacleChecks { checked, policy, late, lease: &lease };
-        offers::plan(offers::Question {
+        offers::plan(offers::Inputs {
             policy,
             inventory: round.inventory,
             previous: &round.known.offers,
-            held: self.held_ids.held(),
+            held: self.holdings.held(),
             methods: &self.methods,
             pools: &self.pools,
-            marked: &self.marked,
+            fingerprints: &self.marked,
             moves: self.phase.moves(),
             obstacle: &|device, sharing| {
                 let daemon = || demands::daemon_trouble(&daemons, device, sharing);
@@ -398,7 +398,7 @@ impl Reconciler {
                 let left = || checked.daemon_left(device, sharing);
                 before().or_else(untold).or_else(|| round.claimed(device)).or_else(left)
             },
-            handover: &|id| demands::handover_trouble(&handovers, round.cleanup_demand, id),
+            cleanup: &|id| demands::handover_trouble(&handovers, round.cleanup_demand, id),
         })
     }
 
@@ -424,7 +424,7 @@ impl Reconciler {
         lacks.troubles.extend(round.on_disk.untold.trouble());
         NodeState {
             topology: round.known.topology_of(&inventory),
-            kin: round.kin.clone(),
+            overlaps: round.kin.clone(),
             lacks,
             slow_since,
             obstacles,
@@ -451,7 +451,7 @@ impl Reconciler {
     /// that all GPUs share come and go independently.
     fn want_files(&mut self, plan: &Plan, inventory: &Inventory, trigger: Trigger) -> WantedFiles {
         // Fingerprints are written before ids are offered.
-        offers::note(&mut self.marked, plan, inventory, self.held_ids.held());
+        offers::record(&mut self.marked, plan, inventory, self.holdings.held());
         let wanted = WantedFiles {
             inventory: inventory.clone(),
             policy: self.policy.clone(),
@@ -470,8 +470,8 @@ impl Reconciler {
             return;
         }
         let known = self.outputs.daemons.borrow().clone();
-        let demand = demands::daemons((plan, inventory), ledger, &self.held_ids, &known);
-        let is_first = self.restored == Restored::HeldIds;
+        let demand = demands::daemons((plan, inventory), ledger, &self.holdings, &known);
+        let is_first = self.restored == Restored::Holdings;
         if is_first {
             self.restored = Restored::All;
         }
@@ -486,8 +486,8 @@ impl Reconciler {
         move |device| lease_trouble(&leases, &policy, device)
     }
 
-    fn want_cleanup(&self, inventory: &Inventory) -> Arc<Demand> {
-        let cleanup_demand = Arc::new(cleanup::demand(&self.policy, inventory, &self.leases()));
+    fn want_cleanup(&self, inventory: &Inventory) -> Arc<CleanupPlans> {
+        let cleanup_demand = Arc::new(cleanup::plans(&self.policy, inventory, &self.leases()));
         publish(&self.outputs.cleanup_demand, Arc::clone(&cleanup_demand));
         cleanup_demand
     }
@@ -505,7 +505,7 @@ impl Reconciler {
 impl Round<'_> {
     /// Obstacle of a device that a claim holds, itself or by overlap.
     fn claimed(&self, device: &Device) -> Option<String> {
-        let held = self.ledger.claim(&self.kin.footprint(&device.id)).map(|_| HELD.to_owned());
+        let held = self.ledger.claim(&self.kin.overlap(&device.id)).map(|_| HELD.to_owned());
         held.or_else(|| (!self.ledger.knows_claims()).then(|| UNKNOWN.to_owned()))
     }
 }

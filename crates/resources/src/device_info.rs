@@ -1,10 +1,9 @@
-//! Files that tell CNI plugins of network devices: the Device Information Specification 1.1.0 of
-//! Kubernetes' Network Plumbing Working Group.
+//! Device information files for CNI plugins, by the Device Information Specification 1.1.0 of Kubernetes'
+//! Network Plumbing Working Group.
 //!
-//! Multus reads the file of a device that a pod got, by the resource's name and the device's id. A file is
-//! there before its device is given away, and goes when it is offered no more; a device whose file cannot
-//! be written is kept back. Only files that this agent made are removed; which these are is written down
-//! first.
+//! Multus reads the file of a pod's device, by resource name and device id. The file exists before its
+//! device is allocatable, and goes when the device is offered no more. A device whose file cannot be
+//! written is withheld. Only the agent's own files are removed; their names are written to disk first.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -30,58 +29,58 @@ use windlass_host::{
 
 use crate::offers::Offers;
 
-/// The files by their devices.
+/// Files by device.
 pub type DeviceInfos = BTreeMap<DeviceId, DeviceInfoFile>;
 
-/// A file, as it should be.
+/// A file with its required content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceInfoFile {
     name: String,
     document: String,
 }
 
-/// The files that are kept up to date.
+/// The directory of device information files.
 #[derive(Debug)]
 pub struct DeviceInfoFiles {
     host: Host,
-    /// The folder, as the host names it.
+    /// Path of the directory on the host.
     dir: PathBuf,
-    /// Where is written down which files are the agent's own.
+    /// List of the agent's own files.
     record: PathBuf,
-    /// Whether there may be files of this agent's.
+    /// True if the directory may have files of the agent.
     wrote: bool,
 }
 
-/// What CNI plugins are told wrong.
+/// Files that differ from what they should be.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Untold {
-    /// The devices whose files are not as they should be.
+pub struct OutdatedFiles {
+    /// Devices whose files could not be written.
     pub devices: BTreeMap<DeviceId, DeviceInfoError>,
-    /// Files that should not be there.
+    /// Files that could not be removed.
     left: Vec<DeviceInfoError>,
 }
 
-/// A file that could not be made as it should be.
+/// A file operation that failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceInfoError {
-    /// A file that is wanted cannot be written.
-    #[error("CNI plugins cannot be told of a device, since {path} cannot be written: {why}")]
+    /// A file cannot be written.
+    #[error("cannot write device information for CNI plugins to {path}: {why}")]
     Unwritten {
         /// The path.
         path: PathBuf,
         /// The reason.
         why: String,
     },
-    /// A file that nobody wants cannot be removed.
-    #[error("CNI plugins may be told of a device that is offered no more by {path}: {why}")]
+    /// A stale file cannot be removed.
+    #[error("cannot remove stale device information for CNI plugins {path}: {why}")]
     Left {
         /// The path.
         path: PathBuf,
         /// The reason.
         why: String,
     },
-    /// The list of files cannot be written.
-    #[error("{path} names files for CNI plugins that are gone, since it cannot be written: {why}")]
+    /// The list of own files names some that are gone.
+    #[error("cannot write {path}: it names device information files that are gone: {why}")]
     Outdated {
         /// The path.
         path: PathBuf,
@@ -92,7 +91,7 @@ pub enum DeviceInfoError {
 
 const VERSION: &str = "1.1.0";
 
-/// A document, with the fields in the order of the specification's client.
+/// A document, with its fields in the order of the specification's client.
 #[derive(Serialize)]
 struct DeviceInfo {
     r#type: &'static str,
@@ -112,7 +111,7 @@ struct Pci {
     #[serde(rename = "rdma-device", skip_serializing_if = "Option::is_none")]
     rdma: Option<String>,
     #[serde(flatten)]
-    around: Around,
+    function: VirtualFunction,
 }
 
 #[derive(Serialize)]
@@ -125,31 +124,31 @@ struct Vdpa {
     #[serde(rename = "pci-address")]
     address: String,
     #[serde(flatten)]
-    around: Around,
+    function: VirtualFunction,
 }
 
-/// What belongs to a virtual function.
+/// Relatives of a virtual function.
 #[derive(Serialize)]
-struct Around {
+struct VirtualFunction {
     #[serde(rename = "pf-pci-address", skip_serializing_if = "Option::is_none")]
     physical: Option<String>,
     #[serde(rename = "representor-device", skip_serializing_if = "Option::is_none")]
     representor: Option<String>,
 }
 
-/// What there is to tell of what is offered: of network devices that serve one container. Subfunctions,
-/// for which the specification has no words, and shares, which no CNI plugin moves, are left out.
+/// Files for the exclusive network devices of all offers. The specification has no form for subfunctions,
+/// and CNI plugins move no shared devices.
 pub fn wanted(offers: &Offers, inventory: &Inventory) -> DeviceInfos {
     let offered = offers.iter().flat_map(|(name, offer)| {
         let whole = offer.devices.iter().filter(|(_, device)| device.is_exclusive());
         whole.map(move |(id, _)| (name, id))
     });
-    let known = offered.filter_map(|(name, id)| {
+    let files = offered.filter_map(|(name, id)| {
         let device = inventory.get(id.as_str())?;
         let file = DeviceInfoFile { name: file_name(name, id), document: document(device)? };
         Some((id.clone(), file))
     });
-    known.collect()
+    files.collect()
 }
 
 fn file_name(resource: &ResourceName, id: &DeviceId) -> String {
@@ -157,8 +156,8 @@ fn file_name(resource: &ResourceName, id: &DeviceId) -> String {
 }
 
 fn document(device: &Device) -> Option<String> {
-    let is_one = device.kind.is_network() && !device.health.has_vanished();
-    if !is_one || device.attributes.contains_key(&AUXILIARY_DEVICE) {
+    let is_present_nic = device.kind.is_network() && !device.health.has_vanished();
+    if !is_present_nic || device.attributes.contains_key(&AUXILIARY_DEVICE) {
         return None;
     }
     let info = device_info(device)?;
@@ -170,70 +169,71 @@ fn device_info(device: &Device) -> Option<DeviceInfo> {
     let text = |name: &AttributeName| device.attributes.get(name).map(ToString::to_string);
     let mut paths = device.nodes.iter().filter_map(|node| node.path.to_str());
     let mut path = |start| paths.find(|path: &&str| path.starts_with(start)).map(str::to_owned);
-    let around = Around { physical: text(&PF_PCI_ADDRESS), representor: text(&REPRESENTOR) };
-    let version = VERSION;
+    let function =
+        VirtualFunction { physical: text(&PF_PCI_ADDRESS), representor: text(&REPRESENTOR) };
     if let (Some(parent), Some(driver)) = (text(&VDPA_DEVICE), text(&VDPA_TYPE)) {
-        let vdpa = Vdpa { parent, driver, path: path("/dev/vhost-vdpa-"), address, around };
-        return Some(DeviceInfo { r#type: "vdpa", version, pci: None, vdpa: Some(vdpa) });
+        let vdpa = Vdpa { parent, driver, path: path("/dev/vhost-vdpa-"), address, function };
+        return Some(DeviceInfo { r#type: "vdpa", version: VERSION, pci: None, vdpa: Some(vdpa) });
     }
-    let (vhost_net, rdma) = (path("/dev/vhost-net"), text(&RDMA_DEVICE));
-    let pci = Pci { address, vhost_net, rdma, around };
-    Some(DeviceInfo { r#type: "pci", version, pci: Some(pci), vdpa: None })
+    let vhost_net = path("/dev/vhost-net");
+    let pci = Pci { address, vhost_net, rdma: text(&RDMA_DEVICE), function };
+    Some(DeviceInfo { r#type: "pci", version: VERSION, pci: Some(pci), vdpa: None })
 }
 
 // === impl DeviceInfoFiles ===
 
 impl DeviceInfoFiles {
-    /// The files in the folder that the configuration names.
+    /// The directory by the configuration.
     pub fn new(places: &Places) -> Self {
         Self {
             host: places.host(),
             dir: places.device_info_dir.clone(),
             record: places.state_dir.join("device-info"),
-            // An earlier life may have left some.
+            // An earlier agent may have left files.
             wrote: true,
         }
     }
 
-    /// Whether there is nothing to write, and nothing to remove.
+    /// True if there is nothing to write or remove.
     pub fn is_idle(&self, wanted: &DeviceInfos) -> bool {
         wanted.is_empty() && !self.wrote
     }
 
-    /// Makes the folder hold these files, and none besides that is the agent's. A file that cannot be
-    /// written or removed costs no other. Blocks.
-    pub fn keep(&mut self, wanted: &DeviceInfos) -> Untold {
+    /// Writes these files and removes the agent's others. A failure affects one file only. Blocks.
+    pub fn keep(&mut self, wanted: &DeviceInfos) -> OutdatedFiles {
         let known = self.recorded();
         if wanted.is_empty() && known.is_empty() {
             self.wrote = false;
-            return Untold::default();
+            return OutdatedFiles::default();
         }
         self.wrote = true;
         let now: BTreeSet<_> = wanted.values().map(|file| file.name.clone()).collect();
-        let recorded = self.write_down(&known | &now);
+        let recorded = self.record_names(&known | &now);
         let folder = self.folder();
-        let unwritten = |(id, file): (&DeviceId, &DeviceInfoFile)| match &recorded {
-            // A file that is not written down would stay for ever.
-            Err(error) if !known.contains(&file.name) => Some((id.clone(), error.clone())),
-            _ => Some((id.clone(), file.write(&folder).err()?)),
-        };
-        let devices = wanted.iter().filter_map(unwritten).collect();
-        let mut untold = Untold { devices, left: Vec::new() };
+        let mut outdated = OutdatedFiles::default();
+        for (id, file) in wanted {
+            let written = match &recorded {
+                // A file that is not on the list would stay for ever.
+                Err(error) if !known.contains(&file.name) => Err(error.clone()),
+                _ => write(&folder.join(&file.name), &file.document),
+            };
+            outdated.devices.extend(written.err().map(|error| (id.clone(), error)));
+        }
         let mut kept = now.clone();
         for name in known.difference(&now) {
             if let Err(error) = remove(&folder.join(name)) {
-                untold.left.push(error);
+                outdated.left.push(error);
                 kept.insert(name.clone());
             }
         }
         if recorded.is_ok() {
-            untold.left.extend(self.write_down(kept).err().map(DeviceInfoError::of_the_gone));
+            outdated.left.extend(self.record_names(kept).err().map(DeviceInfoError::of_the_gone));
         }
-        untold
+        outdated
     }
 
-    /// Where the agent finds the folder. Every link on the way is followed as the host does: `/var/run`
-    /// is one to `/run` nearly everywhere.
+    /// Path of the directory for the agent. Resolves every link as the host does: `/var/run` usually links
+    /// to `/run`.
     fn folder(&self) -> PathBuf {
         let mut folder = PathBuf::new();
         for part in &self.dir {
@@ -243,24 +243,16 @@ impl DeviceInfoFiles {
         self.host.path(folder)
     }
 
-    /// The names of files that an agent made. One that is no name is no file of ours.
+    /// Names of the agent's own files.
     fn recorded(&self) -> BTreeSet<String> {
         let text = read_regular_text(&self.record, Links::Refused, MOST_BYTES).unwrap_or_default();
         let is_name = |line: &&str| line.ends_with("-device.json") && !line.contains('/');
         text.lines().filter(is_name).map(str::to_owned).collect()
     }
 
-    fn write_down(&self, names: BTreeSet<String>) -> Result<(), DeviceInfoError> {
+    fn record_names(&self, names: BTreeSet<String>) -> Result<(), DeviceInfoError> {
         let lines: Vec<_> = names.into_iter().collect();
         write(&self.record, &lines.join("\n"))
-    }
-}
-
-// === impl DeviceInfoFile ===
-
-impl DeviceInfoFile {
-    fn write(&self, folder: &Path) -> Result<(), DeviceInfoError> {
-        write(&folder.join(&self.name), &self.document)
     }
 }
 
@@ -284,7 +276,7 @@ fn remove(path: &Path) -> Result<(), DeviceInfoError> {
 // === impl DeviceInfoError ===
 
 impl DeviceInfoError {
-    /// Of a record in which no file is missing, though some are gone.
+    /// The error of a list that names too much.
     fn of_the_gone(self) -> Self {
         match self {
             Self::Unwritten { path, why } => Self::Outdated { path, why },
@@ -293,10 +285,10 @@ impl DeviceInfoError {
     }
 }
 
-// === impl Untold ===
+// === impl OutdatedFiles ===
 
-impl Untold {
-    /// All of it in one line: a folder that cannot be written fails every file in the same way.
+impl OutdatedFiles {
+    /// All errors in one line: an unwritable directory fails every file in the same way.
     pub fn trouble(&self) -> Option<String> {
         let mut all = self.devices.values().chain(&self.left);
         let first = all.next()?;
@@ -336,14 +328,14 @@ mod tests {
         let root = tempfile::tempdir().expect("a temporary folder");
         let (mut files, in_the_way) = files(root.path());
         let is_there = |id: &str| root.path().join(format!("devinfo/{id}-device.json")).exists();
-        assert_eq!(files.keep(&wanted(&["a", "b"])), Untold::default());
+        assert_eq!(files.keep(&wanted(&["a", "b"])), OutdatedFiles::default());
         fs::create_dir(&in_the_way).expect("made");
-        let untold = files.keep(&wanted(&["b", "c"]));
-        let ids: Vec<_> = untold.devices.keys().map(DeviceId::as_str).collect();
-        assert_eq!((ids, untold.left.len()), (vec!["c"], 0));
+        let outdated = files.keep(&wanted(&["b", "c"]));
+        let ids: Vec<_> = outdated.devices.keys().map(DeviceId::as_str).collect();
+        assert_eq!((ids, outdated.left.len()), (vec!["c"], 0));
         assert!(!is_there("a") && is_there("b") && !is_there("c"));
         fs::remove_dir(&in_the_way).expect("removed");
-        assert_eq!(files.keep(&wanted(&["b", "c"])), Untold::default());
+        assert_eq!(files.keep(&wanted(&["b", "c"])), OutdatedFiles::default());
         assert!(is_there("c"));
     }
 
@@ -351,11 +343,11 @@ mod tests {
     fn a_record_that_names_too_much_is_no_trouble_of_a_device() {
         let root = tempfile::tempdir().expect("a temporary folder");
         let (mut files, in_the_way) = files(root.path());
-        assert_eq!(files.keep(&wanted(&["a", "b"])), Untold::default());
+        assert_eq!(files.keep(&wanted(&["a", "b"])), OutdatedFiles::default());
         fs::create_dir(in_the_way).expect("made");
-        let untold = files.keep(&wanted(&["b"]));
-        assert_eq!(untold.devices, BTreeMap::new());
-        let told = untold.trouble().expect("it names a file that is gone");
-        assert!(told.contains("state/device-info names files"), "{told}");
+        let outdated = files.keep(&wanted(&["b"]));
+        assert_eq!(outdated.devices, BTreeMap::new());
+        let told = outdated.trouble().expect("it names a file that is gone");
+        assert!(told.contains("state/device-info: it names device information files"), "{told}");
     }
 }

@@ -1,4 +1,5 @@
-//! The node at one moment, as every server and every table sees it.
+//! Snapshot of a node: devices, offered resources, CDI documents, and every reason that keeps a device
+//! back.
 
 pub mod device_info;
 pub mod obstacle;
@@ -11,8 +12,8 @@ use std::{
 
 use serde::Serialize;
 use tokio::time::Instant;
-use windlass_allocations::ledger::Kinship;
-use windlass_cdi::{Documents, Lacks, Unwritten, container_edits::Surroundings};
+use windlass_allocations::ledger::Overlaps;
+use windlass_cdi::{Documents, Lacks, Unwritten, container_edits::NodeExtras};
 use windlass_config::{Policy, Resources, Sharing, SharingMethod};
 use windlass_core::{
     cdi::Kind,
@@ -34,71 +35,71 @@ use crate::{
 pub struct NodeState {
     /// All devices.
     pub inventory: Inventory,
-    /// How near they are to each other.
+    /// Distances between devices.
     pub topology: Arc<Topology>,
-    /// Which of them are of the same silicon.
-    pub kin: Arc<Kinship>,
-    /// What was wanted of them.
+    /// Devices that share hardware.
+    pub overlaps: Arc<Overlaps>,
+    /// Policy that this snapshot follows.
     pub policy: Arc<Policy>,
-    /// What the kubelet is told of them.
+    /// Resources for the kubelet.
     pub offers: Offers,
-    /// Devices that are part of no resource, and why.
+    /// Devices outside every resource, with the reason.
     pub withheld: BTreeMap<DeviceId, String>,
-    /// Resources of the configuration that no device of the node is for, and why.
+    /// Configured resources without a device, with the reason.
     pub empty: BTreeMap<ResourceName, String>,
-    /// Devices that claims may have, and how several claims share one.
+    /// Devices for claims, and how several claims share one.
     pub claimable: Claimable,
-    /// Devices that claims would have by the configuration and cannot have, and why.
+    /// Devices that the configuration gives to claims and that claims cannot have, with the reason.
     pub unclaimable: Unclaimable,
-    /// What containers get besides devices.
-    pub surroundings: Surroundings,
-    /// The CDI documents that the offers need.
+    /// Node-wide extras of containers.
+    pub node_extras: NodeExtras,
+    /// CDI documents on disk.
     pub documents: Documents,
-    /// What the CDI documents lack; containers go without.
+    /// Configured files and nodes that the CDI documents lack.
     pub lacks: Lacks,
-    /// The CDI documents that are not up to date, and why.
+    /// CDI documents that are not up to date, with the reason.
     pub unwritten: Unwritten,
-    /// Devices whose nodes are not where a container would look for them, and why.
+    /// Devices with a missing device node, with the reason.
     pub absent: Absent,
-    /// Since when the disk does not answer, if it is slow.
+    /// Start of the present delay, if the disk does not answer.
     pub slow_since: Option<Instant>,
-    /// What is in the way of claims that would have a healthy device.
+    /// Obstacles that keep claims from healthy devices.
     pub obstacles: Obstacles,
-    /// Devices that are not to be chosen before they are clean, and where each stands in one word.
+    /// Devices whose cleanup has not finished, with its state in one word.
     pub unready: BTreeMap<DeviceId, &'static str>,
-    /// Devices whose hand-over failed; they may be healthy.
+    /// Devices whose cleanup failed; they may be healthy.
     pub unclean: BTreeMap<DeviceId, Failure>,
-    /// Whether any device may be a claim's that nobody has written down.
+    /// True if any device may belong to a claim that no record names.
     pub is_in_doubt: bool,
 }
 
-/// Devices that cannot be handed out for want of a node, and why.
+/// Devices that cannot be allocated for want of a device node, with the reason.
 pub type Absent = BTreeMap<DeviceId, Absence>;
 
-/// What becomes of a device.
+/// A device's resource, or the reason that it has none.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Offering {
-    /// The resource that it is part of.
+    /// Resource of the device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resource: Option<ResourceName>,
-    /// How it is shared.
+    /// Sharing among containers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shared: Option<SharedAs>,
-    /// Why it may not be allocated.
+    /// Reason that the device cannot be allocated.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub obstacle: Option<String>,
 }
 
-/// How a device is shared.
+/// Sharing of a device among containers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SharedAs {
-    /// `timeSlicing` or `mps`.
+    /// `timeSlicing`, `mps` or `shared`.
     pub method: SharingMethod,
-    /// How many containers it serves.
+    /// Number of containers.
     pub replicas: u32,
-    /// Whether it serves them together with the other devices of its resource.
+    /// True if all devices of the resource are shared together.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub pool: bool,
 }
@@ -106,13 +107,13 @@ pub struct SharedAs {
 // === impl NodeState ===
 
 impl NodeState {
-    /// The resources offered, with the number of ids and of those that may be allocated.
+    /// Offered resources, each with its number of ids and of allocatable ids.
     pub fn resources(&self) -> BTreeMap<ResourceName, (usize, usize)> {
-        let count = |offer: &Offer| (offer.listed(), offer.allocatable());
-        self.offers.iter().map(|(name, offer)| (name.clone(), count(offer))).collect()
+        let counts = |offer: &Offer| (offer.listed(), offer.allocatable());
+        self.offers.iter().map(|(name, offer)| (name.clone(), counts(offer))).collect()
     }
 
-    /// Says that the node has devices and nobody can have any, as the configuration wants it.
+    /// A warning for a node whose configuration offers none of its devices.
     pub fn offers_nothing(&self) -> Option<String> {
         let is_there = |device: &&Device| !device.health.has_vanished();
         let devices = self.inventory.devices.iter().filter(is_there).count();
@@ -127,77 +128,75 @@ impl NodeState {
         })
     }
 
-    /// How devices of a resource, or their replicas, are chosen for a container.
+    /// Placement policy for a container's devices of this resource.
     pub fn placement(&self, resource: &ResourceName) -> placement::Policy {
         let sharing = self.offers.get(resource).map(|offer| offer.sharing());
         self.policy.placement(resource, sharing.unwrap_or_default())
     }
 
-    /// The devices of a pool as it is, and as it is meant: in place of the device plugin claims may have them
-    /// by now. `None` before the node is known.
+    /// Devices of a pool by its offer and by the configuration: claims may have taken over some of the
+    /// latter. `None` before the first inventory.
     pub fn devices_of_pool(&self, pool: &ResourceName) -> Option<BTreeSet<DeviceId>> {
         let offered = self.offers.get(pool).into_iter().flat_map(|offer| &offer.devices);
         let offered = offered.filter(|(_, device)| device.pooled().is_some());
-        let meant = offers::targets(&self.policy, &self.inventory).into_iter();
-        let meant = meant.filter(|(_, target)| {
+        let targets = offers::targets(&self.policy, &self.inventory).into_iter();
+        let configured = targets.filter(|(_, target)| {
             target.name == *pool && matches!(target.sharing, Sharing::Pooled(_))
         });
-        let all = offered.map(|(id, _)| id.clone()).chain(meant.map(|(id, _)| id));
+        let all = offered.map(|(id, _)| id.clone()).chain(configured.map(|(id, _)| id));
         (self.inventory.generation > 0).then(|| all.collect())
     }
 
-    /// What becomes of each device; one that nobody asked for has no entry.
+    /// Each device's resource, or the reason that it has none. Devices that no rule concerns are left out.
     pub fn offerings(&self) -> BTreeMap<DeviceId, Offering> {
         let withheld = self.withheld.iter().map(|(id, why)| (id.clone(), Offering::withheld(why)));
         let offered = self.offers.iter().flat_map(|(name, offer)| {
-            let entry = |(id, device): (&DeviceId, &OfferedDevice)| {
-                (id.clone(), Offering::of(name, device))
-            };
-            offer.devices.iter().map(entry)
+            let devices = offer.devices.iter();
+            devices.map(|(id, device)| (id.clone(), Offering::of(name, device)))
         });
         withheld.chain(offered).collect()
     }
 
-    /// Whether claims may have a device, when nobody has it.
+    /// True if a claim may have the device once it is free.
     pub fn is_claimable(&self, id: &DeviceId) -> bool {
         self.claimable.contains_key(id)
     }
 
-    /// Why claims cannot have a device that they would have by the configuration.
+    /// Reason that claims cannot have a device that the configuration gives them.
     pub fn not_for_claims(&self, id: &DeviceId) -> Option<&'static str> {
         self.unclaimable.get(id).copied()
     }
 
-    /// What keeps claims from a device, or from the GPU that it is a part of.
+    /// The obstacle between claims and a device, or its parent GPU.
     pub fn obstacle(&self, device: &Device) -> Option<&Obstacle> {
-        let of_whole = || self.obstacles.get(device.parent.as_ref()?);
-        self.obstacles.get(&device.id).or_else(of_whole)
+        let of_parent = || self.obstacles.get(device.parent.as_ref()?);
+        self.obstacles.get(&device.id).or_else(of_parent)
     }
 
-    /// The topology of another inventory: this one's where every device is in its place.
+    /// Topology of an inventory. Reuses the present one if every device is in its place.
     pub fn topology_of(&self, inventory: &Inventory) -> Arc<Topology> {
-        let is_in_place = |(device, known): (&Device, &Device)| spot(device) == spot(known);
         let (devices, known) = (&inventory.devices, &self.inventory.devices);
-        if devices.len() == known.len() && devices.iter().zip(known).all(is_in_place) {
+        let mut pairs = devices.iter().zip(known);
+        let is_unchanged = pairs.all(|(device, known)| topology_key(device) == topology_key(known));
+        if devices.len() == known.len() && is_unchanged {
             return self.topology.clone();
         }
         Arc::new(Topology::of(inventory))
     }
 
-    /// Whether something is done to devices of a resource before containers start with them.
-    pub fn is_handed_over(&self, resource: &ResourceName) -> bool {
-        let is_cared_for = |id: &DeviceId| {
+    /// True if a device of the resource has cleanup steps before a container starts with it.
+    pub fn needs_cleanup(&self, resource: &ResourceName) -> bool {
+        let mut ids = self.offers.get(resource).into_iter().flat_map(|offer| offer.devices.keys());
+        ids.any(|id| {
             let device = self.inventory.get(id.as_str());
-            device.is_some_and(|device| cleanup::is_cared_for(&self.policy, device))
-        };
-        let offer = self.offers.get(resource);
-        offer.is_some_and(|offer| offer.devices.keys().any(is_cared_for))
+            device.is_some_and(|device| cleanup::is_configured(&self.policy, device))
+        })
     }
 
-    /// Why a runtime would not find these devices in CDI documents: a name is granted only if it will.
+    /// Fails if a container runtime would not find these devices in CDI documents.
     pub fn check_documents(&self, devices: &[&Device]) -> Result<(), String> {
         let concerns =
-            |kind: &Kind| devices.iter().any(|it| self.surroundings.gets_names_of(it, kind));
+            |kind: &Kind| devices.iter().any(|it| self.node_extras.gets_names_of(it, kind));
         if let Some((_, error)) = self.unwritten.iter().find(|(kind, _)| concerns(kind)) {
             return Err(error.to_string());
         }
@@ -211,13 +210,13 @@ impl NodeState {
         }
     }
 
-    /// How the replicas of shared devices are kept apart.
+    /// Sharing method of each shared device.
     pub fn methods(&self) -> impl Iterator<Item = (DeviceId, SharingMethod)> + '_ {
         let devices = self.offers.values().flat_map(|offer| &offer.devices);
         devices.filter_map(|(id, device)| Some((id.clone(), device.shared()?.method)))
     }
 
-    /// The pools that devices are part of.
+    /// Pool of each pooled device.
     pub fn pools(&self) -> impl Iterator<Item = (DeviceId, ResourceName)> + '_ {
         self.offers.iter().flat_map(|(name, offer)| {
             let pooled = offer.devices.iter().filter(|(_, device)| device.pooled().is_some());
@@ -225,15 +224,15 @@ impl NodeState {
         })
     }
 
-    /// What was given away since the agent started, and is there still.
-    pub fn given_and_there(&self) -> impl Iterator<Item = DeviceId> + '_ {
-        let given = self.offers.values().flat_map(|offer| offer.given());
-        given.filter(|id| {
+    /// Present devices that were allocatable since the agent started.
+    pub fn present_once_allocatable(&self) -> impl Iterator<Item = DeviceId> + '_ {
+        let devices = self.offers.values().flat_map(|offer| offer.once_allocatable());
+        devices.filter(|id| {
             self.inventory.get(id.as_str()).is_some_and(|device| !device.health.has_vanished())
         })
     }
 
-    /// Whether both say the same, whatever the generation.
+    /// Equality apart from the inventory's generation.
     pub fn says_the_same_as(&self, other: &Self) -> bool {
         self.inventory.says_the_same_as(&other.inventory)
             && self.policy == other.policy
@@ -242,7 +241,7 @@ impl NodeState {
             && self.empty == other.empty
             && self.claimable == other.claimable
             && self.unclaimable == other.unclaimable
-            && self.surroundings == other.surroundings
+            && self.node_extras == other.node_extras
             && self.documents == other.documents
             && self.lacks == other.lacks
             && self.unwritten == other.unwritten
@@ -255,10 +254,10 @@ impl NodeState {
     }
 }
 
-/// What the topology has of a device.
-fn spot(device: &Device) -> impl PartialEq + '_ {
-    let kept = (&device.withheld, &device.not_alone, &device.not_shared);
-    (&device.id, &device.place, device.health.has_vanished(), kept)
+/// The facts of a device that its place in the topology depends on.
+fn topology_key(device: &Device) -> impl PartialEq + '_ {
+    let restrictions = (&device.withheld, &device.not_alone, &device.not_shared);
+    (&device.id, &device.place, device.health.has_vanished(), restrictions)
 }
 
 // === impl Offering ===

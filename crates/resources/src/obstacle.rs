@@ -1,38 +1,38 @@
-//! What is in the way of healthy devices, beside whoever has them.
+//! Obstacles that keep claims from healthy, free devices.
 
 use std::collections::BTreeMap;
 
 use windlass_core::device::DeviceId;
 
-/// What is in the way of a healthy device.
+/// An obstacle between claims and a healthy device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Obstacle {
-    /// The sort, for a taint.
+    /// The kind, for a taint.
     pub sort: ObstacleSort,
-    /// The reason in words.
+    /// The reason for an operator.
     pub why: String,
 }
 
-/// What sort of obstacle it is.
+/// Kinds of obstacles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ObstacleSort {
-    /// The CDI document that has the device cannot be written.
+    /// The device's CDI document cannot be written.
     Document,
-    /// A channel of the NVLink fabric is required, and missing.
+    /// A required channel of the NVLink fabric is missing.
     ImexChannel,
-    /// A node of the device is missing, or another device's by now.
+    /// A device node is missing or belongs to another device by now.
     DeviceNode,
-    /// Several nodes reach the device, and this one does not hold its lease.
+    /// Several nodes reach the device, and this node does not hold its Lease.
     Lease,
 }
 
-/// The devices that claims are not to get, and what is in the way.
+/// Obstacles by device.
 pub type Obstacles = BTreeMap<DeviceId, Obstacle>;
 
 // === impl ObstacleSort ===
 
 impl ObstacleSort {
-    /// In one word, as the value of a taint.
+    /// The kind as the value of a taint.
     pub fn word(self) -> &'static str {
         match self {
             Self::Document => "cdi-document",

@@ -1,11 +1,10 @@
-//! What is offered to the kubelet: resources, the devices each is made of, and the ids they go by.
+//! Resources for the kubelet: their devices, and the ids that the kubelet sees.
 
-mod empty;
-mod marks;
+mod assignment;
+mod diagnose;
+mod fingerprint;
 mod plan;
 mod pool;
-mod usual;
-mod want;
 
 use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
@@ -16,85 +15,82 @@ use windlass_core::{
     resource::ResourceName,
 };
 
-pub use marks::{Marked, earlier_ids, note, reveals};
-pub use plan::{Claimable, Methods, Moves, Plan, Pools, Question, Unclaimable, plan};
-pub use usual::{is_something_else, usual_name};
-pub use want::{Target, present_parts, targets};
+pub use assignment::{Target, has_new_default, present_parts, targets};
+pub use fingerprint::{Fingerprints, earlier_ids, exposes_held_hardware, record};
+pub use plan::{Claimable, Inputs, Methods, Moves, Plan, Pools, Unclaimable, plan};
 
-/// The resources of a node by name.
+/// Resources by name.
 pub type Offers = BTreeMap<ResourceName, Arc<Offer>>;
 
-/// One resource: everything that the kubelet is told of.
+/// One resource.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Offer {
-    /// The devices it is made of.
+    /// Its devices.
     pub devices: BTreeMap<DeviceId, OfferedDevice>,
-    /// Ids that the kubelet was told of, or that containers hold, and that are no device's by now.
+    /// Ids without a device that stay listed: the kubelet saw them, or a container holds them.
     pub(crate) withdrawn: BTreeMap<String, Withdrawn>,
 }
 
-/// A device as the kubelet is told of it.
+/// A device as part of a resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OfferedDevice {
-    /// Whether it may be allocated; if not, why.
+    /// May be allocated, or the reason against it.
     pub state: Allocatable,
-    /// Whether it goes by its own id, or by those of its replicas.
+    /// Sharing among containers. It decides between the device's own id, replicas and tokens.
     pub sharing: Sharing,
-    /// The NUMA node, where the machine tells it.
+    /// NUMA node, if known.
     pub(crate) numa_node: Option<u32>,
-    /// Whether it was allocatable through this resource since the agent started.
-    given: bool,
+    /// True if the device was allocatable through this resource since the agent started.
+    was_allocatable: bool,
 }
 
-/// An id that stays listed, since a kubelet that misses one may panic (kubelet reference, trap 3).
+/// An id that stays listed: a kubelet that misses one may panic (kubelet reference, trap 3).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Withdrawn {
-    /// Why it is allocatable no longer.
+    /// Reason that it can no longer be allocated.
     pub state: Allocatable,
-    /// The NUMA node, where the machine tells it.
+    /// NUMA node, if known.
     pub(crate) numa_node: Option<u32>,
-    /// Whether it was allocatable since the agent started; if not, it stays for its holder's sake.
-    given: bool,
+    /// True if it was allocatable since the agent started; else it stays for its holder's sake.
+    was_allocatable: bool,
 }
 
-/// Whether a device may be allocated.
+/// Permission to allocate a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Allocatable {
-    /// It may.
     Yes,
-    /// Not before something is done to it. A kubelet that gave it away before it knew is served, since
-    /// the container waits until it is done.
+    /// After cleanup. An Allocate that comes earlier is served: the container waits for the cleanup.
     NotYet(String),
-    /// It may not, for this reason.
+    /// Not allocatable, for this reason.
     No(String),
 }
 
-/// What an id stands for.
+/// Meaning of an id.
 #[derive(Clone, Copy, Debug)]
-pub enum Found<'a> {
+pub enum ResolvedId<'a> {
     /// A device.
     Device(&'a DeviceId, &'a OfferedDevice),
-    /// A token of the pool, which stands for every device.
+    /// A token of a pool: it stands for every device.
     Token,
-    /// An id that is listed and leads nowhere.
+    /// A listed id without a device.
     Withdrawn(&'a Withdrawn),
 }
 
-/// One line of the list that the kubelet gets.
+/// One entry of the list for the kubelet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listed<'a> {
+pub struct ListEntry<'a> {
     /// The id.
     pub id: Cow<'a, str>,
-    /// Whether it may be allocated.
+    /// May be allocated, or the reason against it.
     pub state: &'a Allocatable,
-    /// The NUMA node, where the machine tells it.
+    /// NUMA node, if known.
     pub numa_node: Option<u32>,
 }
 
 // === impl Allocatable ===
 
 impl Allocatable {
-    /// Why not, if not.
+    /// Reason against an allocation.
     pub fn obstacle(&self) -> Option<&str> {
         match self {
             Self::Yes => None,
@@ -106,10 +102,10 @@ impl Allocatable {
 // === impl Offer ===
 
 impl Offer {
-    /// Every id that the kubelet is told of.
-    pub fn list(&self) -> impl Iterator<Item = Listed<'_>> {
+    /// All ids for the kubelet.
+    pub fn list(&self) -> impl Iterator<Item = ListEntry<'_>> {
         let devices = self.devices.iter().flat_map(|(id, device)| device.list(id));
-        let withdrawn = self.withdrawn.iter().map(|(id, entry)| Listed {
+        let withdrawn = self.withdrawn.iter().map(|(id, entry)| ListEntry {
             id: Cow::Borrowed(id.as_str()),
             state: &entry.state,
             numa_node: entry.numa_node,
@@ -117,16 +113,16 @@ impl Offer {
         devices.chain(self.list_tokens()).chain(withdrawn)
     }
 
-    /// The devices that were allocatable through it since the agent started, whatever became of them.
-    pub(crate) fn given(&self) -> impl Iterator<Item = DeviceId> {
-        let devices = self.devices.iter().filter(|(_, device)| device.given);
-        let withdrawn = self.withdrawn.iter().filter(|(_, entry)| entry.given);
+    /// Devices that were allocatable through this resource since the agent started, vanished ones included.
+    pub(crate) fn once_allocatable(&self) -> impl Iterator<Item = DeviceId> {
+        let devices = self.devices.iter().filter(|(_, device)| device.was_allocatable);
+        let withdrawn = self.withdrawn.iter().filter(|(_, entry)| entry.was_allocatable);
         let withdrawn = withdrawn.filter_map(|(id, _)| device_of(id));
         devices.map(|(id, _)| id.clone()).chain(withdrawn)
     }
 
-    /// What an id of this resource stands for.
-    pub fn find(&self, id: &str) -> Option<Found<'_>> {
+    /// Meaning of an id of this resource.
+    pub fn find(&self, id: &str) -> Option<ResolvedId<'_>> {
         let whole = self.devices.get_key_value(id).filter(|(_, device)| device.is_exclusive());
         let replica = || {
             let ReplicaId { device, number } = id.parse().ok()?;
@@ -134,28 +130,27 @@ impl Offer {
             entry.filter(|(_, device)| device.shared().is_some_and(|of| number < of.replicas.get()))
         };
         match whole.or_else(replica) {
-            Some((id, device)) => Some(Found::Device(id, device)),
-            None if self.pool_has(id) => Some(Found::Token),
-            None => self.withdrawn.get(id).map(Found::Withdrawn),
+            Some((id, device)) => Some(ResolvedId::Device(id, device)),
+            None if self.pool_has(id) => Some(ResolvedId::Token),
+            None => self.withdrawn.get(id).map(ResolvedId::Withdrawn),
         }
     }
 
-    /// The device that an id of this resource leads to, if it is one still.
+    /// Device of an id, if the id still has one.
     pub fn device_of(&self, id: &str) -> Option<&DeviceId> {
         match self.find(id)? {
-            Found::Device(device, _) => Some(device),
-            Found::Token | Found::Withdrawn(_) => None,
+            ResolvedId::Device(device, _) => Some(device),
+            ResolvedId::Token | ResolvedId::Withdrawn(_) => None,
         }
     }
 
-    /// How its devices are shared: one resource is shared in one way, but for devices that are held
-    /// back and still listed as they were.
+    /// Replicas of its devices. All devices of a resource are shared alike, except those that are held back
+    /// and still listed under their earlier sharing.
     pub fn shared(&self) -> Option<Shared> {
-        let in_use = self.devices.values().find(|device| device.state == Allocatable::Yes);
-        in_use.or_else(|| self.devices.values().next()).and_then(OfferedDevice::shared)
+        self.representative().and_then(OfferedDevice::shared)
     }
 
-    /// How its devices are shared, or that they are not.
+    /// Sharing of its devices.
     pub fn sharing(&self) -> Sharing {
         match (self.shared(), self.pool()) {
             (Some(shared), _) => Sharing::Shared(shared),
@@ -164,16 +159,17 @@ impl Offer {
         }
     }
 
-    /// How many ids the kubelet is told of.
+    /// Number of listed ids.
     pub fn listed(&self) -> usize {
         let devices = self.devices.values().map(OfferedDevice::ids).sum::<usize>();
         devices + self.tokens() + self.withdrawn.len()
     }
 
-    /// How many ids may be allocated.
+    /// Number of allocatable ids.
     pub fn allocatable(&self) -> usize {
-        let may_be = |device: &&OfferedDevice| device.state == Allocatable::Yes;
-        let devices = self.devices.values().filter(may_be).map(OfferedDevice::ids).sum::<usize>();
+        let devices = self.devices.values();
+        let allocatable = devices.filter(|device| device.state == Allocatable::Yes);
+        let devices = allocatable.map(OfferedDevice::ids).sum::<usize>();
         devices + if self.is_pool_allocatable() { self.tokens() } else { 0 }
     }
 }
@@ -181,7 +177,7 @@ impl Offer {
 // === impl OfferedDevice ===
 
 impl OfferedDevice {
-    /// How it is shared; `None` for a device that serves one container.
+    /// Replicas, if it has any.
     pub(crate) fn shared(&self) -> Option<Shared> {
         match self.sharing {
             Sharing::Exclusive | Sharing::Pooled(_) => None,
@@ -189,7 +185,7 @@ impl OfferedDevice {
         }
     }
 
-    /// The pool that it is a part of.
+    /// Its pool, if it is part of one.
     pub fn pooled(&self) -> Option<Pooled> {
         match self.sharing {
             Sharing::Exclusive | Sharing::Shared(_) => None,
@@ -197,7 +193,7 @@ impl OfferedDevice {
         }
     }
 
-    /// Whether it serves one container.
+    /// True if it serves one container.
     pub fn is_exclusive(&self) -> bool {
         self.sharing == Sharing::Exclusive
     }
@@ -210,12 +206,12 @@ impl OfferedDevice {
         }
     }
 
-    fn list<'a>(&'a self, id: &'a DeviceId) -> impl Iterator<Item = Listed<'a>> {
+    fn list<'a>(&'a self, id: &'a DeviceId) -> impl Iterator<Item = ListEntry<'a>> {
         let replicas = self.shared().map_or(0, |shared| shared.replicas.get());
         let whole = self.is_exclusive().then(|| Cow::Borrowed(id.as_str()));
         let replica = |number| ReplicaId { device: id.clone(), number }.to_string();
         let ids = whole.into_iter().chain((0..replicas).map(replica).map(Cow::Owned));
-        ids.map(|id| Listed { id, state: &self.state, numa_node: self.numa_node })
+        ids.map(|id| ListEntry { id, state: &self.state, numa_node: self.numa_node })
     }
 }
 

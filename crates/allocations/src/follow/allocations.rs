@@ -1,6 +1,10 @@
-//! The devices that containers have by the kubelet's record: one snapshot for all readers.
+//! Snapshot of the containers' devices by the kubelet's checkpoint.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 use tokio::{
     sync::{Notify, watch},
@@ -12,47 +16,49 @@ use windlass_core::{
 };
 use windlass_kubelet_api::checkpoint::Checkpoint;
 
-use super::record::{ByPod, by_pod, held};
+use super::checkpoint_reader::{ByPod, by_pod, held};
 use crate::{
-    Held,
+    HeldIds,
     ledger::Ledger,
-    podresources::{Holders, patience},
+    podresources::{Holders, release_delay},
 };
 
-/// The devices that containers have by the kubelet's record.
+/// Devices of containers by the kubelet's checkpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Allocations {
     read: Option<Instant>,
     record: Option<Record>,
 }
 
-/// The kubelet's record, as far as it matters.
+/// The parts of the checkpoint that matter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Record {
-    pub(super) held: Held,
+    pub(super) held: HeldIds,
     pods: Arc<ByPod>,
 }
 
-/// The way to what containers have. The record is read for as long as somebody follows.
+/// Reader of the follower's snapshots. The checkpoint is read as long as any reader follows.
 #[derive(Clone, Debug)]
-pub struct AllocationsDesk {
-    followers: watch::Sender<()>,
-    wake: Arc<Notify>,
+pub struct AllocationsReader {
+    wake: Weak<Notify>,
     newest: watch::Receiver<Arc<Allocations>>,
 }
 
-/// Has the record read at each write of the kubelet and each look, until dropped.
+/// Keeps the checkpoint read at each write of the kubelet and each look, until dropped.
 #[derive(Debug)]
-#[must_use = "the record is read for as long as this lives"]
-pub struct Following(#[expect(dead_code, reason = "counted, never read")] watch::Receiver<()>);
+#[must_use = "the checkpoint is read for as long as this lives"]
+pub struct FollowGuard(
+    #[expect(dead_code, reason = "the follower counts the clones")] Option<Arc<Notify>>,
+);
 
-/// Leaves of the record what is held still. What the kubelet does not tell of is, unless no record can be had that
-/// says more: see [`Holders::has_let_go`].
+/// Removes released ids from the checkpoint. An id that pod resources omit is held, unless the kubelet cannot be made
+/// to write a newer checkpoint: see [`Holders::has_let_go`].
 pub(super) fn still_held(
     mut record: Record,
-    told: &Holders,
+    holders: &Holders,
     ledger: &Ledger,
-    (now, look_interval): (Instant, Duration),
+    now: Instant,
+    look_interval: Duration,
 ) -> Record {
     for (resource, ids) in &mut record.held {
         ids.retain(|id| {
@@ -60,7 +66,8 @@ pub(super) fn still_held(
                 Some(device) => ledger.given(&device),
                 None => ledger.given_as(resource),
             };
-            !told.has_let_go((resource, id), given, (now, patience(look_interval)))
+            let delay = release_delay(look_interval);
+            !holders.has_let_go(resource, id, given, now, delay)
         });
     }
     record.held.retain(|_, ids| !ids.is_empty());
@@ -74,23 +81,23 @@ impl Allocations {
         Self { read, record }
     }
 
-    /// When the reading began, of a record that may be unreadable; `None` before the first one.
+    /// Start of the last reading, even of an unreadable checkpoint; `None` before the first.
     pub fn read(&self) -> Option<Instant> {
         self.read
     }
 
-    /// The ids that containers hold; `None` where the record cannot be read.
-    pub fn held(&self) -> Option<&Held> {
+    /// Ids that containers hold; `None` if the checkpoint cannot be read.
+    pub fn held(&self) -> Option<&HeldIds> {
         self.record.as_ref().map(|record| &record.held)
     }
 
-    /// A container holds the device, whole or in part; `None` where the record cannot be read.
+    /// True if a container holds the device, whole or in part; `None` if the checkpoint cannot be read.
     pub fn holds(&self, device: &DeviceId) -> Option<bool> {
         let mut ids = self.held()?.values().flatten();
         Some(ids.any(|id| device_of(id).is_some_and(|it| it == *device)))
     }
 
-    /// The UIDs of the pods that the record gives a device to; `None` where the record cannot be read.
+    /// UIDs of the pods with the device; `None` if the checkpoint cannot be read.
     pub fn pods(&self, device: &DeviceId) -> Option<BTreeSet<String>> {
         Some(self.record.as_ref()?.pods.get(device).cloned().unwrap_or_default())
     }
@@ -104,25 +111,23 @@ impl Record {
     }
 }
 
-// === impl AllocationsDesk ===
+// === impl AllocationsReader ===
 
-impl AllocationsDesk {
-    pub(super) fn new(
-        followers: watch::Sender<()>,
-        wake: Arc<Notify>,
-        newest: watch::Receiver<Arc<Allocations>>,
-    ) -> Self {
-        Self { followers, wake, newest }
+impl AllocationsReader {
+    pub(super) fn new(wake: Weak<Notify>, newest: watch::Receiver<Arc<Allocations>>) -> Self {
+        Self { wake, newest }
     }
 
-    /// Has the record read now, and then for as long as the answer lives.
-    pub fn follow(&self) -> Following {
-        let follower = self.followers.subscribe();
-        self.wake.notify_one();
-        Following(follower)
+    /// Has the checkpoint read now, and then as long as the guard lives.
+    pub fn follow(&self) -> FollowGuard {
+        let wake = self.wake.upgrade();
+        if let Some(wake) = &wake {
+            wake.notify_one();
+        }
+        FollowGuard(wake)
     }
 
-    /// Waits for a reading that begins after this call. A follower that has ended knows nothing.
+    /// Waits for a reading that begins after this call. Empty once the follower has ended.
     pub async fn read(&self) -> Arc<Allocations> {
         let (asked, _following) = (Instant::now(), self.follow());
         let mut newest = self.newest.clone();
@@ -130,7 +135,7 @@ impl AllocationsDesk {
         read.map_or_else(|_| Arc::default(), |known| known.clone())
     }
 
-    /// The newest snapshot, as it changes.
+    /// Snapshots of the follower.
     pub fn watch(&self) -> watch::Receiver<Arc<Allocations>> {
         self.newest.clone()
     }
@@ -140,7 +145,7 @@ impl AllocationsDesk {
 mod tests {
     use super::*;
     use crate::ledger::{
-        LedgerDesk,
+        SharedLedger,
         tests::{alone, resource},
     };
 
@@ -148,18 +153,18 @@ mod tests {
 
     fn record() -> Record {
         Record {
-            held: Held::from([(resource(), ["GPU-a".to_owned()].into())]),
+            held: HeldIds::from([(resource(), ["GPU-a".to_owned()].into())]),
             pods: Arc::default(),
         }
     }
 
     #[test]
     fn what_the_record_has_is_held_unless_nothing_better_can_be_known() {
-        let (ledger, now) = (LedgerDesk::default(), Instant::now());
+        let (ledger, now) = (SharedLedger::default(), Instant::now());
         let is_held = |told: &Holders, seconds| {
             let at = now + Duration::from_secs(seconds);
             let known = ledger.watch().borrow().clone();
-            !still_held(record(), told, &known, (at, LOOK)).held.is_empty()
+            !still_held(record(), told, &known, at, LOOK).held.is_empty()
         };
         assert!(is_held(&Holders::default(), 1_000), "though nobody tells of it");
         let gone = Holders::of_one_let_go(&resource(), "GPU-a", now);

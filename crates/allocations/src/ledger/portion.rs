@@ -1,4 +1,4 @@
-//! A share of a device by amounts: whether those of several claims fit on it, and which need an MPS daemon.
+//! Shares of a device by amounts: do those of several claims fit, and which need an MPS daemon?
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,57 +6,59 @@ use serde::{Deserialize, Serialize};
 use windlass_config::ShareMethod;
 use windlass_core::device::DeviceId;
 
-use super::{ClaimHold, ClaimHolds, Conflict, Footprint, Ledger, Use};
+use super::{ClaimHold, ClaimHolds, Conflict, Ledger, Overlap, Use};
 
-/// How much a claim has of a device that is shared by amounts.
+/// A claim's share of a device, by amounts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Portion {
-    /// How the shares are kept apart.
+    /// Isolation of the shares.
     pub method: ShareMethod,
-    /// How many shares that is.
+    /// Number of shares that this sums up.
     pub shares: u32,
     /// Memory, in mebibytes.
     pub memory: u64,
-    /// The memory of the device, in mebibytes.
+    /// Memory of the whole device, in mebibytes.
     pub of: u64,
-    /// In percent of the device; 0 is no wish, and no limit.
+    /// Compute in percent of the device; 0 is no request and no limit.
     pub compute: u64,
 }
 
-/// The devices that claims use through MPS daemons.
+/// Devices that claims use through MPS daemons.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Daemons {
-    /// By claims of which it is known.
+    /// Certain: by claims with known shares.
     pub surely: BTreeSet<DeviceId>,
-    /// Perhaps: the kubelet's record alone tells of a share.
+    /// Possible: by claims that only the kubelet's checkpoint names.
     pub perhaps: BTreeSet<DeviceId>,
 }
 
-/// What all claims on a device have of compute together, in percent.
+/// Compute of the whole device, in percent.
 const ALL: u64 = 100;
 
-/// What one claim has of each device, of which it may have several shares.
+/// Total use of each device by one claim, which may have several shares of it.
 pub fn together<'a>(
     uses: impl IntoIterator<Item = (&'a DeviceId, Use)>,
 ) -> BTreeMap<&'a DeviceId, Use> {
-    let mut together = BTreeMap::new();
+    let mut combined = BTreeMap::new();
     for (device, usage) in uses {
-        let known = together.get(device).map_or(usage, |known: &Use| known.and(usage));
-        together.insert(device, known);
+        combined
+            .entry(device)
+            .and_modify(|known: &mut Use| *known = known.and(usage))
+            .or_insert(usage);
     }
-    together
+    combined
 }
 
 // === impl Portion ===
 
 impl Portion {
-    /// Whether it is one share, and that is all of the device.
+    /// True for a single share of the whole device.
     pub fn is_whole(&self) -> bool {
         self.shares == 1 && self.memory >= self.of && (self.compute == 0 || self.compute >= ALL)
     }
 
-    /// Both together.
+    /// The sum of both.
     fn and(self, other: Self) -> Self {
         Self {
             shares: self.shares + other.shares,
@@ -74,7 +76,7 @@ impl Portion {
 // === impl Use ===
 
 impl Use {
-    /// Whether claims may have one device so at the same time. Programs under MPS keep all others away.
+    /// True if two claims may use one device so at the same time. Programs under MPS exclude all others.
     pub fn goes_with(self, other: Self) -> bool {
         match (self, other) {
             (Self::Share | Self::Shares(_), Self::Share | Self::Shares(_)) => true,
@@ -83,7 +85,7 @@ impl Use {
         }
     }
 
-    /// What one claim has of a device that it has in both ways.
+    /// Total use by one claim.
     fn and(self, other: Self) -> Self {
         match (self, other) {
             (Self::Portion(one), Self::Portion(other)) => Self::Portion(one.and(other)),
@@ -92,7 +94,7 @@ impl Use {
         }
     }
 
-    /// Whether the containers are clients of an MPS daemon.
+    /// True if the containers are clients of an MPS daemon.
     pub fn needs_daemon(self) -> bool {
         match self {
             Self::Portion(portion) => portion.method == ShareMethod::Mps && !portion.is_whole(),
@@ -105,23 +107,22 @@ impl Use {
 // === impl Ledger ===
 
 impl Ledger {
-    /// The devices that claims use through MPS daemons.
+    /// Devices that claims use through MPS daemons.
     pub fn daemons(claims: &ClaimHolds) -> Daemons {
-        let having = |is_meant: fn(&ClaimHold) -> bool| {
-            let is_had = move |holds: &super::HoldsByUid| holds.values().any(is_meant);
-            let devices = claims.iter().filter(move |(_, holds)| is_had(holds));
+        let used = |is_meant: fn(&ClaimHold) -> bool| {
+            let devices = claims.iter().filter(|(_, holds)| holds.values().any(is_meant));
             devices.map(|(id, _)| id.clone()).collect()
         };
         Daemons {
-            surely: having(|hold| hold.usage.needs_daemon()),
-            perhaps: having(|hold| hold.usage == Use::Share),
+            surely: used(|hold| hold.usage.needs_daemon()),
+            perhaps: used(|hold| hold.usage == Use::Share),
         }
     }
 
-    /// Whether what a claim wants of a device is left of it by all others.
-    pub(super) fn has_left(
+    /// Fails if other claims leave too little of the device.
+    pub(super) fn check_portion(
         &self,
-        it: &Footprint,
+        it: &Overlap,
         wanted: Portion,
         uid: &str,
     ) -> Result<(), Conflict> {

@@ -1,23 +1,23 @@
-//! Shares of a device that are all alike, as replicas are: whether a claim's are left by all others.
+//! Counted shares of a device, all of one size: does a claim's share fit beside those of others?
 
 use serde::{Deserialize, Serialize};
 
-use super::{Conflict, Footprint, Ledger, Use};
+use super::{Conflict, Ledger, Overlap, Use};
 
-/// How many shares a claim has of a device.
+/// Counted shares of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Shares {
-    /// How many there are.
+    /// Number of shares.
     pub count: u32,
-    /// How many the device has.
+    /// Number of shares of the whole device.
     pub of: u32,
 }
 
 // === impl Shares ===
 
 impl Shares {
-    /// Both together.
+    /// The sum of both.
     pub(super) fn and(self, other: Self) -> Self {
         Self { count: self.count.saturating_add(other.count), ..self }
     }
@@ -26,18 +26,18 @@ impl Shares {
 // === impl Ledger ===
 
 impl Ledger {
-    /// Whether the shares that a claim wants are left of a device by all others. The scheduler counts those of
-    /// the claims that it knows; a pod that was deleted by force may run on after its claim.
-    pub(super) fn has_shares_left(
+    /// Fails if other claims leave too few shares. The scheduler counts the claims that it knows; a pod
+    /// that was deleted by force may outlive its claim.
+    pub(super) fn check_shares(
         &self,
-        it: &Footprint,
+        it: &Overlap,
         wanted: Shares,
         uid: &str,
     ) -> Result<(), Conflict> {
         let others = self.holds(&it.device).filter(|hold| hold.claim.uid != uid);
         let had = others.map(|hold| match hold.usage {
             Use::Shares(shares) => shares.count,
-            // How many it has is not known, as of what the kubelet's record alone tells; one at least.
+            // Known from the kubelet's checkpoint alone, which gives no number: at least one.
             Use::Share => 1,
             _ => 0,
         });

@@ -1,4 +1,4 @@
-//! What the ledger allows, and what it refuses.
+//! Allowed and refused steps of the ledger.
 
 mod model;
 
@@ -6,12 +6,12 @@ use windlass_config::ShareMethod;
 
 use super::*;
 
-pub(crate) fn alone(id: &str) -> Footprint {
-    Footprint { device: id.parse().expect("an id"), kin: Arc::default() }
+pub(crate) fn alone(id: &str) -> Overlap {
+    Overlap { device: id.parse().expect("an id"), overlapping: Arc::default() }
 }
 
-fn part_of(id: &str, whole: &str) -> Footprint {
-    Footprint { kin: Arc::new([whole.parse().expect("an id")].into()), ..alone(id) }
+fn part_of(id: &str, whole: &str) -> Overlap {
+    Overlap { overlapping: Arc::new([whole.parse().expect("an id")].into()), ..alone(id) }
 }
 
 fn claim(name: &str) -> ClaimRef {
@@ -25,7 +25,7 @@ pub(crate) fn resource() -> ResourceName {
 
 #[test]
 fn of_a_container_and_a_claim_the_second_is_told_who_was_first() {
-    let ledger = LedgerDesk::default();
+    let ledger = SharedLedger::default();
     ledger.take_for_container(&resource(), &[alone("a")]).expect("free");
     let refused = ledger.take_for_claim(&claim("c"), &[(alone("a"), Use::Alone)]);
     let why = refused.expect_err("held").to_string();
@@ -37,16 +37,17 @@ fn of_a_container_and_a_claim_the_second_is_told_who_was_first() {
 
 #[test]
 fn a_part_is_in_the_way_of_its_whole_and_nothing_is_taken_of_what_is_half_free() {
-    let ledger = LedgerDesk::default();
+    let ledger = SharedLedger::default();
     ledger.take_for_claim(&claim("c"), &[(part_of("part", "a"), Use::Alone)]).expect("free");
-    let whole = Footprint { kin: Arc::new(["part".parse().expect("an id")].into()), ..alone("a") };
+    let whole =
+        Overlap { overlapping: Arc::new(["part".parse().expect("an id")].into()), ..alone("a") };
     ledger.take_for_container(&resource(), &[alone("b"), whole]).expect_err("held");
     ledger.take_for_claim(&claim("d"), &[(alone("b"), Use::Alone)]).expect("b was not taken");
 }
 
 #[test]
 fn shares_go_together_and_who_only_looks_is_in_nobodys_way() {
-    let ledger = LedgerDesk::default();
+    let ledger = SharedLedger::default();
     for (name, usage) in [("c", Use::Share), ("d", Use::Share), ("admin", Use::Admin)] {
         ledger.take_for_claim(&claim(name), &[(alone("a"), usage)]).expect(name);
     }
@@ -59,7 +60,7 @@ fn shares_go_together_and_who_only_looks_is_in_nobodys_way() {
 
 #[test]
 fn a_share_too_many_is_refused_whoever_has_the_others() {
-    let ledger = LedgerDesk::default();
+    let ledger = SharedLedger::default();
     let take = |name: &str, count| {
         let usage = Use::Shares(Shares { count, of: 4 });
         let taken = ledger.take_for_claim(&claim(name), &[(alone("a"), usage)]);
@@ -86,7 +87,7 @@ fn portion(memory: u64, compute: u64) -> Use {
 
 #[test]
 fn shares_by_amounts_go_together_until_they_are_more_than_the_device() {
-    let ledger = LedgerDesk::default();
+    let ledger = SharedLedger::default();
     let take = |name: &str, usage| {
         let taken = ledger.take_for_claim(&claim(name), &[(alone("a"), usage)]);
         taken.map_err(|conflict| conflict.to_string())
@@ -112,14 +113,14 @@ fn two_shares_of_a_claim_count_both() {
     let both = together([(&device, portion(60, 10)), (&device, portion(40, 0))]);
     let usage = both[&device];
     assert!(usage.needs_daemon(), "though nothing is left for others");
-    let ledger = LedgerDesk::default();
+    let ledger = SharedLedger::default();
     ledger.restore_claim(&claim("c"), both);
     ledger.take_for_claim(&claim("d"), &[(alone("a"), portion(1, 0))]).expect_err("full");
 }
 
 #[test]
 fn a_daemon_serves_while_a_claim_has_less_than_the_whole() {
-    let ledger = LedgerDesk::default();
+    let ledger = SharedLedger::default();
     let daemons = || Ledger::daemons(ledger.watch().borrow().claims()).surely;
     ledger.take_for_claim(&claim("c"), &[(alone("a"), portion(100, 0))]).expect("free");
     assert!(daemons().is_empty(), "the whole is one's own");
@@ -134,56 +135,57 @@ fn a_daemon_serves_while_a_claim_has_less_than_the_whole() {
 
 #[test]
 fn what_was_given_need_not_be_in_the_kubelets_record_before_other_plugins_have_answered() {
-    let (ledger, delay) = (LedgerDesk::default(), Duration::from_secs(2));
+    let (ledger, delay) = (SharedLedger::default(), Duration::from_secs(2));
     ledger.take_for_container(&resource(), &[alone("a")]).expect("free");
-    let (now, none) = (Instant::now(), Recorded::default());
-    ledger.recorded(&none, (now + delay * 10, delay));
+    let (now, none) = (Instant::now(), RecordedDevices::default());
+    ledger.recorded(&none, now + delay * 10, delay);
     ledger.take_for_claim(&claim("c"), &[(alone("a"), Use::Alone)]).expect_err("held");
-    ledger.recorded(&none, (now + UNRECORDED, delay));
+    ledger.recorded(&none, now + CHECKPOINT_GRACE, delay);
     ledger.take_for_claim(&claim("c"), &[(alone("a"), Use::Alone)]).expect("it came to nothing");
 }
 
 #[test]
 fn what_the_kubelets_record_had_and_has_no_more_is_free_at_once() {
-    let (ledger, delay) = (LedgerDesk::default(), Duration::from_secs(2));
+    let (ledger, delay) = (SharedLedger::default(), Duration::from_secs(2));
     ledger.take_for_container(&resource(), &[alone("a")]).expect("free");
     let devices = [("a".parse().expect("an id"), resource())].into();
-    let recorded = Recorded { devices, ..Recorded::default() };
+    let recorded = RecordedDevices { devices, ..RecordedDevices::default() };
     let now = Instant::now() + delay;
-    ledger.recorded(&recorded, (now, delay));
-    ledger.recorded(&Recorded::default(), (now, delay));
+    ledger.recorded(&recorded, now, delay);
+    ledger.recorded(&RecordedDevices::default(), now, delay);
     ledger.take_for_claim(&claim("c"), &[(alone("a"), Use::Alone)]).expect("free");
 }
 
 #[test]
 fn a_record_that_was_read_before_a_device_was_given_tells_of_an_earlier_holder() {
-    let (ledger, delay) = (LedgerDesk::default(), Duration::from_secs(2));
+    let (ledger, delay) = (SharedLedger::default(), Duration::from_secs(2));
     let devices = [("a".parse().expect("an id"), resource())].into();
-    let (recorded, read) = (Recorded { devices, ..Recorded::default() }, Instant::now());
+    let (recorded, read) =
+        (RecordedDevices { devices, ..RecordedDevices::default() }, Instant::now());
     ledger.take_for_container(&resource(), &[alone("a")]).expect("free");
-    ledger.recorded(&recorded, (read, delay));
-    ledger.recorded(&Recorded::default(), (read + delay * 10, delay));
+    ledger.recorded(&recorded, read, delay);
+    ledger.recorded(&RecordedDevices::default(), read + delay * 10, delay);
     ledger.take_for_claim(&claim("c"), &[(alone("a"), Use::Alone)]).expect_err("not recorded yet");
 }
 
 #[test]
 fn what_the_kubelets_record_has_is_held_after_a_restart() {
-    let ledger = LedgerDesk::default();
+    let ledger = SharedLedger::default();
     let devices = [("a".parse().expect("an id"), resource())].into();
-    let recorded = Recorded { devices, ..Recorded::default() };
-    ledger.recorded(&recorded, (Instant::now(), Duration::ZERO));
+    let recorded = RecordedDevices { devices, ..RecordedDevices::default() };
+    ledger.recorded(&recorded, Instant::now(), Duration::ZERO);
     ledger.take_for_claim(&claim("c"), &[(alone("a"), Use::Alone)]).expect_err("held");
 }
 
 #[test]
 fn no_claim_gets_anything_before_the_kubelets_record_was_read_but_what_it_has() {
-    let ledger = LedgerDesk::unread();
+    let ledger = SharedLedger::unread();
     ledger.restore_claim(&claim("c"), [(&alone("a").device, Use::Alone)]);
     ledger.take_for_claim(&claim("c"), &[(alone("a"), Use::Alone)]).expect("its own");
     let refused = ledger.take_for_claim(&claim("d"), &[(alone("b"), Use::Alone)]);
     assert!(refused.expect_err("unknown").to_string().starts_with("b cannot be taken before"));
     ledger.take_for_container(&resource(), &[alone("a")]).expect_err("a claim's");
-    ledger.recorded(&Recorded::default(), (Instant::now(), Duration::ZERO));
+    ledger.recorded(&RecordedDevices::default(), Instant::now(), Duration::ZERO);
     ledger.take_for_claim(&claim("d"), &[(alone("b"), Use::Alone)]).expect("free");
     ledger.forget_record();
     ledger.take_for_claim(&claim("e"), &[(alone("c"), Use::Alone)]).expect_err("unknown again");
@@ -191,26 +193,26 @@ fn no_claim_gets_anything_before_the_kubelets_record_was_read_but_what_it_has() 
 
 #[test]
 fn devices_of_a_pool_are_held_while_any_of_its_tokens_is() {
-    let ledger = LedgerDesk::default();
+    let ledger = SharedLedger::default();
     ledger.take_for_container(&resource(), &[alone("a"), alone("b")]).expect("free");
-    let tokens = Recorded { pools: [resource()].into(), ..Recorded::default() };
-    ledger.recorded(&tokens, (Instant::now(), Duration::ZERO));
+    let tokens = RecordedDevices { pools: [resource()].into(), ..RecordedDevices::default() };
+    ledger.recorded(&tokens, Instant::now(), Duration::ZERO);
     ledger.take_for_claim(&claim("c"), &[(alone("b"), Use::Alone)]).expect_err("held");
-    ledger.recorded(&Recorded::default(), (Instant::now(), Duration::ZERO));
+    ledger.recorded(&RecordedDevices::default(), Instant::now(), Duration::ZERO);
     ledger.take_for_claim(&claim("c"), &[(alone("b"), Use::Alone)]).expect("let go");
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_was_given_away_before_the_agent_was_stopped_is_not_forgotten_right_after_it() {
-    let (ledger, nothing) = (LedgerDesk::default(), Recorded::default());
+    let (ledger, nothing) = (SharedLedger::default(), RecordedDevices::default());
     ledger.take_for_container(&resource(), &[alone("a")]).expect("free");
-    let frozen = UNRECORDED * 2;
+    let frozen = CHECKPOINT_GRACE * 2;
     tokio::time::advance(frozen).await;
     ledger.was_stopped(frozen);
     let is_held = || ledger.take_for_claim(&claim("c"), &[(alone("a"), Use::Alone)]).is_err();
-    ledger.recorded(&nothing, (Instant::now(), Duration::ZERO));
+    ledger.recorded(&nothing, Instant::now(), Duration::ZERO);
     assert!(is_held(), "the kubelet had no time to write it down");
-    tokio::time::advance(UNRECORDED).await;
-    ledger.recorded(&nothing, (Instant::now(), Duration::ZERO));
+    tokio::time::advance(CHECKPOINT_GRACE).await;
+    ledger.recorded(&nothing, Instant::now(), Duration::ZERO);
     assert!(!is_held(), "it had");
 }

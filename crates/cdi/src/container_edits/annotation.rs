@@ -1,20 +1,20 @@
-//! The key of the annotation that names CDI devices.
+//! Annotation key for CDI device names.
 
 use windlass_config::AnnotationPrefix;
 use windlass_core::resource::ResourceName;
 
-/// Longest name of an annotation's key, behind the slash.
+/// Longest name of an annotation key, after the slash.
 const MAX_NAME: usize = 63;
 
-/// One key for each resource: the kubelet merges the annotations of a container's resources, and
-/// later ones would replace earlier ones. The same resource always has the same key.
+/// The key of a resource. The kubelet merges annotations by key, so each resource has its own, always the
+/// same.
 pub(super) fn key(prefix: &AnnotationPrefix, resource: &ResourceName) -> String {
     let name = format!("windlass_{}", resource.as_str().replace('/', "_"));
     let name = if name.len() > MAX_NAME { shortened(&name) } else { name };
     format!("{}{name}", prefix.as_str())
 }
 
-/// The end of a name says most; a digest of all of it keeps apart what ends alike.
+/// Keeps the end of the name, which says most, and a digest of the whole.
 fn shortened(name: &str) -> String {
     let digest = name
         .bytes()

@@ -1,20 +1,19 @@
-//! What a container gets of devices that NVIDIA's runtime knows nothing of.
+//! Edits for devices outside NVIDIA's runtime.
 
 use std::collections::BTreeMap;
 
 use windlass_core::device::Device;
 
-use super::{Access, Grant, Mount, Question, variable};
+use super::{Access, AllocationRequest, Grant, Mount, variable};
 
-/// Stands, in the name of a variable, for the position of the device among those of the container.
+/// Placeholder in a variable's name: the device's position in the container.
 const POSITION: &str = "{position}";
 
-// === impl Question ===
+// === impl AllocationRequest ===
 
-impl Question<'_> {
-    /// Variables always come with the answer, since those of several devices under one name are joined,
-    /// and documents would have the last one win. Nodes and mounts are in the documents, if there are
-    /// documents.
+impl AllocationRequest<'_> {
+    /// Adds variables always: values of several devices are joined, and of several documents only the last
+    /// value counts. Adds nodes and mounts only without CDI documents.
     pub(super) fn extras(&self, grant: &mut Grant) {
         grant.envs.insert(variable(self.resource), self.ids().join(","));
         grant.envs.extend(joined(self.devices));
@@ -23,7 +22,7 @@ impl Question<'_> {
         if self.delivery.uses_cdi() {
             return;
         }
-        // Several devices may bring the same node; the kubelet shall have it once.
+        // Several devices may bring the same node; the kubelet gets it once.
         let nodes = self.devices.iter().flat_map(|device| &device.nodes);
         let nodes: BTreeMap<_, _> = nodes.map(|node| (node.inside(), node)).collect();
         grant.nodes = nodes.into_values().cloned().collect();
@@ -36,7 +35,7 @@ impl Question<'_> {
     }
 }
 
-/// The variables of all devices. A value that several share is said once.
+/// Variables of all devices, each with its distinct values.
 fn joined(devices: &[&Device]) -> BTreeMap<String, String> {
     let mut joined: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     for (position, device) in devices.iter().enumerate() {

@@ -1,6 +1,5 @@
-//! What programs and CNI plugins look for with network interfaces: the variables of the SR-IOV network
-//! device plugin, byte for byte (its `pkg/resources/pool_stub.go` and `pkg/infoprovider`), and hints to
-//! NCCL and UCX.
+//! Variables for network interfaces: those of the SR-IOV network device plugin, byte for byte (its
+//! `pkg/resources/pool_stub.go` and `pkg/infoprovider`), and hints to NCCL and UCX.
 
 use std::collections::BTreeMap;
 
@@ -8,20 +7,20 @@ use windlass_config::NicPolicy;
 use windlass_core::{attribute::AttributeName, device::Device};
 use windlass_discovery::{AUXILIARY_DEVICE, DRIVER, RDMA_DEVICE, VDPA_TYPE};
 
-use super::{Grant, Question};
+use super::{AllocationRequest, Grant};
 
-/// What one interface is told of, by topic.
+/// Facts about one interface, by topic.
 type Info = BTreeMap<&'static str, BTreeMap<String, String>>;
 
-/// Words in the paths of RDMA nodes, which are also the keys that they are told under.
+/// Keys of RDMA nodes, which are also parts of their paths.
 const RDMA_WORDS: [&str; 4] = ["uverbs", "umad", "issm", "rdma_cm"];
 
-/// In `info`, every interface.
+/// Key in `info` for every interface.
 const EVERY: &str = "*";
 
-// === impl Question ===
+// === impl AllocationRequest ===
 
-impl Question<'_> {
+impl AllocationRequest<'_> {
     pub(super) fn nics(&self, grant: &mut Grant) {
         let is_nic = |device: &&&Device| device.kind.is_network();
         let nics = self.devices.iter().filter(is_nic);
@@ -41,15 +40,15 @@ impl Question<'_> {
         }
     }
 
-    /// Only dots and the slash are replaced: a hyphen stays, and makes a name that shells cannot read, as
-    /// with the other plugin.
+    /// Name of the other plugin's variable: it replaces dots and slashes only. A hyphen stays, though no
+    /// shell can read such a name.
     fn pci_variable(&self) -> String {
         let plain = self.resource.as_str().replace(['.', '/'], "_");
         format!("PCIDEVICE_{plain}").to_ascii_uppercase()
     }
 }
 
-/// The function's name on its bus.
+/// Name of the function on its bus.
 fn bus_name(nic: &Device) -> Option<String> {
     text(nic, &AUXILIARY_DEVICE).or_else(|| Some(nic.place.pci?.to_string()))
 }
@@ -67,7 +66,7 @@ fn info(policy: &NicPolicy, name: &str, nic: &Device) -> Info {
         info.insert("uio", mount(nic, "/dev/uio"));
     }
     info.extend(text(nic, &VDPA_TYPE).map(|_| ("vdpa", mount(nic, "/dev/vhost-vdpa-"))));
-    // Who gets none of its nodes is not told of its RDMA device either.
+    // A container without RDMA nodes gets no RDMA facts.
     let rdma = text(nic, &RDMA_DEVICE).filter(|_| !policy.rdma_nodes.is_empty());
     info.extend(rdma.map(|rdma| ("rdma", self::rdma(nic, &rdma))));
     if node(nic, "/dev/vhost-net").is_some() {
@@ -97,11 +96,11 @@ fn vfio(nic: &Device) -> BTreeMap<String, String> {
 }
 
 fn rdma(nic: &Device, name: &str) -> BTreeMap<String, String> {
-    let told = |path: &str| {
+    let nodes = paths(nic).filter_map(|path| {
         let word = RDMA_WORDS.into_iter().find(|word| path.contains(word))?;
         Some((word.to_owned(), path.to_owned()))
-    };
-    paths(nic).filter_map(told).chain(one("rdma_dev", name)).collect()
+    });
+    nodes.chain(one("rdma_dev", name)).collect()
 }
 
 fn mount(nic: &Device, start: &str) -> BTreeMap<String, String> {
@@ -112,7 +111,7 @@ fn one(key: &str, text: &str) -> BTreeMap<String, String> {
     [(key.to_owned(), text.to_owned())].into()
 }
 
-/// The nodes as the container finds them.
+/// Paths of the nodes in the container.
 fn paths(nic: &Device) -> impl Iterator<Item = &str> {
     nic.nodes.iter().filter_map(|node| node.inside().to_str())
 }
@@ -121,7 +120,7 @@ fn node<'a>(nic: &'a Device, start: &str) -> Option<&'a str> {
     paths(nic).find(|path| path.starts_with(start))
 }
 
-/// Go's `encoding/json` keeps what it writes safe inside HTML.
+/// Escapes HTML as Go's `encoding/json` does.
 fn as_go_writes(json: &str) -> String {
     let mut text = json.to_owned();
     for letter in ['<', '>', '&', '\u{2028}', '\u{2029}'] {
@@ -130,8 +129,8 @@ fn as_go_writes(json: &str) -> String {
     text
 }
 
-/// Which RDMA devices are the container's: it sees those of others too where they are shared. NCCL takes
-/// names by their beginning unless told otherwise by `=`.
+/// Variables that name the container's RDMA devices: where devices are shared, it sees those of others too.
+/// For NCCL, `=` selects exact names instead of prefixes.
 fn hints<'a>(nics: impl Iterator<Item = &'a Device>) -> Vec<(String, String)> {
     let rdma: Vec<_> = nics.filter_map(|nic| text(nic, &RDMA_DEVICE)).collect();
     if rdma.is_empty() {

@@ -1,4 +1,4 @@
-//! What containers get, by strategy: the peer's semantics as a table.
+//! Container edits by strategy: the peer's semantics as a table.
 
 use windlass_config::{DeviceIds, Imex, NicPolicy};
 use windlass_core::{
@@ -44,17 +44,17 @@ fn delivery(strategies: &[Strategy]) -> Delivery {
 fn granted(delivery: &Delivery) -> Grant {
     let gpu = device(DeviceKind::Gpu, "GPU-a", 0, None);
     let part = device(DeviceKind::Mig, "MIG-b", 1, Some(2));
-    let surroundings = Surroundings {
+    let node_extras = NodeExtras {
         control_nodes: vec!["/dev/nvidiactl".into()],
         imex_channels: [0].into(),
         cdi_extras: vec!["windlass.dev/gds=all".to_owned()],
     };
-    grant(Question {
+    grant(AllocationRequest {
         resource: &GPU.parse().expect("valid"),
         devices: &[&gpu, &part],
         delivery,
         nics: &NicPolicy::default(),
-        surroundings: &surroundings,
+        node_extras: &node_extras,
         mps: None,
         simulated: None,
     })

@@ -1,18 +1,18 @@
-//! How many events may be written: a bucket of tokens that fills slowly.
+//! Rate limit of events: a token bucket.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Every GPU of the largest nodes may fail and recover at once.
+/// Capacity: every GPU of the largest nodes may fail and recover at once.
 const MOST: u32 = 32;
 
-/// What one node may add to the API server's load for hours on end.
+/// Interval of new tokens: one node's load on the API server for hours on end.
 const EVERY: Duration = Duration::from_secs(10);
 
 pub(super) struct Bucket {
     tokens: u32,
-    /// When the last token came in.
+    /// Time of the last token.
     filled: Instant,
 }
 
@@ -23,7 +23,7 @@ impl Bucket {
         Self { tokens: MOST, filled: now }
     }
 
-    /// Takes a token; says when there will be one if there is none.
+    /// Takes a token, or returns the time of the next one.
     pub(super) fn take(&mut self, now: Instant) -> Result<(), Instant> {
         self.fill(now);
         self.tokens = self.tokens.checked_sub(1).ok_or(self.filled + EVERY)?;

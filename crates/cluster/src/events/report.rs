@@ -1,4 +1,4 @@
-//! What there is to tell: the difference between what events have told and what is.
+//! Difference between the reported and the actual state of devices.
 
 use std::collections::BTreeMap;
 
@@ -12,81 +12,81 @@ use windlass_host::abbreviate::beginning;
 use windlass_lifecycle::cleanup::Failure;
 use windlass_resources::NodeState;
 
-/// The devices that were told to be unhealthy, and how that was put.
+/// Unhealthy devices in events so far, with the reported health.
 #[derive(Debug, Default)]
-pub(super) struct Told(BTreeMap<DeviceId, String>);
+pub(super) struct Reported(BTreeMap<DeviceId, String>);
 
-/// One thing to tell.
+/// One change of a device, for an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Report {
     pub(super) device: DeviceId,
-    pub(super) news: News,
-    /// The same words for the same news: what is told again is told apart by its time.
+    pub(super) change: Change,
+    /// Equal for equal changes; `at` tells them apart.
     pub(super) note: String,
-    /// When it happened.
+    /// Time of the change.
     pub(super) at: Timestamp,
 }
 
-/// What sort of news it is.
+/// Kinds of changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum News {
-    /// The device is unhealthy; the text is its health's.
+pub(super) enum Change {
+    /// The device became unhealthy; the text describes its health.
     Unhealthy(String),
-    /// It is healthy again.
+    /// The device recovered.
     Recovered,
 }
 
-/// The longest note that the API server takes, in bytes.
+/// The API server's limit for a note, in bytes.
 const LONGEST_NOTE: usize = 1024;
 
-// === impl Told ===
+// === impl Reported ===
 
-impl Told {
-    /// The first thing in the inventory that is not told yet.
+impl Reported {
+    /// The first change in the state that is not reported yet.
     pub(super) fn next(&mut self, state: &NodeState) -> Option<Report> {
         self.0.retain(|id, _| state.inventory.get(id.as_str()).is_some());
         state.inventory.devices.iter().find_map(|device| self.about(device, state))
     }
 
-    /// Remembers that something was told.
-    pub(super) fn tell(&mut self, report: &Report) {
-        match &report.news {
-            News::Unhealthy(health) => self.0.insert(report.device.clone(), health.clone()),
-            News::Recovered => self.0.remove(&report.device),
+    /// Remembers a reported change.
+    pub(super) fn add(&mut self, report: &Report) {
+        match &report.change {
+            Change::Unhealthy(health) => self.0.insert(report.device.clone(), health.clone()),
+            Change::Recovered => self.0.remove(&report.device),
         };
     }
 
     fn about(&self, device: &Device, state: &NodeState) -> Option<Report> {
         let (inventory, known) = (&state.inventory, self.0.get(&device.id));
         let health = device.health.to_string();
-        let (news, happened, at) = match device.health.state {
+        let (change, happened, at) = match device.health.state {
             HealthState::Unknown => return None,
             HealthState::Healthy => match state.unclean.get(&device.id) {
                 Some(Failure { why, .. }) if known == Some(why) => return None,
                 Some(Failure { why, since, .. }) => {
-                    let happened = format!("is kept back, its hand-over failed: {why}");
-                    (News::Unhealthy(why.clone()), happened, *since)
+                    let happened = format!("is withheld: cleanup failed: {why}");
+                    (Change::Unhealthy(why.clone()), happened, *since)
                 }
                 None => {
                     let happened = format!("is {health} again, was {}", known?);
-                    (News::Recovered, happened, device.health.since)
+                    (Change::Recovered, happened, device.health.since)
                 }
             },
             HealthState::Unhealthy if known == Some(&health) => return None,
-            HealthState::Unhealthy if whole_is_so_too(device, inventory) => return None,
+            HealthState::Unhealthy if is_fault_of_parent(device, inventory) => return None,
             HealthState::Unhealthy => {
                 let trouble = device.health.trouble();
                 let at = trouble.map_or(device.health.since, |trouble| trouble.last);
-                (News::Unhealthy(health.clone()), format!("is {health}"), at)
+                (Change::Unhealthy(health.clone()), format!("is {health}"), at)
             }
         };
         let note = note(device, &happened, inventory.simulated.as_deref());
-        Some(Report { device: device.id.clone(), news, note, at })
+        Some(Report { device: device.id.clone(), change, note, at })
     }
 }
 
-/// A fault of a GPU is one of each of its instances; told once, it is told.
-fn whole_is_so_too(device: &Device, inventory: &Inventory) -> bool {
+/// True if the parent has the same fault: a GPU's fault is reported once, not for each instance.
+fn is_fault_of_parent(device: &Device, inventory: &Inventory) -> bool {
     let whole = device.parent.as_ref().and_then(|id| inventory.get(id.as_str()));
     whole.is_some_and(|whole| whole.health.to_string() == device.health.to_string())
 }

@@ -1,4 +1,4 @@
-//! Reports as the API server takes them: an event each, or one more of a series.
+//! Events as the API server accepts them: a new event, or a series of equal ones.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -14,14 +14,14 @@ use windlass_core::device::DeviceId;
 
 use super::{
     NAMESPACE,
-    report::{News, Report},
+    report::{Change, Report},
 };
 use crate::attempts::hash;
 
-/// How long an event may be added to: API servers forget events after an hour unless told otherwise.
+/// Time in which an event may become a series: API servers forget events after an hour by default.
 const OPEN: Duration = Duration::from_secs(60 * 60);
 
-/// The events that may become series.
+/// Recent events that may become series.
 pub(super) struct Series {
     node: String,
     open: BTreeMap<(DeviceId, String), Open>,
@@ -33,7 +33,7 @@ struct Open {
     last: Timestamp,
 }
 
-/// What is to be written.
+/// A request for an event.
 #[derive(Debug)]
 pub(super) enum Write {
     Create(Box<Event>),
@@ -47,7 +47,7 @@ impl Series {
         Self { node: node.to_owned(), open: BTreeMap::new() }
     }
 
-    /// How a report is to be written.
+    /// The request for a report.
     pub(super) fn next(&mut self, report: &Report) -> Write {
         let too_old = report.at.saturating_sub(OPEN).unwrap_or(Timestamp::MIN);
         self.open.retain(|_, open| open.last >= too_old);
@@ -59,7 +59,7 @@ impl Series {
         Write::Repeat { name: open.name.clone(), series }
     }
 
-    /// Remembers what was written.
+    /// Remembers a written event.
     pub(super) fn written(&mut self, report: &Report, write: Write) {
         let (name, count) = match write {
             Write::Create(event) => (event.metadata.name.unwrap_or_default(), 1),
@@ -68,15 +68,15 @@ impl Series {
         self.open.insert(key(report), Open { name, count, last: report.at });
     }
 
-    /// Forgets an event that is no longer there.
+    /// Forgets an event that no longer exists.
     pub(super) fn forget(&mut self, report: &Report) {
         self.open.remove(&key(report));
     }
 
     fn event(&self, report: &Report) -> Event {
-        let (kind, reason, action) = match report.news {
-            News::Unhealthy(_) => ("Warning", "DeviceUnhealthy", "Withhold"),
-            News::Recovered => ("Normal", "DeviceRecovered", "Offer"),
+        let (kind, reason, action) = match report.change {
+            Change::Unhealthy(_) => ("Warning", "DeviceUnhealthy", "Withhold"),
+            Change::Recovered => ("Normal", "DeviceRecovered", "Offer"),
         };
         Event {
             metadata: ObjectMeta {
@@ -96,14 +96,14 @@ impl Series {
         }
     }
 
-    /// The same for the same report, so that an event whose answer was lost is not written twice.
+    /// Name of a report's event, always the same, so that an event with a lost answer is not written twice.
     fn name(&self, report: &Report) -> String {
         let about = (&self.node, &report.device, &report.note, report.at.as_nanosecond());
         format!("windlass-{:016x}", hash(&about))
     }
 
-    /// As the kubelet refers to its Node, and as `kubectl describe node` looks for it: the name stands
-    /// for the unique id.
+    /// Reference to the Node as the kubelet writes it, and as `kubectl describe node` expects it: with the
+    /// name for the UID.
     fn node_reference(&self) -> ObjectReference {
         ObjectReference {
             api_version: Some("v1".to_owned()),
@@ -115,7 +115,7 @@ impl Series {
     }
 }
 
-/// The longest name of an instance that the API server takes.
+/// The API server's limit for the name of an instance.
 const LONGEST_INSTANCE: usize = 128;
 
 fn key(report: &Report) -> (DeviceId, String) {

@@ -1,4 +1,4 @@
-//! What is sent for labels: server-side apply, so that the API server knows which of them are ours.
+//! Requests for labels by server-side apply, so that the API server knows which labels are ours.
 
 use k8s_openapi::{
     api::core::v1::{Node, Pod},
@@ -15,25 +15,25 @@ use windlass_config::PodIdentity;
 use super::Labels;
 use crate::{Client, ClusterError, MANAGER, client::Connection};
 
-/// Where labels are written.
+/// Object that gets the labels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
-    /// On the Node.
+pub(super) enum Target {
+    /// The Node.
     Node,
-    /// In an object that node-feature-discovery reads.
+    /// A `NodeFeature` object for node-feature-discovery.
     NodeFeature,
 }
 
-/// A request that needs both.
+/// A client and its connection, for one request.
 #[derive(Clone, Copy)]
-struct Way<'a> {
+struct Writer<'a> {
     client: &'a Client,
     connection: &'a Connection,
 }
 
-// === impl Place ===
+// === impl Target ===
 
-impl Place {
+impl Target {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Node => "Node",
@@ -42,36 +42,36 @@ impl Place {
     }
 }
 
-/// Makes the labels at a place be these. Gives the keys that stay as others want them.
+/// Applies exactly these labels to a target. Returns the keys that other writers own.
 pub(super) async fn apply(
     client: &Client,
     connection: &Connection,
-    place: Place,
+    target: Target,
     labels: &Labels,
 ) -> Result<Vec<String>, ClusterError> {
-    let way = Way { client, connection };
-    match place {
-        Place::Node => way.apply_to_node(labels).await,
-        Place::NodeFeature => way.apply_node_feature(labels).await.map(|()| Vec::new()),
+    let writer = Writer { client, connection };
+    match target {
+        Target::Node => writer.apply_to_node(labels).await,
+        Target::NodeFeature => writer.apply_node_feature(labels).await.map(|()| Vec::new()),
     }
 }
 
-/// Removes what was written to a place.
-pub(super) async fn take_back(
+/// Removes our labels from a target.
+pub(super) async fn remove(
     client: &Client,
     connection: &Connection,
-    place: Place,
+    target: Target,
 ) -> Result<(), ClusterError> {
-    let way = Way { client, connection };
-    match place {
-        Place::Node => way.apply_to_node(&Labels::new()).await.map(drop),
-        Place::NodeFeature => way.delete_node_feature().await,
+    let writer = Writer { client, connection };
+    match target {
+        Target::Node => writer.apply_to_node(&Labels::new()).await.map(drop),
+        Target::NodeFeature => writer.delete_node_feature().await,
     }
 }
 
-// === impl Way ===
+// === impl Writer ===
 
-impl Way<'_> {
+impl Writer<'_> {
     async fn apply_to_node(self, labels: &Labels) -> Result<Vec<String>, ClusterError> {
         let uid = self.node_uid().await?;
         let refused = match self.patch_node(&uid, labels).await {
@@ -87,8 +87,8 @@ impl Way<'_> {
         self.patch_node(&uid, &rest).await.map(|()| contested)
     }
 
-    /// An apply to an object that is not there makes one, and a Node that no kubelet has made must not
-    /// be. With its unique id in the document the API server refuses instead.
+    /// UID of the Node. An apply creates a missing object, and only a kubelet may create a Node; with a UID
+    /// in the document the API server refuses instead.
     async fn node_uid(self) -> Result<String, ClusterError> {
         let node = self.client.node();
         let nodes: Api<Node> = Api::all(self.connection.kube.clone());
@@ -112,7 +112,7 @@ impl Way<'_> {
         let name = node_feature_name(self.client.node());
         let owners = self.owners(&namespace).await;
         let document = node_feature_document(self.client.node(), labels, &owners);
-        // The whole object is ours, whoever has touched it.
+        // The whole object is ours, whoever changed it.
         let how = PatchParams::apply(MANAGER).force();
         let document = Patch::Apply(&document);
         let objects = self.node_features(&namespace);
@@ -143,21 +143,21 @@ impl Way<'_> {
         Api::namespaced_with(self.connection.kube.clone(), namespace, &kind)
     }
 
-    /// The pod, and the `DaemonSet` that controls it: with the pod alone the object, and with it the
-    /// labels, would go at each update of the agent.
+    /// Owners of the object: the pod, and the `DaemonSet` that controls it. With the pod alone, each update
+    /// of the agent would delete the object and its labels.
     async fn owners(self, namespace: &str) -> Vec<OwnerReference> {
         let Some(pod) = self.client.pod_in(namespace) else { return Vec::new() };
         let pods: Api<Pod> = Api::namespaced(self.connection.kube.clone(), namespace);
         let doing = || format!("cannot read Pod {namespace}/{}", pod.name);
         let found = self.connection.ask(doing, pods.get_metadata(&pod.name)).await;
-        let found = found.inspect_err(|error| tracing::debug!(%error, "no owner but the pod"));
+        let found = found.inspect_err(|error| tracing::debug!(%error, "pod unreadable: the NodeFeature has no owner but the pod"));
         let its_owners = found.ok().and_then(|found| found.metadata.owner_references);
         let controller = its_owners.into_iter().flatten().find(|one| one.controller == Some(true));
         controller.into_iter().map(as_plain_owner).chain([pod_as_owner(pod)]).collect()
     }
 }
 
-/// An owner that neither controls nor keeps anything from being deleted.
+/// An owner that neither controls the object nor blocks deletions.
 fn as_plain_owner(owner: OwnerReference) -> OwnerReference {
     OwnerReference { controller: None, block_owner_deletion: None, ..owner }
 }
@@ -184,7 +184,7 @@ fn node_feature_name(node: &str) -> String {
     format!("windlass-features-for-{node}")
 }
 
-/// The raw features stay empty: there are labels only. The object's first version required all three.
+/// The object. Its features stay empty, but its first version required all three.
 fn node_feature_document(node: &str, labels: &Labels, owners: &[OwnerReference]) -> Value {
     let mut document = json!({
         "apiVersion": "nfd.k8s-sigs.io/v1alpha1",
@@ -204,7 +204,7 @@ fn node_feature_document(node: &str, labels: &Labels, owners: &[OwnerReference])
     document
 }
 
-/// The labels that a refusal names as kept by others.
+/// Labels that a refusal names as owned by others.
 fn contested(refusal: &Status) -> Vec<String> {
     let causes = refusal.details.iter().flat_map(|details| &details.causes);
     let theirs = causes.filter(|cause| cause.reason == "FieldManagerConflict");

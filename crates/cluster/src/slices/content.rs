@@ -1,5 +1,5 @@
-//! What is in a slice, and when two are the same: amounts count, not how they are written; when the API
-//! server saw a taint first does not.
+//! SliceContent of a ResourceSlice, and equality as the API server sees it: amounts count, not their spelling,
+//! and the time of a taint does not.
 
 use k8s_openapi::{
     api::resource::v1::{
@@ -9,19 +9,19 @@ use k8s_openapi::{
 };
 use windlass_core::selector::Amount;
 
-/// What is in a slice: devices, or the counters that devices of the same pool consume.
+/// SliceContent of a slice: devices, or the counters that devices of the pool consume.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Content {
-    /// In the order in which they are to be tried.
+pub struct SliceContent {
+    /// Devices in the order of the scheduler's attempts.
     pub devices: Vec<Device>,
-    /// What devices take their parts from.
+    /// Counter sets that devices consume.
     pub shared_counters: Vec<CounterSet>,
 }
 
-// === impl Content ===
+// === impl SliceContent ===
 
-impl Content {
-    /// What is in a slice that is published.
+impl SliceContent {
+    /// SliceContent of a published slice.
     pub(super) fn of(slice: &ResourceSlice) -> Self {
         Self {
             devices: slice.spec.devices.clone().unwrap_or_default(),
@@ -29,23 +29,23 @@ impl Content {
         }
     }
 
-    /// Puts it into a slice. Taints that were there keep their time.
+    /// Sets the content of a slice. Known taints keep their time.
     pub(super) fn put_into(&self, spec: &mut ResourceSliceSpec) {
         let known = spec.devices.take().unwrap_or_default();
         let devices = self.devices.iter().cloned().map(|device| with_times(device, &known));
         let devices: Vec<_> = devices.collect();
-        // A slice has the one or the other, and an empty pool's has no devices at all.
+        // A slice has devices or counters; an empty pool's slice has no devices at all.
         spec.devices = Some(devices).filter(|devices| !devices.is_empty());
         let counters = Some(self.shared_counters.clone());
         spec.shared_counters = counters.filter(|counters| !counters.is_empty());
     }
 
-    /// Whether the API server would keep both as the same.
+    /// True if the API server would store both alike.
     pub(super) fn is_same_as(&self, other: &Self) -> bool {
         self.plain() == other.plain()
     }
 
-    /// Every amount in billionths, and no times.
+    /// The content with amounts in billionths and without times.
     pub(super) fn plain(&self) -> Self {
         let mut plain = self.clone();
         plain.devices.iter_mut().for_each(make_plain);
@@ -93,7 +93,7 @@ fn amounts(policy: &mut CapacityRequestPolicy) -> impl Iterator<Item = &mut Quan
     policy.default.iter_mut().chain(values).chain(range.flatten())
 }
 
-/// What is no amount stays as it is.
+/// Leaves a text that is no amount as it is.
 fn normalize(Quantity(text): &mut Quantity) {
     if let Some(amount) = Amount::parse(text) {
         *text = format!("{}n", amount.billionths());
@@ -106,7 +106,7 @@ mod tests {
 
     use super::*;
 
-    fn content(memory: &str, taint_time: Option<&str>) -> Content {
+    fn content(memory: &str, taint_time: Option<&str>) -> SliceContent {
         let taint = json!({
             "key": "windlass.dev/unhealthy", "value": "xid-79", "effect": "NoSchedule",
             "timeAdded": taint_time,
@@ -114,7 +114,7 @@ mod tests {
         let capacity = json!({"gpu.nvidia.com/memory": {"value": memory}});
         let device = json!({"name": "gpu-0", "capacity": capacity, "taints": [taint]});
         let devices = vec![serde_json::from_value(device).expect("a device")];
-        Content { devices, ..Content::default() }
+        SliceContent { devices, ..SliceContent::default() }
     }
 
     #[test]

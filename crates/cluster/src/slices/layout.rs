@@ -1,11 +1,11 @@
-//! Where counters are: in slices of their own, or beside the devices that consume them, as API servers
-//! before 1.35 have it.
+//! Layout of counters: in slices of their own, or, before Kubernetes 1.35, beside the devices that consume
+//! them.
 
 use k8s_openapi::{api::resource::v1::Device, apimachinery::pkg::version::Info};
 
-use super::Content;
+use super::SliceContent;
 
-/// Where counters are.
+/// Layout of counters in slices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Layout {
     /// A slice has counters or devices.
@@ -15,40 +15,41 @@ pub(super) enum Layout {
     Together,
 }
 
-/// The first minor version of Kubernetes 1 that takes counters apart from devices, and no others.
+/// First minor version of Kubernetes 1 that requires separate counters.
 const FIRST_APART: u32 = 35;
 
 // === impl Layout ===
 
 impl Layout {
-    /// What an API server of this version takes. One that says something else is taken for a new one.
+    /// Layout for an API server of this version. An unknown version counts as new.
     pub(super) fn of(version: &Info) -> Self {
         let minor = version.minor.trim_end_matches(|c: char| !c.is_ascii_digit());
         let is_old = version.major == "1" && minor.parse().is_ok_and(|it: u32| it < FIRST_APART);
         if is_old { Self::Together } else { Self::Apart }
     }
 
-    /// The slices of a pool in this layout, from slices that have counters apart.
-    pub(super) fn lay_out(self, slices: Vec<Content>) -> Vec<Content> {
+    /// Slices of a pool in this layout, from slices with separate counters.
+    pub(super) fn lay_out(self, slices: Vec<SliceContent>) -> Vec<SliceContent> {
         let has_counters = slices.iter().any(|slice| !slice.shared_counters.is_empty());
         if self == Self::Apart || !has_counters {
             return slices;
         }
         let devices = || slices.iter().flat_map(|slice| &slice.devices);
-        let together = slices.iter().flat_map(|slice| &slice.shared_counters).map(|set| Content {
-            devices: devices().filter(|it| set_of(it) == Some(&*set.name)).cloned().collect(),
-            shared_counters: vec![set.clone()],
-        });
+        let together =
+            slices.iter().flat_map(|slice| &slice.shared_counters).map(|set| SliceContent {
+                devices: devices().filter(|it| set_of(it) == Some(&*set.name)).cloned().collect(),
+                shared_counters: vec![set.clone()],
+            });
         let others = slices.iter().filter_map(|slice| {
             let rest = slice.devices.iter().filter(|device| set_of(device).is_none());
             let devices: Vec<_> = rest.cloned().collect();
-            (!devices.is_empty()).then(|| Content { devices, ..Content::default() })
+            (!devices.is_empty()).then(|| SliceContent { devices, ..SliceContent::default() })
         });
         others.chain(together).collect()
     }
 }
 
-/// The set that a device consumes counters of.
+/// Counter set that the device consumes.
 fn set_of(device: &Device) -> Option<&str> {
     device.consumes_counters.as_deref()?.first().map(|it| it.counter_set.as_str())
 }
@@ -59,7 +60,7 @@ mod tests {
 
     use super::*;
 
-    fn slice(devices: &[(&str, Option<&str>)], sets: &[&str]) -> Content {
+    fn slice(devices: &[(&str, Option<&str>)], sets: &[&str]) -> SliceContent {
         let device = |(name, set): &(&str, Option<&str>)| {
             let consumed =
                 set.map(|set| json!([{"counterSet": set, "counters": {"m": {"value": "1"}}}]));
@@ -68,7 +69,7 @@ mod tests {
         };
         let set = |name: &&str| json!({"name": name, "counters": {"m": {"value": "8"}}});
         let sets: Value = sets.iter().map(set).collect();
-        Content {
+        SliceContent {
             devices: devices.iter().map(device).collect(),
             shared_counters: serde_json::from_value(sets).expect("sets"),
         }

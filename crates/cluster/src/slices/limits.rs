@@ -1,5 +1,5 @@
-//! What the API server takes of a device and a pool, checked before it is asked: one device that it refuses
-//! would cost its whole slice.
+//! Limits of devices and pools in the API server, checked in advance: one refused device would cost its
+//! whole slice.
 //!
 //! The limits are those of Kubernetes' `resource.k8s.io/v1` (`pkg/apis/resource/validation`).
 
@@ -11,33 +11,33 @@ use windlass_core::{
     selector::Amount,
 };
 
-/// Why a device, or a pool, would be refused.
+/// A violated limit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Misfit {
-    /// Pools have the names of nodes, separated by `/`.
+pub enum InvalidField {
+    /// Pool names consist of DNS names, separated by `/`.
     #[error(
         "{0:?} cannot name a pool: it has DNS names separated by /, at most {MAX_POOL_NAME} characters"
     )]
     PoolName(String),
-    /// Devices have a DNS label for a name.
+    /// Device names are DNS labels.
     #[error("{0:?} cannot name a device: it is no DNS label of at most {MAX_LABEL} characters")]
     DeviceName(String),
-    /// No two devices of a pool have the same name.
+    /// Device names are unique in a pool.
     #[error("another device of the pool has this name")]
     Duplicate,
-    /// Facts are named by a domain and an identifier.
+    /// Attributes and capacities are named by a domain and an identifier.
     #[error("{0:?} cannot name an attribute or a capacity")]
     FactName(String),
-    /// A device has so many facts, and no more.
+    /// The number of attributes and capacities is limited.
     #[error("{0} attributes and capacities are more than {MAX_FACTS}")]
     Facts(usize),
-    /// A value is short, and a version is a version.
+    /// Values are short, and versions are semantic versions.
     #[error("attribute {0} has a value that is too long, no version, or not one value")]
     Value(String),
-    /// A capacity is an amount.
+    /// Capacities are amounts.
     #[error("capacity {0} is no amount")]
     Amount(String),
-    /// A taint is written as a label is.
+    /// Taints are written like labels, and their number is limited.
     #[error("taint {0:?} is not written as a label is, or there are more than {MAX_TAINTS}")]
     Taint(String),
 }
@@ -47,37 +47,42 @@ const MAX_IDENTIFIER: usize = 32;
 const MAX_FACTS: usize = 32;
 const MAX_TAINTS: usize = 16;
 
-/// Whether a pool can have this name.
-pub fn check_pool(name: &str) -> Result<(), Misfit> {
+/// Checks the name of a pool.
+pub fn check_pool(name: &str) -> Result<(), InvalidField> {
     let fits = name.len() <= MAX_POOL_NAME && name.split('/').all(is_subdomain);
-    ok_or(fits, || Misfit::PoolName(name.to_owned()))
+    ok_or(fits, || InvalidField::PoolName(name.to_owned()))
 }
 
-/// Whether the API server would take a device.
-pub fn check_device(device: &Device) -> Result<(), Misfit> {
-    ok_or(is_label(&device.name), || Misfit::DeviceName(device.name.clone()))?;
+/// Checks a device.
+pub fn check_device(device: &Device) -> Result<(), InvalidField> {
+    ok_or(is_label(&device.name), || InvalidField::DeviceName(device.name.clone()))?;
     let attributes = || device.attributes.iter().flatten();
     let capacity = || device.capacity.iter().flatten();
     let facts = attributes().count() + capacity().count();
-    ok_or(facts <= MAX_FACTS, || Misfit::Facts(facts))?;
-    let mut names = attributes().map(|(name, _)| name).chain(capacity().map(|(name, _)| name));
-    names.try_for_each(|name| ok_or(is_fact_name(name), || Misfit::FactName(name.clone())))?;
-    attributes()
-        .try_for_each(|(name, value)| ok_or(is_one_value(value), || Misfit::Value(name.clone())))?;
-    capacity().try_for_each(|(name, capacity)| {
-        ok_or(Amount::parse(&capacity.value.0).is_some(), || Misfit::Amount(name.clone()))
-    })?;
+    ok_or(facts <= MAX_FACTS, || InvalidField::Facts(facts))?;
+    for name in attributes().map(|(name, _)| name).chain(capacity().map(|(name, _)| name)) {
+        ok_or(is_qualified_name(name), || InvalidField::FactName(name.clone()))?;
+    }
+    for (name, value) in attributes() {
+        ok_or(is_one_value(value), || InvalidField::Value(name.clone()))?;
+    }
+    for (name, capacity) in capacity() {
+        let is_amount = Amount::parse(&capacity.value.0).is_some();
+        ok_or(is_amount, || InvalidField::Amount(name.clone()))?;
+    }
     let taints = device.taints.as_deref().unwrap_or_default();
-    let wrong = taints.iter().skip(MAX_TAINTS).chain(taints.iter().filter(|it| !is_taint(it)));
-    wrong.map(|taint| Err(Misfit::Taint(taint.key.clone()))).next().unwrap_or(Ok(()))
+    for (nth, taint) in taints.iter().enumerate() {
+        ok_or(nth < MAX_TAINTS && is_taint(taint), || InvalidField::Taint(taint.key.clone()))?;
+    }
+    Ok(())
 }
 
-fn ok_or(fits: bool, misfit: impl FnOnce() -> Misfit) -> Result<(), Misfit> {
-    if fits { Ok(()) } else { Err(misfit()) }
+fn ok_or(fits: bool, error: impl FnOnce() -> InvalidField) -> Result<(), InvalidField> {
+    if fits { Ok(()) } else { Err(error()) }
 }
 
 /// `domain/identifier`, or the identifier alone.
-pub fn is_fact_name(name: &str) -> bool {
+pub fn is_qualified_name(name: &str) -> bool {
     let (domain, identifier) = name.rsplit_once('/').unwrap_or((DEFAULT_DOMAIN, name));
     let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
     let is_domain = domain.len() <= DriverName::MAX_CHARS && is_subdomain(domain);
@@ -87,7 +92,7 @@ pub fn is_fact_name(name: &str) -> bool {
         && identifier.bytes().all(is_letter)
 }
 
-/// What stands for the domain of a name that has none.
+/// Domain of a name without one.
 const DEFAULT_DOMAIN: &str = "driver";
 
 fn is_one_value(attribute: &DeviceAttribute) -> bool {
@@ -143,9 +148,9 @@ mod tests {
 
     use super::*;
 
-    fn misfit(device: Value) -> Option<String> {
+    fn refusal(device: Value) -> Option<String> {
         let device: Device = serde_json::from_value(device).expect("a device");
-        check_device(&device).err().map(|misfit| misfit.to_string())
+        check_device(&device).err().map(|error| error.to_string())
     }
 
     #[test]
@@ -159,7 +164,7 @@ mod tests {
             "capacity": {"gpu.nvidia.com/memory": {"value": "80Gi"}},
             "taints": [{"key": "windlass.dev/unhealthy", "value": "XID-79", "effect": "NoSchedule"}],
         });
-        assert_eq!(misfit(device), None);
+        assert_eq!(refusal(device), None);
     }
 
     #[test]
@@ -185,7 +190,7 @@ mod tests {
             (json!({"name": "a", "taints": [{"key": "a b", "effect": "None"}]}), "taint \"a b\""),
             (json!({"name": "a", "taints": taints}), "taint \"k16\""),
         ] {
-            let told = misfit(device.clone()).unwrap_or_default();
+            let told = refusal(device.clone()).unwrap_or_default();
             assert!(told.contains(expected), "{device}: {told:?}");
         }
     }

@@ -1,59 +1,58 @@
-//! What it takes to make the slices of a pool be those that are wanted: a pure function.
+//! Plan that makes a pool's published slices equal the desired ones: a pure function.
 //!
-//! A slice's place in its pool is in its name, so that the scheduler, which sorts by name, tries devices in
-//! the order in which they are wanted. A reader takes a pool for complete when it has as many slices of the
-//! newest generation as each of them says; so one change in place keeps the generation, and anything more
-//! is a new one for all.
+//! A slice's name begins with its index in the pool: the scheduler sorts by name, and so tries devices in
+//! the desired order. A pool is complete if it has as many slices of the newest generation as each of them
+//! says. So a single change keeps the generation, and several changes make a new one for all slices.
 
 use k8s_openapi::{
     api::resource::v1::{ResourcePool, ResourceSlice, ResourceSliceSpec},
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 
-use super::Content;
+use super::SliceContent;
 
-/// Whose slices they are.
+/// Owner of the slices.
 #[derive(Clone, Debug)]
 pub(super) struct Owner {
     pub(super) driver: String,
     pub(super) node: String,
 }
 
-/// What it takes for one pool, in this order.
+/// Requests for one pool, in this order.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct PoolPlan {
     pub(super) delete: Vec<ResourceSlice>,
-    /// Each with its place in the pool.
+    /// Slices with their index in the pool.
     pub(super) update: Vec<(usize, ResourceSlice)>,
     pub(super) create: Vec<(usize, ResourceSlice)>,
 }
 
-/// A pool as it is wanted.
+/// A desired pool.
 #[derive(Clone, Copy)]
-pub(super) struct WantedPool<'a> {
+pub(super) struct DesiredPool<'a> {
     pub(super) name: &'a str,
-    pub(super) slices: &'a [Content],
+    pub(super) slices: &'a [SliceContent],
 }
 
-/// Hexadecimal digits of a slice's place in its name; they are sorted as text.
+/// Hexadecimal digits of the index in a slice's name; names sort as text.
 const INDEX_DIGITS: usize = 5;
 
 // === impl PoolPlan ===
 
 impl PoolPlan {
-    /// The plan for a pool of which these slices are there. `is_kept` says whether a slice that is there
-    /// counts as what is wanted at its place.
+    /// Plan for a pool with these published slices. `is_kept` tells if a slice counts as the desired one at
+    /// its index.
     pub(super) fn new(
         owner: &Owner,
-        wanted: WantedPool<'_>,
+        desired: DesiredPool<'_>,
         known: &[&ResourceSlice],
         is_kept: impl Fn(usize, &ResourceSlice) -> bool,
     ) -> Self {
         let newest = known.iter().map(|slice| slice.spec.pool.generation).max().unwrap_or(0);
-        let (places, delete) = classify(known, newest, wanted.slices.len());
-        let count = i64::try_from(wanted.slices.len()).expect("far fewer slices");
+        let (places, delete) = classify(known, newest, desired.slices.len());
+        let count = i64::try_from(desired.slices.len()).expect("far fewer slices");
         let pool = |generation| ResourcePool {
-            name: wanted.name.to_owned(),
+            name: desired.name.to_owned(),
             generation,
             resource_slice_count: count,
         };
@@ -65,9 +64,9 @@ impl PoolPlan {
         let is_new = wrong > 1 || places.contains(&None);
         let pool = pool(if is_new { newest + 1 } else { newest });
         let update = there().filter(|found| is_new || !is_right(*found));
-        let update = update.map(|(at, slice)| (at, updated(slice, &pool, &wanted.slices[at])));
-        let missing = (0..wanted.slices.len()).filter(|at| places[*at].is_none());
-        let create = missing.map(|at| (at, created(owner, &pool, (at, &wanted.slices[at]))));
+        let update = update.map(|(at, slice)| (at, updated(slice, &pool, &desired.slices[at])));
+        let missing = (0..desired.slices.len()).filter(|at| places[*at].is_none());
+        let create = missing.map(|at| (at, created(owner, &pool, at, &desired.slices[at])));
         Self { delete, update: update.collect(), create: create.collect() }
     }
 
@@ -76,7 +75,7 @@ impl PoolPlan {
     }
 }
 
-/// The slices by their place, and those that have none.
+/// Slices by index, and slices to delete.
 fn classify<'a>(
     known: &[&'a ResourceSlice],
     newest: i64,
@@ -93,21 +92,21 @@ fn classify<'a>(
     (places, obsolete)
 }
 
-/// A slice's place in its pool, by its name.
+/// Index of a slice in its pool, from its name.
 fn index_of(slice: &ResourceSlice) -> Option<usize> {
     let (index, _) = slice.metadata.name.as_deref()?.split_once('-')?;
     let is_index = index.len() == INDEX_DIGITS && index.bytes().all(|it| it.is_ascii_hexdigit());
     is_index.then(|| usize::from_str_radix(index, 16).ok()).flatten()
 }
 
-fn updated(slice: &ResourceSlice, pool: &ResourcePool, content: &Content) -> ResourceSlice {
+fn updated(slice: &ResourceSlice, pool: &ResourcePool, content: &SliceContent) -> ResourceSlice {
     let mut slice = slice.clone();
     slice.spec.pool = pool.clone();
     content.put_into(&mut slice.spec);
     slice
 }
 
-fn created(owner: &Owner, pool: &ResourcePool, (at, content): (usize, &Content)) -> ResourceSlice {
+fn created(owner: &Owner, pool: &ResourcePool, at: usize, content: &SliceContent) -> ResourceSlice {
     let Owner { driver, node } = owner;
     let name = format!("{at:0INDEX_DIGITS$x}-{driver}-{node}-");
     let metadata = ObjectMeta { generate_name: Some(name), ..ObjectMeta::default() };

@@ -1,4 +1,4 @@
-//! Deletes, updates and creates slices, and says what came of it.
+//! Requests for slices: delete, update, create.
 
 use k8s_openapi::{
     api::{core::v1::Node, resource::v1::ResourceSlice},
@@ -10,32 +10,32 @@ use kube::{
     core::Status,
 };
 
-use super::{plan::PoolPlan, sight::name};
+use super::{cache::name, plan::PoolPlan};
 use crate::{ClusterError, MANAGER, client::Connection};
 
-/// Where slices are kept.
-pub(super) struct Office<'a> {
+/// The API of slices, over one connection.
+pub(super) struct SliceApi<'a> {
     pub(super) api: Api<ResourceSlice>,
     pub(super) connection: &'a Connection,
 }
 
-/// What came of a request.
-pub(super) enum Answer<T> {
+/// Outcome of a request.
+pub(super) enum Outcome<T> {
     Done(T),
-    /// What is there is not what was seen.
+    /// Another writer changed the slice.
     Overtaken,
-    /// It is not a slice that the API server takes.
+    /// The API server refused the slice as invalid.
     Invalid(Box<Status>),
 }
 
-/// HTTP's "unprocessable": the API server understood, and says what is wrong with it.
+/// HTTP status "unprocessable content".
 const INVALID: u16 = 422;
 
-// === impl Office ===
+// === impl SliceApi ===
 
-impl Office<'_> {
-    /// One that is gone already is deleted.
-    pub(super) async fn delete(&self, slice: &ResourceSlice) -> Result<Answer<()>, ClusterError> {
+impl SliceApi<'_> {
+    /// Deletes a slice. A missing slice counts as deleted.
+    pub(super) async fn delete(&self, slice: &ResourceSlice) -> Result<Outcome<()>, ClusterError> {
         let preconditions = Preconditions {
             uid: slice.metadata.uid.clone(),
             resource_version: slice.metadata.resource_version.clone(),
@@ -44,14 +44,14 @@ impl Office<'_> {
         let name = name(slice);
         let doing = || format!("cannot delete ResourceSlice {name}");
         match self.connection.ask(doing, self.api.delete(&name, &how)).await {
-            Err(error) if error.is_not_found() => Ok(Answer::Done(())),
+            Err(error) if error.is_not_found() => Ok(Outcome::Done(())),
             answer => judged(answer.map(drop)),
         }
     }
 
-    /// What is to be updated, and then what is to be created, with its owner. The Node is asked for whenever
-    /// slices are made, since one that was made anew is another.
-    pub(super) async fn owned(
+    /// The slices to update, then those to create, with the Node as owner. The Node is read for each
+    /// creation, since it may have been recreated.
+    pub(super) async fn with_owner(
         &self,
         plan: PoolPlan,
         node: &str,
@@ -67,33 +67,33 @@ impl Office<'_> {
         Ok(writes)
     }
 
-    /// Updates a slice that has a name, and creates one that has none yet.
+    /// Updates a slice that has a name, and creates one without.
     pub(super) async fn write(
         &self,
         slice: &ResourceSlice,
-    ) -> Result<Answer<ResourceSlice>, ClusterError> {
+    ) -> Result<Outcome<ResourceSlice>, ClusterError> {
         match slice.metadata.name {
             Some(_) => self.update(slice).await,
             None => self.create(slice).await,
         }
     }
 
-    async fn update(&self, slice: &ResourceSlice) -> Result<Answer<ResourceSlice>, ClusterError> {
+    async fn update(&self, slice: &ResourceSlice) -> Result<Outcome<ResourceSlice>, ClusterError> {
         let name = name(slice);
         let doing = || format!("cannot update ResourceSlice {name}");
         let how = as_windlass();
         match self.connection.ask(doing, self.api.replace(&name, &how, slice)).await {
-            Err(error) if error.is_not_found() => Ok(Answer::Overtaken),
+            Err(error) if error.is_not_found() => Ok(Outcome::Overtaken),
             answer => judged(answer),
         }
     }
 
-    async fn create(&self, slice: &ResourceSlice) -> Result<Answer<ResourceSlice>, ClusterError> {
+    async fn create(&self, slice: &ResourceSlice) -> Result<Outcome<ResourceSlice>, ClusterError> {
         let doing = || format!("cannot create a ResourceSlice of pool {}", slice.spec.pool.name);
         judged(self.connection.ask(doing, self.api.create(&as_windlass(), slice)).await)
     }
 
-    /// The Node as what owns slices: they go when it goes.
+    /// Reference to the Node as the owner of slices: they are deleted with it.
     async fn owner(&self, node: &str) -> Result<OwnerReference, ClusterError> {
         let nodes: Api<Node> = Api::all(self.connection.kube.clone());
         let doing = || format!("cannot read Node {node}");
@@ -113,13 +113,13 @@ fn as_windlass() -> PostParams {
     PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() }
 }
 
-fn judged<T>(answer: Result<T, ClusterError>) -> Result<Answer<T>, ClusterError> {
+fn judged<T>(answer: Result<T, ClusterError>) -> Result<Outcome<T>, ClusterError> {
     match answer {
-        Ok(done) => Ok(Answer::Done(done)),
+        Ok(done) => Ok(Outcome::Done(done)),
         Err(ClusterError::Refused { status, .. }) if status.code == INVALID => {
-            Ok(Answer::Invalid(status))
+            Ok(Outcome::Invalid(status))
         }
-        Err(error) if error.status().is_some_and(is_overtaken) => Ok(Answer::Overtaken),
+        Err(error) if error.status().is_some_and(is_overtaken) => Ok(Outcome::Overtaken),
         Err(error) => Err(error),
     }
 }

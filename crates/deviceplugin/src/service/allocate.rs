@@ -13,7 +13,7 @@ use windlass_host::{abbreviate::first_few, presence};
 use windlass_kubelet_api::deviceplugin::{ContainerAllocateRequest, ContainerAllocateResponse};
 use windlass_resources::{
     NodeState,
-    offers::{Allocatable, Found, Offer, Withdrawn},
+    offers::{Allocatable, Offer, ResolvedId, Withdrawn},
 };
 
 use super::{
@@ -53,12 +53,12 @@ impl Service {
         }
         self.take(state, ids, &devices)?;
         let mps = self.mps_client(&offer, &devices);
-        let grant = grant(container_edits::Question {
+        let grant = grant(container_edits::AllocationRequest {
             resource: &self.resource,
             devices: &devices,
             delivery: &state.policy.delivery,
             nics: &state.policy.nics,
-            surroundings: &state.surroundings,
+            node_extras: &state.node_extras,
             mps: mps.as_ref(),
             simulated: state.inventory.simulated.as_deref(),
         });
@@ -72,8 +72,8 @@ impl Service {
     /// Takes the devices in the ledger, unless a claim has them. The ledger drops the entry if the kubelet's
     /// checkpoint never lists it.
     fn take(&self, state: &NodeState, ids: &[String], devices: &[&Device]) -> Result<(), Refusal> {
-        let footprints = devices.iter().map(|device| state.kin.footprint(&device.id));
-        let taken = self.ledger.take_for_container(&self.resource, &footprints.collect::<Vec<_>>());
+        let overlaps = devices.iter().map(|device| state.overlaps.overlap(&device.id));
+        let taken = self.ledger.take_for_container(&self.resource, &overlaps.collect::<Vec<_>>());
         taken.map_err(|conflict| {
             if let Some(holder) = conflict.holder() {
                 tracing::info!(resource = self.resource.as_str(), %holder, %conflict, "refused");
@@ -96,7 +96,7 @@ impl Service {
         let mut devices: Vec<&Device> = Vec::with_capacity(ids.len());
         for id in ids {
             let behind = match offer.find(id) {
-                Some(Found::Token) => self.pool(state, offer, id)?,
+                Some(ResolvedId::Token) => self.pool(state, offer, id)?,
                 _ => vec![self.allocatable(state, offer, id)?],
             };
             for device in behind {
@@ -134,15 +134,15 @@ impl Service {
         id: &str,
     ) -> Result<&'a Device, Refusal> {
         match offer.find(id) {
-            Some(Found::Device(device, offered)) => self.device(state, id, device, &offered.state),
-            Some(Found::Token) => {
+            Some(ResolvedId::Device(device, offered)) => self.device(state, id, device, &offered.state),
+            Some(ResolvedId::Token) => {
                 let pool = self.pool(state, offer, id)?;
                 pool.last().copied().ok_or_else(|| self.refusal(id, GONE))
             }
-            Some(Found::Withdrawn(Withdrawn { state: Allocatable::No(why), .. })) => {
+            Some(ResolvedId::Withdrawn(Withdrawn { state: Allocatable::No(why), .. })) => {
                 Err(self.refusal(id, why))
             }
-            Some(Found::Withdrawn(_)) | None => Err(self.refusal(id, GONE)),
+            Some(ResolvedId::Withdrawn(_)) | None => Err(self.refusal(id, GONE)),
         }
     }
 

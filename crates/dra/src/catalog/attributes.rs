@@ -1,4 +1,4 @@
-//! What claims may ask of a device: its facts, under the names that NVIDIA's driver has for NVIDIA's.
+//! Attributes and capacities of a device in claims; NVIDIA's have the names of NVIDIA's driver.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,32 +8,32 @@ use windlass_core::{
     device::Device,
 };
 
-use super::Entry;
+use super::CatalogEntry;
 
-/// The domain of NVIDIA's own driver. Expressions that were written for it find what they ask for.
+/// Domain of NVIDIA's driver, so that expressions for it work here.
 const NVIDIA: &str = "gpu.nvidia.com";
 
-/// The domain of the same facts in the configuration.
-const OURS_OF_NVIDIA: &str = "nvidia.com";
+/// Domain of the same attributes in the configuration.
+const NVIDIA_IN_CONFIG: &str = "nvidia.com";
 
-/// What says who a board is, and is nobody's business but the node's.
+/// Attributes that identify a board; they stay on the node.
 const PRIVATE: [&str; 2] = ["serial", "serialNumber"];
 
-/// What comes and goes with the load: each change would be written to the API server and looked at by the
-/// scheduler, and nothing is chosen by it.
+/// Attributes that vary with load: each change would cost the API server a write, and no expression selects
+/// by them.
 const PASSING: [&str; 2] = ["powerSlowdown", "thermalSlowdown"];
 
-/// What every device says of itself, in the driver's domain: what it is, and who found it.
+/// Attributes of every device, in the driver's domain: its kind and its source.
 pub(super) const TYPE: &str = "type";
 const SOURCE: &str = "source";
 
-/// A device has no more attributes and capacities together (`ResourceSliceMaxAttributesAndCapacitiesPerDevice`).
+/// Most attributes and capacities of a device (`ResourceSliceMaxAttributesAndCapacitiesPerDevice`).
 pub(super) const MOST: usize = 32;
 
-/// The attributes of a device.
+/// Attributes of a device.
 pub(super) fn of(device: &Device, driver: &DriverName) -> Attributes {
-    let is_told = |name: &str| !PRIVATE.contains(&name) && !PASSING.contains(&name);
-    let public = device.attributes.iter().filter(|(name, _)| is_told(name.name()));
+    let is_published = |name: &str| !PRIVATE.contains(&name) && !PASSING.contains(&name);
+    let public = device.attributes.iter().filter(|(name, _)| is_published(name.name()));
     let mut attributes: Attributes =
         public.map(|(name, value)| (published(name), value.clone())).collect();
     let kind = AttributeValue::string(device.kind.to_string());
@@ -44,7 +44,7 @@ pub(super) fn of(device: &Device, driver: &DriverName) -> Attributes {
     attributes
 }
 
-/// The capacities of a device; one that is shared has as many shares as containers that it serves.
+/// Capacities of a device. A shared device has a share for each container that it serves.
 pub(super) fn capacity(device: &Device, sharing: Sharing, driver: &DriverName) -> Capacities {
     let of_device = device.capacity.iter().map(|(name, amount)| (published(name), *amount));
     let shares = sharing
@@ -53,38 +53,40 @@ pub(super) fn capacity(device: &Device, sharing: Sharing, driver: &DriverName) -
     of_device.chain(shares).collect()
 }
 
-/// What a claim asks for of a device that is shared.
+/// Name of the capacity of shares.
 pub(crate) fn shares_of(driver: &DriverName) -> AttributeName {
     AttributeName::published(driver.as_str(), "shares")
 }
 
-/// The name that a fact has in claims.
+/// Name of an attribute in claims.
 fn published(name: &AttributeName) -> AttributeName {
-    if name.domain() == OURS_OF_NVIDIA { name.in_domain(NVIDIA) } else { name.clone() }
+    if name.domain() == NVIDIA_IN_CONFIG { name.in_domain(NVIDIA) } else { name.clone() }
 }
 
-/// Gives all devices of a kind the same attributes: an expression that asks for one which a device lacks
-/// keeps a pod from every node. Where a device is in the machine has no value that could stand in: two
-/// devices that lack it would be taken for neighbours.
-pub(super) fn make_uniform(entries: &mut [Entry]) {
+/// Gives all devices of a kind the same attributes: an expression that asks for a missing one would fail
+/// for every node. Placement attributes stay missing, since two devices without them would seem to be
+/// neighbours.
+pub(super) fn make_uniform(entries: &mut [CatalogEntry]) {
     let kinds: BTreeSet<_> = entries.iter().map(kind).collect();
     for of_kind in kinds {
-        let alike = || entries.iter().filter(|entry| kind(entry) == of_kind);
-        let all: BTreeMap<_, _> = alike().flat_map(|entry| entry.attributes.clone()).collect();
-        let amounts: BTreeMap<_, _> = alike().flat_map(|entry| entry.capacity.clone()).collect();
+        let same_kind = || entries.iter().filter(|entry| kind(entry) == of_kind);
+        let attributes: BTreeMap<_, _> =
+            same_kind().flat_map(|entry| entry.attributes.clone()).collect();
+        let amounts: BTreeMap<_, _> =
+            same_kind().flat_map(|entry| entry.capacity.clone()).collect();
         for entry in entries.iter_mut().filter(|entry| kind(entry) == of_kind) {
             for (name, amount) in &amounts {
-                entry.capacity.entry(name.clone()).or_insert_with(|| none(*amount));
+                entry.capacity.entry(name.clone()).or_insert_with(|| zero_amount(*amount));
             }
-            for (name, value) in all.iter().filter(|(name, _)| !is_a_place(name)) {
-                entry.attributes.entry(name.clone()).or_insert_with(|| nothing(value));
+            for (name, value) in attributes.iter().filter(|(name, _)| !is_placement(name)) {
+                entry.attributes.entry(name.clone()).or_insert_with(|| zero_value(value));
             }
             shorten(entry);
         }
     }
 }
 
-fn kind(entry: &Entry) -> Option<String> {
+fn kind(entry: &CatalogEntry) -> Option<String> {
     entry
         .attributes
         .iter()
@@ -92,20 +94,20 @@ fn kind(entry: &Entry) -> Option<String> {
         .map(|(_, value)| value.to_string())
 }
 
-pub(super) fn is_a_place(name: &AttributeName) -> bool {
+pub(super) fn is_placement(name: &AttributeName) -> bool {
     [standard::PCI_BUS_ID, standard::PCIE_ROOT, standard::NUMA_NODE].contains(name)
 }
 
-/// What stands for an amount that a device does not tell.
-pub(super) fn none(like: Quantity) -> Quantity {
+/// Value of an unknown amount.
+pub(super) fn zero_amount(like: Quantity) -> Quantity {
     match like {
         Quantity::Bytes(_) => Quantity::Bytes(0),
         Quantity::Count(_) => Quantity::Count(0),
     }
 }
 
-/// What stands for a fact that a device lacks.
-pub(super) fn nothing(like: &AttributeValue) -> AttributeValue {
+/// Value of a missing attribute.
+pub(super) fn zero_value(like: &AttributeValue) -> AttributeValue {
     match like {
         AttributeValue::String(_) => AttributeValue::String(String::new()),
         AttributeValue::Int(_) => AttributeValue::Int(0),
@@ -114,12 +116,12 @@ pub(super) fn nothing(like: &AttributeValue) -> AttributeValue {
     }
 }
 
-/// Leaves out the last of too many attributes, the same ones of every device of a kind.
-fn shorten(entry: &mut Entry) {
+/// Drops surplus attributes from the end, the same ones of every device of a kind.
+fn shorten(entry: &mut CatalogEntry) {
     let room = MOST.saturating_sub(entry.capacity.len());
     while entry.attributes.len() > room {
         let is_needed =
-            |name: &AttributeName| is_a_place(name) || [TYPE, SOURCE].contains(&name.name());
+            |name: &AttributeName| is_placement(name) || [TYPE, SOURCE].contains(&name.name());
         let surplus = entry.attributes.keys().rev().find(|name| !is_needed(name));
         let Some(surplus) = surplus.cloned() else { return };
         entry.attributes.remove(&surplus);

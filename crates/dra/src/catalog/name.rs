@@ -1,4 +1,4 @@
-//! What claims call a device: a DNS label that stays the same for as long as the device's id does.
+//! Name of a device in its pool: a DNS label, as stable as the device's id.
 
 use std::fmt;
 
@@ -8,27 +8,27 @@ use windlass_core::{
 };
 use windlass_host::abbreviate::{checksum, shortened};
 
-/// What claims call a device.
+/// Name of a device in its pool.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct EntryName(String);
+pub(crate) struct DeviceName(String);
 
-// === impl EntryName ===
+// === impl DeviceName ===
 
-impl EntryName {
-    /// The id as a DNS label. Two ids that differ in what a label cannot say get a checksum each; those of
-    /// NVIDIA's driver differ in no such way.
+impl DeviceName {
+    /// The id as a DNS label. Ids that differ only in other characters each get a checksum; NVIDIA's never
+    /// do.
     pub(crate) fn of(id: &DeviceId) -> Self {
         let text = id.as_str();
         let letter = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
         let label: String = text.chars().map(letter).collect();
         let label = label.trim_matches('-');
-        let is_said = label == text || is_nvidias(text);
+        let is_lossless = label == text || is_nvidia_id(text);
         let name =
-            if is_said { label.to_owned() } else { format!("{label}-{:08x}", checksum(text)) };
+            if is_lossless { label.to_owned() } else { format!("{label}-{:08x}", checksum(text)) };
         Self(shortened(name.trim_start_matches('-'), MAX_LABEL))
     }
 
-    /// The GPU, the profile by name and number, and the first memory slice: `gpu-…-mig-1g-10gb-me-20-0`.
+    /// GPU, profile by name and number, and first memory slice: `gpu-…-mig-1g-10gb-me-20-0`.
     pub(crate) fn of_partition(partition: &Partition) -> Self {
         let Partition { gpu, profile, profile_id, start, .. } = partition;
         let profile = profile
@@ -44,14 +44,14 @@ impl EntryName {
     }
 }
 
-impl fmt::Display for EntryName {
+impl fmt::Display for DeviceName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(&self.0)
     }
 }
 
-/// `GPU-` or `MIG-` and a UUID in small letters.
-fn is_nvidias(id: &str) -> bool {
+/// True for `GPU-` or `MIG-` and a UUID in lower case.
+fn is_nvidia_id(id: &str) -> bool {
     let uuid = id.strip_prefix("GPU-").or_else(|| id.strip_prefix("MIG-"));
     let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f' | b'-');
     uuid.is_some_and(|uuid| !uuid.is_empty() && uuid.bytes().all(is_digit) && !uuid.ends_with('-'))
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     fn name(id: &str) -> String {
-        EntryName::of(&id.parse().expect("an id")).to_string()
+        DeviceName::of(&id.parse().expect("an id")).to_string()
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What claims may have of a node.
+//! Catalogs of nodes.
 
 pub(crate) mod partitions;
 
@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use tokio::time::Instant;
-use windlass_allocations::ledger::{Kinship, LedgerDesk, Recorded, UNRECORDED};
+use windlass_allocations::ledger::{CHECKPOINT_GRACE, Overlaps, RecordedDevices, SharedLedger};
 use windlass_core::{
     attribute::{AttributeValue, Quantity, standard},
     device::{DeviceKind, SourceName},
@@ -39,8 +39,8 @@ fn gpu(id: &str, index: u32) -> Device {
 fn state(devices: Vec<Device>) -> NodeState {
     let claimable = devices.iter().map(|device| (device.id.clone(), Sharing::Exclusive)).collect();
     let inventory = Inventory { devices, ..Inventory::default() };
-    let kin = Arc::new(Kinship::of(&inventory));
-    NodeState { inventory, claimable, kin, policy: Arc::default(), ..NodeState::default() }
+    let overlaps = Arc::new(Overlaps::of(&inventory));
+    NodeState { inventory, claimable, overlaps, policy: Arc::default(), ..NodeState::default() }
 }
 
 fn catalog(devices: Vec<Device>) -> Catalog {
@@ -48,7 +48,7 @@ fn catalog(devices: Vec<Device>) -> Catalog {
 }
 
 /// The taints of the device that claims know by this name.
-fn taints(state: &NodeState, ledger: &LedgerDesk, name: &str) -> Vec<String> {
+fn taints(state: &NodeState, ledger: &SharedLedger, name: &str) -> Vec<String> {
     let ledger = ledger.watch().borrow().clone();
     let catalog = Catalog::of(state, "n1", &DriverName::default(), &ledger);
     let entry = catalog.find("n1/nvidia", name).expect("it is there");
@@ -131,7 +131,7 @@ fn a_device_that_was_not_seen_healthy_is_tainted() {
 
 #[test]
 fn while_nobody_knows_what_claims_have_no_device_is_free() {
-    let (ledger, state) = (LedgerDesk::default(), state(vec![gpu("GPU-0a", 0)]));
+    let (ledger, state) = (SharedLedger::default(), state(vec![gpu("GPU-0a", 0)]));
     ledger.forget_claims();
     assert_eq!(taints(&state, &ledger, "gpu-0a"), ["claimed=not-known"]);
     ledger.recall_claims();
@@ -142,19 +142,19 @@ fn while_nobody_knows_what_claims_have_no_device_is_free() {
 fn what_a_container_has_is_tainted_with_its_kin_until_it_is_let_go() {
     let part = Device { parent: Some("GPU-0a".parse().expect("an id")), ..gpu("MIG-0c", 0) };
     let (ledger, state) =
-        (LedgerDesk::default(), state(vec![gpu("GPU-0a", 0), gpu("GPU-0b", 1), part]));
+        (SharedLedger::default(), state(vec![gpu("GPU-0a", 0), gpu("GPU-0b", 1), part]));
     let resource = "nvidia.com/gpu.shared".parse().expect("a name");
-    let footprint = state.kin.footprint(&"GPU-0a".parse().expect("an id"));
-    ledger.take_for_container(&resource, &[footprint]).expect("free");
+    let overlap = state.overlaps.overlap(&"GPU-0a".parse().expect("an id"));
+    ledger.take_for_container(&resource, &[overlap]).expect("free");
     assert_eq!(taints(&state, &ledger, "gpu-0a"), ["device-plugin=gpu.shared"]);
     assert_eq!(taints(&state, &ledger, "mig-0c"), ["device-plugin=gpu.shared"]);
     assert!(taints(&state, &ledger, "gpu-0b").is_empty());
-    ledger.recorded(&Recorded::default(), (Instant::now() + UNRECORDED, Duration::ZERO));
+    ledger.recorded(&RecordedDevices::default(), Instant::now() + CHECKPOINT_GRACE, Duration::ZERO);
     assert!(taints(&state, &ledger, "gpu-0a").is_empty());
 }
 
 #[test]
 fn everything_is_tainted_before_it_is_known_what_containers_have() {
-    let (ledger, state) = (LedgerDesk::unread(), state(vec![gpu("GPU-0a", 0)]));
+    let (ledger, state) = (SharedLedger::unread(), state(vec![gpu("GPU-0a", 0)]));
     assert_eq!(taints(&state, &ledger, "gpu-0a"), ["device-plugin=not-known"]);
 }

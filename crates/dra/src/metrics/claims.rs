@@ -1,4 +1,4 @@
-//! Claims: how the DRA driver stands with the kubelet, how many it has prepared, what came of its calls.
+//! Metrics of claims: registration of the driver, prepared claims, and outcomes of calls.
 
 use prometheus_client::{
     metrics::{family::Family, gauge::Gauge},
@@ -6,17 +6,17 @@ use prometheus_client::{
 };
 use windlass_host::counters::{CounterFamily, Labels};
 
-use crate::{Records, Stage, Standing};
+use crate::{Records, RegistrationState, Stage};
 
-/// What the DRA driver counts with.
+/// Metrics of claims.
 #[derive(Clone, Debug)]
 pub struct ClaimMetrics {
-    standing: Family<Labels, Gauge>,
+    registration: Family<Labels, Gauge>,
     claims: Family<Labels, Gauge>,
     calls: CounterFamily,
 }
 
-/// What is asked of the driver.
+/// Calls of the kubelet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClaimCall {
     /// `NodePrepareResources`.
@@ -28,12 +28,15 @@ pub enum ClaimCall {
 // === impl ClaimMetrics ===
 
 impl ClaimMetrics {
-    /// Metrics in the registry.
+    /// Registers the metrics.
     pub fn register(registry: &mut Registry) -> Self {
-        let (standing, claims, calls) = Default::default();
-        let metrics = Self { standing, claims, calls };
+        let metrics = Self {
+            registration: Family::default(),
+            claims: Family::default(),
+            calls: CounterFamily::default(),
+        };
         let help = "How the DRA driver stands with the kubelet: 1 for the state it is in";
-        registry.register("dra_driver_state", help, metrics.standing.clone());
+        registry.register("dra_driver_state", help, metrics.registration.clone());
         let help = "Claims that the DRA driver has begun to prepare, and that are prepared";
         registry.register("dra_claims", help, metrics.claims.clone());
         let help = "Claims that the kubelet had prepared or released, by outcome";
@@ -43,20 +46,20 @@ impl ClaimMetrics {
                 metrics.calls.get_or_create_owned(&outcome(call, result));
             }
         }
-        metrics.stands(&Standing::Off);
+        metrics.set_registration(&RegistrationState::Off);
         metrics.holds(&Records::new());
         metrics
     }
 
-    /// How the driver stands now.
-    pub(crate) fn stands(&self, standing: &Standing) {
-        for name in Standing::NAMES {
-            let gauge = self.standing.get_or_create_owned(&vec![("state", name.to_owned())]);
-            gauge.set(i64::from(standing.name() == name));
+    /// Sets the state of the registration.
+    pub(crate) fn set_registration(&self, state: &RegistrationState) {
+        for name in RegistrationState::NAMES {
+            let gauge = self.registration.get_or_create_owned(&vec![("state", name.to_owned())]);
+            gauge.set(i64::from(state.name() == name));
         }
     }
 
-    /// What is prepared now.
+    /// Sets the number of claims by stage.
     pub(crate) fn holds(&self, records: &Records) {
         for (name, stage) in
             [("started", Stage::PrepareStarted), ("completed", Stage::PrepareCompleted)]
@@ -67,7 +70,7 @@ impl ClaimMetrics {
         }
     }
 
-    /// Counts the outcome of a call for one claim, and passes it on.
+    /// Counts the outcome of a call for one claim, and returns it.
     pub(crate) fn answered<T>(
         &self,
         call: ClaimCall,

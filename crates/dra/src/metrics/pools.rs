@@ -1,4 +1,4 @@
-//! What is published for claims: slices and devices by pool, what is left out, and what went wrong.
+//! Metrics of published pools: slices, devices, devices left out, and errors.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use prometheus_client::{
 use windlass_cluster::slices::PublishState;
 use windlass_host::counters::Labels;
 
-/// What the part that publishes counts with.
+/// Metrics of published pools.
 #[derive(Clone, Default)]
 pub struct DraMetrics {
     slices: Family<Labels, Gauge>,
@@ -23,7 +23,7 @@ pub struct DraMetrics {
 // === impl DraMetrics ===
 
 impl DraMetrics {
-    /// Metrics in the registry.
+    /// Registers the metrics.
     pub fn register(registry: &mut Registry) -> Self {
         let metrics = Self::default();
         let help = "ResourceSlices that are published";
@@ -41,8 +41,8 @@ impl DraMetrics {
         metrics
     }
 
-    /// How publishing fares now.
-    pub(crate) fn stand(&self, state: &PublishState) {
+    /// Sets the metrics to the state of the publication.
+    pub(crate) fn update(&self, state: &PublishState) {
         let families = [&self.slices, &self.devices, &self.generation, &self.lost];
         families.into_iter().for_each(Family::clear);
         for (pool, now) in &state.pools {
@@ -52,8 +52,8 @@ impl DraMetrics {
             self.devices.get_or_create_owned(&pool()).set(count(now.devices));
             self.generation.get_or_create_owned(&pool()).set(now.generation);
         }
-        for loss in &state.lost {
-            let gate = loss.gate().unwrap_or("unknown").to_owned();
+        for dropped in &state.lost {
+            let gate = dropped.gate().unwrap_or("unknown").to_owned();
             self.lost.get_or_create_owned(&vec![("gate", gate)]).set(1);
         }
         self.left_out.set(i64::try_from(state.left_out.len()).unwrap_or(i64::MAX));
@@ -80,7 +80,7 @@ mod tests {
         let pool = PublishedPool { generation: 3, slices: 1, devices: 8 };
         let mut state = PublishState { errors: 2, ..PublishState::default() };
         state.pools.insert("n1/nvidia".to_owned(), pool);
-        metrics.stand(&state);
+        metrics.update(&state);
         let mut page = String::new();
         prometheus_client::encoding::text::encode(&mut page, &registry).expect("written");
         for line in [
@@ -91,7 +91,7 @@ mod tests {
         ] {
             assert!(page.contains(line), "{line}\n{page}");
         }
-        metrics.stand(&PublishState { errors: 2, ..PublishState::default() });
+        metrics.update(&PublishState { errors: 2, ..PublishState::default() });
         let mut page = String::new();
         prometheus_client::encoding::text::encode(&mut page, &registry).expect("written");
         assert!(!page.contains("n1/nvidia") && page.contains("errors_total 2"), "{page}");

@@ -1,5 +1,5 @@
-//! What a claim gets that was allotted a partition, or a GPU that is cut for other claims: the instance at that
-//! place, or the whole; before it is made, what it will be.
+//! Partitions of a claim: the instance at its placement, or the full GPU. Before it is made, the plan uses
+//! a prospective device.
 
 use std::borrow::Cow;
 
@@ -11,18 +11,20 @@ use windlass_core::{
 
 use super::{Ground, Refusal};
 use crate::{
-    catalog::Entry as Offered,
-    claim::{Access, Allotted, Claim},
+    catalog::CatalogEntry,
+    claim::{Access, AllocatedDevice, Claim},
     record::Entry,
 };
 
 impl<'a> Ground<'a> {
-    /// The instance at a place. One that stands there already is the claim's only if its record says so: what
-    /// others made would be removed with the claim.
+    /// The instance at a placement. An existing instance belongs to the claim only if its record says so:
+    /// other instances must not be removed with the claim.
     pub(super) fn instance(
         &self,
-        (claim, result): (&Claim, &Allotted),
-        (offered, place): (&Offered, &Partition),
+        claim: &Claim,
+        result: &AllocatedDevice,
+        offered: &CatalogEntry,
+        place: &Partition,
     ) -> Result<Cow<'a, Device>, Refusal> {
         let request = || result.request.clone();
         match standing(&self.state.inventory, place) {
@@ -62,7 +64,7 @@ impl<'a> Ground<'a> {
         }
     }
 
-    /// The GPU with MIG off, where that is turned off for whoever gets all of it.
+    /// The GPU with MIG off, if MIG is switched for claims.
     pub(super) fn as_a_whole(&self, device: &'a Device) -> Cow<'a, Device> {
         if self.state.policy.switches_for_claims(device) {
             Cow::Owned(full_gpu(device))
@@ -71,9 +73,9 @@ impl<'a> Ground<'a> {
         }
     }
 
-    /// Whether nothing is left on the GPU of who had all of it last: the steps of hand-overs are of devices that
-    /// are there, and a place is none.
-    fn check_clean(&self, result: &Allotted, gpu: &DeviceId) -> Result<(), Refusal> {
+    /// Fails if the GPU is unclean after its last full use. Cleanup states exist for devices, not for
+    /// placements.
+    fn check_clean(&self, result: &AllocatedDevice, gpu: &DeviceId) -> Result<(), Refusal> {
         let refused = |why: &'static str| Refusal::NotWell {
             request: result.request.clone(),
             device: gpu.clone(),
@@ -86,12 +88,12 @@ impl<'a> Ground<'a> {
         why.map_or(Ok(()), |why| Err(refused(why)))
     }
 
-    /// Whether the record says that the instance is made for this claim.
+    /// True if the record says that the instance is made for this claim.
     fn is_begun(&self, claim: &Claim, place: &Partition) -> bool {
         self.records.get(&claim.reference.uid).is_some_and(|entry| is_made_for(entry, place))
     }
 
-    /// The claim for which the record says that the instance at a place is made.
+    /// The claim for which the record says that the instance is made.
     fn maker(&self, place: &Partition) -> Option<&'a ClaimRef> {
         let entry = self.records.values().find(|entry| is_made_for(entry, place));
         entry.map(|entry| &entry.claim)

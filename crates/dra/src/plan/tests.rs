@@ -1,4 +1,4 @@
-//! What claims get, and why they get nothing.
+//! Plans of claims, and refusals.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -30,7 +30,7 @@ fn reference(name: &str) -> ClaimRef {
 }
 
 fn claim(results: &[(&str, &str)]) -> Claim {
-    let result = |(request, device): &(&str, &str)| Allotted {
+    let result = |(request, device): &(&str, &str)| AllocatedDevice {
         request: (*request).to_owned(),
         pool: "n1/boards".to_owned(),
         device: (*device).to_owned(),
@@ -43,7 +43,7 @@ fn claim(results: &[(&str, &str)]) -> Claim {
     Claim { reference, called, results, configs: Vec::new() }
 }
 
-/// What a claim gets on a node with these boards, all shared alike, beside what is prepared.
+/// Plan of a claim on a node with these boards, all shared alike, beside recorded claims.
 fn planned(
     claim: &Claim,
     (boards, sharing): (Vec<Device>, Sharing),
@@ -59,7 +59,7 @@ fn planned_on(claim: &Claim, state: &NodeState, records: &Records) -> Result<Vec
     let driver = DriverName::default();
     let catalog = Catalog::of(state, "n1", &driver, &Ledger::default());
     let mps = &MpsPlaces::new(&Places::default(), &MpsSettings::default());
-    let handovers = &HandoverStates::new();
+    let handovers = &CleanupStates::new();
     let (driver, catalog) = (&driver, &catalog);
     let ground = Ground { driver, state, catalog, handovers, records, mps };
     plan(claim, &ground).map_err(|refusal| refusal.to_string())

@@ -1,8 +1,7 @@
-//! The variables of a request: what the standing documents do not say, which have nodes and mounts.
+//! Variables of a request. Nodes and mounts are in the devices' CDI documents instead.
 //!
-//! A container that gets several requests, of one claim or of several, has one environment, and of variables with one
-//! name the last is left. So each is said under a name of its own as well, by the claim and the request, and nothing
-//! is lost.
+//! A container with several requests, of one or several claims, has one environment, and of equal names the
+//! last value wins. So each value also gets a unique name, by claim and request.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,13 +10,13 @@ use windlass_core::{cdi::ContainerEdits, resource::ResourceName};
 
 use crate::record::Held;
 
-/// What the names begin with that belong to one request of one claim.
+/// Prefix of names that belong to one request of one claim.
 const OWN: &str = "WINDLASS_CLAIM";
 
-/// Stands between the parts of such a name.
+/// Separator in such names.
 const BETWEEN: &str = "__";
 
-/// The variables that a container gets with a request of the claim that its pod calls so.
+/// Variables for a request, under the pod's name for the claim.
 pub(super) fn of_request(
     claim: &str,
     resource: &ResourceName,
@@ -38,7 +37,7 @@ pub(super) fn of_request(
     ContainerEdits { env, ..ContainerEdits::default() }
 }
 
-/// Whoever gives one container all that a claim has is told which variables have one value for several.
+/// A warning for a container that gets all requests of a claim: variables with several values.
 pub(crate) fn overlapping(devices: &[Held]) -> Option<String> {
     let mut values: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for held in devices {

@@ -1,5 +1,4 @@
-//! From a claim that is asked for to one that is begun, or refused: what it has by the record, what its object
-//! says, and what it gets.
+//! Begin of a preparation: record, object, plan, and ledger.
 
 use windlass_host::causes;
 
@@ -14,7 +13,7 @@ use crate::{
 // === impl Preparer ===
 
 impl Preparer {
-    /// Sees whether a claim that is completed was allocated anew since.
+    /// Compares a completed claim with its object.
     pub(super) fn compare(&mut self, uid: &str) {
         let (ground, entry) = (self.ground.clone(), self.entry(uid).cloned());
         self.spawn(uid, async move {
@@ -25,7 +24,7 @@ impl Preparer {
         });
     }
 
-    /// Reads what a claim is to get.
+    /// Reads the object of a claim.
     pub(super) fn read(&mut self, uid: &str) {
         let Some(claim) = self.slots.get(uid).map(|slot| slot.claim.clone()) else { return };
         let ground = self.ground.clone();
@@ -37,7 +36,7 @@ impl Preparer {
         });
     }
 
-    /// Takes what a claim is to get, unless it has other devices still, which are let go first.
+    /// Takes the planned devices. Devices of another allocation are released first.
     pub(super) fn plan(&mut self, claim: Box<Claim>) -> Input {
         let uid = &claim.reference.uid;
         if self.entry(uid).is_some_and(|entry| !entry.is_for(&claim)) {
@@ -53,14 +52,14 @@ impl Preparer {
         }
     }
 
-    /// What a refused claim was to get.
+    /// Devices that a refused claim asked for.
     fn wanted(&self, claim: &Claim) -> Entry {
         let catalog = self.ground.catalog(&self.ground.state.borrow());
         let devices = named(claim, &catalog);
         Entry { claim: claim.reference.clone(), state: Stage::PrepareStarted, devices }
     }
 
-    /// Decides what a claim gets, and takes it.
+    /// Plans the devices of a claim, and takes them.
     pub(super) fn take(&mut self, claim: &Claim) -> Result<(), NotBegun> {
         let state = self.ground.state.borrow().clone();
         let catalog = self.ground.catalog(&state);

@@ -1,4 +1,4 @@
-//! Waits for what a claim's devices need of MPS daemons: one that serves, or none at all.
+//! Wait for the MPS daemons of a claim's devices: serving, or gone.
 
 use tokio::time::{Duration, sleep};
 use windlass_allocations::ledger::Use;
@@ -11,17 +11,17 @@ use super::{
     ground::{Ground, blocking},
 };
 
-/// How long a claim waits. Whoever asks again finds the daemon further on its way.
+/// Longest wait of one request. The next request finds the daemon further on its way.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How often is looked whether a daemon is gone.
+/// Interval of looks for a daemon's end.
 const LOOK: Duration = Duration::from_millis(50);
 
 // === impl Ground ===
 
 impl Ground {
-    /// The daemons of a claim's devices serve, and none is left on a device that the claim has alone: it
-    /// would keep the claim's programs away. The reconciler starts and ends them as the ledger says.
+    /// Waits until the claim's daemons serve, and until no daemon is left on exclusive devices: it would
+    /// lock out the claim's programs. The reconciler starts and stops daemons by the ledger.
     pub(super) async fn daemons_are_right(&self, entry: &Entry) -> Result<(), String> {
         for (device, usage) in entry.uses() {
             if usage.needs_daemon() {

@@ -1,10 +1,10 @@
-//! Documents of claims that somebody else removed, perhaps with the folder that they and the record's copy were in.
+//! Repair of claims' documents that were removed, perhaps with their folder and the record's copy in it.
 
 use super::{Input, Preparer, blocking};
 
 impl Preparer {
-    /// Looks for the documents of all claims: a container that is started again needs its claim's document, and nobody
-    /// asks for the claim then.
+    /// Looks for the documents of all claims: a restarting container needs its claim's document, and the
+    /// kubelet does not ask for the claim then.
     pub(super) fn look(&mut self) {
         self.journal.look();
         for uid in self.slots.keys().cloned().collect::<Vec<_>>() {
@@ -12,8 +12,8 @@ impl Preparer {
         }
     }
 
-    /// Writes a document anew that is not as the record has it. The record's copy goes before: a folder that has the
-    /// documents has what the next agent needs to write them again.
+    /// Rewrites a document that differs from the record, after the record's copy: a folder with documents then has
+    /// all that the next agent needs to write them again.
     pub(super) fn restore(&mut self, uid: &str) {
         let Some(entry) = self.entry(uid).cloned() else { return };
         let (documents, looked) = (self.ground.documents.clone(), self.journal.looked());
@@ -23,7 +23,7 @@ impl Preparer {
         });
     }
 
-    /// Says what stands in the way of a document when that is news.
+    /// Logs why a document cannot be rewritten, once.
     pub(super) fn note(&mut self, uid: &str, unwritten: Option<String>) {
         let Some(slot) = self.slots.get_mut(uid) else { return };
         if slot.unwritten == unwritten {

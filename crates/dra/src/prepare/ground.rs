@@ -1,4 +1,4 @@
-//! What preparing a claim needs of the world: the claim's object, the node's files, the kubelet's record.
+//! Access of the preparation to the outside: claim objects, the node's files, and the kubelet's checkpoint.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -7,14 +7,14 @@ use std::{
 
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use tokio::{sync::watch, task::spawn_blocking, time::Duration};
-use windlass_allocations::ledger::{ClaimRef, LedgerDesk, Use};
+use windlass_allocations::ledger::{ClaimRef, SharedLedger, Use};
 use windlass_cluster::Claims;
 use windlass_config::DriverName;
 use windlass_core::device::{DeviceId, DeviceNode};
 use windlass_discovery::mig::PartitionDesk;
 use windlass_host::{Roots, deadline, presence};
 use windlass_lifecycle::{
-    cleanup::{HandoverDesk, NotReady},
+    cleanup::{CleanupHandle, NotReady},
     mps::{MpsPlaces, MpsStates},
 };
 use windlass_resources::NodeState;
@@ -28,29 +28,29 @@ use super::super::{
 };
 use crate::metrics::ClaimMetrics;
 
-/// What does not change while claims are prepared.
+/// Constants of the preparation.
 #[derive(Clone, Debug)]
 pub(crate) struct Ground {
     pub(crate) driver: DriverName,
-    /// The name of the node, by which pools are called.
+    /// Name of the node, which begins the names of its pools.
     pub(crate) node: String,
     pub(crate) roots: Roots,
     pub(crate) documents: ClaimDocuments,
     pub(crate) kubelet_record: KubeletRecord,
-    /// The way to claims; `None` without a name of the node.
+    /// Reader of claims; `None` without a node name.
     pub(crate) claims: Option<Claims>,
     pub(crate) state: watch::Receiver<Arc<NodeState>>,
-    pub(crate) ledger: LedgerDesk,
-    /// Where MIG instances are made and removed.
+    pub(crate) ledger: SharedLedger,
+    /// Worker for MIG instances.
     pub(crate) partitions: PartitionDesk,
-    pub(crate) handovers: HandoverDesk,
+    pub(crate) handovers: CleanupHandle,
     pub(crate) metrics: ClaimMetrics,
-    /// Where MPS daemons are, and how they fare.
+    /// Folders and states of the MPS daemons.
     pub(crate) mps: MpsPlaces,
     pub(crate) daemons: watch::Receiver<Arc<MpsStates>>,
 }
 
-/// Why a claim could not be read.
+/// Reason that a claim could not be read.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ReadError {
     #[error(
@@ -62,20 +62,20 @@ pub(super) enum ReadError {
     Claim(#[from] ClaimError),
 }
 
-/// A claim that nobody may have any more.
+/// A claim that may be orphaned.
 pub(super) struct Suspect {
     pub(super) claim: ClaimRef,
-    /// How often it had been asked for by then; `None` if nothing is known of it but that it was refused.
+    /// Number of its requests at that time; `None` if it was only refused.
     pub(super) asked: Option<u64>,
 }
 
-/// A device with a node that must be there.
+/// A node that must exist on its device.
 pub(super) type NodeOf = (DeviceId, DeviceNode);
 
-/// How long a claim that is prepared waits to be compared with its object.
+/// Longest wait for the object of a completed claim.
 const SOON: Duration = Duration::from_secs(2);
 
-/// How long a claim waits for the node's devices to be found, after the agent's start.
+/// Longest wait for the node's inventory after the agent's start.
 const DISCOVERY: Duration = Duration::from_secs(20);
 
 // === impl Ground ===
@@ -91,15 +91,15 @@ impl Ground {
         let object = object.ok_or_else(|| ClaimError::NotFound(claim.clone()))?;
         let claim = Claim::read(object, claim, &self.driver)?;
         let mut state = self.state.clone();
-        // A device that is not found in time is said to be unknown.
+        // After the deadline a missing device counts as unknown.
         let _ = deadline::timeout(DISCOVERY, state.wait_for(|state| state.inventory.is_complete()))
             .await;
-        // So is, after a start, who else may have it.
+        // After a start, other holders may be unknown as well.
         let _ = deadline::timeout(DISCOVERY, self.ledger.known()).await;
         Ok(claim)
     }
 
-    /// Has the devices of a claim made ready for it, unless it only looks at them.
+    /// Has the claim's devices cleaned and prepared, unless it has admin access only.
     pub(super) async fn hand_over(&self, entry: &Entry) -> Result<(), String> {
         let used = entry.uses().filter(|(_, usage)| *usage != Use::Admin);
         let devices: BTreeSet<DeviceId> = used.map(|(device, _)| device.clone()).collect();
@@ -109,7 +109,7 @@ impl Ground {
         })
     }
 
-    /// Does what a claim needs done. Blocks.
+    /// Does the steps of a claim. Blocks.
     pub(super) fn do_it(&self, entry: &Entry, nodes: &[NodeOf]) -> Result<(), String> {
         for (device, node) in nodes {
             presence::check(&self.roots, [node]).map_err(|why| format!("{device}: {why}"))?;
@@ -117,8 +117,8 @@ impl Ground {
         self.documents.write(entry).map(drop)
     }
 
-    /// Whether a claim was allocated other devices than it has by the record. Where the API server does not say so
-    /// soon it was not: the kubelet has just read the claim.
+    /// True if a claim was allocated other devices than its record has. Without a quick answer it counts as
+    /// unchanged: the kubelet has just read it.
     pub(super) async fn is_allocated_anew(&self, entry: &Entry) -> bool {
         let Some(claims) = &self.claims else { return false };
         let asking = Box::pin(claims.get(&entry.claim));
@@ -128,8 +128,7 @@ impl Ground {
         claim.is_some_and(|claim| !entry.is_for(&claim))
     }
 
-    /// Those of the claims that surely have nothing of this node any more, and that the kubelet does not
-    /// remember.
+    /// Claims that surely have no devices of this node any more, and that the kubelet does not know.
     pub(super) async fn stale(&self, known: Vec<Suspect>) -> Vec<Suspect> {
         let record = self.kubelet_record.clone();
         let remembered = blocking(move || record.uids().map_err(|error| error.to_string())).await;
@@ -144,7 +143,7 @@ impl Ground {
         stale
     }
 
-    /// Whether it is gone, or another, or not allocated, or allocated elsewhere.
+    /// True if the object is gone, replaced, not allocated, or allocated elsewhere.
     fn has_nothing(&self, object: Option<ResourceClaim>, claim: &ClaimRef) -> bool {
         let Some(object) = object else { return true };
         match Claim::read(object, claim, &self.driver) {
@@ -155,7 +154,7 @@ impl Ground {
     }
 }
 
-/// The nodes of what is held.
+/// Device nodes of a claim's devices.
 pub(super) fn nodes(devices: &[Held], state: &NodeState) -> Vec<NodeOf> {
     let found = devices.iter().filter_map(|held| held.found(&state.inventory));
     let devices: BTreeMap<_, _> = found.map(|device| (&device.id, device)).collect();

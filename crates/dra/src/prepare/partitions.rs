@@ -1,14 +1,15 @@
-//! GPUs cut for claims, or made whole: done after that is written down; instances are removed before they are
-//! forgotten.
+//! GPUs that are cut for a claim, or made whole: after the record is written. Instances are removed before
+//! the record forgets them.
 //!
 //! ```text
-//!   recorded ──a place──> MIG turned on, where the agent may ──> instance made ──> in the inventory
-//!            └─a whole──> MIG turned off ──> in the inventory
+//!   recorded ──placement──> MIG turned on, if the agent may ──> instance made ──> in the inventory
+//!            └─full GPU───> MIG turned off ──> in the inventory
 //! ```
 //!
-//! Each step finds what is done already, so that the record of the claim alone says how to go on. An agent that was
-//! killed after an instance was made finds it by its place when the kubelet asks again, and removes it when nobody
-//! has the claim any more. The mode stays as it is then: the next claim that needs the other turns it.
+//! Each step detects that it is done already, so the record alone tells how to continue. If an agent was
+//! killed after it made an instance, the next one finds it by its placement when the kubelet asks again,
+//! and removes it with an orphaned claim. The MIG mode stays as it is then: the next claim changes it if
+//! necessary.
 
 use std::fmt;
 
@@ -28,20 +29,20 @@ use crate::{
     record::{Entry, Held},
 };
 
-/// What is to be made of a GPU.
+/// Form of a GPU for a claim.
 #[derive(Clone, Debug)]
 enum Form {
     Whole(DeviceId),
     Part(Partition),
 }
 
-/// How long it takes at most until what was made is found, or what was removed is missed.
+/// Longest time until the inventory shows a made instance, or lacks a removed one.
 const LOOK: Duration = Duration::from_secs(15);
 
 // === impl Preparer ===
 
 impl Preparer {
-    /// Whether GPUs are to be cut or made whole for the claim.
+    /// True if GPUs have to be cut or made whole for the claim.
     pub(super) fn needs_forms(&self, uid: &str) -> bool {
         !self.forms(uid).is_empty()
     }
@@ -52,12 +53,12 @@ impl Preparer {
         devices.filter_map(|held| Form::of(held, &state)).collect()
     }
 
-    /// Whether the claim is to get instances that are not made yet.
+    /// True if instances of the claim are still to be made.
     fn lacks_instances(&self, uid: &str) -> bool {
         self.forms(uid).iter().any(|form| matches!(form, Form::Part(_)))
     }
 
-    /// Has GPUs cut or made whole for a claim, once it is written down that they are.
+    /// Cuts GPUs, or makes them whole, after the record is written.
     pub(super) fn make(&mut self, uid: &str, claim: Box<Claim>) {
         let (forms, recorded, ground) = (self.forms(uid), self.save(), self.ground.clone());
         self.spawn(uid, async move {
@@ -69,7 +70,7 @@ impl Preparer {
         });
     }
 
-    /// Decides anew what the claim gets, now that its instances have names.
+    /// Plans again, with the names of the claim's instances.
     pub(super) fn plan_again(&mut self, claim: &Claim) -> Input {
         match self.take(claim) {
             Ok(()) if self.lacks_instances(&claim.reference.uid) => {
@@ -84,7 +85,8 @@ impl Preparer {
 // === impl Ground ===
 
 impl Ground {
-    /// Cuts GPUs and makes them whole, and waits until each is in the inventory with all that containers need.
+    /// Cuts GPUs and makes them whole, and waits until the inventory has each with all that containers
+    /// need.
     async fn make(&self, forms: &[Form]) -> Result<(), String> {
         let made = deadline::beside(LOOK, async |over| {
             for form in forms {
@@ -105,7 +107,7 @@ impl Ground {
         }
     }
 
-    /// The driver is asked whatever the inventory says, which may be older.
+    /// Asks the driver in any case: the inventory may be older.
     async fn make_one(&self, form: &Form) -> Result<(), PartitionError> {
         let place = match form {
             Form::Whole(gpu) => return self.partitions.turn_mig_off(gpu).await,
@@ -120,14 +122,14 @@ impl Ground {
         Ok(())
     }
 
-    /// Removes the instances of a claim, and waits until they are not offered to anybody.
+    /// Removes the instances of a claim, and waits until no resource offers them.
     pub(super) async fn unmake(&self, places: &[Partition]) -> Result<(), String> {
         let removed = deadline::beside(LOOK, async |over| {
             for place in places {
                 match patiently(&over, || self.partitions.remove(place)).await {
-                    // It went with its GPU.
+                    // The instance vanished with its GPU.
                     Err(error) if matches!(error.why, Why::NoGpu) => {}
-                    // A reset removes it, and is waited for by nobody who ends.
+                    // A reset removes the instance; an ending agent does not wait for it.
                     Err(PartitionError { why: Why::Driver(error), .. }) if error.is_lost() => {
                         tracing::warn!(%place, %error, "the GPU of a claim's instance is lost: let go");
                     }
@@ -141,18 +143,18 @@ impl Ground {
             places.iter().any(|place| standing(&state.inventory, place).is_some())
         };
         let mut state = self.state.clone();
-        // One that the driver has removed and the inventory still has is in nobody's way for long.
+        // The inventory will follow the driver soon.
         let _ = deadline::timeout(LOOK, state.wait_for(|state| !is_there(state))).await;
         Ok(())
     }
 }
 
-/// The places of the instances that are made for a claim.
+/// Placements of the instances that are made for a claim.
 pub(super) fn places(entry: &Entry) -> Vec<Partition> {
     entry.devices.iter().filter_map(|held| held.partition.clone()).collect()
 }
 
-/// Whether MIG of this GPU is turned on and off for claims.
+/// True if MIG of this GPU is switched for claims.
 fn switches(state: &NodeState, gpu: &DeviceId) -> bool {
     let gpu = state.inventory.get(gpu.as_str());
     gpu.is_some_and(|gpu| state.policy.switches_for_claims(gpu))
@@ -161,7 +163,7 @@ fn switches(state: &NodeState, gpu: &DeviceId) -> bool {
 // === impl Form ===
 
 impl Form {
-    /// What has to be made for what a claim has; `None` where it is there, or stays as it is.
+    /// The form that a claim's device still needs; `None` if it exists or stays as it is.
     fn of(held: &Held, state: &NodeState) -> Option<Self> {
         match &held.partition {
             Some(place) => held.cdi.is_empty().then(|| Self::Part(place.clone())),

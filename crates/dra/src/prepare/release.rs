@@ -1,4 +1,4 @@
-//! Releasing a claim, step by step, and finding those that nobody has any more.
+//! Release of a claim, step by step, and search for orphaned claims.
 
 use tokio::sync::oneshot;
 
@@ -8,19 +8,19 @@ use super::{
     partitions::places,
 };
 use crate::{
-    desk::{Request, Wish},
+    queue::{Request, Wish},
     record::Entry,
 };
 
 impl Preparer {
-    /// Removes what there is for a claim. One that is in no record may have devices all the same that are to be cleaned.
+    /// Undoes the steps of a claim. An unrecorded claim may still have devices to be cleaned.
     pub(super) fn remove(&mut self, uid: &str) {
         let (ground, of, entry) = (self.ground.clone(), uid.to_owned(), self.entry(uid).cloned());
         self.spawn(uid, async move { ground.clear(&of, entry.as_ref()).await.into() });
     }
 
-    /// Tells those who wait why a claim is not released; it is still ours. So is what it had before it was
-    /// allocated anew, for which the new ones would have to wait.
+    /// Answers the callers with an error; the claim stays. So do the devices of its old allocation, since
+    /// the new ones would have to wait for them.
     pub(super) fn keep(&mut self, uid: &str, why: String) {
         let Some(slot) = self.slots.get_mut(uid) else { return };
         slot.prepared(&Err(format!("what the claim had before cannot be released: {why}")));
@@ -28,7 +28,7 @@ impl Preparer {
         drop(self.save());
     }
 
-    /// Nothing is left of a claim, and nobody has what it had.
+    /// Forgets a claim whose steps are undone, and frees its devices.
     pub(super) fn release(&mut self, uid: &str) {
         self.ground.ledger.release_claim(uid);
         self.troubles.forget(uid);
@@ -37,7 +37,7 @@ impl Preparer {
         slot.released(&Ok(()));
     }
 
-    /// Looks for claims that nobody has any more.
+    /// Looks for orphaned claims.
     pub(super) fn collect(&mut self) {
         let settled = self.slots.values().filter(|slot| slot.state.is_settled());
         let prepared = settled.filter_map(|slot| Some(slot.recorded()?.claim.clone()));
@@ -49,7 +49,7 @@ impl Preparer {
         }
     }
 
-    /// What was asked for since the look is somebody's again.
+    /// A claim that was requested since the look is not orphaned.
     pub(super) fn release_stale(&mut self, suspects: Vec<Suspect>) {
         tracing::trace!(found = suspects.len(), "looked for claims that nobody has any more");
         for Suspect { claim, asked } in suspects {
@@ -57,7 +57,7 @@ impl Preparer {
                 continue;
             }
             tracing::info!(%claim, uid = claim.uid, "nobody has the claim any more, it is released");
-            // Nobody waits for the answer.
+            // No caller waits for the answer.
             let (reply, _) = oneshot::channel();
             self.ask(Request { claim, wish: Wish::Release(reply) });
         }
@@ -69,7 +69,8 @@ impl Preparer {
 }
 
 impl Ground {
-    /// Removes what there is for a claim, while it is in the record: nobody else gets what is dirty by now.
+    /// Undoes the steps while the record still has the claim: its unclean devices are not allocated
+    /// meanwhile.
     async fn clear(&self, uid: &str, entry: Option<&Entry>) -> Result<(), String> {
         let (documents, of) = (self.documents.clone(), uid.to_owned());
         blocking(move || documents.remove(&of)).await?;

@@ -1,10 +1,10 @@
-//! One claim: where it stands, what of it is in the record, and who waits.
+//! One claim: its state, its record and its callers.
 
 use windlass_allocations::ledger::ClaimRef;
 
 use super::{
     super::{
-        desk::Reply,
+        queue::Reply,
         record::{Entry, Held, Stage},
     },
     state::{Input, State},
@@ -14,11 +14,11 @@ use super::{
 pub(super) struct Slot {
     pub(super) claim: ClaimRef,
     pub(super) state: State,
-    /// What it has, if that is known.
+    /// Its record, if any.
     pub(super) entry: Option<Entry>,
-    /// Why its document could not be written again when that was last tried.
+    /// Reason of the last failure to rewrite its document.
     pub(super) unwritten: Option<String>,
-    /// How often it was asked for.
+    /// Number of requests so far.
     pub(super) asked: u64,
     pub(super) preparing: Vec<Reply<Vec<Held>>>,
     pub(super) releasing: Vec<Reply<()>>,
@@ -38,7 +38,7 @@ impl Slot {
         Self { state, entry: Some(entry.clone()), ..Self::new(entry.claim) }
     }
 
-    /// Goes into another state, of which the record tells.
+    /// Enters a state, and updates the record's stage.
     pub(super) fn enter(&mut self, state: State) {
         let (claim, uid) = (&self.claim, &self.claim.uid);
         if let (Some(entry), Some(stage)) = (&mut self.entry, state.recorded()) {
@@ -59,12 +59,12 @@ impl Slot {
         self.state = state;
     }
 
-    /// What the record says of it.
+    /// The record of the claim.
     pub(super) fn recorded(&self) -> Option<&Entry> {
         self.entry.as_ref().filter(|_| self.state.recorded().is_some())
     }
 
-    /// What is wanted of it next, at rest.
+    /// The next request of a claim at rest.
     pub(super) fn wish(&self) -> Option<Input> {
         match (self.preparing.is_empty(), self.releasing.is_empty()) {
             (false, _) => Some(Input::Prepare),
@@ -73,25 +73,25 @@ impl Slot {
         }
     }
 
-    /// Whether nobody waits for it to be prepared any more.
+    /// True if no caller waits for its preparation.
     pub(super) fn is_abandoned(&self) -> bool {
         self.preparing.iter().all(Reply::is_closed)
     }
 
-    /// Whether it is not known which device one of its names means.
+    /// True if the device of a name is unknown.
     pub(super) fn is_vague(&self) -> bool {
         let is_vague = |entry: &Entry| entry.devices.iter().any(|held| held.device.is_none());
         self.recorded().is_some_and(is_vague)
     }
 
-    /// Tells those who wait for it to be prepared.
+    /// Answers the callers of the preparation.
     pub(super) fn prepared(&mut self, outcome: &Result<Vec<Held>, String>) {
         for reply in self.preparing.drain(..) {
             let _ = reply.send(outcome.clone());
         }
     }
 
-    /// Tells those who wait for it to be released.
+    /// Answers the callers of the release.
     pub(super) fn released(&mut self, outcome: &Result<(), String>) {
         for reply in self.releasing.drain(..) {
             let _ = reply.send(outcome.clone());

@@ -1,4 +1,4 @@
-//! Where a claim stands, and what is done next.
+//! State machine of a claim.
 //!
 //! ```text
 //!            Prepare                planned, taken                done              recorded
@@ -15,120 +15,120 @@
 //!  any       Release       └──────────────────┴──failed──> Resting, started
 //! ```
 //!
-//! What fails leads back to rest, where the kubelet finds it when it asks again. Nothing is done at rest: a wish that
-//! came meanwhile is looked at then. A claim that is found to be allocated other devices while it is read goes to
-//! `Removing` too. Every other input is one that came too late, and changes nothing.
+//! A failure leads back to rest, where the kubelet finds it when it asks again. A request that comes while work is under
+//! way is served at rest. A claim that turns out to have another allocation while it is read goes to `Removing` too. Every
+//! other input came too late, and changes nothing.
 
 use windlass_host::deadline::Deadline;
 
 use super::waiting::InTheWay;
 use crate::{claim::Claim, record::Stage, status::Trouble};
 
-/// The stage of a claim in the record; `None` where the record has no entry.
+/// Stage of the claim in the record; `None` without a record.
 pub(super) type Recorded = Option<Stage>;
 
 const STARTED: Recorded = Some(Stage::PrepareStarted);
 const COMPLETED: Recorded = Some(Stage::PrepareCompleted);
 
-/// Where a claim stands.
+/// State of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// Nothing is done for it.
+    /// No work is under way.
     Resting(Recorded),
-    /// It is completed. Its object is looked at, since it may have been allocated anew.
+    /// It is completed. Its object is compared, since it may have been allocated anew.
     Comparing,
-    /// Its object is read, to decide what it gets; it has so much patience left if it has waited already.
+    /// Its object is read for the plan. It may have waited before, and has this much patience left.
     Reading(Recorded, Option<Deadline>),
-    /// Others have what it is to get, and are expected to let go of it.
+    /// Other claims have its devices, and are expected to release them.
     Waiting(Recorded, Deadline),
-    /// What it gets is written down, and GPUs are cut or made whole for it; the record said this before.
+    /// Its plan is recorded, and GPUs are cut or made whole for it.
     Making(Recorded),
-    /// What it gets is written down, and what it needs is done; the record said this before.
+    /// Its plan is recorded, and its steps are done.
     Doing(Recorded),
-    /// All is done, which is written down before the kubelet is told.
+    /// All steps are done, and this is recorded before the kubelet is answered.
     Settling,
-    /// It is completed, and it is made sure that all is there still.
+    /// It is completed, and its steps are checked.
     Checking,
-    /// It is completed, and its document is written again if somebody removed it. It is not released meanwhile.
+    /// It is completed, and its missing document is rewritten. A release waits for that.
     Restoring,
-    /// What there is of it is removed, while the record still has it: nobody else gets what is dirty by now.
+    /// Its steps are undone while the record still has it: its unclean devices are not allocated meanwhile.
     Removing(Recorded),
-    /// Nothing is left of it but the record, which forgets it.
+    /// Only its record is left and is removed.
     Forgetting,
 }
 
-/// An event in the life of a claim.
+/// Input of the state machine.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Input {
     /// The kubelet wants it prepared.
     Prepare,
     /// It is to be released.
     Release,
-    /// It is time to look for its document.
+    /// Its document is due for a look.
     Look,
-    /// It is allocated the devices that it has.
+    /// The object still has the same allocation.
     Same,
-    /// It is allocated others than it has.
+    /// The object has another allocation.
     Another,
-    /// Its object was read.
+    /// The object was read.
     Read(Box<Claim>),
-    /// Its devices are decided, and taken.
+    /// Its devices are planned and taken.
     Planned,
-    /// It is taken, and has to be cut or made whole first.
+    /// They are taken, and GPUs have to be cut or made whole first.
     Unmade(Box<Claim>),
-    /// Others have it.
+    /// Other claims have them.
     Held(InTheWay, Deadline),
-    /// Others may have let go.
+    /// Other claims may have released them.
     LetGo(Deadline),
-    /// Nobody waits for it any more.
+    /// No caller waits for it any more.
     Abandoned,
-    /// Its GPUs are cut, or whole.
+    /// Its GPUs are cut or whole.
     Made(Box<Claim>),
     /// The work of the state is done.
     Done,
-    /// It cannot be given, or is not done, or only in part.
+    /// It is refused, or its work failed, perhaps in part.
     Failed(Trouble),
-    /// It was not begun, since the disk did not take that it would be.
+    /// It was not begun: the disk refused the record.
     Unrecorded(String),
 }
 
-/// The work on the way to a state.
+/// Action of a transition.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Action {
     Nothing,
     Compare,
     Read,
-    /// Decides what the claim gets, and takes it.
+    /// Plan the claim's devices, and take them.
     Plan(Box<Claim>),
     Wait(InTheWay, Deadline),
-    /// Tells those who wait that it is released before it was prepared.
+    /// Tell the callers that it is released before it was prepared.
     Abandon,
     Make(Box<Claim>),
-    /// Decides anew, now that its instances have names.
+    /// Plan again, with the names of its instances.
     PlanAgain(Box<Claim>),
     Do,
-    /// Has it written down where the claim stands now.
+    /// Record the claim's stage.
     Record,
-    /// Tells those who wait what it has.
+    /// Answer the callers with its devices.
     Answer,
-    /// Tells those who wait why it is not prepared.
+    /// Answer the callers with an error.
     Refuse(Trouble),
-    /// Gives back what was taken, and refuses.
+    /// Return the taken devices, and refuse.
     Undo(String),
     Restore,
-    /// Says why its document cannot be written, if that is news.
+    /// Log why its document cannot be written, once.
     Note(Option<String>),
     Remove,
-    /// Gives back all that it had, and tells those who wait.
+    /// Return all its devices, and answer the callers.
     Release,
-    /// Tells those who wait why it is not released.
+    /// Answer the callers of the release with an error.
     Keep(String),
 }
 
 // === impl State ===
 
 impl State {
-    /// What the record says of the claim.
+    /// Stage of the claim in the record.
     pub(super) fn recorded(self) -> Recorded {
         match self {
             Self::Resting(recorded)
@@ -141,12 +141,12 @@ impl State {
         }
     }
 
-    /// Whether nothing is done that could change what the claim has.
+    /// True if no work is under way that could change the claim's devices.
     pub(super) fn is_settled(self) -> bool {
         matches!(self, Self::Resting(_) | Self::Restoring)
     }
 
-    /// The next state, and what is done on the way.
+    /// The next state, and the action of the transition.
     pub(super) fn next(self, input: Input) -> (Self, Action) {
         match self {
             Self::Resting(_) | Self::Restoring => self.resting(input),
@@ -160,7 +160,7 @@ impl State {
         match (self, input) {
             (Self::Resting(COMPLETED), Input::Prepare) => (Self::Comparing, Action::Compare),
             (Self::Resting(before), Input::Prepare) => (Self::Reading(before, None), Action::Read),
-            // What is not known may have devices all the same that are to be cleaned.
+            // An unrecorded claim may still have devices to be cleaned.
             (Self::Resting(recorded), Input::Release) => (Self::Removing(recorded), Action::Remove),
             (Self::Resting(COMPLETED), Input::Look) => (Self::Restoring, Action::Restore),
             (Self::Restoring, Input::Done) => (Self::Resting(COMPLETED), Action::Note(None)),
@@ -211,7 +211,7 @@ impl State {
             (Self::Making(_) | Self::Doing(_), Input::Failed(why)) => {
                 (Self::Resting(STARTED), Action::Refuse(why))
             }
-            // Nothing was done of what could not be written down.
+            // Without a record no step was done.
             (Self::Making(None) | Self::Doing(None), Input::Unrecorded(why)) => {
                 (Self::Resting(None), Action::Undo(why))
             }
@@ -228,7 +228,7 @@ impl State {
                 (Self::Resting(None), Action::Release)
             }
             (Self::Removing(Some(_)), Input::Done) => (Self::Forgetting, Action::Record),
-            // Its document is gone, and more may be.
+            // Its document is missing, and other steps may be undone too.
             (Self::Removing(recorded), Input::Failed(Trouble { why, .. })) => {
                 (Self::Resting(recorded.and(STARTED)), Action::Keep(why))
             }
@@ -243,7 +243,7 @@ impl State {
 // === impl Input ===
 
 impl Input {
-    /// Whether the disk took it.
+    /// True if the disk took the record.
     pub(super) fn of_record(recorded: Result<(), String>) -> Self {
         recorded.map_or_else(Self::Unrecorded, |()| Self::Done)
     }

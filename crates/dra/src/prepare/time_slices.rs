@@ -1,5 +1,5 @@
-//! Intervals of time slices: set when a claim gets a GPU, after that is written down, and set back before the
-//! record forgets the claim, so that an agent that was killed in between leaves the next one to do it.
+//! Time slices of a claim's GPUs. They are set after the record is written, and reset before the record
+//! forgets the claim: a killed agent leaves the reset to the next one.
 
 use tokio::time::Duration;
 use windlass_core::{device::DeviceId, health::Reason};
@@ -9,14 +9,14 @@ use windlass_resources::NodeState;
 use super::ground::Ground;
 use crate::{record::Entry, time_slice::Interval};
 
-/// How long the program may take: it asks the driver for every GPU of the node first, and where nothing
-/// keeps the driver loaded that can take seconds for each.
+/// Deadline of the program. It queries every GPU of the node first, which takes seconds each if the driver
+/// is not kept loaded.
 const LIMIT: Duration = Duration::from_secs(20);
 
 // === impl Ground ===
 
 impl Ground {
-    /// Sets what a claim asks for.
+    /// Sets the time slices of a claim.
     pub(super) async fn set_time_slices(&self, entry: &Entry) -> Result<(), String> {
         for (device, interval) in intervals(entry) {
             self.set_time_slice(device, interval).await?;
@@ -24,8 +24,8 @@ impl Ground {
         Ok(())
     }
 
-    /// Sets back what a claim asked for. What is gone or lost needs a reset to come back, which sets it
-    /// back.
+    /// Resets the time slices of a claim. A GPU that is gone or lost needs a reset to return, which resets
+    /// them too.
     pub(super) async fn set_time_slices_back(&self, entry: &Entry) -> Result<(), String> {
         for (device, _) in intervals(entry) {
             if is_in_reach(&self.state.borrow(), device) {
@@ -46,7 +46,7 @@ impl Ground {
     }
 }
 
-/// The GPUs of a claim that have an interval other than the usual.
+/// GPUs of a claim with another time slice than the default.
 fn intervals(entry: &Entry) -> impl Iterator<Item = (&DeviceId, Interval)> {
     let held = entry.devices.iter().filter(|held| !held.interval.is_default());
     held.filter_map(|held| Some((held.device.as_ref()?, held.interval)))

@@ -1,8 +1,8 @@
-//! A claim whose devices another claim has still: it waits a little, since they are on their way to it.
+//! Wait of a claim for devices that another claim is about to release.
 //!
-//! The scheduler gives a device to a claim once no other is allocated it. A pod that was deleted by force is gone from
-//! the API server by then, and its containers still end on the node. Refused at once, the next pod would be prepared
-//! when its kubelet tries again, 60 to 90 seconds later.
+//! The scheduler allocates a device once no other claim has it. A pod that was deleted by force is gone
+//! from the API server by then, while its containers still end on the node. If the claim were refused at
+//! once, the kubelet would retry 60 to 90 seconds later.
 
 use std::fmt;
 
@@ -13,18 +13,18 @@ use windlass_host::{causes, deadline::Deadline};
 use super::{Input, Notice, Preparer, State, slot::Slot};
 use crate::plan::Refusal;
 
-/// Why a claim cannot be begun.
+/// Reason that a claim cannot begin.
 pub(super) struct NotBegun {
     why: String,
-    /// Who is in the way, if that is a claim.
+    /// The claim that has the device, if any.
     in_the_way: Option<InTheWay>,
 }
 
-/// Claims that others wait for.
+/// Claims that other claims wait for.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum InTheWay {
     One(ClaimRef),
-    /// Those that have shares of the device.
+    /// Claims with shares of the device.
     Sharers,
 }
 
@@ -48,7 +48,7 @@ impl From<Conflict> for NotBegun {
 }
 
 impl NotBegun {
-    /// What the kubelet is told; by whom the device is held is for the node's own log.
+    /// The error for the kubelet. Only the node's own log names the holder.
     pub(super) fn told(self, claim: &ClaimRef) -> String {
         if let Some(holder) = &self.in_the_way {
             tracing::info!(%claim, %holder, why = self.why, "claim refused");
@@ -60,15 +60,15 @@ impl NotBegun {
 // === impl Preparer ===
 
 impl Preparer {
-    /// Whether a claim waits until others have let go of what it is to get: not for longer than its patience, and not
-    /// if it is to be released itself.
+    /// True while the claim waits for other claims to release its devices, up to its patience, and unless
+    /// it is to be released itself.
     pub(super) fn held(&self, uid: &str, cause: &NotBegun) -> Option<Input> {
         let (others, slot) = (cause.in_the_way.clone()?, self.slots.get(uid)?);
         let State::Reading(_, patience) = slot.state else { return None };
         let mut left = patience.unwrap_or_else(|| Deadline::after(self.patience));
         let ledger = self.ground.ledger.watch();
         let ledger = ledger.borrow();
-        // A holder of which the ledger knows nothing would have let go at once, again and again.
+        // A holder that is missing in the ledger would count as gone at once, again and again.
         if left.has_passed(Instant::now())
             || !slot.releasing.is_empty()
             || others.have_let_go(ledger.claims(), &ledger)
@@ -81,26 +81,26 @@ impl Preparer {
         Some(Input::Held(others, left))
     }
 
-    /// Waits until the others have let go.
+    /// Waits until the other claims have released the devices.
     pub(super) fn wait(&mut self, uid: &str, others: InTheWay, mut patience: Deadline) {
         let (mut ledger, uid) = (self.ground.ledger.watch(), uid.to_owned());
         let before = ledger.borrow().claims().clone();
         self.watches.spawn(async move {
             let let_go = ledger.wait_for(|ledger| others.have_let_go(&before, ledger));
-            // Whether they have is seen when the claim is planned anew.
+            // The new plan shows the result.
             drop(patience.bound(let_go).await);
             Notice::LetGo(uid, patience)
         });
     }
 
-    /// Sees anew what a claim is to get, which may have been deleted meanwhile, if somebody still wants to know.
+    /// Reads the claim again, if a caller still waits: it may have been deleted.
     pub(super) fn let_go(&mut self, uid: &str, patience: Deadline) {
         let is_abandoned = self.slots.get(uid).is_some_and(Slot::is_abandoned);
         let input = if is_abandoned { Input::Abandoned } else { Input::LetGo(patience) };
         self.step(uid, input);
     }
 
-    /// Tells those who wait that the claim is no longer wanted.
+    /// Tells the callers that the claim is to be released.
     pub(super) fn abandon(&mut self, uid: &str) {
         if let Some(slot) = self.slots.get_mut(uid) {
             slot.prepared(&Err("released before it was prepared".to_owned()));

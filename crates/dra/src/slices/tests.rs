@@ -1,4 +1,4 @@
-//! What of a node is published, and in which slices.
+//! Published slices of nodes.
 
 mod partitions;
 
@@ -47,21 +47,21 @@ fn nic(index: u32) -> Device {
     nic
 }
 
-fn published(devices: Vec<Device>, sharing: Sharing) -> Wanted {
+fn published(devices: Vec<Device>, sharing: Sharing) -> DesiredSlices {
     published_under(Policy::default(), devices, sharing)
 }
 
-fn published_under(policy: Policy, devices: Vec<Device>, sharing: Sharing) -> Wanted {
+fn published_under(policy: Policy, devices: Vec<Device>, sharing: Sharing) -> DesiredSlices {
     let claimable = devices.iter().map(|device| (device.id.clone(), sharing)).collect();
     let inventory = Inventory { devices, ..Inventory::default() };
     let state = NodeState { inventory, claimable, policy: policy.into(), ..NodeState::default() };
     let driver = DriverName::default();
-    let manner = Manner { driver: &driver, taints: DraTaints::NoSchedule };
-    slices(&Catalog::of(&state, "n1", &driver, &Ledger::default()), manner)
+    let options = SliceOptions { driver: &driver, taints: DraTaints::NoSchedule };
+    slices(&Catalog::of(&state, "n1", &driver, &Ledger::default()), options)
 }
 
 /// A line for each device: pool, place of its slice, the device as JSON.
-fn lines(wanted: &Wanted) -> String {
+fn lines(wanted: &DesiredSlices) -> String {
     let slices = wanted.pools.iter().flat_map(|(pool, slices)| {
         slices.iter().enumerate().map(move |(at, slice)| (pool, at, slice))
     });

@@ -1,4 +1,4 @@
-//! A device of the catalog as Kubernetes writes it.
+//! Conversion of catalog entries to Kubernetes' types.
 
 use std::collections::BTreeMap;
 
@@ -12,29 +12,29 @@ use k8s_openapi::{
 use windlass_config::{DraTaints, DriverName};
 use windlass_core::attribute::{AttributeName, AttributeValue, Quantity};
 
-use super::Manner;
+use super::SliceOptions;
 use crate::{
-    catalog::{Counters, Entry, Taint, shares_of},
-    portions::{self, Portions, compute_of},
+    catalog::{CatalogEntry, Counters, Taint, shares_of},
+    consumable_capacity::{self, ConsumableCapacity, compute_of},
 };
 
-/// A device in a slice.
-pub(super) fn device(entry: &Entry, manner: Manner<'_>) -> Device {
+/// Device of a slice.
+pub(super) fn device(entry: &CatalogEntry, options: SliceOptions<'_>) -> Device {
     let attributes = entry.attributes.iter().map(|(name, it)| (name.to_string(), attribute(it)));
-    let shares = shares_of(manner.driver);
+    let shares = shares_of(options.driver);
     let replicas = entry.sharing.replicas().map(|it| u64::from(it.get()));
     let capacity = |(name, amount): (&AttributeName, &Quantity)| {
-        let policy = |replicas| {
-            if *name == shares { one_by_one(*amount) } else { an_equal_part(*amount, replicas) }
+        let request_policy = match (&entry.consumable, replicas) {
+            (Some(consumable), _) => Some(by_amount(name, consumable, options.driver)),
+            (None, Some(_)) if *name == shares => Some(one_by_one(*amount)),
+            (None, Some(replicas)) => Some(equal_part(*amount, replicas)),
+            (None, None) => None,
         };
-        let by_amount = |portions| an_amount(name, portions, manner.driver);
-        let by_amount = entry.portions.as_ref().map(by_amount);
-        let request_policy = by_amount.or_else(|| replicas.map(policy));
         let value = Amount(amount.to_string());
         (name.to_string(), DeviceCapacity { request_policy, value })
     };
-    let is_shared = replicas.is_some() || entry.portions.is_some();
-    let taints: Vec<_> = entry.taints.iter().map(|it| taint(it, manner)).collect();
+    let is_shared = replicas.is_some() || entry.consumable.is_some();
+    let taints: Vec<_> = entry.taints.iter().map(|it| taint(it, options)).collect();
     Device {
         name: entry.name.to_string(),
         allow_multiple_allocations: is_shared.then_some(true),
@@ -46,7 +46,7 @@ pub(super) fn device(entry: &Entry, manner: Manner<'_>) -> Device {
     }
 }
 
-/// All that there is of a set.
+/// Counter set of a slice.
 pub(super) fn counter_set(counters: &Counters) -> CounterSet {
     CounterSet { name: counters.set.clone(), counters: amounts(counters) }
 }
@@ -75,15 +75,15 @@ fn attribute(value: &AttributeValue) -> DeviceAttribute {
     attribute
 }
 
-/// A claim that says nothing gets one share.
+/// Policy of shares by count. The default is one share.
 fn one_by_one(shares: Quantity) -> CapacityRequestPolicy {
     let one = Quantity::Count(1);
     in_steps(&one, &one, shares > one)
 }
 
-/// A claim that says nothing of a capacity would get all of it, and leave nothing to others: it gets what
-/// everyone would get. Memory is counted in mebibytes.
-fn an_equal_part(whole: Quantity, replicas: u64) -> CapacityRequestPolicy {
+/// Policy of another capacity of a shared device. The default is an equal part: by Kubernetes' default the
+/// first claim would take all. Memory is counted in mebibytes.
+fn equal_part(whole: Quantity, replicas: u64) -> CapacityRequestPolicy {
     const MIB: u64 = 1 << 20;
     match whole {
         Quantity::Bytes(bytes) if bytes / replicas >= MIB => {
@@ -95,17 +95,17 @@ fn an_equal_part(whole: Quantity, replicas: u64) -> CapacityRequestPolicy {
     }
 }
 
-/// A claim that says nothing has all memory, so that it is alone; compute it has then without a wish.
-/// What nothing else keeps a claim to is not counted unless it asks.
-fn an_amount(
+/// Policy of shares by amounts. The default is all memory, which makes a claim exclusive, and no compute.
+/// Other capacities are not enforced, and count only if requested.
+fn by_amount(
     name: &AttributeName,
-    portions: &Portions,
+    consumable: &ConsumableCapacity,
     driver: &DriverName,
 ) -> CapacityRequestPolicy {
     let bytes = |mebibytes: u64| Quantity::Bytes(mebibytes << 20);
-    if *name == portions::MEMORY {
-        let (all, least) = (bytes(portions.memory), bytes(portions.least));
-        let step = (portions.least < portions.memory).then(|| Amount(bytes(1).to_string()));
+    if *name == consumable_capacity::MEMORY {
+        let (all, least) = (bytes(consumable.memory), bytes(consumable.least));
+        let step = (consumable.least < consumable.memory).then(|| Amount(bytes(1).to_string()));
         let min = Amount(least.to_string());
         let range = CapacityRequestPolicyRange { min, max: None, step };
         return CapacityRequestPolicy { valid_range: Some(range), ..of(&all) };
@@ -124,14 +124,14 @@ fn of(usual: &Quantity) -> CapacityRequestPolicy {
     CapacityRequestPolicy { default, valid_range: None, valid_values: None }
 }
 
-/// The API server refuses a step that leads beyond the whole.
+/// Policy with a step. The API server refuses a step beyond the whole.
 fn in_steps(usual: &Quantity, step: &Quantity, has_room: bool) -> CapacityRequestPolicy {
     let step = || Amount(step.to_string());
     let range = CapacityRequestPolicyRange { min: step(), max: None, step: has_room.then(step) };
     CapacityRequestPolicy { valid_range: Some(range), ..of(usual) }
 }
 
-fn taint(taint: &Taint, Manner { driver, taints }: Manner<'_>) -> DeviceTaint {
+fn taint(taint: &Taint, SliceOptions { driver, taints }: SliceOptions<'_>) -> DeviceTaint {
     let effect = match taints {
         DraTaints::NoSchedule => "NoSchedule",
         DraTaints::None => "None",

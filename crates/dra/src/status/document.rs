@@ -1,4 +1,4 @@
-//! The driver's part of a claim's status, as values and as the API server keeps it.
+//! The driver's part of a claim's status, as values and as the API server's document.
 
 use std::collections::BTreeMap;
 
@@ -19,18 +19,18 @@ use super::super::{
     record::{Entry, Held, Stage},
 };
 
-/// Which of a claim's devices: pool, name, and share where it has one.
-pub(super) type Spot = (String, String, Option<String>);
+/// A device of a claim: pool, name, and share.
+pub(super) type DeviceKey = (String, String, Option<String>);
 
-/// What is told of a device.
+/// Report about a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Told {
+pub(super) struct DeviceReport {
     conditions: [Condition; 2],
-    /// The interface that it is, and its hardware address.
+    /// Name and hardware address of a network interface.
     network: Option<(String, Option<String>)>,
 }
 
-/// What is so, and since when.
+/// A condition, with the time of its last change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Condition {
     kind: &'static str,
@@ -41,68 +41,72 @@ struct Condition {
     since: Timestamp,
 }
 
-/// Whether what the claim asks for is done to the device.
+/// Condition: the device is prepared for the claim.
 const READY: &str = "Ready";
 
-/// Whether the device works.
+/// Condition: the device works.
 const HEALTHY: &str = "Healthy";
 
-/// The API server takes no longer messages, in bytes.
+/// The API server's limit for a message, in bytes.
 const LONGEST_MESSAGE: usize = 32 * 1024;
 
-/// What is to be told of the devices that a claim has; `why` it is not prepared, if that failed.
+/// Reports about the devices of a claim; `why` is the reason if its preparation failed.
 pub(super) fn devices(
     entry: &Entry,
     state: &NodeState,
-    (why, now): (Option<&str>, Timestamp),
-) -> BTreeMap<Spot, Told> {
-    let told = |held: &Held| {
+    why: Option<&str>,
+    now: Timestamp,
+) -> BTreeMap<DeviceKey, DeviceReport> {
+    let report = |held: &Held| {
         let device = held.found(&state.inventory);
         let conditions = [ready(entry, why, now), healthy(device, now)];
-        let spot = (held.pool.clone(), held.name.clone(), held.share.clone());
-        (spot, Told { conditions, network: device.and_then(network) })
+        let key = (held.pool.clone(), held.name.clone(), held.share.clone());
+        (key, DeviceReport { conditions, network: device.and_then(network) })
     };
-    entry.devices.iter().map(told).collect()
+    entry.devices.iter().map(report).collect()
 }
 
-/// Whether both say the same, whenever it began.
-pub(super) fn says(known: &BTreeMap<Spot, Told>, wanted: &BTreeMap<Spot, Told>) -> bool {
-    *known == since(wanted.clone(), known)
+/// True if both reports are equal, apart from times.
+pub(super) fn is_same(
+    known: &BTreeMap<DeviceKey, DeviceReport>,
+    wanted: &BTreeMap<DeviceKey, DeviceReport>,
+) -> bool {
+    *known == with_times(wanted.clone(), known)
 }
 
-/// What was so before has been so since then. An interface that was moved into a container keeps the name
-/// that it was found under.
-pub(super) fn since(
-    mut wanted: BTreeMap<Spot, Told>,
-    known: &BTreeMap<Spot, Told>,
-) -> BTreeMap<Spot, Told> {
-    for (spot, told) in &mut wanted {
-        let Some(before) = known.get(spot) else { continue };
-        for (condition, before) in told.conditions.iter_mut().zip(&before.conditions) {
+/// Keeps the times of unchanged conditions. An interface that moved into a container keeps the name under
+/// which it was found.
+pub(super) fn with_times(
+    mut wanted: BTreeMap<DeviceKey, DeviceReport>,
+    known: &BTreeMap<DeviceKey, DeviceReport>,
+) -> BTreeMap<DeviceKey, DeviceReport> {
+    for (key, report) in &mut wanted {
+        let Some(before) = known.get(key) else { continue };
+        for (condition, before) in report.conditions.iter_mut().zip(&before.conditions) {
             if condition.status == before.status {
                 condition.since = before.since;
             }
         }
-        told.network = told.network.take().or_else(|| before.network.clone());
+        report.network = report.network.take().or_else(|| before.network.clone());
     }
     wanted
 }
 
-/// The document that makes this the driver's part; without devices it has none.
+/// Document of the driver's part of the status; without devices it has none.
 pub(super) fn document(
     claim: &ClaimRef,
     driver: &DriverName,
-    devices: &BTreeMap<Spot, Told>,
+    devices: &BTreeMap<DeviceKey, DeviceReport>,
 ) -> Value {
-    let device = |((pool, name, share), told): (&Spot, &Told)| {
+    let device = |((pool, name, share), report): (&DeviceKey, &DeviceReport)| {
         let mut device = json!({
             "driver": driver.as_str(), "pool": pool, "device": name,
-            "conditions": told.conditions.iter().map(Condition::document).collect::<Vec<_>>(),
+            "conditions": report.conditions.iter().map(Condition::document).collect::<Vec<_>>(),
         });
         if let Some(share) = share {
             device["shareID"] = share.as_str().into();
         }
-        if let Some((interface, address)) = &told.network {
+        if let Some((interface, address)) = &report.network {
             device["networkData"] = json!({"interfaceName": interface});
             if let Some(address) = address {
                 device["networkData"]["hardwareAddress"] = address.as_str().into();
@@ -121,8 +125,11 @@ pub(super) fn document(
     })
 }
 
-/// What an earlier agent told.
-pub(super) fn read(claim: &ResourceClaim, driver: &DriverName) -> BTreeMap<Spot, Told> {
+/// Reports of an earlier agent.
+pub(super) fn read(
+    claim: &ResourceClaim,
+    driver: &DriverName,
+) -> BTreeMap<DeviceKey, DeviceReport> {
     let devices = claim.status.iter().flat_map(|status| status.devices.iter().flatten());
     let ours = devices.filter(|device| device.driver == driver.as_str());
     ours.filter_map(|device| {
@@ -130,8 +137,8 @@ pub(super) fn read(claim: &ResourceClaim, driver: &DriverName) -> BTreeMap<Spot,
         let network = device.network_data.as_ref();
         let network = network
             .and_then(|data| Some((data.interface_name.clone()?, data.hardware_address.clone())));
-        let spot = (device.pool.clone(), device.device.clone(), device.share_id.clone());
-        Some((spot, Told { conditions, network }))
+        let key = (device.pool.clone(), device.device.clone(), device.share_id.clone());
+        Some((key, DeviceReport { conditions, network }))
     })
     .collect()
 }
@@ -156,7 +163,7 @@ fn ready(entry: &Entry, why: Option<&str>, since: Timestamp) -> Condition {
 }
 
 fn healthy(device: Option<&Device>, now: Timestamp) -> Condition {
-    let told = |status, reason: &str, message: String, since| Condition {
+    let condition = |status, reason: &str, message: String, since| Condition {
         kind: HEALTHY,
         status,
         reason: reason.to_owned(),
@@ -164,12 +171,13 @@ fn healthy(device: Option<&Device>, now: Timestamp) -> Condition {
         since,
     };
     let Some(Device { health, .. }) = device else {
-        return told("False", "Gone", "it is not on this node".to_owned(), now);
+        return condition("False", "Gone", "it is not on this node".to_owned(), now);
     };
+    let since = health.since;
     match health.state {
-        HealthState::Healthy => told("True", "Healthy", String::new(), health.since),
-        HealthState::Unknown => told("Unknown", "NotProbed", String::new(), health.since),
-        HealthState::Unhealthy => told("False", &reason(health), trouble(health), health.since),
+        HealthState::Healthy => condition("True", "Healthy", String::new(), since),
+        HealthState::Unknown => condition("Unknown", "NotProbed", String::new(), since),
+        HealthState::Unhealthy => condition("False", &reason(health), trouble(health), since),
     }
 }
 
@@ -177,7 +185,7 @@ fn trouble(health: &Health) -> String {
     health.trouble().map(ToString::to_string).unwrap_or_default()
 }
 
-/// The sort of trouble as one word, as reasons of conditions are written: `XID79`, `DeviceNodeMissing`.
+/// Kind of trouble as the reason of a condition: `XID79`, `DeviceNodeMissing`.
 fn reason(health: &Health) -> String {
     let text = health.trouble().map(|trouble| trouble.reason.to_string()).unwrap_or_default();
     let words = text.split(|letter: char| !letter.is_ascii_alphanumeric());
@@ -191,7 +199,7 @@ fn reason(health: &Health) -> String {
     if is_one { reason } else { "Unhealthy".to_owned() }
 }
 
-/// The interface that a NIC is. Addresses it gets in the container, from a CNI plugin.
+/// Interface of a NIC. A CNI plugin sets its addresses in the container.
 fn network(device: &Device) -> Option<(String, Option<String>)> {
     let text = |name: &'static str| {
         let value = device.attributes.get(&AttributeName::new("windlass.dev", name))?;
@@ -208,7 +216,7 @@ impl Condition {
         let Self { kind, status, reason, message, since } = self;
         json!({
             "type": kind, "status": status, "reason": reason, "message": message,
-            // To the second, as conditions have it.
+            // Conditions have whole seconds.
             "lastTransitionTime": since.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
         })
     }
@@ -239,9 +247,9 @@ mod tests {
                 held("b1", "right", &["WINDLASS_CLAIM_C__RIGHT__BOARDS=b1", "BOARDS=b1"]),
             ],
         };
-        let told = devices(&entry, &NodeState::default(), (None, Timestamp::UNIX_EPOCH));
-        for told in told.values() {
-            let [ready, _] = &told.conditions;
+        let reports = devices(&entry, &NodeState::default(), None, Timestamp::UNIX_EPOCH);
+        for report in reports.values() {
+            let [ready, _] = &report.conditions;
             assert_eq!((ready.status, &*ready.reason), ("True", "Prepared"));
             assert!(ready.message.starts_with("several requests have BOARDS:"), "{ready:?}");
         }

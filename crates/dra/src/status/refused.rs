@@ -1,65 +1,71 @@
-//! What the API server would not take: each claim's status is tried again, later each time, and is in no other's
-//! way. An API server that has just started refuses for a moment what it will take.
+//! Reports that the API server refused. Each is retried, later each time, and does not delay others. A
+//! starting API server may refuse valid reports for a moment.
 
 use std::collections::BTreeMap;
 
 use tokio::time::{Duration, Instant, sleep_until};
 
 use super::{
-    Claim,
-    document::{Spot, Told, says},
+    ClaimReport,
+    document::{DeviceKey, DeviceReport, is_same},
 };
 
-/// What was refused, by the claim's UID.
+/// Refused reports by the claim's UID.
 #[derive(Debug, Default)]
-pub(super) struct Refused(BTreeMap<String, Waiting>);
+pub(super) struct RefusedReports(BTreeMap<String, Waiting>);
 
 #[derive(Debug)]
 struct Waiting {
-    devices: BTreeMap<Spot, Told>,
+    devices: BTreeMap<DeviceKey, DeviceReport>,
     why: String,
-    /// How often in a row.
+    /// Refusals in a row.
     times: u32,
     until: Instant,
 }
 
-// === impl Refused ===
+// === impl RefusedReports ===
 
-impl Refused {
-    /// What was to be told of a claim was refused; a reason that goes on is said once.
+impl RefusedReports {
+    /// Notes a refusal. A lasting reason is logged once.
     pub(super) fn note(
         &mut self,
-        (uid, claim): (String, Claim),
+        uid: String,
+        claim: ClaimReport,
         why: String,
         pause: impl FnOnce(u32) -> Duration,
     ) {
-        let Claim { reference, devices } = claim;
+        let ClaimReport { reference, devices } = claim;
         let known = self.0.remove(&uid);
         if known.as_ref().is_none_or(|it| it.why != why) {
-            tracing::error!(claim = %reference, error = why, "the status of a claim is refused");
+            tracing::error!(claim = %reference, error = why, "claim status refused by the API server");
         }
         let times = known.map_or(0, |it| it.times).saturating_add(1);
         let until = Instant::now() + pause(times);
         self.0.insert(uid, Waiting { devices, why, times, until });
     }
 
-    /// It was taken, or nobody wants to know of it.
+    /// Forgets the report of a claim.
     pub(super) fn forget(&mut self, uid: &str) {
         self.0.remove(uid);
     }
 
-    /// Forgets all others.
+    /// Forgets the reports of all other claims.
     pub(super) fn retain(&mut self, is_wanted: impl Fn(&str) -> bool) {
         self.0.retain(|uid, _| is_wanted(uid));
     }
 
-    /// Whether what is to be told now is what was refused a moment ago.
-    pub(super) fn waits(&self, uid: &str, devices: &BTreeMap<Spot, Told>, now: Instant) -> bool {
+    /// True if the same report was refused and is to be retried later.
+    pub(super) fn waits(
+        &self,
+        uid: &str,
+        devices: &BTreeMap<DeviceKey, DeviceReport>,
+        now: Instant,
+    ) -> bool {
         let refusal = self.0.get(uid).filter(|it| now < it.until);
-        refusal.is_some_and(|it| it.devices.len() == devices.len() && says(&it.devices, devices))
+        refusal.is_some_and(|it| it.devices.len() == devices.len() && is_same(&it.devices, devices))
     }
 
-    /// Waits until the first of those that waited then may be tried again.
+    /// Waits for the first retry of the reports that waited at that time.
     pub(super) async fn due(&self, now: Instant) {
         match self.0.values().map(|it| it.until).filter(|until| now < *until).min() {
             Some(until) => sleep_until(until).await,
@@ -75,21 +81,21 @@ mod tests {
 
     use super::*;
 
-    fn claim() -> Claim {
+    fn claim() -> ClaimReport {
         let [namespace, name, uid] = ["ns", "c", "u"].map(ToOwned::to_owned);
-        Claim { reference: ClaimRef { namespace, name, uid }, devices: BTreeMap::new() }
+        ClaimReport { reference: ClaimRef { namespace, name, uid }, devices: BTreeMap::new() }
     }
 
-    fn waits(refused: &Refused, uid: &str) -> bool {
+    fn waits(refused: &RefusedReports, uid: &str) -> bool {
         refused.waits(uid, &BTreeMap::new(), Instant::now())
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_was_refused_is_tried_again_later_each_time() {
-        let mut refused = Refused::default();
+        let mut refused = RefusedReports::default();
         let pause = |times| Duration::from_secs(u64::from(times));
         for seconds in 1..4 {
-            refused.note(("u".to_owned(), claim()), "forbidden".to_owned(), pause);
+            refused.note("u".to_owned(), claim(), "forbidden".to_owned(), pause);
             let begun = Instant::now();
             assert!(waits(&refused, "u") && !waits(&refused, "v"));
             refused.due(begun).await;
@@ -97,7 +103,7 @@ mod tests {
             assert!(!waits(&refused, "u"), "it is due");
         }
         refused.forget("u");
-        refused.note(("u".to_owned(), claim()), "forbidden".to_owned(), pause);
+        refused.note("u".to_owned(), claim(), "forbidden".to_owned(), pause);
         advance(Duration::from_secs(1)).await;
         assert!(!waits(&refused, "u"), "it is as if it had never been refused");
     }

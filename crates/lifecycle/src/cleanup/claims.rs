@@ -1,27 +1,27 @@
-//! Claims as tenants: they come when they are prepared, and say themselves when they let go.
+//! Claims as tenants: they announce their start and their release.
 
 use tokio::time::Instant;
 use windlass_allocations::ledger::Ledger;
 use windlass_core::device::DeviceId;
 
 use super::{
-    Handovers,
-    desk::Newcomer,
+    Cleanup,
+    handle::NewTenant,
     state::{Input, claim_tenant},
 };
 
-/// What a start is for the device's state.
-pub(super) fn starting(newcomer: &Newcomer, ledger: &Ledger, device: &DeviceId) -> Input {
-    match newcomer {
-        Newcomer::Pods(tenants) => Input::Start(tenants.clone()),
-        Newcomer::Claim(claim) => {
+/// Input of the state machine for a start.
+pub(super) fn starting(tenant: &NewTenant, ledger: &Ledger, device: &DeviceId) -> Input {
+    match tenant {
+        NewTenant::Pods(tenants) => Input::Start(tenants.clone()),
+        NewTenant::Claim(claim) => {
             let claims = claims_of(ledger, device).chain([claim.clone()]).collect();
             Input::Join { claim: claim.clone(), claims }
         }
     }
 }
 
-/// The claims that have a device, as tenants.
+/// Claims with the device, as tenants.
 pub(super) fn claims_of<'a>(
     ledger: &'a Ledger,
     device: &DeviceId,
@@ -29,10 +29,10 @@ pub(super) fn claims_of<'a>(
     ledger.users(device).map(claim_tenant)
 }
 
-// === impl Handovers ===
+// === impl Cleanup ===
 
-impl Handovers {
-    /// A claim has let go of whatever it had. Where something is under way it has by the time that is done.
+impl Cleanup {
+    /// Takes in the release of a claim. Devices with work under way follow when it is done.
     pub(super) fn leave(&mut self, claim: &str) {
         let has_it = |tenant: &String| tenant == claim;
         let mut left = Vec::new();
@@ -52,7 +52,7 @@ impl Handovers {
         }
     }
 
-    /// Claims have let go while something was under way that is done.
+    /// Takes in the releases that came while work was under way.
     pub(super) fn leave_late(&mut self, id: &DeviceId) {
         if self.work.is_busy(id) {
             return;

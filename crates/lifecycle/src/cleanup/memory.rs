@@ -1,29 +1,30 @@
-//! Whether a GPU's memory is free: what the driver counts as used after the last program is gone is held by
-//! something that nobody sees, and is less memory for the next one.
+//! Wait for free GPU memory: memory that stays in use after the last program is missing for the next one.
 
 use tokio::time::{Duration, sleep};
-use tokio_util::sync::CancellationToken;
 use windlass_discovery::mig::{PAUSE, patiently};
 use windlass_host::deadline;
 
-use super::steps::{Bench, StepError};
+use super::steps::{StepContext, StepError};
 
 const MIB: u64 = 1 << 20;
 
-/// Waits until no more than so much is used, for as long as there is time, and says how much stays.
-pub(super) async fn free(bench: &Bench, most: u64, limit: Duration) -> Result<(), StepError> {
-    deadline::beside(limit.saturating_sub(PAUSE), |over| free_before(over, bench, most)).await
-}
-
-async fn free_before(over: CancellationToken, bench: &Bench, most: u64) -> Result<(), StepError> {
-    loop {
-        let used = patiently(&over, || bench.gpus.memory_used(&bench.device)).await?;
-        if used <= most {
-            return Ok(());
+/// Waits until at most `most` bytes are used, up to the limit, or tells how many remain.
+pub(super) async fn wait_free(
+    context: &StepContext,
+    most: u64,
+    limit: Duration,
+) -> Result<(), StepError> {
+    let free = deadline::beside(limit.saturating_sub(PAUSE), async |over| {
+        loop {
+            let used = patiently(&over, || context.gpus.memory_used(&context.device)).await?;
+            if used <= most {
+                return Ok(());
+            }
+            if over.is_cancelled() {
+                return Err(StepError::MemoryUsed { used: used / MIB, most: most / MIB });
+            }
+            sleep(PAUSE).await;
         }
-        if over.is_cancelled() {
-            return Err(StepError::MemoryUsed { used: used / MIB, most: most / MIB });
-        }
-        sleep(PAUSE).await;
-    }
+    });
+    free.await
 }

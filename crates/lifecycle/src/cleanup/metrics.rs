@@ -1,4 +1,4 @@
-//! Hand-overs between containers: how long they take, what came of them, where devices stand.
+//! Metrics of the cleanup: duration and outcome of the work, and devices by state.
 
 use std::fmt;
 
@@ -11,31 +11,31 @@ use windlass_host::counters::{CounterFamily, Labels};
 
 use crate::cleanup::State;
 
-/// What the part that hands over counts with.
+/// Metrics of the cleanup.
 #[derive(Clone)]
-pub struct HandoverMetrics {
+pub struct CleanupMetrics {
     seconds: Family<Labels, Histogram, fn() -> Histogram>,
     outcomes: CounterFamily,
     devices: Family<Labels, Gauge>,
 }
 
-/// Steps under way. Those that the agent's end cuts short are not counted.
+/// A running measurement. Work that the agent's end cuts short is not counted.
 pub(crate) struct Timer {
-    metrics: HandoverMetrics,
+    metrics: CleanupMetrics,
     work: &'static str,
     begun: Instant,
 }
 
-/// From a write to a file to the kubelet's patience, and beyond it for what nobody waits for.
+/// From a file write to the kubelet's deadline, and beyond for work without a caller.
 const BOUNDS_SECONDS: [f64; 8] = [0.001, 0.01, 0.1, 0.5, 1.0, 5.0, 25.0, 120.0];
 
-/// What steps are for.
+/// Kinds of work.
 const WORKS: [&str; 2] = ["prepare", "release"];
 
-// === impl HandoverMetrics ===
+// === impl CleanupMetrics ===
 
-impl HandoverMetrics {
-    /// Metrics in the registry.
+impl CleanupMetrics {
+    /// Registers the metrics.
     pub fn register(registry: &mut Registry) -> Self {
         let seconds =
             Family::new_with_constructor((|| Histogram::new(BOUNDS_SECONDS)) as fn() -> Histogram);
@@ -45,24 +45,24 @@ impl HandoverMetrics {
         registry.register_with_unit("handover", help, Unit::Seconds, metrics.seconds.clone());
         let help = "Steps before a container's start and after a release, by outcome";
         registry.register("handover_outcomes", help, metrics.outcomes.clone());
-        let help = "Devices that something is done to between containers, by where they stand";
+        let help = "Devices with cleanup steps, by state";
         registry.register("handover_devices", help, metrics.devices.clone());
         for work in WORKS {
             for result in ["done", "failed"] {
                 metrics.outcomes.get_or_create_owned(&outcome(work, result));
             }
         }
-        metrics.stand([]);
+        metrics.set_states([]);
         metrics
     }
 
-    /// Takes the time from now on.
+    /// Starts a measurement.
     pub(crate) fn begin(&self, work: &'static str) -> Timer {
         Timer { metrics: self.clone(), work, begun: Instant::now() }
     }
 
-    /// Where all devices stand now.
-    pub(crate) fn stand(&self, states: impl IntoIterator<Item = &'static str>) {
+    /// Sets the number of devices by state.
+    pub(crate) fn set_states(&self, states: impl IntoIterator<Item = &'static str>) {
         let states: Vec<_> = states.into_iter().collect();
         for name in State::NAMES {
             let count = states.iter().filter(|state| **state == name).count();
@@ -72,16 +72,16 @@ impl HandoverMetrics {
     }
 }
 
-impl fmt::Debug for HandoverMetrics {
+impl fmt::Debug for CleanupMetrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HandoverMetrics").finish_non_exhaustive()
+        f.debug_struct("CleanupMetrics").finish_non_exhaustive()
     }
 }
 
 // === impl Timer ===
 
 impl Timer {
-    /// Counts the outcome, and passes it on.
+    /// Counts the outcome and returns it.
     pub(crate) fn end<T, E>(self, outcome_of: Result<T, E>) -> Result<T, E> {
         let Self { metrics, work, begun } = self;
         let labels = vec![("work", work.to_owned())];
@@ -103,8 +103,8 @@ mod tests {
     #[test]
     fn devices_are_counted_where_they_stand_and_outcomes_by_work() {
         let mut registry = Registry::default();
-        let metrics = HandoverMetrics::register(&mut registry);
-        metrics.stand(["clean", "quarantined", "clean"]);
+        let metrics = CleanupMetrics::register(&mut registry);
+        metrics.set_states(["clean", "quarantined", "clean"]);
         assert_eq!(metrics.begin("prepare").end::<_, ()>(Ok(1)), Ok(1));
         assert_eq!(metrics.begin("release").end::<(), _>(Err("late")), Err("late"));
         let mut page = String::new();

@@ -1,7 +1,7 @@
-//! The memory of a GPU, overwritten by a process of its own: `windlass scrub`.
+//! Overwrite of a GPU's free memory by a process of its own: `windlass scrub`.
 //!
-//! Not by the agent: a CUDA context holds memory of the GPU until its process ends, and a call into a sick driver may
-//! never return. The process is killed when the step's time is over.
+//! The agent itself does not: a CUDA context holds GPU memory until its process ends, and a call into a
+//! sick driver may never return. The process is killed at the step's time limit.
 
 use std::{
     env,
@@ -13,31 +13,31 @@ use windlass_config::Places;
 use windlass_core::device::DeviceId;
 use windlass_host::{Roots, external::run_to_end};
 
-use super::steps::{Bench, StepError};
+use super::steps::{StepContext, StepError};
 
-/// How that process is started.
+/// Arguments of the process.
 #[derive(Clone, Debug)]
 pub(super) struct Scrubber {
     program: PathBuf,
     host_root: PathBuf,
     roots: Roots,
-    /// `None` is looked for each time: a driver may be installed later.
+    /// `None` is searched for each time: a driver may be installed later.
     nvml_library: Option<PathBuf>,
 }
 
-/// This program, also where its file was replaced since it started (`proc_pid_exe(5)`).
+/// This program, even if its file was replaced since the start (`proc_pid_exe(5)`).
 const THIS: &str = "/proc/self/exe";
 
-/// Where a library is looked for that has a name alone; the agent found the driver's so.
+/// Search path for a library without a path; the agent found the driver's there.
 const LIBRARIES: &str = "LD_LIBRARY_PATH";
 
-/// What it is called in errors.
+/// Name of the process in errors.
 const NAME: &str = "windlass scrub";
 
-/// Overwrites what is free of the device's memory.
-pub(super) async fn overwrite(bench: &Bench) -> Result<(), StepError> {
-    run_to_end(NAME, bench.scrubber.command(&bench.device)).await?;
-    tracing::info!(device = %bench.device, "memory overwritten");
+/// Overwrites the device's free memory.
+pub(super) async fn overwrite(context: &StepContext) -> Result<(), StepError> {
+    run_to_end(NAME, context.scrubber.command(&context.device)).await?;
+    tracing::info!(device = %context.device, "memory overwritten");
     Ok(())
 }
 
@@ -53,7 +53,8 @@ impl Scrubber {
         }
     }
 
-    /// In surroundings of its own, but for where libraries are: what the agent's say about CUDA is not meant for it.
+    /// The command, without the agent's environment except for the library path: the agent's CUDA variables
+    /// are not meant for it.
     fn command(&self, device: &DeviceId) -> Command {
         let mut command = Command::new(&self.program);
         command.env_clear().envs(env::var_os(LIBRARIES).map(|folders| (LIBRARIES, folders)));
@@ -65,7 +66,8 @@ impl Scrubber {
     }
 }
 
-/// The process is started elsewhere. A library's name alone is for the dynamic linker to find.
+/// An absolute path, since the process starts elsewhere. A library's bare name is left to the dynamic
+/// linker.
 fn absolute(path: &Path) -> PathBuf {
     let is_path = path.components().nth(1).is_some();
     let absolute = is_path.then(|| std::path::absolute(path).ok()).flatten();

@@ -1,8 +1,7 @@
-//! The record of hand-overs on disk: what an agent that was killed was about to do, for the next one.
+//! Cleanup records on disk: the states of an agent that was killed, for the next one.
 //!
-//! A change is on the disk before what it says is done, and before it is reported. Without a disk that
-//! takes it no step is made, and no container starts: what cannot be remembered would be forgotten with
-//! whatever the last pod left on the device.
+//! A change is on disk before its steps run, and before it is reported. Without a working disk no step runs
+//! and no container starts: a forgotten state would forget what the last pod left on the device.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -14,15 +13,15 @@ use windlass_host::{
 
 use super::state::State;
 
-/// Where each device stands, as it is written down.
+/// Recorded state of each device.
 pub type Records = BTreeMap<DeviceId, State>;
 
-/// The file.
+/// The file of the records.
 #[derive(Clone, Debug)]
 pub(super) struct RecordFile(KeptFile<Records>);
 
-/// The format of `handover.json`.
-pub const FORMAT: Format = Format { what: "record of hand-overs", about: "devices" };
+/// Format of `handover.json`.
+pub const FORMAT: Format = Format { what: "cleanup record", about: "devices" };
 
 const FILE: &str = "handover.json";
 
@@ -33,25 +32,24 @@ impl RecordFile {
         Self(KeptFile::new(state_dir.join(FILE), FORMAT, host))
     }
 
-    /// What an earlier agent wrote down, as the next one takes it up; nothing where there is nothing
-    /// that can be read. Blocks.
+    /// Records of an earlier agent, as the states of this one. Empty if the file is missing or unreadable.
+    /// Blocks.
     pub(super) fn load(&self) -> Records {
         let Some(earlier) = self.0.load() else { return Records::new() };
-        // Where either boot is not known the machine counts as rebooted: a cleaning too many costs
-        // less than one too few.
+        // An unknown boot counts as a reboot: a cleaning too many is cheaper than one too few.
         let rebooted = earlier.boot != Boot::Same;
         let records = earlier.content.into_iter();
         records.map(|(id, state)| (id, state.taken_up(rebooted))).collect()
     }
 
-    /// Moves a file that cannot be understood out of the way, for a person to look at. Blocks.
+    /// Moves an unreadable file aside for a person. Blocks.
     pub(super) fn set_aside(&self) {
         self.0.set_aside();
     }
 
-    /// A journal that the file follows.
+    /// A journal of this file.
     pub(super) fn journal(&self) -> (Journal<Records>, Writer<Records>) {
-        Journal::new(self.0.clone(), "hand-overs wait until they can be recorded")
+        Journal::new(self.0.clone(), "cleanup waits: its records cannot be written")
     }
 }
 

@@ -1,29 +1,27 @@
-//! The reset of a GPU, which ends whatever a tenant left on it: memory, contexts that hang, counted errors.
+//! Reset of a GPU. It ends all that a tenant left: memory, hanging contexts, error counts.
 //!
-//! `nvidia-smi` refuses one that anybody has open, the agent like every monitor, so NVML is let go of for it.
+//! `nvidia-smi` refuses to reset an open GPU. So the agent closes NVML for the reset.
 
 use tokio::time::Duration;
-use tokio_util::sync::CancellationToken;
 use windlass_discovery::mig::{PAUSE, patiently};
 use windlass_host::deadline;
 
-use super::steps::{Bench, StepError};
+use super::steps::{StepContext, StepError};
 
 /// Resets the GPU, and waits until the driver answers for it again.
-pub(super) async fn reset(bench: &Bench, limit: Duration) -> Result<(), StepError> {
-    deadline::beside(limit.saturating_sub(PAUSE), |over| reset_before(over, bench)).await
-}
-
-async fn reset_before(over: CancellationToken, bench: &Bench) -> Result<(), StepError> {
-    if let Some(why) = bench.care.bound {
-        return Err(StepError::NotReset(why.to_owned()));
-    }
-    let Some(recess) = bench.gpus.recess().await else {
-        return Err(StepError::NotReset("the agent ends".to_owned()));
-    };
-    bench.gpus.nvidia_smi().run(&["--gpu-reset", "-i", bench.device.as_str()]).await?;
-    drop(recess);
-    patiently(&over, || bench.gpus.computing(&bench.device)).await?;
-    tracing::info!(device = %bench.device, "GPU reset");
-    Ok(())
+pub(super) async fn reset(context: &StepContext, limit: Duration) -> Result<(), StepError> {
+    let done = deadline::beside(limit.saturating_sub(PAUSE), async |over| {
+        if let Some(why) = context.plan.reset_conflict {
+            return Err(StepError::NotReset(why.to_owned()));
+        }
+        let Some(recess) = context.gpus.recess().await else {
+            return Err(StepError::NotReset("the agent ends".to_owned()));
+        };
+        context.gpus.nvidia_smi().run(&["--gpu-reset", "-i", context.device.as_str()]).await?;
+        drop(recess);
+        patiently(&over, || context.gpus.computing(&context.device)).await?;
+        tracing::info!(device = %context.device, "GPU reset");
+        Ok(())
+    });
+    done.await
 }

@@ -1,4 +1,4 @@
-//! One device as the part knows it: where it stands, what is done to it, who waits for it.
+//! One device of the cleanup: its state, its plan, and the starts that wait for it.
 
 use std::sync::Arc;
 
@@ -8,33 +8,34 @@ use tokio::{
 };
 use windlass_config::HandoverLimits;
 use windlass_discovery::FpgaIdentity;
+use windlass_host::backoff::backoff;
 
 use super::{
-    care::Care,
-    desk::{Newcomer, Start},
+    handle::{NewTenant, Start},
+    plan::CleanupPlan,
     state::State,
 };
 
-/// A device and all that is known of it.
+/// A device of the cleanup.
 pub(super) struct Slot {
     pub(super) state: State,
-    /// What is done to it; `None` where nothing is, for now.
-    pub(super) care: Option<Care>,
-    /// What it is to be, as it was settled before anything was done to it.
+    /// Its steps; `None` if no step is configured now.
+    pub(super) plan: Option<CleanupPlan>,
+    /// Required identity, settled before the first step.
     pub(super) settled: Option<FpgaIdentity>,
-    /// Whether a container had it at the last look.
+    /// True if a container had it at the last reading.
     pub(super) is_held: bool,
-    /// When the state last changed, or a container was let start.
+    /// Time of the last change of state or start.
     pub(super) changed: Instant,
-    /// When it is cleaned without anybody asking.
+    /// Time of cleaning without a caller.
     pub(super) due: Option<Instant>,
-    /// Starts that wait for what is under way.
+    /// Starts that wait for the work.
     pub(super) waiting: Vec<Start>,
-    /// Claims that let go while something is under way.
+    /// Claims that were released during the work.
     pub(super) leaving: Vec<String>,
-    /// What a write to sysfs takes for as long as the kernel takes for it.
+    /// Held by a sysfs write as long as the kernel takes.
     pub(super) writing: Arc<Semaphore>,
-    /// Taken by a question to the device.
+    /// Held by an identity check.
     pub(super) asking: Arc<Semaphore>,
 }
 
@@ -46,7 +47,7 @@ impl Slot {
         Self {
             is_held: state.has_tenants() && !state.is_of_claims(),
             state,
-            care: None,
+            plan: None,
             settled: None,
             changed: now,
             due: Some(now),
@@ -57,46 +58,44 @@ impl Slot {
         }
     }
 
-    /// Goes into another state.
+    /// Enters a state, and sets the time of cleaning.
     pub(super) fn enter(&mut self, state: State, limits: &HandoverLimits) {
         let now = Instant::now();
         let pause = match &state {
-            // Somebody else's failure is no reason to wait once it was let go.
+            // A tenant's failure is no reason to wait once the tenant is gone.
             State::Quarantined { failed, .. } if !self.state.has_tenants() => {
-                let factor =
-                    1_u32.checked_shl(failed.attempts.saturating_sub(1)).unwrap_or(u32::MAX);
-                limits.retry_first.saturating_mul(factor).min(limits.retry_most)
+                backoff(limits.retry_first, limits.retry_most, failed.attempts)
             }
             _ => Duration::ZERO,
         };
         if matches!(state, State::Preparing { failed: None, .. }) {
-            self.settled = self.care.as_ref().and_then(|care| care.identity.clone());
+            self.settled = self.plan.as_ref().and_then(|plan| plan.identity.clone());
         }
         (self.state, self.changed, self.due) = (state, now, Some(now + pause));
     }
 
-    /// Whether whoever comes has it already.
-    pub(super) fn is_with(&self, newcomer: &Newcomer) -> bool {
-        match (&self.state, newcomer) {
-            (State::InUse { tenants }, Newcomer::Claim(claim)) => tenants.contains(claim),
+    /// True if the new tenant already has the device.
+    pub(super) fn is_with(&self, tenant: &NewTenant) -> bool {
+        match (&self.state, tenant) {
+            (State::InUse { tenants }, NewTenant::Claim(claim)) => tenants.contains(claim),
             _ => false,
         }
     }
 
-    /// What is done to it now.
-    pub(super) fn care(&self) -> Care {
-        let mut care = self.care.clone().unwrap_or_default();
-        care.identity = care.identity.map(|now| now.or_settled(self.settled.as_ref()));
-        care
+    /// The plan, with the settled identity.
+    pub(super) fn plan(&self) -> CleanupPlan {
+        let mut plan = self.plan.clone().unwrap_or_default();
+        plan.identity = plan.identity.map(|now| now.or_settled(self.settled.as_ref()));
+        plan
     }
 
-    /// Whether something may be done to it now.
-    pub(super) fn is_in_reach(&self) -> bool {
-        self.care.as_ref().is_some_and(|care| care.barred.is_none())
+    /// True if steps may run now.
+    pub(super) fn is_reachable(&self) -> bool {
+        self.plan.as_ref().is_some_and(|plan| plan.blocked.is_none())
     }
 
-    /// Whether nothing is lost with it, unless something is done to it.
+    /// True if the device has no plan and a state that need not be remembered.
     pub(super) fn is_forgettable(&self) -> bool {
-        self.care.is_none() && self.state.is_forgettable()
+        self.plan.is_none() && self.state.is_forgettable()
     }
 }

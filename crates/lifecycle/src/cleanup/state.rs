@@ -1,4 +1,4 @@
-//! What lies between two containers of one device, as one state machine.
+//! State machine of a device between tenants.
 //!
 //! ```text
 //!            a container starts          steps done              let go
@@ -8,141 +8,137 @@
 //!    │ └─────── steps done ──────│──│────────────────────────────────── Cleaning
 //!    │                           │  │ failed                             │    ^
 //!    │          a container      │  v                              failed│    │ after a while,
-//!  Unsure ──────── starts ───────┴ Quarantined <───────────────────────┘    │ once nobody has it
+//!  Unsure ──────── starts ───────┴ Quarantined <───────────────────────┘    │ without a tenant
 //!                                       └───────────────────────────────────┘
 //! ```
 //!
-//! Unsure is a device of which nobody knows what it went through: one that is seen for the first time, after
-//! a reboot, or after it was out of reach. It is offered, and cleaned before the first container starts with it. So is whatever
-//! else is not clean when a container starts: a kubelet gives a device away again before anyone can know
-//! that it was let go.
+//! An unsure device has an unknown history: it is new to the agent, the node rebooted, or it was out of
+//! reach. It is offered, and cleaned before the first container starts with it. So is any device that is
+//! not clean at a start: a kubelet may reallocate a device before its release can be seen.
 //!
-//! A container that starts again is no new tenant: while one of the pods that the hand-over was for still
-//! has the device, it is left alone. Who has it is said by the kubelet, in whose record a pod goes by its
-//! UID.
+//! A container that restarts is no new tenant. While a pod of the last preparation still has the device,
+//! the device is left alone. The kubelet's checkpoint names the pods by UID.
 //!
-//! A claim that is prepared is a start, and one that is released lets go: the kubelet says so, and nobody has
-//! to look. All pods of a claim are one tenant.
+//! A prepared claim is a start, and a released claim lets go; both are announced. All pods of a claim are
+//! one tenant.
 
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// The pods that have a device, by UID, or the claims; several where it is shared, none where nobody could
-/// be told.
+/// UIDs of the pods or claims with a device: several if it is shared, none if they are unknown.
 pub(crate) type Tenants = BTreeSet<String>;
 
-/// What the UID of a claim has before it among tenants.
+/// Prefix of a claim among tenants.
 const CLAIM: &str = "claim:";
 
-/// A claim as a tenant: whoever has the claim is of one household.
+/// A claim as a tenant, on behalf of its pods.
 pub(super) fn claim_tenant(uid: &str) -> String {
     format!("{CLAIM}{uid}")
 }
 
-/// Where a device stands between two containers.
+/// State of a device between tenants.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "camelCase")]
 pub enum State {
-    /// Nobody knows what it went through.
+    /// Its history is unknown.
     Unsure,
-    /// It is as the steps leave it.
+    /// The release steps are done.
     Clean,
-    /// It is made ready for a container, and cleaned before that if need be.
+    /// The preparation steps run, after the release steps if those were missed.
     Preparing {
-        /// Whom it is for.
+        /// Tenants to come.
         tenants: Tenants,
-        /// Whether the release is made up for first.
+        /// True if the release steps come first.
         clean_first: bool,
-        /// How it failed before.
+        /// Failure of the last attempt.
         failed: Option<Failure>,
     },
-    /// It was handed over, or was found in these hands.
+    /// Its tenants have it.
     InUse {
-        /// Whom to.
+        /// The tenants.
         tenants: Tenants,
     },
-    /// It was let go, or its preparation was cut short.
+    /// It was released, or its preparation was cut short.
     Dirty {
-        /// Who still has it, and will try to start again.
+        /// Tenants that still have it and will start again.
         tenants: Tenants,
     },
-    /// It is being cleaned, with nobody waiting for it.
+    /// The release steps run.
     Cleaning {
-        /// How it failed before.
+        /// Failure of the last attempt.
         failed: Option<Failure>,
     },
     /// A step failed.
     Quarantined {
-        /// Who still has it, and will try to start again; while somebody has it, nobody else cleans it.
+        /// Tenants that still have it and will start again. Without tenants it is cleaned.
         tenants: Tenants,
-        /// How.
+        /// The failure.
         failed: Failure,
     },
 }
 
-/// Steps that failed.
+/// A failed attempt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
-    /// How often in a row.
+    /// Failures in a row.
     pub(crate) attempts: u32,
-    /// Which step the last time, and how.
+    /// The failed step and its error.
     pub why: String,
-    /// When it failed like that for the first time.
+    /// Time of the first failure with this error.
     pub since: Timestamp,
 }
 
-/// What moves a device.
+/// Inputs of the state machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Input {
-    /// A container is about to start with it, and these pods have it.
+    /// A container of these pods is about to start.
     Start(Tenants),
-    /// A claim is prepared with it, of these that have it or are to have it.
+    /// A claim is prepared.
     Join {
-        /// The claim.
         claim: String,
-        /// All of them.
+        /// All claims that have the device, or are to have it.
         claims: Tenants,
     },
-    /// A claim has let go of it.
+    /// A claim released it.
     Leave(String),
-    /// Nobody has it any more.
+    /// No tenant is left.
     LetGo,
-    /// The steps under way were done.
+    /// The steps are done.
     Done,
-    /// A step under way failed.
+    /// A step failed.
     Failed {
-        /// Which, and how.
+        /// Step and error.
         why: String,
-        /// When.
+        /// Time of the failure.
         at: Timestamp,
     },
-    /// What the state waits for has come.
+    /// The retry time has come.
     Due,
-    /// It is out of reach, and whatever may happen to it there.
+    /// The device is out of reach.
     Lost,
 }
 
-/// What is done in a state.
+/// Steps of a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Work {
-    /// The steps before a container starts, after those that a release was to make if `clean_first`.
+    /// Preparation steps, after the release steps if `clean_first`.
     Prepare { clean_first: bool },
-    /// The steps after a release; after a failure the device is to prove itself also where it has none.
+    /// Release steps. After a failure a device without any must pass its preparation steps.
     Clean { again: bool },
 }
 
 // === impl State ===
 
 impl State {
-    /// A device that is seen for the first time, with the pods that have it.
+    /// State of a new device with these pods.
     pub(super) fn first(tenants: Tenants) -> Self {
-        // Whether it was prepared nobody knows, but whoever has it may be at work.
+        // A present tenant may be computing, prepared or not.
         if tenants.is_empty() { Self::Unsure } else { Self::InUse { tenants } }
     }
 
-    /// What an agent makes of a state that an earlier one wrote down.
+    /// State at the start of an agent.
     pub(super) fn taken_up(self, rebooted: bool) -> Self {
         match self {
             Self::Cleaning { failed: Some(failed) } => {
@@ -171,8 +167,7 @@ impl State {
             (Self::Quarantined { failed, .. }, Input::LetGo) => {
                 Self::Quarantined { tenants: Tenants::new(), failed }
             }
-            // It was given away and its start was never announced: a kubelet that has just restarted
-            // does not ask.
+            // It was allocated without an announced start: a restarted kubelet announces none.
             (Self::Clean, Input::LetGo | Input::Lost) => Self::Unsure,
             (Self::Dirty { tenants }, Input::Due) if tenants.is_empty() => {
                 Self::Cleaning { failed: None }
@@ -203,17 +198,17 @@ impl State {
             Self::InUse { tenants: open } if !open.is_disjoint(&now) => {
                 Self::InUse { tenants: now }
             }
-            // Shared, and nobody knows whether the others are at work: it is not reset under them.
+            // A shared device is not reset under tenants that may be computing.
             Self::Unsure if now.len() > 1 => Self::InUse { tenants: now },
             Self::Clean => prepare(false, None),
             Self::Unsure | Self::InUse { .. } | Self::Dirty { .. } => prepare(true, None),
             Self::Quarantined { failed, .. } => prepare(true, Some(failed)),
-            // Whoever asks does so again when what is under way is done.
+            // The caller asks again when the work is done.
             Self::Preparing { .. } | Self::Cleaning { .. } => self,
         }
     }
 
-    /// A claim is prepared. One that shares the device comes to those who are at work.
+    /// A claim is prepared. A claim that shares the device joins its tenants.
     fn joined(self, claim: String, claims: &Tenants) -> Self {
         match self {
             Self::InUse { mut tenants } if !tenants.is_disjoint(claims) => {
@@ -226,7 +221,7 @@ impl State {
         }
     }
 
-    /// A claim has let go; whoever else has the device has it still.
+    /// A claim released the device; other tenants keep it.
     fn left(self, claim: &str) -> Self {
         let without = |mut tenants: Tenants| {
             let was_there = tenants.remove(claim);
@@ -245,7 +240,7 @@ impl State {
         }
     }
 
-    /// Who has it, or will try to start again with it.
+    /// Tenants that have it or will start again.
     pub(super) fn tenants(&self) -> Option<&Tenants> {
         match self {
             Self::InUse { tenants }
@@ -256,12 +251,12 @@ impl State {
         }
     }
 
-    /// Whether claims have it, who say when they let go.
+    /// True if claims have it: they announce their release.
     pub(super) fn is_of_claims(&self) -> bool {
         self.tenants().is_some_and(|all| all.iter().any(|tenant| tenant.starts_with(CLAIM)))
     }
 
-    /// What is to be done in this state.
+    /// Steps of this state.
     pub(super) fn work(&self) -> Option<Work> {
         match self {
             Self::Preparing { clean_first, .. } => {
@@ -272,7 +267,7 @@ impl State {
         }
     }
 
-    /// Whether somebody may have it by what is known.
+    /// True if a tenant may have it.
     pub(super) fn has_tenants(&self) -> bool {
         match self {
             Self::InUse { .. } | Self::Preparing { .. } => true,
@@ -281,12 +276,12 @@ impl State {
         }
     }
 
-    /// Whether nothing is lost if it is forgotten.
+    /// True if the state need not be remembered.
     pub(super) fn is_forgettable(&self) -> bool {
         matches!(self, Self::Unsure | Self::Clean)
     }
 
-    /// How it failed, until it succeeded: one that is tried again has not.
+    /// The last failure, until an attempt succeeds.
     pub(crate) fn failure(&self) -> Option<&Failure> {
         match self {
             Self::Preparing { failed, .. } | Self::Cleaning { failed } => failed.as_ref(),
@@ -295,20 +290,20 @@ impl State {
         }
     }
 
-    /// Why the device is not to be given to anyone for now. One in use is listed as before: a kubelet
-    /// shows pods whose device is unhealthy, and it is its business to know what is free.
+    /// Reason against allocating the device now. A device in use stays listed: the kubelet marks pods of
+    /// unhealthy devices.
     pub fn trouble(&self) -> Option<String> {
         if let Some(Failure { why, .. }) = self.failure() {
-            return Some(format!("hand-over failed: {why}"));
+            return Some(format!("cleanup failed: {why}"));
         }
         match self {
-            Self::Dirty { .. } => Some("hand-over: not clean yet".to_owned()),
-            Self::Cleaning { .. } => Some("hand-over: being cleaned".to_owned()),
+            Self::Dirty { .. } => Some("cleanup: not clean yet".to_owned()),
+            Self::Cleaning { .. } => Some("cleanup: being cleaned".to_owned()),
             _ => None,
         }
     }
 
-    /// Why nobody is to choose the device for now, in one word.
+    /// The same in one word.
     pub fn unready(&self) -> Option<&'static str> {
         match self {
             _ if self.failure().is_some() => Some("quarantined"),
@@ -330,7 +325,7 @@ impl State {
         }
     }
 
-    /// Every word.
+    /// All names.
     pub(crate) const NAMES: [&'static str; 7] =
         ["unsure", "clean", "preparing", "in_use", "dirty", "cleaning", "quarantined"];
 }

@@ -1,4 +1,4 @@
-//! The steps of a hand-over, carried out: a GET, a program, a file of sysfs, each with its time limit.
+//! Cleanup steps: an HTTP GET, a program, a sysfs file, each with its time limit.
 
 use std::{
     fs::{self, OpenOptions},
@@ -20,33 +20,32 @@ use windlass_host::{
 };
 
 use super::{
-    care::Care,
-    idle::idle,
+    idle::wait_idle,
     link,
-    memory::free,
+    memory::wait_free,
     overwrite::{Scrubber, overwrite},
-    proof::prove,
+    plan::CleanupPlan,
     reset::reset,
     state::Work,
+    verify::verify,
 };
 
-/// What steps are carried out on.
+/// A device and the means of its steps.
 #[derive(Clone, Debug)]
-pub(super) struct Bench {
+pub(super) struct StepContext {
     pub(super) device: DeviceId,
-    /// What is done to it.
-    pub(super) care: Care,
+    pub(super) plan: CleanupPlan,
     pub(super) host: Host,
-    /// Taken by a write for as long as the kernel takes: one that hangs is never made a second time.
+    /// Held by a sysfs write as long as the kernel takes: a write that hangs is never repeated.
     pub(super) writing: Arc<Semaphore>,
-    /// Likewise by a question to the device, which a write may end.
+    /// Held by an identity check likewise.
     pub(super) asking: Arc<Semaphore>,
-    /// Where NVIDIA's driver is asked about GPUs.
+    /// NVIDIA's driver.
     pub(super) gpus: PartitionDesk,
     pub(super) scrubber: Scrubber,
 }
 
-/// Why a step was not done.
+/// Error of a step.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum StepError {
     #[error("GET {0}")]
@@ -80,75 +79,77 @@ pub(super) enum StepError {
     Hanging(PathBuf),
 }
 
-/// Carries steps out one after the other, up to the first that fails.
-async fn carry_out(bench: &Bench, steps: &[Step]) -> Result<(), StepError> {
+/// Runs steps in order, up to the first failure.
+async fn run_steps(context: &StepContext, steps: &[Step]) -> Result<(), StepError> {
     for Step { action, timeout: limit } in steps {
         let done = async {
             match action {
                 StepAction::Http(url) => {
                     get(url).await.map_err(|error| StepError::Get(url.clone(), error))
                 }
-                StepAction::Command(words) => Ok(run(&bench.device, words).await?),
-                StepAction::Write { file, text } => bench.write(file, text).await,
-                StepAction::Processes(Processes::None) => idle(bench, *limit).await,
-                StepAction::Memory { most } => free(bench, *most, *limit).await,
+                StepAction::Command(words) => Ok(run(&context.device, words).await?),
+                StepAction::Write { file, text } => context.write(file, text).await,
+                StepAction::Processes(Processes::None) => wait_idle(context, *limit).await,
+                StepAction::Memory { most } => wait_free(context, *most, *limit).await,
                 StepAction::Overwrite => {
-                    // It reaches what is free only: what somebody still has would stay as it is.
-                    free(bench, USUAL_MEMORY, *limit).await?;
-                    overwrite(bench).await
+                    // Overwriting reaches free memory only.
+                    wait_free(context, USUAL_MEMORY, *limit).await?;
+                    overwrite(context).await
                 }
-                StepAction::Reset(Reset::Gpu) => reset(bench, *limit).await,
-                StepAction::Link(Link::Up) => link::up(bench, *limit).await,
+                StepAction::Reset(Reset::Gpu) => reset(context, *limit).await,
+                StepAction::Link(Link::Up) => link::up(context, *limit).await,
             }
         };
         let late = || StepError::Late { what: name_of(action), limit: *limit };
         deadline::timeout(*limit, done).await.unwrap_or_else(|_| Err(late()))?;
-        tracing::debug!(device = %bench.device, step = name_of(action), "step done");
+        tracing::debug!(device = %context.device, step = name_of(action), "cleanup step done");
     }
     Ok(())
 }
 
-/// Does the steps of a state. Those before a container starts have a time limit together: the kubelet
-/// waits for them.
-pub(super) async fn do_work(bench: &Bench, work: Work, limit: Duration) -> Result<(), String> {
-    let care = &bench.care;
+/// Runs the steps of a state. Preparation has one time limit for all steps: the kubelet waits.
+pub(super) async fn do_work(
+    context: &StepContext,
+    work: Work,
+    limit: Duration,
+) -> Result<(), String> {
+    let plan = &context.plan;
     let steps = match work {
-        Work::Prepare { clean_first: true } => [&*care.release, &*care.prepare].concat(),
-        Work::Prepare { clean_first: false } => care.prepare.clone(),
-        // Without a step of its own it has to show that it can be prepared.
-        Work::Clean { again: true } if care.release.is_empty() => care.prepare.clone(),
-        Work::Clean { .. } => care.release.clone(),
+        Work::Prepare { clean_first: true } => [&*plan.release, &*plan.prepare].concat(),
+        Work::Prepare { clean_first: false } => plan.prepare.clone(),
+        // Without release steps the device must show that it can be prepared.
+        Work::Clean { again: true } if plan.release.is_empty() => plan.prepare.clone(),
+        Work::Clean { .. } => plan.release.clone(),
     };
-    let proves = match work {
+    let is_verified = match work {
         Work::Prepare { .. } => true,
-        Work::Clean { again } => again && care.release.is_empty(),
+        Work::Clean { again } => again && plan.release.is_empty(),
     };
     let mut deadline = Deadline::after(limit);
-    let stepped = async { carry_out(bench, &steps).await.map_err(|error| causes(&error)) };
+    let run = async { run_steps(context, &steps).await.map_err(|error| causes(&error)) };
     let mut done = match work {
         Work::Prepare { .. } => {
             let late = |_| Err(format!("its {} steps were not done within {limit:?}", steps.len()));
-            deadline.bound(stepped).await.unwrap_or_else(late)
+            deadline.bound(run).await.unwrap_or_else(late)
         }
-        Work::Clean { .. } => stepped.await,
+        Work::Clean { .. } => run.await,
     };
-    if let (Ok(()), Some(identity)) = (&done, care.identity.as_ref().filter(|_| proves)) {
-        done = prove(bench, identity, deadline.left()).await;
+    if let (Ok(()), Some(identity)) = (&done, plan.identity.as_ref().filter(|_| is_verified)) {
+        done = verify(context, identity, deadline.left()).await;
     }
     match work {
-        Work::Prepare { .. } => undone_unless(done, bench).await,
+        Work::Prepare { .. } => undo_failed(done, context).await,
         Work::Clean { .. } => done,
     }
 }
 
-/// What is to say that it is as it should be is not left half programmed: where preparing it failed it is
-/// released at once. Anything else is, when somebody next wants it or nobody has it.
-async fn undone_unless(done: Result<(), String>, bench: &Bench) -> Result<(), String> {
+/// Releases a programmable device at once if its preparation failed: it must not stay half programmed.
+async fn undo_failed(done: Result<(), String>, context: &StepContext) -> Result<(), String> {
     let Err(why) = done else { return Ok(()) };
-    if bench.care.identity.is_none() {
+    if context.plan.identity.is_none() {
         return Err(why);
     }
-    match carry_out(bench, &bench.care.release).await {
+    match run_steps(context, &context.plan.release).await {
         Ok(()) => Err(why),
         Err(error) => Err(format!("{why}; and it could not be released: {}", causes(&error))),
     }
@@ -167,12 +168,12 @@ fn name_of(action: &StepAction) -> String {
     }
 }
 
-// === impl Bench ===
+// === impl StepContext ===
 
-impl Bench {
+impl StepContext {
     pub(super) async fn write(&self, file: &Path, text: &str) -> Result<(), StepError> {
         let folder =
-            self.care.folder.clone().ok_or_else(|| StepError::NoFolder(file.to_owned()))?;
+            self.plan.folder.clone().ok_or_else(|| StepError::NoFolder(file.to_owned()))?;
         let (host, file, text) = (self.host.clone(), file.to_owned(), text.to_owned());
         let permit = self.writing.clone().try_acquire_owned();
         let permit = permit.map_err(|_| StepError::Hanging(file.clone()))?;
@@ -184,7 +185,7 @@ impl Bench {
     }
 }
 
-/// Writes to a file that is there, below the device's folder and in the host's sysfs.
+/// Writes to an existing file below the device's folder in the host's sysfs.
 fn write_in(host: &Host, folder: &Path, file: &Path, text: &str) -> Result<(), StepError> {
     let is_plain = file.components().all(|part| matches!(part, Component::Normal(_)));
     if !is_plain {
@@ -220,28 +221,31 @@ mod tests {
         mig::open(Duration::from_secs(1), library, smi, to_source).0
     }
 
-    fn bench() -> (TempDir, Bench) {
+    fn context() -> (TempDir, StepContext) {
         let root = tempfile::tempdir().expect("a temporary folder");
         let folder = root.path().join("sys/devices/platform/board");
         fs::create_dir_all(&folder).expect("made");
         fs::write(folder.join("reset"), "before").expect("written");
         fs::write(root.path().join("passwd"), "before").expect("written");
         symlink(root.path().join("passwd"), folder.join("leak")).expect("linked");
-        let bench = Bench {
+        let context = StepContext {
             device: "board".parse().expect("an id"),
-            care: Care { folder: Some("/sys/devices/platform/board".into()), ..Care::default() },
+            plan: CleanupPlan {
+                folder: Some("/sys/devices/platform/board".into()),
+                ..CleanupPlan::default()
+            },
             host: Host::new(root.path(), "/"),
             writing: Arc::new(Semaphore::new(1)),
             asking: Arc::new(Semaphore::new(1)),
             gpus: nobody(),
             scrubber: Scrubber::new(&Places::default()),
         };
-        (root, bench)
+        (root, context)
     }
 
-    async fn outcome(bench: &Bench, action: StepAction) -> Result<(), String> {
+    async fn outcome(context: &StepContext, action: StepAction) -> Result<(), String> {
         let steps = [Step { action, timeout: Duration::from_millis(500) }];
-        carry_out(bench, &steps).await.map_err(|error| windlass_host::causes(&error))
+        run_steps(context, &steps).await.map_err(|error| windlass_host::causes(&error))
     }
 
     fn shell(script: &str) -> StepAction {
@@ -254,68 +258,68 @@ mod tests {
 
     #[tokio::test]
     async fn a_program_is_a_step_with_a_time_limit() {
-        let (_root, bench) = bench();
-        assert_eq!(outcome(&bench, shell("exit 0")).await, Ok(()));
-        let why = outcome(&bench, shell("echo 'no such board' >&2; exit 3")).await;
+        let (_root, context) = context();
+        assert_eq!(outcome(&context, shell("exit 0")).await, Ok(()));
+        let why = outcome(&context, shell("echo 'no such board' >&2; exit 3")).await;
         assert_eq!(why.expect_err("3"), "/bin/sh ended with exit status: 3: no such board");
-        let why = outcome(&bench, shell("kill -STOP $$")).await.expect_err("late");
+        let why = outcome(&context, shell("kill -STOP $$")).await.expect_err("late");
         assert_eq!(why, "/bin/sh: not done within 500ms");
     }
 
     #[tokio::test]
     async fn an_interface_that_comes_back_is_set_up_and_one_that_stays_away_is_told() {
-        let (root, bench) = bench();
+        let (root, context) = context();
         let up = || StepAction::Link(Link::Up);
-        let why = outcome(&bench, up()).await.expect_err("away");
+        let why = outcome(&context, up()).await.expect_err("away");
         assert_eq!(why, "its interface has not come back: the network of a container has it");
         let interface = root.path().join("sys/devices/platform/board/net/eth1");
         fs::create_dir_all(&interface).expect("made");
         fs::write(interface.join("flags"), "0x1002\n").expect("written");
-        assert_eq!(outcome(&bench, up()).await, Ok(()));
+        assert_eq!(outcome(&context, up()).await, Ok(()));
         assert_eq!(fs::read_to_string(interface.join("flags")).expect("there"), "0x1003");
     }
 
     #[tokio::test]
     async fn a_gpu_that_nobody_can_ask_about_is_not_taken_for_idle() {
-        let (_root, bench) = bench();
-        let why = outcome(&bench, StepAction::Processes(Processes::None)).await;
+        let (_root, context) = context();
+        let why = outcome(&context, StepAction::Processes(Processes::None)).await;
         assert!(why.expect_err("no driver").starts_with("cannot tell who computes on board"));
     }
 
     #[tokio::test]
     async fn memory_that_nobody_can_measure_is_not_taken_for_free() {
-        let (_root, bench) = bench();
-        let why = outcome(&bench, StepAction::Memory { most: 0 }).await.expect_err("no driver");
+        let (_root, context) = context();
+        let why = outcome(&context, StepAction::Memory { most: 0 }).await.expect_err("no driver");
         assert!(why.starts_with("cannot tell how much memory of board is used"), "{why}");
     }
 
     #[tokio::test]
     async fn a_gpu_is_not_reset_that_would_take_others_along() {
-        let (_root, mut bench) = bench();
-        bench.care.bound = Some("it is in MIG mode");
-        let why = outcome(&bench, StepAction::Reset(Reset::Gpu)).await.expect_err("cut");
+        let (_root, mut context) = context();
+        context.plan.reset_conflict = Some("it is in MIG mode");
+        let why = outcome(&context, StepAction::Reset(Reset::Gpu)).await.expect_err("cut");
         assert_eq!(why, "it is not reset: it is in MIG mode");
     }
 
     #[tokio::test]
     async fn a_file_is_written_only_in_the_devices_folder() {
-        let (root, mut bench) = bench();
-        assert_eq!(outcome(&bench, write("reset")).await, Ok(()));
+        let (root, mut context) = context();
+        assert_eq!(outcome(&context, write("reset")).await, Ok(()));
         let text = fs::read_to_string(root.path().join("sys/devices/platform/board/reset"));
         assert_eq!(text.expect("there"), "1");
         for outside in ["../board/reset", "/sys/reset", "leak"] {
-            let why = outcome(&bench, write(outside)).await.expect_err("outside");
+            let why = outcome(&context, write(outside)).await.expect_err("outside");
             assert!(why.ends_with("leads out of the device's folder"), "{why}");
         }
         assert_eq!(fs::read_to_string(root.path().join("passwd")).expect("there"), "before");
-        let why = outcome(&bench, write("none")).await.expect_err("missing");
+        let why = outcome(&context, write("none")).await.expect_err("missing");
         assert!(why.starts_with("cannot write /sys/devices/platform/board/none: "), "{why}");
-        let held = bench.writing.clone().try_acquire_owned().expect("free");
-        let why = outcome(&bench, write("reset")).await.expect_err("hangs");
+        let held = context.writing.clone().try_acquire_owned().expect("free");
+        let why = outcome(&context, write("reset")).await.expect_err("hangs");
         assert!(why.starts_with("an earlier write to reset"), "{why}");
         drop(held);
-        bench.care.folder = None;
-        let why = outcome(&bench, write("reset")).await;
+        context.plan.folder = None;
+        let why = outcome(&context, write("reset")).await;
         assert!(why.expect_err("no folder").ends_with("has no folder in sysfs"));
     }
 }

@@ -1,15 +1,15 @@
-//! What a daemon is told: its limits, whether it is there, that it shall end.
+//! Commands to an MPS daemon: set limits, ping, quit.
 
 use std::{path::PathBuf, process::Stdio, time::Duration};
 
 use tokio::io::AsyncWriteExt as _;
 use windlass_host::deadline;
 
-use super::{place::Place, program::Program, want::Share};
+use super::{place::Place, program::Program, spec::Share};
 
-/// Why a daemon did not do what it was told.
+/// Error of a command.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum AskError {
+pub(super) enum ControlError {
     #[error("cannot run {path}")]
     Run { path: PathBuf, source: std::io::Error },
     #[error("no answer to {command} within {deadline:?}")]
@@ -22,27 +22,26 @@ pub(super) enum AskError {
 
 const GET_THREADS: &str = "get_default_active_thread_percentage";
 
-/// The daemon's own number of its one device.
+/// The daemon's own number of its only device.
 const DEVICE: u32 = 0;
 
 // === impl Program ===
 
 impl Program {
-    /// Whether the daemon answers.
-    pub(super) async fn ping(&self, place: &Place, deadline: Duration) -> Result<(), AskError> {
+    /// Checks that the daemon answers.
+    pub(super) async fn ping(&self, place: &Place, deadline: Duration) -> Result<(), ControlError> {
         self.threads_percent(place, deadline).await.map(drop)
     }
 
-    /// Sets what each client is limited to, and asks whether it is. Clients that are connected keep the
-    /// limits that they came with.
+    /// Sets the limits of each client, and reads them back. Connected clients keep their limits.
     pub(super) async fn limit(
         &self,
         place: &Place,
         share: Share,
         deadline: Duration,
-    ) -> Result<(), AskError> {
+    ) -> Result<(), ControlError> {
         let wanted = share.threads_percent;
-        // For servers to come first, so that none is missed that comes in between.
+        // Defaults come first: a server that starts meanwhile gets them.
         let mut commands = vec![format!("set_default_active_thread_percentage {wanted}")];
         if let Some(memory) = share.memory_mib {
             commands.push(format!("set_default_device_pinned_mem_limit {DEVICE} {memory}M"));
@@ -59,18 +58,18 @@ impl Program {
         if (percent - f64::from(wanted)).abs() < 1.0 {
             Ok(())
         } else {
-            Err(AskError::NotTaken { said, wanted })
+            Err(ControlError::NotTaken { said, wanted })
         }
     }
 
-    /// The process ids of the servers that run; one for each user, or one for all.
-    async fn servers(&self, place: &Place, deadline: Duration) -> Result<Vec<u32>, AskError> {
+    /// Process ids of the running servers: one for each user, or one for all.
+    async fn servers(&self, place: &Place, deadline: Duration) -> Result<Vec<u32>, ControlError> {
         let said = self.ask(place, "get_server_list", deadline).await?;
         Ok(said.split_whitespace().filter_map(|word| word.parse().ok()).collect())
     }
 
-    /// Asks the daemon to end with all its servers.
-    pub(super) async fn quit(&self, place: &Place, deadline: Duration) -> Result<(), AskError> {
+    /// Ends the daemon and all its servers.
+    pub(super) async fn quit(&self, place: &Place, deadline: Duration) -> Result<(), ControlError> {
         self.ask(place, "quit", deadline).await.map(drop)
     }
 
@@ -78,12 +77,12 @@ impl Program {
         &self,
         place: &Place,
         deadline: Duration,
-    ) -> Result<(String, f64), AskError> {
+    ) -> Result<(String, f64), ControlError> {
         let said = self.ask(place, GET_THREADS, deadline).await?;
-        // The program says that there is no daemon in words, and may call that a success.
+        // The program reports a missing daemon in words, possibly with exit status 0.
         match said.split_whitespace().next_back().and_then(|word| word.parse().ok()) {
             Some(percent) => Ok((said, percent)),
-            None => Err(AskError::Refused { command: GET_THREADS.to_owned(), said }),
+            None => Err(ControlError::Refused { command: GET_THREADS.to_owned(), said }),
         }
     }
 
@@ -92,31 +91,36 @@ impl Program {
         place: &Place,
         commands: &[String],
         deadline: Duration,
-    ) -> Result<(), AskError> {
+    ) -> Result<(), ControlError> {
         for command in commands {
             self.ask(place, command, deadline).await?;
         }
         Ok(())
     }
 
-    /// Gives one command to the daemon, by a second process of the program. One that gets no answer
-    /// is killed.
-    async fn ask(&self, place: &Place, text: &str, deadline: Duration) -> Result<String, AskError> {
+    /// Sends one command to the daemon, by a second process of the program. A process without an answer is
+    /// killed.
+    async fn ask(
+        &self,
+        place: &Place,
+        text: &str,
+        deadline: Duration,
+    ) -> Result<String, ControlError> {
         let mut command = self.command(place);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command.kill_on_drop(true);
         let asked = async {
             let mut client = command.spawn()?;
             let mut stdin = client.stdin.take().expect("it is piped");
-            // A program that did not wait for the command says why below.
+            // A program that ended early gives its reason below.
             let _ = stdin.write_all(format!("{text}\n").as_bytes()).await;
             drop(stdin);
             client.wait_with_output().await
         };
         let output = match deadline::timeout(deadline, asked).await {
-            Err(_) => return Err(AskError::Late { command: text.to_owned(), deadline }),
+            Err(_) => return Err(ControlError::Late { command: text.to_owned(), deadline }),
             Ok(Err(source)) => {
-                return Err(AskError::Run { path: self.program.path.clone(), source });
+                return Err(ControlError::Run { path: self.program.path.clone(), source });
             }
             Ok(Ok(output)) => output,
         };
@@ -125,6 +129,6 @@ impl Program {
             return Ok(said(&output.stdout).trim().to_owned());
         }
         let said = said(&[output.stdout, output.stderr].concat()).trim().to_owned();
-        Err(AskError::Refused { command: text.to_owned(), said })
+        Err(ControlError::Refused { command: text.to_owned(), said })
     }
 }

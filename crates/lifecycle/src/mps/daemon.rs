@@ -1,4 +1,4 @@
-//! Keeps one device's daemon running: carries out what [`State::next`] decides.
+//! Task of one MPS daemon: carries out the decisions of [`State::next`].
 
 use std::{pin::Pin, sync::Arc, time::Duration};
 
@@ -12,156 +12,153 @@ use windlass_host::{causes, clock::until, deadline};
 
 use super::{
     MpsState,
-    ground::{Ground, Held},
+    env::{Env, Instance},
+    spec::MpsSpec,
     state::{Input, Outcome, State},
-    want::MpsWant,
 };
 
-/// Keeps one device's daemon running while it is wanted.
+/// Keeps one device's daemon running while it has a spec.
 pub(super) struct Daemon {
     device: DeviceId,
-    ground: Arc<Ground>,
-    /// `None` when it is no longer wanted.
-    want: watch::Receiver<Option<MpsWant>>,
+    env: Arc<Env>,
+    /// `None` once the daemon is not wanted.
+    spec: watch::Receiver<Option<MpsSpec>>,
     reports: mpsc::UnboundedSender<(DeviceId, MpsState)>,
-    /// What there is of it, unless a call has it.
-    held: Option<Held>,
-    /// Why it last failed.
+    /// The daemon's process and mode, unless a call has them.
+    instance: Option<Instance>,
+    /// Reason of the last failure.
     why: String,
 }
 
-/// What a state does. Calls that change what is held take it along and bring it back.
-type Call = Pin<Box<dyn Future<Output = (Option<Held>, Result<(), Failure>)> + Send>>;
+/// Action of a state. It takes the instance along if it changes it, and returns it.
+type Call = Pin<Box<dyn Future<Output = (Option<Instance>, Result<(), CallError>)> + Send>>;
 
-/// Why a call failed, and what that means.
-type Failure = (Outcome, String);
+/// Outcome and reason of a failed call.
+type CallError = (Outcome, String);
 
-/// How often a daemon that has just been started is asked.
-const START_LOOK: Duration = Duration::from_millis(50);
+/// Pause between questions to a daemon that starts.
+const START_POLL: Duration = Duration::from_millis(50);
 
 // === impl Daemon ===
 
 impl Daemon {
     pub(super) fn new(
         device: DeviceId,
-        ground: &Arc<Ground>,
-        want: watch::Receiver<Option<MpsWant>>,
+        env: &Arc<Env>,
+        spec: watch::Receiver<Option<MpsSpec>>,
         reports: mpsc::UnboundedSender<(DeviceId, MpsState)>,
     ) -> Self {
-        let held = Some(ground.hold(device.clone()));
-        Self { device, ground: ground.clone(), want, reports, held, why: String::new() }
+        let instance = Some(env.instance(device.clone()));
+        Self { device, env: env.clone(), spec, reports, instance, why: String::new() }
     }
 
-    /// Runs until the daemon is no longer wanted and nothing is left of it, or until the agent stops,
-    /// which leaves the daemon as it is.
+    /// Runs until the daemon has no spec and is gone, or until the agent stops, which leaves the daemon
+    /// running.
     pub(super) async fn run(mut self, stop: CancellationToken) {
-        tokio::select! {
-            () = stop.cancelled() => {}
-            () = self.live_and_end() => {}
-        }
+        stop.run_until_cancelled(self.live_and_end()).await;
     }
 
     async fn live_and_end(&mut self) {
         loop {
-            if self.wanted().is_some() {
+            if self.spec().is_some() {
                 self.live().await;
             }
-            let mut held = self.held.take().expect("no call is on its way");
-            let stopped = self.ground.stop(&mut held).await;
-            self.held = Some(held);
+            let mut instance = self.instance.take().expect("no call is on its way");
+            let stopped = self.env.stop(&mut instance).await;
+            self.instance = Some(instance);
             let Err(error) = stopped else {
                 tracing::info!(device = %self.device, "MPS daemon stopped");
                 return;
             };
-            let (error, again) = (causes(&error), self.ground.settings.retry_most);
-            tracing::warn!(device = %self.device, error, ?again, "cannot stop the MPS daemon");
+            let (error, retry_in) = (causes(&error), self.env.settings.retry_most);
+            tracing::warn!(device = %self.device, error, ?retry_in, "cannot stop MPS daemon");
             tokio::select! {
-                Ok(()) = self.want.changed() => {}
-                () = sleep(again) => {}
+                Ok(()) = self.spec.changed() => {}
+                () = sleep(retry_in) => {}
             }
         }
     }
 
-    /// Lives until it is no longer wanted.
+    /// Runs until the daemon has no spec.
     async fn live(&mut self) {
         let mut state = State::FIRST;
         let mut call = self.act(state);
         loop {
             self.report(state);
             let input = tokio::select! {
-                (held, result) = answer(&mut call) => self.take(held, result),
-                why = exited(&mut self.held) => self.take_exit(&why),
-                Ok(()) = self.want.changed() => {
-                    if self.wanted().is_none() {
+                (instance, result) = answer(&mut call) => self.finish(instance, result),
+                why = exited(&mut self.instance) => self.exited(&why),
+                Ok(()) = self.spec.changed() => {
+                    if self.spec().is_none() {
                         break;
                     }
                     Input::Changed
                 }
                 () = due(state) => Input::Due,
             };
-            let next = state.next(input, Instant::now(), &self.ground.settings);
+            let next = state.next(input, Instant::now(), &self.env.settings);
             if next != state {
-                self.say(state, next);
+                self.log(state, next);
                 call = self.act(next);
             }
             state = next;
         }
-        // One that is just being started must not be lost.
-        if self.held.is_none() {
-            self.held = answer(&mut call).await.0;
+        // A daemon that is being started must not be lost.
+        if self.instance.is_none() {
+            self.instance = answer(&mut call).await.0;
         }
     }
 
-    /// What a state does on being entered.
+    /// Action of a state that was entered.
     fn act(&mut self, state: State) -> Option<Call> {
-        let ground = self.ground.clone();
+        let env = self.env.clone();
         let device = self.device.clone();
         match state {
             State::Ready { .. } | State::Kept { .. } | State::Waiting { .. } => None,
             State::Preparing { .. } => {
-                let want = self.wanted()?;
-                let mut held = self.held.take()?;
+                let spec = self.spec()?;
+                let mut instance = self.instance.take()?;
                 Some(Box::pin(async move {
-                    let done = ground.prepare(&mut held, &want).await;
-                    (Some(held), done.map_err(failure))
+                    let done = env.prepare(&mut instance, &spec).await;
+                    (Some(instance), done.map_err(failed))
                 }))
             }
             State::Settling { .. } => {
-                let want = self.wanted()?;
-                Some(Box::pin(async move { (None, settle(&ground, &device, &want).await) }))
+                let spec = self.spec()?;
+                Some(Box::pin(async move { (None, settle(&env, &device, &spec).await) }))
             }
             State::Asking { .. } => {
-                Some(Box::pin(async move { (None, ping(&ground, &device).await) }))
+                Some(Box::pin(async move { (None, ping(&env, &device).await) }))
             }
             State::Ending { .. } => {
-                let mut held = self.held.take()?;
+                let mut instance = self.instance.take()?;
                 Some(Box::pin(async move {
-                    let done = ground.end(&mut held).await;
-                    (Some(held), done.map_err(failure))
+                    let done = env.end(&mut instance).await;
+                    (Some(instance), done.map_err(failed))
                 }))
             }
         }
     }
 
-    fn take(&mut self, held: Option<Held>, result: Result<(), Failure>) -> Input {
-        self.held = held.or(self.held.take());
-        let Err((outcome, why)) = result else { return Input::Done(Outcome::Well) };
+    fn finish(&mut self, instance: Option<Instance>, result: Result<(), CallError>) -> Input {
+        self.instance = instance.or(self.instance.take());
+        let Err((outcome, why)) = result else { return Input::Done(Outcome::Succeeded) };
         self.why = why;
-        let process = self.held.as_ref().and_then(|held| held.process.as_ref());
+        let process = self.instance.as_ref().and_then(|instance| instance.process.as_ref());
         if process.is_some_and(|process| !process.is_alive()) {
-            return self.take_exit("the daemon is gone");
+            return self.exited("the daemon is gone");
         }
         Input::Done(outcome)
     }
 
-    fn take_exit(&mut self, why: &str) -> Input {
-        let words = self.ground.last_words(&self.device);
-        self.why = words.map_or_else(|| why.to_owned(), |words| format!("{why}: {words}"));
+    fn exited(&mut self, why: &str) -> Input {
+        let line = self.env.last_output(&self.device);
+        self.why = line.map_or_else(|| why.to_owned(), |line| format!("{why}: {line}"));
         Input::Exited
     }
 
-    fn wanted(&self) -> Option<MpsWant> {
-        self.want.borrow().clone()
+    fn spec(&self) -> Option<MpsSpec> {
+        self.spec.borrow().clone()
     }
 
     fn report(&self, state: State) {
@@ -172,64 +169,68 @@ impl Daemon {
         } else {
             MpsState::Failed(self.why.clone())
         };
-        // No one is left to tell at the agent's end only.
+        // The receiver is gone at the agent's end only.
         let _ = self.reports.send((self.device.clone(), report));
     }
 
-    fn say(&self, from: State, to: State) {
-        let (device, why) = (&self.device, &self.why);
+    fn log(&self, from: State, to: State) {
+        let (device, error) = (&self.device, &self.why);
         match to {
             State::Ready { missed: 0, .. } if !from.answers() => {
                 tracing::info!(%device, "MPS daemon ready");
             }
             State::Ready { missed: 1.., .. } => {
-                tracing::warn!(%device, why, "MPS daemon does not answer");
+                tracing::warn!(%device, error, "MPS daemon does not answer, device withheld");
             }
-            State::Kept { .. } => tracing::warn!(%device, why, "MPS daemon keeps its old limits"),
-            State::Ending { .. } => tracing::warn!(%device, why, "MPS daemon failed"),
-            _ => tracing::debug!(%device, ?from, ?to, "MPS daemon"),
+            State::Kept { .. } => {
+                tracing::warn!(%device, error, "MPS daemon keeps its old limits: correct the sharing");
+            }
+            State::Ending { .. } => {
+                tracing::warn!(%device, error, "MPS daemon failed, restarting it")
+            }
+            _ => tracing::debug!(%device, ?from, ?to, "MPS daemon state changed"),
         }
     }
 }
 
-/// Sets the limits. A daemon that has just been started is not there at once.
-async fn settle(ground: &Ground, device: &DeviceId, want: &MpsWant) -> Result<(), Failure> {
-    let share = want.share().map_err(|error| (Outcome::Impossible, error.to_string()))?;
-    let program = ground.program().map_err(failure)?;
-    let (place, settings) = (ground.places.of(device), &ground.settings);
+/// Sets the limits. A daemon that was just started may not answer at once.
+async fn settle(env: &Env, device: &DeviceId, spec: &MpsSpec) -> Result<(), CallError> {
+    let share = spec.share().map_err(|error| (Outcome::Impossible, error.to_string()))?;
+    let program = env.program().map_err(failed)?;
+    let (place, settings) = (env.places.of(device), &env.settings);
     let limited = deadline::beside(settings.start_deadline, async |over| {
         loop {
             let limited = program.limit(&place, share, settings.answer_deadline).await;
             if limited.is_ok() || over.is_cancelled() {
                 return limited;
             }
-            sleep(START_LOOK).await;
+            sleep(START_POLL).await;
         }
     });
-    limited.await.map_err(failure)
+    limited.await.map_err(failed)
 }
 
-async fn ping(ground: &Ground, device: &DeviceId) -> Result<(), Failure> {
-    let program = ground.program().map_err(failure)?;
-    let asked = program.ping(&ground.places.of(device), ground.settings.answer_deadline).await;
-    asked.map_err(failure)
+async fn ping(env: &Env, device: &DeviceId) -> Result<(), CallError> {
+    let program = env.program().map_err(failed)?;
+    let asked = program.ping(&env.places.of(device), env.settings.answer_deadline).await;
+    asked.map_err(failed)
 }
 
-fn failure(error: impl std::error::Error) -> Failure {
-    (Outcome::Badly, causes(&error))
+fn failed(error: impl std::error::Error) -> CallError {
+    (Outcome::Failed, causes(&error))
 }
 
-/// The answer to the call, if one is on its way; then it is no longer.
-async fn answer(call: &mut Option<Call>) -> (Option<Held>, Result<(), Failure>) {
+/// Waits for the call, if there is one, and clears it.
+async fn answer(call: &mut Option<Call>) -> (Option<Instance>, Result<(), CallError>) {
     let Some(pending) = call else { return std::future::pending().await };
     let answer = pending.await;
     *call = None;
     answer
 }
 
-/// The end of the process, if there is one.
-async fn exited(held: &mut Option<Held>) -> String {
-    match held.as_mut().and_then(|held| held.process.as_mut()) {
+/// Waits for the end of the process, if there is one.
+async fn exited(instance: &mut Option<Instance>) -> String {
+    match instance.as_mut().and_then(|instance| instance.process.as_mut()) {
         Some(process) => process.exited().await,
         None => std::future::pending().await,
     }

@@ -1,4 +1,4 @@
-//! Changes a GPU's compute mode, by calls into the driver that may never return.
+//! Compute mode of a GPU, set by driver calls that may never return.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -7,16 +7,16 @@ use windlass_core::device::DeviceId;
 use windlass_host::deadline;
 use windlass_nvml::{ComputeMode, LoadError, Nvml, NvmlError};
 
-/// Changes the compute mode of one GPU.
+/// Sets the compute mode of one GPU.
 #[derive(Debug)]
 pub(super) struct ModeSetter {
     device: DeviceId,
     deadline: Duration,
-    /// A call that hangs is waited for again the next time, not made a second time.
+    /// A call that hangs is awaited again, not repeated.
     call: JoinSet<Result<(), ModeError>>,
 }
 
-/// Why a compute mode was not changed.
+/// Error of setting the compute mode.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ModeError {
     #[error("cannot set the compute mode: there is no libnvidia-ml.so.1")]
@@ -36,14 +36,14 @@ impl ModeSetter {
         Self { device, deadline, call: JoinSet::new() }
     }
 
-    /// Sets the mode by that NVML, unless it is set.
+    /// Sets the mode by this NVML library, unless it is set.
     pub(super) async fn set(
         &mut self,
         library: Option<PathBuf>,
         mode: ComputeMode,
     ) -> Result<(), ModeError> {
         if !self.call.is_empty() {
-            // What an earlier call did is overruled by the one that follows.
+            // The following call overrules the earlier one.
             self.finish().await.or_else(|error| match error {
                 ModeError::Late(_) => Err(error),
                 _ => Ok(()),

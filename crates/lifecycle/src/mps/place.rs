@@ -1,14 +1,14 @@
-//! Where a daemon has its pipes and logs, and what a container gets of them.
+//! Folders of MPS daemons: pipes and logs, and their mounts for containers.
 //!
 //! ```text
 //! <mps_dir>/<device id>/
 //!   pipe/      the daemon's sockets; a container gets this folder, under the same path
-//!   log/       what the daemon writes
-//!   daemon     which process it is
+//!   log/       the daemon's logs
+//!   daemon     the daemon's process
 //! ```
 //!
-//! The path is the same for the daemon and for its clients wherever the daemon sees the host's root
-//! as its own, so that it does not matter whether they tell each other paths.
+//! If the daemon's root is the host's, daemon and clients have the same path, so it does not matter whether
+//! they exchange paths.
 
 use std::path::{Path, PathBuf};
 
@@ -17,7 +17,7 @@ use windlass_config::{MpsSettings, Places};
 use windlass_core::device::DeviceId;
 use windlass_host::Host;
 
-/// Where daemons have their pipes and logs.
+/// Folders of all daemons.
 #[derive(Clone, Debug)]
 pub struct MpsPlaces {
     host: Host,
@@ -25,24 +25,24 @@ pub struct MpsPlaces {
     shm: PathBuf,
 }
 
-/// Where the daemon's sockets are; read by CUDA in a client and by the daemon.
+/// Folder of the daemon's sockets, for CUDA in a client and for the daemon.
 pub(super) const PIPE_DIRECTORY: &str = "CUDA_MPS_PIPE_DIRECTORY";
 
-/// Where the files lie that client and server share.
+/// Folder of the files that client and server share.
 pub(super) const SHM: &str = "/dev/shm";
 
 // === impl MpsPlaces ===
 
 impl MpsPlaces {
-    /// The places that the configuration names.
+    /// The folders by the configuration.
     pub fn new(places: &Places, settings: &MpsSettings) -> Self {
         Self { host: places.host(), dir: places.mps_dir.clone(), shm: settings.shm_dir.clone() }
     }
 
-    /// What a container gets to be a client of this device's daemon. The same device, the same bytes.
+    /// Edits that make a container a client of this device's daemon. The same device gets the same edits.
     ///
-    /// A client has one daemon: a container that is to use MPS on one device can use no second device
-    /// through CUDA, shared or not.
+    /// A client has one daemon: a container with MPS on one device can use no second device through CUDA,
+    /// shared or not.
     pub fn container(&self, device: &DeviceId) -> MpsGrant {
         let pipe = self.of(device).pipe();
         MpsGrant {
@@ -55,43 +55,43 @@ impl MpsPlaces {
         }
     }
 
-    /// Whether something is left of a daemon of this device. Blocks for a moment.
+    /// True if a daemon of this device left anything. Blocks for a moment.
     pub fn is_left(&self, device: &DeviceId) -> bool {
         self.host.has(self.of(device).record())
     }
 
-    /// The devices of whose daemons something is left, also while they serve. Blocks for a moment.
+    /// Devices whose daemons left anything, running daemons included. Blocks for a moment.
     pub fn left(&self) -> Vec<DeviceId> {
         self.devices().into_iter().filter(|device| self.is_left(device)).collect()
     }
 
-    /// The folder of one device, as the host names it.
+    /// Folder of one device, by its host path.
     pub(super) fn of(&self, device: &DeviceId) -> Place {
         Place { folder: self.dir.join(device.as_str()) }
     }
 
-    /// The devices that have a folder here.
+    /// Devices with a folder here.
     fn devices(&self) -> Vec<DeviceId> {
         self.host.names(&self.dir).iter().filter_map(|name| name.parse().ok()).collect()
     }
 
-    /// The host whose paths these are.
+    /// The host of these paths.
     pub(super) fn host(&self) -> &Host {
         &self.host
     }
 
-    /// The folder of all devices, as the host names it.
+    /// Folder of all devices, by its host path.
     pub(super) fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// What the host calls the folder that daemons see as `/dev/shm`.
+    /// Host path of the daemons' `/dev/shm`.
     pub(super) fn shm(&self) -> &Path {
         &self.shm
     }
 }
 
-/// The folder of one device, as the host names it.
+/// Folder of one device, by its host path.
 #[derive(Clone, Debug)]
 pub(super) struct Place {
     pub(super) folder: PathBuf,
@@ -108,12 +108,12 @@ impl Place {
         self.folder.join("log")
     }
 
-    /// What the daemon's process says.
+    /// Output of the daemon's process.
     pub(super) fn output(&self) -> PathBuf {
         self.folder.join("daemon.log")
     }
 
-    /// The file that says which process the daemon is.
+    /// Record of the daemon's process.
     pub(super) fn record(&self) -> PathBuf {
         self.folder.join("daemon")
     }

@@ -1,8 +1,8 @@
-//! A daemon as a process: started apart from the agent, found again by a later agent, ended for good.
+//! Process of an MPS daemon: it outlives the agent, is found again by the next one, and is ended for good.
 //!
-//! A process is known by its id and the time of its start, which together name no other process until
-//! the next boot. It leads a process group of its own, so that what it started can be ended with it,
-//! and so that a signal to the agent's group leaves it alone.
+//! Process id and start time identify a process until the next boot. The daemon leads its own process
+//! group, so that its children can be ended with it, and that a signal to the agent's group does not reach
+//! it.
 
 use std::{
     fs, io,
@@ -25,21 +25,21 @@ use windlass_host::{
 #[derive(Debug)]
 pub(super) struct Process {
     identity: Identity,
-    /// What the agent started it can wait for.
+    /// Set if this agent started the process.
     child: Option<Child>,
 }
 
-/// The process of that id that was started at that time, in ticks since boot.
+/// Process id, and start time in ticks since boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Identity {
     pid: Pid,
     started: u64,
 }
 
-/// A process as `/proc` shows it.
-struct Seen {
+/// A process in `/proc`.
+struct ProcStat {
     identity: Identity,
-    /// It ended, and only its parent's wait is missing.
+    /// It ended, but its parent has not waited for it.
     is_zombie: bool,
 }
 
@@ -48,25 +48,25 @@ struct Seen {
 #[error("process {0:?} did not end within {1:?} of being killed; the driver holds it")]
 pub(super) struct Unkillable(Pid, Duration);
 
-/// The agent's own view: the ids are those of its namespace, whatever the host's root is.
+/// The agent's own `/proc`: process ids are those of its namespace.
 const PROC: &str = "/proc";
 
-/// How often an ending process is looked at. It only is while one is being ended.
+/// Pause between looks at an ending process.
 const LOOK: Duration = Duration::from_millis(20);
 
 // === impl Process ===
 
 impl Process {
-    /// Starts a daemon that outlives the agent, and records it. What it says goes into `log`.
+    /// Starts a daemon that outlives the agent, and records it. Its output goes to `log`.
     pub(super) fn start(mut command: Command, log: &Path, record: &Path) -> io::Result<Self> {
         let log = fs::File::create(log)?;
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).process_group(0);
         let child = command.spawn()?;
         let pid = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
-        let seen = pid.and_then(see).ok_or(io::ErrorKind::NotFound)?;
-        let process = Self { identity: seen.identity, child: Some(child) };
+        let stat = pid.and_then(stat).ok_or(io::ErrorKind::NotFound)?;
+        let process = Self { identity: stat.identity, child: Some(child) };
         let Identity { pid, started } = process.identity;
-        // Unrecorded it would be lost to the next agent, so it shall not run.
+        // The next agent could not find an unrecorded daemon, so it must not run.
         match files::replace(
             record,
             format!("{} {started}\n", pid.as_raw_nonzero()).as_bytes(),
@@ -80,7 +80,7 @@ impl Process {
         }
     }
 
-    /// The daemon of that record, if it still runs.
+    /// The recorded daemon, if it still runs.
     pub(super) fn find(record: &Path) -> Option<Self> {
         let text = read_regular_text(record, Links::Refused, MOST_BYTES).ok()?;
         let (pid, started) = text.trim().split_once(' ')?;
@@ -90,8 +90,7 @@ impl Process {
         process.is_alive().then_some(process)
     }
 
-    /// Waits for the end. That of a daemon which another agent started is not told; it is found by
-    /// the next question.
+    /// Waits for the end. The end of an adopted daemon is noticed by the next question instead.
     pub(super) async fn exited(&mut self) -> String {
         let Some(child) = &mut self.child else { return std::future::pending().await };
         match child.wait().await {
@@ -100,12 +99,13 @@ impl Process {
         }
     }
 
-    /// Whether it runs.
+    /// True if it runs.
     pub(super) fn is_alive(&self) -> bool {
-        see(self.identity.pid).is_some_and(|seen| seen.identity == self.identity && !seen.is_zombie)
+        stat(self.identity.pid)
+            .is_some_and(|stat| stat.identity == self.identity && !stat.is_zombie)
     }
 
-    /// Waits for the end without causing it; gives whether it came.
+    /// Waits for the end without causing it; returns true if it came.
     pub(super) async fn ends_within(&self, grace: Duration) -> bool {
         let end = async {
             while self.is_alive() {
@@ -115,8 +115,8 @@ impl Process {
         deadline::timeout(grace, end).await.is_ok()
     }
 
-    /// Asks it to end, then makes it; then ends what it started, and only then lets the kernel give
-    /// its id to another process.
+    /// Ends the process by SIGTERM, then by SIGKILL, then ends its children. Only then may the kernel reuse
+    /// its id.
     pub(super) async fn end(mut self, grace: Duration) -> Result<(), Unkillable> {
         self.signal(Signal::TERM);
         if !self.ends_within(grace).await {
@@ -125,7 +125,7 @@ impl Process {
                 return Err(Unkillable(self.identity.pid, grace));
             }
         }
-        // A group that has no one left is no group.
+        // An empty group is gone already.
         let _ = kill_process_group(self.identity.pid, Signal::KILL);
         if let Some(child) = &mut self.child {
             let _ = child.wait().await;
@@ -135,14 +135,14 @@ impl Process {
 
     fn signal(&self, signal: Signal) {
         if self.is_alive() {
-            // It may have ended in between.
+            // The process may have ended in between.
             let _ = kill_process(self.identity.pid, signal);
         }
     }
 }
 
-/// The process that has an id now (`proc_pid_stat(5)`).
-fn see(pid: Pid) -> Option<Seen> {
+/// The process with this id (`proc_pid_stat(5)`).
+fn stat(pid: Pid) -> Option<ProcStat> {
     /// Fields 3 and 22, counted from the end of the name, which may contain anything.
     const STATE: usize = 0;
     const START_TIME: usize = 19;
@@ -152,7 +152,7 @@ fn see(pid: Pid) -> Option<Seen> {
     let fields: Vec<_> = behind_name.split_whitespace().collect();
     let started = fields.get(START_TIME)?.parse().ok()?;
     let is_zombie = matches!(*fields.get(STATE)?, "Z" | "X");
-    Some(Seen { identity: Identity { pid, started }, is_zombie })
+    Some(ProcStat { identity: Identity { pid, started }, is_zombie })
 }
 
 #[cfg(test)]
@@ -215,11 +215,11 @@ mod tests {
         }
         let child = fs::read_to_string(&child).expect("written").trim().parse().expect("a number");
         let child = Pid::from_raw(child).expect("a process");
-        assert!(see(child).is_some());
+        assert!(stat(child).is_some());
         process.end(GRACE).await.expect("ended");
         // An orphan is waited for by init, or by no one where there is none.
         let limit = Instant::now() + Duration::from_secs(10);
-        while see(child).is_some_and(|seen| !seen.is_zombie) {
+        while stat(child).is_some_and(|stat| !stat.is_zombie) {
             assert!(Instant::now() < limit, "what it started goes on");
             tokio::task::yield_now().await;
         }

@@ -1,4 +1,4 @@
-//! NVIDIA's control program: where it is, and how it is run.
+//! NVIDIA's MPS control program on this node.
 
 use std::path::{Path, PathBuf};
 
@@ -12,15 +12,15 @@ use windlass_host::{
 
 use super::place::{MpsPlaces, PIPE_DIRECTORY, Place, SHM};
 
-/// How the control program is run.
+/// The control program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Program {
     pub(super) program: DriverProgram,
-    /// What is put in front of paths of the host, so that the daemon finds them.
+    /// Prefix of host paths in the daemon's view.
     host_root: PathBuf,
 }
 
-/// Why the program cannot be run.
+/// Reason that the program cannot run.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ProgramError {
     #[error("{0}; it comes with the driver's compute utilities")]
@@ -32,19 +32,18 @@ pub(super) enum ProgramError {
     SharedMemory { daemon: PathBuf, host: PathBuf },
 }
 
-/// The program's name.
+/// File name of the program.
 const NAME: &str = "nvidia-cuda-mps-control";
 
-/// A daemon that serves a part of the machine's GPUs, by UUID: an index may mean another GPU after a
-/// reboot.
+/// Selects the daemon's GPU by UUID: an index may change at a reboot.
 const VISIBLE_DEVICES: &str = "CUDA_VISIBLE_DEVICES";
 const LOG_DIRECTORY: &str = "CUDA_MPS_LOG_DIRECTORY";
 
 // === impl Program ===
 
 impl Program {
-    /// Finds the program, and makes sure that a client in a container would reach its daemon. The
-    /// folder of all daemons must be there.
+    /// Finds the program, and checks that clients in containers reach its daemon. The folder of all daemons
+    /// must exist.
     pub(super) fn find(roots: &Roots, places: &MpsPlaces) -> Result<Self, ProgramError> {
         let inside = system_of_daemons(&roots.driver, places);
         let host_root = inside.as_ref().map_or_else(|| places.host().path("/"), |_| "/".into());
@@ -54,14 +53,14 @@ impl Program {
         Ok(program)
     }
 
-    /// A client and its server talk through files that both have under `/dev/shm`.
+    /// Compares the daemon's `/dev/shm` with the host's: clients and servers share files there.
     fn check_shared_memory(&self, places: &MpsPlaces) -> Result<(), ProgramError> {
         let inside = Host::new(self.program.inside.as_deref().unwrap_or(Path::new("/")), "/");
         let (daemon, host) = (inside.path(SHM), places.host().path(places.shm()));
         if same(&daemon, &host) { Ok(()) } else { Err(ProgramError::SharedMemory { daemon, host }) }
     }
 
-    /// The command that becomes the daemon of a device.
+    /// Command that becomes the daemon of a device.
     pub(super) fn daemon(&self, device: &DeviceId, place: &Place, users: MpsUsers) -> Command {
         let mut command = self.command(place);
         command.arg("-f").env(VISIBLE_DEVICES, device.as_str());
@@ -74,7 +73,7 @@ impl Program {
         command
     }
 
-    /// The command that gives commands to that daemon.
+    /// Command that controls this daemon.
     pub(super) fn command(&self, place: &Place) -> Command {
         let mut command = self.program.command();
         command
@@ -88,8 +87,7 @@ impl Program {
     }
 }
 
-/// The driver's root, if it is that of a whole system other than the agent's own, in which the
-/// folder of the daemons is where the host has it.
+/// The driver's root, if it is a whole other system with the host's folder of daemons in place.
 fn system_of_daemons(driver: &Host, places: &MpsPlaces) -> Option<PathBuf> {
     let daemons = same(&driver.path(places.dir()), &places.host().path(places.dir()));
     whole_system(driver).filter(|_| daemons)
@@ -119,7 +117,7 @@ mod tests {
         dir
     }
 
-    /// How the program of a driver that is mounted at `driver` is run, on a host that is at `host`.
+    /// The program of a driver that is mounted at `driver`, on a host that is at `host`.
     fn found(host: &Path, driver: &Path) -> Result<Program, ProgramError> {
         let mut at = Places { host_root: host.to_owned(), ..Places::default() };
         at.driver.mounted_at = Some(driver.to_owned());

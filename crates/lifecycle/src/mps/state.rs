@@ -1,88 +1,90 @@
-//! A daemon's life, as one state machine.
+//! State machine of an MPS daemon.
 //!
 //! ```text
-//!               a process is there          limits set, answered          due
+//!               a process exists            limits set, answered          due
 //!   Preparing ────────────────────> Settling ────────────────────> Ready ─────> Asking
 //!    ^  │                              │ ^                          │ ^            │
-//!    │  │ refused                      │ └── other limits wanted ───┤ └─ answered ─┤
+//!    │  │ refused                      │ └──── spec changed ────────┤ └─ answered ─┤
 //!    │  v                              v                            v              v
-//!    │ Ending <── no answer ───────────┴────────── process gone ────┴── no answer ─┘
+//!    │ Ending <── no answer ───────────┴──────── process ended ─────┴── no answer ─┘
 //!    │  │                                                               three times
 //!    │  v
 //!   Waiting    longer after each failure in a row
 //! ```
 //!
-//! A daemon that misses one answer is not killed for it, since every program on its GPU would die
-//! with it; its device is only not handed out meanwhile. Ending comes before Waiting also when
-//! nothing was started: it makes sure that nothing is left.
+//! One missed answer does not kill a daemon, since every program on its GPU would die with it; its device
+//! is only not allocatable meanwhile. Ending comes before Waiting even if nothing was started, to make sure
+//! that nothing is left.
 //!
-//! Not drawn: a daemon of which something impossible is wanted is Kept, out of Settling, until
-//! something else is wanted, and one that is no longer wanted leaves this machine from any state.
+//! Not drawn: a daemon with an impossible spec goes from Settling to Kept until the spec changes. A daemon
+//! without a spec leaves this machine from any state.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 use windlass_config::MpsSettings;
+use windlass_host::backoff::backoff;
 
-/// Where a daemon stands. `attempt` counts the failures in a row.
+/// State of a daemon. `attempt` counts the failures in a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// What it needs is checked and made, a daemon of an earlier life looked for, or one started.
+    /// Its folders and mode are set, and a running daemon is adopted or a new one started.
     Preparing { attempt: u32 },
-    /// Its limits are being set, until it takes them. `round` counts the changes of what is wanted.
+    /// Its limits are set, until it confirms them. `round` counts the changes of the spec.
     Settling { attempt: u32, round: u32 },
-    /// It answered, unless it `missed` some answers; it is asked again at that time.
+    /// It answered, except for the last `missed` questions. The next question comes at `due`.
     Ready { due: Instant, since: Instant, missed: u32, attempt: u32 },
-    /// A question is on its way.
+    /// A question is under way.
     Asking { since: Instant, missed: u32, attempt: u32 },
-    /// It runs, and what is wanted of it cannot be. It is left to the programs that use it.
+    /// It runs under an impossible spec. It is left to the programs that use it.
     Kept { attempt: u32 },
-    /// What is left of it is being ended.
+    /// Its remains are ended.
     Ending { attempt: u32 },
-    /// It is started again at that time.
+    /// It is restarted at this time.
     Waiting { until: Instant, attempt: u32 },
 }
 
-/// What moves a daemon.
+/// Inputs of the state machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Input {
-    /// What the state does is done.
+    /// The state's action is done.
     Done(Outcome),
-    /// The process is gone.
+    /// The process ended.
     Exited,
-    /// The time that the state waits for has come.
+    /// The state's time has come.
     Due,
-    /// Something else is wanted of it.
+    /// The spec changed.
     Changed,
 }
 
+/// Outcome of a state's action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    Well,
-    Badly,
-    /// What is wanted cannot be, whatever the daemon does.
+    Succeeded,
+    Failed,
+    /// The spec is impossible, whatever the daemon does.
     Impossible,
 }
 
-/// Answers missed in a row after which a daemon counts as hanging.
+/// Missed answers in a row after which a daemon counts as hanging.
 const MOST_MISSED: u32 = 3;
 
-/// A daemon that ran this long was a good one: its end starts a new count of failures.
+/// Running time after which a failure starts a new count.
 const RAN_WELL: Duration = Duration::from_secs(60);
 
 // === impl State ===
 
 impl State {
-    /// Where every daemon begins.
+    /// Initial state.
     pub(super) const FIRST: Self = Self::Preparing { attempt: 0 };
 
     /// The transition function.
     pub(super) fn next(self, input: Input, now: Instant, settings: &MpsSettings) -> Self {
         match (self, input) {
-            (Self::Preparing { attempt }, Input::Done(Outcome::Well)) => {
+            (Self::Preparing { attempt }, Input::Done(Outcome::Succeeded)) => {
                 Self::Settling { attempt, round: 0 }
             }
-            (Self::Settling { attempt, .. }, Input::Done(Outcome::Well)) => {
+            (Self::Settling { attempt, .. }, Input::Done(Outcome::Succeeded)) => {
                 let due = now + settings.question_interval;
                 Self::Ready { due, since: now, missed: 0, attempt }
             }
@@ -90,11 +92,11 @@ impl State {
                 Self::Asking { since, missed, attempt }
             }
             (Self::Asking { since, missed, attempt }, Input::Done(outcome)) => {
-                let missed = if outcome == Outcome::Well { 0 } else { missed + 1 };
+                let missed = if outcome == Outcome::Succeeded { 0 } else { missed + 1 };
                 if missed == MOST_MISSED {
                     return self.ending(now);
                 }
-                // Sooner after a miss, but not at once: what misses at once misses three times at once.
+                // Sooner after a miss, but not at once: three immediate questions would miss together.
                 let pause = match missed {
                     0 => settings.question_interval,
                     _ => settings.answer_deadline,
@@ -111,7 +113,7 @@ impl State {
             (Self::Settling { attempt, .. }, Input::Done(Outcome::Impossible)) => {
                 Self::Kept { attempt }
             }
-            // What was wrong may be right now.
+            // The new spec may be possible.
             (Self::Waiting { .. }, Input::Changed) => Self::FIRST,
             (Self::Preparing { .. } | Self::Settling { .. }, Input::Done(_))
             | (
@@ -141,14 +143,13 @@ impl State {
         Self::Ending { attempt }
     }
 
-    /// Waits longer after each failure in a row.
     fn waiting(attempt: u32, now: Instant, settings: &MpsSettings) -> Self {
-        let factor = 1_u32.checked_shl(attempt).unwrap_or(u32::MAX);
-        let pause = settings.retry_first.saturating_mul(factor).min(settings.retry_most);
-        Self::Waiting { until: now + pause, attempt: attempt.saturating_add(1) }
+        let attempt = attempt.saturating_add(1);
+        let pause = backoff(settings.retry_first, settings.retry_most, attempt);
+        Self::Waiting { until: now + pause, attempt }
     }
 
-    /// When the state is due.
+    /// Time of the state's next input.
     pub(super) fn due(self) -> Option<Instant> {
         match self {
             Self::Ready { due, .. } => Some(due),
@@ -157,12 +158,12 @@ impl State {
         }
     }
 
-    /// Whether the daemon's last answer was a good one.
+    /// True if the last question was answered.
     pub(super) fn answers(self) -> bool {
         matches!(self, Self::Ready { missed: 0, .. } | Self::Asking { missed: 0, .. })
     }
 
-    /// Whether nothing has gone wrong with it yet.
+    /// True before the first failure.
     pub(super) fn is_first_attempt(self) -> bool {
         matches!(self, Self::Preparing { attempt: 0 } | Self::Settling { attempt: 0, .. })
     }
@@ -172,8 +173,8 @@ impl State {
 mod tests {
     use super::*;
 
-    const WELL: Input = Input::Done(Outcome::Well);
-    const BADLY: Input = Input::Done(Outcome::Badly);
+    const SUCCEEDED: Input = Input::Done(Outcome::Succeeded);
+    const FAILED: Input = Input::Done(Outcome::Failed);
 
     fn settings() -> MpsSettings {
         MpsSettings {
@@ -191,27 +192,27 @@ mod tests {
     #[test]
     fn a_daemon_is_ready_once_it_took_its_limits() {
         let now = Instant::now();
-        assert_eq!(run(State::FIRST, &[WELL], now), State::Settling { attempt: 0, round: 0 });
-        let ready = run(State::FIRST, &[WELL, WELL], now);
-        assert!(ready.answers() && !run(State::FIRST, &[WELL], now).answers());
+        assert_eq!(run(State::FIRST, &[SUCCEEDED], now), State::Settling { attempt: 0, round: 0 });
+        let ready = run(State::FIRST, &[SUCCEEDED, SUCCEEDED], now);
+        assert!(ready.answers() && !run(State::FIRST, &[SUCCEEDED], now).answers());
         assert_eq!(ready.due(), Some(now + Duration::from_secs(10)));
-        assert_eq!(run(ready, &[Input::Due, WELL], now), ready, "an answer changes nothing");
+        assert_eq!(run(ready, &[Input::Due, SUCCEEDED], now), ready, "an answer changes nothing");
     }
 
     #[test]
     fn whatever_fails_is_ended_before_it_is_tried_again() {
         let now = Instant::now();
         for inputs in [
-            &[BADLY][..],
-            &[WELL, BADLY],
-            &[WELL, Input::Exited],
-            &[WELL, WELL, Input::Exited],
-            &[WELL, WELL, Input::Due, Input::Exited],
-            &[WELL, Input::Done(Outcome::Impossible), Input::Exited],
+            &[FAILED][..],
+            &[SUCCEEDED, FAILED],
+            &[SUCCEEDED, Input::Exited],
+            &[SUCCEEDED, SUCCEEDED, Input::Exited],
+            &[SUCCEEDED, SUCCEEDED, Input::Due, Input::Exited],
+            &[SUCCEEDED, Input::Done(Outcome::Impossible), Input::Exited],
         ] {
             let state = run(State::FIRST, inputs, now);
             assert_eq!(state, State::Ending { attempt: 0 }, "{inputs:?}");
-            let state = run(state, &[BADLY], now);
+            let state = run(state, &[FAILED], now);
             assert!(matches!(state, State::Waiting { attempt: 1, .. }), "{state:?}");
             assert_eq!(run(state, &[Input::Due], now), State::Preparing { attempt: 1 });
         }
@@ -220,13 +221,13 @@ mod tests {
     #[test]
     fn one_missed_answer_is_no_death_and_three_in_a_row_are() {
         let now = Instant::now();
-        let ready = run(State::FIRST, &[WELL, WELL], now);
-        let doubted = run(ready, &[Input::Due, BADLY], now);
+        let ready = run(State::FIRST, &[SUCCEEDED, SUCCEEDED], now);
+        let doubted = run(ready, &[Input::Due, FAILED], now);
         assert!(!doubted.answers());
         let soon = now + MpsSettings::default().answer_deadline;
         assert_eq!(doubted.due(), Some(soon), "it is asked again soon");
-        assert_eq!(run(doubted, &[Input::Due, WELL], now), ready);
-        let hanging = [Input::Due, BADLY, Input::Due, BADLY, Input::Due, BADLY];
+        assert_eq!(run(doubted, &[Input::Due, SUCCEEDED], now), ready);
+        let hanging = [Input::Due, FAILED, Input::Due, FAILED, Input::Due, FAILED];
         assert_eq!(run(ready, &hanging, now), State::Ending { attempt: 0 });
     }
 
@@ -236,12 +237,12 @@ mod tests {
         let mut state = State::FIRST;
         let mut pauses = Vec::new();
         for _ in 0..5 {
-            state = run(state, &[BADLY, BADLY], now);
+            state = run(state, &[FAILED, FAILED], now);
             pauses.push((state.due().expect("waiting") - now).as_secs());
             state = run(state, &[Input::Due], now);
         }
         assert_eq!(pauses, [1, 2, 4, 5, 5]);
-        let ready = run(state, &[WELL, WELL], now);
+        let ready = run(state, &[SUCCEEDED, SUCCEEDED], now);
         assert_eq!(run(ready, &[Input::Exited], now), State::Ending { attempt: 5 });
         assert_eq!(run(ready, &[Input::Exited], now + RAN_WELL), State::Ending { attempt: 0 });
     }
@@ -249,7 +250,7 @@ mod tests {
     #[test]
     fn other_limits_are_set_without_a_new_process() {
         let now = Instant::now();
-        let ready = run(State::FIRST, &[WELL, WELL], now);
+        let ready = run(State::FIRST, &[SUCCEEDED, SUCCEEDED], now);
         let again = State::Settling { attempt: 0, round: 0 };
         assert_eq!(run(ready, &[Input::Changed], now), again);
         assert_eq!(run(ready, &[Input::Due, Input::Changed], now), again);
@@ -257,7 +258,7 @@ mod tests {
         let kept = run(again, &[Input::Done(Outcome::Impossible)], now);
         assert_eq!(kept, State::Kept { attempt: 0 }, "its programs do not die of a bad number");
         assert_eq!(run(kept, &[Input::Changed], now), again);
-        let waiting = run(State::FIRST, &[BADLY, BADLY], now);
+        let waiting = run(State::FIRST, &[FAILED, FAILED], now);
         assert_eq!(run(waiting, &[Input::Changed], now), State::FIRST);
     }
 }

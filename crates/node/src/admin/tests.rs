@@ -11,7 +11,7 @@ use tokio::{
     task::JoinSet,
     time::Instant,
 };
-use windlass_allocations::ledger::LedgerDesk;
+use windlass_allocations::ledger::SharedLedger;
 
 use super::*;
 
@@ -23,7 +23,7 @@ fn admin() -> Admin {
         registrations: watch::channel(RegistrationStates::new()).1,
         holders: windlass_allocations::podresources::inquiry(
             Path::new("/nowhere"),
-            LedgerDesk::default(),
+            SharedLedger::default(),
         )
         .1,
         disclosed: BTreeSet::new(),

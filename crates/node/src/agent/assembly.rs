@@ -8,19 +8,19 @@ use tokio::{
     time::Instant,
 };
 use windlass_allocations::{
-    follow::{AllocationsDesk, Follower, Sources},
-    ledger::LedgerDesk,
-    podresources::{self, HoldersDesk},
+    follow::{AllocationsReader, Follower, Sources},
+    ledger::SharedLedger,
+    podresources::{self, PodResourcesCache},
 };
 use windlass_cluster::{Client, leases};
 use windlass_config::{Config, Policy};
 use windlass_core::labels::Labels;
 use windlass_deviceplugin::{Plugins, RecentAllocations, history};
 use windlass_discovery::{HostWatch, Source, mig::PartitionDesk, telemetry::TelemetryReceiver};
-use windlass_dra::{Driver, Left, Surroundings};
+use windlass_dra::{Driver, Left};
 use windlass_host::{Roots, clock::Clock, state_folder};
 use windlass_lifecycle::{
-    cleanup::{HandoverDesk, Handovers, Tidings},
+    cleanup::{self, Cleanup, CleanupHandle},
     mps::{Mps, MpsDemand, MpsPlaces, MpsStates},
 };
 use windlass_resources::NodeState;
@@ -46,7 +46,7 @@ pub(super) struct Deps {
     /// Policy in force.
     pub(super) policy: watch::Receiver<Arc<Policy>>,
     /// Allocation ledger, with claims restored from the previous agent.
-    pub(super) ledger: LedgerDesk,
+    pub(super) ledger: SharedLedger,
     pub(super) clock: Clock,
 }
 
@@ -113,7 +113,7 @@ struct Wiring<'a> {
     instruments: &'a Instruments,
     directory: watch::Receiver<u64>,
     policy: watch::Receiver<Arc<Policy>>,
-    ledger: LedgerDesk,
+    ledger: SharedLedger,
     clock: Clock,
 }
 
@@ -128,8 +128,8 @@ struct Discovered {
 struct ReconcilerHandles {
     state: watch::Receiver<Arc<NodeState>>,
     rounds: watch::Receiver<Instant>,
-    holders: HoldersDesk,
-    handovers: HandoverDesk,
+    holders: PodResourcesCache,
+    handovers: CleanupHandle,
     daemons: watch::Receiver<Arc<MpsStates>>,
 }
 
@@ -183,7 +183,8 @@ impl Wiring<'_> {
         let (supervisor, daemons) = Mps::new(&config.places, &config.mps, wanted, &news);
         parts.add("MPS daemons", supervisor.run(parts.token()));
 
-        let (inquirer, holders) = podresources::inquiry(&config.places.kubelet_dir, ledger.clone());
+        let (inquirer, holders) =
+            podresources::PodResourcesPoller::new(&config.places.kubelet_dir, ledger.clone());
         parts.add("pod resources", inquirer.run(parts.token()));
 
         let allocations = self.follow_the_kubelet(&state, &holders, parts);
@@ -195,14 +196,14 @@ impl Wiring<'_> {
             gpus: partitions.clone(),
             news: news.clone(),
         };
-        let (part, desk, handovers) = Handovers::new(
+        let (part, desk, handovers) = Cleanup::new(
             &config.places,
             config.handover,
-            tidings,
+            deps,
             *clock,
             self.instruments.handover.clone(),
         );
-        parts.add("hand-overs", part.run(parts.token()));
+        parts.add("cleanup", part.run(parts.token()));
 
         // Without an API server no lease is ever held.
         let leases = cluster.map_or_else(
@@ -235,9 +236,9 @@ impl Wiring<'_> {
     fn follow_the_kubelet(
         &self,
         state: &watch::Receiver<Arc<NodeState>>,
-        holders: &HoldersDesk,
+        holders: &PodResourcesCache,
         parts: &mut Parts,
-    ) -> AllocationsDesk {
+    ) -> AllocationsReader {
         let (places, limits) = (&self.config.places, self.config.session);
         let sources = Sources {
             policy: self.policy.clone(),
@@ -294,7 +295,7 @@ impl Wiring<'_> {
             );
             parts.add("resource slices", slices);
         }
-        let surroundings = Surroundings {
+        let deps = windlass_dra::Deps {
             clock: self.clock,
             cluster,
             ledger: self.ledger.clone(),

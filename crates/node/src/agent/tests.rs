@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tempfile::TempDir;
 use tokio::time::{sleep, timeout};
-use windlass_allocations::ledger::{ClaimRef, Conflict, Footprint, Kinship, Use};
+use windlass_allocations::ledger::{ClaimRef, Conflict, Overlap, Overlaps, Use};
 use windlass_config::{
     DraOffer, DriverName, PerContainer, Places, Pooled, Replicas, ResourceRule, Resources,
     Selector, SessionLimits, Sharing,
@@ -32,7 +32,7 @@ struct Node {
 
 /// A running agent.
 struct Life {
-    ledger: LedgerDesk,
+    ledger: SharedLedger,
     policy: watch::Sender<Arc<Policy>>,
     state: watch::Receiver<Arc<NodeState>>,
     parts: Parts,
@@ -75,7 +75,7 @@ impl Node {
         Self { config, kubelet, _machine: machine, _folder: folder }
     }
 
-    fn agent(&self, ledger: LedgerDesk) -> Life {
+    fn agent(&self, ledger: SharedLedger) -> Life {
         let dir = self.config.places.kubelet_dir.join(PLUGIN_DIR);
         let clock = Clock::starting_at(Timestamp::now());
         let (registry, instruments) = metrics::registry(&clock);
@@ -122,14 +122,14 @@ impl Life {
         self.gpus().iter().all(|id| state.claimable.contains_key(id.as_str()))
     }
 
-    fn footprint(&self, id: &str) -> Footprint {
+    fn overlap(&self, id: &str) -> Overlap {
         let state = self.state.borrow();
         let device = state.inventory.get(id).expect("it is there");
-        Kinship::of(&state.inventory).footprint(&device.id)
+        Overlaps::of(&state.inventory).overlap(&device.id)
     }
 
     fn claim(&self, id: &str) -> Result<(), Conflict> {
-        self.ledger.take_for_claim(&claim(), &[(self.footprint(id), Use::Alone)])
+        self.ledger.take_for_claim(&claim(), &[(self.overlap(id), Use::Alone)])
     }
 
     fn taints(&self, id: &str) -> Vec<String> {
@@ -171,7 +171,7 @@ fn pod(name: &str, gpus: u64) -> Pod {
 #[tokio::test]
 async fn a_gpu_that_a_pod_has_is_no_claims_until_the_pod_let_go() {
     let node = Node::new(DraOffer::Beside);
-    let agent = node.agent(LedgerDesk::unread());
+    let agent = node.agent(SharedLedger::unread());
     node.counts((8, 8)).await;
     agent.ledger.known().await;
     let (uid, gpu) = node.pod("p").await;
@@ -189,7 +189,7 @@ async fn a_gpu_that_a_pod_has_is_no_claims_until_the_pod_let_go() {
 #[tokio::test]
 async fn a_gpu_that_a_claim_has_is_no_pods_until_the_claim_let_go() {
     let node = Node::new(DraOffer::Beside);
-    let agent = node.agent(LedgerDesk::unread());
+    let agent = node.agent(SharedLedger::unread());
     node.counts((8, 8)).await;
     agent.ledger.known().await;
     let gpu = agent.gpus().remove(0);
@@ -205,7 +205,7 @@ async fn a_gpu_that_a_claim_has_is_no_pods_until_the_claim_let_go() {
 #[tokio::test]
 async fn a_pod_gets_no_gpu_of_a_claim_that_the_kubelet_was_not_told_of_yet() {
     let node = Node::new(DraOffer::Beside);
-    let agent = node.agent(LedgerDesk::unread());
+    let agent = node.agent(SharedLedger::unread());
     node.counts((8, 8)).await;
     agent.ledger.known().await;
     agent.claim(&agent.gpus()[0]).expect("free");
@@ -215,13 +215,13 @@ async fn a_pod_gets_no_gpu_of_a_claim_that_the_kubelet_was_not_told_of_yet() {
 #[tokio::test]
 async fn an_agent_that_starts_knows_what_pods_and_claims_have() {
     let node = Node::new(DraOffer::Beside);
-    let mut first = node.agent(LedgerDesk::unread());
+    let mut first = node.agent(SharedLedger::unread());
     node.counts((8, 8)).await;
     let (_, held) = node.pod("p").await;
     first.ledger.known().await;
     let claimed = first.gpus().into_iter().find(|id| *id != held).expect("another");
     first.parts.stop().await;
-    let ledger = LedgerDesk::unread();
+    let ledger = SharedLedger::unread();
     ledger.restore_claim(&claim(), [(&claimed.parse().expect("an id"), Use::Alone)]);
     let agent = node.agent(ledger);
     agent.ledger.known().await;
@@ -235,7 +235,7 @@ async fn an_agent_that_starts_knows_what_pods_and_claims_have() {
 #[tokio::test]
 async fn a_node_moves_from_the_one_way_to_the_other_and_back_while_devices_are_held() {
     let node = Node::new(DraOffer::Off);
-    let agent = node.agent(LedgerDesk::unread());
+    let agent = node.agent(SharedLedger::unread());
     node.counts((8, 8)).await;
     let (uid, held) = node.pod("p").await;
     let free: Vec<_> = agent.gpus().into_iter().filter(|id| *id != held).collect();
@@ -270,7 +270,7 @@ async fn a_token_that_an_earlier_agent_gave_stands_for_its_pool_though_claims_ha
     let name = "example.com/rdma".parse().expect("a name");
     let rule = ResourceRule::new(name, Selector::all(DeviceKind::Nic), pool);
     node.config.policy.resources = Resources::Rules(vec![rule]);
-    let mut first = node.agent(LedgerDesk::unread());
+    let mut first = node.agent(SharedLedger::unread());
     let served = |it: &NodeStatus| it.counts("example.com/rdma") == Some((8, 8));
     node.kubelet.wait_for(served, LIMIT).await.unwrap_or_else(|late| panic!("{late}"));
     let limits = [("example.com/rdma".to_owned(), 1)].into();
@@ -278,7 +278,7 @@ async fn a_token_that_an_earlier_agent_gave_stands_for_its_pool_though_claims_ha
     node.kubelet.admit(pod).await.expect("admitted");
     first.parts.stop().await;
     node.config.policy.dra.offer = DraOffer::Instead;
-    let agent = node.agent(LedgerDesk::unread());
+    let agent = node.agent(SharedLedger::unread());
     agent.ledger.known().await;
     let nics: Vec<_> = agent.state.borrow().inventory.of_kind(DeviceKind::Nic).cloned().collect();
     assert!(nics.len() > 1);

@@ -13,7 +13,7 @@ use windlass_resources::offers::{self, Target};
 pub(super) fn offerings(policy: &Policy, inventory: &Inventory) -> BTreeMap<DeviceId, Offering> {
     let targets = offers::targets(policy, inventory).into_iter();
     let offering = |(id, target): (DeviceId, Target)| {
-        let usual = offers::usual_name(policy, inventory.get(id.as_str())?);
+        let usual = windlass_discovery::usual_name(policy, inventory.get(id.as_str())?);
         let offering = offering(target.sharing, usual != Some(target.name));
         Some((id, offering))
     };

@@ -288,7 +288,7 @@ mod tests {
     fn holders(of: Vec<Holder>) -> (DeviceId, Holders) {
         let id: DeviceId = "GPU-a".parse().expect("valid");
         let by_device = [(id.clone(), of.into_iter().collect())].into();
-        (id, Holders::telling(by_device))
+        (id, Holders::answered(by_device))
     }
 
     #[test]

@@ -7,21 +7,21 @@ use windlass_core::{
     device::{DeviceId, DeviceKind},
     inventory::Inventory,
 };
-use windlass_resources::offers::{self, Marked};
+use windlass_resources::offers::{self, Fingerprints};
 
 /// Reason for a migration, for the log.
 pub(super) fn migration_reason(
     (before, now): (&Inventory, &Inventory),
     policy: &Policy,
-    marked: &Marked,
+    marked: &Fingerprints,
 ) -> Option<&'static str> {
     if shapes(now) != shapes(before) {
         return Some("MIG layout changed: devices move once their holders release them");
     }
-    if offers::is_something_else(policy, before, now) {
+    if offers::has_new_default(policy, before, now) {
         return Some("hardware behind ids changed: devices move once their holders release them");
     }
-    let is_revealed = offers::reveals(marked, before, now);
+    let is_revealed = offers::exposes_held_hardware(marked, before, now);
     is_revealed.then_some("device ids changed: devices move once their holders release them")
 }
 

@@ -7,30 +7,30 @@ use windlass_core::{
     inventory::Inventory,
 };
 use windlass_lifecycle::{
-    cleanup::{Demand, HandoverStates},
-    mps::{MpsDemand, MpsState, MpsStates, MpsWant, MpsWants},
+    cleanup::{CleanupPlans, CleanupStates},
+    mps::{MpsDemand, MpsSpec, MpsSpecs, MpsState, MpsStates},
 };
 use windlass_resources::offers::Plan;
 
-use super::held_ids::HeldIds;
+use super::holdings::Holdings;
 
 /// Wanted MPS daemons. A daemon also stays while its device fails, while containers hold replicas, and while claims
 /// may hold shares: its end would end their programs.
 pub(super) fn daemons(
     (plan, inventory): (&Plan, &Inventory),
     ledger: &Ledger,
-    held_ids: &HeldIds,
+    holdings: &Holdings,
     known: &MpsDemand,
 ) -> MpsDemand {
     let wanted = plan.mps.iter().filter_map(|(id, replicas)| {
-        Some((id.clone(), MpsWant::new(inventory.get(id.as_str())?, *replicas)))
+        Some((id.clone(), MpsSpec::new(inventory.get(id.as_str())?, *replicas)))
     });
     let by_claims = Ledger::daemons(ledger.claims());
     let want = |id: &DeviceId| {
-        Some((id.clone(), MpsWant::new(inventory.get(id.as_str())?, Replicas::ONE)))
+        Some((id.clone(), MpsSpec::new(inventory.get(id.as_str())?, Replicas::ONE)))
     };
-    let wanted: MpsWants = by_claims.surely.iter().filter_map(want).chain(wanted).collect();
-    let mut kept = held_ids.shared_devices();
+    let wanted: MpsSpecs = by_claims.surely.iter().filter_map(want).chain(wanted).collect();
+    let mut kept = holdings.shared_devices();
     kept.extend(by_claims.surely.into_iter().chain(by_claims.perhaps));
     if ledger.is_hearsay() {
         kept.extend(ledger.claims().keys().cloned());
@@ -58,8 +58,8 @@ pub(super) fn daemon_trouble(
 
 /// Obstacle of a device that waits for cleanup.
 pub(super) fn handover_trouble(
-    states: &HandoverStates,
-    cleanup_demand: &Demand,
+    states: &CleanupStates,
+    cleanup_demand: &CleanupPlans,
     id: &DeviceId,
 ) -> Option<String> {
     cleanup_demand.get(id)?;

@@ -23,8 +23,8 @@ use windlass_core::{
 };
 use windlass_discovery::PROFILE;
 use windlass_resources::{
-    device_info::{DeviceInfoFiles, DeviceInfos, Untold},
-    offers::Marked,
+    device_info::{DeviceInfoFiles, DeviceInfos, OutdatedFiles},
+    offers::Fingerprints,
 };
 
 use super::{
@@ -39,7 +39,7 @@ pub(super) struct WantedFiles {
     /// Device information for CNI plugins.
     pub(super) infos: DeviceInfos,
     /// Hardware behind each id.
-    pub(super) marked: Marked,
+    pub(super) marked: Fingerprints,
 }
 
 /// Result of the latest pass.
@@ -47,7 +47,7 @@ pub(super) struct WantedFiles {
 pub(super) struct DiskState {
     pub(super) checked: DiskCheckResult,
     /// Device information that could not be written.
-    pub(super) untold: Untold,
+    pub(super) untold: OutdatedFiles,
     /// Request that it answers; `None` before the first.
     wanted: Option<Arc<WantedFiles>>,
     /// Devices of the request, by id.
@@ -100,7 +100,7 @@ impl Disk {
     }
 
     /// Loads the previous agent's fingerprints and finds the driver's files. Blocks.
-    pub(super) fn open(&mut self, policy: &Policy) -> Marked {
+    pub(super) fn open(&mut self, policy: &Policy) -> Fingerprints {
         self.check.warm_up(policy);
         self.notes.load(&policy.delivery)
     }
@@ -127,7 +127,7 @@ impl Disk {
     pub(super) fn apply(&mut self, wanted: Arc<WantedFiles>) -> DiskState {
         let checked = self.check.run(&wanted.inventory, &wanted.policy);
         let untold = if self.infos.is_idle(&wanted.infos) {
-            Untold::default()
+            OutdatedFiles::default()
         } else {
             self.infos.keep(&wanted.infos)
         };

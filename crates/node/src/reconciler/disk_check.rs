@@ -7,7 +7,7 @@ use std::{
 };
 
 use windlass_cdi::{
-    CdiFiles, Documents, Lacks, NVIDIA_NODES, Unwritten, Written, container_edits::Surroundings,
+    CdiFiles, Documents, Lacks, NVIDIA_NODES, Unwritten, WriteOutcome, container_edits::NodeExtras,
     imex_node,
 };
 use windlass_config::{Delivery, MissingChannel, MpsSettings, Places, Policy, Sharing};
@@ -35,7 +35,7 @@ pub(super) struct DiskCheck {
 
 #[derive(Debug, Default)]
 pub(super) struct DiskCheckResult {
-    pub(super) surroundings: Surroundings,
+    pub(super) surroundings: NodeExtras,
     documents: Documents,
     pub(super) lacks: Lacks,
     unwritten: Unwritten,
@@ -79,8 +79,8 @@ impl DiskCheck {
         }
         self.wrote = true;
         self.cdi.deliver(&policy.delivery);
-        let Written { documents, besides, lacks, unwritten } = self.cdi.write(inventory);
-        let surroundings = Surroundings { cdi_extras: besides, ..surroundings };
+        let WriteOutcome { documents, extra_names, lacks, unwritten } = self.cdi.write(inventory);
+        let surroundings = NodeExtras { cdi_extras: extra_names, ..surroundings };
         DiskCheckResult { surroundings, documents, lacks, unwritten, ..DiskCheckResult::default() }
     }
 
@@ -107,11 +107,11 @@ impl DiskCheck {
         DiskCheckResult { surroundings, lacks, unwritten, absent, ..DiskCheckResult::default() }
     }
 
-    fn surroundings(&self, policy: &Policy) -> Surroundings {
+    fn surroundings(&self, policy: &Policy) -> NodeExtras {
         let has = |node: &Path| self.roots.dev.has(node);
         let control = NVIDIA_NODES.iter().map(PathBuf::from).filter(|node| has(node));
         let channels = policy.delivery.imex.channels.iter().copied();
-        Surroundings {
+        NodeExtras {
             control_nodes: control.collect(),
             imex_channels: channels.filter(|channel| has(&imex_node(*channel))).collect(),
             cdi_extras: Vec::new(),
@@ -164,7 +164,7 @@ impl DiskCheckResult {
             empty: plan.empty,
             claimable: plan.claimable,
             unclaimable: plan.unclaimable,
-            surroundings: self.surroundings.clone(),
+            node_extras: self.surroundings.clone(),
             documents: self.documents.clone(),
             lacks: self.lacks.clone(),
             unwritten: self.unwritten.clone(),
@@ -177,7 +177,7 @@ impl DiskCheckResult {
 const DAEMON_LEFT: &str = "MPS daemon of the earlier sharing still runs";
 
 /// Missing channels, if no CDI document reports them.
-fn missing_channels(policy: &Policy, surroundings: &Surroundings) -> Lacks {
+fn missing_channels(policy: &Policy, surroundings: &NodeExtras) -> Lacks {
     let missing = policy.delivery.imex.channels.difference(&surroundings.imex_channels);
     let channels: Vec<_> = missing.copied().collect();
     let trouble = |channel: &u32| {

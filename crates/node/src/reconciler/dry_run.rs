@@ -3,14 +3,14 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use tokio::sync::watch;
-use windlass_allocations::Held;
+use windlass_allocations::HeldIds;
 use windlass_config::Config;
 use windlass_core::inventory::Inventory;
 use windlass_discovery::SourceSnapshot;
 use windlass_lifecycle::cleanup;
 use windlass_resources::{
     NodeState,
-    offers::{self, Marked, Methods, Moves, Pools},
+    offers::{self, Fingerprints, Methods, Moves, Pools},
 };
 
 use super::{disk_check::DiskCheck, obstacles::ObstacleChecks};
@@ -25,25 +25,25 @@ pub(crate) fn dry_run(config: &Config, sources: &Snapshots) -> NodeState {
     inventory.recorded = config.places.host().recorded();
     let mut look = DiskCheck::new(&config.places, &config.mps, policy.delivery.clone());
     let checked = look.without_writing(&inventory, &policy);
-    let handovers = cleanup::left(&config.places);
-    let cleanup_demand = cleanup::demand(&policy, &inventory, &|_| None);
+    let handovers = cleanup::recorded_states(&config.places);
+    let cleanup_demand = cleanup::plans(&policy, &inventory, &|_| None);
     let checks = ObstacleChecks {
         checked: &checked,
         late: &BTreeSet::new(),
         policy: &policy,
         lease: &|_| None,
     };
-    let question = offers::Question {
+    let inputs = offers::Inputs {
         policy: &policy,
         inventory: &inventory,
         previous: &offers::Offers::new(),
-        held: &Held::new(),
+        held: &HeldIds::new(),
         methods: &Methods::new(),
         pools: &Pools::new(),
-        marked: &Marked::new(),
+        fingerprints: &Fingerprints::new(),
         moves: Moves::Kept,
         obstacle: &|device, _| checks.of_containers(device).map(|it| it.why),
-        handover: &|id| handovers.get(id).filter(|_| cleanup_demand.contains_key(id))?.trouble(),
+        cleanup: &|id| handovers.get(id).filter(|_| cleanup_demand.contains_key(id))?.trouble(),
     };
     let plan = offers::plan(question);
     let obstacles = checks.of_claims(&inventory);

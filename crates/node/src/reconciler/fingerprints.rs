@@ -5,12 +5,12 @@
 
 use windlass_config::{Delivery, DeviceNodes, Places};
 use windlass_host::state_file::{Boot, Format, KeptFile};
-use windlass_resources::offers::Marked;
+use windlass_resources::offers::Fingerprints;
 
 /// State file `devices.json`.
 pub(super) struct FingerprintFile {
-    file: KeptFile<Marked>,
-    written: Marked,
+    file: KeptFile<Fingerprints>,
+    written: Fingerprints,
     /// Last write error.
     refused: Option<String>,
 }
@@ -23,11 +23,11 @@ const FILE: &str = "devices.json";
 
 impl FingerprintFile {
     pub(super) fn new(places: &Places) -> Self {
-        Self { file: file(places), written: Marked::new(), refused: None }
+        Self { file: file(places), written: Fingerprints::new(), refused: None }
     }
 
     /// Loads the previous agent's fingerprints. Blocks.
-    pub(super) fn load(&mut self, delivery: &Delivery) -> Marked {
+    pub(super) fn load(&mut self, delivery: &Delivery) -> Fingerprints {
         self.file.set_aside();
         // After a reboot, containers resolve their CDI names again, so old fingerprints no longer apply. Device paths
         // from the kubelet's checkpoint still do.
@@ -39,7 +39,7 @@ impl FingerprintFile {
     }
 
     /// Writes changed fingerprints. A failure affects the next agent only. Blocks.
-    pub(super) fn write(&mut self, marked: &Marked) {
+    pub(super) fn write(&mut self, marked: &Fingerprints) {
         if *marked == self.written {
             return;
         }
@@ -67,7 +67,7 @@ pub(crate) fn were_offered(places: &Places) -> bool {
     }
 }
 
-fn file(places: &Places) -> KeptFile<Marked> {
+fn file(places: &Places) -> KeptFile<Fingerprints> {
     KeptFile::new(places.state_dir.join(FILE), FORMAT, places.host())
 }
 
@@ -100,13 +100,13 @@ mod tests {
         let things =
             json!([{"node": "/dev/port0"}, {"function": "0000:1a:00.0"}, {"place": "10.0.0.7"}]);
         let port = json!({"source": "fpga", "things": things, "whole": null, "part": false});
-        let marked: Marked = serde_json::from_value(json!({"port": port})).expect("marks");
+        let marked: Fingerprints = serde_json::from_value(json!({"port": port})).expect("marks");
         FingerprintFile::new(&places).write(&marked);
         let by_names = Delivery::default();
         let by_nodes = Delivery { strategies: [Strategy::Envvar].into(), ..Delivery::default() };
         for (id, delivery, expected) in [
             ("one", &by_names, &marked),
-            ("two", &by_names, &Marked::new()),
+            ("two", &by_names, &Fingerprints::new()),
             ("two", &by_nodes, &marked),
         ] {
             boot(id);

@@ -5,7 +5,7 @@ use tempfile::TempDir;
 use tokio::time::advance;
 use windlass_allocations::{
     follow::{Follower, Sources},
-    ledger::LedgerDesk,
+    ledger::SharedLedger,
     podresources,
 };
 use windlass_config::{DeviceIds, DraOffer, DraPolicy, Places, Resources};
@@ -29,15 +29,16 @@ struct Rig {
 }
 
 /// Allocations without a reader.
-fn allocations(config: &Config) -> AllocationsDesk {
-    let ledger = LedgerDesk::default();
+fn allocations(config: &Config) -> AllocationsReader {
+    let ledger = SharedLedger::default();
     let sources = Sources {
         policy: watch::channel(Arc::default()).1,
         state: watch::channel(Arc::default()).1,
         devices_of_pool: NodeState::devices_of_pool,
         kubelet_writes: watch::channel(0).1,
         doubt: Duration::ZERO,
-        holders: podresources::inquiry(&config.places.kubelet_dir, ledger.clone()).1,
+        holders: podresources::PodResourcesPoller::new(&config.places.kubelet_dir, ledger.clone())
+            .1,
     };
     Follower::new(&config.places, config.session, ledger, sources).1
 }
@@ -79,7 +80,7 @@ impl Rig {
             mps: watch::channel(Arc::default()).1,
             handovers: watch::channel(Arc::default()).1,
             leases: watch::channel(Arc::default()).1,
-            ledger: LedgerDesk::default().watch(),
+            ledger: SharedLedger::default().watch(),
         };
         let (publish, state) = watch::channel(Arc::default());
         let outputs = Outputs {

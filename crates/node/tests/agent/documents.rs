@@ -271,7 +271,7 @@ async fn features_and_channels_have_documents_of_their_own_when_they_are_there()
     }
     let generated = generate(&world).await;
     let names = ["windlass.dev/gds=all", "windlass.dev/mofed=all", "windlass.dev/imex-channel=0"];
-    assert_eq!(generated.besides, names);
+    assert_eq!(generated.extra_names, names);
     assert_eq!(generated.lacks.channels, [7]);
     assert_eq!(
         generated.lacks.troubles,

@@ -7,7 +7,7 @@ use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 use windlass_cluster::{
     Client, Limits,
-    slices::{self, Content, Loss, PublishState, Wanted},
+    slices::{self, SliceContent, DroppedFields, PublishState, DesiredSlices},
 };
 use windlass_config::DriverName;
 use windlass_testkit::value;
@@ -22,7 +22,7 @@ const POOL: &str = "n1/nvidia";
 
 /// An agent's part that publishes.
 struct Publisher {
-    wanted: watch::Sender<Option<Arc<Wanted>>>,
+    wanted: watch::Sender<Option<Arc<DesiredSlices>>>,
     state: watch::Receiver<Arc<PublishState>>,
     stop: CancellationToken,
 }
@@ -43,9 +43,9 @@ impl Publisher {
         Self { wanted, state, stop }
     }
 
-    fn wants(&self, pools: &[(&str, Vec<Content>)]) {
+    fn wants(&self, pools: &[(&str, Vec<SliceContent>)]) {
         let pools = pools.iter().map(|(name, slices)| ((*name).to_owned(), slices.clone()));
-        let wanted = Wanted { pools: pools.collect(), ..Wanted::default() };
+        let wanted = DesiredSlices { pools: pools.collect(), ..DesiredSlices::default() };
         self.wanted.send_replace(Some(Arc::new(wanted)));
     }
 
@@ -70,13 +70,13 @@ fn tainted(name: &str) -> Value {
     device
 }
 
-fn content(devices: &[Value]) -> Content {
+fn content(devices: &[Value]) -> SliceContent {
     let devices = serde_json::from_value(devices.into()).expect("devices");
-    Content { devices, ..Content::default() }
+    SliceContent { devices, ..SliceContent::default() }
 }
 
 /// A slice with one device.
-fn gpu(name: &str) -> Content {
+fn gpu(name: &str) -> SliceContent {
     content(&[device(name)])
 }
 
@@ -115,7 +115,7 @@ fn edit(server: &ApiServer, index: &str, change: impl FnOnce(&mut Value)) {
 async fn slices_are_created_once_in_order_and_belong_to_the_node() {
     let mut server = ApiServer::start();
     let mut publisher = Publisher::start(&mut server);
-    publisher.wants(&[(POOL, vec![gpu("a"), gpu("b")]), ("n1/nics", vec![Content::default()])]);
+    publisher.wants(&[(POOL, vec![gpu("a"), gpu("b")]), ("n1/nics", vec![SliceContent::default()])]);
     publisher.has(POOL, (1, 2, 2)).await;
     publisher.has("n1/nics", (1, 1, 0)).await;
     let cluster = server.cluster.borrow().clone();
@@ -129,7 +129,7 @@ async fn slices_are_created_once_in_order_and_belong_to_the_node() {
     assert_eq!(slice["spec"]["nodeName"], "n1");
     publisher.stop.cancel();
     let mut next = Publisher::start(&mut server);
-    next.wants(&[(POOL, vec![gpu("a"), gpu("b")]), ("n1/nics", vec![Content::default()])]);
+    next.wants(&[(POOL, vec![gpu("a"), gpu("b")]), ("n1/nics", vec![SliceContent::default()])]);
     next.has(POOL, (1, 2, 2)).await;
     assert_eq!(writes(&server.cluster.borrow()), [3, 0, 0], "the next agent writes nothing");
     server.stop().await;
@@ -295,7 +295,7 @@ async fn the_version_is_asked_for_again_when_the_answer_did_not_come() {
     part["consumesCounters"] = json!([{"counterSet": "c", "counters": {"m": {"value": "1"}}}]);
     let set = json!({"name": "c", "counters": {"m": {"value": "8"}}});
     let shared_counters = vec![serde_json::from_value(set).expect("a set")];
-    let counters = Content { shared_counters, ..Content::default() };
+    let counters = SliceContent { shared_counters, ..SliceContent::default() };
     publisher.wants(&[(POOL, vec![counters, content(&[part])])]);
     publisher.has(POOL, (1, 2, 1)).await;
     assert_eq!(server.cluster.borrow().asked("GET", "/version").len(), 2);
@@ -313,7 +313,7 @@ async fn fields_that_are_dropped_are_named_and_nothing_is_written_again_for_them
     // Without its taint the sick one would be given away.
     publisher.has(POOL, (1, 1, 1)).await;
     let state = publisher.state.borrow().clone();
-    assert_eq!(state.lost, [Loss::Sharing, Loss::Taints].into());
+    assert_eq!(state.lost, [DroppedFields::Sharing, DroppedFields::Taints].into());
     assert!(state.left_out[0].reason.contains("keeps no taints"), "{state:?}");
     assert_eq!(writes(&server.cluster.borrow()), [1, 1, 0]);
     publisher.wants(&[(POOL, vec![content(&[shared, device("sick")])])]);
@@ -399,7 +399,7 @@ async fn pools_of_which_nothing_is_known_yet_stay() {
     publisher.stop.cancel();
     let next = Publisher::start(&mut server);
     let undecided = [POOL.to_owned()].into();
-    let wanted = Wanted { pools: BTreeMap::new(), undecided, left_out: Vec::new() };
+    let wanted = DesiredSlices { pools: BTreeMap::new(), undecided, left_out: Vec::new() };
     next.wanted.send_replace(Some(Arc::new(wanted)));
     let cluster = server.until(|cluster| cluster.slices.all.len() == 1).await;
     assert_eq!(published(&cluster), ["00000 1/1 a"]);

@@ -85,7 +85,7 @@ async fn a_board_that_hangs_fails_its_container_with_the_reason_and_no_other() {
     assert!(why.contains("not done within 300ms"), "{why}");
     started.expect("the other board is well");
     gateway.happens(well, &FROM_SCRATCH).await;
-    gateway.until_withheld(&agent, sick, "hand-over failed: GET http://").await;
+    gateway.until_withheld(&agent, sick, "cleanup failed: GET http://").await;
     gateway.boards[sick].inject(BoardFault::None);
     start(&kubelet, "a").await.expect("the kubelet tries again, and the board is mended");
     gateway.happens(sick, &FROM_SCRATCH).await;
@@ -126,7 +126,7 @@ async fn an_agent_that_dies_while_it_prepares_leaves_the_next_one_a_dirty_board(
     let (failed, ()) = tokio::join!(start(&kubelet, "a"), crash);
     failed.expect_err("the agent is gone");
     let agent = gateway.node.agent();
-    gateway.until_withheld(&agent, 0, "hand-over: not clean yet").await;
+    gateway.until_withheld(&agent, 0, "cleanup: not clean yet").await;
     gateway.boards[0].inject(BoardFault::None);
     gateway.boards[0].take_events();
     start_at_last(&kubelet, "a").await;
@@ -163,7 +163,7 @@ async fn an_agent_that_dies_while_it_cleans_leaves_the_cleaning_to_the_next_one(
     gateway.boards[0].take_events();
     gateway.boards[0].inject(BoardFault::Hangs);
     delete(&kubelet, "a").await;
-    gateway.until_withheld(&agent, 0, "hand-over: being cleaned").await;
+    gateway.until_withheld(&agent, 0, "cleanup: being cleaned").await;
     agent.kill().await;
     gateway.boards[0].inject(BoardFault::None);
     let _agent = gateway.node.agent();

@@ -211,7 +211,7 @@ async fn a_file_that_cannot_be_written_keeps_back_its_own_device_until_it_can() 
     let id: DeviceId = "0000:17:00.2".parse().expect("an id");
     let state = agent.state.borrow().clone();
     let why = state.offerings()[&id].obstacle.clone().unwrap_or_default();
-    assert!(why.starts_with("CNI plugins cannot be told of a device, since"), "{why}");
+    assert!(why.starts_with("cannot write device information for CNI plugins to"), "{why}");
     assert!(state.lacks.troubles.contains(&why), "{:?}", state.lacks.troubles);
     world.machine.update(|model| drop(functions(model).pop())).expect("changed");
     agent.until(|_| !file("0000:17:00.4").exists()).await;

@@ -54,7 +54,7 @@ async fn what_cannot_be_cleaned_is_tainted_and_told_until_it_is_clean() {
     rig.taints("n1/darwin3", &["windlass.dev/unclean=quarantined"]).await;
     let why = rig.schedule("b", "board").map(drop).expect_err("nothing is clean");
     assert!(why.contains("0/1 nodes"), "{why}");
-    rig.until_told("is kept back, its hand-over failed: GET http://").await;
+    rig.until_told("is withheld: cleanup failed: GET http://").await;
     rig.board.inject(BoardFault::None);
     rig.taints("n1/darwin3", &[]).await;
     rig.schedule("c", "board").expect("it is clean");

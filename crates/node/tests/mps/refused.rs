@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use windlass_lifecycle::mps::{Mig, MpsState, MpsWant};
+use windlass_lifecycle::mps::{Mig, MpsState, MpsSpec};
 use windlass_machine::{Fault, MpsFault};
 
 use crate::mps::rig::{Rig, shares};
@@ -76,9 +76,9 @@ async fn mig_and_old_gpus_are_refused_before_anything_is_touched() {
     let mps = rig.run();
     let gpu = rig.gpu(0);
     for (want, expected) in [
-        (MpsWant { mig: Mig::Instance, ..shares(2) }, "a MIG instance is not shared by MPS"),
-        (MpsWant { mig: Mig::Cut, ..shares(2) }, "the GPU is in MIG mode"),
-        (MpsWant { compute_capability: Some((6, 1)), ..shares(17) }, "older than Volta"),
+        (MpsSpec { mig: Mig::Instance, ..shares(2) }, "a MIG instance is not shared by MPS"),
+        (MpsSpec { mig: Mig::Cut, ..shares(2) }, "the GPU is in MIG mode"),
+        (MpsSpec { compute_capability: Some((6, 1)), ..shares(17) }, "older than Volta"),
     ] {
         mps.want([(gpu.clone(), want)]);
         mps.until(|states| {

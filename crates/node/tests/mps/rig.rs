@@ -16,7 +16,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use windlass_config::{Config, MpsSettings, Policy, Replicas};
 use windlass_core::device::DeviceId;
-use windlass_lifecycle::mps::{Mig, Mps, MpsDemand, MpsState, MpsStates, MpsWant};
+use windlass_lifecycle::mps::{Mig, Mps, MpsDemand, MpsState, MpsStates, MpsSpec};
 use windlass_machine::Machine;
 use windlass_testkit::{Node, in_time, value, vanishes};
 
@@ -135,14 +135,14 @@ impl Running {
     /// Wants daemons for the ones, and has those of the others left alone.
     pub(crate) fn want_and_keep(
         &self,
-        wanted: impl IntoIterator<Item = (DeviceId, MpsWant)>,
+        wanted: impl IntoIterator<Item = (DeviceId, MpsSpec)>,
         kept: impl IntoIterator<Item = DeviceId>,
     ) {
         let (wanted, kept) = (wanted.into_iter().collect(), kept.into_iter().collect());
         self.wants.send_replace(Arc::new(MpsDemand { wanted, kept }));
     }
 
-    pub(crate) fn want(&self, wants: impl IntoIterator<Item = (DeviceId, MpsWant)>) {
+    pub(crate) fn want(&self, wants: impl IntoIterator<Item = (DeviceId, MpsSpec)>) {
         self.want_and_keep(wants, []);
     }
 
@@ -179,8 +179,8 @@ impl Running {
 }
 
 /// So many shares of an H100.
-pub(crate) fn shares(replicas: u64) -> MpsWant {
-    MpsWant {
+pub(crate) fn shares(replicas: u64) -> MpsSpec {
+    MpsSpec {
         replicas: Replicas::try_from(replicas).expect("valid"),
         memory_bytes: Some(80 << 30),
         compute_capability: Some((9, 0)),

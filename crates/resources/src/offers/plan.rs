@@ -1,13 +1,13 @@
-//! The inventory cut into resources, without a device ever having two owners.
+//! Resources planned from the inventory. No device ever has two owners.
 //!
-//! A device stays with the resource that it was once allocatable through, whatever position the rules
-//! find it at later. Only a new policy moves it, in three steps, since the kubelet may be giving it
-//! away at this very moment:
+//! A device stays with the resource that it was once allocatable through, whatever the rules say of its
+//! position later. Only a new policy moves it, in three steps, since the kubelet may be allocating it right
+//! now:
 //!
 //! ```text
-//!   kept ──policy changed──> waiting ──every Allocate is in the kubelet's record──> moved
-//!                            (listed as unhealthy,                (offered anew; not allocatable
-//!                             every Allocate is refused)           while a container holds it)
+//!   kept ──policy changed──> waiting ──every Allocate is in the kubelet's checkpoint──> moved
+//!                            (listed as unhealthy,                   (offered anew; not allocatable
+//!                             every Allocate is refused)              while a container holds it)
 //! ```
 
 use std::{
@@ -15,7 +15,7 @@ use std::{
     sync::Arc,
 };
 
-use windlass_allocations::{Held, rivals::rivals};
+use windlass_allocations::{HeldIds, duplicates::duplicates};
 use windlass_config::{DraOffer, Policy, Replicas, Resources, Shared, Sharing, SharingMethod};
 use windlass_core::{
     device::{Cuts, Device, DeviceId},
@@ -25,91 +25,91 @@ use windlass_core::{
 };
 
 use super::{
-    Allocatable, Marked, Offer, OfferedDevice, Offers, Withdrawn, earlier_ids,
-    empty::{Outcome, empty},
-    want::{Fit, Target, Want, Wants, present_parts, profile},
+    Allocatable, Fingerprints, Offer, OfferedDevice, Offers, Withdrawn,
+    assignment::{Assigner, Assignment, Fit, Target, present_parts, profile},
+    diagnose::{Outcome, diagnose},
+    earlier_ids,
 };
 
-/// How a device's replicas were kept apart when they were last given away.
+/// Sharing method of each device at its last allocation.
 pub type Methods = BTreeMap<DeviceId, SharingMethod>;
 
-/// The resource through which a device was last given away as a part of a pool: tokens that are held do
-/// not say for which devices they stand.
+/// Pool of each device at its last allocation: a token does not name its devices.
 pub type Pools = BTreeMap<DeviceId, ResourceName>;
 
-/// What a plan is made from.
+/// Inputs of a plan.
 #[derive(Clone, Copy)]
-pub struct Question<'a> {
-    /// What is wanted.
+pub struct Inputs<'a> {
+    /// The policy.
     pub policy: &'a Policy,
     /// The devices.
     pub inventory: &'a Inventory,
-    /// What the kubelet was told last.
+    /// Resources of the last plan.
     pub previous: &'a Offers,
-    /// What containers hold.
-    pub held: &'a Held,
-    /// How replicas were kept apart that containers hold, where it is known.
+    /// Ids that containers hold.
+    pub held: &'a HeldIds,
+    /// Sharing methods of held replicas, as far as known.
     pub methods: &'a Methods,
-    /// The pools that devices were part of, where it is known.
+    /// Pools that devices were part of, as far as known.
     pub pools: &'a Pools,
-    /// What every id stood for that may be in a container's hands.
-    pub marked: &'a Marked,
-    /// Whether devices may move to another resource.
+    /// Hardware of every id that a container may hold.
+    pub fingerprints: &'a Fingerprints,
+    /// Permission to move devices to another resource.
     pub moves: Moves,
-    /// Why a device cannot be handed out although it is healthy.
+    /// Reason that a healthy device cannot be allocated.
     pub obstacle: &'a dyn Fn(&Device, Sharing) -> Option<String>,
-    /// What has to be done to a device first that may be handed out otherwise.
-    pub handover: &'a dyn Fn(&DeviceId) -> Option<String>,
+    /// Cleanup that the device needs first.
+    pub cleanup: &'a dyn Fn(&DeviceId) -> Option<String>,
 }
 
-impl std::fmt::Debug for Question<'_> {
+impl std::fmt::Debug for Inputs<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Question").finish_non_exhaustive()
+        f.debug_struct("Inputs").finish_non_exhaustive()
     }
 }
 
-/// Whether devices may change from one resource to another.
+/// Permission to move devices to another resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moves {
-    /// They stay where they are.
+    /// No device moves.
     Kept,
-    /// The policy is new: those that must move are given to no one for the moment.
+    /// The policy is new: devices that must move are withheld.
     Waiting,
-    /// The record says who holds what: the rest moves.
+    /// The kubelet's checkpoint names every holder: withheld devices move.
     Allowed,
 }
 
-/// The inventory cut into resources.
+/// The planned resources.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     /// The resources.
     pub offers: Offers,
-    /// Devices that are part of no resource though someone might expect it, and why.
+    /// Devices outside every resource that someone might expect in one, with the reason.
     pub withheld: BTreeMap<DeviceId, String>,
-    /// Whether a device waits for its move.
+    /// True if a device waits for its move.
     pub waiting: bool,
-    /// Devices that are shared by MPS and in no container's hands otherwise.
+    /// Devices shared by MPS that no container holds otherwise.
     pub mps: BTreeMap<DeviceId, Replicas>,
-    /// Resources of the configuration that no device of the node is for, and why.
+    /// Configured resources without a device, with the reason.
     pub empty: BTreeMap<ResourceName, String>,
-    /// Devices that claims may have, and how several claims share one.
+    /// Devices for claims, and how several claims share one.
     pub claimable: Claimable,
-    /// Devices that claims would have by the configuration and cannot have, and why.
+    /// Devices that the configuration gives to claims and that claims cannot have, with the reason.
     pub unclaimable: Unclaimable,
 }
 
-/// Devices that are offered through Dynamic Resource Allocation, and how they are shared.
+/// Devices for claims, and how several claims share one.
 pub type Claimable = BTreeMap<DeviceId, Sharing>;
 
-/// Devices that would be offered so by the configuration and cannot be, and why.
+/// Devices that the configuration gives to claims and that claims cannot have, with the reason.
 pub type Unclaimable = BTreeMap<DeviceId, &'static str>;
 
-/// A plan in the making.
+/// An unfinished plan.
 struct Planner<'a> {
-    question: Question<'a>,
-    /// What was given away since the agent started.
-    given: BTreeSet<DeviceId>,
-    /// The other ids that stood for a device, or for a part of it.
+    inputs: Inputs<'a>,
+    /// Devices that were allocatable since the agent started.
+    once_allocatable: BTreeSet<DeviceId>,
+    /// Other ids that each device, or a part of it, once had.
     earlier: BTreeMap<DeviceId, BTreeSet<DeviceId>>,
     offers: BTreeMap<ResourceName, Offer>,
     withheld: BTreeMap<DeviceId, String>,
@@ -119,24 +119,24 @@ struct Planner<'a> {
     unclaimable: Unclaimable,
 }
 
-/// Under which name and by which kind of id a device is given away. Two claims that differ are two
-/// accounts of the kubelet's, which knows nothing of the other.
+/// Resource name and form of id under which the kubelet accounts for a device. The kubelet cannot relate
+/// two accounts of one device.
 #[derive(Clone, Debug, PartialEq)]
-struct Claim {
+struct Account {
     name: ResourceName,
-    form: Form,
+    form: IdForm,
 }
 
-/// By which kind of id a device goes. Replicas that are kept apart in another way are others, though
-/// their ids are the same; of those that were held when the agent started the way is not known.
+/// Form of a device's ids. Replicas with different sharing methods differ, though their ids are equal. The
+/// method is unknown for replicas that were held when the agent started.
 #[derive(Clone, Copy, Debug)]
-enum Form {
+enum IdForm {
     Whole,
     Replicas(Option<SharingMethod>),
     Tokens,
 }
 
-impl PartialEq for Form {
+impl PartialEq for IdForm {
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Replicas(Some(one)), Self::Replicas(Some(other))) => one == other,
@@ -148,129 +148,133 @@ impl PartialEq for Form {
     }
 }
 
-/// Cuts the inventory into resources.
-pub fn plan(question: Question<'_>) -> Plan {
-    let wants = Wants::new(question.policy, question.inventory);
-    let (offers, withheld, mps, claimable, unclaimable) = Default::default();
-    let given = question.previous.values().flat_map(|offer| offer.given()).collect();
-    let earlier = earlier_ids(question.marked, question.inventory);
-    let waiting = false;
+/// Plans the resources of an inventory.
+pub fn plan(inputs: Inputs<'_>) -> Plan {
+    let assigner = Assigner::new(inputs.policy, inputs.inventory);
     let mut planner = Planner {
-        question,
-        given,
-        earlier,
-        offers,
-        withheld,
-        waiting,
-        mps,
-        claimable,
-        unclaimable,
+        inputs,
+        once_allocatable: inputs.previous.values().flat_map(|it| it.once_allocatable()).collect(),
+        earlier: earlier_ids(inputs.fingerprints, inputs.inventory),
+        offers: BTreeMap::new(),
+        withheld: BTreeMap::new(),
+        waiting: false,
+        mps: BTreeMap::new(),
+        claimable: Claimable::new(),
+        unclaimable: Unclaimable::new(),
     };
-    let mut wanted: Vec<_> =
-        question.inventory.devices.iter().map(|device| (device, wants.of(device))).collect();
-    planner.withhold_rivals(&mut wanted);
-    for (device, want) in wanted {
-        let want = planner.leave_to_claims(device, want, wants.fit(device));
-        planner.place(device, want);
+    let devices = inputs.inventory.devices.iter();
+    let mut assignments: Vec<_> = devices.map(|device| (device, assigner.assign(device))).collect();
+    planner.withhold_duplicates(&mut assignments);
+    for (device, assignment) in assignments {
+        let assignment = planner.leave_to_claims(device, assignment, assigner.fit(device));
+        planner.place(device, assignment);
     }
-    planner.keep_what_was_given();
-    planner.keep_what_is_held();
+    planner.keep_once_allocatable();
+    planner.keep_held();
     planner.finish()
 }
 
 // === impl Planner ===
 
 impl Planner<'_> {
-    /// A thing that two sources found is offered once. What a container has from an earlier life of the
-    /// agent was given away as well.
-    fn withhold_rivals(&self, wanted: &mut [(&Device, Want)]) {
-        let held = self.question.held.values().flatten().filter_map(|id| device_of(id));
-        let given = held.chain(self.given.iter().cloned()).collect();
-        let claiming = wanted.iter().filter(|(device, want)| self.has_claim(&device.id, want));
-        let mut rivals = rivals(claiming.map(|(device, _)| *device), &given);
-        for (device, want) in wanted {
-            if let Some(why) = rivals.remove(&device.id) {
-                *want = Want::Unfit(why);
+    /// Offers hardware once that two sources found. A device that a container holds comes before its
+    /// duplicates.
+    fn withhold_duplicates(&self, assignments: &mut [(&Device, Assignment)]) {
+        let held = self.inputs.held.values().flatten().filter_map(|id| device_of(id));
+        let first = held.chain(self.once_allocatable.iter().cloned()).collect();
+        let offered =
+            assignments.iter().filter(|(device, it)| self.is_or_was_offered(&device.id, it));
+        let mut duplicates = duplicates(offered.map(|(device, _)| *device), &first);
+        for (device, assignment) in assignments {
+            if let Some(why) = duplicates.remove(&device.id) {
+                *assignment = Assignment::Unfit(why);
             }
         }
     }
 
-    /// Whether a device is to be offered, or was and has not moved yet: whatever is wanted of it by now, a
-    /// container may have it.
-    fn has_claim(&self, id: &DeviceId, want: &Want) -> bool {
-        match want {
-            Want::Offered(_) => true,
-            Want::Withheld(_) | Want::Nothing if self.question.moves == Moves::Allowed => false,
-            Want::Withheld(_) | Want::Unfit(_) | Want::Nothing => self.owner(id).is_some(),
+    /// True if a device is to be offered, or was offered and has not moved yet: a container may have it.
+    fn is_or_was_offered(&self, id: &DeviceId, assignment: &Assignment) -> bool {
+        match assignment {
+            Assignment::Resource(_) => true,
+            Assignment::Withheld(_) | Assignment::Unassigned
+                if self.inputs.moves == Moves::Allowed =>
+            {
+                false
+            }
+            Assignment::Withheld(_) | Assignment::Unfit(_) | Assignment::Unassigned => {
+                self.owner(id).is_some()
+            }
         }
     }
 
-    /// What is left for the device plugin of a device that claims may have.
-    fn leave_to_claims(&mut self, device: &Device, want: Want, fit: Fit) -> Want {
-        let policy = &self.question.policy.dra;
+    /// Leaves to claims the devices that the configuration gives them; returns the rest of the assignment.
+    fn leave_to_claims(&mut self, device: &Device, assignment: Assignment, fit: Fit) -> Assignment {
+        let policy = &self.inputs.policy.dra;
         let is_taken = policy.takes(device, profile(device));
         let is_cut = self.is_cut_for_claims(device);
         if device.health.has_vanished() {
-            // No resource is made for what is gone; what was given away as one stays listed.
+            // A vanished device makes no new resource. One that was allocatable stays listed.
             let is_left = is_cut || (is_taken && policy.offer == DraOffer::Instead);
-            return if is_left { Want::Nothing } else { want };
+            return if is_left { Assignment::Unassigned } else { assignment };
         }
         if is_cut {
-            return Want::Withheld(CUT_FOR_CLAIMS.to_owned());
+            return Assignment::Withheld(CUT_FOR_CLAIMS.to_owned());
         }
-        let sharing = match &want {
-            Want::Offered(target) => target.sharing,
-            Want::Nothing if fit == Fit::Usable => Sharing::Exclusive,
-            Want::Nothing | Want::Withheld(_) | Want::Unfit(_) => return want,
+        let sharing = match &assignment {
+            Assignment::Resource(target) => target.sharing,
+            Assignment::Unassigned if fit == Fit::Usable => Sharing::Exclusive,
+            Assignment::Unassigned | Assignment::Withheld(_) | Assignment::Unfit(_) => {
+                return assignment;
+            }
         };
         if !is_taken {
-            return want;
+            return assignment;
         }
         if sharing.is_by_mps() {
-            // The daemon is of a resource's containers: published, it would be chosen and always refused.
+            // The daemon serves the resource's containers: a published device would always be refused.
             self.unclaimable.insert(device.id.clone(), SHARED_BY_MPS);
-            return want;
+            return assignment;
         }
         self.claimable.insert(device.id.clone(), sharing);
         match policy.offer {
-            DraOffer::Instead => Want::Withheld(LEFT_TO_CLAIMS.to_owned()),
-            DraOffer::Beside | DraOffer::Off => want,
+            DraOffer::Instead => Assignment::Withheld(LEFT_TO_CLAIMS.to_owned()),
+            DraOffer::Beside | DraOffer::Off => assignment,
         }
     }
 
-    /// Whether instances are made for claims on this GPU, or on the one that this is an instance of.
+    /// True if claims get instances of this GPU, or of this instance's GPU.
     fn is_cut_for_claims(&self, device: &Device) -> bool {
-        let Question { policy, inventory, .. } = self.question;
+        let Inputs { policy, inventory, .. } = self.inputs;
         let whole = device.parent.as_ref().and_then(|id| inventory.get(id.as_str()));
         policy.cuts_for_claims(whole.unwrap_or(device))
     }
 
-    fn place(&mut self, device: &Device, want: Want) {
+    fn place(&mut self, device: &Device, assignment: Assignment) {
         let owner = self.owner(&device.id);
-        let moves = self.question.moves;
-        match (want, owner) {
-            (Want::Offered(target), Some(owner)) if owner.claim() == target.claim() => {
+        let moves = self.inputs.moves;
+        match (assignment, owner) {
+            (Assignment::Resource(target), Some(owner)) if owner.account() == target.account() => {
                 self.offer(device, &target);
             }
-            (Want::Unfit(why), Some(owner)) => self.hold_back(device, &owner, why),
-            (Want::Nothing, Some(_)) if device.partitioned && moves != Moves::Waiting => {}
+            (Assignment::Unfit(why), Some(owner)) => self.hold_back(device, &owner, why),
+            (Assignment::Unassigned, Some(_)) if device.partitioned && moves != Moves::Waiting => {}
             (_, Some(owner)) if moves == Moves::Kept => self.offer(device, &owner),
-            (want, Some(owner)) if moves == Moves::Waiting => {
+            (assignment, Some(owner)) if moves == Moves::Waiting => {
                 self.waiting = true;
-                self.hold_back(device, &owner, why_it_moves(want));
+                self.hold_back(device, &owner, why_it_moves(assignment));
             }
-            (Want::Offered(target), _) => self.offer(device, &target),
-            (Want::Withheld(why) | Want::Unfit(why), _) => {
+            (Assignment::Resource(target), _) => self.offer(device, &target),
+            (Assignment::Withheld(why) | Assignment::Unfit(why), _) => {
                 self.withheld.insert(device.id.clone(), why);
             }
-            (Want::Nothing, _) => {}
+            (Assignment::Unassigned, _) => {}
         }
     }
 
-    /// Where the device was allocatable since the agent started.
+    /// Resource through which the device was allocatable since the agent started.
     fn owner(&self, id: &DeviceId) -> Option<Target> {
-        self.question.previous.iter().find_map(|(name, offer)| {
-            let device = offer.devices.get(id).filter(|device| device.given)?;
+        self.inputs.previous.iter().find_map(|(name, offer)| {
+            let device = offer.devices.get(id).filter(|device| device.was_allocatable)?;
             Some(Target { name: name.clone(), sharing: device.sharing })
         })
     }
@@ -278,131 +282,135 @@ impl Planner<'_> {
     fn offer(&mut self, device: &Device, target: &Target) {
         let owner = self.owner(&device.id);
         let state = self.state(device, target);
-        let given = owner.is_some_and(|owner| owner.claim() == target.claim());
-        self.insert(device, target, given || state == Allocatable::Yes, state);
+        let was_allocatable = owner.is_some_and(|owner| owner.account() == target.account());
+        self.insert(device, target, was_allocatable || state == Allocatable::Yes, state);
     }
 
-    /// The device stays listed, and is given to no one.
+    /// Keeps the device listed, and not allocatable.
     fn hold_back(&mut self, device: &Device, owner: &Target, why: String) {
         self.insert(device, owner, true, Allocatable::No(why));
     }
 
-    fn insert(&mut self, device: &Device, target: &Target, given: bool, state: Allocatable) {
+    fn insert(
+        &mut self,
+        device: &Device,
+        target: &Target,
+        was_allocatable: bool,
+        state: Allocatable,
+    ) {
         let (sharing, numa_node) = (target.sharing, self.numa_hint(device));
-        let offered = OfferedDevice { state, sharing, numa_node, given };
+        let offered = OfferedDevice { state, sharing, numa_node, was_allocatable };
         let offer = self.offers.entry(target.name.clone()).or_default();
         offer.devices.insert(device.id.clone(), offered);
     }
 
-    /// The NUMA node that the kubelet is told of.
+    /// NUMA node for the kubelet.
     fn numa_hint(&self, device: &Device) -> Option<u32> {
-        let is_told = !device.kind.is_network() || self.question.policy.nics.numa_hints;
-        device.place.numa_node.filter(|_| is_told)
+        let is_hinted = !device.kind.is_network() || self.inputs.policy.nics.numa_hints;
+        device.place.numa_node.filter(|_| is_hinted)
     }
 
     fn state(&mut self, device: &Device, target: &Target) -> Allocatable {
         let conflict = self.conflict(device, target);
-        if let (None, Sharing::Shared(Shared { method: SharingMethod::Mps, replicas, .. })) =
-            (&conflict, target.sharing)
+        if conflict.is_none()
+            && let Sharing::Shared(Shared { method: SharingMethod::Mps, replicas, .. }) =
+                target.sharing
         {
             self.mps.insert(device.id.clone(), replicas);
         }
         let why = match device.health.trouble() {
             _ if device.health.is_healthy() => conflict
                 .or_else(|| self.trouble_of_a_part(device))
-                .or_else(|| (self.question.obstacle)(device, target.sharing)),
+                .or_else(|| (self.inputs.obstacle)(device, target.sharing)),
             Some(trouble) => Some(trouble.to_string()),
             None => Some("not probed yet".to_owned()),
         };
         match why {
             Some(why) => Allocatable::No(why),
-            None => {
-                (self.question.handover)(&device.id).map_or(Allocatable::Yes, Allocatable::NotYet)
-            }
+            None => (self.inputs.cleanup)(&device.id).map_or(Allocatable::Yes, Allocatable::NotYet),
         }
     }
 
-    /// A GPU that is offered whole though it is cut is as well as its parts are.
+    /// Trouble of a part, for a GPU that is offered whole though it is cut.
     fn trouble_of_a_part(&self, device: &Device) -> Option<String> {
-        let parts = present_parts(self.question.inventory, &device.id);
+        let parts = present_parts(self.inputs.inventory, &device.id);
         let troubles =
             parts.filter_map(|part| Some(format!("{}: {}", part.id, part.health.trouble()?)));
         device.partitioned.then_some(troubles)?.next()
     }
 
-    /// Who else has the device, its whole, or one of its parts.
+    /// Another holder of the device, of its parent or of its parts.
     fn conflict(&mut self, device: &Device, target: &Target) -> Option<String> {
-        if self.question.moves == Moves::Waiting && self.was_given_otherwise(device) {
+        if self.inputs.moves == Moves::Waiting && self.was_allocatable_otherwise(device) {
             self.waiting = true;
             return Some("moves from another resource".to_owned());
         }
-        let claim = target.claim();
-        let itself = self.claims(&device.id).find(|held| *held != claim);
-        let mut relatives = self.kin(device).chain(self.earlier(device));
-        let held = itself.or_else(|| relatives.find_map(|id| self.claims(id).next()));
+        let account = target.account();
+        let itself = self.held_accounts(&device.id).find(|held| *held != account);
+        let mut relatives = self.relatives(device).chain(self.earlier(device));
+        let held = itself.or_else(|| relatives.find_map(|id| self.held_accounts(id).next()));
         held.map(|held| format!("a container holds it as {}", held.name))
     }
 
-    /// Whether a container may have been given a part of the device under another id. A whole or a part
-    /// that is here and was withdrawn has moved already; what went by an earlier id cannot say so.
-    fn was_given_otherwise(&self, device: &Device) -> bool {
-        self.kin(device).any(|id| self.owner(id).is_some())
-            || self.earlier(device).any(|id| self.given.contains(id))
+    /// True if a container may have hardware of this device under another id. A withdrawn relative has
+    /// moved already; an earlier id gives no such sign.
+    fn was_allocatable_otherwise(&self, device: &Device) -> bool {
+        self.relatives(device).any(|id| self.owner(id).is_some())
+            || self.earlier(device).any(|id| self.once_allocatable.contains(id))
     }
 
-    /// Its whole, and its parts.
-    fn kin<'a>(&'a self, device: &'a Device) -> impl Iterator<Item = &'a DeviceId> {
-        let parts = self.question.inventory.parts_of(&device.id).map(|part| &part.id);
+    /// Parent and parts of a device.
+    fn relatives<'a>(&'a self, device: &'a Device) -> impl Iterator<Item = &'a DeviceId> {
+        let parts = self.inputs.inventory.parts_of(&device.id).map(|part| &part.id);
         device.parent.iter().chain(parts)
     }
 
-    /// The ids that stood for it, or for a part of it: what is gone may have a container still.
+    /// Earlier ids of the device or of a part: a container may still hold them.
     fn earlier(&self, device: &Device) -> impl Iterator<Item = &DeviceId> {
         self.earlier.get(&device.id).into_iter().flatten()
     }
 
-    /// How containers hold a device.
-    fn claims<'a>(&'a self, id: &'a DeviceId) -> impl Iterator<Item = Claim> + 'a {
+    /// Accounts under which containers hold a device.
+    fn held_accounts<'a>(&'a self, id: &'a DeviceId) -> impl Iterator<Item = Account> + 'a {
         let is_replica =
             move |held: &String| held.parse().is_ok_and(|replica: ReplicaId| replica.device == *id);
-        self.question.held.iter().flat_map(move |(name, ids)| {
-            let whole = ids.contains(id.as_str()).then_some(Form::Whole);
-            let method = self.question.methods.get(id).copied();
-            let replicas = ids.iter().any(is_replica).then_some(Form::Replicas(method));
-            let pooled = self.question.pools.get(id) == Some(name);
+        self.inputs.held.iter().flat_map(move |(name, ids)| {
+            let whole = ids.contains(id.as_str()).then_some(IdForm::Whole);
+            let method = self.inputs.methods.get(id).copied();
+            let replicas = ids.iter().any(is_replica).then_some(IdForm::Replicas(method));
+            let pooled = self.inputs.pools.get(id) == Some(name);
             let has_tokens = pooled && ids.iter().any(|id| token(id).is_some());
-            let claim = |form| Claim { name: name.clone(), form };
-            let tokens = has_tokens.then_some(Form::Tokens);
-            whole.into_iter().chain(replicas).chain(tokens).map(claim)
+            let tokens = has_tokens.then_some(IdForm::Tokens);
+            let forms = whole.into_iter().chain(replicas).chain(tokens);
+            forms.map(|form| Account { name: name.clone(), form })
         })
     }
 
-    /// Ids that were allocatable stay listed for the agent's life.
-    fn keep_what_was_given(&mut self) {
-        for (name, before) in self.question.previous {
-            let given = before.devices.iter().filter(|(_, device)| device.given);
-            let ids = given.flat_map(|(id, device)| device.list(id).map(|listed| listed.id));
-            let withdrawn = before.withdrawn.iter().filter(|(_, entry)| entry.given);
+    /// Keeps ids listed that were allocatable since the agent started.
+    fn keep_once_allocatable(&mut self) {
+        for (name, before) in self.inputs.previous {
+            let devices = before.devices.iter().filter(|(_, device)| device.was_allocatable);
+            let ids = devices.flat_map(|(id, device)| device.list(id).map(|entry| entry.id));
+            let withdrawn = before.withdrawn.iter().filter(|(_, entry)| entry.was_allocatable);
             let withdrawn = withdrawn.map(|(id, _)| id.clone());
-            for id in ids.map(String::from).chain(before.given_tokens()).chain(withdrawn) {
+            let tokens = before.once_allocatable_tokens();
+            for id in ids.map(String::from).chain(tokens).chain(withdrawn) {
                 self.keep(name, id, true);
             }
         }
     }
 
-    /// Ids that containers hold are listed, if anything of that name is.
-    fn keep_what_is_held(&mut self) {
-        for (name, ids) in self.question.held {
-            for id in
-                ids.iter().filter(|_| self.offers.contains_key(name)).cloned().collect::<Vec<_>>()
-            {
-                self.keep(name, id, false);
+    /// Keeps held ids listed, if their resource is.
+    fn keep_held(&mut self) {
+        for (name, ids) in self.inputs.held {
+            if self.offers.contains_key(name) {
+                ids.iter().for_each(|id| self.keep(name, id.clone(), false));
             }
         }
     }
 
-    fn keep(&mut self, name: &ResourceName, id: String, given: bool) {
-        let inventory = self.question.inventory;
+    fn keep(&mut self, name: &ResourceName, id: String, was_allocatable: bool) {
+        let inventory = self.inputs.inventory;
         let offer = self.offers.entry(name.clone()).or_default();
         if offer.find(&id).is_some() {
             return;
@@ -423,20 +431,19 @@ impl Planner<'_> {
         };
         let numa_node = device.and_then(|device| device.place.numa_node);
         let state = Allocatable::No(why.to_owned());
-        offer.withdrawn.insert(id, Withdrawn { state, numa_node, given });
+        offer.withdrawn.insert(id, Withdrawn { state, numa_node, was_allocatable });
     }
 
     fn finish(self) -> Plan {
-        let previous = self.question.previous;
-        let Question { policy, inventory, .. } = self.question;
+        let Inputs { policy, inventory, previous, .. } = self.inputs;
         let empty = match &policy.resources {
             Resources::Default => BTreeMap::new(),
             Resources::Rules(rules) => {
                 let (offers, withheld) = (&self.offers, &self.withheld);
-                empty(rules, Outcome { inventory, offers, withheld })
+                diagnose(rules, Outcome { inventory, offers, withheld })
             }
         };
-        let offers = self.offers.into_iter().map(|(name, offer)| share(name, offer, previous));
+        let offers = self.offers.into_iter().map(|(name, offer)| reuse(name, offer, previous));
         Plan {
             offers: offers.collect(),
             withheld: self.withheld,
@@ -449,27 +456,27 @@ impl Planner<'_> {
     }
 }
 
-/// What is told of a device that the device plugin has no longer.
+/// Reason for a device that claims took over from the device plugin.
 const LEFT_TO_CLAIMS: &str = "offered through Dynamic Resource Allocation instead";
 
-/// What is told of a device that stays with the device plugin, whatever claims are offered.
+/// Reason for a device that stays with the device plugin.
 const SHARED_BY_MPS: &str = "it is shared by MPS among the containers of its resource, and claims have no part \
     in that: name it under dra.shares instead of the resource's sharing";
 
-/// What is told of a GPU on which instances are made for claims, and of those instances.
+/// Reason for a GPU with instances for claims, and for these instances.
 const CUT_FOR_CLAIMS: &str =
     "MIG instances are made on this GPU for claims: dra.partitions is onDemand";
 
-fn why_it_moves(want: Want) -> String {
-    match want {
-        Want::Offered(target) => format!("moves to {}", target.name),
-        Want::Withheld(why) | Want::Unfit(why) => why,
-        Want::Nothing => "other devices are offered in its place".to_owned(),
+fn why_it_moves(assignment: Assignment) -> String {
+    match assignment {
+        Assignment::Resource(target) => format!("moves to {}", target.name),
+        Assignment::Withheld(why) | Assignment::Unfit(why) => why,
+        Assignment::Unassigned => "other devices are offered in its place".to_owned(),
     }
 }
 
-/// An offer that did not change stays the same allocation, so that comparing it costs nothing.
-fn share(name: ResourceName, offer: Offer, previous: &Offers) -> (ResourceName, Arc<Offer>) {
+/// Reuses the allocation of an unchanged offer, so that comparing it costs nothing.
+fn reuse(name: ResourceName, offer: Offer, previous: &Offers) -> (ResourceName, Arc<Offer>) {
     let unchanged = previous.get(&name).filter(|earlier| ***earlier == offer);
     let offer = unchanged.cloned().unwrap_or_else(|| Arc::new(offer));
     (name, offer)
@@ -478,12 +485,12 @@ fn share(name: ResourceName, offer: Offer, previous: &Offers) -> (ResourceName, 
 // === impl Target ===
 
 impl Target {
-    fn claim(&self) -> Claim {
+    fn account(&self) -> Account {
         let form = match self.sharing {
-            Sharing::Exclusive => Form::Whole,
-            Sharing::Shared(shared) => Form::Replicas(Some(shared.method)),
-            Sharing::Pooled(_) => Form::Tokens,
+            Sharing::Exclusive => IdForm::Whole,
+            Sharing::Shared(shared) => IdForm::Replicas(Some(shared.method)),
+            Sharing::Pooled(_) => IdForm::Tokens,
         };
-        Claim { name: self.name.clone(), form }
+        Account { name: self.name.clone(), form }
     }
 }

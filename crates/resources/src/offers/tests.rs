@@ -7,7 +7,7 @@ use std::{
 };
 
 use jiff::Timestamp;
-use windlass_allocations::Held;
+use windlass_allocations::HeldIds;
 use windlass_config::{
     DraOffer, MigStrategy, PerContainer, Policy, Replicas, ResourceRule, Resources, Selector,
     Shared, Sharing, SharingMethod,
@@ -19,27 +19,32 @@ use windlass_core::{
     inventory::Inventory,
     resource::ResourceName,
 };
-use windlass_discovery::PROFILE;
+use windlass_discovery::{PROFILE, usual_name};
 
-use super::{
-    Allocatable, Marked, Methods, Moves, Offers, Plan, Pools, Question, note, plan, usual_name,
-};
+use super::{Allocatable, Fingerprints, Inputs, Methods, Moves, Offers, Plan, Pools, plan, record};
 
 /// A plan, step by step, as the reconciler makes them.
 struct Node {
     policy: Policy,
     devices: Vec<Device>,
-    held: Held,
+    held: HeldIds,
     methods: Methods,
-    marked: Marked,
+    fingerprints: Fingerprints,
     moves: Moves,
     plan: Plan,
 }
 
 impl Node {
     fn with(devices: Vec<Device>) -> Self {
-        let (policy, held, methods, marked, plan) = Default::default();
-        Self { policy, devices, held, methods, marked, moves: Moves::Kept, plan }
+        Self {
+            policy: Policy::default(),
+            devices,
+            held: HeldIds::new(),
+            methods: Methods::new(),
+            fingerprints: Fingerprints::new(),
+            moves: Moves::Kept,
+            plan: Plan::default(),
+        }
     }
 
     fn rules(mut self, rules: Vec<ResourceRule>) -> Self {
@@ -56,19 +61,19 @@ impl Node {
         let mut inventory = Inventory { devices: self.devices.clone(), ..Inventory::default() };
         inventory.sort();
         let previous = std::mem::take(&mut self.plan.offers);
-        self.plan = plan(Question {
+        self.plan = plan(Inputs {
             policy: &self.policy,
             inventory: &inventory,
             previous: &previous,
             held: &self.held,
             methods: &self.methods,
             pools: &Pools::new(),
-            marked: &self.marked,
+            fingerprints: &self.fingerprints,
             moves: self.moves,
             obstacle: &|_, _| None,
-            handover: &|_| None,
+            cleanup: &|_| None,
         });
-        note(&mut self.marked, &self.plan, &inventory, &self.held);
+        record(&mut self.fingerprints, &self.plan, &inventory, &self.held);
         self
     }
 
@@ -81,7 +86,7 @@ impl Node {
 
     fn holds(&mut self, resource: &str, ids: &[&str]) -> &mut Self {
         let ids = ids.iter().map(ToString::to_string).collect();
-        self.held = Held::from([(name(resource), ids)]);
+        self.held = HeldIds::from([(name(resource), ids)]);
         self
     }
 
@@ -89,7 +94,7 @@ impl Node {
     fn listed(&self, resource: &str) -> Vec<(String, String)> {
         let Some(offer) = self.plan.offers.get(&name(resource)) else { return Vec::new() };
         let state = |state: &Allocatable| state.obstacle().unwrap_or_default().to_owned();
-        offer.list().map(|listed| (listed.id.into_owned(), state(listed.state))).collect()
+        offer.list().map(|entry| (entry.id.into_owned(), state(entry.state))).collect()
     }
 
     fn allocatable(&self, resource: &str) -> usize {

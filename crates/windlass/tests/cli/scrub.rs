@@ -220,7 +220,7 @@ fn a_gpu_that_cannot_be_overwritten_is_given_to_nobody_and_the_reason_told() {
     let [why, _] = kubelet.until_all(["pod a does not start", "0 healthy"]);
     assert!(why.contains("windlass scrub ended with exit status: 1"), "{why}");
     assert!(why.contains("CUDA_ERROR_SYSTEM_NOT_READY (802): the fabric manager"), "{why}");
-    let event = agent.until("hand-over failed, nobody gets the device");
+    let event = agent.until("cleanup failed, device withheld");
     assert!(event.to_string().contains("CUDA_ERROR_SYSTEM_NOT_READY"), "{event}");
     assert_eq!(rig.zeroed(&gpu), None);
 }

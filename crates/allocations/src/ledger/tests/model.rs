@@ -10,17 +10,17 @@ use windlass_core::{
 };
 
 use super::*;
-use crate::{Held, ledger::kin::Kinship};
+use crate::{HeldIds, ledger::Overlaps};
 
 const DELAY: Duration = Duration::from_secs(2);
 
-/// How late a kubelet writes down what was given away, while other plugins let it wait.
+/// Delay of a kubelet that waits for other plugins before it writes its checkpoint.
 const LATE: Duration = Duration::from_secs(25);
 
 /// For how long a kubelet that has just started was told of no pod, and forgets nothing.
 const UNTOLD: Duration = Duration::from_secs(15);
 
-/// What the device plugin offers: the ids, and the devices behind each.
+/// Ids of the device plugin, each with its devices.
 const OFFERED: [(&str, &[&str]); 7] = [
     ("whole", &["whole"]),
     ("part", &["part"]),
@@ -31,7 +31,7 @@ const OFFERED: [(&str, &[&str]); 7] = [
     ("1", &["port", "starboard"]),
 ];
 
-/// What claims may have; `whole` has two parts, and two sources found `one` and `other`.
+/// Devices for claims; `whole` has two parts, and two sources found `one` and `other`.
 const CLAIMABLE: [&str; 8] =
     ["whole", "part", "rest", "plain", "one", "other", "port", "starboard"];
 
@@ -54,16 +54,16 @@ enum Step {
 }
 
 struct Node {
-    ledger: LedgerDesk,
-    kinship: Kinship,
+    ledger: SharedLedger,
+    overlaps: Overlaps,
     /// The id that each pod has.
     pods: Vec<usize>,
     claims: BTreeMap<u8, Vec<(DeviceId, Use)>>,
-    record: Held,
+    record: HeldIds,
     /// When the kubelet writes at the latest what it was given.
     due: Option<Instant>,
     untold_until: Instant,
-    looking: Option<(Instant, Held)>,
+    looking: Option<(Instant, HeldIds)>,
     /// When the agent started.
     started: Instant,
 }
@@ -72,11 +72,11 @@ impl Node {
     fn new() -> Self {
         let now = Instant::now();
         Self {
-            ledger: LedgerDesk::unread(),
-            kinship: kinship(),
+            ledger: SharedLedger::unread(),
+            overlaps: overlaps(),
             pods: Vec::new(),
             claims: BTreeMap::new(),
-            record: Held::new(),
+            record: HeldIds::new(),
             due: None,
             untold_until: now,
             looking: None,
@@ -118,7 +118,7 @@ impl Node {
     }
 
     fn allocate(&self, nth: usize) -> bool {
-        let devices = OFFERED[nth].1.iter().map(|id| self.footprint(id)).collect::<Vec<_>>();
+        let devices = OFFERED[nth].1.iter().map(|id| self.overlap(id)).collect::<Vec<_>>();
         self.ledger.take_for_container(&resource_of(nth), &devices).is_ok()
     }
 
@@ -128,7 +128,7 @@ impl Node {
             return;
         }
         let taken: Vec<_> =
-            devices.iter().map(|(nth, usage)| (self.footprint(CLAIMABLE[*nth]), *usage)).collect();
+            devices.iter().map(|(nth, usage)| (self.overlap(CLAIMABLE[*nth]), *usage)).collect();
         if self.ledger.take_for_claim(&claim(&name.to_string()), &taken).is_ok() {
             let devices = taken.into_iter().map(|(it, usage)| (it.device, usage));
             self.claims.insert(name, devices.collect());
@@ -139,7 +139,7 @@ impl Node {
     fn write(&mut self) {
         self.due = None;
         if Instant::now() >= self.untold_until {
-            self.record = Held::new();
+            self.record = HeldIds::new();
         }
         for nth in &self.pods {
             self.record.entry(resource_of(*nth)).or_default().insert(OFFERED[*nth].0.to_owned());
@@ -155,20 +155,20 @@ impl Node {
     /// As the follower does.
     fn end_look(&mut self) {
         let Some((begun, record)) = self.looking.take() else { return };
-        let mut recorded = Recorded::of(&record);
+        let mut recorded = RecordedDevices::of(&record);
         if !self.ledger.watch().borrow().is_complete() {
             for pool in &recorded.pools {
                 let devices = OFFERED[5].1.iter().map(|id| id.parse().expect("an id"));
                 recorded.devices.extend(devices.map(|device: DeviceId| (device, pool.clone())));
             }
         }
-        self.ledger.recorded(&recorded, (begun, DELAY));
+        self.ledger.recorded(&recorded, begun, DELAY);
     }
 
-    /// What the kubelet then writes later than soon, a new agent cannot know.
+    /// A new agent cannot know of a later write.
     fn restart(&mut self) {
         self.due = self.due.map(|due| due.min(Instant::now() + DELAY));
-        self.ledger = LedgerDesk::unread();
+        self.ledger = SharedLedger::unread();
         self.looking = None;
         self.started = Instant::now();
         for (name, devices) in &self.claims {
@@ -187,15 +187,15 @@ impl Node {
         advance(end - Instant::now()).await;
     }
 
-    fn footprint(&self, id: &str) -> Footprint {
-        self.kinship.footprint(&id.parse().expect("an id"))
+    fn overlap(&self, id: &str) -> Overlap {
+        self.overlaps.overlap(&id.parse().expect("an id"))
     }
 
     fn owners_through_both(&self) -> Option<String> {
         let claims = self.claims.values().flatten().filter(|(_, usage)| *usage != Use::Admin);
         let claimed: BTreeSet<_> = claims.map(|(device, _)| device).collect();
         let mut held = self.pods.iter().flat_map(|nth| OFFERED[*nth].1);
-        let both = held.find(|id| self.footprint(id).all().any(|id| claimed.contains(id)));
+        let both = held.find(|id| self.overlap(id).all().any(|id| claimed.contains(id)));
         both.map(ToString::to_string)
     }
 }
@@ -205,7 +205,7 @@ fn resource_of(nth: usize) -> ResourceName {
     if pooled { "windlass.dev/ports" } else { "windlass.dev/things" }.parse().expect("a name")
 }
 
-fn kinship() -> Kinship {
+fn overlaps() -> Overlaps {
     let device = |id: &&str| {
         let source = if *id == "other" { "two" } else { "one" }.parse().expect("a source");
         let parent = ["part", "rest"].contains(id).then(|| "whole".parse().expect("an id"));
@@ -215,7 +215,7 @@ fn kinship() -> Kinship {
         Device { parent, nodes: node.into_iter().collect(), ..new }
     };
     let devices = CLAIMABLE.iter().map(device).collect();
-    Kinship::of(&Inventory { devices, ..Inventory::default() })
+    Overlaps::of(&Inventory { devices, ..Inventory::default() })
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -282,7 +282,7 @@ proptest! {
             .build()
             .expect("a runtime");
         let prepared = runtime.block_on(play(steps));
-        // What comes to nothing is held for long: seldom does a claim get as little as twenty times.
+        // A failed Allocate is held for long: claims seldom get as little as twenty times.
         prop_assert!(prepared > 5, "claims got something {} times", prepared);
     }
 }

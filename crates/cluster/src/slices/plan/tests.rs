@@ -6,27 +6,28 @@ use super::*;
 
 const POOL: &str = "n1/nvidia";
 
-fn content(device: &str) -> Content {
+fn content(device: &str) -> SliceContent {
     let device = Device { name: device.to_owned(), ..Device::default() };
-    Content { devices: vec![device], ..Content::default() }
+    SliceContent { devices: vec![device], ..SliceContent::default() }
 }
 
 /// A slice that is there: `index-suffix`, its device, generation and count.
 fn there(name: &str, device: &str, (generation, count): (i64, i64)) -> ResourceSlice {
     let owner = Owner { driver: "d".to_owned(), node: "n1".to_owned() };
     let pool = ResourcePool { name: POOL.to_owned(), generation, resource_slice_count: count };
-    let mut slice = created(&owner, &pool, (0, &content(device)));
+    let mut slice = created(&owner, &pool, 0, &content(device));
     slice.metadata = ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() };
     slice
 }
 
-/// What is done, a line each: what, name or place, generation/count.
+/// The plan, a line each: action, name or index, generation/count.
 fn plan(known: &[ResourceSlice], wanted: &[&str]) -> Vec<String> {
     let owner = Owner { driver: "d".to_owned(), node: "n1".to_owned() };
     let slices: Vec<_> = wanted.iter().map(|device| content(device)).collect();
     let known: Vec<_> = known.iter().collect();
-    let is_kept = |at: usize, slice: &ResourceSlice| Content::of(slice).is_same_as(&slices[at]);
-    let wanted = WantedPool { name: POOL, slices: &slices };
+    let is_kept =
+        |at: usize, slice: &ResourceSlice| SliceContent::of(slice).is_same_as(&slices[at]);
+    let wanted = DesiredPool { name: POOL, slices: &slices };
     let plan = PoolPlan::new(&owner, wanted, &known, is_kept);
     let name = |slice: &ResourceSlice| {
         let ObjectMeta { name, generate_name, .. } = slice.metadata.clone();

@@ -70,7 +70,7 @@ pub(crate) fn switching(devices: Vec<Device>, shares: Vec<ShareRule>) -> NodeSta
     state
 }
 
-fn pool(state: &NodeState, ledger: &LedgerDesk) -> Pool {
+fn pool(state: &NodeState, ledger: &SharedLedger) -> Pool {
     let ledger = ledger.watch().borrow().clone();
     let catalog = Catalog::of(state, "n1", &DriverName::default(), &ledger);
     catalog.pools["n1/nvidia"].clone()
@@ -101,7 +101,7 @@ fn lines(pool: &Pool) -> String {
 fn a_gpu_in_mig_mode_has_each_profile_at_each_place() {
     for machine in ["mig-a100", "dgx-h100"] {
         let state = on_demand(vec![uncut(machine, 0)]);
-        insta::assert_snapshot!(machine, lines(&pool(&state, &LedgerDesk::default())));
+        insta::assert_snapshot!(machine, lines(&pool(&state, &SharedLedger::default())));
     }
 }
 
@@ -125,13 +125,13 @@ fn whatever_the_driver_lets_stand_side_by_side_the_counters_have_room_for() {
     for machine in ["mig-a100", "dgx-h100", "hgx-h200", "hgx-b200"] {
         let gpu = uncut(machine, 0);
         let state = on_demand(vec![gpu.clone()]);
-        let pool = pool(&state, &LedgerDesk::default());
+        let pool = pool(&state, &SharedLedger::default());
         let room = &pool.counters[0].amounts;
         let (mut seen, mut layouts) = (0, layouts(&gpu.partitions, 0));
         layouts.retain(|layout| layout.len() > 1);
         for layout in layouts {
             let names: BTreeSet<_> =
-                layout.iter().map(|it| EntryName::of_partition(&it.partition)).collect();
+                layout.iter().map(|it| DeviceName::of_partition(&it.partition)).collect();
             let taken = pool.entries.iter().filter(|entry| names.contains(&entry.name));
             let mut left = room.clone();
             for (name, amount) in
@@ -156,7 +156,7 @@ fn place<'a>(gpu: &'a Device, profile: &str, start: u32) -> &'a Partition {
 /// The places with a taint, as `3g.40gb@4 key=value`.
 fn tainted(pool: &Pool) -> Vec<String> {
     let tainted = pool.entries.iter().filter(|entry| !entry.taints.is_empty());
-    let text = |entry: &Entry| {
+    let text = |entry: &CatalogEntry| {
         let place = entry.partition.as_ref();
         let place = place.map_or("whole".to_owned(), |it| format!("{}@{}", it.profile, it.start));
         let taints = entry.taints.iter().map(|Taint { key, value }| format!(" {key}={value}"));
@@ -172,7 +172,7 @@ fn an_instance_that_no_claim_accounts_for_shuts_out_what_cannot_stand_beside_it(
     let id: DeviceId = "MIG-0a".parse().expect("an id");
     let mut instance = super::gpu(id.as_str(), 0);
     (instance.parent, instance.partition) = (Some(gpu.id.clone()), Some(at.clone()));
-    let (state, ledger) = (on_demand(vec![gpu, instance]), LedgerDesk::default());
+    let (state, ledger) = (on_demand(vec![gpu, instance]), SharedLedger::default());
     let shut_out = |taint: &str| {
         let places =
             ["1g.5gb@5", "1g.5gb@4", "1g.5gb+me@5", "1g.5gb+me@4", "1g.10gb@4", "2g.10gb@4"];
@@ -182,9 +182,9 @@ fn an_instance_that_no_claim_accounts_for_shuts_out_what_cannot_stand_beside_it(
     assert_eq!(tainted(&pool(&state, &ledger)), shut_out("mig-instance=2g.10gb"));
 
     let resource = "nvidia.com/mig-2g.10gb".parse().expect("a name");
-    ledger.take_for_container(&resource, &[state.kin.footprint(&id)]).expect("free");
+    ledger.take_for_container(&resource, &[state.overlaps.overlap(&id)]).expect("free");
     assert_eq!(tainted(&pool(&state, &ledger)), shut_out("device-plugin=mig-2g.10gb"));
-    ledger.recorded(&Recorded::default(), (Instant::now() + UNRECORDED, Duration::ZERO));
+    ledger.recorded(&RecordedDevices::default(), Instant::now() + CHECKPOINT_GRACE, Duration::ZERO);
 
     // Made for a claim, it is what the scheduler counts.
     let claim = |uid: &str| {
@@ -192,14 +192,14 @@ fn an_instance_that_no_claim_accounts_for_shuts_out_what_cannot_stand_beside_it(
         ClaimRef { namespace, name, uid }
     };
     let take = |uid, place: &Partition| {
-        ledger.take_for_claim(&claim(uid), &[(state.kin.footprint(&place.id()), Use::Alone)])
+        ledger.take_for_claim(&claim(uid), &[(state.overlaps.overlap(&place.id()), Use::Alone)])
     };
     take("u", &at).expect("free");
     assert!(tainted(&pool(&state, &ledger)).is_empty());
     let gpu = &state.inventory.devices[0];
     take("v", place(gpu, "3g.20gb", 4)).expect_err("the same slices");
     take("v", place(gpu, "3g.20gb", 0)).expect("beside it");
-    let container = ledger.take_for_container(&resource, &[state.kin.footprint(&id)]);
+    let container = ledger.take_for_container(&resource, &[state.overlaps.overlap(&id)]);
     container.expect_err("the claim's");
 }
 
@@ -220,7 +220,7 @@ fn a_gpu_on_which_mig_is_turned_on_and_off_is_there_whole_and_takes_all_there_is
     let off = |index| Device { partitioned: false, ..uncut("dgx-h100", index) };
     let ampere = uncut("mig-a100", 2);
     let state = switching(vec![off(0), uncut("dgx-h100", 1), ampere], Vec::new());
-    let pool = pool(&state, &LedgerDesk::default());
+    let pool = pool(&state, &SharedLedger::default());
     // Those that can only be cut come first, and wholes last, from the last GPU on.
     let gpus = |name: &str| name["gpu-".len()..][..8].trim_start_matches('0').to_owned();
     let mut order: Vec<_> =
@@ -239,16 +239,16 @@ fn a_gpu_on_which_mig_is_turned_on_and_off_is_there_whole_and_takes_all_there_is
 fn no_form_of_a_gpu_is_free_that_somebody_has_beside_claims_or_has_left_dirty() {
     let gpu = uncut("dgx-h100", 0);
     let (id, places) = (gpu.id.clone(), gpu.partitions.len());
-    let (mut state, ledger) = (switching(vec![gpu], Vec::new()), LedgerDesk::default());
+    let (mut state, ledger) = (switching(vec![gpu], Vec::new()), SharedLedger::default());
     let resource = "nvidia.com/gpu".parse().expect("a name");
-    ledger.take_for_container(&resource, &[state.kin.footprint(&id)]).expect("free");
+    ledger.take_for_container(&resource, &[state.overlaps.overlap(&id)]).expect("free");
     let all = |state: &NodeState, taint: &str| {
         let tainted = tainted(&pool(state, &ledger));
         assert_eq!(tainted.len(), places + 1);
         assert!(tainted.iter().all(|it| it.ends_with(taint)), "{tainted:?}");
     };
     all(&state, " device-plugin=gpu");
-    ledger.recorded(&Recorded::default(), (Instant::now() + UNRECORDED, Duration::ZERO));
+    ledger.recorded(&RecordedDevices::default(), Instant::now() + CHECKPOINT_GRACE, Duration::ZERO);
     assert!(tainted(&pool(&state, &ledger)).is_empty());
     state.unready.insert(id, "dirty");
     all(&state, " unclean=dirty");
@@ -260,8 +260,8 @@ fn a_claim_of_one_form_leaves_the_others_to_the_counters_and_an_unknown_instance
     let at = place(&gpu, "1g.10gb", 6).clone();
     let mut instance = super::gpu("MIG-0a", 0);
     (instance.parent, instance.partition) = (Some(gpu.id.clone()), Some(at.clone()));
-    let (state, ledger) = (switching(vec![gpu, instance], Vec::new()), LedgerDesk::default());
-    let whole = |ledger: &LedgerDesk| {
+    let (state, ledger) = (switching(vec![gpu, instance], Vec::new()), SharedLedger::default());
+    let whole = |ledger: &SharedLedger| {
         let all = tainted(&pool(&state, ledger));
         all.into_iter().find(|it| it.starts_with("whole"))
     };
@@ -269,7 +269,7 @@ fn a_claim_of_one_form_leaves_the_others_to_the_counters_and_an_unknown_instance
     let take = |uid: &str, place: &DeviceId| {
         let [namespace, name, uid] = ["ns", "c", uid].map(ToOwned::to_owned);
         let claim = ClaimRef { namespace, name, uid };
-        ledger.take_for_claim(&claim, &[(state.kin.footprint(place), Use::Alone)])
+        ledger.take_for_claim(&claim, &[(state.overlaps.overlap(place), Use::Alone)])
     };
     take("u", &at.id()).expect("free");
     assert_eq!(whole(&ledger), None);

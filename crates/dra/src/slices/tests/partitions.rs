@@ -1,4 +1,4 @@
-//! How the scheduler's allocator fills GPUs from the slices of partitions.
+//! GPUs filled by the scheduler's allocator from slices with partitions.
 
 use k8s_openapi::api::{
     core::v1::Node,
@@ -21,16 +21,16 @@ fn h100(gpus: u32) -> Vec<Device> {
 }
 
 /// The contents of the pool of a node.
-fn contents(state: &NodeState) -> Vec<Content> {
+fn contents(state: &NodeState) -> Vec<SliceContent> {
     let driver = DriverName::default();
-    let manner = Manner { driver: &driver, taints: DraTaints::NoSchedule };
-    let mut wanted = slices(&Catalog::of(state, "n1", &driver, &Ledger::default()), manner);
+    let options = SliceOptions { driver: &driver, taints: DraTaints::NoSchedule };
+    let mut wanted = slices(&Catalog::of(state, "n1", &driver, &Ledger::default()), options);
     assert!(wanted.left_out.is_empty(), "{:?}", wanted.left_out);
     wanted.pools.remove("n1/nvidia").expect("the pool")
 }
 
-fn published(contents: &[Content]) -> Vec<ResourceSlice> {
-    let slice = |(at, content): (usize, &Content)| {
+fn published(contents: &[SliceContent]) -> Vec<ResourceSlice> {
+    let slice = |(at, content): (usize, &SliceContent)| {
         let some = |list: Value| if list == json!([]) { Value::Null } else { list };
         typed(json!({
             "metadata": {"name": format!("{at:05x}-n1")},
@@ -44,13 +44,13 @@ fn published(contents: &[Content]) -> Vec<ResourceSlice> {
     contents.iter().enumerate().map(slice).collect()
 }
 
-/// Where claims go on GPUs that are only cut.
+/// Placements of claims on GPUs without a full entry.
 fn placed(gpus: u32, asks: &[&str]) -> String {
     placed_on(&on_demand(h100(gpus)), asks)
 }
 
-/// Where claims that ask for a profile each, for a `gpu`, or for a share with so much memory, go, one after the
-/// other: GPU and place, or `-`.
+/// Placements of claims for a profile each, for a `gpu`, or for a share with this memory, one after the other: GPU
+/// and placement, or `-`.
 fn placed_on(state: &NodeState, asks: &[&str]) -> String {
     let slices = published(&contents(state));
     let class = |kind: &str| {

@@ -92,7 +92,7 @@ fn a_claim_is_one_tenant_and_says_itself_when_it_lets_go() {
 fn a_failed_step_keeps_the_device_from_others_and_is_tried_again() {
     let quarantined = run(State::Clean, [Input::Start(pods(&["a"])), failed()]);
     let why = quarantined.trouble();
-    assert_eq!(why.as_deref(), Some("hand-over failed: no answer"));
+    assert_eq!(why.as_deref(), Some("cleanup failed: no answer"));
     assert_eq!(run(quarantined.clone(), [Input::Due]), quarantined, "its pod tries again itself");
     let again = run(quarantined.clone(), [Input::Start(pods(&["a"]))]);
     assert_eq!(again.work(), Some(Work::Prepare { clean_first: true }));
@@ -130,9 +130,9 @@ fn every_state_reads_back_as_it_was_written() {
 /// A device with a memory of its own, which only steps wipe.
 struct Model {
     state: State,
-    /// Whose traces are on it.
+    /// Pods whose traces are on it.
     traces: Option<String>,
-    /// Whose pod has it.
+    /// The pod that has it.
     pod: u32,
 }
 

@@ -78,7 +78,7 @@ async fn a_board_that_became_something_else_is_kept_back_and_undone() {
     assert!(why.contains(&format!("and not {FUNCTION}, after its steps were done")), "{why}");
     let text = fs::read_to_string(said(&world)).expect("there");
     assert_eq!(text.trim(), WANTED, "what was programmed before is there again");
-    until_obstacle(&agent, BOARD, "hand-over failed: it is fpga.intel.com/af-695.f7d.").await;
+    until_obstacle(&agent, BOARD, "cleanup failed: it is fpga.intel.com/af-695.f7d.").await;
 }
 
 #[tokio::test]

@@ -28,7 +28,7 @@ const KEPT_BACK: &str = "withheld by the agent";
 
 impl Kubelet {
     pub(super) async fn ask(dir: &Path) -> Self {
-        let held = match podresources::ask(dir).await {
+        let held = match podresources::holders(dir).await {
             Ok(held) => held,
             Err(error) => {
                 let why = causes(&error);

@@ -66,7 +66,7 @@ const MAYBE: &str = "an earlier pod's, if the kubelet had no alternative for thi
 const FORGOTTEN: &str = "no recorded choice: the kubelet had no alternative, or it was long ago";
 
 pub(super) async fn run(config: &Config, pod: &PodName, output: OutputArg) -> Result<()> {
-    let holders = podresources::ask(&config.places.kubelet_dir).await;
+    let holders = podresources::holders(&config.places.kubelet_dir).await;
     let holders = holders
         .context("cannot read the devices of the pod (--kubelet-dir names its kubelet's folder)")?;
     let holdings = holdings(&holders, pod);

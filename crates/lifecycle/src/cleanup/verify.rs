@@ -1,4 +1,4 @@
-//! Whether a device is what it is to be, asked after its steps were done.
+//! Identity check of a programmable device after its preparation.
 
 use tokio::{
     task::spawn_blocking,
@@ -7,26 +7,26 @@ use tokio::{
 use windlass_discovery::{FpgaIdentity, NotIt};
 use windlass_host::deadline;
 
-use super::steps::Bench;
+use super::steps::StepContext;
 
-/// How long a board may take to say what it is: its driver reads the names of a shell from the board after a
-/// reset.
+/// Time for a board to tell its identity: after a reset its driver reads the names of a shell from the
+/// board.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long until it is asked again.
+/// Pause between checks.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Asks the device until it says what it is, and that is what it is to be, for as long as there is time.
-pub(super) async fn prove(
-    bench: &Bench,
+/// Checks the device until it has the required identity, up to the time left.
+pub(super) async fn verify(
+    context: &StepContext,
     identity: &FpgaIdentity,
     left: Duration,
 ) -> Result<(), String> {
     let patience = PATIENCE.min(left);
     let mut last = "it does not say what it is".to_owned();
-    let said = async {
+    let checked = async {
         loop {
-            match asked(bench, identity).await? {
+            match check(context, identity).await? {
                 Err(NotIt::Silent) => sleep(PAUSE).await,
                 Err(NotIt::NotReady(why)) => {
                     last = format!("it is not ready, {why}");
@@ -39,15 +39,18 @@ pub(super) async fn prove(
             }
         }
     };
-    match deadline::timeout(patience, said).await {
-        Ok(proved) => proved,
+    match deadline::timeout(patience, checked).await {
+        Ok(checked) => checked,
         Err(_) => Err(format!("{last}, {patience:.1?} after its steps were done")),
     }
 }
 
-async fn asked(bench: &Bench, identity: &FpgaIdentity) -> Result<Result<(), NotIt>, String> {
-    let (host, identity) = (bench.host.clone(), identity.clone());
-    let permit = bench.asking.clone().try_acquire_owned();
+async fn check(
+    context: &StepContext,
+    identity: &FpgaIdentity,
+) -> Result<Result<(), NotIt>, String> {
+    let (host, identity) = (context.host.clone(), identity.clone());
+    let permit = context.asking.clone().try_acquire_owned();
     let permit = permit.map_err(|_| "an earlier question to it has not returned yet".to_owned())?;
     let ask = move || {
         let _permit = permit;
@@ -71,7 +74,7 @@ mod tests {
     use windlass_host::{Host, nvidia_smi::NvidiaSmi};
 
     use super::*;
-    use crate::cleanup::{care::Care, overwrite::Scrubber};
+    use crate::cleanup::{overwrite::Scrubber, plan::CleanupPlan};
 
     #[tokio::test(start_paused = true)]
     async fn a_board_that_says_nothing_is_asked_for_a_while() {
@@ -85,16 +88,16 @@ mod tests {
         let identity = FpgaIdentity::of(&FpgaRules::default(), &board).expect("filled in");
         let to_source = (mpsc::channel(1).0, mig::RecessDesk::new().0);
         let smi = NvidiaSmi::new(&Places::default().roots());
-        let bench = Bench {
+        let context = StepContext {
             device: board.id,
-            care: Care::default(),
+            plan: CleanupPlan::default(),
             host: Host::new(root.path(), "/"),
             writing: Arc::new(Semaphore::new(1)),
             asking: Arc::new(Semaphore::new(1)),
             gpus: mig::open(Duration::MAX, watch::channel(None).1, smi, to_source).0,
             scrubber: Scrubber::new(&Places::default()),
         };
-        let why = prove(&bench, &identity.expect("it says what it is"), Duration::MAX).await;
+        let why = verify(&context, &identity.expect("it says what it is"), Duration::MAX).await;
         assert_eq!(
             why.expect_err("no such board"),
             "it does not say what it is, 5.0s after its steps were done"

@@ -1,34 +1,35 @@
-//! What an API server does not keep of a slice: fields whose feature gate is off are dropped in silence.
+//! Fields that the API server drops from a slice: it drops fields silently if their feature gate is
+//! disabled.
 
 use std::{collections::BTreeSet, fmt};
 
 use k8s_openapi::api::resource::v1::{Device, DeviceAttribute, DeviceCapacity};
 
-use super::Content;
+use super::SliceContent;
 
-/// What is not kept.
+/// Groups of dropped fields, by feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Loss {
-    /// That several claims share a device.
+pub enum DroppedFields {
+    /// Sharing of a device among claims.
     Sharing,
-    /// Why a device is not to be given away.
+    /// Taints of devices.
     Taints,
-    /// What the parts of a device take from each other.
+    /// Counters that devices consume.
     Counters,
-    /// What has to be so before a pod is bound.
+    /// Conditions for the binding of a pod.
     Binding,
     /// Attributes with several values.
     Lists,
-    /// What a device takes of the node's own resources.
+    /// Use of the node's own resources.
     NodeResources,
-    /// Something else.
+    /// Any other field.
     Other,
 }
 
-// === impl Loss ===
+// === impl DroppedFields ===
 
-impl Loss {
-    /// The fields of a slice that are dropped.
+impl DroppedFields {
+    /// The fields of a slice.
     pub fn fields(self) -> &'static str {
         match self {
             Self::Sharing => "allowMultipleAllocations, requestPolicy",
@@ -41,7 +42,7 @@ impl Loss {
         }
     }
 
-    /// The feature gate of the API server that keeps them.
+    /// Feature gate of the API server for the fields.
     pub fn gate(self) -> Option<&'static str> {
         match self {
             Self::Sharing => Some("DRAConsumableCapacity"),
@@ -54,8 +55,8 @@ impl Loss {
         }
     }
 
-    /// What was lost on the way.
-    pub(super) fn between(sent: &Content, stored: &Content) -> BTreeSet<Self> {
+    /// Fields that differ between the sent and the stored content.
+    pub(super) fn between(sent: &SliceContent, stored: &SliceContent) -> BTreeSet<Self> {
         let (sent, stored) = (sent.plain(), stored.plain());
         let mut lost = BTreeSet::new();
         if sent.shared_counters != stored.shared_counters {
@@ -72,14 +73,14 @@ impl Loss {
     }
 }
 
-impl fmt::Display for Loss {
+impl fmt::Display for DroppedFields {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.fields())
     }
 }
 
-/// What was lost of a device that came back another one.
-fn of_device((sent, stored): (&Device, &Device)) -> Vec<Loss> {
+/// Dropped fields of a device that was stored differently.
+fn of_device((sent, stored): (&Device, &Device)) -> Vec<DroppedFields> {
     let is_shared_alike = sent.allow_multiple_allocations == stored.allow_multiple_allocations
         && policies(sent).eq(policies(stored));
     let binding = |device: &Device| {
@@ -89,15 +90,15 @@ fn of_device((sent, stored): (&Device, &Device)) -> Vec<Loss> {
     };
     let mapped = |device: &Device| device.node_allocatable_resource_mappings.clone();
     let found = [
-        (Loss::Sharing, !is_shared_alike),
-        (Loss::Taints, sent.taints != stored.taints),
-        (Loss::Counters, sent.consumes_counters != stored.consumes_counters),
-        (Loss::Binding, binding(sent) != binding(stored)),
-        (Loss::Lists, lists(sent) != lists(stored)),
-        (Loss::NodeResources, mapped(sent) != mapped(stored)),
+        (DroppedFields::Sharing, !is_shared_alike),
+        (DroppedFields::Taints, sent.taints != stored.taints),
+        (DroppedFields::Counters, sent.consumes_counters != stored.consumes_counters),
+        (DroppedFields::Binding, binding(sent) != binding(stored)),
+        (DroppedFields::Lists, lists(sent) != lists(stored)),
+        (DroppedFields::NodeResources, mapped(sent) != mapped(stored)),
     ];
-    let lost: Vec<_> = found.into_iter().filter_map(|(loss, is)| is.then_some(loss)).collect();
-    if lost.is_empty() { vec![Loss::Other] } else { lost }
+    let dropped: Vec<_> = found.into_iter().filter_map(|(it, is)| is.then_some(it)).collect();
+    if dropped.is_empty() { vec![DroppedFields::Other] } else { dropped }
 }
 
 fn policies(device: &Device) -> impl Iterator<Item = impl PartialEq + '_> {
@@ -105,7 +106,7 @@ fn policies(device: &Device) -> impl Iterator<Item = impl PartialEq + '_> {
     capacity.map(|(name, DeviceCapacity { request_policy, .. })| (name, request_policy))
 }
 
-/// How many attributes have several values.
+/// Number of attributes with several values.
 fn lists(device: &Device) -> usize {
     let is_list = |attribute: &&DeviceAttribute| {
         let DeviceAttribute { bools, ints, strings, versions, .. } = attribute;
@@ -120,9 +121,9 @@ mod tests {
 
     use super::*;
 
-    fn content(device: Value) -> Content {
+    fn content(device: Value) -> SliceContent {
         let device = serde_json::from_value(device).expect("a device");
-        Content { devices: vec![device], ..Content::default() }
+        SliceContent { devices: vec![device], ..SliceContent::default() }
     }
 
     #[test]
@@ -145,11 +146,14 @@ mod tests {
             let (mut stored, (parent, key)) = (full.clone(), path.rsplit_once('/').expect("one"));
             let parent = stored.pointer_mut(parent).and_then(Value::as_object_mut);
             parent.expect("an object").remove(key);
-            let lost = Loss::between(&content(full.clone()), &content(stored));
-            let gates: Vec<_> = lost.into_iter().map(Loss::gate).collect();
+            let lost = DroppedFields::between(&content(full.clone()), &content(stored));
+            let gates: Vec<_> = lost.into_iter().map(DroppedFields::gate).collect();
             assert_eq!(gates, [Some(expected)], "{path}");
         }
         let renamed = content(json!({"name": "gpu-1"}));
-        assert_eq!(Loss::between(&content(full), &renamed), BTreeSet::from([Loss::Other]));
+        assert_eq!(
+            DroppedFields::between(&content(full), &renamed),
+            BTreeSet::from([DroppedFields::Other])
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! Shares of a GPU by amounts: how much there is to be had, and how much an allocation has.
+//! Consumable capacity of a GPU: its total, and the share of an allocation by amounts.
 
 use windlass_allocations::ledger::Portion;
 use windlass_config::{
@@ -9,23 +9,23 @@ use windlass_core::{
     device::Device,
     selector::Amount,
 };
-use windlass_lifecycle::mps::MpsWant;
+use windlass_lifecycle::mps::MpsSpec;
 
-use super::claim::Allotted;
+use super::claim::AllocatedDevice;
 
-/// What there is to be had of a GPU.
+/// Consumable capacity of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Portions {
+pub(crate) struct ConsumableCapacity {
     pub(super) manner: ShareManner,
-    /// Its memory, in mebibytes.
+    /// Memory in mebibytes.
     pub(super) memory: u64,
-    /// The least that a claim has: no more claims fit on a GPU than one MPS daemon serves.
+    /// Least share in mebibytes: no more claims fit on a GPU than one MPS daemon serves.
     pub(super) least: u64,
 }
 
-/// Why an allocation cannot be had.
+/// Reason that an allocation cannot be had.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum PortionError {
+pub(crate) enum CapacityError {
     #[error("its allocation has no amount of {0} that can be read")]
     Unreadable(AttributeName),
     #[error(
@@ -35,52 +35,52 @@ pub(crate) enum PortionError {
     Unenforced { amount: String, name: String, by: &'static str },
 }
 
-/// The name under which NVIDIA's driver, too, publishes it.
+/// Name of the memory, equal to that of NVIDIA's driver.
 pub(super) const MEMORY: AttributeName = AttributeName::new("gpu.nvidia.com", "memory");
 
-/// Compute is given in percent.
+/// Compute of a whole GPU, in percent.
 pub(super) const WHOLE: u64 = 100;
 
 const MIB: u64 = 1 << 20;
 
-/// A program that uses CUDA at all has about as much, in mebibytes.
+/// Least memory of a CUDA program, in mebibytes.
 const LEAST: u64 = 256;
 
-/// What a claim asks for of a GPU's multiprocessors.
+/// Name of the compute of a GPU's multiprocessors.
 pub(super) fn compute_of(driver: &DriverName) -> AttributeName {
     AttributeName::published(driver.as_str(), "compute")
 }
 
-// === impl Portions ===
+// === impl ConsumableCapacity ===
 
-impl Portions {
-    /// What there is of a device, if claims share it by amounts.
+impl ConsumableCapacity {
+    /// Consumable capacity of a device, if claims share it by amounts.
     pub(super) fn of(device: &Device, sharing: Sharing, policy: &DraPolicy) -> Option<Self> {
         let manner = policy.shares_of(device).filter(|_| sharing == Sharing::Exclusive)?;
-        let want = MpsWant::new(device, Replicas::ONE);
-        let memory = want.memory_bytes? / MIB;
-        let (clients, _) = want.most_clients();
+        let spec = MpsSpec::new(device, Replicas::ONE);
+        let memory = spec.memory_bytes? / MIB;
+        let (clients, _) = spec.most_clients();
         let least = memory.div_ceil(clients.into()).max(LEAST).min(memory);
         (memory > 0).then_some(Self { manner, memory, least })
     }
 
-    /// Capacities in place of what the device has of them.
+    /// Capacities in place of the device's own.
     pub(super) fn capacity(&self, driver: &DriverName) -> Capacities {
         let memory = Quantity::Bytes(self.memory * MIB);
         [(MEMORY, memory), (compute_of(driver), Quantity::Count(WHOLE))].into()
     }
 
-    /// How much an allocation has.
+    /// The share of an allocation.
     pub(super) fn portion(
         &self,
-        result: &Allotted,
+        result: &AllocatedDevice,
         driver: &DriverName,
-    ) -> Result<Portion, PortionError> {
+    ) -> Result<Portion, CapacityError> {
         let compute = compute_of(driver);
         let amount = |name: &AttributeName| {
             let text = result.consumed.get(&name.to_string());
-            let amount = text.and_then(|text| whole(text));
-            amount.ok_or_else(|| PortionError::Unreadable(name.clone()))
+            let amount = text.and_then(|text| rounded_up(text));
+            amount.ok_or_else(|| CapacityError::Unreadable(name.clone()))
         };
         let portion = Portion {
             method: self.manner.method,
@@ -93,36 +93,36 @@ impl Portions {
         Ok(portion)
     }
 
-    /// Only MPS keeps programs to anything, and only to memory and compute.
+    /// Fails if nothing enforces a requested amount. Only MPS enforces any: memory and compute.
     fn check_enforced(
         &self,
-        result: &Allotted,
+        result: &AllocatedDevice,
         compute: &AttributeName,
         portion: &Portion,
-    ) -> Result<(), PortionError> {
+    ) -> Result<(), CapacityError> {
         let by = match self.manner {
             ShareManner { limits: ShareLimits::Advisory, .. } => return Ok(()),
             ShareManner { method: ShareMethod::Mps, .. } => "mps, which limits memory and compute",
             ShareManner { method: ShareMethod::TimeSlicing, .. } => "time slices",
         };
-        let is_kept = |name: &str| {
+        let is_enforced = |name: &str| {
             let is_of_mps = name == MEMORY.to_string() || name == compute.to_string();
             is_of_mps && (self.manner.method == ShareMethod::Mps || portion.is_whole())
         };
-        let asked = |amount: &str| whole(amount).is_some_and(|amount| amount > 0);
-        let mut asked = result.consumed.iter().filter(|(_, amount)| asked(amount));
-        match asked.find(|(name, _)| !is_kept(name)) {
+        let is_requested = |amount: &str| rounded_up(amount).is_some_and(|amount| amount > 0);
+        let mut requested = result.consumed.iter().filter(|(_, amount)| is_requested(amount));
+        match requested.find(|(name, _)| !is_enforced(name)) {
             None => Ok(()),
             Some((name, amount)) => {
                 let (name, amount) = (name.clone(), amount.clone());
-                Err(PortionError::Unenforced { amount, name, by })
+                Err(CapacityError::Unenforced { amount, name, by })
             }
         }
     }
 }
 
-/// The least whole number that is no less.
-pub(super) fn whole(text: &str) -> Option<u64> {
+/// The amount, rounded up to a whole number.
+pub(super) fn rounded_up(text: &str) -> Option<u64> {
     u64::try_from(Amount::parse(text)?.rounded_up()).ok()
 }
 
@@ -134,14 +134,15 @@ mod tests {
     use crate::claim::Access;
 
     fn portion(manner: ShareManner, consumed: &[(&str, &str)]) -> Result<Portion, String> {
-        let portions = Portions { manner, memory: 81_559, least: 1_700 };
+        let capacity = ConsumableCapacity { manner, memory: 81_559, least: 1_700 };
         let [request, pool, device] = ["a", "n1/nvidia", "gpu-0"].map(ToOwned::to_owned);
         let consumed = consumed.iter().map(|(name, amount)| (*name, *amount));
         let consumed: BTreeMap<_, _> =
             consumed.map(|(name, amount)| (name.to_owned(), amount.to_owned())).collect();
         let share = Some("s".to_owned());
-        let result = Allotted { request, pool, device, access: Access::Usual, share, consumed };
-        portions.portion(&result, &DriverName::default()).map_err(|error| error.to_string())
+        let result =
+            AllocatedDevice { request, pool, device, access: Access::Usual, share, consumed };
+        capacity.portion(&result, &DriverName::default()).map_err(|error| error.to_string())
     }
 
     const MPS: ShareManner =

@@ -1,6 +1,6 @@
-//! On which terms a claim has a device: how it goes with other claims, and what its containers are kept to.
+//! Constraints of a claim's device: compatibility with other claims, and limits of its containers.
 //!
-//! A program has one MPS daemon, and so under MPS one device, which it knows as its first.
+//! A program has one MPS daemon, and so one device under MPS, which it numbers as its first.
 
 use windlass_allocations::ledger::{Shares, Use};
 use windlass_config::DriverName;
@@ -8,61 +8,61 @@ use windlass_core::device::Device;
 use windlass_lifecycle::mps::is_older_than_volta;
 
 use super::{
-    catalog::{Entry, shares_of},
-    claim::{Access, Allotted},
+    catalog::{CatalogEntry, shares_of},
+    claim::{Access, AllocatedDevice},
+    consumable_capacity::{CapacityError, rounded_up},
     limits::Limits,
-    opaque::{Asked, OpaqueError, Sharing},
-    portions::{PortionError, whole},
+    opaque::{OpaqueError, Sharing, SharingRequest},
     time_slice::Interval,
 };
 
-/// On which terms a claim has a device.
+/// Constraints of a claim's device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Terms {
+pub(super) struct Constraints {
     pub(super) usage: Use,
-    /// What its containers are limited to as clients of an MPS daemon, if they are.
+    /// Limits of its containers, if they are clients of an MPS daemon.
     pub(super) client: Option<Limits>,
-    /// How long its programs' turns on the device are.
+    /// Time slice of its programs.
     pub(super) interval: Interval,
 }
 
-/// What terms follow from.
+/// Inputs of the constraints.
 #[derive(Clone, Copy)]
-pub(super) struct Allocation<'a> {
-    pub(super) result: &'a Allotted,
-    pub(super) offered: &'a Entry,
+pub(super) struct Inputs<'a> {
+    pub(super) result: &'a AllocatedDevice,
+    pub(super) offered: &'a CatalogEntry,
     pub(super) device: &'a Device,
     pub(super) driver: &'a DriverName,
 }
 
-/// Why a device cannot be had so.
+/// Reason that a device cannot be had with these constraints.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum TermsError {
+pub(crate) enum ConstraintError {
     #[error("request {request}: {device}: {source}")]
-    Portion { request: String, device: String, source: PortionError },
+    Capacity { request: String, device: String, source: CapacityError },
     #[error(transparent)]
     Opaque(#[from] OpaqueError),
 }
 
-// === impl Terms ===
+// === impl Constraints ===
 
-impl Terms {
-    /// What follows from the allocation, and from what is said about it.
+impl Constraints {
+    /// Constraints by the allocation and the parameters.
     pub(super) fn of(
-        allocation: Allocation<'_>,
-        asked: Option<Asked<'_>>,
-    ) -> Result<Self, TermsError> {
-        let terms = allocation.terms()?;
-        let Some(asked) = asked else { return Ok(terms) };
-        Ok(terms.with(asked, allocation)?)
+        inputs: Inputs<'_>,
+        requested: Option<SharingRequest<'_>>,
+    ) -> Result<Self, ConstraintError> {
+        let constraints = inputs.constraints()?;
+        let Some(requested) = requested else { return Ok(constraints) };
+        Ok(constraints.with(requested, inputs)?)
     }
 
-    fn with(self, asked: Asked<'_>, allocation: Allocation<'_>) -> Result<Self, OpaqueError> {
-        let impossible = |why| Err(asked.impossible(&allocation.result.device, why));
-        match (asked.sharing, self.usage, self.client) {
+    fn with(self, requested: SharingRequest<'_>, inputs: Inputs<'_>) -> Result<Self, OpaqueError> {
+        let impossible = |why| Err(requested.impossible(&inputs.result.device, why));
+        match (requested.sharing, self.usage, self.client) {
             (Sharing::TimeSlicing(_), _, Some(_)) => impossible("claims share it by MPS"),
             (Sharing::TimeSlicing(interval), usage, None) => {
-                match no_interval(usage, allocation.device).filter(|_| !interval.is_default()) {
+                match no_interval(usage, inputs.device).filter(|_| !interval.is_default()) {
                     Some(why) => impossible(why),
                     None => Ok(Self { interval, ..self }),
                 }
@@ -77,7 +77,7 @@ impl Terms {
             (Sharing::Mps(_), Use::Portion(portion), _) if !portion.is_whole() => {
                 impossible("claims share it by time slices")
             }
-            (Sharing::Mps(limits), ..) => match no_mps(allocation.device) {
+            (Sharing::Mps(limits), ..) => match no_mps(inputs.device) {
                 Some(why) => impossible(why),
                 None => Ok(Self { usage: Use::Served, client: Some(limits), ..self }),
             },
@@ -85,7 +85,7 @@ impl Terms {
     }
 }
 
-/// Why the length of turns on a device cannot be set for a claim that has it so: it is the whole GPU's.
+/// Reason against setting a time slice, which applies to the whole GPU.
 fn no_interval(usage: Use, device: &Device) -> Option<&'static str> {
     match usage {
         Use::Admin => Some("the claim only looks at it"),
@@ -100,12 +100,12 @@ fn no_interval(usage: Use, device: &Device) -> Option<&'static str> {
     }
 }
 
-/// Why a device has no MPS daemon.
+/// Reason against an MPS daemon.
 fn no_mps(device: &Device) -> Option<&'static str> {
     not_whole(device, "a MIG instance is not shared by MPS")
 }
 
-/// Why a device is no whole GPU that its driver manages; `part` says so of a MIG instance.
+/// Reason that a device is no full GPU under NVIDIA's driver; `part` is the reason of a MIG instance.
 fn not_whole(device: &Device, part: &'static str) -> Option<&'static str> {
     if !device.family().is_managed {
         Some("it is no GPU of NVIDIA's")
@@ -116,16 +116,16 @@ fn not_whole(device: &Device, part: &'static str) -> Option<&'static str> {
     }
 }
 
-// === impl Allocation ===
+// === impl Inputs ===
 
-impl Allocation<'_> {
-    fn terms(self) -> Result<Terms, TermsError> {
-        let usage = match (self.result.access, &self.result.share, &self.offered.portions) {
+impl Inputs<'_> {
+    fn constraints(self) -> Result<Constraints, ConstraintError> {
+        let usage = match (self.result.access, &self.result.share, &self.offered.consumable) {
             (Access::Admin, ..) => Use::Admin,
             (Access::Usual, None, _) => Use::Alone,
             (Access::Usual, Some(_), None) => self.shares()?.map_or(Use::Share, Use::Shares),
-            (Access::Usual, Some(_), Some(portions)) => {
-                let portion = portions.portion(self.result, self.driver);
+            (Access::Usual, Some(_), Some(consumable)) => {
+                let portion = consumable.portion(self.result, self.driver);
                 Use::Portion(portion.map_err(|source| self.refused(source))?)
             }
         };
@@ -133,24 +133,24 @@ impl Allocation<'_> {
             Use::Portion(portion) if usage.needs_daemon() => Some(Limits::of(portion)),
             _ => None,
         };
-        Ok(Terms { usage, client, interval: Interval::Default })
+        Ok(Constraints { usage, client, interval: Interval::Default })
     }
 
-    /// How many of the device's shares. One that is not shared any more has none to count by.
-    fn shares(self) -> Result<Option<Shares>, TermsError> {
+    /// Number of shares; `None` if the device is no longer shared by count.
+    fn shares(self) -> Result<Option<Shares>, ConstraintError> {
         let Some(of) = self.offered.sharing.replicas() else { return Ok(None) };
         let name = shares_of(self.driver);
         let count = match self.result.consumed.get(&name.to_string()) {
             None => Some(1),
-            Some(text) => whole(text).and_then(|count| u32::try_from(count).ok()),
+            Some(text) => rounded_up(text).and_then(|count| u32::try_from(count).ok()),
         };
-        let count = count.ok_or_else(|| self.refused(PortionError::Unreadable(name)))?;
+        let count = count.ok_or_else(|| self.refused(CapacityError::Unreadable(name)))?;
         Ok(Some(Shares { count, of: of.get() }))
     }
 
-    fn refused(self, source: PortionError) -> TermsError {
-        let Allotted { request, device, .. } = self.result;
-        TermsError::Portion { request: request.clone(), device: device.clone(), source }
+    fn refused(self, source: CapacityError) -> ConstraintError {
+        let AllocatedDevice { request, device, .. } = self.result;
+        ConstraintError::Capacity { request: request.clone(), device: device.clone(), source }
     }
 }
 

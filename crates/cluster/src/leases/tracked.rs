@@ -1,4 +1,4 @@
-//! One lease, as far as it is known: whose it is, and what is to be done about it.
+//! State of one lease, and the next action.
 //!
 //! ```text
 //!              absent, given up, or unchanged for its whole time: taken
@@ -8,8 +8,8 @@
 //!      └─ another has it ─> theirs ─── unchanged for its time ─────┘
 //! ```
 //!
-//! Another's time is measured by our own clock, from when its record was last seen to change: the clocks
-//! of nodes differ.
+//! The duration of another node's lease counts by this node's clock, from the last change seen: clocks of
+//! nodes differ.
 
 use std::time::Duration;
 
@@ -22,81 +22,81 @@ use tokio::time::Instant;
 
 use super::LeaseState;
 
-/// What is known of a lease.
+/// A lease as far as it is known.
 #[derive(Debug)]
-pub(super) struct Term {
-    me: String,
-    /// How long it lasts without being renewed.
-    length: Duration,
-    seen: Option<Seen>,
-    /// When it was last written by us.
+pub(super) struct TrackedLease {
+    node: String,
+    /// Duration without renewal.
+    duration: Duration,
+    seen: Option<Observed>,
+    /// Time of our last write.
     renewed: Option<Instant>,
 }
 
-/// The lease as the API server has it.
+/// The lease in the API server.
 #[derive(Debug)]
-struct Seen {
-    /// `None` where there is no such lease.
+struct Observed {
+    /// `None` if it does not exist.
     lease: Option<Lease>,
-    /// Since when it has not changed.
+    /// Time of its last change.
     since: Instant,
 }
 
-/// What is to be done.
+/// The next action.
 #[derive(Debug, PartialEq)]
-pub(super) enum Step {
-    /// It is another's.
+pub(super) enum Action {
+    /// None: another node holds it.
     Leave,
-    /// There is none: it is made.
+    /// It does not exist and is created.
     Create(Box<Lease>),
-    /// It is ours, or is to be: it is written over the version that was seen.
+    /// It is taken or renewed, over the version that was seen.
     Replace(Box<Lease>),
 }
 
-// === impl Term ===
+// === impl TrackedLease ===
 
-impl Term {
-    pub(super) fn new(me: &str, length: Duration) -> Self {
-        Self { me: me.to_owned(), length, seen: None, renewed: None }
+impl TrackedLease {
+    pub(super) fn new(node: &str, duration: Duration) -> Self {
+        Self { node: node.to_owned(), duration, seen: None, renewed: None }
     }
 
-    /// Takes note of the API server's answer.
+    /// Notes the lease in the API server.
     pub(super) fn see(&mut self, lease: Option<Lease>, now: Instant) {
         let is_known = self.seen.as_ref().is_some_and(|seen| seen.lease == lease);
         if !is_known {
-            self.seen = Some(Seen { lease, since: now });
+            self.seen = Some(Observed { lease, since: now });
         }
     }
 
-    /// Takes note of the API server's having written what a step asked for at that time.
+    /// Notes a successful write that was requested at this time.
     pub(super) fn wrote(&mut self, lease: Lease, asked: Instant) {
         self.see(Some(lease), asked);
         self.renewed = Some(asked);
     }
 
-    /// What is to be done about it, in the name of `name`.
-    pub(super) fn step(&self, name: &str, (now, wall): (Instant, Timestamp)) -> Step {
+    /// The next action for the lease of this name.
+    pub(super) fn action(&self, name: &str, now: Instant, wall: Timestamp) -> Action {
         match self.seen.as_ref().and_then(|seen| seen.lease.as_ref()) {
             None => {
                 let metadata = ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() };
-                Step::Create(Box::new(Lease { metadata, spec: Some(self.spec(None, wall)) }))
+                Action::Create(Box::new(Lease { metadata, spec: Some(self.spec(None, wall)) }))
             }
-            Some(lease) if self.holder() == Some(&self.me) || self.is_over(now) => {
+            Some(lease) if self.holder() == Some(&self.node) || self.is_over(now) => {
                 let (metadata, spec) = (lease.metadata.clone(), lease.spec.as_ref());
-                Step::Replace(Box::new(Lease { metadata, spec: Some(self.spec(spec, wall)) }))
+                Action::Replace(Box::new(Lease { metadata, spec: Some(self.spec(spec, wall)) }))
             }
-            Some(_) => Step::Leave,
+            Some(_) => Action::Leave,
         }
     }
 
-    /// Whose it is. One that could not be renewed for two thirds of its time is believed to be ours no
-    /// longer, well before another may take it.
+    /// State of the lease. It counts as ours for two thirds of its duration after a renewal, well before
+    /// another node may take it.
     pub(super) fn state(&self, now: Instant) -> LeaseState {
         match (self.holder(), self.renewed) {
-            (Some(holder), _) if *holder != self.me && !self.is_over(now) => {
+            (Some(holder), _) if *holder != self.node && !self.is_over(now) => {
                 LeaseState::Theirs(holder.clone())
             }
-            (_, Some(renewed)) if now < renewed + self.length * 2 / 3 => LeaseState::Ours,
+            (_, Some(renewed)) if now < renewed + self.duration * 2 / 3 => LeaseState::Ours,
             (_, Some(_)) => LeaseState::Late,
             (_, None) => LeaseState::Unknown,
         }
@@ -107,23 +107,23 @@ impl Term {
         lease.spec.as_ref()?.holder_identity.as_ref().filter(|holder| !holder.is_empty())
     }
 
-    /// Whether its time has passed, or it was given up.
+    /// True if its time has passed, or it was given up.
     fn is_over(&self, now: Instant) -> bool {
         let Some(seen) = &self.seen else { return false };
         let spec = seen.lease.as_ref().and_then(|lease| lease.spec.as_ref());
         let seconds = spec.and_then(|spec| spec.lease_duration_seconds);
-        let length = seconds.and_then(|seconds| u64::try_from(seconds).ok());
-        let length = length.map_or(self.length, Duration::from_secs);
-        self.holder().is_none() || now >= seen.since + length
+        let duration = seconds.and_then(|seconds| u64::try_from(seconds).ok());
+        let duration = duration.map_or(self.duration, Duration::from_secs);
+        self.holder().is_none() || now >= seen.since + duration
     }
 
     fn spec(&self, before: Option<&LeaseSpec>, wall: Timestamp) -> LeaseSpec {
         let before = before.cloned().unwrap_or_default();
-        let was_ours = before.holder_identity.as_ref() == Some(&self.me);
+        let was_ours = before.holder_identity.as_ref() == Some(&self.node);
         let transitions = before.lease_transitions.unwrap_or_default();
         LeaseSpec {
-            holder_identity: Some(self.me.clone()),
-            lease_duration_seconds: Some(self.length.as_secs().try_into().unwrap_or(i32::MAX)),
+            holder_identity: Some(self.node.clone()),
+            lease_duration_seconds: Some(self.duration.as_secs().try_into().unwrap_or(i32::MAX)),
             renew_time: Some(MicroTime(wall)),
             acquire_time: before.acquire_time.filter(|_| was_ours).or(Some(MicroTime(wall))),
             lease_transitions: Some(transitions.saturating_add(i32::from(!was_ours))),
@@ -143,22 +143,22 @@ mod tests {
     }
 
     fn lease_of(holder: &str, version: &str) -> Lease {
-        let spec = Term::new(holder, LENGTH).spec(None, wall());
+        let spec = TrackedLease::new(holder, LENGTH).spec(None, wall());
         let metadata =
             ObjectMeta { resource_version: Some(version.to_owned()), ..ObjectMeta::default() };
         Lease { metadata, spec: Some(spec) }
     }
 
-    fn is_replaced(term: &Term, now: Instant) -> bool {
-        matches!(term.step("x", (now, wall())), Step::Replace(_))
+    fn is_replaced(term: &TrackedLease, now: Instant) -> bool {
+        matches!(term.action("x", now, wall()), Action::Replace(_))
     }
 
     #[test]
     fn a_lease_that_is_not_there_is_made_and_renewed() {
-        let (mut term, start) = (Term::new("n1", LENGTH), Instant::now());
+        let (mut term, start) = (TrackedLease::new("n1", LENGTH), Instant::now());
         assert_eq!(term.state(start), LeaseState::Unknown);
         term.see(None, start);
-        let Step::Create(lease) = term.step("x", (start, wall())) else { panic!("it is made") };
+        let Action::Create(lease) = term.action("x", start, wall()) else { panic!("it is made") };
         assert_eq!(lease.metadata.name.as_deref(), Some("x"));
         term.wrote(*lease, start);
         assert_eq!(term.state(start), LeaseState::Ours);
@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn a_lease_that_cannot_be_renewed_is_given_up_before_another_may_take_it() {
-        let (mut term, start) = (Term::new("n1", LENGTH), Instant::now());
+        let (mut term, start) = (TrackedLease::new("n1", LENGTH), Instant::now());
         term.wrote(lease_of("n1", "1"), start);
         assert_eq!(term.state(start + LENGTH * 2 / 3 - Duration::from_secs(1)), LeaseState::Ours);
         assert_eq!(term.state(start + LENGTH * 2 / 3), LeaseState::Late);
@@ -175,12 +175,12 @@ mod tests {
 
     #[test]
     fn anothers_lease_is_left_until_it_has_not_changed_for_its_whole_time() {
-        let (mut term, start) = (Term::new("n1", LENGTH), Instant::now());
+        let (mut term, start) = (TrackedLease::new("n1", LENGTH), Instant::now());
         term.see(Some(lease_of("n2", "1")), start);
         assert_eq!(term.state(start), LeaseState::Theirs("n2".to_owned()));
-        assert_eq!(term.step("x", (start + LENGTH / 2, wall())), Step::Leave);
+        assert_eq!(term.action("x", start + LENGTH / 2, wall()), Action::Leave);
         term.see(Some(lease_of("n2", "2")), start + LENGTH / 2);
-        assert_eq!(term.step("x", (start + LENGTH, wall())), Step::Leave, "it was renewed");
+        assert_eq!(term.action("x", start + LENGTH, wall()), Action::Leave, "it was renewed");
         assert!(is_replaced(&term, start + LENGTH * 3 / 2));
         assert_eq!(
             term.state(start + LENGTH * 3 / 2),
@@ -191,11 +191,11 @@ mod tests {
 
     #[test]
     fn a_lease_that_was_given_up_is_taken_at_once_and_counted() {
-        let (mut term, start) = (Term::new("n1", LENGTH), Instant::now());
+        let (mut term, start) = (TrackedLease::new("n1", LENGTH), Instant::now());
         let mut lease = lease_of("n2", "1");
         lease.spec.as_mut().expect("one").holder_identity = Some(String::new());
         term.see(Some(lease), start);
-        let Step::Replace(taken) = term.step("x", (start, wall())) else { panic!("it is taken") };
+        let Action::Replace(taken) = term.action("x", start, wall()) else { panic!("it is taken") };
         assert_eq!(taken.metadata.resource_version.as_deref(), Some("1"), "over what was seen");
         assert_eq!(taken.spec.expect("one").lease_transitions, Some(2));
     }

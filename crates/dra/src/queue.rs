@@ -1,4 +1,4 @@
-//! How the kubelet's calls reach the one who prepares claims.
+//! Queue of the kubelet's calls for the preparer of claims.
 
 use tokio::{
     sync::{mpsc, oneshot},
@@ -10,36 +10,36 @@ use windlass_host::{abbreviate::cut, deadline};
 
 use super::record::Held;
 
-/// The way to the one who prepares claims.
+/// Sender of calls to the preparer.
 #[derive(Clone, Debug)]
-pub(super) struct ClaimDesk {
+pub(super) struct ClaimQueue {
     requests: mpsc::Sender<Request>,
-    /// How long who asks waits for an answer.
-    patience: Duration,
+    /// Deadline of an answer.
+    deadline: Duration,
 }
 
-/// A claim, and what is wanted of it.
+/// A claim, and the requested action.
 #[derive(Debug)]
 pub(super) struct Request {
     pub(super) claim: ClaimRef,
     pub(super) wish: Wish,
 }
 
-/// What is wanted of a claim.
+/// Requested action for a claim.
 #[derive(Debug)]
 pub(super) enum Wish {
-    /// Its devices.
+    /// Prepare its devices.
     Prepare(Reply<Vec<Held>>),
-    /// That nothing of it is left.
+    /// Release all that is left of it.
     Release(Reply<()>),
 }
 
 // === impl Wish ===
 
 impl Wish {
-    /// Tells who waits that nothing is done.
+    /// Refuses the request.
     pub(super) fn refuse(self, why: String) {
-        // Whoever waits may have given up.
+        // The caller may have given up.
         match self {
             Self::Prepare(reply) => drop(reply.send(Err(why))),
             Self::Release(reply) => drop(reply.send(Err(why))),
@@ -47,59 +47,59 @@ impl Wish {
     }
 }
 
-/// Whoever waits may have given up.
+/// The caller may have given up.
 pub(super) type Reply<T> = oneshot::Sender<Result<T, String>>;
 
-/// Claims that wait to be heard.
-const WAITING: usize = 64;
+/// Capacity of the queue.
+const CAPACITY: usize = 64;
 
-/// The longest UID. Kubernetes' have 36 characters.
+/// Longest UID. Kubernetes' have 36 characters.
 const LONGEST_UID: usize = 63;
 
-// === impl ClaimDesk ===
+// === impl ClaimQueue ===
 
-impl ClaimDesk {
-    /// A desk with the requests that it passes on.
-    pub(super) fn new(patience: Duration) -> (Self, mpsc::Receiver<Request>) {
-        let (requests, receiver) = mpsc::channel(WAITING);
-        (Self { requests, patience }, receiver)
+impl ClaimQueue {
+    /// A queue, and the receiver of its requests.
+    pub(super) fn new(deadline: Duration) -> (Self, mpsc::Receiver<Request>) {
+        let (requests, receiver) = mpsc::channel(CAPACITY);
+        (Self { requests, deadline }, receiver)
     }
 
-    /// Has a claim prepared. What takes longer than the kubelet waits goes on.
+    /// Prepares a claim. The preparation goes on after the deadline.
     pub(super) async fn prepare(&self, claim: ClaimRef) -> Result<Vec<Held>, String> {
-        let still =
-            format!("claim {claim} is still being prepared after {:?}: ask again", self.patience);
-        self.ask(claim, Wish::Prepare, still).await
+        let late =
+            format!("claim {claim} is still being prepared after {:?}: ask again", self.deadline);
+        self.ask(claim, Wish::Prepare, late).await
     }
 
-    /// Has a claim released.
+    /// Releases a claim. The release goes on after the deadline.
     pub(super) async fn release(&self, claim: ClaimRef) -> Result<(), String> {
-        let still =
-            format!("claim {claim} is still being released after {:?}: ask again", self.patience);
-        self.ask(claim, Wish::Release, still).await
+        let late =
+            format!("claim {claim} is still being released after {:?}: ask again", self.deadline);
+        self.ask(claim, Wish::Release, late).await
     }
 
     async fn ask<T>(
         &self,
         claim: ClaimRef,
         wish: impl FnOnce(Reply<T>) -> Wish,
-        still: String,
+        late: String,
     ) -> Result<T, String> {
-        if let Some(oddity) = oddity(&claim) {
-            return Err(format!("claim {}: {oddity}", cut(&claim.to_string())));
+        if let Some(mistake) = invalid_name(&claim) {
+            return Err(format!("claim {}: {mistake}", cut(&claim.to_string())));
         }
         let (reply, answer) = oneshot::channel();
         let asked = async {
-            // One who has ended answers nobody, which is noticed below.
+            // A preparer that has ended drops the reply.
             let _ = self.requests.send(Request { claim, wish: wish(reply) }).await;
             answer.await.unwrap_or_else(|_| Err("the agent ends".to_owned()))
         };
-        deadline::timeout(self.patience, asked).await.unwrap_or(Err(still))
+        deadline::timeout(self.deadline, asked).await.unwrap_or(Err(late))
     }
 }
 
-/// What of a claim's names is none. They become parts of the API server's paths, and the UID of a file's name.
-fn oddity(ClaimRef { namespace, name, uid }: &ClaimRef) -> Option<String> {
+/// Describes an invalid name of a claim. The names become parts of API paths, and the UID of a file name.
+fn invalid_name(ClaimRef { namespace, name, uid }: &ClaimRef) -> Option<String> {
     [
         (is_label(namespace), namespace, "namespace"),
         (is_subdomain(name), name, "name of a claim"),
@@ -122,10 +122,10 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn who_waits_too_long_is_told_to_ask_again_before_the_kubelet_gives_up() {
-        let (desk, _requests) = ClaimDesk::new(SessionLimits::default().claim_deadline);
+        let (queue, _requests) = ClaimQueue::new(SessionLimits::default().claim_deadline);
         let [namespace, name, uid] = ["ns", "c", "u"].map(ToOwned::to_owned);
         let begun = tokio::time::Instant::now();
-        let answer = desk.prepare(ClaimRef { namespace, name, uid }).await;
+        let answer = queue.prepare(ClaimRef { namespace, name, uid }).await;
         let why = answer.expect_err("nobody answers");
         assert_eq!(why, "claim ns/c is still being prepared after 40s: ask again");
         assert!(begun.elapsed() < Duration::from_secs(45));

@@ -1,4 +1,4 @@
-//! Why a resource of the configuration has no device of this node.
+//! Reasons that a configured resource has no device on this node.
 
 use std::collections::BTreeMap;
 
@@ -9,9 +9,9 @@ use windlass_core::{
     resource::ResourceName,
 };
 
-use super::{Offer, want::profile};
+use super::{Offer, assignment::profile};
 
-/// What became of the node's devices.
+/// Results of a plan.
 #[derive(Clone, Copy)]
 pub(super) struct Outcome<'a> {
     pub(super) inventory: &'a Inventory,
@@ -19,8 +19,8 @@ pub(super) struct Outcome<'a> {
     pub(super) withheld: &'a BTreeMap<DeviceId, String>,
 }
 
-/// The resources of rules that no device is offered as, each with the reason.
-pub(super) fn empty(
+/// Rules' resources without a device, each with the reason.
+pub(super) fn diagnose(
     rules: &[ResourceRule],
     outcome: Outcome<'_>,
 ) -> BTreeMap<ResourceName, String> {
@@ -34,12 +34,15 @@ pub(super) fn empty(
 // === impl Outcome ===
 
 impl Outcome<'_> {
-    /// Why none of several selectors has a device: what keeps those that they pick, else why they pick none.
+    /// Describes why none of several selectors has a device: an obstacle to the selected ones, or the lack
+    /// of any.
     fn why(self, selectors: &[&Selector]) -> String {
-        let is_picked = |device: &&Device| {
-            selectors.iter().any(|it| it.matches(device, profile(device)) == Ok(true))
-        };
-        let picked: Vec<_> = self.inventory.devices.iter().filter(is_picked).collect();
+        let devices = self.inventory.devices.iter();
+        let picked: Vec<_> = devices
+            .filter(|device| {
+                selectors.iter().any(|it| it.matches(device, profile(device)) == Ok(true))
+            })
+            .collect();
         match picked.as_slice() {
             [] => selectors.first().map(|it| self.why_none(it)).unwrap_or_default(),
             [only] => self.kept(only),
@@ -59,7 +62,7 @@ impl Outcome<'_> {
         format!("{} {}", device.id, self.reason(device))
     }
 
-    /// Why a device that a rule picks is not part of its resource.
+    /// Reason that a selected device is not part of its resource.
     fn reason(self, device: &Device) -> String {
         let mut offers = self.offers.iter();
         let elsewhere = offers.find(|(_, offer)| offer.devices.contains_key(&device.id));
@@ -70,7 +73,7 @@ impl Outcome<'_> {
         }
     }
 
-    /// Why a selector picks nothing.
+    /// Reason that a selector matches no device.
     fn why_none(self, selector: &Selector) -> String {
         let devices = self.inventory.devices.iter().filter(|it| selector.is_about(it));
         let (such, mut first) = (such(selector), None);
@@ -88,7 +91,7 @@ impl Outcome<'_> {
         }
     }
 
-    /// What the source says that a selector is about, if it found nothing.
+    /// State of a selector's source that found nothing.
     fn source_of(self, selector: &Selector) -> String {
         let state = selector.source().and_then(|it| self.inventory.sources.get(it.as_str()));
         match state {
@@ -98,7 +101,7 @@ impl Outcome<'_> {
     }
 }
 
-/// What a selector is about, whichever of them it picks.
+/// A selector's kind and source, in words.
 fn such(selector: &Selector) -> String {
     let kind = selector.kind.map(|kind| format!("of kind {kind}"));
     let source = selector.source.as_ref().filter(|source| {
@@ -109,7 +112,7 @@ fn such(selector: &Selector) -> String {
     format!("device {}", parts.join(" and "))
 }
 
-/// Why a selector does not pick a device that it is about.
+/// Reason that a selector does not match a device of its kind.
 fn why_not(selector: &Selector, device: &Device) -> String {
     let without = Selector { expression: None, ..selector.clone() };
     let fits = without.matches(device, profile(device)) == Ok(true);

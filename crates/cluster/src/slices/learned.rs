@@ -1,49 +1,49 @@
-//! What the API server has taught over one connection: which devices it refuses, which fields it drops.
+//! Knowledge of the API server over one connection: refused devices, and dropped fields.
 //!
-//! What is learnt holds for what was sent: a device that changes is sent again. With a new connection all of
-//! it is forgotten, since the API server may be another version by then.
+//! It concerns exactly the content that was sent: a changed device is sent again. A new connection forgets
+//! it, since the API server may have been upgraded.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::resource::v1::{Device, DeviceTaint, ResourceSlice};
 use kube::core::Status;
 
-use super::{Content, LeftOut, Loss, Wanted, layout::Layout};
+use super::{DesiredSlices, DroppedFields, LeftOut, SliceContent, layout::Layout};
 
-/// What was learnt.
+/// Knowledge of the API server.
 #[derive(Default)]
-pub(super) struct Lessons {
-    /// Devices that are refused, by pool and name, and why.
+pub(super) struct Learned {
+    /// Refused devices with the reason, by pool and name.
     devices: BTreeMap<(String, String), (Device, String)>,
-    /// Pools that are refused for none of their devices.
+    /// Pools that are refused, but for none of their devices.
     pools: BTreeMap<String, RefusedPool>,
-    /// What is kept of what was sent, by pool and place.
-    kept: BTreeMap<(String, usize), (Content, Content)>,
-    lost: BTreeSet<Loss>,
-    /// Where it has counters; `None` before anybody needed to know.
+    /// Sent and stored content of slices that are not stored as sent, by pool and index.
+    kept: BTreeMap<(String, usize), (SliceContent, SliceContent)>,
+    lost: BTreeSet<DroppedFields>,
+    /// Its layout of counters; `None` before anyone asked.
     pub(super) layout: Option<Layout>,
     count: u64,
 }
 
-/// A pool that cannot be had.
+/// A refused pool.
 struct RefusedPool {
-    wanted: Vec<Content>,
+    desired: Vec<SliceContent>,
     why: String,
-    /// What was published before, which may be half overwritten by now, and is put back.
-    before: Vec<Content>,
+    /// Previous content, which may be partly overwritten by now, and is restored.
+    before: Vec<SliceContent>,
 }
 
-/// Where a slice belongs: its pool, and its place there.
-pub(super) type Place<'a> = (&'a str, usize);
+/// Pool of a slice, and its index there.
+pub(super) type Position<'a> = (&'a str, usize);
 
-// === impl Lessons ===
+// === impl Learned ===
 
-impl Lessons {
-    /// What is wanted, less what cannot be had.
-    pub(super) fn apply(&self, wanted: &Wanted) -> Wanted {
-        let mut rest = wanted.clone();
+impl Learned {
+    /// The desired slices, without refused pools and devices.
+    pub(super) fn apply(&self, desired: &DesiredSlices) -> DesiredSlices {
+        let mut rest = desired.clone();
         for (pool, refused) in &self.pools {
-            if let Some(slices) = rest.pools.get_mut(pool).filter(|it| **it == refused.wanted) {
+            if let Some(slices) = rest.pools.get_mut(pool).filter(|it| **it == refused.desired) {
                 slices.clone_from(&refused.before);
             }
         }
@@ -64,35 +64,47 @@ impl Lessons {
         rest
     }
 
-    /// Whether a slice that is there is what would come of sending this.
-    pub(super) fn keeps(&self, place: Place<'_>, sent: &Content, there: &ResourceSlice) -> bool {
-        let there = Content::of(there).plain();
+    /// True if a published slice equals the sent content, or what the API server stores of it.
+    pub(super) fn keeps(
+        &self,
+        position: Position<'_>,
+        sent: &SliceContent,
+        published: &ResourceSlice,
+    ) -> bool {
+        let published = SliceContent::of(published).plain();
         let sent = sent.plain();
-        let kept = self.kept.get(&(place.0.to_owned(), place.1));
-        there == sent || kept.is_some_and(|kept| kept.0 == sent && kept.1 == there)
+        let kept = self.kept.get(&(position.0.to_owned(), position.1));
+        published == sent || kept.is_some_and(|kept| kept.0 == sent && kept.1 == published)
     }
 
-    /// What is kept of what was sent.
-    pub(super) fn stored(&mut self, place: Place<'_>, sent: &Content, answer: &ResourceSlice) {
-        let stored = Content::of(answer);
-        let place = (place.0.to_owned(), place.1);
+    /// Learns from the stored slice.
+    pub(super) fn stored(
+        &mut self,
+        (pool, at): Position<'_>,
+        sent: &SliceContent,
+        answer: &ResourceSlice,
+    ) {
+        let stored = SliceContent::of(answer);
+        let position = (pool.to_owned(), at);
         if stored.is_same_as(sent) {
-            self.kept.remove(&place);
+            self.kept.remove(&position);
             return;
         }
-        for loss in Loss::between(sent, &stored) {
-            if self.lost.insert(loss) {
+        for dropped in DroppedFields::between(sent, &stored) {
+            if self.lost.insert(dropped) {
                 self.count += 1;
             }
         }
-        self.kept.insert(place, (sent.plain(), stored.plain()));
+        self.kept.insert(position, (sent.plain(), stored.plain()));
     }
 
-    /// Why a slice is refused: because of devices that are named, or else as a whole.
+    /// Learns from a refusal: of the devices that it names, or else of the whole pool.
     pub(super) fn refused(
         &mut self,
-        (pool, wanted, before): (&str, &[Content], &[Content]),
-        sent: &Content,
+        pool: &str,
+        desired: &[SliceContent],
+        before: &[SliceContent],
+        sent: &SliceContent,
         status: &Status,
     ) {
         let causes = status.details.iter().flat_map(|details| &details.causes);
@@ -107,18 +119,18 @@ impl Lessons {
         let named: Vec<_> = named.collect();
         self.count += 1;
         if named.is_empty() {
-            let (wanted, mut why) = (wanted.to_vec(), status.message.clone());
+            let (desired, mut why) = (desired.to_vec(), status.message.clone());
             let mut before = before.to_vec();
-            let known = self.pools.get_mut(pool).filter(|known| known.wanted == wanted);
+            let known = self.pools.get_mut(pool).filter(|known| known.desired == desired);
             if let Some(known) = known {
-                // The way back is refused as well.
+                // The previous content is refused as well.
                 (before, why) = (Vec::new(), std::mem::take(&mut known.why));
             }
-            self.pools.insert(pool.to_owned(), RefusedPool { wanted, why, before });
+            self.pools.insert(pool.to_owned(), RefusedPool { desired, why, before });
         }
         for (device, why) in named {
             let mut device = device.clone();
-            // What is wanted knows no times.
+            // Desired taints have no time.
             device.taints.iter_mut().flatten().for_each(|taint| taint.time_added = None);
             let reason = format!("refused by the API server: {}", why.join("; "));
             let key = (pool.to_owned(), device.name.clone());
@@ -126,21 +138,21 @@ impl Lessons {
         }
     }
 
-    /// All that can be had of a wish is published: what was refused of another is forgotten.
-    pub(super) fn settled(&mut self, wanted: &Wanted) {
-        self.pools.retain(|pool, refused| wanted.pools.get(pool) == Some(&refused.wanted));
+    /// The desired slices are published as far as possible: forgets refusals of others.
+    pub(super) fn published(&mut self, desired: &DesiredSlices) {
+        self.pools.retain(|pool, refused| desired.pools.get(pool) == Some(&refused.desired));
     }
 
-    /// How often something was learnt.
+    /// Number of learned so far.
     pub(super) fn count(&self) -> u64 {
         self.count
     }
 
-    pub(super) fn lost(&self) -> &BTreeSet<Loss> {
+    pub(super) fn lost(&self) -> &BTreeSet<DroppedFields> {
         &self.lost
     }
 
-    /// Why pools are refused.
+    /// Reasons of refused pools.
     pub(super) fn refusals(&self) -> Option<String> {
         let refusals = self.pools.iter();
         let refusals: Vec<_> = refusals
@@ -149,7 +161,7 @@ impl Lessons {
         (!refusals.is_empty()).then(|| refusals.join("; "))
     }
 
-    /// Why a device cannot be published.
+    /// Reason that a device cannot be published.
     fn obstacle(&self, pool: &str, device: &Device) -> Option<String> {
         let refused = self.devices.get(&(pool.to_owned(), device.name.clone()));
         if let Some((_, reason)) = refused.filter(|(refused, _)| refused == device) {
@@ -157,14 +169,14 @@ impl Lessons {
         }
         let consumes =
             device.consumes_counters.as_ref().is_some_and(|consumed| !consumed.is_empty());
-        if consumes && self.lost.contains(&Loss::Counters) {
-            // Without its counters it would be given away beside others of the same silicon.
+        if consumes && self.lost.contains(&DroppedFields::Counters) {
+            // Without its counters it would be allocated beside devices on the same hardware.
             return Some("it consumes counters, and the API server keeps none".to_owned());
         }
-        if !self.lost.contains(&Loss::Taints) {
+        if !self.lost.contains(&DroppedFields::Taints) {
             return None;
         }
-        // Without its taint it would be given away.
+        // Without its taint it would be allocated.
         let taint = device.taints.iter().flatten().find(|taint| taint.effect != "None")?;
         let DeviceTaint { key, value, .. } = taint;
         let value = value.as_deref().unwrap_or_default();
@@ -189,12 +201,13 @@ mod tests {
         let consumed = json!([{"counterSet": "c", "counters": {"m": {"value": "1"}}}]);
         let devices = json!([{"name": "gpu-0"}, {"name": "part", "consumesCounters": consumed}]);
         let devices = serde_json::from_value(devices).expect("devices");
-        let slices = vec![Content { devices, ..Content::default() }];
-        let wanted = Wanted { pools: [("n1".to_owned(), slices)].into(), ..Wanted::default() };
-        let mut lessons = Lessons::default();
-        assert_eq!(lessons.apply(&wanted), wanted);
-        lessons.lost.insert(Loss::Counters);
-        let rest = lessons.apply(&wanted);
+        let slices = vec![SliceContent { devices, ..SliceContent::default() }];
+        let wanted =
+            DesiredSlices { pools: [("n1".to_owned(), slices)].into(), ..DesiredSlices::default() };
+        let mut learned = Learned::default();
+        assert_eq!(learned.apply(&wanted), wanted);
+        learned.lost.insert(DroppedFields::Counters);
+        let rest = learned.apply(&wanted);
         assert_eq!(rest.pools["n1"][0].devices.len(), 1);
         assert_eq!(rest.left_out[0].device, "part");
     }

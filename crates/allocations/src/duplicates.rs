@@ -1,6 +1,8 @@
-//! Devices that are one thing: of two sources the same node, the same PCI function, or for want of both the
-//! same place; of any the same IOMMU group, which the kernel gives to one user as a whole. One of them is
-//! offered, or the thing would have two owners.
+//! Duplicates: devices that are the same hardware.
+//!
+//! Two devices of different sources are duplicates if they have the same node or PCI function, or for want
+//! of both the same place. Any two in one IOMMU group count too: the kernel gives a group to one user as a
+//! whole. Only one duplicate is offered, or the hardware would have two owners.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,90 +16,93 @@ use windlass_core::{
     pci::PciAddress,
 };
 
-/// What belongs to one device.
+/// Hardware that belongs to one device.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Thing {
-    /// A node that no other device should have.
+pub enum Hardware {
+    /// A device node that no other device should have.
     Node(PathBuf),
-    /// An IOMMU group by its node, `/dev/vfio/12`, which the kernel gives to one user as a whole.
+    /// An IOMMU group by its node, such as `/dev/vfio/12`.
     IommuGroup(PathBuf),
     /// A PCI function.
     Function(PciAddress),
-    /// Where a described device was found: a folder of sysfs, a file, an address of the network.
+    /// Origin of a described device: a sysfs folder, a file or a network address.
     Place(String),
 }
 
-/// Where the nodes of IOMMU groups are; what lies deeper belongs to single devices.
+/// Folder of the IOMMU groups' nodes. Deeper nodes belong to single devices.
 const GROUPS: &str = "/dev/vfio";
 
-/// Why each device that another has a claim to is not offered. Those that come first have the claim, and
-/// those that were given away before, in this life of the agent or in an earlier one, come before all others.
-pub fn rivals<'a>(
+/// Reasons against offering each duplicate. The first device keeps the hardware; devices that were
+/// allocatable before, in any life of the agent, come first.
+pub fn duplicates<'a>(
     wanted: impl IntoIterator<Item = &'a Device>,
-    given: &BTreeSet<DeviceId>,
+    first: &BTreeSet<DeviceId>,
 ) -> BTreeMap<DeviceId, String> {
-    let is_there = |device: &&Device| !device.health.has_vanished();
-    let mut devices: Vec<_> = wanted.into_iter().filter(is_there).collect();
-    devices.sort_by_key(|device| !given.contains(&device.id));
-    let mut owners: BTreeMap<Thing, &Device> = BTreeMap::new();
-    let mut rivals = BTreeMap::new();
+    let is_present = |device: &&Device| !device.health.has_vanished();
+    let mut devices: Vec<_> = wanted.into_iter().filter(is_present).collect();
+    devices.sort_by_key(|device| !first.contains(&device.id));
+    let mut owners: BTreeMap<Hardware, &Device> = BTreeMap::new();
+    let mut duplicates = BTreeMap::new();
     for device in devices {
-        let other = |thing: &Thing| why_not_both(thing, owners.get(thing)?, device);
-        if let Some(why) = things(device).iter().find_map(other) {
-            rivals.insert(device.id.clone(), why);
+        let all = hardware(device);
+        if let Some(why) = all.iter().find_map(|it| why_not_both(it, owners.get(it)?, device)) {
+            duplicates.insert(device.id.clone(), why);
         } else {
-            for thing in things(device) {
-                owners.entry(thing).or_insert(device);
+            for hardware in all {
+                owners.entry(hardware).or_insert(device);
             }
         }
     }
-    rivals
+    duplicates
 }
 
-/// All pairs of devices of which only one can be offered, whether they are there or gone.
-pub(crate) fn rival_pairs(devices: &[Device]) -> impl Iterator<Item = (&Device, &Device)> {
-    let mut owners: BTreeMap<Thing, Vec<&Device>> = BTreeMap::new();
+/// All pairs of duplicates, vanished devices included.
+pub(crate) fn duplicate_pairs(devices: &[Device]) -> impl Iterator<Item = (&Device, &Device)> {
+    let mut owners: BTreeMap<Hardware, Vec<&Device>> = BTreeMap::new();
     for device in devices {
-        for thing in things(device) {
-            owners.entry(thing).or_default().push(device);
+        for hardware in hardware(device) {
+            owners.entry(hardware).or_default().push(device);
         }
     }
-    owners.into_iter().flat_map(|(thing, owners)| {
+    owners.into_iter().flat_map(|(hardware, owners)| {
         let pairs = owners.iter().enumerate().flat_map(|(nth, one)| {
             let others = owners[nth + 1..].iter();
             others.map(move |other| (*one, *other))
         });
-        let rivals = pairs.filter(|(one, other)| why_not_both(&thing, one, other).is_some());
-        rivals.collect::<Vec<_>>()
+        let pairs = pairs.filter(|(one, other)| why_not_both(&hardware, one, other).is_some());
+        pairs.collect::<Vec<_>>()
     })
 }
 
-/// Why a device is not offered beside the owner of a thing that belongs to both.
-fn why_not_both(thing: &Thing, owner: &Device, device: &Device) -> Option<String> {
+/// Reason against offering a device beside another owner of the same hardware.
+fn why_not_both(hardware: &Hardware, owner: &Device, device: &Device) -> Option<String> {
     let is_same_source = owner.source == device.source;
-    match thing {
-        Thing::IommuGroup(_) if is_same_source || owner.place.pci != device.place.pci => {
+    match hardware {
+        Hardware::IommuGroup(_) if is_same_source || owner.place.pci != device.place.pci => {
             return Some(format!("{} is in the same IOMMU group, and is offered", owner.id));
         }
         _ if is_same_source => return None,
-        Thing::Function(_) if is_part(owner) && is_part(device) => return None,
-        Thing::Node(_) | Thing::IommuGroup(_) | Thing::Function(_) | Thing::Place(_) => {}
+        Hardware::Function(_) if is_part(owner) && is_part(device) => return None,
+        Hardware::Node(_)
+        | Hardware::IommuGroup(_)
+        | Hardware::Function(_)
+        | Hardware::Place(_) => {}
     }
     Some(format!(
-        "{} of {} is the same device, by {thing}, and is offered: leave one of the two out",
+        "{} of {} is the same device, by {hardware}, and is offered: leave one of the two out",
         owner.id, owner.source
     ))
 }
 
-fn things(device: &Device) -> Vec<Thing> {
-    let function = device.place.pci.map(Thing::Function);
+fn hardware(device: &Device) -> Vec<Hardware> {
+    let function = device.place.pci.map(Hardware::Function);
     own_nodes(device).chain(function).chain(sole_place(device)).collect()
 }
 
-// === impl Thing ===
+// === impl Hardware ===
 
-impl fmt::Display for Thing {
+impl fmt::Display for Hardware {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Node(path) | Self::IommuGroup(path) => path.display().fmt(f),
@@ -107,22 +112,22 @@ impl fmt::Display for Thing {
     }
 }
 
-/// The nodes that no other device should have, as things.
-pub fn own_nodes(device: &Device) -> impl Iterator<Item = Thing> {
+/// Device nodes that no other device should have.
+pub fn own_nodes(device: &Device) -> impl Iterator<Item = Hardware> {
     device.own_nodes().map(|node| match node.path.parent() {
-        Some(folder) if folder == Path::new(GROUPS) => Thing::IommuGroup(node.path.clone()),
-        _ => Thing::Node(node.path.clone()),
+        Some(folder) if folder == Path::new(GROUPS) => Hardware::IommuGroup(node.path.clone()),
+        _ => Hardware::Node(node.path.clone()),
     })
 }
 
-/// Where a device is of which nothing else is known.
-fn sole_place(device: &Device) -> Option<Thing> {
+/// Place of a device without nodes and PCI function.
+fn sole_place(device: &Device) -> Option<Hardware> {
     let nothing_else = device.nodes.is_empty() && device.place.pci.is_none();
-    device.origin.clone().filter(|_| nothing_else).map(Thing::Place)
+    device.origin.clone().filter(|_| nothing_else).map(Hardware::Place)
 }
 
-/// Whether a device is its nodes, of which one PCI function may have several, such as a card of serial
-/// ports.
+/// True if a device is defined by its nodes: one PCI function may have several such devices, as a serial
+/// card has.
 pub fn is_part(device: &Device) -> bool {
     device.kind == DeviceKind::Other && own_nodes(device).next().is_some()
 }
@@ -144,11 +149,11 @@ mod tests {
     fn of_two_devices_with_one_node_the_first_is_offered() {
         let node = DeviceNode::new("/dev/video0");
         let all = [device("a", "one", std::slice::from_ref(&node)), device("b", "two", &[node])];
-        let found = rivals(&all, &BTreeSet::new());
+        let found = duplicates(&all, &BTreeSet::new());
         assert!(found[&all[1].id].starts_with("a of one is the same device, by /dev/video0"));
         assert_eq!(found.len(), 1);
         let given = BTreeSet::from([all[1].id.clone()]);
-        assert!(rivals(&all, &given).contains_key(&all[0].id), "what was given away stays");
+        assert!(duplicates(&all, &given).contains_key(&all[0].id), "what was given away stays");
     }
 
     #[test]
@@ -159,14 +164,14 @@ mod tests {
         };
         let [port, other] = ["/dev/ttyS4", "/dev/ttyS5"].map(|path| [DeviceNode::new(path)]);
         let ports = [device("a", "one", &port), device("b", "two", &other)].map(on_card);
-        assert_eq!(rivals(&ports, &BTreeSet::new()), BTreeMap::new());
+        assert_eq!(duplicates(&ports, &BTreeSet::new()), BTreeMap::new());
         let card = on_card(device("card", "three", &[]));
-        let found = rivals(ports.iter().chain([&card]), &BTreeSet::new());
+        let found = duplicates(ports.iter().chain([&card]), &BTreeSet::new());
         assert!(found[&card.id].contains("by PCI function 0000:05:00.0"), "{found:?}");
     }
 
     #[test]
-    fn nodes_that_are_shared_and_parts_of_one_source_are_no_rivals() {
+    fn nodes_that_are_shared_and_parts_of_one_source_are_no_duplicates() {
         let kfd = DeviceNode::shared("/dev/kfd");
         let own = DeviceNode::new("/dev/dri/card0");
         let all = [
@@ -174,7 +179,7 @@ mod tests {
             device("b", "one", &[own]),
             device("c", "two", &[kfd]),
         ];
-        assert_eq!(rivals(&all, &BTreeSet::new()), BTreeMap::new());
+        assert_eq!(duplicates(&all, &BTreeSet::new()), BTreeMap::new());
     }
 
     #[test]
@@ -191,7 +196,7 @@ mod tests {
             at("d", "one", "/sys/devices/usb1/1-4", &port),
             at("e", "two", "/sys/devices/usb1/1-4", &[]),
         ];
-        let found = rivals(&all, &BTreeSet::new());
+        let found = duplicates(&all, &BTreeSet::new());
         assert!(found[&all[1].id].starts_with("a of one is the same device, by 10.0.0.7"));
         assert_eq!(found.len(), 1, "a port is a part of what is in its place: {found:?}");
     }
@@ -211,14 +216,16 @@ mod tests {
             at("d", "two", "0000:17:00.5", &nodes),
             at("e", "two", "0000:17:00.2", &nodes),
         ];
-        let found = rivals(&all, &BTreeSet::new());
+        let found = duplicates(&all, &BTreeSet::new());
         let why = |nth: usize| found.get(&all[nth].id).map(String::as_str);
         assert_eq!(why(0), None);
         assert_eq!(why(1), Some("a is in the same IOMMU group, and is offered"));
         assert_eq!(why(2), None);
         assert_eq!(why(3), why(1));
         assert!(
-            why(4).expect("a rival").starts_with("a of one is the same device, by /dev/vfio/62")
+            why(4)
+                .expect("a duplicate")
+                .starts_with("a of one is the same device, by /dev/vfio/62")
         );
     }
 }

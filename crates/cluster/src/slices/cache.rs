@@ -1,4 +1,4 @@
-//! What is published, as the API server last said: listed, then watched, with what was written since.
+//! Cache of the published slices: listed, then watched, with our own writes added.
 
 use std::{collections::BTreeMap, pin::Pin, time::Duration};
 
@@ -16,45 +16,45 @@ use windlass_host::deadline::Deadline;
 use crate::{Client, ClusterError, Limits, client::Connection};
 
 /// The driver's slices of this node.
-pub(super) struct Sight<'a> {
+pub(super) struct SliceCache<'a> {
     pub(super) connection: &'a Connection,
     pub(super) api: Api<ResourceSlice>,
     /// By name.
-    pub(super) known: BTreeMap<String, ResourceSlice>,
+    pub(super) slices: BTreeMap<String, ResourceSlice>,
     selector: String,
     limits: Limits,
-    /// The version that was seen last.
+    /// The last version seen.
     version: String,
-    /// A watch, and how long it may last.
+    /// The present watch, with its deadline.
     events: Option<(Events, Deadline)>,
-    /// When the next one may begin.
-    turn: Instant,
+    /// Earliest time of the next watch.
+    next_watch: Instant,
 }
 
-/// What a watch tells.
+/// Events of a watch.
 type Events = Pin<Box<dyn Stream<Item = kube::Result<WatchEvent<ResourceSlice>>> + Send>>;
 
-/// What there is to see.
-pub(super) enum News {
-    /// Nothing new.
+/// Changes of the cache.
+pub(super) enum CacheEvent {
+    /// No change.
     None,
-    /// Someone else wrote.
+    /// Another writer changed a slice.
     Changed,
-    /// The API server has forgotten the version that was seen last.
+    /// The API server has forgotten the last version seen.
     Expired,
 }
 
-/// HTTP's "not found": of a list, that there is no such API.
+/// HTTP status "not found"; for a list, the API does not exist.
 const NOT_FOUND: u16 = 404;
 
-/// HTTP's "gone".
+/// HTTP status "gone".
 const GONE: u16 = 410;
 
 const DOING: &str = "cannot watch the node's ResourceSlices";
 
-// === impl Sight ===
+// === impl SliceCache ===
 
-impl<'a> Sight<'a> {
+impl<'a> SliceCache<'a> {
     pub(super) async fn list(
         client: &Client,
         connection: &'a Connection,
@@ -71,48 +71,49 @@ impl<'a> Sight<'a> {
             list => list?,
         };
         let version = list.metadata.resource_version.unwrap_or_default();
-        let known = list.items.into_iter().map(|slice| (name(&slice), slice)).collect();
-        let (limits, turn) = (client.limits(), Instant::now());
-        Ok(Self { connection, api, known, selector, limits, version, events: None, turn })
+        let slices = list.items.into_iter().map(|slice| (name(&slice), slice)).collect();
+        let (limits, next_watch) = (client.limits(), Instant::now());
+        Ok(Self { connection, api, slices, selector, limits, version, events: None, next_watch })
     }
 
-    /// Waits for news. Nothing is lost when this is given up in between.
-    pub(super) async fn next(&mut self) -> Result<News, ClusterError> {
+    /// Waits for a change. Can be dropped without loss.
+    pub(super) async fn next(&mut self) -> Result<CacheEvent, ClusterError> {
         loop {
             let Some((events, deadline)) = &mut self.events else {
-                sleep_until(self.turn).await;
+                sleep_until(self.next_watch).await;
                 if self.open().await? {
                     continue;
                 }
-                return Ok(News::Expired);
+                return Ok(CacheEvent::Expired);
             };
             let event = match deadline.bound(events.next()).await {
                 Ok(Some(event)) => event,
-                // A server that ends every watch at once is not asked faster than this.
+                // Limits the rate of watches if the server ends each at once.
                 Ok(None) => {
-                    (self.events, self.turn) = (None, Instant::now() + self.limits.retry_first);
+                    self.events = None;
+                    self.next_watch = Instant::now() + self.limits.retry_first;
                     continue;
                 }
                 Err(_) => {
-                    let limit = self.patience();
+                    let limit = self.watch_limit();
                     return Err(ClusterError::Late { doing: DOING.to_owned(), limit });
                 }
             };
-            return self.see(event.map_err(|error| ClusterError::of(DOING.to_owned(), error))?);
+            return self.apply(event.map_err(|error| ClusterError::of(DOING.to_owned(), error))?);
         }
     }
 
-    /// What was written is as the API server answered.
+    /// Adds a slice as the API server stored it.
     pub(super) fn wrote(&mut self, slice: ResourceSlice) {
-        self.known.insert(name(&slice), slice);
+        self.slices.insert(name(&slice), slice);
     }
 
-    /// The server ends a watch in time, unless the connection has died unseen.
-    fn patience(&self) -> Duration {
+    /// Longest duration of a watch. The server ends it in time, unless the connection is dead.
+    fn watch_limit(&self) -> Duration {
         self.limits.watch + self.limits.answer
     }
 
-    /// Gives `false` if the version is too old.
+    /// Opens a watch. Returns `false` if the version is too old.
     async fn open(&mut self) -> Result<bool, ClusterError> {
         let seconds = u32::try_from(self.limits.watch.as_secs()).unwrap_or(u32::MAX).max(1);
         let which = WatchParams::default().fields(&self.selector).timeout(seconds);
@@ -121,40 +122,36 @@ impl<'a> Sight<'a> {
             Err(error) if error.status().is_some_and(is_gone) => return Ok(false),
             events => events?,
         };
-        self.events = Some((Box::pin(events), Deadline::after(self.patience())));
+        self.events = Some((Box::pin(events), Deadline::after(self.watch_limit())));
         Ok(true)
     }
 
-    fn see(&mut self, event: WatchEvent<ResourceSlice>) -> Result<News, ClusterError> {
-        let (slice, is_there) = match event {
-            WatchEvent::Added(slice) | WatchEvent::Modified(slice) => (slice, true),
-            WatchEvent::Deleted(slice) => (slice, false),
+    fn apply(&mut self, event: WatchEvent<ResourceSlice>) -> Result<CacheEvent, ClusterError> {
+        let (slice, is_deleted) = match event {
+            WatchEvent::Added(slice) | WatchEvent::Modified(slice) => (slice, false),
+            WatchEvent::Deleted(slice) => (slice, true),
             WatchEvent::Bookmark(mark) => {
                 self.version = mark.metadata.resource_version;
-                return Ok(News::None);
+                return Ok(CacheEvent::None);
             }
-            WatchEvent::Error(status) if is_gone(&status) => return Ok(News::Expired),
+            WatchEvent::Error(status) if is_gone(&status) => return Ok(CacheEvent::Expired),
             WatchEvent::Error(status) => {
                 return Err(ClusterError::Refused { doing: DOING.to_owned(), status });
             }
         };
         self.version = slice.metadata.resource_version.clone().unwrap_or_default();
-        let is_news = if is_there { self.found(slice) } else { self.missed(&slice) };
-        Ok(if is_news { News::Changed } else { News::None })
-    }
-
-    /// What was written here comes back as an event, and is no news.
-    fn found(&mut self, slice: ResourceSlice) -> bool {
-        let known = self.known.get(&name(&slice));
-        let is_newer = known.is_none_or(|known| version(known) < version(&slice));
-        if is_newer {
+        let known = self.slices.get(&name(&slice));
+        // Our own write returns as an event of a known version.
+        let is_change = match known {
+            Some(known) => is_deleted || version(known) < version(&slice),
+            None => !is_deleted,
+        };
+        if is_deleted {
+            self.slices.remove(&name(&slice));
+        } else if is_change {
             self.wrote(slice);
         }
-        is_newer
-    }
-
-    fn missed(&mut self, slice: &ResourceSlice) -> bool {
-        self.known.remove(&name(slice)).is_some()
+        Ok(if is_change { CacheEvent::Changed } else { CacheEvent::None })
     }
 }
 
@@ -162,7 +159,7 @@ pub(super) fn name(slice: &ResourceSlice) -> String {
     slice.metadata.name.clone().unwrap_or_default()
 }
 
-/// Versions of one kind of objects are numbers that grow; one that is none is older than any.
+/// Version of a slice. Versions are growing numbers; any other version is the oldest.
 fn version(slice: &ResourceSlice) -> Option<u128> {
     slice.metadata.resource_version.as_ref()?.parse().ok()
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use windlass_allocations::Held;
+use windlass_allocations::HeldIds;
 use windlass_core::{
     device::DeviceId,
     replica::{ReplicaId, device_of},
@@ -10,16 +10,16 @@ use windlass_core::{
 
 /// Ids by resource.
 #[derive(Debug, Default)]
-pub(super) struct HeldIds(Held);
+pub(super) struct Holdings(HeldIds);
 
-// === impl HeldIds ===
+// === impl Holdings ===
 
-impl HeldIds {
-    pub(super) fn new(held: Held) -> Self {
+impl Holdings {
+    pub(super) fn new(held: HeldIds) -> Self {
         Self(held)
     }
 
-    pub(super) fn held(&self) -> &Held {
+    pub(super) fn held(&self) -> &HeldIds {
         &self.0
     }
 
@@ -39,7 +39,7 @@ impl HeldIds {
     }
 
     /// Drops released ids; ids that were allocated since are ignored.
-    pub(super) fn retain(&mut self, held: &Held) {
+    pub(super) fn retain(&mut self, held: &HeldIds) {
         self.0.retain(|name, ids| {
             ids.retain(|id| held.get(name).is_some_and(|held| held.contains(id)));
             !ids.is_empty()
@@ -55,12 +55,12 @@ mod tests {
     fn what_containers_hold_no_longer_is_forgotten_and_what_they_got_since_is_not_taken_in() {
         let held = |ids: &[&str]| {
             let ids = ids.iter().map(ToString::to_string).collect();
-            Held::from([("nvidia.com/gpu".parse().expect("valid"), ids)])
+            HeldIds::from([("nvidia.com/gpu".parse().expect("valid"), ids)])
         };
-        let mut held_ids = HeldIds::new(held(&["a", "b::1"]));
-        held_ids.retain(&held(&["a", "c"]));
-        assert_eq!(held_ids.held(), &held(&["a"]));
-        held_ids.retain(&Held::new());
-        assert!(held_ids.is_empty());
+        let mut holdings = Holdings::new(held(&["a", "b::1"]));
+        holdings.retain(&held(&["a", "c"]));
+        assert_eq!(holdings.held(), &held(&["a"]));
+        holdings.retain(&HeldIds::new());
+        assert!(holdings.is_empty());
     }
 }

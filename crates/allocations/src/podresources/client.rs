@@ -1,4 +1,4 @@
-//! The kubelet asked once: which container holds what, and which devices it may give away.
+//! Client of the kubelet's pod resources API.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,33 +19,32 @@ use windlass_kubelet_api::{
 
 use super::{ByDevice, Holder};
 
-/// Why the kubelet did not say.
+/// Error of a call.
 #[derive(Debug, thiserror::Error)]
-pub enum AskError {
-    /// It cannot be reached.
+pub enum ListError {
+    /// The kubelet cannot be reached.
     #[error(transparent)]
     Socket(#[from] SocketError),
-    /// It answered with an error.
+    /// The kubelet returned an error.
     #[error("the kubelet refused to list pod resources: {}", .0.message())]
     Refused(#[from] tonic::Status),
-    /// It did not answer.
+    /// The kubelet did not answer.
     #[error("the kubelet did not list pod resources within {DEADLINE:?}")]
     Late,
 }
 
-/// How long the kubelet may take; a scrape waits for it, and usually for ten seconds at most.
+/// Deadline of a call. A scrape waits for it, usually for ten seconds at most.
 const DEADLINE: Duration = Duration::from_secs(1);
 
-/// Who holds what, by the kubelet whose folder this is.
-pub async fn ask(kubelet_dir: &Path) -> Result<ByDevice, AskError> {
+/// Holders of devices, by the kubelet with this folder.
+pub async fn holders(kubelet_dir: &Path) -> Result<ByDevice, ListError> {
     Ok(by_device(pods(kubelet_dir).await?))
 }
 
-/// The ids that the kubelet may give away, held or not, by resource: those that their plugin calls
-/// healthy.
+/// Ids that the kubelet may allocate, held or not, by resource: those that their plugin calls healthy.
 pub async fn allocatable(
     kubelet_dir: &Path,
-) -> Result<BTreeMap<String, BTreeSet<String>>, AskError> {
+) -> Result<BTreeMap<String, BTreeSet<String>>, ListError> {
     let answer = in_time(async {
         let request = AllocatableResourcesRequest {};
         Ok(lister(kubelet_dir).await?.get_allocatable_resources(request).await?)
@@ -57,8 +56,8 @@ pub async fn allocatable(
     Ok(by_resource)
 }
 
-/// The DRA drivers of which some container has a device.
-pub async fn drivers(kubelet_dir: &Path) -> Result<BTreeSet<String>, AskError> {
+/// DRA drivers with a device in some container.
+pub async fn drivers(kubelet_dir: &Path) -> Result<BTreeSet<String>, ListError> {
     let pods = pods(kubelet_dir).await?;
     let containers = pods.iter().flat_map(|pod| &pod.containers);
     let claims = containers.flat_map(|container| &container.dynamic_resources);
@@ -66,19 +65,19 @@ pub async fn drivers(kubelet_dir: &Path) -> Result<BTreeSet<String>, AskError> {
     Ok(devices.map(|device| device.driver_name.clone()).collect())
 }
 
-/// The pods that the kubelet runs.
-pub async fn pods(kubelet_dir: &Path) -> Result<Vec<PodResources>, AskError> {
+/// Pods of the kubelet.
+pub async fn pods(kubelet_dir: &Path) -> Result<Vec<PodResources>, ListError> {
     let answer =
         in_time(async { Ok(lister(kubelet_dir).await?.list(ListPodResourcesRequest {}).await?) });
     Ok(answer.await?.into_inner().pod_resources)
 }
 
-/// Dialled anew each time: the socket is another one after a restart of the kubelet.
+/// Dials anew for each call: a restarted kubelet has a new socket.
 async fn lister(kubelet_dir: &Path) -> Result<PodResourcesListerClient<Channel>, SocketError> {
     Ok(PodResourcesListerClient::new(socket(kubelet_dir)?.dial().await?))
 }
 
-/// Which kubelet answers: one that starts makes its socket anew.
+/// Identity of the kubelet's socket. A restarted kubelet creates a new one.
 pub(super) fn identity(kubelet_dir: &Path) -> Option<SocketIdentity> {
     socket(kubelet_dir).ok()?.identity()
 }
@@ -87,11 +86,11 @@ fn socket(kubelet_dir: &Path) -> Result<SocketPath, SocketError> {
     SocketPath::new(kubelet_dir.join(podresources::DIR).join(podresources::SOCKET))
 }
 
-async fn in_time<T>(answer: impl Future<Output = Result<T, AskError>>) -> Result<T, AskError> {
-    deadline::timeout(DEADLINE, answer).await.unwrap_or(Err(AskError::Late))
+async fn in_time<T>(answer: impl Future<Output = Result<T, ListError>>) -> Result<T, ListError> {
+    deadline::timeout(DEADLINE, answer).await.unwrap_or(Err(ListError::Late))
 }
 
-/// The kubelet repeats a device for each of its NUMA nodes.
+/// Holders of each device. The kubelet repeats a device for each of its NUMA nodes.
 pub fn by_device(pods: Vec<PodResources>) -> ByDevice {
     let mut all = ByDevice::new();
     for pod in pods {
@@ -115,10 +114,10 @@ pub fn by_device(pods: Vec<PodResources>) -> ByDevice {
     all
 }
 
-/// The pods that use each claim, by the claim's namespace, which is theirs too, and its name.
+/// Pods of each claim, by the namespace and name of the claim.
 pub type ByClaim = BTreeMap<(String, String), BTreeSet<String>>;
 
-/// The pods that use each claim.
+/// Pods of each claim.
 pub fn by_claim(pods: &[PodResources]) -> ByClaim {
     let mut all = ByClaim::new();
     for pod in pods {
@@ -130,7 +129,7 @@ pub fn by_claim(pods: &[PodResources]) -> ByClaim {
     all
 }
 
-/// The device and the number in the id of a replica; else the id is the device.
+/// Device and number of a replica's id; other ids are the device itself.
 pub(super) fn parts_of(id: &str) -> (&str, Option<u32>) {
     ReplicaId::split(id).map_or((id, None), |(device, number)| (device, Some(number)))
 }

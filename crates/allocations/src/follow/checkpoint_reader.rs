@@ -1,7 +1,7 @@
-//! The kubelet's own record of which pods have which devices, as its device manager keeps it on disk.
+//! Reader of the kubelet's checkpoint: the devices of each pod, as its device manager keeps them on disk.
 //!
-//! The kubelet names no pod when it announces the start of a container. Its record, which it writes before
-//! that, has every pod's UID, so that a pod that was made anew under the same name is another one.
+//! An Allocate names no pod. The checkpoint, which the kubelet writes before the container starts, has each
+//! pod's UID. A new pod under the same name has another UID.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,36 +21,36 @@ use windlass_host::{
 };
 use windlass_kubelet_api::checkpoint::{Checkpoint, CheckpointError};
 
-use crate::Held;
+use crate::HeldIds;
 
-/// The UIDs of the pods that have each device.
+/// UIDs of the pods that have each device.
 pub(super) type ByPod = BTreeMap<DeviceId, BTreeSet<String>>;
 
-/// Why the record says nothing.
+/// Error of reading the checkpoint.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum RecordError {
-    #[error("cannot read the kubelet's record")]
+pub(super) enum CheckpointReadError {
+    #[error("cannot read the kubelet's checkpoint")]
     Read(#[from] io::Error),
-    #[error("the kubelet's record is not understood")]
+    #[error("the kubelet's checkpoint is not understood")]
     Parse(#[from] CheckpointError),
     #[error("the disk has not answered for {DEADLINE:?}")]
     Late,
 }
 
-/// Reads the record on a thread of its own. One that the disk keeps is waited for, and no other is begun meanwhile.
+/// Reads the checkpoint on a thread, one read at a time. A read that hangs is awaited before the next.
 #[derive(Debug)]
-pub(super) struct RecordReader {
+pub(super) struct CheckpointReader {
     path: PathBuf,
     late: Option<JoinHandle<()>>,
 }
 
-/// How long a read may take before that is said.
+/// Deadline of a read.
 const DEADLINE: Duration = Duration::from_secs(5);
 
-// === impl RecordReader ===
+// === impl CheckpointReader ===
 
-impl RecordReader {
-    /// A reader of the record at this path.
+impl CheckpointReader {
+    /// A reader of this file.
     pub(super) fn new(path: PathBuf) -> Self {
         Self { path, late: None }
     }
@@ -59,26 +59,27 @@ impl RecordReader {
         &self.path
     }
 
-    /// The record as it is now, or why not in time. One at a time.
-    pub(super) async fn read(&mut self) -> Result<Checkpoint, RecordError> {
+    /// Reads the checkpoint.
+    pub(super) async fn read(&mut self) -> Result<Checkpoint, CheckpointReadError> {
         if let Some(late) = &mut self.late {
-            // What it came to is old.
-            let _ = deadline::timeout(DEADLINE, late).await.map_err(|_| RecordError::Late)?;
+            // Its result is outdated.
+            let _ =
+                deadline::timeout(DEADLINE, late).await.map_err(|_| CheckpointReadError::Late)?;
         }
         self.late = None;
         let (path, (sender, receiver)) = (self.path.clone(), oneshot::channel());
-        // Who gave up does not listen.
+        // The receiver is gone after the deadline.
         let reading = spawn_blocking(move || drop(sender.send(checkpoint(&path))));
         if let Ok(read) = deadline::timeout(DEADLINE, receiver).await {
             return read.expect("reading neither panics nor is cancelled");
         }
         self.late = Some(reading);
-        Err(RecordError::Late)
+        Err(CheckpointReadError::Late)
     }
 }
 
-/// The record. Before the kubelet first writes it, nobody has anything.
-fn checkpoint(path: &Path) -> Result<Checkpoint, RecordError> {
+/// The checkpoint. Before the kubelet first writes it, it is empty.
+fn checkpoint(path: &Path) -> Result<Checkpoint, CheckpointReadError> {
     match read_regular_text(path, Links::Refused, MOST_BYTES) {
         Ok(text) => Ok(Checkpoint::parse(text.trim_end())?),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -88,8 +89,8 @@ fn checkpoint(path: &Path) -> Result<Checkpoint, RecordError> {
     }
 }
 
-/// The ids that the record has, by their resource.
-pub(super) fn held(record: &Checkpoint) -> Held {
+/// HeldIds ids by resource.
+pub(super) fn held(record: &Checkpoint) -> HeldIds {
     let names = record.pods.iter().flatten().map(|entry| entry.resource_name.as_str());
     let names: BTreeSet<&str> = names.collect();
     let held = |name: &str| {
@@ -99,7 +100,7 @@ pub(super) fn held(record: &Checkpoint) -> Held {
     names.into_iter().filter_map(held).collect()
 }
 
-/// The pods that have each device.
+/// Pods of each device.
 pub(super) fn by_pod(record: Checkpoint) -> ByPod {
     let mut all = ByPod::new();
     for entry in record.pods.into_iter().flatten() {

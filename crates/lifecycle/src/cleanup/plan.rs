@@ -1,4 +1,4 @@
-//! What is done to each device between two containers, by the configuration.
+//! Cleanup plan of each device: the configured steps, and obstacles to them.
 
 use std::{collections::BTreeMap, path::PathBuf};
 
@@ -11,50 +11,50 @@ use windlass_core::{
 use windlass_discovery::FpgaIdentity;
 use windlass_host::template::{Missing, fill};
 
-/// What is done to one device.
+/// Configured steps of one device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Care {
-    /// Before a container starts with it.
+pub struct CleanupPlan {
+    /// Steps before a container starts.
     pub(crate) prepare: Vec<Step>,
-    /// After the last container has let go of it.
+    /// Steps after the last release.
     pub(crate) release: Vec<Step>,
-    /// Its folder in sysfs, where steps may write.
+    /// The device's sysfs folder, in which steps may write.
     pub(crate) folder: Option<PathBuf>,
-    /// What it has to say of itself once it is prepared, where it can.
+    /// Required identity after preparation, for a programmable device.
     pub(crate) identity: Option<FpgaIdentity>,
-    /// Why nothing may be done to it for now, so that no container starts with it.
-    pub(crate) barred: Option<String>,
-    /// Why no container starts with it, though it is released.
-    pub(crate) unproven: Option<String>,
-    /// Why it cannot be reset without harm to others.
-    pub(crate) bound: Option<&'static str>,
+    /// Reason against any step now; no container starts.
+    pub(crate) blocked: Option<String>,
+    /// Reason that preparation cannot be verified; no container starts, but release steps run.
+    pub(crate) unverifiable: Option<String>,
+    /// Reason that a reset would harm other devices.
+    pub(crate) reset_conflict: Option<&'static str>,
 }
 
-/// The devices that something is done to.
-pub type Demand = BTreeMap<DeviceId, Care>;
+/// Plans of all devices with steps.
+pub type CleanupPlans = BTreeMap<DeviceId, CleanupPlan>;
 
-/// What is to be done to the devices of a node. One that is not there cannot be cared for, nor one that is
-/// another node's, as `others` says.
-pub fn demand(
+/// Plans for a node's devices. A vanished device is blocked, and so is one that belongs to another node, by
+/// `others`.
+pub fn plans(
     policy: &Policy,
     inventory: &Inventory,
     others: &dyn Fn(&Device) -> Option<String>,
-) -> Demand {
-    let care = |device: &Device| {
-        let mut care = care(policy, device, inventory)?;
-        care.barred = care.barred.or_else(|| others(device));
-        Some((device.id.clone(), care))
+) -> CleanupPlans {
+    let plan = |device: &Device| {
+        let mut plan = plan(policy, device, inventory)?;
+        plan.blocked = plan.blocked.or_else(|| others(device));
+        Some((device.id.clone(), plan))
     };
-    inventory.devices.iter().filter_map(care).collect()
+    inventory.devices.iter().filter_map(plan).collect()
 }
 
-/// Whether something is done to a device before its containers start or after they let go.
-pub fn is_cared_for(policy: &Policy, device: &Device) -> bool {
-    handover(policy, device).is_some()
+/// True if any step is configured for the device.
+pub fn is_configured(policy: &Policy, device: &Device) -> bool {
+    configured(policy, device).is_some()
 }
 
-/// What a reset of a GPU would take others along in: NVLinks go down with it, over switches too.
-fn bound(gpu: &Device, inventory: &Inventory) -> Option<&'static str> {
+/// Reason against a reset of the GPU: NVLinks go down with it, those through switches too.
+fn reset_conflict(gpu: &Device, inventory: &Inventory) -> Option<&'static str> {
     let is_linked = |other: &Device| {
         let both = gpu.place.pci.zip(other.place.pci).filter(|_| other.id != gpu.id);
         both.is_some_and(|(ours, theirs)| {
@@ -73,53 +73,65 @@ fn bound(gpu: &Device, inventory: &Inventory) -> Option<&'static str> {
     }
 }
 
-fn care(policy: &Policy, device: &Device, inventory: &Inventory) -> Option<Care> {
-    let handover = handover(policy, device)?;
-    let steps = filled_in(policy, handover, device);
-    let gone = device.health.has_vanished();
-    let barred = gone.then(|| "it is no longer on this node".to_owned());
-    Some(match steps {
-        Ok(care) => Care {
-            barred: care.barred.clone().or(barred),
-            bound: handover.resets().then(|| bound(device, inventory)).flatten(),
-            ..care
-        },
-        Err(missing) => Care { barred: Some(missing.to_string()), ..Care::default() },
-    })
+fn plan(policy: &Policy, device: &Device, inventory: &Inventory) -> Option<CleanupPlan> {
+    let steps = configured(policy, device)?;
+    let mut plan = filled_in(policy, steps, device).unwrap_or_else(|missing| CleanupPlan {
+        blocked: Some(missing.to_string()),
+        ..CleanupPlan::default()
+    });
+    if plan.blocked.is_none() && device.health.has_vanished() {
+        plan.blocked = Some("it is no longer on this node".to_owned());
+    }
+    if steps.resets() {
+        plan.reset_conflict = reset_conflict(device, inventory);
+    }
+    Some(plan)
 }
 
-fn filled_in(policy: &Policy, handover: &Handover, device: &Device) -> Result<Care, Missing> {
+fn filled_in(
+    policy: &Policy,
+    configured: &Handover,
+    device: &Device,
+) -> Result<CleanupPlan, Missing> {
     let steps = |steps: &[Step]| -> Result<Vec<_>, _> {
         steps.iter().map(|step| filled(step, device)).collect()
     };
-    let (prepare, release) = (steps(&handover.prepare)?, steps(&handover.release)?);
-    let (mut identity, mut unproven) = (None, None);
+    let (prepare, release) = (steps(&configured.prepare)?, steps(&configured.release)?);
+    let (mut identity, mut unverifiable) = (None, None);
     if device.family().is_programmed {
         identity = FpgaIdentity::of(&policy.families.fpga, device)?;
-        unproven = identity.is_none().then(|| NEVER_SAID.to_owned());
+        unverifiable = identity.is_none().then(|| UNKNOWN_IDENTITY.to_owned());
     }
-    // Without a step that cleans it, it would be cleaned by what nobody could prove.
-    let barred = unproven.clone().filter(|_| release.is_empty());
+    // Without release steps, cleaning would rely on preparation, which cannot be verified.
+    let blocked = unverifiable.clone().filter(|_| release.is_empty());
     let folder = folder(device);
-    Ok(Care { prepare, release, folder, identity, barred, unproven, bound: None })
+    Ok(CleanupPlan {
+        prepare,
+        release,
+        folder,
+        identity,
+        blocked,
+        unverifiable,
+        reset_conflict: None,
+    })
 }
 
-/// Where the device has its files: what is on PCI has its function's.
+/// The device's sysfs folder: its own, or that of its PCI function.
 fn folder(device: &Device) -> Option<PathBuf> {
     let function = || device.place.pci.map(|pci| format!("/sys/bus/pci/devices/{pci}").into());
     device.folder.clone().or_else(function)
 }
 
-const NEVER_SAID: &str =
+const UNKNOWN_IDENTITY: &str =
     "it never said what it is, so that nobody could see whether it was programmed";
 
-/// What is said of the device's source, if anything is to be done to its devices.
-fn handover<'a>(policy: &'a Policy, device: &Device) -> Option<&'a Handover> {
+/// Configured steps of the device's source, if any.
+fn configured<'a>(policy: &'a Policy, device: &Device) -> Option<&'a Handover> {
     let steps = policy.handover(&device.source)?;
     (!steps.prepare.is_empty() || !steps.release.is_empty()).then_some(steps)
 }
 
-/// A step with what the device puts into it.
+/// The step with the device's values filled in.
 fn filled(step: &Step, device: &Device) -> Result<Step, Missing> {
     let fill = |text: &String| fill(text, device);
     let action = match &step.action {
@@ -167,22 +179,22 @@ mod tests {
         Device { origin: Some("10.0.0.1".to_owned()), ..new }
     }
 
-    fn care_of(policy: &Policy, device: Device) -> Care {
+    fn plan_of(policy: &Policy, device: Device) -> CleanupPlan {
         let id = device.id.clone();
         let inventory = Inventory { devices: vec![device], ..Inventory::default() };
-        demand(policy, &inventory, &|_| None).remove(&id).expect("cared for")
+        plans(policy, &inventory, &|_| None).remove(&id).expect("planned")
     }
 
     #[test]
     fn a_device_puts_into_its_steps_what_it_has() {
         let url = |text: &str| StepAction::Http(format!("http://{text}:6001/chip_reset"));
-        let care = care_of(&policy(url("{endpoint}")), board());
-        assert_eq!(care.prepare[0].action, url("10.0.0.1"));
+        let plan = plan_of(&policy(url("{endpoint}")), board());
+        assert_eq!(plan.prepare[0].action, url("10.0.0.1"));
         let words = |id: &str| StepAction::Command(vec!["/bin/reset".to_owned(), id.to_owned()]);
-        let care = care_of(&policy(words("{id}")), board());
-        assert_eq!(care.prepare[0].action, words("boards-1"));
-        let care = care_of(&policy(url("{pci}")), board());
-        assert_eq!(care.barred.as_deref(), Some("it has no {pci}"));
+        let plan = plan_of(&policy(words("{id}")), board());
+        assert_eq!(plan.prepare[0].action, words("boards-1"));
+        let plan = plan_of(&policy(url("{pci}")), board());
+        assert_eq!(plan.blocked.as_deref(), Some("it has no {pci}"));
     }
 
     #[test]
@@ -191,12 +203,12 @@ mod tests {
         let mut tracker = HealthTracker::new(Duration::ZERO, Timestamp::UNIX_EPOCH);
         let gone = Observation::Failed(Reason::Vanished, String::new());
         tracker.observe(&gone, Timestamp::UNIX_EPOCH);
-        let care = care_of(&policy, Device { health: tracker.health().clone(), ..board() });
-        assert_eq!(care.barred.as_deref(), Some("it is no longer on this node"));
+        let plan = plan_of(&policy, Device { health: tracker.health().clone(), ..board() });
+        assert_eq!(plan.blocked.as_deref(), Some("it is no longer on this node"));
         let inventory = Inventory { devices: vec![board()], ..Inventory::default() };
-        let theirs = demand(&policy, &inventory, &|_| Some("another node's".to_owned()));
-        let barred = theirs.into_values().next().and_then(|care| care.barred);
-        assert_eq!(barred.as_deref(), Some("another node's"));
+        let theirs = plans(&policy, &inventory, &|_| Some("another node's".to_owned()));
+        let blocked = theirs.into_values().next().and_then(|plan| plan.blocked);
+        assert_eq!(blocked.as_deref(), Some("another node's"));
     }
 
     #[test]
@@ -204,9 +216,9 @@ mod tests {
         let write = StepAction::Write { file: "reset".into(), text: "1".to_owned() };
         let folder = Some("/sys/devices/virtual/misc/b".into());
         let told = Device { folder: folder.clone(), ..board() };
-        assert_eq!(care_of(&policy(write.clone()), told).folder, folder);
+        assert_eq!(plan_of(&policy(write.clone()), told).folder, folder);
         assert_eq!(
-            care_of(&policy(write), board()).folder,
+            plan_of(&policy(write), board()).folder,
             None,
             "a board on the network has none"
         );

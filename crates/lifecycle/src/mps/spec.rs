@@ -1,4 +1,4 @@
-//! What is wanted of a device's MPS daemon: the shares, and whether MPS can make them.
+//! Specification of a device's MPS daemon: equal shares, as far as MPS can make them.
 
 use windlass_config::Replicas;
 use windlass_core::{
@@ -6,40 +6,40 @@ use windlass_core::{
     device::Device,
 };
 
-/// What is wanted of a device's MPS daemon.
+/// Specification of a device's MPS daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MpsWant {
-    /// How many containers share the device.
+pub struct MpsSpec {
+    /// Number of containers that share the device.
     pub replicas: Replicas,
-    /// The device's memory; `None` for one that shares the host's.
+    /// The device's memory; `None` if it shares the host's.
     pub memory_bytes: Option<u64>,
-    /// CUDA compute capability, major and minor, where the driver told it.
+    /// CUDA compute capability, major and minor, if the driver told it.
     pub compute_capability: Option<(u32, u32)>,
-    /// Whether it is a MIG instance, or a GPU that is cut into them.
+    /// The device's relation to MIG.
     pub mig: Mig,
 }
 
-/// What a device has to do with MIG.
+/// A device's relation to MIG.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mig {
-    /// Nothing: it is a whole GPU.
+    /// A whole GPU, not in MIG mode.
     Whole,
-    /// It is an instance.
+    /// A MIG instance.
     Instance,
-    /// It is a GPU that is cut into instances.
+    /// A GPU in MIG mode.
     Cut,
 }
 
-/// What each client of a daemon is limited to. NVIDIA's MPS counts processes, not containers.
+/// Limits of each client. MPS counts processes, not containers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Share {
     /// Device memory; `None` sets no limit.
     pub(super) memory_mib: Option<u64>,
-    /// Of the device's multiprocessors.
+    /// Percentage of the device's multiprocessors.
     pub(super) threads_percent: u32,
 }
 
-/// Why a device cannot be shared so.
+/// Reason that a device cannot be shared by MPS.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Unshareable {
     #[error(
@@ -63,10 +63,10 @@ const VOLTA: (u32, u32) = (7, 0);
 
 const MIB: u64 = 1024 * 1024;
 
-// === impl MpsWant ===
+// === impl MpsSpec ===
 
-impl MpsWant {
-    /// What sharing this device among so many containers takes.
+impl MpsSpec {
+    /// Specification for this device and number of containers.
     pub fn new(device: &Device, replicas: Replicas) -> Self {
         let memory = device.capacity.get(&MEMORY);
         Self {
@@ -84,7 +84,7 @@ impl MpsWant {
         }
     }
 
-    /// Equal shares, or why there are none.
+    /// Equal shares.
     pub(super) fn share(&self) -> Result<Share, Unshareable> {
         match self.mig {
             Mig::Whole => {}
@@ -100,7 +100,8 @@ impl MpsWant {
         Ok(Share { memory_mib, threads_percent: 100 / replicas })
     }
 
-    /// A GPU that does not tell its capability is taken for an old one.
+    /// Most clients of the GPU, with the reason for a low number. A GPU with unknown capability counts as
+    /// old.
     pub fn most_clients(&self) -> (u32, &'static str) {
         match self.compute_capability {
             Some(capability) if capability >= VOLTA => (MOST_CLIENTS, ""),
@@ -110,7 +111,7 @@ impl MpsWant {
     }
 }
 
-/// Whether a GPU cannot do what Volta is the first to do; one that does not tell its capability cannot.
+/// True for a GPU before Volta, or with unknown capability.
 pub fn is_older_than_volta(device: &Device) -> bool {
     device.compute_capability() < Some(VOLTA)
 }
@@ -119,9 +120,9 @@ pub fn is_older_than_volta(device: &Device) -> bool {
 mod tests {
     use super::*;
 
-    fn want(replicas: u64, compute_capability: Option<(u32, u32)>, mig: Mig) -> MpsWant {
+    fn spec(replicas: u64, compute_capability: Option<(u32, u32)>, mig: Mig) -> MpsSpec {
         let replicas = Replicas::try_from(replicas).expect("valid");
-        MpsWant { replicas, memory_bytes: Some(81_559 * MIB), compute_capability, mig }
+        MpsSpec { replicas, memory_bytes: Some(81_559 * MIB), compute_capability, mig }
     }
 
     #[test]
@@ -129,7 +130,7 @@ mod tests {
         for (replicas, memory_mib, threads_percent) in
             [(1, 81_559, 100), (2, 40_779, 50), (3, 27_186, 33), (48, 1_699, 2)]
         {
-            let share = want(replicas, Some((9, 0)), Mig::Whole).share().expect("shareable");
+            let share = spec(replicas, Some((9, 0)), Mig::Whole).share().expect("shareable");
             assert_eq!(share, Share { memory_mib: Some(memory_mib), threads_percent });
         }
     }
@@ -143,7 +144,7 @@ mod tests {
             (17, Some((6, 1)), Some("at most 16 clients on this GPU, which is older than Volta")),
             (17, None, Some("which does not tell its compute capability")),
         ] {
-            let refused = want(replicas, capability, Mig::Whole).share().err();
+            let refused = spec(replicas, capability, Mig::Whole).share().err();
             let refused = refused.map(|error| error.to_string());
             let fits = match (&refused, expected) {
                 (None, None) => true,
@@ -157,7 +158,7 @@ mod tests {
     #[test]
     fn mig_is_refused_with_what_would_be_right() {
         for (mig, expected) in [(Mig::Instance, "time slicing"), (Mig::Cut, "turn MIG off")] {
-            let refused = want(2, Some((9, 0)), mig).share().expect_err("refused").to_string();
+            let refused = spec(2, Some((9, 0)), mig).share().expect_err("refused").to_string();
             assert!(refused.contains(expected), "{refused}");
         }
     }

@@ -1,0 +1,133 @@
+//! Overlap of devices that share hardware: a parent and its parts, or one device that two sources found.
+//!
+//! Two parts of one parent do not overlap. A possible MIG placement is a part too, whether an instance
+//! stands there or not: it overlaps every placement that cannot stand beside it.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    iter,
+    sync::Arc,
+};
+
+use windlass_core::{
+    device::{Device, DeviceId, PossiblePartition, Room},
+    inventory::Inventory,
+};
+
+use crate::duplicates::duplicate_pairs;
+
+/// A device and every device that shares hardware with it: parent, parts, and the same hardware under
+/// another source's id.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Overlap {
+    pub(crate) device: DeviceId,
+    /// Shared, not cloned per Allocate: a MIG-capable GPU overlaps every possible placement on it.
+    pub(crate) overlapping: Arc<BTreeSet<DeviceId>>,
+}
+
+/// Overlapping devices of each device.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Overlaps(BTreeMap<DeviceId, Arc<BTreeSet<DeviceId>>>);
+
+// === impl Overlap ===
+
+impl Overlap {
+    pub(super) fn all(&self) -> impl Iterator<Item = &DeviceId> {
+        iter::once(&self.device).chain(&*self.overlapping)
+    }
+}
+
+// === impl Overlaps ===
+
+impl Overlaps {
+    /// All overlaps in an inventory. Vanished devices count: a container may hold them.
+    pub fn of(inventory: &Inventory) -> Self {
+        let mut overlaps = Self::default();
+        for part in &inventory.devices {
+            if let Some(whole) = &part.parent {
+                overlaps.join(&part.id, whole);
+            }
+        }
+        for (one, other) in duplicate_pairs(&inventory.devices) {
+            overlaps.join(&one.id, &other.id);
+        }
+        for gpu in inventory.devices.iter().filter(|device| !device.partitions.is_empty()) {
+            overlaps.join_placements(gpu, inventory);
+        }
+        overlaps
+    }
+
+    /// Joins the GPU's possible placements with the GPU, with each other, and with the present instances.
+    fn join_placements(&mut self, gpu: &Device, inventory: &Inventory) {
+        let (all, room) = (&*gpu.partitions, Room::of(&gpu.partitions));
+        let placements: Vec<_> = all.iter().map(|it| (it, it.partition.id())).collect();
+        for (_, placement) in &placements {
+            self.join(placement, &gpu.id);
+        }
+        for [one, other] in room.rivals(all) {
+            self.join(&placements[one].1, &placements[other].1);
+        }
+        for part in inventory.parts_of(&gpu.id) {
+            let Some(present) = &part.partition else { continue };
+            let is_taken = |it: &PossiblePartition| it.partition.takes_from(present, (&room, all));
+            for (_, placement) in placements.iter().filter(|(it, _)| is_taken(it)) {
+                self.join(placement, &part.id);
+            }
+        }
+    }
+
+    /// A device with all that overlap it.
+    pub fn overlap(&self, device: &DeviceId) -> Overlap {
+        let overlapping = self.0.get(device).cloned().unwrap_or_default();
+        Overlap { device: device.clone(), overlapping }
+    }
+
+    fn join(&mut self, one: &DeviceId, other: &DeviceId) {
+        for (of, is) in [(one, other), (other, one)] {
+            Arc::make_mut(self.0.entry(of.clone()).or_default()).insert(is.clone());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+    use windlass_core::device::{Device, DeviceKind, DeviceNode};
+
+    use super::*;
+
+    fn device(id: &str, source: &str, parent: Option<&str>) -> Device {
+        let (id, source) = (id.parse().expect("an id"), source.parse().expect("a source"));
+        let new = Device::new(id, DeviceKind::Other, source, Timestamp::UNIX_EPOCH);
+        Device { parent: parent.map(|id| id.parse().expect("an id")), ..new }
+    }
+
+    fn overlapping(devices: &[Device], of: usize) -> Vec<String> {
+        let inventory = Inventory { devices: devices.to_vec(), ..Inventory::default() };
+        let overlap = Overlaps::of(&inventory).overlap(&devices[of].id);
+        overlap.overlapping.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_whole_overlaps_its_parts_which_do_not_overlap_each_other() {
+        let all = [
+            device("gpu", "nvidia", None),
+            device("one", "nvidia", Some("gpu")),
+            device("two", "nvidia", Some("gpu")),
+        ];
+        assert_eq!(overlapping(&all, 0), ["one", "two"]);
+        assert_eq!(overlapping(&all, 1), ["gpu"]);
+    }
+
+    #[test]
+    fn hardware_that_two_sources_found_overlaps_itself() {
+        let with_node =
+            |device: Device| Device { nodes: vec![DeviceNode::new("/dev/x")], ..device };
+        let all = [device("a", "one", None), device("b", "two", None), device("c", "two", None)];
+        let [a, b, c] = all;
+        let all = [with_node(a), with_node(b), c];
+        assert_eq!(overlapping(&all, 0), ["b"]);
+        assert_eq!(overlapping(&all, 1), ["a"]);
+        assert_eq!(overlapping(&all, 2), [""; 0]);
+    }
+}

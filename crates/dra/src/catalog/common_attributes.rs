@@ -1,0 +1,80 @@
+//! Common attributes of configured devices, whatever their source: one device class selects all of them,
+//! and an expression that asks for a missing attribute would fail for every node.
+//!
+//! Attributes of a device's own source come first; the others' fill the remaining room. Devices of makers
+//! with classes of their own are left out: an AMD GPU with NVIDIA's attributes, all zero, would look like
+//! an old NVIDIA GPU.
+
+use std::collections::BTreeMap;
+
+use windlass_cluster::slices::is_qualified_name;
+use windlass_config::DriverName;
+use windlass_core::{
+    attribute::{AttributeName, AttributeValue, Attributes, Capacities},
+    device::DeviceKind,
+};
+
+use super::{
+    CatalogEntry, Pool,
+    attributes::{MOST, TYPE, is_placement, zero_amount, zero_value},
+};
+
+/// Attributes and capacities of all devices, each with an example value.
+#[derive(Default)]
+struct Attributed {
+    attributes: Attributes,
+    capacity: Capacities,
+}
+
+/// Gives all configured devices the same attributes, in all pools.
+pub(super) fn unify(pools: &mut BTreeMap<String, Pool>, driver: &DriverName) {
+    let name = AttributeName::published(driver.as_str(), TYPE);
+    let other = AttributeValue::string(DeviceKind::Other.to_string());
+    let is_configured = |entry: &CatalogEntry| entry.attributes.get(&name) == Some(&other);
+    let mut common = Attributed::default();
+    for entry in pools.values().flat_map(|pool| &pool.entries).filter(|it| is_configured(it)) {
+        common.add(entry);
+    }
+    for pool in pools.values_mut() {
+        let configured = pool.entries.iter_mut().filter(|entry| is_configured(entry));
+        common.fill(&mut configured.collect::<Vec<_>>());
+    }
+}
+
+// === impl Attributed ===
+
+impl Attributed {
+    fn add(&mut self, entry: &CatalogEntry) {
+        let is_common =
+            |name: &AttributeName| !is_placement(name) && is_qualified_name(&name.to_string());
+        for (name, value) in entry.attributes.iter().filter(|(name, _)| is_common(name)) {
+            self.attributes.entry(name.clone()).or_insert_with(|| value.clone());
+        }
+        for (name, amount) in entry.capacity.iter().filter(|(name, _)| is_common(name)) {
+            self.capacity.entry(name.clone()).or_insert(*amount);
+        }
+    }
+
+    /// Fills in missing attributes. Without room for all, devices of a pool get the same ones.
+    fn fill(&self, entries: &mut [&mut CatalogEntry]) {
+        let size = |entry: &CatalogEntry| entry.attributes.len() + entry.capacity.len();
+        let most = entries.iter().map(|entry| size(entry)).max().unwrap_or(MOST);
+        let has_attribute =
+            |name: &AttributeName| entries.iter().any(|it| it.attributes.contains_key(name));
+        let attributes = self.attributes.iter().filter(|(name, _)| !has_attribute(name));
+        let attributes: Vec<_> = attributes.take(MOST.saturating_sub(most)).collect();
+        let has_amount =
+            |name: &AttributeName| entries.iter().any(|it| it.capacity.contains_key(name));
+        let capacity = self.capacity.iter().filter(|(name, _)| !has_amount(name));
+        let room = MOST.saturating_sub(most + attributes.len());
+        let capacity: Vec<_> = capacity.take(room).collect();
+        for entry in entries {
+            for (name, value) in &attributes {
+                entry.attributes.insert((*name).clone(), zero_value(value));
+            }
+            for (name, amount) in &capacity {
+                entry.capacity.insert((*name).clone(), zero_amount(**amount));
+            }
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! Handle of the cleanup, for containers that start and for claims that are prepared or released.
+
+use std::sync::Arc;
+
+use tokio::{
+    sync::{mpsc, oneshot, watch},
+    time::Duration,
+};
+use windlass_allocations::follow::AllocationsReader;
+use windlass_core::device::DeviceId;
+use windlass_host::deadline::Deadline;
+
+use super::{
+    CleanupStates,
+    state::{Tenants, claim_tenant},
+};
+
+/// Requests cleanup for the device plugin and the DRA driver.
+#[derive(Clone, Debug)]
+pub struct CleanupHandle {
+    requests: mpsc::Sender<Request>,
+    allocations: AllocationsReader,
+    start_deadline: Duration,
+    states: watch::Receiver<Arc<CleanupStates>>,
+}
+
+/// A device that is not ready for its tenant.
+#[derive(Debug)]
+pub struct NotReady {
+    /// The device.
+    pub device: DeviceId,
+    /// The reason.
+    pub why: String,
+}
+
+/// Requests to the cleanup.
+#[derive(Debug)]
+pub(super) enum Request {
+    /// A tenant is about to start with a device.
+    Start(Start),
+    /// A claim released all its devices.
+    Leave { claim: String, reply: Reply },
+}
+
+/// A tenant that is about to start with a device.
+#[derive(Debug)]
+pub(super) struct Start {
+    pub(super) device: DeviceId,
+    pub(super) tenant: NewTenant,
+    pub(super) reply: Reply,
+}
+
+/// A tenant that is about to start.
+#[derive(Clone, Debug)]
+pub(super) enum NewTenant {
+    /// A container of one of these pods.
+    Pods(Tenants),
+    /// A claim, as a tenant name.
+    Claim(String),
+}
+
+/// The caller may have given up.
+pub(super) type Reply = oneshot::Sender<Result<(), String>>;
+
+/// A device, and the channel of its outcome.
+type PendingStart = (DeviceId, oneshot::Receiver<Result<(), String>>);
+
+/// Capacity of the request channel: one start per device and container.
+const REQUESTS: usize = 64;
+
+const ENDS: &str = "the agent ends";
+
+const UNREADABLE: &str =
+    "the kubelet's checkpoint cannot be read, so the device's pods are unknown";
+
+// === impl CleanupHandle ===
+
+impl CleanupHandle {
+    /// A handle, and the requests that it sends.
+    pub(super) fn new(
+        allocations: AllocationsReader,
+        start_deadline: Duration,
+        states: watch::Receiver<Arc<CleanupStates>>,
+    ) -> (Self, mpsc::Receiver<Request>) {
+        let (sender, requests) = mpsc::channel(REQUESTS);
+        (Self { requests: sender, allocations, start_deadline, states }, requests)
+    }
+
+    /// Current states. The node's snapshot has them a moment later.
+    pub fn states(&self) -> Arc<CleanupStates> {
+        self.states.borrow().clone()
+    }
+
+    /// Prepares devices for a container that is about to start. Returns when all are ready, or with the
+    /// first that is not.
+    pub async fn prepare(
+        &self,
+        devices: impl IntoIterator<Item = DeviceId>,
+    ) -> Result<(), NotReady> {
+        let mut deadline = Deadline::after(self.start_deadline);
+        let allocations = deadline.bound(self.allocations.read()).await.unwrap_or_default();
+        let mut starts = Vec::new();
+        for device in devices {
+            let Some(pods) = allocations.pods(&device) else {
+                return Err(NotReady { device, why: UNREADABLE.to_owned() });
+            };
+            starts.push((device, NewTenant::Pods(pods)));
+        }
+        for (device, answer) in self.start(starts).await {
+            let outcome = deadline.bound(answer).await;
+            let why = match outcome {
+                Ok(Ok(Ok(()))) => continue,
+                Ok(Ok(Err(why))) => why,
+                Ok(Err(_)) => ENDS.to_owned(),
+                Err(_) => {
+                    format!("it is not ready after {:?}; its steps go on", self.start_deadline)
+                }
+            };
+            return Err(NotReady { device, why });
+        }
+        Ok(())
+    }
+
+    /// Prepares devices for a claim that has them in the ledger. Returns when all are ready, or failed.
+    /// Each step has its limit; the caller answers for the total time.
+    pub async fn join(
+        &self,
+        claim: &str,
+        devices: impl IntoIterator<Item = DeviceId>,
+    ) -> Result<(), NotReady> {
+        let claim = NewTenant::Claim(claim_tenant(claim));
+        let mut outcome = Ok(());
+        let starts = devices.into_iter().map(|device| (device, claim.clone()));
+        for (device, answer) in self.start(starts).await {
+            let done = answer.await.unwrap_or_else(|_| Err(ENDS.to_owned()));
+            let done = done.map_err(|why| NotReady { device, why });
+            outcome = outcome.and(done);
+        }
+        outcome
+    }
+
+    /// Announces the release of a claim. Returns once that is on disk; the release steps run later.
+    pub async fn leave(&self, claim: &str) -> Result<(), String> {
+        let (reply, answer) = oneshot::channel();
+        let claim = claim_tenant(claim);
+        // A part that has ended drops the reply.
+        let _ = self.requests.send(Request::Leave { claim, reply }).await;
+        answer.await.unwrap_or_else(|_| Err(ENDS.to_owned()))
+    }
+
+    async fn start(
+        &self,
+        starts: impl IntoIterator<Item = (DeviceId, NewTenant)>,
+    ) -> Vec<PendingStart> {
+        let mut answers = Vec::new();
+        for (device, tenant) in starts {
+            let (reply, answer) = oneshot::channel();
+            let start = Start { device: device.clone(), tenant, reply };
+            // A part that has ended drops the reply.
+            let _ = self.requests.send(Request::Start(start)).await;
+            answers.push((device, answer));
+        }
+        answers
+    }
+}

@@ -1,0 +1,214 @@
+//! Environment of an MPS daemon: folders, compute mode, process.
+//!
+//! A daemon outlives the agent: programs on its GPU hold its pipes and die with it. An agent that ends
+//! leaves its daemons running, and the next one adopts each that still runs, found by its record. If the
+//! agent runs in a container, all daemons end with the container; the next agent then finds records of
+//! ended processes, and starts anew.
+
+use std::{
+    fs, io,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use rustix::fs::XattrFlags;
+use windlass_config::{MpsSettings, Places};
+use windlass_core::device::DeviceId;
+use windlass_host::Roots;
+use windlass_nvml::ComputeMode;
+
+use super::{
+    mode::{ModeError, ModeSetter},
+    place::{MpsPlaces, Place},
+    process::{Process, Unkillable},
+    program::{Program, ProgramError},
+    spec::{MpsSpec, Unshareable},
+};
+
+/// Common environment of all daemons.
+#[derive(Debug)]
+pub(super) struct Env {
+    pub(super) places: MpsPlaces,
+    pub(super) settings: MpsSettings,
+    roots: Roots,
+    /// `None` is searched for each time: a driver may be installed later.
+    nvml_library: Option<PathBuf>,
+}
+
+/// One daemon: its process, and its GPU's compute mode.
+#[derive(Debug)]
+pub(super) struct Instance {
+    pub(super) device: DeviceId,
+    pub(super) process: Option<Process>,
+    mode: ModeSetter,
+}
+
+/// Error of preparing or stopping a daemon.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum DaemonError {
+    #[error(transparent)]
+    Unshareable(#[from] Unshareable),
+    #[error(transparent)]
+    Program(#[from] ProgramError),
+    #[error(transparent)]
+    Mode(#[from] ModeError),
+    #[error("cannot make {path}")]
+    Folder { path: PathBuf, source: io::Error },
+    #[error("cannot start the daemon")]
+    Start(#[source] io::Error),
+    #[error(transparent)]
+    Unkillable(#[from] Unkillable),
+}
+
+/// Mode of folders in which the server of any user makes its sockets.
+const WRITABLE: u32 = 0o1777;
+const ENTERABLE: u32 = 0o755;
+
+/// The kernel's `SELinux` switch, and the label of files for containers (`container_selinux(8)`).
+const SELINUX: &str = "/sys/fs/selinux/enforce";
+const SELINUX_ATTRIBUTE: &str = "security.selinux";
+const CONTAINER_LABEL: &[u8] = b"system_u:object_r:container_file_t:s0\0";
+
+// === impl Env ===
+
+impl Env {
+    pub(super) fn new(places: &Places, settings: &MpsSettings) -> Self {
+        Self {
+            places: MpsPlaces::new(places, settings),
+            settings: settings.clone(),
+            roots: places.roots(),
+            nvml_library: places.driver.nvml_library.clone(),
+        }
+    }
+
+    /// A daemon without a process.
+    pub(super) fn instance(&self, device: DeviceId) -> Instance {
+        let mode = ModeSetter::new(device.clone(), self.settings.answer_deadline);
+        Instance { device, process: None, mode }
+    }
+
+    fn nvml_library(&self) -> Option<PathBuf> {
+        self.roots.nvml_library(self.nvml_library.clone())
+    }
+
+    pub(super) fn program(&self) -> Result<Program, ProgramError> {
+        Program::find(&self.roots, &self.places)
+    }
+
+    /// Adopts a running daemon, or starts a new one.
+    pub(super) async fn prepare(
+        self: &Arc<Self>,
+        instance: &mut Instance,
+        spec: &MpsSpec,
+    ) -> Result<(), DaemonError> {
+        spec.share()?;
+        let device = &instance.device;
+        let place = self.places.of(device);
+        self.make_folders(&place)?;
+        let program = self.program()?;
+        instance.mode.set(self.nvml_library(), ComputeMode::ExclusiveProcess).await?;
+        if let Some(process) = self.find(device) {
+            tracing::info!(%device, "running MPS daemon adopted");
+            instance.process = Some(process);
+            return Ok(());
+        }
+        let path = |path| self.places.host().path(path);
+        let pipe = path(place.pipe());
+        clear(&pipe).map_err(|source| DaemonError::Folder { path: pipe, source })?;
+        let command = program.daemon(device, &place, self.settings.users);
+        let process = Process::start(command, &path(place.output()), &path(place.record()));
+        instance.process = Some(process.map_err(DaemonError::Start)?);
+        Ok(())
+    }
+
+    /// Ends the remains of a failed daemon.
+    pub(super) async fn end(&self, instance: &mut Instance) -> Result<(), DaemonError> {
+        if let Some(process) = instance.process.take() {
+            process.end(self.settings.stop_grace).await?;
+        }
+        Ok(())
+    }
+
+    /// Stops the daemon by its own command, then by signals, and reopens the GPU to all programs. The
+    /// folder goes last: its presence tells an agent that work is left.
+    pub(super) async fn stop(self: &Arc<Self>, instance: &mut Instance) -> Result<(), DaemonError> {
+        let place = self.places.of(&instance.device);
+        if let Some(process) = instance.process.take().or_else(|| self.find(&instance.device)) {
+            if let Ok(program) = self.program()
+                && program.quit(&place, self.settings.answer_deadline).await.is_ok()
+            {
+                process.ends_within(self.settings.stop_grace).await;
+            }
+            process.end(self.settings.stop_grace).await?;
+        }
+        instance.mode.set(self.nvml_library(), ComputeMode::Default).await?;
+        let folder = self.places.host().path(&place.folder);
+        match fs::remove_dir_all(&folder) {
+            Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                Err(DaemonError::Folder { path: folder, source })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Last line of the daemon's output.
+    pub(super) fn last_output(&self, device: &DeviceId) -> Option<String> {
+        let output = self.places.host().text(self.places.of(device).output())?;
+        output.lines().next_back().map(str::to_owned)
+    }
+
+    fn find(&self, device: &DeviceId) -> Option<Process> {
+        Process::find(&self.places.host().path(self.places.of(device).record()))
+    }
+
+    fn make_folders(&self, place: &Place) -> Result<(), DaemonError> {
+        let (pipe, log) = (place.pipe(), place.log());
+        for (folder, mode) in [
+            (self.places.dir(), ENTERABLE),
+            (&place.folder, ENTERABLE),
+            (&pipe, WRITABLE),
+            (&log, WRITABLE),
+        ] {
+            let path = self.places.host().path(folder);
+            make_folder(&path, mode)
+                .and_then(|()| self.label(&path))
+                .map_err(|source| DaemonError::Folder { path, source })?;
+        }
+        let path = self.places.host().path(place.record());
+        if path.exists() {
+            return Ok(());
+        }
+        // The record marks the device as one with remains to be undone.
+        fs::write(&path, "").map_err(|source| DaemonError::Folder { path, source })
+    }
+
+    /// Labels a folder for containers, if `SELinux` is on.
+    fn label(&self, folder: &Path) -> io::Result<()> {
+        if !self.roots.host.has(SELINUX) {
+            return Ok(());
+        }
+        let set =
+            rustix::fs::setxattr(folder, SELINUX_ATTRIBUTE, CONTAINER_LABEL, XattrFlags::empty());
+        set.map_err(io::Error::from)
+    }
+}
+
+/// Makes a folder with permissions that the umask would remove.
+fn make_folder(path: &Path, mode: u32) -> io::Result<()> {
+    fs::create_dir_all(path)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))
+}
+
+/// Removes the sockets of an ended daemon, and all that a container put beside them.
+fn clear(pipe: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(pipe)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            fs::remove_dir_all(entry.path())?;
+        } else {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,284 @@
+//! Assignment of devices to resources by the configuration.
+
+use std::collections::BTreeMap;
+
+use windlass_config::{MigStrategy, Policy, ResourceRule, Resources, Sharing, Unmatched};
+use windlass_core::{
+    attribute::AttributeName,
+    device::{Cuts, Device, DeviceId},
+    inventory::Inventory,
+    resource::ResourceName,
+};
+use windlass_discovery::{PROFILE, usual_name};
+
+const PRODUCT: AttributeName = AttributeName::new("nvidia.com", "productName");
+
+/// Assignment of one device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Assignment {
+    /// Part of a resource.
+    Resource(Target),
+    /// Kept back by the configuration, with the reason.
+    Withheld(String),
+    /// Unusable in its present shape, with the reason.
+    Unfit(String),
+    /// No resource: other devices represent it, or no rule concerns it.
+    Unassigned,
+}
+
+/// A resource, and how a device is part of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// The resource.
+    pub name: ResourceName,
+    /// Sharing of its devices.
+    pub sharing: Sharing,
+}
+
+/// Target of each device that the configuration assigns to a resource.
+pub fn targets(policy: &Policy, inventory: &Inventory) -> BTreeMap<DeviceId, Target> {
+    let assigner = Assigner::new(policy, inventory);
+    let target = |device: &Device| match assigner.assign(device) {
+        Assignment::Resource(target) => Some((device.id.clone(), target)),
+        Assignment::Withheld(_) | Assignment::Unfit(_) | Assignment::Unassigned => None,
+    };
+    inventory.devices.iter().filter_map(target).collect()
+}
+
+/// Ability of a device to serve a container by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fit {
+    Usable,
+    /// Other devices represent it, or none may have it alone.
+    Represented,
+}
+
+/// Rules of assignment: the policy, and node-wide facts.
+pub(super) struct Assigner<'a> {
+    policy: &'a Policy,
+    inventory: &'a Inventory,
+    /// Requirement of the MIG strategy `single`, if any GPU is cut.
+    single: Option<Single>,
+}
+
+/// Requirement of the MIG strategy `single`.
+struct Single {
+    /// Common profile; `None` if no GPU is cut into instances of one profile.
+    profile: Option<String>,
+}
+
+// === impl Assigner ===
+
+impl<'a> Assigner<'a> {
+    pub(super) fn new(policy: &'a Policy, inventory: &'a Inventory) -> Self {
+        // Instances that claims made say nothing about the node's layout.
+        let is_by_hand =
+            |gpu: &&Device| gpu.family().cuts == Cuts::Mig && !policy.cuts_for_claims(gpu);
+        let gpus = || inventory.devices.iter().filter(is_by_hand);
+        let is_cut = |gpu: &Device| present_parts(inventory, &gpu.id).next().is_some();
+        let applies = policy.mig == MigStrategy::Single && gpus().any(is_cut);
+        let single = applies.then(|| Single { profile: commonest_profile(inventory, gpus()) });
+        Self { policy, inventory, single }
+    }
+
+    /// Assigns a device.
+    pub(super) fn assign(&self, device: &Device) -> Assignment {
+        if self.is_represented(device) {
+            return Assignment::Unassigned;
+        }
+        // These reasons may come and go: a device that was offered stays listed.
+        if let Some(why) = device.withheld.clone().or_else(|| self.mig_layout_error(device)) {
+            return Assignment::Unfit(why);
+        }
+        match self.excluded(device) {
+            Some(why) => Assignment::Withheld(why),
+            None => usable(device, self.resource_of(device)),
+        }
+    }
+
+    /// Ability of a device without a resource to serve as it is.
+    pub(super) fn fit(&self, device: &Device) -> Fit {
+        let is_unfit = self.is_represented(device) || device.not_alone.is_some();
+        if is_unfit { Fit::Represented } else { Fit::Usable }
+    }
+
+    /// True if another device represents this one: its MIG instances, or its parent GPU.
+    fn is_represented(&self, device: &Device) -> bool {
+        let is_cut = self.policy.mig != MigStrategy::None;
+        match device.family().cuts {
+            Cuts::Never | Cuts::Parts => device.partitioned,
+            Cuts::Mig if device.kind.is_instance() => !is_cut,
+            Cuts::Mig => {
+                let has_parts = || present_parts(self.inventory, &device.id).next().is_some();
+                is_cut && device.partitioned && has_parts()
+            }
+        }
+    }
+
+    /// Reason that the MIG layout keeps this device back.
+    fn mig_layout_error(&self, device: &Device) -> Option<String> {
+        if device.family().cuts != Cuts::Mig {
+            return None;
+        }
+        let in_mig_mode = device.partitioned && self.policy.mig != MigStrategy::None;
+        if in_mig_mode {
+            return Some("MIG is on, but no instance exists: make one, or turn MIG off".to_owned());
+        }
+        let single = self.single.as_ref().filter(|_| !device.health.has_vanished())?;
+        if !device.kind.is_instance() {
+            let why =
+                "not in MIG mode, while with MIG strategy single others are cut into instances";
+            return Some(why.to_owned());
+        }
+        (!self.is_uniform(device, single)).then(|| match &single.profile {
+            Some(profile) => format!(
+                "its GPU is not cut into {profile} alone, as MIG strategy single asks: use mixed, or cut \
+                 the GPU anew"
+            ),
+            None => "no GPU is cut into instances that are alike, as MIG strategy single asks: use mixed, \
+                     or cut the GPUs anew"
+                .to_owned(),
+        })
+    }
+
+    /// True if all instances on this instance's GPU have the expected profile.
+    fn is_uniform(&self, instance: &Device, expected: &Single) -> bool {
+        let (Some(gpu), Some(expected)) = (&instance.parent, &expected.profile) else {
+            return false;
+        };
+        present_parts(self.inventory, gpu).all(|part| profile(part) == Some(expected))
+    }
+
+    /// Reason that the configuration excludes the device. A rule that fails excludes it too: a missing
+    /// attribute must not release a device that an operator wanted out.
+    fn excluded(&self, device: &Device) -> Option<String> {
+        if is_display(device) {
+            return Some("a display adapter, which computes for no one".to_owned());
+        }
+        self.policy.exclude.iter().find_map(|rule| match rule.matches(device, profile(device)) {
+            Ok(true) => Some("kept back by the configuration".to_owned()),
+            Ok(false) => None,
+            Err(error) => {
+                Some(format!("kept back, since its exclusion cannot be ruled out: {error}"))
+            }
+        })
+    }
+
+    fn resource_of(&self, device: &Device) -> Assignment {
+        let Resources::Rules(rules) = &self.policy.resources else {
+            return self.by_default(device);
+        };
+        if let Some(assignment) = by_rule(rules, device) {
+            return assignment;
+        }
+        if let Some(target) = self.by_source(device) {
+            return Assignment::Resource(target);
+        }
+        let is_concerned = rules.iter().any(|rule| rule.devices.is_about(device));
+        match self.policy.unmatched {
+            Unmatched::Default => self.by_default(device),
+            Unmatched::KeptBack if is_concerned => {
+                Assignment::Withheld("no rule of the configuration takes it".to_owned())
+            }
+            Unmatched::KeptBack => Assignment::Unassigned,
+        }
+    }
+
+    /// Target by the device's configured source.
+    fn by_source(&self, device: &Device) -> Option<Target> {
+        let rule = self.policy.sources.iter().find(|rule| rule.name == device.source)?;
+        Some(Target { name: rule.resource_of(device)?, sharing: rule.sharing })
+    }
+
+    /// Target by the device's configured source, or else the default resource of its kind.
+    fn by_default(&self, device: &Device) -> Assignment {
+        if let Some(target) = self.by_source(device) {
+            return Assignment::Resource(target);
+        }
+        match usual_name(self.policy, device) {
+            Some(name) => Assignment::Resource(Target { name, sharing: Sharing::Exclusive }),
+            None => Assignment::Unassigned,
+        }
+    }
+}
+
+/// The assignment, if the device can be used with this sharing.
+fn usable(device: &Device, assignment: Assignment) -> Assignment {
+    let Assignment::Resource(target) = &assignment else { return assignment };
+    let why_not = match target.sharing {
+        Sharing::Exclusive => &device.not_alone,
+        Sharing::Shared(_) | Sharing::Pooled(_) => &device.not_shared,
+    };
+    why_not.clone().map_or(assignment, Assignment::Unfit)
+}
+
+/// Assignment by the first matching rule, or the error of a rule that failed.
+fn by_rule(rules: &[ResourceRule], device: &Device) -> Option<Assignment> {
+    let mut failed = None;
+    for rule in rules {
+        match rule.devices.matches(device, profile(device)) {
+            Ok(true) => return Some(by_matching_rule(rule, device)),
+            Ok(false) => {}
+            Err(error) => {
+                failed.get_or_insert_with(|| format!("the rule for {}: {error}", rule.name));
+            }
+        }
+    }
+    failed.map(Assignment::Withheld)
+}
+
+fn by_matching_rule(rule: &ResourceRule, device: &Device) -> Assignment {
+    let name = &rule.name;
+    if rule.sharing.is_by_mps() && device.kind.is_instance() {
+        return Assignment::Withheld(format!("{name} shares by MPS, which is for whole GPUs"));
+    }
+    if rule.sharing.is_by_mps() && device.partitioned {
+        let why = format!("{name} shares by MPS, and the GPU is in MIG mode: turn MIG off");
+        return Assignment::Unfit(why);
+    }
+    Assignment::Resource(Target { name: name.clone(), sharing: rule.sharing })
+}
+
+/// True if a device's default resource changed, as that of a reprogrammed FPGA.
+pub fn has_new_default(policy: &Policy, before: &Inventory, now: &Inventory) -> bool {
+    now.devices.iter().filter(|device| device.family().cuts != Cuts::Mig).any(|device| {
+        let known = before.get(device.id.as_str()).and_then(|known| usual_name(policy, known));
+        known.is_some_and(|known| usual_name(policy, device).is_some_and(|name| name != known))
+    })
+}
+
+/// True for the display adapter of a DGX Station; NVIDIA's plugin skips it by these names.
+fn is_display(device: &Device) -> bool {
+    matches!(device.text(&PRODUCT), Some("DGX Display" | "NVIDIA DGX Display"))
+}
+
+/// Profile of a MIG instance.
+pub(super) fn profile(device: &Device) -> Option<&str> {
+    device.text(&PROFILE)
+}
+
+/// Parts of a GPU that have not vanished.
+pub fn present_parts<'a>(
+    inventory: &'a Inventory,
+    gpu: &'a DeviceId,
+) -> impl Iterator<Item = &'a Device> {
+    inventory.parts_of(gpu).filter(|part| !part.health.has_vanished())
+}
+
+/// Profile of the most GPUs that are cut into instances of one profile; of several, the first GPU's.
+fn commonest_profile<'a>(
+    inventory: &'a Inventory,
+    gpus: impl Iterator<Item = &'a Device>,
+) -> Option<String> {
+    let cut = gpus.filter(|gpu| gpu.partitioned);
+    let uniform: Vec<&str> = cut.filter_map(|gpu| only_profile(inventory, &gpu.id)).collect();
+    let gpus = |profile: &str| uniform.iter().filter(|other| **other == profile).count();
+    // Reversed, since `max_by_key` returns the last maximum.
+    uniform.iter().rev().max_by_key(|profile| gpus(profile)).map(ToString::to_string)
+}
+
+fn only_profile<'a>(inventory: &'a Inventory, gpu: &'a DeviceId) -> Option<&'a str> {
+    let mut profiles = present_parts(inventory, gpu).map(profile);
+    let first = profiles.next()??;
+    profiles.all(|profile| profile == Some(first)).then_some(first)
+}

@@ -1,0 +1,283 @@
+//! Hardware fingerprints of devices: nodes, PCI function and place. They relate ids of the same hardware.
+//!
+//! Ids change while containers run: another mode cuts devices anew, a source is renamed, or two USB devices
+//! with the same serial number swap places. Hardware that a container holds under an old id must not be
+//! allocated under a new one. So each id's hardware is recorded when the id becomes allocatable.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+use windlass_allocations::{
+    HeldIds,
+    duplicates::{Hardware, is_part, own_nodes},
+};
+use windlass_core::{
+    device::{Device, DeviceId, SourceName},
+    inventory::Inventory,
+    replica::device_of,
+};
+
+use super::Plan;
+
+/// Fingerprint of each id when it was last allocatable.
+pub type Fingerprints = BTreeMap<DeviceId, Fingerprint>;
+
+/// The hardware of a device, whatever its id.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Fingerprint {
+    source: SourceName,
+    #[serde(rename = "things")]
+    hardware: BTreeSet<Hardware>,
+    /// Device that it is a part of.
+    whole: Option<DeviceId>,
+    /// True if its nodes are only some of those of its PCI function.
+    part: bool,
+}
+
+/// Fingerprints of the present devices.
+struct Present<'a> {
+    fingerprints: BTreeMap<&'a DeviceId, Fingerprint>,
+    inventory: &'a Inventory,
+}
+
+/// Records the hardware of allocatable devices. An id that a container may hold keeps its earlier hardware
+/// too. While a plan waits, holders are unknown, so every id does.
+pub fn record(recorded: &mut Fingerprints, plan: &Plan, inventory: &Inventory, held: &HeldIds) {
+    let held: BTreeSet<_> = held.values().flatten().filter_map(|id| device_of(id)).collect();
+    let offers = plan.offers.values();
+    let allocatable: BTreeSet<_> = offers.flat_map(|offer| offer.once_allocatable()).collect();
+    let is_meant =
+        |device: &&Device| !device.health.has_vanished() && allocatable.contains(&device.id);
+    for device in inventory.devices.iter().filter(is_meant) {
+        let before = recorded.get(&device.id);
+        let mut now = Fingerprint::of(device);
+        if let Some(before) = before.filter(|_| plan.waiting || held.contains(&device.id)) {
+            now.hardware.extend(before.hardware.iter().cloned());
+        }
+        if before != Some(&now) {
+            recorded.insert(device.id.clone(), now);
+        }
+    }
+}
+
+/// Other ids that each device, or a part of it, once had. Present relatives are left out: the inventory
+/// names them.
+pub fn earlier_ids(
+    recorded: &Fingerprints,
+    inventory: &Inventory,
+) -> BTreeMap<DeviceId, BTreeSet<DeviceId>> {
+    Present::new(inventory).earlier_ids(recorded)
+}
+
+/// True if a device newly overlaps hardware that was recorded under another id. A container may hold it.
+pub fn exposes_held_hardware(recorded: &Fingerprints, before: &Inventory, now: &Inventory) -> bool {
+    if before.devices == now.devices {
+        return false;
+    }
+    let (then, now) = (Present::new(before), Present::new(now));
+    let known = then.earlier_ids(recorded);
+    let is_as_before = |id: &DeviceId| then.fingerprints.get(id) == now.fingerprints.get(id);
+    !now.earlier_ids(recorded).iter().all(|(id, ids)| {
+        known.get(id).is_some_and(|known| ids.is_subset(known)) && ids.iter().all(is_as_before)
+    })
+}
+
+// === impl Fingerprint ===
+
+impl Fingerprint {
+    fn of(device: &Device) -> Self {
+        let nodes: BTreeSet<_> = own_nodes(device).collect();
+        // A place says nothing about a device that shares all its nodes.
+        let is_own = device.nodes.is_empty() || !nodes.is_empty();
+        let place = device.origin.clone().filter(|_| is_own).map(Hardware::Place);
+        let function = device.place.pci.map(Hardware::Function);
+        Self {
+            source: device.source.clone(),
+            hardware: nodes.into_iter().chain(function).chain(place).collect(),
+            whole: device.parent.clone(),
+            part: is_part(device),
+        }
+    }
+
+    fn has_nodes(&self) -> bool {
+        self.hardware.iter().any(|it| matches!(it, Hardware::Node(_) | Hardware::IommuGroup(_)))
+    }
+
+    fn is_place(&self) -> bool {
+        self.hardware.iter().all(|it| matches!(it, Hardware::Place(_)))
+    }
+
+    /// True if nodes tell two devices of one PCI function apart.
+    fn is_beside(&self, other: &Self) -> bool {
+        if self.source == other.source {
+            self.has_nodes() && other.has_nodes()
+        } else {
+            self.part && other.part
+        }
+    }
+}
+
+// === impl Present ===
+
+impl<'a> Present<'a> {
+    fn new(inventory: &'a Inventory) -> Self {
+        let devices = inventory.devices.iter().filter(|device| !device.health.has_vanished());
+        let fingerprints = devices.map(|device| (&device.id, Fingerprint::of(device))).collect();
+        Self { fingerprints, inventory }
+    }
+
+    fn earlier_ids(&self, recorded: &Fingerprints) -> BTreeMap<DeviceId, BTreeSet<DeviceId>> {
+        let by_hardware = self.by_hardware();
+        let mut earlier: BTreeMap<DeviceId, BTreeSet<DeviceId>> = BTreeMap::new();
+        for (id, was) in recorded {
+            let same = was.hardware.iter().flat_map(|hardware| {
+                let present = by_hardware.get(hardware).into_iter().flatten();
+                present.filter(|other| self.takes_over(hardware, id, was, other)).copied()
+            });
+            for other in same.chain(self.relatives(id, was)).filter(|other| *other != id) {
+                earlier.entry(other.clone()).or_default().insert(id.clone());
+            }
+        }
+        earlier
+    }
+
+    fn by_hardware(&self) -> BTreeMap<&Hardware, Vec<&'a DeviceId>> {
+        let mut all: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for (id, fingerprint) in &self.fingerprints {
+            fingerprint.hardware.iter().for_each(|it| all.entry(it).or_default().push(*id));
+        }
+        all
+    }
+
+    /// True if another device has the hardware instead of the id that had it, or beside that id by another
+    /// source. Two devices of one source may both have it: that source knows why.
+    fn takes_over(
+        &self,
+        hardware: &Hardware,
+        id: &DeviceId,
+        was: &Fingerprint,
+        other: &DeviceId,
+    ) -> bool {
+        let (now, other) = (self.fingerprints.get(id), &self.fingerprints[other]);
+        let has_it_still =
+            now.is_some_and(|now| now.source == other.source && now.hardware.contains(hardware));
+        match hardware {
+            Hardware::Node(_) => !has_it_still,
+            Hardware::IommuGroup(_) => true,
+            Hardware::Function(_) => !has_it_still && !was.is_beside(other),
+            // Sources may find different devices in one place, as long as both are present and have more.
+            Hardware::Place(_) if now.is_none() => true,
+            Hardware::Place(_) => !has_it_still && was.is_place() && other.is_place(),
+        }
+    }
+
+    /// Parent and siblings of a vanished part, as far as they are present.
+    fn relatives(&self, id: &DeviceId, was: &'a Fingerprint) -> impl Iterator<Item = &'a DeviceId> {
+        let whole = was.whole.as_ref().filter(|_| !self.fingerprints.contains_key(id));
+        let parts = whole.into_iter().flat_map(|whole| self.inventory.parts_of(whole));
+        let relatives = whole.into_iter().chain(parts.map(|part| &part.id));
+        relatives.filter(|id| self.fingerprints.contains_key(id))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use jiff::Timestamp;
+    use windlass_core::{
+        device::{DeviceKind, DeviceNode, Place},
+        health::{HealthTracker, Observation, Reason},
+    };
+
+    use super::*;
+
+    fn device(id: &str, source: &str, node: Option<&str>) -> Device {
+        let (id, source) = (id.parse().expect("valid"), source.parse().expect("valid"));
+        let place = Place { pci: Some("0000:05:00.0".parse().expect("valid")), ..Place::default() };
+        let new = Device::new(id, DeviceKind::Nic, source, Timestamp::UNIX_EPOCH);
+        Device { place, nodes: node.map(DeviceNode::new).into_iter().collect(), ..new }
+    }
+
+    /// True if a present device has hardware of another.
+    fn is_found(was: &Device, now: &[Device]) -> bool {
+        let recorded = Fingerprints::from([(was.id.clone(), Fingerprint::of(was))]);
+        let inventory = Inventory { devices: now.to_vec(), ..Inventory::default() };
+        let found = !earlier_ids(&recorded, &inventory).is_empty();
+        assert_eq!(exposes_held_hardware(&recorded, &Inventory::default(), &inventory), found);
+        assert!(!exposes_held_hardware(&recorded, &inventory, &inventory));
+        found
+    }
+
+    #[test]
+    fn a_function_is_one_thing_unless_nodes_tell_its_devices_apart() {
+        let named = |id| device(id, "nics", None);
+        let of_node = |id, node| device(id, "nics", Some(node));
+        assert!(is_found(&named("a"), &[named("b")]));
+        assert!(is_found(&named("a"), &[of_node("b", "/dev/vfio/1")]));
+        assert!(!is_found(&of_node("a", "/dev/x"), &[of_node("b", "/dev/y")]));
+        assert!(is_found(&of_node("a", "/dev/x"), &[device("b", "other", Some("/dev/y"))]));
+        assert!(!is_found(&named("a"), &[named("a"), named("b")]), "both say what they are");
+    }
+
+    #[test]
+    fn a_group_of_functions_is_one_thing_though_all_of_them_are_there() {
+        let of_group = |id| device(id, "nics", Some("/dev/vfio/12"));
+        assert!(is_found(&of_group("a"), &[of_group("a"), of_group("b")]));
+        let of_device = |id, node| device(id, "nics", Some(node));
+        let own = of_device("a", "/dev/vfio/devices/vfio0");
+        assert!(!is_found(&own, &[own.clone(), of_device("b", "/dev/vfio/devices/vfio1")]));
+    }
+
+    fn inventory(devices: &[&Device]) -> Inventory {
+        let devices = devices.iter().copied().cloned().collect();
+        Inventory { devices, ..Inventory::default() }
+    }
+
+    #[test]
+    fn what_had_a_group_beside_another_leaves_it_to_the_other_when_it_goes() {
+        let [a, b] = ["a", "b"].map(|id| device(id, "nics", Some("/dev/vfio/12")));
+        let recorded = Fingerprints::from([(a.id.clone(), Fingerprint::of(&a))]);
+        let both = inventory(&[&a, &b]);
+        assert!(exposes_held_hardware(&recorded, &both, &inventory(&[&b])));
+        let elsewhere = device("a", "nics", Some("/dev/vfio/13"));
+        assert!(exposes_held_hardware(&recorded, &both, &inventory(&[&elsewhere, &b])));
+        let other = device("c", "nics", Some("/dev/vfio/14"));
+        assert!(!exposes_held_hardware(&recorded, &both, &inventory(&[&a, &b, &other])));
+    }
+
+    #[test]
+    fn instances_that_are_gone_have_no_part_in_one_another() {
+        let whole = device("gpu", "nvidia", None);
+        let vanished = Observation::Failed(Reason::Vanished, "gone".into());
+        let mut tracker = HealthTracker::new(Duration::from_secs(1), Timestamp::UNIX_EPOCH);
+        tracker.observe(&vanished, Timestamp::UNIX_EPOCH);
+        let gone = ["one", "two"].map(|id| Device {
+            parent: Some(whole.id.clone()),
+            health: tracker.health().clone(),
+            ..device(id, "nvidia", None)
+        });
+        let recorded = gone.iter().map(|part| (part.id.clone(), Fingerprint::of(part))).collect();
+        let earlier = earlier_ids(&recorded, &inventory(&[&whole, &gone[0], &gone[1]]));
+        assert_eq!(earlier, [(whole.id, recorded.into_keys().collect())].into());
+    }
+
+    #[test]
+    fn a_board_on_the_network_is_known_by_its_address() {
+        let board = |id, source, origin: &str| {
+            let origin = Some(origin.to_owned());
+            Device { origin, place: Place::default(), ..device(id, source, None) }
+        };
+        let was = board("a", "boards", "10.0.0.7");
+        assert!(is_found(&was, &[board("b", "others", "10.0.0.7")]));
+        assert!(!is_found(&was, &[board("b", "others", "10.0.0.8")]));
+        assert!(is_found(&was, &[was.clone(), board("b", "others", "10.0.0.7")]));
+        assert!(!is_found(&was, &[was.clone(), board("b", "boards", "10.0.0.7")]));
+        let tun = |id, source| Device {
+            nodes: vec![DeviceNode::shared("/dev/net/tun")],
+            ..board(id, source, "/dev/net/tun")
+        };
+        assert!(!is_found(&tun("a", "one"), &[tun("b", "two")]), "what all share is no one's");
+    }
+}
