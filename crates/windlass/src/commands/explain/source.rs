@@ -107,7 +107,7 @@ fn show(node: &NodeState, document: &SourceDocument<'_>) -> Result<()> {
     document.candidates.iter().for_each(|told| table.row(told.cells()));
     table.print()?;
     if document.left_out > 0 {
-        line(format!("and {} more", count(document.left_out, "candidate")))?;
+        line(format!("and {}", count(document.left_out, "more candidate")))?;
     }
     Ok(())
 }
