@@ -132,7 +132,11 @@ fn a_wrong_question_is_code_64_and_says_what_there_is() {
         ("dgx-h100", "--size 2 --free 0-8", "goes by \"GPU8\"; there are GPU0 GPU1"),
         ("dgx-h100", "--size 2 --near mlx5_9", "goes by \"mlx5_9\"; there are GPU0 GPU1"),
         ("dgx-h100", "--size 2 --require 1::0", "GPU1 has 0 replicas in nvidia.com/gpu"),
-        ("dgx-h100", "--size 2 --resource a.com/x", "unknown resource a.com/x; offered: nvidia.com/gpu"),
+        (
+            "dgx-h100",
+            "--size 2 --resource a.com/x",
+            "unknown resource a.com/x; offered: nvidia.com/gpu",
+        ),
         ("dgx-h100", "--size 2 --resource gpu", "write it like nvidia.com/gpu"),
         ("mig-a100", "--size 2 --free 0", "no device of nvidia.com/gpu goes by \"GPU0\""),
         ("dgx-h100", "--size -1", "'-1' for '--size <N>': write how many devices, from 1"),
