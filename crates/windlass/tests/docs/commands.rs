@@ -42,8 +42,8 @@ fn every_command_is_documented_and_no_other_is() {
     let help = text(&run(&["--help"]).stdout);
     let (_, commands) = help.split_once("Commands:\n").expect("commands");
     let (commands, _) = commands.split_once("\n\n").expect("an end");
-    let named = commands.lines().filter_map(|line| line.strip_prefix("  "));
-    let names = named.filter(|line| !line.starts_with(' ')).filter_map(|it| it.split(' ').next());
-    let names: BTreeSet<_> = names.filter(|it| *it != "help").map(str::to_owned).collect();
-    assert_eq!(documented.collect::<BTreeSet<_>>(), names);
+    let lines = commands.lines().filter_map(|line| line.strip_prefix("  "));
+    let first = lines.filter(|line| !line.starts_with(' ')).filter_map(|it| it.split(' ').next());
+    let helped: BTreeSet<_> = first.filter(|it| *it != "help").map(str::to_owned).collect();
+    assert_eq!(documented.collect::<BTreeSet<_>>(), helped);
 }
