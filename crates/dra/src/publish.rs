@@ -114,8 +114,8 @@ mod tests {
         let sources = sources.map(|(name, state)| (name.to_owned(), state)).into();
         let inventory = Inventory { sources, ..Inventory::default() };
         let state = NodeState { inventory, policy, ..NodeState::default() };
-        let wanted = wanted(&state, &Ledger::default(), ("n1", &DriverName::default()))?;
-        Some([wanted.pools.into_keys().collect(), wanted.undecided.into_iter().collect()])
+        let desired = desired(&state, &Ledger::default(), "n1", &DriverName::default())?;
+        Some([desired.pools.into_keys().collect(), desired.undecided.into_iter().collect()])
     }
 
     fn absent() -> SourceState {

@@ -7,7 +7,7 @@ use windlass_allocations::{
     ledger::ClaimRef,
     podresources::{
         ByDevice, Holder,
-        ask::{self, ByClaim, by_claim, by_device},
+        client::{self, ByClaim, by_claim, by_device},
     },
 };
 use windlass_config::Places;
@@ -44,7 +44,7 @@ pub enum Owner {
 /// Owners of all devices, with the errors that make the list incomplete.
 pub async fn owners(places: &Places, node: &NodeState) -> (Owners, Vec<String>) {
     let (mut owners, mut caveats) = (Owners::new(), Vec::new());
-    let pods = ask::pods(&places.kubelet_dir).await;
+    let pods = client::pods(&places.kubelet_dir).await;
     let pods = pods.map_err(|error| caveats.push(causes(&error))).unwrap_or_default();
     let users = by_claim(&pods);
     of_containers(by_device(pods), node, &mut owners);

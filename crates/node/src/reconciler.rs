@@ -313,7 +313,7 @@ impl Reconciler {
             self.restored = Restored::Holdings;
         }
         let mut needed = allocatable;
-        needed.extend(self.known().given_and_there());
+        needed.extend(self.known().present_once_allocatable());
         needed.extend(self.holdings.devices());
         self.marked.retain(|id, _| needed.contains(id));
     }

@@ -69,7 +69,7 @@ impl Overlaps {
         }
         for part in inventory.parts_of(&gpu.id) {
             let Some(present) = &part.partition else { continue };
-            let is_taken = |it: &PossiblePartition| it.partition.takes_from(present, (&room, all));
+            let is_taken = |it: &PossiblePartition| it.partition.takes_from(present, &room, all);
             for (_, placement) in placements.iter().filter(|(it, _)| is_taken(it)) {
                 self.join(placement, &part.id);
             }

@@ -132,7 +132,7 @@ fn told<const LOOKS: usize>(script: [&'static str; LOOKS]) -> [String; LOOKS] {
             format!("{}{gone}", device.id)
         };
         let known: Vec<_> = scanned.snapshot().devices.iter().map(name).collect();
-        let again = if scanned.is_unsure { ", looks again" } else { "" };
+        let again = if scanned.is_uncertain { ", looks again" } else { "" };
         watched = Some(scanned);
         format!("{}{again}", known.join(", "))
     })

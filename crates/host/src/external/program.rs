@@ -148,7 +148,7 @@ mod tests {
         let why = outcome(&["/bin/sh", "-c", "echo 'no such board' >&2; exit 3"]).await;
         assert_eq!(why.expect_err("3"), "/bin/sh ended with exit status: 3: no such board");
         let why = outcome(&["sh"]).await.expect_err("relative");
-        assert!(why.starts_with("sh is no absolute path"), "{why}");
+        assert!(why.starts_with("sh is not an absolute path"), "{why}");
         let why = outcome(&["/no/such"]).await.expect_err("missing");
         assert!(why.starts_with("cannot run /no/such: "), "{why}");
     }

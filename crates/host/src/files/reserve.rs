@@ -99,7 +99,9 @@ mod tests {
         }
         // In the place of its draft, a folder lets no file be made.
         let draft = |spare: &str| folder.path().join(format!("..a.json.{spare}.draft"));
-        ["spare", "spare2"].map(|spare| fs::create_dir(draft(spare)).expect("made"));
+        for spare in ["spare", "spare2"] {
+            fs::create_dir(draft(spare)).expect("made");
+        }
         keep(&path).expect("it is kept already, by another life");
         fill(&path, b"four", Readers::Owner).expect("there is room");
     }

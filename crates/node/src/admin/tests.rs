@@ -21,7 +21,7 @@ fn admin() -> Admin {
         state: watch::channel(Arc::default()).1,
         rounds: watch::channel(Instant::now()).1,
         registrations: watch::channel(RegistrationStates::new()).1,
-        holders: windlass_allocations::podresources::inquiry(
+        holders: windlass_allocations::podresources::PodResourcesPoller::new(
             Path::new("/nowhere"),
             SharedLedger::default(),
         )

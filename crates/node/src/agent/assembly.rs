@@ -189,8 +189,8 @@ impl Wiring<'_> {
 
         let allocations = self.follow_the_kubelet(&state, &holders, parts);
         let (cleanup_demand, demand) = watch::channel(Arc::default());
-        let tidings = Tidings {
-            demand,
+        let deps = cleanup::Deps {
+            plans: demand,
             allocations: allocations.clone(),
             ledger: ledger.watch(),
             gpus: partitions.clone(),
@@ -308,7 +308,7 @@ impl Wiring<'_> {
             state: handles.state.clone(),
             mps: self.mps.clone(),
         };
-        let driver = Driver::new(&config.places, &config.policy.dra.driver, config.session, surroundings);
+        let driver = Driver::new(&config.places, &config.policy.dra.driver, config.session, deps);
         parts.add("DRA driver", driver.run(parts.token()));
     }
 

@@ -45,7 +45,7 @@ pub(crate) fn dry_run(config: &Config, sources: &Snapshots) -> NodeState {
         obstacle: &|device, _| checks.of_containers(device).map(|it| it.why),
         cleanup: &|id| handovers.get(id).filter(|_| cleanup_demand.contains_key(id))?.trouble(),
     };
-    let plan = offers::plan(question);
+    let plan = offers::plan(inputs);
     let obstacles = checks.of_claims(&inventory);
     let topology = NodeState::default().topology_of(&inventory);
     NodeState { obstacles, topology, ..checked.state(inventory, policy.clone(), plan) }

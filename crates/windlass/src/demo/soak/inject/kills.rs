@@ -11,7 +11,6 @@ use super::{
         agent::{CLAIMS, state_dir},
         pods::CONTAINER,
         run::Run,
-        schedule::Fault,
     },
     remove_if_there,
 };
