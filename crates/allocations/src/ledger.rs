@@ -210,6 +210,7 @@ pub enum Conflict {
 pub enum ConflictingHolder {
     /// A container, through this resource.
     Container(ResourceName),
+    /// A claim.
     Claim(ClaimRef),
 }
 

@@ -38,7 +38,7 @@ pub struct DraPolicy {
 /// GPUs of which claims may have shares by amounts of memory and compute.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(from = "(ShareDevices, ShareManner)")]
-#[schemars(!from)]
+#[schemars(!from, deny_unknown_fields)]
 pub struct ShareRule {
     /// The GPUs.
     pub devices: Selector,

@@ -142,27 +142,23 @@ pub enum Unit {
 /// Contents of a container. Texts may have placeholders, such as `{id}`; the user's guide,
 /// `docs/devices/any-device.md`, lists them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default = "Give::found")]
 pub struct Give {
     /// Access to the nodes that were found; `none` keeps them out. Left out, `rw`.
-    #[serde(
-        default = "usual_access",
-        with = "Text::<Option<Access>>",
-        skip_serializing_if = "is_usual_access"
-    )]
+    #[serde(with = "Text::<Option<Access>>", skip_serializing_if = "is_usual_access")]
     #[schemars(with = "Text<Option<Access>>")]
     pub found: Option<Access>,
     /// Further nodes.
-    #[serde(default, skip_serializing_if = "is_default")]
+    #[serde(skip_serializing_if = "is_default")]
     pub nodes: Vec<GivenNode>,
     /// Environment variables.
-    #[serde(default, skip_serializing_if = "is_default")]
+    #[serde(skip_serializing_if = "is_default")]
     pub env: BTreeMap<String, String>,
     /// Files and folders.
-    #[serde(default, skip_serializing_if = "is_default")]
+    #[serde(skip_serializing_if = "is_default")]
     pub mounts: Vec<GivenMount>,
     /// Qualified names in CDI documents of others.
-    #[serde(default, skip_serializing_if = "is_default")]
+    #[serde(skip_serializing_if = "is_default")]
     pub cdi: Vec<String>,
 }
 
@@ -416,7 +412,7 @@ fn resource_domain<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<
 impl Give {
     /// The nodes that were found, and nothing else.
     fn found() -> Self {
-        Self { found: usual_access(), ..Self::default() }
+        Self { found: USUAL_ACCESS, ..Self::default() }
     }
 
     fn is_found(&self) -> bool {
@@ -424,12 +420,11 @@ impl Give {
     }
 }
 
-fn usual_access() -> Option<Access> {
-    Some(Access::ReadWrite)
-}
+/// Access to the nodes that were found, by default.
+const USUAL_ACCESS: Option<Access> = Some(Access::ReadWrite);
 
-fn is_usual_access(access: &Option<Access>) -> bool {
-    *access == usual_access()
+fn is_usual_access(access: &impl PartialEq<Option<Access>>) -> bool {
+    *access == USUAL_ACCESS
 }
 
 impl Scalar for Option<Access> {

@@ -173,7 +173,7 @@ impl Entry {
         match (selectors.is_empty(), devices.is_empty()) {
             (true, true) => diagnostics.wrong(line, "neither selectors nor devices says which"),
             (false, false) => {
-                diagnostics.wrong(line, "selectors and devices: write selectors alone")
+                diagnostics.wrong(line, "selectors and devices: write selectors alone");
             }
             (true, false) => all.one_of("ifName", &devices),
             (false, true) => selectors.add_to(&mut all, diagnostics),

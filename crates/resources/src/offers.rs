@@ -58,6 +58,7 @@ pub struct Withdrawn {
 /// Permission to allocate a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Allocatable {
+    /// Allocatable.
     Yes,
     /// After cleanup. An Allocate that comes earlier is served: the container waits for the cleanup.
     NotYet(String),

@@ -107,7 +107,7 @@ mod tests {
 
     const LOOK: Duration = Duration::from_secs(10);
 
-    fn recorded(ids: &[&str]) -> Held {
+    fn recorded(ids: &[&str]) -> HeldIds {
         let ids = ids.iter().map(ToString::to_string).collect();
         HeldIds::from([(holder().resource.parse().expect("a name"), ids)])
     }

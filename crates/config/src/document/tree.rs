@@ -209,9 +209,15 @@ impl Node {
         match &mut self.value {
             Value::List(items) => {
                 items.retain(|item| !ids.contains(&item.id));
-                items.iter_mut().for_each(|item| item.remove_items(ids));
+                for item in items {
+                    item.remove_items(ids);
+                }
             }
-            Value::Map(entries) => entries.iter_mut().for_each(|(_, it)| it.remove_items(ids)),
+            Value::Map(entries) => {
+                for (_, node) in entries {
+                    node.remove_items(ids);
+                }
+            }
             _ => {}
         }
     }
