@@ -1,4 +1,4 @@
-//! Atomic file replacement: readers see the old or the new content.
+//! File replacement in one step: readers see the old or the new content.
 
 pub mod folder;
 mod regular;

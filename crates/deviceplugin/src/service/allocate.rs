@@ -134,7 +134,9 @@ impl Service {
         id: &str,
     ) -> Result<&'a Device, Refusal> {
         match offer.find(id) {
-            Some(ResolvedId::Device(device, offered)) => self.device(state, id, device, &offered.state),
+            Some(ResolvedId::Device(device, offered)) => {
+                self.device(state, id, device, &offered.state)
+            }
             Some(ResolvedId::Token) => {
                 let pool = self.pool(state, offer, id)?;
                 pool.last().copied().ok_or_else(|| self.refusal(id, GONE))

@@ -7,7 +7,7 @@ use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 use windlass_cluster::{
     Client, Limits,
-    slices::{self, SliceContent, DroppedFields, PublishState, DesiredSlices},
+    slices::{self, DesiredSlices, DroppedFields, PublishState, SliceContent},
 };
 use windlass_config::DriverName;
 use windlass_testkit::value;
@@ -115,7 +115,8 @@ fn edit(server: &ApiServer, index: &str, change: impl FnOnce(&mut Value)) {
 async fn slices_are_created_once_in_order_and_belong_to_the_node() {
     let mut server = ApiServer::start();
     let mut publisher = Publisher::start(&mut server);
-    publisher.wants(&[(POOL, vec![gpu("a"), gpu("b")]), ("n1/nics", vec![SliceContent::default()])]);
+    publisher
+        .wants(&[(POOL, vec![gpu("a"), gpu("b")]), ("n1/nics", vec![SliceContent::default()])]);
     publisher.has(POOL, (1, 2, 2)).await;
     publisher.has("n1/nics", (1, 1, 0)).await;
     let cluster = server.cluster.borrow().clone();

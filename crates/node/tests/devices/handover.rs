@@ -213,7 +213,7 @@ async fn nobody_starts_with_a_board_of_which_the_record_does_not_say_whose_it_is
     fs::rename(&record, &away).expect("there");
     fs::create_dir(&record).expect("made");
     let why = start(&kubelet, "a").await.expect_err("nobody knows").to_string();
-    assert!(why.contains("record cannot be read"), "{why}");
+    assert!(why.contains("checkpoint cannot be read"), "{why}");
     assert_eq!(gateway.boards[0].take_events(), [], "it may be in use");
     fs::remove_dir(&record).expect("empty");
     fs::rename(&away, &record).expect("moved back");

@@ -25,7 +25,11 @@ use windlass_core::{
 use windlass_resources::NodeState;
 use windlass_testkit::{Running, class, pod_of_claim, template, until, vanishes};
 
-use crate::dra::{kubelet::Kubelet, restarts::kubelet_record, world::World};
+use crate::dra::{
+    kubelet::Kubelet,
+    restarts::kubelet_record,
+    world::{World, records},
+};
 
 /// A node with one GPU of 80 GB for claims, which is shared by MPS, in a cluster.
 struct Shares {
@@ -367,7 +371,9 @@ async fn a_daemon_that_nobody_wants_any_more_is_ended_by_the_next_agent() {
     agent.kill().await;
     assert!(shares.folder().exists(), "it outlives the agent");
     // As if the agent had been killed just after the claim was released.
-    fs::remove_file(shares.world.record()).expect("there");
+    for record in records(&shares.world.config.places) {
+        fs::remove_file(record).expect("there");
+    }
     let agent = Running::start(&shares.world.config).expect("it starts");
     vanishes(&shares.folder()).await;
     agent.stop().await;

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use windlass_lifecycle::mps::{Mig, MpsState, MpsSpec};
+use windlass_lifecycle::mps::{Mig, MpsSpec, MpsState};
 use windlass_machine::{Fault, MpsFault};
 
 use crate::mps::rig::{Rig, shares};

@@ -16,7 +16,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use windlass_config::{Config, MpsSettings, Policy, Replicas};
 use windlass_core::device::DeviceId;
-use windlass_lifecycle::mps::{Mig, Mps, MpsDemand, MpsState, MpsStates, MpsSpec};
+use windlass_lifecycle::mps::{Mig, Mps, MpsDemand, MpsSpec, MpsState, MpsStates};
 use windlass_machine::Machine;
 use windlass_testkit::{Node, in_time, value, vanishes};
 

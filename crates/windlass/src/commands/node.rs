@@ -16,7 +16,7 @@ use tokio::{
     task::spawn_blocking,
 };
 use windlass_cluster::Client;
-use windlass_config::{Config, LabelValue, Diagnostic};
+use windlass_config::{Config, Diagnostic, LabelValue};
 use windlass_migrate::Loaded;
 use windlass_node::{Agent, Succession, reload::Follow};
 

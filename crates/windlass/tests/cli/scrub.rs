@@ -18,6 +18,10 @@ use crate::{
 
 const MIB: u64 = 1 << 20;
 
+/// Log message of a failed cleanup.
+const WITHHELD: &str =
+    "cleanup failed, device withheld: it is retried unless a pod holds the device";
+
 /// A simulated machine, and how commands find it.
 struct Rig {
     folder: TempDir,
@@ -220,7 +224,7 @@ fn a_gpu_that_cannot_be_overwritten_is_given_to_nobody_and_the_reason_told() {
     let [why, _] = kubelet.until_all(["pod a does not start", "0 healthy"]);
     assert!(why.contains("windlass scrub ended with exit status: 1"), "{why}");
     assert!(why.contains("CUDA_ERROR_SYSTEM_NOT_READY (802): the fabric manager"), "{why}");
-    let event = agent.until("cleanup failed, device withheld");
+    let event = agent.until(WITHHELD);
     assert!(event.to_string().contains("CUDA_ERROR_SYSTEM_NOT_READY"), "{event}");
     assert_eq!(rig.zeroed(&gpu), None);
 }
