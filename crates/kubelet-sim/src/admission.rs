@@ -7,8 +7,8 @@
 //!  then: does the pod fit the node?
 //! ```
 //!
-//! Every line is one visit to the desk, and the plugin is called between two visits, as the real
-//! manager unlocks its mutex there.
+//! Each line is one visit to the desk. Calls to the plugin lie between two visits: the real manager
+//! unlocks its mutex there.
 
 mod outcome;
 mod rejection;
@@ -28,15 +28,15 @@ use crate::{
     topology::{TopologyPolicy, TopologyScope},
 };
 
-/// The work of admitting one pod.
+/// Admission of one pod.
 struct Admitting<'a> {
     owner: &'a Owner,
     pod: &'a Pod,
     questions: Questions,
 }
 
-/// Admits a pod, or finds the reason why not, and records the outcome. The caller sees to it that
-/// one pod is admitted at a time.
+/// Admits a pod, or finds the reason for its rejection, and records the outcome. The caller admits
+/// one pod at a time.
 pub(crate) async fn admit(owner: &Owner, pod: Pod) -> Result<Admission, Rejection> {
     let bound = pod.clone();
     owner.with(move |desk| desk.manager.add_pod(bound)).await?;
@@ -62,8 +62,8 @@ pub(crate) async fn admit(owner: &Owner, pod: Pod) -> Result<Admission, Rejectio
     }
 }
 
-/// Gives one container its devices, outside of an admission: the real kubelet does so when it
-/// starts a container and finds that nothing was allocated.
+/// Allocates devices for one container outside of an admission. The real kubelet does so when a
+/// container that starts has no allocation.
 pub(crate) async fn allocate_again(
     owner: &Owner,
     pod: &Pod,
@@ -131,8 +131,7 @@ impl Admitting<'_> {
         self.owner.with(finish).await?
     }
 
-    /// The devices to allocate, after the plugin said which it prefers. None at all if there is
-    /// nothing to do.
+    /// Devices to allocate, after the plugin stated its preference; empty without a request.
     async fn choose(&mut self, request: &Request) -> Result<DeviceIds, Refusal> {
         let asking = request.clone();
         match self.owner.with(move |desk| desk.manager.next_step(&asking)).await?? {

@@ -1,8 +1,8 @@
 //! A shim that lets Go's gRPC talk to hyper over a unix socket.
 //!
-//! A Go client sends the socket's path as `:authority`, raw or percent-encoded; the `http` crate
-//! takes neither, and h2 answers `PROTOCOL_ERROR` before any service sees the request. Here the
-//! value is replaced on its way in:
+//! A Go client sends the socket's path as `:authority`, raw or percent-encoded. The `http` crate
+//! takes neither: h2 answers `PROTOCOL_ERROR` before any service sees the request. The shim
+//! replaces the value on its way in:
 //!
 //! ```text
 //!  bytes ─> Rewriter: preface ─> frame header ─┬─ HEADERS, CONTINUATION ─> header block ─┐
@@ -10,13 +10,13 @@
 //!                                   └──────────────────────────────────────── rewritten ─┘
 //! ```
 //!
-//! Header blocks are walked representation by representation (RFC 7541 section 6) without decoding
-//! anything: strings are skipped by their length. That is enough, because a value is only ever
-//! replaced by one that is not longer: the receiver's dynamic table holds the same entries as the
-//! sender's, some a little smaller, so none is evicted before the sender believes it is, and
-//! indices count from the newest.
+//! The shim walks header blocks representation by representation (RFC 7541 section 6) without
+//! decoding: it skips strings by their length. Walking suffices, because a replacement is never
+//! longer than the value. The receiver's dynamic table holds the same entries as the sender's, some
+//! a little smaller. So the receiver evicts no entry before the sender does, and indices count from
+//! the newest.
 //!
-//! The other way round, `outgoing` gives the embedded kubelet the authority of a Go client.
+//! In the other direction, `outgoing` gives the embedded kubelet the authority of a Go client.
 
 mod frames;
 mod hpack;
@@ -33,15 +33,15 @@ pub(crate) use outgoing::{AuthorityOf, Outgoing};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tonic::transport::server::Connected;
 
-/// How much is read from the socket at once.
+/// Bytes per read of the socket.
 const READ_BYTES: usize = 16 * 1024;
 
-/// A byte stream whose incoming `:authority` values are made harmless.
+/// A byte stream with harmless values in incoming `:authority` fields.
 #[derive(Debug)]
 pub struct Shim<S> {
     inner: S,
     rewriter: Rewriter,
-    /// Rewritten bytes that the reader has not taken yet.
+    /// Rewritten bytes that the reader has yet to take.
     ready: Vec<u8>,
     taken: usize,
 }
@@ -49,7 +49,7 @@ pub struct Shim<S> {
 // === impl Shim ===
 
 impl<S> Shim<S> {
-    /// Wraps a connection that has not been read from.
+    /// Wraps a connection before its first read.
     pub fn new(inner: S) -> Self {
         Self { inner, rewriter: Rewriter::default(), ready: Vec::new(), taken: 0 }
     }

@@ -1,4 +1,4 @@
-//! The checkpoint files: read at start, replaced as a whole.
+//! Checkpoint files: read at start, replaced as a whole.
 
 use std::{
     fs::{self, OpenOptions},
@@ -12,11 +12,11 @@ use windlass_kubelet_api::{
     dra::checkpoint as dra,
 };
 
-/// Where the device manager's checkpoint lies.
+/// Path of the device manager's checkpoint.
 #[derive(Clone, Debug)]
 pub(crate) struct CheckpointFile(StateFile);
 
-/// Where the DRA manager's checkpoint lies.
+/// Path of the DRA manager's checkpoint.
 #[derive(Clone, Debug)]
 pub(crate) struct ClaimsFile(StateFile);
 
@@ -27,41 +27,41 @@ struct StateFile {
     temporary: PathBuf,
 }
 
-/// Why a kubelet does not start: its claims are not known.
+/// Reasons why the checkpoint of the claims keeps a kubelet from starting.
 #[derive(Debug, thiserror::Error)]
 pub enum ClaimsFileError {
     /// The file cannot be read or written.
     #[error("cannot {action} {path}")]
     Io {
-        /// What was tried.
+        /// Attempted action.
         action: &'static str,
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The system's answer.
+        /// The system's error.
         source: io::Error,
     },
-    /// The file is not what a kubelet wrote.
+    /// The file has no content of a kubelet.
     #[error("cannot take {path}: drain the node and remove it")]
     Content {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Defect of the content.
         source: dra::CheckpointError,
     },
 }
 
-/// Why the state starts empty.
+/// Reasons why the state starts empty.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ReadError {
     /// The file cannot be read.
     #[error("cannot read {path}: {source}")]
     Io {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The system's answer.
+        /// The system's error.
         source: io::Error,
     },
-    /// The file is not what the kubelet wrote.
+    /// The file has no content of the kubelet.
     #[error(transparent)]
     Content(#[from] CheckpointError),
 }
@@ -73,7 +73,7 @@ impl CheckpointFile {
         Self(StateFile::new(dir, FILE))
     }
 
-    /// The document, if there is one.
+    /// Reads the document, if the file exists.
     pub(crate) fn read(&self) -> Result<Option<Checkpoint>, ReadError> {
         let json = self.0.read();
         let json = json.map_err(|source| ReadError::Io { path: self.0.path.clone(), source })?;
@@ -92,7 +92,7 @@ impl ClaimsFile {
         Self(StateFile::new(dir, dra::FILE))
     }
 
-    /// The document; an empty one is written if there is none.
+    /// Reads the document. A missing file is created with an empty document.
     pub(crate) fn read_or_create(&self) -> Result<dra::Checkpoint, ClaimsFileError> {
         let path = self.0.path.clone();
         let failed = |action, source| ClaimsFileError::Io { action, path: path.clone(), source };
@@ -117,7 +117,7 @@ impl StateFile {
         Self { path: dir.join(name), temporary: dir.join(format!(".{name}")) }
     }
 
-    /// The text, if there is one.
+    /// Reads the text, if the file exists.
     fn read(&self) -> io::Result<Option<String>> {
         match fs::read_to_string(&self.path) {
             Ok(text) => Ok(Some(text)),
@@ -126,8 +126,8 @@ impl StateFile {
         }
     }
 
-    /// Writes beside, syncs, renames, as the kubelet's file store does. The document is small and
-    /// nothing else may happen meanwhile, so this blocks on purpose.
+    /// Writes a second file, syncs, renames, as the kubelet's file store does. The call blocks on
+    /// purpose: the document is small, and no other command may run meanwhile.
     fn write(&self, text: &str) -> io::Result<()> {
         let mut file = OpenOptions::new()
             .create(true)

@@ -1,4 +1,4 @@
-//! What an embedded kubelet is told before it starts: where it lives and how long it waits.
+//! Settings of an embedded kubelet: folders, release, topology, time limits.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -18,28 +18,28 @@ use crate::{
 /// shorten the time limits.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The kubelet's root; sockets lie in `device-plugins`, `pod-resources`, `plugins_registry` and
-    /// `plugins` below it.
+    /// The kubelet's root. Its folders `device-plugins`, `pod-resources`, `plugins_registry` and
+    /// `plugins` hold the sockets.
     pub dir: PathBuf,
-    /// Whose behaviour to follow where releases differ.
+    /// Release to follow where releases differ.
     pub release: Release,
-    /// What it deletes in the plugin folder when it starts.
+    /// Files that a start deletes in the plugin folder.
     pub cleanup: Cleanup,
-    /// How topology hints are used.
+    /// Use of topology hints.
     pub topology: TopologyPolicy,
-    /// Whether hints are merged for each container or for the whole pod.
+    /// Scope of a merged hint: each container or the whole pod.
     pub topology_scope: TopologyScope,
-    /// NUMA nodes of the machine; a plugin's nodes that are not among them are ignored in hints.
+    /// NUMA nodes of the machine. Hints ignore a plugin's other nodes.
     pub numa_nodes: Vec<i64>,
-    /// How long a registering plugin's socket is dialled (`dial` in devicemanager: 10 s).
+    /// Limit of dialling a registering plugin's socket (`dial` in devicemanager: 10 s).
     pub dial_timeout: Duration,
-    /// How long a stopped plugin's resource stays (`endpointStopGracePeriod`: 5 min).
+    /// Time that a stopped plugin's resource stays (`endpointStopGracePeriod`: 5 min).
     pub grace_period: Duration,
     /// Deadline of `PreStartContainer` (`KubeletPreStartContainerRPCTimeoutInSecs`: 30 s).
     pub pre_start_timeout: Duration,
     /// Calls per second on the pod resources socket (`podresources.DefaultQPS`: 100).
     pub pod_resources_qps: u32,
-    /// Calls at once on the pod resources socket (`podresources.DefaultBurstTokens`: 10).
+    /// Concurrent calls on the pod resources socket (`podresources.DefaultBurstTokens`: 10).
     pub pod_resources_burst: u32,
     /// Time limits of the DRA manager.
     pub dra: DraLimits,
@@ -48,28 +48,28 @@ pub struct Config {
 /// Kubelet releases that treat plugins differently.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Release {
-    /// Plugins are keyed by resource: the end of any stream of a resource disconnects the plugin
-    /// that registered last, even if another one's stream ended.
+    /// Plugins are keyed by resource. The end of any stream of a resource disconnects the plugin
+    /// that registered last, even if another plugin's stream ended.
     #[default]
     UpTo1_36,
-    /// Plugins are keyed by resource and socket (Kubernetes pull request 135437, merged): the end
+    /// Plugins are keyed by resource and socket (Kubernetes pull request 135437, merged). The end
     /// of a stream concerns its own plugin.
     ///
-    /// Deduced, not read in that release: that the newest of two sockets is the one that is called,
-    /// that only its end makes devices unhealthy, and that a second registration from the same
-    /// socket takes the first one's place as it does up to 1.36. Changes that would refuse such a
-    /// registration while the first stream lives are proposed and not merged; they are not followed.
+    /// Three details are deduced, not read in that release. The newest of two sockets gets the
+    /// calls. Only the end of its stream makes devices unhealthy. A second registration from the
+    /// same socket replaces the first one, as up to 1.36. Proposed changes would refuse such a
+    /// registration while the first stream lives; this variant does not follow them.
     From1_37,
 }
 
-/// What a kubelet that starts deletes in the plugin folder (`CleanupPluginDirectory` in
+/// Files that a starting kubelet deletes in the plugin folder (`CleanupPluginDirectory` in
 /// pkg/kubelet/cm/devicemanager/plugin/v1beta1/server.go). Folders stay in either case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Cleanup {
     /// Sockets: 1.31.0, and from 1.33 on (Kubernetes pull requests 123819, 130187).
     #[default]
     Sockets,
-    /// All files but the kubelet's own record: 1.20 to 1.30 (97576), and 1.31.1 to 1.32 (126976).
+    /// All files but the kubelet's own checkpoint: 1.20 to 1.30 (97576), and 1.31.1 to 1.32 (126976).
     AllFiles,
 }
 
@@ -99,7 +99,7 @@ impl Config {
         self.dir.join(PLUGIN_DIR)
     }
 
-    /// The registration socket.
+    /// Path of the registration socket.
     pub fn registration_socket(&self) -> PathBuf {
         self.plugin_dir().join(KUBELET_SOCKET)
     }
@@ -109,12 +109,12 @@ impl Config {
         self.dir.join(REGISTRY_DIR)
     }
 
-    /// Folder in which each DRA driver has one of its own.
+    /// Folder with one subfolder for each DRA driver.
     pub fn drivers_dir(&self) -> PathBuf {
         self.dir.join(PLUGINS_DIR)
     }
 
-    /// The pod resources socket.
+    /// Path of the pod resources socket.
     pub fn pod_resources_socket(&self) -> PathBuf {
         self.dir.join(podresources::DIR).join(podresources::SOCKET)
     }

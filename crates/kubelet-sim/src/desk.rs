@@ -1,4 +1,4 @@
-//! The one task that owns the device manager; others send it functions and get their results.
+//! The one task that owns the device manager. Other tasks send it functions and get their results.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -22,28 +22,27 @@ use crate::{
 
 type Command = Box<dyn FnOnce(&mut Desk) + Send>;
 
-/// How the rest reaches the state.
+/// Handle of other tasks on the state.
 #[derive(Clone, Debug)]
 pub(crate) struct Owner {
     commands: mpsc::UnboundedSender<Command>,
 }
 
-/// The kubelet ended before it got to the command.
+/// The kubelet ended before it ran the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Gone;
 
-/// The state and what belongs to it: its file, its witnesses, and the tasks that live with it.
+/// The state with its files, its witnesses and its tasks.
 #[derive(Debug)]
 pub(crate) struct Desk {
-    /// The state.
+    /// The device manager's state.
     pub(crate) manager: Manager,
     /// The DRA manager's state.
     pub(crate) dra: Dra,
-    /// Connections to plugins. They end with the desk.
+    /// Connections to plugins. The end of the desk ends them.
     pub(crate) tasks: JoinSet<()>,
-    /// Settings.
     pub(crate) config: Arc<Config>,
-    /// The log.
+    /// Log of events.
     pub(crate) events: EventLog,
     checkpoint: CheckpointFile,
     claims: ClaimsFile,
@@ -52,15 +51,15 @@ pub(crate) struct Desk {
     ended: CancellationToken,
 }
 
-/// Tells that the desk ended in a panic, when it did: whoever waits for the status would wait for
-/// ever, and whoever ends this life gets the panic itself.
+/// Reports a panic of the desk. Without the report, waiters for the status would wait for ever. The
+/// caller that ends this life gets the panic itself.
 struct Witness {
     status: watch::Sender<Arc<NodeStatus>>,
     events: EventLog,
     ended: CancellationToken,
 }
 
-/// What a desk is opened with, besides the state.
+/// Parts of a desk besides the state.
 #[derive(Clone, Debug)]
 pub(crate) struct Office {
     pub(crate) config: Arc<Config>,
@@ -73,13 +72,13 @@ pub(crate) struct Office {
 // === impl Owner ===
 
 impl Owner {
-    /// An owner and the commands that its desk will work through.
+    /// An owner, and the queue of commands for its desk.
     pub(crate) fn new() -> (Self, mpsc::UnboundedReceiver<Command>) {
         let (commands, received) = mpsc::unbounded_channel();
         (Self { commands }, received)
     }
 
-    /// Runs a function on the state. What it changed can be seen before this returns.
+    /// Runs a function on the state. The status shows its changes before this returns.
     pub(crate) async fn with<R: Send + 'static>(
         &self,
         act: impl FnOnce(&mut Desk) -> R + Send + 'static,
@@ -92,7 +91,7 @@ impl Owner {
         .await
     }
 
-    /// Runs a function that only looks at the state, or writes to the log: there is nothing to show
+    /// Runs a function that only reads the state, or writes to the log. The status needs no update
     /// afterwards.
     pub(crate) async fn look<R: Send + 'static>(
         &self,
@@ -107,7 +106,7 @@ impl Owner {
     ) -> Result<R, Gone> {
         let (reply, result) = oneshot::channel();
         let command: Command = Box::new(move |desk| {
-            // Nobody waits for it any more: what was done stays done.
+            // The caller has gone: the effect on the state stays.
             let _ = reply.send(act(desk));
         });
         self.commands.send(command).map_err(|_| Gone)?;
@@ -124,8 +123,8 @@ impl From<Gone> for Refusal {
 // === impl Desk ===
 
 impl Desk {
-    /// Opens a desk: reads the checkpoint and restores what it says. That of the claims was read
-    /// before, because a kubelet does not start without.
+    /// Opens a desk: reads the checkpoint and restores its content. The claims were read before,
+    /// because a kubelet does not start without them.
     pub(crate) fn open(office: Office, mut manager: Manager, claims: Claims) -> Self {
         let Office { config, events, faults, status, ended } = office;
         let checkpoint = CheckpointFile::in_dir(&config.plugin_dir());
@@ -150,7 +149,7 @@ impl Desk {
         desk
     }
 
-    /// Works through commands until the kubelet ends. Returns the state, for the next life.
+    /// Works through commands until the kubelet ends. Returns the state for the next life.
     pub(crate) async fn run(mut self, mut commands: mpsc::UnboundedReceiver<Command>) -> Manager {
         let _witness = self.witness();
         loop {
@@ -176,19 +175,19 @@ impl Desk {
         self.manager
     }
 
-    /// Takes a list, as every message of a stream does.
+    /// Takes a list, from a message of a stream.
     pub(crate) fn list(&mut self, resource: &str, devices: Vec<Device>) {
         let event = Event::ListReceived { resource: resource.to_owned(), devices: devices.clone() };
         let pods = self.manager.list(resource, devices);
         if !pods.is_empty() {
             self.events.push(Event::PodsSynced { pods });
         }
-        // A failed write is recorded; the real kubelet goes on too.
+        // The log has a failed write; the real kubelet goes on too.
         let _ = self.save();
         self.events.push(event);
     }
 
-    /// A stream is over.
+    /// Records the end of a stream.
     pub(crate) fn stream_ended(&mut self, client: &Client, endpoint: PathBuf, reason: String) {
         self.manager.stream_ended(client, Instant::now());
         let resource = client.resource().to_owned();
@@ -210,7 +209,7 @@ impl Desk {
         }
     }
 
-    /// Whether it was told of a pod of the node.
+    /// True if the kubelet knows of a pod of the node.
     pub(crate) fn knows(&self, pod: &str) -> bool {
         self.faults.borrow().pods.knows(pod)
     }
@@ -223,7 +222,7 @@ impl Desk {
         Ok(())
     }
 
-    /// Ends this life here if it is told to.
+    /// Ends this life at this point, if the fault says so.
     pub(crate) fn dies(&self, here: ClaimFault) -> Result<(), ClaimError> {
         if self.faults.borrow().claims != here {
             return Ok(());
@@ -232,13 +231,13 @@ impl Desk {
         Err(ClaimError::Stopped)
     }
 
-    /// Ends this life as a nil dereference ends the real kubelet's.
+    /// Ends this life, as a nil dereference ends the real kubelet's.
     pub(crate) fn crash(&mut self, vanished: &Vanished) {
         self.publish();
         self.witness().tell(&vanished.to_string());
     }
 
-    /// Shows the state to everybody, if it changed. A dead kubelet's state is no news.
+    /// Publishes a changed state to all watchers. The state of a dead kubelet is not published.
     pub(crate) fn publish(&mut self) {
         if self.ended.is_cancelled() {
             return;
@@ -268,7 +267,7 @@ impl Desk {
     fn expire(&mut self) {
         let gone = self.manager.expire(Instant::now(), self.config.grace_period);
         if !gone.is_empty() {
-            // A failed write is recorded; the real kubelet goes on too.
+            // The log has a failed write; the real kubelet goes on too.
             let _ = self.save();
         }
         for resource in gone {

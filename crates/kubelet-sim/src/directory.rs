@@ -1,4 +1,4 @@
-//! The kubelet's folders: one kubelet per root, sockets of plugins wiped at start, or more by older ones.
+//! The kubelet's folders: one kubelet per root, and the deletion of stale plugin sockets at start.
 
 use std::{
     ffi::OsString,
@@ -13,31 +13,31 @@ use windlass_kubelet_api::{checkpoint, dra::checkpoint::NEIGHBOUR};
 
 use crate::config::{Cleanup, Config};
 
-/// Held locked while a kubelet lives on a root.
+/// Lock file, held while a kubelet lives on a root.
 const LOCK: &str = ".windlass-kubelet.lock";
 
-/// What a CPU manager without a policy keeps. Agents tell by the file that they see the kubelet's folder.
+/// State of a CPU manager without a policy. Agents recognise the kubelet's folder by this file.
 const CPU_MANAGER_STATE: &str = r#"{"policyName":"none","defaultCpuSet":"","checksum":1353318690}"#;
 
-/// Why the folders could not be used.
+/// Reasons why the folders cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum DirectoryError {
-    /// Another embedded kubelet lives there.
+    /// Another embedded kubelet runs there.
     #[error("another embedded kubelet runs on {0}: stop it or choose another root")]
     Taken(PathBuf),
-    /// The system refused.
+    /// A system call failed.
     #[error("cannot {action} {path}")]
     Io {
-        /// What was tried.
+        /// Attempted action.
         action: &'static str,
-        /// With what.
+        /// Path of the action.
         path: PathBuf,
-        /// The system's answer.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// Makes the folders and locks the root until the file is dropped.
+/// Creates the folders, and locks the root until the file is dropped.
 pub(crate) fn claim(config: &Config) -> Result<File, DirectoryError> {
     let pod_resources = config.pod_resources_socket();
     let folders = [
@@ -68,14 +68,14 @@ pub(crate) fn claim(config: &Config) -> Result<File, DirectoryError> {
     }
 }
 
-/// Whether there is nothing but hidden files.
+/// True if the folder holds hidden files only.
 pub(crate) fn is_empty(dir: &Path) -> Result<bool, DirectoryError> {
     let mut entries = fs::read_dir(dir).map_err(|source| failed("read folder", dir, source))?;
     let is_hidden = |name: OsString| name.as_encoded_bytes().starts_with(b".");
     Ok(entries.all(|entry| entry.is_ok_and(|entry| is_hidden(entry.file_name()))))
 }
 
-/// Deletes what a kubelet does that starts.
+/// Deletes the files that a starting kubelet deletes.
 pub(crate) fn clean_up(dir: &Path, cleanup: Cleanup) -> Result<(), DirectoryError> {
     match cleanup {
         Cleanup::Sockets => wipe_sockets(dir),
@@ -86,8 +86,8 @@ pub(crate) fn clean_up(dir: &Path, cleanup: Cleanup) -> Result<(), DirectoryErro
     }
 }
 
-/// Deletes every socket directly in the folder, and links to sockets; nothing else, nothing deeper.
-/// Every one is tried, whatever became of the others; the first failure is returned.
+/// Deletes every socket directly in the folder, and links to sockets. Other files and deeper
+/// sockets stay. A failure does not stop the deletion of the others; the first failure is returned.
 pub(crate) fn wipe_sockets(dir: &Path) -> Result<(), DirectoryError> {
     wipe(dir, |path| fs::metadata(path).is_ok_and(|found| found.file_type().is_socket()))
 }
@@ -139,7 +139,7 @@ mod tests {
     fn a_socket_that_its_plugin_deleted_first_is_deleted() {
         delete(Path::new("/nonexistent/plugin.sock")).expect("it is not there");
         let folder = tempfile::tempdir().expect("a temporary folder");
-        // Not a file: the nearest thing to a socket that cannot be deleted.
+        // A folder stands in for a socket that cannot be deleted.
         let refused = delete(folder.path()).expect_err("a folder is no file");
         assert!(refused.to_string().starts_with("cannot delete socket "), "{refused}");
     }

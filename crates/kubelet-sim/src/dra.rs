@@ -1,4 +1,4 @@
-//! The DRA manager: claims prepared before a pod's containers start, released when its last pod ends.
+//! The DRA manager: claims are prepared before a pod's containers start, and released when its last pod ends.
 //!
 //! ```text
 //!  plugins_registry ──> registry ──GetInfo, Notify──> drivers ──NodeWatchResources──> health
@@ -46,21 +46,21 @@ pub(crate) use unprepare::{in_context, reconcile, reconcile_now_and_then, unprep
 
 use self::wipes::Wipes;
 
-/// Everything the DRA manager knows.
+/// State of the DRA manager.
 #[derive(Debug, Default)]
 pub(crate) struct Dra {
     /// Claims that pods use.
     pub(crate) claims: Claims,
     /// Registered drivers.
     pub(crate) drivers: Drivers,
-    /// What the drivers say about their devices.
+    /// Health of devices, as drivers reported it.
     pub(crate) health: HealthCache,
-    /// Whose slices are to be deleted when.
+    /// Times at which a driver's slices are deleted.
     pub(crate) wipes: Wipes,
 }
 
 impl Dra {
-    /// Looks at which drivers are connected now.
+    /// Updates the deletion times from the current connections.
     pub(crate) fn look_at_connections(&mut self, delay: Duration) {
         let usable = |known: &[driver::Driver]| known.iter().any(|one| *one.connected.borrow());
         let known = self.drivers.iter().map(|(name, known)| (name, usable(known)));

@@ -1,4 +1,4 @@
-//! What an embedded kubelet did, in order: for tests to wait for and for people to read.
+//! Event log of the embedded kubelet. Tests wait on it; `windlass kubelet` prints it.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -11,7 +11,7 @@ use crate::{
     manager::Request,
 };
 
-/// How many events are kept, the newest: far more than a test makes, and little enough for a
+/// Number of newest events to keep. It exceeds the events of any test, and bounds the memory of a
 /// kubelet that runs for weeks.
 const KEPT: usize = 4096;
 
@@ -20,9 +20,9 @@ const KEPT: usize = 4096;
 pub enum Event {
     /// The kubelet serves both sockets.
     Started,
-    /// The checkpoint was not taken at start, the state is empty.
+    /// A start ignored the checkpoint; the state is empty.
     CheckpointIgnored {
-        /// Why.
+        /// Defect of the checkpoint.
         message: String,
     },
     /// A plugin's registration succeeded.
@@ -36,23 +36,23 @@ pub enum Event {
     RegistrationRefused {
         /// Resource name as sent.
         resource: String,
-        /// The text that the plugin got.
+        /// Error text for the plugin.
         message: String,
     },
     /// A complete list arrived.
     ListReceived {
         /// Resource name.
         resource: String,
-        /// The devices in the plugin's order.
+        /// Devices in the plugin's order.
         devices: Vec<Device>,
     },
-    /// `ListAndWatch` ended, whoever ended it.
+    /// `ListAndWatch` ended, on either side.
     StreamEnded {
         /// Resource name.
         resource: String,
         /// The plugin's socket.
         endpoint: PathBuf,
-        /// The transport's or the plugin's words.
+        /// The transport's or the plugin's error.
         reason: String,
     },
     /// The grace period of a stopped plugin ended.
@@ -68,10 +68,10 @@ pub enum Event {
         container: String,
         /// Resource name.
         resource: String,
-        /// What was asked and answered.
+        /// Content of the call and its answer.
         question: Question,
     },
-    /// The plugin was asked to allocate, and did.
+    /// The plugin answered `Allocate`.
     Allocated {
         /// Pod UID.
         pod: String,
@@ -79,7 +79,7 @@ pub enum Event {
         container: String,
         /// Resource name.
         resource: String,
-        /// The ids.
+        /// Allocated device ids.
         devices: DeviceIds,
     },
     /// `Allocate` failed.
@@ -101,7 +101,7 @@ pub enum Event {
         container: String,
         /// Resource name.
         resource: String,
-        /// The ids.
+        /// Ids of the container's devices.
         devices: DeviceIds,
     },
     /// A pod was admitted, at once or again after a restart.
@@ -115,7 +115,7 @@ pub enum Event {
         pod: String,
         /// Short reason.
         reason: String,
-        /// As in the pod's status.
+        /// Message of the pod's status.
         message: String,
     },
     /// Pods were synced because the health of a held device changed.
@@ -127,54 +127,54 @@ pub enum Event {
     CheckpointWritten,
     /// The checkpoint could not be written.
     CheckpointFailed {
-        /// The system's words.
+        /// The system's error.
         message: String,
     },
-    /// A DRA driver's endpoint was registered, and told so.
+    /// A DRA driver's endpoint was registered, and notified.
     DriverRegistered {
         /// The driver.
         driver: String,
         /// Its DRA socket.
         endpoint: PathBuf,
-        /// What is spoken.
+        /// Version of the DRA service in use.
         service: Service,
     },
     /// A socket in the folder of registrations did not register.
     DriverRefused {
         /// The registration socket.
         socket: PathBuf,
-        /// As the kubelet logs it.
+        /// The kubelet's log message.
         message: String,
     },
-    /// A DRA driver's endpoint was given up: its registration socket is gone, or another one.
+    /// A DRA driver's endpoint was given up: its registration socket is gone or replaced.
     DriverDeregistered {
         /// The driver.
         driver: String,
         /// Its DRA socket.
         endpoint: PathBuf,
     },
-    /// The real kubelet deletes `ResourceSlices` of its node now: of all drivers at its start, of one
-    /// driver when that was away too long.
+    /// The real kubelet deletes `ResourceSlices` of its node now. Its start deletes those of all
+    /// drivers, a long absence those of one driver.
     SlicesWiped {
         /// The driver; `None` is all of them.
         driver: Option<String>,
     },
     /// A DRA driver is called.
     DriverCalled {
-        /// To do what.
+        /// Method of the call.
         call: ClaimCall,
         /// UID of the pod that began or ended.
         pod: String,
         /// The driver.
         driver: String,
-        /// Where.
+        /// The driver's DRA socket.
         endpoint: PathBuf,
         /// All claims of the call.
         claims: Vec<ClaimId>,
     },
-    /// A DRA driver answered, or did not in time.
+    /// A DRA driver answered, or missed the deadline.
     DriverAnswered {
-        /// What it was to do.
+        /// Method of the call.
         call: ClaimCall,
         /// UID of the pod that began or ended.
         pod: String,
@@ -183,7 +183,7 @@ pub enum Event {
         /// The call's error, or that of a claim.
         error: Option<String>,
     },
-    /// All claims of a pod are prepared, and that is in the checkpoint.
+    /// All claims of a pod are prepared, also in the checkpoint.
     PodPrepared {
         /// Pod UID.
         pod: String,
@@ -195,19 +195,19 @@ pub enum Event {
         /// The event's text.
         message: String,
     },
-    /// A pod that ended uses no claim any more, and that is in the checkpoint.
+    /// An ended pod uses no claim any more, also in the checkpoint.
     PodReleased {
         /// Pod UID.
         pod: String,
     },
-    /// Claims of a pod that ended were not released; the real kubelet logs it.
+    /// Claims of an ended pod were not released; the real kubelet logs this.
     UnprepareFailed {
         /// Pod UID.
         pod: String,
-        /// The error.
+        /// Text of the error.
         message: String,
     },
-    /// A DRA driver told the health of its devices.
+    /// A DRA driver reported the health of its devices.
     HealthReceived {
         /// The driver.
         driver: String,
@@ -218,7 +218,7 @@ pub enum Event {
         driver: String,
         /// Its DRA socket.
         endpoint: PathBuf,
-        /// The transport's or the driver's words.
+        /// The transport's or the driver's error.
         reason: String,
     },
     /// The DRA manager's checkpoint was written.
@@ -227,23 +227,23 @@ pub enum Event {
     Stopped,
     /// The real kubelet's process would have ended here.
     Panicked {
-        /// What was dereferenced.
+        /// The nil pointer's origin.
         message: String,
     },
 }
 
-/// The events so far, and those to come. Outlives restarts of the kubelet.
+/// Events so far and in future. The log outlives restarts of the kubelet.
 ///
 /// # Assumptions
 ///
-/// Only the newest 4096 events are kept. Who looks at a kubelet for longer than that asks for
-/// [`news`](Self::news), which tells each event once, instead of counting.
+/// Only the newest 4096 events are kept. A long-lived reader calls [`news`](Self::news), which
+/// returns each event once, instead of counting.
 #[derive(Clone, Debug)]
 pub struct Calls {
     log: watch::Receiver<Log>,
 }
 
-/// Where events are written.
+/// Writer of events.
 #[derive(Clone, Debug)]
 pub(crate) struct EventLog {
     log: Arc<watch::Sender<Log>>,
@@ -252,9 +252,9 @@ pub(crate) struct EventLog {
 /// The newest events and their numbers.
 #[derive(Debug, Default)]
 struct Log {
-    /// Up to twice as many as are kept: in one piece, and moved seldom.
+    /// Up to twice the kept number of events. The contiguous list moves rarely.
     events: Vec<Event>,
-    /// How many there were before these.
+    /// Number of events before these.
     forgotten: u64,
 }
 
@@ -293,7 +293,7 @@ impl Log {
         self.events.push(event);
     }
 
-    /// The sequence number of the next event: how many there were in all.
+    /// Sequence number of the next event, and number of all events so far.
     fn next(&self) -> u64 {
         self.forgotten + self.events.len() as u64
     }
@@ -302,7 +302,7 @@ impl Log {
         &self.events[self.events.len().saturating_sub(KEPT)..]
     }
 
-    /// The newest events from this number on.
+    /// Newest events from this number on.
     fn since(&self, sequence: u64) -> &[Event] {
         let newest = self.newest();
         let missed = self.next().saturating_sub(sequence);
@@ -336,36 +336,36 @@ impl Calls {
         self.log.borrow().newest().to_vec()
     }
 
-    /// How many of the newest 4096 events fulfil the condition.
+    /// Number of the newest 4096 events that fulfil the condition.
     pub fn count(&self, condition: impl Fn(&Event) -> bool) -> usize {
         self.log.borrow().newest().iter().filter(|event| condition(event)).count()
     }
 
-    /// The events from a sequence number on, and the number of the event that will follow them. The
-    /// first event has number 0. Events that are no longer kept are left out.
+    /// Events from a sequence number on, and the number of the next event. The first event has
+    /// number 0. Dropped events are missing.
     pub fn since(&self, sequence: u64) -> (Vec<Event>, u64) {
         let log = self.log.borrow();
         (log.since(sequence).to_vec(), log.next())
     }
 
-    /// The number of the next event.
+    /// Sequence number of the next event.
     pub fn now(&self) -> u64 {
         self.log.borrow().next()
     }
 
-    /// Waits for events that were not told yet, and moves `sequence` behind them. None at all means
-    /// that the kubelet is gone and there will be no more. Nothing is lost if this is given up.
+    /// Waits for new events, and moves `sequence` behind them. An empty list means that the kubelet
+    /// is gone and no event will follow. Cancelling the wait loses no event.
     pub async fn news(&self, sequence: &mut u64) -> Vec<Event> {
         let mut log = self.log.clone();
-        // Without a writer this returns at once, and what there is counts.
+        // Without a writer the wait ends at once, and the existing events count.
         let _ = log.wait_for(|log| log.next() > *sequence).await;
         let (events, next) = self.since(*sequence);
         *sequence = next;
         events
     }
 
-    /// Waits until the newest 4096 events fulfil the condition. Returns them, as they are when they
-    /// do or when the deadline is over.
+    /// Waits until the newest 4096 events fulfil the condition. Returns the events at that moment
+    /// or at the deadline.
     pub async fn wait_for(
         &self,
         mut condition: impl FnMut(&[Event]) -> bool,
@@ -379,8 +379,8 @@ impl Calls {
         }
     }
 
-    /// Waits for an event that fulfils the condition, from a sequence number on, however many there are.
-    /// `None` when the deadline is over, or the kubelet is gone.
+    /// Waits for an event that fulfils the condition, from a sequence number on, beyond 4096 events
+    /// too. `None` after the deadline, or when the kubelet is gone.
     pub async fn wait_for_one(
         &self,
         mut sequence: u64,

@@ -1,75 +1,75 @@
-//! How an embedded kubelet can be made to behave badly.
+//! Faults that make an embedded kubelet misbehave.
 
 use std::collections::BTreeSet;
 
-/// Settings that hold until they are changed, over restarts too.
+/// Faults that persist until changed, over restarts too.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Misbehaviour {
-    /// What `Register` does.
+    /// Fault of `Register`.
     pub registration: RegistrationFault,
-    /// What becomes of `ListAndWatch` streams.
+    /// Fault of `ListAndWatch` streams.
     pub streams: StreamFault,
-    /// What becomes of the sockets of DRA drivers.
+    /// Fault of DRA driver registrations.
     pub driver_registration: RegistrationFault,
-    /// When the process ends in the middle of its work on claims.
+    /// Moment of a crash amid work on claims.
     pub claims: ClaimFault,
-    /// Which pods it knows of.
+    /// Pods that the kubelet knows.
     pub pods: PodFault,
 }
 
-/// Which pods it knows of.
+/// Pods that the kubelet knows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum PodFault {
-    /// Those that are bound to the node.
+    /// All pods of the node.
     #[default]
     None,
-    /// These alone, by UID: it has not reached its API server since it started, and was told of static pods
-    /// only. What others have it does not forget, since not all sources of pods are ready, until it
-    /// [reaches the API server](crate::Kubelet::reach_api_server).
+    /// Only these pods, by UID. The kubelet has yet to reach its API server since its start, and
+    /// knows static pods only. It keeps the holdings of other pods, since some pod source is not
+    /// ready. [`Kubelet::reach_api_server`](crate::Kubelet::reach_api_server) ends this state.
     Only(BTreeSet<String>),
 }
 
-/// When the process ends in the middle of its work on claims: as a panic, and after the restart again
-/// unless the fault is taken back.
+/// Moment of a crash amid work on claims, as a panic. The crash repeats after a restart unless the
+/// fault is removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ClaimFault {
-    /// It does not.
+    /// No crash.
     #[default]
     None,
-    /// After the claims are in the checkpoint, before any driver is called.
+    /// The claims are in the checkpoint; no driver was called.
     DieBeforePrepare,
-    /// After all drivers prepared, before that is in the checkpoint.
+    /// All drivers prepared; the checkpoint lacks it.
     DieBeforeRecord,
-    /// After all drivers released, before that is in the checkpoint.
+    /// All drivers released; the checkpoint lacks it.
     DieBeforeForget,
 }
 
-/// What becomes of a registration.
+/// Fault of a registration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum RegistrationFault {
-    /// As it should.
+    /// Correct answers.
     #[default]
     None,
-    /// A device plugin is answered `Unknown` with this text, a DRA driver is told it.
+    /// A device plugin gets `Unknown` with this text, a DRA driver a notification with it.
     Refuse(String),
-    /// Never answers.
+    /// No answer at all.
     Hang,
 }
 
-/// What becomes of `ListAndWatch` streams.
+/// Fault of `ListAndWatch` streams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StreamFault {
-    /// They are read.
+    /// Streams are read.
     #[default]
     None,
-    /// They are opened and never read.
+    /// Streams are opened and never read.
     NeverRead,
 }
 
 // === impl PodFault ===
 
 impl PodFault {
-    /// Whether the kubelet knows of a pod of the node.
+    /// True if the kubelet knows of a pod of the node.
     pub(crate) fn knows(&self, uid: &str) -> bool {
         match self {
             Self::None => true,

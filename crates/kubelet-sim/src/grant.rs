@@ -1,4 +1,4 @@
-//! What a container gets from its plugins, in plain words.
+//! Grants of plugins to a container, without wire types.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,15 +22,15 @@ pub struct Grant {
 /// A bind mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
-    /// Where the container sees it.
+    /// Path in the container.
     pub container_path: String,
-    /// What it shows.
+    /// Path on the host.
     pub host_path: String,
-    /// How the container may use it.
+    /// Access of the container.
     pub access: Access,
 }
 
-/// Whether a mount can be written to.
+/// Write access of a mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// `read_only` is set.
@@ -42,7 +42,7 @@ pub enum Access {
 /// A device node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceNode {
-    /// Where the container sees it.
+    /// Path in the container.
     pub container_path: String,
     /// The node on the host.
     pub host_path: String,
@@ -50,29 +50,29 @@ pub struct DeviceNode {
     pub permissions: String,
 }
 
-/// What appears at a path in the container.
+/// An item with a path in the container.
 trait Placed: Clone {
     fn container_path(&self) -> &str;
     fn host_path(&self) -> &str;
 }
 
-/// A setting that a later resource of the same container wanted differently.
+/// A setting that a later resource of the same container contradicts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conflict {
     /// `env`, `device`, `mount` or `annotation`.
     pub kind: &'static str,
     /// The name or container path.
     pub key: String,
-    /// The value that stays.
+    /// The value in effect.
     pub kept: String,
-    /// The value that is dropped.
+    /// The dropped value.
     pub dropped: String,
 }
 
 // === impl Grant ===
 
 impl Grant {
-    /// Takes the answer from the wire.
+    /// Converts the answer from the wire.
     pub(crate) fn from_proto(response: &ContainerAllocateResponse) -> Self {
         Self {
             envs: response.envs.clone().into_iter().collect(),
@@ -83,8 +83,8 @@ impl Grant {
         }
     }
 
-    /// Merges the answers for one container as `deviceRunContainerOptions` does: the first one to
-    /// say something wins, conflicts are only reported, CDI names are passed on once.
+    /// Merges the answers for one container as `deviceRunContainerOptions` does. The first value of
+    /// a key wins, a conflict is only reported, and each CDI name appears once.
     pub(crate) fn merge<'a>(grants: impl IntoIterator<Item = &'a Self>) -> (Self, Vec<Conflict>) {
         let mut merged = Self::default();
         let mut conflicts = Vec::new();

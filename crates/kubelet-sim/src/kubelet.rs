@@ -1,4 +1,4 @@
-//! The kubelet as others hold it: start, stop, restart, admit, look.
+//! Public handle of the kubelet: start, stop, restart, admission, status.
 //!
 //! ```text
 //!            start            stop, panic
@@ -7,8 +7,8 @@
 //!                     └───────── restart, reboot ─────┘
 //! ```
 //!
-//! The state changes in one step, under its lock, and only by who has the turn in `lives`: a future
-//! that is dropped on the way leaves one of the two states, never neither.
+//! The state changes in one step, under its lock, and only by the holder of the turn in `lives`. A
+//! future dropped on the way leaves one of the two states, never neither.
 
 mod claims;
 mod faults;
@@ -53,7 +53,7 @@ pub use claims::SyncError;
 ///
 /// # Guarantees
 ///
-/// What a method changed shows in [`node`](Self::node) and [`calls`](Self::calls) when it returns.
+/// [`node`](Self::node) and [`calls`](Self::calls) show the effect of a method when it returns.
 /// Pods are admitted one at a time. No task outlives the kubelet.
 ///
 /// # Assumptions
@@ -62,8 +62,8 @@ pub use claims::SyncError;
 ///
 /// # Panics
 ///
-/// A defect of the embedded kubelet itself shows as [`Condition::Panicked`], and its panic goes on
-/// in the next call that ends this life: [`stop`](Self::stop), [`restart`](Self::restart).
+/// A defect of the embedded kubelet itself shows as [`Condition::Panicked`]. Its panic continues in
+/// the next call that ends this life: [`stop`](Self::stop), [`restart`](Self::restart).
 #[derive(Debug)]
 pub struct Kubelet {
     config: Arc<Config>,
@@ -71,14 +71,14 @@ pub struct Kubelet {
     faults: watch::Sender<Misbehaviour>,
     status: watch::Sender<Arc<NodeStatus>>,
     state: Mutex<State>,
-    /// Lives begin and end one at a time. Taken before `sync_loop`, and never held while a plugin
-    /// is waited for, so that a kubelet can always be stopped.
+    /// Serialises begin and end of lives. Taken before `sync_loop`, and never held during a call to
+    /// a plugin, so that a kubelet can always be stopped.
     lives: tokio::sync::Mutex<()>,
-    /// Pods are admitted one at a time.
+    /// Serialises admissions.
     sync_loop: tokio::sync::Mutex<()>,
-    /// One worker per pod, for what happens to its claims.
+    /// One worker per pod, for work on its claims.
     workers: Turns,
-    /// Held as long as the kubelet exists, stopped or not.
+    /// Lock file of the root, held by a stopped kubelet too.
     _lock: File,
 }
 
@@ -95,38 +95,38 @@ struct Begun {
     pods: Vec<Pod>,
 }
 
-/// Why a kubelet does not run.
+/// Reasons why a kubelet does not run.
 #[derive(Debug, thiserror::Error)]
 pub enum KubeletError {
-    /// Its folders cannot be used.
+    /// The folders cannot be used.
     #[error("cannot prepare the embedded kubelet's folders")]
     Directory(#[from] DirectoryError),
-    /// Its sockets cannot be bound.
+    /// The sockets cannot be bound.
     #[error("cannot serve the embedded kubelet's sockets")]
     Socket(#[from] SocketError),
-    /// The last life's claims are not known, and no kubelet starts then.
+    /// The last life's claims are unknown, so no kubelet starts.
     #[error("cannot restore the claims of the embedded kubelet's pods")]
     Claims(#[from] ClaimsFileError),
-    /// A new life was to begin before the last one had ended.
+    /// The last life has not ended.
     #[error("the embedded kubelet runs already: stop it first")]
     NotStopped,
 }
 
-/// A condition that did not come true in time, and the status as it was then.
+/// A condition that stayed unfulfilled in time, and the status at the end.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("the node did not get there within {waited:?}: {status:#?}")]
 pub struct NotInTime {
-    /// How long was waited.
+    /// Duration of the wait.
     pub waited: Duration,
-    /// The status at the end.
+    /// Status at the end.
     pub status: Arc<NodeStatus>,
 }
 
 // === impl State ===
 
 impl State {
-    /// Ends the life, if there is one: ready when it is over and its remains are in its place. It
-    /// may be given up and asked again.
+    /// Ends the life, if there is one. Ready when the life is over and its remains are in its
+    /// place. A caller may give up and poll again.
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), JoinError>> {
         let Self::Running(life) = self else { return Poll::Ready(Ok(())) };
         let ended = ready!(life.poll_end(cx));
@@ -142,8 +142,8 @@ impl State {
 // === impl Kubelet ===
 
 impl Kubelet {
-    /// Makes the folders, takes the root, reads the checkpoint, deletes stale sockets and serves.
-    /// Both sockets are bound when this returns. Call it within a tokio runtime.
+    /// Makes the folders, locks the root, reads the checkpoint, deletes stale sockets and serves.
+    /// Both sockets are bound when this returns. The caller runs within a tokio runtime.
     pub fn start(config: Config) -> Result<Self, KubeletError> {
         let lock = directory::claim(&config)?;
         let kubelet = Self {
@@ -162,22 +162,22 @@ impl Kubelet {
         Ok(kubelet)
     }
 
-    /// Its settings.
+    /// Settings of the kubelet.
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// The node as it is now.
+    /// Current status of the node.
     pub fn node(&self) -> Arc<NodeStatus> {
         self.status.borrow().clone()
     }
 
-    /// The node as it changes.
+    /// Status of the node, as it changes.
     pub fn watch(&self) -> watch::Receiver<Arc<NodeStatus>> {
         self.status.subscribe()
     }
 
-    /// What happened, over restarts: the newest events, in order.
+    /// Event log over all lives: the newest events, in order.
     pub fn calls(&self) -> Calls {
         self.events.calls()
     }
@@ -196,8 +196,8 @@ impl Kubelet {
         }
     }
 
-    /// Admits a pod, or says why not. Pods wait for each other, as in the real kubelet's only sync
-    /// loop: while a plugin does not answer, nothing else is admitted.
+    /// Admits a pod, or returns the reason of its rejection. Pods wait for each other, as in the
+    /// real kubelet's only sync loop. A plugin without an answer blocks all other admissions.
     pub async fn admit(&self, pod: Pod) -> Result<Admission, Rejection> {
         let _turn = self.sync_loop.lock().await;
         let (owner, ended) = self.owner().ok_or_else(|| self.gone())?;
@@ -205,8 +205,9 @@ impl Kubelet {
         admitted.unwrap_or_else(|| Err(self.gone()))
     }
 
-    /// Starts a container of an admitted pod, after its claims are prepared: `PreStartContainer` for each resource that wants it,
-    /// then everything that its plugins granted, merged. Starting it again is a container restart.
+    /// Starts a container of an admitted pod, after its claims are prepared. Each resource that
+    /// wants it gets `PreStartContainer`. Returns the merged grants of its plugins. A second start
+    /// is a container restart.
     pub async fn start_container(
         &self,
         pod_uid: &str,
@@ -219,7 +220,7 @@ impl Kubelet {
         started.unwrap_or_else(|| Err(stopped()))
     }
 
-    /// The container ended, well or not; its pod goes on.
+    /// Ends a container, with any exit code; its pod goes on.
     pub async fn stop_container(&self, pod_uid: &str, container: &str) {
         let (uid, name) = (pod_uid.to_owned(), container.to_owned());
         self.change_pods(move |pods| {
@@ -230,8 +231,8 @@ impl Kubelet {
         .await;
     }
 
-    /// All containers of the pod ended well. Its devices are freed at the next garbage collection. Its
-    /// claims are released first: as long as that fails, the pod stays as it is, and
+    /// Ends all containers of the pod with success. The next garbage collection frees its devices.
+    /// Its claims are released first. While the release fails, the pod stays unchanged, and
     /// [`sync_pod`](Self::sync_pod) tries again.
     pub async fn finish(&self, pod_uid: &str) {
         let uid = pod_uid.to_owned();
@@ -244,10 +245,9 @@ impl Kubelet {
         self.release_ended(pod_uid).await;
     }
 
-    /// The pod's object is deleted, while the kubelet runs or while it does not. Its devices are
-    /// freed at the next garbage collection: the next admission that asks for devices, or `List`. Its
-    /// claims are released; if that fails, the next [`reconcile_claims`](Self::reconcile_claims) tries
-    /// again.
+    /// Deletes the pod's object, on a running or stopped kubelet. The next garbage collection frees
+    /// its devices: an admission that asks for devices, or `List`. Its claims are released. After a
+    /// failure, the next [`reconcile_claims`](Self::reconcile_claims) tries again.
     pub async fn delete(&self, pod_uid: &str) {
         let uid = pod_uid.to_owned();
         let held = self.claims_to_release(pod_uid).await;
@@ -260,34 +260,34 @@ impl Kubelet {
         }
     }
 
-    /// Ends the kubelet as the end of its process does: connections are cut, sockets and checkpoint
-    /// stay as files, containers go on. Calls that run then are answered that it is gone.
+    /// Ends the kubelet as the end of its process does. Connections are cut, sockets and checkpoint
+    /// stay as files, containers go on. Running calls return that the kubelet is gone.
     pub async fn stop(&self) {
         let _turn = self.lives.lock().await;
         self.end().await;
     }
 
-    /// Stops for good and frees the root.
+    /// Stops for good and unlocks the root.
     pub async fn shutdown(self) {
         self.stop().await;
     }
 
-    /// Ends the process and starts a new one: every socket directly in the plugin folder is
-    /// deleted, `kubelet.sock` is new, everything but the checkpoint is forgotten, and all pods are
-    /// admitted again before anything else happens. Running containers keep running.
+    /// Ends the process and starts a new one. Every socket directly in the plugin folder is
+    /// deleted, and `kubelet.sock` is new. Only the checkpoint survives. All pods are admitted
+    /// again before any other work. Running containers keep running.
     ///
     /// # Errors
     ///
-    /// The folders or sockets cannot be used. The kubelet is stopped then, with all its pods, and
-    /// can be restarted once the cause is gone. If this is given up, the kubelet is stopped, or runs
-    /// without having admitted all pods again: what it lacks then, another restart brings.
+    /// The folders or sockets cannot be used. The kubelet and all its pods are stopped then, and
+    /// can be restarted once the cause is gone. A cancelled restart leaves the kubelet stopped, or
+    /// running with some pods still to be admitted again. Another restart completes it.
     pub async fn restart(&self) -> Result<(), KubeletError> {
         let turn = self.lives.lock().await;
         self.end().await;
         self.begin_again(turn).await
     }
 
-    /// Like [`restart`](Self::restart), after all containers have ended too.
+    /// Like [`restart`](Self::restart), after the end of all containers.
     pub async fn reboot(&self) -> Result<(), KubeletError> {
         let turn = self.lives.lock().await;
         self.end().await;
@@ -314,7 +314,7 @@ impl Kubelet {
         }
     }
 
-    /// Begins a life after the last one. A failure leaves what the last one left.
+    /// Begins a life after the last one. A failure keeps the remains of the last life.
     fn begin(&self) -> Result<Begun, KubeletError> {
         let mut state = self.state();
         let State::Stopped(remains) = &mut *state else { return Err(KubeletError::NotStopped) };
@@ -340,17 +340,17 @@ impl Kubelet {
         Ok(())
     }
 
-    /// Changes what the API server and the runtime know, whether the kubelet runs or not.
+    /// Changes the state of the API server and the runtime, on a running or stopped kubelet.
     async fn change_pods(&self, change: impl FnOnce(&mut Pods) + Clone + Send + 'static) {
         if self.change_at_desk(change.clone()).await.is_ok() {
             return;
         }
         let _turn = self.lives.lock().await;
-        // While this waited for its turn, a new life may have begun.
+        // A new life may have begun during the wait for the turn.
         if self.change_at_desk(change.clone()).await.is_ok() {
             return;
         }
-        // It panicked, or nobody stayed to see it end.
+        // The life panicked, or no caller waited for its end.
         self.end().await;
         if let State::Stopped(remains) = &mut *self.state() {
             change(&mut remains.pods);
@@ -406,9 +406,9 @@ async fn admit_again(
     }
 }
 
-/// From now on the pods that it knows of are all there are.
+/// Declares the known pods complete.
 async fn are_all_known(owner: &Owner) {
-    // A kubelet that ended meanwhile has no sources.
+    // A stopped kubelet has no pod sources.
     let _ = owner.with(|desk| desk.manager.sources_ready = true).await;
 }
 

@@ -1,4 +1,4 @@
-//! What an admitted pod got: devices, how they were chosen and what came with them.
+//! Outcome of an admission: devices of each container, the plugin's answer and its preference.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::{
     pod::Pod,
 };
 
-/// A pod that was admitted, and what its containers hold.
+/// An admitted pod and the holdings of its containers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Admission {
     /// UID of the pod.
@@ -18,24 +18,24 @@ pub struct Admission {
     pub containers: Vec<ContainerAdmission>,
 }
 
-/// What one container holds.
+/// Holdings of one container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContainerAdmission {
     /// Container name.
     pub name: String,
-    /// By resource. A resource that no plugin ever registered is missing: such a pod is admitted
+    /// Allotments by resource. A resource without any registration is missing: its pod is admitted
     /// without devices.
     pub resources: BTreeMap<String, Allotment>,
 }
 
-/// Devices of one resource, how they were chosen and what comes with them.
+/// Devices of one resource, the preference behind them and the plugin's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Allotment {
-    /// Ids by NUMA node, -1 for none.
+    /// Device ids by NUMA node, -1 for none.
     pub devices: BTreeMap<i64, Vec<String>>,
     /// The plugin's answer.
     pub grant: Grant,
-    /// What the plugin was asked before, if it was.
+    /// The preceding `GetPreferredAllocation` call, if the kubelet made one.
     pub preference: Option<Question>,
 }
 
@@ -44,15 +44,15 @@ pub struct Allotment {
 pub struct Question {
     /// Devices to choose from.
     pub available: DeviceIds,
-    /// Devices that are taken in any case.
+    /// Devices that every answer has to contain.
     pub must_include: DeviceIds,
-    /// How many there shall be in the end.
+    /// Number of devices to allocate, those of `must_include` among them.
     pub size: usize,
-    /// The plugin's answer as it came.
+    /// The plugin's answer, unchecked.
     pub answer: Vec<String>,
 }
 
-/// What the plugin was asked, by container and resource.
+/// `GetPreferredAllocation` calls by container and resource.
 pub(super) type Questions = BTreeMap<(String, String), Question>;
 
 // === impl Admission ===
@@ -76,7 +76,7 @@ impl Admission {
         Self { pod_uid: pod.uid.clone(), containers }
     }
 
-    /// What a container holds of a resource.
+    /// Allotment of a container from a resource.
     pub fn allotment(&self, container: &str, resource: &str) -> Option<&Allotment> {
         self.containers.iter().find(|found| found.name == container)?.resources.get(resource)
     }
@@ -85,7 +85,7 @@ impl Admission {
 // === impl Allotment ===
 
 impl Allotment {
-    /// The ids, each once.
+    /// Device ids, each once.
     pub fn ids(&self) -> DeviceIds {
         self.devices.values().flatten().cloned().collect()
     }

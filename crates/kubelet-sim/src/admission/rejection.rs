@@ -1,4 +1,4 @@
-//! Why a pod was not admitted, in the words of its status.
+//! Reasons of a rejected admission, in the words of the pod's status.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use crate::{
     manager::{Insufficient, Refusal},
 };
 
-/// A pod that was not admitted. The kubelet does not try again.
+/// A rejected pod. The kubelet does not try again.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("pod rejected: {reason}: {message}")]
 pub struct Rejection {
@@ -20,17 +20,17 @@ pub struct Rejection {
 /// A pod's `status.reason` after a rejection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// `UnexpectedAdmissionError`: devices could not be allocated.
+    /// `UnexpectedAdmissionError`: the allocation of devices failed.
     UnexpectedAdmissionError,
     /// `TopologyAffinityError`: devices cannot be aligned as the policy demands.
     TopologyAffinityError,
-    /// `OutOf<resource>`: the node's count does not suffice.
+    /// `OutOf<resource>`: the node's count is too small.
     OutOf(String),
-    /// Not the real kubelet's word: it was stopped, or panicked, before it could decide.
+    /// The embedded kubelet stopped or panicked before its decision. The real kubelet has no such reason.
     KubeletGone,
 }
 
-/// Why admission stopped, before it is put into a pod's words.
+/// Cause of a rejection, before its translation to the pod's status.
 #[derive(Debug)]
 pub(super) enum Denial {
     Refused(Refusal),

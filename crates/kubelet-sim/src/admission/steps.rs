@@ -1,5 +1,4 @@
-//! The visits to the desk that an admission consists of: what is asked for, whom to ask, and the
-//! record of the answer.
+//! Visits to the desk during an admission: requests, the plugin to call, and the record of its answer.
 
 use super::Rejection;
 use crate::{
@@ -12,7 +11,7 @@ use crate::{
     status::PodPhase,
 };
 
-/// A choice as far as it goes without the plugin.
+/// A choice up to the point where it needs the plugin.
 pub(super) enum Step {
     Nothing,
     Take(DeviceIds),
@@ -22,7 +21,8 @@ pub(super) enum Step {
 // === impl Manager, for admission ===
 
 impl Manager {
-    /// What the container asks of plugins, after a garbage collection if it asks for anything.
+    /// Requests of a container for plugin resources. A container with requests starts a garbage
+    /// collection first.
     pub(super) fn requests(&mut self, pod: &str, container: &Container) -> Vec<Request> {
         self.turn_to_pod(pod);
         let known = container.limits.iter().filter(|(resource, _)| self.is_known(resource));
@@ -68,7 +68,7 @@ impl Manager {
 // === impl Desk, for admission ===
 
 impl Desk {
-    /// Takes the plugin's answer to `Allocate`. An error frees the choice; an answer without a
+    /// Records the plugin's answer to `Allocate`. An error frees the choice. An answer without a
     /// container response leaks it until a pod is collected.
     pub(super) fn record(
         &mut self,

@@ -1,4 +1,4 @@
-//! Finds header blocks in a client's HTTP/2 bytes, however they are cut into reads.
+//! Search for header blocks in a client's HTTP/2 bytes, at any cut into reads.
 //!
 //! ```text
 //!  Preface ─24 bytes─> FrameHeader ─9 bytes─┬─ HEADERS, CONTINUATION ─> Block ─ whole frame ─┐
@@ -6,8 +6,8 @@
 //!                          └───────────────────────────────────────────────────────────┴─────┘
 //! ```
 //!
-//! A header block may span frames, and no other frame may come between them (RFC 9113 section
-//! 4.3), so the frames of one block are kept and let go together.
+//! A header block may span frames, and no other frame may come between them (RFC 9113 section 4.3).
+//! So the frames of one block are kept together until the last one.
 
 use super::hpack::{self, Replacement};
 
@@ -20,7 +20,7 @@ const FRAME_HEADER_BYTES: usize = 9;
 /// Largest frame that every receiver takes (RFC 9113 section 4.2).
 const MAX_FRAME_BYTES: usize = 16 * 1024;
 
-/// A block larger than this is passed on as it is: the receiver refuses it anyway.
+/// Largest rewritten block. The receiver refuses a larger one, so that one passes unchanged.
 const MAX_BLOCK_BYTES: usize = 1024 * 1024;
 
 const HEADERS: u8 = 0x1;
@@ -36,21 +36,21 @@ const PRIORITY_BYTES: usize = 5;
 #[derive(Debug, Default)]
 pub struct Rewriter {
     state: State,
-    /// The frame header, or the frame of a header block, as far as it was read.
+    /// Bytes of an incomplete frame header, or of an incomplete frame of a header block.
     partial: Vec<u8>,
-    /// Whole frames of a header block that has not ended.
+    /// Whole frames of a header block without its end.
     frames: Vec<Frame>,
     replacement: Replacement,
 }
 
 #[derive(Debug)]
 enum State {
-    /// This much of the preface is missing.
+    /// Missing bytes of the preface.
     Preface(usize),
     FrameHeader,
-    /// This much of a frame that does not matter is missing.
+    /// Missing bytes of a frame that passes unchanged.
     Body(usize),
-    /// The frame in `partial` has this length, header included.
+    /// Length of the frame in `partial`, header included.
     Block(usize),
 }
 
@@ -66,13 +66,13 @@ impl Default for State {
 }
 
 impl Rewriter {
-    /// Sends this authority, in place of one that is as long.
+    /// Replaces the authority by this one of the same length.
     pub(super) fn to(authority: &str) -> Self {
         let replacement = Replacement::Exactly(authority.as_bytes().to_vec());
         Self { replacement, ..Self::default() }
     }
 
-    /// Takes bytes from the client and appends what the server shall see.
+    /// Takes bytes from the client and appends the rewritten ones.
     pub fn push(&mut self, mut bytes: &[u8], out: &mut Vec<u8>) {
         while !bytes.is_empty() {
             bytes = match self.state {
@@ -148,7 +148,7 @@ impl Frame {
         self.0[4] & flag != 0
     }
 
-    /// The priority fields and the fragment of the header block, without padding.
+    /// Priority fields and fragment of the header block, without padding.
     fn parts(&self) -> Option<(&[u8], &[u8])> {
         let mut payload = &self.0[FRAME_HEADER_BYTES..];
         let is_headers = self.0[3] == HEADERS;
@@ -161,7 +161,7 @@ impl Frame {
     }
 }
 
-/// The frames of one block with another `:authority`; `None` leaves them as they are.
+/// The frames of one block with another `:authority`; `None` leaves the frames unchanged.
 fn rewritten(frames: &[Frame], replacement: &Replacement) -> Option<Vec<u8>> {
     let first = frames.first().filter(|frame| frame.0[3] == HEADERS)?;
     let mut block = first.parts()?.0.to_vec();
@@ -210,7 +210,7 @@ mod tests {
         [&length[1..], &[kind, flags, 0, 0, 0, 1], payload].concat()
     }
 
-    /// A request as Go begins it: the path raw, indexed.
+    /// A request as Go begins it: a raw path, indexed.
     fn block() -> Vec<u8> {
         [&[0x83, 0x86, 0x41, 18][..], b"/var/lib/k/k.sock!", &[0x5f, 2], b"te"].concat()
     }

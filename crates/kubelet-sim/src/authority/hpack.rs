@@ -1,28 +1,27 @@
-//! Walks one header block and replaces the value of literals named `:authority`.
+//! Walk over one header block, with a new value for literals named `:authority`.
 //!
 //! RFC 7541: section 5.1 integers, 5.2 strings, 6 representations.
 
 /// Index of `:authority` in the static table (RFC 7541 appendix A).
 const AUTHORITY: usize = 1;
 
-/// What replaces a client's value, cut to the length of what it replaces. Its beginnings are hosts
-/// too.
+/// Replacement of a client's value, cut to the length of that value. Each of its prefixes is a host too.
 const HARMLESS: &[u8] = b"localhost";
 
-/// An integer with more continuation bytes than this is not a length.
+/// Most continuation bytes of an integer. An integer with more is not a length.
 const MAX_INTEGER_BYTES: usize = 4;
 
-/// What becomes of an `:authority` value.
+/// Replacement of an `:authority` value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum Replacement {
-    /// A host that every server takes, not longer than the value was.
+    /// A host that every server takes, at most as long as the value.
     #[default]
     Harmless,
-    /// These bytes. The sender believes that its own value went out, which has to be as long.
+    /// These bytes, as long as the value that the sender believes to send.
     Exactly(Vec<u8>),
 }
 
-/// Replaces every `:authority` value; `None` if there is none, or the block makes no sense.
+/// Replaces every `:authority` value; `None` for a block without one, or a malformed block.
 pub(super) fn rewrite(block: &[u8], replacement: &Replacement) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(block.len());
     let mut found = false;
@@ -54,8 +53,7 @@ pub(super) fn rewrite(block: &[u8], replacement: &Replacement) -> Option<Vec<u8>
 // === impl Replacement ===
 
 impl Replacement {
-    /// A value that the encoder huffman-coded is longer than its code, so the code's length is a safe
-    /// limit for plain text.
+    /// A huffman code is shorter than its value, so the code's length is a safe limit for plain text.
     fn put(&self, coded: usize, out: &mut Vec<u8>) {
         let value = match self {
             Self::Harmless => &HARMLESS[..coded.min(HARMLESS.len())],
@@ -66,7 +64,7 @@ impl Replacement {
     }
 }
 
-/// The length of plain text.
+/// Appends the length of plain text.
 fn put_length(mut length: usize, out: &mut Vec<u8>) {
     const PREFIX: usize = 0x7f;
     if length < PREFIX {
@@ -82,8 +80,8 @@ fn put_length(mut length: usize, out: &mut Vec<u8>) {
     out.push(length.to_le_bytes()[0]);
 }
 
-/// Number of bits of the name's index, if this is a literal: incremental indexing `01`, without
-/// indexing `0000`, never indexed `0001`.
+/// Number of bits of a literal's name index: incremental indexing `01`, without indexing `0000`,
+/// never indexed `0001`.
 fn literal_prefix(first: u8) -> Option<u32> {
     match first {
         0b0100_0000..=0b0111_1111 => Some(6),

@@ -1,8 +1,8 @@
-//! A client's bytes with the `:authority` that Go's gRPC makes of a socket's path.
+//! Outgoing bytes of a client with the `:authority` that Go's gRPC derives from a socket's path.
 //!
-//! The `http` crate does not let a client ask for such an authority either. So the client is given
-//! another one of the same length, which is replaced on its way out: the dynamic tables of both sides
-//! are equally full, and no entry is evicted on one side only.
+//! The `http` crate refuses such an authority in a client too. So the client gets another one of
+//! the same length, replaced on its way out. The dynamic tables of both sides stay equally full,
+//! and evict the same entries.
 
 use std::{
     fmt::Write as _,
@@ -16,19 +16,20 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::Rewriter;
 
-/// Not escaped by `encodeAuthority` of grpc-go (`clientconn.go`), besides letters and digits.
+/// Characters besides letters and digits that `encodeAuthority` of grpc-go leaves unescaped
+/// (`clientconn.go`).
 const PLAIN: &[u8] = b"-_.~!$&'()*+,;=:[]@";
 
-/// The authority of a Go client that dials a path.
+/// Authority of a Go client that dials a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AuthorityOf(String);
 
-/// A byte stream on whose way out the authority is replaced.
+/// A byte stream that replaces the authority on its way out.
 #[derive(Debug)]
 pub(crate) struct Outgoing<S> {
     inner: S,
     rewriter: Rewriter,
-    /// Rewritten bytes that the socket has not taken yet.
+    /// Rewritten bytes that the socket has yet to take.
     ready: Vec<u8>,
     taken: usize,
 }
@@ -49,7 +50,7 @@ impl AuthorityOf {
         Self(authority)
     }
 
-    /// What the client is told instead.
+    /// Authority for the client, of the same length.
     pub(crate) fn stand_in(&self) -> String {
         format!("http://{}", "a".repeat(self.0.len()))
     }
@@ -58,14 +59,14 @@ impl AuthorityOf {
 // === impl Outgoing ===
 
 impl<S> Outgoing<S> {
-    /// Wraps a connection that has not been written to.
+    /// Wraps a connection before its first write.
     pub(crate) fn new(inner: S, authority: &AuthorityOf) -> Self {
         Self { inner, rewriter: Rewriter::to(&authority.0), ready: Vec::new(), taken: 0 }
     }
 }
 
 impl<S: AsyncWrite + Unpin> Outgoing<S> {
-    /// Ready when the socket took all that was rewritten.
+    /// Ready when the socket took all rewritten bytes.
     fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.taken < self.ready.len() {
             let waiting = &self.ready[self.taken..];
@@ -99,7 +100,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Outgoing<S> {
         let this = self.get_mut();
         ready!(this.poll_drain(cx))?;
         this.rewriter.push(buf, &mut this.ready);
-        // What the socket does not take now, the next write or the flush brings.
+        // The next write or the flush brings the rest.
         if let Poll::Ready(Err(error)) = this.poll_drain(cx) {
             return Poll::Ready(Err(error));
         }

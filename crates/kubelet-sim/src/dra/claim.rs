@@ -1,15 +1,15 @@
-//! The claims of a pod: which objects they are, who prepares them, which containers use them.
+//! The claims of a pod: their objects, drivers and containers.
 
 use std::{collections::BTreeSet, fmt};
 
-/// A `ResourceClaim` object.
+/// Identity of a `ResourceClaim` object.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ClaimId {
-    /// Namespace, the pod's.
+    /// Namespace of the pod and the claim.
     pub namespace: String,
-    /// Name.
+    /// Name of the claim.
     pub name: String,
-    /// UID.
+    /// UID of the claim.
     pub uid: String,
 }
 
@@ -18,13 +18,13 @@ pub struct ClaimId {
 pub struct PodClaim {
     /// Name in the pod (`spec.resourceClaims[].name`).
     pub name: String,
-    /// The object.
+    /// Identity of the object.
     pub id: ClaimId,
-    /// Every driver with a result in the allocation.
+    /// Drivers with a result in the allocation.
     pub drivers: BTreeSet<String>,
-    /// Which containers get devices of it.
+    /// Containers that get devices of the claim.
     pub uses: Vec<ClaimUse>,
-    /// Whose claim it is.
+    /// Origin of the claim.
     pub origin: ClaimOrigin,
 }
 
@@ -33,18 +33,18 @@ pub struct PodClaim {
 pub struct ClaimUse {
     /// Container name.
     pub container: String,
-    /// Only the devices of this request; `None` is all devices of the claim.
+    /// Request whose devices the container gets; `None` is all devices of the claim.
     pub request: Option<String>,
 }
 
-/// Whose claim it is.
+/// Origin of a claim.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ClaimOrigin {
     /// The pod's specification names it.
     #[default]
     PodSpec,
-    /// The scheduler made it for extended resources (`status.extendedResourceClaimStatus`). The health
-    /// of its devices is not in the pod's status.
+    /// The scheduler made the claim for extended resources (`status.extendedResourceClaimStatus`).
+    /// The pod's status omits the health of its devices.
     ExtendedResources,
 }
 
@@ -67,7 +67,7 @@ impl fmt::Display for ClaimId {
 // === impl PodClaim ===
 
 impl PodClaim {
-    /// A claim that no driver has a result in and no container uses.
+    /// A claim without results and without containers.
     pub fn new(name: impl Into<String>, id: ClaimId) -> Self {
         Self {
             name: name.into(),
@@ -78,14 +78,14 @@ impl PodClaim {
         }
     }
 
-    /// Has a result of this driver.
+    /// Adds a driver with a result.
     #[must_use]
     pub fn driver(mut self, name: impl Into<String>) -> Self {
         self.drivers.insert(name.into());
         self
     }
 
-    /// Gives all its devices to this container.
+    /// Gives all devices of the claim to this container.
     #[must_use]
     pub fn used_by(mut self, container: impl Into<String>) -> Self {
         self.uses.push(ClaimUse { container: container.into(), request: None });
@@ -104,14 +104,14 @@ impl PodClaim {
         self
     }
 
-    /// Was made by the scheduler for extended resources.
+    /// Marks the claim as made by the scheduler for extended resources.
     #[must_use]
     pub fn for_extended_resources(mut self) -> Self {
         self.origin = ClaimOrigin::ExtendedResources;
         self
     }
 
-    /// What a container uses of it.
+    /// References of a container to the claim.
     pub(crate) fn uses_of<'a>(&'a self, container: &'a str) -> impl Iterator<Item = &'a ClaimUse> {
         self.uses.iter().filter(move |found| found.container == container)
     }

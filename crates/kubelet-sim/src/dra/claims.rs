@@ -1,4 +1,4 @@
-//! The claims in use on the node, and what changes them. Pure: no files, no sockets, no clock.
+//! Claims in use on the node and their transitions. Pure: no files, no sockets, no clock.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,14 +13,14 @@ pub(crate) struct Claims {
     by_name: BTreeMap<(String, String), Claim>,
 }
 
-/// A claim, and whether this life of the kubelet has prepared it: the checkpoint does not say.
+/// A claim, and its preparation in this life of the kubelet. The checkpoint omits the latter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Claim {
     pub(crate) state: ClaimState,
     pub(crate) is_prepared: bool,
 }
 
-/// Claims of one pod, to be released.
+/// Claims of one pod that are to be released.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Release {
     pub(crate) pod: String,
@@ -31,7 +31,7 @@ pub(crate) struct Release {
 // === impl Claims ===
 
 impl Claims {
-    /// Takes over what the last life wrote. Nothing of it counts as prepared.
+    /// Restores the last life's checkpoint. None of its claims counts as prepared.
     pub(crate) fn restore(checkpoint: Checkpoint) -> Self {
         let claims = checkpoint.claims.into_iter().flatten();
         let by_name = claims.map(|state| {
@@ -41,7 +41,7 @@ impl Claims {
         Self { by_name: by_name.collect() }
     }
 
-    /// The document.
+    /// Document of the checkpoint.
     pub(crate) fn to_checkpoint(&self) -> Checkpoint {
         Checkpoint { claims: Some(self.iter().map(|claim| claim.state.clone()).collect()) }
     }
@@ -59,7 +59,7 @@ impl Claims {
         found.ok_or_else(|| unknown(&id.namespace, &id.name))
     }
 
-    /// Notes that a pod uses a claim, which may be new. Returns the claim as it is known.
+    /// Adds a pod to the users of a claim, possibly a new one. Returns the known claim.
     pub(crate) fn refer(&mut self, asked: &PodClaim, pod: &str) -> Result<&Claim, ClaimError> {
         let key = key(&asked.id.namespace, &asked.id.name);
         let claim = self.by_name.entry(key).or_insert_with(|| Claim::new(asked));
@@ -71,8 +71,8 @@ impl Claims {
         Ok(claim)
     }
 
-    /// Adds what a driver prepared to what is known. The real manager does not look whether it is there
-    /// already: after a restart, or a second attempt, a device is listed twice.
+    /// Adds a driver's prepared devices. The real manager does not search for duplicates: after a
+    /// restart, or a second attempt, a device is listed twice.
     pub(crate) fn add_devices(
         &mut self,
         id: &ClaimId,
@@ -92,8 +92,8 @@ impl Claims {
         Ok(())
     }
 
-    /// Takes a pod from those of a claim that has others. Returns the claim if it has no others, which
-    /// is to be released: whose reference the last one is, the real manager does not ask.
+    /// Removes a pod from a claim with other users. Returns a claim with at most one user, for its
+    /// release. Like the real manager, it does not compare that last user with the pod.
     pub(crate) fn leave(&mut self, pod: &str, namespace: &str, name: &str) -> Option<&Claim> {
         let claim = self.by_name.get_mut(&key(namespace, name))?;
         if claim.state.pod_uids.len() > 1 {
@@ -107,7 +107,7 @@ impl Claims {
         self.by_name.remove(&key(&id.namespace, &id.name));
     }
 
-    /// What pods that are not active any more still hold, by pod.
+    /// Claims that inactive pods still hold, by pod.
     pub(crate) fn stale(&self, active: &BTreeSet<String>) -> Vec<Release> {
         let mut stale = BTreeMap::<String, Release>::new();
         for claim in self.iter() {
@@ -185,7 +185,7 @@ impl Claim {
     }
 }
 
-/// Whether a device serves a request; one without requests serves all, and without request all do.
+/// True if a device serves a request. A device without requests serves all, and `None` matches all devices.
 pub(super) fn serves(device: &Device, request: Option<&str>) -> bool {
     let names = device.request_names.as_deref().unwrap_or_default();
     request.is_none_or(|request| names.is_empty() || names.iter().any(|name| name == request))

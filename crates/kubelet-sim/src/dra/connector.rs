@@ -1,7 +1,7 @@
-//! How the kubelet's gRPC clients reach a driver's two sockets.
+//! Connections of the kubelet's gRPC clients to a driver's two sockets.
 //!
-//! The registration socket is dialled once per attempt, with its path as authority; the DRA socket is
-//! dialled when it is needed, with `localhost`, and again after the connection was lost.
+//! Each attempt dials the registration socket once, with its path as authority. A call dials the
+//! DRA socket on demand, with `localhost`, and again after a lost connection.
 
 use std::{
     io,
@@ -24,17 +24,17 @@ use tonic::{
 
 use crate::authority::{AuthorityOf, Outgoing};
 
-/// What the kubelet sends as `:authority` to a DRA socket.
+/// The kubelet's `:authority` on a DRA socket.
 const LOCALHOST: &str = "http://localhost";
 
 type Connecting<S> = Pin<Box<dyn Future<Output = io::Result<TokioIo<S>>> + Send>>;
 
-/// Makes connections, whatever address they are asked for.
+/// Makes connections to one socket, for any requested address.
 struct Connector<F> {
     connect: F,
 }
 
-/// A connection that shows whether it exists.
+/// A connection that publishes its existence.
 struct Shown {
     stream: UnixStream,
     connected: Arc<watch::Sender<bool>>,
@@ -52,7 +52,7 @@ pub(super) async fn registration(socket: &Path) -> Result<Channel, Error> {
     endpoint.connect_with_connector(Connector { connect }).await
 }
 
-/// A channel to a DRA socket, which connects when it is used, and whether it is connected.
+/// A lazy channel to a DRA socket, and the state of its connection.
 pub(super) fn driver(socket: PathBuf) -> (Channel, watch::Receiver<bool>) {
     let (connected, shown) = watch::channel(false);
     let connected = Arc::new(connected);
@@ -149,7 +149,7 @@ mod tests {
         (dir, path, listener)
     }
 
-    /// The authorities of the next two calls on one connection, which are then reset.
+    /// Authorities of the next two calls on one connection, which the server then resets.
     async fn authorities(listener: UnixListener) -> Vec<String> {
         let (stream, _) = listener.accept().await.expect("accepted");
         let mut server = h2::server::handshake(stream).await.expect("shaken");
@@ -160,7 +160,7 @@ mod tests {
             seen.push(request.uri().authority().expect("it has one").to_string());
             answer.send_reset(h2::Reason::REFUSED_STREAM);
         }
-        // Until the client is gone, so that it reads the resets.
+        // The client reads the resets before it closes the connection.
         while server.accept().await.is_some() {}
         seen
     }

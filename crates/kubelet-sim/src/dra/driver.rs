@@ -1,4 +1,4 @@
-//! One endpoint of a DRA driver, called as the kubelet calls it, in the version that it registered.
+//! One endpoint of a DRA driver, with the kubelet's calls in the registered version.
 
 use std::{
     collections::BTreeMap,
@@ -23,7 +23,7 @@ use windlass_kubelet_api::dra::{
 use super::{ClaimId, connector};
 use crate::plugin::RpcError;
 
-/// The version of the DRA service that is spoken with an endpoint.
+/// Version of the DRA service of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Service {
     /// `v1.DRAPlugin`.
@@ -37,7 +37,7 @@ pub enum Service {
 pub(crate) struct Driver {
     pub(crate) name: String,
     pub(crate) service: Service,
-    /// Whether there is a connection now.
+    /// True while there is a connection.
     pub(crate) connected: watch::Receiver<bool>,
     endpoint: PathBuf,
     channel: Channel,
@@ -45,13 +45,13 @@ pub(crate) struct Driver {
     closed: CancellationToken,
 }
 
-/// An answer by claim UID: the devices, or the error. Nothing is prepared when a claim is released.
+/// Answers by claim UID: the devices, or the error. A released claim has no devices.
 pub(crate) type Answer = BTreeMap<String, Result<Vec<Device>, String>>;
 
 // === impl Service ===
 
 impl Service {
-    /// All that this kubelet speaks (`servicesSupportedByKubelet`).
+    /// Services that this kubelet speaks (`servicesSupportedByKubelet`).
     const ALL: [Self; 2] = [Self::V1, Self::V1Beta1];
 
     fn name(self) -> &'static str {
@@ -61,7 +61,7 @@ impl Service {
         }
     }
 
-    /// The first service in a driver's list that this kubelet speaks, or why there is none.
+    /// First service in a driver's list that this kubelet speaks, or the reason for none.
     pub(crate) fn choose(offered: &[String]) -> Result<Self, String> {
         if offered.is_empty() {
             return Err("empty list of supported gRPC services (aka supported versions)".to_owned());
@@ -93,7 +93,7 @@ fn quoted(words: &[String]) -> String {
 // === impl Driver ===
 
 impl Driver {
-    /// Not connected yet.
+    /// An endpoint without a connection yet.
     pub(crate) fn new(
         name: String,
         endpoint: PathBuf,
@@ -163,7 +163,7 @@ impl Driver {
         }
     }
 
-    /// `NodeWatchResources`, whether the driver said that it serves it or not.
+    /// `NodeWatchResources`, also on a driver without that service in its list.
     pub(crate) async fn watch(&self) -> Result<Streaming<NodeWatchResourcesResponse>, RpcError> {
         let mut client = DraResourceHealthClient::new(self.channel.clone());
         self.call(client.node_watch_resources(NodeWatchResourcesRequest {})).await
@@ -175,12 +175,12 @@ impl Driver {
         request
     }
 
-    /// Waits for an answer, but not longer than the endpoint is registered.
+    /// Waits for an answer, at most until the endpoint is given up.
     async fn call<T>(
         &self,
         calling: impl Future<Output = Result<Response<T>, Status>>,
     ) -> Result<T, RpcError> {
-        // A call of tonic is large, and whoever makes it would be too.
+        // A call of tonic is large; its box keeps the caller's future small.
         match self.closed.run_until_cancelled(Box::pin(calling)).await {
             Some(answer) => Ok(answer?.into_inner()),
             None => Err(RpcError::closing()),
@@ -188,7 +188,7 @@ impl Driver {
     }
 }
 
-/// What a driver said about each claim: its error, or its devices.
+/// A driver's answers about each claim: the error, or the devices.
 fn answered<T>(claims: BTreeMap<String, T>, read: impl Fn(T) -> (String, Vec<Device>)) -> Answer {
     let read = |(uid, claim)| match read(claim) {
         (error, devices) if error.is_empty() => (uid, Ok(devices)),
@@ -227,7 +227,7 @@ fn from_v1beta1(device: v1beta1::Device) -> Device {
     }
 }
 
-/// A list as Go decodes it: none at all is nil.
+/// A list as Go decodes it: an empty one is nil.
 fn not_empty(names: Vec<String>) -> Option<Vec<String>> {
     (!names.is_empty()).then_some(names)
 }

@@ -1,4 +1,4 @@
-//! Registered drivers, each with one endpoint or several, and which of them is called.
+//! Registered drivers with their endpoints, and the choice of the endpoint to call.
 
 use std::{
     collections::BTreeMap,
@@ -7,13 +7,13 @@ use std::{
 
 use super::{ClaimError, driver::Driver};
 
-/// Endpoints by driver, in the order in which they registered.
+/// Endpoints by driver, in the order of registration.
 #[derive(Debug, Default)]
 pub(crate) struct Drivers {
     by_name: BTreeMap<String, Vec<Driver>>,
 }
 
-/// A driver's endpoint has another registration already.
+/// The endpoint of a driver has another registration already.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("endpoint {} already registered for DRA driver plugin {driver}", endpoint.display())]
 pub(crate) struct EndpointTaken {
@@ -44,7 +44,7 @@ impl Drivers {
         }
     }
 
-    /// The endpoint to call: the newest that is connected, or else the newest.
+    /// Endpoint to call: the newest connected one, or else the newest.
     pub(crate) fn find(&self, name: &str) -> Result<Driver, ClaimError> {
         if name.is_empty() {
             return Err(ClaimError::NoDriverName);

@@ -1,4 +1,4 @@
-//! Why claims were not prepared or not released, in the words of the kubelet's events.
+//! Failures to prepare or to release claims, in the words of the kubelet's events.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ pub enum ClaimCall {
     Unprepare,
 }
 
-/// Why the DRA manager gave up.
+/// Failures of the DRA manager.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ClaimError {
     #[error("DRA driver name is empty")]
@@ -43,7 +43,7 @@ pub(crate) enum ClaimError {
     /// The pod is to end, which cancels its worker's context.
     #[error("NodePrepareResources: rpc error: code = Canceled desc = context canceled")]
     GivenUp,
-    /// Not the real kubelet's words: its process ended.
+    /// The kubelet's process ended. The real kubelet has no such text.
     #[error("the kubelet was stopped")]
     Stopped,
 }

@@ -1,11 +1,11 @@
-//! What drivers say about the health of their devices, for as long as they go on saying it.
+//! Device health reported by drivers, until it expires.
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
 use tokio::time::Instant;
 use windlass_kubelet_api::dra::health::{self as wire, HealthStatus};
 
-/// How long a device's health counts if the driver does not say (`DefaultHealthTimeout`).
+/// Lifetime of a device's health without one from the driver (`DefaultHealthTimeout`).
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Longest message in a pod's status (`ResourceHealthMessageMaxLength`).
@@ -18,30 +18,30 @@ pub enum HealthWord {
     Healthy,
     /// `Unhealthy`.
     Unhealthy,
-    /// `Unknown`: the driver says so, or says nothing, or not any more.
+    /// `Unknown`: the driver says so, or sent no health, or its health expired.
     #[default]
     Unknown,
 }
 
-/// What is known about a device.
+/// Known health of a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DeviceHealth {
-    /// Its health.
+    /// Health of the device.
     pub(crate) health: HealthWord,
     /// The driver's explanation, if there is one.
     pub(crate) message: String,
 }
 
-/// A device: driver, pool, name.
+/// Identity of a device: driver, pool, name.
 type Key = (String, String, String);
 
-/// What drivers said, and when.
+/// Reports of drivers, with their time of arrival.
 #[derive(Debug, Default)]
 pub(crate) struct HealthCache {
     devices: BTreeMap<Key, Said>,
 }
 
-/// What a driver said about a device.
+/// A driver's report about a device.
 #[derive(Clone, Debug)]
 pub(crate) struct Said {
     pub(crate) pool: String,
@@ -54,8 +54,8 @@ pub(crate) struct Said {
 // === impl HealthCache ===
 
 impl HealthCache {
-    /// Takes a driver's list. Devices that are not in it keep their health until it is too old. Returns
-    /// what changed.
+    /// Takes a driver's list. Missing devices keep their health until it expires. Returns the
+    /// changed reports.
     pub(crate) fn update(&mut self, driver: &str, list: Vec<Said>) -> Vec<Said> {
         let mut changed = Vec::new();
         for said in list {
@@ -68,19 +68,19 @@ impl HealthCache {
         changed
     }
 
-    /// Forgets what a driver said.
+    /// Forgets a driver's reports.
     pub(crate) fn clear(&mut self, driver: &str) {
         self.devices.retain(|(known, _, _), _| known != driver);
     }
 
-    /// The health of a device at a moment.
+    /// Health of a device now.
     pub(crate) fn get(&self, driver: &str, pool: &str, device: &str) -> DeviceHealth {
         let key = (driver.to_owned(), pool.to_owned(), device.to_owned());
         let fresh = self.devices.get(&key).filter(|said| said.too_old_at() > Instant::now());
         fresh.map(|said| said.health.clone()).unwrap_or_default()
     }
 
-    /// When something becomes too old next, after now.
+    /// Time after now at which the next report expires.
     pub(crate) fn next_change(&self) -> Option<Instant> {
         let now = Instant::now();
         self.devices.values().map(Said::too_old_at).filter(|at| *at > now).min()
@@ -90,7 +90,7 @@ impl HealthCache {
 // === impl Said ===
 
 impl Said {
-    /// Takes a device of a message that arrived now: the driver's own time does not count.
+    /// Converts a device of a message that arrived now. The driver's own time is ignored.
     pub(crate) fn from_proto(device: wire::DeviceHealth) -> Self {
         let health = match device.health() {
             HealthStatus::Healthy => HealthWord::Healthy,

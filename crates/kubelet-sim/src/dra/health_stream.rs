@@ -1,4 +1,4 @@
-//! The health stream of one registered endpoint: opened, read, and opened again when it ends.
+//! Health stream of one registered endpoint: opened, read, and opened again after its end.
 
 use super::{driver::Driver, health::Said};
 use crate::{
@@ -7,10 +7,10 @@ use crate::{
     plugin::RpcError,
 };
 
-/// Follows an endpoint's health until it is given up.
+/// Follows an endpoint's health until the endpoint is given up.
 pub(super) async fn follow(owner: Owner, driver: Driver) {
     tokio::select! {
-        // A kubelet that is gone needs no health.
+        // A stopped kubelet needs no health.
         _ = keep_open(&owner, &driver) => {}
         () = driver.closed() => {}
     }
@@ -18,7 +18,7 @@ pub(super) async fn follow(owner: Owner, driver: Driver) {
     let _ = owner.with(move |desk| desk.dra.health.clear(&name)).await;
 }
 
-/// Shows when the connection comes and goes.
+/// Publishes each change of the connection.
 pub(super) async fn show_connection(owner: Owner, driver: Driver) {
     let mut connected = driver.connected.clone();
     loop {
@@ -26,7 +26,7 @@ pub(super) async fn show_connection(owner: Owner, driver: Driver) {
             changed = connected.changed() => if changed.is_err() { return },
             () = driver.closed() => return,
         }
-        // There is nothing to change: the status looks at the connection.
+        // The function is empty: the status reads the connection.
         if owner.with(|_| ()).await.is_err() {
             return;
         }
@@ -47,7 +47,7 @@ async fn keep_open(owner: &Owner, driver: &Driver) -> Result<(), Gone> {
     }
 }
 
-/// Reads a stream until it ends. Returns why.
+/// Reads a stream until it ends. Returns the reason of the end.
 async fn read(owner: &Owner, driver: &Driver) -> Result<String, Gone> {
     let mut stream = match driver.watch().await {
         Ok(stream) => stream,

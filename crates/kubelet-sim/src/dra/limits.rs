@@ -1,26 +1,25 @@
-//! How long the DRA manager waits, and for what.
+//! Time limits and periods of the DRA manager.
 
 use std::time::Duration;
 
 /// Time limits; tests shorten them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DraLimits {
-    /// How often the registration sockets are looked through (`loopSleepDuration`: 1 s). What the
-    /// folder tells is looked at at once.
+    /// Period of a full look at the registration sockets (`loopSleepDuration`: 1 s). Notices of the
+    /// folder are handled at once.
     pub registry_period: Duration,
     /// Deadline of `GetInfo` (1 s).
     pub get_info: Duration,
     /// Deadline of `NotifyRegistrationStatus` (`notifyTimeoutDuration`: 5 s).
     pub notify: Duration,
-    /// First pause after a failed registration (`initialDurationBeforeRetry`: 500 ms); doubled each
-    /// time, up to 122 s.
+    /// First pause after a failed registration (`initialDurationBeforeRetry`: 500 ms). Each failure
+    /// doubles it, up to 122 s.
     pub registration_pause: Duration,
-    /// Deadline of `NodePrepareResources` and `NodeUnprepareResources` (`defaultClientCallTimeout`:
-    /// 45 s).
+    /// Deadline of `NodePrepareResources` and `NodeUnprepareResources` (`defaultClientCallTimeout`: 45 s).
     pub call: Duration,
-    /// How often claims of pods that are gone are looked for (`defaultReconcilePeriod`: 60 s).
+    /// Period of the search for claims of gone pods (`defaultReconcilePeriod`: 60 s).
     pub reconcile_period: Duration,
-    /// How long a driver may be away before its slices are deleted (`defaultWipingDelay`: 30 s).
+    /// Time that a driver may be disconnected before its slices are deleted (`defaultWipingDelay`: 30 s).
     pub wipe_delay: Duration,
     /// Pause after the end of a health stream (5 s).
     pub health_pause: Duration,

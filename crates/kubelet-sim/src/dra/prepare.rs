@@ -1,12 +1,12 @@
-//! Claims of a pod are prepared, before its containers start.
+//! Preparation of a pod's claims, before its containers start.
 //!
 //! ```text
 //!  look up all drivers ─> claims refer to the pod, checkpoint ─> one call per driver, answers kept
 //!                                                             ─> claims count as prepared, checkpoint
 //! ```
 //!
-//! Whatever fails, what was noted before stays: the pod's next attempt, or the reconciliation after its
-//! end, goes on from there.
+//! A failure keeps all earlier entries. The pod's next attempt, or the reconciliation after its
+//! end, continues from there.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +31,7 @@ pub(super) struct Batch {
     pub(super) claims: Vec<ClaimId>,
 }
 
-/// Prepares what a pod needs and this life has not prepared.
+/// Prepares the pod's claims that this life has yet to prepare.
 pub(crate) async fn prepare(owner: &Owner, pod: &Pod) -> Result<(), ClaimError> {
     let asking = pod.clone();
     let (batches, prepared) = owner.with(move |desk| desk.plan_prepare(&asking)).await??;
@@ -46,7 +46,7 @@ pub(crate) async fn prepare(owner: &Owner, pod: &Pod) -> Result<(), ClaimError> 
 // === impl Batch ===
 
 impl Batch {
-    /// Makes the call, and sees to it that call and answer are among the events.
+    /// Makes the call, and logs call and answer as events.
     pub(super) async fn run(&self, owner: &Owner) -> Result<Answer, ClaimError> {
         let called = Event::DriverCalled {
             call: self.call,
@@ -74,7 +74,7 @@ impl Batch {
         Event::DriverAnswered { call: self.call, pod, driver, error }
     }
 
-    /// Each claim with its devices, or the first thing that is wrong with the answer.
+    /// Each claim with its devices, or the first defect of the answer.
     pub(super) fn judge<T>(
         &self,
         answer: BTreeMap<String, Result<T, String>>,
@@ -95,7 +95,7 @@ impl Batch {
 // === impl Desk, for preparing claims ===
 
 impl Desk {
-    /// The calls to make, one per driver, and the claims that are prepared when all succeeded.
+    /// Calls to make, one per driver, and the claims that are prepared after all of them.
     fn plan_prepare(&mut self, pod: &Pod) -> Result<(Vec<Batch>, Vec<ClaimId>), ClaimError> {
         let names = pod.claims.iter().flat_map(|claim| &claim.drivers);
         let found = names.map(|name| Ok((name.clone(), self.dra.drivers.find(name)?)));

@@ -1,4 +1,4 @@
-//! The folder of registration sockets: what appears registers, what goes is given up.
+//! Folder of registration sockets: new sockets register, missing ones are given up.
 //!
 //! ```text
 //!             appears             succeeds
@@ -35,7 +35,7 @@ use crate::{config::Config, desk::Owner, fault::Misbehaviour};
 /// Longest pause between two attempts (`maxDurationBeforeRetry`).
 const MAX_PAUSE: Duration = Duration::from_secs(122);
 
-/// Where a socket stands.
+/// Registration state of a socket.
 #[derive(Clone, Debug)]
 enum Known {
     Registering,
@@ -51,7 +51,7 @@ struct Registry {
     attempts: JoinSet<Attempt>,
 }
 
-/// An attempt that is over, with how long to wait if it failed.
+/// A finished attempt, with its pause after a failure.
 struct Attempt {
     socket: PathBuf,
     identity: SocketIdentity,
@@ -78,7 +78,7 @@ pub(crate) async fn watch(
                     Err(error) => resume_unwind(error.into_panic()),
                 }
             }
-            // Either a notice, or it is time to look.
+            // A notice or the end of the period starts the next look.
             _ = timeout(period, folder.changed()) => {}
         }
     }
@@ -87,7 +87,7 @@ pub(crate) async fn watch(
 // === impl Registry ===
 
 impl Registry {
-    /// Gives up what is gone or replaced, then begins what is new or may be tried again.
+    /// Gives up missing or replaced sockets, then registers new ones and those after their pause.
     async fn compare(&mut self, found: BTreeMap<PathBuf, SocketIdentity>) {
         let gone: BTreeSet<PathBuf> = self
             .known
@@ -103,7 +103,7 @@ impl Registry {
             .collect();
         for socket in gone {
             if let Some(Known::Registered { plugin, .. }) = self.known.remove(&socket) {
-                // A kubelet that is gone has no drivers.
+                // A stopped kubelet has no drivers.
                 let _ = self.owner.with(move |desk| desk.deregister(&plugin)).await;
             }
         }

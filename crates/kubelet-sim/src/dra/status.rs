@@ -1,4 +1,4 @@
-//! What can be seen of claims and drivers from outside.
+//! Claims and drivers in the node's status.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,24 +19,24 @@ use crate::pod::Pod;
 pub struct ClaimStatus {
     /// UID of the claim.
     pub uid: String,
-    /// UIDs of the pods.
+    /// UIDs of the pods that use the claim.
     pub pods: BTreeSet<String>,
-    /// Whether it was prepared since the kubelet started.
+    /// True if the claim was prepared since the kubelet started.
     pub is_prepared: bool,
-    /// By driver, also of drivers that prepared nothing yet.
+    /// Devices by driver. A driver that prepared none yet has an empty list.
     pub devices: BTreeMap<String, Vec<PreparedDevice>>,
 }
 
 /// A device as its driver described it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PreparedDevice {
-    /// Pool.
+    /// Pool of the device.
     pub pool: String,
     /// Name in the pool.
     pub name: String,
-    /// Which share.
+    /// Id of a share of the device.
     pub share_id: Option<String>,
-    /// Requests that it serves; none is all.
+    /// Requests that the device serves; an empty list means all.
     pub requests: Vec<String>,
     /// Qualified CDI names.
     pub cdi_devices: Vec<String>,
@@ -47,27 +47,27 @@ pub struct PreparedDevice {
 pub struct DriverStatus {
     /// The DRA socket.
     pub endpoint: PathBuf,
-    /// What is spoken.
+    /// Version of the DRA service in use.
     pub service: Service,
-    /// Whether there is a connection.
+    /// True while there is a connection.
     pub is_connected: bool,
 }
 
-/// Health of a device of a claim, in a container's `allocatedResourcesStatus`.
+/// Health of a claim's device, in a container's `allocatedResourcesStatus`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClaimDeviceHealth {
-    /// The first CDI name, or driver, pool and device.
+    /// The first CDI name, or else driver, pool and device.
     pub resource_id: String,
-    /// Its health.
+    /// Health of the device.
     pub health: HealthWord,
-    /// The driver's words.
+    /// The driver's explanation.
     pub message: Option<String>,
 }
 
 // === impl Dra, for the status ===
 
 impl Dra {
-    /// Claims by namespace and name.
+    /// Claims by `namespace/name`.
     pub(crate) fn claim_statuses(&self) -> BTreeMap<String, ClaimStatus> {
         let claims = self.claims.iter();
         claims.map(|claim| (claim.id().to_string(), ClaimStatus::of(claim))).collect()
@@ -84,7 +84,7 @@ impl Dra {
         drivers.map(|(name, known)| (name.clone(), known.iter().map(of).collect())).collect()
     }
 
-    /// By `claim:<name>` or `claim:<name>/<request>`, each device once.
+    /// Health by `claim:<name>` or `claim:<name>/<request>`, each device once.
     pub(crate) fn health_of(
         &self,
         pod: &Pod,
@@ -108,7 +108,7 @@ impl Dra {
         let Ok(known) = self.claims.get(&claim.id.namespace, &claim.id.name) else {
             return Vec::new();
         };
-        // A sub-request is named after its request, which is what the driver says.
+        // The driver names the request of a sub-request.
         let request =
             request.map(|request| request.split_once('/').map_or(request, |(base, _)| base));
         let mut seen = BTreeSet::new();

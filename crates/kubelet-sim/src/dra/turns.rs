@@ -1,4 +1,4 @@
-//! One worker per pod: what happens to a pod happens one after the other.
+//! One worker per pod: work on a pod is sequential.
 
 use std::{
     collections::BTreeMap,
@@ -8,7 +8,7 @@ use std::{
 use tokio::sync::OwnedMutexGuard;
 use tokio_util::sync::CancellationToken;
 
-/// Who works on which pod.
+/// Turns of the workers by pod.
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
     workers: Mutex<BTreeMap<String, Worker>>,
@@ -17,11 +17,11 @@ pub(crate) struct Turns {
 #[derive(Clone, Debug, Default)]
 struct Worker {
     turn: Arc<tokio::sync::Mutex<()>>,
-    /// Gives up what is under way for the pod.
+    /// Cancels work under way for the pod.
     given_up: CancellationToken,
 }
 
-/// The right to work on a pod.
+/// Exclusive right to work on a pod.
 #[derive(Debug)]
 pub(crate) struct Turn {
     _turn: OwnedMutexGuard<()>,
@@ -31,13 +31,13 @@ pub(crate) struct Turn {
 // === impl Turns ===
 
 impl Turns {
-    /// Waits until nobody else works on the pod.
+    /// Waits until the pod has no other worker.
     pub(crate) async fn take(&self, pod: &str) -> Turn {
         let Worker { turn, given_up } = self.worker(pod);
         Turn { _turn: turn.lock_owned().await, given_up }
     }
 
-    /// Gives up what is under way for the pod, which ends, and waits until that is over.
+    /// Cancels work under way for an ending pod, and waits until it is over.
     pub(crate) async fn take_to_end(&self, pod: &str) -> Turn {
         let worker = self.worker(pod);
         worker.given_up.cancel();
@@ -62,7 +62,7 @@ impl Turns {
 // === impl Turn ===
 
 impl Turn {
-    /// Runs until the pod is to end; `None` if that came first.
+    /// Runs the work until the pod is to end; `None` if the end came first.
     pub(crate) async fn run<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         self.given_up.run_until_cancelled(work).await
     }

@@ -1,4 +1,4 @@
-//! Claims are released when the last pod that uses them ends; what was missed is made up for.
+//! Release of claims when the last pod that uses them ends, and the reconciliation of missed releases.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -10,30 +10,30 @@ use crate::{
     pod::Pod,
 };
 
-/// Claims to release, by driver: the driver is looked up when its turn comes.
+/// Claims to release, by driver. Each driver is looked up just before its call.
 type ByDriver = BTreeMap<String, Vec<ClaimId>>;
 
-/// Releases what a pod that ended used. It may be called again, and does what is left to do.
+/// Releases the claims of an ended pod. A repeated call does the remaining work.
 pub(crate) async fn unprepare(owner: &Owner, pod: &Pod) -> Result<(), ClaimError> {
     let names = pod.claims.iter().map(|claim| claim.id.name.clone()).collect();
     let (pod, namespace) = (pod.uid.clone(), pod.namespace.clone());
     release(owner, Release { pod, namespace, names }).await
 }
 
-/// Releases claims of pods that are not there any more, once all pods are known. A failure is among
-/// the events; the next time it is tried again.
+/// Releases claims of gone pods, once all pods are known. A failure is among the events; the next
+/// reconciliation tries again.
 pub(crate) async fn reconcile(owner: &Owner) {
     let stale = |desk: &Desk| {
         let ready = desk.manager.sources_ready.then(|| desk.manager.active_pods());
         ready.map(|active| desk.dra.claims.stale(&active)).unwrap_or_default()
     };
     for stale in owner.look(stale).await.unwrap_or_default() {
-        // It is among the events.
+        // The event log has the failure.
         let _ = release(owner, stale).await;
     }
 }
 
-/// Reconciles for as long as the kubelet lives.
+/// Reconciles periodically while the kubelet lives.
 pub(crate) async fn reconcile_now_and_then(owner: Owner, period: Duration) {
     loop {
         tokio::time::sleep(period).await;
@@ -48,7 +48,7 @@ async fn release(owner: &Owner, release: Release) -> Result<(), ClaimError> {
         Ok(()) => Event::PodReleased { pod },
         Err(error) => Event::UnprepareFailed { pod, message: in_context(error) },
     };
-    // A kubelet that is gone has no log.
+    // A stopped kubelet has no log.
     let _ = owner.look(move |desk| desk.events.push(event)).await;
     outcome
 }
@@ -65,7 +65,7 @@ async fn try_release(owner: &Owner, release: Release) -> Result<(), ClaimError> 
     owner.with(move |desk| desk.claims_released(&claims)).await?
 }
 
-/// The error as the pod's worker has it.
+/// Text of the error in the context of the pod's worker.
 pub(crate) fn in_context(error: &ClaimError) -> String {
     format!("unprepare dynamic resources: {error}")
 }

@@ -1,13 +1,13 @@
-//! When the kubelet deletes a driver's `ResourceSlices`: some time after the last connection to it ended.
+//! Deletion times of a driver's `ResourceSlices`: some time after the end of its last connection.
 //!
-//! At its start it deletes those of all drivers at once. The embedded kubelet has no API server; it says
-//! when, and who has one does it.
+//! A starting kubelet deletes those of all drivers at once. The embedded kubelet has no API server.
+//! It announces the time, and a caller with an API server deletes them.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use tokio::time::Instant;
 
-/// What becomes of each driver that ever registered.
+/// State of each driver that ever registered.
 #[derive(Debug, Default)]
 pub(crate) struct Wipes {
     drivers: BTreeMap<String, Wipe>,
@@ -17,16 +17,16 @@ pub(crate) struct Wipes {
 enum Wipe {
     /// The driver is connected.
     Usable,
-    /// It is not, and has time to come back.
+    /// The driver is disconnected, and may return until this time.
     At(Instant),
-    /// Its slices are gone.
+    /// The driver's slices are deleted.
     Done,
 }
 
 // === impl Wipes ===
 
 impl Wipes {
-    /// Takes which drivers are known and whether they are connected. Who was lost before keeps its time.
+    /// Takes the known drivers and their connections. A driver lost earlier keeps its time.
     pub(super) fn update<'a>(
         &mut self,
         known: impl Iterator<Item = (&'a String, bool)>,
@@ -46,7 +46,7 @@ impl Wipes {
         }
     }
 
-    /// When the next driver's time is over.
+    /// Earliest time of a deletion.
     pub(crate) fn next(&self) -> Option<Instant> {
         let moments = self.drivers.values().filter_map(|wipe| match wipe {
             Wipe::At(moment) => Some(*moment),
@@ -55,7 +55,7 @@ impl Wipes {
         moments.min()
     }
 
-    /// The drivers whose time is over, each once.
+    /// Drivers whose time is over, each once.
     pub(crate) fn due(&mut self) -> Vec<String> {
         let now = Instant::now();
         let due = |wipe: &Wipe| matches!(wipe, Wipe::At(moment) if *moment <= now);

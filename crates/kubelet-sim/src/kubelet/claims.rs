@@ -1,4 +1,4 @@
-//! The pods' workers: claims are prepared before containers start, and released after they ended.
+//! Workers of pods: they prepare claims before containers start, and release claims after containers ended.
 
 use super::Kubelet;
 use crate::{
@@ -10,16 +10,16 @@ use crate::{
     status::PodPhase,
 };
 
-/// A pod that did not get further.
+/// Reasons why the sync of a pod stopped.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SyncError {
-    /// Its claims were not prepared: the text of its event `FailedPrepareDynamicResources`.
+    /// The preparation of the claims failed: the text of the event `FailedPrepareDynamicResources`.
     #[error("{0}")]
     Prepare(String),
-    /// Its claims were not released, so it does not end.
+    /// The release of the claims failed, so the pod does not end.
     #[error("{0}")]
     Unprepare(String),
-    /// There is no such pod, or it is not admitted.
+    /// The pod is missing or not admitted.
     #[error("pod {0} is not admitted")]
     NotAdmitted(String),
     /// The kubelet was stopped.
@@ -27,7 +27,7 @@ pub enum SyncError {
     Stopped(String),
 }
 
-/// What a pod's worker is to do.
+/// Work of a pod's worker.
 enum Work {
     Nothing,
     Prepare(Pod),
@@ -35,9 +35,9 @@ enum Work {
 }
 
 impl Kubelet {
-    /// One turn of a pod's worker: prepares its claims, if its containers are still to start, or
-    /// releases them, if they ended. The real kubelet takes such a turn again after a failure; here the
-    /// caller does.
+    /// Runs one turn of a pod's worker. It prepares the claims of a pod whose containers are to
+    /// start, or releases those of ended containers. The real kubelet repeats such a turn after a
+    /// failure; here the caller does.
     pub async fn sync_pod(&self, pod_uid: &str) -> Result<(), SyncError> {
         let stopped = || SyncError::Stopped(pod_uid.to_owned());
         let turn = self.workers.take(pod_uid).await;
@@ -58,7 +58,7 @@ impl Kubelet {
         done.await.unwrap_or_else(|| Err(stopped()))
     }
 
-    /// Releases claims of pods that are not there any more, as the kubelet does each minute.
+    /// Releases claims of gone pods, as the kubelet does each minute.
     pub async fn reconcile_claims(&self) {
         if let Some((owner, ended)) = self.owner() {
             ended.run_until_cancelled(dra::reconcile(&owner)).await.unwrap_or(());
@@ -69,19 +69,19 @@ impl Kubelet {
         match self.sync_pod(pod_uid).await {
             Err(SyncError::Prepare(message)) => Err(StartError::PrepareClaims(message)),
             Err(SyncError::Stopped(pod)) => Err(StartError::Stopped(pod)),
-            // The start says it in its own words.
+            // The start reports these errors itself.
             Ok(()) | Err(SyncError::NotAdmitted(_) | SyncError::Unprepare(_)) => Ok(()),
         }
     }
 
-    /// Gives up what is under way for a pod whose containers ended, and releases its claims.
+    /// Cancels work under way for a pod whose containers ended, and releases its claims.
     pub(super) async fn release_ended(&self, pod_uid: &str) {
         drop(self.workers.take_to_end(pod_uid).await);
         // A failure is among the events, and the pod stays for the next turn.
         let _ = self.sync_pod(pod_uid).await;
     }
 
-    /// The pod, if it is to be deleted with claims.
+    /// The pod, if it has claims to release at its deletion.
     pub(super) async fn claims_to_release(&self, pod_uid: &str) -> Option<Pod> {
         let (owner, _) = self.owner()?;
         let uid = pod_uid.to_owned();
@@ -92,16 +92,16 @@ impl Kubelet {
         owner.look(find).await.ok()?
     }
 
-    /// Gives up what is under way for a pod that is gone, and releases its claims.
+    /// Cancels work under way for a gone pod, and releases its claims.
     pub(super) async fn release_deleted(&self, pod: &Pod) {
         let _turn = self.workers.take_to_end(&pod.uid).await;
         let Some((owner, ended)) = self.owner() else { return };
-        // A failure is among the events, and the reconciliation makes up for it.
+        // A failure is among the events; the reconciliation tries again.
         let _ = ended.run_until_cancelled(dra::unprepare(&owner, pod)).await;
     }
 }
 
-/// What there is to do for an active pod.
+/// Remaining work for an active pod.
 fn work(desk: &Desk, uid: &str) -> Option<Work> {
     let record = desk.manager.pods.get(uid)?;
     match record.phase {
@@ -113,7 +113,7 @@ fn work(desk: &Desk, uid: &str) -> Option<Work> {
     }
 }
 
-/// Puts a failure into the pod's event.
+/// Records a failure as the pod's event.
 async fn told(owner: &Owner, pod: &Pod, prepared: Result<(), ClaimError>) -> Result<(), SyncError> {
     let error = match prepared {
         Ok(()) => return Ok(()),
@@ -124,12 +124,12 @@ async fn told(owner: &Owner, pod: &Pod, prepared: Result<(), ClaimError>) -> Res
         format!("Failed to prepare dynamic resources: prepare dynamic resources: {error}");
     let (pod, text) = (pod.uid.clone(), message.clone());
     let event = Event::FailedPrepareDynamicResources { pod, message: text };
-    // A kubelet that is gone has no log.
+    // A stopped kubelet has no log.
     let _ = owner.look(move |desk| desk.events.push(event)).await;
     Err(SyncError::Prepare(message))
 }
 
-/// Releases the claims of a pod whose containers ended. Then the pod has ended.
+/// Releases the claims of a pod whose containers ended. The pod has ended then.
 async fn release(owner: &Owner, pod: &Pod) -> Result<(), SyncError> {
     match dra::unprepare(owner, pod).await {
         Ok(()) => {}

@@ -1,4 +1,4 @@
-//! Making a running kubelet misbehave, or its surroundings.
+//! Faults of a running kubelet and of its surroundings.
 
 use std::io;
 
@@ -13,13 +13,13 @@ use crate::{
 };
 
 impl Kubelet {
-    /// Misbehaves like this from now on, over restarts too.
+    /// Sets the faults from now on, over restarts too.
     pub fn misbehave(&self, how: Misbehaviour) {
         self.faults.send_replace(how);
     }
 
-    /// Reaches its API server, and is told of all pods of the node: those that it did not know are admitted once more,
-    /// and what pods had that are gone is forgotten from now on.
+    /// Reaches the API server, and learns all pods of the node. Unknown pods are admitted once
+    /// more. From now on the kubelet forgets the holdings of gone pods.
     pub async fn reach_api_server(&self) {
         let _pods_wait = self.sync_loop.lock().await;
         let mut told = PodFault::None;
@@ -30,14 +30,15 @@ impl Kubelet {
             let pods = active.map(|record| record.pod.clone());
             pods.filter(|pod| !told.knows(&pod.uid)).collect()
         };
-        // A kubelet that is gone admits nobody.
+        // A stopped kubelet admits no pod.
         let pods = owner.look(unknown).await.unwrap_or_default();
         admit_again((&owner, &ended), pods).await;
         are_all_known(&owner).await;
     }
 
-    /// Deletes `kubelet.sock` and binds it again, `times` in a row, without a restart: a plugin that
-    /// watches the folder sees a new kubelet. Its connections are cut; state and streams stay.
+    /// Deletes `kubelet.sock` and binds it again, `times` in a row, without a restart. A plugin
+    /// that watches the folder sees a new kubelet. The socket's connections are cut; state and
+    /// streams stay.
     pub fn replace_registration_socket(&self, times: usize) -> Result<(), KubeletError> {
         if let State::Running(life) = &mut *self.state() {
             for _ in 0..times {
@@ -47,7 +48,7 @@ impl Kubelet {
         Ok(())
     }
 
-    /// Deletes one file in the plugin folder, a plugin's socket for example.
+    /// Deletes one file in the plugin folder, such as a plugin's socket.
     pub fn delete_socket(&self, name: &str) -> io::Result<()> {
         std::fs::remove_file(self.config.plugin_dir().join(name))
     }
@@ -57,7 +58,7 @@ impl Kubelet {
         Ok(directory::wipe_sockets(&self.config.plugin_dir())?)
     }
 
-    /// Cuts the connection to the plugin that a resource is allocated from.
+    /// Cuts the connection to the plugin behind a resource.
     pub async fn cancel_stream(&self, resource: &str) {
         let resource = resource.to_owned();
         let cut = move |desk: &Desk| {
@@ -67,13 +68,13 @@ impl Kubelet {
             }
         };
         if let Some((owner, _)) = self.owner() {
-            // A kubelet that is gone has no streams.
+            // A stopped kubelet has no streams.
             let _ = owner.look(cut).await;
         }
     }
 
-    /// A raw client on the kubelet's own connection to the plugin of a resource, for calls that the
-    /// kubelet would never make. It keeps that connection open.
+    /// A raw client on the kubelet's own connection to the plugin of a resource, for calls outside
+    /// of the kubelet's protocol. The client keeps that connection open.
     pub async fn plugin(&self, resource: &str) -> Option<DevicePluginClient<Channel>> {
         let (owner, _) = self.owner()?;
         let resource = resource.to_owned();

@@ -1,4 +1,4 @@
-//! One life of the kubelet: what its process owns, from start to end.
+//! One life of the kubelet: tasks and sockets of its process, from start to end.
 
 use std::{
     collections::BTreeMap,
@@ -30,7 +30,7 @@ use crate::{
 /// Pods by UID.
 pub(super) type Pods = BTreeMap<String, PodRecord>;
 
-/// What is there although the kubelet is not: the API server's and the runtime's part.
+/// State that outlives the kubelet: the API server's and the runtime's part.
 #[derive(Debug, Default)]
 pub(super) struct Remains {
     /// Pods bound to the node, and their running containers.
@@ -39,22 +39,22 @@ pub(super) struct Remains {
     capacities: BTreeMap<String, usize>,
 }
 
-/// Both sockets, bound after the folder was wiped, and the claims of the last life: all of a beginning
-/// that can fail.
+/// Both sockets, bound after the folder's cleanup, and the claims of the last life. A start can
+/// fail in this part only.
 pub(super) struct Sockets {
     registration: UnixListener,
     pod_resources: UnixListener,
     claims: Claims,
-    /// Whether nothing of a last life was in the plugin folder.
+    /// True if the plugin folder held no file of a last life.
     is_new_machine: bool,
 }
 
-/// A running kubelet's tasks. Dropped, they end at once.
+/// Tasks of a running kubelet. A drop ends them at once.
 #[derive(Debug)]
 pub(super) struct Life {
-    /// The way to the state.
+    /// Handle on the state.
     pub(super) owner: Owner,
-    /// Ends everything.
+    /// Cancels all tasks.
     pub(super) ended: CancellationToken,
     desk: JoinSet<Manager>,
     servers: JoinSet<()>,
@@ -77,14 +77,14 @@ impl Remains {
         Self { pods: manager.pods, capacities }
     }
 
-    /// What the real kubelet takes for another machine under the name of the last: nobody knows of devices
-    /// there.
+    /// Resets the capacities: the real kubelet regards an empty plugin folder as another machine
+    /// under the last name.
     fn on_new_machine(mut self) -> Self {
         self.capacities.values_mut().for_each(|capacity| *capacity = 0);
         self
     }
 
-    /// A new life's state, before the checkpoint is read.
+    /// State of a new life, before it reads the checkpoint.
     fn into_manager(self, office: &Office) -> Manager {
         let mut pods = self.pods;
         for record in pods.values_mut() {
@@ -156,7 +156,7 @@ impl Life {
         Self { owner, ended, desk, servers, listening, _end_on_drop: guard }
     }
 
-    /// Ends all tasks: ready when the last one is over, once. Fails if the desk panicked.
+    /// Ends all tasks. Ready once, when the last task is over. Fails if the desk panicked.
     pub(super) fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<Result<Remains, JoinError>> {
         self.ended.cancel();
         while let Some(served) = ready!(self.servers.poll_join_next(cx)) {
@@ -164,7 +164,7 @@ impl Life {
                 tracing::error!(%error, "a server of the embedded kubelet failed");
             }
         }
-        // Its only task; asked once more after that, there is nothing left.
+        // The desk is the only task; a second poll finds none.
         let manager = ready!(self.desk.poll_join_next(cx)).transpose();
         Poll::Ready(manager.map(|manager| manager.map(Remains::of).unwrap_or_default()))
     }

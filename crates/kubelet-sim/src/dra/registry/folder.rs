@@ -1,4 +1,4 @@
-//! The sockets below a folder, and notices when it changes.
+//! Sockets below a folder, and notices of changes.
 
 use std::{
     collections::BTreeMap,
@@ -16,7 +16,7 @@ const INTERESTING: WatchMask =
 /// Room for some dozens of notices per read.
 const BUFFER_BYTES: usize = 4096;
 
-/// A folder that is watched, if the kernel lets it.
+/// A folder with a watch, if the kernel grants one.
 pub(super) struct Folder {
     path: PathBuf,
     notices: Option<EventStream<[u8; BUFFER_BYTES]>>,
@@ -25,7 +25,7 @@ pub(super) struct Folder {
 // === impl Folder ===
 
 impl Folder {
-    /// Starts to watch. Folders in it are only looked at now and then.
+    /// Starts the watch. Subfolders are seen only by the periodic look.
     pub(super) fn watch(path: PathBuf) -> Self {
         let notices = Inotify::init().and_then(|queue| {
             queue.watches().add(&path, INTERESTING)?;
@@ -37,7 +37,7 @@ impl Folder {
         Self { path, notices }
     }
 
-    /// Waits for a change. Without notices there is none: the caller looks now and then.
+    /// Waits for a change. Without a watch this never returns: the caller looks periodically.
     pub(super) async fn changed(&mut self) {
         let Some(notices) = &mut self.notices else { return std::future::pending().await };
         if !matches!(notices.next().await, Some(Ok(_))) {
@@ -45,7 +45,7 @@ impl Folder {
         }
     }
 
-    /// The sockets of now, without those whose names begin with a dot.
+    /// Current sockets, without those whose names begin with a dot.
     pub(super) fn sockets(&self) -> BTreeMap<PathBuf, SocketIdentity> {
         let mut found = BTreeMap::new();
         collect(&self.path, &mut found);
@@ -54,7 +54,7 @@ impl Folder {
 }
 
 fn collect(folder: &Path, found: &mut BTreeMap<PathBuf, SocketIdentity>) {
-    // What cannot be read now is looked at again.
+    // The next look tries an unreadable folder again.
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let path = entry.path();
         if entry.file_name().as_encoded_bytes().starts_with(b".") {

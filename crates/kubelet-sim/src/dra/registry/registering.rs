@@ -26,14 +26,14 @@ use crate::{
     plugin::RpcError,
 };
 
-/// First pause between two attempts to dial (gRPC's is 1 s; a plugin that binds a moment too late is
-/// not worth a second of a test).
+/// First pause between two attempts to dial. gRPC's is 1 s; a plugin that binds a moment too late
+/// should not cost a test a second.
 const DIAL_PAUSE: Duration = Duration::from_millis(20);
 
 /// Longest pause between two attempts to dial.
 const MAX_DIAL_PAUSE: Duration = Duration::from_secs(1);
 
-/// What an attempt needs.
+/// Inputs of an attempt.
 pub(super) struct Registering {
     pub(super) owner: Owner,
     pub(super) config: Arc<Config>,
@@ -41,14 +41,14 @@ pub(super) struct Registering {
     pub(super) socket: PathBuf,
 }
 
-/// A plugin that is registered.
+/// A registered plugin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::dra) struct Registered {
     driver: String,
     endpoint: PathBuf,
 }
 
-/// Why a plugin is not registered. The kubelet logs it; the plugin is told some of it.
+/// Reasons of a failed registration. The kubelet logs all; the plugin gets some of them.
 #[derive(Debug, thiserror::Error)]
 enum RegisterError {
     #[error(
@@ -72,7 +72,7 @@ enum RegisterError {
 // === impl Registering ===
 
 impl Registering {
-    /// Registers the plugin of the socket, or tells it why not. The outcome is among the events.
+    /// Registers the plugin of the socket, or sends it the refusal. The outcome is among the events.
     pub(super) async fn run(self) -> Option<Registered> {
         let outcome = self.register().await;
         let socket = self.socket;
@@ -80,7 +80,7 @@ impl Registering {
             Ok(registered) => Some(registered),
             Err(error) => {
                 let refused = Event::DriverRefused { socket, message: error.to_string() };
-                // A kubelet that is gone has no log.
+                // A stopped kubelet has no log.
                 let _ = self.owner.look(move |desk| desk.events.push(refused)).await;
                 None
             }
@@ -144,7 +144,7 @@ impl Registering {
         Ok(answer.into_inner())
     }
 
-    /// What is registered, or the text that the plugin gets.
+    /// The registration, or the text for the plugin.
     fn check(&self, info: PluginInfo) -> Result<(Registered, Service), String> {
         if let RegistrationFault::Refuse(message) = &self.fault {
             return Err(message.clone());
@@ -175,7 +175,7 @@ impl Registering {
         message: String,
     ) -> RegisterError {
         let status = RegistrationStatus { plugin_registered: false, error: message.clone() };
-        // The refusal is what is told, whether the plugin heard it or not.
+        // The refusal is the result, even if the plugin missed the notification.
         let _ = self.notify(client, status).await;
         RegisterError::Refused(message)
     }
