@@ -1,5 +1,4 @@
-//! The embedded kubelet: the device manager and the DRA manager of a real one, small enough to live in a
-//! test.
+//! The embedded kubelet: device manager and DRA manager of a real one, small enough to live in a test.
 //!
 //! ```text
 //!  plugin ──Register──> registration ──┐
@@ -12,39 +11,39 @@
 //!                                              └──> dra_manager_state
 //! ```
 //!
-//! It answers as Kubernetes 1.36 does, to the letter of its error texts, and can be restarted and
-//! made to misbehave. `tests/fidelity` holds it against what a real kubelet did. Where it differs from the
-//! real one, on purpose:
+//! The crate answers as Kubernetes 1.36 does, error texts included, and can be restarted and made to
+//! misbehave. `tests/fidelity` compares it with transcripts of a real kubelet. Intended differences
+//! from the real one:
 //!
-//! - Node status is visible at once; the real one sends it every 10 s, and looks for expired
+//! - Node status is visible at once. The real one sends it every 10 s, and looks for expired
 //!   plugins then. Pod status follows each change; the real one computes it when it syncs a pod.
-//! - Go walks its maps in random order. Here resources, devices and choices are in order of their
-//!   names, so that a test fails twice the same way.
-//! - A pod that is rejected after a reboot has let go at once; the real one counts it as active, a moment
-//!   longer, until it has looked after what ran of it before.
-//! - A nil dereference in the real kubelet is [`Condition::Panicked`] and [`Event::Panicked`]: the
+//! - Go walks its maps in random order. Here resources, devices and choices are sorted by name, so
+//!   that a test fails twice the same way.
+//! - A pod rejected after a reboot frees its devices at once. The real one counts the pod as active
+//!   a moment longer, until it has cleaned up the pod's former containers.
+//! - A nil dereference in the real kubelet is [`Condition::Panicked`] and [`Event::Panicked`]. The
 //!   kubelet stops serving as a dead process would, and the test goes on.
-//! - No container runtime, no scheduler, no CPU and memory managers: topology hints come from
-//!   devices alone, and containers run when told ([`Kubelet::start_container`]).
-//! - While a plugin registers, its socket is dialled again every second, as gRPC does, but the first
-//!   times much sooner.
-//! - A health change syncs its pods at once. The real one hands them to the pod workers through a
-//!   channel of 100 and drops what does not fit; here nothing is dropped, because nothing is slow.
-//! - Claims come with their pod: there is no API server to read them from, so whether a claim is
-//!   allocated, reserved for the pod and owned by it is not checked. A pod's claims are prepared when its
-//!   first container is started, or by [`Kubelet::sync_pod`]; a failure is tried again when that is
-//!   called again. A deleted pod is gone at once, whether its claims were released or not; one that
-//!   finished stays until they are.
-//! - The folder of registrations is looked at when it changes; the real one looks once a second. A
-//!   socket that is renamed away is gone here, and stays registered there. Only DRA drivers register.
-//! - A DRA driver's lost connection is made again by the next call or health stream; gRPC tries each
-//!   second or so. What such a call fails with is in the words of tonic.
-//! - `ResourceSlices` are not deleted, for want of an API server: [`Event::SlicesWiped`] says when.
-//! - The health of devices is not remembered over a restart (`dra_health_state`).
-//! - Left out: CSI plugins, pod resources `v1alpha1`, in-place resize, the topology manager's policy
-//!   options, the retry of a failed container start.
+//! - There is no container runtime, no scheduler, no CPU and memory manager. Topology hints come
+//!   from devices alone, and [`Kubelet::start_container`] starts containers.
+//! - While a plugin registers, the kubelet dials its socket again every second, as gRPC does, but
+//!   the first times much sooner.
+//! - A health change syncs its pods at once. The real one sends them to the pod workers through a
+//!   channel of 100 and drops the excess. Here the pods are synced without a queue.
+//! - Claims come with their pod, for want of an API server. So the kubelet cannot check that a
+//!   claim is allocated, reserved for the pod and owned by it. The start of a pod's first container
+//!   prepares its claims, or [`Kubelet::sync_pod`] does; after a failure, the next such call tries
+//!   again. A deleted pod is gone at once, even with unreleased claims. A finished pod stays until
+//!   its claims are released.
+//! - The folder of registrations is read when it changes; the real one reads it once a second. A
+//!   socket renamed away is gone here, and stays registered there. Only DRA drivers register.
+//! - The next call or health stream restores a DRA driver's lost connection; gRPC tries about once
+//!   a second. The error of such a call has the words of tonic.
+//! - `ResourceSlices` stay, for want of an API server: [`Event::SlicesWiped`] announces the deletion.
+//! - The health of devices is lost in a restart (the real one has `dra_health_state`).
+//! - Left out: CSI plugins, pod resources `v1alpha1`, in-place resize, the topology manager's
+//!   policy options, the retry of a failed container start.
 //! - The text of a stopped endpoint has the resource's name where Go prints a struct with addresses.
-//! - [`Release::From1_37`] follows the merged change that keys plugins by name and socket; its
+//! - [`Release::From1_37`] follows the merged change that keys plugins by name and socket. Its
 //!   details beyond that are deduced.
 
 pub mod authority;

@@ -1,7 +1,7 @@
-//! The device manager's state, and what may be done to it. Pure: no files, no sockets, no clock.
+//! The device manager's state and its transitions. Pure: no files, no sockets, no clock.
 //!
-//! Each method is one of the real manager's critical sections, so what can come between two of them
-//! there (a list, a garbage collection during `GetPreferredAllocation`) can come between them here.
+//! Each method is one of the real manager's critical sections. So the same events can come between
+//! two of them as there: a list, or a garbage collection during `GetPreferredAllocation`.
 
 mod allocation;
 mod choice;
@@ -30,31 +30,31 @@ use crate::{
     topology::{NumaMask, TopologyPolicy},
 };
 
-/// Everything the device manager knows.
+/// State of the device manager.
 #[derive(Debug, Default)]
 pub(crate) struct Manager {
-    /// Which release's rules apply.
+    /// Release whose rules apply.
     pub(crate) release: Release,
     /// Topology manager policy.
     pub(crate) policy: TopologyPolicy,
     /// NUMA nodes of the machine.
     pub(crate) numa_nodes: Vec<i64>,
-    /// The last list of each resource. Outlives the plugin.
+    /// The last list of each resource, which outlives the plugin.
     pub(crate) devices: BTreeMap<String, BTreeMap<String, Device>>,
-    /// Healthy ids. A key here is what makes a resource known.
+    /// Healthy ids. A key in this map makes a resource known.
     pub(crate) healthy: BTreeMap<String, DeviceIds>,
     /// Unhealthy ids.
     pub(crate) unhealthy: BTreeMap<String, DeviceIds>,
-    /// Resources that only the node's status still has, with their capacity there, all of it allocatable: 0
-    /// where a plugin stayed away too long, and what it was where a checkpoint was lost.
+    /// Capacity of resources that only the node's status still has; all of it is allocatable. It is
+    /// 0 after a plugin's long absence, and the former capacity after the loss of a checkpoint.
     pub(crate) left_over: BTreeMap<String, usize>,
     /// The plugin to call for each resource.
     pub(crate) endpoints: BTreeMap<String, Endpoint>,
     /// Plugins that are connected or connecting.
     pub(crate) clients: Clients,
-    /// Ids in use, recomputed from `holdings` now and then; may run ahead of them.
+    /// Ids in use, recomputed from `holdings` at times. The ids may be ahead of the holdings.
     pub(crate) allocated: BTreeMap<String, DeviceIds>,
-    /// What each container holds.
+    /// Devices of each container.
     pub(crate) holdings: Holdings,
     /// Devices of finished init containers, of one pod at a time.
     pub(crate) reusable: reuse::Reusable,
@@ -62,13 +62,13 @@ pub(crate) struct Manager {
     pub(crate) affinities: BTreeMap<(String, String), NumaMask>,
     /// All pods bound to the node, by UID.
     pub(crate) pods: BTreeMap<String, PodRecord>,
-    /// Whether the first list of pods was worked through.
+    /// True once the first list of pods was processed.
     pub(crate) sources_ready: bool,
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
-    //! Builders for the state, shared by the tests of this folder.
+    //! Builders of states for the tests of this folder.
 
     use super::*;
     use crate::{grant::Grant, pod::Pod};
@@ -79,13 +79,13 @@ pub(crate) mod tests {
         names.split_whitespace().map(str::to_owned).collect()
     }
 
-    /// A healthy device; no nodes means no topology.
+    /// A healthy device; an empty list means no topology.
     pub(crate) fn device(id: &str, nodes: &[i64]) -> Device {
         let numa_nodes = (!nodes.is_empty()).then(|| nodes.to_vec());
         Device { id: id.to_owned(), health: "Healthy".to_owned(), numa_nodes }
     }
 
-    /// A manager that lists these devices on a machine of two nodes, sources ready.
+    /// A manager with these listed devices on a machine of two nodes, sources ready.
     pub(crate) fn manager(devices: Vec<Device>) -> Manager {
         let mut manager =
             Manager { numa_nodes: vec![0, 1], sources_ready: true, ..Manager::default() };

@@ -1,4 +1,4 @@
-//! A device plugin at the other end of a socket, called as the kubelet calls it.
+//! Client of a device plugin, with the kubelet's calls and errors.
 
 use std::{
     error::Error as _,
@@ -20,8 +20,8 @@ use crate::{
     admission::Question, device::DeviceIds, grant::Grant, manager::Answer, status::PluginOptions,
 };
 
-/// First pause between two attempts to dial (gRPC's connection back-off starts at 1 s; a plugin
-/// that binds a moment too late is not worth a second of a test).
+/// First pause between two attempts to dial. gRPC's back-off starts at 1 s; a plugin that binds a
+/// moment too late should not cost a test a second.
 const DIAL_PAUSE: Duration = Duration::from_millis(20);
 
 /// Longest pause between two attempts to dial.
@@ -35,16 +35,16 @@ pub(crate) struct Plugin {
     closed: CancellationToken,
 }
 
-/// A call that failed, as Go prints it.
+/// A failed call, as Go prints it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum RpcError {
-    /// The plugin was lost; the call was refused without trying.
+    /// The plugin was lost; the call was refused without an attempt.
     #[error("endpoint &{{{resource}}} has been stopped")]
     Stopped {
-        /// The resource.
+        /// Resource name.
         resource: String,
     },
-    /// The plugin or the transport said no.
+    /// The plugin or the transport refused the call.
     #[error("rpc error: code = {code} desc = {desc}")]
     Status {
         /// The code, as Go spells it.
@@ -54,14 +54,14 @@ pub(crate) enum RpcError {
     },
 }
 
-/// A dialled socket did not answer in time.
+/// The deadline of a dial passed without an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DialTimeout;
 
 // === impl Plugin ===
 
 impl Plugin {
-    /// Dials until the plugin answers or the time is over, as a blocking dial of gRPC does.
+    /// Dials until the plugin answers or the deadline passes, as a blocking dial of gRPC does.
     pub(crate) async fn dial(
         socket: &Path,
         closed: CancellationToken,
@@ -88,7 +88,7 @@ impl Plugin {
         &self.socket
     }
 
-    /// The raw client.
+    /// The raw gRPC client.
     pub(crate) fn client(&self) -> DevicePluginClient<Channel> {
         self.client.clone()
     }
@@ -98,12 +98,12 @@ impl Plugin {
         self.closed.cancel();
     }
 
-    /// Waits until the device manager gave the plugin up.
+    /// Waits until the device manager gives the plugin up.
     pub(crate) async fn closed(&self) {
         self.closed.cancelled().await;
     }
 
-    /// `GetDevicePluginOptions`, with the deadline of the `Register` call that asked for it.
+    /// `GetDevicePluginOptions`, with the deadline of the `Register` call behind it.
     pub(crate) async fn options(
         &self,
         deadline: Option<Instant>,
@@ -139,7 +139,7 @@ impl Plugin {
         Ok(())
     }
 
-    /// `Allocate`, without deadline; only the first container response counts, if there is one.
+    /// `Allocate`, without deadline. Only the first container response counts, if there is one.
     pub(crate) async fn allocate(&self, devices: &DeviceIds) -> Result<Option<Answer>, RpcError> {
         let request = wire::AllocateRequest {
             container_requests: vec![wire::ContainerAllocateRequest {
@@ -166,7 +166,7 @@ impl Plugin {
         self.call(self.client().pre_start_container(request)).await.map(drop)
     }
 
-    /// Waits for an answer, but not longer than the connection is open.
+    /// Waits for an answer, at most until the connection closes.
     async fn call<T>(
         &self,
         calling: impl Future<Output = Result<Response<T>, Status>>,
@@ -182,7 +182,7 @@ impl Plugin {
 // === impl RpcError ===
 
 impl RpcError {
-    /// A call that a plugin refused, or that found nobody on its socket.
+    /// Error of a call that a plugin refused, or whose socket has no listener.
     fn of_call(socket: &Path, status: Status) -> Self {
         let Some(cause) = dial_failure(&status) else { return status.into() };
         let socket = socket.display();
@@ -192,12 +192,12 @@ impl RpcError {
         Self::Status { code: "Unavailable".to_owned(), desc }
     }
 
-    /// The caller's own context was cancelled.
+    /// Error of a call whose own context was cancelled.
     pub(crate) fn cancelled() -> Self {
         Self::Status { code: "Canceled".to_owned(), desc: "context canceled".to_owned() }
     }
 
-    /// The kubelet closed the connection (`ErrClientConnClosing` of grpc-go).
+    /// Error of a connection that the kubelet closed (`ErrClientConnClosing` of grpc-go).
     pub(crate) fn closing() -> Self {
         let desc = "grpc: the client connection is closing".to_owned();
         Self::Status { code: "Canceled".to_owned(), desc }
@@ -221,7 +221,7 @@ impl From<Status> for RpcError {
     }
 }
 
-/// What grpc-go says of a stream that the other side's HTTP/2 reset, if that is what happened.
+/// grpc-go's text for a stream that the peer's HTTP/2 reset, if the status is one.
 fn reset_reason(status: &Status) -> Option<String> {
     let mut cause = status.source();
     while let Some(error) = cause {
@@ -233,7 +233,7 @@ fn reset_reason(status: &Status) -> Option<String> {
     None
 }
 
-/// What Go says of the system's answer when a lost connection was to be made again, if that is what happened.
+/// Go's text for a failed reconnection, if the status is one.
 fn dial_failure(status: &Status) -> Option<String> {
     if status.code() != Code::Unavailable {
         return None;

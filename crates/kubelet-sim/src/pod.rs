@@ -1,5 +1,4 @@
-//! Pods as far as the kubelet's managers look at them: containers, their extended resource limits, and
-//! claims.
+//! Pods from the view of the kubelet's managers: containers, their extended resource limits, and claims.
 
 use std::collections::BTreeMap;
 
@@ -11,26 +10,26 @@ pub type Limits = BTreeMap<String, u64>;
 /// A pod bound to this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pod {
-    /// Name in its namespace.
+    /// Name in the namespace.
     pub name: String,
     /// Namespace.
     pub namespace: String,
-    /// UID, under which devices are held.
+    /// UID, the key of held devices.
     pub uid: String,
-    /// Started one after the other before the containers.
+    /// Init containers, started one after the other before the containers.
     pub init_containers: Vec<InitContainer>,
-    /// The app containers.
+    /// App containers.
     pub containers: Vec<Container>,
-    /// Resource claims, and which containers use them.
+    /// Resource claims, and the containers that use them.
     pub claims: Vec<PodClaim>,
 }
 
-/// A container and what it asks for.
+/// A container and its limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Container {
-    /// Name in its pod.
+    /// Name in the pod.
     pub name: String,
-    /// Extended resources.
+    /// Limits of extended resources.
     pub limits: Limits,
 }
 
@@ -39,11 +38,11 @@ pub struct Container {
 pub struct InitContainer {
     /// Name and limits.
     pub container: Container,
-    /// Whether it ends before the next one starts.
+    /// Lifetime relative to the next container.
     pub role: InitRole,
 }
 
-/// What becomes of an init container's devices.
+/// Lifetime of an init container, which decides the reuse of its devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InitRole {
     /// Runs to completion; its devices serve later containers of the pod.
@@ -101,7 +100,7 @@ impl Pod {
         self.init_containers.iter().map(|init| &init.container).chain(&self.containers)
     }
 
-    /// The containers that live as long as the pod: sidecars, then app containers.
+    /// Containers that live as long as the pod: sidecars, then app containers.
     pub(crate) fn long_lived(&self) -> impl Iterator<Item = &Container> {
         self.init_containers
             .iter()
@@ -115,13 +114,13 @@ impl Pod {
         self.in_admission_order().find(|container| container.name == name)
     }
 
-    /// How the container's devices are shared with later ones; `None` for an app container.
+    /// Role of an init container; `None` for an app container.
     pub(crate) fn init_role(&self, name: &str) -> Option<InitRole> {
         self.init_containers.iter().find(|init| init.container.name == name).map(|init| init.role)
     }
 
-    /// What the pod needs at its peak, as the scheduler counts it: the larger of all long-lived
-    /// containers together and of each init container next to the sidecars started before it.
+    /// Peak requests of the pod, as the scheduler counts them. The larger of two: all long-lived
+    /// containers together, or an init container next to the sidecars started before it.
     pub fn effective_limits(&self) -> Limits {
         let mut running = Limits::new();
         let mut peak = Limits::new();
@@ -149,12 +148,12 @@ impl Pod {
 // === impl Container ===
 
 impl Container {
-    /// A container that asks for nothing.
+    /// A container without limits.
     pub fn new(name: impl Into<String>) -> Self {
         Self { name: name.into(), limits: Limits::new() }
     }
 
-    /// Asks for `quantity` of `resource`.
+    /// Adds a limit of `quantity` for `resource`.
     #[must_use]
     pub fn limit(mut self, resource: impl Into<String>, quantity: u64) -> Self {
         self.limits.insert(resource.into(), quantity);

@@ -1,4 +1,4 @@
-//! The pod resources socket: who holds what, `v1`, behind the kubelet's rate limit.
+//! The pod resources socket: holdings of containers, `v1`, behind the kubelet's rate limit.
 
 mod answer;
 mod rate;
@@ -19,7 +19,7 @@ use windlass_kubelet_api::{
 use self::rate::Bucket;
 use crate::{config::Config, desk::Owner, severable};
 
-/// Answers on this listener until the kubelet ends.
+/// Serves on this listener until the kubelet ends.
 pub(crate) async fn serve(
     listener: UnixListener,
     owner: Owner,

@@ -1,4 +1,4 @@
-//! Connections that can be cut at once, as they are when a process dies.
+//! Connections that can be cut at once, as by the death of a process.
 
 use std::io;
 
@@ -9,7 +9,7 @@ use windlass_kubelet_api::server::Connection;
 
 use crate::authority::Shim;
 
-/// The connections that arrive, each behind the shim that Go clients need; they fail as soon as the kubelet ends.
+/// Incoming connections, each behind the shim that Go clients need. The kubelet's end makes them fail.
 pub(crate) fn incoming(
     listener: UnixListener,
     ended: CancellationToken,

@@ -1,4 +1,4 @@
-//! The start of a container: `PreStartContainer`, a missing allocation made up for, one grant.
+//! Start of a container: `PreStartContainer`, a missing allocation, and the merged grant.
 
 use crate::{
     admission::allocate_again,
@@ -11,8 +11,8 @@ use crate::{
     status::PodPhase,
 };
 
-/// A container that did not start. The real kubelet tries again with the pod's back-off; here the
-/// caller does.
+/// Reasons why a container did not start. The real kubelet tries again with the pod's back-off;
+/// here the caller does.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StartError {
     /// Waiting reason `CreateContainerConfigError`, with its message.
@@ -21,7 +21,7 @@ pub enum StartError {
     /// The pod's event `FailedPrepareDynamicResources`, with its message.
     #[error("FailedPrepareDynamicResources: {0}")]
     PrepareClaims(String),
-    /// The pod or the container is not there.
+    /// The pod or the container does not exist.
     #[error("pod {pod} has no container {container} on this node")]
     Unknown {
         /// Pod UID.
@@ -29,7 +29,7 @@ pub enum StartError {
         /// Container name.
         container: String,
     },
-    /// The pod is not admitted, not yet or no more: no container of it may run.
+    /// The pod is not yet, or no longer, admitted: none of its containers may run.
     #[error("pod {0} is not admitted")]
     NotAdmitted(String),
     /// The kubelet was stopped, or ended in a panic.
@@ -37,7 +37,7 @@ pub enum StartError {
     Stopped(String),
 }
 
-/// What `PreStartContainer` is called with, if the plugin wants it.
+/// Arguments of `PreStartContainer`, if the plugin wants the call.
 type PreStart = Option<(Result<Plugin, RpcError>, crate::device::DeviceIds)>;
 
 /// Starts a container of an admitted pod.
@@ -88,7 +88,7 @@ async fn pre_start(owner: &Owner, request: Request) -> Result<(), Refusal> {
 // === impl Manager, for the start of containers ===
 
 impl Manager {
-    /// The container, if its pod is admitted.
+    /// The container of an admitted pod.
     fn find_container(&self, pod: &str, name: &str) -> Result<(Pod, Container), StartError> {
         let unknown = || StartError::Unknown { pod: pod.to_owned(), container: name.to_owned() };
         let record = self.pods.get(pod).ok_or_else(unknown)?;
@@ -99,7 +99,7 @@ impl Manager {
         Ok((record.pod.clone(), container.clone()))
     }
 
-    /// Whom to call before the container starts, if anyone.
+    /// Plugin and devices of the call before the start, if there is one.
     fn pre_start(&self, request: &Request) -> Result<PreStart, Refusal> {
         let Request { pod, container, resource, .. } = request;
         if !self.is_known(resource) {
@@ -119,7 +119,7 @@ impl Manager {
         Ok(Some((endpoint.plugin(resource), held.ids())))
     }
 
-    /// Whether an active pod's container asks for devices and holds none.
+    /// True if an active pod's container asks for devices and holds none.
     fn lacks_devices(&self, pod: &str, container: &Container) -> bool {
         let is_active = self.pods.get(pod).is_some_and(crate::manager::PodRecord::is_active);
         let asked = container.limits.iter().filter(|(_, quantity)| **quantity > 0);
@@ -145,7 +145,7 @@ impl Desk {
         for conflict in conflicts {
             tracing::warn!(pod = %pod.uid, container, ?conflict, "plugins disagree, the first one wins");
         }
-        // Claims come first, and nobody looks for names that come twice.
+        // Claims come first. Duplicate names stay.
         cdi_devices.extend(grant.cdi_devices);
         Ok(Grant { cdi_devices, ..grant })
     }

@@ -1,4 +1,4 @@
-//! What can be seen of the node from outside: an immutable snapshot.
+//! Snapshot of the node for callers.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,13 +11,13 @@ use crate::{
     manager::{Endpoint, Manager, PodRecord},
 };
 
-/// The node and the kubelet on it, at one moment.
+/// State of the node and its kubelet at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeStatus {
-    /// Whether the kubelet lives.
+    /// State of the kubelet.
     pub kubelet: Condition,
     /// Extended resources in the node's status. A registered resource is absent before its first
-    /// list; one whose plugin stayed away stays, with capacity 0.
+    /// list. A resource whose plugin stays away remains, with capacity 0.
     pub resources: BTreeMap<String, ResourceStatus>,
     /// Plugins by resource.
     pub registrations: BTreeMap<String, Registration>,
@@ -29,25 +29,25 @@ pub struct NodeStatus {
     pub claims: BTreeMap<String, ClaimStatus>,
 }
 
-/// Whether the kubelet lives.
+/// State of the kubelet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Condition {
-    /// It serves.
+    /// The kubelet serves.
     Running,
-    /// It was stopped; its sockets are stale files.
+    /// The kubelet was stopped; its sockets are stale files.
     #[default]
     Stopped,
-    /// It dereferenced nil, or has a defect of its own; its sockets are stale files. The text says
-    /// which.
+    /// The kubelet dereferenced nil, or has a defect of its own; its sockets are stale files. The
+    /// text says which.
     Panicked(String),
 }
 
-/// One extended resource.
+/// Status of one extended resource.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResourceStatus {
-    /// Healthy and unhealthy devices.
+    /// Number of devices, healthy and unhealthy.
     pub capacity: usize,
-    /// Healthy devices, used ones too.
+    /// Number of healthy devices, used ones too.
     pub allocatable: usize,
     /// The last list, by id.
     pub devices: BTreeMap<String, Device>,
@@ -55,19 +55,19 @@ pub struct ResourceStatus {
     pub in_use: DeviceIds,
 }
 
-/// A plugin, as the device manager sees it.
+/// State of a plugin in the device manager.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Registration {
     /// Calls go to this socket.
     Connected {
         /// The plugin's socket.
         endpoint: PathBuf,
-        /// What it answered to `GetDevicePluginOptions`.
+        /// The plugin's answer to `GetDevicePluginOptions`.
         options: PluginOptions,
     },
     /// The plugin was lost, or has not registered since the kubelet started.
     Stopped {
-        /// Where it was, if it was seen.
+        /// The former socket, if it is known.
         endpoint: Option<PathBuf>,
     },
 }
@@ -75,47 +75,47 @@ pub enum Registration {
 /// A plugin's answer to `GetDevicePluginOptions`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PluginOptions {
-    /// `PreStartContainer` is to be called.
+    /// The plugin wants `PreStartContainer`.
     pub pre_start_required: bool,
-    /// `GetPreferredAllocation` is to be called.
+    /// The plugin wants `GetPreferredAllocation`.
     pub get_preferred_allocation_available: bool,
 }
 
-/// One pod.
+/// Status of one pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodStatus {
-    /// Name.
+    /// Name of the pod.
     pub name: String,
-    /// Namespace.
+    /// Namespace of the pod.
     pub namespace: String,
-    /// State.
+    /// Phase of the pod.
     pub phase: PodPhase,
     /// Containers by name, init containers too.
     pub containers: BTreeMap<String, ContainerStatus>,
 }
 
-/// What became of a pod.
+/// Phase of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PodPhase {
-    /// Bound; admission is under way.
+    /// The pod is bound; its admission is under way.
     Pending,
-    /// Admitted.
+    /// The pod is admitted.
     Admitted,
-    /// All containers ended well.
+    /// All containers ended with success.
     Succeeded,
-    /// Rejected, or a container failed.
+    /// The pod was rejected, or a container failed.
     Failed {
-        /// Short reason, `UnexpectedAdmissionError`.
+        /// Short reason, such as `UnexpectedAdmissionError`.
         reason: String,
-        /// As in the pod's status.
+        /// Message of the pod's status.
         message: String,
     },
 }
 
-/// One container.
+/// Status of one container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ContainerStatus {
-    /// Whether it runs.
+    /// True while the container runs.
     pub running: bool,
     /// Held device ids by resource and NUMA node (-1 for none).
     pub devices: BTreeMap<String, BTreeMap<i64, Vec<String>>>,
@@ -126,8 +126,8 @@ pub struct ContainerStatus {
     pub claim_health: BTreeMap<String, Vec<ClaimDeviceHealth>>,
 }
 
-/// Health of a held device, as in the pod's status. A device that is no longer listed, or whose
-/// plugin is gone, keeps `Healthy`.
+/// Health of a held device, as in the pod's status. A device that is no longer listed keeps
+/// `Healthy`, and so does a device whose plugin is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Health {
     /// `Healthy`.
@@ -139,7 +139,7 @@ pub enum Health {
 // === impl NodeStatus ===
 
 impl NodeStatus {
-    /// The snapshot of a running kubelet.
+    /// Snapshot of a running kubelet.
     pub(crate) fn of(manager: &Manager, dra: &Dra) -> Self {
         let resources = manager
             .counts()
@@ -163,7 +163,7 @@ impl NodeStatus {
         Self { kubelet: Condition::Running, resources, registrations, pods, drivers, claims }
     }
 
-    /// Capacity and allocatable of a resource, if the node has it.
+    /// Capacity and allocatable of a resource, if the node has the resource.
     pub fn counts(&self, resource: &str) -> Option<(usize, usize)> {
         self.resources.get(resource).map(|status| (status.capacity, status.allocatable))
     }
@@ -213,7 +213,7 @@ impl PodStatus {
         }
     }
 
-    /// Whether the pod was admitted and has not ended.
+    /// True if the pod was admitted and has not ended.
     pub fn is_admitted(&self) -> bool {
         self.phase == PodPhase::Admitted
     }

@@ -1,4 +1,4 @@
-//! The topology manager: which NUMA nodes a container's devices should come from.
+//! The topology manager: the NUMA nodes that a container's devices should come from.
 
 mod hint;
 mod mask;

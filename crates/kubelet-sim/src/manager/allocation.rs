@@ -1,4 +1,4 @@
-//! Recording what a plugin granted, or taking the choice back.
+//! Record of a plugin's grant, or return of the choice.
 
 use std::collections::BTreeMap;
 
@@ -8,15 +8,15 @@ use crate::{device::DeviceIds, grant::Grant};
 /// A plugin's answer to `Allocate`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Answer {
-    /// As it came, for the checkpoint.
+    /// Encoded answer, for the checkpoint.
     pub(crate) encoded: Vec<u8>,
-    /// The same in plain words.
+    /// Decoded answer.
     pub(crate) grant: Grant,
 }
 
 impl Manager {
-    /// Records that the container holds these devices. A device that left the list while the plugin
-    /// was asked is the real kubelet's end.
+    /// Records devices as held by the container. A device that left the list during the call ends
+    /// the real kubelet.
     pub(crate) fn grant(
         &mut self,
         request: &Request,
@@ -36,13 +36,13 @@ impl Manager {
         Ok(())
     }
 
-    /// Forgets choices that led to nothing.
+    /// Forgets choices without a grant.
     pub(crate) fn restore_allocated(&mut self) {
         self.allocated = self.holdings.in_use();
     }
 
-    /// Frees what pods hold that are gone, once all pods are known, and forgets where they were to
-    /// be aligned. What was chosen and never granted is freed with it, and only then.
+    /// Frees the devices of gone pods and forgets their alignment, once all pods are known. Choices
+    /// without a grant are freed with them, and only then.
     pub(crate) fn collect_garbage(&mut self) {
         if !self.sources_ready {
             return;

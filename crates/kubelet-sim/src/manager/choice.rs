@@ -1,4 +1,4 @@
-//! Which devices a container gets: the real manager's `devicesToAllocate`.
+//! Choice of a container's devices: the real manager's `devicesToAllocate`.
 //!
 //! ```text
 //!  held already ─> Nothing
@@ -7,7 +7,7 @@
 //!  otherwise: all aligned, then ───> Undecided(available) ─ plugin's wish ─> Devices
 //! ```
 //!
-//! The plugin may be asked in between, with the manager unlocked; its answer only orders the pick.
+//! The plugin may be asked in between, with the manager unlocked. Its answer only orders the pick.
 
 use std::collections::BTreeMap;
 
@@ -26,31 +26,31 @@ pub(crate) struct Request {
     pub(crate) container: String,
     /// Resource name.
     pub(crate) resource: String,
-    /// How many devices.
+    /// Number of devices.
     pub(crate) size: usize,
 }
 
 /// The outcome of a choice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Choice {
-    /// No `Allocate`: devices are held already, or none are asked for.
+    /// The container holds its devices already, or asks for none: no `Allocate` follows.
     Nothing,
-    /// These, without asking the plugin for its preference.
+    /// Devices of a choice without the plugin's preference.
     Devices(DeviceIds),
-    /// The plugin may say which it prefers.
+    /// A choice that the plugin's preference completes.
     Undecided(Undecided),
 }
 
 /// A choice that waits for the plugin's preference.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Undecided {
-    /// What is asked for.
+    /// Request of the container.
     pub(crate) request: Request,
-    /// Taken already: sent as devices that must be included.
+    /// Chosen devices, sent to the plugin as must-include.
     pub(crate) taken: DeviceIds,
-    /// Where the plugin's preference counts.
+    /// Devices that the plugin's preference may pick.
     pub(crate) eligible: DeviceIds,
-    /// Where the rest comes from, in this order.
+    /// Further sources, in this order.
     pub(crate) fallbacks: Vec<DeviceIds>,
 }
 
@@ -65,14 +65,14 @@ struct ByAffinity {
 // === impl Undecided ===
 
 impl Undecided {
-    /// What the plugin is told to be available.
+    /// Devices that the plugin gets as available.
     pub(crate) fn available(&self) -> DeviceIds {
         self.eligible.union(&self.taken).cloned().collect()
     }
 }
 
 impl Manager {
-    /// Chooses devices, up to the point where the plugin may be asked.
+    /// Chooses devices, up to a call to the plugin.
     pub(crate) fn choose(&mut self, request: &Request) -> Result<Choice, Refusal> {
         if self.is_held(request)? {
             return Ok(Choice::Nothing);
@@ -101,7 +101,7 @@ impl Manager {
         Ok(Choice::Undecided(Undecided { request: request.clone(), taken, eligible, fallbacks }))
     }
 
-    /// Completes a choice with the plugin's preference, which may be empty, short or nonsense.
+    /// Completes a choice with the plugin's preference, which may be empty, short or invalid.
     pub(crate) fn settle(
         &mut self,
         choice: Undecided,
@@ -117,8 +117,8 @@ impl Manager {
         Err(Refusal::Short { requested: request.size, got: taken.len() })
     }
 
-    /// Whether nothing is to be done because the container has its devices, or a reason why it
-    /// cannot have any. The order of the checks is the real one's.
+    /// True if the container needs no `Allocate`, or the reason why it cannot have devices. The
+    /// order of the checks is the real one's.
     fn is_held(&self, request: &Request) -> Result<bool, Refusal> {
         let Request { pod, container, resource, size } = request;
         let held = self.holdings.get(pod, container, resource).map(super::Held::ids);
@@ -147,7 +147,7 @@ impl Manager {
         Ok(held.is_some() || *size == 0)
     }
 
-    /// Takes devices until there are enough; true when there are.
+    /// Takes devices up to the requested number. Returns true at that number.
     fn take(&mut self, request: &Request, taken: &mut DeviceIds, source: &DeviceIds) -> bool {
         let in_use = self.allocated.entry(request.resource.clone()).or_default();
         let missing = request.size - taken.len();
@@ -157,7 +157,7 @@ impl Manager {
         taken.len() == request.size
     }
 
-    /// Splits free devices by the hint that the topology manager left for the container.
+    /// Splits free devices by the topology manager's hint for the container.
     fn by_affinity(&self, request: &Request, available: &DeviceIds) -> ByAffinity {
         let key = (request.pod.clone(), request.container.clone());
         let hint = self.affinities.get(&key).copied();
@@ -171,8 +171,8 @@ impl Manager {
     }
 }
 
-/// Puts each device under the first of its nodes: those in the hint come first, then the others,
-/// then no node at all; within a group, nodes with few devices.
+/// Sorts each device under the first of its nodes. Nodes in the hint come first, then the others,
+/// then no node. Within a group, nodes with few devices come first.
 fn split(hint: NumaMask, available: &DeviceIds, listed: &BTreeMap<String, Device>) -> ByAffinity {
     let mut by_node = BTreeMap::<i64, DeviceIds>::new();
     for id in available {

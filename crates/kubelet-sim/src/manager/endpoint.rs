@@ -1,4 +1,4 @@
-//! The plugins behind the resources: who is called, and what a lost stream does.
+//! The plugins behind the resources: the endpoint to call, and the effect of a lost stream.
 //!
 //! ```text
 //!  Register ─> in the table ─> dialled ─> options ─> endpoint ─> list ... list ─> stream ends
@@ -9,10 +9,10 @@
 //!                                                                   devices unhealthy
 //! ```
 //!
-//! Up to 1.36 the key is the resource, so the end of an old stream closes the newest client, and
-//! the end of a stream whose key is gone changes nothing. A newest client that still dials has
-//! nothing to close: it goes on, out of the table, and its own end will change nothing. From 1.37
-//! the socket is in the key.
+//! Up to 1.36 the key is the resource. So the end of an old stream closes the newest client, and
+//! the end of a stream without its key in the table changes nothing. A newest client that still
+//! dials has no connection to close. It goes on outside of the table, and its own end will change
+//! nothing. From 1.37 the socket is part of the key.
 
 use std::{
     collections::BTreeMap,
@@ -29,26 +29,26 @@ use crate::{
     status::PluginOptions,
 };
 
-/// Plugins that are connected or connecting, by the release's key: at most one for each.
+/// Connected or connecting plugins, by the release's key: at most one for each.
 #[derive(Debug, Default)]
 pub(crate) struct Clients {
     by_key: BTreeMap<ClientKey, Entry>,
     begun: u64,
 }
 
-/// One registration's client, whether it is still in the table or not.
+/// Client of one registration, in the table or removed from it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Client {
     key: ClientKey,
-    /// Tells it from later ones with its key.
+    /// Distinguishes the client from later ones with its key.
     number: u64,
 }
 
-/// Under which a client is found when a stream ends.
+/// Key that finds a client when a stream ends.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct ClientKey {
     resource: String,
-    /// From 1.37 on.
+    /// Socket of the plugin, from 1.37 on.
     socket: Option<PathBuf>,
 }
 
@@ -59,23 +59,23 @@ struct Entry {
     close: Option<CancellationToken>,
 }
 
-/// Whom to call for a resource.
+/// Endpoint of a resource.
 #[derive(Clone, Debug)]
 pub(crate) struct Endpoint {
     /// The plugin's socket; `None` after a restart, before the plugin registered again.
     pub(crate) socket: Option<PathBuf>,
-    /// The connection. `None` when stopped.
+    /// The connection. `None` means a lost plugin.
     pub(crate) plugin: Option<Plugin>,
-    /// What the plugin answered to `GetDevicePluginOptions`; unknown after a restart.
+    /// The plugin's answer to `GetDevicePluginOptions`; unknown after a restart.
     pub(crate) options: Option<PluginOptions>,
-    /// When the plugin was lost.
+    /// Time of the plugin's loss.
     pub(crate) stopped_at: Option<Instant>,
 }
 
 // === impl Endpoint ===
 
 impl Endpoint {
-    /// A plugin that answered.
+    /// Endpoint of a connected plugin.
     pub(crate) fn connected(plugin: Plugin, options: PluginOptions) -> Self {
         Self {
             socket: Some(plugin.socket().to_owned()),
@@ -85,23 +85,23 @@ impl Endpoint {
         }
     }
 
-    /// A resource of the checkpoint, whose plugin has not registered yet.
+    /// Endpoint of a resource from the checkpoint, before its plugin registers.
     pub(crate) fn remembered(now: Instant) -> Self {
         Self { socket: None, plugin: None, options: None, stopped_at: Some(now) }
     }
 
-    /// The connection, unless the plugin was lost.
+    /// The connection, or an error for a lost plugin.
     pub(crate) fn plugin(&self, resource: &str) -> Result<Plugin, RpcError> {
         let stopped = || RpcError::Stopped { resource: resource.to_owned() };
         self.plugin.clone().ok_or_else(stopped)
     }
 
-    /// Whether the plugin wants `GetPreferredAllocation`.
+    /// True if the plugin wants `GetPreferredAllocation`.
     pub(crate) fn wants_preferred(&self) -> bool {
         self.options.is_some_and(|options| options.get_preferred_allocation_available)
     }
 
-    /// Whether the plugin wants `PreStartContainer`.
+    /// True if the plugin wants `PreStartContainer`.
     pub(crate) fn wants_pre_start(&self) -> bool {
         self.options.is_some_and(|options| options.pre_start_required)
     }
@@ -110,14 +110,14 @@ impl Endpoint {
 // === impl Client ===
 
 impl Client {
-    /// The resource that it registered.
+    /// Resource of the registration.
     pub(crate) fn resource(&self) -> &str {
         &self.key.resource
     }
 }
 
 impl Manager {
-    /// A registration was accepted and the plugin is being dialled.
+    /// Records an accepted registration, whose dial begins.
     pub(crate) fn client_begins(&mut self, resource: &str, socket: &Path) -> Client {
         let socket = match self.release {
             Release::UpTo1_36 => None,
@@ -130,7 +130,7 @@ impl Manager {
         Client { key, number }
     }
 
-    /// There is a connection that can be closed from now on, if the client is still in the table.
+    /// Records the connection that can be closed from now on, if the client is still in the table.
     pub(crate) fn client_dialled(&mut self, client: &Client, close: CancellationToken) {
         let found = self.clients.by_key.get_mut(&client.key);
         if let Some(entry) = found.filter(|entry| entry.number == client.number) {
@@ -138,17 +138,17 @@ impl Manager {
         }
     }
 
-    /// Dial or options failed. Whatever client has the key is forgotten, endpoints stay.
+    /// Records a failed dial or options call. The client with that key is forgotten, endpoints stay.
     pub(crate) fn client_failed(&mut self, client: &Client) {
         self.clients.by_key.remove(&client.key);
     }
 
-    /// The plugin answered: calls go to it from now on, devices wait for its first list.
+    /// Records the plugin's answer. Calls go to this plugin from now on; devices wait for its first list.
     pub(crate) fn client_connected(&mut self, client: &Client, endpoint: Endpoint) {
         self.endpoints.insert(client.resource().to_owned(), endpoint);
     }
 
-    /// A client's stream ended: closes the client that has its key now.
+    /// Records the end of a client's stream: closes the current client of that key.
     pub(crate) fn stream_ended(&mut self, client: &Client, now: Instant) {
         let ClientKey { resource, socket } = &client.key;
         let Some(newest) = self.clients.by_key.remove(&client.key) else { return };
@@ -166,8 +166,8 @@ impl Manager {
         }
     }
 
-    /// Forgets resources whose plugin has been away longer than the grace period. Returns them; the
-    /// checkpoint is to be written if there are any.
+    /// Forgets resources whose plugin has been lost longer than the grace period. Returns their
+    /// names. The caller writes the checkpoint if there are any.
     pub(crate) fn expire(&mut self, now: Instant, grace: Duration) -> Vec<String> {
         let is_over = |endpoint: &&Endpoint| {
             endpoint.stopped_at.is_some_and(|stopped| now.duration_since(stopped) > grace)
@@ -187,7 +187,7 @@ impl Manager {
         gone
     }
 
-    /// When the next grace period ends.
+    /// Time at which the next grace period ends.
     pub(crate) fn next_expiry(&self, grace: Duration) -> Option<Instant> {
         let counted = |resource: &String| {
             self.healthy.contains_key(resource) || self.unhealthy.contains_key(resource)
@@ -217,7 +217,7 @@ mod tests {
         }
     }
 
-    /// A plugin that begins, is dialled and answers, as far as the table is concerned.
+    /// Runs a registration as far as the table is concerned: begun, dialled, answered.
     fn register(manager: &mut Manager, socket: &str) -> (Client, CancellationToken) {
         let client = manager.client_begins(GPU, Path::new(socket));
         let close = CancellationToken::new();

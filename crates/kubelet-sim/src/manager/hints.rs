@@ -1,4 +1,4 @@
-//! Topology hints for a container or a pod, from what is free and what it holds already.
+//! Topology hints for a container or a pod, from free devices and its holdings.
 
 use super::{Manager, Vanished};
 use crate::{
@@ -7,17 +7,17 @@ use crate::{
     topology::{Demand, Hints, NumaMask, merge},
 };
 
-/// The topology manager's answer.
+/// Decision of the topology manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Alignment {
-    /// The container or pod may go on; its affinity is stored.
+    /// The container or pod is admitted; its affinity is stored.
     Admitted,
     /// `TopologyAffinityError`.
     Misaligned,
 }
 
 impl Manager {
-    /// Decides where a container's devices shall come from.
+    /// Decides the NUMA nodes of a container's devices.
     pub(crate) fn align_container(
         &mut self,
         pod: &Pod,
@@ -35,7 +35,7 @@ impl Manager {
         Ok(self.decide(&pod.uid, &containers, &wishes))
     }
 
-    /// Decides where all of a pod's devices shall come from (scope `pod`).
+    /// Decides the NUMA nodes of all of a pod's devices (scope `pod`).
     pub(crate) fn align_pod(&mut self, pod: &Pod) -> Result<Alignment, Vanished> {
         self.collect_garbage();
         let mut wishes = Vec::new();
@@ -100,7 +100,7 @@ impl Manager {
     }
 }
 
-/// A quantity as a number of devices.
+/// Converts a quantity to a number of devices.
 pub(crate) fn saturating(quantity: u64) -> usize {
     usize::try_from(quantity).unwrap_or(usize::MAX)
 }

@@ -1,4 +1,4 @@
-//! What each container holds: the real manager's `podDevices`.
+//! Holdings of each container: the real manager's `podDevices`.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use crate::{device::DeviceIds, grant::Grant};
 /// Holdings of one container, by resource.
 pub(crate) type ContainerHoldings = BTreeMap<String, Held>;
 
-/// Pod UID, container name, resource name to what is held.
+/// Holdings by pod UID, container name and resource name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Holdings {
     by_pod: BTreeMap<String, BTreeMap<String, ContainerHoldings>>,
@@ -17,12 +17,11 @@ pub(crate) struct Holdings {
 /// Devices of one resource in one container, and the plugin's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Held {
-    /// Ids by NUMA node at the time of allocation, `NO_NODE` for none. A device of two nodes is in
-    /// both.
+    /// Ids by NUMA node at the time of allocation, `NO_NODE` for none. A device of two nodes is under both.
     pub(crate) by_numa: BTreeMap<i64, Vec<String>>,
     /// The encoded `ContainerAllocateResponse`, kept for the checkpoint.
     pub(crate) response: Vec<u8>,
-    /// The same, decoded.
+    /// The decoded response.
     pub(crate) grant: Grant,
 }
 
@@ -37,7 +36,7 @@ impl Held {
         Self { by_numa, response, grant }
     }
 
-    /// The ids, each once.
+    /// Ids, each once.
     pub(crate) fn ids(&self) -> DeviceIds {
         self.by_numa.values().flatten().cloned().collect()
     }
@@ -67,25 +66,25 @@ impl Holdings {
         self.by_pod.contains_key(pod)
     }
 
-    /// All ids of a resource that the pod's containers hold.
+    /// Ids of a resource that the pod's containers hold.
     pub(crate) fn of_pod(&self, pod: &str, resource: &str) -> DeviceIds {
         let containers = self.by_pod.get(pod).into_iter().flat_map(BTreeMap::values);
         containers.filter_map(|held| held.get(resource)).flat_map(Held::ids).collect()
     }
 
-    /// The pod that holds this id, whatever the resource: ids should be unique over resources.
+    /// The pod that holds this id, of any resource: ids should be unique over resources.
     pub(crate) fn holder(&self, id: &str) -> Option<&str> {
         self.iter().find(|(_, _, _, held)| held.ids().contains(id)).map(|(pod, ..)| pod)
     }
 
-    /// Keeps only these pods. Says whether any was dropped.
+    /// Keeps only active pods. Reports a dropped pod.
     pub(crate) fn retain(&mut self, is_active: impl Fn(&str) -> bool) -> Dropped {
         let before = self.by_pod.len();
         self.by_pod.retain(|pod, _| is_active(pod));
         if self.by_pod.len() == before { Dropped::None } else { Dropped::Some }
     }
 
-    /// Ids in use by resource.
+    /// Ids in use, by resource.
     pub(crate) fn in_use(&self) -> BTreeMap<String, DeviceIds> {
         let mut all = BTreeMap::<String, DeviceIds>::new();
         for (_, _, resource, held) in self.iter() {
@@ -94,7 +93,7 @@ impl Holdings {
         all
     }
 
-    /// Every holding, by pod, container and resource.
+    /// All holdings, by pod, container and resource.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &str, &str, &Held)> {
         self.by_pod.iter().flat_map(|(pod, containers)| {
             containers.iter().flat_map(move |(container, resources)| {
@@ -106,7 +105,7 @@ impl Holdings {
     }
 }
 
-/// Whether a garbage collection found something.
+/// Outcome of a garbage collection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dropped {
     /// Nothing changed.

@@ -1,4 +1,4 @@
-//! Lists from plugins, and what becomes of a resource when its plugin leaves.
+//! Lists from plugins, and the devices of a resource after its plugin's loss.
 
 use std::collections::BTreeMap;
 
@@ -6,10 +6,10 @@ use super::Manager;
 use crate::device::{Device, DeviceIds};
 
 impl Manager {
-    /// Takes a list as the whole truth about a resource. Returns the pods that are synced at once
-    /// because a device that they hold changed its health or reappeared.
+    /// Takes a list as the complete state of a resource. Returns the pods that are synced at once:
+    /// a device of theirs changed its health or reappeared.
     ///
-    /// Of a device listed twice the last record wins, and both count: an id can be healthy and
+    /// The last record of a device listed twice wins, and both count: an id can be healthy and
     /// unhealthy at once.
     pub(crate) fn list(&mut self, resource: &str, devices: Vec<Device>) -> Vec<String> {
         let old = self.devices.remove(resource).unwrap_or_default();
@@ -31,25 +31,25 @@ impl Manager {
         affected.into_iter().collect()
     }
 
-    /// Moves all healthy ids to unhealthy. The devices' own health stays as the plugin said it.
+    /// Moves all healthy ids to unhealthy. The health of each device stays as the plugin reported it.
     pub(super) fn mark_unhealthy(&mut self, resource: &str) {
         let lost = self.healthy.get_mut(resource).map(std::mem::take).unwrap_or_default();
         self.unhealthy.entry(resource.to_owned()).or_default().extend(lost);
     }
 
-    /// Healthy ids that nobody uses.
+    /// Healthy ids outside of all holdings and choices.
     pub(super) fn available(&self, resource: &str) -> DeviceIds {
         let healthy = self.healthy.get(resource).into_iter().flatten();
         let in_use = self.allocated.get(resource);
         healthy.filter(|id| in_use.is_none_or(|used| !used.contains(*id))).cloned().collect()
     }
 
-    /// Whether the device manager feels responsible for a resource: it was listed, or it is held.
+    /// True if the device manager handles the resource: a plugin listed it, or a container holds it.
     pub(crate) fn is_known(&self, resource: &str) -> bool {
         self.healthy.contains_key(resource) || self.allocated.contains_key(resource)
     }
 
-    /// Whether a device of the resource has a NUMA node.
+    /// True if a device of the resource has a NUMA node.
     pub(super) fn has_topology(&self, resource: &str) -> bool {
         let devices = self.devices.get(resource).into_iter().flat_map(BTreeMap::values);
         devices.into_iter().any(|device| !device.nodes().is_empty())

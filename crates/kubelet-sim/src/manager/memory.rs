@@ -1,4 +1,4 @@
-//! What survives a restart: the state as a checkpoint document and back.
+//! The state as a checkpoint document and back.
 
 use prost::Message as _;
 use tokio::time::Instant;
@@ -11,7 +11,7 @@ use super::{Endpoint, Held, Manager, Request};
 use crate::{device::DeviceIds, grant::Grant};
 
 impl Manager {
-    /// The document. No holding at all is Go's nil slice.
+    /// The document. An empty list of holdings is Go's nil slice.
     pub(crate) fn to_checkpoint(&self) -> Checkpoint {
         let pods: Vec<PodDevices> = self
             .holdings
@@ -32,8 +32,8 @@ impl Manager {
         Checkpoint { pods: (!pods.is_empty()).then_some(pods), registered: Some(registered) }
     }
 
-    /// Takes over holdings, and resources without devices: their capacity is 0 until the plugin
-    /// registers again. An answer that does not decode is left out.
+    /// Restores holdings, and resources without devices. The capacity of those is 0 until the
+    /// plugin registers again. An undecodable answer is left out.
     pub(crate) fn restore(&mut self, checkpoint: Checkpoint, now: Instant) {
         for entry in checkpoint.pods.into_iter().flatten() {
             let Ok(response) = ContainerAllocateResponse::decode(&*entry.allocate_response) else {

@@ -1,4 +1,4 @@
-//! Pods of the node as the kubelet sees them, and the predicate that counts their requests.
+//! Pods of the node from the kubelet's view, and the predicate that counts their requests.
 
 use std::collections::BTreeSet;
 
@@ -8,24 +8,24 @@ use crate::{
     status::PodPhase,
 };
 
-/// A pod and what became of it.
+/// A pod and its state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PodRecord {
-    /// As it was bound.
+    /// The pod at its binding.
     pub(crate) pod: Pod,
-    /// Its state.
+    /// State of the pod.
     pub(crate) phase: PodPhase,
-    /// Containers that run.
+    /// Running containers.
     pub(crate) running: BTreeSet<String>,
-    /// Containers that ran when this kubelet started.
+    /// Containers that ran at the start of this kubelet.
     pub(crate) running_at_start: BTreeSet<String>,
-    /// Whether claims were prepared for the sandbox that it has.
+    /// True if claims were prepared for the pod's current sandbox.
     pub(crate) has_sandbox: bool,
-    /// All containers ended well, and claims may be left to release.
+    /// True if all containers ended with success, and claims may be left to release.
     pub(crate) is_ending: bool,
 }
 
-/// A resource that the node does not have enough of.
+/// A resource that the node has too little of.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "Node didn't have enough resource: {resource}, requested: {requested}, used: {used}, capacity: {capacity}"
@@ -51,7 +51,7 @@ impl PodRecord {
         }
     }
 
-    /// All containers ended well. The pod goes on to its end only without claims.
+    /// Records the success of all containers. A pod with claims ends after their release.
     pub(crate) fn containers_ended(&mut self) {
         self.running.clear();
         if self.pod.claims.is_empty() || !self.is_active() {
@@ -61,14 +61,14 @@ impl PodRecord {
         }
     }
 
-    /// Whether the pod keeps its devices.
+    /// True if the pod keeps its devices.
     pub(crate) fn is_active(&self) -> bool {
         matches!(self.phase, PodPhase::Pending | PodPhase::Admitted)
     }
 }
 
 impl Manager {
-    /// The pod was bound to this node; until it is rejected it counts as active.
+    /// Adds a pod bound to this node. Until its rejection it counts as active.
     pub(crate) fn add_pod(&mut self, pod: Pod) {
         let uid = pod.uid.clone();
         let known = self.pods.remove(&uid).unwrap_or_else(|| PodRecord::new(pod.clone()));
@@ -76,20 +76,20 @@ impl Manager {
         self.pods.insert(uid, record);
     }
 
-    /// UIDs of the pods that keep what they hold.
+    /// UIDs of the pods that keep their holdings.
     pub(crate) fn active_pods(&self) -> BTreeSet<String> {
         let active = self.pods.iter().filter(|(_, record)| record.is_active());
         active.map(|(uid, _)| uid.clone()).collect()
     }
 
-    /// The pod's sandbox was made.
+    /// Records the creation of the pod's sandbox.
     pub(crate) fn set_sandbox(&mut self, uid: &str) {
         if let Some(record) = self.pods.get_mut(uid) {
             record.has_sandbox = true;
         }
     }
 
-    /// Moves the pod to another phase, if there is such a pod.
+    /// Moves the pod to another phase, if it exists.
     pub(crate) fn set_phase(&mut self, uid: &str, phase: PodPhase) {
         if let Some(record) = self.pods.get_mut(uid) {
             if matches!(phase, PodPhase::Failed { .. } | PodPhase::Succeeded) {
@@ -99,14 +99,14 @@ impl Manager {
         }
     }
 
-    /// Whether the container runtime reported the container as running when the kubelet started.
+    /// True if the container runtime reported the container as running when the kubelet started.
     pub(super) fn was_running_at_start(&self, pod: &str, container: &str) -> bool {
         self.pods.get(pod).is_some_and(|record| record.running_at_start.contains(container))
     }
 
-    /// The node's count of extended resources: what all admitted pods ask for must fit. A pod that
-    /// holds devices sees allocatable raised to what is allocated; a resource that the node does
-    /// not know is not counted.
+    /// Counts extended resources: the requests of all admitted pods must fit the node. For a pod
+    /// with devices, allocatable is raised to the allocated number. A resource unknown to the node
+    /// is not counted.
     pub(crate) fn fits(&self, pod: &Pod) -> Result<(), Insufficient> {
         let counts = self.counts();
         let used = self.used_by_others(&pod.uid);

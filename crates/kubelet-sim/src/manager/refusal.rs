@@ -1,10 +1,10 @@
-//! Why devices were not allocated, in the kubelet's words.
+//! Failures of an allocation, in the kubelet's words.
 //!
 //! Texts from `pkg/kubelet/cm/devicemanager/manager.go` of Kubernetes 1.36.
 
 use crate::plugin::RpcError;
 
-/// An allocation that failed; each text is what ends up in the pod's status.
+/// A failed allocation; each text ends up in the pod's status.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Refusal {
     /// Re-admission with another quantity.
@@ -12,10 +12,10 @@ pub(crate) enum Refusal {
         "pod {pod:?} container {container:?} changed request for resource {resource:?} from {from} to {to}"
     )]
     ChangedRequest { pod: String, container: String, resource: String, from: usize, to: usize },
-    /// Some container holds it, no plugin lists it.
+    /// A container holds the resource, and no plugin lists it.
     #[error("cannot allocate unregistered device {0}")]
     Unregistered(String),
-    /// Nothing healthy, whatever the request.
+    /// The resource has no healthy device, for any request.
     #[error("no healthy devices present; cannot allocate unhealthy devices {0}")]
     NoHealthy(String),
     /// Re-admission after a device was lost.
@@ -23,17 +23,17 @@ pub(crate) enum Refusal {
         "previously allocated devices are no longer healthy; cannot allocate unhealthy devices {0}"
     )]
     Lost(String),
-    /// Too few free devices.
+    /// Too few devices are free.
     #[error(
         "requested number of devices unavailable for {resource}. Requested: {requested}, Available: {available}"
     )]
     Unavailable { resource: String, requested: usize, available: usize },
-    /// The sets did not add up; the real one has the same last resort.
+    /// The sets of devices are too small; the real one has the same last resort.
     #[error(
         "unexpectedly allocated less resources than required. Requested: {requested}, Got: {got}"
     )]
     Short { requested: usize, got: usize },
-    /// The grace period ended while something is still held.
+    /// The grace period ended while a container still holds devices.
     #[error("endpoint not found in cache for a registered resource: {0}")]
     NoEndpoint(String),
     /// The grace period ended between choice and call.
@@ -48,12 +48,12 @@ pub(crate) enum Refusal {
     /// `PreStartContainer` failed.
     #[error("device plugin PreStartContainer rpc failed with err: {0}")]
     PreStart(RpcError),
-    /// `PreStartContainer` has nothing to tell.
+    /// `PreStartContainer` has no devices to send.
     #[error(
         "no devices found allocated in local cache for pod {pod}, container {container}, resource {resource}"
     )]
     NothingHeld { pod: String, container: String, resource: String },
-    /// `Allocate` answered without a container response. Go prints an empty message as nothing.
+    /// `Allocate` returned no container response. Go prints an empty message as an empty string.
     #[error("no containers return in allocation response ")]
     EmptyResponse,
     /// The container uses a claim that the DRA manager does not know.
@@ -62,7 +62,7 @@ pub(crate) enum Refusal {
     /// The checkpoint could not be written.
     #[error("failed to write checkpoint file \"kubelet_internal_checkpoint\": {0}")]
     Checkpoint(String),
-    /// A nil dereference: the real kubelet is gone.
+    /// A nil dereference ended the real kubelet.
     #[error(transparent)]
     Panic(#[from] Vanished),
     /// The embedded kubelet was stopped meanwhile.
@@ -70,13 +70,13 @@ pub(crate) enum Refusal {
     Stopped,
 }
 
-/// The id of a device that is in use and no longer listed. Reading its topology is a nil
-/// dereference in the real kubelet, whose process ends.
+/// Id of a device in use that is no longer listed. Reading its topology is a nil dereference in the
+/// real kubelet, whose process ends.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "panic: runtime error: invalid memory address or nil pointer dereference: device {id} is no longer listed by its plugin"
 )]
 pub(crate) struct Vanished {
-    /// The id.
+    /// Device id.
     pub(crate) id: String,
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::Manager;
 use crate::{device::DeviceIds, pod::InitRole};
 
-/// The real manager's `devicesToReuse`: it remembers one pod, the last one that was admitted.
+/// The real manager's `devicesToReuse`: the reusable devices of the pod admitted last.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Reusable {
     pod: String,
@@ -15,7 +15,7 @@ pub(crate) struct Reusable {
 // === impl Reusable ===
 
 impl Reusable {
-    /// What a container of this pod may reuse.
+    /// Devices that a container of this pod may reuse.
     pub(super) fn of(&self, pod: &str, resource: &str) -> DeviceIds {
         if self.pod != pod {
             return DeviceIds::new();
@@ -31,13 +31,13 @@ impl Reusable {
 }
 
 impl Manager {
-    /// The next container to be served is one of this pod.
+    /// Drops the devices of any other pod: the next container belongs to this one.
     pub(crate) fn turn_to_pod(&mut self, pod: &str) {
         self.reusable.turn_to(pod);
     }
 
-    /// A container was served: what it holds can be reused if it will have ended by the time the
-    /// next one starts, and cannot if not.
+    /// Records a served container. Its devices become reusable if it ends before the next one
+    /// starts, and stop being so otherwise.
     pub(crate) fn container_served(&mut self, pod: &str, container: &str, role: Option<InitRole>) {
         match role {
             Some(InitRole::RunsToCompletion) => self.lend(pod, container),

@@ -1,4 +1,4 @@
-//! Answers of the pod resources API, made from the managers' state.
+//! Answers of the pod resources API, from the managers' state.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::{
     pod::Pod,
 };
 
-/// Active pods. Init containers that run to completion are left out, held devices or not.
+/// Active pods. Init containers that run to completion are left out, even with held devices.
 pub(super) fn list(desk: &Desk) -> Vec<wire::PodResources> {
     let active = desk.manager.pods.values().filter(|record| record.is_active());
     let known = active.filter(|record| desk.knows(&record.pod.uid));
@@ -25,7 +25,7 @@ pub(super) fn find(desk: &Desk, namespace: &str, name: &str) -> Option<wire::Pod
     found.map(|record| pod_resources(desk, &record.pod))
 }
 
-/// Healthy devices, held ones too. One entry for each of a device's NUMA nodes, so a device whose
+/// Healthy devices, held ones too. Each NUMA node of a device is one entry, so a device whose
 /// topology has no nodes is missing.
 pub(super) fn allocatable(manager: &Manager) -> Vec<wire::ContainerDevices> {
     let mut devices = Vec::new();
@@ -62,8 +62,8 @@ fn pod_resources(desk: &Desk, pod: &Pod) -> wire::PodResources {
     }
 }
 
-/// Each claim that the container uses, with all its devices, whichever request it uses. Nothing at all
-/// if one claim is not known.
+/// Each claim that the container uses, with all its devices, for any request. One unknown claim
+/// empties the list.
 fn dynamic_resources(desk: &Desk, pod: &Pod, container: &str) -> Vec<wire::DynamicResource> {
     let used = pod.claims.iter().filter(|claim| claim.uses_of(container).next().is_some());
     let known = |claim: &PodClaim| desk.dra.claims.get(&claim.id.namespace, &claim.id.name);
@@ -74,8 +74,8 @@ fn dynamic_resources(desk: &Desk, pod: &Pod, container: &str) -> Vec<wire::Dynam
 fn dynamic_resource(claim: &Claim) -> wire::DynamicResource {
     let mut claim_resources = Vec::new();
     for (driver, state) in &claim.state.drivers {
-        // The real one collects names without starting anew for each device: a device is shown with
-        // the names of those before it too.
+        // The real one collects names over all devices of a driver. So a device has the names of
+        // those before it too.
         let mut cdi_devices = Vec::new();
         for device in state.devices.iter().flatten() {
             let names = device.cdi_device_ids.iter().flatten();

@@ -1,4 +1,4 @@
-//! A token bucket: so many calls per second, so many at once.
+//! A token bucket: calls per second, and a burst.
 
 use tokio::time::Instant;
 
@@ -20,7 +20,7 @@ impl Bucket {
         Self { per_second, burst, tokens: burst, filled_at: now }
     }
 
-    /// Takes a token; false if there is none.
+    /// Takes a token; false if the bucket is empty.
     pub(super) fn take(&mut self, now: Instant) -> bool {
         let passed = now.saturating_duration_since(self.filled_at).as_secs_f64();
         self.tokens = self.burst.min(self.tokens + passed * self.per_second);

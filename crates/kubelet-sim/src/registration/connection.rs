@@ -6,7 +6,7 @@
 //!             └─────────────┴─> failed: Register answers the text, the client is forgotten
 //! ```
 //!
-//! From the end of the dial on, the end of another stream may close the connection.
+//! After the dial, the end of another stream may close the connection.
 
 use std::path::PathBuf;
 
@@ -37,7 +37,7 @@ pub(super) struct Connection {
     pub(super) faults: watch::Receiver<Misbehaviour>,
 }
 
-/// Why `Register` failed, in the kubelet's words.
+/// Reasons of a failed `Register`, in the kubelet's words.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ConnectError {
     #[error("failed to dial device plugin: context deadline exceeded")]
@@ -51,10 +51,10 @@ pub(super) enum ConnectError {
 // === impl Connection ===
 
 impl Connection {
-    /// Connects, answers the waiting `Register`, then follows the stream. Ends early only with the
-    /// kubelet.
+    /// Connects, answers the waiting `Register`, then follows the stream. Only the kubelet's end
+    /// stops this early.
     pub(super) async fn run(self, reply: oneshot::Sender<Result<(), ConnectError>>) {
-        // The kubelet is gone, and with it everything that could be told.
+        // A stopped kubelet has no listener for the result.
         let _ = self.live(reply).await;
     }
 
@@ -66,13 +66,13 @@ impl Connection {
         match self.connect(&client, &mut reply).await? {
             Err(error) => {
                 self.fail(client, &error).await?;
-                // The plugin that asked may have left.
+                // The caller may have left.
                 let _ = reply.send(Err(error));
                 Ok(())
             }
             Ok((plugin, options)) => {
                 self.register(client.clone(), plugin.clone(), options).await?;
-                // The plugin that asked may have left; it is registered all the same.
+                // The caller may have left; the plugin is registered all the same.
                 let _ = reply.send(Ok(()));
                 let reason = self.watch(&plugin).await?;
                 let socket = self.socket;
@@ -134,7 +134,7 @@ impl Connection {
         self.owner.with(register).await
     }
 
-    /// Follows `ListAndWatch` until it ends. Returns why.
+    /// Follows `ListAndWatch` until it ends. Returns the reason of the end.
     async fn watch(&mut self, plugin: &Plugin) -> Result<String, Gone> {
         let mut stream = match plugin.watch().await {
             Ok(stream) => stream,

@@ -1,9 +1,9 @@
-//! Where a plugin's endpoint leads to.
+//! Path of a plugin's socket from its endpoint.
 
 use std::path::{Path, PathBuf};
 
-/// Joins as Go's `filepath.Join` does: `/abs` is taken below the folder, `..` leads out of it, an
-/// empty endpoint is the folder itself. Nothing on the disk is looked at.
+/// Joins as Go's `filepath.Join` does. `/abs` lies below the folder, `..` leads out of it, and an
+/// empty endpoint is the folder itself. The function reads no disk.
 pub(super) fn resolve(dir: &Path, endpoint: &str) -> PathBuf {
     let mut path = dir.to_owned();
     for part in endpoint.split('/') {

@@ -1,8 +1,8 @@
-//! Which names an extended resource may have.
+//! Valid names of extended resources.
 //!
-//! The agent checks names as well. The kubelet's checks are its own, so that the one can find the other wrong.
+//! The agent checks names too. These checks are independent of it, so that a test finds either one wrong.
 
-/// Prefix under which quota counts the resource; the name must leave room for it.
+/// Prefix under which quota counts the resource. The name must leave room for this prefix.
 const QUOTA_PREFIX: &str = "requests.";
 
 /// Longest DNS subdomain (RFC 1123), prefix included.
@@ -11,8 +11,8 @@ const MAX_SUBDOMAIN: usize = 253;
 /// Longest name part and longest DNS label.
 const MAX_LABEL: usize = 63;
 
-/// Whether the kubelet takes the name: qualified, not Kubernetes' own, and still a label key with
-/// quota's prefix in front (`IsExtendedResourceName` in `pkg/apis/core/v1/helper`).
+/// True if the kubelet takes the name: qualified, not Kubernetes' own, and a label key even after
+/// quota's prefix (`IsExtendedResourceName` in `pkg/apis/core/v1/helper`).
 pub(super) fn is_extended_resource(name: &str) -> bool {
     let Some((domain, part)) = name.split_once('/') else { return false };
     !name.contains("kubernetes.io/")
@@ -22,8 +22,8 @@ pub(super) fn is_extended_resource(name: &str) -> bool {
         && is_name_part(part)
 }
 
-/// Labels of lower-case letters, digits and inner dashes. The whole may be 253 long; unlike in
-/// DNS, a single label may be too.
+/// True for labels of lower-case letters, digits and inner dashes. The whole may have 253
+/// characters; unlike in DNS, a single label may too.
 fn is_subdomain(domain: &str) -> bool {
     domain.split('.').all(|label| {
         let inner = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-';

@@ -30,10 +30,10 @@ use crate::{
     severable,
 };
 
-/// Longest `TimeoutValue` (gRPC over HTTP/2, "Requests"); a longer one could not be counted to.
+/// Most digits of a `TimeoutValue` (gRPC over HTTP/2, "Requests"). A longer value is invalid.
 const MAX_TIMEOUT_DIGITS: usize = 8;
 
-/// What the server needs.
+/// Dependencies of the server.
 #[derive(Clone, Debug)]
 pub(crate) struct Listening {
     pub(crate) owner: Owner,
@@ -43,7 +43,7 @@ pub(crate) struct Listening {
     pub(crate) ended: CancellationToken,
 }
 
-/// Answers on this listener until the kubelet ends.
+/// Serves on this listener until the kubelet ends.
 pub(crate) async fn serve(listener: UnixListener, listening: Listening) {
     let ended = listening.ended.clone();
     let incoming = severable::incoming(listener, ended.clone());
@@ -110,12 +110,12 @@ impl Registrar {
         let note = move |desk: &crate::desk::Desk| {
             desk.events.push(Event::RegistrationRefused { resource, message });
         };
-        // A kubelet that is gone answers all the same, if it still can.
+        // A stopped kubelet still answers, if the connection lasts.
         let _ = self.listening.owner.look(note).await;
         status
     }
 
-    /// Lets the desk run the connection; `None` if the kubelet ends first.
+    /// Hands the connection to the desk; `None` if the kubelet ends first.
     async fn connect(&self, connection: Connection) -> Option<Result<(), ConnectError>> {
         let (reply, result) = oneshot::channel();
         let spawn = move |desk: &mut crate::desk::Desk| {
@@ -139,13 +139,13 @@ fn check(request: &wire::RegisterRequest) -> Result<(), String> {
     Ok(())
 }
 
-/// When the caller stops waiting, from its `grpc-timeout`.
+/// Time at which the caller stops waiting, from its `grpc-timeout`.
 fn deadline(request: &Request<wire::RegisterRequest>) -> Option<Instant> {
     let text = request.metadata().get("grpc-timeout")?.to_str().ok()?;
     Instant::now().checked_add(timeout(text)?)
 }
 
-/// One to eight digits and a unit; anything else is no timeout, for tonic neither.
+/// Parses one to eight digits and a unit. Any other text is no timeout, in tonic too.
 fn timeout(text: &str) -> Option<Duration> {
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
     if digits.len() > MAX_TIMEOUT_DIGITS || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -163,7 +163,7 @@ fn timeout(text: &str) -> Option<Duration> {
     })
 }
 
-/// Go's answer to a service that a server does not have: a plugin may register `kubelet.sock`.
+/// Go's answer to an unknown service: a plugin may register `kubelet.sock`.
 struct NotAPlugin;
 
 impl NotAPlugin {

@@ -1,4 +1,4 @@
-//! Which sets of NUMA nodes could serve a request for one resource.
+//! Topology hints: the sets of NUMA nodes that could serve a request for one resource.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,41 +13,41 @@ use crate::{
 pub(crate) struct Hint {
     /// The nodes; `None` leaves the choice open.
     pub(crate) affinity: Option<NumaMask>,
-    /// Whether no narrower set could ever do.
+    /// True if no narrower set could ever serve the request.
     pub(crate) preferred: bool,
 }
 
-/// What one resource wishes for.
+/// Hints of one resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Hints {
     /// No device of the resource has topology.
     NoPreference,
     /// The request cannot be served.
     Unsatisfiable,
-    /// One of these. Empty means the same as [`Hints::Unsatisfiable`].
+    /// One of these sets. An empty list means the same as [`Hints::Unsatisfiable`].
     Masks(Vec<Hint>),
 }
 
-/// A request for devices of one resource, and what there is.
+/// A request for devices of one resource, and the existing devices.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Demand<'a> {
-    /// Nodes of the machine.
+    /// NUMA nodes of the machine.
     pub(crate) machine: &'a [i64],
     /// All devices, busy and unhealthy ones too.
     pub(crate) devices: &'a BTreeMap<String, Device>,
-    /// Devices that may be taken.
+    /// Free devices.
     pub(crate) available: &'a DeviceIds,
     /// Devices of the pod's finished init containers, which must be taken.
     pub(crate) reusable: &'a DeviceIds,
-    /// How many are asked for.
+    /// Number of requested devices.
     pub(crate) size: usize,
 }
 
 // === impl Demand ===
 
 impl Demand<'_> {
-    /// Every mask that can serve the request; those as narrow as any mask with enough devices,
-    /// free or not, are preferred.
+    /// Every mask that can serve the request. The preferred masks are as narrow as any mask with
+    /// enough devices, free or not.
     pub(crate) fn hints(&self) -> Result<Vec<Hint>, Vanished> {
         let nodes = self.nodes_with_devices();
         let masks = NumaMask::subsets(&nodes);
@@ -62,8 +62,8 @@ impl Demand<'_> {
         Ok(hints)
     }
 
-    /// Nodes that have devices of this resource, all nodes when none has (since 1.36; before,
-    /// always all nodes, which gives the same hints for a higher price).
+    /// Nodes that have devices of this resource, or all nodes if none has. This rule exists since
+    /// 1.36; all nodes, as before, give the same hints at a higher price.
     fn nodes_with_devices(&self) -> Vec<i64> {
         let hosting: BTreeSet<i64> =
             self.devices.values().flat_map(Device::nodes).copied().collect();
@@ -129,7 +129,7 @@ mod tests {
         names.chars().map(String::from).collect()
     }
 
-    /// Hints as text: nodes, with a star if preferred.
+    /// Compares hints as text: nodes, with a star if preferred.
     fn check(devices: &BTreeMap<String, Device>, sets: (&str, &str, usize), expected: &[&str]) {
         let (available, reusable, size) = sets;
         let demand = Demand {

@@ -1,23 +1,23 @@
 //! A set of NUMA nodes.
 
-/// NUMA nodes 0 to 63; others cannot be expressed, in the real kubelet neither.
+/// NUMA nodes 0 to 63. The real kubelet cannot express others either.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NumaMask(u64);
 
 // === impl NumaMask ===
 
 impl NumaMask {
-    /// The mask with these nodes; what does not fit is left out.
+    /// The mask with these nodes, without nodes outside of 0 to 63.
     pub fn of(nodes: impl IntoIterator<Item = i64>) -> Self {
         Self(nodes.into_iter().fold(0, |bits, node| bits | bit(node)))
     }
 
-    /// Whether the node is in the mask.
+    /// True if the node is in the mask.
     pub fn contains(self, node: i64) -> bool {
         self.0 & bit(node) != 0
     }
 
-    /// Whether one of the nodes is in the mask.
+    /// True if one of the nodes is in the mask.
     pub fn intersects(self, nodes: &[i64]) -> bool {
         nodes.iter().any(|node| self.contains(*node))
     }
@@ -27,19 +27,19 @@ impl NumaMask {
         self.0.count_ones()
     }
 
-    /// The nodes in both.
+    /// The nodes in both masks.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self(self.0 & other.0)
     }
 
-    /// The one with fewer nodes; of equally many, the one with the lower nodes.
+    /// The mask with fewer nodes; of equally many, the one with the lower nodes.
     #[must_use]
     pub fn narrowest(self, other: Self) -> Self {
         if other.width() < self.width() { other } else { self }
     }
 
-    /// Every mask over these nodes that is not empty, narrow ones first.
+    /// Every non-empty mask over these nodes, narrow ones first.
     pub fn subsets(nodes: &[i64]) -> Vec<Self> {
         let every = Self::of(nodes.iter().copied()).0;
         let mut found = Vec::new();
@@ -52,7 +52,7 @@ impl NumaMask {
         found
     }
 
-    /// Sorts by number of nodes, then towards low ones.
+    /// Sort key: number of nodes, then low nodes first.
     fn width(self) -> (u32, u64) {
         (self.count(), self.0)
     }

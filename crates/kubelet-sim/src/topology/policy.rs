@@ -1,4 +1,4 @@
-//! Merging the hints of all resources into one, and deciding whether it will do.
+//! Merge of the hints of all resources, and admission by the result.
 //!
 //! Facts from `pkg/kubelet/cm/topologymanager` of Kubernetes 1.36 (`policy.go`).
 
@@ -7,10 +7,10 @@ use super::{Hint, Hints, NumaMask};
 /// The kubelet's `topologyManagerPolicy`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TopologyPolicy {
-    /// Hints are not asked for.
+    /// No hints are collected.
     #[default]
     None,
-    /// The best hint is used, whatever it is.
+    /// The best hint is used, preferred or not.
     BestEffort,
     /// Only a preferred hint admits the container.
     Restricted,
@@ -28,16 +28,16 @@ pub enum TopologyScope {
     Pod,
 }
 
-/// What the policy made of the hints.
+/// Result of a policy for the hints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Verdict {
-    /// Where devices shall come from.
+    /// NUMA nodes of the devices.
     pub(crate) affinity: Option<NumaMask>,
-    /// Whether the container may run there.
+    /// True if the container is admitted.
     pub(crate) admitted: bool,
 }
 
-/// Merges the wishes of all resources on a machine with the nodes of `machine`.
+/// Merges the hints of all resources on a machine with the nodes of `machine`.
 pub(crate) fn merge(policy: TopologyPolicy, machine: NumaMask, wishes: &[Hints]) -> Verdict {
     let options: Vec<Vec<Hint>> = if wishes.is_empty() {
         vec![vec![Hint { affinity: None, preferred: true }]]
@@ -77,7 +77,7 @@ fn single_node(hints: Vec<Hint>) -> Vec<Hint> {
         .collect()
 }
 
-/// The best merge of one hint of each resource; all nodes, not preferred, if none is left.
+/// The best merge of one hint of each resource; without any, all nodes, not preferred.
 fn best(machine: NumaMask, options: &[Vec<Hint>]) -> Hint {
     let widest_need = widest_need(options);
     permutations(options)
@@ -88,7 +88,7 @@ fn best(machine: NumaMask, options: &[Vec<Hint>]) -> Hint {
         .unwrap_or(Hint { affinity: Some(machine), preferred: false })
 }
 
-/// The largest number of nodes that a resource needs even at its best.
+/// The largest number of nodes that a resource needs at best.
 fn widest_need(options: &[Vec<Hint>]) -> u32 {
     options
         .iter()
@@ -109,7 +109,7 @@ fn permutations(options: &[Vec<Hint>]) -> Vec<Vec<Hint>> {
     })
 }
 
-/// The nodes in all masks; preferred if all hints are and their masks are equal.
+/// The nodes in all masks. The hint is preferred if all hints are and their masks are equal.
 fn merge_one(machine: NumaMask, hints: &[Hint]) -> Hint {
     let masks: Vec<NumaMask> = hints.iter().filter_map(|hint| hint.affinity).collect();
     let equal = masks.windows(2).all(|pair| pair[0] == pair[1]);
@@ -118,8 +118,9 @@ fn merge_one(machine: NumaMask, hints: &[Hint]) -> Hint {
     Hint { affinity: Some(merged), preferred }
 }
 
-/// Preferred before not preferred; then narrow before wide. Of hints that are not preferred, one as
-/// wide as the neediest resource is best, then the widest one below, then the narrowest above.
+/// The better hint: preferred ones first, then narrow ones. Among hints that are not preferred, the
+/// best is as wide as the neediest resource. Then comes the widest one below, then the narrowest
+/// one above.
 fn better(current: Hint, candidate: Hint, widest_need: u32) -> Hint {
     use std::cmp::Ordering::{Equal, Greater, Less};
 
