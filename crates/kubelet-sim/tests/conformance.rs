@@ -1,6 +1,6 @@
-//! The conformance catalogue of the device plugin API, played against the embedded kubelet with a
-//! plugin that speaks the real protocol, numbers in comments being the catalogue's; and what a DRA
-//! driver meets, in `dra`.
+//! Conformance tests of the device plugin API: the embedded kubelet against a plugin that speaks
+//! the real protocol. Numbers in comments are rows of the conformance catalogue. `dra` tests the
+//! DRA manager with a driver.
 
 mod allocation;
 mod authority;

@@ -1,9 +1,9 @@
 //! The embedded kubelet beside a real one: the same sequences, the same transcripts.
 //!
-//! A transcript in `snapshots` is what a real kubelet, version 1.36.2, did: the calls that plugins got, its
-//! checkpoint, its answers over pod resources, the node's counts, what pods were told. The embedded one
-//! has to do the same. With `WINDLASS_E2E_KUBELET`, the path of a kubelet's program, that kubelet plays
-//! the sequences too; see `real` for what it needs.
+//! A transcript in `snapshots` shows a real kubelet, version 1.36.2: the calls to plugins, its
+//! checkpoint, its answers over pod resources, the node's counts, the status of pods. The embedded
+//! one has to do the same. `WINDLASS_E2E_KUBELET` names the path of a kubelet's program. With this
+//! variable, that kubelet plays the sequences too; `real` lists its requirements.
 
 mod devices;
 mod embedded;
@@ -103,7 +103,7 @@ fn a_real_kubelet_does_what_the_transcripts_say() {
     match real::place() {
         Place::Nowhere => say_it_did_not_run(),
         Place::Outside => {
-            // All of them, so that all differences are seen at once.
+            // One run compares all scripts and shows all differences.
             let names = scripts.iter().map(|script| script.name);
             let test = "fidelity::a_real_kubelet_does_what_the_transcripts_say";
             let differing: Vec<_> = names.filter(|name| !real::plays_inside(test, name)).collect();

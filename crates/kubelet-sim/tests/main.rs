@@ -1,4 +1,4 @@
-//! One program for all of the crate's integration tests: it is linked once.
+//! All integration tests of the crate in one program, linked once.
 
 mod conformance;
 mod fidelity;

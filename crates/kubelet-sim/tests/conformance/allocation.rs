@@ -1,4 +1,4 @@
-//! Admission: which pods get which devices, and the exact words for those that get none.
+//! Admission: devices of each pod, and the exact texts of rejections.
 
 use tonic::Status;
 use windlass_kubelet_api::deviceplugin::{
@@ -24,7 +24,7 @@ fn env(name: &str, value: &str) -> ContainerAllocateResponse {
     ContainerAllocateResponse { envs, ..Default::default() }
 }
 
-/// 48
+/// Catalogue row 48.
 #[tokio::test]
 async fn a_request_is_one_allocate_with_one_container_and_all_ids() {
     let (node, plugin) = node_with(2).await;
@@ -35,7 +35,7 @@ async fn a_request_is_one_allocate_with_one_container_and_all_ids() {
     assert_eq!(plugin.calls(), [Call::Allocate(vec![vec!["d0".to_owned(), "d1".to_owned()]])]);
 }
 
-/// 49
+/// Catalogue row 49.
 #[tokio::test]
 async fn too_few_free_devices_are_refused_without_a_call() {
     let (node, plugin) = node_with(3).await;
@@ -49,7 +49,7 @@ async fn too_few_free_devices_are_refused_without_a_call() {
     assert_eq!(plugin.calls(), []);
 }
 
-/// 50
+/// Catalogue row 50.
 #[tokio::test]
 async fn a_resource_that_never_registered_is_admitted_without_devices() {
     let node = Node::start();
@@ -57,7 +57,7 @@ async fn a_resource_that_never_registered_is_admitted_without_devices() {
     assert!(node.kubelet.node().pods["pod-uid"].is_admitted());
 }
 
-/// 51
+/// Catalogue row 51.
 #[tokio::test]
 async fn without_a_healthy_device_even_a_request_for_none_is_refused() {
     let (node, plugin) = node_with(1).await;
@@ -69,7 +69,7 @@ async fn without_a_healthy_device_even_a_request_for_none_is_refused() {
     }
 }
 
-/// 53
+/// Catalogue row 53.
 #[tokio::test]
 async fn a_pod_cannot_change_its_mind() {
     let (node, _plugin) = node_with(2).await;
@@ -81,7 +81,7 @@ async fn a_pod_cannot_change_its_mind() {
     .await;
 }
 
-/// 56
+/// Catalogue row 56.
 #[tokio::test]
 async fn a_resource_that_is_held_but_no_longer_registered_cannot_be_allocated() {
     let node = Node::start_with(|config| config.grace_period = SHORT);
@@ -93,7 +93,7 @@ async fn a_resource_that_is_held_but_no_longer_registered_cannot_be_allocated() 
     node.refuse(("late", 1), "cannot allocate unregistered device example.com/gpu").await;
 }
 
-/// 57
+/// Catalogue row 57.
 #[tokio::test]
 async fn an_error_of_allocate_is_the_pods_message_and_frees_the_devices() {
     let (node, plugin) = node_with(2).await;
@@ -103,7 +103,7 @@ async fn an_error_of_allocate_is_the_pods_message_and_frees_the_devices() {
     assert_eq!(node.admit("next", GPU, 2).await, ids("d0 d1"));
 }
 
-/// 58
+/// Catalogue row 58.
 #[tokio::test]
 async fn an_answer_without_container_leaks_the_devices_until_a_pod_is_collected() {
     let (node, plugin) = node_with(3).await;
@@ -121,7 +121,7 @@ async fn an_answer_without_container_leaks_the_devices_until_a_pod_is_collected(
     assert_eq!(node.admit("last", GPU, 3).await, ids("d0 d1 d2"));
 }
 
-/// 59
+/// Catalogue row 59.
 #[tokio::test]
 async fn of_two_container_responses_the_first_is_used() {
     let (node, plugin) = node_with(1).await;
@@ -130,7 +130,7 @@ async fn of_two_container_responses_the_first_is_used() {
     assert_eq!(admission.allotment("c", GPU).expect("held").grant.envs["E"], "first");
 }
 
-/// 63, but for the health check
+/// Catalogue row 63, without the health check.
 #[tokio::test]
 async fn a_hanging_allocate_keeps_other_pods_waiting() {
     let (node, plugin) = node_with(2).await;
@@ -172,7 +172,7 @@ async fn check_closing(ignored: Method, is_ignored: impl Fn(&Call) -> bool, pref
     assert_eq!(node.in_use(GPU), ids(""));
 }
 
-/// 64
+/// Catalogue row 64.
 #[tokio::test]
 async fn a_pod_that_the_node_rejects_after_allocate_is_freed_later_without_a_word() {
     let node = Node::start();
@@ -192,7 +192,7 @@ async fn a_pod_that_the_node_rejects_after_allocate_is_freed_later_without_a_wor
     assert!(plugin.calls().iter().filter(|call| matches!(call, Call::Allocate(_))).count() == 2);
 }
 
-/// 65
+/// Catalogue row 65.
 #[tokio::test]
 async fn when_the_second_resource_fails_the_first_one_stays_taken_until_collected() {
     let (node, gpus) = node_with(1).await;
@@ -206,7 +206,7 @@ async fn when_the_second_resource_fails_the_first_one_stays_taken_until_collecte
     assert_eq!(node.admit("next", GPU, 1).await, ids("d0"), "the rejected pod was collected");
 }
 
-/// 66
+/// Catalogue row 66.
 #[tokio::test]
 async fn app_containers_reuse_an_init_containers_devices() {
     let (node, _plugin) = node_with(2).await;
@@ -218,7 +218,7 @@ async fn app_containers_reuse_an_init_containers_devices() {
     assert_eq!((held("a"), held("b")), (ids("d0"), ids("d1")));
 }
 
-/// 67
+/// Catalogue row 67.
 #[tokio::test]
 async fn sidecars_keep_what_they_take_from_an_init_container() {
     let (node, _plugin) = node_with(6).await;
@@ -235,7 +235,7 @@ async fn sidecars_keep_what_they_take_from_an_init_container() {
     assert_eq!((held("a1"), held("a2")), (ids("d3"), ids("d4 d5")));
 }
 
-/// 68, 69
+/// Catalogue rows 68, 69.
 #[tokio::test]
 async fn a_container_gets_one_grant_in_which_the_first_plugin_wins() {
     let (node, gpus) = node_with(1).await;
@@ -260,7 +260,7 @@ async fn a_container_gets_one_grant_in_which_the_first_plugin_wins() {
     assert_eq!(grant.cdi_devices, ["v/c=b", "v/c=a", "v/c=n"]);
 }
 
-/// 42, trap 3
+/// Catalogue row 42, trap 3.
 #[tokio::test]
 async fn a_device_that_vanishes_during_allocate_is_the_kubelets_end() {
     let (node, plugin) = node_with(1).await;
@@ -276,7 +276,7 @@ async fn a_device_that_vanishes_during_allocate_is_the_kubelets_end() {
     assert_eq!(node.kubelet.node().kubelet, Condition::Running);
 }
 
-/// 89
+/// Catalogue row 89.
 #[tokio::test]
 async fn a_checkpoint_that_cannot_be_written_rejects_the_pod() {
     let (node, _plugin) = node_with(1).await;

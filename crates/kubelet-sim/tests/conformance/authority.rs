@@ -59,7 +59,7 @@ fn literal(index: u8, value: &[u8]) -> Vec<u8> {
     [&[0x40 | index, length], value].concat()
 }
 
-/// A `Register` call as grpc-go writes it, its authority a path.
+/// A `Register` call as grpc-go writes it, with a path as authority.
 fn register(plugin: &Plugin, authority: &[u8]) -> Vec<u8> {
     let name = |name: &str, value: &[u8]| {
         let length = |bytes: &[u8]| u8::try_from(bytes.len()).expect("short");
@@ -89,7 +89,7 @@ fn register(plugin: &Plugin, authority: &[u8]) -> Vec<u8> {
     [PREFACE, &frame(4, 0, 0, &[]), &call].concat()
 }
 
-/// 25, the other way round
+/// Catalogue row 25, in the other direction.
 #[tokio::test]
 async fn a_go_client_registers_although_its_authority_is_a_path() {
     let path = "/var/lib/kubelet/device-plugins/kubelet.sock";
@@ -114,7 +114,7 @@ async fn a_go_client_registers_although_its_authority_is_a_path() {
     }
 }
 
-/// Whether the call ended with trailers; false if it was reset.
+/// True if the call ended with trailers; false after a reset.
 async fn read_to_trailers(stream: &mut UnixStream) -> bool {
     loop {
         let mut header = [0; 9];
@@ -131,7 +131,7 @@ async fn read_to_trailers(stream: &mut UnixStream) -> bool {
     }
 }
 
-/// The sender's and the receiver's dynamic tables stay in step, also when entries are evicted.
+/// The dynamic tables of sender and receiver stay in step, even after evictions.
 #[tokio::test]
 async fn an_h2_client_sends_many_requests_through_the_shim() {
     const REQUESTS: usize = 200;

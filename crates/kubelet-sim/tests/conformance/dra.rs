@@ -1,4 +1,4 @@
-//! What a DRA driver meets, played with one that speaks the real protocol.
+//! The DRA manager, tested with a driver that speaks the real protocol.
 
 pub(crate) mod driver;
 mod health;
@@ -8,7 +8,7 @@ mod restart;
 
 use windlass_kubelet_sim::{ClaimId, Container, Pod, PodClaim};
 
-/// The driver of most tests.
+/// Driver of most tests.
 pub(crate) const DRIVER: &str = "gpu.example.com";
 
 /// A pod whose container `c` uses a claim of the driver.

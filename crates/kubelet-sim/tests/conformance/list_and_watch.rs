@@ -9,7 +9,7 @@ use super::{
     support::{GPU, Node, SHORT, device, devices},
 };
 
-/// 27, 28, 32, 33, 34
+/// Catalogue rows 27, 28, 32, 33, 34.
 #[tokio::test]
 async fn lists_are_counted_as_the_kubelet_counts_them() {
     let node = Node::start();
@@ -28,7 +28,7 @@ async fn lists_are_counted_as_the_kubelet_counts_them() {
     }
 }
 
-/// 35, 43
+/// Catalogue rows 35, 43.
 #[tokio::test]
 async fn the_end_of_a_stream_keeps_capacity_and_is_never_retried() {
     for how in [Ok(()), Err(Status::internal("broken"))] {
@@ -48,7 +48,7 @@ async fn the_end_of_a_stream_keeps_capacity_and_is_never_retried() {
     }
 }
 
-/// 36
+/// Catalogue row 36.
 #[tokio::test]
 async fn a_plugin_that_comes_back_in_time_is_restored() {
     let node = Node::start();
@@ -61,7 +61,7 @@ async fn a_plugin_that_comes_back_in_time_is_restored() {
     node.counts(GPU, 2, 2).await;
 }
 
-/// 36
+/// Catalogue row 36.
 #[tokio::test]
 async fn a_plugin_that_stays_away_leaves_nothing_but_its_name_on_the_node() {
     let node = Node::start_with(|config| config.grace_period = SHORT);
@@ -78,7 +78,7 @@ async fn a_plugin_that_stays_away_leaves_nothing_but_its_name_on_the_node() {
     node.counts(GPU, 2, 2).await;
 }
 
-/// 37
+/// Catalogue row 37.
 #[tokio::test]
 async fn a_stream_that_fails_at_once_leaves_an_empty_resource() {
     let node = Node::start();
@@ -88,7 +88,7 @@ async fn a_stream_that_fails_at_once_leaves_an_empty_resource() {
     node.counts(GPU, 0, 0).await;
 }
 
-/// 41, 42
+/// Catalogue rows 41, 42.
 #[tokio::test]
 async fn the_status_of_a_pod_follows_its_devices_health() {
     let node = Node::start();
@@ -119,7 +119,7 @@ async fn a_stream_can_be_left_unread() {
     node.kubelet.misbehave(Misbehaviour { streams, ..Misbehaviour::default() });
     let plugin = Plugin::registered(&node.kubelet, GPU, devices(1)).await;
     plugin.streams(1).await;
-    // What the plugin sent before it answered this has arrived.
+    // Messages that the plugin sent before its answer have arrived.
     let mut client = node.kubelet.plugin(GPU).await.expect("connected");
     client.get_device_plugin_options(Empty {}).await.expect("answered");
     assert_eq!(node.kubelet.node().counts(GPU), None);

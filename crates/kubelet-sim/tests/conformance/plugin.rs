@@ -1,4 +1,4 @@
-//! A device plugin whose every answer a test can choose.
+//! A device plugin with scripted answers.
 
 use std::{
     pin::Pin,
@@ -28,10 +28,10 @@ pub(crate) enum Call {
     PreStart(Vec<String>),
 }
 
-/// What the plugin answers.
+/// Script of the plugin's answers.
 #[derive(Clone, Debug)]
 pub(crate) struct Script {
-    /// Is never answered, whatever else the script says.
+    /// Method that gets no answer, whatever the other fields say.
     pub(crate) ignores: Option<Method>,
     pub(crate) options: Result<wire::DevicePluginOptions, Status>,
     pub(crate) preferred: Result<Vec<String>, Status>,
@@ -64,7 +64,7 @@ pub(crate) enum PreStart {
     Hang,
 }
 
-/// What every stream shows.
+/// Content of every stream.
 #[derive(Clone, Debug)]
 enum Show {
     Nothing,
@@ -155,7 +155,7 @@ impl Plugin {
         });
     }
 
-    /// Binds the socket again, after somebody deleted it.
+    /// Binds the deleted socket again.
     pub(crate) fn rebind(&mut self, kubelet: &Kubelet) {
         let path = kubelet.config().plugin_dir().join(&self.endpoint);
         self.bind(&path);
@@ -165,7 +165,7 @@ impl Plugin {
         self.shared.show.send_replace(Show::Devices(devices));
     }
 
-    /// Ends every open stream like this, and every new one at once.
+    /// Ends every open stream with this result, and every new one at once.
     pub(crate) fn end_streams(&self, how: Result<(), Status>) {
         self.shared.show.send_replace(Show::End(how));
     }
@@ -178,12 +178,12 @@ impl Plugin {
         self.shared.calls.borrow().clone()
     }
 
-    /// The calls since the last time.
+    /// Calls since the last `take_calls`.
     pub(crate) fn take_calls(&self) -> Vec<Call> {
         self.shared.calls.send_replace(Vec::new())
     }
 
-    /// Waits until such a call arrived.
+    /// Waits until a matching call arrived.
     pub(crate) async fn called(&self, is_it: impl Fn(&Call) -> bool) {
         let mut calls = self.shared.calls.subscribe();
         let waiting = calls.wait_for(|calls| calls.iter().any(&is_it));
@@ -347,7 +347,7 @@ impl DevicePlugin for Service {
     }
 }
 
-/// The ids in an environment variable, as most plugins tell them.
+/// The ids in an environment variable, as most plugins grant them.
 fn visible(ids: &[String]) -> wire::ContainerAllocateResponse {
     let envs = [("VISIBLE".to_owned(), ids.join(","))].into();
     wire::ContainerAllocateResponse { envs, ..Default::default() }

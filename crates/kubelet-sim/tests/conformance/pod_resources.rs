@@ -27,14 +27,14 @@ async fn list(node: &Node) -> Vec<PodResources> {
     client(node).await.list(request).await.expect("listed").into_inner().pod_resources
 }
 
-/// Ids with their node.
+/// Ids with their NUMA nodes.
 fn shown(devices: &[ContainerDevices]) -> Vec<(&str, Option<i64>)> {
     let node =
         |device: &ContainerDevices| device.topology.as_ref().map(|topology| topology.nodes[0].id);
     devices.iter().map(|device| (&*device.device_ids[0], node(device))).collect()
 }
 
-/// 94, 97
+/// Catalogue rows 94, 97.
 #[tokio::test]
 async fn list_shows_each_device_once_per_node_for_containers_that_live_on() {
     let node = Node::start();
@@ -60,7 +60,7 @@ async fn list_shows_each_device_once_per_node_for_containers_that_live_on() {
     assert_eq!(list(&node).await, []);
 }
 
-/// 46, 47
+/// Catalogue rows 46, 47.
 #[tokio::test]
 async fn allocatable_shows_healthy_devices_and_loses_those_with_an_empty_topology() {
     let node = Node::start();
@@ -78,7 +78,7 @@ async fn allocatable_shows_healthy_devices_and_loses_those_with_an_empty_topolog
     assert_eq!(shown(&answer.into_inner().devices), [("a", Some(1)), ("plain", None)]);
 }
 
-/// 95
+/// Catalogue row 95.
 #[tokio::test]
 async fn get_finds_active_pods_only() {
     let node = Node::start();
@@ -95,10 +95,10 @@ async fn get_finds_active_pods_only() {
     assert_eq!(missing.message(), "pod gone in namespace default not found");
 }
 
-/// 96
+/// Catalogue row 96.
 #[tokio::test]
 async fn too_many_calls_are_turned_away() {
-    // Nothing is refilled, however long the calls take.
+    // The bucket is never refilled, so slow calls change nothing.
     let node = Node::start_with(|config| config.pod_resources_qps = 0);
     let mut client = client(&node).await;
     let mut refused = Vec::new();
@@ -112,7 +112,7 @@ async fn too_many_calls_are_turned_away() {
     assert_eq!(refused[0].message(), "rejected by rate limit");
 }
 
-/// 98
+/// Catalogue row 98.
 #[tokio::test]
 async fn list_is_the_same_after_a_restart() {
     let node = Node::start();

@@ -1,4 +1,4 @@
-//! `GetPreferredAllocation`: when it is asked, with what, and what its answer is worth.
+//! `GetPreferredAllocation`: conditions, arguments, and the effect of its answer.
 
 use tonic::Status;
 use windlass_kubelet_api::deviceplugin::{Device, DevicePluginOptions};
@@ -9,7 +9,7 @@ use super::{
     support::{GPU, Node, devices, ids, on_nodes, pod},
 };
 
-/// A plugin with an opinion.
+/// A plugin with a preference.
 async fn opinionated(node: &Node, list: Vec<Device>) -> Plugin {
     let plugin = Plugin::serve(&node.kubelet, GPU, "gpu.sock");
     let count = list.len();
@@ -39,7 +39,7 @@ fn two_nodes() -> Vec<Device> {
     (0..8).map(|index| on_nodes(&format!("d{index}"), &[index / 4])).collect()
 }
 
-/// 72
+/// Catalogue row 72.
 #[tokio::test]
 async fn without_topology_it_is_asked_even_if_everything_is_taken() {
     let node = Node::start();
@@ -48,7 +48,7 @@ async fn without_topology_it_is_asked_even_if_everything_is_taken() {
     assert_eq!(asked(&plugin), [("d0 d1".to_owned(), String::new(), 2)]);
 }
 
-/// 73
+/// Catalogue row 73.
 #[tokio::test]
 async fn exactly_the_aligned_devices_need_no_opinion() {
     let node = Node::start_with(|config| config.topology = TopologyPolicy::SingleNumaNode);
@@ -57,7 +57,7 @@ async fn exactly_the_aligned_devices_need_no_opinion() {
     assert_eq!(asked(&plugin), []);
 }
 
-/// 74
+/// Catalogue row 74.
 #[tokio::test]
 async fn reusable_devices_need_no_opinion() {
     let node = Node::start();
@@ -71,7 +71,7 @@ async fn reusable_devices_need_no_opinion() {
     );
 }
 
-/// 75
+/// Catalogue row 75.
 #[tokio::test]
 async fn it_is_asked_with_aligned_and_taken_devices_and_the_whole_size() {
     let node = Node::start_with(|config| config.topology = TopologyPolicy::BestEffort);
@@ -94,7 +94,7 @@ async fn it_is_asked_with_aligned_and_taken_devices_and_the_whole_size() {
     assert_eq!((question.size, &question.answer[..]), (3, &wish[..]));
 }
 
-/// 73
+/// Catalogue row 73.
 #[tokio::test]
 async fn exactly_the_aligned_devices_that_are_left_need_no_opinion() {
     let node = Node::start_with(|config| config.topology = TopologyPolicy::BestEffort);
@@ -106,7 +106,7 @@ async fn exactly_the_aligned_devices_that_are_left_need_no_opinion() {
     assert_eq!(asked(&plugin).len(), 1, "for the init container only");
 }
 
-/// 75
+/// Catalogue row 75.
 #[tokio::test]
 async fn reused_devices_must_be_included() {
     let node = Node::start();
@@ -121,7 +121,7 @@ async fn reused_devices_must_be_included() {
     assert_eq!(asked(&plugin)[1], (all, "d0 d5".to_owned(), 4));
 }
 
-/// 76
+/// Catalogue row 76.
 #[tokio::test]
 async fn nonsense_is_tolerated_and_an_error_is_not() {
     for (answer, expected) in

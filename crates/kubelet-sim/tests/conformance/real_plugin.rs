@@ -1,4 +1,4 @@
-//! The same kubelet, met by a plugin that somebody else wrote in Go.
+//! The embedded kubelet with a third-party device plugin in Go.
 
 use std::{
     env,
@@ -8,23 +8,24 @@ use std::{
 
 use super::support::{Node, ids, pod};
 
-/// Path of a program that takes the plugin folder as its argument, serves `example.com/go` with
-/// devices `g0` and `g1` on a socket there, asks for `GetPreferredAllocation`, and registers. `Allocate` puts the
-/// id into the environment variable `GO`.
+/// Path of a program that takes the plugin folder as its argument. The program serves
+/// `example.com/go` with devices `g0` and `g1` on a socket there, asks for
+/// `GetPreferredAllocation`, and registers. `Allocate` puts the id into the environment variable
+/// `GO`.
 const PROGRAM: &str = "WINDLASS_GO_DEVICE_PLUGIN";
 
-/// A program that does not outlive its test.
+/// A child process that ends with its test.
 struct Killed(Child);
 
 impl Drop for Killed {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The program may have ended by itself.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Without the program there is nothing to check.
+/// Passes without the program.
 #[tokio::test]
 async fn a_go_plugin_registers_and_serves_a_pod() {
     let Some(program) = env::var_os(PROGRAM) else {

@@ -1,4 +1,4 @@
-//! Register: checks, texts, and what a second registration does to the first.
+//! `Register`: checks, texts, and the effect of a second registration on the first.
 
 use tonic::{Code, Status};
 use windlass_kubelet_api::{
@@ -21,7 +21,7 @@ fn refused(outcome: Result<(), Status>, expected: &str) {
     assert_eq!((status.code(), status.message()), (Code::Unknown, expected));
 }
 
-/// 1
+/// Catalogue row 1.
 #[tokio::test]
 async fn a_valid_registration_is_answered_after_options_were_asked() {
     let node = Node::start();
@@ -32,7 +32,7 @@ async fn a_valid_registration_is_answered_after_options_were_asked() {
     assert!(matches!(registrations[GPU], Registration::Connected { .. }), "{registrations:?}");
 }
 
-/// 2
+/// Catalogue row 2.
 #[tokio::test]
 async fn another_version_is_refused_without_dialling() {
     let node = Node::start();
@@ -49,7 +49,7 @@ async fn another_version_is_refused_without_dialling() {
     assert!(plugin.calls().is_empty());
 }
 
-/// 3, 4
+/// Catalogue rows 3, 4.
 #[tokio::test]
 async fn names_that_are_no_extended_resources_are_refused() {
     let node = Node::start();
@@ -65,7 +65,7 @@ async fn names_that_are_no_extended_resources_are_refused() {
     plugin.register_as(RegisterRequest { resource_name, ..plugin.request() }).await.expect("taken");
 }
 
-/// 5
+/// Catalogue row 5.
 #[tokio::test]
 async fn a_missing_endpoint_fails_when_the_dial_timeout_is_over() {
     let node = Node::start_with(|config| config.dial_timeout = SHORT);
@@ -84,7 +84,7 @@ async fn a_missing_endpoint_fails_when_the_dial_timeout_is_over() {
     assert!(started.elapsed() >= SHORT * 2);
 }
 
-/// 6
+/// Catalogue row 6.
 #[tokio::test]
 async fn endpoints_lead_into_folders_and_out_of_the_plugin_folder() {
     let node = Node::start();
@@ -97,7 +97,7 @@ async fn endpoints_lead_into_folders_and_out_of_the_plugin_folder() {
     }
 }
 
-/// 7
+/// Catalogue row 7.
 #[tokio::test]
 async fn the_kubelets_own_socket_is_no_plugin() {
     let node = Node::start();
@@ -109,7 +109,7 @@ async fn the_kubelets_own_socket_is_no_plugin() {
     );
 }
 
-/// 10
+/// Catalogue row 10.
 #[tokio::test]
 async fn without_options_there_is_no_list_and_no_resource() {
     let node = Node::start();
@@ -124,7 +124,7 @@ async fn without_options_there_is_no_list_and_no_resource() {
     assert!(status.resources.is_empty() && status.registrations.is_empty());
 }
 
-/// 11, 71
+/// Catalogue rows 11, 71.
 #[tokio::test]
 async fn only_the_options_call_counts_not_the_registers_options() {
     let node = Node::start();
@@ -141,7 +141,7 @@ async fn only_the_options_call_counts_not_the_registers_options() {
     assert!(!calls.iter().any(|call| matches!(call, Call::Preferred { .. } | Call::PreStart(_))));
 }
 
-/// 12
+/// Catalogue row 12.
 #[tokio::test]
 async fn a_registered_resource_is_absent_until_its_first_list() {
     let node = Node::start();
@@ -153,7 +153,7 @@ async fn a_registered_resource_is_absent_until_its_first_list() {
     node.counts(GPU, 1, 1).await;
 }
 
-/// 13
+/// Catalogue row 13.
 #[tokio::test]
 async fn a_plugin_that_registers_twice_has_two_open_streams() {
     let node = Node::start();
@@ -180,7 +180,7 @@ async fn two_plugins(node: &Node) -> [Plugin; 2] {
     [first, second]
 }
 
-/// 14
+/// Catalogue row 14.
 #[tokio::test]
 async fn up_to_1_36_the_end_of_the_old_plugin_cancels_the_new_one() {
     let node = Node::start();
@@ -192,7 +192,7 @@ async fn up_to_1_36_the_end_of_the_old_plugin_cancels_the_new_one() {
     assert_eq!(node.kubelet.node().counts(GPU), Some((2, 0)));
 }
 
-/// 15
+/// Catalogue row 15.
 #[tokio::test]
 async fn from_1_37_the_end_of_the_old_plugin_changes_nothing() {
     let node = Node::start_with(|config| config.release = Release::From1_37);
@@ -204,7 +204,7 @@ async fn from_1_37_the_end_of_the_old_plugin_changes_nothing() {
     node.counts(GPU, 5, 5).await;
 }
 
-/// 17
+/// Catalogue row 17.
 #[tokio::test]
 async fn a_new_plugins_list_replaces_the_old_ones() {
     let node = Node::start();
@@ -217,7 +217,7 @@ async fn a_new_plugins_list_replaces_the_old_ones() {
     assert!(node.kubelet.node().resources[GPU].devices.contains_key("x"));
 }
 
-/// 18
+/// Catalogue row 18.
 #[tokio::test]
 async fn a_failed_second_registration_makes_a_zombie_of_the_first() {
     let node = Node::start_with(|config| config.dial_timeout = SHORT);
@@ -261,7 +261,7 @@ async fn a_register_call_that_is_given_up_registers_nothing() {
     tokio::time::timeout(SHORT, register(&socket, request)).await.expect_err("given up");
     let is_cancelled = |event: &Event| matches!(event, Event::RegistrationRefused { message, .. } if message == "failed to dial device plugin: context canceled");
     node.event(is_cancelled).await;
-    // It comes too late: nobody dials any more.
+    // The late plugin is never dialled.
     let late = Plugin::serve(&node.kubelet, GPU, "late.sock");
     late.show(devices(1));
     let status = node.kubelet.node();
@@ -271,7 +271,7 @@ async fn a_register_call_that_is_given_up_registers_nothing() {
     assert_eq!(late.calls(), []);
 }
 
-/// Trap 1, in the moment between `Register` and the connection.
+/// Trap 1, between `Register` and the connection.
 #[tokio::test]
 async fn a_plugin_that_is_still_dialled_when_the_old_stream_ends_works_and_dies_unnoticed() {
     let node = Node::start();
@@ -280,7 +280,7 @@ async fn a_plugin_that_is_still_dialled_when_the_old_stream_ends_works_and_dies_
     let socket = node.kubelet.config().registration_socket();
     let request = RegisterRequest { endpoint: "two.sock".to_owned(), ..first.request() };
     let meanwhile = async {
-        // Whole registrations that begin later: by their end the first one is being dialled.
+        // Whole registrations that begin later: by their end the kubelet dials the first one.
         for _ in 0..3 {
             Plugin::serve(&node.kubelet, NIC, "nic.sock").register().await.expect("registered");
         }
@@ -300,7 +300,7 @@ async fn a_plugin_that_is_still_dialled_when_the_old_stream_ends_works_and_dies_
     assert_eq!(node.kubelet.node().counts(GPU), Some((2, 2)));
 }
 
-/// The same, a moment later: the newer plugin's connection is there and can be closed.
+/// Trap 1, a moment later: the newer plugin's connection exists and can be closed.
 #[tokio::test]
 async fn a_plugin_that_is_asked_for_options_when_the_old_stream_ends_is_not_registered() {
     let node = Node::start();

@@ -1,4 +1,4 @@
-//! Restarts: what is deleted, what is remembered, which pods survive.
+//! Restarts: deleted files, restored state, surviving pods.
 
 use std::os::unix::fs::symlink;
 
@@ -10,7 +10,7 @@ use super::{
     support::{GPU, Node, device, devices, ids, pod},
 };
 
-/// Written by a live kubelet 1.36.2.
+/// Checkpoint of a live kubelet 1.36.2.
 const GOLDEN: &str = include_str!("../../../kubelet-api/tests/kubelet-checkpoint-golden.json");
 
 async fn node_with_pod() -> (Node, Plugin) {
@@ -37,7 +37,7 @@ fn rejected(node: &Node, cause: &str) {
     );
 }
 
-/// 83
+/// Catalogue row 83.
 #[tokio::test]
 async fn a_restart_wipes_all_sockets_and_a_plugin_that_comes_back_has_its_counts_back() {
     let (node, mut plugin) = node_with_pod().await;
@@ -115,7 +115,7 @@ async fn stops_restarts_and_changes_at_the_same_time_lose_nothing() {
     assert_eq!((events(Event::Started), events(Event::Stopped)), (4, 3));
 }
 
-/// 54
+/// Catalogue row 54.
 #[tokio::test]
 async fn a_running_container_is_left_alone_by_a_restart() {
     let (node, _plugin) = node_with_pod().await;
@@ -125,7 +125,7 @@ async fn a_running_container_is_left_alone_by_a_restart() {
     assert_eq!(node.in_use(GPU), ids("d0"));
 }
 
-/// 55, 91
+/// Catalogue rows 55, 91.
 #[tokio::test]
 async fn after_a_reboot_pods_that_come_before_their_plugin_are_rejected() {
     let (node, _plugin) = node_with_pod().await;
@@ -137,7 +137,7 @@ async fn after_a_reboot_pods_that_come_before_their_plugin_are_rejected() {
     );
 }
 
-/// 52
+/// Catalogue row 52.
 #[tokio::test]
 async fn a_pod_that_lost_its_device_is_not_admitted_again() {
     let (node, plugin) = node_with_pod().await;
@@ -151,7 +151,7 @@ async fn a_pod_that_lost_its_device_is_not_admitted_again() {
     );
 }
 
-/// 92
+/// Catalogue row 92.
 #[tokio::test]
 async fn a_pod_that_succeeded_is_not_admitted_again_and_its_devices_are_free() {
     let (node, mut plugin) = node_with_pod().await;
@@ -164,7 +164,7 @@ async fn a_pod_that_succeeded_is_not_admitted_again_and_its_devices_are_free() {
     assert_eq!(node.admit("next", GPU, 2).await, ids("d0 d1"));
 }
 
-/// 90
+/// Catalogue row 90.
 #[tokio::test]
 async fn a_pod_deleted_while_the_kubelet_was_down_is_freed_at_the_first_collection() {
     let (node, mut plugin) = node_with_pod().await;
@@ -178,7 +178,7 @@ async fn a_pod_deleted_while_the_kubelet_was_down_is_freed_at_the_first_collecti
     assert_eq!(node.admit("next", GPU, 2).await, ids("d0 d1"));
 }
 
-/// 93
+/// Catalogue row 93.
 #[tokio::test]
 async fn files_and_folders_survive_a_start_and_links_to_sockets_do_not() {
     let node = Node::start();
@@ -194,7 +194,7 @@ async fn files_and_folders_survive_a_start_and_links_to_sockets_do_not() {
     drop((deep, flat));
 }
 
-/// 87
+/// Catalogue row 87.
 #[tokio::test]
 async fn a_live_kubelets_checkpoint_is_taken_over() {
     let dir = tempfile::tempdir().expect("a temporary folder");
@@ -208,7 +208,7 @@ async fn a_live_kubelets_checkpoint_is_taken_over() {
     assert_eq!(node.kubelet.calls().count(ignored), 0);
 }
 
-/// 88
+/// Catalogue row 88.
 #[tokio::test]
 async fn one_changed_byte_empties_the_state_and_the_kubelet_starts() {
     let dir = tempfile::tempdir().expect("a temporary folder");
@@ -257,7 +257,7 @@ async fn the_checkpoint_is_written_on_lists_and_allocations_and_not_when_a_pod_g
     assert!(read().pods.is_some(), "only a collection forgets the pod");
 }
 
-/// 85, as a plugin sees it
+/// Catalogue row 85, from the plugin's view.
 #[tokio::test]
 async fn the_registration_socket_can_be_replaced_under_a_plugins_eyes() {
     let (node, plugin) = node_with_pod().await;

@@ -1,4 +1,4 @@
-//! `PreStartContainer`, and containers that start again.
+//! `PreStartContainer`, and restarts of containers.
 
 use tonic::Status;
 use windlass_kubelet_api::deviceplugin::DevicePluginOptions;
@@ -9,7 +9,7 @@ use super::{
     support::{GPU, Node, SHORT, devices, pod},
 };
 
-/// A node with a pod whose plugin wants to be told.
+/// A node with a pod whose plugin wants `PreStartContainer`.
 async fn node_with_pod(size: u64) -> (Node, Plugin) {
     let node = Node::start_with(|config| config.pre_start_timeout = SHORT);
     let plugin = Plugin::serve(&node.kubelet, GPU, "gpu.sock");
@@ -28,7 +28,7 @@ async fn fails(node: &Node, expected: &str) {
     assert_eq!(error, StartError::CreateContainerConfig(expected.to_owned()));
 }
 
-/// 80, 103
+/// Catalogue rows 80, 103.
 #[tokio::test]
 async fn every_start_is_announced_with_the_same_devices_and_no_allocate() {
     let (node, plugin) = node_with_pod(2).await;
@@ -41,7 +41,7 @@ async fn every_start_is_announced_with_the_same_devices_and_no_allocate() {
     }
 }
 
-/// 80
+/// Catalogue row 80.
 #[tokio::test]
 async fn a_request_for_none_is_not_announced() {
     let (node, plugin) = node_with_pod(0).await;
@@ -49,7 +49,7 @@ async fn a_request_for_none_is_not_announced() {
     assert_eq!(plugin.calls(), []);
 }
 
-/// 81
+/// Catalogue row 81.
 #[tokio::test]
 async fn an_error_a_hang_and_a_lost_plugin_keep_the_container_waiting() {
     let (node, plugin) = node_with_pod(1).await;
@@ -70,7 +70,7 @@ async fn an_error_a_hang_and_a_lost_plugin_keep_the_container_waiting() {
     node.kubelet.start_container("pod-uid", "c").await.expect("started");
 }
 
-/// 82
+/// Catalogue row 82.
 #[tokio::test]
 async fn after_a_kubelet_restart_the_call_is_skipped_until_the_plugin_registers() {
     let (node, plugin) = node_with_pod(1).await;

@@ -1,4 +1,4 @@
-//! A kubelet in a throw-away folder, and short words for what tests say often.
+//! A kubelet in a temporary folder, and shorthands for the tests.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -8,7 +8,7 @@ use windlass_kubelet_sim::{
     Allotment, Config, Container, DeviceIds, Event, Kubelet, NodeStatus, Pod, Rejection,
 };
 
-/// Longest wait for anything that should happen at once.
+/// Longest wait for an immediate event.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(5);
 
 /// A time limit that tests wait out.
@@ -17,7 +17,7 @@ pub(crate) const SHORT: Duration = Duration::from_millis(100);
 pub(crate) const GPU: &str = "example.com/gpu";
 pub(crate) const NIC: &str = "example.com/nic";
 
-/// A kubelet and the folder that goes with it.
+/// A kubelet and its folder.
 pub(crate) struct Node {
     pub(crate) kubelet: Kubelet,
     pub(crate) dir: TempDir,
@@ -28,13 +28,13 @@ impl Node {
         Self::start_with(|_| ())
     }
 
-    /// Starts after a change to the settings.
+    /// Starts with changed settings.
     pub(crate) fn start_with(change: impl FnOnce(&mut Config)) -> Self {
         let dir = tempfile::tempdir().expect("a temporary folder");
         Self::start_in(dir, change)
     }
 
-    /// Starts where something lies already.
+    /// Starts in an existing folder.
     pub(crate) fn start_in(dir: TempDir, change: impl FnOnce(&mut Config)) -> Self {
         let mut config = Config::new(dir.path());
         config.numa_nodes = vec![0, 1];
@@ -61,7 +61,7 @@ impl Node {
         }
     }
 
-    /// Admits a pod with one container and returns what it got.
+    /// Admits a pod with one container and returns its devices.
     pub(crate) async fn admit(&self, name: &str, resource: &str, size: u64) -> DeviceIds {
         let admission = self.kubelet.admit(pod(name, resource, size)).await.expect("admitted");
         admission.allotment("c", resource).map(Allotment::ids).unwrap_or_default()

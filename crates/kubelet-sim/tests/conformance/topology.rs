@@ -23,7 +23,7 @@ fn misaligned(rejection: &Rejection) {
     assert_eq!(rejection.message, expected);
 }
 
-/// 99
+/// Catalogue row 99.
 #[tokio::test]
 async fn a_pod_gets_devices_of_one_node_where_they_fit() {
     for policy in
@@ -35,7 +35,7 @@ async fn a_pod_gets_devices_of_one_node_where_they_fit() {
     }
 }
 
-/// 100
+/// Catalogue row 100.
 #[tokio::test]
 async fn devices_that_are_enough_but_apart_are_refused_by_restricted() {
     let half_sick = || {
@@ -53,7 +53,7 @@ async fn devices_that_are_enough_but_apart_are_refused_by_restricted() {
     misaligned(&pair(TopologyPolicy::Restricted).await.expect_err("on two nodes"));
 }
 
-/// 100
+/// Catalogue row 100.
 #[tokio::test]
 async fn devices_that_must_come_from_two_nodes_are_refused_by_single_numa_node() {
     let (free, _plugin) = node(TopologyPolicy::Restricted).await;
@@ -63,7 +63,7 @@ async fn devices_that_must_come_from_two_nodes_are_refused_by_single_numa_node()
     assert_eq!(strict.admit("two", GPU, 2).await, ids("d0 d1"));
 }
 
-/// 101
+/// Catalogue row 101.
 #[tokio::test]
 async fn without_a_policy_nodes_do_not_matter_and_are_still_recorded() {
     let (node, _plugin) = node(TopologyPolicy::None).await;

@@ -10,12 +10,12 @@ use windlass_kubelet_sim::{Config, Health, InitRole, Kubelet, Pod, PodPhase, Sta
 
 use super::node::{Node, Outcome};
 
-/// An embedded kubelet in a folder of its own, and what a container runtime would know of its pods.
+/// An embedded kubelet in a folder of its own, and a container runtime's knowledge of its pods.
 pub(crate) struct Embedded {
     kubelet: Kubelet,
-    /// By name.
+    /// Pods by name.
     pods: BTreeMap<String, Pod>,
-    /// By pod and container.
+    /// Environments by pod and container.
     environments: BTreeMap<(String, String), BTreeMap<String, String>>,
     dir: TempDir,
 }
@@ -29,7 +29,7 @@ impl Embedded {
         Self { kubelet, pods: BTreeMap::new(), environments: BTreeMap::new(), dir }
     }
 
-    /// Starts containers in their order until one cannot be, as a pod worker does.
+    /// Starts containers in their order up to the first failure, as a pod worker does.
     async fn start_containers(&mut self, pod: &Pod) -> Outcome {
         let inits = pod.init_containers.iter().map(|init| (&init.container, Some(init.role)));
         let apps = pod.containers.iter().map(|container| (container, None));

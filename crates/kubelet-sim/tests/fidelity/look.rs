@@ -1,4 +1,4 @@
-//! What can be seen of a kubelet from outside: its checkpoint and what it answers over pod resources.
+//! A kubelet's visible state: its checkpoint and its pod resources answers.
 
 use std::{collections::BTreeMap, fmt::Write as _, fs, time::Duration};
 
@@ -14,10 +14,10 @@ use windlass_kubelet_api::{
 
 use super::node::Node;
 
-/// Everything at one moment, in lines.
+/// State at one moment, in lines.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Look {
-    /// Who holds what, by the checkpoint.
+    /// Holders of devices, by the checkpoint.
     holders: Vec<String>,
     /// Healthy devices by resource, by the checkpoint.
     registered: Vec<String>,
@@ -32,8 +32,7 @@ type Client = PodResourcesListerClient<Channel>;
 // === impl Look ===
 
 impl Look {
-    /// Looks until it has seen the same twice: the real kubelet answers a little before it has written its
-    /// checkpoint.
+    /// Looks until two looks agree. The real kubelet answers a little before it has written its checkpoint.
     pub(crate) async fn at(node: &impl Node) -> Self {
         let mut last = Self::once(node).await;
         loop {
@@ -55,7 +54,7 @@ impl Look {
         Self { holders, registered, pods, allocatable: allocatable(node).await }
     }
 
-    /// What is not as it was before, each part whole.
+    /// Changed parts since the earlier look, each part whole.
     pub(crate) fn since(&self, before: &Self) -> String {
         let parts = [
             ("checkpoint, held", &self.holders, &before.holders),
@@ -72,7 +71,7 @@ impl Look {
     }
 }
 
-/// What a resource has in `GetAllocatableResources`, in order.
+/// Entries of a resource in `GetAllocatableResources`, in order.
 pub(crate) async fn healthy(node: &impl Node, resource: &str) -> String {
     let resources = allocatable(node).await.into_iter();
     let mut of_resource =
@@ -80,7 +79,7 @@ pub(crate) async fn healthy(node: &impl Node, resource: &str) -> String {
     of_resource.next().unwrap_or_default()
 }
 
-/// What is answered about one pod.
+/// Answer about one pod.
 pub(crate) async fn get(node: &impl Node, pod: &str) -> String {
     let request = GetPodResourcesRequest {
         pod_name: format!("{pod}{}", node.suffix()),
@@ -95,7 +94,7 @@ pub(crate) async fn get(node: &impl Node, pod: &str) -> String {
     }
 }
 
-/// Whether `List` has a pod of this name.
+/// True if `List` has a pod of this name.
 pub(crate) async fn is_listed(node: &impl Node, pod: &str) -> bool {
     let beginning = format!("default/{pod}: ");
     pods(node).await.iter().any(|line| line.starts_with(&beginning))
@@ -123,7 +122,7 @@ async fn client(node: &impl Node) -> Client {
     PodResourcesListerClient::new(channel)
 }
 
-/// Asks again what the kubelet refuses for being asked too often.
+/// Repeats a call that the kubelet's rate limit refuses.
 async fn answered<T>(
     ask: impl AsyncFn() -> Result<tonic::Response<T>, tonic::Status>,
 ) -> Result<T, tonic::Status> {
@@ -165,7 +164,7 @@ fn by_resource(devices: &[wire::ContainerDevices]) -> Vec<String> {
     resources.into_iter().map(line).collect()
 }
 
-/// Read whole: the kubelet replaces it as a whole.
+/// A single read suffices: the kubelet replaces the file as a whole.
 fn checkpoint(node: &impl Node) -> Result<Checkpoint, CheckpointError> {
     match fs::read_to_string(node.plugin_dir().join(FILE)) {
         Ok(json) => Checkpoint::parse(&json),

@@ -1,4 +1,4 @@
-//! What a script needs of a kubelet, embedded or real.
+//! A script's view of a kubelet, embedded or real.
 
 use std::{
     collections::BTreeMap,
@@ -8,27 +8,27 @@ use std::{
 
 use windlass_kubelet_sim::Pod;
 
-/// A node with a kubelet and nothing else on it.
+/// A node with a kubelet only.
 pub(crate) trait Node {
     /// The kubelet's root: its sockets and checkpoints lie below.
     fn root(&self) -> &Path;
 
-    /// What comes after a pod's name on this node.
+    /// Suffix of pod names on this node.
     fn suffix(&self) -> &'static str;
 
     /// Hands a pod to the kubelet and waits until its containers run, or one cannot be started.
     async fn run(&mut self, pod: &Pod) -> Outcome;
 
-    /// Waits until the container that could not be started runs.
+    /// Waits until the container that failed to start runs.
     async fn recovers(&mut self, pod: &str) -> Outcome;
 
     /// Ends a container and waits until it runs again.
     async fn restart_container(&mut self, pod: &str, container: &str);
 
-    /// Takes a pod away and waits until its containers have ended, if there is a kubelet to end them.
+    /// Deletes a pod and waits until its containers have ended, if there is a kubelet to end them.
     async fn delete(&mut self, pod: &str);
 
-    /// What a container found in its environment when it started first.
+    /// Environment of a container's first start.
     async fn environment(&self, pod: &str, container: &str) -> BTreeMap<String, String>;
 
     /// `allocatedResourcesStatus` of a container, as `resource id health`, in order.
@@ -40,19 +40,19 @@ pub(crate) trait Node {
     /// Ends the kubelet's process, which leaves containers alone.
     async fn stop_kubelet(&mut self);
 
-    /// Ends whatever the runtime runs, while there is no kubelet.
+    /// Ends all running containers, while there is no kubelet.
     async fn end_containers(&mut self);
 
-    /// Begins the next process, and says what became of the pods.
+    /// Starts the next process, and returns the outcome of each pod.
     async fn start_kubelet(&mut self) -> BTreeMap<String, Outcome>;
 
-    /// Where plugins bind their sockets.
+    /// Folder of the plugins' sockets.
     fn plugin_dir(&self) -> PathBuf {
         self.root().join("device-plugins")
     }
 }
 
-/// What became of a pod.
+/// Outcome of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Running,
@@ -60,7 +60,7 @@ pub(crate) enum Outcome {
         reason: String,
         message: String,
     },
-    /// A container cannot be started.
+    /// A container fails to start.
     Waiting {
         container: String,
         reason: String,

@@ -1,4 +1,4 @@
-//! Plays a script on a node and writes down what came of each step.
+//! Player of a script on a node, with a transcript of each step.
 
 use std::{collections::BTreeMap, fmt::Write as _, fs, time::Duration};
 
@@ -12,10 +12,10 @@ use super::{
     script::{Script, Step},
 };
 
-/// Longest wait for anything: a kubelet looks after its pods every few seconds.
+/// Longest wait for any event: a kubelet syncs its pods every few seconds.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
-/// What came of a script, for people to read and for others to compare.
+/// Transcript of a script, for people to read and for comparison.
 pub(crate) async fn transcript(node: &mut impl Node, script: &Script) -> String {
     let (plugins, calls) = (BTreeMap::new(), BTreeMap::new());
     let mut stage = Stage { node, plugins, calls, is_down: false };
@@ -43,16 +43,16 @@ pub(crate) async fn transcript(node: &mut impl Node, script: &Script) -> String 
 struct Stage<'a, N> {
     node: &'a mut N,
     plugins: BTreeMap<&'static str, Plugin>,
-    /// Calls that were told, by plugin.
+    /// Number of reported calls, by plugin.
     calls: BTreeMap<&'static str, usize>,
-    /// There is no kubelet at present.
+    /// True while there is no kubelet.
     is_down: bool,
 }
 
 // === impl Stage ===
 
 impl<N: Node> Stage<'_, N> {
-    /// Does one step, and says what came of it.
+    /// Performs one step, and describes its outcome.
     async fn play(&mut self, step: &Step) -> String {
         match step {
             Step::Serve { plugin, resource, wants } => {
@@ -106,7 +106,7 @@ impl<N: Node> Stage<'_, N> {
         self.plugins.get(name).expect("the script lets it serve before")
     }
 
-    /// What became of the pod, and what its containers got.
+    /// Outcome of the pod, and grants of its containers.
     async fn run(&mut self, pod: &Pod) -> String {
         let mut outcome = self.node.run(pod).await;
         let mut lines = vec![outcome.to_string()];
@@ -155,7 +155,7 @@ impl<N: Node> Stage<'_, N> {
         fs::write(path, broken).expect("written");
     }
 
-    /// The calls that nobody was told of yet, each plugin's in their order.
+    /// Calls without a report so far, each plugin's in their order.
     fn new_calls(&mut self) -> String {
         let mut text = String::new();
         for (name, plugin) in &self.plugins {

@@ -1,4 +1,4 @@
-//! A device plugin that does as the script says, and notes each call.
+//! A device plugin that follows the script, and records each call.
 
 use std::{
     collections::BTreeSet,
@@ -54,7 +54,7 @@ struct Shared {
     streams: watch::Sender<usize>,
 }
 
-/// What each stream says.
+/// Content of each stream.
 #[derive(Clone, Debug)]
 enum Show {
     Nothing,
@@ -89,7 +89,7 @@ impl Plugin {
         Self { resource, dir: dir.to_owned(), endpoint, shared, process }
     }
 
-    /// Registers, and waits for the watch that follows.
+    /// Registers, and waits for the `ListAndWatch` that follows.
     pub(crate) async fn register(&self) -> Result<(), String> {
         let mut calls = self.shared.calls.subscribe();
         let before = watches(&calls.borrow());
@@ -123,21 +123,21 @@ impl Plugin {
         *self.shared.manner.lock().expect("nobody panicked with it") = manner;
     }
 
-    /// Waits until so many streams are open.
+    /// Waits until this many streams are open.
     pub(crate) async fn streams(&self, count: usize) {
         let mut streams = self.shared.streams.subscribe();
         streams.wait_for(|open| *open == count).await.expect("its sender lives");
     }
 
-    /// The calls so far.
+    /// Calls so far.
     pub(crate) fn calls(&self) -> Vec<String> {
         self.shared.calls.borrow().clone()
     }
 
-    /// Ends its process, and removes its socket.
+    /// Ends the process, and removes its socket.
     pub(crate) fn die(&mut self) {
         self.process.kill();
-        // A kubelet that began again deleted it.
+        // A restarted kubelet has deleted the socket.
         let _ = fs::remove_file(self.dir.join(&self.endpoint));
     }
 }
@@ -149,7 +149,7 @@ fn watches(calls: &[String]) -> usize {
 // === impl Process ===
 
 impl Process {
-    /// Serves in a runtime of its own: no task of it outlives that.
+    /// Serves in a runtime of its own, which ends all of its tasks.
     fn serve(socket: &Path, service: Service) -> Self {
         let runtime = runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.expect("a runtime");
@@ -286,19 +286,19 @@ impl DevicePlugin for Service {
     }
 }
 
-/// What a container finds in its environment.
+/// Environment of a granted container.
 fn granted(plugin: &str, ids: String) -> wire::ContainerAllocateResponse {
     let variable = format!("DEVICES_{}", plugin.to_uppercase());
     wire::ContainerAllocateResponse { envs: [(variable, ids)].into(), ..Default::default() }
 }
 
-/// What is required, and the first of the rest.
+/// Required ids, then the first of the rest.
 fn first(size: usize, required: Vec<String>, available: Vec<String>) -> Vec<String> {
     let rest: BTreeSet<_> = available.into_iter().filter(|id| !required.contains(id)).collect();
     required.into_iter().chain(rest).take(size).collect()
 }
 
-/// The kubelet's lists are in the order of Go's maps, which is none.
+/// Sorted ids: the kubelet's lists have the random order of Go's maps.
 fn sorted(ids: &[String]) -> String {
     let mut ids = ids.to_vec();
     ids.sort();

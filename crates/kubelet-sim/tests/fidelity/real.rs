@@ -1,8 +1,8 @@
 //! A real kubelet as a node: without an API server, with pods from a folder and a containerd of its own.
 //!
-//! Needs root, `containerd`, `ctr`, `runc`, a static `/bin/busybox`, `unshare`, `setpriv` and `ip`. Everything
-//! happens in namespaces of its own, so that a cluster on this machine is not disturbed: what is
-//! mounted there, every process and every container ends with them.
+//! The test needs root, `containerd`, `ctr`, `runc`, a static `/bin/busybox`, `unshare`, `setpriv`
+//! and `ip`. Everything runs in namespaces of its own, so a cluster on this machine is not
+//! disturbed. Mounts, processes and containers end with those namespaces.
 
 mod manifest;
 mod namespace;
@@ -25,13 +25,13 @@ use super::{
     play::LIMIT,
 };
 
-/// Where the kubelet lives, always.
+/// The kubelet's fixed root.
 const ROOT: &str = "/var/lib/kubelet";
 
-/// What is neither the kubelet's nor containerd's.
+/// Files outside of the kubelet and containerd.
 const DIR: &str = "/var/lib/fidelity";
 
-/// The kubelet's settings: as little as it runs with, and all cgroups below one of its own.
+/// Minimal settings of the kubelet, with all cgroups below one of its own.
 const CONFIG: &str = r#"
 apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
@@ -54,26 +54,26 @@ healthzPort: 0
 
 /// A kubelet's process, and the pods that are on its node.
 pub(crate) struct Real {
-    /// While there is one.
+    /// `None` while the kubelet is stopped.
     process: Option<Child>,
-    /// By name.
+    /// Pods by name.
     pods: BTreeMap<String, Pod>,
 }
 
 // === impl Real ===
 
 impl Real {
-    /// Starts on a node without anything of a kubelet on it.
+    /// Starts on a node without any kubelet's files.
     pub(crate) async fn start(cgroup: &str) -> Self {
         let config = CONFIG.replace("CGROUP", cgroup);
         fs::write(format!("{DIR}/kubelet.yaml"), config).expect("written");
-        // Before it is waited for: its log is shown when this is dropped in a panic.
+        // The value exists before the wait, so that a panic drops it and shows its log.
         let started = Self { process: Some(spawn()), pods: BTreeMap::new() };
         tokio::time::timeout(LIMIT, serves()).await.expect("a kubelet that serves");
         started
     }
 
-    /// Waits until something has become of the pod.
+    /// Waits until the pod has an outcome.
     async fn outcome(&self, pod: &Pod) -> Outcome {
         loop {
             if let Some(outcome) = status::of(&pod.uid).await.and_then(|pod| pod.outcome()) {
@@ -127,7 +127,7 @@ impl Node for Real {
     async fn delete(&mut self, pod: &str) {
         let pod = self.pods.remove(pod).expect("the script runs it before");
         fs::remove_file(manifest_of(&pod.name)).expect("it was there");
-        // It is forgotten at once; its folder goes when its containers have ended.
+        // The kubelet forgets the pod at once; the pod's folder goes when its containers have ended.
         while self.process.is_some()
             && (status::of(&pod.uid).await.is_some()
                 || Path::new(ROOT).join("pods").join(&pod.uid).exists())
@@ -141,7 +141,7 @@ impl Node for Real {
         let log = format!("{DIR}/logs/{namespace}_{name}{}_{uid}/{container}/0.log", self.suffix());
         loop {
             let log = fs::read_to_string(&log).unwrap_or_default();
-            // Each line begins with time, stream and whether it is whole.
+            // Each line begins with time, stream and completeness.
             let lines = log.lines().filter_map(|line| line.splitn(4, ' ').nth(3));
             let variables = lines.filter_map(|line| line.split_once('='));
             let variables = variables.map(|(name, value)| (name.to_owned(), value.to_owned()));
@@ -189,7 +189,7 @@ impl Node for Real {
         let mut outcomes = BTreeMap::new();
         for (name, pod) in &self.pods {
             let outcome = self.outcome(pod).await;
-            // A pod that it rejects counts as active until it has looked after what ran of it before.
+            // A rejected pod counts as active until the kubelet has cleaned up its former containers.
             while matches!(outcome, Outcome::Rejected { .. }) && look::is_listed(self, name).await {
                 pause().await;
             }
@@ -229,7 +229,7 @@ async fn serves() {
     }
 }
 
-/// What containerd runs.
+/// Tasks of containerd.
 fn tasks(options: &[&str]) -> String {
     ctr(&[&["tasks", "ls"], options].concat())
 }

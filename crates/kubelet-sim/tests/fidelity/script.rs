@@ -1,61 +1,61 @@
-//! What a sequence is made of: steps of plugins, pods and the kubelet.
+//! Steps of a sequence: plugins, pods and the kubelet.
 
 use std::fmt;
 
 use windlass_kubelet_sim::{Container, Pod};
 
-/// A sequence, played on a kubelet that nothing was registered with.
+/// A sequence, played on a kubelet without earlier registrations.
 pub(crate) struct Script {
-    /// Also the name of its transcript.
+    /// Name of the script and of its transcript.
     pub(crate) name: &'static str,
     pub(crate) steps: Vec<Step>,
 }
 
-/// One thing that happens. Plugins and pods go by their names; a list of devices is `d0 d1! d2? d3@0,1 d4@`,
-/// where `!` is an unhealthy one, `?` one in a word of its own, and `@` is followed by its NUMA nodes.
+/// One step. Names identify plugins and pods. A list of devices is `d0 d1! d2? d3@0,1 d4@`: `!` is
+/// an unhealthy device, `?` one in a word of its own, and NUMA nodes follow `@`.
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
-    /// A plugin binds its socket, or a new one in its place.
+    /// A plugin binds its socket, or replaces it.
     Serve { plugin: &'static str, resource: &'static str, wants: Wants },
-    /// It registers as it is.
+    /// The plugin registers its own resource.
     Register(&'static str),
-    /// It registers as another resource, or in another version.
+    /// The plugin registers as another resource, or in another version.
     RegisterAs { plugin: &'static str, resource: &'static str, version: &'static str },
-    /// It tells its devices, to all who watch and will watch.
+    /// The plugin sends its devices on all streams, future ones too.
     List(&'static str, &'static str),
-    /// It answers in another manner from now on.
+    /// The plugin changes the manner of its answers.
     Behave(&'static str, Manner),
-    /// It ends each stream, as a plugin does that stops.
+    /// The plugin ends each stream, as a stopping plugin does.
     EndStreams(&'static str),
-    /// Its process dies, and its socket goes.
+    /// The plugin's process dies, and its socket is removed.
     Die(&'static str),
-    /// So many streams of it are open by now.
+    /// This many streams of the plugin are open by now.
     Streams(&'static str, usize),
     /// `GetAllocatableResources` has these devices of a resource by now, each once for each of its nodes.
     Healthy(&'static str, &'static str),
-    /// A pod comes to the node. Where a container cannot be started, it is tried again.
+    /// A pod is bound to the node. A container that fails to start is tried again.
     Run(Pod),
     /// A container ends, and is started again.
     RestartContainer(&'static str, &'static str),
     /// A pod is deleted, and its containers end.
     Delete(&'static str),
-    /// A container's status tells this of its devices by now.
+    /// A container's status has this health of its devices by now.
     Reports { pod: &'static str, container: &'static str, health: &'static str },
-    /// The node is asked for its capacity and what is allocatable.
+    /// Reads capacity and allocatable of the node.
     Count,
-    /// Pod resources are asked for one pod.
+    /// Asks pod resources for one pod.
     Get(&'static str),
     /// The kubelet's process ends, and containers go on.
     StopKubelet,
-    /// Each container ends while no kubelet sees it, and so does each sandbox: the node reboots.
+    /// Each container ends while the kubelet is stopped, and so does each sandbox: the node reboots.
     EndContainers,
     /// One byte of the kubelet's checkpoint changes.
     BreakCheckpoint,
-    /// The kubelet's process begins again.
+    /// The kubelet's process starts again.
     StartKubelet,
 }
 
-/// What a plugin answers to `GetDevicePluginOptions`.
+/// A plugin's answer to `GetDevicePluginOptions`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wants {
     Nothing,
@@ -63,27 +63,26 @@ pub(crate) enum Wants {
     PreStart,
 }
 
-/// How a plugin answers.
+/// Manner of a plugin's answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Manner {
-    /// All is well. Of what may be preferred, the first by name are.
+    /// Correct answers. The preference is the first devices by name.
     Right,
     OptionsFail,
     AllocateFails,
-    /// An answer without a container in it.
+    /// An answer without a container response.
     AllocatesNothing,
-    /// One device that is not there is preferred.
+    /// A preference for one unknown device.
     PrefersUnknown,
     PreferenceFails,
-    /// The next call fails, and those after it are well.
+    /// The next call fails, and later ones succeed.
     PreStartFailsOnce,
 }
 
 // === impl Step ===
 
 impl Step {
-    /// Whether all that comes of it has come when it is done; what comes of others is waited for by the
-    /// steps after them.
+    /// True if the step is complete when it returns. Later steps wait for the effects of the others.
     pub(crate) fn is_awaited(&self) -> bool {
         !matches!(self, Self::Register(_) | Self::List(..) | Self::EndStreams(_) | Self::Die(_))
     }

@@ -1,4 +1,4 @@
-//! The sequences.
+//! All sequences of the comparison.
 
 use windlass_kubelet_sim::{Container, Pod};
 
@@ -7,7 +7,7 @@ use super::script::{Manner, Script, Step, Wants};
 const GPU: &str = "example.com/gpu";
 const NIC: &str = "example.com/nic";
 
-/// All of them.
+/// All scripts.
 pub(crate) fn all() -> Vec<Script> {
     vec![
         registration(),
@@ -30,7 +30,7 @@ fn serves(plugin: &'static str, resource: &'static str, wants: Wants) -> Step {
     Step::Serve { plugin, resource, wants }
 }
 
-/// A plugin that serves, tells its devices and registers, until the kubelet knows them.
+/// Steps of a plugin that serves, lists its devices and registers, until the kubelet has the list.
 fn registered(
     plugin: &'static str,
     resource: &'static str,
@@ -54,7 +54,7 @@ fn container(name: &str, resource: &str, count: u64) -> Container {
     Container::new(name).limit(resource, count)
 }
 
-/// Refused, without devices, options that fail, and once more as another resource.
+/// Registrations that are refused, without devices, with failing options, and as another resource.
 pub(crate) fn registration() -> Script {
     let as_other = |resource, version| Step::RegisterAs { plugin: "gpu", resource, version };
     let steps = vec![
@@ -110,7 +110,7 @@ pub(crate) fn lists() -> Script {
     Script { name: "lists", steps }
 }
 
-/// Pods of several containers, pods that are too large, pods that end, and one of the same name.
+/// Pods of several containers, pods that are too large, pods that end, and a second pod of the same name.
 pub(crate) fn pods() -> Script {
     let mut again = Pod::new("a").container(container("c", GPU, 2));
     "another-uid".clone_into(&mut again.uid);
@@ -140,7 +140,7 @@ pub(crate) fn pods() -> Script {
     Script { name: "pods", steps }
 }
 
-/// What init containers had is used again, and what a sidecar has is not.
+/// Reuse of init containers' devices, and none of a sidecar's.
 pub(crate) fn init_containers() -> Script {
     let mut steps = registered("gpu", GPU, Wants::Preference, "d0 d1 d2 d3 d4 d5");
     steps.extend([
@@ -172,7 +172,7 @@ pub(crate) fn init_containers() -> Script {
     Script { name: "init_containers", steps }
 }
 
-/// Who wants to be asked what it prefers is asked, and its answer is a hint.
+/// Plugins with and without `GetPreferredAllocation`, whose answer is a hint.
 pub(crate) fn preference() -> Script {
     let mut steps = registered("gpu", GPU, Wants::Preference, "d0 d1 d2");
     steps.extend(registered("nic", NIC, Wants::Nothing, "n0 n1"));
@@ -187,7 +187,7 @@ pub(crate) fn preference() -> Script {
     Script { name: "preference", steps }
 }
 
-/// `PreStartContainer` comes before each start, and a failure is tried again.
+/// `PreStartContainer` precedes each start, and a failed call is tried again.
 pub(crate) fn pre_start() -> Script {
     let mut steps = registered("gpu", GPU, Wants::PreStart, "d0");
     steps.extend([
@@ -273,7 +273,7 @@ pub(crate) fn lost_streams() -> Script {
     Script { name: "lost_streams", steps }
 }
 
-/// A plugin whose second registration fails is lost from sight: its death goes unnoticed.
+/// A plugin whose second registration fails: its death goes unnoticed.
 pub(crate) fn zombie() -> Script {
     let mut steps = registered("gpu", GPU, Wants::Nothing, "d0");
     steps.extend([
@@ -287,8 +287,7 @@ pub(crate) fn zombie() -> Script {
     Script { name: "zombie", steps }
 }
 
-/// The kubelet ends and begins again: with pods that run, with one that was deleted meanwhile, before its
-/// plugin and after.
+/// The kubelet restarts: with running pods, with a pod deleted meanwhile, before its plugin and after.
 pub(crate) fn restarts() -> Script {
     let mut steps = registered("gpu", GPU, Wants::Preference, "d0 d1 d2@0");
     steps.extend([
@@ -329,7 +328,7 @@ pub(crate) fn reboots() -> Script {
     Script { name: "reboots", steps }
 }
 
-/// A checkpoint that is not what was written is ignored, and a device has two owners.
+/// A corrupt checkpoint is ignored, and a device has two owners.
 pub(crate) fn broken_checkpoint() -> Script {
     let mut steps = registered("gpu", GPU, Wants::Preference, "d0 d1");
     steps.extend([

@@ -1,4 +1,4 @@
-//! A DRA driver whose every answer a test can choose.
+//! A DRA driver with scripted answers.
 
 use std::{
     collections::BTreeMap,
@@ -51,25 +51,25 @@ pub(crate) enum Call {
     Unprepare(Vec<String>),
 }
 
-/// How the driver answers.
+/// Manner of the driver's answers.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum Answer {
-    /// As it should.
+    /// Correct answers.
     #[default]
     Well,
-    /// With an error for the whole call.
+    /// An error for the whole call.
     Status(Status),
-    /// With an error for each claim.
+    /// An error for each claim.
     Error(&'static str),
-    /// Without saying anything about claims.
+    /// An answer without claims.
     Nothing,
-    /// With a claim too many.
+    /// An answer with one claim too many.
     TooMuch,
-    /// Never.
+    /// No answer at all.
     Never,
 }
 
-/// What the driver does.
+/// Script of the driver.
 #[derive(Clone, Debug)]
 pub(crate) struct Script {
     pub(crate) info: PluginInfo,
@@ -79,8 +79,7 @@ pub(crate) struct Script {
     pub(crate) devices: usize,
 }
 
-/// A served driver. When this is dropped it is gone as a killed process is: its connections end, its
-/// socket files stay.
+/// A served driver. Dropping it resembles a killed process: its connections end, its socket files stay.
 pub(crate) struct Driver {
     pub(crate) endpoint: PathBuf,
     pub(crate) registration: PathBuf,
@@ -90,7 +89,7 @@ pub(crate) struct Driver {
     _servers: JoinSet<()>,
 }
 
-/// A second handle of each connection, to end it with.
+/// A second handle of each connection, for ending the connection.
 type Connections = Arc<Mutex<Vec<std::os::unix::net::UnixStream>>>;
 
 struct State {
@@ -116,7 +115,7 @@ impl Driver {
         Self::serve_at(kubelet, (name, instance), &socket_name(name, instance))
     }
 
-    /// Serves both sockets of a driver that knows nothing of health.
+    /// Serves both sockets of a driver without the health service.
     pub(crate) fn serve_without_health(kubelet: &Kubelet, name: &str) -> Self {
         let served =
             |served: &Served| Server::builder().add_service(DraPluginServer::new(served.clone()));
@@ -178,7 +177,7 @@ impl Driver {
         Self { endpoint, registration, health, state, connections, _servers: servers }
     }
 
-    /// Serves, and waits until it is registered.
+    /// Serves, and waits until the driver is registered.
     pub(crate) async fn registered(node: &Node, name: &str) -> Self {
         let driver = Self::serve(&node.kubelet, name);
         driver.is_registered(node).await;
@@ -202,7 +201,7 @@ impl Driver {
         .await;
     }
 
-    /// Says this on every health stream, those to come too.
+    /// Sends this list on every health stream, future streams too.
     pub(crate) fn tell(&self, devices: Vec<health::DeviceHealth>) {
         self.health.send_replace(Some(devices));
     }
@@ -215,13 +214,13 @@ impl Driver {
         self.state.calls.borrow().clone()
     }
 
-    /// The calls about claims since the last time.
+    /// Calls about claims since the last `take_calls`.
     pub(crate) fn take_calls(&self) -> Vec<Call> {
         let about_claims = |call: &Call| matches!(call, Call::Prepare(..) | Call::Unprepare(_));
         self.state.calls.send_replace(Vec::new()).into_iter().filter(about_claims).collect()
     }
 
-    /// Deletes the registration socket, as a driver does when it ends in order.
+    /// Deletes the registration socket, as a driver does in an orderly end.
     pub(crate) fn unlink(&self) {
         std::fs::remove_file(&self.registration).expect("it was bound");
     }
@@ -237,7 +236,7 @@ impl Driver {
     /// Ends all connections; new ones are accepted.
     pub(crate) fn cut(&self) {
         for connection in self.connections.lock().expect("no test panicked with it").iter() {
-            // The other side may have ended it.
+            // The peer may have ended the connection.
             let _ = connection.shutdown(Shutdown::Both);
         }
     }

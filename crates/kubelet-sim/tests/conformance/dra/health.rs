@@ -1,4 +1,4 @@
-//! The health of devices, from a driver's stream to the status of pods.
+//! Health of devices, from a driver's stream to the status of pods.
 
 use std::{path::Path, time::Duration};
 
@@ -12,7 +12,7 @@ use super::{
     pod,
 };
 
-/// A list of the first device.
+/// A list with the first device.
 fn list(health: HealthStatus, seconds: i64) -> Vec<DeviceHealth> {
     let (pool_name, device_name) = ("pool".to_owned(), "device-0".to_owned());
     vec![DeviceHealth {
@@ -24,7 +24,7 @@ fn list(health: HealthStatus, seconds: i64) -> Vec<DeviceHealth> {
     }]
 }
 
-/// A node with a pod that runs with the driver's first device.
+/// A node with a running pod that uses the driver's first device.
 async fn running() -> (Node, Driver) {
     let node = Node::start_with(|config| config.dra.health_pause = SHORT);
     let driver = Driver::registered(&node, DRIVER).await;

@@ -26,7 +26,7 @@ async fn admitted(node: &Node, pod: Pod) {
     node.kubelet.admit(pod).await.expect("admitted");
 }
 
-/// The pod's event, without what all of them begin with.
+/// Text of the pod's event, without the common prefix.
 async fn failure(node: &Node, uid: &str) -> String {
     let error = node.kubelet.sync_pod(uid).await.expect_err("not prepared");
     let SyncError::Prepare(message) = error else { panic!("another error: {error}") };
@@ -237,7 +237,7 @@ async fn the_newest_instance_is_called_and_the_older_one_when_that_is_gone() {
     admitted(&node, pod("pod", "claim")).await;
     node.kubelet.start_container("pod-uid", "c").await.expect("started");
     assert_eq!((old.take_calls().len(), new.take_calls().len()), (0, 1));
-    // Killed: its socket is still there.
+    // A killed driver leaves its socket.
     drop(new);
     node.wait(|status| !status.drivers[DRIVER][1].is_connected).await;
     node.kubelet.finish("pod-uid").await;

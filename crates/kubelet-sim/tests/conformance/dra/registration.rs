@@ -1,4 +1,4 @@
-//! The folder of registration sockets: who is dialled, and what comes of it.
+//! Folder of registration sockets: sockets that the kubelet dials, and their registrations.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::{
     driver::{Call, Driver},
 };
 
-/// A kubelet that tries again soon.
+/// A kubelet with short pauses between attempts.
 fn node() -> Node {
     Node::start_with(|config| {
         config.dra.registration_pause = Duration::from_millis(20);
@@ -122,7 +122,7 @@ async fn a_removed_socket_deregisters_and_a_new_one_registers() {
     node.wait(|status| status.drivers.is_empty()).await;
     drop(driver);
     let again = Driver::registered(&node, DRIVER).await;
-    // Replaced at once, as a driver that was killed does.
+    // A restarted driver replaces its socket at once, as after a kill.
     drop(again);
     let replaced = Driver::serve(&node.kubelet, DRIVER);
     replaced.is_registered(&node).await;

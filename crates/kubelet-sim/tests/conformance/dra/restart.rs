@@ -1,4 +1,4 @@
-//! Restarts in every moment of a claim's life, and what the checkpoint says then.
+//! Restarts at every moment of a claim's life, and the checkpoint afterwards.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ fn released() -> Call {
     Call::Unprepare(vec!["claim-uid".to_owned()])
 }
 
-/// A node on which claims of gone pods are released only when a test says so.
+/// A node that releases claims of gone pods only on a test's request.
 fn node() -> Node {
     Node::start_with(|config| config.dra.reconcile_period = Duration::from_secs(3600))
 }
@@ -41,7 +41,7 @@ fn checkpoint(node: &Node) -> Checkpoint {
     Checkpoint::parse(&json).expect("intact")
 }
 
-/// Dies at this moment when the pod is synced; then lives again.
+/// Crashes at this moment of the pod's sync, then restarts.
 async fn die(node: &Node, fault: ClaimFault, uid: &str) {
     node.kubelet.misbehave(Misbehaviour { claims: fault, ..Misbehaviour::default() });
     let error = node.kubelet.sync_pod(uid).await.expect_err("it died");

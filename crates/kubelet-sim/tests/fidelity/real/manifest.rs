@@ -1,11 +1,12 @@
-//! A pod as a file for the kubelet: containers that print their environment and end when told.
+//! A pod as a file for the kubelet: containers that print their environment and end on request.
 
 use serde_json::{Value, json};
 use windlass_kubelet_sim::{Container, InitRole, Pod};
 
 use super::DIR;
 
-/// Says that its environment is complete, ends with its pod at once, and by itself when its file is there.
+/// Script of a container. It marks the end of its environment, and ends with its pod at once, or
+/// when its file exists.
 const STAYS: &str = "env; echo END=; trap 'exit 0' TERM; \
     while [ ! -e /ends/$UID_OF_POD.$NAME ]; do sleep 0.05 & wait; done; \
     exec busybox rm /ends/$UID_OF_POD.$NAME";

@@ -1,4 +1,4 @@
-//! Namespaces of their own for a real kubelet: the test runs itself again inside.
+//! Namespaces of a real kubelet: the test runs itself again inside.
 
 use std::{
     env, fs,
@@ -6,25 +6,25 @@ use std::{
     process::{self, Command},
 };
 
-/// The kubelet's program.
+/// Variable with the path of the kubelet's program.
 pub(crate) const KUBELET: &str = "WINDLASS_E2E_KUBELET";
 
-/// The sequence to play inside.
+/// Variable with the sequence to play inside.
 const SCRIPT: &str = "WINDLASS_FIDELITY_SCRIPT";
 
-/// The cgroup of all pods inside, in each hierarchy.
+/// Variable with the cgroup of all pods inside, in each hierarchy.
 const CGROUP: &str = "WINDLASS_FIDELITY_CGROUP";
 
-/// Makes a node of the namespaces.
+/// Script that makes a node of the namespaces.
 const MAKE_NODE: &str = include_str!("node.sh");
 
-/// Where a test finds itself.
+/// Place of a test.
 pub(crate) enum Place {
-    /// There is no kubelet to compare with.
+    /// No kubelet is given for a comparison.
     Nowhere,
-    /// On the machine, which is not disturbed.
+    /// The test runs on the machine, which stays undisturbed.
     Outside,
-    /// On a node of its own, to play one script.
+    /// The test runs on a node of its own, to play one script.
     Inside { script: String, cgroup: String },
 }
 
@@ -36,11 +36,11 @@ pub(crate) fn place() -> Place {
     }
 }
 
-/// Runs this test inside, for one script; whether it succeeded there.
+/// Runs this test inside for one script. Returns true if the script succeeded there.
 pub(crate) fn plays_inside(test: &str, script: &str) -> bool {
     let cgroup = format!("windlass-fidelity-{}", process::id());
     let mut command = Command::new("setpriv");
-    // When this process ends, so does all that is inside.
+    // The end of this process ends all processes inside.
     command.args(["--pdeathsig", "KILL", "unshare", "--mount", "--net", "--pid", "--fork"]);
     command.args(["--kill-child", "--mount-proc", "sh", "-c", MAKE_NODE, "node.sh"]);
     command.arg(env::current_exe().expect("its own path"));
@@ -54,13 +54,13 @@ pub(crate) fn plays_inside(test: &str, script: &str) -> bool {
     status.success()
 }
 
-/// Removes a cgroup that nobody is in any more, with those in it.
+/// Removes an unused cgroup, with those in it.
 fn remove_cgroup(cgroup: &Path) {
     for entry in fs::read_dir(cgroup).into_iter().flatten().flatten() {
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             remove_cgroup(&entry.path());
         }
     }
-    // Most are not there.
+    // Most of these cgroups do not exist.
     let _ = fs::remove_dir(cgroup);
 }

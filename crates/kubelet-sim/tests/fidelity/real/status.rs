@@ -1,4 +1,4 @@
-//! What the kubelet says of its pods on its read-only port, and of its node in its log.
+//! Status of pods from the kubelet's read-only port, and counts of its node from its log.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use tokio::{
 
 use super::super::node::Outcome;
 
-/// A pod's status.
+/// Status of a pod.
 pub(super) struct PodStatus(Value);
 
 /// The status of the pod with this UID, if the kubelet knows it.
@@ -21,7 +21,7 @@ pub(super) async fn of(uid: &str) -> Option<PodStatus> {
     Some(PodStatus(pod["status"].clone()))
 }
 
-/// HTTP 1.0, since its answers end with their connection.
+/// HTTP 1.0, because its answers end with their connection.
 async fn pods() -> Option<Value> {
     let mut stream = TcpStream::connect("127.0.0.1:10255").await.ok()?;
     stream.write_all(b"GET /pods HTTP/1.0\r\n\r\n").await.ok()?;
@@ -34,7 +34,7 @@ async fn pods() -> Option<Value> {
 // === impl PodStatus ===
 
 impl PodStatus {
-    /// What became of the pod, once something has.
+    /// Outcome of the pod, once there is one.
     pub(super) fn outcome(&self) -> Option<Outcome> {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         if self.0["phase"] == "Failed" {
@@ -53,7 +53,7 @@ impl PodStatus {
         stuck.or(all_run.then_some(Outcome::Running))
     }
 
-    /// Whether the container runs, and not for the first time.
+    /// True if the container runs after a restart.
     pub(super) fn is_restarted(&self, container: &str) -> bool {
         self.container(container).is_some_and(|status| {
             status["restartCount"] != 0 && status["state"]["running"].is_object()
@@ -93,7 +93,7 @@ fn lines(resource: &Value) -> Vec<String> {
     devices.map(line).collect()
 }
 
-/// The node's counts, as logged. What is allocatable is only where it is not the capacity.
+/// Counts of the node, as logged. Allocatable is present only where it differs from capacity.
 pub(super) fn counts(log: &str) -> BTreeMap<String, (u64, u64)> {
     let mut counts = BTreeMap::<String, (u64, u64)>::new();
     for line in log.lines() {
