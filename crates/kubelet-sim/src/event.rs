@@ -11,8 +11,8 @@ use crate::{
     manager::Request,
 };
 
-/// Number of newest events to keep. It exceeds the events of any test, and bounds the memory of a
-/// kubelet that runs for weeks.
+/// Number of newest events to keep. The number exceeds the events of any test, and bounds the
+/// memory of a kubelet that runs for weeks.
 const KEPT: usize = 4096;
 
 /// One observable step.
@@ -134,7 +134,7 @@ pub enum Event {
     DriverRegistered {
         /// The driver.
         driver: String,
-        /// Its DRA socket.
+        /// The driver's DRA socket.
         endpoint: PathBuf,
         /// Version of the DRA service in use.
         service: Service,
@@ -150,11 +150,11 @@ pub enum Event {
     DriverDeregistered {
         /// The driver.
         driver: String,
-        /// Its DRA socket.
+        /// The driver's DRA socket.
         endpoint: PathBuf,
     },
-    /// The real kubelet deletes `ResourceSlices` of its node now. Its start deletes those of all
-    /// drivers, a long absence those of one driver.
+    /// The real kubelet deletes `ResourceSlices` of its node now. A start deletes the slices of all
+    /// drivers, a long absence of one driver those of that driver.
     SlicesWiped {
         /// The driver; `None` is all of them.
         driver: Option<String>,
@@ -216,7 +216,7 @@ pub enum Event {
     HealthEnded {
         /// The driver.
         driver: String,
-        /// Its DRA socket.
+        /// The driver's DRA socket.
         endpoint: PathBuf,
         /// The transport's or the driver's error.
         reason: String,

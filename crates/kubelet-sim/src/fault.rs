@@ -24,8 +24,8 @@ pub enum PodFault {
     #[default]
     None,
     /// Only these pods, by UID. The kubelet has yet to reach its API server since its start, and
-    /// knows static pods only. It keeps the holdings of other pods, since some pod source is not
-    /// ready. [`Kubelet::reach_api_server`](crate::Kubelet::reach_api_server) ends this state.
+    /// knows static pods only. The holdings of other pods stay, since some pod source is not ready.
+    /// [`Kubelet::reach_api_server`](crate::Kubelet::reach_api_server) ends this state.
     Only(BTreeSet<String>),
 }
 
@@ -52,7 +52,7 @@ pub enum RegistrationFault {
     None,
     /// A device plugin gets `Unknown` with this text, a DRA driver a notification with it.
     Refuse(String),
-    /// No answer at all.
+    /// The call stays unanswered.
     Hang,
 }
 

@@ -62,7 +62,7 @@ pub use claims::SyncError;
 ///
 /// # Panics
 ///
-/// A defect of the embedded kubelet itself shows as [`Condition::Panicked`]. Its panic continues in
+/// A defect of the embedded kubelet itself shows as [`Condition::Panicked`]. The panic continues in
 /// the next call that ends this life: [`stop`](Self::stop), [`restart`](Self::restart).
 #[derive(Debug)]
 pub struct Kubelet {
@@ -231,8 +231,8 @@ impl Kubelet {
         .await;
     }
 
-    /// Ends all containers of the pod with success. The next garbage collection frees its devices.
-    /// Its claims are released first. While the release fails, the pod stays unchanged, and
+    /// Ends all containers of the pod with success, and releases the pod's claims. The next garbage
+    /// collection frees the pod's devices. While the release fails, the pod stays unchanged, and
     /// [`sync_pod`](Self::sync_pod) tries again.
     pub async fn finish(&self, pod_uid: &str) {
         let uid = pod_uid.to_owned();
@@ -245,9 +245,10 @@ impl Kubelet {
         self.release_ended(pod_uid).await;
     }
 
-    /// Deletes the pod's object, on a running or stopped kubelet. The next garbage collection frees
-    /// its devices: an admission that asks for devices, or `List`. Its claims are released. After a
-    /// failure, the next [`reconcile_claims`](Self::reconcile_claims) tries again.
+    /// Deletes the pod's object, on a running or stopped kubelet, and releases the pod's claims.
+    /// After a failed release, the next [`reconcile_claims`](Self::reconcile_claims) tries again.
+    /// The next garbage collection frees the pod's devices: an admission that asks for devices, or
+    /// `List`.
     pub async fn delete(&self, pod_uid: &str) {
         let uid = pod_uid.to_owned();
         let held = self.claims_to_release(pod_uid).await;

@@ -25,13 +25,13 @@
 //!   kubelet stops serving as a dead process would, and the test goes on.
 //! - There is no container runtime, no scheduler, no CPU and memory manager. Topology hints come
 //!   from devices alone, and [`Kubelet::start_container`] starts containers.
-//! - While a plugin registers, the kubelet dials its socket again every second, as gRPC does, but
-//!   the first times much sooner.
+//! - While a plugin registers, the kubelet dials its socket every second, as gRPC does. The first
+//!   attempts follow much sooner.
 //! - A health change syncs its pods at once. The real one sends them to the pod workers through a
 //!   channel of 100 and drops the excess. Here the pods are synced without a queue.
 //! - Claims come with their pod, for want of an API server. So the kubelet cannot check that a
 //!   claim is allocated, reserved for the pod and owned by it. The start of a pod's first container
-//!   prepares its claims, or [`Kubelet::sync_pod`] does; after a failure, the next such call tries
+//!   prepares its claims, or [`Kubelet::sync_pod`] does. After a failure, the next such call tries
 //!   again. A deleted pod is gone at once, even with unreleased claims. A finished pod stays until
 //!   its claims are released.
 //! - The folder of registrations is read when it changes; the real one reads it once a second. A
@@ -40,11 +40,11 @@
 //!   a second. The error of such a call has the words of tonic.
 //! - `ResourceSlices` stay, for want of an API server: [`Event::SlicesWiped`] announces the deletion.
 //! - The health of devices is lost in a restart (the real one has `dra_health_state`).
-//! - Left out: CSI plugins, pod resources `v1alpha1`, in-place resize, the topology manager's
-//!   policy options, the retry of a failed container start.
+//! - Left out: CSI plugins, pod resources `v1alpha1`, in-place resize, the topology
+//!   manager's policy options, the retry of a failed container start.
 //! - The text of a stopped endpoint has the resource's name where Go prints a struct with addresses.
-//! - [`Release::From1_37`] follows the merged change that keys plugins by name and socket. Its
-//!   details beyond that are deduced.
+//! - [`Release::From1_37`] follows the merged change that keys plugins by name and socket. Further
+//!   details of that release are deduced.
 
 pub mod authority;
 pub mod grant;

@@ -45,8 +45,8 @@ pub(crate) struct Manager {
     pub(crate) healthy: BTreeMap<String, DeviceIds>,
     /// Unhealthy ids.
     pub(crate) unhealthy: BTreeMap<String, DeviceIds>,
-    /// Capacity of resources that only the node's status still has; all of it is allocatable. It is
-    /// 0 after a plugin's long absence, and the former capacity after the loss of a checkpoint.
+    /// Capacity of resources that only the node's status still has; all of it is allocatable. A
+    /// plugin's long absence makes it 0; the loss of a checkpoint keeps the former capacity.
     pub(crate) left_over: BTreeMap<String, usize>,
     /// The plugin to call for each resource.
     pub(crate) endpoints: BTreeMap<String, Endpoint>,

@@ -20,7 +20,7 @@ use crate::{
     admission::Question, device::DeviceIds, grant::Grant, manager::Answer, status::PluginOptions,
 };
 
-/// First pause between two attempts to dial. gRPC's back-off starts at 1 s; a plugin that binds a
+/// First pause between two attempts to dial. gRPC's back-off starts at 1 s. A plugin that binds a
 /// moment too late should not cost a test a second.
 const DIAL_PAUSE: Duration = Duration::from_millis(20);
 

@@ -1,9 +1,11 @@
 //! The embedded kubelet beside a real one: the same sequences, the same transcripts.
 //!
-//! A transcript in `snapshots` shows a real kubelet, version 1.36.2: the calls to plugins, its
-//! checkpoint, its answers over pod resources, the node's counts, the status of pods. The embedded
-//! one has to do the same. `WINDLASS_E2E_KUBELET` names the path of a kubelet's program. With this
-//! variable, that kubelet plays the sequences too; `real` lists its requirements.
+//! A transcript in `snapshots` records a real kubelet, version 1.36.2. The record holds calls to
+//! plugins, the checkpoint, pod resources, the node's counts and the status of pods. The embedded
+//! kubelet has to do the same.
+//!
+//! `WINDLASS_E2E_KUBELET` names the path of a kubelet's program. With this variable, that kubelet
+//! plays the sequences too; `real` lists its requirements.
 
 mod devices;
 mod embedded;

@@ -17,7 +17,7 @@ pub(super) enum Replacement {
     /// A host that every server takes, at most as long as the value.
     #[default]
     Harmless,
-    /// These bytes, as long as the value that the sender believes to send.
+    /// Exactly this value, as long as the sender's own one.
     Exactly(Vec<u8>),
 }
 

@@ -31,7 +31,7 @@ pub(crate) struct Release {
 // === impl Claims ===
 
 impl Claims {
-    /// Restores the last life's checkpoint. None of its claims counts as prepared.
+    /// Restores the last life's checkpoint, without a prepared claim.
     pub(crate) fn restore(checkpoint: Checkpoint) -> Self {
         let claims = checkpoint.claims.into_iter().flatten();
         let by_name = claims.map(|state| {

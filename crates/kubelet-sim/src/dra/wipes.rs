@@ -1,7 +1,7 @@
 //! Deletion times of a driver's `ResourceSlices`: some time after the end of its last connection.
 //!
-//! A starting kubelet deletes those of all drivers at once. The embedded kubelet has no API server.
-//! It announces the time, and a caller with an API server deletes them.
+//! A starting kubelet deletes the slices of all drivers at once. The embedded kubelet has no API
+//! server. The kubelet's events announce the time, and a caller with an API server deletes the slices.
 
 use std::{collections::BTreeMap, time::Duration};
 

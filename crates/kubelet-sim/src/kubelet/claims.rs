@@ -35,9 +35,9 @@ enum Work {
 }
 
 impl Kubelet {
-    /// Runs one turn of a pod's worker. It prepares the claims of a pod whose containers are to
-    /// start, or releases those of ended containers. The real kubelet repeats such a turn after a
-    /// failure; here the caller does.
+    /// Runs one turn of a pod's worker. The turn prepares the claims of a pod whose containers are
+    /// to start, or releases those of ended containers. The real kubelet repeats such a turn after
+    /// a failure; here the caller does.
     pub async fn sync_pod(&self, pod_uid: &str) -> Result<(), SyncError> {
         let stopped = || SyncError::Stopped(pod_uid.to_owned());
         let turn = self.workers.take(pod_uid).await;

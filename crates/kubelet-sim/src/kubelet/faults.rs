@@ -73,8 +73,8 @@ impl Kubelet {
         }
     }
 
-    /// A raw client on the kubelet's own connection to the plugin of a resource, for calls outside
-    /// of the kubelet's protocol. The client keeps that connection open.
+    /// A raw client on the kubelet's own connection to a resource's plugin, for calls outside of
+    /// the kubelet's protocol. The client keeps that connection open.
     pub async fn plugin(&self, resource: &str) -> Option<DevicePluginClient<Channel>> {
         let (owner, _) = self.owner()?;
         let resource = resource.to_owned();

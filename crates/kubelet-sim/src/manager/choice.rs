@@ -7,7 +7,7 @@
 //!  otherwise: all aligned, then ───> Undecided(available) ─ plugin's wish ─> Devices
 //! ```
 //!
-//! The plugin may be asked in between, with the manager unlocked. Its answer only orders the pick.
+//! The plugin may be asked in between, with the manager unlocked. The plugin's answer only orders the pick.
 
 use std::collections::BTreeMap;
 

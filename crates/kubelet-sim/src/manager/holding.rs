@@ -108,7 +108,7 @@ impl Holdings {
 /// Outcome of a garbage collection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dropped {
-    /// Nothing changed.
+    /// All holdings stayed.
     None,
     /// At least one pod's holdings are gone.
     Some,

@@ -6,11 +6,11 @@ use super::Manager;
 use crate::device::{Device, DeviceIds};
 
 impl Manager {
-    /// Takes a list as the complete state of a resource. Returns the pods that are synced at once:
-    /// a device of theirs changed its health or reappeared.
+    /// Takes a list as the complete state of a resource. Returns the pods to sync at once: a device
+    /// of theirs changed its health or reappeared.
     ///
-    /// The last record of a device listed twice wins, and both count: an id can be healthy and
-    /// unhealthy at once.
+    /// A device listed twice has its last record's fields, and both records count. So an id can be
+    /// healthy and unhealthy at once.
     pub(crate) fn list(&mut self, resource: &str, devices: Vec<Device>) -> Vec<String> {
         let old = self.devices.remove(resource).unwrap_or_default();
         let (mut healthy, mut unhealthy) = (DeviceIds::new(), DeviceIds::new());

@@ -36,8 +36,8 @@ impl Manager {
         self.reusable.turn_to(pod);
     }
 
-    /// Records a served container. Its devices become reusable if it ends before the next one
-    /// starts, and stop being so otherwise.
+    /// Records a served container. The devices become reusable if the container ends before the
+    /// next one starts; otherwise they stop being reusable.
     pub(crate) fn container_served(&mut self, pod: &str, container: &str, role: Option<InitRole>) {
         match role {
             Some(InitRole::RunsToCompletion) => self.lend(pod, container),

@@ -1,6 +1,7 @@
 //! Valid names of extended resources.
 //!
-//! The agent checks names too. These checks are independent of it, so that a test finds either one wrong.
+//! The agent checks names too. The kubelet's checks are independent of the agent's, so that a test
+//! finds either one wrong.
 
 /// Prefix under which quota counts the resource. The name must leave room for this prefix.
 const QUOTA_PREFIX: &str = "requests.";
@@ -11,8 +12,9 @@ const MAX_SUBDOMAIN: usize = 253;
 /// Longest name part and longest DNS label.
 const MAX_LABEL: usize = 63;
 
-/// True if the kubelet takes the name: qualified, not Kubernetes' own, and a label key even after
-/// quota's prefix (`IsExtendedResourceName` in `pkg/apis/core/v1/helper`).
+/// True if the kubelet takes the name: qualified, not Kubernetes' own, a label key even after quota's prefix.
+///
+/// Source: `IsExtendedResourceName` in `pkg/apis/core/v1/helper`.
 pub(super) fn is_extended_resource(name: &str) -> bool {
     let Some((domain, part)) = name.split_once('/') else { return false };
     !name.contains("kubernetes.io/")

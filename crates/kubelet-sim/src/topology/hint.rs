@@ -62,8 +62,8 @@ impl Demand<'_> {
         Ok(hints)
     }
 
-    /// Nodes that have devices of this resource, or all nodes if none has. This rule exists since
-    /// 1.36; all nodes, as before, give the same hints at a higher price.
+    /// Nodes that have devices of this resource, or all nodes if none has. Before 1.36, the kubelet
+    /// always took all nodes, with the same hints at a higher price.
     fn nodes_with_devices(&self) -> Vec<i64> {
         let hosting: BTreeSet<i64> =
             self.devices.values().flat_map(Device::nodes).copied().collect();

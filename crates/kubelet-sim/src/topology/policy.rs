@@ -7,7 +7,7 @@ use super::{Hint, Hints, NumaMask};
 /// The kubelet's `topologyManagerPolicy`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TopologyPolicy {
-    /// No hints are collected.
+    /// The policy collects no hints.
     #[default]
     None,
     /// The best hint is used, preferred or not.

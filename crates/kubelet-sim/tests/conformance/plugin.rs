@@ -31,7 +31,7 @@ pub(crate) enum Call {
 /// Script of the plugin's answers.
 #[derive(Clone, Debug)]
 pub(crate) struct Script {
-    /// Method that gets no answer, whatever the other fields say.
+    /// Method without an answer, in precedence over the other fields.
     pub(crate) ignores: Option<Method>,
     pub(crate) options: Result<wire::DevicePluginOptions, Status>,
     pub(crate) preferred: Result<Vec<String>, Status>,
@@ -50,7 +50,7 @@ pub(crate) enum Method {
 pub(crate) enum Allocate {
     /// One response for each container request, with the ids in an environment variable.
     Ids,
-    /// These container responses.
+    /// Exactly these container responses.
     Answer(Vec<wire::ContainerAllocateResponse>),
     Fail(Status),
     /// Drops the devices from the list, waits until the kubelet has seen it, then answers.

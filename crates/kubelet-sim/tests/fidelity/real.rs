@@ -1,7 +1,7 @@
-//! A real kubelet as a node: without an API server, with pods from a folder and a containerd of its own.
+//! A real kubelet as a node: no API server, pods from a folder, a containerd of its own.
 //!
 //! The test needs root, `containerd`, `ctr`, `runc`, a static `/bin/busybox`, `unshare`, `setpriv`
-//! and `ip`. Everything runs in namespaces of its own, so a cluster on this machine is not
+//! and `ip`. The node lives in namespaces of its own, so a cluster on this machine is not
 //! disturbed. Mounts, processes and containers end with those namespaces.
 
 mod manifest;

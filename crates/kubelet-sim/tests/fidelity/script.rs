@@ -11,8 +11,10 @@ pub(crate) struct Script {
     pub(crate) steps: Vec<Step>,
 }
 
-/// One step. Names identify plugins and pods. A list of devices is `d0 d1! d2? d3@0,1 d4@`: `!` is
-/// an unhealthy device, `?` one in a word of its own, and NUMA nodes follow `@`.
+/// One step. Names identify plugins and pods.
+///
+/// A list of devices is `d0 d1! d2? d3@0,1 d4@`. `!` is an unhealthy device, `?` a device with
+/// another word, and NUMA nodes follow `@`.
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
     /// A plugin binds its socket, or replaces it.

@@ -65,7 +65,7 @@ pub(crate) enum Answer {
     Nothing,
     /// An answer with one claim too many.
     TooMuch,
-    /// No answer at all.
+    /// The call stays unanswered.
     Never,
 }
 
