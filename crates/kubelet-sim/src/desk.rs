@@ -78,7 +78,7 @@ impl Owner {
         (Self { commands }, received)
     }
 
-    /// Runs a function on the state. The status shows its changes before this returns.
+    /// Runs a function on the state. The status shows the function's changes before this returns.
     pub(crate) async fn with<R: Send + 'static>(
         &self,
         act: impl FnOnce(&mut Desk) -> R + Send + 'static,

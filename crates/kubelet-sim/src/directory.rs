@@ -87,7 +87,7 @@ pub(crate) fn clean_up(dir: &Path, cleanup: Cleanup) -> Result<(), DirectoryErro
 }
 
 /// Deletes every socket directly in the folder, and links to sockets. Other files and deeper
-/// sockets stay. A failure does not stop the deletion of the others; the first failure is returned.
+/// sockets stay. All are tried; the first failure is returned.
 pub(crate) fn wipe_sockets(dir: &Path) -> Result<(), DirectoryError> {
     wipe(dir, |path| fs::metadata(path).is_ok_and(|found| found.file_type().is_socket()))
 }

@@ -38,9 +38,9 @@ pub enum ClaimFault {
     None,
     /// The claims are in the checkpoint; no driver was called.
     DieBeforePrepare,
-    /// All drivers prepared; the checkpoint lacks it.
+    /// All drivers prepared; the checkpoint lacks that result.
     DieBeforeRecord,
-    /// All drivers released; the checkpoint lacks it.
+    /// All drivers released; the checkpoint lacks that result.
     DieBeforeForget,
 }
 

@@ -5,7 +5,7 @@
 /// Index of `:authority` in the static table (RFC 7541 appendix A).
 const AUTHORITY: usize = 1;
 
-/// Replacement of a client's value, cut to the length of that value. Each of its prefixes is a host too.
+/// Replacement of a client's value, cut to the length of that value. Each prefix of `localhost` is a host too.
 const HARMLESS: &[u8] = b"localhost";
 
 /// Most continuation bytes of an integer. An integer with more is not a length.

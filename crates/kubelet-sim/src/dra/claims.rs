@@ -31,7 +31,7 @@ pub(crate) struct Release {
 // === impl Claims ===
 
 impl Claims {
-    /// Restores the last life's checkpoint, without a prepared claim.
+    /// Restores the last life's checkpoint. The restored claims count as unprepared.
     pub(crate) fn restore(checkpoint: Checkpoint) -> Self {
         let claims = checkpoint.claims.into_iter().flatten();
         let by_name = claims.map(|state| {

@@ -160,7 +160,7 @@ mod tests {
             seen.push(request.uri().authority().expect("it has one").to_string());
             answer.send_reset(h2::Reason::REFUSED_STREAM);
         }
-        // The client reads the resets before it closes the connection.
+        // Serves until the client is gone, so that the client reads the resets.
         while server.accept().await.is_some() {}
         seen
     }

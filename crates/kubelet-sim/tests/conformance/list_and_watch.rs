@@ -119,7 +119,7 @@ async fn a_stream_can_be_left_unread() {
     node.kubelet.misbehave(Misbehaviour { streams, ..Misbehaviour::default() });
     let plugin = Plugin::registered(&node.kubelet, GPU, devices(1)).await;
     plugin.streams(1).await;
-    // Messages that the plugin sent before its answer have arrived.
+    // The answer to this call follows all earlier messages of the plugin.
     let mut client = node.kubelet.plugin(GPU).await.expect("connected");
     client.get_device_plugin_options(Empty {}).await.expect("answered");
     assert_eq!(node.kubelet.node().counts(GPU), None);

@@ -5,8 +5,8 @@ use windlass_kubelet_sim::{Container, InitRole, Pod};
 
 use super::DIR;
 
-/// Script of a container. The script marks the end of its environment. Its pod's end stops it at
-/// once, and so does a file in `/ends`.
+/// Script of a container. The script marks the end of its environment. The pod's end stops the script
+/// at once. A file in `/ends` makes the script end by itself.
 const STAYS: &str = "env; echo END=; trap 'exit 0' TERM; \
     while [ ! -e /ends/$UID_OF_POD.$NAME ]; do sleep 0.05 & wait; done; \
     exec busybox rm /ends/$UID_OF_POD.$NAME";
