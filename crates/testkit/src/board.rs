@@ -1,4 +1,4 @@
-//! Darwin3 boards that a node is the gateway of: how they are offered, and what happens to them.
+//! Darwin3 boards behind a gateway node: the rule that offers them, and waits for their events.
 
 use std::{future::ready, time::Duration};
 
@@ -7,11 +7,11 @@ use windlass_machine::{Board, BoardEvent};
 
 use crate::wait::until;
 
-/// The clock that a board is set to before a container has it.
+/// Clock of a board before each allocation, in MHz.
 pub const MHZ: u32 = 200;
 
-/// Boards that are reset and set to their clock before a container has them, and reset after it. A step lasts so
-/// long at most.
+/// Rule that resets boards and sets their clock before a container starts, and resets them after it ends. `timeout`
+/// limits each step.
 pub fn board_rule(boards: &[Board], timeout: Duration) -> SourceRule {
     let get = |target: String| {
         let url = format!("http://{{endpoint}}/{target}");
@@ -29,7 +29,7 @@ pub fn board_rule(boards: &[Board], timeout: Duration) -> SourceRule {
     SourceRule { resource: "zj.com/darwin3".parse().ok(), handover, give, ..new }
 }
 
-/// Waits until as much as expected has happened to a board, and holds it against that.
+/// Waits for as many events of a board as expected, and compares them.
 pub async fn happens(board: &Board, expected: &[BoardEvent]) {
     let mut events = Vec::new();
     let all = || {

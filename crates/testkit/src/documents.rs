@@ -1,4 +1,4 @@
-//! Objects of a cluster, as the tests of claims write them.
+//! Builders of cluster objects for tests of claims.
 
 use k8s_openapi::api::{
     core::v1::Pod,
@@ -7,12 +7,12 @@ use k8s_openapi::api::{
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-/// A document as an object of its type.
+/// Deserialises a document as an object of its type.
 pub fn typed<T: DeserializeOwned>(document: Value) -> T {
     serde_json::from_value(document).expect("a document of its type")
 }
 
-/// The class of the devices that an expression selects.
+/// Device class that selects devices by a CEL expression.
 pub fn class(name: &str, expression: &str) -> DeviceClass {
     typed(json!({
         "apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": name},
@@ -20,12 +20,12 @@ pub fn class(name: &str, expression: &str) -> DeviceClass {
     }))
 }
 
-/// The expression that selects the node's devices of a type.
+/// CEL expression that selects the node's devices of a type.
 pub fn of_type(of: &str) -> String {
     format!("device.driver == 'windlass.dev' && device.attributes['windlass.dev'].type == '{of}'")
 }
 
-/// A template of claims for these devices.
+/// Claim template that requests these devices.
 pub fn template(namespace: &str, name: &str, devices: &Value) -> ResourceClaimTemplate {
     typed(json!({
         "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate",
@@ -33,7 +33,7 @@ pub fn template(namespace: &str, name: &str, devices: &Value) -> ResourceClaimTe
     }))
 }
 
-/// A pod whose containers use all of one claim, `resourceClaimName` or `resourceClaimTemplateName`.
+/// Pod whose containers all use one claim, by `resourceClaimName` or `resourceClaimTemplateName`.
 pub fn pod_of_claim(
     (namespace, name): (&str, &str),
     containers: &[&str],

@@ -5,13 +5,13 @@ use std::{cell::RefCell, path::PathBuf};
 use tempfile::TempDir;
 
 thread_local! {
-    /// A test has a thread of its own, and its runtime ends before that does: what an agent still writes
-    /// on another thread when it is dropped does not outlive the folder.
+    /// Each test has its own thread, and its runtime ends before that thread. Writes that a dropped agent finishes on
+    /// another thread end before the folder is removed.
     static OF_THIS_TEST: RefCell<Vec<TempDir>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A folder that is there until the test has ended. In memory where the machine has it: a simulated
-/// machine is a thousand small files.
+/// Creates a folder that lasts until the test ends. It is in memory if the machine has a tmpfs: a simulated machine
+/// is a thousand small files.
 pub fn temporary_folder() -> PathBuf {
     let mut builder = tempfile::Builder::new();
     builder.prefix("wl");

@@ -1,4 +1,4 @@
-//! A caller that speaks HTTP/2 frame by frame, and gives calls up before anybody has looked at them.
+//! HTTP/2 client that cancels its calls before the server has handled them.
 
 use std::path::Path;
 
@@ -9,15 +9,15 @@ use tokio::{
 
 use crate::wait::in_time;
 
-/// A connection to a server.
+/// Connection to a server.
 #[derive(Debug)]
 pub struct Caller {
     stream: UnixStream,
-    /// The number of the next call.
+    /// Number of the next call.
     next: u32,
 }
 
-/// Types of frames (RFC 9113, section 6), and their flags.
+/// Frame types (RFC 9113, section 6) and their flags.
 const DATA: u8 = 0x0;
 const HEADERS: u8 = 0x1;
 const RST_STREAM: u8 = 0x3;
@@ -26,10 +26,10 @@ const GOAWAY: u8 = 0x7;
 const END_STREAM: u8 = 0x1;
 const END_HEADERS: u8 = 0x4;
 
-/// `CANCEL` (section 7).
+/// Error code `CANCEL` (RFC 9113, section 7).
 const CANCEL: [u8; 4] = [0, 0, 0, 8];
 
-/// A message of no bytes (gRPC over HTTP/2: compressed or not, and the length).
+/// Empty gRPC message: the compression flag and the length (gRPC over HTTP/2).
 const NOTHING: [u8; 5] = [0; 5];
 
 fn frame((kind, flags): (u8, u8), stream: u32, payload: &[u8]) -> Vec<u8> {
@@ -37,13 +37,13 @@ fn frame((kind, flags): (u8, u8), stream: u32, payload: &[u8]) -> Vec<u8> {
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
-/// A header without Huffman coding and without an index for its value (RFC 7541, section 6.2.2).
+/// Encodes a header without Huffman coding and without indexing (RFC 7541, section 6.2.2).
 fn literal(name: &[u8], value: &str) -> Vec<u8> {
     let length = u8::try_from(value.len()).expect("short");
     [name, &[length], value.as_bytes()].concat()
 }
 
-/// The headers of a call; the numbers are those of the static table (RFC 7541, appendix A).
+/// Encodes the headers of a call. The numbers are indices of the static table (RFC 7541, appendix A).
 fn headers(path: &str) -> Vec<u8> {
     let (post, http) = (0x83, 0x86);
     let path = literal(&[0x04], path);
@@ -55,7 +55,7 @@ fn headers(path: &str) -> Vec<u8> {
 // === impl Caller ===
 
 impl Caller {
-    /// Connects, and begins as HTTP/2 has it.
+    /// Connects and sends the HTTP/2 preface.
     pub async fn connect(socket: &Path) -> Self {
         let mut stream = UnixStream::connect(socket).await.expect("connected");
         let begin = [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &*frame((SETTINGS, 0), 0, &[])].concat();
@@ -68,7 +68,7 @@ impl Caller {
         self.next - 2
     }
 
-    /// Begins as many calls and gives them up. Whoever shares the thread runs only when the socket takes no more.
+    /// Begins this number of calls and cancels them. Other tasks of the thread run only when the socket is full.
     pub async fn give_up(&mut self, path: &str, calls: usize) {
         let mut bytes = Vec::new();
         for _ in 0..calls {
@@ -85,7 +85,7 @@ impl Caller {
         }
     }
 
-    /// Makes a call with an empty message, and waits for its answer.
+    /// Makes a call with an empty message, and waits for its response.
     pub async fn is_answered(&mut self, path: &str) {
         let call = self.begin();
         let message = frame((DATA, END_STREAM), call, &NOTHING);

@@ -1,4 +1,4 @@
-//! Questions to the embedded kubelet.
+//! Waits for the state of the embedded kubelet, and pods for it.
 
 use std::sync::Arc;
 
@@ -6,16 +6,16 @@ use windlass_kubelet_sim::{Container, Kubelet, NodeStatus, Pod};
 
 use crate::wait::LIMIT;
 
-/// The resource that most tests are about.
+/// Resource of most tests.
 pub const GPU: &str = "nvidia.com/gpu";
 
-/// Waits until the kubelet has that many allocatable devices of a resource.
+/// Waits until the kubelet has this number of allocatable devices of a resource.
 pub async fn allocatable(kubelet: &Kubelet, resource: &str, count: usize) -> Arc<NodeStatus> {
     reached(kubelet, |node| node.counts(resource).is_some_and(|(_, healthy)| healthy == count))
         .await
 }
 
-/// Waits until the kubelet has this capacity and these allocatable devices of a resource.
+/// Waits until the kubelet has this capacity and this number of allocatable devices of a resource.
 pub async fn counts(
     kubelet: &Kubelet,
     resource: &str,
@@ -28,7 +28,7 @@ async fn reached(kubelet: &Kubelet, condition: impl FnMut(&NodeStatus) -> bool) 
     kubelet.wait_for(condition, LIMIT).await.unwrap_or_else(|late| panic!("{late}"))
 }
 
-/// A pod of one container that asks for a resource.
+/// Pod of one container that requests a resource.
 pub fn pod_with(name: &str, resource: &str, count: u64) -> Pod {
     Pod::new(name).container(Container::new("main").limit(resource, count))
 }

@@ -1,12 +1,18 @@
 //! Fixtures for the tests of the agent: a simulated machine with a kubelet, and the agent in the test's process.
 //!
-//! A test begins with a [`Node`]: a machine in a folder of its own, and settings for an agent with little patience.
-//! It changes the settings, starts the kubelet ([`Node::kubelet`]) and the agent ([`Node::agent`]), has something
-//! happen ([`Node::inject`]), and waits until it shows: [`Running::until`] for the state, [`allocatable`] for the
-//! kubelet, [`Said::until`] for the log, [`value`] for any channel, [`until`] for what has to be looked at. Each wait
-//! has one limit, and an error that says what was awaited and what was seen last.
+//! A test begins with a [`Node`]: a simulated machine in a folder, and a configuration with short timeouts. The test
+//! changes the configuration, then starts the kubelet ([`Node::kubelet`]) and the agent ([`Node::agent`]). It injects
+//! a fault ([`Node::inject`]) and waits for the effect:
 //!
-//! For integration tests only: a unit test of one of the crates that it uses would meet that crate twice, with types that differ.
+//! - [`Running::until`] waits for the agent's state.
+//! - [`allocatable`] waits for the kubelet.
+//! - [`Said::until`] waits for the log.
+//! - [`value`] waits for any channel, and [`until`] polls.
+//!
+//! All waits share one limit. Their errors name the awaited state and the last one seen.
+//!
+//! These fixtures are for integration tests only. A unit test of a crate below this one would link that crate twice,
+//! with incompatible types.
 
 mod board;
 mod documents;

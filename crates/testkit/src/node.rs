@@ -1,4 +1,4 @@
-//! A node: a simulated machine in a folder, settings for an agent with little patience, and both to start.
+//! A node under test: a simulated machine in a folder, the agent's configuration, and functions that start both.
 
 use std::{
     fs,
@@ -22,24 +22,24 @@ use crate::{
     running::Running,
 };
 
-/// A node whose parts are started one by one. It is gone when the test ends.
+/// Node whose components a test starts one by one. It is removed when the test ends.
 #[derive(Debug)]
 pub struct Node {
-    /// The machine.
+    /// Simulated machine.
     pub machine: Machine,
-    /// The settings of the agents that are started from now on.
+    /// Configuration of the agents that start from now on.
     pub config: Config,
-    /// Where all of it is, with room for what a test adds.
+    /// Folder of the node, with room for the test's own files.
     pub folder: PathBuf,
 }
 
-/// The health policy of an agent with little patience.
+/// Health policy with short timeouts.
 pub fn health(quiet_period: Duration) -> HealthPolicy {
     let probe_interval = Duration::from_millis(100);
     HealthPolicy { quiet_period, probe_interval, ..HealthPolicy::default() }
 }
 
-/// The settings of an agent all of whose places are in the folder.
+/// Configuration of an agent with all paths in the folder.
 pub fn settings(folder: &Path, machine: &Machine, policy: Policy) -> Config {
     Config {
         places: Places {
@@ -69,24 +69,25 @@ pub fn settings(folder: &Path, machine: &Machine, policy: Policy) -> Config {
 // === impl Node ===
 
 impl Node {
-    /// A machine after a shipped profile.
+    /// Creates a node from a shipped profile.
     pub fn named(profile: &str, policy: Policy) -> Self {
         Self::new(&Profile::named(profile).expect("a shipped profile"), policy)
     }
 
-    /// A machine after any profile.
+    /// Creates a node from a profile.
     pub fn new(profile: &Profile, policy: Policy) -> Self {
         let folder = temporary_folder();
         let driver = simulated_driver().expect("cargo builds the simulated driver with the tests");
         let machine = Machine::create(&folder.join("machine"), profile, &driver);
         let machine = machine.expect("a machine");
-        // A kubelet that never ran has no folder, which an agent waits for; these come before it or after.
+        // An agent waits for the kubelet's folder, which a kubelet creates at its first start. Tests start either one
+        // first.
         fs::create_dir_all(folder.join("kubelet")).expect("made");
         let config = settings(&folder, &machine, policy);
         Self { machine, config, folder }
     }
 
-    /// As the node of this name in a cluster, whose API server the kubeconfig leads to.
+    /// Makes this the node of this name in a cluster. The kubeconfig leads to the API server.
     #[must_use]
     pub fn in_cluster(mut self, name: &str, kubeconfig: &str) -> Self {
         let path = self.folder.join("kubeconfig");
@@ -99,39 +100,39 @@ impl Node {
         self
     }
 
-    /// The agent.
+    /// Starts the agent.
     pub fn agent(&self) -> Running {
         self.try_agent().expect("the agent starts")
     }
 
-    /// The agent, or why it does not start.
+    /// Starts the agent, or returns the error of its start.
     pub fn try_agent(&self) -> Result<Running, StartError> {
         Running::start(&self.config)
     }
 
-    /// The state that the agent would find, without serving anyone.
+    /// Returns the state that the agent would find, without serving it.
     pub async fn survey(&self) -> NodeState {
         windlass_node::agent::survey(&self.config, Clock::starting_at(Timestamp::now())).await
     }
 
-    /// The kubelet.
+    /// Starts the kubelet.
     pub fn kubelet(&self) -> Kubelet {
         Kubelet::start(self.kubelet_config()).expect("the embedded kubelet starts")
     }
 
-    /// Kubelet and agent, once the kubelet has that many allocatable GPUs.
+    /// Starts kubelet and agent, and waits until the kubelet has this number of allocatable GPUs.
     pub async fn serving(&self, gpus: usize) -> (Kubelet, Running) {
         let (kubelet, agent) = (self.kubelet(), self.agent());
         allocatable(&kubelet, GPU, gpus).await;
         (kubelet, agent)
     }
 
-    /// The socket that the agent serves GPUs on.
+    /// Socket of the agent's GPU plugin.
     pub fn socket(&self) -> PathBuf {
         self.config.places.kubelet_dir.join("device-plugins").join("windlass-nvidia.com_gpu.sock")
     }
 
-    /// The settings of the kubelet.
+    /// Configuration of the kubelet.
     pub fn kubelet_config(&self) -> windlass_kubelet_sim::Config {
         let mut config = windlass_kubelet_sim::Config::new(&self.config.places.kubelet_dir);
         config.numa_nodes = vec![0, 1];

@@ -1,29 +1,29 @@
-//! What `deploy/rbac.yaml` lets the agent ask of an API server, and what a request asks for.
+//! Permissions that `deploy/rbac.yaml` grants the agent, and the permission that a request needs.
 
 use std::{collections::BTreeMap, path::Path};
 
 use serde_json::Value;
 
-/// A right, as a rule of a role gives it.
+/// Permission, as a rule of a role grants it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Right {
-    /// Of a role; a cluster's role has none.
+    /// Namespace of a role; `None` for a cluster role.
     pub namespace: Option<String>,
-    /// The API group; the core group has none.
+    /// API group; empty for the core group.
     pub group: String,
-    /// With its subresource: `resourceclaims/status`.
+    /// Resource with its subresource: `resourceclaims/status`.
     pub resource: String,
-    /// As Kubernetes spells it: `get`, `list`, `deletecollection`.
+    /// Verb as Kubernetes spells it: `get`, `list`, `deletecollection`.
     pub verb: String,
 }
 
-/// The agent's own namespace in the manifests.
+/// Namespace of the agent in the manifests.
 const OWN: &str = "windlass-system";
 
 // === impl Right ===
 
 impl Right {
-    /// Every right that the shipped roles give.
+    /// Every permission that the shipped roles grant.
     pub fn shipped() -> Vec<Self> {
         let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/rbac.yaml"));
         let text = std::fs::read_to_string(path).expect("a manifest");
@@ -54,7 +54,7 @@ impl Right {
         rights
     }
 
-    /// What a request asks for; nothing where it asks which resources there are, which everyone may.
+    /// Permission that a request needs. Discovery returns `None`: every client may use it.
     pub fn asked(method: &str, path: &str, query: &BTreeMap<String, String>) -> Option<Self> {
         let parts: Vec<_> = path.trim_matches('/').split('/').collect();
         let (group, rest) = match parts.as_slice() {
@@ -88,11 +88,11 @@ impl Right {
         Some(Self { namespace: namespace.map(ToOwned::to_owned), group, resource, verb })
     }
 
-    /// Whether this right, of a role, is what is asked for.
+    /// True if this permission of a role covers the requested one.
     pub fn gives(&self, asked: &Self) -> bool {
         let within = match (self.namespace.as_deref(), asked.namespace.as_deref()) {
             (None, _) => true,
-            // Agents of tests run in namespaces of other names.
+            // Agents under test run in other namespaces than the shipped one.
             (Some(OWN), Some(asked)) => asked != "default",
             (own, asked) => own == asked,
         };

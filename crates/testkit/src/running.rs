@@ -1,4 +1,4 @@
-//! An agent that runs in a test.
+//! Agent that runs in the process of a test.
 
 use std::{
     fs::{self, File},
@@ -24,21 +24,21 @@ use windlass_resources::NodeState;
 
 use crate::wait::{LIMIT, exists, in_time};
 
-/// An agent that runs; it is stopped when dropped, and waited for by [`Running::stop`].
+/// Running agent. Dropping it stops it; [`Running::stop`] also waits for its end.
 #[derive(Debug)]
 pub struct Running {
-    /// The state of its node.
+    /// State of its node.
     pub state: watch::Receiver<Arc<NodeState>>,
-    /// The address at which it serves health and metrics.
+    /// Address of its health and metrics endpoints.
     pub admin: Option<SocketAddr>,
-    /// The desk that takes orders for MIG partitions.
+    /// Handle for MIG partition orders.
     pub partitions: PartitionDesk,
-    /// The policy that it follows.
+    /// Policy in effect.
     policy: watch::Sender<Arc<Policy>>,
     task: JoinSet<()>,
-    /// The CDI document of GPUs.
+    /// Path of the CDI spec of GPUs.
     document: PathBuf,
-    /// The folders that one agent at a time has locked.
+    /// Folders that the agent locks for itself.
     locks: [PathBuf; 2],
     stop: DropGuard,
 }
@@ -63,7 +63,7 @@ impl Running {
         Ok(Self { state, admin, partitions, policy, task, document, locks, stop })
     }
 
-    /// Waits for the node's state to fulfil a condition.
+    /// Waits until the node's state fulfils a condition.
     pub async fn until(&self, condition: impl FnMut(&Arc<NodeState>) -> bool) -> Arc<NodeState> {
         let mut state = self.state.clone();
         let reached = timeout(LIMIT, state.wait_for(condition)).await;
@@ -74,13 +74,13 @@ impl Running {
         })
     }
 
-    /// Waits until a device says this of its health, beginning with `Healthy` or `Unhealthy`.
+    /// Waits until the text of a device's health begins with `health`: `Healthy` or `Unhealthy`.
     pub async fn until_health(&self, id: &str, health: &str) -> Arc<NodeState> {
         let says = |device: &Device| device.health.to_string().starts_with(health);
         self.until(|state| state.inventory.get(id).is_some_and(says)).await
     }
 
-    /// Waits until the agent has looked at what there is so often: each time a document is missing, and written again.
+    /// Waits for this number of reconciliations. For each, a CDI spec is removed, and the agent writes it again.
     pub async fn looks(&self, times: usize) {
         for _ in 0..times {
             exists(&self.document).await;
@@ -89,7 +89,7 @@ impl Running {
         exists(&self.document).await;
     }
 
-    /// Puts another policy into effect.
+    /// Replaces the policy.
     pub fn follow(&self, policy: Policy) {
         self.policy.send_replace(Arc::new(policy));
     }
@@ -102,21 +102,22 @@ impl Running {
         unlocked(self.locks).await;
     }
 
-    /// Ends the agent as SIGKILL does: nothing of it gets another word.
+    /// Ends the agent as SIGKILL does, without cleanup.
     pub async fn kill(mut self) {
         self.task.shutdown().await;
         unlocked(self.locks).await;
     }
 }
 
-/// Waits until the next agent may start: a program that another test is about to execute has the files of this
-/// process open until then, and with them the lock. For the same reason a lock that was taken is let go here by name:
-/// closing its file would leave it to such a program.
+/// Waits until the next agent may start. A child process that another test is about to execute inherits this
+/// process's files, and with them the lock. This function unlocks by name: closing the file would leave the lock with
+/// such a child.
 async fn unlocked(locks: [PathBuf; 2]) {
-    // What a test took away nobody has.
+    // A folder that the test removed has no lock.
     let locks: Vec<_> = locks.into_iter().filter_map(|path| File::open(path).ok()).collect();
     let (free, is_free) = oneshot::channel();
-    // The kernel says when it is free. A runtime waits for its own threads, so one that waits in vain is none of them.
+    // The kernel blocks until the lock is free. A plain thread waits here: a runtime would wait for its own at
+    // shutdown.
     std::thread::spawn(move || {
         let taken = locks.iter().try_for_each(|it| {
             flock(it, FlockOperation::LockExclusive)?;

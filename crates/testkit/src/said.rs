@@ -1,4 +1,4 @@
-//! What is logged by the thread of a test, as lines.
+//! Log lines of the test's thread.
 
 use std::fmt::{self, Write as _};
 
@@ -12,12 +12,12 @@ use tracing::{
 
 use crate::wait::value;
 
-/// Lines of the agent's log from one level on, for as long as it is listened.
+/// Captured log lines of the agent, from one level on, until dropped.
 #[derive(Debug)]
 pub struct Said {
     lines: watch::Receiver<Vec<String>>,
     _listening: DefaultGuard,
-    /// Where there is only one listener, a line that another thread comes to first counts as heard by nobody.
+    /// Second dispatcher. With a single one, tracing disables a callsite that another thread reaches first.
     _another: Dispatch,
 }
 
@@ -31,7 +31,7 @@ struct Line(String);
 // === impl Said ===
 
 impl Said {
-    /// Listens from now on.
+    /// Starts the capture.
     pub fn from(level: Level) -> Self {
         let (lines, said) = watch::channel(Vec::new());
         let another = Dispatch::new(Listener { level, lines: watch::Sender::default() });
@@ -44,7 +44,7 @@ impl Said {
         self.lines.borrow().clone()
     }
 
-    /// Waits until this was said so many times.
+    /// Waits until this text was logged this number of times.
     pub async fn until(&self, times: usize, text: &str) {
         let awaited = format!("{text:?} is logged, {times} times in all");
         let is_said = |line: &&String| line.contains(text);
@@ -52,7 +52,7 @@ impl Said {
     }
 }
 
-/// The simulators run in the same process.
+/// True for targets of the agent. The simulators log in the same process.
 fn is_of_the_agent(target: &str) -> bool {
     target.starts_with("windlass_") && !target.contains("_sim")
 }

@@ -1,4 +1,4 @@
-//! The one way to wait: until something is found, until a channel has a value, until a future ends.
+//! Waits of the tests: for a poll, a channel's value, or a future.
 
 use std::{fmt, path::Path, time::Duration};
 
@@ -7,13 +7,13 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-/// How long anything may take before a test has failed: longer than a busy machine needs for it.
+/// Limit of every wait. A busy machine needs less.
 pub const LIMIT: Duration = Duration::from_secs(90);
 
-/// Between two looks.
+/// Interval between two polls.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Looks until a look succeeds, and gives its answer. A look that does not succeed says what it saw instead.
+/// Polls until a poll succeeds, and returns its value. A failed poll returns the state that it saw.
 pub async fn until<T, S: fmt::Debug, Look: Future<Output = Result<T, S>>>(
     awaited: &str,
     mut look: impl FnMut() -> Look,
@@ -32,7 +32,7 @@ pub async fn until<T, S: fmt::Debug, Look: Future<Output = Result<T, S>>>(
     found.unwrap_or_else(|| panic!("{awaited}: not within {LIMIT:?}, last seen: {seen:#?}"))
 }
 
-/// Waits until a file or folder is there.
+/// Waits until a file or folder exists.
 pub async fn exists(path: &Path) {
     let awaited = format!("{} is there", path.display());
     until(&awaited, async || path.symlink_metadata()).await;
@@ -44,7 +44,7 @@ pub async fn vanishes(path: &Path) {
     until(&awaited, async || path.symlink_metadata().map_or(Ok(()), Err)).await;
 }
 
-/// Waits until the value in a channel fulfils a condition, and gives it.
+/// Waits until the value in a channel fulfils a condition, and returns it.
 pub async fn value<T: Clone + fmt::Debug>(
     awaited: &str,
     values: &watch::Receiver<T>,
