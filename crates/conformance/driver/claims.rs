@@ -1,4 +1,4 @@
-//! What is prepared: decided by claims as the API server has them, kept in a file, with a CDI document each.
+//! Prepared claims: planned from the API server's claims, kept in a file, with a CDI spec each.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,14 +20,14 @@ pub(crate) struct Claims {
     client: Client,
     folder: PathBuf,
     defect: Defect,
-    /// The claims that an earlier life prepared.
+    /// Claims that an earlier process prepared.
     old: BTreeSet<String>,
     prepared: Mutex<Record>,
 }
 
 type Record = BTreeMap<String, Vec<Entry>>;
 
-/// A device of a claim.
+/// Device of a claim.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 struct Entry {
     request: String,
@@ -41,7 +41,7 @@ struct Entry {
 // === impl Claims ===
 
 impl Claims {
-    /// Reads what was prepared before.
+    /// Reads the prepared claims of earlier processes.
     pub(crate) fn open(client: Client, folder: PathBuf, defect: Defect) -> io::Result<Self> {
         fs::create_dir_all(folder.join("cdi"))?;
         let prepared = match fs::read(folder.join("claims.json")) {
@@ -52,7 +52,7 @@ impl Claims {
         Ok(Self { client, folder, defect, old, prepared: Mutex::new(prepared) })
     }
 
-    /// The devices of a claim, or why it gets none.
+    /// Prepares a claim, and returns its devices or the reason of its refusal.
     pub(crate) async fn prepare(&self, claim: &Claim) -> Result<Vec<Device>, String> {
         if self.defect == Defect::LeaksDescriptors {
             let _ = fs::File::open("/dev/null").map(std::mem::forget);
@@ -106,7 +106,7 @@ impl Claims {
         }
     }
 
-    /// Notes what a claim has, unless another has it.
+    /// Records the devices of a claim, unless another claim has one of them.
     fn record(&self, uid: &str, entries: Vec<Entry>) -> Result<Vec<Device>, String> {
         let mut prepared = self.prepared();
         if prepared.contains_key(uid) && self.defect == Defect::PreparesOnce {
@@ -145,7 +145,7 @@ impl Claims {
         fs::write(self.document(uid), document.to_string()).expect("the case's own folder");
     }
 
-    /// Lets a claim go.
+    /// Releases a claim.
     pub(crate) async fn release(&self, claim: &Claim) -> Result<(), String> {
         if self.defect == Defect::AsksForTheObject {
             self.object(claim).await?;
@@ -162,7 +162,7 @@ impl Claims {
         Ok(())
     }
 
-    /// Lets all go.
+    /// Releases all claims.
     pub(crate) fn release_all(&self) {
         let prepared = std::mem::take(&mut *self.prepared());
         for uid in prepared.keys() {

@@ -1,5 +1,5 @@
-//! A DRA driver that does everything right, or one thing wrong: `driver-with-defects KUBELET KUBECONFIG NODE
-//! SCRATCH DEFECT`. Its pool has six devices in two slices, and a seventh that claims may share.
+//! DRA driver that conforms, or has one defect: `driver-with-defects KUBELET KUBECONFIG NODE SCRATCH DEFECT`. Its
+//! pool has six devices in two slices, and a seventh that claims may share.
 
 #![expect(
     clippy::disallowed_methods,
@@ -22,7 +22,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use self::{claims::Claims, defect::Defect, services::Services, sockets::Sockets};
 
-/// The driver's name, which its CDI documents have too.
+/// Name of the driver and of its CDI vendor.
 const DRIVER: &str = "dra.example.com";
 
 type Broken = Box<dyn Error + Send + Sync>;

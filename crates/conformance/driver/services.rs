@@ -1,4 +1,4 @@
-//! What the driver answers on its sockets.
+//! gRPC services of the driver: registration, claims, health.
 
 use std::{
     path::Path,
@@ -34,11 +34,11 @@ use windlass_kubelet_api::{
 
 use crate::{DRIVER, claims::Claims, defect::Defect, slices};
 
-/// When a health is out of date, and how often it is told.
+/// Timeout of a health report, and its interval, in seconds.
 const HEALTH_SECONDS: i64 = 2;
 const REPEATED: Duration = Duration::from_millis(500);
 
-/// All services, on one state.
+/// All services, with shared state.
 #[derive(Clone)]
 pub(crate) struct Services {
     claims: Arc<Claims>,
@@ -61,7 +61,7 @@ impl Services {
         Self { claims, endpoint, pool: node.to_owned(), accepted: Arc::default(), defect }
     }
 
-    /// The health of all devices, or of one after the other.
+    /// Health of all devices, or of one device at a time.
     fn health(&self, time: usize) -> NodeWatchResourcesResponse {
         let each = |device_name: String| DeviceHealth {
             device: Some(DeviceIdentifier { pool_name: self.pool.clone(), device_name }),

@@ -1,4 +1,4 @@
-//! The driver's devices, published, and published again where they are missing.
+//! The driver's slices: published, and published again when they are missing.
 
 use std::time::Duration;
 
@@ -12,37 +12,37 @@ use tokio::time::sleep;
 
 use crate::{DRIVER, defect::Defect};
 
-/// How often the slices are looked at.
+/// Interval between checks of the slices.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// How many slices the pool has, and devices each has.
+/// Number of slices in the pool, and of devices in each slice.
 const SLICES: usize = 2;
 const EACH: usize = 3;
 
-/// The device that claims may share.
+/// Device that claims may share.
 const SHARED: &str = "shared";
 
-/// The names of all devices.
+/// Names of all devices.
 pub(crate) fn devices() -> Vec<String> {
     let own = (0..SLICES * EACH).map(|number| format!("device-{number}"));
     own.chain([SHARED.to_owned()]).collect()
 }
 
-/// Publishes for ever.
+/// Publishes the slices until it is dropped.
 pub(crate) async fn publish(client: Client, node: &str, defect: Defect) {
     let slices = Api::<ResourceSlice>::all(client.clone());
     let mut is_published = false;
     loop {
         if !(is_published && defect == Defect::PublishesOnce) {
             let node = (node, Api::<Node>::all(client.clone()));
-            // Tried again in a moment.
+            // The next iteration tries again.
             is_published = level(&slices, node, defect).await.is_ok();
         }
         sleep(LOOK).await;
     }
 }
 
-/// Creates the slices that are missing.
+/// Creates missing slices.
 async fn level(
     slices: &Api<ResourceSlice>,
     (name, nodes): (&str, Api<Node>),

@@ -1,4 +1,4 @@
-//! The driver's two sockets: bound over what was left, bound again when they are deleted.
+//! The driver's two sockets: they replace leftover files, and return after a deletion.
 
 use std::{
     fs, io,
@@ -19,10 +19,10 @@ use windlass_kubelet_api::{
 
 use crate::{Broken, DRIVER, defect::Defect, services::Services};
 
-/// How often the registration socket is looked for.
+/// Interval between checks of the registration socket.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Where the driver is found.
+/// Paths of the driver's sockets.
 pub(crate) struct Sockets {
     pub(crate) endpoint: PathBuf,
     registration: PathBuf,
@@ -44,7 +44,7 @@ impl Sockets {
         }
     }
 
-    /// Serves both until it fails.
+    /// Serves both sockets until one fails.
     pub(crate) async fn serve(&self, services: Services) -> Result<(), Broken> {
         let mut servers = JoinSet::new();
         if self.defect == Defect::ServesLate {
@@ -64,7 +64,7 @@ impl Sockets {
         }
     }
 
-    /// Removes what makes the kubelet dial.
+    /// Removes the registration socket, which makes the kubelet dial.
     pub(crate) fn leave(&self) {
         if self.defect == Defect::IgnoresTheSignal {
             std::thread::sleep(Duration::from_secs(60));

@@ -1,4 +1,4 @@
-//! Connections as they come, looked into where the plugin is to die of what is in them.
+//! Accepted connections. Some defects inspect their bytes and end the plugin.
 
 use std::collections::BTreeSet;
 
@@ -11,20 +11,20 @@ use windlass_kubelet_api::server::Connection;
 
 use crate::defect::Defect;
 
-/// Connections that a plugin of few takes.
+/// Connection limit of the plugin with the defect of few connections.
 const FEW: usize = 20;
 
-/// How a message of 5 MiB begins: not compressed, and its length.
+/// Head of a message of 5 MiB: uncompressed, and its length.
 const LARGE: [u8; 5] = [0, 0, 0x50, 0, 0];
 
-/// Bytes of a message that is none.
+/// Bytes that no message begins with.
 const GARBAGE: [u8; 32] = [0xff; 32];
 
-/// How a connection of HTTP/2 begins, and how long the head of each frame is.
+/// HTTP/2 connection preface, and the length of a frame's head.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const HEAD: usize = 9;
 
-/// Accepts for ever.
+/// Accepts connections until it is dropped.
 pub(crate) async fn accept(
     listener: UnixListener,
     to: mpsc::Sender<Result<Connection, std::io::Error>>,
@@ -45,7 +45,7 @@ pub(crate) async fn accept(
     }
 }
 
-/// The same connection, through one who looks at what comes.
+/// Wraps a connection in an observer of its bytes.
 fn watched(stream: UnixStream, defect: Defect) -> Result<UnixStream, std::io::Error> {
     let (inner, outer) = UnixStream::pair()?;
     tokio::spawn(async move {
@@ -78,7 +78,7 @@ fn watched(stream: UnixStream, defect: Defect) -> Result<UnixStream, std::io::Er
     Ok(inner)
 }
 
-/// Whether a client has begun a request and neither finished it nor taken it back.
+/// True if a client has begun a request and has neither finished nor cancelled it.
 fn is_unfinished(sent: &[u8]) -> bool {
     const DATA: u8 = 0;
     const HEADERS: u8 = 1;

@@ -1,8 +1,8 @@
-//! The ways in which the plugin can be wrong, one at a time.
+//! Defects that the plugin can have, one at a time.
 
 use serde::Deserialize;
 
-/// One way to be wrong; in kebab case on the command line.
+/// One defect; in kebab case on the command line.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Defect {

@@ -1,4 +1,4 @@
-//! What the plugin lists and grants.
+//! Devices that the plugin lists and grants.
 
 use std::{collections::BTreeMap, fs, path::Path, time::SystemTime};
 
@@ -6,7 +6,7 @@ use windlass_kubelet_api::deviceplugin::{self as wire, HEALTHY, UNHEALTHY};
 
 use crate::defect::Defect;
 
-/// The devices of a resource, by their numbers.
+/// Devices of a resource, by number.
 #[derive(Clone, Debug)]
 pub(crate) struct Devices {
     resource: &'static str,
@@ -15,7 +15,7 @@ pub(crate) struct Devices {
     started: u128,
 }
 
-/// Enough devices for more than 4 MiB: each takes 26 bytes.
+/// Number of devices that exceeds 4 MiB: each takes 26 bytes.
 const MANY: usize = 200_000;
 
 // === impl Devices ===
@@ -70,7 +70,7 @@ impl Devices {
         list
     }
 
-    /// What a container with these devices gets.
+    /// Response for a container with these devices.
     pub(crate) fn grant(&self, ids: &[String]) -> wire::ContainerAllocateResponse {
         if self.defect == Defect::GrantsNothing {
             return wire::ContainerAllocateResponse::default();
@@ -109,7 +109,7 @@ impl Devices {
     }
 }
 
-/// The CDI document of both resources, in `SCRATCH/cdi`.
+/// Writes the CDI spec of both resources to `SCRATCH/cdi`.
 pub(crate) fn write_documents(scratch: &Path, defect: Defect) {
     if defect == Defect::CdiNamesWithoutDocuments {
         return;

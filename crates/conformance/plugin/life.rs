@@ -1,4 +1,4 @@
-//! How the plugin serves, registers, registers again, and ends.
+//! Life of the plugin: it serves, registers, registers again, and ends.
 
 use std::{
     fs,
@@ -26,14 +26,14 @@ use windlass_kubelet_api::{
 
 use crate::{connections, defect::Defect, devices::Devices, service::Service};
 
-/// How often the plugin looks around.
+/// Interval between checks of sockets and kubelet.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Longer than streams may be open after the signal, shorter than a program may run on; the test allows it two
-/// seconds to end.
+/// Delay of a late end: longer than streams may stay open after SIGTERM, shorter than the process may run. The test
+/// allows two seconds.
 const LINGERS: Duration = Duration::from_millis(1200);
 
-/// One resource: a socket, and how often it was registered.
+/// One resource: its socket, and the number of its registrations.
 pub(crate) struct Plugin {
     resource: String,
     socket: PathBuf,
@@ -65,7 +65,7 @@ impl Plugin {
         }
     }
 
-    /// Serves and registers until it is dropped; returns where the defect is to end.
+    /// Serves and registers until it is dropped. Returns when its defect ends it.
     pub(crate) async fn live(&self) {
         let mut serving = JoinSet::new();
         loop {
@@ -89,14 +89,14 @@ impl Plugin {
         }
     }
 
-    /// Removes what a plugin leaves behind.
+    /// Removes leftovers of the plugin.
     pub(crate) fn leave(&self) {
         if self.defect != Defect::LeavesItsSocket {
             let _ = fs::remove_file(&self.socket);
         }
     }
 
-    /// Registers, again and again until the kubelet takes it. `false` gives up.
+    /// Registers until the kubelet accepts. `false` gives up.
     async fn registered(&self) -> bool {
         if self.defect == Defect::RegistersWithAWrongVersion {
             let _ = self.register("v1alpha").await;
@@ -110,7 +110,7 @@ impl Plugin {
             let registering = async {
                 tokio::select! {
                     registered = self.register(VERSION) => Some(registered.is_ok()),
-                    // The kubelet would dial a socket that is gone for 10 s.
+                    // The kubelet would dial a deleted socket for 10 s.
                     () = self.until_deleted(), if self.defect != Defect::GivesUpWhenRefused => None,
                 }
             };
@@ -148,7 +148,7 @@ impl Plugin {
         Ok(())
     }
 
-    /// Looks around until there is a reason to register again.
+    /// Polls until there is a reason to register again.
     async fn until_lost(&self) {
         let (kubelet, own) = (self.kubelet(), self.socket.clone());
         let (mut heard, mut looks) = (false, 0_u32);
@@ -175,7 +175,7 @@ impl Plugin {
         }
     }
 
-    /// Which file the kubelet's socket is.
+    /// Identity of the kubelet's socket file.
     fn kubelet(&self) -> Option<(u64, i64, i64)> {
         let found = fs::symlink_metadata(self.folder.join("kubelet.sock")).ok()?;
         Some((found.ino(), found.ctime(), found.ctime_nsec()))
@@ -196,7 +196,7 @@ async fn serve(listener: UnixListener, service: Service) {
     let serving = server.serve_with_incoming(ReceiverStream::new(connections));
     tokio::select! {
         () = connections::accept(listener, send, defect) => {}
-        // It ends when nothing comes any more.
+        // Ends with the stream of connections.
         _ = serving => {}
     }
 }
@@ -210,7 +210,7 @@ pub(crate) fn clean(folder: &Path) {
     }
 }
 
-/// Waits for SIGTERM, or never ends.
+/// Waits for SIGTERM. One defect ignores it.
 pub(crate) async fn told_to_end(defect: Defect) {
     if defect != Defect::HasNoHandler {
         let mut told = signal(SignalKind::terminate()).expect("a handler");
@@ -224,7 +224,7 @@ pub(crate) async fn told_to_end(defect: Defect) {
     }
 }
 
-/// Uses the processor.
+/// Busy loop.
 pub(crate) async fn spin() {
     loop {
         tokio::task::yield_now().await;

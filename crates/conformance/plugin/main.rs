@@ -1,6 +1,6 @@
-//! A device plugin that does everything right, or one thing wrong: `plugin-with-defects KUBELET SCRATCH
-//! DEFECT`. It offers `example.com/one` with four devices and `example.com/two` with two; while
-//! `SCRATCH/fail` exists its first device is unhealthy.
+//! Device plugin that conforms, or has one defect: `plugin-with-defects KUBELET SCRATCH DEFECT`. It offers
+//! `example.com/one` with four devices and `example.com/two` with two. While `SCRATCH/fail` exists, its first device
+//! is unhealthy.
 
 #![expect(
     clippy::disallowed_methods,

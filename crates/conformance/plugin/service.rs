@@ -1,4 +1,4 @@
-//! What the plugin answers.
+//! gRPC service of the plugin.
 
 use std::{
     collections::BTreeSet,
@@ -29,9 +29,9 @@ pub(crate) struct Service {
 pub(crate) struct Shared {
     pub(crate) devices: Devices,
     pub(crate) defect: Defect,
-    /// Whether a device is broken, and how often it was registered.
+    /// True if a device is broken, and the number of registrations.
     pub(crate) state: watch::Sender<(bool, usize)>,
-    /// The number of open streams.
+    /// Number of open streams.
     pub(crate) streams: watch::Sender<usize>,
     opened: AtomicUsize,
     options: AtomicUsize,
@@ -41,12 +41,12 @@ pub(crate) struct Shared {
     calling: Arc<tokio::sync::Mutex<()>>,
 }
 
-/// Ends the process if it is dropped before its time.
+/// Ends the process if it is dropped early.
 struct Fuse(bool);
 
 type Lists = Pin<Box<dyn Stream<Item = Result<wire::ListAndWatchResponse, Status>> + Send>>;
 
-/// Longer than any call may take.
+/// Delay beyond every call's limit.
 const SLOW: Duration = Duration::from_secs(30);
 
 // === impl Fuse ===
@@ -258,7 +258,7 @@ impl DevicePlugin for Service {
     }
 }
 
-/// Sends the list whenever it changes, until nobody reads.
+/// Sends the list at each change, until the stream closes.
 async fn tell(
     shared: &Shared,
     number: usize,

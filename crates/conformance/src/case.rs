@@ -1,4 +1,4 @@
-//! A case: a sentence about what a program does, where Kubernetes asks for it, and how to find out.
+//! A case: a sentence about a program, its source in Kubernetes, and its check.
 
 use std::{fmt, pin::Pin, time::Duration};
 
@@ -6,43 +6,43 @@ use serde::Serialize;
 
 use crate::{offers::Stillborn, stage::Stage};
 
-/// One thing that is expected of a program.
+/// One expectation of a program.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Case {
-    /// Short and stable: `R03`. The letter is the part of the API.
+    /// Short and stable id, such as `R03`. The letter names the part of the API.
     pub id: &'static str,
-    /// What the program does, as a sentence.
+    /// Expected behaviour, as a sentence.
     pub sentence: &'static str,
-    /// Where in Kubernetes it comes from: a file, a page, an issue.
+    /// Source in Kubernetes: a file, a page, an issue.
     pub source: &'static str,
-    /// Finds out.
+    /// Check of the expectation.
     #[serde(skip)]
     pub(crate) check: Check,
 }
 
-/// A way in which a program offers devices.
+/// API through which a program offers devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Api {
-    /// As resources, by the device plugin API.
+    /// Resources, through the device plugin API.
     DevicePlugin,
-    /// To claims, by Dynamic Resource Allocation.
+    /// Claims, through Dynamic Resource Allocation.
     Dra,
 }
 
-/// Finds out on a stage of its own, where the kubelet runs and the program has not been started.
+/// Plays a case on a stage of its own. The kubelet runs, and the program has not been started.
 pub(crate) type Check = for<'a> fn(&'a mut Stage) -> Checking<'a>;
 
 pub(crate) type Checking<'a> = Pin<Box<dyn Future<Output = Checked> + Send + 'a>>;
 
-/// What was seen, or why the case does not hold.
+/// Evidence, or the reason why the case does not hold.
 pub(crate) type Checked = Result<String, Unmet>;
 
-/// A case does not hold.
+/// Reason why a case does not hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Unmet {
-    /// The program does otherwise.
+    /// The program behaves otherwise.
     Failed(String),
-    /// It offers nothing that the case is about.
+    /// The program offers nothing that the case covers.
     NotApplicable(String),
 }
 
@@ -53,7 +53,7 @@ impl fmt::Display for Unmet {
     }
 }
 
-/// What a case found.
+/// Result of one case.
 #[derive(Clone, Debug, Serialize)]
 pub struct Finding {
     /// [`Case::id`].
@@ -62,34 +62,34 @@ pub struct Finding {
     pub sentence: &'static str,
     /// [`Case::source`].
     pub source: &'static str,
-    /// The outcome.
+    /// Outcome.
     pub verdict: Verdict,
-    /// What was seen.
+    /// Evidence of the outcome.
     pub evidence: String,
-    /// The last that the program wrote to its standard output and error, where the case failed.
+    /// Last lines of the program's standard output and error; empty unless the case failed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub last_words: Vec<String>,
-    /// How long it took, in seconds.
+    /// Duration of the case.
     #[serde(serialize_with = "seconds")]
     pub took: Duration,
 }
 
-/// The outcome of a case.
+/// Outcome of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Verdict {
-    /// The program does what the sentence says.
+    /// The program behaves as the sentence says.
     Pass,
-    /// It does otherwise.
+    /// The program behaves otherwise.
     Fail,
-    /// It offers nothing that the sentence is about.
+    /// The program offers nothing that the sentence covers.
     NotApplicable,
 }
 
 // === impl Finding ===
 
 impl Finding {
-    /// The only finding about a program that never serves anything.
+    /// Finding about a program that never serves anything. It is the only one.
     pub(crate) fn stillborn(stillborn: Stillborn, took: Duration) -> Self {
         let Stillborn { why: evidence, last_words } = stillborn;
         let (id, sentence) = ("START", "starts, and serves until it is told to end");
@@ -101,7 +101,7 @@ impl Finding {
 // === impl Case ===
 
 impl Case {
-    /// What it is about: the letter of the id says so.
+    /// API of the case, from the letter of its id.
     pub(crate) fn api(&self) -> Api {
         if self.id.starts_with('D') { Api::Dra } else { Api::DevicePlugin }
     }
@@ -112,7 +112,7 @@ pub(crate) fn failed<T>(evidence: impl Into<String>) -> Result<T, Unmet> {
     Err(Unmet::Failed(evidence.into()))
 }
 
-/// Ends the case without a verdict on the program.
+/// Ends the case without a verdict.
 pub(crate) fn not_applicable<T>(why: impl Into<String>) -> Result<T, Unmet> {
     Err(Unmet::NotApplicable(why.into()))
 }

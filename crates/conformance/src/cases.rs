@@ -1,7 +1,6 @@
-//! The catalogue. The letter of an id is the part of the API, and each part has a file.
+//! Catalogue of cases. The letter of an id names the part of the API, and each part has a file.
 //!
-//! Sources name files below `pkg/kubelet` of Kubernetes 1.36 where they begin with `cm/`
-//! or `pluginmanager/`.
+//! Sources that begin with `cm/` or `pluginmanager/` are files below `pkg/kubelet` of Kubernetes 1.36.
 
 mod again;
 mod allocate;

@@ -1,4 +1,4 @@
-//! Calls of the device plugin API, with the limit that a case sets: what the kubelet would wait for.
+//! Calls of the device plugin API, each with the limit of its case.
 
 use std::time::Duration;
 
@@ -13,20 +13,20 @@ use crate::{
     stage::Client,
 };
 
-/// The largest message that the kubelet's gRPC takes (`defaultClientMaxReceiveMessageSize` of grpc-go).
+/// Largest message that the kubelet's gRPC accepts (`defaultClientMaxReceiveMessageSize` of grpc-go).
 pub(crate) const LIMIT_OF_GO: usize = 4 * 1024 * 1024;
 
-/// An open `ListAndWatch`.
+/// Open `ListAndWatch` stream.
 #[derive(Debug)]
 pub(crate) struct Listing(pub(crate) Streaming<wire::ListAndWatchResponse>);
 
-/// An `Allocate` for containers that get these ids.
+/// `Allocate` request for containers with these ids.
 pub(crate) fn allocation(containers: &[Vec<String>]) -> wire::AllocateRequest {
     let request = |ids: &Vec<String>| wire::ContainerAllocateRequest { devices_ids: ids.clone() };
     wire::AllocateRequest { container_requests: containers.iter().map(request).collect() }
 }
 
-/// The plugin's answer, whatever it is; none in time fails the case.
+/// Response of the plugin, success or error. A timeout fails the case.
 pub(crate) async fn answered<T>(
     what: &str,
     limit: Duration,
@@ -38,7 +38,7 @@ pub(crate) async fn answered<T>(
     }
 }
 
-/// The plugin's answer, which is to be no error.
+/// Successful response of the plugin. An error fails the case.
 pub(crate) async fn granted<T>(
     what: &str,
     limit: Duration,
@@ -66,21 +66,21 @@ pub(crate) async fn listed(
     }
 }
 
-/// How long calls took, of which none may matter to who waits for it.
+/// Durations of calls, which must not delay the kubelet noticeably.
 #[derive(Debug)]
 pub(crate) struct Delays {
     calls: Vec<Duration>,
-    /// The program before the first call, and this one, which asks.
+    /// Load before the first call: of the program, and of this process, which calls it.
     before: [Load; 2],
 }
 
-/// A kubelet that waits a tenth of a second for each container admits ten in a second.
+/// Limit of a fast call. A kubelet that waits a tenth of a second for each container admits ten in a second.
 const SOON: Duration = Duration::from_millis(100);
 
 // === impl Delays ===
 
 impl Delays {
-    /// Of calls to this program that follow.
+    /// Starts the measurement of the calls that follow.
     pub(crate) fn of(program: &Process) -> Self {
         Self { calls: Vec::new(), before: [program.load(), Process::load_of_asker()] }
     }
@@ -89,8 +89,8 @@ impl Delays {
         self.calls.push(delay);
     }
 
-    /// Half of the calls are answered soon. The time in which other programs had the processors does not count: a
-    /// call waits for two threads, the longest of either program at most.
+    /// Checks that half of the calls are fast, without the time in which other programs had the processors. A call
+    /// waits for two threads: the one queued longest in the program, and the one in this process.
     pub(crate) fn checked(mut self, program: &Process) -> Result<String, Unmet> {
         self.calls.sort_unstable();
         let now = [program.load(), Process::load_of_asker()];
@@ -110,7 +110,7 @@ impl Delays {
 // === impl Listing ===
 
 impl Listing {
-    /// Reads on until a list has an unhealthy device.
+    /// Reads lists until one has an unhealthy device.
     pub(crate) async fn until_unhealthy(&mut self, limit: Duration) -> bool {
         let reading = async {
             while let Some(Ok(list)) = self.0.next().await {

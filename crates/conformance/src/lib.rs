@@ -1,5 +1,4 @@
-//! Conformance of device plugins and DRA drivers: what a kubelet expects of them, as cases that any program
-//! can be held against, whatever it is written in.
+//! Conformance of device plugins and DRA drivers: a kubelet's expectations, as cases for a program in any language.
 //!
 //! ```text
 //!  catalogue ──> run ──> one Stage for each case ──> Finding ──> Report
@@ -11,19 +10,18 @@
 //!
 //! # Flow
 //!
-//! A [`Subject`] says how the program is started. [`run`] starts it once, and leaves out what the program does not
-//! offer; if it ends at once, that is the finding. Then it plays cases of the [`catalogue`] and tells each
-//! [`Finding`] as it comes; the [`Report`] has all of them in the catalogue's order.
+//! A [`Subject`] holds the command of the program. [`run`] starts it once, and leaves out every API that the program
+//! does not offer. A program that exits at once yields that as its only finding. Otherwise [`run`] plays cases of the
+//! [`catalogue`] and reports each [`Finding`] as it comes. The [`Report`] has all findings in the catalogue's order.
 //!
 //! # Guarantees
 //!
-//! Each case has a folder, a kubelet and a process of its own, so no verdict depends on another. What a case
-//! started is dead when it ends, with its children. Nothing outside the case's folder is touched, unless the
-//! program does so itself.
+//! Each case has a folder, a kubelet and a process of its own, so verdicts are independent. At the end of a case its
+//! processes are dead, with their children. Only the program itself can touch files outside the case's folder.
 //!
 //! # Assumptions
 //!
-//! What embedded kubelet and API server do is what real ones do; their own documentation says where that ends.
+//! Embedded kubelet and API server behave as real ones do. Their own documentation lists the exceptions.
 
 mod case;
 mod cases;

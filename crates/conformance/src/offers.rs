@@ -1,4 +1,4 @@
-//! What a program offers at all, found out once: cases about the rest are not applicable.
+//! APIs that a program offers, found once. Cases about the others are not applicable.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,13 +16,13 @@ use crate::{
     subject::Subject,
 };
 
-/// Why there is nothing to hold against the cases of an API.
+/// For each API, the reason why its cases do not apply.
 #[derive(Debug, Default)]
 pub(crate) struct Offers {
     lacking: BTreeMap<Api, String>,
 }
 
-/// A program that never serves anything: there is nothing to play.
+/// Program that never serves anything, so no case is played.
 #[derive(Debug)]
 pub(crate) struct Stillborn {
     pub(crate) why: String,
@@ -32,9 +32,9 @@ pub(crate) struct Stillborn {
 // === impl Offers ===
 
 impl Offers {
-    /// Starts the program until it has shown each API that the cases are about. One that lives and shows nothing is
-    /// taken for a device plugin, whose cases say what is wrong. One that ends before it shows anything is no program
-    /// for any case.
+    /// Starts the program until it has shown each API that the cases cover. A program that lives and shows nothing
+    /// counts as a device plugin, and the cases report the fault. A program that ends before it shows anything gets
+    /// no case.
     pub(crate) async fn look(subject: &Arc<Subject>, cases: &[Case]) -> Result<Self, Stillborn> {
         let mut missing: BTreeSet<Api> = cases.iter().map(Case::api).collect();
         let mut lacking = BTreeMap::new();
@@ -79,17 +79,17 @@ impl Offers {
         Ok(Self { lacking })
     }
 
-    /// Ends a case about what is not offered.
+    /// Ends a case about an API that the program lacks.
     pub(crate) fn has(&self, api: Api) -> Result<(), Unmet> {
         self.lacking.get(&api).map_or(Ok(()), not_applicable)
     }
 }
 
-/// Takes out what the program shows, until that is all, the program ends, or its time to start is over.
+/// Removes the APIs that the program shows. Ends when none is left, at the program's end, or at the start limit.
 async fn watch(stage: &mut Stage, missing: &mut BTreeSet<Api>) -> Option<ExitStatus> {
     let begun = Instant::now();
     while !missing.is_empty() && begun.elapsed() < stage.subject.within.start {
-        // Looked at first: what it showed before its end counts.
+        // Read before the sockets: an API shown before the end counts.
         let ended = stage.process().ended();
         let tried = |event: &Event| {
             matches!(event, Event::Registered { .. } | Event::RegistrationRefused { .. })

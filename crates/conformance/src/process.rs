@@ -1,4 +1,4 @@
-//! The program as a process: started in a group of its own, listened to, measured, killed with its children.
+//! Process of the program: in a group of its own, with captured output, measured, killed with its children.
 
 mod load;
 
@@ -22,13 +22,13 @@ use tokio::{
 
 pub(crate) use self::load::Load;
 
-/// How many of the last lines are kept.
+/// Number of last lines kept.
 const KEPT: usize = 12;
 
-/// How long the output of a program that has ended is read at most.
+/// Limit for reading the output of a program that has ended.
 const LISTENED: Duration = Duration::from_secs(1);
 
-/// A running program. Dropping it kills it and all it started in its group.
+/// Running program. Dropping it kills its whole group.
 #[derive(Debug)]
 pub struct Process {
     child: Child,
@@ -37,7 +37,7 @@ pub struct Process {
     listening: JoinSet<()>,
 }
 
-/// What the processes of a group have at one moment.
+/// Resources of a group's processes at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Open descriptors.
@@ -51,7 +51,7 @@ pub struct Usage {
 // === impl Process ===
 
 impl Process {
-    /// Starts the program in a folder, in the environment of this one.
+    /// Starts the program in a folder, with the environment of this process.
     pub fn start(words: &[OsString], folder: &Path) -> io::Result<Self> {
         let (program, arguments) = words.split_first().ok_or(io::ErrorKind::InvalidInput)?;
         let mut command = Command::new(program);
@@ -77,63 +77,62 @@ impl Process {
         Ok(Self { child, group, said, listening })
     }
 
-    /// The last lines it wrote.
+    /// Last lines of its output.
     pub fn last_words(&self) -> Vec<String> {
         self.said.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
     }
 
-    /// The last lines that it wrote before its end, all of which are read by then; a child that lives on and holds
-    /// its output open is not waited for.
+    /// Last lines of its output after its end. A surviving child that holds the output open does not block this.
     pub(crate) async fn all_last_words(&mut self) -> Vec<String> {
         let all_is_read = async { while self.listening.join_next().await.is_some() {} };
         let _ = timeout(LISTENED, all_is_read).await;
         self.last_words()
     }
 
-    /// How it ended, if it did.
+    /// Exit status, if it has ended.
     pub fn ended(&mut self) -> Option<ExitStatus> {
-        // An error means that somebody else waited for it, which nobody does.
+        // `wait` fails only if another caller has reaped the child, and this is the only one.
         self.child.try_wait().ok().flatten()
     }
 
-    /// Its number, which is that of its group too.
+    /// Process id, also the id of its group.
     pub fn id(&self) -> Pid {
         self.group
     }
 
     /// Sends a signal to the program and its children.
     pub fn signal(&self, signal: Signal) {
-        // It may have ended by itself.
+        // The group is gone if the program has ended.
         let _ = kill_process_group(self.group, signal);
     }
 
-    /// Waits for its end.
+    /// Waits for its end, up to the limit.
     pub async fn end_within(&mut self, limit: Duration) -> Option<ExitStatus> {
         timeout(limit, self.child.wait()).await.ok()?.ok()
     }
 
-    /// Kills it at once, with its children, and waits until it is gone.
+    /// Kills it with its children, and waits until it is gone.
     pub async fn kill(&mut self) {
         self.signal(Signal::KILL);
         let _ = self.child.wait().await;
     }
 
-    /// What it and its children have now.
+    /// Current resources of the program and its children.
     pub fn usage(&self) -> Usage {
         self.members().filter_map(|process| Usage::of(&process)).fold(Usage::default(), Usage::and)
     }
 
-    /// What it and its children have had of the processors so far.
+    /// Processor time of the program and its children so far.
     pub(crate) fn load(&self) -> Load {
         Load::of(self.members())
     }
 
-    /// What this program, which asks it, has had of the processors so far.
+    /// Processor time of this process so far.
     pub(crate) fn load_of_asker() -> Load {
         Load::of(["/proc/self"].into_iter())
     }
 
-    /// The folders in `/proc` of the processes of its group.
+    /// Folders in `/proc` of the group's processes.
     fn members(&self) -> impl Iterator<Item = PathBuf> {
         let all = fs::read_dir("/proc").into_iter().flatten().flatten();
         all.map(|it| it.path()).filter(|process| group_of(process) == Some(self.group))
@@ -160,7 +159,7 @@ async fn listen(source: impl AsyncRead + Unpin, said: Arc<Mutex<VecDeque<String>
 // === impl Usage ===
 
 impl Usage {
-    /// Of one process, unless it has just ended.
+    /// Usage of one process; `None` if it has just ended.
     fn of(process: &Path) -> Option<Self> {
         let status = fs::read_to_string(process.join("status")).ok()?;
         let number = |name| {
@@ -183,15 +182,15 @@ impl Usage {
     }
 }
 
-/// The group of a process, from `stat` of proc(5).
+/// Group of a process, from `stat` of proc(5).
 fn group_of(process: &Path) -> Option<Pid> {
     group_in(&fs::read_to_string(process.join("stat")).ok()?)
 }
 
 fn group_in(stat: &str) -> Option<Pid> {
-    // Behind the name, which may hold anything: state, parent, group.
+    // Fields after the name, which may hold any character: state, parent, group.
     let group: i32 = stat.rsplit_once(')')?.1.split_whitespace().nth(2)?.parse().ok()?;
-    // The kernel writes -1 for a process that is on its way out.
+    // The kernel reports -1 for a process that is exiting.
     (group > 0).then(|| Pid::from_raw(group))?
 }
 

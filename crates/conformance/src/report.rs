@@ -1,4 +1,4 @@
-//! What all cases found: counted, and as `JUnit` for machines that show test results.
+//! Report of all findings: totals, and `JUnit` for build servers.
 
 use std::fmt::{self, Write as _};
 
@@ -6,14 +6,14 @@ use serde::Serialize;
 
 use crate::case::{Finding, Verdict};
 
-/// The findings, in the order of the catalogue.
+/// Findings, in the order of the catalogue.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// One for each case that was played.
+    /// One finding for each case played.
     pub findings: Vec<Finding>,
 }
 
-/// How many cases had which verdict.
+/// Number of cases by verdict.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Totals {
@@ -25,13 +25,13 @@ pub struct Totals {
     pub not_applicable: usize,
 }
 
-/// Text as it stands in XML. Control characters, which XML 1.0 has no way to write, become `?`.
+/// Text escaped for XML. Control characters, which XML 1.0 cannot represent, become `?`.
 struct Xml<'a>(&'a str);
 
 // === impl Report ===
 
 impl Report {
-    /// How many cases had which verdict.
+    /// Number of cases by verdict.
     pub fn totals(&self) -> Totals {
         let count = |verdict| self.findings.iter().filter(|it| it.verdict == verdict).count();
         Totals {

@@ -1,4 +1,4 @@
-//! Plays cases, several at a time, and tells each finding as it comes.
+//! Runner: plays cases in parallel, and reports each finding as it comes.
 
 use std::{
     sync::Arc,
@@ -15,15 +15,15 @@ use crate::{
     subject::Subject,
 };
 
-/// A case that takes longer hangs: the longest restarts a program several times, each within its limits.
+/// Limit of a case. The longest restarts a program several times, each within its limits.
 const LONGEST: Duration = Duration::from_secs(180);
 
-/// Plays the cases, so many at a time, and tells what each found, in the order in which they end. Of a program that ends
-/// before it serves anything, that is the only finding.
+/// Plays the cases, a number of them in parallel, and reports each finding when its case ends. A program that exits
+/// before it serves anything yields one finding only.
 ///
 /// # Panics
 ///
-/// A case that panics is a defect of this crate, and its panic goes on here.
+/// Panics if a case panics, which is a defect of this crate.
 pub async fn run(
     cases: &[Case],
     subject: Subject,

@@ -1,4 +1,4 @@
-//! Where a case plays: a folder, an embedded kubelet in it, an embedded cluster, and the program.
+//! Stage of a case: a folder, an embedded kubelet in it, an embedded cluster, and the program.
 
 mod claims;
 mod driver;
@@ -30,13 +30,13 @@ use crate::{
     subject::{NODE, Places, Subject},
 };
 
-/// After the last sign of a program that registers several resources, how long it is waited for another.
+/// Quiet time after the last registration, after which no other resource is expected.
 const SETTLED: Duration = Duration::from_millis(400);
 
-/// How often what cannot be waited for is looked at.
+/// Interval of polls where no event exists.
 pub(crate) const LOOK: Duration = Duration::from_millis(20);
 
-/// A folder, a kubelet, a cluster, and the program once it is started.
+/// Folder, kubelet, cluster, and the program once started.
 #[derive(Debug)]
 pub(crate) struct Stage {
     pub(crate) subject: Arc<Subject>,
@@ -51,10 +51,10 @@ pub(crate) struct Stage {
 // === impl Stage ===
 
 impl Stage {
-    /// The kubelet runs, the program does not.
+    /// Opens a stage on which the kubelet runs and the program does not.
     pub(crate) fn open(subject: Arc<Subject>) -> Result<Self, Unmet> {
         let broken = |error: &dyn std::fmt::Display| Unmet::Failed(format!("no stage: {error}"));
-        // The shortest name there is: paths of sockets have 107 bytes.
+        // The prefix is short because socket paths are limited to 107 bytes.
         let folder = tempfile::Builder::new().prefix("wc").tempdir().map_err(|it| broken(&it))?;
         let places = Places {
             kubelet: folder.path().join("k"),
@@ -90,7 +90,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Starts the program, if the case has not yet, and waits until all it offers is listed.
+    /// Starts the program, unless the case has, and waits until all its resources are listed.
     pub(crate) async fn started(&mut self) -> Result<Vec<Served>, Unmet> {
         if self.process.is_none() {
             self.start()?;
@@ -98,19 +98,19 @@ impl Stage {
         self.served(self.subject.within.start).await
     }
 
-    /// The same, of resources that have a healthy device.
+    /// Same as [`Stage::started`], for resources with a healthy device.
     pub(crate) async fn started_with_devices(&mut self) -> Result<Vec<Served>, Unmet> {
         let mut all = self.started().await?;
         all.retain(|served| !served.healthy().is_empty());
         if all.is_empty() { not_applicable("it lists no healthy device") } else { Ok(all) }
     }
 
-    /// The process, which the case has started.
+    /// Process of the program, which the case has started.
     pub(crate) fn process(&mut self) -> &mut Process {
         self.process.as_mut().expect("the case started it")
     }
 
-    /// Fails when the program has ended.
+    /// Fails if the program has ended.
     pub(crate) fn alive(&mut self) -> Result<(), Unmet> {
         match self.process().ended() {
             Some(status) => failed(format!("the program ended: {status}")),
@@ -118,12 +118,12 @@ impl Stage {
         }
     }
 
-    /// The last lines that the program wrote.
+    /// Last lines of the program's output.
     pub(crate) fn last_words(&self) -> Vec<String> {
         self.process.as_ref().map(Process::last_words).unwrap_or_default()
     }
 
-    /// The last lines of a program that has ended.
+    /// Last lines of a program that has ended.
     pub(crate) async fn all_last_words(&mut self) -> Vec<String> {
         match &mut self.process {
             Some(process) => process.all_last_words().await,
@@ -131,8 +131,7 @@ impl Stage {
         }
     }
 
-    /// Waits until the program has a list for each resource that it registered, and no more came for a
-    /// moment.
+    /// Waits until every registered resource has a list, and for a quiet time after that.
     pub(crate) async fn served(&mut self, limit: Duration) -> Result<Vec<Served>, Unmet> {
         let (begun, mut quiet_since, mut seen) = (Instant::now(), Instant::now(), Vec::new());
         loop {
@@ -151,7 +150,7 @@ impl Stage {
         }
     }
 
-    /// Waits until the node is so, and tells how long that took.
+    /// Waits until the node fulfils a condition, and returns the time that took.
     pub(crate) async fn until(
         &mut self,
         what: &str,
@@ -165,7 +164,7 @@ impl Stage {
         seen.map(|()| begun.elapsed())
     }
 
-    /// Waits until the kubelet has seen what happened to the program, which may be dead.
+    /// Waits until the kubelet has noticed a change of the program, which may be dead.
     pub(crate) async fn until_seen(
         &self,
         what: &str,
@@ -177,7 +176,7 @@ impl Stage {
         }
     }
 
-    /// Waits for such an event since a moment, and tells how long that took.
+    /// Waits for such an event since a moment, and returns the time that took.
     pub(crate) async fn until_event(
         &mut self,
         what: &str,
@@ -192,17 +191,17 @@ impl Stage {
         Ok(begun.elapsed())
     }
 
-    /// The number of the next event.
+    /// Number of the next event.
     pub(crate) fn now(&self) -> u64 {
         self.calls().now()
     }
 
-    /// What happened between kubelet and program.
+    /// Calls between kubelet and program.
     pub(crate) fn calls(&self) -> Calls {
         self.kubelet.calls()
     }
 
-    /// Admits a pod of one container `c` with that many devices, and tells which.
+    /// Admits a pod of one container `c` with this number of devices, and returns their ids.
     pub(crate) async fn admit(
         &self,
         name: &str,
@@ -215,7 +214,7 @@ impl Stage {
         Ok(allotment.map(|it| it.ids().into_iter().collect()).unwrap_or_default())
     }
 
-    /// Admits a pod. The kubelet waits for the plugin without a limit; a case does not.
+    /// Admits a pod. The kubelet waits for the plugin without a limit; this function has one.
     pub(crate) async fn admitted(&self, pod: Pod) -> Result<Admission, Unmet> {
         let (name, limit) = (pod.name.clone(), self.subject.within.react);
         match timeout(limit, self.kubelet.admit(pod)).await {
@@ -225,12 +224,12 @@ impl Stage {
         }
     }
 
-    /// The folders in which the program's CDI documents are.
+    /// Folders of the program's CDI specs.
     pub(crate) fn cdi_dirs(&self) -> Vec<PathBuf> {
         self.subject.cdi_dirs.iter().map(|text| self.places.fill(text).into()).collect()
     }
 
-    /// Makes what the program needs.
+    /// Runs the setup hook.
     pub(crate) async fn set_up(&self) -> Result<(), Unmet> {
         match &self.subject.hooks.setup {
             Some(setup) => self.hook(setup).await,
@@ -243,7 +242,7 @@ impl Stage {
         let text = self.places.fill(text);
         let mut command = Command::new("sh");
         self.places.set_environment(&mut command);
-        // Standard output is for the answer alone.
+        // Standard output is reserved for the report.
         command.args(["-c", &text]).stdout(std::io::stderr()).kill_on_drop(true);
         match command.status().await {
             Ok(status) if status.success() => Ok(()),

@@ -1,4 +1,4 @@
-//! The program that is looked at: how it is started, where it finds the kubelet, how long it may take.
+//! Program under test: its command, its path to the kubelet, its time limits.
 
 use std::{
     env,
@@ -11,81 +11,81 @@ use std::{
 
 use tokio::process::Command;
 
-/// How the program is started for a case.
+/// Program under test, and its surroundings in a case.
 #[derive(Clone, Debug)]
 pub struct Subject {
-    /// The program and its arguments. In each `{kubelet}` stands for the kubelet's folder, `{scratch}` for a
-    /// folder that the program has to itself for the length of a case, `{kubeconfig}` for a file with which
-    /// it reaches an API server, and `{node}` for the node's name there.
+    /// Program and arguments, with placeholders. `{kubelet}` is the kubelet's folder. `{scratch}` is a folder that
+    /// the program owns during a case. `{kubeconfig}` is a file that leads to an API server, and `{node}` the node's
+    /// name there.
     pub command: Vec<String>,
-    /// Where the program looks for the kubelet.
+    /// Path at which the program finds the kubelet.
     pub place: Place,
-    /// How long it may take.
+    /// Time limits.
     pub within: Within,
-    /// Folders of CDI documents, with places as in the command.
+    /// Folders of CDI specs, with placeholders as in the command.
     pub cdi_dirs: Vec<String>,
-    /// What is done around it.
+    /// Hooks around the program.
     pub hooks: Hooks,
-    /// Which of a driver's devices the cases claim, as an expression in CEL; all of them otherwise.
+    /// CEL expression for the driver's devices that the cases claim; all devices by default.
     pub devices: Option<String>,
 }
 
-/// Where a program looks for the kubelet.
+/// Path at which a program finds the kubelet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// Where it is told: `{kubelet}` in an argument.
+    /// Path from the command line: `{kubelet}` in an argument.
     Told,
-    /// At `/var/lib/kubelet`, which the program finds in a mount namespace of its own, made by `unshare`
-    /// of util-linux. Who is not root needs user namespaces.
+    /// `/var/lib/kubelet`, in a mount namespace of its own, made by `unshare` of util-linux. Without root this needs
+    /// user namespaces.
     Fixed,
 }
 
-/// Limits of time.
+/// Time limits.
 #[derive(Clone, Copy, Debug)]
 pub struct Within {
-    /// From its start to the first list of devices.
+    /// From the start to the first list of devices.
     pub start: Duration,
-    /// From what happens to what the program does about it: registers again, tells of a fault.
+    /// From an event to the program's reaction: a new registration, a reported fault.
     pub react: Duration,
-    /// From what a plugin must try again, refused or without a kubelet, to its next success. Kubernetes names
-    /// no limit; a node that has no devices for longer than a minute has an incident.
+    /// From a refusal or a lost kubelet to the plugin's next success. Kubernetes names no limit. A node without
+    /// devices for more than a minute has an incident.
     pub recover: Duration,
-    /// From what happens to slices to the moment when all devices are in some again. Kubernetes' helper for drivers
-    /// looks 30 s after a change, at slices that it remembers for 60 s (`DefaultSyncDelay` and
+    /// From a change of slices to the moment when all devices are published again. Kubernetes' helper for drivers
+    /// syncs 30 s after a change. It trusts its cached slices for 60 s (`DefaultSyncDelay` and
     /// `DefaultMutationCacheTTL` of `k8s.io/dynamic-resource-allocation/resourceslice`).
     pub republish: Duration,
-    /// For the answer to a call, on a machine that has other things to do: the kubelet waits without a limit.
+    /// Response to a call on a busy machine. The kubelet itself waits without a limit.
     pub answer: Duration,
-    /// From SIGTERM to its end.
+    /// From SIGTERM to the exit.
     pub stop: Duration,
 }
 
-/// Commands for `sh -c`, with places as in [`Subject::command`].
+/// Commands for `sh -c`, with placeholders as in [`Subject::command`].
 #[derive(Clone, Debug, Default)]
 pub struct Hooks {
-    /// Makes what the program needs, once for each case, before its first start.
+    /// Prepares the program's surroundings, once for each case, before the first start.
     pub setup: Option<String>,
     /// Makes one device fail.
     pub fail: Option<String>,
-    /// Makes it work again.
+    /// Repairs the device again.
     pub heal: Option<String>,
 }
 
-/// Why a command cannot be started.
+/// Reason why a command cannot start.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unstartable {
-    /// There is no such file.
+    /// The file does not exist.
     #[error("there is no program {0}")]
     Missing(String),
     /// No folder of `PATH` has it.
     #[error("there is no program {0} in a folder of PATH")]
     NotInPath(String),
-    /// It is no program.
+    /// The file is not executable.
     #[error("{0} is no program: it is a folder, or nobody may execute it")]
     NotExecutable(String),
 }
 
-/// What stands in the places of a command.
+/// Values of the placeholders.
 #[derive(Clone, Debug)]
 pub(crate) struct Places {
     pub(crate) kubelet: PathBuf,
@@ -93,11 +93,11 @@ pub(crate) struct Places {
     pub(crate) kubeconfig: PathBuf,
 }
 
-/// What the node is called.
+/// Name of the node.
 pub(crate) const NODE: &str = "node";
 
-/// Puts the folder `$1` where the program `$@` behind it looks for the kubelet. A host that has no such folder is
-/// left without: the program has all of `/var/lib` empty but for it.
+/// Mounts the folder `$1` at the kubelet's path for the program `$@`. If the host lacks that path, `/var/lib` is
+/// empty except for it.
 const MOUNT: &str = r#"
 folder=$1; shift
 [ -d /var/lib/kubelet ] ||
@@ -109,10 +109,9 @@ exec "$@"
 // === impl Subject ===
 
 impl Subject {
-    /// A program that is told the kubelet's folder where its command has `{kubelet}`, and finds it where it
-    /// always is otherwise.
+    /// Creates a subject that finds the kubelet by `{kubelet}` in its command, or else at the fixed path.
     pub fn new(mut command: Vec<String>) -> Self {
-        // A case has a folder of its own, in which `./my-plugin` would be another program.
+        // A relative path such as `./my-plugin` would resolve in the folder of the case.
         if let Some(program) = command.first_mut()
             && program.contains('/')
             && !program.contains('{')
@@ -123,18 +122,18 @@ impl Subject {
         }
         let is_told = command.iter().any(|word| word.contains("{kubelet}"));
         let place = if is_told { Place::Told } else { Place::Fixed };
-        // Where container runtimes look (Container Device Interface 1.0).
+        // Default folders of container runtimes (Container Device Interface 1.0).
         let cdi_dirs = ["/etc/cdi", "/var/run/cdi"].map(str::to_owned).into();
         let (within, hooks) = (Within::default(), Hooks::default());
         Self { command, place, within, cdi_dirs, hooks, devices: None }
     }
 
-    /// Whether it is told of an API server.
+    /// True if its command names an API server.
     pub(crate) fn reaches_an_api_server(&self) -> bool {
         self.command.iter().any(|word| word.contains("{kubeconfig}"))
     }
 
-    /// Finds out whether there is such a program, unless its path has a place that is filled for each case.
+    /// Checks that the program exists, unless its path has a placeholder.
     pub fn check(&self) -> Result<(), Unstartable> {
         let Some(program) = self.command.first().filter(|it| !it.contains('{')) else {
             return Ok(());
@@ -155,7 +154,7 @@ impl Subject {
         })
     }
 
-    /// The words of the command that starts it.
+    /// Words of the command.
     pub(crate) fn words(&self, places: &Places) -> Vec<OsString> {
         let own = self.command.iter().map(|word| places.fill(word).into());
         match self.place {
@@ -179,14 +178,14 @@ fn is_program(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|it| it.is_file() && it.permissions().mode() & 0o111 != 0)
 }
 
-/// The beginnings of variables that would lead a program to another cluster or node, or set it up as another
-/// program: client-go's, those of pods and of Kubernetes' commands, and Windlass's own.
+/// Prefixes of variables that would lead a program to another cluster or node, or change its role. They are
+/// client-go's, those of pods and of Kubernetes' commands, and Windlass's own.
 const FOREIGN: [&str; 3] = ["KUBE", "NODE_NAME", "WINDLASS_"];
 
 // === impl Places ===
 
 impl Places {
-    /// Gives a command the environment of a case: that of this program, but for what leads elsewhere.
+    /// Sets the environment of a case: that of this process, without foreign variables.
     pub(crate) fn set_environment(&self, command: &mut Command) {
         for (name, _) in env::vars_os() {
             let text = name.to_string_lossy();
@@ -197,7 +196,7 @@ impl Places {
         command.env("KUBECONFIG", &self.kubeconfig).env("NODE_NAME", NODE);
     }
 
-    /// The text with what stands in its places.
+    /// Fills the placeholders of a text.
     pub(crate) fn fill(&self, text: &str) -> String {
         let Self { kubelet, scratch, kubeconfig } = self;
         let paths = [("{kubelet}", kubelet), ("{scratch}", scratch), ("{kubeconfig}", kubeconfig)];
@@ -211,7 +210,7 @@ impl Places {
 // === impl Within ===
 
 impl Default for Within {
-    /// The kubelet dials a plugin for 10 s; nobody should wait longer for a plugin.
+    /// Limits that follow the kubelet, which dials a plugin for 10 s.
     fn default() -> Self {
         Self {
             start: Duration::from_secs(20),

@@ -1,5 +1,5 @@
-//! Each case can fail: a plugin and a driver that do everything right pass all of theirs, and for each case there
-//! is a defect that it finds.
+//! Proof that each case can fail. A conforming plugin and a conforming driver pass all their cases. For each case
+//! there is a defect that fails it.
 
 use std::{
     collections::BTreeSet,
@@ -11,7 +11,7 @@ use std::{
 use tokio::task::JoinSet;
 use windlass_conformance::{Finding, Subject, Verdict, catalogue, run};
 
-/// Which cases a defect of the plugin fails, at least.
+/// Defects of the plugin, with the cases that fail at least.
 const OF_PLUGINS: &[(&str, &str)] = &[
     ("registers-before-serving", "R01"),
     ("registers-with-a-wrong-version", "R02"),
@@ -79,7 +79,7 @@ const OF_PLUGINS: &[(&str, &str)] = &[
     ("leaks-memory", "E06"),
 ];
 
-/// Which cases a defect of the driver fails, at least.
+/// Defects of the driver, with the cases that fail at least.
 const OF_DRIVERS: &[(&str, &str)] = &[
     ("plain-socket-name", "D01"),
     ("slow-info", "D02"),
@@ -126,7 +126,7 @@ const OF_DRIVERS: &[(&str, &str)] = &[
     ("dies-without-server", "D37"),
 ];
 
-/// Cases, or defects, at once: most of them wait.
+/// Number of cases or defects in parallel. Most of them wait.
 const AT_ONCE: usize = 8;
 
 fn plugin(defect: &str) -> Subject {
@@ -147,12 +147,12 @@ fn driver(defect: &str) -> Subject {
     subject
 }
 
-/// Whether a case is about drivers.
+/// True for cases about drivers.
 fn is_of_drivers(id: &str) -> bool {
     id.starts_with('D')
 }
 
-/// What a program does that answers at once, or never.
+/// Shortens the limits for a program that responds at once, or never.
 fn impatient(mut subject: Subject) -> Subject {
     subject.within.start = Duration::from_secs(4);
     subject.within.react = Duration::from_secs(3);
@@ -203,7 +203,7 @@ async fn are_found(defects: &'static [(&str, &str)], subject: fn(&str) -> Subjec
     assert!(missed.is_empty(), "{missed:#?}");
 }
 
-/// Cases that look alike look at different things.
+/// Similar cases check different things.
 #[tokio::test]
 async fn who_has_one_defect_passes_the_neighbours_of_its_case() {
     for (subject, cases) in [
@@ -244,7 +244,7 @@ async fn who_offers_nothing_but_shares_need_not_refuse_a_second_claim() {
     assert_eq!(verdicts, [Verdict::NotApplicable], "{findings:#?}");
 }
 
-/// Whether a mount namespace can be had here, as root or in a user namespace.
+/// True if a mount namespace is available, as root or in a user namespace.
 fn can_mount() -> bool {
     let words: &[&[&str]] = &[&["--mount"], &["--mount", "--map-root-user"]];
     words.iter().any(|words| {
@@ -276,7 +276,7 @@ async fn a_program_that_is_told_no_folder_finds_it_and_the_host_is_left_as_it_wa
     );
 }
 
-/// What the cases that are to find a defect found, where that was no failure.
+/// Findings of the cases that should detect a defect and did not fail.
 async fn overlooked(
     defect: &'static str,
     cases: &str,

@@ -1,11 +1,11 @@
-//! DRA drivers in Go that others wrote, held against all cases of drivers. Each is left out unless its variable names
-//! the program; `docs/conformance.md` says of which version its verdicts are, and why a case fails.
+//! Third-party DRA drivers in Go against all cases of drivers. Each test needs a variable that names the program.
+//! `docs/conformance.md` lists the versions, the verdicts, and the reasons of failures.
 
 use std::env;
 
 use windlass_conformance::{Report, Subject, Verdict, catalogue, run};
 
-/// A driver, and what it does otherwise than the cases ask.
+/// Driver, with its known failures.
 struct Driver {
     variable: &'static str,
     setup: Option<&'static str>,
@@ -14,7 +14,7 @@ struct Driver {
     not_applicable: &'static [&'static str],
 }
 
-/// The flags of drivers that were begun from the example driver.
+/// Flags of drivers that derive from the example driver.
 const PLACES: [&str; 5] = [
     "--kubeconfig={kubeconfig}",
     "--node-name={node}",
@@ -27,7 +27,7 @@ const PLACES: [&str; 5] = [
 async fn the_driver_of_kubernetes_tests_does_what_the_cases_ask_but_for_what_is_known() {
     let driver = Driver {
         variable: "WINDLASS_GO_DRA_DRIVER",
-        // It makes the folder above its own, as its DaemonSet has its own mounted.
+        // The driver creates the parent of its folder only: its DaemonSet mounts the folder itself.
         setup: Some("mkdir -p {kubelet}/plugins/test-driver.cdi.k8s.io"),
         arguments: vec![
             "kubelet-plugin",
@@ -55,7 +55,7 @@ async fn the_example_driver_does_what_the_cases_ask_but_for_what_is_known() {
     driver.is_judged().await;
 }
 
-/// Its GPUs are those of a simulated machine, which the `windlass` in `PATH` makes.
+/// The GPUs belong to a simulated machine, which the `windlass` in `PATH` makes.
 #[tokio::test]
 async fn nvidias_driver_does_what_the_cases_ask_but_for_what_is_known() {
     let driver = Driver {
@@ -83,7 +83,7 @@ async fn nvidias_driver_does_what_the_cases_ask_but_for_what_is_known() {
 // === impl Driver ===
 
 impl Driver {
-    /// Without the program there is nothing to check.
+    /// Runs all cases against the driver, or skips if its program is missing.
     #[expect(
         clippy::print_stderr,
         reason = "a test that is left out says so, and each finding is to be read"

@@ -1,4 +1,4 @@
-//! G: how a plugin comes back after what happens to the kubelet and to its socket.
+//! G: return of a plugin after restarts of the kubelet and the loss of its socket.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use crate::{
     stage::{Served, Stage, dialled},
 };
 
-/// How long the kubelet is away.
+/// Downtime of the kubelet.
 const AWAY: Duration = Duration::from_secs(4);
 
-/// Kubelets that crash do it again and again.
+/// Number of restarts in a row, as of a kubelet in a crash loop.
 const RESTARTS: usize = 10;
 
 pub(super) const CASES: &[Case] = &[
@@ -81,7 +81,7 @@ pub(super) async fn restarted(stage: &Stage) -> Result<(), Unmet> {
     again.map_err(|error| Unmet::Failed(format!("the embedded kubelet: {error}")))
 }
 
-/// Whether all that was served is connected and listed again.
+/// True if all served resources are connected and listed again.
 pub(super) fn all_back(before: &[Served]) -> impl Fn(&NodeStatus) -> bool {
     |node| {
         before.iter().all(|it| {
@@ -105,7 +105,7 @@ async fn registers_after_two_restarts(stage: &mut Stage) -> Checked {
     back(stage, &before).await
 }
 
-/// Kills the program, waits until the kubelet has seen it, and starts it again until all is back.
+/// Kills the program, waits until the kubelet notices, and starts it again. Ends when all resources are back.
 pub(super) async fn restarted_program(
     stage: &mut Stage,
     before: &[Served],

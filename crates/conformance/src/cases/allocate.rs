@@ -1,4 +1,4 @@
-//! A: what a plugin answers to Allocate, and how it takes nonsense.
+//! A: responses to Allocate, valid and invalid.
 
 use std::time::Instant;
 
@@ -9,11 +9,11 @@ use crate::{
 };
 use tokio::task::JoinSet;
 
-/// Calls one after the other, and side by side.
+/// Number of sequential calls, and of parallel ones.
 const IN_TURN: usize = 50;
 const AT_ONCE: usize = 32;
 
-/// No id that a plugin lists has so many characters.
+/// Length of an id, in characters, that no plugin lists.
 const LONG: usize = 100_000;
 
 pub(super) const CASES: &[Case] = &[
@@ -112,7 +112,7 @@ async fn refuses_long_ids(stage: &mut Stage) -> Checked {
     refuses(stage, |_| vec!["x".repeat(LONG)]).await
 }
 
-/// Every resource refuses the ids, and grants a device of its own after that.
+/// Checks that every resource refuses the ids, and still grants a device of its own.
 async fn refuses(stage: &mut Stage, ids: impl Fn(String) -> Vec<String>) -> Checked {
     let (all, limit) = (stage.started_with_devices().await?, stage.subject.within.answer);
     let mut words = String::new();

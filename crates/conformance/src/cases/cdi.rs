@@ -1,4 +1,4 @@
-//! Which devices the CDI documents of some folders have.
+//! Device names in the CDI specs of some folders.
 
 use std::{
     collections::BTreeSet,
@@ -8,7 +8,7 @@ use std::{
 
 use serde::Deserialize;
 
-/// A qualified name, taken apart.
+/// Qualified device name, parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Name<'a> {
     /// `vendor/class`.
@@ -16,7 +16,7 @@ pub(super) struct Name<'a> {
     pub(super) device: &'a str,
 }
 
-/// As far as a document names devices; JSON is YAML too.
+/// Part of a spec that names devices. JSON is YAML too.
 #[derive(Deserialize)]
 struct Document {
     kind: String,
@@ -29,7 +29,7 @@ struct Device {
     name: String,
 }
 
-/// The qualified names of all devices. What cannot be read names none.
+/// Qualified names of all devices. Unreadable files are skipped.
 pub(super) fn known(folders: &[PathBuf]) -> BTreeSet<String> {
     let files = folders.iter().filter_map(|folder| fs::read_dir(folder).ok()).flatten().flatten();
     let documents = files.filter_map(|file| document(&file.path()));
@@ -49,7 +49,7 @@ fn document(path: &Path) -> Option<Document> {
 // === impl Name ===
 
 impl<'a> Name<'a> {
-    /// `vendor/class=device`, by the letters that the specification allows.
+    /// Parses `vendor/class=device`, with the letters that the specification allows.
     pub(super) fn parse(text: &'a str) -> Option<Self> {
         let (kind, device) = text.split_once('=')?;
         let (vendor, class) = kind.split_once('/')?;

@@ -1,4 +1,4 @@
-//! D: what a driver for Dynamic Resource Allocation does, part by part.
+//! D: DRA drivers, part by part.
 
 pub(super) mod health;
 pub(super) mod life;
@@ -15,21 +15,21 @@ use crate::{
     stage::{Driver, Stage, Wanted},
 };
 
-/// A registered driver, and a claim with a device of it.
+/// Registered driver, and a claim with one of its devices.
 async fn claimed(stage: &mut Stage) -> Result<(Driver, ResourceClaim), Unmet> {
     let driver = stage.driver().await?;
     let claim = stage.claim(&driver, "claim", Wanted::Device).await?;
     Ok((driver, claim))
 }
 
-/// A registered driver, and the slices that it has published.
+/// Registered driver, and its published slices.
 async fn published(stage: &mut Stage) -> Result<(Driver, Vec<ResourceSlice>), Unmet> {
     let driver = stage.driver().await?;
     let slices = stage.published(&driver).await?;
     Ok((driver, slices))
 }
 
-/// Fails if the devices of a claim are others than before.
+/// Fails if the devices of a claim changed.
 fn same<T: PartialEq + std::fmt::Debug>(before: &[T], after: &[T]) -> Result<String, Unmet> {
     if before == after {
         Ok(format!("{} devices, as before", after.len()))

@@ -1,4 +1,4 @@
-//! H: health, as far as the command line can make a device fail.
+//! H: health of devices that the command line can make fail.
 
 use std::collections::BTreeSet;
 
@@ -37,19 +37,19 @@ pub(super) const CASES: &[Case] = &[
     },
 ];
 
-/// The hooks of the command line, or why there is no verdict.
+/// Hook of the command line, or the reason why there is no verdict.
 fn hook(hook: Option<&String>, flag: &str) -> Result<String, Unmet> {
     hook.cloned()
         .ok_or(Unmet::NotApplicable(format!("without {flag} no device can be made to fail")))
 }
 
-/// The ids of the unhealthy devices.
+/// Ids of the unhealthy devices.
 fn unhealthy(node: &NodeStatus) -> BTreeSet<String> {
     let all = Served::all(node).into_iter().flat_map(|served| served.devices);
     all.filter(|device| !device.is_healthy()).map(|device| device.id).collect()
 }
 
-/// Makes a device fail and waits until it is told. Gives what was listed before.
+/// Makes a device fail and waits until the kubelet lists it as unhealthy. Returns the resources as before.
 async fn fail_one(stage: &mut Stage) -> Result<(Vec<Served>, String), Unmet> {
     let fail = hook(stage.subject.hooks.fail.as_ref(), "--fail")?;
     let before = stage.started_with_devices().await?;

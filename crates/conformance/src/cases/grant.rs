@@ -1,4 +1,4 @@
-//! C: what a container gets, as far as a container runtime can do something with it.
+//! C: contents of an Allocate response, as a container runtime can use them.
 
 use std::path::Path;
 
@@ -62,10 +62,10 @@ pub(super) const CASES: &[Case] = &[
     },
 ];
 
-/// What is wrong with an answer; `None` where there is nothing of the kind.
+/// Check of a response; `None` if the response has nothing of the kind.
 type Flaw = fn(&ContainerAllocateResponse) -> Option<Result<(), String>>;
 
-/// Every healthy device is allocated alone, and its answer looked at.
+/// Allocates every healthy device alone, and checks each response.
 async fn every_answer(stage: &mut Stage, flaw: Flaw) -> Checked {
     let mut seen = 0;
     for answer in answers(stage).await? {
@@ -92,7 +92,7 @@ async fn answers(stage: &mut Stage) -> Result<Vec<ContainerAllocateResponse>, Un
     Ok(answers)
 }
 
-/// Looks at each thing of a kind; the check says what is wrong.
+/// Checks each item of a kind. The check returns the flaw.
 fn each<'a, T: 'a>(
     all: impl IntoIterator<Item = &'a T>,
     wrong: impl Fn(&T) -> Option<String>,
@@ -141,7 +141,7 @@ fn annotations(answer: &ContainerAllocateResponse) -> Option<Result<(), String>>
     each(&keys, |key| (!is_annotation_key(key)).then(|| format!("annotation {key:?}")))
 }
 
-/// `prefix/name` or `name`, as for labels (`IsQualifiedName`).
+/// True for `prefix/name` or `name`, as for labels (`IsQualifiedName`).
 fn is_annotation_key(key: &str) -> bool {
     let (prefix, name) =
         key.split_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name));

@@ -1,4 +1,4 @@
-//! E: how the program idles, works and ends, as a container that runs on every node.
+//! E: idle time, load and end of the program, as a container on every node.
 
 use std::{os::unix::process::ExitStatusExt as _, process::ExitStatus, time::Duration};
 
@@ -11,22 +11,21 @@ use crate::{
     stage::Stage,
 };
 
-/// How long it is watched while nothing happens, and how much of one processor it may use.
+/// Duration of the idle measurement, and the permitted share of one processor.
 const IDLE: Duration = Duration::from_secs(4);
 const IDLE_PERCENT: u32 = 5;
 
-/// Requests before the first measure and after it.
+/// Number of requests before the first measurement, and after it.
 const WARM: usize = 300;
 const REQUESTS: usize = 2000;
 
-/// Growth that no cache explains.
+/// Growth of memory, in KiB, beyond the size of a cache.
 const LEAK_KIB: u64 = 16 * 1024;
 
-/// Descriptors that a runtime may open for good while it works.
+/// Number of descriptors that a runtime may keep open.
 pub(super) const SPARE_DESCRIPTORS: usize = 10;
 
-/// The part of the time to end in which the streams are to be closed. Until then the kubelet gives the devices to
-/// pods, whoever they came from.
+/// Fraction of the stop limit in which streams must close. Until then the kubelet gives the devices to pods.
 const STREAMS_OF_END: u32 = 5;
 
 pub(super) const CASES: &[Case] = &[
@@ -75,7 +74,7 @@ async fn ends_when_told(stage: &mut Stage) -> Checked {
     Ok(format!("{status} after {:.1?}", begun.elapsed()))
 }
 
-/// Tells the program to end, and waits for it.
+/// Sends SIGTERM, and waits for the exit.
 pub(super) async fn end(stage: &mut Stage) -> Result<ExitStatus, Unmet> {
     let limit = stage.subject.within.stop;
     stage.process().signal(Signal::TERM);
@@ -96,7 +95,7 @@ async fn handles_the_signal(stage: &mut Stage) -> Checked {
 
 async fn closes_its_streams(stage: &mut Stage) -> Checked {
     let served = stage.started().await?;
-    // Not after its end: then the kernel has closed what the program did not.
+    // Measured before the exit: the kernel closes the streams of a process that has ended.
     let (begun, limit) = (std::time::Instant::now(), stage.subject.within.stop / STREAMS_OF_END);
     stage.process().signal(Signal::TERM);
     let is_gone = |node: &windlass_kubelet_sim::NodeStatus| {
@@ -119,7 +118,7 @@ async fn removes_its_socket(stage: &mut Stage) -> Checked {
 
 async fn is_idle(stage: &mut Stage) -> Checked {
     stage.started().await?;
-    // What a start leaves to be done is done by then.
+    // Deferred work of the start is done by then.
     sleep(Duration::from_secs(1)).await;
     let before = stage.process().load();
     sleep(IDLE).await;

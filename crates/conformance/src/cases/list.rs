@@ -1,4 +1,4 @@
-//! L: the list of devices.
+//! L: device list of a plugin.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,15 +16,15 @@ use crate::{
     stage::{Served, Stage},
 };
 
-/// How long it is listened to a plugin to which nothing happens, and how much it may say.
+/// Duration of the measurement of an idle plugin, and the permitted number of its messages.
 const QUIET: Duration = Duration::from_secs(3);
 const STORM: usize = 3;
 
-/// Streams that are opened and dropped, before the first measure and after it.
+/// Number of streams that are opened and dropped before the first measurement, and after it.
 const WARM: usize = 300;
 const STREAMS: usize = 3000;
 
-/// Growth that no cache explains.
+/// Growth of memory, in KiB, beyond the size of a cache.
 const LEAK_KIB: u64 = 24 * 1024;
 
 pub(super) const CASES: &[Case] = &[
@@ -102,7 +102,7 @@ pub(super) const CASES: &[Case] = &[
     },
 ];
 
-/// The first list of every resource, as it is on the wire.
+/// First list of every resource, as on the wire.
 async fn lists(stage: &mut Stage) -> Result<Vec<(Served, Vec<wire::Device>)>, Unmet> {
     let (all, limit) = (stage.started().await?, stage.subject.within.answer);
     let mut lists = Vec::new();
@@ -113,7 +113,7 @@ async fn lists(stage: &mut Stage) -> Result<Vec<(Served, Vec<wire::Device>)>, Un
     Ok(lists)
 }
 
-/// Checks each listed device; the check says what is wrong.
+/// Checks each listed device. The check returns the flaw.
 async fn every_device(
     stage: &mut Stage,
     wrong: impl Fn(&wire::Device) -> Option<String>,
@@ -185,7 +185,7 @@ async fn streams_live_side_by_side(stage: &mut Stage) -> Checked {
         let (second, mut other) =
             listed(&served.resource, limit, &mut served.dial().await?).await?;
         for list in [&mut one, &mut other] {
-            // The kubelet makes a map of them.
+            // The kubelet keeps devices in a map, so their order is free.
             list.sort_by(|a, b| a.id.cmp(&b.id));
         }
         if one != other {

@@ -53,7 +53,7 @@ pub(super) const CASES: &[Case] = &[
     },
 ];
 
-/// The resource with most healthy devices, which are at least so many.
+/// Resource with the most healthy devices, `at_least` or more.
 async fn largest(stage: &mut Stage, at_least: usize) -> Result<Served, Unmet> {
     let all = stage.started_with_devices().await?;
     let largest = all.into_iter().max_by_key(|it| it.healthy().len());
@@ -63,7 +63,7 @@ async fn largest(stage: &mut Stage, at_least: usize) -> Result<Served, Unmet> {
     }
 }
 
-/// The UID of a pod that is made by its name.
+/// UID of a pod, derived from its name.
 fn uid(name: &str) -> String {
     Pod::new(name).uid
 }

@@ -1,4 +1,4 @@
-//! P: `GetPreferredAllocation`, of plugins that want to be asked.
+//! P: `GetPreferredAllocation` of plugins that announce it.
 
 use std::{collections::BTreeSet, time::Instant};
 
@@ -10,7 +10,7 @@ use crate::{
     stage::{Client, Served, Stage},
 };
 
-/// Questions one after the other.
+/// Number of sequential requests.
 const IN_TURN: usize = 50;
 
 pub(super) const CASES: &[Case] = &[
@@ -88,7 +88,7 @@ pub(super) const CASES: &[Case] = &[
     },
 ];
 
-/// The resources that want to be asked, with who answers.
+/// Resources whose plugins announce `GetPreferredAllocation`, each with its client.
 async fn asked(stage: &mut Stage) -> Result<Vec<(Served, Client)>, Unmet> {
     let mut asked = Vec::new();
     for served in stage.started_with_devices().await? {
@@ -112,7 +112,7 @@ fn question(available: &[String], must: &[String], size: i32) -> wire::Preferred
     wire::PreferredAllocationRequest { container_requests: vec![container] }
 }
 
-/// The answer to a question that is right.
+/// Response to a valid request.
 async fn preferred(
     stage: &Stage,
     client: &mut Client,
@@ -234,13 +234,13 @@ async fn survives_odd_sizes(stage: &mut Stage) -> Checked {
         let ids = Vec::new();
         let limit = stage.subject.within.answer;
         let call = client.get_preferred_allocation(question(&ids, &[], -1));
-        // Any answer will do.
+        // Any response passes.
         let _ = answered("GetPreferredAllocation of -1", limit, call).await?;
     }
     survives(stage, |ids| question(ids, &[], i32::MIN)).await
 }
 
-/// An odd question gets an answer or an error, and a right one is answered after it.
+/// Checks that an odd request gets a response or an error, and that a valid one succeeds afterwards.
 async fn survives(
     stage: &mut Stage,
     odd: impl Fn(&[String]) -> wire::PreferredAllocationRequest,

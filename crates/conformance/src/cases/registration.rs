@@ -1,4 +1,4 @@
-//! R: how a plugin registers.
+//! R: registration of a plugin.
 
 use std::{fs, os::unix::net::UnixListener, time::Duration};
 
@@ -12,13 +12,13 @@ use crate::{
     stage::Stage,
 };
 
-/// Long enough for a heartbeat of a few seconds to show.
+/// Duration that shows a heartbeat of a few seconds.
 const QUIET: Duration = Duration::from_secs(6);
 
-/// How long the kubelet stays away.
+/// Downtime of the kubelet.
 const AWAY: Duration = Duration::from_secs(2);
 
-/// More of one processor than this, while there is nothing to do, is a busy loop.
+/// Share of one processor that an idle program stays below. A higher one is a busy loop.
 const BUSY_PERCENT: u32 = 30;
 
 pub(super) const CASES: &[Case] = &[
@@ -123,10 +123,10 @@ async fn registers_once(stage: &mut Stage) -> Checked {
 
 async fn waits_for_the_kubelet(stage: &mut Stage) -> Checked {
     stage.kubelet.stop().await;
-    // There is no kubelet yet, so there is no name of its socket either; that it is gone is as good.
+    // A node that has never had a kubelet has no socket. The stop may have removed it already.
     let _ = fs::remove_file(stage.kubelet.config().registration_socket());
     stage.start()?;
-    // A start is work; what is measured is the wait after it.
+    // The measurement excludes the work of the start.
     sleep(AWAY / 2).await;
     let before = stage.process().load();
     sleep(AWAY).await;

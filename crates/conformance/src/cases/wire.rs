@@ -1,4 +1,4 @@
-//! W: the wire: what is no call, no message, or no HTTP/2, and who connects and says nothing.
+//! W: the wire: invalid calls, invalid messages, invalid HTTP/2, and silent connections.
 
 mod cut;
 
@@ -24,10 +24,10 @@ use crate::{
     stage::{Served, Stage, dialled},
 };
 
-/// Connections that say nothing.
+/// Number of silent connections.
 const SILENT: usize = 50;
 
-/// More than gRPC takes without being told otherwise.
+/// Size of a message, in bytes, above gRPC's default limit.
 const LARGE: usize = 5 * 1024 * 1024;
 
 pub(super) const CASES: &[Case] = &[
@@ -75,7 +75,7 @@ pub(super) const CASES: &[Case] = &[
     },
 ];
 
-/// What is sent to a plugin.
+/// Invalid input for a plugin.
 #[derive(Clone, Copy, Debug)]
 enum Garbage {
     Message,
@@ -85,7 +85,7 @@ enum Garbage {
     Cut,
 }
 
-/// Messages as they are.
+/// Codec that passes messages as bytes.
 #[derive(Clone, Copy, Debug, Default)]
 struct Raw;
 
@@ -142,7 +142,7 @@ async fn survives_garbage(stage: &mut Stage, garbage: Garbage) -> Checked {
     Ok(format!("{} resources answer after it", all.len()))
 }
 
-/// Sends what is no right call; the connections that are to stay open meanwhile.
+/// Sends invalid input. Returns the connections that must stay open meanwhile.
 async fn send(
     served: &Served,
     garbage: Garbage,
@@ -150,7 +150,7 @@ async fn send(
 ) -> Result<Vec<UnixStream>, Unmet> {
     const ALLOCATE: &str = "/v1beta1.DevicePlugin/Allocate";
     match garbage {
-        // Whatever it answers.
+        // Any response passes.
         Garbage::Message => {
             drop(timeout(limit, raw(served, ALLOCATE, Bytes::from_static(&[0xff; 64]))).await);
         }
@@ -158,7 +158,7 @@ async fn send(
         Garbage::Cut => cut::in_the_middle(connect(served).await?, (ALLOCATE, limit)).await?,
         Garbage::Bytes => {
             let mut stream = connect(served).await?;
-            // The plugin may close before all is written, or say something first.
+            // The plugin may respond or close before the write ends.
             let _ = stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n\0\xff\xfe").await;
             let _ = timeout(Duration::from_millis(200), stream.read(&mut [0; 64])).await;
         }
@@ -178,7 +178,7 @@ async fn connect(served: &Served) -> Result<UnixStream, Unmet> {
     stream.map_err(|error| Unmet::Failed(format!("{}: {error}", served.socket.display())))
 }
 
-/// A call with these bytes as its message.
+/// Calls with these bytes as the message.
 async fn raw(
     served: &Served,
     path: &'static str,

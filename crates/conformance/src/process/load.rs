@@ -1,6 +1,5 @@
-//! How busy a program is, and how long it was kept waiting, whatever else the machine does: on a machine where others
-//! want the processors too, a busy loop gets little of one, so what counts is what each thread ran of the time in
-//! which it was not kept waiting.
+//! Load of a program and the delay of its threads, independent of other load on the machine. A busy loop gets little
+//! of a contended processor. The measure is each thread's run time, relative to the time in which it was not queued.
 
 use std::{
     collections::BTreeMap,
@@ -10,25 +9,25 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What the threads of a program have had of the processors so far. One that ends takes its share with it.
+/// Processor time of a program's threads so far. A thread that ends takes its share with it.
 #[derive(Debug)]
 pub(crate) struct Load {
     at: Instant,
     threads: BTreeMap<OsString, Turns>,
 }
 
-/// What one thread has had.
+/// Scheduling times of one thread.
 #[derive(Clone, Copy, Debug, Default)]
 struct Turns {
     ran: Duration,
-    /// In the queue for a processor.
+    /// Time in the run queue.
     waited: Duration,
 }
 
 // === impl Load ===
 
 impl Load {
-    /// Of the processes with these folders in `/proc`.
+    /// Load of the processes with these folders in `/proc`.
     pub(super) fn of(processes: impl Iterator<Item = impl AsRef<Path>>) -> Self {
         let tasks = |process| fs::read_dir(AsRef::<Path>::as_ref(&process).join("task")).ok();
         let tasks = processes.filter_map(tasks).flatten().flatten();
@@ -36,7 +35,7 @@ impl Load {
         Self { at: Instant::now(), threads: tasks.filter_map(turns).collect() }
     }
 
-    /// How long the thread that waited longest was kept waiting until now.
+    /// Longest time that a thread was queued, from this measurement to `now`.
     pub(crate) fn wait_until(&self, now: &Self) -> Duration {
         let wait = |(thread, turns): (&OsString, &Turns)| {
             let before = self.threads.get(thread).copied().unwrap_or_default();
@@ -45,7 +44,7 @@ impl Load {
         now.threads.iter().map(wait).max().unwrap_or_default()
     }
 
-    /// What it did until now, in percent of one processor that it had for itself.
+    /// Run time from this measurement to `now`, in percent of one uncontended processor.
     pub(crate) fn percent_until(&self, now: &Self) -> u32 {
         let elapsed = now.at - self.at;
         let share = |(thread, turns): (&OsString, &Turns)| {
@@ -53,7 +52,7 @@ impl Load {
             turns.since(before).share_of(elapsed)
         };
         let shares: f64 = now.threads.iter().map(share).sum();
-        // Whole percents of a few threads.
+        // The percentages of a few threads fit, and none is negative.
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
         let percent = (shares * 100.0).round() as u32;
         percent
@@ -63,7 +62,7 @@ impl Load {
 // === impl Turns ===
 
 impl Turns {
-    /// Of a thread, unless it has just ended (`schedstat` of proc(5): nanoseconds on a processor and in the queue).
+    /// Times of a thread, from `schedstat` of proc(5), in nanoseconds. `None` if it has just ended.
     fn of(task: &Path) -> Option<Self> {
         let text = fs::read_to_string(task.join("schedstat")).ok()?;
         let mut nanos = text.split_whitespace().map(|it| it.parse().map(Duration::from_nanos));
@@ -76,7 +75,7 @@ impl Turns {
     }
 
     fn share_of(self, elapsed: Duration) -> f64 {
-        // The kernel's clock is not quite this one.
+        // The kernel's clock differs slightly from this one.
         let could_have_run = elapsed.saturating_sub(self.waited).max(self.ran);
         if self.ran.is_zero() { 0.0 } else { self.ran.div_duration_f64(could_have_run) }
     }

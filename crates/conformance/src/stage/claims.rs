@@ -1,4 +1,4 @@
-//! Claims that a pod has, allocated by the scheduler from what the driver published.
+//! Claims of pods, allocated by the scheduler from the driver's slices.
 
 use k8s_openapi::api::{
     core::v1::Pod,
@@ -12,19 +12,19 @@ use windlass_cluster_sim::cluster::{Scheduled, Unscheduled};
 use super::{Driver, LOOK, Stage};
 use crate::case::{Unmet, failed, not_applicable};
 
-/// The class of all devices that the cases claim.
+/// Class of all devices that the cases claim.
 const CLASS: &str = "conformance";
 
-/// What a claim asks for.
+/// Request of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wanted {
     /// One device.
     Device,
     /// One device, as the first choice of a list.
     FirstChoice,
-    /// A device that one claim may have at a time.
+    /// A device with exclusive access.
     Alone,
-    /// A device that several claims may have.
+    /// A device that several claims may share.
     Share,
 }
 
@@ -54,7 +54,7 @@ impl Wanted {
 // === impl Stage, for claims ===
 
 impl Stage {
-    /// A claim for a pod of its name, with its device.
+    /// Claim with a device, for a pod of the same name.
     pub(crate) async fn claim(
         &mut self,
         driver: &Driver,
@@ -69,7 +69,7 @@ impl Stage {
             .ok_or_else(|| Unmet::Failed("no stage: no claim".into()))
     }
 
-    /// A pod that the scheduler found a device for. Devices may be free a moment after they are published.
+    /// Schedules a pod, and retries: devices may become free shortly after they are published.
     pub(crate) async fn scheduled(
         &mut self,
         driver: &Driver,
@@ -81,7 +81,7 @@ impl Stage {
         self.bound(&pod(name, name)).await
     }
 
-    /// The pod on its node, with its devices.
+    /// Pod on its node, with its devices.
     pub(crate) async fn bound(&mut self, pod: &Pod) -> Result<Scheduled, Unmet> {
         let (begun, limit) = (Instant::now(), self.subject.within.start);
         loop {
@@ -102,7 +102,7 @@ impl Stage {
         }
     }
 
-    /// As many claims, each with a device of its own, as there are devices, and no more than this.
+    /// Claims with a device each, one for each device, up to a limit.
     pub(crate) async fn claims(
         &mut self,
         driver: &Driver,
@@ -120,7 +120,7 @@ impl Stage {
         Ok(claims)
     }
 
-    /// Puts a claim in its place, as it is.
+    /// Stores a claim unchanged.
     pub(crate) fn put(&self, claim: &ResourceClaim) -> ResourceClaim {
         self.cluster.objects().put(claim)
     }
@@ -137,7 +137,7 @@ impl Stage {
     }
 }
 
-/// A claim without an allocation.
+/// Claim without an allocation.
 fn asking(name: &str, wanted: Wanted) -> ResourceClaim {
     typed(json!({
         "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
@@ -146,12 +146,12 @@ fn asking(name: &str, wanted: Wanted) -> ResourceClaim {
     }))
 }
 
-/// The UID of a claim that is made here.
+/// UID of a claim, derived from its name.
 fn uid(name: &str) -> String {
     format!("{name}-uid")
 }
 
-/// A pod of one container `c`, which has all of a claim.
+/// Pod of one container `c`, which uses a whole claim.
 pub(crate) fn pod(name: &str, claim: &str) -> Pod {
     typed(json!({
         "apiVersion": "v1", "kind": "Pod",
@@ -163,7 +163,7 @@ pub(crate) fn pod(name: &str, claim: &str) -> Pod {
     }))
 }
 
-/// The same claim under another name, with the same devices.
+/// Copy of a claim under another name, with the same devices.
 pub(crate) fn twin(claim: &ResourceClaim, name: &str) -> ResourceClaim {
     let mut twin = claim.clone();
     twin.metadata.name = Some(name.to_owned());

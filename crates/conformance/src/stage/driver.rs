@@ -1,4 +1,4 @@
-//! A DRA driver as the kubelet has registered it, and its calls.
+//! DRA driver as the kubelet has registered it, and its calls.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -27,10 +27,10 @@ use crate::{
     process::Process,
 };
 
-/// What the kubelet waits for an answer about claims (`defaultClientCallTimeout`).
+/// The kubelet's limit for calls about claims (`defaultClientCallTimeout`).
 pub(crate) const CALL: Duration = Duration::from_secs(45);
 
-/// A registered driver.
+/// Registered driver.
 #[derive(Clone, Debug)]
 pub(crate) struct Driver {
     pub(crate) name: String,
@@ -38,13 +38,13 @@ pub(crate) struct Driver {
     client: DraPluginClient<Channel>,
 }
 
-/// By claim UID: its devices, or why it has none.
+/// By claim UID: its devices, or the error.
 pub(crate) type Prepared = BTreeMap<String, Result<Vec<Device>, String>>;
 
 // === impl Driver ===
 
 impl Driver {
-    /// Its answer about claims, as it is.
+    /// Raw response about claims.
     pub(crate) async fn asked(
         &self,
         claims: &[&ResourceClaim],
@@ -57,7 +57,7 @@ impl Driver {
         Ok(answer.map(|answer| answer.claims.into_iter().map(each).collect()))
     }
 
-    /// Its answer about claims, which is to be no error of the whole call.
+    /// Response about claims. An error of the whole call fails the case.
     pub(crate) async fn prepare(&self, claims: &[&ResourceClaim]) -> Result<Prepared, Unmet> {
         self.asked(claims).await?.or_else(|status| {
             let (code, why) = (status.code(), status.message());
@@ -65,12 +65,12 @@ impl Driver {
         })
     }
 
-    /// The devices of a claim, which is to be prepared.
+    /// Devices of a claim. A claim without devices fails the case.
     pub(crate) async fn prepared(&self, claim: &ResourceClaim) -> Result<Vec<Device>, Unmet> {
         devices(&self.prepare(&[claim]).await?, claim)
     }
 
-    /// Releases claims, each of which is to be released.
+    /// Releases claims. An error about any of them fails the case.
     pub(crate) async fn release(&self, claims: &[&ResourceClaim]) -> Result<(), Unmet> {
         let request = NodeUnprepareResourcesRequest { claims: ids(claims) };
         let mut client = self.client.clone();
@@ -91,7 +91,7 @@ impl Driver {
     }
 }
 
-/// The devices of a claim in an answer, in which it is to have some.
+/// Devices of a claim in a response. A claim without devices fails the case.
 pub(crate) fn devices(answer: &Prepared, claim: &ResourceClaim) -> Result<Vec<Device>, Unmet> {
     let name = claim.metadata.name.as_deref().unwrap_or_default();
     match answer.get(claim.metadata.uid.as_deref().unwrap_or_default()) {
@@ -126,7 +126,7 @@ pub(crate) async fn dialled(socket: &Path) -> Result<Channel, String> {
 // === impl Stage, for drivers ===
 
 impl Stage {
-    /// Starts the program, and waits until it is registered.
+    /// Starts the program, and waits for its registration.
     pub(crate) async fn driver(&mut self) -> Result<Driver, Unmet> {
         self.start()?;
         self.registered(0, self.subject.within.start).await
@@ -153,13 +153,13 @@ impl Stage {
         }
     }
 
-    /// Kills the program, starts it again, and waits until it is registered.
+    /// Kills the program, starts it again, and waits for its registration.
     pub(crate) async fn killed_and_started(&mut self) -> Result<Driver, Unmet> {
         Process::kill(self.process()).await;
         self.started_again().await
     }
 
-    /// Starts the program, which has ended, and waits until it is registered.
+    /// Starts the program after its end, and waits for its registration.
     pub(crate) async fn started_again(&mut self) -> Result<Driver, Unmet> {
         let is_seen = |node: &windlass_kubelet_sim::NodeStatus| {
             !node.drivers.values().flatten().any(|driver| driver.is_connected)
@@ -170,7 +170,7 @@ impl Stage {
         self.registered(since, self.subject.within.start).await
     }
 
-    /// The sockets by which drivers want to be registered.
+    /// Registration sockets of drivers.
     pub(crate) fn registry(&self) -> Vec<PathBuf> {
         let files = fs::read_dir(self.kubelet.config().registry_dir());
         let sockets = files.into_iter().flatten().flatten().filter(|file| {
@@ -180,14 +180,14 @@ impl Stage {
         sockets.map(|file| file.path()).collect()
     }
 
-    /// The driver's slices.
+    /// Slices of the driver.
     pub(crate) fn slices(&self, driver: &Driver) -> Vec<ResourceSlice> {
         let mut slices = self.cluster.objects().list::<ResourceSlice>();
         slices.retain(|slice| slice.spec.driver == driver.name);
         slices
     }
 
-    /// Waits until the driver's pools are complete and have devices, and no more came for a moment.
+    /// Waits until the driver's pools are complete and have devices, and for a quiet time after that.
     pub(crate) async fn published(&mut self, driver: &Driver) -> Result<Vec<ResourceSlice>, Unmet> {
         let limit = self.subject.within.start;
         let (begun, mut quiet_since, mut seen) = (Instant::now(), Instant::now(), Vec::new());
@@ -222,7 +222,7 @@ pub(crate) fn devices_in(slices: &[ResourceSlice]) -> BTreeSet<(&str, &str)> {
     all
 }
 
-/// Whether as many slices of its pool's generation are there as it says.
+/// True if all slices of the pool's generation exist.
 fn is_complete(slice: &ResourceSlice, all: &[ResourceSlice]) -> bool {
     let same = |it: &&ResourceSlice| it.spec.pool == slice.spec.pool;
     i64::try_from(all.iter().filter(same).count()) == Ok(slice.spec.pool.resource_slice_count)

@@ -1,4 +1,4 @@
-//! What a program offers through the device plugin API, as the kubelet sees it.
+//! Resources of a device plugin, as the kubelet sees them.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use windlass_kubelet_sim::{Device, NodeStatus, PluginOptions, Registration};
 use super::dialled;
 use crate::case::{Unmet, failed};
 
-/// A resource that is registered and listed.
+/// Resource that is registered and listed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Served {
     pub(crate) resource: String,
@@ -18,13 +18,13 @@ pub(crate) struct Served {
     pub(crate) devices: Vec<Device>,
 }
 
-/// The raw API of a plugin.
+/// Raw client of a plugin.
 pub(crate) type Client = DevicePluginClient<Channel>;
 
 // === impl Served ===
 
 impl Served {
-    /// All that are connected and have sent a list, by name.
+    /// All resources that are connected and have sent a list, by name.
     pub(crate) fn all(node: &NodeStatus) -> Vec<Self> {
         let served = |(resource, registration): (&String, &Registration)| {
             let Registration::Connected { endpoint, options } = registration else { return None };
@@ -35,13 +35,13 @@ impl Served {
         node.registrations.iter().filter_map(served).collect()
     }
 
-    /// The ids of its healthy devices.
+    /// Ids of its healthy devices.
     pub(crate) fn healthy(&self) -> Vec<String> {
         let healthy = self.devices.iter().filter(|device| device.is_healthy());
         healthy.map(|device| device.id.clone()).collect()
     }
 
-    /// Calls it as the kubelet does.
+    /// Dials its plugin as the kubelet does.
     pub(crate) async fn dial(&self) -> Result<Client, Unmet> {
         match dialled(&self.socket).await {
             Ok(channel) => Ok(Client::new(channel)),

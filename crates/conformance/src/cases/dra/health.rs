@@ -1,4 +1,4 @@
-//! D31 and D32: what a driver says of the health of its devices.
+//! D31 and D32: health reports of a driver.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -17,7 +17,7 @@ use crate::{
     stage::{Driver, Stage, devices_in, dialled},
 };
 
-/// After which the kubelet takes a health for unknown where the driver names no time
+/// Timeout of a health report that names none. The kubelet then treats the health as unknown
 /// (`DefaultHealthTimeout`).
 const TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -38,7 +38,7 @@ pub(crate) const CASES: &[Case] = &[
 
 type Lists = Streaming<NodeWatchResourcesResponse>;
 
-/// An open stream, and what it said first.
+/// Opens a stream, and returns it with its first message.
 async fn opened(
     stage: &Stage,
     driver: &Driver,
@@ -67,7 +67,7 @@ async fn next(lists: &mut Lists, limit: Duration) -> Result<NodeWatchResourcesRe
     }
 }
 
-/// The shortest time after which something in a list is out of date.
+/// Shortest timeout in a list.
 fn timeout_of(list: &NodeWatchResourcesResponse) -> Duration {
     let said = list.devices.iter().filter_map(|device| {
         u64::try_from(device.health_check_timeout_seconds).ok().filter(|seconds| *seconds > 0)

@@ -1,4 +1,4 @@
-//! D33 to D37: how a driver ends, works, and does without the API server.
+//! D33 to D37: a driver's end, its load, and its work without the API server.
 
 use std::time::{Duration, Instant};
 
@@ -13,10 +13,10 @@ use crate::{
     stage::{CALL, Driver, Stage, devices},
 };
 
-/// Claims of one burst, together.
+/// Number of claims in one burst.
 const BURST: usize = 50;
 
-/// How long a slow API server takes.
+/// Delay of a slow API server.
 const SLOW: Duration = Duration::from_secs(2);
 
 pub(crate) const CASES: &[Case] = &[
@@ -53,8 +53,8 @@ pub(crate) const CASES: &[Case] = &[
 ];
 
 async fn ends_without_its_socket(stage: &mut Stage) -> Checked {
-    // The kubelet may register a driver before that is ready for signals: Kubernetes' helper registers it within
-    // `Start`, from which the program has to return first. One that has published its devices has.
+    // The kubelet may register a driver before its signal handlers are installed. Kubernetes' helper registers within
+    // `Start`, and the program installs them after that. A driver that has published its devices is ready.
     published(stage).await?;
     let begun = Instant::now();
     end(stage).await?;
@@ -82,7 +82,7 @@ async fn leaves_what_is_prepared(stage: &mut Stage) -> Checked {
 async fn takes_a_burst(stage: &mut Stage) -> Checked {
     let driver = stage.driver().await?;
     let claims = stage.claims(&driver, BURST).await?;
-    // What the first round opens may stay open: connections to the API server.
+    // Descriptors of the first round may stay open: connections to the API server.
     come_and_go(&driver, &claims).await?;
     let (begun, first) = (Instant::now(), stage.process().usage().descriptors);
     for _ in 0..BURST.div_ceil(claims.len()) {
@@ -97,13 +97,13 @@ async fn takes_a_burst(stage: &mut Stage) -> Checked {
     if last > first + SPARE_DESCRIPTORS { failed(evidence) } else { Ok(evidence) }
 }
 
-/// Prepares claims at the same time, with a call for each, and releases them together.
+/// Prepares claims in parallel, with a call each, and releases them together.
 async fn come_and_go(driver: &Driver, claims: &[ResourceClaim]) -> Result<(), Unmet> {
     each_alone(driver, claims).await?;
     driver.release(&claims.iter().collect::<Vec<_>>()).await
 }
 
-/// Prepares claims at the same time, with a call for each.
+/// Prepares claims in parallel, with a call each.
 async fn each_alone(driver: &Driver, claims: &[ResourceClaim]) -> Result<(), Unmet> {
     let mut calls = JoinSet::new();
     for claim in claims {
@@ -128,7 +128,7 @@ async fn outlives_the_server(stage: &mut Stage) -> Checked {
     let (driver, claim) = claimed(stage).await?;
     stage.cluster.server_mut().go_away().await;
     let begun = Instant::now();
-    // A driver that knew the claim before may prepare it.
+    // A driver that already knew the claim may prepare it.
     let told = match driver.asked(&[&claim]).await? {
         Ok(answer) => devices(&answer, &claim).map(drop),
         Err(status) => failed(status.message()),

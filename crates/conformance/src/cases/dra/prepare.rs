@@ -1,4 +1,4 @@
-//! D14 to D21: what a driver answers when claims are prepared.
+//! D14 to D21: responses to NodePrepareResources.
 
 use std::collections::BTreeSet;
 
@@ -64,7 +64,7 @@ pub(crate) const CASES: &[Case] = &[
     },
 ];
 
-/// The driver's own part of an allocation.
+/// Results of an allocation that belong to the driver.
 fn results<'a>(
     claim: &'a ResourceClaim,
     driver: &'a Driver,
@@ -171,12 +171,12 @@ async fn answers_the_same_to_the_next_kubelet(stage: &mut Stage) -> Checked {
     same(&before, &started(stage, node::pod(&second)).await?)
 }
 
-/// The CDI names with which the kubelet starts a pod's container, each once.
+/// CDI names that the kubelet passes to the runtime for a pod's container, without duplicates.
 async fn started(stage: &mut Stage, pod: windlass_kubelet_sim::Pod) -> Result<Vec<String>, Unmet> {
     let uid = pod.uid.clone();
     stage.admitted(pod).await?;
     match stage.kubelet.start_container(&uid, "c").await {
-        // The kubelet lists a device again for each time that it was prepared.
+        // The kubelet repeats a device for each time that it was prepared.
         Ok(grant) => {
             Ok(grant.cdi_devices.into_iter().collect::<BTreeSet<_>>().into_iter().collect())
         }

@@ -1,4 +1,4 @@
-//! D22 to D27: which claims a driver refuses, and for whom it makes an exception.
+//! D22 to D27: claims that a driver must refuse, and its exception for admin access.
 
 use k8s_openapi::api::resource::v1::{DeviceRequestAllocationResult, ResourceClaim};
 
@@ -47,8 +47,9 @@ pub(crate) const CASES: &[Case] = &[
     },
 ];
 
-/// The wrong claim is refused in one call with a right one. Kubernetes' own helper fails the whole call; a driver
-/// that answers for each claim prepares the right one. In the next call the right one is prepared by either.
+/// Checks that the wrong claim is refused in one call with a right one. Kubernetes' own helper fails the whole call.
+/// A driver that responds for each claim prepares the right one. Either driver prepares the right claim in the next
+/// call.
 async fn refused_beside(
     driver: &Driver,
     (right, wrong): (&ResourceClaim, &ResourceClaim),
@@ -64,7 +65,7 @@ async fn refused_beside(
     Ok(why)
 }
 
-/// A claim is refused that nobody asks for beside others.
+/// Checks that a claim is refused in a call of its own.
 pub(super) async fn refused(driver: &Driver, wrong: &ResourceClaim) -> Checked {
     match driver.asked(&[wrong]).await? {
         Err(status) => Ok(status.message().to_owned()),
@@ -98,7 +99,7 @@ async fn refuses_what_is_not_allocated(stage: &mut Stage) -> Checked {
     refused_beside(&driver, (&right, &stage.put(&wrong))).await
 }
 
-/// A driver and two claims that have a device each; the second, if there is but one, that of the first.
+/// Driver and two claims with a device each. With one device only, the second claim has that of the first.
 async fn two(stage: &mut Stage) -> Result<(Driver, ResourceClaim, ResourceClaim), Unmet> {
     let driver = stage.driver().await?;
     let mut claims = stage.claims(&driver, 2).await?;
@@ -107,7 +108,7 @@ async fn two(stage: &mut Stage) -> Result<(Driver, ResourceClaim, ResourceClaim)
     Ok((driver, claims.remove(0), second))
 }
 
-/// Its results, to be changed.
+/// Results of a claim, mutable.
 fn results(claim: &mut ResourceClaim) -> &mut Vec<DeviceRequestAllocationResult> {
     let allocation = claim.status.get_or_insert_default().allocation.get_or_insert_default();
     allocation.devices.get_or_insert_default().results.get_or_insert_default()

@@ -1,4 +1,4 @@
-//! D01 to D07: how a driver is found and registered.
+//! D01 to D07: discovery and registration of a driver.
 
 use std::{
     fs,
@@ -19,13 +19,13 @@ use crate::{
     stage::{LOOK, Stage, dialled},
 };
 
-/// What the kubelet waits for `GetInfo`.
+/// The kubelet's limit for `GetInfo`.
 const INFO: Duration = Duration::from_secs(1);
 
-/// Long enough for a program to end that ends of a refusal.
+/// Time in which a program that exits on a refusal has exited.
 const QUIET: Duration = Duration::from_secs(2);
 
-/// The services of drivers that kubelets of 1.34 to 1.36 speak.
+/// Driver services that kubelets of 1.34 to 1.36 speak.
 const SERVICES: [&str; 2] = ["v1.DRAPlugin", "v1beta1.DRAPlugin"];
 
 pub(crate) const CASES: &[Case] = &[
@@ -111,8 +111,8 @@ async fn serves_what_it_names(stage: &mut Stage) -> Checked {
     }
 }
 
-/// The first answer to `GetInfo`. The kubelet asks again when there is none in time, so one that a busy machine made
-/// late costs nothing.
+/// First response to `GetInfo`. The kubelet asks again after a timeout, so one late response on a busy machine is no
+/// failure.
 async fn info(stage: &mut Stage) -> Result<PluginInfo, Unmet> {
     stage.start()?;
     let (begun, limit) = (Instant::now(), stage.subject.within.start);
@@ -130,7 +130,7 @@ async fn info(stage: &mut Stage) -> Result<PluginInfo, Unmet> {
     }
 }
 
-/// Asks `GetInfo` once, if there is a socket that can be dialled.
+/// Calls `GetInfo` once, if a socket accepts the connection.
 async fn asked(stage: &Stage) -> Option<Result<PluginInfo, Unmet>> {
     let channel = dialled(stage.registry().first()?).await.ok()?;
     let mut client = RegistrationClient::new(channel);

@@ -1,4 +1,4 @@
-//! D08 to D13: what a driver publishes, and keeps published.
+//! D08 to D13: published slices, and their return after a loss.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,7 +18,7 @@ use crate::{
     subject::NODE,
 };
 
-/// How long the API server is away.
+/// Downtime of the API server.
 const AWAY: Duration = Duration::from_secs(2);
 
 pub(crate) const CASES: &[Case] = &[
@@ -126,7 +126,7 @@ async fn slices_come_back(stage: &mut Stage) -> Checked {
     back(stage, &driver, &before).await
 }
 
-/// Waits until there are new slices with all devices of those that are deleted, or about to be.
+/// Waits until new slices have all devices of the slices before, which are deleted or about to be.
 async fn back(stage: &mut Stage, driver: &Driver, before: &[ResourceSlice]) -> Checked {
     let (begun, limit) = (Instant::now(), stage.subject.within.republish);
     loop {
@@ -175,7 +175,7 @@ async fn others_stay(stage: &mut Stage) -> Checked {
     for slice in &others {
         stage.cluster.objects().put(slice);
     }
-    // It has a reason to look at everything.
+    // A restart makes the driver read all its slices.
     stage.killed_and_started().await?;
     sleep(AWAY).await;
     for slice in &others {

@@ -1,4 +1,4 @@
-//! D28 to D30: how a driver lets claims go.
+//! D28 to D30: release of claims.
 
 use std::collections::BTreeSet;
 
@@ -56,8 +56,8 @@ async fn releases_without_the_object(stage: &mut Stage) -> Checked {
     Ok("released, and its device prepared for the next".into())
 }
 
-/// A driver is held against itself, as it was without a kill: one that refuses no device of another claim, which is
-/// D26, may have a good memory all the same, and CDI names that are not of a claim stay when it is released.
+/// Compares a driver after a kill with itself before it. A driver that fails D26 passes if it remembers its claims.
+/// CDI names that outlive a release before the kill may outlive one after it.
 async fn remembers_after_a_kill(stage: &mut Stage) -> Checked {
     let (driver, first) = claimed(stage).await?;
     let second = stage.put(&twin(&first, "second"));
@@ -82,7 +82,7 @@ async fn remembers_after_a_kill(stage: &mut Stage) -> Checked {
     Ok(format!("{kept}; released then"))
 }
 
-/// Those of the devices' CDI names that are in a document.
+/// CDI names of the devices that occur in a spec.
 fn in_documents(stage: &Stage, given: &[Device]) -> BTreeSet<String> {
     let mut known = cdi::known(&stage.cdi_dirs());
     known.retain(|name| given.iter().any(|device| device.cdi_device_ids.contains(name)));

@@ -1,4 +1,4 @@
-//! A call that is cut in the middle: HTTP/2 by hand, since a client that is dropped tells its server so.
+//! A call that breaks off in the middle, in HTTP/2 by hand: a dropped client would notify its server.
 
 use std::{io, time::Duration};
 
@@ -14,10 +14,10 @@ use crate::{
     clients::allocation,
 };
 
-/// How every client begins (RFC 9113, 3.4).
+/// HTTP/2 connection preface (RFC 9113, 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// Types of frames (RFC 9113, 6).
+/// Frame types (RFC 9113, 6).
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const SETTINGS: u8 = 4;
@@ -25,19 +25,19 @@ const PING: u8 = 6;
 
 const END_HEADERS: u8 = 4;
 
-/// Of the answer to a ping.
+/// Flag of the response to a ping.
 const ACK: u8 = 1;
 
-/// The bytes before each frame: its length, type, flags and stream.
+/// Length of a frame's head: length, type, flags and stream.
 const HEAD: usize = 9;
 
-/// Begins a call, sees that the server has its headers, sends half of its message, and is gone.
+/// Begins a call, waits until the server has its headers, sends half of the message, and disconnects.
 pub(super) async fn in_the_middle(
     mut stream: UnixStream,
     (path, limit): (&str, Duration),
 ) -> Result<(), Unmet> {
     let message = allocation(&[vec!["a device".to_owned()]]).encode_to_vec();
-    // Not compressed, and its length.
+    // Uncompressed, and the length.
     let mut body = vec![0];
     body.extend(u32::try_from(message.len()).unwrap_or_default().to_be_bytes());
     body.extend(message);
@@ -60,7 +60,7 @@ pub(super) async fn in_the_middle(
     }
 }
 
-/// Frames are read in their order: who answers the ping has read the headers before it.
+/// Waits for the response to a ping. Frames are read in order, so the server has read the headers before it.
 async fn until_pinged(stream: &mut UnixStream) -> io::Result<()> {
     loop {
         let mut head = [0; HEAD];
@@ -83,11 +83,11 @@ fn frame((kind, flags): (u8, u8), stream: u32, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// The headers of a call (RFC 7541): names by their place in the static table, values as they are.
+/// Headers of a call (RFC 7541): names by index of the static table, values as literals.
 fn headers(path: &str) -> Vec<u8> {
     // `:method: POST` and `:scheme: http`.
     let mut block = vec![0x83, 0x86];
-    // `:path`, `:authority`, and `content-type`, whose number takes two bytes.
+    // `:path`, `:authority`, and `content-type`, whose index takes two bytes.
     for (name, value) in
         [(&[4][..], path), (&[1], "localhost"), (&[0x0f, 0x10], "application/grpc")]
     {
