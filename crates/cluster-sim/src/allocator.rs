@@ -1,4 +1,4 @@
-//! What the scheduler does with claims: which devices a pod's claims get on a node.
+//! Scheduler's allocator: it chooses devices on a node for a pod's claims.
 //!
 //! ```text
 //!  slices ──> pools ──> candidates, in order of pool, slice, device
@@ -6,17 +6,15 @@
 //!  allocated claims ─────┴──> search: depth first, first fit ──> AllocationResult
 //! ```
 //!
-//! It decides as Kubernetes 1.36 does with its default gates (the allocator that it calls incubating).
-//! Its oddities are kept, since a driver meets them:
+//! It decides as Kubernetes 1.36 does with its default gates (the allocator that Kubernetes calls incubating). Its
+//! oddities are kept, since a driver meets them:
 //!
-//! - A partition that is refused for its taints or by a constraint keeps its counters to the end of the
-//!   search.
-//! - `distinctAttribute` remembers one value for each request, so that three devices of one request are
-//!   not all compared with each other.
-//! - Expressions are evaluated for devices that are tried only, and an error ends the search.
+//! - A partition that is refused for its taints or by a constraint keeps its counters until the search ends.
+//! - `distinctAttribute` remembers one value for each request. Three devices of one request are therefore not all
+//! compared with each other.
+//! - Expressions are evaluated only for devices that are tried, and an error ends the search.
 //!
-//! Left out: list attributes, binding conditions that are waited for, time limits. The ids of shares are
-//! not random.
+//! Left out: list attributes, waits for binding conditions, time limits. Share ids are deterministic.
 
 mod candidate;
 mod capacity;
@@ -37,29 +35,29 @@ use k8s_openapi::api::{
 pub(crate) use self::place::lets_in;
 use self::search::Search;
 
-/// What there is to allocate from.
+/// Input of an allocation.
 #[derive(Clone, Copy, Debug)]
 pub struct Supply<'a> {
-    /// The classes by which claims ask.
+    /// Device classes by name in claims.
     pub classes: &'a [DeviceClass],
     /// All slices, of all nodes and drivers.
     pub slices: &'a [ResourceSlice],
-    /// The claims that have devices; others in the list do no harm.
+    /// Allocated claims. Claims without an allocation are ignored.
     pub claims: &'a [ResourceClaim],
 }
 
-/// Why claims cannot be allocated on a node.
+/// Reason why claims cannot be allocated on a node.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unallocated {
-    /// Something is wrong, on whichever node; scheduling of the pod ends.
+    /// Error on every node; scheduling of the pod ends.
     #[error("{0}")]
     Wrong(String),
-    /// The devices of this node do not do.
+    /// No devices of this node satisfy the claims.
     #[error("cannot allocate all claims: {0}")]
     NoFit(String),
 }
 
-/// A device in the cluster.
+/// Device in the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct DeviceId {
     driver: String,
@@ -67,10 +65,10 @@ struct DeviceId {
     device: String,
 }
 
-/// Most devices of one claim.
+/// Limit of devices in one claim.
 const MAX_RESULTS: usize = 32;
 
-/// The devices of claims that have none yet, all on one node; the first solution.
+/// Allocates devices of one node to claims without an allocation. Returns the first solution.
 pub fn allocate(
     claims: &[ResourceClaim],
     supply: Supply<'_>,

@@ -1,4 +1,4 @@
-//! An API server for the objects that a DRA driver touches, over HTTP/1 on a loopback port.
+//! API server for the objects that a DRA driver touches, over HTTP/1 on a loopback port.
 //!
 //! ```text
 //!  client ──HTTP──> http ──> world: verbs, faults, log ──> strategy, gates, validate
@@ -7,10 +7,16 @@
 //!  test ── Objects ────────────────────────┘
 //! ```
 //!
-//! It answers as the one of Kubernetes 1.36 does; `tests/script.rs` plays the same requests on both. Left out:
-//! authentication and rights (a test can forbid what it likes), `dryRun` (refused), schemas in `OpenAPI`, answers in
-//! YAML, protobuf and CBOR (406), bodies of pods, nodes and namespaces in protobuf (400), conflicts of appliers with
-//! who only updates, `managedFields`, `v1beta1`, grace periods of pods.
+//! It responds as the API server of Kubernetes 1.36 does; `tests/script.rs` plays the same requests on both. Left
+//! out:
+//!
+//! - authentication and authorisation (a test can forbid any request)
+//! - `dryRun` (refused)
+//! - schemas in `OpenAPI`
+//! - responses in YAML, protobuf and CBOR (406)
+//! - bodies of pods, nodes and namespaces in protobuf (400)
+//! - conflicts between an apply and an update
+//! - `managedFields`, `v1beta1`, grace periods of pods
 
 mod answer;
 mod discovery;
@@ -52,27 +58,27 @@ pub use self::{
 };
 use self::{store::Store, world::World};
 
-/// What a server is like.
+/// Settings of a server.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// 36 for Kubernetes 1.36.
+    /// Minor version: 36 for Kubernetes 1.36.
     pub minor: u32,
-    /// The gates that are off.
+    /// Disabled feature gates.
     pub off: BTreeSet<Gate>,
-    /// What generated names and ids come from.
+    /// Seed of generated names and ids.
     pub seed: u64,
 }
 
-/// An API server with its objects. All of it ends when dropped.
+/// API server with its objects. Dropping it ends all of it.
 pub struct ApiServer {
     world: Sender<World>,
     address: SocketAddr,
-    /// Keeps the port from everybody else while nothing listens on it.
+    /// Reserves the port while no socket listens on it.
     _port: TcpSocket,
     tasks: JoinSet<()>,
 }
 
-/// How many connections may wait to be taken.
+/// Limit of connections that wait to be accepted.
 const BACKLOG: u32 = 64;
 
 // === impl Settings ===
@@ -84,12 +90,12 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// A server of 1.35, where most of DRA beyond the core is off.
+    /// Settings of a 1.35 server, where most of DRA beyond the core is off.
     pub fn of_1_35() -> Self {
         Self { minor: 35, off: Gate::OFF_BEFORE_1_36.into(), ..Self::default() }
     }
 
-    /// With one more gate that is off.
+    /// Disables one more gate.
     #[must_use]
     pub fn without(mut self, gate: Gate) -> Self {
         self.off.insert(gate);
@@ -100,19 +106,19 @@ impl Settings {
 // === impl ApiServer ===
 
 impl ApiServer {
-    /// One of Kubernetes 1.36 that answers.
+    /// Starts a server of Kubernetes 1.36.
     pub fn start() -> Self {
         Self::start_with(Settings::default())
     }
 
-    /// One that answers.
+    /// Starts a server.
     pub fn start_with(settings: Settings) -> Self {
         let mut server = Self::away(settings);
         server.come_back();
         server
     }
 
-    /// One that refuses connections until it comes.
+    /// Creates a server that refuses connections until [`ApiServer::come_back`].
     pub fn away(settings: Settings) -> Self {
         let Settings { minor, off, seed } = settings;
         let store = Store::new(seed);
@@ -124,12 +130,12 @@ impl ApiServer {
         Self { world, address, _port: socket, tasks: JoinSet::new() }
     }
 
-    /// Ends with all connections, and refuses new ones. The objects stay.
+    /// Closes all connections, and refuses new ones. The objects stay.
     pub async fn go_away(&mut self) {
         self.tasks.shutdown().await;
     }
 
-    /// Begins to answer, on the same port as ever.
+    /// Starts to accept connections, on the same port as before.
     pub fn come_back(&mut self) {
         if self.tasks.is_empty() {
             let listener = bind(self.address).listen(BACKLOG).expect("a bound socket listens");
@@ -137,32 +143,32 @@ impl ApiServer {
         }
     }
 
-    /// Has something happen to requests, after the faults that are there already.
+    /// Adds a fault after the existing ones.
     pub fn inject(&self, fault: Fault) {
         self.world.send_modify(|world| world.faults.push(fault));
     }
 
-    /// Has nothing happen to requests any more.
+    /// Removes all faults.
     pub fn heal(&self) {
         self.world.send_modify(|world| world.faults.clear());
     }
 
-    /// Turns gates on or off, as an upgrade of the cluster does.
+    /// Replaces the set of disabled gates, as an upgrade of the cluster does.
     pub fn set_gates_off(&self, off: impl IntoIterator<Item = Gate>) {
         self.world.send_modify(|world| world.off = off.into_iter().collect());
     }
 
-    /// The objects.
+    /// Handle to the objects.
     pub fn objects(&self) -> Objects {
         Objects::new(self.world.clone())
     }
 
-    /// `http://127.0.0.1:12345`.
+    /// URL, such as `http://127.0.0.1:12345`.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// A kubeconfig file's text.
+    /// Text of a kubeconfig file.
     pub fn kubeconfig(&self) -> String {
         format!(
             "apiVersion: v1\nkind: Config\ncurrent-context: c\n\
@@ -180,7 +186,7 @@ impl fmt::Debug for ApiServer {
     }
 }
 
-/// A socket at an address. Several may be bound to one address while at most one of them listens.
+/// Binds a socket. Several sockets may share one address while at most one of them listens.
 fn bind(address: SocketAddr) -> TcpSocket {
     let socket = TcpSocket::new_v4().expect("the machine has IPv4");
     socket.set_reuseaddr(true).expect("the option is known");

@@ -1,4 +1,4 @@
-//! A cluster: the API server with a scheduler that does what a pod's claims need.
+//! Cluster: the API server, and a scheduler for pods with claims.
 //!
 //! ```text
 //!  pod ──> claims from templates ──> special claim for extended resources ──┐
@@ -6,9 +6,9 @@
 //!  bound <── status: allocation, reservedFor <── first node that fits <── allocate
 //! ```
 //!
-//! The claim controller's deeds are here too: a claim that nobody uses any more loses its devices, and
-//! one that was made for a pod goes with it. Nodes are tried in order of their names; taints of nodes,
-//! resources that are not devices, and preemption are left out.
+//! The claim controller's actions are here too. A claim without users loses its devices, and a claim that was made
+//! for a pod is deleted with it. Nodes are tried in order of their names. Left out: taints of nodes, resources other
+//! than devices, and preemption.
 
 mod claims;
 mod extended;
@@ -26,97 +26,97 @@ use crate::{
     api::{ApiServer, Objects, Refusal, Settings},
 };
 
-/// A cluster that ends when dropped.
+/// Cluster that ends when dropped.
 #[derive(Debug)]
 pub struct Cluster {
     server: ApiServer,
 }
 
-/// A pod that is bound to a node.
+/// Pod that is bound to a node.
 #[derive(Clone, Debug)]
 pub struct Scheduled {
-    /// The pod with its node, and with the names of its claims in its status.
+    /// Pod with its node, and with the names of its claims in its status.
     pub pod: Pod,
-    /// Its claims, with their devices; the one for extended resources last.
+    /// Claims of the pod, with their devices. The one for extended resources is the last.
     pub claims: Vec<ResourceClaim>,
 }
 
-/// Why a pod has no node.
+/// Reason why a pod has no node.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Unscheduled {
-    /// Something that the pod names is not there.
+    /// An object that the pod names does not exist.
     #[error("pod {pod}: {problem}")]
     Missing {
         /// `namespace/name`.
         pod: String,
-        /// What is missing.
+        /// Missing object.
         problem: String,
     },
-    /// Claims cannot be allocated, on whichever node.
+    /// Claims cannot be allocated on any node.
     #[error("pod {pod}")]
     Wrong {
         /// `namespace/name`.
         pod: String,
-        /// Why not.
+        /// Reason.
         source: Unallocated,
     },
-    /// No node has what the pod needs.
+    /// No node satisfies the pod.
     #[error("pod {pod}: 0/{} nodes are available: {}", .nodes.len(), .nodes.join("; "))]
     NoNode {
         /// `namespace/name`.
         pod: String,
-        /// What each node lacks.
+        /// Reason of each node.
         nodes: Vec<String>,
     },
-    /// The API server refused what was to be written.
+    /// The API server refused a write.
     #[error("pod {pod}")]
     Refused {
         /// `namespace/name`.
         pod: String,
-        /// What it said.
+        /// Refusal of the server.
         source: Refusal,
     },
 }
 
-/// What a pod gets on a node.
+/// Allocation of a pod on a node.
 #[derive(Debug)]
 struct Fit {
     node: String,
-    /// Claims that had no devices, with what they get.
+    /// Claims without devices, with their new allocation.
     allocated: Vec<(ResourceClaim, AllocationResult)>,
-    /// The claim for extended resources, which is not in the API yet.
+    /// Claim for extended resources, which the API does not have yet.
     special: Option<(ResourceClaim, AllocationResult)>,
 }
 
 // === impl Cluster ===
 
 impl Cluster {
-    /// A cluster of Kubernetes 1.36 without nodes.
+    /// Starts a cluster of Kubernetes 1.36 without nodes.
     pub fn start() -> Self {
         Self::start_with(Settings::default())
     }
 
-    /// A cluster without nodes.
+    /// Starts a cluster without nodes.
     pub fn start_with(settings: Settings) -> Self {
         Self { server: ApiServer::start_with(settings) }
     }
 
-    /// The API server.
+    /// API server.
     pub fn server(&self) -> &ApiServer {
         &self.server
     }
 
-    /// The API server, to be sent away and called back.
+    /// API server, mutable to stop and restart it.
     pub fn server_mut(&mut self) -> &mut ApiServer {
         &mut self.server
     }
 
-    /// The objects.
+    /// Handle to the objects.
     pub fn objects(&self) -> Objects {
         self.server.objects()
     }
 
-    /// Adds a node with the label that every node has.
+    /// Adds a node with the host name label.
     pub fn add_node(&self, name: &str) -> Node {
         let labels = [("kubernetes.io/hostname".to_owned(), name.to_owned())].into();
         let metadata = ObjectMeta {
@@ -127,7 +127,7 @@ impl Cluster {
         self.objects().put(&Node { metadata, ..Node::default() })
     }
 
-    /// Finds a node for a pod, which is created if it is not there, and gives it its devices.
+    /// Finds a node for a pod, and allocates its devices. Creates the pod if it does not exist.
     pub fn schedule(&self, pod: &Pod) -> Result<Scheduled, Unscheduled> {
         let objects = self.objects();
         let id = (namespace(&pod.metadata), pod.metadata.name.clone().unwrap_or_default());
@@ -144,7 +144,7 @@ impl Cluster {
         claims::bind(&objects, pod, (claims, fit))
     }
 
-    /// Deletes a pod; claims that nobody else uses lose their devices.
+    /// Deletes a pod. Claims without other users lose their devices.
     pub fn delete_pod(&self, namespace: &str, name: &str) -> Result<(), Refusal> {
         let objects = self.objects();
         let pod: Option<Pod> = objects.get(namespace, name);
@@ -208,7 +208,7 @@ fn allocation(claim: &ResourceClaim) -> Option<&AllocationResult> {
     claim.status.as_ref()?.allocation.as_ref()
 }
 
-/// Of an object that says none it is `default`.
+/// Namespace of an object; `default` if it names none.
 fn namespace(metadata: &ObjectMeta) -> String {
     metadata.namespace.clone().unwrap_or_else(|| "default".to_owned())
 }

@@ -1,9 +1,8 @@
-//! The embedded cluster: as much of Kubernetes' control plane as a DRA driver meets, small enough to
-//! live in a test.
+//! Embedded cluster: the part of Kubernetes' control plane that a DRA driver meets, small enough for a test.
 //!
-//! [`api`] is the API server, [`allocator`] the part of the scheduler that chooses devices for claims,
-//! and [`cluster`] has both: it makes claims from templates, allocates and reserves them, and lets them
-//! go. [`node`] hands what is bound to an embedded kubelet.
+//! [`api`] is the API server. [`allocator`] is the part of the scheduler that chooses devices for claims. [`cluster`]
+//! combines both: it makes claims from templates, allocates, reserves and releases them. [`node`] passes bound pods
+//! to an embedded kubelet.
 
 pub mod allocator;
 pub mod api;

@@ -1,4 +1,4 @@
-//! Names and ids that nobody chooses, the same in each run.
+//! Generated names and ids, the same in each run.
 
 /// A source of names.
 #[derive(Clone, Copy, Debug)]
@@ -7,14 +7,14 @@ pub(crate) struct Names(u64);
 // === impl Names ===
 
 impl Names {
-    /// The letters of the real server: no vowels, so that no words come out.
+    /// Letters of the real server. They include no vowels, so that no words occur.
     const LETTERS: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
 
     pub(crate) fn seeded(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// The same for the same text.
+    /// Creates a source. Equal texts give equal names.
     pub(crate) fn seeded_by(text: &str) -> Self {
         // FNV-1a.
         let hash = |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
@@ -22,14 +22,14 @@ impl Names {
     }
 
     fn next(&mut self) -> u64 {
-        // SplitMix64 (Steele, Lea, Flood 2014): even a counter comes out well mixed.
+        // SplitMix64 (Steele, Lea, Flood 2014) mixes even a counter well.
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         mixed ^ (mixed >> 31)
     }
 
-    /// Five letters behind a generated name.
+    /// Suffix of five letters for a generated name.
     pub(crate) fn suffix(&mut self) -> String {
         let mut number = self.next();
         let letter = |_| {
@@ -40,7 +40,7 @@ impl Names {
         (0..5).map(letter).collect()
     }
 
-    /// A unique id in the shape of a random UUID.
+    /// Unique id in the format of a random UUID.
     pub(crate) fn uid(&mut self) -> String {
         let (high, low) = (self.next(), self.next());
         // Version 4, variant 1.

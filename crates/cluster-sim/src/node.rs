@@ -1,4 +1,4 @@
-//! A node of the cluster with an embedded kubelet: bound pods go there, and slices go when it says so.
+//! Node of the cluster with an embedded kubelet, which gets the bound pods and deletes slices.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use windlass_kubelet_sim::{self as kubelet, Calls, ClaimId, Event, PodClaim};
 
 use crate::{api::Objects, cluster::Scheduled};
 
-/// A bound pod as the kubelet of its node gets it, with its claims.
+/// Converts a bound pod with its claims for the kubelet of its node.
 pub fn pod(scheduled: &Scheduled) -> kubelet::Pod {
     let Scheduled { pod, claims } = scheduled;
     let spec = pod.spec.clone().unwrap_or_default();
@@ -37,7 +37,7 @@ pub fn pod(scheduled: &Scheduled) -> kubelet::Pod {
     bound
 }
 
-/// Deletes slices whenever the kubelet of a node would have, for as long as that exists.
+/// Deletes slices whenever the kubelet of a node would, until that kubelet ends.
 pub async fn follow_wipes(node: &str, calls: &Calls, objects: &Objects) {
     let mut told = 0;
     loop {
@@ -57,7 +57,7 @@ pub async fn follow_wipes(node: &str, calls: &Calls, objects: &Objects) {
     }
 }
 
-/// The claims that the pod's specification names, with the containers that use each.
+/// Claims that the pod's specification names, with the containers that use each.
 fn named(pod: &Pod, spec: &PodSpec, claims: &[ResourceClaim]) -> Vec<PodClaim> {
     let statuses = pod.status.iter().flat_map(|it| it.resource_claim_statuses.iter().flatten());
     let made: BTreeMap<_, _> =
@@ -84,7 +84,7 @@ fn used_by(mut claim: PodClaim, container: &Container) -> PodClaim {
     claim
 }
 
-/// The claim that the scheduler made for extended resources.
+/// Claim that the scheduler made for extended resources.
 fn special(pod: &Pod, claims: &[ResourceClaim]) -> Option<PodClaim> {
     let status = pod.status.as_ref()?.extended_resource_claim_status.as_ref()?;
     let claim = find(claims, &status.resource_claim_name)?;
@@ -113,7 +113,7 @@ fn known(name: &str, claim: &ResourceClaim) -> PodClaim {
     results.fold(PodClaim::new(name, id), |claim, result| claim.driver(&result.driver))
 }
 
-/// What device plugins are asked for: no core resources, and nothing that a claim serves.
+/// Resources that device plugins serve: neither core resources nor those of a claim.
 fn limits(container: &Container, by_claim: &BTreeSet<(String, String)>) -> kubelet::pod::Limits {
     let resources = container.resources.as_ref();
     let asked = resources.and_then(|it| it.limits.as_ref().or(it.requests.as_ref()));

@@ -1,5 +1,4 @@
-//! Which devices claims get: cases with what comes of them, after the ones that Kubernetes tests its own
-//! allocator with.
+//! Allocation cases with their results, after those of Kubernetes' own allocator tests.
 
 #![expect(clippy::needless_pass_by_value, reason = "documents are written where they are used")]
 
@@ -11,7 +10,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use windlass_cluster_sim::allocator::{Supply, Unallocated, allocate};
 
-/// What there is, and what is asked.
+/// Devices, claims and the expected choice.
 #[derive(Clone)]
 struct Case {
     slices: Vec<Value>,
@@ -24,7 +23,7 @@ fn typed<T: DeserializeOwned>(documents: &[Value]) -> Vec<T> {
     documents.iter().map(|d| serde_json::from_value(d.clone()).expect("a document")).collect()
 }
 
-/// A slice of pool `p` on node `n1`, one of so many.
+/// Slice of pool `p` on node `n1`, one of `count`.
 fn slice(name: &str, count: i64, devices: Value) -> Value {
     json!({
         "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": name},
@@ -66,7 +65,7 @@ fn claim(requests: Value) -> Value {
     })
 }
 
-/// A request of class `gpu` with more fields.
+/// Request of class `gpu` with more fields.
 fn request(name: &str, more: Value) -> Value {
     let mut exactly = json!({"deviceClassName": "gpu"});
     exactly.as_object_mut().expect("made above").extend(more.as_object().expect("fields").clone());
@@ -93,7 +92,7 @@ impl Case {
         self
     }
 
-    /// With a claim that has devices already.
+    /// Adds a claim that has devices already.
     fn taken(mut self, results: Value) -> Self {
         let mut other = claim(json!([]));
         other["status"] = json!({"allocation": {"devices": {"results": results}}});
@@ -116,7 +115,7 @@ impl Case {
         Ok(serde_json::to_value(results).expect("JSON"))
     }
 
-    /// `request=device` for each device, claims after each other; or why not.
+    /// Outcome: `request=device` for each device, claim after claim, or the error.
     fn outcome(&self) -> String {
         match self.allocate() {
             Ok(results) => {
@@ -145,7 +144,7 @@ fn the_first_device_that_fits_is_taken_and_the_search_goes_back() {
     check(&Case::of(&four, json!([request("r", json!({}))])), "r=a");
     check(&Case::of(&four, json!([request("r", json!({"count": 3}))])), "r=a r=b r=c");
     check(&Case::of(&four, json!([request("r", index(2))])), "r=c");
-    // The first request takes what the second needs, and has to give it back.
+    // The first request takes the device that the second needs, and has to give it back.
     let two = json!([request("any", json!({})), request("first", index(0))]);
     check(&Case::of(&four, two), "any=b first=a");
     let model = cel("device.attributes['d.com'].model == 'B'");
@@ -301,7 +300,7 @@ fn taints_keep_away_who_does_not_tolerate_them() {
     check(&case(json!([{"operator": "Exists", "effect": "NoExecute"}])), "r=b");
 }
 
-/// A GPU of 2 parts, whole or in halves.
+/// GPU of 2 parts, whole or in halves.
 fn partitions() -> Vec<Value> {
     let counters = json!({
         "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": "c"},

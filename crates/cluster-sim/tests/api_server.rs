@@ -1,4 +1,4 @@
-//! The API server as a client meets it.
+//! API server from a client's view.
 
 use std::{fmt::Debug, time::Duration};
 
@@ -20,7 +20,7 @@ use tokio::time::timeout;
 use tokio_stream::StreamExt as _;
 use windlass_cluster_sim::api::{ApiServer, Effect, Fault, Gate, Refusal, Settings};
 
-/// How long anything may take before a test has failed.
+/// Limit of every wait.
 const LIMIT: Duration = Duration::from_secs(30);
 
 fn client(server: &ApiServer) -> Client {
@@ -63,7 +63,7 @@ fn allocation() -> Value {
     ]}})
 }
 
-/// The code, the reason and the message of a refusal.
+/// Code, reason and message of a refusal.
 fn refused<T: Debug>(result: Result<T, kube::Error>) -> (u16, String, String) {
     match result {
         Err(kube::Error::Api(status)) => {
@@ -209,7 +209,7 @@ async fn status_is_written_by_itself_and_devices_in_it_are_applied_by_key() {
 async fn faults_happen_and_pass() {
     let mut server = ApiServer::start();
     let slices: Api<ResourceSlice> = Api::all(client(&server));
-    // The client tries again by itself after 429 and 503.
+    // The client retries after 429 and 503, so the test uses 500.
     let broken = Refusal::new(500, "InternalError", "etcd is away");
     server.inject(Fault::at("resourceslices", Effect::Refuse(broken)).times(1));
     server.inject(Fault::at("resourceslices", Effect::Forbid).only("POST").times(1));

@@ -1,4 +1,4 @@
-//! A pod's way to its devices, and back.
+//! Allocation and release of a pod's devices.
 
 use k8s_openapi::api::{
     core::v1::Pod,
@@ -14,7 +14,7 @@ fn typed<T: Object>(document: Value) -> T {
     serde_json::from_value(document).expect("a document")
 }
 
-/// A cluster with two nodes of a GPU each, a class for them and a template.
+/// Cluster with two nodes of a GPU each, a class for them and a template.
 fn cluster() -> Cluster {
     let cluster = Cluster::start();
     let objects = cluster.objects();

@@ -1,4 +1,4 @@
-//! `kubectl` against the embedded server, without a flag that asks less of it. Played where `WINDLASS_E2E_KUBECTL` names
+//! `kubectl` against the embedded server, with its default flags. The test needs `WINDLASS_E2E_KUBECTL`, the path of
 //! the program.
 
 use std::{
@@ -29,7 +29,7 @@ spec:
   containers: [{name: a, image: i:1}, {name: b, image: i:1}]
 "#;
 
-/// What is typed, and what the answer contains; with `!` the command fails.
+/// Commands, and a part of each output. With `!` the command fails.
 const SESSION: &[(&str, &str)] = &[
     ("api-resources --api-group=resource.k8s.io", "resourceslices"),
     ("apply -f one.yaml", "resourceclaim.resource.k8s.io/c created"),

@@ -1,4 +1,4 @@
-//! One program for all of the crate's integration tests: it is linked once.
+//! Single binary for all integration tests of the crate: it is linked once.
 
 mod allocation;
 mod api_server;

@@ -1,5 +1,5 @@
-//! One script of requests, with what the API server of Kubernetes 1.36 answers. It is played on the embedded server,
-//! and on a real one where `WINDLASS_E2E_API_SERVER` names its kubeconfig: an empty cluster's, as administrator.
+//! Script of requests, with the responses of Kubernetes 1.36. It is played on the embedded server. It is also played
+//! on a real one if `WINDLASS_E2E_API_SERVER` names its kubeconfig: that of an empty cluster, as administrator.
 
 use std::{env, fmt::Write as _};
 
@@ -13,10 +13,11 @@ use kube::{
 use serde_json::Value;
 use windlass_cluster_sim::api::ApiServer;
 
-/// A request and the answer in short. `{next}` is the last token of a page, `{first}` the version of the first list.
+/// Request and the expected response in short. `{next}` is the last token of a page, `{first}` the version of the
+/// first list.
 struct Step {
     request: &'static str,
-    /// `Accept`, or `Content-Type` where there is a body.
+    /// `Accept`, or `Content-Type` if there is a body.
     media: &'static str,
     body: &'static str,
     answer: &'static str,
@@ -226,7 +227,7 @@ async fn a_real_server_answers_as_the_script_says() {
     play(&Client::try_from(config.expect("a context")).expect("a client")).await;
 }
 
-/// Plays the script to its end, and shows every answer that is another.
+/// Plays the script to its end, and shows every response that differs.
 async fn play(client: &Client) {
     let (mut next, mut first, mut wrong) = (String::new(), String::new(), Vec::new());
     for step in SCRIPT {
@@ -241,7 +242,7 @@ async fn play(client: &Client) {
             let version = document["metadata"]["resourceVersion"].as_str();
             version.unwrap_or_default().clone_into(&mut first);
         }
-        // Where the script says less, the rest is free.
+        // The response may be longer than the script's.
         let is_right = answer == step.answer
             || answer.strip_prefix(step.answer).is_some_and(|rest| rest.starts_with(": "));
         if !is_right {
@@ -266,7 +267,7 @@ impl Step {
     }
 }
 
-/// An answer in short, and its document.
+/// Response in short, and its document.
 async fn told(response: Response<Body>) -> (String, Value) {
     let code = response.status().as_u16();
     let bytes = response.into_body().collect().await.expect("a body").to_bytes();
@@ -299,7 +300,7 @@ fn event(event: &Value) -> String {
     format!("{} {what}", event["type"].as_str().unwrap_or_default())
 }
 
-/// Names of what is in a document, its labels, and how a list goes on.
+/// Names and labels of a document's objects, and the continuation of a list.
 fn content(document: &Value) -> String {
     let mut text = String::new();
     let mut push = |word: &str| text.push_str(word);

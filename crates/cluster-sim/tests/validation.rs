@@ -1,4 +1,4 @@
-//! What the API server refuses, and in which words.
+//! Refusals of the API server, with their wording.
 
 use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceSlice};
 use serde_json::{Value, json};
@@ -16,7 +16,7 @@ fn create(spec: &Value) -> Result<ResourceSlice, Refusal> {
     objects().create(&serde_json::from_value(slice).expect("a slice"))
 }
 
-/// A slice of one pool with these devices.
+/// Slice of one pool with these devices.
 fn spec(devices: &Value) -> Value {
     json!({
         "driver": "gpu.example.com", "nodeName": "n1", "devices": devices,
@@ -34,7 +34,7 @@ fn devices(count: usize, more: &Value) -> Value {
     (0..count).map(device).collect()
 }
 
-/// Changes one thing of a good slice.
+/// Changes one field of a valid slice.
 fn with(pointer: &str, value: Value) -> Value {
     let mut spec = spec(&devices(1, &json!({"attributes": {"a": {"int": 1}}})));
     let (parent, key) = pointer.rsplit_once('/').expect("a pointer");

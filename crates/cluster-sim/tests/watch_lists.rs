@@ -1,4 +1,4 @@
-//! Watches as Go's informers ask for them, bookmarks, and pages that are too old.
+//! Watches in the form of Go's informers, bookmarks, and expired pages.
 
 use http_body_util::BodyExt as _;
 use hyper::Request;
@@ -9,7 +9,7 @@ use windlass_cluster_sim::api::ApiServer;
 
 const CLASSES: &str = "/apis/resource.k8s.io/v1/deviceclasses";
 
-/// How client-go's reflector begins (KEP-3157).
+/// First query of client-go's reflector (KEP-3157).
 const WATCH_LIST: &str =
     "watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true";
 
@@ -27,14 +27,14 @@ async fn body(client: &Client, query: &str) -> Body {
     client.send(request.expect("a request")).await.expect("an answer").into_body()
 }
 
-/// The next lines of a watch.
+/// Next lines of a watch.
 async fn next(body: &mut Body) -> Option<Vec<Value>> {
     let data = body.frame().await?.expect("a frame").into_data().expect("data");
     let lines = serde_json::Deserializer::from_slice(&data).into_iter();
     Some(lines.map(|line| line.expect("a line of JSON")).collect())
 }
 
-/// All documents up to the end.
+/// All documents until the watch ends.
 async fn all(client: &Client, query: &str) -> Vec<Value> {
     let data = body(client, query).await.collect().await.expect("an end").to_bytes();
     let lines = serde_json::Deserializer::from_slice(&data).into_iter();

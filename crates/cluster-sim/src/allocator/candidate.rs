@@ -1,4 +1,4 @@
-//! The devices that may be chosen, in order.
+//! Candidates: the devices that may be chosen, in order.
 
 use k8s_openapi::api::resource::v1::{Device, ResourceSlice};
 use windlass_core::{
@@ -11,19 +11,19 @@ use super::{
     pool::{Pool, State},
 };
 
-/// A device of a pool that is ready.
+/// Device of a complete and valid pool.
 #[derive(Debug)]
 pub(super) struct Candidate<'a> {
     pub(super) id: DeviceId,
     pub(super) device: &'a Device,
     pub(super) slice: &'a ResourceSlice,
-    /// Which of the pools it is of.
+    /// Index of its pool.
     pub(super) pool: usize,
-    /// What expressions see of it.
+    /// Attributes that expressions see.
     pub(super) facts: PublishedDevice,
 }
 
-/// The devices of all pools, in the order in which they are tried.
+/// Devices of all pools, in the order in which they are tried.
 pub(super) fn candidates<'a>(pools: &[Pool<'a>]) -> Vec<Candidate<'a>> {
     let mut candidates = Vec::new();
     for (pool, Pool { state, .. }) in pools.iter().enumerate() {

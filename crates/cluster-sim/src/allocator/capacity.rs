@@ -1,4 +1,4 @@
-//! Capacity of devices that several claims may have: what a request takes, and whether it is there.
+//! Capacity of devices that several claims may share: the amount that a request consumes, and its availability.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use windlass_core::{attribute, selector::Amount};
 
 use super::taken::Consumed;
 
-/// Whether a device has what is asked, beside what others have of it.
+/// True if a device has the requested capacity beside the consumption of others.
 pub(super) fn fits(
     device: &Device,
     wanted: Option<&CapacityRequirements>,
@@ -33,7 +33,7 @@ pub(super) fn fits(
     })
 }
 
-/// What a request takes of each capacity of a device.
+/// Amount that a request consumes of each capacity of a device.
 pub(super) fn consumed(
     device: &Device,
     wanted: Option<&CapacityRequirements>,
@@ -45,7 +45,7 @@ pub(super) fn consumed(
     device.capacity.iter().flatten().map(of).collect()
 }
 
-/// Who asks for nothing gets the default, and all where there is none.
+/// Requested amount. A request without one gets the default, or else the whole capacity.
 fn consumption(asked: Option<&Quantity>, capacity: &DeviceCapacity) -> Quantity {
     let policy = capacity.request_policy.as_ref();
     let Some(asked) = asked else {
@@ -62,7 +62,7 @@ fn consumption(asked: Option<&Quantity>, capacity: &DeviceCapacity) -> Quantity 
     }
 }
 
-/// Rounded up to the next step from the least.
+/// Rounds up to the next step above the minimum.
 fn in_range(asked: &Quantity, range: &CapacityRequestPolicyRange) -> Quantity {
     if amount(asked) < amount(&range.min) {
         return range.min.clone();
@@ -90,7 +90,7 @@ fn violates(takes: &Quantity, policy: Option<&CapacityRequestPolicy>) -> bool {
     !values.is_empty() && !values.iter().any(|value| amount(value) == amount(takes))
 }
 
-/// What is no quantity is nothing; the API server lets none in.
+/// Parses a quantity. An invalid one is zero; the API server rejects those.
 pub(super) fn amount(quantity: &Quantity) -> Amount {
     Amount::parse(&quantity.0).unwrap_or(Amount::ZERO)
 }

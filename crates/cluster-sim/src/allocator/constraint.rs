@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::resource::v1::{Device, DeviceAttribute, DeviceConstraint};
 
-/// A constraint, with what it knows of the devices that were chosen.
+/// Constraint, with its state over the chosen devices.
 #[derive(Debug)]
 pub(super) struct Constraint<'a> {
     requests: &'a [String],
@@ -15,13 +15,13 @@ pub(super) struct Constraint<'a> {
 
 #[derive(Debug)]
 enum Rule {
-    /// All have the value of the first.
+    /// All devices have the value of the first.
     Match(Option<DeviceAttribute>),
-    /// None has the value that another request's last device has.
+    /// Each value differs from the last one of every other request.
     Distinct(BTreeMap<String, DeviceAttribute>),
 }
 
-/// For whom a device is: the request, and which alternative of it.
+/// Request and alternative that a device is chosen for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asker<'a> {
     pub(super) request: &'a str,
@@ -32,7 +32,7 @@ pub(super) struct Asker<'a> {
 // === impl Constraint ===
 
 impl<'a> Constraint<'a> {
-    /// `None` for a constraint of a kind that is not known.
+    /// Reads a constraint; `None` if its kind is unknown.
     pub(super) fn of(constraint: &'a DeviceConstraint) -> Option<Self> {
         let (attribute, rule) = match (&constraint.match_attribute, &constraint.distinct_attribute)
         {
@@ -44,7 +44,7 @@ impl<'a> Constraint<'a> {
         Some(Self { requests, attribute, rule, chosen: 0 })
     }
 
-    /// Whether a device may join those that were chosen, and then has.
+    /// Adds a device if it satisfies the constraint. Returns true if it does.
     pub(super) fn add(&mut self, asker: Asker<'_>, device: &Device, driver: &str) -> bool {
         if !self.is_about(asker) {
             return true;
@@ -68,7 +68,7 @@ impl<'a> Constraint<'a> {
         may_join
     }
 
-    /// Forgets a device that was added.
+    /// Removes an added device.
     pub(super) fn remove(&mut self, asker: Asker<'_>) {
         if self.is_about(asker) {
             self.chosen = self.chosen.saturating_sub(1);
@@ -84,7 +84,7 @@ impl<'a> Constraint<'a> {
     }
 }
 
-/// By the whole name, or without the domain where that is the driver's own.
+/// Attribute by its full name, or without the domain if that is the driver's own.
 fn lookup<'a>(device: &'a Device, driver: &str, name: &str) -> Option<&'a DeviceAttribute> {
     let attributes = device.attributes.as_ref()?;
     attributes.get(name).or_else(|| {
@@ -93,7 +93,7 @@ fn lookup<'a>(device: &'a Device, driver: &str, name: &str) -> Option<&'a Device
     })
 }
 
-/// Whether it is one value; lists are compared with nothing.
+/// True for a single value. Lists never compare equal.
 fn is_plain(value: &DeviceAttribute) -> bool {
     value.string.is_some() || value.int.is_some() || value.bool.is_some() || value.version.is_some()
 }

@@ -11,24 +11,24 @@ use super::{
     taken::Taken,
 };
 
-/// What is left of each counter of each pool.
+/// Remaining value of each counter of each pool.
 #[derive(Debug)]
 pub(super) struct Counters {
     left: Vec<Left>,
 }
 
-/// By set and counter; may be less than nothing.
+/// By set and counter; may be negative.
 type Left = BTreeMap<(String, String), Amount>;
 
 // === impl Counters ===
 
 impl Counters {
-    /// What devices that are taken have left.
+    /// Counters after the consumption of allocated devices.
     pub(super) fn of(pools: &[Pool<'_>], taken: &Taken) -> Self {
         Self { left: pools.iter().map(|pool| left(pool, taken)).collect() }
     }
 
-    /// Takes what a device of a pool consumes, unless a counter of the pool has too little.
+    /// Consumes a device's counters, unless its pool has too little of one.
     pub(super) fn take(&mut self, pool: usize, device: &Device) -> bool {
         self.change(pool, device, Amount::saturating_sub);
         let enough = self.left[pool].values().all(|left| *left >= Amount::ZERO);
@@ -66,7 +66,7 @@ fn left(pool: &Pool<'_>, taken: &Taken) -> Left {
             consume(&mut left, device, Amount::saturating_sub);
         }
     }
-    // Overdrawn by what is allocated already: nothing more can be taken, but that is no one's fault.
+    // Allocated claims may overdraw a counter. Nothing more can be taken then, and that is no error.
     left
 }
 

@@ -1,11 +1,11 @@
-//! Which nodes a slice or a device is for.
+//! Node affinity of slices and devices.
 
 use k8s_openapi::api::{
     core::v1::{Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm},
     resource::v1::{Device, ResourceSlice},
 };
 
-/// Whether a slice has something for a node. Counters are for all nodes of their pool.
+/// True if a slice has devices or counters for a node. Counters apply to all nodes of their pool.
 pub(super) fn is_relevant(slice: &ResourceSlice, node: &Node) -> bool {
     let spec = &slice.spec;
     if spec.shared_counters.as_ref().is_some_and(|counters| !counters.is_empty()) {
@@ -19,18 +19,18 @@ pub(super) fn is_relevant(slice: &ResourceSlice, node: &Node) -> bool {
     is_by_device(slice) && spec.devices.iter().flatten().any(|device| device_matches(device, node))
 }
 
-/// Whether the devices of a slice say themselves where they are.
+/// True if each device of a slice has its own node selection.
 pub(super) fn is_by_device(slice: &ResourceSlice) -> bool {
     slice.spec.per_device_node_selection == Some(true)
 }
 
-/// Whether a device that says where it is is for a node.
+/// True if a device with its own node selection is available on a node.
 pub(super) fn device_matches(device: &Device, node: &Node) -> bool {
     let name = device.node_name.as_deref().unwrap_or_default();
     matches(node, (name, device.all_nodes == Some(true), device.node_selector.as_ref()))
 }
 
-/// Whether a selector, if there is one, lets a node in.
+/// True if a node matches the selector, or there is none.
 pub(crate) fn lets_in(selector: Option<&NodeSelector>, node: &Node) -> bool {
     selector.is_none() || matches(node, ("", false, selector))
 }
@@ -42,7 +42,7 @@ fn matches(node: &Node, (name, all, selector): (&str, bool, Option<&NodeSelector
     all || selector.is_some_and(|s| s.node_selector_terms.iter().any(|term| meets(node, term)))
 }
 
-/// An empty term meets no node.
+/// True if a node matches the term. An empty term matches no node.
 fn meets(node: &Node, term: &NodeSelectorTerm) -> bool {
     let labels = node.metadata.labels.as_ref();
     let label = |r: &NodeSelectorRequirement| {

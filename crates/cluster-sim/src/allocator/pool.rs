@@ -1,4 +1,4 @@
-//! Pools of a node: the newest generation, whole and valid, or why not.
+//! Pools of a node in their newest generation: complete and valid, or the reason why not.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use k8s_openapi::api::{
 
 use super::place;
 
-/// The pool of a driver, as far as it matters on one node.
+/// Pool of a driver, as seen by one node.
 #[derive(Debug)]
 pub(super) struct Pool<'a> {
     pub(super) driver: &'a str,
@@ -17,22 +17,22 @@ pub(super) struct Pool<'a> {
     pub(super) state: State<'a>,
 }
 
-/// Whether devices can be taken from a pool.
+/// State of a pool: its contents, or the reason why its devices cannot be taken.
 #[derive(Debug)]
 pub(super) enum State<'a> {
     Ready(Contents<'a>),
-    /// Slices are missing: it is being updated.
+    /// Slices are missing: the driver is updating the pool.
     Incomplete,
-    /// Its slices contradict each other.
+    /// The slices contradict each other.
     Invalid(String),
 }
 
-/// The slices of a pool.
+/// Slices of a pool.
 #[derive(Debug)]
 pub(super) struct Contents<'a> {
     /// Slices with devices for the node, by name.
     pub(super) here: Vec<&'a ResourceSlice>,
-    /// Slices of the pool for other nodes: their devices may have taken counters.
+    /// Slices for other nodes. Their devices may have consumed counters.
     pub(super) elsewhere: Vec<&'a ResourceSlice>,
     pub(super) counters: CounterSets<'a>,
 }
@@ -40,8 +40,7 @@ pub(super) struct Contents<'a> {
 /// Counters by set.
 pub(super) type CounterSets<'a> = BTreeMap<&'a str, &'a BTreeMap<String, Counter>>;
 
-/// The pools of a node, in the order in which devices are taken: those that need no binding
-/// conditions first, then by driver and name.
+/// Pools of a node, in allocation order: pools without binding conditions first, then by driver and name.
 pub(super) fn gather<'a>(slices: &'a [ResourceSlice], node: &Node) -> Vec<Pool<'a>> {
     let mut relevant: BTreeMap<(&str, &str), Vec<&ResourceSlice>> = BTreeMap::new();
     for slice in slices.iter().filter(|slice| place::is_relevant(slice, node)) {
@@ -75,7 +74,7 @@ impl Pool<'_> {
 // === impl State ===
 
 impl<'a> State<'a> {
-    /// `None` for a pool of which a newer generation is somewhere else.
+    /// State of a pool; `None` if another node has a newer generation of it.
     fn of(mut here: Vec<&'a ResourceSlice>, all: &'a [ResourceSlice]) -> Option<Self> {
         let pool = &here[0].spec.pool;
         let wanted = usize::try_from(pool.resource_slice_count).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What a claim asks for, each request with its alternatives.
+//! Requests of a claim, each with its alternatives.
 
 use k8s_openapi::api::resource::v1::{
     CapacityRequirements, DeviceClass, DeviceRequest, DeviceSelector, DeviceTaint,
@@ -8,14 +8,14 @@ use windlass_core::selector::{PublishedDevice, PublishedExpression};
 
 use super::Unallocated;
 
-/// A request: one thing, or the first of several that there is.
+/// Request: one alternative, or a list of them by preference.
 #[derive(Debug)]
 pub(super) struct Request<'a> {
     pub(super) name: &'a str,
     pub(super) alternatives: Vec<Alternative<'a>>,
 }
 
-/// One thing that would do.
+/// One way to satisfy a request.
 #[derive(Debug)]
 pub(super) struct Alternative<'a> {
     /// `request`, or `request/alternative`.
@@ -28,21 +28,21 @@ pub(super) struct Alternative<'a> {
     selectors: Vec<Selector>,
 }
 
-/// How many devices are asked for.
+/// Number of requested devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HowMany {
     Exactly(usize),
     All,
 }
 
-/// An expression that may be none, and whose it is.
+/// Expression or its parse error, with the name of its owner.
 #[derive(Debug)]
 struct Selector {
     whose: String,
     expression: Result<PublishedExpression, String>,
 }
 
-/// The fields that a request and an alternative have in common.
+/// Fields that a request and a subrequest have in common.
 struct Wish<'a> {
     full_name: String,
     class: &'a str,
@@ -54,7 +54,7 @@ struct Wish<'a> {
     selectors: &'a [DeviceSelector],
 }
 
-/// The requests of a claim.
+/// Reads the requests of a claim.
 pub(super) fn requests<'a>(
     claim: &'a ResourceClaim,
     classes: &'a [DeviceClass],
@@ -138,7 +138,7 @@ impl<'a> Alternative<'a> {
         })
     }
 
-    /// Whether all expressions select a device.
+    /// True if all expressions select the device.
     pub(super) fn selects(&self, device: &PublishedDevice) -> Result<bool, Unallocated> {
         for Selector { whose, expression } in &self.selectors {
             let wrong = |sort: &str, error: &dyn std::fmt::Display| {
@@ -152,7 +152,7 @@ impl<'a> Alternative<'a> {
         Ok(true)
     }
 
-    /// Whether a taint keeps a device away.
+    /// True if a taint is not tolerated.
     pub(super) fn is_kept_away_by(&self, taints: &[DeviceTaint]) -> bool {
         let tolerates = |taint: &DeviceTaint| {
             self.tolerations.into_iter().flatten().any(|toleration| tolerates(toleration, taint))
@@ -172,7 +172,7 @@ impl Selector {
     }
 }
 
-/// An empty effect or key is every one.
+/// True if the toleration covers the taint. An empty effect or key matches any.
 fn tolerates(toleration: &DeviceToleration, taint: &DeviceTaint) -> bool {
     let word = |text: &Option<String>| text.clone().unwrap_or_default();
     let (effect, key) = (word(&toleration.effect), word(&toleration.key));

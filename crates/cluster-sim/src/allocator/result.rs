@@ -1,4 +1,4 @@
-//! What was chosen, as a claim's status has it.
+//! Allocation result of a claim, as its status holds it.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ use crate::names::Names;
 // === impl Search ===
 
 impl Search<'_> {
-    /// The result of a claim after the search found a solution.
+    /// Result of a claim after a successful search.
     pub(super) fn result(&self, claim: usize) -> AllocationResult {
         let uid = self.claims[claim].metadata.uid.as_deref().unwrap_or_default();
         let mut shares = Names::seeded_by(uid);
@@ -60,7 +60,7 @@ impl Search<'_> {
         }
     }
 
-    /// The chosen alternative of each request.
+    /// Chosen alternative of each request.
     fn chosen_alternatives(&self, claim: usize) -> impl Iterator<Item = &Alternative<'_>> {
         self.requests[claim].iter().enumerate().map(move |(index, request)| {
             let chosen = self.alternatives.get(&(claim, index)).copied().unwrap_or_default();
@@ -68,7 +68,7 @@ impl Search<'_> {
         })
     }
 
-    /// The configuration of each class once, for all requests that name it.
+    /// Configuration of each class, once for all requests that name it.
     fn class_config(&self, claim: usize) -> Vec<DeviceAllocationConfiguration> {
         let mut config: Vec<DeviceAllocationConfiguration> = Vec::new();
         let mut of_class = BTreeMap::new();
@@ -93,7 +93,7 @@ impl Search<'_> {
         config
     }
 
-    /// The claim's configuration, as far as it is about what was chosen.
+    /// Configuration of the claim that applies to the chosen alternatives.
     fn claim_config(&self, claim: usize) -> Vec<DeviceAllocationConfiguration> {
         let devices = self.claims[claim].spec.devices.iter();
         let entries = devices.flat_map(|devices| devices.config.iter().flatten());
@@ -103,7 +103,7 @@ impl Search<'_> {
             let times = if named.is_empty() {
                 1
             } else {
-                // Once for each request that it names, as upstream.
+                // Repeated for each request that it names, as upstream.
                 let requests = self.requests[claim].iter().map(|request| request.name);
                 let both = requests.zip(self.chosen_alternatives(claim));
                 both.filter(|(request, asked)| {
@@ -120,7 +120,7 @@ impl Search<'_> {
         config
     }
 
-    /// Where the devices can be used: on this node if one is of this node alone.
+    /// Nodes on which the devices are available: this node if one device is local to it.
     fn node_selector(&self, claim: usize) -> Option<NodeSelector> {
         let mut term = NodeSelectorTerm::default();
         for choice in &self.chosen[claim] {

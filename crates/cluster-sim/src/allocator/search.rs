@@ -1,5 +1,4 @@
-//! The search: for each claim, request and device of it the first candidate that fits, and back where
-//! that leads nowhere.
+//! Depth-first search: for each device of each request it takes the first candidate that fits, and backtracks.
 
 mod trial;
 
@@ -23,46 +22,46 @@ use super::{
     taken::{Consumed, Taken},
 };
 
-/// A search with all it knows and has chosen so far.
+/// State of a search.
 #[derive(Debug)]
 pub(super) struct Search<'a> {
     pub(super) node: &'a Node,
     pub(super) claims: &'a [ResourceClaim],
     pub(super) requests: Vec<Vec<Request<'a>>>,
     pub(super) candidates: Vec<Candidate<'a>>,
-    /// What was chosen, by claim.
+    /// Chosen devices, by claim.
     pub(super) chosen: Vec<Vec<Choice>>,
-    /// Which alternative, by claim and request.
+    /// Index of the chosen alternative, by claim and request.
     pub(super) alternatives: BTreeMap<(usize, usize), usize>,
     pools: Vec<Pool<'a>>,
     constraints: Vec<Vec<Constraint<'a>>>,
     taken: Taken,
     counters: Counters,
-    /// Devices that the search has chosen, by the claims that they are for.
+    /// Claims of each candidate that the search has chosen.
     allocating: BTreeMap<usize, BTreeSet<usize>>,
-    /// What the search has chosen of shared devices.
+    /// Capacity of shared candidates that the search has consumed.
     sharing: BTreeMap<usize, Vec<Consumed>>,
     selected: BTreeMap<(Asked, usize), bool>,
     everything: BTreeMap<Asked, Vec<usize>>,
-    /// By request, how many of how many devices were found at best.
+    /// By request, the most devices found, and the number wanted.
     reached: BTreeMap<String, (usize, String)>,
     refused: BTreeMap<String, Refusals>,
 }
 
-/// Candidates by why they do not do.
+/// Refused candidates, by reason.
 type Refusals = BTreeMap<&'static str, BTreeSet<usize>>;
 
-/// A device that was chosen.
+/// Chosen device.
 #[derive(Clone, Debug)]
 pub(super) struct Choice {
     pub(super) candidate: usize,
     pub(super) request: usize,
     pub(super) alternative: usize,
-    /// What it takes of a device that others may have too.
+    /// Capacity that it consumes of a shared device.
     pub(super) consumed: Option<BTreeMap<String, Quantity>>,
 }
 
-/// Which alternative of which request of which claim.
+/// Indices of a claim, its request and the alternative.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Asked {
     claim: usize,
@@ -70,10 +69,10 @@ struct Asked {
     alternative: usize,
 }
 
-/// Why a branch of the search ends at once.
+/// Reason to end a branch of the search.
 enum Stop {
     Wrong(Unallocated),
-    /// A claim would have too many devices.
+    /// The claim would exceed its limit of devices.
     TooMany,
 }
 
@@ -128,7 +127,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// What "all devices" are, and whether claims can have what they ask for at all.
+    /// Finds the devices of requests for all, and rejects claims that no choice can satisfy.
     fn find_everything(&mut self) -> Result<(), Unallocated> {
         for claim in 0..self.claims.len() {
             let mut least = 0;
@@ -183,7 +182,7 @@ impl<'a> Search<'a> {
         &self.requests[asked.claim][asked.request].alternatives[asked.alternative]
     }
 
-    /// Finds devices for a request and all that come after it.
+    /// Places a request and all requests after it.
     fn place_request(&mut self, claim: usize, request: usize) -> Step {
         let Some(requests) = self.requests.get(claim) else { return Ok(true) };
         let Some(wanted) = requests.get(request) else {
@@ -208,7 +207,7 @@ impl<'a> Search<'a> {
         if too_many && count > 0 { Err(Stop::TooMany) } else { Ok(false) }
     }
 
-    /// Finds the device of a number, from a candidate on, and all that come after it.
+    /// Places the device with this number, from a candidate on, and everything after it.
     fn place_device(&mut self, asked: Asked, number: usize, from: usize) -> Step {
         let all = self.everything.get(&asked).cloned();
         self.note_reached(asked, number);
@@ -242,7 +241,7 @@ impl<'a> Search<'a> {
         Ok(false)
     }
 
-    /// Takes a candidate, goes on, and gives it back if that leads nowhere.
+    /// Takes a candidate and continues. Gives the candidate back if the search fails.
     fn try_candidate(&mut self, asked: Asked, (number, candidate): (usize, usize)) -> Step {
         if !self.take(asked, candidate)? {
             return Ok(false);
@@ -264,7 +263,7 @@ impl<'a> Search<'a> {
         best.0 = best.0.max(number);
     }
 
-    /// Why nothing fits, in a line: what each request found, and which pools were not looked at.
+    /// Diagnostic in one line: the devices that each request found, and the pools that were skipped.
     fn reason(&self) -> String {
         let there = self.candidates.len();
         let of_request = |(request, (found, wanted)): (&String, &(usize, String))| {

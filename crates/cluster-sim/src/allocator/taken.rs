@@ -1,4 +1,4 @@
-//! What claims have already: devices, and capacity of devices that several may have.
+//! Allocated devices and consumed capacity of all claims.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,10 +7,10 @@ use windlass_core::selector::Amount;
 
 use super::{DeviceId, capacity};
 
-/// Amounts by the name of a capacity.
+/// Amount by capacity name.
 pub(super) type Consumed = BTreeMap<String, Amount>;
 
-/// Devices that are gone, and what is gone of shared ones.
+/// Devices allocated as a whole, and consumed capacity of shared ones.
 #[derive(Debug, Default)]
 pub(super) struct Taken {
     pub(super) whole: BTreeSet<DeviceId>,
@@ -23,7 +23,7 @@ impl Taken {
     pub(super) fn of(claims: &[ResourceClaim]) -> Self {
         let mut taken = Self::default();
         for result in claims.iter().flat_map(results) {
-            // Who only looks takes nothing.
+            // Admin access allocates nothing.
             if result.admin_access != Some(true) {
                 taken.add(result);
             }
@@ -44,7 +44,7 @@ impl Taken {
         }
     }
 
-    /// Whether any claim has the device or a share of it.
+    /// True if a claim has the device or a share of it.
     pub(super) fn touches(&self, id: &DeviceId) -> bool {
         self.whole.contains(id) || self.shared.contains_key(id)
     }

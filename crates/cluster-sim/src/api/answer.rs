@@ -1,23 +1,23 @@
-//! An answer: a document or a watch.
+//! Response to a request: a document or a watch.
 
 use serde_json::Value;
 
 use super::{refusal::Refusal, watch::Watched};
 
-/// What is answered to a request.
+/// Response to a request.
 #[derive(Debug)]
 pub(crate) enum Answer {
     Whole(Whole),
     Watch(Watched),
 }
 
-/// A document with its headers.
+/// Document with its headers.
 #[derive(Debug)]
 pub(crate) struct Whole {
     pub(crate) code: u16,
     pub(crate) document: Value,
     pub(crate) media: &'static str,
-    /// What clients show to people, each in a header of its own.
+    /// Warnings that clients print, each in a header of its own.
     pub(crate) warnings: Vec<String>,
 }
 
@@ -37,7 +37,7 @@ impl Answer {
         Self::new(refusal.code, refusal.to_json())
     }
 
-    /// A document of a type with parameters, by which the client knows that it got what it asked for.
+    /// Document with a parametrised media type, which tells the client that it got the requested form.
     pub(crate) fn typed(media: &'static str, document: Value) -> Self {
         Self::Whole(Whole { code: 200, document, media, warnings: Vec::new() })
     }

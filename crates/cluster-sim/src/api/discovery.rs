@@ -1,4 +1,4 @@
-//! Discovery: which groups, versions and resources there are, one by one or all at once.
+//! Discovery of groups, versions and resources, in single documents or aggregated.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use super::{
     refusal::Refusal,
 };
 
-/// A document of discovery.
+/// Discovery document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Document {
     /// `/api`: the versions of the core group.
@@ -20,7 +20,7 @@ pub(crate) enum Document {
     Resources { group: String, version: String },
 }
 
-/// The type of an answer that has everything in it.
+/// Media type of an aggregated document.
 pub(crate) const AGGREGATED: &str =
     "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
@@ -53,7 +53,7 @@ impl Document {
         }
     }
 
-    /// The same for clients that take everything at once; they are answered so at the two roots only.
+    /// Aggregated form of this document. Only the two roots have one.
     pub(crate) fn aggregated(&self) -> Option<Value> {
         let groups = match self {
             Self::Core => vec![("", "v1")],
@@ -68,7 +68,7 @@ impl Document {
     }
 }
 
-/// The groups but for the core, each with its version.
+/// All groups except the core, each with its version.
 fn groups() -> Vec<(&'static str, &'static str)> {
     let mut groups: Vec<_> = Kind::all().map(|kind| (kind.group, kind.version)).collect();
     groups.retain(|(group, _)| !group.is_empty());

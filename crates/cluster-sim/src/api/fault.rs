@@ -1,10 +1,10 @@
-//! Faults: what a test has the server do to requests.
+//! Faults that a test injects into requests.
 
 use std::time::Duration;
 
 use super::{refusal::Refusal, request::Asked};
 
-/// What happens to requests of one kind.
+/// Fault of one kind of request.
 #[derive(Clone, Debug)]
 pub struct Fault {
     method: Option<&'static str>,
@@ -13,39 +13,39 @@ pub struct Fault {
     effect: Effect,
 }
 
-/// What happens.
+/// Effect of a fault.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
-    /// The request is refused and nothing is done.
+    /// The request is refused without effect.
     Refuse(Refusal),
-    /// The request is refused as one without the right to do it.
+    /// The request is refused for lack of permission.
     Forbid,
-    /// The answer comes late.
+    /// The response is delayed.
     Delay(Duration),
-    /// The connection ends and nothing is done.
+    /// The connection closes without effect.
     Drop,
-    /// What is asked is done, and the connection ends before the answer.
+    /// The request takes effect, and the connection closes before the response.
     LoseAnswer,
-    /// Nothing is there, says the answer, as of a server whose store lags behind: a list is empty and an object
-    /// not found. Watches and writes are not affected.
+    /// Reads find nothing, as from a server whose store lags behind: a list is empty and an object not found. Watches
+    /// and writes are unaffected.
     Hide,
 }
 
 // === impl Fault ===
 
 impl Fault {
-    /// Something that happens to every request whose path contains a text.
+    /// Creates a fault of every request whose path contains a text.
     pub fn at(path: impl Into<String>, effect: Effect) -> Self {
         Self { method: None, path: path.into(), left: None, effect }
     }
 
-    /// Only to requests with this method.
+    /// Limits the fault to requests with this method.
     #[must_use]
     pub fn only(self, method: &'static str) -> Self {
         Self { method: Some(method), ..self }
     }
 
-    /// No more often than this.
+    /// Limits the fault to this number of requests.
     #[must_use]
     pub fn times(self, times: usize) -> Self {
         Self { left: Some(times), ..self }
@@ -58,7 +58,7 @@ impl Fault {
     }
 }
 
-/// What happens to a request: the first fault that fits.
+/// Effect on a request: the first fault that matches.
 pub(crate) fn strike(faults: &mut [Fault], asked: &Asked) -> Option<Effect> {
     let fault = faults.iter_mut().find(|fault| fault.fits(asked))?;
     fault.left = fault.left.map(|left| left - 1);

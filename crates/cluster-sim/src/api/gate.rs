@@ -1,21 +1,21 @@
-//! Feature gates: a server drops the fields of a gate that is off, and says nothing.
+//! Feature gates: a server silently drops the fields of a disabled gate.
 
 use serde_json::Value;
 
-/// The gates of DRA that drivers meet, as they are in Kubernetes 1.36.
+/// Feature gates of DRA that drivers meet, as in Kubernetes 1.36.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Gate {
-    /// `DRAPartitionableDevices`: counters, and devices that say themselves where they are.
+    /// `DRAPartitionableDevices`: counters, and node selection by device.
     PartitionableDevices,
-    /// `DRAConsumableCapacity`: devices for several claims.
+    /// `DRAConsumableCapacity`: devices shared by several claims.
     ConsumableCapacity,
     /// `DRADeviceTaints`.
     DeviceTaints,
     /// `DRADeviceBindingConditions`.
     DeviceBindingConditions,
-    /// `DRAResourceClaimDeviceStatus`: devices in a claim's status.
+    /// `DRAResourceClaimDeviceStatus`: device status in a claim's status.
     ResourceClaimDeviceStatus,
-    /// `DRAExtendedResource`: classes that answer for a resource in a pod's limits.
+    /// `DRAExtendedResource`: device classes that serve a resource of a pod's limits.
     ExtendedResource,
     /// `DRAListTypeAttributes`; off in 1.36.
     ListTypeAttributes,
@@ -23,16 +23,16 @@ pub enum Gate {
     NodeAllocatableResources,
 }
 
-/// Paths of fields with `*` for each entry of a list or a map.
+/// Field paths, with `*` for each entry of a list or a map.
 type Paths = &'static [&'static str];
 
 // === impl Gate ===
 
 impl Gate {
-    /// Those that a server of 1.36 has off.
+    /// Gates that are off in 1.36.
     pub const OFF_IN_1_36: [Self; 2] = [Self::ListTypeAttributes, Self::NodeAllocatableResources];
 
-    /// Those that a server of 1.34 and 1.35 has off.
+    /// Gates that are off in 1.34 and 1.35.
     pub const OFF_BEFORE_1_36: [Self; 7] = [
         Self::PartitionableDevices,
         Self::ConsumableCapacity,
@@ -43,7 +43,7 @@ impl Gate {
         Self::NodeAllocatableResources,
     ];
 
-    /// Drops the gate's fields, unless the old object has some.
+    /// Drops the gate's fields, unless the old object has some of them.
     pub(crate) fn drop_fields(self, resource: &str, object: &mut Value, old: Option<&Value>) {
         let paths = self.paths(resource);
         let in_use = |path: &&str| old.is_some_and(|old| has(old, path));

@@ -24,16 +24,16 @@ use super::{
     world::World,
 };
 
-/// How a request is answered.
+/// Function that responds to a request.
 type View = fn(&mut World, &Asked) -> Answer;
 
 type Body = UnsyncBoxBody<Bytes, Infallible>;
 
-/// Serves until dropped, with all connections.
+/// Serves connections. Dropping the future closes them all.
 pub(crate) async fn serve(listener: TcpListener, world: watch::Sender<World>) {
     let mut connections = JoinSet::new();
     loop {
-        // A connection that ended before it was taken is no failure.
+        // A connection that closed before its accept is no failure.
         let Ok((stream, _)) = listener.accept().await else { continue };
         while connections.try_join_next().is_some() {}
         let world = world.clone();
@@ -43,7 +43,7 @@ pub(crate) async fn serve(listener: TcpListener, world: watch::Sender<World>) {
     }
 }
 
-/// An error ends the connection without an answer.
+/// Responds to a request. An error closes the connection without a response.
 async fn answer(
     world: watch::Sender<World>,
     request: Request<Incoming>,
@@ -76,7 +76,7 @@ fn respond(world: &watch::Sender<World>, answer: Answer) -> Response<Body> {
         Answer::Whole(Whole { code, document, media, warnings }) => {
             let body = Full::new(Bytes::from(document.to_string())).boxed_unsync();
             let response = response.status(code).header(header::CONTENT_TYPE, media);
-            // As RFC 7234 had it: no code in particular, no agent.
+            // Format of RFC 7234: code 299 (miscellaneous), and no agent.
             let warning = |text: String| format!("299 - \"{}\"", text.replace('"', "\\\""));
             let warnings = warnings.into_iter().map(warning);
             warnings.fold(response, |it, warning| it.header(header::WARNING, warning)).body(body)
@@ -112,7 +112,7 @@ async fn read(request: Request<Incoming>) -> Result<Asked, hyper::Error> {
     })
 }
 
-/// A line for each change, until all watches are cut.
+/// Lines of a watch, one for each change, until all watches are cut.
 fn changes(world: &watch::Sender<World>, watched: Watched) -> Body {
     let first = tokio_stream::once(lines(&watched.first));
     let lines: Pin<Box<dyn Stream<Item = Bytes> + Send>> = if watched.is_over {

@@ -1,4 +1,4 @@
-//! The kinds of objects that there are: where they live in the API, and what can be asked of them.
+//! Kinds of objects: their API paths, fields and verbs.
 
 use k8s_openapi::{
     Metadata, Resource,
@@ -13,42 +13,42 @@ use k8s_openapi::{
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
-/// An object of a kind that the server may know.
+/// Object of a kind that the server may know.
 pub trait Object: Resource + Metadata<Ty = ObjectMeta> + Serialize + DeserializeOwned {}
 
 impl<T: Resource + Metadata<Ty = ObjectMeta> + Serialize + DeserializeOwned> Object for T {}
 
-/// One kind.
+/// Kind of object.
 #[derive(Debug)]
 pub(crate) struct Kind {
     pub(crate) group: &'static str,
     pub(crate) version: &'static str,
-    /// The plural in paths, `resourceslices`.
+    /// Plural in paths, such as `resourceslices`.
     pub(crate) resource: &'static str,
-    /// `ResourceSlice`.
+    /// Kind's name, such as `ResourceSlice`.
     pub(crate) name: &'static str,
     pub(crate) scope: Scope,
     pub(crate) status: Status,
-    /// The fields by which lists and watches may select, as the real server has them.
+    /// Fields that lists and watches may select by, as in the real server.
     pub(crate) fields: &'static [&'static str],
-    /// How else people call it, `po`.
+    /// Short names for people, such as `po`.
     pub(crate) short: &'static [&'static str],
     read: fn(Value) -> Result<Value, serde_json::Error>,
 }
 
-/// Whether objects of a kind have a namespace.
+/// Scope of a kind's objects: a namespace or the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scope {
     Cluster,
     Namespaced,
 }
 
-/// Whether the status is written by itself.
+/// Way in which the status of a kind is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Status {
     /// `status` changes at the path `/status` only.
     Subresource,
-    /// There is none, or it is like any other field.
+    /// The kind has no status, or `status` is an ordinary field.
     Part,
 }
 
@@ -96,7 +96,7 @@ const NEW_EVENT: &[&str] = &[
     "reportingController",
     "type",
 ];
-/// The pool's name is no such field.
+/// Selectable fields of slices. The pool's name is not selectable.
 const SLICE: &[&str] = &["metadata.name", "spec.driver", "spec.nodeName"];
 
 static KINDS: [Kind; 10] = [
@@ -137,7 +137,7 @@ impl Kind {
         KINDS.iter()
     }
 
-    /// The kind of a typed object.
+    /// Kind of a typed object.
     pub(crate) fn typed<T: Object>() -> &'static Self {
         let kind = Self::find(T::GROUP, T::VERSION, T::URL_PATH_SEGMENT);
         kind.unwrap_or_else(|| panic!("the embedded API server has no {}", T::KIND))
@@ -149,17 +149,17 @@ impl Kind {
         KINDS.iter().find(is_it)
     }
 
-    /// The kinds of one group and version.
+    /// Kinds of one group and version.
     pub(crate) fn of_group(group: &str, version: &str) -> impl Iterator<Item = &'static Self> {
         KINDS.iter().filter(move |kind| (kind.group, kind.version) == (group, version))
     }
 
-    /// True if a deletion answers the object, and not that it succeeded (`ReturnDeletedObject`).
+    /// True if a deletion returns the object instead of a success status (`ReturnDeletedObject`).
     pub(crate) fn is_returned_at_its_end(&self) -> bool {
         self.group == "resource.k8s.io" || ["pods", "namespaces"].contains(&self.resource)
     }
 
-    /// `resourceslices.resource.k8s.io`, as errors name it.
+    /// Qualified resource in error messages, such as `resourceslices.resource.k8s.io`.
     pub(crate) fn qualified(&self) -> String {
         dotted(self.resource, self.group)
     }
@@ -172,7 +172,7 @@ impl Kind {
         }
     }
 
-    /// An object in the shape of its type: fields that the type lacks are dropped.
+    /// Normalises an object to the shape of its type: unknown fields are dropped.
     pub(crate) fn read(&self, object: Value) -> Result<Value, serde_json::Error> {
         (self.read)(object)
     }
@@ -182,7 +182,7 @@ fn read<T: Object>(object: Value) -> Result<Value, serde_json::Error> {
     serde_json::to_value(serde_json::from_value::<T>(object)?)
 }
 
-/// `ResourceSlice.resource.k8s.io`, as errors name things.
+/// Qualified kind in error messages, such as `ResourceSlice.resource.k8s.io`.
 pub(crate) fn dotted(name: &str, group: &str) -> String {
     if group.is_empty() { name.to_owned() } else { format!("{name}.{group}") }
 }

@@ -1,4 +1,4 @@
-//! Lists: the objects of now or of an earlier version, page by page.
+//! Lists of current objects or of those at an earlier version, page by page.
 
 use std::collections::BTreeMap;
 
@@ -11,24 +11,24 @@ use super::{
     world::World,
 };
 
-/// Where a page ended, as the real server writes it (`continueToken` of `k8s.io/apiserver`).
+/// Position after a page, in the real server's format (`continueToken` of `k8s.io/apiserver`).
 #[derive(Debug, Serialize, Deserialize)]
 struct Token {
     #[serde(rename = "v")]
     format: String,
-    /// The version of the first page, or [`LATEST`].
+    /// Version of the first page, or [`LATEST`].
     #[serde(rename = "rv")]
     version: i64,
-    /// The next page begins with the first key that is not smaller.
+    /// First possible key of the next page.
     start: String,
 }
 
-/// The version of a list and its first key.
+/// Version of a list and its first key.
 type Place = (u64, String);
 
 const FORMAT: &str = "meta.k8s.io/v1";
 
-/// A list that goes on with the objects of now, though they have changed since its first page.
+/// Version of a list that continues with current objects, though they have changed since its first page.
 const LATEST: i64 = -1;
 
 // === impl World ===
@@ -58,7 +58,7 @@ impl World {
         let mut metadata = json!({"resourceVersion": version.to_string()});
         if rest.len() > 0 {
             let version = i64::try_from(version).unwrap_or(LATEST);
-            // The smallest key behind the last one.
+            // Smallest key after the last one.
             metadata["continue"] = Token::new(version, last + "\0").encode().into();
             if selector.takes_all() {
                 metadata["remainingItemCount"] = rest.len().into();
@@ -85,7 +85,7 @@ impl World {
             };
         }
         match version {
-            // A page of a version is of that version exactly, as before there was a match to ask for.
+            // A page of a version has exactly that version, as before `resourceVersionMatch` existed.
             Some(version) if options.exact || options.limit.is_some() => {
                 self.known(version).map(|()| (version, String::new()))
             }
@@ -94,7 +94,7 @@ impl World {
         }
     }
 
-    /// Refuses a version of which nothing is known any more, or not yet.
+    /// Refuses a version that is compacted or in the future.
     fn known(&self, version: u64) -> Result<(), Refusal> {
         let (oldest, now) = (self.store.compacted(), self.store.version());
         match version {
@@ -105,7 +105,7 @@ impl World {
     }
 }
 
-/// A list of a kind in the form that is wanted.
+/// List of a kind in the requested form.
 pub(crate) fn list_of(kind: &Kind, items: &[&Value], (metadata, form): (Value, Form)) -> Value {
     match form {
         Form::Whole => json!({

@@ -1,36 +1,36 @@
-//! Content negotiation: the forms of an answer that a client accepts, the bodies that the server reads.
+//! Content negotiation: accepted response forms, and readable request bodies.
 
 use super::{refusal::Refusal, request::Asked};
 
-/// In which form objects are answered.
+/// Form of the objects in a response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// As they are.
+    /// Full objects.
     #[default]
     Whole,
-    /// `PartialObjectMetadata`: their metadata alone.
+    /// `PartialObjectMetadata`: metadata alone.
     Metadata,
     /// `Table`: rows and columns for people.
     Table,
 }
 
-/// One of the alternatives of an `Accept` header.
+/// Alternative of an `Accept` header.
 #[derive(Debug)]
 struct Clause<'a> {
     media: &'a str,
-    /// Parameters, but for `q`.
+    /// Parameters except `q`.
     parameters: Vec<(&'a str, &'a str)>,
-    /// In thousandths.
+    /// Quality in thousandths.
     quality: u16,
 }
 
-/// The only one that is written. The real server has YAML, protobuf and CBOR too.
+/// Media type of all responses. The real server has YAML, protobuf and CBOR too.
 const JSON: &str = "application/json";
 
-/// Read as well: client-go's typed clients fall back to JSON in answers, and never in what they write.
+/// Readable too: client-go's typed clients accept JSON responses, and never write JSON.
 pub(crate) const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 
-/// The bodies of a `PATCH`, in the order in which the real server names them.
+/// Media types of a `PATCH`, in the order of the real server's message.
 pub(crate) const PATCHES: [&str; 4] = [
     "application/json-patch+json",
     "application/merge-patch+json",
@@ -38,7 +38,7 @@ pub(crate) const PATCHES: [&str; 4] = [
     "application/apply-patch+yaml",
 ];
 
-/// The form in which a client wants objects. Clients that know protobuf only are refused.
+/// Form of objects that a client accepts. Clients that accept protobuf only are refused.
 pub(crate) fn form(asked: &Asked) -> Result<Form, Refusal> {
     choose(&asked.accept, |clause| match (clause.get("as"), clause.get("g"), clause.get("v")) {
         ("", ..) => Some(Form::Whole),
@@ -50,7 +50,7 @@ pub(crate) fn form(asked: &Asked) -> Result<Form, Refusal> {
     })
 }
 
-/// True for a client that takes all groups with all their resources in one answer.
+/// True if the client accepts aggregated discovery.
 pub(crate) fn is_aggregated(asked: &Asked) -> Result<bool, Refusal> {
     choose(&asked.accept, |clause| match (clause.get("as"), clause.get("g"), clause.get("v")) {
         ("", ..) => Some(false),
@@ -59,7 +59,7 @@ pub(crate) fn is_aggregated(asked: &Asked) -> Result<bool, Refusal> {
     })
 }
 
-/// Refuses a body that cannot be read, by its type or in fact.
+/// Refuses a body with an unsupported type or an invalid document.
 pub(crate) fn check_body(asked: &Asked) -> Result<(), Refusal> {
     let media = asked.content_type.split(';').next().unwrap_or_default().trim();
     let known: &[&str] = if asked.method == "PATCH" { &PATCHES } else { &[JSON, PROTOBUF, ""] };
@@ -73,7 +73,7 @@ pub(crate) fn check_body(asked: &Asked) -> Result<(), Refusal> {
     }
 }
 
-/// The first answer among the alternatives, by the client's preference.
+/// First acceptable form, in the client's order of preference.
 fn choose<T>(accept: &str, answer: impl Fn(&Clause<'_>) -> Option<T>) -> Result<T, Refusal> {
     let accept = if accept.trim().is_empty() { JSON } else { accept };
     let mut clauses: Vec<_> = accept.split(',').map(Clause::parse).collect();

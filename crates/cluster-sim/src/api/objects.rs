@@ -1,4 +1,4 @@
-//! The objects behind the server's back: what tests, the scheduler and the kubelet's deeds use.
+//! Direct access to the server's objects, for tests, the scheduler and the actions of the kubelet.
 
 use std::{fmt, time::Duration};
 
@@ -13,13 +13,13 @@ use super::{
     world::World,
 };
 
-/// A handle to all objects. Copies are handles to the same ones.
+/// Handle to all objects. Clones share them.
 #[derive(Clone)]
 pub struct Objects {
     world: watch::Sender<World>,
 }
 
-/// Something did not happen in time; the text is what there was instead.
+/// Timeout of a wait. The text is the state at that moment.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("not within {limit:?}: {found}")]
 pub struct NotInTime {
@@ -34,7 +34,7 @@ impl Objects {
         Self { world }
     }
 
-    /// Keeps an object as it is given, status too, past gates and checks; in place of one of its name.
+    /// Stores an object with its status as given, without gates and validation. It replaces one of the same name.
     pub fn put<T: Object>(&self, object: &T) -> T {
         let kept = self.write(|world| world.put(Kind::typed::<T>(), json(object)));
         typed(kept.expect("an object with a name"))
@@ -47,7 +47,7 @@ impl Objects {
         self.write(make).map(typed)
     }
 
-    /// Replaces an object as a client does; without a resource version, whatever is there.
+    /// Replaces an object as a client does. Without a resource version it replaces any version.
     pub fn update<T: Object>(&self, object: &T) -> Result<T, Refusal> {
         self.replace(object, Part::Main)
     }
@@ -64,7 +64,7 @@ impl Objects {
         self.write(change).map(typed)
     }
 
-    /// The object of a name; the namespace of a cluster's object is empty.
+    /// Object of a name; the namespace of a cluster-scoped object is empty.
     pub fn get<T: Object>(&self, namespace: &str, name: &str) -> Option<T> {
         let id = Id { namespace: namespace.to_owned(), name: name.to_owned() };
         let world = self.world.borrow();
@@ -83,7 +83,7 @@ impl Objects {
         self.write(|world| world.delete(Kind::typed::<T>(), &id, &Value::Null)).map(drop)
     }
 
-    /// Deletes a node's slices, as its kubelet does at each start. Returns how many there were.
+    /// Deletes a node's slices, as its kubelet does at each start. Returns their number.
     pub fn wipe_slices(&self, node: &str) -> usize {
         self.delete_slices(|slice| slice.spec.node_name.as_deref() == Some(node))
     }
@@ -98,17 +98,17 @@ impl Objects {
     fn delete_slices(&self, meant: impl Fn(&ResourceSlice) -> bool) -> usize {
         let slices: Vec<ResourceSlice> = self.list();
         let names = slices.iter().filter(|slice| meant(slice)).map(id_of);
-        // Someone else's deletion in between is as good.
+        // A concurrent deletion has the same effect.
         names.filter(|id| self.delete::<ResourceSlice>("", &id.name).is_ok()).count()
     }
 
-    /// Deletes a node, and what has no owner any more with it.
+    /// Deletes a node and its orphans. Returns the number of orphans.
     pub fn delete_node(&self, node: &str) -> Result<usize, Refusal> {
         self.delete::<Node>("", node)?;
         Ok(self.collect_garbage())
     }
 
-    /// Deletes what names owners that are all gone, until nothing is left of that.
+    /// Deletes objects whose owners are all gone, until none is left. Returns their number.
     pub fn collect_garbage(&self) -> usize {
         self.write(|world| {
             let mut gone = 0;
@@ -120,17 +120,17 @@ impl Objects {
         })
     }
 
-    /// Everything that was asked, in order.
+    /// All requests, in order.
     pub fn log(&self) -> Vec<Asked> {
         self.world.borrow().log.clone()
     }
 
-    /// What was asked and refused, in order, but for the refusals that a test injected.
+    /// All refused requests, in order, without the refusals that a test injected.
     pub fn refused(&self) -> Vec<(Asked, Refusal)> {
         self.world.borrow().refused.clone()
     }
 
-    /// Forgets everything that was asked and refused so far, for who lets the server run for hours.
+    /// Clears the logs of requests and refusals, for servers that run for hours.
     pub fn clear_log(&self) {
         self.write(|world| {
             world.log.clear();
@@ -138,7 +138,7 @@ impl Objects {
         });
     }
 
-    /// Forgets changes so far, so that watches from older versions have to list again.
+    /// Discards the history, so that watches from older versions have to list again.
     pub fn compact(&self) {
         self.write(|world| world.store.compact());
     }
@@ -148,7 +148,7 @@ impl Objects {
         self.write(|world| world.store.cut_watches());
     }
 
-    /// Waits until the objects fulfil a condition, and returns what it returns.
+    /// Waits until the objects fulfil a condition, and returns its value.
     pub async fn until<T>(
         &self,
         limit: Duration,
@@ -186,7 +186,7 @@ impl fmt::Debug for Objects {
 
 type Gone = ((&'static str, &'static str), Id);
 
-/// An object all of whose owners are gone.
+/// Object whose owners are all gone.
 fn orphan(world: &World) -> Option<Gone> {
     let uids: Vec<_> = world.store.everything().map(|(_, _, o)| &o["metadata"]["uid"]).collect();
     let is_orphan = |object: &Value| {

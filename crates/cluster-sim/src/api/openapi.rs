@@ -1,4 +1,4 @@
-//! `OpenAPI` 3, as far as clients ask which parameters and patches a kind takes. Schemas are left out.
+//! `OpenAPI` 3: the parameters and patch types of each kind, which clients look up. Schemas are left out.
 
 use serde_json::{Value, json};
 
@@ -8,15 +8,15 @@ use super::{
     refusal::Refusal,
 };
 
-/// `/openapi/v3`, or the document of one version behind it.
+/// `/openapi/v3`, or the document of one version below it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Document {
     Index,
-    /// `apis/resource.k8s.io/v1`.
+    /// Path of a version, such as `apis/resource.k8s.io/v1`.
     Version(String),
 }
 
-/// The parameters of writes, in which a client looks for what the server can do.
+/// Parameters of writes, from which a client derives the server's features.
 const PARAMETERS: [&str; 4] = ["dryRun", "fieldManager", "fieldValidation", "force"];
 
 // === impl Document ===
@@ -27,7 +27,7 @@ impl Document {
             Self::Index => {
                 let path = |kind: &Kind| {
                     let path = root(kind);
-                    // What is behind the path changes with the program only, so that nobody needs a hash of it.
+                    // The documents change with the program only, so their URLs need no hash.
                     (path.clone(), json!({"serverRelativeURL": format!("/openapi/v3/{path}")}))
                 };
                 let paths: serde_json::Map<_, _> = Kind::all().map(path).collect();
@@ -48,7 +48,7 @@ impl Document {
     }
 }
 
-/// `apis/resource.k8s.io/v1`, or `api/v1`.
+/// Path of a kind's version: `apis/resource.k8s.io/v1`, or `api/v1`.
 fn root(kind: &Kind) -> String {
     match kind.group {
         "" => format!("api/{}", kind.version),
@@ -56,7 +56,7 @@ fn root(kind: &Kind) -> String {
     }
 }
 
-/// The path of an object, with its patches.
+/// Path item of an object, with its patches.
 fn object(kind: &Kind) -> (String, Value) {
     let namespace = if kind.scope == Scope::Namespaced { "namespaces/{namespace}/" } else { "" };
     let place = format!("/{}/{namespace}{}/{{name}}", root(kind), kind.resource);

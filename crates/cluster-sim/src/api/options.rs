@@ -1,4 +1,4 @@
-//! The parameters of lists and watches, checked as the real server checks them.
+//! Parameters of lists and watches, checked as the real server checks them.
 
 use std::time::Duration;
 
@@ -7,22 +7,22 @@ use super::{
     request::Asked,
 };
 
-/// What a list or a watch is to be like.
+/// Options of a list or a watch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Options {
-    /// `limit`: as many objects at most.
+    /// `limit`: the maximum number of objects.
     pub(crate) limit: Option<usize>,
-    /// `continue`: where the page before this one ended.
+    /// `continue`: the position after the previous page.
     pub(crate) next: Option<String>,
-    /// `resourceVersion`; none where it is empty, and 0 means any.
+    /// `resourceVersion`; `None` if it is empty, and 0 means any.
     pub(crate) version: Option<u64>,
-    /// `resourceVersionMatch=Exact`: the objects as they were then.
+    /// `resourceVersionMatch=Exact`: the objects at that version.
     pub(crate) exact: bool,
-    /// `sendInitialEvents`: a watch begins with all there is.
+    /// `sendInitialEvents`: a watch begins with all existing objects.
     pub(crate) initial: bool,
     /// `allowWatchBookmarks`.
     pub(crate) bookmarks: bool,
-    /// `timeoutSeconds`: after which a watch ends.
+    /// `timeoutSeconds`: the duration of a watch.
     pub(crate) timeout: Option<Duration>,
 }
 
@@ -32,7 +32,7 @@ const NOT_OLDER: &str = "NotOlderThan";
 // === impl Options ===
 
 impl Options {
-    /// Those of a request, `validation.ValidateListOptions` of `k8s.io/apimachinery`.
+    /// Parses and validates the options of a request (`validation.ValidateListOptions` of `k8s.io/apimachinery`).
     pub(crate) fn of(asked: &Asked) -> Result<Self, Refusal> {
         let (watch, initial) = (asked.is_watch(), asked.flag("sendInitialEvents"));
         let (version, matching) =
@@ -41,7 +41,7 @@ impl Options {
         if !causes.is_empty() {
             return Err(Refusal::invalid_options(&causes));
         }
-        // A watch from no version in particular always began with all there is (`SetListOptionsDefaults`).
+        // A watch without a version has always begun with all existing objects (`SetListOptionsDefaults`).
         let legacy = matching.is_empty() && ["", "0"].contains(&version);
         let next = Some(asked.parameter("continue")).filter(|next| !next.is_empty());
         let version = if version.is_empty() { None } else { Some(number(version)?) };
@@ -112,7 +112,7 @@ fn unsupported(matching: &str, supported: &'static [&'static str]) -> Cause {
     Cause { field: "resourceVersionMatch".to_owned(), problem }
 }
 
-/// A version as clients send it back.
+/// Parses a version as clients send it.
 fn number(text: &str) -> Result<u64, Refusal> {
     text.parse().map_err(|_| {
         let why = format!("strconv.ParseUint: parsing {text:?}: invalid syntax");

@@ -1,4 +1,4 @@
-//! Patches of four kinds: JSON merge patches here, and the others below.
+//! Patches of four types: JSON merge patches here, and the others in submodules.
 
 mod apply;
 mod lists;
@@ -13,7 +13,7 @@ pub(crate) use self::{
     strategic::merge as merge_strategically,
 };
 
-/// Merges as RFC 7386 says.
+/// Merges as RFC 7386 specifies.
 pub(crate) fn merge(target: &mut Value, patch: &Value) {
     let Some(patch) = patch.as_object() else {
         *target = patch.clone();

@@ -1,7 +1,7 @@
-//! Bodies in protobuf, which client-go's typed clients write whatever the server says: decoded to what they are as JSON.
+//! Decoder of protobuf bodies into JSON. client-go's typed clients write protobuf whatever the server offers.
 //!
-//! `fields.txt` has the messages with their fields as in `generated.proto` of `k8s.io/api` 1.36: number, name, type.
-//! `drop` marks those that Go leaves out of JSON when they are zero, and writes in protobuf all the same. Pods, nodes and
+//! `fields.txt` holds the messages and fields of `generated.proto` of `k8s.io/api` 1.36: number, name, type. `drop`
+//! marks fields that Go omits from JSON when they are zero, and writes in protobuf all the same. Pods, nodes and
 //! namespaces are left out: agents write them as JSON or not at all.
 
 use std::{collections::HashMap, sync::LazyLock};
@@ -9,12 +9,12 @@ use std::{collections::HashMap, sync::LazyLock};
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
-/// Before every object (`k8s.io/apimachinery`, `serializer/protobuf`).
+/// Prefix of every object (`k8s.io/apimachinery`, `serializer/protobuf`).
 const MAGIC: &[u8] = b"k8s\0";
 
 static MESSAGES: LazyLock<HashMap<&str, Message>> = LazyLock::new(messages);
 
-/// The fields of a message by their numbers.
+/// Fields of a message by number.
 type Message = HashMap<u64, Field>;
 
 #[derive(Clone, Copy, Debug)]
@@ -32,14 +32,14 @@ enum Shape {
     Map,
 }
 
-/// A field's value as it is on the wire.
+/// Value of a field on the wire.
 #[derive(Clone, Copy, Debug)]
 enum Wire<'a> {
     Number(u64),
     Bytes(&'a [u8]),
 }
 
-/// The object in a body.
+/// Decodes the object in a body.
 pub(crate) fn decode(body: &[u8]) -> Result<Value, String> {
     let unknown = body.strip_prefix(MAGIC).ok_or("the body does not begin as one in protobuf")?;
     let (mut version, mut kind, mut raw) = (String::new(), String::new(), &[][..]);
@@ -59,7 +59,7 @@ pub(crate) fn decode(body: &[u8]) -> Result<Value, String> {
         }
     }
     let package = match (kind.as_str(), version.as_str()) {
-        // Of the version of what is deleted.
+        // Version of the deleted object.
         ("DeleteOptions", _) => "meta",
         (_, "resource.k8s.io/v1") => "resource",
         (_, "coordination.k8s.io/v1") => "coordination",
@@ -101,7 +101,7 @@ fn message(name: &str, bytes: &[u8]) -> Result<Value, String> {
     let known = MESSAGES.get(name).ok_or_else(|| format!("{name} is not read in protobuf"))?;
     let mut object = Map::new();
     for (number, value) in fields(bytes)? {
-        // A field that is newer than the file.
+        // A field newer than the file.
         let Some(field) = known.get(&number) else { continue };
         match field.shape {
             Shape::One => {
@@ -135,7 +135,7 @@ fn is_zero(value: &Value) -> bool {
     }
 }
 
-/// The fields of a message in their order.
+/// Fields of a message in order.
 fn fields(mut bytes: &[u8]) -> Result<Vec<(u64, Wire<'_>)>, String> {
     let cut = || "the body ends within a field".to_owned();
     let mut fields = Vec::new();
@@ -191,7 +191,7 @@ impl Field {
         })
     }
 
-    /// Key and value of a map's entry.
+    /// Key and value of a map entry.
     fn entry(&self, wire: Wire<'_>) -> Result<(String, Value), String> {
         let (mut key, mut value) = (String::new(), None);
         for (number, wire) in fields(wire.bytes())? {
@@ -205,7 +205,7 @@ impl Field {
     }
 }
 
-/// Seconds and nanoseconds as a time; none is the zero of Go.
+/// Time from seconds and nanoseconds; absent ones are Go's zero time.
 fn time(bytes: &[u8]) -> Result<Value, String> {
     let (mut seconds, mut nanos) = (None, 0);
     for (number, value) in fields(bytes)? {
@@ -245,7 +245,7 @@ impl<'a> Wire<'a> {
 mod tests {
     use super::*;
 
-    /// What the serializer of `k8s.io/apimachinery` 1.36 makes of the slice below.
+    /// The slice below, as the serializer of `k8s.io/apimachinery` 1.36 encodes it.
     const SLICE: &str = "6b3873000a230a127265736f757263652e6b38732e696f2f7631120d5265736f75726365536c696365126f0a\
         230a0012036e312d1a0022002a003200380042080880e2cfaa0610005a060a016112016212480a0d642e6578616d706c652e636f6d\
         12070a0170100018011a026e31322a0a056770752d30120b0a05696e646578120210001a120a066d656d6f727912080a060a043830\
@@ -280,7 +280,7 @@ mod tests {
     fn a_body_that_is_cut_or_of_another_kind_is_refused() {
         let slice = bytes(SLICE);
         for length in 0..slice.len() {
-            // It is read or refused; nothing else may happen.
+            // Both results pass; only a panic fails.
             let _ = decode(&slice[..length]);
         }
         let pod = b"k8s\0\x0a\x09\x0a\x02v1\x12\x03Pod";

@@ -1,4 +1,4 @@
-//! What the server says when it refuses: a `Status`, worded as the real server words it.
+//! Refusals: a `Status` with the wording of the real server.
 
 use std::fmt;
 
@@ -9,33 +9,33 @@ use super::{
     request::Part,
 };
 
-/// Why a request is refused.
+/// Reason of a refusal, as a `Status`.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{message}")]
 pub struct Refusal {
-    /// The HTTP code.
+    /// HTTP code.
     pub code: u16,
-    /// The short reason, `Conflict`.
+    /// Short reason, such as `Conflict`.
     pub reason: &'static str,
-    /// The whole sentence.
+    /// Full message.
     pub message: String,
     details: Value,
-    /// With which a list may go on all the same.
+    /// Token with which a list may continue after its expiry.
     next: Option<Box<str>>,
 }
 
-/// What is wrong with a field.
+/// Problem of a field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Cause {
     pub(crate) field: String,
     pub(crate) problem: Problem,
 }
 
-/// The sorts of what can be wrong with a field.
+/// Kinds of problems of a field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Problem {
     Required(&'static str),
-    /// The value as JSON writes it, and what is wrong with it.
+    /// The value as JSON, and its problem.
     Invalid(String, String),
     Unsupported(String, &'static [&'static str]),
     Duplicate(String),
@@ -47,18 +47,18 @@ pub(crate) enum Problem {
 // === impl Refusal ===
 
 impl Refusal {
-    /// Any refusal, such as one that a test injects.
+    /// Creates a refusal, such as one that a test injects.
     pub fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
         Self { code, reason, message: message.into(), details: Value::Null, next: None }
     }
 
-    /// The server cannot answer now.
+    /// Service unavailable.
     pub fn unavailable() -> Self {
         let message = "the server is currently unable to handle the request";
         Self::new(503, "ServiceUnavailable", message)
     }
 
-    /// The client asks too much.
+    /// Too many requests from the client.
     pub fn too_many_requests() -> Self {
         let refusal =
             Self::new(429, "TooManyRequests", "too many requests, please try again later");
@@ -95,7 +95,7 @@ impl Refusal {
         Self::new(410, "Expired", "The resourceVersion for the provided list is too old.")
     }
 
-    /// A page of a list that is not known any more, with the token that goes on with what is there now.
+    /// Expired page of a list, with a token that continues with current objects.
     pub(crate) fn expired_page(next: &str) -> Self {
         let message = "The provided continue parameter is too old to display a consistent list result. You can \
                        start a new list without the continue parameter, or use the continue token in this \
@@ -126,7 +126,7 @@ impl Refusal {
         Self::new(415, "UnsupportedMediaType", message)
     }
 
-    /// A manager applies fields that others have applied, by manager and field.
+    /// Conflict of an apply with fields of other managers, by manager and field.
     pub(crate) fn contested(part: Part, fields: &[(String, String)]) -> Self {
         let part = if part == Part::Status { " with subresource \"status\"" } else { "" };
         let with = |manager: &str| format!("conflict with {manager:?}{part}");
@@ -141,7 +141,7 @@ impl Refusal {
         Self { details: json!({"causes": causes}), ..Self::new(409, "Conflict", message) }
     }
 
-    /// Whoever applies has to say by which name.
+    /// Apply without a field manager.
     pub(crate) fn no_manager() -> Self {
         let cause = Cause::required("fieldManager", "is required for apply patch");
         Self::invalid_object(("meta.k8s.io", "PatchOptions"), "", &[cause])
@@ -155,7 +155,7 @@ impl Refusal {
         Self::invalid_object((kind.group, kind.name), name, causes)
     }
 
-    /// The parameters of a list or a watch contradict each other.
+    /// Contradicting parameters of a list or a watch.
     pub(crate) fn invalid_options(causes: &[Cause]) -> Self {
         Self::invalid_object(("meta.k8s.io", "ListOptions"), "", causes)
     }

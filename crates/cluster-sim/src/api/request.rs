@@ -1,4 +1,4 @@
-//! A request, and what it is about.
+//! Request and the target of its path.
 
 use std::collections::BTreeMap;
 
@@ -11,33 +11,33 @@ use super::{
     refusal::Refusal,
 };
 
-/// One request as it came.
+/// Request as received.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Asked {
-    /// `GET`.
+    /// Method, such as `GET`.
     pub method: String,
-    /// `/apis/resource.k8s.io/v1/resourceslices`.
+    /// Path, such as `/apis/resource.k8s.io/v1/resourceslices`.
     pub path: String,
-    /// What is behind the question mark, decoded.
+    /// Query parameters, decoded.
     pub query: BTreeMap<String, String>,
     /// The header `Content-Type`.
     pub content_type: String,
     /// The header `Accept`.
     pub accept: String,
-    /// The document, null where there is none or it cannot be read.
+    /// Document of the body; null if it is absent or unreadable.
     pub body: Value,
-    /// Why the body cannot be read.
+    /// Error of an unreadable body.
     pub problem: Option<String>,
 }
 
-/// What a path is about.
+/// Target of a path.
 #[derive(Clone, Debug)]
 pub(crate) enum Target {
     /// `/version`.
     Version,
-    /// `/apis` and what leads to the resources of a version.
+    /// `/apis`, and the documents between it and the resources of a version.
     Discovery(discovery::Document),
-    /// `/openapi/v3` and what is below it.
+    /// `/openapi/v3` and the documents below it.
     OpenApi(openapi::Document),
     /// All objects of a kind, or those of one namespace.
     Many { kind: &'static Kind, namespace: Option<String> },
@@ -45,14 +45,14 @@ pub(crate) enum Target {
     One { kind: &'static Kind, id: Id, part: Part },
 }
 
-/// Which of its kind an object is. The namespace of a cluster's object is empty.
+/// Identity of an object within its kind. The namespace of a cluster-scoped object is empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Id {
     pub(crate) namespace: String,
     pub(crate) name: String,
 }
 
-/// Which part of an object.
+/// Part of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Part {
     Main,
@@ -62,7 +62,7 @@ pub(crate) enum Part {
 // === impl Asked ===
 
 impl Asked {
-    /// A parameter of the query, empty where there is none.
+    /// Query parameter; empty if it is absent.
     pub(crate) fn parameter(&self, name: &str) -> &str {
         self.query.get(name).map_or("", String::as_str)
     }
@@ -71,13 +71,13 @@ impl Asked {
         self.flag("watch").unwrap_or_default()
     }
 
-    /// A parameter that is true or false, as the real server reads one.
+    /// Boolean parameter, as the real server parses it.
     pub(crate) fn flag(&self, name: &str) -> Option<bool> {
         let value = self.query.get(name)?;
         Some(!value.eq_ignore_ascii_case("false") && value != "0")
     }
 
-    /// A parameter that is a number; none where it is absent, empty or 0.
+    /// Numeric parameter; `None` if it is absent, empty or 0.
     pub(crate) fn number(&self, name: &str) -> Result<Option<u64>, Refusal> {
         let text = self.parameter(name);
         if text.is_empty() {
@@ -90,7 +90,7 @@ impl Asked {
         Ok(Some(number).filter(|number| *number > 0))
     }
 
-    /// The verb in words of access rules.
+    /// Verb in the terms of RBAC.
     pub(crate) fn verb(&self, target: &Target) -> &'static str {
         match (self.method.as_str(), target) {
             ("GET", Target::Many { .. }) if self.is_watch() => "watch",
@@ -154,14 +154,14 @@ impl Target {
     }
 }
 
-/// The pairs of a query.
+/// Decodes a query into pairs.
 pub(crate) fn query(text: &str) -> BTreeMap<String, String> {
     let pairs = text.split('&').filter(|pair| !pair.is_empty());
     let pairs = pairs.map(|pair| pair.split_once('=').unwrap_or((pair, "")));
     pairs.map(|(key, value)| (decoded(key), decoded(value))).collect()
 }
 
-/// `%2C` and `+` as what they stand for.
+/// Decodes `%2C` and `+`.
 fn decoded(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();

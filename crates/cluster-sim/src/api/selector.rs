@@ -8,7 +8,7 @@ use super::{
     request::{Asked, Id},
 };
 
-/// Which objects a list or a watch is about.
+/// Selection of objects for a list or a watch.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Selector {
     namespace: Option<String>,
@@ -36,7 +36,7 @@ enum Test {
 // === impl Selector ===
 
 impl Selector {
-    /// What a request selects.
+    /// Parses the selectors of a request.
     pub(crate) fn of(
         kind: &Kind,
         namespace: Option<&String>,
@@ -53,17 +53,17 @@ impl Selector {
         Ok(Self { namespace: namespace.cloned(), labels, fields })
     }
 
-    /// True of objects where the selector looks, selected or not.
+    /// True for objects in the selected namespace, selected or not.
     pub(crate) fn reaches(&self, id: &Id) -> bool {
         self.namespace.as_deref().is_none_or(|namespace| namespace == id.namespace)
     }
 
-    /// True if nothing is selected among them.
+    /// True without label and field selectors.
     pub(crate) fn takes_all(&self) -> bool {
         self.labels.is_empty() && self.fields.is_empty()
     }
 
-    /// By which objects are in order, from page to page.
+    /// Sort key of an object in lists, stable from page to page.
     pub(crate) fn key(&self, id: &Id) -> String {
         match (&self.namespace, id.namespace.as_str()) {
             (None, namespace) if !namespace.is_empty() => format!("{namespace}/{}", id.name),
@@ -71,7 +71,7 @@ impl Selector {
         }
     }
 
-    /// Whether an object is meant.
+    /// True if the object is selected.
     pub(crate) fn matches(&self, object: &Value) -> bool {
         let metadata = &object["metadata"];
         let here = self.namespace.as_deref().is_none_or(|space| metadata["namespace"] == space);
@@ -129,7 +129,7 @@ impl Test {
     }
 }
 
-/// The parts between commas that are in no brackets.
+/// Parts between commas outside brackets.
 fn pieces(text: &str) -> Vec<&str> {
     let mut depth = 0_usize;
     let parts = text.split(|c: char| {

@@ -1,10 +1,10 @@
-//! Small shapes of documents: one object in the form that is wanted, metadata alone, the time.
+//! Small shapes of documents: an object in the requested form, its metadata alone, the time.
 
 use serde_json::{Value, json};
 
 use super::{kind::Kind, media::Form, table};
 
-/// One object in the form that is wanted.
+/// Object in the requested form.
 pub(crate) fn one(kind: &Kind, object: &Value, form: Form) -> Value {
     match form {
         Form::Whole => object.clone(),
@@ -16,7 +16,7 @@ pub(crate) fn one(kind: &Kind, object: &Value, form: Form) -> Value {
     }
 }
 
-/// An object of which only the metadata is wanted.
+/// Metadata of an object as a document.
 pub(crate) fn metadata_only(object: &Value) -> Value {
     json!({
         "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1",
@@ -24,7 +24,7 @@ pub(crate) fn metadata_only(object: &Value) -> Value {
     })
 }
 
-/// The time now as objects have it.
+/// Current time in the format of objects.
 pub(crate) fn now() -> String {
     let now = jiff::Timestamp::now();
     jiff::Timestamp::from_second(now.as_second()).expect("a second of now").to_string()

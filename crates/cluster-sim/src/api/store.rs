@@ -1,4 +1,4 @@
-//! The objects with their versions, and what happened to them.
+//! Store of objects with their versions and history.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -17,7 +17,7 @@ pub(crate) struct Store {
     objects: BTreeMap<Plural, BTreeMap<Id, Entry>>,
     history: VecDeque<Change>,
     version: u64,
-    /// Nothing is known of changes up to this version.
+    /// Changes up to this version are forgotten.
     compacted: u64,
     names: Names,
     news: watch::Sender<News>,
@@ -26,22 +26,22 @@ pub(crate) struct Store {
 /// Group and plural of a kind.
 type Plural = (&'static str, &'static str);
 
-/// An object, and what managers have applied to it.
+/// Object, with the configurations that managers have applied.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) object: Value,
-    /// By field manager, what it applied last and no other took over.
+    /// Last configuration by field manager, without fields that others took over.
     pub(crate) applied: BTreeMap<Manager, Value>,
 }
 
-/// Who applies. An object's status and the rest of it are two things.
+/// Field manager. An object's status and its rest have separate managers.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Manager {
     pub(crate) name: String,
     pub(crate) part: Part,
 }
 
-/// A change of one object. An object that was created has no `old`, one that is gone has no `new`.
+/// Change of one object. A created object has no `old`, a deleted one no `new`.
 #[derive(Clone, Debug)]
 pub(crate) struct Change {
     pub(crate) version: u64,
@@ -51,18 +51,18 @@ pub(crate) struct Change {
     pub(crate) new: Option<Value>,
 }
 
-/// What watches wait for.
+/// Signal that watches wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct News {
     pub(crate) version: u64,
-    /// How often all watches were ended.
+    /// Number of times that all watches were ended.
     pub(crate) cuts: u64,
 }
 
-/// How many changes are kept.
+/// Number of changes kept.
 const HISTORY: usize = 10_000;
 
-/// The first version, so that it is no small number that a test could mean by accident.
+/// First version. A small number could equal a test's constant by accident.
 const FIRST_VERSION: u64 = 100;
 
 // === impl Store ===
@@ -101,7 +101,7 @@ impl Store {
         entries.map(|(id, entry)| (id, &entry.object))
     }
 
-    /// Everything of every kind.
+    /// All objects of all kinds.
     pub(crate) fn everything(&self) -> impl Iterator<Item = (Plural, &Id, &Value)> {
         let of_kind = |(kind, entries): (&Plural, _)| {
             let kind = *kind;
@@ -111,7 +111,7 @@ impl Store {
         self.objects.iter().flat_map(of_kind)
     }
 
-    /// Keeps an object under the next version, and returns it.
+    /// Stores an object under the next version, and returns it.
     pub(crate) fn keep(&mut self, kind: &'static Kind, id: Id, mut entry: Entry) -> Value {
         self.version += 1;
         entry.object["metadata"]["resourceVersion"] = self.version.to_string().into();
@@ -121,7 +121,7 @@ impl Store {
         object
     }
 
-    /// Forgets an object, if it is there.
+    /// Removes an object, if it exists.
     pub(crate) fn forget(&mut self, kind: Plural, id: &Id) {
         let gone = self.objects.get_mut(&kind).and_then(|entries| entries.remove(id));
         if let Some(Entry { object, .. }) = gone {
@@ -149,7 +149,7 @@ impl Store {
         self.history.range(start..).filter(move |change| change.kind == plural)
     }
 
-    /// The objects of a kind as they were at a version from which all changes are known.
+    /// Objects of a kind at a version, from which all changes must be known.
     pub(crate) fn at(&self, kind: &Kind, version: u64) -> BTreeMap<&Id, &Value> {
         let mut objects: BTreeMap<_, _> = self.all(kind).collect();
         for change in self.since(kind, version).rev() {
@@ -161,7 +161,7 @@ impl Store {
         objects
     }
 
-    /// Forgets what happened so far: whoever watches from an older version has to list again.
+    /// Discards the history. Watches from older versions have to list again.
     pub(crate) fn compact(&mut self) {
         self.history.clear();
         self.compacted = self.version;
@@ -172,18 +172,18 @@ impl Store {
         self.news.send_modify(|news| news.cuts += 1);
     }
 
-    /// What the server puts behind `generateName`.
+    /// Random suffix for `generateName`.
     pub(crate) fn suffix(&mut self) -> String {
         self.names.suffix()
     }
 
-    /// A new object's unique id.
+    /// UID for a new object.
     pub(crate) fn uid(&mut self) -> String {
         self.names.uid()
     }
 }
 
-/// How the store calls a kind.
+/// Key of a kind in the store.
 pub(crate) fn plural(kind: &Kind) -> Plural {
     (kind.group, kind.resource)
 }

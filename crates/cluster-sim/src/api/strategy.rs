@@ -1,5 +1,4 @@
-//! What becomes of an object before it is checked and kept: defaults, gates, parts that a verb cannot
-//! change, the count of its generations.
+//! Admission of a written object: defaulting, feature gates, fields that the verb cannot set, and the generation.
 
 use serde_json::Value;
 
@@ -12,7 +11,7 @@ use super::{
     write::inherit,
 };
 
-/// What is written.
+/// Write to an object.
 #[derive(Debug)]
 pub(crate) struct Write<'a> {
     pub(crate) kind: &'static Kind,
@@ -20,7 +19,7 @@ pub(crate) struct Write<'a> {
     pub(crate) part: Part,
 }
 
-/// The object that is to be kept.
+/// Object to store, prepared from the written one.
 pub(crate) fn prepare(write: &Write<'_>, mut new: Value, off: &[Gate]) -> Value {
     let Write { kind, old, .. } = write;
     match old {
@@ -50,7 +49,7 @@ pub(crate) fn prepare(write: &Write<'_>, mut new: Value, off: &[Gate]) -> Value 
     new
 }
 
-/// Refuses what the real server refuses.
+/// Refuses an object that the real server refuses.
 pub(crate) fn check(kind: &Kind, new: &Value, old: Option<&Value>) -> Result<(), Refusal> {
     let causes = validate::causes(kind, new, old);
     if causes.is_empty() {
@@ -81,7 +80,7 @@ fn put_status(object: &mut Value, status: Value) {
     }
 }
 
-/// What the server fills in where nothing is said.
+/// Fills in the server's defaults.
 fn defaults(kind: &Kind, new: &mut Value, old: Option<&Value>) {
     match kind.resource {
         "resourceslices" => each(new.pointer_mut("/spec/devices"), |device| {
@@ -118,7 +117,7 @@ fn default_request(request: &mut Value) {
     });
 }
 
-/// A taint has the time of its first writing, unless its writer says another.
+/// Sets the time of a taint: the writer's, or that of its first write.
 fn default_time(taint: &mut Value, known: Option<&Value>) {
     if !taint["timeAdded"].is_null() {
         return;
@@ -129,7 +128,7 @@ fn default_time(taint: &mut Value, known: Option<&Value>) {
     taint["timeAdded"] = known.map_or_else(|| shape::now().into(), |old| old["timeAdded"].clone());
 }
 
-/// The status of devices ends with their allocation.
+/// Drops the status of devices that are deallocated.
 fn drop_deallocated(new: &mut Value, old: &Value) {
     let key =
         |device: &Value| ["driver", "pool", "device", "shareID"].map(|key| device[key].clone());

@@ -1,10 +1,10 @@
-//! Field validation: fields that a kind does not have are refused, told of, or dropped, as the client asks.
+//! Field validation: unknown fields are refused, warned about, or dropped, as the client asks.
 
 use serde_json::Value;
 
 use super::{kind::Kind, refusal::Refusal, request::Asked};
 
-/// Refuses the unknown fields of an object, or returns what is to be told of them.
+/// Refuses the unknown fields of an object, or returns warnings about them.
 pub(crate) fn check(kind: &Kind, object: &Value, asked: &Asked) -> Result<Vec<String>, Refusal> {
     let validation = asked.parameter("fieldValidation");
     let known = match validation {
@@ -15,7 +15,7 @@ pub(crate) fn check(kind: &Kind, object: &Value, asked: &Asked) -> Result<Vec<St
             return Err(Refusal::bad_request(why));
         }
     };
-    // An object that cannot be read is refused for that.
+    // An unreadable object is refused later, for that reason.
     let Some(known) = known else { return Ok(Vec::new()) };
     let mut unknown = Vec::new();
     compare(object, &known, "", &mut unknown);
@@ -35,7 +35,7 @@ fn compare(given: &Value, known: &Value, path: &str, unknown: &mut Vec<String>) 
                 let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
                 match known.get(key) {
                     Some(known) => compare(value, known, &path, unknown),
-                    // Nothing is lost where nothing is said.
+                    // An empty value loses nothing.
                     None if is_empty(value) => {}
                     None => unknown.push(format!("unknown field {path:?}")),
                 }

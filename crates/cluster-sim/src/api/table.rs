@@ -1,11 +1,11 @@
-//! Tables: objects as rows for people, with the columns of the real server where they are simple.
+//! Tables: objects as rows for people, with the simple columns of the real server.
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
 use super::{kind::Kind, shape};
 
-/// A column between the name and the age.
+/// Column between the name and the age.
 #[derive(Clone, Copy)]
 struct Column {
     name: &'static str,
@@ -42,7 +42,7 @@ fn row(columns: &[Column], object: &Value, now: Timestamp) -> Value {
     json!({"cells": cells, "object": shape::metadata_only(object)})
 }
 
-/// The columns of `pkg/printers/internalversion` in Kubernetes.
+/// Columns of a kind (`pkg/printers/internalversion` in Kubernetes).
 fn columns(kind: &Kind) -> &'static [Column] {
     const NAMESPACES: &[Column] = &[Column::new("Status", |it| text(&it["status"]["phase"]))];
     const LEASES: &[Column] = &[Column::new("Holder", |it| text(&it["spec"]["holderIdentity"]))];
@@ -97,7 +97,7 @@ fn state(claim: &Value) -> String {
     states.join(",")
 }
 
-/// The time since an object was made, `duration.HumanDuration` of `k8s.io/apimachinery` for up to a day.
+/// Age of an object (`duration.HumanDuration` of `k8s.io/apimachinery`, up to a day).
 fn age(object: &Value, now: Timestamp) -> String {
     let made = object["metadata"]["creationTimestamp"].as_str();
     let Some(made) = made.and_then(|text| text.parse::<Timestamp>().ok()) else {

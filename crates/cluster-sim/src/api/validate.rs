@@ -1,7 +1,7 @@
-//! What the real server would find wrong with an object.
+//! Validation of objects, as in the real server.
 //!
-//! Complete for slices but for the sharing of a node's own resources; of claims what changes after they
-//! were made. Nothing is checked of other kinds.
+//! It is complete for slices, except for the sharing of a node's own resources. For claims it covers updates. Other
+//! kinds are not validated.
 
 mod capacity;
 mod claim;
@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use super::{kind::Kind, refusal::Cause};
 
-/// All that is wrong with the new object.
+/// All problems of the new object.
 pub(crate) fn causes(kind: &Kind, new: &Value, old: Option<&Value>) -> Vec<Cause> {
     match kind.resource {
         "resourceslices" => slice::causes(&typed(new), old.map(typed).as_ref()),

@@ -1,8 +1,8 @@
-//! Watches: what is told at once, then each change, bookmarks in between, and the end.
+//! Watches: initial events, then each change, with bookmarks in between, and the end.
 //!
 //! ```text
 //!  sendInitialEvents    ADDED for each object, BOOKMARK `k8s.io/initial-events-end`, changes   (KEP-3157)
-//!  from a version       changes since then, or ERROR 410 where that is too long ago
+//!  from a version       changes since then, or ERROR 410 if that version is compacted
 //!  allowWatchBookmarks  BOOKMARK every minute, and shortly before the end
 //!  timeoutSeconds       the end
 //! ```
@@ -25,30 +25,30 @@ use super::{
     store::News, world::World,
 };
 
-/// What a watch is about.
+/// State of a watch.
 #[derive(Clone, Debug)]
 pub(crate) struct Watched {
     kind: &'static Kind,
     selector: Selector,
     form: Form,
-    /// The version up to which all is told.
+    /// Version after which changes are sent.
     pub(crate) from: u64,
-    /// What is told at once: all there is, or why the watch cannot begin.
+    /// Initial events: all objects, or the error of a watch that cannot begin.
     pub(crate) first: Vec<Value>,
-    /// The watch cannot begin, and ends.
+    /// True if the watch ends after its initial events, with an error.
     pub(crate) is_over: bool,
     bookmarks: bool,
     timeout: Option<Duration>,
 }
 
-/// Something for a watch to tell.
+/// Event that a watch reacts to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tick {
     News,
     Bookmark,
 }
 
-/// The moments at which a watch has something to tell. It ends when watches are cut, or its time is over.
+/// Stream of a watch's ticks. It ends when watches are cut, or at the timeout.
 pub(crate) struct Ticks {
     news: WatchStream<News>,
     cuts: u64,
@@ -57,13 +57,13 @@ pub(crate) struct Ticks {
     end: Option<Pin<Box<Sleep>>>,
 }
 
-/// How often a client is told how far it has seen (`defaultBookmarkFrequency` of the real server).
+/// Interval of bookmarks (`defaultBookmarkFrequency` of the real server).
 const BOOKMARK: Duration = Duration::from_secs(60);
 
-/// How long before its end a watch is told the same (`nextBookmarkTime`).
+/// Time of the last bookmark before the end of a watch (`nextBookmarkTime`).
 const BEFORE_END: Duration = Duration::from_secs(2);
 
-/// Says with a bookmark that the objects that were there have been told.
+/// Annotation of the bookmark after the initial events.
 const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 
 // === impl World ===
@@ -114,7 +114,7 @@ impl World {
         events
     }
 
-    /// What a watch tells of the changes after a version, and how far it has seen then.
+    /// Events of a watch for the changes after a version, and the version that they reach.
     pub(crate) fn told(&self, watched: &Watched, after: u64, tick: Tick) -> (Vec<Value>, u64) {
         let meant = |object: &Option<Value>| {
             object.as_ref().filter(|object| watched.selector.matches(object)).cloned()
@@ -141,7 +141,7 @@ impl World {
 // === impl Watched ===
 
 impl Watched {
-    /// When there may be something to tell from now on.
+    /// Ticks from now on.
     pub(crate) fn ticks(&self, news: watch::Receiver<News>) -> Ticks {
         let cuts = news.borrow().cuts;
         let now = Instant::now();
@@ -152,12 +152,12 @@ impl Watched {
         Ticks { news: WatchStream::new(news), cuts, bookmark, before_end, end }
     }
 
-    /// A line of the watch.
+    /// Line of the watch.
     fn event(&self, sort: &str, object: &Value) -> Value {
         json!({"type": sort, "object": shape::one(self.kind, object, self.form)})
     }
 
-    /// An object without anything but how far the client has seen.
+    /// Bookmark: an object with a version only.
     fn bookmark(&self, version: u64) -> Value {
         let object = json!({
             "kind": self.kind.name, "apiVersion": self.kind.api_version(),
@@ -167,7 +167,7 @@ impl Watched {
     }
 }
 
-/// In a minute or shortly before the end, whichever comes first.
+/// Time of the next bookmark: in a minute, or shortly before the end if that is earlier.
 fn next_bookmark(now: Instant, before_end: Option<Instant>) -> Option<Instant> {
     let next = before_end.map_or(now + BOOKMARK, |before_end| before_end.min(now + BOOKMARK));
     Some(next).filter(|next| *next > now)

@@ -1,4 +1,4 @@
-//! Everything the server has: objects, gates, faults and the log; and what it answers.
+//! State of the server: objects, gates, faults and the log. It responds to requests.
 
 use std::collections::BTreeSet;
 
@@ -22,16 +22,16 @@ use super::{
     write::Patched,
 };
 
-/// The server at one moment.
+/// State of the server at one moment.
 #[derive(Debug)]
 pub(crate) struct World {
     pub(crate) store: Store,
     pub(crate) log: Vec<Asked>,
-    /// What of it was refused, and why.
+    /// Refused requests of the log, with their refusals.
     pub(crate) refused: Vec<(Asked, Refusal)>,
     pub(crate) faults: Vec<Fault>,
     pub(crate) off: BTreeSet<Gate>,
-    /// 36 for Kubernetes 1.36.
+    /// Minor version: 36 for Kubernetes 1.36.
     pub(crate) minor: u32,
 }
 
@@ -40,13 +40,13 @@ type Answered = Result<Answer, Refusal>;
 // === impl World ===
 
 impl World {
-    /// Notes a request and says what a test has in store for it.
+    /// Logs a request and returns its injected fault.
     pub(crate) fn note(&mut self, asked: &Asked) -> Option<Effect> {
         self.log.push(asked.clone());
         fault::strike(&mut self.faults, asked)
     }
 
-    /// The refusal of a request without the right to be made.
+    /// Refusal for lack of permission.
     pub(crate) fn forbid(asked: &Asked) -> Refusal {
         match Target::of(&asked.path) {
             Ok(target @ Target::Many { kind, .. }) => {
@@ -71,7 +71,7 @@ impl World {
         })
     }
 
-    /// As [`World::answer`], but that nothing which is read is there.
+    /// Responds as [`World::answer`] does, except that reads find nothing.
     pub(crate) fn hide(&mut self, asked: &Asked) -> Answer {
         match Target::of(&asked.path) {
             Ok(Target::Many { kind, .. }) if asked.method == "GET" && !asked.is_watch() => {
@@ -168,7 +168,7 @@ impl World {
         }
     }
 
-    /// The metadata of a list of now.
+    /// Metadata of a list at the current version.
     fn list_metadata(&self) -> Value {
         json!({"resourceVersion": self.store.version().to_string()})
     }

@@ -1,4 +1,4 @@
-//! The verbs that write: create, update, patch, delete.
+//! Writing verbs: create, update, patch, delete.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ use super::{
 
 type Written = Result<Value, Refusal>;
 
-/// An object that was patched, or created by it.
+/// Result of a patch: the object, and whether the patch created it.
 #[derive(Debug)]
 pub(crate) struct Patched {
     pub(crate) code: u16,
@@ -27,7 +27,7 @@ pub(crate) struct Patched {
     pub(crate) warnings: Vec<String>,
 }
 
-/// The longest generated name without its suffix, in bytes.
+/// Length limit of a generated name without its suffix, in bytes.
 const MAX_GENERATED_BASE: usize = 58;
 
 // === impl World ===
@@ -37,7 +37,7 @@ impl World {
         self.store.get(kind, id).ok_or_else(|| Refusal::not_found(kind, &id.name))
     }
 
-    /// Creates an object under its name, or under one that is made for it.
+    /// Creates an object under its name, or under a generated one.
     pub(crate) fn create(&mut self, kind: &'static Kind, namespace: &str, body: Value) -> Written {
         let object = read(kind, body)?;
         let id = self.new_id(kind, namespace, &object)?;
@@ -76,7 +76,7 @@ impl World {
         Ok(Id { namespace: namespace.to_owned(), name })
     }
 
-    /// What the server itself writes into a new object's metadata.
+    /// Sets the metadata that the server owns.
     fn stamp(&mut self, object: &mut Value, id: &Id) {
         let metadata = &mut object["metadata"];
         metadata["name"] = id.name.clone().into();
@@ -106,7 +106,7 @@ impl World {
         self.replace(kind, id, (part, new), Entry { object: old, applied })
     }
 
-    /// Writes the new object in place of the old one, whose entry says too who applied what.
+    /// Replaces the old object. Its entry holds the managers' applied configurations too.
     fn replace(
         &mut self,
         kind: &'static Kind,
@@ -143,7 +143,7 @@ impl World {
         Ok(kept)
     }
 
-    /// Patches an object, or its status; an apply creates what is not there.
+    /// Patches an object, or its status. An apply creates a missing object.
     pub(crate) fn patch(
         &mut self,
         kind: &'static Kind,
@@ -185,7 +185,7 @@ impl World {
         Ok(self.store.keep(kind, id.clone(), Entry { object, applied }))
     }
 
-    /// Deletes an object, or marks it where finalizers keep it.
+    /// Deletes an object, or marks it if it has finalizers.
     pub(crate) fn delete(&mut self, kind: &'static Kind, id: &Id, options: &Value) -> Written {
         let Entry { object, applied } = self.find(kind, id)?.clone();
         for (key, field) in [("uid", "UID"), ("resourceVersion", "ResourceVersion")] {
@@ -224,7 +224,7 @@ impl World {
         }))
     }
 
-    /// Deletes what is selected, and returns it.
+    /// Deletes the selected objects, and returns them.
     pub(crate) fn delete_all(
         &mut self,
         kind: &'static Kind,
@@ -238,7 +238,7 @@ impl World {
         Ok(meant.into_iter().map(|(_, object)| object).collect())
     }
 
-    /// Keeps an object as it is given, past gates and checks, in place of what is there.
+    /// Stores an object as given, without gates and validation. It replaces the existing one.
     pub(crate) fn put(&mut self, kind: &'static Kind, object: Value) -> Written {
         let object = read(kind, object)?;
         let namespace = object["metadata"]["namespace"].as_str().unwrap_or_default().to_owned();
@@ -256,7 +256,7 @@ impl World {
     }
 }
 
-/// What an update cannot change of an object's metadata.
+/// Copies the metadata that an update cannot change.
 pub(crate) fn inherit(new: &mut Value, old: &Value) {
     for key in [
         "uid",
@@ -281,7 +281,7 @@ fn has_finalizers(object: &Value) -> bool {
     object["metadata"]["finalizers"].as_array().is_some_and(|finalizers| !finalizers.is_empty())
 }
 
-/// Applies a configuration, unless it changes what another manager has applied; with `force` it does.
+/// Applies a configuration. A conflict with another manager fails it, unless `force` is set.
 fn apply(
     (part, asked): (Part, &Asked),
     (object, applied): (&mut Value, &mut BTreeMap<Manager, Value>),

@@ -1,4 +1,4 @@
-//! The claims of a pod: made from templates, given their devices, released.
+//! Claims of a pod: creation from templates, binding, release.
 
 use k8s_openapi::{
     api::{
@@ -13,12 +13,12 @@ use k8s_openapi::{
 use super::{Fit, Scheduled, Unscheduled, extended, namespace, title};
 use crate::api::{Objects, Refusal};
 
-/// Keeps a claim from going while it has devices.
+/// Finalizer that keeps a claim from deletion while it has devices.
 const FINALIZER: &str = "resource.kubernetes.io/delete-protection";
-/// Which of a pod's claims a claim was made for.
+/// Annotation with the name of a pod's claim that a claim was made for.
 const POD_CLAIM: &str = "resource.kubernetes.io/pod-claim-name";
 
-/// The claims that a pod names, those of templates made where they are not there yet.
+/// Claims that a pod names. Missing ones are created from their templates.
 pub(super) fn of_pod(
     objects: &Objects,
     mut pod: Pod,
@@ -84,7 +84,7 @@ fn from_template(
     ResourceClaim { metadata, spec: template.spec.spec, status: None }
 }
 
-/// Has an object go with its pod.
+/// Makes a pod the owner of an object.
 pub(super) fn own(metadata: &mut ObjectMeta, pod: &Pod) {
     metadata.namespace = Some(namespace(&pod.metadata));
     metadata.owner_references = Some(vec![OwnerReference {
@@ -97,7 +97,7 @@ pub(super) fn own(metadata: &mut ObjectMeta, pod: &Pod) {
     }]);
 }
 
-/// Writes what was found, claims before the pod, as the scheduler does.
+/// Writes the allocations, claims before the pod, as the scheduler does.
 pub(super) fn bind(
     objects: &Objects,
     pod: Pod,
@@ -161,7 +161,7 @@ fn reserve(
     objects.update_status(&claim)
 }
 
-/// Ends what a pod has of claims: those without users lose their devices, its own go.
+/// Releases a pod's claims. Claims without users lose their devices, and the pod's own are deleted.
 pub(super) fn release(objects: &Objects, pod_uid: &str) -> Result<(), Refusal> {
     for mut claim in objects.list::<ResourceClaim>() {
         let owners = claim.metadata.owner_references.iter().flatten();

@@ -1,4 +1,4 @@
-//! Extended resources that a class answers for: a claim that the scheduler makes from a pod's limits.
+//! Extended resources that a device class serves: the scheduler makes a claim from a pod's limits.
 
 use k8s_openapi::{
     api::{
@@ -14,12 +14,12 @@ use windlass_core::selector::Amount;
 
 use super::claims::own;
 
-/// Tells such a claim from others.
+/// Annotation of claims for extended resources.
 const SPECIAL: &str = "resource.kubernetes.io/extended-resource-claim";
-/// Every class answers for this prefix with its name.
+/// Prefix with which every class serves a resource of its own name.
 const IMPLICIT: &str = "deviceclass.resource.kubernetes.io/";
 
-/// A resource that a container asks for and a class answers for.
+/// Resource that a container requests and a class serves.
 struct Wish<'a> {
     resource: &'a str,
     class: &'a str,
@@ -27,7 +27,7 @@ struct Wish<'a> {
     request: String,
 }
 
-/// The claim for what a node has no device plugin for; `None` where nothing is asked of classes.
+/// Claim for the resources that the node has no device plugin for; `None` if no class serves one.
 pub(super) fn claim(pod: &Pod, node: &Node, classes: &[DeviceClass]) -> Option<ResourceClaim> {
     let from_plugin = node.status.as_ref().and_then(|status| status.allocatable.as_ref());
     let from_plugin = |resource: &str| {
@@ -66,7 +66,7 @@ pub(super) fn claim(pod: &Pod, node: &Node, classes: &[DeviceClass]) -> Option<R
     })
 }
 
-/// Which container's resource each request of the claim stands for.
+/// Mapping of containers and resources to the claim's requests.
 pub(super) fn mappings(pod: &Pod, claim: &ResourceClaim) -> Vec<ContainerExtendedResourceRequest> {
     let requests = claim.spec.devices.iter().flat_map(|devices| devices.requests.iter().flatten());
     let requests: Vec<_> = requests.map(|request| request.name.as_str()).collect();
@@ -98,18 +98,18 @@ fn wishes<'a>(pod: &'a Pod, classes: &'a [DeviceClass]) -> Vec<Wish<'a>> {
     containers(pod).enumerate().flat_map(of_container).collect()
 }
 
-/// Init containers first, as they are counted.
+/// Containers of a pod. Init containers come first, as in their numbering.
 fn containers(pod: &Pod) -> impl Iterator<Item = &Container> {
     pod.spec.iter().flat_map(|spec| spec.init_containers.iter().flatten().chain(&spec.containers))
 }
 
-/// What a container asks for, by name: requests, or limits where there are none.
+/// Requests of a container by name, or its limits if it has no requests.
 fn resources(container: &Container) -> impl Iterator<Item = (&String, &Quantity)> {
     let resources = container.resources.as_ref();
     resources.and_then(|all| all.requests.as_ref().or(all.limits.as_ref())).into_iter().flatten()
 }
 
-/// The newest class that answers for a resource.
+/// Newest class that serves a resource.
 fn class_for<'a>(resource: &str, classes: &'a [DeviceClass]) -> Option<&'a str> {
     let name = |class: &'a DeviceClass| class.metadata.name.as_deref().unwrap_or_default();
     if let Some(wanted) = resource.strip_prefix(IMPLICIT) {

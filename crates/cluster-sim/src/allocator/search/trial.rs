@@ -1,4 +1,4 @@
-//! One candidate: whether it may be taken, taking it, giving it back.
+//! Trial of one candidate: check, take, give back.
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use windlass_core::selector::Amount;
@@ -11,7 +11,7 @@ use crate::allocator::{
 // === impl Search ===
 
 impl Search<'_> {
-    /// Whether a candidate is free, selected, and has the capacity.
+    /// True if a candidate is free, selected, and has the capacity.
     pub(super) fn is_possible(&mut self, asked: Asked, candidate: usize) -> Step {
         if self.is_gone(asked, candidate) {
             return Ok(self.refuse(asked, candidate, "in use"));
@@ -25,14 +25,14 @@ impl Search<'_> {
         Ok(true)
     }
 
-    /// Notes why a candidate does not do.
+    /// Records the reason of a refusal.
     pub(super) fn refuse(&mut self, asked: Asked, candidate: usize, why: &'static str) -> bool {
         let request = self.alternative(asked).full_name.clone();
         self.refused.entry(request).or_default().entry(why).or_default().insert(candidate);
         false
     }
 
-    /// Who only looks may look at what others have, but not twice in one claim.
+    /// True if the device is in use. Admin access ignores other claims, and excludes a repeat in its own.
     fn is_gone(&self, asked: Asked, candidate: usize) -> bool {
         let claims = self.allocating.get(&candidate);
         if self.alternative(asked).admin_access {
@@ -78,7 +78,7 @@ impl Search<'_> {
         if self.counts(candidate) && !self.counters.take(pool, device) {
             return Ok(self.refuse(asked, candidate, "without enough counters"));
         }
-        // From here on what is refused keeps its counters, as upstream.
+        // A candidate refused below keeps its counters, as upstream.
         if self.alternative(asked).is_kept_away_by(device.taints.as_deref().unwrap_or_default()) {
             return Ok(self.refuse(asked, candidate, "tainted"));
         }
@@ -111,7 +111,7 @@ impl Search<'_> {
         Ok(true)
     }
 
-    /// Whether a device takes counters: the first share of a shared one does for all.
+    /// True if a device consumes counters. Of a shared device only the first share does.
     fn counts(&self, candidate: usize) -> bool {
         let Candidate { device, id, .. } = &self.candidates[candidate];
         let in_use = self.taken.shared.contains_key(id)

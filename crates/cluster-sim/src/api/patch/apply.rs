@@ -1,11 +1,11 @@
-//! Server-side apply. What a manager applied last is kept; a field that it no longer names is removed, one that
-//! another manager applied is a conflict.
+//! Server-side apply. Each manager's last configuration is kept. A field that a manager no longer names is removed. A
+//! field that another manager applied is a conflict.
 
 use serde_json::{Map, Value};
 
 use super::lists::{Entries, applied, below};
 
-/// Applies a configuration at a path, given what the same manager applied before.
+/// Applies a configuration at a path, given the previous one of the same manager.
 pub(crate) fn apply(target: &mut Value, (config, before): (&Value, &Value), path: &str) {
     let Some(config) = config.as_object() else {
         *target = config.clone();
@@ -30,7 +30,7 @@ pub(crate) fn apply(target: &mut Value, (config, before): (&Value, &Value), path
     }
 }
 
-/// Removes what a manager owned: a field, or of an object and a list only its own parts.
+/// Removes a field that a manager owned. Of an object or a list only the manager's own parts go.
 fn remove(target: &mut Map<String, Value>, (key, owned): (&str, &Value), path: &str) {
     let Some(slot) = target.get_mut(key) else { return };
     let path = below(path, key);
@@ -70,7 +70,7 @@ fn apply_items(
     *target = Value::Array(kept);
 }
 
-/// Takes out of another manager's configuration the fields that this one changes, and names them.
+/// Removes the fields that this configuration changes from another manager's, and returns their paths.
 pub(crate) fn take_over(
     other: &mut Value,
     (config, live): (&Value, &Value),

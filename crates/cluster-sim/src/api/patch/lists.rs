@@ -1,11 +1,11 @@
-//! Lists whose entries are told apart: by keys, or as the members of a set. All others are replaced whole.
+//! Lists with identifiable entries: by keys, or as members of a set. All others are replaced as a whole.
 
-/// How the entries of a list are told apart.
+/// Identity of a list's entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Entries {
-    /// By these fields. A strategic merge patch looks at the first alone.
+    /// These key fields. A strategic merge patch uses the first alone.
     By(&'static [&'static str]),
-    /// They are values, each of which is there once.
+    /// The values themselves, each of which occurs once.
     Set,
 }
 
@@ -36,23 +36,23 @@ const LISTS: [(&str, Entries); 23] = [
     ("status.resourceClaimStatuses", Entries::By(&["name"])),
 ];
 
-/// Those that server-side apply merges, and a strategic merge patch replaces: they have no `patchStrategy`.
+/// Lists that server-side apply merges and a strategic merge patch replaces: they have no `patchStrategy`.
 const APPLIED_ONLY: [&str; 3] =
     ["spec.containers.resources.claims", "status.devices", "status.devices.conditions"];
 
-/// How server-side apply tells the entries of a list apart.
+/// Identity of entries for server-side apply.
 pub(super) fn applied(path: &str) -> Option<Entries> {
     let path = path.replace("initContainers", "containers");
     let path = path.replace("ephemeralContainers", "containers");
     LISTS.iter().find(|(known, _)| *known == path).map(|(_, entries)| *entries)
 }
 
-/// How a strategic merge patch does.
+/// Identity of entries for a strategic merge patch.
 pub(super) fn merged(path: &str) -> Option<Entries> {
     applied(path).filter(|_| !APPLIED_ONLY.contains(&path))
 }
 
-/// The path of a field.
+/// Path of a field.
 pub(super) fn below(path: &str, key: &str) -> String {
     if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }
 }

@@ -1,8 +1,8 @@
-//! JSON patches (RFC 6902): steps that are carried out one after the other, or not at all.
+//! JSON patches (RFC 6902): steps that all apply in order, or not at all.
 
 use serde_json::Value;
 
-/// Carries out the steps of a patch, or says which one cannot be.
+/// Applies the steps of a patch, or returns the one that fails.
 pub(crate) fn carry_out(target: &mut Value, steps: &Value) -> Result<(), String> {
     let steps = steps.as_array().ok_or("a JSON patch is a list of steps")?;
     steps.iter().try_for_each(|step| carry_out_one(target, step))
@@ -54,7 +54,7 @@ fn take(target: &mut Value, path: &str) -> Option<Value> {
     }
 }
 
-/// The parent's path, and the key in it as it is (RFC 6901).
+/// Splits a path into the parent's path and the unescaped key (RFC 6901).
 fn split(path: &str) -> Option<(&str, String)> {
     let (parent, key) = path.rsplit_once('/')?;
     Some((parent, key.replace("~1", "/").replace("~0", "~")))

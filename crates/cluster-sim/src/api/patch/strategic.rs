@@ -1,5 +1,5 @@
-//! Strategic merge patches, which `kubectl apply` sends for the kinds that it knows: entries of lists are merged,
-//! and directives say what is removed. Of `$setElementOrder` the order is left as it is.
+//! Strategic merge patches, which `kubectl apply` sends for built-in kinds. List entries are merged, and directives
+//! remove some. The order of `$setElementOrder` is ignored.
 
 use serde_json::{Map, Value};
 
@@ -29,7 +29,7 @@ pub(crate) fn merge(target: &mut Value, changes: &Value, path: &str) {
         if let Some(list) = key.strip_prefix(DELETE_VALUES) {
             delete_values(target.get_mut(list), value);
         } else if key.starts_with('$') {
-            // Other directives say nothing of the content.
+            // Other directives leave the content unchanged.
         } else if value.is_null() {
             target.remove(key);
         } else {

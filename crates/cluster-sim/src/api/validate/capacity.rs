@@ -1,4 +1,4 @@
-//! The capacities of a device, and what may be asked of them.
+//! Capacities of a device, and the policies of requests for them.
 
 use k8s_openapi::{
     api::resource::v1::{CapacityRequestPolicy, CapacityRequestPolicyRange, Device},
@@ -140,7 +140,7 @@ fn of_step(
     causes
 }
 
-/// What is no quantity was refused when the object was read by the real server; here it is nothing.
+/// Parses a quantity. The real server refuses an invalid one when it decodes the object; here it is zero.
 fn amount(quantity: &Quantity) -> Amount {
     Amount::parse(&quantity.0).unwrap_or(Amount::ZERO)
 }

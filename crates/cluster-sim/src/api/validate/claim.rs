@@ -1,4 +1,4 @@
-//! Claims: what may become of one after it was made.
+//! Claims: permitted changes after creation.
 
 use k8s_openapi::api::resource::v1::{AllocatedDeviceStatus, ResourceClaim, ResourceClaimStatus};
 use serde_json::Value;
@@ -9,7 +9,7 @@ use crate::api::refusal::Cause;
 const MAX_RESERVED: usize = 256;
 const MAX_RESULTS: usize = 32;
 const MAX_CONDITIONS: usize = 8;
-/// Of a device's opaque data, in bytes.
+/// Limit of a device's opaque data, in bytes.
 const MAX_DATA: usize = 10 * 1024;
 
 pub(super) fn causes(new: &ResourceClaim, old: &ResourceClaim) -> Vec<Cause> {
@@ -104,7 +104,7 @@ fn allocation(
     causes
 }
 
-/// Requests, and subrequests behind their request's name.
+/// Names of requests, and of subrequests after their request's name.
 fn request_names(claim: &ResourceClaim) -> Vec<String> {
     let requests = claim.spec.devices.iter().flat_map(|devices| devices.requests.iter().flatten());
     let names = requests.flat_map(|request| {

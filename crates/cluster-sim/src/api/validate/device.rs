@@ -1,4 +1,4 @@
-//! One device of a slice.
+//! Devices of a slice.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,7 +24,7 @@ const WHERE: &str = "exactly one of `nodeName`, `nodeSelector`, or `allNodes` is
 const NOWHERE: &str = "`nodeName`, `nodeSelector` and `allNodes` can only be set if \
                        `perDeviceNodeSelection` is set to true in the ResourceSlice spec";
 
-/// What is wrong with a device, apart from where it is.
+/// Problems of a device, except for its node selection.
 pub(super) fn causes(field: &str, device: &Device) -> Vec<Cause> {
     let mut causes = name::label(&format!("{field}.name"), &device.name);
     causes.extend(attributes(field, device));
@@ -35,7 +35,7 @@ pub(super) fn causes(field: &str, device: &Device) -> Vec<Cause> {
     causes
 }
 
-/// What is wrong with where a device is, in a slice that leaves it to the devices or does not.
+/// Problem of a device's node selection. `by_device` is true if the slice leaves the selection to its devices.
 pub(super) fn place(field: &str, device: &Device, by_device: bool) -> Option<Cause> {
     let set =
         [device.node_name.is_some(), device.node_selector.is_some(), device.all_nodes.is_some()];
@@ -66,7 +66,7 @@ fn attributes(field: &str, device: &Device) -> Vec<Cause> {
     causes
 }
 
-/// Values in lists.
+/// Number of values in lists.
 fn count(value: &DeviceAttribute) -> usize {
     value.bools.as_ref().map_or(0, Vec::len)
         + value.ints.as_ref().map_or(0, Vec::len)
@@ -103,7 +103,7 @@ fn attribute(field: &str, value: &DeviceAttribute) -> Vec<Cause> {
     causes
 }
 
-/// Three numbers without leading zeros, and identifiers after `-` and `+`.
+/// True for three numbers without leading zeros, with identifiers after `-` and `+`.
 fn is_version(text: &str) -> bool {
     let (text, build) = text.split_once('+').map_or((text, None), |(t, b)| (t, Some(b)));
     let (numbers, before) = text.split_once('-').map_or((text, None), |(t, b)| (t, Some(b)));

@@ -1,6 +1,6 @@
 //! Names: DNS labels and subdomains, drivers, pools, C identifiers.
 //!
-//! The agent checks names as well. The API server's checks are its own, so that the one can find the other wrong.
+//! The agent checks names as well. This implementation is separate, so that each can find errors of the other.
 
 use crate::api::refusal::{Cause, Problem};
 
@@ -15,13 +15,13 @@ const IDENTIFIER: &str = "a valid C identifier must start with alphabetic charac
                           a string of alphanumeric characters or '_' (e.g. 'my_name',  or 'MY_NAME',  \
                           or 'MyName', regex used for validation is '[A-Za-z_][A-Za-z0-9_]*')";
 
-/// The longest name of a driver, and of a domain.
+/// Length limit of a driver's name and of a domain.
 const MAX_DRIVER: usize = 63;
 const MAX_LABEL: usize = 63;
 const MAX_SUBDOMAIN: usize = 253;
 const MAX_IDENTIFIER: usize = 32;
 
-/// A DNS label: a device, a counter, a counter set.
+/// Checks a DNS label: a device, a counter, a counter set.
 pub(super) fn label(field: &str, name: &str) -> Vec<Cause> {
     if name.len() > MAX_LABEL {
         let most = format!("must be no more than {MAX_LABEL} bytes");
@@ -30,7 +30,7 @@ pub(super) fn label(field: &str, name: &str) -> Vec<Cause> {
     refuse_unless(is_label(name), field, name, LABEL)
 }
 
-/// A driver, or the domain of an attribute.
+/// Checks the name of a driver, or the domain of an attribute.
 pub(super) fn driver(field: &str, name: &str) -> Vec<Cause> {
     if name.is_empty() {
         return vec![Cause::required(field, "")];
@@ -38,11 +38,11 @@ pub(super) fn driver(field: &str, name: &str) -> Vec<Cause> {
     if name.len() > MAX_DRIVER {
         return vec![too_long(field, MAX_DRIVER)];
     }
-    // Upper case is let through, with a warning.
+    // Upper case passes, with a warning.
     refuse_unless(is_subdomain(&name.to_lowercase()), field, name, SUBDOMAIN)
 }
 
-/// A pool: subdomains with slashes between them.
+/// Checks the name of a pool: subdomains with slashes between them.
 pub(super) fn pool(field: &str, name: &str) -> Vec<Cause> {
     if name.is_empty() {
         return vec![Cause::required(field, "")];
@@ -56,7 +56,7 @@ pub(super) fn subdomain(field: &str, name: &str) -> Vec<Cause> {
     refuse_unless(fits, field, name, SUBDOMAIN)
 }
 
-/// An attribute's or a capacity's name, with or without a domain.
+/// Checks the name of an attribute or a capacity, with or without a domain.
 pub(super) fn qualified(field: &str, name: &str) -> Vec<Cause> {
     match name.split('/').collect::<Vec<_>>().as_slice() {
         [id] => identifier(field, id),
@@ -71,12 +71,12 @@ pub(super) fn qualified(field: &str, name: &str) -> Vec<Cause> {
             });
             causes
         }
-        // The real server lets more slashes through.
+        // More slashes pass in the real server.
         _ => Vec::new(),
     }
 }
 
-/// A label's key: a name of 63 with an optional domain, as taints and conditions have it.
+/// Checks the key of a label, taint or condition: a name of up to 63 characters with an optional domain.
 pub(super) fn label_key(field: &str, key: &str) -> Vec<Cause> {
     let (domain, name) = key.split_once('/').map_or((None, key), |(d, n)| (Some(d), n));
     let is_inner = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);

@@ -1,4 +1,4 @@
-//! Slices: the pool, where the devices are, and how many there may be.
+//! Slices: the pool, the node selection, and the limits of numbers.
 
 use k8s_openapi::api::resource::v1::{CounterSet, Device, ResourceSlice, ResourceSliceSpec};
 use serde_json::Value;
@@ -9,7 +9,7 @@ use super::{
 };
 use crate::api::refusal::Cause;
 
-/// Devices of a slice, and where a device has taints, counters or lists.
+/// Limit of devices in a slice, and the lower one if a device has taints, counters or lists.
 const MAX_DEVICES: usize = 128;
 const MAX_ADVANCED_DEVICES: usize = 64;
 const MAX_COUNTER_SETS: usize = 8;
@@ -62,7 +62,7 @@ fn immutable(new: &ResourceSliceSpec, old: &ResourceSliceSpec) -> Vec<Cause> {
     .collect()
 }
 
-/// Which nodes have the devices.
+/// Problems of the node selection.
 fn place(spec: &ResourceSliceSpec) -> Vec<Cause> {
     let mut causes = Vec::new();
     if spec.node_name.as_deref() == Some("") {
@@ -145,7 +145,7 @@ fn counter_sets(sets: &[CounterSet]) -> Vec<Cause> {
     causes
 }
 
-/// The names of the counters of a set, or of what a device takes of one.
+/// Checks the counters of a set, or a device's consumption of one.
 pub(super) fn counters<'a>(
     field: &str,
     names: impl ExactSizeIterator<Item = &'a String>,
