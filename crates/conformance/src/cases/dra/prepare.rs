@@ -1,4 +1,4 @@
-//! D14 to D21: responses to NodePrepareResources.
+//! D14 to D21: responses to `NodePrepareResources`.
 
 use std::collections::BTreeSet;
 
