@@ -11,7 +11,7 @@
 //!
 //! - A partition that is refused for its taints or by a constraint keeps its counters until the search ends.
 //! - `distinctAttribute` remembers one value for each request. Three devices of one request are therefore not all
-//! compared with each other.
+//!   compared with each other.
 //! - Expressions are evaluated only for devices that are tried, and an error ends the search.
 //!
 //! Left out: list attributes, waits for binding conditions, time limits. Share ids are deterministic.

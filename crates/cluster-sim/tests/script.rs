@@ -242,7 +242,7 @@ async fn play(client: &Client) {
             let version = document["metadata"]["resourceVersion"].as_str();
             version.unwrap_or_default().clone_into(&mut first);
         }
-        // The response may be longer than the script's.
+        // A response may continue after a colon where the script ends.
         let is_right = answer == step.answer
             || answer.strip_prefix(step.answer).is_some_and(|rest| rest.starts_with(": "));
         if !is_right {

@@ -17,7 +17,7 @@ const FEW: usize = 20;
 /// Head of a message of 5 MiB: uncompressed, and its length.
 const LARGE: [u8; 5] = [0, 0, 0x50, 0, 0];
 
-/// Bytes that no message begins with.
+/// Bytes of an invalid message.
 const GARBAGE: [u8; 32] = [0xff; 32];
 
 /// HTTP/2 connection preface, and the length of a frame's head.

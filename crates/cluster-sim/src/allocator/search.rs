@@ -127,7 +127,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Finds the devices of requests for all, and rejects claims that no choice can satisfy.
+    /// Finds the devices of requests for all devices. Rejects claims whose requests exceed the limit of devices.
     fn find_everything(&mut self) -> Result<(), Unallocated> {
         for claim in 0..self.claims.len() {
             let mut least = 0;

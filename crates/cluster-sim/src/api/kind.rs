@@ -25,7 +25,7 @@ pub(crate) struct Kind {
     pub(crate) version: &'static str,
     /// Plural in paths, such as `resourceslices`.
     pub(crate) resource: &'static str,
-    /// Kind's name, such as `ResourceSlice`.
+    /// Name, such as `ResourceSlice`.
     pub(crate) name: &'static str,
     pub(crate) scope: Scope,
     pub(crate) status: Status,

@@ -1,4 +1,4 @@
-//! Decoder of protobuf bodies into JSON. client-go's typed clients write protobuf whatever the server offers.
+//! Decoder of protobuf bodies into JSON. The typed clients of client-go always write protobuf.
 //!
 //! `fields.txt` holds the messages and fields of `generated.proto` of `k8s.io/api` 1.36: number, name, type. `drop`
 //! marks fields that Go omits from JSON when they are zero, and writes in protobuf all the same. Pods, nodes and
@@ -205,7 +205,7 @@ impl Field {
     }
 }
 
-/// Time from seconds and nanoseconds; absent ones are Go's zero time.
+/// Time from seconds and nanoseconds. Absent seconds are Go's zero time, which is null in JSON.
 fn time(bytes: &[u8]) -> Result<Value, String> {
     let (mut seconds, mut nanos) = (None, 0);
     for (number, value) in fields(bytes)? {

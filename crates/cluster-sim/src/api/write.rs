@@ -19,7 +19,7 @@ use super::{
 
 type Written = Result<Value, Refusal>;
 
-/// Result of a patch: the object, and whether the patch created it.
+/// Result of a patch. Its HTTP code distinguishes a creation from a change.
 #[derive(Debug)]
 pub(crate) struct Patched {
     pub(crate) code: u16,
@@ -185,7 +185,7 @@ impl World {
         Ok(self.store.keep(kind, id.clone(), Entry { object, applied }))
     }
 
-    /// Deletes an object, or marks it if it has finalizers.
+    /// Deletes an object. An object with finalizers is only marked for deletion.
     pub(crate) fn delete(&mut self, kind: &'static Kind, id: &Id, options: &Value) -> Written {
         let Entry { object, applied } = self.find(kind, id)?.clone();
         for (key, field) in [("uid", "UID"), ("resourceVersion", "ResourceVersion")] {

@@ -15,7 +15,7 @@ use crate::api::{Objects, Refusal};
 
 /// Finalizer that keeps a claim from deletion while it has devices.
 const FINALIZER: &str = "resource.kubernetes.io/delete-protection";
-/// Annotation with the name of a pod's claim that a claim was made for.
+/// Annotation that names the pod's claim for which a claim was made.
 const POD_CLAIM: &str = "resource.kubernetes.io/pod-claim-name";
 
 /// Claims that a pod names. Missing ones are created from their templates.
