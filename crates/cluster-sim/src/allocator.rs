@@ -1,4 +1,4 @@
-//! Scheduler's allocator: it chooses devices on a node for a pod's claims.
+//! Device allocation of the scheduler: devices of a node for a pod's claims.
 //!
 //! ```text
 //!  slices ──> pools ──> candidates, in order of pool, slice, device
@@ -6,8 +6,8 @@
 //!  allocated claims ─────┴──> search: depth first, first fit ──> AllocationResult
 //! ```
 //!
-//! It decides as Kubernetes 1.36 does with its default gates (the allocator that Kubernetes calls incubating). Its
-//! oddities are kept, since a driver meets them:
+//! The allocator decides as Kubernetes 1.36 does with its default gates (the allocator that Kubernetes calls
+//! incubating). Upstream's oddities are kept, since a driver meets them:
 //!
 //! - A partition that is refused for its taints or by a constraint keeps its counters until the search ends.
 //! - `distinctAttribute` remembers one value for each request. Three devices of one request are therefore not all

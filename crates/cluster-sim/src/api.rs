@@ -7,8 +7,8 @@
 //!  test ── Objects ────────────────────────┘
 //! ```
 //!
-//! It responds as the API server of Kubernetes 1.36 does; `tests/script.rs` plays the same requests on both. Left
-//! out:
+//! The server responds as the API server of Kubernetes 1.36 does; `tests/script.rs` plays the same requests on both.
+//! Left out:
 //!
 //! - authentication and authorisation (a test can forbid any request)
 //! - `dryRun` (refused)

@@ -7,7 +7,7 @@ pub(crate) struct Names(u64);
 // === impl Names ===
 
 impl Names {
-    /// Letters of the real server. They include no vowels, so that no words occur.
+    /// Letters of the real server. Without vowels no words occur.
     const LETTERS: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
 
     pub(crate) fn seeded(seed: u64) -> Self {

@@ -1,5 +1,5 @@
-//! Script of requests, with the responses of Kubernetes 1.36. It is played on the embedded server. It is also played
-//! on a real one if `WINDLASS_E2E_API_SERVER` names its kubeconfig: that of an empty cluster, as administrator.
+//! Script of requests, with the responses of Kubernetes 1.36. The script is played on the embedded server. A real
+//! server plays it too if `WINDLASS_E2E_API_SERVER` names its kubeconfig: that of an empty cluster, as administrator.
 
 use std::{env, fmt::Write as _};
 

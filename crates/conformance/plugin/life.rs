@@ -210,7 +210,7 @@ pub(crate) fn clean(folder: &Path) {
     }
 }
 
-/// Waits for SIGTERM. One defect ignores it.
+/// Waits for SIGTERM. One defect ignores the signal.
 pub(crate) async fn told_to_end(defect: Defect) {
     if defect != Defect::HasNoHandler {
         let mut told = signal(SignalKind::terminate()).expect("a handler");

@@ -1,4 +1,4 @@
-//! Device plugin that conforms, or has one defect: `plugin-with-defects KUBELET SCRATCH DEFECT`. It offers
+//! Device plugin that conforms, or has one defect: `plugin-with-defects KUBELET SCRATCH DEFECT`. The plugin offers
 //! `example.com/one` with four devices and `example.com/two` with two. While `SCRATCH/fail` exists, its first device
 //! is unhealthy.
 

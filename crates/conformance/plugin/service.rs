@@ -20,7 +20,7 @@ use windlass_kubelet_api::deviceplugin::{self as wire, device_plugin_server::Dev
 
 use crate::{defect::Defect, devices::Devices};
 
-/// One resource.
+/// Service of one resource.
 #[derive(Clone)]
 pub(crate) struct Service {
     pub(crate) shared: Arc<Shared>,

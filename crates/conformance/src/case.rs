@@ -89,7 +89,7 @@ pub enum Verdict {
 // === impl Finding ===
 
 impl Finding {
-    /// Finding about a program that never serves anything. It is the only one.
+    /// Finding about a program that never serves anything. The run has no other finding.
     pub(crate) fn stillborn(stillborn: Stillborn, took: Duration) -> Self {
         let Stillborn { why: evidence, last_words } = stillborn;
         let (id, sentence) = ("START", "starts, and serves until it is told to end");
@@ -107,7 +107,6 @@ impl Case {
     }
 }
 
-/// Fails the case.
 pub(crate) fn failed<T>(evidence: impl Into<String>) -> Result<T, Unmet> {
     Err(Unmet::Failed(evidence.into()))
 }

@@ -59,7 +59,6 @@ impl Process {
         Self::spawn(command, folder)
     }
 
-    /// Starts a command in a folder.
     pub(crate) fn spawn(mut command: Command, folder: &Path) -> io::Result<Self> {
         command.current_dir(folder).process_group(0).kill_on_drop(true);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -74,7 +74,6 @@ impl Stage {
         Ok(Self { subject, kubelet, cluster, process: None, places, folder, _wipes: wipes })
     }
 
-    /// Starts the program.
     pub(crate) fn start(&mut self) -> Result<(), Unmet> {
         let words = self.subject.words(&self.places);
         let [program, arguments @ ..] = words.as_slice() else {

@@ -51,7 +51,7 @@ pub struct Within {
     /// devices for more than a minute has an incident.
     pub recover: Duration,
     /// From a change of slices to the moment when all devices are published again. Kubernetes' helper for drivers
-    /// syncs 30 s after a change. It trusts its cached slices for 60 s (`DefaultSyncDelay` and
+    /// syncs 30 s after a change. The helper trusts its cached slices for 60 s (`DefaultSyncDelay` and
     /// `DefaultMutationCacheTTL` of `k8s.io/dynamic-resource-allocation/resourceslice`).
     pub republish: Duration,
     /// Response to a call on a busy machine. The kubelet itself waits without a limit.
@@ -178,8 +178,8 @@ fn is_program(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|it| it.is_file() && it.permissions().mode() & 0o111 != 0)
 }
 
-/// Prefixes of variables that would lead a program to another cluster or node, or change its role. They are
-/// client-go's, those of pods and of Kubernetes' commands, and Windlass's own.
+/// Prefixes of variables that would lead a program to another cluster or node, or change its role. The list covers
+/// client-go, pods, Kubernetes' commands, and Windlass itself.
 const FOREIGN: [&str; 3] = ["KUBE", "NODE_NAME", "WINDLASS_"];
 
 // === impl Places ===

@@ -10,8 +10,8 @@ thread_local! {
     static OF_THIS_TEST: RefCell<Vec<TempDir>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Creates a folder that lasts until the test ends. It is in memory if the machine has a tmpfs: a simulated machine
-/// is a thousand small files.
+/// Creates a folder that lasts until the test ends. The folder is in memory if the machine has `/dev/shm`: a
+/// simulated machine is a thousand small files.
 pub fn temporary_folder() -> PathBuf {
     let mut builder = tempfile::Builder::new();
     builder.prefix("wl");

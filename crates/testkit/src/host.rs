@@ -60,8 +60,8 @@ impl Node {
         drop(fifo.expect("a FIFO"));
     }
 
-    /// Creates this number of links to one folder, with names that begin with `begin`. They exceed the agent's limit
-    /// for a list.
+    /// Creates this number of links to one folder, with names that begin with `begin`. A large number exceeds the
+    /// agent's limit for a list.
     pub fn crowd(&self, list: &str, begin: &str, count: u32) {
         let folder = self.host(list);
         fs::create_dir_all(&folder).expect("made");

@@ -1,18 +1,18 @@
 //! Fixtures for the tests of the agent: a simulated machine with a kubelet, and the agent in the test's process.
 //!
 //! A test begins with a [`Node`]: a simulated machine in a folder, and a configuration with short timeouts. The test
-//! changes the configuration, then starts the kubelet ([`Node::kubelet`]) and the agent ([`Node::agent`]). It injects
-//! a fault ([`Node::inject`]) and waits for the effect:
+//! changes the configuration, then starts the kubelet ([`Node::kubelet`]) and the agent ([`Node::agent`]). Then the
+//! test injects a fault ([`Node::inject`]) and waits for the effect:
 //!
 //! - [`Running::until`] waits for the agent's state.
 //! - [`allocatable`] waits for the kubelet.
 //! - [`Said::until`] waits for the log.
 //! - [`value`] waits for any channel, and [`until`] polls.
 //!
-//! All waits share one limit. Their errors name the awaited state and the last one seen.
+//! All waits share one limit. A timeout's error names the awaited state and the last one seen.
 //!
-//! These fixtures are for integration tests only. A unit test of a crate below this one would link that crate twice,
-//! with incompatible types.
+//! These fixtures are for integration tests only. In a unit test the tested crate would be linked twice, with
+//! incompatible types.
 
 mod board;
 mod documents;

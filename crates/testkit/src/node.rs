@@ -22,7 +22,7 @@ use crate::{
     running::Running,
 };
 
-/// Node whose components a test starts one by one. It is removed when the test ends.
+/// Node whose components a test starts one by one. The end of the test removes the node.
 #[derive(Debug)]
 pub struct Node {
     /// Simulated machine.

@@ -66,7 +66,7 @@ fn left(pool: &Pool<'_>, taken: &Taken) -> Left {
             consume(&mut left, device, Amount::saturating_sub);
         }
     }
-    // Allocated claims may overdraw a counter. Nothing more can be taken then, and that is no error.
+    // Allocated claims may overdraw a counter. An overdrawn counter blocks further devices, without an error.
     left
 }
 

@@ -34,7 +34,8 @@ impl Objects {
         Self { world }
     }
 
-    /// Stores an object with its status as given, without gates and validation. It replaces one of the same name.
+    /// Stores an object with its status as given, without gates and validation. An object of the same name is
+    /// replaced.
     pub fn put<T: Object>(&self, object: &T) -> T {
         let kept = self.write(|world| world.put(Kind::typed::<T>(), json(object)));
         typed(kept.expect("an object with a name"))

@@ -167,7 +167,6 @@ impl Store {
         self.compacted = self.version;
     }
 
-    /// Ends all watches.
     pub(crate) fn cut_watches(&mut self) {
         self.news.send_modify(|news| news.cuts += 1);
     }

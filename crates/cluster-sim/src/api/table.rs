@@ -20,7 +20,6 @@ impl Column {
     }
 }
 
-/// A `Table` of objects.
 pub(crate) fn of(kind: &Kind, objects: &[&Value], metadata: &Value) -> Value {
     let columns = columns(kind);
     let now = Timestamp::now();

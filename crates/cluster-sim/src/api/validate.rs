@@ -1,7 +1,7 @@
 //! Validation of objects, as in the real server.
 //!
-//! It is complete for slices, except for the sharing of a node's own resources. For claims it covers updates. Other
-//! kinds are not validated.
+//! Slices are validated completely, except for the sharing of a node's own resources. Claims are validated on update
+//! only. Other kinds are not validated.
 
 mod capacity;
 mod claim;

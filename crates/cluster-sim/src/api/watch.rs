@@ -48,7 +48,7 @@ pub(crate) enum Tick {
     Bookmark,
 }
 
-/// Stream of a watch's ticks. It ends when watches are cut, or at the timeout.
+/// Stream of a watch's ticks. The stream ends when watches are cut, or at the timeout.
 pub(crate) struct Ticks {
     news: WatchStream<News>,
     cuts: u64,

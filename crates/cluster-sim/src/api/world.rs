@@ -1,4 +1,4 @@
-//! State of the server: objects, gates, faults and the log. It responds to requests.
+//! State of the server (objects, gates, faults, log), and its responses to requests.
 
 use std::collections::BTreeSet;
 

@@ -19,7 +19,7 @@ use super::{
 
 type Written = Result<Value, Refusal>;
 
-/// Result of a patch. Its HTTP code distinguishes a creation from a change.
+/// Result of a patch. The HTTP code distinguishes a creation from a change.
 #[derive(Debug)]
 pub(crate) struct Patched {
     pub(crate) code: u16,
@@ -106,7 +106,7 @@ impl World {
         self.replace(kind, id, (part, new), Entry { object: old, applied })
     }
 
-    /// Replaces the old object. Its entry holds the managers' applied configurations too.
+    /// Replaces the old object. The entry holds the managers' applied configurations too.
     fn replace(
         &mut self,
         kind: &'static Kind,
@@ -238,7 +238,7 @@ impl World {
         Ok(meant.into_iter().map(|(_, object)| object).collect())
     }
 
-    /// Stores an object as given, without gates and validation. It replaces the existing one.
+    /// Stores an object as given, without gates and validation. An existing object is replaced.
     pub(crate) fn put(&mut self, kind: &'static Kind, object: Value) -> Written {
         let object = read(kind, object)?;
         let namespace = object["metadata"]["namespace"].as_str().unwrap_or_default().to_owned();

@@ -75,7 +75,6 @@ pub(super) const CASES: &[Case] = &[
     },
 ];
 
-/// Restarts the kubelet.
 pub(super) async fn restarted(stage: &Stage) -> Result<(), Unmet> {
     let again = stage.kubelet.restart().await;
     again.map_err(|error| Unmet::Failed(format!("the embedded kubelet: {error}")))

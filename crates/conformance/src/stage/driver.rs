@@ -117,7 +117,6 @@ fn ids(claims: &[&ResourceClaim]) -> Vec<Claim> {
     claims.iter().map(id).collect()
 }
 
-/// Dials a socket.
 pub(crate) async fn dialled(socket: &Path) -> Result<Channel, String> {
     let path = SocketPath::new(socket).map_err(|error| error.to_string())?;
     path.dial().await.map_err(|error| error.to_string())
