@@ -12,24 +12,24 @@ mod kfd;
 /// "Processing accelerator", in the PCI code and ID assignment specification.
 const CLASS: u32 = 0x12_00_00;
 
-/// The kernel numbers nodes that render from here.
+/// Minor number of the first render node, as the kernel assigns them.
 const FIRST_RENDER: u32 = 128;
 
-/// The major number of the kernel's graphics subsystem.
+/// Major number of the kernel's graphics subsystem (DRM).
 const DRM: u32 = 226;
 
-/// One part of a GPU: the whole of it, or what it is cut into.
+/// A whole GPU, or one of its partitions.
 struct Part<'a> {
     gpu: &'a AmdGpu,
-    /// Which GPU.
+    /// Index of the GPU.
     index: u32,
-    /// Which part of it.
+    /// Index of the partition within the GPU.
     nth: u32,
-    /// Which node of KFD's topology it is; `None` for one that the driver holds ready for another mode.
+    /// Index of the KFD topology node. `None` for a partition that the driver reserves for another mode.
     node: Option<usize>,
 }
 
-/// Everything that AMD's driver makes of the GPUs of a machine.
+/// Devices that AMD's driver creates for the GPUs of a machine.
 pub(crate) fn devices(profile: &Profile, seed: &str) -> Vec<Device> {
     let Some(amd) = &profile.amd else { return Vec::new() };
     let parts = parts(amd, profile.numa.len());
@@ -43,7 +43,7 @@ pub(crate) fn devices(profile: &Profile, seed: &str) -> Vec<Device> {
     devices
 }
 
-/// Parts in the order in which KFD lists them, which is after the NUMA nodes.
+/// Parts in KFD's order. KFD lists the NUMA nodes before them.
 fn parts(amd: &Amd, numa_nodes: usize) -> Vec<Part<'_>> {
     let mut nodes = numa_nodes..;
     let mut parts = Vec::new();
@@ -94,9 +94,9 @@ fn gpu(amd: &Amd, part: &Part<'_>, seed: &str) -> Device {
     }
 }
 
-/// A partition after the first is a device of the platform, without an address.
+/// Partitions after the first are platform devices without a PCI address.
 fn partition(amd: &Amd, part: &Part<'_>) -> Device {
-    // The driver counts them over all GPUs that came before.
+    // The driver counts partitions over all preceding GPUs.
     let before = |gpu: &AmdGpu| match amd.partitions {
         PartitionNames::Underscore => amd.card.dies - 1,
         PartitionNames::Dot => gpu.compute.parts(amd.card.dies) - 1,
@@ -141,7 +141,8 @@ fn unique_id(seed: &str, index: u32) -> u64 {
 // === impl Part ===
 
 impl Part<'_> {
-    /// Of its nodes: the driver reserves those of every part that a GPU can have.
+    /// Minor number offset of the part's nodes. The driver reserves minors for every possible partition of
+    /// a GPU.
     fn minor(&self, amd: &Amd) -> u32 {
         self.index * amd.card.dies + self.nth
     }

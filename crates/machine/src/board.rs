@@ -1,18 +1,17 @@
-//! A simulated Darwin3 board: its two servers on sockets, with the behaviour that trips plugins.
+//! Simulated Darwin3 board: two servers on sockets, with the behaviour that breaks plugins.
 //!
-//! The vendor's runtime serves HTTP on port 6001 for control and TCP on port 6000 for data, both without
-//! authentication. What is known of them is in `docs/devices/handover.md`; what is not known is made up here
-//! in the simplest way and said at its place.
+//! The vendor's runtime serves HTTP on port 6001 for control and TCP on port 6000 for data. Both ports lack
+//! authentication. `docs/devices/handover.md` lists the known behaviour. Comments mark each assumption.
 //!
 //! ```text
 //!   control: GET /chip_reset  /set_frequency?freq=333  /last_running_time  /last_tcp_time
 //!   data:    header of 20 bytes (type, four lengths in flits) + flits  ->  the same, to the end 0xffffffff
 //! ```
 //!
-//! One data client is served at a time. One that connects and closes without a byte wedges the data port:
-//! nobody is served there until the board's server is started anew. A chip reset reloads the drivers and
-//! leaves the server's loop as it is, so it does not help; a probe of the data port can so take a board out
-//! of service for good, which is what this is here to show.
+//! The board serves one data client at a time. A client that connects and closes without a byte wedges the
+//! data port: the port serves nobody until a person restarts the board's server. A chip reset reloads the
+//! drivers and leaves the server's loop unchanged, so the port stays wedged. A probe of the data port can
+//! therefore take a board out of service for good. This simulation demonstrates that hazard.
 //!
 //! ```no_run
 //! use windlass_machine::{Board, BoardAddresses};
@@ -35,7 +34,7 @@ use std::{
 
 use self::server::Server;
 
-/// A board that runs until it is dropped.
+/// Simulated board. It runs until dropped.
 #[derive(Debug)]
 pub struct Board {
     control: Server,
@@ -43,55 +42,55 @@ pub struct Board {
     chip: Chip,
 }
 
-/// Where a board listens.
+/// Listening addresses of a board.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BoardAddresses {
-    /// HTTP; 6001 on a real board.
+    /// HTTP address; port 6001 on a real board.
     pub control: SocketAddr,
-    /// Flits; 6000 on a real board.
+    /// Flit address; port 6000 on a real board.
     pub data: SocketAddr,
 }
 
-/// Something that happened to a board.
+/// Event on a board.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BoardEvent {
     /// `GET /chip_reset`
     Reset,
-    /// `GET /set_frequency`, in MHz.
+    /// `GET /set_frequency`, with the frequency in MHz.
     Frequency(u32),
-    /// Another GET.
+    /// Another GET, with its target.
     Asked(String),
-    /// A GET was refused.
+    /// A refused GET, with its target.
     Refused(String),
-    /// A network was deployed, with so many flits.
+    /// A network deployment, with its length in flits.
     Deployed(usize),
-    /// It ran, with so many flits of spikes.
+    /// A run of the network, with the length of its spikes in flits.
     Ran(usize),
-    /// Its state was read or written, with so many flits.
+    /// A read or write of neuron state, with its length in flits.
     State(usize),
-    /// A data client broke the protocol.
+    /// A protocol violation by a data client.
     Nonsense(String),
-    /// A data client connected and closed without a byte: the data port serves nobody any more.
+    /// A data client connected and closed without a byte. The data port serves nobody any more.
     Wedged,
 }
 
-/// What can befall a board.
+/// Injectable fault of a board.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BoardFault {
-    /// It works.
+    /// The board works.
     #[default]
     None,
-    /// It takes connections to its control port and says nothing.
+    /// The control port accepts connections and sends nothing.
     Hangs,
-    /// It answers every GET with 500.
+    /// The control port answers every GET with 500.
     Refuses,
 }
 
-/// The one chip behind both ports.
+/// The chip behind both ports.
 #[derive(Clone, Debug, Default)]
 struct Chip(Arc<Mutex<Model>>);
 
-/// What is remembered of it.
+/// State of the chip.
 #[derive(Debug, Default)]
 struct Model {
     frequency_mhz: u32,
@@ -103,16 +102,16 @@ struct Model {
     events: Vec<BoardEvent>,
 }
 
-/// The presets of the board's clock, in MHz. The interface's own page names 20 and 333.
+/// Clock presets of the board, in MHz. The interface's page names 20 and 333.
 const FREQUENCIES_MHZ: [u32; 8] = [20, 32, 50, 100, 200, 333, 400, 500];
 
-/// What a chip runs at after a reset.
+/// Clock of the chip after a reset, in MHz.
 const USUAL_MHZ: u32 = 333;
 
 // === impl BoardAddresses ===
 
 impl BoardAddresses {
-    /// Free ports of this machine.
+    /// Free ports on the local machine.
     pub fn any() -> Self {
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         Self { control: any, data: any }
@@ -122,7 +121,7 @@ impl BoardAddresses {
 // === impl Board ===
 
 impl Board {
-    /// Starts a board that has just been switched on.
+    /// Starts a freshly powered board.
     pub fn start(at: &BoardAddresses) -> io::Result<Self> {
         let chip = Chip::default();
         chip.model().frequency_mhz = USUAL_MHZ;
@@ -134,42 +133,42 @@ impl Board {
         })
     }
 
-    /// Where it is controlled.
+    /// Address of the control port.
     pub fn control(&self) -> SocketAddr {
         self.control.address()
     }
 
-    /// Where it takes flits.
+    /// Address of the data port.
     pub fn data(&self) -> SocketAddr {
         self.data.address()
     }
 
-    /// Lets something befall it, or mends it.
+    /// Injects a fault, or clears it with [`BoardFault::None`].
     pub fn inject(&self, fault: BoardFault) {
         self.chip.model().fault = fault;
     }
 
-    /// Takes what happened since this was last asked.
+    /// Takes the events since the last call.
     pub fn take_events(&self) -> Vec<BoardEvent> {
         std::mem::take(&mut self.chip.model().events)
     }
 
-    /// What it runs at.
+    /// Clock of the chip, in MHz.
     pub fn frequency_mhz(&self) -> u32 {
         self.chip.model().frequency_mhz
     }
 
-    /// Whether a network lies on it, its user's or the one before's.
+    /// True if the chip holds a network, of the current or of an earlier user.
     pub fn is_deployed(&self) -> bool {
         self.chip.model().is_deployed
     }
 
-    /// Whether the data port serves nobody any more.
+    /// True if the data port serves nobody any more.
     pub fn is_wedged(&self) -> bool {
         self.chip.model().is_wedged
     }
 
-    /// Starts its servers anew, as somebody who goes to the board does.
+    /// Restarts both servers, as a person at the board does.
     pub fn restart(&self) {
         let mut model = self.chip.model();
         let events = std::mem::take(&mut model.events);
@@ -181,7 +180,7 @@ impl Board {
 
 impl Chip {
     fn model(&self) -> MutexGuard<'_, Model> {
-        // A thread that panicked while it held a plain value has left a plain value.
+        // A poisoned lock still guards a plain, valid value.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -189,7 +188,7 @@ impl Chip {
         self.model().events.push(event);
     }
 
-    /// Drivers are loaded anew, and what lay on the chip is gone. The server's loop goes on as it is.
+    /// Reloads the drivers and clears the chip. The server's loop is unchanged.
     fn reset(&self) {
         let mut model = self.model();
         (model.is_deployed, model.frequency_mhz) = (false, USUAL_MHZ);
@@ -206,7 +205,7 @@ impl Chip {
         Ok(())
     }
 
-    /// One transfer was served.
+    /// Records one served transfer.
     fn ran(&self, event: BoardEvent, begun: Instant) {
         let mut model = self.model();
         model.transfer_time = begun.elapsed();

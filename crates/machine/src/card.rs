@@ -1,49 +1,49 @@
-//! A card: what every GPU of one model has in common.
+//! Card: properties shared by all GPUs of one model.
 
 use serde::{Deserialize, Serialize};
 
 use crate::pci::PciId;
 
-/// Facts about a GPU model, from its data sheet and from what NVML says on a real one.
+/// Properties of a GPU model, from its data sheet and from NVML on a real card.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Card {
-    /// Product name as NVML says it, `NVIDIA H100 80GB HBM3`.
+    /// Product name in NVML, `NVIDIA H100 80GB HBM3`.
     pub name: String,
-    /// Brand as NVML says it.
+    /// Brand in NVML.
     pub brand: Brand,
     /// Generation of the chip.
     pub architecture: Architecture,
     /// CUDA compute capability, `9.0`.
     pub compute_capability: ComputeCapability,
-    /// PCI vendor and device.
+    /// PCI vendor and device id.
     pub pci: PciId,
-    /// PCI subsystem vendor and device.
+    /// PCI subsystem vendor and device id.
     pub subsystem: PciId,
-    /// Frame buffer.
+    /// Size of the frame buffer.
     pub memory_mib: u64,
-    /// Window through which the CPU and NICs see the frame buffer.
+    /// Size of BAR1, the window of CPU and NICs into the frame buffer.
     pub bar1_mib: u64,
-    /// CUDA cores.
+    /// Number of CUDA cores.
     pub cores: u32,
-    /// Most power that it may draw.
+    /// Highest power draw.
     pub power_limit_w: u32,
     /// Highest clocks.
     pub clocks_mhz: Clocks,
-    /// Its link to the host.
+    /// PCIe link to the host.
     pub pcie: PcieLink,
-    /// Whether memory is protected by ECC.
+    /// True if ECC protects the memory.
     #[serde(default = "yes")]
     pub ecc: bool,
-    /// Its NVLink ports, if it has any.
+    /// NVLink ports of the card, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nvlink: Option<NvLinkPorts>,
-    /// How it can be partitioned, if it can.
+    /// MIG capability of the card, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mig: Option<MigCapability>,
 }
 
-/// `nvmlBrandType_t`, the values that data centre cards have.
+/// `nvmlBrandType_t`: the values of data centre cards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Brand {
@@ -73,13 +73,13 @@ pub enum Architecture {
     Blackwell,
 }
 
-/// A CUDA compute capability.
+/// CUDA compute capability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct ComputeCapability {
-    /// Before the point.
+    /// Number before the point.
     pub major: u8,
-    /// After the point.
+    /// Number after the point.
     pub minor: u8,
 }
 
@@ -87,9 +87,9 @@ pub struct ComputeCapability {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Clocks {
-    /// Graphics and SM.
+    /// Graphics and SM clock.
     pub graphics: u32,
-    /// Memory.
+    /// Memory clock.
     pub memory: u32,
 }
 
@@ -97,40 +97,40 @@ pub struct Clocks {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PcieLink {
-    /// 1 to 6.
+    /// PCIe generation, 1 to 6.
     pub generation: u8,
-    /// Lanes.
+    /// Number of lanes.
     pub width: u8,
 }
 
-/// The NVLink ports of a card.
+/// NVLink ports of a card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NvLinkPorts {
-    /// 2 on Volta, 3 on A100, 4 on H100, 5 on B200.
+    /// NVLink generation: 2 on Volta, 3 on A100, 4 on H100, 5 on B200.
     pub generation: u8,
-    /// How many; NVML knows 18 at most.
+    /// Number of links; NVML allows 18 at most.
     pub links: u8,
 }
 
-/// What MIG instances of a card are made of.
+/// MIG resources of a card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MigCapability {
-    /// Compute slices: seven, or four as on an A30.
+    /// Compute slices: seven, or four on an A30.
     #[serde(default = "seven")]
     pub slices: u32,
-    /// The memory that names of profiles count in: 40 makes `1g.5gb`.
+    /// Memory in the unit of profile names: 40 makes `1g.5gb`.
     pub memory_gb: u32,
     /// SMs of one compute slice.
     pub multiprocessors: u32,
-    /// Memory of an instance with 1, 2, 4 and 8 memory slices, as `nvidia-smi mig -lgip` lists it;
-    /// an even share if unset. A card of four slices has no use for the last number.
+    /// Memory of an instance with 1, 2, 4 and 8 memory slices, as `nvidia-smi mig -lgip` lists it. An even
+    /// share if unset. A card of four slices ignores the last number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_mib: Option<[u64; 4]>,
 }
 
-/// Text that is not a compute capability.
+/// Syntax error in a compute capability.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a compute capability, write it like `\"9.0\"`")]
 pub struct ComputeCapabilitySyntaxError(String);
@@ -138,17 +138,17 @@ pub struct ComputeCapabilitySyntaxError(String);
 // === impl Architecture ===
 
 impl Architecture {
-    /// Whether it replaces broken memory rows by spare ones. Earlier cards retire pages.
+    /// True if the generation remaps broken memory rows. Earlier generations retire pages.
     pub fn remaps_rows(self) -> bool {
         !matches!(self, Self::Volta | Self::Turing)
     }
 
-    /// Whether its GPUs register with a fabric manager where they are on switches.
+    /// True if GPUs of the generation register with a fabric manager when attached to switches.
     pub fn has_fabric(self) -> bool {
         matches!(self, Self::Hopper | Self::Blackwell)
     }
 
-    /// How VBIOS versions of this generation begin.
+    /// Prefix of VBIOS versions of the generation.
     pub fn vbios_prefix(self) -> &'static str {
         match self {
             Self::Volta => "88.00",
@@ -164,7 +164,7 @@ impl Architecture {
 // === impl MigCapability ===
 
 impl MigCapability {
-    /// Memory slices of the whole card: eight, or as many as there are compute slices.
+    /// Memory slices of the whole card: eight, or the number of compute slices on a card of four.
     pub fn memory_slices(self) -> u32 {
         if self.slices == seven() { 8 } else { self.slices }
     }
@@ -173,7 +173,7 @@ impl MigCapability {
 // === impl PcieLink ===
 
 impl PcieLink {
-    /// As `current_link_speed` in sysfs says it.
+    /// Text of `current_link_speed` in sysfs.
     pub fn speed(self) -> &'static str {
         match self.generation {
             0 | 1 => "2.5 GT/s PCIe",
@@ -206,12 +206,12 @@ impl From<ComputeCapability> for String {
     }
 }
 
-/// Serde's default for things that nearly every card has.
+/// Serde default for properties of nearly every card.
 fn yes() -> bool {
     true
 }
 
-/// Serde's default for how a card is cut.
+/// Serde default for the number of compute slices.
 fn seven() -> u32 {
     7
 }

@@ -1,15 +1,15 @@
-//! Lists of CPUs as the kernel writes them, `0-55,112-167`.
+//! CPU lists in the kernel's format, `0-55,112-167`.
 
 use std::{fmt, ops::RangeInclusive, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-/// CPUs as ranges, in the order written.
+/// CPU ranges, in written order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct CpuList(Vec<RangeInclusive<u32>>);
 
-/// Text that is not a list of CPUs.
+/// Syntax error in a CPU list.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a list of CPUs, write it like `0-55,112-167`")]
 pub struct CpuListSyntaxError(String);
@@ -22,7 +22,7 @@ impl CpuList {
         self.0.iter().cloned().flatten()
     }
 
-    /// The CPUs of several lists, in their order, ranges that touch joined.
+    /// Concatenation of several lists, with adjacent ranges joined.
     pub fn union<'a>(lists: impl IntoIterator<Item = &'a Self>) -> Self {
         let mut ranges: Vec<_> =
             lists.into_iter().flat_map(|list| list.0.iter().cloned()).collect();
@@ -39,7 +39,7 @@ impl CpuList {
         Self(joined)
     }
 
-    /// A CPU that is in both lists.
+    /// First CPU that both lists contain.
     pub(crate) fn shared_with(&self, other: &Self) -> Option<u32> {
         let ranges = other.0.iter();
         self.0.iter().find_map(|range| {

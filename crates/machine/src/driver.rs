@@ -1,20 +1,20 @@
-//! Where the simulated driver lies: the cdylib that `windlass-nvml-sim` builds.
+//! Location of the simulated driver, the cdylib of `windlass-nvml-sim`.
 
 use std::{env, path::PathBuf};
 
 use crate::machine::MachineError;
 
-/// File name that cargo gives the library.
+/// File name of the library in cargo's output.
 const FILE: &str = "libwindlass_nvml_sim.so";
 
-/// Names the library's path when set.
+/// Environment variable with the library's path.
 const VARIABLE: &str = "WINDLASS_SIM_DRIVER";
 
-/// Where installations and cargo put it, seen from the folder of the running executable: beside a
-/// test binary, beside `windlass`, above `deps` and `examples`, and in a package.
+/// Folders of installations and cargo, relative to the running executable: beside a test binary, beside
+/// `windlass`, above `deps` and `examples`, and in a package.
 const BESIDE_EXECUTABLE: [&str; 4] = ["", "deps", "..", "../lib/windlass"];
 
-/// The simulated driver that `WINDLASS_SIM_DRIVER` names, if it is set.
+/// Path from `WINDLASS_SIM_DRIVER`, if set.
 pub fn named_driver() -> Result<Option<PathBuf>, MachineError> {
     match env::var_os(VARIABLE).map(PathBuf::from) {
         Some(path) if !path.is_file() => Err(missing(&[path])),
@@ -22,7 +22,7 @@ pub fn named_driver() -> Result<Option<PathBuf>, MachineError> {
     }
 }
 
-/// Finds the simulated driver: `WINDLASS_SIM_DRIVER`, or beside the running executable.
+/// Finds the simulated driver: `WINDLASS_SIM_DRIVER`, or a file near the running executable.
 pub fn simulated_driver() -> Result<PathBuf, MachineError> {
     if let Some(path) = named_driver()? {
         return Ok(path);
@@ -30,7 +30,7 @@ pub fn simulated_driver() -> Result<PathBuf, MachineError> {
     let executable = env::current_exe().unwrap_or_default();
     let folder = executable.parent().map(PathBuf::from).unwrap_or_default();
     let candidates = BESIDE_EXECUTABLE.map(|place| folder.join(place).join(FILE));
-    // The newest: `cargo build` writes the one above `deps`, `cargo test` only the one in it.
+    // The newest file wins: `cargo build` writes above `deps`, `cargo test` only inside `deps`.
     let modified = |path: &&PathBuf| path.metadata().and_then(|found| found.modified()).ok();
     let found = candidates.iter().filter(|path| path.is_file()).max_by_key(modified);
     found.cloned().ok_or_else(|| missing(&candidates))

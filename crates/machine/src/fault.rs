@@ -1,4 +1,4 @@
-//! Faults: what can be done to a machine while it runs, and how the command line writes it.
+//! Faults of a running machine, and their syntax on the command line.
 
 use std::{fmt, str::FromStr};
 
@@ -15,26 +15,26 @@ pub use apply::FaultError;
 pub use device::Happening;
 pub use happen::HappeningError;
 
-/// Something that happens to a machine. GPUs are named by NVML index.
+/// Fault of a machine. NVML indices name the GPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The driver logs an XID: an event, and nothing else changes.
+    /// The driver logs an XID: an event without further changes.
     Xid {
         /// Index of the GPU.
         gpu: usize,
-        /// Which XID.
+        /// XID code.
         code: u64,
     },
-    /// The driver logs an XID that is confined to a MIG instance.
+    /// The driver logs an XID confined to a MIG instance.
     InstanceXid {
         /// Index of the GPU.
         gpu: usize,
-        /// Id of the GPU instance.
+        /// GPU instance id.
         instance: u32,
-        /// Which XID.
+        /// XID code.
         code: u64,
     },
-    /// ECC cannot repair memory: counters rise, a row waits to be remapped, an event is told.
+    /// Uncorrectable ECC error: counters rise, a row waits for remapping, and the driver sends an event.
     DoubleBitEcc {
         /// Index of the GPU.
         gpu: usize,
@@ -44,58 +44,58 @@ pub enum Fault {
         /// Index of the GPU.
         gpu: usize,
     },
-    /// Its calls return an error.
+    /// Calls to the GPU return an error.
     Error {
         /// Index of the GPU.
         gpu: usize,
-        /// An `nvmlReturn_t`.
+        /// `nvmlReturn_t` of the calls.
         code: u32,
     },
-    /// Its calls take longer.
+    /// Calls to the GPU take longer.
     Slow {
         /// Index of the GPU.
         gpu: usize,
-        /// How much longer.
+        /// Additional time of a call.
         millis: u32,
     },
-    /// Its calls do not return until it recovers.
+    /// Calls to the GPU block until the GPU recovers.
     Hang {
         /// Index of the GPU.
         gpu: usize,
     },
-    /// Its calls succeed, and every byte that they write is 0xff: counts, names, UUIDs, shares.
+    /// Calls to the GPU succeed and write only 0xff bytes: counts, names, UUIDs, shares.
     Garbage {
         /// Index of the GPU.
         gpu: usize,
     },
-    /// The next call to it ends the process that makes it, as a defect of the driver's library does.
+    /// The next call to the GPU ends the calling process, as a defect in the driver's library does.
     Crash {
         /// Index of the GPU.
         gpu: usize,
     },
-    /// Programs that compute fail on it, though NVML answers.
+    /// CUDA programs fail on the GPU, while NVML still answers.
     Cuda {
         /// Index of the GPU.
         gpu: usize,
-        /// How they fail.
+        /// Failure mode.
         how: CudaFault,
     },
-    /// Its compute instances cannot be made: `NVML_ERROR_UNKNOWN`.
+    /// Creation of compute instances fails with `NVML_ERROR_UNKNOWN`.
     NoComputeInstance {
         /// Index of the GPU.
         gpu: usize,
     },
-    /// ECC cannot repair memory, and no event tells: a counter rises.
+    /// Uncorrectable ECC error without an event: a counter rises.
     EccCount {
         /// Index of the GPU.
         gpu: usize,
     },
-    /// A row of memory waits to be replaced at the next reset; on older cards, a page to be retired.
+    /// A memory row waits for remapping at the next reset; on older cards, a page waits for retirement.
     RemapPending {
         /// Index of the GPU.
         gpu: usize,
     },
-    /// A row of memory could not be replaced, which no reset mends.
+    /// Remapping of a memory row failed. A reset does not help.
     RemapFailed {
         /// Index of the GPU.
         gpu: usize,
@@ -104,53 +104,53 @@ pub enum Fault {
     LinkDown {
         /// Index of the GPU.
         gpu: usize,
-        /// Which of its ports.
+        /// Port number of the link.
         port: u8,
     },
-    /// The fabric manager cannot put it into the NVLink fabric.
+    /// The fabric manager fails to add the GPU to the NVLink fabric.
     Fabric {
         /// Index of the GPU.
         gpu: usize,
     },
-    /// It is too hot, and slows down.
+    /// The GPU overheats and slows down.
     Thermal {
         /// Index of the GPU.
         gpu: usize,
     },
-    /// It gets too little power, and slows down.
+    /// The GPU lacks power and slows down.
     Power {
         /// Index of the GPU.
         gpu: usize,
     },
-    /// So much of its memory is used though no process has it.
+    /// Memory stays allocated without any process.
     MemoryKept {
         /// Index of the GPU.
         gpu: usize,
-        /// How much.
+        /// Amount of allocated memory.
         mib: u64,
     },
-    /// The GPU is reset: faults in force end, volatile counters are zero, memory is free.
+    /// The GPU is reset: active faults end, volatile counters return to zero, memory is free.
     Recover {
         /// Index of the GPU.
         gpu: usize,
     },
-    /// A GPU like the last one is plugged in.
+    /// Another GPU like the last one is plugged in.
     AddGpu,
-    /// A GPU is pulled out.
+    /// A GPU is removed.
     RemoveGpu {
         /// Index of the GPU.
         gpu: usize,
     },
-    /// Something happens to another device.
+    /// Another device changes.
     ToDevice {
-        /// Its name, that of its interface, or its PCI address.
+        /// Name of the device or its interface, or its PCI address.
         name: String,
-        /// What happens.
+        /// Change of the device.
         what: Happening,
     },
 }
 
-/// Text that is not a fault.
+/// Syntax error in a fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not a fault; {nearest} is one, and `windlass machine fault --help` shows all")]
 pub struct FaultSyntaxError {
@@ -158,7 +158,7 @@ pub struct FaultSyntaxError {
     nearest: String,
 }
 
-/// Those that name no GPU, or a part of one, with what they do.
+/// Examples and meanings of the faults outside the table: MIG instance faults and faults without a GPU.
 const OTHERS: [(&str, &str); 2] = [
     ("xid:79@3/1", "an XID, confined to the MIG instance with id 1"),
     ("add", "one more GPU is plugged in"),
@@ -167,14 +167,15 @@ const OTHERS: [(&str, &str); 2] = [
 // === impl Fault ===
 
 impl Fault {
-    /// Every fault as it is typed, with what it does: examples for GPU 3, and for devices of other kinds.
+    /// Every fault in command line syntax, with its meaning. The examples use GPU 3 and devices of other
+    /// kinds.
     pub fn examples() -> impl Iterator<Item = (String, &'static str)> {
         let of_gpus = table::ROWS.iter().map(|row| (row.example(), row.meaning()));
         let others = OTHERS.iter().chain(&device::EXAMPLES);
         of_gpus.chain(others.map(|(example, meaning)| ((*example).to_owned(), *meaning)))
     }
 
-    /// The GPU that it happens to; a new GPU has no index yet.
+    /// Affected GPU. A new GPU has no index yet.
     pub fn gpu(&self) -> Option<usize> {
         match *self {
             Self::Xid { gpu, .. }

@@ -1,7 +1,7 @@
-//! KFD's topology: every processor and every part of a GPU is a node of it, with links to others.
+//! KFD's topology: one node for each processor and each part of a GPU, with links between nodes.
 //!
-//! Names and order of the properties are those of the kernel's `kfd_topology.c`; the numbers of an
-//! `MI300X` as AMD's own recordings of machines show them.
+//! Names and order of the properties come from the kernel's `kfd_topology.c`. The numbers for `MI300X` come
+//! from AMD's recordings of real machines.
 
 use std::{
     collections::BTreeMap,
@@ -17,21 +17,21 @@ use crate::{
 
 const NODES: &str = "sys/devices/virtual/kfd/kfd/topology/nodes";
 
-/// Kinds of link, from the kernel's `kfd_crat.h`.
+/// Link types, from the kernel's `kfd_crat.h`.
 const PCIE: u32 = 2;
 const XGMI: u32 = 11;
 
-/// Costs of a way, from the same file: to the processor nearby, and to the one that is far from it; by
-/// xGMI between GPUs, between parts of one GPU, and both.
+/// Link weights, from `kfd_crat.h`: nearby processor, far processor, xGMI between GPUs, xGMI between parts
+/// of one GPU, and both.
 const NEAR: u32 = 20;
 const FAR: u32 = 41;
 const BY_XGMI: u32 = 15;
 const INSIDE: u32 = 13;
 
-/// SIMD units of a compute unit.
+/// SIMD units per compute unit.
 const SIMDS: u32 = 4;
 
-/// The topology of a machine.
+/// KFD topology of a machine.
 pub(super) struct Topology<'a> {
     pub amd: &'a Amd,
     pub numa: &'a [NumaNode],
@@ -39,7 +39,7 @@ pub(super) struct Topology<'a> {
     pub seed: &'a str,
 }
 
-/// A link from one node to another.
+/// Link from one node to another.
 struct Link {
     kind: u32,
     to: usize,
@@ -49,7 +49,7 @@ struct Link {
 // === impl Topology ===
 
 impl Topology<'_> {
-    /// What all GPUs share: `/dev/kfd`, the module's version, and the processors.
+    /// Device shared by all GPUs: `/dev/kfd`, the module's version, and the processor nodes.
     pub(super) fn device(&self) -> Device {
         let mut files = BTreeMap::new();
         for (node, numa) in self.numa.iter().enumerate() {
@@ -73,7 +73,7 @@ impl Topology<'_> {
         }
     }
 
-    /// The files of the node that a part of a GPU is.
+    /// Files of the topology node for a part of a GPU.
     pub(super) fn gpu(&self, part: &Part<'_>, node: usize) -> BTreeMap<PathBuf, String> {
         let folder = Path::new(NODES).join(node.to_string());
         let (links, ways) = (self.links(part, node), self.ways(part));
@@ -120,7 +120,7 @@ impl Topology<'_> {
         ])
     }
 
-    /// A part's number is in the lowest bits; newer drivers have it in the highest.
+    /// Location id of a part. The part's number is in the lowest bits; newer drivers use the highest.
     fn location(&self, part: &Part<'_>) -> u32 {
         let address = u32::from(part.gpu.path.address().routing_id());
         match self.amd.partitions {
@@ -129,7 +129,7 @@ impl Topology<'_> {
         }
     }
 
-    /// Newer drivers tell of a part the number of its first die.
+    /// Unique id of a part. Newer drivers report the id of the part's first die.
     fn unique_id(&self, part: &Part<'_>) -> u64 {
         match self.amd.partitions {
             PartitionNames::Dot if !part.is_whole(self.amd) => {
@@ -141,7 +141,7 @@ impl Topology<'_> {
 
     fn memory(&self, part: &Part<'_>) -> String {
         let (card, gpu) = (&self.amd.card, part.gpu);
-        // Parts in one domain of memory share it, and each tells its share.
+        // Parts of one memory domain share the memory; each reports an equal share.
         let bytes = (card.memory_mib << 20) / u64::from(gpu.compute.parts(card.dies));
         lines(&[
             ("heap_type", "1".to_owned()),
@@ -152,7 +152,7 @@ impl Topology<'_> {
         ])
     }
 
-    /// Links to the processor nearby, and to every part that is reached by xGMI.
+    /// Links to the nearby processor, and to every part that xGMI reaches.
     fn links(&self, part: &Part<'_>, own: usize) -> Vec<Link> {
         let near = part.gpu.numa.unwrap_or(0) as usize;
         let others = self.parts.iter().filter_map(|other| {
@@ -171,7 +171,7 @@ impl Topology<'_> {
         [Link { kind: PCIE, to: near, weight: NEAR }].into_iter().chain(others).collect()
     }
 
-    /// Ways over a processor: to the ones that are not nearby, and to GPUs without xGMI between.
+    /// Links through a processor: to far processors, and to GPUs without xGMI.
     fn ways(&self, part: &Part<'_>) -> Vec<Link> {
         let near = part.gpu.numa.unwrap_or(0) as usize;
         let processors = (0..self.numa.len()).filter(|node| *node != near);

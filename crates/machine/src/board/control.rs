@@ -1,4 +1,4 @@
-//! The control port: four GETs, of which two change something.
+//! Control port: four GETs, two of which change state.
 
 use std::{
     io::{BufRead as _, BufReader, Read as _, Write as _},
@@ -7,7 +7,7 @@ use std::{
 
 use super::{BoardEvent, BoardFault, Chip};
 
-/// A request with its headers; a client that sends more is cut off.
+/// Most bytes of a request with headers. The server cuts off longer requests.
 const MOST_BYTES: u64 = 8192;
 
 /// Serves one request.
@@ -25,17 +25,17 @@ pub(super) fn serve(mut stream: TcpStream, chip: &Chip) {
             }
         },
     };
-    // Every answer of a simulation says so.
+    // Every answer carries the mark of the simulation.
     let head = format!(
         "HTTP/1.1 {status}\r\nServer: simulated-darwin3\r\nContent-Type: text/plain\r\n\
          Content-Length: {}\r\nConnection: close\r\n\r\n",
         body.len()
     );
-    // A client that does not want its answer is not waited for.
+    // The server does not wait for a client that closes early.
     let _ = stream.write_all(format!("{head}{body}").as_bytes());
 }
 
-/// What the request asks for; nothing for what is no GET.
+/// Target of the request. `None` for any method except GET.
 fn read_target(stream: &TcpStream) -> Option<String> {
     let mut lines = BufReader::new(stream.take(MOST_BYTES));
     let mut request = String::new();
@@ -66,14 +66,14 @@ fn answer(target: &str, chip: &Chip) -> Result<String, String> {
             let model = chip.model();
             let time =
                 if path == "/last_tcp_time" { model.transfer_time } else { model.running_time };
-            // The unit is not known of the real board; microseconds are made up.
+            // The real board's unit is unknown; microseconds are an assumption.
             Ok(format!("{}\n", time.as_micros()))
         }
         (path, _) => Err(format!("there is no {path}")),
     }
 }
 
-/// Says nothing until the client gives up or the board ends.
+/// Blocks silently until the client gives up or the board stops.
 fn wait_for_end(stream: &mut TcpStream) {
     let _ = stream.read(&mut [0]);
 }

@@ -1,7 +1,7 @@
-//! The data port: a header of 20 bytes, flits of 32 bits, and an answer in the same form.
+//! Data port: a header of 20 bytes, flits of 32 bits, and an answer in the same format.
 //!
-//! The order of the bytes is not known of the real board; both of its ends are little-endian machines that
-//! send memory as it is, so little-endian is taken.
+//! The real board's byte order is unknown. Both ends are little-endian machines that send raw memory, so
+//! this simulation assumes little-endian.
 
 use std::{
     io::{self, Read, Write as _},
@@ -11,33 +11,34 @@ use std::{
 
 use super::{BoardEvent, Chip};
 
-/// What a message is about, by the first word of its header.
+/// Message type, from the first word of the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Purpose {
-    /// A network is put on the chip.
+    /// Deploys a network to the chip.
     Deploy,
-    /// It runs.
+    /// Runs the network.
     Run,
-    /// The state of neurons is read or written.
+    /// Reads or writes the state of neurons.
     State,
 }
 
-/// The four edges of the chip, west, east, north and south, each with a length of its own.
+/// Edges of the chip: west, east, north and south. The header has a length for each.
 const EDGES: usize = 4;
 
-/// The first word and a length for each edge.
+/// Bytes of a header: the first word, and a length for each edge.
 const HEADER_BYTES: usize = 4 * (1 + EDGES);
 
-/// The end of the flits of each edge in an answer.
+/// Marker at the end of each edge's flits in an answer.
 const END: u32 = 0xffff_ffff;
 
-/// More than a network for the largest chip; what is announced longer is nonsense.
+/// Most flits of a message: larger than any network for the largest chip. Longer announcements are protocol
+/// violations.
 const MOST_FLITS: u32 = 16 << 20;
 
-/// How often a client that is not served is looked at.
+/// Poll interval for a client on a wedged port.
 const WEDGED_LOOK: Duration = Duration::from_millis(50);
 
-/// Serves one client until it closes. A wedged port holds its client and says nothing.
+/// Serves one client until the client closes. A wedged port holds the client silently.
 pub(super) fn serve(mut stream: TcpStream, chip: &Chip) {
     if chip.model().is_wedged {
         return hold(&mut stream, chip);
@@ -46,7 +47,7 @@ pub(super) fn serve(mut stream: TcpStream, chip: &Chip) {
     loop {
         match message(&mut stream, chip) {
             Ok(Message::Served) => served += 1,
-            // The loop that accepts clients breaks on a client without a message.
+            // The real accept loop breaks on a client without a message.
             Ok(Message::Closed) if served == 0 => return chip.wedge(),
             Ok(Message::Closed) => return,
             Err(error) => return chip.happened(BoardEvent::Nonsense(error.to_string())),
@@ -98,7 +99,7 @@ fn read_flits(stream: &mut impl Read, length: u32) -> io::Result<Vec<u32>> {
     (0..length).map(|_| next()).collect()
 }
 
-/// What a chip computes is not simulated: spikes come back as they were sent, edge by edge.
+/// Echoes spikes edge by edge, because the simulation computes nothing.
 fn reply(word: u32, purpose: Purpose, lengths: [u32; EDGES], flits: &[u32]) -> Vec<u8> {
     let mut rest = flits;
     let mut body = Vec::new();
@@ -113,9 +114,9 @@ fn reply(word: u32, purpose: Purpose, lengths: [u32; EDGES], flits: &[u32]) -> V
     header.chain(body).flat_map(u32::to_le_bytes).collect()
 }
 
-/// Holds a client until it gives up or the board was started anew.
+/// Holds a client until the client gives up or the board restarts.
 fn hold(stream: &mut TcpStream, chip: &Chip) {
-    // Without a limit it is held for longer, which is what a wedged port does.
+    // Without the limit, the hold only lasts longer, as on a wedged port.
     let _ = stream.set_read_timeout(Some(WEDGED_LOOK));
     while chip.model().is_wedged {
         match stream.read(&mut [0; 64]) {

@@ -1,4 +1,4 @@
-//! One listener on a thread of its own, which serves one client at a time and ends with its owner.
+//! Listener with its own thread. It serves one client at a time and stops with its owner.
 
 use std::{
     io,
@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-/// A listener with its thread.
+/// Listener and its thread.
 #[derive(Debug)]
 pub(super) struct Server {
     address: SocketAddr,
@@ -19,21 +19,21 @@ pub(super) struct Server {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What owner and thread share.
+/// State shared by the owner and the thread.
 #[derive(Debug, Default)]
 struct Life {
     is_over: AtomicBool,
-    /// The client that is being served, so that its end can be brought about.
+    /// Client in service, so that the owner can disconnect it.
     client: Mutex<Option<TcpStream>>,
 }
 
-/// How long a client may be silent within a message.
+/// Longest silence of a client within a message.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 // === impl Server ===
 
 impl Server {
-    /// Binds, then serves each client until `serve` returns.
+    /// Binds, then calls `serve` for each client in turn.
     pub(super) fn start(
         address: SocketAddr,
         serve: impl Fn(TcpStream) + Send + 'static,
@@ -57,14 +57,14 @@ impl Drop for Server {
         self.life.is_over.store(true, Ordering::SeqCst);
         let client = self.life.client.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(client) = client {
-            // One that has gone by itself needs no end.
+            // A client that already left needs no shutdown.
             let _ = client.shutdown(Shutdown::Both);
         }
-        // A listener that waits is woken by a client.
+        // A connection wakes the waiting listener.
         let woken = TcpStream::connect_timeout(&reachable(self.address), Duration::from_secs(1));
         drop(woken);
         if let Some(thread) = self.thread.take() {
-            // A server that panicked has said so.
+            // A panicked server thread has already printed its message.
             let _ = thread.join();
         }
     }
@@ -76,7 +76,7 @@ fn accept(listener: &TcpListener, life: &Life, serve: impl Fn(TcpStream)) {
             return;
         }
         let Ok(stream) = stream else { continue };
-        // Without its limit it could only be served worse.
+        // Without the limit, a silent client only blocks for longer.
         let _ = stream.set_read_timeout(Some(PATIENCE));
         let known = stream.try_clone().ok();
         *life.client.lock().unwrap_or_else(PoisonError::into_inner) = known;
@@ -88,7 +88,7 @@ fn accept(listener: &TcpListener, life: &Life, serve: impl Fn(TcpStream)) {
     }
 }
 
-/// Where a listener on all addresses is reached from this machine.
+/// Local address that reaches a listener bound to all addresses.
 fn reachable(address: SocketAddr) -> SocketAddr {
     let mut address = address;
     if address.ip().is_unspecified() {

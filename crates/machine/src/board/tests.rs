@@ -1,4 +1,4 @@
-//! The board as its clients know it.
+//! Client-side tests of the simulated board.
 
 use std::{
     io::{Read as _, Write as _},
@@ -7,7 +7,7 @@ use std::{
 
 use super::*;
 
-/// How long anything may take before a test has failed.
+/// Deadline of every wait in these tests.
 const LIMIT: Duration = Duration::from_secs(10);
 
 fn board() -> Board {

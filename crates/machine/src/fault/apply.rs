@@ -1,4 +1,4 @@
-//! What a fault does to the model: a pure change of state.
+//! Application of a fault to the model: a pure change of state.
 
 use super::{Fault, HappeningError};
 use crate::state::{Defect, EventKind, Gpu, Live, Model, RemappedRows};
@@ -6,56 +6,56 @@ use crate::state::{Defect, EventKind, Gpu, Live, Model, RemappedRows};
 /// `NVML_ERROR_UNKNOWN`.
 const UNKNOWN: u32 = 999;
 
-/// A fault that cannot happen to this machine.
+/// Reason why a fault does not apply to a machine.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FaultError {
-    /// The index is too high.
+    /// The GPU index is too high.
     #[error("`{fault}`: there is no GPU {gpu}, the machine has {count}")]
     NoGpu {
-        /// What was to happen.
+        /// Rejected fault.
         fault: Fault,
-        /// To which GPU.
+        /// Index of the GPU.
         gpu: usize,
-        /// How many there are.
+        /// Number of GPUs.
         count: usize,
     },
-    /// A GPU is added like another, and there is no other.
+    /// A new GPU copies another one, and the machine has none.
     #[error("`add`: the machine has no GPU to add another one like")]
     NothingToClone,
-    /// A card without ECC notices no errors.
+    /// A card without ECC detects no errors.
     #[error("`{fault}`: {card} has no ECC")]
     NoEcc {
-        /// What was to happen.
+        /// Rejected fault.
         fault: Fault,
-        /// The card's name.
+        /// Name of the card.
         card: String,
     },
-    /// An older card retires pages and replaces no rows.
+    /// Older cards retire pages and cannot remap rows.
     #[error("`{fault}`: {card} replaces no rows of memory")]
     NoRemapping {
-        /// What was to happen.
+        /// Rejected fault.
         fault: Fault,
-        /// The card's name.
+        /// Name of the card.
         card: String,
     },
-    /// The GPU has no such link, or no fabric behind its links.
+    /// The GPU lacks this link, or a fabric behind its links.
     #[error("`{fault}`: the GPU has no such link")]
     NoLink {
-        /// What was to happen.
+        /// Rejected fault.
         fault: Fault,
     },
-    /// Not to that device.
+    /// The device cannot change in this way.
     #[error("`{fault}`: {why}")]
     Device {
-        /// What was to happen.
+        /// Rejected fault.
         fault: Fault,
-        /// Why it cannot.
+        /// Reason of the rejection.
         why: HappeningError,
     },
-    /// The GPU is not cut, or not so.
+    /// The GPU lacks this MIG instance.
     #[error("`{fault}`: the GPU has no GPU instance of that id")]
     NoInstance {
-        /// What was to happen.
+        /// Rejected fault.
         fault: Fault,
     },
 }
@@ -63,7 +63,7 @@ pub enum FaultError {
 // === impl Model ===
 
 impl Model {
-    /// Lets a fault happen.
+    /// Applies a fault.
     pub fn apply(&mut self, fault: &Fault) -> Result<(), FaultError> {
         if let Fault::ToDevice { name, what } = fault {
             let refused = |why| FaultError::Device { fault: fault.clone(), why };
@@ -118,7 +118,7 @@ impl Model {
         Ok(())
     }
 
-    /// Takes a GPU out; links that led to it lead nowhere.
+    /// Removes a GPU and disconnects the links that led to it.
     fn remove_gpu(&mut self, index: usize) {
         let gone = self.gpus.remove(index).number;
         let links = self.gpus.iter_mut().flat_map(|gpu| &mut gpu.links);
@@ -131,7 +131,7 @@ impl Model {
 // === impl Gpu ===
 
 impl Gpu {
-    /// Whether the card has what the fault breaks.
+    /// Checks that the card has the part that the fault breaks.
     fn can_have(&self, fault: &Fault) -> Result<(), FaultError> {
         let (card, refused) = (self.card.name.clone(), fault.clone());
         match *fault {
@@ -162,7 +162,7 @@ impl Gpu {
         }
     }
 
-    /// The ids of a GPU instance and of the compute instance that fills it.
+    /// Ids of a GPU instance and of its compute instance.
     fn ids_of(&self, gpu_instance: u32) -> Option<(u32, u32)> {
         let found = self.mig.iter().flatten().find(|one| one.gpu_instance == gpu_instance);
         found.and_then(|instance| Some((instance.gpu_instance, instance.compute.as_ref()?.id)))
@@ -178,7 +178,8 @@ impl Gpu {
         self.live.ecc_aggregate.uncorrected += 1;
     }
 
-    /// What a GPU reset does: faults end, volatile counters are zero, memory is free, waiting rows are remapped.
+    /// Resets the GPU: faults end, volatile counters return to zero, memory is free, pending rows are
+    /// remapped.
     fn reset(&mut self) {
         let remapped = self.live.remapped;
         let replaced = u32::from(remapped.pending);

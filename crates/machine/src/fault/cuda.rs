@@ -1,4 +1,4 @@
-//! How what CUDA does wrong is typed: the number of a `CUresult`, or a word.
+//! Syntax of CUDA faults: the number of a `CUresult`, or a word.
 
 use std::{fmt, num::ParseIntError, str::FromStr};
 

@@ -1,37 +1,36 @@
-//! What can happen to devices that are no GPUs of NVIDIA's, and how the command line writes it.
+//! Changes of all devices except NVIDIA GPUs, and their syntax on the command line.
 
 use std::{fmt, path::PathBuf};
 
-/// Something that happens to a device: an adapter, a function of one, or any other.
+/// Change of a device: an adapter, a virtual function, or any other device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Happening {
-    /// It is pulled out, with all that is part of it.
+    /// The device is removed with all its parts.
     Unplug,
-    /// It is back in its slot.
+    /// The device is back in its slot.
     Plug,
-    /// A USB device is put into another port, `2-1.4`: its path and its number differ, its serial
-    /// number does not.
+    /// A USB device moves to another port, `2-1.4`: path and number change, the serial number stays.
     Replug(String),
-    /// Its driver lets go of it.
+    /// The driver unbinds.
     Unbind,
-    /// Another driver takes it, or its own again.
+    /// A driver binds: another one, or the device's own.
     Bind(String),
-    /// An adapter gets so many virtual functions.
+    /// An adapter gets this number of virtual functions.
     Functions(u16),
-    /// It is in an IOMMU group of another number, as after a reboot.
+    /// The IOMMU group number changes, as after a reboot.
     Group(u32),
-    /// A file in its folder of sysfs says something else, or is new.
+    /// A file in the device's sysfs folder changes or appears.
     Set(PathBuf, String),
-    /// A file in its folder, or a folder in it, is gone.
+    /// A file or folder in the device's sysfs folder disappears.
     Unset(PathBuf),
-    /// The cable of an adapter is pulled.
+    /// The cable of an adapter is unplugged.
     LinkDown,
-    /// The cable is back.
+    /// The cable of an adapter is plugged in.
     LinkUp,
 }
 
-/// Each as it is typed, with what it does. `eth0`, `stick` and `board` are names of devices or of their interfaces;
-/// a PCI address stands for either.
+/// Every change in command line syntax, with its meaning. `eth0`, `stick` and `board` name devices or
+/// interfaces; a PCI address works for either.
 pub(super) const EXAMPLES: [(&str, &str); 11] = [
     ("unplug:eth0", "it is pulled out, with all that is part of it"),
     ("plug:eth0", "it is back in its slot"),
@@ -49,10 +48,10 @@ pub(super) const EXAMPLES: [(&str, &str); 11] = [
 // === impl Happening ===
 
 impl Happening {
-    /// Reads `vfs:eth0=4` as what happens, and to which device.
+    /// Parses `vfs:eth0=4` into a device name and a change.
     pub(super) fn parse(text: &str) -> Option<(String, Self)> {
         let (what, rest) = text.split_once(':')?;
-        // An address has colons and no equals sign, a file neither.
+        // PCI addresses contain colons and no equals sign; file names contain neither.
         let valued = || rest.split_once('=').filter(|(_, value)| !value.is_empty());
         let of_file = |text: &str| {
             let (name, file) = text.rsplit_once(':')?;
@@ -87,7 +86,7 @@ impl Happening {
         (!name.is_empty()).then_some((name, happening))
     }
 
-    /// Writes what [`Self::parse`] reads.
+    /// Formats a change in the syntax of [`Self::parse`].
     pub(super) fn write(&self, name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unplug => write!(f, "unplug:{name}"),

@@ -1,4 +1,4 @@
-//! What a happening does to the model.
+//! Application of a device change to the model.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -8,30 +8,30 @@ use crate::{
     state::{Bound, Happened, Model},
 };
 
-/// A device that something can happen to.
+/// Device that can change.
 #[derive(Clone, Copy)]
 enum Target {
-    /// By its position among the adapters.
+    /// Adapter, by position.
     Nic(usize),
-    /// A virtual function, by the adapter's position and its own.
+    /// Virtual function, by the adapter's position and its own.
     Function(usize, usize),
-    /// By its position among the other devices.
+    /// Other device, by position.
     Device(usize),
 }
 
-/// Why something cannot happen to a device.
+/// Reason why a device cannot change.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HappeningError {
-    /// Nothing is called so.
+    /// The name is unknown.
     #[error("there is no device of that name; there are {0}")]
     NoDevice(String),
-    /// It is no adapter.
+    /// The device is no network adapter.
     #[error("it is no network adapter")]
     NoNic,
-    /// It is no adapter, or one without.
+    /// The device is no adapter, or an adapter with fewer virtual functions.
     #[error("it has {0} virtual functions at most")]
     Functions(u16),
-    /// It is no PCI function.
+    /// The device is no PCI function.
     #[error("it is no PCI function")]
     NoFunction,
     /// Only USB devices have such ports.
@@ -40,7 +40,7 @@ pub enum HappeningError {
     /// A virtual function has no slot.
     #[error("it is a virtual function, and comes and goes with `vfs:`")]
     NoSlot,
-    /// A file somewhere else.
+    /// The path leads outside of the device's folder.
     #[error("`{0}` is no file in its folder")]
     Outside(PathBuf),
 }
@@ -66,7 +66,7 @@ impl Model {
         Ok(())
     }
 
-    /// A device by its name, by that of its interface or RDMA device, or by its address.
+    /// Finds a device by its name, its interface, its RDMA device, or its address.
     fn target(&self, name: &str) -> Result<Target, HappeningError> {
         for (index, nic) in self.nics.iter().enumerate() {
             let names = [Some(&nic.netdev), nic.rdma.as_ref()];
@@ -163,7 +163,8 @@ impl Model {
         Ok(())
     }
 
-    /// Makes virtual functions as the kernel does: with the adapter's driver, and names after it.
+    /// Creates virtual functions as the kernel does: bound to the adapter's driver, with names derived from
+    /// the adapter.
     fn cut(&mut self, target: Target, count: u16) -> Result<(), HappeningError> {
         let (mut rdma, mut group) = (self.free_rdma(), self.free_group());
         let Target::Nic(index) = target else { return Err(HappeningError::NoNic) };
@@ -185,7 +186,7 @@ impl Model {
         Ok(())
     }
 
-    /// Names that no RDMA device has.
+    /// Unused names for RDMA devices.
     fn free_rdma(&self) -> impl Iterator<Item = String> + use<> {
         let parts = |nic: &Nic| {
             let functions = nic.sriov.iter().flat_map(|sriov| &sriov.functions);
@@ -197,7 +198,7 @@ impl Model {
         (0..).map(|number: u32| format!("mlx5_{number}")).filter(move |name| !taken.contains(name))
     }
 
-    /// Numbers that no IOMMU group has.
+    /// Unused numbers of IOMMU groups.
     fn free_group(&self) -> impl Iterator<Item = u32> + use<> {
         let functions = self.nics.iter().flat_map(Nic::virtual_functions);
         let functions = functions.filter_map(|(_, part)| part.group);
@@ -222,7 +223,7 @@ impl Model {
 // === impl Device ===
 
 impl Device {
-    /// Puts a USB device into a port of a bus, where it gets a new number.
+    /// Moves a USB device to a port of a bus and gives it a new number.
     fn put_into(&mut self, bus: u32, port: &str, number: u32) -> Option<()> {
         let folder = self.folder.as_ref().filter(|_| self.bus.as_deref() == Some("usb"))?;
         let earlier = folder.file_name()?.to_str()?.to_owned();
@@ -234,7 +235,7 @@ impl Device {
         self.folder = Some(above.join(format!("usb{bus}")).join(port));
         self.files.insert("busnum".into(), bus.to_string());
         self.files.insert("devnum".into(), number.to_string());
-        // Interfaces are called after the port: `1-4:1.0`.
+        // Interface names contain the port: `1-4:1.0`.
         for child in &mut self.children {
             let path = child.folder.to_str().unwrap_or_default();
             if let Some(rest) = path.strip_prefix(&format!("{earlier}:")) {

@@ -1,6 +1,6 @@
-//! Which fault somebody may have meant who typed none.
+//! Suggestion for a mistyped fault.
 
-/// How many letters lie between two words: those to put in, take out and replace.
+/// Edit distance of two words: insertions, deletions and substitutions.
 fn distance(one: &str, other: &str) -> usize {
     let other: Vec<_> = other.chars().collect();
     let mut row: Vec<_> = (0..=other.len()).collect();
@@ -16,12 +16,12 @@ fn distance(one: &str, other: &str) -> usize {
     row[other.len()]
 }
 
-/// What stands before what a fault is about.
+/// Part of a fault before its argument.
 fn word(text: &str) -> &str {
     text.split([':', '@']).next().unwrap_or_default()
 }
 
-/// The example whose word is nearest to the text's; of several the first.
+/// Example with the word nearest to the text's word; the first on a tie.
 pub(super) fn nearest(text: &str, examples: impl IntoIterator<Item = String>) -> String {
     let far = |example: &String| distance(word(text), word(example));
     examples.into_iter().min_by_key(far).unwrap_or_default()

@@ -1,17 +1,17 @@
-//! What can be done to a GPU as it is typed: one row for each, from which reading, writing and help come.
+//! Table of GPU faults in command line syntax. Parser, formatter and help derive from its rows.
 
 use super::Fault;
 
-/// A fault of a GPU: what is typed before the `@`, and what it does.
+/// GPU fault: the word before the `@`, and its meaning.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Row {
     word: &'static str,
-    /// An example of what stands behind the word's colon, where something does.
+    /// Example of the argument behind the word's colon, if the fault has one.
     argument: Option<&'static str>,
     meaning: &'static str,
 }
 
-/// What a word's argument is, in a pattern as in a value: nothing, or what was given.
+/// Argument of a word, as a pattern or as a value.
 macro_rules! given {
     () => {
         None
@@ -23,12 +23,12 @@ macro_rules! given {
 
 macro_rules! faults {
     ($($word:literal $(: $field:ident like $example:literal)? => $variant:ident, $meaning:literal;)*) => {
-        /// All of them but those that name no GPU, or a part of one.
+        /// Every GPU fault except MIG instance faults and faults without a GPU.
         pub(super) const ROWS: &[Row] = &[
             $(Row { word: $word, argument: given!($($example)?), meaning: $meaning }),*
         ];
 
-        /// The fault that a word stands for.
+        /// Parses a word and its argument.
         pub(super) fn read(word: &str, argument: Option<&str>, gpu: usize) -> Option<Fault> {
             Some(match (word, argument) {
                 $(($word, given!($($field)?)) => {
@@ -38,7 +38,7 @@ macro_rules! faults {
             })
         }
 
-        /// The word of a fault of a GPU, and its argument.
+        /// Word and argument of a GPU fault.
         pub(super) fn written(fault: &Fault) -> Option<(&'static str, Option<String>)> {
             Some(match fault {
                 $(Fault::$variant { $($field,)? .. } => ($word, given!($($field.to_string())?)),)*
@@ -74,7 +74,7 @@ faults! {
 // === impl Row ===
 
 impl Row {
-    /// As it is typed for GPU 3.
+    /// Example for GPU 3 in command line syntax.
     pub(super) fn example(&self) -> String {
         match self.argument {
             Some(argument) => format!("{}:{argument}@3", self.word),
@@ -82,7 +82,7 @@ impl Row {
         }
     }
 
-    /// What it does to GPU 3.
+    /// Effect of the example on GPU 3.
     pub(super) fn meaning(&self) -> &'static str {
         self.meaning
     }
