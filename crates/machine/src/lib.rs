@@ -1,8 +1,8 @@
 //! Simulated machines: a profile in YAML becomes a fake host tree and a model of GPUs, with faults.
 //!
-//! [`Machine::create`] makes a folder that looks like a host to whoever reads it: `host/` with
-//! sysfs, procfs and device nodes, `libnvidia-ml.so.1`, and `state.json`, which that library reads
-//! at each call. [`Machine::inject`] changes the state, and with it what the library answers.
+//! [`Machine::create`] makes a folder that looks like a host: `host/` with sysfs, procfs and device nodes,
+//! `libnvidia-ml.so.1`, and `state.json`. The library reads the state at each call. [`Machine::inject`]
+//! changes the state, and with it the library's answers.
 //!
 //! ```no_run
 //! use std::path::Path;

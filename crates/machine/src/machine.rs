@@ -1,4 +1,4 @@
-//! A simulated machine on disk: made, opened, and changed while others read it.
+//! Simulated machine on disk: created, opened, and changed under concurrent readers.
 //!
 //! ```text
 //! dir/
@@ -9,8 +9,8 @@
 //!   state.lock             held by whoever changes the model
 //! ```
 //!
-//! Each machine has a copy of the driver because glibc tells libraries apart by inode: a link would
-//! give two machines in one process the same instance.
+//! Each machine has a copy of the driver, because glibc identifies libraries by inode. A link would give
+//! two machines in one process the same instance.
 
 use std::{
     fs::{self, File},
@@ -29,70 +29,70 @@ use crate::{
 
 const HOST: &str = "host";
 const LIBRARY: &str = "libnvidia-ml.so.1";
-/// What some clients load; a link to [`LIBRARY`], which dangles while there is no driver.
+/// Unversioned name that some clients load: a link to [`LIBRARY`], dangling while the driver is removed.
 const UNVERSIONED_LIBRARY: &str = "libnvidia-ml.so";
-/// What programs that compute load; likewise a link.
+/// CUDA library name that programs load: also a link to [`LIBRARY`].
 const CUDA_LIBRARY: &str = "libcuda.so.1";
 const SPARE_LIBRARY: &str = ".removed-libnvidia-ml.so.1";
-/// An earlier machine's [`HOST`] while it is being removed.
+/// Earlier machine's [`HOST`] during its removal.
 const OLD_HOST: &str = ".removed-host";
 const STATE: &str = "state.json";
 const LOCK: &str = "state.lock";
 
-/// A folder that looks like a machine.
+/// Simulated machine in a folder.
 #[derive(Clone, Debug)]
 pub struct Machine {
     dir: PathBuf,
 }
 
-/// Why a machine could not be made, read or changed.
+/// Reason why a machine could not be created, read or changed.
 #[derive(Debug, thiserror::Error)]
 pub enum MachineError {
-    /// The profile describes no machine.
+    /// The profile describes an impossible machine.
     #[error("profile {profile} describes a machine that cannot be")]
     Profile {
-        /// Its name.
+        /// Name of the profile.
         profile: String,
-        /// What is wrong.
+        /// Problem in the profile.
         source: Problem,
     },
-    /// The simulated driver is not built or not installed.
+    /// The simulated driver is missing.
     #[error(
         "the simulated driver is not at {places}; build it with `cargo build -p windlass-nvml-sim`, \
          or set WINDLASS_SIM_DRIVER to its path"
     )]
     NoDriver {
-        /// Where it was looked for.
+        /// Searched places.
         places: String,
     },
-    /// The kernel refused.
+    /// An I/O operation failed.
     #[error("cannot {action} {path}")]
     Io {
-        /// What was tried.
+        /// Attempted operation.
         action: &'static str,
-        /// On what.
+        /// Path of the operation.
         path: PathBuf,
-        /// The kernel's answer.
+        /// Error from the kernel.
         source: io::Error,
     },
-    /// The folder has something in a machine's place that no machine put there.
+    /// A foreign file or folder is in the machine's place.
     #[error("{path} is not of a simulated machine; choose a folder that is empty or missing")]
     NotOurs {
-        /// What is in the way.
+        /// Path of the foreign entry.
         path: PathBuf,
     },
-    /// Not a state that this version wrote.
+    /// The state is corrupt, or from another version.
     #[error("cannot read the machine's state {path}")]
     State {
-        /// The file.
+        /// Path of the state file.
         path: PathBuf,
-        /// What the parser says.
+        /// Error from the parser.
         source: serde_json::Error,
     },
     /// The fault does not fit the machine.
     #[error("cannot inject a fault")]
     Fault(#[from] FaultError),
-    /// The GPU cannot be cut so.
+    /// The GPU does not support these MIG instances.
     #[error("cannot change MIG")]
     Mig(#[from] MigError),
 }
@@ -100,18 +100,18 @@ pub enum MachineError {
 // === impl Machine ===
 
 impl Machine {
-    /// Makes a machine in a folder, with `driver` as its NVML library: see
-    /// [`crate::simulated_driver`]. A machine without NVIDIA's driver has none, whatever is given.
+    /// Creates a machine in a folder, with `driver` as its NVML library: see [`crate::simulated_driver`]. A
+    /// machine without NVIDIA's driver ignores `driver`.
     ///
-    /// The folder is created; what an earlier machine left there is replaced. A folder with
-    /// anything else in a machine's place is refused and not touched.
+    /// The folder is created. Files of an earlier machine are replaced. A folder with a foreign entry in a
+    /// machine's place is refused and stays untouched.
     pub fn create(dir: &Path, profile: &Profile, driver: &Path) -> Result<Self, MachineError> {
         let model = Model::new(profile)
             .map_err(|source| MachineError::Profile { profile: profile.name.clone(), source })?;
         act("create", dir, fs::create_dir_all)?;
         let dir = act("resolve", dir, fs::canonicalize)?;
         let machine = Self { dir };
-        // Where another process may be making a machine, what it has made so far tells nothing.
+        // Under a lock, another process may be creating a machine; a partial machine proves nothing.
         if !machine.dir.join(LOCK).exists() {
             machine.refuse_strangers()?;
         }
@@ -127,53 +127,53 @@ impl Machine {
         Ok(machine)
     }
 
-    /// A machine that was made earlier, perhaps by another process.
+    /// Opens a machine that this or another process created earlier.
     pub fn open(dir: &Path) -> Result<Self, MachineError> {
         let machine = Self { dir: act("open machine", dir, fs::canonicalize)? };
         machine.model()?;
         Ok(machine)
     }
 
-    /// Its folder, as an absolute path.
+    /// Absolute path of the machine's folder.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// What stands for `/`: sysfs is at `sys` below it.
+    /// Root of the fake host tree: sysfs is at `sys` below it.
     pub fn host_root(&self) -> PathBuf {
         self.dir.join(HOST)
     }
 
-    /// Its NVML library; there is none on a machine without NVIDIA's driver.
+    /// Path of the NVML library. The file is absent on a machine without NVIDIA's driver.
     pub fn nvml_library(&self) -> PathBuf {
         self.dir.join(LIBRARY)
     }
 
-    /// Its CUDA library, beside the other.
+    /// Path of the CUDA library, beside the NVML library.
     pub fn cuda_library(&self) -> PathBuf {
         self.dir.join(CUDA_LIBRARY)
     }
 
-    /// The file that the library reads.
+    /// Path of the state file. The library reads this file.
     pub fn state_file(&self) -> PathBuf {
         self.dir.join(STATE)
     }
 
-    /// The machine as it is now.
+    /// Current model of the machine.
     pub fn model(&self) -> Result<Model, MachineError> {
         let path = self.state_file();
         let json = act("read", &path, fs::read)?;
         serde_json::from_slice(&json).map_err(|source| MachineError::State { path, source })
     }
 
-    /// Lets a fault happen, to the state and to the fake tree. Whoever waits for an NVML event is
-    /// told before this returns or right after.
+    /// Applies a fault to the state and to the fake tree. Waiting NVML clients receive the event before
+    /// this call returns or right after.
     pub fn inject(&self, fault: &Fault) -> Result<(), MachineError> {
         self.change(|model| Ok(model.apply(fault)?))
     }
 
-    /// Changes anything about the machine, atomically: sensors, processes, MIG. The fake tree shows
-    /// GPUs and MIG instances as they are afterwards.
+    /// Changes the machine atomically: sensors, processes, MIG. The fake tree then shows the changed GPUs
+    /// and MIG instances.
     pub fn update(&self, change: impl FnOnce(&mut Model)) -> Result<(), MachineError> {
         self.change(|model| {
             change(model);
@@ -181,15 +181,15 @@ impl Machine {
         })
     }
 
-    /// Cuts a GPU into MIG instances by the names of their profiles, as `nvidia-smi mig -cgi` does;
-    /// an empty list leaves MIG on without instances, `None` turns it off. Instances that stay in
-    /// their place in the list keep their UUIDs.
+    /// Partitions a GPU into MIG instances by profile name, as `nvidia-smi mig -cgi` does. An empty list
+    /// leaves MIG on without instances; `None` turns MIG off. Instances at an unchanged list position keep
+    /// their UUIDs.
     pub fn set_mig(&self, gpu: usize, instances: Option<&[&str]>) -> Result<(), MachineError> {
         self.change(|model| Ok(model.set_mig(gpu, instances)?))
     }
 
-    /// Unloads the driver: the library, `/proc/driver/nvidia` and the device nodes vanish, and a
-    /// process that has the library open gets `NVML_ERROR_DRIVER_NOT_LOADED`.
+    /// Unloads the driver: the library, `/proc/driver/nvidia` and the device nodes vanish. A process with
+    /// the open library gets `NVML_ERROR_DRIVER_NOT_LOADED`.
     pub fn remove_driver(&self) -> Result<(), MachineError> {
         self.change(|model| {
             model.driver_loaded = false;
@@ -209,8 +209,7 @@ impl Machine {
         })
     }
 
-    /// Reads, changes and writes the state while no one else does, and what the fake tree shows of
-    /// it.
+    /// Reads, changes and writes the state under the lock, and updates the fake tree.
     fn change(
         &self,
         change: impl FnOnce(&mut Model) -> Result<(), MachineError>,
@@ -225,7 +224,7 @@ impl Machine {
         self.store(&model)
     }
 
-    /// Makes others wait who change the machine, until the file is closed.
+    /// Locks the machine against other writers until the file is closed.
     fn lock(&self) -> Result<File, MachineError> {
         let path = self.dir.join(LOCK);
         let lock = act("open", &path, File::create)?;
@@ -233,7 +232,8 @@ impl Machine {
         Ok(lock)
     }
 
-    /// A tree of ours has the marker, and whatever else is ours has the lock beside it.
+    /// Refuses foreign files. Our tree contains the marker; the lock beside our other files proves
+    /// ownership.
     fn refuse_strangers(&self) -> Result<(), MachineError> {
         let host = self.host_root();
         if host.join(MARKER).exists() {
@@ -249,8 +249,8 @@ impl Machine {
         }
     }
 
-    /// Removes what an earlier machine left. Its tree is moved away first, so that what is left of
-    /// it after a crash still is known to be ours.
+    /// Removes the files of an earlier machine. The tree moves away first, so that its remains are
+    /// recognisable after a crash.
     fn clear(&self) -> Result<(), MachineError> {
         let missing = io::ErrorKind::NotFound;
         let (host, old) = (self.host_root(), self.dir.join(OLD_HOST));
@@ -262,7 +262,7 @@ impl Machine {
         })
     }
 
-    /// Replaces the state; a reader sees the old one or the new one.
+    /// Replaces the state atomically; a reader sees the old or the new state.
     fn store(&self, model: &Model) -> Result<(), MachineError> {
         let path = self.state_file();
         let json = serde_json::to_vec(model).expect("strings, numbers and lists");
@@ -279,7 +279,7 @@ impl Machine {
         })
     }
 
-    /// Puts a copy of the driver in place at once, so that no one loads half of it.
+    /// Installs a copy of the driver atomically, so that every process loads a complete library.
     fn copy_library(&self, driver: &Path) -> Result<(), MachineError> {
         let new = self.dir.join(".new-libnvidia-ml.so.1");
         act("copy the simulated driver", driver, |driver| fs::copy(driver, &new))?;
@@ -287,8 +287,8 @@ impl Machine {
     }
 }
 
-/// Whether a change concerns no file of the tree, as most do not: building two trees to see that
-/// would take longer than the change.
+/// True if a change leaves all files of the tree unchanged, as most changes do. Building two trees to
+/// compare them would take longer than the change.
 fn shows_the_same(before: &Model, after: &Model) -> bool {
     fn of_gpu(gpu: &Gpu) -> impl PartialEq {
         (gpu.number, &gpu.uuid, gpu.minor, &gpu.path, gpu.numa, &gpu.card, &gpu.mig)
@@ -302,7 +302,7 @@ fn shows_the_same(before: &Model, after: &Model) -> bool {
         && before.gpus.iter().map(of_gpu).eq(after.gpus.iter().map(of_gpu))
 }
 
-/// Does something to a path, and says what and to which when it fails.
+/// Runs an operation on a path, with operation and path in the error.
 pub(crate) fn act<'a, T>(
     action: &'static str,
     path: &'a Path,

@@ -1,8 +1,7 @@
-//! MIG: the shapes that a GPU can be cut into, what an instance of each holds, and where the driver
-//! puts them.
+//! MIG: partition shapes of a GPU, resources of each instance, and placement by the driver.
 //!
-//! Names, ids and starts are the same for A100, H100, H200 and B200 (`nvidia-smi mig -lgip` and
-//! `-lgipp`); an A30 has its own. What an instance holds is told by [`Units`].
+//! Names, ids and starts are the same for A100, H100, H200 and B200 (`nvidia-smi mig -lgip` and `-lgipp`).
+//! An A30 has its own. [`Units`] lists the resources of an instance.
 
 mod instances;
 mod mode;
@@ -14,32 +13,32 @@ pub use mode::{Asked, MigMode};
 
 use crate::card::{Card, MigCapability};
 
-/// What an instance has less than its share of memory, on a card whose profile does not say more
-/// exactly: see [`MigCapability::memory_mib`].
+/// Memory missing from an instance's even share, on a card whose profile lists no exact sizes: see
+/// [`MigCapability::memory_mib`].
 const RESERVED_MIB: u64 = 256;
 
-/// A GPU instance profile, before it is applied to a card.
+/// GPU instance profile, independent of a card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// `NVML_GPU_INSTANCE_PROFILE_*`.
     pub nvml_profile: u32,
-    /// What the driver calls the profile: the `ID` column of `nvidia-smi mig -lgip`.
+    /// Profile id of the driver: the `ID` column of `nvidia-smi mig -lgip`.
     pub profile_id: u32,
     /// Compute slices.
     pub slices: u32,
-    /// Memory slices, which are also the size of its placement.
+    /// Memory slices of an instance, and size of its placement.
     pub memory_slices: u32,
     /// Memory slices at which an instance may start.
     pub starts: &'static [u32],
-    /// Whether the media engines come with it, `+me`; they do so once on a GPU.
+    /// True if the profile includes the media engines, `+me`. One instance per GPU can have them.
     media: bool,
     /// Memory slices of the whole GPU.
     whole: u32,
-    /// Its row in the tables of [`Units`].
+    /// Row of the shape in the tables of [`Units`].
     row: usize,
 }
 
-/// What an instance of a shape holds on a card.
+/// Resources of an instance on a card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Units {
     /// SMs.
@@ -54,26 +53,26 @@ pub struct Units {
     pub optical_flow: u32,
 }
 
-/// Why a GPU cannot be cut as asked.
+/// Reason why a GPU cannot be partitioned.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MigError {
-    /// The index is too high.
+    /// The GPU index is too high.
     #[error("there is no GPU {gpu}, the machine has {count}")]
     NoGpu {
-        /// Which GPU.
+        /// Index of the GPU.
         gpu: usize,
-        /// How many there are.
+        /// Number of GPUs.
         count: usize,
     },
-    /// The card cannot be partitioned at all.
+    /// The card lacks MIG.
     #[error("GPU {gpu}, {card}, has no MIG")]
     NoMig {
-        /// Which GPU.
+        /// Index of the GPU.
         gpu: usize,
-        /// Its name.
+        /// Name of the card.
         card: String,
     },
-    /// The card is not cut so.
+    /// The card lacks this profile.
     #[error("there is no MIG profile `{0}` for its card; there are {1}")]
     Profile(String, String),
     /// The instances do not fit side by side.
@@ -84,50 +83,49 @@ pub enum MigError {
 // === impl Shape ===
 
 impl Shape {
-    /// The shapes that a card can be cut into, smallest first.
+    /// Shapes of a card, smallest first.
     pub fn of(capability: MigCapability) -> &'static [Self] {
         if capability.slices == tables::QUARTERS { &tables::A30 } else { &tables::SHAPES }
     }
 
-    /// The shape that a card calls `3g.20gb`.
+    /// Shape with the name `3g.20gb` on a card.
     pub fn named(name: &str, capability: MigCapability) -> Option<Self> {
         Self::of(capability).iter().copied().find(|shape| shape.name(capability) == name)
     }
 
-    /// Whether any card has a shape with that profile id.
+    /// True if any card has a shape with the profile id.
     pub(crate) fn is_profile_id(id: u32) -> bool {
         tables::SHAPES.iter().chain(&tables::A30).any(|shape| shape.profile_id == id)
     }
 
-    /// The shape with a driver's profile id.
+    /// Shape with the driver's profile id.
     pub fn with_profile_id(id: u32, capability: MigCapability) -> Option<Self> {
         Self::of(capability).iter().copied().find(|shape| shape.profile_id == id)
     }
 
-    /// The shape with an `NVML_GPU_INSTANCE_PROFILE_*`.
+    /// Shape with the `NVML_GPU_INSTANCE_PROFILE_*` number.
     pub fn with_nvml_profile(profile: u32, capability: MigCapability) -> Option<Self> {
         Self::of(capability).iter().copied().find(|shape| shape.nvml_profile == profile)
     }
 
-    /// The name on a card, `3g.20gb`: memory slices in GB, halves rounded up.
+    /// Name on a card, `3g.20gb`: memory slices in GB, halves rounded up.
     pub fn name(&self, capability: MigCapability) -> String {
         let gigabytes = (capability.memory_gb * self.memory_slices + self.whole / 2) / self.whole;
         let suffix = if self.media { "+me" } else { "" };
         format!("{}g.{gigabytes}gb{suffix}", self.slices)
     }
 
-    /// Memory that an instance has on a card.
+    /// Memory of an instance on a card.
     pub fn memory_mib(&self, card: &Card) -> u64 {
         let listed = card.mig.and_then(|capability| capability.memory_mib);
         let share = card.memory_mib * u64::from(self.memory_slices) / u64::from(self.whole);
-        // 1, 2, 4 and 8 slices, which are powers of two.
+        // Index of 1, 2, 4 and 8 slices, which are powers of two.
         listed.map_or(share.saturating_sub(RESERVED_MIB), |listed| {
             listed[self.memory_slices.trailing_zeros() as usize]
         })
     }
 
-    /// What an instance holds on a card: the table of its generation, scaled to the SMs that a
-    /// slice of this card has.
+    /// Resources of an instance on a card: the generation's table, scaled to the SMs of this card's slices.
     pub fn units(&self, card: &Card, capability: MigCapability) -> Units {
         let table = tables::units(card.architecture, capability);
         let [multiprocessors, copy_engines, decoders, jpeg, optical_flow] = table[self.row];
@@ -141,26 +139,26 @@ impl Shape {
         }
     }
 
-    /// How many fit one GPU.
+    /// Most instances of the shape on one GPU.
     pub fn most(&self) -> u32 {
         let places = u32::try_from(self.starts.len()).expect("a table of at most seven");
         if self.media { 1 } else { places }
     }
 
-    /// The memory slices that an instance takes which starts at one, as bits.
+    /// Memory slices of an instance with the given start, as bits.
     pub fn taken_from(&self, start: u32) -> u32 {
         ((1 << self.memory_slices) - 1) << start
     }
 
-    /// The first id that the driver gives to instances of this size: it keeps 0 for the whole GPU,
-    /// 1 and 2 for halves, 3 to 6 for quarters, 7 to 14 for eighths.
+    /// First id that the driver gives to instances of this size: 0 is the whole GPU, 1 and 2 are halves, 3
+    /// to 6 quarters, 7 to 14 eighths.
     pub fn first_instance_id(&self) -> u32 {
         self.whole / self.memory_slices - 1
     }
 }
 
-/// Puts instances side by side in the order given, each at the first start that is free, as the
-/// driver does when no placement is asked for. `None` when one does not fit.
+/// Places instances side by side in the given order, each at the first free start, as the driver does
+/// without a requested placement. `None` when an instance does not fit.
 pub fn place(shapes: &[Shape]) -> Option<Vec<u32>> {
     let mut taken = 0u32;
     let put = |(index, shape): (usize, &Shape)| {
@@ -174,7 +172,7 @@ pub fn place(shapes: &[Shape]) -> Option<Vec<u32>> {
     shapes.iter().enumerate().map(put).collect()
 }
 
-/// The shapes that a card calls by these names, each with its start.
+/// Shapes by their names on a card, each with its start.
 pub fn arrange<N: AsRef<str>>(
     names: &[N],
     capability: MigCapability,

@@ -1,26 +1,26 @@
-//! What can be wrong with the MPS daemon of a simulated GPU.
+//! Faults of a simulated GPU's MPS daemon.
 
 use std::{fs, io};
 
 use crate::{Machine, MachineError, machine::act, tree::unless};
 
-/// What is wrong with a GPU's MPS daemon.
+/// Fault of a GPU's MPS daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MpsFault {
-    /// It does not start, and says this.
+    /// The daemon refuses to start with this message.
     Refuses(String),
-    /// It stops at the next command, as a process does that hangs.
+    /// The daemon hangs at the next command.
     Hangs,
 }
 
-/// The folder with a file for each GPU whose daemon has a fault.
+/// Folder with one file per GPU whose daemon has a fault.
 const FAULTS: &str = "mps";
 
 // === impl Machine ===
 
 impl Machine {
-    /// Makes the MPS daemon of the GPU with this UUID fail, or lets it be. A daemon that hangs goes
-    /// on hanging until it is killed.
+    /// Sets or clears the fault of the MPS daemon for the GPU with this UUID. A hanging daemon hangs until
+    /// it is killed.
     pub fn set_mps_fault(&self, gpu: &str, fault: Option<&MpsFault>) -> Result<(), MachineError> {
         let folder = self.dir().join(FAULTS);
         let path = folder.join(gpu);

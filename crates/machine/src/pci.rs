@@ -1,10 +1,10 @@
-//! PCI as the kernel writes it: addresses, ids, and the way from the host bridge to a function.
+//! PCI in the kernel's format: addresses, ids, and the path from the host bridge to a function.
 
 use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-/// Where a function sits, `0000:1b:00.0`; ordered as buses are enumerated.
+/// PCI address, `0000:1b:00.0`; ordered as buses are enumerated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct PciAddress {
@@ -18,17 +18,17 @@ pub struct PciAddress {
     pub function: u8,
 }
 
-/// Vendor and device, `10de:2330`.
+/// PCI vendor and device id, `10de:2330`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct PciId {
-    /// Who made it; NVIDIA is 10de.
+    /// Vendor id; 10de is NVIDIA.
     pub vendor: u16,
-    /// What it is.
+    /// Device id.
     pub device: u16,
 }
 
-/// The way from a host bridge to a function, as under `/sys/devices`:
+/// Path from a host bridge to a function, as under `/sys/devices`:
 /// `pci0000:15/0000:15:01.0/0000:16:00.0/0000:1b:00.0`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -37,7 +37,7 @@ pub struct PciPath {
     steps: Vec<PciAddress>,
 }
 
-/// Text that is not the PCI thing it should be.
+/// Syntax error in an address, id or path.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not a PCI {what}, write it like `{example}`")]
 pub struct PciSyntaxError {
@@ -46,7 +46,7 @@ pub struct PciSyntaxError {
     example: &'static str,
 }
 
-/// How far apart two functions are, nearest first; the words of `nvidia-smi topo` in brackets.
+/// PCI distance of two functions, nearest first; the terms of `nvidia-smi topo` are in brackets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PciDistance {
     /// Under one PCIe switch (PIX).
@@ -62,17 +62,17 @@ pub enum PciDistance {
 // === impl PciAddress ===
 
 impl PciAddress {
-    /// As NVML writes a bus id: eight upper-case digits of domain.
+    /// Bus id in NVML's format: eight upper-case digits of domain.
     pub fn nvml_form(&self) -> String {
         format!("{:08X}:{:02X}:{:02X}.{:X}", self.domain, self.bus, self.device, self.function)
     }
 
-    /// Bus, device and function as one number, as PCI Express routes requests.
+    /// Bus, device and function as one number, for routing of PCI Express requests.
     pub fn routing_id(&self) -> u16 {
         u16::from(self.bus) << 8 | u16::from(self.device) << 3 | u16::from(self.function)
     }
 
-    /// The inverse of [`Self::routing_id`].
+    /// Inverse of [`Self::routing_id`].
     pub fn from_routing_id(domain: u16, id: u16) -> Self {
         let [bus, place] = id.to_be_bytes();
         Self { domain, bus, device: place >> 3, function: place & 7 }
@@ -88,7 +88,7 @@ impl fmt::Display for PciAddress {
 impl FromStr for PciAddress {
     type Err = PciSyntaxError;
 
-    /// Reads any width of domain, and none: `1b:00.0` is in domain 0, as `lspci` writes it.
+    /// Parses a domain of any width, or none: `1b:00.0` is in domain 0, as `lspci` writes it.
     fn from_str(text: &str) -> Result<Self, PciSyntaxError> {
         let parse = || {
             let (place, function) = text.rsplit_once('.')?;
@@ -133,28 +133,28 @@ impl FromStr for PciId {
 // === impl PciPath ===
 
 impl PciPath {
-    /// The function at the end.
+    /// Address of the function at the end.
     pub fn address(&self) -> PciAddress {
         self.end_and_bridges().0
     }
 
-    /// The host bridge, `pci0000:15`.
+    /// Name of the host bridge, `pci0000:15`.
     pub fn root(&self) -> &str {
         &self.root
     }
 
-    /// From the root port to the function itself.
+    /// Addresses from the root port to the function itself.
     pub fn steps(&self) -> &[PciAddress] {
         &self.steps
     }
 
-    /// The function at the end, and the bridges above it, topmost first.
+    /// Function at the end, and the bridges above it, topmost first.
     pub fn end_and_bridges(&self) -> (PciAddress, &[PciAddress]) {
         let (end, bridges) = self.steps.split_last().expect("a path is parsed with a step");
         (*end, bridges)
     }
 
-    /// The same way with another function at its end.
+    /// Same path with another function at its end.
     #[must_use]
     pub fn with_address(&self, address: PciAddress) -> Self {
         let mut path = self.clone();
@@ -163,7 +163,7 @@ impl PciPath {
         path
     }
 
-    /// How far apart the ends of two ways are.
+    /// Distance between the ends of two paths.
     pub fn distance(&self, other: &Self) -> PciDistance {
         if self.root != other.root {
             return PciDistance::Apart;
@@ -172,7 +172,7 @@ impl PciPath {
         let rest = (self.steps.len() - shared).max(other.steps.len() - shared);
         match (shared, rest) {
             (0, _) => PciDistance::HostBridge,
-            // What is left of each way is at most the switch's downstream port and the device.
+            // Each remaining path contains at most the switch's downstream port and the device.
             (_, 0..=2) => PciDistance::OneSwitch,
             _ => PciDistance::SeveralSwitches,
         }

@@ -1,4 +1,4 @@
-//! A machine profile: a whole machine, described in YAML that a person can read and write.
+//! Machine profile: a whole machine in human-readable YAML.
 
 use std::{
     collections::BTreeMap,
@@ -31,49 +31,49 @@ mod device;
 mod nic;
 mod validate;
 
-/// A machine: its processors, its driver, and its devices with their places.
+/// Machine: processors, driver, and devices with their places.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Profile {
-    /// What the profile is called.
+    /// Name of the profile.
     pub name: String,
-    /// One sentence for people.
+    /// Description in one sentence.
     pub description: String,
-    /// Makes UUIDs and serial numbers differ between machines of one profile; the name if unset.
+    /// Seed of UUIDs and serial numbers, so that machines of one profile differ; the name if unset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seed: Option<String>,
-    /// The NVIDIA driver; unset on a machine that has nothing of NVIDIA's.
+    /// NVIDIA driver; unset on a machine without NVIDIA hardware.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub driver: Option<Driver>,
     /// DMI product name.
     pub product: String,
     /// NUMA nodes, in order.
     pub numa: Vec<NumaNode>,
-    /// Models of GPU, by a name that [`GpuPlace::card`] uses.
+    /// GPU models, by the names that [`GpuPlace::card`] uses.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub cards: BTreeMap<String, Card>,
-    /// NVIDIA GPUs, in PCI order, which is the order of their NVML indices.
+    /// NVIDIA GPUs in PCI order, which is the order of NVML indices.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gpus: Vec<GpuPlace>,
     /// `NVSwitch` chips.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub switches: Vec<Switch>,
-    /// The fabric that its switches are part of, if that reaches beyond the machine.
+    /// Fabric of the switches, if it extends beyond the machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fabric: Option<Fabric>,
     /// Network adapters.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nics: Vec<Nic>,
-    /// Network interfaces that act as one.
+    /// Bonded network interfaces.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub bonds: Vec<Bond>,
-    /// GPUs of AMD's.
+    /// AMD GPUs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub amd: Option<Amd>,
-    /// Devices by the names of their profiles; they become [`Self::devices`] as the profile is read.
+    /// Devices by device profile name; parsing expands them into [`Self::devices`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub attached: Vec<Attached>,
-    /// Devices of any other sort.
+    /// All other devices.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub devices: Vec<Device>,
 }
@@ -84,7 +84,7 @@ pub struct Profile {
 pub struct Driver {
     /// `570.133.20`.
     pub version: String,
-    /// The CUDA version that it supports, `12.8`.
+    /// Highest supported CUDA version, `12.8`.
     pub cuda: String,
 }
 
@@ -92,97 +92,97 @@ pub struct Driver {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NumaNode {
-    /// Its CPUs.
+    /// CPUs of the node.
     pub cpus: CpuList,
-    /// Its memory.
+    /// Memory of the node.
     pub memory_gib: u64,
 }
 
-/// A GPU: which card, and where it sits.
+/// GPU: its card and its place.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GpuPlace {
-    /// Key in [`Profile::cards`]; may be left out where there is only one.
+    /// Key in [`Profile::cards`]; optional if the profile has a single card.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub card: Option<String>,
-    /// The way from the host bridge.
+    /// Path from the host bridge.
     pub path: PciPath,
-    /// Index of its NUMA node; firmware of small machines does not say.
+    /// Index of the NUMA node; unset if the firmware of a small machine omits it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub numa: Option<u32>,
-    /// Minor number of its device node; its index if unset.
+    /// Minor number of the device node; the GPU's index if unset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub minor: Option<u32>,
-    /// `GPU-…`; made from the seed and its index if unset.
+    /// UUID, `GPU-…`; derived from seed and index if unset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uuid: Option<String>,
-    /// Serial number; made from the seed and its index if unset.
+    /// Serial number; derived from seed and index if unset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub serial: Option<String>,
-    /// GPUs linked directly by NVLink: their indices, and how many links each has.
+    /// Direct NVLink peers: GPU index to number of links.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub peers: BTreeMap<usize, u8>,
-    /// Indices of the switches that its links are spread over; all of them if unset.
+    /// Indices of the switches that share the GPU's links; all switches if unset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub switches: Option<Vec<usize>>,
-    /// MIG instances by profile, `1g.5gb`. An empty list is MIG without instances; unset is no MIG.
+    /// MIG instances by profile, `1g.5gb`. An empty list is MIG without instances; unset is MIG off.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mig: Option<Vec<String>>,
 }
 
-/// An `NVSwitch` chip.
+/// `NVSwitch` chip.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Switch {
-    /// The way from the host bridge; unset where the host does not see the switch.
+    /// Path from the host bridge; unset if the host cannot see the switch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<PciPath>,
-    /// PCI vendor and device.
+    /// PCI vendor and device id.
     pub pci: PciId,
-    /// Index of its NUMA node.
+    /// Index of the NUMA node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub numa: Option<u32>,
 }
 
-/// Why there is no profile.
+/// Reason why a profile is unavailable.
 #[derive(Debug, thiserror::Error)]
 pub enum ProfileError {
-    /// Neither a name nor a file.
+    /// The name is neither a built-in profile nor a file.
     #[error("no machine profile is called `{name}` and no such file exists; there are {known}")]
     Unknown {
-        /// What was asked for.
+        /// Requested name.
         name: String,
         /// Every built-in name.
         known: String,
     },
-    /// The file exists and cannot be read.
+    /// The file exists but is unreadable.
     #[error("cannot read machine profile {path}")]
     Read {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The kernel's answer.
+        /// Error from the kernel.
         source: io::Error,
     },
-    /// Not YAML, or not a profile.
+    /// The text is invalid YAML, or no profile.
     #[error("{origin}:{line}:{column}: {message}")]
     Syntax {
         /// File, or name of a built-in profile.
         origin: String,
-        /// Counted from 1.
+        /// Line, counted from 1.
         line: u64,
-        /// Counted from 1.
+        /// Column, counted from 1.
         column: u64,
-        /// What the parser says, without the place.
+        /// Message of the parser, without the position.
         message: String,
     },
-    /// A profile of a machine that cannot be.
+    /// The profile describes an impossible machine.
     #[error("{origin}:{line}: {problem}")]
     Impossible {
         /// File, or name of a built-in profile.
         origin: String,
-        /// Where the entry begins, counted from 1.
+        /// First line of the entry, counted from 1.
         line: u64,
-        /// What is wrong with it.
+        /// Problem of the entry.
         problem: Problem,
     },
 }
@@ -200,14 +200,14 @@ impl Profile {
         Self::names().filter(|name| Self::named(name).is_ok_and(|profile| profile.driver.is_some()))
     }
 
-    /// A built-in profile.
+    /// Built-in profile by name.
     pub fn named(name: &str) -> Result<Self, ProfileError> {
         let found = builtin::ALL.iter().find(|(known, _)| *known == name);
         let (origin, yaml) = found.ok_or_else(|| ProfileError::unknown(name))?;
         Self::parse(origin, yaml)
     }
 
-    /// A built-in profile by name, or any profile by the path of its file, which `read` gives.
+    /// Built-in profile by name, or any profile by file path; `read` reads the file.
     pub fn load(
         name_or_path: &str,
         read: impl FnOnce(&Path) -> io::Result<String>,
@@ -223,7 +223,7 @@ impl Profile {
         Self::parse(name_or_path, &yaml)
     }
 
-    /// A profile from its text; `origin` is what errors call it.
+    /// Profile from its text; errors name it `origin`.
     pub fn parse(origin: &str, yaml: &str) -> Result<Self, ProfileError> {
         let mut profile: Self =
             serde_saphyr::from_str(yaml).map_err(|error| ProfileError::syntax(origin, &error))?;
@@ -238,12 +238,12 @@ impl Profile {
         Ok(profile)
     }
 
-    /// Whether such a machine can be: see [`Problem`].
+    /// Checks that the machine is possible: see [`Problem`].
     pub fn validate(&self) -> Result<(), Problem> {
         validate::validate(self)
     }
 
-    /// The card of a GPU.
+    /// Card of a GPU.
     pub fn card_of(&self, gpu: &GpuPlace) -> Option<&Card> {
         match &gpu.card {
             Some(name) => self.cards.get(name),
@@ -272,7 +272,7 @@ impl ProfileError {
     }
 }
 
-/// The parser's words; it writes the place behind them, we write it in front.
+/// Message of the parser. The parser appends the position; our error puts the position first.
 fn message_without_place(error: &serde_saphyr::Error) -> String {
     let text = error.without_snippet().to_string();
     let message = text.split(" at line ").next().unwrap_or(&text);

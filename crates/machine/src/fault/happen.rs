@@ -28,7 +28,7 @@ pub enum HappeningError {
     /// The device is no network adapter.
     #[error("it is no network adapter")]
     NoNic,
-    /// The device is no adapter, or an adapter with fewer virtual functions.
+    /// The number exceeds the device's limit of virtual functions.
     #[error("it has {0} virtual functions at most")]
     Functions(u16),
     /// The device is no PCI function.

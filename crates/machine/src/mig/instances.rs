@@ -1,29 +1,29 @@
-//! Instances made and destroyed one by one, as the driver does it.
+//! Creation and destruction of single instances, with the driver's rules.
 
 use super::Shape;
 use crate::state::{ComputeInstance, Gpu, MigInstance};
 
-/// Why the driver does not make or destroy an instance.
+/// Reason why the driver refuses to create or destroy an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    /// MIG is off, or the card has none.
+    /// MIG is off, or the card lacks MIG.
     #[error("MIG is off")]
     Off,
-    /// No instance of that shape can start there.
+    /// The shape cannot start at this slice.
     #[error("no instance of that shape starts there")]
     Place,
-    /// Other instances are in the way, or there are as many as there may be.
+    /// Other instances occupy the slices, or the shape reached its limit.
     #[error("there is no room left")]
     Room,
-    /// A process uses it, or an instance in it.
+    /// A process or an inner instance uses the instance.
     #[error("it is in use")]
     InUse,
-    /// There is no such instance.
+    /// The instance does not exist.
     #[error("there is no such instance")]
     Gone,
 }
 
-/// The id that the driver gives to the next instance of a shape.
+/// Id of the next instance of a shape.
 pub(crate) fn free_id(shape: Shape, instances: &[MigInstance]) -> u32 {
     let free = |id: &u32| instances.iter().all(|one| one.gpu_instance != *id);
     let mut ids = (shape.first_instance_id()..).take(instances.len() + 1);
@@ -33,7 +33,7 @@ pub(crate) fn free_id(shape: Shape, instances: &[MigInstance]) -> u32 {
 // === impl Gpu ===
 
 impl Gpu {
-    /// Makes a GPU instance at a memory slice, or at the first that is free. Gives its id.
+    /// Creates a GPU instance at a memory slice, or at the first free one. Returns its id.
     pub fn make_gpu_instance(&mut self, shape: Shape, start: Option<u32>) -> Result<u32, Refused> {
         let capability = self.card.mig.ok_or(Refused::Off)?;
         let instances = self.mig.as_deref().ok_or(Refused::Off)?;
@@ -58,8 +58,8 @@ impl Gpu {
         Ok(gpu_instance)
     }
 
-    /// Fills a GPU instance with a compute instance, which makes a MIG device with a UUID that none
-    /// had before. Gives its id.
+    /// Creates a compute instance that fills a GPU instance. The new MIG device gets an unused UUID.
+    /// Returns the instance id.
     pub fn make_compute_instance(&mut self, gpu_instance: u32) -> Result<u32, Refused> {
         let (made, uuid) = (self.mig_made + 1, self.uuid.clone());
         let instance = self.instance_mut(gpu_instance)?;
@@ -81,7 +81,7 @@ impl Gpu {
         instance.compute.take().map(drop).ok_or(Refused::Gone)
     }
 
-    /// Destroys a GPU instance that no compute instance is in.
+    /// Destroys an empty GPU instance.
     pub fn destroy_gpu_instance(&mut self, gpu_instance: u32) -> Result<(), Refused> {
         let busy = self.has_processes_in(gpu_instance);
         if busy || self.instance_mut(gpu_instance)?.compute.is_some() {
@@ -91,7 +91,7 @@ impl Gpu {
         Ok(())
     }
 
-    /// The memory slices that instances take, as bits.
+    /// Occupied memory slices, as bits.
     pub fn taken_slices(&self) -> u32 {
         let shape = |one: &MigInstance| one.shape(self.card.mig?);
         let taken = |one| Some(shape(one)?.taken_from(one.start));

@@ -1,42 +1,42 @@
-//! MIG turned on and off, as the driver does it.
+//! MIG mode changes, with the driver's rules.
 
 use serde::{Deserialize, Serialize};
 
 use crate::state::Gpu;
 
-/// Whether a GPU can be cut into instances.
+/// MIG mode of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MigMode {
-    /// It is whole.
+    /// The GPU is whole.
     Off,
-    /// Only its instances can be used.
+    /// Only instances of the GPU are usable.
     On,
 }
 
-/// What comes of asking for a mode.
+/// Outcome of a mode request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
-    /// The GPU has it.
+    /// The mode is in effect.
     Done,
-    /// Nothing is different: an instance stands, or a process computes.
+    /// The mode is unchanged: an instance exists, or a process computes.
     InUse,
-    /// The GPU has it after a reset.
+    /// The mode takes effect after a reset.
     AtReset,
 }
 
-/// The major number of the compute capability from which on it takes no reset (NVIDIA's MIG user guide).
+/// Major compute capability from which MIG mode changes take no reset (NVIDIA's MIG user guide).
 const HOPPER: u8 = 9;
 
 // === impl Gpu ===
 
 impl Gpu {
-    /// The mode that it has now.
+    /// Current MIG mode.
     pub fn mig_mode(&self) -> MigMode {
         if self.mig.is_some() { MigMode::On } else { MigMode::Off }
     }
 
-    /// Asks for a mode.
+    /// Requests a mode.
     pub fn ask_for_mig(&mut self, wanted: MigMode) -> Asked {
         if self.mig_mode() == wanted {
             self.mig_at_reset = None;

@@ -1,9 +1,9 @@
-//! The shapes of each family of cards, and what an instance of each shape holds.
+//! Shapes of each card family, and the resources of an instance of each shape.
 
 use super::Shape;
 use crate::card::{Architecture, MigCapability};
 
-/// Compute slices of a card that is cut into quarters.
+/// Compute slices of a card with quarters.
 pub(super) const QUARTERS: u32 = 4;
 
 /// Eight memory slices and seven compute slices: A100, H100, H200, B200.
@@ -68,7 +68,7 @@ const BLACKWELL: [Row; 7] = [
     [126, 16, 1, 1, 1],
 ];
 
-/// What the shapes of a card hold, a row for each.
+/// Resources of a card's shapes, one row for each shape.
 pub(super) fn units(architecture: Architecture, capability: MigCapability) -> &'static [Row] {
     match architecture {
         _ if capability.slices == QUARTERS => &AMPERE_QUARTERS,

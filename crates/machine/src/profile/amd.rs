@@ -1,4 +1,4 @@
-//! AMD's GPUs: which card, where each sits, and how they are cut.
+//! AMD GPUs: their card, their places, and their partitions.
 
 use std::fmt;
 
@@ -6,104 +6,104 @@ use serde::{Deserialize, Serialize};
 
 use crate::pci::{PciId, PciPath};
 
-/// AMD's half of a machine: one model of GPU, and the driver that shows it.
+/// AMD hardware of a machine: one GPU model, and its driver.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Amd {
     /// Version of the kernel module, `6.12.12`.
     pub driver: String,
-    /// The model.
+    /// GPU model.
     pub card: AmdCard,
-    /// What the driver calls the partitions of a GPU after the first.
+    /// Naming scheme of the partitions after the first of a GPU.
     #[serde(default)]
     pub partitions: PartitionNames,
-    /// GPUs, in PCI order.
+    /// GPUs in PCI order.
     pub gpus: Vec<AmdGpu>,
 }
 
-/// What all GPUs of a model have in common.
+/// Properties shared by all GPUs of a model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AmdCard {
-    /// As the board's memory says, `AMD Instinct MI300X OAM`.
+    /// Product name from the board's memory, `AMD Instinct MI300X OAM`.
     pub name: String,
-    /// PCI vendor and device.
+    /// PCI vendor and device id.
     pub pci: PciId,
-    /// PCI subsystem vendor and device.
+    /// PCI subsystem vendor and device id.
     pub subsystem: PciId,
     /// Memory of a GPU.
     pub memory_mib: u64,
     /// Compute units of a GPU.
     pub compute_units: u32,
-    /// Compute dies of a GPU: into how many parts it can be cut.
+    /// Compute dies of a GPU: its highest number of partitions.
     pub dies: u32,
-    /// What compilers build for, as KFD writes it: `90402` for gfx942.
+    /// Compiler target in KFD's notation: `90402` for gfx942.
     pub gfx_target: u32,
 }
 
-/// A GPU of AMD's.
+/// AMD GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AmdGpu {
-    /// The way from the host bridge.
+    /// Path from the host bridge.
     pub path: PciPath,
-    /// Index of its NUMA node.
+    /// Index of the NUMA node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub numa: Option<u32>,
-    /// How its compute dies are cut.
+    /// Compute partition mode.
     #[serde(default)]
     pub compute: ComputePartition,
-    /// How its memory is cut, `NPS1`.
+    /// Memory partition mode, `NPS1`.
     #[serde(default)]
     pub memory: MemoryPartition,
-    /// Indices of the GPUs that it is linked with by xGMI; all others if unset.
+    /// Indices of xGMI peers; all other GPUs if unset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peers: Option<Vec<usize>>,
 }
 
-/// Into how many parts the compute dies of a GPU are cut.
+/// Compute partition mode: number of partitions of a GPU's compute dies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum ComputePartition {
-    /// One.
+    /// One partition.
     #[default]
     Spx,
-    /// Two.
+    /// Two partitions.
     Dpx,
-    /// Four.
+    /// Four partitions.
     Qpx,
-    /// As many as there are dies.
+    /// One partition per die.
     Cpx,
 }
 
-/// Into how many NUMA domains the memory of a GPU is cut.
+/// Memory partition mode: number of NUMA domains of a GPU's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum MemoryPartition {
-    /// One.
+    /// One domain.
     #[default]
     Nps1,
-    /// Two.
+    /// Two domains.
     Nps2,
-    /// Four.
+    /// Four domains.
     Nps4,
 }
 
-/// What the driver calls the partitions of a GPU after the first, which has the GPU's own name.
+/// Naming scheme of the partitions after the first. The first partition has the GPU's name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PartitionNames {
-    /// `amdgpu_xcp_0`: the driver's first way. All that a GPU can have are there in every mode.
+    /// `amdgpu_xcp_0`: older drivers. Every possible partition is present in every mode.
     #[default]
     Underscore,
-    /// `amdgpu_xcp.0`: a newer driver. Only those of the mode are there.
+    /// `amdgpu_xcp.0`: newer drivers. Only the partitions of the current mode are present.
     Dot,
 }
 
 // === impl ComputePartition ===
 
 impl ComputePartition {
-    /// How many parts a GPU with so many dies has.
+    /// Number of partitions of a GPU with this number of dies.
     pub fn parts(self, dies: u32) -> u32 {
         match self {
             Self::Spx => 1,
@@ -128,7 +128,7 @@ impl fmt::Display for ComputePartition {
 // === impl MemoryPartition ===
 
 impl MemoryPartition {
-    /// How many domains there are.
+    /// Number of NUMA domains.
     pub fn domains(self) -> u32 {
         match self {
             Self::Nps1 => 1,

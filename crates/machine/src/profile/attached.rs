@@ -1,5 +1,5 @@
-//! Devices that are added to a machine by the name of a device profile, which says how its devices look
-//! to a kernel beside how an agent finds them.
+//! Devices added to a machine by device profile name. A device profile contains both the discovery rules of
+//! an agent and the kernel's view of the devices.
 
 use std::{fmt, str::FromStr};
 
@@ -9,7 +9,7 @@ use super::{Device, Problem, Profile, Wrong, validate::Entry};
 
 macro_rules! profiles {
     ($($name:literal),* $(,)?) => {
-        /// Name and text of each device profile, those of one sort together.
+        /// Name and text of each device profile, grouped by family.
         const ALL: &[(&str, &str)] = &[
             $(($name, include_str!(concat!("../../../../profiles/devices/", $name, ".yaml")))),*
         ];
@@ -42,10 +42,10 @@ profiles![
     "ascend-310p",
 ];
 
-/// What stands for the number of a device in the text of its profile.
+/// Placeholder of the device number in a profile's text.
 const NUMBER: &str = "{n}";
 
-/// More would have two digits where the texts have room for one.
+/// Limit of devices per profile: the texts have room for one digit.
 const MOST: u16 = 10;
 
 /// Devices to add to a machine, `hailo:2`.
@@ -54,17 +54,17 @@ const MOST: u16 = 10;
 pub struct Attached {
     /// Name of the device profile.
     pub profile: String,
-    /// How many of its devices.
+    /// Number of devices.
     #[serde(default = "one")]
     pub count: u16,
 }
 
-/// Text that does not say what is to be added.
+/// Syntax error in a device addition.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not the name of a device profile with a number of devices, such as hailo:2")]
 pub struct AttachedSyntaxError(String);
 
-/// The part of a device profile that is ours.
+/// Simulated part of a device profile.
 #[derive(Deserialize)]
 struct Simulated {
     #[serde(default)]
@@ -74,12 +74,12 @@ struct Simulated {
 // === impl Attached ===
 
 impl Attached {
-    /// Names of the device profiles that devices can be added from.
+    /// Names of the device profiles with a simulated part.
     pub fn names() -> impl Iterator<Item = &'static str> {
         ALL.iter().filter(|(_, text)| text.contains("\nsimulated:\n")).map(|(name, _)| *name)
     }
 
-    /// The devices, with their PCI functions in a domain.
+    /// Devices with their PCI functions in a domain.
     fn devices(&self, domain: u16) -> Result<Vec<Device>, Wrong> {
         let known = || Wrong::DeviceProfile(Self::names().collect::<Vec<_>>().join(", "));
         let found = ALL.iter().find(|(name, _)| *name == self.profile);
@@ -92,7 +92,7 @@ impl Attached {
         }
         let numbers = (0..self.count).map(|number| text.replace(NUMBER, &number.to_string()));
         let read = |text: String| {
-            // An address begins with its domain wherever a text names it.
+            // PCI addresses begin with their domain in every text.
             let text = text.replace("0000:", &format!("{domain:04x}:"));
             let read: Simulated =
                 serde_saphyr::from_str(&text).expect("a test reads every profile");
@@ -122,8 +122,7 @@ impl fmt::Display for Attached {
 // === impl Profile ===
 
 impl Profile {
-    /// Adds devices to the machine. Where it has something in their places, they are in a PCI domain
-    /// that is free.
+    /// Adds devices to the machine. On a conflict of places, the devices move to a free PCI domain.
     pub fn attach(&mut self, attached: &Attached) -> Result<(), Problem> {
         let entry = Entry::Attached(attached.to_string());
         let problem = |wrong| Problem { entry: entry.clone(), wrong };

@@ -1,8 +1,8 @@
-//! The profiles that come with Windlass, embedded from `profiles/`.
+//! Built-in profiles, embedded from `profiles/`.
 
 macro_rules! profiles {
     ($($name:literal),* $(,)?) => {
-        /// Name and text of each, in the order in which people meet them.
+        /// Name and text of each profile, in order of documentation.
         pub(super) const ALL: &[(&str, &str)] = &[
             $(($name, include_str!(concat!("../../../../profiles/", $name, ".yaml")))),*
         ];

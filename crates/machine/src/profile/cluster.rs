@@ -1,23 +1,23 @@
-//! The cluster of machines whose GPUs are on one NVLink fabric.
+//! Cluster of machines whose GPUs share one NVLink fabric.
 
 use serde::{Deserialize, Serialize};
 
-/// A machine's place among others on one fabric, as in a rack of GB200.
+/// Place of a machine on a shared fabric, as in a rack of GB200.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fabric {
-    /// The cluster.
+    /// UUID of the cluster.
     pub cluster: ClusterUuid,
-    /// The part of it that this machine's GPUs are in.
+    /// Clique of this machine's GPUs in the cluster.
     pub clique: u32,
 }
 
-/// A UUID, written as `8a3cc1f2-0b1d-4c4e-9d1f-6d0a52f3b7e4`.
+/// UUID in the form `8a3cc1f2-0b1d-4c4e-9d1f-6d0a52f3b7e4`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct ClusterUuid(pub [u8; 16]);
 
-/// Text that is not a UUID.
+/// Syntax error in a UUID.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a UUID such as 8a3cc1f2-0b1d-4c4e-9d1f-6d0a52f3b7e4")]
 pub struct InvalidCluster(String);

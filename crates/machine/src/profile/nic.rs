@@ -1,157 +1,157 @@
-//! Network adapters: ports with their RDMA devices, the functions that are cut from them, and bonds.
+//! Network adapters: ports with RDMA devices, virtual and scalable functions, and bonds.
 
 use serde::{Deserialize, Serialize};
 
 use crate::pci::{PciAddress, PciId, PciPath};
 
-/// A network adapter.
+/// Network adapter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Nic {
-    /// Its RDMA device, `mlx5_0`; unset where it has none.
+    /// RDMA device, `mlx5_0`; unset on an adapter without RDMA.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rdma: Option<String>,
-    /// Its network interface, `ib0`, `eth0`.
+    /// Network interface, `ib0`, `eth0`.
     pub netdev: String,
-    /// The way from the host bridge.
+    /// Path from the host bridge.
     pub path: PciPath,
-    /// PCI vendor and device.
+    /// PCI vendor and device id.
     pub pci: PciId,
-    /// PCI subsystem vendor and device.
+    /// PCI subsystem vendor and device id.
     pub subsystem: PciId,
-    /// Its driver; `mlx5_core` if unset.
+    /// Bound driver; `mlx5_core` if unset.
     #[serde(default = "mlx5_core")]
     pub driver: String,
-    /// Index of its NUMA node.
+    /// Index of the NUMA node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub numa: Option<u32>,
-    /// Its IOMMU group, where the machine has an IOMMU.
+    /// IOMMU group, on a machine with an IOMMU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<u32>,
-    /// Whether the port speaks InfiniBand; Ethernet if not.
+    /// True for InfiniBand, false for Ethernet.
     #[serde(default)]
     pub infiniband: bool,
     /// Speed of the port.
     pub rate_gbps: u32,
-    /// Whether the cable is in.
+    /// Link state of the port.
     #[serde(default)]
     pub link: LinkState,
-    /// Whether the machine reaches the world through it.
+    /// True if the default route uses the adapter.
     #[serde(default, skip_serializing_if = "is_false")]
     pub default_route: bool,
-    /// Its virtual functions, if it can have any.
+    /// SR-IOV capability of the adapter, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sriov: Option<Sriov>,
-    /// Its scalable functions.
+    /// Scalable functions of the adapter.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub subfunctions: Vec<SubFunction>,
 }
 
-/// Whether a port has a link.
+/// Link state of a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LinkState {
-    /// It has.
+    /// The cable is plugged in.
     #[default]
     Up,
-    /// It has not.
+    /// The cable is unplugged.
     Down,
 }
 
-/// The virtual functions of an adapter.
+/// Virtual functions of an adapter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sriov {
-    /// How many there can be.
+    /// Highest number of virtual functions.
     pub total: u16,
-    /// How far the first one's address is behind the adapter's; the others follow.
+    /// Offset of the first function's address from the adapter's address. The other functions follow.
     #[serde(default = "one")]
     pub offset: u16,
-    /// PCI vendor and device of each.
+    /// PCI vendor and device id of each function.
     pub pci: PciId,
-    /// Those that are there.
+    /// Existing virtual functions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub functions: Vec<VirtualFunction>,
 }
 
-/// A virtual function.
+/// Virtual function.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct VirtualFunction {
-    /// Its driver: that of the adapter, `vfio-pci`, or none.
+    /// Bound driver: the adapter's driver, `vfio-pci`, or none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub driver: Option<String>,
-    /// Its network interface, while the adapter's driver is bound.
+    /// Network interface, present while the adapter's driver is bound.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub netdev: Option<String>,
-    /// Its RDMA device, while the adapter's driver is bound.
+    /// RDMA device, present while the adapter's driver is bound.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rdma: Option<String>,
-    /// Its IOMMU group.
+    /// IOMMU group of the function.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group: Option<u32>,
-    /// Its vDPA device, while the adapter's driver is bound.
+    /// vDPA device, present while the adapter's driver is bound.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vdpa: Option<Vdpa>,
 }
 
-/// A vDPA device: the data path of virtio in hardware.
+/// vDPA device: the data path of virtio in hardware.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Vdpa {
-    /// `vdpa0`.
+    /// Name of the device, `vdpa0`.
     pub name: String,
-    /// Who uses it.
+    /// Bound vDPA driver.
     pub driver: VdpaDriver,
 }
 
-/// Who uses a vDPA device.
+/// Driver of a vDPA device, which decides its user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum VdpaDriver {
-    /// A program, through a node: `vhost_vdpa`.
+    /// A program uses the device through a node: `vhost_vdpa`.
     Vhost,
-    /// The kernel, as an interface of its own: `virtio_vdpa`.
+    /// The kernel uses the device as a network interface: `virtio_vdpa`.
     Virtio,
 }
 
-/// A scalable function: a part of an adapter that is no PCI function.
+/// Scalable function: a part of an adapter without a PCI function.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SubFunction {
-    /// Its index on the auxiliary bus, the 4 in `mlx5_core.sf.4`.
+    /// Index on the auxiliary bus, the 4 in `mlx5_core.sf.4`.
     pub index: u32,
-    /// The number that an administrator gave it.
+    /// Function number set by an administrator.
     pub number: u32,
-    /// Its network interface.
+    /// Network interface of the function.
     pub netdev: String,
-    /// Its RDMA device.
+    /// RDMA device of the function.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rdma: Option<String>,
 }
 
-/// Interfaces that act as one.
+/// Bonded network interfaces.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Bond {
-    /// Its own interface, `bond0`.
+    /// Interface of the bond, `bond0`.
     pub name: String,
-    /// As the kernel calls it, `802.3ad`, `active-backup`.
+    /// Mode in the kernel's notation, `802.3ad`, `active-backup`.
     pub mode: BondMode,
-    /// Interfaces in it.
+    /// Member interfaces.
     pub interfaces: Vec<String>,
-    /// Whether the machine reaches the world through it.
+    /// True if the default route uses the bond.
     #[serde(default, skip_serializing_if = "is_false")]
     pub default_route: bool,
 }
 
-/// How the interfaces of a bond share the work.
+/// Bonding mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum BondMode {
-    /// One works, the others wait.
+    /// One member is active; the others wait.
     #[serde(rename = "active-backup")]
     ActiveBackup,
-    /// All work, as agreed with the switch.
+    /// All members are active, negotiated with the switch.
     #[serde(rename = "802.3ad")]
     Lacp,
 }
@@ -159,7 +159,7 @@ pub enum BondMode {
 // === impl Nic ===
 
 impl Nic {
-    /// The virtual functions that are there, each with its way from the host bridge.
+    /// Existing virtual functions, each with its path from the host bridge.
     pub fn virtual_functions(&self) -> impl Iterator<Item = (PciPath, &VirtualFunction)> {
         let sriov = self.sriov.iter();
         sriov.flat_map(|sriov| {
@@ -168,7 +168,7 @@ impl Nic {
         })
     }
 
-    /// Addresses count functions, devices and buses as digits of one number.
+    /// Address of the nth function. Addresses count functions, devices and buses as digits of one number.
     fn address_of(&self, sriov: &Sriov, nth: u16) -> PciAddress {
         let own = self.path.address();
         let number = own.routing_id().saturating_add(sriov.offset).saturating_add(nth);
@@ -179,7 +179,7 @@ impl Nic {
 // === impl BondMode ===
 
 impl BondMode {
-    /// What `bonding/mode` says: name and number.
+    /// Text of `bonding/mode`: name and number.
     pub(crate) fn in_sysfs(self) -> &'static str {
         match self {
             Self::ActiveBackup => "active-backup 1",

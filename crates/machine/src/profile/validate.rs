@@ -1,4 +1,4 @@
-//! What a machine cannot be, and where its profile says so.
+//! Validation of profiles, with the position of each problem.
 
 use std::{collections::BTreeMap, path::PathBuf};
 
@@ -18,145 +18,145 @@ pub(super) use lines::line_of;
 /// NVML's `NVML_NVLINK_MAX_LINKS`.
 const MOST_LINKS: u32 = 18;
 
-/// A hundred times what there is today, and far from the ends of the numbers.
+/// Upper limit of a card's memory: a hundred times today's largest, and far below overflow.
 const MOST_CARD_MIB: u64 = 1 << 25;
 const MOST_NODE_GIB: u64 = 1 << 20;
 
-/// The first thing found wrong with an entry of a profile.
+/// First problem of a profile.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{entry}: {wrong}")]
 pub struct Problem {
-    /// Which entry.
+    /// Entry with the problem.
     pub entry: Entry,
-    /// What is wrong with it.
+    /// Kind of problem.
     pub wrong: Wrong,
 }
 
-/// An entry of a profile.
+/// Entry of a profile.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Entry {
-    /// The document as a whole.
+    /// The whole document.
     #[error("the machine")]
     Machine,
-    /// `numa[n]`.
+    /// NUMA node `numa[n]`.
     #[error("numa[{0}]")]
     Numa(usize),
-    /// `cards.name`.
+    /// Card `cards.name`.
     #[error("cards.{0}")]
     Card(String),
-    /// `gpus[n]`.
+    /// GPU `gpus[n]`.
     #[error("gpus[{0}]")]
     Gpu(usize),
-    /// `switches[n]`.
+    /// Switch `switches[n]`.
     #[error("switches[{0}]")]
     Switch(usize),
-    /// `nics[n]`.
+    /// Network adapter `nics[n]`.
     #[error("nics[{0}]")]
     Nic(usize),
-    /// `bonds[n]`.
+    /// Bond `bonds[n]`.
     #[error("bonds[{0}]")]
     Bond(usize),
-    /// `amd.gpus[n]`.
+    /// AMD GPU `amd.gpus[n]`.
     #[error("amd.gpus[{0}]")]
     Amd(usize),
-    /// One of `attached`, `hailo:2`.
+    /// Element of `attached`, `hailo:2`.
     #[error("{0}")]
     Attached(String),
-    /// `devices[n]`.
+    /// Device `devices[n]`.
     #[error("devices[{0}]")]
     Device(usize),
 }
 
-/// What can be wrong.
+/// Kind of problem.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Wrong {
-    /// Every machine has memory somewhere.
+    /// The machine has no NUMA node; every machine has memory on some node.
     #[error("it has no NUMA node")]
     NoNuma,
-    /// No such card, or several to choose from.
+    /// The card is unknown, or the profile has several cards and the GPU names none.
     #[error("its card must be one of {0}")]
     Card(String),
-    /// No such node.
+    /// The NUMA node is unknown.
     #[error("there is no NUMA node {0}")]
     Numa(u32),
-    /// Two functions in one place.
+    /// Two functions share an address.
     #[error("PCI address {0} is taken by an earlier entry")]
     Address(PciAddress),
-    /// One function in two places, or a device that is a bridge elsewhere.
+    /// A function has two paths, or a device is a bridge elsewhere.
     #[error("PCI address {0} is elsewhere in an earlier entry")]
     Moved(PciAddress),
-    /// NVML numbers GPUs by address.
+    /// The GPUs are out of order: NVML numbers GPUs by address.
     #[error("PCI address {0} comes before that of the GPU above: list GPUs in PCI order")]
     Order(PciAddress),
-    /// Two GPUs with one name.
+    /// Two GPUs share an identifier.
     #[error("{0} `{1}` is that of an earlier GPU")]
     Taken(&'static str, String),
-    /// A link to nowhere, or to itself.
+    /// A link has no far end, or leads to its own GPU.
     #[error("there is no other GPU {0} to link with")]
     Peer(usize),
-    /// A link has two ends.
+    /// A link differs at its two ends.
     #[error("it has {0} links to GPU {1}, which has {2} to it")]
     Asymmetric(u8, usize, u8),
-    /// No such switch.
+    /// The switch is unknown.
     #[error("there is no switch {0}")]
     Switch(usize),
-    /// More links in use than ports.
+    /// The links exceed the ports.
     #[error("it uses {0} NVLinks, its card has {1}")]
     Links(u32, u32),
-    /// MIG is on, and the card has none.
+    /// MIG is on, and the card lacks MIG.
     #[error("its card has no MIG: leave out `mig`")]
     NoMig,
-    /// No card of ours is cut so.
+    /// The card lacks this MIG profile.
     #[error("its card has no MIG profile `{0}`")]
     MigProfile(String),
     /// The instances do not fit side by side.
     #[error("there is no room left for MIG instance `{0}`")]
     MigRoom(String),
-    /// More ports than NVML can name.
+    /// The ports exceed NVML's limit.
     #[error("it has {0} NVLink ports, NVML knows {MOST_LINKS} at most")]
     Ports(u8),
-    /// Links go to switches or to other GPUs.
+    /// A GPU has links to both switches and other GPUs.
     #[error("it has links to peers and to switches: leave out `peers`, or write `switches: []`")]
     PeersAndSwitches,
-    /// A number that no card, port or node has.
+    /// A number is out of range.
     #[error("its {what} is {value}, it must be {least} to {most}")]
     Range {
-        /// Which number.
+        /// Name of the number.
         what: &'static str,
-        /// What the profile says.
+        /// Value in the profile.
         value: u64,
-        /// The least that can be.
+        /// Smallest valid value.
         least: u64,
-        /// The most that can be.
+        /// Largest valid value.
         most: u64,
     },
-    /// A CPU is in one node.
+    /// A CPU belongs to two nodes.
     #[error("CPU {0} is in an earlier node")]
     Cpu(u32),
-    /// A version that NVML could not tell as a number.
+    /// NVML cannot encode the version as a number.
     #[error("the CUDA version `{0}` is not one, write it like `\"12.8\"`")]
     Cuda(String),
-    /// Two adapters with one name.
+    /// Two adapters share an identifier.
     #[error("{0} `{1}` is that of an earlier adapter")]
     TakenNic(&'static str, String),
-    /// A bond of what is not there.
+    /// A bond names an unknown interface.
     #[error("there is no interface `{0}`")]
     NoInterface(String),
-    /// Two devices with one name.
+    /// Two devices share a name.
     #[error("its name must be there and not that of an earlier device, and is `{0}`")]
     DeviceName(String),
-    /// No device profile is called so.
+    /// The device profile is unknown.
     #[error("no device profile is called so; there are {0}")]
     DeviceProfile(String),
-    /// A path that leads out of its folder.
+    /// A path leads outside of the device's folder.
     #[error("`{0}` leads out of its folder")]
     Outside(PathBuf),
-    /// Only NVIDIA's driver runs NVIDIA's GPUs.
+    /// NVIDIA GPUs require NVIDIA's driver.
     #[error("it has NVIDIA GPUs and no `driver`")]
     NoDriver,
 }
 
-/// Every reason why there cannot be such a machine; the first one found.
+/// Runs every check and returns the first problem.
 pub(super) fn validate(profile: &Profile) -> Result<(), Problem> {
     if profile.numa.is_empty() {
         return Err(Problem { entry: Entry::Machine, wrong: Wrong::NoNuma });
@@ -179,7 +179,7 @@ pub(super) fn validate(profile: &Profile) -> Result<(), Problem> {
     Ok(())
 }
 
-/// NVIDIA's GPUs have a driver, and it tells its version.
+/// Checks that NVIDIA GPUs have a driver with a version.
 fn driver(profile: &Profile) -> Result<(), Wrong> {
     match &profile.driver {
         Some(driver) if cuda(&driver.cuda).is_none() => Err(Wrong::Cuda(driver.cuda.clone())),
@@ -188,13 +188,13 @@ fn driver(profile: &Profile) -> Result<(), Wrong> {
     }
 }
 
-/// `12.8`, as two numbers.
+/// Parses `12.8` into two numbers.
 fn cuda(version: &str) -> Option<(u16, u16)> {
     let (major, minor) = version.split_once('.')?;
     Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
-/// No CPU is in two nodes, and memory is counted in bytes without overflow.
+/// Checks that CPUs belong to one node each, and that memory in bytes does not overflow.
 fn nodes(profile: &Profile) -> Result<(), Problem> {
     for (index, node) in profile.numa.iter().enumerate() {
         let problem = |wrong| Problem { entry: Entry::Numa(index), wrong };
@@ -207,8 +207,7 @@ fn nodes(profile: &Profile) -> Result<(), Problem> {
     Ok(())
 }
 
-/// The card's numbers are of a size that cards have, so that nobody who computes with them has to
-/// think of overflow.
+/// Checks the ranges of a card's numbers, so that later arithmetic cannot overflow.
 fn numbers(card: &Card) -> Result<(), Wrong> {
     range("memory_mib", card.memory_mib, 1024, MOST_CARD_MIB)?;
     range("bar1_mib", card.bar1_mib, 1, MOST_CARD_MIB)?;
@@ -237,7 +236,7 @@ fn range(what: &'static str, value: u64, least: u64, most: u64) -> Result<(), Wr
     Err(Wrong::Range { what, value, least, most })
 }
 
-/// NUMA nodes exist, addresses differ, GPUs are in order.
+/// Checks NUMA nodes, unique addresses, and the order of GPUs.
 fn places(profile: &Profile) -> Result<(), Problem> {
     let mut taken = Vec::new();
     let mut above = BTreeMap::new();
@@ -262,7 +261,7 @@ fn places(profile: &Profile) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Notes which function is above which; an address that already has another one above it.
+/// Records the parent of each function. Returns an address with two different parents.
 fn moved<'a>(
     above: &mut BTreeMap<PciAddress, (&'a str, Option<PciAddress>)>,
     path: &'a PciPath,
@@ -301,7 +300,7 @@ fn functions(profile: &Profile) -> Vec<(Entry, PciPath, Option<u32>)> {
     all
 }
 
-/// No two GPUs share a UUID, a serial number or a minor number.
+/// Checks that each GPU has its own UUID, serial number and minor number.
 fn names(profile: &Profile) -> Result<(), Problem> {
     let mut taken = BTreeMap::new();
     for (index, gpu) in profile.gpus.iter().enumerate() {
@@ -318,7 +317,7 @@ fn names(profile: &Profile) -> Result<(), Problem> {
     Ok(())
 }
 
-/// The card exists, links have two ends, and there are ports for them.
+/// Checks that the card exists, links are symmetric, and ports suffice.
 fn links(profile: &Profile, index: usize, gpu: &GpuPlace) -> Result<(), Wrong> {
     let known = || profile.cards.keys().cloned().collect::<Vec<_>>().join(", ");
     let card = profile.card_of(gpu).ok_or_else(|| Wrong::Card(known()))?;
@@ -343,7 +342,7 @@ fn links(profile: &Profile, index: usize, gpu: &GpuPlace) -> Result<(), Wrong> {
     if used > ports { Err(Wrong::Links(used, ports)) } else { Ok(()) }
 }
 
-/// The instances exist on the card and fit side by side.
+/// Checks that the instances exist on the card and fit side by side.
 fn partitions(profile: &Profile, gpu: &GpuPlace) -> Result<(), Wrong> {
     let Some(names) = &gpu.mig else { return Ok(()) };
     let capability = profile.card_of(gpu).and_then(|card| card.mig).ok_or(Wrong::NoMig)?;

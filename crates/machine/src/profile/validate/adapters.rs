@@ -1,11 +1,11 @@
-//! What adapters, their functions and bonds cannot be.
+//! Validation of adapters, their functions, and bonds.
 
 use std::collections::BTreeSet;
 
 use super::{Entry, Problem, Profile, Wrong, range};
 use crate::profile::Nic;
 
-/// No two adapters share an interface or an RDMA device, and bonds are of interfaces that are there.
+/// Checks that adapters have unique interfaces and RDMA devices, and that members of bonds exist.
 pub(super) fn adapters(profile: &Profile) -> Result<(), Problem> {
     let mut taken = BTreeSet::new();
     for (index, nic) in profile.nics.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! What devices that are no GPUs of NVIDIA's cannot be.
+//! Validation of AMD GPUs and other devices.
 
 use std::{
     collections::BTreeSet,
@@ -7,7 +7,7 @@ use std::{
 
 use super::{Entry, MOST_CARD_MIB, Problem, Profile, Wrong, range};
 
-/// AMD's GPUs are cut into parts that they have, and linked with others that are there.
+/// Checks partition modes and xGMI peers of AMD GPUs.
 pub(super) fn amd(profile: &Profile) -> Result<(), Problem> {
     let Some(amd) = &profile.amd else { return Ok(()) };
     let machine = |wrong| Problem { entry: Entry::Machine, wrong };
@@ -26,7 +26,7 @@ pub(super) fn amd(profile: &Profile) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Devices have names that differ, and files that stay where they belong.
+/// Checks that device names are unique and that files stay in their folders.
 pub(super) fn devices(profile: &Profile) -> Result<(), Problem> {
     let mut taken = BTreeSet::new();
     for (index, device) in profile.devices.iter().enumerate() {

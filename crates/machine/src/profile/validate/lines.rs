@@ -1,4 +1,4 @@
-//! Where in its text a profile says something.
+//! Line numbers of profile entries.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use serde_saphyr::Spanned;
 use super::{Entry, Problem};
 use crate::profile::Attached;
 
-/// The line on which an entry begins.
+/// First line of an entry in the text.
 pub(in crate::profile) fn line_of(problem: &Problem, yaml: &str) -> u64 {
     #[derive(Default, Deserialize)]
     struct Lines {
