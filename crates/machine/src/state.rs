@@ -1,6 +1,6 @@
-//! The machine at one moment: every GPU with its live values, the faults in force, recent events.
+//! Model of a machine at one moment: every GPU with live values, active faults, recent events.
 //!
-//! This is what `state.json` holds. [`crate::Machine`] writes it, the simulated driver reads it.
+//! `state.json` holds the model. [`crate::Machine`] writes the file; the simulated driver reads it.
 
 use std::collections::BTreeMap;
 
@@ -23,18 +23,18 @@ mod happened;
 
 pub(crate) use expand::hash;
 
-/// A machine at one moment.
+/// Machine at one moment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Model {
-    /// Name of the profile that it was made from.
+    /// Name of the source profile.
     pub profile: String,
-    /// What UUIDs and serial numbers are made from.
+    /// Seed of UUIDs and serial numbers.
     pub seed: String,
     /// DMI product name.
     pub product: String,
-    /// Versions of NVIDIA's driver, if the machine has it.
+    /// Versions of NVIDIA's driver, if the machine has the driver.
     pub driver: Option<Driver>,
-    /// Whether the driver is loaded; without it NVML answers `NVML_ERROR_DRIVER_NOT_LOADED`.
+    /// True while the driver is loaded; otherwise NVML returns `NVML_ERROR_DRIVER_NOT_LOADED`.
     pub driver_loaded: bool,
     /// NUMA nodes, in order.
     pub numa: Vec<NumaNode>,
@@ -42,96 +42,96 @@ pub struct Model {
     pub gpus: Vec<Gpu>,
     /// `NVSwitch` chips.
     pub switches: Vec<Switch>,
-    /// The fabric that they are part of, if that reaches beyond the machine.
+    /// Fabric of the switches, if it extends beyond the machine.
     pub fabric: Option<Fabric>,
     /// Network adapters.
     pub nics: Vec<Nic>,
-    /// Network interfaces that act as one.
+    /// Bonded network interfaces.
     #[serde(default)]
     pub bonds: Vec<Bond>,
-    /// Devices of any other sort.
+    /// All other devices.
     #[serde(default)]
     pub devices: Vec<Device>,
-    /// What has happened to adapters and other devices, by name.
+    /// Changes of adapters and other devices, by name.
     #[serde(default)]
     pub happened: BTreeMap<String, Happened>,
-    /// The number of the next GPU that is added.
+    /// Number of the next added GPU.
     pub next_number: u32,
-    /// What NVML event sets are told.
+    /// Events for NVML event sets.
     pub events: EventLog,
 }
 
-/// A GPU at one moment.
+/// GPU at one moment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Gpu {
-    /// Counts GPUs in the order they came to this machine, and is never given twice.
+    /// Sequence number of the GPU in this machine, never reused.
     pub number: u32,
-    /// What it has in common with others of its model.
+    /// Properties shared by all GPUs of the model.
     pub card: Card,
-    /// `GPU-…`.
+    /// UUID, `GPU-…`.
     pub uuid: String,
     /// Serial number.
     pub serial: String,
-    /// Minor number of its device node.
+    /// Minor number of the device node.
     pub minor: u32,
-    /// The way from the host bridge.
+    /// Path from the host bridge.
     pub path: PciPath,
-    /// Index of its NUMA node, if firmware says.
+    /// Index of the NUMA node, if the firmware reports it.
     pub numa: Option<u32>,
-    /// Its NVLink ports: where each leads, `None` where nothing is plugged.
+    /// Far end of each NVLink port; `None` for an unplugged port.
     pub links: Vec<Option<LinkEnd>>,
     /// MIG instances; `None` when MIG is off.
     pub mig: Option<Vec<MigInstance>>,
-    /// The mode of MIG that was asked for and takes a reset.
+    /// Requested MIG mode that waits for a reset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mig_at_reset: Option<MigMode>,
-    /// How many MIG devices were made of it one by one: no two have the same UUID.
+    /// Number of MIG devices created one by one, for unique UUIDs.
     #[serde(default)]
     pub mig_made: u64,
-    /// `nvmlComputeMode_t`, as an administrator set it.
+    /// `nvmlComputeMode_t`, set by an administrator.
     pub compute_mode: u32,
-    /// Whether the driver stays on it when no one uses it.
+    /// Persistence mode: the driver stays on the idle GPU.
     pub persistence: bool,
     /// Sensors and counters.
     pub live: Live,
-    /// Faults in force.
+    /// Active faults.
     pub faults: Faults,
 }
 
-/// The far end of an NVLink.
+/// Far end of an NVLink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LinkEnd {
-    /// The GPU with this [`Gpu::number`].
+    /// GPU with this [`Gpu::number`].
     Gpu(u32),
-    /// The switch with this position in [`Model::switches`].
+    /// Switch at this position in [`Model::switches`].
     Switch(usize),
 }
 
-/// A GPU instance, and the one compute instance that fills it.
+/// GPU instance, with at most one compute instance that fills it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MigInstance {
-    /// `1g.5gb`.
+    /// Profile name, `1g.5gb`.
     pub profile: String,
-    /// Key of its [`Shape`], the driver's id of the profile.
+    /// Key of the [`Shape`]: the driver's profile id.
     #[serde(deserialize_with = "known_profile_id")]
     pub profile_id: u32,
     /// GPU instance id.
     pub gpu_instance: u32,
     /// First memory slice.
     pub start: u32,
-    /// What makes a MIG device of it, once it is made.
+    /// Compute instance, once created. It makes the instance a MIG device.
     #[serde(flatten)]
     pub compute: Option<ComputeInstance>,
 }
 
-/// A compute instance that fills its GPU instance: a MIG device.
+/// Compute instance that fills its GPU instance: a MIG device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ComputeInstance {
-    /// Its id within the GPU instance.
+    /// Compute instance id within the GPU instance.
     #[serde(rename = "compute_instance")]
     pub id: u32,
-    /// `MIG-…`.
+    /// UUID, `MIG-…`.
     pub uuid: String,
 }
 
@@ -142,124 +142,124 @@ pub struct Live {
     pub temperature_c: u32,
     /// Power draw.
     pub power_mw: u32,
-    /// Share of time that a kernel ran, in percent.
+    /// Share of time with a running kernel, in percent.
     pub utilization_percent: u32,
-    /// Share of time that memory was read or written, in percent.
+    /// Share of time with memory reads or writes, in percent.
     pub memory_utilization_percent: u32,
     /// Frame buffer in use.
     pub memory_used_mib: u64,
-    /// ECC errors since the driver loaded.
+    /// ECC errors since the driver was loaded.
     pub ecc_volatile: EccCounts,
-    /// ECC errors since the card was made.
+    /// ECC errors over the card's lifetime.
     pub ecc_aggregate: EccCounts,
-    /// Memory rows replaced.
+    /// Remapped memory rows.
     pub remapped: RemappedRows,
-    /// Who computes on it.
+    /// Compute processes on the GPU.
     pub processes: Vec<Process>,
 }
 
-/// Errors that ECC noticed.
+/// Errors detected by ECC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EccCounts {
-    /// Repaired, one bit.
+    /// Corrected single-bit errors.
     pub corrected: u64,
-    /// Not repaired, two bits.
+    /// Uncorrected double-bit errors.
     pub uncorrected: u64,
 }
 
-/// Memory rows that the GPU replaced by spare ones; on cards before Ampere, pages that it retired.
+/// Memory rows remapped to spare rows; on cards before Ampere, retired pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemappedRows {
-    /// After corrected errors.
+    /// Rows remapped after corrected errors.
     pub corrected: u32,
-    /// After uncorrected errors.
+    /// Rows remapped after uncorrected errors.
     pub uncorrected: u32,
-    /// A row waits for the next reset.
+    /// True if a row waits for the next reset.
     pub pending: bool,
-    /// A row could not be replaced.
+    /// True if remapping of a row failed.
     pub failed: bool,
 }
 
-/// A process that computes on a GPU.
+/// Compute process on a GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Process {
     /// Process id.
     pub pid: u32,
-    /// Frame buffer that it holds.
+    /// Frame buffer held by the process.
     pub memory_mib: u64,
-    /// The GPU instance that it runs in.
+    /// GPU instance of the process.
     #[serde(default)]
     pub gpu_instance: Option<u32>,
 }
 
-/// What is wrong with a GPU, until it recovers.
+/// Active faults of a GPU, until it recovers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Faults {
-    /// Fallen off the bus: calls return `NVML_ERROR_GPU_IS_LOST`.
+    /// The GPU is off the bus: calls return `NVML_ERROR_GPU_IS_LOST`.
     pub lost: bool,
     /// Calls return this `nvmlReturn_t`.
     pub error: Option<u32>,
-    /// Calls take this much longer.
+    /// Additional time of each call.
     pub slow_ms: u32,
-    /// Calls do not return.
+    /// Calls block.
     pub hang: bool,
-    /// What the driver's library does wrong.
+    /// Active defect of the driver's library.
     #[serde(default)]
     pub defect: Option<Defect>,
-    /// The fabric manager could not put it into the fabric.
+    /// The fabric manager failed to add the GPU to the fabric.
     pub fabric: bool,
-    /// NVLinks that are down, a bit for each.
+    /// NVLinks that are down, as bits.
     pub links_down: u32,
-    /// Clocks are held back.
+    /// Reasons for reduced clocks.
     pub slowed: Slowed,
-    /// Making a compute instance returns this `nvmlReturn_t`.
+    /// Creation of a compute instance returns this `nvmlReturn_t`.
     #[serde(default)]
     pub compute_instance_error: Option<u32>,
-    /// What is wrong for programs that compute, while NVML answers.
+    /// CUDA failure, while NVML still answers.
     #[serde(default)]
     pub cuda: Option<CudaFault>,
 }
 
-/// What CUDA does wrong.
+/// Failure mode of CUDA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CudaFault {
-    /// No context is made: this `CUresult`.
+    /// Context creation returns this `CUresult`.
     Error(u32),
-    /// Calls do not return.
+    /// Calls block.
     Hang,
-    /// Memory keeps what was in it, whatever is written.
+    /// Writes have no effect on memory.
     Stale,
 }
 
-/// What the driver's library does wrong in calls to a GPU.
+/// Defect of the driver's library in calls to a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Defect {
-    /// What they write is garbage.
+    /// Calls write garbage.
     Garbage,
-    /// The next one ends its process.
+    /// The next call ends its process.
     Crash,
 }
 
-/// Why a GPU's clocks are held back.
+/// Reasons for reduced clocks of a GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Slowed {
-    /// It is too hot.
+    /// The GPU is too hot.
     pub thermal: bool,
-    /// It gets too little power.
+    /// The GPU lacks power.
     pub power: bool,
 }
 
 // === impl Model ===
 
 impl Model {
-    /// The GPU with a number that [`Gpu::number`] gave.
+    /// GPU with this [`Gpu::number`].
     pub fn gpu(&self, number: u32) -> Option<&Gpu> {
         self.gpus.iter().find(|gpu| gpu.number == number)
     }
 
-    /// CPUs near a NUMA node; all of them where the node is unknown.
+    /// CPUs of a NUMA node; all CPUs if the node is unknown.
     pub fn cpus_near(&self, node: Option<u32>) -> CpuList {
         match node.and_then(|node| self.numa.get(node as usize)) {
             Some(node) => node.cpus.clone(),
@@ -267,12 +267,12 @@ impl Model {
         }
     }
 
-    /// NVIDIA's driver, while it is loaded.
+    /// NVIDIA's driver, while loaded.
     pub fn loaded_driver(&self) -> Option<&Driver> {
         self.driver.as_ref().filter(|_| self.driver_loaded)
     }
 
-    /// The address of every PCI function, bridges on the way not counted.
+    /// Addresses of all PCI functions, without bridges.
     pub fn addresses(&self) -> impl Iterator<Item = PciAddress> {
         let gpus = self.gpus.iter().map(|gpu| &gpu.path);
         let switches = self.switches.iter().filter_map(|switch| switch.path.as_ref());
@@ -287,42 +287,42 @@ impl Model {
 // === impl Gpu ===
 
 impl Gpu {
-    /// Where it sits.
+    /// PCI address of the GPU.
     pub fn address(&self) -> PciAddress {
         self.path.address()
     }
 
-    /// How far it is from another GPU over PCI.
+    /// PCI distance to another GPU.
     pub fn distance(&self, other: &Self) -> PciDistance {
         self.path.distance(&other.path)
     }
 
-    /// The VBIOS version of its generation.
+    /// VBIOS version of the GPU's generation.
     pub fn vbios(&self) -> String {
         format!("{}.41.00.01", self.card.architecture.vbios_prefix()).to_uppercase()
     }
 
-    /// Whether only a reset makes it good again: `NVML_GPU_RECOVERY_ACTION_GPU_RESET`. A row that
-    /// ECC still repairs can wait for the next one.
+    /// True if the GPU needs a reset: `NVML_GPU_RECOVERY_ACTION_GPU_RESET`. A row with only corrected
+    /// errors can wait for the next reset.
     pub fn needs_reset(&self) -> bool {
         let broken = self.live.remapped.pending && self.live.ecc_volatile.uncorrected > 0;
         self.faults.lost || broken
     }
 
-    /// Where an NVLink ends now; `None` for one that is down or not plugged.
+    /// Current far end of an NVLink; `None` for a down or unplugged link.
     pub fn link(&self, port: usize) -> Option<LinkEnd> {
         let end = self.links.get(port).copied().flatten()?;
         let down = self.faults.links_down >> port & 1 == 1;
         (!down).then_some(end)
     }
 
-    /// Whether a fabric manager registers it: on switches, since Hopper.
+    /// True if a fabric manager registers the GPU: a GPU on switches, since Hopper.
     pub fn is_on_fabric(&self) -> bool {
         let on_switch = self.links.iter().any(|link| matches!(link, Some(LinkEnd::Switch(_))));
         self.card.architecture.has_fabric() && on_switch
     }
 
-    /// The MIG devices: instances that a compute instance fills.
+    /// MIG devices: instances with a compute instance.
     pub fn mig_devices(&self) -> impl Iterator<Item = (&MigInstance, &ComputeInstance)> {
         self.mig.iter().flatten().filter_map(|one| Some((one, one.compute.as_ref()?)))
     }
@@ -331,13 +331,13 @@ impl Gpu {
 // === impl MigInstance ===
 
 impl MigInstance {
-    /// The shape that it was cut to, on a card that has such.
+    /// Shape of the instance, if the card supports it.
     pub fn shape(&self, capability: MigCapability) -> Option<Shape> {
         Shape::with_profile_id(self.profile_id, capability)
     }
 }
 
-/// A state that another version wrote may know shapes that this one does not.
+/// Rejects unknown shapes: the state of another version may contain them.
 fn known_profile_id<'a, D: Deserializer<'a>>(from: D) -> Result<u32, D::Error> {
     let id = u32::deserialize(from)?;
     let known = Shape::is_profile_id(id).then_some(id);

@@ -1,7 +1,7 @@
-//! The fake host tree: what sysfs, procfs and /dev show of a machine, as the real kernel shows it.
+//! Fake host tree: the kernel's sysfs, procfs and /dev for a machine.
 //!
-//! A tree is a pure function of the model. A machine that changes is two trees, and what differs
-//! between them is all that is touched on disk: the files of a healthy GPU stay the files they are.
+//! A tree is a pure function of the model. A change compares two trees and touches only the differences on
+//! disk. The files of a healthy GPU stay the same files.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -31,13 +31,13 @@ mod programs;
 mod rdma;
 mod route;
 
-/// Says that a host is simulated; holds the name of the profile.
+/// Marker of a simulated host. Its content is the name of the profile.
 pub(crate) const MARKER: &str = "run/windlass/simulated";
 
-/// Where an entry is made before it is moved into its place.
+/// Temporary path of an entry before its rename.
 const NEW: &str = ".new";
 
-/// Folders that stay when the last entry in them goes, because a kernel always has them.
+/// Folders that stay when empty, because every kernel has them.
 const STANDING: [&str; 7] = [
     "dev",
     "proc/driver",
@@ -48,30 +48,30 @@ const STANDING: [&str; 7] = [
     "sys/module",
 ];
 
-/// What a machine shows below the folder that stands for `/`.
+/// Entries below the folder that stands for `/`.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tree {
     entries: BTreeMap<PathBuf, Entry>,
 }
 
-/// Something in a folder. In the order in which they are made: what leads to a folder comes after
-/// what is in it.
+/// Entry of a folder. The order of variants is the order of creation: links come after the entries of their
+/// target folder.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Entry {
-    /// A file with lines in it, or what else a device answers.
+    /// File with lines of text, or with other content of a device.
     File(Vec<u8>),
-    /// A program, as text that an interpreter reads.
+    /// Program, as text for an interpreter.
     Program(&'static str),
-    /// A symbolic link, with its target as written.
+    /// Symbolic link, with its literal target.
     Link(PathBuf),
-    /// A device node that behaves as /dev/null.
+    /// Device node that behaves like /dev/null.
     Device,
 }
 
 // === impl Tree ===
 
 impl Tree {
-    /// Everything that a model shows.
+    /// Complete tree of a model.
     pub(crate) fn of(model: &Model) -> Self {
         let mut tree = Self::default();
         tree.file(MARKER, &model.profile);
@@ -96,7 +96,7 @@ impl Tree {
         tree
     }
 
-    /// Makes the folder show this tree, which shows `before` until now.
+    /// Updates the folder from the tree `before` to this tree.
     pub(crate) fn replace(&self, before: &Self, root: &Path) -> Result<(), MachineError> {
         before.leave(self, root)?;
         let mut new: Vec<_> = self
@@ -104,13 +104,13 @@ impl Tree {
             .iter()
             .filter(|(path, entry)| before.entries.get(*path) != Some(entry))
             .collect();
-        // The marker first: a folder with anything of ours in it says whose it is.
+        // The marker comes first, so that every partial tree is recognisable.
         new.sort_by_key(|(path, entry)| (path.as_path() != Path::new(MARKER), *entry));
         new.into_iter().try_for_each(|(path, entry)| entry.make(root, path))
     }
 
-    /// Removes what is not in the next tree, links before the folders they lead to, and the folders
-    /// that are empty after that.
+    /// Removes entries missing from the next tree: links first, then their target folders, then empty
+    /// folders.
     fn leave(&self, next: &Self, root: &Path) -> Result<(), MachineError> {
         let mut gone: Vec<_> =
             self.entries.iter().filter(|(path, _)| !next.entries.contains_key(*path)).collect();
@@ -124,14 +124,14 @@ impl Tree {
             gone.iter().flat_map(|(path, _)| path.ancestors().skip(1)).collect();
         let standing =
             |folder: &Path| STANDING.iter().any(|name| Path::new(name).starts_with(folder));
-        // Deepest first; one that still has entries refuses, and so it should.
+        // Deepest folders come first; the kernel rightly refuses to remove a folder with entries.
         for folder in folders.into_iter().rev().filter(|folder| !standing(folder)) {
             let _ = fs::remove_dir(root.join(folder));
         }
         Ok(())
     }
 
-    /// Files that are not as the profile says.
+    /// Applies changed files of devices.
     fn happened(&mut self, model: &Model) {
         for (name, happened) in &model.happened {
             let Some(folder) = model.folder_of(name).filter(|folder| self.has(folder)) else {
@@ -147,33 +147,33 @@ impl Tree {
         }
     }
 
-    /// A file with a line in it.
+    /// Adds a file with one line.
     fn file(&mut self, path: impl AsRef<Path>, line: &str) {
         self.bytes(path, format!("{line}\n").into_bytes());
     }
 
-    /// A file that is no text.
+    /// Adds a binary file.
     fn bytes(&mut self, path: impl AsRef<Path>, content: Vec<u8>) {
         self.entries.insert(path.as_ref().to_owned(), Entry::File(content));
     }
 
-    /// A file for each name, with a line in it.
+    /// Adds a file with one line for each name.
     fn files(&mut self, folder: &Path, lines: &[(&str, &str)]) {
         for (name, line) in lines {
             self.file(folder.join(name), line);
         }
     }
 
-    /// A program that anyone may run.
+    /// Adds an executable program.
     fn program(&mut self, path: &Path, text: &'static str) {
         self.entries.insert(path.to_owned(), Entry::Program(text));
     }
 
-    /// A symbolic link to another path of the tree, relative as sysfs has them.
+    /// Adds a link to another path of the tree, relative as in sysfs.
     fn link(&mut self, path: impl AsRef<Path>, target: &Path) {
         let path = path.as_ref();
         let above = |path: &Path| path.parent().unwrap_or(Path::new("")).to_owned();
-        // Of the target, the kernel always writes the name.
+        // The kernel always writes the name of the target.
         let (folder, beside) = (above(path), above(target));
         let pairs = folder.components().zip(beside.components());
         let shared = pairs.take_while(|(a, b)| a == b).count();
@@ -183,7 +183,7 @@ impl Tree {
         self.entries.insert(path.to_owned(), Entry::Link(way));
     }
 
-    /// A symbolic link with its target as udev and packages write it, from the link's own folder.
+    /// Adds a link with a literal target relative to the link's folder, as udev and packages write it.
     fn link_beside(&mut self, path: impl AsRef<Path>, target: impl Into<PathBuf>) {
         self.entries.insert(path.as_ref().to_owned(), Entry::Link(target.into()));
     }
@@ -192,7 +192,7 @@ impl Tree {
         self.entries.insert(PathBuf::from(path), Entry::Device);
     }
 
-    /// Whether something is in a folder.
+    /// True if the folder contains an entry.
     fn has(&self, folder: &Path) -> bool {
         let mut behind = self.entries.range(folder.to_owned()..);
         behind.next().is_some_and(|(path, _)| path.starts_with(folder))
@@ -202,7 +202,7 @@ impl Tree {
 // === impl Entry ===
 
 impl Entry {
-    /// Makes the entry elsewhere and moves it, so that a reader sees all of it or none.
+    /// Creates the entry at a temporary path and renames it, so that readers see all or nothing.
     fn make(&self, root: &Path, path: &Path) -> Result<(), MachineError> {
         let path = root.join(path);
         let folder = path.parent().unwrap_or(root);
@@ -224,17 +224,17 @@ fn program(path: &Path, text: &str) -> io::Result<()> {
     fs::set_permissions(path, fs::Permissions::from_mode(0o755))
 }
 
-/// A device node that behaves as /dev/null; a plain file where the kernel forbids nodes.
+/// Creates a device node like /dev/null; a plain file where the kernel forbids device nodes.
 fn device(path: &Path) -> io::Result<()> {
     let everyone = Mode::from_raw_mode(0o666);
     if mknodat(CWD, path, FileType::CharacterDevice, everyone, makedev(1, 3)).is_err() {
         fs::write(path, "")?;
     }
-    // Once more, because the umask takes bits away.
+    // Set the mode again, because the umask removes bits.
     fs::set_permissions(path, fs::Permissions::from_mode(0o666))
 }
 
-/// Takes one kind of error for success.
+/// Treats one kind of error as success.
 pub(crate) fn unless(kind: io::ErrorKind, result: io::Result<()>) -> io::Result<()> {
     match result {
         Err(error) if error.kind() == kind => Ok(()),

@@ -1,4 +1,4 @@
-//! Machines with devices of every kind: what the fake tree shows of them, and what happens to them.
+//! Tests of machines with devices of every kind: their fake trees and their changes.
 
 mod attached;
 mod families;

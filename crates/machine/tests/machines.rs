@@ -1,4 +1,4 @@
-//! Machines on disk: what the fake tree shows, and what faults change.
+//! Machines on disk: contents of the fake tree, and effects of faults.
 
 use std::{
     collections::BTreeMap,
@@ -10,9 +10,9 @@ use std::{
 use tempfile::TempDir;
 use windlass_machine::{Fault, Machine, Profile};
 
-/// A machine whose library is any file: these tests do not load it.
+/// Machine with an arbitrary file as library: these tests do not load the library.
 fn machine(profile: &str) -> (TempDir, Machine) {
-    // In memory where the machine has it: a simulated machine is a thousand small files.
+    // Prefer a folder in memory: a simulated machine is a thousand small files.
     let dir = TempDir::new_in("/dev/shm").or_else(|_| TempDir::new()).expect("a folder");
     let driver = dir.path().join("driver.so");
     fs::write(&driver, "not loaded").expect("a file");
@@ -115,7 +115,7 @@ fn an_added_gpu_appears_in_the_tree_and_a_removed_one_goes() {
     assert_eq!(again.number, 9, "numbers are not given twice");
 }
 
-/// Every path below a folder with what is there, and which file it is.
+/// Every path below a folder, with its content and its file identity.
 fn listing(machine: &Machine) -> BTreeMap<PathBuf, (String, u64)> {
     let root = machine.host_root();
     let mut found = BTreeMap::new();
@@ -200,7 +200,7 @@ fn instances_that_are_made_and_destroyed_come_and_go_in_dev() {
     };
     assert!(!exists(&machine, "dev/nvidia-caps/nvidia-cap282"));
     machine.set_mig(2, Some(&["3g.20gb"])).expect("there is room");
-    // GPU 2, GPU instance 1, as in mig-minors.
+    // Minor of GPU 2, GPU instance 1, as in mig-minors.
     assert!(read(&machine, "proc/driver/nvidia-caps/mig-minors").contains("gpu2/gi1/access 282\n"));
     assert!(exists(&machine, "dev/nvidia-caps/nvidia-cap282"));
     let first = uuid(2);
@@ -251,7 +251,7 @@ fn a_folder_that_is_not_ours_is_refused_and_not_touched() {
     machine.remove_driver().expect("removed");
     Machine::create(&theirs, &profile, &driver).expect("a machine of ours");
     let left: Vec<_> = fs::read_dir(&theirs).expect("a folder").collect();
-    // host, three names of the library, state.json, state.lock.
+    // Expected entries: host, three names of the library, state.json, state.lock.
     assert_eq!(left.len(), 6, "{left:?}");
 }
 

@@ -1,4 +1,4 @@
-//! One program for all of the crate's integration tests: it is linked once.
+//! Single test program for all integration tests of the crate, linked once.
 
 mod kinds;
 mod machines;

@@ -1,4 +1,4 @@
-//! The built-in profiles, and what errors say about profiles that are wrong.
+//! Built-in profiles, and error messages for invalid profiles.
 
 use windlass_machine::{Model, Profile};
 
@@ -38,7 +38,7 @@ fn a_file_is_loaded_by_its_path() {
     );
 }
 
-/// An L4 server with two GPUs; the tests spoil one thing each.
+/// L4 server with two GPUs. Each test breaks one property.
 const GOOD: &str = r#"name: small
 description: two cards
 product: Test

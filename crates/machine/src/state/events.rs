@@ -1,33 +1,33 @@
-//! The newest events of a machine, numbered without gaps so that readers know what they missed.
+//! Newest events of a machine, numbered without gaps so that readers detect missed events.
 
 use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
-/// Something that NVML tells whoever waits for it.
+/// Event for NVML clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
-    /// Counts the machine's events from 1.
+    /// Sequence number of the event in the machine, from 1.
     pub sequence: u64,
-    /// [`super::Gpu::number`] of the GPU that it is about.
+    /// [`super::Gpu::number`] of the affected GPU.
     pub gpu: u32,
-    /// What happened.
+    /// Kind of event.
     pub kind: EventKind,
-    /// The GPU instance and compute instance that it is confined to.
+    /// GPU instance and compute instance of an event confined to an instance.
     pub instance: Option<(u32, u32)>,
 }
 
-/// What happened to a GPU.
+/// Kind of event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EventKind {
     /// The driver logged an XID.
     Xid(u64),
-    /// ECC could not repair memory.
+    /// ECC failed to correct memory.
     DoubleBitEcc,
 }
 
-/// The newest events.
+/// Log of the newest events.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EventLog {
     last: u64,
@@ -37,25 +37,25 @@ pub struct EventLog {
 // === impl EventLog ===
 
 impl EventLog {
-    /// How many events are kept: more than any reader falls behind, small enough to read at each call.
+    /// Number of kept events: more than a reader can miss, small enough to parse at each call.
     pub const KEPT: usize = 4096;
 
-    /// Number of the newest event, 0 before the first.
+    /// Number of the newest event; 0 before the first.
     pub fn last(&self) -> u64 {
         self.last
     }
 
-    /// Events with a number greater than this, oldest first.
+    /// Events after a sequence number, oldest first.
     pub fn after(&self, sequence: u64) -> impl Iterator<Item = &Event> {
         self.newest.iter().filter(move |event| event.sequence > sequence)
     }
 
-    /// Numbers an event of a whole GPU and keeps it.
+    /// Appends an event of a whole GPU.
     pub(crate) fn push(&mut self, gpu: u32, kind: EventKind) {
         self.push_of(gpu, None, kind);
     }
 
-    /// Numbers an event and keeps it.
+    /// Appends an event.
     pub(crate) fn push_of(&mut self, gpu: u32, instance: Option<(u32, u32)>, kind: EventKind) {
         self.last += 1;
         if self.newest.len() == Self::KEPT {

@@ -1,4 +1,4 @@
-//! From a profile to the machine's first moment: names that it left out, links, MIG instances.
+//! Expansion of a profile into the machine's first state: default names, links, MIG instances.
 
 use std::collections::BTreeMap;
 
@@ -11,14 +11,14 @@ use crate::{
     profile::{GpuPlace, Problem, Profile},
 };
 
-/// What an idle card shows.
+/// Sensor values of an idle card: temperature, and share of the power limit in percent.
 const IDLE_TEMPERATURE_C: u32 = 34;
 const IDLE_SHARE_OF_POWER: u32 = 10;
 
 // === impl Model ===
 
 impl Model {
-    /// The machine that a profile describes, healthy and idle.
+    /// Healthy, idle machine from a profile.
     pub fn new(profile: &Profile) -> Result<Self, Problem> {
         profile.validate()?;
         let seed = profile.seed.clone().unwrap_or_else(|| profile.name.clone());
@@ -45,7 +45,7 @@ impl Model {
         })
     }
 
-    /// Cuts a GPU into MIG instances; `None` turns MIG off.
+    /// Partitions a GPU into MIG instances; `None` turns MIG off.
     pub fn set_mig(&mut self, gpu: usize, names: Option<&[&str]>) -> Result<(), MigError> {
         let count = self.gpus.len();
         let found = self.gpus.get_mut(gpu).ok_or(MigError::NoGpu { gpu, count })?;
@@ -56,7 +56,7 @@ impl Model {
         Ok(())
     }
 
-    /// Another GPU like the last one, in the next free place after it.
+    /// Copy of the last GPU, at the next free address.
     pub(crate) fn clone_last_gpu(&self) -> Option<Gpu> {
         let last = self.gpus.last()?;
         let number = self.next_number;
@@ -76,7 +76,7 @@ impl Model {
         })
     }
 
-    /// Links to switches are repeated; a port that led to a GPU has nothing to lead to.
+    /// Links of a copied GPU. Switch links are copied; ports to GPUs stay empty.
     fn links_like(&self, gpu: &Gpu) -> Vec<Option<LinkEnd>> {
         let to_switch = |link: &Option<LinkEnd>| {
             link.filter(|end| matches!(end, LinkEnd::Switch(index) if *index < self.switches.len()))
@@ -84,7 +84,7 @@ impl Model {
         gpu.links.iter().map(to_switch).collect()
     }
 
-    /// The next bus that nothing sits on, in the next domain when this one is full.
+    /// Next free bus, in the next domain if the current one is full.
     fn free_address_after(&self, mut address: PciAddress) -> PciAddress {
         while self
             .addresses()
@@ -140,7 +140,7 @@ fn links(profile: &Profile, card: &Card, place: &GpuPlace) -> Vec<Option<LinkEnd
     ends
 }
 
-/// The instances that a GPU is cut into, with the ids and UUIDs that the driver gives them.
+/// Instances of a GPU, with the driver's ids and UUIDs.
 fn instances(
     capability: MigCapability,
     gpu_uuid: &str,
@@ -164,7 +164,7 @@ fn instances(
 // === impl ComputeInstance ===
 
 impl ComputeInstance {
-    /// One that fills its GPU instance, with a UUID that tells it from all made before.
+    /// Compute instance that fills its GPU instance, with a unique UUID.
     pub(crate) fn made_anew(gpu_uuid: &str, made: u64) -> Self {
         Self { id: 0, uuid: uuid("MIG", &format!("{gpu_uuid}/made/{made}"), 0) }
     }
@@ -178,7 +178,7 @@ fn idle(card: &Card) -> Live {
     }
 }
 
-/// A version 4 UUID in form, the same for the same seed and number.
+/// UUID in version 4 form, deterministic in seed and number.
 fn uuid(kind: &str, seed: &str, number: u32) -> String {
     let high = hash(&format!("{kind}/{seed}/{number}/high"));
     let low = hash(&format!("{kind}/{seed}/{number}/low"));
@@ -192,12 +192,12 @@ fn uuid(kind: &str, seed: &str, number: u32) -> String {
     )
 }
 
-/// Thirteen digits, as on a real board.
+/// Serial number of thirteen digits, as on a real board.
 fn serial(seed: &str, number: u32) -> String {
     format!("165{:010}", hash(&format!("serial/{seed}/{number}")) % 10_000_000_000)
 }
 
-/// FNV-1a over 64 bits: stable over releases of Rust, which the standard hasher is not.
+/// FNV-1a over 64 bits: stable across Rust releases, unlike the standard hasher.
 pub(crate) fn hash(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)

@@ -1,5 +1,4 @@
-//! What has happened to devices that are no GPUs of NVIDIA's: what their profile says, and what is
-//! different now.
+//! Changes of adapters and other devices, relative to their profile.
 
 use std::{collections::BTreeMap, path::PathBuf};
 
@@ -8,26 +7,26 @@ use serde::{Deserialize, Serialize};
 use super::Model;
 use crate::{pci::PciPath, profile::Device};
 
-/// What is different about a device since its machine was made.
+/// Changes of a device since the machine's creation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Happened {
-    /// It is out of its slot.
+    /// True if the device is out of its slot.
     pub unplugged: bool,
-    /// What drives it.
+    /// Current driver binding.
     pub bound: Bound,
-    /// Files in its folder: with another text, or gone.
+    /// Changed files in the device's folder; `None` for a removed file.
     pub files: BTreeMap<PathBuf, Option<String>>,
 }
 
-/// What drives a device.
+/// Driver binding of a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Bound {
-    /// The driver that its profile names.
+    /// The driver from the profile.
     #[default]
     Own,
-    /// Nothing.
+    /// No driver.
     Nothing,
     /// Another driver.
     Other(String),
@@ -36,12 +35,12 @@ pub enum Bound {
 // === impl Model ===
 
 impl Model {
-    /// Whether a device is in its slot.
+    /// True if a device is in its slot.
     pub(crate) fn is_plugged(&self, name: &str) -> bool {
         self.happened.get(name).is_none_or(|happened| !happened.unplugged)
     }
 
-    /// The folder in sysfs of a device that something has happened to, below the tree's root.
+    /// Sysfs folder of a changed device, relative to the tree's root.
     pub(crate) fn folder_of(&self, name: &str) -> Option<PathBuf> {
         let device = self.devices.iter().find(|device| device.name == name);
         let nic = || self.nics.iter().find(|nic| nic.netdev == name).map(|nic| nic.path.clone());
@@ -54,7 +53,7 @@ impl Model {
         device.map(Device::sysfs_folder).or_else(|| nic().or_else(function).map(of_function))
     }
 
-    /// The driver of a device now.
+    /// Current driver of a device.
     pub(crate) fn driver_of<'a>(&'a self, name: &str, own: Option<&'a str>) -> Option<&'a str> {
         match self.happened.get(name).map_or(&Bound::Own, |happened| &happened.bound) {
             Bound::Own => own,

@@ -1,21 +1,21 @@
-//! Devices that are no PCI functions, as every bus and class of the kernel shows them: links from the
-//! list of their bus or class, and for those with a node its number and its name.
+//! Devices of all buses and classes: links from the list of the bus or class, and number and name of each
+//! device node.
 
 use std::{fmt::Write as _, path::Path};
 
 use super::Tree;
 
-/// A driver that is no module.
+/// Name of a built-in driver without a module.
 const BUILT_IN: &str = "pcieport";
 
-/// A device of a class, which a driver made of another device.
+/// Class device, created by the driver of another device.
 #[derive(Default)]
 pub(super) struct ClassDevice<'a> {
-    /// The class that lists it; empty for none.
+    /// Class that lists the device; empty for none.
     pub class: &'a str,
-    /// Major and minor number of its node, and the node's path below `/dev`.
+    /// Major and minor number of the node, and the node's path below `/dev`.
     pub node: Option<(&'a str, &'a Path)>,
-    /// Further lines of its `uevent`.
+    /// Additional lines of `uevent`.
     pub lines: &'a [(&'a str, &'a str)],
 }
 
@@ -30,7 +30,7 @@ impl Tree {
             write!(uevent, "MAJOR={major}\nMINOR={minor}\nDEVNAME={node}\n").expect("a string");
             self.file(folder.join("dev"), number);
             self.device(&format!("dev/{node}"));
-            // Where sysfs lists nodes by number.
+            // `sys/dev/block` and `sys/dev/char` list nodes by number.
             let kind = if device.class == "block" { "block" } else { "char" };
             self.link(Path::new("sys/dev").join(kind).join(number), folder);
         }
@@ -41,8 +41,8 @@ impl Tree {
         self.in_class(folder, device.class);
     }
 
-    /// Links to and from the class, and to the device that this one was made of. The class has a
-    /// folder between the two, but where a device is below another of its class.
+    /// Adds links to and from the class, and to the parent device. A class folder lies between parent and
+    /// device, except below a device of the same class.
     fn in_class(&mut self, folder: &Path, class: &str) {
         if class.is_empty() {
             return;
@@ -62,7 +62,7 @@ impl Tree {
         }
     }
 
-    /// Lists a device on a bus, and with a driver of that bus.
+    /// Lists a device on a bus, with its driver on the bus.
     pub(super) fn on_bus(&mut self, folder: &Path, bus: &str, driver: Option<&str>) {
         let own = folder.file_name().expect("a device has a name");
         let bus = Path::new("sys/bus").join(bus);
@@ -78,7 +78,7 @@ impl Tree {
         }
     }
 
-    /// The module that a driver of PCI functions came with, and the links between the two.
+    /// Adds the module of a PCI driver, and the links between module and driver.
     fn module(&mut self, driver: &Path, name: &str) {
         let Some(bus) = driver.parent().and_then(Path::parent).filter(|bus| bus.ends_with("pci"))
         else {
@@ -90,7 +90,7 @@ impl Tree {
         self.link(driver.join("module"), &module);
     }
 
-    /// A node of the kernel's own, which belongs to no device.
+    /// Adds a kernel node without a device.
     pub(super) fn misc(&mut self, name: &str, (number, node): (&str, &str)) {
         let folder = Path::new("sys/devices/virtual/misc").join(name);
         let node = Some((number, Path::new(node)));

@@ -1,18 +1,18 @@
-//! The head of a function's PCI configuration space, and the two capabilities that every modern one has.
+//! Header of a function's PCI configuration space, and the two capabilities of every modern function.
 //!
 //! The layout is that of the PCI Local Bus Specification, chapter 6.
 
 use super::pci::Function;
 
 const SPACE: usize = 256;
-/// In the status: there is a list of capabilities.
+/// Status bit: the function has a capability list.
 const HAS_LIST: u8 = 0x10;
-/// Where the list begins.
+/// Offset of the first capability.
 const POWER_MANAGEMENT: u8 = 0x60;
-/// Where it goes on, and ends.
+/// Offset of the second and last capability.
 const EXPRESS: u8 = 0x78;
 
-/// What sysfs has as `config`. Base addresses and everything that the system software sets are zero.
+/// Content of `config` in sysfs. Base addresses and all fields set by system software are zero.
 pub(super) fn config_space(function: &Function<'_>) -> Vec<u8> {
     let mut space = vec![0; SPACE];
     let mut put = |at: usize, bytes: &[u8]| space[at..at + bytes.len()].copy_from_slice(bytes);

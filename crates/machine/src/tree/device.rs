@@ -1,4 +1,4 @@
-//! Devices of any sort: what a profile says the kernel shows of them.
+//! Devices of any kind, from the description in a profile.
 
 use std::{
     collections::BTreeMap,
@@ -16,10 +16,10 @@ use crate::{
     state::Model,
 };
 
-/// The major number of USB devices, from the kernel's list of devices.
+/// Major number of USB devices, from the kernel's list of devices.
 const USB_MAJOR: u32 = 189;
 
-/// A controller of Intel's, whatever the machine really has.
+/// Intel USB controller, for every simulated machine.
 const USB_CONTROLLER: PciId = PciId { vendor: 0x8086, device: 0xa36d };
 const CLASS_USB: u32 = 0x0c_03_30;
 
@@ -41,7 +41,7 @@ impl Tree {
         for (path, target) in &device.links {
             self.link(folder.join(path), target);
         }
-        // The rest is its driver's doing.
+        // The remaining entries belong to the driver.
         if driver != device.driver.as_deref() {
             return;
         }
@@ -56,7 +56,7 @@ impl Tree {
         }
     }
 
-    /// A file with lines; one of the device tree has texts that end with a zero, and no line.
+    /// Adds a text file. Device tree texts end with a zero byte in place of a newline.
     fn text(&mut self, path: impl AsRef<Path>, text: &str) {
         if text.ends_with('\0') {
             self.bytes(path, text.as_bytes().to_vec());
@@ -81,7 +81,7 @@ impl Tree {
         );
     }
 
-    /// The USB controller above a device, with its root hub, where the profile does not say more of it.
+    /// Adds the USB controller above a device, with its root hub, if the profile omits it.
     fn usb_controller(&mut self, model: &Model, folder: &Path) {
         let Some((controller, bus)) = above_usb(folder) else { return };
         if !self.has(&sysfs_folder(&controller).join("vendor")) {
@@ -102,7 +102,7 @@ impl Tree {
             let node = Some((number.as_str(), node.as_path()));
             self.class_device(&hub, &ClassDevice { class: "", node, lines: &lines });
             self.on_bus(&hub, "usb", Some("usb"));
-            // The kernel gives a root hub its controller's address for a serial number.
+            // The kernel uses the controller's address as the root hub's serial number.
             let serial = controller.address().to_string();
             let of_hub = [("idVendor", "1d6b"), ("idProduct", "0002"), ("devnum", "1")];
             self.files(&hub, &of_hub);
@@ -111,7 +111,7 @@ impl Tree {
         }
     }
 
-    /// A device that is no PCI function, as its bus or its class lists it.
+    /// Adds a device without a PCI function, as its bus or class lists it.
     fn folder_device(&mut self, device: &Device, driver: Option<&str>) {
         let folder = device.sysfs_folder();
         let driver_line = driver.filter(|_| device.bus.is_some()).map(|driver| ("DRIVER", driver));
@@ -141,7 +141,7 @@ impl Tree {
         }
     }
 
-    /// The links by which udev lets programs find the nodes of a graphics device by its address.
+    /// Adds udev's links to the nodes of a graphics device by its PCI address.
     fn by_path(&mut self, pci: &PciFunction, child: &Child) {
         let Some(name) = child.node.as_deref().and_then(Path::file_name) else { return };
         let name = name.display();
@@ -154,7 +154,7 @@ impl Tree {
 // === impl Device ===
 
 impl Device {
-    /// Its folder below the tree's root.
+    /// Sysfs folder of the device, relative to the tree's root.
     pub(crate) fn sysfs_folder(&self) -> PathBuf {
         match (&self.pci, &self.folder) {
             (Some(pci), _) => sysfs_folder(&pci.path),
@@ -163,7 +163,7 @@ impl Device {
         }
     }
 
-    /// The node that the USB core makes of a device by the numbers of its bus and of itself.
+    /// Node created by the USB core, from the bus number and the device number.
     fn usb_node(&self) -> Option<(String, PathBuf)> {
         let number = |file: &str| self.files.get(Path::new(file))?.parse::<u32>().ok();
         let numbers = number("busnum").zip(number("devnum"));
@@ -173,7 +173,7 @@ impl Device {
     }
 }
 
-/// The controller that a USB device is below, and the number of its bus.
+/// Controller of a USB device, and the number of its bus.
 fn above_usb(folder: &Path) -> Option<(PciPath, u32)> {
     let text = folder.strip_prefix("sys/devices").ok()?.to_str()?;
     let (controller, below) = text.split_once("/usb")?;
@@ -182,7 +182,7 @@ fn above_usb(folder: &Path) -> Option<(PciPath, u32)> {
     Some((controller.parse().ok()?, bus))
 }
 
-/// Each bus has as many minors as it has addresses.
+/// Major and minor number of a USB device. Each bus has as many minors as addresses.
 fn usb_number(bus: u32, device: u32) -> String {
     format!("{USB_MAJOR}:{}", (bus - 1) * 128 + device - 1)
 }

@@ -1,16 +1,16 @@
-//! What an installation of NVIDIA's driver leaves on a host: libraries with their links, programs,
-//! firmware, a socket, files for graphics. They can be mounted and not run.
+//! Files of an NVIDIA driver installation: libraries with links, programs, firmware, a socket, graphics
+//! files. The files can be mounted; they cannot run.
 
 use std::path::Path;
 
 use super::Tree;
 use crate::profile::Driver;
 
-/// Where a Debian or Ubuntu package puts libraries.
+/// Library folder of Debian and Ubuntu packages.
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 
-/// Libraries of the driver's version, and the names under which programs load them. NVML has none:
-/// the machine's own, which can be loaded, lies beside the tree.
+/// Libraries with the driver's version, and their sonames. NVML is absent here: the machine's loadable copy
+/// lies beside the tree.
 const OF_DRIVER_VERSION: [(&str, &[&str]); 17] = [
     ("libcuda.so", &["libcuda.so.1", "libcuda.so"]),
     ("libcudadebugger.so", &["libcudadebugger.so.1"]),
@@ -31,13 +31,13 @@ const OF_DRIVER_VERSION: [(&str, &[&str]); 17] = [
     ("vdpau/libvdpau_nvidia.so", &["vdpau/libvdpau_nvidia.so.1"]),
 ];
 
-/// A library that has a version of its own.
+/// Library with its own version.
 const EGL_GBM: [&str; 2] = ["libnvidia-egl-gbm.so.1.1.2", "libnvidia-egl-gbm.so.1"];
 
-/// A library of the same name pattern that is none of the driver's.
+/// Foreign library that matches the driver's name pattern.
 const STRANGER: [&str; 2] = ["libnvidia-container.so.1.17.8", "libnvidia-container.so.1"];
 
-/// Programs that do nothing.
+/// Programs without any function.
 const PROGRAMS: [&str; 5] = [
     "nvidia-cuda-mps-server",
     "nvidia-debugdump",
@@ -46,10 +46,10 @@ const PROGRAMS: [&str; 5] = [
     "nvidia-persistenced",
 ];
 
-/// Firmware of the GPU's system processor, by generation.
+/// Firmware of the GPU system processor, by generation.
 const FIRMWARE: [&str; 2] = ["gsp_ga10x.bin", "gsp_tu10x.bin"];
 
-/// What else is there.
+/// Other installed files.
 const FILES: [&str; 4] = [
     "run/nvidia-persistenced/socket",
     "usr/share/glvnd/egl_vendor.d/10_nvidia.json",
@@ -57,13 +57,13 @@ const FILES: [&str; 4] = [
     "etc/OpenCL/vendors/nvidia.icd",
 ];
 
-/// What is in every file: who looks at one learns where he is.
+/// Content of every file, as a hint for readers.
 const CONTENT: &str = "simulated";
 
 // === impl Tree ===
 
 impl Tree {
-    /// The driver's files, as a package installs them.
+    /// Adds the driver's files, as a package installs them.
     pub(super) fn installation(&mut self, driver: &Driver) {
         let (libraries, version) = (Path::new(LIBRARIES), &driver.version);
         for (stem, links) in OF_DRIVER_VERSION {

@@ -1,19 +1,19 @@
-//! IOMMU groups, and the nodes by which a program gets a whole group of functions: VFIO.
+//! IOMMU groups, and their VFIO nodes.
 
 use std::path::Path;
 
 use super::{ClassDevice, Tree};
 
-/// The driver that gives a function to a program.
+/// Driver that passes a function to a program.
 const VFIO: &str = "vfio-pci";
 
-/// A major number as the kernel gives them to who asks for none.
+/// Dynamic major number, as the kernel assigns it.
 const MAJOR: u32 = 243;
 
 // === impl Tree ===
 
 impl Tree {
-    /// Puts a function into a group.
+    /// Adds a function to a group.
     pub(super) fn in_group(&mut self, function: &Path, group: u32, driver: Option<&str>) {
         let folder = Path::new("sys/kernel/iommu_groups").join(group.to_string());
         let own = function.file_name().expect("a function has an address");

@@ -1,4 +1,4 @@
-//! Network adapters: their functions and network interfaces, and the functions cut from them.
+//! Network adapters: functions, network interfaces, virtual and scalable functions.
 
 use std::path::{Path, PathBuf};
 
@@ -13,18 +13,18 @@ use crate::{
     state::Model,
 };
 
-/// The first index of an interface; 1 is the loopback's.
+/// Index of the first interface; 1 is the loopback.
 const FIRST_INDEX: usize = 2;
 
-/// A port: the interface and the RDMA device that a driver makes of a function.
+/// Port: the interface and the RDMA device that a driver creates for a function.
 pub(super) struct Port<'a> {
-    /// The function's folder.
+    /// Folder of the function.
     pub folder: PathBuf,
-    /// The adapter that it is a part of.
+    /// Adapter of the port.
     pub nic: &'a Nic,
     pub netdev: Option<&'a str>,
     pub rdma: Option<&'a str>,
-    /// Which of the machine's ports it is.
+    /// Number of the port in the machine.
     pub number: usize,
 }
 
@@ -56,7 +56,7 @@ impl Tree {
         if let Some(sriov) = &nic.sriov {
             self.sriov(&folder, sriov);
         }
-        // Both are the driver's doing, and go with it.
+        // Interface and RDMA device exist only while the driver is bound.
         if driver != Some(nic.driver.as_str()) {
             return;
         }
@@ -102,7 +102,7 @@ impl Tree {
         }
     }
 
-    /// A function on the auxiliary bus, below that of PCI.
+    /// Adds a function on the auxiliary bus, below the PCI function.
     fn subfunction(&mut self, parent: &Path, part: &SubFunction) {
         let folder = folder_of(parent, part);
         self.file(folder.join("sfnum"), &part.number.to_string());
@@ -161,7 +161,7 @@ impl Tree {
         );
     }
 
-    /// An interface, and whether something answers at its other end.
+    /// Adds an interface with its link state.
     pub(super) fn net_device(&mut self, folder: &Path, lines: &[(&str, &str)], up: bool) {
         self.class_device(folder, &ClassDevice { class: "net", lines, ..Default::default() });
         self.file(folder.join("operstate"), if up { "up" } else { "down" });
@@ -169,7 +169,7 @@ impl Tree {
     }
 }
 
-/// Every port that a driver has made, in the order in which they are numbered: adapters first.
+/// Ports of bound drivers, in numbering order: adapters first.
 fn ports(model: &Model) -> Vec<Port<'_>> {
     let (mut whole, mut parts) = (Vec::new(), Vec::new());
     for nic in &model.nics {
@@ -196,7 +196,7 @@ fn ports(model: &Model) -> Vec<Port<'_>> {
         }
     }
     let all = whole.into_iter().chain(parts).enumerate();
-    // One that is not there keeps its number, so that the others keep theirs.
+    // Absent ports keep their numbers, so that the numbers of other ports are stable.
     all.filter_map(|(number, (driven, port))| driven.then_some(Port { number, ..port })).collect()
 }
 

@@ -1,4 +1,4 @@
-//! What the NVIDIA driver adds while it is loaded: /proc/driver/nvidia, capabilities, device nodes.
+//! Entries of the loaded NVIDIA driver: /proc/driver/nvidia, capabilities, device nodes.
 
 use std::{
     fmt::Write as _,
@@ -15,7 +15,7 @@ use crate::{
 const PROC: &str = "proc/driver/nvidia";
 const CAPS: &str = "proc/driver/nvidia-caps";
 
-/// Major numbers; those of nvidia-caps and nvidia-uvm differ from boot to boot.
+/// Character devices with major numbers. Those of nvidia-caps and nvidia-uvm differ from boot to boot.
 const DEVICES: &str = "Character devices:
 195 nvidia
 195 nvidiactl
@@ -24,7 +24,7 @@ const DEVICES: &str = "Character devices:
 
 Block devices:";
 
-/// Device nodes that are there once the driver is.
+/// Device nodes of the loaded driver, independent of GPUs.
 const CONTROL_NODES: [&str; 6] = [
     "dev/nvidiactl",
     "dev/nvidia-uvm",
@@ -34,12 +34,12 @@ const CONTROL_NODES: [&str; 6] = [
     "dev/nvidia-caps/nvidia-cap2",
 ];
 
-/// Where the kernel begins to count nodes that render and do not display.
+/// Minor number of the kernel's first render node.
 const FIRST_RENDER_MINOR: u32 = 128;
 
-/// Minor numbers of `/dev/nvidia-caps`: 1 configures MIG, 2 monitors it, and each GPU has one for
-/// each of 15 GPU instances and each of their 8 compute instances. The driver makes no exceptions,
-/// so a minor can be computed; see `/proc/driver/nvidia-caps/mig-minors`.
+/// Minor numbers of `/dev/nvidia-caps`: 1 configures MIG, 2 monitors it. Each GPU has one for each of 15
+/// GPU instances and each of their 8 compute instances. The driver makes no exceptions, so minors can be
+/// computed; see `/proc/driver/nvidia-caps/mig-minors`.
 const FIRST_MINOR: u32 = 3;
 const GPU_INSTANCES: u32 = 15;
 const COMPUTE_INSTANCES: u32 = 8;
@@ -48,7 +48,7 @@ const MINORS_OF_INSTANCE: u32 = 1 + COMPUTE_INSTANCES;
 // === impl Tree ===
 
 impl Tree {
-    /// Everything that the driver shows of the machine.
+    /// Adds all entries of the driver.
     pub(super) fn driver(&mut self, model: &Model, driver: &Driver) {
         for node in CONTROL_NODES {
             self.device(node);
@@ -73,8 +73,7 @@ impl Tree {
         }
     }
 
-    /// What the driver's display half shows: nodes of the kernel's graphics subsystem, numbered as
-    /// if there were no other card.
+    /// Adds entries of the display driver: DRM nodes, numbered as if the machine had no other card.
     fn display(&mut self, gpu: &Gpu) {
         let function = sysfs_folder(&gpu.path);
         let names = [("card", gpu.minor), ("renderD", FIRST_RENDER_MINOR + gpu.minor)];
@@ -87,7 +86,7 @@ impl Tree {
         }
     }
 
-    /// The capability files and nodes of a GPU instance, and of the compute instance in it.
+    /// Adds capability files and nodes of a GPU instance and its compute instance.
     fn instance(&mut self, gpu: &Gpu, instance: &MigInstance) {
         let gi = instance.gpu_instance;
         let folder = PathBuf::from(format!("{PROC}/capabilities/gpu{}/mig/gi{gi}", gpu.minor));
@@ -120,7 +119,8 @@ impl Tree {
     }
 }
 
-/// The open kernel module begins with Turing; a machine with an older card needs the closed one.
+/// Text of the driver version. The open kernel module starts with Turing; an older card needs the closed
+/// one.
 fn version(model: &Model, driver: &Driver) -> String {
     let version = &driver.version;
     let closed = model.gpus.iter().any(|gpu| gpu.card.architecture == Architecture::Volta);

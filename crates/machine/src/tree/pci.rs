@@ -17,11 +17,11 @@ const CLASS_3D: u32 = 0x03_02_00;
 const CLASS_PCI_BRIDGE: u32 = 0x06_04_00;
 const CLASS_OTHER_BRIDGE: u32 = 0x06_80_00;
 
-/// An Intel root port, and a Broadcom PCIe switch below it, whatever the machine really has.
+/// Intel root port and Broadcom PCIe switch, for every simulated machine.
 const ROOT_PORT: PciId = PciId { vendor: 0x8086, device: 0x347a };
 const SWITCH_PORT: PciId = PciId { vendor: 0x1000, device: 0xc030 };
 
-/// What sysfs tells about a function.
+/// PCI function in sysfs.
 pub(super) struct Function<'a> {
     pub path: &'a PciPath,
     pub pci: PciId,
@@ -29,9 +29,9 @@ pub(super) struct Function<'a> {
     pub class: u32,
     pub numa: Option<u32>,
     pub link: PcieLink,
-    /// Its driver, while one is loaded.
+    /// Bound driver, while loaded.
     pub driver: Option<&'a str>,
-    /// Its IOMMU group, if the machine has such.
+    /// IOMMU group, on a machine with an IOMMU.
     pub group: Option<u32>,
 }
 
@@ -54,7 +54,7 @@ impl Tree {
         );
     }
 
-    /// A switch that the host does not see has nothing to write.
+    /// Adds a switch. A switch hidden from the host has no entries.
     pub(super) fn switch(&mut self, model: &Model, switch: &Switch) {
         let Some(path) = &switch.path else { return };
         self.function(
@@ -72,7 +72,7 @@ impl Tree {
         );
     }
 
-    /// A function, and the bridges on the way to it.
+    /// Adds a function and the bridges on its path.
     pub(super) fn function(&mut self, model: &Model, function: &Function<'_>) {
         let mut folder = PathBuf::from("sys/devices").join(function.path.root());
         let (address, bridges) = function.path.end_and_bridges();
@@ -125,7 +125,7 @@ impl Tree {
     }
 }
 
-/// The function's folder below the tree's root.
+/// Folder of the function, relative to the tree's root.
 pub(super) fn sysfs_folder(path: &PciPath) -> PathBuf {
     Path::new("sys/devices").join(path.to_string())
 }

@@ -1,11 +1,11 @@
-//! What is there without any device: DMI, NUMA nodes, shared memory.
+//! Entries independent of devices: DMI, NUMA nodes, shared memory.
 
 use std::path::Path;
 
 use super::{Entry, Tree};
 use crate::{profile::NumaNode, state::Model};
 
-/// Distances as firmware states them: to itself, and to another node.
+/// NUMA distances in firmware tables: to the node itself, and to another node.
 const NEAR: &str = "10";
 const FAR: &str = "21";
 
@@ -32,7 +32,8 @@ impl Tree {
         }
     }
 
-    /// Programs of the simulated machine are processes of this one, and share memory with it.
+    /// Links shared memory to the host's: programs of the simulated machine are real processes of this
+    /// host.
     pub(super) fn shared_memory(&mut self) {
         self.entries.insert("dev/shm".into(), Entry::Link("/dev/shm".into()));
     }

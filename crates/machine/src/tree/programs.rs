@@ -1,5 +1,5 @@
-//! The driver's programs that do something: the MPS control daemon, which can be made to fail, and what
-//! `nvidia-smi` does for which NVML has no call.
+//! Driver programs with a function: the MPS control daemon with injectable faults, and the operations of
+//! `nvidia-smi` that NVML lacks.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ const SMI: &str = "usr/bin/nvidia-smi";
 // === impl Tree ===
 
 impl Tree {
-    /// The programs come with the driver.
+    /// Adds the programs of the driver.
     pub(super) fn programs(&mut self) {
         self.program(Path::new(MPS_CONTROL), include_str!("mps-control.sh"));
         self.program(Path::new(SMI), include_str!("nvidia-smi.sh"));

@@ -1,11 +1,11 @@
-//! RDMA devices: what the kernel's InfiniBand core makes of a port, with the nodes of its classes.
+//! RDMA devices: entries of the kernel's InfiniBand core for a port, with the nodes of its classes.
 
 use std::path::{Path, PathBuf};
 
 use super::{ClassDevice, Tree, network::Port};
 use crate::profile::LinkState;
 
-/// The first minors of the major 231, from the kernel's list of devices.
+/// First minors of major 231, from the kernel's list of devices.
 const FIRST_ISSM: usize = 64;
 const FIRST_VERBS: usize = 192;
 
@@ -53,7 +53,8 @@ impl Tree {
         }
     }
 
-    /// Verbs for everyone, management datagrams, and on InfiniBand the subnet manager's bit.
+    /// Adds RDMA nodes: verbs for everyone, management datagrams, and on InfiniBand the subnet manager's
+    /// node.
     fn rdma_nodes(&mut self, port: &Port<'_>, name: &str) {
         self.rdma_node(port, ("infiniband_verbs", "uverbs", FIRST_VERBS), name);
         let umad = ("umad", 0);
@@ -62,7 +63,7 @@ impl Tree {
             let folder = self.rdma_node(port, ("infiniband_mad", kind, first), name);
             self.file(folder.join("port"), "1");
         }
-        // Files among the links, as whoever lists a class has to know.
+        // Real class folders contain files among the links; listing code must skip them.
         self.file("sys/class/infiniband_verbs/abi_version", "6");
         self.file("sys/class/infiniband_mad/abi_version", "5");
         self.misc("rdma_cm", ("10:122", "infiniband/rdma_cm"));

@@ -1,4 +1,4 @@
-//! Bonds, and the routes that say through which interface the machine reaches the world.
+//! Bonds, and the routes that select the machine's outgoing interface.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use crate::{
     state::Model,
 };
 
-/// Heads of the lines of /proc/net/route.
+/// Header lines of /proc/net/route.
 const HEAD: &str =
     "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT";
 
@@ -39,7 +39,7 @@ impl Tree {
         self.file("sys/class/net/bonding_masters", &names.join(" "));
     }
 
-    /// The links between a bond and an interface in it, while the interface is there.
+    /// Adds the links between a bond and a member interface, while the interface exists.
     fn enslave(&mut self, bond: &Path, name: &str) {
         let Some(folder) = self.interface_folder(name) else { return };
         let own = bond.file_name().expect("it has a name").display().to_string();
@@ -55,7 +55,7 @@ impl Tree {
         found.next().and_then(|path| path.parent()).map(Path::to_owned)
     }
 
-    /// The routing tables of the host's own network namespace, which is that of process 1.
+    /// Adds the routing tables of the host's network namespace, which is that of process 1.
     pub(super) fn routes(&mut self, model: &Model) {
         let nics = model.nics.iter().filter(|nic| nic.default_route).map(|nic| &nic.netdev);
         let bonds = model.bonds.iter().filter(|bond| bond.default_route).map(|bond| &bond.name);
@@ -63,7 +63,8 @@ impl Tree {
             nics.chain(bonds).filter(|name| self.interface_folder(name).is_some()).collect();
         let (mut v4, mut v6) = (vec![HEAD.to_owned()], Vec::new());
         for name in names {
-            // 0.0.0.0/0 by 192.168.0.1, RTF_UP and RTF_GATEWAY; ::/0 by fe80::1, the same.
+            // IPv4: 0.0.0.0/0 via 192.168.0.1 with RTF_UP and RTF_GATEWAY. IPv6: ::/0 via fe80::1 with the
+            // same flags.
             v4.push(format!("{name}\t00000000\t0100A8C0\t0003\t0\t0\t100\t00000000\t0\t0\t0"));
             v4.push(format!("{name}\t0000A8C0\t00000000\t0001\t0\t0\t100\t00FFFFFF\t0\t0\t0"));
             let (any, gateway) = ("0".repeat(32), format!("fe80{}1", "0".repeat(27)));

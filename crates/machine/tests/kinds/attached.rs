@@ -1,4 +1,4 @@
-//! Devices that are added by the name of a device profile.
+//! Devices added by the name of a device profile.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! GPUs of other makers, FPGAs and drives: what their drivers show.
+//! Driver entries of AMD and Intel GPUs, FPGAs and drives.
 
 use crate::kinds::world::{check, exists, link, machine, read};
 
@@ -36,7 +36,7 @@ fn kfd_lists_processors_and_gpus_and_says_which_node_renders() {
     assert!(exists(&machine, "dev/kfd") && exists(&machine, "dev/dri/card8"));
     assert_eq!(link(&machine, "dev/dri/by-path/pci-0000:26:00.0-render"), "../renderD136");
     check(&machine, "sys/module/amdgpu/version", "6.12.12");
-    // Parts that the mode does not have are there, and no node of KFD's is theirs.
+    // Partitions of other modes exist without a KFD node.
     assert!(exists(&machine, "sys/devices/platform/amdgpu_xcp_7/drm/renderD137"));
 }
 

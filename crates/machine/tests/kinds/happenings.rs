@@ -1,4 +1,4 @@
-//! What happens to devices: the files that it concerns change, and no others.
+//! Device changes: affected files change, and all other files stay.
 
 use std::{collections::BTreeMap, os::unix::fs::MetadataExt as _, path::PathBuf};
 
@@ -22,7 +22,7 @@ fn refused(machine: &Machine, fault: &str, expected: &str) {
     assert!(cause.starts_with(&format!("`{fault}`: {expected}")), "{cause}");
 }
 
-/// Every entry but folders, with its inode: a file that is written anew has another.
+/// Every entry except folders, with its inode. A rewritten file has a new inode.
 fn entries(machine: &Machine) -> BTreeMap<PathBuf, u64> {
     let mut found = BTreeMap::new();
     let mut folders = vec![machine.host_root()];

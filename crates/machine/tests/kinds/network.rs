@@ -1,4 +1,4 @@
-//! Adapters, their functions and their RDMA devices, as a kernel shows them.
+//! Adapters, functions and RDMA devices, as a kernel shows them.
 
 use crate::kinds::world::{check, exists, link, machine, read};
 
@@ -22,7 +22,7 @@ fn an_rdma_device_has_the_nodes_of_every_class_and_says_whose_they_are() {
     for node in ["uverbs0", "umad0", "rdma_cm"] {
         assert!(exists(&machine, &format!("dev/infiniband/{node}")), "{node}");
     }
-    // Subnet management is InfiniBand's: a port that speaks Ethernet has no such node.
+    // Only InfiniBand has subnet management: an Ethernet port lacks this node.
     assert!(!exists(&machine, "dev/infiniband/issm0"));
     check(&machine, "sys/class/infiniband_mad/issm4/ibdev", "mlx5_4");
     assert!(exists(&machine, "dev/infiniband/issm4"));

@@ -1,18 +1,18 @@
-//! A machine in a temporary folder, and its files.
+//! Test machine in a temporary folder, and readers of its files.
 
 use std::{fs, path::PathBuf};
 
 use tempfile::TempDir;
 use windlass_machine::{Machine, Profile};
 
-/// A machine whose library is any file: these tests do not load it.
+/// Machine with an arbitrary file as library: these tests do not load the library.
 pub(crate) fn machine(profile: &str) -> (TempDir, Machine) {
     made(&Profile::named(profile).expect("built in"))
 }
 
-/// The same for any profile.
+/// Machine of any profile, with an arbitrary file as library.
 pub(crate) fn made(profile: &Profile) -> (TempDir, Machine) {
-    // In memory where the machine has it: a simulated machine is a thousand small files.
+    // Prefer a folder in memory: a simulated machine is a thousand small files.
     let dir = TempDir::new_in("/dev/shm").or_else(|_| TempDir::new()).expect("a folder");
     let driver = dir.path().join("driver.so");
     fs::write(&driver, "not loaded").expect("a file");
@@ -20,24 +20,24 @@ pub(crate) fn made(profile: &Profile) -> (TempDir, Machine) {
     (dir, machine)
 }
 
-/// The text of a file.
+/// Text of a file.
 pub(crate) fn read(machine: &Machine, path: &str) -> String {
     let path = machine.host_root().join(path);
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Whether a file, folder or node is there.
+/// True if a file, folder or node exists.
 pub(crate) fn exists(machine: &Machine, path: &str) -> bool {
     machine.host_root().join(path).exists()
 }
 
-/// Where a link points, as written.
+/// Literal target of a link.
 pub(crate) fn link(machine: &Machine, path: &str) -> String {
     let target = fs::read_link(machine.host_root().join(path)).unwrap_or_else(|_| PathBuf::new());
     target.display().to_string()
 }
 
-/// A file has one line, and this is it.
+/// Checks the only line of a file.
 #[track_caller]
 pub(crate) fn check(machine: &Machine, path: &str, expected: &str) {
     assert_eq!(read(machine, path).trim(), expected, "{path}");
