@@ -1,5 +1,5 @@
-//! Gives the library the SONAME of the real one, so that the loader takes one for the other, and no
-//! debug information: every simulated machine has a copy.
+//! Sets the SONAME of the real library, so that the loader treats both as the same. Strips debug
+//! information, because every simulated machine has a copy.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

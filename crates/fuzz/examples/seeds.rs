@@ -1,4 +1,4 @@
-//! Writes what each reader accepts into a folder, as `cargo fuzz` wants it: `-- fuzz/corpus`.
+//! Writes the accepted inputs of each reader into a folder, as `cargo fuzz` expects them: `-- fuzz/corpus`.
 
 use std::{env, fs, io, path::PathBuf};
 

@@ -1,4 +1,4 @@
-//! Files: those that an operator writes, those of the kubelet, and the agent's own.
+//! Document readers: files of an operator, of the kubelet, and of the agent.
 
 use std::path::Path;
 
@@ -16,12 +16,12 @@ use crate::{
     has_words, refused,
 };
 
-/// A configuration in whatever format it is; one that is accepted can be written in ours.
+/// Reads a configuration in any format. An accepted configuration must survive conversion to our format.
 pub(crate) fn configuration(bytes: &[u8]) -> Verdict {
     configured("w.yaml", bytes)
 }
 
-/// A configuration by its name: rules of udev.
+/// Reads udev rules as a configuration. The file name selects the format.
 pub(crate) fn udev_rules(bytes: &[u8]) -> Verdict {
     configured("60-w.rules", bytes)
 }
@@ -43,7 +43,7 @@ fn configured(name: &str, bytes: &[u8]) -> Verdict {
     }
 }
 
-/// A profile of a simulated machine.
+/// Reads a profile of a simulated machine.
 pub(crate) fn machine_profile(bytes: &[u8]) -> Verdict {
     let Ok(text) = std::str::from_utf8(bytes) else { return Refused };
     match Profile::parse("w.yaml", text) {
@@ -52,7 +52,7 @@ pub(crate) fn machine_profile(bytes: &[u8]) -> Verdict {
     }
 }
 
-/// A CDI document; one that is read is judged, and written as it was read.
+/// Reads a CDI document. An accepted document is checked, and must survive a round trip.
 pub(crate) fn cdi(bytes: &[u8]) -> Verdict {
     match serde_json::from_slice::<Spec>(bytes) {
         Ok(document) => {
@@ -67,7 +67,7 @@ pub(crate) fn cdi(bytes: &[u8]) -> Verdict {
     }
 }
 
-/// The device manager's record.
+/// Reads the device manager's checkpoint.
 pub(crate) fn checkpoint(bytes: &[u8]) -> Verdict {
     let Ok(text) = std::str::from_utf8(bytes) else { return Refused };
     match Checkpoint::parse(text) {
@@ -80,7 +80,7 @@ pub(crate) fn checkpoint(bytes: &[u8]) -> Verdict {
     }
 }
 
-/// The DRA manager's record, by one who looks at its checksum and by one who does not.
+/// Reads the DRA manager's checkpoint, with and without verification of its checksum.
 pub(crate) fn claim_checkpoint(bytes: &[u8]) -> Verdict {
     let Ok(text) = std::str::from_utf8(bytes) else { return Refused };
     if let Err(error) = dra::Checkpoint::parse(text) {
@@ -92,7 +92,7 @@ pub(crate) fn claim_checkpoint(bytes: &[u8]) -> Verdict {
     Accepted
 }
 
-/// The agent's own files; what it takes over it takes over again.
+/// Reads the agent's own files. An accepted file must be accepted again after a rewrite.
 pub(crate) fn kept(bytes: &[u8]) -> Verdict {
     let mut verdict = Refused;
     for document in Document::ALL {
@@ -112,7 +112,7 @@ pub(crate) fn kept(bytes: &[u8]) -> Verdict {
     verdict
 }
 
-/// An allocated claim, as an API server sends it.
+/// Reads an allocated claim from an API server.
 pub(crate) fn claim(bytes: &[u8]) -> Verdict {
     match documents::check_claim(bytes) {
         Ok(()) => Accepted,
@@ -120,7 +120,7 @@ pub(crate) fn claim(bytes: &[u8]) -> Verdict {
     }
 }
 
-/// What a claim says to the driver.
+/// Reads the driver parameters of a claim.
 pub(crate) fn parameters(bytes: &[u8]) -> Verdict {
     let Ok(parameters) = serde_json::from_slice(bytes) else { return Refused };
     match documents::check_parameters(parameters) {

@@ -1,4 +1,4 @@
-//! Texts that say which device is meant, and the short ones in which names, places and amounts are written.
+//! Expression readers: device selectors, and short texts for names, addresses and amounts.
 
 use std::{fmt::Display, str::FromStr};
 
@@ -17,8 +17,8 @@ use crate::{
     has_words, refused,
 };
 
-/// An expression, asked of a device of the node and of a published one; and each short text. Accepted if it is any
-/// of them.
+/// Reads an expression against a device of the node and a published device, then as each short text.
+/// Accepts the input if any reader accepts.
 pub(crate) fn selector(bytes: &[u8]) -> Verdict {
     let Ok(text) = std::str::from_utf8(bytes) else { return Refused };
     let amount = Amount::parse(text);
@@ -69,7 +69,7 @@ fn published(text: &str) -> Verdict {
     }
 }
 
-/// A device that says something of every type.
+/// Device with an attribute of every type.
 fn device() -> Device {
     let id = "GPU-0".parse().expect("an id");
     let mut device = Device::new(id, DeviceKind::Gpu, SourceName::NVIDIA, Timestamp::UNIX_EPOCH);

@@ -1,7 +1,6 @@
-//! A host's sysfs, procfs and `/dev` as they should not be: a tree of files in a throw-away folder, looked at
-//! by every source that looks.
+//! Corrupt sysfs, procfs and `/dev` of a host: a tree in a temporary folder, read by every device source.
 //!
-//! A tree is a text with a line for each entry, `sys/class/net/eth0/mtu=1500` for a file, and
+//! A tree is a text with one line per entry: `sys/class/net/eth0/mtu=1500` for a file, and
 //! `sys/class/net/eth0/device->../../../devices/x` for a link.
 
 use std::{
@@ -20,7 +19,7 @@ use windlass_node::agent::survey as look;
 
 use crate::Verdict;
 
-/// What is asked for besides what is always looked for.
+/// Additional device sources, besides the built-in ones.
 const SOURCES: &str = "sources:
 - {profile: kvm}
 - {profile: hailo}
@@ -32,16 +31,16 @@ const SOURCES: &str = "sources:
 - {name: chip, resource: a.com/chip, find: {bus: platform}, match: 'true'}
 ";
 
-/// Where Linux has files in memory.
+/// Folder in memory on Linux.
 const MEMORY: &str = "/dev/shm";
 
-/// A line of a longer tree says nothing new.
+/// Most lines of a tree; longer trees reach no further code.
 const MOST_LINES: usize = 4000;
 
-/// What is worth a seed: small machines with devices of every family.
+/// Machine profiles for seeds: small machines with devices of every family.
 const MACHINES: [&str; 5] = ["rdma", "alveo", "flex-170", "dfl", "kria"];
 
-/// Looks at a tree. No tree is refused.
+/// Surveys a tree. Every tree is accepted.
 pub(crate) fn survey(bytes: &[u8]) -> Verdict {
     let root = folder();
     for line in String::from_utf8_lossy(bytes).lines().take(MOST_LINES) {
@@ -52,7 +51,7 @@ pub(crate) fn survey(bytes: &[u8]) -> Verdict {
         places: Places {
             host_root: root.path().to_owned(),
             host_root_on_node: root.path().to_owned(),
-            // Nothing of the tree is to be run.
+            // Absent driver library: the survey runs no file of the tree.
             driver: DriverPlaces {
                 nvml_library: Some("/nowhere".into()),
                 ..DriverPlaces::default()
@@ -78,13 +77,13 @@ pub(crate) fn survey(bytes: &[u8]) -> Verdict {
     Verdict::Accepted
 }
 
-/// In memory where there is a place for it: thousands of files are nothing that a disk does quickly.
+/// Temporary folder, in memory if possible: a disk is slow with thousands of files.
 fn folder() -> TempDir {
     let folder = tempfile::tempdir_in(MEMORY).or_else(|_| tempfile::tempdir());
     folder.expect("a temporary folder")
 }
 
-/// Puts an entry into the tree, if it stays inside.
+/// Adds an entry to the tree, if the entry stays inside.
 fn plant(root: &Path, line: &str) {
     let as_link = line.split_once("->");
     let Some((name, said)) = as_link.or_else(|| line.split_once('=')) else { return };
@@ -93,7 +92,7 @@ fn plant(root: &Path, line: &str) {
         return;
     }
     let path = root.join(path);
-    // What a mutation made impossible, such as a file below a file, is left out.
+    // Skip entries that a mutation made impossible, such as a file below a file.
     let Some(folder) = path.parent().filter(|folder| stays(root, folder)) else { return };
     if fs::create_dir_all(folder).is_err() || path.symlink_metadata().is_ok() {
         return;
@@ -105,13 +104,14 @@ fn plant(root: &Path, line: &str) {
     };
 }
 
-/// Whether no link leads to a folder: what is made there would be elsewhere.
+/// True if no ancestor is a link. An entry below a link would be elsewhere.
 fn stays(root: &Path, folder: &Path) -> bool {
     let above = folder.ancestors().take_while(|above| *above != root);
     { above }.all(|above| !above.is_symlink())
 }
 
-/// The kernel makes no link to a place outside, and the machine that this runs on is none of the tree's.
+/// True if a link leads outside of the tree. The kernel makes no such link, and the real machine must stay
+/// unread.
 fn leads_outside(name: &str, target: &Path) -> bool {
     let up = target.components().filter(|part| *part == Component::ParentDir).count();
     !target.is_relative() || up > Path::new(name).components().count().saturating_sub(1)
@@ -121,7 +121,7 @@ fn is_plain(path: &Path) -> bool {
     path.components().all(|part| matches!(part, Component::Normal(_) | Component::RootDir))
 }
 
-/// The trees of simulated machines.
+/// Trees of simulated machines.
 pub(crate) fn seeds() -> Vec<Vec<u8>> {
     MACHINES.iter().map(|name| tree(name).into_bytes()).collect()
 }
@@ -129,7 +129,7 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
 fn tree(profile: &str) -> String {
     let folder = folder();
     let profile = Profile::named(profile).expect("a shipped profile");
-    // No driver is asked; any file stands for one.
+    // Any file replaces the driver, because the survey never calls the driver.
     let no_driver = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"));
     let machine = Machine::create(&folder.path().join("m"), &profile, no_driver);
     let root = machine.expect("a machine").host_root();

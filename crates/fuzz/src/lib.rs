@@ -1,8 +1,8 @@
-//! What Windlass reads and cannot trust: each reader as a function of bytes.
+//! Readers of untrusted input, each as a function of bytes.
 //!
-//! A function returns whatever the bytes are, with whether they were accepted, and panics where a promise is broken:
-//! a refusal has no words, or what was written is not read back the same. Panics and hangs of the reader itself
-//! are what its callers look for: the mutations in `tests/`, and the targets of `cargo fuzz` in `/fuzz`.
+//! Each function returns a verdict for any bytes. It panics on a broken promise: a refusal without words,
+//! or a failed round trip. Callers look for panics and hangs of the readers: the mutations in `tests/`, and
+//! the targets of `cargo fuzz` in `/fuzz`.
 
 mod documents;
 mod expressions;
@@ -10,23 +10,23 @@ mod host;
 mod messages;
 mod seeds;
 
-/// A reader.
+/// Reader of untrusted input.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
-    /// What it is called by `cargo fuzz` and in messages.
+    /// Name for `cargo fuzz` and messages.
     pub name: &'static str,
-    /// Has it read.
+    /// Function that runs the reader.
     pub read: fn(&[u8]) -> Verdict,
-    /// Inputs that it accepts, to begin from.
+    /// Accepted inputs, as a starting point for mutations.
     pub seeds: fn() -> Vec<Vec<u8>>,
 }
 
-/// What a reader makes of an input.
+/// Outcome of a reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is what the reader expects.
+    /// The reader accepts the input.
     Accepted,
-    /// It is not, and the refusal has words.
+    /// The reader refuses the input, and the refusal has words.
     Refused,
 }
 
@@ -46,13 +46,13 @@ pub const TARGETS: [Target; 12] = [
     Target { name: "host", read: host::survey, seeds: host::seeds },
 ];
 
-/// The reader of a name.
+/// Reader with the given name.
 pub fn target(name: &str) -> Target {
     let found = TARGETS.into_iter().find(|target| target.name == name);
     found.unwrap_or_else(|| panic!("no target {name}"))
 }
 
-/// Has the reader of that name read.
+/// Runs the reader with the given name.
 pub fn read(name: &str, bytes: &[u8]) {
     let _ = (target(name).read)(bytes);
 }
@@ -62,7 +62,7 @@ fn refused(refusal: &str) -> Verdict {
     Verdict::Refused
 }
 
-/// A refusal tells a person something.
+/// Asserts that a refusal contains an explanation.
 fn has_words(refusal: &str) {
     assert!(refusal.trim().len() > 5, "a refusal without words: {refusal:?}");
 }

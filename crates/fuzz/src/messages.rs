@@ -1,14 +1,14 @@
-//! The kubelet's protobuf messages, as they come in from a socket.
+//! Protobuf messages of the kubelet, as received from a socket.
 //!
-//! Here the bytes meet the decoder alone; what the services make of messages that decode is tried on a running agent,
-//! by `crates/node/tests/agent/hostile.rs` and `crates/node/tests/dra/hostile.rs`.
+//! These bytes reach only the decoder. `crates/node/tests/agent/hostile.rs` and
+//! `crates/node/tests/dra/hostile.rs` send decoded messages to the services of a running agent.
 
 use prost::Message;
 use windlass_kubelet_api::{deviceplugin, dra, pluginregistration, podresources};
 
 use crate::{Verdict, refused};
 
-/// Each message that somebody sends to the agent; accepted if it is any of them.
+/// Decodes each message type that the agent receives. Accepts the input if any decoder accepts.
 pub(crate) fn all(bytes: &[u8]) -> Verdict {
     let verdicts = [
         one::<deviceplugin::AllocateRequest>(bytes),
@@ -34,7 +34,7 @@ fn one<M: Message + Default + PartialEq + std::fmt::Debug>(bytes: &[u8]) -> Verd
     }
 }
 
-/// Messages as a kubelet sends them.
+/// Encoded messages as a kubelet sends them.
 pub(crate) fn seeds() -> Vec<Vec<u8>> {
     let ids = || ["GPU-0", "GPU-1::3"].map(ToOwned::to_owned).to_vec();
     let allocate = deviceplugin::AllocateRequest {

@@ -1,11 +1,11 @@
-//! Inputs that are accepted, to begin from: what the repository ships and shows.
+//! Accepted inputs as a starting point for mutations, from files and documentation of the repository.
 
 use std::{
     fs,
     path::{Path, PathBuf},
 };
 
-/// The configurations in the documentation and in `deploy/`, other plugins' among them.
+/// Configurations from the documentation, and configurations of other plugins.
 pub(crate) fn configuration() -> Vec<Vec<u8>> {
     let pages = ["docs", "docs/devices"].iter().flat_map(|folder| files(folder, "md"));
     let pages = pages.map(|page| fs::read_to_string(page).expect("a page"));
@@ -24,8 +24,8 @@ pub(crate) fn configuration() -> Vec<Vec<u8>> {
     shown.chain(others.map(|text| text.as_bytes().to_vec())).collect()
 }
 
-/// Whether a text that is shown is all of a configuration: a part is indented, and the cluster's objects have words
-/// of their own.
+/// True if a shown text is a complete configuration. Fragments are indented, and cluster objects have their
+/// own keywords.
 fn is_configuration(text: &[u8]) -> bool {
     let text = String::from_utf8_lossy(text);
     let is_of_the_cluster =
@@ -33,7 +33,7 @@ fn is_configuration(text: &[u8]) -> bool {
     !text.starts_with(' ') && !is_of_the_cluster
 }
 
-/// Plain rules of udev.
+/// Simple udev rules.
 pub(crate) fn udev_rules() -> Vec<Vec<u8>> {
     let rules = [
         "KERNEL==\"ttyUSB[0-9]*\", SUBSYSTEM==\"tty\", ATTRS{idVendor}==\"0403\", \
@@ -44,12 +44,12 @@ pub(crate) fn udev_rules() -> Vec<Vec<u8>> {
     rules.map(|text| text.as_bytes().to_vec()).into()
 }
 
-/// The profiles of machines that are shipped.
+/// Shipped machine profiles.
 pub(crate) fn profiles() -> Vec<Vec<u8>> {
     contents("profiles", "yaml")
 }
 
-/// The documents that the agent's tests hold.
+/// CDI documents from snapshots of the agent's tests.
 pub(crate) fn cdi() -> Vec<Vec<u8>> {
     let snapshots = files("crates/node/tests/agent/snapshots", "snap").into_iter();
     let texts = snapshots.map(|path| fs::read_to_string(path).expect("a snapshot"));
@@ -57,23 +57,24 @@ pub(crate) fn cdi() -> Vec<Vec<u8>> {
     documents.filter(|text| serde_json::from_slice::<serde_json::Value>(text).is_ok()).collect()
 }
 
-/// A live kubelet's.
+/// Checkpoint of a live kubelet.
 pub(crate) fn checkpoint() -> Vec<Vec<u8>> {
     contents("crates/kubelet-api/tests", "json")
 }
 
-/// The DRA manager's.
+/// Checkpoint of the DRA manager.
 pub(crate) fn claims() -> Vec<Vec<u8>> {
     let data = r#"{"kind":"DRACheckpoint","apiVersion":"checkpoint.dra.kubelet.k8s.io/v1","ClaimInfoStateList":[{"ClaimUID":"u1","ClaimName":"c","Namespace":"ns","PodUIDs":{"p":{}},"DriverState":{"windlass.dev":{"Devices":[{"PoolName":"n1/nvidia","DeviceName":"gpu-0","ShareID":null,"RequestNames":["gpu"],"CDIDeviceIDs":["windlass.dev/gpu=GPU-0"]}]}}}]}"#;
     vec![serde_json::json!({"Data": data, "Checksum": 1}).to_string().into_bytes()]
 }
 
-/// The agent's own files; without a checksum, which is not asked for here, so that a change is read too.
+/// Files of the agent. They lack the optional checksum, so that mutations are parsed too.
 pub(crate) fn kept() -> Vec<Vec<u8>> {
     contents("crates/fuzz/seeds/kept", "json")
 }
 
-/// A claim that was allocated devices of several drivers, with what it and its class say to them, and a bare one.
+/// Allocated claims: one with devices of several drivers and parameters from class and claim, and a bare
+/// one.
 pub(crate) fn allocated() -> Vec<Vec<u8>> {
     [
         r#"{"apiVersion":"resource.k8s.io/v1","kind":"ResourceClaim","metadata":{"name":"c","namespace":"ns","uid":"u","annotations":{"resource.kubernetes.io/pod-claim-name":"gpus"}},"spec":{"devices":{"requests":[{"name":"gpu","exactly":{"deviceClassName":"windlass-gpu"}}]}},"status":{"allocation":{"devices":{"results":[{"request":"gpu","driver":"windlass.dev","pool":"n1/nvidia","device":"gpu-0"},{"request":"gpu/large","driver":"windlass.dev","pool":"n1/nvidia","device":"gpu-1","adminAccess":true,"shareID":"8a2f","consumedCapacity":{"gpu.nvidia.com/memory":"10Gi","windlass.dev/compute":"25"}},{"request":"nic","driver":"other.dev","pool":"p","device":"d"}],"config":[{"source":"FromClass","requests":[],"opaque":{"driver":"windlass.dev","parameters":{"apiVersion":"windlass.dev/v1alpha1","kind":"DeviceConfig","sharing":{"strategy":"MPS","mps":{"activeThreadPercentage":50,"pinnedMemoryLimit":"10Gi"}}}}},{"source":"FromClaim","requests":["gpu"],"opaque":{"driver":"windlass.dev","parameters":{"apiVersion":"resource.nvidia.com/v1beta1","kind":"GpuConfig","sharing":{"strategy":"TimeSlicing","timeSlicingConfig":{"interval":"Long"}}}}}]}}}}"#,
@@ -83,7 +84,7 @@ pub(crate) fn allocated() -> Vec<Vec<u8>> {
     .into()
 }
 
-/// Our words and NVIDIA's.
+/// Driver parameters in our format and in NVIDIA's.
 pub(crate) fn parameters() -> Vec<Vec<u8>> {
     [
         r#"{"apiVersion":"windlass.dev/v1alpha1","kind":"DeviceConfig","sharing":{"strategy":"MPS","mps":{"activeThreadPercentage":50,"pinnedMemoryLimit":"10Gi"}}}"#,
@@ -94,7 +95,7 @@ pub(crate) fn parameters() -> Vec<Vec<u8>> {
     .into()
 }
 
-/// Expressions of every sort, and names.
+/// Expressions of every kind, and names.
 pub(crate) fn expressions() -> Vec<Vec<u8>> {
     [
         r#"device.attributes["nvidia.com"].productName.matches("^NVIDIA A100")"#,
@@ -115,7 +116,7 @@ fn contents(folder: &str, extension: &str) -> Vec<Vec<u8>> {
     files(folder, extension).iter().map(|path| fs::read(path).expect("a file")).collect()
 }
 
-/// Those of a folder of the repository, in the order of their names.
+/// Files of a repository folder, sorted by name.
 fn files(folder: &str, extension: &str) -> Vec<PathBuf> {
     let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
     let entries = fs::read_dir(root.join(folder)).expect("a folder of the repository");
@@ -126,7 +127,7 @@ fn files(folder: &str, extension: &str) -> Vec<PathBuf> {
     files
 }
 
-/// What a page shows between fences of a kind.
+/// Code blocks of a page that open with the given fence.
 fn blocks(page: &str, fence: &str) -> Vec<Vec<u8>> {
     let after = page.split(fence).skip(1);
     after.filter_map(|text| Some(text.split_once("```")?.0.as_bytes().to_vec())).collect()

@@ -1,8 +1,8 @@
-//! No input makes a reader panic, hang, refuse without words, or write what it does not read: inputs that are
-//! accepted are changed here and there.
+//! Mutations of accepted inputs. A reader must never panic, hang, refuse without words, or fail a round
+//! trip.
 //!
-//! The changes are the same at each run. `WINDLASS_FUZZ_SECONDS` goes on with others, for as long for each reader,
-//! and says how many there were; `cargo fuzz` in `/fuzz` looks for those that lead to code not yet reached.
+//! Mutations are the same in each run. `WINDLASS_FUZZ_SECONDS` continues with new ones for this time per
+//! reader, and prints their number. `cargo fuzz` in `/fuzz` searches for mutations that reach new code.
 
 use std::{
     env, fs,
@@ -19,28 +19,28 @@ use proptest::{
 };
 use windlass_fuzz::{Target, Verdict, target};
 
-/// A change to an input.
+/// Mutation of an input.
 #[derive(Clone, Debug)]
 enum Edit {
-    /// Another byte.
+    /// Replaces a byte.
     Byte(Index, u8),
-    /// Some bytes go.
+    /// Removes a range of bytes.
     Cut(Index, usize),
-    /// The input ends.
+    /// Truncates the input.
     End(Index),
-    /// Some bytes come again and again.
+    /// Repeats a range of bytes many times.
     Repeat(Index, usize, usize),
-    /// A piece of text comes in.
+    /// Inserts a piece of text.
     Insert(Index, &'static str),
-    /// A word or a number becomes another.
+    /// Replaces a word or a number.
     Word(Index, &'static str),
-    /// A line moves to another place.
+    /// Moves a line.
     Line(Index, Index),
-    /// From here on it is another input.
+    /// Continues with the rest of another input.
     Splice(Index, Index, Index),
 }
 
-/// What breaks readers.
+/// Texts that often break readers.
 const PIECES: [&str; 40] = [
     "",
     "0",
@@ -84,13 +84,13 @@ const PIECES: [&str; 40] = [
     "\\",
 ];
 
-/// Longer inputs say nothing new.
+/// Most bytes of an input; longer inputs reach no further code.
 const MOST_BYTES: usize = 256 * 1024;
 
-/// What one input may take, on a slow machine that does other things too.
+/// Deadline of one input, on a slow and busy machine.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Inputs of one round.
+/// Inputs per round.
 const ROUND: u32 = 256;
 
 // === impl Edit ===
@@ -150,7 +150,7 @@ impl Edit {
     }
 }
 
-/// Reads an input, in time. One that ends the process, or never ends, is found in a file.
+/// Reads an input within the deadline. An input that crashes or hangs the process remains in a file.
 fn read(target: &Target, input: &[u8]) -> Result<Verdict, TestCaseError> {
     let own = format!("{}-{}", target.name, process::id());
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(own);
@@ -164,7 +164,7 @@ fn read(target: &Target, input: &[u8]) -> Result<Verdict, TestCaseError> {
     Ok(verdict)
 }
 
-/// Tries a round of inputs, which its number decides.
+/// Tries one round of inputs. The round's number seeds the inputs.
 fn try_round(target: &Target, seeds: &[Vec<u8>], (number, cases): (u64, u32)) {
     let config = Config { cases, failure_persistence: None, ..Config::default() };
     let mut seed = [0; 32];

@@ -9,9 +9,9 @@
 //! ```
 //!
 //! The board serves one data client at a time. A client that connects and closes without a byte wedges the
-//! data port: the port serves nobody until a person restarts the board's server. A chip reset reloads the
-//! drivers and leaves the server's loop unchanged, so the port stays wedged. A probe of the data port can
-//! therefore take a board out of service for good. This simulation demonstrates that hazard.
+//! data port. The port then serves nobody until a person restarts the board's server. A chip reset reloads
+//! the drivers and leaves the server's loop unchanged, so the port stays wedged. A probe of the data port
+//! can therefore take a board out of service for good. The simulation demonstrates this hazard.
 //!
 //! ```no_run
 //! use windlass_machine::{Board, BoardAddresses};

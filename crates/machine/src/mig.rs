@@ -150,14 +150,14 @@ impl Shape {
         ((1 << self.memory_slices) - 1) << start
     }
 
-    /// First id that the driver gives to instances of this size: 0 is the whole GPU, 1 and 2 are halves, 3
-    /// to 6 quarters, 7 to 14 eighths.
+    /// First id that the driver gives to instances of this size. 0 is the whole GPU; 1 and 2 are halves; 3
+    /// to 6 are quarters; 7 to 14 are eighths.
     pub fn first_instance_id(&self) -> u32 {
         self.whole / self.memory_slices - 1
     }
 }
 
-/// Places instances side by side in the given order, each at the first free start, as the driver does
+/// Places instances side by side in the given order, each at the first free start. The driver does the same
 /// without a requested placement. `None` when an instance does not fit.
 pub fn place(shapes: &[Shape]) -> Option<Vec<u32>> {
     let mut taken = 0u32;

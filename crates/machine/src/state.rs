@@ -120,7 +120,7 @@ pub struct MigInstance {
     pub gpu_instance: u32,
     /// First memory slice.
     pub start: u32,
-    /// Compute instance, once created. It makes the instance a MIG device.
+    /// Compute instance, once created. A GPU instance with a compute instance is a MIG device.
     #[serde(flatten)]
     pub compute: Option<ComputeInstance>,
 }

@@ -1,9 +1,9 @@
-//! Pointers that come from C: the only place where this library writes or reads through them.
+//! Pointers from C. All writes and reads through such pointers are in this module.
 //!
-//! Each type here is a pointer in the ABI and can only be made by a caller in C, because its field
-//! is private and it has no constructor. That makes the contract of the C API the one precondition
-//! of all that follows: **a pointer is null, or points to memory of the stated type and length that
-//! is valid for the duration of the call.** The SAFETY comments below call it the contract.
+//! Each type here is a pointer in the ABI, with a private field and no constructor. Only a C caller can
+//! create one. The contract of the C API is therefore the one precondition of this module. **A pointer is
+//! null, or points to memory of the stated type and length that is valid for the duration of the call.**
+//! The SAFETY comments below call it the contract.
 
 use std::{
     cell::Cell,
@@ -13,51 +13,51 @@ use std::{
 use crate::status::{Answer, Status};
 
 thread_local! {
-    /// Whether what the call on this thread writes is garbage instead of what it has to tell.
+    /// True while the call on this thread writes garbage in place of its results.
     static GARBLED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Each byte of it.
+/// Each byte of garbage.
 const GARBAGE: u8 = 0xff;
 
-/// A call begins, and tells the truth.
+/// Begins a call with valid results.
 pub(crate) fn begin() {
     GARBLED.set(false);
 }
 
-/// All that this call writes from here on is garbage.
+/// Turns all further writes of this call into garbage.
 pub(crate) fn garble() {
     GARBLED.set(true);
 }
 
-/// Where one value goes, and sometimes comes from.
+/// Pointer to one output value, sometimes also an input.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
 pub(crate) struct Out<T>(*mut T);
 
-/// Where an array goes; its length is another parameter.
+/// Pointer to an output array; a separate parameter holds the length.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
 pub(crate) struct OutArray<T>(*mut T);
 
-/// Where a string goes; the buffer's length is another parameter.
+/// Pointer to an output string; a separate parameter holds the buffer's length.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
 pub(crate) struct OutText(*mut c_char);
 
-/// A string that ends with NUL.
+/// String with a terminating NUL.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
 pub(crate) struct Text(*const c_char);
 
-/// Where a struct goes that begins with its own version, of which there are several.
+/// Pointer to an output struct that begins with its version, one of several.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
 pub(crate) struct OutVersioned(*mut c_uint);
 
-/// A struct that begins with its own version.
+/// Struct that begins with its version.
 pub(crate) trait Versioned: Copy {
-    /// The version that it says it has.
+    /// Version in the struct.
     fn version(&self) -> c_uint;
 }
 
@@ -105,7 +105,7 @@ impl<T: Copy> Out<T> {
         if self.0.is_null() { Err(Status::INVALID_ARGUMENT) } else { Ok(()) }
     }
 
-    /// What the caller wrote there.
+    /// Reads the caller's value.
     pub(crate) fn read(self) -> Answer<T> {
         self.check()?;
         // SAFETY: not null, so by the contract valid for one T, which the caller has filled.
@@ -116,7 +116,7 @@ impl<T: Copy> Out<T> {
 // === impl OutArray ===
 
 impl<T: Copy> OutArray<T> {
-    /// Writes the first values of an array that has `length` of them.
+    /// Writes the first values of an array of the given length.
     pub(crate) fn put(self, length: usize, values: &[T]) -> Answer {
         if values.is_empty() {
             return Ok(());
@@ -139,22 +139,22 @@ impl<T: Copy> OutArray<T> {
         Ok(())
     }
 
-    /// The array's convention for unknown lengths: `count` says how many fit and is told how many
-    /// there are.
+    /// Convention for arrays of unknown length: `count` holds the room on entry and the number of values on
+    /// return.
     pub(crate) fn put_counted(self, count: Out<c_uint>, values: &[T]) -> Answer {
         let room = count.read()? as usize;
         if self.0.is_null() && room > 0 {
             return Err(Status::INVALID_ARGUMENT);
         }
         count.put(c_uint::try_from(values.len()).map_err(|_| Status::UNKNOWN)?)?;
-        // Garbage is more than fits into any array.
+        // Garbage counts exceed every array.
         if values.len() > room || GARBLED.get() {
             return Err(Status::INSUFFICIENT_SIZE);
         }
         self.put(room, values)
     }
 
-    /// The other convention: without an array, being told how many there are is a success.
+    /// Variant of the convention: a null array queries the count successfully.
     pub(crate) fn put_or_count(self, count: Out<c_uint>, values: &[T]) -> Answer {
         if self.0.is_null() {
             return count.put(c_uint::try_from(values.len()).map_err(|_| Status::UNKNOWN)?);
@@ -162,7 +162,7 @@ impl<T: Copy> OutArray<T> {
         self.put_counted(count, values)
     }
 
-    /// Replaces each of the array's values.
+    /// Replaces each value of the array.
     pub(crate) fn map(self, length: usize, change: impl Fn(T) -> T) -> Answer {
         for index in 0..length {
             let element = Out(self.0.wrapping_add(index));
@@ -178,7 +178,7 @@ impl<T: Copy> OutArray<T> {
 // === impl OutText ===
 
 impl OutText {
-    /// Writes the text and a NUL into a buffer of `length` bytes; garbage fills it, and has no end.
+    /// Writes the text and a NUL into a buffer of `length` bytes. Garbage fills the buffer without a NUL.
     pub(crate) fn put(self, length: c_uint, text: &str) -> Answer {
         if self.0.is_null() {
             return Err(Status::INVALID_ARGUMENT);
@@ -194,7 +194,7 @@ impl OutText {
 // === impl Text ===
 
 impl Text {
-    /// The text, which in NVML is always ASCII.
+    /// Reads the text. NVML text is always ASCII.
     pub(crate) fn read(self) -> Answer<String> {
         if self.0.is_null() {
             return Err(Status::INVALID_ARGUMENT);
@@ -208,31 +208,31 @@ impl Text {
 // === impl OutVersioned ===
 
 impl OutVersioned {
-    /// The version that the caller expects, which tells the size of its struct.
+    /// Version that the caller expects; it determines the size of the caller's struct.
     pub(crate) fn version(self) -> Answer<c_uint> {
         Out(self.0).read()
     }
 
-    /// What the caller wrote there, if its struct has this version.
+    /// Reads the caller's struct of this version.
     pub(crate) fn read<T: Versioned>(self, version: c_uint) -> Answer<T> {
         if self.version()? != version {
             return Err(Status::VERSION_MISMATCH);
         }
-        // The version holds the size, so the caller's struct is this one.
+        // The version includes the size, so the caller's struct matches `T`.
         Out(self.0.cast::<T>()).read()
     }
 
-    /// Writes a struct of just the version that the caller expects.
+    /// Writes a struct of exactly the version that the caller expects.
     pub(crate) fn put<T: Versioned>(self, value: T) -> Answer {
         if self.version()? != value.version() {
             return Err(Status::VERSION_MISMATCH);
         }
-        // The version holds the size, so the caller's struct is this one.
+        // The version includes the size, so the caller's struct matches `T`.
         Out(self.0.cast::<T>()).put(value)
     }
 }
 
-/// Text in a field of a struct: cut where it does not fit, zero behind.
+/// Text in a struct field: truncated to fit, padded with zeros.
 pub(crate) fn field<const LENGTH: usize>(text: &str) -> [c_char; LENGTH] {
     let mut field = [0; LENGTH];
     let room = LENGTH.saturating_sub(1);

@@ -11,7 +11,7 @@ use crate::{
     status::{Answer, Status},
 };
 
-/// The graphics clock of a card with nothing to do.
+/// Graphics clock of an idle card.
 const IDLE_MHZ: u32 = 345;
 
 export! {
@@ -49,7 +49,7 @@ export! {
 
     fn nvmlDeviceGetUtilizationRates(device: Device, rates: Out<sys::nvmlUtilization_t>) {
         let gpu = device.gpu()?;
-        // The real library does not count for a GPU that is partitioned.
+        // The real library reports no utilization for a partitioned GPU.
         if gpu.mig.is_some() {
             return Err(Status::NOT_SUPPORTED);
         }
@@ -70,7 +70,7 @@ export! {
         period_us.put(167_000)
     }
 
-    /// Data centre cards stay in P0.
+    /// Data centre cards always report P0.
     fn [nvmlDeviceGetPerformanceState nvmlDeviceGetPowerState](
         device: Device,
         state: Out<sys::nvmlPstates_t>,
@@ -86,7 +86,7 @@ export! {
         reasons.put(held_back_by(&*device.gpu()?))
     }
 
-    /// All that NVML knows, in one mask.
+    /// Mask of all reasons in NVML.
     fn [nvmlDeviceGetSupportedClocksThrottleReasons nvmlDeviceGetSupportedClocksEventReasons](
         device: Device,
         reasons: Out<c_ulonglong>,
@@ -96,7 +96,7 @@ export! {
     }
 }
 
-/// Why the clocks are not at their highest, in bits of `nvmlClocksEventReason*`.
+/// Reasons for reduced clocks, as bits of `nvmlClocksEventReason*`.
 fn held_back_by(gpu: &Gpu) -> c_ulonglong {
     let slowed = gpu.faults.slowed;
     [
@@ -122,7 +122,7 @@ fn clock_of(clock: c_uint, graphics: u32, clocks: Clocks) -> Answer<u32> {
             Ok(graphics)
         }
         sys::nvmlClockType_enum_NVML_CLOCK_MEM => Ok(clocks.memory),
-        // The video engines run at nine tenths.
+        // Video engines run at nine tenths of the graphics clock.
         sys::nvmlClockType_enum_NVML_CLOCK_VIDEO => Ok(graphics / 10 * 9),
         _ => Err(Status::INVALID_ARGUMENT),
     }

@@ -1,8 +1,7 @@
-//! CUDA's driver interface, as far as it takes to fill a GPU's memory: one context, allocations, what is
-//! written there and read back.
+//! Subset of the CUDA driver API for filling a GPU's memory: one context, allocations, writes and reads.
 //!
-//! Names, signatures and numbers are those of `cuda.h` in CUDA 12. How many bytes a program has set to zero is
-//! told in `cuda/<UUID>` of the machine's folder.
+//! Names, signatures and numbers are those of `cuda.h` in CUDA 12. The file `cuda/<UUID>` in the machine's
+//! folder contains the number of bytes that a program has set to zero.
 
 use std::{
     env,
@@ -24,34 +23,34 @@ use crate::{
     watch::Moment,
 };
 
-/// A `CUresult` other than success.
+/// `CUresult` other than success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Refusal(Code);
 
-/// What a function of CUDA answers.
+/// Result of a CUDA function.
 type Reply<T = ()> = Result<T, Refusal>;
 
-/// What this process has of CUDA.
+/// CUDA state of this process.
 struct Process {
-    /// UUIDs of the devices that it sees, once it has initialised.
+    /// UUIDs of the visible devices, after initialisation.
     visible: Option<Vec<String>>,
     context: Option<Context>,
 }
 
-/// A process has one at a time.
+/// CUDA context. A process has one at a time.
 struct Context {
     uuid: String,
     space: Space,
-    /// How much of it was set to zero.
+    /// Number of bytes set to zero.
     zeroed: u64,
 }
 
 static PROCESS: Mutex<Process> = Mutex::new(Process { visible: None, context: None });
 
-/// Which devices a program sees, and in which order.
+/// Environment variable with the visible devices, in order.
 const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
 
-/// Where it is told what was overwritten.
+/// Folder of the files with overwritten byte counts.
 const TOLD: &str = "cuda";
 
 /// `CU_DEVICE_ATTRIBUTE_INTEGRATED`.
@@ -62,10 +61,10 @@ const PROHIBITED: u32 = 2;
 
 const MIB: u64 = 1 << 20;
 
-/// What a context takes for itself.
+/// Memory use of a context.
 const OF_CONTEXT: u64 = 256 * MIB;
 
-/// The only handle that is given out: a pointer in C, which nobody follows.
+/// The only context handle: an opaque pointer in C, never dereferenced.
 const CONTEXT: usize = 1;
 
 export! {
@@ -196,7 +195,7 @@ impl Refusal {
 }
 
 impl From<Status> for Refusal {
-    /// What the machine refuses, in CUDA's words.
+    /// Converts a refusal of the machine to CUDA's codes.
     fn from(status: Status) -> Self {
         match status {
             Status::INVALID_ARGUMENT => Self::INVALID_VALUE,
@@ -210,7 +209,7 @@ impl From<Status> for Refusal {
 // === impl Context ===
 
 impl Context {
-    /// For whoever wants to know what was done.
+    /// Publishes the number of zeroed bytes for tests and tools.
     fn tell(&self) -> Reply {
         let folder = library::folder()?.join(TOLD);
         let told = fs::create_dir_all(&folder);
@@ -219,12 +218,12 @@ impl Context {
     }
 }
 
-/// A number is a number where it crosses the ABI, whoever gave it its meaning.
+/// Converts a result to the status at the ABI, where both kinds of code are plain numbers.
 fn cuda(body: impl FnOnce() -> Reply) -> Answer {
     body().map_err(|Refusal(code)| Status(code))
 }
 
-/// All GPUs that are not cut, or those that the variable names, up to the first that is not there.
+/// Visible devices: all unpartitioned GPUs, or the variable's devices up to the first unknown one.
 fn visible(model: &Model) -> Vec<String> {
     if let Ok(names) = env::var(VISIBLE) {
         let names = names.split(',').map(|name| name.trim().to_owned());
@@ -234,7 +233,7 @@ fn visible(model: &Model) -> Vec<String> {
     whole.map(|gpu| gpu.uuid.clone()).collect()
 }
 
-/// A GPU that is not cut, or a MIG device.
+/// Unpartitioned GPU or MIG device with this UUID.
 fn named(model: &Model, uuid: &str) -> Option<Device> {
     let parts = model.gpus.iter().flat_map(|gpu| gpu.mig_devices().map(move |one| (gpu, one)));
     let mut parts = parts.filter(|(_, (_, compute))| compute.uuid == uuid);
@@ -253,7 +252,7 @@ fn uuid_of(ordinal: c_int) -> Reply<String> {
     uuid.cloned().ok_or(Refusal::INVALID_DEVICE)
 }
 
-/// The device as it is now, once its faults let the call through.
+/// Current device, after its faults let the call through.
 fn device_called(uuid: &str) -> Reply<Found> {
     loop {
         let moment = Moment::now()?;
@@ -266,7 +265,7 @@ fn device_called(uuid: &str) -> Reply<Found> {
     }
 }
 
-/// The device of the context.
+/// Device of the current context.
 fn current() -> Reply<Found> {
     let uuid = in_context(|context| Ok(context.uuid.clone()))?;
     device_called(&uuid)
@@ -283,13 +282,13 @@ fn gpu_of(found: &Found) -> &FoundGpu {
     }
 }
 
-/// What programs can have at all.
+/// Total memory available to programs.
 fn usable(found: &Found) -> Reply<u64> {
     let Memory { total, reserved, .. } = Memory::of(found)?;
     Ok(total - reserved)
 }
 
-/// What is left of it, of which this process has some.
+/// Free memory; `taken` is the memory of this process.
 fn free(found: &Found, taken: u64) -> Reply<u64> {
     let processes = computing_on(found).iter().map(|process| process.memory_mib * MIB).sum::<u64>();
     let used = Memory::of(found)?.used + processes + OF_CONTEXT + taken;
@@ -300,14 +299,14 @@ fn as_size(bytes: u64) -> Reply<usize> {
     usize::try_from(bytes).map_err(|_| Refusal::UNKNOWN)
 }
 
-/// The sixteen bytes behind `GPU-` or `MIG-`.
+/// Sixteen bytes of a UUID, without `GPU-` or `MIG-`.
 fn bytes_of(uuid: &str) -> [u8; 16] {
     let digits = uuid.chars().skip("GPU-".len()).filter_map(|letter| letter.to_digit(16));
     let number = digits.fold(0_u128, |number, digit| number << 4 | u128::from(digit));
     number.to_be_bytes()
 }
 
-/// What a panic left behind is still good: each part of it is replaced as a whole.
+/// A poisoned lock guards a valid value: each part is replaced as a whole.
 fn process() -> MutexGuard<'static, Process> {
     PROCESS.lock().unwrap_or_else(PoisonError::into_inner)
 }

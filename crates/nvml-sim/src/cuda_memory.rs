@@ -1,4 +1,4 @@
-//! What a simulated program has of a GPU's memory, and what is in it: first what the last program left.
+//! Memory of a simulated CUDA program. Fresh memory contains the residue of the previous program.
 
 use std::collections::BTreeMap;
 
@@ -7,9 +7,9 @@ use crate::cuda::Refusal;
 /// The memory of one program.
 #[derive(Debug, Default)]
 pub(crate) struct Space {
-    /// Address and size of each allocation.
+    /// Size of each allocation, by address.
     taken: BTreeMap<u64, u64>,
-    /// In the order in which they were made.
+    /// Writes in chronological order.
     writes: Vec<Write>,
     next: u64,
 }
@@ -21,13 +21,13 @@ struct Write {
     value: u8,
 }
 
-/// What allocations are rounded up to, as the driver's large pages are.
+/// Allocation granularity: the driver's large page.
 const PAGE: u64 = 2 << 20;
 
-/// Null is no address.
+/// First address; null is invalid.
 const FIRST: u64 = 1 << 32;
 
-/// What memory is full of that nobody has written to.
+/// Content of memory before the first write.
 const RESIDUE: u8 = 0x5a;
 
 // === impl Space ===
@@ -37,8 +37,8 @@ impl Space {
         self.taken.values().sum()
     }
 
-    /// Some of what is free. Free memory lies in pieces, the largest of which is half of it: whoever wants all
-    /// learns to ask for less.
+    /// Allocates free memory. Free memory is fragmented: the largest piece is half of it. A program that
+    /// wants all memory must ask for less.
     pub(crate) fn take(&mut self, bytes: u64, free: u64) -> Result<u64, Refusal> {
         if bytes == 0 {
             return Err(Refusal::INVALID_VALUE);
@@ -74,7 +74,7 @@ impl Space {
         Ok((at..at + bytes).map(value).collect())
     }
 
-    /// Nothing beyond an allocation is touched.
+    /// Checks that an access stays within one allocation.
     fn inside(&self, at: u64, bytes: u64) -> Result<(), Refusal> {
         let before = self.taken.range(..=at).next_back();
         let fits =

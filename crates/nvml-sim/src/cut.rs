@@ -1,6 +1,6 @@
-//! MIG instances made and destroyed: what `nvidia-smi mig -cgi` and its like ask for.
+//! Creation and destruction of MIG instances: the calls behind `nvidia-smi mig -cgi` and similar commands.
 //!
-//! A compute instance always fills its GPU instance; smaller ones are not supported.
+//! A compute instance always fills its GPU instance; smaller ones are unsupported.
 
 use std::ffi::c_uint;
 
@@ -87,7 +87,7 @@ export! {
     }
 }
 
-/// The GPU, which must be in MIG mode, and the shape that is wanted.
+/// GPU in MIG mode, and the requested shape.
 fn what(device: Device, profile_id: c_uint) -> Answer<(FoundGpu, Shape)> {
     let gpu = device.gpu()?;
     gpu.instances()?;

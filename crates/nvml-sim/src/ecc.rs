@@ -1,4 +1,4 @@
-//! ECC: the mode, error counters, retired pages and remapped rows.
+//! ECC: mode, error counters, retired pages and remapped rows.
 
 use std::ffi::{c_uint, c_ulonglong};
 
@@ -36,7 +36,7 @@ export! {
         count.put(errors(&with_ecc(device)?, kind, since)?)
     }
 
-    /// All of our errors are in device memory.
+    /// All simulated errors are in device memory.
     fn nvmlDeviceGetDetailedEccErrors(
         device: Device,
         kind: c_uint,
@@ -89,7 +89,7 @@ export! {
     ) {
         let pages = retired_pages(&with_ecc(device)?, cause)?;
         addresses.put_counted(count, &pages)?;
-        // When each was retired: at some time before we looked.
+        // Retirement times are unknown, so each is zero.
         times.put(pages.len(), &vec![0; pages.len()])
     }
 
@@ -128,7 +128,7 @@ export! {
         if retires_pages(&gpu).is_ok() {
             return Err(Status::NOT_SUPPORTED);
         }
-        // Banks by how many spare rows they still have: nearly all have all.
+        // Banks by number of remaining spare rows: nearly all banks have all their rows.
         let banks = 640;
         let high = gpu.live.remapped.uncorrected.min(banks);
         values.put(sys::nvmlRowRemapperHistogramValues_t {
@@ -141,7 +141,7 @@ export! {
     }
 }
 
-/// Errors of a kind, by `nvmlMemoryErrorType_t` and `nvmlEccCounterType_t`.
+/// Error count of a kind, by `nvmlMemoryErrorType_t` and `nvmlEccCounterType_t`.
 pub(crate) fn errors(gpu: &FoundGpu, kind: c_uint, since: c_uint) -> Answer<u64> {
     let EccCounts { corrected, uncorrected } = match since {
         sys::nvmlEccCounterType_enum_NVML_VOLATILE_ECC => gpu.live.ecc_volatile,
@@ -155,7 +155,7 @@ pub(crate) fn errors(gpu: &FoundGpu, kind: c_uint, since: c_uint) -> Answer<u64>
     }
 }
 
-/// Addresses of the pages that were retired for a cause; which ones they are is made up.
+/// Addresses of pages retired for a cause. The addresses are made up.
 fn retired_pages(gpu: &FoundGpu, cause: c_uint) -> Answer<Vec<c_ulonglong>> {
     use sys::{
         nvmlPageRetirementCause_enum_NVML_PAGE_RETIREMENT_CAUSE_DOUBLE_BIT_ECC_ERROR as DOUBLE_BIT,

@@ -1,4 +1,4 @@
-//! Event sets: waiting for what the machine's event log says next.
+//! Event sets: waiting for the next entry of the machine's event log.
 
 use std::{
     collections::BTreeMap,
@@ -24,21 +24,21 @@ use crate::{
     watch::Moment,
 };
 
-/// Stands for no instance in `gpuInstanceId` and `computeInstanceId`.
+/// Placeholder for no instance in `gpuInstanceId` and `computeInstanceId`.
 const WHOLE_GPU: c_uint = 0xffff_ffff;
 
-/// A timeout that never ends.
+/// Infinite timeout.
 const FOR_EVER: c_uint = 0xffff_ffff;
 
-/// Every event set that was created and not freed, by handle.
+/// Every live event set, by handle.
 static SETS: Mutex<BTreeMap<usize, Arc<EventSet>>> = Mutex::new(BTreeMap::new());
 
-/// `nvmlEventSet_t`: a number in the form of a pointer.
+/// `nvmlEventSet_t`: a number in pointer form.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
 struct Handle(sys::nvmlEventSet_t);
 
-/// `nvmlEventData_t` as version 1 of the function has it: without instances.
+/// `nvmlEventData_t` of version 1 of the function: without instances.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct EventDataV1 {
@@ -47,13 +47,13 @@ pub(crate) struct EventDataV1 {
     event_data: c_ulonglong,
 }
 
-/// What one set waits for; two threads may wait on it, and each event goes to one of them.
+/// Event set. Two threads may wait on a set; each event goes to one of them.
 #[derive(Default)]
 struct EventSet {
     interest: Mutex<Interest>,
 }
 
-/// Which events a set waits for, and which it has told.
+/// Registrations of a set, and its last delivered event.
 #[derive(Default)]
 struct Interest {
     gpus: BTreeMap<u32, Vec<Registration>>,
@@ -62,7 +62,7 @@ struct Interest {
 
 struct Registration {
     types: c_ulonglong,
-    /// Events up to this one were before the registration.
+    /// Sequence number of the last event before the registration.
     since: u64,
 }
 
@@ -113,12 +113,12 @@ fn create() -> Handle {
     Handle(std::ptr::without_provenance_mut(handle))
 }
 
-/// Frees every set, as the last `nvmlShutdown` does.
+/// Frees every set, on the last `nvmlShutdown`.
 pub(crate) fn free_all() {
     SETS.lock().unwrap_or_else(PoisonError::into_inner).clear();
 }
 
-/// What a card can tell; cards without ECC cannot tell about ECC.
+/// Event types of a card; a card without ECC lacks ECC events.
 fn supported(gpu: &Gpu) -> c_ulonglong {
     let ecc = sys::nvmlEventTypeSingleBitEccError | sys::nvmlEventTypeDoubleBitEccError;
     let always =
@@ -156,8 +156,8 @@ impl EventSet {
         interest.gpus.entry(gpu).or_default().push(Registration { types, since });
     }
 
-    /// The next event, or a time-out. The moment is before the log is read, so an event between
-    /// reading and waiting ends the wait at once.
+    /// Next event, or a timeout. The moment precedes the read of the log, so an event between read and wait
+    /// ends the wait at once.
     fn wait(&self, deadline: Option<Instant>) -> Answer<sys::nvmlEventData_t> {
         loop {
             let moment = Moment::now()?;
@@ -172,8 +172,8 @@ impl EventSet {
         }
     }
 
-    /// What is to be told now. While a GPU of the set is lost, that and nothing else, each time:
-    /// so does the real library, which makes the set blind for its other GPUs. Their events stay.
+    /// Next result. While a GPU of the set is lost, every call returns only this error. The real library
+    /// does the same, which blinds the set for its other GPUs. Their events remain queued.
     fn next(&self, machine: &Model) -> Option<Answer<sys::nvmlEventData_t>> {
         let mut interest = self.interest.lock().unwrap_or_else(PoisonError::into_inner);
         if interest.any_lost(machine) {
@@ -197,7 +197,7 @@ impl Interest {
         })
     }
 
-    /// Whether a GPU of the set fell off the bus or was pulled out.
+    /// True if a GPU of the set is off the bus or removed.
     fn any_lost(&self, machine: &Model) -> bool {
         let lost = |number: &u32| machine.gpu(*number).is_none_or(|gpu| gpu.faults.lost);
         self.gpus.keys().any(lost)

@@ -1,4 +1,4 @@
-//! The GPU fabric: whether the fabric manager has put a GPU into its NVLink domain.
+//! GPU fabric: registration of a GPU in its NVLink domain by the fabric manager.
 
 use nvml_wrapper_sys::bindings as sys;
 use windlass_machine::profile::{ClusterUuid, Fabric};
@@ -11,21 +11,21 @@ use crate::{
 
 versioned!(sys::nvmlGpuFabricInfo_v2_t, sys::nvmlGpuFabricInfo_v3_t);
 
-/// Within one machine there is one cluster, and it has no UUID.
+/// Cluster within one machine. Such a cluster has no UUID.
 const NO_CLUSTER: Fabric = Fabric { cluster: ClusterUuid([0; 16]), clique: 0 };
 
-/// The two states that our GPUs are in; the type in the ABI is narrower than the constants.
+/// Both registration states of simulated GPUs; the ABI type is narrower than the constants.
 const COMPLETED: sys::nvmlGpuFabricState_t = 3;
 const NOT_ON_A_FABRIC: sys::nvmlGpuFabricState_t = 0;
 const _: () = assert!(COMPLETED as u32 == sys::NVML_GPU_FABRIC_STATE_COMPLETED);
 const _: () = assert!(NOT_ON_A_FABRIC as u32 == sys::NVML_GPU_FABRIC_STATE_NOT_SUPPORTED);
 
-/// What all versions of the structure tell.
+/// Fields common to all versions of the structure.
 struct Registration {
     fabric: Fabric,
     state: sys::nvmlGpuFabricState_t,
     status: Code,
-    /// Bits of `NVML_GPU_FABRIC_HEALTH_MASK_*`.
+    /// Health as bits of `NVML_GPU_FABRIC_HEALTH_MASK_*`.
     mask: u32,
     summary: u32,
 }
@@ -54,8 +54,8 @@ export! {
 // === impl Registration ===
 
 impl Registration {
-    /// The fabric manager is done when a client looks; a GPU whose fabric fails keeps the error that
-    /// it ended with.
+    /// Registration of a GPU, always complete when a client looks. A GPU with a fabric fault keeps its
+    /// final error.
     fn of(gpu: &FoundGpu) -> Answer<Self> {
         if !gpu.card.architecture.has_fabric() {
             return Err(Status::NOT_SUPPORTED);

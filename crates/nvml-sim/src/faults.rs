@@ -1,4 +1,4 @@
-//! The door that every call for a GPU goes through: faults in force act here.
+//! Gate of every call to a GPU: active faults act here.
 
 use std::{process, sync::Arc, time::Duration};
 
@@ -14,18 +14,18 @@ use crate::{
     watch::{Moment, pause},
 };
 
-/// The GPU with a number, once its faults let the call through.
+/// GPU with this number, after its faults let the call through.
 pub(crate) fn pass(number: u32) -> Answer<FoundGpu> {
     let gpu = pass_even_if_lost(number)?;
     if gpu.faults.lost { Err(Status::GPU_IS_LOST) } else { Ok(gpu) }
 }
 
-/// The same for the few calls that the driver answers for a GPU that it cannot reach.
+/// GPU with this number, for the few calls that the driver answers even for a lost GPU.
 pub(crate) fn pass_even_if_lost(number: u32) -> Answer<FoundGpu> {
     let mut gpu = find_when_it_answers(number)?;
     if gpu.faults.slow_ms > 0 {
         pause(Duration::from_millis(gpu.faults.slow_ms.into()));
-        // What happened meanwhile is in the answer.
+        // Search again, because the machine may have changed during the pause.
         gpu = find_when_it_answers(number)?;
     }
     match gpu.faults {
@@ -34,7 +34,7 @@ pub(crate) fn pass_even_if_lost(number: u32) -> Answer<FoundGpu> {
     }
 }
 
-/// Blocks as the real library does, until the GPU no longer hangs or is gone.
+/// Blocks as the real library does, until the GPU recovers or is gone.
 fn find_when_it_answers(number: u32) -> Answer<FoundGpu> {
     let gpu = find(number)?;
     if gpu.faults.defect == Some(Defect::Crash) {
@@ -53,9 +53,9 @@ fn find_when_it_answers(number: u32) -> Answer<FoundGpu> {
     }
 }
 
-/// Ends this process, and no other one after it.
+/// Aborts this process only; the fault is cleared first.
 fn crash(number: u32) -> ! {
-    // A machine that cannot be changed ends every process.
+    // If the machine cannot be changed, every process crashes.
     let _ = library::change(number, |gpu| gpu.faults.defect = None);
     process::abort()
 }
@@ -64,7 +64,7 @@ fn find(number: u32) -> Answer<FoundGpu> {
     let model: Arc<Model> = library::machine()?;
     match model.gpus.iter().position(|gpu| gpu.number == number) {
         Some(index) => Ok(FoundGpu::new(model, index)),
-        // It was there, and was pulled out.
+        // A known number without a GPU belongs to a removed GPU.
         None if number < model.next_number => Err(Status::GPU_IS_LOST),
         None => Err(Status::INVALID_ARGUMENT),
     }

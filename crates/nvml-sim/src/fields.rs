@@ -1,4 +1,4 @@
-//! Field values: many small questions in one call, each with its own answer.
+//! Field values: many small queries in one call, each with its own status.
 
 use std::{
     ffi::{c_int, c_uint},
@@ -16,7 +16,7 @@ use crate::{
     status::{Answer, Status},
 };
 
-/// A value with the member of the union that it is in.
+/// Value, by the union member that holds it.
 enum Value {
     Number(c_uint),
     Long(u64),
@@ -28,8 +28,8 @@ export! {
         count: c_int,
         values: OutArray<sys::nvmlFieldValue_t>,
     ) {
-        // The call answers for a lost GPU too: each field says that it is lost, except the one
-        // that says what helps.
+        // The call succeeds for a lost GPU: each field reports the loss, except the field with the recovery
+        // action.
         let gpu = device.gpu_even_if_lost()?;
         let count = usize::try_from(count).map_err(|_| Status::INVALID_ARGUMENT)?;
         values.map(count, |field| answer(&gpu, field))
@@ -57,7 +57,7 @@ fn answer(gpu: &FoundGpu, mut field: sys::nvmlFieldValue_t) -> sys::nvmlFieldVal
     match value(gpu, field.fieldId) {
         Ok(Value::Number(number)) => {
             field.valueType = sys::nvmlValueType_enum_NVML_VALUE_TYPE_UNSIGNED_INT;
-            // Zero the whole union first: callers are known to read a wider member.
+            // Zero the whole union first: some callers read a wider member.
             field.value.ullVal = number.into();
         }
         Ok(Value::Long(number)) => {
@@ -166,7 +166,7 @@ fn power_value(gpu: &FoundGpu, id: c_uint) -> Answer<Value> {
     }
 }
 
-/// Of one link in one direction, as `nvidia-smi nvlink -s` shows it.
+/// Speed of one link in one direction, as in `nvidia-smi nvlink -s`.
 fn link_speed_mbps(generation: u8) -> c_uint {
     match generation {
         1 => 20_000,

@@ -1,4 +1,4 @@
-//! Handles: small numbers in the form of pointers, which nothing ever follows.
+//! Handles: small numbers in pointer form, never dereferenced.
 //!
 //! ```text
 //! GPU number + 1 | kind | GPU instance | compute instance
@@ -35,31 +35,31 @@ pub(crate) struct GpuInstance(sys::nvmlGpuInstance_t);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ComputeInstance(sys::nvmlComputeInstance_t);
 
-/// A GPU as it is now.
+/// Current state of a GPU.
 #[derive(Debug)]
 pub(crate) struct FoundGpu {
     model: Arc<Model>,
     index: usize,
 }
 
-/// A MIG instance as it is now.
+/// Current state of a MIG instance.
 #[derive(Debug)]
 pub(crate) struct FoundInstance {
-    /// Its GPU.
+    /// GPU of the instance.
     pub(crate) gpu: FoundGpu,
     index: usize,
 }
 
-/// What a device handle stands for.
+/// Target of a device handle.
 #[derive(Debug)]
 pub(crate) enum Found {
-    /// A whole GPU, with MIG or without.
+    /// Whole GPU, in any MIG mode.
     Gpu(FoundGpu),
-    /// A MIG device.
+    /// MIG device.
     Mig(FoundInstance),
 }
 
-/// What is packed into a handle.
+/// Decoded handle.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Packed {
     number: u32,
@@ -87,19 +87,19 @@ impl Device {
         Self(Packed::filled(Kind::MigDevice, gpu, (instance, compute)).pointer())
     }
 
-    /// What it stands for; waits, fails and so on as the faults of its GPU say.
+    /// Finds the target. Faults of its GPU delay or fail the call.
     pub(crate) fn find(self) -> Answer<Found> {
         match Packed::of(self.0.addr()) {
             Some(packed) if packed.kind == Kind::Gpu => packed.find_gpu().map(Found::Gpu),
             Some(packed) if packed.kind == Kind::MigDevice => {
                 packed.find_instance().map(Found::Mig)
             }
-            // Whether the library is initialised comes before whether the handle is good.
+            // An uninitialised library takes precedence over an invalid handle.
             Some(_) | None => library::machine().and(Err(Status::INVALID_ARGUMENT)),
         }
     }
 
-    /// The whole GPU; most functions know nothing of MIG devices.
+    /// Finds a whole GPU; most functions reject MIG devices.
     pub(crate) fn gpu(self) -> Answer<FoundGpu> {
         match self.find()? {
             Found::Gpu(gpu) => Ok(gpu),
@@ -107,7 +107,7 @@ impl Device {
         }
     }
 
-    /// The whole GPU, though it may have fallen off the bus.
+    /// Finds a whole GPU, even off the bus.
     pub(crate) fn gpu_even_if_lost(self) -> Answer<FoundGpu> {
         let packed = Packed::of(self.0.addr()).filter(|packed| packed.kind == Kind::Gpu);
         match packed {
@@ -116,7 +116,7 @@ impl Device {
         }
     }
 
-    /// The handle as it stands in structs.
+    /// Handle for use in structs.
     pub(crate) fn raw(self) -> sys::nvmlDevice_t {
         self.0
     }
@@ -138,7 +138,7 @@ impl GpuInstance {
         find_instance(self.0.addr(), Kind::GpuInstance)
     }
 
-    /// The handle as it stands in structs.
+    /// Handle for use in structs.
     pub(crate) fn raw(self) -> sys::nvmlGpuInstance_t {
         self.0
     }
@@ -169,7 +169,8 @@ impl FoundGpu {
         Self { model, index }
     }
 
-    /// What the call writes from here on may be garbage; a handle, which leads here, never is.
+    /// Turns further output of the call into garbage under that fault. Lookups of a GPU handle skip this
+    /// function, so a GPU handle is always valid.
     fn telling(self) -> Self {
         if self.faults.defect == Some(Defect::Garbage) {
             abi::garble();
@@ -177,22 +178,22 @@ impl FoundGpu {
         self
     }
 
-    /// NVML index.
+    /// NVML index of the GPU.
     pub(crate) fn index(&self) -> usize {
         self.index
     }
 
-    /// The machine it is in.
+    /// Machine of the GPU.
     pub(crate) fn machine(&self) -> &Model {
         &self.model
     }
 
-    /// How its card is cut; fails where that has no MIG.
+    /// MIG capability of the card; fails on a card without MIG.
     pub(crate) fn capability(&self) -> Answer<MigCapability> {
         self.card.mig.ok_or(Status::NOT_SUPPORTED)
     }
 
-    /// Its MIG instances; fails where the card has no MIG, and while MIG is off.
+    /// MIG instances; fails on a card without MIG, and while MIG is off.
     pub(crate) fn instances(&self) -> Answer<&[MigInstance]> {
         self.mig.as_deref().ok_or(Status::NOT_SUPPORTED)
     }
@@ -209,18 +210,18 @@ impl Deref for FoundGpu {
 // === impl FoundInstance ===
 
 impl FoundInstance {
-    /// Position among the MIG devices of its GPU.
+    /// Position among the MIG devices of the GPU.
     pub(crate) fn index(&self) -> usize {
         let before = self.gpu.mig.iter().flatten().take(self.index);
         before.filter(|instance| instance.compute.is_some()).count()
     }
 
-    /// The shape that it was cut to.
+    /// Shape of the instance.
     pub(crate) fn shape(&self) -> Answer<Shape> {
         MigInstance::shape(self, self.gpu.capability()?).ok_or(Status::UNKNOWN)
     }
 
-    /// The compute instance that fills it; a MIG device has one.
+    /// Compute instance that fills the GPU instance; a MIG device has one.
     pub(crate) fn compute(&self) -> Answer<&Compute> {
         self.compute.as_ref().ok_or(Status::NOT_FOUND)
     }

@@ -1,4 +1,4 @@
-//! What a device is: names, numbers, generation.
+//! Identity of a device: names, numbers, generation.
 
 use std::ffi::{c_int, c_uint};
 

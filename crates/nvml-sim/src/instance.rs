@@ -1,4 +1,4 @@
-//! What MIG instances are made of: profiles, and the attributes of a MIG device.
+//! Profiles of MIG instances, and attributes of a MIG device.
 
 use std::ffi::{c_char, c_uint};
 
@@ -18,7 +18,7 @@ versioned!(
     sys::nvmlComputeInstanceProfileInfo_v3_t,
 );
 
-/// Length of a profile's name in its structs, `NVML_DEVICE_NAME_V2_BUFFER_SIZE`.
+/// Name in a profile struct, of length `NVML_DEVICE_NAME_V2_BUFFER_SIZE`.
 type Name = [c_char; 96];
 
 /// Attributes of a MIG device; a whole GPU has none, as in the real library.
@@ -39,7 +39,7 @@ pub(crate) fn attributes(found: &Found) -> Answer<sys::nvmlDeviceAttributes_t> {
     })
 }
 
-/// A GPU instance profile on a card.
+/// GPU instance profile on a card.
 pub(crate) fn gpu_instance_profile(
     shape: Shape,
     card: &Card,
@@ -60,7 +60,7 @@ pub(crate) fn gpu_instance_profile(
     })
 }
 
-/// The same with its name.
+/// GPU instance profile with its name.
 pub(crate) fn gpu_instance_profile_v2(
     shape: Shape,
     card: &Card,
@@ -83,7 +83,7 @@ pub(crate) fn gpu_instance_profile_v2(
     })
 }
 
-/// The same with capabilities in place of the P2P flag.
+/// GPU instance profile with capabilities in place of the P2P flag.
 pub(crate) fn gpu_instance_profile_v3(
     shape: Shape,
     card: &Card,
@@ -106,8 +106,8 @@ pub(crate) fn gpu_instance_profile_v3(
     })
 }
 
-/// A compute instance profile within a GPU instance. Profiles are numbered as those of GPU
-/// instances with as many slices, and their ids are the same numbers.
+/// Compute instance profile within a GPU instance. The number equals that of the GPU instance profile with
+/// as many slices. The id equals the number.
 pub(crate) fn compute_instance_profile(
     profile: c_uint,
     within: Shape,
@@ -119,7 +119,7 @@ pub(crate) fn compute_instance_profile(
     }
     let capability = card.mig.ok_or(Status::NOT_SUPPORTED)?;
     let whole = gpu_instance_profile(within, card)?;
-    // SMs beyond those of its slices are only of use to what fills the instance.
+    // Only a filling instance can use the SMs beyond its slices.
     let part = slices * capability.multiprocessors;
     let multiprocessorCount =
         if slices == within.slices { whole.multiprocessorCount } else { part };
@@ -136,7 +136,7 @@ pub(crate) fn compute_instance_profile(
     })
 }
 
-/// The same with its name, `1c.3g.20gb`, or that of the GPU instance when it fills it.
+/// Compute instance profile with its name: `1c.3g.20gb`, or the GPU instance's name if it fills it.
 pub(crate) fn compute_instance_profile_v2(
     profile: c_uint,
     within: Shape,
@@ -158,7 +158,7 @@ pub(crate) fn compute_instance_profile_v2(
     })
 }
 
-/// The same with capabilities.
+/// Compute instance profile with capabilities.
 pub(crate) fn compute_instance_profile_v3(
     profile: c_uint,
     within: Shape,
@@ -181,7 +181,7 @@ pub(crate) fn compute_instance_profile_v3(
     })
 }
 
-/// The compute instance profile that fills a GPU instance.
+/// Compute instance profile that fills a GPU instance.
 pub(crate) fn filling_profile(shape: Shape) -> c_uint {
     (0..sys::NVML_COMPUTE_INSTANCE_PROFILE_COUNT)
         .find(|profile| slices_of(*profile) == Ok(shape.slices))

@@ -1,8 +1,8 @@
-//! Sizes and offsets of `nvml.h`'s structs, so that a change in the bindings does not pass unseen.
+//! Sizes and offsets of `nvml.h`'s structs, asserted so that changes in the bindings fail the build.
 //!
-//! All of them agree with what a C compiler says of `nvml.h` in NVIDIA's package
-//! `nvidia-nvml-dev` 13.5.37; the test `header` asks it again. Structs with pointers are smaller on machines
-//! of 32 bits, for which NVIDIA has no driver: this is not part of a build for them.
+//! All values agree with a C compiler's output for `nvml.h` in NVIDIA's package `nvidia-nvml-dev` 13.5.37.
+//! The test `header` repeats the comparison. Structs with pointers are smaller on 32-bit machines. NVIDIA
+//! has no driver for these, so 32-bit builds omit this module.
 
 use std::mem::offset_of;
 
@@ -14,7 +14,7 @@ use crate::{
     pci::{PciInfoV1, PciInfoV2},
 };
 
-// What earlier versions of the functions write, which later headers no longer have.
+// Structs of earlier function versions, absent from later headers.
 const _: () = assert!(size_of::<EventDataV1>() == 24);
 const _: () = assert!(size_of::<PciInfoV1>() == 32);
 const _: () = assert!(size_of::<PciInfoV2>() == 52);

@@ -1,13 +1,12 @@
 //! `libnvidia-ml.so.1` of a simulated machine: NVML's C ABI over [`windlass_machine`].
 //!
-//! The library finds its machine by its own path: `state.json` lies beside it. Each call answers
-//! from the state as it is then, so faults that are injected while a client runs are seen at once.
-//! Struct layouts are those of `nvml.h`, taken from the bindings in `nvml-wrapper-sys`. Under the name
-//! `libcuda.so.1` it is as much of CUDA's driver as it takes to fill memory.
+//! The library finds its machine by its own path: `state.json` lies beside it. Each call answers from the
+//! current state, so faults injected under a running client act at once. Struct layouts are those of
+//! `nvml.h`, taken from the bindings in `nvml-wrapper-sys`. Under the name `libcuda.so.1`, the library is
+//! the part of CUDA's driver that fills memory.
 //!
-//! Where it differs from the real library, on purpose: a GPU that is plugged in or pulled out is
-//! seen at once and not only after `nvmlInit`; and all calls need `nvmlInit`, also the few that the
-//! real one answers without.
+//! Intended differences from the real library: an added or removed GPU is visible at once, without a new
+//! `nvmlInit`. All calls need `nvmlInit`, including the few that the real library answers without.
 
 #![allow(non_snake_case, reason = "the names are NVIDIA's")]
 

@@ -1,4 +1,4 @@
-//! The library's own state: who uses it, and the machine as last read.
+//! State of the library: its users, and the machine as last read.
 
 use std::{
     ffi::OsStr,
@@ -21,31 +21,31 @@ use crate::{
 static LIBRARY: RwLock<Library> =
     RwLock::new(Library { users: 0, state_file: None, seen: None, opened: None });
 
-/// Since when this process uses the library.
+/// Start of this process's use of the library.
 static STARTED: OnceLock<Instant> = OnceLock::new();
 
-/// What each process that uses the library has a lock on, and where `nvidia-smi` tells of resets; both in
+/// Lock file of every process that uses the library, and folder of `nvidia-smi`'s reset files. Both are in
 /// the machine's folder.
 const IN_USE: &str = "in-use";
 const RESETS: &str = "nvidia-smi";
 
 struct Library {
-    /// `nvmlInit` less `nvmlShutdown`.
+    /// Count of `nvmlInit` calls less `nvmlShutdown` calls.
     users: u32,
     state_file: Option<Arc<Path>>,
     seen: Option<Seen>,
-    /// Tells a reset that the GPUs are in use.
+    /// Open GPUs: the lock tells a reset that the GPUs are in use.
     opened: Option<File>,
 }
 
-/// The state as last read. Its file stays open, so that no other file gets its inode number.
+/// State as last read. The file stays open, so that no other file gets its inode number.
 struct Seen {
     _file: File,
     stamp: Stamp,
     model: Arc<Model>,
 }
 
-/// Tells one version of the state file from another: it is replaced by rename.
+/// Identity of one version of the state file, which each change replaces by rename.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Stamp {
     device: u64,
@@ -54,7 +54,7 @@ struct Stamp {
     modified: (i64, i64),
 }
 
-/// One more user.
+/// Adds a user.
 pub(crate) fn init() -> Answer {
     let mut library = write();
     if library.state_file.is_none() {
@@ -69,13 +69,13 @@ pub(crate) fn init() -> Answer {
     Ok(())
 }
 
-/// One user less.
+/// Removes a user.
 pub(crate) fn shutdown() -> Answer {
     let mut library = write();
     library.users = library.users.checked_sub(1).ok_or(Status::UNINITIALIZED)?;
     if library.users == 0 {
         (library.seen, library.opened) = (None, None);
-        // Who waits asks for the machine again, and for that needs the lock.
+        // Waiting threads ask for the machine again, and need the lock.
         drop(library);
         events::free_all();
         watch::end();
@@ -83,8 +83,7 @@ pub(crate) fn shutdown() -> Answer {
     Ok(())
 }
 
-/// The machine as it is now. Callers look at the file side by side, and wait for each other only when
-/// it has changed.
+/// Current machine. Callers check the file in parallel, and wait for each other only after a change.
 pub(crate) fn machine() -> Answer<Arc<Model>> {
     let path = read().in_use()?;
     let found = fs::metadata(&path).map_err(|_| Status::DRIVER_NOT_LOADED)?;
@@ -93,14 +92,14 @@ pub(crate) fn machine() -> Answer<Arc<Model>> {
     if model.driver_loaded { Ok(model) } else { Err(Status::DRIVER_NOT_LOADED) }
 }
 
-/// The folder whose changes are changes of the machine.
+/// Folder to watch for changes of the machine.
 pub(crate) fn folder() -> Answer<PathBuf> {
     let library = read();
     let folder = library.state_file.as_deref().and_then(Path::parent);
     folder.map(Path::to_owned).ok_or(Status::UNINITIALIZED)
 }
 
-/// Changes a GPU, as `nvidia-smi` can; nothing if it was pulled out meanwhile.
+/// Changes a GPU, as `nvidia-smi` does. A removed GPU is ignored.
 pub(crate) fn change(number: u32, change: impl FnOnce(&mut Gpu)) -> Answer {
     let machine = Machine::open(&folder()?).map_err(|_| Status::DRIVER_NOT_LOADED)?;
     let find = |model: &mut Model| {
@@ -109,7 +108,7 @@ pub(crate) fn change(number: u32, change: impl FnOnce(&mut Gpu)) -> Answer {
     machine.update(find).map_err(|_| Status::OPERATING_SYSTEM)
 }
 
-/// As [`change`], for a change that the driver may refuse: then nothing is different.
+/// Changes a GPU, unless the driver refuses; a refusal changes nothing.
 pub(crate) fn try_change<T>(
     number: u32,
     attempt: impl FnOnce(&mut Gpu) -> Result<T, Refused>,
@@ -119,14 +118,14 @@ pub(crate) fn try_change<T>(
     outcome
 }
 
-/// The profile's name, whether anyone called `nvmlInit` or not.
+/// Name of the profile, before and after `nvmlInit`.
 pub(crate) fn profile() -> Option<String> {
     let in_use = read().state_file.clone();
     let state_file = in_use.or_else(|| origin::state_file().map(Arc::from))?;
     Some(Seen::read(&state_file).ok()?.model.profile.clone())
 }
 
-/// How long this process has used the library.
+/// Seconds since this process began to use the library.
 pub(crate) fn seconds_in_use() -> u64 {
     STARTED.get().map_or(0, |started| started.elapsed().as_secs())
 }
@@ -134,13 +133,13 @@ pub(crate) fn seconds_in_use() -> u64 {
 // === impl Library ===
 
 impl Library {
-    /// The state file, once someone called `nvmlInit`.
+    /// Path of the state file, after `nvmlInit`.
     fn in_use(&self) -> Answer<Arc<Path>> {
         let path = self.state_file.clone().filter(|_| self.users > 0);
         path.ok_or(Status::UNINITIALIZED)
     }
 
-    /// Opens the GPUs, so that `nvidia-smi` resets none, and finds those reset that it did reset before.
+    /// Opens the GPUs to block resets by `nvidia-smi`, and applies its earlier resets.
     fn open_gpus(&mut self) -> Answer {
         let folder = self.state_file.as_deref().and_then(Path::parent);
         let folder = folder.ok_or(Status::DRIVER_NOT_LOADED)?;
@@ -150,7 +149,7 @@ impl Library {
         told.map(|file| file.path()).try_for_each(|told| find_reset(folder, &told))
     }
 
-    /// The model, if the file is still the one that was read.
+    /// Model from the last read, if the file is unchanged.
     fn seen_as(&self, now: Stamp) -> Option<Arc<Model>> {
         self.seen.as_ref().filter(|seen| seen.stamp == now).map(|seen| Arc::clone(&seen.model))
     }
@@ -188,7 +187,7 @@ impl Stamp {
     }
 }
 
-/// Resets a GPU, if the file tells that it was.
+/// Resets the GPU that the reset file names.
 fn find_reset(folder: &Path, told: &Path) -> Answer {
     let name = told.file_name().and_then(OsStr::to_str).unwrap_or_default();
     let Some(uuid) = name.strip_suffix(".reset") else { return Ok(()) };
@@ -201,12 +200,12 @@ fn find_reset(folder: &Path, told: &Path) -> Answer {
     fs::remove_file(told).map_err(|_| Status::OPERATING_SYSTEM)
 }
 
-/// The state is replaced as a whole, so what a panic left behind is still good.
+/// A poisoned lock guards a valid value: the state is replaced as a whole.
 fn read() -> RwLockReadGuard<'static, Library> {
     LIBRARY.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// As [`read`], for a change.
+/// Locks the state for a change; see [`read`] for poisoning.
 fn write() -> RwLockWriteGuard<'static, Library> {
     LIBRARY.write().unwrap_or_else(PoisonError::into_inner)
 }

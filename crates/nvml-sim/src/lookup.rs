@@ -1,4 +1,4 @@
-//! From an index, a UUID, a serial number or a bus id to a device.
+//! Device lookup by index, UUID, serial number or bus id.
 
 use std::ffi::c_uint;
 
@@ -26,7 +26,7 @@ export! {
         hand_out(device, gpu)
     }
 
-    /// GPUs and MIG devices.
+    /// Finds GPUs and MIG devices.
     fn nvmlDeviceGetHandleByUUID(uuid: Text, device: Out<Device>) {
         let model = library::machine()?;
         let uuid = uuid.read()?;
@@ -42,7 +42,7 @@ export! {
         hand_out(device, gpu.ok_or(Status::NOT_FOUND)?)
     }
 
-    /// Any width of domain, as the real library takes it.
+    /// Accepts any width of domain, as the real library does.
     fn [nvmlDeviceGetHandleByPciBusId nvmlDeviceGetHandleByPciBusId_v2](
         bus_id: Text,
         device: Out<Device>,
@@ -54,19 +54,19 @@ export! {
     }
 }
 
-/// A length as C counts.
+/// Length as a C count.
 pub(crate) fn as_count(length: usize) -> Answer<c_uint> {
     c_uint::try_from(length).map_err(|_| Status::UNKNOWN)
 }
 
-/// A lost GPU has no handle, as in the real library.
+/// Returns a handle; a lost GPU has no handle, as in the real library.
 fn hand_out(device: Out<Device>, gpu: &Gpu) -> Answer {
     device.check()?;
     faults::pass(gpu.number)?;
     device.put(Device::of_gpu(gpu))
 }
 
-/// Nor has a MIG device of one.
+/// Returns a handle; a MIG device of a lost GPU has no handle.
 fn hand_out_mig(device: Out<Device>, model: &Model, uuid: &str) -> Answer {
     let devices = model.gpus.iter().flat_map(|gpu| gpu.mig_devices().map(move |one| (gpu, one)));
     let found = { devices }.find(|(_, (_, compute))| compute.uuid == uuid);

@@ -1,4 +1,4 @@
-//! Frame buffer and BAR1.
+//! Frame buffer and BAR1 memory.
 
 use nvml_wrapper_sys::bindings as sys;
 
@@ -10,12 +10,12 @@ use crate::{
 
 const MIB: u64 = 1024 * 1024;
 
-/// What the driver keeps for itself: about 1 part in 128 with ECC on.
+/// Share of memory reserved by the driver: about 1 part in 128 with ECC on.
 const RESERVED_SHARE: u64 = 128;
 
 versioned!(sys::nvmlMemory_v2_t, sys::nvmlDeviceAddressingMode_t);
 
-/// Sizes in bytes.
+/// Memory sizes in bytes.
 pub(crate) struct Memory {
     pub(crate) total: u64,
     pub(crate) reserved: u64,
@@ -23,7 +23,7 @@ pub(crate) struct Memory {
 }
 
 export! {
-    /// Version 1 counts what the driver reserved as used.
+    /// Version 1 counts reserved memory as used.
     fn nvmlDeviceGetMemoryInfo(device: Device, memory: Out<sys::nvmlMemory_t>) {
         let Memory { total, reserved, used } = Memory::of(&device.find()?)?;
         let used = used.saturating_add(reserved);
@@ -41,7 +41,7 @@ export! {
         })
     }
 
-    /// Neither HMM nor ATS.
+    /// The addressing mode is neither HMM nor ATS.
     fn nvmlDeviceGetAddressingMode(device: Device, mode: OutVersioned) {
         device.gpu()?;
         mode.put(sys::nvmlDeviceAddressingMode_t {

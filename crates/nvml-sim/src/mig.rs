@@ -1,4 +1,4 @@
-//! MIG: the mode, MIG devices, and the instances below them.
+//! MIG mode, MIG devices, and the instances below them.
 
 use std::ffi::c_uint;
 
@@ -15,7 +15,7 @@ use crate::{
     status::{Answer, Code, Status},
 };
 
-/// `nvmlComputeInstanceInfo_t` as version 1 of the function has it: without the placement.
+/// `nvmlComputeInstanceInfo_t` of version 1 of the function: without the placement.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct ComputeInstanceInfoV1 {
@@ -33,9 +33,9 @@ export! {
         pending.put(number_of(gpu.mig_at_reset.unwrap_or(gpu.mig_mode())))
     }
 
-    /// The call succeeds whatever comes of it, which is the activation status: in use while instances exist
-    /// or a process computes, and nothing changes; before Hopper the mode waits for a reset; else it takes
-    /// effect at once.
+    /// The call succeeds for every outcome; `activation` reports the outcome. While instances exist or a
+    /// process computes, it is "in use" and the mode is unchanged. Before Hopper the mode waits for a
+    /// reset; Hopper and later change at once.
     fn nvmlDeviceSetMigMode(device: Device, mode: c_uint, activation: Out<Code>) {
         let gpu = device.gpu()?;
         gpu.card.mig.ok_or(Status::NOT_SUPPORTED)?;
@@ -66,7 +66,7 @@ export! {
         if index >= gpu.capability()?.slices {
             return Err(Status::INVALID_ARGUMENT);
         }
-        // Where MIG is off there is none at any index.
+        // While MIG is off, every index is empty.
         let found = gpu.mig_devices().nth(index as usize).ok_or(Status::NOT_FOUND)?;
         mig.put(Device::of_instance(&gpu, found.0, found.1))
     }
@@ -285,7 +285,7 @@ fn put_profile(gpu: &FoundGpu, shape: Shape, info: OutVersioned) -> Answer {
     }
 }
 
-/// A profile that NVML knows and our cards do not is not supported.
+/// Shape of a profile. A profile known to NVML and absent from the card is "not supported".
 fn shape(gpu: &FoundGpu, profile: c_uint) -> Answer<Shape> {
     if profile >= sys::NVML_GPU_INSTANCE_PROFILE_COUNT {
         return Err(Status::INVALID_ARGUMENT);
@@ -293,7 +293,7 @@ fn shape(gpu: &FoundGpu, profile: c_uint) -> Answer<Shape> {
     Shape::with_nvml_profile(profile, gpu.capability()?).ok_or(Status::NOT_SUPPORTED)
 }
 
-/// As [`shape`], by the id that the driver gives to a profile.
+/// Shape by the driver's profile id, with the errors of [`shape`].
 pub(crate) fn shape_with_id(gpu: &FoundGpu, id: c_uint) -> Answer<Shape> {
     Shape::with_profile_id(id, gpu.capability()?).ok_or(Status::INVALID_ARGUMENT)
 }

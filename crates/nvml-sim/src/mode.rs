@@ -1,4 +1,4 @@
-//! Modes that an administrator sets: compute, persistence, display, virtualization.
+//! Administrator modes: compute, persistence, display, virtualization.
 
 use std::ffi::c_uint;
 

@@ -1,4 +1,4 @@
-//! NVLink: ports, and what is at their far ends.
+//! NVLink: ports, and their far ends.
 
 use std::ffi::{c_uint, c_ulonglong};
 
@@ -16,8 +16,8 @@ use crate::{
     status::{Answer, Status},
 };
 
-/// How NVML writes the bus id of a switch that the host does not see; NCCL compares with its
-/// lower-case form (`src/graph/xml.cc`).
+/// Bus id of a switch hidden from the host, in NVML's form. NCCL compares with the lower-case form
+/// (`src/graph/xml.cc`).
 const HIDDEN_SWITCH: &str = "FFFFFFF:FFFF:FF";
 
 export! {
@@ -85,7 +85,7 @@ export! {
         })
     }
 
-    /// Our links make no errors.
+    /// Simulated links have no errors.
     fn nvmlDeviceGetNvLinkErrorCounter(
         device: Device,
         link: c_uint,
@@ -106,8 +106,8 @@ export! {
     }
 }
 
-/// Whether two GPUs reach each other over NVLink: directly, or because both are on switches, which
-/// are linked with each other on all boards.
+/// True if NVLink connects two GPUs: directly, or because both are on switches. Switches are linked with
+/// each other on all boards.
 pub(crate) fn are_linked(one: &Gpu, other: &Gpu) -> bool {
     let on_switch = |link: &Option<LinkEnd>| matches!(link, Some(LinkEnd::Switch(_)));
     let to_other = Some(LinkEnd::Gpu(other.number));
@@ -115,12 +115,12 @@ pub(crate) fn are_linked(one: &Gpu, other: &Gpu) -> bool {
     one.links.contains(&to_other) || (one.number != other.number && over_switches)
 }
 
-/// The ports of its card; without any, all of this is not supported.
+/// NVLink ports of the card; without ports, calls are "not supported".
 pub(crate) fn ports(gpu: &Gpu) -> Answer<NvLinkPorts> {
     gpu.card.nvlink.ok_or(Status::NOT_SUPPORTED)
 }
 
-/// MIG turns the links of a GPU off.
+/// Far end of a link. MIG turns the links of a GPU off.
 fn end(gpu: &Gpu, link: c_uint) -> Answer<Option<LinkEnd>> {
     ports(gpu)?;
     gpu.links.get(link as usize).ok_or(Status::INVALID_ARGUMENT)?;

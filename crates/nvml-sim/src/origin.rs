@@ -1,4 +1,4 @@
-//! Which machine this library belongs to: the folder that its own file lies in.
+//! Machine of this library: the folder of the library's own file.
 
 use std::{
     env,
@@ -9,20 +9,20 @@ use std::{
     path::PathBuf,
 };
 
-/// Names the state file, for a library that lies elsewhere.
+/// Environment variable with the state file, for a library outside of a machine's folder.
 const VARIABLE: &str = "WINDLASS_SIM_STATE";
 
-/// The machine's state file, whether it exists or not.
+/// Path of the machine's state file, existing or not.
 pub(crate) fn state_file() -> Option<PathBuf> {
     if let Some(path) = env::var_os(VARIABLE) {
         return Some(PathBuf::from(path));
     }
-    // A name that was linked to the machine's library leads to the machine.
+    // Symbolic links to the machine's library lead to the machine.
     let library = fs::canonicalize(own_path()?).ok()?;
     Some(library.with_file_name("state.json"))
 }
 
-/// The path by which the loader knows this library.
+/// Path of this library, as known to the loader.
 fn own_path() -> Option<PathBuf> {
     let own: *const c_void = (own_path as fn() -> Option<PathBuf>) as *const c_void;
     let mut info = MaybeUninit::<libc::Dl_info>::zeroed();

@@ -1,4 +1,4 @@
-//! Where a GPU sits, and its link to the host.
+//! PCI place of a GPU, and its link to the host.
 
 use std::ffi::{c_char, c_uint};
 
@@ -17,7 +17,7 @@ use crate::{
 
 versioned!(sys::nvmlPciInfoExt_t);
 
-/// `nvmlPciInfo_t` as versions 1 and 2 of the function have it: shorter at the end.
+/// `nvmlPciInfo_t` of version 1 of the function: truncated at the end.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct PciInfoV1 {
@@ -28,7 +28,7 @@ pub(crate) struct PciInfoV1 {
     pci_device_id: c_uint,
 }
 
-/// See [`PciInfoV1`].
+/// `nvmlPciInfo_t` of version 2 of the function: see [`PciInfoV1`].
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct PciInfoV2 {
@@ -59,7 +59,7 @@ export! {
             device: all.device,
             pciDeviceId: all.pciDeviceId,
             pciSubSystemId: all.pciSubSystemId,
-            // A 3D controller.
+            // Class code of a 3D controller.
             baseClass: 3,
             subClass: 2,
             busId: all.busId,
@@ -81,17 +81,17 @@ export! {
         width.put(device.gpu()?.card.pcie.width.into())
     }
 
-    /// In Mbit/s of one lane.
+    /// Speed in Mbit/s per lane.
     fn nvmlDeviceGetPcieSpeed(device: Device, speed: Out<c_uint>) {
         speed.put(lane_mbps(device.gpu()?.card.pcie))
     }
 
-    /// As `NVML_PCIE_LINK_MAX_SPEED_*`, which count generations.
+    /// Speed as `NVML_PCIE_LINK_MAX_SPEED_*`; these values count generations.
     fn nvmlDeviceGetPcieLinkMaxSpeed(device: Device, speed: Out<c_uint>) {
         speed.put(device.gpu()?.card.pcie.generation.into())
     }
 
-    /// In KB/s; an idle link.
+    /// Throughput in KB/s of an idle link.
     fn nvmlDeviceGetPcieThroughput(device: Device, counter: c_uint, value: Out<c_uint>) {
         device.gpu()?;
         if counter >= sys::nvmlPcieUtilCounter_enum_NVML_PCIE_UTIL_COUNT {
@@ -130,7 +130,7 @@ impl From<sys::nvmlPciInfo_t> for PciInfoV2 {
     }
 }
 
-/// A function as NVML describes it.
+/// PCI function in NVML's format.
 pub(crate) fn info(address: PciAddress, pci: PciId, subsystem: PciId) -> sys::nvmlPciInfo_t {
     let PciAddress { domain, bus, device, .. } = address;
     sys::nvmlPciInfo_t {
@@ -144,12 +144,12 @@ pub(crate) fn info(address: PciAddress, pci: PciId, subsystem: PciId) -> sys::nv
     }
 }
 
-/// The place of a GPU.
+/// PCI place of a GPU.
 pub(crate) fn info_of_gpu(gpu: &Gpu) -> sys::nvmlPciInfo_t {
     info(gpu.address(), gpu.card.pci, gpu.card.subsystem)
 }
 
-/// A MIG device sits where its GPU does.
+/// PCI place of a device; a MIG device has its GPU's place.
 fn info_of(found: &Found) -> sys::nvmlPciInfo_t {
     match found {
         Found::Gpu(gpu) => info_of_gpu(gpu),
@@ -157,7 +157,7 @@ fn info_of(found: &Found) -> sys::nvmlPciInfo_t {
     }
 }
 
-/// Device in the high half, vendor in the low half.
+/// Id as a number: device in the high half, vendor in the low half.
 fn number(id: PciId) -> c_uint {
     (c_uint::from(id.device) << 16) | c_uint::from(id.vendor)
 }

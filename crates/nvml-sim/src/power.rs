@@ -13,7 +13,7 @@ use crate::{
 
 versioned!(sys::nvmlTemperature_v1_t, sys::nvmlMarginTemperature_v1_t);
 
-/// Temperatures at which a data centre card slows down and shuts down.
+/// Slowdown and shutdown temperatures of a data centre card.
 const SLOWDOWN_C: u32 = 87;
 const SHUTDOWN_C: u32 = 92;
 const MEMORY_MAX_C: u32 = 95;
@@ -82,7 +82,7 @@ export! {
         celsius.put(threshold_c(which)?)
     }
 
-    /// These cards are cooled by the server's fans.
+    /// The server's fans cool these cards.
     fn nvmlDeviceGetNumFans(device: Device, count: Out<c_uint>) {
         device.gpu()?;
         count.check()?;
@@ -90,12 +90,12 @@ export! {
     }
 }
 
-/// What the card was drawing for as long as this process looks.
+/// Energy in mJ since this process began to use the library, at constant power.
 pub(crate) fn energy_mj(gpu: &FoundGpu) -> u64 {
     u64::from(gpu.live.power_mw) * library::seconds_in_use()
 }
 
-/// The power limit, which nobody changed.
+/// Power limit in mW, always the card's default.
 pub(crate) fn limit_mw(gpu: &FoundGpu) -> u32 {
     gpu.card.power_limit_w.saturating_mul(1000)
 }

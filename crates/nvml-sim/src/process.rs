@@ -11,7 +11,7 @@ use crate::{
     status::Answer,
 };
 
-/// Stands for no instance.
+/// Placeholder for no instance.
 const WHOLE_GPU: c_uint = 0xffff_ffff;
 
 export! {
@@ -37,14 +37,14 @@ export! {
             pid: process.pid,
             usedGpuMemory: process.memory_mib.saturating_mul(1024 * 1024),
             gpuInstanceId: process.gpu_instance.unwrap_or(WHOLE_GPU),
-            // One fills each GPU instance, and its id is 0.
+            // Each GPU instance contains one compute instance, with id 0.
             computeInstanceId: process.gpu_instance.map_or(WHOLE_GPU, |_| 0),
         };
         let all: Vec<_> = computing(device)?.iter().map(full).collect();
         infos.put_counted(count, &all)
     }
 
-    /// No simulated process draws or shares a GPU over MPS.
+    /// Simulated processes neither draw graphics nor share a GPU over MPS.
     fn [
         nvmlDeviceGetGraphicsRunningProcesses
         nvmlDeviceGetGraphicsRunningProcesses_v2
@@ -62,7 +62,7 @@ fn computing(device: Device) -> Answer<Vec<Process>> {
     Ok(computing_on(&device.find()?))
 }
 
-/// The processes on a GPU or in a MIG device.
+/// Compute processes on a GPU or in a MIG device.
 pub(crate) fn computing_on(found: &Found) -> Vec<Process> {
     match found {
         Found::Gpu(gpu) => gpu.live.processes.clone(),

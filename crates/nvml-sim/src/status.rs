@@ -1,4 +1,4 @@
-//! `nvmlReturn_t`: what a call answers when it has nothing to give.
+//! `nvmlReturn_t`: result of a call without a value.
 
 use std::{
     ffi::{CStr, c_char},
@@ -10,14 +10,14 @@ use windlass_machine::mig::Refused;
 
 use crate::abi;
 
-/// `nvmlReturn_t` as it crosses the ABI.
+/// `nvmlReturn_t` at the ABI.
 pub(crate) type Code = sys::nvmlReturn_t;
 
-/// An `nvmlReturn_t` other than success.
+/// `nvmlReturn_t` other than success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Status(pub(crate) Code);
 
-/// What a function of NVML answers.
+/// Result of an NVML function.
 pub(crate) type Answer<T = ()> = Result<T, Status>;
 
 // === impl Status ===
@@ -44,7 +44,7 @@ impl Status {
         Self(sys::nvmlReturn_enum_NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
     pub(crate) const UNKNOWN: Self = Self(sys::nvmlReturn_enum_NVML_ERROR_UNKNOWN);
 
-    /// What the driver answers when it makes or destroys no MIG instance.
+    /// Status of the driver's refusal to create or destroy a MIG instance.
     pub(crate) fn of_refusal(refused: Refused) -> Self {
         match refused {
             Refused::Off => Self::NOT_SUPPORTED,
@@ -55,9 +55,8 @@ impl Status {
     }
 }
 
-/// Runs the body of a function and gives its answer as it crosses the ABI. A panic is our mistake
-/// and must not abort the client. What it may have left half done is a lock, and all of ours hold
-/// values that are good at any line.
+/// Runs the body of a function and returns its status at the ABI. A panic is our bug and must not abort the
+/// client. A panic can only poison locks, and all locks guard values that are valid at any line.
 pub(crate) fn answer(body: impl FnOnce() -> Answer) -> Code {
     abi::begin();
     code(catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(Status::UNKNOWN)))
@@ -66,13 +65,13 @@ pub(crate) fn answer(body: impl FnOnce() -> Answer) -> Code {
 fn code(answer: Answer) -> Code {
     match answer {
         Ok(()) => sys::nvmlReturn_enum_NVML_SUCCESS,
-        // An injected error may be any number, but never pass for success with nothing written.
+        // An injected error may be any number; zero would pass for success with nothing written.
         Err(Status(sys::nvmlReturn_enum_NVML_SUCCESS)) => Status::UNKNOWN.0,
         Err(Status(code)) => code,
     }
 }
 
-/// What each code means, in the words of the real library; the position is the code.
+/// Description of each code, in the words of the real library; the position is the code.
 const WORDS: [&CStr; 31] = [
     c"Success",
     c"Uninitialized",
@@ -107,8 +106,8 @@ const WORDS: [&CStr; 31] = [
     c"Reset Type Not Supported",
 ];
 
-/// Words for any code; may be called before `nvmlInit`.
-// SAFETY: the name is NVML's; whoever loads this library wants it in place of NVIDIA's.
+/// Description of any code; callable before `nvmlInit`.
+// SAFETY: the name is NVML's; each process that loads this library wants it in place of NVIDIA's.
 #[unsafe(no_mangle)]
 extern "C" fn nvmlErrorString(code: Code) -> *const c_char {
     WORDS.get(code as usize).unwrap_or(&c"Unknown Error").as_ptr()

@@ -1,4 +1,4 @@
-//! The library and the driver as a whole.
+//! Properties of the library and the driver.
 
 use std::{
     ffi::{CString, c_char, c_int, c_uint},
@@ -33,14 +33,14 @@ export! {
         version.put(length, &driver()?.version)
     }
 
-    /// The CUDA version, a point, and the driver's: `12.570.133.20`.
+    /// Version text: CUDA version, a point, and driver version: `12.570.133.20`.
     fn nvmlSystemGetNVMLVersion(version: OutText, length: c_uint) {
         let driver = driver()?;
         let major = driver.cuda.split('.').next().unwrap_or_default();
         version.put(length, &format!("{major}.{}", driver.version))
     }
 
-    /// 12.8 is 12080.
+    /// Version as a number: 12.8 is 12080.
     fn [nvmlSystemGetCudaDriverVersion nvmlSystemGetCudaDriverVersion_v2](version: Out<c_int>) {
         version.put(cuda_number(&driver()?.cuda)?)
     }
@@ -70,8 +70,8 @@ export! {
     }
 }
 
-/// The name of the profile; only a simulated library has this function. Null when the library lies
-/// in no machine.
+/// Name of the profile. Only a simulated library has this function. Null for a library outside of a
+/// machine.
 // SAFETY: the name begins with ours, so nothing else has it.
 #[unsafe(no_mangle)]
 extern "C" fn windlass_simulated_machine() -> *const c_char {
@@ -88,7 +88,7 @@ fn cuda_number(version: &str) -> Answer<c_int> {
     Ok(number(major)? * 1000 + number(minor)? * 10)
 }
 
-/// The versions of the driver, which is there while anyone is answered.
+/// Versions of the driver. A driver exists whenever a call gets an answer.
 fn driver() -> Answer<Driver> {
     library::machine()?.driver.clone().ok_or(Status::DRIVER_NOT_LOADED)
 }

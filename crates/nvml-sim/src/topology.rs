@@ -1,4 +1,4 @@
-//! How near things are: CPUs, memory, other GPUs.
+//! Topology: distances between CPUs, memory and GPUs.
 
 use std::ffi::{c_uint, c_ulong};
 
@@ -21,7 +21,7 @@ export! {
         put_cpus(&device.gpu()?, length, set)
     }
 
-    /// NUMA nodes and sockets are the same in our machines.
+    /// NUMA nodes and sockets are the same in simulated machines.
     fn nvmlDeviceGetCpuAffinityWithinScope(
         device: Device,
         length: c_uint,
@@ -50,7 +50,7 @@ export! {
         level.put(level_between(&one, &other))
     }
 
-    /// The GPUs at exactly this level.
+    /// GPUs at exactly this level.
     fn nvmlDeviceGetTopologyNearestGpus(
         device: Device,
         level: sys::nvmlGpuTopologyLevel_t,
@@ -86,7 +86,8 @@ fn level_between(one: &Gpu, other: &Gpu) -> sys::nvmlGpuTopologyLevel_t {
     }
 }
 
-/// PCIe peers can read and write each other; atomics need NVLink; a partitioned GPU has no peers.
+/// P2P status. PCIe peers can read and write each other; atomics need NVLink; a partitioned GPU has no
+/// peers.
 fn p2p(one: &FoundGpu, other: &FoundGpu, index: c_uint) -> Answer<sys::nvmlGpuP2PStatus_t> {
     let partitioned = one.mig.is_some() || other.mig.is_some();
     let linked = nvlink::are_linked(one, other);
@@ -109,12 +110,12 @@ fn put_cpus(gpu: &FoundGpu, length: c_uint, set: OutArray<c_ulong>) -> Answer {
     put_bits(gpu.machine().cpus_near(gpu.numa).iter(), length, set)
 }
 
-/// Bits in an array of words; those beyond its end are left out, as in the real library.
+/// Sets bits in an array of words. Bits beyond its end are dropped, as in the real library.
 fn put_bits(bits: impl IntoIterator<Item = u32>, length: c_uint, set: OutArray<c_ulong>) -> Answer {
     if length == 0 {
         return Err(Status::INVALID_ARGUMENT);
     }
-    // More than any kernel has; a caller's mistake must not become our allocation.
+    // Limit above any kernel's size, so that a caller's mistake cannot become a huge allocation.
     let length = (length as usize).min(1024);
     let mut words: Vec<c_ulong> = vec![0; length];
     for bit in bits {

@@ -1,9 +1,8 @@
-//! Waiting for the machine to change, without polling and without a thread.
+//! Waiting for changes of the machine, without periodic polling and without a thread.
 //!
-//! The kernel gives each user few inotify instances (`fs.inotify.max_user_instances`, often 128),
-//! so a process has one, however many wait. One of those who wait sleeps in the kernel for all;
-//! when a file is replaced it wakes the others. When its own time is over first, another takes its
-//! place:
+//! The kernel gives each user few inotify instances (`fs.inotify.max_user_instances`, often 128), so all
+//! waiters of a process share one. One waiter sleeps in the kernel for all, and wakes the others when a
+//! file is replaced. When its own deadline passes first, another waiter takes over:
 //!
 //! ```text
 //!                    nobody polls                  the folder changed
@@ -35,21 +34,21 @@ static SHARED: Mutex<Shared> = Mutex::new(Shared { generation: 0, watch: None, p
 static CHANGED: Condvar = Condvar::new();
 
 struct Shared {
-    /// Counts the changes of the folder that anyone who waited has seen.
+    /// Number of observed changes of the folder.
     generation: u64,
     watch: Option<Arc<OwnedFd>>,
-    /// Whether someone sleeps in the kernel for all.
+    /// True while a waiter sleeps in the kernel for all.
     polled: bool,
 }
 
-/// A moment before the state is read: a change after it ends the wait.
+/// Moment before a read of the state: a later change ends the wait.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Moment(u64);
 
 // === impl Moment ===
 
 impl Moment {
-    /// Begins to watch if no one did. The kernel keeps what happens from then on.
+    /// Starts the watch if necessary. The kernel queues changes from then on.
     pub(crate) fn now() -> Answer<Self> {
         let mut shared = lock();
         if shared.watch.is_none() {
@@ -72,18 +71,18 @@ impl Moment {
     }
 }
 
-/// Ends the watch if no one waits; who waits later begins a new one.
+/// Ends the watch if idle; the next waiter starts a new one.
 pub(crate) fn end() {
     let mut shared = lock();
     if !shared.polled {
         shared.watch = None;
     }
-    // Whoever sleeps sees that the library was shut down; whoever polls, when something changes.
+    // Sleeping waiters see the shutdown at once; the polling waiter sees it at the next change.
     shared.generation += 1;
     CHANGED.notify_all();
 }
 
-/// Waits for a time, whatever happens.
+/// Sleeps for a fixed time, regardless of changes.
 pub(crate) fn pause(time: Duration) {
     let Ok(time) = Timespec::try_from(time) else { return };
     let _ = poll(&mut [], Some(&time));
@@ -99,8 +98,8 @@ fn sleep(
     }
 }
 
-/// Sleeps in the kernel without the lock, and wakes the others whatever ended it: they look at the
-/// generation, and at whether someone still polls.
+/// Sleeps in the kernel without the lock, and always wakes the others. They check the generation, and take
+/// over the polling if necessary.
 fn poll_for_all(
     mut shared: MutexGuard<'static, Shared>,
     left: Option<Duration>,
@@ -127,7 +126,7 @@ fn poll_for_all(
     Ok(shared)
 }
 
-/// Watches the machine's folder for files that are replaced.
+/// Watches the machine's folder for replaced files.
 fn watch() -> Answer<OwnedFd> {
     let flags = inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK;
     let watch = inotify::init(flags).map_err(|_| Status::INSUFFICIENT_RESOURCES)?;
@@ -136,14 +135,14 @@ fn watch() -> Answer<OwnedFd> {
     Ok(watch)
 }
 
-/// Takes the changes so far from the kernel; whoever was woken reads the state after this.
+/// Drains queued changes from the kernel; woken waiters read the state afterwards.
 fn forget(watch: &OwnedFd) {
     let mut buffer = [MaybeUninit::uninit(); 4096];
     let mut changes = inotify::Reader::new(watch, &mut buffer);
     while changes.next().is_ok() {}
 }
 
-/// No one panics between two fields, so what a panic left behind is still good.
+/// A poisoned lock guards a valid value: nothing panics between two field writes.
 fn lock() -> MutexGuard<'static, Shared> {
     SHARED.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -44,8 +44,8 @@ const AMPERE: [Row; 7] = [
 const AMPERE_QUARTERS: [Row; 5] =
     [[14, 1, 0, 0, 0], [14, 1, 1, 1, 1], [28, 2, 2, 0, 0], [28, 2, 2, 1, 1], [56, 4, 4, 1, 1]];
 
-/// H100 SXM 80 GB and H200: engines from the guide's tables "GPU Instance Profiles on H100" and "on
-/// H200", SMs from `nvidia-smi mig -lgip` on such cards.
+/// H100 SXM 80 GB and H200. Engines: the guide's tables "GPU Instance Profiles on H100" and "on H200". SMs:
+/// `nvidia-smi mig -lgip` on such cards.
 const HOPPER: [Row; 7] = [
     [16, 1, 1, 1, 0],
     [16, 1, 1, 1, 1],
@@ -56,8 +56,8 @@ const HOPPER: [Row; 7] = [
     [132, 8, 7, 7, 1],
 ];
 
-/// B200: engines from the guide's table "GPU Instance Profiles on B200"; SMs are those of the mock
-/// in NVIDIA/go-nvml, because no listing of a real card was at hand.
+/// B200. Engines: the guide's table "GPU Instance Profiles on B200". SMs: the mock in NVIDIA/go-nvml, in
+/// the absence of a listing from a real card.
 const BLACKWELL: [Row; 7] = [
     [18, 2, 1, 1, 0],
     [18, 2, 1, 1, 1],

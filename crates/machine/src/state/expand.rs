@@ -11,7 +11,7 @@ use crate::{
     profile::{GpuPlace, Problem, Profile},
 };
 
-/// Sensor values of an idle card: temperature, and share of the power limit in percent.
+/// Sensor values of an idle card: temperature, and power as one part in ten of the limit.
 const IDLE_TEMPERATURE_C: u32 = 34;
 const IDLE_SHARE_OF_POWER: u32 = 10;
 

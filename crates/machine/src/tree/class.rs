@@ -1,5 +1,4 @@
-//! Devices of all buses and classes: links from the list of the bus or class, and number and name of each
-//! device node.
+//! Devices of all buses and classes: links from their lists, and number and name of each device node.
 
 use std::{fmt::Write as _, path::Path};
 

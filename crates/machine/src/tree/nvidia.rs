@@ -37,9 +37,9 @@ const CONTROL_NODES: [&str; 6] = [
 /// Minor number of the kernel's first render node.
 const FIRST_RENDER_MINOR: u32 = 128;
 
-/// Minor numbers of `/dev/nvidia-caps`: 1 configures MIG, 2 monitors it. Each GPU has one for each of 15
-/// GPU instances and each of their 8 compute instances. The driver makes no exceptions, so minors can be
-/// computed; see `/proc/driver/nvidia-caps/mig-minors`.
+/// Minor numbers of `/dev/nvidia-caps`: 1 configures MIG, 2 monitors it. Each GPU has a minor for each of
+/// 15 GPU instances, and for each of their 8 compute instances. The driver makes no exceptions, so minors
+/// can be computed; see `/proc/driver/nvidia-caps/mig-minors`.
 const FIRST_MINOR: u32 = 3;
 const GPU_INSTANCES: u32 = 15;
 const COMPUTE_INSTANCES: u32 = 8;

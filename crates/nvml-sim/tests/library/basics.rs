@@ -1,4 +1,4 @@
-//! Start, identity, arguments, versions.
+//! Initialisation, identity, arguments and versions.
 
 use std::{
     ffi::{CStr, CString, c_char},

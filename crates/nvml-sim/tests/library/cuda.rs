@@ -1,4 +1,4 @@
-//! CUDA's functions, under the name that programs load.
+//! CUDA functions, under the library name that programs load.
 
 use std::{
     ffi::{c_int, c_uint, c_void},
@@ -18,7 +18,7 @@ const OUT_OF_MEMORY: c_uint = 2;
 const NOT_INITIALIZED: c_uint = 3;
 const INVALID_CONTEXT: c_uint = 201;
 
-/// A machine whose CUDA library is loaded.
+/// Machine with its CUDA library loaded.
 struct Cuda {
     library: Library,
     _rig: Rig,
@@ -34,7 +34,7 @@ impl Cuda {
         Self { library, _rig: rig }
     }
 
-    /// On the first GPU.
+    /// Library with a context on the first GPU.
     fn with_context() -> Self {
         let cuda = Self::new();
         let mut context = ptr::null_mut();

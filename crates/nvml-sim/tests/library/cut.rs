@@ -1,4 +1,4 @@
-//! Instances made and destroyed through the C functions, and what those refuse.
+//! Creation and destruction of instances through the C functions, and their refusals.
 
 use std::ptr;
 
@@ -7,19 +7,19 @@ use windlass_machine::state::Process;
 
 use crate::rig::Rig;
 
-/// The driver's ids of an A100's profiles.
+/// Profile ids of an A100 in the driver.
 const ONE_SLICE: u32 = 19;
 const ONE_SLICE_WITH_MEDIA: u32 = 20;
 const THREE_SLICES: u32 = 9;
 
-/// The compute instance profile that fills three slices.
+/// Compute instance profile that fills three slices.
 const FILLS_THREE: u32 = NVML_COMPUTE_INSTANCE_PROFILE_3_SLICE;
 
 const OK: nvmlReturn_t = nvmlReturn_enum_NVML_SUCCESS;
 const NO_ROOM: nvmlReturn_t = nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_RESOURCES;
 const IN_USE: nvmlReturn_t = nvmlReturn_enum_NVML_ERROR_IN_USE;
 
-/// GPU 2 of the machine, MIG on and not cut.
+/// GPU 2 of the machine, with MIG on and no instances.
 fn rig() -> (Rig, nvmlDevice_t) {
     let rig = Rig::started("mig-a100");
     rig.machine.set_mig(2, Some(&[])).expect("MIG on");
@@ -60,7 +60,7 @@ fn empty(rig: &Rig, compute: nvmlComputeInstance_t) -> nvmlReturn_t {
     unsafe { rig.nvml.nvmlComputeInstanceDestroy(compute) }
 }
 
-/// The UUIDs of the MIG devices.
+/// UUIDs of the MIG devices.
 fn devices(rig: &Rig) -> Vec<String> {
     let found = (0..7).map_while(|index| {
         let mut mig = ptr::null_mut();

@@ -1,4 +1,4 @@
-//! Every function that the library exports, called with nothing.
+//! Calls of every exported function with null arguments.
 
 use std::{collections::BTreeSet, fs, path::Path, ptr};
 
@@ -6,14 +6,14 @@ use nvml_wrapper_sys::bindings::*;
 
 use crate::rig::Rig;
 
-/// Any function of NVML: eight words are more than any takes.
+/// Signature of any NVML function: eight words exceed every parameter list.
 type Any = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize, usize, usize) -> u32;
 
-/// Those that take nothing, or answer with no code.
+/// Functions without parameters, or without a status as result.
 const OTHERS: [&str; 5] =
     ["nvmlInit", "nvmlInit_v2", "nvmlInitWithFlags", "nvmlShutdown", "nvmlErrorString"];
 
-/// Names of NVML's functions in this crate's sources.
+/// Names of NVML functions in this crate's sources.
 fn names() -> BTreeSet<String> {
     let sources =
         fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("src")).expect("a folder");
@@ -24,7 +24,7 @@ fn names() -> BTreeSet<String> {
     words.filter(|word| word.starts_with("nvml")).map(str::to_owned).collect()
 }
 
-/// Whether a function's first parameter is a handle, which nothing follows.
+/// True if a function's first parameter is a handle, which nothing dereferences.
 fn takes_a_handle(name: &str) -> bool {
     let lookups = ["nvmlDeviceGetHandleBy", "nvmlDeviceGetCount"];
     let handles = ["nvmlDevice", "nvmlGpuInstance", "nvmlComputeInstance"];
@@ -32,7 +32,7 @@ fn takes_a_handle(name: &str) -> bool {
         && !lookups.iter().any(|start| name.starts_with(start))
 }
 
-/// Calls each with a first word and zeroes behind it.
+/// Calls each function with a first word and zeros.
 fn call_all(rig: &Rig, first: usize) -> Vec<(String, u32)> {
     // SAFETY: the library has no constructors of its own.
     let library = unsafe { libloading::Library::new(rig.machine.nvml_library()) }.expect("loaded");

@@ -1,4 +1,4 @@
-//! Faults that are injected while a client runs.
+//! Faults injected under a running client.
 
 use std::{
     sync::mpsc,
@@ -10,7 +10,7 @@ use windlass_machine::Fault;
 
 use crate::rig::{Device, Rig};
 
-/// Long enough that a thread which does not wait would have answered.
+/// Long enough for a thread without a wait to answer.
 const A_WHILE: Duration = Duration::from_millis(100);
 
 #[test]
@@ -44,7 +44,7 @@ fn two_who_wait_on_one_set_are_told_one_event_each() {
     let set = rig.xids_of(rig.gpu(0));
     std::thread::scope(|scope| {
         let (tell, told) = mpsc::channel();
-        // One gives up early, so that another has to take its place.
+        // The first waiter gives up early, so that another takes over the polling.
         for timeout_ms in [20, 30_000, 30_000] {
             let (rig, set, tell) = (&rig, &set, tell.clone());
             scope.spawn(move || {

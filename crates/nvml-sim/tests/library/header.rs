@@ -1,4 +1,4 @@
-//! The structs, against a real `nvml.h` where there is one.
+//! Struct layouts compared with a real `nvml.h`, if available.
 
 use std::{
     collections::BTreeMap, env, fmt::Write as _, fs, mem::offset_of, path::Path, process::Command,
@@ -7,10 +7,10 @@ use std::{
 use nvml_wrapper_sys::bindings::*;
 use tempfile::TempDir;
 
-/// Names the header, of CUDA 13 or later: earlier ones lack structs that the bindings have.
+/// Environment variable with the header of CUDA 13 or later. Earlier headers lack structs of the bindings.
 const VARIABLE: &str = "WINDLASS_NVML_HEADER";
 
-/// C expressions, with what the bindings say.
+/// C expressions with their values in the bindings.
 macro_rules! expected {
     ($($type:ident $(. $field:ident)?),* $(,)?) => {
         BTreeMap::from([$(expected!(@ $type $(. $field)?)),*])
@@ -26,7 +26,7 @@ macro_rules! expected {
     };
 }
 
-/// What a C compiler says of the same expressions.
+/// Values of the expressions according to a C compiler.
 fn compiled<'a>(header: &Path, expressions: impl Iterator<Item = &'a str>) -> Vec<usize> {
     let dir = TempDir::new().expect("a folder");
     let (source, program) = (dir.path().join("sizes.c"), dir.path().join("sizes"));

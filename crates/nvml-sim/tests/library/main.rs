@@ -1,4 +1,4 @@
-//! The real cdylib, loaded as any client loads NVML and called through the public bindings.
+//! Tests of the real cdylib, loaded like any NVML client does and called through the public bindings.
 
 #![allow(clippy::wildcard_imports, reason = "C's names carry their namespace")]
 

@@ -59,7 +59,7 @@ fn a_gpu_instance_is_found_by_its_profile_and_holds_a_compute_instance() {
     }
 }
 
-/// The mode now and after a reset.
+/// Current mode, and mode after a reset.
 fn mode(rig: &Rig, index: u32) -> (u32, u32) {
     let (mut current, mut pending) = (9, 9);
     // SAFETY: places for two numbers.
@@ -70,7 +70,7 @@ fn mode(rig: &Rig, index: u32) -> (u32, u32) {
     (current, pending)
 }
 
-/// What comes of asking for a mode.
+/// Requests a mode and returns the activation status.
 fn set_mode(rig: &Rig, index: u32, mode: u32) -> u32 {
     let mut activation = 9;
     // SAFETY: a place for a number.

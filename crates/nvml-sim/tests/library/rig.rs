@@ -1,4 +1,4 @@
-//! A machine whose library is loaded, and short ways to ask it.
+//! Machine with a loaded library, and short functions to query it.
 
 use std::{
     ffi::{CStr, c_char, c_uint},
@@ -14,7 +14,7 @@ pub(crate) fn struct_version<T>(number: c_uint) -> c_uint {
     c_uint::try_from(size_of::<T>()).expect("small") | (number << 24)
 }
 
-/// A machine with its library loaded.
+/// Machine with a loaded library.
 pub(crate) struct Rig {
     pub(crate) nvml: NvmlLib,
     pub(crate) machine: Machine,
@@ -22,7 +22,7 @@ pub(crate) struct Rig {
 }
 
 impl Rig {
-    /// Loaded and not initialised.
+    /// Loads the library without initialisation.
     pub(crate) fn new(profile: &str) -> Self {
         let dir = TempDir::new().expect("a folder");
         let profile = Profile::named(profile).expect("built in");
@@ -57,14 +57,14 @@ impl Rig {
         self.number(|nvml, out| unsafe { nvml.nvmlDeviceGetCount_v2(out) })
     }
 
-    /// The number that a call writes.
+    /// Number that a call writes.
     pub(crate) fn number(&self, call: impl Fn(&NvmlLib, *mut c_uint) -> nvmlReturn_t) -> c_uint {
         let mut number = 0;
         assert_eq!(call(&self.nvml, &raw mut number), 0);
         number
     }
 
-    /// The text that a call writes.
+    /// Text that a call writes.
     pub(crate) fn text(
         &self,
         call: impl Fn(&NvmlLib, *mut c_char, c_uint) -> nvmlReturn_t,
@@ -91,7 +91,7 @@ impl Rig {
         unsafe { self.nvml.nvmlDeviceGetIndex(device, &raw mut index) }
     }
 
-    /// A set that waits for nothing yet.
+    /// Event set without registrations.
     pub(crate) fn event_set(&self) -> EventSet {
         let mut set = ptr::null_mut();
         // SAFETY: a place for a handle.
@@ -105,14 +105,14 @@ impl Rig {
         assert_eq!(code, 0);
     }
 
-    /// A set that waits for XIDs of one GPU.
+    /// Event set registered for XIDs of one GPU.
     pub(crate) fn xids_of(&self, device: nvmlDevice_t) -> EventSet {
         let set = self.event_set();
         self.register(&set, device, nvmlEventTypeXidCriticalError);
         set
     }
 
-    /// What one field value answers: its code and its value.
+    /// Status and value of one field.
     pub(crate) fn field(&self, device: nvmlDevice_t, id: u32) -> (nvmlReturn_t, u64) {
         // SAFETY: a struct of numbers.
         let mut field: nvmlFieldValue_t = unsafe { std::mem::zeroed() };
@@ -134,14 +134,15 @@ impl Rig {
 }
 
 impl Drop for Rig {
-    /// As a client should before it unloads the library; an error only says that it never began.
+    /// Shuts down as a client should before it unloads the library. An error only shows that the client
+    /// never initialised.
     fn drop(&mut self) {
         // SAFETY: takes nothing.
         unsafe { self.nvml.nvmlShutdown() };
     }
 }
 
-/// A handle that may go to another thread, as NVML's may.
+/// Event set that may move between threads, as NVML allows.
 #[derive(Clone, Copy)]
 pub(crate) struct EventSet(nvmlEventSet_t);
 
@@ -150,7 +151,7 @@ unsafe impl Sync for EventSet {}
 // SAFETY: as above.
 unsafe impl Send for EventSet {}
 
-/// A device handle that may go to another thread.
+/// Device handle that may move between threads.
 #[derive(Clone, Copy)]
 pub(crate) struct Device(pub(crate) nvmlDevice_t);
 
