@@ -187,14 +187,14 @@ impl CdiFiles {
 
     /// Finds the driver's files early, for the first documents.
     pub fn find_files(&mut self) {
-        let found = Installation::find(&self.roots.for_one_look(), &mut self.libraries);
+        let found = Installation::find(&self.roots.for_one_scan(), &mut self.libraries);
         self.prefetched = Some((Instant::now(), found));
     }
 
     /// Builds the documents without writing them.
     pub fn generate(&mut self, inventory: &Inventory) -> Generated {
         let mut generated = Generated::default();
-        let roots = self.roots.for_one_look();
+        let roots = self.roots.for_one_scan();
         let toolkit = Toolkit::find(&roots.host, &self.delivery.hooks).unwrap_or_else(|trouble| {
             generated.lacks.troubles.push(trouble);
             None

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use windlass_core::device::{DeviceKind, DeviceNode, SourceName};
-use windlass_host::{Question, Tally};
+use windlass_host::{Access, AccessLog};
 use windlass_machine::{Machine, Profile, simulated_driver};
 
 use super::*;
 
-type Counts = BTreeMap<(Question, PathBuf), u32>;
+type Counts = BTreeMap<(Access, PathBuf), u32>;
 
-fn taken(tally: &Tally) -> Counts {
+fn taken(tally: &AccessLog) -> Counts {
     let mut counts = Counts::new();
     for asked in tally.take() {
         *counts.entry(asked).or_default() += 1;

@@ -5,24 +5,24 @@
 use std::collections::BTreeSet;
 
 use windlass_core::selector::{
-    Asked, Comparison, DeviceExpression, Literal, NoAnswer, Type, nearest,
+    Comparison, DeviceExpression, EvaluationError, Literal, Reference, ValueType, nearest,
 };
 
 use crate::sample_device::{Others, SampleDevice};
 
 /// The mistakes in an expression about such devices, each with its place.
 pub(super) fn mistakes(expression: &DeviceExpression, sample: &SampleDevice) -> Vec<String> {
-    let told = |asked: &Asked, problem: String| {
-        format!("match: {}", expression.located(asked.name(), &problem))
+    let told = |reference: &Reference, problem: String| {
+        format!("match: {}", expression.located(reference.name(), &problem))
     };
     let mut all = Vec::new();
     for comparison in expression.comparisons() {
         let problem = other_sort(&comparison, sample);
-        all.extend(problem.map(|problem| told(&comparison.asked, problem)));
+        all.extend(problem.map(|problem| told(&comparison.reference, problem)));
     }
-    for asked in expression.asked() {
-        let problem = unknown(&asked, sample);
-        all.extend(problem.map(|problem| told(&asked, problem)));
+    for reference in expression.references() {
+        let problem = unknown(&reference, sample);
+        all.extend(problem.map(|problem| told(&reference, problem)));
     }
     let mut seen = BTreeSet::new();
     all.retain(|text| seen.insert(text.clone()));
@@ -33,34 +33,37 @@ pub(super) fn mistakes(expression: &DeviceExpression, sample: &SampleDevice) -> 
 }
 
 /// The reason why an expression has no answer for any such device: it uses a value as one of another type.
-fn misuse(expression: &DeviceExpression, sample: &SampleDevice) -> Option<NoAnswer> {
-    expression.matches(&sample.device).err().filter(NoAnswer::is_misuse)
+fn misuse(expression: &DeviceExpression, sample: &SampleDevice) -> Option<EvaluationError> {
+    expression.matches(&sample.device).err().filter(EvaluationError::is_type_error)
 }
 
 /// The mistake of a comparison with a value of another type.
-fn other_sort(Comparison { asked, literal }: &Comparison, sample: &SampleDevice) -> Option<String> {
-    let (sort, name) = (asked.type_in(&sample.device)?, asked.name());
-    if sort == literal.sort() {
+fn other_sort(
+    Comparison { reference, literal }: &Comparison,
+    sample: &SampleDevice,
+) -> Option<String> {
+    let (sort, name) = (reference.type_in(&sample.device)?, reference.name());
+    if sort == literal.value_type() {
         return None;
     }
     let advice = match (sort, literal) {
         (_, Literal::Other) => "what a device lacks is asked for with has()".to_owned(),
-        (Type::Text, _) => "write a text in quotes, as the device says it".to_owned(),
-        (Type::Number, Literal::Text(text)) if text.parse::<i64>().is_ok() => {
+        (ValueType::Text, _) => "write a text in quotes, as the device says it".to_owned(),
+        (ValueType::Number, Literal::Text(text)) if text.parse::<i64>().is_ok() => {
             format!("write {text}, without quotes")
         }
-        (Type::Number, _) => "write a number, without quotes".to_owned(),
-        (Type::Truth, Literal::Text(text)) if text.parse::<bool>().is_ok() => {
+        (ValueType::Number, _) => "write a number, without quotes".to_owned(),
+        (ValueType::Truth, Literal::Text(text)) if text.parse::<bool>().is_ok() => {
             format!("write {text}, without quotes")
         }
-        (Type::Truth, _) => "write true or false, or nothing beside it".to_owned(),
-        (Type::Version, _) => "write semver(\"1.2.3\")".to_owned(),
-        (Type::Quantity, _) => "write quantity(\"3\"), or quantity(\"40Gi\")".to_owned(),
-        (Type::Other, _) => return None,
+        (ValueType::Truth, _) => "write true or false, or nothing beside it".to_owned(),
+        (ValueType::Version, _) => "write semver(\"1.2.3\")".to_owned(),
+        (ValueType::Quantity, _) => "write quantity(\"3\"), or quantity(\"40Gi\")".to_owned(),
+        (ValueType::Other, _) => return None,
     };
-    let such = EXAMPLES.iter().find(|(known, _)| *known == name && sort == Type::Text);
+    let such = EXAMPLES.iter().find(|(known, _)| *known == name && sort == ValueType::Text);
     let such = such.map(|(_, such)| format!(" such as \"{such}\"")).unwrap_or_default();
-    Some(format!("{name} is {sort}{such}, and {literal} is {}: {advice}", literal.sort()))
+    Some(format!("{name} is {sort}{such}, and {literal} is {}: {advice}", literal.value_type()))
 }
 
 /// Examples of texts that look like numbers.
@@ -80,8 +83,8 @@ const EXAMPLES: [(&str, &str); 12] = [
 ];
 
 /// The mistake of an attribute that no such device has.
-fn unknown(asked: &Asked, sample: &SampleDevice) -> Option<String> {
-    let Asked::Attribute(domain, name) = asked else { return None };
+fn unknown(reference: &Reference, sample: &SampleDevice) -> Option<String> {
+    let Reference::Attribute(domain, name) = reference else { return None };
     let attributes = sample.device.attributes.keys().map(|key| (key.domain(), key.name()));
     let known: BTreeSet<_> = attributes.chain(sample.either.iter().copied()).collect();
     let domains: BTreeSet<_> = known.iter().map(|(domain, _)| *domain).collect();

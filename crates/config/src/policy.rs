@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use windlass_core::{
-    device::{Cuts, Device, PossiblePartition, SourceName},
+    device::{Device, Partitioning, PossiblePartition, SourceName},
     partition::{full_gpu, prospective},
     placement,
     resource::ResourceName,
@@ -168,7 +168,7 @@ impl Policy {
         let seen = if self.dra.may_switch(gpu) { &full_gpu(gpu) } else { gpu };
         let is_let_in = |rule: &Selector| rule.matches(seen, None).is_ok_and(|matches| !matches);
         self.dra.partitions == DraPartitions::OnDemand
-            && gpu.family().cuts == Cuts::Mig
+            && gpu.family().partitioning == Partitioning::Mig
             && (gpu.partitioned || self.dra.may_switch(gpu))
             && !gpu.health.has_vanished()
             && self.exclude.iter().all(is_let_in)

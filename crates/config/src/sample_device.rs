@@ -5,7 +5,7 @@ use std::str::FromStr as _;
 use jiff::Timestamp;
 use windlass_core::{
     attribute::{AttributeName, AttributeValue, Attributes, standard},
-    device::{Device, DeviceId, DeviceKind, KnownAttributes, Sort, SourceName},
+    device::{AttributeGroup, AttributeType, Device, DeviceId, DeviceKind, SourceName},
 };
 
 /// Placeholder for any text.
@@ -57,11 +57,13 @@ impl SampleDevice {
             return None;
         }
         let (mut either, mut attributes) = (Vec::new(), Attributes::new());
-        for KnownAttributes { domain, names, sort } in known {
+        for AttributeGroup { domain, names, value_type } in known {
             for name in names.iter().copied() {
-                match sort {
-                    Sort::Either => either.push((*domain, name)),
-                    sort => drop(attributes.insert(AttributeName::new(domain, name), one(*sort))),
+                match value_type {
+                    AttributeType::Either => either.push((*domain, name)),
+                    value_type => {
+                        drop(attributes.insert(AttributeName::new(domain, name), one(*value_type)))
+                    }
                 }
             }
         }
@@ -70,11 +72,11 @@ impl SampleDevice {
 }
 
 /// Placeholder for any value of a type.
-fn one(sort: Sort) -> AttributeValue {
-    match sort {
-        Sort::Text | Sort::Either => any(),
-        Sort::Int => AttributeValue::Int(0),
-        Sort::Bool => AttributeValue::Bool(false),
-        Sort::Version => AttributeValue::version("1.0"),
+fn one(value_type: AttributeType) -> AttributeValue {
+    match value_type {
+        AttributeType::Text | AttributeType::Either => any(),
+        AttributeType::Int => AttributeValue::Int(0),
+        AttributeType::Bool => AttributeValue::Bool(false),
+        AttributeType::Version => AttributeValue::version("1.0"),
     }
 }

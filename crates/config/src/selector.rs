@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 use windlass_core::{
     device::{Device, DeviceId, DeviceKind, SourceName},
-    selector::{DeviceExpression, NoAnswer},
+    selector::{DeviceExpression, EvaluationError},
 };
 
 use crate::{
@@ -89,7 +89,7 @@ impl Selector {
     }
 
     /// True for a selected device. The expression is asked last, about devices that match the rest.
-    pub fn matches(&self, device: &Device, profile: Option<&str>) -> Result<bool, NoAnswer> {
+    pub fn matches(&self, device: &Device, profile: Option<&str>) -> Result<bool, EvaluationError> {
         let fits = self.is_about(device)
             && (self.index.is_empty() || self.index.contains(&device.index))
             && (self.ids.is_empty() || self.ids.contains(device.id.as_str()))

@@ -19,11 +19,11 @@ use crate::{
     pci::{PciAddress, PciePath},
 };
 
-pub use family::{Cuts, Family, KnownAttributes, Sort};
+pub use family::{AttributeGroup, AttributeType, Family, Partitioning};
 pub use kind::{DeviceKind, KindFacts};
 pub use node::{Access, DeviceNode, InvalidAccess};
 pub use partition::{MigProfileName, Partition, PossiblePartition};
-pub use partition_capacity::Room;
+pub use partition_capacity::PartitionCapacity;
 pub use source::{InvalidSourceName, SourceName};
 
 /// Name of a device, stable across restarts, reboots and driver updates.

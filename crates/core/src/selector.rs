@@ -31,7 +31,7 @@ use cel::{
 };
 
 pub use self::{
-    analysis::{Asked, Comparison, Literal, Type},
+    analysis::{Comparison, Literal, Reference, ValueType},
     nearest::nearest,
     published::{PublishedDevice, PublishedExpression},
     quantity::Amount,
@@ -56,7 +56,7 @@ pub struct InvalidExpression {
 /// Evaluation error of an expression for a device, such as a missing attribute.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{expression:?} cannot be evaluated for {device}: {problem}")]
-pub struct NoAnswer {
+pub struct EvaluationError {
     expression: String,
     device: String,
     problem: String,
@@ -92,12 +92,12 @@ impl DeviceExpression {
     }
 
     /// True if the device is selected.
-    pub fn matches(&self, device: &Device) -> Result<bool, NoAnswer> {
+    pub fn matches(&self, device: &Device) -> Result<bool, EvaluationError> {
         self.evaluate(variable::variable(device), device.id.as_str())
     }
 
     /// Evaluates the expression with `variable` as `device`. Errors name it `device`.
-    fn evaluate(&self, variable: Box<dyn Val + '_>, device: &str) -> Result<bool, NoAnswer> {
+    fn evaluate(&self, variable: Box<dyn Val + '_>, device: &str) -> Result<bool, EvaluationError> {
         let mut context = Context::with_env(language::environment());
         context.add_variable_as_val("device", variable);
         let answer = Value::resolve_val(&self.parsed, &context).map_err(|error| {
@@ -106,7 +106,7 @@ impl DeviceExpression {
                 ExecutionError::NoSuchOverload(_) => ErrorCause::Misuse,
                 _ => ErrorCause::Value,
             };
-            NoAnswer { sort, ..self.no_answer(device, &with_advice(error.to_string())) }
+            EvaluationError { sort, ..self.no_answer(device, &with_advice(error.to_string())) }
         })?;
         answer.downcast_ref::<CelBool>().map(|truth| *truth.inner()).ok_or_else(|| {
             let kind = answer.get_type().name();
@@ -114,9 +114,14 @@ impl DeviceExpression {
         })
     }
 
-    fn no_answer(&self, device: &str, problem: &str) -> NoAnswer {
+    fn no_answer(&self, device: &str, problem: &str) -> EvaluationError {
         let (expression, device) = (in_a_line(&self.text), device.to_owned());
-        NoAnswer { expression, device, problem: in_a_line(problem), sort: ErrorCause::Misuse }
+        EvaluationError {
+            expression,
+            device,
+            problem: in_a_line(problem),
+            sort: ErrorCause::Misuse,
+        }
     }
 
     /// Parses an expression about a device with these fields.
@@ -132,14 +137,14 @@ impl DeviceExpression {
     }
 }
 
-impl NoAnswer {
+impl EvaluationError {
     /// True if the device lacks an attribute, which another device may have.
-    pub fn is_lack(&self) -> bool {
+    pub fn is_missing_attribute(&self) -> bool {
         self.sort == ErrorCause::Lack
     }
 
     /// True if a value has the wrong type.
-    pub fn is_misuse(&self) -> bool {
+    pub fn is_type_error(&self) -> bool {
         self.sort == ErrorCause::Misuse
     }
 }

@@ -35,7 +35,7 @@ use windlass_core::{
 };
 use windlass_host::Host;
 
-pub use diagnose::{CandidateVerdict, Considered, considered};
+pub use diagnose::{CandidateVerdict, SourceDiagnosis, diagnose};
 pub(super) use nodes::fitting;
 
 use self::{
@@ -254,7 +254,7 @@ impl SourceScan {
                     continue;
                 }
                 Ok(false) => {}
-                Err(error) if error.is_lack() => drop(lack.get_or_insert(error)),
+                Err(error) if error.is_missing_attribute() => drop(lack.get_or_insert(error)),
                 Err(error) => drop(self.failing.get_or_insert_with(|| error.to_string())),
             }
             if let Some(known) = drivers.get(&candidate.identity).filter(|_| driver.is_none()) {

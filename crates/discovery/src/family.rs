@@ -102,7 +102,7 @@ struct TrackedDevice {
 }
 
 #[derive(Clone)]
-pub(super) struct Wakes {
+pub(super) struct ScanTriggers {
     /// Policy changes.
     pub(super) policies: watch::Receiver<Arc<Policy>>,
     /// Host events.
@@ -154,7 +154,12 @@ impl<F: Family> Watcher<F> {
 
     /// Scans at once, on events and policy changes, and at the probe interval, until stopped. Firmware
     /// answers some files: a scan that misses its deadline is reported and awaited.
-    pub(super) async fn run(mut self, mut triggers: Wakes, to: Publisher, stop: CancellationToken) {
+    pub(super) async fn run(
+        mut self,
+        mut triggers: ScanTriggers,
+        to: Publisher,
+        stop: CancellationToken,
+    ) {
         let news = self.family.news();
         loop {
             self.adopt(&triggers);
@@ -176,7 +181,7 @@ impl<F: Family> Watcher<F> {
         }
     }
 
-    fn adopt(&mut self, triggers: &Wakes) {
+    fn adopt(&mut self, triggers: &ScanTriggers) {
         let policy = triggers.policies.borrow().clone();
         self.health.clone_from(&policy.health);
         self.family.adopt(&policy);
@@ -192,7 +197,7 @@ impl<F: Family> Watcher<F> {
 
     /// One scan. An unreadable host leaves all devices unknown.
     fn scan(&mut self) -> Scan {
-        let host = self.host.for_one_look();
+        let host = self.host.for_one_scan();
         let mut folders = self.family.folders().iter();
         if let Some(why) = folders.find_map(|folder| host.refusal(folder)) {
             return Scan::refused(self.family.names(), &why);
@@ -307,9 +312,9 @@ impl<F: Family> Watcher<F> {
     }
 }
 
-// === impl Wakes ===
+// === impl ScanTriggers ===
 
-impl Wakes {
+impl ScanTriggers {
     /// Waits for a policy change, a host event or the end of the pause. The first event after a quiet
     /// interval counts at once.
     async fn next_scan(&mut self, pause: Duration) {

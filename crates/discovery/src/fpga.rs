@@ -22,7 +22,7 @@ use windlass_core::{
 };
 use windlass_host::{Host, external::Late};
 
-pub use identity::{FpgaIdentity, NotIt};
+pub use identity::{FpgaIdentity, IdentityMismatch};
 pub(super) use names::resource;
 
 use self::{manager::Managers, regions::Regions};

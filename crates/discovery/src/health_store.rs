@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use windlass_core::{device::DeviceId, health::HealthRecord};
 use windlass_host::{
     Host,
-    state_file::{Boot, Format, KeptFile},
+    state_file::{Boot, Format, StateFile},
 };
 
 /// Health record of each device that had trouble.
@@ -22,7 +22,7 @@ pub type Records = BTreeMap<DeviceId, HealthRecord>;
 
 /// Health file of one source.
 #[derive(Clone, Debug)]
-pub(crate) struct EvidenceFile(KeptFile<Records>);
+pub(crate) struct HealthFile(StateFile<Records>);
 
 /// Format of `health-*.json`.
 pub const FORMAT: Format = Format { what: "evidence of health", about: "devices" };
@@ -41,12 +41,12 @@ const REMEMBERED: SignedDuration = SignedDuration::from_hours(30 * 24);
 /// Delay of a retry, such as for a full disk.
 const AGAIN: Duration = Duration::from_secs(10);
 
-// === impl EvidenceFile ===
+// === impl HealthFile ===
 
-impl EvidenceFile {
+impl HealthFile {
     pub(crate) fn new(state_dir: &Path, source: &str, host: Host) -> Self {
         let path = state_dir.join(format!("health-{source}.json"));
-        Self(KeptFile::new(path, FORMAT, host))
+        Self(StateFile::new(path, FORMAT, host))
     }
 
     /// Records of an earlier agent; empty if none are readable. Blocks.
@@ -146,10 +146,10 @@ mod tests {
     }
 
     /// A file below its own host, and records of a GPU that failed at second 10.
-    fn failed() -> (TempDir, EvidenceFile, Records) {
+    fn failed() -> (TempDir, HealthFile, Records) {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let host = Host::new(folder.path(), folder.path());
-        let file = EvidenceFile::new(&folder.path().join("state"), "nvidia", host);
+        let file = HealthFile::new(&folder.path().join("state"), "nvidia", host);
         let mut tracker = HealthTracker::new(Duration::from_secs(60), at(0));
         let fault = Observation::Fault(Reason::Xid(79), "fell off".to_owned());
         tracker.observe(&fault, at(10));

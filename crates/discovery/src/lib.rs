@@ -33,8 +33,8 @@ use windlass_core::{
 };
 use windlass_host::{Host, clock::Clock};
 
-pub use described::{CandidateVerdict, Considered, considered};
-pub use fpga::{FpgaIdentity, NotIt};
+pub use described::{CandidateVerdict, SourceDiagnosis, diagnose};
+pub use fpga::{FpgaIdentity, IdentityMismatch};
 pub use host_watch::HostWatch;
 pub use nics::{
     AUXILIARY_DEVICE, DRIVER, PF_PCI_ADDRESS, RDMA_DEVICE, REPRESENTOR, VDPA_DEVICE, VDPA_TYPE,
@@ -42,10 +42,10 @@ pub use nics::{
 pub use nvidia::PROFILE;
 
 use self::{
-    family::{Family, Wakes, Watcher},
+    family::{Family, ScanTriggers, Watcher},
     policy::PolicyWatch,
 };
-use crate::{mig::PartitionDesk, telemetry::TelemetryReceiver};
+use crate::{mig::MigHandle, telemetry::TelemetryReceiver};
 
 /// Snapshot of a source's devices.
 #[derive(Clone, Debug, PartialEq)]
@@ -67,7 +67,7 @@ pub struct Source {
     /// Measurements, for sources that have any.
     pub telemetry: Option<TelemetryReceiver>,
     /// MIG worker handle, for sources whose devices can be partitioned.
-    pub partitions: Option<PartitionDesk>,
+    pub partitions: Option<MigHandle>,
     /// Task of the source; ends when the token is cancelled.
     pub run: Pin<Box<dyn Future<Output = ()> + Send>>,
     /// Task that writes state for the next agent; ends likewise. Unused in a dry run.
@@ -84,7 +84,7 @@ pub(crate) struct Publisher {
 /// Row of a family: its source and its default resource names.
 struct Declared {
     name: SourceName,
-    source: fn(&Looking<'_>, &Policy) -> Source,
+    source: fn(&SourceBuilder<'_>, &Policy) -> Source,
     /// Default resource of a device: the name that the vendor's plugin uses.
     resource: fn(&Policy, &Device) -> Option<ResourceName>,
 }
@@ -118,27 +118,27 @@ pub fn sources(
 ) -> Vec<Source> {
     let first = policy.borrow().clone();
     let (described, prober) = described::Described::new(places, &first, host);
-    let wakes = Wakes { policies: policy.clone(), host: changes.clone() };
-    let looking = Looking { places, host, clock, wakes, news, stop };
-    let described = looking.source("described devices", described).beside(prober.run(stop.clone()));
-    let built_in = FAMILIES.iter().map(|family| (family.source)(&looking, &first));
+    let triggers = ScanTriggers { policies: policy.clone(), host: changes.clone() };
+    let builder = SourceBuilder { places, host, clock, triggers, news, stop };
+    let described = builder.source("described devices", described).beside(prober.run(stop.clone()));
+    let built_in = FAMILIES.iter().map(|family| (family.source)(&builder, &first));
     built_in.chain([described]).collect()
 }
 
 /// Dependencies of all sources.
-struct Looking<'a> {
+struct SourceBuilder<'a> {
     places: &'a Places,
     host: &'a Host,
     clock: Clock,
-    wakes: Wakes,
+    triggers: ScanTriggers,
     news: &'a Arc<Notify>,
     stop: &'a CancellationToken,
 }
 
-impl Looking<'_> {
+impl SourceBuilder<'_> {
     /// NVIDIA's source, which also calls the driver, receives its events and creates MIG instances.
     fn nvidia(&self) -> Source {
-        let (stop, policy) = (self.stop, PolicyWatch::new(self.wakes.policies.clone()));
+        let (stop, policy) = (self.stop, PolicyWatch::new(self.triggers.policies.clone()));
         let nvidia = nvidia::Nvidia::new(self.places, policy, self.host.clone(), self.clock);
         let (desk, cutter) = nvidia.partitions();
         let (to, snapshots) = Publisher::new([SourceName::NVIDIA], self.news);
@@ -156,7 +156,7 @@ impl Looking<'_> {
     fn source(&self, name: &'static str, family: impl Family) -> Source {
         let (to, snapshots) = Publisher::new(family.names(), self.news);
         let watcher = Watcher::new(family, self.host.clone(), self.clock);
-        let run = watcher.run(self.wakes.clone(), to, self.stop.clone());
+        let run = watcher.run(self.triggers.clone(), to, self.stop.clone());
         Source {
             name,
             snapshots,

@@ -8,13 +8,13 @@
 //!
 //! # Flow
 //!
-//! [`PartitionDesk::make`] takes a [`Partition`] of `Device::partitions` and returns the UUID of a MIG
+//! [`MigHandle::make`] takes a [`Partition`] of `Device::partitions` and returns the UUID of a MIG
 //! device: a GPU instance at that placement, filled by one compute instance. The GPU's source scans at once,
 //! so the inventory soon has the device with its nodes, capacities and `Device::partition`.
 //!
-//! [`PartitionDesk::remove`] reverts it; the inventory then forgets the device.
+//! [`MigHandle::remove`] reverts it; the inventory then forgets the device.
 //!
-//! [`PartitionDesk::turn_mig_off`] makes a GPU whole; [`PartitionDesk::turn_mig_on`] permits instances again.
+//! [`MigHandle::turn_mig_off`] makes a GPU whole; [`MigHandle::turn_mig_on`] permits instances again.
 //!
 //! # Guarantees
 //!
@@ -28,14 +28,14 @@
 //!
 //! # Errors
 //!
-//! [`PartitionError`] names the failed task; its source has the reason. [`Why::NoRoom`] and [`Why::InUse`]
-//! end when a holder lets go, [`Why::NoDriver`] and [`Why::Overdue`] by themselves.
+//! [`PartitionError`] names the failed task; its source has the reason. [`MigFailure::NoRoom`] and [`MigFailure::InUse`]
+//! end when a holder lets go, [`MigFailure::NoDriver`] and [`MigFailure::Overdue`] by themselves.
 
 mod cut;
-mod cutter;
 mod mode;
 mod names;
-mod recess;
+mod nvml_release;
+mod worker;
 
 use std::{fmt, time::Duration};
 
@@ -44,26 +44,26 @@ use windlass_core::device::{DeviceId, Partition};
 use windlass_host::{deadline, nvidia_smi::NvidiaSmi};
 use windlass_nvml::{Nvml, NvmlError};
 
-use self::cutter::Order;
 pub(crate) use self::names::{id_of, profile_in};
+use self::worker::Order;
 pub use self::{
-    cutter::Cutter,
-    recess::{PAUSE, Recess, RecessDesk, Recesses, patiently, rest},
+    nvml_release::{NvmlRelease, NvmlReleaseHandle, NvmlReleaseRequests, PAUSE, patiently, rest},
+    worker::MigWorker,
 };
 
 /// Handle of the MIG worker.
 #[derive(Clone, Debug)]
-pub struct PartitionDesk {
+pub struct MigHandle {
     orders: mpsc::Sender<Order>,
-    cuts: mpsc::Sender<Cut>,
-    recesses: RecessDesk,
+    cuts: mpsc::Sender<MigNotice>,
+    recesses: NvmlReleaseHandle,
     nvidia_smi: NvidiaSmi,
     limit: Duration,
 }
 
 /// Notice to the source of the GPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Cut {
+pub enum MigNotice {
     /// A task on this GPU is done; scan it again.
     Done(DeviceId),
     /// This MIG device was removed on request.
@@ -75,15 +75,15 @@ pub enum Cut {
 #[error("cannot {task}")]
 pub struct PartitionError {
     /// The failed task.
-    pub task: Task,
+    pub task: MigTask,
     /// Reason of the failure.
     #[source]
-    pub why: Why,
+    pub why: MigFailure,
 }
 
 /// Task on a GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Task {
+pub enum MigTask {
     /// Make this partition.
     Make(Partition),
     /// Remove the instance at this placement.
@@ -107,7 +107,7 @@ pub enum Task {
 
 /// Reason why a MIG task failed.
 #[derive(Debug, thiserror::Error)]
-pub enum Why {
+pub enum MigFailure {
     /// NVML is not initialised.
     #[error("NVML is not initialised: the driver is missing or failing")]
     NoDriver,
@@ -161,16 +161,16 @@ pub fn open(
     limit: Duration,
     library: watch::Receiver<Option<Nvml>>,
     nvidia_smi: NvidiaSmi,
-    (cuts, recesses): (mpsc::Sender<Cut>, RecessDesk),
-) -> (PartitionDesk, Cutter) {
+    (cuts, recesses): (mpsc::Sender<MigNotice>, NvmlReleaseHandle),
+) -> (MigHandle, MigWorker) {
     let (send, orders) = mpsc::channel(WAITING);
-    let desk = PartitionDesk { orders: send, cuts: cuts.clone(), recesses, nvidia_smi, limit };
-    (desk, Cutter::new(orders, library, cuts))
+    let desk = MigHandle { orders: send, cuts: cuts.clone(), recesses, nvidia_smi, limit };
+    (desk, MigWorker::new(orders, library, cuts))
 }
 
-// === impl PartitionDesk ===
+// === impl MigHandle ===
 
-impl PartitionDesk {
+impl MigHandle {
     /// `nvidia-smi`, for functions that NVML lacks.
     pub fn nvidia_smi(&self) -> &NvidiaSmi {
         &self.nvidia_smi
@@ -180,7 +180,7 @@ impl PartitionDesk {
     pub async fn make(&self, partition: &Partition) -> Result<DeviceId, PartitionError> {
         let wanted = partition.clone();
         let job = move |nvml: &Nvml| cut::make(nvml, &wanted);
-        self.order(Task::Make(partition.clone()), job).await
+        self.order(MigTask::Make(partition.clone()), job).await
     }
 
     /// Removes the instance at that placement, if it exists.
@@ -192,7 +192,7 @@ impl PartitionDesk {
             }
             Ok(())
         };
-        self.order(Task::Remove(partition.clone()), job).await
+        self.order(MigTask::Remove(partition.clone()), job).await
     }
 
     /// Removes this MIG device, if it exists, but no successor at its placement. A half-made instance has no
@@ -202,7 +202,7 @@ impl PartitionDesk {
         gpu: &DeviceId,
         device: &DeviceId,
     ) -> Result<(), PartitionError> {
-        let task = Task::RemoveDevice { gpu: gpu.clone(), device: device.clone() };
+        let task = MigTask::RemoveDevice { gpu: gpu.clone(), device: device.clone() };
         let (device, cuts) = (device.clone(), self.cuts.clone());
         let job = move |nvml: &Nvml| {
             cut::remove_device(nvml, &device)?;
@@ -215,18 +215,18 @@ impl PartitionDesk {
     /// Turns MIG on. The caller ensures that nobody holds the GPU.
     pub async fn turn_mig_on(&self, gpu: &DeviceId) -> Result<(), PartitionError> {
         let id = gpu.clone();
-        self.order(Task::TurnOn(id.clone()), move |nvml: &Nvml| mode::turn_on(nvml, &id)).await
+        self.order(MigTask::TurnOn(id.clone()), move |nvml: &Nvml| mode::turn_on(nvml, &id)).await
     }
 
     /// Turns MIG off. The caller ensures that nobody holds a part of the GPU.
     pub async fn turn_mig_off(&self, gpu: &DeviceId) -> Result<(), PartitionError> {
         let id = gpu.clone();
-        self.order(Task::TurnOff(id.clone()), move |nvml: &Nvml| mode::turn_off(nvml, &id)).await
+        self.order(MigTask::TurnOff(id.clone()), move |nvml: &Nvml| mode::turn_off(nvml, &id)).await
     }
 
     /// Host process ids that compute on a GPU or MIG device.
     pub async fn computing(&self, device: &DeviceId) -> Result<Vec<u32>, PartitionError> {
-        let task = Task::Look(device.clone());
+        let task = MigTask::Look(device.clone());
         let device = device.clone();
         let job = move |nvml: &Nvml| Ok(nvml.gpu_with_uuid(device.as_str())?.computing()?);
         self.order(task, job).await
@@ -235,7 +235,7 @@ impl PartitionDesk {
     /// Used memory of a device in bytes, without the driver's own. Unavailable before driver 510 and on GPUs
     /// that share the host's memory.
     pub async fn memory_used(&self, device: &DeviceId) -> Result<u64, PartitionError> {
-        let task = Task::Measure(device.clone());
+        let task = MigTask::Measure(device.clone());
         let device = device.clone();
         let job = move |nvml: &Nvml| Ok(nvml.gpu_with_uuid(device.as_str())?.memory_used()?);
         self.order(task, job).await
@@ -243,36 +243,36 @@ impl PartitionDesk {
 
     /// Waits until NVML is shut down; `None` if the agent stops. Running tasks on other GPUs delay the
     /// shutdown.
-    pub async fn recess(&self) -> Option<Recess> {
+    pub async fn recess(&self) -> Option<NvmlRelease> {
         self.recesses.begin().await
     }
 
     async fn order<T: Send + 'static>(
         &self,
-        task: Task,
-        job: impl FnOnce(&Nvml) -> Result<T, Why> + Send + 'static,
+        task: MigTask,
+        job: impl FnOnce(&Nvml) -> Result<T, MigFailure> + Send + 'static,
     ) -> Result<T, PartitionError> {
         let (answer, wait) = oneshot::channel();
         let order = Order::new(task.gpu().clone(), answer, job);
         let answered = async {
-            self.orders.send(order).await.map_err(|_| Why::Stopped)?;
-            wait.await.map_err(|_| Why::Stopped)?
+            self.orders.send(order).await.map_err(|_| MigFailure::Stopped)?;
+            wait.await.map_err(|_| MigFailure::Stopped)?
         };
         let outcome = deadline::timeout(self.limit, answered).await;
-        let outcome = outcome.unwrap_or(Err(Why::Overdue(self.limit)));
+        let outcome = outcome.unwrap_or(Err(MigFailure::Overdue(self.limit)));
         outcome.map_err(|why| PartitionError { task, why })
     }
 }
 
 /// Notifies the source itself: the caller may have given up.
-fn removed(cuts: &mpsc::Sender<Cut>, device: DeviceId) {
+fn removed(cuts: &mpsc::Sender<MigNotice>, device: DeviceId) {
     // With a full channel the device counts as vanished, of which a bounded number is kept.
-    let _ = cuts.try_send(Cut::Removed(device));
+    let _ = cuts.try_send(MigNotice::Removed(device));
 }
 
-// === impl Task ===
+// === impl MigTask ===
 
-impl Task {
+impl MigTask {
     /// The GPU of the task.
     pub fn gpu(&self) -> &DeviceId {
         match self {
@@ -286,7 +286,7 @@ impl Task {
     }
 }
 
-impl fmt::Display for Task {
+impl fmt::Display for MigTask {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Make(partition) => write!(f, "make MIG partition {partition}"),

@@ -20,9 +20,9 @@ mod fabric;
 mod facts;
 mod known;
 mod partition;
+mod pending_call;
 mod probe;
 mod procfs;
-mod question;
 mod samples;
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
@@ -45,13 +45,16 @@ use self::{
     connection::{Connection, Driver, Listening},
     events::EventWatch,
     facts::DriverFacts,
-    known::Known,
+    known::KnownDevices,
     samples::Samples,
 };
 use super::{PolicyWatch, Publisher, SourceSnapshot};
 use crate::{
-    health_store::{EvidenceFile, Records},
-    mig::{self, Cut, Cutter, PartitionDesk, Recess, RecessDesk, Recesses, rest},
+    health_store::{HealthFile, Records},
+    mig::{
+        self, MigHandle, MigNotice, MigWorker, NvmlRelease, NvmlReleaseHandle, NvmlReleaseRequests,
+        rest,
+    },
     telemetry::{Telemetry, TelemetryReceiver},
 };
 
@@ -60,11 +63,11 @@ pub(super) struct Nvidia {
     library: Option<PathBuf>,
     policy: PolicyWatch,
     roots: Roots,
-    known: Known,
+    known: KnownDevices,
     state: SourceState,
     simulated: Option<String>,
     attempt: JoinSet<Result<Driver, ConnectError>>,
-    evidence: EvidenceFile,
+    evidence: HealthFile,
     /// Health records to write.
     records: watch::Sender<Records>,
     /// Time for which a GPU may stay lost before NVML is initialised again.
@@ -73,11 +76,11 @@ pub(super) struct Nvidia {
     /// NVML while it is initialised, for the MIG worker.
     library_in_use: watch::Sender<Option<Nvml>>,
     /// Notices of finished MIG tasks.
-    cuts: mpsc::Receiver<Cut>,
-    to_cuts: mpsc::Sender<Cut>,
+    cuts: mpsc::Receiver<MigNotice>,
+    to_cuts: mpsc::Sender<MigNotice>,
     /// Requests to shut NVML down.
-    recesses: Recesses,
-    to_recesses: RecessDesk,
+    recesses: NvmlReleaseRequests,
+    to_recesses: NvmlReleaseHandle,
 }
 
 /// Reason for no connection to the driver.
@@ -108,7 +111,7 @@ enum Ended {
     /// A GPU stays lost; only a new initialisation sees it after a reset.
     Lost,
     /// A GPU is to be reset, which needs all handles closed.
-    Recess(oneshot::Sender<Recess>),
+    NvmlRelease(oneshot::Sender<NvmlRelease>),
 }
 
 /// PCI vendor id of NVIDIA.
@@ -129,16 +132,16 @@ impl Nvidia {
     pub(super) fn new(places: &Places, policy: PolicyWatch, host: Host, clock: Clock) -> Self {
         let quiet_period = policy.current().quiet_period;
         let (to_cuts, cuts) = mpsc::channel(MOST_CUTS);
-        let (to_recesses, recesses) = RecessDesk::new();
+        let (to_recesses, recesses) = NvmlReleaseHandle::new();
         Self {
             library: places.driver.nvml_library.clone(),
             roots: Roots::new(host.clone(), &places.driver),
             policy,
-            known: Known::new(quiet_period, clock),
+            known: KnownDevices::new(quiet_period, clock),
             state: SourceState::Starting,
             simulated: None,
             attempt: JoinSet::new(),
-            evidence: EvidenceFile::new(&places.state_dir, "nvidia", host),
+            evidence: HealthFile::new(&places.state_dir, "nvidia", host),
             records: watch::Sender::new(Records::new()),
             patience: quiet_period,
             telemetry: watch::Sender::default(),
@@ -151,7 +154,7 @@ impl Nvidia {
     }
 
     /// The MIG handle and its worker.
-    pub(super) fn partitions(&self) -> (PartitionDesk, Cutter) {
+    pub(super) fn partitions(&self) -> (MigHandle, MigWorker) {
         let limit = self.policy.current().call_deadline * CUT_CALLS;
         let to_source = (self.to_cuts.clone(), self.to_recesses.clone());
         let (library, smi) = (self.library_in_use.subscribe(), NvidiaSmi::new(&self.roots));
@@ -192,7 +195,7 @@ impl Nvidia {
                 Ok(connection) => match self.serve(connection, &to, &stop).await {
                     Ended::Stopped => return,
                     Ended::Changed | Ended::Lost => continue,
-                    Ended::Recess(request) => {
+                    Ended::NvmlRelease(request) => {
                         self.rest(request, &stop).await;
                         continue;
                     }
@@ -209,7 +212,7 @@ impl Nvidia {
     }
 
     /// Keeps NVML shut down until all requesters are done.
-    async fn rest(&mut self, first: oneshot::Sender<Recess>, stop: &CancellationToken) {
+    async fn rest(&mut self, first: oneshot::Sender<NvmlRelease>, stop: &CancellationToken) {
         tokio::select! {
             () = stop.cancelled() => {}
             () = rest(first, &mut self.recesses) => {}
@@ -258,7 +261,7 @@ impl Nvidia {
                 tracing::info!("NVIDIA driver or GPUs changed; initialising NVML again");
                 self.patience = self.quiet_period();
             }
-            Ended::Recess(_) => tracing::info!("NVML is shut down while a GPU is reset"),
+            Ended::NvmlRelease(_) => tracing::info!("NVML is shut down while a GPU is reset"),
             Ended::Lost => {
                 tracing::info!(after = ?self.patience, "a GPU stays lost; initialising NVML again");
                 self.patience = (self.patience * 2).min(MOST_PATIENCE);
@@ -285,12 +288,12 @@ impl Nvidia {
                 }
                 Some(cut) = self.cuts.recv() => {
                     match cut {
-                        Cut::Done(gpu) => connection.look_again(&gpu, &self.known),
-                        Cut::Removed(device) => self.known.forget(&device),
+                        MigNotice::Done(gpu) => connection.look_again(&gpu, &self.known),
+                        MigNotice::Removed(device) => self.known.forget(&device),
                     }
                     None
                 }
-                Some(request) = self.recesses.recv() => Some(Ended::Recess(request)),
+                Some(request) = self.recesses.recv() => Some(Ended::NvmlRelease(request)),
                 ended = connection.step(&mut self.known) => ended,
             };
             if let Some(ended) = ended {

@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 use windlass_allocations::ledger::SharedLedger;
 use windlass_cluster::{ClaimStatuses, Claims, Client};
 use windlass_config::{DriverName, Places, Policy, SessionLimits};
-use windlass_discovery::mig::PartitionDesk;
+use windlass_discovery::mig::MigHandle;
 use windlass_host::{causes, clock::Clock, state_file::Versioned};
 use windlass_lifecycle::{
     cleanup::CleanupHandle,
@@ -21,7 +21,7 @@ use super::{
     kubelet_record::KubeletRecord,
     left::Left,
     leftovers,
-    prepare::{Ground, Preparer},
+    prepare::{Environment, Preparer},
     queue::ClaimQueue,
     record::{ClaimFile, Records},
     registrar::RegistrationState,
@@ -35,7 +35,7 @@ use crate::metrics::ClaimMetrics;
 /// Prepares and serves claims.
 #[derive(Debug)]
 pub struct Driver {
-    ground: Ground,
+    environment: Environment,
     file: ClaimFile,
     left: Option<Left>,
     traces: Traces,
@@ -65,7 +65,7 @@ pub struct Deps {
     /// States of the MPS daemons.
     pub daemons: watch::Receiver<Arc<MpsStates>>,
     /// Worker for MIG instances.
-    pub partitions: PartitionDesk,
+    pub partitions: MigHandle,
     /// The policy.
     pub policy: watch::Receiver<Arc<Policy>>,
     /// Snapshots of the node.
@@ -125,7 +125,7 @@ impl Driver {
         let roots = places.roots();
         let traces = traces(places, driver, &ledger);
         let file = ClaimFile::new(places);
-        let ground = Ground {
+        let environment = Environment {
             node: cluster.as_ref().map(|it| it.node().to_owned()).unwrap_or_default(),
             documents: ClaimDocuments::new(&places.cdi_dir),
             kubelet_record: KubeletRecord::new(&places.kubelet_dir, driver),
@@ -144,12 +144,24 @@ impl Driver {
         let registration = watch::Sender::default();
         let statuses = cluster.map(ClaimStatuses::new);
         let left = Some(left);
-        Self { ground, file, left, traces, sockets, clock, policy, registration, statuses, limits }
+        Self {
+            environment,
+            file,
+            left,
+            traces,
+            sockets,
+            clock,
+            policy,
+            registration,
+            statuses,
+            limits,
+        }
     }
 
     /// Prepares and serves until stopped. Serves nothing before the prepared claims are known.
     pub async fn run(self, stop: CancellationToken) {
-        let (registration, metrics) = (self.registration.subscribe(), self.ground.metrics.clone());
+        let (registration, metrics) =
+            (self.registration.subscribe(), self.environment.metrics.clone());
         tokio::select! {
             () = self.live(stop) => {}
             () = count(registration, metrics) => {}
@@ -169,10 +181,10 @@ impl Driver {
         let serving = self.server(queue, journal.watch()).run(stop.clone());
         let troubles = Troubles::default();
         let statuses = self.write_statuses(journal.watch(), troubles.watch(), stop);
-        let leftovers = leftovers::keep(self.ground.clone(), journal.watch());
+        let leftovers = leftovers::keep(self.environment.clone(), journal.watch());
         let asked = (requests, self.limits.look_interval, self.limits.claim_patience);
-        let ledger = self.ground.ledger.clone();
-        let preparer = Preparer::new(self.ground, asked, records, troubles, journal);
+        let ledger = self.environment.ledger.clone();
+        let preparer = Preparer::new(self.environment, asked, records, troubles, journal);
         let (traces, look) = (self.traces, self.limits.look_interval);
         let recalling = async move {
             if is_absent && !ledger.watch().borrow().knows_claims() {
@@ -194,11 +206,11 @@ impl Driver {
         stop: CancellationToken,
     ) -> impl Future<Output = ()> + Send + use<> {
         let writer = self.statuses.take().map(|statuses| StatusWriter {
-            driver: self.ground.driver.clone(),
+            driver: self.environment.driver.clone(),
             clock: self.clock,
             statuses,
             records,
-            state: self.ground.state.clone(),
+            state: self.environment.state.clone(),
             troubles,
         });
         async move {
@@ -213,12 +225,13 @@ impl Driver {
     async fn recover(&mut self) -> (Records, bool) {
         let mut logged = None;
         loop {
-            let (file, ground, left) = (self.file.clone(), self.ground.clone(), self.left.take());
+            let (file, environment, left) =
+                (self.file.clone(), self.environment.clone(), self.left.take());
             let offer = self.policy.borrow().dra.offer;
             let read = move || {
-                let left = left.unwrap_or_else(|| Left::read(&file, &ground.kubelet_record));
+                let left = left.unwrap_or_else(|| Left::read(&file, &environment.kubelet_record));
                 let is_absent = left.is_absent();
-                let records = left.taken_up(&file, &ground.documents, offer);
+                let records = left.taken_up(&file, &environment.documents, offer);
                 records.map(|records| (records, is_absent))
             };
             let taken_up = spawn_blocking(read).await;
@@ -240,22 +253,22 @@ impl Driver {
     }
 
     fn server(&self, queue: ClaimQueue, records: watch::Receiver<Versioned<Records>>) -> Server {
-        let driver = self.ground.driver.clone();
+        let driver = self.environment.driver.clone();
         let health = HealthList {
-            node: self.ground.node.clone(),
+            node: self.environment.node.clone(),
             driver: driver.clone(),
             clock: self.clock,
-            state: self.ground.state.clone(),
+            state: self.environment.state.clone(),
             records: records.clone(),
         };
         Server {
             driver,
             sockets: self.sockets.clone(),
-            service: Service { queue, metrics: self.ground.metrics.clone() },
+            service: Service { queue, metrics: self.environment.metrics.clone() },
             health,
             policy: self.policy.clone(),
             records,
-            kubelet_record: self.ground.kubelet_record.clone(),
+            kubelet_record: self.environment.kubelet_record.clone(),
             registration: self.registration.clone(),
             look_interval: self.limits.look_interval,
         }

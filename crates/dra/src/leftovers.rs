@@ -10,20 +10,20 @@ use windlass_core::device::{Device, DeviceId};
 use windlass_host::{causes, deadline, state_file::Versioned};
 use windlass_resources::{NodeState, offers::present_parts};
 
-use super::{prepare::Ground, record::Records};
+use super::{prepare::Environment, record::Records};
 
 /// Longest time until a removed instance vanishes from the inventory.
 const LOOK: Duration = Duration::from_secs(15);
 
 /// Removes orphans, each time that instances come to be made for claims.
-pub(super) async fn keep(ground: Ground, records: watch::Receiver<Versioned<Records>>) {
-    let mut state = ground.state.clone();
+pub(super) async fn keep(environment: Environment, records: watch::Receiver<Versioned<Records>>) {
+    let mut state = environment.state.clone();
     let is_on_demand = |state: &NodeState| state.policy.dra.partitions == DraPartitions::OnDemand;
     let is_ready = |state: &NodeState| state.inventory.is_complete() && is_on_demand(state);
     while state.wait_for(|state| is_ready(state)).await.is_ok() {
-        ground.ledger.known().await;
+        environment.ledger.known().await;
         let known = records.borrow().1.clone();
-        remove(&ground, &known).await;
+        remove(&environment, &known).await;
         // The next change is noticed above.
         drop(state.wait_for(|state| !is_on_demand(state)).await);
     }
@@ -32,15 +32,15 @@ pub(super) async fn keep(ground: Ground, records: watch::Receiver<Versioned<Reco
 }
 
 /// Removes all orphans.
-async fn remove(ground: &Ground, records: &Records) {
+async fn remove(environment: &Environment, records: &Records) {
     if records.values().flat_map(|entry| &entry.devices).any(|held| held.device.is_none()) {
         tracing::warn!("no MIG instance is removed: it is not known which ones claims have");
         return;
     }
-    let now = ground.state.borrow().clone();
-    let ledger = ground.ledger.watch().borrow().clone();
+    let now = environment.state.borrow().clone();
+    let ledger = environment.ledger.watch().borrow().clone();
     for (gpu, instance) in unknown(&now, &ledger) {
-        remove_one(ground, (gpu, instance), &now).await;
+        remove_one(environment, (gpu, instance), &now).await;
     }
 }
 
@@ -59,21 +59,25 @@ fn unknown<'a>(state: &'a NodeState, ledger: &Ledger) -> Vec<(&'a Device, &'a De
 }
 
 /// Claims the instance in the ledger, so that it cannot be allocated meanwhile.
-async fn remove_one(ground: &Ground, (gpu, device): (&Device, &DeviceId), state: &NodeState) {
+async fn remove_one(
+    environment: &Environment,
+    (gpu, device): (&Device, &DeviceId),
+    state: &NodeState,
+) {
     let name = device.to_string();
     let [namespace, uid] = ["(driver)", "(removal)"].map(|it| format!("{it}{name}"));
     let keeper = ClaimRef { namespace, name, uid };
-    if ground
+    if environment
         .ledger
         .take_for_claim(&keeper, &[(state.overlaps.overlap(device), Use::Alone)])
         .is_err()
     {
         return;
     }
-    match ground.partitions.remove_device(&gpu.id, device).await {
+    match environment.partitions.remove_device(&gpu.id, device).await {
         Ok(()) => {
             tracing::info!(%device, gpu = %gpu.id, "MIG instance removed that nobody had");
-            let mut state = ground.state.clone();
+            let mut state = environment.state.clone();
             let is_gone = |state: &NodeState| {
                 let found = state.inventory.get(device.as_str());
                 found.is_none_or(|device| device.health.has_vanished())
@@ -85,5 +89,5 @@ async fn remove_one(ground: &Ground, (gpu, device): (&Device, &DeviceId), state:
             tracing::warn!(%device, error, "a MIG instance that nobody has stays in the way of claims");
         }
     }
-    ground.ledger.release_claim(&keeper.uid);
+    environment.ledger.release_claim(&keeper.uid);
 }

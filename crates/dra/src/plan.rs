@@ -27,7 +27,7 @@ use super::{
 };
 
 /// Inputs of a plan.
-pub(crate) struct Ground<'a> {
+pub(crate) struct PlanInputs<'a> {
     pub(crate) driver: &'a DriverName,
     pub(crate) state: &'a NodeState,
     pub(crate) catalog: &'a Catalog,
@@ -82,18 +82,18 @@ struct ChosenDevice<'a> {
 }
 
 /// Plans the devices of a claim, in the order of its allocation.
-pub(crate) fn plan(claim: &Claim, ground: &Ground<'_>) -> Result<Vec<Held>, Refusal> {
+pub(crate) fn plan(claim: &Claim, inputs: &PlanInputs<'_>) -> Result<Vec<Held>, Refusal> {
     let configs = Configs::read(claim)?;
     let chosen = claim.results.iter().map(|result| {
-        let chosen = ground.choose(claim, result, &configs)?;
-        ground.check_free(claim, &chosen)?;
+        let chosen = inputs.choose(claim, result, &configs)?;
+        inputs.check_free(claim, &chosen)?;
         Ok(chosen)
     });
     let chosen = chosen.collect::<Result<Vec<_>, Refusal>>()?;
     check_daemons(&chosen)?;
     let devices: Vec<_> = chosen.iter().map(|it| &*it.device).collect();
-    ground.state.check_documents(&devices).map_err(Refusal::Document)?;
-    let held = |position| ground.held(claim, &chosen, position);
+    inputs.state.check_documents(&devices).map_err(Refusal::Document)?;
+    let held = |position| inputs.held(claim, &chosen, position);
     (0..chosen.len()).map(held).collect()
 }
 
@@ -130,9 +130,9 @@ impl Refusal {
     }
 }
 
-// === impl Ground ===
+// === impl PlanInputs ===
 
-impl<'a> Ground<'a> {
+impl<'a> PlanInputs<'a> {
     fn choose(
         &self,
         claim: &Claim,

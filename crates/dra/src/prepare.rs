@@ -18,7 +18,7 @@
 mod begin;
 mod daemons;
 mod documents;
-mod ground;
+mod environment;
 mod partitions;
 mod release;
 mod slot;
@@ -36,9 +36,9 @@ use tokio::{
 use windlass_allocations::ledger::Use;
 use windlass_host::{deadline::Deadline, keyed::Tasks, state_file::Journal};
 
-pub(super) use self::ground::Ground;
+pub(super) use self::environment::Environment;
 use self::{
-    ground::{Suspect, blocking, nodes},
+    environment::{Suspect, blocking, nodes},
     slot::Slot,
     state::{Action, Input, State},
 };
@@ -50,7 +50,7 @@ use super::{
 
 /// Prepares and releases claims.
 pub(super) struct Preparer {
-    ground: Ground,
+    environment: Environment,
     requests: mpsc::Receiver<Request>,
     slots: BTreeMap<String, Slot>,
     troubles: Troubles,
@@ -81,7 +81,7 @@ const COLLECT: Duration = Duration::from_secs(10 * 60);
 impl Preparer {
     /// Restores the claims of an earlier agent, in the ledger too.
     pub(super) fn new(
-        ground: Ground,
+        environment: Environment,
         (requests, look_interval, patience): (mpsc::Receiver<Request>, Duration, Duration),
         records: Records,
         troubles: Troubles,
@@ -90,7 +90,7 @@ impl Preparer {
         let slots = records.into_iter().map(|(uid, entry)| (uid, Slot::of(entry))).collect();
         let (tasks, watches) = Default::default();
         let preparer = Self {
-            ground,
+            environment,
             requests,
             slots,
             troubles,
@@ -100,7 +100,7 @@ impl Preparer {
             patience,
             look_interval,
         };
-        preparer.ground.metrics.holds(&preparer.records());
+        preparer.environment.metrics.holds(&preparer.records());
         preparer.take_again();
         preparer
     }
@@ -109,7 +109,7 @@ impl Preparer {
     pub(super) async fn run(mut self) {
         let (mut collect, mut look) = (interval(COLLECT), interval(self.look_interval));
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut state = self.ground.state.clone();
+        let mut state = self.environment.state.clone();
         loop {
             let is_vague = self.slots.values().any(Slot::is_vague);
             tokio::select! {
@@ -217,8 +217,8 @@ impl Preparer {
         let Some(entry) = self.entry(uid).cloned() else { return };
         let is_begun = entry.state == Stage::PrepareStarted;
         let recorded = is_begun.then(|| self.save());
-        let nodes = is_begun.then(|| nodes(&entry.devices, &self.ground.state.borrow()));
-        let ground = self.ground.clone();
+        let nodes = is_begun.then(|| nodes(&entry.devices, &self.environment.state.borrow()));
+        let environment = self.environment.clone();
         self.spawn(uid, async move {
             if let Some(recorded) = recorded
                 && let Err(why) = recorded.await
@@ -226,12 +226,12 @@ impl Preparer {
                 return Input::Unrecorded(why);
             }
             let done = async {
-                ground.hand_over(&entry).await?;
-                ground.daemons_are_right(&entry).await?;
+                environment.hand_over(&entry).await?;
+                environment.daemons_are_right(&entry).await?;
                 if is_begun {
-                    ground.set_time_slices(&entry).await?;
+                    environment.set_time_slices(&entry).await?;
                 }
-                blocking(move || ground.do_it(&entry, &nodes.unwrap_or_default())).await
+                blocking(move || environment.do_it(&entry, &nodes.unwrap_or_default())).await
             };
             done.await.into()
         });
@@ -259,7 +259,7 @@ impl Preparer {
     /// Returns the taken devices: the record could not be written, so no step was done.
     fn undo(&mut self, uid: &str, why: String) {
         let refused = self.slots.get_mut(uid).and_then(|slot| slot.entry.take());
-        self.ground.ledger.release_claim(uid);
+        self.environment.ledger.release_claim(uid);
         drop(self.save());
         self.refuse(uid, Trouble { why, refused });
     }
@@ -272,7 +272,7 @@ impl Preparer {
     /// Writes the records, again if the disk refused them before. Returns the wait for the disk.
     fn save(&self) -> impl Future<Output = Result<(), String>> + Send + use<> {
         let records = self.records();
-        self.ground.metrics.holds(&records);
+        self.environment.metrics.holds(&records);
         self.journal.write(records);
         self.journal.recorded()
     }
@@ -280,14 +280,14 @@ impl Preparer {
     /// Holds the devices of an earlier agent's claims.
     fn take_again(&self) {
         for entry in self.slots.values().filter_map(Slot::recorded) {
-            self.ground.ledger.restore_claim(&entry.claim, entry.uses());
+            self.environment.ledger.restore_claim(&entry.claim, entry.uses());
         }
     }
 
     /// Finds the devices of names that the kubelet's checkpoint alone gave.
     fn find_devices(&mut self) {
-        let state = self.ground.state.borrow().clone();
-        let catalog = self.ground.catalog(&state);
+        let state = self.environment.state.borrow().clone();
+        let catalog = self.environment.catalog(&state);
         for slot in self.slots.values_mut().filter(|slot| slot.is_vague()) {
             let devices = slot.entry.iter_mut().flat_map(|entry| &mut entry.devices);
             for held in devices.filter(|held| held.device.is_none()) {

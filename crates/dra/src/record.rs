@@ -15,7 +15,7 @@ use windlass_core::{
     inventory::Inventory,
     partition::standing,
 };
-use windlass_host::state_file::{Boot, Earlier, Format, Journal, KeptFile, Unreadable, Writer};
+use windlass_host::state_file::{Boot, Earlier, Format, Journal, StateFile, Unreadable, Writer};
 
 use super::{
     claim::{AllocatedDevice, Claim},
@@ -76,7 +76,7 @@ pub struct Held {
 
 /// The file of the records.
 #[derive(Clone, Debug)]
-pub struct ClaimFile(KeptFile<Records>);
+pub struct ClaimFile(StateFile<Records>);
 
 /// Format of `claims.json`.
 pub const FORMAT: Format = Format { what: "record of claims", about: "claims" };
@@ -125,7 +125,7 @@ impl Entry {
 impl ClaimFile {
     /// Record in the state folder, with its copy in the CDI folder.
     pub fn new(places: &Places) -> Self {
-        let file = KeptFile::new(places.state_dir.join(FILE), FORMAT, places.roots().host);
+        let file = StateFile::new(places.state_dir.join(FILE), FORMAT, places.roots().host);
         Self(file.copied_to(places.cdi_dir.join(COPY)))
     }
 
@@ -170,7 +170,7 @@ mod tests {
     fn file() -> (TempDir, ClaimFile) {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let host = Host::new(folder.path(), folder.path());
-        let file = ClaimFile(KeptFile::new(folder.path().join("state").join(FILE), FORMAT, host));
+        let file = ClaimFile(StateFile::new(folder.path().join("state").join(FILE), FORMAT, host));
         set_boot(&folder, "one");
         (folder, file)
     }

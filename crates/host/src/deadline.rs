@@ -53,7 +53,7 @@ impl Deadline {
     }
 
     /// End of the current slice: time of the next check.
-    pub fn next_look(&self) -> Instant {
+    pub fn next_check(&self) -> Instant {
         self.ends
     }
 
@@ -130,7 +130,7 @@ mod tests {
         let begun = Instant::now();
         let (mut deadline, mut now) = (Deadline::starting_at(begun, LIMIT), begun);
         while !deadline.has_passed(now) {
-            now = deadline.next_look() + late;
+            now = deadline.next_check() + late;
         }
         now - begun
     }
@@ -158,7 +158,7 @@ mod tests {
         assert_eq!(deadline.left(), SLICE);
         let woken = begun + Duration::from_secs(3600);
         assert!(!deadline.has_passed(woken), "the last slice was slept through");
-        assert_eq!(deadline.next_look(), woken + SLICE);
+        assert_eq!(deadline.next_check(), woken + SLICE);
         assert!(deadline.has_passed(woken + SLICE));
         assert!(deadline.has_passed(woken + SLICE), "and stays so");
     }

@@ -34,7 +34,7 @@ struct Search {
 /// The driver's installation lacks the program.
 #[derive(Debug, thiserror::Error)]
 #[error("there is no {name} in {searched}")]
-pub struct Missing {
+pub struct MissingProgram {
     name: &'static str,
     searched: String,
 }
@@ -59,11 +59,11 @@ impl DriverProgram {
         name: &'static str,
         driver: &Host,
         inside: Option<PathBuf>,
-    ) -> Result<Self, Missing> {
+    ) -> Result<Self, MissingProgram> {
         let candidates = FOLDERS.map(|folder| Path::new(folder).join(name));
         let Some(found) = candidates.into_iter().find(|path| driver.has(path)) else {
             let searched = FOLDERS.map(|folder| driver.path(folder).display().to_string());
-            return Err(Missing { name, searched: searched.join(", ") });
+            return Err(MissingProgram { name, searched: searched.join(", ") });
         };
         if inside.is_some() {
             return Ok(Self { path: found, inside, search: Search::default() });

@@ -20,17 +20,17 @@ pub mod state_folder;
 pub mod template;
 pub mod watch;
 
+mod access_log;
 mod causes;
 mod entry;
-mod look;
 mod nodes;
 mod pci;
 mod pci_index;
 mod reading;
 mod refusal;
 mod roots;
+mod scan_cache;
 mod sysfs;
-mod tally;
 mod vfio;
 
 use std::{
@@ -46,14 +46,14 @@ use rustix::{
     io::Errno,
 };
 
-use self::{look::Look, pci_index::PciIndex, tally::Teller};
+use self::{access_log::AccessRecorder, pci_index::PciIndex, scan_cache::ScanCache};
+pub use access_log::{Access, AccessLog};
 pub use causes::causes;
 pub use entry::Entry;
 pub use nodes::FoundNode;
 pub use pci::PciFunction;
 pub use pci_index::PciKind;
 pub use roots::{DriverPlaces, Roots};
-pub use tally::{Question, Tally};
 pub use vfio::is_vfio;
 
 /// Files of a host, below a root.
@@ -66,8 +66,8 @@ pub struct Host {
     /// PCI functions read so far, shared by all clones.
     pci: Arc<PciIndex>,
     /// Cache of the current scan.
-    look: Option<Arc<Look>>,
-    teller: Option<Teller>,
+    look: Option<Arc<ScanCache>>,
+    teller: Option<AccessRecorder>,
 }
 
 /// Marker of a simulated host: its profile.
@@ -121,13 +121,13 @@ impl Host {
 
     /// This host with a cache for one scan: each file is read once and stays constant.
     #[must_use]
-    pub fn for_one_look(&self) -> Self {
+    pub fn for_one_scan(&self) -> Self {
         Self { look: Some(Arc::default()), ..self.clone() }
     }
 
     /// This host with a record of its file accesses.
-    pub fn counted(self) -> (Self, Tally) {
-        let (teller, tally) = Tally::new();
+    pub fn counted(self) -> (Self, AccessLog) {
+        let (teller, tally) = AccessLog::new();
         (Self { teller: Some(teller), ..self }, tally)
     }
 

@@ -6,7 +6,7 @@ use tokio::sync::Semaphore;
 
 use crate::{
     Host, Roots,
-    driver_program::{DriverProgram, Missing, whole_system},
+    driver_program::{DriverProgram, MissingProgram, whole_system},
     external::{ProgramError, run_to_end},
 };
 
@@ -23,7 +23,7 @@ pub struct NvidiaSmi {
 pub enum SmiError {
     /// The driver's installation lacks the program.
     #[error("{0}: install the driver's utilities")]
-    Missing(#[from] Missing),
+    Missing(#[from] MissingProgram),
     /// The program did not start, or failed.
     #[error(transparent)]
     Failed(#[from] ProgramError),

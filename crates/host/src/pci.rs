@@ -66,7 +66,7 @@ impl Host {
     ///
     /// Fails if the functions cannot be listed, or if an unreadable function may be of the vendor.
     pub fn has_pci_vendor(&self, vendor: &str) -> Result<bool, String> {
-        let host = self.for_one_look();
+        let host = self.for_one_scan();
         let unlisted = host.refusal(PCI_DEVICES);
         if host.pci_kinds().values().any(|it| it.is_of_vendor(&[vendor])) {
             return Ok(true);

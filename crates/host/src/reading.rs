@@ -18,9 +18,9 @@ use rustix::{
 
 use super::{
     Host,
+    access_log::Access,
     entry::Entry,
-    look::{Answers, Look},
-    tally::Question,
+    scan_cache::{Answers, ScanCache},
 };
 
 /// Size of a first read: a sysfs file is at most a page.
@@ -61,7 +61,7 @@ impl Host {
     /// Content of a file.
     pub(super) fn bytes(&self, path: &Path) -> Result<Arc<[u8]>> {
         self.ask(
-            Question::Text,
+            Access::Text,
             path,
             |look| &look.texts,
             || {
@@ -94,7 +94,7 @@ impl Host {
     pub fn list(&self, folder: impl AsRef<Path>) -> io::Result<Arc<[Entry]>> {
         let path = folder.as_ref();
         let listed = self.ask(
-            Question::Names,
+            Access::Names,
             path,
             |look| &look.lists,
             || {
@@ -137,7 +137,7 @@ impl Host {
     /// Like [`Host::link`]; [`Errno::INVAL`] for anything else than a link.
     pub(super) fn try_link(&self, path: &Path) -> Result<Arc<str>> {
         self.ask(
-            Question::Link,
+            Access::Link,
             path,
             |look| &look.links,
             || {
@@ -174,7 +174,7 @@ impl Host {
 
     fn kind(&self, path: &Path) -> Result<FileType> {
         self.ask(
-            Question::Kind,
+            Access::Kind,
             path,
             |look| &look.kinds,
             || {
@@ -187,9 +187,9 @@ impl Host {
     /// Reads, unless the scan's cache has the answer.
     fn ask<A: Clone>(
         &self,
-        question: Question,
+        question: Access,
         path: &Path,
-        answers: impl FnOnce(&Look) -> &Answers<A>,
+        answers: impl FnOnce(&ScanCache) -> &Answers<A>,
         ask: impl FnOnce() -> Result<A>,
     ) -> Result<A> {
         let ask = || {

@@ -51,12 +51,12 @@ impl Roots {
         Self { host, driver, dev }
     }
 
-    /// The roots with a cache for one scan, like [`Host::for_one_look`].
+    /// The roots with a cache for one scan, like [`Host::for_one_scan`].
     #[must_use]
-    pub fn for_one_look(&self) -> Self {
-        let host = self.host.for_one_look();
+    pub fn for_one_scan(&self) -> Self {
+        let host = self.host.for_one_scan();
         let is_host = |tree: &Host| tree.root == self.host.root;
-        let look = |tree: &Host| if is_host(tree) { host.clone() } else { tree.for_one_look() };
+        let look = |tree: &Host| if is_host(tree) { host.clone() } else { tree.for_one_scan() };
         Self { driver: look(&self.driver), dev: look(&self.dev), host }
     }
 

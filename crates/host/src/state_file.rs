@@ -37,7 +37,7 @@ use crate::{
 
 /// A state file of one kind.
 #[derive(Debug)]
-pub struct KeptFile<T> {
+pub struct StateFile<T> {
     path: PathBuf,
     copy: Option<PathBuf>,
     format: Format,
@@ -149,9 +149,9 @@ const OF_CONTENT_ALONE: u32 = 1;
 /// Boot id, which differs between boots (`random(4)`).
 pub const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-// === impl KeptFile ===
+// === impl StateFile ===
 
-impl<T> KeptFile<T> {
+impl<T> StateFile<T> {
     /// The state file at this path.
     pub fn new(path: PathBuf, format: Format, host: Host) -> Self {
         Self { path, copy: None, format, host, content: PhantomData }
@@ -173,7 +173,7 @@ impl<T> KeptFile<T> {
     }
 }
 
-impl<T: Serialize + DeserializeOwned> KeptFile<T> {
+impl<T: Serialize + DeserializeOwned> StateFile<T> {
     /// State of an earlier agent; `None` if none is readable. Blocks.
     pub fn load(&self) -> Option<Earlier<T>> {
         self.read().ok().flatten()
@@ -324,7 +324,7 @@ pub fn reread<T: Serialize + DeserializeOwned>(
     text: &[u8],
 ) -> Result<Vec<u8>, String> {
     // Placeholders; neither is opened.
-    let file = KeptFile::<T>::new(format.what.into(), format, Host::new("", ""));
+    let file = StateFile::<T>::new(format.what.into(), format, Host::new("", ""));
     let (head, content) = file.parts(text).map_err(|error| causes(&error))?;
     let content = file.understood(serde_json::from_str(content.get()));
     let content = content.map_err(|error| causes(&error))?;
@@ -337,7 +337,7 @@ fn seal(version: u32, boot: Option<&str>, content: &str) -> u32 {
 }
 
 // A derived impl would require `T: Clone`.
-impl<T> Clone for KeptFile<T> {
+impl<T> Clone for StateFile<T> {
     fn clone(&self) -> Self {
         let kept = Self::new(self.path.clone(), self.format, self.host.clone());
         Self { copy: self.copy.clone(), ..kept }

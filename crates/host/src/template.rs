@@ -18,7 +18,7 @@ pub struct UnknownPlaceholder(String);
 /// Placeholder without a value on this device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("it has no {{{0}}}")]
-pub struct Missing(String);
+pub struct MissingValue(String);
 
 /// Placeholder in braces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,7 +79,7 @@ pub fn check(text: &str) -> Result<(), UnknownPlaceholder> {
 }
 
 /// The text with the device's values.
-pub fn fill(text: &str, device: &Device) -> Result<String, Missing> {
+pub fn fill(text: &str, device: &Device) -> Result<String, MissingValue> {
     fill_with(text, device, str::to_owned)
 }
 
@@ -88,17 +88,18 @@ pub fn fill_with(
     text: &str,
     device: &Device,
     quote: impl Fn(&str) -> String,
-) -> Result<String, Missing> {
+) -> Result<String, MissingValue> {
     let piece = |piece| match piece {
         Piece::Text(text) => Ok(text.to_owned()),
         Piece::Itself(word) => Ok(format!("{{{word}}}")),
         Piece::Braces(word) => match Placeholder::read(word) {
             Ok(Placeholder::Position) => Ok(format!("{{{word}}}")),
             Ok(placeholder) => {
-                let value = placeholder.value(device).ok_or_else(|| Missing(word.to_owned()))?;
+                let value =
+                    placeholder.value(device).ok_or_else(|| MissingValue(word.to_owned()))?;
                 Ok(quote(&value))
             }
-            Err(_) => Err(Missing(word.to_owned())),
+            Err(_) => Err(MissingValue(word.to_owned())),
         },
     };
     pieces(text).into_iter().map(piece).collect()

@@ -51,7 +51,7 @@ use windlass_allocations::{
 };
 use windlass_config::{HandoverLimits, Places};
 use windlass_core::device::DeviceId;
-use windlass_discovery::mig::PartitionDesk;
+use windlass_discovery::mig::MigHandle;
 use windlass_host::{
     Host,
     clock::{Clock, until},
@@ -90,7 +90,7 @@ pub struct Deps {
     /// Devices of claims.
     pub ledger: watch::Receiver<Ledger>,
     /// NVIDIA's driver.
-    pub gpus: PartitionDesk,
+    pub gpus: MigHandle,
     /// Notified of each change of a state.
     pub news: Arc<Notify>,
 }

@@ -2,11 +2,11 @@
 //!
 //! ```text
 //! dir/
-//!   host/                  what the kernel shows: sys, proc, dev, run
+//!   host/                  fake host tree: sys, proc, dev, run
 //!   libnvidia-ml.so.1      this machine's own copy of the simulated driver
 //!   libcuda.so.1           the same, for programs that compute
 //!   state.json             the model; replaced by rename, never written in place
-//!   state.lock             held by whoever changes the model
+//!   state.lock             lock of the process that changes the model
 //! ```
 //!
 //! Each machine has a copy of the driver, because glibc identifies libraries by inode. A link would give

@@ -22,7 +22,7 @@ use windlass_allocations::ledger::SharedLedger;
 use windlass_cluster::InvalidNodeName;
 use windlass_config::{Config, Policy};
 use windlass_core::{device::Device, health::HealthState, inventory::Inventory};
-use windlass_discovery::mig::PartitionDesk;
+use windlass_discovery::mig::MigHandle;
 use windlass_host::{clock::Clock, deadline, directory::DirectoryWatch};
 use windlass_kubelet_api::{deviceplugin::PLUGIN_DIR, socket::SocketError};
 use windlass_resources::NodeState;
@@ -41,7 +41,7 @@ use policy::PolicySource;
 #[derive(Debug)]
 pub struct Agent {
     state: watch::Receiver<Arc<NodeState>>,
-    partitions: PartitionDesk,
+    partitions: MigHandle,
     admin_address: Option<SocketAddr>,
     parts: Parts,
     lock: NodeLock,
@@ -164,7 +164,7 @@ impl Agent {
     }
 
     /// Handle for creating and removing MIG instances.
-    pub fn partitions(&self) -> PartitionDesk {
+    pub fn partitions(&self) -> MigHandle {
         self.partitions.clone()
     }
 

@@ -17,7 +17,7 @@ use tokio::{
 use tokio_util::sync::{CancellationToken, DropGuard};
 use windlass_config::{Config, Policy};
 use windlass_core::device::Device;
-use windlass_discovery::mig::PartitionDesk;
+use windlass_discovery::mig::MigHandle;
 use windlass_host::clock::Clock;
 use windlass_node::{Agent, StartError};
 use windlass_resources::NodeState;
@@ -32,7 +32,7 @@ pub struct Running {
     /// Address of its health and metrics endpoints.
     pub admin: Option<SocketAddr>,
     /// Handle for MIG partition orders.
-    pub partitions: PartitionDesk,
+    pub partitions: MigHandle,
     /// Policy in effect.
     policy: watch::Sender<Arc<Policy>>,
     task: JoinSet<()>,

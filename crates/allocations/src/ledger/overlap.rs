@@ -10,7 +10,7 @@ use std::{
 };
 
 use windlass_core::{
-    device::{Device, DeviceId, PossiblePartition, Room},
+    device::{Device, DeviceId, PartitionCapacity, PossiblePartition},
     inventory::Inventory,
 };
 
@@ -59,12 +59,12 @@ impl Overlaps {
 
     /// Joins the GPU's possible placements with the GPU, with each other, and with the present instances.
     fn join_placements(&mut self, gpu: &Device, inventory: &Inventory) {
-        let (all, room) = (&*gpu.partitions, Room::of(&gpu.partitions));
+        let (all, room) = (&*gpu.partitions, PartitionCapacity::of(&gpu.partitions));
         let placements: Vec<_> = all.iter().map(|it| (it, it.partition.id())).collect();
         for (_, placement) in &placements {
             self.join(placement, &gpu.id);
         }
-        for [one, other] in room.rivals(all) {
+        for [one, other] in room.exclusions(all) {
             self.join(&placements[one].1, &placements[other].1);
         }
         for part in inventory.parts_of(&gpu.id) {

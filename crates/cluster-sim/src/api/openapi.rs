@@ -10,7 +10,7 @@ use super::{
 
 /// `/openapi/v3`, or the document of one version below it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Document {
+pub(crate) enum OpenApiDocument {
     Index,
     /// Path of a version, such as `apis/resource.k8s.io/v1`.
     Version(String),
@@ -19,9 +19,9 @@ pub(crate) enum Document {
 /// Parameters of writes, from which a client derives the server's features.
 const PARAMETERS: [&str; 4] = ["dryRun", "fieldManager", "fieldValidation", "force"];
 
-// === impl Document ===
+// === impl OpenApiDocument ===
 
-impl Document {
+impl OpenApiDocument {
     pub(crate) fn answer(&self) -> Result<Value, Refusal> {
         match self {
             Self::Index => {

@@ -38,7 +38,7 @@ pub(crate) enum Target {
     /// `/apis`, and the documents between it and the resources of a version.
     Discovery(discovery::Document),
     /// `/openapi/v3` and the documents below it.
-    OpenApi(openapi::Document),
+    OpenApi(openapi::OpenApiDocument),
     /// All objects of a kind, or those of one namespace.
     Many { kind: &'static Kind, namespace: Option<String> },
     /// One object, or its status.
@@ -112,9 +112,9 @@ impl Target {
         let parts: Vec<_> = path.trim_matches('/').split('/').collect();
         let (group, version, rest) = match parts.as_slice() {
             ["version"] => return Ok(Self::Version),
-            ["openapi", "v3"] => return Ok(Self::OpenApi(openapi::Document::Index)),
+            ["openapi", "v3"] => return Ok(Self::OpenApi(openapi::OpenApiDocument::Index)),
             ["openapi", "v3", rest @ ..] => {
-                return Ok(Self::OpenApi(openapi::Document::Version(rest.join("/"))));
+                return Ok(Self::OpenApi(openapi::OpenApiDocument::Version(rest.join("/"))));
             }
             ["api"] => return Ok(Self::Discovery(discovery::Document::Core)),
             ["apis"] => return Ok(Self::Discovery(discovery::Document::Groups)),

@@ -14,7 +14,7 @@ pub struct Family {
     /// Prefix of short GPU names, if it is not the source name in capitals.
     pub prefix: Option<&'static str>,
     /// Way in which its devices are partitioned.
-    pub cuts: Cuts,
+    pub partitioning: Partitioning,
     /// NVIDIA's container toolkit serves its containers: variables, device indexes, IMEX channels.
     pub has_toolkit: bool,
     /// The driver manages GPUs: MPS, time slices, compute processes, resets.
@@ -24,12 +24,12 @@ pub struct Family {
     /// The attribute that every device has which its driver described.
     pub described_by: Option<&'static AttributeName>,
     /// Attributes that its devices may have.
-    pub attributes: &'static [&'static [KnownAttributes]],
+    pub attributes: &'static [&'static [AttributeGroup]],
 }
 
 /// Way in which a family's devices are partitioned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cuts {
+pub enum Partitioning {
     /// No partitions.
     Never,
     /// Parts of the same kind, offered in place of the whole.
@@ -40,18 +40,18 @@ pub enum Cuts {
 
 /// Attributes of one domain and one type, each optional.
 #[derive(Debug)]
-pub struct KnownAttributes {
+pub struct AttributeGroup {
     /// Domain of the names.
     pub domain: &'static str,
     /// Type of the values.
-    pub sort: Sort,
+    pub value_type: AttributeType,
     /// Identifiers.
     pub names: &'static [&'static str],
 }
 
 /// Attribute type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sort {
+pub enum AttributeType {
     /// A text.
     Text,
     /// A number.
@@ -70,10 +70,10 @@ static PRODUCT_NAME: AttributeName = AttributeName::new("nvidia.com", "productNa
 
 /// Attributes of any PCI function.
 #[rustfmt::skip]
-const FUNCTION: &[KnownAttributes] = &[
-    all(OURS, Sort::Text, &["pciVendor", "pciDevice", "pciClass", "driver", "iommuGroup", "pfPciAddress"]),
-    all(OURS, Sort::Int, &["sriovVfs"]),
-    all(OURS, Sort::Bool, &["isSriovVf"]),
+const FUNCTION: &[AttributeGroup] = &[
+    all(OURS, AttributeType::Text, &["pciVendor", "pciDevice", "pciClass", "driver", "iommuGroup", "pfPciAddress"]),
+    all(OURS, AttributeType::Int, &["sriovVfs"]),
+    all(OURS, AttributeType::Bool, &["isSriovVf"]),
 ];
 
 /// Defaults; also the facts of configured sources.
@@ -81,7 +81,7 @@ const NO_FAMILY: Family = Family {
     name: "",
     cdi_class: None,
     prefix: None,
-    cuts: Cuts::Never,
+    partitioning: Partitioning::Never,
     has_toolkit: false,
     is_managed: false,
     is_programmed: false,
@@ -92,76 +92,80 @@ const NO_FAMILY: Family = Family {
 #[rustfmt::skip]
 static FAMILIES: [Family; 6] = [
     Family {
-        name: "nvidia", cdi_class: Some("gpu"), prefix: Some("GPU"), cuts: Cuts::Mig, has_toolkit: true, is_managed: true,
+        name: "nvidia", cdi_class: Some("gpu"), prefix: Some("GPU"), partitioning: Partitioning::Mig, has_toolkit: true, is_managed: true,
         is_programmed: false, described_by: Some(&PRODUCT_NAME),
         attributes: &[&[
-            all("nvidia.com", Sort::Text, &[
+            all("nvidia.com", AttributeType::Text, &[
                 "type", "productName", "brand", "architecture", "uuid", "serial", "parentUUID", "profile",
                 "fabricState", "fabricClusterUUID",
             ]),
-            all("nvidia.com", Sort::Int, &[
+            all("nvidia.com", AttributeType::Int, &[
                 "index", "minor", "nvlinkGeneration", "parentIndex", "instanceIndex", "fabricCliqueID",
             ]),
-            all("nvidia.com", Sort::Bool, &[
+            all("nvidia.com", AttributeType::Bool, &[
                 "migCapable", "migEnabled", "pendingRowRemap", "pendingPageRetirement", "nvlinkDegraded",
                 "thermalSlowdown", "powerSlowdown", "fabricDegraded",
             ]),
-            all("nvidia.com", Sort::Version, &["cudaComputeCapability", "cudaDriverVersion"]),
-            all("nvidia.com", Sort::Either, &["driverVersion"]),
-            all(OURS, Sort::Text, &["simulated"]),
+            all("nvidia.com", AttributeType::Version, &["cudaComputeCapability", "cudaDriverVersion"]),
+            all("nvidia.com", AttributeType::Either, &["driverVersion"]),
+            all(OURS, AttributeType::Text, &["simulated"]),
         ]],
     },
     Family {
         name: "nics", cdi_class: Some("nic"),
         attributes: &[&[
-            all(OURS, Sort::Text, &[
+            all(OURS, AttributeType::Text, &[
                 "acpiIndex", "driver", "pciVendor", "pciDevice", "pciClass", "iommuGroup", "auxiliaryDevice", "ifName",
                 "mac", "rdmaDevice", "linkLayer", "rate", "portState", "pKey", "rdmaNetns", "pfName", "pfPciAddress",
                 "representor", "vdpaType", "vdpaDevice",
             ]),
-            all(OURS, Sort::Int, &["mtu", "sfNumber", "sriovVfs", "vfIndex"]),
-            all(OURS, Sort::Bool, &["rdma", "sriov", "isSriovVf"]),
-            all("dra.net", Sort::Text, &["ifName", "mac", "encapsulation", "state"]),
-            all("dra.net", Sort::Int, &["mtu"]),
-            all("dra.net", Sort::Bool, &["rdma"]),
+            all(OURS, AttributeType::Int, &["mtu", "sfNumber", "sriovVfs", "vfIndex"]),
+            all(OURS, AttributeType::Bool, &["rdma", "sriov", "isSriovVf"]),
+            all("dra.net", AttributeType::Text, &["ifName", "mac", "encapsulation", "state"]),
+            all("dra.net", AttributeType::Int, &["mtu"]),
+            all("dra.net", AttributeType::Bool, &["rdma"]),
         ]],
         ..NO_FAMILY
     },
     Family {
-        name: "amd", cuts: Cuts::Parts,
+        name: "amd", partitioning: Partitioning::Parts,
         attributes: &[&[
-            all("amd.com", Sort::Text, &[
+            all("amd.com", AttributeType::Text, &[
                 "type", "productName", "deviceID", "computePartition", "memoryPartition", "partitionProfile",
                 "gfxTarget", "family",
             ]),
-            all("amd.com", Sort::Either, &["driverVersion", "firmware"]),
+            all("amd.com", AttributeType::Either, &["driverVersion", "firmware"]),
         ], FUNCTION],
         ..NO_FAMILY
     },
     Family {
         name: "intel",
         attributes: &[&[
-            all("gpu.intel.com", Sort::Text, &["driver", "family", "pciId"]),
-            all("gpu.intel.com", Sort::Bool, &["integrated", "virtualFunction"]),
+            all("gpu.intel.com", AttributeType::Text, &["driver", "family", "pciId"]),
+            all("gpu.intel.com", AttributeType::Bool, &["integrated", "virtualFunction"]),
         ], FUNCTION],
         ..NO_FAMILY
     },
     Family {
         name: "fpga", is_programmed: true,
         attributes: &[&[
-            all("amd.com", Sort::Text, &[
+            all("amd.com", AttributeType::Text, &[
                 "shell", "shellTimestamp", "logicUuid", "serialNumber", "deviceID", "managementFunction",
             ]),
-            all("amd.com", Sort::Int, &["fpgas"]),
-            all("fpga.intel.com", Sort::Text, &["interfaceId", "afuId", "bitstreamId"]),
+            all("amd.com", AttributeType::Int, &["fpgas"]),
+            all("fpga.intel.com", AttributeType::Text, &["interfaceId", "afuId", "bitstreamId"]),
         ], FUNCTION],
         ..NO_FAMILY
     },
     Family { name: "nvme", ..NO_FAMILY },
 ];
 
-const fn all(domain: &'static str, sort: Sort, names: &'static [&'static str]) -> KnownAttributes {
-    KnownAttributes { domain, sort, names }
+const fn all(
+    domain: &'static str,
+    value_type: AttributeType,
+    names: &'static [&'static str],
+) -> AttributeGroup {
+    AttributeGroup { domain, value_type, names }
 }
 
 // === impl SourceName ===

@@ -5,16 +5,16 @@ use crate::attribute::{AttributeName, Capacities, Quantity};
 
 /// Combined capacity of a GPU for its partitions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Room {
+pub struct PartitionCapacity {
     /// The most of each capacity that coexisting partitions can have.
     pub amounts: Capacities,
     /// Number of memory slices.
     pub slices: u32,
 }
 
-// === impl Room ===
+// === impl PartitionCapacity ===
 
-impl Room {
+impl PartitionCapacity {
     /// The combined capacity of these partitions. Seven small partitions may have more decoders than the
     /// largest one.
     pub fn of(partitions: &[PossiblePartition]) -> Self {
@@ -30,7 +30,7 @@ impl Room {
     }
 
     /// True if two different partitions can coexist: separate slices, and engines for both.
-    pub fn has_both(&self, one: &PossiblePartition, other: &PossiblePartition) -> bool {
+    pub fn can_coexist(&self, one: &PossiblePartition, other: &PossiblePartition) -> bool {
         !one.partition.overlaps(&other.partition)
             && (one.partition.gpu != other.partition.gpu
                 || self.is_enough(&self.needs(one), &self.needs(other)))
@@ -39,7 +39,7 @@ impl Room {
     /// Index pairs of one GPU's partitions that cannot coexist.
     ///
     /// Computes the needs of each partition once: a GPU has hundreds of pairs.
-    pub fn rivals(&self, partitions: &[PossiblePartition]) -> Vec<[usize; 2]> {
+    pub fn exclusions(&self, partitions: &[PossiblePartition]) -> Vec<[usize; 2]> {
         let all: Vec<_> = partitions.iter().map(|it| (&it.partition, self.needs(it))).collect();
         let mut rivals = Vec::new();
         for (at, (one, needs)) in all.iter().enumerate() {
@@ -104,10 +104,15 @@ impl PossiblePartition {
 
 impl Partition {
     /// True if both are the same placement or cannot coexist.
-    pub fn takes_from(&self, other: &Self, room: &Room, all: &[PossiblePartition]) -> bool {
+    pub fn takes_from(
+        &self,
+        other: &Self,
+        room: &PartitionCapacity,
+        all: &[PossiblePartition],
+    ) -> bool {
         let find = |wanted: &Self| all.iter().find(|it| it.partition == *wanted);
         match (find(self), find(other)) {
-            (Some(one), Some(other)) => !room.has_both(one, other),
+            (Some(one), Some(other)) => !room.can_coexist(one, other),
             _ => self.overlaps(other),
         }
     }
@@ -136,15 +141,15 @@ mod tests {
         let small = (0..7).map(|start| possible("1g", (start, 1), [1, 0]));
         let media = (0..7).map(|start| possible("1g+me", (start, 1), [1, 1]));
         let all: Vec<_> = small.chain(media).chain([possible("7g", (0, 8), [1, 1])]).collect();
-        let room = Room::of(&all);
+        let room = PartitionCapacity::of(&all);
         assert_eq!(room.slices, 8);
         assert_eq!(room.amounts[&DECODERS], Quantity::Count(7));
         assert_eq!(room.amounts[&FLOW], Quantity::Count(1));
-        assert!(room.has_both(&all[0], &all[8]), "a small one beside one with media");
-        assert!(!room.has_both(&all[7], &all[8]), "two with media");
-        assert!(!room.has_both(&all[0], &all[7]), "at the same slice");
+        assert!(room.can_coexist(&all[0], &all[8]), "a small one beside one with media");
+        assert!(!room.can_coexist(&all[7], &all[8]), "two with media");
+        assert!(!room.can_coexist(&all[0], &all[7]), "at the same slice");
         let pairs = (0..all.len()).flat_map(|at| (at + 1..all.len()).map(move |it| [at, it]));
-        let apart = pairs.filter(|[one, other]| !room.has_both(&all[*one], &all[*other]));
-        assert_eq!(room.rivals(&all), apart.collect::<Vec<_>>());
+        let apart = pairs.filter(|[one, other]| !room.can_coexist(&all[*one], &all[*other]));
+        assert_eq!(room.exclusions(&all), apart.collect::<Vec<_>>());
     }
 }

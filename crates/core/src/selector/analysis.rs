@@ -15,7 +15,7 @@ use crate::{attribute::AttributeValue, device::Device};
 
 /// A reference of an expression to a device.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Asked {
+pub enum Reference {
     /// An attribute: domain and name.
     Attribute(String, String),
     /// A capacity: domain and name.
@@ -43,7 +43,7 @@ pub enum Literal {
 
 /// Type of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Type {
+pub enum ValueType {
     /// Text.
     Text,
     /// Number, integer or not; CEL compares them with each other.
@@ -62,7 +62,7 @@ pub enum Type {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Comparison {
     /// The device value.
-    pub asked: Asked,
+    pub reference: Reference,
     /// The literal.
     pub literal: Literal,
 }
@@ -74,7 +74,7 @@ const COMPARING: [&str; 6] = [EQUALS, NOT_EQUALS, LESS, LESS_EQUALS, GREATER, GR
 
 impl DeviceExpression {
     /// All references in source order, tests by `has()` included.
-    pub fn asked(&self) -> Vec<Asked> {
+    pub fn references(&self) -> Vec<Reference> {
         let mut all = Vec::new();
         walk(&self.parsed, &mut |node| all.extend(mentioned(node)));
         all
@@ -166,7 +166,7 @@ fn walk<'a>(node: &'a IdedExpr, visit: &mut dyn FnMut(&'a IdedExpr)) {
 const DEVICE: &str = "device";
 
 /// The reference of a node, required or optional.
-fn mentioned(node: &IdedExpr) -> Option<Asked> {
+fn mentioned(node: &IdedExpr) -> Option<Reference> {
     match &node.expr {
         Expr::Select(select) => select_of(select),
         Expr::Call(call) if [INDEX, OPT_INDEX, OPT_SELECT].contains(&call.func_name.as_str()) => {
@@ -177,7 +177,7 @@ fn mentioned(node: &IdedExpr) -> Option<Asked> {
 }
 
 /// The reference of a node that evaluates to the referenced value.
-fn valued(node: &IdedExpr) -> Option<Asked> {
+fn valued(node: &IdedExpr) -> Option<Reference> {
     match &node.expr {
         Expr::Select(select) if select.test => None,
         Expr::Call(call) if call.func_name != INDEX => None,
@@ -186,24 +186,24 @@ fn valued(node: &IdedExpr) -> Option<Asked> {
 }
 
 /// `device.index`, or `device.attributes["d"].name`
-fn select_of(select: &SelectExpr) -> Option<Asked> {
+fn select_of(select: &SelectExpr) -> Option<Reference> {
     if matches!(&select.operand.expr, Expr::Ident(name) if name == DEVICE) {
         let is_value = type_of_field(&select.field).is_some();
-        return is_value.then(|| Asked::Field(select.field.clone()));
+        return is_value.then(|| Reference::Field(select.field.clone()));
     }
-    let asked = domain(&select.operand)?;
-    Some(asked(&select.field))
+    let reference = domain(&select.operand)?;
+    Some(reference(&select.field))
 }
 
 /// `device.attributes["d"]["name"]`, and its optional form.
-fn element(call: &CallExpr) -> Option<Asked> {
+fn element(call: &CallExpr) -> Option<Reference> {
     let [operand, name] = call.args.as_slice() else { return None };
-    let asked = domain(operand)?;
-    Some(asked(text(name)?))
+    let reference = domain(operand)?;
+    Some(reference(text(name)?))
 }
 
 /// Constructor of references after `device.attributes["d"]` or `device.capacity["d"]`.
-fn domain(node: &IdedExpr) -> Option<impl Fn(&str) -> Asked> {
+fn domain(node: &IdedExpr) -> Option<impl Fn(&str) -> Reference> {
     let Expr::Call(call) = &node.expr else { return None };
     let is_index = [INDEX, OPT_INDEX].contains(&call.func_name.as_str());
     let [operand, domain] = call.args.as_slice() else { return None };
@@ -214,9 +214,9 @@ fn domain(node: &IdedExpr) -> Option<impl Fn(&str) -> Asked> {
     (is_index && of_device && is_known).then_some(move |name: &str| {
         let (domain, name) = (domain.clone(), name.to_owned());
         if list == "capacity" {
-            Asked::Capacity(domain, name)
+            Reference::Capacity(domain, name)
         } else {
-            Asked::Attribute(domain, name)
+            Reference::Attribute(domain, name)
         }
     })
 }
@@ -231,8 +231,8 @@ fn text(node: &IdedExpr) -> Option<&str> {
 /// Comparisons of a call: with a literal, or with each element of a list.
 fn compared(call: &CallExpr) -> Vec<Comparison> {
     let [one, other] = call.args.as_slice() else { return Vec::new() };
-    let with = |asked: &IdedExpr, with: &IdedExpr| {
-        Some(Comparison { asked: valued(asked)?, literal: written(with)? })
+    let with = |reference: &IdedExpr, with: &IdedExpr| {
+        Some(Comparison { reference: valued(reference)?, literal: written(with)? })
     };
     match (call.func_name.as_str(), &other.expr) {
         (IN, Expr::List(list)) => list.elements.iter().filter_map(|it| with(one, it)).collect(),
@@ -267,17 +267,17 @@ fn written(node: &IdedExpr) -> Option<Literal> {
     }
 }
 
-fn type_of_field(field: &str) -> Option<Type> {
+fn type_of_field(field: &str) -> Option<ValueType> {
     match field {
-        "id" | "kind" | "source" => Some(Type::Text),
-        "index" => Some(Type::Number),
+        "id" | "kind" | "source" => Some(ValueType::Text),
+        "index" => Some(ValueType::Number),
         _ => None,
     }
 }
 
-// === impl Asked ===
+// === impl Reference ===
 
-impl Asked {
+impl Reference {
     /// Name without domain.
     pub fn name(&self) -> &str {
         match self {
@@ -286,10 +286,10 @@ impl Asked {
     }
 
     /// Type of the device's value; `None` for a missing attribute.
-    pub fn type_in(&self, device: &Device) -> Option<Type> {
+    pub fn type_in(&self, device: &Device) -> Option<ValueType> {
         match self {
-            Self::Attribute(..) => self.attribute_of(device).map(Type::of),
-            Self::Capacity(..) => Some(Type::Quantity),
+            Self::Attribute(..) => self.attribute_of(device).map(ValueType::of),
+            Self::Capacity(..) => Some(ValueType::Quantity),
             Self::Field(field) => type_of_field(field),
         }
     }
@@ -329,14 +329,14 @@ impl Asked {
 
 impl Literal {
     /// Type of the literal.
-    pub fn sort(&self) -> Type {
+    pub fn value_type(&self) -> ValueType {
         match self {
-            Self::Text(_) => Type::Text,
-            Self::Number(_) => Type::Number,
-            Self::Truth(_) => Type::Truth,
-            Self::Version => Type::Version,
-            Self::Quantity => Type::Quantity,
-            Self::Other => Type::Other,
+            Self::Text(_) => ValueType::Text,
+            Self::Number(_) => ValueType::Number,
+            Self::Truth(_) => ValueType::Truth,
+            Self::Version => ValueType::Version,
+            Self::Quantity => ValueType::Quantity,
+            Self::Other => ValueType::Other,
         }
     }
 }
@@ -354,9 +354,9 @@ impl fmt::Display for Literal {
     }
 }
 
-// === impl Type ===
+// === impl ValueType ===
 
-impl Type {
+impl ValueType {
     fn of(value: &AttributeValue) -> Self {
         match value {
             AttributeValue::String(_) => Self::Text,
@@ -367,7 +367,7 @@ impl Type {
     }
 }
 
-impl fmt::Display for Type {
+impl fmt::Display for ValueType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Text => "a text",

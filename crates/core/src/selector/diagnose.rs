@@ -1,6 +1,6 @@
 //! Reason why an expression does not select a device: the failing conjunct with the device's values.
 
-use super::{Asked, DeviceExpression, in_a_line, nearest::nearest};
+use super::{DeviceExpression, Reference, in_a_line, nearest::nearest};
 use crate::{attribute::AttributeName, device::Device};
 
 // === impl DeviceExpression ===
@@ -22,36 +22,38 @@ impl DeviceExpression {
         let part = parts.iter().find(is_to_blame).unwrap_or(self);
         Some(match part.matches(device) {
             Ok(_) => format!("{} is false{}", in_a_line(part.as_str()), part.values(device)),
-            Err(error) if error.is_lack() => part.lacking(device).unwrap_or(error.problem),
+            Err(error) if error.is_missing_attribute() => {
+                part.lacking(device).unwrap_or(error.problem)
+            }
             Err(error) => error.problem,
         })
     }
 
     /// The device's values of all references.
     fn values(&self, device: &Device) -> String {
-        let mut asked = self.asked();
-        asked.dedup();
-        let value = |asked: &Asked| {
-            let name = asked.name();
-            match asked.value_in(device) {
+        let mut references = self.references();
+        references.dedup();
+        let value = |reference: &Reference| {
+            let name = reference.name();
+            match reference.value_in(device) {
                 Some(value) => format!("{name} is {value}"),
                 None => format!("it has no {name}"),
             }
         };
-        let values: Vec<_> = asked.iter().map(value).collect();
+        let values: Vec<_> = references.iter().map(value).collect();
         if values.is_empty() { String::new() } else { format!(": {}", values.join(", ")) }
     }
 
     /// The first reference that the device lacks, with a spelling suggestion.
     fn lacking(&self, device: &Device) -> Option<String> {
-        let asked = self.asked();
-        let missing = asked.iter().find(|asked| asked.value_in(device).is_none())?;
+        let references = self.references();
+        let missing = references.iter().find(|reference| reference.value_in(device).is_none())?;
         let of_domain = |domain: &str| {
             let known = device.attributes.keys().chain(device.capacity.keys());
             known.filter(|key| key.domain() == domain).map(AttributeName::name).collect::<Vec<_>>()
         };
         let near = match missing {
-            Asked::Attribute(domain, name) | Asked::Capacity(domain, name) => {
+            Reference::Attribute(domain, name) | Reference::Capacity(domain, name) => {
                 let known = of_domain(domain);
                 let near = nearest(name, known.iter().copied());
                 let domains = device.attributes.keys().map(AttributeName::domain);
@@ -59,7 +61,7 @@ impl DeviceExpression {
                     near.or_else(|| known.is_empty().then(|| nearest(domain, domains)).flatten());
                 near.map(|near| format!(": did you mean {near}?"))
             }
-            Asked::Field(_) => None,
+            Reference::Field(_) => None,
         };
         Some(format!("it has no {}{}", missing.name(), near.unwrap_or_default()))
     }

@@ -8,7 +8,7 @@ use cel::common::{
 };
 
 use super::{
-    DeviceExpression, InvalidExpression, NoAnswer,
+    DeviceExpression, EvaluationError, InvalidExpression,
     quantity::Amount,
     variable::{self, Domains},
 };
@@ -39,7 +39,7 @@ const FIELDS: [&str; 4] = ["allowMultipleAllocations", "attributes", "capacity",
 
 impl PublishedExpression {
     /// True if the device is selected.
-    pub fn matches(&self, device: &PublishedDevice) -> Result<bool, NoAnswer> {
+    pub fn matches(&self, device: &PublishedDevice) -> Result<bool, EvaluationError> {
         self.0.evaluate(published_variable(device), &device.id)
     }
 }
@@ -94,7 +94,9 @@ mod tests {
         }
         let lacks: PublishedExpression =
             "device.attributes['other.com'].model == 'x'".parse().expect("one");
-        assert!(lacks.matches(&device).expect_err("there is no such attribute").is_lack());
+        assert!(
+            lacks.matches(&device).expect_err("there is no such attribute").is_missing_attribute()
+        );
         assert!("device.index == 0".parse::<PublishedExpression>().is_err());
         assert!("device.driver == 'd'".parse::<DeviceExpression>().is_err());
     }

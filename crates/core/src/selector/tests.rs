@@ -203,7 +203,7 @@ fn one_that_repeats_itself_without_end_is_refused_or_read() {
 #[test]
 fn what_an_expression_says_is_told() {
     let asked = |text: &str| {
-        let asked = expression(text).asked();
+        let asked = expression(text).references();
         asked.iter().map(|asked| asked.name().to_owned()).collect::<Vec<_>>().join(" ")
     };
     let a = r#"device.attributes["a.com"]"#;
@@ -217,7 +217,7 @@ fn what_an_expression_says_is_told() {
         assert_eq!(asked(&text), expected, "{text}");
     }
     let compared = |text: &str| {
-        let told = |it: &Comparison| format!("{} {}", it.asked.name(), it.literal);
+        let told = |it: &Comparison| format!("{} {}", it.reference.name(), it.literal);
         expression(text).comparisons().iter().map(told).collect::<Vec<_>>().join(", ")
     };
     for (text, expected) in [
@@ -381,7 +381,7 @@ proptest! {
     fn no_text_makes_it_panic(text in prop_oneof!["[ -~]{0,40}", "\\PC{0,40}", any_expression()]) {
         if let Ok(expression) = text.parse::<DeviceExpression>() {
             let _ = expression.matches(&h100());
-            let _ = (expression.asked(), expression.comparisons(), expression.conjuncts());
+            let _ = (expression.references(), expression.comparisons(), expression.conjuncts());
         }
     }
 }

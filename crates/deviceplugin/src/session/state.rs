@@ -158,7 +158,7 @@ impl State {
     pub(super) fn due(self) -> Option<Instant> {
         match self {
             Self::Waiting { until, .. } => Some(until),
-            Self::Registered { until, .. } => Some(until.next_look()),
+            Self::Registered { until, .. } => Some(until.next_check()),
             Self::Starting | Self::NoKubelet | Self::Registering { .. } | Self::Serving { .. } => {
                 None
             }
@@ -304,8 +304,8 @@ mod tests {
         let (kubelet, _) = sockets();
         let (begun, mut state) = (Instant::now(), run(&serving(kubelet)[..3]));
         while let State::Registered { until, .. } = state {
-            assert!(until.next_look() < begun + LIMITS.stream_deadline * 2, "it waits for ever");
-            state = state.next(Input::Due, until.next_look(), &LIMITS);
+            assert!(until.next_check() < begun + LIMITS.stream_deadline * 2, "it waits for ever");
+            state = state.next(Input::Due, until.next_check(), &LIMITS);
         }
         assert!(matches!(state, State::Waiting { attempt: 1, .. }));
     }

@@ -17,7 +17,7 @@ use super::{
 /// Diagnosis of a source.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Considered {
+pub struct SourceDiagnosis {
     /// Searched locations.
     pub places: Vec<String>,
     /// Skipped entries and other remarks.
@@ -47,7 +47,7 @@ pub struct CandidateVerdict {
 /// # Errors
 ///
 /// Fails if the scan fails, such as for a folder with too many entries.
-pub fn considered(places: &Places, rule: &SourceRule) -> Result<Considered, String> {
+pub fn diagnose(places: &Places, rule: &SourceRule) -> Result<SourceDiagnosis, String> {
     let host = places.host();
     let mut serials = Serials::default();
     serials.look(&host);
@@ -68,7 +68,7 @@ pub fn considered(places: &Places, rule: &SourceRule) -> Result<Considered, Stri
     let (devices, left) = grouped(rule, picked);
     remarks.extend(left);
     let candidates = devices.into_iter().chain(verdicts).collect();
-    Ok(Considered { places: looked_at(&rule.find), remarks, candidates })
+    Ok(SourceDiagnosis { places: looked_at(&rule.find), remarks, candidates })
 }
 
 /// Verdicts on selected candidates, and a remark on leftovers.

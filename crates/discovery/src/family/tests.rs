@@ -51,8 +51,8 @@ impl Rig {
         let clock = Clock::starting_at(Timestamp::UNIX_EPOCH);
         let watched = Watcher::new(family, Host::new("/nowhere", "/"), clock);
         let (to, _) = Publisher::new([NAME], &Arc::default());
-        let wakes = Wakes { policies: adopted, host };
-        running.spawn(watched.run(wakes, to, stop.clone()));
+        let triggers = ScanTriggers { policies: adopted, host };
+        running.spawn(watched.run(triggers, to, stop.clone()));
         Self { looks, notices, stop, running, _policies: policies }
     }
 

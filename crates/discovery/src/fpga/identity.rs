@@ -10,7 +10,7 @@ use windlass_core::{
 };
 use windlass_host::{
     Host,
-    template::{Missing, asked, fill},
+    template::{MissingValue, asked, fill},
 };
 
 use super::{ObservedDevice, alveo, manager, regions, resource};
@@ -33,7 +33,7 @@ enum ExpectedIdentity {
 
 /// Mismatch of an FPGA's identity.
 #[derive(Debug, PartialEq, Eq)]
-pub enum NotIt {
+pub enum IdentityMismatch {
     /// No identity yet; a freshly programmed board may need time.
     Silent,
     /// The expected identity, but not ready yet.
@@ -46,7 +46,7 @@ pub enum NotIt {
 
 impl FpgaIdentity {
     /// Expected identity of a device, by its current attributes; `None` if they suffice for none.
-    pub fn of(rules: &FpgaRules, device: &Device) -> Result<Option<Self>, Missing> {
+    pub fn of(rules: &FpgaRules, device: &Device) -> Result<Option<Self>, MissingValue> {
         let wanted = if rules.expect.is_empty() {
             resource(device).map(ExpectedIdentity::Resource)
         } else {
@@ -66,13 +66,13 @@ impl FpgaIdentity {
     }
 
     /// Reads the FPGA and compares. Blocks, forever if its firmware hangs.
-    pub fn check(&self, host: &Host) -> Result<(), NotIt> {
-        let (device, does) = self.found(host).ok_or(NotIt::Silent)?;
+    pub fn check(&self, host: &Host) -> Result<(), IdentityMismatch> {
+        let (device, does) = self.found(host).ok_or(IdentityMismatch::Silent)?;
         match &self.wanted {
             ExpectedIdentity::Resource(wanted) => {
-                let said = resource(&device).ok_or(NotIt::Silent)?;
+                let said = resource(&device).ok_or(IdentityMismatch::Silent)?;
                 if said != *wanted {
-                    return Err(NotIt::Other(format!("it is {said}, and not {wanted}")));
+                    return Err(IdentityMismatch::Other(format!("it is {said}, and not {wanted}")));
                 }
             }
             ExpectedIdentity::Attributes(wanted) => {
@@ -80,7 +80,9 @@ impl FpgaIdentity {
             }
         }
         match does {
-            Observation::Failed(_, why) | Observation::Fault(_, why) => Err(NotIt::NotReady(why)),
+            Observation::Failed(_, why) | Observation::Fault(_, why) => {
+                Err(IdentityMismatch::NotReady(why))
+            }
             Observation::Passed | Observation::Overdue(_) | Observation::Awaited => Ok(()),
         }
     }
@@ -95,8 +97,8 @@ impl FpgaIdentity {
     }
 }
 
-fn says(device: &Device, name: &str, wanted: &str) -> Result<(), NotIt> {
-    let said = fill(&asked(name), device).map_err(|_: Missing| NotIt::Silent)?;
-    let other = || NotIt::Other(format!("its {name} is {said}, and not {wanted}"));
+fn says(device: &Device, name: &str, wanted: &str) -> Result<(), IdentityMismatch> {
+    let said = fill(&asked(name), device).map_err(|_: MissingValue| IdentityMismatch::Silent)?;
+    let other = || IdentityMismatch::Other(format!("its {name} is {said}, and not {wanted}"));
     if said == wanted { Ok(()) } else { Err(other()) }
 }

@@ -47,7 +47,7 @@ const SIMULATED: [&str; 4] =
 
 /// Folders to watch under a policy.
 pub(super) fn watched(host: &Host, policy: &Policy) -> WatchedFolders {
-    let host = &host.for_one_look();
+    let host = &host.for_one_scan();
     let mut wanted = WatchedFolders::from([(host.path("/dev"), ENTRIES)]);
     let mut add = |folder: &str, mask: WatchMask| {
         for folder in expanded(host, folder) {

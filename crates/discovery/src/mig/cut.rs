@@ -6,12 +6,12 @@ use windlass_nvml::{
 };
 
 use super::{
-    Why,
+    MigFailure,
     names::{id_of, profile_in},
 };
 
 /// Makes the partition, or finds it.
-pub(super) fn make(nvml: &Nvml, wanted: &Partition) -> Result<DeviceId, Why> {
+pub(super) fn make(nvml: &Nvml, wanted: &Partition) -> Result<DeviceId, MigFailure> {
     let gpu = gpu_in_mig_mode(nvml, &wanted.gpu)?;
     if let Some(instance) = standing(&gpu, wanted)? {
         return fill(&gpu, &instance);
@@ -21,10 +21,10 @@ pub(super) fn make(nvml: &Nvml, wanted: &Partition) -> Result<DeviceId, Why> {
 }
 
 /// Removes the instance at a placement. Returns its MIG device, if it was complete.
-pub(super) fn remove(nvml: &Nvml, standing_at: &Partition) -> Result<Option<DeviceId>, Why> {
+pub(super) fn remove(nvml: &Nvml, standing_at: &Partition) -> Result<Option<DeviceId>, MigFailure> {
     let gpu = match gpu_in_mig_mode(nvml, &standing_at.gpu) {
         // Without MIG there is no instance.
-        Err(Why::Off) => return Ok(None),
+        Err(MigFailure::Off) => return Ok(None),
         gpu => gpu?,
     };
     let Some(instance) = standing(&gpu, standing_at)? else { return Ok(None) };
@@ -33,7 +33,7 @@ pub(super) fn remove(nvml: &Nvml, standing_at: &Partition) -> Result<Option<Devi
 }
 
 /// Removes a MIG device by UUID.
-pub(super) fn remove_device(nvml: &Nvml, device: &DeviceId) -> Result<(), Why> {
+pub(super) fn remove_device(nvml: &Nvml, device: &DeviceId) -> Result<(), MigFailure> {
     let instance = || -> Result<GpuInstance, NvmlError> {
         let device = nvml.gpu_with_uuid(device.as_str())?;
         device.whole()?.gpu_instance(device.gpu_instance_id()?)
@@ -44,16 +44,16 @@ pub(super) fn remove_device(nvml: &Nvml, device: &DeviceId) -> Result<(), Why> {
     }
 }
 
-pub(super) fn find(nvml: &Nvml, id: &DeviceId) -> Result<Gpu, Why> {
+pub(super) fn find(nvml: &Nvml, id: &DeviceId) -> Result<Gpu, MigFailure> {
     match nvml.gpu_with_uuid(id.as_str()) {
-        Err(error) if error.is_absent() => Err(Why::NoGpu),
+        Err(error) if error.is_absent() => Err(MigFailure::NoGpu),
         gpu => Ok(gpu?),
     }
 }
 
-fn gpu_in_mig_mode(nvml: &Nvml, id: &DeviceId) -> Result<Gpu, Why> {
+fn gpu_in_mig_mode(nvml: &Nvml, id: &DeviceId) -> Result<Gpu, MigFailure> {
     let gpu = find(nvml, id)?;
-    if gpu.mig_mode()? == MigMode::Enabled { Ok(gpu) } else { Err(Why::Off) }
+    if gpu.mig_mode()? == MigMode::Enabled { Ok(gpu) } else { Err(MigFailure::Off) }
 }
 
 /// The GPU instance of a profile at a placement.
@@ -66,9 +66,13 @@ fn standing(gpu: &Gpu, at: &Partition) -> Result<Option<GpuInstance>, NvmlError>
     Ok(None)
 }
 
-fn cut(gpu: &Gpu, wanted: &Partition) -> Result<GpuInstance, Why> {
+fn cut(gpu: &Gpu, wanted: &Partition) -> Result<GpuInstance, MigFailure> {
     gpu.make_gpu_instance(wanted.profile_id, place(wanted)).map_err(|error| {
-        if error.is_no_room() { Why::NoRoom(what_is_in_the_way(gpu, wanted)) } else { error.into() }
+        if error.is_no_room() {
+            MigFailure::NoRoom(what_is_in_the_way(gpu, wanted))
+        } else {
+            error.into()
+        }
     })
 }
 
@@ -77,14 +81,14 @@ fn place(partition: &Partition) -> MigPlacement {
 }
 
 /// The instance's MIG device, after filling it with a compute instance.
-fn fill(gpu: &Gpu, instance: &GpuInstance) -> Result<DeviceId, Why> {
+fn fill(gpu: &Gpu, instance: &GpuInstance) -> Result<DeviceId, MigFailure> {
     let compute = match only_one_in(instance)? {
         Some(compute) => compute,
         None => instance.fill()?,
     };
     let device = device_of(gpu, instance.info()?.id, compute.id()?)?;
     if is_a_part(profile_in(&device.device.name()?)) {
-        return Err(Why::Foreign);
+        return Err(MigFailure::Foreign);
     }
     Ok(id_of(&device.device)?)
 }
@@ -96,17 +100,21 @@ fn device_that_fills(gpu: &Gpu, instance: &GpuInstance) -> Option<DeviceId> {
     id_of(&device.device).ok()
 }
 
-fn device_of(gpu: &Gpu, gpu_instance: u32, compute_instance: u32) -> Result<MigInstance, Why> {
+fn device_of(
+    gpu: &Gpu,
+    gpu_instance: u32,
+    compute_instance: u32,
+) -> Result<MigInstance, MigFailure> {
     let ids = (gpu_instance, compute_instance);
     let devices = gpu.mig_instances()?.into_iter().filter_map(Result::ok);
     let mut devices = devices.filter(|one| (one.gpu_instance, one.compute_instance) == ids);
-    devices.next().ok_or(Why::Unnamed)
+    devices.next().ok_or(MigFailure::Unnamed)
 }
 
 /// The single compute instance, if there is one.
-fn only_one_in(instance: &GpuInstance) -> Result<Option<ComputeInstance>, Why> {
+fn only_one_in(instance: &GpuInstance) -> Result<Option<ComputeInstance>, MigFailure> {
     let mut inside = instance.compute_instances()?;
-    if inside.len() > 1 { Err(Why::Foreign) } else { Ok(inside.pop()) }
+    if inside.len() > 1 { Err(MigFailure::Foreign) } else { Ok(inside.pop()) }
 }
 
 /// True for a compute instance that does not fill its GPU instance: `1c.3g.20gb`.
@@ -116,29 +124,29 @@ fn is_a_part(profile: &str) -> bool {
 }
 
 /// Destroys the compute instance, then the GPU instance. Missing ones count as destroyed.
-fn clear(instance: &GpuInstance) -> Result<(), Why> {
+fn clear(instance: &GpuInstance) -> Result<(), MigFailure> {
     match only_one_in(instance) {
         Ok(Some(compute)) => gone(compute.destroy())?,
         Ok(None) => {}
-        Err(Why::Driver(error)) if error.is_absent() => return Ok(()),
+        Err(MigFailure::Driver(error)) if error.is_absent() => return Ok(()),
         Err(why) => return Err(why),
     }
     gone(instance.destroy())
 }
 
-fn gone(destroyed: Result<(), NvmlError>) -> Result<(), Why> {
+fn gone(destroyed: Result<(), NvmlError>) -> Result<(), MigFailure> {
     match destroyed {
-        Err(error) if error.is_in_use() => Err(Why::InUse),
+        Err(error) if error.is_in_use() => Err(MigFailure::InUse),
         Err(error) if !error.is_absent() => Err(error.into()),
         Ok(()) | Err(_) => Ok(()),
     }
 }
 
 /// Reverts an instance that could not be filled.
-fn undo(instance: &GpuInstance, why: Why) -> Why {
+fn undo(instance: &GpuInstance, why: MigFailure) -> MigFailure {
     match clear(instance) {
         Ok(()) => why,
-        Err(undo) => Why::HalfMade { refused: Box::new(why), undo: Box::new(undo) },
+        Err(undo) => MigFailure::HalfMade { refused: Box::new(why), undo: Box::new(undo) },
     }
 }
 

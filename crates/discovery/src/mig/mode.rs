@@ -4,12 +4,12 @@ use windlass_core::device::DeviceId;
 use windlass_nvml::{Gpu, MigMode, Nvml, NvmlError};
 
 use super::{
-    Why,
+    MigFailure,
     cut::{find, instances},
 };
 
 /// Turns MIG on, if it is off and no process computes on the GPU.
-pub(super) fn turn_on(nvml: &Nvml, id: &DeviceId) -> Result<(), Why> {
+pub(super) fn turn_on(nvml: &Nvml, id: &DeviceId) -> Result<(), MigFailure> {
     let gpu = find(nvml, id)?;
     if gpu.mig_mode()? == MigMode::Enabled {
         return Ok(());
@@ -21,14 +21,14 @@ pub(super) fn turn_on(nvml: &Nvml, id: &DeviceId) -> Result<(), Why> {
 }
 
 /// Turns MIG off, if it is on, without instances or compute processes.
-pub(super) fn turn_off(nvml: &Nvml, id: &DeviceId) -> Result<(), Why> {
+pub(super) fn turn_off(nvml: &Nvml, id: &DeviceId) -> Result<(), MigFailure> {
     let gpu = find(nvml, id)?;
     if gpu.mig_mode()? != MigMode::Enabled {
         return Ok(());
     }
     let standing: Vec<_> = instances(&gpu, id)?.iter().map(ToString::to_string).collect();
     if !standing.is_empty() {
-        return Err(Why::Standing(standing.join(", ")));
+        return Err(MigFailure::Standing(standing.join(", ")));
     }
     check_idle(&gpu)?;
     given(gpu.turn_mig_off(), || gpu.turn_mig_on())?;
@@ -36,17 +36,17 @@ pub(super) fn turn_off(nvml: &Nvml, id: &DeviceId) -> Result<(), Why> {
     Ok(())
 }
 
-fn check_idle(gpu: &Gpu) -> Result<(), Why> {
-    if gpu.computing()?.is_empty() { Ok(()) } else { Err(Why::InUse) }
+fn check_idle(gpu: &Gpu) -> Result<(), MigFailure> {
+    if gpu.computing()?.is_empty() { Ok(()) } else { Err(MigFailure::InUse) }
 }
 
 /// Result of a mode change. A delayed change is taken back, or it would happen at the next reset.
 fn given(
     asked: Result<(), NvmlError>,
     take_back: impl FnOnce() -> Result<(), NvmlError>,
-) -> Result<(), Why> {
+) -> Result<(), MigFailure> {
     let Err(error) = asked else { return Ok(()) };
     // The first error counts.
     let _ = take_back();
-    if error.is_in_use() { Err(Why::InUse) } else { Err(error.into()) }
+    if error.is_in_use() { Err(MigFailure::InUse) } else { Err(error.into()) }
 }

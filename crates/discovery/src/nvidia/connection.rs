@@ -18,10 +18,10 @@ use super::{
     ConnectError, Ended,
     events::EventWatch,
     facts::DriverFacts,
-    known::Known,
-    probe::Probed,
+    known::KnownDevices,
+    pending_call::PendingCall,
+    probe::ProbeReport,
     procfs::{Fingerprint, ListedGpu},
-    question::Question,
     samples::Samples,
 };
 
@@ -35,12 +35,12 @@ pub(super) struct Connection {
     events: EventWatch,
     /// Events of GPUs whose first probe is pending.
     unmatched: Vec<Event>,
-    answers: JoinSet<Answer>,
+    answers: JoinSet<CallResult>,
     round: Round,
     slots: Vec<Slot>,
     samples: Samples,
     /// GPU list of the kernel module, read once a GPU does not report its id.
-    listing: Question,
+    listing: PendingCall,
     listed: Option<Vec<ListedGpu>>,
     /// Start of a loss that only a new initialisation may end.
     lost_since: Option<Instant>,
@@ -63,7 +63,7 @@ pub(super) struct Listening {
 
 /// Regular check of GPU count and driver fingerprint.
 struct Round {
-    question: Question,
+    call: PendingCall,
     error: Option<String>,
     next: Instant,
     /// The event wait failed: probe every GPU once indices are confirmed.
@@ -77,9 +77,9 @@ struct Round {
 }
 
 /// Result of a blocking thread.
-enum Answer {
+enum CallResult {
     Round(Fingerprint, Result<u32, NvmlError>),
-    Gpu(usize, Box<Result<Probed, NvmlError>>),
+    Gpu(usize, Box<Result<ProbeReport, NvmlError>>),
     Listed(Vec<ListedGpu>),
     Events(Result<Listening, ConnectError>),
 }
@@ -96,7 +96,7 @@ impl Connection {
         patience: Duration,
         samples: Samples,
     ) -> Self {
-        let (question, error, wants_gpus, is_outdated, wants_events) = Default::default();
+        let (call, error, wants_gpus, is_outdated, wants_events) = Default::default();
         let now = Instant::now();
         Self {
             events: driver.listening.watch,
@@ -109,7 +109,7 @@ impl Connection {
             unmatched: Vec::new(),
             answers: JoinSet::new(),
             round: Round {
-                question,
+                call,
                 error,
                 next: now,
                 wants_gpus,
@@ -119,7 +119,7 @@ impl Connection {
             },
             slots: Vec::new(),
             samples,
-            listing: Question::default(),
+            listing: PendingCall::default(),
             listed: None,
             lost_since: None,
             patience,
@@ -134,7 +134,7 @@ impl Connection {
 
     /// True once every GPU answered or missed a deadline: earlier snapshots would be incomplete.
     pub(super) fn has_seen_every_gpu(&self) -> bool {
-        self.round.question.is_settled() && self.slots.iter().all(Slot::is_settled)
+        self.round.call.is_settled() && self.slots.iter().all(Slot::is_settled)
     }
 
     /// NVML, for other callers.
@@ -161,7 +161,7 @@ impl Connection {
     }
 
     /// Handles the next event.
-    pub(super) async fn step(&mut self, known: &mut Known) -> Option<Ended> {
+    pub(super) async fn step(&mut self, known: &mut KnownDevices) -> Option<Ended> {
         let wake = self.next_wake(known);
         tokio::select! {
             Some(answer) = self.answers.join_next() => self.take_answer(answer, known),
@@ -201,18 +201,18 @@ impl Connection {
     }
 
     /// Time of the next round, deadline, possible recovery, or end of patience.
-    fn next_wake(&self, known: &Known) -> Instant {
-        let questions = self.slots.iter().map(|slot| &slot.question);
-        let open = questions.chain([&self.round.question, &self.listing]);
-        let overdue = open.filter_map(Question::next_look).min();
-        let quiet = self.slots.iter().filter(|slot| slot.question.is_idle());
+    fn next_wake(&self, known: &KnownDevices) -> Instant {
+        let questions = self.slots.iter().map(|slot| &slot.call);
+        let open = questions.chain([&self.round.call, &self.listing]);
+        let overdue = open.filter_map(PendingCall::next_check).min();
+        let quiet = self.slots.iter().filter(|slot| slot.call.is_idle());
         let recovery = known.next_recovery(quiet.flat_map(|slot| &slot.ids));
         let recovery = recovery.map(|time| known.clock().instant_of(time));
         let patience = self.lost_since.map(|since| since + self.patience);
         [overdue, recovery, patience].into_iter().flatten().fold(self.round.next, Instant::min)
     }
 
-    fn wake(&mut self, known: &mut Known) -> Option<Ended> {
+    fn wake(&mut self, known: &mut KnownDevices) -> Option<Ended> {
         let now = Instant::now();
         if self.lost_since.is_some_and(|since| now >= since + self.patience) {
             return Some(Ended::Lost);

@@ -16,15 +16,15 @@ use crate::{health_store::Records, log};
 ///
 /// Devices that were healthy once stay: the kubelet may hold the id and must learn that it is unhealthy. Only
 /// MIG instances are bounded: those removed after a claim are dropped, others are kept up to a limit.
-pub(super) struct Known {
-    devices: BTreeMap<DeviceId, Entry>,
+pub(super) struct KnownDevices {
+    devices: BTreeMap<DeviceId, TrackedDevice>,
     /// Records of an earlier agent for devices that this one has not seen.
     remembered: Records,
     quiet_period: Duration,
     clock: Clock,
 }
 
-struct Entry {
+struct TrackedDevice {
     device: Device,
     tracker: HealthTracker,
     was_healthy: bool,
@@ -35,9 +35,9 @@ struct Entry {
 /// Most vanished MIG instances: several layouts of eight GPUs.
 const MOST_VANISHED_PARTS: usize = 256;
 
-// === impl Known ===
+// === impl KnownDevices ===
 
-impl Known {
+impl KnownDevices {
     pub(super) fn new(quiet_period: Duration, clock: Clock) -> Self {
         Self { devices: BTreeMap::new(), remembered: Records::new(), quiet_period, clock }
     }
@@ -54,7 +54,7 @@ impl Known {
 
     /// Records for the next agent: every device that had trouble.
     pub(super) fn records(&self) -> Records {
-        let record = |(id, entry): (&DeviceId, &Entry)| {
+        let record = |(id, entry): (&DeviceId, &TrackedDevice)| {
             let record = entry.tracker.record();
             (!record.evidence.is_empty()).then(|| (id.clone(), record))
         };
@@ -87,8 +87,10 @@ impl Known {
             None => tracker,
         };
         let was_healthy = tracker.health().is_healthy();
-        self.devices
-            .insert(device.id.clone(), Entry { device, tracker, was_healthy, is_removed: false });
+        self.devices.insert(
+            device.id.clone(),
+            TrackedDevice { device, tracker, was_healthy, is_removed: false },
+        );
     }
 
     /// Ids of a described GPU and its parts, by id or address of the kernel module's list.
@@ -98,7 +100,7 @@ impl Known {
             listed.id.as_ref() == Some(&device.id)
                 || device.place.pci == Some(listed.function.address)
         };
-        let here = |entry: &&Entry| is_listed(&entry.device) && entry.was_healthy;
+        let here = |entry: &&TrackedDevice| is_listed(&entry.device) && entry.was_healthy;
         self.devices.values().filter(here).map(|entry| entry.device.id.clone()).collect()
     }
 
@@ -173,7 +175,7 @@ impl Known {
 
     /// Devices with their health.
     pub(super) fn devices(&self) -> Vec<Device> {
-        let with_health = |entry: &Entry| Device {
+        let with_health = |entry: &TrackedDevice| Device {
             health: entry.tracker.health().clone(),
             ..entry.device.clone()
         };
@@ -181,9 +183,9 @@ impl Known {
     }
 }
 
-// === impl Entry ===
+// === impl TrackedDevice ===
 
-impl Entry {
+impl TrackedDevice {
     fn has_vanished(&self) -> bool {
         self.tracker.health().has_vanished()
     }
@@ -195,12 +197,12 @@ mod tests {
 
     use super::*;
 
-    fn known() -> Known {
-        Known::new(Duration::ZERO, Clock::starting_at(Timestamp::UNIX_EPOCH))
+    fn known() -> KnownDevices {
+        KnownDevices::new(Duration::ZERO, Clock::starting_at(Timestamp::UNIX_EPOCH))
     }
 
     /// A described and healthy MIG instance.
-    fn instance(known: &mut Known, number: usize) -> DeviceId {
+    fn instance(known: &mut KnownDevices, number: usize) -> DeviceId {
         let id: DeviceId = format!("MIG-{number}").parse().expect("an id");
         let source = SourceName::NVIDIA;
         known.describe(Device::new(id.clone(), DeviceKind::Mig, source, known.now()));

@@ -38,7 +38,7 @@ pub(super) struct Probe {
 type Description = (Option<Vec<Device>>, BTreeMap<DeviceId, String>);
 
 /// Result of a probe.
-pub(super) struct Probed {
+pub(super) struct ProbeReport {
     pub(super) facts: GpuFacts,
     /// The GPU and its instances, if anything changed.
     pub(super) described: Option<Vec<Device>>,
@@ -56,7 +56,7 @@ pub(super) struct Probed {
 
 impl Probe {
     /// Probes the GPU.
-    pub(super) fn run(self) -> Result<Probed, NvmlError> {
+    pub(super) fn run(self) -> Result<ProbeReport, NvmlError> {
         let gpu = self.nvml.gpu(self.index)?;
         let id = id_of(&gpu)?;
         let known = self.known.as_ref();
@@ -77,7 +77,7 @@ impl Probe {
         let (described, obstacles) =
             if unchanged { (None, BTreeMap::new()) } else { self.describe(&facts) };
         let trouble = facts.conditions.trouble(&facts.links);
-        Ok(Probed { facts, described, obstacles, trouble, uncorrected_errors, watched_in })
+        Ok(ProbeReport { facts, described, obstacles, trouble, uncorrected_errors, watched_in })
     }
 
     /// Known facts of the same GPU, if MIG layout and links are unchanged, else new ones; with current
@@ -125,7 +125,7 @@ impl Probe {
     }
 
     fn describe(&self, facts: &GpuFacts) -> Description {
-        let host = &self.roots.host.for_one_look();
+        let host = &self.roots.host.for_one_scan();
         let describe = Describe { host, driver: &self.driver, now: self.moment.now };
         let obstacle =
             |part: &InstanceFacts| Some((part.id.clone(), describe.obstacle(facts, part)?));

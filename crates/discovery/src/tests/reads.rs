@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fs, os::unix::fs::symlink, path::PathBuf};
 
 use windlass_config::{Config, Find, Places, SourceRule};
-use windlass_host::{Host, Question, Tally};
+use windlass_host::{Access, AccessLog, Host};
 use windlass_machine::Profile;
 
 use super::{config, machine_of};
@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// Number of accesses by kind and path, or by kind and content.
-type Counts = BTreeMap<(Question, PathBuf), u32>;
+type Counts = BTreeMap<(Access, PathBuf), u32>;
 
 fn families(config: &Config, host: &Host) -> Vec<Box<dyn Family>> {
     let (described, _) = Described::new(&config.places, &config.policy, host);
@@ -32,20 +32,20 @@ fn looks(config: &Config) -> Vec<Counts> {
     let (host, tally) = Host::new(&config.places.host_root, "/").counted();
     let families = families(config, &host).into_iter();
     let look = |mut family: Box<dyn Family>| {
-        drop(family.scan(&host.for_one_look()));
+        drop(family.scan(&host.for_one_scan()));
         by_file(&host, &tally)
     };
     families.map(look).collect()
 }
 
-fn by_file(host: &Host, tally: &Tally) -> Counts {
+fn by_file(host: &Host, tally: &AccessLog) -> Counts {
     let mut counts = Counts::new();
     for (question, path) in tally.take() {
         let own = host.path(&path);
         let file = match question {
-            Question::Text => own.canonicalize().unwrap_or(own),
+            Access::Text => own.canonicalize().unwrap_or(own),
             // A folder with two paths is listed through both.
-            Question::Names | Question::Link | Question::Kind => own,
+            Access::Names | Access::Link | Access::Kind => own,
         };
         *counts.entry((question, file)).or_default() += 1;
     }
@@ -85,7 +85,7 @@ fn what_a_function_is_was_asked_by_one_family_for_all() {
     }
     let twice: Vec<_> = all
         .iter()
-        .filter(|((question, _), count)| *question == Question::Text && **count > 1)
+        .filter(|((question, _), count)| *question == Access::Text && **count > 1)
         .collect();
     assert!(twice.is_empty(), "{twice:#?}");
 }

@@ -20,7 +20,7 @@ use windlass_allocations::ledger::Ledger;
 use windlass_config::{DriverName, Sharing};
 use windlass_core::{
     attribute::{AttributeName, Quantity},
-    device::{Device, Partition, PossiblePartition, Room},
+    device::{Device, Partition, PartitionCapacity, PossiblePartition},
     partition::{full_gpu, prospective},
 };
 use windlass_resources::{NodeState, offers::present_parts};
@@ -39,7 +39,7 @@ pub(super) struct CutGpu<'a> {
     pub(super) state: &'a NodeState,
     pub(super) ledger: &'a Ledger,
     pub(super) driver: &'a DriverName,
-    room: Room,
+    room: PartitionCapacity,
 }
 
 /// GPUs that are cut for claims, in the order of the scheduler's attempts.
@@ -52,7 +52,7 @@ pub(super) fn cuts<'a>(
     let mut gpus: Vec<_> = gpus.collect();
     gpus.sort_by_key(|gpu| state.policy.dra.may_switch(gpu));
     let cut = |gpu: &'a Device| {
-        let room = Room::of(&gpu.partitions);
+        let room = PartitionCapacity::of(&gpu.partitions);
         CutGpu { gpu, state, ledger, driver, room }
     };
     gpus.into_iter().map(cut).collect()
@@ -133,7 +133,7 @@ impl CutGpu<'_> {
         const UNITS: AttributeName = AttributeName::new("nvidia.com", "multiprocessors");
         let Partition { size, profile, start, .. } = it.partition.clone();
         let others = self.gpu.partitions.iter();
-        let shut_out = others.filter(|other| !self.room.has_both(it, other)).count();
+        let shut_out = others.filter(|other| !self.room.can_coexist(it, other)).count();
         (size, it.capacity.get(&UNITS).copied(), profile, shut_out, Reverse(start))
     }
 

@@ -9,14 +9,14 @@ use windlass_core::{
     partition::{full_gpu, prospective, standing},
 };
 
-use super::{Ground, Refusal};
+use super::{PlanInputs, Refusal};
 use crate::{
     catalog::CatalogEntry,
     claim::{Access, AllocatedDevice, Claim},
     record::Entry,
 };
 
-impl<'a> Ground<'a> {
+impl<'a> PlanInputs<'a> {
     /// The instance at a placement. An existing instance belongs to the claim only if its record says so:
     /// other instances must not be removed with the claim.
     pub(super) fn instance(

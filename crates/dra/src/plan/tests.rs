@@ -61,8 +61,8 @@ fn planned_on(claim: &Claim, state: &NodeState, records: &Records) -> Result<Vec
     let mps = &MpsPlaces::new(&Places::default(), &MpsSettings::default());
     let handovers = &CleanupStates::new();
     let (driver, catalog) = (&driver, &catalog);
-    let ground = Ground { driver, state, catalog, handovers, records, mps };
-    plan(claim, &ground).map_err(|refusal| refusal.to_string())
+    let inputs = PlanInputs { driver, state, catalog, handovers, records, mps };
+    plan(claim, &inputs).map_err(|refusal| refusal.to_string())
 }
 
 fn alone(boards: Vec<Device>) -> (Vec<Device>, Sharing) {

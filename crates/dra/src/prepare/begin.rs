@@ -15,10 +15,10 @@ use crate::{
 impl Preparer {
     /// Compares a completed claim with its object.
     pub(super) fn compare(&mut self, uid: &str) {
-        let (ground, entry) = (self.ground.clone(), self.entry(uid).cloned());
+        let (environment, entry) = (self.environment.clone(), self.entry(uid).cloned());
         self.spawn(uid, async move {
             match entry {
-                Some(entry) if ground.is_allocated_anew(&entry).await => Input::Another,
+                Some(entry) if environment.is_allocated_anew(&entry).await => Input::Another,
                 _ => Input::Same,
             }
         });
@@ -27,9 +27,9 @@ impl Preparer {
     /// Reads the object of a claim.
     pub(super) fn read(&mut self, uid: &str) {
         let Some(claim) = self.slots.get(uid).map(|slot| slot.claim.clone()) else { return };
-        let ground = self.ground.clone();
+        let environment = self.environment.clone();
         self.spawn(uid, async move {
-            match ground.read(&claim).await {
+            match environment.read(&claim).await {
                 Ok(claim) => Input::Read(claim.into()),
                 Err(error) => Input::Failed(causes(&error).into()),
             }
@@ -54,26 +54,26 @@ impl Preparer {
 
     /// Devices that a refused claim asked for.
     fn wanted(&self, claim: &Claim) -> Entry {
-        let catalog = self.ground.catalog(&self.ground.state.borrow());
+        let catalog = self.environment.catalog(&self.environment.state.borrow());
         let devices = named(claim, &catalog);
         Entry { claim: claim.reference.clone(), state: Stage::PrepareStarted, devices }
     }
 
     /// Plans the devices of a claim, and takes them.
     pub(super) fn take(&mut self, claim: &Claim) -> Result<(), NotBegun> {
-        let state = self.ground.state.borrow().clone();
-        let catalog = self.ground.catalog(&state);
-        let (handovers, records) = (self.ground.handovers.states(), self.records());
-        let ground = plan::Ground {
-            driver: &self.ground.driver,
+        let state = self.environment.state.borrow().clone();
+        let catalog = self.environment.catalog(&state);
+        let (handovers, records) = (self.environment.handovers.states(), self.records());
+        let inputs = plan::PlanInputs {
+            driver: &self.environment.driver,
             state: &state,
             catalog: &catalog,
             handovers: &handovers,
             records: &records,
-            mps: &self.ground.mps,
+            mps: &self.environment.mps,
         };
-        let devices = plan(claim, &ground)?;
-        self.ground.ledger.take_for_claim(&claim.reference, &takes(&devices, &state))?;
+        let devices = plan(claim, &inputs)?;
+        self.environment.ledger.take_for_claim(&claim.reference, &takes(&devices, &state))?;
         let slot = self.slots.get_mut(&claim.reference.uid);
         let slot = slot.expect("a slot that is not at rest stays");
         slot.entry =

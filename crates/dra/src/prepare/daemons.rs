@@ -8,7 +8,7 @@ use windlass_lifecycle::mps::MpsState;
 
 use super::{
     super::record::Entry,
-    ground::{Ground, blocking},
+    environment::{Environment, blocking},
 };
 
 /// Longest wait of one request. The next request finds the daemon further on its way.
@@ -17,9 +17,9 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Interval of looks for a daemon's end.
 const LOOK: Duration = Duration::from_millis(50);
 
-// === impl Ground ===
+// === impl Environment ===
 
-impl Ground {
+impl Environment {
     /// Waits until the claim's daemons serve, and until no daemon is left on exclusive devices: it would
     /// lock out the claim's programs. The reconciler starts and stops daemons by the ledger.
     pub(super) async fn daemons_are_right(&self, entry: &Entry) -> Result<(), String> {

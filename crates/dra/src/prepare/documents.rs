@@ -16,7 +16,7 @@ impl Preparer {
     /// all that the next agent needs to write them again.
     pub(super) fn restore(&mut self, uid: &str) {
         let Some(entry) = self.entry(uid).cloned() else { return };
-        let (documents, looked) = (self.ground.documents.clone(), self.journal.looked());
+        let (documents, looked) = (self.environment.documents.clone(), self.journal.looked());
         self.spawn(uid, async {
             looked.await;
             blocking(move || documents.restore(&entry)).await.into()

@@ -19,11 +19,11 @@ use windlass_core::{
     device::{DeviceId, Partition},
     partition::standing,
 };
-use windlass_discovery::mig::{PartitionError, Why, patiently};
+use windlass_discovery::mig::{MigFailure, PartitionError, patiently};
 use windlass_host::{causes, deadline};
 use windlass_resources::NodeState;
 
-use super::{Ground, Input, Preparer};
+use super::{Environment, Input, Preparer};
 use crate::{
     claim::Claim,
     record::{Entry, Held},
@@ -48,7 +48,7 @@ impl Preparer {
     }
 
     fn forms(&self, uid: &str) -> Vec<Form> {
-        let state = self.ground.state.borrow();
+        let state = self.environment.state.borrow();
         let devices = self.entry(uid).into_iter().flat_map(|entry| &entry.devices);
         devices.filter_map(|held| Form::of(held, &state)).collect()
     }
@@ -60,12 +60,13 @@ impl Preparer {
 
     /// Cuts GPUs, or makes them whole, after the record is written.
     pub(super) fn make(&mut self, uid: &str, claim: Box<Claim>) {
-        let (forms, recorded, ground) = (self.forms(uid), self.save(), self.ground.clone());
+        let (forms, recorded, environment) =
+            (self.forms(uid), self.save(), self.environment.clone());
         self.spawn(uid, async move {
             if let Err(why) = recorded.await {
                 return Input::Unrecorded(why);
             }
-            let made = ground.make(&forms).await;
+            let made = environment.make(&forms).await;
             made.map_or_else(|why| Input::Failed(why.into()), |()| Input::Made(claim))
         });
     }
@@ -82,9 +83,9 @@ impl Preparer {
     }
 }
 
-// === impl Ground ===
+// === impl Environment ===
 
-impl Ground {
+impl Environment {
     /// Cuts GPUs and makes them whole, and waits until the inventory has each with all that containers
     /// need.
     async fn make(&self, forms: &[Form]) -> Result<(), String> {
@@ -128,9 +129,11 @@ impl Ground {
             for place in places {
                 match patiently(&over, || self.partitions.remove(place)).await {
                     // The instance vanished with its GPU.
-                    Err(error) if matches!(error.why, Why::NoGpu) => {}
+                    Err(error) if matches!(error.why, MigFailure::NoGpu) => {}
                     // A reset removes the instance; an ending agent does not wait for it.
-                    Err(PartitionError { why: Why::Driver(error), .. }) if error.is_lost() => {
+                    Err(PartitionError { why: MigFailure::Driver(error), .. })
+                        if error.is_lost() =>
+                    {
                         tracing::warn!(%place, %error, "the GPU of a claim's instance is lost: let go");
                     }
                     removed => removed?,

@@ -4,7 +4,7 @@ use tokio::sync::oneshot;
 
 use super::{
     Notice, Preparer,
-    ground::{Ground, Suspect, blocking},
+    environment::{Environment, Suspect, blocking},
     partitions::places,
 };
 use crate::{
@@ -15,8 +15,9 @@ use crate::{
 impl Preparer {
     /// Undoes the steps of a claim. An unrecorded claim may still have devices to be cleaned.
     pub(super) fn remove(&mut self, uid: &str) {
-        let (ground, of, entry) = (self.ground.clone(), uid.to_owned(), self.entry(uid).cloned());
-        self.spawn(uid, async move { ground.clear(&of, entry.as_ref()).await.into() });
+        let (environment, of, entry) =
+            (self.environment.clone(), uid.to_owned(), self.entry(uid).cloned());
+        self.spawn(uid, async move { environment.clear(&of, entry.as_ref()).await.into() });
     }
 
     /// Answers the callers with an error; the claim stays. So do the devices of its old allocation, since
@@ -30,7 +31,7 @@ impl Preparer {
 
     /// Forgets a claim whose steps are undone, and frees its devices.
     pub(super) fn release(&mut self, uid: &str) {
-        self.ground.ledger.release_claim(uid);
+        self.environment.ledger.release_claim(uid);
         self.troubles.forget(uid);
         let Some(slot) = self.slots.get_mut(uid) else { return };
         slot.entry = None;
@@ -43,9 +44,9 @@ impl Preparer {
         let prepared = settled.filter_map(|slot| Some(slot.recorded()?.claim.clone()));
         let claims = prepared.chain(self.troubles.refused());
         let known = claims.map(|claim| Suspect { asked: self.asked(&claim.uid), claim });
-        let (known, ground): (Vec<_>, _) = (known.collect(), self.ground.clone());
+        let (known, environment): (Vec<_>, _) = (known.collect(), self.environment.clone());
         if !known.is_empty() {
-            self.watches.spawn(async move { Notice::Stale(ground.stale(known).await) });
+            self.watches.spawn(async move { Notice::Stale(environment.stale(known).await) });
         }
     }
 
@@ -68,7 +69,7 @@ impl Preparer {
     }
 }
 
-impl Ground {
+impl Environment {
     /// Undoes the steps while the record still has the claim: its unclean devices are not allocated
     /// meanwhile.
     async fn clear(&self, uid: &str, entry: Option<&Entry>) -> Result<(), String> {

@@ -6,16 +6,16 @@ use windlass_core::{device::DeviceId, health::Reason};
 use windlass_host::{causes, deadline};
 use windlass_resources::NodeState;
 
-use super::ground::Ground;
+use super::environment::Environment;
 use crate::{record::Entry, time_slice::Interval};
 
 /// Deadline of the program. It queries every GPU of the node first, which takes seconds each if the driver
 /// is not kept loaded.
 const LIMIT: Duration = Duration::from_secs(20);
 
-// === impl Ground ===
+// === impl Environment ===
 
-impl Ground {
+impl Environment {
     /// Sets the time slices of a claim.
     pub(super) async fn set_time_slices(&self, entry: &Entry) -> Result<(), String> {
         for (device, interval) in intervals(entry) {

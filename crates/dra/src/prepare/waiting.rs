@@ -66,7 +66,7 @@ impl Preparer {
         let (others, slot) = (cause.in_the_way.clone()?, self.slots.get(uid)?);
         let State::Reading(_, patience) = slot.state else { return None };
         let mut left = patience.unwrap_or_else(|| Deadline::after(self.patience));
-        let ledger = self.ground.ledger.watch();
+        let ledger = self.environment.ledger.watch();
         let ledger = ledger.borrow();
         // A holder that is missing in the ledger would count as gone at once, again and again.
         if left.has_passed(Instant::now())
@@ -83,7 +83,7 @@ impl Preparer {
 
     /// Waits until the other claims have released the devices.
     pub(super) fn wait(&mut self, uid: &str, others: InTheWay, mut patience: Deadline) {
-        let (mut ledger, uid) = (self.ground.ledger.watch(), uid.to_owned());
+        let (mut ledger, uid) = (self.environment.ledger.watch(), uid.to_owned());
         let before = ledger.borrow().claims().clone();
         self.watches.spawn(async move {
             let let_go = ledger.wait_for(|ledger| others.have_let_go(&before, ledger));

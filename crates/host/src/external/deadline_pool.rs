@@ -108,7 +108,7 @@ impl<A: Send + 'static> Worker<A> {
         self.calls.send(call).ok()?;
         let mut deadline = Deadline::starting_at(now(), limit);
         loop {
-            let left = deadline.next_look().saturating_duration_since(now());
+            let left = deadline.next_check().saturating_duration_since(now());
             match self.answers.recv_timeout(left) {
                 Err(RecvTimeoutError::Timeout) if !deadline.has_passed(now()) => {}
                 answer => return answer.ok(),

@@ -21,7 +21,7 @@ use std::time::Duration;
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::{sync::watch, task::spawn_blocking, time::sleep};
 
-use super::KeptFile;
+use super::StateFile;
 
 /// Delay of a retry, such as for a full disk.
 pub(crate) const AGAIN: Duration = Duration::from_secs(5);
@@ -40,7 +40,7 @@ pub struct Journal<T> {
 /// Background writer of a journal.
 #[derive(Debug)]
 pub struct Writer<T> {
-    file: KeptFile<T>,
+    file: StateFile<T>,
     newest: watch::Receiver<Versioned<T>>,
     looks: watch::Receiver<u64>,
     written: watch::Sender<Written>,
@@ -62,7 +62,7 @@ struct Written {
 
 impl<T: Default + PartialEq> Journal<T> {
     /// An empty journal and its writer, which the caller runs. `waiting` is logged once when writes fail.
-    pub fn new(file: KeptFile<T>, waiting: &'static str) -> (Self, Writer<T>) {
+    pub fn new(file: StateFile<T>, waiting: &'static str) -> (Self, Writer<T>) {
         let (newest, looks) = (watch::Sender::default(), watch::Sender::default());
         let (sender, written) = watch::channel(Written::default());
         let writer = Writer {
@@ -188,15 +188,15 @@ mod tests {
 
     const FORMAT: Format = Format { what: "record of words", about: "words" };
 
-    fn journal() -> (TempDir, KeptFile<String>, Journal<String>, Writer<String>) {
+    fn journal() -> (TempDir, StateFile<String>, Journal<String>, Writer<String>) {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let host = Host::new(folder.path(), folder.path());
-        let file = KeptFile::new(folder.path().join("state/words.json"), FORMAT, host);
+        let file = StateFile::new(folder.path().join("state/words.json"), FORMAT, host);
         let (journal, writer) = Journal::new(file.clone(), "all waits");
         (folder, file, journal, writer)
     }
 
-    fn on_disk(file: &KeptFile<String>) -> Option<String> {
+    fn on_disk(file: &StateFile<String>) -> Option<String> {
         file.load().map(|earlier| earlier.content)
     }
 

@@ -8,19 +8,19 @@ use super::*;
 
 const FORMAT: Format = Format { what: "record of words", about: "words" };
 
-fn kept() -> (TempDir, KeptFile<String>, PathBuf) {
+fn kept() -> (TempDir, StateFile<String>, PathBuf) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let (path, copy) = (folder.path().join("state/words.json"), folder.path().join("run/words"));
     let host = Host::new(folder.path(), folder.path());
-    let file = KeptFile::new(path, FORMAT, host).copied_to(copy.clone());
+    let file = StateFile::new(path, FORMAT, host).copied_to(copy.clone());
     (folder, file, copy)
 }
 
-fn write(file: &KeptFile<String>, word: &str) {
+fn write(file: &StateFile<String>, word: &str) {
     file.write(&word.to_owned()).expect("written");
 }
 
-fn read(file: &KeptFile<String>) -> Option<String> {
+fn read(file: &StateFile<String>) -> Option<String> {
     file.read().expect("it can be read").map(|earlier| earlier.content)
 }
 

@@ -22,7 +22,7 @@ pub(crate) struct Claim {
 
 /// Claims of one pod that are to be released.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Release {
+pub(crate) struct ClaimRelease {
     pub(crate) pod: String,
     pub(crate) namespace: String,
     pub(crate) names: Vec<String>,
@@ -108,11 +108,11 @@ impl Claims {
     }
 
     /// Claims that inactive pods still hold, by pod.
-    pub(crate) fn stale(&self, active: &BTreeSet<String>) -> Vec<Release> {
-        let mut stale = BTreeMap::<String, Release>::new();
+    pub(crate) fn stale(&self, active: &BTreeSet<String>) -> Vec<ClaimRelease> {
+        let mut stale = BTreeMap::<String, ClaimRelease>::new();
         for claim in self.iter() {
             for pod in claim.state.pod_uids.iter().filter(|pod| !active.contains(*pod)) {
-                let release = stale.entry(pod.clone()).or_insert_with(|| Release {
+                let release = stale.entry(pod.clone()).or_insert_with(|| ClaimRelease {
                     pod: pod.clone(),
                     namespace: claim.state.namespace.clone(),
                     names: Vec::new(),

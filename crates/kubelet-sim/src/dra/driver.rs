@@ -46,7 +46,7 @@ pub(crate) struct Driver {
 }
 
 /// Answers by claim UID: the devices, or the error. A released claim has no devices.
-pub(crate) type Answer = BTreeMap<String, Result<Vec<Device>, String>>;
+pub(crate) type ClaimAnswers = BTreeMap<String, Result<Vec<Device>, String>>;
 
 // === impl Service ===
 
@@ -120,7 +120,7 @@ impl Driver {
     }
 
     /// `NodePrepareResources`.
-    pub(crate) async fn prepare(&self, claims: &[ClaimId]) -> Result<Answer, RpcError> {
+    pub(crate) async fn prepare(&self, claims: &[ClaimId]) -> Result<ClaimAnswers, RpcError> {
         match self.service {
             Service::V1 => {
                 let claims = claims.iter().map(to_v1).collect();
@@ -144,7 +144,7 @@ impl Driver {
     }
 
     /// `NodeUnprepareResources`.
-    pub(crate) async fn unprepare(&self, claims: &[ClaimId]) -> Result<Answer, RpcError> {
+    pub(crate) async fn unprepare(&self, claims: &[ClaimId]) -> Result<ClaimAnswers, RpcError> {
         match self.service {
             Service::V1 => {
                 let claims = claims.iter().map(to_v1).collect();
@@ -189,7 +189,10 @@ impl Driver {
 }
 
 /// A driver's answers about each claim: the error, or the devices.
-fn answered<T>(claims: BTreeMap<String, T>, read: impl Fn(T) -> (String, Vec<Device>)) -> Answer {
+fn answered<T>(
+    claims: BTreeMap<String, T>,
+    read: impl Fn(T) -> (String, Vec<Device>),
+) -> ClaimAnswers {
     let read = |(uid, claim)| match read(claim) {
         (error, devices) if error.is_empty() => (uid, Ok(devices)),
         (error, _) => (uid, Err(error)),

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 use super::{
     ClaimCall, ClaimError, ClaimId,
-    driver::{Answer, Driver},
+    driver::{ClaimAnswers, Driver},
 };
 use crate::{
     desk::{Desk, Owner},
@@ -47,7 +47,7 @@ pub(crate) async fn prepare(owner: &Owner, pod: &Pod) -> Result<(), ClaimError> 
 
 impl Batch {
     /// Makes the call, and logs call and answer as events.
-    pub(super) async fn run(&self, owner: &Owner) -> Result<Answer, ClaimError> {
+    pub(super) async fn run(&self, owner: &Owner) -> Result<ClaimAnswers, ClaimError> {
         let called = Event::DriverCalled {
             call: self.call,
             pod: self.pod.clone(),
@@ -65,7 +65,7 @@ impl Batch {
         answer.map_err(|error| ClaimError::Call { call: self.call, error })
     }
 
-    fn answered(&self, answer: &Result<Answer, RpcError>) -> Event {
+    fn answered(&self, answer: &Result<ClaimAnswers, RpcError>) -> Event {
         let error = match answer {
             Ok(answers) => answers.values().find_map(|answer| answer.clone().err()),
             Err(error) => Some(error.to_string()),
@@ -124,7 +124,7 @@ impl Desk {
         Ok((batches.into_values().collect(), missing))
     }
 
-    fn keep_devices(&mut self, batch: &Batch, answer: Answer) -> Result<(), ClaimError> {
+    fn keep_devices(&mut self, batch: &Batch, answer: ClaimAnswers) -> Result<(), ClaimError> {
         let claims = &mut self.dra.claims;
         let keep =
             |claim: &ClaimId, devices| claims.add_devices(claim, &batch.driver.name, devices);

@@ -1,8 +1,8 @@
-//! Release of claims when the last pod that uses them ends, and the reconciliation of missed releases.
+//! ClaimRelease of claims when the last pod that uses them ends, and the reconciliation of missed releases.
 
 use std::{collections::BTreeMap, time::Duration};
 
-use super::{ClaimCall, ClaimError, ClaimId, claims::Release, prepare::Batch};
+use super::{ClaimCall, ClaimError, ClaimId, claims::ClaimRelease, prepare::Batch};
 use crate::{
     desk::{Desk, Owner},
     event::Event,
@@ -17,7 +17,7 @@ type ByDriver = BTreeMap<String, Vec<ClaimId>>;
 pub(crate) async fn unprepare(owner: &Owner, pod: &Pod) -> Result<(), ClaimError> {
     let names = pod.claims.iter().map(|claim| claim.id.name.clone()).collect();
     let (pod, namespace) = (pod.uid.clone(), pod.namespace.clone());
-    release(owner, Release { pod, namespace, names }).await
+    release(owner, ClaimRelease { pod, namespace, names }).await
 }
 
 /// Releases claims of gone pods, once all pods are known. A failure is among the events; the next
@@ -41,7 +41,7 @@ pub(crate) async fn reconcile_now_and_then(owner: Owner, period: Duration) {
     }
 }
 
-async fn release(owner: &Owner, release: Release) -> Result<(), ClaimError> {
+async fn release(owner: &Owner, release: ClaimRelease) -> Result<(), ClaimError> {
     let pod = release.pod.clone();
     let outcome = try_release(owner, release).await;
     let event = match &outcome {
@@ -53,7 +53,7 @@ async fn release(owner: &Owner, release: Release) -> Result<(), ClaimError> {
     outcome
 }
 
-async fn try_release(owner: &Owner, release: Release) -> Result<(), ClaimError> {
+async fn try_release(owner: &Owner, release: ClaimRelease) -> Result<(), ClaimError> {
     let pod = release.pod.clone();
     let (claims, by_driver) = owner.with(move |desk| desk.plan_unprepare(&release)).await?;
     for (name, claims) in by_driver {
@@ -73,7 +73,7 @@ pub(crate) fn in_context(error: &ClaimError) -> String {
 // === impl Desk, for releasing claims ===
 
 impl Desk {
-    fn plan_unprepare(&mut self, release: &Release) -> (Vec<ClaimId>, ByDriver) {
+    fn plan_unprepare(&mut self, release: &ClaimRelease) -> (Vec<ClaimId>, ByDriver) {
         let mut last = Vec::new();
         let mut by_driver = ByDriver::new();
         for name in &release.names {

@@ -9,7 +9,7 @@ use windlass_core::{
     nvlink::NvLinks,
 };
 use windlass_discovery::FpgaIdentity;
-use windlass_host::template::{Missing, fill};
+use windlass_host::template::{MissingValue, fill};
 
 /// Configured steps of one device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -92,7 +92,7 @@ fn filled_in(
     policy: &Policy,
     configured: &Handover,
     device: &Device,
-) -> Result<CleanupPlan, Missing> {
+) -> Result<CleanupPlan, MissingValue> {
     let steps = |steps: &[Step]| -> Result<Vec<_>, _> {
         steps.iter().map(|step| filled(step, device)).collect()
     };
@@ -132,7 +132,7 @@ fn configured<'a>(policy: &'a Policy, device: &Device) -> Option<&'a Handover> {
 }
 
 /// The step with the device's values filled in.
-fn filled(step: &Step, device: &Device) -> Result<Step, Missing> {
+fn filled(step: &Step, device: &Device) -> Result<Step, MissingValue> {
     let fill = |text: &String| fill(text, device);
     let action = match &step.action {
         StepAction::Http(url) => StepAction::Http(fill(url)?),

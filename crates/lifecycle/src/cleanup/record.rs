@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, path::Path};
 use windlass_core::device::DeviceId;
 use windlass_host::{
     Host,
-    state_file::{Boot, Format, Journal, KeptFile, Writer},
+    state_file::{Boot, Format, Journal, StateFile, Writer},
 };
 
 use super::state::State;
@@ -18,7 +18,7 @@ pub type Records = BTreeMap<DeviceId, State>;
 
 /// The file of the records.
 #[derive(Clone, Debug)]
-pub(super) struct RecordFile(KeptFile<Records>);
+pub(super) struct RecordFile(StateFile<Records>);
 
 /// Format of `handover.json`.
 pub const FORMAT: Format = Format { what: "cleanup record", about: "devices" };
@@ -29,7 +29,7 @@ const FILE: &str = "handover.json";
 
 impl RecordFile {
     pub(super) fn new(state_dir: &Path, host: Host) -> Self {
-        Self(KeptFile::new(state_dir.join(FILE), FORMAT, host))
+        Self(StateFile::new(state_dir.join(FILE), FORMAT, host))
     }
 
     /// Records of an earlier agent, as the states of this one. Empty if the file is missing or unreadable.

@@ -11,7 +11,7 @@ use std::{
 use tokio::{sync::Semaphore, task::spawn_blocking};
 use windlass_config::{Link, Processes, Reset, Step, StepAction, USUAL_MEMORY};
 use windlass_core::device::DeviceId;
-use windlass_discovery::mig::{PartitionDesk, PartitionError};
+use windlass_discovery::mig::{MigHandle, PartitionError};
 use windlass_host::{
     Host, causes,
     deadline::{self, Deadline},
@@ -41,7 +41,7 @@ pub(super) struct StepContext {
     /// Held by an identity check likewise.
     pub(super) asking: Arc<Semaphore>,
     /// NVIDIA's driver.
-    pub(super) gpus: PartitionDesk,
+    pub(super) gpus: MigHandle,
     pub(super) scrubber: Scrubber,
 }
 
@@ -214,9 +214,9 @@ mod tests {
     use super::*;
 
     /// A desk that leads to no driver.
-    fn nobody() -> PartitionDesk {
+    fn nobody() -> MigHandle {
         let (library, cuts) = (tokio::sync::watch::channel(None).1, mpsc::channel(1).0);
-        let to_source = (cuts, mig::RecessDesk::new().0);
+        let to_source = (cuts, mig::NvmlReleaseHandle::new().0);
         let smi = NvidiaSmi::new(&Places::default().roots());
         mig::open(Duration::from_secs(1), library, smi, to_source).0
     }

@@ -4,7 +4,7 @@ use tokio::{
     task::spawn_blocking,
     time::{Duration, sleep},
 };
-use windlass_discovery::{FpgaIdentity, NotIt};
+use windlass_discovery::{FpgaIdentity, IdentityMismatch};
 use windlass_host::deadline;
 
 use super::steps::StepContext;
@@ -27,12 +27,12 @@ pub(super) async fn verify(
     let checked = async {
         loop {
             match check(context, identity).await? {
-                Err(NotIt::Silent) => sleep(PAUSE).await,
-                Err(NotIt::NotReady(why)) => {
+                Err(IdentityMismatch::Silent) => sleep(PAUSE).await,
+                Err(IdentityMismatch::NotReady(why)) => {
                     last = format!("it is not ready, {why}");
                     sleep(PAUSE).await;
                 }
-                Err(NotIt::Other(what)) => {
+                Err(IdentityMismatch::Other(what)) => {
                     return Err(format!("{what}, after its steps were done"));
                 }
                 Ok(()) => return Ok(()),
@@ -48,7 +48,7 @@ pub(super) async fn verify(
 async fn check(
     context: &StepContext,
     identity: &FpgaIdentity,
-) -> Result<Result<(), NotIt>, String> {
+) -> Result<Result<(), IdentityMismatch>, String> {
     let (host, identity) = (context.host.clone(), identity.clone());
     let permit = context.asking.clone().try_acquire_owned();
     let permit = permit.map_err(|_| "an earlier question to it has not returned yet".to_owned())?;
@@ -86,7 +86,7 @@ mod tests {
         let new = Device::new(id, DeviceKind::Fpga, SourceName::FPGA, Timestamp::UNIX_EPOCH);
         let board = Device { attributes: told.into(), ..new };
         let identity = FpgaIdentity::of(&FpgaRules::default(), &board).expect("filled in");
-        let to_source = (mpsc::channel(1).0, mig::RecessDesk::new().0);
+        let to_source = (mpsc::channel(1).0, mig::NvmlReleaseHandle::new().0);
         let smi = NvidiaSmi::new(&Places::default().roots());
         let context = StepContext {
             device: board.id,

@@ -7,7 +7,7 @@ use windlass_config::MpsUsers;
 use windlass_core::device::DeviceId;
 use windlass_host::{
     Host, Roots,
-    driver_program::{DriverProgram, Missing, same, whole_system},
+    driver_program::{DriverProgram, MissingProgram, same, whole_system},
 };
 
 use super::place::{MpsPlaces, PIPE_DIRECTORY, Place, SHM};
@@ -24,7 +24,7 @@ pub(super) struct Program {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ProgramError {
     #[error("{0}; it comes with the driver's compute utilities")]
-    Missing(#[from] Missing),
+    Missing(#[from] MissingProgram),
     #[error(
         "{daemon} of the daemon is not {host} of the node, so clients would not reach it; mount the \
          one as the other, or set the folder that is"

@@ -16,7 +16,7 @@ use windlass_cluster::{Client, leases};
 use windlass_config::{Config, Policy};
 use windlass_core::labels::Labels;
 use windlass_deviceplugin::{Plugins, RecentAllocations, history};
-use windlass_discovery::{HostWatch, Source, mig::PartitionDesk, telemetry::TelemetryReceiver};
+use windlass_discovery::{HostWatch, Source, mig::MigHandle, telemetry::TelemetryReceiver};
 use windlass_dra::{Driver, Left};
 use windlass_host::{Roots, clock::Clock, state_folder};
 use windlass_lifecycle::{
@@ -57,7 +57,7 @@ pub(super) fn assemble(
     registry: Registry,
     instruments: Instruments,
     parts: &mut Parts,
-) -> (watch::Receiver<Arc<NodeState>>, PartitionDesk) {
+) -> (watch::Receiver<Arc<NodeState>>, MigHandle) {
     let left = windlass_dra::restore(&config.places, &config.policy.dra.driver, &deps.ledger);
     let Deps { dir, directory, listeners, cluster, policy, ledger, clock } = deps;
     let roots = config.places.roots();
@@ -121,7 +121,7 @@ struct Wiring<'a> {
 struct Discovered {
     snapshots: Snapshots,
     telemetry: Vec<TelemetryReceiver>,
-    partitions: PartitionDesk,
+    partitions: MigHandle,
 }
 
 /// Handles of the reconciler and of the parts in its loops.
@@ -171,7 +171,7 @@ impl Wiring<'_> {
     fn reconcile(
         &self,
         snapshots: Snapshots,
-        partitions: &PartitionDesk,
+        partitions: &MigHandle,
         cluster: Option<Client>,
         news: Arc<Notify>,
         parts: &mut Parts,
@@ -279,7 +279,7 @@ impl Wiring<'_> {
         &self,
         left: Left,
         handles: &ReconcilerHandles,
-        partitions: PartitionDesk,
+        partitions: MigHandle,
         cluster: Option<Client>,
         parts: &mut Parts,
     ) {

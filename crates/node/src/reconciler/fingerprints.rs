@@ -4,12 +4,12 @@
 //! the old id meant.
 
 use windlass_config::{Delivery, DeviceNodes, Places};
-use windlass_host::state_file::{Boot, Format, KeptFile};
+use windlass_host::state_file::{Boot, Format, StateFile};
 use windlass_resources::offers::Fingerprints;
 
 /// State file `devices.json`.
 pub(super) struct FingerprintFile {
-    file: KeptFile<Fingerprints>,
+    file: StateFile<Fingerprints>,
     written: Fingerprints,
     /// Last write error.
     refused: Option<String>,
@@ -67,8 +67,8 @@ pub(crate) fn were_offered(places: &Places) -> bool {
     }
 }
 
-fn file(places: &Places) -> KeptFile<Fingerprints> {
-    KeptFile::new(places.state_dir.join(FILE), FORMAT, places.host())
+fn file(places: &Places) -> StateFile<Fingerprints> {
+    StateFile::new(places.state_dir.join(FILE), FORMAT, places.host())
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use windlass_core::{
     attribute::Quantity,
     device::{Device, DeviceId, DeviceKind, Partition, PossiblePartition},
 };
-use windlass_discovery::mig::{PartitionError, Why};
+use windlass_discovery::mig::{MigFailure, PartitionError};
 use windlass_host::causes;
 use windlass_machine::{mig::Shape, state::Process};
 use windlass_resources::NodeState;
@@ -46,7 +46,7 @@ async fn until_served(agent: &Running, device: &DeviceId, served: bool) -> Arc<N
     agent.until(is_served).await
 }
 
-fn refused(outcome: Result<DeviceId, PartitionError>) -> (Why, String) {
+fn refused(outcome: Result<DeviceId, PartitionError>) -> (MigFailure, String) {
     let error = outcome.expect_err("refused");
     let words = causes(&error);
     (error.why, words)
@@ -96,7 +96,7 @@ async fn a_gpu_that_takes_a_reset_for_mig_could_be_cut_to_nothing_until_it_is_on
     let one = at(&agent, 3, "1g.5gb+me", 0);
     world.machine.set_mig(3, None).expect("MIG off");
     let (why, words) = refused(agent.partitions.make(&one).await);
-    assert!(matches!(why, Why::Off), "{words}");
+    assert!(matches!(why, MigFailure::Off), "{words}");
     agent.partitions.remove(&one).await.expect("there is none");
 
     let error = agent.partitions.turn_mig_on(&one.gpu).await.expect_err("it takes a reset");
@@ -151,7 +151,7 @@ async fn two_small_and_one_large_partition_are_made_and_removed_again() {
         made.push(device);
     }
     let (why, words) = refused(agent.partitions.make(&at(&agent, 0, "2g.20gb", 0)).await);
-    assert!(matches!(why, Why::NoRoom(_)));
+    assert!(matches!(why, MigFailure::NoRoom(_)));
     let uuid = gpu(&agent, 0).id;
     let expected = format!(
         "cannot make MIG partition 2g.20gb at memory slices 0-1 of {uuid}: no room: taken by \
@@ -210,7 +210,7 @@ async fn nothing_is_removed_that_a_process_uses_or_that_came_in_its_place() {
     };
     run(vec![Process { pid: 7, memory_mib: 256, gpu_instance: Some(3) }]);
     let error = agent.partitions.remove_device(&whole, &first).await.expect_err("in use");
-    assert!(matches!(error.why, Why::InUse), "{error:?}");
+    assert!(matches!(error.why, MigFailure::InUse), "{error:?}");
     run(Vec::new());
     agent.partitions.remove_device(&whole, &first).await.expect("removed");
     let second = agent.partitions.make(&one).await.expect("made");
@@ -226,7 +226,7 @@ async fn a_gpu_that_hangs_holds_up_no_other_and_the_order_has_its_result_later()
     let (slow, quick) = tokio::join!(agent.partitions.make(&hung), agent.partitions.make(&well));
     quick.expect("made");
     let (why, words) = refused(slow);
-    assert!(matches!(why, Why::Overdue(_)), "{words}");
+    assert!(matches!(why, MigFailure::Overdue(_)), "{words}");
     world.inject("recover@0");
     let device = agent.partitions.make(&hung).await.expect("made, then or now");
     assert_eq!(standing(&world, 0), [("7g.80gb".to_owned(), true)]);
@@ -239,11 +239,11 @@ async fn without_a_driver_an_order_is_refused_and_a_stopped_agent_takes_none() {
     let one = at(&agent, 0, "1g.10gb", 0);
     let (unknown, desk) = ("GPU-of-another-node".parse().expect("an id"), agent.partitions.clone());
     let (why, words) = refused(desk.make(&Partition { gpu: unknown, ..one.clone() }).await);
-    assert!(matches!(why, Why::NoGpu), "{words}");
+    assert!(matches!(why, MigFailure::NoGpu), "{words}");
     world.machine.remove_driver().expect("removed");
     agent.until(|state| !state.inventory.devices.iter().any(|gpu| gpu.health.is_healthy())).await;
     assert!(desk.make(&one).await.is_err());
     agent.stop().await;
     let late = in_time("an answer", desk.make(&one)).await;
-    assert!(matches!(refused(late).0, Why::Stopped));
+    assert!(matches!(refused(late).0, MigFailure::Stopped));
 }

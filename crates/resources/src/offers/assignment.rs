@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use windlass_config::{MigStrategy, Policy, ResourceRule, Resources, Sharing, Unmatched};
 use windlass_core::{
     attribute::AttributeName,
-    device::{Cuts, Device, DeviceId},
+    device::{Device, DeviceId, Partitioning},
     inventory::Inventory,
     resource::ResourceName,
 };
@@ -72,8 +72,9 @@ struct Single {
 impl<'a> Assigner<'a> {
     pub(super) fn new(policy: &'a Policy, inventory: &'a Inventory) -> Self {
         // Instances that claims made say nothing about the node's layout.
-        let is_by_hand =
-            |gpu: &&Device| gpu.family().cuts == Cuts::Mig && !policy.cuts_for_claims(gpu);
+        let is_by_hand = |gpu: &&Device| {
+            gpu.family().partitioning == Partitioning::Mig && !policy.cuts_for_claims(gpu)
+        };
         let gpus = || inventory.devices.iter().filter(is_by_hand);
         let is_cut = |gpu: &Device| present_parts(inventory, &gpu.id).next().is_some();
         let applies = policy.mig == MigStrategy::Single && gpus().any(is_cut);
@@ -105,10 +106,10 @@ impl<'a> Assigner<'a> {
     /// True if another device represents this one: its MIG instances, or its parent GPU.
     fn is_represented(&self, device: &Device) -> bool {
         let is_cut = self.policy.mig != MigStrategy::None;
-        match device.family().cuts {
-            Cuts::Never | Cuts::Parts => device.partitioned,
-            Cuts::Mig if device.kind.is_instance() => !is_cut,
-            Cuts::Mig => {
+        match device.family().partitioning {
+            Partitioning::Never | Partitioning::Parts => device.partitioned,
+            Partitioning::Mig if device.kind.is_instance() => !is_cut,
+            Partitioning::Mig => {
                 let has_parts = || present_parts(self.inventory, &device.id).next().is_some();
                 is_cut && device.partitioned && has_parts()
             }
@@ -117,7 +118,7 @@ impl<'a> Assigner<'a> {
 
     /// Reason that the MIG layout keeps this device back.
     fn mig_layout_error(&self, device: &Device) -> Option<String> {
-        if device.family().cuts != Cuts::Mig {
+        if device.family().partitioning != Partitioning::Mig {
             return None;
         }
         let in_mig_mode = device.partitioned && self.policy.mig != MigStrategy::None;
@@ -241,10 +242,12 @@ fn by_matching_rule(rule: &ResourceRule, device: &Device) -> Assignment {
 
 /// True if a device's default resource changed, as that of a reprogrammed FPGA.
 pub fn has_new_default(policy: &Policy, before: &Inventory, now: &Inventory) -> bool {
-    now.devices.iter().filter(|device| device.family().cuts != Cuts::Mig).any(|device| {
-        let known = before.get(device.id.as_str()).and_then(|known| usual_name(policy, known));
-        known.is_some_and(|known| usual_name(policy, device).is_some_and(|name| name != known))
-    })
+    now.devices.iter().filter(|device| device.family().partitioning != Partitioning::Mig).any(
+        |device| {
+            let known = before.get(device.id.as_str()).and_then(|known| usual_name(policy, known));
+            known.is_some_and(|known| usual_name(policy, device).is_some_and(|name| name != known))
+        },
+    )
 }
 
 /// True for the display adapter of a DGX Station; NVIDIA's plugin skips it by these names.

@@ -18,7 +18,7 @@ use std::{
 use windlass_allocations::{HeldIds, duplicates::duplicates};
 use windlass_config::{DraOffer, Policy, Replicas, Resources, Shared, Sharing, SharingMethod};
 use windlass_core::{
-    device::{Cuts, Device, DeviceId},
+    device::{Device, DeviceId, Partitioning},
     inventory::Inventory,
     replica::{ReplicaId, device_of, token},
     resource::ResourceName,
@@ -422,9 +422,9 @@ impl Planner<'_> {
         let why = match device {
             _ if still_here || offer.pool().is_some() => "shared in another way by now",
             None if token(&id).is_some() => "no longer offered as this resource",
-            Some(device) if device.partitioned => match device.family().cuts {
-                Cuts::Mig => "cut into MIG instances",
-                Cuts::Parts | Cuts::Never => "cut into parts",
+            Some(device) if device.partitioned => match device.family().partitioning {
+                Partitioning::Mig => "cut into MIG instances",
+                Partitioning::Parts | Partitioning::Never => "cut into parts",
             },
             Some(_) => "no longer offered as this resource",
             None => "no longer on this node",

@@ -14,7 +14,7 @@ use windlass_core::{
 use windlass_host::{
     Host, causes, deadline,
     external::{DeadlinePool, GetError, get, run},
-    template::{Missing, fill},
+    template::{MissingValue, fill},
 };
 
 use super::{ProbeResult, SHORTEST};
@@ -119,7 +119,7 @@ impl ProbeSpec {
         probe: &Probe,
         device: &Device,
         usual: Duration,
-    ) -> Result<Option<Self>, Missing> {
+    ) -> Result<Option<Self>, MissingValue> {
         let fill = |text: &String| fill(text, device);
         let test = match &probe.test {
             Test::Nodes => return Ok(None),

@@ -4,16 +4,16 @@ use tokio::time::Instant;
 use windlass_core::{device::DeviceId, health::Observation};
 
 use super::{
-    super::{conditions::Moment, known::Known, listen, probe::Probe, procfs},
-    Answer, Connection, position,
+    super::{conditions::Moment, known::KnownDevices, listen, probe::Probe, procfs},
+    CallResult, Connection, position,
     slot::Slot,
 };
 
 impl Connection {
-    pub(super) fn mark_overdue(&mut self, now: Instant, known: &mut Known) {
+    pub(super) fn mark_overdue(&mut self, now: Instant, known: &mut KnownDevices) {
         let deadline = self.policy.call_deadline;
         let why = format!("the driver did not answer within {deadline:?}");
-        if self.round.question.became_overdue(now) {
+        if self.round.call.became_overdue(now) {
             self.cannot_count(why.clone(), known);
             self.ask_wanted_gpus(known);
         }
@@ -21,37 +21,37 @@ impl Connection {
             self.take_listing(Vec::new(), known);
         }
         for index in 0..self.slots.len() {
-            if self.slots[index].question.became_overdue(now) {
+            if self.slots[index].call.became_overdue(now) {
                 self.fail(index, Observation::Overdue(why.clone()), known);
             }
         }
     }
 
     pub(super) fn ask_round(&mut self, now: Instant) {
-        if self.round.question.ask(now, self.policy.call_deadline) {
+        if self.round.call.ask(now, self.policy.call_deadline) {
             let (nvml, host) = (self.nvml.clone(), self.roots.host.clone());
             self.answers.spawn_blocking(move || {
-                Answer::Round(procfs::fingerprint(&host), nvml.gpu_count())
+                CallResult::Round(procfs::fingerprint(&host), nvml.gpu_count())
             });
         }
     }
 
-    pub(super) fn ask_every_gpu(&mut self, now: Instant, known: &Known) {
+    pub(super) fn ask_every_gpu(&mut self, now: Instant, known: &KnownDevices) {
         for index in 0..self.slots.len() {
             self.ask_gpu(index, now, known);
         }
     }
 
     /// Probes each GPU if the event wait failed: indices are as reliable as they get.
-    pub(super) fn ask_wanted_gpus(&mut self, known: &Known) {
+    pub(super) fn ask_wanted_gpus(&mut self, known: &KnownDevices) {
         if std::mem::take(&mut self.round.wants_gpus) {
             self.ask_every_gpu(Instant::now(), known);
         }
     }
 
-    pub(super) fn ask_gpu(&mut self, index: usize, now: Instant, known: &Known) {
+    pub(super) fn ask_gpu(&mut self, index: usize, now: Instant, known: &KnownDevices) {
         let slot = &mut self.slots[index];
-        if slot.question.ask(now, self.policy.call_deadline) {
+        if slot.call.ask(now, self.policy.call_deadline) {
             let probe = Probe {
                 nvml: self.nvml.clone(),
                 driver: self.driver.clone(),
@@ -62,19 +62,19 @@ impl Connection {
                 settled: slot.has_no_obstacles(),
                 watch_in: slot.needs(&self.event_set),
             };
-            self.answers.spawn_blocking(move || Answer::Gpu(index, Box::new(probe.run())));
+            self.answers.spawn_blocking(move || CallResult::Gpu(index, Box::new(probe.run())));
         }
     }
 
     /// Probes a GPU after a MIG task. A running probe may be outdated; another one follows it.
-    pub(crate) fn look_again(&mut self, gpu: &DeviceId, known: &Known) {
+    pub(crate) fn look_again(&mut self, gpu: &DeviceId, known: &KnownDevices) {
         let is_it = |slot: &Slot| slot.ids.first() == Some(gpu);
         let Some(index) = self.slots.iter().position(is_it) else { return };
-        self.slots[index].again = !self.slots[index].question.is_idle();
+        self.slots[index].again = !self.slots[index].call.is_idle();
         self.ask_gpu(index, Instant::now(), known);
     }
 
-    pub(super) fn ask_recovering(&mut self, now: Instant, known: &Known) {
+    pub(super) fn ask_recovering(&mut self, now: Instant, known: &KnownDevices) {
         for index in 0..self.slots.len() {
             let recovery = known.next_recovery(&self.slots[index].ids);
             if recovery.is_some_and(|at| at <= known.now()) {
@@ -86,7 +86,7 @@ impl Connection {
     pub(super) fn ask_listing(&mut self) {
         if self.listing.ask(Instant::now(), self.policy.call_deadline) {
             let roots = self.roots.clone();
-            self.answers.spawn_blocking(move || Answer::Listed(procfs::gpus(&roots)));
+            self.answers.spawn_blocking(move || CallResult::Listed(procfs::gpus(&roots)));
         }
     }
 
@@ -97,6 +97,6 @@ impl Connection {
         }
         (self.round.wants_events, self.round.events_made) = (false, now);
         let (nvml, event_wait) = (self.nvml.clone(), self.policy.event_wait);
-        self.answers.spawn_blocking(move || Answer::Events(listen(&nvml, event_wait)));
+        self.answers.spawn_blocking(move || CallResult::Events(listen(&nvml, event_wait)));
     }
 }

@@ -8,7 +8,7 @@ use windlass_core::{
 };
 use windlass_nvml::{Event, EventKind, NvmlError};
 
-use super::{super::known::Known, Connection};
+use super::{super::known::KnownDevices, Connection};
 
 /// XID of a contained memory error. The error counters include it.
 const CONTAINED: u64 = 94;
@@ -17,7 +17,7 @@ const CONTAINED: u64 = 94;
 const DOUBLE_BIT_ECC: u64 = 48;
 
 impl Connection {
-    pub(super) fn take_event(&mut self, event: Result<Event, NvmlError>, known: &mut Known) {
+    pub(super) fn take_event(&mut self, event: Result<Event, NvmlError>, known: &mut KnownDevices) {
         match event {
             Ok(event) => self.take_fault(event, known),
             Err(error) => {
@@ -27,9 +27,9 @@ impl Connection {
                 (self.round.wants_gpus, self.round.wants_events) = (true, true);
                 let now = Instant::now();
                 // A pending count may be older than the failure.
-                self.round.is_outdated = self.round.question.is_open();
+                self.round.is_outdated = self.round.call.is_open();
                 self.ask_round(now);
-                if !self.round.question.is_open() {
+                if !self.round.call.is_open() {
                     // A hanging count gives no number.
                     self.ask_wanted_gpus(known);
                 }
@@ -38,7 +38,7 @@ impl Connection {
         }
     }
 
-    pub(super) fn take_fault(&mut self, event: Event, known: &mut Known) {
+    pub(super) fn take_fault(&mut self, event: Event, known: &mut KnownDevices) {
         let Some(slot) = self.slots.iter_mut().find(|slot| slot.is(&event)) else {
             if self.has_seen_every_gpu() {
                 tracing::warn!(kind = ?event.kind, "NVML event of an unknown GPU: probing all");

@@ -8,7 +8,7 @@ use windlass_core::{
 };
 use windlass_nvml::{Event, EventSet};
 
-use super::super::{facts::GpuFacts, probe::Probed, question::Question};
+use super::super::{facts::GpuFacts, pending_call::PendingCall, probe::ProbeReport};
 
 #[derive(Default)]
 pub(super) struct Slot {
@@ -17,7 +17,7 @@ pub(super) struct Slot {
     pub(super) ids: Vec<DeviceId>,
     /// Reasons why single instances are unusable.
     obstacles: BTreeMap<DeviceId, String>,
-    pub(super) question: Question,
+    pub(super) call: PendingCall,
     /// Another probe follows the running one.
     pub(super) again: bool,
     /// Number of the event set that contains the GPU.
@@ -49,7 +49,7 @@ impl Slot {
 
     /// True once it answered or missed a deadline, and has an id.
     pub(super) fn is_settled(&self) -> bool {
-        self.question.is_settled() && self.unnamed.is_none()
+        self.call.is_settled() && self.unnamed.is_none()
     }
 
     /// True if every instance is usable.
@@ -62,7 +62,7 @@ impl Slot {
     }
 
     /// Applies a probe's result. Returns the former ids.
-    pub(super) fn take(&mut self, probed: &Probed) -> Vec<DeviceId> {
+    pub(super) fn take(&mut self, probed: &ProbeReport) -> Vec<DeviceId> {
         (self.lost, self.unnamed) = (false, None);
         self.watched_in = probed.watched_in.or(self.watched_in);
         self.facts = Some(probed.facts.clone());

@@ -14,32 +14,32 @@ use super::{
     super::{
         ConnectError, Ended,
         describe::Describe,
-        known::Known,
-        probe::Probed,
+        known::KnownDevices,
+        probe::ProbeReport,
         procfs::{Fingerprint, ListedGpu},
     },
-    Answer, Connection, Listening, NumberedSet, position,
+    CallResult, Connection, Listening, NumberedSet, position,
     slot::Slot,
 };
 
 impl Connection {
     pub(super) fn take_answer(
         &mut self,
-        answer: Result<Answer, JoinError>,
-        known: &mut Known,
+        answer: Result<CallResult, JoinError>,
+        known: &mut KnownDevices,
     ) -> Option<Ended> {
         match answer.expect("a blocking task neither panics nor is cancelled while this lives") {
-            Answer::Round(fingerprint, count) => self.take_round(&fingerprint, count, known),
-            Answer::Gpu(index, outcome) => {
+            CallResult::Round(fingerprint, count) => self.take_round(&fingerprint, count, known),
+            CallResult::Gpu(index, outcome) => {
                 self.take_gpu(index, *outcome, known);
                 None
             }
-            Answer::Listed(gpus) => {
+            CallResult::Listed(gpus) => {
                 self.listing.settle();
                 self.take_listing(gpus, known);
                 None
             }
-            Answer::Events(set) => {
+            CallResult::Events(set) => {
                 self.take_events(set, known);
                 None
             }
@@ -50,9 +50,9 @@ impl Connection {
         &mut self,
         fingerprint: &Fingerprint,
         count: Result<u32, NvmlError>,
-        known: &mut Known,
+        known: &mut KnownDevices,
     ) -> Option<Ended> {
-        self.round.question.settle();
+        self.round.call.settle();
         if *fingerprint != self.fingerprint {
             return Some(Ended::Changed);
         }
@@ -74,7 +74,7 @@ impl Connection {
         None
     }
 
-    fn open_slots(&mut self, count: u32, known: &mut Known) {
+    fn open_slots(&mut self, count: u32, known: &mut KnownDevices) {
         self.round.error = None;
         self.slots.resize_with(count as usize, Slot::default);
         self.ask_every_gpu(Instant::now(), known);
@@ -84,7 +84,7 @@ impl Connection {
     }
 
     /// Without a count no GPU can be probed or trusted.
-    pub(super) fn cannot_count(&mut self, why: String, known: &mut Known) {
+    pub(super) fn cannot_count(&mut self, why: String, known: &mut KnownDevices) {
         if self.slots.is_empty() {
             known.fail_all(Reason::ProbeFailed, &why);
         }
@@ -92,8 +92,13 @@ impl Connection {
         self.look_for_losses();
     }
 
-    fn take_gpu(&mut self, index: usize, outcome: Result<Probed, NvmlError>, known: &mut Known) {
-        self.slots[index].question.settle();
+    fn take_gpu(
+        &mut self,
+        index: usize,
+        outcome: Result<ProbeReport, NvmlError>,
+        known: &mut KnownDevices,
+    ) {
+        self.slots[index].call.settle();
         match outcome {
             Ok(probed) => self.take_probed(index, probed, known),
             Err(error) => {
@@ -113,7 +118,7 @@ impl Connection {
         }
     }
 
-    fn take_probed(&mut self, index: usize, probed: Probed, known: &mut Known) {
+    fn take_probed(&mut self, index: usize, probed: ProbeReport, known: &mut KnownDevices) {
         self.samples.want(index, &probed.facts);
         let slot = &mut self.slots[index];
         let gone = slot.take(&probed);
@@ -140,7 +145,12 @@ impl Connection {
     }
 
     /// Applies a failure to the GPU and its parts. A GPU without id gets one first.
-    pub(super) fn fail(&mut self, index: usize, observation: Observation, known: &mut Known) {
+    pub(super) fn fail(
+        &mut self,
+        index: usize,
+        observation: Observation,
+        known: &mut KnownDevices,
+    ) {
         let slot = &mut self.slots[index];
         slot.watched_in = None;
         if slot.ids.is_empty() {
@@ -157,7 +167,7 @@ impl Connection {
     }
 
     /// Assigns ids to GPUs that report none. NVML and the kernel module have the same order.
-    pub(super) fn take_listing(&mut self, listed: Vec<ListedGpu>, known: &mut Known) {
+    pub(super) fn take_listing(&mut self, listed: Vec<ListedGpu>, known: &mut KnownDevices) {
         let complete = listed.len() == self.slots.len();
         let describe = Describe { host: &self.roots.host, driver: &self.driver, now: known.now() };
         for (index, slot) in self.slots.iter_mut().enumerate() {
@@ -187,7 +197,7 @@ impl Connection {
         }
     }
 
-    fn vanish_unless_present(&self, ids: &[DeviceId], known: &mut Known) {
+    fn vanish_unless_present(&self, ids: &[DeviceId], known: &mut KnownDevices) {
         let present: BTreeSet<_> = self.slots.iter().flat_map(|slot| &slot.ids).collect();
         for id in ids.iter().filter(|id| !present.contains(id)) {
             known.vanish(id, "the driver lists it no longer");
@@ -195,7 +205,7 @@ impl Connection {
     }
 
     /// Marks devices of earlier initialisations that this one lacks.
-    fn vanish_strangers(&self, known: &mut Known) {
+    fn vanish_strangers(&self, known: &mut KnownDevices) {
         if self.has_seen_every_gpu() {
             let ids: Vec<_> = known.ids().cloned().collect();
             self.vanish_unless_present(&ids, known);
@@ -203,7 +213,7 @@ impl Connection {
     }
 
     /// Switches to a new event set. Every GPU that answers joins it; lost ones would break every wait.
-    fn take_events(&mut self, listening: Result<Listening, ConnectError>, known: &Known) {
+    fn take_events(&mut self, listening: Result<Listening, ConnectError>, known: &KnownDevices) {
         match listening {
             Ok(Listening { set, watch }) => {
                 let number = self.event_set.number + 1;

@@ -2,7 +2,7 @@
 
 use windlass_core::{
     attribute::Attributes,
-    device::{Cuts, Device},
+    device::{Device, Partitioning},
     inventory::Inventory,
     pci::PciAddress,
 };
@@ -26,9 +26,9 @@ pub(super) fn product(
     let parts = inventory.parts_of(&device.id).count();
     match (text(attributes, "profile"), product) {
         (Some(profile), product) => Some(format!("{} MIG {profile}", product.unwrap_or_default())),
-        (None, Some(product)) if device.partitioned => Some(match device.family().cuts {
-            Cuts::Mig => format!("{product}, {parts} x MIG"),
-            Cuts::Parts | Cuts::Never => format!("{product}, {parts} parts"),
+        (None, Some(product)) if device.partitioned => Some(match device.family().partitioning {
+            Partitioning::Mig => format!("{product}, {parts} x MIG"),
+            Partitioning::Parts | Partitioning::Never => format!("{product}, {parts} parts"),
         }),
         (None, product) => product,
     }

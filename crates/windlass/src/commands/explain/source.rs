@@ -4,7 +4,7 @@ use anyhow::{Context as _, Result, anyhow};
 use serde::Serialize;
 use windlass_config::{Config, SourceRule};
 use windlass_core::{device::SourceName, inventory::SourceState, selector::DeviceExpression};
-use windlass_discovery::{CandidateVerdict, Considered, considered};
+use windlass_discovery::{CandidateVerdict, SourceDiagnosis, diagnose};
 use windlass_node::agent;
 use windlass_resources::{NodeState, Offering};
 
@@ -48,10 +48,10 @@ pub(super) async fn run(config: Config, name: &str, output: OutputArg) -> Result
     let rule = described(&config, name)?.clone();
     let node = agent::survey(&config, clock()).await;
     let look =
-        tokio::task::spawn_blocking(move || considered(&config.places, &rule).map(|it| (it, rule)));
+        tokio::task::spawn_blocking(move || diagnose(&config.places, &rule).map(|it| (it, rule)));
     let (found, rule) =
         look.await?.map_err(|why| anyhow!(why)).with_context(|| format!("source {name}"))?;
-    let Considered { places, remarks, candidates } = found;
+    let SourceDiagnosis { places, remarks, candidates } = found;
     let mut told: Vec<_> =
         candidates.into_iter().map(|it| ExplainedCandidate::of(&node, it)).collect();
     let left_out = told.len().saturating_sub(MAX_CANDIDATES);

@@ -14,7 +14,7 @@ use crate::{entry::Entry, shared::Shared};
 
 /// Answers so far.
 #[derive(Debug, Default)]
-pub(super) struct Look {
+pub(super) struct ScanCache {
     pub(super) texts: Answers<Arc<[u8]>>,
     pub(super) lists: Answers<Arc<[Entry]>>,
     pub(super) links: Answers<Arc<str>>,

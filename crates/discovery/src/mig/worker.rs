@@ -11,15 +11,15 @@ use windlass_core::device::DeviceId;
 use windlass_host::keyed::Tasks;
 use windlass_nvml::Nvml;
 
-use super::{Cut, Why};
+use super::{MigFailure, MigNotice};
 
-/// Worker of a [`super::PartitionDesk`].
+/// Worker of a [`super::MigHandle`].
 #[derive(Debug)]
-pub struct Cutter {
+pub struct MigWorker {
     orders: mpsc::Receiver<Order>,
     library: watch::Receiver<Option<Nvml>>,
     /// Notices to the source.
-    cuts: mpsc::Sender<Cut>,
+    cuts: mpsc::Sender<MigNotice>,
     /// Running tasks, one per GPU.
     cutting: Tasks<DeviceId, ()>,
 }
@@ -39,13 +39,13 @@ impl Order {
     /// A job whose result goes to `answer`. It does not start if nobody waits any more.
     pub(super) fn new<T: Send + 'static>(
         gpu: DeviceId,
-        answer: oneshot::Sender<Result<T, Why>>,
-        job: impl FnOnce(&Nvml) -> Result<T, Why> + Send + 'static,
+        answer: oneshot::Sender<Result<T, MigFailure>>,
+        job: impl FnOnce(&Nvml) -> Result<T, MigFailure> + Send + 'static,
     ) -> Self {
         let run = move |library: Option<&Nvml>| {
             if !answer.is_closed() {
                 // A caller that gave up meanwhile finds the result by asking again.
-                let _ = answer.send(library.ok_or(Why::NoDriver).and_then(job));
+                let _ = answer.send(library.ok_or(MigFailure::NoDriver).and_then(job));
             }
         };
         Self { gpu, run: Box::new(run) }
@@ -58,13 +58,13 @@ impl fmt::Debug for Order {
     }
 }
 
-// === impl Cutter ===
+// === impl MigWorker ===
 
-impl Cutter {
+impl MigWorker {
     pub(super) fn new(
         orders: mpsc::Receiver<Order>,
         library: watch::Receiver<Option<Nvml>>,
-        cuts: mpsc::Sender<Cut>,
+        cuts: mpsc::Sender<MigNotice>,
     ) -> Self {
         Self { orders, library, cuts, cutting: Tasks::default() }
     }
@@ -76,7 +76,7 @@ impl Cutter {
                 () = stop.cancelled() => return,
                 Some(order) = self.orders.recv() => self.take(order),
                 // Scan the GPU whatever the outcome. A full channel means that a regular scan is near.
-                Some((gpu, ())) = self.cutting.next() => drop(self.cuts.try_send(Cut::Done(gpu))),
+                Some((gpu, ())) = self.cutting.next() => drop(self.cuts.try_send(MigNotice::Done(gpu))),
             }
         }
     }

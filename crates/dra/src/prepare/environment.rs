@@ -11,7 +11,7 @@ use windlass_allocations::ledger::{ClaimRef, SharedLedger, Use};
 use windlass_cluster::Claims;
 use windlass_config::DriverName;
 use windlass_core::device::{DeviceId, DeviceNode};
-use windlass_discovery::mig::PartitionDesk;
+use windlass_discovery::mig::MigHandle;
 use windlass_host::{Roots, deadline, presence};
 use windlass_lifecycle::{
     cleanup::{CleanupHandle, NotReady},
@@ -30,7 +30,7 @@ use crate::metrics::ClaimMetrics;
 
 /// Constants of the preparation.
 #[derive(Clone, Debug)]
-pub(crate) struct Ground {
+pub(crate) struct Environment {
     pub(crate) driver: DriverName,
     /// Name of the node, which begins the names of its pools.
     pub(crate) node: String,
@@ -42,7 +42,7 @@ pub(crate) struct Ground {
     pub(crate) state: watch::Receiver<Arc<NodeState>>,
     pub(crate) ledger: SharedLedger,
     /// Worker for MIG instances.
-    pub(crate) partitions: PartitionDesk,
+    pub(crate) partitions: MigHandle,
     pub(crate) handovers: CleanupHandle,
     pub(crate) metrics: ClaimMetrics,
     /// Folders and states of the MPS daemons.
@@ -78,9 +78,9 @@ const SOON: Duration = Duration::from_secs(2);
 /// Longest wait for the node's inventory after the agent's start.
 const DISCOVERY: Duration = Duration::from_secs(20);
 
-// === impl Ground ===
+// === impl Environment ===
 
-impl Ground {
+impl Environment {
     pub(super) fn catalog(&self, state: &NodeState) -> Catalog {
         Catalog::of(state, &self.node, &self.driver, &self.ledger.watch().borrow())
     }

@@ -13,20 +13,20 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{PartitionError, Why};
+use super::{MigFailure, PartitionError};
 
 /// Handle to request a shutdown of NVML.
 #[derive(Clone, Debug)]
-pub struct RecessDesk(mpsc::Sender<oneshot::Sender<Recess>>);
+pub struct NvmlReleaseHandle(mpsc::Sender<oneshot::Sender<NvmlRelease>>);
 
 /// Keeps NVML shut down until it is dropped.
 #[derive(Debug)]
-pub struct Recess {
+pub struct NvmlRelease {
     _until_dropped: oneshot::Sender<Infallible>,
 }
 
 /// Requests for a shutdown; a requester may have given up.
-pub type Recesses = mpsc::Receiver<oneshot::Sender<Recess>>;
+pub type NvmlReleaseRequests = mpsc::Receiver<oneshot::Sender<NvmlRelease>>;
 
 /// Channel capacity of requests.
 const WAITING: usize = 64;
@@ -34,17 +34,17 @@ const WAITING: usize = 64;
 /// Delay between retries; each attempt makes the driver access the GPU.
 pub const PAUSE: Duration = Duration::from_millis(500);
 
-// === impl RecessDesk ===
+// === impl NvmlReleaseHandle ===
 
-impl RecessDesk {
+impl NvmlReleaseHandle {
     /// A handle and its requests.
-    pub fn new() -> (Self, Recesses) {
+    pub fn new() -> (Self, NvmlReleaseRequests) {
         let (send, requests) = mpsc::channel(WAITING);
         (Self(send), requests)
     }
 
     /// Waits until NVML is shut down; `None` if the agent stops.
-    pub(crate) async fn begin(&self) -> Option<Recess> {
+    pub(crate) async fn begin(&self) -> Option<NvmlRelease> {
         let (reply, answer) = oneshot::channel();
         self.0.send(reply).await.ok()?;
         answer.await.ok()
@@ -52,7 +52,7 @@ impl RecessDesk {
 }
 
 /// Grants this and all overlapping requests; returns when the last one ends.
-pub async fn rest(first: oneshot::Sender<Recess>, requests: &mut Recesses) {
+pub async fn rest(first: oneshot::Sender<NvmlRelease>, requests: &mut NvmlReleaseRequests) {
     let mut under_way = JoinSet::new();
     grant(first, &mut under_way);
     while !under_way.is_empty() {
@@ -63,10 +63,10 @@ pub async fn rest(first: oneshot::Sender<Recess>, requests: &mut Recesses) {
     }
 }
 
-fn grant(request: oneshot::Sender<Recess>, under_way: &mut JoinSet<()>) {
+fn grant(request: oneshot::Sender<NvmlRelease>, under_way: &mut JoinSet<()>) {
     let (until_dropped, over) = oneshot::channel();
     // A requester that gave up drops its grant at once.
-    drop(request.send(Recess { _until_dropped: until_dropped }));
+    drop(request.send(NvmlRelease { _until_dropped: until_dropped }));
     under_way.spawn(async move { drop(over.await) });
 }
 
@@ -77,7 +77,7 @@ pub async fn patiently<T, F: Future<Output = Result<T, PartitionError>>>(
 ) -> Result<T, PartitionError> {
     loop {
         match ask().await {
-            Err(PartitionError { why: Why::NoDriver, .. }) if !over.is_cancelled() => {
+            Err(PartitionError { why: MigFailure::NoDriver, .. }) if !over.is_cancelled() => {
                 sleep(PAUSE).await;
             }
             told => return told,
@@ -91,7 +91,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_recess_lasts_until_the_last_who_asked_for_it_is_done() {
-        let (desk, mut requests) = RecessDesk::new();
+        let (desk, mut requests) = NvmlReleaseHandle::new();
         let (first, second) = (desk.clone(), desk);
         let asking = async { tokio::join!(first.begin(), second.begin()) };
         let resting = async {

@@ -7,7 +7,7 @@ use std::{
 
 /// Kind of access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Question {
+pub enum Access {
     /// File content.
     Text,
     /// Directory listing.
@@ -20,30 +20,30 @@ pub enum Question {
 
 /// Accesses to a host's files.
 #[derive(Debug)]
-pub struct Tally(Receiver<(Question, PathBuf)>);
+pub struct AccessLog(Receiver<(Access, PathBuf)>);
 
 /// Sender of accesses.
 #[derive(Clone, Debug)]
-pub(super) struct Teller(Sender<(Question, PathBuf)>);
+pub(super) struct AccessRecorder(Sender<(Access, PathBuf)>);
 
-// === impl Tally ===
+// === impl AccessLog ===
 
-impl Tally {
-    pub(super) fn new() -> (Teller, Self) {
+impl AccessLog {
+    pub(super) fn new() -> (AccessRecorder, Self) {
         let (tell, told) = channel();
-        (Teller(tell), Self(told))
+        (AccessRecorder(tell), Self(told))
     }
 
     /// Accesses since the last call.
-    pub fn take(&self) -> impl Iterator<Item = (Question, PathBuf)> {
+    pub fn take(&self) -> impl Iterator<Item = (Access, PathBuf)> {
         self.0.try_iter()
     }
 }
 
-// === impl Teller ===
+// === impl AccessRecorder ===
 
-impl Teller {
-    pub(super) fn tell(&self, question: Question, path: &Path) {
+impl AccessRecorder {
+    pub(super) fn tell(&self, question: Access, path: &Path) {
         // The receiver may be gone.
         let _ = self.0.send((question, path.to_owned()));
     }
