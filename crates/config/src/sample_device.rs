@@ -62,7 +62,7 @@ impl SampleDevice {
                 match value_type {
                     AttributeType::Either => either.push((*domain, name)),
                     value_type => {
-                        drop(attributes.insert(AttributeName::new(domain, name), one(*value_type)))
+                        drop(attributes.insert(AttributeName::new(domain, name), one(*value_type)));
                     }
                 }
             }

@@ -70,7 +70,7 @@ pub enum BoardEvent {
     State(usize),
     /// A protocol violation by a data client.
     Nonsense(String),
-    /// A data client connected and closed without a byte. The data port serves nobody any more.
+    /// A data client connected and closed without a byte. The data port serves no more clients.
     Wedged,
 }
 
@@ -163,7 +163,7 @@ impl Board {
         self.chip.model().is_deployed
     }
 
-    /// True if the data port serves nobody any more.
+    /// True if the data port serves no more clients.
     pub fn is_wedged(&self) -> bool {
         self.chip.model().is_wedged
     }

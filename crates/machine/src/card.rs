@@ -124,8 +124,8 @@ pub struct MigCapability {
     pub memory_gb: u32,
     /// SMs of one compute slice.
     pub multiprocessors: u32,
-    /// Memory of an instance with 1, 2, 4 and 8 memory slices, as `nvidia-smi mig -lgip` lists it. An even
-    /// share if unset. A card of four slices ignores the last number.
+    /// Memory of an instance with 1, 2, 4 and 8 memory slices, from `nvidia-smi mig -lgip`. An even share
+    /// if unset. A card of four slices ignores the last number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_mib: Option<[u64; 4]>,
 }

@@ -30,7 +30,8 @@ pub struct Shape {
     pub memory_slices: u32,
     /// Memory slices at which an instance may start.
     pub starts: &'static [u32],
-    /// True if the profile includes the media engines, `+me`. One instance per GPU can have them.
+    /// True if the profile includes the media engines, `+me`. Only one instance per GPU can have media
+    /// engines.
     media: bool,
     /// Memory slices of the whole GPU.
     whole: u32,

@@ -20,7 +20,7 @@ const FAULTS: &str = "mps";
 
 impl Machine {
     /// Sets or clears the fault of the MPS daemon for the GPU with this UUID. A hanging daemon hangs until
-    /// it is killed.
+    /// killed.
     pub fn set_mps_fault(&self, gpu: &str, fault: Option<&MpsFault>) -> Result<(), MachineError> {
         let folder = self.dir().join(FAULTS);
         let path = folder.join(gpu);

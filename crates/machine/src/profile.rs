@@ -58,7 +58,7 @@ pub struct Profile {
     /// `NVSwitch` chips.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub switches: Vec<Switch>,
-    /// Fabric of the switches, if it extends beyond the machine.
+    /// Fabric of the switches, if the fabric extends beyond the machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fabric: Option<Fabric>,
     /// Network adapters.

@@ -42,7 +42,7 @@ pub struct Model {
     pub gpus: Vec<Gpu>,
     /// `NVSwitch` chips.
     pub switches: Vec<Switch>,
-    /// Fabric of the switches, if it extends beyond the machine.
+    /// Fabric of the switches, if the fabric extends beyond the machine.
     pub fabric: Option<Fabric>,
     /// Network adapters.
     pub nics: Vec<Nic>,
@@ -192,7 +192,7 @@ pub struct Process {
     pub gpu_instance: Option<u32>,
 }
 
-/// Active faults of a GPU, until it recovers.
+/// Active faults of a GPU, until recovery.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Faults {
     /// The GPU is off the bus: calls return `NVML_ERROR_GPU_IS_LOST`.
@@ -331,7 +331,7 @@ impl Gpu {
 // === impl MigInstance ===
 
 impl MigInstance {
-    /// Shape of the instance, if the card supports it.
+    /// Shape of the instance, if the card supports the shape.
     pub fn shape(&self, capability: MigCapability) -> Option<Shape> {
         Shape::with_profile_id(self.profile_id, capability)
     }

@@ -147,7 +147,7 @@ impl<T: Copy> OutArray<T> {
             return Err(Status::INVALID_ARGUMENT);
         }
         count.put(c_uint::try_from(values.len()).map_err(|_| Status::UNKNOWN)?)?;
-        // Garbage counts exceed every array.
+        // A garbage count is larger than every array.
         if values.len() > room || GARBLED.get() {
             return Err(Status::INSUFFICIENT_SIZE);
         }
@@ -208,7 +208,7 @@ impl Text {
 // === impl OutVersioned ===
 
 impl OutVersioned {
-    /// Version that the caller expects; it determines the size of the caller's struct.
+    /// Version that the caller expects, which determines the size of the caller's struct.
     pub(crate) fn version(self) -> Answer<c_uint> {
         Out(self.0).read()
     }

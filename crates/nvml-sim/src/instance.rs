@@ -136,7 +136,7 @@ pub(crate) fn compute_instance_profile(
     })
 }
 
-/// Compute instance profile with its name: `1c.3g.20gb`, or the GPU instance's name if it fills it.
+/// Compute instance profile with its name: `1c.3g.20gb`, or the GPU instance's name for a filling profile.
 pub(crate) fn compute_instance_profile_v2(
     profile: c_uint,
     within: Shape,

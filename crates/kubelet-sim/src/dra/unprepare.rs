@@ -1,4 +1,4 @@
-//! ClaimRelease of claims when the last pod that uses them ends, and the reconciliation of missed releases.
+//! Release of claims when the last pod that uses them ends, and the reconciliation of missed releases.
 
 use std::{collections::BTreeMap, time::Duration};
 
