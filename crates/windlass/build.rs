@@ -25,8 +25,8 @@ fn main() -> io::Result<()> {
     Ok(())
 }
 
-/// Builds the simulated driver, a library that the program embeds. Stable cargo has no artifact dependencies, so cargo runs
-/// again, in a folder of its own to avoid its lock.
+/// Builds the simulated driver, a library that the program embeds. Stable cargo has no artifact dependencies, so
+/// cargo runs again, in a target folder of its own: the outer run holds the lock of the usual one.
 fn build_driver(folder: &Path) -> io::Result<()> {
     let said = |name: &str| env::var(name).expect("cargo sets it");
     let (package, library) = DRIVER;

@@ -15,7 +15,7 @@ pub(super) struct Features {
     pub(super) documents: Vec<(Kind, Spec)>,
     /// Qualified names for containers, in order.
     pub(super) names: Vec<String>,
-    /// Features without nodes on this host.
+    /// Messages about features and channels that this host lacks.
     pub(super) troubles: Vec<String>,
     /// Configured IMEX channels without a node on this host.
     pub(super) missing_channels: Vec<u32>,

@@ -1,4 +1,4 @@
-//! Retries of one part: back-off, and each reason logged once.
+//! Retries of one task of the client: back-off, and a log line when the reason changes.
 
 use std::{
     hash::{DefaultHasher, Hasher as _},
@@ -9,7 +9,7 @@ use windlass_host::{backoff::backoff, causes};
 
 use super::{Client, ClusterError, Limits};
 
-/// Retries of one part.
+/// Retries of one task of the client.
 pub(super) struct Attempts {
     part: &'static str,
     limits: Limits,
@@ -46,7 +46,7 @@ impl Attempts {
         self.pause(self.failures)
     }
 
-    /// Pause after this number of failures in a row, counted by the caller.
+    /// Pause after this number of consecutive failures. The caller counts them.
     pub(super) fn pause(&self, failures: u32) -> Duration {
         pause(failures, self.seed, &self.limits)
     }

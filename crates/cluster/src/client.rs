@@ -175,7 +175,7 @@ impl Default for Limits {
             retry_most: Duration::from_secs(5 * 60),
             // The API server does not write an apply without changes.
             apply_again: Duration::from_secs(10 * 60),
-            // As in client-go: a dead connection is noticed by then.
+            // As in client-go: a dead connection is noticed within this time.
             watch: Duration::from_secs(5 * 60),
             // Longer than the update of an agent, and short enough for a board whose gateway died.
             lease: Duration::from_secs(2 * 60),

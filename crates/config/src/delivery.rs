@@ -174,7 +174,7 @@ impl From<DeviceNodes> for bool {
     }
 }
 
-// === impl Imex ===
+// === Deserialization of IMEX channels ===
 
 fn channels<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeSet<u32>, D::Error> {
     /// A number, checked on its own line.

@@ -54,8 +54,8 @@ const NODES: [(&str, &str, &str); 34] = [
     ("/dev/console", "/dev/console", TERMINAL),
 ];
 
-/// Nodes that are refused by name alone: patterns of harmless nodes, `/dev/tty*` and `/dev/vfio/*`, match them too. Such a
-/// node is kept back when it is found.
+/// Nodes that are refused by name alone, since patterns of harmless nodes match them too, such as `/dev/tty*` and
+/// `/dev/vfio/*`. A found node of this list is withheld.
 const BY_NAME: [(&str, &str); 6] = [
     ("/dev/tty[0-9]*", TERMINAL),
     ("/dev/hvc[0-9]*", TERMINAL),

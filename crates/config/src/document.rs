@@ -1,4 +1,5 @@
-//! A document of configuration: YAML or JSON as a tree that knows its lines, read into structs with every mistake.
+//! Configuration documents: YAML or JSON as a tree with line numbers, read into structs. A read reports every
+//! mistake, not only the first.
 
 mod complete;
 mod messages;
@@ -26,7 +27,7 @@ pub struct Diagnostic {
 pub struct Diagnostics {
     /// Mistakes: the file is refused.
     pub wrong: Vec<Diagnostic>,
-    /// Lines without effect, or with another effect than their writer may expect.
+    /// Lines without effect, or with an effect that their writer may not expect.
     pub warnings: Vec<Diagnostic>,
 }
 
@@ -52,7 +53,7 @@ impl Diagnostics {
         self.wrong.push(Diagnostic::new(line, text));
     }
 
-    /// The value with its warnings, or the mistakes.
+    /// The value with its warnings if there are no mistakes, else the mistakes.
     pub fn judge<T>(mut self, read: T) -> Result<(T, Vec<Diagnostic>), Vec<Diagnostic>> {
         self.warnings.sort();
         if self.wrong.is_empty() { Ok((read, self.warnings)) } else { Err(self.wrong) }

@@ -59,7 +59,8 @@ struct ShareDevices {
 pub struct ShareManner {
     /// `mps`, which keeps programs to their amounts, or `timeSlicing`, which does not.
     pub method: ShareMethod,
-    /// Meaning of an amount that the method does not enforce; left out, `enforced`: a claim that asks for it is refused.
+    /// Meaning of an amount that the method does not enforce; left out, `enforced`: a claim that asks for it is
+    /// refused.
     #[serde(default, skip_serializing_if = "is_default")]
     pub limits: ShareLimits,
 }

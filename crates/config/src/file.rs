@@ -28,8 +28,8 @@ pub fn schema() -> Value {
     schema.to_value()
 }
 
-/// Lets a key that may be left out have no value, unless it is a list, and keeps the defaults of scalars alone: those of
-/// groups repeat their keys'.
+/// Lets an optional key have no value, unless it is a list. Keeps only the defaults of scalars: the default of a
+/// group repeats those of its keys.
 fn describe_absence(schema: &mut Schema) {
     let required = schema.get("required").cloned().unwrap_or_default();
     let is_required = |key: &str| required.as_array().is_some_and(|all| all.contains(&json!(key)));

@@ -16,11 +16,11 @@ pub struct SessionLimits {
     /// Time after an answer to Allocate in which the kubelet's record may still lack it. A device that a new policy
     /// moves is withheld that long.
     pub handover: Duration,
-    /// Deadline to prepare or release a claim; the kubelet is then told to ask again.
+    /// Deadline to prepare or release a claim. After it the call fails, and the kubelet retries.
     pub claim_deadline: Duration,
-    /// Time for another holder to release a device that a claim waits for. Containers of a pod that was deleted by force
-    /// are given two seconds to end (`minimumGracePeriodInSeconds` of the kubelet's runtime manager); the rest is for
-    /// a busy machine. Well within `claim_deadline`.
+    /// Time for another holder to release a device that a claim waits for. Containers of a pod that was deleted by
+    /// force are given two seconds to end (`minimumGracePeriodInSeconds` of the kubelet's runtime manager); the rest
+    /// is for a busy machine. Well within `claim_deadline`.
     pub claim_patience: Duration,
     /// Interval of checks of the sockets, in case a notice was lost.
     pub look_interval: Duration,

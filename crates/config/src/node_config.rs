@@ -64,7 +64,8 @@ impl LabelMemory {
 // === impl ConfigDir ===
 
 impl ConfigDir {
-    /// The file for a label: the one of its name, which must exist; without a label `default`, or the only one, or none.
+    /// The file for a label: the one of its name, which must exist. Without a label: `default`, or the only file, or
+    /// none.
     ///
     /// An unknown label counts as absent: the agent serves without an API server.
     pub fn choose(&self, label: &LabelValue) -> Result<Option<PathBuf>, ConfigError> {

@@ -100,8 +100,7 @@ impl Selector {
         }
     }
 
-    /// True if this one selects every device that `other` selects, as far as the selectors tell: expressions are compared
-    /// by their text.
+    /// True if this selector certainly selects every device that `other` selects. Expressions are compared as text.
     pub fn covers(&self, other: &Self) -> bool {
         fn within<T: Ord>(all: &BTreeSet<T>, some: &BTreeSet<T>) -> bool {
             all.is_empty() || (!some.is_empty() && some.is_subset(all))

@@ -37,7 +37,7 @@ pub struct UnknownProfile {
     known: String,
 }
 
-/// Keys that are completed key by key; any other is taken over as a whole.
+/// Keys whose subkeys are completed one by one. Any other key is taken from the profile as a whole.
 const WITHIN: &[&str] = &["give"];
 
 // === impl DeviceProfile ===
@@ -69,7 +69,7 @@ impl DeviceProfile {
         "qaic",
     ];
 
-    /// One sentence for people.
+    /// Description in one sentence.
     pub fn description(&self) -> String {
         let description = self.document().child("description").and_then(Node::text);
         description.expect("every profile has one, see the tests")
@@ -107,7 +107,8 @@ impl Scalar for DeviceProfile {
     }
 }
 
-/// Completes the sources of a configuration from their profiles. An unknown profile stays: the reader tells its line.
+/// Completes the sources of a configuration from their profiles. An unknown profile stays: the reader reports its
+/// line.
 pub(super) fn completed(mut config: Node) -> Node {
     for entry in config.items_mut("sources") {
         let name = entry.child("profile").and_then(Node::text);

@@ -68,7 +68,7 @@ pub fn switches_at_once(compute_capability: Option<(u32, u32)>) -> bool {
     compute_capability.is_some_and(|capability| capability >= HOPPER)
 }
 
-/// The GPU as it is with MIG off, in either mode.
+/// The GPU with MIG off, in either mode.
 pub fn full_gpu(gpu: &Device) -> Device {
     let mut whole = Device { partitioned: false, ..gpu.clone() };
     if let Some(enabled) = whole.attributes.get_mut(&MIG_ENABLED) {

@@ -1,4 +1,4 @@
-//! Consumable capacity of a GPU: its total, and the share of an allocation by amounts.
+//! Consumable capacity of a GPU: memory and compute in total, and the amounts of an allocation.
 
 use windlass_allocations::ledger::Portion;
 use windlass_config::{
@@ -19,11 +19,11 @@ pub(crate) struct ConsumableCapacity {
     pub(super) manner: ShareManner,
     /// Memory in mebibytes.
     pub(super) memory: u64,
-    /// Least share in mebibytes: no more claims fit on a GPU than one MPS daemon serves.
+    /// Least share in mebibytes, so that no more claims fit on a GPU than one MPS daemon serves.
     pub(super) least: u64,
 }
 
-/// Reason that an allocation cannot be had.
+/// Reason that an allocation is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum CapacityError {
     #[error("its allocation has no amount of {0} that can be read")]
@@ -35,7 +35,7 @@ pub(crate) enum CapacityError {
     Unenforced { amount: String, name: String, by: &'static str },
 }
 
-/// Name of the memory, equal to that of NVIDIA's driver.
+/// Capacity name of the memory, as in NVIDIA's DRA driver.
 pub(super) const MEMORY: AttributeName = AttributeName::new("gpu.nvidia.com", "memory");
 
 /// Compute of a whole GPU, in percent.
@@ -46,7 +46,7 @@ const MIB: u64 = 1 << 20;
 /// Least memory of a CUDA program, in mebibytes.
 const LEAST: u64 = 256;
 
-/// Name of the compute of a GPU's multiprocessors.
+/// Capacity name of the compute, in percent of a GPU's multiprocessors.
 pub(super) fn compute_of(driver: &DriverName) -> AttributeName {
     AttributeName::published(driver.as_str(), "compute")
 }
@@ -93,7 +93,8 @@ impl ConsumableCapacity {
         Ok(portion)
     }
 
-    /// Fails if nothing enforces a requested amount. Only MPS enforces any: memory and compute.
+    /// Fails if nothing enforces a requested amount. MPS enforces memory and compute; no other method enforces
+    /// any amount.
     fn check_enforced(
         &self,
         result: &AllocatedDevice,

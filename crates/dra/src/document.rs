@@ -1,7 +1,7 @@
 //! CDI document of a claim: the edits beside those in the devices' own documents.
 //!
-//! The claim's UID is part of its name, so that no name ever gets another meaning: some runtimes keep
-//! documents in memory. It follows from the record alone.
+//! The claim's UID is part of each CDI device name, so that no name is ever reused: some runtimes cache documents.
+//! The document can be rebuilt from the record alone.
 
 use std::{
     collections::BTreeSet,
@@ -41,7 +41,7 @@ impl ClaimDocuments {
         &self.0
     }
 
-    /// Writes a claim's document, unless it exists. Returns true if it wrote. Blocks.
+    /// Writes a claim's document, unless an equal one exists. Returns true if it wrote. Blocks.
     pub(crate) fn write(&self, entry: &Entry) -> Result<bool, String> {
         let uid = &entry.claim.uid;
         let devices = entry.devices.iter().enumerate().filter(|(_, held)| !held.edits.is_empty());
@@ -60,7 +60,7 @@ impl ClaimDocuments {
         written.map_err(|error| format!("cannot write CDI document {}: {error}", path.display()))
     }
 
-    /// Rewrites a claim's document that differs. Blocks.
+    /// Rewrites a claim's document if it is missing or differs. Blocks.
     pub(crate) fn restore(&self, entry: &Entry) -> Result<(), String> {
         if self.write(entry)? {
             tracing::warn!(claim = %entry.claim, "CDI document written again");

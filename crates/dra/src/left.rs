@@ -1,7 +1,8 @@
 //! Claims of an earlier agent, from its own record or else from the kubelet's checkpoint.
 //!
-//! The copy of our own record counts as the record where that is absent or damaged.
-//! | own record | kubelet's checkpoint | claims have |
+//! The copy of our own record stands in for the record if that is absent or damaged.
+//!
+//! | own record | kubelet's checkpoint | devices of claims |
 //! | --- | --- | --- |
 //! | read | any | what both say |
 //! | absent or damaged | read | what it says |
@@ -83,16 +84,16 @@ impl Left {
         offer: DraOffer,
     ) -> Result<Records, NothingLeft> {
         if matches!(self.ours, Ok(Some(_))) {
-            // Its copy was read.
+            // If the copy was read, the damaged record is moved aside.
             file.set_aside();
         }
         let (mut records, kubelets) = match (self.ours, self.kubelets) {
             (Ok(records), Ok(kubelets)) => (records.unwrap_or_default(), kubelets),
-            // An unknown claim may have a document too.
+            // The documents stay: they are the only trace of unknown claims.
             (Ok(None), Err(_)) => return Ok(Records::new()),
-            // The documents of no claim are unknown.
+            // The documents stay: without the checkpoint no document is known to be orphaned.
             (Ok(Some(records)), Err(error)) => {
-                // Without any claims before, the missing record is not worth a warning.
+                // A node that never had claims has no checkpoint of claims, which is not worth a log line.
                 if offer != DraOffer::Off || !records.is_empty() {
                     let why = causes(&error);
                     tracing::info!(why, "only the agent's record says what claims have");

@@ -31,7 +31,7 @@ pub(crate) enum RegistrationState {
 #[derive(Debug)]
 pub(super) struct Registrar {
     pub(super) driver: DriverName,
-    /// Socket of the driver's own calls.
+    /// Path of the socket that serves the DRA calls.
     pub(super) endpoint: String,
     pub(super) state: watch::Sender<RegistrationState>,
 }

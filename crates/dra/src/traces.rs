@@ -22,7 +22,7 @@ use windlass_kubelet_api::podresources::DIR;
 
 use super::document::ClaimDocuments;
 
-/// Places of traces.
+/// Places where traces are searched for.
 #[derive(Clone, Debug)]
 pub(super) struct Traces {
     pub(super) documents: ClaimDocuments,
@@ -51,7 +51,7 @@ const NAMED: usize = 5;
 // === impl Traces ===
 
 impl Traces {
-    /// True if there is no document, and no kubelet to ask. Blocks.
+    /// True if there can be no trace: no document, and no pod resources socket. Blocks.
     pub(super) fn is_out_of_the_question(&self) -> bool {
         !self.can_ask() && self.documents.claims().is_empty()
     }

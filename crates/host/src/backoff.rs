@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Pause after so many failures in a row: `first`, doubled for each failure after the first, and at most `most`.
+/// Pause after this many consecutive failures: `first`, doubled for each failure after the first, at most `most`.
 pub fn backoff(first: Duration, most: Duration, failures: u32) -> Duration {
     let factor = 1_u32.checked_shl(failures.saturating_sub(1)).unwrap_or(u32::MAX);
     first.saturating_mul(factor).min(most)

@@ -19,7 +19,7 @@ use crate::Host;
 pub struct DriverProgram {
     /// Path for the process that runs it.
     pub path: PathBuf,
-    /// Root of another system to run it in.
+    /// Root to `chroot` into, if the driver root is a whole system.
     pub inside: Option<PathBuf>,
     search: Search,
 }
@@ -39,7 +39,7 @@ pub struct MissingProgram {
     searched: String,
 }
 
-/// Program folders: distribution packages, NVIDIA's containers, GKE.
+/// Program folders of distribution packages, NVIDIA's containers and GKE.
 const FOLDERS: [&str; 5] = [
     "/usr/bin",
     "/usr/local/bin",
@@ -129,7 +129,7 @@ mod tests {
 
     const NAME: &str = "nvidia-smi";
 
-    /// A folder as an agent may find one.
+    /// A driver root with these files.
     fn tree(files: &[&str]) -> tempfile::TempDir {
         let dir = tempfile::tempdir().expect("a temporary folder");
         for file in files {

@@ -1,5 +1,5 @@
-//! File name patterns: `*` any text, `?` any letter, `[0-9]` a set. Paths match component by component, so
-//! `*` never spans `/`.
+//! File name patterns: `*` matches any text, `?` any character, `[0-9]` a set. Paths match component by component,
+//! so `*` never spans `/`.
 
 /// Element of a pattern.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub fn path_fits(pattern: &str, path: &str) -> bool {
 pub fn fits(pattern: &str, name: &str) -> bool {
     let (pieces, name) = (pieces(pattern), name.chars().collect::<Vec<_>>());
     let (mut piece, mut at) = (0, 0);
-    // The last `*`, and the assumed start of the text behind it.
+    // Index of the last `*`, and where the text after it is assumed to start.
     let mut any: Option<(usize, usize)> = None;
     while at < name.len() {
         match pieces.get(piece) {
@@ -62,7 +62,7 @@ pub fn open_parts(pattern: &str, path: &str) -> Vec<String> {
     open.collect()
 }
 
-/// The path of a pattern with these open parts.
+/// The path of a pattern with these texts for its wildcards: the inverse of [`open_parts`].
 pub fn closed(pattern: &str, parts: &[String]) -> String {
     let mut parts = parts.iter();
     let mut close = |part: &str| {
@@ -106,7 +106,7 @@ fn pieces(pattern: &str) -> Vec<Piece> {
     pieces
 }
 
-/// The bracket set and the text behind it. A leading `]` is literal.
+/// The bracket set and the text after it. A leading `]` is literal.
 fn one_of(text: &str) -> Option<(Piece, &str)> {
     let (inside, text) = match text.strip_prefix(['!', '^']) {
         Some(rest) => (false, rest),

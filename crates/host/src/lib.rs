@@ -160,7 +160,7 @@ impl Host {
         format!("{} or {} other places", first.display(), NVML_FOLDERS.len() - 1)
     }
 
-    /// Target of a path after resolving its last component. Absolute links start at the host's root.
+    /// Target of a path after resolving links in its last component only. Absolute links start at the host's root.
     pub fn real(&self, absolute: impl AsRef<Path>) -> Option<PathBuf> {
         let mut path = absolute.as_ref().to_owned();
         for _ in 0..MAX_LINKS {
@@ -173,7 +173,7 @@ impl Host {
         None
     }
 
-    /// Target of a path after resolving every component.
+    /// Target of a path after resolving links in every component.
     pub fn followed(&self, absolute: impl AsRef<Path>) -> Option<PathBuf> {
         let (mut path, mut left) = (PathBuf::from("/"), absolute.as_ref().to_owned());
         for _ in 0..MAX_LINKS {

@@ -12,7 +12,7 @@ use rustix::{fs::FileType, io::Result};
 use super::pci_index::PciKinds;
 use crate::{entry::Entry, shared::Shared};
 
-/// Answers so far.
+/// Cached answers of the file system.
 #[derive(Debug, Default)]
 pub(super) struct ScanCache {
     pub(super) texts: Answers<Arc<[u8]>>,

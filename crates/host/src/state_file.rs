@@ -157,7 +157,7 @@ impl<T> StateFile<T> {
         Self { path, copy: None, format, host, content: PhantomData }
     }
 
-    /// Keeps a copy at that path.
+    /// Sets the path of the copy.
     #[must_use]
     pub fn copied_to(self, copy: PathBuf) -> Self {
         Self { copy: Some(copy), ..self }
@@ -179,8 +179,8 @@ impl<T: Serialize + DeserializeOwned> StateFile<T> {
         self.read().ok().flatten()
     }
 
-    /// What an earlier life kept, if it kept anything. The copy stands in for a file that is absent or damaged; a copy
-    /// that cannot be read is none. Blocks.
+    /// State of an earlier agent; `None` if there is none. The copy stands in for a file that is absent or damaged. An
+    /// unreadable copy counts as absent. Blocks.
     pub fn read(&self) -> Result<Option<Earlier<T>>, Unreadable> {
         let own = self.read_own();
         let is_lost = own.as_ref().map_or_else(|why| !why.is_for_later(), Option::is_none);
@@ -228,7 +228,7 @@ impl<T: Serialize + DeserializeOwned> StateFile<T> {
         files::replace(&self.path, &document, files::Readers::Owner).map(drop)
     }
 
-    /// No copy is older than the document: one that cannot be written is removed.
+    /// Writes the copy, or removes it if that fails: a copy is never older than the document.
     fn write_copy(&self, document: &[u8]) -> io::Result<()> {
         let Some(copy) = &self.copy else { return Ok(()) };
         let Err(refused) = files::replace(copy, document, files::Readers::Owner) else {

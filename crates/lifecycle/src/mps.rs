@@ -6,7 +6,7 @@
 //!      └── states: device -> MpsState <──────┘      a device without a ready daemon is not allocatable
 //! ```
 //!
-//! Each GPU has its own daemon, not each resource: a failure affects one GPU. A program connects to one
+//! A daemon serves one GPU, not one resource, so that a failure affects one GPU. A program connects to one
 //! daemon, so a container can use MPS on one device only.
 //!
 //! Daemons outlive the agent, since the programs on a GPU die with its daemon. The next agent adopts
@@ -57,8 +57,8 @@ pub type MpsSpecs = BTreeMap<DeviceId, MpsSpec>;
 pub struct MpsDemand {
     /// Devices that are shared by MPS.
     pub wanted: MpsSpecs,
-    /// Devices that are no longer shared, but with replicas in containers: their daemons are neither
-    /// started nor stopped.
+    /// Devices that are no longer shared, but whose replicas are still in containers: their daemons are
+    /// neither started nor stopped.
     pub kept: BTreeSet<DeviceId>,
 }
 
@@ -83,7 +83,7 @@ pub struct Mps {
     demand: watch::Receiver<Arc<MpsDemand>>,
     states: watch::Sender<Arc<MpsStates>>,
     news: Arc<Notify>,
-    /// By device: the spec that its task follows.
+    /// Spec of each device's task.
     running: BTreeMap<DeviceId, watch::Sender<Option<MpsSpec>>>,
     tasks: Tasks<DeviceId, ()>,
     reports: (UnboundedSender<Report>, UnboundedReceiver<Report>),
@@ -108,8 +108,8 @@ impl MpsState {
 // === impl Mps ===
 
 impl Mps {
-    /// Builds the part. Starts nothing yet. `news` is notified of each change of a state, and of each
-    /// daemon that ended.
+    /// Creates the supervisor, and starts no daemon yet. `news` is notified of each change of a state, and of
+    /// each daemon that ended.
     pub fn new(
         places: &Places,
         settings: &MpsSettings,

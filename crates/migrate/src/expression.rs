@@ -1,5 +1,5 @@
-//! Expressions over attributes, made of what other plugins select by: lists of values, of which one
-//! has to fit, and several lists, all of which have to.
+//! Expressions over attributes, from the selectors of other plugins: lists of values. One value of each list has to
+//! match.
 
 use jiff::Timestamp;
 use windlass_config::document::Diagnostics;
@@ -15,7 +15,7 @@ pub(super) struct All(Vec<String>);
 // === impl All ===
 
 impl All {
-    /// Adds that an attribute has one of the values; a list of none says nothing.
+    /// Requires that an attribute has one of the values. An empty list adds no condition.
     pub(super) fn one_of(&mut self, attribute: &str, values: &[String]) {
         match values {
             [] => {}
@@ -32,12 +32,12 @@ impl All {
         self.0.push(condition.into());
     }
 
-    /// The conditions as one.
+    /// The conjunction of the conditions.
     pub(super) fn text(&self) -> String {
         joined(&self.0, " && ")
     }
 
-    /// The expression, unless it says nothing or cannot be.
+    /// The expression; `None` without conditions, or if it is invalid.
     pub(super) fn into_expression(
         self,
         line: u64,
@@ -52,7 +52,7 @@ impl All {
     }
 }
 
-/// An expression that has an answer: a pattern that is none shows only when it is asked.
+/// Parses an expression and evaluates it once: an invalid pattern shows only then.
 pub(super) fn answered(text: &str) -> Result<DeviceExpression, String> {
     let expression: DeviceExpression =
         text.parse().map_err(|error: InvalidExpression| error.to_string())?;
@@ -62,17 +62,17 @@ pub(super) fn answered(text: &str) -> Result<DeviceExpression, String> {
     Ok(expression)
 }
 
-/// One of several conditions.
+/// The disjunction of several conditions.
 pub(super) fn any(conditions: &[String]) -> String {
     joined(conditions, " || ")
 }
 
-/// An attribute's text, empty where the device lacks it: without, an expression has no answer.
+/// An attribute's string, empty if the device lacks it: an absent attribute would be an evaluation error.
 pub(super) fn text(attribute: &str) -> String {
     format!("{}.orValue(\"\")", optional(attribute))
 }
 
-/// An attribute's number, -1 where the device lacks it.
+/// An attribute's integer, -1 if the device lacks it.
 pub(super) fn number(attribute: &str) -> String {
     format!("{}.orValue(-1)", optional(attribute))
 }

@@ -30,7 +30,7 @@ use super::{
 #[serde(default)]
 struct File {
     domain: Option<Spanned<String>>,
-    /// The plugin takes either word.
+    /// The plugin accepts either key.
     devices: Option<Spanned<Vec<Spanned<Device>>>>,
     device: Option<Spanned<Vec<Spanned<Device>>>>,
 }
@@ -49,12 +49,12 @@ struct Reading {
     names: SourceNames,
     /// Sharing of each resource, and the line of it.
     shared: BTreeMap<ResourceName, Spanned<Sharing>>,
-    /// True if containers may no longer make some node.
+    /// True if containers can no longer create (mknod) some node.
     was_makable: bool,
 }
 
-/// Earlier groups that one is compared with, so that a file of many thousand is read in time. Nobody has as
-/// many; what a later one shares with those beyond goes unsaid.
+/// Most earlier groups with which a group is compared, so that a file of many thousand is read in time. Overlaps
+/// beyond the limit get no warning.
 const MOST_COMPARED: usize = 1000;
 
 /// The plugin's own domain.
@@ -147,8 +147,8 @@ impl Reading {
         self.imported.sources.push(Spanned { line, value: rule });
     }
 
-    /// A node of the source that one of another resource has, and that resource. Of two descriptions of USB
-    /// devices that differ nobody can tell whether something fits both.
+    /// A node of the source that another resource has too, with that resource. Different descriptions of USB devices
+    /// are not compared: one device may match both.
     fn also_elsewhere(&self, rule: &SourceRule) -> Option<(String, ResourceName)> {
         let earlier = self.imported.sources.iter().take(MOST_COMPARED);
         let may_be_told = |earlier: &&SourceRule| {

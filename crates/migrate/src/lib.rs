@@ -1,8 +1,8 @@
-//! Configurations of other device plugins, NVIDIA's among them, and plain rules of udev, taken as they are.
+//! Import of configurations of other device plugins, NVIDIA's among them, and of simple udev rules.
 //!
-//! A refusal of the plugin is a refusal here, and a key that it ignores is ignored with a warning. Where
-//! a pod gets something else than it would from the plugin, a warning says what. Of a plugin other
-//! than NVIDIA's only what the file names is offered: it may run beside NVIDIA's, which keeps its GPUs.
+//! A file that the plugin refuses is refused here. A key that it ignores is ignored with a warning. If a pod would get
+//! other devices than from the plugin, a warning says which. From a file of a plugin other than NVIDIA's, only the
+//! named devices are offered: such a plugin may run beside NVIDIA's, which offers the GPUs.
 
 mod darwin3;
 mod expression;
@@ -131,7 +131,7 @@ impl Imported {
     }
 }
 
-/// Rules without those that get no device since earlier ones take them all.
+/// Removes rules that get no device because earlier rules take them all.
 fn reachable(rules: Vec<SpannedRule>, diagnostics: &mut Diagnostics) -> Vec<ResourceRule> {
     let mut kept: Vec<SpannedRule> = Vec::new();
     for rule in rules {
@@ -146,8 +146,8 @@ fn reachable(rules: Vec<SpannedRule>, diagnostics: &mut Diagnostics) -> Vec<Reso
     kept.into_iter().map(|rule| rule.value).collect()
 }
 
-/// Sources without those that cannot be. One that may give away the machine stays: of what it finds, each
-/// device that would is kept back.
+/// Removes invalid sources. A source that may find privileged nodes stays: each such device is withheld when it is
+/// found.
 fn possible(
     sources: Vec<Spanned<SourceRule>>,
     kubelet_dir: &Path,
@@ -157,7 +157,7 @@ fn possible(
     for Spanned { line, value } in sources {
         let Judged { mut wrong, mut dangerous } = source::judged(&value, kubelet_dir);
         if matches!(value.find, Find::Files(_)) {
-            // Files are found by name, and nothing judges them then.
+            // Files are found by name, so they are not checked when they are found.
             wrong.append(&mut dangerous);
         }
         wrong.extend(source::otherwise_shared(&value, kept.iter()));
@@ -177,7 +177,7 @@ fn possible(
 const KEPT_BACK: &str =
     "it is kept back: convert the file, and write allowDangerous: true if it is meant";
 
-/// Reads a document as Go does: keys that are unknown are ignored, and capitals do not count.
+/// Reads a document as Go does: unknown keys are ignored, and keys match regardless of case.
 fn read<'n, T: Deserialize<'n> + Default>(root: &'n Node, diagnostics: &mut Diagnostics) -> T {
     let reading = document::read(root, UnknownKeys::Ignored);
     diagnostics.wrong.extend(reading.mistakes);

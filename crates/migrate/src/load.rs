@@ -17,7 +17,7 @@ pub struct Loaded {
     pub config: Config,
     /// Its format.
     pub format: Format,
-    /// Lines without effect, or with another effect than their writer may expect; in order.
+    /// Lines without effect, or with an effect that their writer may not expect, in order.
     pub warnings: Vec<Diagnostic>,
 }
 
@@ -34,10 +34,10 @@ pub enum Format {
     UdevRules,
 }
 
-/// The largest file that is read: the limit of a `ConfigMap`, in which such files reach a node.
+/// Most bytes of a file: the limit of a `ConfigMap`, in which such files reach a node.
 pub const MOST_BYTES: u64 = 1 << 20;
 
-/// Reads a file; the flags of NVIDIA's plugin win over it.
+/// Reads a file; the flags of NVIDIA's plugin take precedence.
 pub fn load(path: &Path, flags: &PeerFlags) -> Result<Loaded, ConfigError> {
     let text = files::read_regular_text(path, Links::Followed, MOST_BYTES)
         .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
@@ -102,8 +102,8 @@ fn is_another_plugins(root: &Node) -> bool {
     Plugin::of(root).is_some() || nvidia::is_peers(root)
 }
 
-/// Configuration by flags and variables without a file. Those that NVIDIA's manifests set imply NVIDIA's
-/// defaults too: a manifest that is kept keeps its resources.
+/// Configuration by flags and variables without a file. The variables of NVIDIA's manifests imply NVIDIA's
+/// defaults too, so that an unchanged manifest offers the same resources.
 pub fn without_file(flags: &PeerFlags) -> Result<Loaded, ConfigError> {
     let manifest = flags.mig.is_some()
         || flags.device_lists.is_some()

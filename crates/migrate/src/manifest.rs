@@ -1,7 +1,7 @@
 //! Configurations within manifests: in a `ConfigMap`, or in the arguments of a container.
 //!
-//! A text within a document is parsed with as many empty lines before it as there are above it, so
-//! that its mistakes have the lines of the file.
+//! An embedded text is parsed after as many empty lines as the file has above it, so that its diagnostics have the
+//! line numbers of the file.
 
 use windlass_config::{
     Diagnostic,
@@ -11,10 +11,10 @@ use windlass_config::{
 /// The line that separates documents of one file.
 const SEPARATOR: &str = "---";
 
-/// Nobody has more documents in one file, and each may be parsed.
+/// Most documents in a file. Each may be parsed, so this bounds the work.
 const MOST_DOCUMENTS: usize = 100;
 
-/// The one thing in a file that configures something: the file itself, if it is no manifest.
+/// The only configuration in a file: the file itself, unless it is a manifest.
 pub(crate) fn unwrapped(
     text: &str,
     is_known: impl Fn(&Node) -> bool,
@@ -45,7 +45,7 @@ pub(super) fn containers(root: &Node) -> &[Node] {
     pod(root).and_then(|pod| pod.child("containers")).map_or(&[], Node::items)
 }
 
-/// The host's folders that a workload has, by the name of the volume.
+/// Paths of a workload's `hostPath` volumes, by volume name.
 pub(super) fn host_paths(root: &Node) -> Vec<(String, String)> {
     let volumes = pod(root).and_then(|pod| pod.child("volumes")).map_or(&[][..], Node::items);
     let of_host = |volume: &Node| {
@@ -65,12 +65,12 @@ fn pod(root: &Node) -> Option<&Node> {
     }
 }
 
-/// A text of a document as a document of its own.
+/// Parses a text that a document embeds.
 pub(super) fn parsed_within(node: &Node, text: &str) -> Result<Node, Diagnostic> {
     document::parse(&format!("{}{text}", "\n".repeat(lines_above(node))))
 }
 
-/// Text of a block begins on the line below its indicator.
+/// Number of lines above an embedded text. A block scalar begins on the line below its indicator.
 fn lines_above(node: &Node) -> usize {
     let above = if node.is_block() { node.line } else { node.line.saturating_sub(1) };
     usize::try_from(above).unwrap_or_default()
@@ -97,7 +97,7 @@ fn documents(text: &str) -> Result<Vec<Node>, Vec<Diagnostic>> {
     documents.iter().map(|text| document::parse(text).map_err(|mistake| vec![mistake])).collect()
 }
 
-/// Everything in the documents that configures something.
+/// All configurations in the documents, with their names.
 fn configurations(
     documents: Vec<Node>,
     is_known: impl Fn(&Node) -> bool,
@@ -116,8 +116,8 @@ fn configurations(
     Ok(found)
 }
 
-/// The files of a `ConfigMap` that configure something; if there is one file, it is meant whatever it
-/// says, so that its mistakes are told.
+/// The configurations among the files of a `ConfigMap`. A single file always counts as one, so that its mistakes
+/// are reported.
 fn wrapped(
     map: &Node,
     is_known: impl Fn(&Node) -> bool,

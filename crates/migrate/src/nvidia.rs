@@ -1,8 +1,7 @@
-//! The configuration of NVIDIA's device plugin, `version: v1`, taken as it is.
+//! The configuration of NVIDIA's device plugin, `version: v1`, read without changes to the file.
 //!
-//! Its values, its defaults and what it refuses are the plugin's (release 0.20); an unknown key is a
-//! warning. What the plugin reads and then ignores (patterns, custom names, subsets of devices) applies
-//! here, and a warning says so.
+//! Values, defaults and refusals are those of the plugin's release 0.20; an unknown key is a warning. Patterns, custom
+//! names and subsets of devices, which the plugin reads and then ignores, apply here, and a warning says so.
 
 mod flags;
 mod overrides;
@@ -43,7 +42,7 @@ struct ImexEntry {
     required: Option<bool>,
 }
 
-/// True for a document of NVIDIA's plugin.
+/// True if the document is a configuration of NVIDIA's plugin.
 pub(super) fn is_peers(root: &Node) -> bool {
     let own = |key: &str| ["version", "flags", "sharing"].contains(&key);
     let within = |key, names: [&str; 2]| {
@@ -54,7 +53,7 @@ pub(super) fn is_peers(root: &Node) -> bool {
         || within("imex", ["channelIDs", "channelids"])
 }
 
-/// Reads a document; flags of the command line win over it.
+/// Reads a document; flags of the command line take precedence.
 pub(super) fn read(
     root: &Node,
     flags: &PeerFlags,
@@ -90,7 +89,7 @@ impl PeerFile {
     }
 }
 
-/// The plugin's defaults, where they are not ours.
+/// The plugin's defaults, where they differ from ours.
 fn defaults() -> Config {
     let mut policy = Policy { mig: MigStrategy::None, ..Policy::default() };
     policy.delivery.strategies = [Strategy::Envvar].into();

@@ -82,10 +82,10 @@ pub(super) fn read(root: &Node, diagnostics: &mut Diagnostics) -> Imported {
     Imported { rules, nics: nics::with_all_nodes(), ..Imported::default() }
 }
 
-/// The lists of values by which an entry selects: an interface has one value of each list that is not empty.
+/// Selector of an entry. An interface matches if it has one value of each list that is not empty.
 type Picks = [Vec<String>; 5];
 
-/// Tells of the first two entries that may pick one interface, unless the later one gets none anyhow.
+/// Warns about the first two entries that may select the same interface, unless the later one gets none anyway.
 fn warn_of_overlap(picks: &[Picks], rules: &[Option<SpannedRule>], diagnostics: &mut Diagnostics) {
     let known =
         || picks.iter().zip(rules).filter_map(|(picks, rule)| Some((picks, rule.as_ref()?)));

@@ -1,7 +1,7 @@
-//! Plain rules of udev, as Akri takes them: each line is a search, and becomes a source.
+//! Simple udev rules, as Akri accepts them: each line selects devices, and becomes a source.
 //!
-//! A source finds no more than its rule fits. A word that a source has no equivalent for is refused, with what to
-//! write instead: half of a rule would find other devices than the whole.
+//! A source finds only devices that its rule matches. A key without an equivalent is refused, and the message names
+//! the alternative: half of a rule would find other devices than the whole.
 
 mod line;
 mod place;
@@ -100,7 +100,7 @@ fn attribute(term: &Term<'_>, source: &mut SourceRule) -> Result<String, String>
     Ok(name)
 }
 
-/// The expression that an attribute fits, or differs. A file that a device lacks does neither.
+/// Expression that an attribute matches, or does not match. A missing file does neither.
 fn asked(attribute: &str, term: &Term<'_>) -> Result<String, String> {
     let values: Vec<String> = term.value.split('|').map(str::to_owned).collect();
     let mut fits = All::default();

@@ -45,7 +45,7 @@ pub struct Agent {
     admin_address: Option<SocketAddr>,
     parts: Parts,
     lock: NodeLock,
-    /// Directory events: as received, and as forwarded after each lock check.
+    /// Events of the plugin directory: as received, and as forwarded after each lock check.
     notices: (watch::Receiver<u64>, watch::Sender<u64>),
 }
 

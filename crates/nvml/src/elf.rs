@@ -1,7 +1,7 @@
 //! The length that a library's file must have, from its ELF header.
 //!
-//! The dynamic linker maps a file that is cut off, and the program that reads the missing part dies of SIGBUS. A driver
-//! whose installation ran out of disk shall be an error, and not the end of the agent at each start.
+//! The dynamic linker maps a truncated file, and a program that reads the missing part dies of SIGBUS. A driver
+//! whose installation ran out of disk space must be an error, not a crash loop of the agent.
 
 use std::{
     fs::File,
@@ -14,15 +14,15 @@ use crate::error::LoadError;
 /// `e_ident` of a 64-bit little-endian file, from `elf.h`.
 const IDENT: [u8; 6] = [0x7f, b'E', b'L', b'F', 2, 1];
 
-/// The length of `Elf64_Ehdr`, and of `Elf64_Phdr`.
+/// Sizes of `Elf64_Ehdr` and `Elf64_Phdr`, in bytes.
 const HEADER: usize = 64;
 const SEGMENT: usize = 56;
 
-/// A segment that is mapped.
+/// `p_type` of a segment that is mapped.
 const PT_LOAD: u64 = 1;
 
-/// Refuses a file that ends before its last segment. What cannot be read, or is of another kind, is for the dynamic linker
-/// to judge.
+/// Refuses a file that ends before its last segment. An unreadable file, or one of another format, passes: the
+/// dynamic linker reports it.
 pub(crate) fn check_length(path: &Path) -> Result<(), LoadError> {
     let Ok((length, wanted)) = lengths(path) else { return Ok(()) };
     if length >= wanted {
@@ -31,7 +31,7 @@ pub(crate) fn check_length(path: &Path) -> Result<(), LoadError> {
     Err(LoadError::CutOff { path: path.to_owned(), length, wanted })
 }
 
-/// The length of a file, and where its last segment ends.
+/// Length of a file, and end of its last segment.
 fn lengths(path: &Path) -> io::Result<(u64, u64)> {
     let mut file = File::open(path)?;
     let length = file.metadata()?.len();
@@ -68,7 +68,7 @@ mod tests {
     fn a_library_that_is_cut_off_is_refused_before_it_is_mapped() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("libnvidia-ml.so.1");
-        // This program is as well made as any library.
+        // The test program is an ELF file too.
         let program = std::env::current_exe().expect("it runs");
         fs::copy(program, &path).expect("copied");
         check_length(&path).expect("it is whole");

@@ -1,10 +1,10 @@
-//! Obstacles that keep claims from healthy, free devices.
+//! Obstacles: reasons why a healthy, free device cannot be allocated to a claim.
 
 use std::collections::BTreeMap;
 
 use windlass_core::device::DeviceId;
 
-/// An obstacle between claims and a healthy device.
+/// Reason why a healthy device cannot be allocated to a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Obstacle {
     /// The kind, for a taint.

@@ -89,7 +89,7 @@ fn checkpoint(path: &Path) -> Result<Checkpoint, CheckpointReadError> {
     }
 }
 
-/// HeldIds ids by resource.
+/// Ids that containers hold, by resource.
 pub(super) fn held(record: &Checkpoint) -> HeldIds {
     let names = record.pods.iter().flatten().map(|entry| entry.resource_name.as_str());
     let names: BTreeSet<&str> = names.collect();

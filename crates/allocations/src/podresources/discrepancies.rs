@@ -33,7 +33,7 @@ pub(super) struct Discrepancies {
     kubelet: Option<SocketIdentity>,
     /// Ids that it ever listed.
     listed: BTreeSet<HeldId>,
-    /// RecordedDevices ids that it omits.
+    /// Recorded ids that it omits.
     omitted: BTreeMap<HeldId, Omission>,
 }
 

@@ -1,15 +1,15 @@
 //! State of one lease, and the next action.
 //!
 //! ```text
-//!              absent, given up, or unchanged for its whole time: taken
-//!   unknown ─────────────────────────────────────────────────────────────> ours ──┐ renewed
-//!      │  ^                                                     │  ^  └────────────┘
-//!      │  └──────────────── not renewed in time ────────────────┘  │
-//!      └─ another has it ─> theirs ─── unchanged for its time ─────┘
+//!   unknown ──absent, given up or expired: taken──> ours ──not renewed in time──> late
+//!      │                                            ^  ^                           │
+//!      └──held by another──> theirs ──expired───────┘  └──────────renewed──────────┘
 //! ```
 //!
-//! The duration of another node's lease counts by this node's clock, from the last change seen: clocks of
-//! nodes differ.
+//! From every state, a lease that another node has taken is `theirs`.
+//!
+//! Another node's lease expires by this node's clock, counted from the last change seen: clocks of nodes
+//! differ.
 
 use std::time::Duration;
 
@@ -22,11 +22,11 @@ use tokio::time::Instant;
 
 use super::LeaseState;
 
-/// A lease as far as it is known.
+/// A lease as last seen and written by this node.
 #[derive(Debug)]
 pub(super) struct TrackedLease {
     node: String,
-    /// Duration without renewal.
+    /// Duration after which an unrenewed lease is lost.
     duration: Duration,
     seen: Option<Observed>,
     /// Time of our last write.
@@ -49,7 +49,7 @@ pub(super) enum Action {
     Leave,
     /// It does not exist and is created.
     Create(Box<Lease>),
-    /// It is taken or renewed, over the version that was seen.
+    /// It is taken or renewed. The write fails if the seen version has changed.
     Replace(Box<Lease>),
 }
 
@@ -68,7 +68,7 @@ impl TrackedLease {
         }
     }
 
-    /// Notes a successful write that was requested at this time.
+    /// Notes a successful write; `asked` is the time of the request.
     pub(super) fn wrote(&mut self, lease: Lease, asked: Instant) {
         self.see(Some(lease), asked);
         self.renewed = Some(asked);
@@ -107,7 +107,7 @@ impl TrackedLease {
         lease.spec.as_ref()?.holder_identity.as_ref().filter(|holder| !holder.is_empty())
     }
 
-    /// True if its time has passed, or it was given up.
+    /// True if the lease has expired or was given up.
     fn is_over(&self, now: Instant) -> bool {
         let Some(seen) = &self.seen else { return false };
         let spec = seen.lease.as_ref().and_then(|lease| lease.spec.as_ref());

@@ -1,5 +1,5 @@
-//! SliceContent of a ResourceSlice, and equality as the API server sees it: amounts count, not their spelling,
-//! and the time of a taint does not.
+//! Content of a ResourceSlice, compared as the API server compares it: by the value of a quantity, not its
+//! spelling, and without the time of a taint.
 
 use k8s_openapi::{
     api::resource::v1::{
@@ -9,7 +9,7 @@ use k8s_openapi::{
 };
 use windlass_core::selector::Amount;
 
-/// SliceContent of a slice: devices, or the counters that devices of the pool consume.
+/// Content of a slice: devices, or the counters that devices of the pool consume.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SliceContent {
     /// Devices in the order of the scheduler's attempts.
@@ -21,7 +21,7 @@ pub struct SliceContent {
 // === impl SliceContent ===
 
 impl SliceContent {
-    /// SliceContent of a published slice.
+    /// Content of a published slice.
     pub(super) fn of(slice: &ResourceSlice) -> Self {
         Self {
             devices: slice.spec.devices.clone().unwrap_or_default(),
@@ -93,7 +93,7 @@ fn amounts(policy: &mut CapacityRequestPolicy) -> impl Iterator<Item = &mut Quan
     policy.default.iter_mut().chain(values).chain(range.flatten())
 }
 
-/// Leaves a text that is no amount as it is.
+/// A text that is not a quantity stays unchanged.
 fn normalize(Quantity(text): &mut Quantity) {
     if let Some(amount) = Amount::parse(text) {
         *text = format!("{}n", amount.billionths());

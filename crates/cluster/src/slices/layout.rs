@@ -8,10 +8,10 @@ use super::SliceContent;
 /// Layout of counters in slices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Layout {
-    /// A slice has counters or devices.
+    /// Each slice has either counters or devices.
     #[default]
     Apart,
-    /// Counters are in the slice of their consumers: a slice for each set.
+    /// Each counter set shares a slice with its consumers.
     Together,
 }
 

@@ -64,7 +64,7 @@ mod tests {
 
     use super::*;
 
-    /// The seconds until each of so many repairs, when what is written is undone after this time.
+    /// Seconds until each of this many repairs, if every repair is undone after the given time.
     async fn waits(repairs: &mut RepairBackoff, stands: Duration, times: usize) -> Vec<u64> {
         let mut waits = Vec::new();
         for _ in 0..times {

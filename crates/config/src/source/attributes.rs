@@ -1,4 +1,4 @@
-//! Attributes that a source declares or reads from files. The file has their names without the domain.
+//! Attributes that a source declares or reads from files. The configuration has their names without the domain.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use windlass_core::attribute::AttributeName;
 
 use super::DOMAIN;
 
-/// A declared attribute: a truth value, a whole number or a text.
+/// Value of a declared attribute: a boolean, an integer or a string.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub(super) enum Fact {
@@ -17,7 +17,7 @@ pub(super) enum Fact {
     Text(String),
 }
 
-/// Reads values by the names of attributes.
+/// Reads a map with attribute names as keys.
 pub(super) fn deserialize<'de, D, V>(
     deserializer: D,
 ) -> Result<BTreeMap<AttributeName, V>, D::Error>
@@ -32,7 +32,7 @@ where
     BTreeMap::deserialize(deserializer)?.into_iter().map(named).collect()
 }
 
-/// Writes values by the names of attributes.
+/// Writes a map with attribute names as keys.
 pub(super) fn serialize<S, V>(
     values: &BTreeMap<AttributeName, V>,
     serializer: S,
@@ -44,7 +44,7 @@ where
     serializer.collect_map(values.iter().map(|(name, value)| (name.name(), value)))
 }
 
-/// Declared attributes.
+/// Serde of declared attributes.
 pub(super) mod facts {
     use windlass_core::attribute::{AttributeValue, Attributes, MAX_VALUE_CHARS};
 

@@ -12,7 +12,7 @@ use super::{
 /// Resource name of whole GPUs.
 const GPU: &str = "gpu";
 
-/// Labels of whole GPUs, for the model with the most uncut GPUs; the first of equals.
+/// Labels of whole GPUs, for the model with the most GPUs outside MIG mode; the first model wins a tie.
 pub(super) fn gpus(gpus: &[Gpu<'_>]) -> Vec<Label> {
     // `max_by_key` returns the last of equals.
     let models = models(gpus);

@@ -1,8 +1,7 @@
 //! Exact search: branch and bound over the number of devices per class.
 //!
-//! A branch is skipped if the upper bounds of its terms cannot beat the best set. Terms without a bound skip
-//! nothing. A running search does not allocate.
-//! or it is not known and nothing is left on its account. The search allocates nothing once it runs.
+//! A branch is skipped if the upper bounds of its terms cannot beat the best set. A term without a bound skips
+//! no branch. A running search does not allocate memory.
 
 pub(super) mod bound;
 mod grow;

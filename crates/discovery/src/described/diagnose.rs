@@ -71,7 +71,7 @@ pub fn diagnose(places: &Places, rule: &SourceRule) -> Result<SourceDiagnosis, S
     Ok(SourceDiagnosis { places: looked_at(&rule.find), remarks, candidates })
 }
 
-/// Verdicts on selected candidates, and a remark on leftovers.
+/// Verdicts on selected candidates, and a diagnostic about leftovers.
 fn grouped(rule: &SourceRule, picked: Vec<Candidate>) -> (Vec<CandidateVerdict>, Option<String>) {
     let all: Vec<_> = picked.iter().map(Candidate::place_of_verdict).collect();
     let (groups, left) = unit::groups(rule, picked);

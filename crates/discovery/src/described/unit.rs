@@ -25,7 +25,7 @@ pub(super) struct Group {
     pub(super) doubt: Option<String>,
 }
 
-/// Devices of the candidates, in order; and a remark on leftovers.
+/// Devices of the candidates, in order, and a diagnostic about leftovers.
 pub(super) fn groups(
     rule: &SourceRule,
     candidates: Vec<Candidate>,

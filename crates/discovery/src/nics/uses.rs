@@ -1,4 +1,4 @@
-//! The host's own use of interfaces: those in use are not allocated exclusively.
+//! The host's own use of interfaces: an interface in use is never allocated exclusively.
 
 use std::{
     collections::BTreeSet,

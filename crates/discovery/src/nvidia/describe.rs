@@ -1,6 +1,6 @@
-//! Inventory devices from NVML's facts: ids, attributes, place, device nodes.
+//! Inventory devices from NVML's facts: ids, attributes, topology, device nodes.
 //!
-//! Names are those of NVIDIA's DRA driver where the meaning is the same.
+//! Attributes have the names of NVIDIA's DRA driver where the meaning is the same.
 
 use jiff::Timestamp;
 use windlass_config::{MigStrategy, Policy};
@@ -21,7 +21,7 @@ use super::{
 };
 use crate::facts::attributes;
 
-/// Common data of one description.
+/// Data that all devices of one scan share.
 pub(super) struct Describe<'a> {
     pub(super) host: &'a Host,
     pub(super) driver: &'a DriverFacts,
@@ -43,7 +43,7 @@ const INSTANCE_INDEX: AttributeName = named("instanceIndex");
 /// Infix of MIG profiles with graphics.
 const GRAPHICS: &str = "gfx";
 
-/// Reason against a device without minor number.
+/// Reason that a GPU without a minor number is not allocatable.
 pub(super) const NO_NODE: &str = "the driver tells no device node";
 
 /// Simulation profile, visible wherever the device is listed.
@@ -129,7 +129,7 @@ impl Describe<'_> {
         attributes(DOMAIN, own).into_iter().chain(simulated).collect()
     }
 
-    /// Attributes common to a GPU and its instances.
+    /// Attributes that a GPU and its instances share.
     fn model(&self, kind: &str, facts: &GpuFacts, place: &Place) -> Attributes {
         let capability = facts.compute_capability.map(|(major, minor)| format!("{major}.{minor}"));
         let function = place.pci.map(|address| self.host.pci_function(address).attributes());

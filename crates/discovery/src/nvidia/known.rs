@@ -93,7 +93,8 @@ impl KnownDevices {
         );
     }
 
-    /// Ids of a described GPU and its parts, by id or address of the kernel module's list.
+    /// Ids of the GPU that the kernel module lists, by its id or address, and of the GPU's parts. Only devices that
+    /// were healthy once.
     pub(super) fn whole_and_parts_at(&self, listed: Option<&ListedGpu>) -> Vec<DeviceId> {
         let Some(listed) = listed else { return Vec::new() };
         let is_listed = |device: &Device| {

@@ -1,4 +1,4 @@
-//! Begin of a preparation: record, object, plan, and ledger.
+//! Start of a preparation: compares the record with the ResourceClaim, plans, and takes the devices in the ledger.
 
 use windlass_host::causes;
 
@@ -13,7 +13,7 @@ use crate::{
 // === impl Preparer ===
 
 impl Preparer {
-    /// Compares a completed claim with its object.
+    /// Compares a prepared claim with its ResourceClaim in the API server.
     pub(super) fn compare(&mut self, uid: &str) {
         let (environment, entry) = (self.environment.clone(), self.entry(uid).cloned());
         self.spawn(uid, async move {
@@ -24,7 +24,7 @@ impl Preparer {
         });
     }
 
-    /// Reads the object of a claim.
+    /// Reads the ResourceClaim from the API server.
     pub(super) fn read(&mut self, uid: &str) {
         let Some(claim) = self.slots.get(uid).map(|slot| slot.claim.clone()) else { return };
         let environment = self.environment.clone();
@@ -36,7 +36,7 @@ impl Preparer {
         });
     }
 
-    /// Takes the planned devices. Devices of another allocation are released first.
+    /// Takes the planned devices, unless the record is of an earlier allocation: those devices are released first.
     pub(super) fn plan(&mut self, claim: Box<Claim>) -> Input {
         let uid = &claim.reference.uid;
         if self.entry(uid).is_some_and(|entry| !entry.is_for(&claim)) {

@@ -50,7 +50,7 @@ impl Preparer {
         }
     }
 
-    /// A claim that was requested since the look is not orphaned.
+    /// Releases stale claims, except those that were requested since the check.
     pub(super) fn release_stale(&mut self, suspects: Vec<Suspect>) {
         tracing::trace!(found = suspects.len(), "looked for claims that nobody has any more");
         for Suspect { claim, asked } in suspects {

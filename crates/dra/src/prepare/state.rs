@@ -15,9 +15,9 @@
 //!  any       Release       └──────────────────┴──failed──> Resting, started
 //! ```
 //!
-//! A failure leads back to rest, where the kubelet finds it when it asks again. A request that comes while work is under
-//! way is served at rest. A claim that turns out to have another allocation while it is read goes to `Removing` too. Every
-//! other input came too late, and changes nothing.
+//! A failure leads back to `Resting`; the kubelet gets it as the answer to its retry. A request during work is
+//! served once the claim is `Resting`. If a read shows another allocation, the claim goes to `Removing` too. Any
+//! other input is late, and changes nothing.
 
 use windlass_host::deadline::Deadline;
 
@@ -60,11 +60,11 @@ pub(super) enum State {
 /// Input of the state machine.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Input {
-    /// The kubelet wants it prepared.
+    /// The kubelet asks to prepare the claim.
     Prepare,
-    /// It is to be released.
+    /// The claim is to be released.
     Release,
-    /// Its document is due for a look.
+    /// Its document is due for a check.
     Look,
     /// The object still has the same allocation.
     Same,

@@ -1,8 +1,8 @@
 //! Reserved disk space for one file, so that a full disk still takes its next version.
 //!
 //! Spares of fixed size lie beside it. If no new file can be written, a spare is overwritten and exchanged with the
-//! file. Its length stays, padded with blanks, since freed blocks would be lost to others. A second spare serves a file
-//! that is absent or shorter: the exchange leaves no spare for the version after it.
+//! file. The content is padded with blanks to the size of the spare: other programs would take freed blocks. If the
+//! file is absent or shorter than a spare, the exchange uses up the spare, so a second one serves the next version.
 
 use std::{
     fs::{self, File, Permissions},

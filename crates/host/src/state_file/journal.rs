@@ -8,9 +8,9 @@
 //!
 //! # Guarantees
 //!
-//! Versions reach the disk in their order, each as a whole. Those that come while one is written are written
-//! together: those in between are skipped, and count as written. What the disk did not take is written when it does,
-//! though nothing changes. What somebody else removed or changed is written again when it is looked for.
+//! Versions reach the disk in order, each as a whole. Of the versions that arrive during a write, only the newest is
+//! written; the others count as written with it. A failed write is retried without a new version. A file that another
+//! program removed or changed is rewritten at the next [check](Journal::look).
 //!
 //! # Errors
 //!
@@ -54,7 +54,7 @@ struct Written {
     version: u64,
     /// Newest version whose write failed, with the error.
     refused: Option<(u64, String)>,
-    /// How often was looked whether it is still there.
+    /// Number of finished checks of the file.
     looks: u64,
 }
 
@@ -98,16 +98,16 @@ impl<T: Default + PartialEq> Journal<T> {
         }
     }
 
-    /// Has the disk looked at: what was written is written again where it is not there any more.
+    /// Requests a check of the file: it is rewritten if it is missing or differs.
     pub fn look(&self) {
         self.looks.send_modify(|looks| *looks += 1);
     }
 
-    /// Waits until the disk was looked at as often as was asked for until now.
+    /// Waits until every check requested so far has finished.
     pub fn looked(&self) -> impl Future<Output = ()> + Send + use<T> {
         let (looks, mut written) = (*self.looks.borrow(), self.written.clone());
         async move {
-            // A writer that ends looks no more.
+            // An error means that the writer has ended, and checks no more.
             drop(written.wait_for(|written| written.looks >= looks).await);
         }
     }
@@ -133,7 +133,7 @@ impl<T: Clone + Serialize + DeserializeOwned + Send + Sync + 'static> Writer<T> 
             let looks = *self.looks.borrow_and_update();
             let (file, (version, content)) =
                 (self.file.clone(), self.newest.borrow_and_update().clone());
-            // Nothing is known yet in the first version: what another life wrote stays.
+            // Version 0 is empty by default: the file of an earlier agent stays.
             let write = move || if version == 0 { Ok(()) } else { file.write(&content) };
             let done = spawn_blocking(write).await;
             let done = done.expect("writing neither panics nor is cancelled");

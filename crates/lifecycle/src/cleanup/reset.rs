@@ -1,6 +1,6 @@
-//! Reset of a GPU. It ends all that a tenant left: memory, hanging contexts, error counts.
+//! Reset of a GPU. It clears what a tenant left: memory content, hanging contexts, error counts.
 //!
-//! `nvidia-smi` refuses to reset an open GPU. So the agent closes NVML for the reset.
+//! `nvidia-smi` refuses to reset a GPU that a process has open, so the agent closes NVML for the reset.
 
 use tokio::time::Duration;
 use windlass_discovery::mig::{PAUSE, patiently};

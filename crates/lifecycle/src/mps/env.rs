@@ -32,7 +32,7 @@ pub(super) struct Env {
     pub(super) places: MpsPlaces,
     pub(super) settings: MpsSettings,
     roots: Roots,
-    /// `None` is searched for each time: a driver may be installed later.
+    /// `None`: the library is searched for each time, since a driver may be installed later.
     nvml_library: Option<PathBuf>,
 }
 
@@ -61,7 +61,7 @@ pub(super) enum DaemonError {
     Unkillable(#[from] Unkillable),
 }
 
-/// Mode of folders in which the server of any user makes its sockets.
+/// Mode of folders in which MPS servers of any user create their sockets; then the mode of all other folders.
 const WRITABLE: u32 = 0o1777;
 const ENTERABLE: u32 = 0o755;
 
@@ -122,7 +122,7 @@ impl Env {
         Ok(())
     }
 
-    /// Ends the remains of a failed daemon.
+    /// Ends the process of a failed daemon, if it still runs.
     pub(super) async fn end(&self, instance: &mut Instance) -> Result<(), DaemonError> {
         if let Some(process) = instance.process.take() {
             process.end(self.settings.stop_grace).await?;
@@ -179,7 +179,7 @@ impl Env {
         if path.exists() {
             return Ok(());
         }
-        // The record marks the device as one with remains to be undone.
+        // The record tells the next agent that this device has a daemon or a compute mode to undo.
         fs::write(&path, "").map_err(|source| DaemonError::Folder { path, source })
     }
 

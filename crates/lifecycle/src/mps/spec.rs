@@ -13,7 +13,7 @@ pub struct MpsSpec {
     pub replicas: Replicas,
     /// The device's memory; `None` if it shares the host's.
     pub memory_bytes: Option<u64>,
-    /// CUDA compute capability, major and minor, if the driver told it.
+    /// CUDA compute capability, major and minor, if the driver reports it.
     pub compute_capability: Option<(u32, u32)>,
     /// The device's relation to MIG.
     pub mig: Mig,

@@ -1,4 +1,4 @@
-//! A group of `generic-device-plugin`: what travels together, found by path or on USB.
+//! A group of `generic-device-plugin`: nodes that are given together, found by path or on USB.
 
 use serde::Deserialize;
 use windlass_config::{
@@ -22,7 +22,7 @@ pub(super) struct Group {
     usb: Option<Spanned<Vec<Spanned<UsbDevice>>>>,
 }
 
-/// A group as a source has it.
+/// A group in the terms of a source.
 #[derive(Debug)]
 pub(super) struct Parts {
     pub(super) find: Find,
@@ -46,13 +46,13 @@ impl Group {
         }
     }
 
-    /// True if the plugin lets containers make some of its nodes by default.
+    /// True if the plugin lets containers create (mknod) some of its nodes by default.
     pub(super) fn is_makable_by_default(&self) -> bool {
         let mut paths = self.paths.iter().flat_map(|paths| &paths.value);
         paths.any(Member::is_makable_by_default)
     }
 
-    /// The parts of a source; the reason, if the group cannot be one.
+    /// The parts of a source, or the reason that the group cannot be one.
     pub(super) fn into_parts(self, line: u64, diagnostics: &mut Diagnostics) -> Option<Parts> {
         let (paths, usb) = (present(self.paths), present(self.usb));
         match (paths.is_empty(), usb.is_empty()) {

@@ -28,7 +28,7 @@ pub(super) enum Kind {
 // === impl Member ===
 
 impl Member {
-    /// True if the plugin lets containers make the node by default.
+    /// True if the plugin lets containers create (mknod) the node by default.
     pub(super) fn is_makable_by_default(&self) -> bool {
         self.is_node() && self.permissions.as_deref().unwrap_or_default().is_empty()
     }
@@ -41,7 +41,7 @@ impl Member {
         self.optional == Some(true)
     }
 
-    /// True if it goes with several matches of the other paths.
+    /// True if it is given with several matches of the other paths.
     pub(super) fn is_repeated(&self) -> bool {
         self.limit.unwrap_or(1) > 1
     }
@@ -59,7 +59,7 @@ impl Member {
         self.path().to_owned()
     }
 
-    /// The path in the container, where that is another.
+    /// Path in the container, if it differs.
     pub(super) fn inside(&self) -> Option<String> {
         let inside = self.mount_path.as_deref().map(str::trim)?;
         (!inside.is_empty() && inside != self.path()).then(|| inside.to_owned())

@@ -1,8 +1,8 @@
-//! A group of paths: the first match of each together, then the second, and so on.
+//! A group of paths: the first matches of all paths form a device, then the second ones, and so on.
 //!
-//! The plugin pairs the matches of all paths by number, as many as the shortest list has. A path
-//! that is no pattern has one match, so a pattern beside it is found once, unless the path has a limit:
-//! then it goes with that many.
+//! The plugin pairs the matches of all paths by position, up to the length of the shortest list. A path without
+//! wildcards has one match, so a pattern beside it is found once. If such a path has a limit, it is paired that many
+//! times.
 
 use windlass_config::{Find, Give, GivenNode, Unit, document::Diagnostics};
 
@@ -13,7 +13,7 @@ use super::{group::Parts, path::Member};
 enum Shape {
     /// Paths of which each may be absent: the present ones are one device.
     AllOptional,
-    /// One path is looked for, and the others, without patterns, go with it.
+    /// One path is searched. The others have no wildcards, and are given with each match.
     Led(usize),
     /// Patterns, paired.
     Zipped,
@@ -89,7 +89,7 @@ impl Shape {
         }
     }
 
-    /// True for a path that is searched, false for one that goes with those.
+    /// True for a path that is searched, false for one that is given with each match.
     fn looks_for(self, index: usize, path: &Member) -> bool {
         match self {
             Self::AllOptional => true,

@@ -1,5 +1,5 @@
-//! A group of USB devices, by vendor, product and serial number: of each the node of the bus, and none that
-//! a driver made.
+//! A group of USB devices, by vendor, product and serial number. Each has its node under `/dev/bus/usb`, and no node
+//! that a driver created.
 
 use serde::Deserialize;
 use windlass_config::{
@@ -19,11 +19,11 @@ pub(super) struct UsbDevice {
     serial: Option<String>,
 }
 
-/// The nodes of the bus, by its number and that of the device.
+/// USB device nodes, by bus number and device number.
 const NODES: &str = "/dev/bus/usb/*/*";
 
-/// The group as a source. Several descriptions are of things that travel together; of one description
-/// each thing is a device.
+/// The group as a source. With several descriptions, all that match form one device. With one description, each
+/// match is a device.
 pub(super) fn parts(
     group: Vec<Spanned<UsbDevice>>,
     line: u64,

@@ -54,7 +54,7 @@ pub struct PeerFlags {
 pub struct HealthChecks {
     /// XIDs that do not count.
     pub disabled: BTreeSet<u64>,
-    /// XIDs that count, whatever else is said.
+    /// XIDs that count, even if another list excludes them.
     pub enabled: BTreeSet<u64>,
     /// Verdict on the others.
     pub unlisted: Option<UnlistedXids>,
@@ -108,7 +108,7 @@ impl PeerFlags {
         if let Some(place) = &self.driver_mounted_at {
             driver.mounted_at = Some(place.clone());
         }
-        // As the plugin has it: device nodes are below the driver's root, unless said otherwise.
+        // As in the plugin, device nodes are below the driver root unless `--dev-root` is given.
         let given = self.dev_root.clone().filter(|root| !root.as_os_str().is_empty());
         if let Some(root) = given.or_else(|| self.driver_root.clone()) {
             let is_hosts_own = root.as_os_str() == "/";
@@ -156,7 +156,7 @@ fn set<T>(value: &mut T, given: Option<T>) {
 // === impl HealthChecks ===
 
 impl HealthChecks {
-    /// From the two variables, each a list of XIDs, or of `all` and `xids`, which mean the same.
+    /// Parses the two variables, each a list of XIDs; `all` and `xids` both mean every XID.
     ///
     /// An XID that is both enabled and disabled counts, as the plugin's documentation has it; the
     /// plugin itself reads no list of enabled ones once all are disabled.
@@ -182,7 +182,7 @@ impl HealthChecks {
     }
 }
 
-/// The numbers in a list, and whether it says all.
+/// The numbers in a list, and true if it contains `all` or `xids`.
 fn xids(list: &str) -> Result<(BTreeSet<u64>, bool), String> {
     let words = list.split(',').map(str::trim).filter(|word| !word.is_empty());
     let (general, numbers): (Vec<_>, Vec<_>) =

@@ -1,4 +1,4 @@
-//! The section `resources` of NVIDIA's file: names by patterns over products and MIG profiles.
+//! The section `resources` of NVIDIA's file: resource names by patterns of product names and MIG profiles.
 
 use serde::{Deserialize, Deserializer, de::Error as _};
 use windlass_config::{MigStrategy, Selector, document::Spanned, profile};
@@ -25,22 +25,22 @@ struct NamedPattern {
     name: Spanned<PeerName>,
 }
 
-/// A text with `*` for any text; it is a CEL expression by the time it is asked.
+/// A pattern in which `*` stands for any text. It is checked when it is read, and becomes a CEL expression.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Pattern(String);
 
-/// Names of devices before any sharing.
+/// Resource names of devices, before sharing renames any.
 #[derive(Debug)]
 pub(super) struct Names {
     pub(super) bases: Vec<Base>,
     mig: MigStrategy,
-    /// True if MIG instances are called after their profile by default.
+    /// True if MIG instances get the default resource of their profile.
     pub(super) profiles_by_default: bool,
-    /// True if the file has no names.
+    /// True if the file names no resources.
     pub(super) usual: bool,
 }
 
-/// Devices of one name.
+/// Devices of one resource name.
 #[derive(Clone, Debug)]
 pub(super) struct Base {
     pub(super) line: u64,
@@ -48,7 +48,7 @@ pub(super) struct Base {
     pub(super) devices: Selector,
 }
 
-/// The name of whole GPUs.
+/// Resource name of whole GPUs.
 const GPU: &str = "nvidia.com/gpu";
 
 // === impl ResourcesEntry ===
@@ -78,7 +78,7 @@ impl Names {
         Self { bases, mig, profiles_by_default, usual }
     }
 
-    /// Devices of a name; what has none now may have it by the default for MIG instances.
+    /// Devices of a resource name. If no pattern gives the name, it may be the default one of a MIG profile.
     pub(super) fn named(&self, name: &ResourceName) -> Vec<Base> {
         let given: Vec<_> = self.bases.iter().filter(|base| base.name == *name).cloned().collect();
         let profile = name.as_str().strip_prefix("nvidia.com/mig-").map(profile::named);
@@ -93,7 +93,7 @@ impl Names {
         }
     }
 
-    /// GPUs that no pattern names, where what no rule takes would be offered by default.
+    /// GPUs that no pattern names, to exclude them: devices without a rule would be offered by default.
     pub(super) fn exclude(&self) -> Vec<Selector> {
         let gpus = self.bases.iter().filter(|base| base.devices.kind == Some(DeviceKind::Gpu));
         let patterns: Option<Vec<_>> = gpus
@@ -107,7 +107,7 @@ impl Names {
         vec![Selector { expression, ..Selector::all(DeviceKind::Gpu) }]
     }
 
-    /// All names, for a message.
+    /// All resource names, for a message.
     pub(super) fn known(&self) -> String {
         let mut known: Vec<_> = self.bases.iter().map(|base| base.name.to_string()).collect();
         if self.profiles_by_default {
@@ -168,7 +168,7 @@ impl<'de> Deserialize<'de> for Pattern {
         if pattern.0.is_empty() {
             return Err(D::Error::custom("an empty pattern fits nothing: write a name, or *"));
         }
-        // Later the expression is known to be one.
+        // `into_selector` relies on this check.
         pattern.expression("productName").map_err(D::Error::custom)?;
         Ok(pattern)
     }

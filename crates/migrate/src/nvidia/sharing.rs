@@ -91,7 +91,7 @@ impl SharingEntry {
         Some(Method { method, entry: &section.value })
     }
 
-    /// The rules that names and replicas come to.
+    /// Resource rules from names and replicas.
     pub(super) fn rules(
         &self,
         names: &Names,
@@ -183,8 +183,7 @@ impl<'a> Method<'a> {
         replicas.ok()
     }
 
-    /// The name that replicas get. Some devices of a name cannot be shared under it while others are
-    /// not.
+    /// Resource name of the replicas. Shared and exclusive devices cannot have the same name.
     fn renamed(
         &self,
         resource: &ReplicatedResource,

@@ -1,5 +1,5 @@
-//! A regular expression over names below `/dev`, as a pattern of paths that fits at least as much, and
-//! an expression that is exact.
+//! A regular expression over names below `/dev`, converted to a path pattern that matches at least the same names,
+//! and an exact expression.
 
 use std::str::Chars;
 
@@ -12,9 +12,9 @@ use crate::expression::text;
 pub(super) struct Nodes {
     /// Patterns of paths.
     pub(super) paths: Vec<String>,
-    /// The condition on the found nodes, where the pattern is too wide.
+    /// Condition on the found nodes, if the pattern is too wide.
     pub(super) expression: Option<String>,
-    /// The name, where only one is meant.
+    /// The name, if only one matches.
     pub(super) name: Option<String>,
 }
 
@@ -26,7 +26,7 @@ pub(super) fn read(regex: &str) -> Result<Vec<Nodes>, String> {
     alternatives(regex, MOST_NESTED).iter().map(|regex| nodes(regex)).collect()
 }
 
-/// The beginning of a group that is more than a group: a flag such as `(?i)` changes what letters mean.
+/// Start of a group with flags: `(?i)` changes the meaning of characters.
 fn flag(regex: &str) -> Option<String> {
     let mut rest = regex.chars();
     while let Some(letter) = rest.next() {
@@ -168,7 +168,7 @@ fn repeat(pieces: &mut [Piece]) {
     }
 }
 
-/// Goes behind the bracket that closes an open one; says whether there is one.
+/// Skips to after the bracket that closes the open one. Returns false if there is none.
 fn skip_brackets(open: char, rest: &mut Chars<'_>) -> bool {
     if open == '[' {
         return skip_class(rest);
@@ -189,8 +189,8 @@ fn skip_brackets(open: char, rest: &mut Chars<'_>) -> bool {
     false
 }
 
-/// Goes behind a class: in it a bracket opens nothing but `[:alpha:]`, and one that comes first closes
-/// nothing.
+/// Skips to after a class. In a class `[` opens only a named class such as `[:alpha:]`, and a leading `]` is
+/// literal.
 fn skip_class(rest: &mut Chars<'_>) -> bool {
     let text = rest.as_str();
     let text = text.strip_prefix('^').unwrap_or(text);
@@ -212,7 +212,7 @@ fn skip_class(rest: &mut Chars<'_>) -> bool {
 fn glob(pieces: &[Piece]) -> String {
     let text = |piece: &Piece| match piece {
         Piece::Any => '*',
-        // A letter that a pattern of paths has another meaning for.
+        // A character with another meaning in path patterns.
         Piece::Letter('*' | '?' | '[' | ']') => '?',
         Piece::Letter(letter) => *letter,
     };

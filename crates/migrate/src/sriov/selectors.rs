@@ -1,5 +1,4 @@
-//! Devices of a selector of `sriov-network-device-plugin`: lists of values, of which one has to fit,
-//! and several lists, all of which have to.
+//! Selectors of `sriov-network-device-plugin`: lists of values. A device has to match one value of each list.
 
 use serde::Deserialize;
 use windlass_config::document::{Diagnostics, Spanned};
@@ -38,8 +37,7 @@ const USERSPACE: [&str; 3] = ["vfio-pci", "uio", "igb_uio"];
 // === impl Selectors ===
 
 impl Selectors {
-    /// The condition on a network function; `None` if it has no counterpart: rather no
-    /// function than a wrong one.
+    /// The condition on a network function. `None` if it has no equivalent: no function is better than a wrong one.
     pub(super) fn into_conditions(
         self,
         kind: DeviceType,

@@ -26,13 +26,13 @@ const REFUSED: [(&str, &str); 7] = [
     ("ACTION", "leave it out: a source finds what is there"),
 ];
 
-/// A file has rules of udev, by its name or by its first line that says something.
+/// True if a file has udev rules, by its name or by its first line that is neither empty nor a comment.
 pub(crate) fn is_rules(path: &Path, text: &str) -> bool {
     let first = rules(text).next();
     path.extension().is_some_and(|it| it == "rules") || first.is_some_and(|it| word(it.1).is_some())
 }
 
-/// The lines that say something, by number.
+/// Lines that are neither empty nor comments, with their numbers.
 pub(super) fn rules(text: &str) -> impl Iterator<Item = (u64, &str)> {
     let lines = (1..).zip(text.lines().map(str::trim));
     lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'))

@@ -14,7 +14,7 @@ const BUSES: &str = "acpi amba ap auxiliary bcma ccw cdx coresight counter cxl d
 const FOLDERS: &str = "input/event input/mouse input/js snd/controlC snd/pcmC snd/midiC snd/hwC dri/card \
     dri/renderD infiniband/uverbs infiniband/umad infiniband/issm net/tun";
 
-/// Every place where something is that may fit.
+/// Every place where a matching device may be.
 pub(super) fn places(terms: &[Term<'_>]) -> Result<Vec<Find>, String> {
     let fits = |key| terms.iter().filter(move |term| term.key == key && term.sign == "==");
     let (mut subsystems, mut kernels) = (fits("SUBSYSTEM"), fits("KERNEL"));

@@ -30,7 +30,7 @@ const HOLDERS: FamilyHead = FamilyHead::new(
 );
 const DISK: FamilyHead = FamilyHead::new("disk_slow", "1 while the disk exceeds its deadline");
 
-/// HolderNames of the source states.
+/// Label values of the source states.
 const SOURCE_STATES: [&str; 4] = ["starting", "ready", "absent", "failing"];
 
 // === impl NodeCollector ===

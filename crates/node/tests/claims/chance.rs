@@ -1,7 +1,6 @@
 //! Random generation and length of walks.
 //!
-//! `WINDLASS_RANDOM_SECONDS` or `WINDLASS_RANDOM_STEPS` has them go on for longer, `WINDLASS_RANDOM_SEED` draws the same
-//! again.
+//! `WINDLASS_RANDOM_SECONDS` or `WINDLASS_RANDOM_STEPS` makes a run longer; `WINDLASS_RANDOM_SEED` repeats one.
 
 use std::{
     env,

@@ -16,8 +16,8 @@ use crate::claims::{
     world::{NODE, World, devices, published, uid},
 };
 
-/// Progress of the agent with a claim before its kill, in polls of the runtime: from before the call arrives until after
-/// its answer.
+/// Progress of the agent with a claim before its kill, in polls of the runtime: from before the call arrives until
+/// after its answer.
 const TURNS: [usize; 10] = [0, 2, 5, 9, 14, 20, 30, 45, 70, 120];
 
 #[tokio::test]

@@ -1,5 +1,5 @@
-//! A long walk of hostile steps at random: raw calls on the agent's own sockets, hundreds each second, while its process
-//! is killed, frozen and lied to. No device is ever in two hands, and nothing is left in the end.
+//! A long random sequence of hostile steps: raw calls on the agent's own sockets, hundreds each second, while its
+//! process is killed, frozen and given false answers. No device ever has two owners, and nothing is left at the end.
 //!
 //! ```text
 //!  device manager, serial ──Allocate──> ┌───────┐ <──Prepare, Unprepare── workers of claims, side by side,

@@ -1,4 +1,5 @@
-//! Writes that the admission policies of `deploy/rbac.yaml` allow an agent's token: its own labels, slices and statuses.
+//! Writes that the admission policies of `deploy/rbac.yaml` allow an agent's token: its own labels, slices and
+//! statuses.
 
 use std::path::Path;
 

@@ -1,4 +1,5 @@
-//! A claim's UID under another claim's name: a kubelet names a claim in every call as it read it, so somebody else asks.
+//! A claim's UID under another claim's name. A kubelet gives UID and name of one object, so the caller is not a
+//! kubelet.
 
 use windlass_kubelet_api::dra::v1::{
     Claim, NodePrepareResourcesRequest, NodeUnprepareResourcesRequest,

@@ -53,8 +53,8 @@ struct Judge {
     pairs: Pairs,
     /// The same pairs by PCIe alone.
     seats: Pairs,
-    /// Value on an empty machine, by the base-2 logarithm of the job's size. `None` without connections, or if it does not
-    /// fit.
+    /// Value on an empty machine, by the base-2 logarithm of the job's size. `None` without connections, or if the
+    /// job does not fit.
     best: [Option<Worth>; SIZES.len()],
 }
 

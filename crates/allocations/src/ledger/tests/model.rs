@@ -1,5 +1,5 @@
-//! A node by chance: pods and claims that come and go, a kubelet whose record lags, agents that end. No device
-//! has an owner through both ways.
+//! Property test of the ledger: random pods, claims, kubelet writes and agent restarts on one node. No device ever
+//! has an owner through the device plugin and another through DRA.
 
 use jiff::Timestamp;
 use proptest::prelude::*;
@@ -17,10 +17,10 @@ const DELAY: Duration = Duration::from_secs(2);
 /// Delay of a kubelet that waits for other plugins before it writes its checkpoint.
 const LATE: Duration = Duration::from_secs(25);
 
-/// For how long a kubelet that has just started was told of no pod, and forgets nothing.
+/// Time after a kubelet start in which the API server has sent it no pods. Its checkpoint keeps old entries.
 const UNTOLD: Duration = Duration::from_secs(15);
 
-/// Ids of the device plugin, each with its devices.
+/// Ids that the device plugin offers, each with its devices. `0` and `1` are tokens of one pool.
 const OFFERED: [(&str, &[&str]); 7] = [
     ("whole", &["whole"]),
     ("part", &["part"]),
@@ -31,14 +31,15 @@ const OFFERED: [(&str, &[&str]); 7] = [
     ("1", &["port", "starboard"]),
 ];
 
-/// Devices for claims; `whole` has two parts, and two sources found `one` and `other`.
+/// Devices for claims. `whole` has the parts `part` and `rest`. `one` and `other` are one device, found by two
+/// sources.
 const CLAIMABLE: [&str; 8] =
     ["whole", "part", "rest", "plain", "one", "other", "port", "starboard"];
 
 #[derive(Clone, Debug)]
 enum Step {
     Allocate(usize),
-    /// The kubelet asked, and the pod did not fit.
+    /// The agent answers `Allocate`, and the kubelet then rejects the pod.
     AllocateInVain(usize),
     PodGone(usize),
     Prepare(u8, Vec<(usize, Use)>),
@@ -48,7 +49,7 @@ enum Step {
     LookBegins,
     LookEnds,
     AgentRestarts,
-    /// Nothing is offered to claims for a while.
+    /// DRA is switched off, so the checkpoint is no longer read.
     Off,
     Pass(u64),
 }
@@ -56,11 +57,11 @@ enum Step {
 struct Node {
     ledger: SharedLedger,
     overlaps: Overlaps,
-    /// The id that each pod has.
+    /// Position in `OFFERED` of each pod's id.
     pods: Vec<usize>,
     claims: BTreeMap<u8, Vec<(DeviceId, Use)>>,
     record: HeldIds,
-    /// When the kubelet writes at the latest what it was given.
+    /// Latest time at which the kubelet writes its pending allocations.
     due: Option<Instant>,
     untold_until: Instant,
     looking: Option<(Instant, HeldIds)>,
@@ -135,7 +136,7 @@ impl Node {
         }
     }
 
-    /// Of pods that are gone, too, as long as the kubelet was not told of the others.
+    /// Writes the checkpoint. Before `untold_until` it keeps the entries of deleted pods.
     fn write(&mut self) {
         self.due = None;
         if Instant::now() >= self.untold_until {
@@ -152,7 +153,7 @@ impl Node {
         }
     }
 
-    /// As the follower does.
+    /// Reports the checkpoint to the ledger, as the agent's follower does.
     fn end_look(&mut self) {
         let Some((begun, record)) = self.looking.take() else { return };
         let mut recorded = RecordedDevices::of(&record);
@@ -165,7 +166,7 @@ impl Node {
         self.ledger.recorded(&recorded, begun, DELAY);
     }
 
-    /// A new agent cannot know of a later write.
+    /// Restarts the agent. The kubelet writes within `DELAY`, as a new agent assumes.
     fn restart(&mut self) {
         self.due = self.due.map(|due| due.min(Instant::now() + DELAY));
         self.ledger = SharedLedger::unread();
@@ -177,7 +178,7 @@ impl Node {
         }
     }
 
-    /// Time passes, and what the kubelet has to write in time it writes.
+    /// Advances the time. The kubelet writes when a write is due.
     async fn pass(&mut self, time: Duration) {
         let end = Instant::now() + time;
         if let Some(due) = self.due.filter(|due| *due <= end) {
@@ -238,7 +239,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 2_000)
 }
 
-/// Plays the steps; gives how often a claim got a device.
+/// Plays the steps. Returns the number of claims that got their devices.
 async fn play(steps: Vec<Step>) -> usize {
     let (mut node, mut prepared) = (Node::new(), 0);
     for (nth, step) in steps.into_iter().enumerate() {
@@ -253,7 +254,7 @@ async fn play(steps: Vec<Step>) -> usize {
 }
 
 impl Node {
-    /// When all is let go, all can be taken.
+    /// Checks that after all owners are gone a claim can take every device.
     async fn is_free_in_the_end(&mut self) {
         self.pods.clear();
         for name in 0..6 {
@@ -282,7 +283,7 @@ proptest! {
             .build()
             .expect("a runtime");
         let prepared = runtime.block_on(play(steps));
-        // A failed Allocate is held for long: claims seldom get as little as twenty times.
+        // A rejected Allocate blocks its devices for long. Most runs still prepare over twenty claims.
         prop_assert!(prepared > 5, "claims got something {} times", prepared);
     }
 }

@@ -16,23 +16,23 @@ pub(super) struct Unchosen {
     pub(super) nics: usize,
 }
 
-/// Upper bound on pairs at the junctions of one rung, summed up.
+/// Upper bound on the pairs at all junctions of one rung.
 #[derive(Clone, Copy, Debug, Default)]
 struct PairBound {
-    /// Pairs with chosen NICs.
+    /// Pairs with NICs that are already chosen.
     sure: usize,
-    /// Future NICs that could be in as many pairs as a NIC can be.
+    /// Unchosen NICs that could be in the most pairs a NIC may have.
     full: usize,
-    /// Junctions where another NIC would be in fewer pairs, and the most of these pairs.
+    /// Junctions where one more NIC would be in fewer pairs, and the greatest such number of pairs.
     rests: usize,
     most_rest: usize,
 }
 
-/// For each rung, the fewest pairs that are farther apart, over all completions.
+/// For each rung, a lower bound on the pairs that are farther apart than it, over all completions.
 ///
-/// Counts only pairs that the chosen GPUs are certainly in. Each rung assumes its own best future NICs. Two
-/// bounds apply: every device in the most pairs possible, or every device in the fewest with the extra pairs
-/// near.
+/// Counts only pairs that certainly include a chosen GPU. Each rung assumes the best unchosen NICs for itself. The
+/// smaller of two upper bounds on near pairs applies. One gives every device its most pairs. The other gives every
+/// device its fewest, and counts all extra pairs as near.
 pub(super) fn least_far(
     problem: &JointProblem,
     gpus: &Chosen,
@@ -48,7 +48,7 @@ pub(super) fn least_far(
         even[rung].add(ours * gpu.least, taken, free[at], nic.least);
         uneven[rung].add(ours * gpu.most, taken, free[at], nic.most);
     }
-    // Future GPUs may be the ones with an extra pair.
+    // The GPUs with an extra pair may all be unchosen ones.
     let ours = if gpu.most > gpu.least { extra.saturating_sub(ahead.gpus) } else { 0 };
     let more = if nic.most > nic.least { extra } else { ours };
     let pairs = (problem.gpus.size() - ahead.gpus) * gpu.least + ours;
@@ -65,7 +65,7 @@ pub(super) fn least_far(
 // === impl PairBound ===
 
 impl PairBound {
-    /// Adds a junction: wanted pairs, chosen NICs, future NICs, and the most pairs per NIC.
+    /// Adds a junction: wanted pairs, chosen NICs, unchosen NICs, and the most pairs per NIC.
     fn add(&mut self, wanted: usize, taken: usize, free: usize, most: usize) {
         let sure = wanted.min(taken * most);
         let open = wanted - sure;

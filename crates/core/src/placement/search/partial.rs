@@ -32,7 +32,7 @@ impl Partial {
         }
     }
 
-    /// Takes so many of a class.
+    /// Takes this many devices of a class.
     pub(in crate::placement) fn take(&mut self, problem: &Problem, class: usize, taken: usize) {
         self.counts[class] += taken;
         let taken = count(taken);

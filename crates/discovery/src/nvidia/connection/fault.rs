@@ -10,7 +10,7 @@ use windlass_nvml::{Event, EventKind, NvmlError};
 
 use super::{super::known::KnownDevices, Connection};
 
-/// XID of a contained memory error. The error counters include it.
+/// XID of a contained memory error. The counters of uncorrected errors include it.
 const CONTAINED: u64 = 94;
 
 /// The XID of a double-bit ECC error.
@@ -21,9 +21,9 @@ impl Connection {
         match event {
             Ok(event) => self.take_fault(event, known),
             Err(error) => {
-                // NVML does not name the GPU that broke the wait; a new set excludes lost GPUs.
+                // NVML does not name the GPU at fault. A new event set leaves out lost GPUs.
                 tracing::warn!(%error, "NVML event wait failed, registering again: probes find faults meanwhile");
-                // A vanished GPU may shift other indices, which the count shows.
+                // A vanished GPU may shift the indices of others, so the GPUs are counted again.
                 (self.round.wants_gpus, self.round.wants_events) = (true, true);
                 let now = Instant::now();
                 // A pending count may be older than the failure.
@@ -71,8 +71,8 @@ impl Connection {
         }
     }
 
-    /// Fault of counted errors. NVML does not report whether they were contained, so they count as
-    /// uncontained, under that XID's policy.
+    /// Fault for uncorrected errors that the counters show. NVML does not report whether they were contained, so
+    /// the policy of the double-bit XID applies.
     pub(super) fn uncorrected(&self, errors: u64) -> Option<Observation> {
         let detail = format!("{errors} since the last look");
         counts(&self.policy, DOUBLE_BIT_ECC)
@@ -98,7 +98,7 @@ fn counts(policy: &HealthPolicy, code: u64) -> bool {
 mod tests {
     use super::*;
 
-    /// Checks the policy for a critical, a program's and an unknown XID.
+    /// Checks the policy for a critical XID, an application XID and an unknown one.
     fn check(ignored: &[u64], counted: &[u64], unlisted: UnlistedXids, expected: [bool; 3]) {
         let policy = HealthPolicy {
             ignored_xids: ignored.iter().copied().collect(),

@@ -9,16 +9,16 @@ use serde::{
 use windlass_config::Selector;
 use windlass_core::device::{DeviceId, DeviceKind};
 
-/// The shared devices.
+/// Shared devices of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Devices {
     All,
-    /// The first so many.
+    /// A number of devices, lowest index first.
     Count(u32),
     List(Vec<Reference>),
 }
 
-/// The reference to a device.
+/// Reference to a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Reference {
     /// `0`: a GPU by position.
@@ -45,8 +45,8 @@ impl Devices {
         *self == Self::All
     }
 
-    /// The parts that one selector each can pick. What is no device of the kind is none of them, and
-    /// so many instances are all of them, since nothing says which come first.
+    /// The listed devices as parts of one selector each. References to devices of another kind are dropped. A number
+    /// of MIG instances means all of them, since instances have no order.
     pub(super) fn subsets(&self, kind: DeviceKind) -> Vec<Subset> {
         match (self, kind) {
             (Self::Count(count), DeviceKind::Gpu) => vec![Subset::Index((0..*count).collect())],
@@ -78,7 +78,7 @@ fn listed(list: &[Reference], kind: DeviceKind) -> Vec<Subset> {
 // === impl Subset ===
 
 impl Subset {
-    /// The rest of a selector's devices.
+    /// Devices of the selector that are not shared.
     pub(super) fn of(self, devices: &Selector) -> Option<Selector> {
         let devices = devices.clone();
         match self {
@@ -147,7 +147,7 @@ impl<'de> Visitor<'de> for DevicesVisitor {
     }
 
     fn visit_u64<E: Error>(self, count: u64) -> Result<Devices, E> {
-        // No machine has more GPUs, and each is written out.
+        // Each index becomes a term of its own, and no machine has more GPUs.
         let within = u32::try_from(count).ok().filter(|count| (1..=64).contains(count));
         let wrong = || E::custom(format!("{count} devices: write a number from 1 to 64, or all"));
         within.map(Devices::Count).ok_or_else(wrong)

@@ -15,7 +15,7 @@ use crate::{
     screen::{Paint, Table, Tone, count, line},
 };
 
-/// Limit of shown candidates; a bus may have thousands.
+/// Most candidates in the output; a bus may have thousands.
 const MAX_CANDIDATES: usize = 200;
 
 /// Output in JSON and YAML.
@@ -31,7 +31,7 @@ struct SourceDocument<'a> {
     expression: Option<&'a str>,
     remarks: &'a [String],
     candidates: &'a [ExplainedCandidate],
-    /// Number of omitted candidates; devices come first.
+    /// Number of omitted candidates. Candidates that became devices are shown first.
     left_out: usize,
 }
 

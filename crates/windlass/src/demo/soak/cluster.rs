@@ -19,7 +19,7 @@ use windlass_kubelet_sim::{Kubelet, NodeStatus};
 use super::slices::PublishedSlices;
 use crate::demo::claims::{self, NAMESPACE, NODE, PodSpec};
 
-/// Cluster with the kubelet's task.
+/// Simulated cluster, with the tasks that act for the kubelet.
 #[derive(Debug)]
 pub(super) struct SoakCluster {
     plane: claims::ClusterFixture,
@@ -105,7 +105,7 @@ impl SoakCluster {
     }
 }
 
-/// UID and devices of a pod's claim.
+/// UID and allocated devices of a pod's claim.
 pub(super) fn allotted(scheduled: &Scheduled) -> Result<(String, BTreeSet<String>)> {
     let claim = scheduled.claims.first().ok_or_else(|| anyhow!("the pod has no claim"))?;
     let devices = claims::results(claim).into_iter().map(|[_, _, _, device]| device);

@@ -55,13 +55,13 @@ const CALLS: usize = 10_000;
 /// Deadline of a probe; the kubelet's default is a second.
 const PROBE_LIMIT: Duration = Duration::from_secs(1);
 
-/// Time after which a changed configuration has been read.
+/// Time within which the agent reads a changed configuration.
 const READ_AGAIN: Duration = Duration::from_secs(3);
 
-/// Deadline of a blocked writer's rename.
+/// Deadline for an unblocked writer to rename its file.
 const WRITTEN: Duration = Duration::from_secs(10);
 
-/// Deadline of a second agent's end.
+/// Deadline for a second agent to exit.
 const REFUSED_WITHIN: Duration = Duration::from_secs(10);
 
 /// CDI document of the GPUs, and its temporary file.
@@ -224,9 +224,9 @@ impl Run {
     }
 }
 
-/// Unblocks the writer of a pipe, who then renames it. An unused pipe is removed.
+/// Unblocks the agent's write into the pipe, after which it renames the pipe. Removes an unused pipe.
 async fn release(pipe: &Path) -> Result<()> {
-    // Opening must not wait for a writer, who may be done.
+    // The open must not wait for a writer: it may have finished.
     let nonblocking = i32::try_from(OFlags::NONBLOCK.bits()).context("a flag of open(2)")?;
     let mut reader = match OpenOptions::new().read(true).custom_flags(nonblocking).open(pipe) {
         // The agent has replaced the pipe.
