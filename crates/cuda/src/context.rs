@@ -14,7 +14,7 @@ pub(crate) struct Context<'a> {
     handle: *mut c_void,
 }
 
-/// Memory of the device by CUDA, in bytes.
+/// Device memory as CUDA reports it, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Room {
     pub(crate) free: u64,
@@ -43,7 +43,7 @@ impl<'a> Context<'a> {
         Ok(Room { free: free as u64, total: total as u64 })
     }
 
-    /// Allocates one contiguous piece; `None` if none is large enough.
+    /// Allocates one contiguous range; `None` if no free range is large enough.
     pub(crate) fn allocate(&self, bytes: usize) -> Result<Option<Allocation<'_>>> {
         let mut address = 0;
         match call!(self.table, cuMemAlloc_v2, &raw mut address, bytes) {

@@ -1,4 +1,4 @@
-//! Telemetry of devices. Separate from the inventory, which changes only with news.
+//! Telemetry of devices. Separate from the inventory, so that a new sample is no change of the inventory.
 
 use std::{collections::BTreeMap, sync::Arc};
 

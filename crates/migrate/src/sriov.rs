@@ -40,7 +40,7 @@ struct Entry {
     additional_info: Option<Spanned<AdditionalInfo>>,
 }
 
-/// Words for programs in a container, by PCI address; `*` is every function.
+/// Values for programs in a container, by PCI address; `*` stands for every function.
 type AdditionalInfo = BTreeMap<String, BTreeMap<String, String>>;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]

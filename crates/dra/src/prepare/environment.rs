@@ -28,7 +28,7 @@ use super::super::{
 };
 use crate::metrics::ClaimMetrics;
 
-/// Constants of the preparation.
+/// Everything outside the state machine that the preparation reads or calls. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Environment {
     pub(crate) driver: DriverName,
@@ -69,7 +69,7 @@ pub(super) struct Suspect {
     pub(super) asked: Option<u64>,
 }
 
-/// A node that must exist on its device.
+/// A device and one of its device nodes, which must exist.
 pub(super) type NodeOf = (DeviceId, DeviceNode);
 
 /// Longest wait for the object of a completed claim.
@@ -99,7 +99,7 @@ impl Environment {
         Ok(claim)
     }
 
-    /// Has the claim's devices cleaned and prepared, unless it has admin access only.
+    /// Waits until the claim's devices are clean and prepared. Devices with admin access are left out.
     pub(super) async fn hand_over(&self, entry: &Entry) -> Result<(), String> {
         let used = entry.uses().filter(|(_, usage)| *usage != Use::Admin);
         let devices: BTreeSet<DeviceId> = used.map(|(device, _)| device.clone()).collect();
@@ -109,7 +109,7 @@ impl Environment {
         })
     }
 
-    /// Does the steps of a claim. Blocks.
+    /// Checks the claim's device nodes, and writes its CDI document. Blocks.
     pub(super) fn do_it(&self, entry: &Entry, nodes: &[NodeOf]) -> Result<(), String> {
         for (device, node) in nodes {
             presence::check(&self.roots, [node]).map_err(|why| format!("{device}: {why}"))?;

@@ -38,7 +38,7 @@ pub(super) struct WantedFiles {
     pub(super) policy: Arc<Policy>,
     /// Device information for CNI plugins.
     pub(super) infos: DeviceInfos,
-    /// Hardware behind each id.
+    /// Fingerprint of the hardware behind each id.
     pub(super) marked: Fingerprints,
 }
 
@@ -46,7 +46,7 @@ pub(super) struct WantedFiles {
 #[derive(Debug, Default)]
 pub(super) struct DiskState {
     pub(super) checked: DiskCheckResult,
-    /// Device information that could not be written.
+    /// Device information files that are outdated, because a write failed.
     pub(super) untold: OutdatedFiles,
     /// Request that it answers; `None` before the first.
     wanted: Option<Arc<WantedFiles>>,
@@ -76,8 +76,8 @@ pub(super) struct DiskChannels {
     pub(super) busy: watch::Sender<Option<Instant>>,
 }
 
-/// Deadline of a pass. Later the disk counts as slow, and new devices are published as waiting for it; before, they
-/// are held back so that they appear in one step.
+/// Deadline of a pass. Until then, new devices are not published, so that they appear in one step. Afterwards the disk
+/// counts as slow, and they are published as waiting for it.
 pub(super) const DEADLINE: Duration = Duration::from_secs(5);
 
 /// Creates the handle and the worker's end.
