@@ -1,5 +1,5 @@
-//! A node in a cluster: the agent, the embedded kubelet and the embedded API server with its scheduler. What
-//! claims and containers have is in one hand at a time, and nothing is left of it, whatever happens.
+//! A node in a cluster: the agent, the embedded kubelet and the embedded API server with its scheduler. Each
+//! device of a claim or a container has one owner at a time and is free afterwards, whatever happens.
 
 mod chance;
 mod hands;

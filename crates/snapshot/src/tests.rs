@@ -114,10 +114,10 @@ fn what_identifies_the_machine_is_replaced_alike_wherever_it_is() {
     fs::create_dir_all(root.path().join("dev/serial/by-id")).expect("made");
     symlink("../../ttyUSB0", root.path().join(name)).expect("linked");
     let mut anonymiser = Anonymiser::of(&host);
-    let anonymised = anonymiser.anonymise(snapshot(&host));
+    let masked = anonymiser.anonymise(snapshot(&host));
     let again = Anonymiser::of(&host).anonymise(snapshot(&host));
-    assert_eq!(anonymised, again, "the same machine gives the same");
-    let shown = format!("{anonymised:?}");
+    assert_eq!(masked, again, "the same machine gives the same");
+    let shown = format!("{masked:?}");
     for secret in
         ["FT9X", "Y0Z77", "0a1b2c3d4e", "0c:42:a1", "9876543210987654321", "0101A8C0", "01234567"]
     {
@@ -126,14 +126,13 @@ fn what_identifies_the_machine_is_replaced_alike_wherever_it_is() {
     for kept in ["PRODUCT=403/6001/600", "simd_count 304", "00000000", "usb-FTDI_"] {
         assert!(shown.contains(kept), "{kept} is not in {shown}");
     }
-    let serial =
-        text(&anonymised, "sys/devices/usb1/1-4/serial").expect("recorded").trim().to_owned();
+    let serial = text(&masked, "sys/devices/usb1/1-4/serial").expect("recorded").trim().to_owned();
     assert_eq!(serial.len(), "FT9X Y0Z77".len());
     let renamed = format!("dev/serial/by-id/usb-FTDI_{}-if00", serial.replace(' ', "_"));
-    assert!(anonymised.entries.contains_key(Path::new(&renamed)), "{renamed} is not in {shown}");
+    assert!(masked.entries.contains_key(Path::new(&renamed)), "{renamed} is not in {shown}");
 
     let [gpu, properties] = ["gpu/unique_id", "kfd/nodes/1/properties"]
-        .map(|path| text(&anonymised, &format!("sys/devices/{path}")).expect("recorded").trim());
+        .map(|path| text(&masked, &format!("sys/devices/{path}")).expect("recorded").trim());
     let number = u64::from_str_radix(gpu, 16).expect("hexadecimal digits");
     assert_eq!(properties, format!("simd_count 304\nunique_id {number}"), "the same in KFD's way");
 
@@ -167,9 +166,9 @@ fn a_short_serial_number_is_replaced_in_names_that_are_made_of_serial_numbers() 
         symlink("../../ttyUSB0", root.path().join("dev/serial/by-id").join(name)).expect("linked");
     }
     let mut anonymiser = Anonymiser::of(&host);
-    let anonymised = anonymiser.anonymise(snapshot(&host));
+    let masked = anonymiser.anonymise(snapshot(&host));
     let serial = |port: &str| {
-        let text = text(&anonymised, &format!("sys/devices/usb1/{port}/serial")).expect("recorded");
+        let text = text(&masked, &format!("sys/devices/usb1/{port}/serial")).expect("recorded");
         text.trim().to_owned()
     };
     let (plain, odd) = (serial("1-4"), serial("1-5").replace("  ", "_"));
@@ -177,19 +176,19 @@ fn a_short_serial_number_is_replaced_in_names_that_are_made_of_serial_numbers() 
         [&format!("usb-FTDI_{plain}-if00"), &format!("usb-FTDI_{odd}-if00"), "usb-AB12CD-if00"]
     {
         let path = Path::new("dev/serial/by-id").join(name);
-        assert!(anonymised.entries.contains_key(&path), "no {name} in {anonymised:?}");
+        assert!(masked.entries.contains_key(&path), "no {name} in {masked:?}");
     }
-    let elsewhere = text(&anonymised, "sys/devices/usb1/AB12C/uevent");
+    let elsewhere = text(&masked, "sys/devices/usb1/AB12C/uevent");
     assert_eq!(elsewhere, Some("DEVNAME=AB12C\n"), "in any other text it may be anything");
     let mut document = json!({
         "id": "stick-AB12C", "origin": "AB12C", "windlass.dev/usbSerial": {"string": "AB12C"}
     });
     anonymiser.anonymise_document(&mut document);
-    let anonymised = json!({
+    let masked = json!({
         "id": format!("stick-{plain}"), "origin": "AB12C",
         "windlass.dev/usbSerial": {"string": plain}
     });
-    assert_eq!(document, anonymised);
+    assert_eq!(document, masked);
     let part = |serial: &str| {
         let link = format!("/dev/serial/by-id/usb-FTDI_{serial}-if00");
         json!({
@@ -211,9 +210,9 @@ fn a_serial_number_that_is_a_part_of_another_is_no_part_of_its_name() {
         ("sys/devices/usb1/1-6/serial", "X 1#9Z\n"),
     ]);
     let mut anonymiser = Anonymiser::of(&host);
-    let anonymised = anonymiser.anonymise(snapshot(&host));
+    let masked = anonymiser.anonymise(snapshot(&host));
     let serial = |port: &str| {
-        let text = text(&anonymised, &format!("sys/devices/usb1/{port}/serial")).expect("recorded");
+        let text = text(&masked, &format!("sys/devices/usb1/{port}/serial")).expect("recorded");
         text.trim().to_owned()
     };
     let mut document = json!([{"id": "tty-AB12C-77-ttyUSB0"}, {"id": "tty-X-1-9Z-a0"}]);
@@ -250,12 +249,12 @@ fn names_that_people_gave_their_storage_are_not_recorded() {
 
 #[test]
 fn two_machines_have_nothing_in_common_that_identifies_them() {
-    let anonymised = |id| {
+    let masked = |id| {
         let serial = ("sys/devices/usb1/1-4/serial", "A10K2J3\n");
         let (_root, host) = host(&[("etc/machine-id", id), serial]);
         Anonymiser::of(&host).anonymise(snapshot(&host))
     };
-    assert_ne!(anonymised(&"01".repeat(16)), anonymised(&"02".repeat(16)));
+    assert_ne!(masked(&"01".repeat(16)), masked(&"02".repeat(16)));
 }
 
 #[test]

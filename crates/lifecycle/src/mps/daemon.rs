@@ -186,7 +186,7 @@ impl Daemon {
                 tracing::warn!(%device, error, "MPS daemon keeps its old limits: correct the sharing");
             }
             State::Ending { .. } => {
-                tracing::warn!(%device, error, "MPS daemon failed, restarting it")
+                tracing::warn!(%device, error, "MPS daemon failed, restarting it");
             }
             _ => tracing::debug!(%device, ?from, ?to, "MPS daemon state changed"),
         }

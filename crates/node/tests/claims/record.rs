@@ -57,8 +57,8 @@ async fn what_an_init_container_has_is_held_until_its_pod_is_gone() {
     world.free(8).await;
 }
 
-/// A kubelet restarts without its API server, and tells of static pods only. What the others have is neither published
-/// as free nor given to a claim that a scheduler placed there before, though the agent is another one by then.
+/// A kubelet restarts without its API server and lists static pods only. Devices of the other pods are neither published
+/// as free nor given to a claim that a scheduler placed there before, although the agent has restarted too.
 async fn holds_what_an_untold_kubelet_has_on_record(mut world: World) {
     world.objects().put(&template(SPACE, "late", &gpus(8)));
     let late = pod((SPACE, "late"), &["main"], ("resourceClaimTemplateName", "late"));

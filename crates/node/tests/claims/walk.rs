@@ -7,9 +7,9 @@
 //!  strikes ────kill, freeze, delete───> └───────┘
 //! ```
 //!
-//! Pods are lines of the kubelet's record and of what pod resources tell; no container starts. Whoever is answered that
-//! a device is its own takes it in [`hands`], which end the walk when another has it. The same seed draws the same
-//! steps; how they meet is up to the machine.
+//! Pods are lines of the kubelet's record and of what pod resources tell; no container starts. A caller that
+//! is granted a device takes it in [`hands`], which end the walk when another caller has it. The same seed draws the
+//! same steps; their interleaving is up to the machine.
 
 mod agent;
 mod devices;

@@ -433,8 +433,8 @@ async fn pair(kubelet: &Kubelet, state: &NodeState, nic: &str) -> PcieLevel {
 
 #[tokio::test]
 async fn a_gpu_and_a_nic_of_one_pod_are_near_each_other_whichever_is_asked_for_first() {
-    // The embedded kubelet asks in the order of the names. What is asked for first is not the first of its
-    // kind, since others have those.
+    // The embedded kubelet asks in the order of the names. The device that it asks for first is not the first
+    // of its kind, since other pods hold those.
     for (nic, first) in [("rdma/nic", "nvidia.com/gpu"), ("a.com/nic", "a.com/nic")] {
         let config = format!(
             "unmatched: default\nresources: [{{name: {nic}, devices: {{kind: nic, \

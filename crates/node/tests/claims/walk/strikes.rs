@@ -64,8 +64,8 @@ const REMEMBERED: u64 = 2_000;
 /// The GPUs of the node.
 const GPUS: usize = 8;
 
-/// After so many steps the last agent but one has to know in the end that all is free. What a container had for moments
-/// only, so that no record was seen to have it, stays given for half a minute.
+/// Steps after which the last agent but one has to know in the end that all is free. A device that a container had so
+/// briefly that no record had it stays allocated for half a minute.
 const LONG: u64 = 5_000;
 
 // === impl Strikes ===
