@@ -6,6 +6,7 @@ mod commands;
 mod demo;
 mod exit;
 mod logging;
+mod packed;
 mod screen;
 #[cfg(feature = "laboratory")]
 mod simulated;

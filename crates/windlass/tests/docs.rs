@@ -6,7 +6,7 @@ mod troubleshooting;
 
 use std::{
     collections::BTreeSet,
-    fs,
+    env, fs,
     path::{Path, PathBuf},
 };
 
@@ -75,6 +75,19 @@ fn configuration(example: &str) -> Option<String> {
 /// The blanks before an example's first line.
 fn first_margin(example: &str) -> &str {
     &example[..example.len() - example.trim_start_matches(' ').len()]
+}
+
+/// The schema that the program embeds.
+const SCHEMA: &str = "crates/windlass/src/commands/config/schema.json";
+
+/// `WINDLASS_BLESS=1` rewrites the file.
+#[test]
+fn the_schema_that_the_program_prints_is_that_of_the_configuration() {
+    let made = serde_json::to_string_pretty(&schema()).expect("JSON") + "\n";
+    if env::var_os("WINDLASS_BLESS").is_some() {
+        fs::write(root().join(SCHEMA), &made).expect("the schema is written");
+    }
+    assert!(made == page(SCHEMA), "WINDLASS_BLESS=1 rewrites {SCHEMA}");
 }
 
 #[test]

@@ -404,7 +404,9 @@ impl Planner<'_> {
     fn keep_held(&mut self) {
         for (name, ids) in self.inputs.held {
             if self.offers.contains_key(name) {
-                ids.iter().for_each(|id| self.keep(name, id.clone(), false));
+                for id in ids {
+                    self.keep(name, id.clone(), false);
+                }
             }
         }
     }

@@ -9,18 +9,21 @@ use std::{
 };
 
 use anyhow::{Result, anyhow};
-use windlass_config::{ConfigError, Diagnostic, schema, to_yaml};
+use windlass_config::{ConfigError, Diagnostic, to_yaml};
 use windlass_host::files;
 use windlass_migrate::{Loaded, MOST_BYTES, PeerFlags, load, parse};
 
-use crate::{cli::ConfigCommand, exit::Misuse, screen::line};
+use crate::{cli::ConfigCommand, exit::Misuse, packed, screen::line};
+
+/// Output of `windlass_config::schema`, as a test verifies: the text takes 10 KB, its generator 350.
+const SCHEMA: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/config.schema"));
 
 pub(super) fn run(command: ConfigCommand) -> Result<()> {
     match command {
         ConfigCommand::Check { files, strict } => check(&files, strict),
         ConfigCommand::Convert { file } => convert(&file),
         ConfigCommand::Profiles { name, output } => profiles::run(name, output),
-        ConfigCommand::Schema => Ok(line(serde_json::to_string_pretty(&schema())?)?),
+        ConfigCommand::Schema => Ok(line(packed::text(SCHEMA))?),
     }
 }
 

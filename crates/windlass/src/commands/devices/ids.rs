@@ -2,12 +2,16 @@
 
 use std::sync::LazyLock;
 
+use crate::packed;
+
 /// Sorted pairs of identifier and name.
 type IdTable = LazyLock<Vec<(&'static str, &'static str)>>;
 
-static PCI: IdTable = IdTable::new(|| lines(include_str!(concat!(env!("OUT_DIR"), "/pci.names"))));
+static PCI: IdTable =
+    IdTable::new(|| lines(include_bytes!(concat!(env!("OUT_DIR"), "/pci.names"))));
 
-static USB: IdTable = IdTable::new(|| lines(include_str!(concat!(env!("OUT_DIR"), "/usb.names"))));
+static USB: IdTable =
+    IdTable::new(|| lines(include_bytes!(concat!(env!("OUT_DIR"), "/usb.names"))));
 
 pub(super) fn pci_device(vendor: u16, device: u16) -> Option<&'static str> {
     name(&PCI, &format!("{vendor:04x}:{device:04x}"))
@@ -26,7 +30,9 @@ fn name(names: &IdTable, id: &str) -> Option<&'static str> {
     Some(names[found].1)
 }
 
-fn lines(text: &'static str) -> Vec<(&'static str, &'static str)> {
+/// Unpacks the lines; the tables call this once.
+fn lines(names: &[u8]) -> Vec<(&'static str, &'static str)> {
+    let text: &'static str = packed::text(names).leak();
     text.lines().filter_map(|line| line.split_once(' ')).collect()
 }
 
