@@ -1,4 +1,4 @@
-//! Loaded library: function table, initialisation, and the single call shim.
+//! Loaded library: initialisation, symbol lookup, and the single call shim.
 
 use std::{
     ffi::{CStr, c_char},
@@ -7,6 +7,7 @@ use std::{
     sync::Arc,
 };
 
+use libloading::Library;
 use nvml_wrapper_sys::bindings as sys;
 
 use crate::{
@@ -31,9 +32,9 @@ pub struct CudaVersion {
     pub minor: u32,
 }
 
-/// Function table after a successful `nvmlInit_v2`.
+/// Library after a successful `nvmlInit_v2`, called as a table of functions.
 pub(crate) struct Table {
-    pub(crate) functions: sys::NvmlLib,
+    pub(crate) library: Library,
 }
 
 /// Calls a function of the table and checks its result: `call!(table, nvmlInit_v2)`.
@@ -42,9 +43,9 @@ pub(crate) struct Table {
 /// pointers to live locals of the type in `nvml.h`.
 macro_rules! call {
     ($table:expr, $function:ident $(, $argument:expr)*) => {
-        match &$table.functions.$function {
-            Err(_) => Err($crate::error::NvmlError::missing(stringify!($function))),
-            Ok(function) => {
+        match $crate::library::find!(&$table.library, $function) {
+            None => Err($crate::error::NvmlError::missing(stringify!($function))),
+            Some(function) => {
                 // SAFETY: the symbol was resolved in a library that the table keeps open, with the
                 // signature generated from nvml.h. NVML is initialised while a table exists (its
                 // constructor did it, its drop undoes it) and may be called from any thread.
@@ -56,6 +57,30 @@ macro_rules! call {
     };
 }
 pub(crate) use call;
+
+/// Looks up a function; `None` if the driver lacks it.
+macro_rules! find {
+    ($library:expr, $function:ident) => {{
+        let name = concat!(stringify!($function), "\0");
+        // SAFETY: the type is that of the generated table's field of the same name.
+        unsafe { $crate::library::find_as($library, name, |table| &table.$function) }
+    }};
+}
+pub(crate) use find;
+
+/// A field of the generated table, for its type. The table itself stays unused: filling it looks up four hundred
+/// functions, three times as many as are called, with 0.1 MB of code.
+type Field<F> = fn(&sys::NvmlLib) -> &Result<F, libloading::Error>;
+
+/// Looks up a function by its name, which ends with a NUL.
+///
+/// # Safety
+///
+/// `F` is the function's type.
+pub(crate) unsafe fn find_as<F: Copy>(library: &Library, name: &str, _type: Field<F>) -> Option<F> {
+    // SAFETY: by the contract above.
+    unsafe { library.get::<F>(name.as_bytes()) }.ok().map(|function| *function)
+}
 
 /// Calls a function whose last argument is a pointer to one value; returns the value.
 macro_rules! get {
@@ -95,11 +120,11 @@ impl Nvml {
         elf::check_length(path)?;
         // SAFETY: loading runs the library's constructors. The operator names the file in the
         // configuration, as for any program that uses NVML; the default is the driver's own.
-        let functions = unsafe { sys::NvmlLib::new(path) }
+        let library = unsafe { Library::new(path) }
             .map_err(|source| LoadError::Open { path: path.to_owned(), source })?;
-        let init = Table::init(&functions);
+        let init = Table::init(&library);
         init.map_err(|source| LoadError::Init { path: path.to_owned(), source })?;
-        Ok(Self { table: Arc::new(Table { functions }) })
+        Ok(Self { table: Arc::new(Table { library }) })
     }
 
     /// Profile of a simulated machine, if the library is Windlass' simulated driver.
@@ -107,9 +132,8 @@ impl Nvml {
         type Function = unsafe extern "C" fn() -> *const c_char;
         // SAFETY: the symbol's name is Windlass' own; only its simulated driver exports it, with
         // this signature.
-        let profile = unsafe {
-            self.table.functions.__library.get::<Function>(b"windlass_simulated_machine\0")
-        };
+        let profile =
+            unsafe { self.table.library.get::<Function>(b"windlass_simulated_machine\0") };
         let profile = profile.ok()?;
         // SAFETY: it takes nothing, and gives null or text that lives as long as the library.
         let text = unsafe { profile() };
@@ -159,12 +183,12 @@ impl fmt::Debug for Nvml {
 // === impl Table ===
 
 impl Table {
-    fn init(functions: &sys::NvmlLib) -> Result<()> {
+    fn init(library: &Library) -> Result<()> {
         const CALL: &str = "nvmlInit_v2";
-        let Ok(init) = &functions.nvmlInit_v2 else {
+        let Some(init) = find!(library, nvmlInit_v2) else {
             return Err(NvmlError::missing(CALL));
         };
-        // SAFETY: resolved in the library that `functions` keeps open; it may be called at any time.
+        // SAFETY: resolved in the library, which is open; it may be called at any time.
         NvmlError::check(CALL, unsafe { init() })
     }
 }
