@@ -70,7 +70,7 @@ pub fn keep(
         news,
     };
     let run = async move {
-        stop.run_until_cancelled(leases.run()).await;
+        stop.run_until_cancelled(Box::pin(leases.run())).await;
     };
     (receiver, run)
 }

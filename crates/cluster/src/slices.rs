@@ -126,7 +126,7 @@ pub fn publish(
     let publisher =
         Publisher { client, driver, desired, attempts, reconciler, may_be_published: false };
     let run = async move {
-        stop.run_until_cancelled(publisher.run()).await;
+        stop.run_until_cancelled(Box::pin(publisher.run())).await;
     };
     (receiver, run)
 }

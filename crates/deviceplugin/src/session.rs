@@ -171,7 +171,7 @@ async fn answer(call: &mut Option<Call>) -> Outcome {
     outcome
 }
 
-/// Waits until the resource's options options_changed from `registered`.
+/// Waits until the resource's options differ from `registered`.
 async fn options_changed(
     state: &mut watch::Receiver<Arc<NodeState>>,
     resource: &ResourceName,

@@ -117,7 +117,7 @@ impl From<String> for Trouble {
 impl StatusWriter {
     /// Writes until stopped.
     pub(super) async fn run(self, stop: CancellationToken) {
-        stop.run_until_cancelled(self.live()).await;
+        stop.run_until_cancelled(Box::pin(self.live())).await;
     }
 
     async fn live(mut self) {

@@ -59,7 +59,7 @@ pub(super) enum Input {
     Answered(Outcome),
     /// The deadline of the state has come.
     Due,
-    /// The options options_changed from those at registration.
+    /// The options differ from those at registration.
     OptionsChanged,
 }
 

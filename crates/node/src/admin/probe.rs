@@ -47,7 +47,7 @@ pub(super) fn health(
         failures.push(format!("the reconciler has not finished a round for {} s", since.as_secs()));
     }
     let generation = state.borrow().inventory.generation;
-    Report { failures: failures, facts: vec![format!("inventory: generation {generation}")] }
+    Report { failures, facts: vec![format!("inventory: generation {generation}")] }
 }
 
 /// Readiness of a serving agent.

@@ -87,13 +87,13 @@ pub(super) async fn run(soak: Soak, reporter: Reporter, mut stop: Stop) -> Resul
         outcome = run.soak(seed, soak.lasts, reporter) => outcome.map(|()| End::InTime),
         _ = stop.requested() => Ok(End::Early),
     };
-    let reported = reporter.tell(&result(&outcome, seed, begun, &run));
+    let printed = reporter.tell(&result(&outcome, seed, begun, &run));
     if outcome.is_err() {
         run.rig.keep_folder();
     }
     run.rig.clear().await;
     outcome.with_context(|| format!("the soak with seed {seed} failed"))?;
-    reported
+    printed
 }
 
 fn result(outcome: &Result<End>, seed: u64, begun: Instant, run: &Run) -> SoakEvent {
