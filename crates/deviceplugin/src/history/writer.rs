@@ -19,7 +19,7 @@ use windlass_host::{causes, clock::Clock};
 
 use super::{RecordedChoice, file::HistoryFile};
 
-/// Sends choices to the [`HistoryWriter`].
+/// Sends choices to the `HistoryWriter`.
 #[derive(Clone, Debug)]
 pub struct HistorySender {
     clock: Clock,
