@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use windlass_config::SessionLimits;
-use windlass_host::deadline::Deadline;
+use windlass_host::{backoff::backoff, deadline::Deadline};
 use windlass_kubelet_api::socket::SocketIdentity;
 
 use super::super::service::{StreamEvent, StreamId};
@@ -139,9 +139,9 @@ impl State {
         now: Instant,
         limits: &SessionLimits,
     ) -> Self {
-        let factor = 1_u32.checked_shl(attempt).unwrap_or(u32::MAX);
-        let pause = limits.retry_first.saturating_mul(factor).min(limits.retry_most);
-        Self::Waiting { kubelet, until: now + pause, attempt: attempt.saturating_add(1) }
+        let attempt = attempt.saturating_add(1);
+        let pause = backoff(limits.retry_first, limits.retry_most, attempt);
+        Self::Waiting { kubelet, until: now + pause, attempt }
     }
 
     fn kubelet(self) -> Option<SocketIdentity> {
