@@ -3,6 +3,8 @@
 #![expect(clippy::doc_markdown, reason = "the text is help, which is read in a terminal")]
 
 mod cdi;
+#[cfg(feature = "cluster")]
+mod cluster;
 mod config;
 #[cfg(feature = "laboratory")]
 mod conformance;
@@ -24,6 +26,8 @@ use clap::{
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use windlass_config::{Disclosed, Strategy, address};
 
+#[cfg(feature = "cluster")]
+pub(crate) use cluster::{ClusterCommand, ClusterHalfArgs, SimulateArgs};
 pub(crate) use config::{ConfigArgs, ConfigCommand};
 pub(crate) use explain::{AskArgs, ExplainArgs, PodName};
 pub(crate) use host::{HostAsked, HostCommand, RecordHostArgs};
@@ -138,6 +142,9 @@ pub(crate) enum Command {
     Cdi(CdiArgs),
     /// Check configuration files, convert those of other device plugins, print the schema.
     Config(ConfigArgs),
+    /// See the devices of a whole cluster: placement policies, played on a recorded cluster.
+    #[cfg(feature = "cluster")]
+    Cluster(ClusterHalfArgs),
     /// Show everything at work: a simulated machine, the real agent, an embedded kubelet.
     #[cfg(feature = "laboratory")]
     Demo(DemoArgs),
@@ -160,6 +167,13 @@ pub(crate) enum Command {
     /// Create simulated machines and inject faults.
     #[cfg(feature = "laboratory")]
     Machine(MachineArgs),
+    /// Commands of the cluster half, which the build for nodes lacks; it reports where to find them.
+    #[cfg(not(feature = "cluster"))]
+    #[command(name = "cluster", hide = true, disable_help_flag = true)]
+    ClusterHalf {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<std::ffi::OsString>,
+    },
     /// Commands that the build for nodes lacks; it reports where to find them.
     #[cfg(not(feature = "laboratory"))]
     #[command(name = "demo", aliases = ["kubelet", "machine", "conformance"], hide = true,

@@ -1,6 +1,8 @@
 //! Implementation of the commands.
 
 mod cdi;
+#[cfg(feature = "cluster")]
+mod cluster;
 mod config;
 #[cfg(feature = "laboratory")]
 mod conformance;
@@ -75,6 +77,8 @@ pub(crate) fn run(command: Command) -> Result<()> {
         Command::Labels(args) => block_on(labels::run(args)),
         Command::Cdi(args) => block_on(cdi::run(args.command)),
         Command::Config(args) => config::run(args.command),
+        #[cfg(feature = "cluster")]
+        Command::Cluster(args) => cluster::run(args.command),
         #[cfg(feature = "laboratory")]
         Command::Demo(args) => block_on(demo::run(args)),
         Command::Host(args) => block_on(host::run(args.command)),
@@ -87,9 +91,21 @@ pub(crate) fn run(command: Command) -> Result<()> {
         Command::Conformance(args) => block_on(conformance::run(args)),
         #[cfg(feature = "laboratory")]
         Command::Machine(args) => machine::run(args.command),
+        #[cfg(not(feature = "cluster"))]
+        Command::ClusterHalf { .. } => Err(no_cluster_half()),
         #[cfg(not(feature = "laboratory"))]
         Command::Laboratory { .. } => Err(no_laboratory()),
     }
+}
+
+/// Error of a command that only a build with the cluster half has.
+#[cfg(not(feature = "cluster"))]
+fn no_cluster_half() -> anyhow::Error {
+    let problem = anyhow!(
+        "this build for nodes lacks the cluster half: its commands need the feature `cluster`, which cargo enables by \
+         default"
+    );
+    Misuse(problem).into()
 }
 
 /// Error of a command that only a build with the laboratory has.

@@ -5,6 +5,7 @@ mod conformance;
 mod input;
 mod machines;
 mod scrub;
+mod simulate;
 mod soak;
 
 use std::{

@@ -62,6 +62,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("windlass-cuda", &[]),
     ("windlass-kubelet-api", &[]),
     ("windlass-nvml", &[]),
+    ("windlass-sched", &[]),
     ("windlass-machine", &[]),
     ("windlass-nvml-sim", &["windlass-machine"]),
     ("windlass-host", &["windlass-core"]),
@@ -204,6 +205,9 @@ const LABORATORY: [&str; 5] = [
     "windlass-nvml-sim",
 ];
 
+/// The cluster half: never on a node either.
+const CLUSTER_HALF: [&str; 1] = ["windlass-sched"];
+
 fn root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
@@ -289,7 +293,7 @@ fn our_crates_use_each_other_in_one_direction() {
 }
 
 #[test]
-fn the_build_for_nodes_is_without_the_laboratory() {
+fn the_build_for_nodes_is_without_the_laboratory_and_the_cluster_half() {
     let cargo = env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
     let output = Command::new(cargo)
         .args(["tree", "--package", BINARY, "--edges", "normal,build", "--prefix", "none"])
@@ -301,8 +305,8 @@ fn the_build_for_nodes_is_without_the_laboratory() {
     let text = String::from_utf8(output.stdout).expect("text");
     let node: BTreeSet<_> = text.lines().filter_map(|line| line.split(' ').next()).collect();
     let all = packages();
-    for name in LABORATORY {
-        assert!(all.iter().any(|package| package.name == name), "{name} is no crate of ours");
+    for name in LABORATORY.iter().chain(&CLUSTER_HALF) {
+        assert!(all.iter().any(|package| package.name == *name), "{name} is no crate of ours");
         assert!(!node.contains(name), "{name} would run on every node");
     }
 }

@@ -1,0 +1,145 @@
+//! The test that a node can serve a request, and the first reason where it cannot.
+
+use crate::{
+    gpu::{Gpu, GpuSet, GpuState},
+    node::{Node, Part},
+    request::{Gpus, Request},
+    view::Catalog,
+};
+
+/// The ways in which a node can serve a request; at least one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fit {
+    /// The request has no GPU.
+    Node,
+    /// Any `count` of these free GPUs.
+    Whole {
+        /// GPUs to choose from.
+        free: GpuSet,
+        /// Number to choose.
+        count: u32,
+    },
+    /// A share of any one of these GPUs.
+    Share(GpuSet),
+    /// An instance at one of these places.
+    Partition(Vec<Part>),
+}
+
+/// The first reason why a node cannot serve a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
+pub enum Misfit {
+    /// Processor time.
+    #[error("{wanted_milli}m of CPU wanted, {free_milli}m free")]
+    Cpu {
+        /// Asked for, in thousandths of a core.
+        wanted_milli: u32,
+        /// Free, in thousandths of a core.
+        free_milli: u32,
+    },
+    /// Main memory.
+    #[error("{wanted_mib} MiB of memory wanted, {free_mib} MiB free")]
+    Memory {
+        /// Asked for.
+        wanted_mib: u32,
+        /// Free.
+        free_mib: u32,
+    },
+    /// The node's number of pods.
+    #[error("the node has all the pods that it may have")]
+    Pods,
+    /// No GPU of a wanted product.
+    #[error("no GPU of a wanted product")]
+    Model,
+    /// Whole GPUs.
+    #[error("{wanted} whole GPUs wanted, {free} free")]
+    Whole {
+        /// Asked for.
+        wanted: u32,
+        /// Free, of a wanted product.
+        free: u32,
+    },
+    /// A share.
+    #[error("{milli} thousandths and {mib} MiB of one GPU wanted; no GPU has as much free")]
+    Share {
+        /// Compute asked for, in thousandths.
+        milli: u16,
+        /// Memory asked for, in MiB.
+        mib: u32,
+    },
+    /// A MIG instance.
+    #[error("no GPU has a free place for the MIG profile")]
+    Partition,
+}
+
+/// Finds the ways in which the node can serve the request.
+pub fn fit(catalog: &Catalog, node: &Node, request: &Request) -> Result<Fit, Misfit> {
+    if request.cpu_milli > node.cpu_milli.free {
+        let (wanted_milli, free_milli) = (request.cpu_milli, node.cpu_milli.free);
+        return Err(Misfit::Cpu { wanted_milli, free_milli });
+    }
+    if request.memory_mib > node.memory_mib.free {
+        let (wanted_mib, free_mib) = (request.memory_mib, node.memory_mib.free);
+        return Err(Misfit::Memory { wanted_mib, free_mib });
+    }
+    if node.pods.free == 0 {
+        return Err(Misfit::Pods);
+    }
+    gpus(catalog, node, request)
+}
+
+fn gpus(catalog: &Catalog, node: &Node, request: &Request) -> Result<Fit, Misfit> {
+    let is_wanted = |gpu: &Gpu| request.models.has(gpu.model);
+    if request.gpus != Gpus::None && !node.gpus.iter().any(is_wanted) {
+        return Err(Misfit::Model);
+    }
+    let serving = node.gpus_that(|gpu| serves(catalog, gpu, request));
+    match request.gpus {
+        Gpus::None => Ok(Fit::Node),
+        Gpus::Whole(count) => {
+            let count = u32::from(count);
+            let enough = serving.len() >= count;
+            enough
+                .then_some(Fit::Whole { free: serving, count })
+                .ok_or(Misfit::Whole { wanted: count, free: serving.len() })
+        }
+        Gpus::Share { milli, mib } => {
+            (!serving.is_empty()).then_some(Fit::Share(serving)).ok_or(Misfit::Share { milli, mib })
+        }
+        Gpus::Partition(profile) => {
+            let places = |position: usize| {
+                let gpu = &node.gpus[position];
+                let places = catalog.places(gpu.model, profile).iter();
+                places
+                    .filter(|place| is_place_free(gpu, **place))
+                    .map(move |place| Part { gpus: GpuSet::one(position), slices: *place })
+            };
+            let places: Vec<_> = serving.iter().flat_map(places).collect();
+            (!places.is_empty()).then_some(Fit::Partition(places)).ok_or(Misfit::Partition)
+        }
+    }
+}
+
+/// The GPU can be one of those that serve the request.
+pub fn serves(catalog: &Catalog, gpu: &Gpu, request: &Request) -> bool {
+    if !gpu.is_usable || !request.models.has(gpu.model) {
+        return false;
+    }
+    match request.gpus {
+        Gpus::None => false,
+        Gpus::Whole(_) => gpu.is_free(),
+        Gpus::Share { milli, mib } => match gpu.state {
+            GpuState::Shared { free_milli, free_mib } => free_milli >= milli && free_mib >= mib,
+            _ => false,
+        },
+        Gpus::Partition(profile) => {
+            catalog.places(gpu.model, profile).iter().any(|place| is_place_free(gpu, *place))
+        }
+    }
+}
+
+fn is_place_free(gpu: &Gpu, place: u8) -> bool {
+    match gpu.state {
+        GpuState::Partitioned { slices } => slices & place == 0,
+        _ => gpu.is_free(),
+    }
+}

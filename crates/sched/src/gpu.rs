@@ -1,0 +1,155 @@
+//! One GPU of a node, and the part of it that is free.
+
+use std::fmt;
+
+/// Compute of a whole GPU, in thousandths.
+pub const WHOLE_MILLI: u16 = 1000;
+
+/// A GPU as the scheduler sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Gpu {
+    /// Its product.
+    pub model: ModelId,
+    /// Its memory in MiB; zero where nobody said, and then no request for memory fits.
+    pub memory_mib: u32,
+    /// False while it is unhealthy or withheld: nobody new gets it.
+    pub is_usable: bool,
+    /// Its holders, as far as they matter to a newcomer.
+    pub state: GpuState,
+}
+
+/// Use of a GPU. A GPU is shared by amounts, cut into partitions, or given as a whole, never two of these.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum GpuState {
+    /// Shares may be taken from the remainder. Wholly free where the remainder is the GPU.
+    Shared {
+        /// Compute that no share holds, in thousandths.
+        free_milli: u16,
+        /// Memory that no share holds, in MiB.
+        free_mib: u32,
+    },
+    /// One pod has all of it.
+    Whole,
+    /// MIG instances stand on it. Each bit is a memory slice in use.
+    Partitioned {
+        /// The memory slices in use; never none.
+        slices: u8,
+    },
+}
+
+impl Gpu {
+    /// A GPU that nobody has.
+    pub fn free(model: ModelId, memory_mib: u32) -> Self {
+        let state = GpuState::Shared { free_milli: WHOLE_MILLI, free_mib: memory_mib };
+        Self { model, memory_mib, is_usable: true, state }
+    }
+
+    /// It is usable, and nobody has any of it.
+    pub fn is_free(&self) -> bool {
+        self.is_usable && self.is_unheld()
+    }
+
+    /// Nobody has any of it. It may be unusable.
+    pub(crate) fn is_unheld(&self) -> bool {
+        self.state == Self::free(self.model, self.memory_mib).state
+    }
+
+    /// The free part in thousandths of the GPU, by the scarcer of compute and memory.
+    ///
+    /// The free slices of a partitioned GPU count as their part of it.
+    pub fn idle_milli(&self) -> u16 {
+        match self.state {
+            _ if !self.is_usable => 0,
+            GpuState::Shared { free_milli, free_mib } if self.memory_mib > 0 => {
+                let of_memory =
+                    u64::from(free_mib) * u64::from(WHOLE_MILLI) / u64::from(self.memory_mib);
+                free_milli.min(u16::try_from(of_memory).unwrap_or(WHOLE_MILLI))
+            }
+            GpuState::Shared { free_milli, .. } => free_milli,
+            GpuState::Partitioned { slices } => {
+                u16::try_from(slices.count_zeros()).unwrap_or(0) * (WHOLE_MILLI / 8)
+            }
+            GpuState::Whole => 0,
+        }
+    }
+}
+
+/// A product, as an index into the view's [`Catalog`](crate::view::Catalog).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ModelId(pub u8);
+
+/// A set of products. A catalogue has at most 64.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ModelSet(u64);
+
+impl ModelSet {
+    /// Every product.
+    pub const ANY: Self = Self(u64::MAX);
+    /// No product.
+    pub const NONE: Self = Self(0);
+
+    /// This set and one product more.
+    #[must_use]
+    pub fn with(self, model: ModelId) -> Self {
+        Self(self.0 | 1 << model.0)
+    }
+
+    /// The products of both sets.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+
+    /// The product is one of the set.
+    pub fn has(self, model: ModelId) -> bool {
+        self.0 >> model.0 & 1 == 1
+    }
+}
+
+/// Some of a node's GPUs, by their positions. A node has at most 64.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct GpuSet(pub u64);
+
+impl GpuSet {
+    /// The set of one GPU.
+    pub fn one(position: usize) -> Self {
+        Self(1 << position)
+    }
+
+    /// The GPUs of both sets.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+
+    /// Number of GPUs.
+    pub fn len(self) -> u32 {
+        self.0.count_ones()
+    }
+
+    /// No GPU is in the set.
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Positions, ascending.
+    pub fn iter(self) -> impl Iterator<Item = usize> {
+        (0..64).filter(move |position| self.0 >> position & 1 == 1)
+    }
+
+    /// The `count` lowest positions; all of them where there are fewer.
+    #[must_use]
+    pub fn lowest(self, count: u32) -> Self {
+        self.iter().take(count as usize).fold(Self::default(), |set, it| Self(set.0 | 1 << it))
+    }
+}
+
+impl fmt::Display for GpuSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (n, position) in self.iter().enumerate() {
+            let separator = if n == 0 { "" } else { "," };
+            write!(f, "{separator}{position}")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,26 @@
+//! The cluster half's core: which node and which GPUs serve a pod.
+//!
+//! A [`View`](view::View) holds the free and used devices of every node. A [`Scheduler`](scheduler::Scheduler) ranks
+//! the nodes for a [`Request`](request::Request) by its [`Policy`](policy::Policy). A
+//! [simulation](simulation::Simulation) replays the pods of a [`Trace`](trace::Trace) against the same scheduler.
+//!
+//! Pure: no files, clock, async or Kubernetes client. Time and randomness are arguments, and equal inputs give equal
+//! answers.
+
+pub mod blocks;
+pub mod fit;
+pub mod forecast;
+pub mod fragmentation;
+pub mod gpu;
+pub mod knowledge;
+pub mod node;
+pub mod policy;
+pub mod prices;
+pub mod random;
+pub mod request;
+pub mod scarcity;
+pub mod scheduler;
+pub mod simulation;
+pub mod stranding;
+pub mod trace;
+pub mod view;

@@ -1,0 +1,183 @@
+//! One node: its resources, and the part of them that is free.
+
+use crate::{
+    gpu::{Gpu, GpuSet, GpuState, ModelSet, WHOLE_MILLI},
+    request::{Gpus, Request},
+};
+
+/// A node as the scheduler sees it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Node {
+    /// Processor time, in thousandths of a core.
+    pub cpu_milli: Amount,
+    /// Main memory in MiB.
+    pub memory_mib: Amount,
+    /// Number of pods.
+    pub pods: Amount,
+    /// Its GPUs, by position.
+    pub gpus: Vec<Gpu>,
+    /// Groups of GPUs that reach each other by short ways, such as NVLink islands; the smallest first.
+    pub islands: Vec<GpuSet>,
+}
+
+/// Some resource of a node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Amount {
+    /// All that pods may have.
+    pub total: u32,
+    /// The part that no pod has.
+    pub free: u32,
+    /// Held beyond the total.
+    excess: u32,
+}
+
+/// The part of a node's GPUs that serves one request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Part {
+    /// The GPUs; none for a request without.
+    pub gpus: GpuSet,
+    /// Memory slices of the MIG instance, a bit each; zero for whole GPUs and shares.
+    pub slices: u8,
+}
+
+/// A part that is not free, or not the size of its request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the GPUs {gpus} are not free for the request, or not as many")]
+pub struct Conflict {
+    /// The GPUs of the part.
+    pub gpus: GpuSet,
+}
+
+impl Amount {
+    /// An amount of which no pod has any.
+    pub fn free(total: u32) -> Self {
+        Self { total, free: total, excess: 0 }
+    }
+
+    /// The used part, from 0 to 1; all of it where there is nothing.
+    pub fn used_share(self) -> f64 {
+        if self.total == 0 {
+            return 1.0;
+        }
+        1.0 - f64::from(self.free) / f64::from(self.total)
+    }
+
+    /// Takes the amount. Pods that others placed may hold more than a node has; the excess is free only once it is gone.
+    fn take(&mut self, amount: u32) {
+        let taken = amount.min(self.free);
+        self.free -= taken;
+        self.excess = self.excess.saturating_add(amount - taken);
+    }
+
+    fn give(&mut self, amount: u32) {
+        let of_excess = amount.min(self.excess);
+        self.excess -= of_excess;
+        self.free = self.free.saturating_add(amount - of_excess).min(self.total);
+    }
+}
+
+impl Node {
+    /// Gives a part to a request. A GPU need not be usable: pods keep one that fails.
+    ///
+    /// # Errors
+    ///
+    /// A GPU of the part is not free enough, or the part has another number of GPUs. The node is as before.
+    pub fn take(&mut self, request: &Request, part: Part) -> Result<(), Conflict> {
+        let conflict = Conflict { gpus: part.gpus };
+        let are_there = part.gpus.iter().all(|position| position < self.gpus.len());
+        if part.gpus.len() != wanted(request) || !are_there {
+            return Err(conflict);
+        }
+        let mut after = [None; 64];
+        for position in part.gpus.iter() {
+            let gpu = &self.gpus[position];
+            after[position] = Some(taken(gpu, request, part.slices).ok_or(conflict)?);
+        }
+        for position in part.gpus.iter() {
+            self.gpus[position].state = after[position].expect("set for each position of the part");
+        }
+        self.cpu_milli.take(request.cpu_milli);
+        self.memory_mib.take(request.memory_mib);
+        self.pods.take(1);
+        Ok(())
+    }
+
+    /// Takes a part back that was given to the request by [`take`](Self::take).
+    pub fn release(&mut self, request: &Request, part: Part) {
+        for position in part.gpus.iter() {
+            let gpu = &mut self.gpus[position];
+            gpu.state = released(gpu, request, part.slices);
+        }
+        self.cpu_milli.give(request.cpu_milli);
+        self.memory_mib.give(request.memory_mib);
+        self.pods.give(1);
+    }
+
+    /// Idle parts of its GPUs, in thousandths of a GPU.
+    pub fn idle_milli(&self) -> u32 {
+        self.gpus.iter().map(|gpu| u32::from(gpu.idle_milli())).sum()
+    }
+
+    /// The products of its GPUs.
+    pub fn models(&self) -> ModelSet {
+        self.gpus.iter().fold(ModelSet::NONE, |set, gpu| set.with(gpu.model))
+    }
+
+    /// GPUs that nobody has any of.
+    pub fn free_gpus(&self) -> GpuSet {
+        self.gpus_that(Gpu::is_free)
+    }
+
+    /// GPUs that satisfy a condition.
+    pub fn gpus_that(&self, condition: impl Fn(&Gpu) -> bool) -> GpuSet {
+        let positions = self.gpus.iter().enumerate().filter(|(_, gpu)| condition(gpu));
+        positions.fold(GpuSet::default(), |set, (position, _)| GpuSet(set.0 | 1 << position))
+    }
+}
+
+fn wanted(request: &Request) -> u32 {
+    match request.gpus {
+        Gpus::None => 0,
+        Gpus::Whole(count) => u32::from(count),
+        Gpus::Share { .. } | Gpus::Partition(_) => 1,
+    }
+}
+
+/// The GPU's state after it serves the request; none where it cannot.
+pub(crate) fn taken(gpu: &Gpu, request: &Request, slices: u8) -> Option<GpuState> {
+    match (request.gpus, gpu.state) {
+        (Gpus::Whole(_), _) => gpu.is_unheld().then_some(GpuState::Whole),
+        (Gpus::Share { milli, mib }, GpuState::Shared { free_milli, free_mib }) => {
+            Some(GpuState::Shared {
+                free_milli: free_milli.checked_sub(milli)?,
+                free_mib: free_mib.checked_sub(mib)?,
+            })
+        }
+        (Gpus::Partition(_), _) if slices == 0 => None,
+        (Gpus::Partition(_), GpuState::Partitioned { slices: used }) => {
+            (used & slices == 0).then_some(GpuState::Partitioned { slices: used | slices })
+        }
+        (Gpus::Partition(_), _) => gpu.is_unheld().then_some(GpuState::Partitioned { slices }),
+        _ => None,
+    }
+}
+
+fn released(gpu: &Gpu, request: &Request, slices: u8) -> GpuState {
+    let free = Gpu::free(gpu.model, gpu.memory_mib).state;
+    match (request.gpus, gpu.state) {
+        (Gpus::Share { milli, mib }, GpuState::Shared { free_milli, free_mib }) => {
+            GpuState::Shared {
+                free_milli: (free_milli + milli).min(WHOLE_MILLI),
+                free_mib: (free_mib + mib).min(gpu.memory_mib),
+            }
+        }
+        (Gpus::Partition(_), GpuState::Partitioned { slices: used }) if used != slices => {
+            GpuState::Partitioned { slices: used & !slices }
+        }
+        (Gpus::Partition(_), GpuState::Partitioned { .. }) | (Gpus::Whole(_), GpuState::Whole) => {
+            free
+        }
+        // A share of nothing may outlive the GPU's being free.
+        (_, state) => state,
+    }
+}

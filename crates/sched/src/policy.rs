@@ -1,0 +1,129 @@
+//! The rules by which a node and a part of it are preferred to others.
+
+mod best_fit;
+mod dot_product;
+mod fgd;
+mod packing;
+mod windlass;
+
+use crate::{
+    fit::{Fit, fit},
+    gpu::{Gpu, GpuSet},
+    knowledge::Knowledge,
+    node::{Node, Part, taken},
+    request::Request,
+    view::Catalog,
+};
+
+/// A rule to choose by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Policy {
+    /// Any node and GPU that fit, by chance.
+    Random,
+    /// The first node and GPU that fit.
+    FirstFit,
+    /// The node with the least left of processors and GPUs, as a weighted sum.
+    BestFit,
+    /// The node whose free resources are most unlike the request, by their dot product.
+    DotProduct,
+    /// GPUs that are shared already before GPUs of used nodes before unused nodes.
+    Packing,
+    /// Fragmentation gradient descent, as published.
+    Fgd,
+    /// Fragmentation gradient descent, and the prices of what is left of a GPU.
+    Windlass,
+}
+
+impl Policy {
+    /// Every policy, in the order of reports.
+    pub const ALL: [Self; 7] = [
+        Self::Random,
+        Self::FirstFit,
+        Self::BestFit,
+        Self::DotProduct,
+        Self::Packing,
+        Self::Fgd,
+        Self::Windlass,
+    ];
+
+    /// The policy's name on the command line and in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Random => "random",
+            Self::FirstFit => "first-fit",
+            Self::BestFit => "best-fit",
+            Self::DotProduct => "dot-product",
+            Self::Packing => "packing",
+            Self::Fgd => "fgd",
+            Self::Windlass => "windlass",
+        }
+    }
+}
+
+/// Preference for a node: the larger, the better. Equal ranks are decided by the order of nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Rank {
+    /// The score.
+    pub score: i32,
+    /// Decides between equal scores.
+    pub tie: u32,
+}
+
+/// A node and the request that it is ranked for.
+pub(crate) struct Input<'a> {
+    pub(crate) catalog: &'a Catalog,
+    pub(crate) knowledge: &'a Knowledge,
+    pub(crate) node: &'a Node,
+    pub(crate) request: &'a Request,
+}
+
+impl Input<'_> {
+    /// Idle thousandths of one GPU that it loses when the request gets the part.
+    fn taken_milli(&self, position: usize, part: Part) -> u32 {
+        let gpu = &self.node.gpus[position];
+        let state = taken(gpu, self.request, part.slices).expect("a part of a fit is free");
+        u32::from(gpu.idle_milli() - Gpu { state, ..*gpu }.idle_milli())
+    }
+}
+
+/// The part of the node that the policy would give, and its rank; none where the node does not fit.
+pub(crate) fn rank(policy: Policy, input: &Input<'_>) -> Option<(Rank, Part)> {
+    let fit = fit(input.catalog, input.node, input.request).ok()?;
+    Some(match policy {
+        Policy::Random | Policy::FirstFit => {
+            (Rank { score: 0, tie: 0 }, parts(input.node, &fit)[0])
+        }
+        Policy::BestFit => best_fit::rank(input, &fit),
+        Policy::DotProduct => dot_product::rank(input, &fit),
+        Policy::Packing => packing::rank(input, &fit),
+        Policy::Fgd => fgd::rank(input, &fit),
+        Policy::Windlass => windlass::rank(input, &fit),
+    })
+}
+
+/// The parts of a node to choose from, in the order of its GPUs. Of GPUs in the same state the first stands for all.
+pub(crate) fn parts(node: &Node, fit: &Fit) -> Vec<Part> {
+    match fit {
+        Fit::Node => vec![Part::default()],
+        Fit::Whole { free, count } => vec![Part { gpus: free.lowest(*count), slices: 0 }],
+        Fit::Share(gpus) => {
+            let mut parts: Vec<Part> = Vec::new();
+            for position in gpus.iter() {
+                let is_like = |part: &Part| {
+                    part.gpus.iter().any(|other| node.gpus[other] == node.gpus[position])
+                };
+                if !parts.iter().any(is_like) {
+                    parts.push(Part { gpus: GpuSet::one(position), slices: 0 });
+                }
+            }
+            parts
+        }
+        Fit::Partition(places) => places.clone(),
+    }
+}
+
+/// A number from 0 to 1 as an integer that keeps six digits.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped before")]
+pub(crate) fn millionths(part: f64) -> u32 {
+    (part.clamp(0.0, 1.0) * 1e6) as u32
+}

@@ -1,0 +1,90 @@
+//! Our rule: fragmentation gradient descent, and four losses that it does not see.
+//!
+//! All are in points. FGD gives about 25 for a GPU's worth of fragmentation. The losses weigh more, so that it decides
+//! among the placements that lose least. The weights are rounded from what allocates most on the public trace; half or
+//! twice of each changes little.
+
+use super::{Input, Rank, fgd};
+use crate::{
+    fit::Fit,
+    node::Part,
+    request::{Gpus, share_of},
+};
+
+/// Points for a GPU of value that a share takes from its GPU beyond its own. The smallest such loss, a quarter of a GPU,
+/// outweighs any fragmentation.
+const CUT: f64 = 500.0;
+/// Points for a GPU that is left without CPU.
+const STRANDED: f64 = 100.0;
+/// Points for a GPU of a product that others insist on.
+const SCARCE: f64 = 100.0;
+/// Points for a GPU of broken blocks, times the blocks' part of all demand.
+const BROKEN: f64 = 65.0;
+
+pub(super) fn rank(input: &Input<'_>, fit: &Fit) -> (Rank, Part) {
+    let scored = fgd::scores(input, fit).into_iter();
+    let scored = scored.map(|(score, part)| (score - points(input, part), part));
+    let first_best =
+        |best: (i32, Part), other: (i32, Part)| if other.0 > best.0 { other } else { best };
+    let (score, part) = scored.reduce(first_best).expect("a fit has a part");
+    (Rank { score, tie: tie(input) }, part)
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "at most some hundreds per GPU of a node")]
+fn points(input: &Input<'_>, part: Part) -> i32 {
+    let lost = CUT * cut(input, part)
+        + STRANDED * stranded(input, part)
+        + SCARCE * scarce(input, part)
+        + BROKEN * broken(input, part);
+    lost.round() as i32
+}
+
+/// Value that the share takes from its GPU beyond its own, in GPUs.
+fn cut(input: &Input<'_>, part: Part) -> f64 {
+    let Gpus::Share { milli, mib } = input.request.gpus else { return 0.0 };
+    let gpu = &input.node.gpus[part.gpus.iter().next().expect("a share has its GPU")];
+    input.knowledge.prices.regret(gpu.idle_milli(), share_of(gpu, milli, mib))
+}
+
+/// GPUs that lose the CPU they need, and that had it.
+fn stranded(input: &Input<'_>, part: Part) -> f64 {
+    let (node, stranding) = (input.node, &input.knowledge.stranding);
+    let before = stranding.stranded_gpus(node);
+    let idle = node.idle_milli() - taken_milli(input, part);
+    let after =
+        stranding.of_free(idle, node.cpu_milli.free.saturating_sub(input.request.cpu_milli));
+    (after - before).max(0.0)
+}
+
+/// GPUs taken of products that others insist on.
+fn scarce(input: &Input<'_>, part: Part) -> f64 {
+    let of = |position: usize| {
+        let scarcity = input.knowledge.scarcity.of_model(input.node.gpus[position].model);
+        scarcity * f64::from(input.taken_milli(position, part)) / 1000.0
+    };
+    part.gpus.iter().map(of).sum()
+}
+
+/// GPUs in blocks that are broken for less than a block's worth.
+fn broken(input: &Input<'_>, part: Part) -> f64 {
+    let (blocks, request) = (&input.knowledge.blocks, input.request);
+    let (free, cpu) = (input.node.free_gpus(), input.node.cpu_milli.free);
+    let opened = free.and(part.gpus).len();
+    let left = blocks.value(free.len() - opened, cpu.saturating_sub(request.cpu_milli));
+    let own = match request.gpus {
+        Gpus::Whole(count) => blocks.value(u32::from(count), request.cpu_milli),
+        _ => 0.0,
+    };
+    (blocks.value(free.len(), cpu) - left - own).max(0.0)
+}
+
+/// Thousandths of the node's idle GPUs that the part takes.
+fn taken_milli(input: &Input<'_>, part: Part) -> u32 {
+    part.gpus.iter().map(|position| input.taken_milli(position, part)).sum()
+}
+
+/// Nodes with fewer free GPUs first. The order of nodes decides between the rest: pods gather at its start, and nodes at
+/// its end drain for pods that need many GPUs.
+fn tie(input: &Input<'_>) -> u32 {
+    64 - input.node.free_gpus().len()
+}

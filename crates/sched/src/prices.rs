@@ -1,0 +1,155 @@
+//! Prices of fractions of a GPU, and the loss of value that a share causes on the GPU that serves it.
+//!
+//! Packing shares into GPUs is a cutting-stock problem: which patterns of shares fill the fewest GPUs? The dual of its
+//! linear relaxation gives each size a price, such that no pattern is worth more than one GPU. A remainder of a GPU is
+//! worth the most valuable pattern that fits into it. A share of size `s` on a GPU with `r` left costs
+//! `value(r) - value(r - s) - value(s)` beyond its own worth: its *regret*, zero where the rest stays as useful.
+
+use crate::{forecast::Count, gpu::WHOLE_MILLI, request::Gpus};
+
+/// Thousandths of a GPU per step of size. Sizes are rounded up to it, remainders down.
+const STEP_MILLI: u16 = 10;
+/// Steps of a whole GPU.
+const STEPS: usize = (WHOLE_MILLI / STEP_MILLI) as usize;
+/// Most sizes that get a price of their own; the rarest beyond them do without.
+const MOST_SIZES: usize = 64;
+/// A pattern that is worth more than a GPU by less than this ends the search.
+const TOLERANCE: f64 = 1e-9;
+
+/// Value of each remainder of a GPU, from 0 to 1 GPU.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Prices {
+    value: [f64; STEPS + 1],
+}
+
+impl Default for Prices {
+    /// No share is known, and no remainder but a whole GPU has a value.
+    fn default() -> Self {
+        let mut value = [0.0; STEPS + 1];
+        value[STEPS] = 1.0;
+        Self { value }
+    }
+}
+
+impl Prices {
+    /// Prices for the shares that were counted.
+    pub fn of(counts: &[Count]) -> Self {
+        let sizes = sizes(counts);
+        if sizes.is_empty() {
+            return Self::default();
+        }
+        let duals = duals(&sizes);
+        let mut value = [0.0; STEPS + 1];
+        for room in 1..=STEPS {
+            let best = sizes.iter().zip(&duals).filter(|(size, _)| size.steps <= room);
+            let best = best.map(|(size, price)| value[room - size.steps] + price);
+            value[room] = best.fold(value[room - 1], f64::max);
+        }
+        Self { value }
+    }
+
+    /// Value that is lost when a share is cut from a GPU with so much left, in GPUs; never negative.
+    pub fn regret(&self, left_milli: u16, share_milli: u16) -> f64 {
+        let value = |steps: u16| self.value[usize::from(steps).min(STEPS)];
+        let remainder = |milli: u16| value(milli / STEP_MILLI);
+        let share = value(share_milli.div_ceil(STEP_MILLI));
+        let rest = left_milli.saturating_sub(share_milli);
+        (remainder(left_milli) - remainder(rest) - share).max(0.0)
+    }
+}
+
+/// Shares of one size.
+struct Size {
+    steps: usize,
+    count: f64,
+}
+
+/// The most frequent sizes of shares, the largest first.
+fn sizes(all: &[Count]) -> Vec<Size> {
+    let mut counts = [0.0; STEPS + 1];
+    for Count { request, pods } in all {
+        if let Gpus::Share { milli, .. } = request.gpus {
+            counts[usize::from(milli.div_ceil(STEP_MILLI)).min(STEPS)] += pods;
+        }
+    }
+    let mut sizes: Vec<_> = (1..=STEPS).filter(|steps| counts[*steps] > 0.0).collect();
+    sizes.sort_by(|a, b| counts[*b].total_cmp(&counts[*a]));
+    sizes.truncate(MOST_SIZES);
+    sizes.sort_unstable_by(|a, b| b.cmp(a));
+    let size = |steps: usize| Size { steps, count: counts[steps] };
+    sizes.into_iter().map(size).collect()
+}
+
+/// Dual prices of the relaxed cutting-stock problem, by the revised simplex with columns generated as needed
+/// (Gilmore and Gomory, "A Linear Programming Approach to the Cutting-Stock Problem", 1961).
+fn duals(sizes: &[Size]) -> Vec<f64> {
+    let rows = sizes.len();
+    // The first basis fills a GPU with one size each.
+    let mut inverse = vec![vec![0.0; rows]; rows];
+    let mut used = vec![0.0; rows];
+    for (row, size) in sizes.iter().enumerate() {
+        inverse[row][row] = 1.0 / copies(STEPS / size.steps);
+        used[row] = size.count * inverse[row][row];
+    }
+    // Each pattern costs one GPU, so the prices are the column sums of the inverse basis.
+    let prices = |inverse: &[Vec<f64>]| -> Vec<f64> {
+        (0..rows).map(|column| inverse.iter().map(|row| row[column]).sum()).collect()
+    };
+    // The relaxed problem ends after some patterns per size; the bound only guards against cycling.
+    for _ in 0..50 * rows {
+        let current = prices(&inverse);
+        let (worth, pattern) = best_pattern(sizes, &current);
+        if worth <= 1.0 + TOLERANCE {
+            break;
+        }
+        let entering: Vec<f64> =
+            inverse.iter().map(|row| row.iter().zip(&pattern).map(|(a, b)| a * b).sum()).collect();
+        let ratio = |row: usize| used[row] / entering[row];
+        let leaving = (0..rows).filter(|row| entering[*row] > TOLERANCE);
+        let Some(leaving) = leaving.min_by(|a, b| ratio(*a).total_cmp(&ratio(*b))) else { break };
+        let pivot = ratio(leaving);
+        let scaled: Vec<f64> = inverse[leaving].iter().map(|it| it / entering[leaving]).collect();
+        for row in (0..rows).filter(|row| *row != leaving) {
+            used[row] -= pivot * entering[row];
+            for (cell, of_leaving) in inverse[row].iter_mut().zip(&scaled) {
+                *cell -= entering[row] * of_leaving;
+            }
+        }
+        used[leaving] = pivot;
+        inverse[leaving] = scaled;
+    }
+    prices(&inverse).into_iter().map(|price| price.max(0.0)).collect()
+}
+
+/// The most valuable pattern of a GPU at these prices: its worth, and the number of shares of each size.
+fn best_pattern(sizes: &[Size], prices: &[f64]) -> (f64, Vec<f64>) {
+    let mut worth = [0.0; STEPS + 1];
+    let mut last: [Option<usize>; STEPS + 1] = [None; STEPS + 1];
+    for room in 1..=STEPS {
+        worth[room] = worth[room - 1];
+        for (position, size) in sizes.iter().enumerate().filter(|(_, size)| size.steps <= room) {
+            let with = worth[room - size.steps] + prices[position];
+            if with > worth[room] + TOLERANCE / 2.0 {
+                worth[room] = with;
+                last[room] = Some(position);
+            }
+        }
+    }
+    let mut pattern = vec![0.0; sizes.len()];
+    let mut room = STEPS;
+    while room > 0 {
+        match last[room] {
+            Some(position) => {
+                pattern[position] += 1.0;
+                room -= sizes[position].steps;
+            }
+            None => room -= 1,
+        }
+    }
+    (worth[STEPS], pattern)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "at most one per step of a GPU")]
+fn copies(count: usize) -> f64 {
+    count as f64
+}

@@ -1,0 +1,49 @@
+//! A small deterministic generator of numbers: equal seeds give equal simulations, on every machine and for ever.
+
+/// `SplitMix64` of Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators" (OOPSLA 2014).
+#[derive(Clone, Debug)]
+pub struct Random(u64);
+
+impl Random {
+    /// The sequence of a seed.
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// The next 64 bits.
+    pub fn next_u64(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ z >> 31
+    }
+
+    /// A number below `bound`, which is at least one. Its bias is below one in 2^32 for bounds below 2^32.
+    pub fn below(&mut self, bound: usize) -> usize {
+        let product = u128::from(self.next_u64()) * bound as u128;
+        usize::try_from(product >> 64).expect("a product's upper half is below the bound")
+    }
+
+    /// A number in (0, 1].
+    pub fn unit(&mut self) -> f64 {
+        // The precision of the type.
+        const BITS: u32 = 53;
+        #[expect(clippy::cast_precision_loss, reason = "as many bits as the type has")]
+        let [numerator, all] =
+            [(self.next_u64() >> (64 - BITS)) + 1, 1 << BITS].map(|it| it as f64);
+        numerator / all
+    }
+
+    /// A span of the exponential distribution with that mean.
+    pub fn exponential(&mut self, mean: f64) -> f64 {
+        -self.unit().ln() * mean
+    }
+
+    /// Puts the items in a random order, each order equally likely (Fisher and Yates).
+    pub fn shuffle<T>(&mut self, items: &mut [T]) {
+        for last in (1..items.len()).rev() {
+            items.swap(last, self.below(last + 1));
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! The resources that a pod asks for.
+
+use crate::gpu::{Gpu, ModelSet, WHOLE_MILLI};
+
+/// A pod's request, as far as it decides about a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Request {
+    /// Processor time, in thousandths of a core.
+    pub cpu_milli: u32,
+    /// Main memory in MiB.
+    pub memory_mib: u32,
+    /// The GPUs.
+    pub gpus: Gpus,
+    /// Products that will do.
+    pub models: ModelSet,
+}
+
+/// The GPUs of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Gpus {
+    /// None.
+    None,
+    /// Whole GPUs that nobody else has; at least one.
+    Whole(u8),
+    /// A part of one GPU. An amount of zero asks for none of it.
+    Share {
+        /// Compute in thousandths of a GPU.
+        milli: u16,
+        /// Memory in MiB.
+        mib: u32,
+    },
+    /// A MIG instance of a profile, as an index into the view's [`Catalog`](crate::view::Catalog).
+    Partition(ProfileId),
+}
+
+/// A MIG profile, as an index into the view's [`Catalog`](crate::view::Catalog).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ProfileId(pub u8);
+
+/// Kind of a request. Losses and waits are reported by class, so that no class starves unseen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Class {
+    /// No GPU.
+    CpuOnly,
+    /// A part of a GPU.
+    Fraction,
+    /// One whole GPU.
+    One,
+    /// Two to seven whole GPUs.
+    Several,
+    /// Eight or more whole GPUs.
+    Eight,
+}
+
+impl Class {
+    /// Every class, smallest first.
+    pub const ALL: [Self; 5] =
+        [Self::CpuOnly, Self::Fraction, Self::One, Self::Several, Self::Eight];
+
+    /// The class's name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::CpuOnly => "no GPU",
+            Self::Fraction => "part of a GPU",
+            Self::One => "1 GPU",
+            Self::Several => "2 to 7 GPUs",
+            Self::Eight => "8 GPUs",
+        }
+    }
+}
+
+impl Request {
+    /// The kind of the request.
+    pub fn class(&self) -> Class {
+        match self.gpus {
+            Gpus::None => Class::CpuOnly,
+            Gpus::Share { .. } | Gpus::Partition(_) => Class::Fraction,
+            Gpus::Whole(1) => Class::One,
+            Gpus::Whole(2..8) => Class::Several,
+            Gpus::Whole(_) => Class::Eight,
+        }
+    }
+
+    /// GPUs asked for, in thousandths of one. Memory and partitions count by the GPU that serves them, so not here.
+    pub fn gpu_milli(&self) -> u32 {
+        match self.gpus {
+            Gpus::None | Gpus::Partition(_) => 0,
+            Gpus::Whole(count) => u32::from(count) * u32::from(WHOLE_MILLI),
+            Gpus::Share { milli, .. } => u32::from(milli),
+        }
+    }
+}
+
+/// The part of a GPU that a share takes, in thousandths, by the larger of its compute and its memory.
+pub fn share_of(gpu: &Gpu, milli: u16, mib: u32) -> u16 {
+    let whole = u64::from(WHOLE_MILLI);
+    let of_memory = match gpu.memory_mib {
+        0 => 0,
+        all => (u64::from(mib) * whole).div_ceil(u64::from(all)),
+    };
+    milli.max(u16::try_from(of_memory.min(whole)).unwrap_or(WHOLE_MILLI))
+}

@@ -1,0 +1,49 @@
+//! Demand for single products: a pod that any GPU serves leaves those alone that others insist on.
+
+use crate::{
+    forecast::Count,
+    gpu::{ModelId, ModelSet},
+    view::View,
+};
+
+/// For each product, the demand of pods that insist on it or on few others, as a part of its GPUs.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Scarcity {
+    by_model: Vec<f64>,
+}
+
+impl Scarcity {
+    /// Scales the demand that was counted to the cluster's size: the cluster is full when all of it has come. A request
+    /// for one of several products counts for each by the products' numbers.
+    pub fn of(counts: &[Count], view: &View) -> Self {
+        let mut gpus = [0.0; 64];
+        for gpu in view.nodes().iter().flat_map(|node| &node.gpus) {
+            gpus[usize::from(gpu.model.0)] += 1.0;
+        }
+        let number_of = |set: ModelSet| -> f64 {
+            (0..64).filter(|id| set.has(ModelId(*id))).map(|id| gpus[usize::from(id)]).sum()
+        };
+        let all = number_of(ModelSet::ANY);
+        let demand = |it: &Count| f64::from(it.request.gpu_milli()) * it.pods;
+        let total: f64 = counts.iter().map(demand).sum();
+        let mut by_model = vec![0.0; 64];
+        for it in counts.iter().filter(|it| demand(it) > 0.0) {
+            let eligible = number_of(it.request.models);
+            if eligible == 0.0 || eligible >= all {
+                continue;
+            }
+            let wanted = demand(it) / total * all;
+            for (id, scarcity) in (0..).zip(&mut by_model) {
+                if it.request.models.has(ModelId(id)) {
+                    *scarcity += wanted / eligible;
+                }
+            }
+        }
+        Self { by_model }
+    }
+
+    /// The demand for a product as a part of its GPUs, at most one.
+    pub fn of_model(&self, model: ModelId) -> f64 {
+        self.by_model.get(usize::from(model.0)).map_or(0.0, |scarcity| scarcity.min(1.0))
+    }
+}

@@ -1,0 +1,201 @@
+//! Pods that come and go: a cluster in balance, where pods that fit nowhere are refused or wait.
+//!
+//! Pods of the trace are drawn with replacement and come at random (a Poisson process). Each lives for a span of the
+//! exponential distribution, whose mean is the unit of time. The rate is such that the pods' GPUs, if all were served,
+//! would be `offered` times the cluster's. Nothing is measured until the cluster has had time to fill.
+
+use std::{
+    cmp::Reverse,
+    collections::{BinaryHeap, HashSet, VecDeque},
+};
+
+use super::{Classes, Settings, Simulation};
+use crate::{
+    random::Random,
+    request::{Class, Request},
+    scheduler::Scheduler,
+    view::{Placement, View},
+};
+
+/// Ticks of a mean life. Whole numbers compare and sum alike on every machine.
+const LIFE: u64 = 1_000_000;
+/// The cluster fills for so long.
+const WARM_UP: u64 = 2 * LIFE;
+/// The measurement goes on for so long.
+const MEASURED: u64 = 4 * LIFE;
+
+/// How a run goes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Load {
+    /// GPUs that the living pods would have, as a part of the cluster's.
+    pub offered: f64,
+    /// A pod that fits nowhere waits, first come, first served, while later ones that fit go ahead. Else it is refused.
+    pub queues: bool,
+}
+
+/// The outcome of a run.
+#[derive(Clone, Debug)]
+pub struct Churn {
+    /// Mean percentage of the GPUs that pods had.
+    pub allocated: f64,
+    /// Pods that came while it was measured, and those that were refused.
+    pub classes: Classes,
+    /// Waits of each class, ascending, in mean lives. A pod that still waits at the end counts with its wait so far.
+    pub waits: [Vec<f64>; Class::ALL.len()],
+    /// Decisions made.
+    pub decisions: u64,
+}
+
+struct Arrival {
+    request: Request,
+    came: u64,
+    life: u64,
+}
+
+struct Run<'a> {
+    simulation: &'a Simulation,
+    scheduler: Scheduler,
+    view: View,
+    departures: BinaryHeap<Reverse<(u64, usize)>>,
+    living: Vec<Option<(Request, Placement)>>,
+    queue: VecDeque<Arrival>,
+    /// Requests that fitted nowhere since the last departure.
+    hopeless: HashSet<Request>,
+    allocated_milli: u64,
+    area: u128,
+    clock: u64,
+    result: Churn,
+}
+
+/// Plays one run.
+pub fn churn(simulation: &Simulation, settings: &Settings, load: Load) -> Churn {
+    let mut random = Random::new(settings.seed);
+    let mut run = Run {
+        simulation,
+        scheduler: simulation.scheduler(settings),
+        view: simulation.shuffled(&mut random),
+        departures: BinaryHeap::new(),
+        living: Vec::new(),
+        queue: VecDeque::new(),
+        hopeless: HashSet::new(),
+        allocated_milli: 0,
+        area: 0,
+        clock: 0,
+        result: Churn {
+            allocated: 0.0,
+            classes: Classes::default(),
+            waits: Default::default(),
+            decisions: 0,
+        },
+    };
+    let demand: u64 = simulation.pods.iter().map(|pod| u64::from(pod.gpu_milli())).sum();
+    #[expect(clippy::cast_precision_loss, reason = "thousandths of GPUs are far below 2^52")]
+    let mean_gpus = demand as f64 / simulation.pods.len().max(1) as f64;
+    #[expect(clippy::cast_precision_loss, reason = "thousandths of GPUs are far below 2^52")]
+    let spacing = mean_gpus / (load.offered * simulation.capacity_milli() as f64);
+    let mut came = 0;
+    loop {
+        came += ticks(random.exponential(spacing));
+        if came > WARM_UP + MEASURED {
+            break;
+        }
+        let request = simulation.pods[random.below(simulation.pods.len())];
+        let life = ticks(random.exponential(1.0));
+        run.depart_until(came);
+        run.arrive(Arrival { request, came, life }, load.queues);
+    }
+    run.depart_until(WARM_UP + MEASURED);
+    run.end()
+}
+
+impl Run<'_> {
+    fn arrive(&mut self, arrival: Arrival, queues: bool) {
+        self.scheduler.observe(&self.view, &arrival.request);
+        let is_hopeless = self.hopeless.contains(&arrival.request);
+        let is_placed = !is_hopeless && self.place(&arrival);
+        if arrival.came >= WARM_UP {
+            self.result.classes.count(&arrival.request, !is_placed && !queues);
+        }
+        if !is_placed && queues {
+            self.queue.push_back(arrival);
+        }
+    }
+
+    /// Places the pod, or remembers that its request fits nowhere.
+    fn place(&mut self, arrival: &Arrival) -> bool {
+        let request = &arrival.request;
+        self.result.decisions += 1;
+        let Some(placement) = self.scheduler.decide(&self.view, request) else {
+            self.hopeless.insert(*request);
+            return false;
+        };
+        self.view.take(request, placement).expect("a decision fits the view it was made on");
+        self.allocated_milli += u64::from(request.gpu_milli());
+        self.departures.push(Reverse((self.clock + arrival.life, self.living.len())));
+        self.living.push(Some((*request, placement)));
+        if arrival.came >= WARM_UP {
+            self.wait(request.class(), self.clock - arrival.came);
+        }
+        true
+    }
+
+    fn wait(&mut self, class: Class, ticks: u64) {
+        #[expect(clippy::cast_precision_loss, reason = "a run is some million ticks")]
+        self.result.waits[class as usize].push(ticks as f64 / LIFE as f64);
+    }
+
+    /// Lets pods go, and waiting ones start, up to a point in time.
+    fn depart_until(&mut self, until: u64) {
+        while let Some(Reverse((at, pod))) = self.departures.peek().copied() {
+            if at > until {
+                break;
+            }
+            self.departures.pop();
+            self.advance(at);
+            let (request, placement) = self.living[pod].take().expect("a pod departs once");
+            self.view.release(&request, placement);
+            self.allocated_milli -= u64::from(request.gpu_milli());
+            self.hopeless.clear();
+            self.start_waiting();
+        }
+        self.advance(until);
+    }
+
+    fn start_waiting(&mut self) {
+        for arrival in std::mem::take(&mut self.queue) {
+            if self.hopeless.contains(&arrival.request) || !self.place(&arrival) {
+                self.queue.push_back(arrival);
+            }
+        }
+    }
+
+    fn advance(&mut self, to: u64) {
+        let measured = to.max(WARM_UP) - self.clock.max(WARM_UP);
+        self.area += u128::from(measured) * u128::from(self.allocated_milli);
+        self.clock = to;
+    }
+
+    fn end(mut self) -> Churn {
+        for arrival in std::mem::take(&mut self.queue) {
+            if arrival.came >= WARM_UP {
+                self.wait(arrival.request.class(), self.clock - arrival.came);
+            }
+        }
+        let capacity = u128::from(self.simulation.capacity_milli().max(1));
+        #[expect(clippy::cast_precision_loss, reason = "a percentage")]
+        let allocated = (100 * self.area) as f64 / (capacity * u128::from(MEASURED)) as f64;
+        self.result.allocated = allocated;
+        self.result.waits.iter_mut().for_each(|waits| waits.sort_by(f64::total_cmp));
+        self.result
+    }
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    reason = "some lives"
+)]
+fn ticks(lives: f64) -> u64 {
+    (lives * LIFE as f64) as u64
+}

@@ -1,0 +1,72 @@
+//! Pods that stay for ever fill a cluster: the protocol of the published experiment.
+//!
+//! The pods of the trace come in random order, then copies of random ones, until they ask for `load` times the
+//! cluster's GPUs. A pod that fits nowhere is refused and does not come again.
+
+use super::{Classes, Settings, Simulation};
+use crate::{random::Random, request::Request};
+
+/// The outcome of a run.
+#[derive(Clone, Debug)]
+pub struct Filling {
+    /// For each percent of the cluster's GPUs that were asked for so far, the mean percentage that was allocated; none
+    /// where no arrival fell on that percent.
+    pub allocated: Vec<Option<f64>>,
+    /// Pods that came and were refused.
+    pub classes: Classes,
+    /// Decisions made.
+    pub decisions: u64,
+}
+
+/// Plays one run.
+pub fn fill(simulation: &Simulation, settings: &Settings, load: f64) -> Filling {
+    let mut random = Random::new(settings.seed);
+    let pods = arrivals(simulation, load, &mut random);
+    let mut view = simulation.shuffled(&mut random);
+    let mut scheduler = simulation.scheduler(settings);
+    let capacity = percent_of(simulation.capacity_milli());
+    let (mut arrived, mut allocated) = (0, 0);
+    let mut columns: Vec<(f64, u32)> = Vec::new();
+    let mut classes = Classes::default();
+    for pod in &pods {
+        scheduler.observe(&view, pod);
+        let placement = scheduler.decide(&view, pod);
+        if let Some(placement) = placement {
+            view.take(pod, placement).expect("a decision fits the view it was made on");
+            allocated += u64::from(pod.gpu_milli());
+        }
+        classes.count(pod, placement.is_none());
+        arrived += u64::from(pod.gpu_milli());
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a percentage")]
+        let column = capacity(arrived).round() as usize;
+        if columns.len() <= column {
+            columns.resize(column + 1, (0.0, 0));
+        }
+        columns[column].0 += capacity(allocated);
+        columns[column].1 += 1;
+    }
+    let mean = |(sum, count): (f64, u32)| (count > 0).then(|| sum / f64::from(count));
+    let allocated = columns.into_iter().map(mean).collect();
+    Filling { allocated, classes, decisions: pods.len() as u64 }
+}
+
+/// The pods in the order of their arrival.
+fn arrivals(simulation: &Simulation, load: f64, random: &mut Random) -> Vec<Request> {
+    let mut pods = simulation.pods.clone();
+    random.shuffle(&mut pods);
+    let percent = percent_of(simulation.capacity_milli());
+    let mut demand: u64 = pods.iter().map(|pod| u64::from(pod.gpu_milli())).sum();
+    loop {
+        let copy = simulation.pods[random.below(simulation.pods.len())];
+        demand += u64::from(copy.gpu_milli());
+        if percent(demand) > load * 100.0 {
+            return pods;
+        }
+        pods.push(copy);
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "thousandths of GPUs are far below 2^52")]
+fn percent_of(capacity: u64) -> impl Fn(u64) -> f64 {
+    move |milli| 100.0 * milli as f64 / capacity.max(1) as f64
+}

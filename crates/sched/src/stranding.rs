@@ -1,0 +1,43 @@
+//! GPUs that a node cannot give away because its CPU is used up.
+
+use crate::{forecast::Count, node::Node};
+
+/// CPU per GPU that a node should keep, as a part of the mean request's.
+///
+/// Most traces allocate most with 0.7 to 0.9 of the mean: pods that need less than the mean still find such a node. Two
+/// thirds of the mean and less strand GPUs; at more, pods give up nodes that suffice for them.
+const PART_OF_MEAN: f64 = 0.75;
+
+/// CPU that pods with GPUs ask for.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Stranding {
+    /// Thousandths of a core per GPU that a node should keep.
+    cpu_milli_per_gpu: f64,
+}
+
+impl Stranding {
+    /// The mean of the requests that were counted.
+    pub fn of(counts: &[Count]) -> Self {
+        let (mut cpu, mut gpus) = (0.0, 0.0);
+        for Count { request, pods } in counts.iter().filter(|it| it.request.gpu_milli() > 0) {
+            cpu += f64::from(request.cpu_milli) * *pods;
+            gpus += f64::from(request.gpu_milli()) / 1000.0 * *pods;
+        }
+        let mean = if gpus > 0.0 { cpu / gpus } else { 0.0 };
+        Self { cpu_milli_per_gpu: PART_OF_MEAN * mean }
+    }
+
+    /// GPUs of the node that its free CPU does not suffice for.
+    pub fn stranded_gpus(&self, node: &Node) -> f64 {
+        self.of_free(node.idle_milli(), node.cpu_milli.free)
+    }
+
+    /// GPUs that the free CPU does not suffice for, of so many thousandths of idle GPUs.
+    pub fn of_free(&self, idle_milli: u32, cpu_milli: u32) -> f64 {
+        if self.cpu_milli_per_gpu == 0.0 {
+            return 0.0;
+        }
+        let served = f64::from(cpu_milli) / self.cpu_milli_per_gpu;
+        (f64::from(idle_milli) / 1000.0 - served).max(0.0)
+    }
+}

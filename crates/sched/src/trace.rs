@@ -1,0 +1,132 @@
+//! A recorded cluster and its pods, in the tables of Alibaba's trace of 2023 as the simulator of FGD has them.
+//!
+//! Nodes have the columns `sn`, `cpu_milli`, `memory_mib`, `gpu` and `model`; pods have `name`, `cpu_milli`,
+//! `memory_mib`, `num_gpu`, `gpu_milli` and perhaps `gpu_spec`, a list of models separated by `|`. Other columns are not
+//! read.
+
+use crate::{
+    gpu::{Gpu, ModelSet, WHOLE_MILLI},
+    node::{Amount, Node},
+    request::{Gpus, Request},
+    view::{Catalog, Full, View},
+};
+
+/// Pods that a node of the published experiment may have.
+const PODS_PER_NODE: u32 = 1001;
+
+/// A mistake in a table.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TraceError {
+    /// A column is missing from the first line.
+    #[error("column {0} is missing")]
+    Column(&'static str),
+    /// A cell is not what its column has.
+    #[error("line {line}: {column} is {text:?}, not {wanted}")]
+    Cell {
+        /// Counted from one.
+        line: usize,
+        /// The column's name.
+        column: &'static str,
+        /// The cell.
+        text: String,
+        /// The values that the column has.
+        wanted: &'static str,
+    },
+    /// Too many models.
+    #[error(transparent)]
+    Full(#[from] Full),
+}
+
+/// A table with names of columns in its first line.
+struct Table<'a> {
+    names: Vec<&'a str>,
+    lines: Vec<(usize, Vec<&'a str>)>,
+}
+
+impl<'a> Table<'a> {
+    fn parse(text: &'a str) -> Self {
+        let mut lines = text.lines().zip(1..).filter(|(line, _)| !line.trim().is_empty());
+        let cells = |line: &'a str| line.split(',').map(str::trim).collect();
+        let names = lines.next().map(|(line, _)| cells(line)).unwrap_or_default();
+        Self { names, lines: lines.map(|(line, number)| (number, cells(line))).collect() }
+    }
+
+    fn column(&self, name: &'static str) -> Result<usize, TraceError> {
+        self.names.iter().position(|it| *it == name).ok_or(TraceError::Column(name))
+    }
+}
+
+fn number(line: usize, cells: &[&str], at: usize, column: &'static str) -> Result<u32, TraceError> {
+    let text = cells.get(at).copied().unwrap_or_default();
+    text.parse().map_err(|_| TraceError::Cell {
+        line,
+        column,
+        text: text.to_owned(),
+        wanted: "a whole number",
+    })
+}
+
+/// Reads a table of nodes.
+pub fn nodes(text: &str) -> Result<View, TraceError> {
+    let table = Table::parse(text);
+    let (cpu, memory) = (table.column("cpu_milli")?, table.column("memory_mib")?);
+    let (gpus, model) = (table.column("gpu")?, table.column("model")?);
+    let mut catalog = Catalog::default();
+    let mut nodes = Vec::new();
+    for (line, cells) in &table.lines {
+        let count = number(*line, cells, gpus, "gpu")?;
+        let name = cells.get(model).copied().unwrap_or_default();
+        if count > 64 {
+            let (text, wanted) = (count.to_string(), "at most 64");
+            return Err(TraceError::Cell { line: *line, column: "gpu", text, wanted });
+        }
+        let model = if count > 0 { Some(catalog.model(name)?) } else { None };
+        nodes.push(Node {
+            cpu_milli: Amount::free(number(*line, cells, cpu, "cpu_milli")?),
+            memory_mib: Amount::free(number(*line, cells, memory, "memory_mib")?),
+            pods: Amount::free(PODS_PER_NODE),
+            gpus: model.map_or_else(Vec::new, |model| vec![Gpu::free(model, 0); count as usize]),
+            islands: Vec::new(),
+        });
+    }
+    Ok(View::new(catalog, nodes))
+}
+
+/// Reads a table of pods for a cluster's products.
+pub fn pods(text: &str, catalog: &Catalog) -> Result<Vec<Request>, TraceError> {
+    let table = Table::parse(text);
+    let (cpu, memory) = (table.column("cpu_milli")?, table.column("memory_mib")?);
+    let (count, milli) = (table.column("num_gpu")?, table.column("gpu_milli")?);
+    let models = table.column("gpu_spec").ok();
+    let mut pods = Vec::new();
+    for (line, cells) in &table.lines {
+        let count = number(*line, cells, count, "num_gpu")?;
+        let milli = number(*line, cells, milli, "gpu_milli")?.min(u32::from(WHOLE_MILLI));
+        let named = models.and_then(|at| cells.get(at)).copied().unwrap_or_default();
+        pods.push(Request {
+            cpu_milli: number(*line, cells, cpu, "cpu_milli")?,
+            memory_mib: number(*line, cells, memory, "memory_mib")?,
+            gpus: gpus(*line, count, milli)?,
+            models: if named.is_empty() { ModelSet::ANY } else { models_of(named, catalog) },
+        });
+    }
+    Ok(pods)
+}
+
+fn gpus(line: usize, count: u32, milli: u32) -> Result<Gpus, TraceError> {
+    Ok(match (count, u16::try_from(milli).unwrap_or(WHOLE_MILLI)) {
+        (0, _) => Gpus::None,
+        (1, milli @ 1..WHOLE_MILLI) => Gpus::Share { milli, mib: 0 },
+        (count @ 1..=64, _) => Gpus::Whole(u8::try_from(count).expect("at most 64")),
+        _ => {
+            let (text, wanted) = (count.to_string(), "at most 64");
+            return Err(TraceError::Cell { line, column: "num_gpu", text, wanted });
+        }
+    })
+}
+
+/// The products of the cluster among the named ones.
+fn models_of(names: &str, catalog: &Catalog) -> ModelSet {
+    let known = names.split('|').filter_map(|name| catalog.find(name));
+    known.fold(ModelSet::NONE, ModelSet::with)
+}

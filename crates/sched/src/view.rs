@@ -1,0 +1,155 @@
+//! All nodes of a cluster, and the changes to them.
+
+use crate::{
+    gpu::ModelId,
+    node::{Conflict, Node, Part},
+    request::{ProfileId, Request},
+};
+
+/// The nodes of a cluster. Their order decides between equals, so it must not depend on chance.
+#[derive(Clone, Debug, Default)]
+pub struct View {
+    catalog: Catalog,
+    nodes: Vec<Node>,
+    versions: Vec<u64>,
+}
+
+/// Position of a node in a [`View`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeIx(pub u32);
+
+/// The node and the part of it that serve a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Placement {
+    /// The node.
+    pub node: NodeIx,
+    /// The part of its GPUs.
+    pub part: Part,
+}
+
+/// The products and MIG profiles that numbers stand for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Catalog {
+    models: Vec<Model>,
+    profiles: Vec<String>,
+}
+
+/// A product.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Model {
+    /// Its name.
+    pub name: String,
+    /// Where an instance of each profile may stand, as memory slices; a profile without places is not offered.
+    pub places: Vec<(ProfileId, Vec<u8>)>,
+}
+
+/// A catalogue has no number left for one product or profile more.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{name} is one product or MIG profile too many; a view has at most 64 of each")]
+pub struct Full {
+    /// The name that has no number.
+    pub name: String,
+}
+
+impl Catalog {
+    /// The number of a product, by its name; a new one where it is new.
+    pub fn model(&mut self, name: &str) -> Result<ModelId, Full> {
+        let known = self.models.iter().position(|model| model.name == name);
+        let position = known.unwrap_or(self.models.len());
+        let id = number(position, name)?;
+        if known.is_none() {
+            self.models.push(Model { name: name.to_owned(), places: Vec::new() });
+        }
+        Ok(ModelId(id))
+    }
+
+    /// The number of a MIG profile, by its name; a new one where it is new.
+    pub fn profile(&mut self, name: &str) -> Result<ProfileId, Full> {
+        let known = self.profiles.iter().position(|profile| profile == name);
+        let position = known.unwrap_or(self.profiles.len());
+        let id = number(position, name)?;
+        if known.is_none() {
+            self.profiles.push(name.to_owned());
+        }
+        Ok(ProfileId(id))
+    }
+
+    /// Says where an instance of the profile may stand on a product. A place without slices is none.
+    pub fn set_places(&mut self, model: ModelId, profile: ProfileId, mut places: Vec<u8>) {
+        places.retain(|place| *place != 0);
+        let known = &mut self.models[usize::from(model.0)].places;
+        known.retain(|(other, _)| *other != profile);
+        known.push((profile, places));
+    }
+
+    /// Where an instance of the profile may stand on the product.
+    pub fn places(&self, model: ModelId, profile: ProfileId) -> &[u8] {
+        let known = self.models.get(usize::from(model.0)).map_or(&[][..], |it| &it.places);
+        known.iter().find(|(other, _)| *other == profile).map_or(&[], |(_, places)| places)
+    }
+
+    /// The number of a product that the catalogue has.
+    pub fn find(&self, name: &str) -> Option<ModelId> {
+        let position = self.models.iter().position(|model| model.name == name)?;
+        u8::try_from(position).ok().map(ModelId)
+    }
+
+    /// A product's name.
+    pub fn model_name(&self, model: ModelId) -> &str {
+        self.models.get(usize::from(model.0)).map_or("", |model| &model.name)
+    }
+}
+
+fn number(position: usize, name: &str) -> Result<u8, Full> {
+    match u8::try_from(position) {
+        Ok(id @ 0..64) => Ok(id),
+        _ => Err(Full { name: name.to_owned() }),
+    }
+}
+
+impl View {
+    /// A cluster of these nodes.
+    pub fn new(catalog: Catalog, nodes: Vec<Node>) -> Self {
+        let versions = vec![1; nodes.len()];
+        Self { catalog, nodes, versions }
+    }
+
+    /// The products and profiles.
+    pub fn catalog(&self) -> &Catalog {
+        &self.catalog
+    }
+
+    /// Every node.
+    pub fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    /// One node.
+    pub fn node(&self, node: NodeIx) -> &Node {
+        &self.nodes[node.0 as usize]
+    }
+
+    /// A number for each state of each node, from one, so that answers about unchanged nodes can be reused.
+    pub fn versions(&self) -> &[u64] {
+        &self.versions
+    }
+
+    /// Gives a part of a node to a request.
+    ///
+    /// # Errors
+    ///
+    /// A GPU of the part is not free enough. The view is as before.
+    pub fn take(&mut self, request: &Request, placement: Placement) -> Result<(), Conflict> {
+        let node = placement.node.0 as usize;
+        self.nodes[node].take(request, placement.part)?;
+        self.versions[node] += 1;
+        Ok(())
+    }
+
+    /// Takes back the part of a pod that is gone.
+    pub fn release(&mut self, request: &Request, placement: Placement) {
+        let node = placement.node.0 as usize;
+        self.nodes[node].release(request, placement.part);
+        self.versions[node] += 1;
+    }
+}

@@ -1,0 +1,108 @@
+//! The curves of a simulation as an SVG image.
+
+use std::fmt::Write as _;
+
+use super::report::FillingReport;
+
+const WIDTH: f64 = 900.0;
+const HEIGHT: f64 = 560.0;
+/// Room for the axes' labels, and on the right for the names of the policies.
+const LEFT: f64 = 64.0;
+const RIGHT: f64 = 150.0;
+const TOP: f64 = 48.0;
+const BOTTOM: f64 = 56.0;
+
+/// Colours that people with the usual colour blindnesses tell apart (Okabe and Ito, "Color Universal Design").
+const COLOURS: [&str; 7] =
+    ["#999999", "#56b4e9", "#e69f00", "#cc79a7", "#009e73", "#0072b2", "#d55e00"];
+
+/// Axes from zero to these percentages.
+struct Scale {
+    most: f64,
+}
+
+/// Draws allocated over requested GPUs, a curve for each policy.
+pub(super) fn draw(report: &FillingReport) -> String {
+    let points = report.policies.iter().flat_map(|by| &by.allocated);
+    let most = points.map(|point| point.requested_percent).max().unwrap_or(100);
+    let scale = Scale { most: most.div_ceil(10).max(1) as f64 * 10.0 };
+    let mut svg = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" font-family=\"sans-serif\" \
+         font-size=\"13\">\n<rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"white\"/>\n"
+    );
+    scale.axes(&mut svg, &report.setting.pods);
+    for (n, by) in report.policies.iter().enumerate() {
+        let colour = COLOURS[n % COLOURS.len()];
+        let points: Vec<String> = by
+            .allocated
+            .iter()
+            .map(|it| {
+                format!(
+                    "{:.1},{:.1}",
+                    scale.x(it.requested_percent as f64),
+                    scale.y(it.mean_percent)
+                )
+            })
+            .collect();
+        let last = by.allocated.last().map_or(0.0, |point| point.mean_percent);
+        let below = TOP + 20.0 * n as f64;
+        let (x, name) = (WIDTH - RIGHT + 16.0, escaped(by.policy));
+        let _ = write!(
+            svg,
+            "<polyline fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\" points=\"{}\"/>\n\
+             <text x=\"{x}\" y=\"{below}\" fill=\"{colour}\">{name} {last:.2}</text>\n",
+            points.join(" "),
+        );
+    }
+    svg.push_str("</svg>\n");
+    svg
+}
+
+impl Scale {
+    fn x(&self, requested: f64) -> f64 {
+        LEFT + requested / self.most * (WIDTH - LEFT - RIGHT)
+    }
+
+    fn y(&self, allocated: f64) -> f64 {
+        HEIGHT - BOTTOM - allocated / 100.0 * (HEIGHT - TOP - BOTTOM)
+    }
+
+    fn axes(&self, svg: &mut String, pods: &str) {
+        let mut tick = 0.0;
+        while tick <= self.most {
+            let x = self.x(tick);
+            let _ = write!(
+                svg,
+                "<line x1=\"{x:.1}\" y1=\"{:.1}\" x2=\"{x:.1}\" y2=\"{:.1}\" stroke=\"#dddddd\"/>\n\
+                 <text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{tick}</text>\n",
+                self.y(0.0),
+                self.y(100.0),
+                self.y(0.0) + 18.0,
+            );
+            if tick <= 100.0 {
+                let y = self.y(tick);
+                let _ = write!(
+                    svg,
+                    "<line x1=\"{LEFT}\" y1=\"{y:.1}\" x2=\"{:.1}\" y2=\"{y:.1}\" stroke=\"#dddddd\"/>\n\
+                     <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{tick}</text>\n",
+                    self.x(self.most),
+                    LEFT - 8.0,
+                    y + 4.0,
+                );
+            }
+            tick += 10.0;
+        }
+        let _ = write!(
+            svg,
+            "<text x=\"{LEFT}\" y=\"24\" font-size=\"16\">GPUs allocated over GPUs requested, in percent of the \
+             cluster's ({})</text>\n<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">requested</text>\n",
+            escaped(pods),
+            f64::midpoint(LEFT, WIDTH - RIGHT),
+            HEIGHT - 14.0,
+        );
+    }
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}

@@ -1,0 +1,311 @@
+//! Results of a simulation as a table and as a document.
+
+use anyhow::Result;
+use serde::Serialize;
+use windlass_sched::{
+    request::Class,
+    simulation::{Churn, Classes, Filling, Foresight, Simulation},
+};
+
+use super::Runs;
+use crate::{
+    cli::SimulateArgs,
+    screen::{Paint, Table, Tone, line},
+};
+
+/// Pods that stay.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct FillingReport {
+    #[serde(flatten)]
+    pub(super) setting: Setting,
+    /// GPUs that the pods ask for together, as a multiple of the cluster's.
+    load: f64,
+    pub(super) policies: Vec<FilledBy>,
+}
+
+/// Pods that come and go.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ChurnReport {
+    #[serde(flatten)]
+    setting: Setting,
+    departures: f64,
+    queue: bool,
+    policies: Vec<ServedBy>,
+}
+
+/// The cluster, its pods and the knowledge of them.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Setting {
+    nodes: usize,
+    gpus: u64,
+    /// Name of the pods' table.
+    pub(super) pods: String,
+    pod_count: usize,
+    knowledge: &'static str,
+    seeds: [u64; 2],
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct FilledBy {
+    pub(super) policy: &'static str,
+    /// Allocated GPUs at each percent of requested ones.
+    pub(super) allocated: Vec<Point>,
+    classes: Vec<ClassReport>,
+    micros_per_decision: f64,
+}
+
+/// Mean over the seeds, and its standard deviation, in percent of the cluster's GPUs.
+#[derive(Clone, Copy, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Point {
+    pub(super) requested_percent: usize,
+    pub(super) mean_percent: f64,
+    deviation: f64,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ServedBy {
+    policy: &'static str,
+    allocated_percent: f64,
+    deviation: f64,
+    classes: Vec<ClassReport>,
+    micros_per_decision: f64,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ClassReport {
+    class: &'static str,
+    arrived: u64,
+    refused: u64,
+    /// In mean lives of a pod; absent where pods do not wait.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    wait: Option<Wait>,
+}
+
+#[derive(Clone, Copy, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Wait {
+    mean: f64,
+    p95: f64,
+}
+
+impl Setting {
+    fn new(args: &SimulateArgs, simulation: &Simulation, pods: &str) -> Self {
+        Self {
+            nodes: simulation.view.nodes().len(),
+            gpus: simulation.capacity_milli() / 1000,
+            pods: pods.to_owned(),
+            pod_count: simulation.pods.len(),
+            knowledge: match args.knowledge.into() {
+                Foresight::Trace => "trace",
+                Foresight::History => "history",
+            },
+            seeds: [*args.seeds.start(), *args.seeds.end()],
+        }
+    }
+
+    fn lead(&self) -> String {
+        let [first, last] = self.seeds;
+        let knowledge = match self.knowledge {
+            "history" => "the pods that came so far",
+            _ => "the frequencies of the trace",
+        };
+        format!(
+            "{} nodes with {} GPUs; {} pods ({}); seeds {first} to {last}; policies know {knowledge}",
+            self.nodes, self.gpus, self.pod_count, self.pods
+        )
+    }
+}
+
+impl FillingReport {
+    pub(super) fn new(
+        args: &SimulateArgs,
+        simulation: &Simulation,
+        pods: &str,
+        runs: &[Runs<Filling>],
+    ) -> Self {
+        let of = |runs: &Runs<Filling>| FilledBy {
+            policy: runs.policy.name(),
+            allocated: curve(&runs.outcomes),
+            classes: classes(runs.outcomes.iter().map(|it| &it.classes), |_| None),
+            micros_per_decision: runs.micros_per(|it| it.decisions),
+        };
+        let setting = Setting::new(args, simulation, pods);
+        Self { setting, load: args.load, policies: runs.iter().map(of).collect() }
+    }
+
+    pub(super) fn print(&self) -> Result<()> {
+        line(self.setting.lead())?;
+        let end = percent(self.load);
+        let columns: Vec<usize> = [100, end].into_iter().filter(|it| *it <= end).collect();
+        let columns = &columns[columns.len().saturating_sub(2)..];
+        let columns = if columns.first() == columns.last() { &columns[..1] } else { columns };
+        let mut heading = vec!["POLICY".to_owned()];
+        heading.extend(columns.iter().map(|column| format!("AT {column} %")));
+        heading.extend(Class::ALL.map(|class| class.name().to_uppercase()));
+        heading.push("US".to_owned());
+        let mut rows = vec![heading];
+        for by in &self.policies {
+            let mut row = vec![by.policy.to_owned()];
+            row.extend(columns.iter().map(|column| by.at(*column)));
+            row.extend(by.classes.iter().map(ClassReport::refused_percent));
+            row.push(format!("{:.1}", by.micros_per_decision));
+            rows.push(row);
+        }
+        Table::from_rows(rows).print()?;
+        let legend = "AT: allocated GPUs in percent of the cluster's, when pods have asked for so much. By class: \
+                      refused pods in percent of those that came.\nUS: microseconds per decision.";
+        Ok(line(Paint::for_stdout().text(Tone::Quiet, legend))?)
+    }
+}
+
+impl FilledBy {
+    /// The last point up to a percentage of requested GPUs.
+    fn at(&self, requested: usize) -> String {
+        let point = self.allocated.iter().rfind(|point| point.requested_percent <= requested);
+        point.map_or_else(String::new, |it| spread(it.mean_percent, it.deviation))
+    }
+}
+
+impl ChurnReport {
+    pub(super) fn new(
+        args: &SimulateArgs,
+        simulation: &Simulation,
+        pods: &str,
+        runs: &[Runs<Churn>],
+    ) -> Self {
+        let of = |runs: &Runs<Churn>| {
+            let allocated: Vec<f64> = runs.outcomes.iter().map(|it| it.allocated).collect();
+            let (allocated_percent, deviation) = mean_and_deviation(&allocated);
+            let wait = |class| args.queue.then(|| Wait::of(&runs.outcomes, class));
+            ServedBy {
+                policy: runs.policy.name(),
+                allocated_percent,
+                deviation,
+                classes: classes(runs.outcomes.iter().map(|it| &it.classes), wait),
+                micros_per_decision: runs.micros_per(|it| it.decisions),
+            }
+        };
+        Self {
+            setting: Setting::new(args, simulation, pods),
+            departures: args.departures.unwrap_or_default(),
+            queue: args.queue,
+            policies: runs.iter().map(of).collect(),
+        }
+    }
+
+    pub(super) fn print(&self) -> Result<()> {
+        line(self.setting.lead())?;
+        let mut heading = vec!["POLICY".to_owned(), "ALLOCATED".to_owned()];
+        heading.extend(Class::ALL.map(|class| class.name().to_uppercase()));
+        heading.push("US".to_owned());
+        let mut rows = vec![heading];
+        for by in &self.policies {
+            let mut row = vec![by.policy.to_owned(), spread(by.allocated_percent, by.deviation)];
+            row.extend(by.classes.iter().map(ClassReport::cell));
+            row.push(format!("{:.1}", by.micros_per_decision));
+            rows.push(row);
+        }
+        Table::from_rows(rows).print()?;
+        let of_classes = if self.queue {
+            "mean wait and its 95th percentile, in mean lives of a pod"
+        } else {
+            "refused pods in percent of those that came"
+        };
+        let legend = format!(
+            "ALLOCATED: GPUs in percent of the cluster's, over time, where pods would have {} %. By class: \
+             {of_classes}.\nUS: microseconds per decision.",
+            percent(self.departures)
+        );
+        Ok(line(Paint::for_stdout().text(Tone::Quiet, legend))?)
+    }
+}
+
+impl ClassReport {
+    fn cell(&self) -> String {
+        match self.wait {
+            Some(wait) => format!("{:.3} {:.3}", wait.mean, wait.p95),
+            None => self.refused_percent(),
+        }
+    }
+
+    fn refused_percent(&self) -> String {
+        match self.arrived {
+            0 => "-".to_owned(),
+            arrived => format!("{:.1} %", 100.0 * ratio(self.refused, arrived)),
+        }
+    }
+}
+
+impl Wait {
+    fn of(runs: &[Churn], class: Class) -> Self {
+        let mut waits: Vec<f64> =
+            runs.iter().flat_map(|run| run.waits[class as usize].iter().copied()).collect();
+        waits.sort_by(f64::total_cmp);
+        let (mean, _) = mean_and_deviation(&waits);
+        let p95 = waits.get((waits.len() * 95).div_ceil(100).saturating_sub(1)).copied();
+        Self { mean, p95: p95.unwrap_or(0.0) }
+    }
+}
+
+impl<T> Runs<T> {
+    fn micros_per(&self, decisions: impl Fn(&T) -> u64) -> f64 {
+        let all = self.outcomes.iter().map(decisions).sum::<u64>();
+        self.spent.as_secs_f64() * 1e6 / ratio(all.max(1), 1)
+    }
+}
+
+/// Mean allocation at each percent that some run has.
+fn curve(runs: &[Filling]) -> Vec<Point> {
+    let longest = runs.iter().map(|run| run.allocated.len()).max().unwrap_or(0);
+    let point = |column: usize| {
+        let values: Vec<f64> =
+            runs.iter().filter_map(|run| run.allocated.get(column).copied().flatten()).collect();
+        let (mean_percent, deviation) = mean_and_deviation(&values);
+        (!values.is_empty()).then_some(Point { requested_percent: column, mean_percent, deviation })
+    };
+    (0..longest).filter_map(point).collect()
+}
+
+fn classes<'a>(
+    runs: impl Iterator<Item = &'a Classes> + Clone,
+    wait: impl Fn(Class) -> Option<Wait>,
+) -> Vec<ClassReport> {
+    let of = |class: Class| {
+        let counts = runs.clone().map(|classes| classes.of(class));
+        ClassReport {
+            class: class.name(),
+            arrived: counts.clone().map(|count| count.arrived).sum(),
+            refused: counts.map(|count| count.refused).sum(),
+            wait: wait(class),
+        }
+    };
+    Class::ALL.into_iter().map(of).collect()
+}
+
+fn spread(mean: f64, deviation: f64) -> String {
+    format!("{mean:.2} ±{deviation:.2}")
+}
+
+fn mean_and_deviation(values: &[f64]) -> (f64, f64) {
+    let count = ratio(values.len().max(1) as u64, 1);
+    let mean = values.iter().sum::<f64>() / count;
+    let squares = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>();
+    (mean, (squares / count).sqrt())
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
+fn ratio(part: u64, all: u64) -> f64 {
+    part as f64 / all as f64
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at most ten times")]
+fn percent(times: f64) -> usize {
+    (times * 100.0).round() as usize
+}

@@ -1,0 +1,84 @@
+//! The files of a trace.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, Result, anyhow, ensure};
+use windlass_host::files::{Links, read_regular_text};
+use windlass_sched::{simulation::Simulation, trace};
+
+/// The public traces have 1 MB.
+const MOST_BYTES: u64 = 256 << 20;
+/// The pods of a trace that has several tables of them.
+const USUAL_PODS: &str = "default";
+
+/// Reads the cluster, and those of its pods that are named; gives their name too.
+pub(super) fn read(folder: &Path, pods: Option<&str>) -> Result<(Simulation, String)> {
+    let files = tables(folder)?;
+    let nodes = nodes(folder, &files)?;
+    let (name, pods) = choose(folder, &files, pods)?;
+    let view = trace::nodes(&text(nodes)?).with_context(|| nodes.display().to_string())?;
+    let requests = trace::pods(&text(pods)?, view.catalog());
+    let requests = requests.with_context(|| pods.display().to_string())?;
+    ensure!(!requests.is_empty(), "{} has no pods", pods.display());
+    let simulation = Simulation { view, pods: requests };
+    ensure!(simulation.capacity_milli() > 0, "{} has no GPUs", nodes.display());
+    let asked: u64 = simulation.pods.iter().map(|pod| u64::from(pod.gpu_milli())).sum();
+    ensure!(asked > 0, "no pod of {} asks for a GPU", pods.display());
+    Ok((simulation, name))
+}
+
+fn tables(folder: &Path) -> Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(folder).with_context(|| format!("--trace {}", folder.display()))?;
+    let mut files = Vec::new();
+    for entry in entries {
+        let path = entry.with_context(|| format!("--trace {}", folder.display()))?.path();
+        if path.extension().is_some_and(|extension| extension == "csv") {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// The table of nodes. A trace may have one of all nodes and one of those with GPUs, which is the one to take.
+fn nodes<'a>(folder: &Path, files: &'a [PathBuf]) -> Result<&'a PathBuf> {
+    let of_nodes: Vec<_> = files.iter().filter(|path| stem(path).contains("node_list")).collect();
+    let with_gpus = of_nodes.iter().find(|path| stem(path).ends_with("gpu_node"));
+    let found = with_gpus.or_else(|| of_nodes.first()).copied();
+    found.with_context(|| format!("{} has no table of nodes, *node_list*.csv", folder.display()))
+}
+
+fn choose<'a>(
+    folder: &Path,
+    files: &'a [PathBuf],
+    wanted: Option<&str>,
+) -> Result<(String, &'a PathBuf)> {
+    let named = |path: &'a PathBuf| {
+        let (_, name) = stem(path).split_once("pod_list")?;
+        Some((name.trim_start_matches('_').to_owned(), path))
+    };
+    let tables: Vec<_> = files.iter().filter_map(named).collect();
+    let folder = folder.display();
+    ensure!(!tables.is_empty(), "{folder} has no table of pods, *pod_list_NAME.csv");
+    let names = tables.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
+    let chosen = match wanted {
+        None if tables.len() == 1 => tables.first(),
+        name => tables.iter().find(|(known, _)| known == name.unwrap_or(USUAL_PODS)),
+    };
+    chosen.cloned().ok_or_else(|| match wanted {
+        Some(name) => anyhow!("{folder} has no pods {name:?}; --pods is one of {names}"),
+        None => anyhow!("{folder} has several tables of pods; choose by --pods one of {names}"),
+    })
+}
+
+fn stem(path: &Path) -> &str {
+    path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default()
+}
+
+fn text(path: &Path) -> Result<String> {
+    read_regular_text(path, Links::Followed, MOST_BYTES)
+        .with_context(|| format!("cannot read {}", path.display()))
+}

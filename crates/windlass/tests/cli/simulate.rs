@@ -1,0 +1,136 @@
+//! `windlass cluster simulate`: a trace in a folder, and policies compared on it.
+
+use std::fs;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::{
+    cli::USAGE,
+    program::{folder, run, text},
+};
+
+const NODES: &str = "\
+sn,cpu_milli,memory_mib,gpu,model
+node-a,32000,262144,2,T4
+node-b,96000,393216,8,G2
+";
+
+const PODS: &str = "\
+name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos
+pod-a,4000,1024,1,500,,LS
+pod-b,8000,1024,1,1000,,LS
+pod-c,6000,1024,1,250,T4,LS
+pod-d,32000,1024,4,1000,,LS
+pod-e,2000,1024,0,0,,BE
+";
+
+/// A trace with one table of nodes, and a table of pods for each name.
+fn trace(names: &[&str]) -> TempDir {
+    let dir = folder();
+    fs::write(dir.path().join("x_node_list_gpu_node.csv"), NODES).expect("a table");
+    for name in names {
+        fs::write(dir.path().join(format!("x_pod_list_{name}.csv")), PODS).expect("a table");
+    }
+    dir
+}
+
+/// Exit code, output and errors of a simulation of the trace.
+fn simulate(trace: &TempDir, more: &[&str]) -> (Option<i32>, String, String) {
+    let dir = trace.path().display().to_string();
+    let mut arguments = vec!["cluster", "simulate", "--trace", &dir, "--seeds", "1-3"];
+    arguments.extend(more);
+    let output = run(&arguments);
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+fn json(trace: &TempDir, more: &[&str]) -> Value {
+    let (code, out, errors) = simulate(trace, &[more, &["-o", "json"]].concat());
+    assert_eq!(code, Some(0), "{errors}");
+    let mut document: Value = serde_json::from_str(&out).expect("JSON");
+    for policy in document["policies"].as_array_mut().expect("policies") {
+        let spent = policy.as_object_mut().expect("an object").remove("microsPerDecision");
+        assert!(spent.is_some_and(|it| it.is_f64()));
+    }
+    document
+}
+
+#[test]
+fn every_policy_is_played_with_every_seed_and_equal_seeds_give_equal_results() {
+    let trace = trace(&["only"]);
+    let document = json(&trace, &[]);
+    assert_eq!(document, json(&trace, &[]));
+    assert_eq!(document["gpus"], 10);
+    assert_eq!(document["pods"], "only");
+    let policies = document["policies"].as_array().expect("policies");
+    let names: Vec<_> = policies.iter().filter_map(|it| it["policy"].as_str()).collect();
+    let all = ["random", "first-fit", "best-fit", "dot-product", "packing", "fgd", "windlass"];
+    assert_eq!(names, all);
+    for policy in policies {
+        let classes = policy["classes"].as_array().expect("classes");
+        let arrived: u64 = classes.iter().filter_map(|it| it["arrived"].as_u64()).sum();
+        // Each seed plays each pod of the trace, and copies up to 1.3 times the GPUs.
+        assert!(arrived > 3 * 5, "{policy}");
+        let last = policy["allocated"].as_array().and_then(|it| it.last()).expect("a curve");
+        assert!(last["requestedPercent"].as_u64() <= Some(130), "{last}");
+    }
+}
+
+#[test]
+fn pods_that_come_and_go_are_refused_or_wait() {
+    let trace = trace(&["default", "other"]);
+    let refused = json(&trace, &["--policy", "windlass", "--departures", "1.5"]);
+    let eight = |document: &Value, class: usize| document["policies"][0]["classes"][class].clone();
+    assert!(eight(&refused, 3)["refused"].as_u64() > Some(0), "{refused}");
+    let queued =
+        json(&trace, &["--policy", "windlass", "--departures", "1.5", "--queue"]);
+    assert_eq!(eight(&queued, 3)["refused"], 0);
+    assert!(eight(&queued, 3)["wait"]["p95"].as_f64() > Some(0.0), "{queued}");
+}
+
+#[test]
+fn the_table_names_its_columns_and_the_image_has_a_curve_for_each_policy() {
+    let trace = trace(&["default"]);
+    let svg = trace.path().join("curves.svg").display().to_string();
+    let (code, out, errors) = simulate(&trace, &["--policy", "fgd,windlass", "--svg", &svg]);
+    assert_eq!((code, errors.as_str()), (Some(0), ""));
+    let lines: Vec<_> = out.lines().collect();
+    assert_eq!(
+        lines[0],
+        "2 nodes with 10 GPUs; 5 pods (default); seeds 1 to 3; policies know the frequencies of the trace"
+    );
+    for column in ["POLICY", "AT 100 %", "AT 130 %", "NO GPU", "8 GPUS", "US"] {
+        assert!(lines[1].contains(column), "{out}");
+    }
+    assert!(lines[2].starts_with("fgd ") && lines[3].starts_with("windlass "), "{out}");
+    let image = fs::read_to_string(svg).expect("an image");
+    assert_eq!(image.matches("<polyline").count(), 2);
+    assert!(image.ends_with("</svg>\n"));
+}
+
+#[test]
+fn a_wrong_trace_or_flag_is_misuse_and_says_where() {
+    let none = folder();
+    let some = trace(&["a", "b"]);
+    let broken = trace(&["a"]);
+    let table = broken.path().join("x_pod_list_a.csv");
+    fs::write(&table, PODS.replace("8000", "eight")).expect("a table");
+    let missing = trace(&["a"]);
+    fs::write(missing.path().join("x_pod_list_a.csv"), "name,num_gpu\n").expect("a table");
+    let cases: [(&TempDir, &[&str], &str); 8] = [
+        (&none, &[], "has no table of nodes, *node_list*.csv"),
+        (&some, &[], "choose by --pods one of a, b"),
+        (&some, &["--pods", "c"], "has no pods \"c\"; --pods is one of a, b"),
+        (&broken, &[], "line 3: cpu_milli is \"eight\", not a whole number"),
+        (&missing, &[], "column cpu_milli is missing"),
+        (&broken, &["--load", "0"], "0 is not from 0.01 to 10"),
+        (&broken, &["--queue"], "--departures"),
+        (&broken, &["--policy", "windles"], "windlass"),
+    ];
+    for (trace, flags, expected) in cases {
+        let (code, out, errors) = simulate(trace, flags);
+        assert_eq!(code, USAGE, "{flags:?}: {errors}");
+        assert!(errors.contains(expected), "{flags:?}: {errors}");
+        assert_eq!(out, "");
+    }
+}
