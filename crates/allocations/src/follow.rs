@@ -96,7 +96,7 @@ impl<S> Follower<S> {
         let follower = Self {
             ledger,
             reader: CheckpointReader::new(plugins.join(checkpoint::FILE)),
-            delay: limits.handover,
+            delay: limits.checkpoint_delay,
             look_interval: limits.look_interval,
             doubt: (!sources.doubt.is_zero()).then(|| Deadline::after(sources.doubt)),
             sources,

@@ -315,7 +315,7 @@ impl SharedLedger {
     }
 
     /// The kubelet's checkpoint alone names the claims' devices, for the life of this agent.
-    pub fn hear_of_claims(&self) {
+    pub fn note_kubelet_claims(&self) {
         self.step(|ledger| ledger.learn_of_claims(Knowledge::KubeletOnly));
     }
 
@@ -389,7 +389,7 @@ impl Ledger {
     }
 
     /// True if any exclusive claim may be served by an MPS daemon: the kubelet's checkpoint does not say.
-    pub fn is_hearsay(&self) -> bool {
+    pub fn knows_claims_from_kubelet_only(&self) -> bool {
         self.of_claims == Knowledge::KubeletOnly
     }
 

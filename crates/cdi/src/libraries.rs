@@ -102,7 +102,7 @@ impl Libraries {
                     subfolder => Path::new(parent).join(subfolder),
                 };
                 // `/lib64` often links to `/usr/lib64`.
-                let Some(real) = driver.followed(&folder) else { continue };
+                let Some(real) = driver.canonicalize(&folder) else { continue };
                 if resolved.insert(real) {
                     found.extend_from_slice(self.in_folder(driver, &folder, below, now));
                 }
@@ -131,7 +131,7 @@ impl Libraries {
     }
 }
 
-/// The driver's version by the name of a CUDA library, for a host whose kernel module tells none.
+/// The driver's version by the name of a CUDA library, if the kernel module reports none.
 pub(super) fn version_of_files(driver: &Host) -> Option<String> {
     let names = FOLDERS.iter().flat_map(|folder| driver.names(folder));
     let mut versions = names.filter_map(|name| name.strip_prefix("libcuda.so.").map(str::to_owned));
@@ -142,7 +142,7 @@ fn search(driver: &Host, folder: &Path, below: &'static str, version: &str) -> V
     let Ok(entries) = driver.list(folder) else { return Vec::new() };
     let file = |entry: &Entry| {
         let path = folder.join(&entry.name);
-        if entry.is_link() { driver.real(path) } else { Some(path) }
+        if entry.is_link() { driver.resolve_link(path) } else { Some(path) }
     };
     let library = |entry: &Entry| {
         let (name, stem) = (&entry.name, stem(&entry.name));

@@ -93,7 +93,7 @@ const RENEWALS: u32 = 6;
 
 impl LeaseState {
     /// Reason against allocating the device.
-    pub fn trouble(&self) -> Option<String> {
+    pub fn obstacle(&self) -> Option<String> {
         match self {
             Self::Ours => None,
             Self::Unknown => Some("lease: not held yet".to_owned()),

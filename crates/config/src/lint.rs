@@ -12,17 +12,17 @@ use crate::sample_device::{Others, SampleDevice};
 
 /// The mistakes in an expression about such devices, each with its place.
 pub(super) fn mistakes(expression: &DeviceExpression, sample: &SampleDevice) -> Vec<String> {
-    let told = |reference: &Reference, problem: String| {
+    let located = |reference: &Reference, problem: String| {
         format!("match: {}", expression.located(reference.name(), &problem))
     };
     let mut all = Vec::new();
     for comparison in expression.comparisons() {
         let problem = other_sort(&comparison, sample);
-        all.extend(problem.map(|problem| told(&comparison.reference, problem)));
+        all.extend(problem.map(|problem| located(&comparison.reference, problem)));
     }
     for reference in expression.references() {
         let problem = unknown(&reference, sample);
-        all.extend(problem.map(|problem| told(&reference, problem)));
+        all.extend(problem.map(|problem| located(&reference, problem)));
     }
     let mut seen = BTreeSet::new();
     all.retain(|text| seen.insert(text.clone()));

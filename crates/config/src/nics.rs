@@ -13,7 +13,7 @@ use crate::{
     health::HealthPolicy,
     scalar::Text,
     source,
-    steps::{Handover, HasSteps},
+    steps::{CleanupSteps, HasSteps},
 };
 
 /// Rules for network interfaces.
@@ -42,7 +42,7 @@ pub struct NicPolicy {
     /// Steps on an interface between containers.
     #[serde(flatten, skip_deserializing)]
     #[schemars(!skip_deserializing)]
-    pub handover: Handover,
+    pub cleanup: CleanupSteps,
 }
 
 /// Ids of interfaces towards the kubelet, and CNI plugins through it.
@@ -97,7 +97,7 @@ impl NicPolicy {
 
     /// Mistakes that the types allow.
     pub(crate) fn mistakes(&self) -> Vec<String> {
-        let mut found = source::wrong_steps(SourceName::NICS, &self.handover);
+        let mut found = source::wrong_steps(SourceName::NICS, &self.cleanup);
         if !self.rdma_nodes.is_empty() && !self.rdma_nodes.contains(&RdmaNode::Uverbs) {
             found.push(NO_VERBS.to_owned());
         }
@@ -116,8 +116,8 @@ const NO_VERBS: &str =
     "rdmaNodes without uverbs: no RDMA program works without it; add uverbs, or write []";
 
 impl HasSteps for NicPolicy {
-    fn set_steps(&mut self, steps: Handover) {
-        self.handover = steps;
+    fn set_steps(&mut self, steps: CleanupSteps) {
+        self.cleanup = steps;
     }
 }
 
@@ -132,7 +132,7 @@ impl Default for NicPolicy {
             numa_hints: true,
             quiet_period: None,
             info: BTreeMap::new(),
-            handover: Handover::default(),
+            cleanup: CleanupSteps::default(),
         }
     }
 }

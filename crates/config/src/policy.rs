@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use windlass_core::{
-    device::{Device, Partitioning, PossiblePartition, SourceName},
+    device::{Device, Partitioning, PossiblePartition},
     partition::{full_gpu, prospective},
     placement,
     resource::ResourceName,
@@ -20,7 +20,7 @@ use crate::{
     selector::Selector,
     sharing::Sharing,
     source::{SourceRule, sources},
-    steps::{Handover, with_steps},
+    steps::with_steps,
 };
 
 /// Everything that a new configuration may change without a restart.
@@ -121,17 +121,6 @@ impl Policy {
         self.delivery.uses_cdi() || self.dra.offer != DraOffer::Off
     }
 
-    /// Steps on the devices of a source between two containers; `None` for a source without such keys.
-    pub fn handover(&self, source: &SourceName) -> Option<&Handover> {
-        let described = || self.sources.iter().find(|rule| rule.name == *source);
-        match source {
-            source if *source == SourceName::FPGA => Some(&self.families.fpga.handover),
-            source if *source == SourceName::NVIDIA => Some(&self.families.gpu),
-            source if *source == SourceName::NICS => Some(&self.nics.handover),
-            _ => described().map(|rule| &rule.handover),
-        }
-    }
-
     /// The names of resources that do not depend on what is discovered.
     pub fn known_names(&self) -> Vec<ResourceName> {
         let of_sources = self.sources.iter().filter_map(|rule| rule.resource.clone());
@@ -150,7 +139,7 @@ impl Policy {
             Resources::Rules(rules) => rules,
         };
         let rule = rules.iter().find(|rule| rule.name == *resource);
-        rule.map_or_else(|| sharing.usual_placement(), ResourceRule::placement)
+        rule.map_or_else(|| sharing.default_placement(), ResourceRule::placement)
     }
 
     /// True for a device that only the holder of its lease hands out.
@@ -208,6 +197,6 @@ impl ResourceRule {
 
     /// The choice of devices for a container.
     pub fn placement(&self) -> placement::Policy {
-        self.placement.unwrap_or(self.sharing.usual_placement())
+        self.placement.unwrap_or(self.sharing.default_placement())
     }
 }

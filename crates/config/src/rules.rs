@@ -126,7 +126,7 @@ fn unreachable(
     exclude: &[Spanned<Selector>],
 ) -> Option<Diagnostic> {
     let devices = &rule.value.devices;
-    let kind = devices.noun();
+    let kind = devices.description();
     let excluded = exclude.iter().find(|excluded| excluded.value.covers(devices));
     let taken = earlier.iter().find(|earlier| earlier.value.devices.covers(devices));
     let name = &rule.value.name;
@@ -156,7 +156,7 @@ fn also_by_default(rule: &SpannedRule, rules: &[SpannedRule]) -> Option<Diagnost
     let text = format!(
         "resource {name} is shared here, but devices that no rule takes are offered under the same \
          name unshared; use another name, take every {}, or leave out unmatched: default",
-        left.noun()
+        left.description()
     );
     (!all_taken).then(|| Diagnostic::new(rule.line, text))
 }

@@ -66,7 +66,7 @@ impl Selector {
 
     /// The source, named or implied by the kind.
     pub fn source(&self) -> Option<&SourceName> {
-        self.source.as_ref().or_else(|| self.kind?.facts().usual_source.as_ref())
+        self.source.as_ref().or_else(|| self.kind?.facts().default_source.as_ref())
     }
 
     /// True for a device of the selector's kind and source.
@@ -75,10 +75,10 @@ impl Selector {
             && self.source().is_none_or(|source| *source == device.source)
     }
 
-    /// A noun for such devices in a message.
-    pub(crate) fn noun(&self) -> String {
+    /// A description for such devices in a message.
+    pub(crate) fn description(&self) -> String {
         match (self.kind, self.source()) {
-            (Some(kind), source) if source == kind.facts().usual_source.as_ref() => {
+            (Some(kind), source) if source == kind.facts().default_source.as_ref() => {
                 kind.to_string()
             }
             (Some(kind), Some(source)) => format!("{kind} of {source}"),

@@ -29,7 +29,7 @@ use crate::{
     scalar::{Scalar, Text, is_default},
     sharing::Sharing,
     shipped::DeviceProfile,
-    steps::{Handover, HasSteps, USUAL_TIMEOUT, only_one},
+    steps::{CleanupSteps, DEFAULT_TIMEOUT, HasSteps, only_one},
 };
 
 /// A source of devices.
@@ -89,7 +89,7 @@ pub struct SourceRule {
     /// Steps on a device between two containers.
     #[serde(flatten, skip_deserializing)]
     #[schemars(!skip_deserializing)]
-    pub handover: Handover,
+    pub cleanup: CleanupSteps,
     /// Hands out a device that several nodes reach only on the node that holds its lease, an object of the API server.
     #[serde(default, skip_serializing_if = "is_default")]
     pub lease: bool,
@@ -145,7 +145,7 @@ pub enum Unit {
 #[serde(rename_all = "camelCase", deny_unknown_fields, default = "Give::found")]
 pub struct Give {
     /// Access to the nodes that were found; `none` keeps them out. Left out, `rw`.
-    #[serde(with = "Text::<Option<Access>>", skip_serializing_if = "is_usual_access")]
+    #[serde(with = "Text::<Option<Access>>", skip_serializing_if = "is_default_access")]
     #[schemars(with = "Text<Option<Access>>")]
     pub found: Option<Access>,
     /// Further nodes.
@@ -209,7 +209,7 @@ pub struct Probe {
     pub timeout: Duration,
     /// Number of failures in a row that count.
     pub failures: u32,
-    /// Time that the device must be without trouble; `None` is the period of all devices.
+    /// Time that the device must be without failure; `None` is the period of all devices.
     pub quiet_period: Option<Duration>,
 }
 
@@ -265,7 +265,7 @@ struct ProbeKeys {
     /// Number of failures in a row that count; left out, 1.
     #[serde(skip_serializing_if = "is_default")]
     failures: Option<u32>,
-    /// Time that the device must be without trouble; left out, `health.quietPeriod`.
+    /// Time that the device must be without failure; left out, `health.quietPeriod`.
     #[serde(with = "Text::<Duration>", skip_serializing_if = "is_default")]
     #[schemars(with = "Text<Duration>")]
     quiet_period: Option<Duration>,
@@ -298,7 +298,7 @@ impl SourceRule {
             unit: Unit::Each,
             give: Give::found(),
             probe: None,
-            handover: Handover::default(),
+            cleanup: CleanupSteps::default(),
             lease: false,
             allow_dangerous: false,
         }
@@ -358,8 +358,8 @@ pub fn own_resource(domain: &str, node: &str) -> Option<ResourceName> {
 }
 
 impl HasSteps for SourceRule {
-    fn set_steps(&mut self, steps: Handover) {
-        self.handover = steps;
+    fn set_steps(&mut self, steps: CleanupSteps) {
+        self.cleanup = steps;
     }
 }
 
@@ -368,8 +368,8 @@ pub(crate) fn sources<'de, D>(deserializer: D) -> Result<Vec<SourceRule>, D::Err
 where
     D: Deserializer<'de>,
 {
-    let entries = Vec::<(SourceRule, Handover)>::deserialize(deserializer)?;
-    Ok(entries.into_iter().map(|(rule, handover)| SourceRule { handover, ..rule }).collect())
+    let entries = Vec::<(SourceRule, CleanupSteps)>::deserialize(deserializer)?;
+    Ok(entries.into_iter().map(|(rule, cleanup)| SourceRule { cleanup, ..rule }).collect())
 }
 
 /// Required keys may come from the profile instead.
@@ -412,7 +412,7 @@ fn resource_domain<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<
 impl Give {
     /// The nodes that were found, and nothing else.
     fn found() -> Self {
-        Self { found: USUAL_ACCESS, ..Self::default() }
+        Self { found: DEFAULT_ACCESS, ..Self::default() }
     }
 
     fn is_found(&self) -> bool {
@@ -421,10 +421,10 @@ impl Give {
 }
 
 /// Access to the nodes that were found, by default.
-const USUAL_ACCESS: Option<Access> = Some(Access::ReadWrite);
+const DEFAULT_ACCESS: Option<Access> = Some(Access::ReadWrite);
 
-fn is_usual_access(access: &impl PartialEq<Option<Access>>) -> bool {
-    *access == USUAL_ACCESS
+fn is_default_access(access: &impl PartialEq<Option<Access>>) -> bool {
+    *access == DEFAULT_ACCESS
 }
 
 impl Scalar for Option<Access> {
@@ -462,7 +462,7 @@ impl TryFrom<ProbeKeys> for Probe {
         Ok(Self {
             test: test.ok_or("write one of attribute, http, tcp, command")?,
             every: keys.every,
-            timeout: keys.timeout.unwrap_or(USUAL_TIMEOUT),
+            timeout: keys.timeout.unwrap_or(DEFAULT_TIMEOUT),
             failures: keys.failures.unwrap_or(1).max(1),
             quiet_period: keys.quiet_period,
         })
@@ -473,7 +473,7 @@ impl From<Probe> for ProbeKeys {
     fn from(Probe { test, every, timeout, failures, quiet_period }: Probe) -> Self {
         let mut keys = Self {
             every,
-            timeout: Some(timeout).filter(|it| *it != USUAL_TIMEOUT),
+            timeout: Some(timeout).filter(|it| *it != DEFAULT_TIMEOUT),
             failures: Some(failures).filter(|it| *it != 1),
             quiet_period,
             ..Self::default()

@@ -43,7 +43,7 @@ pub struct Request<'a> {
     pub policy: Policy,
 }
 
-/// A chosen set with its evidence.
+/// A chosen set with its reasons.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Choice {

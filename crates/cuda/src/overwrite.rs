@@ -109,7 +109,7 @@ fn warm_up(context: &Context<'_>) -> Result<(), OverwriteError> {
 /// Allocates all free memory: as much as is free, then half of that, and so on.
 fn all<'a>(context: &'a Context<'_>, room: Room) -> Result<Vec<Allocation<'a>>, CudaError> {
     let mut pieces = Vec::new();
-    let free = usize::try_from(room.free).expect("CUDA told it as a size_t");
+    let free = usize::try_from(room.free).expect("CUDA reports it as a size_t");
     let mut size = free - free % SMALLEST;
     while size >= SMALLEST {
         match context.allocate(size)? {

@@ -59,7 +59,7 @@ pub struct Plugins {
     /// Sender to the allocation history.
     pub choices: HistorySender,
     /// Cleanup requests before a container starts.
-    pub handovers: CleanupHandle,
+    pub cleanup: CleanupHandle,
     /// Allocations of this agent.
     pub ledger: SharedLedger,
     /// Holders from the kubelet's pod resources API.
@@ -182,7 +182,7 @@ impl Plugins {
             placements: self.metrics.placements(resource),
             choices: self.choices.clone(),
             recent: self.recent.0.clone(),
-            handovers: self.handovers.clone(),
+            cleanup: self.cleanup.clone(),
             ledger: self.ledger.clone(),
             holders: self.holders.clone(),
             streams,

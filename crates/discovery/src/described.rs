@@ -77,11 +77,11 @@ struct ScanEnv<'a> {
     kubelet_dir: &'a Path,
 }
 
-/// Devices of one source, with remarks.
+/// Devices of one source, with notes.
 #[derive(Default)]
 struct SourceScan {
     made: Vec<BuiltDevice>,
-    remarks: Vec<String>,
+    notes: Vec<String>,
     /// Selector error that is no missing attribute.
     failing: Option<String>,
 }
@@ -116,7 +116,7 @@ impl Described {
         specs: &mut ProbeSpecs,
     ) -> Observation {
         let device = &made.device;
-        if let Some((reason, detail)) = made.trouble.clone() {
+        if let Some((reason, detail)) = made.failure.clone() {
             return Observation::Failed(reason, detail);
         }
         let Some(probe) = &rule.probe else { return Observation::Passed };
@@ -191,14 +191,14 @@ fn scan_source(
     file_attributes: &mut FileAttributes,
     drivers: &mut BTreeMap<String, String>,
 ) -> Result<SourceScan, String> {
-    let FindResult { mut candidates, remarks } = find::find(rule, host, serials)?;
+    let FindResult { mut candidates, notes } = find::find(rule, host, serials)?;
     file_attributes.add_to(host, rule, &mut candidates);
     let nodes = Nodes::new(host, serials);
     let builder = DeviceBuilder { host, rule, kubelet_dir, nodes: &nodes };
-    let mut seen = SourceScan { remarks, ..SourceScan::default() };
+    let mut seen = SourceScan { notes, ..SourceScan::default() };
     let picked = seen.pick(&builder, candidates, drivers);
     let (groups, left) = unit::groups(rule, picked);
-    seen.remarks.extend(left);
+    seen.notes.extend(left);
     let (mut ids, mut owners) = (BTreeSet::new(), Owners::new());
     for (index, group) in (0..).zip(&groups) {
         let Some(mut made) = builder.build(index, group) else { continue };
@@ -206,7 +206,7 @@ fn scan_source(
             own(&mut owners, &mut made.device);
             seen.made.push(made);
         } else {
-            seen.remarks.push(format!("two go by the name {}", made.device.id));
+            seen.notes.push(format!("two go by the name {}", made.device.id));
         }
     }
     Ok(seen)
@@ -259,33 +259,33 @@ impl SourceScan {
             }
             if let Some(known) = drivers.get(&candidate.identity).filter(|_| driver.is_none()) {
                 let text = format!("its driver {known} is no longer bound");
-                candidate.trouble = Some((Reason::DriverUnbound, text));
+                candidate.failure = Some((Reason::DriverUnbound, text));
                 picked.push(candidate);
             }
         }
         if picked.is_empty() && several > 0 {
             let lack = lack.map(|lack| format!(", {lack}")).unwrap_or_default();
-            self.remarks.push(format!("none of {several} matches{lack}"));
+            self.notes.push(format!("none of {several} matches{lack}"));
         }
         picked
     }
 
     fn state(&self) -> SourceState {
-        let mut remarks = self.remarks.iter().take(MOST_REMARKS).cloned().collect::<Vec<_>>();
-        if self.remarks.len() > MOST_REMARKS {
-            remarks.push(format!("and {} more", self.remarks.len() - MOST_REMARKS));
+        let mut notes = self.notes.iter().take(MOST_NOTES).cloned().collect::<Vec<_>>();
+        if self.notes.len() > MOST_NOTES {
+            notes.push(format!("and {} more", self.notes.len() - MOST_NOTES));
         }
         match (&self.failing, self.made.len()) {
             (Some(why), _) => SourceState::Failing(why.clone()),
-            (None, 0) if remarks.is_empty() => SourceState::Absent("nothing matches".to_owned()),
-            (None, 0) => SourceState::Absent(remarks.join("; ")),
+            (None, 0) if notes.is_empty() => SourceState::Absent("nothing matches".to_owned()),
+            (None, 0) => SourceState::Absent(notes.join("; ")),
             (None, count) => {
-                remarks.insert(0, counted(count, "device"));
-                SourceState::Ready(remarks.join("; "))
+                notes.insert(0, counted(count, "device"));
+                SourceState::Ready(notes.join("; "))
             }
         }
     }
 }
 
 /// Remarks that are reported; further ones are counted.
-const MOST_REMARKS: usize = 3;
+const MOST_NOTES: usize = 3;

@@ -29,9 +29,9 @@ use self::{manager::Managers, regions::Regions};
 use super::{
     entry_limits::EntryLimits,
     facts::counted,
+    failure,
     family::{Family, PCI, Scan},
     scan_pool::ScanPool,
-    trouble,
 };
 
 /// Family of FPGAs.
@@ -165,8 +165,8 @@ impl Fpga {
         if resource(device).is_some() {
             self.known.insert(device.id.clone(), device.attributes.clone());
         } else if let Some(known) = self.known.get(&device.id) {
-            let told = std::mem::take(&mut device.attributes);
-            device.attributes = known.clone().into_iter().chain(told).collect();
+            let current = std::mem::take(&mut device.attributes);
+            device.attributes = known.clone().into_iter().chain(current).collect();
         } else {
             device.withheld = Some(UNKNOWN.to_owned());
         }
@@ -235,7 +235,7 @@ fn is_identifier(text: &str) -> bool {
 
 /// Observation of a missed deadline.
 fn no_answer() -> Observation {
-    trouble::observation(Some(trouble::no_answer()))
+    failure::observation(Some(failure::no_answer()))
 }
 
 fn not_ready(detail: impl Into<String>) -> Observation {

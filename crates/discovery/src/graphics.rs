@@ -55,7 +55,7 @@ fn links(
     is_own: impl Fn(&PathBuf) -> bool,
 ) -> BTreeMap<PathBuf, PathBuf> {
     let names = ["card", "render"].map(|role| format!("{DRI}/by-path/pci-{address}-{role}"));
-    let link = |name: String| Some((name.clone().into(), host.real(name).filter(&is_own)?));
+    let link = |name: String| Some((name.clone().into(), host.resolve_link(name).filter(&is_own)?));
     names.into_iter().filter_map(link).collect()
 }
 

@@ -293,8 +293,8 @@ impl fmt::Display for MigTask {
             Self::Remove(partition) => write!(f, "remove MIG partition {partition}"),
             Self::TurnOn(gpu) => write!(f, "turn MIG on for {gpu}"),
             Self::TurnOff(gpu) => write!(f, "turn MIG off for {gpu}"),
-            Self::Look(device) => write!(f, "tell who computes on {device}"),
-            Self::Measure(device) => write!(f, "tell how much memory of {device} is used"),
+            Self::Look(device) => write!(f, "list the processes on {device}"),
+            Self::Measure(device) => write!(f, "read the memory use of {device}"),
             Self::RemoveDevice { gpu, device } => write!(f, "remove MIG device {device} of {gpu}"),
         }
     }

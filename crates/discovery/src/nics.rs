@@ -150,8 +150,8 @@ impl<'a> NicScan<'a> {
             parts.push(format!("RDMA network namespaces: {networks}"));
         }
         if !skipped.is_empty() {
-            let told = some(skipped.iter().cloned(), " ");
-            parts.push(format!("left out, as no hardware's: {told}"));
+            let names = some(skipped.iter().cloned(), " ");
+            parts.push(format!("virtual interfaces skipped: {names}"));
         }
         parts.extend(Some(limits.to_string()).filter(|text| !text.is_empty()));
         if self.uses.unknown.is_some() && !functions.is_empty() {

@@ -67,7 +67,7 @@ pub(super) struct Nvidia {
     state: SourceState,
     simulated: Option<String>,
     attempt: JoinSet<Result<Driver, ConnectError>>,
-    evidence: HealthFile,
+    health_file: HealthFile,
     /// Health records to write.
     records: watch::Sender<Records>,
     /// Time for which a GPU may stay lost before NVML is initialised again.
@@ -141,7 +141,7 @@ impl Nvidia {
             state: SourceState::Starting,
             simulated: None,
             attempt: JoinSet::new(),
-            evidence: HealthFile::new(&places.state_dir, "nvidia", host),
+            health_file: HealthFile::new(&places.state_dir, "nvidia", host),
             records: watch::Sender::new(Records::new()),
             patience: quiet_period,
             telemetry: watch::Sender::default(),
@@ -168,12 +168,12 @@ impl Nvidia {
 
     /// Writes health records until stopped. Unused in a dry run.
     pub(super) fn keep(&self, stop: CancellationToken) -> impl Future<Output = ()> + use<> {
-        self.evidence.clone().keep(self.records.subscribe(), stop)
+        self.health_file.clone().keep(self.records.subscribe(), stop)
     }
 
     async fn remember(&mut self) {
-        let (evidence, now) = (self.evidence.clone(), self.known.now());
-        let records = spawn_blocking(move || evidence.load(now)).await;
+        let (health_file, now) = (self.health_file.clone(), self.known.now());
+        let records = spawn_blocking(move || health_file.load(now)).await;
         self.known.remember(records.expect("loading neither panics nor is cancelled"));
         self.write_down();
     }
@@ -304,7 +304,7 @@ impl Nvidia {
                     self.patience = self.quiet_period();
                 }
                 let failing = |why: &str| SourceState::Failing(why.to_owned());
-                self.state = connection.trouble().map_or_else(|| ready.clone(), failing);
+                self.state = connection.error().map_or_else(|| ready.clone(), failing);
                 self.publish(to);
             }
         }

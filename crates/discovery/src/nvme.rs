@@ -11,8 +11,8 @@ use windlass_host::{Host, PciFunction};
 
 use super::{
     facts::{attributes, counted, of_function, text},
+    failure::{self, Failure},
     family::{Family, Scan},
-    trouble::{self, Trouble},
 };
 
 /// Family of NVMe drives.
@@ -58,7 +58,7 @@ fn drive(host: &Host, index: u32, function: &PciFunction) -> (Device, Observatio
         withheld: Some(WITHHELD.to_owned()),
         ..Device::new(id, DeviceKind::Nvme, SourceName::NVME, Timestamp::UNIX_EPOCH)
     };
-    (device, trouble::observation(wrong(host, function)))
+    (device, failure::observation(wrong(host, function)))
 }
 
 /// Attributes of a drive. The serial number is omitted: nobody selects by it.
@@ -75,10 +75,10 @@ fn facts(host: &Host, function: &PciFunction) -> Attributes {
     own.into_iter().chain(of_function(host, function)).collect()
 }
 
-fn wrong(host: &Host, function: &PciFunction) -> Option<Trouble> {
+fn wrong(host: &Host, function: &PciFunction) -> Option<Failure> {
     let state = || controller_says(host, function, "state").filter(|state| state != LIVE);
     let not_live = || state().map(|state| (Reason::NotReady, format!("its controller is {state}")));
-    trouble::of_driver(function, &DRIVERS).or_else(not_live)
+    failure::of_driver(function, &DRIVERS).or_else(not_live)
 }
 
 fn controller_says(host: &Host, function: &PciFunction, file: &str) -> Option<String> {

@@ -78,7 +78,7 @@ pub struct Taint {
     pub value: String,
 }
 
-/// Taint of an unhealthy device; the value is the kind of trouble.
+/// Taint of an unhealthy device; the value is the kind of failure.
 const UNHEALTHY: &str = "unhealthy";
 
 /// Taint of an unclean device; the value is its state of cleanup.
@@ -181,7 +181,7 @@ pub(super) fn is_pool_of(node: &str, pool: &str) -> bool {
 
 fn taints(state: &NodeState, ledger: &Ledger, device: &Device) -> Vec<Taint> {
     let all = [
-        trouble(device),
+        failure(device),
         held(state, ledger, device),
         elsewhere(state, ledger, device),
         unclean(state, device),
@@ -209,7 +209,7 @@ fn unknown_claims(ledger: &Ledger) -> Option<Taint> {
 fn obstacle(state: &NodeState, device: &Device) -> Option<Taint> {
     // Kubernetes 1.34 accepts four taints of a device, and an unhealthy device has one already.
     let found = state.obstacle(device).filter(|_| device.health.is_healthy())?;
-    Some(Taint { key: OBSTACLE, value: found.sort.word().to_owned() })
+    Some(Taint { key: OBSTACLE, value: found.kind.word().to_owned() })
 }
 
 /// Taint of a device that is not clean.
@@ -219,12 +219,12 @@ fn unclean(state: &NodeState, device: &Device) -> Option<Taint> {
 }
 
 /// Taint of an unhealthy device.
-fn trouble(device: &Device) -> Option<Taint> {
+fn failure(device: &Device) -> Option<Taint> {
     if device.health.is_healthy() {
         return None;
     }
-    let value = match device.health.trouble() {
-        Some(trouble) => spelled(&trouble.reason.to_string()),
+    let value = match device.health.failure() {
+        Some(failure) => spelled(&failure.reason.to_string()),
         None => "not-probed".to_owned(),
     };
     Some(Taint { key: UNHEALTHY, value })

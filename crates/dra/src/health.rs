@@ -130,8 +130,8 @@ fn status(health: &Health) -> (HealthStatus, String) {
         HealthState::Healthy => HealthStatus::Healthy,
         HealthState::Unhealthy => HealthStatus::Unhealthy,
     };
-    let trouble = health.trouble().map(ToString::to_string).unwrap_or_default();
-    (status, trouble.chars().take(LONGEST_MESSAGE).collect())
+    let failure = health.failure().map(ToString::to_string).unwrap_or_default();
+    (status, failure.chars().take(LONGEST_MESSAGE).collect())
 }
 
 // === impl HealthService ===

@@ -34,7 +34,7 @@ pub(super) async fn keep(environment: Environment, records: watch::Receiver<Vers
 /// Removes all orphans.
 async fn remove(environment: &Environment, records: &Records) {
     if records.values().flat_map(|entry| &entry.devices).any(|held| held.device.is_none()) {
-        tracing::warn!("no MIG instance is removed: it is not known which ones claims have");
+        tracing::warn!("MIG instances not removed: instances of claims unknown");
         return;
     }
     let now = environment.state.borrow().clone();
@@ -76,7 +76,7 @@ async fn remove_one(
     }
     match environment.partitions.remove_device(&gpu.id, device).await {
         Ok(()) => {
-            tracing::info!(%device, gpu = %gpu.id, "MIG instance removed that nobody had");
+            tracing::info!(%device, gpu = %gpu.id, "orphaned MIG instance removed");
             let mut state = environment.state.clone();
             let is_gone = |state: &NodeState| {
                 let found = state.inventory.get(device.as_str());
@@ -86,7 +86,7 @@ async fn remove_one(
         }
         Err(error) => {
             let error = causes(&error);
-            tracing::warn!(%device, error, "a MIG instance that nobody has stays in the way of claims");
+            tracing::warn!(%device, error, "orphaned MIG instance not removed: it blocks claims");
         }
     }
     environment.ledger.release_claim(&keeper.uid);

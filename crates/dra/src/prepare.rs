@@ -44,8 +44,8 @@ use self::{
 };
 use super::{
     queue::{Request, Wish},
-    record::{Entry, Records, Stage},
-    status::{Trouble, Troubles},
+    record::{PreparedClaim, Records, Stage},
+    status::{Failure, Failures},
 };
 
 /// Prepares and releases claims.
@@ -53,7 +53,7 @@ pub(super) struct Preparer {
     environment: Environment,
     requests: mpsc::Receiver<Request>,
     slots: BTreeMap<String, Slot>,
-    troubles: Troubles,
+    failures: Failures,
     journal: Journal<Records>,
     /// The work of each claim, by UID.
     tasks: Tasks<String, Input>,
@@ -84,7 +84,7 @@ impl Preparer {
         environment: Environment,
         (requests, look_interval, patience): (mpsc::Receiver<Request>, Duration, Duration),
         records: Records,
-        troubles: Troubles,
+        failures: Failures,
         journal: Journal<Records>,
     ) -> Self {
         let slots = records.into_iter().map(|(uid, entry)| (uid, Slot::of(entry))).collect();
@@ -93,7 +93,7 @@ impl Preparer {
             environment,
             requests,
             slots,
-            troubles,
+            failures,
             journal,
             tasks,
             watches,
@@ -182,7 +182,7 @@ impl Preparer {
                 self.spawn(uid, async { Input::of_record(recorded.await) });
             }
             Action::Answer => self.answer(uid),
-            Action::Refuse(trouble) => self.refuse(uid, trouble),
+            Action::Refuse(failure) => self.refuse(uid, failure),
             Action::Undo(why) => self.undo(uid, why),
             Action::Restore => self.restore(uid),
             Action::Note(why) => self.note(uid, why),
@@ -208,7 +208,7 @@ impl Preparer {
         self.tasks.begin(uid.to_owned(), work);
     }
 
-    fn entry(&self, uid: &str) -> Option<&Entry> {
+    fn entry(&self, uid: &str) -> Option<&PreparedClaim> {
         self.slots.get(uid)?.entry.as_ref()
     }
 
@@ -226,33 +226,34 @@ impl Preparer {
                 return Input::Unrecorded(why);
             }
             let done = async {
-                environment.hand_over(&entry).await?;
+                environment.wait_for_cleanup(&entry).await?;
                 environment.daemons_are_right(&entry).await?;
                 if is_begun {
                     environment.set_time_slices(&entry).await?;
                 }
-                blocking(move || environment.do_it(&entry, &nodes.unwrap_or_default())).await
+                blocking(move || environment.write_document(&entry, &nodes.unwrap_or_default()))
+                    .await
             };
             done.await.into()
         });
     }
 
     fn answer(&mut self, uid: &str) {
-        self.troubles.forget(uid);
+        self.failures.forget(uid);
         let Some(slot) = self.slots.get_mut(uid) else { return };
         let devices = slot.entry.iter().flat_map(|entry| entry.devices.clone()).collect();
         slot.prepared(&Ok(devices));
     }
 
     /// Answers the waiting callers with an error; begun steps stay.
-    fn refuse(&mut self, uid: &str, trouble: Trouble) {
+    fn refuse(&mut self, uid: &str, failure: Failure) {
         let Some(slot) = self.slots.get_mut(uid) else { return };
-        slot.prepared(&Err(trouble.why.clone()));
+        slot.prepared(&Err(failure.why.clone()));
         // A claim that could not be read has no device for a status.
-        if slot.entry.is_some() || trouble.refused.is_some() {
-            self.troubles.note(uid, trouble);
+        if slot.entry.is_some() || failure.refused.is_some() {
+            self.failures.note(uid, failure);
         } else {
-            self.troubles.forget(uid);
+            self.failures.forget(uid);
         }
     }
 
@@ -261,7 +262,7 @@ impl Preparer {
         let refused = self.slots.get_mut(uid).and_then(|slot| slot.entry.take());
         self.environment.ledger.release_claim(uid);
         drop(self.save());
-        self.refuse(uid, Trouble { why, refused });
+        self.refuse(uid, Failure { why, refused });
     }
 
     fn records(&self) -> Records {

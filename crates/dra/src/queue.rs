@@ -8,7 +8,7 @@ use windlass_allocations::ledger::ClaimRef;
 use windlass_core::name::{is_label, is_subdomain};
 use windlass_host::{abbreviate::cut, deadline};
 
-use super::record::Held;
+use super::record::PreparedDevice;
 
 /// Sender of calls to the preparer.
 #[derive(Clone, Debug)]
@@ -29,7 +29,7 @@ pub(super) struct Request {
 #[derive(Debug)]
 pub(super) enum Wish {
     /// Prepare its devices.
-    Prepare(Reply<Vec<Held>>),
+    Prepare(Reply<Vec<PreparedDevice>>),
     /// Release all that is left of it.
     Release(Reply<()>),
 }
@@ -66,7 +66,7 @@ impl ClaimQueue {
     }
 
     /// Prepares a claim. The preparation goes on after the deadline.
-    pub(super) async fn prepare(&self, claim: ClaimRef) -> Result<Vec<Held>, String> {
+    pub(super) async fn prepare(&self, claim: ClaimRef) -> Result<Vec<PreparedDevice>, String> {
         let late =
             format!("claim {claim} is still being prepared after {:?}: ask again", self.deadline);
         self.ask(claim, Wish::Prepare, late).await

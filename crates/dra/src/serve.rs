@@ -240,7 +240,7 @@ impl Server {
 // === impl Sockets ===
 
 impl Sockets {
-    /// The usual paths of a driver.
+    /// The default paths of a driver.
     pub(super) fn new(kubelet_dir: &Path, driver: &DriverName) -> Self {
         let own = kubelet_dir.join(PLUGINS_DIR).join(driver.as_str());
         let registry = kubelet_dir.join(REGISTRY_DIR);

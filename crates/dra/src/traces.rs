@@ -67,7 +67,7 @@ impl Traces {
             if logged.as_ref() != Some(&trace) {
                 let why = self.describe(&trace);
                 tracing::warn!(
-                    "it is not known what claims have, and no device is given away: claims.json and its copy are \
+                    "devices of claims unknown, no device is allocated: claims.json and its copy are \
                      missing, and {why}"
                 );
                 logged = Some(trace);
@@ -112,11 +112,11 @@ impl Traces {
                 )
             }
             Trace::Containers => format!(
-                "the kubelet tells of containers with devices of {}: this ends with them",
+                "the kubelet lists containers with devices of {}: this ends with them",
                 self.driver.as_str()
             ),
             Trace::Unanswered(why) => {
-                format!("the kubelet does not tell whether containers have claims: {why}")
+                format!("the kubelet does not list the claims of containers: {why}")
             }
         }
     }

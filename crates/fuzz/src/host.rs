@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use windlass_config::{Config, Places};
 use windlass_host::{DriverPlaces, clock::Clock};
 use windlass_machine::{Machine, Profile};
-use windlass_migrate::PeerFlags;
+use windlass_migrate::NvidiaPluginFlags;
 use windlass_node::agent::survey as look;
 
 use crate::Verdict;
@@ -46,7 +46,8 @@ pub(crate) fn survey(bytes: &[u8]) -> Verdict {
     for line in String::from_utf8_lossy(bytes).lines().take(MOST_LINES) {
         plant(root.path(), line);
     }
-    let loaded = windlass_migrate::parse(Path::new("w.yaml"), SOURCES, &PeerFlags::default());
+    let loaded =
+        windlass_migrate::parse(Path::new("w.yaml"), SOURCES, &NvidiaPluginFlags::default());
     let config = Config {
         places: Places {
             host_root: root.path().to_owned(),

@@ -47,9 +47,9 @@ impl Host {
         Path::new(&self.link(link)?).file_name()?.to_str().map(str::to_owned)
     }
 
-    /// Node of a sysfs folder, or the usual node for kernels that do not name it.
-    pub fn node_or(&self, folder: &Path, usual: impl Into<PathBuf>) -> DeviceNode {
-        self.node_at(folder).map_or_else(|| DeviceNode::new(usual), |found| found.node)
+    /// Node of a sysfs folder, or `fallback` for kernels that do not name it.
+    pub fn node_or(&self, folder: &Path, fallback: impl Into<PathBuf>) -> DeviceNode {
+        self.node_at(folder).map_or_else(|| DeviceNode::new(fallback), |found| found.node)
     }
 
     /// Node of a single sysfs folder.

@@ -93,8 +93,8 @@ impl Host {
             let entries = entries.as_deref().unwrap_or_default();
             self.pci.0.step(|known| known.refresh(self, entries))
         };
-        match &self.look {
-            Some(look) => look.pci.get_or_init(listed).clone(),
+        match &self.scan_cache {
+            Some(cache) => cache.pci.get_or_init(listed).clone(),
             None => listed(),
         }
     }

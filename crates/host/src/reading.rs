@@ -187,20 +187,20 @@ impl Host {
     /// Reads, unless the scan's cache has the answer.
     fn ask<A: Clone>(
         &self,
-        question: Access,
+        access: Access,
         path: &Path,
         answers: impl FnOnce(&ScanCache) -> &Answers<A>,
-        ask: impl FnOnce() -> Result<A>,
+        read: impl FnOnce() -> Result<A>,
     ) -> Result<A> {
-        let ask = || {
-            if let Some(teller) = &self.teller {
-                teller.tell(question, path);
+        let read = || {
+            if let Some(recorder) = &self.recorder {
+                recorder.record(access, path);
             }
-            ask()
+            read()
         };
-        match &self.look {
-            Some(look) => answers(look).get(path, ask),
-            None => ask(),
+        match &self.scan_cache {
+            Some(cache) => answers(cache).get(path, read),
+            None => read(),
         }
     }
 
@@ -227,7 +227,7 @@ fn entries(folder: BorrowedFd<'_>) -> Result<Arc<[Entry]>> {
         if matches!(text, "." | "..") {
             continue;
         }
-        let Some(kind) = told(folder, name, listed.file_type()) else { continue };
+        let Some(kind) = file_type(folder, name, listed.file_type()) else { continue };
         entries.push(Entry { name: text.to_owned(), inode: listed.ino(), kind });
         if entries.len() >= 2 * MOST_ENTRIES {
             keep_lowest(&mut entries);
@@ -238,7 +238,7 @@ fn entries(folder: BorrowedFd<'_>) -> Result<Arc<[Entry]>> {
 }
 
 /// Type of an entry: not every file system lists it. `None` if it disappeared.
-fn told(folder: BorrowedFd<'_>, name: &CStr, listed: FileType) -> Option<FileType> {
+fn file_type(folder: BorrowedFd<'_>, name: &CStr, listed: FileType) -> Option<FileType> {
     if listed != FileType::Unknown {
         return Some(listed);
     }

@@ -19,7 +19,7 @@ pub struct Roots {
 /// Location of the driver's installation. All but the library are host paths.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DriverPlaces {
-    /// NVML; `None` searches the usual folders.
+    /// NVML; `None` searches the default folders.
     pub nvml_library: Option<PathBuf>,
     /// Root of libraries, programs and firmware: `/`, or `/run/nvidia/driver` with a driver container.
     pub root: PathBuf,

@@ -48,7 +48,7 @@ pub struct StateFile<T> {
 /// Format of a state file.
 #[derive(Clone, Copy, Debug)]
 pub struct Format {
-    /// Name in messages: `evidence of health`.
+    /// Name in messages: `health history`.
     pub what: &'static str,
     /// Name of the content's field: `devices`.
     pub about: &'static str,

@@ -49,7 +49,7 @@ use windlass_allocations::{
     follow::{Allocations, AllocationsReader, FollowGuard},
     ledger::Ledger,
 };
-use windlass_config::{HandoverLimits, Places};
+use windlass_config::{CleanupLimits, Places};
 use windlass_core::device::DeviceId;
 use windlass_discovery::mig::MigHandle;
 use windlass_host::{
@@ -72,7 +72,7 @@ use self::{
 pub use self::{
     handle::{CleanupHandle, NotReady},
     plan::{CleanupPlans, is_configured, plans},
-    record::{FORMAT as HAND_OVERS, Records},
+    record::{FORMAT, Records},
     state::{Failure, State},
 };
 use crate::cleanup::metrics::CleanupMetrics;
@@ -120,7 +120,7 @@ struct Env {
     host: Host,
     file: RecordFile,
     scrubber: Scrubber,
-    limits: HandoverLimits,
+    limits: CleanupLimits,
 }
 
 /// Devices whose last cleanup failed.
@@ -145,7 +145,7 @@ impl Cleanup {
     /// Builds the part, its handle and its states. Reads nothing yet.
     pub fn new(
         places: &Places,
-        limits: HandoverLimits,
+        limits: CleanupLimits,
         deps: Deps,
         clock: Clock,
         metrics: CleanupMetrics,

@@ -28,7 +28,7 @@ use windlass_config::{
 };
 
 pub use load::{Format, Loaded, MOST_BYTES, load, parse, without_file};
-pub use nvidia::{HealthChecks, PeerFlags};
+pub use nvidia::{HealthChecks, NvidiaPluginFlags};
 
 use self::{manifest::unwrapped, udev::is_rules};
 

@@ -6,10 +6,10 @@ use insta::assert_snapshot;
 use proptest::prelude::*;
 use windlass_config::{Diagnostic, MissingNodes, Resources, to_yaml};
 
-use crate::{Format, Loaded, PeerFlags, Plugin, parse};
+use crate::{Format, Loaded, NvidiaPluginFlags, Plugin, parse};
 
 fn loaded(text: &str) -> Result<Loaded, String> {
-    let parsed = parse(Path::new("plugin.conf"), text, &PeerFlags::default());
+    let parsed = parse(Path::new("plugin.conf"), text, &NvidiaPluginFlags::default());
     parsed.map_err(|error| error.to_string())
 }
 
@@ -18,7 +18,7 @@ fn converted(plugin: Plugin, text: &str) -> String {
     let loaded = loaded(text).unwrap_or_else(|error| panic!("{text}\n{error}"));
     assert_eq!(loaded.format, Format::Imported(plugin), "{text}");
     let ours = to_yaml(&loaded.config);
-    let again = parse(Path::new("w.yaml"), &ours, &PeerFlags::default());
+    let again = parse(Path::new("w.yaml"), &ours, &NvidiaPluginFlags::default());
     let again = again.unwrap_or_else(|error| panic!("{ours}\n{error}"));
     assert_eq!((again.config, again.format), (loaded.config, Format::Windlass), "{ours}");
     let said = |Diagnostic { line, text }: &Diagnostic| format!("# line {line}: {text}\n");
@@ -298,7 +298,7 @@ fn entries_that_our_format_refuses_get_a_warning() {
         assert!(found.contains(&expected), "{text}\n{found:#?}");
         let sources = loaded(&text).expect("valid").config.policy.sources;
         assert_eq!(sources.len(), offered, "{text}");
-        let again = parse(Path::new("w.yaml"), &to_yaml(&loaded(&text).expect("valid").config), &PeerFlags::default());
+        let again = parse(Path::new("w.yaml"), &to_yaml(&loaded(&text).expect("valid").config), &NvidiaPluginFlags::default());
         assert_eq!(again.is_err(), expected.ends_with(kept_back), "{text}");
     }
     let folder = DARWIN3.replace("/srv/boards", "/etc");
@@ -476,7 +476,7 @@ proptest! {
         let text = document.to_string();
         if let Ok(loaded) = loaded(&text) {
             let ours = to_yaml(&loaded.config);
-            let again = parse(Path::new("w.yaml"), &ours, &PeerFlags::default());
+            let again = parse(Path::new("w.yaml"), &ours, &NvidiaPluginFlags::default());
             let is_told = loaded.warnings.iter().any(|it| it.text.contains("it is kept back"));
             let is_same = again.is_ok_and(|again| again.config == loaded.config);
             prop_assert!(is_same || is_told, "{}\n{}", text, ours);
@@ -489,7 +489,7 @@ proptest! {
         if let Ok(loaded) = loaded(&entry.to_string()) {
             let ours = to_yaml(&loaded.config);
             let is_told = loaded.warnings.iter().any(|it| it.text.contains("it is kept back"));
-            let again = parse(Path::new("w.yaml"), &ours, &PeerFlags::default());
+            let again = parse(Path::new("w.yaml"), &ours, &NvidiaPluginFlags::default());
             prop_assert!(again.is_ok() || is_told, "{}", ours);
         }
     }

@@ -14,7 +14,7 @@ use windlass_config::Places;
 use windlass_core::{
     device::DeviceId, partition::standing, replica::token, resource::ResourceName,
 };
-use windlass_dra::{ClaimFile, Held, Records};
+use windlass_dra::{ClaimFile, PreparedDevice, Records};
 use windlass_host::causes;
 use windlass_resources::NodeState;
 
@@ -73,7 +73,7 @@ fn of_containers(held: ByDevice, node: &NodeState, owners: &mut Owners) {
 }
 
 fn of_claims(claims: Records, users: &ByClaim, node: &NodeState, owners: &mut Owners) {
-    let device = |held: Held| match held.partition {
+    let device = |held: PreparedDevice| match held.partition {
         Some(place) => standing(&node.inventory, &place).map(|instance| instance.id.clone()),
         None => held.device,
     };

@@ -57,7 +57,7 @@ use self::{
     disk_wait::{is_worse, waiting_for_disk},
     dry_run::{Snapshots, merge},
     holdings::Holdings,
-    obstacles::{ObstacleChecks, lease_trouble},
+    obstacles::{ObstacleChecks, lease_failure},
     phase::Phase,
 };
 
@@ -77,7 +77,7 @@ pub(crate) struct Reconciler {
     /// Phase of a device migration.
     phase: Phase,
     /// Time in which the kubelet writes an Allocate to its checkpoint.
-    handover: Duration,
+    checkpoint_delay: Duration,
     /// Subscription to the kubelet's checkpoint, while allocations matter.
     following: Option<FollowGuard>,
     restored: Restored,
@@ -115,7 +115,7 @@ pub(crate) struct Inputs {
     /// States of the MPS daemons; changes notify `news` too.
     pub(crate) mps: watch::Receiver<Arc<MpsStates>>,
     /// Cleanup states of devices; changes notify `news` too.
-    pub(crate) handovers: watch::Receiver<Arc<CleanupStates>>,
+    pub(crate) cleanup_states: watch::Receiver<Arc<CleanupStates>>,
     /// Lease states of devices; changes notify `news` too.
     pub(crate) leases: watch::Receiver<Arc<LeaseStates>>,
     /// Devices that claims hold.
@@ -178,7 +178,7 @@ impl Reconciler {
             marked: Fingerprints::new(),
             holdings: Holdings::default(),
             phase: Phase::default(),
-            handover: config.session.handover,
+            checkpoint_delay: config.session.checkpoint_delay,
             following: None,
             restored: Restored::Nothing,
             disk,
@@ -291,7 +291,7 @@ impl Reconciler {
     /// Handles a checkpoint. An unreadable one releases nothing.
     fn checkpoint_read(&mut self, allocations: &Allocations) {
         let Some(held) = allocations.held() else {
-            return self.phase.unreadable(allocations.read(), self.handover);
+            return self.phase.unreadable(allocations.read(), self.checkpoint_delay);
         };
         // By then the kubelet had written every Allocate that was answered before.
         match self.phase.complete(allocations.read()) {
@@ -364,7 +364,7 @@ impl Reconciler {
         let state = self.state(&round, plan, &late, slow_since);
         self.publish_unless_known(state, &known);
         let known = self.known();
-        self.phase.published(self.handover, || known.present_once_allocatable().collect());
+        self.phase.published(self.checkpoint_delay, || known.present_once_allocatable().collect());
     }
 
     /// Overlap of the devices, computed again if they changed.
@@ -378,8 +378,8 @@ impl Reconciler {
     fn plan(&self, round: &Round<'_>, late: &BTreeSet<DeviceId>) -> Plan {
         let policy = &self.policy;
         let daemons = self.inputs.mps.borrow().clone();
-        let handovers = self.inputs.handovers.borrow().clone();
-        let (checked, untold) = (&round.on_disk.checked, &round.on_disk.untold);
+        let cleanup_states = self.inputs.cleanup_states.borrow().clone();
+        let (checked, outdated) = (&round.on_disk.checked, &round.on_disk.outdated);
         let lease = self.leases();
         let checks = ObstacleChecks { checked, policy, late, lease: &lease };
         offers::plan(offers::Inputs {
@@ -392,13 +392,13 @@ impl Reconciler {
             fingerprints: &self.marked,
             moves: self.phase.moves(),
             obstacle: &|device, sharing| {
-                let daemon = || demands::daemon_trouble(&daemons, device, sharing);
-                let untold = || untold.devices.get(&device.id).map(ToString::to_string);
+                let daemon = || demands::daemon_failure(&daemons, device, sharing);
+                let outdated = || outdated.devices.get(&device.id).map(ToString::to_string);
                 let before = || checks.of_containers(device).map(|it| it.why).or_else(daemon);
                 let left = || checked.daemon_left(device, sharing);
-                before().or_else(untold).or_else(|| round.claimed(device)).or_else(left)
+                before().or_else(outdated).or_else(|| round.claimed(device)).or_else(left)
             },
-            cleanup: &|id| demands::handover_trouble(&handovers, round.cleanup_demand, id),
+            cleanup: &|id| demands::cleanup_obstacle(&cleanup_states, round.cleanup_demand, id),
         })
     }
 
@@ -414,22 +414,22 @@ impl Reconciler {
         if !plan.waiting {
             self.phase.finish();
         }
-        let handovers = self.inputs.handovers.borrow().clone();
+        let cleanup_states = self.inputs.cleanup_states.borrow().clone();
         let (policy, checked) = (self.policy.clone(), &round.on_disk.checked);
         let checks = ObstacleChecks { checked, policy: &policy, late, lease: &self.leases() };
         let obstacles = checks.of_claims(round.inventory);
         let mut inventory = round.inventory.clone();
         inventory.generation = round.known.inventory.generation + 1;
         let mut lacks = checked.lacks.clone();
-        lacks.troubles.extend(round.on_disk.untold.trouble());
+        lacks.problems.extend(round.on_disk.outdated.summary());
         NodeState {
             topology: round.known.topology_of(&inventory),
             overlaps: round.kin.clone(),
             lacks,
             slow_since,
             obstacles,
-            unready: cleanup::unready(&handovers, round.cleanup_demand),
-            unclean: cleanup::failed(&handovers),
+            unready: cleanup::unready(&cleanup_states, round.cleanup_demand),
+            unclean: cleanup::failed(&cleanup_states),
             is_in_doubt: !round.ledger.knows_claims(),
             ..checked.state(inventory, policy.clone(), plan)
         }
@@ -483,7 +483,7 @@ impl Reconciler {
     /// Lease check of a device.
     fn leases(&self) -> impl Fn(&Device) -> Option<String> + use<> {
         let (leases, policy) = (self.inputs.leases.borrow().clone(), self.policy.clone());
-        move |device| lease_trouble(&leases, &policy, device)
+        move |device| lease_failure(&leases, &policy, device)
     }
 
     fn want_cleanup(&self, inventory: &Inventory) -> Arc<CleanupPlans> {

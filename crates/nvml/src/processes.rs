@@ -5,7 +5,7 @@ use nvml_wrapper_sys::bindings as sys;
 use crate::{Result, error::at_most, gpu::Gpu, library::call};
 
 /// Initial buffer: as many processes as a GPU usually has.
-const USUAL: u32 = 32;
+const INITIAL_CAPACITY: u32 = 32;
 
 /// Bound on processes: more than a GPU has contexts.
 const MOST: u32 = 1 << 16;
@@ -15,13 +15,13 @@ const CALL: &str = "nvmlDeviceGetComputeRunningProcesses_v3";
 impl Gpu {
     /// Host process ids that compute on a GPU or MIG device. Unsupported before driver 510.
     pub fn computing(&self) -> Result<Vec<u32>> {
-        let mut room = USUAL;
+        let mut room = INITIAL_CAPACITY;
         loop {
             let (count, asked) = self.computing_up_to(room);
             match asked {
                 // More processes started meanwhile.
                 Err(error) if error.is_too_small() && count > room => {
-                    room = at_most(CALL, count, MOST)? + USUAL;
+                    room = at_most(CALL, count, MOST)? + INITIAL_CAPACITY;
                 }
                 asked => return asked,
             }

@@ -66,5 +66,5 @@ fn sensed<T: PartialOrd + Copy>(
     most: T,
     ask: impl FnOnce() -> Result<T>,
 ) -> Result<Option<T>> {
-    ask().optional()?.map(|told| at_most(call, told, most)).transpose()
+    ask().optional()?.map(|value| at_most(call, value, most)).transpose()
 }

@@ -238,7 +238,7 @@ impl DeviceInfoFiles {
         let mut folder = PathBuf::new();
         for part in &self.dir {
             folder.push(part);
-            folder = self.host.real(&folder).unwrap_or(folder);
+            folder = self.host.resolve_link(&folder).unwrap_or(folder);
         }
         self.host.path(folder)
     }
@@ -289,7 +289,7 @@ impl DeviceInfoError {
 
 impl OutdatedFiles {
     /// All errors in one line: an unwritable directory fails every file in the same way.
-    pub fn trouble(&self) -> Option<String> {
+    pub fn summary(&self) -> Option<String> {
         let mut all = self.devices.values().chain(&self.left);
         let first = all.next()?;
         Some(match all.count() {
@@ -347,7 +347,7 @@ mod tests {
         fs::create_dir(in_the_way).expect("made");
         let outdated = files.keep(&wanted(&["b"]));
         assert_eq!(outdated.devices, BTreeMap::new());
-        let told = outdated.trouble().expect("it names a file that is gone");
+        let told = outdated.summary().expect("it names a file that is gone");
         assert!(told.contains("state/device-info: it names device information files"), "{told}");
     }
 }

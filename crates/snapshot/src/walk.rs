@@ -125,7 +125,7 @@ impl Walk<'_> {
 
     /// Adds a path without content. Recorded entries stay, and paths below a link are its target's.
     fn presence(&mut self, path: &Path) {
-        let Some(real) = self.host.followed(path) else { return };
+        let Some(real) = self.host.canonicalize(path) else { return };
         let Ok(found) = fs::metadata(self.host.path(&real)) else { return };
         for path in [path, &real] {
             let below = path.strip_prefix("/").unwrap_or(path);
@@ -142,7 +142,8 @@ impl Walk<'_> {
 
     fn is_named_by_people(&self, link: &Path) -> bool {
         let absolute = Path::new("/").join(link);
-        let node = self.host.followed(absolute).or_else(|| self.host.link(link).map(PathBuf::from));
+        let node =
+            self.host.canonicalize(absolute).or_else(|| self.host.link(link).map(PathBuf::from));
         let name = node.as_deref().and_then(Path::file_name).and_then(|name| name.to_str());
         name.is_some_and(is_named_by_people)
     }

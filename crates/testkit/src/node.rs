@@ -8,7 +8,7 @@ use std::{
 
 use jiff::Timestamp;
 use windlass_config::{
-    ClusterAccess, Config, HandoverLimits, HealthPolicy, Places, Policy, SessionLimits,
+    CleanupLimits, ClusterAccess, Config, HealthPolicy, Places, Policy, SessionLimits,
 };
 use windlass_host::{DriverPlaces, clock::Clock};
 use windlass_kubelet_sim::Kubelet;
@@ -57,10 +57,10 @@ pub fn settings(folder: &Path, machine: &Machine, policy: Policy) -> Config {
         },
         policy,
         session: impatient(),
-        handover: HandoverLimits {
+        cleanup: CleanupLimits {
             retry_first: Duration::from_millis(20),
             retry_most: Duration::from_millis(200),
-            ..HandoverLimits::default()
+            ..CleanupLimits::default()
         },
         ..Config::default()
     }
@@ -145,7 +145,7 @@ fn impatient() -> SessionLimits {
         stream_deadline: Duration::from_millis(500),
         retry_first: Duration::from_millis(10),
         retry_most: Duration::from_millis(100),
-        handover: Duration::from_millis(50),
+        checkpoint_delay: Duration::from_millis(50),
         look_interval: Duration::from_millis(500),
         claim_patience: Duration::from_millis(200),
         ..SessionLimits::default()

@@ -13,7 +13,7 @@ mod host;
 #[cfg(feature = "laboratory")]
 mod laboratory;
 mod look;
-mod peer;
+mod nvidia_plugin;
 
 use std::{net::SocketAddr, path::PathBuf};
 
@@ -28,7 +28,7 @@ pub(crate) use config::{ConfigArgs, ConfigCommand};
 pub(crate) use explain::{AskArgs, ExplainArgs, PodName};
 pub(crate) use host::{HostAsked, HostCommand, RecordHostArgs};
 pub(crate) use look::{DevicesArgs, DevicesOutputArg, TopoArgs, Which};
-pub(crate) use peer::PeerArgs;
+pub(crate) use nvidia_plugin::NvidiaPluginArgs;
 #[cfg(feature = "laboratory")]
 pub(crate) use {
     conformance::ConformanceArgs,
@@ -234,7 +234,7 @@ pub(crate) struct NodeArgs {
           value_parser = levels, help_heading = "Logging")]
     pub(crate) log: Targets,
     #[command(flatten)]
-    pub(crate) peer: PeerArgs,
+    pub(crate) nvidia_plugin: NvidiaPluginArgs,
 }
 
 /// Parses log levels. A single word has to be a level: as a module it would silence all other modules.

@@ -52,7 +52,7 @@ pub(crate) async fn run(args: DemoArgs) -> Result<()> {
     let mut cluster = args.dra.then(|| DemoCluster::of(&scene)).transpose()?;
     let stage = Stage::set(scene, cluster.as_ref())?;
     if let Some(cluster) = &mut cluster {
-        cluster.attend(&stage);
+        cluster.mimic_wipes(&stage);
     }
     reporter.tell(&Event::Started {
         machine,

@@ -19,7 +19,7 @@ use std::{
 use crate::program::{Node, folder, machine, run, text, windlass};
 use serde_json::Value;
 use windlass_config::Config;
-use windlass_migrate::{PeerFlags, load, parse};
+use windlass_migrate::{NvidiaPluginFlags, load, parse};
 
 const USAGE: Option<i32> = Some(64);
 
@@ -283,7 +283,7 @@ fn the_configuration_of_nvidias_plugin_is_converted_to_one_that_means_the_same()
     let output = run(&["config", "convert", &path.display().to_string()]);
     let ours = text(&output.stdout);
     assert!(ours.contains("# line 2: failOnInitError has no effect"), "{ours}");
-    let none = PeerFlags::default();
+    let none = NvidiaPluginFlags::default();
     let converted = parse(Path::new("w.yaml"), &ours, &none).expect("valid");
     assert_eq!(converted.config, load(&path, &none).expect("valid").config, "{ours}");
 }
@@ -302,7 +302,7 @@ fn the_config_map_of_another_plugin_is_checked_and_converted() {
     assert!(shown.contains(&accepted), "{shown}");
     let ours = text(&run(&["config", "convert", &name]).stdout);
     assert!(ours.starts_with("# Converted from "), "{ours}");
-    let none = PeerFlags::default();
+    let none = NvidiaPluginFlags::default();
     let converted = parse(Path::new("w.yaml"), &ours, &none).expect("valid");
     assert_eq!(converted.config, load(&path, &none).expect("valid").config, "{ours}");
 }

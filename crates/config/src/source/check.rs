@@ -15,7 +15,7 @@ use super::{Find, Give, GivenMount, GivenNode, Probe, SourceRule, Test, Unit};
 use crate::{
     denylist,
     lint::mistakes,
-    steps::{Handover, Step, StepAction},
+    steps::{CleanupSteps, Step, StepAction},
 };
 
 /// Findings about a source by itself.
@@ -36,7 +36,7 @@ pub fn judged(rule: &SourceRule, kubelet_dir: &Path) -> Judged {
     checker.facts();
     checker.give(&rule.give);
     rule.probe.iter().for_each(|probe| checker.probe(probe));
-    rule.handover.steps().for_each(|step| checker.step(step));
+    rule.cleanup.steps().for_each(|step| checker.step(step));
     let name = &rule.name;
     let named = |texts: Vec<String>| {
         texts.into_iter().map(|text| format!("source {name}: {text}")).collect()
@@ -45,25 +45,25 @@ pub fn judged(rule: &SourceRule, kubelet_dir: &Path) -> Judged {
 }
 
 /// The mistakes in steps on FPGAs, and in the attributes that an FPGA has to show after them.
-pub fn wrong_programming(handover: &Handover, expect: &BTreeMap<String, String>) -> Vec<String> {
+pub fn wrong_programming(cleanup: &CleanupSteps, expect: &BTreeMap<String, String>) -> Vec<String> {
     let rule = on_pci(SourceName::FPGA);
     let mut checker = Checker::new(&rule, Path::new("/"));
-    handover.steps().for_each(|step| checker.step(step));
+    cleanup.steps().for_each(|step| checker.step(step));
     for (name, text) in expect {
         checker.text(&asked(name));
         checker.text(text);
     }
-    if !expect.is_empty() && handover.prepare.is_empty() {
+    if !expect.is_empty() && cleanup.prepare.is_empty() {
         checker.note("expect is what an FPGA says after prepare, and there is none");
     }
     checker.wrong
 }
 
 /// The mistakes in steps on the devices of a built-in source, all of which are on PCI.
-pub fn wrong_steps(source: SourceName, handover: &Handover) -> Vec<String> {
+pub fn wrong_steps(source: SourceName, cleanup: &CleanupSteps) -> Vec<String> {
     let rule = on_pci(source);
     let mut checker = Checker::new(&rule, Path::new("/"));
-    handover.steps().for_each(|step| checker.step(step));
+    cleanup.steps().for_each(|step| checker.step(step));
     checker.wrong
 }
 
@@ -277,7 +277,7 @@ impl<'a> Checker<'a> {
             StepAction::Http(url) => self.url(url),
             StepAction::Command(words) => self.command(words),
             StepAction::Processes(_) if !is_managed => {
-                self.note("processes: only NVIDIA's driver tells who computes: write it under gpu");
+                self.note("processes: only NVIDIA's driver lists processes: write it under gpu");
             }
             StepAction::Memory { .. } | StepAction::Overwrite | StepAction::Reset(_)
                 if !is_managed =>
@@ -337,11 +337,11 @@ fn no_file_inside(file: &Path) -> Option<String> {
 
 /// Sources that share a resource in another way than an earlier source, with the message.
 pub fn differently_shared(sources: &[&SourceRule]) -> Vec<(SourceName, String)> {
-    let told = |(nth, later): (usize, &&SourceRule)| {
+    let conflict = |(nth, later): (usize, &&SourceRule)| {
         let text = otherwise_shared(later, sources[..nth].iter().copied())?;
         Some((later.name.clone(), text))
     };
-    sources.iter().enumerate().filter_map(told).collect()
+    sources.iter().enumerate().filter_map(conflict).collect()
 }
 
 /// The mistake of a source whose resource an earlier source shares in another way.

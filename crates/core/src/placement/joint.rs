@@ -55,7 +55,7 @@ pub enum Alignment {
     Required(PcieLevel),
 }
 
-/// A joint choice with its evidence.
+/// A joint choice with its reasons.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct JointChoice {

@@ -59,7 +59,7 @@ pub struct ShareRequest<'a> {
     pub span: Span,
 }
 
-/// Chosen replicas with their evidence.
+/// Chosen replicas with their reasons.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ShareChoice {

@@ -91,9 +91,11 @@ impl HistoryFile {
         };
         match files::set_aside(&self.path) {
             Ok(aside) => {
-                tracing::warn!(error = why, aside = %aside.display(), "choices are set aside");
+                tracing::warn!(error = why, aside = %aside.display(), "allocation history set aside");
             }
-            Err(refused) => tracing::warn!(error = why, %refused, "choices cannot be read"),
+            Err(refused) => {
+                tracing::warn!(error = why, %refused, "allocation history cannot be read")
+            }
         }
         Vec::new()
     }

@@ -188,7 +188,7 @@ mod tests {
         stream_deadline: Duration::from_secs(5),
         retry_first: Duration::from_millis(100),
         retry_most: Duration::from_secs(1),
-        handover: Duration::from_secs(2),
+        checkpoint_delay: Duration::from_secs(2),
         claim_deadline: Duration::from_secs(40),
         claim_patience: Duration::from_secs(10),
         look_interval: Duration::from_secs(10),

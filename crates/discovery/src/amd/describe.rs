@@ -95,10 +95,10 @@ pub(super) fn amounts(node: &Node) -> Capacities {
         (named("computeUnits"), units.map(Quantity::Count)),
         (named("simdUnits"), Some(Quantity::Count(node.simds))),
     ];
-    let told = |amount: Option<Quantity>| {
+    let non_zero = |amount: Option<Quantity>| {
         amount.filter(|it| !matches!(it, Quantity::Bytes(0) | Quantity::Count(0)))
     };
-    amounts.into_iter().filter_map(|(name, amount)| Some((name, told(amount)?))).collect()
+    amounts.into_iter().filter_map(|(name, amount)| Some((name, non_zero(amount)?))).collect()
 }
 
 /// Memory size by the graphics driver.

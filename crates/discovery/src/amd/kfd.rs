@@ -130,7 +130,7 @@ impl Node {
         let at = PciAddress::at(self.domain, self.location);
         match self.partition {
             0 => at.number().saturating_sub(of.number()),
-            told => told.into(),
+            number => number.into(),
         }
     }
 
@@ -146,10 +146,10 @@ pub(super) fn numbered<'a>(
     nodes: &[&'a Node],
     of: PciAddress,
 ) -> impl Iterator<Item = (u32, &'a Node)> {
-    let told: BTreeSet<_> = nodes.iter().map(|node| node.part(of)).collect();
-    let are_told = told.len() == nodes.len();
+    let numbers: BTreeSet<_> = nodes.iter().map(|node| node.part(of)).collect();
+    let are_distinct = numbers.len() == nodes.len();
     let number =
-        move |(nth, node): (u32, &'a Node)| (if are_told { node.part(of) } else { nth }, node);
+        move |(nth, node): (u32, &'a Node)| (if are_distinct { node.part(of) } else { nth }, node);
     (0..).zip(nodes.to_vec()).map(number)
 }
 

@@ -22,16 +22,16 @@ pub(super) fn inside(host: &Host, folder: &Path) -> Result<FindResult, String> {
     let mut found = FindResult::default();
     host.refusal(&folder.display().to_string()).map_or(Ok(()), Err)?;
     let Some(names) = entries(host, folder)? else {
-        found.remarks.push(format!("this node has no {}", folder.display()));
+        found.notes.push(format!("this node has no {}", folder.display()));
         return Ok(found);
     };
     for name in names.iter().filter(|name| !name.starts_with('.')) {
         let path = folder.join(name);
-        match host.real(&path).filter(|target| host.path(target).is_file()) {
+        match host.resolve_link(&path).filter(|target| host.path(target).is_file()) {
             Some(target) => found.candidates.push(board(host, name, &path, &target)),
             // Folders are no devices, and a dangling link may soon lead to one.
             None if host.path(&path).is_dir() => {}
-            None => found.remarks.push(format!("{} is no file", path.display())),
+            None => found.notes.push(format!("{} is no file", path.display())),
         }
     }
     Ok(found)

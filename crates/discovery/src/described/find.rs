@@ -43,20 +43,20 @@ pub(super) struct Candidate {
     pub(super) nodes: Vec<DeviceNode>,
     /// Reason to withhold it.
     pub(super) withheld: Option<String>,
-    /// Trouble that makes it unusable.
-    pub(super) trouble: Option<(Reason, String)>,
+    /// Failure that makes it unusable.
+    pub(super) failure: Option<(Reason, String)>,
     /// Index of the matching pattern.
     pub(super) pattern: usize,
     /// Text that the pattern's wildcards matched.
     pub(super) open: Vec<String>,
 }
 
-/// Candidates of a source, with remarks.
+/// Candidates of a source, with notes.
 #[derive(Debug, Default)]
 pub(super) struct FindResult {
     pub(super) candidates: Vec<Candidate>,
     /// Skipped entries with reasons.
-    pub(super) remarks: Vec<String>,
+    pub(super) notes: Vec<String>,
 }
 
 /// All candidates of a source, by identity; an error if the scan failed.

@@ -40,14 +40,14 @@ fn listed(
     let (mut found, host) = (FindResult::default(), sysfs.host);
     host.refusal(list).map_or(Ok(()), Err)?;
     let Some(names) = entries(host, Path::new(list))? else {
-        found.remarks.push(format!("this node has no {list}"));
+        found.notes.push(format!("this node has no {list}"));
         return Ok(found);
     };
     for name in names.iter().filter(|name| !is_left_out(name)) {
         let link = Path::new(list).join(name);
-        match host.real(&link).filter(|folder| folder.starts_with("/sys")) {
+        match host.resolve_link(&link).filter(|folder| folder.starts_with("/sys")) {
             Some(folder) => found.candidates.push(sysfs.candidate(&folder, name)),
-            None => found.remarks.push(format!("{} leads nowhere", link.display())),
+            None => found.notes.push(format!("{} leads nowhere", link.display())),
         }
     }
     Ok(found)
@@ -107,7 +107,7 @@ impl<'a> Sysfs<'a> {
         candidate.note("iommuGroup", host.link_name(device.join("iommu_group")));
         candidate.note("ofCompatible", host.line(device.join("of_node/compatible")));
         if let Some(usb) = usb {
-            usb::tell(host, &usb, candidate);
+            usb::add_attributes(host, &usb, candidate);
         }
         if candidate.folder.as_deref() == Some(device) {
             candidate.nodes.extend(host.vfio_nodes(device));

@@ -55,7 +55,7 @@ pub(super) fn device_of(host: &Host, folder: &Path) -> Option<PathBuf> {
 }
 
 /// Adds the attributes of a USB device.
-pub(super) fn tell(host: &Host, device: &Path, candidate: &mut Candidate) {
+pub(super) fn add_attributes(host: &Host, device: &Path, candidate: &mut Candidate) {
     for (attribute, file) in FACTS {
         candidate.note(attribute, host.line(device.join(file)));
     }
@@ -127,7 +127,7 @@ impl Serials {
         let Ok(names) = host.some_names(LIST, MOST_ENTRIES) else { return };
         let mut present: BTreeMap<SerialKey, BTreeSet<String>> = BTreeMap::new();
         for name in names {
-            let Some(device) = host.real(Path::new(LIST).join(name)) else { continue };
+            let Some(device) = host.resolve_link(Path::new(LIST).join(name)) else { continue };
             if let Some(key) = SerialKey::of(host, &device) {
                 present.entry(key).or_default().insert(place(host, &device));
             }

@@ -111,7 +111,7 @@ fn on_node<'a>(
 /// Entries of a class outside PCI functions.
 fn on_chip(host: &Host, limits: &mut EntryLimits, class: &str) -> Vec<PathBuf> {
     let names = limits.names(host, class, MOST).into_iter();
-    let folders = names.filter_map(|name| host.followed(Path::new(class).join(name)));
+    let folders = names.filter_map(|name| host.canonicalize(Path::new(class).join(name)));
     folders.filter(|folder| !folder.iter().any(is_pci)).collect()
 }
 
@@ -147,11 +147,11 @@ fn device(
 /// Nodes below the manager's device and the regions. XRT has a single device for all logic of the chip.
 fn nodes(host: &Host, manager: &Path, regions: &[PathBuf]) -> Vec<DeviceNode> {
     let parents = [manager].into_iter().chain(regions.iter().map(PathBuf::as_path));
-    let folders = parents.filter_map(|folder| host.followed(folder.join("device")));
+    let folders = parents.filter_map(|folder| host.canonicalize(folder.join("device")));
     let xrt = host.names(XRT).into_iter().take(MOST).map(|name| Path::new(XRT).join(name));
     // A driver's folder also contains files and its module.
     let xrt = xrt.filter(|entry| host.has(entry.join("uevent")));
-    let xrt = xrt.filter_map(|device| host.followed(device)).filter(|_| !regions.is_empty());
+    let xrt = xrt.filter_map(|device| host.canonicalize(device)).filter(|_| !regions.is_empty());
     let found = folders.chain(xrt).flat_map(|folder| host.nodes_of(folder));
     found.map(|found| found.node).collect()
 }
@@ -207,7 +207,7 @@ impl ManagerReport {
             Some(OPERATING) => Observation::Passed,
             Some(UNKNOWN) => not_ready("its manager does not know whether it is programmed"),
             Some(state) => not_ready(format!("its manager says {state:?}: it is not programmed")),
-            None => not_ready("its manager tells no state"),
+            None => not_ready("its manager reports no state"),
         }
     }
 }

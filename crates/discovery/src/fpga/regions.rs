@@ -137,7 +137,8 @@ fn regions(host: &Host, limits: &mut EntryLimits, driver: &'static DriverNames) 
     let class = Path::new("/sys/class").join(driver.class);
     let names = limits.names(host, &class, MOST).into_iter();
     let names = names.filter(|name| name.starts_with(driver.region));
-    let mut folders: Vec<_> = names.filter_map(|name| host.followed(class.join(name))).collect();
+    let mut folders: Vec<_> =
+        names.filter_map(|name| host.canonicalize(class.join(name))).collect();
     folders.sort_unstable();
     // Sorted paths place nested folders after their parents.
     folders.dedup_by(|folder, outer| folder.starts_with(outer));

@@ -80,7 +80,7 @@ pub async fn patiently<T, F: Future<Output = Result<T, PartitionError>>>(
             Err(PartitionError { why: MigFailure::NoDriver, .. }) if !over.is_cancelled() => {
                 sleep(PAUSE).await;
             }
-            told => return told,
+            outcome => return outcome,
         }
     }
 }

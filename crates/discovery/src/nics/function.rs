@@ -121,7 +121,7 @@ pub(super) fn find(host: &Host, ports: &mut PortReader) -> FunctionList {
 
 /// Function or subfunction of an RDMA device, and the bus folder that lists it.
 fn hardware_of(host: &Host, rdma: &str) -> Option<(String, &'static str)> {
-    let followed = host.followed(format!("{INFINIBAND}/{rdma}/device"))?;
+    let followed = host.canonicalize(format!("{INFINIBAND}/{rdma}/device"))?;
     followed.ancestors().find_map(|folder| {
         let name = folder.file_name()?.to_str()?;
         let is_address = name.parse::<PciAddress>().is_ok();
@@ -206,6 +206,6 @@ impl Function {
 
 /// PCI function of a subfunction.
 fn parent(host: &Host, folder: &Path) -> Option<PciAddress> {
-    let followed = host.followed(folder)?;
+    let followed = host.canonicalize(folder)?;
     followed.ancestors().find_map(|above| above.file_name()?.to_str()?.parse().ok())
 }

@@ -90,13 +90,13 @@ impl Conditions {
     }
 
     /// The worst reason to distrust the GPU. Slowdown and pending repairs are none: results stay correct.
-    pub(super) fn trouble(&self, links: &LinkFacts) -> Option<(Reason, String)> {
+    pub(super) fn failure(&self, links: &LinkFacts) -> Option<(Reason, String)> {
         let remap = || {
             let why = "a bad row of memory could not be mapped out".to_owned();
             self.row_remap_failed.then_some((Reason::RowRemapFailed, why))
         };
         let reset = || Some((Reason::NeedsReset, asked_for(self.recovery?)?));
-        let fabric = || Some((Reason::FabricFailed, fabric::trouble(self.fabric.as_ref()?)?));
+        let fabric = || Some((Reason::FabricFailed, fabric::failure(self.fabric.as_ref()?)?));
         let link = || Some((Reason::NvlinkDown, lost_to_switches(links)?));
         remap().or_else(reset).or_else(fabric).or_else(link)
     }

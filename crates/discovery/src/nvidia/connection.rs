@@ -156,7 +156,7 @@ impl Connection {
     }
 
     /// Reason why the GPU count is unknown.
-    pub(super) fn trouble(&self) -> Option<&str> {
+    pub(super) fn error(&self) -> Option<&str> {
         self.round.error.as_deref()
     }
 

@@ -44,7 +44,7 @@ const INSTANCE_INDEX: AttributeName = named("instanceIndex");
 const GRAPHICS: &str = "gfx";
 
 /// Reason that a GPU without a minor number is not allocatable.
-pub(super) const NO_NODE: &str = "the driver tells no device node";
+pub(super) const NO_NODE: &str = "the driver names no device node";
 
 /// Simulation profile, visible wherever the device is listed.
 const SIMULATED: AttributeName = AttributeName::new("windlass.dev", "simulated");

@@ -52,11 +52,11 @@ impl KnownDevices {
         self.remembered = records;
     }
 
-    /// Records for the next agent: every device that had trouble.
+    /// Records for the next agent: every device that had failure.
     pub(super) fn records(&self) -> Records {
         let record = |(id, entry): (&DeviceId, &TrackedDevice)| {
             let record = entry.tracker.record();
-            (!record.evidence.is_empty()).then(|| (id.clone(), record))
+            (!record.failures.is_empty()).then(|| (id.clone(), record))
         };
         let mut records = self.remembered.clone();
         records.extend(self.devices.iter().filter_map(record));

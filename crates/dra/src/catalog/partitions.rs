@@ -26,7 +26,7 @@ use windlass_core::{
 use windlass_resources::{NodeState, offers::present_parts};
 
 use super::{
-    CatalogEntry, Counters, DeviceName, Taint, attributes, held, obstacle, spelled, trouble,
+    CatalogEntry, Counters, DeviceName, Taint, attributes, failure, held, obstacle, spelled,
     unclean, unknown_claims,
 };
 
@@ -98,10 +98,10 @@ impl CutGpu<'_> {
     /// Taints of an entry. Claims on the GPU need none: the scheduler counts them by counters.
     fn taints(&self, device: &Device, excludes: impl Fn(&Partition) -> bool) -> Vec<Taint> {
         let holder = held(self.state, self.ledger, device);
-        let holder = holder.or_else(|| self.in_the_way(excludes));
+        let holder = holder.or_else(|| self.blocks(excludes));
         let (unclean, obstacle) = (unclean(self.state, self.gpu), obstacle(self.state, self.gpu));
         let unknown = unknown_claims(self.ledger);
-        [trouble(device), holder, unknown, unclean, obstacle].into_iter().flatten().collect()
+        [failure(device), holder, unknown, unclean, obstacle].into_iter().flatten().collect()
     }
 
     fn entry(&self, device: &Device, possible: &PossiblePartition) -> CatalogEntry {
@@ -138,7 +138,7 @@ impl CutGpu<'_> {
     }
 
     /// Taint by an instance without a claim: the scheduler does not know its counters.
-    fn in_the_way(&self, excludes: impl Fn(&Partition) -> bool) -> Option<Taint> {
+    fn blocks(&self, excludes: impl Fn(&Partition) -> bool) -> Option<Taint> {
         let parts = present_parts(&self.state.inventory, &self.gpu.id);
         let mut standing = parts.filter_map(|part| part.partition.as_ref());
         let unknown = standing.find(|it| !self.ledger.is_claimed(&it.id()) && excludes(it))?;

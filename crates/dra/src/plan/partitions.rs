@@ -13,7 +13,7 @@ use super::{PlanInputs, Refusal};
 use crate::{
     catalog::CatalogEntry,
     claim::{Access, AllocatedDevice, Claim},
-    record::Entry,
+    record::PreparedClaim,
 };
 
 impl<'a> PlanInputs<'a> {
@@ -81,7 +81,7 @@ impl<'a> PlanInputs<'a> {
             device: gpu.clone(),
             why: format!("{why} after its last user"),
         };
-        let why = match self.handovers.get(gpu) {
+        let why = match self.cleanup_states.get(gpu) {
             Some(state) => state.unready(),
             None => self.state.unready.get(gpu).copied(),
         };
@@ -100,6 +100,6 @@ impl<'a> PlanInputs<'a> {
     }
 }
 
-fn is_made_for(entry: &Entry, place: &Partition) -> bool {
+fn is_made_for(entry: &PreparedClaim, place: &Partition) -> bool {
     entry.devices.iter().any(|held| held.partition.as_ref() == Some(place))
 }

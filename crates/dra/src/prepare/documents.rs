@@ -30,7 +30,10 @@ impl Preparer {
             return;
         }
         if let Some(why) = &unwritten {
-            tracing::warn!(why, "containers of a claim cannot be started again");
+            tracing::warn!(
+                why,
+                "CDI document of a claim not written: its containers cannot restart"
+            );
         }
         slot.unwritten = unwritten;
     }

@@ -26,7 +26,7 @@ use windlass_resources::NodeState;
 use super::{Environment, Input, Preparer};
 use crate::{
     claim::Claim,
-    record::{Entry, Held},
+    record::{PreparedClaim, PreparedDevice},
 };
 
 /// Form of a GPU for a claim.
@@ -78,7 +78,7 @@ impl Preparer {
                 Input::Failed("a MIG instance is gone though it was just made".to_owned().into())
             }
             Ok(()) => Input::Planned,
-            Err(cause) => Input::Failed(cause.told(&claim.reference).into()),
+            Err(cause) => Input::Failed(cause.report(&claim.reference).into()),
         }
     }
 }
@@ -134,7 +134,7 @@ impl Environment {
                     Err(PartitionError { why: MigFailure::Driver(error), .. })
                         if error.is_lost() =>
                     {
-                        tracing::warn!(%place, %error, "the GPU of a claim's instance is lost: let go");
+                        tracing::warn!(%place, %error, "GPU of a claim's MIG instance lost, claim released");
                     }
                     removed => removed?,
                 }
@@ -153,7 +153,7 @@ impl Environment {
 }
 
 /// Placements of the instances that are made for a claim.
-pub(super) fn places(entry: &Entry) -> Vec<Partition> {
+pub(super) fn places(entry: &PreparedClaim) -> Vec<Partition> {
     entry.devices.iter().filter_map(|held| held.partition.clone()).collect()
 }
 
@@ -167,7 +167,7 @@ fn switches(state: &NodeState, gpu: &DeviceId) -> bool {
 
 impl Form {
     /// The form that a claim's device still needs; `None` if it exists or stays as it is.
-    fn of(held: &Held, state: &NodeState) -> Option<Self> {
+    fn of(held: &PreparedDevice, state: &NodeState) -> Option<Self> {
         match &held.partition {
             Some(place) => held.cdi.is_empty().then(|| Self::Part(place.clone())),
             None if held.usage == Use::Admin => None,

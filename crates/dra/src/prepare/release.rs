@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     queue::{Request, Wish},
-    record::Entry,
+    record::PreparedClaim,
 };
 
 impl Preparer {
@@ -32,7 +32,7 @@ impl Preparer {
     /// Forgets a claim whose steps are undone, and frees its devices.
     pub(super) fn release(&mut self, uid: &str) {
         self.environment.ledger.release_claim(uid);
-        self.troubles.forget(uid);
+        self.failures.forget(uid);
         let Some(slot) = self.slots.get_mut(uid) else { return };
         slot.entry = None;
         slot.released(&Ok(()));
@@ -42,7 +42,7 @@ impl Preparer {
     pub(super) fn collect(&mut self) {
         let settled = self.slots.values().filter(|slot| slot.state.is_settled());
         let prepared = settled.filter_map(|slot| Some(slot.recorded()?.claim.clone()));
-        let claims = prepared.chain(self.troubles.refused());
+        let claims = prepared.chain(self.failures.refused());
         let known = claims.map(|claim| Suspect { asked: self.asked(&claim.uid), claim });
         let (known, environment): (Vec<_>, _) = (known.collect(), self.environment.clone());
         if !known.is_empty() {
@@ -72,13 +72,13 @@ impl Preparer {
 impl Environment {
     /// Undoes the steps while the record still has the claim: its unclean devices are not allocated
     /// meanwhile.
-    async fn clear(&self, uid: &str, entry: Option<&Entry>) -> Result<(), String> {
+    async fn clear(&self, uid: &str, entry: Option<&PreparedClaim>) -> Result<(), String> {
         let (documents, of) = (self.documents.clone(), uid.to_owned());
         blocking(move || documents.remove(&of)).await?;
         if let Some(entry) = entry {
             self.set_time_slices_back(entry).await?;
             self.unmake(&places(entry)).await?;
         }
-        self.handovers.leave(uid).await
+        self.cleanup.leave(uid).await
     }
 }

@@ -5,7 +5,7 @@ use windlass_allocations::ledger::ClaimRef;
 use super::{
     super::{
         queue::Reply,
-        record::{Entry, Held, Stage},
+        record::{PreparedClaim, PreparedDevice, Stage},
     },
     state::{Input, State},
 };
@@ -15,12 +15,12 @@ pub(super) struct Slot {
     pub(super) claim: ClaimRef,
     pub(super) state: State,
     /// Its record, if any.
-    pub(super) entry: Option<Entry>,
+    pub(super) entry: Option<PreparedClaim>,
     /// Reason of the last failure to rewrite its document.
     pub(super) unwritten: Option<String>,
     /// Number of requests so far.
     pub(super) asked: u64,
-    pub(super) preparing: Vec<Reply<Vec<Held>>>,
+    pub(super) preparing: Vec<Reply<Vec<PreparedDevice>>>,
     pub(super) releasing: Vec<Reply<()>>,
 }
 
@@ -33,7 +33,7 @@ impl Slot {
         Self { claim, state, entry, unwritten, asked: 0, preparing, releasing }
     }
 
-    pub(super) fn of(entry: Entry) -> Self {
+    pub(super) fn of(entry: PreparedClaim) -> Self {
         let state = State::Resting(Some(entry.state));
         Self { state, entry: Some(entry.clone()), ..Self::new(entry.claim) }
     }
@@ -60,7 +60,7 @@ impl Slot {
     }
 
     /// The record of the claim.
-    pub(super) fn recorded(&self) -> Option<&Entry> {
+    pub(super) fn recorded(&self) -> Option<&PreparedClaim> {
         self.entry.as_ref().filter(|_| self.state.recorded().is_some())
     }
 
@@ -80,12 +80,13 @@ impl Slot {
 
     /// True if the device of a name is unknown.
     pub(super) fn is_vague(&self) -> bool {
-        let is_vague = |entry: &Entry| entry.devices.iter().any(|held| held.device.is_none());
+        let is_vague =
+            |entry: &PreparedClaim| entry.devices.iter().any(|held| held.device.is_none());
         self.recorded().is_some_and(is_vague)
     }
 
     /// Answers the callers of the preparation.
-    pub(super) fn prepared(&mut self, outcome: &Result<Vec<Held>, String>) {
+    pub(super) fn prepared(&mut self, outcome: &Result<Vec<PreparedDevice>, String>) {
         for reply in self.preparing.drain(..) {
             let _ = reply.send(outcome.clone());
         }

@@ -21,8 +21,8 @@
 
 use windlass_host::deadline::Deadline;
 
-use super::waiting::InTheWay;
-use crate::{claim::Claim, record::Stage, status::Trouble};
+use super::waiting::Blocker;
+use crate::{claim::Claim, record::Stage, status::Failure};
 
 /// Stage of the claim in the record; `None` without a record.
 pub(super) type Recorded = Option<Stage>;
@@ -77,7 +77,7 @@ pub(super) enum Input {
     /// They are taken, and GPUs have to be cut or made whole first.
     Unmade(Box<Claim>),
     /// Other claims have them.
-    Held(InTheWay, Deadline),
+    Blocked(Blocker, Deadline),
     /// Other claims may have released them.
     LetGo(Deadline),
     /// No caller waits for it any more.
@@ -87,7 +87,7 @@ pub(super) enum Input {
     /// The work of the state is done.
     Done,
     /// It is refused, or its work failed, perhaps in part.
-    Failed(Trouble),
+    Failed(Failure),
     /// It was not begun: the disk refused the record.
     Unrecorded(String),
 }
@@ -100,7 +100,7 @@ pub(super) enum Action {
     Read,
     /// Plan the claim's devices, and take them.
     Plan(Box<Claim>),
-    Wait(InTheWay, Deadline),
+    Wait(Blocker, Deadline),
     /// Tell the callers that it is released before it was prepared.
     Abandon,
     Make(Box<Claim>),
@@ -112,7 +112,7 @@ pub(super) enum Action {
     /// Answer the callers with its devices.
     Answer,
     /// Answer the callers with an error.
-    Refuse(Trouble),
+    Refuse(Failure),
     /// Return the taken devices, and refuse.
     Undo(String),
     Restore,
@@ -164,7 +164,7 @@ impl State {
             (Self::Resting(recorded), Input::Release) => (Self::Removing(recorded), Action::Remove),
             (Self::Resting(COMPLETED), Input::Look) => (Self::Restoring, Action::Restore),
             (Self::Restoring, Input::Done) => (Self::Resting(COMPLETED), Action::Note(None)),
-            (Self::Restoring, Input::Failed(Trouble { why, .. })) => {
+            (Self::Restoring, Input::Failed(Failure { why, .. })) => {
                 (Self::Resting(COMPLETED), Action::Note(Some(why)))
             }
             _ => (self, Action::Nothing),
@@ -183,7 +183,7 @@ impl State {
             (Self::Reading(..), Input::Unmade(claim)) => {
                 (Self::Making(before), Action::Make(claim))
             }
-            (Self::Reading(..), Input::Held(others, patience)) => {
+            (Self::Reading(..), Input::Blocked(others, patience)) => {
                 (Self::Waiting(before, patience), Action::Wait(others, patience))
             }
             (Self::Reading(..), Input::Failed(why)) => (Self::Resting(before), Action::Refuse(why)),
@@ -229,7 +229,7 @@ impl State {
             }
             (Self::Removing(Some(_)), Input::Done) => (Self::Forgetting, Action::Record),
             // Its document is missing, and other steps may be undone too.
-            (Self::Removing(recorded), Input::Failed(Trouble { why, .. })) => {
+            (Self::Removing(recorded), Input::Failed(Failure { why, .. })) => {
                 (Self::Resting(recorded.and(STARTED)), Action::Keep(why))
             }
             (Self::Forgetting, Input::Unrecorded(why)) => {

@@ -119,16 +119,16 @@ fn by_amount(
     of(&none)
 }
 
-fn of(usual: &Quantity) -> CapacityRequestPolicy {
-    let default = Some(Amount(usual.to_string()));
+fn of(default: &Quantity) -> CapacityRequestPolicy {
+    let default = Some(Amount(default.to_string()));
     CapacityRequestPolicy { default, valid_range: None, valid_values: None }
 }
 
 /// Policy with a step. The API server refuses a step beyond the whole.
-fn in_steps(usual: &Quantity, step: &Quantity, has_room: bool) -> CapacityRequestPolicy {
+fn in_steps(default: &Quantity, step: &Quantity, has_room: bool) -> CapacityRequestPolicy {
     let step = || Amount(step.to_string());
     let range = CapacityRequestPolicyRange { min: step(), max: None, step: has_room.then(step) };
-    CapacityRequestPolicy { valid_range: Some(range), ..of(usual) }
+    CapacityRequestPolicy { valid_range: Some(range), ..of(default) }
 }
 
 fn taint(taint: &Taint, SliceOptions { driver, taints }: SliceOptions<'_>) -> DeviceTaint {

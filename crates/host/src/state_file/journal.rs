@@ -123,12 +123,12 @@ impl<T: Default + PartialEq> Journal<T> {
 impl<T: Clone + Serialize + DeserializeOwned + Send + Sync + 'static> Writer<T> {
     /// Writes until the journal is dropped, then the rest.
     pub async fn run(mut self) {
-        let mut trouble: Option<String> = None;
+        let mut error: Option<String> = None;
         loop {
             tokio::select! {
                 changed = self.newest.changed() => if changed.is_err() { return },
                 Ok(()) = self.looks.changed() => {}
-                () = sleep(AGAIN), if trouble.is_some() => {}
+                () = sleep(AGAIN), if error.is_some() => {}
             }
             let looks = *self.looks.borrow_and_update();
             let (file, (version, content)) =
@@ -139,14 +139,14 @@ impl<T: Clone + Serialize + DeserializeOwned + Send + Sync + 'static> Writer<T> 
             let done = done.expect("writing neither panics nor is cancelled");
             let path = self.file.path().display();
             let now = done.err().map(|error| format!("cannot write {path}: {error}"));
-            if let Some(why) = now.as_ref().filter(|why| trouble.as_ref() != Some(why)) {
+            if let Some(why) = now.as_ref().filter(|why| error.as_ref() != Some(why)) {
                 tracing::error!(why, "{}", self.waiting);
             }
             self.written.send_modify(|written| {
                 written.looks = looks;
                 written.take_in(version, now.clone());
             });
-            trouble = now;
+            error = now;
         }
     }
 }
@@ -154,8 +154,8 @@ impl<T: Clone + Serialize + DeserializeOwned + Send + Sync + 'static> Writer<T> 
 // === impl Written ===
 
 impl Written {
-    fn take_in(&mut self, version: u64, trouble: Option<String>) {
-        match trouble {
+    fn take_in(&mut self, version: u64, error: Option<String>) {
+        match error {
             None => self.version = version,
             Some(why) => self.refused = Some((version, why)),
         }

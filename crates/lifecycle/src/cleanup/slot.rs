@@ -6,7 +6,7 @@ use tokio::{
     sync::Semaphore,
     time::{Duration, Instant},
 };
-use windlass_config::HandoverLimits;
+use windlass_config::CleanupLimits;
 use windlass_discovery::FpgaIdentity;
 use windlass_host::backoff::backoff;
 
@@ -59,7 +59,7 @@ impl Slot {
     }
 
     /// Enters a state, and sets the time of cleaning.
-    pub(super) fn enter(&mut self, state: State, limits: &HandoverLimits) {
+    pub(super) fn enter(&mut self, state: State, limits: &CleanupLimits) {
         let now = Instant::now();
         let pause = match &state {
             // A tenant's failure is no reason to wait once the tenant is gone.

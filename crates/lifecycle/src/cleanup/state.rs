@@ -139,7 +139,7 @@ impl State {
     }
 
     /// State at the start of an agent.
-    pub(super) fn taken_up(self, rebooted: bool) -> Self {
+    pub(super) fn restored(self, rebooted: bool) -> Self {
         match self {
             Self::Cleaning { failed: Some(failed) } => {
                 Self::Quarantined { tenants: Tenants::new(), failed }
@@ -292,7 +292,7 @@ impl State {
 
     /// Reason against allocating the device now. A device in use stays listed: the kubelet marks pods of
     /// unhealthy devices.
-    pub fn trouble(&self) -> Option<String> {
+    pub fn obstacle(&self) -> Option<String> {
         if let Some(Failure { why, .. }) = self.failure() {
             return Some(format!("cleanup failed: {why}"));
         }

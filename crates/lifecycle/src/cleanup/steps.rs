@@ -9,7 +9,7 @@ use std::{
 };
 
 use tokio::{sync::Semaphore, task::spawn_blocking};
-use windlass_config::{Link, Processes, Reset, Step, StepAction, USUAL_MEMORY};
+use windlass_config::{IDLE_MEMORY, Link, Processes, Reset, Step, StepAction};
 use windlass_core::device::DeviceId;
 use windlass_discovery::mig::{MigHandle, PartitionError};
 use windlass_host::{
@@ -93,7 +93,7 @@ async fn run_steps(context: &StepContext, steps: &[Step]) -> Result<(), StepErro
                 StepAction::Memory { most } => wait_free(context, *most, *limit).await,
                 StepAction::Overwrite => {
                     // Overwriting reaches free memory only.
-                    wait_free(context, USUAL_MEMORY, *limit).await?;
+                    wait_free(context, IDLE_MEMORY, *limit).await?;
                     overwrite(context).await
                 }
                 StepAction::Reset(Reset::Gpu) => reset(context, *limit).await,
@@ -283,14 +283,14 @@ mod tests {
     async fn a_gpu_that_nobody_can_ask_about_is_not_taken_for_idle() {
         let (_root, context) = context();
         let why = outcome(&context, StepAction::Processes(Processes::None)).await;
-        assert!(why.expect_err("no driver").starts_with("cannot tell who computes on board"));
+        assert!(why.expect_err("no driver").starts_with("cannot list the processes on board"));
     }
 
     #[tokio::test]
     async fn memory_that_nobody_can_measure_is_not_taken_for_free() {
         let (_root, context) = context();
         let why = outcome(&context, StepAction::Memory { most: 0 }).await.expect_err("no driver");
-        assert!(why.starts_with("cannot tell how much memory of board is used"), "{why}");
+        assert!(why.starts_with("cannot read the memory use of board"), "{why}");
     }
 
     #[tokio::test]

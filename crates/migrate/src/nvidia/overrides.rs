@@ -10,7 +10,7 @@ use windlass_core::placement;
 
 /// The flags of NVIDIA's plugin that have an effect here; absent ones change nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PeerFlags {
+pub struct NvidiaPluginFlags {
     /// `--mig-strategy`.
     pub mig: Option<MigStrategy>,
     /// `--driver-root`.
@@ -60,9 +60,9 @@ pub struct HealthChecks {
     pub unlisted: Option<UnlistedXids>,
 }
 
-// === impl PeerFlags ===
+// === impl NvidiaPluginFlags ===
 
-impl PeerFlags {
+impl NvidiaPluginFlags {
     /// These flags, and what they leave open from others.
     pub(super) fn or(self, others: Self) -> Self {
         Self {

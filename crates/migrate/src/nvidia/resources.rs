@@ -10,7 +10,7 @@ use windlass_core::{
     selector::{DeviceExpression, InvalidExpression},
 };
 
-use super::{Diagnostics, written::PeerName};
+use super::{Diagnostics, written::NvidiaResourceName};
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
@@ -22,7 +22,7 @@ pub(super) struct ResourcesEntry {
 #[derive(Debug, Deserialize)]
 struct NamedPattern {
     pattern: Pattern,
-    name: Spanned<PeerName>,
+    name: Spanned<NvidiaResourceName>,
 }
 
 /// A pattern in which `*` stands for any text. It is checked when it is read, and becomes a CEL expression.
@@ -37,7 +37,7 @@ pub(super) struct Names {
     /// True if MIG instances get the default resource of their profile.
     pub(super) profiles_by_default: bool,
     /// True if the file names no resources.
-    pub(super) usual: bool,
+    pub(super) is_default: bool,
 }
 
 /// Devices of one resource name.
@@ -67,7 +67,7 @@ impl ResourcesEntry {
 
 impl Names {
     pub(super) fn new(entry: ResourcesEntry, mig: MigStrategy) -> Self {
-        let usual = entry.gpus.is_none() && entry.mig.is_none();
+        let is_default = entry.gpus.is_none() && entry.mig.is_none();
         let gpus = bases(entry.gpus, DeviceKind::Gpu);
         let profiles_by_default = entry.mig.is_none() && mig == MigStrategy::Mixed;
         let instances = match (mig, entry.mig) {
@@ -75,7 +75,7 @@ impl Names {
             (MigStrategy::Single | MigStrategy::Mixed, mig) => bases(mig, DeviceKind::Mig),
         };
         let bases = gpus.into_iter().chain(instances).collect();
-        Self { bases, mig, profiles_by_default, usual }
+        Self { bases, mig, profiles_by_default, is_default }
     }
 
     /// Devices of a resource name. If no pattern gives the name, it may be the default one of a MIG profile.

@@ -16,7 +16,7 @@ use self::devices::{Devices, Subset};
 use super::{
     Diagnostics,
     resources::{Base, Names},
-    written::PeerName,
+    written::NvidiaResourceName,
 };
 
 #[derive(Debug, Default, Deserialize)]
@@ -37,9 +37,9 @@ struct ReplicatedEntry {
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct ReplicatedResource {
-    name: Spanned<PeerName>,
+    name: Spanned<NvidiaResourceName>,
     #[serde(default)]
-    rename: Option<Spanned<PeerName>>,
+    rename: Option<Spanned<NvidiaResourceName>>,
     #[serde(default)]
     devices: Option<Spanned<Devices>>,
     replicas: Spanned<u64>,
@@ -98,7 +98,7 @@ impl SharingEntry {
         diagnostics: &mut Diagnostics,
     ) -> (Resources, Unmatched) {
         let method = self.method();
-        if names.usual && method.is_none() {
+        if names.is_default && method.is_none() {
             return (Resources::Default, Unmatched::default());
         }
         let shares = method.map(|method| method.shares(names, diagnostics)).unwrap_or_default();

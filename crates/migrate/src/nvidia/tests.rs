@@ -13,7 +13,7 @@ use super::*;
 use crate::{Format, Loaded, parse};
 
 fn loaded(text: &str) -> Result<Loaded, String> {
-    let parsed = parse(Path::new("v1.yaml"), text, &PeerFlags::default());
+    let parsed = parse(Path::new("v1.yaml"), text, &NvidiaPluginFlags::default());
     parsed.map_err(|error| error.to_string())
 }
 
@@ -99,7 +99,7 @@ imex: {channelIDs: [0], required: true}
 #[test]
 fn every_key_is_taken() {
     let loaded = loaded(EVERYTHING).expect("valid");
-    assert_eq!(loaded.format, Format::Peer);
+    assert_eq!(loaded.format, Format::Nvidia);
     let lines: Vec<_> = loaded.warnings.iter().map(|warning| warning.line).collect();
     assert_eq!(lines, [4, 22, 24], "{:?}", loaded.warnings);
     let Config { places: Places { driver, mps_dir, .. }, policy, .. } = loaded.config;
@@ -278,11 +278,11 @@ fn refusals_of_the_plugin_have_the_line() {
 
 #[test]
 fn flags_win_over_the_file_before_names_are_made() {
-    let flags = PeerFlags {
+    let flags = NvidiaPluginFlags {
         mig: Some(MigStrategy::Single),
         placement: Some(placement::Policy::Packed),
         gds: Some(false),
-        ..PeerFlags::default()
+        ..NvidiaPluginFlags::default()
     };
     let text = format!("{}\n", EVERYTHING.trim_end());
     let loaded = parse(Path::new("v1.yaml"), &text, &flags).expect("valid");
@@ -301,7 +301,7 @@ fn a_converted_file_means_the_same() {
     {
         let config = loaded(text).expect("valid").config;
         let ours = to_yaml(&config);
-        let again = parse(Path::new("w.yaml"), &ours, &PeerFlags::default());
+        let again = parse(Path::new("w.yaml"), &ours, &NvidiaPluginFlags::default());
         let again = again.unwrap_or_else(|error| panic!("{ours}\n{error}"));
         assert_eq!((again.config, again.format), (config, Format::Windlass), "{ours}");
     }

@@ -15,7 +15,7 @@ pub(super) struct GoDuration;
 
 /// A resource's name; without a domain it is NVIDIA's.
 #[derive(Clone, Debug)]
-pub(super) struct PeerName(pub(super) ResourceName);
+pub(super) struct NvidiaResourceName(pub(super) ResourceName);
 
 // === impl GoDuration ===
 
@@ -53,9 +53,9 @@ impl Visitor<'_> for DurationVisitor {
     }
 }
 
-// === impl PeerName ===
+// === impl NvidiaResourceName ===
 
-impl<'de> Deserialize<'de> for PeerName {
+impl<'de> Deserialize<'de> for NvidiaResourceName {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         let full = if text.contains('/') { text } else { format!("nvidia.com/{text}") };

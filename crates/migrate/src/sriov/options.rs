@@ -117,7 +117,7 @@ const VHOST: &str = "needVhostNet is one for the node here: containers of every 
 const RDMA: &str = "isRdma is one for the node here: containers of every resource of this list get the \
     nodes of a function's RDMA device, if it has one";
 
-const TOPOLOGY: &str = "excludeTopology is one for the node here: the kubelet is told of no NUMA \
+const TOPOLOGY: &str = "excludeTopology is one for the node here: the kubelet gets no NUMA \
     node for any resource of this list";
 
 const EVERY: &str = "additionalInfo for * is of every interface here, whichever its resource";

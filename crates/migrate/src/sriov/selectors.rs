@@ -132,7 +132,7 @@ impl Selectors {
     }
 }
 
-const NO_PROFILE: &str = "ddpProfiles cannot be told of a device here: this selector is left out, and what \
+const NO_PROFILE: &str = "ddpProfiles of a device are unknown here: this selector is left out, and what \
     it alone would pick is not offered";
 
 const NO_INTERFACE: &str = "a function without an interface has no link type here, there it has its \

@@ -6,10 +6,10 @@ use insta::assert_snapshot;
 use proptest::prelude::*;
 use windlass_config::{Diagnostic, Find, SourceRule, to_yaml};
 
-use crate::{Format, Loaded, PeerFlags, parse};
+use crate::{Format, Loaded, NvidiaPluginFlags, parse};
 
 fn loaded(text: &str) -> Result<Loaded, String> {
-    let parsed = parse(Path::new("x.rules"), text, &PeerFlags::default());
+    let parsed = parse(Path::new("x.rules"), text, &NvidiaPluginFlags::default());
     parsed.map_err(|error| error.to_string().replace("x.rules:", ""))
 }
 
@@ -211,7 +211,7 @@ proptest! {
     ) {
         if let Ok(loaded) = loaded(&terms.join(", ")) {
             let ours = to_yaml(&loaded.config);
-            let again = parse(Path::new("w.yaml"), &ours, &PeerFlags::default());
+            let again = parse(Path::new("w.yaml"), &ours, &NvidiaPluginFlags::default());
             let is_told = loaded.warnings.iter().any(|it| it.text.contains("it is kept back"));
             let is_same = again.is_ok_and(|again| again.config == loaded.config);
             prop_assert!(is_same || is_told, "{:?}\n{}", terms, ours);

@@ -63,7 +63,7 @@ impl Node {
                 ..Places::default()
             },
             session: SessionLimits {
-                handover: Duration::from_millis(50),
+                checkpoint_delay: Duration::from_millis(50),
                 look_interval: Duration::from_millis(100),
                 ..SessionLimits::default()
             },

@@ -190,8 +190,8 @@ fn info_labels(device: &Device) -> Labels {
 fn faults(device: &Device) -> impl Iterator<Item = (Labels, Value)> {
     let begin = device.kind.facts().reasons.iter().map(|reason| (reason.class(), 0));
     let mut counts: BTreeMap<_, u64> = begin.collect();
-    for trouble in &device.health.evidence {
-        *counts.entry(trouble.reason.class()).or_default() += u64::from(trouble.count);
+    for failure in &device.health.failures {
+        *counts.entry(failure.reason.class()).or_default() += u64::from(failure.count);
     }
     counts.into_iter().map(move |(class, count)| {
         let labels = id_labels(device).into_iter().chain([("reason", class.to_owned())]);
@@ -200,7 +200,7 @@ fn faults(device: &Device) -> impl Iterator<Item = (Labels, Value)> {
 }
 
 fn last_xid(device: &Device) -> Option<Value> {
-    device.health.evidence.iter().rev().find_map(|trouble| match trouble.reason {
+    device.health.failures.iter().rev().find_map(|failure| match failure.reason {
         Reason::Xid(code) => Some(Value::Whole(code)),
         _ => None,
     })

@@ -78,7 +78,7 @@ impl Rig {
             allocations: allocations(&config),
             policy: watch::channel(Arc::new(config.policy.clone())).1,
             mps: watch::channel(Arc::default()).1,
-            handovers: watch::channel(Arc::default()).1,
+            cleanup_states: watch::channel(Arc::default()).1,
             leases: watch::channel(Arc::default()).1,
             ledger: SharedLedger::default().watch(),
         };

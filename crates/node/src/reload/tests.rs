@@ -9,7 +9,7 @@ use std::{
 
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use windlass_config::{ConfigDir, MigStrategy};
-use windlass_migrate::{PeerFlags, load, parse};
+use windlass_migrate::{NvidiaPluginFlags, load, parse};
 
 use super::*;
 
@@ -31,7 +31,7 @@ fn counted(file: PathBuf, loads: Sender<()>) -> Load {
         let _ = loads.send(());
         let dir = ConfigDir(file.clone());
         let path = if file.is_dir() { dir.choose(label)? } else { Some(file.clone()) };
-        let flags = PeerFlags::default();
+        let flags = NvidiaPluginFlags::default();
         let mut loaded = match path {
             Some(path) => load(&path, &flags)?,
             None => parse(Path::new("none"), "{}", &flags)?,

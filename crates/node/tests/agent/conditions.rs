@@ -8,7 +8,7 @@ use windlass_resources::NodeState;
 use windlass_testkit::Running;
 
 use crate::agent::{
-    health::{each_fails_and_recovers, until_trouble},
+    health::{each_fails_and_recovers, until_failure},
     world::{counts, gpu_node, gpu_node_of},
 };
 
@@ -47,7 +47,7 @@ async fn a_row_that_could_not_be_mapped_out_is_no_reset_away() {
     let world = gpu_node("dgx-h100");
     let (kubelet, agent) = world.serving(8).await;
     world.inject("remap-failed@1");
-    let state = until_trouble(&agent, 1, Reason::RowRemapFailed).await;
+    let state = until_failure(&agent, 1, Reason::RowRemapFailed).await;
     let health = gpu(&state, 1).expect("listed").health.to_string();
     assert!(health.ends_with("; contact support"), "{health}");
     world.inject("recover@1");

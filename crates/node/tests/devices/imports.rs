@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fs, os::unix::fs::symlink, path::Path};
 
 use windlass_config::to_yaml;
 use windlass_machine::Profile;
-use windlass_migrate::{PeerFlags, parse};
+use windlass_migrate::{NvidiaPluginFlags, parse};
 use windlass_resources::NodeState;
 use windlass_testkit::{allocatable, pod_with as pod};
 
@@ -12,7 +12,7 @@ use crate::devices::world::{node, node_of};
 
 /// Output of `windlass config convert` for a file.
 fn converted(text: &str) -> String {
-    let loaded = parse(Path::new("plugin.conf"), text, &PeerFlags::default());
+    let loaded = parse(Path::new("plugin.conf"), text, &NvidiaPluginFlags::default());
     to_yaml(&loaded.unwrap_or_else(|error| panic!("{error}")).config)
 }
 

@@ -82,7 +82,7 @@ async fn mig_and_old_gpus_are_refused_before_anything_is_touched() {
     ] {
         mps.want([(gpu.clone(), want)]);
         mps.until(|states| {
-            states.get(&gpu).and_then(MpsState::trouble).is_some_and(|why| why.contains(expected))
+            states.get(&gpu).and_then(MpsState::obstacle).is_some_and(|why| why.contains(expected))
         })
         .await;
     }

@@ -9,7 +9,7 @@ use windlass_core::{
     inventory::Inventory,
     resource::ResourceName,
 };
-use windlass_discovery::{PROFILE, usual_name};
+use windlass_discovery::{PROFILE, default_resource};
 
 const PRODUCT: AttributeName = AttributeName::new("nvidia.com", "productName");
 
@@ -196,7 +196,7 @@ impl<'a> Assigner<'a> {
         if let Some(target) = self.by_source(device) {
             return Assignment::Resource(target);
         }
-        match usual_name(self.policy, device) {
+        match default_resource(self.policy, device) {
             Some(name) => Assignment::Resource(Target { name, sharing: Sharing::Exclusive }),
             None => Assignment::Unassigned,
         }
@@ -244,8 +244,11 @@ fn by_matching_rule(rule: &ResourceRule, device: &Device) -> Assignment {
 pub fn has_new_default(policy: &Policy, before: &Inventory, now: &Inventory) -> bool {
     now.devices.iter().filter(|device| device.family().partitioning != Partitioning::Mig).any(
         |device| {
-            let known = before.get(device.id.as_str()).and_then(|known| usual_name(policy, known));
-            known.is_some_and(|known| usual_name(policy, device).is_some_and(|name| name != known))
+            let known =
+                before.get(device.id.as_str()).and_then(|known| default_resource(policy, known));
+            known.is_some_and(|known| {
+                default_resource(policy, device).is_some_and(|name| name != known)
+            })
         },
     )
 }

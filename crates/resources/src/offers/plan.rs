@@ -318,11 +318,11 @@ impl Planner<'_> {
         {
             self.mps.insert(device.id.clone(), replicas);
         }
-        let why = match device.health.trouble() {
+        let why = match device.health.failure() {
             _ if device.health.is_healthy() => conflict
-                .or_else(|| self.trouble_of_a_part(device))
+                .or_else(|| self.failure_of_a_part(device))
                 .or_else(|| (self.inputs.obstacle)(device, target.sharing)),
-            Some(trouble) => Some(trouble.to_string()),
+            Some(failure) => Some(failure.to_string()),
             None => Some("not probed yet".to_owned()),
         };
         match why {
@@ -331,12 +331,12 @@ impl Planner<'_> {
         }
     }
 
-    /// Trouble of a part, for a GPU that is offered whole though it is cut.
-    fn trouble_of_a_part(&self, device: &Device) -> Option<String> {
+    /// Failure of a part, for a GPU that is offered whole though it is cut.
+    fn failure_of_a_part(&self, device: &Device) -> Option<String> {
         let parts = present_parts(self.inputs.inventory, &device.id);
-        let troubles =
-            parts.filter_map(|part| Some(format!("{}: {}", part.id, part.health.trouble()?)));
-        device.partitioned.then_some(troubles)?.next()
+        let failures =
+            parts.filter_map(|part| Some(format!("{}: {}", part.id, part.health.failure()?)));
+        device.partitioned.then_some(failures)?.next()
     }
 
     /// Another holder of the device, of its parent or of its parts.

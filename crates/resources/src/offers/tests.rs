@@ -19,7 +19,7 @@ use windlass_core::{
     inventory::Inventory,
     resource::ResourceName,
 };
-use windlass_discovery::{PROFILE, usual_name};
+use windlass_discovery::{PROFILE, default_resource};
 
 use super::{Allocatable, Fingerprints, Inputs, Methods, Moves, Offers, Plan, Pools, plan, record};
 
@@ -601,7 +601,7 @@ proptest::proptest! {
         other in "([1-7]c\\.)?[1-7]g\\.[1-9][0-9]{0,2}gb(\\+(me|gfx|me\\.all))?",
     ) {
         let name = |profile: &str| {
-            usual_name(&Policy::default(), &cut("g", 0, &[profile])[1]).expect("a valid name")
+            default_resource(&Policy::default(), &cut("g", 0, &[profile])[1]).expect("a valid name")
         };
         proptest::prop_assert!(name(&one).as_str().starts_with("nvidia.com/mig-"));
         proptest::prop_assert_eq!(one == other, name(&one) == name(&other));

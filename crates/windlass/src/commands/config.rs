@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Result, anyhow};
 use windlass_config::{ConfigError, Diagnostic, to_yaml};
 use windlass_host::files;
-use windlass_migrate::{Loaded, MOST_BYTES, PeerFlags, load, parse};
+use windlass_migrate::{Loaded, MOST_BYTES, NvidiaPluginFlags, load, parse};
 
 use crate::{cli::ConfigCommand, exit::Misuse, packed, screen::line};
 
@@ -61,10 +61,10 @@ fn read(file: &Path) -> Result<Loaded, ConfigError> {
     } else if OPEN_ALREADY.iter().any(|place| file.starts_with(place)) {
         File::open(file).and_then(|open| files::text_of(open, MOST_BYTES))
     } else {
-        return load(file, &PeerFlags::default());
+        return load(file, &NvidiaPluginFlags::default());
     };
     let text = text.map_err(|source| ConfigError::Read { path: named(file).to_owned(), source })?;
-    parse(named(file), &text, &PeerFlags::default())
+    parse(named(file), &text, &NvidiaPluginFlags::default())
 }
 
 /// Name of the file in messages.

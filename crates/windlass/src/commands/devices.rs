@@ -50,9 +50,9 @@ pub(super) async fn run(args: DevicesArgs) -> Result<()> {
         DevicesOutputArg::Json => (OutputArg::Json, Width::Usual),
         DevicesOutputArg::Yaml => (OutputArg::Yaml, Width::Usual),
     };
-    node.lacks.troubles.extend(caveats.into_iter().map(|why| format!("holders unknown: {why}")));
+    node.lacks.problems.extend(caveats.into_iter().map(|why| format!("holders unknown: {why}")));
     let inventory = &node.inventory;
-    let lacks = node.lacks.troubles.as_slice();
+    let lacks = node.lacks.problems.as_slice();
     let document = DevicesDocument {
         inventory,
         offerings: &offerings,
@@ -120,7 +120,7 @@ fn notes(node: &NodeState, known: Known<'_>) -> Vec<String> {
         wrapped("", text.split_whitespace())
     });
     // Without devices there are no containers that lack files.
-    let lacks = node.lacks.troubles.iter().filter(|_| !node.inventory.devices.is_empty());
+    let lacks = node.lacks.problems.iter().filter(|_| !node.inventory.devices.is_empty());
     let lacks = lacks.map(|what| format!("note: {what}"));
     let obstacles = obstacles(&node.inventory, known.offerings).into_iter();
     let entry = obstacles.chain(for_no_claim(node)).chain(other_way(node, known));

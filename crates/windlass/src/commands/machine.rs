@@ -82,7 +82,7 @@ fn create(dir: &Path, profile: &str, devices: &[Attached]) -> Result<()> {
     let fault = example_fault(&profile).unwrap_or_else(|| "--help".to_owned());
     line(format!("  windlass machine fault {} {fault}", shell_word(machine.dir())))?;
     line(
-        "See what the agent makes of it. Some faults, XIDs among them, are told once, to an agent that runs then:",
+        "See what the agent makes of it. Some faults, such as XIDs, are events: only an agent that runs then sees them:",
     )?;
     let (host, state) = (host_flags(&machine), below(AGENT));
     line(format!("  windlass devices {host} --kubelet-dir {kubelet} --state-dir {state}"))?;

@@ -68,7 +68,7 @@ async fn serve(args: NodeArgs) -> Result<()> {
         () = &mut shutdown => return Ok(()),
     }
     let file = args.config_dir.clone().or_else(|| args.host.config.clone());
-    let file = file.or_else(|| args.peer.file());
+    let file = file.or_else(|| args.nvidia_plugin.file());
     let (asked, follow) = follow(args);
     let hangup = signal(SignalKind::hangup()).context("cannot wait for SIGHUP")?;
     let agent = tokio::select! {
@@ -136,7 +136,7 @@ fn follow(args: NodeArgs) -> (watch::Sender<u64>, Follow) {
 
 /// Folder to watch for a changed configuration.
 fn folder(args: &NodeArgs) -> Option<PathBuf> {
-    let file = args.host.config.clone().or_else(|| args.peer.file());
+    let file = args.host.config.clone().or_else(|| args.nvidia_plugin.file());
     let parent = file.map(|file| match file.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
         _ => ".".into(),

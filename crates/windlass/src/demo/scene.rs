@@ -3,7 +3,7 @@
 use anyhow::{Context as _, Result};
 use windlass_config::{Config, DeviceProfile, DraOffer, Find, Policy};
 use windlass_machine::Profile;
-use windlass_migrate::{PeerFlags, load};
+use windlass_migrate::{NvidiaPluginFlags, load};
 
 use super::{boards::Boards, defaults};
 use crate::{cli::DemoArgs, simulated};
@@ -21,7 +21,7 @@ impl Scene {
     pub(super) fn of(args: &DemoArgs) -> Result<Self> {
         let mut profile = simulated::profile(&args.machine)?;
         let config = match &args.config {
-            Some(file) => load(file, &PeerFlags::default())?.config,
+            Some(file) => load(file, &NvidiaPluginFlags::default())?.config,
             None => Config::default(),
         };
         let mut policy = config.policy;

@@ -118,7 +118,7 @@ impl ProbeSpec {
     pub(crate) fn of(
         probe: &Probe,
         device: &Device,
-        usual: Duration,
+        default: Duration,
     ) -> Result<Option<Self>, MissingValue> {
         let fill = |text: &String| fill(text, device);
         let test = match &probe.test {
@@ -133,7 +133,7 @@ impl ProbeSpec {
                 ResolvedTest::Command(words.iter().map(fill).collect::<Result<_, _>>()?)
             }
         };
-        let every = probe.every.unwrap_or(usual).max(SHORTEST);
+        let every = probe.every.unwrap_or(default).max(SHORTEST);
         Ok(Some(Self { test, every, timeout: probe.timeout, failures: probe.failures }))
     }
 }

@@ -97,10 +97,10 @@ impl Slot {
     /// Observation of each device after a probe.
     pub(super) fn observations(
         &self,
-        trouble: Option<&(Reason, String)>,
+        failure: Option<&(Reason, String)>,
     ) -> impl Iterator<Item = (&DeviceId, Observation)> {
         self.ids.iter().map(move |id| {
-            let observation = match (trouble, self.obstacles.get(id)) {
+            let observation = match (failure, self.obstacles.get(id)) {
                 (Some((reason, why)), _) => Observation::Failed(*reason, why.clone()),
                 (None, Some(why)) => Observation::Failed(Reason::ProbeFailed, why.clone()),
                 (None, None) => Observation::Passed,

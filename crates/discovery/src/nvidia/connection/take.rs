@@ -130,7 +130,7 @@ impl Connection {
         if let Some(fault) = errors.and_then(|errors| self.uncorrected(errors)) {
             slot.ids.iter().for_each(|id| known.observe(id, &fault));
         }
-        for (id, observation) in slot.observations(probed.trouble.as_ref()) {
+        for (id, observation) in slot.observations(probed.failure.as_ref()) {
             known.observe(id, &observation);
         }
         self.vanish_unless_present(&gone, known);

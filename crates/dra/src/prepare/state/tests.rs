@@ -55,7 +55,7 @@ fn inputs(patience: Deadline) -> Vec<Input> {
         Input::Read(claim()),
         Input::Planned,
         Input::Unmade(claim()),
-        Input::Held(InTheWay::Sharers, patience),
+        Input::Blocked(Blocker::Sharers, patience),
         Input::LetGo(patience),
         Input::Abandoned,
         Input::Made(claim()),
@@ -89,13 +89,18 @@ fn preparing(before: Recorded, patience: Deadline) -> Vec<Row> {
         (doing, Input::Unrecorded(why()), unrecorded.0, unrecorded.1),
     ];
     for reading in [State::Reading(before, None), again] {
-        let held = || (InTheWay::Sharers, patience);
+        let held = || (Blocker::Sharers, patience);
         rows.extend([
             (reading, Input::Another, State::Removing(before), Action::Remove),
             (reading, Input::Read(claim()), reading, Action::Plan(claim())),
             (reading, Input::Planned, doing, Action::Do),
             (reading, Input::Unmade(claim()), making, Action::Make(claim())),
-            (reading, Input::Held(held().0, held().1), waiting, Action::Wait(held().0, held().1)),
+            (
+                reading,
+                Input::Blocked(held().0, held().1),
+                waiting,
+                Action::Wait(held().0, held().1),
+            ),
             (reading, Input::Failed(why().into()), resting, refuse()),
         ]);
     }

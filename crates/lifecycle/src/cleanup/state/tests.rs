@@ -91,15 +91,15 @@ fn a_claim_is_one_tenant_and_says_itself_when_it_lets_go() {
 #[test]
 fn a_failed_step_keeps_the_device_from_others_and_is_tried_again() {
     let quarantined = run(State::Clean, [Input::Start(pods(&["a"])), failed()]);
-    let why = quarantined.trouble();
+    let why = quarantined.obstacle();
     assert_eq!(why.as_deref(), Some("cleanup failed: no answer"));
     assert_eq!(run(quarantined.clone(), [Input::Due]), quarantined, "its pod tries again itself");
     let again = run(quarantined.clone(), [Input::Start(pods(&["a"]))]);
     assert_eq!(again.work(), Some(Work::Prepare { clean_first: true }));
-    assert_eq!(again.trouble(), why, "it has not succeeded yet");
+    assert_eq!(again.obstacle(), why, "it has not succeeded yet");
     let cleaning = run(quarantined, [Input::LetGo, Input::Due]);
     assert_eq!(cleaning.work(), Some(Work::Clean { again: true }));
-    assert_eq!(cleaning.trouble(), why);
+    assert_eq!(cleaning.obstacle(), why);
     assert_eq!(run(cleaning.clone(), [failed()]).failure(), Some(&failure(2)));
     assert_eq!(run(cleaning, [Input::Done]), State::Clean);
 }
@@ -180,7 +180,7 @@ impl Model {
             }
             Happening::Crash | Happening::Reboot => {
                 let rebooted = matches!(happening, Happening::Reboot);
-                self.state = self.state.clone().taken_up(rebooted);
+                self.state = self.state.clone().restored(rebooted);
                 return;
             }
         };

@@ -13,7 +13,7 @@ use windlass_kubelet_api::deviceplugin::{
 use windlass_testkit::GPU;
 
 use super::{
-    agent::HANDOVER,
+    agent::CHECKPOINT_DELAY,
     node::{DevicePod, Node, dial, is_of_the_connection},
 };
 use crate::claims::chance::Chance;
@@ -107,7 +107,7 @@ impl DeviceManager {
         self.node.facts().pods.insert(uid.clone(), pod);
         self.node.write_devices();
         // Its container starts once that is written; not if the agent may have looked before.
-        if answered.elapsed() > HANDOVER * 2 / 3 {
+        if answered.elapsed() > CHECKPOINT_DELAY * 2 / 3 {
             self.node.count("pods that a busy machine recorded too late");
             self.node.facts().pods.remove(&uid);
             return self.node.write_devices();

@@ -73,7 +73,7 @@ impl Progress {
         Self { total, done: 0, failed: 0, is_shown: io::stderr().is_terminal() }
     }
 
-    pub(super) fn tell(&mut self, finding: &Finding) {
+    pub(super) fn show(&mut self, finding: &Finding) {
         self.done += 1;
         self.failed += usize::from(finding.verdict == Verdict::Fail);
         let Self { total, done, failed, .. } = *self;

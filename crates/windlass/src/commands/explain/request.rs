@@ -132,7 +132,7 @@ fn unavailable(resource: &Resource<'_>, kubelet: &Kubelet) -> Vec<Unavailable> {
     let entry = |member: &Member<'_>| {
         let why = match member.shared {
             None => kubelet.obstacle(&resource.name, member, None),
-            Some(_) => kubelet.trouble(&resource.name, member),
+            Some(_) => kubelet.withheld(&resource.name, member),
         };
         Some(Unavailable { device: member.device.id.clone(), why: why? })
     };
@@ -194,7 +194,7 @@ impl Free<'_> {
     fn offers(&self, resource: &ResourceName, member: &Member<'_>) -> bool {
         match self {
             Self::Named(_) => true,
-            Self::Now(kubelet) => kubelet.trouble(resource, member).is_none(),
+            Self::Now(kubelet) => kubelet.withheld(resource, member).is_none(),
         }
     }
 

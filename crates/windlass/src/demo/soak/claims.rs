@@ -8,7 +8,7 @@ use windlass_cluster_sim::node;
 use windlass_kubelet_sim::{Grant, StartError};
 
 use super::{
-    cluster::{SoakCluster, allotted},
+    cluster::{SoakCluster, allocated},
     invariant::{self, Violation},
     owners::{Owner, by_kubelet, published_name},
     pods::CONTAINER,
@@ -104,7 +104,7 @@ impl Run {
                 return Ok(Err(why));
             }
         };
-        let (claim, devices) = allotted(&scheduled)?;
+        let (claim, devices) = allocated(&scheduled)?;
         let pod = node::pod(&scheduled);
         let uid = pod.uid.clone();
         Box::pin(self.rig.kubelet.admit(pod)).await?;
@@ -226,11 +226,11 @@ impl Run {
 
     /// Number of GPUs that a scheduler has to find free.
     fn claimable(&self) -> Result<usize> {
-        let (owners, allotted) = (by_kubelet(&self.rig.kubelet.node()), self.allotted());
+        let (owners, allocated) = (by_kubelet(&self.rig.kubelet.node()), self.allocated());
         let usable = self.rig.gpus()?.into_iter().filter(|found| !found.is_broken);
         let names = usable.map(|found| published_name(&found.gpu.uuid));
         let is_free = |name: &String| {
-            !owners.contains_key(name) && !allotted.contains(name) && !self.is_let_go(name)
+            !owners.contains_key(name) && !allocated.contains(name) && !self.is_let_go(name)
         };
         Ok(names.filter(is_free).count())
     }
@@ -239,7 +239,7 @@ impl Run {
         self.rig.cluster.as_ref().context("the soak is without claims")
     }
 
-    pub(super) fn allotted(&self) -> BTreeSet<String> {
+    pub(super) fn allocated(&self) -> BTreeSet<String> {
         let claimants = self.claims.values().chain(self.waiting.values());
         claimants.flat_map(|claim_pod| claim_pod.devices.iter().cloned()).collect()
     }

@@ -85,7 +85,7 @@ impl Run {
         let held = node.pods.get(uid).map(invariant::held).unwrap_or_default();
         self.tally.admitted += 1;
         self.tally.gpus_given += held.len();
-        let allotment = admission.allotment(CONTAINER, RESOURCE).context("nothing is allotted")?;
+        let allotment = admission.allotment(CONTAINER, RESOURCE).context("nothing is allocated")?;
         let given = Allocation { held, grant: allotment.grant.clone() };
         self.given.insert(uid.to_owned(), given.clone());
         self.starts(uid, &given).await
@@ -133,9 +133,9 @@ impl Run {
     /// Number of GPUs without pod or claim.
     pub(super) fn free(&self) -> usize {
         let node = self.rig.kubelet.node();
-        let (held, allotted) = (invariant::holders(&node), self.allotted());
+        let (held, allocated) = (invariant::holders(&node), self.allocated());
         let is_free =
-            |id: &String| !held.contains_key(id) && !allotted.contains(&published_name(id));
+            |id: &String| !held.contains_key(id) && !allocated.contains(&published_name(id));
         let devices = node.resources.get(RESOURCE).map(|resource| resource.devices.values());
         let devices = devices.into_iter().flatten();
         devices.filter(|device| device.is_healthy() && is_free(&device.id)).count()

@@ -91,7 +91,7 @@ impl Rig {
         let own = Pod::new("windlass").container(Container::new("node"));
         Box::pin(kubelet.admit(own)).await.context("the agent's own pod is not admitted")?;
         if let Some(cluster) = &mut cluster {
-            cluster.attend(&kubelet);
+            cluster.mimic_wipes(&kubelet);
         }
         let agent = Agent::start(path, mounts, &machine, cluster.as_ref()).await?;
         let truth =
