@@ -47,7 +47,7 @@ pub struct Follower<S> {
     reader: CheckpointReader,
     /// Time in which the checkpoint may lack an Allocate.
     delay: Duration,
-    look_interval: Duration,
+    check_interval: Duration,
     /// Time by which the checkpoint has the last Allocate of an earlier agent; `None` once passed.
     doubt: Option<Deadline>,
     /// Start of the last reading.
@@ -97,7 +97,7 @@ impl<S> Follower<S> {
             ledger,
             reader: CheckpointReader::new(plugins.join(checkpoint::FILE)),
             delay: limits.checkpoint_delay,
-            look_interval: limits.look_interval,
+            check_interval: limits.check_interval,
             doubt: (!sources.doubt.is_zero()).then(|| Deadline::after(sources.doubt)),
             sources,
             looked: None,
@@ -141,7 +141,7 @@ impl<S> Follower<S> {
                 () = changed(&mut self.sources.kubelet_writes) => return,
                 () = changed(&mut self.sources.state), if lacks_pools => return,
                 () = passed(&mut self.doubt) => return self.doubt = None,
-                () = sleep(self.look_interval), if is_followed => return,
+                () = sleep(self.check_interval), if is_followed => return,
                 Some(_) = self.reviewing.join_next() => self.publish(),
             }
         }
@@ -158,8 +158,8 @@ impl<S> Follower<S> {
     async fn read(&mut self) {
         let begun = Instant::now();
         let before = self.looked.replace(begun).unwrap_or(begun);
-        // A running agent looks at least that often; a longer gap is a pause.
-        let stopped = (begun - before).saturating_sub(self.look_interval * 2);
+        // A running agent checks at least that often; a longer gap is a pause.
+        let stopped = (begun - before).saturating_sub(self.check_interval * 2);
         if !stopped.is_zero() {
             self.ledger.was_stopped(stopped);
         }
@@ -172,8 +172,8 @@ impl<S> Follower<S> {
         self.publish();
         let held = self.record.as_ref().map(|record| record.held.clone()).unwrap_or_default();
         if !held.is_empty() && self.reviewing.is_empty() {
-            let (holders, look_interval) = (self.sources.holders.clone(), self.look_interval);
-            self.reviewing.spawn(async move { holders.review(held, look_interval).await });
+            let (holders, check_interval) = (self.sources.holders.clone(), self.check_interval);
+            self.reviewing.spawn(async move { holders.review(held, check_interval).await });
         }
     }
 
@@ -182,7 +182,7 @@ impl<S> Follower<S> {
         let holders = self.sources.holders.holders().borrow().clone();
         let record = self.record.clone().map(|record| {
             let ledger = self.ledger.watch();
-            still_held(record, &holders, &ledger.borrow(), Instant::now(), self.look_interval)
+            still_held(record, &holders, &ledger.borrow(), Instant::now(), self.check_interval)
         });
         if let Some(still) = record.as_ref().filter(|_| self.feeds_ledger()) {
             self.feed(&still.held);

@@ -156,8 +156,8 @@ impl PodResourcesCache {
 
     /// Refreshes, and then compares the answer with the checkpoint. Where the kubelet has omitted recorded
     /// ids for a while, it is made to write a new checkpoint.
-    pub async fn review(&self, recorded: HeldIds, look_interval: Duration) {
-        self.ask(Some(Review { recorded, delay: release_delay(look_interval) })).await;
+    pub async fn review(&self, recorded: HeldIds, check_interval: Duration) {
+        self.ask(Some(Review { recorded, delay: release_delay(check_interval) })).await;
     }
 
     async fn ask(&self, review: Option<Review>) {

@@ -215,7 +215,7 @@ mod tests {
             File::open(self.folder()).expect("there").set_modified(self.1).expect("set");
         }
 
-        fn look(&self, known: &mut Libraries, now: Instant) -> Vec<String> {
+        fn find(&self, known: &mut Libraries, now: Instant) -> Vec<String> {
             known.version = VERSION.to_owned();
             let found = known.in_folder(&self.host(), Path::new("/usr/lib64"), "", now);
             found.iter().map(|library| stem(&library.name).to_owned()).collect()
@@ -231,15 +231,15 @@ mod tests {
             let (tree, mut known, begun) =
                 (Tree::new(changed), Libraries::default(), Instant::now());
             tree.has(&["libcuda"]);
-            assert_eq!(tree.look(&mut known, begun), ["libcuda.so"]);
+            assert_eq!(tree.find(&mut known, begun), ["libcuda.so"]);
             // Within the tick of the file system's clock: the time of the change is the same.
             tree.has(&["libcuda", "libnvcuvid"]);
-            let soon = tree.look(&mut known, begun + UNSETTLED / 2);
+            let soon = tree.find(&mut known, begun + UNSETTLED / 2);
             assert_eq!(soon.len(), 2, "it may have changed: {changed:?}");
-            assert_eq!(tree.look(&mut known, begun + 2 * UNSETTLED).len(), 2);
+            assert_eq!(tree.find(&mut known, begun + 2 * UNSETTLED).len(), 2);
             // A late change with the same time would be missed: this shows that the folder is not read.
             tree.has(&[]);
-            let later = tree.look(&mut known, begun + 3 * UNSETTLED);
+            let later = tree.find(&mut known, begun + 3 * UNSETTLED);
             assert_eq!(later.len(), 2, "it cannot have changed: {changed:?}");
         }
     }

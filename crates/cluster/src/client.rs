@@ -187,7 +187,7 @@ impl Default for Limits {
 
 impl Connection {
     /// Waits for an answer, up to the deadline.
-    pub(super) async fn ask<T>(
+    pub(super) async fn call<T>(
         &self,
         doing: impl Fn() -> String,
         question: impl Future<Output = kube::Result<T>>,

@@ -14,7 +14,7 @@ pub enum ClusterError {
     )]
     NoAccess(#[source] Box<dyn Error + Send + Sync>),
     /// The request or its answer was lost.
-    #[error("{doing}: the API server cannot be asked")]
+    #[error("{doing}: the API server is not reachable")]
     Unreachable {
         /// The action that failed.
         doing: String,
@@ -44,7 +44,7 @@ pub enum ClusterError {
         doing: String,
     },
     /// The API server refused.
-    #[error("{doing}: {}{}", said(.status), advice(.status))]
+    #[error("{doing}: {}{}", message(.status), advice(.status))]
     Refused {
         /// The action that failed.
         doing: String,
@@ -82,7 +82,7 @@ impl ClusterError {
 }
 
 /// The answer's message. A server that is no API server may send none, or a whole page.
-fn said(status: &Status) -> String {
+fn message(status: &Status) -> String {
     match status.message.trim() {
         "" => format!("the API server answered {}", status.code),
         message => beginning(message, LONGEST_ANSWER).to_owned(),

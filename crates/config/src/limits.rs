@@ -23,7 +23,7 @@ pub struct SessionLimits {
     /// is for a busy machine. Well within `claim_deadline`.
     pub claim_patience: Duration,
     /// Interval of checks of the sockets, in case a notice was lost.
-    pub look_interval: Duration,
+    pub check_interval: Duration,
 }
 
 /// Time limits of cleanup: before a container starts, and after failed steps.
@@ -54,7 +54,7 @@ impl Default for SessionLimits {
             // failure of all.
             claim_deadline: Duration::from_secs(40),
             claim_patience: Duration::from_secs(10),
-            look_interval: Duration::from_secs(10),
+            check_interval: Duration::from_secs(10),
         }
     }
 }

@@ -98,7 +98,7 @@ type Delayed = BTreeMap<ResourceName, (Instant, String)>;
 
 impl Plugins {
     /// Serves every offered resource until stopped or until the reconciler ends. A failed server is started
-    /// again after `look_interval`.
+    /// again after `check_interval`.
     pub async fn run(mut self, stop: CancellationToken) {
         let mut served = BTreeSet::new();
         let mut delayed = Delayed::new();
@@ -144,7 +144,7 @@ impl Plugins {
         if delayed.get(&resource).is_none_or(|(_, known)| *known != why) {
             tracing::error!(%resource, why, "resource not served, trying again");
         }
-        delayed.insert(resource, (Instant::now() + self.limits.look_interval, why));
+        delayed.insert(resource, (Instant::now() + self.limits.check_interval, why));
     }
 
     fn start(

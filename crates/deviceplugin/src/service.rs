@@ -188,9 +188,9 @@ impl Service {
         })
     }
 
-    fn check_container_count(&self, asked: usize) -> Result<(), Refusal> {
+    fn check_container_count(&self, count: usize) -> Result<(), Refusal> {
         let (resource, most) = (self.name(), MAX_CONTAINERS);
-        if asked > most { Err(Refusal::TooMany { resource, asked, most }) } else { Ok(()) }
+        if count > most { Err(Refusal::TooMany { resource, count, most }) } else { Ok(()) }
     }
 
     fn check_known(&self, offer: &Offer, ids: &[String]) -> Result<(), Refusal> {

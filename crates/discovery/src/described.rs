@@ -143,8 +143,8 @@ impl Family for Described {
     }
 
     fn scan(&mut self, host: &Host) -> Scan {
-        let (mut look, mut specs) = (Scan::default(), ProbeSpecs::new());
-        self.serials.look(host);
+        let (mut scan, mut specs) = (Scan::default(), ProbeSpecs::new());
+        self.serials.refresh(host);
         for rule in &self.rules {
             let drivers = self.drivers.entry(rule.name.clone()).or_default();
             let env = ScanEnv { host, serials: &self.serials, kubelet_dir: &self.kubelet_dir };
@@ -152,19 +152,19 @@ impl Family for Described {
             let state = match &seen {
                 Ok(seen) => seen.state(),
                 Err(why) => {
-                    look.unanswered.insert(rule.name.clone());
+                    scan.unanswered.insert(rule.name.clone());
                     SourceState::Failing(why.clone())
                 }
             };
-            look.states.insert(rule.name.clone(), state);
+            scan.states.insert(rule.name.clone(), state);
             for made in seen.unwrap_or_default().made {
                 let observation = self.observe(rule, &made, &mut specs);
-                look.found.push((made.device, observation));
+                scan.found.push((made.device, observation));
             }
         }
         self.file_attributes.end_scan();
         self.probes.set(specs);
-        look
+        scan
     }
 
     fn adopt(&mut self, policy: &Policy) {

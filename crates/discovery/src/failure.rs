@@ -96,11 +96,11 @@ impl ConditionReader {
         functions: &[PciFunction],
         read: fn(&Host, &Path) -> Option<Failure>,
     ) -> BTreeMap<PciAddress, Failure> {
-        let asked = functions.iter().filter(|function| function.driver.is_some());
-        let failures = asked.filter_map(|function| {
+        let bound = functions.iter().filter(|function| function.driver.is_some());
+        let failures = bound.filter_map(|function| {
             let (host, folder) = (host.clone(), function.folder());
-            let said = self.pool.call(function.address, move || read(&host, &folder));
-            Some((function.address, said.unwrap_or_else(|Late| Some(no_answer()))?))
+            let answer = self.pool.call(function.address, move || read(&host, &folder));
+            Some((function.address, answer.unwrap_or_else(|Late| Some(no_answer()))?))
         });
         let failures = failures.collect();
         self.pool.end_scan(|address| functions.iter().any(|it| it.address == *address));

@@ -202,13 +202,13 @@ impl<F: Family> Watcher<F> {
         if let Some(why) = folders.find_map(|folder| host.refusal(folder)) {
             return Scan::refused(self.family.names(), &why);
         }
-        let mut look = self.family.scan(&host);
+        let mut scan = self.family.scan(&host);
         // An unreadable function hides no other. If it is the only one, it may be the device.
-        if let Some(why) = host.unread_function().filter(|_| look.found.is_empty()) {
+        if let Some(why) = host.unread_function().filter(|_| scan.found.is_empty()) {
             return Scan::refused(self.family.names(), &why);
         }
-        look.found.iter_mut().for_each(|(device, _)| graphics::name(&host, device));
-        look
+        scan.found.iter_mut().for_each(|(device, _)| graphics::name(&host, device));
+        scan
     }
 
     /// One scan with its effects.

@@ -219,7 +219,7 @@ impl Nvidia {
         }
     }
 
-    /// Loads NVML and asks for the driver's facts, on a thread that may be lost. An attempt that
+    /// loads NVML and reads the driver's facts, on a thread that may be lost. An attempt that
     /// hangs is waited for again the next time, not made a second time.
     async fn connect(&mut self) -> Result<Connection, ConnectError> {
         if self.attempt.is_empty() {

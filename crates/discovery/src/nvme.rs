@@ -63,25 +63,25 @@ fn drive(host: &Host, index: u32, function: &PciFunction) -> (Device, Observatio
 
 /// Attributes of a drive. The serial number is omitted: nobody selects by it.
 fn facts(host: &Host, function: &PciFunction) -> Attributes {
-    let said = |file: &str| controller_says(host, function, file).and_then(text);
+    let attribute = |file: &str| controller_attribute(host, function, file).and_then(text);
     let own = attributes(
         "windlass.dev",
         [
-            ("model", said("model")),
-            ("firmware", said("firmware_rev")),
-            ("transport", said("transport")),
+            ("model", attribute("model")),
+            ("firmware", attribute("firmware_rev")),
+            ("transport", attribute("transport")),
         ],
     );
     own.into_iter().chain(of_function(host, function)).collect()
 }
 
 fn wrong(host: &Host, function: &PciFunction) -> Option<Failure> {
-    let state = || controller_says(host, function, "state").filter(|state| state != LIVE);
+    let state = || controller_attribute(host, function, "state").filter(|state| state != LIVE);
     let not_live = || state().map(|state| (Reason::NotReady, format!("its controller is {state}")));
     failure::of_driver(function, &DRIVERS).or_else(not_live)
 }
 
-fn controller_says(host: &Host, function: &PciFunction, file: &str) -> Option<String> {
+fn controller_attribute(host: &Host, function: &PciFunction, file: &str) -> Option<String> {
     let folder = function.folder().join("nvme");
     let controller = host.names(&folder).into_iter().next()?;
     host.text(folder.join(controller).join(file))

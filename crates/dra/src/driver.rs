@@ -182,13 +182,13 @@ impl Driver {
         let failures = Failures::default();
         let statuses = self.write_statuses(journal.watch(), failures.watch(), stop);
         let leftovers = leftovers::keep(self.environment.clone(), journal.watch());
-        let asked = (requests, self.limits.look_interval, self.limits.claim_patience);
+        let input = (requests, self.limits.check_interval, self.limits.claim_patience);
         let ledger = self.environment.ledger.clone();
-        let preparer = Preparer::new(self.environment, asked, records, failures, journal);
-        let (traces, look) = (self.traces, self.limits.look_interval);
+        let preparer = Preparer::new(self.environment, input, records, failures, journal);
+        let (traces, interval) = (self.traces, self.limits.check_interval);
         let recalling = async move {
             if is_absent && !ledger.watch().borrow().knows_claims() {
-                traces.vanish(look).await;
+                traces.vanish(interval).await;
             }
             ledger.recall_claims();
         };
@@ -249,7 +249,7 @@ impl Driver {
                 logged = Some(why);
             }
             tracing::trace!("devices of claims are still unknown");
-            sleep(self.limits.look_interval).await;
+            sleep(self.limits.check_interval).await;
         }
     }
 
@@ -271,7 +271,7 @@ impl Driver {
             records,
             kubelet_record: self.environment.kubelet_record.clone(),
             registration: self.registration.clone(),
-            look_interval: self.limits.look_interval,
+            check_interval: self.limits.check_interval,
         }
     }
 }

@@ -13,7 +13,7 @@ use windlass_resources::{NodeState, offers::present_parts};
 use super::{prepare::Environment, record::Records};
 
 /// Longest time until a removed instance vanishes from the inventory.
-const LOOK: Duration = Duration::from_secs(15);
+const VISIBLE: Duration = Duration::from_secs(15);
 
 /// Removes orphans, each time that instances come to be made for claims.
 pub(super) async fn keep(environment: Environment, records: watch::Receiver<Versioned<Records>>) {
@@ -82,7 +82,7 @@ async fn remove_one(
                 let found = state.inventory.get(device.as_str());
                 found.is_none_or(|device| device.health.has_vanished())
             };
-            let _ = deadline::timeout(LOOK, state.wait_for(|state| is_gone(state))).await;
+            let _ = deadline::timeout(VISIBLE, state.wait_for(|state| is_gone(state))).await;
         }
         Err(error) => {
             let error = causes(&error);

@@ -53,7 +53,7 @@ pub(crate) enum Refusal {
          removed when the agent starts anew and nobody has it"
     )]
     Foreign { request: String, place: Partition, device: DeviceId },
-    #[error("request {request}: there is no instance to look at, {place}")]
+    #[error("request {request}: no MIG instance exists at {place}, and admin access makes none")]
     NotMade { request: String, place: Partition },
     #[error("request {request}: {device} is for no claim: {why}")]
     NotForClaims { request: String, device: DeviceId, why: &'static str },

@@ -61,8 +61,8 @@ pub(super) struct Preparer {
     watches: JoinSet<Notice>,
     /// Longest wait of a claim for devices of other claims.
     patience: Duration,
-    /// Interval of looks for missing documents.
-    look_interval: Duration,
+    /// Interval of checks for missing documents.
+    check_interval: Duration,
 }
 
 /// Observations of the waits.
@@ -73,7 +73,7 @@ enum Notice {
     Stale(Vec<Suspect>),
 }
 
-/// Interval of looks for orphaned claims.
+/// Interval of checks for orphaned claims.
 const COLLECT: Duration = Duration::from_secs(10 * 60);
 
 // === impl Preparer ===
@@ -82,7 +82,7 @@ impl Preparer {
     /// Restores the claims of an earlier agent, in the ledger too.
     pub(super) fn new(
         environment: Environment,
-        (requests, look_interval, patience): (mpsc::Receiver<Request>, Duration, Duration),
+        (requests, check_interval, patience): (mpsc::Receiver<Request>, Duration, Duration),
         records: Records,
         failures: Failures,
         journal: Journal<Records>,
@@ -98,7 +98,7 @@ impl Preparer {
             tasks,
             watches,
             patience,
-            look_interval,
+            check_interval,
         };
         preparer.environment.metrics.holds(&preparer.records());
         preparer.take_again();
@@ -107,14 +107,14 @@ impl Preparer {
 
     /// Prepares and releases until the queue is closed.
     pub(super) async fn run(mut self) {
-        let (mut collect, mut look) = (interval(COLLECT), interval(self.look_interval));
-        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (mut collect, mut check) = (interval(COLLECT), interval(self.check_interval));
+        check.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut state = self.environment.state.clone();
         loop {
             let is_vague = self.slots.values().any(Slot::is_vague);
             tokio::select! {
                 request = self.requests.recv() => match request {
-                    Some(request) => self.ask(request),
+                    Some(request) => self.handle(request),
                     None => return,
                 },
                 Some((uid, outcome)) = self.tasks.next() => self.step(&uid, outcome),
@@ -126,12 +126,12 @@ impl Preparer {
                 }
                 Ok(()) = state.changed(), if is_vague => self.find_devices(),
                 _ = collect.tick() => self.collect(),
-                _ = look.tick() => self.look(),
+                _ = check.tick() => self.check(),
             }
         }
     }
 
-    fn ask(&mut self, Request { claim, wish }: Request) {
+    fn handle(&mut self, Request { claim, wish }: Request) {
         let uid = claim.uid.clone();
         let slot = self.slots.entry(uid.clone()).or_insert_with(|| Slot::new(claim.clone()));
         // A kubelet names a claim alike in both calls.
@@ -142,7 +142,7 @@ impl Preparer {
         }
         let input = match wish {
             Wish::Prepare(reply) => {
-                slot.asked += 1;
+                slot.requests += 1;
                 slot.preparing.push(reply);
                 Input::Prepare
             }

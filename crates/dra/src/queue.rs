@@ -68,18 +68,18 @@ impl ClaimQueue {
     /// Prepares a claim. The preparation goes on after the deadline.
     pub(super) async fn prepare(&self, claim: ClaimRef) -> Result<Vec<PreparedDevice>, String> {
         let late =
-            format!("claim {claim} is still being prepared after {:?}: ask again", self.deadline);
-        self.ask(claim, Wish::Prepare, late).await
+            format!("claim {claim} is still being prepared after {:?}: retry", self.deadline);
+        self.request(claim, Wish::Prepare, late).await
     }
 
     /// Releases a claim. The release goes on after the deadline.
     pub(super) async fn release(&self, claim: ClaimRef) -> Result<(), String> {
         let late =
-            format!("claim {claim} is still being released after {:?}: ask again", self.deadline);
-        self.ask(claim, Wish::Release, late).await
+            format!("claim {claim} is still being released after {:?}: retry", self.deadline);
+        self.request(claim, Wish::Release, late).await
     }
 
-    async fn ask<T>(
+    async fn request<T>(
         &self,
         claim: ClaimRef,
         wish: impl FnOnce(Reply<T>) -> Wish,
@@ -89,12 +89,12 @@ impl ClaimQueue {
             return Err(format!("claim {}: {mistake}", cut(&claim.to_string())));
         }
         let (reply, answer) = oneshot::channel();
-        let asked = async {
+        let answer = async {
             // A preparer that has ended drops the reply.
             let _ = self.requests.send(Request { claim, wish: wish(reply) }).await;
             answer.await.unwrap_or_else(|_| Err("the agent ends".to_owned()))
         };
-        deadline::timeout(self.deadline, asked).await.unwrap_or(Err(late))
+        deadline::timeout(self.deadline, answer).await.unwrap_or(Err(late))
     }
 }
 
@@ -127,7 +127,7 @@ mod tests {
         let begun = tokio::time::Instant::now();
         let answer = queue.prepare(ClaimRef { namespace, name, uid }).await;
         let why = answer.expect_err("nobody answers");
-        assert_eq!(why, "claim ns/c is still being prepared after 40s: ask again");
+        assert_eq!(why, "claim ns/c is still being prepared after 40s: retry");
         assert!(begun.elapsed() < Duration::from_secs(45));
     }
 }

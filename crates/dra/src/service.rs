@@ -47,11 +47,11 @@ impl Service {
     }
 }
 
-fn check_count(asked: usize) -> Result<(), Status> {
-    if asked <= MOST_CLAIMS {
+fn check_count(count: usize) -> Result<(), Status> {
+    if count <= MOST_CLAIMS {
         return Ok(());
     }
-    let why = format!("the call is for {asked} claims, and one may be for {MOST_CLAIMS}");
+    let why = format!("the call has {count} claims; at most {MOST_CLAIMS} are allowed");
     Err(Status::invalid_argument(why))
 }
 

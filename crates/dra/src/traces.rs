@@ -57,12 +57,12 @@ impl Traces {
     }
 
     /// Waits until no trace is left, and logs the present ones.
-    pub(super) async fn vanish(self, look_interval: Duration) {
+    pub(super) async fn vanish(self, check_interval: Duration) {
         let mut logged = None;
         while let Some(trace) = self.find().await {
             let pause = match trace {
-                Trace::Unanswered(_) => look_interval.min(SOON),
-                Trace::Documents(_) | Trace::Containers => look_interval,
+                Trace::Unanswered(_) => check_interval.min(SOON),
+                Trace::Documents(_) | Trace::Containers => check_interval,
             };
             if logged.as_ref() != Some(&trace) {
                 let why = self.describe(&trace);

@@ -146,7 +146,7 @@ impl Host {
         self.simulated().is_none() && self.recorded().is_none()
     }
 
-    /// NVML of the host's driver. The dynamic linker is asked only on the agent's own machine.
+    /// NVML of the host's driver. The dynamic linker searches only on the agent's own machine.
     pub fn nvml_library(&self) -> Option<PathBuf> {
         let inside = NVML_FOLDERS.iter().map(|folder| Path::new(folder).join(NVML));
         let found =

@@ -57,9 +57,9 @@ impl PciKind {
         let is_gone = |error: Errno| matches!(error, Errno::NOENT | Errno::NODEV);
         let mut unread = None;
         let mut text = |file: &str| {
-            let said = host.bytes(&folder.join(file));
-            unread = unread.or(said.as_ref().err().copied().filter(|error| !is_gone(*error)));
-            Some(std::str::from_utf8(&said.ok()?).ok()?.trim().to_owned())
+            let text = host.bytes(&folder.join(file));
+            unread = unread.or(text.as_ref().err().copied().filter(|error| !is_gone(*error)));
+            Some(std::str::from_utf8(&text.ok()?).ok()?.trim().to_owned())
         };
         let vendor = text("vendor").map(|id| id.trim_start_matches("0x").to_owned());
         let class = text("class");

@@ -60,10 +60,10 @@ impl Host {
 
     /// Content of a file.
     pub(super) fn bytes(&self, path: &Path) -> Result<Arc<[u8]>> {
-        self.ask(
+        self.cached(
             Access::Text,
             path,
-            |look| &look.texts,
+            |cache| &cache.texts,
             || {
                 let (folder, below) = self.at(path);
                 let file = retry_on_intr(|| openat(folder, &*below, TO_READ, Mode::empty()))?;
@@ -93,10 +93,10 @@ impl Host {
     /// Fails if the folder is missing ([`io::ErrorKind::NotFound`]) or unreadable.
     pub fn list(&self, folder: impl AsRef<Path>) -> io::Result<Arc<[Entry]>> {
         let path = folder.as_ref();
-        let listed = self.ask(
+        let listed = self.cached(
             Access::Names,
             path,
-            |look| &look.lists,
+            |cache| &cache.lists,
             || {
                 let (folder, below) = self.at(path);
                 let flags = TO_READ | OFlags::DIRECTORY;
@@ -136,10 +136,10 @@ impl Host {
 
     /// Like [`Host::link`]; [`Errno::INVAL`] for anything else than a link.
     pub(super) fn try_link(&self, path: &Path) -> Result<Arc<str>> {
-        self.ask(
+        self.cached(
             Access::Link,
             path,
-            |look| &look.links,
+            |cache| &cache.links,
             || {
                 let (folder, below) = self.at(path);
                 let target = readlinkat(folder, &*below, Vec::new())?;
@@ -173,10 +173,10 @@ impl Host {
     }
 
     fn kind(&self, path: &Path) -> Result<FileType> {
-        self.ask(
+        self.cached(
             Access::Kind,
             path,
-            |look| &look.kinds,
+            |cache| &cache.kinds,
             || {
                 let (folder, below) = self.at(path);
                 Ok(FileType::from_raw_mode(statat(folder, &*below, AtFlags::empty())?.st_mode))
@@ -185,7 +185,7 @@ impl Host {
     }
 
     /// Reads, unless the scan's cache has the answer.
-    fn ask<A: Clone>(
+    fn cached<A: Clone>(
         &self,
         access: Access,
         path: &Path,

@@ -18,7 +18,7 @@ use crate::files::folder;
 pub async fn watch(
     path: PathBuf,
     is_writable: Gauge,
-    look_interval: Duration,
+    check_interval: Duration,
     stop: CancellationToken,
 ) {
     let mut known = None;
@@ -41,7 +41,7 @@ pub async fn watch(
         }
         tokio::select! {
             () = stop.cancelled() => return,
-            () = sleep(look_interval) => {}
+            () = sleep(check_interval) => {}
         }
     }
 }

@@ -106,7 +106,7 @@ pub fn fill_with(
 }
 
 /// Placeholder of an attribute.
-pub fn asked(attribute: &str) -> String {
+pub fn placeholder(attribute: &str) -> String {
     format!("{{{ATTRIBUTE}{attribute}}}")
 }
 

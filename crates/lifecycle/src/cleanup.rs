@@ -8,7 +8,7 @@
 //! ```
 //!
 //! [`State`] has a drawing of a device's states. This part knows devices, steps and allocations. It does
-//! not discover devices, and asks the family's identity check whether a device is as configured after its
+//! not discover devices, and calls the family's identity check after its
 //! steps.
 //!
 //! # Guarantees
@@ -201,7 +201,7 @@ impl Cleanup {
                     if self.deps.plans.has_changed().unwrap_or(false) {
                         self.follow().await;
                     }
-                    self.ask(request);
+                    self.handle(request);
                 }
                 Some((id, outcome)) = self.work.next() => self.worked(&id, outcome),
                 Some(_) = self.answering.join_next() => {}
@@ -259,7 +259,7 @@ impl Cleanup {
         }
     }
 
-    fn ask(&mut self, request: Request) {
+    fn handle(&mut self, request: Request) {
         match request {
             Request::Start(start) => self.begin_start(start),
             Request::Leave { claim, reply } => {
@@ -339,7 +339,7 @@ impl Cleanup {
             plan: slot.plan(),
             host: self.env.host.clone(),
             writing: slot.writing.clone(),
-            asking: slot.asking.clone(),
+            verifying: slot.verifying.clone(),
             gpus: self.deps.gpus.clone(),
             scrubber: self.env.scrubber.clone(),
         };

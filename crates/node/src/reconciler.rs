@@ -85,7 +85,7 @@ pub(crate) struct Reconciler {
     /// Disk worker, until it is started.
     worker: Option<(Disk, DiskChannels)>,
     /// Interval of checks without a trigger.
-    look_interval: Duration,
+    check_interval: Duration,
     /// Ledger behind the published state.
     ledger: Ledger,
     /// Overlap of the latest devices.
@@ -186,7 +186,7 @@ impl Reconciler {
                 Disk::new(&config.places, &config.mps, config.policy.delivery.clone()),
                 channels,
             )),
-            look_interval: config.session.look_interval,
+            check_interval: config.session.check_interval,
             ledger: Ledger::default(),
             kin: Arc::default(),
             outputs,
@@ -255,7 +255,7 @@ impl Reconciler {
                     // A new subscription makes the follower read the checkpoint again.
                     self.following = Some(self.inputs.allocations.follow());
                 }
-                () = sleep(self.look_interval) => {}
+                () = sleep(self.check_interval) => {}
             }
         }
     }
@@ -513,10 +513,10 @@ impl Round<'_> {
 /// Waits until the claims in the ledger change. Containers are ignored: their devices are in the kubelet's
 /// checkpoint.
 async fn claims_changed(ledger: &mut watch::Receiver<Ledger>, known: &Ledger) {
-    fn said(ledger: &Ledger) -> impl PartialEq + '_ {
+    fn relevant(ledger: &Ledger) -> impl PartialEq + '_ {
         (ledger.claims(), ledger.knows_claims())
     }
-    let is_news = |ledger: &Ledger| said(ledger) != said(known);
+    let is_news = |ledger: &Ledger| relevant(ledger) != relevant(known);
     let is_news = ledger.wait_for(is_news).await.is_ok();
     if !is_news {
         std::future::pending::<()>().await;

@@ -148,8 +148,8 @@ impl Gpu {
     fn memory_before_510(&self) -> Result<Option<Memory>> {
         // SAFETY: integers, for which all zeros is a value.
         let mut memory: sys::nvmlMemory_t = unsafe { std::mem::zeroed() };
-        let asked = call!(self.table, nvmlDeviceGetMemoryInfo, self.handle.0, &raw mut memory);
-        let Some(()) = asked.optional()? else { return Ok(None) };
+        let answer = call!(self.table, nvmlDeviceGetMemoryInfo, self.handle.0, &raw mut memory);
+        let Some(()) = answer.optional()? else { return Ok(None) };
         at_most("nvmlDeviceGetMemoryInfo", memory.total, MOST_MEMORY)?;
         Ok(Some(Memory { total: memory.total, used: memory.used }))
     }

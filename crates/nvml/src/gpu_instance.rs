@@ -162,7 +162,7 @@ impl GpuInstance {
         let profile = |number| {
             // SAFETY: integers, for which all zeros is a value.
             let mut info: sys::nvmlComputeInstanceProfileInfo_t = unsafe { std::mem::zeroed() };
-            let asked = call!(
+            let answer = call!(
                 self.table,
                 nvmlGpuInstanceGetComputeInstanceProfileInfo,
                 self.handle,
@@ -170,7 +170,7 @@ impl GpuInstance {
                 sys::NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED,
                 &raw mut info
             );
-            match asked.map(|()| info) {
+            match answer.map(|()| info) {
                 // An unknown profile number is an invalid argument.
                 Err(error) if error.is_absent() => None,
                 profile => profile.optional().transpose(),

@@ -61,14 +61,14 @@ impl Gpu {
     /// Current MIG mode.
     pub fn mig_mode(&self) -> Result<MigMode> {
         let (mut current, mut pending) = (0, 0);
-        let asked = call!(
+        let answer = call!(
             self.table,
             nvmlDeviceGetMigMode,
             self.handle.0,
             &raw mut current,
             &raw mut pending
         );
-        Ok(match asked.optional()? {
+        Ok(match answer.optional()? {
             None => MigMode::Unsupported,
             Some(()) if current == sys::NVML_DEVICE_MIG_ENABLE => MigMode::Enabled,
             Some(()) => MigMode::Disabled,

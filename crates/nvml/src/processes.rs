@@ -17,13 +17,13 @@ impl Gpu {
     pub fn computing(&self) -> Result<Vec<u32>> {
         let mut room = INITIAL_CAPACITY;
         loop {
-            let (count, asked) = self.computing_up_to(room);
-            match asked {
+            let (count, answer) = self.computing_up_to(room);
+            match answer {
                 // More processes started meanwhile.
                 Err(error) if error.is_too_small() && count > room => {
                     room = at_most(CALL, count, MOST)? + INITIAL_CAPACITY;
                 }
-                asked => return asked,
+                answer => return answer,
             }
         }
     }
@@ -37,7 +37,7 @@ impl Gpu {
             computeInstanceId: 0,
         };
         let (mut count, mut infos) = (room, vec![nobody; room as usize]);
-        let asked = call!(
+        let answer = call!(
             self.table,
             nvmlDeviceGetComputeRunningProcesses_v3,
             self.handle.0,
@@ -45,6 +45,6 @@ impl Gpu {
             infos.as_mut_ptr()
         );
         infos.truncate(count as usize);
-        (count, asked.map(|()| infos.iter().map(|info| info.pid).collect()))
+        (count, answer.map(|()| infos.iter().map(|info| info.pid).collect()))
     }
 }

@@ -31,8 +31,9 @@ impl Gpu {
     /// Utilisation. Unsupported in MIG mode.
     pub fn utilization(&self) -> Result<Option<Utilization>> {
         let mut rates = sys::nvmlUtilization_t { gpu: 0, memory: 0 };
-        let asked = call!(self.table, nvmlDeviceGetUtilizationRates, self.handle.0, &raw mut rates);
-        let Some(()) = asked.optional()? else { return Ok(None) };
+        let answer =
+            call!(self.table, nvmlDeviceGetUtilizationRates, self.handle.0, &raw mut rates);
+        let Some(()) = answer.optional()? else { return Ok(None) };
         at_most("nvmlDeviceGetUtilizationRates", rates.gpu.max(rates.memory), 100)?;
         Ok(Some(Utilization { compute_percent: rates.gpu, memory_percent: rates.memory }))
     }
@@ -64,7 +65,7 @@ impl Gpu {
 fn sensed<T: PartialOrd + Copy>(
     call: &'static str,
     most: T,
-    ask: impl FnOnce() -> Result<T>,
+    read: impl FnOnce() -> Result<T>,
 ) -> Result<Option<T>> {
-    ask().optional()?.map(|value| at_most(call, value, most)).transpose()
+    read().optional()?.map(|value| at_most(call, value, most)).transpose()
 }

@@ -146,7 +146,7 @@ fn impatient() -> SessionLimits {
         retry_first: Duration::from_millis(10),
         retry_most: Duration::from_millis(100),
         checkpoint_delay: Duration::from_millis(50),
-        look_interval: Duration::from_millis(500),
+        check_interval: Duration::from_millis(500),
         claim_patience: Duration::from_millis(200),
         ..SessionLimits::default()
     }

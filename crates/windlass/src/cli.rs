@@ -8,11 +8,11 @@ mod config;
 mod conformance;
 #[cfg(feature = "laboratory")]
 mod demo;
+mod devices;
 mod explain;
 mod host;
 #[cfg(feature = "laboratory")]
 mod laboratory;
-mod look;
 mod nvidia_plugin;
 
 use std::{net::SocketAddr, path::PathBuf};
@@ -25,9 +25,9 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 use windlass_config::{Disclosed, Strategy, address};
 
 pub(crate) use config::{ConfigArgs, ConfigCommand};
+pub(crate) use devices::{DevicesArgs, DevicesOutputArg, TopoArgs, Which};
 pub(crate) use explain::{AskArgs, ExplainArgs, PodName};
 pub(crate) use host::{HostAsked, HostCommand, RecordHostArgs};
-pub(crate) use look::{DevicesArgs, DevicesOutputArg, TopoArgs, Which};
 pub(crate) use nvidia_plugin::NvidiaPluginArgs;
 #[cfg(feature = "laboratory")]
 pub(crate) use {

@@ -56,9 +56,9 @@ pub(crate) fn to_file(path: &std::path::Path, filter: Targets) -> io::Result<()>
 
 /// Mutes kube's messages unless the filter requests them.
 fn without_what_is_said_twice(filter: Targets) -> Targets {
-    let asks = filter.iter().any(|(target, _)| target.starts_with("kube"))
+    let names_kube = filter.iter().any(|(target, _)| target.starts_with("kube"))
         || filter.would_enable(EACH_FAILED_REQUEST, &tracing::Level::DEBUG);
-    if asks { filter } else { filter.with_target(EACH_FAILED_REQUEST, LevelFilter::OFF) }
+    if names_kube { filter } else { filter.with_target(EACH_FAILED_REQUEST, LevelFilter::OFF) }
 }
 
 #[cfg(test)]

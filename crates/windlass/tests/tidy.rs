@@ -173,7 +173,7 @@ const FAMILIAR: [&str; 16] = [
     "config/src/rules.rs",
     "config/src/source/check.rs",
     // Words and columns of the command line.
-    "windlass/src/cli/look.rs",
+    "windlass/src/cli/devices.rs",
     "windlass/src/commands/",
     "windlass/src/demo/",
     // GPUs of every maker, by which shapes are told apart; values for tests.

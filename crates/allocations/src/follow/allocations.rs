@@ -44,7 +44,7 @@ pub struct AllocationsReader {
     newest: watch::Receiver<Arc<Allocations>>,
 }
 
-/// Keeps the checkpoint read at each write of the kubelet and each look, until dropped.
+/// Keeps the checkpoint read at each write of the kubelet and each check, until dropped.
 #[derive(Debug)]
 #[must_use = "the checkpoint is read for as long as this lives"]
 pub struct FollowGuard(
@@ -58,7 +58,7 @@ pub(super) fn still_held(
     holders: &Holders,
     ledger: &Ledger,
     now: Instant,
-    look_interval: Duration,
+    check_interval: Duration,
 ) -> Record {
     for (resource, ids) in &mut record.held {
         ids.retain(|id| {
@@ -66,7 +66,7 @@ pub(super) fn still_held(
                 Some(device) => ledger.given(&device),
                 None => ledger.given_as(resource),
             };
-            let delay = release_delay(look_interval);
+            let delay = release_delay(check_interval);
             !holders.has_let_go(resource, id, given, now, delay)
         });
     }
@@ -149,7 +149,7 @@ mod tests {
         tests::{alone, resource},
     };
 
-    const LOOK: Duration = Duration::from_secs(10);
+    const CHECK: Duration = Duration::from_secs(10);
 
     fn record() -> Record {
         Record {
@@ -164,7 +164,7 @@ mod tests {
         let is_held = |told: &Holders, seconds| {
             let at = now + Duration::from_secs(seconds);
             let known = ledger.watch().borrow().clone();
-            !still_held(record(), told, &known, at, LOOK).held.is_empty()
+            !still_held(record(), told, &known, at, CHECK).held.is_empty()
         };
         assert!(is_held(&Holders::default(), 1_000), "though nobody tells of it");
         let gone = Holders::of_one_let_go(&resource(), "GPU-a", now);

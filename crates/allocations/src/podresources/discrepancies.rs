@@ -50,8 +50,8 @@ struct Omission {
 const LOOKS: u32 = 3;
 
 /// Time of omission after which an id counts as released.
-pub(crate) fn release_delay(look_interval: Duration) -> Duration {
-    look_interval * LOOKS
+pub(crate) fn release_delay(check_interval: Duration) -> Duration {
+    check_interval * LOOKS
 }
 
 // === impl Discrepancies ===
@@ -105,7 +105,7 @@ impl Discrepancies {
 mod tests {
     use super::{super::tests::holder, *};
 
-    const LOOK: Duration = Duration::from_secs(10);
+    const CHECK: Duration = Duration::from_secs(10);
 
     fn recorded(ids: &[&str]) -> HeldIds {
         let ids = ids.iter().map(ToString::to_string).collect();
@@ -123,7 +123,7 @@ mod tests {
         let (mut discrepancies, begun) = (Discrepancies::default(), Instant::now());
         let mut is_due = |told: &[&str], seconds| {
             let now = begun + Duration::from_secs(seconds);
-            discrepancies.update(&recorded(&["a", "b"]), &telling(told), now, release_delay(LOOK))
+            discrepancies.update(&recorded(&["a", "b"]), &telling(told), now, release_delay(CHECK))
         };
         assert!(!is_due(&["a"], 0));
         assert!(!is_due(&["a"], 29));
@@ -138,7 +138,7 @@ mod tests {
     fn a_kubelet_is_believed_of_what_it_told_before_and_a_new_one_told_nothing() {
         let (mut discrepancies, now) = (Discrepancies::default(), Instant::now());
         discrepancies.answered(None, &telling(&["a"]));
-        discrepancies.update(&recorded(&["a", "init"]), &telling(&[]), now, release_delay(LOOK));
+        discrepancies.update(&recorded(&["a", "init"]), &telling(&[]), now, release_delay(CHECK));
         let let_go = discrepancies.let_go();
         let ids: Vec<_> = let_go.keys().map(|(_, id)| id.as_str()).collect();
         assert_eq!(ids, ["a"], "of an init container it never told");
@@ -147,7 +147,7 @@ mod tests {
         let socket = socket.expect("it fits");
         let _listener = std::os::unix::net::UnixListener::bind(socket.as_path()).expect("bound");
         discrepancies.answered(socket.identity(), &telling(&[]));
-        discrepancies.update(&recorded(&["a", "init"]), &telling(&[]), now, release_delay(LOOK));
+        discrepancies.update(&recorded(&["a", "init"]), &telling(&[]), now, release_delay(CHECK));
         assert!(discrepancies.let_go().is_empty());
     }
 }

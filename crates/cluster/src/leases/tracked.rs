@@ -68,10 +68,10 @@ impl TrackedLease {
         }
     }
 
-    /// Notes a successful write; `asked` is the time of the request.
-    pub(super) fn wrote(&mut self, lease: Lease, asked: Instant) {
-        self.see(Some(lease), asked);
-        self.renewed = Some(asked);
+    /// Notes a successful write; `sent` is the time of the request.
+    pub(super) fn wrote(&mut self, lease: Lease, sent: Instant) {
+        self.see(Some(lease), sent);
+        self.renewed = Some(sent);
     }
 
     /// The next action for the lease of this name.

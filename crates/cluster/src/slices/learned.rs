@@ -20,7 +20,7 @@ pub(super) struct Learned {
     /// Sent and stored content of slices that are not stored as sent, by pool and index.
     kept: BTreeMap<(String, usize), (SliceContent, SliceContent)>,
     lost: BTreeSet<DroppedFields>,
-    /// Its layout of counters; `None` before anyone asked.
+    /// Its layout of counters; `None` before the first use.
     pub(super) layout: Option<Layout>,
     count: u64,
 }

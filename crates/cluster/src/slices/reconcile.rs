@@ -88,9 +88,9 @@ impl SliceReconciler {
         if !matters || self.learned.layout.is_some() {
             return Ok(());
         }
-        let doing = || "cannot ask for the API server's version".to_owned();
+        let doing = || "cannot read the API server's version".to_owned();
         let is_no = |status: &Status| matches!(status.code, FORBIDDEN | NOT_FOUND);
-        let version = connection.ask(doing, connection.kube.apiserver_version()).await;
+        let version = connection.call(doing, connection.kube.apiserver_version()).await;
         self.learned.layout = Some(match version {
             // A server that hides its version counts as new.
             Err(error) if error.status().is_some_and(is_no) => Layout::Apart,

@@ -8,7 +8,7 @@ use std::{
 use windlass_core::device::SourceName;
 use windlass_host::{
     glob::is_pattern,
-    template::{asked, check, fill_all},
+    template::{check, fill_all, placeholder},
 };
 
 use super::{Find, Give, GivenMount, GivenNode, Probe, SourceRule, Test, Unit};
@@ -50,7 +50,7 @@ pub fn wrong_programming(cleanup: &CleanupSteps, expect: &BTreeMap<String, Strin
     let mut checker = Checker::new(&rule, Path::new("/"));
     cleanup.steps().for_each(|step| checker.step(step));
     for (name, text) in expect {
-        checker.text(&asked(name));
+        checker.text(&placeholder(name));
         checker.text(text);
     }
     if !expect.is_empty() && cleanup.prepare.is_empty() {

@@ -17,7 +17,7 @@ pub enum Action {
     CheckBoard,
     /// The NVLink procedures, which start from the kernel's log message.
     CheckLinks,
-    /// No XID asks for it: restart or check the service that joins GPUs to the NVLink fabric.
+    /// No XID requests it: restart or check the service that joins GPUs to the NVLink fabric.
     CheckFabricManager,
     /// `UPDATE_SWFW`.
     UpdateDriver,

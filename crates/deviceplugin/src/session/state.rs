@@ -1,7 +1,7 @@
 //! State machine of a resource's kubelet session.
 //!
 //! ```text
-//!   Starting (before the first look: to NoKubelet or Waiting)
+//!   Starting (before the first check: to NoKubelet or Waiting)
 //!
 //!                    kubelet.sock is there             accepted            device list asked for
 //!   NoKubelet ───> Waiting ───────────> Registering ───────────> Registered ───────────> Serving
@@ -191,7 +191,7 @@ mod tests {
         checkpoint_delay: Duration::from_secs(2),
         claim_deadline: Duration::from_secs(40),
         claim_patience: Duration::from_secs(10),
-        look_interval: Duration::from_secs(10),
+        check_interval: Duration::from_secs(10),
     };
 
     const OURS: StreamId = StreamId(1);

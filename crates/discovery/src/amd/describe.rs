@@ -61,7 +61,7 @@ pub(super) fn of_gpu(
     function: &PciFunction,
     cut: Option<&PartitionMode>,
 ) -> Attributes {
-    let said = |file: &str| host.text(function.folder().join(file)).and_then(text);
+    let attribute = |file: &str| host.text(function.folder().join(file)).and_then(text);
     let version = host.text("/sys/module/amdgpu/version");
     let mode =
         |of: fn(&PartitionMode) -> &String| cut.map(of).and_then(|mode| text(mode.to_uppercase()));
@@ -69,7 +69,7 @@ pub(super) fn of_gpu(
         DOMAIN,
         [
             ("type", text("gpu")),
-            ("productName", said("product_name")),
+            ("productName", attribute("product_name")),
             ("deviceID", function.device.as_ref().and_then(text)),
             ("driverVersion", version.map(|version| AttributeValue::version(&version))),
             ("computePartition", mode(|cut| &cut.compute)),

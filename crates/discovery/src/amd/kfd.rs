@@ -101,20 +101,20 @@ impl Topology {
 impl Node {
     /// `None` for CPUs, which have no render node.
     fn read(host: &Host, number: u32, text: &str) -> Option<Self> {
-        let said = |name| property(text, name).unwrap_or_default();
-        let render_minor = said("drm_render_minor").try_into().ok().filter(|minor| *minor > 0)?;
-        let [.., high, _, bus, device_function] = said("location_id").to_be_bytes();
+        let value = |name| property(text, name).unwrap_or_default();
+        let render_minor = value("drm_render_minor").try_into().ok().filter(|minor| *minor > 0)?;
+        let [.., high, _, bus, device_function] = value("location_id").to_be_bytes();
         Some(Self {
             number,
             render_minor,
-            domain: said("domain").try_into().ok()?,
+            domain: value("domain").try_into().ok()?,
             location: [bus, device_function],
             partition: high >> 4,
-            simds: said("simd_count"),
-            simds_per_cu: said("simd_per_cu"),
-            gfx_target: said("gfx_target_version"),
+            simds: value("simd_count"),
+            simds_per_cu: value("simd_per_cu"),
+            gfx_target: value("gfx_target_version"),
             memory_bytes: memory(host, number),
-            unique_id: said("unique_id"),
+            unique_id: value("unique_id"),
             links: links(host, number),
         })
     }

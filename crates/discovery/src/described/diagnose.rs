@@ -50,7 +50,7 @@ pub struct CandidateVerdict {
 pub fn diagnose(places: &Places, rule: &SourceRule) -> Result<SourceDiagnosis, String> {
     let host = places.host();
     let mut serials = Serials::default();
-    serials.look(&host);
+    serials.refresh(&host);
     let FindResult { mut candidates, mut notes } = find::find(rule, &host, &serials)?;
     FileAttributes::default().add_to(&host, rule, &mut candidates);
     let nodes = Nodes::new(&host, &serials);

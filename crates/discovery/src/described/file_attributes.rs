@@ -60,6 +60,6 @@ impl FileAttributes {
 }
 
 fn read(host: &Host, folder: &Path, files: &BTreeMap<AttributeName, PathBuf>) -> Attributes {
-    let said = |file: &PathBuf| host.line(folder.join(file)).map(AttributeValue::string);
-    files.iter().filter_map(|(name, file)| Some((name.clone(), said(file)?))).collect()
+    let value = |file: &PathBuf| host.line(folder.join(file)).map(AttributeValue::string);
+    files.iter().filter_map(|(name, file)| Some((name.clone(), value(file)?))).collect()
 }

@@ -123,7 +123,7 @@ fn interfaces(host: &Host, device: &Path) -> Vec<PathBuf> {
 
 impl Serials {
     /// Updates all devices on the bus. An unreadable bus changes nothing.
-    pub(super) fn look(&mut self, host: &Host) {
+    pub(super) fn refresh(&mut self, host: &Host) {
         let Ok(names) = host.some_names(LIST, MOST_ENTRIES) else { return };
         let mut present: BTreeMap<SerialKey, BTreeSet<String>> = BTreeMap::new();
         for name in names {

@@ -87,7 +87,7 @@ impl Board {
     }
 
     /// Reads the board. May block forever: firmware answers some files, except during reset.
-    pub(super) fn look(&self, host: &Host, rules: &FpgaRules) -> Option<ObservedDevice> {
+    pub(super) fn observe(&self, host: &Host, rules: &FpgaRules) -> Option<ObservedDevice> {
         let (device, seen) = (self.device()?, BoardReader { host, rules });
         let (nodes, attributes) = (seen.nodes(self), seen.attributes(self, self.shown()?));
         let observation = seen.observe(self, &nodes);
@@ -128,8 +128,8 @@ impl BoardReader<'_> {
     fn shell(&self, user: &Path) -> Option<(String, String)> {
         let mut roms = self.below(user, "rom");
         roms.find_map(|rom| {
-            let said = |file: &str| self.host.text(format!("{rom}/{file}"));
-            let (name, timestamp) = (said("VBNV")?, said("timestamp")?);
+            let read = |file: &str| self.host.text(format!("{rom}/{file}"));
+            let (name, timestamp) = (read("VBNV")?, read("timestamp")?);
             (is_identifier(&name) && is_identifier(&timestamp)).then_some((name, timestamp))
         })
     }
@@ -142,8 +142,8 @@ impl BoardReader<'_> {
 
     fn serial(&self, user: &Path) -> Option<String> {
         let mut folders = CONTROLLERS.iter().flat_map(|begin| self.below(user, begin));
-        let said = |folder: String| self.host.text(format!("{folder}/serial_num"));
-        folders.find_map(|folder| said(folder).filter(|serial| !serial.is_empty()))
+        let read = |folder: String| self.host.text(format!("{folder}/serial_num"));
+        folders.find_map(|folder| read(folder).filter(|serial| !serial.is_empty()))
     }
 
     fn nodes(&self, board: &Board) -> Vec<DeviceNode> {
@@ -177,13 +177,13 @@ impl BoardReader<'_> {
         };
         let folder = user.folder();
         if self.shell(&folder).is_none() {
-            return not_ready("it does not say what shell it has");
+            return not_ready("it reports no shell");
         }
         if self.logic_uuid(&folder).is_some_and(|uuid| !is_identifier(&uuid)) {
             return not_ready("its logic has no identifier but f: its firmware crashed");
         }
         if self.host.text(folder.join("ready")).is_some_and(|ready| is_zero(&ready)) {
-            return not_ready("its driver says that it is not ready");
+            return not_ready("its driver reports it as not ready");
         }
         let functions = [Some(user), board.management.as_ref()];
         let firewall = functions.into_iter().flatten().find_map(|function| self.firewall(function));
@@ -206,7 +206,7 @@ impl BoardReader<'_> {
     fn power(&self, user: &Path) -> Option<Failure> {
         let mut controllers = self.below(user, CONTROLLERS[0]);
         let warns = |folder: String| {
-            self.host.text(format!("{folder}/xmc_power_warn")).is_some_and(|says| !is_zero(&says))
+            self.host.text(format!("{folder}/xmc_power_warn")).is_some_and(|text| !is_zero(&text))
         };
         let detail = "its power draw is beyond what the board allows".to_owned();
         controllers.any(warns).then_some((Reason::OutOfBounds, detail))

@@ -31,7 +31,7 @@ impl NicScan<'_> {
 
 /// Last values may be stale.
 fn silence(function: &Function) -> Option<Failure> {
-    function.rdma.iter().any(|rdma| rdma.said.is_late).then(failure::no_answer)
+    function.rdma.iter().any(|rdma| rdma.port_report.is_late).then(failure::no_answer)
 }
 
 fn link_down(function: &Function) -> Option<Failure> {
@@ -50,7 +50,7 @@ fn no_traffic(function: &Function) -> Option<String> {
 
 /// One active port suffices.
 fn inactive(rdma: &RdmaDevice) -> Option<String> {
-    let ports = &rdma.said.ports;
+    let ports = &rdma.port_report.ports;
     let first = ports.first().filter(|_| ports.iter().all(|port| !port.is_active()))?;
     let state = first.state.as_deref().unwrap_or("in no known state");
     let phys = first.phys_state.as_deref().map(|state| format!(", {state}"));

@@ -40,7 +40,7 @@ pub(super) struct PortReader {
     pool: ScanPool<PathBuf, Vec<Port>>,
     known: BTreeMap<PathBuf, Vec<Port>>,
     /// Devices of the current scan.
-    asked: BTreeSet<PathBuf>,
+    scanned: BTreeSet<PathBuf>,
     /// Functions that hung in this scan: virtual functions share the firmware of their physical one.
     silent: BTreeSet<String>,
 }
@@ -57,7 +57,7 @@ impl PortReader {
         let read = move || {
             ports.into_iter().map(|port| port.with_attributes(&its_host, &folder)).collect()
         };
-        self.asked.insert(rdma.clone());
+        self.scanned.insert(rdma.clone());
         let function = rdma.ancestors().nth(2).map(Path::to_owned).unwrap_or_default();
         let is_unresponsive = self.is_unresponsive(host, &function);
         if !is_unresponsive && let Ok(ports) = self.pool.call(rdma.clone(), read) {
@@ -76,10 +76,10 @@ impl PortReader {
 
     /// Ends a scan; forgets devices that are gone.
     pub(super) fn rest(&mut self) {
-        let asked = std::mem::take(&mut self.asked);
+        let scanned = std::mem::take(&mut self.scanned);
         self.silent.clear();
-        self.pool.end_scan(|rdma| asked.contains(rdma));
-        self.known.retain(|rdma, _| asked.contains(rdma));
+        self.pool.end_scan(|rdma| scanned.contains(rdma));
+        self.known.retain(|rdma, _| scanned.contains(rdma));
     }
 }
 

@@ -16,7 +16,7 @@ use super::ports::{Port, PortReader, PortReport};
 pub(super) struct RdmaDevice {
     /// `mlx5_0`
     pub(super) name: String,
-    pub(super) said: PortReport,
+    pub(super) port_report: PortReport,
     /// Device nodes that exist so far.
     pub(super) nodes: Vec<(RdmaNode, DeviceNode)>,
 }
@@ -70,7 +70,7 @@ pub(super) fn has_maker(host: &Host, function: &Path) -> bool {
 
 impl RdmaDevice {
     fn read(host: &Host, ports: &mut PortReader, function: &Path, name: String) -> Self {
-        let said = ports.read(host, folder(function, &name));
+        let port_report = ports.read(host, folder(function, &name));
         let own = |class: &str| {
             let class = function.join(class);
             let entries = host.names(&class).into_iter().map(|entry| class.join(entry));
@@ -79,12 +79,12 @@ impl RdmaDevice {
         };
         let folders = own("infiniband_verbs").into_iter().chain(own("infiniband_mad"));
         let nodes = folders.filter_map(|folder| node(host, &folder)).collect();
-        Self { name, said, nodes }
+        Self { name, port_report, nodes }
     }
 
     pub(super) fn is_infiniband(&self) -> bool {
         let is_it = |port: &Port| port.link_layer.as_deref() == Some("InfiniBand");
-        self.said.ports.first().is_some_and(is_it)
+        self.port_report.ports.first().is_some_and(is_it)
     }
 
     pub(super) fn has(&self, kind: RdmaNode) -> bool {

@@ -106,10 +106,10 @@ impl Conditions {
 fn asked_for(action: RecoveryAction) -> Option<String> {
     match action {
         RecoveryAction::None => None,
-        RecoveryAction::Reset => Some("the driver asks for a reset of the GPU".to_owned()),
-        RecoveryAction::Reboot => Some("the driver asks for a reboot of the node".to_owned()),
-        RecoveryAction::Drain => Some("the driver asks for the GPU to be drained".to_owned()),
-        RecoveryAction::Other(code) => Some(format!("the driver asks for action {code}")),
+        RecoveryAction::Reset => Some("the driver requests a GPU reset".to_owned()),
+        RecoveryAction::Reboot => Some("the driver requests a reboot of the node".to_owned()),
+        RecoveryAction::Drain => Some("the driver requests a drain of the GPU".to_owned()),
+        RecoveryAction::Other(code) => Some(format!("the driver requests action {code}")),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Connection to NVML, from initialisation to shutdown: probes of its GPUs and events.
 
-mod ask;
+mod calls;
 mod fault;
 mod slot;
 mod take;

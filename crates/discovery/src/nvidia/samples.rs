@@ -61,7 +61,7 @@ impl Samples {
     }
 
     /// Starts all marked reads, except where one hangs.
-    pub(super) fn ask(&mut self, now: Timestamp, probe_interval: Duration) {
+    pub(super) fn begin(&mut self, now: Timestamp, probe_interval: Duration) {
         let until = now.saturating_add(probe_interval * LOOKS_VALID).unwrap_or(Timestamp::MAX);
         let frame = Sample { at: now, until, ..Sample::default() };
         let (wanted, open) = (std::mem::take(&mut self.wanted), &mut self.open);

@@ -14,8 +14,8 @@ use super::{
 /// Longest wait of one request. The next request finds the daemon further on its way.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Interval of looks for a daemon's end.
-const LOOK: Duration = Duration::from_millis(50);
+/// Interval of checks for a daemon's end.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 // === impl Environment ===
 
@@ -53,7 +53,7 @@ impl Environment {
                 if !blocking(move || places.is_left(&device)).await {
                     return;
                 }
-                sleep(LOOK).await;
+                sleep(POLL_INTERVAL).await;
             }
         };
         let gone = deadline::timeout(PATIENCE, gone).await;

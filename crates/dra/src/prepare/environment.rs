@@ -66,7 +66,7 @@ pub(super) enum ReadError {
 pub(super) struct Suspect {
     pub(super) claim: ClaimRef,
     /// Number of its requests at that time; `None` if it was only refused.
-    pub(super) asked: Option<u64>,
+    pub(super) requests: Option<u64>,
 }
 
 /// A device and one of its device nodes, which must exist.
@@ -125,8 +125,8 @@ impl Environment {
     /// unchanged: the kubelet has just read it.
     pub(super) async fn is_allocated_anew(&self, entry: &PreparedClaim) -> bool {
         let Some(claims) = &self.claims else { return false };
-        let asking = Box::pin(claims.get(&entry.claim));
-        let found = deadline::timeout(SOON, asking).await;
+        let read = Box::pin(claims.get(&entry.claim));
+        let found = deadline::timeout(SOON, read).await;
         let object = found.ok().and_then(Result::ok).flatten();
         let claim = object.and_then(|it| Claim::read(it, &entry.claim, &self.driver).ok());
         claim.is_some_and(|claim| !entry.is_for(&claim))

@@ -37,7 +37,7 @@ enum Form {
 }
 
 /// Longest time until the inventory shows a made instance, or lacks a removed one.
-const LOOK: Duration = Duration::from_secs(15);
+const VISIBLE: Duration = Duration::from_secs(15);
 
 // === impl Preparer ===
 
@@ -89,7 +89,7 @@ impl Environment {
     /// Cuts GPUs and makes them whole, and waits until the inventory has each with all that containers
     /// need.
     async fn make(&self, forms: &[Form]) -> Result<(), String> {
-        let made = deadline::beside(LOOK, async |over| {
+        let made = deadline::beside(VISIBLE, async |over| {
             for form in forms {
                 patiently(&over, || self.make_one(form)).await?;
             }
@@ -98,11 +98,12 @@ impl Environment {
         made.await.map_err(|error: PartitionError| causes(&error))?;
         let lacking = |state: &NodeState| forms.iter().find(|form| !form.is_served(state)).cloned();
         let mut state = self.state.clone();
-        let found =
-            deadline::timeout(LOOK, state.wait_for(|state| lacking(state).is_none())).await.is_ok();
+        let found = deadline::timeout(VISIBLE, state.wait_for(|state| lacking(state).is_none()))
+            .await
+            .is_ok();
         match lacking(&self.state.borrow()) {
             Some(form) if !found => {
-                Err(format!("{form} was made, and is not found well after {LOOK:?}"))
+                Err(format!("{form} was made, but is not healthy after {VISIBLE:?}"))
             }
             _ => Ok(()),
         }
@@ -125,7 +126,7 @@ impl Environment {
 
     /// Removes the instances of a claim, and waits until no resource offers them.
     pub(super) async fn unmake(&self, places: &[Partition]) -> Result<(), String> {
-        let removed = deadline::beside(LOOK, async |over| {
+        let removed = deadline::beside(VISIBLE, async |over| {
             for place in places {
                 match patiently(&over, || self.partitions.remove(place)).await {
                     // The instance vanished with its GPU.
@@ -147,7 +148,7 @@ impl Environment {
         };
         let mut state = self.state.clone();
         // The inventory will follow the driver soon.
-        let _ = deadline::timeout(LOOK, state.wait_for(|state| !is_there(state))).await;
+        let _ = deadline::timeout(VISIBLE, state.wait_for(|state| !is_there(state))).await;
         Ok(())
     }
 }

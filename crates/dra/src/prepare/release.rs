@@ -43,7 +43,7 @@ impl Preparer {
         let settled = self.slots.values().filter(|slot| slot.state.is_settled());
         let prepared = settled.filter_map(|slot| Some(slot.recorded()?.claim.clone()));
         let claims = prepared.chain(self.failures.refused());
-        let known = claims.map(|claim| Suspect { asked: self.asked(&claim.uid), claim });
+        let known = claims.map(|claim| Suspect { requests: self.requests(&claim.uid), claim });
         let (known, environment): (Vec<_>, _) = (known.collect(), self.environment.clone());
         if !known.is_empty() {
             self.watches.spawn(async move { Notice::Stale(environment.stale(known).await) });
@@ -53,19 +53,19 @@ impl Preparer {
     /// Releases stale claims, except those that were requested since the check.
     pub(super) fn release_stale(&mut self, suspects: Vec<Suspect>) {
         tracing::trace!(found = suspects.len(), "looked for claims that nobody has any more");
-        for Suspect { claim, asked } in suspects {
-            if self.asked(&claim.uid) != asked {
+        for Suspect { claim, requests } in suspects {
+            if self.requests(&claim.uid) != requests {
                 continue;
             }
             tracing::info!(%claim, uid = claim.uid, "nobody has the claim any more, it is released");
             // No caller waits for the answer.
             let (reply, _) = oneshot::channel();
-            self.ask(Request { claim, wish: Wish::Release(reply) });
+            self.handle(Request { claim, wish: Wish::Release(reply) });
         }
     }
 
-    fn asked(&self, uid: &str) -> Option<u64> {
-        Some(self.slots.get(uid)?.asked)
+    fn requests(&self, uid: &str) -> Option<u64> {
+        Some(self.slots.get(uid)?.requests)
     }
 }
 

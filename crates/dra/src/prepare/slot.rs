@@ -19,7 +19,7 @@ pub(super) struct Slot {
     /// Reason of the last failure to rewrite its document.
     pub(super) unwritten: Option<String>,
     /// Number of requests so far.
-    pub(super) asked: u64,
+    pub(super) requests: u64,
     pub(super) preparing: Vec<Reply<Vec<PreparedDevice>>>,
     pub(super) releasing: Vec<Reply<()>>,
 }
@@ -30,7 +30,7 @@ impl Slot {
     pub(super) fn new(claim: ClaimRef) -> Self {
         let (entry, unwritten, preparing, releasing) = Default::default();
         let state = State::Resting(None);
-        Self { claim, state, entry, unwritten, asked: 0, preparing, releasing }
+        Self { claim, state, entry, unwritten, requests: 0, preparing, releasing }
     }
 
     pub(super) fn of(entry: PreparedClaim) -> Self {

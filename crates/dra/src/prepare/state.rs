@@ -8,7 +8,7 @@
 //!                      Waiting              └─> Resting, started; of nothing if that was not recorded
 //!
 //!            Prepare               same              done
-//!  Resting ──────────> Comparing ────────> Checking ──────> Resting      Resting ─look─> Restoring ─> Resting
+//!  Resting ──────────> Comparing ────────> Checking ──────> Resting      Resting ─check─> Restoring ─> Resting
 //!  completed               │ allocated anew                              completed                    completed
 //!                          v
 //!  Resting ──────────> Removing ──done──> Forgetting ──recorded──> Resting, nothing
@@ -65,7 +65,7 @@ pub(super) enum Input {
     /// The claim is to be released.
     Release,
     /// Its document is due for a check.
-    Look,
+    Check,
     /// The object still has the same allocation.
     Same,
     /// The object has another allocation.
@@ -162,7 +162,7 @@ impl State {
             (Self::Resting(before), Input::Prepare) => (Self::Reading(before, None), Action::Read),
             // An unrecorded claim may still have devices to be cleaned.
             (Self::Resting(recorded), Input::Release) => (Self::Removing(recorded), Action::Remove),
-            (Self::Resting(COMPLETED), Input::Look) => (Self::Restoring, Action::Restore),
+            (Self::Resting(COMPLETED), Input::Check) => (Self::Restoring, Action::Restore),
             (Self::Restoring, Input::Done) => (Self::Resting(COMPLETED), Action::Note(None)),
             (Self::Restoring, Input::Failed(Failure { why, .. })) => {
                 (Self::Resting(COMPLETED), Action::Note(Some(why)))

@@ -36,7 +36,7 @@ pub(super) struct Slot {
     /// Held by a sysfs write as long as the kernel takes.
     pub(super) writing: Arc<Semaphore>,
     /// Held by an identity check.
-    pub(super) asking: Arc<Semaphore>,
+    pub(super) verifying: Arc<Semaphore>,
 }
 
 // === impl Slot ===
@@ -54,7 +54,7 @@ impl Slot {
             waiting: Vec::new(),
             leaving: Vec::new(),
             writing: Arc::new(Semaphore::new(1)),
-            asking: Arc::new(Semaphore::new(1)),
+            verifying: Arc::new(Semaphore::new(1)),
         }
     }
 

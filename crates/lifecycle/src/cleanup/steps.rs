@@ -39,7 +39,7 @@ pub(super) struct StepContext {
     /// Held by a sysfs write as long as the kernel takes: a write that hangs is never repeated.
     pub(super) writing: Arc<Semaphore>,
     /// Held by an identity check likewise.
-    pub(super) asking: Arc<Semaphore>,
+    pub(super) verifying: Arc<Semaphore>,
     /// NVIDIA's driver.
     pub(super) gpus: MigHandle,
     pub(super) scrubber: Scrubber,
@@ -236,7 +236,7 @@ mod tests {
             },
             host: Host::new(root.path(), "/"),
             writing: Arc::new(Semaphore::new(1)),
-            asking: Arc::new(Semaphore::new(1)),
+            verifying: Arc::new(Semaphore::new(1)),
             gpus: nobody(),
             scrubber: Scrubber::new(&Places::default()),
         };

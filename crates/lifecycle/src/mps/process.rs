@@ -51,8 +51,8 @@ pub(super) struct Unkillable(Pid, Duration);
 /// The agent's own `/proc`: process ids are those of its namespace.
 const PROC: &str = "/proc";
 
-/// Pause between looks at an ending process.
-const LOOK: Duration = Duration::from_millis(20);
+/// Poll interval for an ending process.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 // === impl Process ===
 
@@ -109,7 +109,7 @@ impl Process {
     pub(super) async fn ends_within(&self, grace: Duration) -> bool {
         let end = async {
             while self.is_alive() {
-                sleep(LOOK).await;
+                sleep(POLL_INTERVAL).await;
             }
         };
         deadline::timeout(grace, end).await.is_ok()

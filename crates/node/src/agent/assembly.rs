@@ -140,7 +140,7 @@ impl Wiring<'_> {
     fn watch_state_folder(&self, parts: &mut Parts) {
         let folder = self.config.places.state_dir.clone();
         let writable = self.instruments.state_writable.clone();
-        let interval = self.config.session.look_interval;
+        let interval = self.config.session.check_interval;
         let watching = state_folder::watch(folder, writable, interval, parts.token());
         parts.add("state folder", watching);
     }

@@ -64,7 +64,7 @@ impl Node {
             },
             session: SessionLimits {
                 checkpoint_delay: Duration::from_millis(50),
-                look_interval: Duration::from_millis(100),
+                check_interval: Duration::from_millis(100),
                 ..SessionLimits::default()
             },
             ..Config::default()
@@ -83,7 +83,7 @@ impl Node {
         let mut parts = Parts::default();
         let (count, directory) = watch::channel(0);
         let watched = DirectoryWatch::new(&dir).expect("the kubelet's folder");
-        parts.add("watch", watched.run(count, self.config.session.look_interval));
+        parts.add("watch", watched.run(count, self.config.session.check_interval));
         let deps = Deps {
             dir,
             directory,

@@ -60,7 +60,7 @@ impl DiskCheck {
     pub(super) fn run(&mut self, inventory: &Inventory, policy: &Policy) -> DiskCheckResult {
         let daemons_left = self.daemons.left().into_iter().collect();
         let absent = self.absent(inventory);
-        DiskCheckResult { daemons_left, absent, ..self.look(inventory, policy) }
+        DiskCheckResult { daemons_left, absent, ..self.check(inventory, policy) }
     }
 
     fn absent(&self, inventory: &Inventory) -> Absent {
@@ -71,7 +71,7 @@ impl DiskCheck {
         absent.collect()
     }
 
-    fn look(&mut self, inventory: &Inventory, policy: &Policy) -> DiskCheckResult {
+    fn check(&mut self, inventory: &Inventory, policy: &Policy) -> DiskCheckResult {
         let surroundings = self.surroundings(policy);
         if !policy.needs_documents() && !self.wrote {
             let lacks = missing_channels(policy, &surroundings);

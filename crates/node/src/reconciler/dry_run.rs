@@ -23,8 +23,8 @@ pub(crate) fn dry_run(config: &Config, sources: &Snapshots) -> NodeState {
     let policy = Arc::new(config.policy.clone());
     let mut inventory = merge(sources);
     inventory.recorded = config.places.host().recorded();
-    let mut look = DiskCheck::new(&config.places, &config.mps, policy.delivery.clone());
-    let checked = look.without_writing(&inventory, &policy);
+    let mut check = DiskCheck::new(&config.places, &config.mps, policy.delivery.clone());
+    let checked = check.without_writing(&inventory, &policy);
     let cleanup_states = cleanup::recorded_states(&config.places);
     let cleanup_demand = cleanup::plans(&policy, &inventory, &|_| None);
     let checks = ObstacleChecks {

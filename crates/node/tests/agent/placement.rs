@@ -157,15 +157,14 @@ async fn a_pod_that_fits_no_numa_node_is_refused_with_the_numbers() {
     let resources = gpus(Placement::NumaStrict);
     let (_world, kubelet, _agent) = serving(gpu_node("dgx-h100"), resources, (GPU, 8)).await;
     let rejection = kubelet.admit(pod("wide", 5)).await.expect_err("refused");
-    let expected = "nvidia.com/gpu: 5 devices of one NUMA node were asked for, and no node has more \
+    let expected = "nvidia.com/gpu: 5 devices of one NUMA node requested, and no node has more \
                     than 4 available";
     assert!(rejection.message.contains(expected), "{rejection}");
     kubelet.admit(pod("narrow", 4)).await.expect("admitted");
     let (_world, kubelet, _agent) =
         serving(gpu_node("dgx-h100"), shares(Placement::NumaStrict), (SHARED, 32)).await;
     let rejection = kubelet.admit(pod_with("wide", SHARED, 17)).await.expect_err("refused");
-    let expected =
-        "17 replicas of one NUMA node were asked for, and none has more than 16 available";
+    let expected = "17 replicas of one NUMA node requested, and none has more than 16 available";
     assert!(rejection.message.contains(expected), "{rejection}");
 }
 
@@ -205,7 +204,7 @@ async fn a_kubelet_that_is_behind_gets_what_may_be_allocated_or_the_reason_why_n
             8,
             Code::InvalidArgument,
             format!(
-                "nvidia.com/gpu: 8 devices were asked for and 7 are available; {failed} is excluded: \
+                "nvidia.com/gpu: 8 devices requested, 7 available; {failed} is excluded: \
                  it cannot be allocated: XID 79"
             ),
         ),

@@ -24,7 +24,7 @@ async fn world() -> World {
     let dra = DraPolicy { offer: DraOffer::Beside, ..DraPolicy::default() };
     let change = |config: &mut Config| {
         show_what_is_mounted(config);
-        config.session.look_interval = OFTEN;
+        config.session.check_interval = OFTEN;
     };
     World::with(dra, change).await
 }

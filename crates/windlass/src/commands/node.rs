@@ -69,7 +69,7 @@ async fn serve(args: NodeArgs) -> Result<()> {
     }
     let file = args.config_dir.clone().or_else(|| args.host.config.clone());
     let file = file.or_else(|| args.nvidia_plugin.file());
-    let (asked, follow) = follow(args);
+    let (requested, follow) = follow(args);
     let hangup = signal(SignalKind::hangup()).context("cannot wait for SIGHUP")?;
     let agent = tokio::select! {
         started = start(config.clone(), follow) => started?,
@@ -84,7 +84,7 @@ async fn serve(args: NodeArgs) -> Result<()> {
     );
     tokio::select! {
         outcome = agent.run(shutdown) => outcome?,
-        () = count(hangup, asked) => {}
+        () = count(hangup, requested) => {}
     }
     tracing::info!("stopped");
     Ok(())
@@ -124,14 +124,14 @@ fn warn(loaded: &Loaded) {
 
 /// Reloads with the same files, variables and flags.
 fn follow(args: NodeArgs) -> (watch::Sender<u64>, Follow) {
-    let (ask, asked) = watch::channel(0);
+    let (ask, requested) = watch::channel(0);
     let folder = folder(&args);
     let label = args.config_dir.is_some().then(|| args.config_label.clone());
     let load = Arc::new(move |label: &LabelValue| {
         let loaded = read(&args, label)?;
         Ok((loaded.config, loaded.warnings))
     });
-    (ask, Follow { load, folder, asked, label })
+    (ask, Follow { load, folder, requested, label })
 }
 
 /// Folder to watch for a changed configuration.
@@ -145,10 +145,10 @@ fn folder(args: &NodeArgs) -> Option<PathBuf> {
 }
 
 /// Counts SIGHUPs, which request a reload as with NVIDIA's config-manager.
-async fn count(mut hangup: Signal, asked: watch::Sender<u64>) {
+async fn count(mut hangup: Signal, requested: watch::Sender<u64>) {
     while hangup.recv().await.is_some() {
         tracing::info!(signal = "SIGHUP", "reloading the configuration");
-        asked.send_modify(|count| *count += 1);
+        requested.send_modify(|count| *count += 1);
     }
 }
 

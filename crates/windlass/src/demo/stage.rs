@@ -191,7 +191,7 @@ fn config(folder: &Path, machine: &Machine, policy: Policy) -> Config {
             },
             ..policy
         },
-        session: SessionLimits { look_interval: QUIET_PERIOD / 10, ..SessionLimits::default() },
+        session: SessionLimits { check_interval: QUIET_PERIOD / 10, ..SessionLimits::default() },
         ..Config::default()
     }
 }

@@ -59,8 +59,8 @@ pub(super) async fn attempt(
             return read(env, file, equals, limit, late()).await;
         }
         ResolvedTest::Http(url) => {
-            let asked = deadline::timeout(limit, get(url)).await;
-            asked.map_or_else(|_| late(), |answer| answer.map_err(|it| refused(url, &it)))
+            let answer = deadline::timeout(limit, get(url)).await;
+            answer.map_or_else(|_| late(), |answer| answer.map_err(|it| refused(url, &it)))
         }
         ResolvedTest::Tcp(address) => {
             let connected = deadline::timeout(limit, TcpStream::connect(address)).await;
@@ -97,14 +97,14 @@ async fn read(
         pending.end_round(|()| true);
         (text, pending)
     });
-    let (text, pending) = reading.await.expect("asking neither panics nor is cancelled");
+    let (text, pending) = reading.await.expect("reading neither panics nor is cancelled");
     let Ok(text) = text else { return (late, pending) };
     let file = file.display();
     let answer = match text {
         Some(text) if equals.contains(&text) => Ok(()),
         Some(text) => {
             let expected = equals.join(" or ");
-            Err((Reason::ProbeFailed, format!("{file} says {text:?}, not {expected:?}")))
+            Err((Reason::ProbeFailed, format!("{file} has {text:?}, not {expected:?}")))
         }
         None => Err((Reason::ProbeFailed, format!("{file} cannot be read"))),
     };

@@ -74,7 +74,7 @@ impl Connection {
     /// Fault for uncorrected errors that the counters show. NVML does not report whether they were contained, so
     /// the policy of the double-bit XID applies.
     pub(super) fn uncorrected(&self, errors: u64) -> Option<Observation> {
-        let detail = format!("{errors} since the last look");
+        let detail = format!("{errors} since the last check");
         counts(&self.policy, DOUBLE_BIT_ECC)
             .then_some(Observation::Fault(Reason::UncorrectedEcc, detail))
     }

@@ -114,7 +114,7 @@ impl Connection {
         self.look_for_losses();
         // Sensors wait until every GPU is known.
         if self.has_seen_every_gpu() {
-            self.samples.ask(known.now(), self.policy.probe_interval);
+            self.samples.begin(known.now(), self.policy.probe_interval);
         }
     }
 

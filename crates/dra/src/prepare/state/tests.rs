@@ -49,7 +49,7 @@ fn inputs(patience: Deadline) -> Vec<Input> {
     vec![
         Input::Prepare,
         Input::Release,
-        Input::Look,
+        Input::Check,
         Input::Same,
         Input::Another,
         Input::Read(claim()),
@@ -120,7 +120,7 @@ fn rows(patience: Deadline) -> Vec<Row> {
         (State::Comparing, Input::Another, State::Removing(COMPLETED), Action::Remove),
         (State::Checking, Input::Done, completed, Action::Answer),
         (State::Checking, Input::Failed(why().into()), completed, refuse()),
-        (completed, Input::Look, State::Restoring, Action::Restore),
+        (completed, Input::Check, State::Restoring, Action::Restore),
         (State::Restoring, Input::Done, completed, Action::Note(None)),
         (State::Restoring, Input::Failed(why().into()), completed, Action::Note(Some(why()))),
         (State::Removing(NOTHING), Input::Done, nothing, Action::Release),

@@ -61,7 +61,7 @@ fn show(finding: &Finding, paint: Paint) -> Result<()> {
     wrapped("          ", evidence.split_whitespace()).into_iter().try_for_each(quiet)?;
     if finding.verdict == Verdict::Fail {
         quiet(format!("          expected by {source}"))?;
-        last_words.iter().try_for_each(|said| quiet(format!("          | {said}")))?;
+        last_words.iter().try_for_each(|line| quiet(format!("          | {line}")))?;
     }
     Ok(())
 }

@@ -27,7 +27,7 @@ const KEPT_BACK: &str = "withheld by the agent";
 // === impl Kubelet ===
 
 impl Kubelet {
-    pub(super) async fn ask(dir: &Path) -> Self {
+    pub(super) async fn read(dir: &Path) -> Self {
         let held = match podresources::holders(dir).await {
             Ok(held) => held,
             Err(error) => {

@@ -48,8 +48,8 @@ pub(super) enum Outcome {
 // === impl Report ===
 
 impl<'a> Report<'a> {
-    pub(super) fn new(node: &'a NodeState, asked: ExplainRequest) -> Self {
-        let ExplainRequest { question, unavailable, caveat, refused } = asked;
+    pub(super) fn new(node: &'a NodeState, request: ExplainRequest) -> Self {
+        let ExplainRequest { question, unavailable, caveat, refused } = request;
         let answer = match refused {
             Some(why) => Err(why),
             None => question.explain(&node.topology).map_err(|refusal| refusal.to_string()),

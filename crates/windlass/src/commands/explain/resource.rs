@@ -32,7 +32,7 @@ const DEFAULT_RESOURCE: &str = "nvidia.com/gpu";
 
 impl<'a> Resource<'a> {
     /// The requested resource, else the only one, else [`DEFAULT_RESOURCE`].
-    pub(super) fn find(node: &'a NodeState, asked: Option<&ResourceName>) -> Result<Self> {
+    pub(super) fn find(node: &'a NodeState, request: Option<&ResourceName>) -> Result<Self> {
         let offerings = node.offerings();
         let names: BTreeSet<_> = offerings.values().filter_map(|of| of.resource.as_ref()).collect();
         let listed = || names.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
@@ -41,7 +41,7 @@ impl<'a> Resource<'a> {
         }
         let default =
             names.iter().find(|name| name.as_str() == DEFAULT_RESOURCE).filter(|_| names.len() > 1);
-        let found = match asked {
+        let found = match request {
             Some(name) => names.get(name).ok_or_else(|| {
                 Misuse(anyhow!("--resource: unknown resource {name}; offered: {}", listed()))
             })?,

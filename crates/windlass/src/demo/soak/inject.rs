@@ -33,7 +33,7 @@ pub(super) const RECOVERY_LIMIT: Duration = Duration::from_secs(45);
 
 pub(super) const ABSENCE: Duration = Duration::from_millis(500);
 
-/// Time without the API server. Three looks, ten seconds apart, would free a device if the checkpoint were not asked.
+/// Time without the API server. Three checks, ten seconds apart, would free a device if the checkpoint were not read.
 const CUT_OFF: Duration = Duration::from_secs(40);
 
 /// Time between removal and addition of a NIC.

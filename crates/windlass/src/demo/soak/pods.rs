@@ -46,7 +46,7 @@ impl Run {
     /// Admits a pod, which has to succeed if there are enough free GPUs.
     pub(super) async fn admit(&mut self, gpus: usize) -> Result<()> {
         let free = self.free();
-        let (uid, outcome) = self.ask(gpus).await?;
+        let (uid, outcome) = self.try_admit(gpus).await?;
         if let Err(rejection) = &outcome {
             invariant::check_refusal("a pod", gpus, free, &rejection.message)?;
         }
@@ -55,11 +55,11 @@ impl Run {
 
     /// Admits a pod while the agent cannot write: a refusal is allowed, in time.
     pub(super) async fn try_one(&mut self, gpus: usize) -> Result<()> {
-        let (uid, outcome) = self.ask(gpus).await?;
+        let (uid, outcome) = self.try_admit(gpus).await?;
         self.record_admission(&uid, outcome).await
     }
 
-    async fn ask(&mut self, gpus: usize) -> Result<(String, Result<Admission, Rejection>)> {
+    async fn try_admit(&mut self, gpus: usize) -> Result<(String, Result<Admission, Rejection>)> {
         let pod = self.new_pod(gpus);
         let uid = pod.uid.clone();
         let watch = Stopwatch::start(self.rig.agent.id());

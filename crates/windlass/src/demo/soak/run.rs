@@ -174,7 +174,7 @@ impl Run {
         loop {
             let usage = self.rig.agent.usage();
             self.tally.measure(usage);
-            let seen = self.baseline.look(Instant::now(), usage);
+            let seen = self.baseline.observe(Instant::now(), usage);
             if seen.is_ok() || begun.elapsed() >= GIVEN_BACK {
                 return Ok(seen?);
             }

@@ -28,7 +28,7 @@ impl Connection {
     }
 
     pub(super) fn ask_round(&mut self, now: Instant) {
-        if self.round.call.ask(now, self.policy.call_deadline) {
+        if self.round.call.begin(now, self.policy.call_deadline) {
             let (nvml, host) = (self.nvml.clone(), self.roots.host.clone());
             self.answers.spawn_blocking(move || {
                 CallResult::Round(procfs::fingerprint(&host), nvml.gpu_count())
@@ -51,7 +51,7 @@ impl Connection {
 
     pub(super) fn ask_gpu(&mut self, index: usize, now: Instant, known: &KnownDevices) {
         let slot = &mut self.slots[index];
-        if slot.call.ask(now, self.policy.call_deadline) {
+        if slot.call.begin(now, self.policy.call_deadline) {
             let probe = Probe {
                 nvml: self.nvml.clone(),
                 driver: self.driver.clone(),
@@ -84,7 +84,7 @@ impl Connection {
     }
 
     pub(super) fn ask_listing(&mut self) {
-        if self.listing.ask(Instant::now(), self.policy.call_deadline) {
+        if self.listing.begin(Instant::now(), self.policy.call_deadline) {
             let roots = self.roots.clone();
             self.answers.spawn_blocking(move || CallResult::Listed(procfs::gpus(&roots)));
         }
