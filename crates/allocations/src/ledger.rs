@@ -157,17 +157,14 @@ pub enum Conflict {
         holder: ConflictingHolder,
     },
     /// The kubelet's checkpoint was not read yet.
-    #[error(
-        "{device} cannot be taken before it is known what containers hold: the kubelet's checkpoint was not \
-         read yet"
-    )]
+    #[error("{device} cannot be taken yet: the kubelet's checkpoint was not read")]
     Unknown {
         /// The device.
         device: DeviceId,
     },
     /// The devices of claims are unknown.
     #[error(
-        "{device} cannot be taken while it is not known what claims have; the agent's log says why"
+        "{device} cannot be taken while the devices of claims are unknown: see the agent's log"
     )]
     UnknownClaims {
         /// The device.
@@ -191,7 +188,7 @@ pub enum Conflict {
     },
     /// The device has too few shares left.
     #[error(
-        "{device}: {} of its {} shares wanted, and what other claims have leaves {left}: a pod that is \
+        "{device}: {} of its {} shares wanted, and {left} left by other claims: a pod that is \
          gone may still be ending",
         wanted.count, wanted.of
     )]

@@ -66,7 +66,7 @@ pub struct AllocationRequest<'a> {
     pub node_extras: &'a NodeExtras,
     /// Edits for a client of the device's MPS daemon.
     pub mps: Option<&'a MpsGrant>,
-    /// The profile of a simulated machine.
+    /// Machine profile of a simulated host.
     pub simulated: Option<&'a str>,
 }
 

@@ -14,13 +14,13 @@ mod health;
 mod labels;
 mod limits;
 mod lint;
+pub mod mig_profile;
 mod mistake;
 mod mps;
 mod nics;
 mod node_config;
 mod places;
 mod policy;
-pub mod profile;
 pub mod rules;
 mod sample_device;
 mod scalar;
@@ -62,7 +62,7 @@ pub use sharing::{
     InvalidReplicas, PerContainer, Pooled, Replicas, Shared, Sharing, SharingMethod,
     too_many_clients,
 };
-pub use shipped::{DeviceProfile, UnknownProfile};
+pub use shipped::{DeviceProfile, UnknownDeviceProfile};
 pub use source::{Find, Give, GivenMount, GivenNode, Probe, SourceRule, Test, Unit};
 pub use steps::{CleanupSteps, IDLE_MEMORY, Link, Memory, Processes, Reset, Step, StepAction};
 

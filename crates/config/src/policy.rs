@@ -43,7 +43,7 @@ pub struct Policy {
     /// Rules for network interfaces.
     #[serde(deserialize_with = "with_steps")]
     pub nics: NicPolicy,
-    /// Devices that are kept back, whatever the rules say.
+    /// Devices that are never offered.
     pub exclude: Vec<Selector>,
     /// Resources, in order: the first rule that matches a device has it. Left out, whole GPUs are `nvidia.com/gpu` and
     /// MIG instances `nvidia.com/mig-<profile>`.
@@ -67,7 +67,7 @@ pub enum MigStrategy {
     None,
     /// Its instances, under the name of whole GPUs; all instances must be alike.
     Single,
-    /// Its instances, each under the name of its profile.
+    /// Its instances, each under the name of its MIG profile.
     #[default]
     Mixed,
 }
@@ -89,7 +89,8 @@ pub enum Resources {
 pub enum Unmatched {
     /// They are not offered.
     #[default]
-    KeptBack,
+    #[serde(rename = "keptBack")]
+    Withheld,
     /// They are offered as they would be without any rule.
     Default,
 }
@@ -148,7 +149,7 @@ impl Policy {
     }
 
     /// True if instances on this GPU are made for claims: it is in MIG mode or may be brought into it, is not
-    /// kept back, and one of its partitions is offered.
+    /// excluded, and one of its partitions is offered.
     pub fn cuts_for_claims(&self, gpu: &Device) -> bool {
         let is_taken = |it: &PossiblePartition| {
             self.dra.takes(&prospective(gpu, it), Some(it.partition.profile.as_str()))

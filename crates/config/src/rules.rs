@@ -7,8 +7,8 @@ use windlass_core::device::{DeviceKind, SourceName};
 use crate::{
     document::{Diagnostic, Spanned},
     dra::ShareMethod,
+    mig_profile,
     policy::{Policy, ResourceRule, Resources, Unmatched},
-    profile,
     selector::Selector,
     sharing::{PerContainer, Sharing, SharingMethod},
     source::{self, Judged, SourceRule},
@@ -133,7 +133,7 @@ fn unreachable(
     let text = match (excluded, taken) {
         (Some(excluded), _) => {
             let line = excluded.line;
-            format!("{name} gets no device: exclude on line {line} keeps every such {kind} back")
+            format!("{name} gets no device: exclude on line {line} withholds every such {kind}")
         }
         (None, Some(earlier)) => {
             let (first, line) = (&earlier.value.name, earlier.line);
@@ -167,10 +167,10 @@ fn named_by_default(name: &str) -> Option<Selector> {
     if name == "gpu" {
         return Some(Selector::all(DeviceKind::Gpu));
     }
-    let profile = profile::named(name.strip_prefix("mig-")?);
+    let profile = mig_profile::named(name.strip_prefix("mig-")?);
     // Without a possible profile it is a name like any other.
-    let possible = profile::is_possible(&profile).then_some(profile)?;
-    Some(Selector { profiles: [possible].into(), ..Selector::all(DeviceKind::Mig) })
+    let possible = mig_profile::is_possible(&profile).then_some(profile)?;
+    Some(Selector { mig_profiles: [possible].into(), ..Selector::all(DeviceKind::Mig) })
 }
 
 fn described(sharing: Sharing) -> String {

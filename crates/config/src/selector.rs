@@ -10,7 +10,7 @@ use windlass_core::{
 };
 
 use crate::{
-    profile,
+    mig_profile,
     scalar::{Scalar, Text, is_default},
 };
 
@@ -35,9 +35,13 @@ pub struct Selector {
     #[schemars(with = "BTreeSet<Text<DeviceId>>")]
     pub ids: BTreeSet<String>,
     /// MIG profiles, `1g.10gb`.
-    #[serde(deserialize_with = "texts::<_, MigProfile>", skip_serializing_if = "is_default")]
+    #[serde(
+        rename = "profiles",
+        deserialize_with = "texts::<_, MigProfile>",
+        skip_serializing_if = "is_default"
+    )]
     #[schemars(with = "BTreeSet<Text<MigProfile>>")]
-    pub profiles: BTreeSet<String>,
+    pub mig_profiles: BTreeSet<String>,
     /// A CEL expression over the device's attributes and capacities, as DRA has it.
     #[serde(
         rename = "match",
@@ -89,11 +93,16 @@ impl Selector {
     }
 
     /// True for a selected device. The expression is asked last, about devices that match the rest.
-    pub fn matches(&self, device: &Device, profile: Option<&str>) -> Result<bool, EvaluationError> {
+    pub fn matches(
+        &self,
+        device: &Device,
+        mig_profile: Option<&str>,
+    ) -> Result<bool, EvaluationError> {
         let fits = self.is_about(device)
             && (self.index.is_empty() || self.index.contains(&device.index))
             && (self.ids.is_empty() || self.ids.contains(device.id.as_str()))
-            && (self.profiles.is_empty() || profile.is_some_and(|p| self.profiles.contains(p)));
+            && (self.mig_profiles.is_empty()
+                || mig_profile.is_some_and(|p| self.mig_profiles.contains(p)));
         match &self.expression {
             Some(expression) if fits => expression.matches(device),
             _ => Ok(fits),
@@ -109,7 +118,7 @@ impl Selector {
             && (self.source().is_none() || self.source() == other.source())
             && within(&self.index, &other.index)
             && within(&self.ids, &other.ids)
-            && within(&self.profiles, &other.profiles)
+            && within(&self.mig_profiles, &other.mig_profiles)
             && (self.expression.is_none() || self.expression == other.expression)
     }
 }
@@ -142,7 +151,7 @@ impl Scalar for MigProfile {
                  does, such as 1g.10gb or 1g.10gb+me, with 1 to 8 slices"
             )
         };
-        profile::is_possible(text).then(|| Self(text.to_owned())).ok_or_else(wrong)
+        mig_profile::is_possible(text).then(|| Self(text.to_owned())).ok_or_else(wrong)
     }
 
     fn write(&self) -> String {

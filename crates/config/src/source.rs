@@ -37,7 +37,7 @@ use crate::{
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[schemars(transform = begun_from_a_profile)]
 pub struct SourceRule {
-    /// A profile that comes with Windlass, see `windlass config profiles`: keys that are left out here are taken over
+    /// A device profile of Windlass, see `windlass config profiles`: keys that are left out here are taken over
     /// from there.
     #[serde(default, skip_serializing)]
     #[schemars(with = "Text<DeviceProfile>")]
@@ -372,7 +372,7 @@ where
     Ok(entries.into_iter().map(|(rule, cleanup)| SourceRule { cleanup, ..rule }).collect())
 }
 
-/// Required keys may come from the profile instead.
+/// Required keys may come from the device profile instead.
 fn begun_from_a_profile(schema: &mut Schema) {
     let required = schema.remove("required").unwrap_or_default();
     schema.insert(

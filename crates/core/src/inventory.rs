@@ -12,7 +12,7 @@ use crate::device::{Device, DeviceId, DeviceKind};
 pub struct Inventory {
     /// Number of changes since the agent started.
     pub generation: u64,
-    /// The profile of a simulated machine; `None` on hardware.
+    /// Machine profile of a simulated host; `None` on hardware.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub simulated: Option<String>,
     /// Origin of a recorded host: recording program and time; `None` on a running machine.

@@ -90,7 +90,7 @@ impl Session {
         if !endpoint.is_in_place() {
             own = OwnSocket::Replaced;
             if let Err(error) = endpoint.bind_again() {
-                tracing::error!(error = causes(&error), "cannot serve for the moment");
+                tracing::error!(error = causes(&error), "socket not bound, trying again");
                 own = OwnSocket::Missing;
             } else {
                 tracing::info!(socket = %endpoint.path(), "socket was deleted, serving on a new one");

@@ -39,7 +39,7 @@ pub use host_watch::HostWatch;
 pub use nics::{
     AUXILIARY_DEVICE, DRIVER, PF_PCI_ADDRESS, RDMA_DEVICE, REPRESENTOR, VDPA_DEVICE, VDPA_TYPE,
 };
-pub use nvidia::PROFILE;
+pub use nvidia::MIG_PROFILE;
 
 use self::{
     family::{Family, ScanTriggers, Watcher},
@@ -52,7 +52,7 @@ use crate::{mig::MigHandle, telemetry::TelemetryReceiver};
 pub struct SourceSnapshot {
     /// State of each source in the snapshot.
     pub states: BTreeMap<SourceName, SourceState>,
-    /// Simulation profile, if the host is simulated.
+    /// Machine profile, if the host is simulated.
     pub simulated: Option<String>,
     /// All devices, failed and vanished ones included.
     pub devices: Vec<Device>,

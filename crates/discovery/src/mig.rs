@@ -44,7 +44,7 @@ use windlass_core::device::{DeviceId, Partition};
 use windlass_host::{deadline, nvidia_smi::NvidiaSmi};
 use windlass_nvml::{Nvml, NvmlError};
 
-pub(crate) use self::names::{id_of, profile_in};
+pub(crate) use self::names::{id_of, mig_profile_in};
 use self::worker::Order;
 pub use self::{
     nvml_release::{NvmlRelease, NvmlReleaseHandle, NvmlReleaseRequests, PAUSE, patiently, rest},

@@ -38,7 +38,7 @@ use windlass_core::{device::SourceName, health::Reason, inventory::SourceState};
 use windlass_host::{Host, NVML, Roots, causes, clock::Clock, deadline, nvidia_smi::NvidiaSmi};
 use windlass_nvml::{LoadError, Nvml, NvmlError};
 
-pub use describe::PROFILE;
+pub use describe::MIG_PROFILE;
 pub(super) use describe::resource;
 
 use self::{

@@ -28,8 +28,8 @@ pub(super) enum RecoveryError {
     #[error(transparent)]
     Later(Unreadable),
     #[error(
-        "it is not known what claims have: {}, and {}; remove {}, and claims that are there still are found \
-         out as the kubelet releases them",
+        "devices of claims unknown: {}, and {}; remove {}: the agent then learns of claims as the kubelet \
+         releases them",
         causes(ours), causes(kubelets), file.display()
     )]
     Neither { ours: Unreadable, kubelets: KubeletRecordError, file: PathBuf },

@@ -72,7 +72,7 @@ impl Traces {
                 );
                 logged = Some(trace);
             }
-            tracing::trace!("what claims have is still unknown");
+            tracing::trace!("devices of claims are still unknown");
             sleep(pause).await;
         }
         if logged.is_some() {

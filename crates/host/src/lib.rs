@@ -131,7 +131,7 @@ impl Host {
         (Self { recorder: Some(recorder), ..self }, log)
     }
 
-    /// Profile of a simulated machine.
+    /// Machine profile; `None` on hardware.
     pub fn simulated(&self) -> Option<String> {
         self.text(SIMULATED)
     }

@@ -188,7 +188,7 @@ impl<T: Serialize + DeserializeOwned> StateFile<T> {
         let copy = Self::new(copy.clone(), self.format, self.host.clone());
         let Some(earlier) = copy.load() else { return own };
         let (path, copy) = (self.path.display(), copy.path.display());
-        tracing::warn!(%path, %copy, "{} is lost, its copy stands in", self.format.what);
+        tracing::warn!(%path, %copy, "{} lost, read from its copy", self.format.what);
         Ok(Some(earlier))
     }
 
@@ -237,7 +237,7 @@ impl<T: Serialize + DeserializeOwned> StateFile<T> {
         match fs::remove_file(copy) {
             Ok(()) => {
                 let copy = copy.display();
-                tracing::warn!(error = %refused, %copy, "{} has no copy for now", self.format.what);
+                tracing::warn!(error = %refused, %copy, "copy of {} not written", self.format.what);
                 Ok(())
             }
             Err(error) if matches!(error.kind(), NotFound | NotADirectory | IsADirectory) => Ok(()),

@@ -140,7 +140,7 @@ impl Reading {
         if let Some((node, other)) = self.also_elsewhere(&rule) {
             let text = format!(
                 "{node} is in {other} too. There, both hand it out; here a node has one owner, and \
-                 the other device is kept back: leave one of the groups out"
+                 the other device is withheld: leave one of the groups out"
             );
             diagnostics.warn(line, text);
         }

@@ -166,7 +166,7 @@ fn possible(
         }
         if wrong.is_empty() {
             for text in dangerous {
-                diagnostics.warn(line, format!("{text}; {KEPT_BACK}"));
+                diagnostics.warn(line, format!("{text}; {WITHHELD}"));
             }
             kept.push(value);
         }
@@ -174,8 +174,8 @@ fn possible(
     kept
 }
 
-const KEPT_BACK: &str =
-    "it is kept back: convert the file, and write allowDangerous: true if it is meant";
+const WITHHELD: &str =
+    "it is withheld: convert the file, and write allowDangerous: true if it is meant";
 
 /// Reads a document as Go does: unknown keys are ignored, and keys match regardless of case.
 fn read<'n, T: Deserialize<'n> + Default>(root: &'n Node, diagnostics: &mut Diagnostics) -> T {

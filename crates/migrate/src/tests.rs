@@ -277,14 +277,14 @@ fn usb_devices_of_one_description_get_a_warning_and_others_not() {
 #[test]
 fn entries_that_our_format_refuses_get_a_warning() {
     let paths = |paths: &str| format!("devices:\n- name: a\n  groups: [{{paths: [{paths}]}}]\n");
-    let kept_back =
-        "it is kept back: convert the file, and write allowDangerous: true if it is meant";
+    let withheld =
+        "it is withheld: convert the file, and write allowDangerous: true if it is meant";
     for (text, expected, offered) in [
         (paths("{path: /dev/sdb}"), format!("3: source a: /dev/sdb: a block device gives away the \
-            data of its file systems; {kept_back}"), 1),
+            data of its file systems; {withheld}"), 1),
         (paths("{path: /dev/x}, {path: /etc, type: Mount}"), format!("3: source a: /etc gives away \
-            the whole machine: name what is needed in it; {kept_back}"), 1),
-        (paths("{path: /dev/x}, {path: /, type: Mount}"), format!("3: source a: / has the kubelet's sockets and every pod's secrets; {kept_back}"), 1),
+            the whole machine: name what is needed in it; {withheld}"), 1),
+        (paths("{path: /dev/x}, {path: /, type: Mount}"), format!("3: source a: / has the kubelet's sockets and every pod's secrets; {withheld}"), 1),
         (paths("{path: /dev/x, mountPath: x}"), "3: source a: x is no path from the root: write it \
             from / on, without .., . and //; it is left out".to_owned(), 0),
         (
@@ -299,7 +299,7 @@ fn entries_that_our_format_refuses_get_a_warning() {
         let sources = loaded(&text).expect("valid").config.policy.sources;
         assert_eq!(sources.len(), offered, "{text}");
         let again = parse(Path::new("w.yaml"), &to_yaml(&loaded(&text).expect("valid").config), &NvidiaPluginFlags::default());
-        assert_eq!(again.is_err(), expected.ends_with(kept_back), "{text}");
+        assert_eq!(again.is_err(), expected.ends_with(withheld), "{text}");
     }
     let folder = DARWIN3.replace("/srv/boards", "/etc");
     let told = warnings(&folder)
@@ -477,7 +477,7 @@ proptest! {
         if let Ok(loaded) = loaded(&text) {
             let ours = to_yaml(&loaded.config);
             let again = parse(Path::new("w.yaml"), &ours, &NvidiaPluginFlags::default());
-            let is_told = loaded.warnings.iter().any(|it| it.text.contains("it is kept back"));
+            let is_told = loaded.warnings.iter().any(|it| it.text.contains("it is withheld"));
             let is_same = again.is_ok_and(|again| again.config == loaded.config);
             prop_assert!(is_same || is_told, "{}\n{}", text, ours);
         }
@@ -488,7 +488,7 @@ proptest! {
         let entry = serde_json::json!([{"devicematch": regex, "nummaxdevices": 2}]);
         if let Ok(loaded) = loaded(&entry.to_string()) {
             let ours = to_yaml(&loaded.config);
-            let is_told = loaded.warnings.iter().any(|it| it.text.contains("it is kept back"));
+            let is_told = loaded.warnings.iter().any(|it| it.text.contains("it is withheld"));
             let again = parse(Path::new("w.yaml"), &ours, &NvidiaPluginFlags::default());
             prop_assert!(again.is_ok() || is_told, "{}", ours);
         }

@@ -156,7 +156,7 @@ struct Round<'a> {
 const HELD: &str = "held by another claim";
 
 /// Obstacle of a device while claims are unknown.
-const UNKNOWN: &str = "it is not known what claims have; the agent's log says why";
+const UNKNOWN: &str = "devices of claims are unknown: see the agent's log";
 
 // === impl Reconciler ===
 

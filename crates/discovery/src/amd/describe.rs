@@ -22,7 +22,7 @@ const fn named(name: &'static str) -> AttributeName {
 }
 
 /// Partition mode, `cpx_nps4`.
-pub(super) const PROFILE: AttributeName = named("partitionProfile");
+pub(super) const PARTITION_PROFILE: AttributeName = named("partitionProfile");
 
 /// Partition mode of a GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,7 +38,7 @@ const WHOLE: &str = "spx";
 
 /// Default resource of a device. GPUs without partition modes have one name under every strategy.
 pub(crate) fn resource(policy: &Policy, device: &Device) -> Option<ResourceName> {
-    let profile = device.attributes.get(&PROFILE);
+    let profile = device.attributes.get(&PARTITION_PROFILE);
     match profile.filter(|_| policy.families.amd.naming == AmdNaming::Mixed) {
         Some(profile) => format!("{DOMAIN}/{profile}").parse().ok(),
         None => format!("{DOMAIN}/gpu").parse().ok(),

@@ -7,7 +7,7 @@ use windlass_nvml::{
 
 use super::{
     MigFailure,
-    names::{id_of, profile_in},
+    names::{id_of, mig_profile_in},
 };
 
 /// Makes the partition, or finds it.
@@ -87,7 +87,7 @@ fn fill(gpu: &Gpu, instance: &GpuInstance) -> Result<DeviceId, MigFailure> {
         None => instance.fill()?,
     };
     let device = device_of(gpu, instance.info()?.id, compute.id()?)?;
-    if is_a_part(profile_in(&device.device.name()?)) {
+    if is_a_part(mig_profile_in(&device.device.name()?)) {
         return Err(MigFailure::Foreign);
     }
     Ok(id_of(&device.device)?)

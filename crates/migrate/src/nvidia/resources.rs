@@ -1,7 +1,7 @@
 //! The section `resources` of NVIDIA's file: resource names by patterns of product names and MIG profiles.
 
 use serde::{Deserialize, Deserializer, de::Error as _};
-use windlass_config::{MigStrategy, Selector, document::Spanned, profile};
+use windlass_config::{MigStrategy, Selector, document::Spanned, mig_profile};
 use windlass_core::{
     attribute::AttributeName,
     device::DeviceKind,
@@ -81,12 +81,12 @@ impl Names {
     /// Devices of a resource name. If no pattern gives the name, it may be the default one of a MIG profile.
     pub(super) fn named(&self, name: &ResourceName) -> Vec<Base> {
         let given: Vec<_> = self.bases.iter().filter(|base| base.name == *name).cloned().collect();
-        let profile = name.as_str().strip_prefix("nvidia.com/mig-").map(profile::named);
-        let profile = profile.filter(|text| profile::is_possible(text));
+        let profile = name.as_str().strip_prefix("nvidia.com/mig-").map(mig_profile::named);
+        let profile = profile.filter(|text| mig_profile::is_possible(text));
         match profile {
             Some(profile) if given.is_empty() && self.profiles_by_default => {
                 let mut devices = Selector::all(DeviceKind::Mig);
-                devices.profiles.insert(profile);
+                devices.mig_profiles.insert(profile);
                 vec![Base { line: 1, name: name.clone(), devices }]
             }
             _ => given,
@@ -146,8 +146,8 @@ impl Pattern {
         let all = Selector::all(kind);
         match kind {
             _ if self.0 == "*" => all,
-            DeviceKind::Mig if profile::is_possible(&self.0) => {
-                Selector { profiles: [self.0].into(), ..all }
+            DeviceKind::Mig if mig_profile::is_possible(&self.0) => {
+                Selector { mig_profiles: [self.0].into(), ..all }
             }
             DeviceKind::Mig => Selector { expression: self.expression("profile").ok(), ..all },
             _ => Selector { expression: self.expression("productName").ok(), ..all },

@@ -114,7 +114,7 @@ impl SharingEntry {
             names.bases.iter().filter(|base| !is_whole(base)).map(exclusive).collect();
         rules.extend(unshared);
         let unmatched =
-            if names.profiles_by_default { Unmatched::Default } else { Unmatched::KeptBack };
+            if names.profiles_by_default { Unmatched::Default } else { Unmatched::Withheld };
         let doubts = rules::contradictions(&rules, &[], unmatched);
         diagnostics.warnings.extend(doubts);
         (Resources::Rules(rules.into_iter().map(|rule| rule.value).collect()), unmatched)

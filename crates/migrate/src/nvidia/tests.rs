@@ -34,7 +34,7 @@ fn line(rule: &ResourceRule) -> String {
     for set in [
         index,
         devices.ids.iter().cloned().collect(),
-        devices.profiles.iter().cloned().collect(),
+        devices.mig_profiles.iter().cloned().collect(),
         devices.expression.iter().map(|it| it.as_str().to_owned()).collect(),
     ] {
         if !set.is_empty() {
@@ -179,7 +179,7 @@ fn sharing_becomes_rules() {
         ),
     ]);
     let unmatched = |mig| policy(&slices(mig, gpu, "")).unmatched;
-    assert_eq!(unmatched("none"), Unmatched::KeptBack);
+    assert_eq!(unmatched("none"), Unmatched::Withheld);
     assert_eq!(
         unmatched("mixed"),
         Unmatched::Default,

@@ -212,7 +212,7 @@ proptest! {
         if let Ok(loaded) = loaded(&terms.join(", ")) {
             let ours = to_yaml(&loaded.config);
             let again = parse(Path::new("w.yaml"), &ours, &NvidiaPluginFlags::default());
-            let is_told = loaded.warnings.iter().any(|it| it.text.contains("it is kept back"));
+            let is_told = loaded.warnings.iter().any(|it| it.text.contains("it is withheld"));
             let is_same = again.is_ok_and(|again| again.config == loaded.config);
             prop_assert!(is_same || is_told, "{:?}\n{}", terms, ours);
         }

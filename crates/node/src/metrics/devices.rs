@@ -17,7 +17,7 @@ use windlass_core::{
     health::Reason,
     inventory::Inventory,
 };
-use windlass_discovery::{PROFILE, telemetry::Sample};
+use windlass_discovery::{MIG_PROFILE, telemetry::Sample};
 use windlass_host::counters::Labels;
 
 use super::{
@@ -169,7 +169,7 @@ fn device_labels(device: &Device) -> Labels {
         ("kind", Some(device.kind.to_string())),
         ("index", Some(device.index.to_string())),
         ("model", device.product().map(str::to_owned)),
-        ("profile", device.text(&PROFILE).map(str::to_owned)),
+        ("profile", device.text(&MIG_PROFILE).map(str::to_owned)),
         ("parent", device.parent.as_ref().map(ToString::to_string)),
     ];
     own.into_iter().filter_map(|(key, value)| Some((key, value?))).collect()

@@ -21,7 +21,7 @@ use windlass_core::{
     device::{Device, DeviceId},
     inventory::Inventory,
 };
-use windlass_discovery::PROFILE;
+use windlass_discovery::MIG_PROFILE;
 use windlass_resources::{
     device_info::{DeviceInfoFiles, DeviceInfos, OutdatedFiles},
     offers::Fingerprints,
@@ -216,7 +216,7 @@ pub(super) async fn slowness(mut busy: watch::Receiver<Option<Instant>>) {
 /// Compares the properties that documents and fingerprints contain, without health and telemetry.
 pub(super) fn is_same(one: &Device, other: &Device) -> bool {
     fn properties(it: &Device) -> impl PartialEq + '_ {
-        let whole = (&it.parent, it.part, it.partitioned, it.attributes.get(&PROFILE));
+        let whole = (&it.parent, it.part, it.partitioned, it.attributes.get(&MIG_PROFILE));
         (it.kind, &it.source, it.index, &it.place, &it.origin, &it.nodes, &it.extras, whole)
     }
     properties(one) == properties(other)

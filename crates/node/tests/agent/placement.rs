@@ -100,8 +100,10 @@ async fn mig_instances_come_from_as_many_gpus_as_the_policy_says() {
         (Placement::Distributed, 2),
         (Placement::First, 1),
     ] {
-        let devices =
-            Selector { profiles: ["1g.5gb".to_owned()].into(), ..Selector::all(DeviceKind::Mig) };
+        let devices = Selector {
+            mig_profiles: ["1g.5gb".to_owned()].into(),
+            ..Selector::all(DeviceKind::Mig)
+        };
         let rule = ResourceRule::new(SLICES.parse().expect("valid"), devices, Sharing::Exclusive);
         let (_world, kubelet, agent) =
             serving(gpu_node_of(&profile), placed(placement, rule), (SLICES, 14)).await;

@@ -80,7 +80,7 @@ async fn a_share_too_many_is_refused_until_one_is_let_go() {
     // The pod of one was deleted by force: the scheduler has its share free, and the node does not.
     world.remove("one");
     let why = kubelet.prepare("ghosted").await.expect_err("both are in use");
-    assert!(why.contains("1 of its 2 shares wanted, and what other claims have leaves 0"), "{why}");
+    assert!(why.contains("1 of its 2 shares wanted, and 0 left by other claims"), "{why}");
     kubelet.unprepare("one").await.expect("released");
     kubelet.prepare("ghosted").await.expect("room again");
     agent.stop().await;

@@ -26,7 +26,7 @@ use windlass_core::{
 
 use super::{
     Allocatable, Fingerprints, Offer, OfferedDevice, Offers, Withdrawn,
-    assignment::{Assigner, Assignment, Fit, Target, present_parts, profile},
+    assignment::{Assigner, Assignment, Fit, Target, mig_profile, present_parts},
     diagnose::{Outcome, diagnose},
     earlier_ids,
 };
@@ -210,7 +210,7 @@ impl Planner<'_> {
     /// Leaves to claims the devices that the configuration gives them; returns the rest of the assignment.
     fn leave_to_claims(&mut self, device: &Device, assignment: Assignment, fit: Fit) -> Assignment {
         let policy = &self.inputs.policy.dra;
-        let is_taken = policy.takes(device, profile(device));
+        let is_taken = policy.takes(device, mig_profile(device));
         let is_cut = self.is_cut_for_claims(device);
         if device.health.has_vanished() {
             // A vanished device makes no new resource. One that was allocatable stays listed.

@@ -19,7 +19,7 @@ use windlass_core::{
     inventory::Inventory,
     resource::ResourceName,
 };
-use windlass_discovery::{PROFILE, default_resource};
+use windlass_discovery::{MIG_PROFILE, default_resource};
 
 use super::{Allocatable, Fingerprints, Inputs, Methods, Moves, Offers, Plan, Pools, plan, record};
 
@@ -163,7 +163,7 @@ fn cut(id: &str, index: u32, profiles: &[&str]) -> Vec<Device> {
         kind: DeviceKind::Mig,
         parent: Some(whole.id.clone()),
         part: u32::try_from(part).ok(),
-        attributes: BTreeMap::from([(PROFILE, AttributeValue::string(*profile))]),
+        attributes: BTreeMap::from([(MIG_PROFILE, AttributeValue::string(*profile))]),
         ..gpu(&format!("{id}-{part}"), index)
     };
     let parts: Vec<_> = profiles.iter().enumerate().map(part).collect();
@@ -578,8 +578,8 @@ fn devices_are_kept_back_by_name_and_by_expression() {
     node.plan();
     assert_eq!(node.plan.offers.len(), 0);
     let reasons: Vec<_> = node.withheld().into_iter().map(|(_, why)| why.to_owned()).collect();
-    assert_eq!(reasons[0], "kept back by the configuration");
-    assert!(reasons[1].starts_with("kept back, since its exclusion cannot be"), "{}", reasons[1]);
+    assert_eq!(reasons[0], "excluded by the configuration");
+    assert!(reasons[1].starts_with("withheld, since an exclude rule cannot be"), "{}", reasons[1]);
     assert_eq!(reasons[2], "no rule of the configuration takes it");
 }
 
@@ -641,6 +641,6 @@ fn a_resource_without_a_device_says_why() {
     node.policy.exclude = vec![Selector::all(DeviceKind::Gpu)];
     node.plan.offers.clear();
     let expected =
-        "a.com/x: g0 is not offered: kept back by the configuration, as all 2 of its rule";
+        "a.com/x: g0 is not offered: excluded by the configuration, as all 2 of its rule";
     assert_eq!(why(&mut node), [expected]);
 }

@@ -72,7 +72,7 @@ const ONE: &[&str] = &["1g.5gb"; 7];
 /// Where there is such a file system: a machine is thousands of small files.
 const IN_MEMORY: &str = "/dev/shm";
 
-const PROFILE: AttributeName = AttributeName::new("nvidia.com", "profile");
+const MIG_PROFILE: AttributeName = AttributeName::new("nvidia.com", "profile");
 
 /// All of them.
 pub(crate) async fn all() -> Result<Vec<Machine>> {
@@ -160,7 +160,7 @@ impl Pool {
             Self::Gpus => device.kind == DeviceKind::Gpu && !device.partitioned,
             Self::Parts => device.parent.is_some(),
             Self::Instances(size) => {
-                let profile = device.attributes.get(&PROFILE);
+                let profile = device.attributes.get(&MIG_PROFILE);
                 profile == Some(&AttributeValue::String(size.to_owned()))
             }
         }

@@ -167,9 +167,9 @@ pub(crate) fn sources(inventory: &Inventory, paint: Paint) -> Vec<String> {
 /// Obstacles of healthy devices, grouped by reason in the order of the table.
 fn obstacles(inventory: &Inventory, offerings: &Offerings) -> Vec<String> {
     let healthy = inventory.devices.iter().filter(|device| device.health.is_healthy());
-    let kept_back = healthy
+    let withheld = healthy
         .filter_map(|device| Some((device, offerings.get(&device.id)?.obstacle.as_deref()?)));
-    by_reason("withheld", kept_back)
+    by_reason("withheld", withheld)
 }
 
 /// Devices that are withheld from claims although the configuration offers them.

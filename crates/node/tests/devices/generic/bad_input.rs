@@ -231,7 +231,7 @@ async fn of_two_devices_of_one_source_with_one_node_the_second_is_kept_back() {
 
 /// Why a device is not handed out.
 fn obstacle(state: &NodeState, id: &str) -> String {
-    state.offerings().remove(id).and_then(|offering| offering.obstacle).expect("it is kept back")
+    state.offerings().remove(id).and_then(|offering| offering.obstacle).expect("it is withheld")
 }
 
 #[tokio::test]

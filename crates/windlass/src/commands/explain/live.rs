@@ -22,7 +22,7 @@ pub(super) struct Kubelet {
 }
 
 /// The agent may know a fault that a single scan does not show.
-const KEPT_BACK: &str = "withheld by the agent";
+const WITHHELD: &str = "withheld by the agent";
 
 // === impl Kubelet ===
 
@@ -72,8 +72,8 @@ impl Kubelet {
 
     /// Reason why the device is withheld, independent of holders.
     pub(super) fn withheld(&self, resource: &ResourceName, member: &Member<'_>) -> Option<String> {
-        let kept_back = || self.is_kept_back(resource, member).then(|| KEPT_BACK.to_owned());
-        member.obstacle.clone().or_else(kept_back)
+        let withheld = || self.is_withheld(resource, member).then(|| WITHHELD.to_owned());
+        member.obstacle.clone().or_else(withheld)
     }
 
     /// A container with the whole device blocks its replicas, and the other way round.
@@ -86,7 +86,7 @@ impl Kubelet {
     }
 
     /// True if the kubelet lists the resource without this device.
-    fn is_kept_back(&self, resource: &ResourceName, member: &Member<'_>) -> bool {
+    fn is_withheld(&self, resource: &ResourceName, member: &Member<'_>) -> bool {
         let own = member.device.id.as_str();
         let is_it = |id: &String| ReplicaId::split(id).map_or(id.as_str(), |(id, _)| id) == own;
         let ids = self.allocatable.as_ref().and_then(|listed| listed.get(resource.as_str()));
