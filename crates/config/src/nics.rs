@@ -6,7 +6,7 @@ use std::{
 };
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use windlass_core::{device::SourceName, pci::PciAddress};
 
 use crate::{
@@ -23,6 +23,8 @@ pub struct NicPolicy {
     /// Ids of interfaces towards the kubelet, and CNI plugins through it. The SR-IOV CNI plugin needs `pciAddress`.
     pub ids: NicIds,
     /// RDMA nodes of a container. An empty list leaves RDMA to nobody.
+    #[serde(deserialize_with = "rdma_nodes")]
+    #[schemars(with = "Option<BTreeSet<RdmaNode>>")]
     pub rdma_nodes: BTreeSet<RdmaNode>,
     /// Gives a container `/dev/vhost-net` and `/dev/net/tun` as well.
     pub vhost_net: bool,
@@ -114,6 +116,12 @@ impl NicPolicy {
 
 const NO_VERBS: &str =
     "rdmaNodes without uverbs: no RDMA program works without it; add uverbs, or write []";
+
+/// A key without a value counts as absent, as in earlier versions.
+fn rdma_nodes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeSet<RdmaNode>, D::Error> {
+    let nodes = Option::deserialize(deserializer)?;
+    Ok(nodes.unwrap_or_else(|| NicPolicy::default().rdma_nodes))
+}
 
 impl HasSteps for NicPolicy {
     fn set_steps(&mut self, steps: CleanupSteps) {

@@ -93,7 +93,7 @@ pub struct SourceRule {
     /// Hands out a device that several nodes reach only on the node that holds its lease, an object of the API server.
     #[serde(default, skip_serializing_if = "is_default")]
     pub lease: bool,
-    /// Allows nodes that give away the whole machine, such as `/dev/mem`.
+    /// Allows nodes that expose the whole machine, such as `/dev/mem`.
     #[serde(default, skip_serializing_if = "is_default")]
     pub allow_dangerous: bool,
 }
@@ -283,7 +283,7 @@ const PATH: AttributeName = AttributeName::new(DOMAIN, "path");
 // === impl SourceRule ===
 
 impl SourceRule {
-    /// A source that gives away what it finds, each device to one container.
+    /// A source that hands out all devices that it finds, each to one container.
     pub fn new(name: SourceName, find: Find) -> Self {
         Self {
             profile: TakenOver,

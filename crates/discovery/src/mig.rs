@@ -118,7 +118,7 @@ pub enum MigFailure {
     #[error("MIG is off: an administrator turns it on")]
     Off,
     /// Instances exist, so MIG stays on.
-    #[error("MIG instances stand on it: {0}")]
+    #[error("it has MIG instances: {0}")]
     Standing(String),
     /// Other instances occupy the placement.
     #[error("no room: {0}")]

@@ -280,9 +280,9 @@ fn entries_that_our_format_refuses_get_a_warning() {
     let withheld =
         "it is withheld: convert the file, and write allowDangerous: true if it is meant";
     for (text, expected, offered) in [
-        (paths("{path: /dev/sdb}"), format!("3: source a: /dev/sdb: a block device gives away the \
+        (paths("{path: /dev/sdb}"), format!("3: source a: /dev/sdb: a block device exposes the \
             data of its file systems; {withheld}"), 1),
-        (paths("{path: /dev/x}, {path: /etc, type: Mount}"), format!("3: source a: /etc gives away \
+        (paths("{path: /dev/x}, {path: /etc, type: Mount}"), format!("3: source a: /etc exposes \
             the whole machine: name what is needed in it; {withheld}"), 1),
         (paths("{path: /dev/x}, {path: /, type: Mount}"), format!("3: source a: / has the kubelet's sockets and every pod's secrets; {withheld}"), 1),
         (paths("{path: /dev/x, mountPath: x}"), "3: source a: x is no path from the root: write it \
@@ -397,7 +397,7 @@ fn refusals_of_rdma_plugins_have_the_line() {
         ),
         (
             entry("resourceName: a, rdmaHcaMax: x, devices: [y]"),
-            "2: \"x\" cannot stand here: write a whole number",
+            "2: \"x\" is not valid here: write a whole number",
         ),
     ]);
 }

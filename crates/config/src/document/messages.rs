@@ -10,7 +10,7 @@ pub(super) fn wrong_value(found: &Unexpected<'_>, expected: &dyn Expected) -> St
         Unexpected::Unit | Unexpected::Option => {
             format!("nothing is written here: write {expected}")
         }
-        found => format!("{} cannot stand here: write {expected}", found_in_words(found)),
+        found => format!("{} is not valid here: write {expected}", found_in_words(found)),
     }
 }
 
@@ -20,7 +20,7 @@ pub(crate) fn unknown_word(word: &str, known: &[&str]) -> String {
         Some(near) => format!("did you mean {near}?"),
         None => format!("write {}", alternatives(known)),
     };
-    format!("{} is no word for this: {known}", shown(word))
+    format!("{} is not a known value: {known}", shown(word))
 }
 
 /// An unknown key. All known ones are listed only if none is near: they can be forty.

@@ -80,7 +80,7 @@ fn mistakes_in_an_entry_are_reported_once_at_its_own_line() {
             2,
             "no profile of devices is called \"hailo9\"; there are darwin3-files",
         ),
-        ("profile: [kvm]", 2, "a list cannot stand here"),
+        ("profile: [kvm]", 2, "a list is not valid here"),
         ("profile: kvm\n  finds: {}", 3, "unknown field `finds`"),
         ("profile: kvm\n  resource: kvm", 3, "nvidia.com/gpu"),
         ("profile: kvm\n  find: {bus: usb, class: drm}", 3, "write one of bus, class"),

@@ -131,10 +131,7 @@ fn a_wrong_expression_is_refused_with_the_place_and_what_is_right() {
         ("device.kind ==", "column 15: "),
         ("device.kind = 'gpu'", "column 13: "),
         ("true &&\n 1 +", "line 2, column 5: "),
-        (
-            "devcie.kind == 'gpu'",
-            r#"column 1: "devcie" is not known: there is the variable "device""#,
-        ),
+        ("devcie.kind == 'gpu'", r#"column 1: unknown variable "devcie": use "device""#),
         (
             "device.driver == 'x'",
             r#"column 8: device has no "driver": there are attributes, capacity, id, index, kind"#,
@@ -143,9 +140,9 @@ fn a_wrong_expression_is_refused_with_the_place_and_what_is_right() {
             "device.kind == 'lower' || device.kind.lower() == ''",
             r#"column 39: there is no function "lower"; there are add, "#,
         ),
-        ("[1].all(x, x > 0) && x == 1", r#"column 9: "x" is not known"#),
+        ("[1].all(x, x > 0) && x == 1", r#"column 9: unknown variable "x""#),
         ("device.kind.matches('a(')", "not a valid regex"),
-        ("a.b{c: 1}", "it makes a value that is not known here"),
+        ("a.b{c: 1}", "it makes a value of an unsupported type"),
         (&deep, "expression recursion limit exceeded: 96"),
         (&choices, "it has 51 '?' and 50 are allowed"),
         (&chained, "it nests deeper than 24 levels"),

@@ -52,12 +52,12 @@ impl Preparer {
 
     /// Releases stale claims, except those that were requested since the check.
     pub(super) fn release_stale(&mut self, suspects: Vec<Suspect>) {
-        tracing::trace!(found = suspects.len(), "looked for claims that nobody has any more");
+        tracing::trace!(found = suspects.len(), "checked for orphaned claims");
         for Suspect { claim, requests } in suspects {
             if self.requests(&claim.uid) != requests {
                 continue;
             }
-            tracing::info!(%claim, uid = claim.uid, "nobody has the claim any more, it is released");
+            tracing::info!(%claim, uid = claim.uid, "releasing orphaned claim");
             // No caller waits for the answer.
             let (reply, _) = oneshot::channel();
             self.handle(Request { claim, wish: Wish::Release(reply) });

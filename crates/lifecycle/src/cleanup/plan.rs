@@ -67,7 +67,7 @@ fn reset_conflict(gpu: &Device, inventory: &Inventory) -> Option<&'static str> {
     } else if gpu.partitioned {
         Some("it is in MIG mode")
     } else if inventory.devices.iter().any(is_linked) {
-        Some("it has NVLinks to other GPUs, which would go down for whoever uses those")
+        Some("a reset would also take down its NVLinks to other GPUs")
     } else {
         None
     }

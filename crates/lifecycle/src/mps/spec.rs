@@ -106,7 +106,7 @@ impl MpsSpec {
         match self.compute_capability {
             Some(capability) if capability >= VOLTA => (MOST_CLIENTS, ""),
             Some(_) => (MOST_CLIENTS_BEFORE_VOLTA, ", which is older than Volta"),
-            None => (MOST_CLIENTS_BEFORE_VOLTA, ", which does not tell its compute capability"),
+            None => (MOST_CLIENTS_BEFORE_VOLTA, ", whose compute capability is unknown"),
         }
     }
 }
@@ -142,7 +142,7 @@ mod tests {
             (49, Some((7, 0)), Some("49 replicas: MPS serves at most 48 clients on this GPU")),
             (16, Some((6, 1)), None),
             (17, Some((6, 1)), Some("at most 16 clients on this GPU, which is older than Volta")),
-            (17, None, Some("which does not tell its compute capability")),
+            (17, None, Some("whose compute capability is unknown")),
         ] {
             let refused = spec(replicas, capability, Mig::Whole).share().err();
             let refused = refused.map(|error| error.to_string());

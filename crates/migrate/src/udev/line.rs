@@ -17,9 +17,12 @@ pub(super) struct Term<'t> {
 
 /// Words that no source has, and what to write instead.
 const REFUSED: [(&str, &str); 7] = [
-    ("GOTO LABEL", "write each rule so that it asks for everything itself"),
-    ("ENV TAG TAGS", "only udev knows it: write match of a source over what the device has"),
-    ("PROGRAM IMPORT RESULT TEST", "the device alone is asked: write match or probe of a source"),
+    ("GOTO LABEL", "write every condition into each rule"),
+    ("ENV TAG TAGS", "udev sets it: match the device's attributes in a source instead"),
+    (
+        "PROGRAM IMPORT RESULT TEST",
+        "rules match the device alone: write match or probe of a source",
+    ),
     ("DRIVER DRIVERS", "write driver in match of a source"),
     ("KERNELS DEVPATH", "write usbPort or the PCI address in match of a source"),
     ("SUBSYSTEMS", "write ATTRS{idVendor} alone, which is of the USB device, or match of a source"),

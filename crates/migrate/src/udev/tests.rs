@@ -116,7 +116,7 @@ fn conditions_on_a_device_become_conditions_on_its_attributes() {
 #[test]
 fn a_word_that_is_not_plain_is_refused_with_its_line_and_what_to_write_instead() {
     for (keys, why) in [
-        (r#"GOTO="end""#, "GOTO: write each rule so that it asks for everything itself"),
+        (r#"GOTO="end""#, "GOTO: write every condition into each rule"),
         (r#"LABEL="end""#, "LABEL: write each rule"),
         (r#"ENV{ID_BUS}=="usb""#, "ENV{ID_BUS}: only udev knows it: write match of a source"),
         (r#"TAGS=="mine""#, "TAGS: only udev knows it"),

@@ -1,4 +1,4 @@
-//! A node that is the gateway of simulated Darwin3 boards: what it gives away is reached by network.
+//! A node that is the gateway of simulated Darwin3 boards: what it exposes is reached by network.
 
 use std::{
     fs,

@@ -422,7 +422,7 @@ impl Planner<'_> {
         let still_here = base.is_ok_and(|base| offer.devices.contains_key(base.as_str()))
             || offer.devices.contains_key(id.as_str());
         let why = match device {
-            _ if still_here || offer.pool().is_some() => "shared in another way by now",
+            _ if still_here || offer.pool().is_some() => "shared in another way now",
             None if token(&id).is_some() => "no longer offered as this resource",
             Some(device) if device.partitioned => match device.family().partitioning {
                 Partitioning::Mig => "cut into MIG instances",

@@ -259,7 +259,7 @@ fn fewer_replicas_withdraw_the_last_and_more_bring_them_back() {
     node.plan();
     node.policy.resources = Resources::Rules(rules(1));
     node.plan();
-    let gone = "shared in another way by now";
+    let gone = "shared in another way now";
     assert_eq!(node.listed(GPU), [line("g0::0", ""), line("g0::1", gone), line("g0::2", gone)]);
     node.policy.resources = Resources::Rules(rules(3));
     assert_eq!(node.plan().allocatable(GPU), 3);
@@ -304,7 +304,7 @@ fn a_device_that_becomes_shared_waits_for_the_container_that_has_it_alone() {
     let held = "a container holds it as nvidia.com/gpu";
     assert_eq!(
         node.listed(GPU),
-        [line("g0::0", held), line("g0::1", held), line("g0", "shared in another way by now")]
+        [line("g0::0", held), line("g0::1", held), line("g0", "shared in another way now")]
     );
     node.moves = Moves::Kept;
     node.held.clear();
@@ -328,7 +328,7 @@ fn what_a_container_held_before_the_agent_started_is_listed() {
     node.holds(GPU, &["lost", "g0::1"]).plan();
     let listed = node.listed(GPU);
     assert_eq!(listed[0], line("g0", "a container holds it as nvidia.com/gpu"));
-    assert_eq!(listed[1], line("g0::1", "shared in another way by now"));
+    assert_eq!(listed[1], line("g0::1", "shared in another way now"));
     assert_eq!(listed[2], line("lost", "no longer on this node"));
     node.devices.clear();
     node.plan.offers.clear();

@@ -98,7 +98,7 @@ fn a_configuration_is_read_from_the_standard_input_as_other_tools_do() {
     let wrong = fed(&["config", "check", "-"], "\nmig: nonne\n");
     assert_eq!(wrong.status.code(), USAGE);
     let shown = text(&wrong.stdout);
-    assert_eq!(shown, "stdin:2: \"nonne\" is no word for this: did you mean none?\n");
+    assert_eq!(shown, "stdin:2: \"nonne\" is not a known value: did you mean none?\n");
     let converted = fed(&["config", "convert", "-"], "version: v1\n");
     let first = "# Converted from stdin, in the format of NVIDIA's device plugin.\n";
     assert!(text(&converted.stdout).starts_with(first), "{converted:?}");

@@ -19,9 +19,9 @@ fn described(keys: &str) -> String {
 #[test]
 fn what_gives_away_the_machine_is_refused_with_the_reason_unless_it_is_meant() {
     for (keys, expected) in [
-        ("find: {nodes: /dev/mem}", "/dev/mem: it gives away the memory of the whole machine"),
+        ("find: {nodes: /dev/mem}", "/dev/mem: it exposes the memory of the whole machine"),
         ("find: {nodes: '/dev/*'}", "/dev/* fits /dev/mem"),
-        ("find: {nodes: /dev/sda}", "/dev/sda: a block device gives away the data"),
+        ("find: {nodes: /dev/sda}", "/dev/sda: a block device exposes the data"),
         (
             "find: {nodes: '/dev/nvme*'}",
             "/dev/nvme* fits /dev/nvme-fabrics: it makes block devices",
@@ -31,10 +31,7 @@ fn what_gives_away_the_machine_is_refused_with_the_reason_unless_it_is_meant() {
         ("find: {bus: pci}", "without match it is every device of the pci bus"),
         ("find: {nodes: /dev/kvm}, give: {nodes: [{path: '/dev/{name}'}]}", "/dev/* fits /dev/mem"),
         ("find: {nodes: /dev/kvm}, give: {mounts: [{host: /}]}", "/ has the kubelet's sockets"),
-        (
-            "find: {nodes: /dev/kvm}, give: {mounts: [{host: /proc}]}",
-            "gives away the whole machine",
-        ),
+        ("find: {nodes: /dev/kvm}, give: {mounts: [{host: /proc}]}", "exposes the whole machine"),
         (
             "find: {nodes: /dev/kvm}, give: {mounts: [{host: /var/run/docker.sock}]}",
             "container runtime",
@@ -174,7 +171,7 @@ async fn a_block_device_that_a_pattern_happens_to_fit_is_kept_back() {
     let (kubelet, agent) = (world.kubelet(), world.agent());
     allocatable(&kubelet, "a.com/b", 1).await;
     let why = obstacle(&agent.state.borrow(), "b-board9");
-    assert!(why.starts_with("/dev/board9: a block device gives away"), "{why}");
+    assert!(why.starts_with("/dev/board9: a block device exposes"), "{why}");
 }
 
 #[tokio::test]
@@ -192,8 +189,8 @@ sources:
     symlink(".", world.host("/dev/here")).expect("linked");
     symlink("../etc", world.host("/dev/etcdir")).expect("linked");
     let state = world.survey().await;
-    assert!(obstacle(&state, "log-kmsg").starts_with("/dev/kmsg: it gives away the kernel's log"));
-    assert!(obstacle(&state, "tty-FT4X9-ttyUSB0").starts_with("/dev/port: it gives away"));
+    assert!(obstacle(&state, "log-kmsg").starts_with("/dev/kmsg: it exposes the kernel's log"));
+    assert!(obstacle(&state, "tty-FT4X9-ttyUSB0").starts_with("/dev/port: it exposes"));
     let told = source(&state, "etc");
     assert!(told.contains("/dev/etcdir/shadow leads to no device node"), "{told}");
 }
@@ -207,7 +204,7 @@ async fn a_mount_is_judged_by_where_its_links_lead() {
     fs::create_dir_all(world.host("/etc")).expect("made");
     symlink("/", world.host("/opt/fw")).expect("linked");
     let why = obstacle(&world.survey().await, "tty-FT4X9-ttyUSB0");
-    assert_eq!(why, "/etc gives away the whole machine: name what is needed in it");
+    assert_eq!(why, "/etc exposes the whole machine: name what is needed in it");
 }
 
 #[tokio::test]
