@@ -23,7 +23,7 @@ use crate::{
 pub struct Judged {
     /// Mistakes.
     pub wrong: Vec<String>,
-    /// Parts that would give away the machine without `allowDangerous`.
+    /// Parts that would expose the machine without `allowDangerous`.
     pub dangerous: Vec<String>,
 }
 
