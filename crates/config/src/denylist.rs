@@ -140,10 +140,10 @@ const DISK_FOLDERS: [&str; 3] = ["/dev/disk", "/dev/mapper", "/dev/block"];
 pub fn no_node(pattern: &str) -> Option<String> {
     let path = Path::new(pattern);
     if !path.starts_with("/dev") || path == Path::new("/dev") {
-        return Some(format!("{pattern} is no device node: write a path below /dev"));
+        return Some(format!("{pattern} is not a device node: write a path below /dev"));
     }
     if pattern.ends_with('/') {
-        return Some(format!("{pattern} is no device node: write it without / at its end"));
+        return Some(format!("{pattern} is not a device node: write it without / at its end"));
     }
     no_plain_path(pattern)
 }
@@ -154,7 +154,7 @@ pub fn no_plain_path(text: &str) -> Option<String> {
     let mut parts = below.into_iter().flat_map(|below| below.split('/'));
     let is_plain = below.is_some() && parts.all(|part| !["", ".", ".."].contains(&part));
     (!is_plain && text != "/").then(|| {
-        format!("{text} is no path from the root: write it from / on, without .., . and //")
+        format!("{text} is not a path from the root: write it from / on, without .., . and //")
     })
 }
 

@@ -11,7 +11,7 @@ use crate::{
     policy::{Policy, ResourceRule, Resources, Unmatched},
     selector::Selector,
     sharing::{PerContainer, Sharing, SharingMethod},
-    source::{self, Judged, SourceRule},
+    source::{self, SourceFindings, SourceRule},
 };
 
 /// A rule and the line that its name is on.
@@ -66,12 +66,12 @@ pub(super) fn wrong_sources(
     kubelet_dir: &Path,
 ) -> Vec<Diagnostic> {
     let alone = sources.iter().flat_map(|Spanned { line, value }| {
-        let Judged { wrong, dangerous } = source::judged(value, kubelet_dir);
+        let SourceFindings { wrong, dangerous } = source::check_source(value, kubelet_dir);
         let dangerous = dangerous.into_iter().map(|text| format!("{text}; {MEANT}"));
         wrong.into_iter().chain(dangerous).map(|text| Diagnostic::new(*line, text))
     });
     let together =
-        source::differently_shared(&sources.iter().map(|source| &source.value).collect::<Vec<_>>());
+        source::sharing_conflicts(&sources.iter().map(|source| &source.value).collect::<Vec<_>>());
     let line = |name: &SourceName| {
         let named = sources.iter().rfind(|source| source.value.name == *name);
         named.map_or(1, |source| source.line)

@@ -95,7 +95,7 @@ struct SharingKeys {
 }
 
 /// Most clients of one MPS server, from compute capability 7.0 on; older GPUs take 16, which only the machine can tell.
-pub(crate) const MOST_MPS_CLIENTS: u32 = 48;
+pub(crate) const MAX_MPS_CLIENTS: u32 = 48;
 
 // === impl Sharing ===
 
@@ -180,8 +180,8 @@ impl SharingMethod {
 /// The mistake of too many replicas by MPS.
 pub fn too_many_clients(replicas: Replicas) -> Option<String> {
     let count = replicas.get();
-    (count > MOST_MPS_CLIENTS)
-        .then(|| format!("{count} replicas: an MPS server has at most {MOST_MPS_CLIENTS} clients"))
+    (count > MAX_MPS_CLIENTS)
+        .then(|| format!("{count} replicas: an MPS server has at most {MAX_MPS_CLIENTS} clients"))
 }
 
 // === impl Replicas ===

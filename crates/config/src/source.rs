@@ -20,7 +20,8 @@ use windlass_core::{
 };
 
 pub use check::{
-    Judged, differently_shared, judged, otherwise_shared, wrong_programming, wrong_steps,
+    SourceFindings, check_source, sharing_conflict, sharing_conflicts, wrong_programming,
+    wrong_steps,
 };
 
 use crate::{
@@ -35,13 +36,13 @@ use crate::{
 /// A source of devices.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[schemars(transform = begun_from_a_profile)]
+#[schemars(transform = allow_profile_keys)]
 pub struct SourceRule {
     /// A device profile of Windlass, see `windlass config profiles`: keys that are left out here are taken over
     /// from there.
     #[serde(default, skip_serializing)]
     #[schemars(with = "Text<DeviceProfile>")]
-    pub profile: TakenOver,
+    pub profile: ProfileKey,
     /// Name of the source; its devices' ids begin with it.
     #[serde(with = "Text::<SourceName>")]
     #[schemars(with = "Text<SourceName>")]
@@ -100,7 +101,7 @@ pub struct SourceRule {
 
 /// The key `profile` of an entry. The profile's keys have been taken over before the entry is read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TakenOver;
+pub struct ProfileKey;
 
 /// Places that are searched for devices.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -286,7 +287,7 @@ impl SourceRule {
     /// A source that hands out all devices that it finds, each to one container.
     pub fn new(name: SourceName, find: Find) -> Self {
         Self {
-            profile: TakenOver,
+            profile: ProfileKey,
             name,
             resource: None,
             resource_domain: None,
@@ -373,7 +374,7 @@ where
 }
 
 /// Required keys may come from the device profile instead.
-fn begun_from_a_profile(schema: &mut Schema) {
+fn allow_profile_keys(schema: &mut Schema) {
     let required = schema.remove("required").unwrap_or_default();
     schema.insert(
         "anyOf".to_owned(),
@@ -381,7 +382,7 @@ fn begun_from_a_profile(schema: &mut Schema) {
     );
 }
 
-impl<'de> Deserialize<'de> for TakenOver {
+impl<'de> Deserialize<'de> for ProfileKey {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         Text::<DeviceProfile>::deserialize(deserializer).map(|_: DeviceProfile| Self)
     }

@@ -32,7 +32,7 @@ pub use source::{InvalidSourceName, SourceName};
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceId(Arc<str>);
 
-/// Text that is no device id.
+/// Text that is not a device id.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0:?} cannot name a device: use 1 to {max} letters, digits, '-', '_', '.' or ':'",

@@ -65,7 +65,7 @@ const SMALLEST: usize = 2 << 20;
 
 /// Permitted free remainder: fragments below a page, and the driver's own use for mapping. NVIDIA documents
 /// no number; this bound is far above that use and far below a tenant's data.
-const MOST_LEFT: u64 = 64 * MIB;
+const MAX_LEFT: u64 = 64 * MIB;
 
 /// Fill values in order; the last one stays.
 const VALUES: [u8; 2] = [0xa5, 0];
@@ -136,7 +136,7 @@ fn proved(piece: &Allocation<'_>, written: u8) -> Result<(), OverwriteError> {
 
 /// Checks that little memory is still free.
 fn enough(before: Room, after: Room) -> Result<(), OverwriteError> {
-    if after.free <= MOST_LEFT {
+    if after.free <= MAX_LEFT {
         return Ok(());
     }
     Err(OverwriteError::Left { left: after.free / MIB, free: before.free / MIB })

@@ -271,9 +271,9 @@ impl SourceScan {
     }
 
     fn state(&self) -> SourceState {
-        let mut notes = self.notes.iter().take(MOST_NOTES).cloned().collect::<Vec<_>>();
-        if self.notes.len() > MOST_NOTES {
-            notes.push(format!("and {} more", self.notes.len() - MOST_NOTES));
+        let mut notes = self.notes.iter().take(MAX_NOTES).cloned().collect::<Vec<_>>();
+        if self.notes.len() > MAX_NOTES {
+            notes.push(format!("and {} more", self.notes.len() - MAX_NOTES));
         }
         match (&self.failing, self.made.len()) {
             (Some(why), _) => SourceState::Failing(why.clone()),
@@ -288,4 +288,4 @@ impl SourceScan {
 }
 
 /// Remarks that are reported; further ones are counted.
-const MOST_NOTES: usize = 3;
+const MAX_NOTES: usize = 3;

@@ -118,10 +118,10 @@ enum Ended {
 const VENDOR: &str = "10de";
 
 /// Longest time between initialisations for a lost GPU.
-const MOST_PATIENCE: Duration = Duration::from_secs(600);
+const MAX_PATIENCE: Duration = Duration::from_secs(600);
 
 /// Channel capacity of MIG notices; regular scans cover the rest.
-const MOST_CUTS: usize = 64;
+const MAX_CUTS: usize = 64;
 
 /// Calls per MIG task within the limit: two to make, two to revert, and time for another task.
 const CUT_CALLS: u32 = 4;
@@ -131,7 +131,7 @@ const CUT_CALLS: u32 = 4;
 impl Nvidia {
     pub(super) fn new(places: &Places, policy: PolicyWatch, host: Host, clock: Clock) -> Self {
         let quiet_period = policy.current().quiet_period;
-        let (to_cuts, cuts) = mpsc::channel(MOST_CUTS);
+        let (to_cuts, cuts) = mpsc::channel(MAX_CUTS);
         let (to_recesses, recesses) = NvmlReleaseHandle::new();
         Self {
             library: places.driver.nvml_library.clone(),
@@ -264,7 +264,7 @@ impl Nvidia {
             Ended::NvmlRelease(_) => tracing::info!("NVML is shut down while a GPU is reset"),
             Ended::Lost => {
                 tracing::info!(after = ?self.patience, "a GPU stays lost; initialising NVML again");
-                self.patience = (self.patience * 2).min(MOST_PATIENCE);
+                self.patience = (self.patience * 2).min(MAX_PATIENCE);
             }
         }
         shut_down(connection, ended, stop).await

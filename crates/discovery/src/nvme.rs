@@ -27,7 +27,7 @@ const DRIVERS: [&str; 1] = ["nvme"];
 /// State of a working controller (`drivers/nvme/host/sysfs.c`).
 const LIVE: &str = "live";
 
-const WITHHELD: &str = "shown for its place: storage is handed out by CSI drivers";
+const WITHHELD: &str = "listed for topology only: CSI drivers provide storage";
 
 // === impl Nvme ===
 
@@ -58,7 +58,7 @@ fn drive(host: &Host, index: u32, function: &PciFunction) -> (Device, Observatio
         withheld: Some(WITHHELD.to_owned()),
         ..Device::new(id, DeviceKind::Nvme, SourceName::NVME, Timestamp::UNIX_EPOCH)
     };
-    (device, failure::observation(wrong(host, function)))
+    (device, failure::observation(failure_of(host, function)))
 }
 
 /// Attributes of a drive. The serial number is omitted: nobody selects by it.
@@ -75,7 +75,7 @@ fn facts(host: &Host, function: &PciFunction) -> Attributes {
     own.into_iter().chain(of_function(host, function)).collect()
 }
 
-fn wrong(host: &Host, function: &PciFunction) -> Option<Failure> {
+fn failure_of(host: &Host, function: &PciFunction) -> Option<Failure> {
     let state = || controller_attribute(host, function, "state").filter(|state| state != LIVE);
     let not_live = || state().map(|state| (Reason::NotReady, format!("its controller is {state}")));
     failure::of_driver(function, &DRIVERS).or_else(not_live)

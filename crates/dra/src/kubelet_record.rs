@@ -17,7 +17,7 @@ use std::{
 use windlass_allocations::ledger::{ClaimRef, Use};
 use windlass_config::DriverName;
 use windlass_core::{cdi::ContainerEdits, device::DeviceId};
-use windlass_host::files::{Links, MOST_BYTES, read_regular_text};
+use windlass_host::files::{Links, MAX_BYTES, read_regular_text};
 use windlass_kubelet_api::dra::checkpoint::{
     Checkpoint, CheckpointError, ClaimState, Device, FILE, NEIGHBOUR,
 };
@@ -83,7 +83,7 @@ impl KubeletRecord {
     }
 
     fn claims(&self) -> Result<Vec<ClaimState>, KubeletRecordError> {
-        let text = match read_regular_text(&self.path, Links::Refused, MOST_BYTES) {
+        let text = match read_regular_text(&self.path, Links::Refused, MAX_BYTES) {
             Ok(text) => text,
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
             Err(_) if self.path.with_file_name(NEIGHBOUR).exists() => return Ok(Vec::new()),

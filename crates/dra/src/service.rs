@@ -19,7 +19,7 @@ pub(super) struct Service {
 }
 
 /// Most claims of one call. A kubelet asks for those of one pod.
-const MOST_CLAIMS: usize = 256;
+const MAX_CLAIMS: usize = 256;
 
 // === impl Service ===
 
@@ -48,10 +48,10 @@ impl Service {
 }
 
 fn check_count(count: usize) -> Result<(), Status> {
-    if count <= MOST_CLAIMS {
+    if count <= MAX_CLAIMS {
         return Ok(());
     }
-    let why = format!("the call has {count} claims; at most {MOST_CLAIMS} are allowed");
+    let why = format!("the call has {count} claims; at most {MAX_CLAIMS} are allowed");
     Err(Status::invalid_argument(why))
 }
 

@@ -35,7 +35,7 @@ const SOURCES: &str = "sources:
 const MEMORY: &str = "/dev/shm";
 
 /// Most lines of a tree; longer trees reach no further code.
-const MOST_LINES: usize = 4000;
+const MAX_LINES: usize = 4000;
 
 /// Machine profiles for seeds: small machines with devices of every family.
 const MACHINES: [&str; 5] = ["rdma", "alveo", "flex-170", "dfl", "kria"];
@@ -43,7 +43,7 @@ const MACHINES: [&str; 5] = ["rdma", "alveo", "flex-170", "dfl", "kria"];
 /// Surveys a tree. Every tree is accepted.
 pub(crate) fn survey(bytes: &[u8]) -> Verdict {
     let root = folder();
-    for line in String::from_utf8_lossy(bytes).lines().take(MOST_LINES) {
+    for line in String::from_utf8_lossy(bytes).lines().take(MAX_LINES) {
         plant(root.path(), line);
     }
     let loaded =

@@ -11,9 +11,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-pub use self::regular::{
-    Links, MOST_BYTES, open_regular, read_regular, read_regular_text, text_of,
-};
+pub use self::regular::{Links, MAX_BYTES, open_regular, read_regular, read_regular_text, text_of};
 
 /// Read permission of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -47,7 +47,7 @@ pub struct PciKind {
 }
 
 /// Most functions. Large machines with virtual functions have two thousand.
-const MOST_FUNCTIONS: usize = 20_000;
+const MAX_FUNCTIONS: usize = 20_000;
 
 // === impl PciKind ===
 
@@ -105,11 +105,11 @@ impl Host {
 impl Known {
     /// Reads new functions. Unreadable ones are read again at the next scan.
     fn refresh(&mut self, host: &Host, entries: &[Entry]) -> Arc<PciKinds> {
-        let (listed, is_crowded) = lowest(entries, MOST_FUNCTIONS);
+        let (listed, is_crowded) = lowest(entries, MAX_FUNCTIONS);
         if is_crowded && !self.is_crowded {
             tracing::warn!(
                 folder = PCI_DEVICES,
-                most = MOST_FUNCTIONS,
+                most = MAX_FUNCTIONS,
                 "too many PCI functions, higher addresses ignored: create fewer virtual functions"
             );
         }

@@ -27,13 +27,13 @@ use super::{
 const PAGE: usize = 4096;
 
 /// Longest content; the rest is cut. Route tables are the longest in use.
-const MOST_BYTES: usize = 4 << 20;
+const MAX_BYTES: usize = 4 << 20;
 
 /// Buffer for some hundred directory entries.
 const ENTRIES_BYTES: usize = 32 << 10;
 
 /// Most entries of a folder. A lower limit detects an overflow by one further entry.
-const MOST_ENTRIES: usize = 20_001;
+const MAX_ENTRIES: usize = 20_001;
 
 /// Open flags. Reads may block: files that firmware answers have threads.
 const TO_READ: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NOCTTY);
@@ -73,8 +73,8 @@ impl Host {
                     let more = retry_on_intr(|| read(&file, spare_capacity(&mut bytes)))?;
                     // Sysfs fills the buffer unless the file ends.
                     let is_end = more == 0 || (more < room && path.starts_with("/sys"));
-                    if is_end || bytes.len() >= MOST_BYTES {
-                        bytes.truncate(MOST_BYTES);
+                    if is_end || bytes.len() >= MAX_BYTES {
+                        bytes.truncate(MAX_BYTES);
                         return Ok(bytes.into());
                     }
                     if more == room {
@@ -109,7 +109,7 @@ impl Host {
 
     /// Sorted names in a folder; empty if it is unreadable.
     pub fn names(&self, folder: impl AsRef<Path>) -> Vec<String> {
-        self.some_names(folder, MOST_ENTRIES).unwrap_or_default()
+        self.some_names(folder, MAX_ENTRIES).unwrap_or_default()
     }
 
     /// Like [`Host::names`], up to `most`.
@@ -229,7 +229,7 @@ fn entries(folder: BorrowedFd<'_>) -> Result<Arc<[Entry]>> {
         }
         let Some(kind) = file_type(folder, name, listed.file_type()) else { continue };
         entries.push(Entry { name: text.to_owned(), inode: listed.ino(), kind });
-        if entries.len() >= 2 * MOST_ENTRIES {
+        if entries.len() >= 2 * MAX_ENTRIES {
             keep_lowest(&mut entries);
         }
     }
@@ -248,7 +248,7 @@ fn file_type(folder: BorrowedFd<'_>, name: &CStr, listed: FileType) -> Option<Fi
 
 fn keep_lowest(entries: &mut Vec<Entry>) {
     entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
-    entries.truncate(MOST_ENTRIES);
+    entries.truncate(MAX_ENTRIES);
 }
 
 #[cfg(test)]
@@ -270,8 +270,8 @@ mod tests {
                 assert_eq!(said.map(|said| said.len()), Some(size), "{folder}");
             }
         }
-        fs::write(root.path().join("sys/file"), vec![b'x'; MOST_BYTES + 1]).expect("written");
-        assert!(host.text("/sys/file").is_some_and(|said| said.len() == MOST_BYTES));
+        fs::write(root.path().join("sys/file"), vec![b'x'; MAX_BYTES + 1]).expect("written");
+        assert!(host.text("/sys/file").is_some_and(|said| said.len() == MAX_BYTES));
     }
 
     #[test]

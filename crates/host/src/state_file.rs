@@ -32,7 +32,7 @@ use crate::{
     Host,
     abbreviate::checksum,
     causes,
-    files::{self, Links, MOST_BYTES, reserve},
+    files::{self, Links, MAX_BYTES, reserve},
 };
 
 /// A state file of one kind.
@@ -193,7 +193,7 @@ impl<T: Serialize + DeserializeOwned> StateFile<T> {
     }
 
     fn read_own(&self) -> Result<Option<Earlier<T>>, Unreadable> {
-        let text = match files::read_regular(&self.path, Links::Refused, MOST_BYTES) {
+        let text = match files::read_regular(&self.path, Links::Refused, MAX_BYTES) {
             Ok(text) => text,
             // A file in the place of the folder is something else: nobody knows what was in it.
             Err(error) if error.kind() == NotFound => return Ok(None),

@@ -10,7 +10,7 @@ use windlass_core::{
 use super::{Host, PciFunction};
 
 /// Most bytes of a line: a sysfs page.
-const MOST_BYTES: usize = 4_096;
+const MAX_BYTES: usize = 4_096;
 
 /// Root of all devices.
 const DEVICES: &str = "/sys/devices";
@@ -21,7 +21,7 @@ impl Host {
     /// Text of a small file as one line, whatever it contains; `None` if empty.
     pub fn line(&self, absolute: impl AsRef<Path>) -> Option<String> {
         let bytes = self.bytes(absolute.as_ref()).ok()?;
-        let text = String::from_utf8_lossy(&bytes[..bytes.len().min(MOST_BYTES)]);
+        let text = String::from_utf8_lossy(&bytes[..bytes.len().min(MAX_BYTES)]);
         // NUL separates text lists there.
         let words = text.split(|letter: char| letter.is_control() || letter.is_whitespace());
         let line = words.filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ");

@@ -24,10 +24,10 @@ use windlass_config::{
     Config, Diagnostic, Find, NicPolicy, Policy, ResourceRule, Resources, SourceRule,
     document::{self, Diagnostics, Node, Spanned, UnknownKeys},
     rules::{self, SpannedRule},
-    source::{self, Judged},
+    source::{self, SourceFindings},
 };
 
-pub use load::{Format, Loaded, MOST_BYTES, load, parse, without_file};
+pub use load::{Format, Loaded, MAX_BYTES, load, parse, without_file};
 pub use nvidia::{HealthChecks, NvidiaPluginFlags};
 
 use self::{manifest::unwrapped, udev::is_rules};
@@ -155,12 +155,12 @@ fn possible(
 ) -> Vec<SourceRule> {
     let mut kept: Vec<SourceRule> = Vec::new();
     for Spanned { line, value } in sources {
-        let Judged { mut wrong, mut dangerous } = source::judged(&value, kubelet_dir);
+        let SourceFindings { mut wrong, mut dangerous } = source::check_source(&value, kubelet_dir);
         if matches!(value.find, Find::Files(_)) {
             // Files are found by name, so they are not checked when they are found.
             wrong.append(&mut dangerous);
         }
-        wrong.extend(source::otherwise_shared(&value, kept.iter()));
+        wrong.extend(source::sharing_conflict(&value, kept.iter()));
         for text in &wrong {
             diagnostics.warn(line, format!("{text}; it is left out"));
         }

@@ -35,11 +35,11 @@ pub enum Format {
 }
 
 /// Most bytes of a file: the limit of a `ConfigMap`, in which such files reach a node.
-pub const MOST_BYTES: u64 = 1 << 20;
+pub const MAX_BYTES: u64 = 1 << 20;
 
 /// Reads a file; the flags of NVIDIA's plugin take precedence.
 pub fn load(path: &Path, flags: &NvidiaPluginFlags) -> Result<Loaded, ConfigError> {
-    let text = files::read_regular_text(path, Links::Followed, MOST_BYTES)
+    let text = files::read_regular_text(path, Links::Followed, MAX_BYTES)
         .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
     parse(path, &text, flags)
 }

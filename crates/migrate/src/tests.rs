@@ -285,7 +285,7 @@ fn entries_that_our_format_refuses_get_a_warning() {
         (paths("{path: /dev/x}, {path: /etc, type: Mount}"), format!("3: source a: /etc exposes \
             the whole machine: name what is needed in it; {withheld}"), 1),
         (paths("{path: /dev/x}, {path: /, type: Mount}"), format!("3: source a: / has the kubelet's sockets and every pod's secrets; {withheld}"), 1),
-        (paths("{path: /dev/x, mountPath: x}"), "3: source a: x is no path from the root: write it \
+        (paths("{path: /dev/x, mountPath: x}"), "3: source a: x is not a path from the root: write it \
             from / on, without .., . and //; it is left out".to_owned(), 0),
         (
             "- {devicematch: ^a$, nummaxdevices: 1}\n- {devicematch: ^a$, nummaxdevices: 2}\n".to_owned(),
@@ -407,7 +407,7 @@ fn refusals_of_sriov_network_device_plugin_have_the_line() {
     let entry = |keys: &str| format!("resourceList:\n- {{resourceName: a, {keys}}}\n");
     let selectors = |keys: &str| entry(&format!("selectors: {{{keys}}}"));
     check([
-        (entry("deviceType: gpu"), "2: \"gpu\" is no word for this"),
+        (entry("deviceType: gpu"), "2: \"gpu\" is not a known value"),
         (selectors("isRdma: true, vdpaType: vhost"), "2: isRdma and vdpaType exclude"),
         (selectors("vdpaType: vduse"), "2: vdpaType \"vduse\" is none"),
         (selectors("pfNames: ['p0#1-']"), "2: \"p0#1-\": write a parent"),
@@ -415,7 +415,7 @@ fn refusals_of_sriov_network_device_plugin_have_the_line() {
         ("resourceList: [{resourceName: 1.5}]".to_owned(), "1: resourceName \"1.5\""),
         (
             "resourceList: [{resourceName: a}, {resourceName: a}]".to_owned(),
-            "1: resource intel.com/a is there twice",
+            "1: resource intel.com/a appears twice",
         ),
     ]);
 }

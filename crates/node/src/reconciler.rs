@@ -493,7 +493,7 @@ impl Reconciler {
     }
 
     fn publish_unless_known(&self, state: NodeState, known: &NodeState) {
-        if !state.says_the_same_as(known) {
+        if !state.has_same_content(known) {
             log::changes(known, &state);
             self.outputs.state.send_replace(Arc::new(state));
         }

@@ -51,7 +51,7 @@ unsafe impl Send for ComputeInstance {}
 unsafe impl Sync for ComputeInstance {}
 
 /// Bound on instances, since NVML takes no buffer size.
-const MOST_INSTANCES: usize = 16;
+const MAX_INSTANCES: usize = 16;
 
 impl Gpu {
     /// Creates a GPU instance at a placement of a profile.
@@ -99,7 +99,7 @@ impl Gpu {
 
     /// GPU instances of one profile.
     pub fn gpu_instances_of(&self, profile_id: u32) -> Result<Vec<GpuInstance>> {
-        let (mut handles, mut count) = ([ptr::null_mut(); MOST_INSTANCES], 0);
+        let (mut handles, mut count) = ([ptr::null_mut(); MAX_INSTANCES], 0);
         call!(
             self.table,
             nvmlDeviceGetGpuInstances,
@@ -180,7 +180,7 @@ impl GpuInstance {
     }
 
     fn filled_by(&self, profile_id: u32) -> Result<Vec<ComputeInstance>> {
-        let (mut handles, mut count) = ([ptr::null_mut(); MOST_INSTANCES], 0);
+        let (mut handles, mut count) = ([ptr::null_mut(); MAX_INSTANCES], 0);
         call!(
             self.table,
             nvmlGpuInstanceGetComputeInstances,

@@ -55,7 +55,7 @@ pub struct MigShare {
 }
 
 /// Bound on instances per GPU; real GPUs have eight.
-const MOST_INSTANCES: u32 = 256;
+const MAX_INSTANCES: u32 = 256;
 
 impl Gpu {
     /// Current MIG mode.
@@ -97,7 +97,7 @@ impl Gpu {
     /// Instances in NVML's order, each with its own error. Empty positions are skipped.
     pub fn mig_instances(&self) -> Result<Vec<Result<MigInstance>>> {
         let places = get!(self.table, nvmlDeviceGetMaxMigDeviceCount, self.handle.0)?;
-        let places = at_most("nvmlDeviceGetMaxMigDeviceCount", places, MOST_INSTANCES)?;
+        let places = at_most("nvmlDeviceGetMaxMigDeviceCount", places, MAX_INSTANCES)?;
         let there = |instance: &Result<MigInstance>| {
             !instance.as_ref().is_err_and(|error| error.is_absent())
         };

@@ -8,7 +8,7 @@ use crate::{Result, error::at_most, gpu::Gpu, library::call};
 const INITIAL_CAPACITY: u32 = 32;
 
 /// Bound on processes: more than a GPU has contexts.
-const MOST: u32 = 1 << 16;
+const MAX: u32 = 1 << 16;
 
 const CALL: &str = "nvmlDeviceGetComputeRunningProcesses_v3";
 
@@ -21,7 +21,7 @@ impl Gpu {
             match answer {
                 // More processes started meanwhile.
                 Err(error) if error.is_too_small() && count > room => {
-                    room = at_most(CALL, count, MOST)? + INITIAL_CAPACITY;
+                    room = at_most(CALL, count, MAX)? + INITIAL_CAPACITY;
                 }
                 answer => return answer,
             }

@@ -19,13 +19,13 @@ pub struct Utilization {
 }
 
 /// Bound on temperatures.
-const MOST_CELSIUS: u32 = 1000;
+const MAX_CELSIUS: u32 = 1000;
 
 /// Bound on power: a hundred times a board's.
-const MOST_MILLIWATTS: u32 = 100_000_000;
+const MAX_MILLIWATTS: u32 = 100_000_000;
 
 /// Bound on energy: that power for a hundred years.
-const MOST_MILLIJOULES: u64 = MOST_MILLIWATTS as u64 * 100 * 366 * 24 * 3600;
+const MAX_MILLIJOULES: u64 = MAX_MILLIWATTS as u64 * 100 * 366 * 24 * 3600;
 
 impl Gpu {
     /// Utilisation. Unsupported in MIG mode.
@@ -41,21 +41,21 @@ impl Gpu {
     /// Chip temperature in degrees Celsius.
     pub fn temperature_celsius(&self) -> Result<Option<u32>> {
         let chip = sys::nvmlTemperatureSensors_enum_NVML_TEMPERATURE_GPU;
-        sensed("nvmlDeviceGetTemperature", MOST_CELSIUS, || {
+        sensed("nvmlDeviceGetTemperature", MAX_CELSIUS, || {
             get!(self.table, nvmlDeviceGetTemperature, self.handle.0, chip)
         })
     }
 
     /// Power draw of the board.
     pub fn power_milliwatts(&self) -> Result<Option<u32>> {
-        sensed("nvmlDeviceGetPowerUsage", MOST_MILLIWATTS, || {
+        sensed("nvmlDeviceGetPowerUsage", MAX_MILLIWATTS, || {
             get!(self.table, nvmlDeviceGetPowerUsage, self.handle.0)
         })
     }
 
     /// Energy since the driver was loaded.
     pub fn energy_millijoules(&self) -> Result<Option<u64>> {
-        sensed("nvmlDeviceGetTotalEnergyConsumption", MOST_MILLIJOULES, || {
+        sensed("nvmlDeviceGetTotalEnergyConsumption", MAX_MILLIJOULES, || {
             get!(self.table, nvmlDeviceGetTotalEnergyConsumption, self.handle.0)
         })
     }

@@ -24,7 +24,7 @@ use windlass_discovery::{
 };
 use windlass_host::{
     Host,
-    files::{self, Links, MOST_BYTES, read_regular_text},
+    files::{self, Links, MAX_BYTES, read_regular_text},
 };
 
 use crate::offers::Offers;
@@ -245,7 +245,7 @@ impl DeviceInfoFiles {
 
     /// Names of the agent's own files.
     fn recorded(&self) -> BTreeSet<String> {
-        let text = read_regular_text(&self.record, Links::Refused, MOST_BYTES).unwrap_or_default();
+        let text = read_regular_text(&self.record, Links::Refused, MAX_BYTES).unwrap_or_default();
         let is_name = |line: &&str| line.ends_with("-device.json") && !line.contains('/');
         text.lines().filter(is_name).map(str::to_owned).collect()
     }

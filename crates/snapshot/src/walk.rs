@@ -17,7 +17,7 @@ use super::{
 };
 
 /// Most hanging files, since each keeps a thread.
-const MOST_HANGING: usize = 8;
+const MAX_HANGING: usize = 8;
 
 /// Entries between progress reports.
 const TELL_EVERY: usize = 256;
@@ -160,8 +160,8 @@ impl Walk<'_> {
             ReadOutcome::Nothing => {}
             ReadOutcome::Unread(why) => self.leave_out(path, why),
         }
-        if self.reader.hanging() >= MOST_HANGING {
-            self.stop(path, format!("{MOST_HANGING} files do not answer"));
+        if self.reader.hanging() >= MAX_HANGING {
+            self.stop(path, format!("{MAX_HANGING} files do not answer"));
         }
     }
 

@@ -167,7 +167,7 @@ fn directory(what: &str, path: &Path, named: &str) -> Result<()> {
     if path.is_dir() {
         return Ok(());
     }
-    let problem = anyhow!("the {what} {} is no directory: change {named}", path.display());
+    let problem = anyhow!("the {what} {} is not a directory: change {named}", path.display());
     Err(Misuse(problem).into())
 }
 

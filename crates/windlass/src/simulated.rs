@@ -21,11 +21,11 @@ const DRIVER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libwindlass_nvml
 const READABLE: u32 = 0o644;
 
 /// Size limit of a machine profile.
-const MOST_BYTES: u64 = 1 << 20;
+const MAX_BYTES: u64 = 1 << 20;
 
 /// Loads a machine profile by its built-in name or by path.
 pub(crate) fn profile(name_or_path: &str) -> Result<Profile, Misuse> {
-    let read = |path: &Path| files::read_regular_text(path, Links::Followed, MOST_BYTES);
+    let read = |path: &Path| files::read_regular_text(path, Links::Followed, MAX_BYTES);
     Profile::load(name_or_path, read).map_err(|error| Misuse(error.into()))
 }
 

@@ -197,7 +197,7 @@ fn a_path_that_is_no_folder_is_code_64_and_names_its_flag() {
 #[test]
 fn an_agent_that_cannot_start_says_so_once_in_the_format_of_its_log() {
     let failing = ["node", "--host-root", "/nonexistent", "--log-format"];
-    let cause = "/nonexistent is no directory";
+    let cause = "/nonexistent is not a directory";
     let output = run(&[&failing[..], &["json"]].concat());
     assert_eq!(output.status.code(), USAGE);
     let shown = text(&output.stderr);
@@ -264,7 +264,7 @@ fn configuration_files_are_checked_with_every_mistake_and_its_line() {
     assert_eq!(output.status.code(), USAGE);
     let shown = text(&output.stdout);
     for expected in [
-        format!("{ours}:1: \"both\" is no word for this"),
+        format!("{ours}:1: \"both\" is not a known value"),
         format!("{ours}:2: unknown field `kubletDir`"),
         format!("{peers}:2: warning: failOnInitError has no effect"),
         format!("{peers}: accepted, in the format of NVIDIA's device plugin"),
@@ -345,7 +345,7 @@ fn flags_and_variables_of_nvidias_plugin_are_taken_and_wrong_ones_refused() {
     command.env("MIG_STRATEGY", "single").env("DEVICE_LIST_STRATEGY", "envvar,cdi-cri");
     command.env("FAIL_ON_INIT_ERROR", "false").env("DP_DISABLE_HEALTHCHECKS", "xids,79");
     let shown = text(&command.output().expect("windlass runs").stderr);
-    assert!(shown.contains("/nonexistent is no directory"), "{shown}");
+    assert!(shown.contains("/nonexistent is not a directory"), "{shown}");
     for (arguments, expected) in [
         (["--mig-strategy", "both"], "single"),
         (["--imex-channel-ids", "2048"], "2048"),

@@ -62,12 +62,12 @@ pub(super) fn still_held(
 ) -> Record {
     for (resource, ids) in &mut record.held {
         ids.retain(|id| {
-            let given = match device_of(id).filter(|_| token(id).is_none()) {
-                Some(device) => ledger.given(&device),
-                None => ledger.given_as(resource),
+            let allocated_at = match device_of(id).filter(|_| token(id).is_none()) {
+                Some(device) => ledger.allocated_at(&device),
+                None => ledger.resource_allocated_at(resource),
             };
             let delay = release_delay(check_interval);
-            !holders.has_let_go(resource, id, given, now, delay)
+            !holders.has_let_go(resource, id, allocated_at, now, delay)
         });
     }
     record.held.retain(|_, ids| !ids.is_empty());
@@ -129,9 +129,9 @@ impl AllocationsReader {
 
     /// Waits for a reading that begins after this call. Empty once the follower has ended.
     pub async fn read(&self) -> Arc<Allocations> {
-        let (asked, _following) = (Instant::now(), self.follow());
+        let (begun, _following) = (Instant::now(), self.follow());
         let mut newest = self.newest.clone();
-        let read = newest.wait_for(|known| known.read >= Some(asked)).await;
+        let read = newest.wait_for(|known| known.read >= Some(begun)).await;
         read.map_or_else(|_| Arc::default(), |known| known.clone())
     }
 

@@ -17,7 +17,7 @@ use tokio::{
 use windlass_core::{device::DeviceId, replica::ReplicaId};
 use windlass_host::{
     deadline,
-    files::{Links, MOST_BYTES, read_regular_text},
+    files::{Links, MAX_BYTES, read_regular_text},
 };
 use windlass_kubelet_api::checkpoint::{Checkpoint, CheckpointError};
 
@@ -80,7 +80,7 @@ impl CheckpointReader {
 
 /// The checkpoint. Before the kubelet first writes it, it is empty.
 fn checkpoint(path: &Path) -> Result<Checkpoint, CheckpointReadError> {
-    match read_regular_text(path, Links::Refused, MOST_BYTES) {
+    match read_regular_text(path, Links::Refused, MAX_BYTES) {
         Ok(text) => Ok(Checkpoint::parse(text.trim_end())?),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             Ok(Checkpoint { pods: None, registered: None })

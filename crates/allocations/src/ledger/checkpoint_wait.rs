@@ -40,7 +40,7 @@ impl SharedLedger {
 impl Ledger {
     /// Time left until the checkpoint can contain the last Allocate.
     fn checkpoint_delay_left(&self) -> Option<Duration> {
-        let last = self.containers.values().filter_map(|hold| hold.given).max()?;
+        let last = self.containers.values().filter_map(|hold| hold.allocated_at).max()?;
         let written = last + CHECKPOINT_DELAY;
         written.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())
     }

@@ -74,11 +74,11 @@ fn expected_in_words(expected: &str) -> String {
 
 /// A text in quotes, shortened: binary data would fill the screen.
 fn shown(text: &str) -> String {
-    const MOST: usize = 60;
-    if text.chars().count() <= MOST {
+    const MAX: usize = 60;
+    if text.chars().count() <= MAX {
         return format!("{text:?}");
     }
-    let begin: String = text.chars().take(MOST).collect();
+    let begin: String = text.chars().take(MAX).collect();
     format!("{:?}", begin + "...")
 }
 

@@ -234,7 +234,7 @@ fn devices_are_found_in_one_of_the_known_ways() {
         (find("{class: drm, files: /x}"), 3, "write one of bus, class, nodes, files, endpoints"),
         (find("{class: drm, nods: /x}"), 3, "unknown field `nods`: did you mean `nodes`?"),
         (find("{class: [drm]}"), 3, "a list is not valid here: write a text"),
-        (find("drm"), 3, "is no word for this"),
+        (find("drm"), 3, "is not a known value"),
     ]);
 }
 
@@ -316,13 +316,17 @@ fn mistakes_are_refused_with_the_line_and_what_to_write() {
         ("imex: {channels: [-1]}\n".to_owned(), 1, "channel -1 does not exist"),
         ("labels: {to: node, file: /x}\n".to_owned(), 1, "for `to: file` only"),
         ("fpga:\n  nodes: /dev/*\n".to_owned(), 2, "it exposes the memory of the whole machine"),
-        ("fpga: {nodes: uio0}\n".to_owned(), 1, "uio0 is no device node"),
+        ("fpga: {nodes: uio0}\n".to_owned(), 1, "uio0 is not a device node"),
         (
             "fpga: {prepare: [{command: [program]}]}\n".to_owned(),
             1,
-            "fpga: \"program\" is no absolute",
+            "fpga: \"program\" is not an absolute",
         ),
-        ("fpga: {release: [{write: ../x, text: a}]}\n".to_owned(), 1, "is no file in the device's"),
+        (
+            "fpga: {release: [{write: ../x, text: a}]}\n".to_owned(),
+            1,
+            "is not a file in the device's",
+        ),
         ("fpga: {expect: {shell: a}}\n".to_owned(), 1, "expect is what an FPGA says after prepare"),
         (
             "gpu: {release: [{memory: overwrite, atMost: 1Mi}]}\n".to_owned(),
@@ -407,7 +411,7 @@ fn mistakes_in_rules_are_refused_with_the_line_and_what_to_write() {
         (
             format!("resources:\n{}  placement: tight\n", gpus("a.com/x", "")),
             4,
-            "\"tight\" is no placement policy: write aligned, packed, distributed, numa-strict or first",
+            "\"tight\" is not a placement policy: write aligned, packed, distributed, numa-strict or first",
         ),
         (
             rule("a.com/x", "kind: gpu", "method: mps, replicas: 2, spread: packed"),

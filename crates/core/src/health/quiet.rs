@@ -15,7 +15,7 @@ pub(super) struct QuietPeriod {
 }
 
 /// Most doublings: a minute becomes half an hour. A longer wait outlasts most repairs.
-const MOST_RELAPSES: u32 = 5;
+const MAX_RELAPSES: u32 = 5;
 
 /// A recovery counts as lasting after this many healthy periods: an hour for a minute, more than the longest
 /// wait.
@@ -31,7 +31,7 @@ impl QuietPeriod {
     /// A failure dated in the future counts as of now.
     pub(super) fn resume(period: Duration, record: &HealthRecord, now: Timestamp) -> Self {
         let last_failure = record.last_failure.map(|failure| failure.min(now));
-        Self { period, last_failure, relapses: record.relapses.min(MOST_RELAPSES) }
+        Self { period, last_failure, relapses: record.relapses.min(MAX_RELAPSES) }
     }
 
     pub(super) fn set_period(&mut self, period: Duration) {
@@ -59,7 +59,7 @@ impl QuietPeriod {
             let healthy_for = Duration::try_from(now.duration_since(before.since));
             let soon = healthy_for.is_ok_and(|time| time < self.period * FORGOTTEN_AFTER);
             let relapses = if recovered && soon { self.relapses + 1 } else { 0 };
-            self.relapses = relapses.min(MOST_RELAPSES);
+            self.relapses = relapses.min(MAX_RELAPSES);
         }
         self.last_failure = Some(now);
     }

@@ -164,8 +164,8 @@ fn an_expression_without_an_answer_says_why_and_for_which_device() {
             "a value of type string, not true or false",
         ),
         ("device", "a value of type map, not true or false"),
-        (r#"quantity("40GB") == quantity("40G")"#, r#""40GB" is no quantity, such as "40Gi""#),
-        (r#"semver("9.0") == semver("9")"#, r#""9.0" is no semantic version, such as "9.0.0""#),
+        (r#"quantity("40GB") == quantity("40G")"#, r#""40GB" is not a quantity, such as "40Gi""#),
+        (r#"semver("9.0") == semver("9")"#, r#""9.0" is not a semantic version, such as "9.0.0""#),
         (
             r#"device.capacity["nvidia.com"].memory > quantity("40Gi")"#,
             "compare with isLessThan, isGreaterThan or compareTo",
@@ -278,7 +278,7 @@ fn why_a_device_is_not_selected_is_told_with_what_it_says() {
             "device.attributes['nvdia.com'].productName == 'x'".to_owned(),
             Some("it has no productName: did you mean nvidia.com?".to_owned()),
         ),
-        ("quantity('x') == quantity('1')".to_owned(), Some("\"x\" is no quantity".to_owned())),
+        ("quantity('x') == quantity('1')".to_owned(), Some("\"x\" is not a quantity".to_owned())),
     ] {
         let why = expression(&text).why_not(&h100());
         match (why, expected) {

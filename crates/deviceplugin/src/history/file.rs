@@ -8,7 +8,7 @@ use std::{
 use serde::Deserialize;
 use windlass_host::{
     causes,
-    files::{self, Links, MOST_BYTES, Readers},
+    files::{self, Links, MAX_BYTES, Readers},
 };
 
 use super::{RecordedChoice, writer::Lines};
@@ -31,7 +31,7 @@ pub enum HistoryError {
         source: io::Error,
     },
     /// Invalid JSON or an unknown structure.
-    #[error("{path} is no record of choices of version {VERSION}")]
+    #[error("{path} is not a record of choices of version {VERSION}")]
     Parse {
         /// Path of the file.
         path: PathBuf,
@@ -75,7 +75,7 @@ impl HistoryFile {
     /// Reads the choices, newest first. Blocks.
     pub(super) fn read(&self) -> Result<Vec<RecordedChoice>, HistoryError> {
         let path = || self.path.clone();
-        let text = match files::read_regular(&self.path, Links::Refused, MOST_BYTES) {
+        let text = match files::read_regular(&self.path, Links::Refused, MAX_BYTES) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(source) => return Err(HistoryError::Read { path: path(), source }),

@@ -45,7 +45,7 @@ pub(super) const NODES: &str = "/sys/class/kfd/kfd/topology/nodes";
 const GENERATION: &str = "/sys/class/kfd/kfd/topology/generation_id";
 
 /// Most nodes, and most links of each: far more than 64 partitions and their processors.
-const MOST: usize = 1_024;
+const MAX: usize = 1_024;
 
 /// `HSA_IOLINK_TYPE_XGMI` (`drivers/gpu/drm/amd/amdkfd/kfd_crat.h`).
 const XGMI: u64 = 11;
@@ -61,7 +61,7 @@ const UNTOLD_MBPS: u32 = 46_000;
 impl Topology {
     /// Reads the topology if it changed.
     pub(super) fn refresh(&mut self, host: &Host) {
-        let numbers = host.names(NODES).into_iter().take(MOST).filter_map(|it| it.parse().ok());
+        let numbers = host.names(NODES).into_iter().take(MAX).filter_map(|it| it.parse().ok());
         let (mut nodes, mut unreadable) = (Vec::<(u32, String)>::new(), 0);
         for number in numbers {
             match host.try_text(format!("{NODES}/{number}/properties")) {
@@ -177,7 +177,7 @@ fn links(host: &Host, number: u32) -> BTreeMap<u32, u32> {
 /// Properties of a node's entries of one kind.
 fn below(host: &Host, number: u32, kind: &str) -> impl Iterator<Item = String> {
     let folder = format!("{NODES}/{number}/{kind}");
-    let names = host.names(&folder).into_iter().take(MOST);
+    let names = host.names(&folder).into_iter().take(MAX);
     names.filter_map(move |name| host.text(format!("{folder}/{name}/properties")))
 }
 

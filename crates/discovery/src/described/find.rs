@@ -24,7 +24,7 @@ use super::{
 pub(super) const DOMAIN: &str = "windlass.dev";
 
 /// Most entries of a folder. The largest machines have a few thousand PCI functions.
-pub(super) const MOST_ENTRIES: usize = 10_000;
+pub(super) const MAX_ENTRIES: usize = 10_000;
 
 /// A possible device.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -109,14 +109,14 @@ impl Candidate {
 /// Names in a folder; `None` without such a folder. An error if the folder is unreadable or too large: then
 /// its content is unknown.
 pub(super) fn entries(host: &Host, folder: &Path) -> Result<Option<Vec<String>>, String> {
-    let names = match host.some_names(folder, MOST_ENTRIES + 1) {
+    let names = match host.some_names(folder, MAX_ENTRIES + 1) {
         Ok(names) => names,
         Err(error) if is_no_folder(error.kind()) => return Ok(None),
         Err(error) => return Err(format!("cannot read {}: {error}", folder.display())),
     };
-    if names.len() > MOST_ENTRIES {
+    if names.len() > MAX_ENTRIES {
         let folder = folder.display();
-        return Err(format!("{folder} has more than {MOST_ENTRIES} entries: none is looked at"));
+        return Err(format!("{folder} has more than {MAX_ENTRIES} entries: none is looked at"));
     }
     Ok(Some(names))
 }

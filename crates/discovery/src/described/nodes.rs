@@ -19,7 +19,7 @@ use windlass_host::{
 };
 
 use super::{
-    find::{Candidate, FindResult, MOST_ENTRIES, entries, natural},
+    find::{Candidate, FindResult, MAX_ENTRIES, entries, natural},
     sysfs::{Sysfs, number_parts},
     usb::Serials,
 };
@@ -107,8 +107,8 @@ impl<'a> Nodes<'a> {
                     next.extend(is_there.map_err(unread)?.then_some(path));
                 }
             }
-            if next.len() > MOST_ENTRIES {
-                return Err(format!("{pattern} fits more than {MOST_ENTRIES} files: narrow it"));
+            if next.len() > MAX_ENTRIES {
+                return Err(format!("{pattern} fits more than {MAX_ENTRIES} files: narrow it"));
             }
             paths = next;
         }
@@ -144,9 +144,9 @@ impl<'a> Nodes<'a> {
             }
             let names = entries(self.host, &next)?.unwrap_or_default();
             seen += names.len();
-            if seen > MOST_ENTRIES {
+            if seen > MAX_ENTRIES {
                 let folder = folder.display();
-                return Err(format!("more than {MOST_ENTRIES} files are below {folder}"));
+                return Err(format!("more than {MAX_ENTRIES} files are below {folder}"));
             }
             for path in names.iter().map(|name| next.join(name)) {
                 // A file that disappeared in between is skipped.
@@ -227,7 +227,7 @@ impl<'a> Nodes<'a> {
 
     fn folders_by_name(&self) -> BTreeMap<String, PathBuf> {
         let listed = ["/sys/dev/char", "/sys/dev/block"].into_iter().flat_map(|list| {
-            let names = self.host.some_names(list, MOST_ENTRIES).unwrap_or_default();
+            let names = self.host.some_names(list, MAX_ENTRIES).unwrap_or_default();
             names
                 .into_iter()
                 .filter_map(move |name| self.host.resolve_link(Path::new(list).join(name)))

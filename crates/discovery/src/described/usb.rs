@@ -8,7 +8,7 @@ use std::{
 
 use windlass_host::Host;
 
-use super::find::{Candidate, MOST_ENTRIES};
+use super::find::{Candidate, MAX_ENTRIES};
 
 /// USB devices by serial number, which cheap devices share.
 ///
@@ -124,7 +124,7 @@ fn interfaces(host: &Host, device: &Path) -> Vec<PathBuf> {
 impl Serials {
     /// Updates all devices on the bus. An unreadable bus changes nothing.
     pub(super) fn refresh(&mut self, host: &Host) {
-        let Ok(names) = host.some_names(LIST, MOST_ENTRIES) else { return };
+        let Ok(names) = host.some_names(LIST, MAX_ENTRIES) else { return };
         let mut present: BTreeMap<SerialKey, BTreeSet<String>> = BTreeMap::new();
         for name in names {
             let Some(device) = host.resolve_link(Path::new(LIST).join(name)) else { continue };

@@ -46,7 +46,7 @@ const NO_NODE: &str = "it is programmed, but no driver made a node that is known
 const XRT: &str = "/sys/bus/platform/drivers/zocl-drm";
 
 /// Most entries of a class that are read. Machines have a few dozen.
-const MOST: usize = 1_000;
+const MAX: usize = 1_000;
 
 /// FPGA managers, read with a deadline each.
 #[derive(Debug, Default)]
@@ -110,7 +110,7 @@ fn on_node<'a>(
 
 /// Entries of a class outside PCI functions.
 fn on_chip(host: &Host, limits: &mut EntryLimits, class: &str) -> Vec<PathBuf> {
-    let names = limits.names(host, class, MOST).into_iter();
+    let names = limits.names(host, class, MAX).into_iter();
     let folders = names.filter_map(|name| host.canonicalize(Path::new(class).join(name)));
     folders.filter(|folder| !folder.iter().any(is_pci)).collect()
 }
@@ -148,7 +148,7 @@ fn device(
 fn nodes(host: &Host, manager: &Path, regions: &[PathBuf]) -> Vec<DeviceNode> {
     let parents = [manager].into_iter().chain(regions.iter().map(PathBuf::as_path));
     let folders = parents.filter_map(|folder| host.canonicalize(folder.join("device")));
-    let xrt = host.names(XRT).into_iter().take(MOST).map(|name| Path::new(XRT).join(name));
+    let xrt = host.names(XRT).into_iter().take(MAX).map(|name| Path::new(XRT).join(name));
     // A driver's folder also contains files and its module.
     let xrt = xrt.filter(|entry| host.has(entry.join("uevent")));
     let xrt = xrt.filter_map(|device| host.canonicalize(device)).filter(|_| !regions.is_empty());

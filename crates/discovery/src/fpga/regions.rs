@@ -66,7 +66,7 @@ const DRIVERS: [DriverNames; 2] = [
 ];
 
 /// Most entries of a class or folder that are read. Machines have a few dozen.
-const MOST: usize = 1_000;
+const MAX: usize = 1_000;
 
 /// Regions, read with a deadline each.
 #[derive(Debug, Default)]
@@ -135,7 +135,7 @@ fn all(host: &Host, limits: &mut EntryLimits) -> Vec<Region> {
 /// Regions with ports. Nested regions do not count; a region whose ports were all released does.
 fn regions(host: &Host, limits: &mut EntryLimits, driver: &'static DriverNames) -> Vec<Region> {
     let class = Path::new("/sys/class").join(driver.class);
-    let names = limits.names(host, &class, MOST).into_iter();
+    let names = limits.names(host, &class, MAX).into_iter();
     let names = names.filter(|name| name.starts_with(driver.region));
     let mut folders: Vec<_> =
         names.filter_map(|name| host.canonicalize(class.join(name))).collect();
@@ -336,6 +336,6 @@ fn function_of(folder: &Path) -> Option<PciAddress> {
 
 /// Paths in a folder with this prefix, by name.
 fn below(host: &Host, folder: &Path, begin: &str) -> Vec<PathBuf> {
-    let names = host.some_names(folder, MOST).unwrap_or_default().into_iter();
+    let names = host.some_names(folder, MAX).unwrap_or_default().into_iter();
     names.filter(|name| name.starts_with(begin)).map(|name| folder.join(name)).collect()
 }

@@ -17,7 +17,7 @@ const ONE_NETWORK: &str = "RDMA devices of this host belong to one network names
     containers cannot share them: rdma system set netns shared";
 
 impl NicScan<'_> {
-    /// The device with its observation; `None` if its name is no device id.
+    /// The device with its observation; `None` if its name is not a device id.
     pub(super) fn device(&self, index: u32, function: &Function) -> Option<(Device, Observation)> {
         let set = self.node_set(function);
         let observed = self.observe(function, &set);

@@ -78,7 +78,7 @@ pub(super) const INFINIBAND: &str = "/sys/class/infiniband";
 const NETWORK: &str = "0x02";
 
 /// Most entries of a list that are read. Large machines have two thousand functions.
-pub(super) const MOST_LISTED: usize = 4_000;
+pub(super) const MAX_LISTED: usize = 4_000;
 
 /// Infix in names of subfunctions, `mlx5_core.sf.2`.
 const SUBFUNCTION: &str = ".sf.";
@@ -93,11 +93,11 @@ pub(super) fn find(host: &Host, ports: &mut PortReader) -> FunctionList {
     folders.extend(pci.keys().map(|it| (it.to_string(), format!("{PCI}/{it}"))));
     let subfunctions = found
         .limits
-        .names(host, AUXILIARY, MOST_LISTED)
+        .names(host, AUXILIARY, MAX_LISTED)
         .into_iter()
         .filter(|name| name.contains(SUBFUNCTION));
     folders.extend(subfunctions.map(|name| (name.clone(), format!("{AUXILIARY}/{name}"))));
-    for rdma in found.limits.names(host, INFINIBAND, MOST_LISTED) {
+    for rdma in found.limits.names(host, INFINIBAND, MAX_LISTED) {
         // Older kernels put software devices below the function that they send through.
         let is_hardware = |folder: &String| !rdma::is_software(host, &rdma::folder(folder, &rdma));
         let hardware = hardware_of(host, &rdma).map(|(name, bus)| (format!("{bus}/{name}"), name));

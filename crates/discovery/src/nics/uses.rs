@@ -28,10 +28,10 @@ const IPV6: &str = "/proc/1/net/ipv6_route";
 
 /// Most routes that are read. Kubernetes networks have thousands; internet routers have a million, too many
 /// for every scan.
-const MOST_ROUTES: usize = 100_000;
+const MAX_ROUTES: usize = 100_000;
 
 /// Most bytes of a table: the kernel writes up to 150 characters per route.
-const MOST_TABLE_BYTES: u64 = 16 << 20;
+const MAX_TABLE_BYTES: u64 = 16 << 20;
 
 pub(super) const NET: &str = "/sys/class/net";
 
@@ -66,14 +66,14 @@ impl HostUse {
         parse: fn(&str) -> Option<Route<'_>>,
     ) -> io::Result<()> {
         let table = open_regular(&host.path(path), Links::Followed)?;
-        let mut table = BufReader::new(table.take(MOST_TABLE_BYTES));
+        let mut table = BufReader::new(table.take(MAX_TABLE_BYTES));
         let mut routes = 0;
-        for line in table.by_ref().lines().take(MOST_ROUTES + 2) {
+        for line in table.by_ref().lines().take(MAX_ROUTES + 2) {
             self.note(parse(&line?));
             routes += 1;
         }
-        if routes > MOST_ROUTES + 1 || table.get_ref().limit() == 0 {
-            let why = format!("it has more than {MOST_ROUTES}");
+        if routes > MAX_ROUTES + 1 || table.get_ref().limit() == 0 {
+            let why = format!("it has more than {MAX_ROUTES}");
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
         }
         Ok(())

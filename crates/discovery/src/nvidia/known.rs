@@ -33,7 +33,7 @@ struct TrackedDevice {
 }
 
 /// Most vanished MIG instances: several layouts of eight GPUs.
-const MOST_VANISHED_PARTS: usize = 256;
+const MAX_VANISHED_PARTS: usize = 256;
 
 // === impl KnownDevices ===
 
@@ -147,7 +147,7 @@ impl KnownDevices {
         let mut gone: Vec<_> =
             gone.map(|it| (it.tracker.health().since, it.device.id.clone())).collect();
         gone.sort();
-        let kept = gone.len().min(MOST_VANISHED_PARTS);
+        let kept = gone.len().min(MAX_VANISHED_PARTS);
         for (_, id) in gone.drain(..gone.len() - kept) {
             self.devices.remove(&id);
         }
@@ -236,7 +236,7 @@ mod tests {
             known.vanish(&id, "gone");
         }
         let kept = known.devices();
-        assert_eq!(kept.len(), MOST_VANISHED_PARTS);
+        assert_eq!(kept.len(), MAX_VANISHED_PARTS);
         assert!(kept.iter().all(|device| device.health.has_vanished()));
         assert!(kept.iter().any(|device| device.id.as_str() == "MIG-999"));
     }

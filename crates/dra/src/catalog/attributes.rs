@@ -28,7 +28,7 @@ pub(super) const TYPE: &str = "type";
 const SOURCE: &str = "source";
 
 /// Most attributes and capacities of a device (`ResourceSliceMaxAttributesAndCapacitiesPerDevice`).
-pub(super) const MOST: usize = 32;
+pub(super) const MAX: usize = 32;
 
 /// Attributes of a device.
 pub(super) fn of(device: &Device, driver: &DriverName) -> Attributes {
@@ -118,7 +118,7 @@ pub(super) fn zero_value(like: &AttributeValue) -> AttributeValue {
 
 /// Drops surplus attributes from the end, the same ones of every device of a kind.
 fn shorten(entry: &mut CatalogEntry) {
-    let room = MOST.saturating_sub(entry.capacity.len());
+    let room = MAX.saturating_sub(entry.capacity.len());
     while entry.attributes.len() > room {
         let is_needed =
             |name: &AttributeName| is_placement(name) || [TYPE, SOURCE].contains(&name.name());

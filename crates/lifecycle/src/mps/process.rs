@@ -18,7 +18,7 @@ use tokio::{
 };
 use windlass_host::{
     deadline,
-    files::{self, Links, MOST_BYTES, read_regular_text},
+    files::{self, Links, MAX_BYTES, read_regular_text},
 };
 
 /// A daemon's process, running or not.
@@ -82,7 +82,7 @@ impl Process {
 
     /// The recorded daemon, if it still runs.
     pub(super) fn find(record: &Path) -> Option<Self> {
-        let text = read_regular_text(record, Links::Refused, MOST_BYTES).ok()?;
+        let text = read_regular_text(record, Links::Refused, MAX_BYTES).ok()?;
         let (pid, started) = text.trim().split_once(' ')?;
         let identity =
             Identity { pid: Pid::from_raw(pid.parse().ok()?)?, started: started.parse().ok()? };

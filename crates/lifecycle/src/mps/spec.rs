@@ -57,8 +57,8 @@ const MEMORY: AttributeName = AttributeName::new("nvidia.com", "memory");
 
 /// Clients of one MPS server, from Volta on and before it (NVIDIA's MPS guide, "Client-Server
 /// Connection Limits"). Volta is compute capability 7.0.
-const MOST_CLIENTS: u32 = 48;
-const MOST_CLIENTS_BEFORE_VOLTA: u32 = 16;
+const MAX_CLIENTS: u32 = 48;
+const MAX_CLIENTS_BEFORE_VOLTA: u32 = 16;
 const VOLTA: (u32, u32) = (7, 0);
 
 const MIB: u64 = 1024 * 1024;
@@ -104,9 +104,9 @@ impl MpsSpec {
     /// old.
     pub fn most_clients(&self) -> (u32, &'static str) {
         match self.compute_capability {
-            Some(capability) if capability >= VOLTA => (MOST_CLIENTS, ""),
-            Some(_) => (MOST_CLIENTS_BEFORE_VOLTA, ", which is older than Volta"),
-            None => (MOST_CLIENTS_BEFORE_VOLTA, ", whose compute capability is unknown"),
+            Some(capability) if capability >= VOLTA => (MAX_CLIENTS, ""),
+            Some(_) => (MAX_CLIENTS_BEFORE_VOLTA, ", which is older than Volta"),
+            None => (MAX_CLIENTS_BEFORE_VOLTA, ", whose compute capability is unknown"),
         }
     }
 }

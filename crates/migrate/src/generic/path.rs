@@ -29,7 +29,7 @@ pub(super) enum Kind {
 
 impl Member {
     /// True if the plugin lets containers create (mknod) the node by default.
-    pub(super) fn is_makable_by_default(&self) -> bool {
+    pub(super) fn allows_mknod_by_default(&self) -> bool {
         self.is_node() && self.permissions.as_deref().unwrap_or_default().is_empty()
     }
 

@@ -136,7 +136,7 @@ fn a_word_that_is_not_plain_is_refused_with_its_line_and_what_to_write_instead()
         (r#"ATTRS{bInterfaceNumber}=="00""#, "ATTRS{bInterfaceNumber}: of what is above"),
         (r#"ATTRS=="1""#, "ATTRS: write the file in braces"),
         (r#"SUBSYSTEM!="usb""#, "SUBSYSTEM: write what is meant, with =="),
-        (r#"SUBSYSTEM=="usb""#, "SUBSYSTEM is there twice"),
+        (r#"SUBSYSTEM=="usb""#, "SUBSYSTEM appears twice"),
         (r#"KERNAL=="x""#, "KERNAL: no such word is read"),
         (r#"ATTR{idVendor}=="1""#, "ATTR{idVendor}: write ATTRS{idVendor}"),
         (r#"ATTR{[net/eth0]x}=="1""#, "ATTR{[net/eth0]x}: write one file"),

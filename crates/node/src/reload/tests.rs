@@ -132,7 +132,7 @@ async fn a_wrong_file_changes_nothing_and_is_told_until_it_is_right() {
         world.write("w.yaml", "mig: both\n");
         let status = world.status(|status| status.error.is_some()).await;
         let error = status.error.expect("waited for");
-        assert!(error.contains("w.yaml:1: \"both\" is no word for this"), "{error}");
+        assert!(error.contains("w.yaml:1: \"both\" is not a known value"), "{error}");
         assert_eq!(world.policy.borrow().mig, MigStrategy::None);
         fs::remove_file(world.dir.path().join("w.yaml")).expect("removed");
         let gone = |status: &ReloadStatus| {

@@ -43,11 +43,11 @@ pub(super) async fn run(args: ExplainArgs) -> Result<()> {
     if let Some(wanted) = wanted {
         let report = joint::read(&node, &kubelet, request, wanted)?;
         answer(output, &report, || joint::table(&report))?;
-        return report.ended();
+        return report.result();
     }
     let report = Report::new(&node, request);
     answer(output, &report, || show::table(&report))?;
-    report.ended()
+    report.result()
 }
 
 /// The machine with its holders. A simulated machine, and devices named by `--free`, have no holders.

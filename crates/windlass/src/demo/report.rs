@@ -85,7 +85,7 @@ impl Renderer {
                 self.kubelet_restarted(*resources, *pods, *devices_held, *took_ms)
             }
             Event::Finished { steps, pods, took_ms } => self.finished(*steps, *pods, *took_ms),
-            Event::Kept { paths, commands } => self.kept(paths, commands),
+            Event::Kept { paths, commands } => self.paths_and_commands(paths, commands),
         }
     }
 
@@ -226,7 +226,11 @@ impl Renderer {
         self.heading(&format!("All {steps} steps passed, {pods} served, in {seconds:.1} s."))
     }
 
-    fn kept(self, paths: &BTreeMap<&str, PathBuf>, commands: &[String]) -> Vec<String> {
+    fn paths_and_commands(
+        self,
+        paths: &BTreeMap<&str, PathBuf>,
+        commands: &[String],
+    ) -> Vec<String> {
         let mut lines = self.heading("Everything keeps running until Ctrl-C");
         lines.extend(paths.iter().map(|(what, path)| format!("  {what:<15} {}", path.display())));
         lines.push(String::new());

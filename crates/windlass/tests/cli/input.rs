@@ -111,7 +111,7 @@ fn a_document_that_cannot_be_read_is_told_without_an_empty_table() {
     fs::write(&path, [0xff, 0xfe, 0x00]).expect("written");
     let listed = run(&["cdi", "list", &path.display().to_string()]);
     assert_eq!((listed.status.code(), text(&listed.stdout).as_str()), (Some(1), ""));
-    assert!(text(&listed.stderr).contains("it is no text in UTF-8"), "{listed:?}");
+    assert!(text(&listed.stderr).contains("it is not UTF-8 text"), "{listed:?}");
 }
 
 #[test]

@@ -60,7 +60,7 @@ impl Connection {
                 index: position(index),
                 known: slot.facts.clone(),
                 settled: slot.has_no_obstacles(),
-                watch_in: slot.needs(&self.event_set),
+                watch_in: slot.missing_set(&self.event_set),
             };
             self.answers.spawn_blocking(move || CallResult::Gpu(index, Box::new(probe.run())));
         }
@@ -70,7 +70,7 @@ impl Connection {
     pub(crate) fn look_again(&mut self, gpu: &DeviceId, known: &KnownDevices) {
         let is_it = |slot: &Slot| slot.ids.first() == Some(gpu);
         let Some(index) = self.slots.iter().position(is_it) else { return };
-        self.slots[index].again = !self.slots[index].call.is_idle();
+        self.slots[index].probe_again = !self.slots[index].call.is_idle();
         self.ask_gpu(index, Instant::now(), known);
     }
 

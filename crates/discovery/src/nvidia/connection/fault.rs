@@ -39,7 +39,7 @@ impl Connection {
     }
 
     pub(super) fn take_fault(&mut self, event: Event, known: &mut KnownDevices) {
-        let Some(slot) = self.slots.iter_mut().find(|slot| slot.is(&event)) else {
+        let Some(slot) = self.slots.iter_mut().find(|slot| slot.matches(&event)) else {
             if self.has_seen_every_gpu() {
                 tracing::warn!(kind = ?event.kind, "NVML event of an unknown GPU: probing all");
                 return self.ask_every_gpu(Instant::now(), known);
@@ -66,7 +66,7 @@ impl Connection {
             }
             EventKind::Other(_) => return,
         };
-        for id in slot.concerned(&event) {
+        for id in slot.affected_devices(&event) {
             known.observe(&id, &fault);
         }
     }

@@ -108,7 +108,7 @@ impl Connection {
                 self.fail(index, Observation::Failed(reason, error.to_string()), known);
             }
         }
-        if std::mem::take(&mut self.slots[index].again) {
+        if std::mem::take(&mut self.slots[index].probe_again) {
             self.ask_gpu(index, Instant::now(), known);
         }
         self.look_for_losses();
@@ -121,7 +121,7 @@ impl Connection {
     fn take_probed(&mut self, index: usize, probed: ProbeReport, known: &mut KnownDevices) {
         self.samples.want(index, &probed.facts);
         let slot = &mut self.slots[index];
-        let gone = slot.take(&probed);
+        let gone = slot.apply(&probed);
         let errors = slot.count_errors(probed.uncorrected_errors);
         for device in probed.described.into_iter().flatten() {
             known.describe(device);
@@ -138,7 +138,7 @@ impl Connection {
         for event in std::mem::take(&mut self.unmatched) {
             self.take_fault(event, known);
         }
-        if self.slots[index].needs(&self.event_set).is_some() {
+        if self.slots[index].missing_set(&self.event_set).is_some() {
             // The probe started with an older event set.
             self.ask_gpu(index, Instant::now(), known);
         }

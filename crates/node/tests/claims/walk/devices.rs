@@ -26,7 +26,7 @@ pub(super) struct DeviceManager {
 }
 
 /// Maximum number of simultaneous pods.
-const MOST: usize = 3;
+const MAX: usize = 3;
 
 /// Minimum lifetime of a pod. An allocation that no checkpoint lists is kept for half a minute.
 const SHORTEST: Duration = Duration::from_millis(50);
@@ -48,7 +48,7 @@ impl DeviceManager {
         while !self.node.is_over() {
             let living = self.node.facts().pods.len();
             match self.chance.below(100) {
-                0..45 if living < MOST => self.admit().await,
+                0..45 if living < MAX => self.admit().await,
                 45.. if living > 0 => self.end_one(SHORTEST),
                 _ => {}
             }

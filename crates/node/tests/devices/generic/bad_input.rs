@@ -53,14 +53,14 @@ fn a_node_is_spelled_in_one_way() {
         ("find: {nodes: /dev/mem/}", "without / at its end"),
         (
             "find: {nodes: /dev/kvm}, give: {nodes: [{path: /dev/./mem}]}",
-            "/dev/./mem is no path from the root",
+            "/dev/./mem is not a path from the root",
         ),
     ] {
         let text = refused(&described(keys));
         assert!(text.contains(expected), "{keys}: {text}");
     }
     let text = refused("fpga: {nodes: [/dev/./mem]}\n");
-    assert!(text.contains("/dev/./mem is no path from the root"), "{text}");
+    assert!(text.contains("/dev/./mem is not a path from the root"), "{text}");
 }
 
 #[test]
@@ -91,22 +91,22 @@ fn what_no_such_device_says_is_told_with_what_is_right() {
 #[test]
 fn what_cannot_be_is_told_with_its_place() {
     for (keys, expected) in [
-        ("find: {nodes: /etc/shadow}", "/etc/shadow is no device node"),
+        ("find: {nodes: /etc/shadow}", "/etc/shadow is not a device node"),
         ("find: {nodes: /dev/../etc/shadow}", "without .."),
         ("find: {bus: ../../etc}, match: 'true'", "is no bus"),
-        ("find: {endpoints: ['http://h']}", "is no endpoint"),
+        ("find: {endpoints: ['http://h']}", "is not an endpoint"),
         ("find: {endpoints: [h, h]}", "endpoint h is there twice"),
         ("find: {class: drm}, unit: zipped", "zipped puts matches of several patterns together"),
         (
             "find: {class: drm}, give: {env: {A: '{serail}'}}",
-            "{serail} is no placeholder: there are {id}",
+            "{serail} is not a placeholder: there are {id}",
         ),
         ("find: {class: drm}, probe: {http: 'https://h/'}", "only plain HTTP is spoken"),
-        ("find: {class: drm}, probe: {tcp: h}", "is no address: write host:port"),
-        ("find: {class: drm}, probe: {command: [sh, -c, x]}", "is no absolute path"),
+        ("find: {class: drm}, probe: {tcp: h}", "is not an address: write host:port"),
+        ("find: {class: drm}, probe: {command: [sh, -c, x]}", "is not an absolute path"),
         (
             "find: {class: drm}, probe: {attribute: ../x, equals: 1}",
-            "is no file in the device's folder",
+            "is not a file in the device's folder",
         ),
         ("find: {endpoints: [h]}, attributes: {a: state}", "have no folder in sysfs"),
         (

@@ -199,7 +199,7 @@ impl Part {
 
 impl JointReport<'_> {
     /// Turns a refusal into the command's error.
-    pub(super) fn ended(&self) -> Result<()> {
+    pub(super) fn result(&self) -> Result<()> {
         match &self.outcome {
             JointOutcome::Choice(_) => Ok(()),
             JointOutcome::Refused(why) => bail!("{why}"),

@@ -76,7 +76,7 @@ impl<'a> Report<'a> {
     }
 
     /// Turns a refusal into the command's error.
-    pub(super) fn ended(&self) -> Result<()> {
+    pub(super) fn result(&self) -> Result<()> {
         match &self.outcome {
             Outcome::Explanation(_) => Ok(()),
             Outcome::Refused(why) => bail!("{why}"),

@@ -43,8 +43,8 @@ pub(super) const NOT_NAMED: &str = "--free does not name it";
 
 pub(super) fn read(node: &NodeState, kubelet: &Kubelet, args: &AskArgs) -> Result<ExplainRequest> {
     let resource = Resource::find(node, args.resource.as_ref())?;
-    if let Some(others) = resource.others().filter(|_| args.nics.is_some()) {
-        let problem = anyhow!("{} consists of {others}; use --size alone", resource.name);
+    if let Some(kind) = resource.other_kind().filter(|_| args.nics.is_some()) {
+        let problem = anyhow!("{} consists of {kind}; use --size alone", resource.name);
         return Err(wrong("--nics", problem).into());
     }
     let free = match &args.free {

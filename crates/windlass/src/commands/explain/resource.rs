@@ -59,7 +59,7 @@ impl<'a> Resource<'a> {
     }
 
     /// Kind of its devices, if they are not GPUs.
-    pub(super) fn others(&self) -> Option<&'static str> {
+    pub(super) fn other_kind(&self) -> Option<&'static str> {
         let kinds = self.members.iter().map(|member| member.device.kind);
         kinds.filter(|kind| !kind.is_gpu()).map(|kind| kind.facts().plural).next()
     }

@@ -129,11 +129,11 @@ impl Rig {
     }
 
     /// Records that the agent does not run.
-    pub(super) fn agent_is_away(&self) {
+    pub(super) fn agent_stops(&self) {
         self.truth.send_modify(|truth| truth.agent_runs_since = None);
     }
 
-    pub(super) fn agent_runs(&self) {
+    pub(super) fn agent_starts(&self) {
         self.truth.send_modify(|truth| truth.agent_runs_since = Some(Instant::now()));
     }
 
