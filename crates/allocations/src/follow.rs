@@ -2,10 +2,10 @@
 //!
 //! ```text
 //!   ┌──────┐ a reader follows, or claims may have devices ┌───────────┐
-//!   │ idle │ ───────────────────────────────────────────> │ following │ reads at each write of the kubelet, each look
+//!   │ idle │ ───────────────────────────────────────────> │ following │ reads at each write of the kubelet, each check
 //!   └──────┘ <─────────────────────────────────────────── └───────────┘ and each new reader, and publishes
 //!                          neither                              │  ^
-//!                                                 asks the kubelet  answer: publishes again
+//!                                                 calls the kubelet  answer: publishes again
 //!                                                               v  │
 //!                                                          pod resources
 //! ```
@@ -49,13 +49,13 @@ pub struct Follower<S> {
     delay: Duration,
     check_interval: Duration,
     /// Time by which the checkpoint has the last Allocate of an earlier agent; `None` once passed.
-    doubt: Option<Deadline>,
+    settling: Option<Deadline>,
     /// Start of the last reading.
-    looked: Option<Instant>,
+    read_at: Option<Instant>,
     record: Option<Record>,
     /// Error of the last reading.
     unreadable: Option<String>,
-    /// At most one review of the last reading: the kubelet may have to be asked later.
+    /// At most one review of the last reading: the kubelet may have to be called later.
     reviewing: JoinSet<()>,
     /// Wakes this task. Each [`FollowGuard`] holds a clone.
     wake: Arc<Notify>,
@@ -74,7 +74,7 @@ pub struct Sources<S> {
     /// Counts the changes in the folder of the kubelet's checkpoint.
     pub kubelet_writes: watch::Receiver<u64>,
     /// Time in which the checkpoint may lack the last Allocate of an earlier agent.
-    pub doubt: Duration,
+    pub settling: Duration,
     /// Holders by the pod resources API.
     pub holders: PodResourcesCache,
 }
@@ -98,9 +98,9 @@ impl<S> Follower<S> {
             reader: CheckpointReader::new(plugins.join(checkpoint::FILE)),
             delay: limits.checkpoint_delay,
             check_interval: limits.check_interval,
-            doubt: (!sources.doubt.is_zero()).then(|| Deadline::after(sources.doubt)),
+            settling: (!sources.settling.is_zero()).then(|| Deadline::after(sources.settling)),
             sources,
-            looked: None,
+            read_at: None,
             record: None,
             unreadable: None,
             reviewing: JoinSet::new(),
@@ -125,7 +125,7 @@ impl<S> Follower<S> {
             if is_followed {
                 self.read().await;
             } else {
-                self.looked = None;
+                self.read_at = None;
             }
             self.wait(is_followed).await;
         }
@@ -140,7 +140,7 @@ impl<S> Follower<S> {
                 () = changed(&mut self.sources.policy) => return,
                 () = changed(&mut self.sources.kubelet_writes) => return,
                 () = changed(&mut self.sources.state), if lacks_pools => return,
-                () = passed(&mut self.doubt) => return self.doubt = None,
+                () = passed(&mut self.settling) => return self.settling = None,
                 () = sleep(self.check_interval), if is_followed => return,
                 Some(_) = self.reviewing.join_next() => self.publish(),
             }
@@ -152,12 +152,12 @@ impl<S> Follower<S> {
     fn feeds_ledger(&self) -> bool {
         let is_offered = self.sources.policy.borrow().dra.offer != DraOffer::Off;
         let is_wanted = is_offered || !self.ledger.watch().borrow().claims().is_empty();
-        is_wanted && self.doubt.is_none()
+        is_wanted && self.settling.is_none()
     }
 
     async fn read(&mut self) {
         let begun = Instant::now();
-        let before = self.looked.replace(begun).unwrap_or(begun);
+        let before = self.read_at.replace(begun).unwrap_or(begun);
         // A running agent checks at least that often; a longer gap is a pause.
         let stopped = (begun - before).saturating_sub(self.check_interval * 2);
         if !stopped.is_zero() {
@@ -187,7 +187,7 @@ impl<S> Follower<S> {
         if let Some(still) = record.as_ref().filter(|_| self.feeds_ledger()) {
             self.feed(&still.held);
         }
-        self.publish.send_replace(Arc::new(Allocations::new(self.looked, record)));
+        self.publish.send_replace(Arc::new(Allocations::new(self.read_at, record)));
     }
 
     /// Feeds the ledger with the held ids. Until its first feed, every id of the checkpoint counts as held.
@@ -198,7 +198,7 @@ impl<S> Follower<S> {
             }
             _ => Some(RecordedDevices::of(still_held)),
         };
-        if let Some((recorded, read)) = recorded.zip(self.looked) {
+        if let Some((recorded, read)) = recorded.zip(self.read_at) {
             self.ledger.recorded(&recorded, read, self.delay);
         }
     }

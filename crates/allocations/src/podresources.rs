@@ -113,7 +113,7 @@ impl Holders {
 
     /// True if the holder of a recorded id released it, as far as the kubelet is to be believed. A later
     /// Allocate counts.
-    pub fn has_let_go(
+    pub fn has_released(
         &self,
         resource: &ResourceName,
         id: &str,

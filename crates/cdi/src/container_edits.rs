@@ -227,7 +227,7 @@ fn feature_variable(feature: Feature) -> &'static str {
 }
 
 /// True if a variable depends on the allocated devices, not on the node alone.
-pub fn tells_of_devices(name: &str) -> bool {
+pub fn depends_on_devices(name: &str) -> bool {
     let features = [Feature::Gds, Feature::Mofed, Feature::Gdrcopy];
     name != SIMULATED && !features.iter().any(|feature| feature_variable(*feature) == name)
 }

@@ -147,7 +147,7 @@ impl Scalar for MigProfile {
     fn read(text: &str) -> Result<Self, String> {
         let wrong = || {
             format!(
-                "{text:?} is no MIG profile that a GPU could have: write it as `nvidia-smi mig -lgip` \
+                "{text:?} is not a MIG profile of any GPU: write it as `nvidia-smi mig -lgip` \
                  does, such as 1g.10gb or 1g.10gb+me, with 1 to 8 slices"
             )
         };

@@ -31,14 +31,14 @@ pub struct DeviceProfile {
 
 /// Unknown name of a device profile.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no profile of devices is called {name:?}; there are {known}")]
+#[error("unknown device profile {name:?}; known: {known}")]
 pub struct UnknownDeviceProfile {
     name: String,
     known: String,
 }
 
-/// Keys whose subkeys are completed one by one. Any other key is taken from the device profile as a whole.
-const WITHIN: &[&str] = &["give"];
+/// Keys whose subkeys are merged one by one. Any other key is taken from the device profile as a whole.
+const MERGED_KEYS: &[&str] = &["give"];
 
 // === impl DeviceProfile ===
 
@@ -114,7 +114,7 @@ pub(super) fn completed(mut config: Node) -> Node {
         let name = entry.child("profile").and_then(Node::text);
         let Some(Ok(profile)) = name.map(|name| name.parse::<DeviceProfile>()) else { continue };
         let document = profile.document();
-        entry.complete(document.child("source").unwrap_or(&document), WITHIN);
+        entry.complete(document.child("source").unwrap_or(&document), MERGED_KEYS);
     }
     config.renumber();
     config

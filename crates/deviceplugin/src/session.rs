@@ -96,7 +96,7 @@ impl Session {
                 tracing::info!(socket = %endpoint.path(), "socket was deleted, serving on a new one");
             }
         }
-        Input::Looked { kubelet: self.kubelet.identity(), own }
+        Input::Checked { kubelet: self.kubelet.identity(), own }
     }
 
     /// The registration option that can change: `pre_start_required`.

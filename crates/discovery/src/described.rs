@@ -175,7 +175,7 @@ impl Family for Described {
         self.probe_interval = policy.health.probe_interval;
     }
 
-    fn news(&self) -> Option<Arc<Notify>> {
+    fn change_notifier(&self) -> Option<Arc<Notify>> {
         Some(self.probes.news())
     }
 
@@ -206,7 +206,7 @@ fn scan_source(
             own(&mut owners, &mut made.device);
             seen.made.push(made);
         } else {
-            seen.notes.push(format!("two go by the name {}", made.device.id));
+            seen.notes.push(format!("two devices have the name {}", made.device.id));
         }
     }
     Ok(seen)

@@ -183,7 +183,7 @@ fn taints(state: &NodeState, ledger: &Ledger, device: &Device) -> Vec<Taint> {
     let all = [
         failure(device),
         held(state, ledger, device),
-        elsewhere(state, ledger, device),
+        claimed_under_other_name(state, ledger, device),
         unclean(state, device),
         obstacle(state, device),
     ];
@@ -192,7 +192,7 @@ fn taints(state: &NodeState, ledger: &Ledger, device: &Device) -> Vec<Taint> {
 
 /// Taint of a device whose hardware a claim has under another name, such as the placement of an instance,
 /// or may have.
-fn elsewhere(state: &NodeState, ledger: &Ledger, device: &Device) -> Option<Taint> {
+fn claimed_under_other_name(state: &NodeState, ledger: &Ledger, device: &Device) -> Option<Taint> {
     let is_taken = !ledger.is_claimed(&device.id)
         && ledger.claim(&state.overlaps.overlap(&device.id)).is_some();
     let taken = || Taint { key: CLAIMED, value: "other-name".to_owned() };
@@ -224,7 +224,7 @@ fn failure(device: &Device) -> Option<Taint> {
         return None;
     }
     let value = match device.health.failure() {
-        Some(failure) => spelled(&failure.reason.to_string()),
+        Some(failure) => label_value(&failure.reason.to_string()),
         None => "not-probed".to_owned(),
     };
     Some(Taint { key: UNHEALTHY, value })
@@ -234,7 +234,7 @@ fn failure(device: &Device) -> Option<Taint> {
 /// release.
 fn held(state: &NodeState, ledger: &Ledger, device: &Device) -> Option<Taint> {
     let value = match ledger.container(&state.overlaps.overlap(&device.id)) {
-        Some(resource) => spelled(resource.as_str().rsplit('/').next().unwrap_or_default()),
+        Some(resource) => label_value(resource.as_str().rsplit('/').next().unwrap_or_default()),
         None if ledger.is_complete() => return None,
         None => "not-known".to_owned(),
     };
@@ -243,13 +243,13 @@ fn held(state: &NodeState, ledger: &Ledger, device: &Device) -> Option<Taint> {
 
 /// The text as the value of a label: at most 63 letters, digits, `-`, `_` and `.`. Other characters become
 /// dashes, so that words stay apart.
-fn spelled(text: &str) -> String {
+fn label_value(text: &str) -> String {
     let letter = |c: char| if c.is_ascii_alphanumeric() || "_.".contains(c) { c } else { '-' };
-    let mut spelled: String = text.chars().take(MAX_LABEL).map(letter).collect();
-    while spelled.contains("--") {
-        spelled = spelled.replace("--", "-");
+    let mut label_value: String = text.chars().take(MAX_LABEL).map(letter).collect();
+    while label_value.contains("--") {
+        label_value = label_value.replace("--", "-");
     }
-    spelled.trim_matches(|c: char| !c.is_ascii_alphanumeric()).to_owned()
+    label_value.trim_matches(|c: char| !c.is_ascii_alphanumeric()).to_owned()
 }
 
 #[cfg(test)]

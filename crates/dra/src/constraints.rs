@@ -108,7 +108,7 @@ fn no_mps(device: &Device) -> Option<&'static str> {
 /// Reason that a device is no full GPU under NVIDIA's driver; `part` is the reason of a MIG instance.
 fn not_whole(device: &Device, part: &'static str) -> Option<&'static str> {
     if !device.family().is_managed {
-        Some("it is no GPU of NVIDIA's")
+        Some("it is not an NVIDIA GPU")
     } else if device.kind.is_instance() {
         Some(part)
     } else {

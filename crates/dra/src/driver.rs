@@ -182,9 +182,17 @@ impl Driver {
         let failures = Failures::default();
         let statuses = self.write_statuses(journal.watch(), failures.watch(), stop);
         let leftovers = leftovers::keep(self.environment.clone(), journal.watch());
-        let input = (requests, self.limits.check_interval, self.limits.claim_patience);
+        let SessionLimits { check_interval, claim_patience, .. } = self.limits;
         let ledger = self.environment.ledger.clone();
-        let preparer = Preparer::new(self.environment, input, records, failures, journal);
+        let preparer = Preparer::new(
+            self.environment,
+            requests,
+            check_interval,
+            claim_patience,
+            records,
+            failures,
+            journal,
+        );
         let (traces, interval) = (self.traces, self.limits.check_interval);
         let recalling = async move {
             if is_absent && !ledger.watch().borrow().knows_claims() {

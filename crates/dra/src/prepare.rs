@@ -43,7 +43,7 @@ use self::{
     state::{Action, Input, State},
 };
 use super::{
-    queue::{Request, Wish},
+    queue::{Operation, Request},
     record::{PreparedClaim, Records, Stage},
     status::{Failure, Failures},
 };
@@ -68,13 +68,13 @@ pub(super) struct Preparer {
 /// Observations of the waits.
 enum Notice {
     /// Other claims may have released the devices; this much patience is left.
-    LetGo(String, Deadline),
+    Released(String, Deadline),
     /// These claims are orphaned.
-    Stale(Vec<Suspect>),
+    Orphaned(Vec<Suspect>),
 }
 
 /// Interval of checks for orphaned claims.
-const COLLECT: Duration = Duration::from_secs(10 * 60);
+const ORPHAN_CHECK: Duration = Duration::from_secs(10 * 60);
 
 // === impl Preparer ===
 
@@ -82,7 +82,9 @@ impl Preparer {
     /// Restores the claims of an earlier agent, in the ledger too.
     pub(super) fn new(
         environment: Environment,
-        (requests, check_interval, patience): (mpsc::Receiver<Request>, Duration, Duration),
+        requests: mpsc::Receiver<Request>,
+        check_interval: Duration,
+        patience: Duration,
         records: Records,
         failures: Failures,
         journal: Journal<Records>,
@@ -101,17 +103,17 @@ impl Preparer {
             check_interval,
         };
         preparer.environment.metrics.holds(&preparer.records());
-        preparer.take_again();
+        preparer.restore_holds();
         preparer
     }
 
     /// Prepares and releases until the queue is closed.
     pub(super) async fn run(mut self) {
-        let (mut collect, mut check) = (interval(COLLECT), interval(self.check_interval));
+        let (mut orphans, mut check) = (interval(ORPHAN_CHECK), interval(self.check_interval));
         check.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut state = self.environment.state.clone();
         loop {
-            let is_vague = self.slots.values().any(Slot::is_vague);
+            let has_unknown_devices = self.slots.values().any(Slot::has_unknown_devices);
             tokio::select! {
                 request = self.requests.recv() => match request {
                     Some(request) => self.handle(request),
@@ -120,33 +122,33 @@ impl Preparer {
                 Some((uid, outcome)) = self.tasks.next() => self.step(&uid, outcome),
                 Some(notice) = self.watches.join_next() => {
                     match notice.expect("watches neither panic nor are cancelled") {
-                        Notice::LetGo(uid, patience) => self.let_go(&uid, patience),
-                        Notice::Stale(claims) => self.release_stale(claims),
+                        Notice::Released(uid, patience) => self.released(&uid, patience),
+                        Notice::Orphaned(claims) => self.release_orphans(claims),
                     }
                 }
-                Ok(()) = state.changed(), if is_vague => self.find_devices(),
-                _ = collect.tick() => self.collect(),
+                Ok(()) = state.changed(), if has_unknown_devices => self.find_devices(),
+                _ = orphans.tick() => self.find_orphans(),
                 _ = check.tick() => self.check(),
             }
         }
     }
 
-    fn handle(&mut self, Request { claim, wish }: Request) {
+    fn handle(&mut self, Request { claim, operation }: Request) {
         let uid = claim.uid.clone();
         let slot = self.slots.entry(uid.clone()).or_insert_with(|| Slot::new(claim.clone()));
         // A kubelet names a claim alike in both calls.
         if slot.claim != claim {
-            return wish.refuse(format!(
+            return operation.refuse(format!(
                 "claim {claim} has the UID {uid}, which is another claim's on this node"
             ));
         }
-        let input = match wish {
-            Wish::Prepare(reply) => {
+        let input = match operation {
+            Operation::Prepare(reply) => {
                 slot.requests += 1;
                 slot.preparing.push(reply);
                 Input::Prepare
             }
-            Wish::Release(reply) => {
+            Operation::Release(reply) => {
                 slot.releasing.push(reply);
                 Input::Release
             }
@@ -161,7 +163,7 @@ impl Preparer {
             let Some(slot) = self.slots.get_mut(uid) else { return };
             let (state, action) = slot.state.next(input);
             slot.enter(state);
-            next = self.carry_out(uid, action).or_else(|| self.wish(uid));
+            next = self.carry_out(uid, action).or_else(|| self.operation(uid));
         }
     }
 
@@ -194,14 +196,14 @@ impl Preparer {
     }
 
     /// Next request of a claim at rest. An unrecorded claim without a request is forgotten.
-    fn wish(&mut self, uid: &str) -> Option<Input> {
+    fn operation(&mut self, uid: &str) -> Option<Input> {
         let slot = self.slots.get(uid)?;
         let State::Resting(recorded) = slot.state else { return None };
-        let wish = slot.wish();
-        if wish.is_none() && recorded.is_none() {
+        let operation = slot.operation();
+        if operation.is_none() && recorded.is_none() {
             self.slots.remove(uid);
         }
-        wish
+        operation
     }
 
     fn spawn(&mut self, uid: &str, work: impl Future<Output = Input> + Send + 'static) {
@@ -227,7 +229,7 @@ impl Preparer {
             }
             let done = async {
                 environment.wait_for_cleanup(&entry).await?;
-                environment.daemons_are_right(&entry).await?;
+                environment.wait_for_daemons(&entry).await?;
                 if is_begun {
                     environment.set_time_slices(&entry).await?;
                 }
@@ -279,7 +281,7 @@ impl Preparer {
     }
 
     /// Holds the devices of an earlier agent's claims.
-    fn take_again(&self) {
+    fn restore_holds(&self) {
         for entry in self.slots.values().filter_map(Slot::recorded) {
             self.environment.ledger.restore_claim(&entry.claim, entry.uses());
         }
@@ -289,7 +291,7 @@ impl Preparer {
     fn find_devices(&mut self) {
         let state = self.environment.state.borrow().clone();
         let catalog = self.environment.catalog(&state);
-        for slot in self.slots.values_mut().filter(|slot| slot.is_vague()) {
+        for slot in self.slots.values_mut().filter(|slot| slot.has_unknown_devices()) {
             let devices = slot.entry.iter_mut().flat_map(|entry| &mut entry.devices);
             for held in devices.filter(|held| held.device.is_none()) {
                 let Some(found) = catalog.find(&held.pool, &held.name) else { continue };
@@ -297,7 +299,7 @@ impl Preparer {
                 held.partition = found.partition.clone().filter(|_| held.usage != Use::Admin);
             }
         }
-        self.take_again();
+        self.restore_holds();
         drop(self.save());
     }
 }

@@ -22,21 +22,21 @@ pub(super) struct ClaimQueue {
 #[derive(Debug)]
 pub(super) struct Request {
     pub(super) claim: ClaimRef,
-    pub(super) wish: Wish,
+    pub(super) operation: Operation,
 }
 
 /// Requested action for a claim.
 #[derive(Debug)]
-pub(super) enum Wish {
+pub(super) enum Operation {
     /// Prepare its devices.
     Prepare(Reply<Vec<PreparedDevice>>),
     /// Release all that is left of it.
     Release(Reply<()>),
 }
 
-// === impl Wish ===
+// === impl Operation ===
 
-impl Wish {
+impl Operation {
     /// Refuses the request.
     pub(super) fn refuse(self, why: String) {
         // The caller may have given up.
@@ -69,20 +69,20 @@ impl ClaimQueue {
     pub(super) async fn prepare(&self, claim: ClaimRef) -> Result<Vec<PreparedDevice>, String> {
         let late =
             format!("claim {claim} is still being prepared after {:?}: retry", self.deadline);
-        self.request(claim, Wish::Prepare, late).await
+        self.request(claim, Operation::Prepare, late).await
     }
 
     /// Releases a claim. The release goes on after the deadline.
     pub(super) async fn release(&self, claim: ClaimRef) -> Result<(), String> {
         let late =
             format!("claim {claim} is still being released after {:?}: retry", self.deadline);
-        self.request(claim, Wish::Release, late).await
+        self.request(claim, Operation::Release, late).await
     }
 
     async fn request<T>(
         &self,
         claim: ClaimRef,
-        wish: impl FnOnce(Reply<T>) -> Wish,
+        operation: impl FnOnce(Reply<T>) -> Operation,
         late: String,
     ) -> Result<T, String> {
         if let Some(mistake) = invalid_name(&claim) {
@@ -91,7 +91,7 @@ impl ClaimQueue {
         let (reply, answer) = oneshot::channel();
         let answer = async {
             // A preparer that has ended drops the reply.
-            let _ = self.requests.send(Request { claim, wish: wish(reply) }).await;
+            let _ = self.requests.send(Request { claim, operation: operation(reply) }).await;
             answer.await.unwrap_or_else(|_| Err("the agent ends".to_owned()))
         };
         deadline::timeout(self.deadline, answer).await.unwrap_or(Err(late))
@@ -106,7 +106,9 @@ fn invalid_name(ClaimRef { namespace, name, uid }: &ClaimRef) -> Option<String> 
         (is_plain(uid), uid, "UID"),
     ]
     .into_iter()
-    .find_map(|(is_one, text, what)| (!is_one).then(|| format!("{:?} is no {what}", cut(text))))
+    .find_map(|(is_one, text, what)| {
+        (!is_one).then(|| format!("{:?} is not a valid {what}", cut(text)))
+    })
 }
 
 fn is_plain(uid: &str) -> bool {

@@ -86,7 +86,7 @@ pub enum Unreadable {
         source: io::Error,
     },
     /// The file has another format.
-    #[error("{path} is no {} of version {VERSION}", format.what)]
+    #[error("{path} is not a {} of version {VERSION}", format.what)]
     Parse {
         /// Path.
         path: PathBuf,

@@ -391,7 +391,7 @@ impl Cleanup {
 
     /// Takes in releases by containers. A reading from before a device's last change does not count.
     fn release(&mut self, allocations: &Allocations) {
-        let mut let_go = Vec::new();
+        let mut released = Vec::new();
         for (id, slot) in &mut self.slots {
             // Claims announce their own release.
             let is_settled = !self.work.is_busy(id)
@@ -399,11 +399,11 @@ impl Cleanup {
                 && !slot.state.is_of_claims();
             let Some(is_held) = allocations.holds(id) else { continue };
             if is_settled && std::mem::replace(&mut slot.is_held, is_held) && !is_held {
-                let_go.push(id.clone());
+                released.push(id.clone());
             }
         }
-        for id in let_go {
-            self.advance(&id, Input::LetGo);
+        for id in released {
+            self.advance(&id, Input::Released);
         }
     }
 

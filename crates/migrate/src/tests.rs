@@ -393,7 +393,7 @@ fn refusals_of_rdma_plugins_have_the_line() {
         ),
         (
             entry("resourceName: a, rdmaHcaMax: 1, selectors: {vendors: [Mellanox]}"),
-            "2: \"Mellanox\" is no PCI id",
+            "2: \"Mellanox\" is not a PCI id",
         ),
         (
             entry("resourceName: a, rdmaHcaMax: x, devices: [y]"),
@@ -429,7 +429,7 @@ fn refusals_of_node_plugins_have_the_line() {
             device("{paths: [{path: /dev/x}], usb: [{vendor: a, product: b}]}"),
             "3: a group has paths or usb",
         ),
-        (device("{usb: [{vendor: Acme, product: b}]}"), "3: \"Acme\" is no USB id"),
+        (device("{usb: [{vendor: Acme, product: b}]}"), "3: \"Acme\" is not a USB id"),
         (device("{count: -1, paths: [{path: /dev/x}]}"), "3: count cannot be negative"),
         (
             device("{count: 2, paths: [{path: /dev/x}]}, {paths: [{path: /dev/y}]}"),

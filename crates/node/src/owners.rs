@@ -128,6 +128,6 @@ mod tests {
         assert!(caveats[0].contains("pod-resources"), "{caveats:?}");
         std::fs::write(at("claims.json"), "{").expect("written");
         let (_, caveats) = super::owners(&places, &NodeState::default()).await;
-        assert!(caveats[1].contains("claims.json is no record of claims"), "{caveats:?}");
+        assert!(caveats[1].contains("claims.json is not a record of claims"), "{caveats:?}");
     }
 }

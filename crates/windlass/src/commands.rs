@@ -43,7 +43,7 @@ use windlass_resources::NodeState;
 
 #[cfg(feature = "laboratory")]
 pub(crate) use devices::{Known, Width, device_tables};
-pub(crate) use devices::{goes_by, name as short_name, ordered, series, sources};
+pub(crate) use devices::{is_named, name as short_name, ordered, series, sources};
 use folders::{anchor, named_by_the_host};
 pub(crate) use labels::LabelsArgs;
 #[cfg(feature = "laboratory")]

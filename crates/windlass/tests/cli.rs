@@ -351,7 +351,7 @@ fn flags_and_variables_of_nvidias_plugin_are_taken_and_wrong_ones_refused() {
         (["--imex-channel-ids", "2048"], "2048"),
         (["--kubelet-socket", "/x"], "device-plugins/kubelet.sock"),
         (["--device-list-strategy", "csv"], "volume-mounts"),
-        (["--disable-healthchecks", "79;80"], "is no XID"),
+        (["--disable-healthchecks", "79;80"], "is not an XID"),
     ] {
         let output = run(&[&["node"], &arguments[..]].concat());
         assert_eq!(output.status.code(), USAGE, "{arguments:?}");

@@ -129,8 +129,8 @@ fn a_wrong_question_is_code_64_and_says_what_there_is() {
         ("dgx-h100", "--size 0", "write how many devices, from 1"),
         ("dgx-h100", "--size 2 --past", "cannot be used with"),
         ("dgx-h100", "--size 2 --policy best", "aligned, packed, distributed, numa-strict, first"),
-        ("dgx-h100", "--size 2 --free 0-8", "goes by \"GPU8\"; there are GPU0 GPU1"),
-        ("dgx-h100", "--size 2 --near mlx5_9", "goes by \"mlx5_9\"; there are GPU0 GPU1"),
+        ("dgx-h100", "--size 2 --free 0-8", "is named \"GPU8\"; there are GPU0 GPU1"),
+        ("dgx-h100", "--size 2 --near mlx5_9", "is named \"mlx5_9\"; there are GPU0 GPU1"),
         ("dgx-h100", "--size 2 --require 1::0", "GPU1 has 0 replicas in nvidia.com/gpu"),
         (
             "dgx-h100",
@@ -138,7 +138,7 @@ fn a_wrong_question_is_code_64_and_says_what_there_is() {
             "unknown resource a.com/x; offered: nvidia.com/gpu",
         ),
         ("dgx-h100", "--size 2 --resource gpu", "write it like nvidia.com/gpu"),
-        ("mig-a100", "--size 2 --free 0", "no device of nvidia.com/gpu goes by \"GPU0\""),
+        ("mig-a100", "--size 2 --free 0", "no device of nvidia.com/gpu is named \"GPU0\""),
         ("dgx-h100", "--size -1", "'-1' for '--size <N>': write how many devices, from 1"),
         (
             "dgx-h100",

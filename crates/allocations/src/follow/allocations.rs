@@ -52,7 +52,7 @@ pub struct FollowGuard(
 );
 
 /// Removes released ids from the checkpoint. An id that pod resources omit is held, unless the kubelet cannot be made
-/// to write a newer checkpoint: see [`Holders::has_let_go`].
+/// to write a newer checkpoint: see [`Holders::has_released`].
 pub(super) fn still_held(
     mut record: Record,
     holders: &Holders,
@@ -67,7 +67,7 @@ pub(super) fn still_held(
                 None => ledger.resource_allocated_at(resource),
             };
             let delay = release_delay(check_interval);
-            !holders.has_let_go(resource, id, allocated_at, now, delay)
+            !holders.has_released(resource, id, allocated_at, now, delay)
         });
     }
     record.held.retain(|_, ids| !ids.is_empty());

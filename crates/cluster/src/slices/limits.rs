@@ -20,7 +20,7 @@ pub enum InvalidField {
     )]
     PoolName(String),
     /// Device names are DNS labels.
-    #[error("{0:?} cannot name a device: it is no DNS label of at most {MAX_LABEL} characters")]
+    #[error("{0:?} cannot name a device: it is not a DNS label of at most {MAX_LABEL} characters")]
     DeviceName(String),
     /// Device names are unique in a pool.
     #[error("another device of the pool has this name")]

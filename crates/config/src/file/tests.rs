@@ -392,7 +392,7 @@ fn mistakes_in_rules_are_refused_with_the_line_and_what_to_write() {
         (
             "resources:\n- name: a.com/x\n  devices: {kind: mig, profiles: [9g.80gb]}\n".to_owned(),
             3,
-            "no MIG profile that a GPU could have",
+            "not a MIG profile of any GPU",
         ),
         (
             format!("resources:\n{}", gpus("a.com/x", ", match: 'device.'")),

@@ -126,7 +126,9 @@ impl<'a> Checker<'a> {
     fn listed(&mut self, sort: &str, name: &str) {
         let plain = |letter: char| letter.is_ascii_alphanumeric() || "-_.:".contains(letter);
         if name.is_empty() || !name.chars().all(plain) || name.starts_with('.') {
-            self.note(format!("{name:?} is no {sort}: write a name from /sys/{sort}, such as usb"));
+            self.note(format!(
+                "{name:?} is not a {sort}: write a name from /sys/{sort}, such as usb"
+            ));
         }
     }
 

@@ -31,7 +31,7 @@ pub enum HistoryError {
         source: io::Error,
     },
     /// Invalid JSON or an unknown structure.
-    #[error("{path} is not a record of choices of version {VERSION}")]
+    #[error("{path} is not an allocation history of version {VERSION}")]
     Parse {
         /// Path of the file.
         path: PathBuf,
@@ -118,7 +118,7 @@ pub fn reread(path: &Path, read: &[u8]) -> Result<Vec<u8>, HistoryError> {
 
 fn parse(path: &Path, text: &[u8]) -> Result<Vec<RecordedChoice>, HistoryError> {
     let unreadable = |source| HistoryError::Parse { path: path.to_owned(), source };
-    // The structure of a choice may options_changed between versions, so the version is checked first.
+    // The structure of a choice may change between versions, so the version is checked first.
     match serde_json::from_slice(text).map_err(unreadable)? {
         Version { version: VERSION } => {}
         Version { version: found } => {

@@ -52,7 +52,7 @@ pub(super) enum State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Input {
     /// Result of a socket check.
-    Looked { kubelet: Option<SocketIdentity>, own: OwnSocket },
+    Checked { kubelet: Option<SocketIdentity>, own: OwnSocket },
     /// A device list stream opened or ended.
     Stream(StreamEvent),
     /// Outcome of the registration call.
@@ -88,9 +88,10 @@ impl State {
         match (self, input) {
             (
                 _,
-                Input::Looked { kubelet: None, .. } | Input::Looked { own: OwnSocket::Missing, .. },
+                Input::Checked { kubelet: None, .. }
+                | Input::Checked { own: OwnSocket::Missing, .. },
             ) => Self::NoKubelet,
-            (state, Input::Looked { kubelet: Some(kubelet), own }) => {
+            (state, Input::Checked { kubelet: Some(kubelet), own }) => {
                 let unchanged = own == OwnSocket::InPlace && state.kubelet() == Some(kubelet);
                 if unchanged { state } else { Self::Waiting { kubelet, until: now, attempt: 0 } }
             }
@@ -167,7 +168,7 @@ impl State {
 
     pub(super) fn name(self) -> &'static str {
         match self {
-            Self::Starting => "not yet looked for",
+            Self::Starting => "not checked yet",
             Self::NoKubelet => "waiting for kubelet.sock",
             Self::Waiting { .. } => "waiting to register",
             Self::Registering { .. } => "registering",
@@ -209,8 +210,8 @@ mod tests {
         (bind("a").0, bind("b").0)
     }
 
-    fn looked(kubelet: Option<SocketIdentity>) -> Input {
-        Input::Looked { kubelet, own: OwnSocket::InPlace }
+    fn checked(kubelet: Option<SocketIdentity>) -> Input {
+        Input::Checked { kubelet, own: OwnSocket::InPlace }
     }
 
     fn run(inputs: &[Input]) -> State {
@@ -220,7 +221,7 @@ mod tests {
 
     fn serving(kubelet: SocketIdentity) -> [Input; 4] {
         [
-            looked(Some(kubelet)),
+            checked(Some(kubelet)),
             Input::Due,
             Input::Answered(Outcome::Accepted),
             Input::Stream(StreamEvent::Opened(OURS)),
@@ -230,7 +231,7 @@ mod tests {
     #[test]
     fn a_kubelet_that_appears_is_registered_with_and_served() {
         let (kubelet, _) = sockets();
-        assert_eq!(run(&[looked(None)]), State::NoKubelet);
+        assert_eq!(run(&[checked(None)]), State::NoKubelet);
         assert!(matches!(run(&serving(kubelet)[..1]), State::Waiting { attempt: 0, .. }));
         assert!(matches!(run(&serving(kubelet)[..2]), State::Registering { .. }));
         assert!(matches!(run(&serving(kubelet)[..3]), State::Registered { .. }));
@@ -240,7 +241,7 @@ mod tests {
     #[test]
     fn a_list_that_is_asked_for_before_the_answer_counts() {
         let (kubelet, _) = sockets();
-        let early = [looked(Some(kubelet)), Input::Due, Input::Stream(StreamEvent::Opened(OURS))];
+        let early = [checked(Some(kubelet)), Input::Due, Input::Stream(StreamEvent::Opened(OURS))];
         assert!(matches!(run(&early), State::Serving { .. }));
         let answered = [&early[..], &[Input::Answered(Outcome::Accepted)]].concat();
         assert!(matches!(run(&answered), State::Serving { .. }));
@@ -251,13 +252,13 @@ mod tests {
         let (kubelet, other) = sockets();
         for loss in [
             Input::Stream(StreamEvent::Ended(OURS)),
-            looked(Some(other)),
-            Input::Looked { kubelet: Some(kubelet), own: OwnSocket::Replaced },
+            checked(Some(other)),
+            Input::Checked { kubelet: Some(kubelet), own: OwnSocket::Replaced },
         ] {
             let after = run(&[&serving(kubelet)[..], &[loss]].concat());
             assert!(matches!(after, State::Waiting { .. }), "{loss:?} leads to {after:?}");
         }
-        let gone = run(&[&serving(kubelet)[..], &[looked(None)]].concat());
+        let gone = run(&[&serving(kubelet)[..], &[checked(None)]].concat());
         assert_eq!(gone, State::NoKubelet);
     }
 
@@ -270,7 +271,7 @@ mod tests {
             assert_eq!(state.next(Input::Stream(event), now, &LIMITS), state);
         }
         let early =
-            [looked(Some(kubelet)), Input::Due, Input::Stream(StreamEvent::Opened(FOREIGN))];
+            [checked(Some(kubelet)), Input::Due, Input::Stream(StreamEvent::Opened(FOREIGN))];
         let refused = [&early[..], &[Input::Answered(Outcome::Failed)]].concat();
         assert!(matches!(run(&refused), State::Waiting { .. }), "the stream was not the kubelet's");
     }
@@ -280,7 +281,7 @@ mod tests {
         let (kubelet, _) = sockets();
         let state = run(&serving(kubelet));
         let now = Instant::now();
-        assert_eq!(state.next(looked(Some(kubelet)), now, &LIMITS), state);
+        assert_eq!(state.next(checked(Some(kubelet)), now, &LIMITS), state);
         assert_eq!(state.next(Input::Due, now, &LIMITS), state);
     }
 

@@ -83,7 +83,10 @@ fn grouped(rule: &SourceRule, picked: Vec<Candidate>) -> (Vec<CandidateVerdict>,
             verdicts.push(if is_first {
                 CandidateVerdict { device: Some(id.clone()), ..member.place_of_verdict() }
             } else {
-                CandidateVerdict::without_device(member, format!("another goes by the name {id}"))
+                CandidateVerdict::without_device(
+                    member,
+                    format!("another device has the name {id}"),
+                )
             });
         }
         ids.push(id);

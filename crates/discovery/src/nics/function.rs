@@ -111,7 +111,7 @@ pub(super) fn find(host: &Host, ports: &mut PortReader) -> FunctionList {
     let mut reader = Reader { host, pci: &mut pci, ports, vdpa, limits: &mut found.limits };
     let read = |(name, folder): (String, String)| reader.function(name, folder.into());
     found.functions = folders.into_iter().filter_map(read).collect();
-    ports.rest();
+    ports.end_scan();
     let physical = physical_functions(host, &found.functions);
     for function in &mut found.functions {
         function.physical = physical.get(&function.name).cloned();

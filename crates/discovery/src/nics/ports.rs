@@ -75,7 +75,7 @@ impl PortReader {
     }
 
     /// Ends a scan; forgets devices that are gone.
-    pub(super) fn rest(&mut self) {
+    pub(super) fn end_scan(&mut self) {
         let scanned = std::mem::take(&mut self.scanned);
         self.silent.clear();
         self.pool.end_scan(|rdma| scanned.contains(rdma));

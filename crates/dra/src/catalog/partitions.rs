@@ -26,7 +26,7 @@ use windlass_core::{
 use windlass_resources::{NodeState, offers::present_parts};
 
 use super::{
-    CatalogEntry, Counters, DeviceName, Taint, attributes, failure, held, obstacle, spelled,
+    CatalogEntry, Counters, DeviceName, Taint, attributes, failure, held, label_value, obstacle,
     unclean, unknown_claims,
 };
 
@@ -142,7 +142,7 @@ impl CutGpu<'_> {
         let parts = present_parts(&self.state.inventory, &self.gpu.id);
         let mut standing = parts.filter_map(|part| part.partition.as_ref());
         let unknown = standing.find(|it| !self.ledger.is_claimed(&it.id()) && excludes(it))?;
-        Some(Taint { key: STANDING, value: spelled(unknown.profile.as_str()) })
+        Some(Taint { key: STANDING, value: label_value(unknown.profile.as_str()) })
     }
 }
 

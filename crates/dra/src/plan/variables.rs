@@ -29,7 +29,7 @@ pub(super) fn of_request(
     for (name, value) in envs {
         if name == ids {
             env.push(format!("{own}={value}"));
-        } else if container_edits::tells_of_devices(&name) {
+        } else if container_edits::depends_on_devices(&name) {
             env.push(format!("{own}{BETWEEN}{}={value}", plain(&name)));
         }
         env.push(format!("{name}={value}"));

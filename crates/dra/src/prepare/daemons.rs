@@ -22,7 +22,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 impl Environment {
     /// Waits until the claim's daemons serve, and until no daemon is left on exclusive devices: it would
     /// lock out the claim's programs. The reconciler starts and stops daemons by the ledger.
-    pub(super) async fn daemons_are_right(&self, entry: &PreparedClaim) -> Result<(), String> {
+    pub(super) async fn wait_for_daemons(&self, entry: &PreparedClaim) -> Result<(), String> {
         for (device, usage) in entry.uses() {
             if usage.needs_daemon() {
                 self.is_served(device).await?;

@@ -133,7 +133,7 @@ impl Environment {
     }
 
     /// Claims that surely have no devices of this node any more, and that the kubelet does not know.
-    pub(super) async fn stale(&self, known: Vec<Suspect>) -> Vec<Suspect> {
+    pub(super) async fn orphaned(&self, known: Vec<Suspect>) -> Vec<Suspect> {
         let record = self.kubelet_record.clone();
         let remembered = blocking(move || record.uids().map_err(|error| error.to_string())).await;
         let (Ok(remembered), Some(claims)) = (remembered, &self.claims) else { return Vec::new() };

@@ -8,7 +8,7 @@ use super::{
     partitions::places,
 };
 use crate::{
-    queue::{Request, Wish},
+    queue::{Operation, Request},
     record::PreparedClaim,
 };
 
@@ -24,7 +24,7 @@ impl Preparer {
     /// the new ones would have to wait for them.
     pub(super) fn keep(&mut self, uid: &str, why: String) {
         let Some(slot) = self.slots.get_mut(uid) else { return };
-        slot.prepared(&Err(format!("what the claim had before cannot be released: {why}")));
+        slot.prepared(&Err(format!("devices of its earlier allocation cannot be released: {why}")));
         slot.released(&Err(why));
         drop(self.save());
     }
@@ -38,20 +38,20 @@ impl Preparer {
         slot.released(&Ok(()));
     }
 
-    /// Looks for orphaned claims.
-    pub(super) fn collect(&mut self) {
+    /// Checks for orphaned claims.
+    pub(super) fn find_orphans(&mut self) {
         let settled = self.slots.values().filter(|slot| slot.state.is_settled());
         let prepared = settled.filter_map(|slot| Some(slot.recorded()?.claim.clone()));
         let claims = prepared.chain(self.failures.refused());
         let known = claims.map(|claim| Suspect { requests: self.requests(&claim.uid), claim });
         let (known, environment): (Vec<_>, _) = (known.collect(), self.environment.clone());
         if !known.is_empty() {
-            self.watches.spawn(async move { Notice::Stale(environment.stale(known).await) });
+            self.watches.spawn(async move { Notice::Orphaned(environment.orphaned(known).await) });
         }
     }
 
-    /// Releases stale claims, except those that were requested since the check.
-    pub(super) fn release_stale(&mut self, suspects: Vec<Suspect>) {
+    /// Releases orphaned claims, except those that were requested since the check.
+    pub(super) fn release_orphans(&mut self, suspects: Vec<Suspect>) {
         tracing::trace!(found = suspects.len(), "checked for orphaned claims");
         for Suspect { claim, requests } in suspects {
             if self.requests(&claim.uid) != requests {
@@ -60,7 +60,7 @@ impl Preparer {
             tracing::info!(%claim, uid = claim.uid, "releasing orphaned claim");
             // No caller waits for the answer.
             let (reply, _) = oneshot::channel();
-            self.handle(Request { claim, wish: Wish::Release(reply) });
+            self.handle(Request { claim, operation: Operation::Release(reply) });
         }
     }
 

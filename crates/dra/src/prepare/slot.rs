@@ -65,7 +65,7 @@ impl Slot {
     }
 
     /// The next request of a claim at rest.
-    pub(super) fn wish(&self) -> Option<Input> {
+    pub(super) fn operation(&self) -> Option<Input> {
         match (self.preparing.is_empty(), self.releasing.is_empty()) {
             (false, _) => Some(Input::Prepare),
             (true, false) => Some(Input::Release),
@@ -79,10 +79,10 @@ impl Slot {
     }
 
     /// True if the device of a name is unknown.
-    pub(super) fn is_vague(&self) -> bool {
-        let is_vague =
+    pub(super) fn has_unknown_devices(&self) -> bool {
+        let has_unknown_devices =
             |entry: &PreparedClaim| entry.devices.iter().any(|held| held.device.is_none());
-        self.recorded().is_some_and(is_vague)
+        self.recorded().is_some_and(has_unknown_devices)
     }
 
     /// Answers the callers of the preparation.

@@ -79,7 +79,7 @@ pub(super) enum Input {
     /// Other claims have them.
     Blocked(Blocker, Deadline),
     /// Other claims may have released them.
-    LetGo(Deadline),
+    Released(Deadline),
     /// No caller waits for it any more.
     Abandoned,
     /// Its GPUs are cut or whole.
@@ -187,7 +187,7 @@ impl State {
                 (Self::Waiting(before, patience), Action::Wait(others, patience))
             }
             (Self::Reading(..), Input::Failed(why)) => (Self::Resting(before), Action::Refuse(why)),
-            (Self::Waiting(..), Input::LetGo(patience)) => {
+            (Self::Waiting(..), Input::Released(patience)) => {
                 (Self::Reading(before, Some(patience)), Action::Read)
             }
             (Self::Waiting(..), Input::Release | Input::Abandoned) => {

@@ -71,7 +71,7 @@ impl Preparer {
         // A holder that is missing in the ledger would count as gone at once, again and again.
         if left.has_passed(Instant::now())
             || !slot.releasing.is_empty()
-            || others.have_let_go(ledger.claims(), &ledger)
+            || others.have_released(ledger.claims(), &ledger)
         {
             return None;
         }
@@ -86,17 +86,17 @@ impl Preparer {
         let (mut ledger, uid) = (self.environment.ledger.watch(), uid.to_owned());
         let before = ledger.borrow().claims().clone();
         self.watches.spawn(async move {
-            let let_go = ledger.wait_for(|ledger| others.have_let_go(&before, ledger));
+            let released = ledger.wait_for(|ledger| others.have_released(&before, ledger));
             // The new plan shows the result.
-            drop(patience.bound(let_go).await);
-            Notice::LetGo(uid, patience)
+            drop(patience.bound(released).await);
+            Notice::Released(uid, patience)
         });
     }
 
     /// Reads the claim again, if a caller still waits: it may have been deleted.
-    pub(super) fn let_go(&mut self, uid: &str, patience: Deadline) {
+    pub(super) fn released(&mut self, uid: &str, patience: Deadline) {
         let is_abandoned = self.slots.get(uid).is_some_and(Slot::is_abandoned);
-        let input = if is_abandoned { Input::Abandoned } else { Input::LetGo(patience) };
+        let input = if is_abandoned { Input::Abandoned } else { Input::Released(patience) };
         self.step(uid, input);
     }
 
@@ -111,7 +111,7 @@ impl Preparer {
 // === impl Blocker ===
 
 impl Blocker {
-    fn have_let_go(&self, before: &ClaimHolds, now: &Ledger) -> bool {
+    fn have_released(&self, before: &ClaimHolds, now: &Ledger) -> bool {
         match self {
             Self::One(claim) => !now.is_held_by(&claim.uid),
             Self::Sharers => now.claims() != before,

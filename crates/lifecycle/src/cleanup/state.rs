@@ -104,7 +104,7 @@ pub(super) enum Input {
     /// A claim released it.
     Leave(String),
     /// No tenant is left.
-    LetGo,
+    Released,
     /// The steps are done.
     Done,
     /// A step failed.
@@ -161,14 +161,14 @@ impl State {
             (state, Input::Start(tenants)) => state.started(tenants),
             (state, Input::Join { claim, claims }) => state.joined(claim, &claims),
             (state, Input::Leave(claim)) => state.left(&claim),
-            (Self::InUse { .. } | Self::Dirty { .. }, Input::LetGo) => {
+            (Self::InUse { .. } | Self::Dirty { .. }, Input::Released) => {
                 Self::Dirty { tenants: Tenants::new() }
             }
-            (Self::Quarantined { failed, .. }, Input::LetGo) => {
+            (Self::Quarantined { failed, .. }, Input::Released) => {
                 Self::Quarantined { tenants: Tenants::new(), failed }
             }
             // It was allocated without an announced start: a restarted kubelet announces none.
-            (Self::Clean, Input::LetGo | Input::Lost) => Self::Unsure,
+            (Self::Clean, Input::Released | Input::Lost) => Self::Unsure,
             (Self::Dirty { tenants }, Input::Due) if tenants.is_empty() => {
                 Self::Cleaning { failed: None }
             }

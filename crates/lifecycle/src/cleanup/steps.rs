@@ -56,7 +56,7 @@ pub(super) enum StepError {
     Program(#[from] ProgramError),
     #[error("{0} cannot be written: the device has no folder in sysfs")]
     NoFolder(PathBuf),
-    #[error("{0} leads out of the device's folder")]
+    #[error("{0} is outside the device's folder")]
     Outside(PathBuf),
     #[error("cannot write {0}")]
     Write(PathBuf, #[source] io::Error),
@@ -65,15 +65,15 @@ pub(super) enum StepError {
     #[error("still computing on it: process {0}")]
     Busy(String),
     #[error(
-        "{used} MiB of its memory are used though at most {most} may be, and no process that the driver \
-         tells of has them"
+        "{used} MiB of its memory are used, at most {most} are allowed, and no process that the driver lists \
+         holds them"
     )]
     MemoryUsed { used: u64, most: u64 },
     #[error("it is not reset: {0}")]
     NotReset(String),
     #[error("cannot reset it")]
     Reset(#[from] SmiError),
-    #[error("its interface has not come back: the network of a container has it")]
+    #[error("its interface is still in a container's network namespace")]
     Away,
     #[error("an earlier write to {0} has not returned yet")]
     Hanging(PathBuf),
@@ -271,7 +271,7 @@ mod tests {
         let (root, context) = context();
         let up = || StepAction::Link(Link::Up);
         let why = outcome(&context, up()).await.expect_err("away");
-        assert_eq!(why, "its interface has not come back: the network of a container has it");
+        assert_eq!(why, "its interface is still in a container's network namespace");
         let interface = root.path().join("sys/devices/platform/board/net/eth1");
         fs::create_dir_all(&interface).expect("made");
         fs::write(interface.join("flags"), "0x1002\n").expect("written");
@@ -309,7 +309,7 @@ mod tests {
         assert_eq!(text.expect("there"), "1");
         for outside in ["../board/reset", "/sys/reset", "leak"] {
             let why = outcome(&context, write(outside)).await.expect_err("outside");
-            assert!(why.ends_with("leads out of the device's folder"), "{why}");
+            assert!(why.ends_with("is outside the device's folder"), "{why}");
         }
         assert_eq!(fs::read_to_string(root.path().join("passwd")).expect("there"), "before");
         let why = outcome(&context, write("none")).await.expect_err("missing");

@@ -27,7 +27,7 @@ pub enum Mig {
     /// A MIG instance.
     Instance,
     /// A GPU in MIG mode.
-    Cut,
+    Enabled,
 }
 
 /// Limits of each client. MPS counts processes, not containers.
@@ -48,7 +48,7 @@ pub(super) enum Unshareable {
     )]
     Instance,
     #[error("the GPU is in MIG mode; turn MIG off, or share its instances by time slicing")]
-    Cut,
+    MigMode,
     #[error("{replicas} replicas: MPS serves at most {most} clients on this GPU{why}")]
     TooMany { replicas: u32, most: u32, why: &'static str },
 }
@@ -78,7 +78,7 @@ impl MpsSpec {
             compute_capability: device.compute_capability(),
             mig: match device.partitioned {
                 _ if device.kind.is_instance() => Mig::Instance,
-                true => Mig::Cut,
+                true => Mig::Enabled,
                 false => Mig::Whole,
             },
         }
@@ -89,10 +89,10 @@ impl MpsSpec {
         match self.mig {
             Mig::Whole => {}
             Mig::Instance => return Err(Unshareable::Instance),
-            Mig::Cut => return Err(Unshareable::Cut),
+            Mig::Enabled => return Err(Unshareable::MigMode),
         }
         let replicas = self.replicas.get();
-        let (most, why) = self.most_clients();
+        let (most, why) = self.max_clients();
         if replicas > most {
             return Err(Unshareable::TooMany { replicas, most, why });
         }
@@ -102,7 +102,7 @@ impl MpsSpec {
 
     /// Most clients of the GPU, with the reason for a low number. A GPU with unknown capability counts as
     /// old.
-    pub fn most_clients(&self) -> (u32, &'static str) {
+    pub fn max_clients(&self) -> (u32, &'static str) {
         match self.compute_capability {
             Some(capability) if capability >= VOLTA => (MAX_CLIENTS, ""),
             Some(_) => (MAX_CLIENTS_BEFORE_VOLTA, ", which is older than Volta"),
@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn mig_is_refused_with_what_would_be_right() {
-        for (mig, expected) in [(Mig::Instance, "time slicing"), (Mig::Cut, "turn MIG off")] {
+        for (mig, expected) in [(Mig::Instance, "time slicing"), (Mig::Enabled, "turn MIG off")] {
             let refused = spec(2, Some((9, 0)), mig).share().expect_err("refused").to_string();
             assert!(refused.contains(expected), "{refused}");
         }

@@ -49,7 +49,8 @@ fn wanted(list: &Spanned<Vec<String>>, diagnostics: &mut Diagnostics) -> Vec<Fun
         };
         if wanted.iter().any(|earlier| earlier.parent == functions.parent) {
             let parent = &functions.parent;
-            let text = format!("{parent} appears twice: both count here, there the first alone");
+            let text =
+                format!("{parent} appears twice: both apply here; that plugin uses the first only");
             diagnostics.warn(list.line, text);
         }
         wanted.push(functions);

@@ -111,13 +111,13 @@ impl Entry {
     }
 }
 
-const VHOST: &str = "needVhostNet is one for the node here: containers of every resource of this \
+const VHOST: &str = "needVhostNet applies to the whole node here: containers of every resource of this \
     list get /dev/vhost-net and /dev/net/tun";
 
-const RDMA: &str = "isRdma is one for the node here: containers of every resource of this list get the \
+const RDMA: &str = "isRdma applies to the whole node here: containers of every resource of this list get the \
     nodes of a function's RDMA device, if it has one";
 
-const TOPOLOGY: &str = "excludeTopology is one for the node here: the kubelet gets no NUMA \
+const TOPOLOGY: &str = "excludeTopology applies to the whole node here: the kubelet gets no NUMA \
     node for any resource of this list";
 
-const EVERY: &str = "additionalInfo for * is of every interface here, whichever its resource";
+const EVERY: &str = "additionalInfo for * applies to every interface here, of any resource";

@@ -244,7 +244,7 @@ impl Wiring<'_> {
             policy: self.policy.clone(),
             state: state.clone(),
             devices_of_pool: NodeState::devices_of_pool,
-            doubt: if were_offered(places) { limits.checkpoint_delay } else { Duration::ZERO },
+            settling: if were_offered(places) { limits.checkpoint_delay } else { Duration::ZERO },
             kubelet_writes: self.directory.clone(),
             holders: holders.clone(),
         };

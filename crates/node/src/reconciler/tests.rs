@@ -36,7 +36,7 @@ fn allocations(config: &Config) -> AllocationsReader {
         state: watch::channel(Arc::default()).1,
         devices_of_pool: NodeState::devices_of_pool,
         kubelet_writes: watch::channel(0).1,
-        doubt: Duration::ZERO,
+        settling: Duration::ZERO,
         holders: podresources::PodResourcesPoller::new(&config.places.kubelet_dir, ledger.clone())
             .1,
     };

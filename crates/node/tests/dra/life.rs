@@ -280,7 +280,7 @@ async fn a_gpu_whose_memory_stays_used_is_given_to_nobody_until_it_is_free() {
     rig.machine.inject(&Fault::MemoryKept { gpu: 0, mib: 4096 }).expect("injected");
     rig.end(&mut kubelet, &tenant).await;
     rig.taints("n1/nvidia", &["windlass.dev/unclean=quarantined"]).await;
-    rig.until_told("4096 MiB of its memory are used though at most 128 may be").await;
+    rig.until_told("4096 MiB of its memory are used, at most 128 are allowed").await;
     rig.machine.inject(&Fault::MemoryKept { gpu: 0, mib: 128 }).expect("injected");
     rig.taints("n1/nvidia", &[]).await;
     agent.stop().await;

@@ -109,7 +109,7 @@ async fn a_claim_that_says_nothing_to_act_on_is_refused_for_what_it_lacks() {
         assert_eq!(kubelet.prepare(name).await.expect_err("refused"), expected);
     }
     let odd = kubelet.prepare_all(&[("a", "../a")]).await;
-    assert_eq!(odd.claims["../a"].error, r#"claim ns/a: "../a" is no UID"#);
+    assert_eq!(odd.claims["../a"].error, r#"claim ns/a: "../a" is not a valid UID"#);
     agent.stop().await;
 }
 

@@ -21,7 +21,7 @@ use windlass_node::{
 };
 use windlass_resources::NodeState;
 
-pub(crate) use names::{goes_by, name, series};
+pub(crate) use names::{is_named, name, series};
 pub(crate) use table::{Known, Width, device_tables};
 
 use self::table::Offerings;
@@ -45,10 +45,10 @@ pub(super) async fn run(args: DevicesArgs) -> Result<()> {
     offerings.retain(|id, _| node.inventory.get(id.as_str()).is_some());
     owners.retain(|id, _| node.inventory.get(id.as_str()).is_some());
     let (output, width) = match args.output {
-        DevicesOutputArg::Table => (OutputArg::Table, Width::Usual),
+        DevicesOutputArg::Table => (OutputArg::Table, Width::Normal),
         DevicesOutputArg::Wide => (OutputArg::Table, Width::Wide),
-        DevicesOutputArg::Json => (OutputArg::Json, Width::Usual),
-        DevicesOutputArg::Yaml => (OutputArg::Yaml, Width::Usual),
+        DevicesOutputArg::Json => (OutputArg::Json, Width::Normal),
+        DevicesOutputArg::Yaml => (OutputArg::Yaml, Width::Normal),
     };
     node.lacks.problems.extend(caveats.into_iter().map(|why| format!("holders unknown: {why}")));
     let inventory = &node.inventory;

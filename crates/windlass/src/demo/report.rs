@@ -104,7 +104,7 @@ impl Renderer {
         let mut lines = vec![String::new(), heading];
         lines.extend(sources(inventory, self.0).iter().map(|text| format!("  {text}")));
         let nothing = Known { offerings: &BTreeMap::new(), owners: &BTreeMap::new() };
-        for table in device_tables(inventory, nothing, None, Width::Usual) {
+        for table in device_tables(inventory, nothing, None, Width::Normal) {
             lines.push(String::new());
             lines.extend(table.lines("  "));
         }

@@ -56,7 +56,7 @@ fn inputs(patience: Deadline) -> Vec<Input> {
         Input::Planned,
         Input::Unmade(claim()),
         Input::Blocked(Blocker::Sharers, patience),
-        Input::LetGo(patience),
+        Input::Released(patience),
         Input::Abandoned,
         Input::Made(claim()),
         Input::Done,
@@ -77,7 +77,7 @@ fn preparing(before: Recorded, patience: Deadline) -> Vec<Row> {
     };
     let mut rows = vec![
         (resting, Input::Prepare, State::Reading(before, None), Action::Read),
-        (waiting, Input::LetGo(patience), again, Action::Read),
+        (waiting, Input::Released(patience), again, Action::Read),
         (waiting, Input::Release, resting, Action::Abandon),
         (waiting, Input::Abandoned, resting, Action::Abandon),
         (making, Input::Made(claim()), State::Making(STARTED), Action::PlanAgain(claim())),

@@ -93,7 +93,7 @@ fn what_cannot_be_is_told_with_its_place() {
     for (keys, expected) in [
         ("find: {nodes: /etc/shadow}", "/etc/shadow is not a device node"),
         ("find: {nodes: /dev/../etc/shadow}", "without .."),
-        ("find: {bus: ../../etc}, match: 'true'", "is no bus"),
+        ("find: {bus: ../../etc}, match: 'true'", "is not a bus"),
         ("find: {endpoints: ['http://h']}", "is not an endpoint"),
         ("find: {endpoints: [h, h]}", "endpoint h is there twice"),
         ("find: {class: drm}, unit: zipped", "zipped puts matches of several patterns together"),
