@@ -234,7 +234,7 @@ fn log_list(resource: &ResourceName, offer: &Offer, is_news: bool) {
     if is_news {
         tracing::info!(resource, devices, allocatable, "list sent");
     } else {
-        tracing::debug!(resource, devices, allocatable, "list sent again");
+        tracing::debug!(resource, devices, allocatable, "device list sent again");
     }
 }
 

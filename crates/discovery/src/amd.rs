@@ -28,7 +28,6 @@ use super::{
     graphics,
 };
 
-/// Family of AMD GPUs.
 #[derive(Debug, Default)]
 pub(super) struct Amd {
     topology: kfd::Topology,

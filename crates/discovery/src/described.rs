@@ -51,7 +51,6 @@ use super::{
     family::{Family, Scan},
 };
 
-/// Family of all configured sources.
 #[derive(Debug)]
 pub(super) struct Described {
     rules: Vec<SourceRule>,
@@ -69,7 +68,6 @@ pub(super) struct Described {
     probes: ProbeHandle,
 }
 
-/// Dependencies of all configured sources.
 #[derive(Clone, Copy)]
 struct ScanEnv<'a> {
     host: &'a Host,

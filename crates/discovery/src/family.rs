@@ -67,11 +67,9 @@ pub(super) trait Family: Send + 'static {
     }
 }
 
-/// Result of a scan.
 #[derive(Debug, Default)]
 pub(super) struct Scan {
     pub(super) states: BTreeMap<SourceName, SourceState>,
-    /// Present devices with an observation each.
     pub(super) found: Vec<(Device, Observation)>,
     /// Sources whose scan failed: their devices are unknown rather than gone.
     pub(super) unanswered: BTreeSet<SourceName>,

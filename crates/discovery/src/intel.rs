@@ -21,7 +21,6 @@ use super::{
     graphics,
 };
 
-/// Family of Intel GPUs.
 #[derive(Debug, Default)]
 pub(super) struct Intel {
     rules: IntelRules,

@@ -135,7 +135,6 @@ pub fn sources(
     built_in.chain([described]).collect()
 }
 
-/// Dependencies of all sources.
 struct SourceBuilder<'a> {
     places: &'a Places,
     host: &'a Host,

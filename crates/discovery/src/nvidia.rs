@@ -58,7 +58,6 @@ use crate::{
     telemetry::{Telemetry, TelemetryReceiver},
 };
 
-/// Source of NVIDIA devices.
 pub(super) struct Nvidia {
     library: Option<PathBuf>,
     policy: PolicyWatch,
@@ -153,7 +152,6 @@ impl Nvidia {
         }
     }
 
-    /// The MIG handle and its worker.
     pub(super) fn partitions(&self) -> (MigHandle, MigWorker) {
         let limit = self.policy.current().call_deadline * CUT_CALLS;
         let to_source = (self.to_cuts.clone(), self.to_recesses.clone());

@@ -63,7 +63,6 @@ pub struct CatalogEntry {
     pub taints: Vec<Taint>,
     /// Placement of the instance to be made.
     pub(crate) partition: Option<Partition>,
-    /// Consumed counters.
     pub(crate) consumes: Option<Counters>,
     /// True if a claim has it.
     pub(crate) is_claimed: bool,
@@ -131,7 +130,6 @@ impl Catalog {
 // === impl CatalogEntry ===
 
 impl CatalogEntry {
-    /// A present device as it is.
     fn of(
         device: &Device,
         sharing: Sharing,
@@ -205,7 +203,6 @@ fn unknown_claims(ledger: &Ledger) -> Option<Taint> {
     (!ledger.knows_claims()).then(taint)
 }
 
-/// Taint of a device with an obstacle.
 fn obstacle(state: &NodeState, device: &Device) -> Option<Taint> {
     // Kubernetes 1.34 accepts four taints of a device, and an unhealthy device has one already.
     let found = state.obstacle(device).filter(|_| device.health.is_healthy())?;

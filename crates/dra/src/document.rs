@@ -88,7 +88,7 @@ impl ClaimDocuments {
     pub(crate) fn remove_others(&self, known: &BTreeSet<String>) {
         for uid in self.claims().difference(known) {
             match self.remove(uid) {
-                Ok(()) => tracing::info!(uid, "orphaned CDI document not removed removed"),
+                Ok(()) => tracing::info!(uid, "orphaned CDI document removed"),
                 Err(error) => tracing::warn!(uid, error, "orphaned CDI document not removed"),
             }
         }

@@ -50,7 +50,6 @@ impl Operation {
 /// The caller may have given up.
 pub(super) type Reply<T> = oneshot::Sender<Result<T, String>>;
 
-/// Capacity of the queue.
 const CAPACITY: usize = 64;
 
 /// Longest UID. Kubernetes' have 36 characters.

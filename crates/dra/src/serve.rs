@@ -79,7 +79,6 @@ enum ServeError {
     Ended,
 }
 
-/// Need of the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Need {
     /// Devices are offered, or claims have to be released.

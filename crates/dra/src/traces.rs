@@ -76,7 +76,7 @@ impl Traces {
             sleep(pause).await;
         }
         if logged.is_some() {
-            tracing::info!("no trace of a claim is left: devices are allocatable again");
+            tracing::info!("no trace of earlier claims left: devices are allocatable again");
         }
     }
 

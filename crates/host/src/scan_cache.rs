@@ -19,7 +19,6 @@ pub(super) struct ScanCache {
     pub(super) lists: Answers<Arc<[Entry]>>,
     pub(super) links: Answers<Arc<str>>,
     pub(super) kinds: Answers<FileType>,
-    /// Listed PCI functions.
     pub(super) pci: OnceLock<Arc<PciKinds>>,
 }
 

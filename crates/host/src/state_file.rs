@@ -140,7 +140,6 @@ struct Document<'a> {
     content: BTreeMap<&'static str, &'a RawValue>,
 }
 
-/// Current version.
 const VERSION: u32 = 2;
 
 /// Version whose checksum covers only the content.

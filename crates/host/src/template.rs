@@ -39,7 +39,6 @@ enum Placeholder<'a> {
     Position,
 }
 
-/// Part of a template.
 #[derive(Debug, PartialEq, Eq)]
 enum Piece<'a> {
     Text(&'a str),
@@ -49,7 +48,6 @@ enum Piece<'a> {
     Itself(&'a str),
 }
 
-/// Placeholder names.
 const WORDS: [(&str, Placeholder<'static>); 12] = [
     ("id", Placeholder::Id),
     ("index", Placeholder::Index),

@@ -142,7 +142,6 @@ enum Trigger {
     Disk,
 }
 
-/// Inputs of one round.
 struct Round<'a> {
     known: &'a NodeState,
     inventory: &'a Inventory,

@@ -27,7 +27,6 @@ pub(crate) enum LogFormat {
 /// repetition.
 const EACH_FAILED_REQUEST: &str = "kube_client::client::builder";
 
-/// Logs to stderr.
 pub(crate) fn to_stderr(format: LogFormat, filter: Targets) {
     let filter = without_what_is_said_twice(filter);
     let layer = fmt::layer().with_writer(io::stderr).with_ansi(io::stderr().is_terminal());

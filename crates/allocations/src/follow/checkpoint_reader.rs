@@ -26,7 +26,6 @@ use crate::HeldIds;
 /// UIDs of the pods that have each device.
 pub(super) type ByPod = BTreeMap<DeviceId, BTreeSet<String>>;
 
-/// Error of reading the checkpoint.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CheckpointReadError {
     #[error("cannot read the kubelet's checkpoint")]
@@ -59,7 +58,6 @@ impl CheckpointReader {
         &self.path
     }
 
-    /// Reads the checkpoint.
     pub(super) async fn read(&mut self) -> Result<Checkpoint, CheckpointReadError> {
         if let Some(late) = &mut self.late {
             // Its result is outdated.
@@ -100,7 +98,6 @@ pub(super) fn held(record: &Checkpoint) -> HeldIds {
     names.into_iter().filter_map(held).collect()
 }
 
-/// Pods of each device.
 pub(super) fn by_pod(record: Checkpoint) -> ByPod {
     let mut all = ByPod::new();
     for entry in record.pods.into_iter().flatten() {

@@ -42,7 +42,6 @@ struct Observed {
     since: Instant,
 }
 
-/// The next action.
 #[derive(Debug, PartialEq)]
 pub(super) enum Action {
     /// None: another node holds it.

@@ -31,7 +31,6 @@ pub(super) struct SliceCache<'a> {
     next_watch: Instant,
 }
 
-/// Events of a watch.
 type Events = Pin<Box<dyn Stream<Item = kube::Result<WatchEvent<ResourceSlice>>> + Send>>;
 
 /// Changes of the cache.

@@ -19,7 +19,6 @@ pub(super) struct SliceApi<'a> {
     pub(super) connection: &'a Connection,
 }
 
-/// Outcome of a request.
 pub(super) enum Outcome<T> {
     Done(T),
     /// Another writer changed the slice.

@@ -16,7 +16,6 @@ pub(super) struct Model<'a> {
     gpus: Vec<&'a Gpu<'a>>,
 }
 
-/// Models of a node, by first GPU.
 pub(super) fn models<'a>(gpus: &'a [Gpu<'a>]) -> Vec<Model<'a>> {
     grouped(gpus, Gpu::model).into_iter().map(|(name, gpus)| Model { name, gpus }).collect()
 }

@@ -84,7 +84,6 @@ pub struct Score {
 /// Length of the longest list of terms.
 const MAX_TERMS: usize = 9;
 
-/// Terms for shared devices.
 pub(super) const SHARED: &[Term] =
     &[Term::Affinity, Term::Shares, Term::Remaining, Term::Pcie, Term::NumaNodes];
 

@@ -24,7 +24,6 @@ const fn named(name: &'static str) -> AttributeName {
 /// Partition mode, `cpx_nps4`.
 pub(super) const PARTITION_PROFILE: AttributeName = named("partitionProfile");
 
-/// Partition mode of a GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PartitionMode {
     /// Compute partition mode, `cpx`.

@@ -21,7 +21,6 @@ use super::{
     unit::Group,
 };
 
-/// Device builder of one source.
 pub(super) struct DeviceBuilder<'a> {
     pub(super) host: &'a Host,
     pub(super) rule: &'a SourceRule,

@@ -39,7 +39,6 @@ pub(super) struct Candidate {
     pub(super) folder: Option<PathBuf>,
     pub(super) attributes: Attributes,
     pub(super) place: Place,
-    /// Device nodes of its drivers.
     pub(super) nodes: Vec<DeviceNode>,
     /// Reason to withhold it.
     pub(super) withheld: Option<String>,

@@ -54,7 +54,6 @@ pub(super) fn device_of(host: &Host, folder: &Path) -> Option<PathBuf> {
     above.find(|folder| host.has(folder.join("idVendor"))).map(Path::to_owned)
 }
 
-/// Adds the attributes of a USB device.
 pub(super) fn add_attributes(host: &Host, device: &Path, candidate: &mut Candidate) {
     for (attribute, file) in FACTS {
         candidate.note(attribute, host.line(device.join(file)));

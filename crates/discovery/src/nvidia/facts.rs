@@ -60,7 +60,6 @@ pub(super) enum MigFacts {
     Enabled(Vec<InstanceFacts>),
 }
 
-/// One MIG instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct InstanceFacts {
     pub(super) index: u32,

@@ -153,7 +153,6 @@ impl KnownDevices {
         }
     }
 
-    /// Fails every device for one reason.
     pub(super) fn fail_all(&mut self, reason: Reason, why: &str) {
         let ids: Vec<_> = self.devices.keys().cloned().collect();
         for id in ids {

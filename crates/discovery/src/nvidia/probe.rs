@@ -37,7 +37,6 @@ pub(super) struct Probe {
 /// Devices, if described anew, and obstacles of single ones.
 type Description = (Option<Vec<Device>>, BTreeMap<DeviceId, String>);
 
-/// Result of a probe.
 pub(super) struct ProbeReport {
     pub(super) facts: GpuFacts,
     /// The GPU and its instances, if anything changed.

@@ -30,7 +30,6 @@ const SOURCE: &str = "source";
 /// Most attributes and capacities of a device (`ResourceSliceMaxAttributesAndCapacitiesPerDevice`).
 pub(super) const MAX: usize = 32;
 
-/// Attributes of a device.
 pub(super) fn of(device: &Device, driver: &DriverName) -> Attributes {
     let is_published = |name: &str| !PRIVATE.contains(&name) && !PASSING.contains(&name);
     let public = device.attributes.iter().filter(|(name, _)| is_published(name.name()));
@@ -58,7 +57,6 @@ pub(crate) fn shares_of(driver: &DriverName) -> AttributeName {
     AttributeName::published(driver.as_str(), "shares")
 }
 
-/// Name of an attribute in claims.
 fn published(name: &AttributeName) -> AttributeName {
     if name.domain() == NVIDIA_IN_CONFIG { name.in_domain(NVIDIA) } else { name.clone() }
 }

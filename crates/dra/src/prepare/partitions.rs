@@ -29,7 +29,6 @@ use crate::{
     record::{PreparedClaim, PreparedDevice},
 };
 
-/// Form of a GPU for a claim.
 #[derive(Clone, Debug)]
 enum Form {
     Whole(DeviceId),

@@ -30,7 +30,6 @@ pub(super) type Recorded = Option<Stage>;
 const STARTED: Recorded = Some(Stage::PrepareStarted);
 const COMPLETED: Recorded = Some(Stage::PrepareCompleted);
 
-/// State of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     /// No work is under way.
@@ -57,7 +56,6 @@ pub(super) enum State {
     Forgetting,
 }
 
-/// Input of the state machine.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Input {
     /// The kubelet asks to prepare the claim.

@@ -16,7 +16,6 @@ use super::state::State;
 /// Recorded state of each device.
 pub type Records = BTreeMap<DeviceId, State>;
 
-/// The file of the records.
 #[derive(Clone, Debug)]
 pub(super) struct RecordFile(StateFile<Records>);
 

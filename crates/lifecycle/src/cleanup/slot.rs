@@ -16,7 +16,6 @@ use super::{
     state::State,
 };
 
-/// A device of the cleanup.
 pub(super) struct Slot {
     pub(super) state: State,
     /// Its steps; `None` if no step is configured now.

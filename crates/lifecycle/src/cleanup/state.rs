@@ -90,7 +90,6 @@ pub struct Failure {
     pub since: Timestamp,
 }
 
-/// Inputs of the state machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Input {
     /// A container of these pods is about to start.
@@ -120,7 +119,6 @@ pub(super) enum Input {
     Lost,
 }
 
-/// Steps of a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Work {
     /// Preparation steps, after the release steps if `clean_first`.
@@ -325,7 +323,6 @@ impl State {
         }
     }
 
-    /// All names.
     pub(crate) const NAMES: [&'static str; 7] =
         ["unsure", "clean", "preparing", "in_use", "dirty", "cleaning", "quarantined"];
 }

@@ -44,7 +44,6 @@ pub(super) enum State {
     Waiting { until: Instant, attempt: u32 },
 }
 
-/// Inputs of the state machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Input {
     /// The state's action is done.

@@ -54,7 +54,6 @@ impl Member {
         self.path().contains(['*', '?', '['])
     }
 
-    /// The pattern of its nodes.
     pub(super) fn pattern(&self) -> String {
         self.path().to_owned()
     }

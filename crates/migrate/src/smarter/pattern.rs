@@ -10,7 +10,6 @@ use crate::expression::text;
 /// Nodes that one alternative of an expression means.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Nodes {
-    /// Patterns of paths.
     pub(super) paths: Vec<String>,
     /// Condition on the found nodes, if the pattern is too wide.
     pub(super) expression: Option<String>,

@@ -61,7 +61,6 @@ pub(super) struct Disk {
     notes: FingerprintFile,
 }
 
-/// Handle of the worker.
 pub(super) struct DiskHandle {
     wanted: watch::Sender<Arc<WantedFiles>>,
     pub(super) on_disk: watch::Receiver<Arc<DiskState>>,

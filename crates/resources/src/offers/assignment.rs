@@ -13,7 +13,6 @@ use windlass_discovery::{MIG_PROFILE, default_resource};
 
 const PRODUCT: AttributeName = AttributeName::new("nvidia.com", "productName");
 
-/// Assignment of one device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Assignment {
     /// Part of a resource.
@@ -82,7 +81,6 @@ impl<'a> Assigner<'a> {
         Self { policy, inventory, single }
     }
 
-    /// Assigns a device.
     pub(super) fn assign(&self, device: &Device) -> Assignment {
         if self.is_represented(device) {
             return Assignment::Unassigned;

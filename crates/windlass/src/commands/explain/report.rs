@@ -13,7 +13,6 @@ use super::{
 };
 use crate::commands::{Origin, short_name};
 
-/// Request and answer.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Report<'a> {

@@ -37,7 +37,6 @@ const RELEASE_TIME: Duration = Duration::from_secs(10);
 /// may be pending; publication and scheduling follow.
 pub(super) const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
-/// Retry interval of a pod worker.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 // === impl Run ===

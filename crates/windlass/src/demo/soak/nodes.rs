@@ -25,7 +25,6 @@ struct Share {
     nodes: BTreeSet<String>,
 }
 
-/// Device node of a GPU.
 #[derive(Clone, Debug)]
 struct Node {
     path: String,

@@ -30,7 +30,6 @@ pub(super) const CONTAINER: &str = "main";
 pub(super) struct Allocation {
     /// Devices according to the kubelet.
     pub(super) held: BTreeSet<String>,
-    /// Answer of the agent.
     pub(super) grant: Grant,
 }
 

@@ -30,7 +30,6 @@ use super::{
 };
 use crate::simulated;
 
-/// Parts of the soak.
 #[derive(Debug)]
 pub(super) struct Rig {
     pub(super) machine: Machine,
@@ -49,7 +48,6 @@ type HealthByResource = BTreeMap<String, BTreeMap<String, bool>>;
 /// Whole GPU of the machine.
 #[derive(Clone, Debug)]
 pub(super) struct IndexedGpu {
-    /// NVML index.
     pub(super) index: usize,
     pub(super) gpu: Gpu,
     pub(super) is_broken: bool,
@@ -64,7 +62,6 @@ pub(super) const OWN_POD: &str = "windlass-uid";
 /// Resource of NICs.
 pub(super) const ADAPTERS: &str = "rdma/hca";
 
-/// CDI kind of GPUs.
 const CDI_KIND: &str = "windlass.dev/gpu";
 
 /// Poll interval for state without notifications.
