@@ -74,7 +74,7 @@ impl Family for Fpga {
         self.remember(&mut found);
         match self.rules.unit {
             FpgaUnit::Card => {
-                self.judge_wholeness(&mut found);
+                self.check_complete(&mut found);
                 found = cards(self.with_absent(found));
             }
             FpgaUnit::Board => self.boards = by_id(&found),
@@ -117,7 +117,7 @@ impl Fpga {
     /// Withholds incomplete cards.
     ///
     /// A board that never answered may belong to any card that was not yet seen complete.
-    fn judge_wholeness(&mut self, found: &mut [ObservedDevice]) {
+    fn check_complete(&mut self, found: &mut [ObservedDevice]) {
         let is_unclear = |(board, observation): &ObservedDevice| {
             serial(board).is_none() && *observation == no_answer()
         };

@@ -169,7 +169,7 @@ impl<'a> NicScan<'a> {
         let has_some = |other: &&Function| !other.rdma.is_empty();
         let mut others = self.functions.iter().filter(has_some);
         let is_made = others.any(|other| other.driver == function.driver)
-            || rdma::has_maker(self.host, &function.folder);
+            || rdma::has_rdma_driver(self.host, &function.folder);
         let mut interfaces = function.interfaces.iter();
         let is_in_bond = interfaces.any(|interface| uses::is_in_bond(self.host, &interface.name));
         let is_given = !self.policy.rdma_nodes.is_empty();

@@ -286,7 +286,7 @@ impl Nvidia {
                 }
                 Some(cut) = self.cuts.recv() => {
                     match cut {
-                        MigNotice::Done(gpu) => connection.look_again(&gpu, &self.known),
+                        MigNotice::Done(gpu) => connection.probe_again(&gpu, &self.known),
                         MigNotice::Removed(device) => self.known.forget(&device),
                     }
                     None
@@ -298,7 +298,7 @@ impl Nvidia {
                 return ended;
             }
             if connection.has_seen_every_gpu() {
-                if connection.take_heart(self.quiet_period()) {
+                if connection.reset_patience(self.quiet_period()) {
                     self.patience = self.quiet_period();
                 }
                 let failing = |why: &str| SourceState::Failing(why.to_owned());

@@ -13,7 +13,7 @@ use windlass_core::{
     cdi::ContainerEdits,
     device::{Device, DeviceId, Partition},
     inventory::Inventory,
-    partition::standing,
+    partition::instance_at,
 };
 use windlass_host::state_file::{Boot, Earlier, Format, Journal, StateFile, Unreadable, Writer};
 
@@ -98,7 +98,7 @@ impl PreparedDevice {
     /// The device, or the instance at the allocated placement.
     pub(crate) fn found<'a>(&self, inventory: &'a Inventory) -> Option<&'a Device> {
         match &self.partition {
-            Some(place) => standing(inventory, place),
+            Some(place) => instance_at(inventory, place),
             None => inventory.get(self.device.as_ref()?.as_str()),
         }
     }

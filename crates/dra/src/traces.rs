@@ -53,7 +53,7 @@ const NAMED: usize = 5;
 impl Traces {
     /// True if there can be no trace: no document, and no pod resources socket. Blocks.
     pub(super) fn is_out_of_the_question(&self) -> bool {
-        !self.can_ask() && self.documents.claims().is_empty()
+        !self.has_pod_resources() && self.documents.claims().is_empty()
     }
 
     /// Waits until no trace is left, and logs the present ones.
@@ -87,7 +87,7 @@ impl Traces {
         if !claims.is_empty() {
             return Some(Trace::Documents(claims));
         }
-        if !self.can_ask() {
+        if !self.has_pod_resources() {
             return None;
         }
         self.ledger.wait_for_checkpoint().await;
@@ -121,7 +121,7 @@ impl Traces {
         }
     }
 
-    fn can_ask(&self) -> bool {
+    fn has_pod_resources(&self) -> bool {
         self.kubelet_dir.join(DIR).is_dir()
     }
 }

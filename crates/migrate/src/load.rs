@@ -47,7 +47,7 @@ pub fn load(path: &Path, flags: &NvidiaPluginFlags) -> Result<Loaded, ConfigErro
 /// Reads a document; `path` is for the messages.
 pub fn parse(path: &Path, text: &str, flags: &NvidiaPluginFlags) -> Result<Loaded, ConfigError> {
     let wrong = |found| Mistakes::new(path, found);
-    if document::says_nothing(text) {
+    if document::is_empty_document(text) {
         return Err(wrong(vec![document::nothing(text)]).into());
     }
     if crate::is_rules(path, text) {

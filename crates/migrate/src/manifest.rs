@@ -90,7 +90,7 @@ fn documents(text: &str) -> Result<Vec<Node>, Vec<Diagnostic>> {
             return Err(vec![Diagnostic::new(1, "more documents than any configuration has")]);
         }
     }
-    documents.retain(|document| !document::says_nothing(document));
+    documents.retain(|document| !document::is_empty_document(document));
     if documents.is_empty() {
         return Err(vec![document::nothing(text)]);
     }

@@ -12,7 +12,7 @@ use windlass_allocations::{
 };
 use windlass_config::Places;
 use windlass_core::{
-    device::DeviceId, partition::standing, replica::token, resource::ResourceName,
+    device::DeviceId, partition::instance_at, replica::token, resource::ResourceName,
 };
 use windlass_dra::{ClaimFile, PreparedDevice, Records};
 use windlass_host::causes;
@@ -74,7 +74,7 @@ fn of_containers(held: ByDevice, node: &NodeState, owners: &mut Owners) {
 
 fn of_claims(claims: Records, users: &ByClaim, node: &NodeState, owners: &mut Owners) {
     let device = |held: PreparedDevice| match held.partition {
-        Some(place) => standing(&node.inventory, &place).map(|instance| instance.id.clone()),
+        Some(place) => instance_at(&node.inventory, &place).map(|instance| instance.id.clone()),
         None => held.device,
     };
     for entry in claims.into_values() {

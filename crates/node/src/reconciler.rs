@@ -89,7 +89,7 @@ pub(crate) struct Reconciler {
     /// Ledger behind the published state.
     ledger: Ledger,
     /// Overlap of the latest devices.
-    kin: Arc<Overlaps>,
+    overlaps: Arc<Overlaps>,
     outputs: Outputs,
 }
 
@@ -147,7 +147,7 @@ struct Round<'a> {
     inventory: &'a Inventory,
     on_disk: &'a DiskState,
     ledger: &'a Ledger,
-    kin: Arc<Overlaps>,
+    overlaps: Arc<Overlaps>,
     cleanup_demand: &'a CleanupPlans,
 }
 
@@ -187,7 +187,7 @@ impl Reconciler {
             )),
             check_interval: config.session.check_interval,
             ledger: Ledger::default(),
-            kin: Arc::default(),
+            overlaps: Arc::default(),
             outputs,
         }
     }
@@ -335,7 +335,7 @@ impl Reconciler {
             self.detect_migration(&known.inventory, &merged);
         }
         let cleanup_demand = self.want_cleanup(&merged);
-        let kin = self.kin(&merged);
+        let overlaps = self.overlaps(&merged);
         let ledger = self.inputs.ledger.borrow().clone();
         self.ledger.clone_from(&ledger);
         let on_disk = self.disk.on_disk.borrow_and_update().clone();
@@ -344,7 +344,7 @@ impl Reconciler {
             inventory: &merged,
             on_disk: &on_disk,
             ledger: &ledger,
-            kin,
+            overlaps,
             cleanup_demand: &cleanup_demand,
         };
         // Plans as if everything were written; the result determines the wanted files.
@@ -367,11 +367,11 @@ impl Reconciler {
     }
 
     /// Overlap of the devices, computed again if they changed.
-    fn kin(&mut self, inventory: &Inventory) -> Arc<Overlaps> {
+    fn overlaps(&mut self, inventory: &Inventory) -> Arc<Overlaps> {
         if !self.disk.knows(&inventory.devices) {
-            self.kin = Arc::new(Overlaps::of(inventory));
+            self.overlaps = Arc::new(Overlaps::of(inventory));
         }
-        self.kin.clone()
+        self.overlaps.clone()
     }
 
     fn plan(&self, round: &Round<'_>, late: &BTreeSet<DeviceId>) -> Plan {
@@ -423,7 +423,7 @@ impl Reconciler {
         lacks.problems.extend(round.on_disk.outdated.summary());
         NodeState {
             topology: round.known.topology_of(&inventory),
-            overlaps: round.kin.clone(),
+            overlaps: round.overlaps.clone(),
             lacks,
             slow_since,
             obstacles,
@@ -459,7 +459,7 @@ impl Reconciler {
         };
         match trigger {
             Trigger::Change => self.disk.want(wanted.clone()),
-            Trigger::Disk => self.disk.want_news(wanted.clone()),
+            Trigger::Disk => self.disk.want_if_changed(wanted.clone()),
         }
         wanted
     }
@@ -504,7 +504,7 @@ impl Reconciler {
 impl Round<'_> {
     /// Obstacle of a device that a claim holds, itself or by overlap.
     fn claimed(&self, device: &Device) -> Option<String> {
-        let held = self.ledger.claim(&self.kin.overlap(&device.id)).map(|_| HELD.to_owned());
+        let held = self.ledger.claim(&self.overlaps.overlap(&device.id)).map(|_| HELD.to_owned());
         held.or_else(|| (!self.ledger.knows_claims()).then(|| UNKNOWN.to_owned()))
     }
 }

@@ -86,7 +86,7 @@ const SETTLE: Duration = Duration::from_millis(50);
 const BURST: Duration = Duration::from_secs(1);
 
 /// Interval of reloads without a trigger, for lost events and for folders that are links to a changing target.
-const LOOK_INTERVAL: Duration = Duration::from_secs(30);
+const CHECK_INTERVAL: Duration = Duration::from_secs(30);
 
 // === impl Reloader ===
 
@@ -124,7 +124,7 @@ impl Reloader {
         let folder = self.folder.take();
         let watching = Box::pin(async {
             match folder {
-                Some(folder) => folder.run(sender, LOOK_INTERVAL).await,
+                Some(folder) => folder.run(sender, CHECK_INTERVAL).await,
                 None => std::future::pending().await,
             }
         });

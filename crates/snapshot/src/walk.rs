@@ -20,7 +20,7 @@ use super::{
 const MAX_HANGING: usize = 8;
 
 /// Entries between progress reports.
-const TELL_EVERY: usize = 256;
+const PROGRESS_INTERVAL: usize = 256;
 
 /// Reads the host.
 pub(super) fn walk(
@@ -183,7 +183,7 @@ impl Walk<'_> {
 
     fn add(&mut self, path: &Path, entry: Entry) {
         self.snapshot.entries.insert(path.to_owned(), entry);
-        if self.snapshot.len().is_multiple_of(TELL_EVERY) {
+        if self.snapshot.len().is_multiple_of(PROGRESS_INTERVAL) {
             (self.seen)(self.snapshot.len());
         }
     }

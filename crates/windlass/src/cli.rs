@@ -27,7 +27,7 @@ use windlass_config::{Disclosed, Strategy, address};
 pub(crate) use config::{ConfigArgs, ConfigCommand};
 pub(crate) use devices::{DevicesArgs, DevicesOutputArg, TopoArgs, Which};
 pub(crate) use explain::{AskArgs, ExplainArgs, PodName};
-pub(crate) use host::{HostAsked, HostCommand, RecordHostArgs};
+pub(crate) use host::{HostCommand, HostRequest, RecordHostArgs};
 pub(crate) use nvidia_plugin::NvidiaPluginArgs;
 #[cfg(feature = "laboratory")]
 pub(crate) use {
@@ -156,7 +156,7 @@ pub(crate) enum Command {
     #[cfg(feature = "laboratory")]
     Conformance(ConformanceArgs),
     /// Record a host's devices to a folder: for a bug report, a test, or analysis elsewhere.
-    Host(HostAsked),
+    Host(HostRequest),
     /// Create simulated machines and inject faults.
     #[cfg(feature = "laboratory")]
     Machine(MachineArgs),

@@ -52,7 +52,7 @@ const MAX_VALUES: usize = 250_000;
 
 /// Parses a document; an empty one is a mistake.
 pub fn parse(text: &str) -> Result<Node, Diagnostic> {
-    if says_nothing(text) {
+    if is_empty_document(text) {
         return Err(nothing(text));
     }
     let text = &*without_tabs(text);
@@ -75,7 +75,7 @@ pub(crate) fn of<T: Serialize>(value: &T) -> Node {
 }
 
 /// True for a text of empty lines and comments.
-pub fn says_nothing(text: &str) -> bool {
+pub fn is_empty_document(text: &str) -> bool {
     text.lines().all(|line| line.trim().is_empty() || line.trim_start().starts_with('#'))
 }
 

@@ -54,7 +54,7 @@ const XGMI: u64 = 11;
 const OWN_MEMORY: [u64; 2] = [1, 2];
 
 /// Bandwidth of links without a reported one: the slowest that AMD built, in an MI50.
-const UNTOLD_MBPS: u32 = 46_000;
+const DEFAULT_MBPS: u32 = 46_000;
 
 // === impl Topology ===
 
@@ -167,7 +167,7 @@ fn links(host: &Host, number: u32) -> BTreeMap<u32, u32> {
         let to = property(&link, "node_to").and_then(|to| u32::try_from(to).ok());
         if let (Some(to), Some(XGMI)) = (to, property(&link, "type")) {
             let mbps = property(&link, "max_bandwidth").and_then(|mbps| u32::try_from(mbps).ok());
-            let mbps = mbps.filter(|mbps| *mbps > 0).unwrap_or(UNTOLD_MBPS);
+            let mbps = mbps.filter(|mbps| *mbps > 0).unwrap_or(DEFAULT_MBPS);
             links.entry(to).and_modify(|known: &mut u32| *known = mbps.max(*known)).or_insert(mbps);
         }
     }
@@ -256,6 +256,6 @@ mod tests {
         assert_eq!(topology.nodes[0].links[&2], 64_000, "nothing told of a change");
         node(root, 2, 0x200, 130);
         topology.refresh(&host);
-        assert_eq!(topology.nodes[0].links[&2], UNTOLD_MBPS);
+        assert_eq!(topology.nodes[0].links[&2], DEFAULT_MBPS);
     }
 }

@@ -61,12 +61,12 @@ impl DeviceBuilder<'_> {
         for given in &self.rule.give.nodes {
             self.give_node(&mut made, given, group);
         }
-        made.tell_missing();
+        made.report_missing_nodes();
         for given in &self.rule.give.mounts {
             self.give_mount(&mut made, given);
         }
         self.give_texts(&mut made);
-        self.check_anything(&mut made, group);
+        self.check_not_empty(&mut made, group);
         self.check_nodes(&mut made);
         Some(made)
     }
@@ -200,7 +200,7 @@ impl DeviceBuilder<'_> {
     }
 
     /// Marks a device without any container edits as unusable.
-    fn check_anything(&self, made: &mut BuiltDevice, group: &Group) {
+    fn check_not_empty(&self, made: &mut BuiltDevice, group: &Group) {
         let nothing = made.device.nodes.is_empty() && made.device.extras.is_empty();
         if !nothing || self.rule.give.found.is_none() {
             return;
@@ -217,7 +217,7 @@ impl DeviceBuilder<'_> {
     fn check_nodes(&self, made: &mut BuiltDevice) {
         let missing = made.device.nodes.iter().filter(|node| !self.host.has(&node.path));
         made.missing = missing.map(|node| node.path.display().to_string()).collect();
-        made.tell_missing();
+        made.report_missing_nodes();
         if !self.rule.allow_dangerous {
             let why = made.device.nodes.iter().find_map(|node| self.nodes.danger(node));
             made.device.withheld = made.device.withheld.take().or(why);
@@ -233,7 +233,7 @@ impl BuiltDevice {
         self.device.withheld.get_or_insert(why);
     }
 
-    fn tell_missing(&mut self) {
+    fn report_missing_nodes(&mut self) {
         let missing = std::mem::take(&mut self.missing);
         match missing.as_slice() {
             [] => {}

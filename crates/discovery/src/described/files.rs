@@ -62,7 +62,7 @@ impl Candidate {
     fn take_facts(&mut self, facts: serde_json::Map<String, Value>) {
         let numa = facts.get("numa").and_then(Value::as_u64);
         self.place.numa_node = numa.and_then(|node| node.try_into().ok());
-        self.tell_numa();
+        self.add_numa_node();
         let others = facts.into_iter().filter(|(name, _)| !OURS.contains(&name.as_str()));
         for (name, value) in others.take(MAX_FACTS) {
             let name = AttributeName::given(DOMAIN, &name);

@@ -70,7 +70,7 @@ fn zipped(patterns: &[String], candidates: Vec<Candidate>) -> (Vec<Group>, Optio
     let by_board = |it: &Candidate| board(it).map(|board| Key::Device(board.to_owned()));
     let every = |is: fn(&Candidate) -> bool| columns.iter().flatten().all(is);
     // Boards with different missing nodes have no pattern in common, yet are distinct.
-    if meets(&columns, by_device) || tells_apart(&columns, by_board).is_some() {
+    if meets(&columns, by_device) || distinguished(&columns, by_board).is_some() {
         (joined(patterns, columns, by_device), None)
     } else if meets(&columns, by_text) {
         (joined(patterns, columns, by_text), None)
@@ -81,7 +81,7 @@ fn zipped(patterns: &[String], candidates: Vec<Candidate>) -> (Vec<Group>, Optio
 }
 
 /// Keys of each pattern's matches, if a key identifies every match.
-fn tells_apart(
+fn distinguished(
     columns: &[Column],
     key: impl Fn(&Candidate) -> Option<Key>,
 ) -> Option<Vec<BTreeSet<Key>>> {
@@ -94,7 +94,7 @@ fn tells_apart(
 
 /// True if a key identifies every match, and some device has a match of every pattern.
 fn meets(columns: &[Column], key: impl Fn(&Candidate) -> Option<Key>) -> bool {
-    let in_common = tells_apart(columns, key)
+    let in_common = distinguished(columns, key)
         .and_then(|keys| keys.into_iter().reduce(|all, more| &all & &more));
     in_common.is_some_and(|keys| !keys.is_empty())
 }

@@ -58,7 +58,7 @@ pub(super) fn is_software(host: &Host, folder: &Path) -> bool {
 
 /// True if a module for RDMA on this driver is loaded: one that uses the driver's module and `ib_core`, as
 /// `mlx5_ib` does.
-pub(super) fn has_maker(host: &Host, function: &Path) -> bool {
+pub(super) fn has_rdma_driver(host: &Host, function: &Path) -> bool {
     let Some(module) = host.link_name(function.join("driver/module")) else { return false };
     let on_top_of = |module: &str| host.names(format!("/sys/module/{module}/holders"));
     let of_rdma = on_top_of("ib_core");

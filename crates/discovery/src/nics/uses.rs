@@ -89,7 +89,7 @@ impl HostUse {
 
     /// Reason against exclusive use of an interface.
     pub(super) fn of(&self, host: &Host, interface: &str) -> Option<String> {
-        let all = with_what_is_above(host, interface);
+        let all = with_upper_interfaces(host, interface);
         let over = |routes: &BTreeSet<String>, what: &str| {
             let route = all.iter().find(|name| routes.contains(*name))?;
             let made_of = (route != interface).then(|| format!(", which is made of {interface}"));
@@ -121,7 +121,7 @@ fn part_in_use(host: &Host, interface: &str) -> Option<String> {
 }
 
 /// An interface and all above it: bonds, bridges, VLANs.
-fn with_what_is_above(host: &Host, interface: &str) -> Vec<String> {
+fn with_upper_interfaces(host: &Host, interface: &str) -> Vec<String> {
     let mut all = vec![interface.to_owned()];
     let mut next = 0;
     while let Some(name) = all.get(next) {

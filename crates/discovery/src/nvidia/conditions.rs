@@ -95,7 +95,7 @@ impl Conditions {
             let why = "a bad row of memory could not be mapped out".to_owned();
             self.row_remap_failed.then_some((Reason::RowRemapFailed, why))
         };
-        let reset = || Some((Reason::NeedsReset, asked_for(self.recovery?)?));
+        let reset = || Some((Reason::NeedsReset, requested(self.recovery?)?));
         let fabric = || Some((Reason::FabricFailed, fabric::failure(self.fabric.as_ref()?)?));
         let link = || Some((Reason::NvlinkDown, lost_to_switches(links)?));
         remap().or_else(reset).or_else(fabric).or_else(link)
@@ -103,7 +103,7 @@ impl Conditions {
 }
 
 /// Requested recovery action in words.
-fn asked_for(action: RecoveryAction) -> Option<String> {
+fn requested(action: RecoveryAction) -> Option<String> {
     match action {
         RecoveryAction::None => None,
         RecoveryAction::Reset => Some("the driver requests a GPU reset".to_owned()),

@@ -114,7 +114,7 @@ impl CutGpu<'_> {
             consumable: None,
             attributes: attributes::of(device, self.driver),
             capacity: attributes::capacity(device, Sharing::Exclusive, self.driver),
-            taints: self.taints(device, |standing| partition.takes_from(standing, &self.room, all)),
+            taints: self.taints(device, |existing| partition.takes_from(existing, &self.room, all)),
             partition: Some(partition.clone()),
             consumes: Some(self.of_set(amounts.chain(partition.slices().map(memory_slice)))),
             is_claimed: self.ledger.is_claimed(&device.id),
@@ -139,8 +139,8 @@ impl CutGpu<'_> {
     /// Taint by an instance without a claim: the scheduler does not know its counters.
     fn blocks(&self, excludes: impl Fn(&Partition) -> bool) -> Option<Taint> {
         let parts = present_parts(&self.state.inventory, &self.gpu.id);
-        let mut standing = parts.filter_map(|part| part.partition.as_ref());
-        let unknown = standing.find(|it| !self.ledger.is_claimed(&it.id()) && excludes(it))?;
+        let mut existing = parts.filter_map(|part| part.partition.as_ref());
+        let unknown = existing.find(|it| !self.ledger.is_claimed(&it.id()) && excludes(it))?;
         Some(Taint { key: STANDING, value: label_value(unknown.profile.as_str()) })
     }
 }

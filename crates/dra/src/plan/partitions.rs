@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use windlass_allocations::ledger::ClaimRef;
 use windlass_core::{
     device::{Device, DeviceId, Partition},
-    partition::{full_gpu, prospective, standing},
+    partition::{full_gpu, instance_at, prospective},
 };
 
 use super::{PlanInputs, Refusal};
@@ -27,7 +27,7 @@ impl<'a> PlanInputs<'a> {
         place: &Partition,
     ) -> Result<Cow<'a, Device>, Refusal> {
         let request = || result.request.clone();
-        match standing(&self.state.inventory, place) {
+        match instance_at(&self.state.inventory, place) {
             Some(device) if result.access == Access::Admin || self.is_begun(claim, place) => {
                 Ok(Cow::Borrowed(device))
             }

@@ -18,7 +18,7 @@ impl Preparer {
         let (environment, entry) = (self.environment.clone(), self.entry(uid).cloned());
         self.spawn(uid, async move {
             match entry {
-                Some(entry) if environment.is_allocated_anew(&entry).await => Input::Another,
+                Some(entry) if environment.is_reallocated(&entry).await => Input::Another,
                 _ => Input::Same,
             }
         });

@@ -123,7 +123,7 @@ impl Environment {
 
     /// True if a claim was allocated other devices than its record has. Without a quick answer it counts as
     /// unchanged: the kubelet has just read it.
-    pub(super) async fn is_allocated_anew(&self, entry: &PreparedClaim) -> bool {
+    pub(super) async fn is_reallocated(&self, entry: &PreparedClaim) -> bool {
         let Some(claims) = &self.claims else { return false };
         let read = Box::pin(claims.get(&entry.claim));
         let found = deadline::timeout(SOON, read).await;

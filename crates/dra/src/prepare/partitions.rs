@@ -17,7 +17,7 @@ use tokio::time::Duration;
 use windlass_allocations::ledger::Use;
 use windlass_core::{
     device::{DeviceId, Partition},
-    partition::standing,
+    partition::instance_at,
 };
 use windlass_discovery::mig::{MigFailure, PartitionError, patiently};
 use windlass_host::{causes, deadline};
@@ -143,7 +143,7 @@ impl Environment {
         });
         removed.await.map_err(|error: PartitionError| causes(&error))?;
         let is_there = |state: &NodeState| {
-            places.iter().any(|place| standing(&state.inventory, place).is_some())
+            places.iter().any(|place| instance_at(&state.inventory, place).is_some())
         };
         let mut state = self.state.clone();
         // The inventory will follow the driver soon.
@@ -177,7 +177,7 @@ impl Form {
 
     fn is_served(&self, state: &NodeState) -> bool {
         let device = match self {
-            Self::Part(place) => standing(&state.inventory, place),
+            Self::Part(place) => instance_at(&state.inventory, place),
             Self::Whole(gpu) => state.inventory.get(gpu.as_str()).filter(|it| !it.partitioned),
         };
         device.is_some_and(|device| {

@@ -57,7 +57,7 @@ impl Group {
         let (paths, usb) = (present(self.paths), present(self.usb));
         match (paths.is_empty(), usb.is_empty()) {
             (false, false) => diagnostics.wrong(line, "a group has paths or usb, not both"),
-            (true, true) => diagnostics.warn(line, "a group of nothing is left out"),
+            (true, true) => diagnostics.warn(line, "empty group skipped"),
             (false, true) => return paths::parts(paths, line, diagnostics),
             (true, false) => return usb::parts(usb, line, diagnostics),
         }

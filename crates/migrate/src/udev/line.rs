@@ -48,7 +48,7 @@ pub(super) fn terms(rule: &str) -> Result<Vec<Term<'_>>, String> {
     while !rest.is_empty() {
         let (term, behind) = word(rest).ok_or_else(|| {
             let found: String = rest.chars().take(20).collect();
-            format!("{found:?}: {NO_WORD}")
+            format!("{found:?}: {MALFORMED}")
         })?;
         let Term { name, key, sign, value, .. } = term;
         let is_its = |keys: &str| keys.split(' ').any(|it| it == key);
@@ -83,5 +83,5 @@ fn word(text: &str) -> Option<(Term<'_>, &str)> {
     (is_key && is_sign).then_some((Term { name, key, of, sign, value }, behind))
 }
 
-const NO_WORD: &str = "write KEY==\"value\", a rule on one line, and comments apart";
+const MALFORMED: &str = "write KEY==\"value\", a rule on one line, and comments apart";
 const PLAIN: &str = "write the value without \\, $ and %";

@@ -78,7 +78,7 @@ pub(super) fn assemble(
     wiring.serve_claims(recovered, &handles, discovered.partitions.clone(), cluster.clone(), parts);
     let labels = wiring.label(&handles.state, parts);
     if let Some(client) = cluster {
-        wiring.tell_the_cluster(&client, &handles.state, labels, parts);
+        wiring.report_to_cluster(&client, &handles.state, labels, parts);
     }
     let state = handles.state.clone();
     if !listeners.is_none() {
@@ -325,7 +325,7 @@ impl Wiring<'_> {
     }
 
     /// Writes labels and events to the API server.
-    fn tell_the_cluster(
+    fn report_to_cluster(
         &self,
         client: &Client,
         state: &watch::Receiver<Arc<NodeState>>,

@@ -148,7 +148,7 @@ impl DiskHandle {
     }
 
     /// Requests files if they changed.
-    pub(super) fn want_news(&self, wanted: WantedFiles) {
+    pub(super) fn want_if_changed(&self, wanted: WantedFiles) {
         if **self.wanted.borrow() != wanted {
             self.want(wanted);
         }

@@ -28,12 +28,12 @@ impl Connection {
                 let now = Instant::now();
                 // A pending count may be older than the failure.
                 self.round.is_outdated = self.round.call.is_open();
-                self.ask_round(now);
+                self.start_round(now);
                 if !self.round.call.is_open() {
                     // A hanging count gives no number.
-                    self.ask_wanted_gpus(known);
+                    self.probe_wanted_gpus(known);
                 }
-                self.ask_events(now);
+                self.start_event_wait(now);
             }
         }
     }
@@ -42,7 +42,7 @@ impl Connection {
         let Some(slot) = self.slots.iter_mut().find(|slot| slot.matches(&event)) else {
             if self.has_seen_every_gpu() {
                 tracing::warn!(kind = ?event.kind, "NVML event of an unknown GPU: probing all");
-                return self.ask_every_gpu(Instant::now(), known);
+                return self.probe_every_gpu(Instant::now(), known);
             }
             // The GPU's first probe is pending.
             return self.unmatched.push(event);

@@ -215,11 +215,11 @@ impl Run {
         let broken: BTreeSet<_> =
             self.rig.broken().iter().map(|uuid| published_name(uuid)).collect();
         let mut devices = claim_pod.devices.iter();
-        devices.any(|it| is_others(it) || broken.contains(it) || self.is_let_go(it))
+        devices.any(|it| is_others(it) || broken.contains(it) || self.is_released(it))
     }
 
     /// True if a container held the device a moment ago.
-    fn is_let_go(&self, device: &str) -> bool {
+    fn is_released(&self, device: &str) -> bool {
         self.let_go.get(device).is_some_and(|let_go| let_go.elapsed() < WAIT_LIMIT)
     }
 
@@ -229,7 +229,7 @@ impl Run {
         let usable = self.rig.gpus()?.into_iter().filter(|found| !found.is_broken);
         let names = usable.map(|found| published_name(&found.gpu.uuid));
         let is_free = |name: &String| {
-            !owners.contains_key(name) && !allocated.contains(name) && !self.is_let_go(name)
+            !owners.contains_key(name) && !allocated.contains(name) && !self.is_released(name)
         };
         Ok(names.filter(is_free).count())
     }

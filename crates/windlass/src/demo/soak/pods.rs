@@ -109,7 +109,7 @@ impl Run {
         let kubelet = invariant::holders(&self.rig.kubelet.node());
         loop {
             let metrics = self.rig.agent.metrics().await.context("the agent tells no metrics")?;
-            let agent = told_holders(&metrics);
+            let agent = reported_holders(&metrics);
             if agent == kubelet {
                 break;
             }
@@ -142,7 +142,7 @@ impl Run {
 }
 
 /// Pods by device, from the agent's metrics.
-fn told_holders(metrics: &str) -> Holders {
+fn reported_holders(metrics: &str) -> Holders {
     let lines = metrics.lines().filter_map(|line| line.strip_prefix("windlass_device_holder{"));
     let label = |line: &str, name: &str| {
         let (_, rest) = line.split_once(&format!("{name}=\""))?;
@@ -160,6 +160,6 @@ mod tests {
         let metrics = "# TYPE windlass_device_holder gauge\n\
             windlass_device_holder{device=\"GPU-1\",resource=\"r\",replica=\"\",namespace=\"n\",pod=\"p\",container=\"c\"} 1\n\
             windlass_device_healthy{device=\"GPU-2\"} 1\n";
-        assert_eq!(told_holders(metrics), [("GPU-1".to_owned(), "p".to_owned())].into());
+        assert_eq!(reported_holders(metrics), [("GPU-1".to_owned(), "p".to_owned())].into());
     }
 }

@@ -98,7 +98,7 @@ impl Rig {
     }
 
     /// Remembers the device lists other than whole GPUs, once the NICs are listed: resources register one by one.
-    pub(super) async fn remember_others(&mut self, limit: Duration) -> Result<()> {
+    pub(super) async fn record_others(&mut self, limit: Duration) -> Result<()> {
         let nics = self.machine.model()?.nics.len();
         let are_listed = |node: &NodeStatus| nics == 0 || node.resources.contains_key(ADAPTERS);
         let listed = self.kubelet.wait_for(are_listed, limit).await;
@@ -207,7 +207,7 @@ impl Rig {
         let taken = record.devices();
         let is_free = |uuid: &&String| !taken.contains(&published_name(uuid));
         is_as(node, &usable.iter().filter(is_free).cloned().collect())?;
-        self.others_are_as_ever(node)?;
+        self.others_unchanged(node)?;
         self.documents_name(usable, node)?;
         let Some(cluster) = &self.cluster else { return Ok(()) };
         let broken = self.broken();
@@ -221,7 +221,7 @@ impl Rig {
     }
 
     /// Checks that the other device lists are as at the start.
-    fn others_are_as_ever(&self, node: &NodeStatus) -> Result<(), String> {
+    fn others_unchanged(&self, node: &NodeStatus) -> Result<(), String> {
         let (Some(before), now) = (&self.others, others(node)) else { return Ok(()) };
         if now == *before {
             return Ok(());

@@ -120,7 +120,7 @@ impl Run {
         let settled = self.rig.settled(START_LIMIT).await;
         let fault = "the start";
         settled.map_err(|left| Violation::NotBack { fault, after: START_LIMIT, left })?;
-        self.rig.remember_others(START_LIMIT).await?;
+        self.rig.record_others(START_LIMIT).await?;
         self.rig.set_maybe_unhealthy(MaybeUnhealthy::These(BTreeSet::new()));
         let start = self.rig.agent.usage();
         self.baseline.begins(Instant::now(), start);
