@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use tempfile::TempDir;
 use windlass_config::{Config, Places};
 use windlass_host::{DriverPlaces, clock::Clock};
-use windlass_machine::{Machine, Profile};
+use windlass_machine::{Machine, MachineProfile};
 use windlass_migrate::NvidiaPluginFlags;
 use windlass_node::agent::survey as look;
 
@@ -129,7 +129,7 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
 
 fn tree(profile: &str) -> String {
     let folder = folder();
-    let profile = Profile::named(profile).expect("a shipped profile");
+    let profile = MachineProfile::named(profile).expect("a shipped profile");
     // Any file replaces the driver, because the survey never calls the driver.
     let no_driver = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"));
     let machine = Machine::create(&folder.path().join("m"), &profile, no_driver);

@@ -12,7 +12,7 @@ use windlass_config::{
 };
 use windlass_host::{DriverPlaces, clock::Clock};
 use windlass_kubelet_sim::Kubelet;
-use windlass_machine::{Machine, Profile, simulated_driver};
+use windlass_machine::{Machine, MachineProfile, simulated_driver};
 use windlass_node::StartError;
 use windlass_resources::NodeState;
 
@@ -71,11 +71,11 @@ pub fn settings(folder: &Path, machine: &Machine, policy: Policy) -> Config {
 impl Node {
     /// Creates a node from a shipped profile.
     pub fn named(profile: &str, policy: Policy) -> Self {
-        Self::new(&Profile::named(profile).expect("a shipped profile"), policy)
+        Self::new(&MachineProfile::named(profile).expect("a shipped profile"), policy)
     }
 
     /// Creates a node from a profile.
-    pub fn new(profile: &Profile, policy: Policy) -> Self {
+    pub fn new(profile: &MachineProfile, policy: Policy) -> Self {
         let folder = temporary_folder();
         let driver = simulated_driver().expect("cargo builds the simulated driver with the tests");
         let machine = Machine::create(&folder.join("machine"), profile, &driver);

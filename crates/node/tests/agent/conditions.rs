@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use windlass_core::{attribute::AttributeValue, device::Device, health::Reason};
-use windlass_machine::{Profile, profile};
+use windlass_machine::{MachineProfile, profile};
 use windlass_resources::NodeState;
 use windlass_testkit::Running;
 
@@ -107,7 +107,8 @@ async fn what_labels_are_made_of_is_told_of_each_gpu() {
     let cluster = "8a3cc1f2-0b1d-4c4e-9d1f-6d0a52f3b7e4";
     let uuid = cluster.to_owned().try_into().expect("a UUID");
     let fabric = Some(profile::Fabric { cluster: uuid, clique: 7 });
-    let rack = Profile { fabric, ..Profile::named("hgx-b200").expect("a shipped profile") };
+    let rack =
+        MachineProfile { fabric, ..MachineProfile::named("hgx-b200").expect("a shipped profile") };
     let world = gpu_node_of(&rack);
     let agent = world.agent();
     let state = agent.until(|state| state.inventory.is_complete()).await;

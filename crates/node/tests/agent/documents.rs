@@ -6,7 +6,7 @@ use serde_json::Value;
 use windlass_cdi::{CdiFiles, Generated, text};
 use windlass_config::{DeviceIds, Feature};
 use windlass_core::cdi::{Spec, check};
-use windlass_machine::{Model, Profile};
+use windlass_machine::{MachineProfile, Model};
 use windlass_testkit::{Node, allocatable, until};
 
 use crate::agent::world::gpu_node;
@@ -98,7 +98,7 @@ fn has_lists(value: &Value) -> bool {
 
 #[tokio::test]
 async fn every_machine_has_the_documents_it_had() {
-    for profile in Profile::names_with_nvidia() {
+    for profile in MachineProfile::names_with_nvidia() {
         let world = world(profile);
         install_toolkit(&world);
         insta::assert_snapshot!(format!("machine-{profile}"), golden(&generate(&world).await));
@@ -178,7 +178,7 @@ async fn a_driver_whose_files_are_of_another_version_is_told_apart() {
 async fn every_document_is_right_by_the_schema_and_by_its_own_check() {
     let schema: Value = serde_json::from_str(SCHEMA).expect("JSON");
     let schema = jsonschema::validator_for(&schema).expect("a schema");
-    for profile in Profile::names_with_nvidia() {
+    for profile in MachineProfile::names_with_nvidia() {
         let mut world = gpu_node(profile);
         for (toolkit, ids) in [(false, DeviceIds::Uuid), (true, DeviceIds::Index)] {
             if toolkit {

@@ -21,7 +21,7 @@ use windlass_kubelet_api::deviceplugin::{
     ContainerPreferredAllocationRequest, PreferredAllocationRequest,
 };
 use windlass_kubelet_sim::{Event, Kubelet};
-use windlass_machine::Profile;
+use windlass_machine::MachineProfile;
 use windlass_resources::NodeState;
 use windlass_testkit::{GPU, Node, Running, allocatable, pod_with};
 
@@ -92,7 +92,7 @@ async fn whole_gpus_are_chosen_by_the_policy_of_their_resource() {
 
 #[tokio::test]
 async fn mig_instances_come_from_as_many_gpus_as_the_policy_says() {
-    let mut profile = Profile::named("mig-a100").expect("a shipped profile");
+    let mut profile = MachineProfile::named("mig-a100").expect("a shipped profile");
     profile.gpus[1].mig = profile.gpus[0].mig.clone();
     for (placement, wholes) in [
         (Placement::Aligned, 1),

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Result, anyhow};
 use windlass_config::{DeviceProfile, Find};
-use windlass_machine::{Attached, Fault, Machine, Profile};
+use windlass_machine::{Attached, Fault, Machine, MachineProfile};
 
 use crate::{
     cli::MachineCommand,
@@ -38,8 +38,8 @@ pub(super) fn run(command: MachineCommand) -> Result<()> {
 
 fn list() -> Result<()> {
     let mut table = Table::new(["NAME", "MACHINE"]);
-    for name in Profile::names() {
-        let profile = Profile::named(name)?;
+    for name in MachineProfile::names() {
+        let profile = MachineProfile::named(name)?;
         table.row([name.to_owned(), profile.description]);
     }
     table.print()?;
@@ -89,7 +89,7 @@ fn create(dir: &Path, profile: &str, devices: &[Attached]) -> Result<()> {
     Ok(())
 }
 
-fn example_fault(profile: &Profile) -> Option<String> {
+fn example_fault(profile: &MachineProfile) -> Option<String> {
     let of_device = || profile.devices.first().map(|device| format!("unplug:{}", device.name));
     let of_nic = || profile.nics.first().map(|nic| format!("link-down:{}", nic.netdev));
     let of_amd = || profile.amd.as_ref().map(|_| "unplug:amd0".to_owned());

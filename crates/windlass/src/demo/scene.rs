@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, Result};
 use windlass_config::{Config, DeviceProfile, DraOffer, Find, Policy};
-use windlass_machine::Profile;
+use windlass_machine::MachineProfile;
 use windlass_migrate::{NvidiaPluginFlags, load};
 
 use super::{boards::Boards, defaults};
@@ -10,7 +10,7 @@ use crate::{cli::DemoArgs, simulated};
 
 /// Parts of the setup. Only boards run already.
 pub(super) struct Scene {
-    pub(super) profile: Profile,
+    pub(super) profile: MachineProfile,
     pub(super) policy: Policy,
     pub(super) boards: Boards,
 }

@@ -4,7 +4,7 @@ use std::{fs, os::unix::fs::symlink};
 
 use windlass_config::{Config, Policy};
 use windlass_core::{attribute::AttributeValue, device::Device};
-use windlass_machine::Profile;
+use windlass_machine::MachineProfile;
 use windlass_resources::NodeState;
 use windlass_testkit::allocatable;
 
@@ -136,8 +136,8 @@ fn what_cannot_be_is_told_with_its_place() {
 /// Rules check the type of an attribute, which therefore must not differ on a machine.
 #[tokio::test]
 async fn every_question_that_a_device_answers_may_be_asked_in_a_rule() {
-    for name in Profile::names() {
-        let world = node_of(&Profile::named(name).expect("a profile"), "");
+    for name in MachineProfile::names() {
+        let world = node_of(&MachineProfile::named(name).expect("a profile"), "");
         let inventory = world.survey().await.inventory;
         let built_in = |device: &&Device| device.source.is_built_in();
         for device in inventory.devices.iter().filter(built_in) {

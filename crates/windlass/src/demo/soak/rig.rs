@@ -17,7 +17,7 @@ use tokio::{
 use windlass_kubelet_sim::{
     Condition, Container, Event, Kubelet, NodeStatus, Pod, Registration, ResourceStatus,
 };
-use windlass_machine::{Machine, Profile, state::Gpu};
+use windlass_machine::{Machine, MachineProfile, state::Gpu};
 
 use super::{
     super::runtime,
@@ -72,7 +72,7 @@ pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(20);
 impl Rig {
     /// Creates the machine and starts kubelet and agent.
     pub(super) async fn start(
-        profile: &Profile,
+        profile: &MachineProfile,
         mounts: Mounts,
         mut cluster: Option<SoakCluster>,
     ) -> Result<Self> {
