@@ -362,7 +362,7 @@ fn selectors_that_ask_for_rdma_are_listed() {
         assert_eq!((policy.rdma_nodes.len(), left_out), (nodes, nodes > 0), "{text}");
         let told_of = |what: &str| warnings(&text).iter().any(|it| it.contains(what));
         assert_eq!(
-            [told_of("umad and issm"), told_of("isRdma is one for the node")],
+            [told_of("umad and issm"), told_of("isRdma applies to the whole node")],
             told,
             "{text}"
         );
