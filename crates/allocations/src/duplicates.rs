@@ -1,7 +1,7 @@
 //! Duplicates: devices that are the same hardware.
 //!
-//! Two devices of different sources are duplicates if they have the same node or PCI function, or for want
-//! of both the same place. Any two in one IOMMU group count too: the kernel gives a group to one user as a
+//! Two devices of different sources are duplicates if they have the same node or PCI function, or without
+//! both the same place. Any two in one IOMMU group count too: the kernel gives a group to one user as a
 //! whole. Only one duplicate is offered, or the hardware would have two owners.
 
 use std::{
@@ -46,7 +46,7 @@ pub fn duplicates<'a>(
     let mut duplicates = BTreeMap::new();
     for device in devices {
         let all = hardware(device);
-        if let Some(why) = all.iter().find_map(|it| why_not_both(it, owners.get(it)?, device)) {
+        if let Some(why) = all.iter().find_map(|it| conflict(it, owners.get(it)?, device)) {
             duplicates.insert(device.id.clone(), why);
         } else {
             for hardware in all {
@@ -70,13 +70,13 @@ pub(crate) fn duplicate_pairs(devices: &[Device]) -> impl Iterator<Item = (&Devi
             let others = owners[nth + 1..].iter();
             others.map(move |other| (*one, *other))
         });
-        let pairs = pairs.filter(|(one, other)| why_not_both(&hardware, one, other).is_some());
+        let pairs = pairs.filter(|(one, other)| conflict(&hardware, one, other).is_some());
         pairs.collect::<Vec<_>>()
     })
 }
 
 /// Reason against offering a device beside another owner of the same hardware.
-fn why_not_both(hardware: &Hardware, owner: &Device, device: &Device) -> Option<String> {
+fn conflict(hardware: &Hardware, owner: &Device, device: &Device) -> Option<String> {
     let is_same_source = owner.source == device.source;
     match hardware {
         Hardware::IommuGroup(_) if is_same_source || owner.place.pci != device.place.pci => {

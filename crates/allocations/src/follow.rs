@@ -2,10 +2,10 @@
 //!
 //! ```text
 //!   ┌──────┐ a reader follows, or claims may have devices ┌───────────┐
-//!   │ idle │ ───────────────────────────────────────────> │ following │ reads at each write of the kubelet, each look
+//!   │ idle │ ───────────────────────────────────────────> │ following │ reads at each write of the kubelet, each check
 //!   └──────┘ <─────────────────────────────────────────── └───────────┘ and each new reader, and publishes
 //!                          neither                              │  ^
-//!                                                 asks the kubelet  answer: publishes again
+//!                                                 calls the kubelet  answer: publishes again
 //!                                                               v  │
 //!                                                          pod resources
 //! ```
@@ -47,15 +47,15 @@ pub struct Follower<S> {
     reader: CheckpointReader,
     /// Time in which the checkpoint may lack an Allocate.
     delay: Duration,
-    look_interval: Duration,
+    check_interval: Duration,
     /// Time by which the checkpoint has the last Allocate of an earlier agent; `None` once passed.
-    doubt: Option<Deadline>,
+    settling: Option<Deadline>,
     /// Start of the last reading.
-    looked: Option<Instant>,
+    read_at: Option<Instant>,
     record: Option<Record>,
     /// Error of the last reading.
     unreadable: Option<String>,
-    /// At most one review of the last reading: the kubelet may have to be asked later.
+    /// At most one review of the last reading: the kubelet may have to be called later.
     reviewing: JoinSet<()>,
     /// Wakes this task. Each [`FollowGuard`] holds a clone.
     wake: Arc<Notify>,
@@ -74,7 +74,7 @@ pub struct Sources<S> {
     /// Counts the changes in the folder of the kubelet's checkpoint.
     pub kubelet_writes: watch::Receiver<u64>,
     /// Time in which the checkpoint may lack the last Allocate of an earlier agent.
-    pub doubt: Duration,
+    pub settling: Duration,
     /// Holders by the pod resources API.
     pub holders: PodResourcesCache,
 }
@@ -96,11 +96,11 @@ impl<S> Follower<S> {
         let follower = Self {
             ledger,
             reader: CheckpointReader::new(plugins.join(checkpoint::FILE)),
-            delay: limits.handover,
-            look_interval: limits.look_interval,
-            doubt: (!sources.doubt.is_zero()).then(|| Deadline::after(sources.doubt)),
+            delay: limits.checkpoint_delay,
+            check_interval: limits.check_interval,
+            settling: (!sources.settling.is_zero()).then(|| Deadline::after(sources.settling)),
             sources,
-            looked: None,
+            read_at: None,
             record: None,
             unreadable: None,
             reviewing: JoinSet::new(),
@@ -125,7 +125,7 @@ impl<S> Follower<S> {
             if is_followed {
                 self.read().await;
             } else {
-                self.looked = None;
+                self.read_at = None;
             }
             self.wait(is_followed).await;
         }
@@ -140,8 +140,8 @@ impl<S> Follower<S> {
                 () = changed(&mut self.sources.policy) => return,
                 () = changed(&mut self.sources.kubelet_writes) => return,
                 () = changed(&mut self.sources.state), if lacks_pools => return,
-                () = passed(&mut self.doubt) => return self.doubt = None,
-                () = sleep(self.look_interval), if is_followed => return,
+                () = passed(&mut self.settling) => return self.settling = None,
+                () = sleep(self.check_interval), if is_followed => return,
                 Some(_) = self.reviewing.join_next() => self.publish(),
             }
         }
@@ -152,14 +152,14 @@ impl<S> Follower<S> {
     fn feeds_ledger(&self) -> bool {
         let is_offered = self.sources.policy.borrow().dra.offer != DraOffer::Off;
         let is_wanted = is_offered || !self.ledger.watch().borrow().claims().is_empty();
-        is_wanted && self.doubt.is_none()
+        is_wanted && self.settling.is_none()
     }
 
     async fn read(&mut self) {
         let begun = Instant::now();
-        let before = self.looked.replace(begun).unwrap_or(begun);
-        // A running agent looks at least that often; a longer gap is a pause.
-        let stopped = (begun - before).saturating_sub(self.look_interval * 2);
+        let before = self.read_at.replace(begun).unwrap_or(begun);
+        // A running agent checks at least that often; a longer gap is a pause.
+        let stopped = (begun - before).saturating_sub(self.check_interval * 2);
         if !stopped.is_zero() {
             self.ledger.was_stopped(stopped);
         }
@@ -172,8 +172,8 @@ impl<S> Follower<S> {
         self.publish();
         let held = self.record.as_ref().map(|record| record.held.clone()).unwrap_or_default();
         if !held.is_empty() && self.reviewing.is_empty() {
-            let (holders, look_interval) = (self.sources.holders.clone(), self.look_interval);
-            self.reviewing.spawn(async move { holders.review(held, look_interval).await });
+            let (holders, check_interval) = (self.sources.holders.clone(), self.check_interval);
+            self.reviewing.spawn(async move { holders.review(held, check_interval).await });
         }
     }
 
@@ -182,12 +182,12 @@ impl<S> Follower<S> {
         let holders = self.sources.holders.holders().borrow().clone();
         let record = self.record.clone().map(|record| {
             let ledger = self.ledger.watch();
-            still_held(record, &holders, &ledger.borrow(), Instant::now(), self.look_interval)
+            still_held(record, &holders, &ledger.borrow(), Instant::now(), self.check_interval)
         });
         if let Some(still) = record.as_ref().filter(|_| self.feeds_ledger()) {
             self.feed(&still.held);
         }
-        self.publish.send_replace(Arc::new(Allocations::new(self.looked, record)));
+        self.publish.send_replace(Arc::new(Allocations::new(self.read_at, record)));
     }
 
     /// Feeds the ledger with the held ids. Until its first feed, every id of the checkpoint counts as held.
@@ -198,7 +198,7 @@ impl<S> Follower<S> {
             }
             _ => Some(RecordedDevices::of(still_held)),
         };
-        if let Some((recorded, read)) = recorded.zip(self.looked) {
+        if let Some((recorded, read)) = recorded.zip(self.read_at) {
             self.ledger.recorded(&recorded, read, self.delay);
         }
     }

@@ -120,7 +120,7 @@ pub enum Use {
 struct ContainerHold {
     resource: ResourceName,
     /// Time of the last Allocate; `None` if an earlier agent served it.
-    given: Option<Instant>,
+    allocated_at: Option<Instant>,
     /// True once the kubelet's checkpoint had it since.
     is_recorded: bool,
 }
@@ -157,17 +157,14 @@ pub enum Conflict {
         holder: ConflictingHolder,
     },
     /// The kubelet's checkpoint was not read yet.
-    #[error(
-        "{device} cannot be taken before it is known what containers hold: the kubelet's checkpoint was not \
-         read yet"
-    )]
+    #[error("{device} cannot be taken yet: the kubelet's checkpoint was not read")]
     Unknown {
         /// The device.
         device: DeviceId,
     },
     /// The devices of claims are unknown.
     #[error(
-        "{device} cannot be taken while it is not known what claims have; the agent's log says why"
+        "{device} cannot be taken while the devices of claims are unknown: see the agent's log"
     )]
     UnknownClaims {
         /// The device.
@@ -191,7 +188,7 @@ pub enum Conflict {
     },
     /// The device has too few shares left.
     #[error(
-        "{device}: {} of its {} shares wanted, and what other claims have leaves {left}: a pod that is \
+        "{device}: {} of its {} shares wanted, and {left} left by other claims: a pod that is \
          gone may still be ending",
         wanted.count, wanted.of
     )]
@@ -233,7 +230,7 @@ impl SharedLedger {
     ) -> Result<(), Conflict> {
         self.take(|ledger| {
             devices.iter().try_for_each(|it| ledger.free_for_container(it))?;
-            let hold = ContainerHold::given(resource);
+            let hold = ContainerHold::allocated(resource);
             let mut is_news = false;
             for it in devices {
                 let before = ledger.containers.insert(it.device.clone(), hold.clone());
@@ -284,7 +281,7 @@ impl SharedLedger {
             ledger.containers.retain(|id, hold| {
                 let is_recorded = recorded.has(id, &hold.resource);
                 // A checkpoint from before the Allocate names an earlier holder.
-                hold.is_recorded |= is_recorded && hold.given.is_none_or(|given| given < read);
+                hold.is_recorded |= is_recorded && hold.allocated_at.is_none_or(|at| at < read);
                 is_recorded || hold.is_late(read, delay)
             });
             for (id, resource) in &recorded.devices {
@@ -303,7 +300,7 @@ impl SharedLedger {
         // Watchers sleep on: no holder changes.
         self.step(|ledger| {
             for hold in ledger.containers.values_mut() {
-                hold.given = hold.given.map(|given| (given + time).min(now));
+                hold.allocated_at = hold.allocated_at.map(|at| (at + time).min(now));
             }
             false
         });
@@ -315,7 +312,7 @@ impl SharedLedger {
     }
 
     /// The kubelet's checkpoint alone names the claims' devices, for the life of this agent.
-    pub fn hear_of_claims(&self) {
+    pub fn note_kubelet_claims(&self) {
         self.step(|ledger| ledger.learn_of_claims(Knowledge::KubeletOnly));
     }
 
@@ -389,7 +386,7 @@ impl Ledger {
     }
 
     /// True if any exclusive claim may be served by an MPS daemon: the kubelet's checkpoint does not say.
-    pub fn is_hearsay(&self) -> bool {
+    pub fn knows_claims_from_kubelet_only(&self) -> bool {
         self.of_claims == Knowledge::KubeletOnly
     }
 
@@ -425,14 +422,14 @@ impl Ledger {
     }
 
     /// Time of the device's last Allocate from this agent.
-    pub fn given(&self, id: &DeviceId) -> Option<Instant> {
-        self.containers.get(id)?.given
+    pub fn allocated_at(&self, id: &DeviceId) -> Option<Instant> {
+        self.containers.get(id)?.allocated_at
     }
 
     /// Time of the resource's last Allocate from this agent.
-    pub(crate) fn given_as(&self, resource: &ResourceName) -> Option<Instant> {
+    pub(crate) fn resource_allocated_at(&self, resource: &ResourceName) -> Option<Instant> {
         let holds = self.containers.values().filter(|hold| hold.resource == *resource);
-        holds.filter_map(|hold| hold.given).max()
+        holds.filter_map(|hold| hold.allocated_at).max()
     }
 
     fn holds<'a>(&'a self, id: &DeviceId) -> impl Iterator<Item = &'a ClaimHold> + use<'a> {
@@ -502,20 +499,20 @@ impl Ledger {
 // === impl ContainerHold ===
 
 impl ContainerHold {
-    fn given(resource: &ResourceName) -> Self {
-        let given = Some(Instant::now());
-        Self { resource: resource.clone(), given, is_recorded: false }
+    fn allocated(resource: &ResourceName) -> Self {
+        let allocated_at = Some(Instant::now());
+        Self { resource: resource.clone(), allocated_at, is_recorded: false }
     }
 
     /// A hold from before this agent.
     fn recorded(resource: &ResourceName) -> Self {
-        Self { resource: resource.clone(), given: None, is_recorded: true }
+        Self { resource: resource.clone(), allocated_at: None, is_recorded: true }
     }
 
     /// True if a checkpoint of that time may still lack the hold.
     fn is_late(&self, read: Instant, delay: Duration) -> bool {
         let delay = if self.is_recorded { delay } else { CHECKPOINT_GRACE };
-        self.given.is_some_and(|given| read - given < delay)
+        self.allocated_at.is_some_and(|at| read - at < delay)
     }
 }
 

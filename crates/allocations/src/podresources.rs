@@ -37,7 +37,7 @@ pub struct Holders {
     pub by_device: ByDevice,
     /// Ids that this kubelet once listed and now omits, with the time. Filled only if no plugin stream of
     /// ours can make the kubelet write a new checkpoint.
-    let_go: OmittedIds,
+    released: OmittedIds,
 }
 
 /// Containers that hold each device.
@@ -80,7 +80,6 @@ pub struct PodResourcesCache {
     rewrites: watch::Sender<u64>,
 }
 
-/// Request for an answer.
 struct Request {
     review: Option<Review>,
     done: oneshot::Sender<()>,
@@ -108,12 +107,12 @@ const REQUESTS: usize = 16;
 impl Holders {
     /// Holders by an answer of the kubelet.
     pub fn answered(by_device: ByDevice) -> Self {
-        Self { answered: Some(Ok(())), by_device, let_go: OmittedIds::new() }
+        Self { answered: Some(Ok(())), by_device, released: OmittedIds::new() }
     }
 
     /// True if the holder of a recorded id released it, as far as the kubelet is to be believed. A later
     /// Allocate counts.
-    pub fn has_let_go(
+    pub fn has_released(
         &self,
         resource: &ResourceName,
         id: &str,
@@ -121,11 +120,10 @@ impl Holders {
         now: Instant,
         delay: Duration,
     ) -> bool {
-        let since = self.let_go.get(&(resource.to_string(), id.to_owned())).copied();
+        let since = self.released.get(&(resource.to_string(), id.to_owned())).copied();
         since.is_some_and(|since| given.is_none_or(|given| given < since) && now - since >= delay)
     }
 
-    /// All ids in the answer.
     fn ids(&self) -> impl Iterator<Item = HeldId> {
         let each = self.by_device.iter().flat_map(|(id, all)| all.iter().map(move |it| (id, it)));
         each.map(|(device, holder)| {
@@ -151,16 +149,16 @@ impl PodResourcesCache {
     /// Calls the kubelet, unless the last answer is fresh. Returns once an answer or a failure is
     /// published.
     pub async fn refresh(&self) {
-        self.ask(None).await;
+        self.request(None).await;
     }
 
     /// Refreshes, and then compares the answer with the checkpoint. Where the kubelet has omitted recorded
     /// ids for a while, it is made to write a new checkpoint.
-    pub async fn review(&self, recorded: HeldIds, look_interval: Duration) {
-        self.ask(Some(Review { recorded, delay: release_delay(look_interval) })).await;
+    pub async fn review(&self, recorded: HeldIds, check_interval: Duration) {
+        self.request(Some(Review { recorded, delay: release_delay(check_interval) })).await;
     }
 
-    async fn ask(&self, review: Option<Review>) {
+    async fn request(&self, review: Option<Review>) {
         let (done, wait) = oneshot::channel();
         if self.requests.send(Request { review, done }).await.is_ok() {
             // A poller that ends leaves the last answer.
@@ -184,7 +182,7 @@ impl PodResourcesCache {
 impl PodResourcesPoller {
     /// A poller of the kubelet with this folder, and its handle.
     pub fn new(kubelet_dir: &Path, ledger: SharedLedger) -> (Self, PodResourcesCache) {
-        let (ask, requests) = mpsc::channel(REQUESTS);
+        let (sender, requests) = mpsc::channel(REQUESTS);
         let (publish, holders) = watch::channel(Arc::default());
         let rewrites = watch::Sender::new(0);
         let poller = Self {
@@ -197,7 +195,7 @@ impl PodResourcesPoller {
             discrepancies: Discrepancies::default(),
             rewrites: rewrites.clone(),
         };
-        (poller, PodResourcesCache { requests: ask, holders, rewrites })
+        (poller, PodResourcesCache { requests: sender, holders, rewrites })
     }
     /// Serves requests until stopped.
     pub async fn run(mut self, stop: CancellationToken) {
@@ -212,7 +210,7 @@ impl PodResourcesPoller {
                     () = stop.cancelled() => return,
                     () = self.ledger.wait_for_checkpoint() => {}
                 }
-                self.ask().await;
+                self.poll().await;
             }
             if let Some(review) = review {
                 self.review(&review);
@@ -222,7 +220,7 @@ impl PodResourcesPoller {
         }
     }
 
-    async fn ask(&mut self) {
+    async fn poll(&mut self) {
         let answer = client::pods(&self.kubelet_dir).await;
         self.asked = Some(Instant::now());
         let holders = match answer {
@@ -230,9 +228,9 @@ impl PodResourcesPoller {
                 self.answered = self.asked;
                 let holders = Holders::answered(client::by_device(pods));
                 self.discrepancies.answered(client::identity(&self.kubelet_dir), &holders);
-                Holders { let_go: self.publish.borrow().let_go.clone(), ..holders }
+                Holders { released: self.publish.borrow().released.clone(), ..holders }
             }
-            Err(error) => self.stand_in(causes(&error)),
+            Err(error) => self.keep_last_answer(causes(&error)),
         };
         self.publish.send_replace(Arc::new(holders));
     }
@@ -253,23 +251,23 @@ impl PodResourcesPoller {
             );
             self.rewrites.send_modify(|count| *count += 1);
         }
-        holders.let_go = if is_read { OmittedIds::new() } else { self.discrepancies.let_go() };
+        holders.released = if is_read { OmittedIds::new() } else { self.discrepancies.released() };
         self.publish.send_if_modified(|known| {
-            let is_news = known.let_go != holders.let_go;
+            let is_news = known.released != holders.released;
             *known = Arc::new(holders);
             is_news
         });
     }
 
     /// Holders in place of a missing answer.
-    fn stand_in(&self, error: String) -> Holders {
+    fn keep_last_answer(&self, error: String) -> Holders {
         let known = self.publish.borrow().clone();
         if known.answered.as_ref().is_none_or(Result::is_ok) {
             tracing::warn!(error, "pod resources not available: metrics lack pod labels");
         }
         let is_fresh = self.answered.is_some_and(|answered| answered.elapsed() < STALE_TTL);
         let by_device = if is_fresh { known.by_device.clone() } else { ByDevice::new() };
-        Holders { answered: Some(Err(error)), by_device, let_go: OmittedIds::new() }
+        Holders { answered: Some(Err(error)), by_device, released: OmittedIds::new() }
     }
 }
 
@@ -291,8 +289,8 @@ pub(crate) mod tests {
     impl Holders {
         /// Holders with one id that the kubelet has omitted since then.
         pub(crate) fn of_one_let_go(resource: &ResourceName, id: &str, since: Instant) -> Self {
-            let let_go = [((resource.to_string(), id.to_owned()), since)].into();
-            Self { let_go, ..Self::default() }
+            let released = [((resource.to_string(), id.to_owned()), since)].into();
+            Self { released, ..Self::default() }
         }
     }
 
@@ -304,13 +302,13 @@ pub(crate) mod tests {
         let known = ByDevice::from([("GPU-a".parse().expect("valid"), [holder].into())]);
         poller.publish.send_replace(Arc::new(Holders::answered(known.clone())));
         poller.answered = Some(Instant::now());
-        poller.ask().await;
+        poller.poll().await;
         let holders = cache.holders().borrow().clone();
         let why = holders.answered.clone().expect("asked").expect_err("away");
         assert!(why.contains("pod-resources/kubelet.sock"), "{why}");
         assert_eq!(holders.by_device, known);
         tokio::time::advance(STALE_TTL).await;
-        poller.ask().await;
+        poller.poll().await;
         assert!(cache.holders().borrow().by_device.is_empty());
     }
 }

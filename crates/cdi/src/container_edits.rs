@@ -66,7 +66,7 @@ pub struct AllocationRequest<'a> {
     pub node_extras: &'a NodeExtras,
     /// Edits for a client of the device's MPS daemon.
     pub mps: Option<&'a MpsGrant>,
-    /// The profile of a simulated machine.
+    /// Machine profile of a simulated host.
     pub simulated: Option<&'a str>,
 }
 
@@ -227,7 +227,7 @@ fn feature_variable(feature: Feature) -> &'static str {
 }
 
 /// True if a variable depends on the allocated devices, not on the node alone.
-pub fn tells_of_devices(name: &str) -> bool {
+pub fn depends_on_devices(name: &str) -> bool {
     let features = [Feature::Gds, Feature::Mofed, Feature::Gdrcopy];
     name != SIMULATED && !features.iter().any(|feature| feature_variable(*feature) == name)
 }

@@ -36,7 +36,6 @@ const MULTIARCH: &str = "-linux-gnu";
 /// Names the folder of CUDA's library to the toolkit's hooks and to programs.
 const LIBCUDA_FOLDER: &str = "NVIDIA_CTK_LIBCUDA_DIR";
 
-/// Edits for an installed driver.
 pub(super) fn edits(
     driver: &Host,
     installation: &Installation,

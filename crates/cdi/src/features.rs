@@ -16,7 +16,7 @@ pub(super) struct Features {
     /// Qualified names for containers, in order.
     pub(super) names: Vec<String>,
     /// Messages about features and channels that this host lacks.
-    pub(super) troubles: Vec<String>,
+    pub(super) problems: Vec<String>,
     /// Configured IMEX channels without a node on this host.
     pub(super) missing_channels: Vec<u32>,
 }
@@ -32,7 +32,6 @@ const CHANNELS: &str = "/dev/nvidia-caps-imex-channels";
 // === impl Features ===
 
 impl Features {
-    /// Finds the configured features.
     pub(super) fn find(roots: &Roots, delivery: &Delivery) -> Self {
         let mut found = Self::default();
         for feature in &delivery.features {
@@ -46,7 +45,7 @@ impl Features {
         let (kind, patterns) = describe(feature);
         let nodes: Vec<_> = patterns.iter().flat_map(|pattern| matching(roots, pattern)).collect();
         if nodes.is_empty() {
-            self.troubles.push(format!("{kind}: the host has no {}", patterns.join(", ")));
+            self.problems.push(format!("{kind}: the host has no {}", patterns.join(", ")));
             return;
         }
         let edits = ContainerEdits {
@@ -65,7 +64,7 @@ impl Features {
         for channel in wanted {
             let path = imex_node(channel);
             if !roots.dev.has(&path) {
-                self.troubles.push(format!("IMEX channel {channel}: no {}", path.display()));
+                self.problems.push(format!("IMEX channel {channel}: no {}", path.display()));
                 self.missing_channels.push(channel);
                 continue;
             }

@@ -18,7 +18,7 @@ pub(super) struct Installation {
     /// Sockets of the driver's daemons.
     pub(super) sockets: Vec<Mount>,
     /// A missing part, in the operator's words.
-    pub(super) trouble: Option<String>,
+    pub(super) problem: Option<String>,
 }
 
 /// Version of the loaded kernel module. Libraries must match it.
@@ -93,7 +93,7 @@ impl Installation {
         Self {
             files: files.collect(),
             sockets: sockets(roots),
-            trouble: trouble(driver, version.as_deref(), &libraries),
+            problem: problem(driver, version.as_deref(), &libraries),
             libraries,
             version,
         }
@@ -113,7 +113,7 @@ fn loaded(host: &Host) -> Option<String> {
 }
 
 /// Describes a missing CUDA library: without it no program reaches the GPU.
-fn trouble(driver: &Host, version: Option<&str>, libraries: &[Library]) -> Option<String> {
+fn problem(driver: &Host, version: Option<&str>, libraries: &[Library]) -> Option<String> {
     if libraries.iter().any(|library| library.name.starts_with("libcuda.so.")) {
         return None;
     }
@@ -132,7 +132,7 @@ fn trouble(driver: &Host, version: Option<&str>, libraries: &[Library]) -> Optio
 
 /// A mount of a file in the driver's tree.
 fn mount(driver: &Host, path: &Path, in_container: PathBuf) -> Option<Mount> {
-    Some(Mount::read_only(driver.path_on_node(driver.real(path)?), in_container))
+    Some(Mount::read_only(driver.path_on_node(driver.resolve_link(path)?), in_container))
 }
 
 fn programs(driver: &Host) -> impl Iterator<Item = Mount> {
@@ -185,7 +185,7 @@ fn sockets(roots: &Roots) -> Vec<Mount> {
     let socket = |paths: Vec<PathBuf>| {
         [&roots.driver, &roots.host].into_iter().find_map(|tree| {
             let found = paths.iter().find(|path| tree.has(path))?;
-            Some(Mount::socket(tree.path_on_node(tree.real(found)?), found))
+            Some(Mount::socket(tree.path_on_node(tree.resolve_link(found)?), found))
         })
     };
     let of_daemons = SOCKETS.map(|name| RUN_FOLDERS.map(|run| Path::new(run).join(name)).to_vec());

@@ -61,7 +61,7 @@ pub struct Generated {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lacks {
     /// Descriptions for the operator.
-    pub troubles: Vec<String>,
+    pub problems: Vec<String>,
     /// IMEX channels.
     pub channels: Vec<u32>,
 }
@@ -195,8 +195,8 @@ impl CdiFiles {
     pub fn generate(&mut self, inventory: &Inventory) -> Generated {
         let mut generated = Generated::default();
         let roots = self.roots.for_one_scan();
-        let toolkit = Toolkit::find(&roots.host, &self.delivery.hooks).unwrap_or_else(|trouble| {
-            generated.lacks.troubles.push(trouble);
+        let toolkit = Toolkit::find(&roots.host, &self.delivery.hooks).unwrap_or_else(|problem| {
+            generated.lacks.problems.push(problem);
             None
         });
         let kinds = self.by_kind(inventory);
@@ -252,13 +252,13 @@ impl CdiFiles {
             return ContainerEdits::default();
         }
         let prefetched = self.prefetched.take().filter(|(found, installation)| {
-            found.elapsed() < PREFETCH_TTL && installation.trouble.is_none()
+            found.elapsed() < PREFETCH_TTL && installation.problem.is_none()
         });
         let installation = match prefetched {
             Some((_, installation)) => installation,
             None => Installation::find(roots, &mut self.libraries),
         };
-        lacks.troubles.extend(installation.trouble.clone());
+        lacks.problems.extend(installation.problem.clone());
         let driver = driver::edits(&roots.driver, &installation, toolkit);
         let env = [NO_LEGACY_INJECTION.to_owned()].into_iter().chain(driver.env).collect();
         ContainerEdits { env, device_nodes: nodes::of_nvidia_driver(roots), ..driver }
@@ -287,7 +287,7 @@ impl Generated {
             self.add(kind, document);
         }
         self.extra_names = features.names;
-        self.lacks.troubles.extend(features.troubles);
+        self.lacks.problems.extend(features.problems);
         self.lacks.channels = features.missing_channels;
     }
 }

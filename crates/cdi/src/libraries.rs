@@ -9,7 +9,6 @@ use std::{
 use tokio::time::Instant;
 use windlass_host::{Entry, Host};
 
-/// One library.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Library {
     /// Folder in the driver's tree.
@@ -102,7 +101,7 @@ impl Libraries {
                     subfolder => Path::new(parent).join(subfolder),
                 };
                 // `/lib64` often links to `/usr/lib64`.
-                let Some(real) = driver.followed(&folder) else { continue };
+                let Some(real) = driver.canonicalize(&folder) else { continue };
                 if resolved.insert(real) {
                     found.extend_from_slice(self.in_folder(driver, &folder, below, now));
                 }
@@ -131,7 +130,7 @@ impl Libraries {
     }
 }
 
-/// The driver's version by the name of a CUDA library, for a host whose kernel module tells none.
+/// The driver's version by the name of a CUDA library, if the kernel module reports none.
 pub(super) fn version_of_files(driver: &Host) -> Option<String> {
     let names = FOLDERS.iter().flat_map(|folder| driver.names(folder));
     let mut versions = names.filter_map(|name| name.strip_prefix("libcuda.so.").map(str::to_owned));
@@ -142,7 +141,7 @@ fn search(driver: &Host, folder: &Path, below: &'static str, version: &str) -> V
     let Ok(entries) = driver.list(folder) else { return Vec::new() };
     let file = |entry: &Entry| {
         let path = folder.join(&entry.name);
-        if entry.is_link() { driver.real(path) } else { Some(path) }
+        if entry.is_link() { driver.resolve_link(path) } else { Some(path) }
     };
     let library = |entry: &Entry| {
         let (name, stem) = (&entry.name, stem(&entry.name));
@@ -215,7 +214,7 @@ mod tests {
             File::open(self.folder()).expect("there").set_modified(self.1).expect("set");
         }
 
-        fn look(&self, known: &mut Libraries, now: Instant) -> Vec<String> {
+        fn find(&self, known: &mut Libraries, now: Instant) -> Vec<String> {
             known.version = VERSION.to_owned();
             let found = known.in_folder(&self.host(), Path::new("/usr/lib64"), "", now);
             found.iter().map(|library| stem(&library.name).to_owned()).collect()
@@ -231,15 +230,15 @@ mod tests {
             let (tree, mut known, begun) =
                 (Tree::new(changed), Libraries::default(), Instant::now());
             tree.has(&["libcuda"]);
-            assert_eq!(tree.look(&mut known, begun), ["libcuda.so"]);
+            assert_eq!(tree.find(&mut known, begun), ["libcuda.so"]);
             // Within the tick of the file system's clock: the time of the change is the same.
             tree.has(&["libcuda", "libnvcuvid"]);
-            let soon = tree.look(&mut known, begun + UNSETTLED / 2);
+            let soon = tree.find(&mut known, begun + UNSETTLED / 2);
             assert_eq!(soon.len(), 2, "it may have changed: {changed:?}");
-            assert_eq!(tree.look(&mut known, begun + 2 * UNSETTLED).len(), 2);
+            assert_eq!(tree.find(&mut known, begun + 2 * UNSETTLED).len(), 2);
             // A late change with the same time would be missed: this shows that the folder is not read.
             tree.has(&[]);
-            let later = tree.look(&mut known, begun + 3 * UNSETTLED);
+            let later = tree.find(&mut known, begun + 3 * UNSETTLED);
             assert_eq!(later.len(), 2, "it cannot have changed: {changed:?}");
         }
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use windlass_core::device::{DeviceKind, DeviceNode, SourceName};
 use windlass_host::{Access, AccessLog};
-use windlass_machine::{Machine, Profile, simulated_driver};
+use windlass_machine::{Machine, MachineProfile, simulated_driver};
 
 use super::*;
 
@@ -29,7 +29,7 @@ fn with_a_gpu() -> Inventory {
 #[test]
 fn no_file_of_the_driver_is_looked_for_twice_and_none_again_for_the_first_documents() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let profile = Profile::named("dgx-h100").expect("shipped");
+    let profile = MachineProfile::named("dgx-h100").expect("shipped");
     let driver = simulated_driver().expect("cargo builds the simulated driver with the tests");
     let machine = Machine::create(&folder.path().join("m"), &profile, &driver).expect("a machine");
     let places = Places { host_root: machine.host_root(), ..Places::default() };

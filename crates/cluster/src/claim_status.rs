@@ -48,9 +48,9 @@ impl ClaimStatuses {
         let doing = || format!("cannot read claim {claim}");
         let read = async |connection: &Connection| {
             let claims = claims(connection, claim);
-            connection.ask(doing, claims.get(&claim.name)).await
+            connection.call(doing, claims.get(&claim.name)).await
         };
-        match self.ask(read).await {
+        match self.call(read).await {
             StatusOutcome::Written(it) if it.metadata.uid.as_deref() != Some(&*claim.uid) => {
                 StatusOutcome::Gone
             }
@@ -67,9 +67,9 @@ impl ClaimStatuses {
             let claims = claims(connection, claim);
             let patch = Patch::Apply(document);
             let written = claims.patch_status(&claim.name, &how, &patch);
-            connection.ask(doing, written).await.map(drop)
+            connection.call(doing, written).await.map(drop)
         };
-        self.ask(write).await
+        self.call(write).await
     }
 
     /// Pause before a retry after this number of refusals.
@@ -77,7 +77,7 @@ impl ClaimStatuses {
         self.attempts.pause(times)
     }
 
-    async fn ask<T>(
+    async fn call<T>(
         &mut self,
         question: impl AsyncFnOnce(&Connection) -> Result<T, ClusterError>,
     ) -> StatusOutcome<T> {

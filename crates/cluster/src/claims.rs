@@ -32,7 +32,7 @@ impl Claims {
         let connection = self.connect().await?;
         let claims: Api<ResourceClaim> = Api::namespaced(connection.kube.clone(), &claim.namespace);
         let doing = || format!("cannot read claim {claim}");
-        match connection.ask(doing, claims.get(&claim.name)).await {
+        match connection.call(doing, claims.get(&claim.name)).await {
             Ok(found) => Ok(Some(found)),
             Err(error) if is_about_claims(&error) => Ok(None),
             Err(error) if error.is_not_found() => Err(ClusterError::NoSuchApi { doing: doing() }),

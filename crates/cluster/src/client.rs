@@ -60,7 +60,7 @@ pub(super) struct Connection {
 }
 
 /// Size limit of a kubeconfig, enough for hundreds of clusters.
-const MOST_BYTES: u64 = 1 << 20;
+const MAX_BYTES: u64 = 1 << 20;
 
 // === impl Client ===
 
@@ -120,7 +120,7 @@ impl Client {
         };
         let read = move || {
             // The library's reader accepts any file, even a pipe without a writer.
-            let read = files::read_regular_text(&path, Links::Followed, MOST_BYTES);
+            let read = files::read_regular_text(&path, Links::Followed, MAX_BYTES);
             let text = read.map_err(|source| unreadable(&path, &source))?;
             parse(&text, path.parent().unwrap_or(&path)).map_err(no_access)
         };
@@ -187,7 +187,7 @@ impl Default for Limits {
 
 impl Connection {
     /// Waits for an answer, up to the deadline.
-    pub(super) async fn ask<T>(
+    pub(super) async fn call<T>(
         &self,
         doing: impl Fn() -> String,
         question: impl Future<Output = kube::Result<T>>,

@@ -14,7 +14,7 @@ pub enum ClusterError {
     )]
     NoAccess(#[source] Box<dyn Error + Send + Sync>),
     /// The request or its answer was lost.
-    #[error("{doing}: the API server cannot be asked")]
+    #[error("{doing}: the API server is not reachable")]
     Unreachable {
         /// The action that failed.
         doing: String,
@@ -44,7 +44,7 @@ pub enum ClusterError {
         doing: String,
     },
     /// The API server refused.
-    #[error("{doing}: {}{}", said(.status), advice(.status))]
+    #[error("{doing}: {}{}", message(.status), advice(.status))]
     Refused {
         /// The action that failed.
         doing: String,
@@ -81,8 +81,8 @@ impl ClusterError {
     }
 }
 
-/// The answer's message. A server that is no API server may send none, or a whole page.
-fn said(status: &Status) -> String {
+/// The answer's message. Another server may send none, or a whole page.
+fn message(status: &Status) -> String {
     match status.message.trim() {
         "" => format!("the API server answered {}", status.code),
         message => beginning(message, LONGEST_ANSWER).to_owned(),
@@ -94,7 +94,7 @@ fn advice(status: &Status) -> &'static str {
     let about_namespace = status.details.as_ref().is_some_and(|about| about.kind == "namespaces");
     match status.code {
         401 => "; its token or certificate is not accepted",
-        403 => "; deploy/rbac.yaml has what it takes",
+        403 => "; apply deploy/rbac.yaml",
         404 if about_nodes => "; give the node's name with --node-name or NODE_NAME",
         404 if about_namespace => "; give another with --namespace",
         // The API server does not know the group: its answer is plain text without details.
@@ -119,7 +119,7 @@ mod tests {
     fn a_refusal_says_what_would_mend_it() {
         for (code, about, message, expected) in [
             (401, "", "Unauthorized", "Unauthorized; its token or certificate is not accepted"),
-            (403, "nodes", "no", "no; deploy/rbac.yaml has what it takes"),
+            (403, "nodes", "no", "no; apply deploy/rbac.yaml"),
             (
                 404,
                 "",

@@ -125,13 +125,13 @@ async fn write_to(connection: &Connection, write: &Write) -> Result<(), ClusterE
         Write::Create(event) => {
             let how =
                 PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
-            connection.ask(doing, events.create(&how, event)).await.map(drop)
+            connection.call(doing, events.create(&how, event)).await.map(drop)
         }
         Write::Repeat { name, series } => {
             let how =
                 PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
             let patch = Patch::Merge(serde_json::json!({"series": series}));
-            connection.ask(doing, events.patch_metadata(name, &how, &patch)).await.map(drop)
+            connection.call(doing, events.patch_metadata(name, &how, &patch)).await.map(drop)
         }
     }
 }

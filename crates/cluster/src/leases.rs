@@ -93,7 +93,7 @@ const RENEWALS: u32 = 6;
 
 impl LeaseState {
     /// Reason against allocating the device.
-    pub fn trouble(&self) -> Option<String> {
+    pub fn obstacle(&self) -> Option<String> {
         match self {
             Self::Ours => None,
             Self::Unknown => Some("lease: not held yet".to_owned()),
@@ -129,7 +129,7 @@ impl Leases {
                 () = sleep(pause) => {}
                 () = devices_changed(&mut self.state, &self.tracked) => {}
             }
-            // A lease that expired during a pause of the agent is lost before the API server is asked.
+            // A lease that expired during a pause of the agent is lost before any request to the API server.
             self.publish();
         }
     }
@@ -200,7 +200,7 @@ impl LeaseApi<'_> {
     /// Reads a lease, and takes or renews it if allowed.
     async fn renew(&self, name: &str, tracked: &mut TrackedLease) -> Result<(), ClusterError> {
         let doing = || format!("cannot read Lease {name}");
-        let found = match self.connection.ask(doing, self.leases.get(name)).await {
+        let found = match self.connection.call(doing, self.leases.get(name)).await {
             Err(error) if error.is_not_found() => None,
             found => Some(found?),
         };
@@ -211,10 +211,10 @@ impl LeaseApi<'_> {
         let written = match tracked.action(name, now, self.clock.now()) {
             Action::Leave => return Ok(()),
             Action::Create(lease) => {
-                self.connection.ask(doing, self.leases.create(&how, &lease)).await
+                self.connection.call(doing, self.leases.create(&how, &lease)).await
             }
             Action::Replace(lease) => {
-                self.connection.ask(doing, self.leases.replace(name, &how, &lease)).await
+                self.connection.call(doing, self.leases.replace(name, &how, &lease)).await
             }
         };
         match written {

@@ -101,7 +101,7 @@ impl Watcher {
         let nodes: Api<Node> = Api::all(connection.kube.clone());
         let which = ListParams::default().fields(&self.selector());
         let doing = || format!("cannot list Node {}", self.client.node());
-        let list = connection.ask(doing, nodes.list_metadata(&which)).await?;
+        let list = connection.call(doing, nodes.list_metadata(&which)).await?;
         self.attempts.worked();
         let node = list.items.first();
         if node.is_none() && !self.missing {
@@ -127,7 +127,7 @@ impl Watcher {
         let nodes: Api<Node> = Api::all(connection.kube.clone());
         let seconds = u32::try_from(limits.watch.as_secs()).unwrap_or(u32::MAX).max(1);
         let which = WatchParams::default().fields(&self.selector()).timeout(seconds);
-        let opened = connection.ask(|| self.doing(), nodes.watch_metadata(&which, &version)).await;
+        let opened = connection.call(|| self.doing(), nodes.watch_metadata(&which, &version)).await;
         let events = match opened {
             Err(error) if error.status().is_some_and(is_gone) => return Ok(Ended::Expired),
             opened => opened?,

@@ -20,16 +20,12 @@ const NODES: [(&str, &str, &str); 34] = [
     ("/dev/crash", "/dev/crash", MEMORY),
     ("/dev/core", "/dev/core", MEMORY),
     ("/dev/snapshot", "/dev/snapshot", MEMORY),
-    ("/dev/port", "/dev/port", "it gives away every port of the machine"),
+    ("/dev/port", "/dev/port", "it exposes every port of the machine"),
     ("/dev/kcore", "/dev/kcore", MEMORY),
     ("/proc/kcore", "/proc/kcore", MEMORY),
-    ("/dev/kmsg", "/dev/kmsg", "it gives away the kernel's log, and lets a container write to it"),
-    (
-        "/dev/cpu/*/msr",
-        "/dev/cpu/0/msr",
-        "it gives away the registers of a core, and so the kernel",
-    ),
-    ("/dev/xen/*", "/dev/xen/privcmd", "it gives away the hypervisor, and so every machine on it"),
+    ("/dev/kmsg", "/dev/kmsg", "it exposes the kernel's log, and lets a container write to it"),
+    ("/dev/cpu/*/msr", "/dev/cpu/0/msr", "it exposes the registers of a core, and so the kernel"),
+    ("/dev/xen/*", "/dev/xen/privcmd", "it exposes the hypervisor, and so every machine on it"),
     ("/dev/loop-control", "/dev/loop-control", MAKES_DISKS),
     ("/dev/ublk-control", "/dev/ublk-control", MAKES_DISKS),
     ("/dev/nvme-fabrics", "/dev/nvme-fabrics", MAKES_DISKS),
@@ -62,7 +58,7 @@ const BY_NAME: [(&str, &str); 6] = [
     ("/dev/vcs*", TERMINAL),
     ("/dev/ptmx", TERMINAL),
     ("/dev/pts/*", TERMINAL),
-    ("/dev/vfio/noiommu-*", "without an IOMMU it gives away the memory of the whole machine"),
+    ("/dev/vfio/noiommu-*", "without an IOMMU it exposes the memory of the whole machine"),
 ];
 
 /// Ways to disks that are no block devices.
@@ -81,32 +77,32 @@ const PAST_FILES: [(&str, &str, &str); 12] = [
     ("/dev/megaraid*", "/dev/megaraid_sas_ioctl_node", DISK),
 ];
 
-const MEMORY: &str = "it gives away the memory of the whole machine";
+const MEMORY: &str = "it exposes the memory of the whole machine";
 
 const MAKES_DISKS: &str = "it makes block devices, of any file or server";
 
-const FILE_SYSTEMS: &str = "it gives away the machine's file systems";
+const FILE_SYSTEMS: &str = "it exposes the machine's file systems";
 
 const POWER: &str = "it restarts the machine";
 
-const MANAGEMENT: &str = "it gives away the machine's management, with its power and its firmware";
+const MANAGEMENT: &str = "it exposes the machine's management, with its power and its firmware";
 
-const FIRMWARE: &str = "it gives away firmware and its settings, which outlive the system";
+const FIRMWARE: &str = "it exposes firmware and its settings, which outlive the system";
 
-const FLASH: &str = "it gives away flash memory, and with it the firmware";
+const FLASH: &str = "it exposes flash memory, and with it the firmware";
 
-const TAPE: &str = "it gives away a tape";
+const TAPE: &str = "it exposes a tape";
 
-const KEYS: &str = "it gives away the keys of the machine";
+const KEYS: &str = "it exposes the keys of the machine";
 
 const TYPES: &str = "it types and clicks at the machine's own screen";
 
-const TERMINAL: &str = "it gives away a terminal of the machine";
+const TERMINAL: &str = "it exposes a terminal of the machine";
 
-const DISK: &str = "it gives away a disk, past its file systems";
+const DISK: &str = "it exposes a disk, past its file systems";
 
 /// The danger of a block device.
-pub const BLOCK: &str = "a block device gives away the data of its file systems";
+pub const BLOCK: &str = "a block device exposes the data of its file systems";
 
 /// Prefixes of the names of disks, and examples to try a pattern with. Numbers and letters follow the prefix.
 const DISKS: [(&str, &[&str]); 22] = [
@@ -144,10 +140,10 @@ const DISK_FOLDERS: [&str; 3] = ["/dev/disk", "/dev/mapper", "/dev/block"];
 pub fn no_node(pattern: &str) -> Option<String> {
     let path = Path::new(pattern);
     if !path.starts_with("/dev") || path == Path::new("/dev") {
-        return Some(format!("{pattern} is no device node: write a path below /dev"));
+        return Some(format!("{pattern} is not a device node: write a path below /dev"));
     }
     if pattern.ends_with('/') {
-        return Some(format!("{pattern} is no device node: write it without / at its end"));
+        return Some(format!("{pattern} is not a device node: write it without / at its end"));
     }
     no_plain_path(pattern)
 }
@@ -158,7 +154,7 @@ pub fn no_plain_path(text: &str) -> Option<String> {
     let mut parts = below.into_iter().flat_map(|below| below.split('/'));
     let is_plain = below.is_some() && parts.all(|part| !["", ".", ".."].contains(&part));
     (!is_plain && text != "/").then(|| {
-        format!("{text} is no path from the root: write it from / on, without .., . and //")
+        format!("{text} is not a path from the root: write it from / on, without .., . and //")
     })
 }
 
@@ -321,7 +317,7 @@ mod tests {
         }
         assert_eq!(
             of_nodes("/dev/*").as_deref(),
-            Some("/dev/* fits /dev/mem: it gives away the memory of the whole machine")
+            Some("/dev/* fits /dev/mem: it exposes the memory of the whole machine")
         );
     }
 

@@ -11,7 +11,7 @@ pub(crate) use messages::unknown_word;
 pub use reader::{Reading, UnknownKeys, read};
 pub use spanned::{OneOrMany, Spanned};
 pub(crate) use tree::of;
-pub use tree::{Node, nothing, parse, says_nothing};
+pub use tree::{Node, is_empty_document, nothing, parse};
 
 /// A message about a line of a configuration file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

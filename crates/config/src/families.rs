@@ -10,7 +10,7 @@ use crate::{
     denylist,
     document::OneOrMany,
     source,
-    steps::{Handover, HasSteps, with_steps},
+    steps::{CleanupSteps, HasSteps, with_steps},
 };
 
 /// Rules for the built-in families.
@@ -18,7 +18,7 @@ use crate::{
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Families {
     /// Steps on NVIDIA's GPUs between containers.
-    pub gpu: Handover,
+    pub gpu: CleanupSteps,
     /// AMD's GPUs.
     pub amd: AmdRules,
     /// Intel's GPUs.
@@ -79,7 +79,7 @@ pub struct FpgaRules {
     /// that it was offered with.
     #[serde(flatten, skip_deserializing)]
     #[schemars(!skip_deserializing)]
-    pub handover: Handover,
+    pub cleanup: CleanupSteps,
     /// Attributes that an FPGA has to show after `prepare`, by name; left out, those that it was offered with.
     pub expect: BTreeMap<String, String>,
 }
@@ -130,9 +130,9 @@ impl FpgaRules {
         if let Some(hottest) = self.hottest_celsius.filter(|it| !CELSIUS.contains(it)) {
             found.push(format!("hottest: {hottest} °C is not between 30 and 150 °C"));
         }
-        let wrong = source::wrong_programming(&self.handover, &self.expect);
+        let wrong = source::wrong_programming(&self.cleanup, &self.expect);
         found.extend(wrong.into_iter().map(|text| format!("fpga: {text}")));
-        if self.unit == FpgaUnit::Card && !self.handover.prepare.is_empty() {
+        if self.unit == FpgaUnit::Card && !self.cleanup.prepare.is_empty() {
             found.push(CARD.to_owned());
         }
         found
@@ -142,7 +142,7 @@ impl FpgaRules {
 const CARD: &str = "fpga: prepare programs one FPGA, and with unit: card a device has several";
 
 impl HasSteps for FpgaRules {
-    fn set_steps(&mut self, steps: Handover) {
-        self.handover = steps;
+    fn set_steps(&mut self, steps: CleanupSteps) {
+        self.cleanup = steps;
     }
 }

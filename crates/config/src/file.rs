@@ -31,7 +31,9 @@ pub fn schema() -> Value {
 /// Lets an optional key have no value, unless it is a list. Keeps only the defaults of scalars: the default of a
 /// group repeats those of its keys.
 fn describe_absence(schema: &mut Schema) {
-    let required = schema.get("required").cloned().unwrap_or_default();
+    // The keys of a source are in the alternative to its profile.
+    let required = schema.get("required").or_else(|| schema.pointer("/anyOf/1/required")).cloned();
+    let required = required.unwrap_or_default();
     let is_required = |key: &str| required.as_array().is_some_and(|all| all.contains(&json!(key)));
     if let Some(Value::Object(properties)) = schema.get_mut("properties") {
         for (key, property) in properties.iter_mut() {

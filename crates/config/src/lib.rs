@@ -14,13 +14,13 @@ mod health;
 mod labels;
 mod limits;
 mod lint;
+pub mod mig_profile;
 mod mistake;
 mod mps;
 mod nics;
 mod node_config;
 mod places;
 mod policy;
-pub mod profile;
 pub mod rules;
 mod sample_device;
 mod scalar;
@@ -49,7 +49,7 @@ pub use families::{AmdNaming, AmdRules, Families, FpgaMode, FpgaRules, FpgaUnit,
 pub use file::{schema, to_yaml};
 pub use health::{HealthPolicy, UnlistedXids};
 pub use labels::{LabelOutput, LabelPolicy};
-pub use limits::{HandoverLimits, SessionLimits};
+pub use limits::{CleanupLimits, SessionLimits};
 pub use mistake::{ConfigError, Mistakes};
 pub use mps::{MpsSettings, MpsUsers};
 pub use nics::{MissingNodes, NicIds, NicPolicy, RdmaNode};
@@ -62,9 +62,9 @@ pub use sharing::{
     InvalidReplicas, PerContainer, Pooled, Replicas, Shared, Sharing, SharingMethod,
     too_many_clients,
 };
-pub use shipped::{DeviceProfile, UnknownProfile};
+pub use shipped::{DeviceProfile, UnknownDeviceProfile};
 pub use source::{Find, Give, GivenMount, GivenNode, Probe, SourceRule, Test, Unit};
-pub use steps::{Handover, Link, Memory, Processes, Reset, Step, StepAction, USUAL_MEMORY};
+pub use steps::{CleanupSteps, IDLE_MEMORY, Link, Memory, Processes, Reset, Step, StepAction};
 
 use scalar::Text;
 
@@ -96,7 +96,7 @@ pub struct Config {
     pub session: SessionLimits,
     /// Time limits of cleanup between containers.
     #[serde(skip)]
-    pub handover: HandoverLimits,
+    pub cleanup: CleanupLimits,
     /// The part that may change while the agent runs.
     #[serde(flatten, skip_deserializing)]
     #[schemars(!skip_deserializing)]

@@ -15,7 +15,7 @@ pub struct SessionLimits {
     pub retry_most: Duration,
     /// Time after an answer to Allocate in which the kubelet's record may still lack it. A device that a new policy
     /// moves is withheld that long.
-    pub handover: Duration,
+    pub checkpoint_delay: Duration,
     /// Deadline to prepare or release a claim. After it the call fails, and the kubelet retries.
     pub claim_deadline: Duration,
     /// Time for another holder to release a device that a claim waits for. Containers of a pod that was deleted by
@@ -23,12 +23,12 @@ pub struct SessionLimits {
     /// is for a busy machine. Well within `claim_deadline`.
     pub claim_patience: Duration,
     /// Interval of checks of the sockets, in case a notice was lost.
-    pub look_interval: Duration,
+    pub check_interval: Duration,
 }
 
 /// Time limits of cleanup: before a container starts, and after failed steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HandoverLimits {
+pub struct CleanupLimits {
     /// Deadline of all steps before a container's start together.
     pub prepare_deadline: Duration,
     /// Deadline of a container's start, which waits for a cleanup that is under way and for its own steps.
@@ -49,19 +49,19 @@ impl Default for SessionLimits {
             retry_first: Duration::from_millis(50),
             retry_most: Duration::from_secs(10),
             // The kubelet writes its record before it starts the container, in a few milliseconds.
-            handover: Duration::from_secs(2),
+            checkpoint_delay: Duration::from_secs(2),
             // The kubelet waits 45 seconds for all claims of a pod. It takes an answer without one of the claims for a
             // failure of all.
             claim_deadline: Duration::from_secs(40),
             claim_patience: Duration::from_secs(10),
-            look_interval: Duration::from_secs(10),
+            check_interval: Duration::from_secs(10),
         }
     }
 }
 
-// === impl HandoverLimits ===
+// === impl CleanupLimits ===
 
-impl Default for HandoverLimits {
+impl Default for CleanupLimits {
     fn default() -> Self {
         Self {
             // The kubelet waits for 30 seconds (kubelet reference, PreStartContainer) and then knows

@@ -1,6 +1,6 @@
 //! Lint of expressions before there is a device: values of the wrong type, misspelt names.
 //!
-//! CEL takes values of different types for unequal without an error. Such a rule would never find a device.
+//! In CEL, values of different types are unequal without an error, so such a rule would never match.
 
 use std::collections::BTreeSet;
 
@@ -12,17 +12,17 @@ use crate::sample_device::{Others, SampleDevice};
 
 /// The mistakes in an expression about such devices, each with its place.
 pub(super) fn mistakes(expression: &DeviceExpression, sample: &SampleDevice) -> Vec<String> {
-    let told = |reference: &Reference, problem: String| {
+    let located = |reference: &Reference, problem: String| {
         format!("match: {}", expression.located(reference.name(), &problem))
     };
     let mut all = Vec::new();
     for comparison in expression.comparisons() {
-        let problem = other_sort(&comparison, sample);
-        all.extend(problem.map(|problem| told(&comparison.reference, problem)));
+        let problem = type_mismatch(&comparison, sample);
+        all.extend(problem.map(|problem| located(&comparison.reference, problem)));
     }
     for reference in expression.references() {
         let problem = unknown(&reference, sample);
-        all.extend(problem.map(|problem| told(&reference, problem)));
+        all.extend(problem.map(|problem| located(&reference, problem)));
     }
     let mut seen = BTreeSet::new();
     all.retain(|text| seen.insert(text.clone()));
@@ -38,17 +38,17 @@ fn misuse(expression: &DeviceExpression, sample: &SampleDevice) -> Option<Evalua
 }
 
 /// The mistake of a comparison with a value of another type.
-fn other_sort(
+fn type_mismatch(
     Comparison { reference, literal }: &Comparison,
     sample: &SampleDevice,
 ) -> Option<String> {
-    let (sort, name) = (reference.type_in(&sample.device)?, reference.name());
-    if sort == literal.value_type() {
+    let (expected, name) = (reference.type_in(&sample.device)?, reference.name());
+    if expected == literal.value_type() {
         return None;
     }
-    let advice = match (sort, literal) {
-        (_, Literal::Other) => "what a device lacks is asked for with has()".to_owned(),
-        (ValueType::Text, _) => "write a text in quotes, as the device says it".to_owned(),
+    let advice = match (expected, literal) {
+        (_, Literal::Other) => "test for a missing attribute with has()".to_owned(),
+        (ValueType::Text, _) => "write a text in quotes, as the device shows it".to_owned(),
         (ValueType::Number, Literal::Text(text)) if text.parse::<i64>().is_ok() => {
             format!("write {text}, without quotes")
         }
@@ -56,14 +56,14 @@ fn other_sort(
         (ValueType::Truth, Literal::Text(text)) if text.parse::<bool>().is_ok() => {
             format!("write {text}, without quotes")
         }
-        (ValueType::Truth, _) => "write true or false, or nothing beside it".to_owned(),
+        (ValueType::Truth, _) => "write true or false, or use the attribute alone".to_owned(),
         (ValueType::Version, _) => "write semver(\"1.2.3\")".to_owned(),
         (ValueType::Quantity, _) => "write quantity(\"3\"), or quantity(\"40Gi\")".to_owned(),
         (ValueType::Other, _) => return None,
     };
-    let such = EXAMPLES.iter().find(|(known, _)| *known == name && sort == ValueType::Text);
+    let such = EXAMPLES.iter().find(|(known, _)| *known == name && expected == ValueType::Text);
     let such = such.map(|(_, such)| format!(" such as \"{such}\"")).unwrap_or_default();
-    Some(format!("{name} is {sort}{such}, and {literal} is {}: {advice}", literal.value_type()))
+    Some(format!("{name} is {expected}{such}, and {literal} is {}: {advice}", literal.value_type()))
 }
 
 /// Examples of texts that look like numbers.

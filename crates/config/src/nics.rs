@@ -6,14 +6,14 @@ use std::{
 };
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use windlass_core::{device::SourceName, pci::PciAddress};
 
 use crate::{
     health::HealthPolicy,
     scalar::Text,
     source,
-    steps::{Handover, HasSteps},
+    steps::{CleanupSteps, HasSteps},
 };
 
 /// Rules for network interfaces.
@@ -23,6 +23,8 @@ pub struct NicPolicy {
     /// Ids of interfaces towards the kubelet, and CNI plugins through it. The SR-IOV CNI plugin needs `pciAddress`.
     pub ids: NicIds,
     /// RDMA nodes of a container. An empty list leaves RDMA to nobody.
+    #[serde(deserialize_with = "rdma_nodes")]
+    #[schemars(with = "Option<BTreeSet<RdmaNode>>")]
     pub rdma_nodes: BTreeSet<RdmaNode>,
     /// Gives a container `/dev/vhost-net` and `/dev/net/tun` as well.
     pub vhost_net: bool,
@@ -42,7 +44,7 @@ pub struct NicPolicy {
     /// Steps on an interface between containers.
     #[serde(flatten, skip_deserializing)]
     #[schemars(!skip_deserializing)]
-    pub handover: Handover,
+    pub cleanup: CleanupSteps,
 }
 
 /// Ids of interfaces towards the kubelet, and CNI plugins through it.
@@ -97,7 +99,7 @@ impl NicPolicy {
 
     /// Mistakes that the types allow.
     pub(crate) fn mistakes(&self) -> Vec<String> {
-        let mut found = source::wrong_steps(SourceName::NICS, &self.handover);
+        let mut found = source::wrong_steps(SourceName::NICS, &self.cleanup);
         if !self.rdma_nodes.is_empty() && !self.rdma_nodes.contains(&RdmaNode::Uverbs) {
             found.push(NO_VERBS.to_owned());
         }
@@ -115,9 +117,15 @@ impl NicPolicy {
 const NO_VERBS: &str =
     "rdmaNodes without uverbs: no RDMA program works without it; add uverbs, or write []";
 
+/// A key without a value counts as absent, as in earlier versions.
+fn rdma_nodes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeSet<RdmaNode>, D::Error> {
+    let nodes = Option::deserialize(deserializer)?;
+    Ok(nodes.unwrap_or_else(|| NicPolicy::default().rdma_nodes))
+}
+
 impl HasSteps for NicPolicy {
-    fn set_steps(&mut self, steps: Handover) {
-        self.handover = steps;
+    fn set_steps(&mut self, steps: CleanupSteps) {
+        self.cleanup = steps;
     }
 }
 
@@ -132,7 +140,7 @@ impl Default for NicPolicy {
             numa_hints: true,
             quiet_period: None,
             info: BTreeMap::new(),
-            handover: Handover::default(),
+            cleanup: CleanupSteps::default(),
         }
     }
 }

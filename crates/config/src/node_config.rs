@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use windlass_host::files::{self, Links, MOST_BYTES};
+use windlass_host::files::{self, Links, MAX_BYTES};
 
 use crate::mistake::ConfigError;
 
@@ -43,7 +43,7 @@ impl LabelMemory {
 
     /// The last known value. An empty file stands for a node without the label.
     pub fn recall(&self) -> LabelValue {
-        match files::read_regular_text(&self.0, Links::Refused, MOST_BYTES) {
+        match files::read_regular_text(&self.0, Links::Refused, MAX_BYTES) {
             Ok(text) if text.is_empty() => LabelValue::Absent,
             Ok(text) => LabelValue::Value(text),
             Err(_) => LabelValue::Unknown,

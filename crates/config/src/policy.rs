@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use windlass_core::{
-    device::{Device, Partitioning, PossiblePartition, SourceName},
+    device::{Device, Partitioning, PossiblePartition},
     partition::{full_gpu, prospective},
     placement,
     resource::ResourceName,
@@ -20,7 +20,7 @@ use crate::{
     selector::Selector,
     sharing::Sharing,
     source::{SourceRule, sources},
-    steps::{Handover, with_steps},
+    steps::with_steps,
 };
 
 /// Everything that a new configuration may change without a restart.
@@ -43,7 +43,7 @@ pub struct Policy {
     /// Rules for network interfaces.
     #[serde(deserialize_with = "with_steps")]
     pub nics: NicPolicy,
-    /// Devices that are kept back, whatever the rules say.
+    /// Devices that are never offered.
     pub exclude: Vec<Selector>,
     /// Resources, in order: the first rule that matches a device has it. Left out, whole GPUs are `nvidia.com/gpu` and
     /// MIG instances `nvidia.com/mig-<profile>`.
@@ -67,7 +67,7 @@ pub enum MigStrategy {
     None,
     /// Its instances, under the name of whole GPUs; all instances must be alike.
     Single,
-    /// Its instances, each under the name of its profile.
+    /// Its instances, each under the name of its MIG profile.
     #[default]
     Mixed,
 }
@@ -89,7 +89,8 @@ pub enum Resources {
 pub enum Unmatched {
     /// They are not offered.
     #[default]
-    KeptBack,
+    #[serde(rename = "keptBack")]
+    Withheld,
     /// They are offered as they would be without any rule.
     Default,
 }
@@ -121,17 +122,6 @@ impl Policy {
         self.delivery.uses_cdi() || self.dra.offer != DraOffer::Off
     }
 
-    /// Steps on the devices of a source between two containers; `None` for a source without such keys.
-    pub fn handover(&self, source: &SourceName) -> Option<&Handover> {
-        let described = || self.sources.iter().find(|rule| rule.name == *source);
-        match source {
-            source if *source == SourceName::FPGA => Some(&self.families.fpga.handover),
-            source if *source == SourceName::NVIDIA => Some(&self.families.gpu),
-            source if *source == SourceName::NICS => Some(&self.nics.handover),
-            _ => described().map(|rule| &rule.handover),
-        }
-    }
-
     /// The names of resources that do not depend on what is discovered.
     pub fn known_names(&self) -> Vec<ResourceName> {
         let of_sources = self.sources.iter().filter_map(|rule| rule.resource.clone());
@@ -150,7 +140,7 @@ impl Policy {
             Resources::Rules(rules) => rules,
         };
         let rule = rules.iter().find(|rule| rule.name == *resource);
-        rule.map_or_else(|| sharing.usual_placement(), ResourceRule::placement)
+        rule.map_or_else(|| sharing.default_placement(), ResourceRule::placement)
     }
 
     /// True for a device that only the holder of its lease hands out.
@@ -159,7 +149,7 @@ impl Policy {
     }
 
     /// True if instances on this GPU are made for claims: it is in MIG mode or may be brought into it, is not
-    /// kept back, and one of its partitions is offered.
+    /// excluded, and one of its partitions is offered.
     pub fn cuts_for_claims(&self, gpu: &Device) -> bool {
         let is_taken = |it: &PossiblePartition| {
             self.dra.takes(&prospective(gpu, it), Some(it.partition.profile.as_str()))
@@ -208,6 +198,6 @@ impl ResourceRule {
 
     /// The choice of devices for a container.
     pub fn placement(&self) -> placement::Policy {
-        self.placement.unwrap_or(self.sharing.usual_placement())
+        self.placement.unwrap_or(self.sharing.default_placement())
     }
 }

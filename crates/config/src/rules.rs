@@ -7,11 +7,11 @@ use windlass_core::device::{DeviceKind, SourceName};
 use crate::{
     document::{Diagnostic, Spanned},
     dra::ShareMethod,
+    mig_profile,
     policy::{Policy, ResourceRule, Resources, Unmatched},
-    profile,
     selector::Selector,
     sharing::{PerContainer, Sharing, SharingMethod},
-    source::{self, Judged, SourceRule},
+    source::{self, SourceFindings, SourceRule},
 };
 
 /// A rule and the line that its name is on.
@@ -66,12 +66,12 @@ pub(super) fn wrong_sources(
     kubelet_dir: &Path,
 ) -> Vec<Diagnostic> {
     let alone = sources.iter().flat_map(|Spanned { line, value }| {
-        let Judged { wrong, dangerous } = source::judged(value, kubelet_dir);
+        let SourceFindings { wrong, dangerous } = source::check_source(value, kubelet_dir);
         let dangerous = dangerous.into_iter().map(|text| format!("{text}; {MEANT}"));
         wrong.into_iter().chain(dangerous).map(|text| Diagnostic::new(*line, text))
     });
     let together =
-        source::differently_shared(&sources.iter().map(|source| &source.value).collect::<Vec<_>>());
+        source::sharing_conflicts(&sources.iter().map(|source| &source.value).collect::<Vec<_>>());
     let line = |name: &SourceName| {
         let named = sources.iter().rfind(|source| source.value.name == *name);
         named.map_or(1, |source| source.line)
@@ -126,14 +126,14 @@ fn unreachable(
     exclude: &[Spanned<Selector>],
 ) -> Option<Diagnostic> {
     let devices = &rule.value.devices;
-    let kind = devices.noun();
+    let kind = devices.description();
     let excluded = exclude.iter().find(|excluded| excluded.value.covers(devices));
     let taken = earlier.iter().find(|earlier| earlier.value.devices.covers(devices));
     let name = &rule.value.name;
     let text = match (excluded, taken) {
         (Some(excluded), _) => {
             let line = excluded.line;
-            format!("{name} gets no device: exclude on line {line} keeps every such {kind} back")
+            format!("{name} gets no device: exclude on line {line} withholds every such {kind}")
         }
         (None, Some(earlier)) => {
             let (first, line) = (&earlier.value.name, earlier.line);
@@ -156,7 +156,7 @@ fn also_by_default(rule: &SpannedRule, rules: &[SpannedRule]) -> Option<Diagnost
     let text = format!(
         "resource {name} is shared here, but devices that no rule takes are offered under the same \
          name unshared; use another name, take every {}, or leave out unmatched: default",
-        left.noun()
+        left.description()
     );
     (!all_taken).then(|| Diagnostic::new(rule.line, text))
 }
@@ -167,10 +167,10 @@ fn named_by_default(name: &str) -> Option<Selector> {
     if name == "gpu" {
         return Some(Selector::all(DeviceKind::Gpu));
     }
-    let profile = profile::named(name.strip_prefix("mig-")?);
+    let profile = mig_profile::named(name.strip_prefix("mig-")?);
     // Without a possible profile it is a name like any other.
-    let possible = profile::is_possible(&profile).then_some(profile)?;
-    Some(Selector { profiles: [possible].into(), ..Selector::all(DeviceKind::Mig) })
+    let possible = mig_profile::is_possible(&profile).then_some(profile)?;
+    Some(Selector { mig_profiles: [possible].into(), ..Selector::all(DeviceKind::Mig) })
 }
 
 fn described(sharing: Sharing) -> String {

@@ -68,7 +68,7 @@ displayed! {
     }
 }
 
-/// Shorter ones keep the agent busy, longer ones are a slip of the pen.
+/// Shorter ones keep the agent busy, longer ones are typing mistakes.
 const SHORTEST: Duration = Duration::from_millis(10);
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -163,7 +163,7 @@ impl Scalar for Duration {
     fn read(text: &str) -> Result<Self, String> {
         let expected = "write a duration such as 500ms, 60s or 5m";
         let parsed: SignedDuration =
-            text.parse().map_err(|_| format!("{text:?} is no duration: {expected}"))?;
+            text.parse().map_err(|_| format!("{text:?} is not a duration: {expected}"))?;
         match Self::try_from(parsed) {
             Ok(within) if (SHORTEST..=LONGEST).contains(&within) => Ok(within),
             _ => Err(format!("{text:?} is not between 10ms and 24h: {expected}")),
@@ -193,7 +193,9 @@ impl Scalar for Mebibytes {
         let bytes = Amount::parse(text).map(Amount::rounded_up);
         let bytes = bytes.and_then(|bytes| u64::try_from(bytes).ok());
         let whole = bytes.filter(|bytes| bytes % MIB == 0).map(Self);
-        whole.ok_or_else(|| format!("{text:?} is no amount of memory: write 128Mi or 1Gi, say"))
+        whole.ok_or_else(|| {
+            format!("{text:?} is not an amount of memory: write 128Mi or 1Gi, for example")
+        })
     }
 
     fn write(&self) -> String {
@@ -240,7 +242,7 @@ impl Scalar for DeviceExpression {
 
 /// Parses an address to listen on, with its port.
 pub fn address(text: &str) -> Result<SocketAddr, String> {
-    let wrong = |_| format!("{text:?} is no address: write it like 0.0.0.0:9400 or [::]:9400");
+    let wrong = |_| format!("{text:?} is not an address: write it like 0.0.0.0:9400 or [::]:9400");
     text.parse().map_err(wrong)
 }
 

@@ -10,7 +10,7 @@ use windlass_core::{
 };
 
 use crate::{
-    profile,
+    mig_profile,
     scalar::{Scalar, Text, is_default},
 };
 
@@ -35,9 +35,13 @@ pub struct Selector {
     #[schemars(with = "BTreeSet<Text<DeviceId>>")]
     pub ids: BTreeSet<String>,
     /// MIG profiles, `1g.10gb`.
-    #[serde(deserialize_with = "texts::<_, MigProfile>", skip_serializing_if = "is_default")]
+    #[serde(
+        rename = "profiles",
+        deserialize_with = "texts::<_, MigProfile>",
+        skip_serializing_if = "is_default"
+    )]
     #[schemars(with = "BTreeSet<Text<MigProfile>>")]
-    pub profiles: BTreeSet<String>,
+    pub mig_profiles: BTreeSet<String>,
     /// A CEL expression over the device's attributes and capacities, as DRA has it.
     #[serde(
         rename = "match",
@@ -66,7 +70,7 @@ impl Selector {
 
     /// The source, named or implied by the kind.
     pub fn source(&self) -> Option<&SourceName> {
-        self.source.as_ref().or_else(|| self.kind?.facts().usual_source.as_ref())
+        self.source.as_ref().or_else(|| self.kind?.facts().default_source.as_ref())
     }
 
     /// True for a device of the selector's kind and source.
@@ -75,10 +79,10 @@ impl Selector {
             && self.source().is_none_or(|source| *source == device.source)
     }
 
-    /// A noun for such devices in a message.
-    pub(crate) fn noun(&self) -> String {
+    /// A description for such devices in a message.
+    pub(crate) fn description(&self) -> String {
         match (self.kind, self.source()) {
-            (Some(kind), source) if source == kind.facts().usual_source.as_ref() => {
+            (Some(kind), source) if source == kind.facts().default_source.as_ref() => {
                 kind.to_string()
             }
             (Some(kind), Some(source)) => format!("{kind} of {source}"),
@@ -89,11 +93,16 @@ impl Selector {
     }
 
     /// True for a selected device. The expression is asked last, about devices that match the rest.
-    pub fn matches(&self, device: &Device, profile: Option<&str>) -> Result<bool, EvaluationError> {
+    pub fn matches(
+        &self,
+        device: &Device,
+        mig_profile: Option<&str>,
+    ) -> Result<bool, EvaluationError> {
         let fits = self.is_about(device)
             && (self.index.is_empty() || self.index.contains(&device.index))
             && (self.ids.is_empty() || self.ids.contains(device.id.as_str()))
-            && (self.profiles.is_empty() || profile.is_some_and(|p| self.profiles.contains(p)));
+            && (self.mig_profiles.is_empty()
+                || mig_profile.is_some_and(|p| self.mig_profiles.contains(p)));
         match &self.expression {
             Some(expression) if fits => expression.matches(device),
             _ => Ok(fits),
@@ -109,7 +118,7 @@ impl Selector {
             && (self.source().is_none() || self.source() == other.source())
             && within(&self.index, &other.index)
             && within(&self.ids, &other.ids)
-            && within(&self.profiles, &other.profiles)
+            && within(&self.mig_profiles, &other.mig_profiles)
             && (self.expression.is_none() || self.expression == other.expression)
     }
 }
@@ -138,11 +147,11 @@ impl Scalar for MigProfile {
     fn read(text: &str) -> Result<Self, String> {
         let wrong = || {
             format!(
-                "{text:?} is no MIG profile that a GPU could have: write it as `nvidia-smi mig -lgip` \
+                "{text:?} is not a MIG profile of any GPU: write it as `nvidia-smi mig -lgip` \
                  does, such as 1g.10gb or 1g.10gb+me, with 1 to 8 slices"
             )
         };
-        profile::is_possible(text).then(|| Self(text.to_owned())).ok_or_else(wrong)
+        mig_profile::is_possible(text).then(|| Self(text.to_owned())).ok_or_else(wrong)
     }
 
     fn write(&self) -> String {

@@ -95,7 +95,7 @@ struct SharingKeys {
 }
 
 /// Most clients of one MPS server, from compute capability 7.0 on; older GPUs take 16, which only the machine can tell.
-pub(crate) const MOST_MPS_CLIENTS: u32 = 48;
+pub(crate) const MAX_MPS_CLIENTS: u32 = 48;
 
 // === impl Sharing ===
 
@@ -104,7 +104,7 @@ impl TryFrom<SharingKeys> for Sharing {
 
     fn try_from(keys: SharingKeys) -> Result<Self, Self::Error> {
         let SharingKeys { method, replicas, per_container, pool } = keys;
-        let per_container = per_container.unwrap_or(method.usual_per_container());
+        let per_container = per_container.unwrap_or(method.default_per_container());
         match (pool, method) {
             (false, _) => Ok(Self::Shared(Shared { method, replicas, per_container })),
             (true, SharingMethod::Shared) => {
@@ -123,8 +123,8 @@ impl From<Sharing> for Option<SharingKeys> {
             Sharing::Shared(it) => (it.method, it.replicas, it.per_container, false),
             Sharing::Pooled(it) => (SharingMethod::Shared, it.tokens, it.per_container, true),
         };
-        let usual = method.usual_per_container();
-        let per_container = Some(per_container).filter(|it| *it != usual);
+        let default = method.default_per_container();
+        let per_container = Some(per_container).filter(|it| *it != default);
         Some(SharingKeys { method, replicas, per_container, pool })
     }
 }
@@ -145,7 +145,7 @@ impl Sharing {
     }
 
     /// Default choice of devices: close together, or, if containers share them, those with the fewest containers.
-    pub fn usual_placement(self) -> placement::Policy {
+    pub fn default_placement(self) -> placement::Policy {
         match self {
             Self::Exclusive => placement::Policy::Aligned,
             Self::Shared(_) => placement::Policy::Distributed,
@@ -169,7 +169,7 @@ impl SharingMethod {
 
     /// Default limit of replicas per container. A second one by MPS is a second limit, which the first process does not
     /// get.
-    fn usual_per_container(self) -> PerContainer {
+    fn default_per_container(self) -> PerContainer {
         match self {
             Self::TimeSlicing | Self::Shared => PerContainer::Any,
             Self::Mps => PerContainer::One,
@@ -180,8 +180,8 @@ impl SharingMethod {
 /// The mistake of too many replicas by MPS.
 pub fn too_many_clients(replicas: Replicas) -> Option<String> {
     let count = replicas.get();
-    (count > MOST_MPS_CLIENTS)
-        .then(|| format!("{count} replicas: an MPS server has at most {MOST_MPS_CLIENTS} clients"))
+    (count > MAX_MPS_CLIENTS)
+        .then(|| format!("{count} replicas: an MPS server has at most {MAX_MPS_CLIENTS} clients"))
 }
 
 // === impl Replicas ===

@@ -10,7 +10,7 @@ use crate::{
 
 macro_rules! profiles {
     ($($name:literal),* $(,)?) => {
-        /// All profiles, grouped by kind.
+        /// All device profiles, grouped by kind.
         pub const ALL: &[Self] = &[
             $(Self {
                 name: $name,
@@ -20,7 +20,7 @@ macro_rules! profiles {
     };
 }
 
-/// A profile: the discovery and delivery of one kind of devices.
+/// A device profile: the discovery and delivery of one kind of devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceProfile {
     /// Its name.
@@ -29,16 +29,16 @@ pub struct DeviceProfile {
     pub text: &'static str,
 }
 
-/// An unknown name of a profile.
+/// Unknown name of a device profile.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no profile of devices is called {name:?}; there are {known}")]
-pub struct UnknownProfile {
+#[error("unknown device profile {name:?}; known: {known}")]
+pub struct UnknownDeviceProfile {
     name: String,
     known: String,
 }
 
-/// Keys whose subkeys are completed one by one. Any other key is taken from the profile as a whole.
-const WITHIN: &[&str] = &["give"];
+/// Keys whose subkeys are merged one by one. Any other key is taken from the device profile as a whole.
+const MERGED_KEYS: &[&str] = &["give"];
 
 // === impl DeviceProfile ===
 
@@ -81,13 +81,13 @@ impl DeviceProfile {
 }
 
 impl FromStr for DeviceProfile {
-    type Err = UnknownProfile;
+    type Err = UnknownDeviceProfile;
 
-    fn from_str(name: &str) -> Result<Self, UnknownProfile> {
+    fn from_str(name: &str) -> Result<Self, UnknownDeviceProfile> {
         let found = Self::ALL.iter().find(|profile| profile.name == name);
         found.copied().ok_or_else(|| {
             let known: Vec<_> = Self::ALL.iter().map(|profile| profile.name).collect();
-            UnknownProfile { name: name.to_owned(), known: known.join(", ") }
+            UnknownDeviceProfile { name: name.to_owned(), known: known.join(", ") }
         })
     }
 }
@@ -99,7 +99,7 @@ impl Scalar for DeviceProfile {
     }
 
     fn read(text: &str) -> Result<Self, String> {
-        text.parse().map_err(|error: UnknownProfile| error.to_string())
+        text.parse().map_err(|error: UnknownDeviceProfile| error.to_string())
     }
 
     fn write(&self) -> String {
@@ -107,14 +107,14 @@ impl Scalar for DeviceProfile {
     }
 }
 
-/// Completes the sources of a configuration from their profiles. An unknown profile stays: the reader reports its
+/// Completes the sources of a configuration from their device profiles. An unknown one stays: the reader reports its
 /// line.
 pub(super) fn completed(mut config: Node) -> Node {
     for entry in config.items_mut("sources") {
         let name = entry.child("profile").and_then(Node::text);
         let Some(Ok(profile)) = name.map(|name| name.parse::<DeviceProfile>()) else { continue };
         let document = profile.document();
-        entry.complete(document.child("source").unwrap_or(&document), WITHIN);
+        entry.complete(document.child("source").unwrap_or(&document), MERGED_KEYS);
     }
     config.renumber();
     config

@@ -20,7 +20,8 @@ use windlass_core::{
 };
 
 pub use check::{
-    Judged, differently_shared, judged, otherwise_shared, wrong_programming, wrong_steps,
+    SourceFindings, check_source, sharing_conflict, sharing_conflicts, wrong_programming,
+    wrong_steps,
 };
 
 use crate::{
@@ -29,19 +30,19 @@ use crate::{
     scalar::{Scalar, Text, is_default},
     sharing::Sharing,
     shipped::DeviceProfile,
-    steps::{Handover, HasSteps, USUAL_TIMEOUT, only_one},
+    steps::{CleanupSteps, DEFAULT_TIMEOUT, HasSteps, only_one},
 };
 
 /// A source of devices.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[schemars(transform = begun_from_a_profile)]
+#[schemars(transform = allow_profile_keys)]
 pub struct SourceRule {
-    /// A profile that comes with Windlass, see `windlass config profiles`: keys that are left out here are taken over
+    /// A device profile of Windlass, see `windlass config profiles`: keys that are left out here are taken over
     /// from there.
     #[serde(default, skip_serializing)]
     #[schemars(with = "Text<DeviceProfile>")]
-    pub profile: TakenOver,
+    pub profile: ProfileKey,
     /// Name of the source; its devices' ids begin with it.
     #[serde(with = "Text::<SourceName>")]
     #[schemars(with = "Text<SourceName>")]
@@ -89,18 +90,18 @@ pub struct SourceRule {
     /// Steps on a device between two containers.
     #[serde(flatten, skip_deserializing)]
     #[schemars(!skip_deserializing)]
-    pub handover: Handover,
+    pub cleanup: CleanupSteps,
     /// Hands out a device that several nodes reach only on the node that holds its lease, an object of the API server.
     #[serde(default, skip_serializing_if = "is_default")]
     pub lease: bool,
-    /// Allows nodes that give away the whole machine, such as `/dev/mem`.
+    /// Allows nodes that expose the whole machine, such as `/dev/mem`.
     #[serde(default, skip_serializing_if = "is_default")]
     pub allow_dangerous: bool,
 }
 
 /// The key `profile` of an entry. The profile's keys have been taken over before the entry is read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TakenOver;
+pub struct ProfileKey;
 
 /// Places that are searched for devices.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -145,7 +146,7 @@ pub enum Unit {
 #[serde(rename_all = "camelCase", deny_unknown_fields, default = "Give::found")]
 pub struct Give {
     /// Access to the nodes that were found; `none` keeps them out. Left out, `rw`.
-    #[serde(with = "Text::<Option<Access>>", skip_serializing_if = "is_usual_access")]
+    #[serde(with = "Text::<Option<Access>>", skip_serializing_if = "is_default_access")]
     #[schemars(with = "Text<Option<Access>>")]
     pub found: Option<Access>,
     /// Further nodes.
@@ -209,7 +210,7 @@ pub struct Probe {
     pub timeout: Duration,
     /// Number of failures in a row that count.
     pub failures: u32,
-    /// Time that the device must be without trouble; `None` is the period of all devices.
+    /// Time that the device must be without failure; `None` is the period of all devices.
     pub quiet_period: Option<Duration>,
 }
 
@@ -265,7 +266,7 @@ struct ProbeKeys {
     /// Number of failures in a row that count; left out, 1.
     #[serde(skip_serializing_if = "is_default")]
     failures: Option<u32>,
-    /// Time that the device must be without trouble; left out, `health.quietPeriod`.
+    /// Time that the device must be without failure; left out, `health.quietPeriod`.
     #[serde(with = "Text::<Duration>", skip_serializing_if = "is_default")]
     #[schemars(with = "Text<Duration>")]
     quiet_period: Option<Duration>,
@@ -283,10 +284,10 @@ const PATH: AttributeName = AttributeName::new(DOMAIN, "path");
 // === impl SourceRule ===
 
 impl SourceRule {
-    /// A source that gives away what it finds, each device to one container.
+    /// A source that hands out all devices that it finds, each to one container.
     pub fn new(name: SourceName, find: Find) -> Self {
         Self {
-            profile: TakenOver,
+            profile: ProfileKey,
             name,
             resource: None,
             resource_domain: None,
@@ -298,7 +299,7 @@ impl SourceRule {
             unit: Unit::Each,
             give: Give::found(),
             probe: None,
-            handover: Handover::default(),
+            cleanup: CleanupSteps::default(),
             lease: false,
             allow_dangerous: false,
         }
@@ -358,8 +359,8 @@ pub fn own_resource(domain: &str, node: &str) -> Option<ResourceName> {
 }
 
 impl HasSteps for SourceRule {
-    fn set_steps(&mut self, steps: Handover) {
-        self.handover = steps;
+    fn set_steps(&mut self, steps: CleanupSteps) {
+        self.cleanup = steps;
     }
 }
 
@@ -368,12 +369,12 @@ pub(crate) fn sources<'de, D>(deserializer: D) -> Result<Vec<SourceRule>, D::Err
 where
     D: Deserializer<'de>,
 {
-    let entries = Vec::<(SourceRule, Handover)>::deserialize(deserializer)?;
-    Ok(entries.into_iter().map(|(rule, handover)| SourceRule { handover, ..rule }).collect())
+    let entries = Vec::<(SourceRule, CleanupSteps)>::deserialize(deserializer)?;
+    Ok(entries.into_iter().map(|(rule, cleanup)| SourceRule { cleanup, ..rule }).collect())
 }
 
-/// Required keys may come from the profile instead.
-fn begun_from_a_profile(schema: &mut Schema) {
+/// Required keys may come from the device profile instead.
+fn allow_profile_keys(schema: &mut Schema) {
     let required = schema.remove("required").unwrap_or_default();
     schema.insert(
         "anyOf".to_owned(),
@@ -381,7 +382,7 @@ fn begun_from_a_profile(schema: &mut Schema) {
     );
 }
 
-impl<'de> Deserialize<'de> for TakenOver {
+impl<'de> Deserialize<'de> for ProfileKey {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         Text::<DeviceProfile>::deserialize(deserializer).map(|_: DeviceProfile| Self)
     }
@@ -412,7 +413,7 @@ fn resource_domain<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<
 impl Give {
     /// The nodes that were found, and nothing else.
     fn found() -> Self {
-        Self { found: USUAL_ACCESS, ..Self::default() }
+        Self { found: DEFAULT_ACCESS, ..Self::default() }
     }
 
     fn is_found(&self) -> bool {
@@ -421,10 +422,10 @@ impl Give {
 }
 
 /// Access to the nodes that were found, by default.
-const USUAL_ACCESS: Option<Access> = Some(Access::ReadWrite);
+const DEFAULT_ACCESS: Option<Access> = Some(Access::ReadWrite);
 
-fn is_usual_access(access: &impl PartialEq<Option<Access>>) -> bool {
-    *access == USUAL_ACCESS
+fn is_default_access(access: &impl PartialEq<Option<Access>>) -> bool {
+    *access == DEFAULT_ACCESS
 }
 
 impl Scalar for Option<Access> {
@@ -462,7 +463,7 @@ impl TryFrom<ProbeKeys> for Probe {
         Ok(Self {
             test: test.ok_or("write one of attribute, http, tcp, command")?,
             every: keys.every,
-            timeout: keys.timeout.unwrap_or(USUAL_TIMEOUT),
+            timeout: keys.timeout.unwrap_or(DEFAULT_TIMEOUT),
             failures: keys.failures.unwrap_or(1).max(1),
             quiet_period: keys.quiet_period,
         })
@@ -473,7 +474,7 @@ impl From<Probe> for ProbeKeys {
     fn from(Probe { test, every, timeout, failures, quiet_period }: Probe) -> Self {
         let mut keys = Self {
             every,
-            timeout: Some(timeout).filter(|it| *it != USUAL_TIMEOUT),
+            timeout: Some(timeout).filter(|it| *it != DEFAULT_TIMEOUT),
             failures: Some(failures).filter(|it| *it != 1),
             quiet_period,
             ..Self::default()

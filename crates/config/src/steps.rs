@@ -10,7 +10,7 @@ use crate::scalar::{Mebibytes, Text, is_default};
 /// Steps on a device between two containers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub struct Handover {
+pub struct CleanupSteps {
     /// Before a container starts with the device.
     #[serde(skip_serializing_if = "is_default")]
     pub prepare: Vec<Step>,
@@ -21,7 +21,7 @@ pub struct Handover {
 
 /// A section whose keys include those of its steps.
 pub(crate) trait HasSteps {
-    fn set_steps(&mut self, steps: Handover);
+    fn set_steps(&mut self, steps: CleanupSteps);
 }
 
 /// One step.
@@ -36,10 +36,10 @@ pub struct Step {
 
 /// Use of an idle GPU's memory, in bytes. The driver counts its own memory apart; listings of idle GPUs and MIG
 /// instances by `nvidia-smi` show 0 to about 100 MiB, and a CUDA context alone takes more than 200.
-pub const USUAL_MEMORY: u64 = 128 << 20;
+pub const IDLE_MEMORY: u64 = 128 << 20;
 
 /// Time limit of a probe or a step by default.
-pub(crate) const USUAL_TIMEOUT: Duration = Duration::from_secs(5);
+pub(crate) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Action of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -141,9 +141,9 @@ struct StepKeys {
     timeout: Option<Text<Duration>>,
 }
 
-// === impl Handover ===
+// === impl CleanupSteps ===
 
-impl Handover {
+impl CleanupSteps {
     /// True if devices are reset.
     pub fn resets(&self) -> bool {
         self.steps().any(|step| matches!(step.action, StepAction::Reset(_)))
@@ -166,7 +166,7 @@ where
     D: Deserializer<'de>,
     T: Deserialize<'de> + HasSteps,
 {
-    let (mut section, steps): (T, Handover) = Deserialize::deserialize(deserializer)?;
+    let (mut section, steps): (T, CleanupSteps) = Deserialize::deserialize(deserializer)?;
     section.set_steps(steps);
     Ok(section)
 }
@@ -190,7 +190,7 @@ impl TryFrom<StepKeys> for Step {
             return Err("atMost belongs to memory: free");
         }
         let text = keys.text.unwrap_or_default();
-        let most = keys.at_most.map_or(USUAL_MEMORY, |Text(Mebibytes(bytes))| bytes);
+        let most = keys.at_most.map_or(IDLE_MEMORY, |Text(Mebibytes(bytes))| bytes);
         let action = only_one([
             keys.http.map(StepAction::Http),
             keys.command.map(StepAction::Command),
@@ -206,14 +206,14 @@ impl TryFrom<StepKeys> for Step {
         Ok(Self {
             action: action
                 .ok_or("write one of http, command, write, processes, memory, reset, link")?,
-            timeout: keys.timeout.map_or(USUAL_TIMEOUT, |Text(time)| time),
+            timeout: keys.timeout.map_or(DEFAULT_TIMEOUT, |Text(time)| time),
         })
     }
 }
 
 impl From<Step> for StepKeys {
     fn from(Step { action, timeout }: Step) -> Self {
-        let timeout = Some(timeout).filter(|it| *it != USUAL_TIMEOUT).map(Text);
+        let timeout = Some(timeout).filter(|it| *it != DEFAULT_TIMEOUT).map(Text);
         let mut keys = Self { timeout, ..Self::default() };
         match action {
             StepAction::Http(url) => keys.http = Some(url),
@@ -225,7 +225,7 @@ impl From<Step> for StepKeys {
             StepAction::Processes(who) => keys.processes = Some(who),
             StepAction::Memory { most } => {
                 keys.memory = Some(Memory::Free);
-                keys.at_most = Some(most).filter(|it| *it != USUAL_MEMORY).map(Mebibytes).map(Text);
+                keys.at_most = Some(most).filter(|it| *it != IDLE_MEMORY).map(Mebibytes).map(Text);
             }
             StepAction::Overwrite => keys.memory = Some(Memory::Overwrite),
             StepAction::Reset(scope) => keys.reset = Some(scope),

@@ -32,7 +32,7 @@ pub use source::{InvalidSourceName, SourceName};
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceId(Arc<str>);
 
-/// Text that is no device id.
+/// Text that is not a device id.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0:?} cannot name a device: use 1 to {max} letters, digits, '-', '_', '.' or ':'",
@@ -59,7 +59,7 @@ pub struct Device {
     pub folder: Option<PathBuf>,
     /// Position among devices of its kind, in the driver's order. MIG instances have the index of their GPU.
     pub index: u32,
-    /// Health state with its evidence.
+    /// Health state with its failures.
     pub health: Health,
     /// Attributes, published as DRA attributes.
     pub attributes: Attributes,
@@ -200,8 +200,8 @@ impl Device {
     /// Product name from the driver or the device, under any domain: each family's driver has its own.
     pub fn product(&self) -> Option<&str> {
         PRODUCT_NAMES.iter().find_map(|name| {
-            let told = self.attributes.iter().filter(|(known, _)| known.name() == *name);
-            let mut texts = told.filter_map(|(_, value)| match value {
+            let named = self.attributes.iter().filter(|(known, _)| known.name() == *name);
+            let mut texts = named.filter_map(|(_, value)| match value {
                 AttributeValue::String(text) if !text.is_empty() => Some(text.as_str()),
                 _ => None,
             });

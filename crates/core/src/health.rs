@@ -1,4 +1,4 @@
-//! Health of a device with evidence: a fold over observations, with a way back.
+//! Health of a device with its failures: a fold over observations, with a way back.
 //!
 //! ```text
 //!              passed                    passed, quiet period over
@@ -30,8 +30,8 @@ pub use reason::{Reason, UnknownReason};
 pub use record::HealthRecord;
 pub use xid::{Verdict, XidRule, judge as judge_xid, rules as xid_rules};
 
-/// Distinct troubles remembered per device; the oldest is dropped.
-const MAX_EVIDENCE: usize = 8;
+/// Distinct failures remembered per device; the oldest is dropped.
+const MAX_FAILURES: usize = 8;
 
 /// Health of a device at one moment.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -41,9 +41,9 @@ pub struct Health {
     pub state: HealthState,
     /// Start of this state.
     pub since: Timestamp,
-    /// Current or past troubles; newest last.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub evidence: Vec<Evidence>,
+    /// Current or past failures; newest last.
+    #[serde(rename = "evidence", skip_serializing_if = "Vec::is_empty")]
+    pub failures: Vec<Failure>,
 }
 
 /// State of a device.
@@ -52,16 +52,16 @@ pub struct Health {
 pub enum HealthState {
     /// Not probed yet.
     Unknown,
-    /// Passed its probe, and quiet since its last trouble.
+    /// Passed its probe, and quiet since its last failure.
     Healthy,
     /// Failed.
     Unhealthy,
 }
 
-/// One kind of trouble, with its count.
+/// One kind of failure, with its count.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
-pub struct Evidence {
-    /// Kind of trouble.
+pub struct Failure {
+    /// Kind of failure.
     pub reason: Reason,
     /// Observed detail, for people.
     pub detail: String,
@@ -101,7 +101,7 @@ pub struct HealthTracker {
 impl Health {
     /// Health of a device that was not probed yet.
     pub fn unknown(now: Timestamp) -> Self {
-        Self { state: HealthState::Unknown, since: now, evidence: Vec::new() }
+        Self { state: HealthState::Unknown, since: now, failures: Vec::new() }
     }
 
     /// True if the device may be allocated.
@@ -111,12 +111,12 @@ impl Health {
 
     /// True if a known device disappeared.
     pub fn has_vanished(&self) -> bool {
-        self.trouble().is_some_and(|trouble| trouble.reason == Reason::Vanished)
+        self.failure().is_some_and(|failure| failure.reason == Reason::Vanished)
     }
 
-    /// The current trouble; `None` for a healthy device.
-    pub fn trouble(&self) -> Option<&Evidence> {
-        if self.is_healthy() { None } else { self.evidence.last() }
+    /// The current failure; `None` for a healthy device.
+    pub fn failure(&self) -> Option<&Failure> {
+        if self.is_healthy() { None } else { self.failures.last() }
     }
 }
 
@@ -124,9 +124,9 @@ impl fmt::Display for Health {
     /// `Healthy`, or `Unhealthy: XID 79, GPU has fallen off the bus; restart the machine`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.state)?;
-        let Some(trouble) = self.trouble() else { return Ok(()) };
-        write!(f, ": {trouble}")?;
-        match trouble.reason.action().filter(|action| action.concerns_operator()) {
+        let Some(failure) = self.failure() else { return Ok(()) };
+        write!(f, ": {failure}")?;
+        match failure.reason.action().filter(|action| action.concerns_operator()) {
             Some(action) => write!(f, "; {action}"),
             None => Ok(()),
         }
@@ -143,16 +143,16 @@ impl fmt::Display for HealthState {
     }
 }
 
-impl fmt::Display for Evidence {
+impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}, {}", self.reason, self.detail)
     }
 }
 
-impl Serialize for Evidence {
+impl Serialize for Failure {
     /// Includes the action for the reason.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut document = serializer.serialize_struct("Evidence", 6)?;
+        let mut document = serializer.serialize_struct("Failure", 6)?;
         document.serialize_field("reason", &self.reason)?;
         document.serialize_field("detail", &self.detail)?;
         match self.reason.action() {
@@ -169,7 +169,7 @@ impl Serialize for Evidence {
 // === impl HealthTracker ===
 
 impl HealthTracker {
-    /// Starts unknown. After a trouble, the device needs a passed probe at least `quiet_period` later.
+    /// Starts unknown. After a failure, the device needs a passed probe at least `quiet_period` later.
     pub fn new(quiet_period: Duration, now: Timestamp) -> Self {
         Self { health: Health::unknown(now), quiet: QuietPeriod::new(quiet_period) }
     }
@@ -182,10 +182,10 @@ impl HealthTracker {
             HealthState::Unhealthy => Health {
                 state: HealthState::Unhealthy,
                 since: record.since.min(now),
-                evidence: record.evidence,
+                failures: record.failures,
             },
             HealthState::Unknown | HealthState::Healthy => {
-                Health { evidence: record.evidence, ..Health::unknown(now) }
+                Health { failures: record.failures, ..Health::unknown(now) }
             }
         };
         Self { health, quiet }
@@ -196,8 +196,8 @@ impl HealthTracker {
         HealthRecord {
             state: self.health.state,
             since: self.health.since,
-            evidence: self.health.evidence.clone(),
-            last_trouble: self.quiet.last_trouble(),
+            failures: self.health.failures.clone(),
+            last_failure: self.quiet.last_failure(),
             relapses: self.quiet.relapses(),
         }
     }
@@ -257,26 +257,26 @@ impl HealthTracker {
 
     /// Counts a probe that keeps failing for the same reason once, so that an unchanged world is silent.
     fn remember_once(&mut self, reason: Reason, detail: &str, now: Timestamp) {
-        let known = self.health.trouble().is_some_and(|trouble| trouble.reason == reason);
+        let known = self.health.failure().is_some_and(|failure| failure.reason == reason);
         if !known {
             self.remember(reason, detail, now);
         }
     }
 
     fn remember(&mut self, reason: Reason, detail: &str, now: Timestamp) {
-        let evidence = &mut self.health.evidence;
-        let known = evidence.iter().position(|entry| entry.reason == reason);
+        let failures = &mut self.health.failures;
+        let known = failures.iter().position(|entry| entry.reason == reason);
         let mut entry = match known {
-            Some(position) => evidence.remove(position),
-            None => Evidence { reason, detail: String::new(), first: now, last: now, count: 0 },
+            Some(position) => failures.remove(position),
+            None => Failure { reason, detail: String::new(), first: now, last: now, count: 0 },
         };
         detail.clone_into(&mut entry.detail);
         entry.last = now;
         entry.count = entry.count.saturating_add(1);
-        if evidence.len() == MAX_EVIDENCE {
-            evidence.remove(0);
+        if failures.len() == MAX_FAILURES {
+            failures.remove(0);
         }
-        evidence.push(entry);
+        failures.push(entry);
     }
 }
 

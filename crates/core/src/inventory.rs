@@ -6,13 +6,13 @@ use serde::Serialize;
 
 use crate::device::{Device, DeviceId, DeviceKind};
 
-/// Snapshot of a node's devices. Equal snapshots need no second look.
+/// Snapshot of a node's devices. Equal snapshots cause no work.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Inventory {
     /// Number of changes since the agent started.
     pub generation: u64,
-    /// The profile of a simulated machine; `None` on hardware.
+    /// Machine profile of a simulated host; `None` on hardware.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub simulated: Option<String>,
     /// Origin of a recorded host: recording program and time; `None` on a running machine.
@@ -73,7 +73,7 @@ impl Inventory {
     }
 
     /// True if both have the same devices and sources. Ignores the generation.
-    pub fn says_the_same_as(&self, other: &Self) -> bool {
+    pub fn has_same_content(&self, other: &Self) -> bool {
         self.simulated == other.simulated
             && self.recorded == other.recorded
             && self.sources == other.sources

@@ -56,7 +56,7 @@ fn attributes(gpu: &Device, partition: &Partition) -> Attributes {
 }
 
 /// The existing instance at a placement.
-pub fn standing<'a>(inventory: &'a Inventory, place: &Partition) -> Option<&'a Device> {
+pub fn instance_at<'a>(inventory: &'a Inventory, place: &Partition) -> Option<&'a Device> {
     let is_it = |device: &&Device| {
         device.partition.as_ref() == Some(place) && !device.health.has_vanished()
     };

@@ -43,7 +43,7 @@ pub struct Request<'a> {
     pub policy: Policy,
 }
 
-/// A chosen set with its evidence.
+/// A chosen set with its reasons.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Choice {
@@ -63,10 +63,10 @@ pub struct Choice {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlacementError {
     /// The request is for no device.
-    #[error("a choice of 0 devices was asked for")]
+    #[error("0 devices requested")]
     Nothing,
     /// The request exceeds the available devices.
-    #[error("{size} devices were asked for and {available} are available")]
+    #[error("{size} devices requested, {available} available")]
     TooFew {
         /// Requested number.
         size: usize,
@@ -88,11 +88,11 @@ pub enum PlacementError {
     #[error("{0} is not a device of this node: name one of `windlass devices`")]
     NearUnknown(String),
     /// The required devices are on several NUMA nodes.
-    #[error("devices of one NUMA node were asked for, and the required ones are on several")]
+    #[error("devices of one NUMA node requested, and the required ones are on several")]
     RequiredOnNodes,
     /// No NUMA node has enough devices.
     #[error(
-        "{size} devices of one NUMA node were asked for, and no node has more than {most} \
+        "{size} devices of one NUMA node requested, and no node has more than {most} \
          available{}",
         if *required == 0 { "" } else { ", the required ones included" }
     )]

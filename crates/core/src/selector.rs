@@ -45,7 +45,7 @@ pub struct DeviceExpression {
     parsed: Arc<IdedExpr>,
 }
 
-/// Text that is no device expression.
+/// Text that is not a device expression.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} selects no devices: {problem}")]
 pub struct InvalidExpression {

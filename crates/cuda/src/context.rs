@@ -16,7 +16,7 @@ pub(crate) struct Context<'a> {
 
 /// Device memory as CUDA reports it, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Room {
+pub(crate) struct MemoryInfo {
     pub(crate) free: u64,
     pub(crate) total: u64,
 }
@@ -37,10 +37,10 @@ impl<'a> Context<'a> {
         Self { table, handle }
     }
 
-    pub(crate) fn room(&self) -> Result<Room> {
+    pub(crate) fn memory_info(&self) -> Result<MemoryInfo> {
         let (mut free, mut total) = (0, 0);
         call!(self.table, cuMemGetInfo_v2, &raw mut free, &raw mut total)?;
-        Ok(Room { free: free as u64, total: total as u64 })
+        Ok(MemoryInfo { free: free as u64, total: total as u64 })
     }
 
     /// Allocates one contiguous range; `None` if no free range is large enough.

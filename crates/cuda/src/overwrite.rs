@@ -6,7 +6,7 @@
 use std::path::Path;
 
 use crate::{
-    context::{Allocation, Context, Room},
+    context::{Allocation, Context, MemoryInfo},
     device::DeviceUuid,
     error::{CudaError, LoadError},
     table::Cuda,
@@ -65,7 +65,7 @@ const SMALLEST: usize = 2 << 20;
 
 /// Permitted free remainder: fragments below a page, and the driver's own use for mapping. NVIDIA documents
 /// no number; this bound is far above that use and far below a tenant's data.
-const MOST_LEFT: u64 = 64 * MIB;
+const MAX_LEFT: u64 = 64 * MIB;
 
 /// Fill values in order; the last one stays.
 const VALUES: [u8; 2] = [0xa5, 0];
@@ -86,14 +86,14 @@ pub fn overwrite(library: &Path, uuid: &str) -> Result<Overwritten, OverwriteErr
     }
     let context = device.context()?;
     warm_up(&context)?;
-    let before = context.room()?;
+    let before = context.memory_info()?;
     let pieces = all(&context, before)?;
     for value in VALUES {
         pieces.iter().try_for_each(|piece| piece.fill(value))?;
         context.finish()?;
         pieces.iter().try_for_each(|piece| proved(piece, value))?;
     }
-    enough(before, context.room()?)?;
+    enough(before, context.memory_info()?)?;
     let overwritten = pieces.iter().map(|piece| piece.bytes() as u64).sum();
     Ok(Overwritten { overwritten, free: before.free, total: before.total })
 }
@@ -107,9 +107,9 @@ fn warm_up(context: &Context<'_>) -> Result<(), OverwriteError> {
 }
 
 /// Allocates all free memory: as much as is free, then half of that, and so on.
-fn all<'a>(context: &'a Context<'_>, room: Room) -> Result<Vec<Allocation<'a>>, CudaError> {
+fn all<'a>(context: &'a Context<'_>, room: MemoryInfo) -> Result<Vec<Allocation<'a>>, CudaError> {
     let mut pieces = Vec::new();
-    let free = usize::try_from(room.free).expect("CUDA told it as a size_t");
+    let free = usize::try_from(room.free).expect("CUDA reports it as a size_t");
     let mut size = free - free % SMALLEST;
     while size >= SMALLEST {
         match context.allocate(size)? {
@@ -135,8 +135,8 @@ fn proved(piece: &Allocation<'_>, written: u8) -> Result<(), OverwriteError> {
 }
 
 /// Checks that little memory is still free.
-fn enough(before: Room, after: Room) -> Result<(), OverwriteError> {
-    if after.free <= MOST_LEFT {
+fn enough(before: MemoryInfo, after: MemoryInfo) -> Result<(), OverwriteError> {
+    if after.free <= MAX_LEFT {
         return Ok(());
     }
     Err(OverwriteError::Left { left: after.free / MIB, free: before.free / MIB })
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn memory_that_is_free_and_cannot_be_had_is_told() {
-        let room = |free| Room { free: free * MIB, total: 81_000 * MIB };
+        let room = |free| MemoryInfo { free: free * MIB, total: 81_000 * MIB };
         assert!(enough(room(80_000), room(64)).is_ok());
         let why = enough(room(80_000), room(65)).expect_err("too much").to_string();
         assert_eq!(

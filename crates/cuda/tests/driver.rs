@@ -4,7 +4,7 @@ use std::{fs, path::Path};
 
 use tempfile::TempDir;
 use windlass_cuda::{OverwriteError, Overwritten, overwrite};
-use windlass_machine::{Machine, Profile, simulated_driver};
+use windlass_machine::{Machine, MachineProfile, simulated_driver};
 
 const MIB: u64 = 1 << 20;
 
@@ -22,7 +22,7 @@ impl Rig {
         builder.prefix("wl");
         let folder = builder.tempdir_in("/dev/shm").or_else(|_| builder.tempdir());
         let folder = folder.expect("a temporary folder");
-        let profile = Profile::named("l40s-pcie").expect("a shipped profile");
+        let profile = MachineProfile::named("l40s-pcie").expect("a shipped profile");
         let driver = simulated_driver().expect("cargo builds the simulated driver with the tests");
         let machine = Machine::create(folder.path(), &profile, &driver).expect("a machine");
         Self { machine, _folder: folder }

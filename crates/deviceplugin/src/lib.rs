@@ -59,7 +59,7 @@ pub struct Plugins {
     /// Sender to the allocation history.
     pub choices: HistorySender,
     /// Cleanup requests before a container starts.
-    pub handovers: CleanupHandle,
+    pub cleanup: CleanupHandle,
     /// Allocations of this agent.
     pub ledger: SharedLedger,
     /// Holders from the kubelet's pod resources API.
@@ -98,7 +98,7 @@ type Delayed = BTreeMap<ResourceName, (Instant, String)>;
 
 impl Plugins {
     /// Serves every offered resource until stopped or until the reconciler ends. A failed server is started
-    /// again after `look_interval`.
+    /// again after `check_interval`.
     pub async fn run(mut self, stop: CancellationToken) {
         let mut served = BTreeSet::new();
         let mut delayed = Delayed::new();
@@ -144,7 +144,7 @@ impl Plugins {
         if delayed.get(&resource).is_none_or(|(_, known)| *known != why) {
             tracing::error!(%resource, why, "resource not served, trying again");
         }
-        delayed.insert(resource, (Instant::now() + self.limits.look_interval, why));
+        delayed.insert(resource, (Instant::now() + self.limits.check_interval, why));
     }
 
     fn start(
@@ -182,7 +182,7 @@ impl Plugins {
             placements: self.metrics.placements(resource),
             choices: self.choices.clone(),
             recent: self.recent.0.clone(),
-            handovers: self.handovers.clone(),
+            cleanup: self.cleanup.clone(),
             ledger: self.ledger.clone(),
             holders: self.holders.clone(),
             streams,

@@ -70,7 +70,6 @@ impl Registrations {
 // === impl RegistrationMetrics ===
 
 impl RegistrationMetrics {
-    /// Publishes the state.
     pub(crate) fn set(&self, state: RegistrationState) {
         self.states.send_if_modified(|all| all.insert(self.resource.clone(), state) != Some(state));
     }

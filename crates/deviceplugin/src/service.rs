@@ -45,7 +45,7 @@ pub(super) struct Service {
     pub(super) metrics: RpcMetrics,
     pub(super) placements: PlacementMetrics,
     pub(super) choices: HistorySender,
-    pub(super) handovers: CleanupHandle,
+    pub(super) cleanup: CleanupHandle,
     pub(super) ledger: SharedLedger,
     /// Requests for a new checkpoint: each device list makes the kubelet write one.
     pub(super) holders: PodResourcesCache,
@@ -180,7 +180,7 @@ impl Service {
         let offer = self.offer(&state);
         self.check_known(&offer, ids)?;
         let devices: BTreeSet<_> = ids.iter().filter_map(|id| offer.device_of(id)).collect();
-        let prepared = self.handovers.prepare(devices.into_iter().cloned()).await;
+        let prepared = self.cleanup.prepare(devices.into_iter().cloned()).await;
         prepared.map_err(|NotReady { device, why }| Refusal::NotReady {
             resource: self.name(),
             id: device.to_string(),
@@ -188,9 +188,9 @@ impl Service {
         })
     }
 
-    fn check_container_count(&self, asked: usize) -> Result<(), Refusal> {
+    fn check_container_count(&self, count: usize) -> Result<(), Refusal> {
         let (resource, most) = (self.name(), MAX_CONTAINERS);
-        if asked > most { Err(Refusal::TooMany { resource, asked, most }) } else { Ok(()) }
+        if count > most { Err(Refusal::TooMany { resource, count, most }) } else { Ok(()) }
     }
 
     fn check_known(&self, offer: &Offer, ids: &[String]) -> Result<(), Refusal> {
@@ -234,7 +234,7 @@ fn log_list(resource: &ResourceName, offer: &Offer, is_news: bool) {
     if is_news {
         tracing::info!(resource, devices, allocatable, "list sent");
     } else {
-        tracing::debug!(resource, devices, allocatable, "list sent again");
+        tracing::debug!(resource, devices, allocatable, "device list sent again");
     }
 }
 
@@ -243,7 +243,7 @@ fn log_list(resource: &ResourceName, offer: &Offer, is_news: bool) {
 impl StreamGuard {
     fn open(streams: &mpsc::UnboundedSender<StreamEvent>) -> Self {
         let guard = Self { streams: streams.clone(), marker: Arc::new(()) };
-        guard.tell(StreamEvent::Opened(guard.id()));
+        guard.send(StreamEvent::Opened(guard.id()));
         guard
     }
 
@@ -251,7 +251,7 @@ impl StreamGuard {
         StreamId(Arc::as_ptr(&self.marker).addr())
     }
 
-    fn tell(&self, event: StreamEvent) {
+    fn send(&self, event: StreamEvent) {
         // The receiver is gone once the session has ended.
         let _ = self.streams.send(event);
     }
@@ -259,6 +259,6 @@ impl StreamGuard {
 
 impl Drop for StreamGuard {
     fn drop(&mut self) {
-        self.tell(StreamEvent::Ended(self.id()));
+        self.send(StreamEvent::Ended(self.id()));
     }
 }

@@ -61,7 +61,7 @@ impl Session {
         let mut state = State::Starting;
         let mut call = None;
         let mut options = self.options();
-        let mut input = self.look(endpoint);
+        let mut input = self.check(endpoint);
         loop {
             let next = state.next(input, Instant::now(), &self.limits);
             self.enter(state, next, &mut call);
@@ -73,7 +73,7 @@ impl Session {
                     Input::Answered(outcome)
                 }
                 Some(event) = self.streams.recv() => Input::Stream(event),
-                Ok(()) = self.directory.changed() => self.look(endpoint),
+                Ok(()) = self.directory.changed() => self.check(endpoint),
                 () = due(state) => Input::Due,
                 () = options_changed(&mut self.state, &self.resource, options) => {
                     options = self.options();
@@ -85,18 +85,18 @@ impl Session {
 
     /// Checks both sockets. Ours is bound first: the kubelet dials a registered socket for ten seconds if it
     /// is missing.
-    fn look(&self, endpoint: &mut Endpoint) -> Input {
+    fn check(&self, endpoint: &mut Endpoint) -> Input {
         let mut own = OwnSocket::InPlace;
         if !endpoint.is_in_place() {
             own = OwnSocket::Replaced;
             if let Err(error) = endpoint.bind_again() {
-                tracing::error!(error = causes(&error), "cannot serve for the moment");
+                tracing::error!(error = causes(&error), "socket not bound, trying again");
                 own = OwnSocket::Missing;
             } else {
                 tracing::info!(socket = %endpoint.path(), "socket was deleted, serving on a new one");
             }
         }
-        Input::Looked { kubelet: self.kubelet.identity(), own }
+        Input::Checked { kubelet: self.kubelet.identity(), own }
     }
 
     /// The registration option that can change: `pre_start_required`.

@@ -19,8 +19,8 @@ use windlass_resources::offers::{Allocatable, Offer};
 /// Refused request. The kubelet shows the text in the pod's events.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Refusal {
-    #[error("{resource}: the call is for {asked} containers, and one may be for {most}")]
-    TooMany { resource: String, asked: usize, most: usize },
+    #[error("{resource}: the call has {count} containers; at most {most} are allowed")]
+    TooMany { resource: String, count: usize, most: usize },
     #[error("the request names no devices of {resource}")]
     Empty { resource: String },
     #[error("{resource} has no device {}", list(ids))]
@@ -30,10 +30,10 @@ pub(super) enum Refusal {
     #[error("{resource}: {id} cannot be allocated: {why}")]
     NotAllocatable { resource: String, id: String, why: String },
     #[error(
-        "{resource}: {asked} replicas were asked for, and a container may have one: a second one \
+        "{resource}: {count} replicas requested, and a container may have one: a second one \
          gives it neither more memory nor more time"
     )]
-    OneReplicaOnly { resource: String, asked: usize },
+    OneReplicaOnly { resource: String, count: usize },
     #[error(
         "{resource}: the replicas are on {devices} devices, and a container can talk to the MPS \
          daemon of one; ask for fewer"

@@ -23,12 +23,11 @@ pub(super) use describe::resource;
 
 use super::{
     facts::counted,
+    failure::{self, ConditionReader, Failure},
     family::{Family, PCI, Scan},
     graphics,
-    trouble::{self, ConditionReader, Trouble},
 };
 
-/// Family of AMD GPUs.
 #[derive(Debug, Default)]
 pub(super) struct Amd {
     topology: kfd::Topology,
@@ -49,8 +48,8 @@ struct AmdGpu<'a> {
     nodes: &'a [&'a kfd::Node],
     /// Access of the agent to further KFD nodes.
     unreadable: UnreadableNodes,
-    /// Trouble that the GPU reports.
-    condition: Option<Trouble>,
+    /// Failure that the GPU reports.
+    condition: Option<Failure>,
     /// xGMI links to other GPUs.
     xgmi: BTreeMap<PciAddress, u32>,
 }
@@ -185,23 +184,23 @@ fn state(host: &Host, gpus: usize) -> SourceState {
 impl AmdGpu<'_> {
     /// The GPU and its partitions.
     fn devices(self) -> Vec<(Device, Observation)> {
-        let trouble = self.trouble();
+        let failure = self.failure();
         match self.nodes {
             [] if self.unreadable != UnreadableNodes::OneEach => {
-                vec![(self.gpu(), trouble::observation(trouble))]
+                vec![(self.gpu(), failure::observation(failure))]
             }
             [] | [_] => {
                 let node = self.nodes.first().copied();
                 let device = self.computing(self.gpu(), node, &self.function.folder());
-                vec![self.judged(device, trouble)]
+                vec![self.judged(device, failure)]
             }
             several => {
                 let whole = Device { partitioned: true, ..self.gpu() };
                 let parts = kfd::numbered(several, self.function.address);
                 let parts = parts.filter_map(|(part, node)| self.part(&whole, part, node));
                 let parts: Vec<_> =
-                    parts.map(|device| self.judged(device, trouble.clone())).collect();
-                let whole = (whole, trouble::observation(trouble));
+                    parts.map(|device| self.judged(device, failure.clone())).collect();
+                let whole = (whole, failure::observation(failure));
                 [whole].into_iter().chain(parts).collect()
             }
         }
@@ -215,7 +214,7 @@ impl AmdGpu<'_> {
             index: self.index,
             attributes: describe::of_gpu(self.host, self.function, self.mode.as_ref()),
             place,
-            withheld: trouble::of_driver(self.function, &[DRIVER]).map(|(_, why)| why),
+            withheld: failure::of_driver(self.function, &[DRIVER]).map(|(_, why)| why),
             ..Device::new(id, DeviceKind::Gpu, SourceName::AMD, Timestamp::UNIX_EPOCH)
         }
     }
@@ -241,40 +240,42 @@ impl AmdGpu<'_> {
     /// A device with nodes, attributes and capacities. Without a KFD node, the graphics driver gives device
     /// nodes and memory size.
     fn computing(&self, device: Device, node: Option<&kfd::Node>, folder: &Path) -> Device {
-        let folder = self.host.followed(folder);
+        let folder = self.host.canonicalize(folder);
         let own = folder.iter().flat_map(|folder| graphics::nodes(self.host, folder));
         let nodes = [DeviceNode::shared(KFD)].into_iter().chain(own).collect();
-        let told = node.map(describe::of_node).unwrap_or_default();
-        let attributes = device.attributes.into_iter().chain(told).collect();
+        let described = node.map(describe::of_node).unwrap_or_default();
+        let attributes = device.attributes.into_iter().chain(described).collect();
         let without = || describe::memory(self.host, self.function);
         let capacity = node.map_or_else(without, describe::amounts);
         Device { attributes, capacity, nodes, ..device }
     }
 
-    fn judged(&self, device: Device, trouble: Option<Trouble>) -> (Device, Observation) {
-        let trouble = trouble.or_else(|| trouble::of_nodes(self.host, &device.nodes));
-        (device, trouble::observation(trouble))
+    fn judged(&self, device: Device, failure: Option<Failure>) -> (Device, Observation) {
+        let failure = failure.or_else(|| failure::of_nodes(self.host, &device.nodes));
+        (device, failure::observation(failure))
     }
 
-    /// Trouble of the GPU and all its partitions.
-    fn trouble(&self) -> Option<Trouble> {
-        trouble::of_driver(self.function, &[DRIVER])
+    /// Failure of the GPU and all its partitions.
+    fn failure(&self) -> Option<Failure> {
+        failure::of_driver(self.function, &[DRIVER])
             .or_else(|| self.unlisted())
             .or_else(|| self.condition.clone())
     }
 
-    fn unlisted(&self) -> Option<Trouble> {
+    fn unlisted(&self) -> Option<Failure> {
         let is_partitioned =
             self.mode.as_ref().is_some_and(describe::PartitionMode::is_partitioned);
         let detail = match self.nodes {
             [] if self.unreadable == UnreadableNodes::OneEach => return None,
             [] if self.unreadable == UnreadableNodes::Ambiguous => {
-                "the compute driver tells this process nothing of it: run the agent privileged, see \
+                "the compute driver hides it from this process: run the agent privileged, see \
                  deploy/daemonset.yaml"
             }
             [] => "the compute driver does not list it: it cannot compute, or is being reset",
             // During partitioning the driver lists parts one by one; the first is not the whole.
-            [_] if is_partitioned => "it is being cut: the compute driver lists one part so far",
+            [_] if is_partitioned => {
+                "it is being partitioned: the compute driver lists one part so far"
+            }
             _ => return None,
         };
         Some((Reason::NotReady, detail.to_owned()))
@@ -282,13 +283,13 @@ impl AmdGpu<'_> {
 }
 
 /// Errors and temperatures of a GPU.
-fn condition(host: &Host, folder: &Path) -> Option<Trouble> {
-    uncorrected(host, folder).or_else(|| trouble::of_heat(host, folder))
+fn condition(host: &Host, folder: &Path) -> Option<Failure> {
+    uncorrected(host, folder).or_else(|| failure::of_heat(host, folder))
 }
 
 /// Uncorrected errors since the driver was loaded. Each block has a file with lines such as `ue: 0`,
 /// <https://docs.kernel.org/gpu/amdgpu/ras.html>.
-fn uncorrected(host: &Host, folder: &Path) -> Option<Trouble> {
+fn uncorrected(host: &Host, folder: &Path) -> Option<Failure> {
     let folder = folder.join("ras");
     let names = host.names(&folder).into_iter().filter(|name| name.ends_with("_err_count"));
     let counted = names.filter_map(|name| {

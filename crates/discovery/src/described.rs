@@ -51,7 +51,6 @@ use super::{
     family::{Family, Scan},
 };
 
-/// Family of all configured sources.
 #[derive(Debug)]
 pub(super) struct Described {
     rules: Vec<SourceRule>,
@@ -69,7 +68,6 @@ pub(super) struct Described {
     probes: ProbeHandle,
 }
 
-/// Dependencies of all configured sources.
 #[derive(Clone, Copy)]
 struct ScanEnv<'a> {
     host: &'a Host,
@@ -77,11 +75,11 @@ struct ScanEnv<'a> {
     kubelet_dir: &'a Path,
 }
 
-/// Devices of one source, with remarks.
+/// Devices of one source, with notes.
 #[derive(Default)]
 struct SourceScan {
     made: Vec<BuiltDevice>,
-    remarks: Vec<String>,
+    notes: Vec<String>,
     /// Selector error that is no missing attribute.
     failing: Option<String>,
 }
@@ -116,7 +114,7 @@ impl Described {
         specs: &mut ProbeSpecs,
     ) -> Observation {
         let device = &made.device;
-        if let Some((reason, detail)) = made.trouble.clone() {
+        if let Some((reason, detail)) = made.failure.clone() {
             return Observation::Failed(reason, detail);
         }
         let Some(probe) = &rule.probe else { return Observation::Passed };
@@ -143,8 +141,8 @@ impl Family for Described {
     }
 
     fn scan(&mut self, host: &Host) -> Scan {
-        let (mut look, mut specs) = (Scan::default(), ProbeSpecs::new());
-        self.serials.look(host);
+        let (mut scan, mut specs) = (Scan::default(), ProbeSpecs::new());
+        self.serials.refresh(host);
         for rule in &self.rules {
             let drivers = self.drivers.entry(rule.name.clone()).or_default();
             let env = ScanEnv { host, serials: &self.serials, kubelet_dir: &self.kubelet_dir };
@@ -152,19 +150,19 @@ impl Family for Described {
             let state = match &seen {
                 Ok(seen) => seen.state(),
                 Err(why) => {
-                    look.unanswered.insert(rule.name.clone());
+                    scan.unanswered.insert(rule.name.clone());
                     SourceState::Failing(why.clone())
                 }
             };
-            look.states.insert(rule.name.clone(), state);
+            scan.states.insert(rule.name.clone(), state);
             for made in seen.unwrap_or_default().made {
                 let observation = self.observe(rule, &made, &mut specs);
-                look.found.push((made.device, observation));
+                scan.found.push((made.device, observation));
             }
         }
         self.file_attributes.end_scan();
         self.probes.set(specs);
-        look
+        scan
     }
 
     fn adopt(&mut self, policy: &Policy) {
@@ -175,7 +173,7 @@ impl Family for Described {
         self.probe_interval = policy.health.probe_interval;
     }
 
-    fn news(&self) -> Option<Arc<Notify>> {
+    fn change_notifier(&self) -> Option<Arc<Notify>> {
         Some(self.probes.news())
     }
 
@@ -191,14 +189,14 @@ fn scan_source(
     file_attributes: &mut FileAttributes,
     drivers: &mut BTreeMap<String, String>,
 ) -> Result<SourceScan, String> {
-    let FindResult { mut candidates, remarks } = find::find(rule, host, serials)?;
+    let FindResult { mut candidates, notes } = find::find(rule, host, serials)?;
     file_attributes.add_to(host, rule, &mut candidates);
     let nodes = Nodes::new(host, serials);
     let builder = DeviceBuilder { host, rule, kubelet_dir, nodes: &nodes };
-    let mut seen = SourceScan { remarks, ..SourceScan::default() };
+    let mut seen = SourceScan { notes, ..SourceScan::default() };
     let picked = seen.pick(&builder, candidates, drivers);
     let (groups, left) = unit::groups(rule, picked);
-    seen.remarks.extend(left);
+    seen.notes.extend(left);
     let (mut ids, mut owners) = (BTreeSet::new(), Owners::new());
     for (index, group) in (0..).zip(&groups) {
         let Some(mut made) = builder.build(index, group) else { continue };
@@ -206,7 +204,7 @@ fn scan_source(
             own(&mut owners, &mut made.device);
             seen.made.push(made);
         } else {
-            seen.remarks.push(format!("two go by the name {}", made.device.id));
+            seen.notes.push(format!("two devices have the name {}", made.device.id));
         }
     }
     Ok(seen)
@@ -259,33 +257,33 @@ impl SourceScan {
             }
             if let Some(known) = drivers.get(&candidate.identity).filter(|_| driver.is_none()) {
                 let text = format!("its driver {known} is no longer bound");
-                candidate.trouble = Some((Reason::DriverUnbound, text));
+                candidate.failure = Some((Reason::DriverUnbound, text));
                 picked.push(candidate);
             }
         }
         if picked.is_empty() && several > 0 {
             let lack = lack.map(|lack| format!(", {lack}")).unwrap_or_default();
-            self.remarks.push(format!("none of {several} matches{lack}"));
+            self.notes.push(format!("none of {several} matches{lack}"));
         }
         picked
     }
 
     fn state(&self) -> SourceState {
-        let mut remarks = self.remarks.iter().take(MOST_REMARKS).cloned().collect::<Vec<_>>();
-        if self.remarks.len() > MOST_REMARKS {
-            remarks.push(format!("and {} more", self.remarks.len() - MOST_REMARKS));
+        let mut notes = self.notes.iter().take(MAX_NOTES).cloned().collect::<Vec<_>>();
+        if self.notes.len() > MAX_NOTES {
+            notes.push(format!("and {} more", self.notes.len() - MAX_NOTES));
         }
         match (&self.failing, self.made.len()) {
             (Some(why), _) => SourceState::Failing(why.clone()),
-            (None, 0) if remarks.is_empty() => SourceState::Absent("nothing matches".to_owned()),
-            (None, 0) => SourceState::Absent(remarks.join("; ")),
+            (None, 0) if notes.is_empty() => SourceState::Absent("nothing matches".to_owned()),
+            (None, 0) => SourceState::Absent(notes.join("; ")),
             (None, count) => {
-                remarks.insert(0, counted(count, "device"));
-                SourceState::Ready(remarks.join("; "))
+                notes.insert(0, counted(count, "device"));
+                SourceState::Ready(notes.join("; "))
             }
         }
     }
 }
 
 /// Remarks that are reported; further ones are counted.
-const MOST_REMARKS: usize = 3;
+const MAX_NOTES: usize = 3;

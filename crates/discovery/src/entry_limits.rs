@@ -9,7 +9,7 @@ use windlass_host::Host;
 pub(super) struct EntryLimits(BTreeMap<String, usize>);
 
 /// Names of a list that are written out.
-const TOLD: usize = 5;
+const SHOWN: usize = 5;
 
 // === impl EntryLimits ===
 
@@ -42,7 +42,7 @@ impl fmt::Display for EntryLimits {
 
 /// The first names of a list, and the number of further ones.
 pub(super) fn some(names: impl ExactSizeIterator<Item = String>, between: &str) -> String {
-    let more = names.len().saturating_sub(TOLD);
-    let told = names.take(TOLD).collect::<Vec<_>>().join(between);
-    if more > 0 { format!("{told} and {more} more") } else { told }
+    let more = names.len().saturating_sub(SHOWN);
+    let shown = names.take(SHOWN).collect::<Vec<_>>().join(between);
+    if more > 0 { format!("{shown} and {more} more") } else { shown }
 }

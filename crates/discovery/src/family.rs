@@ -57,7 +57,7 @@ pub(super) trait Family: Send + 'static {
     fn adopt(&mut self, _: &Policy) {}
 
     /// Notifies of changes that neither host events nor policy report.
-    fn news(&self) -> Option<Arc<Notify>> {
+    fn change_notifier(&self) -> Option<Arc<Notify>> {
         None
     }
 
@@ -67,11 +67,9 @@ pub(super) trait Family: Send + 'static {
     }
 }
 
-/// Result of a scan.
 #[derive(Debug, Default)]
 pub(super) struct Scan {
     pub(super) states: BTreeMap<SourceName, SourceState>,
-    /// Present devices with an observation each.
     pub(super) found: Vec<(Device, Observation)>,
     /// Sources whose scan failed: their devices are unknown rather than gone.
     pub(super) unanswered: BTreeSet<SourceName>,
@@ -160,7 +158,7 @@ impl<F: Family> Watcher<F> {
         to: Publisher,
         stop: CancellationToken,
     ) {
-        let news = self.family.news();
+        let news = self.family.change_notifier();
         loop {
             self.adopt(&triggers);
             triggers.host.mark_unchanged();
@@ -168,7 +166,7 @@ impl<F: Family> Watcher<F> {
             let scanning = spawn_blocking(move || self.scanned());
             self = tokio::select! {
                 () = stop.cancelled() => return,
-                looked = await_scan(scanning, deadline, &to) => looked,
+                scanned = await_scan(scanning, deadline, &to) => scanned,
             };
             to.publish(self.snapshot());
             let again = self.early_scan_delay();
@@ -202,13 +200,13 @@ impl<F: Family> Watcher<F> {
         if let Some(why) = folders.find_map(|folder| host.refusal(folder)) {
             return Scan::refused(self.family.names(), &why);
         }
-        let mut look = self.family.scan(&host);
+        let mut scan = self.family.scan(&host);
         // An unreadable function hides no other. If it is the only one, it may be the device.
-        if let Some(why) = host.unread_function().filter(|_| look.found.is_empty()) {
+        if let Some(why) = host.unread_function().filter(|_| scan.found.is_empty()) {
             return Scan::refused(self.family.names(), &why);
         }
-        look.found.iter_mut().for_each(|(device, _)| graphics::name(&host, device));
-        look
+        scan.found.iter_mut().for_each(|(device, _)| graphics::name(&host, device));
+        scan
     }
 
     /// One scan with its effects.
@@ -318,15 +316,15 @@ impl ScanTriggers {
     /// Waits for a policy change, a host event or the end of the pause. The first event after a quiet
     /// interval counts at once.
     async fn next_scan(&mut self, pause: Duration) {
-        let looked = Instant::now();
-        let regular = looked + pause;
+        let scanned = Instant::now();
+        let regular = scanned + pause;
         let (mut next, mut is_noticed) = (regular, false);
         loop {
             tokio::select! {
                 () = sleep_until(next) => return,
                 Ok(()) = self.policies.changed() => return,
                 Ok(()) = self.host.changed(), if !is_noticed => {
-                    let after_burst = (Instant::now() + BURST).max(looked + REST);
+                    let after_burst = (Instant::now() + BURST).max(scanned + REST);
                     (next, is_noticed) = (regular.min(after_burst), true);
                 }
             }
@@ -359,18 +357,18 @@ async fn notified(news: Option<&Notify>) {
 
 /// Waits for a scan without limit; reports one that is late.
 async fn await_scan<F>(
-    mut looking: JoinHandle<Watcher<F>>,
+    mut scanning: JoinHandle<Watcher<F>>,
     deadline: Duration,
     to: &Publisher,
 ) -> Watcher<F> {
-    let in_time = deadline::timeout(deadline, &mut looking).await;
-    let looked = if let Ok(looked) = in_time {
-        looked
+    let in_time = deadline::timeout(deadline, &mut scanning).await;
+    let scanned = if let Ok(scanned) = in_time {
+        scanned
     } else {
         to.publish_late(&format!("the host did not answer within {deadline:?}"));
-        looking.await
+        scanning.await
     };
-    looked.expect("scanning neither panics nor is cancelled")
+    scanned.expect("scanning neither panics nor is cancelled")
 }
 
 #[cfg(test)]

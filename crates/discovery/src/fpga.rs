@@ -29,12 +29,11 @@ use self::{manager::Managers, regions::Regions};
 use super::{
     entry_limits::EntryLimits,
     facts::counted,
+    failure,
     family::{Family, PCI, Scan},
     scan_pool::ScanPool,
-    trouble,
 };
 
-/// Family of FPGAs.
 #[derive(Debug, Default)]
 pub(super) struct Fpga {
     rules: FpgaRules,
@@ -57,8 +56,7 @@ const SERIAL: AttributeName = AttributeName::new("amd.com", "serialNumber");
 /// Number of FPGAs of a card.
 const FPGAS: AttributeName = AttributeName::new("amd.com", "fpgas");
 
-const UNKNOWN: &str =
-    "what it is programmed with is not known, and so not what it can be asked for as";
+const UNKNOWN: &str = "its programmed function is unknown, and so is its resource";
 
 // === impl Fpga ===
 
@@ -72,11 +70,11 @@ impl Family for Fpga {
     }
 
     fn scan(&mut self, host: &Host) -> Scan {
-        let mut found = self.asked(host);
+        let mut found = self.read(host);
         self.remember(&mut found);
         match self.rules.unit {
             FpgaUnit::Card => {
-                self.judge_wholeness(&mut found);
+                self.check_complete(&mut found);
                 found = cards(self.with_absent(found));
             }
             FpgaUnit::Board => self.boards = by_id(&found),
@@ -100,14 +98,14 @@ impl Family for Fpga {
 
 impl Fpga {
     /// Alveo boards, each read with a deadline. A hanging board stays as last seen.
-    fn asked(&mut self, host: &Host) -> Vec<ObservedDevice> {
+    fn read(&mut self, host: &Host) -> Vec<ObservedDevice> {
         let (mut found, mut there) = (Vec::new(), BTreeSet::new());
         for (address, board) in alveo::boards(host) {
             there.insert(address);
             let Some(bare) = board.device() else { continue };
             let (host, rules) = (host.clone(), self.rules.clone());
-            let looked = self.pool.call(address, move || board.look(&host, &rules));
-            found.extend(looked.unwrap_or_else(|Late| {
+            let observed = self.pool.call(address, move || board.observe(&host, &rules));
+            found.extend(observed.unwrap_or_else(|Late| {
                 let last = self.boards.get(&bare.id).cloned();
                 Some((last.unwrap_or(bare), no_answer()))
             }));
@@ -119,18 +117,19 @@ impl Fpga {
     /// Withholds incomplete cards.
     ///
     /// A board that never answered may belong to any card that was not yet seen complete.
-    fn judge_wholeness(&mut self, found: &mut [ObservedDevice]) {
-        let is_unclear =
-            |(board, says): &ObservedDevice| serial(board).is_none() && *says == no_answer();
+    fn check_complete(&mut self, found: &mut [ObservedDevice]) {
+        let is_unclear = |(board, observation): &ObservedDevice| {
+            serial(board).is_none() && *observation == no_answer()
+        };
         if !found.iter().any(is_unclear) {
             let serials = found.iter().filter_map(|(board, _)| serial(board));
             self.whole = serials.map(str::to_owned).collect();
             return;
         }
-        for (board, says) in found {
+        for (board, observation) in found {
             let is_partial = serial(board).is_some_and(|of| !self.whole.contains(of));
-            if is_partial && *says == Observation::Passed {
-                *says = not_ready("a board that does not answer may be a part of it");
+            if is_partial && *observation == Observation::Passed {
+                *observation = not_ready("a board that does not answer may be a part of it");
             }
         }
     }
@@ -144,7 +143,9 @@ impl Fpga {
             .into_iter()
             .map(|(id, board)| (id, (board, not_ready("an FPGA of the card is not there"))))
             .collect();
-        boards.extend(found.into_iter().map(|(board, says)| (board.id.clone(), (board, says))));
+        boards.extend(
+            found.into_iter().map(|(board, observation)| (board.id.clone(), (board, observation))),
+        );
         let boards: Vec<_> = boards.into_values().collect();
         self.boards = by_id(&boards);
         boards
@@ -165,8 +166,8 @@ impl Fpga {
         if resource(device).is_some() {
             self.known.insert(device.id.clone(), device.attributes.clone());
         } else if let Some(known) = self.known.get(&device.id) {
-            let told = std::mem::take(&mut device.attributes);
-            device.attributes = known.clone().into_iter().chain(told).collect();
+            let current = std::mem::take(&mut device.attributes);
+            device.attributes = known.clone().into_iter().chain(current).collect();
         } else {
             device.withheld = Some(UNKNOWN.to_owned());
         }
@@ -235,7 +236,7 @@ fn is_identifier(text: &str) -> bool {
 
 /// Observation of a missed deadline.
 fn no_answer() -> Observation {
-    trouble::observation(Some(trouble::no_answer()))
+    failure::observation(Some(failure::no_answer()))
 }
 
 fn not_ready(detail: impl Into<String>) -> Observation {

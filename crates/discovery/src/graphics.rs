@@ -25,14 +25,15 @@ const RENDER: &str = "renderD";
 
 /// DRM nodes of a device's folder. Skips mode-setting nodes, `controlD64` of old kernels.
 pub(super) fn nodes(host: &Host, folder: &Path) -> Vec<DeviceNode> {
-    let is_meant = |found: &FoundNode| found.class == DRM && is_meant_name(&found.name);
+    let is_meant = |found: &FoundNode| found.class == DRM && is_card_or_render_node(&found.name);
     host.nodes_of(folder).into_iter().filter(is_meant).map(|found| found.node).collect()
 }
 
 /// Existing DRM nodes of a PCI function with their links, for drivers that do not report them.
 pub(super) fn of_function(roots: &Roots, address: PciAddress) -> Extras {
     let names = roots.host.names(format!("/sys/bus/pci/devices/{address}/drm")).into_iter();
-    let paths = names.filter(|name| is_meant_name(name)).map(|name| Path::new(DRI).join(name));
+    let paths =
+        names.filter(|name| is_card_or_render_node(name)).map(|name| Path::new(DRI).join(name));
     let nodes: Vec<_> = paths.filter(|path| roots.dev.has(path)).collect();
     let links = links(&roots.dev, address, |path| nodes.contains(path));
     Extras { nodes, links, ..Extras::default() }
@@ -55,11 +56,11 @@ fn links(
     is_own: impl Fn(&PathBuf) -> bool,
 ) -> BTreeMap<PathBuf, PathBuf> {
     let names = ["card", "render"].map(|role| format!("{DRI}/by-path/pci-{address}-{role}"));
-    let link = |name: String| Some((name.clone().into(), host.real(name).filter(&is_own)?));
+    let link = |name: String| Some((name.clone().into(), host.resolve_link(name).filter(&is_own)?));
     names.into_iter().filter_map(link).collect()
 }
 
-fn is_meant_name(name: &str) -> bool {
+fn is_card_or_render_node(name: &str) -> bool {
     name.starts_with(CARD) || name.starts_with(RENDER)
 }
 

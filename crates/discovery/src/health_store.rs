@@ -17,15 +17,14 @@ use windlass_host::{
     state_file::{Boot, Format, StateFile},
 };
 
-/// Health record of each device that had trouble.
+/// Health record of each device that had failures.
 pub type Records = BTreeMap<DeviceId, HealthRecord>;
 
-/// Health file of one source.
 #[derive(Clone, Debug)]
 pub(crate) struct HealthFile(StateFile<Records>);
 
 /// Format of `health-*.json`.
-pub const FORMAT: Format = Format { what: "evidence of health", about: "devices" };
+pub const FORMAT: Format = Format { what: "health history", about: "devices" };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WriteCause {
@@ -35,7 +34,7 @@ enum WriteCause {
     Again,
 }
 
-/// Older troubles are dropped: the device may be in another machine by now.
+/// Older failures are dropped: the device may be in another machine by now.
 const REMEMBERED: SignedDuration = SignedDuration::from_hours(30 * 24);
 
 /// Delay of a retry, such as for a full disk.
@@ -73,16 +72,16 @@ impl HealthFile {
             let path = self.0.path().display();
             tracing::warn!(%path, %error, "disk space for health records not reserved: free some");
         }
-        let mut trouble = None;
+        let mut failure = None;
         loop {
             let (ended, wanted) = tokio::select! {
                 () = stop.cancelled() => (true, WriteCause::Newest),
                 changed = records.changed() => (changed.is_err(), WriteCause::Newest),
-                () = sleep(AGAIN), if trouble.is_some() => (false, WriteCause::Again),
+                () = sleep(AGAIN), if failure.is_some() => (false, WriteCause::Again),
             };
-            if !ended || trouble.is_some() || records.has_changed().unwrap_or(false) {
+            if !ended || failure.is_some() || records.has_changed().unwrap_or(false) {
                 let newest = records.borrow_and_update().clone();
-                trouble = self.write(newest, wanted, trouble).await;
+                failure = self.write(newest, wanted, failure).await;
             }
             if ended {
                 return;
@@ -124,7 +123,7 @@ impl HealthFile {
 }
 
 fn is_recent(record: &HealthRecord, now: Timestamp) -> bool {
-    let newest = record.evidence.iter().map(|trouble| trouble.last).max();
+    let newest = record.failures.iter().map(|failure| failure.last).max();
     newest.is_some_and(|last| now.duration_since(last) < REMEMBERED)
 }
 
@@ -166,7 +165,7 @@ mod tests {
     #[test]
     fn records_read_back_as_they_were_and_old_ones_are_dropped() {
         let (_folder, file, records) = failed();
-        assert_eq!(file.load(at(11)), Records::new(), "no file is no evidence");
+        assert_eq!(file.load(at(11)), Records::new(), "no file, no failures");
         file.0.write(&records).expect("written");
         assert_eq!(file.load(at(11)), records);
         assert_eq!(file.load(at(31 * 24 * 3600)), Records::new());
@@ -180,8 +179,8 @@ mod tests {
         assert_eq!(file.load(at(11)), records, "the same boot");
         boot(&folder, "two");
         let loaded = file.load(at(11)).into_values().next().expect("still there");
-        assert_eq!((loaded.state, loaded.last_trouble), (HealthState::Unknown, None));
-        assert_eq!(loaded.evidence.len(), 1);
+        assert_eq!((loaded.state, loaded.last_failure), (HealthState::Unknown, None));
+        assert_eq!(loaded.failures.len(), 1);
     }
 
     #[tokio::test(start_paused = true)]

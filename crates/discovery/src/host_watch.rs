@@ -29,8 +29,8 @@ pub struct HostWatch {
     changes: watch::Sender<u64>,
 }
 
-/// Interval of events without cause, in case one was lost.
-const AT_LEAST_EVERY: Duration = Duration::from_secs(60);
+/// Interval of events without a cause: one may have been lost.
+const FALLBACK_INTERVAL: Duration = Duration::from_secs(60);
 
 // === impl HostWatch ===
 
@@ -55,7 +55,7 @@ impl HostWatch {
                 () = next(self.uevents.as_mut()) => {}
                 () = changed(self.folders.as_deref_mut()) => self.follow(),
                 Ok(()) = self.policy.changed() => self.follow(),
-                () = sleep(AT_LEAST_EVERY) => self.follow(),
+                () = sleep(FALLBACK_INTERVAL) => self.follow(),
             }
             // After subscribing to new folders, so that no later event is lost.
             self.changes.send_modify(|count| *count += 1);

@@ -16,12 +16,11 @@ use windlass_host::{Host, PciFunction, PciKind};
 
 use super::{
     facts::{attributes, counted, of_function, text},
+    failure::{self, ConditionReader, Failure},
     family::{Family, Scan},
     graphics,
-    trouble::{self, ConditionReader, Trouble},
 };
 
-/// Family of Intel GPUs.
 #[derive(Debug, Default)]
 pub(super) struct Intel {
     rules: IntelRules,
@@ -74,7 +73,7 @@ impl Family for Intel {
     fn scan(&mut self, host: &Host) -> Scan {
         let is_meant = |it: &PciKind| it.is_of_class(&CLASSES) && it.is_of_vendor(&[VENDOR]);
         let functions = host.pci_functions(is_meant);
-        let mut conditions = self.conditions.of(host, &functions, trouble::of_heat);
+        let mut conditions = self.conditions.of(host, &functions, failure::of_heat);
         let seen = |(index, function): (u32, &PciFunction)| {
             let condition = conditions.remove(&function.address);
             IntelGpu { host, rules: &self.rules, function, condition }.gpu(index)
@@ -97,8 +96,8 @@ struct IntelGpu<'a> {
     host: &'a Host,
     rules: &'a IntelRules,
     function: &'a PciFunction,
-    /// Trouble that the GPU reports.
-    condition: Option<Trouble>,
+    /// Failure that the GPU reports.
+    condition: Option<Failure>,
 }
 
 // === impl IntelGpu ===
@@ -108,10 +107,10 @@ impl IntelGpu<'_> {
         let id = format!("{}-{}", SourceName::INTEL, self.function.id());
         let id = id.parse().expect("made of letters, digits and '-'");
         let folder = self.function.folder();
-        let resolved = self.host.followed(&folder).unwrap_or(folder);
+        let resolved = self.host.canonicalize(&folder).unwrap_or(folder);
         let nodes = graphics::nodes(self.host, &resolved);
         let memory = self.memory(&resolved).map(Quantity::Bytes);
-        let trouble = self.trouble(&nodes);
+        let failure = self.failure(&nodes);
         let device = Device {
             index,
             attributes: self.attributes(),
@@ -121,7 +120,7 @@ impl IntelGpu<'_> {
             withheld: self.withheld(),
             ..Device::new(id, DeviceKind::Gpu, SourceName::INTEL, Timestamp::UNIX_EPOCH)
         };
-        (device, trouble::observation(trouble))
+        (device, failure::observation(failure))
     }
 
     fn attributes(&self) -> Attributes {
@@ -161,8 +160,8 @@ impl IntelGpu<'_> {
         let by_card = of_cards.map(|card| folder.join("drm").join(card).join("lmem_total_bytes"));
         let tiles = self.host.names(folder).into_iter().filter(|name| name.starts_with("tile"));
         let by_tile = tiles.map(|tile| folder.join(tile).join("physical_vram_size_bytes"));
-        let told: Vec<_> = by_card.chain(by_tile).filter_map(|path| number(&path)).collect();
-        (!told.is_empty()).then(|| told.iter().sum())
+        let sizes: Vec<_> = by_card.chain(by_tile).filter_map(|path| number(&path)).collect();
+        (!sizes.is_empty()).then(|| sizes.iter().sum())
     }
 
     /// Reason to withhold the GPU.
@@ -171,19 +170,19 @@ impl IntelGpu<'_> {
         let functions =
             functions.and_then(|count| count.parse().ok()).filter(|count: &u32| *count > 0);
         let given = |count| format!("its {count} virtual functions are handed out in its place");
-        let unbound = || trouble::of_driver(self.function, &DRIVERS).map(|(_, why)| why);
+        let unbound = || failure::of_driver(self.function, &DRIVERS).map(|(_, why)| why);
         unbound().or_else(|| functions.map(given))
     }
 
-    fn trouble(&self, nodes: &[DeviceNode]) -> Option<Trouble> {
-        trouble::of_driver(self.function, &DRIVERS)
+    fn failure(&self, nodes: &[DeviceNode]) -> Option<Failure> {
+        failure::of_driver(self.function, &DRIVERS)
             .or_else(|| self.off_the_bus())
-            .or_else(|| trouble::of_nodes(self.host, nodes))
+            .or_else(|| failure::of_nodes(self.host, nodes))
             .or_else(|| self.condition.clone())
     }
 
     /// The kernel reports the power state `error` for a function that does not respond.
-    fn off_the_bus(&self) -> Option<Trouble> {
+    fn off_the_bus(&self) -> Option<Failure> {
         let state = self.host.text(self.function.folder().join("power_state"))?;
         let detail = format!("its power state is {state}");
         (state == "error").then_some((Reason::Lost, detail))

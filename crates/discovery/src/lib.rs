@@ -8,6 +8,7 @@ mod amd;
 mod described;
 mod entry_limits;
 mod facts;
+mod failure;
 mod family;
 mod fpga;
 mod graphics;
@@ -19,13 +20,12 @@ mod nvidia;
 mod nvme;
 mod policy;
 mod scan_pool;
-mod trouble;
 
 use std::{collections::BTreeMap, pin::Pin, sync::Arc};
 
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
-use windlass_config::{Places, Policy};
+use windlass_config::{CleanupSteps, Places, Policy};
 use windlass_core::{
     device::{Device, SourceName},
     inventory::SourceState,
@@ -39,7 +39,7 @@ pub use host_watch::HostWatch;
 pub use nics::{
     AUXILIARY_DEVICE, DRIVER, PF_PCI_ADDRESS, RDMA_DEVICE, REPRESENTOR, VDPA_DEVICE, VDPA_TYPE,
 };
-pub use nvidia::PROFILE;
+pub use nvidia::MIG_PROFILE;
 
 use self::{
     family::{Family, ScanTriggers, Watcher},
@@ -52,7 +52,7 @@ use crate::{mig::MigHandle, telemetry::TelemetryReceiver};
 pub struct SourceSnapshot {
     /// State of each source in the snapshot.
     pub states: BTreeMap<SourceName, SourceState>,
-    /// Simulation profile, if the host is simulated.
+    /// Machine profile, if the host is simulated.
     pub simulated: Option<String>,
     /// All devices, failed and vanished ones included.
     pub devices: Vec<Device>,
@@ -81,28 +81,38 @@ pub(crate) struct Publisher {
     news: Arc<Notify>,
 }
 
-/// Row of a family: its source and its default resource names.
-struct Declared {
+/// Row of a family: its source, and its part of the configuration.
+struct FamilyRow {
     name: SourceName,
     source: fn(&SourceBuilder<'_>, &Policy) -> Source,
     /// Default resource of a device: the name that the vendor's plugin uses.
     resource: fn(&Policy, &Device) -> Option<ResourceName>,
+    /// Cleanup steps of its devices; `None` if they have no such keys.
+    cleanup: fn(&Policy) -> Option<&CleanupSteps>,
 }
 
 #[rustfmt::skip]
-static FAMILIES: [Declared; 6] = [
-    Declared { name: SourceName::NVIDIA, source: |it, _| it.nvidia(), resource: nvidia::resource },
-    Declared { name: SourceName::NICS, source: |it, policy| it.source("nics", nics::Nics::new(policy)), resource: |_, _| None },
-    Declared { name: SourceName::AMD, source: |it, _| it.source("amd GPUs", amd::Amd::default()), resource: amd::resource },
-    Declared { name: SourceName::INTEL, source: |it, _| it.source("intel GPUs", intel::Intel::default()), resource: intel::resource },
-    Declared { name: SourceName::FPGA, source: |it, _| it.source("FPGAs", fpga::Fpga::default()), resource: |_, it| fpga::resource(it) },
-    Declared { name: SourceName::NVME, source: |it, _| it.source("NVMe drives", nvme::Nvme), resource: |_, _| None },
+static FAMILIES: [FamilyRow; 6] = [
+    FamilyRow { name: SourceName::NVIDIA, source: |it, _| it.nvidia(), resource: nvidia::resource, cleanup: |it| Some(&it.families.gpu) },
+    FamilyRow { name: SourceName::NICS, source: |it, policy| it.source("nics", nics::Nics::new(policy)), resource: |_, _| None, cleanup: |it| Some(&it.nics.cleanup) },
+    FamilyRow { name: SourceName::AMD, source: |it, _| it.source("amd GPUs", amd::Amd::default()), resource: amd::resource, cleanup: |_| None },
+    FamilyRow { name: SourceName::INTEL, source: |it, _| it.source("intel GPUs", intel::Intel::default()), resource: intel::resource, cleanup: |_| None },
+    FamilyRow { name: SourceName::FPGA, source: |it, _| it.source("FPGAs", fpga::Fpga::default()), resource: |_, it| fpga::resource(it), cleanup: |it| Some(&it.families.fpga.cleanup) },
+    FamilyRow { name: SourceName::NVME, source: |it, _| it.source("NVMe drives", nvme::Nvme), resource: |_, _| None, cleanup: |_| None },
 ];
 
 /// Default resource of a device.
-pub fn usual_name(policy: &Policy, device: &Device) -> Option<ResourceName> {
+pub fn default_resource(policy: &Policy, device: &Device) -> Option<ResourceName> {
     let family = FAMILIES.iter().find(|family| family.name == device.source)?;
     (family.resource)(policy, device)
+}
+
+/// Cleanup steps of a source's devices; `None` for a source without such keys.
+pub fn cleanup_steps<'a>(policy: &'a Policy, source: &SourceName) -> Option<&'a CleanupSteps> {
+    match FAMILIES.iter().find(|family| family.name == *source) {
+        Some(family) => (family.cleanup)(policy),
+        None => policy.sources.iter().find(|rule| rule.name == *source).map(|rule| &rule.cleanup),
+    }
 }
 
 /// Builds every source, without reading the host. Sources share the host's caches and follow policy changes.
@@ -125,7 +135,6 @@ pub fn sources(
     built_in.chain([described]).collect()
 }
 
-/// Dependencies of all sources.
 struct SourceBuilder<'a> {
     places: &'a Places,
     host: &'a Host,

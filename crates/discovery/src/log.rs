@@ -9,10 +9,10 @@ use windlass_core::{
 /// Logs a health change. The first healthy state is debug only, since the reconciler logs a summary.
 pub(super) fn health_changed(device: &DeviceId, from: HealthState, health: &Health) {
     let to = health.state;
-    match health.trouble() {
-        Some(trouble) => {
-            let action = trouble.reason.action().map(tracing::field::display);
-            tracing::warn!(%device, %from, %to, why = %trouble, action, "health changed");
+    match health.failure() {
+        Some(failure) => {
+            let action = failure.reason.action().map(tracing::field::display);
+            tracing::warn!(%device, %from, %to, why = %failure, action, "health changed");
         }
         None if from == HealthState::Unknown => {
             tracing::debug!(%device, %from, %to, "health changed");

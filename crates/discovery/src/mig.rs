@@ -44,7 +44,7 @@ use windlass_core::device::{DeviceId, Partition};
 use windlass_host::{deadline, nvidia_smi::NvidiaSmi};
 use windlass_nvml::{Nvml, NvmlError};
 
-pub(crate) use self::names::{id_of, profile_in};
+pub(crate) use self::names::{id_of, mig_profile_in};
 use self::worker::Order;
 pub use self::{
     nvml_release::{NvmlRelease, NvmlReleaseHandle, NvmlReleaseRequests, PAUSE, patiently, rest},
@@ -118,7 +118,7 @@ pub enum MigFailure {
     #[error("MIG is off: an administrator turns it on")]
     Off,
     /// Instances exist, so MIG stays on.
-    #[error("MIG instances stand on it: {0}")]
+    #[error("it has MIG instances: {0}")]
     Standing(String),
     /// Other instances occupy the placement.
     #[error("no room: {0}")]
@@ -293,8 +293,8 @@ impl fmt::Display for MigTask {
             Self::Remove(partition) => write!(f, "remove MIG partition {partition}"),
             Self::TurnOn(gpu) => write!(f, "turn MIG on for {gpu}"),
             Self::TurnOff(gpu) => write!(f, "turn MIG off for {gpu}"),
-            Self::Look(device) => write!(f, "tell who computes on {device}"),
-            Self::Measure(device) => write!(f, "tell how much memory of {device} is used"),
+            Self::Look(device) => write!(f, "list the processes on {device}"),
+            Self::Measure(device) => write!(f, "read the memory use of {device}"),
             Self::RemoveDevice { gpu, device } => write!(f, "remove MIG device {device} of {gpu}"),
         }
     }

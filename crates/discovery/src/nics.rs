@@ -150,8 +150,8 @@ impl<'a> NicScan<'a> {
             parts.push(format!("RDMA network namespaces: {networks}"));
         }
         if !skipped.is_empty() {
-            let told = some(skipped.iter().cloned(), " ");
-            parts.push(format!("left out, as no hardware's: {told}"));
+            let names = some(skipped.iter().cloned(), " ");
+            parts.push(format!("virtual interfaces skipped: {names}"));
         }
         parts.extend(Some(limits.to_string()).filter(|text| !text.is_empty()));
         if self.uses.unknown.is_some() && !functions.is_empty() {
@@ -169,7 +169,7 @@ impl<'a> NicScan<'a> {
         let has_some = |other: &&Function| !other.rdma.is_empty();
         let mut others = self.functions.iter().filter(has_some);
         let is_made = others.any(|other| other.driver == function.driver)
-            || rdma::has_maker(self.host, &function.folder);
+            || rdma::has_rdma_driver(self.host, &function.folder);
         let mut interfaces = function.interfaces.iter();
         let is_in_bond = interfaces.any(|interface| uses::is_in_bond(self.host, &interface.name));
         let is_given = !self.policy.rdma_nodes.is_empty();

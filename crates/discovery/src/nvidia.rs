@@ -38,7 +38,7 @@ use windlass_core::{device::SourceName, health::Reason, inventory::SourceState};
 use windlass_host::{Host, NVML, Roots, causes, clock::Clock, deadline, nvidia_smi::NvidiaSmi};
 use windlass_nvml::{LoadError, Nvml, NvmlError};
 
-pub use describe::PROFILE;
+pub use describe::MIG_PROFILE;
 pub(super) use describe::resource;
 
 use self::{
@@ -58,7 +58,6 @@ use crate::{
     telemetry::{Telemetry, TelemetryReceiver},
 };
 
-/// Source of NVIDIA devices.
 pub(super) struct Nvidia {
     library: Option<PathBuf>,
     policy: PolicyWatch,
@@ -67,7 +66,7 @@ pub(super) struct Nvidia {
     state: SourceState,
     simulated: Option<String>,
     attempt: JoinSet<Result<Driver, ConnectError>>,
-    evidence: HealthFile,
+    health_file: HealthFile,
     /// Health records to write.
     records: watch::Sender<Records>,
     /// Time for which a GPU may stay lost before NVML is initialised again.
@@ -118,10 +117,10 @@ enum Ended {
 const VENDOR: &str = "10de";
 
 /// Longest time between initialisations for a lost GPU.
-const MOST_PATIENCE: Duration = Duration::from_secs(600);
+const MAX_PATIENCE: Duration = Duration::from_secs(600);
 
 /// Channel capacity of MIG notices; regular scans cover the rest.
-const MOST_CUTS: usize = 64;
+const MAX_CUTS: usize = 64;
 
 /// Calls per MIG task within the limit: two to make, two to revert, and time for another task.
 const CUT_CALLS: u32 = 4;
@@ -131,7 +130,7 @@ const CUT_CALLS: u32 = 4;
 impl Nvidia {
     pub(super) fn new(places: &Places, policy: PolicyWatch, host: Host, clock: Clock) -> Self {
         let quiet_period = policy.current().quiet_period;
-        let (to_cuts, cuts) = mpsc::channel(MOST_CUTS);
+        let (to_cuts, cuts) = mpsc::channel(MAX_CUTS);
         let (to_recesses, recesses) = NvmlReleaseHandle::new();
         Self {
             library: places.driver.nvml_library.clone(),
@@ -141,7 +140,7 @@ impl Nvidia {
             state: SourceState::Starting,
             simulated: None,
             attempt: JoinSet::new(),
-            evidence: HealthFile::new(&places.state_dir, "nvidia", host),
+            health_file: HealthFile::new(&places.state_dir, "nvidia", host),
             records: watch::Sender::new(Records::new()),
             patience: quiet_period,
             telemetry: watch::Sender::default(),
@@ -153,7 +152,6 @@ impl Nvidia {
         }
     }
 
-    /// The MIG handle and its worker.
     pub(super) fn partitions(&self) -> (MigHandle, MigWorker) {
         let limit = self.policy.current().call_deadline * CUT_CALLS;
         let to_source = (self.to_cuts.clone(), self.to_recesses.clone());
@@ -168,12 +166,12 @@ impl Nvidia {
 
     /// Writes health records until stopped. Unused in a dry run.
     pub(super) fn keep(&self, stop: CancellationToken) -> impl Future<Output = ()> + use<> {
-        self.evidence.clone().keep(self.records.subscribe(), stop)
+        self.health_file.clone().keep(self.records.subscribe(), stop)
     }
 
     async fn remember(&mut self) {
-        let (evidence, now) = (self.evidence.clone(), self.known.now());
-        let records = spawn_blocking(move || evidence.load(now)).await;
+        let (health_file, now) = (self.health_file.clone(), self.known.now());
+        let records = spawn_blocking(move || health_file.load(now)).await;
         self.known.remember(records.expect("loading neither panics nor is cancelled"));
         self.write_down();
     }
@@ -219,7 +217,7 @@ impl Nvidia {
         }
     }
 
-    /// Loads NVML and asks for the driver's facts, on a thread that may be lost. An attempt that
+    /// loads NVML and reads the driver's facts, on a thread that may be lost. An attempt that
     /// hangs is waited for again the next time, not made a second time.
     async fn connect(&mut self) -> Result<Connection, ConnectError> {
         if self.attempt.is_empty() {
@@ -264,7 +262,7 @@ impl Nvidia {
             Ended::NvmlRelease(_) => tracing::info!("NVML is shut down while a GPU is reset"),
             Ended::Lost => {
                 tracing::info!(after = ?self.patience, "a GPU stays lost; initialising NVML again");
-                self.patience = (self.patience * 2).min(MOST_PATIENCE);
+                self.patience = (self.patience * 2).min(MAX_PATIENCE);
             }
         }
         shut_down(connection, ended, stop).await
@@ -288,7 +286,7 @@ impl Nvidia {
                 }
                 Some(cut) = self.cuts.recv() => {
                     match cut {
-                        MigNotice::Done(gpu) => connection.look_again(&gpu, &self.known),
+                        MigNotice::Done(gpu) => connection.probe_again(&gpu, &self.known),
                         MigNotice::Removed(device) => self.known.forget(&device),
                     }
                     None
@@ -300,11 +298,11 @@ impl Nvidia {
                 return ended;
             }
             if connection.has_seen_every_gpu() {
-                if connection.take_heart(self.quiet_period()) {
+                if connection.reset_patience(self.quiet_period()) {
                     self.patience = self.quiet_period();
                 }
                 let failing = |why: &str| SourceState::Failing(why.to_owned());
-                self.state = connection.trouble().map_or_else(|| ready.clone(), failing);
+                self.state = connection.error().map_or_else(|| ready.clone(), failing);
                 self.publish(to);
             }
         }

@@ -11,8 +11,8 @@ use windlass_host::{Host, PciFunction};
 
 use super::{
     facts::{attributes, counted, of_function, text},
+    failure::{self, Failure},
     family::{Family, Scan},
-    trouble::{self, Trouble},
 };
 
 /// Family of NVMe drives.
@@ -27,7 +27,7 @@ const DRIVERS: [&str; 1] = ["nvme"];
 /// State of a working controller (`drivers/nvme/host/sysfs.c`).
 const LIVE: &str = "live";
 
-const WITHHELD: &str = "shown for its place: storage is handed out by CSI drivers";
+const WITHHELD: &str = "listed for topology only: CSI drivers provide storage";
 
 // === impl Nvme ===
 
@@ -58,30 +58,30 @@ fn drive(host: &Host, index: u32, function: &PciFunction) -> (Device, Observatio
         withheld: Some(WITHHELD.to_owned()),
         ..Device::new(id, DeviceKind::Nvme, SourceName::NVME, Timestamp::UNIX_EPOCH)
     };
-    (device, trouble::observation(wrong(host, function)))
+    (device, failure::observation(failure_of(host, function)))
 }
 
 /// Attributes of a drive. The serial number is omitted: nobody selects by it.
 fn facts(host: &Host, function: &PciFunction) -> Attributes {
-    let said = |file: &str| controller_says(host, function, file).and_then(text);
+    let attribute = |file: &str| controller_attribute(host, function, file).and_then(text);
     let own = attributes(
         "windlass.dev",
         [
-            ("model", said("model")),
-            ("firmware", said("firmware_rev")),
-            ("transport", said("transport")),
+            ("model", attribute("model")),
+            ("firmware", attribute("firmware_rev")),
+            ("transport", attribute("transport")),
         ],
     );
     own.into_iter().chain(of_function(host, function)).collect()
 }
 
-fn wrong(host: &Host, function: &PciFunction) -> Option<Trouble> {
-    let state = || controller_says(host, function, "state").filter(|state| state != LIVE);
+fn failure_of(host: &Host, function: &PciFunction) -> Option<Failure> {
+    let state = || controller_attribute(host, function, "state").filter(|state| state != LIVE);
     let not_live = || state().map(|state| (Reason::NotReady, format!("its controller is {state}")));
-    trouble::of_driver(function, &DRIVERS).or_else(not_live)
+    failure::of_driver(function, &DRIVERS).or_else(not_live)
 }
 
-fn controller_says(host: &Host, function: &PciFunction, file: &str) -> Option<String> {
+fn controller_attribute(host: &Host, function: &PciFunction, file: &str) -> Option<String> {
     let folder = function.folder().join("nvme");
     let controller = host.names(&folder).into_iter().next()?;
     host.text(folder.join(controller).join(file))

@@ -76,6 +76,6 @@ mod tests {
         assert_eq!(pool.call(20, || 7), Ok(7), "who answers is heard all the same");
         assert!((SOON * 2..SOON * 5).contains(&pool.lost), "{:?}", pool.lost);
         pool.end_scan(|_| true);
-        assert_eq!(pool.limit(), SOON, "the next look has all its patience");
+        assert_eq!(pool.limit(), SOON, "the next scan has the whole limit");
     }
 }

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use windlass_config::{Config, HealthPolicy, Places, Policy};
 use windlass_core::health::HealthState;
 use windlass_host::{DriverPlaces, clock::Clock};
-use windlass_machine::{Fault, Machine, Profile, simulated_driver};
+use windlass_machine::{Fault, Machine, MachineProfile, simulated_driver};
 
 use super::{FAMILIES, SourceSnapshot, sources};
 
@@ -30,7 +30,7 @@ fn machine_of(profile: &str) -> (TempDir, Machine) {
     builder.prefix("wl");
     let folder = builder.tempdir_in("/dev/shm").or_else(|_| builder.tempdir());
     let folder = folder.expect("a temporary folder");
-    let profile = Profile::named(profile).expect("a shipped profile");
+    let profile = MachineProfile::named(profile).expect("a shipped profile");
     let driver = simulated_driver().expect("cargo builds the simulated driver with the tests");
     let machine = Machine::create(&folder.path().join("machine"), &profile, &driver);
     (folder, machine.expect("a machine"))

@@ -63,7 +63,6 @@ pub struct CatalogEntry {
     pub taints: Vec<Taint>,
     /// Placement of the instance to be made.
     pub(crate) partition: Option<Partition>,
-    /// Consumed counters.
     pub(crate) consumes: Option<Counters>,
     /// True if a claim has it.
     pub(crate) is_claimed: bool,
@@ -78,7 +77,7 @@ pub struct Taint {
     pub value: String,
 }
 
-/// Taint of an unhealthy device; the value is the kind of trouble.
+/// Taint of an unhealthy device; the value is the kind of failure.
 const UNHEALTHY: &str = "unhealthy";
 
 /// Taint of an unclean device; the value is its state of cleanup.
@@ -131,7 +130,6 @@ impl Catalog {
 // === impl CatalogEntry ===
 
 impl CatalogEntry {
-    /// A present device as it is.
     fn of(
         device: &Device,
         sharing: Sharing,
@@ -181,9 +179,9 @@ pub(super) fn is_pool_of(node: &str, pool: &str) -> bool {
 
 fn taints(state: &NodeState, ledger: &Ledger, device: &Device) -> Vec<Taint> {
     let all = [
-        trouble(device),
+        failure(device),
         held(state, ledger, device),
-        elsewhere(state, ledger, device),
+        claimed_under_other_name(state, ledger, device),
         unclean(state, device),
         obstacle(state, device),
     ];
@@ -192,7 +190,7 @@ fn taints(state: &NodeState, ledger: &Ledger, device: &Device) -> Vec<Taint> {
 
 /// Taint of a device whose hardware a claim has under another name, such as the placement of an instance,
 /// or may have.
-fn elsewhere(state: &NodeState, ledger: &Ledger, device: &Device) -> Option<Taint> {
+fn claimed_under_other_name(state: &NodeState, ledger: &Ledger, device: &Device) -> Option<Taint> {
     let is_taken = !ledger.is_claimed(&device.id)
         && ledger.claim(&state.overlaps.overlap(&device.id)).is_some();
     let taken = || Taint { key: CLAIMED, value: "other-name".to_owned() };
@@ -205,11 +203,10 @@ fn unknown_claims(ledger: &Ledger) -> Option<Taint> {
     (!ledger.knows_claims()).then(taint)
 }
 
-/// Taint of a device with an obstacle.
 fn obstacle(state: &NodeState, device: &Device) -> Option<Taint> {
     // Kubernetes 1.34 accepts four taints of a device, and an unhealthy device has one already.
     let found = state.obstacle(device).filter(|_| device.health.is_healthy())?;
-    Some(Taint { key: OBSTACLE, value: found.sort.word().to_owned() })
+    Some(Taint { key: OBSTACLE, value: found.kind.word().to_owned() })
 }
 
 /// Taint of a device that is not clean.
@@ -219,12 +216,12 @@ fn unclean(state: &NodeState, device: &Device) -> Option<Taint> {
 }
 
 /// Taint of an unhealthy device.
-fn trouble(device: &Device) -> Option<Taint> {
+fn failure(device: &Device) -> Option<Taint> {
     if device.health.is_healthy() {
         return None;
     }
-    let value = match device.health.trouble() {
-        Some(trouble) => spelled(&trouble.reason.to_string()),
+    let value = match device.health.failure() {
+        Some(failure) => label_value(&failure.reason.to_string()),
         None => "not-probed".to_owned(),
     };
     Some(Taint { key: UNHEALTHY, value })
@@ -234,7 +231,7 @@ fn trouble(device: &Device) -> Option<Taint> {
 /// release.
 fn held(state: &NodeState, ledger: &Ledger, device: &Device) -> Option<Taint> {
     let value = match ledger.container(&state.overlaps.overlap(&device.id)) {
-        Some(resource) => spelled(resource.as_str().rsplit('/').next().unwrap_or_default()),
+        Some(resource) => label_value(resource.as_str().rsplit('/').next().unwrap_or_default()),
         None if ledger.is_complete() => return None,
         None => "not-known".to_owned(),
     };
@@ -243,13 +240,13 @@ fn held(state: &NodeState, ledger: &Ledger, device: &Device) -> Option<Taint> {
 
 /// The text as the value of a label: at most 63 letters, digits, `-`, `_` and `.`. Other characters become
 /// dashes, so that words stay apart.
-fn spelled(text: &str) -> String {
+fn label_value(text: &str) -> String {
     let letter = |c: char| if c.is_ascii_alphanumeric() || "_.".contains(c) { c } else { '-' };
-    let mut spelled: String = text.chars().take(MAX_LABEL).map(letter).collect();
-    while spelled.contains("--") {
-        spelled = spelled.replace("--", "-");
+    let mut label_value: String = text.chars().take(MAX_LABEL).map(letter).collect();
+    while label_value.contains("--") {
+        label_value = label_value.replace("--", "-");
     }
-    spelled.trim_matches(|c: char| !c.is_ascii_alphanumeric()).to_owned()
+    label_value.trim_matches(|c: char| !c.is_ascii_alphanumeric()).to_owned()
 }
 
 #[cfg(test)]

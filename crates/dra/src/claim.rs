@@ -17,7 +17,6 @@ pub(crate) struct Claim {
     pub(crate) reference: ClaimRef,
     /// The pod's name for the claim, if it was made for one pod; else its own name.
     pub(crate) called: String,
-    /// Allocated devices.
     pub(crate) results: Vec<AllocatedDevice>,
     /// Parameters for them; later ones override earlier ones.
     pub(crate) configs: Vec<OpaqueConfig>,
@@ -37,7 +36,6 @@ pub(crate) struct AllocatedDevice {
     pub(crate) consumed: BTreeMap<String, String>,
 }
 
-/// Access of a claim to a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     /// Use of the device.
@@ -81,20 +79,21 @@ impl Claim {
     /// Reads the driver's part of the requested claim.
     pub(crate) fn read(
         object: ResourceClaim,
-        asked: &ClaimRef,
+        reference: &ClaimRef,
         driver: &DriverName,
     ) -> Result<Self, ClaimError> {
         let missing =
-            |field: &str| ClaimError::Missing { claim: asked.clone(), field: field.to_owned() };
+            |field: &str| ClaimError::Missing { claim: reference.clone(), field: field.to_owned() };
         let uid = object.metadata.uid.ok_or_else(|| missing("metadata.uid"))?;
-        if uid != asked.uid {
-            return Err(ClaimError::Replaced { claim: asked.clone(), found: uid });
+        if uid != reference.uid {
+            return Err(ClaimError::Replaced { claim: reference.clone(), found: uid });
         }
         let called = object.metadata.annotations.and_then(|mut it| it.remove(POD_CLAIM_NAME));
         // The claim's author may write any annotation.
-        let called = called.filter(|it| name::is_label(it)).unwrap_or_else(|| asked.name.clone());
+        let called =
+            called.filter(|it| name::is_label(it)).unwrap_or_else(|| reference.name.clone());
         let allocation = object.status.and_then(|status| status.allocation);
-        let allocation = allocation.ok_or_else(|| ClaimError::NotAllocated(asked.clone()))?;
+        let allocation = allocation.ok_or_else(|| ClaimError::NotAllocated(reference.clone()))?;
         let devices = allocation.devices.unwrap_or_default();
         let results = devices.results.unwrap_or_default().into_iter();
         let ours = results.enumerate().filter(|(_, result)| result.driver == driver.as_str());
@@ -105,7 +104,7 @@ impl Claim {
         });
         let results = results.collect::<Result<_, _>>()?;
         let configs = configs(devices.config.unwrap_or_default(), driver);
-        Ok(Self { reference: asked.clone(), called, results, configs })
+        Ok(Self { reference: reference.clone(), called, results, configs })
     }
 }
 
@@ -172,7 +171,7 @@ mod tests {
 
     use super::*;
 
-    fn asked() -> ClaimRef {
+    fn reference() -> ClaimRef {
         let [namespace, name, uid] = ["ns", "c", "u1"].map(ToOwned::to_owned);
         ClaimRef { namespace, name, uid }
     }
@@ -183,7 +182,7 @@ mod tests {
             "spec": {}, "status": status,
         });
         let object = serde_json::from_value(object).expect("a claim");
-        Claim::read(object, &asked(), &DriverName::default())
+        Claim::read(object, &reference(), &DriverName::default())
     }
 
     fn result(request: &str, driver: &str) -> Value {
@@ -210,7 +209,7 @@ mod tests {
                 "spec": {}, "status": {"allocation": {}},
             });
             let object = serde_json::from_value(object).expect("a claim");
-            let claim = Claim::read(object, &asked(), &DriverName::default()).expect("read");
+            let claim = Claim::read(object, &reference(), &DriverName::default()).expect("read");
             assert_eq!(claim.called, called);
         }
     }
@@ -242,7 +241,7 @@ mod tests {
         ] {
             assert_eq!(read(&status).expect_err("refused").to_string(), expected);
         }
-        let replaced = ClaimRef { uid: "u0".to_owned(), ..asked() };
+        let replaced = ClaimRef { uid: "u0".to_owned(), ..reference() };
         let object = json!({"metadata": {"uid": "u1"}, "spec": {}});
         let object = serde_json::from_value(object).expect("a claim");
         let error = Claim::read(object, &replaced, &DriverName::default()).expect_err("refused");

@@ -26,7 +26,6 @@ pub(super) struct Constraints {
     pub(super) interval: Interval,
 }
 
-/// Inputs of the constraints.
 #[derive(Clone, Copy)]
 pub(super) struct Inputs<'a> {
     pub(super) result: &'a AllocatedDevice,
@@ -70,7 +69,7 @@ impl Constraints {
             (Sharing::Mps(limits), _, Some(known)) => {
                 Ok(Self { client: Some(known.and(limits)), ..self })
             }
-            (Sharing::Mps(_), Use::Admin, _) => impossible("the claim only looks at it"),
+            (Sharing::Mps(_), Use::Admin, _) => impossible("the claim has admin access only"),
             (Sharing::Mps(_), Use::Share | Use::Shares(_), _) => {
                 impossible("claims share it otherwise")
             }
@@ -88,7 +87,7 @@ impl Constraints {
 /// Reason against setting a time slice, which applies to the whole GPU.
 fn no_interval(usage: Use, device: &Device) -> Option<&'static str> {
     match usage {
-        Use::Admin => Some("the claim only looks at it"),
+        Use::Admin => Some("the claim has admin access only"),
         Use::Share | Use::Shares(_) => Some("other claims share it"),
         Use::Portion(portion) if !portion.is_whole() => Some("other claims share it"),
         _ => {
@@ -108,7 +107,7 @@ fn no_mps(device: &Device) -> Option<&'static str> {
 /// Reason that a device is no full GPU under NVIDIA's driver; `part` is the reason of a MIG instance.
 fn not_whole(device: &Device, part: &'static str) -> Option<&'static str> {
     if !device.family().is_managed {
-        Some("it is no GPU of NVIDIA's")
+        Some("it is not an NVIDIA GPU")
     } else if device.kind.is_instance() {
         Some(part)
     } else {
@@ -182,7 +181,7 @@ mod tests {
             (Use::Alone, cut, Some("in MIG mode")),
             (Use::Alone, part, Some("a MIG instance")),
             (Use::Share, gpu("9.0.0"), Some("other claims share it")),
-            (Use::Admin, gpu("9.0.0"), Some("only looks at it")),
+            (Use::Admin, gpu("9.0.0"), Some("has admin access only")),
         ] {
             let why = no_interval(usage, &device);
             let is_expected = match (why, refused) {

@@ -13,7 +13,6 @@ use windlass_lifecycle::mps::MpsSpec;
 
 use super::claim::AllocatedDevice;
 
-/// Consumable capacity of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ConsumableCapacity {
     pub(super) manner: ShareManner,
@@ -29,7 +28,7 @@ pub(crate) enum CapacityError {
     #[error("its allocation has no amount of {0} that can be read")]
     Unreadable(AttributeName),
     #[error(
-        "nothing keeps its containers to {amount} of {name}: the device is shared by {by}; ask for all \
+        "no method enforces {amount} of {name}: the device is shared by {by}; request all \
          of it, share it by mps, or configure limits: advisory"
     )]
     Unenforced { amount: String, name: String, by: &'static str },
@@ -44,7 +43,7 @@ pub(super) const WHOLE: u64 = 100;
 const MIB: u64 = 1 << 20;
 
 /// Least memory of a CUDA program, in mebibytes.
-const LEAST: u64 = 256;
+const MIN_MEMORY_MIB: u64 = 256;
 
 /// Capacity name of the compute, in percent of a GPU's multiprocessors.
 pub(super) fn compute_of(driver: &DriverName) -> AttributeName {
@@ -59,8 +58,8 @@ impl ConsumableCapacity {
         let manner = policy.shares_of(device).filter(|_| sharing == Sharing::Exclusive)?;
         let spec = MpsSpec::new(device, Replicas::ONE);
         let memory = spec.memory_bytes? / MIB;
-        let (clients, _) = spec.most_clients();
-        let least = memory.div_ceil(clients.into()).max(LEAST).min(memory);
+        let (clients, _) = spec.max_clients();
+        let least = memory.div_ceil(clients.into()).max(MIN_MEMORY_MIB).min(memory);
         (memory > 0).then_some(Self { manner, memory, least })
     }
 

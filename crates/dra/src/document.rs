@@ -12,7 +12,7 @@ use std::{
 use windlass_core::cdi::{ContainerEdits, Kind, Spec, SpecDevice, VENDOR};
 use windlass_host::files;
 
-use super::record::Entry;
+use super::record::PreparedClaim;
 
 /// CDI kind of claims.
 const CLAIM: Kind = Kind::new("claim");
@@ -42,7 +42,7 @@ impl ClaimDocuments {
     }
 
     /// Writes a claim's document, unless an equal one exists. Returns true if it wrote. Blocks.
-    pub(crate) fn write(&self, entry: &Entry) -> Result<bool, String> {
+    pub(crate) fn write(&self, entry: &PreparedClaim) -> Result<bool, String> {
         let uid = &entry.claim.uid;
         let devices = entry.devices.iter().enumerate().filter(|(_, held)| !held.edits.is_empty());
         let devices =
@@ -61,7 +61,7 @@ impl ClaimDocuments {
     }
 
     /// Rewrites a claim's document if it is missing or differs. Blocks.
-    pub(crate) fn restore(&self, entry: &Entry) -> Result<(), String> {
+    pub(crate) fn restore(&self, entry: &PreparedClaim) -> Result<(), String> {
         if self.write(entry)? {
             tracing::warn!(claim = %entry.claim, "CDI document written again");
         }
@@ -88,8 +88,8 @@ impl ClaimDocuments {
     pub(crate) fn remove_others(&self, known: &BTreeSet<String>) {
         for uid in self.claims().difference(known) {
             match self.remove(uid) {
-                Ok(()) => tracing::info!(uid, "CDI document of an unknown claim removed"),
-                Err(error) => tracing::warn!(uid, error, "CDI document of an unknown claim"),
+                Ok(()) => tracing::info!(uid, "orphaned CDI document removed"),
+                Err(error) => tracing::warn!(uid, error, "orphaned CDI document not removed"),
             }
         }
     }
@@ -101,7 +101,7 @@ impl ClaimDocuments {
             match fs::remove_file(&path) {
                 Ok(()) => tracing::info!(path = %path.display(), "draft of a CDI document removed"),
                 Err(error) => {
-                    tracing::warn!(path = %path.display(), %error, "draft of a CDI document stays");
+                    tracing::warn!(path = %path.display(), %error, "draft of a CDI document not removed");
                 }
             }
         }

@@ -19,15 +19,15 @@ use super::{
     document::ClaimDocuments,
     health::HealthList,
     kubelet_record::KubeletRecord,
-    left::Left,
     leftovers,
     prepare::{Environment, Preparer},
     queue::ClaimQueue,
     record::{ClaimFile, Records},
+    recovered::RecoveredClaims,
     registrar::RegistrationState,
     serve::{Server, Sockets},
     service::Service,
-    status::{StatusWriter, TroubleByUid, Troubles},
+    status::{Failures, FailuresByUid, StatusWriter},
     traces::Traces,
 };
 use crate::metrics::ClaimMetrics;
@@ -37,7 +37,7 @@ use crate::metrics::ClaimMetrics;
 pub struct Driver {
     environment: Environment,
     file: ClaimFile,
-    left: Option<Left>,
+    recovered: Option<RecoveredClaims>,
     traces: Traces,
     sockets: Sockets,
     clock: Clock,
@@ -57,9 +57,9 @@ pub struct Deps {
     /// Ledger of allocated devices.
     pub ledger: SharedLedger,
     /// Claims of an earlier agent.
-    pub left: Left,
+    pub recovered: RecoveredClaims,
     /// Cleanup of devices between tenants.
-    pub handovers: CleanupHandle,
+    pub cleanup: CleanupHandle,
     /// Metrics of claims.
     pub metrics: ClaimMetrics,
     /// States of the MPS daemons.
@@ -77,22 +77,22 @@ pub struct Deps {
 /// Restores the claims of an earlier agent in the ledger: the kubelet may call the device plugin before the
 /// driver runs. If the record is unreadable, the driver reports it later; claims in the kubelet's
 /// checkpoint are held in any case. Blocks for a small file.
-pub fn restore(places: &Places, driver: &DriverName, ledger: &SharedLedger) -> Left {
+pub fn restore(places: &Places, driver: &DriverName, ledger: &SharedLedger) -> RecoveredClaims {
     let file = ClaimFile::new(places);
-    let left = Left::read(&file, &KubeletRecord::new(&places.kubelet_dir, driver));
+    let recovered = RecoveredClaims::read(&file, &KubeletRecord::new(&places.kubelet_dir, driver));
     ClaimDocuments::new(&places.cdi_dir).remove_drafts();
-    for entry in left.held().values() {
+    for entry in recovered.held().values() {
         ledger.restore_claim(&entry.claim, entry.uses());
     }
-    if left.is_absent() && traces(places, driver, ledger).is_out_of_the_question() {
-        return left;
+    if recovered.is_absent() && traces(places, driver, ledger).is_out_of_the_question() {
+        return recovered;
     }
-    if left.is_silent() {
+    if recovered.is_unreadable() {
         ledger.forget_claims();
-    } else if left.is_hearsay() {
-        ledger.hear_of_claims();
+    } else if recovered.is_from_kubelet_only() {
+        ledger.note_kubelet_claims();
     }
-    left
+    recovered
 }
 
 fn traces(places: &Places, driver: &DriverName, ledger: &SharedLedger) -> Traces {
@@ -113,8 +113,8 @@ impl Driver {
             clock,
             cluster,
             ledger,
-            left,
-            handovers,
+            recovered,
+            cleanup,
             metrics,
             daemons,
             partitions,
@@ -135,7 +135,7 @@ impl Driver {
             state,
             ledger,
             partitions,
-            handovers,
+            cleanup,
             metrics,
             mps,
             daemons,
@@ -143,11 +143,11 @@ impl Driver {
         let sockets = Sockets::new(&places.kubelet_dir, driver);
         let registration = watch::Sender::default();
         let statuses = cluster.map(ClaimStatuses::new);
-        let left = Some(left);
+        let recovered = Some(recovered);
         Self {
             environment,
             file,
-            left,
+            recovered,
             traces,
             sockets,
             clock,
@@ -179,16 +179,24 @@ impl Driver {
         journal.write(records.clone());
         let (queue, requests) = ClaimQueue::new(self.limits.claim_deadline);
         let serving = self.server(queue, journal.watch()).run(stop.clone());
-        let troubles = Troubles::default();
-        let statuses = self.write_statuses(journal.watch(), troubles.watch(), stop);
+        let failures = Failures::default();
+        let statuses = self.write_statuses(journal.watch(), failures.watch(), stop);
         let leftovers = leftovers::keep(self.environment.clone(), journal.watch());
-        let asked = (requests, self.limits.look_interval, self.limits.claim_patience);
+        let SessionLimits { check_interval, claim_patience, .. } = self.limits;
         let ledger = self.environment.ledger.clone();
-        let preparer = Preparer::new(self.environment, asked, records, troubles, journal);
-        let (traces, look) = (self.traces, self.limits.look_interval);
+        let preparer = Preparer::new(
+            self.environment,
+            requests,
+            check_interval,
+            claim_patience,
+            records,
+            failures,
+            journal,
+        );
+        let (traces, interval) = (self.traces, self.limits.check_interval);
         let recalling = async move {
             if is_absent && !ledger.watch().borrow().knows_claims() {
-                traces.vanish(look).await;
+                traces.vanish(interval).await;
             }
             ledger.recall_claims();
         };
@@ -202,7 +210,7 @@ impl Driver {
     fn write_statuses(
         &mut self,
         records: watch::Receiver<Versioned<Records>>,
-        troubles: watch::Receiver<TroubleByUid>,
+        failures: watch::Receiver<FailuresByUid>,
         stop: CancellationToken,
     ) -> impl Future<Output = ()> + Send + use<> {
         let writer = self.statuses.take().map(|statuses| StatusWriter {
@@ -211,7 +219,7 @@ impl Driver {
             statuses,
             records,
             state: self.environment.state.clone(),
-            troubles,
+            failures,
         });
         async move {
             if let Some(writer) = writer {
@@ -225,17 +233,18 @@ impl Driver {
     async fn recover(&mut self) -> (Records, bool) {
         let mut logged = None;
         loop {
-            let (file, environment, left) =
-                (self.file.clone(), self.environment.clone(), self.left.take());
+            let (file, environment, recovered) =
+                (self.file.clone(), self.environment.clone(), self.recovered.take());
             let offer = self.policy.borrow().dra.offer;
             let read = move || {
-                let left = left.unwrap_or_else(|| Left::read(&file, &environment.kubelet_record));
-                let is_absent = left.is_absent();
-                let records = left.taken_up(&file, &environment.documents, offer);
+                let recovered = recovered
+                    .unwrap_or_else(|| RecoveredClaims::read(&file, &environment.kubelet_record));
+                let is_absent = recovered.is_absent();
+                let records = recovered.restore(&file, &environment.documents, offer);
                 records.map(|records| (records, is_absent))
             };
-            let taken_up = spawn_blocking(read).await;
-            let why = match taken_up.expect("reading neither panics nor is cancelled") {
+            let outcome = spawn_blocking(read).await;
+            let why = match outcome.expect("reading neither panics nor is cancelled") {
                 Ok(recovered) => return recovered,
                 Err(unreadable) => causes(&unreadable),
             };
@@ -247,8 +256,8 @@ impl Driver {
                 self.registration.send_replace(RegistrationState::Failing(why.clone()));
                 logged = Some(why);
             }
-            tracing::trace!("what claims have is still unknown");
-            sleep(self.limits.look_interval).await;
+            tracing::trace!("devices of claims are still unknown");
+            sleep(self.limits.check_interval).await;
         }
     }
 
@@ -270,7 +279,7 @@ impl Driver {
             records,
             kubelet_record: self.environment.kubelet_record.clone(),
             registration: self.registration.clone(),
-            look_interval: self.limits.look_interval,
+            check_interval: self.limits.check_interval,
         }
     }
 }

@@ -15,7 +15,7 @@ use windlass_config::DriverName;
 use windlass_core::{
     device::Device,
     health::{Health, HealthState},
-    partition::standing,
+    partition::instance_at,
 };
 use windlass_host::{clock::Clock, state_file::Versioned};
 use windlass_kubelet_api::dra::health::{
@@ -55,7 +55,6 @@ const LONGEST_MESSAGE: usize = 1024;
 // === impl HealthList ===
 
 impl HealthList {
-    /// The present list.
     pub(super) fn list(&mut self) -> NodeWatchResourcesResponse {
         let known = self.known();
         self.message(&known)
@@ -101,7 +100,7 @@ impl HealthList {
             .flat_map(|(pool, it)| it.entries.iter().map(move |entry| (pool.clone(), entry)));
         let offered = entries.filter_map(|(pool, entry)| {
             let made = entry.partition.as_ref().map(|place| {
-                let instance = standing(&state.inventory, place);
+                let instance = instance_at(&state.inventory, place);
                 instance.or_else(|| state.inventory.get(place.gpu.as_str()))
             });
             let found = made.unwrap_or_else(|| state.inventory.get(entry.device.as_str()));
@@ -130,8 +129,8 @@ fn status(health: &Health) -> (HealthStatus, String) {
         HealthState::Healthy => HealthStatus::Healthy,
         HealthState::Unhealthy => HealthStatus::Unhealthy,
     };
-    let trouble = health.trouble().map(ToString::to_string).unwrap_or_default();
-    (status, trouble.chars().take(LONGEST_MESSAGE).collect())
+    let failure = health.failure().map(ToString::to_string).unwrap_or_default();
+    (status, failure.chars().take(LONGEST_MESSAGE).collect())
 }
 
 // === impl HealthService ===

@@ -17,14 +17,14 @@ use std::{
 use windlass_allocations::ledger::{ClaimRef, Use};
 use windlass_config::DriverName;
 use windlass_core::{cdi::ContainerEdits, device::DeviceId};
-use windlass_host::files::{Links, MOST_BYTES, read_regular_text};
+use windlass_host::files::{Links, MAX_BYTES, read_regular_text};
 use windlass_kubelet_api::dra::checkpoint::{
     Checkpoint, CheckpointError, ClaimState, Device, FILE, NEIGHBOUR,
 };
 
 use super::{
     catalog::DeviceName,
-    record::{Entry, Held, Records, Stage},
+    record::{PreparedClaim, PreparedDevice, Records, Stage},
     time_slice::Interval,
 };
 
@@ -65,7 +65,7 @@ impl KubeletRecord {
                 seen.insert((it.pool_name.clone(), it.device_name.clone(), it.share_id.clone()))
             };
             let devices: Vec<_> = devices.into_iter().filter(is_new).map(held).collect();
-            let entry = Entry { claim, state: Stage::PrepareStarted, devices };
+            let entry = PreparedClaim { claim, state: Stage::PrepareStarted, devices };
             (!entry.devices.is_empty()).then(|| (entry.claim.uid.clone(), entry))
         };
         Ok(self.claims()?.into_iter().filter_map(ours).collect())
@@ -83,7 +83,7 @@ impl KubeletRecord {
     }
 
     fn claims(&self) -> Result<Vec<ClaimState>, KubeletRecordError> {
-        let text = match read_regular_text(&self.path, Links::Refused, MOST_BYTES) {
+        let text = match read_regular_text(&self.path, Links::Refused, MAX_BYTES) {
             Ok(text) => text,
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
             Err(_) if self.path.with_file_name(NEIGHBOUR).exists() => return Ok(Vec::new()),
@@ -94,11 +94,11 @@ impl KubeletRecord {
 }
 
 /// A device as an entry of our own record.
-fn held(recorded: Device) -> Held {
+fn held(recorded: Device) -> PreparedDevice {
     let cdi = recorded.cdi_device_ids.unwrap_or_default();
     let mut ids = cdi.iter().filter_map(|name| name.split_once('=')?.1.parse().ok());
     let device = ids.find(|id: &DeviceId| DeviceName::of(id).as_str() == recorded.device_name);
-    Held {
+    PreparedDevice {
         pool: recorded.pool_name,
         name: recorded.device_name,
         device,

@@ -13,7 +13,7 @@ use windlass_resources::{NodeState, offers::present_parts};
 use super::{prepare::Environment, record::Records};
 
 /// Longest time until a removed instance vanishes from the inventory.
-const LOOK: Duration = Duration::from_secs(15);
+const VISIBLE: Duration = Duration::from_secs(15);
 
 /// Removes orphans, each time that instances come to be made for claims.
 pub(super) async fn keep(environment: Environment, records: watch::Receiver<Versioned<Records>>) {
@@ -34,7 +34,7 @@ pub(super) async fn keep(environment: Environment, records: watch::Receiver<Vers
 /// Removes all orphans.
 async fn remove(environment: &Environment, records: &Records) {
     if records.values().flat_map(|entry| &entry.devices).any(|held| held.device.is_none()) {
-        tracing::warn!("no MIG instance is removed: it is not known which ones claims have");
+        tracing::warn!("MIG instances not removed: instances of claims unknown");
         return;
     }
     let now = environment.state.borrow().clone();
@@ -76,17 +76,17 @@ async fn remove_one(
     }
     match environment.partitions.remove_device(&gpu.id, device).await {
         Ok(()) => {
-            tracing::info!(%device, gpu = %gpu.id, "MIG instance removed that nobody had");
+            tracing::info!(%device, gpu = %gpu.id, "orphaned MIG instance removed");
             let mut state = environment.state.clone();
             let is_gone = |state: &NodeState| {
                 let found = state.inventory.get(device.as_str());
                 found.is_none_or(|device| device.health.has_vanished())
             };
-            let _ = deadline::timeout(LOOK, state.wait_for(|state| is_gone(state))).await;
+            let _ = deadline::timeout(VISIBLE, state.wait_for(|state| is_gone(state))).await;
         }
         Err(error) => {
             let error = causes(&error);
-            tracing::warn!(%device, error, "a MIG instance that nobody has stays in the way of claims");
+            tracing::warn!(%device, error, "orphaned MIG instance not removed: it blocks claims");
         }
     }
     environment.ledger.release_claim(&keeper.uid);

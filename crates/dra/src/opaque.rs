@@ -278,7 +278,9 @@ fn limits(threads: Option<u64>, memory: Option<String>) -> Result<Limits, String
     let mebibytes = |text: String| {
         let bytes = Amount::parse(&text).map(Amount::rounded_up);
         let mebibytes = bytes.and_then(|bytes| u64::try_from(bytes / MIB).ok());
-        mebibytes.filter(|it| *it > 0).ok_or(format!("limit of memory {text:?}: write 10Gi, say"))
+        mebibytes
+            .filter(|it| *it > 0)
+            .ok_or(format!("limit of memory {text:?}: write 10Gi, for example"))
     };
     match threads.filter(|it| !(1..=100).contains(it)) {
         Some(percent) => Err(format!("active threads {percent}: write 1 to 100 percent")),

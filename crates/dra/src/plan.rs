@@ -22,18 +22,16 @@ use super::{
     constraints::{self, ConstraintError, Constraints},
     document,
     opaque::{Configs, OpaqueError},
-    record::{Held, Records},
+    record::{PreparedDevice, Records},
     time_slice::Interval,
 };
 
-/// Inputs of a plan.
 pub(crate) struct PlanInputs<'a> {
     pub(crate) driver: &'a DriverName,
     pub(crate) state: &'a NodeState,
     pub(crate) catalog: &'a Catalog,
     /// States of devices between tenants.
-    pub(crate) handovers: &'a CleanupStates,
-    /// Recorded claims.
+    pub(crate) cleanup_states: &'a CleanupStates,
     pub(crate) records: &'a Records,
     /// Folders of the MPS daemons.
     pub(crate) mps: &'a MpsPlaces,
@@ -53,7 +51,7 @@ pub(crate) enum Refusal {
          removed when the agent starts anew and nobody has it"
     )]
     Foreign { request: String, place: Partition, device: DeviceId },
-    #[error("request {request}: there is no instance to look at, {place}")]
+    #[error("request {request}: no MIG instance exists at {place}, and admin access makes none")]
     NotMade { request: String, place: Partition },
     #[error("request {request}: {device} is for no claim: {why}")]
     NotForClaims { request: String, device: DeviceId, why: &'static str },
@@ -82,7 +80,7 @@ struct ChosenDevice<'a> {
 }
 
 /// Plans the devices of a claim, in the order of its allocation.
-pub(crate) fn plan(claim: &Claim, inputs: &PlanInputs<'_>) -> Result<Vec<Held>, Refusal> {
+pub(crate) fn plan(claim: &Claim, inputs: &PlanInputs<'_>) -> Result<Vec<PreparedDevice>, Refusal> {
     let configs = Configs::read(claim)?;
     let chosen = claim.results.iter().map(|result| {
         let chosen = inputs.choose(claim, result, &configs)?;
@@ -98,8 +96,8 @@ pub(crate) fn plan(claim: &Claim, inputs: &PlanInputs<'_>) -> Result<Vec<Held>, 
 }
 
 /// Devices that a refused claim names, as far as they are known.
-pub(crate) fn named(claim: &Claim, catalog: &Catalog) -> Vec<Held> {
-    let held = |result: &AllocatedDevice| Held {
+pub(crate) fn named(claim: &Claim, catalog: &Catalog) -> Vec<PreparedDevice> {
+    let held = |result: &AllocatedDevice| PreparedDevice {
         pool: result.pool.clone(),
         name: result.device.clone(),
         device: catalog.find(&result.pool, &result.device).map(|it| it.device.clone()),
@@ -116,7 +114,7 @@ pub(crate) fn named(claim: &Claim, catalog: &Catalog) -> Vec<Held> {
 }
 
 /// Uses to take in the ledger: each device once, with its strongest use.
-pub(crate) fn takes(held: &[Held], state: &NodeState) -> Vec<(Overlap, Use)> {
+pub(crate) fn takes(held: &[PreparedDevice], state: &NodeState) -> Vec<(Overlap, Use)> {
     let uses = together(held.iter().filter_map(|it| Some((it.device.as_ref()?, it.usage))));
     uses.into_iter().map(|(device, usage)| (state.overlaps.overlap(device), usage)).collect()
 }
@@ -188,7 +186,7 @@ impl<'a> PlanInputs<'a> {
         let (result, usage) = (chosen.result, chosen.constraints.usage);
         let mut others =
             self.records.values().filter(|other| other.claim.uid != claim.reference.uid);
-        let has_it = |held: &Held| {
+        let has_it = |held: &PreparedDevice| {
             let both_share = held.usage.goes_with(usage);
             let is_it = held.pool == result.pool && held.name == result.device;
             is_it && held.usage != Use::Admin && usage != Use::Admin && !both_share
@@ -208,7 +206,7 @@ impl<'a> PlanInputs<'a> {
         claim: &Claim,
         chosen: &[ChosenDevice<'_>],
         position: usize,
-    ) -> Result<Held, Refusal> {
+    ) -> Result<PreparedDevice, Refusal> {
         let ChosenDevice { result, device, constraints, .. } = &chosen[position];
         let request = result.base_request();
         if !chosen[position].exists() {
@@ -233,7 +231,7 @@ impl<'a> PlanInputs<'a> {
         let own = || document::name(&claim.reference.uid, position);
         let own = (!edits.is_empty()).then(own);
         let cdi = names.into_iter().chain(own).collect();
-        Ok(Held { cdi, edits, ..chosen[position].held() })
+        Ok(PreparedDevice { cdi, edits, ..chosen[position].held() })
     }
 
     /// Container edits as the device plugin would make them by CDI.
@@ -272,10 +270,10 @@ impl ChosenDevice<'_> {
     }
 
     /// The device without container edits.
-    fn held(&self) -> Held {
+    fn held(&self) -> PreparedDevice {
         let Self { result, device, partition, constraints } = self;
         let usage = constraints.usage;
-        Held {
+        PreparedDevice {
             pool: result.pool.clone(),
             name: result.device.clone(),
             device: Some(partition.map_or_else(|| device.id.clone(), Partition::id)),
@@ -295,8 +293,8 @@ fn check_health(result: &AllocatedDevice, device: &Device) -> Result<(), Refusal
     if device.health.is_healthy() || result.access == Access::Admin {
         return Ok(());
     }
-    let trouble = device.health.trouble().map(ToString::to_string);
-    let why = trouble.unwrap_or_else(|| "not probed yet".to_owned());
+    let failure = device.health.failure().map(ToString::to_string);
+    let why = failure.unwrap_or_else(|| "not probed yet".to_owned());
     Err(Refusal::NotWell { request: result.request.clone(), device: device.id.clone(), why })
 }
 

@@ -43,9 +43,9 @@ use self::{
     state::{Action, Input, State},
 };
 use super::{
-    queue::{Request, Wish},
-    record::{Entry, Records, Stage},
-    status::{Trouble, Troubles},
+    queue::{Operation, Request},
+    record::{PreparedClaim, Records, Stage},
+    status::{Failure, Failures},
 };
 
 /// Prepares and releases claims.
@@ -53,7 +53,7 @@ pub(super) struct Preparer {
     environment: Environment,
     requests: mpsc::Receiver<Request>,
     slots: BTreeMap<String, Slot>,
-    troubles: Troubles,
+    failures: Failures,
     journal: Journal<Records>,
     /// The work of each claim, by UID.
     tasks: Tasks<String, Input>,
@@ -61,20 +61,20 @@ pub(super) struct Preparer {
     watches: JoinSet<Notice>,
     /// Longest wait of a claim for devices of other claims.
     patience: Duration,
-    /// Interval of looks for missing documents.
-    look_interval: Duration,
+    /// Interval of checks for missing documents.
+    check_interval: Duration,
 }
 
 /// Observations of the waits.
 enum Notice {
     /// Other claims may have released the devices; this much patience is left.
-    LetGo(String, Deadline),
+    Released(String, Deadline),
     /// These claims are orphaned.
-    Stale(Vec<Suspect>),
+    Orphaned(Vec<Suspect>),
 }
 
-/// Interval of looks for orphaned claims.
-const COLLECT: Duration = Duration::from_secs(10 * 60);
+/// Interval of checks for orphaned claims.
+const ORPHAN_CHECK: Duration = Duration::from_secs(10 * 60);
 
 // === impl Preparer ===
 
@@ -82,9 +82,11 @@ impl Preparer {
     /// Restores the claims of an earlier agent, in the ledger too.
     pub(super) fn new(
         environment: Environment,
-        (requests, look_interval, patience): (mpsc::Receiver<Request>, Duration, Duration),
+        requests: mpsc::Receiver<Request>,
+        check_interval: Duration,
+        patience: Duration,
         records: Records,
-        troubles: Troubles,
+        failures: Failures,
         journal: Journal<Records>,
     ) -> Self {
         let slots = records.into_iter().map(|(uid, entry)| (uid, Slot::of(entry))).collect();
@@ -93,60 +95,60 @@ impl Preparer {
             environment,
             requests,
             slots,
-            troubles,
+            failures,
             journal,
             tasks,
             watches,
             patience,
-            look_interval,
+            check_interval,
         };
         preparer.environment.metrics.holds(&preparer.records());
-        preparer.take_again();
+        preparer.restore_holds();
         preparer
     }
 
     /// Prepares and releases until the queue is closed.
     pub(super) async fn run(mut self) {
-        let (mut collect, mut look) = (interval(COLLECT), interval(self.look_interval));
-        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (mut orphans, mut check) = (interval(ORPHAN_CHECK), interval(self.check_interval));
+        check.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut state = self.environment.state.clone();
         loop {
-            let is_vague = self.slots.values().any(Slot::is_vague);
+            let has_unknown_devices = self.slots.values().any(Slot::has_unknown_devices);
             tokio::select! {
                 request = self.requests.recv() => match request {
-                    Some(request) => self.ask(request),
+                    Some(request) => self.handle(request),
                     None => return,
                 },
                 Some((uid, outcome)) = self.tasks.next() => self.step(&uid, outcome),
                 Some(notice) = self.watches.join_next() => {
                     match notice.expect("watches neither panic nor are cancelled") {
-                        Notice::LetGo(uid, patience) => self.let_go(&uid, patience),
-                        Notice::Stale(claims) => self.release_stale(claims),
+                        Notice::Released(uid, patience) => self.released(&uid, patience),
+                        Notice::Orphaned(claims) => self.release_orphans(claims),
                     }
                 }
-                Ok(()) = state.changed(), if is_vague => self.find_devices(),
-                _ = collect.tick() => self.collect(),
-                _ = look.tick() => self.look(),
+                Ok(()) = state.changed(), if has_unknown_devices => self.find_devices(),
+                _ = orphans.tick() => self.find_orphans(),
+                _ = check.tick() => self.check(),
             }
         }
     }
 
-    fn ask(&mut self, Request { claim, wish }: Request) {
+    fn handle(&mut self, Request { claim, operation }: Request) {
         let uid = claim.uid.clone();
         let slot = self.slots.entry(uid.clone()).or_insert_with(|| Slot::new(claim.clone()));
         // A kubelet names a claim alike in both calls.
         if slot.claim != claim {
-            return wish.refuse(format!(
+            return operation.refuse(format!(
                 "claim {claim} has the UID {uid}, which is another claim's on this node"
             ));
         }
-        let input = match wish {
-            Wish::Prepare(reply) => {
-                slot.asked += 1;
+        let input = match operation {
+            Operation::Prepare(reply) => {
+                slot.requests += 1;
                 slot.preparing.push(reply);
                 Input::Prepare
             }
-            Wish::Release(reply) => {
+            Operation::Release(reply) => {
                 slot.releasing.push(reply);
                 Input::Release
             }
@@ -161,7 +163,7 @@ impl Preparer {
             let Some(slot) = self.slots.get_mut(uid) else { return };
             let (state, action) = slot.state.next(input);
             slot.enter(state);
-            next = self.carry_out(uid, action).or_else(|| self.wish(uid));
+            next = self.carry_out(uid, action).or_else(|| self.operation(uid));
         }
     }
 
@@ -182,7 +184,7 @@ impl Preparer {
                 self.spawn(uid, async { Input::of_record(recorded.await) });
             }
             Action::Answer => self.answer(uid),
-            Action::Refuse(trouble) => self.refuse(uid, trouble),
+            Action::Refuse(failure) => self.refuse(uid, failure),
             Action::Undo(why) => self.undo(uid, why),
             Action::Restore => self.restore(uid),
             Action::Note(why) => self.note(uid, why),
@@ -194,21 +196,21 @@ impl Preparer {
     }
 
     /// Next request of a claim at rest. An unrecorded claim without a request is forgotten.
-    fn wish(&mut self, uid: &str) -> Option<Input> {
+    fn operation(&mut self, uid: &str) -> Option<Input> {
         let slot = self.slots.get(uid)?;
         let State::Resting(recorded) = slot.state else { return None };
-        let wish = slot.wish();
-        if wish.is_none() && recorded.is_none() {
+        let operation = slot.operation();
+        if operation.is_none() && recorded.is_none() {
             self.slots.remove(uid);
         }
-        wish
+        operation
     }
 
     fn spawn(&mut self, uid: &str, work: impl Future<Output = Input> + Send + 'static) {
         self.tasks.begin(uid.to_owned(), work);
     }
 
-    fn entry(&self, uid: &str) -> Option<&Entry> {
+    fn entry(&self, uid: &str) -> Option<&PreparedClaim> {
         self.slots.get(uid)?.entry.as_ref()
     }
 
@@ -226,33 +228,34 @@ impl Preparer {
                 return Input::Unrecorded(why);
             }
             let done = async {
-                environment.hand_over(&entry).await?;
-                environment.daemons_are_right(&entry).await?;
+                environment.wait_for_cleanup(&entry).await?;
+                environment.wait_for_daemons(&entry).await?;
                 if is_begun {
                     environment.set_time_slices(&entry).await?;
                 }
-                blocking(move || environment.do_it(&entry, &nodes.unwrap_or_default())).await
+                blocking(move || environment.write_document(&entry, &nodes.unwrap_or_default()))
+                    .await
             };
             done.await.into()
         });
     }
 
     fn answer(&mut self, uid: &str) {
-        self.troubles.forget(uid);
+        self.failures.forget(uid);
         let Some(slot) = self.slots.get_mut(uid) else { return };
         let devices = slot.entry.iter().flat_map(|entry| entry.devices.clone()).collect();
         slot.prepared(&Ok(devices));
     }
 
     /// Answers the waiting callers with an error; begun steps stay.
-    fn refuse(&mut self, uid: &str, trouble: Trouble) {
+    fn refuse(&mut self, uid: &str, failure: Failure) {
         let Some(slot) = self.slots.get_mut(uid) else { return };
-        slot.prepared(&Err(trouble.why.clone()));
+        slot.prepared(&Err(failure.why.clone()));
         // A claim that could not be read has no device for a status.
-        if slot.entry.is_some() || trouble.refused.is_some() {
-            self.troubles.note(uid, trouble);
+        if slot.entry.is_some() || failure.refused.is_some() {
+            self.failures.note(uid, failure);
         } else {
-            self.troubles.forget(uid);
+            self.failures.forget(uid);
         }
     }
 
@@ -261,7 +264,7 @@ impl Preparer {
         let refused = self.slots.get_mut(uid).and_then(|slot| slot.entry.take());
         self.environment.ledger.release_claim(uid);
         drop(self.save());
-        self.refuse(uid, Trouble { why, refused });
+        self.refuse(uid, Failure { why, refused });
     }
 
     fn records(&self) -> Records {
@@ -278,7 +281,7 @@ impl Preparer {
     }
 
     /// Holds the devices of an earlier agent's claims.
-    fn take_again(&self) {
+    fn restore_holds(&self) {
         for entry in self.slots.values().filter_map(Slot::recorded) {
             self.environment.ledger.restore_claim(&entry.claim, entry.uses());
         }
@@ -288,7 +291,7 @@ impl Preparer {
     fn find_devices(&mut self) {
         let state = self.environment.state.borrow().clone();
         let catalog = self.environment.catalog(&state);
-        for slot in self.slots.values_mut().filter(|slot| slot.is_vague()) {
+        for slot in self.slots.values_mut().filter(|slot| slot.has_unknown_devices()) {
             let devices = slot.entry.iter_mut().flat_map(|entry| &mut entry.devices);
             for held in devices.filter(|held| held.device.is_none()) {
                 let Some(found) = catalog.find(&held.pool, &held.name) else { continue };
@@ -296,7 +299,7 @@ impl Preparer {
                 held.partition = found.partition.clone().filter(|_| held.usage != Use::Admin);
             }
         }
-        self.take_again();
+        self.restore_holds();
         drop(self.save());
     }
 }

@@ -8,7 +8,7 @@ use windlass_allocations::ledger::ClaimRef;
 use windlass_core::name::{is_label, is_subdomain};
 use windlass_host::{abbreviate::cut, deadline};
 
-use super::record::Held;
+use super::record::PreparedDevice;
 
 /// Sender of calls to the preparer.
 #[derive(Clone, Debug)]
@@ -22,21 +22,21 @@ pub(super) struct ClaimQueue {
 #[derive(Debug)]
 pub(super) struct Request {
     pub(super) claim: ClaimRef,
-    pub(super) wish: Wish,
+    pub(super) operation: Operation,
 }
 
 /// Requested action for a claim.
 #[derive(Debug)]
-pub(super) enum Wish {
+pub(super) enum Operation {
     /// Prepare its devices.
-    Prepare(Reply<Vec<Held>>),
+    Prepare(Reply<Vec<PreparedDevice>>),
     /// Release all that is left of it.
     Release(Reply<()>),
 }
 
-// === impl Wish ===
+// === impl Operation ===
 
-impl Wish {
+impl Operation {
     /// Refuses the request.
     pub(super) fn refuse(self, why: String) {
         // The caller may have given up.
@@ -50,7 +50,6 @@ impl Wish {
 /// The caller may have given up.
 pub(super) type Reply<T> = oneshot::Sender<Result<T, String>>;
 
-/// Capacity of the queue.
 const CAPACITY: usize = 64;
 
 /// Longest UID. Kubernetes' have 36 characters.
@@ -66,35 +65,35 @@ impl ClaimQueue {
     }
 
     /// Prepares a claim. The preparation goes on after the deadline.
-    pub(super) async fn prepare(&self, claim: ClaimRef) -> Result<Vec<Held>, String> {
+    pub(super) async fn prepare(&self, claim: ClaimRef) -> Result<Vec<PreparedDevice>, String> {
         let late =
-            format!("claim {claim} is still being prepared after {:?}: ask again", self.deadline);
-        self.ask(claim, Wish::Prepare, late).await
+            format!("claim {claim} is still being prepared after {:?}: retry", self.deadline);
+        self.request(claim, Operation::Prepare, late).await
     }
 
     /// Releases a claim. The release goes on after the deadline.
     pub(super) async fn release(&self, claim: ClaimRef) -> Result<(), String> {
         let late =
-            format!("claim {claim} is still being released after {:?}: ask again", self.deadline);
-        self.ask(claim, Wish::Release, late).await
+            format!("claim {claim} is still being released after {:?}: retry", self.deadline);
+        self.request(claim, Operation::Release, late).await
     }
 
-    async fn ask<T>(
+    async fn request<T>(
         &self,
         claim: ClaimRef,
-        wish: impl FnOnce(Reply<T>) -> Wish,
+        operation: impl FnOnce(Reply<T>) -> Operation,
         late: String,
     ) -> Result<T, String> {
         if let Some(mistake) = invalid_name(&claim) {
             return Err(format!("claim {}: {mistake}", cut(&claim.to_string())));
         }
         let (reply, answer) = oneshot::channel();
-        let asked = async {
+        let answer = async {
             // A preparer that has ended drops the reply.
-            let _ = self.requests.send(Request { claim, wish: wish(reply) }).await;
+            let _ = self.requests.send(Request { claim, operation: operation(reply) }).await;
             answer.await.unwrap_or_else(|_| Err("the agent ends".to_owned()))
         };
-        deadline::timeout(self.deadline, asked).await.unwrap_or(Err(late))
+        deadline::timeout(self.deadline, answer).await.unwrap_or(Err(late))
     }
 }
 
@@ -106,7 +105,9 @@ fn invalid_name(ClaimRef { namespace, name, uid }: &ClaimRef) -> Option<String> 
         (is_plain(uid), uid, "UID"),
     ]
     .into_iter()
-    .find_map(|(is_one, text, what)| (!is_one).then(|| format!("{:?} is no {what}", cut(text))))
+    .find_map(|(is_one, text, what)| {
+        (!is_one).then(|| format!("{:?} is not a valid {what}", cut(text)))
+    })
 }
 
 fn is_plain(uid: &str) -> bool {
@@ -127,7 +128,7 @@ mod tests {
         let begun = tokio::time::Instant::now();
         let answer = queue.prepare(ClaimRef { namespace, name, uid }).await;
         let why = answer.expect_err("nobody answers");
-        assert_eq!(why, "claim ns/c is still being prepared after 40s: ask again");
+        assert_eq!(why, "claim ns/c is still being prepared after 40s: retry");
         assert!(begun.elapsed() < Duration::from_secs(45));
     }
 }

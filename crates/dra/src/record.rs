@@ -13,7 +13,7 @@ use windlass_core::{
     cdi::ContainerEdits,
     device::{Device, DeviceId, Partition},
     inventory::Inventory,
-    partition::standing,
+    partition::instance_at,
 };
 use windlass_host::state_file::{Boot, Earlier, Format, Journal, StateFile, Unreadable, Writer};
 
@@ -23,17 +23,17 @@ use super::{
 };
 
 /// Records by the claim's UID.
-pub type Records = BTreeMap<String, Entry>;
+pub type Records = BTreeMap<String, PreparedClaim>;
 
 /// A claim that is prepared, or was begun.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Entry {
+pub struct PreparedClaim {
     #[serde(rename = "ref")]
     pub claim: ClaimRef,
     pub(crate) state: Stage,
     /// Devices in the order of the allocation.
-    pub devices: Vec<Held>,
+    pub devices: Vec<PreparedDevice>,
 }
 
 /// Stage of a claim.
@@ -48,7 +48,7 @@ pub enum Stage {
 /// A device of a claim.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Held {
+pub struct PreparedDevice {
     pub(crate) pool: String,
     pub(crate) name: String,
     /// `None` if the kubelet's checkpoint alone names the device, by an unknown name.
@@ -86,9 +86,9 @@ const FILE: &str = "claims.json";
 /// The copy's name in the folder of CDI documents.
 const COPY: &str = "windlass.dev-claims.copy";
 
-// === impl Held ===
+// === impl PreparedDevice ===
 
-impl Held {
+impl PreparedDevice {
     fn is_for(&self, result: &AllocatedDevice) -> bool {
         let Self { pool, name, share, requests, .. } = self;
         (pool, name, share) == (&result.pool, &result.device, &result.share)
@@ -98,15 +98,15 @@ impl Held {
     /// The device, or the instance at the allocated placement.
     pub(crate) fn found<'a>(&self, inventory: &'a Inventory) -> Option<&'a Device> {
         match &self.partition {
-            Some(place) => standing(inventory, place),
+            Some(place) => instance_at(inventory, place),
             None => inventory.get(self.device.as_ref()?.as_str()),
         }
     }
 }
 
-// === impl Entry ===
+// === impl PreparedClaim ===
 
-impl Entry {
+impl PreparedClaim {
     /// True if the claim was allocated exactly these devices, for the same requests.
     pub(crate) fn is_for(&self, claim: &Claim) -> bool {
         let mut pairs = self.devices.iter().zip(&claim.results);
@@ -183,7 +183,7 @@ mod tests {
 
     fn records(state: Stage) -> Records {
         let [namespace, name, uid] = ["ns", "c", "u"].map(ToOwned::to_owned);
-        let held = Held {
+        let held = PreparedDevice {
             pool: "n1/nvidia".to_owned(),
             name: "gpu-0".to_owned(),
             device: Some("GPU-0".parse().expect("an id")),
@@ -197,7 +197,7 @@ mod tests {
             edits: ContainerEdits { env: vec!["A=b".to_owned()], ..ContainerEdits::default() },
         };
         let claim = ClaimRef { namespace, name, uid };
-        [("u".to_owned(), Entry { claim, state, devices: vec![held] })].into()
+        [("u".to_owned(), PreparedClaim { claim, state, devices: vec![held] })].into()
     }
 
     fn read(file: &ClaimFile) -> Records {

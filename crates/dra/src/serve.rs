@@ -57,8 +57,8 @@ pub(super) struct Server {
     /// The kubelet may want claims released that were never prepared.
     pub(super) kubelet_record: KubeletRecord,
     pub(super) registration: watch::Sender<RegistrationState>,
-    /// Interval of looks at the sockets without an event.
-    pub(super) look_interval: Duration,
+    /// Interval of checks of the sockets without an event.
+    pub(super) check_interval: Duration,
 }
 
 /// Paths of the sockets.
@@ -79,7 +79,6 @@ enum ServeError {
     Ended,
 }
 
-/// Need of the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Need {
     /// Devices are offered, or claims have to be released.
@@ -121,7 +120,7 @@ impl Server {
             self.registration.send_replace(RegistrationState::Failing(why));
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = sleep(self.look_interval) => {}
+                () = sleep(self.check_interval) => {}
             }
         }
     }
@@ -182,7 +181,7 @@ impl Server {
         let watched = DirectoryWatch::new(&folder).map_err(refused)?;
         let (count, changes) = watch::channel(0);
         let endpoint = Endpoint::bind(socket)?;
-        helpers.spawn(watched.run(count, self.look_interval));
+        helpers.spawn(watched.run(count, self.check_interval));
         Ok(KeptSocket { endpoint, folder, changes })
     }
 
@@ -229,7 +228,7 @@ impl Server {
             tokio::select! {
                 Ok(()) = policy.changed() => {}
                 Ok(()) = records.changed() => {}
-                () = sleep(self.look_interval), if !is_offered && !is_held => {}
+                () = sleep(self.check_interval), if !is_offered && !is_held => {}
                 // The agent ends.
                 else => std::future::pending().await,
             }
@@ -240,7 +239,7 @@ impl Server {
 // === impl Sockets ===
 
 impl Sockets {
-    /// The usual paths of a driver.
+    /// The default paths of a driver.
     pub(super) fn new(kubelet_dir: &Path, driver: &DriverName) -> Self {
         let own = kubelet_dir.join(PLUGINS_DIR).join(driver.as_str());
         let registry = kubelet_dir.join(REGISTRY_DIR);

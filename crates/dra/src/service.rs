@@ -8,7 +8,7 @@ use tonic::{Request, Response, Status};
 use windlass_allocations::ledger::ClaimRef;
 use windlass_kubelet_api::dra::{v1, v1beta1};
 
-use super::{queue::ClaimQueue, record::Held};
+use super::{queue::ClaimQueue, record::PreparedDevice};
 use crate::metrics::{ClaimCall, ClaimMetrics};
 
 /// Serves the kubelet's calls.
@@ -19,7 +19,7 @@ pub(super) struct Service {
 }
 
 /// Most claims of one call. A kubelet asks for those of one pod.
-const MOST_CLAIMS: usize = 256;
+const MAX_CLAIMS: usize = 256;
 
 // === impl Service ===
 
@@ -27,7 +27,7 @@ impl Service {
     async fn prepare(
         &self,
         claims: impl IntoIterator<Item = ClaimRef>,
-    ) -> BTreeMap<String, Result<Vec<Held>, String>> {
+    ) -> BTreeMap<String, Result<Vec<PreparedDevice>, String>> {
         for_each_claim(claims, |claim| {
             let Self { queue, metrics } = self.clone();
             async move { metrics.answered(ClaimCall::Prepare, queue.prepare(claim).await) }
@@ -47,11 +47,11 @@ impl Service {
     }
 }
 
-fn check_count(asked: usize) -> Result<(), Status> {
-    if asked <= MOST_CLAIMS {
+fn check_count(count: usize) -> Result<(), Status> {
+    if count <= MAX_CLAIMS {
         return Ok(());
     }
-    let why = format!("the call is for {asked} claims, and one may be for {MOST_CLAIMS}");
+    let why = format!("the call has {count} claims; at most {MAX_CLAIMS} are allowed");
     Err(Status::invalid_argument(why))
 }
 
@@ -87,7 +87,7 @@ macro_rules! serve_version {
                     let $version::Claim { namespace, uid, name } = it;
                     ClaimRef { namespace, name, uid }
                 }));
-                let answer = |outcome: Result<Vec<Held>, String>| match outcome {
+                let answer = |outcome: Result<Vec<PreparedDevice>, String>| match outcome {
                     Ok(devices) => $version::NodePrepareResourceResponse {
                         devices: devices.into_iter().map($device).collect(),
                         error: String::new(),

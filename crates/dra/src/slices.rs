@@ -17,7 +17,6 @@ use windlass_core::device::DeviceId;
 
 use super::catalog::{Catalog, CatalogEntry, Pool};
 
-/// Options of slices.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SliceOptions<'a> {
     pub(crate) driver: &'a DriverName,
@@ -25,10 +24,10 @@ pub(crate) struct SliceOptions<'a> {
 }
 
 /// Most devices of a slice with a taint (`ResourceSliceMaxDevicesWithAdvancedFeatures`).
-const MOST_DEVICES: usize = 64;
+const MAX_DEVICES: usize = 64;
 
 /// Most counter sets of a slice (`ResourceSliceMaxCounterSets`).
-const MOST_COUNTER_SETS: usize = 8;
+const MAX_COUNTER_SETS: usize = 8;
 
 /// Divides a catalog into slices. A device that violates a limit is left out, not its pool.
 pub(crate) fn slices(catalog: &Catalog, options: SliceOptions<'_>) -> DesiredSlices {
@@ -62,13 +61,13 @@ fn divide(
             Err(error) => left_out.push(leave_out(name, device.name, &error)),
         }
     }
-    let counters = pool.counters.chunks(MOST_COUNTER_SETS).map(|sets| SliceContent {
+    let counters = pool.counters.chunks(MAX_COUNTER_SETS).map(|sets| SliceContent {
         shared_counters: sets.iter().map(wire::counter_set).collect(),
         ..SliceContent::default()
     });
     let groups = devices.chunk_by(|(one, _), (other, _)| one == other);
     let devices =
-        groups.flat_map(|devices| devices.chunks(MOST_DEVICES)).map(|devices| SliceContent {
+        groups.flat_map(|devices| devices.chunks(MAX_DEVICES)).map(|devices| SliceContent {
             devices: devices.iter().map(|(_, device)| device.clone()).collect(),
             ..SliceContent::default()
         });

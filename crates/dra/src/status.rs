@@ -1,7 +1,7 @@
 //! Status of a claim's devices in the cluster: prepared or not, and healthy or not.
 //!
 //! ```text
-//!   records, troubles, devices ──> wanted ──differs from the written status──> apply ──> written
+//!   records, failures, devices ──> wanted ──differs from the written status──> apply ──> written
 //!                                    ^                                         │ failed: logged once
 //!                                    └────────────── again, after a pause ─────┘
 //! ```
@@ -29,20 +29,20 @@ use self::{
     document::{DeviceKey, DeviceReport},
     refused::RefusedReports,
 };
-use super::record::{Entry, Records};
+use super::record::{PreparedClaim, Records};
 
 /// Reasons of unprepared claims by UID, published by the preparer.
 #[derive(Debug, Default)]
-pub(super) struct Troubles(watch::Sender<TroubleByUid>);
+pub(super) struct Failures(watch::Sender<FailuresByUid>);
 
-pub(super) type TroubleByUid = BTreeMap<String, Trouble>;
+pub(super) type FailuresByUid = BTreeMap<String, Failure>;
 
 /// Reason of an unprepared claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Trouble {
+pub(super) struct Failure {
     pub(super) why: String,
     /// Devices of a claim that was refused before its first record.
-    pub(super) refused: Option<Entry>,
+    pub(super) refused: Option<PreparedClaim>,
 }
 
 /// Writes the status of claims' devices.
@@ -52,10 +52,9 @@ pub(super) struct StatusWriter {
     pub(super) statuses: ClaimStatuses,
     pub(super) records: watch::Receiver<Versioned<Records>>,
     pub(super) state: watch::Receiver<Arc<NodeState>>,
-    pub(super) troubles: watch::Receiver<TroubleByUid>,
+    pub(super) failures: watch::Receiver<FailuresByUid>,
 }
 
-/// The device reports of one claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct ClaimReport {
     reference: ClaimRef,
@@ -75,14 +74,14 @@ struct Past {
 /// Changes within this time are one: a claim starts and completes, a device's health follows its probe.
 const BURST: Duration = Duration::from_millis(50);
 
-// === impl Troubles ===
+// === impl Failures ===
 
-impl Troubles {
+impl Failures {
     /// Notes the reason of an unprepared claim.
-    pub(super) fn note(&self, uid: &str, trouble: Trouble) {
+    pub(super) fn note(&self, uid: &str, failure: Failure) {
         self.0.send_if_modified(|all| {
-            let is_news = all.get(uid) != Some(&trouble);
-            all.insert(uid.to_owned(), trouble);
+            let is_news = all.get(uid) != Some(&failure);
+            all.insert(uid.to_owned(), failure);
             is_news
         });
     }
@@ -93,20 +92,19 @@ impl Troubles {
     }
 
     /// All reasons.
-    pub(super) fn watch(&self) -> watch::Receiver<TroubleByUid> {
+    pub(super) fn watch(&self) -> watch::Receiver<FailuresByUid> {
         self.0.subscribe()
     }
 
-    /// Refused claims.
     pub(super) fn refused(&self) -> Vec<ClaimRef> {
         let all = self.0.borrow();
         all.values().filter_map(|it| Some(it.refused.as_ref()?.claim.clone())).collect()
     }
 }
 
-// === impl Trouble ===
+// === impl Failure ===
 
-impl From<String> for Trouble {
+impl From<String> for Failure {
     fn from(why: String) -> Self {
         Self { why, refused: None }
     }
@@ -121,9 +119,9 @@ impl StatusWriter {
     }
 
     async fn live(mut self) {
-        let (mut past, mut troubles) = (Past::default(), self.troubles.clone());
+        let (mut past, mut failures) = (Past::default(), self.failures.clone());
         loop {
-            let wanted = self.wanted(&troubles.borrow_and_update());
+            let wanted = self.wanted(&failures.borrow_and_update());
             past.forget_refused(&wanted);
             let now = Instant::now();
             if let Some(uid) = past.difference(&wanted, now) {
@@ -134,7 +132,7 @@ impl StatusWriter {
                 () = past.refused.due(now) => continue,
                 () = windlass_host::watch::changed(&mut self.records) => {}
                 () = windlass_host::watch::changed(&mut self.state) => {}
-                () = windlass_host::watch::changed(&mut troubles) => {}
+                () = windlass_host::watch::changed(&mut failures) => {}
             }
             sleep(BURST).await;
         }
@@ -188,15 +186,15 @@ impl StatusWriter {
     }
 
     /// Reports of recorded and of refused claims.
-    fn wanted(&mut self, troubles: &TroubleByUid) -> Reports {
+    fn wanted(&mut self, failures: &FailuresByUid) -> Reports {
         let state = self.state.borrow_and_update().clone();
         let records = self.records.borrow_and_update();
-        let claim = |(uid, entry): (&String, &Entry)| {
-            let why = troubles.get(uid).map(|trouble| trouble.why.as_str());
+        let claim = |(uid, entry): (&String, &PreparedClaim)| {
+            let why = failures.get(uid).map(|failure| failure.why.as_str());
             let devices = document::devices(entry, &state, why, self.clock.now());
             (uid.clone(), ClaimReport { reference: entry.claim.clone(), devices })
         };
-        let refused = troubles.iter().filter_map(|(uid, it)| Some((uid, it.refused.as_ref()?)));
+        let refused = failures.iter().filter_map(|(uid, it)| Some((uid, it.refused.as_ref()?)));
         refused.chain(&records.1).map(claim).collect()
     }
 }

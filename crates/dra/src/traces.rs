@@ -53,30 +53,30 @@ const NAMED: usize = 5;
 impl Traces {
     /// True if there can be no trace: no document, and no pod resources socket. Blocks.
     pub(super) fn is_out_of_the_question(&self) -> bool {
-        !self.can_ask() && self.documents.claims().is_empty()
+        !self.has_pod_resources() && self.documents.claims().is_empty()
     }
 
     /// Waits until no trace is left, and logs the present ones.
-    pub(super) async fn vanish(self, look_interval: Duration) {
+    pub(super) async fn vanish(self, check_interval: Duration) {
         let mut logged = None;
         while let Some(trace) = self.find().await {
             let pause = match trace {
-                Trace::Unanswered(_) => look_interval.min(SOON),
-                Trace::Documents(_) | Trace::Containers => look_interval,
+                Trace::Unanswered(_) => check_interval.min(SOON),
+                Trace::Documents(_) | Trace::Containers => check_interval,
             };
             if logged.as_ref() != Some(&trace) {
                 let why = self.describe(&trace);
                 tracing::warn!(
-                    "it is not known what claims have, and no device is given away: claims.json and its copy are \
+                    "devices of claims unknown, no device is allocated: claims.json and its copy are \
                      missing, and {why}"
                 );
                 logged = Some(trace);
             }
-            tracing::trace!("what claims have is still unknown");
+            tracing::trace!("devices of claims are still unknown");
             sleep(pause).await;
         }
         if logged.is_some() {
-            tracing::info!("no trace of a claim is left: devices are allocatable again");
+            tracing::info!("no trace of earlier claims left: devices are allocatable again");
         }
     }
 
@@ -87,7 +87,7 @@ impl Traces {
         if !claims.is_empty() {
             return Some(Trace::Documents(claims));
         }
-        if !self.can_ask() {
+        if !self.has_pod_resources() {
             return None;
         }
         self.ledger.wait_for_checkpoint().await;
@@ -112,16 +112,16 @@ impl Traces {
                 )
             }
             Trace::Containers => format!(
-                "the kubelet tells of containers with devices of {}: this ends with them",
+                "the kubelet lists containers with devices of {}: this ends with them",
                 self.driver.as_str()
             ),
             Trace::Unanswered(why) => {
-                format!("the kubelet does not tell whether containers have claims: {why}")
+                format!("the kubelet does not list the claims of containers: {why}")
             }
         }
     }
 
-    fn can_ask(&self) -> bool {
+    fn has_pod_resources(&self) -> bool {
         self.kubelet_dir.join(DIR).is_dir()
     }
 }

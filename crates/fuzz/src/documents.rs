@@ -7,8 +7,8 @@ use windlass_config::Config;
 use windlass_core::cdi::{self, Spec};
 use windlass_host::causes;
 use windlass_kubelet_api::{checkpoint::Checkpoint, dra::checkpoint as dra};
-use windlass_machine::Profile;
-use windlass_migrate::PeerFlags;
+use windlass_machine::MachineProfile;
+use windlass_migrate::NvidiaPluginFlags;
 use windlass_node::documents::{self, Document};
 
 use crate::{
@@ -28,7 +28,7 @@ pub(crate) fn udev_rules(bytes: &[u8]) -> Verdict {
 
 fn configured(name: &str, bytes: &[u8]) -> Verdict {
     let Ok(text) = std::str::from_utf8(bytes) else { return Refused };
-    match windlass_migrate::parse(Path::new(name), text, &PeerFlags::default()) {
+    match windlass_migrate::parse(Path::new(name), text, &NvidiaPluginFlags::default()) {
         Ok(loaded) => {
             let ours = windlass_config::to_yaml(&loaded.config);
             let read = Config::parse(Path::new("w.yaml"), &ours);
@@ -46,7 +46,7 @@ fn configured(name: &str, bytes: &[u8]) -> Verdict {
 /// Reads a profile of a simulated machine.
 pub(crate) fn machine_profile(bytes: &[u8]) -> Verdict {
     let Ok(text) = std::str::from_utf8(bytes) else { return Refused };
-    match Profile::parse("w.yaml", text) {
+    match MachineProfile::parse("w.yaml", text) {
         Ok(_) => Accepted,
         Err(error) => refused(&causes(&error)),
     }

@@ -13,8 +13,8 @@ use jiff::Timestamp;
 use tempfile::TempDir;
 use windlass_config::{Config, Places};
 use windlass_host::{DriverPlaces, clock::Clock};
-use windlass_machine::{Machine, Profile};
-use windlass_migrate::PeerFlags;
+use windlass_machine::{Machine, MachineProfile};
+use windlass_migrate::NvidiaPluginFlags;
 use windlass_node::agent::survey as look;
 
 use crate::Verdict;
@@ -35,7 +35,7 @@ const SOURCES: &str = "sources:
 const MEMORY: &str = "/dev/shm";
 
 /// Most lines of a tree; longer trees reach no further code.
-const MOST_LINES: usize = 4000;
+const MAX_LINES: usize = 4000;
 
 /// Machine profiles for seeds: small machines with devices of every family.
 const MACHINES: [&str; 5] = ["rdma", "alveo", "flex-170", "dfl", "kria"];
@@ -43,10 +43,11 @@ const MACHINES: [&str; 5] = ["rdma", "alveo", "flex-170", "dfl", "kria"];
 /// Surveys a tree. Every tree is accepted.
 pub(crate) fn survey(bytes: &[u8]) -> Verdict {
     let root = folder();
-    for line in String::from_utf8_lossy(bytes).lines().take(MOST_LINES) {
+    for line in String::from_utf8_lossy(bytes).lines().take(MAX_LINES) {
         plant(root.path(), line);
     }
-    let loaded = windlass_migrate::parse(Path::new("w.yaml"), SOURCES, &PeerFlags::default());
+    let loaded =
+        windlass_migrate::parse(Path::new("w.yaml"), SOURCES, &NvidiaPluginFlags::default());
     let config = Config {
         places: Places {
             host_root: root.path().to_owned(),
@@ -128,7 +129,7 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
 
 fn tree(profile: &str) -> String {
     let folder = folder();
-    let profile = Profile::named(profile).expect("a shipped profile");
+    let profile = MachineProfile::named(profile).expect("a shipped profile");
     // Any file replaces the driver, because the survey never calls the driver.
     let no_driver = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"));
     let machine = Machine::create(&folder.path().join("m"), &profile, no_driver);

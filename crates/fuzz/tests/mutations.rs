@@ -85,7 +85,7 @@ const PIECES: [&str; 40] = [
 ];
 
 /// Most bytes of an input; longer inputs reach no further code.
-const MOST_BYTES: usize = 256 * 1024;
+const MAX_BYTES: usize = 256 * 1024;
 
 /// Deadline of one input, on a slow and busy machine.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -146,7 +146,7 @@ impl Edit {
                 input.extend(&other[from.index(other.len() + 1)..]);
             }
         }
-        input.truncate(MOST_BYTES);
+        input.truncate(MAX_BYTES);
     }
 }
 

@@ -23,9 +23,9 @@ pub fn first_few<T: Display>(
 ) -> String {
     let all = all.into_iter();
     let more = all.len().saturating_sub(most);
-    let told: Vec<_> = all.take(most).map(|name| cut(&name.to_string())).collect();
+    let shown: Vec<_> = all.take(most).map(|name| cut(&name.to_string())).collect();
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    told.join(", ") + &more
+    shown.join(", ") + &more
 }
 
 /// A name, cut to a readable length.

@@ -30,8 +30,8 @@ pub(super) struct AccessRecorder(Sender<(Access, PathBuf)>);
 
 impl AccessLog {
     pub(super) fn new() -> (AccessRecorder, Self) {
-        let (tell, told) = channel();
-        (AccessRecorder(tell), Self(told))
+        let (sender, receiver) = channel();
+        (AccessRecorder(sender), Self(receiver))
     }
 
     /// Accesses since the last call.
@@ -43,8 +43,8 @@ impl AccessLog {
 // === impl AccessRecorder ===
 
 impl AccessRecorder {
-    pub(super) fn tell(&self, question: Access, path: &Path) {
+    pub(super) fn record(&self, access: Access, path: &Path) {
         // The receiver may be gone.
-        let _ = self.0.send((question, path.to_owned()));
+        let _ = self.0.send((access, path.to_owned()));
     }
 }

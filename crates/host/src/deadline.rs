@@ -183,15 +183,15 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn work_beside_a_deadline_sees_that_it_has_passed_and_goes_on() {
         let begun = Instant::now();
-        let looks = async |over: CancellationToken| {
-            let mut looks = 0;
+        let checks = async |over: CancellationToken| {
+            let mut checks = 0;
             while !over.is_cancelled() {
                 sleep(SLICE * 3).await;
-                looks += 1;
+                checks += 1;
             }
-            looks
+            checks
         };
-        assert_eq!(beside(LIMIT, looks).await, 4);
+        assert_eq!(beside(LIMIT, checks).await, 4);
         assert_eq!(begun.elapsed(), SLICE * 12);
     }
 }

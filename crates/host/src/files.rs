@@ -11,9 +11,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-pub use self::regular::{
-    Links, MOST_BYTES, open_regular, read_regular, read_regular_text, text_of,
-};
+pub use self::regular::{Links, MAX_BYTES, open_regular, read_regular, read_regular_text, text_of};
 
 /// Read permission of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +40,7 @@ impl Readers {
 /// Replaces a file atomically: writes a dot file beside it, syncs, renames, syncs the folder. Creates missing
 /// folders. Leaves an equal file alone. Returns true if it wrote.
 pub fn replace(path: &Path, content: &[u8], readers: Readers) -> io::Result<bool> {
-    if says(path, content, readers) {
+    if has_content(path, content, readers) {
         return Ok(false);
     }
     let (Some(folder), Some(draft)) = (path.parent(), draft(path)) else {
@@ -85,7 +83,7 @@ fn create(path: &Path) -> io::Result<File> {
 }
 
 /// True if content and mode are as wanted. Earlier agents wrote private files readable for everyone.
-fn says(path: &Path, content: &[u8], readers: Readers) -> bool {
+fn has_content(path: &Path, content: &[u8], readers: Readers) -> bool {
     const ALL: u32 = 0o777;
     let most = content.len().try_into().unwrap_or(u64::MAX);
     fs::symlink_metadata(path).is_ok_and(|found| found.permissions().mode() & ALL == readers.mode())

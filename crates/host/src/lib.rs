@@ -66,8 +66,8 @@ pub struct Host {
     /// PCI functions read so far, shared by all clones.
     pci: Arc<PciIndex>,
     /// Cache of the current scan.
-    look: Option<Arc<ScanCache>>,
-    teller: Option<AccessRecorder>,
+    scan_cache: Option<Arc<ScanCache>>,
+    recorder: Option<AccessRecorder>,
 }
 
 /// Marker of a simulated host: its profile.
@@ -106,7 +106,7 @@ impl Host {
         let (root, root_on_node) = (root.into(), root_on_node.into());
         let opened = rustix::fs::open(&root, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok();
         let (opened, pci) = (opened.map(Arc::new), Arc::default());
-        Self { root, root_on_node, opened, pci, look: None, teller: None }
+        Self { root, root_on_node, opened, pci, scan_cache: None, recorder: None }
     }
 
     /// Path of a host file for the agent.
@@ -122,16 +122,16 @@ impl Host {
     /// This host with a cache for one scan: each file is read once and stays constant.
     #[must_use]
     pub fn for_one_scan(&self) -> Self {
-        Self { look: Some(Arc::default()), ..self.clone() }
+        Self { scan_cache: Some(Arc::default()), ..self.clone() }
     }
 
     /// This host with a record of its file accesses.
     pub fn counted(self) -> (Self, AccessLog) {
-        let (teller, tally) = AccessLog::new();
-        (Self { teller: Some(teller), ..self }, tally)
+        let (recorder, log) = AccessLog::new();
+        (Self { recorder: Some(recorder), ..self }, log)
     }
 
-    /// Profile of a simulated machine.
+    /// Machine profile; `None` on hardware.
     pub fn simulated(&self) -> Option<String> {
         self.text(SIMULATED)
     }
@@ -146,10 +146,11 @@ impl Host {
         self.simulated().is_none() && self.recorded().is_none()
     }
 
-    /// NVML of the host's driver. The dynamic linker is asked only on the agent's own machine.
+    /// NVML of the host's driver. The dynamic linker searches only on the agent's own machine.
     pub fn nvml_library(&self) -> Option<PathBuf> {
         let inside = NVML_FOLDERS.iter().map(|folder| Path::new(folder).join(NVML));
-        let found = inside.filter_map(|path| self.real(path)).map(|path| self.path(path)).next();
+        let found =
+            inside.filter_map(|path| self.resolve_link(path)).map(|path| self.path(path)).next();
         let is_this_machine = self.root == Path::new("/");
         found.or_else(|| is_this_machine.then(|| NVML.into()))
     }
@@ -161,7 +162,7 @@ impl Host {
     }
 
     /// Target of a path after resolving links in its last component only. Absolute links start at the host's root.
-    pub fn real(&self, absolute: impl AsRef<Path>) -> Option<PathBuf> {
+    pub fn resolve_link(&self, absolute: impl AsRef<Path>) -> Option<PathBuf> {
         let mut path = absolute.as_ref().to_owned();
         for _ in 0..MAX_LINKS {
             match self.try_link(&path) {
@@ -174,7 +175,7 @@ impl Host {
     }
 
     /// Target of a path after resolving links in every component.
-    pub fn followed(&self, absolute: impl AsRef<Path>) -> Option<PathBuf> {
+    pub fn canonicalize(&self, absolute: impl AsRef<Path>) -> Option<PathBuf> {
         let (mut path, mut left) = (PathBuf::from("/"), absolute.as_ref().to_owned());
         for _ in 0..MAX_LINKS {
             let mut parts = left.components();
@@ -238,16 +239,16 @@ mod tests {
         symlink("../file", root.path().join("etc/alternatives/a")).expect("linked");
         symlink("/etc/loop", root.path().join("etc/loop")).expect("linked");
         symlink("/etc/nothing", root.path().join("etc/dangling")).expect("linked");
-        assert_eq!(host.real("/etc/a"), Some("/etc/file".into()));
-        assert_eq!(host.real("/etc/file"), Some("/etc/file".into()));
-        assert_eq!(host.real("/etc/loop"), None);
-        assert_eq!(host.real("/etc/dangling"), None);
+        assert_eq!(host.resolve_link("/etc/a"), Some("/etc/file".into()));
+        assert_eq!(host.resolve_link("/etc/file"), Some("/etc/file".into()));
+        assert_eq!(host.resolve_link("/etc/loop"), None);
+        assert_eq!(host.resolve_link("/etc/dangling"), None);
         symlink("/", root.path().join("top")).expect("linked");
         symlink("etc/../top/etc", root.path().join("up")).expect("linked");
         assert!(host.has("/"));
-        assert_eq!(host.followed("/top"), Some("/".into()));
-        assert_eq!(host.followed("/up/a"), Some("/etc/file".into()));
-        assert_eq!(host.followed("/up/loop/x"), None);
+        assert_eq!(host.canonicalize("/top"), Some("/".into()));
+        assert_eq!(host.canonicalize("/up/a"), Some("/etc/file".into()));
+        assert_eq!(host.canonicalize("/up/loop/x"), None);
     }
 
     #[test]

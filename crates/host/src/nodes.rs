@@ -21,7 +21,7 @@ pub struct FoundNode {
 const DEPTH: u32 = 6;
 
 /// Most folders per device. A device with more is a bus.
-const MOST_FOLDERS: u32 = 2_000;
+const MAX_FOLDERS: u32 = 2_000;
 
 // === impl Host ===
 
@@ -29,7 +29,7 @@ impl Host {
     /// Nodes of the device with this folder, by path. Skips devices below it that are their own: PCI
     /// functions, USB devices, subfunctions.
     pub fn nodes_of(&self, folder: impl AsRef<Path>) -> Vec<FoundNode> {
-        let mut walk = Walk { host: self, found: Vec::new(), left: MOST_FOLDERS };
+        let mut walk = Walk { host: self, found: Vec::new(), left: MAX_FOLDERS };
         walk.enter(folder.as_ref(), DEPTH);
         walk.found.sort_by(|a, b| a.node.path.cmp(&b.node.path));
         walk.found
@@ -47,9 +47,9 @@ impl Host {
         Path::new(&self.link(link)?).file_name()?.to_str().map(str::to_owned)
     }
 
-    /// Node of a sysfs folder, or the usual node for kernels that do not name it.
-    pub fn node_or(&self, folder: &Path, usual: impl Into<PathBuf>) -> DeviceNode {
-        self.node_at(folder).map_or_else(|| DeviceNode::new(usual), |found| found.node)
+    /// Node of a sysfs folder, or `fallback` for kernels that do not name it.
+    pub fn node_or(&self, folder: &Path, fallback: impl Into<PathBuf>) -> DeviceNode {
+        self.node_at(folder).map_or_else(|| DeviceNode::new(fallback), |found| found.node)
     }
 
     /// Node of a single sysfs folder.

@@ -76,7 +76,8 @@ impl Host {
 
     /// Like [`Host::pci_function`], through another path to its folder, which shares cached reads.
     pub(super) fn pci_function_in(&self, address: PciAddress, folder: PathBuf) -> PciFunction {
-        let known = self.look.as_ref().and_then(|look| look.pci.get()?.get(&address).cloned());
+        let known =
+            self.scan_cache.as_ref().and_then(|cache| cache.pci.get()?.get(&address).cloned());
         let kind = known.unwrap_or_else(|| Arc::new(PciKind::read(self, &folder)));
         PciFunction::read(self, address, &kind, folder)
     }

@@ -47,7 +47,7 @@ pub struct PciKind {
 }
 
 /// Most functions. Large machines with virtual functions have two thousand.
-const MOST_FUNCTIONS: usize = 20_000;
+const MAX_FUNCTIONS: usize = 20_000;
 
 // === impl PciKind ===
 
@@ -57,9 +57,9 @@ impl PciKind {
         let is_gone = |error: Errno| matches!(error, Errno::NOENT | Errno::NODEV);
         let mut unread = None;
         let mut text = |file: &str| {
-            let said = host.bytes(&folder.join(file));
-            unread = unread.or(said.as_ref().err().copied().filter(|error| !is_gone(*error)));
-            Some(std::str::from_utf8(&said.ok()?).ok()?.trim().to_owned())
+            let text = host.bytes(&folder.join(file));
+            unread = unread.or(text.as_ref().err().copied().filter(|error| !is_gone(*error)));
+            Some(std::str::from_utf8(&text.ok()?).ok()?.trim().to_owned())
         };
         let vendor = text("vendor").map(|id| id.trim_start_matches("0x").to_owned());
         let class = text("class");
@@ -93,8 +93,8 @@ impl Host {
             let entries = entries.as_deref().unwrap_or_default();
             self.pci.0.step(|known| known.refresh(self, entries))
         };
-        match &self.look {
-            Some(look) => look.pci.get_or_init(listed).clone(),
+        match &self.scan_cache {
+            Some(cache) => cache.pci.get_or_init(listed).clone(),
             None => listed(),
         }
     }
@@ -105,11 +105,11 @@ impl Host {
 impl Known {
     /// Reads new functions. Unreadable ones are read again at the next scan.
     fn refresh(&mut self, host: &Host, entries: &[Entry]) -> Arc<PciKinds> {
-        let (listed, is_crowded) = lowest(entries, MOST_FUNCTIONS);
+        let (listed, is_crowded) = lowest(entries, MAX_FUNCTIONS);
         if is_crowded && !self.is_crowded {
             tracing::warn!(
                 folder = PCI_DEVICES,
-                most = MOST_FUNCTIONS,
+                most = MAX_FUNCTIONS,
                 "too many PCI functions, higher addresses ignored: create fewer virtual functions"
             );
         }

@@ -27,13 +27,13 @@ use super::{
 const PAGE: usize = 4096;
 
 /// Longest content; the rest is cut. Route tables are the longest in use.
-const MOST_BYTES: usize = 4 << 20;
+const MAX_BYTES: usize = 4 << 20;
 
 /// Buffer for some hundred directory entries.
 const ENTRIES_BYTES: usize = 32 << 10;
 
 /// Most entries of a folder. A lower limit detects an overflow by one further entry.
-const MOST_ENTRIES: usize = 20_001;
+const MAX_ENTRIES: usize = 20_001;
 
 /// Open flags. Reads may block: files that firmware answers have threads.
 const TO_READ: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NOCTTY);
@@ -60,10 +60,10 @@ impl Host {
 
     /// Content of a file.
     pub(super) fn bytes(&self, path: &Path) -> Result<Arc<[u8]>> {
-        self.ask(
+        self.cached(
             Access::Text,
             path,
-            |look| &look.texts,
+            |cache| &cache.texts,
             || {
                 let (folder, below) = self.at(path);
                 let file = retry_on_intr(|| openat(folder, &*below, TO_READ, Mode::empty()))?;
@@ -73,8 +73,8 @@ impl Host {
                     let more = retry_on_intr(|| read(&file, spare_capacity(&mut bytes)))?;
                     // Sysfs fills the buffer unless the file ends.
                     let is_end = more == 0 || (more < room && path.starts_with("/sys"));
-                    if is_end || bytes.len() >= MOST_BYTES {
-                        bytes.truncate(MOST_BYTES);
+                    if is_end || bytes.len() >= MAX_BYTES {
+                        bytes.truncate(MAX_BYTES);
                         return Ok(bytes.into());
                     }
                     if more == room {
@@ -93,10 +93,10 @@ impl Host {
     /// Fails if the folder is missing ([`io::ErrorKind::NotFound`]) or unreadable.
     pub fn list(&self, folder: impl AsRef<Path>) -> io::Result<Arc<[Entry]>> {
         let path = folder.as_ref();
-        let listed = self.ask(
+        let listed = self.cached(
             Access::Names,
             path,
-            |look| &look.lists,
+            |cache| &cache.lists,
             || {
                 let (folder, below) = self.at(path);
                 let flags = TO_READ | OFlags::DIRECTORY;
@@ -109,7 +109,7 @@ impl Host {
 
     /// Sorted names in a folder; empty if it is unreadable.
     pub fn names(&self, folder: impl AsRef<Path>) -> Vec<String> {
-        self.some_names(folder, MOST_ENTRIES).unwrap_or_default()
+        self.some_names(folder, MAX_ENTRIES).unwrap_or_default()
     }
 
     /// Like [`Host::names`], up to `most`.
@@ -136,10 +136,10 @@ impl Host {
 
     /// Like [`Host::link`]; [`Errno::INVAL`] for anything else than a link.
     pub(super) fn try_link(&self, path: &Path) -> Result<Arc<str>> {
-        self.ask(
+        self.cached(
             Access::Link,
             path,
-            |look| &look.links,
+            |cache| &cache.links,
             || {
                 let (folder, below) = self.at(path);
                 let target = readlinkat(folder, &*below, Vec::new())?;
@@ -173,10 +173,10 @@ impl Host {
     }
 
     fn kind(&self, path: &Path) -> Result<FileType> {
-        self.ask(
+        self.cached(
             Access::Kind,
             path,
-            |look| &look.kinds,
+            |cache| &cache.kinds,
             || {
                 let (folder, below) = self.at(path);
                 Ok(FileType::from_raw_mode(statat(folder, &*below, AtFlags::empty())?.st_mode))
@@ -185,22 +185,22 @@ impl Host {
     }
 
     /// Reads, unless the scan's cache has the answer.
-    fn ask<A: Clone>(
+    fn cached<A: Clone>(
         &self,
-        question: Access,
+        access: Access,
         path: &Path,
         answers: impl FnOnce(&ScanCache) -> &Answers<A>,
-        ask: impl FnOnce() -> Result<A>,
+        read: impl FnOnce() -> Result<A>,
     ) -> Result<A> {
-        let ask = || {
-            if let Some(teller) = &self.teller {
-                teller.tell(question, path);
+        let read = || {
+            if let Some(recorder) = &self.recorder {
+                recorder.record(access, path);
             }
-            ask()
+            read()
         };
-        match &self.look {
-            Some(look) => answers(look).get(path, ask),
-            None => ask(),
+        match &self.scan_cache {
+            Some(cache) => answers(cache).get(path, read),
+            None => read(),
         }
     }
 
@@ -227,9 +227,9 @@ fn entries(folder: BorrowedFd<'_>) -> Result<Arc<[Entry]>> {
         if matches!(text, "." | "..") {
             continue;
         }
-        let Some(kind) = told(folder, name, listed.file_type()) else { continue };
+        let Some(kind) = file_type(folder, name, listed.file_type()) else { continue };
         entries.push(Entry { name: text.to_owned(), inode: listed.ino(), kind });
-        if entries.len() >= 2 * MOST_ENTRIES {
+        if entries.len() >= 2 * MAX_ENTRIES {
             keep_lowest(&mut entries);
         }
     }
@@ -238,7 +238,7 @@ fn entries(folder: BorrowedFd<'_>) -> Result<Arc<[Entry]>> {
 }
 
 /// Type of an entry: not every file system lists it. `None` if it disappeared.
-fn told(folder: BorrowedFd<'_>, name: &CStr, listed: FileType) -> Option<FileType> {
+fn file_type(folder: BorrowedFd<'_>, name: &CStr, listed: FileType) -> Option<FileType> {
     if listed != FileType::Unknown {
         return Some(listed);
     }
@@ -248,7 +248,7 @@ fn told(folder: BorrowedFd<'_>, name: &CStr, listed: FileType) -> Option<FileTyp
 
 fn keep_lowest(entries: &mut Vec<Entry>) {
     entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
-    entries.truncate(MOST_ENTRIES);
+    entries.truncate(MAX_ENTRIES);
 }
 
 #[cfg(test)]
@@ -270,8 +270,8 @@ mod tests {
                 assert_eq!(said.map(|said| said.len()), Some(size), "{folder}");
             }
         }
-        fs::write(root.path().join("sys/file"), vec![b'x'; MOST_BYTES + 1]).expect("written");
-        assert!(host.text("/sys/file").is_some_and(|said| said.len() == MOST_BYTES));
+        fs::write(root.path().join("sys/file"), vec![b'x'; MAX_BYTES + 1]).expect("written");
+        assert!(host.text("/sys/file").is_some_and(|said| said.len() == MAX_BYTES));
     }
 
     #[test]

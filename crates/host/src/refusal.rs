@@ -23,7 +23,7 @@ impl Host {
 
     /// Error of an unreadable PCI function of this scan; `None` if all are readable.
     pub fn unread_function(&self) -> Option<String> {
-        let listed = self.look.as_ref()?.pci.get()?;
+        let listed = self.scan_cache.as_ref()?.pci.get()?;
         let unread = |(address, kind): (&PciAddress, &Arc<PciKind>)| {
             Some((listed_at(*address), kind.unread?))
         };

@@ -19,7 +19,7 @@ pub struct Roots {
 /// Location of the driver's installation. All but the library are host paths.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DriverPlaces {
-    /// NVML; `None` searches the usual folders.
+    /// NVML; `None` searches the default folders.
     pub nvml_library: Option<PathBuf>,
     /// Root of libraries, programs and firmware: `/`, or `/run/nvidia/driver` with a driver container.
     pub root: PathBuf,
@@ -56,8 +56,8 @@ impl Roots {
     pub fn for_one_scan(&self) -> Self {
         let host = self.host.for_one_scan();
         let is_host = |tree: &Host| tree.root == self.host.root;
-        let look = |tree: &Host| if is_host(tree) { host.clone() } else { tree.for_one_scan() };
-        Self { driver: look(&self.driver), dev: look(&self.dev), host }
+        let cached = |tree: &Host| if is_host(tree) { host.clone() } else { tree.for_one_scan() };
+        Self { driver: cached(&self.driver), dev: cached(&self.dev), host }
     }
 
     /// NVML: the named one, else the driver's.

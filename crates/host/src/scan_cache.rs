@@ -19,7 +19,6 @@ pub(super) struct ScanCache {
     pub(super) lists: Answers<Arc<[Entry]>>,
     pub(super) links: Answers<Arc<str>>,
     pub(super) kinds: Answers<FileType>,
-    /// Listed PCI functions.
     pub(super) pci: OnceLock<Arc<PciKinds>>,
 }
 
@@ -31,12 +30,12 @@ pub(super) struct Answers<A>(Shared<HashMap<OsString, Result<A>>>);
 
 impl<A: Clone> Answers<A> {
     /// The cached answer, or a new one. Callers never wait for each other, since a device may hang.
-    pub(super) fn get(&self, path: &Path, ask: impl FnOnce() -> Result<A>) -> Result<A> {
+    pub(super) fn get(&self, path: &Path, read: impl FnOnce() -> Result<A>) -> Result<A> {
         let path = path.as_os_str();
         if let Some(answer) = self.0.step(|known| known.get(path).cloned()) {
             return answer;
         }
-        let answer = ask();
+        let answer = read();
         self.0.step(|known| known.insert(path.to_owned(), answer.clone()));
         answer
     }

@@ -32,7 +32,7 @@ use crate::{
     Host,
     abbreviate::checksum,
     causes,
-    files::{self, Links, MOST_BYTES, reserve},
+    files::{self, Links, MAX_BYTES, reserve},
 };
 
 /// A state file of one kind.
@@ -48,7 +48,7 @@ pub struct StateFile<T> {
 /// Format of a state file.
 #[derive(Clone, Copy, Debug)]
 pub struct Format {
-    /// Name in messages: `evidence of health`.
+    /// Name in messages: `health history`.
     pub what: &'static str,
     /// Name of the content's field: `devices`.
     pub about: &'static str,
@@ -86,7 +86,7 @@ pub enum Unreadable {
         source: io::Error,
     },
     /// The file has another format.
-    #[error("{path} is no {} of version {VERSION}", format.what)]
+    #[error("{path} is not a {} of version {VERSION}", format.what)]
     Parse {
         /// Path.
         path: PathBuf,
@@ -140,7 +140,6 @@ struct Document<'a> {
     content: BTreeMap<&'static str, &'a RawValue>,
 }
 
-/// Current version.
 const VERSION: u32 = 2;
 
 /// Version whose checksum covers only the content.
@@ -188,12 +187,12 @@ impl<T: Serialize + DeserializeOwned> StateFile<T> {
         let copy = Self::new(copy.clone(), self.format, self.host.clone());
         let Some(earlier) = copy.load() else { return own };
         let (path, copy) = (self.path.display(), copy.path.display());
-        tracing::warn!(%path, %copy, "{} is lost, its copy stands in", self.format.what);
+        tracing::warn!(%path, %copy, "{} lost, read from its copy", self.format.what);
         Ok(Some(earlier))
     }
 
     fn read_own(&self) -> Result<Option<Earlier<T>>, Unreadable> {
-        let text = match files::read_regular(&self.path, Links::Refused, MOST_BYTES) {
+        let text = match files::read_regular(&self.path, Links::Refused, MAX_BYTES) {
             Ok(text) => text,
             // A file in the place of the folder is something else: nobody knows what was in it.
             Err(error) if error.kind() == NotFound => return Ok(None),
@@ -237,7 +236,7 @@ impl<T: Serialize + DeserializeOwned> StateFile<T> {
         match fs::remove_file(copy) {
             Ok(()) => {
                 let copy = copy.display();
-                tracing::warn!(error = %refused, %copy, "{} has no copy for now", self.format.what);
+                tracing::warn!(error = %refused, %copy, "copy of {} not written", self.format.what);
                 Ok(())
             }
             Err(error) if matches!(error.kind(), NotFound | NotADirectory | IsADirectory) => Ok(()),

@@ -18,37 +18,37 @@ use crate::files::folder;
 pub async fn watch(
     path: PathBuf,
     is_writable: Gauge,
-    look_interval: Duration,
+    check_interval: Duration,
     stop: CancellationToken,
 ) {
     let mut known = None;
     loop {
-        let looked_at = path.clone();
-        let look = spawn_blocking(move || trouble(&looked_at));
-        let trouble = tokio::select! {
+        let checked = path.clone();
+        let check = spawn_blocking(move || error(&checked));
+        let error = tokio::select! {
             () = stop.cancelled() => return,
-            found = look => found.expect("looking neither panics nor is cancelled"),
+            found = check => found.expect("checking neither panics nor is cancelled"),
         };
-        is_writable.set(i64::from(trouble.is_none()));
-        if trouble != known {
+        is_writable.set(i64::from(error.is_none()));
+        if error != known {
             let path = path.display();
-            if let Some(why) = &trouble {
+            if let Some(why) = &error {
                 tracing::warn!(%path, why, "state folder not writable: claims wait until it is");
             } else {
                 tracing::info!(%path, "state folder writable again");
             }
-            known = trouble;
+            known = error;
         }
         tokio::select! {
             () = stop.cancelled() => return,
-            () = sleep(look_interval) => {}
+            () = sleep(check_interval) => {}
         }
     }
 }
 
 /// Reason why the folder is not writable, found without writing.
-fn trouble(path: &Path) -> Option<String> {
-    let look = || -> io::Result<Option<&'static str>> {
+fn error(path: &Path) -> Option<String> {
+    let check = || -> io::Result<Option<&'static str>> {
         folder::make_all(path)?;
         access(path, Access::WRITE_OK | Access::EXEC_OK)?;
         let found = statvfs(path)?;
@@ -60,7 +60,7 @@ fn trouble(path: &Path) -> Option<String> {
             _ => None,
         })
     };
-    look().map_or_else(|error| Some(error.to_string()), |why| why.map(str::to_owned))
+    check().map_or_else(|error| Some(error.to_string()), |why| why.map(str::to_owned))
 }
 
 #[cfg(test)]
@@ -75,18 +75,18 @@ mod tests {
         let (path, gauge, stop) =
             (folder.path().join("state"), Gauge::default(), CancellationToken::new());
         std::fs::write(&path, "a file in its place").expect("written");
-        let look = Duration::from_secs(10);
+        let check = Duration::from_secs(10);
         let mut watching = JoinSet::new();
         gauge.set(1);
-        watching.spawn(watch(path.clone(), gauge.clone(), look, stop.clone()));
-        sleep(look / 2).await;
+        watching.spawn(watch(path.clone(), gauge.clone(), check, stop.clone()));
+        sleep(check / 2).await;
         assert_eq!(gauge.get(), 0);
         std::fs::remove_file(&path).expect("there");
-        sleep(look).await;
+        sleep(check).await;
         assert_eq!(gauge.get(), 1);
         stop.cancel();
         watching.join_next().await.expect("it ran").expect("it ends");
         // No user can write there, root included.
-        assert!(trouble(Path::new("/proc/self")).is_some());
+        assert!(error(Path::new("/proc/self")).is_some());
     }
 }

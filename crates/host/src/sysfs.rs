@@ -10,7 +10,7 @@ use windlass_core::{
 use super::{Host, PciFunction};
 
 /// Most bytes of a line: a sysfs page.
-const MOST_BYTES: usize = 4_096;
+const MAX_BYTES: usize = 4_096;
 
 /// Root of all devices.
 const DEVICES: &str = "/sys/devices";
@@ -21,7 +21,7 @@ impl Host {
     /// Text of a small file as one line, whatever it contains; `None` if empty.
     pub fn line(&self, absolute: impl AsRef<Path>) -> Option<String> {
         let bytes = self.bytes(absolute.as_ref()).ok()?;
-        let text = String::from_utf8_lossy(&bytes[..bytes.len().min(MOST_BYTES)]);
+        let text = String::from_utf8_lossy(&bytes[..bytes.len().min(MAX_BYTES)]);
         // NUL separates text lists there.
         let words = text.split(|letter: char| letter.is_control() || letter.is_whitespace());
         let line = words.filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ");
@@ -71,7 +71,7 @@ impl Host {
         let own_group = node.path.strip_prefix("/dev/vfio").ok().and_then(Path::to_str);
         let group = self.link_name(folder.join("iommu_group"));
         // A function names its IOMMU group, any other folder its own node.
-        let told = match own_group.zip(group) {
+        let owner = match own_group.zip(group) {
             Some((own, group)) if self.is_bound_to_vfio(folder) => {
                 Some((own.trim_start_matches("noiommu-") == group, group))
             }
@@ -80,14 +80,12 @@ impl Host {
                 .map(|name| (Path::new("/dev").join(&name) == node.path, name)),
         };
         let folder = folder.display();
-        match told {
+        match owner {
             Some((true, _)) => Ok(()),
             Some((false, other)) => {
                 Err(format!("{path} is another device's now: {folder} has {other}"))
             }
-            None => {
-                Err(format!("{path} may be another device's now: {folder} no longer tells of it"))
-            }
+            None => Err(format!("{path} may be another device's now: {folder} no longer names it")),
         }
     }
 }

@@ -12,7 +12,7 @@ use windlass_core::{
 
 /// Unknown placeholder.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{{{0}}} is no placeholder: there are {known}", known = known())]
+#[error("{{{0}}} is not a placeholder: there are {known}", known = known())]
 pub struct UnknownPlaceholder(String);
 
 /// Placeholder without a value on this device.
@@ -39,7 +39,6 @@ enum Placeholder<'a> {
     Position,
 }
 
-/// Part of a template.
 #[derive(Debug, PartialEq, Eq)]
 enum Piece<'a> {
     Text(&'a str),
@@ -49,7 +48,6 @@ enum Piece<'a> {
     Itself(&'a str),
 }
 
-/// Placeholder names.
 const WORDS: [(&str, Placeholder<'static>); 12] = [
     ("id", Placeholder::Id),
     ("index", Placeholder::Index),
@@ -106,7 +104,7 @@ pub fn fill_with(
 }
 
 /// Placeholder of an attribute.
-pub fn asked(attribute: &str) -> String {
+pub fn placeholder(attribute: &str) -> String {
     format!("{{{ATTRIBUTE}{attribute}}}")
 }
 
@@ -241,7 +239,7 @@ mod tests {
     fn what_a_device_lacks_is_named() {
         let missing = |text| fill(text, &device()).expect_err("it lacks it").to_string();
         assert_eq!(missing("{pci}"), "it has no {pci}");
-        assert_eq!(missing("{endpoint}"), "it has no {endpoint}", "a path is no address");
+        assert_eq!(missing("{endpoint}"), "it has no {endpoint}", "a path is not an address");
         assert_eq!(missing("{attr:iommuGroup}"), "it has no {attr:iommuGroup}");
     }
 
@@ -249,7 +247,7 @@ mod tests {
     fn what_is_no_placeholder_is_named_with_those_that_are() {
         let unknown = check("/dev/{serail}").expect_err("unknown").to_string();
         assert!(
-            unknown.starts_with("{serail} is no placeholder: there are {id}, {index}"),
+            unknown.starts_with("{serail} is not a placeholder: there are {id}, {index}"),
             "{unknown}"
         );
         assert!(unknown.ends_with("{attr:NAME}"), "{unknown}");

@@ -7,7 +7,7 @@ pub use generated::*;
     missing_docs,
     missing_debug_implementations,
     rustdoc::invalid_html_tags,
-    reason = "generated; the protos carry the words"
+    reason = "generated; documented in the .proto files"
 )]
 mod generated {
     include!("generated/v1beta1.rs");

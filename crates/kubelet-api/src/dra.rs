@@ -7,7 +7,7 @@ pub mod checkpoint;
     clippy::pedantic,
     missing_docs,
     missing_debug_implementations,
-    reason = "generated; the protos carry the words"
+    reason = "generated; documented in the .proto files"
 )]
 pub mod v1 {
     include!("generated/k8s.io.kubelet.pkg.apis.dra.v1.rs");
@@ -18,7 +18,7 @@ pub mod v1 {
     clippy::pedantic,
     missing_docs,
     missing_debug_implementations,
-    reason = "generated; the protos carry the words"
+    reason = "generated; documented in the .proto files"
 )]
 pub mod v1beta1 {
     include!("generated/k8s.io.kubelet.pkg.apis.dra.v1beta1.rs");
@@ -29,7 +29,7 @@ pub mod v1beta1 {
     clippy::pedantic,
     missing_docs,
     missing_debug_implementations,
-    reason = "generated; the protos carry the words"
+    reason = "generated; documented in the .proto files"
 )]
 pub mod health {
     include!("generated/v1alpha1.rs");

@@ -9,7 +9,7 @@ pub use generated::*;
     clippy::pedantic,
     missing_docs,
     missing_debug_implementations,
-    reason = "generated; the protos carry the words"
+    reason = "generated; documented in the .proto files"
 )]
 mod generated {
     include!("generated/pluginregistration.rs");

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! [`State`] has a drawing of a device's states. This part knows devices, steps and allocations. It does
-//! not discover devices, and asks the family's identity check whether a device is as configured after its
+//! not discover devices, and calls the family's identity check after its
 //! steps.
 //!
 //! # Guarantees
@@ -49,7 +49,7 @@ use windlass_allocations::{
     follow::{Allocations, AllocationsReader, FollowGuard},
     ledger::Ledger,
 };
-use windlass_config::{HandoverLimits, Places};
+use windlass_config::{CleanupLimits, Places};
 use windlass_core::device::DeviceId;
 use windlass_discovery::mig::MigHandle;
 use windlass_host::{
@@ -72,7 +72,7 @@ use self::{
 pub use self::{
     handle::{CleanupHandle, NotReady},
     plan::{CleanupPlans, is_configured, plans},
-    record::{FORMAT as HAND_OVERS, Records},
+    record::{FORMAT, Records},
     state::{Failure, State},
 };
 use crate::cleanup::metrics::CleanupMetrics;
@@ -120,7 +120,7 @@ struct Env {
     host: Host,
     file: RecordFile,
     scrubber: Scrubber,
-    limits: HandoverLimits,
+    limits: CleanupLimits,
 }
 
 /// Devices whose last cleanup failed.
@@ -145,7 +145,7 @@ impl Cleanup {
     /// Builds the part, its handle and its states. Reads nothing yet.
     pub fn new(
         places: &Places,
-        limits: HandoverLimits,
+        limits: CleanupLimits,
         deps: Deps,
         clock: Clock,
         metrics: CleanupMetrics,
@@ -201,7 +201,7 @@ impl Cleanup {
                     if self.deps.plans.has_changed().unwrap_or(false) {
                         self.follow().await;
                     }
-                    self.ask(request);
+                    self.handle(request);
                 }
                 Some((id, outcome)) = self.work.next() => self.worked(&id, outcome),
                 Some(_) = self.answering.join_next() => {}
@@ -259,7 +259,7 @@ impl Cleanup {
         }
     }
 
-    fn ask(&mut self, request: Request) {
+    fn handle(&mut self, request: Request) {
         match request {
             Request::Start(start) => self.begin_start(start),
             Request::Leave { claim, reply } => {
@@ -339,7 +339,7 @@ impl Cleanup {
             plan: slot.plan(),
             host: self.env.host.clone(),
             writing: slot.writing.clone(),
-            asking: slot.asking.clone(),
+            verifying: slot.verifying.clone(),
             gpus: self.deps.gpus.clone(),
             scrubber: self.env.scrubber.clone(),
         };
@@ -391,7 +391,7 @@ impl Cleanup {
 
     /// Takes in releases by containers. A reading from before a device's last change does not count.
     fn release(&mut self, allocations: &Allocations) {
-        let mut let_go = Vec::new();
+        let mut released = Vec::new();
         for (id, slot) in &mut self.slots {
             // Claims announce their own release.
             let is_settled = !self.work.is_busy(id)
@@ -399,11 +399,11 @@ impl Cleanup {
                 && !slot.state.is_of_claims();
             let Some(is_held) = allocations.holds(id) else { continue };
             if is_settled && std::mem::replace(&mut slot.is_held, is_held) && !is_held {
-                let_go.push(id.clone());
+                released.push(id.clone());
             }
         }
-        for id in let_go {
-            self.advance(&id, Input::LetGo);
+        for id in released {
+            self.advance(&id, Input::Released);
         }
     }
 

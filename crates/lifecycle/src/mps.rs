@@ -96,7 +96,7 @@ type Report = (DeviceId, MpsState);
 
 impl MpsState {
     /// Reason that the device cannot be allocated.
-    pub fn trouble(&self) -> Option<String> {
+    pub fn obstacle(&self) -> Option<String> {
         match self {
             Self::Ready => None,
             Self::Starting => Some("MPS daemon: starting".to_owned()),

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, path::PathBuf};
 
 use crate::{
-    profile::{Amd, AmdGpu, Child, Device, PartitionNames, PciFunction, Profile},
+    profile::{Amd, AmdGpu, Child, Device, MachineProfile, PartitionNames, PciFunction},
     state::hash,
 };
 
@@ -30,7 +30,7 @@ struct Part<'a> {
 }
 
 /// Devices that AMD's driver creates for the GPUs of a machine.
-pub(crate) fn devices(profile: &Profile, seed: &str) -> Vec<Device> {
+pub(crate) fn devices(profile: &MachineProfile, seed: &str) -> Vec<Device> {
     let Some(amd) = &profile.amd else { return Vec::new() };
     let parts = parts(amd, profile.numa.len());
     let topology = kfd::Topology { amd, numa: &profile.numa, parts: &parts, seed };

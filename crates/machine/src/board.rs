@@ -1,7 +1,7 @@
 //! Simulated Darwin3 board: two servers on sockets, with the behaviour that breaks plugins.
 //!
 //! The vendor's runtime serves HTTP on port 6001 for control and TCP on port 6000 for data. Both ports lack
-//! authentication. `docs/devices/handover.md` lists the known behaviour. Comments mark each assumption.
+//! authentication. `docs/devices/cleanup.md` lists the known behaviour. Comments mark each assumption.
 //!
 //! ```text
 //!   control: GET /chip_reset  /set_frequency?freq=333  /last_running_time  /last_tcp_time

@@ -6,9 +6,9 @@
 //!
 //! ```no_run
 //! use std::path::Path;
-//! use windlass_machine::{Machine, Profile, simulated_driver};
+//! use windlass_machine::{Machine, MachineProfile, simulated_driver};
 //!
-//! let profile = Profile::named("dgx-h100")?;
+//! let profile = MachineProfile::named("dgx-h100")?;
 //! let machine = Machine::create(Path::new("/tmp/m"), &profile, &simulated_driver()?)?;
 //! machine.inject(&"xid:79@3".parse()?)?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -21,7 +21,7 @@ pub use fault::{Fault, FaultSyntaxError, Happening};
 pub use machine::{Machine, MachineError};
 pub use mig::MigError;
 pub use mps::MpsFault;
-pub use profile::{Attached, Profile, ProfileError};
+pub use profile::{Attached, MachineProfile, ProfileError};
 pub use state::Model;
 
 mod amd;

@@ -22,7 +22,7 @@ use std::{
 use crate::{
     fault::{Fault, FaultError},
     mig::MigError,
-    profile::{Problem, Profile},
+    profile::{MachineProfile, Problem},
     state::{Gpu, Model},
     tree::{MARKER, Tree, unless},
 };
@@ -105,7 +105,11 @@ impl Machine {
     ///
     /// The folder is created. Files of an earlier machine are replaced. A folder with a foreign entry in a
     /// machine's place is refused and stays untouched.
-    pub fn create(dir: &Path, profile: &Profile, driver: &Path) -> Result<Self, MachineError> {
+    pub fn create(
+        dir: &Path,
+        profile: &MachineProfile,
+        driver: &Path,
+    ) -> Result<Self, MachineError> {
         let model = Model::new(profile)
             .map_err(|source| MachineError::Profile { profile: profile.name.clone(), source })?;
         act("create", dir, fs::create_dir_all)?;

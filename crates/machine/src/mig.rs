@@ -195,7 +195,7 @@ pub fn arrange<N: AsRef<str>>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Profile;
+    use crate::MachineProfile;
 
     fn capability(memory_gb: u32) -> MigCapability {
         MigCapability { slices: 7, memory_gb, multiprocessors: 14, memory_mib: None }
@@ -210,7 +210,7 @@ mod tests {
     /// JPEG engines, optical flow engines.
     #[track_caller]
     fn check(profile: &str, expected: &str) {
-        let profile = Profile::named(profile).expect("built in");
+        let profile = MachineProfile::named(profile).expect("built in");
         check_card(profile.cards.values().next().expect("a card"), expected);
     }
 
@@ -280,7 +280,7 @@ mod tests {
 
     #[test]
     fn an_a30_has_quarters_and_an_a100_of_80_gb_the_shapes_of_the_smaller_one() {
-        let profile = Profile::named("mig-pcie").expect("built in");
+        let profile = MachineProfile::named("mig-pcie").expect("built in");
         check_card(
             &profile.cards["a30"],
             "1g.6gb       4   5952  14 0  1 0 0\n\

@@ -34,7 +34,7 @@ mod validate;
 /// Machine: processors, driver, and devices with their places.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Profile {
+pub struct MachineProfile {
     /// Name of the profile.
     pub name: String,
     /// Description in one sentence.
@@ -102,7 +102,7 @@ pub struct NumaNode {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GpuPlace {
-    /// Key in [`Profile::cards`]; optional if the profile has a single card.
+    /// Key in [`MachineProfile::cards`]; optional if the profile has a single card.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub card: Option<String>,
     /// Path from the host bridge.
@@ -187,9 +187,9 @@ pub enum ProfileError {
     },
 }
 
-// === impl Profile ===
+// === impl MachineProfile ===
 
-impl Profile {
+impl MachineProfile {
     /// Names of the built-in profiles.
     pub fn names() -> impl Iterator<Item = &'static str> {
         builtin::ALL.iter().map(|(name, _)| *name)
@@ -257,7 +257,7 @@ impl Profile {
 
 impl ProfileError {
     fn unknown(name: &str) -> Self {
-        let known = Profile::names().collect::<Vec<_>>().join(", ");
+        let known = MachineProfile::names().collect::<Vec<_>>().join(", ");
         Self::Unknown { name: name.to_owned(), known }
     }
 

@@ -8,7 +8,7 @@ use std::{
 };
 
 use tempfile::TempDir;
-use windlass_machine::{Fault, Machine, Profile};
+use windlass_machine::{Fault, Machine, MachineProfile};
 
 /// Machine with an arbitrary file as library: these tests do not load the library.
 fn machine(profile: &str) -> (TempDir, Machine) {
@@ -16,7 +16,7 @@ fn machine(profile: &str) -> (TempDir, Machine) {
     let dir = TempDir::new_in("/dev/shm").or_else(|_| TempDir::new()).expect("a folder");
     let driver = dir.path().join("driver.so");
     fs::write(&driver, "not loaded").expect("a file");
-    let profile = Profile::named(profile).expect("built in");
+    let profile = MachineProfile::named(profile).expect("built in");
     let machine = Machine::create(&dir.path().join("machine"), &profile, &driver).expect("made");
     (dir, machine)
 }
@@ -32,7 +32,7 @@ fn exists(machine: &Machine, path: &str) -> bool {
 
 #[test]
 fn every_profile_makes_a_machine_that_says_it_is_simulated() {
-    for name in Profile::names() {
+    for name in MachineProfile::names() {
         let (_dir, machine) = machine(name);
         assert_eq!(read(&machine, "run/windlass/simulated"), format!("{name}\n"));
         let model = machine.model().expect("written");
@@ -235,7 +235,7 @@ fn a_folder_that_is_not_ours_is_refused_and_not_touched() {
     let dir = TempDir::new().expect("a folder");
     let driver = dir.path().join("driver.so");
     fs::write(&driver, "not loaded").expect("a file");
-    let profile = Profile::named("t4-edge").expect("built in");
+    let profile = MachineProfile::named("t4-edge").expect("built in");
     let theirs = dir.path().join("theirs");
     for name in ["host/notes", "libnvidia-ml.so.1", "libcuda.so.1", "state.json"] {
         let file = theirs.join(name);

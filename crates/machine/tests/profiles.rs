@@ -1,11 +1,11 @@
 //! Built-in profiles, and error messages for invalid profiles.
 
-use windlass_machine::{Model, Profile};
+use windlass_machine::{MachineProfile, Model};
 
 #[test]
 fn every_built_in_profile_describes_a_machine_that_can_be() {
-    for name in Profile::names() {
-        let profile = Profile::named(name).unwrap_or_else(|error| panic!("{error}"));
+    for name in MachineProfile::names() {
+        let profile = MachineProfile::named(name).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(profile.name, name);
         let model = Model::new(&profile).expect("validated");
         assert_eq!(model.gpus.len(), profile.gpus.len());
@@ -14,16 +14,16 @@ fn every_built_in_profile_describes_a_machine_that_can_be() {
 
 #[test]
 fn a_profile_survives_a_round_trip_through_yaml() {
-    for name in Profile::names() {
-        let profile = Profile::named(name).expect("built in");
+    for name in MachineProfile::names() {
+        let profile = MachineProfile::named(name).expect("built in");
         let yaml = serde_saphyr::to_string(&profile).expect("plain data");
-        assert_eq!(Profile::parse("copy", &yaml).expect("written by us"), profile);
+        assert_eq!(MachineProfile::parse("copy", &yaml).expect("written by us"), profile);
     }
 }
 
 #[test]
 fn an_unknown_name_is_answered_with_the_known_ones() {
-    let error = Profile::load("dgx-h900", |path| std::fs::read_to_string(path))
+    let error = MachineProfile::load("dgx-h900", |path| std::fs::read_to_string(path))
         .expect_err("no such machine")
         .to_string();
     assert!(error.contains("`dgx-h900`") && error.contains("dgx-h100, hgx-h200"), "{error}");
@@ -33,7 +33,7 @@ fn an_unknown_name_is_answered_with_the_known_ones() {
 fn a_file_is_loaded_by_its_path() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../profiles/t4-edge.yaml");
     assert_eq!(
-        Profile::load(path, |path| std::fs::read_to_string(path)).expect("a file").name,
+        MachineProfile::load(path, |path| std::fs::read_to_string(path)).expect("a file").name,
         "t4-edge"
     );
 }
@@ -71,7 +71,8 @@ gpus:
 #[track_caller]
 fn refused(from: &str, to: &str, expected: &str) {
     assert!(GOOD.contains(from), "{from}");
-    let error = Profile::parse("small.yaml", &GOOD.replacen(from, to, 1)).expect_err(expected);
+    let error =
+        MachineProfile::parse("small.yaml", &GOOD.replacen(from, to, 1)).expect_err(expected);
     assert_eq!(error.to_string(), expected);
 }
 
@@ -212,7 +213,7 @@ fn names_are_not_given_twice() {
 fn syntax_errors_name_the_line_and_column() {
     let check = |from: &str, to: &str, place: &str, words: &str| {
         let yaml = GOOD.replacen(from, to, 1);
-        let error = Profile::parse("small.yaml", &yaml).expect_err(to).to_string();
+        let error = MachineProfile::parse("small.yaml", &yaml).expect_err(to).to_string();
         assert!(error.starts_with(place) && error.contains(words), "{error}");
     };
     check("numa: 0", "nmua: 0", "small.yaml:25:", "nmua");

@@ -50,12 +50,12 @@ struct Reading {
     /// Sharing of each resource, and the line of it.
     shared: BTreeMap<ResourceName, Spanned<Sharing>>,
     /// True if containers can no longer create (mknod) some node.
-    was_makable: bool,
+    could_mknod: bool,
 }
 
 /// Most earlier groups with which a group is compared, so that a file of many thousand is read in time. Overlaps
 /// beyond the limit get no warning.
-const MOST_COMPARED: usize = 1000;
+const MAX_COMPARED: usize = 1000;
 
 /// The plugin's own domain.
 const DOMAIN: &str = "squat.ai";
@@ -85,8 +85,8 @@ pub(super) fn read(root: &Node, diagnostics: &mut Diagnostics) -> Imported {
             diagnostics.warn(line, "no device is named");
         }
     }
-    if reading.was_makable {
-        diagnostics.warn(root.line, MAKABLE);
+    if reading.could_mknod {
+        diagnostics.warn(root.line, MKNOD);
     }
     reading.imported
 }
@@ -122,7 +122,7 @@ impl Reading {
         diagnostics: &mut Diagnostics,
     ) {
         let line = group.line;
-        self.was_makable |= group.value.is_makable_by_default();
+        self.could_mknod |= group.value.allows_mknod_by_default();
         let sharing = group.value.sharing(diagnostics);
         if let Some(first) = self.shared.get(resource).filter(|first| first.value != sharing) {
             let text = format!(
@@ -140,7 +140,7 @@ impl Reading {
         if let Some((node, other)) = self.also_elsewhere(&rule) {
             let text = format!(
                 "{node} is in {other} too. There, both hand it out; here a node has one owner, and \
-                 the other device is kept back: leave one of the groups out"
+                 the other device is withheld: leave one of the groups out"
             );
             diagnostics.warn(line, text);
         }
@@ -150,12 +150,13 @@ impl Reading {
     /// A node of the source that another resource has too, with that resource. Different descriptions of USB devices
     /// are not compared: one device may match both.
     fn also_elsewhere(&self, rule: &SourceRule) -> Option<(String, ResourceName)> {
-        let earlier = self.imported.sources.iter().take(MOST_COMPARED);
-        let may_be_told = |earlier: &&SourceRule| {
+        let earlier = self.imported.sources.iter().take(MAX_COMPARED);
+        let is_comparable = |earlier: &&SourceRule| {
             earlier.resource != rule.resource && earlier.expression == rule.expression
         };
-        earlier.map(|earlier| &earlier.value).filter(may_be_told).find_map(|earlier| {
-            let node = own_nodes(rule).find(|node| own_nodes(earlier).any(|it| meet(it, node)))?;
+        earlier.map(|earlier| &earlier.value).filter(is_comparable).find_map(|earlier| {
+            let node =
+                own_nodes(rule).find(|node| own_nodes(earlier).any(|it| overlap(it, node)))?;
             Some((node.to_owned(), earlier.resource.clone()?))
         })
     }
@@ -169,7 +170,7 @@ fn own_nodes(rule: &SourceRule) -> impl Iterator<Item = &str> {
 }
 
 /// True if two patterns, or paths, surely match one node. A match of a folder has all its nodes.
-fn meet(one: &str, other: &str) -> bool {
+fn overlap(one: &str, other: &str) -> bool {
     let has = |pattern: &str, path: &str| {
         let mut above = Path::new(path).ancestors().filter_map(Path::to_str);
         above.any(|path| pattern == path || path_fits(pattern, path))
@@ -177,5 +178,5 @@ fn meet(one: &str, other: &str) -> bool {
     has(one, other) || has(other, one)
 }
 
-const MAKABLE: &str = "nodes are read and written; where nothing is said, that plugin also lets a \
-    container make such nodes itself. Write permissions: mrw for a path that needs it";
+const MKNOD: &str = "containers may read and write nodes; by default that plugin also lets them \
+    create nodes. Write permissions: mrw for a path that needs it";

@@ -24,11 +24,11 @@ use windlass_config::{
     Config, Diagnostic, Find, NicPolicy, Policy, ResourceRule, Resources, SourceRule,
     document::{self, Diagnostics, Node, Spanned, UnknownKeys},
     rules::{self, SpannedRule},
-    source::{self, Judged},
+    source::{self, SourceFindings},
 };
 
-pub use load::{Format, Loaded, MOST_BYTES, load, parse, without_file};
-pub use nvidia::{HealthChecks, PeerFlags};
+pub use load::{Format, Loaded, MAX_BYTES, load, parse, without_file};
+pub use nvidia::{HealthChecks, NvidiaPluginFlags};
 
 use self::{manifest::unwrapped, udev::is_rules};
 
@@ -155,18 +155,18 @@ fn possible(
 ) -> Vec<SourceRule> {
     let mut kept: Vec<SourceRule> = Vec::new();
     for Spanned { line, value } in sources {
-        let Judged { mut wrong, mut dangerous } = source::judged(&value, kubelet_dir);
+        let SourceFindings { mut wrong, mut dangerous } = source::check_source(&value, kubelet_dir);
         if matches!(value.find, Find::Files(_)) {
             // Files are found by name, so they are not checked when they are found.
             wrong.append(&mut dangerous);
         }
-        wrong.extend(source::otherwise_shared(&value, kept.iter()));
+        wrong.extend(source::sharing_conflict(&value, kept.iter()));
         for text in &wrong {
             diagnostics.warn(line, format!("{text}; it is left out"));
         }
         if wrong.is_empty() {
             for text in dangerous {
-                diagnostics.warn(line, format!("{text}; {KEPT_BACK}"));
+                diagnostics.warn(line, format!("{text}; {WITHHELD}"));
             }
             kept.push(value);
         }
@@ -174,8 +174,8 @@ fn possible(
     kept
 }
 
-const KEPT_BACK: &str =
-    "it is kept back: convert the file, and write allowDangerous: true if it is meant";
+const WITHHELD: &str =
+    "it is withheld: convert the file, and write allowDangerous: true if it is meant";
 
 /// Reads a document as Go does: unknown keys are ignored, and keys match regardless of case.
 fn read<'n, T: Deserialize<'n> + Default>(root: &'n Node, diagnostics: &mut Diagnostics) -> T {

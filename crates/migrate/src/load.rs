@@ -8,7 +8,7 @@ use windlass_config::{
 };
 use windlass_host::files::{self, Links};
 
-use crate::{PeerFlags, Plugin, nvidia};
+use crate::{NvidiaPluginFlags, Plugin, nvidia};
 
 /// The content of a file.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,7 +27,7 @@ pub enum Format {
     /// Ours.
     Windlass,
     /// The format of NVIDIA's device plugin, version v1.
-    Peer,
+    Nvidia,
     /// The format of another plugin.
     Imported(Plugin),
     /// Rules of udev.
@@ -35,19 +35,19 @@ pub enum Format {
 }
 
 /// Most bytes of a file: the limit of a `ConfigMap`, in which such files reach a node.
-pub const MOST_BYTES: u64 = 1 << 20;
+pub const MAX_BYTES: u64 = 1 << 20;
 
 /// Reads a file; the flags of NVIDIA's plugin take precedence.
-pub fn load(path: &Path, flags: &PeerFlags) -> Result<Loaded, ConfigError> {
-    let text = files::read_regular_text(path, Links::Followed, MOST_BYTES)
+pub fn load(path: &Path, flags: &NvidiaPluginFlags) -> Result<Loaded, ConfigError> {
+    let text = files::read_regular_text(path, Links::Followed, MAX_BYTES)
         .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
     parse(path, &text, flags)
 }
 
 /// Reads a document; `path` is for the messages.
-pub fn parse(path: &Path, text: &str, flags: &PeerFlags) -> Result<Loaded, ConfigError> {
+pub fn parse(path: &Path, text: &str, flags: &NvidiaPluginFlags) -> Result<Loaded, ConfigError> {
     let wrong = |found| Mistakes::new(path, found);
-    if document::says_nothing(text) {
+    if document::is_empty_document(text) {
         return Err(wrong(vec![document::nothing(text)]).into());
     }
     if crate::is_rules(path, text) {
@@ -66,7 +66,7 @@ pub fn parse(path: &Path, text: &str, flags: &PeerFlags) -> Result<Loaded, Confi
     }
     if nvidia::is_peers(&root) {
         let (config, warnings) = nvidia::read(&root, flags).map_err(wrong)?;
-        return Ok(Loaded { config, format: Format::Peer, warnings });
+        return Ok(Loaded { config, format: Format::Nvidia, warnings });
     }
     let mut config = Config::read(&root).map_err(wrong)?;
     flags.apply(&mut config);
@@ -95,8 +95,8 @@ fn nothing_offered(root: &Node, policy: &Policy) -> Option<Diagnostic> {
     (!offers).then(|| Diagnostic::new(rules.line, NOTHING_OFFERED))
 }
 
-const NOTHING_OFFERED: &str = "no device is offered: write the resources that there are to be, or leave the key out \
-    for the usual ones";
+const NOTHING_OFFERED: &str = "no device is offered: list resources, or leave the key out \
+    for the default ones";
 
 fn is_another_plugins(root: &Node) -> bool {
     Plugin::of(root).is_some() || nvidia::is_peers(root)
@@ -104,7 +104,7 @@ fn is_another_plugins(root: &Node) -> bool {
 
 /// Configuration by flags and variables without a file. The variables of NVIDIA's manifests imply NVIDIA's
 /// defaults too, so that an unchanged manifest offers the same resources.
-pub fn without_file(flags: &PeerFlags) -> Result<Loaded, ConfigError> {
+pub fn without_file(flags: &NvidiaPluginFlags) -> Result<Loaded, ConfigError> {
     let manifest = flags.mig.is_some()
         || flags.device_lists.is_some()
         || flags.device_ids.is_some()
@@ -118,7 +118,7 @@ impl fmt::Display for Format {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Windlass => f.write_str("Windlass's format"),
-            Self::Peer => f.write_str("the format of NVIDIA's device plugin"),
+            Self::Nvidia => f.write_str("the format of NVIDIA's device plugin"),
             Self::UdevRules => f.write_str("the format of udev's rules"),
             Self::Imported(plugin) => write!(f, "the format of {plugin}"),
         }
@@ -133,15 +133,17 @@ mod tests {
 
     #[test]
     fn an_unreadable_file_is_named() {
-        let error = load(Path::new("/nowhere/w.yaml"), &PeerFlags::default()).expect_err("absent");
+        let error =
+            load(Path::new("/nowhere/w.yaml"), &NvidiaPluginFlags::default()).expect_err("absent");
         assert_eq!(error.to_string(), "cannot read configuration /nowhere/w.yaml");
     }
 
     #[test]
     fn a_kept_manifest_has_the_defaults_of_its_plugin() {
-        let policy = |flags: &PeerFlags| without_file(flags).expect("valid").config.policy;
-        assert_eq!(policy(&PeerFlags::default()), Config::default().policy);
-        let manifest = PeerFlags { pass_device_specs: Some(false), ..PeerFlags::default() };
+        let policy = |flags: &NvidiaPluginFlags| without_file(flags).expect("valid").config.policy;
+        assert_eq!(policy(&NvidiaPluginFlags::default()), Config::default().policy);
+        let manifest =
+            NvidiaPluginFlags { pass_device_specs: Some(false), ..NvidiaPluginFlags::default() };
         let kept = policy(&manifest);
         assert_eq!(kept.mig, MigStrategy::None);
         assert_eq!(kept.delivery.strategies, [Strategy::Envvar].into());
@@ -149,15 +151,15 @@ mod tests {
 
     #[test]
     fn the_format_is_told_by_the_keys() {
-        let format = |text: &str| parse(Path::new("w.yaml"), text, &PeerFlags::default());
+        let format = |text: &str| parse(Path::new("w.yaml"), text, &NvidiaPluginFlags::default());
         for (text, expected) in [
             ("{}", Format::Windlass),
             ("mig: none\nimex: {channels: [0]}\n", Format::Windlass),
-            ("version: v1\n", Format::Peer),
-            ("flags: {migStrategy: none}\n", Format::Peer),
-            ("sharing: {}\n", Format::Peer),
-            ("imex: {channelIDs: [0]}\n", Format::Peer),
-            ("resources: {gpus: []}\n", Format::Peer),
+            ("version: v1\n", Format::Nvidia),
+            ("flags: {migStrategy: none}\n", Format::Nvidia),
+            ("sharing: {}\n", Format::Nvidia),
+            ("imex: {channelIDs: [0]}\n", Format::Nvidia),
+            ("resources: {gpus: []}\n", Format::Nvidia),
             ("resourceList: []\n", Format::Imported(Plugin::Sriov)),
             ("ResourceList: []\n", Format::Imported(Plugin::Sriov)),
             ("devices: []\n", Format::Imported(Plugin::Generic)),
@@ -176,7 +178,7 @@ mod tests {
     #[test]
     fn a_file_of_a_plugin_that_was_given_up_is_refused_with_what_to_write() {
         for text in ["\nmode: hca\n", "{\n\"mode\": \"sriov\",\"pfNetdevices\": [\"p0\"]}"] {
-            let refused = parse(Path::new("w.yaml"), text, &PeerFlags::default());
+            let refused = parse(Path::new("w.yaml"), text, &NvidiaPluginFlags::default());
             let refused = refused.expect_err(text).to_string();
             let expected =
                 "w.yaml:2: files of k8s-rdma-sriov-dev-plugin are no longer read: write a rule";

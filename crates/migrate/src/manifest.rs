@@ -12,7 +12,7 @@ use windlass_config::{
 const SEPARATOR: &str = "---";
 
 /// Most documents in a file. Each may be parsed, so this bounds the work.
-const MOST_DOCUMENTS: usize = 100;
+const MAX_DOCUMENTS: usize = 100;
 
 /// The only configuration in a file: the file itself, unless it is a manifest.
 pub(crate) fn unwrapped(
@@ -86,11 +86,11 @@ fn documents(text: &str) -> Result<Vec<Node>, Vec<Diagnostic>> {
         let last = documents.last_mut().expect("there is a first one");
         last.push_str(kept);
         last.push('\n');
-        if documents.len() > MOST_DOCUMENTS {
+        if documents.len() > MAX_DOCUMENTS {
             return Err(vec![Diagnostic::new(1, "more documents than any configuration has")]);
         }
     }
-    documents.retain(|document| !document::says_nothing(document));
+    documents.retain(|document| !document::is_empty_document(document));
     if documents.is_empty() {
         return Err(vec![document::nothing(text)]);
     }

@@ -63,7 +63,7 @@ pub(super) fn hexadecimal(
         if digits.len() > 4 || digits.is_empty() || !digits.bytes().all(|it| it.is_ascii_hexdigit())
         {
             diagnostics
-                .wrong(line, format!("{given:?} is no PCI id: write four hexadecimal digits"));
+                .wrong(line, format!("{given:?} is not a PCI id: write four hexadecimal digits"));
             return given;
         }
         let id = format!("{digits:0>4}");

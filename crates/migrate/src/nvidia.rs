@@ -15,7 +15,7 @@ use windlass_config::{
     document::{self, Diagnostics, Node, Spanned, UnknownKeys},
 };
 
-pub use overrides::{HealthChecks, PeerFlags};
+pub use overrides::{HealthChecks, NvidiaPluginFlags};
 
 use self::{
     flags::FlagsEntry,
@@ -26,7 +26,7 @@ use self::{
 /// The file as written.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct PeerFile {
+struct NvidiaPluginFile {
     version: Option<Spanned<String>>,
     flags: FlagsEntry,
     resources: Option<Spanned<ResourcesEntry>>,
@@ -56,18 +56,18 @@ pub(super) fn is_peers(root: &Node) -> bool {
 /// Reads a document; flags of the command line take precedence.
 pub(super) fn read(
     root: &Node,
-    flags: &PeerFlags,
+    flags: &NvidiaPluginFlags,
 ) -> Result<(Config, Vec<Diagnostic>), Vec<Diagnostic>> {
-    let reading = document::read::<PeerFile>(root, UnknownKeys::Ignored);
+    let reading = document::read::<NvidiaPluginFile>(root, UnknownKeys::Ignored);
     let mut diagnostics = Diagnostics { wrong: reading.mistakes, warnings: reading.ignored };
     let config = reading.value.unwrap_or_default().into_config(flags, &mut diagnostics);
     diagnostics.judge(config)
 }
 
-// === impl PeerFile ===
+// === impl NvidiaPluginFile ===
 
-impl PeerFile {
-    fn into_config(self, given: &PeerFlags, diagnostics: &mut Diagnostics) -> Config {
+impl NvidiaPluginFile {
+    fn into_config(self, given: &NvidiaPluginFlags, diagnostics: &mut Diagnostics) -> Config {
         if let Some(version) = self.version.filter(|it| !["", "v1"].contains(&it.value.as_str())) {
             let problem = format!("unknown version {:?}: NVIDIA's plugin has v1", version.value);
             diagnostics.wrong.push(Diagnostic::new(version.line, problem));
@@ -100,7 +100,7 @@ fn defaults() -> Config {
 // === impl ImexEntry ===
 
 impl ImexEntry {
-    fn apply(self, flags: &mut PeerFlags, diagnostics: &mut Diagnostics) {
+    fn apply(self, flags: &mut NvidiaPluginFlags, diagnostics: &mut Diagnostics) {
         if let Some(ids) = &self.channel_ids
             && !matches!(ids.value.as_slice(), [] | [0])
         {

@@ -69,7 +69,7 @@ pub(super) fn read(root: &Node, diagnostics: &mut Diagnostics) -> Imported {
     for entry in entries {
         let Some(name) = entry.name(line, diagnostics) else { continue };
         if !taken.insert(name.value.clone()) {
-            diagnostics.wrong(name.line, format!("resource {} is there twice", name.value));
+            diagnostics.wrong(name.line, format!("resource {} appears twice", name.value));
         }
         match entry.device_type.unwrap_or_default() {
             DeviceType::Accelerator => {

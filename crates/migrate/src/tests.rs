@@ -6,10 +6,10 @@ use insta::assert_snapshot;
 use proptest::prelude::*;
 use windlass_config::{Diagnostic, MissingNodes, Resources, to_yaml};
 
-use crate::{Format, Loaded, PeerFlags, Plugin, parse};
+use crate::{Format, Loaded, NvidiaPluginFlags, Plugin, parse};
 
 fn loaded(text: &str) -> Result<Loaded, String> {
-    let parsed = parse(Path::new("plugin.conf"), text, &PeerFlags::default());
+    let parsed = parse(Path::new("plugin.conf"), text, &NvidiaPluginFlags::default());
     parsed.map_err(|error| error.to_string())
 }
 
@@ -18,7 +18,7 @@ fn converted(plugin: Plugin, text: &str) -> String {
     let loaded = loaded(text).unwrap_or_else(|error| panic!("{text}\n{error}"));
     assert_eq!(loaded.format, Format::Imported(plugin), "{text}");
     let ours = to_yaml(&loaded.config);
-    let again = parse(Path::new("w.yaml"), &ours, &PeerFlags::default());
+    let again = parse(Path::new("w.yaml"), &ours, &NvidiaPluginFlags::default());
     let again = again.unwrap_or_else(|error| panic!("{ours}\n{error}"));
     assert_eq!((again.config, again.format), (loaded.config, Format::Windlass), "{ours}");
     let said = |Diagnostic { line, text }: &Diagnostic| format!("# line {line}: {text}\n");
@@ -277,15 +277,15 @@ fn usb_devices_of_one_description_get_a_warning_and_others_not() {
 #[test]
 fn entries_that_our_format_refuses_get_a_warning() {
     let paths = |paths: &str| format!("devices:\n- name: a\n  groups: [{{paths: [{paths}]}}]\n");
-    let kept_back =
-        "it is kept back: convert the file, and write allowDangerous: true if it is meant";
+    let withheld =
+        "it is withheld: convert the file, and write allowDangerous: true if it is meant";
     for (text, expected, offered) in [
-        (paths("{path: /dev/sdb}"), format!("3: source a: /dev/sdb: a block device gives away the \
-            data of its file systems; {kept_back}"), 1),
-        (paths("{path: /dev/x}, {path: /etc, type: Mount}"), format!("3: source a: /etc gives away \
-            the whole machine: name what is needed in it; {kept_back}"), 1),
-        (paths("{path: /dev/x}, {path: /, type: Mount}"), format!("3: source a: / has the kubelet's sockets and every pod's secrets; {kept_back}"), 1),
-        (paths("{path: /dev/x, mountPath: x}"), "3: source a: x is no path from the root: write it \
+        (paths("{path: /dev/sdb}"), format!("3: source a: /dev/sdb: a block device exposes the \
+            data of its file systems; {withheld}"), 1),
+        (paths("{path: /dev/x}, {path: /etc, type: Mount}"), format!("3: source a: /etc exposes \
+            the whole machine: name what is needed in it; {withheld}"), 1),
+        (paths("{path: /dev/x}, {path: /, type: Mount}"), format!("3: source a: / has the kubelet's sockets and every pod's secrets; {withheld}"), 1),
+        (paths("{path: /dev/x, mountPath: x}"), "3: source a: x is not a path from the root: write it \
             from / on, without .., . and //; it is left out".to_owned(), 0),
         (
             "- {devicematch: ^a$, nummaxdevices: 1}\n- {devicematch: ^a$, nummaxdevices: 2}\n".to_owned(),
@@ -298,8 +298,8 @@ fn entries_that_our_format_refuses_get_a_warning() {
         assert!(found.contains(&expected), "{text}\n{found:#?}");
         let sources = loaded(&text).expect("valid").config.policy.sources;
         assert_eq!(sources.len(), offered, "{text}");
-        let again = parse(Path::new("w.yaml"), &to_yaml(&loaded(&text).expect("valid").config), &PeerFlags::default());
-        assert_eq!(again.is_err(), expected.ends_with(kept_back), "{text}");
+        let again = parse(Path::new("w.yaml"), &to_yaml(&loaded(&text).expect("valid").config), &NvidiaPluginFlags::default());
+        assert_eq!(again.is_err(), expected.ends_with(withheld), "{text}");
     }
     let folder = DARWIN3.replace("/srv/boards", "/etc");
     let told = warnings(&folder)
@@ -362,7 +362,7 @@ fn selectors_that_ask_for_rdma_are_listed() {
         assert_eq!((policy.rdma_nodes.len(), left_out), (nodes, nodes > 0), "{text}");
         let told_of = |what: &str| warnings(&text).iter().any(|it| it.contains(what));
         assert_eq!(
-            [told_of("umad and issm"), told_of("isRdma is one for the node")],
+            [told_of("umad and issm"), told_of("isRdma applies to the whole node")],
             told,
             "{text}"
         );
@@ -393,11 +393,11 @@ fn refusals_of_rdma_plugins_have_the_line() {
         ),
         (
             entry("resourceName: a, rdmaHcaMax: 1, selectors: {vendors: [Mellanox]}"),
-            "2: \"Mellanox\" is no PCI id",
+            "2: \"Mellanox\" is not a PCI id",
         ),
         (
             entry("resourceName: a, rdmaHcaMax: x, devices: [y]"),
-            "2: \"x\" cannot stand here: write a whole number",
+            "2: \"x\" is not valid here: write a whole number",
         ),
     ]);
 }
@@ -407,7 +407,7 @@ fn refusals_of_sriov_network_device_plugin_have_the_line() {
     let entry = |keys: &str| format!("resourceList:\n- {{resourceName: a, {keys}}}\n");
     let selectors = |keys: &str| entry(&format!("selectors: {{{keys}}}"));
     check([
-        (entry("deviceType: gpu"), "2: \"gpu\" is no word for this"),
+        (entry("deviceType: gpu"), "2: \"gpu\" is not a known value"),
         (selectors("isRdma: true, vdpaType: vhost"), "2: isRdma and vdpaType exclude"),
         (selectors("vdpaType: vduse"), "2: vdpaType \"vduse\" is none"),
         (selectors("pfNames: ['p0#1-']"), "2: \"p0#1-\": write a parent"),
@@ -415,7 +415,7 @@ fn refusals_of_sriov_network_device_plugin_have_the_line() {
         ("resourceList: [{resourceName: 1.5}]".to_owned(), "1: resourceName \"1.5\""),
         (
             "resourceList: [{resourceName: a}, {resourceName: a}]".to_owned(),
-            "1: resource intel.com/a is there twice",
+            "1: resource intel.com/a appears twice",
         ),
     ]);
 }
@@ -429,7 +429,7 @@ fn refusals_of_node_plugins_have_the_line() {
             device("{paths: [{path: /dev/x}], usb: [{vendor: a, product: b}]}"),
             "3: a group has paths or usb",
         ),
-        (device("{usb: [{vendor: Acme, product: b}]}"), "3: \"Acme\" is no USB id"),
+        (device("{usb: [{vendor: Acme, product: b}]}"), "3: \"Acme\" is not a USB id"),
         (device("{count: -1, paths: [{path: /dev/x}]}"), "3: count cannot be negative"),
         (
             device("{count: 2, paths: [{path: /dev/x}]}, {paths: [{path: /dev/y}]}"),
@@ -476,8 +476,8 @@ proptest! {
         let text = document.to_string();
         if let Ok(loaded) = loaded(&text) {
             let ours = to_yaml(&loaded.config);
-            let again = parse(Path::new("w.yaml"), &ours, &PeerFlags::default());
-            let is_told = loaded.warnings.iter().any(|it| it.text.contains("it is kept back"));
+            let again = parse(Path::new("w.yaml"), &ours, &NvidiaPluginFlags::default());
+            let is_told = loaded.warnings.iter().any(|it| it.text.contains("it is withheld"));
             let is_same = again.is_ok_and(|again| again.config == loaded.config);
             prop_assert!(is_same || is_told, "{}\n{}", text, ours);
         }
@@ -488,8 +488,8 @@ proptest! {
         let entry = serde_json::json!([{"devicematch": regex, "nummaxdevices": 2}]);
         if let Ok(loaded) = loaded(&entry.to_string()) {
             let ours = to_yaml(&loaded.config);
-            let is_told = loaded.warnings.iter().any(|it| it.text.contains("it is kept back"));
-            let again = parse(Path::new("w.yaml"), &ours, &PeerFlags::default());
+            let is_told = loaded.warnings.iter().any(|it| it.text.contains("it is withheld"));
+            let again = parse(Path::new("w.yaml"), &ours, &NvidiaPluginFlags::default());
             prop_assert!(again.is_ok() || is_told, "{}", ours);
         }
     }

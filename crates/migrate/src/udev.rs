@@ -64,8 +64,9 @@ fn source(find: Find, terms: &[Term<'_>], names: &mut SourceNames) -> Result<Sou
     source.resource = Some(resource.expect("a source's name is one of a resource"));
     let mut all = All::default();
     for term in terms.iter().filter(|term| term.key != "SUBSYSTEM") {
-        let asked = attribute(term, &mut source).and_then(|attribute| asked(&attribute, term));
-        all.and(asked.map_err(|why| format!("{}: {why}", term.name))?);
+        let condition =
+            attribute(term, &mut source).and_then(|attribute| condition(&attribute, term));
+        all.and(condition.map_err(|why| format!("{}: {why}", term.name))?);
     }
     let text = all.text();
     if text.is_empty() && matches!(source.find, Find::Bus(_)) {
@@ -101,7 +102,7 @@ fn attribute(term: &Term<'_>, source: &mut SourceRule) -> Result<String, String>
 }
 
 /// Expression that an attribute matches, or does not match. A missing file does neither.
-fn asked(attribute: &str, term: &Term<'_>) -> Result<String, String> {
+fn condition(attribute: &str, term: &Term<'_>) -> Result<String, String> {
     let values: Vec<String> = term.value.split('|').map(str::to_owned).collect();
     let mut fits = All::default();
     if values.iter().any(|value| glob::is_pattern(value)) {

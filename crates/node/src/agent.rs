@@ -138,7 +138,7 @@ impl Agent {
         let mut parts = Parts::default();
         let (count, seen) = watch::channel(0);
         let (pass_on, directory) = watch::channel(0);
-        let watching = watched.run(count, config.session.look_interval);
+        let watching = watched.run(count, config.session.check_interval);
         let stop = parts.token();
         // The lock keeper reads the events until the very end, so the watch ends only by `stop`.
         let watching = async move {

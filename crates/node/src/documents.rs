@@ -16,9 +16,9 @@ pub enum Document {
     /// `claims.json`: prepared devices by claim.
     Claims,
     /// `handover.json`: cleanup state of each device.
-    HandOvers,
+    Cleanup,
     /// `health-*.json`: health history of each device.
-    Evidence,
+    Health,
     /// `devices.json`: hardware behind each allocated id.
     Devices,
     /// `choices.json`: allocation history.
@@ -30,16 +30,14 @@ pub enum Document {
 impl Document {
     /// All state files.
     pub const ALL: [Self; 5] =
-        [Self::Claims, Self::HandOvers, Self::Evidence, Self::Devices, Self::Choices];
+        [Self::Claims, Self::Cleanup, Self::Health, Self::Devices, Self::Choices];
 
     /// Parses the file and serializes it again, or returns the reason why the agent would set it aside.
     pub fn reread(self, text: &[u8]) -> Result<Vec<u8>, String> {
         match self {
             Self::Claims => state_file::reread::<windlass_dra::Records>(windlass_dra::CLAIMS, text),
-            Self::HandOvers => state_file::reread::<cleanup::Records>(cleanup::HAND_OVERS, text),
-            Self::Evidence => {
-                state_file::reread::<health_store::Records>(health_store::FORMAT, text)
-            }
+            Self::Cleanup => state_file::reread::<cleanup::Records>(cleanup::FORMAT, text),
+            Self::Health => state_file::reread::<health_store::Records>(health_store::FORMAT, text),
             Self::Devices => {
                 state_file::reread::<offers::Fingerprints>(crate::reconciler::DEVICES, text)
             }

@@ -12,9 +12,9 @@ use windlass_allocations::{
 };
 use windlass_config::Places;
 use windlass_core::{
-    device::DeviceId, partition::standing, replica::token, resource::ResourceName,
+    device::DeviceId, partition::instance_at, replica::token, resource::ResourceName,
 };
-use windlass_dra::{ClaimFile, Held, Records};
+use windlass_dra::{ClaimFile, PreparedDevice, Records};
 use windlass_host::causes;
 use windlass_resources::NodeState;
 
@@ -73,8 +73,8 @@ fn of_containers(held: ByDevice, node: &NodeState, owners: &mut Owners) {
 }
 
 fn of_claims(claims: Records, users: &ByClaim, node: &NodeState, owners: &mut Owners) {
-    let device = |held: Held| match held.partition {
-        Some(place) => standing(&node.inventory, &place).map(|instance| instance.id.clone()),
+    let device = |held: PreparedDevice| match held.partition {
+        Some(place) => instance_at(&node.inventory, &place).map(|instance| instance.id.clone()),
         None => held.device,
     };
     for entry in claims.into_values() {
@@ -128,6 +128,6 @@ mod tests {
         assert!(caveats[0].contains("pod-resources"), "{caveats:?}");
         std::fs::write(at("claims.json"), "{").expect("written");
         let (_, caveats) = super::owners(&places, &NodeState::default()).await;
-        assert!(caveats[1].contains("claims.json is no record of claims"), "{caveats:?}");
+        assert!(caveats[1].contains("claims.json is not a record of claims"), "{caveats:?}");
     }
 }

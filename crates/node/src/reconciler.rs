@@ -57,7 +57,7 @@ use self::{
     disk_wait::{is_worse, waiting_for_disk},
     dry_run::{Snapshots, merge},
     holdings::Holdings,
-    obstacles::{ObstacleChecks, lease_trouble},
+    obstacles::{ObstacleChecks, lease_failure},
     phase::Phase,
 };
 
@@ -77,7 +77,7 @@ pub(crate) struct Reconciler {
     /// Phase of a device migration.
     phase: Phase,
     /// Time in which the kubelet writes an Allocate to its checkpoint.
-    handover: Duration,
+    checkpoint_delay: Duration,
     /// Subscription to the kubelet's checkpoint, while allocations matter.
     following: Option<FollowGuard>,
     restored: Restored,
@@ -85,11 +85,11 @@ pub(crate) struct Reconciler {
     /// Disk worker, until it is started.
     worker: Option<(Disk, DiskChannels)>,
     /// Interval of checks without a trigger.
-    look_interval: Duration,
+    check_interval: Duration,
     /// Ledger behind the published state.
     ledger: Ledger,
     /// Overlap of the latest devices.
-    kin: Arc<Overlaps>,
+    overlaps: Arc<Overlaps>,
     outputs: Outputs,
 }
 
@@ -115,7 +115,7 @@ pub(crate) struct Inputs {
     /// States of the MPS daemons; changes notify `news` too.
     pub(crate) mps: watch::Receiver<Arc<MpsStates>>,
     /// Cleanup states of devices; changes notify `news` too.
-    pub(crate) handovers: watch::Receiver<Arc<CleanupStates>>,
+    pub(crate) cleanup_states: watch::Receiver<Arc<CleanupStates>>,
     /// Lease states of devices; changes notify `news` too.
     pub(crate) leases: watch::Receiver<Arc<LeaseStates>>,
     /// Devices that claims hold.
@@ -142,13 +142,12 @@ enum Trigger {
     Disk,
 }
 
-/// Inputs of one round.
 struct Round<'a> {
     known: &'a NodeState,
     inventory: &'a Inventory,
     on_disk: &'a DiskState,
     ledger: &'a Ledger,
-    kin: Arc<Overlaps>,
+    overlaps: Arc<Overlaps>,
     cleanup_demand: &'a CleanupPlans,
 }
 
@@ -156,7 +155,7 @@ struct Round<'a> {
 const HELD: &str = "held by another claim";
 
 /// Obstacle of a device while claims are unknown.
-const UNKNOWN: &str = "it is not known what claims have; the agent's log says why";
+const UNKNOWN: &str = "devices of claims are unknown: see the agent's log";
 
 // === impl Reconciler ===
 
@@ -178,7 +177,7 @@ impl Reconciler {
             marked: Fingerprints::new(),
             holdings: Holdings::default(),
             phase: Phase::default(),
-            handover: config.session.handover,
+            checkpoint_delay: config.session.checkpoint_delay,
             following: None,
             restored: Restored::Nothing,
             disk,
@@ -186,9 +185,9 @@ impl Reconciler {
                 Disk::new(&config.places, &config.mps, config.policy.delivery.clone()),
                 channels,
             )),
-            look_interval: config.session.look_interval,
+            check_interval: config.session.check_interval,
             ledger: Ledger::default(),
-            kin: Arc::default(),
+            overlaps: Arc::default(),
             outputs,
         }
     }
@@ -255,7 +254,7 @@ impl Reconciler {
                     // A new subscription makes the follower read the checkpoint again.
                     self.following = Some(self.inputs.allocations.follow());
                 }
-                () = sleep(self.look_interval) => {}
+                () = sleep(self.check_interval) => {}
             }
         }
     }
@@ -291,7 +290,7 @@ impl Reconciler {
     /// Handles a checkpoint. An unreadable one releases nothing.
     fn checkpoint_read(&mut self, allocations: &Allocations) {
         let Some(held) = allocations.held() else {
-            return self.phase.unreadable(allocations.read(), self.handover);
+            return self.phase.unreadable(allocations.read(), self.checkpoint_delay);
         };
         // By then the kubelet had written every Allocate that was answered before.
         match self.phase.complete(allocations.read()) {
@@ -336,7 +335,7 @@ impl Reconciler {
             self.detect_migration(&known.inventory, &merged);
         }
         let cleanup_demand = self.want_cleanup(&merged);
-        let kin = self.kin(&merged);
+        let overlaps = self.overlaps(&merged);
         let ledger = self.inputs.ledger.borrow().clone();
         self.ledger.clone_from(&ledger);
         let on_disk = self.disk.on_disk.borrow_and_update().clone();
@@ -345,7 +344,7 @@ impl Reconciler {
             inventory: &merged,
             on_disk: &on_disk,
             ledger: &ledger,
-            kin,
+            overlaps,
             cleanup_demand: &cleanup_demand,
         };
         // Plans as if everything were written; the result determines the wanted files.
@@ -364,22 +363,22 @@ impl Reconciler {
         let state = self.state(&round, plan, &late, slow_since);
         self.publish_unless_known(state, &known);
         let known = self.known();
-        self.phase.published(self.handover, || known.present_once_allocatable().collect());
+        self.phase.published(self.checkpoint_delay, || known.present_once_allocatable().collect());
     }
 
     /// Overlap of the devices, computed again if they changed.
-    fn kin(&mut self, inventory: &Inventory) -> Arc<Overlaps> {
+    fn overlaps(&mut self, inventory: &Inventory) -> Arc<Overlaps> {
         if !self.disk.knows(&inventory.devices) {
-            self.kin = Arc::new(Overlaps::of(inventory));
+            self.overlaps = Arc::new(Overlaps::of(inventory));
         }
-        self.kin.clone()
+        self.overlaps.clone()
     }
 
     fn plan(&self, round: &Round<'_>, late: &BTreeSet<DeviceId>) -> Plan {
         let policy = &self.policy;
         let daemons = self.inputs.mps.borrow().clone();
-        let handovers = self.inputs.handovers.borrow().clone();
-        let (checked, untold) = (&round.on_disk.checked, &round.on_disk.untold);
+        let cleanup_states = self.inputs.cleanup_states.borrow().clone();
+        let (checked, outdated) = (&round.on_disk.checked, &round.on_disk.outdated);
         let lease = self.leases();
         let checks = ObstacleChecks { checked, policy, late, lease: &lease };
         offers::plan(offers::Inputs {
@@ -392,13 +391,13 @@ impl Reconciler {
             fingerprints: &self.marked,
             moves: self.phase.moves(),
             obstacle: &|device, sharing| {
-                let daemon = || demands::daemon_trouble(&daemons, device, sharing);
-                let untold = || untold.devices.get(&device.id).map(ToString::to_string);
+                let daemon = || demands::daemon_failure(&daemons, device, sharing);
+                let outdated = || outdated.devices.get(&device.id).map(ToString::to_string);
                 let before = || checks.of_containers(device).map(|it| it.why).or_else(daemon);
                 let left = || checked.daemon_left(device, sharing);
-                before().or_else(untold).or_else(|| round.claimed(device)).or_else(left)
+                before().or_else(outdated).or_else(|| round.claimed(device)).or_else(left)
             },
-            cleanup: &|id| demands::handover_trouble(&handovers, round.cleanup_demand, id),
+            cleanup: &|id| demands::cleanup_obstacle(&cleanup_states, round.cleanup_demand, id),
         })
     }
 
@@ -414,22 +413,22 @@ impl Reconciler {
         if !plan.waiting {
             self.phase.finish();
         }
-        let handovers = self.inputs.handovers.borrow().clone();
+        let cleanup_states = self.inputs.cleanup_states.borrow().clone();
         let (policy, checked) = (self.policy.clone(), &round.on_disk.checked);
         let checks = ObstacleChecks { checked, policy: &policy, late, lease: &self.leases() };
         let obstacles = checks.of_claims(round.inventory);
         let mut inventory = round.inventory.clone();
         inventory.generation = round.known.inventory.generation + 1;
         let mut lacks = checked.lacks.clone();
-        lacks.troubles.extend(round.on_disk.untold.trouble());
+        lacks.problems.extend(round.on_disk.outdated.summary());
         NodeState {
             topology: round.known.topology_of(&inventory),
-            overlaps: round.kin.clone(),
+            overlaps: round.overlaps.clone(),
             lacks,
             slow_since,
             obstacles,
-            unready: cleanup::unready(&handovers, round.cleanup_demand),
-            unclean: cleanup::failed(&handovers),
+            unready: cleanup::unready(&cleanup_states, round.cleanup_demand),
+            unclean: cleanup::failed(&cleanup_states),
             is_in_doubt: !round.ledger.knows_claims(),
             ..checked.state(inventory, policy.clone(), plan)
         }
@@ -460,7 +459,7 @@ impl Reconciler {
         };
         match trigger {
             Trigger::Change => self.disk.want(wanted.clone()),
-            Trigger::Disk => self.disk.want_news(wanted.clone()),
+            Trigger::Disk => self.disk.want_if_changed(wanted.clone()),
         }
         wanted
     }
@@ -483,7 +482,7 @@ impl Reconciler {
     /// Lease check of a device.
     fn leases(&self) -> impl Fn(&Device) -> Option<String> + use<> {
         let (leases, policy) = (self.inputs.leases.borrow().clone(), self.policy.clone());
-        move |device| lease_trouble(&leases, &policy, device)
+        move |device| lease_failure(&leases, &policy, device)
     }
 
     fn want_cleanup(&self, inventory: &Inventory) -> Arc<CleanupPlans> {
@@ -493,7 +492,7 @@ impl Reconciler {
     }
 
     fn publish_unless_known(&self, state: NodeState, known: &NodeState) {
-        if !state.says_the_same_as(known) {
+        if !state.has_same_content(known) {
             log::changes(known, &state);
             self.outputs.state.send_replace(Arc::new(state));
         }
@@ -505,7 +504,7 @@ impl Reconciler {
 impl Round<'_> {
     /// Obstacle of a device that a claim holds, itself or by overlap.
     fn claimed(&self, device: &Device) -> Option<String> {
-        let held = self.ledger.claim(&self.kin.overlap(&device.id)).map(|_| HELD.to_owned());
+        let held = self.ledger.claim(&self.overlaps.overlap(&device.id)).map(|_| HELD.to_owned());
         held.or_else(|| (!self.ledger.knows_claims()).then(|| UNKNOWN.to_owned()))
     }
 }
@@ -513,10 +512,10 @@ impl Round<'_> {
 /// Waits until the claims in the ledger change. Containers are ignored: their devices are in the kubelet's
 /// checkpoint.
 async fn claims_changed(ledger: &mut watch::Receiver<Ledger>, known: &Ledger) {
-    fn said(ledger: &Ledger) -> impl PartialEq + '_ {
+    fn relevant(ledger: &Ledger) -> impl PartialEq + '_ {
         (ledger.claims(), ledger.knows_claims())
     }
-    let is_news = |ledger: &Ledger| said(ledger) != said(known);
+    let is_news = |ledger: &Ledger| relevant(ledger) != relevant(known);
     let is_news = ledger.wait_for(is_news).await.is_ok();
     if !is_news {
         std::future::pending::<()>().await;

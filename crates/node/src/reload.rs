@@ -27,7 +27,7 @@ pub type Load =
 #[derive(Debug)]
 pub struct Wakes {
     /// Counter of requests, such as SIGHUP.
-    pub asked: watch::Receiver<u64>,
+    pub requested: watch::Receiver<u64>,
     /// Value of the node label that selects the configuration.
     pub label: watch::Receiver<LabelValue>,
 }
@@ -40,7 +40,7 @@ pub struct Follow {
     /// Folder to watch for changes.
     pub folder: Option<PathBuf>,
     /// Counter of requests, such as SIGHUP.
-    pub asked: watch::Receiver<u64>,
+    pub requested: watch::Receiver<u64>,
     /// Key of the node label that selects the configuration.
     pub label: Option<String>,
 }
@@ -76,7 +76,7 @@ enum Reason {
     /// The file or the label changed.
     Changed,
     /// Explicit request.
-    Asked,
+    Requested,
 }
 
 /// Quiet time after a change: writes come in bursts.
@@ -86,7 +86,7 @@ const SETTLE: Duration = Duration::from_millis(50);
 const BURST: Duration = Duration::from_secs(1);
 
 /// Interval of reloads without a trigger, for lost events and for folders that are links to a changing target.
-const LOOK_INTERVAL: Duration = Duration::from_secs(30);
+const CHECK_INTERVAL: Duration = Duration::from_secs(30);
 
 // === impl Reloader ===
 
@@ -124,7 +124,7 @@ impl Reloader {
         let folder = self.folder.take();
         let watching = Box::pin(async {
             match folder {
-                Some(folder) => folder.run(sender, LOOK_INTERVAL).await,
+                Some(folder) => folder.run(sender, CHECK_INTERVAL).await,
                 None => std::future::pending().await,
             }
         });
@@ -152,7 +152,7 @@ impl Reloader {
                 let _ = timeout(BURST, quiet).await;
                 Reason::Changed
             }
-            () = changed(&mut self.wakes.asked) => Reason::Asked,
+            () = changed(&mut self.wakes.requested) => Reason::Requested,
             () = changed(&mut self.wakes.label) => Reason::Changed,
         }
     }
@@ -188,7 +188,7 @@ impl Reloader {
             tracing::info!("configuration reloaded");
         } else if earlier.error.is_some() {
             tracing::info!("configuration valid again, unchanged");
-        } else if reason == Reason::Asked {
+        } else if reason == Reason::Requested {
             tracing::info!("configuration unchanged");
         }
         if !restart_for.is_empty() && restart_for != earlier.restart_for {
@@ -216,7 +216,7 @@ impl Reloader {
     fn refuse(&mut self, error: String, reason: Reason) {
         let earlier = self.status.borrow().clone();
         // An explicit request always gets an answer.
-        if earlier.error.as_ref() != Some(&error) || reason == Reason::Asked {
+        if earlier.error.as_ref() != Some(&error) || reason == Reason::Requested {
             tracing::error!(error, "configuration invalid, keeping the last valid one");
             self.publish(ReloadStatus { error: Some(error), ..earlier });
         }

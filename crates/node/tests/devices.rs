@@ -2,12 +2,12 @@
 
 mod amd;
 mod boards;
+mod cleanup;
 mod darwin3;
 mod fpga;
 mod gateway;
 mod generic;
 mod golden;
-mod handover;
 mod imports;
 mod intel;
 mod nvme;

@@ -190,6 +190,6 @@ impl<T> Optional<T> for Result<T> {
 }
 
 /// A value within its bound; an impossible value is an error.
-pub(crate) fn at_most<T: PartialOrd + Copy>(call: &'static str, told: T, most: T) -> Result<T> {
-    if told <= most { Ok(told) } else { Err(NvmlError::nonsense(call)) }
+pub(crate) fn at_most<T: PartialOrd + Copy>(call: &'static str, value: T, most: T) -> Result<T> {
+    if value <= most { Ok(value) } else { Err(NvmlError::nonsense(call)) }
 }

@@ -35,10 +35,10 @@ pub struct Memory {
 pub struct Brand(u32);
 
 /// Largest minor number: 20 bits (`MINORBITS` in `linux/kdev_t.h`).
-const MOST_MINOR: u32 = (1 << 20) - 1;
+const MAX_MINOR: u32 = (1 << 20) - 1;
 
 /// Bound on memory: one PiB, a thousand times any GPU's.
-const MOST_MEMORY: u64 = 1 << 50;
+const MAX_MEMORY: u64 = 1 << 50;
 
 // SAFETY: the pointer is an opaque name that only NVML dereferences, and NVML is thread-safe.
 unsafe impl Send for Handle {}
@@ -70,7 +70,7 @@ impl Gpu {
     /// Minor number: the N of `/dev/nvidiaN`.
     pub fn minor(&self) -> Result<u32> {
         let minor = get!(self.table, nvmlDeviceGetMinorNumber, self.handle.0)?;
-        at_most("nvmlDeviceGetMinorNumber", minor, MOST_MINOR)
+        at_most("nvmlDeviceGetMinorNumber", minor, MAX_MINOR)
     }
 
     /// Product brand.
@@ -140,7 +140,7 @@ impl Gpu {
         let mut memory: sys::nvmlMemory_v2_t = unsafe { std::mem::zeroed() };
         memory.version = versioned::<sys::nvmlMemory_v2_t>(2);
         call!(self.table, nvmlDeviceGetMemoryInfo_v2, self.handle.0, &raw mut memory)?;
-        at_most("nvmlDeviceGetMemoryInfo_v2", memory.total, MOST_MEMORY)?;
+        at_most("nvmlDeviceGetMemoryInfo_v2", memory.total, MAX_MEMORY)?;
         Ok(memory)
     }
 
@@ -148,9 +148,9 @@ impl Gpu {
     fn memory_before_510(&self) -> Result<Option<Memory>> {
         // SAFETY: integers, for which all zeros is a value.
         let mut memory: sys::nvmlMemory_t = unsafe { std::mem::zeroed() };
-        let asked = call!(self.table, nvmlDeviceGetMemoryInfo, self.handle.0, &raw mut memory);
-        let Some(()) = asked.optional()? else { return Ok(None) };
-        at_most("nvmlDeviceGetMemoryInfo", memory.total, MOST_MEMORY)?;
+        let answer = call!(self.table, nvmlDeviceGetMemoryInfo, self.handle.0, &raw mut memory);
+        let Some(()) = answer.optional()? else { return Ok(None) };
+        at_most("nvmlDeviceGetMemoryInfo", memory.total, MAX_MEMORY)?;
         Ok(Some(Memory { total: memory.total, used: memory.used }))
     }
 }

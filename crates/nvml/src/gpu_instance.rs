@@ -51,7 +51,7 @@ unsafe impl Send for ComputeInstance {}
 unsafe impl Sync for ComputeInstance {}
 
 /// Bound on instances, since NVML takes no buffer size.
-const MOST_INSTANCES: usize = 16;
+const MAX_INSTANCES: usize = 16;
 
 impl Gpu {
     /// Creates a GPU instance at a placement of a profile.
@@ -99,7 +99,7 @@ impl Gpu {
 
     /// GPU instances of one profile.
     pub fn gpu_instances_of(&self, profile_id: u32) -> Result<Vec<GpuInstance>> {
-        let (mut handles, mut count) = ([ptr::null_mut(); MOST_INSTANCES], 0);
+        let (mut handles, mut count) = ([ptr::null_mut(); MAX_INSTANCES], 0);
         call!(
             self.table,
             nvmlDeviceGetGpuInstances,
@@ -162,7 +162,7 @@ impl GpuInstance {
         let profile = |number| {
             // SAFETY: integers, for which all zeros is a value.
             let mut info: sys::nvmlComputeInstanceProfileInfo_t = unsafe { std::mem::zeroed() };
-            let asked = call!(
+            let answer = call!(
                 self.table,
                 nvmlGpuInstanceGetComputeInstanceProfileInfo,
                 self.handle,
@@ -170,7 +170,7 @@ impl GpuInstance {
                 sys::NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED,
                 &raw mut info
             );
-            match asked.map(|()| info) {
+            match answer.map(|()| info) {
                 // An unknown profile number is an invalid argument.
                 Err(error) if error.is_absent() => None,
                 profile => profile.optional().transpose(),
@@ -180,7 +180,7 @@ impl GpuInstance {
     }
 
     fn filled_by(&self, profile_id: u32) -> Result<Vec<ComputeInstance>> {
-        let (mut handles, mut count) = ([ptr::null_mut(); MOST_INSTANCES], 0);
+        let (mut handles, mut count) = ([ptr::null_mut(); MAX_INSTANCES], 0);
         call!(
             self.table,
             nvmlGpuInstanceGetComputeInstances,

@@ -107,7 +107,7 @@ macro_rules! get_text {
 pub(crate) use get_text;
 
 /// Bound on GPUs: minor numbers of the driver's nodes have one byte.
-const MOST_GPUS: u32 = 256;
+const MAX_GPUS: u32 = 256;
 
 /// Buffer for any NVML text; NVML's limits are at most 96 bytes.
 pub(crate) struct TextBuffer([c_char; Self::SIZE as usize]);
@@ -158,7 +158,7 @@ impl Nvml {
     /// Number of GPUs, failed ones included.
     pub fn gpu_count(&self) -> Result<u32> {
         let count = get!(self.table, nvmlDeviceGetCount_v2)?;
-        at_most("nvmlDeviceGetCount_v2", count, MOST_GPUS)
+        at_most("nvmlDeviceGetCount_v2", count, MAX_GPUS)
     }
 
     /// The GPU at an index below [`Self::gpu_count`]; NVML orders by PCI address.

@@ -22,7 +22,7 @@ impl Gpu {
     /// Row remapping; `None` if unsupported.
     pub fn row_remapping(&self) -> Result<Option<RowRemapping>> {
         let (mut corrected, mut uncorrected, mut pending, mut failed) = (0, 0, 0, 0);
-        let asked = call!(
+        let answer = call!(
             self.table,
             nvmlDeviceGetRemappedRows,
             self.handle.0,
@@ -32,15 +32,15 @@ impl Gpu {
             &raw mut failed
         );
         let remapping = RowRemapping { pending: pending != 0, failed: failed != 0 };
-        Ok(asked.optional()?.map(|()| remapping))
+        Ok(answer.optional()?.map(|()| remapping))
     }
 
     /// True if a page retirement is pending until the next reset; `None` on GPUs without it, such as those
     /// with row remapping.
     pub fn page_retirement_pending(&self) -> Result<Option<bool>> {
-        let asked: Result<u32> =
+        let answer: Result<u32> =
             get!(self.table, nvmlDeviceGetRetiredPagesPendingStatus, self.handle.0);
-        Ok(asked
+        Ok(answer
             .optional()?
             .map(|pending| pending == sys::nvmlEnableState_enum_NVML_FEATURE_ENABLED))
     }

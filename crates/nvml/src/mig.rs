@@ -55,20 +55,20 @@ pub struct MigShare {
 }
 
 /// Bound on instances per GPU; real GPUs have eight.
-const MOST_INSTANCES: u32 = 256;
+const MAX_INSTANCES: u32 = 256;
 
 impl Gpu {
     /// Current MIG mode.
     pub fn mig_mode(&self) -> Result<MigMode> {
         let (mut current, mut pending) = (0, 0);
-        let asked = call!(
+        let answer = call!(
             self.table,
             nvmlDeviceGetMigMode,
             self.handle.0,
             &raw mut current,
             &raw mut pending
         );
-        Ok(match asked.optional()? {
+        Ok(match answer.optional()? {
             None => MigMode::Unsupported,
             Some(()) if current == sys::NVML_DEVICE_MIG_ENABLE => MigMode::Enabled,
             Some(()) => MigMode::Disabled,
@@ -97,7 +97,7 @@ impl Gpu {
     /// Instances in NVML's order, each with its own error. Empty positions are skipped.
     pub fn mig_instances(&self) -> Result<Vec<Result<MigInstance>>> {
         let places = get!(self.table, nvmlDeviceGetMaxMigDeviceCount, self.handle.0)?;
-        let places = at_most("nvmlDeviceGetMaxMigDeviceCount", places, MOST_INSTANCES)?;
+        let places = at_most("nvmlDeviceGetMaxMigDeviceCount", places, MAX_INSTANCES)?;
         let there = |instance: &Result<MigInstance>| {
             !instance.as_ref().is_err_and(|error| error.is_absent())
         };

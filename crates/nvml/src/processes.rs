@@ -5,25 +5,25 @@ use nvml_wrapper_sys::bindings as sys;
 use crate::{Result, error::at_most, gpu::Gpu, library::call};
 
 /// Initial buffer: as many processes as a GPU usually has.
-const USUAL: u32 = 32;
+const INITIAL_CAPACITY: u32 = 32;
 
 /// Bound on processes: more than a GPU has contexts.
-const MOST: u32 = 1 << 16;
+const MAX: u32 = 1 << 16;
 
 const CALL: &str = "nvmlDeviceGetComputeRunningProcesses_v3";
 
 impl Gpu {
     /// Host process ids that compute on a GPU or MIG device. Unsupported before driver 510.
     pub fn computing(&self) -> Result<Vec<u32>> {
-        let mut room = USUAL;
+        let mut room = INITIAL_CAPACITY;
         loop {
-            let (count, asked) = self.computing_up_to(room);
-            match asked {
+            let (count, answer) = self.computing_up_to(room);
+            match answer {
                 // More processes started meanwhile.
                 Err(error) if error.is_too_small() && count > room => {
-                    room = at_most(CALL, count, MOST)? + USUAL;
+                    room = at_most(CALL, count, MAX)? + INITIAL_CAPACITY;
                 }
-                asked => return asked,
+                answer => return answer,
             }
         }
     }
@@ -37,7 +37,7 @@ impl Gpu {
             computeInstanceId: 0,
         };
         let (mut count, mut infos) = (room, vec![nobody; room as usize]);
-        let asked = call!(
+        let answer = call!(
             self.table,
             nvmlDeviceGetComputeRunningProcesses_v3,
             self.handle.0,
@@ -45,6 +45,6 @@ impl Gpu {
             infos.as_mut_ptr()
         );
         infos.truncate(count as usize);
-        (count, asked.map(|()| infos.iter().map(|info| info.pid).collect()))
+        (count, answer.map(|()| infos.iter().map(|info| info.pid).collect()))
     }
 }

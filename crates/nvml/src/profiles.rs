@@ -37,7 +37,7 @@ pub struct MigPlacement {
 const PROFILES: u32 = 32;
 
 /// Bound on placements per profile.
-const MOST_PLACES: u32 = 256;
+const MAX_PLACES: u32 = 256;
 
 impl Gpu {
     /// All profiles, those with media extensions included. Empty without MIG support, and before R510, which
@@ -61,7 +61,7 @@ impl Gpu {
             profile_id,
             std::ptr::null_mut()
         )?;
-        let most = at_most("nvmlDeviceGetGpuInstancePossiblePlacements_v2", count, MOST_PLACES)?;
+        let most = at_most("nvmlDeviceGetGpuInstancePossiblePlacements_v2", count, MAX_PLACES)?;
         let nowhere = sys::nvmlGpuInstancePlacement_t { start: 0, size: 0 };
         let mut places = vec![nowhere; most as usize];
         call!(

@@ -22,8 +22,8 @@ pub enum RecoveryAction {
 impl Gpu {
     /// Requested action; `None` if unsupported, as before driver 570.
     pub fn recovery_action(&self) -> Result<Option<RecoveryAction>> {
-        let asked = self.field(sys::field_id::NVML_FI_DEV_GET_GPU_RECOVERY_ACTION).optional()?;
-        Ok(asked.flatten().map(RecoveryAction::of))
+        let answer = self.field(sys::field_id::NVML_FI_DEV_GET_GPU_RECOVERY_ACTION).optional()?;
+        Ok(answer.flatten().map(RecoveryAction::of))
     }
 
     /// A field as unsigned number; `None` if the GPU lacks it.

@@ -19,20 +19,21 @@ pub struct Utilization {
 }
 
 /// Bound on temperatures.
-const MOST_CELSIUS: u32 = 1000;
+const MAX_CELSIUS: u32 = 1000;
 
 /// Bound on power: a hundred times a board's.
-const MOST_MILLIWATTS: u32 = 100_000_000;
+const MAX_MILLIWATTS: u32 = 100_000_000;
 
 /// Bound on energy: that power for a hundred years.
-const MOST_MILLIJOULES: u64 = MOST_MILLIWATTS as u64 * 100 * 366 * 24 * 3600;
+const MAX_MILLIJOULES: u64 = MAX_MILLIWATTS as u64 * 100 * 366 * 24 * 3600;
 
 impl Gpu {
     /// Utilisation. Unsupported in MIG mode.
     pub fn utilization(&self) -> Result<Option<Utilization>> {
         let mut rates = sys::nvmlUtilization_t { gpu: 0, memory: 0 };
-        let asked = call!(self.table, nvmlDeviceGetUtilizationRates, self.handle.0, &raw mut rates);
-        let Some(()) = asked.optional()? else { return Ok(None) };
+        let answer =
+            call!(self.table, nvmlDeviceGetUtilizationRates, self.handle.0, &raw mut rates);
+        let Some(()) = answer.optional()? else { return Ok(None) };
         at_most("nvmlDeviceGetUtilizationRates", rates.gpu.max(rates.memory), 100)?;
         Ok(Some(Utilization { compute_percent: rates.gpu, memory_percent: rates.memory }))
     }
@@ -40,21 +41,21 @@ impl Gpu {
     /// Chip temperature in degrees Celsius.
     pub fn temperature_celsius(&self) -> Result<Option<u32>> {
         let chip = sys::nvmlTemperatureSensors_enum_NVML_TEMPERATURE_GPU;
-        sensed("nvmlDeviceGetTemperature", MOST_CELSIUS, || {
+        sensed("nvmlDeviceGetTemperature", MAX_CELSIUS, || {
             get!(self.table, nvmlDeviceGetTemperature, self.handle.0, chip)
         })
     }
 
     /// Power draw of the board.
     pub fn power_milliwatts(&self) -> Result<Option<u32>> {
-        sensed("nvmlDeviceGetPowerUsage", MOST_MILLIWATTS, || {
+        sensed("nvmlDeviceGetPowerUsage", MAX_MILLIWATTS, || {
             get!(self.table, nvmlDeviceGetPowerUsage, self.handle.0)
         })
     }
 
     /// Energy since the driver was loaded.
     pub fn energy_millijoules(&self) -> Result<Option<u64>> {
-        sensed("nvmlDeviceGetTotalEnergyConsumption", MOST_MILLIJOULES, || {
+        sensed("nvmlDeviceGetTotalEnergyConsumption", MAX_MILLIJOULES, || {
             get!(self.table, nvmlDeviceGetTotalEnergyConsumption, self.handle.0)
         })
     }
@@ -64,7 +65,7 @@ impl Gpu {
 fn sensed<T: PartialOrd + Copy>(
     call: &'static str,
     most: T,
-    ask: impl FnOnce() -> Result<T>,
+    read: impl FnOnce() -> Result<T>,
 ) -> Result<Option<T>> {
-    ask().optional()?.map(|told| at_most(call, told, most)).transpose()
+    read().optional()?.map(|value| at_most(call, value, most)).transpose()
 }

@@ -9,7 +9,7 @@ use std::{
 };
 
 use tempfile::TempDir;
-use windlass_machine::{Fault, Machine, Profile, simulated_driver};
+use windlass_machine::{Fault, Machine, MachineProfile, simulated_driver};
 use windlass_nvml::{
     ComputeMode, EventKind, FabricHealth, FabricState, Gpu, GpuInstance, LoadError, MigMode, Nvml,
     NvmlError, RecoveryAction, Remote, RowRemapping, Slowdown,
@@ -18,10 +18,10 @@ use windlass_nvml::{
 const REAL: &str = "WINDLASS_E2E_NVML_LIBRARY";
 
 fn machine(profile: &str) -> (TempDir, Machine) {
-    machine_of(&Profile::named(profile).expect("a shipped profile"))
+    machine_of(&MachineProfile::named(profile).expect("a shipped profile"))
 }
 
-fn machine_of(profile: &Profile) -> (TempDir, Machine) {
+fn machine_of(profile: &MachineProfile) -> (TempDir, Machine) {
     let mut builder = tempfile::Builder::new();
     builder.prefix("wl");
     let folder = builder.tempdir_in("/dev/shm").or_else(|_| builder.tempdir());
@@ -95,7 +95,7 @@ fn check_telemetry(gpu: &Gpu) {
 
 #[test]
 fn every_simulated_driver_answers_everything() {
-    for profile in Profile::names_with_nvidia() {
+    for profile in MachineProfile::names_with_nvidia() {
         let (_folder, machine) = machine(profile);
         check_driver(&machine.nvml_library());
         let nvml = Nvml::load(&machine.nvml_library()).expect("loaded");
@@ -266,10 +266,10 @@ fn a_gpu_on_switches_is_in_a_fabric_and_only_a_rack_gives_it_a_name() {
 }
 
 /// The machine of a profile as one of several on a fabric.
-fn in_a_rack(profile: &str) -> Profile {
+fn in_a_rack(profile: &str) -> MachineProfile {
     let cluster = CLUSTER.to_owned().try_into().expect("a UUID");
     let fabric = Some(windlass_machine::profile::Fabric { cluster, clique: 7 });
-    Profile { fabric, ..Profile::named(profile).expect("a shipped profile") }
+    MachineProfile { fabric, ..MachineProfile::named(profile).expect("a shipped profile") }
 }
 
 const CLUSTER: &str = "8a3cc1f2-0b1d-4c4e-9d1f-6d0a52f3b7e4";

@@ -24,7 +24,7 @@ use windlass_discovery::{
 };
 use windlass_host::{
     Host,
-    files::{self, Links, MOST_BYTES, read_regular_text},
+    files::{self, Links, MAX_BYTES, read_regular_text},
 };
 
 use crate::offers::Offers;
@@ -238,14 +238,14 @@ impl DeviceInfoFiles {
         let mut folder = PathBuf::new();
         for part in &self.dir {
             folder.push(part);
-            folder = self.host.real(&folder).unwrap_or(folder);
+            folder = self.host.resolve_link(&folder).unwrap_or(folder);
         }
         self.host.path(folder)
     }
 
     /// Names of the agent's own files.
     fn recorded(&self) -> BTreeSet<String> {
-        let text = read_regular_text(&self.record, Links::Refused, MOST_BYTES).unwrap_or_default();
+        let text = read_regular_text(&self.record, Links::Refused, MAX_BYTES).unwrap_or_default();
         let is_name = |line: &&str| line.ends_with("-device.json") && !line.contains('/');
         text.lines().filter(is_name).map(str::to_owned).collect()
     }
@@ -289,7 +289,7 @@ impl DeviceInfoError {
 
 impl OutdatedFiles {
     /// All errors in one line: an unwritable directory fails every file in the same way.
-    pub fn trouble(&self) -> Option<String> {
+    pub fn summary(&self) -> Option<String> {
         let mut all = self.devices.values().chain(&self.left);
         let first = all.next()?;
         Some(match all.count() {
@@ -347,7 +347,7 @@ mod tests {
         fs::create_dir(in_the_way).expect("made");
         let outdated = files.keep(&wanted(&["b"]));
         assert_eq!(outdated.devices, BTreeMap::new());
-        let told = outdated.trouble().expect("it names a file that is gone");
+        let told = outdated.summary().expect("it names a file that is gone");
         assert!(told.contains("state/device-info: it names device information files"), "{told}");
     }
 }

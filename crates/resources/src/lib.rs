@@ -233,8 +233,8 @@ impl NodeState {
     }
 
     /// Equality apart from the inventory's generation.
-    pub fn says_the_same_as(&self, other: &Self) -> bool {
-        self.inventory.says_the_same_as(&other.inventory)
+    pub fn has_same_content(&self, other: &Self) -> bool {
+        self.inventory.has_same_content(&other.inventory)
             && self.policy == other.policy
             && self.offers == other.offers
             && self.withheld == other.withheld

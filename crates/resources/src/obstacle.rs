@@ -8,14 +8,14 @@ use windlass_core::device::DeviceId;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Obstacle {
     /// The kind, for a taint.
-    pub sort: ObstacleSort,
+    pub kind: ObstacleKind,
     /// The reason for an operator.
     pub why: String,
 }
 
 /// Kinds of obstacles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ObstacleSort {
+pub enum ObstacleKind {
     /// The device's CDI document cannot be written.
     Document,
     /// A required channel of the NVLink fabric is missing.
@@ -29,9 +29,9 @@ pub enum ObstacleSort {
 /// Obstacles by device.
 pub type Obstacles = BTreeMap<DeviceId, Obstacle>;
 
-// === impl ObstacleSort ===
+// === impl ObstacleKind ===
 
-impl ObstacleSort {
+impl ObstacleKind {
     /// The kind as the value of a taint.
     pub fn word(self) -> &'static str {
         match self {

@@ -145,7 +145,7 @@ impl Offer {
         }
     }
 
-    /// Replicas of its devices. All devices of a resource are shared alike, except those that are held back
+    /// Replicas of its devices. All devices of a resource are shared alike, except those that are withheld
     /// and still listed under their earlier sharing.
     pub fn shared(&self) -> Option<Shared> {
         self.representative().and_then(OfferedDevice::shared)

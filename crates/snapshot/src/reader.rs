@@ -16,7 +16,6 @@ pub(super) struct Reader {
     pool: DeadlinePool<PathBuf, io::Result<Vec<u8>>>,
 }
 
-/// Outcome of a read.
 pub(super) enum ReadOutcome {
     /// Text of the file.
     Text(String),

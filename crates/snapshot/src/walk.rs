@@ -17,10 +17,10 @@ use super::{
 };
 
 /// Most hanging files, since each keeps a thread.
-const MOST_HANGING: usize = 8;
+const MAX_HANGING: usize = 8;
 
 /// Entries between progress reports.
-const TELL_EVERY: usize = 256;
+const PROGRESS_INTERVAL: usize = 256;
 
 /// Reads the host.
 pub(super) fn walk(
@@ -48,7 +48,6 @@ pub(super) fn walk(
     walk.snapshot
 }
 
-/// State of a walk.
 struct Walk<'a> {
     host: &'a Host,
     extra: &'a ExtraFiles,
@@ -125,7 +124,7 @@ impl Walk<'_> {
 
     /// Adds a path without content. Recorded entries stay, and paths below a link are its target's.
     fn presence(&mut self, path: &Path) {
-        let Some(real) = self.host.followed(path) else { return };
+        let Some(real) = self.host.canonicalize(path) else { return };
         let Ok(found) = fs::metadata(self.host.path(&real)) else { return };
         for path in [path, &real] {
             let below = path.strip_prefix("/").unwrap_or(path);
@@ -142,7 +141,8 @@ impl Walk<'_> {
 
     fn is_named_by_people(&self, link: &Path) -> bool {
         let absolute = Path::new("/").join(link);
-        let node = self.host.followed(absolute).or_else(|| self.host.link(link).map(PathBuf::from));
+        let node =
+            self.host.canonicalize(absolute).or_else(|| self.host.link(link).map(PathBuf::from));
         let name = node.as_deref().and_then(Path::file_name).and_then(|name| name.to_str());
         name.is_some_and(is_named_by_people)
     }
@@ -159,8 +159,8 @@ impl Walk<'_> {
             ReadOutcome::Nothing => {}
             ReadOutcome::Unread(why) => self.leave_out(path, why),
         }
-        if self.reader.hanging() >= MOST_HANGING {
-            self.stop(path, format!("{MOST_HANGING} files do not answer"));
+        if self.reader.hanging() >= MAX_HANGING {
+            self.stop(path, format!("{MAX_HANGING} files do not answer"));
         }
     }
 
@@ -183,7 +183,7 @@ impl Walk<'_> {
 
     fn add(&mut self, path: &Path, entry: Entry) {
         self.snapshot.entries.insert(path.to_owned(), entry);
-        if self.snapshot.len().is_multiple_of(TELL_EVERY) {
+        if self.snapshot.len().is_multiple_of(PROGRESS_INTERVAL) {
             (self.seen)(self.snapshot.len());
         }
     }

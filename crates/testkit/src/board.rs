@@ -2,7 +2,7 @@
 
 use std::{future::ready, time::Duration};
 
-use windlass_config::{Find, Give, Handover, SourceRule, Step, StepAction};
+use windlass_config::{CleanupSteps, Find, Give, SourceRule, Step, StepAction};
 use windlass_machine::{Board, BoardEvent};
 
 use crate::wait::until;
@@ -18,7 +18,7 @@ pub fn board_rule(boards: &[Board], timeout: Duration) -> SourceRule {
         Step { action: StepAction::Http(url), timeout }
     };
     let reset = || get("chip_reset".to_owned());
-    let handover = Handover {
+    let cleanup = CleanupSteps {
         prepare: vec![reset(), get(format!("set_frequency?freq={MHZ}"))],
         release: vec![reset()],
     };
@@ -26,7 +26,7 @@ pub fn board_rule(boards: &[Board], timeout: Duration) -> SourceRule {
     let new = SourceRule::new("darwin3".parse().expect("a name"), find);
     let env = [("DARWIN3_CONTROL".to_owned(), "http://{endpoint}".to_owned())].into();
     let give = Give { env, ..Give::default() };
-    SourceRule { resource: "zj.com/darwin3".parse().ok(), handover, give, ..new }
+    SourceRule { resource: "zj.com/darwin3".parse().ok(), cleanup, give, ..new }
 }
 
 /// Waits for as many events of a board as expected, and compares them.

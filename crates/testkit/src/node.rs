@@ -8,11 +8,11 @@ use std::{
 
 use jiff::Timestamp;
 use windlass_config::{
-    ClusterAccess, Config, HandoverLimits, HealthPolicy, Places, Policy, SessionLimits,
+    CleanupLimits, ClusterAccess, Config, HealthPolicy, Places, Policy, SessionLimits,
 };
 use windlass_host::{DriverPlaces, clock::Clock};
 use windlass_kubelet_sim::Kubelet;
-use windlass_machine::{Machine, Profile, simulated_driver};
+use windlass_machine::{Machine, MachineProfile, simulated_driver};
 use windlass_node::StartError;
 use windlass_resources::NodeState;
 
@@ -57,10 +57,10 @@ pub fn settings(folder: &Path, machine: &Machine, policy: Policy) -> Config {
         },
         policy,
         session: impatient(),
-        handover: HandoverLimits {
+        cleanup: CleanupLimits {
             retry_first: Duration::from_millis(20),
             retry_most: Duration::from_millis(200),
-            ..HandoverLimits::default()
+            ..CleanupLimits::default()
         },
         ..Config::default()
     }
@@ -71,11 +71,11 @@ pub fn settings(folder: &Path, machine: &Machine, policy: Policy) -> Config {
 impl Node {
     /// Creates a node from a shipped profile.
     pub fn named(profile: &str, policy: Policy) -> Self {
-        Self::new(&Profile::named(profile).expect("a shipped profile"), policy)
+        Self::new(&MachineProfile::named(profile).expect("a shipped profile"), policy)
     }
 
     /// Creates a node from a profile.
-    pub fn new(profile: &Profile, policy: Policy) -> Self {
+    pub fn new(profile: &MachineProfile, policy: Policy) -> Self {
         let folder = temporary_folder();
         let driver = simulated_driver().expect("cargo builds the simulated driver with the tests");
         let machine = Machine::create(&folder.join("machine"), profile, &driver);
@@ -145,8 +145,8 @@ fn impatient() -> SessionLimits {
         stream_deadline: Duration::from_millis(500),
         retry_first: Duration::from_millis(10),
         retry_most: Duration::from_millis(100),
-        handover: Duration::from_millis(50),
-        look_interval: Duration::from_millis(500),
+        checkpoint_delay: Duration::from_millis(50),
+        check_interval: Duration::from_millis(500),
         claim_patience: Duration::from_millis(200),
         ..SessionLimits::default()
     }

@@ -10,12 +10,12 @@ mod config;
 mod conformance;
 #[cfg(feature = "laboratory")]
 mod demo;
+mod devices;
 mod explain;
 mod host;
 #[cfg(feature = "laboratory")]
 mod laboratory;
-mod look;
-mod peer;
+mod nvidia_plugin;
 
 use std::{net::SocketAddr, path::PathBuf};
 
@@ -29,10 +29,10 @@ use windlass_config::{Disclosed, Strategy, address};
 #[cfg(feature = "cluster")]
 pub(crate) use cluster::{ClusterCommand, ClusterHalfArgs, SimulateArgs};
 pub(crate) use config::{ConfigArgs, ConfigCommand};
+pub(crate) use devices::{DevicesArgs, DevicesOutputArg, TopoArgs, Which};
 pub(crate) use explain::{AskArgs, ExplainArgs, PodName};
-pub(crate) use host::{HostAsked, HostCommand, RecordHostArgs};
-pub(crate) use look::{DevicesArgs, DevicesOutputArg, TopoArgs, Which};
-pub(crate) use peer::PeerArgs;
+pub(crate) use host::{HostCommand, HostRequest, RecordHostArgs};
+pub(crate) use nvidia_plugin::NvidiaPluginArgs;
 #[cfg(feature = "laboratory")]
 pub(crate) use {
     conformance::ConformanceArgs,
@@ -163,7 +163,7 @@ pub(crate) enum Command {
     #[cfg(feature = "laboratory")]
     Conformance(ConformanceArgs),
     /// Record a host's devices to a folder: for a bug report, a test, or analysis elsewhere.
-    Host(HostAsked),
+    Host(HostRequest),
     /// Create simulated machines and inject faults.
     #[cfg(feature = "laboratory")]
     Machine(MachineArgs),
@@ -248,7 +248,7 @@ pub(crate) struct NodeArgs {
           value_parser = levels, help_heading = "Logging")]
     pub(crate) log: Targets,
     #[command(flatten)]
-    pub(crate) peer: PeerArgs,
+    pub(crate) nvidia_plugin: NvidiaPluginArgs,
 }
 
 /// Parses log levels. A single word has to be a level: as a module it would silence all other modules.

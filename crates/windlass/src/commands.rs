@@ -45,7 +45,7 @@ use windlass_resources::NodeState;
 
 #[cfg(feature = "laboratory")]
 pub(crate) use devices::{Known, Width, device_tables};
-pub(crate) use devices::{goes_by, name as short_name, ordered, series, sources};
+pub(crate) use devices::{is_named, name as short_name, ordered, series, sources};
 use folders::{anchor, named_by_the_host};
 pub(crate) use labels::LabelsArgs;
 #[cfg(feature = "laboratory")]
@@ -58,7 +58,7 @@ pub(crate) use topo::Topology;
 #[cfg(feature = "laboratory")]
 use crate::demo;
 use crate::{
-    cli::{Command, HostArgs, OutputArg, PeerArgs, RecordArgs},
+    cli::{Command, HostArgs, NvidiaPluginArgs, OutputArg, RecordArgs},
     exit::Misuse,
     screen::{Paint, Tone, line},
 };
@@ -66,7 +66,6 @@ use crate::{
 /// Shutdown limit: a thread that hangs in a driver call must not keep the process alive.
 const ABANDON_AFTER: Duration = Duration::from_millis(500);
 
-/// Runs a command.
 pub(crate) fn run(command: Command) -> Result<()> {
     match command {
         Command::Node(args) => block_on(node::run(*args)),
@@ -133,8 +132,9 @@ fn block_on(command: impl Future<Output = Result<()>>) -> Result<()> {
 /// Configuration from defaults, file and flags, in ascending precedence.
 fn host_config(args: HostArgs) -> Result<Config> {
     // The environment of NVIDIA's plugin counts as well: an agent in the same pod may rely on it.
-    let peer = PeerArgs::of_environment().map_err(|error| Misuse(error.into()))?;
-    let (file, flags) = (args.config.clone().or_else(|| peer.file()), peer.flags());
+    let nvidia_plugin = NvidiaPluginArgs::of_environment().map_err(|error| Misuse(error.into()))?;
+    let (file, flags) =
+        (args.config.clone().or_else(|| nvidia_plugin.file()), nvidia_plugin.flags());
     let mut config = match &file {
         Some(path) => load(path, &flags).context("--config").map_err(Misuse)?.config,
         None => without_file(&flags).map_err(|error| Misuse(error.into()))?.config,
@@ -148,8 +148,8 @@ fn host_config(args: HostArgs) -> Result<Config> {
 /// Configuration with the folders of allocation records.
 fn recorded_config(host: HostArgs, record: RecordArgs) -> Result<Config> {
     let mut config = host_config(host)?;
-    let peer = PeerArgs::of_environment().map_err(|error| Misuse(error.into()))?;
-    let kubelet_dir = record.kubelet_dir.or_else(|| peer.kubelet_dir());
+    let nvidia_plugin = NvidiaPluginArgs::of_environment().map_err(|error| Misuse(error.into()))?;
+    let kubelet_dir = record.kubelet_dir.or_else(|| nvidia_plugin.kubelet_dir());
     config.places.kubelet_dir = kubelet_dir.unwrap_or(config.places.kubelet_dir);
     config.places.state_dir = record.state_dir.unwrap_or(config.places.state_dir);
     anchor(&mut config);
@@ -182,7 +182,7 @@ fn directory(what: &str, path: &Path, named: &str) -> Result<()> {
     if path.is_dir() {
         return Ok(());
     }
-    let problem = anyhow!("the {what} {} is no directory: change {named}", path.display());
+    let problem = anyhow!("the {what} {} is not a directory: change {named}", path.display());
     Err(Misuse(problem).into())
 }
 
@@ -203,7 +203,7 @@ fn complete(inventory: &Inventory) -> Result<()> {
 fn answered(inventory: &Inventory) -> Result<()> {
     let devices = inventory.devices.iter();
     let is_silent = |device: &&Device| {
-        device.health.trouble().is_some_and(|trouble| trouble.reason == Reason::Unresponsive)
+        device.health.failure().is_some_and(|failure| failure.reason == Reason::Unresponsive)
     };
     let silent: Vec<_> = devices.filter(is_silent).map(short_name).collect();
     ensure!(silent.is_empty(), "the driver did not answer in time for {}", silent.join(", "));

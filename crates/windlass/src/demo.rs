@@ -33,7 +33,6 @@ use script::Script;
 use soak::{AllocationApis, Soak};
 use stage::Stage;
 
-/// Runs the demo.
 pub(crate) async fn run(args: DemoArgs) -> Result<()> {
     let reporter = match args.output {
         DemoOutputArg::Text => Reporter::Text(Paint::for_stdout()),
@@ -50,9 +49,9 @@ pub(crate) async fn run(args: DemoArgs) -> Result<()> {
     let begun = Instant::now();
     let (machine, description) = (scene.profile.name.clone(), scene.profile.description.clone());
     let mut cluster = args.dra.then(|| DemoCluster::of(&scene)).transpose()?;
-    let stage = Stage::set(scene, cluster.as_ref())?;
+    let stage = Stage::start(scene, cluster.as_ref())?;
     if let Some(cluster) = &mut cluster {
-        cluster.attend(&stage);
+        cluster.mimic_wipes(&stage);
     }
     reporter.tell(&Event::Started {
         machine,
@@ -77,12 +76,12 @@ pub(crate) async fn run(args: DemoArgs) -> Result<()> {
         Err(error) if error.is::<Misuse>() || error.is::<Interrupted>() => Err(error),
         Err(error) => Err(error).context(stage.agent_log_end()),
     };
-    stage.clear().await;
+    stage.shutdown().await;
     outcome
 }
 
 async fn keep(stage: &Stage, reporter: Reporter, mut stop: Stop) -> Result<()> {
-    reporter.tell(&stage.kept())?;
+    reporter.tell(&stage.paths_and_commands())?;
     stop.requested().await;
     Ok(())
 }

@@ -27,9 +27,8 @@ pub(crate) enum LogFormat {
 /// repetition.
 const EACH_FAILED_REQUEST: &str = "kube_client::client::builder";
 
-/// Logs to stderr.
 pub(crate) fn to_stderr(format: LogFormat, filter: Targets) {
-    let filter = without_what_is_said_twice(filter);
+    let filter = without_repeated_errors(filter);
     let layer = fmt::layer().with_writer(io::stderr).with_ansi(io::stderr().is_terminal());
     let registry = tracing_subscriber::registry();
     match format {
@@ -47,7 +46,7 @@ pub(crate) fn to_stderr(format: LogFormat, filter: Targets) {
 #[cfg(feature = "laboratory")]
 pub(crate) fn to_file(path: &std::path::Path, filter: Targets) -> io::Result<()> {
     let file = std::sync::Mutex::new(std::fs::File::create(path)?);
-    let filter = without_what_is_said_twice(filter);
+    let filter = without_repeated_errors(filter);
     let layer = fmt::layer().with_writer(file).with_ansi(false).with_target(false);
     let layer = layer.fmt_fields(fields::as_text());
     tracing_subscriber::registry().with(layer.with_filter(filter)).init();
@@ -55,10 +54,10 @@ pub(crate) fn to_file(path: &std::path::Path, filter: Targets) -> io::Result<()>
 }
 
 /// Mutes kube's messages unless the filter requests them.
-fn without_what_is_said_twice(filter: Targets) -> Targets {
-    let asks = filter.iter().any(|(target, _)| target.starts_with("kube"))
+fn without_repeated_errors(filter: Targets) -> Targets {
+    let names_kube = filter.iter().any(|(target, _)| target.starts_with("kube"))
         || filter.would_enable(EACH_FAILED_REQUEST, &tracing::Level::DEBUG);
-    if asks { filter } else { filter.with_target(EACH_FAILED_REQUEST, LevelFilter::OFF) }
+    if names_kube { filter } else { filter.with_target(EACH_FAILED_REQUEST, LevelFilter::OFF) }
 }
 
 #[cfg(test)]
@@ -70,12 +69,12 @@ mod tests {
     #[test]
     fn each_failed_request_is_heard_only_by_who_asks_for_it() {
         let hears = |levels: &str| {
-            let filter = without_what_is_said_twice(levels.parse().expect("levels"));
+            let filter = without_repeated_errors(levels.parse().expect("levels"));
             filter.would_enable(EACH_FAILED_REQUEST, &tracing::Level::ERROR)
         };
         assert!(!hears("info") && !hears("windlass_dra=debug,info"));
         assert!(hears("kube_client=debug,info") && hears("kube=info") && hears("debug"));
-        let others = without_what_is_said_twice(Targets::new().with_default(LevelFilter::INFO));
+        let others = without_repeated_errors(Targets::new().with_default(LevelFilter::INFO));
         assert!(others.would_enable("kube_client::config", &tracing::Level::WARN));
     }
 }

@@ -166,7 +166,6 @@ impl Table {
         Self { rows }
     }
 
-    /// Adds a row.
     pub(crate) fn row<const N: usize>(&mut self, cells: [String; N]) {
         self.rows.push(cells.into());
     }

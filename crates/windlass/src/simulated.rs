@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context, Result};
 use tempfile::NamedTempFile;
 use windlass_host::files::{self, Links};
-use windlass_machine::{Machine, Profile, named_driver};
+use windlass_machine::{Machine, MachineProfile, named_driver};
 
 use crate::exit::Misuse;
 
@@ -21,16 +21,16 @@ const DRIVER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libwindlass_nvml
 const READABLE: u32 = 0o644;
 
 /// Size limit of a machine profile.
-const MOST_BYTES: u64 = 1 << 20;
+const MAX_BYTES: u64 = 1 << 20;
 
 /// Loads a machine profile by its built-in name or by path.
-pub(crate) fn profile(name_or_path: &str) -> Result<Profile, Misuse> {
-    let read = |path: &Path| files::read_regular_text(path, Links::Followed, MOST_BYTES);
-    Profile::load(name_or_path, read).map_err(|error| Misuse(error.into()))
+pub(crate) fn profile(name_or_path: &str) -> Result<MachineProfile, Misuse> {
+    let read = |path: &Path| files::read_regular_text(path, Links::Followed, MAX_BYTES);
+    MachineProfile::load(name_or_path, read).map_err(|error| Misuse(error.into()))
 }
 
 /// Creates a machine in a folder, see [`Machine::create`]. `WINDLASS_SIM_DRIVER` may name another driver.
-pub(crate) fn machine(dir: &Path, profile: &Profile) -> Result<Machine> {
+pub(crate) fn machine(dir: &Path, profile: &MachineProfile) -> Result<Machine> {
     if profile.driver.is_none() {
         return Ok(Machine::create(dir, profile, Path::new(""))?);
     }

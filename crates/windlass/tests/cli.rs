@@ -20,7 +20,7 @@ use std::{
 use crate::program::{Node, folder, machine, run, text, windlass};
 use serde_json::Value;
 use windlass_config::Config;
-use windlass_migrate::{PeerFlags, load, parse};
+use windlass_migrate::{NvidiaPluginFlags, load, parse};
 
 const USAGE: Option<i32> = Some(64);
 
@@ -198,7 +198,7 @@ fn a_path_that_is_no_folder_is_code_64_and_names_its_flag() {
 #[test]
 fn an_agent_that_cannot_start_says_so_once_in_the_format_of_its_log() {
     let failing = ["node", "--host-root", "/nonexistent", "--log-format"];
-    let cause = "/nonexistent is no directory";
+    let cause = "/nonexistent is not a directory";
     let output = run(&[&failing[..], &["json"]].concat());
     assert_eq!(output.status.code(), USAGE);
     let shown = text(&output.stderr);
@@ -265,7 +265,7 @@ fn configuration_files_are_checked_with_every_mistake_and_its_line() {
     assert_eq!(output.status.code(), USAGE);
     let shown = text(&output.stdout);
     for expected in [
-        format!("{ours}:1: \"both\" is no word for this"),
+        format!("{ours}:1: \"both\" is not a known value"),
         format!("{ours}:2: unknown field `kubletDir`"),
         format!("{peers}:2: warning: failOnInitError has no effect"),
         format!("{peers}: accepted, in the format of NVIDIA's device plugin"),
@@ -284,7 +284,7 @@ fn the_configuration_of_nvidias_plugin_is_converted_to_one_that_means_the_same()
     let output = run(&["config", "convert", &path.display().to_string()]);
     let ours = text(&output.stdout);
     assert!(ours.contains("# line 2: failOnInitError has no effect"), "{ours}");
-    let none = PeerFlags::default();
+    let none = NvidiaPluginFlags::default();
     let converted = parse(Path::new("w.yaml"), &ours, &none).expect("valid");
     assert_eq!(converted.config, load(&path, &none).expect("valid").config, "{ours}");
 }
@@ -303,7 +303,7 @@ fn the_config_map_of_another_plugin_is_checked_and_converted() {
     assert!(shown.contains(&accepted), "{shown}");
     let ours = text(&run(&["config", "convert", &name]).stdout);
     assert!(ours.starts_with("# Converted from "), "{ours}");
-    let none = PeerFlags::default();
+    let none = NvidiaPluginFlags::default();
     let converted = parse(Path::new("w.yaml"), &ours, &none).expect("valid");
     assert_eq!(converted.config, load(&path, &none).expect("valid").config, "{ours}");
 }
@@ -346,13 +346,13 @@ fn flags_and_variables_of_nvidias_plugin_are_taken_and_wrong_ones_refused() {
     command.env("MIG_STRATEGY", "single").env("DEVICE_LIST_STRATEGY", "envvar,cdi-cri");
     command.env("FAIL_ON_INIT_ERROR", "false").env("DP_DISABLE_HEALTHCHECKS", "xids,79");
     let shown = text(&command.output().expect("windlass runs").stderr);
-    assert!(shown.contains("/nonexistent is no directory"), "{shown}");
+    assert!(shown.contains("/nonexistent is not a directory"), "{shown}");
     for (arguments, expected) in [
         (["--mig-strategy", "both"], "single"),
         (["--imex-channel-ids", "2048"], "2048"),
         (["--kubelet-socket", "/x"], "device-plugins/kubelet.sock"),
         (["--device-list-strategy", "csv"], "volume-mounts"),
-        (["--disable-healthchecks", "79;80"], "is no XID"),
+        (["--disable-healthchecks", "79;80"], "is not an XID"),
     ] {
         let output = run(&[&["node"], &arguments[..]].concat());
         assert_eq!(output.status.code(), USAGE, "{arguments:?}");

@@ -217,7 +217,7 @@ fn the_demos_in_the_documentation_are_the_one_that_is_played() {
 #[test]
 fn the_profiles_of_machines_and_devices_are_counted_and_listed_as_they_are() {
     let (english, chinese) = (page("README.md"), page("README.zh-CN.md"));
-    let machines = windlass_machine::Profile::names().count();
+    let machines = windlass_machine::MachineProfile::names().count();
     assert!(english.contains(&format!("{machines} machine profiles")), "{machines}");
     assert!(chinese.contains(&format!("{machines} 种模拟机型")), "{machines}");
     let list = text(&run(&["config", "profiles"]).stdout);

@@ -129,8 +129,8 @@ fn a_wrong_question_is_code_64_and_says_what_there_is() {
         ("dgx-h100", "--size 0", "write how many devices, from 1"),
         ("dgx-h100", "--size 2 --past", "cannot be used with"),
         ("dgx-h100", "--size 2 --policy best", "aligned, packed, distributed, numa-strict, first"),
-        ("dgx-h100", "--size 2 --free 0-8", "goes by \"GPU8\"; there are GPU0 GPU1"),
-        ("dgx-h100", "--size 2 --near mlx5_9", "goes by \"mlx5_9\"; there are GPU0 GPU1"),
+        ("dgx-h100", "--size 2 --free 0-8", "is named \"GPU8\"; there are GPU0 GPU1"),
+        ("dgx-h100", "--size 2 --near mlx5_9", "is named \"mlx5_9\"; there are GPU0 GPU1"),
         ("dgx-h100", "--size 2 --require 1::0", "GPU1 has 0 replicas in nvidia.com/gpu"),
         (
             "dgx-h100",
@@ -138,7 +138,7 @@ fn a_wrong_question_is_code_64_and_says_what_there_is() {
             "unknown resource a.com/x; offered: nvidia.com/gpu",
         ),
         ("dgx-h100", "--size 2 --resource gpu", "write it like nvidia.com/gpu"),
-        ("mig-a100", "--size 2 --free 0", "no device of nvidia.com/gpu goes by \"GPU0\""),
+        ("mig-a100", "--size 2 --free 0", "no device of nvidia.com/gpu is named \"GPU0\""),
         ("dgx-h100", "--size -1", "'-1' for '--size <N>': write how many devices, from 1"),
         (
             "dgx-h100",
@@ -164,7 +164,7 @@ fn a_wrong_question_is_code_64_and_says_what_there_is() {
 #[test]
 fn a_question_without_an_answer_is_code_1_with_the_numbers() {
     for (flags, expected) in [
-        ("--size 9", "9 devices were asked for and 8 are available"),
+        ("--size 9", "9 devices requested, 8 available"),
         ("--size 5 --policy numa-strict", "no node has more than 4 available"),
         ("--size 1 --require 0,1", "2 devices are required in a choice of 1"),
         (
@@ -189,7 +189,7 @@ fn a_question_without_an_answer_is_code_1_with_the_numbers() {
     assert_eq!(why["names"][id], "GPU5");
     let output = ask("l40s-pcie", "--size 9 -o json");
     let why: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    assert_eq!(why["refused"], "9 devices were asked for and 8 are available");
+    assert_eq!(why["refused"], "9 devices requested, 8 available");
     assert_eq!(output.status.code(), Some(1));
 }
 
@@ -224,12 +224,12 @@ fn gpus_and_nics_are_chosen_together_and_each_pair_has_its_level() {
 fn a_level_that_cannot_be_had_is_refused_with_the_nearest_that_can() {
     let output = ask("l40s-pcie", "--size 6 --nics 2 --within pix");
     assert_eq!(output.status.code(), Some(1));
-    let expected = "6 GPUs and 2 NICs were asked for, paired within PIX; the nearest that can be \
+    let expected = "6 GPUs and 2 NICs requested, paired within PIX; the nearest that can be \
                     had is NODE";
     assert!(text(&output.stderr).contains(expected), "{}", text(&output.stderr));
     assert!(text(&output.stdout).contains("free NICs    mlx5_0"), "{}", text(&output.stdout));
     let output = ask("t4-edge", "--size 1 --nics 1");
-    let expected = "NICs: 1 devices were asked for and 0 are available";
+    let expected = "NICs: 1 devices requested, 0 available";
     assert!(text(&output.stderr).contains(expected), "{}", text(&output.stderr));
     for (flags, expected) in [
         ("--size 1 --within pix", "--nics <N>"),
@@ -407,7 +407,7 @@ fn what_containers_hold_is_not_free_and_a_failed_device_neither() {
     let shown = text(&output.stdout);
     assert!(shown.contains("GPU7: withheld by the agent\n"), "{shown}");
     assert_eq!(output.status.code(), Some(1));
-    let why = "4 devices were asked for and 3 are available";
+    let why = "4 devices requested, 3 available";
     assert!(text(&output.stderr).contains(why), "{}", text(&output.stderr));
     let output = on_node(&flags, "--size 2 --require 4,0");
     let why = "GPU0 is required and not free: held by default/trainer";
@@ -437,7 +437,7 @@ fn replicas_that_containers_hold_are_in_use() {
     assert!(run(&["machine", "fault", &dir, "xid:79@0"]).status.success());
     let output = on_node(&flags, "--size 1");
     assert!(text(&output.stdout).contains("not free     GPU0: XID 79, GPU has fallen off the bus"));
-    let why = "1 replicas were asked for and 0 are available";
+    let why = "1 replicas requested, 0 available";
     assert!(text(&output.stderr).contains(why), "{}", text(&output.stderr));
 }
 

@@ -3,7 +3,7 @@
 use std::{fs, path::Path};
 
 use serde_json::Value;
-use windlass_machine::{Attached, Profile};
+use windlass_machine::{Attached, MachineProfile};
 
 use crate::program::{folder, machine, run, text};
 
@@ -67,7 +67,7 @@ fn by_place(inventory: &Value) -> Value {
 
 #[test]
 fn every_machine_is_the_same_when_its_recording_is_looked_at() {
-    for profile in Profile::names() {
+    for profile in MachineProfile::names() {
         let folder = folder();
         let host = machine(&folder, profile);
         let host: Vec<_> = host.iter().map(String::as_str).collect();
@@ -83,7 +83,7 @@ fn every_machine_is_the_same_when_its_recording_is_looked_at() {
 
 #[test]
 fn what_is_replaced_in_a_recording_is_replaced_alike_in_what_was_found() {
-    for profile in Profile::names() {
+    for profile in MachineProfile::names() {
         let folder = folder();
         let host = machine(&folder, profile);
         // Without NVIDIA's library, whose answers are in no file.

@@ -44,7 +44,7 @@ pub struct AllocationsReader {
     newest: watch::Receiver<Arc<Allocations>>,
 }
 
-/// Keeps the checkpoint read at each write of the kubelet and each look, until dropped.
+/// Keeps the checkpoint read at each write of the kubelet and each check, until dropped.
 #[derive(Debug)]
 #[must_use = "the checkpoint is read for as long as this lives"]
 pub struct FollowGuard(
@@ -52,22 +52,22 @@ pub struct FollowGuard(
 );
 
 /// Removes released ids from the checkpoint. An id that pod resources omit is held, unless the kubelet cannot be made
-/// to write a newer checkpoint: see [`Holders::has_let_go`].
+/// to write a newer checkpoint: see [`Holders::has_released`].
 pub(super) fn still_held(
     mut record: Record,
     holders: &Holders,
     ledger: &Ledger,
     now: Instant,
-    look_interval: Duration,
+    check_interval: Duration,
 ) -> Record {
     for (resource, ids) in &mut record.held {
         ids.retain(|id| {
-            let given = match device_of(id).filter(|_| token(id).is_none()) {
-                Some(device) => ledger.given(&device),
-                None => ledger.given_as(resource),
+            let allocated_at = match device_of(id).filter(|_| token(id).is_none()) {
+                Some(device) => ledger.allocated_at(&device),
+                None => ledger.resource_allocated_at(resource),
             };
-            let delay = release_delay(look_interval);
-            !holders.has_let_go(resource, id, given, now, delay)
+            let delay = release_delay(check_interval);
+            !holders.has_released(resource, id, allocated_at, now, delay)
         });
     }
     record.held.retain(|_, ids| !ids.is_empty());
@@ -129,9 +129,9 @@ impl AllocationsReader {
 
     /// Waits for a reading that begins after this call. Empty once the follower has ended.
     pub async fn read(&self) -> Arc<Allocations> {
-        let (asked, _following) = (Instant::now(), self.follow());
+        let (begun, _following) = (Instant::now(), self.follow());
         let mut newest = self.newest.clone();
-        let read = newest.wait_for(|known| known.read >= Some(asked)).await;
+        let read = newest.wait_for(|known| known.read >= Some(begun)).await;
         read.map_or_else(|_| Arc::default(), |known| known.clone())
     }
 
@@ -149,7 +149,7 @@ mod tests {
         tests::{alone, resource},
     };
 
-    const LOOK: Duration = Duration::from_secs(10);
+    const CHECK: Duration = Duration::from_secs(10);
 
     fn record() -> Record {
         Record {
@@ -164,7 +164,7 @@ mod tests {
         let is_held = |told: &Holders, seconds| {
             let at = now + Duration::from_secs(seconds);
             let known = ledger.watch().borrow().clone();
-            !still_held(record(), told, &known, at, LOOK).held.is_empty()
+            !still_held(record(), told, &known, at, CHECK).held.is_empty()
         };
         assert!(is_held(&Holders::default(), 1_000), "though nobody tells of it");
         let gone = Holders::of_one_let_go(&resource(), "GPU-a", now);

@@ -17,7 +17,7 @@ use tokio::{
 use windlass_core::{device::DeviceId, replica::ReplicaId};
 use windlass_host::{
     deadline,
-    files::{Links, MOST_BYTES, read_regular_text},
+    files::{Links, MAX_BYTES, read_regular_text},
 };
 use windlass_kubelet_api::checkpoint::{Checkpoint, CheckpointError};
 
@@ -26,7 +26,6 @@ use crate::HeldIds;
 /// UIDs of the pods that have each device.
 pub(super) type ByPod = BTreeMap<DeviceId, BTreeSet<String>>;
 
-/// Error of reading the checkpoint.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CheckpointReadError {
     #[error("cannot read the kubelet's checkpoint")]
@@ -59,7 +58,6 @@ impl CheckpointReader {
         &self.path
     }
 
-    /// Reads the checkpoint.
     pub(super) async fn read(&mut self) -> Result<Checkpoint, CheckpointReadError> {
         if let Some(late) = &mut self.late {
             // Its result is outdated.
@@ -80,7 +78,7 @@ impl CheckpointReader {
 
 /// The checkpoint. Before the kubelet first writes it, it is empty.
 fn checkpoint(path: &Path) -> Result<Checkpoint, CheckpointReadError> {
-    match read_regular_text(path, Links::Refused, MOST_BYTES) {
+    match read_regular_text(path, Links::Refused, MAX_BYTES) {
         Ok(text) => Ok(Checkpoint::parse(text.trim_end())?),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             Ok(Checkpoint { pods: None, registered: None })
@@ -100,7 +98,6 @@ pub(super) fn held(record: &Checkpoint) -> HeldIds {
     names.into_iter().filter_map(held).collect()
 }
 
-/// Pods of each device.
 pub(super) fn by_pod(record: Checkpoint) -> ByPod {
     let mut all = ByPod::new();
     for entry in record.pods.into_iter().flatten() {

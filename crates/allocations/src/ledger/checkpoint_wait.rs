@@ -1,9 +1,9 @@
 //! Wait for the kubelet's checkpoint after an Allocate, before a pod resources call.
 //!
-//! A kubelet up to 1.36 may forget an allocation if it is asked over pod resources between the Allocate
+//! A kubelet up to 1.36 may forget an allocation if pod resources are listed between the Allocate
 //! call and its checkpoint, and give the device to a second container. The call rebuilds the kubelet's list
 //! of allocated devices (`UpdateAllocatedDevices` in `cm/devicemanager/manager.go`) if a pod has ended. So
-//! the agent does not ask then.
+//! the agent does not call it then.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ impl SharedLedger {
 impl Ledger {
     /// Time left until the checkpoint can contain the last Allocate.
     fn checkpoint_delay_left(&self) -> Option<Duration> {
-        let last = self.containers.values().filter_map(|hold| hold.given).max()?;
+        let last = self.containers.values().filter_map(|hold| hold.allocated_at).max()?;
         let written = last + CHECKPOINT_DELAY;
         written.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())
     }

@@ -70,7 +70,7 @@ fn a_share_too_many_is_refused_whoever_has_the_others() {
     take("d", 1).expect("room");
     take("c", 2).expect("its own");
     let why = take("e", 2).expect_err("one is left");
-    assert!(why.starts_with("a: 2 of its 4 shares wanted, and what other claims have leaves 1"));
+    assert!(why.starts_with("a: 2 of its 4 shares wanted, and 1 left by other claims"));
     ledger.restore_claim(&claim("recorded"), [(&alone("a").device, Use::Share)]);
     take("e", 1).expect_err("a claim of which only the kubelet knows has one at least");
     ledger.release_claim("c");
@@ -183,7 +183,7 @@ fn no_claim_gets_anything_before_the_kubelets_record_was_read_but_what_it_has() 
     ledger.restore_claim(&claim("c"), [(&alone("a").device, Use::Alone)]);
     ledger.take_for_claim(&claim("c"), &[(alone("a"), Use::Alone)]).expect("its own");
     let refused = ledger.take_for_claim(&claim("d"), &[(alone("b"), Use::Alone)]);
-    assert!(refused.expect_err("unknown").to_string().starts_with("b cannot be taken before"));
+    assert!(refused.expect_err("unknown").to_string().starts_with("b cannot be taken yet"));
     ledger.take_for_container(&resource(), &[alone("a")]).expect_err("a claim's");
     ledger.recorded(&RecordedDevices::default(), Instant::now(), Duration::ZERO);
     ledger.take_for_claim(&claim("d"), &[(alone("b"), Use::Alone)]).expect("free");

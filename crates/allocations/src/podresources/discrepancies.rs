@@ -47,11 +47,11 @@ struct Omission {
 
 /// Looks in a row without a holder before the checkpoint is doubted. A pod that was deleted by force is
 /// omitted while its containers end, for half a minute by default.
-const LOOKS: u32 = 3;
+const MISSED_CHECKS: u32 = 3;
 
 /// Time of omission after which an id counts as released.
-pub(crate) fn release_delay(look_interval: Duration) -> Duration {
-    look_interval * LOOKS
+pub(crate) fn release_delay(check_interval: Duration) -> Duration {
+    check_interval * MISSED_CHECKS
 }
 
 // === impl Discrepancies ===
@@ -95,7 +95,7 @@ impl Discrepancies {
     }
 
     /// Ids that this kubelet once listed and now omits.
-    pub(super) fn let_go(&self) -> OmittedIds {
+    pub(super) fn released(&self) -> OmittedIds {
         let once_listed = self.omitted.iter().filter(|(id, _)| self.listed.contains(*id));
         once_listed.map(|(id, omission)| (id.clone(), omission.since)).collect()
     }
@@ -105,7 +105,7 @@ impl Discrepancies {
 mod tests {
     use super::{super::tests::holder, *};
 
-    const LOOK: Duration = Duration::from_secs(10);
+    const CHECK: Duration = Duration::from_secs(10);
 
     fn recorded(ids: &[&str]) -> HeldIds {
         let ids = ids.iter().map(ToString::to_string).collect();
@@ -123,7 +123,7 @@ mod tests {
         let (mut discrepancies, begun) = (Discrepancies::default(), Instant::now());
         let mut is_due = |told: &[&str], seconds| {
             let now = begun + Duration::from_secs(seconds);
-            discrepancies.update(&recorded(&["a", "b"]), &telling(told), now, release_delay(LOOK))
+            discrepancies.update(&recorded(&["a", "b"]), &telling(told), now, release_delay(CHECK))
         };
         assert!(!is_due(&["a"], 0));
         assert!(!is_due(&["a"], 29));
@@ -138,16 +138,16 @@ mod tests {
     fn a_kubelet_is_believed_of_what_it_told_before_and_a_new_one_told_nothing() {
         let (mut discrepancies, now) = (Discrepancies::default(), Instant::now());
         discrepancies.answered(None, &telling(&["a"]));
-        discrepancies.update(&recorded(&["a", "init"]), &telling(&[]), now, release_delay(LOOK));
-        let let_go = discrepancies.let_go();
-        let ids: Vec<_> = let_go.keys().map(|(_, id)| id.as_str()).collect();
+        discrepancies.update(&recorded(&["a", "init"]), &telling(&[]), now, release_delay(CHECK));
+        let released = discrepancies.released();
+        let ids: Vec<_> = released.keys().map(|(_, id)| id.as_str()).collect();
         assert_eq!(ids, ["a"], "of an init container it never told");
         let folder = tempfile::tempdir().expect("a temporary folder");
         let socket = windlass_kubelet_api::socket::SocketPath::new(folder.path().join("s"));
         let socket = socket.expect("it fits");
         let _listener = std::os::unix::net::UnixListener::bind(socket.as_path()).expect("bound");
         discrepancies.answered(socket.identity(), &telling(&[]));
-        discrepancies.update(&recorded(&["a", "init"]), &telling(&[]), now, release_delay(LOOK));
-        assert!(discrepancies.let_go().is_empty());
+        discrepancies.update(&recorded(&["a", "init"]), &telling(&[]), now, release_delay(CHECK));
+        assert!(discrepancies.released().is_empty());
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// Capacity: every GPU of the largest nodes may fail and recover at once.
-const MOST: u32 = 32;
+const MAX: u32 = 32;
 
 /// Interval of new tokens: one node's load on the API server for hours on end.
 const EVERY: Duration = Duration::from_secs(10);
@@ -20,7 +20,7 @@ pub(super) struct Bucket {
 
 impl Bucket {
     pub(super) fn full(now: Instant) -> Self {
-        Self { tokens: MOST, filled: now }
+        Self { tokens: MAX, filled: now }
     }
 
     /// Takes a token, or returns the time of the next one.
@@ -31,11 +31,11 @@ impl Bucket {
     }
 
     fn fill(&mut self, now: Instant) {
-        while self.tokens < MOST && self.filled + EVERY <= now {
+        while self.tokens < MAX && self.filled + EVERY <= now {
             self.tokens += 1;
             self.filled += EVERY;
         }
-        if self.tokens == MOST {
+        if self.tokens == MAX {
             self.filled = now;
         }
     }
@@ -49,13 +49,13 @@ mod tests {
     fn a_storm_is_let_through_once_and_then_drop_by_drop() {
         let start = Instant::now();
         let mut bucket = Bucket::full(start);
-        assert!((0..MOST).all(|_| bucket.take(start).is_ok()));
+        assert!((0..MAX).all(|_| bucket.take(start).is_ok()));
         assert_eq!(bucket.take(start), Err(start + EVERY));
         assert_eq!(bucket.take(start + EVERY / 2), Err(start + EVERY));
         assert_eq!(bucket.take(start + EVERY), Ok(()));
         assert_eq!(bucket.take(start + EVERY), Err(start + EVERY * 2));
         let later = start + EVERY * 1000;
-        assert!((0..MOST).all(|_| bucket.take(later).is_ok()));
+        assert!((0..MAX).all(|_| bucket.take(later).is_ok()));
         assert_eq!(bucket.take(later), Err(later + EVERY));
     }
 }

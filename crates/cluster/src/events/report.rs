@@ -75,8 +75,8 @@ impl Reported {
             HealthState::Unhealthy if known == Some(&health) => return None,
             HealthState::Unhealthy if is_fault_of_parent(device, inventory) => return None,
             HealthState::Unhealthy => {
-                let trouble = device.health.trouble();
-                let at = trouble.map_or(device.health.since, |trouble| trouble.last);
+                let failure = device.health.failure();
+                let at = failure.map_or(device.health.since, |failure| failure.last);
                 (Change::Unhealthy(health.clone()), format!("is {health}"), at)
             }
         };

@@ -93,7 +93,7 @@ impl Writer<'_> {
         let node = self.client.node();
         let nodes: Api<Node> = Api::all(self.connection.kube.clone());
         let doing = || format!("cannot read Node {node}");
-        let found = self.connection.ask(doing, nodes.get_metadata(node)).await?;
+        let found = self.connection.call(doing, nodes.get_metadata(node)).await?;
         Ok(found.metadata.uid.unwrap_or_default())
     }
 
@@ -104,7 +104,7 @@ impl Writer<'_> {
         let (how, document) = (PatchParams::apply(MANAGER), Patch::Apply(&document));
         let request = nodes.patch_metadata(node, &how, &document);
         let doing = || format!("cannot write labels to Node {node}");
-        self.connection.ask(doing, request).await.map(drop)
+        self.connection.call(doing, request).await.map(drop)
     }
 
     async fn apply_node_feature(self, labels: &Labels) -> Result<(), ClusterError> {
@@ -118,7 +118,7 @@ impl Writer<'_> {
         let objects = self.node_features(&namespace);
         let request = objects.patch_metadata(&name, &how, &document);
         let doing = || format!("cannot write NodeFeature {namespace}/{name}");
-        self.connection.ask(doing, request).await.map(drop)
+        self.connection.call(doing, request).await.map(drop)
     }
 
     async fn delete_node_feature(self) -> Result<(), ClusterError> {
@@ -126,7 +126,7 @@ impl Writer<'_> {
         let name = node_feature_name(self.client.node());
         let (objects, how) = (self.node_features(&namespace), DeleteParams::default());
         let doing = || format!("cannot delete NodeFeature {namespace}/{name}");
-        match self.connection.ask(doing, objects.delete(&name, &how)).await {
+        match self.connection.call(doing, objects.delete(&name, &how)).await {
             Err(error) if !error.is_not_found() => Err(error),
             _ => Ok(()),
         }
@@ -149,7 +149,7 @@ impl Writer<'_> {
         let Some(pod) = self.client.pod_in(namespace) else { return Vec::new() };
         let pods: Api<Pod> = Api::namespaced(self.connection.kube.clone(), namespace);
         let doing = || format!("cannot read Pod {namespace}/{}", pod.name);
-        let found = self.connection.ask(doing, pods.get_metadata(&pod.name)).await;
+        let found = self.connection.call(doing, pods.get_metadata(&pod.name)).await;
         let found = found.inspect_err(|error| tracing::debug!(%error, "pod unreadable: the NodeFeature has no owner but the pod"));
         let its_owners = found.ok().and_then(|found| found.metadata.owner_references);
         let controller = its_owners.into_iter().flatten().find(|one| one.controller == Some(true));

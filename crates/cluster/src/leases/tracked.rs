@@ -42,7 +42,6 @@ struct Observed {
     since: Instant,
 }
 
-/// The next action.
 #[derive(Debug, PartialEq)]
 pub(super) enum Action {
     /// None: another node holds it.
@@ -68,10 +67,10 @@ impl TrackedLease {
         }
     }
 
-    /// Notes a successful write; `asked` is the time of the request.
-    pub(super) fn wrote(&mut self, lease: Lease, asked: Instant) {
-        self.see(Some(lease), asked);
-        self.renewed = Some(asked);
+    /// Notes a successful write; `sent` is the time of the request.
+    pub(super) fn wrote(&mut self, lease: Lease, sent: Instant) {
+        self.see(Some(lease), sent);
+        self.renewed = Some(sent);
     }
 
     /// The next action for the lease of this name.

@@ -31,7 +31,6 @@ pub(super) struct SliceCache<'a> {
     next_watch: Instant,
 }
 
-/// Events of a watch.
 type Events = Pin<Box<dyn Stream<Item = kube::Result<WatchEvent<ResourceSlice>>> + Send>>;
 
 /// Changes of the cache.
@@ -64,7 +63,7 @@ impl<'a> SliceCache<'a> {
         let api: Api<ResourceSlice> = Api::all(connection.kube.clone());
         let doing = || "cannot list the node's ResourceSlices".to_owned();
         let which = ListParams::default().fields(&selector);
-        let list = match connection.ask(doing, api.list(&which)).await {
+        let list = match connection.call(doing, api.list(&which)).await {
             Err(error) if error.status().is_some_and(|status| status.code == NOT_FOUND) => {
                 return Err(ClusterError::NoSuchApi { doing: doing() });
             }
@@ -118,7 +117,7 @@ impl<'a> SliceCache<'a> {
         let seconds = u32::try_from(self.limits.watch.as_secs()).unwrap_or(u32::MAX).max(1);
         let which = WatchParams::default().fields(&self.selector).timeout(seconds);
         let question = self.api.watch(&which, &self.version);
-        let events = match self.connection.ask(|| DOING.to_owned(), question).await {
+        let events = match self.connection.call(|| DOING.to_owned(), question).await {
             Err(error) if error.status().is_some_and(is_gone) => return Ok(false),
             events => events?,
         };

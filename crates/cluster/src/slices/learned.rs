@@ -20,12 +20,11 @@ pub(super) struct Learned {
     /// Sent and stored content of slices that are not stored as sent, by pool and index.
     kept: BTreeMap<(String, usize), (SliceContent, SliceContent)>,
     lost: BTreeSet<DroppedFields>,
-    /// Its layout of counters; `None` before anyone asked.
+    /// Its layout of counters; `None` before the first use.
     pub(super) layout: Option<Layout>,
     count: u64,
 }
 
-/// A refused pool.
 struct RefusedPool {
     desired: Vec<SliceContent>,
     why: String,
@@ -77,7 +76,6 @@ impl Learned {
         published == sent || kept.is_some_and(|kept| kept.0 == sent && kept.1 == published)
     }
 
-    /// Learns from the stored slice.
     pub(super) fn stored(
         &mut self,
         (pool, at): Position<'_>,

@@ -20,7 +20,7 @@ pub enum InvalidField {
     )]
     PoolName(String),
     /// Device names are DNS labels.
-    #[error("{0:?} cannot name a device: it is no DNS label of at most {MAX_LABEL} characters")]
+    #[error("{0:?} cannot name a device: it is not a DNS label of at most {MAX_LABEL} characters")]
     DeviceName(String),
     /// Device names are unique in a pool.
     #[error("another device of the pool has this name")]
@@ -35,7 +35,7 @@ pub enum InvalidField {
     #[error("attribute {0} has a value that is too long, no version, or not one value")]
     Value(String),
     /// Capacities are amounts.
-    #[error("capacity {0} is no amount")]
+    #[error("capacity {0} is not an amount")]
     Amount(String),
     /// Taints are written like labels, and their number is limited.
     #[error("taint {0:?} is not written as a label is, or there are more than {MAX_TAINTS}")]

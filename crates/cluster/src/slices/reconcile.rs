@@ -52,7 +52,6 @@ enum Execution {
 const FORBIDDEN: u16 = 403;
 const NOT_FOUND: u16 = 404;
 
-/// Plans by pool.
 type Plans = BTreeMap<String, PoolPlan>;
 
 // === impl SliceReconciler ===
@@ -88,9 +87,9 @@ impl SliceReconciler {
         if !matters || self.learned.layout.is_some() {
             return Ok(());
         }
-        let doing = || "cannot ask for the API server's version".to_owned();
+        let doing = || "cannot read the API server's version".to_owned();
         let is_no = |status: &Status| matches!(status.code, FORBIDDEN | NOT_FOUND);
-        let version = connection.ask(doing, connection.kube.apiserver_version()).await;
+        let version = connection.call(doing, connection.kube.apiserver_version()).await;
         self.learned.layout = Some(match version {
             // A server that hides its version counts as new.
             Err(error) if error.status().is_some_and(is_no) => Layout::Apart,
@@ -121,7 +120,10 @@ impl SliceReconciler {
             if let Err(next) = self.repairs.try_now() {
                 return Ok(Next::Wait(next));
             }
-            tracing::info!(pools = plans.len(), "others changed the published slices: put back");
+            tracing::info!(
+                pools = plans.len(),
+                "another client changed the published slices: restored"
+            );
         }
         while !plans.is_empty() {
             let known = self.learned.count();
@@ -203,7 +205,6 @@ impl SliceReconciler {
         Ok(Execution::Done)
     }
 
-    /// Reports the published slices.
     fn report(&self, desired: &DesiredSlices, known: &BTreeMap<String, ResourceSlice>) {
         let mut pools = BTreeMap::<String, PublishedPool>::new();
         for ResourceSlice { spec, .. } in known.values() {
@@ -239,7 +240,6 @@ fn complete_pool(pool: &str, known: &BTreeMap<String, ResourceSlice>) -> Vec<Sli
     if is_complete { slices.into_iter().map(SliceContent::of).collect() } else { Vec::new() }
 }
 
-/// Logs the changes of the state.
 fn log_changes(before: &PublishState, now: &PublishState) {
     for (pool, PublishedPool { generation, slices, devices }) in &now.pools {
         if before.pools.get(pool) != now.pools.get(pool) {

@@ -26,7 +26,7 @@ pub(super) struct RepairBackoff {
 const AT_ONCE: u32 = 4;
 
 /// Most rounds that count: more would not lengthen the pause, but delay the end of the fight.
-const MOST_ROUNDS: u32 = AT_ONCE + 16;
+const MAX_ROUNDS: u32 = AT_ONCE + 16;
 
 // === impl RepairBackoff ===
 
@@ -48,7 +48,7 @@ impl RepairBackoff {
         let Limits { retry_first, retry_most, .. } = self.limits;
         let whiles = self.since.elapsed().as_millis() / retry_first.as_millis().max(1);
         let over = u32::try_from(whiles).unwrap_or(u32::MAX);
-        self.rounds = (self.rounds.saturating_sub(over) + 1).min(MOST_ROUNDS);
+        self.rounds = (self.rounds.saturating_sub(over) + 1).min(MAX_ROUNDS);
         let pause = match self.rounds.saturating_sub(AT_ONCE) {
             0 => Duration::ZERO,
             late => backoff(retry_first, retry_most, late),

@@ -19,7 +19,6 @@ pub(super) struct SliceApi<'a> {
     pub(super) connection: &'a Connection,
 }
 
-/// Outcome of a request.
 pub(super) enum Outcome<T> {
     Done(T),
     /// Another writer changed the slice.
@@ -43,7 +42,7 @@ impl SliceApi<'_> {
         let how = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
         let name = name(slice);
         let doing = || format!("cannot delete ResourceSlice {name}");
-        match self.connection.ask(doing, self.api.delete(&name, &how)).await {
+        match self.connection.call(doing, self.api.delete(&name, &how)).await {
             Err(error) if error.is_not_found() => Ok(Outcome::Done(())),
             answer => judged(answer.map(drop)),
         }
@@ -82,7 +81,7 @@ impl SliceApi<'_> {
         let name = name(slice);
         let doing = || format!("cannot update ResourceSlice {name}");
         let how = as_windlass();
-        match self.connection.ask(doing, self.api.replace(&name, &how, slice)).await {
+        match self.connection.call(doing, self.api.replace(&name, &how, slice)).await {
             Err(error) if error.is_not_found() => Ok(Outcome::Overtaken),
             answer => judged(answer),
         }
@@ -90,14 +89,14 @@ impl SliceApi<'_> {
 
     async fn create(&self, slice: &ResourceSlice) -> Result<Outcome<ResourceSlice>, ClusterError> {
         let doing = || format!("cannot create a ResourceSlice of pool {}", slice.spec.pool.name);
-        judged(self.connection.ask(doing, self.api.create(&as_windlass(), slice)).await)
+        judged(self.connection.call(doing, self.api.create(&as_windlass(), slice)).await)
     }
 
     /// Reference to the Node as the owner of slices: they are deleted with it.
     async fn owner(&self, node: &str) -> Result<OwnerReference, ClusterError> {
         let nodes: Api<Node> = Api::all(self.connection.kube.clone());
         let doing = || format!("cannot read Node {node}");
-        let found = self.connection.ask(doing, nodes.get_metadata(node)).await?;
+        let found = self.connection.call(doing, nodes.get_metadata(node)).await?;
         Ok(OwnerReference {
             api_version: "v1".to_owned(),
             kind: "Node".to_owned(),

@@ -109,7 +109,7 @@ pub fn of_mount(path: &Path, kubelet_dir: &Path) -> Option<String> {
         return Some(format!("{shown} has the kubelet's sockets and every pod's secrets"));
     }
     if WHOLE.iter().any(|whole| path == Path::new(whole)) {
-        return Some(format!("{shown} gives away the whole machine: name what is needed in it"));
+        return Some(format!("{shown} exposes the whole machine: name what is needed in it"));
     }
     if let Some((_, why)) = KEPT.iter().find(|(folder, _)| path.starts_with(folder)) {
         return Some(format!("{shown} {why}"));
@@ -129,7 +129,7 @@ pub fn of_mount(path: &Path, kubelet_dir: &Path) -> Option<String> {
         return Some(format!("{shown} is a process of the node, with the files that it sees"));
     }
     let runtime = RUNTIMES.iter().any(|name| overlaps(&Path::new("/run").join(name)));
-    runtime.then(|| format!("{shown} gives away the container runtime, and with it the machine"))
+    runtime.then(|| format!("{shown} exposes the container runtime, and with it the machine"))
 }
 
 /// The danger of writing there. The node runs and believes files in too many places to list them, so the places without

@@ -10,7 +10,7 @@ pub(super) fn wrong_value(found: &Unexpected<'_>, expected: &dyn Expected) -> St
         Unexpected::Unit | Unexpected::Option => {
             format!("nothing is written here: write {expected}")
         }
-        found => format!("{} cannot stand here: write {expected}", found_in_words(found)),
+        found => format!("{} is not valid here: write {expected}", found_in_words(found)),
     }
 }
 
@@ -20,7 +20,7 @@ pub(crate) fn unknown_word(word: &str, known: &[&str]) -> String {
         Some(near) => format!("did you mean {near}?"),
         None => format!("write {}", alternatives(known)),
     };
-    format!("{} is no word for this: {known}", shown(word))
+    format!("{} is not a known value: {known}", shown(word))
 }
 
 /// An unknown key. All known ones are listed only if none is near: they can be forty.
@@ -74,11 +74,11 @@ fn expected_in_words(expected: &str) -> String {
 
 /// A text in quotes, shortened: binary data would fill the screen.
 fn shown(text: &str) -> String {
-    const MOST: usize = 60;
-    if text.chars().count() <= MOST {
+    const MAX: usize = 60;
+    if text.chars().count() <= MAX {
         return format!("{text:?}");
     }
-    let begin: String = text.chars().take(MOST).collect();
+    let begin: String = text.chars().take(MAX).collect();
     format!("{:?}", begin + "...")
 }
 

@@ -60,7 +60,7 @@ pub fn read<'n, T: Deserialize<'n>>(root: &'n Node, unknown: UnknownKeys) -> Rea
         if !reader.maimed.borrow().contains(&failure.id) {
             mistakes.push(Diagnostic::new(failure.line, failure.problem));
         }
-        if failure.id == root.id || mistakes.len() >= MOST_MISTAKES {
+        if failure.id == root.id || mistakes.len() >= MAX_MISTAKES {
             break None;
         }
         reader.omitted.insert(failure.id);
@@ -73,7 +73,7 @@ pub fn read<'n, T: Deserialize<'n>>(root: &'n Node, unknown: UnknownKeys) -> Rea
 }
 
 /// Nobody reads more mistakes, and each costs another reading.
-const MOST_MISTAKES: usize = 100;
+const MAX_MISTAKES: usize = 100;
 
 /// State of a reading.
 #[derive(Default)]

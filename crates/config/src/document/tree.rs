@@ -48,11 +48,11 @@ const MAX_DEPTH: usize = 32;
 
 /// Most lists, maps and scalars of a document, each counted as often as an alias repeats it. A node has some dozen
 /// rules.
-const MOST_VALUES: usize = 250_000;
+const MAX_VALUES: usize = 250_000;
 
 /// Parses a document; an empty one is a mistake.
 pub fn parse(text: &str) -> Result<Node, Diagnostic> {
-    if says_nothing(text) {
+    if is_empty_document(text) {
         return Err(nothing(text));
     }
     let text = &*without_tabs(text);
@@ -75,7 +75,7 @@ pub(crate) fn of<T: Serialize>(value: &T) -> Node {
 }
 
 /// True for a text of empty lines and comments.
-pub fn says_nothing(text: &str) -> bool {
+pub fn is_empty_document(text: &str) -> bool {
     text.lines().all(|line| line.trim().is_empty() || line.trim_start().starts_with('#'))
 }
 
@@ -100,7 +100,7 @@ fn without_tabs(text: &str) -> Cow<'_, str> {
 /// Repeated keys reach the reader, which knows the line of the first.
 fn options() -> Options {
     let mut options = Options::default();
-    options.budget = serde_saphyr::budget! { max_depth: MAX_DEPTH, max_nodes: MOST_VALUES };
+    options.budget = serde_saphyr::budget! { max_depth: MAX_DEPTH, max_nodes: MAX_VALUES };
     options.duplicate_keys = DuplicateKeyPolicy::PassThrough;
     options
 }
@@ -127,7 +127,7 @@ fn beyond(problem: &str) -> Option<String> {
     Some(if budget.starts_with("Depth") {
         format!("too deep: more than {MAX_DEPTH} lists and groups of keys in each other")
     } else {
-        format!("too large: more than {},000 values", MOST_VALUES / 1000)
+        format!("too large: more than {},000 values", MAX_VALUES / 1000)
     })
 }
 
@@ -368,7 +368,7 @@ impl<'de> Visitor<'de> for TreeVisitor {
         while let Some(entry) = entries.next_entry()? {
             map.push(entry);
         }
-        if map.len() > MOST_KEYS {
+        if map.len() > MAX_KEYS {
             return Err(A::Error::custom("more keys than any configuration has"));
         }
         Ok(Tree::Map(map))
@@ -376,4 +376,4 @@ impl<'de> Visitor<'de> for TreeVisitor {
 }
 
 /// Most keys of a map; a document with more is no configuration.
-const MOST_KEYS: usize = 10_000;
+const MAX_KEYS: usize = 10_000;

@@ -122,7 +122,7 @@ impl Checker<'_> {
             self.wrong(line, "which devices? write kind, source, or both");
         }
         let is_instance = selector.kind.is_some_and(DeviceKind::is_instance);
-        if !is_instance && !selector.profiles.is_empty() {
+        if !is_instance && !selector.mig_profiles.is_empty() {
             let text = "only MIG instances have profiles; write kind: mig, or leave them out";
             self.wrong(line, text);
         }

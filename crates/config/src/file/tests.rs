@@ -212,7 +212,7 @@ fn placement_follows_the_rule_and_has_a_default_without() {
 fn a_key_without_a_value_counts_as_absent_unless_it_is_a_list_or_needed() {
     for text in [
         "kubeletDir:\nlisten:\nmig:\npassDeviceSpecs:\ndra: {driver: , offer: }\n",
-        "health: {quietPeriod: , unlistedXids: }\nlabels: {timestamp: , to: }\nfpga:\nnics: {ids: }\n",
+        "health: {quietPeriod: , unlistedXids: }\nlabels: {timestamp: , to: }\nfpga:\nnics: {ids: , rdmaNodes: }\n",
     ] {
         assert_eq!(parse(text), Ok(Config::default()), "{text}");
     }
@@ -233,8 +233,8 @@ fn devices_are_found_in_one_of_the_known_ways() {
         (find("{}"), 3, "write one of bus, class, nodes, files, endpoints"),
         (find("{class: drm, files: /x}"), 3, "write one of bus, class, nodes, files, endpoints"),
         (find("{class: drm, nods: /x}"), 3, "unknown field `nods`: did you mean `nodes`?"),
-        (find("{class: [drm]}"), 3, "a list cannot stand here: write a text"),
-        (find("drm"), 3, "is no word for this"),
+        (find("{class: [drm]}"), 3, "a list is not valid here: write a text"),
+        (find("drm"), 3, "is not a known value"),
     ]);
 }
 
@@ -315,14 +315,18 @@ fn mistakes_are_refused_with_the_line_and_what_to_write() {
         ("imex: {channels: [0,\n  2048]}\n".to_owned(), 2, "channel 2048 does not exist"),
         ("imex: {channels: [-1]}\n".to_owned(), 1, "channel -1 does not exist"),
         ("labels: {to: node, file: /x}\n".to_owned(), 1, "for `to: file` only"),
-        ("fpga:\n  nodes: /dev/*\n".to_owned(), 2, "it gives away the memory of the whole machine"),
-        ("fpga: {nodes: uio0}\n".to_owned(), 1, "uio0 is no device node"),
+        ("fpga:\n  nodes: /dev/*\n".to_owned(), 2, "it exposes the memory of the whole machine"),
+        ("fpga: {nodes: uio0}\n".to_owned(), 1, "uio0 is not a device node"),
         (
             "fpga: {prepare: [{command: [program]}]}\n".to_owned(),
             1,
-            "fpga: \"program\" is no absolute",
+            "fpga: \"program\" is not an absolute",
         ),
-        ("fpga: {release: [{write: ../x, text: a}]}\n".to_owned(), 1, "is no file in the device's"),
+        (
+            "fpga: {release: [{write: ../x, text: a}]}\n".to_owned(),
+            1,
+            "is not a file in the device's",
+        ),
         ("fpga: {expect: {shell: a}}\n".to_owned(), 1, "expect is what an FPGA says after prepare"),
         (
             "gpu: {release: [{memory: overwrite, atMost: 1Mi}]}\n".to_owned(),
@@ -332,21 +336,21 @@ fn mistakes_are_refused_with_the_line_and_what_to_write() {
         ("nics: {release: [{memory: overwrite}]}\n".to_owned(), 1, "write them under gpu"),
         ("unmatched: default\n".to_owned(), 1, "there are no rules"),
         ("kubeletDir: [\n".to_owned(), 1, ""),
-        ("kubeletDir: [a]\n".to_owned(), 1, "a list cannot stand here: write a path"),
+        ("kubeletDir: [a]\n".to_owned(), 1, "a list is not valid here: write a path"),
         (
             "exclude: [{index: [-1]}]\n".to_owned(),
             1,
-            "-1 cannot stand here: write a number from 0 to 4294967295",
+            "-1 is not valid here: write a number from 0 to 4294967295",
         ),
         ("exclude:\n".to_owned(), 1, "nothing is written here: write a list"),
         (
             rule("a.com/x", "kind: gpu", "method: mps, replicas: -1"),
             4,
-            "-1 cannot stand here: write a whole number, 0 or more",
+            "-1 is not valid here: write a whole number, 0 or more",
         ),
         ("migg: mixed\n".to_owned(), 1, "unknown field `migg`: did you mean `mig`?"),
-        ("mig: mixd\n".to_owned(), 1, "\"mixd\" is no word for this: did you mean mixed?"),
-        ("mig: both\n".to_owned(), 1, "\"both\" is no word for this: write none, single or mixed"),
+        ("mig: mixd\n".to_owned(), 1, "\"mixd\" is not a known value: did you mean mixed?"),
+        ("mig: both\n".to_owned(), 1, "\"both\" is not a known value: write none, single or mixed"),
         (
             format!("a: {}1{}\n", "[".repeat(40), "]".repeat(40)),
             1,
@@ -358,7 +362,7 @@ fn mistakes_are_refused_with_the_line_and_what_to_write() {
             "too large: more than 250,000 values",
         ),
         (bomb(), 7, "too large: more than 250,000 values"),
-        ("just text\n".to_owned(), 1, "\"just text\" cannot stand here: write keys with values"),
+        ("just text\n".to_owned(), 1, "\"just text\" is not valid here: write keys with values"),
     ]);
 }
 
@@ -388,7 +392,7 @@ fn mistakes_in_rules_are_refused_with_the_line_and_what_to_write() {
         (
             "resources:\n- name: a.com/x\n  devices: {kind: mig, profiles: [9g.80gb]}\n".to_owned(),
             3,
-            "no MIG profile that a GPU could have",
+            "not a MIG profile of any GPU",
         ),
         (
             format!("resources:\n{}", gpus("a.com/x", ", match: 'device.'")),
@@ -407,7 +411,7 @@ fn mistakes_in_rules_are_refused_with_the_line_and_what_to_write() {
         (
             format!("resources:\n{}  placement: tight\n", gpus("a.com/x", "")),
             4,
-            "\"tight\" is no placement policy: write aligned, packed, distributed, numa-strict or first",
+            "\"tight\" is not a placement policy: write aligned, packed, distributed, numa-strict or first",
         ),
         (
             rule("a.com/x", "kind: gpu", "method: mps, replicas: 2, spread: packed"),
@@ -610,6 +614,8 @@ fn the_schema_knows_every_key_and_refuses_what_the_reader_refuses() {
         "resources: [{name: a.com/x, devices: {kind: gpu}, sharing: {method: mps, replicas: 0}}]",
         "resources: [{name: a.com/x, devices: {kind: gpu}, sharing: {replicas: 2}}]",
         "resources: [{name: a.com/x, devices: {kind: gpu}, placement: tight}]",
+        "sources: [{name: , find: {nodes: /dev/x}, profile: }]",
+        "sources: [{name: a, find: }]",
     ] {
         assert!(!schema.is_valid(&json(wrong)), "{wrong}");
         assert!(parse(wrong).is_err(), "{wrong}");

@@ -75,12 +75,8 @@ fn several_sources_may_begin_from_one_profile_under_names_of_their_own() {
 #[test]
 fn mistakes_in_an_entry_are_reported_once_at_its_own_line() {
     for (entry, line, expected) in [
-        (
-            "profile: hailo9",
-            2,
-            "no profile of devices is called \"hailo9\"; there are darwin3-files",
-        ),
-        ("profile: [kvm]", 2, "a list cannot stand here"),
+        ("profile: hailo9", 2, "unknown device profile \"hailo9\"; known: darwin3-files"),
+        ("profile: [kvm]", 2, "a list is not valid here"),
         ("profile: kvm\n  finds: {}", 3, "unknown field `finds`"),
         ("profile: kvm\n  resource: kvm", 3, "nvidia.com/gpu"),
         ("profile: kvm\n  find: {bus: usb, class: drm}", 3, "write one of bus, class"),

@@ -8,27 +8,27 @@ use std::{
 use windlass_core::device::SourceName;
 use windlass_host::{
     glob::is_pattern,
-    template::{asked, check, fill_all},
+    template::{check, fill_all, placeholder},
 };
 
 use super::{Find, Give, GivenMount, GivenNode, Probe, SourceRule, Test, Unit};
 use crate::{
     denylist,
     lint::mistakes,
-    steps::{Handover, Step, StepAction},
+    steps::{CleanupSteps, Step, StepAction},
 };
 
 /// Findings about a source by itself.
 #[derive(Debug, Default)]
-pub struct Judged {
+pub struct SourceFindings {
     /// Mistakes.
     pub wrong: Vec<String>,
-    /// Parts that would give away the machine without `allowDangerous`.
+    /// Parts that would expose the machine without `allowDangerous`.
     pub dangerous: Vec<String>,
 }
 
 /// The mistakes and dangers of a source.
-pub fn judged(rule: &SourceRule, kubelet_dir: &Path) -> Judged {
+pub fn check_source(rule: &SourceRule, kubelet_dir: &Path) -> SourceFindings {
     let mut checker = Checker::new(rule, kubelet_dir);
     checker.find();
     checker.unit();
@@ -36,34 +36,34 @@ pub fn judged(rule: &SourceRule, kubelet_dir: &Path) -> Judged {
     checker.facts();
     checker.give(&rule.give);
     rule.probe.iter().for_each(|probe| checker.probe(probe));
-    rule.handover.steps().for_each(|step| checker.step(step));
+    rule.cleanup.steps().for_each(|step| checker.step(step));
     let name = &rule.name;
     let named = |texts: Vec<String>| {
         texts.into_iter().map(|text| format!("source {name}: {text}")).collect()
     };
-    Judged { wrong: named(checker.wrong), dangerous: named(checker.dangerous) }
+    SourceFindings { wrong: named(checker.wrong), dangerous: named(checker.dangerous) }
 }
 
 /// The mistakes in steps on FPGAs, and in the attributes that an FPGA has to show after them.
-pub fn wrong_programming(handover: &Handover, expect: &BTreeMap<String, String>) -> Vec<String> {
+pub fn wrong_programming(cleanup: &CleanupSteps, expect: &BTreeMap<String, String>) -> Vec<String> {
     let rule = on_pci(SourceName::FPGA);
     let mut checker = Checker::new(&rule, Path::new("/"));
-    handover.steps().for_each(|step| checker.step(step));
+    cleanup.steps().for_each(|step| checker.step(step));
     for (name, text) in expect {
-        checker.text(&asked(name));
+        checker.text(&placeholder(name));
         checker.text(text);
     }
-    if !expect.is_empty() && handover.prepare.is_empty() {
+    if !expect.is_empty() && cleanup.prepare.is_empty() {
         checker.note("expect is what an FPGA says after prepare, and there is none");
     }
     checker.wrong
 }
 
 /// The mistakes in steps on the devices of a built-in source, all of which are on PCI.
-pub fn wrong_steps(source: SourceName, handover: &Handover) -> Vec<String> {
+pub fn wrong_steps(source: SourceName, cleanup: &CleanupSteps) -> Vec<String> {
     let rule = on_pci(source);
     let mut checker = Checker::new(&rule, Path::new("/"));
-    handover.steps().for_each(|step| checker.step(step));
+    cleanup.steps().for_each(|step| checker.step(step));
     checker.wrong
 }
 
@@ -104,7 +104,7 @@ impl<'a> Checker<'a> {
                 self.listed("bus", name);
                 if self.rule.expression.is_none() && !self.rule.allow_dangerous {
                     self.note(format!(
-                        "without match it is every device of the {name} bus: say which are meant"
+                        "without match it is every device of the {name} bus: list the intended ones"
                     ));
                 }
             }
@@ -126,7 +126,9 @@ impl<'a> Checker<'a> {
     fn listed(&mut self, sort: &str, name: &str) {
         let plain = |letter: char| letter.is_ascii_alphanumeric() || "-_.:".contains(letter);
         if name.is_empty() || !name.chars().all(plain) || name.starts_with('.') {
-            self.note(format!("{name:?} is no {sort}: write a name from /sys/{sort}, such as usb"));
+            self.note(format!(
+                "{name:?} is not a {sort}: write a name from /sys/{sort}, such as usb"
+            ));
         }
     }
 
@@ -157,7 +159,7 @@ impl<'a> Checker<'a> {
         for (nth, endpoint) in endpoints.iter().enumerate() {
             let of_address = |it: char| it.is_ascii_alphanumeric() || "-_.:[]".contains(it);
             if endpoint.is_empty() || !endpoint.chars().all(of_address) {
-                self.note(format!("{endpoint:?} is no endpoint: write a host, or host:port"));
+                self.note(format!("{endpoint:?} is not an endpoint: write a host, or host:port"));
             }
             if endpoints[..nth].contains(endpoint) {
                 self.note(format!("endpoint {endpoint} is there twice"));
@@ -264,7 +266,7 @@ impl<'a> Checker<'a> {
                 self.text(address);
                 let known = fill_all(address, "host:1");
                 if known.rsplit_once(':').is_none_or(|(_, port)| port.parse::<u16>().is_err()) {
-                    self.note(format!("{address:?} is no address: write host:port"));
+                    self.note(format!("{address:?} is not an address: write host:port"));
                 }
             }
             Test::Command(words) => self.command(words),
@@ -277,7 +279,7 @@ impl<'a> Checker<'a> {
             StepAction::Http(url) => self.url(url),
             StepAction::Command(words) => self.command(words),
             StepAction::Processes(_) if !is_managed => {
-                self.note("processes: only NVIDIA's driver tells who computes: write it under gpu");
+                self.note("processes: only NVIDIA's driver lists processes: write it under gpu");
             }
             StepAction::Memory { .. } | StepAction::Overwrite | StepAction::Reset(_)
                 if !is_managed =>
@@ -316,7 +318,9 @@ impl<'a> Checker<'a> {
         match words.first() {
             Some(program) if Path::new(program).is_absolute() => {}
             Some(program) => {
-                self.note(format!("{program:?} is no absolute path: no shell looks for programs"));
+                self.note(format!(
+                    "{program:?} is not an absolute path: no shell looks for programs"
+                ));
             }
             None => self.note("a command is empty: write a program with its arguments"),
         }
@@ -325,27 +329,27 @@ impl<'a> Checker<'a> {
 
 const NO_FOLDER: &str = "files and endpoints have no folder in sysfs";
 
-/// The mistake of a path that is no file in a device's folder.
+/// The mistake of a path that is not a file in a device's folder.
 fn no_file_inside(file: &Path) -> Option<String> {
     let is_plain = file.components().all(|part| matches!(part, Component::Normal(_)));
     let is_file = is_plain && !file.as_os_str().is_empty();
     (!is_file).then(|| {
         let file = file.display();
-        format!("\"{file}\" is no file in the device's folder: write it without / first and ..")
+        format!("\"{file}\" is not a file in the device's folder: write it without / first and ..")
     })
 }
 
 /// Sources that share a resource in another way than an earlier source, with the message.
-pub fn differently_shared(sources: &[&SourceRule]) -> Vec<(SourceName, String)> {
-    let told = |(nth, later): (usize, &&SourceRule)| {
-        let text = otherwise_shared(later, sources[..nth].iter().copied())?;
+pub fn sharing_conflicts(sources: &[&SourceRule]) -> Vec<(SourceName, String)> {
+    let conflict = |(nth, later): (usize, &&SourceRule)| {
+        let text = sharing_conflict(later, sources[..nth].iter().copied())?;
         Some((later.name.clone(), text))
     };
-    sources.iter().enumerate().filter_map(told).collect()
+    sources.iter().enumerate().filter_map(conflict).collect()
 }
 
 /// The mistake of a source whose resource an earlier source shares in another way.
-pub fn otherwise_shared<'a>(
+pub fn sharing_conflict<'a>(
     later: &SourceRule,
     mut earlier: impl Iterator<Item = &'a SourceRule>,
 ) -> Option<String> {

@@ -58,7 +58,7 @@ impl Findings {
         match version::rank(written) {
             None => self.add(
                 "cdiVersion",
-                format!("{written:?} is no released version: write {needed:?} or a newer one"),
+                format!("{written:?} is not a released version: write {needed:?} or a newer one"),
             ),
             Some(rank) if Some(rank) < version::rank(needed) => self.add(
                 "cdiVersion",
@@ -73,19 +73,19 @@ impl Findings {
             return self.add("kind", format!("{kind:?} has no slash: write vendor.com/class"));
         };
         if !is_vendor(vendor) {
-            self.add("kind", format!("{vendor:?} is no domain such as vendor.com"));
+            self.add("kind", format!("{vendor:?} is not a domain such as vendor.com"));
         }
         let begins = class.starts_with(|letter: char| letter.is_ascii_alphabetic());
         if !begins || !is_name(class, "-_.") || class.len() > MAX_LABEL {
             let rule = "a letter, then letters, digits, '-', '_' and '.', 63 at the most";
-            self.add("kind", format!("{class:?} is no class: use {rule}"));
+            self.add("kind", format!("{class:?} is not a class: use {rule}"));
         }
     }
 
     fn device(&mut self, at: &str, device: &SpecDevice) {
         if !is_name(&device.name, "-_.:") {
             let rule = "letters and digits, with '-', '_', '.' and ':' between";
-            self.add(at, format!("{:?} is no device name: use {rule}", device.name));
+            self.add(at, format!("{:?} is not a device name: use {rule}", device.name));
         }
         if device.container_edits.is_empty() {
             self.add(at, "a device without containerEdits makes a runtime refuse the document");
@@ -124,7 +124,7 @@ impl Findings {
         }
         let types = ["c", "b", "u", "p"];
         if let Some(kind) = node.node_type.as_deref().filter(|kind| !types.contains(kind)) {
-            let what = format!("{kind:?} is no type of device node: use \"c\" or \"b\"");
+            let what = format!("{kind:?} is not a type of device node: use \"c\" or \"b\"");
             self.add(format!("{at}.type"), what);
         }
         let permissions = node.permissions.as_deref().unwrap_or_default();
@@ -158,7 +158,7 @@ impl Findings {
 
     fn absolute(&mut self, at: &str, path: &Path) {
         if !path.has_root() {
-            self.add(at, format!("{:?} is no absolute path", path.to_string_lossy()));
+            self.add(at, format!("{:?} is not an absolute path", path.to_string_lossy()));
         }
     }
 }
@@ -213,22 +213,22 @@ mod tests {
     #[test]
     fn each_mistake_is_named_with_its_place_and_what_would_be_right() {
         for (right, wrong, expected) in [
-            (r#""0.6.0""#, r#""0.9.0""#, "cdiVersion: \"0.9.0\" is no released version"),
+            (r#""0.6.0""#, r#""0.9.0""#, "cdiVersion: \"0.9.0\" is not a released version"),
             (r#""0.6.0""#, r#""0.5.0""#, "cdiVersion: annotations came with 0.6.0"),
             ("vendor.com/gpu", "gpu", "kind: \"gpu\" has no slash"),
-            ("vendor.com/gpu", "ven dor/gpu", "kind: \"ven dor\" is no domain"),
-            ("vendor.com/gpu", "vendor.com/-gpu", "kind: \"-gpu\" is no class"),
+            ("vendor.com/gpu", "ven dor/gpu", "kind: \"ven dor\" is not a domain"),
+            ("vendor.com/gpu", "vendor.com/-gpu", "kind: \"-gpu\" is not a class"),
             ("GPU-1", "0:1", "devices[1]: the name \"0:1\" is taken"),
-            ("GPU-1", "GPU/1", "devices[1]: \"GPU/1\" is no device name"),
+            ("GPU-1", "GPU/1", "devices[1]: \"GPU/1\" is not a device name"),
             ("A=b=c", "=b", "devices[1].containerEdits.env[0]: \"=b\" is not NAME=value"),
             ("/dev/a", "dev/a", "devices[0].containerEdits.deviceNodes[0].path: \"dev/a\""),
             ("/x/a", "x/a", "devices[0].containerEdits.deviceNodes[0].hostPath: \"x/a\""),
-            (r#""c""#, r#""char""#, "deviceNodes[0].type: \"char\" is no type"),
+            (r#""c""#, r#""char""#, "deviceNodes[0].type: \"char\" is not a type"),
             ("rwm", "rwx", "deviceNodes[0].permissions: \"rwx\""),
-            (r#""/a", "con"#, r#""a", "con"#, "mounts[0].hostPath: \"a\" is no absolute"),
-            ("/c", "c", "mounts[1].containerPath: \"c\" is no absolute path"),
+            (r#""/a", "con"#, r#""a", "con"#, "mounts[0].hostPath: \"a\" is not an absolute"),
+            ("/c", "c", "mounts[1].containerPath: \"c\" is not an absolute path"),
             ("createContainer", "create", "containerEdits.hooks[0].hookName: \"create\" is none"),
-            ("/bin/a", "a", "containerEdits.hooks[0].path: \"a\" is no absolute path"),
+            ("/bin/a", "a", "containerEdits.hooks[0].path: \"a\" is not an absolute path"),
             ("5}", "0}", "containerEdits.hooks[0].timeout"),
         ] {
             let found = mistakes(&RIGHT.replacen(right, wrong, 1));

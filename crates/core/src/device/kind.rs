@@ -35,7 +35,7 @@ pub struct KindFacts {
     /// Prefix of short names; `None` if the source decides.
     pub prefix: Option<&'static str>,
     /// The source meant where none is named.
-    pub usual_source: Option<SourceName>,
+    pub default_source: Option<SourceName>,
     /// The only source of this kind.
     pub only_source: Option<SourceName>,
     /// Health reasons that its sources report. NICs have few, since a node may have hundreds of functions.
@@ -44,12 +44,12 @@ pub struct KindFacts {
 
 #[rustfmt::skip]
 static FACTS: [KindFacts; 6] = [
-    KindFacts { word: "gpu", plural: "GPUs", prefix: None, usual_source: Some(SourceName::NVIDIA), only_source: None, reasons: OF_GPUS },
-    KindFacts { word: "mig", plural: "MIG instances", prefix: None, usual_source: Some(SourceName::NVIDIA), only_source: None, reasons: OF_GPUS },
-    KindFacts { word: "nic", plural: "NICs", prefix: Some("NIC"), usual_source: None, only_source: Some(SourceName::NICS), reasons: OF_NICS },
-    KindFacts { word: "fpga", plural: "FPGAs", prefix: Some("FPGA"), usual_source: None, only_source: Some(SourceName::FPGA), reasons: OF_OTHERS },
-    KindFacts { word: "nvme", plural: "NVMe drives", prefix: Some("nvme"), usual_source: None, only_source: None, reasons: OF_OTHERS },
-    KindFacts { word: "other", plural: "devices that are no GPUs", prefix: None, usual_source: None, only_source: None, reasons: OF_OTHERS },
+    KindFacts { word: "gpu", plural: "GPUs", prefix: None, default_source: Some(SourceName::NVIDIA), only_source: None, reasons: OF_GPUS },
+    KindFacts { word: "mig", plural: "MIG instances", prefix: None, default_source: Some(SourceName::NVIDIA), only_source: None, reasons: OF_GPUS },
+    KindFacts { word: "nic", plural: "NICs", prefix: Some("NIC"), default_source: None, only_source: Some(SourceName::NICS), reasons: OF_NICS },
+    KindFacts { word: "fpga", plural: "FPGAs", prefix: Some("FPGA"), default_source: None, only_source: Some(SourceName::FPGA), reasons: OF_OTHERS },
+    KindFacts { word: "nvme", plural: "NVMe drives", prefix: Some("nvme"), default_source: None, only_source: None, reasons: OF_OTHERS },
+    KindFacts { word: "other", plural: "devices that are no GPUs", prefix: None, default_source: None, only_source: None, reasons: OF_OTHERS },
 ];
 
 #[rustfmt::skip]

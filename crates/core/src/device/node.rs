@@ -42,7 +42,7 @@ pub enum Access {
 
 /// Text that is no access.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no access to a device node: write r, w, rw or rwm")]
+#[error("{0:?} is not an access to a device node: write r, w, rw or rwm")]
 pub struct InvalidAccess(String);
 
 serialize_as_text!(Access);

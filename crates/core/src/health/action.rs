@@ -1,8 +1,8 @@
-//! Remedies for troubles, after NVIDIA's XID catalogue.
+//! Remedies for failures, after NVIDIA's XID catalogue.
 
 use std::fmt;
 
-/// First remedy for a trouble: immediate actions of NVIDIA's XID catalogue, each with its name there.
+/// First remedy for a failure: immediate actions of NVIDIA's XID catalogue, each with its name there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Nothing; `IGNORE`.
@@ -17,7 +17,7 @@ pub enum Action {
     CheckBoard,
     /// The NVLink procedures, which start from the kernel's log message.
     CheckLinks,
-    /// No XID asks for it: restart or check the service that joins GPUs to the NVLink fabric.
+    /// No XID requests it: restart or check the service that joins GPUs to the NVLink fabric.
     CheckFabricManager,
     /// `UPDATE_SWFW`.
     UpdateDriver,

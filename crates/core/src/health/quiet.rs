@@ -1,4 +1,4 @@
-//! Quiet period after the last trouble of a device, with exponential growth for relapses.
+//! Quiet period after the last failure of a device, with exponential growth for relapses.
 
 use std::time::Duration;
 
@@ -10,12 +10,12 @@ use super::{Health, HealthRecord};
 #[derive(Clone, Debug)]
 pub(super) struct QuietPeriod {
     period: Duration,
-    last_trouble: Option<Timestamp>,
+    last_failure: Option<Timestamp>,
     relapses: u32,
 }
 
 /// Most doublings: a minute becomes half an hour. A longer wait outlasts most repairs.
-const MOST_RELAPSES: u32 = 5;
+const MAX_RELAPSES: u32 = 5;
 
 /// A recovery counts as lasting after this many healthy periods: an hour for a minute, more than the longest
 /// wait.
@@ -25,43 +25,43 @@ const FORGOTTEN_AFTER: u32 = 60;
 
 impl QuietPeriod {
     pub(super) fn new(period: Duration) -> Self {
-        Self { period, last_trouble: None, relapses: 0 }
+        Self { period, last_failure: None, relapses: 0 }
     }
 
-    /// A trouble dated in the future counts as of now.
+    /// A failure dated in the future counts as of now.
     pub(super) fn resume(period: Duration, record: &HealthRecord, now: Timestamp) -> Self {
-        let last_trouble = record.last_trouble.map(|trouble| trouble.min(now));
-        Self { period, last_trouble, relapses: record.relapses.min(MOST_RELAPSES) }
+        let last_failure = record.last_failure.map(|failure| failure.min(now));
+        Self { period, last_failure, relapses: record.relapses.min(MAX_RELAPSES) }
     }
 
     pub(super) fn set_period(&mut self, period: Duration) {
         self.period = period;
     }
 
-    pub(super) fn last_trouble(&self) -> Option<Timestamp> {
-        self.last_trouble
+    pub(super) fn last_failure(&self) -> Option<Timestamp> {
+        self.last_failure
     }
 
     pub(super) fn relapses(&self) -> u32 {
         self.relapses
     }
 
-    /// End of the quiet period; `None` without trouble.
+    /// End of the quiet period; `None` without failure.
     pub(super) fn ends_at(&self) -> Option<Timestamp> {
         let wait = self.period.saturating_mul(1 << self.relapses);
-        Some(self.last_trouble?.saturating_add(wait).unwrap_or(Timestamp::MAX))
+        Some(self.last_failure?.saturating_add(wait).unwrap_or(Timestamp::MAX))
     }
 
-    /// Records a trouble; `before` is the health until now.
+    /// Records a failure; `before` is the health until now.
     pub(super) fn disturb(&mut self, before: &Health, now: Timestamp) {
         if before.is_healthy() {
-            let recovered = self.last_trouble.is_some();
+            let recovered = self.last_failure.is_some();
             let healthy_for = Duration::try_from(now.duration_since(before.since));
             let soon = healthy_for.is_ok_and(|time| time < self.period * FORGOTTEN_AFTER);
             let relapses = if recovered && soon { self.relapses + 1 } else { 0 };
-            self.relapses = relapses.min(MOST_RELAPSES);
+            self.relapses = relapses.min(MAX_RELAPSES);
         }
-        self.last_trouble = Some(now);
+        self.last_failure = Some(now);
     }
 }
 
@@ -85,7 +85,7 @@ mod tests {
         let mut waits = Vec::new();
         for second in (10..80).step_by(10) {
             quiet.disturb(&healthy_since(second - 1), at(second));
-            let end = quiet.ends_at().expect("there was trouble");
+            let end = quiet.ends_at().expect("there was failure");
             waits.push(end.duration_since(at(second)).as_secs());
         }
         assert_eq!(waits, [1, 2, 4, 8, 16, 32, 32]);
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn trouble_upon_trouble_is_no_relapse() {
+    fn failure_upon_failure_is_no_relapse() {
         let mut quiet = QuietPeriod::new(Duration::from_secs(1));
         quiet.disturb(&healthy_since(0), at(1));
         let unhealthy = Health { state: HealthState::Unhealthy, ..Health::unknown(at(1)) };

@@ -25,7 +25,7 @@ pub enum Reason {
     Unresponsive,
     /// The driver answered the probe with another error.
     ProbeFailed,
-    /// The driver asks for a reset, a reboot or a drain.
+    /// The driver requests a reset, a reboot or a drain.
     NeedsReset,
     /// The device disappeared.
     Vanished,

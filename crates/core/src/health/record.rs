@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::{Evidence, HealthState};
+use super::{Failure, HealthState};
 
 /// Health of a device with the state of its quiet period.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -13,10 +13,12 @@ pub struct HealthRecord {
     pub state: HealthState,
     /// Start of the state.
     pub since: Timestamp,
-    /// Past troubles; newest last.
-    pub evidence: Vec<Evidence>,
-    /// Time of the last trouble.
-    pub last_trouble: Option<Timestamp>,
+    /// Past failures; newest last.
+    #[serde(rename = "evidence")]
+    pub failures: Vec<Failure>,
+    /// Time of the last failure.
+    #[serde(rename = "lastTrouble")]
+    pub last_failure: Option<Timestamp>,
     /// Number of quick relapses after a recovery.
     pub relapses: u32,
 }
@@ -24,9 +26,9 @@ pub struct HealthRecord {
 // === impl HealthRecord ===
 
 impl HealthRecord {
-    /// The record after a reboot, which resets every device: evidence stays, the wait ends.
+    /// The record after a reboot, which resets every device: failures stay, the wait ends.
     #[must_use]
     pub fn as_history(self) -> Self {
-        Self { state: HealthState::Unknown, last_trouble: None, relapses: 0, ..self }
+        Self { state: HealthState::Unknown, last_failure: None, relapses: 0, ..self }
     }
 }

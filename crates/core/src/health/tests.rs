@@ -57,12 +57,12 @@ fn a_probe_that_keeps_failing_is_one_trouble_and_a_storm_is_counted() {
     for second in 1..=5 {
         tracker.observe(&Observation::Failed(Reason::Lost, "GPU is lost".into()), at(second));
     }
-    assert_eq!(tracker.health().trouble().expect("unhealthy").count, 1);
+    assert_eq!(tracker.health().failure().expect("unhealthy").count, 1);
     for second in 6..=10 {
         tracker.observe(&xid(), at(second));
     }
-    let trouble = tracker.health().trouble().expect("unhealthy").clone();
-    assert_eq!((trouble.count, trouble.first, trouble.last), (5, at(6), at(10)));
+    let failure = tracker.health().failure().expect("unhealthy").clone();
+    assert_eq!((failure.count, failure.first, failure.last), (5, at(6), at(10)));
     let expected = "Unhealthy: XID 79, GPU has fallen off the bus; restart the machine";
     assert_eq!(tracker.health().to_string(), expected);
 }
@@ -76,9 +76,9 @@ fn evidence_outlives_recovery_and_is_bounded() {
     }
     tracker.observe(&Observation::Passed, at(100));
     let health = tracker.health();
-    assert_eq!((health.state, health.evidence.len()), (HealthState::Healthy, MAX_EVIDENCE));
-    assert_eq!(health.trouble(), None);
-    assert_eq!(health.evidence.last().map(|last| last.reason), Some(Reason::Xid(119)));
+    assert_eq!((health.state, health.failures.len()), (HealthState::Healthy, MAX_FAILURES));
+    assert_eq!(health.failure(), None);
+    assert_eq!(health.failures.last().map(|last| last.reason), Some(Reason::Xid(119)));
 }
 
 #[test]
@@ -136,5 +136,5 @@ fn after_a_reboot_evidence_is_history_and_no_reason_to_wait() {
     assert_eq!((tracker.health().state, tracker.recovers_at()), (HealthState::Unknown, None));
     tracker.observe(&Observation::Passed, at(12));
     assert!(tracker.health().is_healthy());
-    assert_eq!(tracker.health().evidence.len(), 1);
+    assert_eq!(tracker.health().failures.len(), 1);
 }

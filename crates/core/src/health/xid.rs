@@ -107,7 +107,7 @@ const RULES: &[XidRule] = &[
     rule(148, Critical, CheckLinks, "NVLink error", "fifth generation, power and link control"),
     rule(149, Critical, CheckLinks, "NVLink error", "fifth generation, network interface"),
     rule(150, Critical, CheckLinks, "NVLink error", "fifth generation, switch or memory engine"),
-    rule(154, Informational, Nothing, "GPU recovery action changed", "the probe asks for the action itself"),
+    rule(154, Informational, Nothing, "GPU recovery action changed", "the probe reads the action"),
     rule(156, Informational, ResetGpu, "resource retirement recorded", "the bad part is out of use, or will be after a reset"),
     rule(157, Critical, Nothing, "resource retirement failed", "the bad part stays in use"),
 ];

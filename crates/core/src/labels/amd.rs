@@ -21,7 +21,7 @@ const PRODUCT: AttributeName = AttributeName::new(DOMAIN, "productName");
 const DEVICE_ID: AttributeName = AttributeName::new(DOMAIN, "deviceID");
 const FAMILY: AttributeName = AttributeName::new(DOMAIN, "family");
 const DRIVER: AttributeName = AttributeName::new(DOMAIN, "driverVersion");
-const PROFILE: AttributeName = AttributeName::new(DOMAIN, "partitionProfile");
+const PARTITION_PROFILE: AttributeName = AttributeName::new(DOMAIN, "partitionProfile");
 const MEMORY: AttributeName = AttributeName::new(DOMAIN, "memory");
 const COMPUTE_UNITS: AttributeName = AttributeName::new(DOMAIN, "computeUnits");
 const SIMD_UNITS: AttributeName = AttributeName::new(DOMAIN, "simdUnits");
@@ -45,7 +45,7 @@ pub(super) fn gpus(input: &LabelInput<'_>) -> Vec<Label> {
         counts("simd-count", &gpus, |gpu| amount(gpu, &SIMD_UNITS)),
         counts("cu-count", &gpus, |gpu| amount(gpu, &COMPUTE_UNITS)),
     ];
-    let cuttable = gpus.iter().any(|gpu| gpu.attributes.contains_key(&PROFILE));
+    let cuttable = gpus.iter().any(|gpu| gpu.attributes.contains_key(&PARTITION_PROFILE));
     let mut labels: Vec<_> = counted.into_iter().flatten().collect();
     labels.extend(
         ["compute-partitioning-supported", "memory-partitioning-supported"]
@@ -53,13 +53,13 @@ pub(super) fn gpus(input: &LabelInput<'_>) -> Vec<Label> {
     );
     let version = attribute(DRIVER)(first);
     labels.extend(version.map(|version| in_domain(DOMAIN, "gpu.driver-version", version)));
-    labels.extend(profile(&gpus));
+    labels.extend(partition_profile(&gpus));
     labels
 }
 
 /// Partition profile, if all GPUs have the same.
-fn profile(gpus: &[&Device]) -> Option<Label> {
-    let mut profiles = gpus.iter().map(|gpu| gpu.attributes.get(&PROFILE));
+fn partition_profile(gpus: &[&Device]) -> Option<Label> {
+    let mut profiles = gpus.iter().map(|gpu| gpu.attributes.get(&PARTITION_PROFILE));
     let first = profiles.next()??;
     let same = profiles.all(|profile| profile == Some(first));
     same.then(|| in_domain(DOMAIN, "gpu.compute-memory-partition", first))
@@ -121,7 +121,7 @@ mod tests {
             (DEVICE_ID, "74a1"),
             (FAMILY, "AI"),
             (DRIVER, "6.12.12"),
-            (PROFILE, "spx_nps1"),
+            (PARTITION_PROFILE, "spx_nps1"),
         ];
         Device {
             attributes: texts.map(|(name, text)| (name, AttributeValue::string(text))).into(),

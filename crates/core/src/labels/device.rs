@@ -16,7 +16,6 @@ pub(super) struct Gpu<'a> {
     pub(super) offering: Option<Offering>,
 }
 
-/// A MIG instance.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Instance<'a> {
     device: &'a Device,
@@ -24,7 +23,7 @@ pub(super) struct Instance<'a> {
 }
 
 const PRODUCT: AttributeName = nvidia("productName");
-const PROFILE: AttributeName = nvidia("profile");
+const MIG_PROFILE: AttributeName = nvidia("profile");
 const MEMORY: AttributeName = nvidia("memory");
 const DRIVER: AttributeName = nvidia("driverVersion");
 const CUDA: AttributeName = nvidia("cudaDriverVersion");
@@ -62,7 +61,8 @@ pub(super) fn instances<'a>(input: &LabelInput<'a>) -> Vec<Instance<'a>> {
         device,
         offering: input.offerings.get(&device.id).copied(),
     };
-    let named = present(input, DeviceKind::Mig).filter(|device| device.text(&PROFILE).is_some());
+    let named =
+        present(input, DeviceKind::Mig).filter(|device| device.text(&MIG_PROFILE).is_some());
     named.map(instance).collect()
 }
 
@@ -135,8 +135,8 @@ impl Instance<'_> {
     }
 
     /// Profile in label spelling: keys cannot contain `+`.
-    pub(super) fn profile(&self) -> String {
-        let profile = self.device.text(&PROFILE).unwrap_or_default().replace('+', ".");
+    pub(super) fn mig_profile(&self) -> String {
+        let profile = self.device.text(&MIG_PROFILE).unwrap_or_default().replace('+', ".");
         spelling::sanitised(&profile)
     }
 
@@ -148,7 +148,7 @@ impl Instance<'_> {
             Some((*label, amount))
         };
         let memory = memory_mib(self.device).map(|mib| ("memory", mib));
-        let slices = slices(self.device.text(&PROFILE).unwrap_or_default());
+        let slices = slices(self.device.text(&MIG_PROFILE).unwrap_or_default());
         let slices = slices.map(|(gi, ci)| [("slices.gi", gi), ("slices.ci", ci)]);
         let engines = ENGINES.iter().filter_map(engine);
         memory.into_iter().chain(slices.into_iter().flatten()).chain(engines).collect()

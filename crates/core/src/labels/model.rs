@@ -16,7 +16,6 @@ pub(super) struct Model<'a> {
     gpus: Vec<&'a Gpu<'a>>,
 }
 
-/// Models of a node, by first GPU.
 pub(super) fn models<'a>(gpus: &'a [Gpu<'a>]) -> Vec<Model<'a>> {
     grouped(gpus, Gpu::model).into_iter().map(|(name, gpus)| Model { name, gpus }).collect()
 }
@@ -48,7 +47,7 @@ pub(super) fn each(gpus: &[Gpu<'_>], instances: &[Instance<'_>]) -> Vec<Label> {
     let whole = models(gpus).into_iter().flat_map(|model| model.labels());
     let mut parts: BTreeMap<(String, String), usize> = BTreeMap::new();
     for part in instances {
-        *parts.entry((model_in_key(&part.model()), part.profile())).or_default() += 1;
+        *parts.entry((model_in_key(&part.model()), part.mig_profile())).or_default() += 1;
     }
     let parts = parts.into_iter();
     let parts = parts.map(|((model, profile), n)| ours(format_args!("mig.{model}.{profile}"), n));

@@ -49,7 +49,7 @@ fn vgpu(vgpu: &Vgpu) -> Vec<Label> {
 
 /// Driver version, under current and former names.
 fn driver(host: &HostFacts, gpus: &[Gpu<'_>]) -> Vec<Label> {
-    let spelt = || gpus.iter().find_map(Gpu::driver_version).map(as_nvidia_counts);
+    let spelt = || gpus.iter().find_map(Gpu::driver_version).map(nvidia_spelling);
     let Some(full) = host.driver_version.clone().or_else(spelt) else { return Vec::new() };
     let mut labels = vec![nvidia("cuda.driver-version.full", &full)];
     let mut parts = full.splitn(3, '.');
@@ -68,7 +68,7 @@ fn driver(host: &HostFacts, gpus: &[Gpu<'_>]) -> Vec<Label> {
 }
 
 /// Driver version in NVIDIA's spelling: semantic `550.163.1` is `550.163.01`, with a revision of two digits.
-fn as_nvidia_counts(version: &str) -> String {
+fn nvidia_spelling(version: &str) -> String {
     match version.rsplit_once('.') {
         Some((front, revision)) if front.contains('.') => format!("{front}.{revision:0>2}"),
         _ => version.to_owned(),

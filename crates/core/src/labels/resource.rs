@@ -27,7 +27,6 @@ fn rank(model: &Model<'_>) -> (usize, usize) {
     (model.whole(), model.count())
 }
 
-/// Labels of MIG instances.
 pub(super) fn instances(
     names: InstanceNames,
     gpus: &[Gpu<'_>],
@@ -45,8 +44,8 @@ pub(super) fn instances(
 fn single(gpus: &[Gpu<'_>], instances: &[Instance<'_>]) -> Vec<Label> {
     let Some(cut) = gpus.iter().find(|gpu| gpu.is_cut) else { return Vec::new() };
     let has_parts = |gpu: &Gpu<'_>| gpu.is_cut && gpu.has_instances(instances);
-    match grouped(instances, Instance::profile).as_slice() {
-        [(_, alike)] if gpus.iter().all(has_parts) => of_profile(GPU, alike),
+    match grouped(instances, Instance::mig_profile).as_slice() {
+        [(_, alike)] if gpus.iter().all(has_parts) => of_mig_profile(GPU, alike),
         _ => vec![
             label(GPU, "product", product(&cut.model(), "-MIG-INVALID")),
             label(GPU, "count", 0),
@@ -58,16 +57,18 @@ fn single(gpus: &[Gpu<'_>], instances: &[Instance<'_>]) -> Vec<Label> {
 }
 
 fn mixed(instances: &[Instance<'_>]) -> Vec<Label> {
-    let profiles = grouped(instances, Instance::profile).into_iter();
-    profiles.flat_map(|(profile, alike)| of_profile(&format!("mig-{profile}"), &alike)).collect()
+    let profiles = grouped(instances, Instance::mig_profile).into_iter();
+    profiles
+        .flat_map(|(profile, alike)| of_mig_profile(&format!("mig-{profile}"), &alike))
+        .collect()
 }
 
 /// Labels of instances of one profile; the first represents all.
-fn of_profile(resource: &str, alike: &[&Instance<'_>]) -> Vec<Label> {
+fn of_mig_profile(resource: &str, alike: &[&Instance<'_>]) -> Vec<Label> {
     let Some(first) = alike.first() else { return Vec::new() };
     let offerings: Vec<_> = alike.iter().filter_map(|instance| instance.offering).collect();
     let offering = most_frequent(&offerings).copied();
-    let suffix = format!("-MIG-{}", first.profile());
+    let suffix = format!("-MIG-{}", first.mig_profile());
     let base = base(resource, alike.len(), offering, &first.model(), &suffix);
     let amounts = first.amounts().into_iter().map(|(name, amount)| label(resource, name, amount));
     base.into_iter().chain(amounts).collect()

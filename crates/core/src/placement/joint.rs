@@ -55,7 +55,7 @@ pub enum Alignment {
     Required(PcieLevel),
 }
 
-/// A joint choice with its evidence.
+/// A joint choice with its reasons.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct JointChoice {
@@ -92,7 +92,7 @@ pub struct Pair {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JointError {
     /// The request is for no device.
-    #[error("neither GPUs nor NICs were asked for")]
+    #[error("neither GPUs nor NICs requested")]
     Nothing,
     /// The GPUs have no answer.
     #[error("GPUs: {0}")]
@@ -105,7 +105,7 @@ pub enum JointError {
     Both(DeviceId),
     /// No choice keeps all pairs within the permitted distance.
     #[error(
-        "{gpus} GPUs and {nics} NICs were asked for, paired within {within}; the nearest that can be \
+        "{gpus} GPUs and {nics} NICs requested, paired within {within}; the nearest that can be \
          had is {nearest}"
     )]
     TooFar {

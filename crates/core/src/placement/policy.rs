@@ -26,7 +26,9 @@ pub enum Policy {
 
 /// Text that names no policy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no placement policy: write aligned, packed, distributed, numa-strict or first")]
+#[error(
+    "{0:?} is not a placement policy: write aligned, packed, distributed, numa-strict or first"
+)]
 pub struct UnknownPolicy(String);
 
 /// One term of comparison.
@@ -76,13 +78,12 @@ pub enum Term {
 pub struct Score {
     terms: &'static [Term],
     /// Values in the order of the terms, signed so that more is better; 0 beyond.
-    values: [i64; MOST_TERMS],
+    values: [i64; MAX_TERMS],
 }
 
 /// Length of the longest list of terms.
-const MOST_TERMS: usize = 9;
+const MAX_TERMS: usize = 9;
 
-/// Terms for shared devices.
 pub(super) const SHARED: &[Term] =
     &[Term::Affinity, Term::Shares, Term::Remaining, Term::Pcie, Term::NumaNodes];
 
@@ -209,7 +210,7 @@ impl Term {
 
 impl Score {
     pub(super) fn new(terms: &'static [Term], mut value: impl FnMut(Term) -> i64) -> Self {
-        let mut values = [0; MOST_TERMS];
+        let mut values = [0; MAX_TERMS];
         for (slot, &term) in values.iter_mut().zip(terms) {
             *slot = term.signed(value(term));
         }

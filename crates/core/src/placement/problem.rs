@@ -66,7 +66,6 @@ pub(super) struct Traits {
 pub(super) struct GroupLoad {
     /// Unavailable devices.
     pub(super) in_use: i64,
-    /// Required devices.
     pub(super) required: i64,
 }
 

@@ -19,10 +19,10 @@ use partial::Partial;
 
 /// Bound on branches times classes per branch: some 10 ms, during which the kubelet blocks. Real machines
 /// with 16 devices take tens of steps, arbitrary link graphs thousands.
-const MOST_WORK: u64 = 800_000;
+const MAX_WORK: u64 = 800_000;
 
 /// Bound on branches of a joint search.
-pub(super) const MOST_STEPS: u64 = 50_000;
+pub(super) const MAX_STEPS: u64 = 50_000;
 
 #[derive(Debug)]
 pub(super) struct SearchResult {
@@ -35,7 +35,6 @@ pub(super) struct SearchResult {
     pub(super) exact: bool,
 }
 
-/// State of the search.
 struct Search<'a> {
     problem: &'a Problem,
     remaining: Remaining,
@@ -104,7 +103,7 @@ impl<'a> Search<'a> {
             self.compare();
             return true;
         }
-        if self.steps * self.bounds.classes() > MOST_WORK {
+        if self.steps * self.bounds.classes() > MAX_WORK {
             return false;
         }
         if self.is_excluded(Branch { class, missing }) {

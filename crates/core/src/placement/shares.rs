@@ -59,7 +59,7 @@ pub struct ShareRequest<'a> {
     pub span: Span,
 }
 
-/// Chosen replicas with their evidence.
+/// Chosen replicas with their reasons.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ShareChoice {
@@ -93,10 +93,10 @@ pub struct Share {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ShareError {
     /// The request is for no replica.
-    #[error("a choice of 0 replicas was asked for")]
+    #[error("0 replicas requested")]
     Nothing,
     /// The request exceeds the available replicas.
-    #[error("{size} replicas were asked for and {available} are available")]
+    #[error("{size} replicas requested, {available} available")]
     TooFew {
         /// Requested number.
         size: usize,
@@ -115,10 +115,10 @@ pub enum ShareError {
     #[error("required replica {0} is not among the available ones")]
     RequiredUnavailable(ReplicaId),
     /// The required replicas are on several devices, although one is permitted.
-    #[error("replicas of one device were asked for, and the required ones are of {0} devices")]
+    #[error("replicas of one device requested, and the required ones are of {0} devices")]
     RequiredOnSeveral(usize),
     /// No single device has enough replicas.
-    #[error("{size} replicas of one device were asked for and none has more than {most} available")]
+    #[error("{size} replicas of one device requested, and none has more than {most} available")]
     TooFewOnOne {
         /// Requested number.
         size: usize,
@@ -126,12 +126,10 @@ pub enum ShareError {
         most: usize,
     },
     /// The required replicas are on several NUMA nodes.
-    #[error("replicas of one NUMA node were asked for, and the required ones are on several")]
+    #[error("replicas of one NUMA node requested, and the required ones are on several")]
     RequiredOnNodes,
     /// No NUMA node has enough replicas, of those with the required ones.
-    #[error(
-        "{size} replicas of one NUMA node were asked for, and none has more than {most} available"
-    )]
+    #[error("{size} replicas of one NUMA node requested, and none has more than {most} available")]
     NoNumaNode {
         /// Requested number.
         size: usize,

@@ -148,8 +148,8 @@ fn impossible_questions_are_refused_with_the_numbers() {
         |required, size, policy| request(required, size, policy).expect_err("refused").to_string();
     let (aligned, strict) = (Policy::Aligned, Policy::NumaStrict);
     for (required, size, policy, expected) in [
-        (&[][..], 0, aligned, "a choice of 0 devices was asked for"),
-        (&[], 4, aligned, "4 devices were asked for and 3 are available"),
+        (&[][..], 0, aligned, "0 devices requested"),
+        (&[], 4, aligned, "4 devices requested, 3 available"),
         (&["GPU-0", "GPU-1"], 1, aligned, "2 devices are required in a choice of 1"),
         (&["GPU-7"], 1, aligned, "required device GPU-7 is not among the available ones"),
         (&["GPU-99"], 1, aligned, "required device GPU-99 is not among the available ones"),
@@ -157,13 +157,13 @@ fn impossible_questions_are_refused_with_the_numbers() {
             &[],
             3,
             strict,
-            "3 devices of one NUMA node were asked for, and no node has more than 2 available",
+            "3 devices of one NUMA node requested, and no node has more than 2 available",
         ),
         (
             &["GPU-4"],
             2,
             strict,
-            "2 devices of one NUMA node were asked for, and no node has more than 1 available, \
+            "2 devices of one NUMA node requested, and no node has more than 1 available, \
              the required ones included",
         ),
     ] {

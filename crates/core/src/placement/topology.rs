@@ -32,8 +32,7 @@ pub(super) struct PlacedDevice {
     pub(super) nic: i64,
 }
 
-/// MIG profile attribute.
-const PROFILE: AttributeName = AttributeName::new("nvidia.com", "profile");
+const MIG_PROFILE: AttributeName = AttributeName::new("nvidia.com", "profile");
 
 /// Unit of packing and spreading.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -144,7 +143,7 @@ impl PlacedDevice {
         let group = match &device.parent {
             Some(whole) => Group::Whole(
                 whole.clone(),
-                device.attributes.get(&PROFILE).map(ToString::to_string),
+                device.attributes.get(&MIG_PROFILE).map(ToString::to_string),
             ),
             None => Group::Numa(device.kind, numa_node),
         };

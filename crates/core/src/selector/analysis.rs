@@ -243,7 +243,6 @@ fn compared(call: &CallExpr) -> Vec<Comparison> {
     }
 }
 
-/// The literal value of a node.
 fn written(node: &IdedExpr) -> Option<Literal> {
     match &node.expr {
         Expr::Literal(literal) => Some(match literal {

@@ -119,7 +119,7 @@ impl<'a> Walk<'a> {
             Expr::Call(call) => self.call(call, depth),
             Expr::Comprehension(comprehension) => self.comprehension(comprehension, depth),
             Expr::Struct(_) | Expr::Unspecified => {
-                check_error("it makes a value that is not known here")
+                check_error("it makes a value of an unsupported type")
             }
         }
     }
@@ -143,10 +143,7 @@ impl<'a> Walk<'a> {
         match name {
             "device" => Ok(Weight { work: 1, size: DEVICE_SIZE, items: DEVICE_ITEMS }),
             _ if TYPES.contains(&name) => Ok(Weight::leaf(1)),
-            _ => check_error_at(
-                name,
-                format!("{name:?} is not known: there is the variable \"device\""),
-            ),
+            _ => check_error_at(name, format!("unknown variable {name:?}: use \"device\"")),
         }
     }
 

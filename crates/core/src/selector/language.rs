@@ -110,7 +110,7 @@ mod quantities {
     use super::{Amount, CelBool, CelDouble, CelInt, CelString, ExecutionError, sign_of};
 
     pub(super) fn quantity(text: &CelString<'_>) -> Result<Amount, ExecutionError> {
-        let problem = || format!("{:?} is no quantity, such as \"40Gi\"", text.inner());
+        let problem = || format!("{:?} is not a quantity, such as \"40Gi\"", text.inner());
         Amount::parse(text.inner())
             .ok_or_else(|| ExecutionError::function_error("quantity", problem()))
     }
@@ -136,7 +136,7 @@ mod quantities {
     }
 
     pub(super) fn as_integer(amount: &Amount) -> Result<CelInt, ExecutionError> {
-        let problem = "the quantity is no integer of 64 bits";
+        let problem = "the quantity is not an integer of 64 bits";
         let integer = amount.as_integer().map(CelInt::from);
         integer.ok_or_else(|| ExecutionError::function_error("asInteger", problem))
     }
@@ -172,7 +172,7 @@ mod versions {
     use super::{CelBool, CelInt, CelString, ExecutionError, Version, sign_of};
 
     pub(super) fn semver(text: &CelString<'_>) -> Result<Version, ExecutionError> {
-        let problem = || format!("{:?} is no semantic version, such as \"9.0.0\"", text.inner());
+        let problem = || format!("{:?} is not a semantic version, such as \"9.0.0\"", text.inner());
         Version::parse(text.inner())
             .ok_or_else(|| ExecutionError::function_error("semver", problem()))
     }

@@ -131,10 +131,7 @@ fn a_wrong_expression_is_refused_with_the_place_and_what_is_right() {
         ("device.kind ==", "column 15: "),
         ("device.kind = 'gpu'", "column 13: "),
         ("true &&\n 1 +", "line 2, column 5: "),
-        (
-            "devcie.kind == 'gpu'",
-            r#"column 1: "devcie" is not known: there is the variable "device""#,
-        ),
+        ("devcie.kind == 'gpu'", r#"column 1: unknown variable "devcie": use "device""#),
         (
             "device.driver == 'x'",
             r#"column 8: device has no "driver": there are attributes, capacity, id, index, kind"#,
@@ -143,9 +140,9 @@ fn a_wrong_expression_is_refused_with_the_place_and_what_is_right() {
             "device.kind == 'lower' || device.kind.lower() == ''",
             r#"column 39: there is no function "lower"; there are add, "#,
         ),
-        ("[1].all(x, x > 0) && x == 1", r#"column 9: "x" is not known"#),
+        ("[1].all(x, x > 0) && x == 1", r#"column 9: unknown variable "x""#),
         ("device.kind.matches('a(')", "not a valid regex"),
-        ("a.b{c: 1}", "it makes a value that is not known here"),
+        ("a.b{c: 1}", "it makes a value of an unsupported type"),
         (&deep, "expression recursion limit exceeded: 96"),
         (&choices, "it has 51 '?' and 50 are allowed"),
         (&chained, "it nests deeper than 24 levels"),
@@ -167,8 +164,8 @@ fn an_expression_without_an_answer_says_why_and_for_which_device() {
             "a value of type string, not true or false",
         ),
         ("device", "a value of type map, not true or false"),
-        (r#"quantity("40GB") == quantity("40G")"#, r#""40GB" is no quantity, such as "40Gi""#),
-        (r#"semver("9.0") == semver("9")"#, r#""9.0" is no semantic version, such as "9.0.0""#),
+        (r#"quantity("40GB") == quantity("40G")"#, r#""40GB" is not a quantity, such as "40Gi""#),
+        (r#"semver("9.0") == semver("9")"#, r#""9.0" is not a semantic version, such as "9.0.0""#),
         (
             r#"device.capacity["nvidia.com"].memory > quantity("40Gi")"#,
             "compare with isLessThan, isGreaterThan or compareTo",
@@ -281,7 +278,7 @@ fn why_a_device_is_not_selected_is_told_with_what_it_says() {
             "device.attributes['nvdia.com'].productName == 'x'".to_owned(),
             Some("it has no productName: did you mean nvidia.com?".to_owned()),
         ),
-        ("quantity('x') == quantity('1')".to_owned(), Some("\"x\" is no quantity".to_owned())),
+        ("quantity('x') == quantity('1')".to_owned(), Some("\"x\" is not a quantity".to_owned())),
     ] {
         let why = expression(&text).why_not(&h100());
         match (why, expected) {

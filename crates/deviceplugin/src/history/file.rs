@@ -8,7 +8,7 @@ use std::{
 use serde::Deserialize;
 use windlass_host::{
     causes,
-    files::{self, Links, MOST_BYTES, Readers},
+    files::{self, Links, MAX_BYTES, Readers},
 };
 
 use super::{RecordedChoice, writer::Lines};
@@ -31,7 +31,7 @@ pub enum HistoryError {
         source: io::Error,
     },
     /// Invalid JSON or an unknown structure.
-    #[error("{path} is no record of choices of version {VERSION}")]
+    #[error("{path} is not an allocation history of version {VERSION}")]
     Parse {
         /// Path of the file.
         path: PathBuf,
@@ -75,7 +75,7 @@ impl HistoryFile {
     /// Reads the choices, newest first. Blocks.
     pub(super) fn read(&self) -> Result<Vec<RecordedChoice>, HistoryError> {
         let path = || self.path.clone();
-        let text = match files::read_regular(&self.path, Links::Refused, MOST_BYTES) {
+        let text = match files::read_regular(&self.path, Links::Refused, MAX_BYTES) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(source) => return Err(HistoryError::Read { path: path(), source }),
@@ -91,9 +91,11 @@ impl HistoryFile {
         };
         match files::set_aside(&self.path) {
             Ok(aside) => {
-                tracing::warn!(error = why, aside = %aside.display(), "choices are set aside");
+                tracing::warn!(error = why, aside = %aside.display(), "allocation history set aside");
             }
-            Err(refused) => tracing::warn!(error = why, %refused, "choices cannot be read"),
+            Err(refused) => {
+                tracing::warn!(error = why, %refused, "allocation history cannot be read")
+            }
         }
         Vec::new()
     }
@@ -116,7 +118,7 @@ pub fn reread(path: &Path, read: &[u8]) -> Result<Vec<u8>, HistoryError> {
 
 fn parse(path: &Path, text: &[u8]) -> Result<Vec<RecordedChoice>, HistoryError> {
     let unreadable = |source| HistoryError::Parse { path: path.to_owned(), source };
-    // The structure of a choice may options_changed between versions, so the version is checked first.
+    // The structure of a choice may change between versions, so the version is checked first.
     match serde_json::from_slice(text).map_err(unreadable)? {
         Version { version: VERSION } => {}
         Version { version: found } => {

@@ -289,7 +289,7 @@ mod tests {
     async fn a_file_that_cannot_be_understood_is_set_aside() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         for (text, why) in [
-            ("{", "no record of choices of version 1"),
+            ("{", "not an allocation history of version 1"),
             (r#"{"version":2,"choices":[{"when":1}]}"#, "version 2, this program knows 1"),
         ] {
             fs::write(folder.path().join("choices.json"), text).expect("written");

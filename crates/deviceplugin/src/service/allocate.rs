@@ -217,7 +217,7 @@ impl Service {
         };
         let resource = self.name();
         if per_container == PerContainer::One && ids.len() > 1 {
-            return Err(Refusal::OneReplicaOnly { resource, asked: ids.len() });
+            return Err(Refusal::OneReplicaOnly { resource, count: ids.len() });
         }
         let Some(shared) = offer.shared() else { return Ok(()) };
         if shared.method == SharingMethod::Mps && devices.len() > 1 {

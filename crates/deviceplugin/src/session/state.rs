@@ -1,7 +1,7 @@
 //! State machine of a resource's kubelet session.
 //!
 //! ```text
-//!   Starting (before the first look: to NoKubelet or Waiting)
+//!   Starting (before the first check: to NoKubelet or Waiting)
 //!
 //!                    kubelet.sock is there             accepted            device list asked for
 //!   NoKubelet ───> Waiting ───────────> Registering ───────────> Registered ───────────> Serving
@@ -48,11 +48,10 @@ pub(super) enum State {
     Serving { kubelet: SocketIdentity, stream: StreamId, since: Instant, attempt: u32 },
 }
 
-/// Input of the state machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Input {
     /// Result of a socket check.
-    Looked { kubelet: Option<SocketIdentity>, own: OwnSocket },
+    Checked { kubelet: Option<SocketIdentity>, own: OwnSocket },
     /// A device list stream opened or ended.
     Stream(StreamEvent),
     /// Outcome of the registration call.
@@ -88,9 +87,10 @@ impl State {
         match (self, input) {
             (
                 _,
-                Input::Looked { kubelet: None, .. } | Input::Looked { own: OwnSocket::Missing, .. },
+                Input::Checked { kubelet: None, .. }
+                | Input::Checked { own: OwnSocket::Missing, .. },
             ) => Self::NoKubelet,
-            (state, Input::Looked { kubelet: Some(kubelet), own }) => {
+            (state, Input::Checked { kubelet: Some(kubelet), own }) => {
                 let unchanged = own == OwnSocket::InPlace && state.kubelet() == Some(kubelet);
                 if unchanged { state } else { Self::Waiting { kubelet, until: now, attempt: 0 } }
             }
@@ -167,7 +167,7 @@ impl State {
 
     pub(super) fn name(self) -> &'static str {
         match self {
-            Self::Starting => "not yet looked for",
+            Self::Starting => "not checked yet",
             Self::NoKubelet => "waiting for kubelet.sock",
             Self::Waiting { .. } => "waiting to register",
             Self::Registering { .. } => "registering",
@@ -188,10 +188,10 @@ mod tests {
         stream_deadline: Duration::from_secs(5),
         retry_first: Duration::from_millis(100),
         retry_most: Duration::from_secs(1),
-        handover: Duration::from_secs(2),
+        checkpoint_delay: Duration::from_secs(2),
         claim_deadline: Duration::from_secs(40),
         claim_patience: Duration::from_secs(10),
-        look_interval: Duration::from_secs(10),
+        check_interval: Duration::from_secs(10),
     };
 
     const OURS: StreamId = StreamId(1);
@@ -209,8 +209,8 @@ mod tests {
         (bind("a").0, bind("b").0)
     }
 
-    fn looked(kubelet: Option<SocketIdentity>) -> Input {
-        Input::Looked { kubelet, own: OwnSocket::InPlace }
+    fn checked(kubelet: Option<SocketIdentity>) -> Input {
+        Input::Checked { kubelet, own: OwnSocket::InPlace }
     }
 
     fn run(inputs: &[Input]) -> State {
@@ -220,7 +220,7 @@ mod tests {
 
     fn serving(kubelet: SocketIdentity) -> [Input; 4] {
         [
-            looked(Some(kubelet)),
+            checked(Some(kubelet)),
             Input::Due,
             Input::Answered(Outcome::Accepted),
             Input::Stream(StreamEvent::Opened(OURS)),
@@ -230,7 +230,7 @@ mod tests {
     #[test]
     fn a_kubelet_that_appears_is_registered_with_and_served() {
         let (kubelet, _) = sockets();
-        assert_eq!(run(&[looked(None)]), State::NoKubelet);
+        assert_eq!(run(&[checked(None)]), State::NoKubelet);
         assert!(matches!(run(&serving(kubelet)[..1]), State::Waiting { attempt: 0, .. }));
         assert!(matches!(run(&serving(kubelet)[..2]), State::Registering { .. }));
         assert!(matches!(run(&serving(kubelet)[..3]), State::Registered { .. }));
@@ -240,7 +240,7 @@ mod tests {
     #[test]
     fn a_list_that_is_asked_for_before_the_answer_counts() {
         let (kubelet, _) = sockets();
-        let early = [looked(Some(kubelet)), Input::Due, Input::Stream(StreamEvent::Opened(OURS))];
+        let early = [checked(Some(kubelet)), Input::Due, Input::Stream(StreamEvent::Opened(OURS))];
         assert!(matches!(run(&early), State::Serving { .. }));
         let answered = [&early[..], &[Input::Answered(Outcome::Accepted)]].concat();
         assert!(matches!(run(&answered), State::Serving { .. }));
@@ -251,13 +251,13 @@ mod tests {
         let (kubelet, other) = sockets();
         for loss in [
             Input::Stream(StreamEvent::Ended(OURS)),
-            looked(Some(other)),
-            Input::Looked { kubelet: Some(kubelet), own: OwnSocket::Replaced },
+            checked(Some(other)),
+            Input::Checked { kubelet: Some(kubelet), own: OwnSocket::Replaced },
         ] {
             let after = run(&[&serving(kubelet)[..], &[loss]].concat());
             assert!(matches!(after, State::Waiting { .. }), "{loss:?} leads to {after:?}");
         }
-        let gone = run(&[&serving(kubelet)[..], &[looked(None)]].concat());
+        let gone = run(&[&serving(kubelet)[..], &[checked(None)]].concat());
         assert_eq!(gone, State::NoKubelet);
     }
 
@@ -270,7 +270,7 @@ mod tests {
             assert_eq!(state.next(Input::Stream(event), now, &LIMITS), state);
         }
         let early =
-            [looked(Some(kubelet)), Input::Due, Input::Stream(StreamEvent::Opened(FOREIGN))];
+            [checked(Some(kubelet)), Input::Due, Input::Stream(StreamEvent::Opened(FOREIGN))];
         let refused = [&early[..], &[Input::Answered(Outcome::Failed)]].concat();
         assert!(matches!(run(&refused), State::Waiting { .. }), "the stream was not the kubelet's");
     }
@@ -280,7 +280,7 @@ mod tests {
         let (kubelet, _) = sockets();
         let state = run(&serving(kubelet));
         let now = Instant::now();
-        assert_eq!(state.next(looked(Some(kubelet)), now, &LIMITS), state);
+        assert_eq!(state.next(checked(Some(kubelet)), now, &LIMITS), state);
         assert_eq!(state.next(Input::Due, now, &LIMITS), state);
     }
 

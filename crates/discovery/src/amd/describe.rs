@@ -22,9 +22,8 @@ const fn named(name: &'static str) -> AttributeName {
 }
 
 /// Partition mode, `cpx_nps4`.
-pub(super) const PROFILE: AttributeName = named("partitionProfile");
+pub(super) const PARTITION_PROFILE: AttributeName = named("partitionProfile");
 
-/// Partition mode of a GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PartitionMode {
     /// Compute partition mode, `cpx`.
@@ -38,7 +37,7 @@ const WHOLE: &str = "spx";
 
 /// Default resource of a device. GPUs without partition modes have one name under every strategy.
 pub(crate) fn resource(policy: &Policy, device: &Device) -> Option<ResourceName> {
-    let profile = device.attributes.get(&PROFILE);
+    let profile = device.attributes.get(&PARTITION_PROFILE);
     match profile.filter(|_| policy.families.amd.naming == AmdNaming::Mixed) {
         Some(profile) => format!("{DOMAIN}/{profile}").parse().ok(),
         None => format!("{DOMAIN}/gpu").parse().ok(),
@@ -61,7 +60,7 @@ pub(super) fn of_gpu(
     function: &PciFunction,
     cut: Option<&PartitionMode>,
 ) -> Attributes {
-    let said = |file: &str| host.text(function.folder().join(file)).and_then(text);
+    let attribute = |file: &str| host.text(function.folder().join(file)).and_then(text);
     let version = host.text("/sys/module/amdgpu/version");
     let mode =
         |of: fn(&PartitionMode) -> &String| cut.map(of).and_then(|mode| text(mode.to_uppercase()));
@@ -69,7 +68,7 @@ pub(super) fn of_gpu(
         DOMAIN,
         [
             ("type", text("gpu")),
-            ("productName", said("product_name")),
+            ("productName", attribute("product_name")),
             ("deviceID", function.device.as_ref().and_then(text)),
             ("driverVersion", version.map(|version| AttributeValue::version(&version))),
             ("computePartition", mode(|cut| &cut.compute)),
@@ -95,10 +94,10 @@ pub(super) fn amounts(node: &Node) -> Capacities {
         (named("computeUnits"), units.map(Quantity::Count)),
         (named("simdUnits"), Some(Quantity::Count(node.simds))),
     ];
-    let told = |amount: Option<Quantity>| {
+    let non_zero = |amount: Option<Quantity>| {
         amount.filter(|it| !matches!(it, Quantity::Bytes(0) | Quantity::Count(0)))
     };
-    amounts.into_iter().filter_map(|(name, amount)| Some((name, told(amount)?))).collect()
+    amounts.into_iter().filter_map(|(name, amount)| Some((name, non_zero(amount)?))).collect()
 }
 
 /// Memory size by the graphics driver.

@@ -45,7 +45,7 @@ pub(super) const NODES: &str = "/sys/class/kfd/kfd/topology/nodes";
 const GENERATION: &str = "/sys/class/kfd/kfd/topology/generation_id";
 
 /// Most nodes, and most links of each: far more than 64 partitions and their processors.
-const MOST: usize = 1_024;
+const MAX: usize = 1_024;
 
 /// `HSA_IOLINK_TYPE_XGMI` (`drivers/gpu/drm/amd/amdkfd/kfd_crat.h`).
 const XGMI: u64 = 11;
@@ -54,14 +54,14 @@ const XGMI: u64 = 11;
 const OWN_MEMORY: [u64; 2] = [1, 2];
 
 /// Bandwidth of links without a reported one: the slowest that AMD built, in an MI50.
-const UNTOLD_MBPS: u32 = 46_000;
+const DEFAULT_MBPS: u32 = 46_000;
 
 // === impl Topology ===
 
 impl Topology {
     /// Reads the topology if it changed.
     pub(super) fn refresh(&mut self, host: &Host) {
-        let numbers = host.names(NODES).into_iter().take(MOST).filter_map(|it| it.parse().ok());
+        let numbers = host.names(NODES).into_iter().take(MAX).filter_map(|it| it.parse().ok());
         let (mut nodes, mut unreadable) = (Vec::<(u32, String)>::new(), 0);
         for number in numbers {
             match host.try_text(format!("{NODES}/{number}/properties")) {
@@ -101,20 +101,20 @@ impl Topology {
 impl Node {
     /// `None` for CPUs, which have no render node.
     fn read(host: &Host, number: u32, text: &str) -> Option<Self> {
-        let said = |name| property(text, name).unwrap_or_default();
-        let render_minor = said("drm_render_minor").try_into().ok().filter(|minor| *minor > 0)?;
-        let [.., high, _, bus, device_function] = said("location_id").to_be_bytes();
+        let value = |name| property(text, name).unwrap_or_default();
+        let render_minor = value("drm_render_minor").try_into().ok().filter(|minor| *minor > 0)?;
+        let [.., high, _, bus, device_function] = value("location_id").to_be_bytes();
         Some(Self {
             number,
             render_minor,
-            domain: said("domain").try_into().ok()?,
+            domain: value("domain").try_into().ok()?,
             location: [bus, device_function],
             partition: high >> 4,
-            simds: said("simd_count"),
-            simds_per_cu: said("simd_per_cu"),
-            gfx_target: said("gfx_target_version"),
+            simds: value("simd_count"),
+            simds_per_cu: value("simd_per_cu"),
+            gfx_target: value("gfx_target_version"),
             memory_bytes: memory(host, number),
-            unique_id: said("unique_id"),
+            unique_id: value("unique_id"),
             links: links(host, number),
         })
     }
@@ -130,7 +130,7 @@ impl Node {
         let at = PciAddress::at(self.domain, self.location);
         match self.partition {
             0 => at.number().saturating_sub(of.number()),
-            told => told.into(),
+            number => number.into(),
         }
     }
 
@@ -146,10 +146,10 @@ pub(super) fn numbered<'a>(
     nodes: &[&'a Node],
     of: PciAddress,
 ) -> impl Iterator<Item = (u32, &'a Node)> {
-    let told: BTreeSet<_> = nodes.iter().map(|node| node.part(of)).collect();
-    let are_told = told.len() == nodes.len();
+    let numbers: BTreeSet<_> = nodes.iter().map(|node| node.part(of)).collect();
+    let are_distinct = numbers.len() == nodes.len();
     let number =
-        move |(nth, node): (u32, &'a Node)| (if are_told { node.part(of) } else { nth }, node);
+        move |(nth, node): (u32, &'a Node)| (if are_distinct { node.part(of) } else { nth }, node);
     (0..).zip(nodes.to_vec()).map(number)
 }
 
@@ -167,7 +167,7 @@ fn links(host: &Host, number: u32) -> BTreeMap<u32, u32> {
         let to = property(&link, "node_to").and_then(|to| u32::try_from(to).ok());
         if let (Some(to), Some(XGMI)) = (to, property(&link, "type")) {
             let mbps = property(&link, "max_bandwidth").and_then(|mbps| u32::try_from(mbps).ok());
-            let mbps = mbps.filter(|mbps| *mbps > 0).unwrap_or(UNTOLD_MBPS);
+            let mbps = mbps.filter(|mbps| *mbps > 0).unwrap_or(DEFAULT_MBPS);
             links.entry(to).and_modify(|known: &mut u32| *known = mbps.max(*known)).or_insert(mbps);
         }
     }
@@ -177,7 +177,7 @@ fn links(host: &Host, number: u32) -> BTreeMap<u32, u32> {
 /// Properties of a node's entries of one kind.
 fn below(host: &Host, number: u32, kind: &str) -> impl Iterator<Item = String> {
     let folder = format!("{NODES}/{number}/{kind}");
-    let names = host.names(&folder).into_iter().take(MOST);
+    let names = host.names(&folder).into_iter().take(MAX);
     names.filter_map(move |name| host.text(format!("{folder}/{name}/properties")))
 }
 
@@ -256,6 +256,6 @@ mod tests {
         assert_eq!(topology.nodes[0].links[&2], 64_000, "nothing told of a change");
         node(root, 2, 0x200, 130);
         topology.refresh(&host);
-        assert_eq!(topology.nodes[0].links[&2], UNTOLD_MBPS);
+        assert_eq!(topology.nodes[0].links[&2], DEFAULT_MBPS);
     }
 }

@@ -21,7 +21,6 @@ use super::{
     unit::Group,
 };
 
-/// Device builder of one source.
 pub(super) struct DeviceBuilder<'a> {
     pub(super) host: &'a Host,
     pub(super) rule: &'a SourceRule,
@@ -29,10 +28,10 @@ pub(super) struct DeviceBuilder<'a> {
     pub(super) nodes: &'a Nodes<'a>,
 }
 
-/// A device with its trouble.
+/// A device with its failure.
 pub(super) struct BuiltDevice {
     pub(super) device: Device,
-    pub(super) trouble: Option<(Reason, String)>,
+    pub(super) failure: Option<(Reason, String)>,
     /// Missing device nodes.
     missing: Vec<String>,
 }
@@ -53,21 +52,21 @@ impl DeviceBuilder<'_> {
         let id = id(&self.rule.name, &group.identity);
         let device = Device { id, ..self.preview(index, first) };
         let device = Device { place: common_place(&group.members), nodes: Vec::new(), ..device };
-        let trouble = group.members.iter().find_map(|member| member.trouble.clone());
+        let failure = group.members.iter().find_map(|member| member.failure.clone());
         let doubt = || group.doubt.clone().map(|doubt| (Reason::NodeMissing, doubt));
-        let trouble = trouble.or_else(doubt);
-        let mut made = BuiltDevice { device, trouble, missing: group.missing.clone() };
+        let failure = failure.or_else(doubt);
+        let mut made = BuiltDevice { device, failure, missing: group.missing.clone() };
         made.device.withheld = group.members.iter().find_map(|member| member.withheld.clone());
         self.give_found(&mut made, group);
         for given in &self.rule.give.nodes {
             self.give_node(&mut made, given, group);
         }
-        made.tell_missing();
+        made.report_missing_nodes();
         for given in &self.rule.give.mounts {
             self.give_mount(&mut made, given);
         }
         self.give_texts(&mut made);
-        self.check_anything(&mut made, group);
+        self.check_not_empty(&mut made, group);
         self.check_nodes(&mut made);
         Some(made)
     }
@@ -96,7 +95,7 @@ impl DeviceBuilder<'_> {
             let target = match self.nodes.target(&path) {
                 Ok(target) => target,
                 Err(why) => {
-                    made.trouble(Reason::NodeMissing, why);
+                    made.failure(Reason::NodeMissing, why);
                     continue;
                 }
             };
@@ -169,7 +168,7 @@ impl DeviceBuilder<'_> {
         };
         let text = host.display().to_string();
         let dangerous = || {
-            let real = self.host.followed(&host);
+            let real = self.host.canonicalize(&host);
             let mut paths = std::iter::once(&host).chain(&real);
             let why = paths.find_map(|path| self.rule.refused_mount(given, path, self.kubelet_dir));
             why.filter(|_| !self.rule.allow_dangerous)
@@ -178,7 +177,7 @@ impl DeviceBuilder<'_> {
             return made.withhold(why);
         }
         if !self.host.has(&host) {
-            made.trouble(Reason::NotReady, format!("{text} is not there"));
+            made.failure(Reason::NotReady, format!("{text} is not there"));
         }
         let writable = given.writable;
         made.device.extras.mounts.push(Mount { host, container, writable });
@@ -201,7 +200,7 @@ impl DeviceBuilder<'_> {
     }
 
     /// Marks a device without any container edits as unusable.
-    fn check_anything(&self, made: &mut BuiltDevice, group: &Group) {
+    fn check_not_empty(&self, made: &mut BuiltDevice, group: &Group) {
         let nothing = made.device.nodes.is_empty() && made.device.extras.is_empty();
         if !nothing || self.rule.give.found.is_none() {
             return;
@@ -209,16 +208,16 @@ impl DeviceBuilder<'_> {
         let of_bus = |member: &Candidate| member.folder.is_some();
         let has_driver = group.members.iter().any(|member| member.text("driver").is_some());
         if group.members.iter().any(of_bus) && !has_driver {
-            made.trouble(Reason::DriverUnbound, "no driver is bound to it".to_owned());
+            made.failure(Reason::DriverUnbound, "no driver is bound to it".to_owned());
         } else {
-            made.trouble(Reason::NodeMissing, "its driver made no device node".to_owned());
+            made.failure(Reason::NodeMissing, "its driver made no device node".to_owned());
         }
     }
 
     fn check_nodes(&self, made: &mut BuiltDevice) {
         let missing = made.device.nodes.iter().filter(|node| !self.host.has(&node.path));
         made.missing = missing.map(|node| node.path.display().to_string()).collect();
-        made.tell_missing();
+        made.report_missing_nodes();
         if !self.rule.allow_dangerous {
             let why = made.device.nodes.iter().find_map(|node| self.nodes.danger(node));
             made.device.withheld = made.device.withheld.take().or(why);
@@ -234,20 +233,20 @@ impl BuiltDevice {
         self.device.withheld.get_or_insert(why);
     }
 
-    fn tell_missing(&mut self) {
+    fn report_missing_nodes(&mut self) {
         let missing = std::mem::take(&mut self.missing);
         match missing.as_slice() {
             [] => {}
-            [one] => self.trouble(Reason::NodeMissing, format!("{one} is not there")),
+            [one] => self.failure(Reason::NodeMissing, format!("{one} is not there")),
             several => {
                 let several = several.join(", ");
-                self.trouble(Reason::NodeMissing, format!("{several} are not there"));
+                self.failure(Reason::NodeMissing, format!("{several} are not there"));
             }
         }
     }
 
-    fn trouble(&mut self, reason: Reason, detail: String) {
-        self.trouble.get_or_insert((reason, detail));
+    fn failure(&mut self, reason: Reason, detail: String) {
+        self.failure.get_or_insert((reason, detail));
     }
 }
 

@@ -20,8 +20,8 @@ use super::{
 pub struct SourceDiagnosis {
     /// Searched locations.
     pub places: Vec<String>,
-    /// Skipped entries and other remarks.
-    pub remarks: Vec<String>,
+    /// Skipped entries and other notes.
+    pub notes: Vec<String>,
     /// Verdict on each candidate.
     pub candidates: Vec<CandidateVerdict>,
 }
@@ -50,8 +50,8 @@ pub struct CandidateVerdict {
 pub fn diagnose(places: &Places, rule: &SourceRule) -> Result<SourceDiagnosis, String> {
     let host = places.host();
     let mut serials = Serials::default();
-    serials.look(&host);
-    let FindResult { mut candidates, mut remarks } = find::find(rule, &host, &serials)?;
+    serials.refresh(&host);
+    let FindResult { mut candidates, mut notes } = find::find(rule, &host, &serials)?;
     FileAttributes::default().add_to(&host, rule, &mut candidates);
     let nodes = Nodes::new(&host, &serials);
     let builder =
@@ -66,9 +66,9 @@ pub fn diagnose(places: &Places, rule: &SourceRule) -> Result<SourceDiagnosis, S
         }
     }
     let (devices, left) = grouped(rule, picked);
-    remarks.extend(left);
+    notes.extend(left);
     let candidates = devices.into_iter().chain(verdicts).collect();
-    Ok(SourceDiagnosis { places: looked_at(&rule.find), remarks, candidates })
+    Ok(SourceDiagnosis { places: examined(&rule.find), notes, candidates })
 }
 
 /// Verdicts on selected candidates, and a diagnostic about leftovers.
@@ -83,7 +83,10 @@ fn grouped(rule: &SourceRule, picked: Vec<Candidate>) -> (Vec<CandidateVerdict>,
             verdicts.push(if is_first {
                 CandidateVerdict { device: Some(id.clone()), ..member.place_of_verdict() }
             } else {
-                CandidateVerdict::without_device(member, format!("another goes by the name {id}"))
+                CandidateVerdict::without_device(
+                    member,
+                    format!("another device has the name {id}"),
+                )
             });
         }
         ids.push(id);
@@ -98,7 +101,7 @@ fn grouped(rule: &SourceRule, picked: Vec<Candidate>) -> (Vec<CandidateVerdict>,
 const NO_PARTNER: &str = "one device is a match of every pattern, and another pattern has none";
 
 /// Searched locations.
-fn looked_at(find: &Find) -> Vec<String> {
+fn examined(find: &Find) -> Vec<String> {
     match find {
         Find::Bus(name) => vec![format!("/sys/bus/{name}/devices")],
         Find::Class(name) => vec![format!("/sys/class/{name}")],

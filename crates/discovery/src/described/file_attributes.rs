@@ -16,7 +16,7 @@ use windlass_host::{
 };
 
 use super::find::Candidate;
-use crate::{scan_pool::SOON, trouble};
+use crate::{failure, scan_pool::SOON};
 
 /// Reader of attribute files; a device that hangs keeps its last values.
 #[derive(Debug, Default)]
@@ -39,27 +39,27 @@ impl FileAttributes {
         }
         for candidate in candidates {
             let Some(folder) = candidate.folder.clone() else { continue };
-            let whom = (rule.name.clone(), folder.clone());
-            self.read.insert(whom.clone());
+            let key = (rule.name.clone(), folder.clone());
+            self.read.insert(key.clone());
             let (host, files) = (host.clone(), rule.attributes.clone());
             let reading = move || read(&host, &folder, &files);
-            match self.pool.call(whom.clone(), SOON, reading) {
-                Ok(told) => drop(self.last.insert(whom.clone(), told)),
-                Err(Late) => drop(candidate.trouble.get_or_insert_with(trouble::no_answer)),
+            match self.pool.call(key.clone(), SOON, reading) {
+                Ok(attributes) => drop(self.last.insert(key.clone(), attributes)),
+                Err(Late) => drop(candidate.failure.get_or_insert_with(failure::no_answer)),
             }
-            candidate.attributes.extend(self.last.get(&whom).cloned().unwrap_or_default());
+            candidate.attributes.extend(self.last.get(&key).cloned().unwrap_or_default());
         }
     }
 
     /// Ends a scan; forgets devices that it did not find.
     pub(super) fn end_scan(&mut self) {
         let read = std::mem::take(&mut self.read);
-        self.pool.end_round(|whom| read.contains(whom));
-        self.last.retain(|whom, _| read.contains(whom));
+        self.pool.end_round(|key| read.contains(key));
+        self.last.retain(|key, _| read.contains(key));
     }
 }
 
 fn read(host: &Host, folder: &Path, files: &BTreeMap<AttributeName, PathBuf>) -> Attributes {
-    let said = |file: &PathBuf| host.line(folder.join(file)).map(AttributeValue::string);
-    files.iter().filter_map(|(name, file)| Some((name.clone(), said(file)?))).collect()
+    let value = |file: &PathBuf| host.line(folder.join(file)).map(AttributeValue::string);
+    files.iter().filter_map(|(name, file)| Some((name.clone(), value(file)?))).collect()
 }

@@ -9,10 +9,10 @@ use windlass_host::Host;
 use super::find::{Candidate, DOMAIN, FindResult, entries};
 
 /// Longest file that is read; larger ones have another purpose.
-const MOST_BYTES: u64 = 64 * 1024;
+const MAX_BYTES: u64 = 64 * 1024;
 
 /// Attributes taken from one file. DRA permits 32 per device, those of Windlass included.
-const MOST_FACTS: usize = 16;
+const MAX_FACTS: usize = 16;
 
 /// Names that Windlass sets itself.
 const OURS: [&str; 3] = ["name", "path", "numa"];
@@ -22,16 +22,16 @@ pub(super) fn inside(host: &Host, folder: &Path) -> Result<FindResult, String> {
     let mut found = FindResult::default();
     host.refusal(&folder.display().to_string()).map_or(Ok(()), Err)?;
     let Some(names) = entries(host, folder)? else {
-        found.remarks.push(format!("this node has no {}", folder.display()));
+        found.notes.push(format!("this node has no {}", folder.display()));
         return Ok(found);
     };
     for name in names.iter().filter(|name| !name.starts_with('.')) {
         let path = folder.join(name);
-        match host.real(&path).filter(|target| host.path(target).is_file()) {
+        match host.resolve_link(&path).filter(|target| host.path(target).is_file()) {
             Some(target) => found.candidates.push(board(host, name, &path, &target)),
             // Folders are no devices, and a dangling link may soon lead to one.
             None if host.path(&path).is_dir() => {}
-            None => found.remarks.push(format!("{} is no file", path.display())),
+            None => found.notes.push(format!("{} is not a file", path.display())),
         }
     }
     Ok(found)
@@ -52,7 +52,7 @@ fn board(host: &Host, name: &str, path: &Path, target: &Path) -> Candidate {
 
 fn read(host: &Host, path: &Path) -> Option<String> {
     let mut text = String::new();
-    File::open(host.path(path)).ok()?.take(MOST_BYTES).read_to_string(&mut text).ok()?;
+    File::open(host.path(path)).ok()?.take(MAX_BYTES).read_to_string(&mut text).ok()?;
     Some(text)
 }
 
@@ -62,9 +62,9 @@ impl Candidate {
     fn take_facts(&mut self, facts: serde_json::Map<String, Value>) {
         let numa = facts.get("numa").and_then(Value::as_u64);
         self.place.numa_node = numa.and_then(|node| node.try_into().ok());
-        self.tell_numa();
+        self.add_numa_node();
         let others = facts.into_iter().filter(|(name, _)| !OURS.contains(&name.as_str()));
-        for (name, value) in others.take(MOST_FACTS) {
+        for (name, value) in others.take(MAX_FACTS) {
             let name = AttributeName::given(DOMAIN, &name);
             self.attributes.extend(name.zip(attribute(value)));
         }

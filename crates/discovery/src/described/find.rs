@@ -24,7 +24,7 @@ use super::{
 pub(super) const DOMAIN: &str = "windlass.dev";
 
 /// Most entries of a folder. The largest machines have a few thousand PCI functions.
-pub(super) const MOST_ENTRIES: usize = 10_000;
+pub(super) const MAX_ENTRIES: usize = 10_000;
 
 /// A possible device.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -39,24 +39,23 @@ pub(super) struct Candidate {
     pub(super) folder: Option<PathBuf>,
     pub(super) attributes: Attributes,
     pub(super) place: Place,
-    /// Device nodes of its drivers.
     pub(super) nodes: Vec<DeviceNode>,
     /// Reason to withhold it.
     pub(super) withheld: Option<String>,
-    /// Trouble that makes it unusable.
-    pub(super) trouble: Option<(Reason, String)>,
+    /// Failure that makes it unusable.
+    pub(super) failure: Option<(Reason, String)>,
     /// Index of the matching pattern.
     pub(super) pattern: usize,
     /// Text that the pattern's wildcards matched.
     pub(super) open: Vec<String>,
 }
 
-/// Candidates of a source, with remarks.
+/// Candidates of a source, with notes.
 #[derive(Debug, Default)]
 pub(super) struct FindResult {
     pub(super) candidates: Vec<Candidate>,
     /// Skipped entries with reasons.
-    pub(super) remarks: Vec<String>,
+    pub(super) notes: Vec<String>,
 }
 
 /// All candidates of a source, by identity; an error if the scan failed.
@@ -109,14 +108,14 @@ impl Candidate {
 /// Names in a folder; `None` without such a folder. An error if the folder is unreadable or too large: then
 /// its content is unknown.
 pub(super) fn entries(host: &Host, folder: &Path) -> Result<Option<Vec<String>>, String> {
-    let names = match host.some_names(folder, MOST_ENTRIES + 1) {
+    let names = match host.some_names(folder, MAX_ENTRIES + 1) {
         Ok(names) => names,
         Err(error) if is_no_folder(error.kind()) => return Ok(None),
         Err(error) => return Err(format!("cannot read {}: {error}", folder.display())),
     };
-    if names.len() > MOST_ENTRIES {
+    if names.len() > MAX_ENTRIES {
         let folder = folder.display();
-        return Err(format!("{folder} has more than {MOST_ENTRIES} entries: none is looked at"));
+        return Err(format!("{folder} has more than {MAX_ENTRIES} entries: none is looked at"));
     }
     Ok(Some(names))
 }

@@ -19,7 +19,7 @@ use windlass_host::{
 };
 
 use super::{
-    find::{Candidate, FindResult, MOST_ENTRIES, entries, natural},
+    find::{Candidate, FindResult, MAX_ENTRIES, entries, natural},
     sysfs::{Sysfs, number_parts},
     usb::Serials,
 };
@@ -29,7 +29,7 @@ pub(super) struct Nodes<'a> {
     host: &'a Host,
     sysfs: Sysfs<'a>,
     /// Sysfs folder of each node name, for hosts without real device numbers.
-    told: OnceCell<BTreeMap<String, PathBuf>>,
+    by_name: OnceCell<BTreeMap<String, PathBuf>>,
 }
 
 /// A device node with the path that led to it through links.
@@ -44,12 +44,12 @@ pub(super) fn matching(nodes: &Nodes<'_>, patterns: &[String]) -> Result<FindRes
     let mut seen = BTreeSet::new();
     for (pattern, text) in patterns.iter().enumerate() {
         let mut paths = nodes.paths(text)?;
-        paths.sort_by_cached_key(|path| nodes.host.followed(path).as_ref() != Some(path));
+        paths.sort_by_cached_key(|path| nodes.host.canonicalize(path).as_ref() != Some(path));
         for path in paths {
             let target = match nodes.target(&path) {
                 Ok(target) => target,
-                Err(remark) => {
-                    found.remarks.push(remark);
+                Err(note) => {
+                    found.notes.push(note);
                     continue;
                 }
             };
@@ -87,7 +87,7 @@ pub(crate) fn fitting(host: &Host, patterns: &[String]) -> Result<Vec<DeviceNode
 
 impl<'a> Nodes<'a> {
     pub(super) fn new(host: &'a Host, serials: &'a Serials) -> Self {
-        Self { host, sysfs: Sysfs::new(host, serials), told: OnceCell::new() }
+        Self { host, sysfs: Sysfs::new(host, serials), by_name: OnceCell::new() }
     }
 
     /// Paths that match a pattern; a literal path matches if it exists.
@@ -107,8 +107,8 @@ impl<'a> Nodes<'a> {
                     next.extend(is_there.map_err(unread)?.then_some(path));
                 }
             }
-            if next.len() > MOST_ENTRIES {
-                return Err(format!("{pattern} fits more than {MOST_ENTRIES} files: narrow it"));
+            if next.len() > MAX_ENTRIES {
+                return Err(format!("{pattern} fits more than {MAX_ENTRIES} files: narrow it"));
             }
             paths = next;
         }
@@ -118,7 +118,7 @@ impl<'a> Nodes<'a> {
     /// The node or folder after resolving all links, such as those of `/dev/serial/by-id`. Checks apply to
     /// the path that the kernel opens.
     pub(super) fn target(&self, path: &Path) -> Result<PathBuf, String> {
-        let target = self.host.followed(path);
+        let target = self.host.canonicalize(path);
         target
             .filter(|target| target.starts_with(DEV) && target != Path::new(DEV))
             .ok_or_else(|| format!("{} leads to no device node", path.display()))
@@ -144,9 +144,9 @@ impl<'a> Nodes<'a> {
             }
             let names = entries(self.host, &next)?.unwrap_or_default();
             seen += names.len();
-            if seen > MOST_ENTRIES {
+            if seen > MAX_ENTRIES {
                 let folder = folder.display();
-                return Err(format!("more than {MOST_ENTRIES} files are below {folder}"));
+                return Err(format!("more than {MAX_ENTRIES} files are below {folder}"));
             }
             for path in names.iter().map(|name| next.join(name)) {
                 // A file that disappeared in between is skipped.
@@ -214,7 +214,7 @@ impl<'a> Nodes<'a> {
         by_number.filter(is_it).or_else(|| {
             // Simulated machines have equal or regular files as nodes, and recordings only names.
             (!self.host.is_real()).then_some(())?;
-            self.told.get_or_init(|| self.all_told()).get(name).cloned()
+            self.by_name.get_or_init(|| self.folders_by_name()).get(name).cloned()
         })
     }
 
@@ -222,13 +222,15 @@ impl<'a> Nodes<'a> {
         let node = fs::metadata(self.host.path(path)).ok()?;
         let list = if node.file_type().is_block_device() { "block" } else { "char" };
         let number = node.rdev();
-        self.host.real(format!("/sys/dev/{list}/{}:{}", major(number), minor(number)))
+        self.host.resolve_link(format!("/sys/dev/{list}/{}:{}", major(number), minor(number)))
     }
 
-    fn all_told(&self) -> BTreeMap<String, PathBuf> {
+    fn folders_by_name(&self) -> BTreeMap<String, PathBuf> {
         let listed = ["/sys/dev/char", "/sys/dev/block"].into_iter().flat_map(|list| {
-            let names = self.host.some_names(list, MOST_ENTRIES).unwrap_or_default();
-            names.into_iter().filter_map(move |name| self.host.real(Path::new(list).join(name)))
+            let names = self.host.some_names(list, MAX_ENTRIES).unwrap_or_default();
+            names
+                .into_iter()
+                .filter_map(move |name| self.host.resolve_link(Path::new(list).join(name)))
         });
         listed.filter_map(|folder| Some((self.host.uevent(&folder, "DEVNAME")?, folder))).collect()
     }
@@ -243,8 +245,8 @@ impl<'a> Nodes<'a> {
     /// True for a block device, by sysfs or by file type.
     fn is_block(&self, node: &DeviceNode) -> bool {
         let class = |folder: &PathBuf| self.host.link_name(folder.join("subsystem"));
-        let told = node.proof.as_ref().and_then(class);
-        told.as_deref() == Some("block")
+        let class = node.proof.as_ref().and_then(class);
+        class.as_deref() == Some("block")
             || fs::metadata(self.host.path(&node.path))
                 .is_ok_and(|node| node.file_type().is_block_device())
     }

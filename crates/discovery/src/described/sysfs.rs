@@ -40,14 +40,14 @@ fn listed(
     let (mut found, host) = (FindResult::default(), sysfs.host);
     host.refusal(list).map_or(Ok(()), Err)?;
     let Some(names) = entries(host, Path::new(list))? else {
-        found.remarks.push(format!("this node has no {list}"));
+        found.notes.push(format!("this node has no {list}"));
         return Ok(found);
     };
     for name in names.iter().filter(|name| !is_left_out(name)) {
         let link = Path::new(list).join(name);
-        match host.real(&link).filter(|folder| folder.starts_with("/sys")) {
+        match host.resolve_link(&link).filter(|folder| folder.starts_with("/sys")) {
             Some(folder) => found.candidates.push(sysfs.candidate(&folder, name)),
-            None => found.remarks.push(format!("{} leads nowhere", link.display())),
+            None => found.notes.push(format!("{} leads nowhere", link.display())),
         }
     }
     Ok(found)
@@ -93,21 +93,21 @@ impl<'a> Sysfs<'a> {
         candidate.note("devName", host.uevent(folder, "DEVNAME"));
         candidate.note("ofCompatible", host.line(folder.join("of_node/compatible")));
         if let Some(device) = &device {
-            self.tell_of_device(&mut candidate, device);
+            self.add_device_attributes(&mut candidate, device);
         }
-        candidate.tell_place(host, folder);
+        candidate.add_place(host, folder);
         candidate
     }
 
     /// Adds attributes of the bus device.
-    fn tell_of_device(&self, candidate: &mut Candidate, device: &Path) {
+    fn add_device_attributes(&self, candidate: &mut Candidate, device: &Path) {
         let host = self.host;
         let usb = usb::device_of(host, device);
         candidate.note("driver", host.link_name(device.join("driver")).filter(|it| it != "usb"));
         candidate.note("iommuGroup", host.link_name(device.join("iommu_group")));
         candidate.note("ofCompatible", host.line(device.join("of_node/compatible")));
         if let Some(usb) = usb {
-            usb::tell(host, &usb, candidate);
+            usb::add_attributes(host, &usb, candidate);
         }
         if candidate.folder.as_deref() == Some(device) {
             candidate.nodes.extend(host.vfio_nodes(device));
@@ -142,21 +142,21 @@ impl Candidate {
     }
 
     /// Adds Kubernetes' attributes and PCI ids. Devices below a controller share its place but not its ids.
-    fn tell_place(&mut self, host: &Host, folder: &Path) {
+    fn add_place(&mut self, host: &Host, folder: &Path) {
         let Some(function) = host.function_above(folder) else {
-            self.tell_numa();
+            self.add_numa_node();
             return;
         };
         if self.place.pci.is_some() {
-            self.tell_function(host, &function);
+            self.add_function(host, &function);
         } else {
             let root = function.path.as_ref().map(|path| AttributeValue::string(path.root()));
             self.attributes.extend(root.map(|root| (standard::PCIE_ROOT, root)));
         }
-        self.tell_numa();
+        self.add_numa_node();
     }
 
-    fn tell_function(&mut self, host: &Host, function: &PciFunction) {
+    fn add_function(&mut self, host: &Host, function: &PciFunction) {
         self.attributes.extend(function.attributes());
         self.note("pciVendor", function.vendor.clone());
         self.note("pciDevice", function.device.clone());
@@ -171,7 +171,7 @@ impl Candidate {
         self.note("acpiIndex", host.text(folder.join("acpi_index")));
     }
 
-    pub(super) fn tell_numa(&mut self) {
+    pub(super) fn add_numa_node(&mut self) {
         let node = self.place.numa_node.map(|node| AttributeValue::Int(node.into()));
         self.attributes.extend(node.map(|node| (standard::NUMA_NODE, node)));
     }

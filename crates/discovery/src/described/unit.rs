@@ -70,7 +70,7 @@ fn zipped(patterns: &[String], candidates: Vec<Candidate>) -> (Vec<Group>, Optio
     let by_board = |it: &Candidate| board(it).map(|board| Key::Device(board.to_owned()));
     let every = |is: fn(&Candidate) -> bool| columns.iter().flatten().all(is);
     // Boards with different missing nodes have no pattern in common, yet are distinct.
-    if meets(&columns, by_device) || tells_apart(&columns, by_board).is_some() {
+    if meets(&columns, by_device) || distinguished(&columns, by_board).is_some() {
         (joined(patterns, columns, by_device), None)
     } else if meets(&columns, by_text) {
         (joined(patterns, columns, by_text), None)
@@ -81,7 +81,7 @@ fn zipped(patterns: &[String], candidates: Vec<Candidate>) -> (Vec<Group>, Optio
 }
 
 /// Keys of each pattern's matches, if a key identifies every match.
-fn tells_apart(
+fn distinguished(
     columns: &[Column],
     key: impl Fn(&Candidate) -> Option<Key>,
 ) -> Option<Vec<BTreeSet<Key>>> {
@@ -94,7 +94,7 @@ fn tells_apart(
 
 /// True if a key identifies every match, and some device has a match of every pattern.
 fn meets(columns: &[Column], key: impl Fn(&Candidate) -> Option<Key>) -> bool {
-    let in_common = tells_apart(columns, key)
+    let in_common = distinguished(columns, key)
         .and_then(|keys| keys.into_iter().reduce(|all, more| &all & &more));
     in_common.is_some_and(|keys| !keys.is_empty())
 }
@@ -111,7 +111,7 @@ fn of_several_boards(members: &[Candidate]) -> Option<String> {
     let boards = Vec::from_iter(boards);
     (boards.len() > 1).then(|| {
         let boards = boards.join(" and ");
-        format!("its nodes are of {boards}: which belong together is not known")
+        format!("its nodes are of {boards}: their grouping is ambiguous")
     })
 }
 
@@ -142,7 +142,7 @@ fn joined(
 fn ranked(patterns: &[String], columns: Vec<Column>, is_guess: bool) -> Vec<Group> {
     let counts = columns.iter().map(|column| column.len().to_string()).collect::<Vec<_>>();
     let (patterns, counts) = (patterns.join(", "), counts.join(", "));
-    let doubt = || format!("{patterns} fit {counts} nodes: which belong together is not known");
+    let doubt = || format!("{patterns} fit {counts} nodes: their grouping is ambiguous");
     let rows = columns.iter().map(Vec::len).max().unwrap_or_default();
     let mut columns: Vec<_> = columns.into_iter().map(Vec::into_iter).collect();
     let group = |_| {
@@ -253,7 +253,7 @@ mod tests {
     #[test]
     fn what_has_the_same_number_on_two_boards_is_not_together() {
         let found = [("tx0", "A"), ("tx1", "A"), ("rx0", "A"), ("rx1", "B")];
-        let doubt = "its nodes are of A and B: which belong together is not known";
+        let doubt = "its nodes are of A and B: their grouping is ambiguous";
         assert_eq!(told(&found), ["tx0: tx0+rx0".to_owned(), format!("tx1: tx1+rx1, {doubt}")]);
         let channels = [("tx0", "a"), ("tx1", "b"), ("rx0", "c"), ("rx1", "d")];
         assert_eq!(told(&channels), ["tx0: tx0+rx0", "tx1: tx1+rx1"], "each is a device");
@@ -262,7 +262,7 @@ mod tests {
     #[test]
     fn what_sysfs_tells_the_device_of_is_not_put_together_by_rank() {
         let found = [("tx4", "a"), ("tx5", "b"), ("rx0", "c"), ("rx1", "d")];
-        let doubt = "/dev/tx*, /dev/rx* fit 2, 2 nodes: which belong together is not known";
+        let doubt = "/dev/tx*, /dev/rx* fit 2, 2 nodes: their grouping is ambiguous";
         let expected = [format!("tx4: tx4+rx0, {doubt}"), format!("tx5: tx5+rx1, {doubt}")];
         assert_eq!(told(&found), expected);
     }
@@ -282,7 +282,7 @@ mod tests {
     fn what_has_nothing_in_common_is_together_by_rank_and_only_where_none_is_missing() {
         let found = [("tx4", ""), ("tx5", ""), ("rx0", ""), ("rx1", "")];
         assert_eq!(told(&found), ["tx4: tx4+rx0", "tx5: tx5+rx1"]);
-        let doubt = "/dev/tx*, /dev/rx* fit 2, 1 nodes: which belong together is not known";
+        let doubt = "/dev/tx*, /dev/rx* fit 2, 1 nodes: their grouping is ambiguous";
         let expected = [format!("tx4: tx4+rx0, {doubt}"), format!("tx5: tx5, {doubt}")];
         assert_eq!(told(&found[..3]), expected);
     }

@@ -8,7 +8,7 @@ use std::{
 
 use windlass_host::Host;
 
-use super::find::{Candidate, MOST_ENTRIES};
+use super::find::{Candidate, MAX_ENTRIES};
 
 /// USB devices by serial number, which cheap devices share.
 ///
@@ -54,8 +54,7 @@ pub(super) fn device_of(host: &Host, folder: &Path) -> Option<PathBuf> {
     above.find(|folder| host.has(folder.join("idVendor"))).map(Path::to_owned)
 }
 
-/// Adds the attributes of a USB device.
-pub(super) fn tell(host: &Host, device: &Path, candidate: &mut Candidate) {
+pub(super) fn add_attributes(host: &Host, device: &Path, candidate: &mut Candidate) {
     for (attribute, file) in FACTS {
         candidate.note(attribute, host.line(device.join(file)));
     }
@@ -123,11 +122,11 @@ fn interfaces(host: &Host, device: &Path) -> Vec<PathBuf> {
 
 impl Serials {
     /// Updates all devices on the bus. An unreadable bus changes nothing.
-    pub(super) fn look(&mut self, host: &Host) {
-        let Ok(names) = host.some_names(LIST, MOST_ENTRIES) else { return };
+    pub(super) fn refresh(&mut self, host: &Host) {
+        let Ok(names) = host.some_names(LIST, MAX_ENTRIES) else { return };
         let mut present: BTreeMap<SerialKey, BTreeSet<String>> = BTreeMap::new();
         for name in names {
-            let Some(device) = host.real(Path::new(LIST).join(name)) else { continue };
+            let Some(device) = host.resolve_link(Path::new(LIST).join(name)) else { continue };
             if let Some(key) = SerialKey::of(host, &device) {
                 present.entry(key).or_default().insert(place(host, &device));
             }

@@ -19,8 +19,8 @@ use windlass_host::{FoundNode, Host, PciFunction};
 use super::{ObservedDevice, is_identifier, not_ready};
 use crate::{
     facts::{attributes, of_function, text},
+    failure::{self, Failure},
     graphics,
-    trouble::{self, Trouble},
 };
 
 pub(super) const DOMAIN: &str = "amd.com";
@@ -87,7 +87,7 @@ impl Board {
     }
 
     /// Reads the board. May block forever: firmware answers some files, except during reset.
-    pub(super) fn look(&self, host: &Host, rules: &FpgaRules) -> Option<ObservedDevice> {
+    pub(super) fn observe(&self, host: &Host, rules: &FpgaRules) -> Option<ObservedDevice> {
         let (device, seen) = (self.device()?, BoardReader { host, rules });
         let (nodes, attributes) = (seen.nodes(self), seen.attributes(self, self.shown()?));
         let observation = seen.observe(self, &nodes);
@@ -128,8 +128,8 @@ impl BoardReader<'_> {
     fn shell(&self, user: &Path) -> Option<(String, String)> {
         let mut roms = self.below(user, "rom");
         roms.find_map(|rom| {
-            let said = |file: &str| self.host.text(format!("{rom}/{file}"));
-            let (name, timestamp) = (said("VBNV")?, said("timestamp")?);
+            let read = |file: &str| self.host.text(format!("{rom}/{file}"));
+            let (name, timestamp) = (read("VBNV")?, read("timestamp")?);
             (is_identifier(&name) && is_identifier(&timestamp)).then_some((name, timestamp))
         })
     }
@@ -142,8 +142,8 @@ impl BoardReader<'_> {
 
     fn serial(&self, user: &Path) -> Option<String> {
         let mut folders = CONTROLLERS.iter().flat_map(|begin| self.below(user, begin));
-        let said = |folder: String| self.host.text(format!("{folder}/serial_num"));
-        folders.find_map(|folder| said(folder).filter(|serial| !serial.is_empty()))
+        let read = |folder: String| self.host.text(format!("{folder}/serial_num"));
+        folders.find_map(|folder| read(folder).filter(|serial| !serial.is_empty()))
     }
 
     fn nodes(&self, board: &Board) -> Vec<DeviceNode> {
@@ -154,7 +154,7 @@ impl BoardReader<'_> {
 
     fn user_nodes(&self, user: &PciFunction) -> Vec<DeviceNode> {
         let folder = user.folder();
-        let folder = self.host.followed(&folder).unwrap_or(folder);
+        let folder = self.host.canonicalize(&folder).unwrap_or(folder);
         let render = graphics::nodes(self.host, &folder).into_iter().filter(graphics::is_render);
         let is_engine = |found: &FoundNode| found.name.starts_with(QDMA);
         let engine = self.host.nodes_of(&folder).into_iter().find(is_engine).map(|it| it.node);
@@ -177,24 +177,24 @@ impl BoardReader<'_> {
         };
         let folder = user.folder();
         if self.shell(&folder).is_none() {
-            return not_ready("it does not say what shell it has");
+            return not_ready("it reports no shell");
         }
         if self.logic_uuid(&folder).is_some_and(|uuid| !is_identifier(&uuid)) {
             return not_ready("its logic has no identifier but f: its firmware crashed");
         }
         if self.host.text(folder.join("ready")).is_some_and(|ready| is_zero(&ready)) {
-            return not_ready("its driver says that it is not ready");
+            return not_ready("its driver reports it as not ready");
         }
         let functions = [Some(user), board.management.as_ref()];
         let firewall = functions.into_iter().flatten().find_map(|function| self.firewall(function));
         let power = || self.power(&folder);
-        let heat = || self.heat(&folder).or_else(|| trouble::of_heat(self.host, &folder));
-        let trouble = firewall.or_else(power).or_else(heat);
-        trouble::observation(trouble.or_else(|| trouble::of_nodes(self.host, nodes)))
+        let heat = || self.heat(&folder).or_else(|| failure::of_heat(self.host, &folder));
+        let failure = firewall.or_else(power).or_else(heat);
+        failure::observation(failure.or_else(|| failure::of_nodes(self.host, nodes)))
     }
 
     /// Tripped firewall between board and host: it cuts off faulty transfers until a board reset.
-    fn firewall(&self, function: &PciFunction) -> Option<Trouble> {
+    fn firewall(&self, function: &PciFunction) -> Option<Failure> {
         let folder = function.folder();
         let mut firewalls = self.below(&folder, "firewall.");
         let level = firewalls.find_map(|folder| {
@@ -203,10 +203,10 @@ impl BoardReader<'_> {
         Some((Reason::NeedsReset, format!("its firewall tripped at level {level}")))
     }
 
-    fn power(&self, user: &Path) -> Option<Trouble> {
+    fn power(&self, user: &Path) -> Option<Failure> {
         let mut controllers = self.below(user, CONTROLLERS[0]);
         let warns = |folder: String| {
-            self.host.text(format!("{folder}/xmc_power_warn")).is_some_and(|says| !is_zero(&says))
+            self.host.text(format!("{folder}/xmc_power_warn")).is_some_and(|text| !is_zero(&text))
         };
         let detail = "its power draw is beyond what the board allows".to_owned();
         controllers.any(warns).then_some((Reason::OutOfBounds, detail))
@@ -214,7 +214,7 @@ impl BoardReader<'_> {
 
     /// Overheating. XRT's drivers expose no sensor limits (`xmc.c`, `hwmon_sdm.c`). Some controllers report
     /// the clock shutdown threshold; most report `N/A`.
-    fn heat(&self, user: &Path) -> Option<Trouble> {
+    fn heat(&self, user: &Path) -> Option<Failure> {
         let mut controllers = CONTROLLERS.iter().flat_map(|begin| self.below(user, begin));
         controllers.find_map(|folder| {
             let celsius = |file: &str| self.host.text(format!("{folder}/{file}"))?.parse().ok();

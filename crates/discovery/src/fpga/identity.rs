@@ -10,7 +10,7 @@ use windlass_core::{
 };
 use windlass_host::{
     Host,
-    template::{MissingValue, asked, fill},
+    template::{MissingValue, fill, placeholder},
 };
 
 use super::{ObservedDevice, alveo, manager, regions, resource};
@@ -70,13 +70,15 @@ impl FpgaIdentity {
         let (device, does) = self.found(host).ok_or(IdentityMismatch::Silent)?;
         match &self.wanted {
             ExpectedIdentity::Resource(wanted) => {
-                let said = resource(&device).ok_or(IdentityMismatch::Silent)?;
-                if said != *wanted {
-                    return Err(IdentityMismatch::Other(format!("it is {said}, and not {wanted}")));
+                let actual = resource(&device).ok_or(IdentityMismatch::Silent)?;
+                if actual != *wanted {
+                    return Err(IdentityMismatch::Other(format!(
+                        "it is {actual}, and not {wanted}"
+                    )));
                 }
             }
             ExpectedIdentity::Attributes(wanted) => {
-                wanted.iter().try_for_each(|(name, text)| says(&device, name, text))?;
+                wanted.iter().try_for_each(|(name, text)| check_attribute(&device, name, text))?;
             }
         }
         match does {
@@ -91,14 +93,15 @@ impl FpgaIdentity {
     fn found(&self, host: &Host) -> Option<ObservedDevice> {
         let boards = alveo::boards(host).into_values();
         let is_its = |board: &alveo::Board| board.device().is_some_and(|it| it.id == self.id);
-        let board = || boards.filter(is_its).find_map(|board| board.look(host, &self.rules));
-        let region = || regions::asked(host, self.rules.mode, &self.id);
-        board().or_else(region).or_else(|| manager::asked(host, &self.rules.nodes, &self.id))
+        let board = || boards.filter(is_its).find_map(|board| board.observe(host, &self.rules));
+        let region = || regions::find(host, self.rules.mode, &self.id);
+        board().or_else(region).or_else(|| manager::find(host, &self.rules.nodes, &self.id))
     }
 }
 
-fn says(device: &Device, name: &str, wanted: &str) -> Result<(), IdentityMismatch> {
-    let said = fill(&asked(name), device).map_err(|_: MissingValue| IdentityMismatch::Silent)?;
-    let other = || IdentityMismatch::Other(format!("its {name} is {said}, and not {wanted}"));
-    if said == wanted { Ok(()) } else { Err(other()) }
+fn check_attribute(device: &Device, name: &str, wanted: &str) -> Result<(), IdentityMismatch> {
+    let actual =
+        fill(&placeholder(name), device).map_err(|_: MissingValue| IdentityMismatch::Silent)?;
+    let other = || IdentityMismatch::Other(format!("its {name} is {actual}, and not {wanted}"));
+    if actual == wanted { Ok(()) } else { Err(other()) }
 }

@@ -46,7 +46,7 @@ const NO_NODE: &str = "it is programmed, but no driver made a node that is known
 const XRT: &str = "/sys/bus/platform/drivers/zocl-drm";
 
 /// Most entries of a class that are read. Machines have a few dozen.
-const MOST: usize = 1_000;
+const MAX: usize = 1_000;
 
 /// FPGA managers, read with a deadline each.
 #[derive(Debug, Default)]
@@ -75,9 +75,9 @@ impl Managers {
     ) -> Vec<ObservedDevice> {
         let (managers, regions, patterns) = on_node(host, limits, patterns);
         let found = managers.iter().filter_map(|manager| {
-            let question = ManagerReport::asked(host, manager, &regions);
-            let said = self.pool.call(manager.clone(), question);
-            device(host, manager, said, &regions, patterns)
+            let read = ManagerReport::reader(host, manager, &regions);
+            let report = self.pool.call(manager.clone(), read);
+            device(host, manager, report, &regions, patterns)
         });
         let found = found.collect();
         self.pool.end_scan(|manager| managers.contains(manager));
@@ -86,12 +86,12 @@ impl Managers {
 }
 
 /// Reads the manager of one device. May block forever.
-pub(super) fn asked(host: &Host, patterns: &[String], id: &DeviceId) -> Option<ObservedDevice> {
+pub(super) fn find(host: &Host, patterns: &[String], id: &DeviceId) -> Option<ObservedDevice> {
     let (managers, regions, patterns) = on_node(host, &mut EntryLimits::default(), patterns);
-    let asked = |manager: &PathBuf, said| device(host, manager, said, &regions, patterns);
+    let observed = |manager: &PathBuf, report| device(host, manager, report, &regions, patterns);
     let is_it = |(device, _): &ObservedDevice| device.id == *id;
-    let manager = managers.iter().find(|it| asked(it, Err(Late)).as_ref().is_some_and(is_it))?;
-    asked(manager, Ok(ManagerReport::asked(host, manager, &regions)()))
+    let manager = managers.iter().find(|it| observed(it, Err(Late)).as_ref().is_some_and(is_it))?;
+    observed(manager, Ok(ManagerReport::reader(host, manager, &regions)()))
 }
 
 /// Managers, with the regions and patterns of a single one. Device tree numbers assign regions to several
@@ -110,8 +110,8 @@ fn on_node<'a>(
 
 /// Entries of a class outside PCI functions.
 fn on_chip(host: &Host, limits: &mut EntryLimits, class: &str) -> Vec<PathBuf> {
-    let names = limits.names(host, class, MOST).into_iter();
-    let folders = names.filter_map(|name| host.followed(Path::new(class).join(name)));
+    let names = limits.names(host, class, MAX).into_iter();
+    let folders = names.filter_map(|name| host.canonicalize(Path::new(class).join(name)));
     folders.filter(|folder| !folder.iter().any(is_pci)).collect()
 }
 
@@ -123,7 +123,7 @@ fn is_pci(part: &std::ffi::OsStr) -> bool {
 fn device(
     host: &Host,
     manager: &Path,
-    said: Result<ManagerReport, Late>,
+    report: Result<ManagerReport, Late>,
     regions: &[PathBuf],
     patterns: &[String],
 ) -> Option<ObservedDevice> {
@@ -134,10 +134,10 @@ fn device(
     nodes.extend(named.iter().flatten().cloned());
     nodes.sort_unstable();
     nodes.dedup_by(|a, b| a.path == b.path);
-    let (attributes, observation) = match (said, named) {
+    let (attributes, observation) = match (report, named) {
         (Err(Late), _) => (Attributes::new(), no_answer()),
-        (Ok(said), Err(why)) => (said.attributes(), not_ready(why)),
-        (Ok(said), Ok(_)) => (said.attributes(), said.observe(&nodes)),
+        (Ok(report), Err(why)) => (report.attributes(), not_ready(why)),
+        (Ok(report), Ok(_)) => (report.attributes(), report.observe(&nodes)),
     };
     let new = Device::new(id, DeviceKind::Fpga, SourceName::FPGA, Timestamp::UNIX_EPOCH);
     let folder = Some(manager.to_owned());
@@ -147,11 +147,11 @@ fn device(
 /// Nodes below the manager's device and the regions. XRT has a single device for all logic of the chip.
 fn nodes(host: &Host, manager: &Path, regions: &[PathBuf]) -> Vec<DeviceNode> {
     let parents = [manager].into_iter().chain(regions.iter().map(PathBuf::as_path));
-    let folders = parents.filter_map(|folder| host.followed(folder.join("device")));
-    let xrt = host.names(XRT).into_iter().take(MOST).map(|name| Path::new(XRT).join(name));
+    let folders = parents.filter_map(|folder| host.canonicalize(folder.join("device")));
+    let xrt = host.names(XRT).into_iter().take(MAX).map(|name| Path::new(XRT).join(name));
     // A driver's folder also contains files and its module.
     let xrt = xrt.filter(|entry| host.has(entry.join("uevent")));
-    let xrt = xrt.filter_map(|device| host.followed(device)).filter(|_| !regions.is_empty());
+    let xrt = xrt.filter_map(|device| host.canonicalize(device)).filter(|_| !regions.is_empty());
     let found = folders.chain(xrt).flat_map(|folder| host.nodes_of(folder));
     found.map(|found| found.node).collect()
 }
@@ -159,8 +159,8 @@ fn nodes(host: &Host, manager: &Path, regions: &[PathBuf]) -> Vec<DeviceNode> {
 /// Name of the loaded firmware, by manager or device tree.
 fn firmware(host: &Host, folder: &Path) -> Option<String> {
     let files = ["firmware", "device/of_node/firmware-name", "of_node/firmware-name"];
-    let mut said = files.iter().filter_map(|file| host.text(folder.join(file)));
-    said.find_map(|text| {
+    let mut texts = files.iter().filter_map(|file| host.text(folder.join(file)));
+    texts.find_map(|text| {
         Some(text.trim_matches('\0').trim().to_owned()).filter(|it| !it.is_empty())
     })
 }
@@ -175,7 +175,7 @@ fn compatible(host: &Host, manager: &Path) -> Option<String> {
 
 impl ManagerReport {
     /// Read of a manager, which may block forever.
-    fn asked(host: &Host, manager: &Path, regions: &[PathBuf]) -> impl FnOnce() -> Self + use<> {
+    fn reader(host: &Host, manager: &Path, regions: &[PathBuf]) -> impl FnOnce() -> Self + use<> {
         let (host, manager, regions) = (host.clone(), manager.to_owned(), regions.to_owned());
         move || {
             let mut programs = [&manager].into_iter().chain(&regions);
@@ -189,14 +189,14 @@ impl ManagerReport {
     }
 
     fn attributes(&self) -> Attributes {
-        let said = |said: &Option<String>| said.as_ref().and_then(text);
+        let attribute = |value: &Option<String>| value.as_ref().and_then(text);
         attributes(
             DOMAIN,
             [
                 ("type", text("fpga-manager")),
-                (MANAGER_NAME, said(&self.name)),
-                ("firmware", said(&self.firmware)),
-                ("compatible", said(&self.compatible)),
+                (MANAGER_NAME, attribute(&self.name)),
+                ("firmware", attribute(&self.firmware)),
+                ("compatible", attribute(&self.compatible)),
             ],
         )
     }
@@ -206,8 +206,10 @@ impl ManagerReport {
             Some(OPERATING) if nodes.is_empty() => not_ready(NO_NODE),
             Some(OPERATING) => Observation::Passed,
             Some(UNKNOWN) => not_ready("its manager does not know whether it is programmed"),
-            Some(state) => not_ready(format!("its manager says {state:?}: it is not programmed")),
-            None => not_ready("its manager tells no state"),
+            Some(state) => {
+                not_ready(format!("its manager reports {state:?}: it is not programmed"))
+            }
+            None => not_ready("its manager reports no state"),
         }
     }
 }

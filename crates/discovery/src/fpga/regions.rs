@@ -66,7 +66,7 @@ const DRIVERS: [DriverNames; 2] = [
 ];
 
 /// Most entries of a class or folder that are read. Machines have a few dozen.
-const MOST: usize = 1_000;
+const MAX: usize = 1_000;
 
 /// Regions, read with a deadline each.
 #[derive(Debug, Default)]
@@ -109,9 +109,9 @@ impl Regions {
     ) -> Vec<ObservedDevice> {
         let regions = all(host, limits);
         let found = regions.iter().flat_map(|region| {
-            let asked = region.clone();
-            let said = self.pool.call(region.folder.clone(), move || asked.said(mode));
-            region.devices(said.as_ref().map_err(|late| *late), mode)
+            let reader = region.clone();
+            let report = self.pool.call(region.folder.clone(), move || reader.report(mode));
+            region.devices(report.as_ref().map_err(|late| *late), mode)
         });
         let found = found.collect();
         self.pool.end_scan(|folder| regions.iter().any(|region| region.folder == *folder));
@@ -120,11 +120,11 @@ impl Regions {
 }
 
 /// Reads the region of one device. May block forever.
-pub(super) fn asked(host: &Host, mode: FpgaMode, id: &DeviceId) -> Option<ObservedDevice> {
+pub(super) fn find(host: &Host, mode: FpgaMode, id: &DeviceId) -> Option<ObservedDevice> {
     let regions = all(host, &mut EntryLimits::default());
     let is_it = |(device, _): &ObservedDevice| device.id == *id;
     let region = regions.iter().find(|it| it.devices(Err(Late), mode).iter().any(is_it))?;
-    region.devices(Ok(&region.said(mode)), mode).into_iter().find(is_it)
+    region.devices(Ok(&region.report(mode)), mode).into_iter().find(is_it)
 }
 
 /// Regions of both drivers.
@@ -135,9 +135,10 @@ fn all(host: &Host, limits: &mut EntryLimits) -> Vec<Region> {
 /// Regions with ports. Nested regions do not count; a region whose ports were all released does.
 fn regions(host: &Host, limits: &mut EntryLimits, driver: &'static DriverNames) -> Vec<Region> {
     let class = Path::new("/sys/class").join(driver.class);
-    let names = limits.names(host, &class, MOST).into_iter();
+    let names = limits.names(host, &class, MAX).into_iter();
     let names = names.filter(|name| name.starts_with(driver.region));
-    let mut folders: Vec<_> = names.filter_map(|name| host.followed(class.join(name))).collect();
+    let mut folders: Vec<_> =
+        names.filter_map(|name| host.canonicalize(class.join(name))).collect();
     folders.sort_unstable();
     // Sorted paths place nested folders after their parents.
     folders.dedup_by(|folder, outer| folder.starts_with(outer));
@@ -173,22 +174,22 @@ fn engine(
 // === impl Region ===
 
 impl Region {
-    fn devices(&self, said: Result<&RegionReport, Late>, mode: FpgaMode) -> Vec<ObservedDevice> {
+    fn devices(&self, report: Result<&RegionReport, Late>, mode: FpgaMode) -> Vec<ObservedDevice> {
         match mode {
-            FpgaMode::Af => self.functions(said),
-            FpgaMode::Region => vec![self.whole(said, None)],
+            FpgaMode::Af => self.functions(report),
+            FpgaMode::Region => vec![self.whole(report, None)],
             FpgaMode::RegionDevel => {
                 let engine = self.own_engine().map(|folder| node(&self.host, folder));
-                vec![self.whole(said, engine)]
+                vec![self.whole(report, engine)]
             }
         }
     }
 
     /// One device per port.
-    fn functions(&self, said: Result<&RegionReport, Late>) -> Vec<ObservedDevice> {
+    fn functions(&self, report: Result<&RegionReport, Late>) -> Vec<ObservedDevice> {
         let function = |(nth, port): (usize, &PathBuf)| {
             let number = number(&self.host, port)?;
-            let function = said.map(|said| (said, said.function_of(nth)));
+            let function = report.map(|report| (report, report.function_of(nth)));
             let node = node(&self.host, port);
             let device = self.device(&format!("port-{}-{number}", self.nth), function, vec![node]);
             Some(in_folder(port, device))
@@ -199,15 +200,15 @@ impl Region {
     /// One device per region, with the engine's node if given.
     fn whole(
         &self,
-        said: Result<&RegionReport, Late>,
+        report: Result<&RegionReport, Late>,
         engine: Option<DeviceNode>,
     ) -> ObservedDevice {
         let nodes = self.ports.iter().map(|port| node(&self.host, port)).chain(engine).collect();
-        let device = said.map(|said| (said, None));
+        let device = report.map(|report| (report, None));
         let mut found = self.device(&format!("region-{}", self.nth), device, nodes);
         // Several ports have no common function.
-        if let (Ok(said), [_]) = (said, self.ports.as_slice()) {
-            let function = said.function_of(0).filter(|id| is_identifier(id)).and_then(text);
+        if let (Ok(report), [_]) = (report, self.ports.as_slice()) {
+            let function = report.function_of(0).filter(|id| is_identifier(id)).and_then(text);
             found.0.attributes.extend(function.map(|id| (FUNCTION, id)));
         }
         in_folder(&self.folder, found)
@@ -217,16 +218,16 @@ impl Region {
     fn device(
         &self,
         name: &str,
-        said: Result<(&RegionReport, Option<String>), Late>,
+        report: Result<(&RegionReport, Option<String>), Late>,
         nodes: Vec<DeviceNode>,
     ) -> ObservedDevice {
         let pci = self.host.pci_function(self.address);
         let id = format!("{}-{}-{name}", SourceName::FPGA, pci.id());
         let id = id.parse().expect("made of letters, digits and '-'");
-        let (observation, own) = match said {
-            Ok((said, function)) => {
-                let observation = self.observe(said, function.as_deref(), &nodes);
-                (observation, said.attributes(function))
+        let (observation, own) = match report {
+            Ok((report, function)) => {
+                let observation = self.observe(report, function.as_deref(), &nodes);
+                (observation, report.attributes(function))
             }
             Err(Late) => (no_answer(), Attributes::new()),
         };
@@ -246,7 +247,7 @@ impl Region {
     }
 
     /// Reads all facts of board and engine. May block forever.
-    fn said(&self, mode: FpgaMode) -> RegionReport {
+    fn report(&self, mode: FpgaMode) -> RegionReport {
         // Function ids matter only per port.
         let ports = self.ports.iter().filter(|_| mode == FpgaMode::Af || self.ports.len() == 1);
         let engine = self.engine.as_ref();
@@ -268,12 +269,12 @@ impl Region {
 
     fn observe(
         &self,
-        said: &RegionReport,
+        report: &RegionReport,
         function: Option<&str>,
         nodes: &[DeviceNode],
     ) -> Observation {
-        let Some(interface) = said.interface.as_deref() else {
-            return not_ready("no management engine says its interface");
+        let Some(interface) = report.interface.as_deref() else {
+            return not_ready("no management engine reports its interface");
         };
         if [Some(interface), function].iter().flatten().any(|id| !is_identifier(id)) {
             return not_ready("its identifiers are nothing but f: its firmware crashed");
@@ -335,6 +336,6 @@ fn function_of(folder: &Path) -> Option<PciAddress> {
 
 /// Paths in a folder with this prefix, by name.
 fn below(host: &Host, folder: &Path, begin: &str) -> Vec<PathBuf> {
-    let names = host.some_names(folder, MOST).unwrap_or_default().into_iter();
+    let names = host.some_names(folder, MAX).unwrap_or_default().into_iter();
     names.filter(|name| name.starts_with(begin)).map(|name| folder.join(name)).collect()
 }

@@ -39,7 +39,7 @@ const CONTENTS: WatchMask = ENTRIES.union(WatchMask::CLOSE_WRITE);
 const BUFFER_BYTES: usize = 4096;
 
 /// Most watched folders; the others rely on regular scans.
-const MOST_FOLDERS: usize = 512;
+const MAX_FOLDERS: usize = 512;
 
 /// Device lists of sysfs. Real sysfs sends no inotify events; a simulated one does.
 const SIMULATED: [&str; 4] =
@@ -72,7 +72,7 @@ pub(super) fn watched(host: &Host, policy: &Policy) -> WatchedFolders {
             add(folder, ENTRIES);
         }
     }
-    wanted.into_iter().take(MOST_FOLDERS).collect()
+    wanted.into_iter().take(MAX_FOLDERS).collect()
 }
 
 /// Folders that a pattern matches, or the folders in which matches would appear.
@@ -97,7 +97,7 @@ fn expanded(host: &Host, pattern: &str) -> BTreeSet<PathBuf> {
 /// Folders in a folder that match one component of a pattern.
 fn inside(host: &Host, folder: &Path, part: &str) -> Vec<PathBuf> {
     let names = if is_pattern(part) {
-        let mut names = host.some_names(folder, MOST_FOLDERS).unwrap_or_default();
+        let mut names = host.some_names(folder, MAX_FOLDERS).unwrap_or_default();
         names.retain(|name| fits(part, name));
         names
     } else {

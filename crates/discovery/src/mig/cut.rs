@@ -7,7 +7,7 @@ use windlass_nvml::{
 
 use super::{
     MigFailure,
-    names::{id_of, profile_in},
+    names::{id_of, mig_profile_in},
 };
 
 /// Makes the partition, or finds it.
@@ -69,7 +69,7 @@ fn standing(gpu: &Gpu, at: &Partition) -> Result<Option<GpuInstance>, NvmlError>
 fn cut(gpu: &Gpu, wanted: &Partition) -> Result<GpuInstance, MigFailure> {
     gpu.make_gpu_instance(wanted.profile_id, place(wanted)).map_err(|error| {
         if error.is_no_room() {
-            MigFailure::NoRoom(what_is_in_the_way(gpu, wanted))
+            MigFailure::NoRoom(blocking_instances(gpu, wanted))
         } else {
             error.into()
         }
@@ -87,7 +87,7 @@ fn fill(gpu: &Gpu, instance: &GpuInstance) -> Result<DeviceId, MigFailure> {
         None => instance.fill()?,
     };
     let device = device_of(gpu, instance.info()?.id, compute.id()?)?;
-    if is_a_part(profile_in(&device.device.name()?)) {
+    if is_a_part(mig_profile_in(&device.device.name()?)) {
         return Err(MigFailure::Foreign);
     }
     Ok(id_of(&device.device)?)
@@ -151,13 +151,13 @@ fn undo(instance: &GpuInstance, why: MigFailure) -> MigFailure {
 }
 
 /// Names of all instances that occupy a wanted memory slice.
-fn what_is_in_the_way(gpu: &Gpu, wanted: &Partition) -> String {
+fn blocking_instances(gpu: &Gpu, wanted: &Partition) -> String {
     let all = match instances(gpu, &wanted.gpu) {
         Ok(all) => all,
-        Err(error) => return format!("what is in the way cannot be told ({error})"),
+        Err(error) => return format!("blocking instances unknown ({error})"),
     };
-    let in_the_way = all.iter().filter(|other| other.overlaps(wanted));
-    let names: Vec<_> = in_the_way.map(ToString::to_string).collect();
+    let blocking = all.iter().filter(|other| other.overlaps(wanted));
+    let names: Vec<_> = blocking.map(ToString::to_string).collect();
     if names.is_empty() {
         return format!("no more {} can be made", wanted.profile);
     }

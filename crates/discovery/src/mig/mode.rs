@@ -42,10 +42,10 @@ fn check_idle(gpu: &Gpu) -> Result<(), MigFailure> {
 
 /// Result of a mode change. A delayed change is taken back, or it would happen at the next reset.
 fn given(
-    asked: Result<(), NvmlError>,
+    outcome: Result<(), NvmlError>,
     take_back: impl FnOnce() -> Result<(), NvmlError>,
 ) -> Result<(), MigFailure> {
-    let Err(error) = asked else { return Ok(()) };
+    let Err(error) = outcome else { return Ok(()) };
     // The first error counts.
     let _ = take_back();
     if error.is_in_use() { Err(MigFailure::InUse) } else { Err(error.into()) }

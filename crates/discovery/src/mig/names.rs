@@ -3,13 +3,13 @@
 use windlass_core::device::DeviceId;
 use windlass_nvml::{Gpu, NvmlError};
 
-/// UUID of a GPU or MIG instance. Text that is no device id is an invalid answer.
+/// UUID of a GPU or MIG instance. Text that is not a device id is an invalid answer.
 pub(crate) fn id_of(device: &Gpu) -> Result<DeviceId, NvmlError> {
     device.uuid()?.parse().map_err(|_| NvmlError::nonsense("nvmlDeviceGetUUID"))
 }
 
 /// Profile in the name of an instance, `NVIDIA A100-SXM4-40GB MIG 1g.5gb`.
-pub(crate) fn profile_in(name: &str) -> &str {
+pub(crate) fn mig_profile_in(name: &str) -> &str {
     name.rsplit_once(" MIG ").map_or(name, |(_, profile)| profile)
 }
 
@@ -19,8 +19,8 @@ mod tests {
 
     #[test]
     fn an_instances_profile_is_the_end_of_its_name() {
-        assert_eq!(profile_in("NVIDIA A100-SXM4-40GB MIG 1g.5gb"), "1g.5gb");
-        assert_eq!(profile_in("NVIDIA H100 80GB HBM3 MIG 1g.10gb+me"), "1g.10gb+me");
-        assert_eq!(profile_in("1g.5gb"), "1g.5gb");
+        assert_eq!(mig_profile_in("NVIDIA A100-SXM4-40GB MIG 1g.5gb"), "1g.5gb");
+        assert_eq!(mig_profile_in("NVIDIA H100 80GB HBM3 MIG 1g.10gb+me"), "1g.10gb+me");
+        assert_eq!(mig_profile_in("1g.5gb"), "1g.5gb");
     }
 }

@@ -1,7 +1,7 @@
 //! Shutdown of NVML for a GPU reset: a reset needs every handle closed, and NVML holds all GPUs open.
 //!
 //! ```text
-//!   connected ──somebody asks──> shut down ──> let go of ──the last one is done──> initialised anew
+//!   connected ──requested──> shut down ──> let go of ──the last one is done──> initialised anew
 //! ```
 
 use std::convert::Infallible;
@@ -73,14 +73,14 @@ fn grant(request: oneshot::Sender<NvmlRelease>, under_way: &mut JoinSet<()>) {
 /// Retries while NVML is not initialised, as during a shutdown for a reset, until cancelled.
 pub async fn patiently<T, F: Future<Output = Result<T, PartitionError>>>(
     over: &CancellationToken,
-    ask: impl Fn() -> F,
+    call: impl Fn() -> F,
 ) -> Result<T, PartitionError> {
     loop {
-        match ask().await {
+        match call().await {
             Err(PartitionError { why: MigFailure::NoDriver, .. }) if !over.is_cancelled() => {
                 sleep(PAUSE).await;
             }
-            told => return told,
+            outcome => return outcome,
         }
     }
 }
@@ -93,13 +93,13 @@ mod tests {
     async fn a_recess_lasts_until_the_last_who_asked_for_it_is_done() {
         let (desk, mut requests) = NvmlReleaseHandle::new();
         let (first, second) = (desk.clone(), desk);
-        let asking = async { tokio::join!(first.begin(), second.begin()) };
+        let releases = async { tokio::join!(first.begin(), second.begin()) };
         let resting = async {
-            let request = requests.recv().await.expect("two are asked for");
+            let request = requests.recv().await.expect("two requests");
             rest(request, &mut requests).await;
         };
         let using = async {
-            let (first, second) = asking.await;
+            let (first, second) = releases.await;
             assert!(first.is_some() && second.is_some());
         };
         tokio::join!(resting, using);

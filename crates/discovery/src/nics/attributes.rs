@@ -63,7 +63,7 @@ impl NicScan<'_> {
 
     fn rdma(&self, function: &Function) -> Vec<Fact> {
         let device = function.rdma.first();
-        let port = device.and_then(|device| device.said.ports.first());
+        let port = device.and_then(|device| device.port_report.ports.first());
         let of_port = |text: Option<&String>| text.map(AttributeValue::string);
         // `4: ACTIVE` without the number.
         let state = port.and_then(|port| port.state.as_deref()?.rsplit(' ').next());

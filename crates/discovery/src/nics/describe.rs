@@ -17,7 +17,7 @@ const ONE_NETWORK: &str = "RDMA devices of this host belong to one network names
     containers cannot share them: rdma system set netns shared";
 
 impl NicScan<'_> {
-    /// The device with its observation; `None` if its name is no device id.
+    /// The device with its observation; `None` if its name is not a device id.
     pub(super) fn device(&self, index: u32, function: &Function) -> Option<(Device, Observation)> {
         let set = self.node_set(function);
         let observed = self.observe(function, &set);
@@ -54,8 +54,8 @@ impl NicScan<'_> {
         let parts = self.subfunctions.get(&function.address);
         let parts = parts.filter(|_| !function.is_subfunction()).copied();
         uses.next()
-            .or_else(|| made_of_it(virtual_functions, "virtual function"))
-            .or_else(|| made_of_it(parts.unwrap_or(0), "subfunction"))
+            .or_else(|| in_use_by_parts(virtual_functions, "virtual function"))
+            .or_else(|| in_use_by_parts(parts.unwrap_or(0), "subfunction"))
     }
 
     fn not_shared(&self, function: &Function) -> Option<String> {
@@ -79,7 +79,7 @@ fn lasting_name(function: &Function) -> String {
     }
 }
 
-fn made_of_it(number: u32, what: &str) -> Option<String> {
+fn in_use_by_parts(number: u32, what: &str) -> Option<String> {
     match number {
         0 => None,
         1 => Some(format!("1 {what} is made of it")),

@@ -78,7 +78,7 @@ pub(super) const INFINIBAND: &str = "/sys/class/infiniband";
 const NETWORK: &str = "0x02";
 
 /// Most entries of a list that are read. Large machines have two thousand functions.
-pub(super) const MOST_LISTED: usize = 4_000;
+pub(super) const MAX_LISTED: usize = 4_000;
 
 /// Infix in names of subfunctions, `mlx5_core.sf.2`.
 const SUBFUNCTION: &str = ".sf.";
@@ -93,11 +93,11 @@ pub(super) fn find(host: &Host, ports: &mut PortReader) -> FunctionList {
     folders.extend(pci.keys().map(|it| (it.to_string(), format!("{PCI}/{it}"))));
     let subfunctions = found
         .limits
-        .names(host, AUXILIARY, MOST_LISTED)
+        .names(host, AUXILIARY, MAX_LISTED)
         .into_iter()
         .filter(|name| name.contains(SUBFUNCTION));
     folders.extend(subfunctions.map(|name| (name.clone(), format!("{AUXILIARY}/{name}"))));
-    for rdma in found.limits.names(host, INFINIBAND, MOST_LISTED) {
+    for rdma in found.limits.names(host, INFINIBAND, MAX_LISTED) {
         // Older kernels put software devices below the function that they send through.
         let is_hardware = |folder: &String| !rdma::is_software(host, &rdma::folder(folder, &rdma));
         let hardware = hardware_of(host, &rdma).map(|(name, bus)| (format!("{bus}/{name}"), name));
@@ -111,7 +111,7 @@ pub(super) fn find(host: &Host, ports: &mut PortReader) -> FunctionList {
     let mut reader = Reader { host, pci: &mut pci, ports, vdpa, limits: &mut found.limits };
     let read = |(name, folder): (String, String)| reader.function(name, folder.into());
     found.functions = folders.into_iter().filter_map(read).collect();
-    ports.rest();
+    ports.end_scan();
     let physical = physical_functions(host, &found.functions);
     for function in &mut found.functions {
         function.physical = physical.get(&function.name).cloned();
@@ -121,7 +121,7 @@ pub(super) fn find(host: &Host, ports: &mut PortReader) -> FunctionList {
 
 /// Function or subfunction of an RDMA device, and the bus folder that lists it.
 fn hardware_of(host: &Host, rdma: &str) -> Option<(String, &'static str)> {
-    let followed = host.followed(format!("{INFINIBAND}/{rdma}/device"))?;
+    let followed = host.canonicalize(format!("{INFINIBAND}/{rdma}/device"))?;
     followed.ancestors().find_map(|folder| {
         let name = folder.file_name()?.to_str()?;
         let is_address = name.parse::<PciAddress>().is_ok();
@@ -206,6 +206,6 @@ impl Function {
 
 /// PCI function of a subfunction.
 fn parent(host: &Host, folder: &Path) -> Option<PciAddress> {
-    let followed = host.followed(folder)?;
+    let followed = host.canonicalize(folder)?;
     followed.ancestors().find_map(|above| above.file_name()?.to_str()?.parse().ok())
 }

@@ -7,7 +7,7 @@ use std::{
 
 use windlass_host::Host;
 
-use super::function::MOST_LISTED;
+use super::function::MAX_LISTED;
 use crate::entry_limits::EntryLimits;
 
 /// A network interface in the host's namespace; those of containers are invisible.
@@ -32,7 +32,7 @@ const UP: u32 = 1;
 pub(super) fn of_device(host: &Host, limits: &mut EntryLimits, folder: &Path) -> Vec<Interface> {
     let folders = net_folders(host, folder);
     let read = |net: &PathBuf| {
-        let names = limits.names(host, net, MOST_LISTED).into_iter();
+        let names = limits.names(host, net, MAX_LISTED).into_iter();
         let own = names.filter(|name| !is_representor(host, &net.join(name)));
         own.map(|name| Interface::read(host, net, name)).collect::<Vec<_>>()
     };
@@ -43,7 +43,7 @@ pub(super) fn of_device(host: &Host, limits: &mut EntryLimits, folder: &Path) ->
 pub(super) fn representors(host: &Host, folder: &Path) -> BTreeMap<u32, String> {
     let net = folder.join("net");
     // The function itself reports an overflow.
-    let names = host.some_names(&net, MOST_LISTED).unwrap_or_default().into_iter();
+    let names = host.some_names(&net, MAX_LISTED).unwrap_or_default().into_iter();
     names.filter_map(|name| Some((representor_index(host, &net.join(&name))?, name))).collect()
 }
 

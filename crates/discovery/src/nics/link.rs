@@ -7,7 +7,7 @@
 use windlass_core::health::{Observation, Reason};
 
 use super::{NicScan, function::Function, interface::Interface, nodes::NodeSet, rdma::RdmaDevice};
-use crate::trouble::{self, Trouble};
+use crate::failure::{self, Failure};
 
 impl NicScan<'_> {
     pub(super) fn observe(&self, function: &Function, set: &NodeSet) -> Observation {
@@ -18,7 +18,7 @@ impl NicScan<'_> {
             return Observation::Failed(*reason, why.clone());
         }
         let own = silence(function);
-        trouble::observation(own.or_else(|| match &function.physical {
+        failure::observation(own.or_else(|| match &function.physical {
             None => link_down(function),
             Some(physical) => {
                 let physical = self.physical.get(&physical.address)?;
@@ -30,11 +30,11 @@ impl NicScan<'_> {
 }
 
 /// Last values may be stale.
-fn silence(function: &Function) -> Option<Trouble> {
-    function.rdma.iter().any(|rdma| rdma.said.is_late).then(trouble::no_answer)
+fn silence(function: &Function) -> Option<Failure> {
+    function.rdma.iter().any(|rdma| rdma.port_report.is_late).then(failure::no_answer)
 }
 
-fn link_down(function: &Function) -> Option<Trouble> {
+fn link_down(function: &Function) -> Option<Failure> {
     no_traffic(function).map(|why| (Reason::LinkDown, why))
 }
 
@@ -50,7 +50,7 @@ fn no_traffic(function: &Function) -> Option<String> {
 
 /// One active port suffices.
 fn inactive(rdma: &RdmaDevice) -> Option<String> {
-    let ports = &rdma.said.ports;
+    let ports = &rdma.port_report.ports;
     let first = ports.first().filter(|_| ports.iter().all(|port| !port.is_active()))?;
     let state = first.state.as_deref().unwrap_or("in no known state");
     let phys = first.phys_state.as_deref().map(|state| format!(", {state}"));

@@ -45,7 +45,7 @@ impl NicScan<'_> {
             Some(driver) if vfio::is_uio(driver) => {
                 NodeSet { nodes: vfio::uio(self.host, &function.folder), ..NodeSet::default() }
             }
-            _ => self.of_the_kernel(function),
+            _ => self.kernel_driver_nodes(function),
         };
         if self.policy.vhost_net {
             self.add_shared(&mut set, &VHOST_NET);
@@ -56,12 +56,12 @@ impl NicScan<'_> {
         set
     }
 
-    fn of_the_kernel(&self, function: &Function) -> NodeSet {
+    fn kernel_driver_nodes(&self, function: &Function) -> NodeSet {
         let mut set = NodeSet::default();
         for rdma in &function.rdma {
             set.missing = set.missing.or_else(|| self.incomplete(rdma));
             let wanted = rdma.nodes.iter().filter(|(kind, node)| {
-                self.wants(*kind) && (!self.can_do_without(*kind) || self.host.has(&node.path))
+                self.wants(*kind) && (!self.is_optional(*kind) || self.host.has(&node.path))
             });
             set.nodes.extend(wanted.map(|(_, node)| node.clone()));
         }
@@ -90,7 +90,7 @@ impl NicScan<'_> {
         self.policy.missing_nodes == MissingNodes::Awaited
     }
 
-    fn can_do_without(&self, kind: RdmaNode) -> bool {
+    fn is_optional(&self, kind: RdmaNode) -> bool {
         !self.awaits_nodes() && kind != RdmaNode::Uverbs
     }
 
@@ -98,7 +98,7 @@ impl NicScan<'_> {
     /// subnet have it.
     fn incomplete(&self, rdma: &RdmaDevice) -> Option<(Reason, String)> {
         let needed = [(RdmaNode::Uverbs, "uverbs"), (RdmaNode::Umad, "umad")];
-        let is_needed = |kind| self.wants(kind) && !self.can_do_without(kind);
+        let is_needed = |kind| self.wants(kind) && !self.is_optional(kind);
         let mut needed = needed.iter().filter(|(kind, _)| is_needed(*kind));
         let (_, name) = needed.find(|(kind, _)| !rdma.has(*kind))?;
         let why = format!("{} has no {name} node yet: is ib_{name} loaded?", rdma.name);

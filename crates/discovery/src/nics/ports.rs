@@ -40,7 +40,7 @@ pub(super) struct PortReader {
     pool: ScanPool<PathBuf, Vec<Port>>,
     known: BTreeMap<PathBuf, Vec<Port>>,
     /// Devices of the current scan.
-    asked: BTreeSet<PathBuf>,
+    scanned: BTreeSet<PathBuf>,
     /// Functions that hung in this scan: virtual functions share the firmware of their physical one.
     silent: BTreeSet<String>,
 }
@@ -54,12 +54,13 @@ impl PortReader {
         let bare: Vec<_> =
             host.names(&folder).into_iter().map(|it| Port::new(host, &folder, it)).collect();
         let (its_host, ports) = (host.clone(), bare.clone());
-        let question =
-            move || ports.into_iter().map(|port| port.told(&its_host, &folder)).collect();
-        self.asked.insert(rdma.clone());
+        let read = move || {
+            ports.into_iter().map(|port| port.with_attributes(&its_host, &folder)).collect()
+        };
+        self.scanned.insert(rdma.clone());
         let function = rdma.ancestors().nth(2).map(Path::to_owned).unwrap_or_default();
-        let is_in_vain = self.is_of_a_silent_one(host, &function);
-        if !is_in_vain && let Ok(ports) = self.pool.call(rdma.clone(), question) {
+        let is_unresponsive = self.is_unresponsive(host, &function);
+        if !is_unresponsive && let Ok(ports) = self.pool.call(rdma.clone(), read) {
             self.known.insert(rdma, ports.clone());
             return PortReport { ports, is_late: false };
         }
@@ -68,31 +69,31 @@ impl PortReader {
         PortReport { ports: last.unwrap_or(bare), is_late: true }
     }
 
-    fn is_of_a_silent_one(&self, host: &Host, function: &Path) -> bool {
+    fn is_unresponsive(&self, host: &Host, function: &Path) -> bool {
         let physical = host.link_name(function.join("physfn"));
         physical.is_some_and(|name| self.silent.contains(&name))
     }
 
     /// Ends a scan; forgets devices that are gone.
-    pub(super) fn rest(&mut self) {
-        let asked = std::mem::take(&mut self.asked);
+    pub(super) fn end_scan(&mut self) {
+        let scanned = std::mem::take(&mut self.scanned);
         self.silent.clear();
-        self.pool.end_scan(|rdma| asked.contains(rdma));
-        self.known.retain(|rdma, _| asked.contains(rdma));
+        self.pool.end_scan(|rdma| scanned.contains(rdma));
+        self.known.retain(|rdma, _| scanned.contains(rdma));
     }
 }
 
 // === impl Port ===
 
 impl Port {
-    /// A port with the kernel's own facts.
+    /// A port with its link layer, which the kernel knows.
     fn new(host: &Host, ports: &Path, number: String) -> Self {
         let link_layer = host.text(ports.join(&number).join("link_layer"));
         Self { number, link_layer, state: None, phys_state: None, rate: None, pkey: None }
     }
 
-    /// A port with its device's facts. May block forever.
-    fn told(self, host: &Host, ports: &Path) -> Self {
+    /// Adds the attributes that the device answers. May block forever.
+    fn with_attributes(self, host: &Host, ports: &Path) -> Self {
         let text = |file: &str| host.text(ports.join(&self.number).join(file));
         let (state, phys_state) = (text("state"), text("phys_state"));
         Self { state, phys_state, rate: text("rate"), pkey: text("pkeys/0"), ..self }

@@ -11,12 +11,11 @@ use windlass_host::Host;
 
 use super::ports::{Port, PortReader, PortReport};
 
-/// An RDMA device of a function.
 #[derive(Debug)]
 pub(super) struct RdmaDevice {
     /// `mlx5_0`
     pub(super) name: String,
-    pub(super) said: PortReport,
+    pub(super) port_report: PortReport,
     /// Device nodes that exist so far.
     pub(super) nodes: Vec<(RdmaNode, DeviceNode)>,
 }
@@ -59,7 +58,7 @@ pub(super) fn is_software(host: &Host, folder: &Path) -> bool {
 
 /// True if a module for RDMA on this driver is loaded: one that uses the driver's module and `ib_core`, as
 /// `mlx5_ib` does.
-pub(super) fn has_maker(host: &Host, function: &Path) -> bool {
+pub(super) fn has_rdma_driver(host: &Host, function: &Path) -> bool {
     let Some(module) = host.link_name(function.join("driver/module")) else { return false };
     let on_top_of = |module: &str| host.names(format!("/sys/module/{module}/holders"));
     let of_rdma = on_top_of("ib_core");
@@ -70,7 +69,7 @@ pub(super) fn has_maker(host: &Host, function: &Path) -> bool {
 
 impl RdmaDevice {
     fn read(host: &Host, ports: &mut PortReader, function: &Path, name: String) -> Self {
-        let said = ports.read(host, folder(function, &name));
+        let port_report = ports.read(host, folder(function, &name));
         let own = |class: &str| {
             let class = function.join(class);
             let entries = host.names(&class).into_iter().map(|entry| class.join(entry));
@@ -79,12 +78,12 @@ impl RdmaDevice {
         };
         let folders = own("infiniband_verbs").into_iter().chain(own("infiniband_mad"));
         let nodes = folders.filter_map(|folder| node(host, &folder)).collect();
-        Self { name, said, nodes }
+        Self { name, port_report, nodes }
     }
 
     pub(super) fn is_infiniband(&self) -> bool {
         let is_it = |port: &Port| port.link_layer.as_deref() == Some("InfiniBand");
-        self.said.ports.first().is_some_and(is_it)
+        self.port_report.ports.first().is_some_and(is_it)
     }
 
     pub(super) fn has(&self, kind: RdmaNode) -> bool {

@@ -3,7 +3,6 @@
 //! Files list the main table with one interface per route: only the first of several IPv4 next hops. Netlink
 //! has all, but of the agent's namespace instead of the host's.
 
-/// A route of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Route<'a> {
     pub(super) interface: &'a str,
@@ -35,7 +34,7 @@ pub(super) fn ipv6(line: &str) -> Option<Route<'_>> {
 mod tests {
     use super::*;
 
-    fn told(route: Option<Route<'_>>) -> Option<(&str, bool)> {
+    fn summary(route: Option<Route<'_>>) -> Option<(&str, bool)> {
         route.map(|route| (route.interface, route.is_default))
     }
 
@@ -48,7 +47,7 @@ mod tests {
             ("eth1\t00000000\t0101A8C0\t0003\t0\t0\t100\t00000080\t0\t0\t0", Some(("eth1", false))),
             ("", None),
         ] {
-            assert_eq!(told(ipv4(line)), expected, "{line}");
+            assert_eq!(summary(ipv4(line)), expected, "{line}");
         }
     }
 
@@ -65,7 +64,7 @@ mod tests {
             (format!("{multicast} 08 {zero} 00 {zero} 100 1 0 1 eth1"), None),
             ("eth1".to_owned(), None),
         ] {
-            assert_eq!(told(ipv6(&line)), expected, "{line}");
+            assert_eq!(summary(ipv6(&line)), expected, "{line}");
         }
     }
 }

@@ -28,10 +28,10 @@ const IPV6: &str = "/proc/1/net/ipv6_route";
 
 /// Most routes that are read. Kubernetes networks have thousands; internet routers have a million, too many
 /// for every scan.
-const MOST_ROUTES: usize = 100_000;
+const MAX_ROUTES: usize = 100_000;
 
 /// Most bytes of a table: the kernel writes up to 150 characters per route.
-const MOST_TABLE_BYTES: u64 = 16 << 20;
+const MAX_TABLE_BYTES: u64 = 16 << 20;
 
 pub(super) const NET: &str = "/sys/class/net";
 
@@ -66,14 +66,14 @@ impl HostUse {
         parse: fn(&str) -> Option<Route<'_>>,
     ) -> io::Result<()> {
         let table = open_regular(&host.path(path), Links::Followed)?;
-        let mut table = BufReader::new(table.take(MOST_TABLE_BYTES));
+        let mut table = BufReader::new(table.take(MAX_TABLE_BYTES));
         let mut routes = 0;
-        for line in table.by_ref().lines().take(MOST_ROUTES + 2) {
+        for line in table.by_ref().lines().take(MAX_ROUTES + 2) {
             self.note(parse(&line?));
             routes += 1;
         }
-        if routes > MOST_ROUTES + 1 || table.get_ref().limit() == 0 {
-            let why = format!("it has more than {MOST_ROUTES}");
+        if routes > MAX_ROUTES + 1 || table.get_ref().limit() == 0 {
+            let why = format!("it has more than {MAX_ROUTES}");
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
         }
         Ok(())
@@ -89,7 +89,7 @@ impl HostUse {
 
     /// Reason against exclusive use of an interface.
     pub(super) fn of(&self, host: &Host, interface: &str) -> Option<String> {
-        let all = with_what_is_above(host, interface);
+        let all = with_upper_interfaces(host, interface);
         let over = |routes: &BTreeSet<String>, what: &str| {
             let route = all.iter().find(|name| routes.contains(*name))?;
             let made_of = (route != interface).then(|| format!(", which is made of {interface}"));
@@ -121,7 +121,7 @@ fn part_in_use(host: &Host, interface: &str) -> Option<String> {
 }
 
 /// An interface and all above it: bonds, bridges, VLANs.
-fn with_what_is_above(host: &Host, interface: &str) -> Vec<String> {
+fn with_upper_interfaces(host: &Host, interface: &str) -> Vec<String> {
     let mut all = vec![interface.to_owned()];
     let mut next = 0;
     while let Some(name) = all.get(next) {

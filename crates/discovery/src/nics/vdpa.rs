@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, path::Path};
 use windlass_core::device::DeviceNode;
 use windlass_host::Host;
 
-use super::function::MOST_LISTED;
+use super::function::MAX_LISTED;
 use crate::entry_limits::EntryLimits;
 
 /// A vDPA device.
@@ -37,7 +37,7 @@ impl VdpaList {
     /// Reads the list once for all functions.
     pub(super) fn read(host: &Host, limits: &mut EntryLimits) -> Self {
         let mut listed = Self::default();
-        for name in limits.names(host, DEVICES, MOST_LISTED) {
+        for name in limits.names(host, DEVICES, MAX_LISTED) {
             let link = host.link(Path::new(DEVICES).join(&name)).unwrap_or_default();
             if let Some(function) = link.rsplit('/').nth(1) {
                 listed.0.entry(function.to_owned()).or_default().push(name);

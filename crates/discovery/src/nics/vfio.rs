@@ -34,7 +34,6 @@ pub(super) fn of_device(host: &Host, folder: &Path) -> Vfio {
     Vfio { nodes: host.vfio_nodes(folder), withheld }
 }
 
-/// UIO nodes of a function.
 pub(super) fn uio(host: &Host, folder: &Path) -> Vec<DeviceNode> {
     let folder = folder.join("uio");
     let node = |name: &String| host.node_or(&folder.join(name), Path::new("/dev").join(name));

@@ -90,26 +90,26 @@ impl Conditions {
     }
 
     /// The worst reason to distrust the GPU. Slowdown and pending repairs are none: results stay correct.
-    pub(super) fn trouble(&self, links: &LinkFacts) -> Option<(Reason, String)> {
+    pub(super) fn failure(&self, links: &LinkFacts) -> Option<(Reason, String)> {
         let remap = || {
             let why = "a bad row of memory could not be mapped out".to_owned();
             self.row_remap_failed.then_some((Reason::RowRemapFailed, why))
         };
-        let reset = || Some((Reason::NeedsReset, asked_for(self.recovery?)?));
-        let fabric = || Some((Reason::FabricFailed, fabric::trouble(self.fabric.as_ref()?)?));
+        let reset = || Some((Reason::NeedsReset, requested(self.recovery?)?));
+        let fabric = || Some((Reason::FabricFailed, fabric::failure(self.fabric.as_ref()?)?));
         let link = || Some((Reason::NvlinkDown, lost_to_switches(links)?));
         remap().or_else(reset).or_else(fabric).or_else(link)
     }
 }
 
 /// Requested recovery action in words.
-fn asked_for(action: RecoveryAction) -> Option<String> {
+fn requested(action: RecoveryAction) -> Option<String> {
     match action {
         RecoveryAction::None => None,
-        RecoveryAction::Reset => Some("the driver asks for a reset of the GPU".to_owned()),
-        RecoveryAction::Reboot => Some("the driver asks for a reboot of the node".to_owned()),
-        RecoveryAction::Drain => Some("the driver asks for the GPU to be drained".to_owned()),
-        RecoveryAction::Other(code) => Some(format!("the driver asks for action {code}")),
+        RecoveryAction::Reset => Some("the driver requests a GPU reset".to_owned()),
+        RecoveryAction::Reboot => Some("the driver requests a reboot of the node".to_owned()),
+        RecoveryAction::Drain => Some("the driver requests a drain of the GPU".to_owned()),
+        RecoveryAction::Other(code) => Some(format!("the driver requests action {code}")),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Connection to NVML, from initialisation to shutdown: probes of its GPUs and events.
 
-mod ask;
+mod calls;
 mod fault;
 mod slot;
 mod take;
@@ -147,7 +147,7 @@ impl Connection {
     }
 
     /// Resets the patience if nothing is lost.
-    pub(super) fn take_heart(&mut self, patience: Duration) -> bool {
+    pub(super) fn reset_patience(&mut self, patience: Duration) -> bool {
         let well = self.has_seen_every_gpu() && self.lost_since.is_none();
         if well {
             self.patience = patience;
@@ -156,7 +156,7 @@ impl Connection {
     }
 
     /// Reason why the GPU count is unknown.
-    pub(super) fn trouble(&self) -> Option<&str> {
+    pub(super) fn error(&self) -> Option<&str> {
         self.round.error.as_deref()
     }
 
@@ -220,11 +220,11 @@ impl Connection {
         self.mark_overdue(now, known);
         if now >= self.round.next {
             self.round.next = now + self.policy.probe_interval;
-            self.ask_round(now);
-            self.ask_every_gpu(now, known);
-            self.ask_events(now);
+            self.start_round(now);
+            self.probe_every_gpu(now, known);
+            self.start_event_wait(now);
         } else {
-            self.ask_recovering(now, known);
+            self.probe_recovering(now, known);
         }
         None
     }

@@ -35,7 +35,7 @@ pub(super) const fn named(name: &'static str) -> AttributeName {
 }
 
 /// Profile of a MIG instance.
-pub const PROFILE: AttributeName = named("profile");
+pub const MIG_PROFILE: AttributeName = named("profile");
 
 /// Position of a MIG instance on its GPU.
 const INSTANCE_INDEX: AttributeName = named("instanceIndex");
@@ -44,7 +44,7 @@ const INSTANCE_INDEX: AttributeName = named("instanceIndex");
 const GRAPHICS: &str = "gfx";
 
 /// Reason that a GPU without a minor number is not allocatable.
-pub(super) const NO_NODE: &str = "the driver tells no device node";
+pub(super) const NO_NODE: &str = "the driver names no device node";
 
 /// Simulation profile, visible wherever the device is listed.
 const SIMULATED: AttributeName = AttributeName::new("windlass.dev", "simulated");
@@ -54,7 +54,7 @@ pub(crate) fn resource(policy: &Policy, device: &Device) -> Option<ResourceName>
     if !device.kind.is_instance() || policy.mig == MigStrategy::Single {
         return "nvidia.com/gpu".parse().ok();
     }
-    let profile = device.attributes.get(&PROFILE)?.to_string();
+    let profile = device.attributes.get(&MIG_PROFILE)?.to_string();
     // Resource names cannot contain `+`.
     format!("nvidia.com/mig-{}", profile.replace('+', ".")).parse().ok()
 }
@@ -164,7 +164,7 @@ impl Describe<'_> {
             (named("parentUUID"), AttributeValue::string(gpu.id.as_str())),
             (named("parentIndex"), AttributeValue::Int(gpu.index.into())),
             (INSTANCE_INDEX, AttributeValue::Int(part.index.into())),
-            (PROFILE, AttributeValue::string(&part.profile)),
+            (MIG_PROFILE, AttributeValue::string(&part.profile)),
         ];
         let model = self.model("mig", facts, &gpu.place);
         let draws = part.profile.contains(GRAPHICS);

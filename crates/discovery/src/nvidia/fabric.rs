@@ -37,7 +37,7 @@ fn state(fabric: &Fabric) -> &'static str {
 
 /// Reason why peers are unreachable. An unfinished registration is none: a GPU passed through alone never
 /// registers.
-pub(super) fn trouble(fabric: &Fabric) -> Option<String> {
+pub(super) fn failure(fabric: &Fabric) -> Option<String> {
     match (fabric.state, &fabric.outcome, fabric.health) {
         (FabricState::Completed, Err(error), _) => Some(error.to_string()),
         (FabricState::Completed, Ok(()), FabricHealth::Bad) => {
@@ -76,7 +76,7 @@ mod tests {
     #[test]
     fn a_fabric_that_is_still_being_made_is_no_trouble_and_a_broken_one_is() {
         let waiting = Fabric { state: FabricState::InProgress, ..JOINED };
-        assert_eq!((trouble(&JOINED), trouble(&waiting)), (None, None));
-        assert!(trouble(&Fabric { health: FabricHealth::Bad, ..JOINED }).is_some());
+        assert_eq!((failure(&JOINED), failure(&waiting)), (None, None));
+        assert!(failure(&Fabric { health: FabricHealth::Bad, ..JOINED }).is_some());
     }
 }

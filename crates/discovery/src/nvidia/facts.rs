@@ -6,7 +6,7 @@ use windlass_core::device::{DeviceId, Extras, PossiblePartition};
 use windlass_nvml::{Gpu, GpuInstanceInfo, MigMode, MigShare, Nvml, NvmlError, Remote};
 
 use super::conditions::Conditions;
-use crate::mig::{id_of, profile_in};
+use crate::mig::{id_of, mig_profile_in};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct DriverFacts {
@@ -60,7 +60,6 @@ pub(super) enum MigFacts {
     Enabled(Vec<InstanceFacts>),
 }
 
-/// One MIG instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct InstanceFacts {
     pub(super) index: u32,
@@ -184,7 +183,7 @@ impl InstanceFacts {
         Ok(Self {
             index: instance.index,
             id: id_of(&instance.device)?,
-            profile: profile_in(&name).to_owned(),
+            profile: mig_profile_in(&name).to_owned(),
             gpu_instance: instance.gpu_instance,
             compute_instance: instance.compute_instance,
             share: instance.share,

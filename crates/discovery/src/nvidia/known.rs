@@ -33,7 +33,7 @@ struct TrackedDevice {
 }
 
 /// Most vanished MIG instances: several layouts of eight GPUs.
-const MOST_VANISHED_PARTS: usize = 256;
+const MAX_VANISHED_PARTS: usize = 256;
 
 // === impl KnownDevices ===
 
@@ -52,11 +52,11 @@ impl KnownDevices {
         self.remembered = records;
     }
 
-    /// Records for the next agent: every device that had trouble.
+    /// Records for the next agent: every device that had failure.
     pub(super) fn records(&self) -> Records {
         let record = |(id, entry): (&DeviceId, &TrackedDevice)| {
             let record = entry.tracker.record();
-            (!record.evidence.is_empty()).then(|| (id.clone(), record))
+            (!record.failures.is_empty()).then(|| (id.clone(), record))
         };
         let mut records = self.remembered.clone();
         records.extend(self.devices.iter().filter_map(record));
@@ -147,13 +147,12 @@ impl KnownDevices {
         let mut gone: Vec<_> =
             gone.map(|it| (it.tracker.health().since, it.device.id.clone())).collect();
         gone.sort();
-        let kept = gone.len().min(MOST_VANISHED_PARTS);
+        let kept = gone.len().min(MAX_VANISHED_PARTS);
         for (_, id) in gone.drain(..gone.len() - kept) {
             self.devices.remove(&id);
         }
     }
 
-    /// Fails every device for one reason.
     pub(super) fn fail_all(&mut self, reason: Reason, why: &str) {
         let ids: Vec<_> = self.devices.keys().cloned().collect();
         for id in ids {
@@ -236,7 +235,7 @@ mod tests {
             known.vanish(&id, "gone");
         }
         let kept = known.devices();
-        assert_eq!(kept.len(), MOST_VANISHED_PARTS);
+        assert_eq!(kept.len(), MAX_VANISHED_PARTS);
         assert!(kept.iter().all(|device| device.health.has_vanished()));
         assert!(kept.iter().any(|device| device.id.as_str() == "MIG-999"));
     }

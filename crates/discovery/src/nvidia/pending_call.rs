@@ -1,7 +1,7 @@
 //! State of a driver call that may never return.
 //!
 //! ```text
-//!          ask            deadline
+//!         begin           deadline
 //!   Idle ───────> Open ────────────> Overdue
 //!    ^             │                    │
 //!    └── answer ───┴────── answer ──────┘
@@ -32,7 +32,7 @@ enum PendingCallState {
 impl PendingCall {
     /// Starts the call unless one is running; returns true if the caller must make it. It becomes overdue
     /// after `limit`.
-    pub(super) fn ask(&mut self, now: Instant, limit: Duration) -> bool {
+    pub(super) fn begin(&mut self, now: Instant, limit: Duration) -> bool {
         let idle = self.is_idle();
         if idle {
             self.state = PendingCallState::Open(Deadline::starting_at(now, limit));
@@ -88,9 +88,9 @@ mod tests {
     /// Checks it at each due time until it is overdue.
     fn overdue_at(call: &mut PendingCall) -> Instant {
         loop {
-            let look = call.next_check().expect("an answer is waited for");
-            if call.became_overdue(look) {
-                return look;
+            let due = call.next_check().expect("an answer is waited for");
+            if call.became_overdue(due) {
+                return due;
             }
         }
     }
@@ -98,22 +98,22 @@ mod tests {
     #[test]
     fn a_call_that_hangs_is_not_made_a_second_time_and_a_late_answer_counts() {
         let (start, mut call) = (Instant::now(), PendingCall::default());
-        assert!(call.ask(start, DEADLINE));
-        assert!(!call.ask(start, DEADLINE), "one call at a time");
+        assert!(call.begin(start, DEADLINE));
+        assert!(!call.begin(start, DEADLINE), "one call at a time");
         assert!(!call.became_overdue(start));
         let overdue = overdue_at(&mut call);
         assert_eq!(overdue - start, DEADLINE);
         assert!(!call.became_overdue(overdue), "told once");
-        assert!(!call.ask(overdue, DEADLINE), "it still hangs");
+        assert!(!call.begin(overdue, DEADLINE), "it still hangs");
         assert!(call.is_settled() && !call.is_idle());
         call.settle();
-        assert!(call.ask(overdue, DEADLINE));
+        assert!(call.begin(overdue, DEADLINE));
     }
 
     #[test]
     fn a_call_that_was_under_way_while_the_agent_was_stopped_has_a_fresh_deadline() {
         let (start, mut call) = (Instant::now(), PendingCall::default());
-        assert!(call.ask(start, DEADLINE));
+        assert!(call.begin(start, DEADLINE));
         let woken = start + DEADLINE * 10;
         assert!(!call.became_overdue(woken), "nobody listened");
         assert_eq!(overdue_at(&mut call) - woken, DEADLINE, "and it hangs indeed");

@@ -37,7 +37,6 @@ pub(super) struct Probe {
 /// Devices, if described anew, and obstacles of single ones.
 type Description = (Option<Vec<Device>>, BTreeMap<DeviceId, String>);
 
-/// Result of a probe.
 pub(super) struct ProbeReport {
     pub(super) facts: GpuFacts,
     /// The GPU and its instances, if anything changed.
@@ -45,7 +44,7 @@ pub(super) struct ProbeReport {
     /// Reasons why single instances are unusable.
     pub(super) obstacles: BTreeMap<DeviceId, String>,
     /// Reason to distrust the GPU although it answers.
-    pub(super) trouble: Option<(Reason, String)>,
+    pub(super) failure: Option<(Reason, String)>,
     /// Uncorrected memory errors since the driver was loaded.
     pub(super) uncorrected_errors: Option<u64>,
     /// Number of the joined event set.
@@ -76,8 +75,8 @@ impl Probe {
         let unchanged = self.settled && known == Some(&facts);
         let (described, obstacles) =
             if unchanged { (None, BTreeMap::new()) } else { self.describe(&facts) };
-        let trouble = facts.conditions.trouble(&facts.links);
-        Ok(ProbeReport { facts, described, obstacles, trouble, uncorrected_errors, watched_in })
+        let failure = facts.conditions.failure(&facts.links);
+        Ok(ProbeReport { facts, described, obstacles, failure, uncorrected_errors, watched_in })
     }
 
     /// Known facts of the same GPU, if MIG layout and links are unchanged, else new ones; with current

@@ -30,7 +30,6 @@ pub(super) struct Samples {
     readings: JoinSet<Reading>,
 }
 
-/// Result of a read.
 pub(super) struct Reading {
     index: usize,
     samples: Vec<(DeviceId, Sample)>,
@@ -44,7 +43,7 @@ struct Target {
 }
 
 /// Probes for which a sample stays valid. One missed probe is chance, three are a driver that hangs.
-const LOOKS_VALID: u32 = 3;
+const VALID_PROBES: u32 = 3;
 
 // === impl Samples ===
 
@@ -61,8 +60,8 @@ impl Samples {
     }
 
     /// Starts all marked reads, except where one hangs.
-    pub(super) fn ask(&mut self, now: Timestamp, probe_interval: Duration) {
-        let until = now.saturating_add(probe_interval * LOOKS_VALID).unwrap_or(Timestamp::MAX);
+    pub(super) fn begin(&mut self, now: Timestamp, probe_interval: Duration) {
+        let until = now.saturating_add(probe_interval * VALID_PROBES).unwrap_or(Timestamp::MAX);
         let frame = Sample { at: now, until, ..Sample::default() };
         let (wanted, open) = (std::mem::take(&mut self.wanted), &mut self.open);
         for (index, target) in wanted.into_iter().filter(|(index, _)| open.insert(*index)) {

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fs, os::unix::fs::symlink, path::PathBuf};
 
 use windlass_config::{Config, Find, Places, SourceRule};
 use windlass_host::{Access, AccessLog, Host};
-use windlass_machine::Profile;
+use windlass_machine::MachineProfile;
 
 use super::{config, machine_of};
 use crate::{
@@ -65,7 +65,7 @@ fn described_everywhere(config: &mut Config) {
 
 #[test]
 fn a_look_asks_no_file_twice() {
-    for profile in Profile::names() {
+    for profile in MachineProfile::names() {
         let (folder, machine) = machine_of(profile);
         let mut config = config(&folder, &machine);
         described_everywhere(&mut config);

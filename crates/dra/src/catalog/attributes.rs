@@ -28,9 +28,8 @@ pub(super) const TYPE: &str = "type";
 const SOURCE: &str = "source";
 
 /// Most attributes and capacities of a device (`ResourceSliceMaxAttributesAndCapacitiesPerDevice`).
-pub(super) const MOST: usize = 32;
+pub(super) const MAX: usize = 32;
 
-/// Attributes of a device.
 pub(super) fn of(device: &Device, driver: &DriverName) -> Attributes {
     let is_published = |name: &str| !PRIVATE.contains(&name) && !PASSING.contains(&name);
     let public = device.attributes.iter().filter(|(name, _)| is_published(name.name()));
@@ -58,7 +57,6 @@ pub(crate) fn shares_of(driver: &DriverName) -> AttributeName {
     AttributeName::published(driver.as_str(), "shares")
 }
 
-/// Name of an attribute in claims.
 fn published(name: &AttributeName) -> AttributeName {
     if name.domain() == NVIDIA_IN_CONFIG { name.in_domain(NVIDIA) } else { name.clone() }
 }
@@ -118,7 +116,7 @@ pub(super) fn zero_value(like: &AttributeValue) -> AttributeValue {
 
 /// Drops surplus attributes from the end, the same ones of every device of a kind.
 fn shorten(entry: &mut CatalogEntry) {
-    let room = MOST.saturating_sub(entry.capacity.len());
+    let room = MAX.saturating_sub(entry.capacity.len());
     while entry.attributes.len() > room {
         let is_needed =
             |name: &AttributeName| is_placement(name) || [TYPE, SOURCE].contains(&name.name());

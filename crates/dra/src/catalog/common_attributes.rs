@@ -16,7 +16,7 @@ use windlass_core::{
 
 use super::{
     CatalogEntry, Pool,
-    attributes::{MOST, TYPE, is_placement, zero_amount, zero_value},
+    attributes::{MAX, TYPE, is_placement, zero_amount, zero_value},
 };
 
 /// Attributes and capacities of all devices, each with an example value.
@@ -58,15 +58,15 @@ impl Attributed {
     /// Fills in missing attributes. Without room for all, devices of a pool get the same ones.
     fn fill(&self, entries: &mut [&mut CatalogEntry]) {
         let size = |entry: &CatalogEntry| entry.attributes.len() + entry.capacity.len();
-        let most = entries.iter().map(|entry| size(entry)).max().unwrap_or(MOST);
+        let most = entries.iter().map(|entry| size(entry)).max().unwrap_or(MAX);
         let has_attribute =
             |name: &AttributeName| entries.iter().any(|it| it.attributes.contains_key(name));
         let attributes = self.attributes.iter().filter(|(name, _)| !has_attribute(name));
-        let attributes: Vec<_> = attributes.take(MOST.saturating_sub(most)).collect();
+        let attributes: Vec<_> = attributes.take(MAX.saturating_sub(most)).collect();
         let has_amount =
             |name: &AttributeName| entries.iter().any(|it| it.capacity.contains_key(name));
         let capacity = self.capacity.iter().filter(|(name, _)| !has_amount(name));
-        let room = MOST.saturating_sub(most + attributes.len());
+        let room = MAX.saturating_sub(most + attributes.len());
         let capacity: Vec<_> = capacity.take(room).collect();
         for entry in entries {
             for (name, value) in &attributes {

@@ -26,7 +26,7 @@ use windlass_core::{
 use windlass_resources::{NodeState, offers::present_parts};
 
 use super::{
-    CatalogEntry, Counters, DeviceName, Taint, attributes, held, obstacle, spelled, trouble,
+    CatalogEntry, Counters, DeviceName, Taint, attributes, failure, held, label_value, obstacle,
     unclean, unknown_claims,
 };
 
@@ -61,7 +61,6 @@ pub(super) fn cuts<'a>(
 // === impl CutGpu ===
 
 impl CutGpu<'_> {
-    /// All counters of the GPU.
     pub(super) fn counters(&self) -> Counters {
         let slices = 0..self.room.slices;
         let amounts = self.room.amounts.iter().map(|(name, amount)| (counter(name), *amount));
@@ -98,10 +97,10 @@ impl CutGpu<'_> {
     /// Taints of an entry. Claims on the GPU need none: the scheduler counts them by counters.
     fn taints(&self, device: &Device, excludes: impl Fn(&Partition) -> bool) -> Vec<Taint> {
         let holder = held(self.state, self.ledger, device);
-        let holder = holder.or_else(|| self.in_the_way(excludes));
+        let holder = holder.or_else(|| self.blocks(excludes));
         let (unclean, obstacle) = (unclean(self.state, self.gpu), obstacle(self.state, self.gpu));
         let unknown = unknown_claims(self.ledger);
-        [trouble(device), holder, unknown, unclean, obstacle].into_iter().flatten().collect()
+        [failure(device), holder, unknown, unclean, obstacle].into_iter().flatten().collect()
     }
 
     fn entry(&self, device: &Device, possible: &PossiblePartition) -> CatalogEntry {
@@ -115,7 +114,7 @@ impl CutGpu<'_> {
             consumable: None,
             attributes: attributes::of(device, self.driver),
             capacity: attributes::capacity(device, Sharing::Exclusive, self.driver),
-            taints: self.taints(device, |standing| partition.takes_from(standing, &self.room, all)),
+            taints: self.taints(device, |existing| partition.takes_from(existing, &self.room, all)),
             partition: Some(partition.clone()),
             consumes: Some(self.of_set(amounts.chain(partition.slices().map(memory_slice)))),
             is_claimed: self.ledger.is_claimed(&device.id),
@@ -138,11 +137,11 @@ impl CutGpu<'_> {
     }
 
     /// Taint by an instance without a claim: the scheduler does not know its counters.
-    fn in_the_way(&self, excludes: impl Fn(&Partition) -> bool) -> Option<Taint> {
+    fn blocks(&self, excludes: impl Fn(&Partition) -> bool) -> Option<Taint> {
         let parts = present_parts(&self.state.inventory, &self.gpu.id);
-        let mut standing = parts.filter_map(|part| part.partition.as_ref());
-        let unknown = standing.find(|it| !self.ledger.is_claimed(&it.id()) && excludes(it))?;
-        Some(Taint { key: STANDING, value: spelled(unknown.profile.as_str()) })
+        let mut existing = parts.filter_map(|part| part.partition.as_ref());
+        let unknown = existing.find(|it| !self.ledger.is_claimed(&it.id()) && excludes(it))?;
+        Some(Taint { key: STANDING, value: label_value(unknown.profile.as_str()) })
     }
 }
 

@@ -35,7 +35,7 @@ impl ClaimMetrics {
             claims: Family::default(),
             calls: CounterFamily::default(),
         };
-        let help = "How the DRA driver stands with the kubelet: 1 for the state it is in";
+        let help = "Registration state of the DRA driver: 1 for the current state";
         registry.register("dra_driver_state", help, metrics.registration.clone());
         let help = "Claims that the DRA driver has begun to prepare, and that are prepared";
         registry.register("dra_claims", help, metrics.claims.clone());
@@ -51,7 +51,6 @@ impl ClaimMetrics {
         metrics
     }
 
-    /// Sets the state of the registration.
     pub(crate) fn set_registration(&self, state: &RegistrationState) {
         for name in RegistrationState::NAMES {
             let gauge = self.registration.get_or_create_owned(&vec![("state", name.to_owned())]);

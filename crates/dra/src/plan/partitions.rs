@@ -6,14 +6,14 @@ use std::borrow::Cow;
 use windlass_allocations::ledger::ClaimRef;
 use windlass_core::{
     device::{Device, DeviceId, Partition},
-    partition::{full_gpu, prospective, standing},
+    partition::{full_gpu, instance_at, prospective},
 };
 
 use super::{PlanInputs, Refusal};
 use crate::{
     catalog::CatalogEntry,
     claim::{Access, AllocatedDevice, Claim},
-    record::Entry,
+    record::PreparedClaim,
 };
 
 impl<'a> PlanInputs<'a> {
@@ -27,7 +27,7 @@ impl<'a> PlanInputs<'a> {
         place: &Partition,
     ) -> Result<Cow<'a, Device>, Refusal> {
         let request = || result.request.clone();
-        match standing(&self.state.inventory, place) {
+        match instance_at(&self.state.inventory, place) {
             Some(device) if result.access == Access::Admin || self.is_begun(claim, place) => {
                 Ok(Cow::Borrowed(device))
             }
@@ -81,7 +81,7 @@ impl<'a> PlanInputs<'a> {
             device: gpu.clone(),
             why: format!("{why} after its last user"),
         };
-        let why = match self.handovers.get(gpu) {
+        let why = match self.cleanup_states.get(gpu) {
             Some(state) => state.unready(),
             None => self.state.unready.get(gpu).copied(),
         };
@@ -100,6 +100,6 @@ impl<'a> PlanInputs<'a> {
     }
 }
 
-fn is_made_for(entry: &Entry, place: &Partition) -> bool {
+fn is_made_for(entry: &PreparedClaim, place: &Partition) -> bool {
     entry.devices.iter().any(|held| held.partition.as_ref() == Some(place))
 }

@@ -12,7 +12,7 @@ use windlass_core::{
 };
 
 use super::*;
-use crate::record::{Entry, Stage};
+use crate::record::{PreparedClaim, Stage};
 
 fn board(id: &str) -> Device {
     let source: SourceName = "boards".parse().expect("a name");
@@ -48,20 +48,24 @@ fn planned(
     claim: &Claim,
     (boards, sharing): (Vec<Device>, Sharing),
     records: &Records,
-) -> Result<Vec<Held>, String> {
+) -> Result<Vec<PreparedDevice>, String> {
     let claimable = boards.iter().map(|board| (board.id.clone(), sharing)).collect();
     let inventory = Inventory { devices: boards, ..Inventory::default() };
     let state = NodeState { inventory, claimable, policy: Arc::default(), ..NodeState::default() };
     planned_on(claim, &state, records)
 }
 
-fn planned_on(claim: &Claim, state: &NodeState, records: &Records) -> Result<Vec<Held>, String> {
+fn planned_on(
+    claim: &Claim,
+    state: &NodeState,
+    records: &Records,
+) -> Result<Vec<PreparedDevice>, String> {
     let driver = DriverName::default();
     let catalog = Catalog::of(state, "n1", &driver, &Ledger::default());
     let mps = &MpsPlaces::new(&Places::default(), &MpsSettings::default());
-    let handovers = &CleanupStates::new();
+    let cleanup_states = &CleanupStates::new();
     let (driver, catalog) = (&driver, &catalog);
-    let inputs = PlanInputs { driver, state, catalog, handovers, records, mps };
+    let inputs = PlanInputs { driver, state, catalog, cleanup_states, records, mps };
     plan(claim, &inputs).map_err(|refusal| refusal.to_string())
 }
 
@@ -75,7 +79,7 @@ fn variables_of_one_request_are_joined_once_and_those_of_others_are_theirs() {
     let claim = claim(&[("pair", "b0"), ("one", "b1"), ("pair", "b2")]);
     let held = planned(&claim, boards, &Records::new()).expect("planned");
     let is_own = |it: &&String| it.starts_with("WINDLASS_CLAIM_");
-    let env = |held: &Held| {
+    let env = |held: &PreparedDevice| {
         let joined = held.edits.env.iter().filter(|it| !is_own(it));
         joined.cloned().collect::<Vec<_>>().join(" ")
     };
@@ -153,7 +157,8 @@ fn what_another_has_by_name_is_taken_though_nobody_knows_which_device_it_is() {
     let boards = || alone(vec![board("b0")]);
     let mut held = planned(&claim(&[("a", "b0")]), boards(), &Records::new()).expect("planned");
     held[0].device = None;
-    let entry = Entry { claim: reference("other"), state: Stage::PrepareStarted, devices: held };
+    let entry =
+        PreparedClaim { claim: reference("other"), state: Stage::PrepareStarted, devices: held };
     let records = Records::from([("other".to_owned(), entry)]);
     let why = planned(&claim(&[("a", "b0")]), boards(), &records).expect_err("taken");
     assert_eq!(why, "request a: b0 is held by another claim");

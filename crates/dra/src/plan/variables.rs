@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use windlass_cdi::container_edits::{self, plain, upper};
 use windlass_core::{cdi::ContainerEdits, resource::ResourceName};
 
-use crate::record::Held;
+use crate::record::PreparedDevice;
 
 /// Prefix of names that belong to one request of one claim.
 const OWN: &str = "WINDLASS_CLAIM";
@@ -29,7 +29,7 @@ pub(super) fn of_request(
     for (name, value) in envs {
         if name == ids {
             env.push(format!("{own}={value}"));
-        } else if container_edits::tells_of_devices(&name) {
+        } else if container_edits::depends_on_devices(&name) {
             env.push(format!("{own}{BETWEEN}{}={value}", plain(&name)));
         }
         env.push(format!("{name}={value}"));
@@ -38,7 +38,7 @@ pub(super) fn of_request(
 }
 
 /// A warning for a container that gets all requests of a claim: variables with several values.
-pub(crate) fn overlapping(devices: &[Held]) -> Option<String> {
+pub(crate) fn overlapping(devices: &[PreparedDevice]) -> Option<String> {
     let mut values: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for held in devices {
         let has_own = |name: &str| {

@@ -2,12 +2,12 @@
 
 use windlass_host::causes;
 
-use super::{Input, Preparer, waiting::NotBegun};
+use super::{Input, Preparer, waiting::PlanError};
 use crate::{
     claim::Claim,
     plan::{self, named, plan, takes},
-    record::{Entry, Stage},
-    status::Trouble,
+    record::{PreparedClaim, Stage},
+    status::Failure,
 };
 
 // === impl Preparer ===
@@ -18,7 +18,7 @@ impl Preparer {
         let (environment, entry) = (self.environment.clone(), self.entry(uid).cloned());
         self.spawn(uid, async move {
             match entry {
-                Some(entry) if environment.is_allocated_anew(&entry).await => Input::Another,
+                Some(entry) if environment.is_reallocated(&entry).await => Input::Another,
                 _ => Input::Same,
             }
         });
@@ -46,29 +46,29 @@ impl Preparer {
             Ok(()) if self.needs_forms(uid) => Input::Unmade(claim),
             Ok(()) => Input::Planned,
             Err(cause) => self.held(uid, &cause).unwrap_or_else(|| {
-                let why = cause.told(&claim.reference);
-                Input::Failed(Trouble { why, refused: Some(self.wanted(&claim)) })
+                let why = cause.report(&claim.reference);
+                Input::Failed(Failure { why, refused: Some(self.wanted(&claim)) })
             }),
         }
     }
 
     /// Devices that a refused claim asked for.
-    fn wanted(&self, claim: &Claim) -> Entry {
+    fn wanted(&self, claim: &Claim) -> PreparedClaim {
         let catalog = self.environment.catalog(&self.environment.state.borrow());
         let devices = named(claim, &catalog);
-        Entry { claim: claim.reference.clone(), state: Stage::PrepareStarted, devices }
+        PreparedClaim { claim: claim.reference.clone(), state: Stage::PrepareStarted, devices }
     }
 
     /// Plans the devices of a claim, and takes them.
-    pub(super) fn take(&mut self, claim: &Claim) -> Result<(), NotBegun> {
+    pub(super) fn take(&mut self, claim: &Claim) -> Result<(), PlanError> {
         let state = self.environment.state.borrow().clone();
         let catalog = self.environment.catalog(&state);
-        let (handovers, records) = (self.environment.handovers.states(), self.records());
+        let (cleanup_states, records) = (self.environment.cleanup.states(), self.records());
         let inputs = plan::PlanInputs {
             driver: &self.environment.driver,
             state: &state,
             catalog: &catalog,
-            handovers: &handovers,
+            cleanup_states: &cleanup_states,
             records: &records,
             mps: &self.environment.mps,
         };
@@ -76,8 +76,11 @@ impl Preparer {
         self.environment.ledger.take_for_claim(&claim.reference, &takes(&devices, &state))?;
         let slot = self.slots.get_mut(&claim.reference.uid);
         let slot = slot.expect("a slot that is not at rest stays");
-        slot.entry =
-            Some(Entry { claim: claim.reference.clone(), state: Stage::PrepareStarted, devices });
+        slot.entry = Some(PreparedClaim {
+            claim: claim.reference.clone(),
+            state: Stage::PrepareStarted,
+            devices,
+        });
         Ok(())
     }
 }

@@ -7,22 +7,22 @@ use windlass_host::deadline;
 use windlass_lifecycle::mps::MpsState;
 
 use super::{
-    super::record::Entry,
+    super::record::PreparedClaim,
     environment::{Environment, blocking},
 };
 
 /// Longest wait of one request. The next request finds the daemon further on its way.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Interval of looks for a daemon's end.
-const LOOK: Duration = Duration::from_millis(50);
+/// Interval of checks for a daemon's end.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 // === impl Environment ===
 
 impl Environment {
     /// Waits until the claim's daemons serve, and until no daemon is left on exclusive devices: it would
     /// lock out the claim's programs. The reconciler starts and stops daemons by the ledger.
-    pub(super) async fn daemons_are_right(&self, entry: &Entry) -> Result<(), String> {
+    pub(super) async fn wait_for_daemons(&self, entry: &PreparedClaim) -> Result<(), String> {
         for (device, usage) in entry.uses() {
             if usage.needs_daemon() {
                 self.is_served(device).await?;
@@ -38,12 +38,12 @@ impl Environment {
         let is_decided =
             |state: Option<&MpsState>| !matches!(state, None | Some(MpsState::Starting));
         let decided = states.wait_for(|states| is_decided(states.get(device)));
-        let trouble = match deadline::timeout(PATIENCE, decided).await {
-            Ok(Ok(states)) => states.get(device).and_then(MpsState::trouble),
+        let obstacle = match deadline::timeout(PATIENCE, decided).await {
+            Ok(Ok(states)) => states.get(device).and_then(MpsState::obstacle),
             Ok(Err(_)) => Some("the agent ends".to_owned()),
-            Err(_) => MpsState::Starting.trouble(),
+            Err(_) => MpsState::Starting.obstacle(),
         };
-        trouble.map_or(Ok(()), |why| Err(format!("{device}: {why}")))
+        obstacle.map_or(Ok(()), |why| Err(format!("{device}: {why}")))
     }
 
     async fn is_left_alone(&self, device: &DeviceId) -> Result<(), String> {
@@ -53,7 +53,7 @@ impl Environment {
                 if !blocking(move || places.is_left(&device)).await {
                     return;
                 }
-                sleep(LOOK).await;
+                sleep(POLL_INTERVAL).await;
             }
         };
         let gone = deadline::timeout(PATIENCE, gone).await;

@@ -5,10 +5,10 @@ use super::{Input, Preparer, blocking};
 impl Preparer {
     /// Looks for the documents of all claims: a restarting container needs its claim's document, and the
     /// kubelet does not ask for the claim then.
-    pub(super) fn look(&mut self) {
-        self.journal.look();
+    pub(super) fn check(&mut self) {
+        self.journal.check();
         for uid in self.slots.keys().cloned().collect::<Vec<_>>() {
-            self.step(&uid, Input::Look);
+            self.step(&uid, Input::Check);
         }
     }
 
@@ -16,9 +16,9 @@ impl Preparer {
     /// all that the next agent needs to write them again.
     pub(super) fn restore(&mut self, uid: &str) {
         let Some(entry) = self.entry(uid).cloned() else { return };
-        let (documents, looked) = (self.environment.documents.clone(), self.journal.looked());
+        let (documents, checked) = (self.environment.documents.clone(), self.journal.checked());
         self.spawn(uid, async {
-            looked.await;
+            checked.await;
             blocking(move || documents.restore(&entry)).await.into()
         });
     }
@@ -30,7 +30,10 @@ impl Preparer {
             return;
         }
         if let Some(why) = &unwritten {
-            tracing::warn!(why, "containers of a claim cannot be started again");
+            tracing::warn!(
+                why,
+                "CDI document of a claim not written: its containers cannot restart"
+            );
         }
         slot.unwritten = unwritten;
     }

@@ -24,7 +24,7 @@ use super::super::{
     claim::{Claim, ClaimError},
     document::ClaimDocuments,
     kubelet_record::KubeletRecord,
-    record::{Entry, Held},
+    record::{PreparedClaim, PreparedDevice},
 };
 use crate::metrics::ClaimMetrics;
 
@@ -43,7 +43,7 @@ pub(crate) struct Environment {
     pub(crate) ledger: SharedLedger,
     /// Worker for MIG instances.
     pub(crate) partitions: MigHandle,
-    pub(crate) handovers: CleanupHandle,
+    pub(crate) cleanup: CleanupHandle,
     pub(crate) metrics: ClaimMetrics,
     /// Folders and states of the MPS daemons.
     pub(crate) mps: MpsPlaces,
@@ -66,7 +66,7 @@ pub(super) enum ReadError {
 pub(super) struct Suspect {
     pub(super) claim: ClaimRef,
     /// Number of its requests at that time; `None` if it was only refused.
-    pub(super) asked: Option<u64>,
+    pub(super) requests: Option<u64>,
 }
 
 /// A device and one of its device nodes, which must exist.
@@ -100,17 +100,21 @@ impl Environment {
     }
 
     /// Waits until the claim's devices are clean and prepared. Devices with admin access are left out.
-    pub(super) async fn hand_over(&self, entry: &Entry) -> Result<(), String> {
+    pub(super) async fn wait_for_cleanup(&self, entry: &PreparedClaim) -> Result<(), String> {
         let used = entry.uses().filter(|(_, usage)| *usage != Use::Admin);
         let devices: BTreeSet<DeviceId> = used.map(|(device, _)| device.clone()).collect();
-        let ready = self.handovers.join(&entry.claim.uid, devices).await;
+        let ready = self.cleanup.join(&entry.claim.uid, devices).await;
         ready.map_err(|NotReady { device, why }| {
             format!("{device} is not ready for the claim: {why}")
         })
     }
 
     /// Checks the claim's device nodes, and writes its CDI document. Blocks.
-    pub(super) fn do_it(&self, entry: &Entry, nodes: &[NodeOf]) -> Result<(), String> {
+    pub(super) fn write_document(
+        &self,
+        entry: &PreparedClaim,
+        nodes: &[NodeOf],
+    ) -> Result<(), String> {
         for (device, node) in nodes {
             presence::check(&self.roots, [node]).map_err(|why| format!("{device}: {why}"))?;
         }
@@ -119,17 +123,17 @@ impl Environment {
 
     /// True if a claim was allocated other devices than its record has. Without a quick answer it counts as
     /// unchanged: the kubelet has just read it.
-    pub(super) async fn is_allocated_anew(&self, entry: &Entry) -> bool {
+    pub(super) async fn is_reallocated(&self, entry: &PreparedClaim) -> bool {
         let Some(claims) = &self.claims else { return false };
-        let asking = Box::pin(claims.get(&entry.claim));
-        let found = deadline::timeout(SOON, asking).await;
+        let read = Box::pin(claims.get(&entry.claim));
+        let found = deadline::timeout(SOON, read).await;
         let object = found.ok().and_then(Result::ok).flatten();
         let claim = object.and_then(|it| Claim::read(it, &entry.claim, &self.driver).ok());
         claim.is_some_and(|claim| !entry.is_for(&claim))
     }
 
     /// Claims that surely have no devices of this node any more, and that the kubelet does not know.
-    pub(super) async fn stale(&self, known: Vec<Suspect>) -> Vec<Suspect> {
+    pub(super) async fn orphaned(&self, known: Vec<Suspect>) -> Vec<Suspect> {
         let record = self.kubelet_record.clone();
         let remembered = blocking(move || record.uids().map_err(|error| error.to_string())).await;
         let (Ok(remembered), Some(claims)) = (remembered, &self.claims) else { return Vec::new() };
@@ -155,7 +159,7 @@ impl Environment {
 }
 
 /// Device nodes of a claim's devices.
-pub(super) fn nodes(devices: &[Held], state: &NodeState) -> Vec<NodeOf> {
+pub(super) fn nodes(devices: &[PreparedDevice], state: &NodeState) -> Vec<NodeOf> {
     let found = devices.iter().filter_map(|held| held.found(&state.inventory));
     let devices: BTreeMap<_, _> = found.map(|device| (&device.id, device)).collect();
     devices

@@ -17,7 +17,7 @@ use tokio::time::Duration;
 use windlass_allocations::ledger::Use;
 use windlass_core::{
     device::{DeviceId, Partition},
-    partition::standing,
+    partition::instance_at,
 };
 use windlass_discovery::mig::{MigFailure, PartitionError, patiently};
 use windlass_host::{causes, deadline};
@@ -26,10 +26,9 @@ use windlass_resources::NodeState;
 use super::{Environment, Input, Preparer};
 use crate::{
     claim::Claim,
-    record::{Entry, Held},
+    record::{PreparedClaim, PreparedDevice},
 };
 
-/// Form of a GPU for a claim.
 #[derive(Clone, Debug)]
 enum Form {
     Whole(DeviceId),
@@ -37,7 +36,7 @@ enum Form {
 }
 
 /// Longest time until the inventory shows a made instance, or lacks a removed one.
-const LOOK: Duration = Duration::from_secs(15);
+const VISIBLE: Duration = Duration::from_secs(15);
 
 // === impl Preparer ===
 
@@ -78,7 +77,7 @@ impl Preparer {
                 Input::Failed("a MIG instance is gone though it was just made".to_owned().into())
             }
             Ok(()) => Input::Planned,
-            Err(cause) => Input::Failed(cause.told(&claim.reference).into()),
+            Err(cause) => Input::Failed(cause.report(&claim.reference).into()),
         }
     }
 }
@@ -89,7 +88,7 @@ impl Environment {
     /// Cuts GPUs and makes them whole, and waits until the inventory has each with all that containers
     /// need.
     async fn make(&self, forms: &[Form]) -> Result<(), String> {
-        let made = deadline::beside(LOOK, async |over| {
+        let made = deadline::beside(VISIBLE, async |over| {
             for form in forms {
                 patiently(&over, || self.make_one(form)).await?;
             }
@@ -98,11 +97,12 @@ impl Environment {
         made.await.map_err(|error: PartitionError| causes(&error))?;
         let lacking = |state: &NodeState| forms.iter().find(|form| !form.is_served(state)).cloned();
         let mut state = self.state.clone();
-        let found =
-            deadline::timeout(LOOK, state.wait_for(|state| lacking(state).is_none())).await.is_ok();
+        let found = deadline::timeout(VISIBLE, state.wait_for(|state| lacking(state).is_none()))
+            .await
+            .is_ok();
         match lacking(&self.state.borrow()) {
             Some(form) if !found => {
-                Err(format!("{form} was made, and is not found well after {LOOK:?}"))
+                Err(format!("{form} was made, but is not healthy after {VISIBLE:?}"))
             }
             _ => Ok(()),
         }
@@ -125,7 +125,7 @@ impl Environment {
 
     /// Removes the instances of a claim, and waits until no resource offers them.
     pub(super) async fn unmake(&self, places: &[Partition]) -> Result<(), String> {
-        let removed = deadline::beside(LOOK, async |over| {
+        let removed = deadline::beside(VISIBLE, async |over| {
             for place in places {
                 match patiently(&over, || self.partitions.remove(place)).await {
                     // The instance vanished with its GPU.
@@ -134,7 +134,7 @@ impl Environment {
                     Err(PartitionError { why: MigFailure::Driver(error), .. })
                         if error.is_lost() =>
                     {
-                        tracing::warn!(%place, %error, "the GPU of a claim's instance is lost: let go");
+                        tracing::warn!(%place, %error, "GPU of a claim's MIG instance lost, claim released");
                     }
                     removed => removed?,
                 }
@@ -143,17 +143,17 @@ impl Environment {
         });
         removed.await.map_err(|error: PartitionError| causes(&error))?;
         let is_there = |state: &NodeState| {
-            places.iter().any(|place| standing(&state.inventory, place).is_some())
+            places.iter().any(|place| instance_at(&state.inventory, place).is_some())
         };
         let mut state = self.state.clone();
         // The inventory will follow the driver soon.
-        let _ = deadline::timeout(LOOK, state.wait_for(|state| !is_there(state))).await;
+        let _ = deadline::timeout(VISIBLE, state.wait_for(|state| !is_there(state))).await;
         Ok(())
     }
 }
 
 /// Placements of the instances that are made for a claim.
-pub(super) fn places(entry: &Entry) -> Vec<Partition> {
+pub(super) fn places(entry: &PreparedClaim) -> Vec<Partition> {
     entry.devices.iter().filter_map(|held| held.partition.clone()).collect()
 }
 
@@ -167,7 +167,7 @@ fn switches(state: &NodeState, gpu: &DeviceId) -> bool {
 
 impl Form {
     /// The form that a claim's device still needs; `None` if it exists or stays as it is.
-    fn of(held: &Held, state: &NodeState) -> Option<Self> {
+    fn of(held: &PreparedDevice, state: &NodeState) -> Option<Self> {
         match &held.partition {
             Some(place) => held.cdi.is_empty().then(|| Self::Part(place.clone())),
             None if held.usage == Use::Admin => None,
@@ -177,7 +177,7 @@ impl Form {
 
     fn is_served(&self, state: &NodeState) -> bool {
         let device = match self {
-            Self::Part(place) => standing(&state.inventory, place),
+            Self::Part(place) => instance_at(&state.inventory, place),
             Self::Whole(gpu) => state.inventory.get(gpu.as_str()).filter(|it| !it.partitioned),
         };
         device.is_some_and(|device| {

@@ -8,8 +8,8 @@ use super::{
     partitions::places,
 };
 use crate::{
-    queue::{Request, Wish},
-    record::Entry,
+    queue::{Operation, Request},
+    record::PreparedClaim,
 };
 
 impl Preparer {
@@ -24,7 +24,7 @@ impl Preparer {
     /// the new ones would have to wait for them.
     pub(super) fn keep(&mut self, uid: &str, why: String) {
         let Some(slot) = self.slots.get_mut(uid) else { return };
-        slot.prepared(&Err(format!("what the claim had before cannot be released: {why}")));
+        slot.prepared(&Err(format!("devices of its earlier allocation cannot be released: {why}")));
         slot.released(&Err(why));
         drop(self.save());
     }
@@ -32,53 +32,53 @@ impl Preparer {
     /// Forgets a claim whose steps are undone, and frees its devices.
     pub(super) fn release(&mut self, uid: &str) {
         self.environment.ledger.release_claim(uid);
-        self.troubles.forget(uid);
+        self.failures.forget(uid);
         let Some(slot) = self.slots.get_mut(uid) else { return };
         slot.entry = None;
         slot.released(&Ok(()));
     }
 
-    /// Looks for orphaned claims.
-    pub(super) fn collect(&mut self) {
+    /// Checks for orphaned claims.
+    pub(super) fn find_orphans(&mut self) {
         let settled = self.slots.values().filter(|slot| slot.state.is_settled());
         let prepared = settled.filter_map(|slot| Some(slot.recorded()?.claim.clone()));
-        let claims = prepared.chain(self.troubles.refused());
-        let known = claims.map(|claim| Suspect { asked: self.asked(&claim.uid), claim });
+        let claims = prepared.chain(self.failures.refused());
+        let known = claims.map(|claim| Suspect { requests: self.requests(&claim.uid), claim });
         let (known, environment): (Vec<_>, _) = (known.collect(), self.environment.clone());
         if !known.is_empty() {
-            self.watches.spawn(async move { Notice::Stale(environment.stale(known).await) });
+            self.watches.spawn(async move { Notice::Orphaned(environment.orphaned(known).await) });
         }
     }
 
-    /// Releases stale claims, except those that were requested since the check.
-    pub(super) fn release_stale(&mut self, suspects: Vec<Suspect>) {
-        tracing::trace!(found = suspects.len(), "looked for claims that nobody has any more");
-        for Suspect { claim, asked } in suspects {
-            if self.asked(&claim.uid) != asked {
+    /// Releases orphaned claims, except those that were requested since the check.
+    pub(super) fn release_orphans(&mut self, suspects: Vec<Suspect>) {
+        tracing::trace!(found = suspects.len(), "checked for orphaned claims");
+        for Suspect { claim, requests } in suspects {
+            if self.requests(&claim.uid) != requests {
                 continue;
             }
-            tracing::info!(%claim, uid = claim.uid, "nobody has the claim any more, it is released");
+            tracing::info!(%claim, uid = claim.uid, "releasing orphaned claim");
             // No caller waits for the answer.
             let (reply, _) = oneshot::channel();
-            self.ask(Request { claim, wish: Wish::Release(reply) });
+            self.handle(Request { claim, operation: Operation::Release(reply) });
         }
     }
 
-    fn asked(&self, uid: &str) -> Option<u64> {
-        Some(self.slots.get(uid)?.asked)
+    fn requests(&self, uid: &str) -> Option<u64> {
+        Some(self.slots.get(uid)?.requests)
     }
 }
 
 impl Environment {
     /// Undoes the steps while the record still has the claim: its unclean devices are not allocated
     /// meanwhile.
-    async fn clear(&self, uid: &str, entry: Option<&Entry>) -> Result<(), String> {
+    async fn clear(&self, uid: &str, entry: Option<&PreparedClaim>) -> Result<(), String> {
         let (documents, of) = (self.documents.clone(), uid.to_owned());
         blocking(move || documents.remove(&of)).await?;
         if let Some(entry) = entry {
             self.set_time_slices_back(entry).await?;
             self.unmake(&places(entry)).await?;
         }
-        self.handovers.leave(uid).await
+        self.cleanup.leave(uid).await
     }
 }

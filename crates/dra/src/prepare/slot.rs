@@ -5,22 +5,21 @@ use windlass_allocations::ledger::ClaimRef;
 use super::{
     super::{
         queue::Reply,
-        record::{Entry, Held, Stage},
+        record::{PreparedClaim, PreparedDevice, Stage},
     },
     state::{Input, State},
 };
 
-/// One claim.
 pub(super) struct Slot {
     pub(super) claim: ClaimRef,
     pub(super) state: State,
     /// Its record, if any.
-    pub(super) entry: Option<Entry>,
+    pub(super) entry: Option<PreparedClaim>,
     /// Reason of the last failure to rewrite its document.
     pub(super) unwritten: Option<String>,
     /// Number of requests so far.
-    pub(super) asked: u64,
-    pub(super) preparing: Vec<Reply<Vec<Held>>>,
+    pub(super) requests: u64,
+    pub(super) preparing: Vec<Reply<Vec<PreparedDevice>>>,
     pub(super) releasing: Vec<Reply<()>>,
 }
 
@@ -30,10 +29,10 @@ impl Slot {
     pub(super) fn new(claim: ClaimRef) -> Self {
         let (entry, unwritten, preparing, releasing) = Default::default();
         let state = State::Resting(None);
-        Self { claim, state, entry, unwritten, asked: 0, preparing, releasing }
+        Self { claim, state, entry, unwritten, requests: 0, preparing, releasing }
     }
 
-    pub(super) fn of(entry: Entry) -> Self {
+    pub(super) fn of(entry: PreparedClaim) -> Self {
         let state = State::Resting(Some(entry.state));
         Self { state, entry: Some(entry.clone()), ..Self::new(entry.claim) }
     }
@@ -59,13 +58,12 @@ impl Slot {
         self.state = state;
     }
 
-    /// The record of the claim.
-    pub(super) fn recorded(&self) -> Option<&Entry> {
+    pub(super) fn recorded(&self) -> Option<&PreparedClaim> {
         self.entry.as_ref().filter(|_| self.state.recorded().is_some())
     }
 
     /// The next request of a claim at rest.
-    pub(super) fn wish(&self) -> Option<Input> {
+    pub(super) fn operation(&self) -> Option<Input> {
         match (self.preparing.is_empty(), self.releasing.is_empty()) {
             (false, _) => Some(Input::Prepare),
             (true, false) => Some(Input::Release),
@@ -79,13 +77,14 @@ impl Slot {
     }
 
     /// True if the device of a name is unknown.
-    pub(super) fn is_vague(&self) -> bool {
-        let is_vague = |entry: &Entry| entry.devices.iter().any(|held| held.device.is_none());
-        self.recorded().is_some_and(is_vague)
+    pub(super) fn has_unknown_devices(&self) -> bool {
+        let has_unknown_devices =
+            |entry: &PreparedClaim| entry.devices.iter().any(|held| held.device.is_none());
+        self.recorded().is_some_and(has_unknown_devices)
     }
 
     /// Answers the callers of the preparation.
-    pub(super) fn prepared(&mut self, outcome: &Result<Vec<Held>, String>) {
+    pub(super) fn prepared(&mut self, outcome: &Result<Vec<PreparedDevice>, String>) {
         for reply in self.preparing.drain(..) {
             let _ = reply.send(outcome.clone());
         }

@@ -8,7 +8,7 @@
 //!                      Waiting              └─> Resting, started; of nothing if that was not recorded
 //!
 //!            Prepare               same              done
-//!  Resting ──────────> Comparing ────────> Checking ──────> Resting      Resting ─look─> Restoring ─> Resting
+//!  Resting ──────────> Comparing ────────> Checking ──────> Resting      Resting ─check─> Restoring ─> Resting
 //!  completed               │ allocated anew                              completed                    completed
 //!                          v
 //!  Resting ──────────> Removing ──done──> Forgetting ──recorded──> Resting, nothing
@@ -21,8 +21,8 @@
 
 use windlass_host::deadline::Deadline;
 
-use super::waiting::InTheWay;
-use crate::{claim::Claim, record::Stage, status::Trouble};
+use super::waiting::Blocker;
+use crate::{claim::Claim, record::Stage, status::Failure};
 
 /// Stage of the claim in the record; `None` without a record.
 pub(super) type Recorded = Option<Stage>;
@@ -30,7 +30,6 @@ pub(super) type Recorded = Option<Stage>;
 const STARTED: Recorded = Some(Stage::PrepareStarted);
 const COMPLETED: Recorded = Some(Stage::PrepareCompleted);
 
-/// State of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     /// No work is under way.
@@ -57,7 +56,6 @@ pub(super) enum State {
     Forgetting,
 }
 
-/// Input of the state machine.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Input {
     /// The kubelet asks to prepare the claim.
@@ -65,7 +63,7 @@ pub(super) enum Input {
     /// The claim is to be released.
     Release,
     /// Its document is due for a check.
-    Look,
+    Check,
     /// The object still has the same allocation.
     Same,
     /// The object has another allocation.
@@ -77,9 +75,9 @@ pub(super) enum Input {
     /// They are taken, and GPUs have to be cut or made whole first.
     Unmade(Box<Claim>),
     /// Other claims have them.
-    Held(InTheWay, Deadline),
+    Blocked(Blocker, Deadline),
     /// Other claims may have released them.
-    LetGo(Deadline),
+    Released(Deadline),
     /// No caller waits for it any more.
     Abandoned,
     /// Its GPUs are cut or whole.
@@ -87,7 +85,7 @@ pub(super) enum Input {
     /// The work of the state is done.
     Done,
     /// It is refused, or its work failed, perhaps in part.
-    Failed(Trouble),
+    Failed(Failure),
     /// It was not begun: the disk refused the record.
     Unrecorded(String),
 }
@@ -100,7 +98,7 @@ pub(super) enum Action {
     Read,
     /// Plan the claim's devices, and take them.
     Plan(Box<Claim>),
-    Wait(InTheWay, Deadline),
+    Wait(Blocker, Deadline),
     /// Tell the callers that it is released before it was prepared.
     Abandon,
     Make(Box<Claim>),
@@ -112,7 +110,7 @@ pub(super) enum Action {
     /// Answer the callers with its devices.
     Answer,
     /// Answer the callers with an error.
-    Refuse(Trouble),
+    Refuse(Failure),
     /// Return the taken devices, and refuse.
     Undo(String),
     Restore,
@@ -162,9 +160,9 @@ impl State {
             (Self::Resting(before), Input::Prepare) => (Self::Reading(before, None), Action::Read),
             // An unrecorded claim may still have devices to be cleaned.
             (Self::Resting(recorded), Input::Release) => (Self::Removing(recorded), Action::Remove),
-            (Self::Resting(COMPLETED), Input::Look) => (Self::Restoring, Action::Restore),
+            (Self::Resting(COMPLETED), Input::Check) => (Self::Restoring, Action::Restore),
             (Self::Restoring, Input::Done) => (Self::Resting(COMPLETED), Action::Note(None)),
-            (Self::Restoring, Input::Failed(Trouble { why, .. })) => {
+            (Self::Restoring, Input::Failed(Failure { why, .. })) => {
                 (Self::Resting(COMPLETED), Action::Note(Some(why)))
             }
             _ => (self, Action::Nothing),
@@ -183,11 +181,11 @@ impl State {
             (Self::Reading(..), Input::Unmade(claim)) => {
                 (Self::Making(before), Action::Make(claim))
             }
-            (Self::Reading(..), Input::Held(others, patience)) => {
+            (Self::Reading(..), Input::Blocked(others, patience)) => {
                 (Self::Waiting(before, patience), Action::Wait(others, patience))
             }
             (Self::Reading(..), Input::Failed(why)) => (Self::Resting(before), Action::Refuse(why)),
-            (Self::Waiting(..), Input::LetGo(patience)) => {
+            (Self::Waiting(..), Input::Released(patience)) => {
                 (Self::Reading(before, Some(patience)), Action::Read)
             }
             (Self::Waiting(..), Input::Release | Input::Abandoned) => {
@@ -229,7 +227,7 @@ impl State {
             }
             (Self::Removing(Some(_)), Input::Done) => (Self::Forgetting, Action::Record),
             // Its document is missing, and other steps may be undone too.
-            (Self::Removing(recorded), Input::Failed(Trouble { why, .. })) => {
+            (Self::Removing(recorded), Input::Failed(Failure { why, .. })) => {
                 (Self::Resting(recorded.and(STARTED)), Action::Keep(why))
             }
             (Self::Forgetting, Input::Unrecorded(why)) => {

@@ -7,7 +7,7 @@ use windlass_host::{causes, deadline};
 use windlass_resources::NodeState;
 
 use super::environment::Environment;
-use crate::{record::Entry, time_slice::Interval};
+use crate::{record::PreparedClaim, time_slice::Interval};
 
 /// Deadline of the program. It queries every GPU of the node first, which takes seconds each if the driver
 /// is not kept loaded.
@@ -16,8 +16,7 @@ const LIMIT: Duration = Duration::from_secs(20);
 // === impl Environment ===
 
 impl Environment {
-    /// Sets the time slices of a claim.
-    pub(super) async fn set_time_slices(&self, entry: &Entry) -> Result<(), String> {
+    pub(super) async fn set_time_slices(&self, entry: &PreparedClaim) -> Result<(), String> {
         for (device, interval) in intervals(entry) {
             self.set_time_slice(device, interval).await?;
         }
@@ -26,7 +25,7 @@ impl Environment {
 
     /// Resets the time slices of a claim. A GPU that is gone or lost needs a reset to return, which resets
     /// them too.
-    pub(super) async fn set_time_slices_back(&self, entry: &Entry) -> Result<(), String> {
+    pub(super) async fn set_time_slices_back(&self, entry: &PreparedClaim) -> Result<(), String> {
         for (device, _) in intervals(entry) {
             if is_in_reach(&self.state.borrow(), device) {
                 self.set_time_slice(device, Interval::Default).await?;
@@ -47,7 +46,7 @@ impl Environment {
 }
 
 /// GPUs of a claim with another time slice than the default.
-fn intervals(entry: &Entry) -> impl Iterator<Item = (&DeviceId, Interval)> {
+fn intervals(entry: &PreparedClaim) -> impl Iterator<Item = (&DeviceId, Interval)> {
     let held = entry.devices.iter().filter(|held| !held.interval.is_default());
     held.filter_map(|held| Some((held.device.as_ref()?, held.interval)))
 }
@@ -55,5 +54,5 @@ fn intervals(entry: &Entry) -> impl Iterator<Item = (&DeviceId, Interval)> {
 fn is_in_reach(state: &NodeState, device: &DeviceId) -> bool {
     let found = state.inventory.get(device.as_str());
     let is_away = |reason| matches!(reason, Reason::Vanished | Reason::Lost);
-    found.is_some_and(|device| !device.health.trouble().is_some_and(|it| is_away(it.reason)))
+    found.is_some_and(|device| !device.health.failure().is_some_and(|it| is_away(it.reason)))
 }

@@ -14,43 +14,43 @@ use super::{Input, Notice, Preparer, State, slot::Slot};
 use crate::plan::Refusal;
 
 /// Reason that a claim cannot begin.
-pub(super) struct NotBegun {
+pub(super) struct PlanError {
     why: String,
     /// The claim that has the device, if any.
-    in_the_way: Option<InTheWay>,
+    blocker: Option<Blocker>,
 }
 
 /// Claims that other claims wait for.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum InTheWay {
+pub(super) enum Blocker {
     One(ClaimRef),
     /// Claims with shares of the device.
     Sharers,
 }
 
-// === impl NotBegun ===
+// === impl PlanError ===
 
-impl From<Refusal> for NotBegun {
+impl From<Refusal> for PlanError {
     fn from(refusal: Refusal) -> Self {
-        let in_the_way = refusal.holder().cloned().map(InTheWay::One);
-        Self { why: causes(&refusal), in_the_way }
+        let blocker = refusal.holder().cloned().map(Blocker::One);
+        Self { why: causes(&refusal), blocker }
     }
 }
 
-impl From<Conflict> for NotBegun {
+impl From<Conflict> for PlanError {
     fn from(conflict: Conflict) -> Self {
-        let in_the_way = match &conflict {
-            Conflict::Exceeded { .. } | Conflict::NoShareLeft { .. } => Some(InTheWay::Sharers),
-            _ => conflict.holder().cloned().map(InTheWay::One),
+        let blocker = match &conflict {
+            Conflict::Exceeded { .. } | Conflict::NoShareLeft { .. } => Some(Blocker::Sharers),
+            _ => conflict.holder().cloned().map(Blocker::One),
         };
-        Self { why: conflict.to_string(), in_the_way }
+        Self { why: conflict.to_string(), blocker }
     }
 }
 
-impl NotBegun {
+impl PlanError {
     /// The error for the kubelet. Only the node's own log names the holder.
-    pub(super) fn told(self, claim: &ClaimRef) -> String {
-        if let Some(holder) = &self.in_the_way {
+    pub(super) fn report(self, claim: &ClaimRef) -> String {
+        if let Some(holder) = &self.blocker {
             tracing::info!(%claim, %holder, why = self.why, "claim refused");
         }
         self.why
@@ -62,8 +62,8 @@ impl NotBegun {
 impl Preparer {
     /// True while the claim waits for other claims to release its devices, up to its patience, and unless
     /// it is to be released itself.
-    pub(super) fn held(&self, uid: &str, cause: &NotBegun) -> Option<Input> {
-        let (others, slot) = (cause.in_the_way.clone()?, self.slots.get(uid)?);
+    pub(super) fn held(&self, uid: &str, cause: &PlanError) -> Option<Input> {
+        let (others, slot) = (cause.blocker.clone()?, self.slots.get(uid)?);
         let State::Reading(_, patience) = slot.state else { return None };
         let mut left = patience.unwrap_or_else(|| Deadline::after(self.patience));
         let ledger = self.environment.ledger.watch();
@@ -71,32 +71,32 @@ impl Preparer {
         // A holder that is missing in the ledger would count as gone at once, again and again.
         if left.has_passed(Instant::now())
             || !slot.releasing.is_empty()
-            || others.have_let_go(ledger.claims(), &ledger)
+            || others.have_released(ledger.claims(), &ledger)
         {
             return None;
         }
         if patience.is_none() {
             tracing::info!(claim = %slot.claim, holder = %others, why = cause.why, "claim waits");
         }
-        Some(Input::Held(others, left))
+        Some(Input::Blocked(others, left))
     }
 
     /// Waits until the other claims have released the devices.
-    pub(super) fn wait(&mut self, uid: &str, others: InTheWay, mut patience: Deadline) {
+    pub(super) fn wait(&mut self, uid: &str, others: Blocker, mut patience: Deadline) {
         let (mut ledger, uid) = (self.environment.ledger.watch(), uid.to_owned());
         let before = ledger.borrow().claims().clone();
         self.watches.spawn(async move {
-            let let_go = ledger.wait_for(|ledger| others.have_let_go(&before, ledger));
+            let released = ledger.wait_for(|ledger| others.have_released(&before, ledger));
             // The new plan shows the result.
-            drop(patience.bound(let_go).await);
-            Notice::LetGo(uid, patience)
+            drop(patience.bound(released).await);
+            Notice::Released(uid, patience)
         });
     }
 
     /// Reads the claim again, if a caller still waits: it may have been deleted.
-    pub(super) fn let_go(&mut self, uid: &str, patience: Deadline) {
+    pub(super) fn released(&mut self, uid: &str, patience: Deadline) {
         let is_abandoned = self.slots.get(uid).is_some_and(Slot::is_abandoned);
-        let input = if is_abandoned { Input::Abandoned } else { Input::LetGo(patience) };
+        let input = if is_abandoned { Input::Abandoned } else { Input::Released(patience) };
         self.step(uid, input);
     }
 
@@ -108,10 +108,10 @@ impl Preparer {
     }
 }
 
-// === impl InTheWay ===
+// === impl Blocker ===
 
-impl InTheWay {
-    fn have_let_go(&self, before: &ClaimHolds, now: &Ledger) -> bool {
+impl Blocker {
+    fn have_released(&self, before: &ClaimHolds, now: &Ledger) -> bool {
         match self {
             Self::One(claim) => !now.is_held_by(&claim.uid),
             Self::Sharers => now.claims() != before,
@@ -119,7 +119,7 @@ impl InTheWay {
     }
 }
 
-impl fmt::Display for InTheWay {
+impl fmt::Display for Blocker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::One(claim) => claim.fmt(f),

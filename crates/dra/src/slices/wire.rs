@@ -18,7 +18,6 @@ use crate::{
     consumable_capacity::{self, ConsumableCapacity, compute_of},
 };
 
-/// Device of a slice.
 pub(super) fn device(entry: &CatalogEntry, options: SliceOptions<'_>) -> Device {
     let attributes = entry.attributes.iter().map(|(name, it)| (name.to_string(), attribute(it)));
     let shares = shares_of(options.driver);
@@ -46,7 +45,6 @@ pub(super) fn device(entry: &CatalogEntry, options: SliceOptions<'_>) -> Device 
     }
 }
 
-/// Counter set of a slice.
 pub(super) fn counter_set(counters: &Counters) -> CounterSet {
     CounterSet { name: counters.set.clone(), counters: amounts(counters) }
 }
@@ -119,16 +117,16 @@ fn by_amount(
     of(&none)
 }
 
-fn of(usual: &Quantity) -> CapacityRequestPolicy {
-    let default = Some(Amount(usual.to_string()));
+fn of(default: &Quantity) -> CapacityRequestPolicy {
+    let default = Some(Amount(default.to_string()));
     CapacityRequestPolicy { default, valid_range: None, valid_values: None }
 }
 
 /// Policy with a step. The API server refuses a step beyond the whole.
-fn in_steps(usual: &Quantity, step: &Quantity, has_room: bool) -> CapacityRequestPolicy {
+fn in_steps(default: &Quantity, step: &Quantity, has_room: bool) -> CapacityRequestPolicy {
     let step = || Amount(step.to_string());
     let range = CapacityRequestPolicyRange { min: step(), max: None, step: has_room.then(step) };
-    CapacityRequestPolicy { valid_range: Some(range), ..of(usual) }
+    CapacityRequestPolicy { valid_range: Some(range), ..of(default) }
 }
 
 fn taint(taint: &Taint, SliceOptions { driver, taints }: SliceOptions<'_>) -> DeviceTaint {

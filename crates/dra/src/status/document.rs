@@ -16,7 +16,7 @@ use windlass_resources::NodeState;
 
 use super::super::{
     plan::variables,
-    record::{Entry, Held, Stage},
+    record::{PreparedClaim, PreparedDevice, Stage},
 };
 
 /// A device of a claim: pool, name, and share.
@@ -52,12 +52,12 @@ const LONGEST_MESSAGE: usize = 32 * 1024;
 
 /// Reports about the devices of a claim; `why` is the reason if its preparation failed.
 pub(super) fn devices(
-    entry: &Entry,
+    entry: &PreparedClaim,
     state: &NodeState,
     why: Option<&str>,
     now: Timestamp,
 ) -> BTreeMap<DeviceKey, DeviceReport> {
-    let report = |held: &Held| {
+    let report = |held: &PreparedDevice| {
         let device = held.found(&state.inventory);
         let conditions = [ready(entry, why, now), healthy(device, now)];
         let key = (held.pool.clone(), held.name.clone(), held.share.clone());
@@ -150,7 +150,7 @@ fn earlier(device: &AllocatedDeviceStatus, kind: &'static str) -> Option<Conditi
     Some(Condition { kind, status, reason, message, since: found.last_transition_time.0 })
 }
 
-fn ready(entry: &Entry, why: Option<&str>, since: Timestamp) -> Condition {
+fn ready(entry: &PreparedClaim, why: Option<&str>, since: Timestamp) -> Condition {
     let (status, reason, message) = match (entry.state, why) {
         (Stage::PrepareCompleted, _) => {
             ("True", "Prepared", variables::overlapping(&entry.devices).unwrap_or_default())
@@ -177,17 +177,17 @@ fn healthy(device: Option<&Device>, now: Timestamp) -> Condition {
     match health.state {
         HealthState::Healthy => condition("True", "Healthy", String::new(), since),
         HealthState::Unknown => condition("Unknown", "NotProbed", String::new(), since),
-        HealthState::Unhealthy => condition("False", &reason(health), trouble(health), since),
+        HealthState::Unhealthy => condition("False", &reason(health), failure(health), since),
     }
 }
 
-fn trouble(health: &Health) -> String {
-    health.trouble().map(ToString::to_string).unwrap_or_default()
+fn failure(health: &Health) -> String {
+    health.failure().map(ToString::to_string).unwrap_or_default()
 }
 
-/// Kind of trouble as the reason of a condition: `XID79`, `DeviceNodeMissing`.
+/// Kind of failure as the reason of a condition: `XID79`, `DeviceNodeMissing`.
 fn reason(health: &Health) -> String {
-    let text = health.trouble().map(|trouble| trouble.reason.to_string()).unwrap_or_default();
+    let text = health.failure().map(|failure| failure.reason.to_string()).unwrap_or_default();
     let words = text.split(|letter: char| !letter.is_ascii_alphanumeric());
     let word = |word: &str| {
         let mut letters = word.chars();
@@ -227,7 +227,7 @@ mod tests {
     use super::*;
 
     /// A device of a request, and what containers read with it.
-    fn held(name: &str, request: &str, env: &[&str]) -> Held {
+    fn held(name: &str, request: &str, env: &[&str]) -> PreparedDevice {
         let held = json!({
             "pool": "n1/boards", "name": name, "device": name, "usage": "alone",
             "requests": [request], "cdi": [], "edits": {"env": env},
@@ -239,7 +239,7 @@ mod tests {
     fn the_status_of_a_prepared_claim_says_which_variables_several_requests_have() {
         let claim = ["ns", "c", "u"].map(ToOwned::to_owned);
         let [namespace, name, uid] = claim;
-        let entry = Entry {
+        let entry = PreparedClaim {
             claim: ClaimRef { namespace, name, uid },
             state: Stage::PrepareCompleted,
             devices: vec![

@@ -44,7 +44,6 @@ impl RefusedReports {
         self.0.insert(uid, Waiting { devices, why, times, until });
     }
 
-    /// Forgets the report of a claim.
     pub(super) fn forget(&mut self, uid: &str) {
         self.0.remove(uid);
     }

@@ -36,7 +36,7 @@ struct Worker<A> {
 type BlockingCall<A> = Box<dyn FnOnce() -> A + Send>;
 
 /// Most hanging threads; with more, the host itself hangs.
-const MOST_LATE: usize = 64;
+const MAX_LATE: usize = 64;
 
 // === impl DeadlinePool ===
 
@@ -55,7 +55,7 @@ impl<K: Ord, A: Send + 'static> DeadlinePool<K, A> {
             return Err(Late);
         }
         self.late.remove(&key);
-        if self.late.len() >= MOST_LATE {
+        if self.late.len() >= MAX_LATE {
             return Err(Late);
         }
         let idle = self.idle.take().map_or_else(Worker::start, Ok);

@@ -39,7 +39,7 @@ struct Parts<'a> {
 }
 
 /// Most bytes of an answer that are read; a status line is much shorter.
-const MOST_BYTES: usize = 1024;
+const MAX_BYTES: usize = 1024;
 
 /// Gets a URL; any status 2xx is success.
 pub async fn get(url: &str) -> Result<(), GetError> {
@@ -60,7 +60,7 @@ pub async fn get(url: &str) -> Result<(), GetError> {
 
 async fn first_line(stream: &mut TcpStream) -> io::Result<String> {
     let (mut text, mut piece) = (Vec::new(), [0; 256]);
-    while text.len() < MOST_BYTES && !text.contains(&b'\n') {
+    while text.len() < MAX_BYTES && !text.contains(&b'\n') {
         match stream.read(&mut piece).await? {
             0 => break,
             read => text.extend_from_slice(&piece[..read]),

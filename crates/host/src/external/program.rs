@@ -30,22 +30,22 @@ pub enum ProgramError {
     #[error("cannot run {0}")]
     Run(String, #[source] io::Error),
     /// The program failed.
-    #[error("{program} ended with {status}{said}")]
+    #[error("{program} ended with {status}{output}")]
     Ended {
         /// Path of the program.
         program: String,
         /// Exit status.
         status: ExitStatus,
         /// Last output.
-        said: String,
+        output: String,
     },
 }
 
 /// Most bytes of output in an error.
-const MOST_WORDS: u64 = 4096;
+const MAX_OUTPUT_BYTES: u64 = 4096;
 
 /// Time to read output after the program's end.
-const LAST_WORDS: Duration = Duration::from_millis(50);
+const OUTPUT_GRACE: Duration = Duration::from_millis(50);
 
 /// Environment variable with the device id.
 const DEVICE_ID: &str = "WINDLASS_DEVICE_ID";
@@ -68,27 +68,27 @@ pub async fn run_to_end(program: &str, mut command: Command) -> Result<(), Progr
     let failed = |error| ProgramError::Run(program.to_owned(), error);
     // Programs report errors on either stream. Our copies of the pipe are dropped, so it closes with the
     // program.
-    let (pipe, words) = std::io::pipe().map_err(failed)?;
+    let (pipe, writer) = std::io::pipe().map_err(failed)?;
     let pipe = Receiver::from_owned_fd(pipe.into()).map_err(failed)?;
-    command.stdin(Stdio::null()).stdout(words.try_clone().map_err(failed)?).stderr(words);
+    command.stdin(Stdio::null()).stdout(writer.try_clone().map_err(failed)?).stderr(writer);
     command.current_dir("/").process_group(0);
     let mut group = Group(command.spawn().map_err(failed)?);
     drop(command);
-    let mut said = Vec::new();
+    let mut output = Vec::new();
     let status = {
-        let mut listening = pin!(listen(pipe, &mut said));
+        let mut reading = pin!(read(pipe, &mut output));
         let status = tokio::select! {
             status = group.0.wait() => status.map_err(failed)?,
-            never = &mut listening => match never {},
+            never = &mut reading => match never {},
         };
         if status.success() {
             return Ok(());
         }
         // Children may keep the pipe open forever.
-        let _ = deadline::timeout(LAST_WORDS, listening).await;
+        let _ = deadline::timeout(OUTPUT_GRACE, reading).await;
         status
     };
-    Err(ProgramError::Ended { program: program.to_owned(), status, said: in_one_line(&said) })
+    Err(ProgramError::Ended { program: program.to_owned(), status, output: in_one_line(&output) })
 }
 
 /// Process group of a program, killed on drop while the program runs.
@@ -105,15 +105,15 @@ impl Drop for Group {
 }
 
 /// Reads output until cancelled; drops what exceeds the limit.
-async fn listen(mut pipe: Receiver, said: &mut Vec<u8>) -> Infallible {
+async fn read(mut pipe: Receiver, output: &mut Vec<u8>) -> Infallible {
     // A broken pipe ends the output.
-    let _ = (&mut pipe).take(MOST_WORDS).read_to_end(said).await;
+    let _ = (&mut pipe).take(MAX_OUTPUT_BYTES).read_to_end(output).await;
     let _ = copy(&mut pipe, &mut sink()).await;
     std::future::pending().await
 }
 
-fn in_one_line(said: &[u8]) -> String {
-    let text = String::from_utf8_lossy(said);
+fn in_one_line(output: &[u8]) -> String {
+    let text = String::from_utf8_lossy(output);
     let words: Vec<_> = text.split_whitespace().collect();
     if words.is_empty() { String::new() } else { format!(": {}", words.join(" ")) }
 }

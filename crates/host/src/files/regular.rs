@@ -28,13 +28,13 @@ enum Unfit {
     Kind(&'static str),
     #[error("it is larger than {}, the most that is read", size(*.0))]
     Size(u64),
-    #[error("it is no text in UTF-8")]
+    #[error("it is not UTF-8 text")]
     Text,
 }
 
 /// Largest useful document of a node. A claim takes about 2 KiB of the agent's record, a container as much of
 /// the kubelet's checkpoint.
-pub const MOST_BYTES: u64 = 32 << 20;
+pub const MAX_BYTES: u64 = 32 << 20;
 
 /// Reads a regular file of at most `most_bytes`.
 ///
@@ -187,7 +187,7 @@ mod tests {
         assert_eq!(text(Links::Followed, "link"), "1234");
         fs::write(at("binary"), b"\xff\xfe").expect("written");
         let binary = read_regular_text(&at("binary"), Links::Refused, 4).expect_err("no text");
-        assert_eq!(binary.to_string(), "it is no text in UTF-8");
+        assert_eq!(binary.to_string(), "it is not UTF-8 text");
         let endless = text_of(io::repeat(b'x'), 1 << 20).expect_err("no end");
         assert_eq!(endless.to_string(), "it is larger than 1 MiB, the most that is read");
         assert_eq!(text_of(&b"{}"[..], 4).expect("small"), "{}");

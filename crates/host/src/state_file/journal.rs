@@ -10,7 +10,7 @@
 //!
 //! Versions reach the disk in order, each as a whole. Of the versions that arrive during a write, only the newest is
 //! written; the others count as written with it. A failed write is retried without a new version. A file that another
-//! program removed or changed is rewritten at the next [check](Journal::look).
+//! program removed or changed is rewritten at the next [check](Journal::check).
 //!
 //! # Errors
 //!
@@ -34,7 +34,7 @@ pub type Versioned<T> = (u64, T);
 pub struct Journal<T> {
     newest: watch::Sender<Versioned<T>>,
     written: watch::Receiver<Written>,
-    looks: watch::Sender<u64>,
+    checks: watch::Sender<u64>,
 }
 
 /// Background writer of a journal.
@@ -42,7 +42,7 @@ pub struct Journal<T> {
 pub struct Writer<T> {
     file: StateFile<T>,
     newest: watch::Receiver<Versioned<T>>,
-    looks: watch::Receiver<u64>,
+    checks: watch::Receiver<u64>,
     written: watch::Sender<Written>,
     waiting: &'static str,
 }
@@ -55,7 +55,7 @@ struct Written {
     /// Newest version whose write failed, with the error.
     refused: Option<(u64, String)>,
     /// Number of finished checks of the file.
-    looks: u64,
+    checks: u64,
 }
 
 // === impl Journal ===
@@ -63,16 +63,16 @@ struct Written {
 impl<T: Default + PartialEq> Journal<T> {
     /// An empty journal and its writer, which the caller runs. `waiting` is logged once when writes fail.
     pub fn new(file: StateFile<T>, waiting: &'static str) -> (Self, Writer<T>) {
-        let (newest, looks) = (watch::Sender::default(), watch::Sender::default());
+        let (newest, checks) = (watch::Sender::default(), watch::Sender::default());
         let (sender, written) = watch::channel(Written::default());
         let writer = Writer {
             file,
             newest: newest.subscribe(),
-            looks: looks.subscribe(),
+            checks: checks.subscribe(),
             written: sender,
             waiting,
         };
-        (Self { newest, written, looks }, writer)
+        (Self { newest, written, checks }, writer)
     }
 
     /// Requests a write, unless the content is equal and written.
@@ -99,16 +99,16 @@ impl<T: Default + PartialEq> Journal<T> {
     }
 
     /// Requests a check of the file: it is rewritten if it is missing or differs.
-    pub fn look(&self) {
-        self.looks.send_modify(|looks| *looks += 1);
+    pub fn check(&self) {
+        self.checks.send_modify(|checks| *checks += 1);
     }
 
     /// Waits until every check requested so far has finished.
-    pub fn looked(&self) -> impl Future<Output = ()> + Send + use<T> {
-        let (looks, mut written) = (*self.looks.borrow(), self.written.clone());
+    pub fn checked(&self) -> impl Future<Output = ()> + Send + use<T> {
+        let (checks, mut written) = (*self.checks.borrow(), self.written.clone());
         async move {
             // An error means that the writer has ended, and checks no more.
-            drop(written.wait_for(|written| written.looks >= looks).await);
+            drop(written.wait_for(|written| written.checks >= checks).await);
         }
     }
 
@@ -123,14 +123,14 @@ impl<T: Default + PartialEq> Journal<T> {
 impl<T: Clone + Serialize + DeserializeOwned + Send + Sync + 'static> Writer<T> {
     /// Writes until the journal is dropped, then the rest.
     pub async fn run(mut self) {
-        let mut trouble: Option<String> = None;
+        let mut error: Option<String> = None;
         loop {
             tokio::select! {
                 changed = self.newest.changed() => if changed.is_err() { return },
-                Ok(()) = self.looks.changed() => {}
-                () = sleep(AGAIN), if trouble.is_some() => {}
+                Ok(()) = self.checks.changed() => {}
+                () = sleep(AGAIN), if error.is_some() => {}
             }
-            let looks = *self.looks.borrow_and_update();
+            let checks = *self.checks.borrow_and_update();
             let (file, (version, content)) =
                 (self.file.clone(), self.newest.borrow_and_update().clone());
             // Version 0 is empty by default: the file of an earlier agent stays.
@@ -139,14 +139,14 @@ impl<T: Clone + Serialize + DeserializeOwned + Send + Sync + 'static> Writer<T> 
             let done = done.expect("writing neither panics nor is cancelled");
             let path = self.file.path().display();
             let now = done.err().map(|error| format!("cannot write {path}: {error}"));
-            if let Some(why) = now.as_ref().filter(|why| trouble.as_ref() != Some(why)) {
+            if let Some(why) = now.as_ref().filter(|why| error.as_ref() != Some(why)) {
                 tracing::error!(why, "{}", self.waiting);
             }
             self.written.send_modify(|written| {
-                written.looks = looks;
+                written.checks = checks;
                 written.take_in(version, now.clone());
             });
-            trouble = now;
+            error = now;
         }
     }
 }
@@ -154,8 +154,8 @@ impl<T: Clone + Serialize + DeserializeOwned + Send + Sync + 'static> Writer<T> 
 // === impl Written ===
 
 impl Written {
-    fn take_in(&mut self, version: u64, trouble: Option<String>) {
-        match trouble {
+    fn take_in(&mut self, version: u64, error: Option<String>) {
+        match error {
             None => self.version = version,
             Some(why) => self.refused = Some((version, why)),
         }
@@ -263,14 +263,14 @@ mod tests {
      {
         let (_folder, file, journal, writer) = journal();
         let relying = async {
-            journal.look();
-            journal.looked().await;
+            journal.check();
+            journal.checked().await;
             assert_eq!(on_disk(&file), None, "nothing is known yet");
             journal.write("one".to_owned());
             journal.recorded().await.expect("written");
             fs::remove_file(file.path()).expect("it was there");
-            journal.look();
-            journal.looked().await;
+            journal.check();
+            journal.checked().await;
             assert_eq!(on_disk(&file).as_deref(), Some("one"));
             assert_eq!(journal.watch().borrow().0, 1, "it is no new version");
         };

@@ -7,7 +7,7 @@ use windlass_host::{abbreviate::first_few, deadline};
 use super::steps::{StepContext, StepError};
 
 /// Most processes in an error.
-const MOST_NAMED: usize = 4;
+const MAX_NAMED: usize = 4;
 
 /// Waits for the last process to end, up to the limit, or names those that remain.
 pub(super) async fn wait_idle(context: &StepContext, limit: Duration) -> Result<(), StepError> {
@@ -21,7 +21,7 @@ pub(super) async fn wait_idle(context: &StepContext, limit: Duration) -> Result<
                 // Only the operator learns program names: the next tenant reads the error.
                 let (device, processes) = (&context.device, named(context, &computing));
                 tracing::warn!(%device, processes, "GPU still in use: end these processes");
-                return Err(StepError::Busy(first_few(&computing, MOST_NAMED)));
+                return Err(StepError::Busy(first_few(&computing, MAX_NAMED)));
             }
             sleep(PAUSE).await;
         }
@@ -35,5 +35,5 @@ fn named(context: &StepContext, computing: &[u32]) -> String {
         Some(name) => format!("{process} ({})", name.trim()),
         None => process.to_string(),
     };
-    first_few(computing.iter().map(name), MOST_NAMED)
+    first_few(computing.iter().map(name), MAX_NAMED)
 }

@@ -8,7 +8,7 @@ use windlass_host::deadline;
 
 use super::steps::{StepContext, StepError};
 
-/// Pause between looks.
+/// Poll interval.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// `IFF_UP` in `linux/if.h`.

@@ -2,13 +2,13 @@
 
 use std::{collections::BTreeMap, path::PathBuf};
 
-use windlass_config::{Handover, Policy, Step, StepAction};
+use windlass_config::{CleanupSteps, Policy, Step, StepAction};
 use windlass_core::{
     device::{Device, DeviceId},
     inventory::Inventory,
     nvlink::NvLinks,
 };
-use windlass_discovery::FpgaIdentity;
+use windlass_discovery::{FpgaIdentity, cleanup_steps};
 use windlass_host::template::{MissingValue, fill};
 
 /// Configured steps of one device.
@@ -67,7 +67,7 @@ fn reset_conflict(gpu: &Device, inventory: &Inventory) -> Option<&'static str> {
     } else if gpu.partitioned {
         Some("it is in MIG mode")
     } else if inventory.devices.iter().any(is_linked) {
-        Some("it has NVLinks to other GPUs, which would go down for whoever uses those")
+        Some("a reset would also take down its NVLinks to other GPUs")
     } else {
         None
     }
@@ -90,7 +90,7 @@ fn plan(policy: &Policy, device: &Device, inventory: &Inventory) -> Option<Clean
 
 fn filled_in(
     policy: &Policy,
-    configured: &Handover,
+    configured: &CleanupSteps,
     device: &Device,
 ) -> Result<CleanupPlan, MissingValue> {
     let steps = |steps: &[Step]| -> Result<Vec<_>, _> {
@@ -122,12 +122,11 @@ fn folder(device: &Device) -> Option<PathBuf> {
     device.folder.clone().or_else(function)
 }
 
-const UNKNOWN_IDENTITY: &str =
-    "it never said what it is, so that nobody could see whether it was programmed";
+const UNKNOWN_IDENTITY: &str = "its identity is unknown, so programming it cannot be verified";
 
 /// Configured steps of the device's source, if any.
-fn configured<'a>(policy: &'a Policy, device: &Device) -> Option<&'a Handover> {
-    let steps = policy.handover(&device.source)?;
+fn configured<'a>(policy: &'a Policy, device: &Device) -> Option<&'a CleanupSteps> {
+    let steps = cleanup_steps(policy, &device.source)?;
     (!steps.prepare.is_empty() || !steps.release.is_empty()).then_some(steps)
 }
 
@@ -167,9 +166,9 @@ mod tests {
     fn policy(action: StepAction) -> Policy {
         let find = Find::Endpoints(Vec::new());
         let step = Step { action, timeout: Duration::from_secs(1) };
-        let handover = Handover { prepare: vec![step], release: Vec::new() };
+        let cleanup = CleanupSteps { prepare: vec![step], release: Vec::new() };
         let rule = SourceRule::new("boards".parse().expect("a name"), find);
-        Policy { sources: vec![SourceRule { handover, ..rule }], ..Policy::default() }
+        Policy { sources: vec![SourceRule { cleanup, ..rule }], ..Policy::default() }
     }
 
     fn board() -> Device {

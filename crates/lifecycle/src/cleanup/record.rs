@@ -16,7 +16,6 @@ use super::state::State;
 /// Recorded state of each device.
 pub type Records = BTreeMap<DeviceId, State>;
 
-/// The file of the records.
 #[derive(Clone, Debug)]
 pub(super) struct RecordFile(StateFile<Records>);
 
@@ -39,7 +38,7 @@ impl RecordFile {
         // An unknown boot counts as a reboot: a cleaning too many is cheaper than one too few.
         let rebooted = earlier.boot != Boot::Same;
         let records = earlier.content.into_iter();
-        records.map(|(id, state)| (id, state.taken_up(rebooted))).collect()
+        records.map(|(id, state)| (id, state.restored(rebooted))).collect()
     }
 
     /// Moves an unreadable file aside for a person. Blocks.

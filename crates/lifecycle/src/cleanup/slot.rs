@@ -6,7 +6,7 @@ use tokio::{
     sync::Semaphore,
     time::{Duration, Instant},
 };
-use windlass_config::HandoverLimits;
+use windlass_config::CleanupLimits;
 use windlass_discovery::FpgaIdentity;
 use windlass_host::backoff::backoff;
 
@@ -16,7 +16,6 @@ use super::{
     state::State,
 };
 
-/// A device of the cleanup.
 pub(super) struct Slot {
     pub(super) state: State,
     /// Its steps; `None` if no step is configured now.
@@ -36,7 +35,7 @@ pub(super) struct Slot {
     /// Held by a sysfs write as long as the kernel takes.
     pub(super) writing: Arc<Semaphore>,
     /// Held by an identity check.
-    pub(super) asking: Arc<Semaphore>,
+    pub(super) verifying: Arc<Semaphore>,
 }
 
 // === impl Slot ===
@@ -54,12 +53,12 @@ impl Slot {
             waiting: Vec::new(),
             leaving: Vec::new(),
             writing: Arc::new(Semaphore::new(1)),
-            asking: Arc::new(Semaphore::new(1)),
+            verifying: Arc::new(Semaphore::new(1)),
         }
     }
 
     /// Enters a state, and sets the time of cleaning.
-    pub(super) fn enter(&mut self, state: State, limits: &HandoverLimits) {
+    pub(super) fn enter(&mut self, state: State, limits: &CleanupLimits) {
         let now = Instant::now();
         let pause = match &state {
             // A tenant's failure is no reason to wait once the tenant is gone.

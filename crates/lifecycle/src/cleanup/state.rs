@@ -90,7 +90,6 @@ pub struct Failure {
     pub since: Timestamp,
 }
 
-/// Inputs of the state machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Input {
     /// A container of these pods is about to start.
@@ -104,7 +103,7 @@ pub(super) enum Input {
     /// A claim released it.
     Leave(String),
     /// No tenant is left.
-    LetGo,
+    Released,
     /// The steps are done.
     Done,
     /// A step failed.
@@ -120,7 +119,6 @@ pub(super) enum Input {
     Lost,
 }
 
-/// Steps of a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Work {
     /// Preparation steps, after the release steps if `clean_first`.
@@ -139,7 +137,7 @@ impl State {
     }
 
     /// State at the start of an agent.
-    pub(super) fn taken_up(self, rebooted: bool) -> Self {
+    pub(super) fn restored(self, rebooted: bool) -> Self {
         match self {
             Self::Cleaning { failed: Some(failed) } => {
                 Self::Quarantined { tenants: Tenants::new(), failed }
@@ -161,14 +159,14 @@ impl State {
             (state, Input::Start(tenants)) => state.started(tenants),
             (state, Input::Join { claim, claims }) => state.joined(claim, &claims),
             (state, Input::Leave(claim)) => state.left(&claim),
-            (Self::InUse { .. } | Self::Dirty { .. }, Input::LetGo) => {
+            (Self::InUse { .. } | Self::Dirty { .. }, Input::Released) => {
                 Self::Dirty { tenants: Tenants::new() }
             }
-            (Self::Quarantined { failed, .. }, Input::LetGo) => {
+            (Self::Quarantined { failed, .. }, Input::Released) => {
                 Self::Quarantined { tenants: Tenants::new(), failed }
             }
             // It was allocated without an announced start: a restarted kubelet announces none.
-            (Self::Clean, Input::LetGo | Input::Lost) => Self::Unsure,
+            (Self::Clean, Input::Released | Input::Lost) => Self::Unsure,
             (Self::Dirty { tenants }, Input::Due) if tenants.is_empty() => {
                 Self::Cleaning { failed: None }
             }
@@ -292,7 +290,7 @@ impl State {
 
     /// Reason against allocating the device now. A device in use stays listed: the kubelet marks pods of
     /// unhealthy devices.
-    pub fn trouble(&self) -> Option<String> {
+    pub fn obstacle(&self) -> Option<String> {
         if let Some(Failure { why, .. }) = self.failure() {
             return Some(format!("cleanup failed: {why}"));
         }
@@ -325,7 +323,6 @@ impl State {
         }
     }
 
-    /// All names.
     pub(crate) const NAMES: [&'static str; 7] =
         ["unsure", "clean", "preparing", "in_use", "dirty", "cleaning", "quarantined"];
 }

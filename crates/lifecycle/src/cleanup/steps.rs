@@ -9,7 +9,7 @@ use std::{
 };
 
 use tokio::{sync::Semaphore, task::spawn_blocking};
-use windlass_config::{Link, Processes, Reset, Step, StepAction, USUAL_MEMORY};
+use windlass_config::{IDLE_MEMORY, Link, Processes, Reset, Step, StepAction};
 use windlass_core::device::DeviceId;
 use windlass_discovery::mig::{MigHandle, PartitionError};
 use windlass_host::{
@@ -39,13 +39,12 @@ pub(super) struct StepContext {
     /// Held by a sysfs write as long as the kernel takes: a write that hangs is never repeated.
     pub(super) writing: Arc<Semaphore>,
     /// Held by an identity check likewise.
-    pub(super) asking: Arc<Semaphore>,
+    pub(super) verifying: Arc<Semaphore>,
     /// NVIDIA's driver.
     pub(super) gpus: MigHandle,
     pub(super) scrubber: Scrubber,
 }
 
-/// Error of a step.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum StepError {
     #[error("GET {0}")]
@@ -56,7 +55,7 @@ pub(super) enum StepError {
     Program(#[from] ProgramError),
     #[error("{0} cannot be written: the device has no folder in sysfs")]
     NoFolder(PathBuf),
-    #[error("{0} leads out of the device's folder")]
+    #[error("{0} is outside the device's folder")]
     Outside(PathBuf),
     #[error("cannot write {0}")]
     Write(PathBuf, #[source] io::Error),
@@ -65,15 +64,15 @@ pub(super) enum StepError {
     #[error("still computing on it: process {0}")]
     Busy(String),
     #[error(
-        "{used} MiB of its memory are used though at most {most} may be, and no process that the driver \
-         tells of has them"
+        "{used} MiB of its memory are used, at most {most} are allowed, and no process that the driver lists \
+         holds them"
     )]
     MemoryUsed { used: u64, most: u64 },
     #[error("it is not reset: {0}")]
     NotReset(String),
     #[error("cannot reset it")]
     Reset(#[from] SmiError),
-    #[error("its interface has not come back: the network of a container has it")]
+    #[error("its interface is still in a container's network namespace")]
     Away,
     #[error("an earlier write to {0} has not returned yet")]
     Hanging(PathBuf),
@@ -93,7 +92,7 @@ async fn run_steps(context: &StepContext, steps: &[Step]) -> Result<(), StepErro
                 StepAction::Memory { most } => wait_free(context, *most, *limit).await,
                 StepAction::Overwrite => {
                     // Overwriting reaches free memory only.
-                    wait_free(context, USUAL_MEMORY, *limit).await?;
+                    wait_free(context, IDLE_MEMORY, *limit).await?;
                     overwrite(context).await
                 }
                 StepAction::Reset(Reset::Gpu) => reset(context, *limit).await,
@@ -236,7 +235,7 @@ mod tests {
             },
             host: Host::new(root.path(), "/"),
             writing: Arc::new(Semaphore::new(1)),
-            asking: Arc::new(Semaphore::new(1)),
+            verifying: Arc::new(Semaphore::new(1)),
             gpus: nobody(),
             scrubber: Scrubber::new(&Places::default()),
         };
@@ -271,7 +270,7 @@ mod tests {
         let (root, context) = context();
         let up = || StepAction::Link(Link::Up);
         let why = outcome(&context, up()).await.expect_err("away");
-        assert_eq!(why, "its interface has not come back: the network of a container has it");
+        assert_eq!(why, "its interface is still in a container's network namespace");
         let interface = root.path().join("sys/devices/platform/board/net/eth1");
         fs::create_dir_all(&interface).expect("made");
         fs::write(interface.join("flags"), "0x1002\n").expect("written");
@@ -283,14 +282,14 @@ mod tests {
     async fn a_gpu_that_nobody_can_ask_about_is_not_taken_for_idle() {
         let (_root, context) = context();
         let why = outcome(&context, StepAction::Processes(Processes::None)).await;
-        assert!(why.expect_err("no driver").starts_with("cannot tell who computes on board"));
+        assert!(why.expect_err("no driver").starts_with("cannot list the processes on board"));
     }
 
     #[tokio::test]
     async fn memory_that_nobody_can_measure_is_not_taken_for_free() {
         let (_root, context) = context();
         let why = outcome(&context, StepAction::Memory { most: 0 }).await.expect_err("no driver");
-        assert!(why.starts_with("cannot tell how much memory of board is used"), "{why}");
+        assert!(why.starts_with("cannot read the memory use of board"), "{why}");
     }
 
     #[tokio::test]
@@ -309,7 +308,7 @@ mod tests {
         assert_eq!(text.expect("there"), "1");
         for outside in ["../board/reset", "/sys/reset", "leak"] {
             let why = outcome(&context, write(outside)).await.expect_err("outside");
-            assert!(why.ends_with("leads out of the device's folder"), "{why}");
+            assert!(why.ends_with("is outside the device's folder"), "{why}");
         }
         assert_eq!(fs::read_to_string(root.path().join("passwd")).expect("there"), "before");
         let why = outcome(&context, write("none")).await.expect_err("missing");

@@ -23,7 +23,7 @@ pub(super) async fn verify(
     left: Duration,
 ) -> Result<(), String> {
     let patience = PATIENCE.min(left);
-    let mut last = "it does not say what it is".to_owned();
+    let mut last = "its identity is not readable".to_owned();
     let checked = async {
         loop {
             match check(context, identity).await? {
@@ -50,13 +50,13 @@ async fn check(
     identity: &FpgaIdentity,
 ) -> Result<Result<(), IdentityMismatch>, String> {
     let (host, identity) = (context.host.clone(), identity.clone());
-    let permit = context.asking.clone().try_acquire_owned();
+    let permit = context.verifying.clone().try_acquire_owned();
     let permit = permit.map_err(|_| "an earlier question to it has not returned yet".to_owned())?;
-    let ask = move || {
+    let check = move || {
         let _permit = permit;
         identity.check(&host)
     };
-    Ok(spawn_blocking(ask).await.expect("asking neither panics nor is cancelled"))
+    Ok(spawn_blocking(check).await.expect("checking neither panics nor is cancelled"))
 }
 
 #[cfg(test)]
@@ -93,14 +93,14 @@ mod tests {
             plan: CleanupPlan::default(),
             host: Host::new(root.path(), "/"),
             writing: Arc::new(Semaphore::new(1)),
-            asking: Arc::new(Semaphore::new(1)),
+            verifying: Arc::new(Semaphore::new(1)),
             gpus: mig::open(Duration::MAX, watch::channel(None).1, smi, to_source).0,
             scrubber: Scrubber::new(&Places::default()),
         };
-        let why = verify(&context, &identity.expect("it says what it is"), Duration::MAX).await;
+        let why = verify(&context, &identity.expect("it has an identity"), Duration::MAX).await;
         assert_eq!(
             why.expect_err("no such board"),
-            "it does not say what it is, 5.0s after its steps were done"
+            "its identity is not readable, 5.0s after its steps were done"
         );
     }
 }

@@ -7,17 +7,16 @@ use windlass_host::deadline;
 
 use super::{place::Place, program::Program, spec::Share};
 
-/// Error of a command.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ControlError {
     #[error("cannot run {path}")]
     Run { path: PathBuf, source: std::io::Error },
     #[error("no answer to {command} within {deadline:?}")]
     Late { command: String, deadline: Duration },
-    #[error("{command} was refused: {said}")]
-    Refused { command: String, said: String },
-    #[error("the daemon limits clients to {said}% of the threads though {wanted}% were set")]
-    NotTaken { said: String, wanted: u32 },
+    #[error("{command} was refused: {output}")]
+    Refused { command: String, output: String },
+    #[error("the daemon limits clients to {output}% of the threads though {wanted}% were set")]
+    NotTaken { output: String, wanted: u32 },
 }
 
 const GET_THREADS: &str = "get_default_active_thread_percentage";
@@ -46,31 +45,31 @@ impl Program {
         if let Some(memory) = share.memory_mib {
             commands.push(format!("set_default_device_pinned_mem_limit {DEVICE} {memory}M"));
         }
-        self.ask_all(place, &commands, deadline).await?;
+        self.send_all(place, &commands, deadline).await?;
         for server in self.servers(place, deadline).await? {
             let mut commands = vec![format!("set_active_thread_percentage {server} {wanted}")];
             if let Some(memory) = share.memory_mib {
                 commands.push(format!("set_device_pinned_mem_limit {server} {DEVICE} {memory}M"));
             }
-            self.ask_all(place, &commands, deadline).await?;
+            self.send_all(place, &commands, deadline).await?;
         }
-        let (said, percent) = self.threads_percent(place, deadline).await?;
+        let (output, percent) = self.threads_percent(place, deadline).await?;
         if (percent - f64::from(wanted)).abs() < 1.0 {
             Ok(())
         } else {
-            Err(ControlError::NotTaken { said, wanted })
+            Err(ControlError::NotTaken { output, wanted })
         }
     }
 
     /// Process ids of the running servers: one for each user, or one for all.
     async fn servers(&self, place: &Place, deadline: Duration) -> Result<Vec<u32>, ControlError> {
-        let said = self.ask(place, "get_server_list", deadline).await?;
-        Ok(said.split_whitespace().filter_map(|word| word.parse().ok()).collect())
+        let output = self.send(place, "get_server_list", deadline).await?;
+        Ok(output.split_whitespace().filter_map(|word| word.parse().ok()).collect())
     }
 
     /// Ends the daemon and all its servers.
     pub(super) async fn quit(&self, place: &Place, deadline: Duration) -> Result<(), ControlError> {
-        self.ask(place, "quit", deadline).await.map(drop)
+        self.send(place, "quit", deadline).await.map(drop)
     }
 
     async fn threads_percent(
@@ -78,29 +77,29 @@ impl Program {
         place: &Place,
         deadline: Duration,
     ) -> Result<(String, f64), ControlError> {
-        let said = self.ask(place, GET_THREADS, deadline).await?;
+        let output = self.send(place, GET_THREADS, deadline).await?;
         // The program reports a missing daemon in words, possibly with exit status 0.
-        match said.split_whitespace().next_back().and_then(|word| word.parse().ok()) {
-            Some(percent) => Ok((said, percent)),
-            None => Err(ControlError::Refused { command: GET_THREADS.to_owned(), said }),
+        match output.split_whitespace().next_back().and_then(|word| word.parse().ok()) {
+            Some(percent) => Ok((output, percent)),
+            None => Err(ControlError::Refused { command: GET_THREADS.to_owned(), output }),
         }
     }
 
-    async fn ask_all(
+    async fn send_all(
         &self,
         place: &Place,
         commands: &[String],
         deadline: Duration,
     ) -> Result<(), ControlError> {
         for command in commands {
-            self.ask(place, command, deadline).await?;
+            self.send(place, command, deadline).await?;
         }
         Ok(())
     }
 
     /// Sends one command to the daemon, by a second process of the program. A process without an answer is
     /// killed.
-    async fn ask(
+    async fn send(
         &self,
         place: &Place,
         text: &str,
@@ -109,7 +108,7 @@ impl Program {
         let mut command = self.command(place);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command.kill_on_drop(true);
-        let asked = async {
+        let exchange = async {
             let mut client = command.spawn()?;
             let mut stdin = client.stdin.take().expect("it is piped");
             // A program that ended early gives its reason below.
@@ -117,18 +116,19 @@ impl Program {
             drop(stdin);
             client.wait_with_output().await
         };
-        let output = match deadline::timeout(deadline, asked).await {
+        let output = match deadline::timeout(deadline, exchange).await {
             Err(_) => return Err(ControlError::Late { command: text.to_owned(), deadline }),
             Ok(Err(source)) => {
                 return Err(ControlError::Run { path: self.program.path.clone(), source });
             }
             Ok(Ok(output)) => output,
         };
-        let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).replace('\n', " ");
+        let line =
+            |bytes: &[u8]| String::from_utf8_lossy(bytes).replace('\n', " ").trim().to_owned();
         if output.status.success() {
-            return Ok(said(&output.stdout).trim().to_owned());
+            return Ok(line(&output.stdout));
         }
-        let said = said(&[output.stdout, output.stderr].concat()).trim().to_owned();
-        Err(ControlError::Refused { command: text.to_owned(), said })
+        let output = line(&[output.stdout, output.stderr].concat());
+        Err(ControlError::Refused { command: text.to_owned(), output })
     }
 }

@@ -212,8 +212,8 @@ async fn settle(env: &Env, device: &DeviceId, spec: &MpsSpec) -> Result<(), Call
 
 async fn ping(env: &Env, device: &DeviceId) -> Result<(), CallError> {
     let program = env.program().map_err(failed)?;
-    let asked = program.ping(&env.places.of(device), env.settings.answer_deadline).await;
-    asked.map_err(failed)
+    let pinged = program.ping(&env.places.of(device), env.settings.answer_deadline).await;
+    pinged.map_err(failed)
 }
 
 fn failed(error: impl std::error::Error) -> CallError {

@@ -18,7 +18,7 @@ use tokio::{
 };
 use windlass_host::{
     deadline,
-    files::{self, Links, MOST_BYTES, read_regular_text},
+    files::{self, Links, MAX_BYTES, read_regular_text},
 };
 
 /// A daemon's process, running or not.
@@ -51,8 +51,8 @@ pub(super) struct Unkillable(Pid, Duration);
 /// The agent's own `/proc`: process ids are those of its namespace.
 const PROC: &str = "/proc";
 
-/// Pause between looks at an ending process.
-const LOOK: Duration = Duration::from_millis(20);
+/// Poll interval for an ending process.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 // === impl Process ===
 
@@ -82,7 +82,7 @@ impl Process {
 
     /// The recorded daemon, if it still runs.
     pub(super) fn find(record: &Path) -> Option<Self> {
-        let text = read_regular_text(record, Links::Refused, MOST_BYTES).ok()?;
+        let text = read_regular_text(record, Links::Refused, MAX_BYTES).ok()?;
         let (pid, started) = text.trim().split_once(' ')?;
         let identity =
             Identity { pid: Pid::from_raw(pid.parse().ok()?)?, started: started.parse().ok()? };
@@ -109,7 +109,7 @@ impl Process {
     pub(super) async fn ends_within(&self, grace: Duration) -> bool {
         let end = async {
             while self.is_alive() {
-                sleep(LOOK).await;
+                sleep(POLL_INTERVAL).await;
             }
         };
         deadline::timeout(grace, end).await.is_ok()

@@ -27,7 +27,7 @@ pub enum Mig {
     /// A MIG instance.
     Instance,
     /// A GPU in MIG mode.
-    Cut,
+    Enabled,
 }
 
 /// Limits of each client. MPS counts processes, not containers.
@@ -48,7 +48,7 @@ pub(super) enum Unshareable {
     )]
     Instance,
     #[error("the GPU is in MIG mode; turn MIG off, or share its instances by time slicing")]
-    Cut,
+    MigMode,
     #[error("{replicas} replicas: MPS serves at most {most} clients on this GPU{why}")]
     TooMany { replicas: u32, most: u32, why: &'static str },
 }
@@ -57,8 +57,8 @@ const MEMORY: AttributeName = AttributeName::new("nvidia.com", "memory");
 
 /// Clients of one MPS server, from Volta on and before it (NVIDIA's MPS guide, "Client-Server
 /// Connection Limits"). Volta is compute capability 7.0.
-const MOST_CLIENTS: u32 = 48;
-const MOST_CLIENTS_BEFORE_VOLTA: u32 = 16;
+const MAX_CLIENTS: u32 = 48;
+const MAX_CLIENTS_BEFORE_VOLTA: u32 = 16;
 const VOLTA: (u32, u32) = (7, 0);
 
 const MIB: u64 = 1024 * 1024;
@@ -78,7 +78,7 @@ impl MpsSpec {
             compute_capability: device.compute_capability(),
             mig: match device.partitioned {
                 _ if device.kind.is_instance() => Mig::Instance,
-                true => Mig::Cut,
+                true => Mig::Enabled,
                 false => Mig::Whole,
             },
         }
@@ -89,10 +89,10 @@ impl MpsSpec {
         match self.mig {
             Mig::Whole => {}
             Mig::Instance => return Err(Unshareable::Instance),
-            Mig::Cut => return Err(Unshareable::Cut),
+            Mig::Enabled => return Err(Unshareable::MigMode),
         }
         let replicas = self.replicas.get();
-        let (most, why) = self.most_clients();
+        let (most, why) = self.max_clients();
         if replicas > most {
             return Err(Unshareable::TooMany { replicas, most, why });
         }
@@ -102,11 +102,11 @@ impl MpsSpec {
 
     /// Most clients of the GPU, with the reason for a low number. A GPU with unknown capability counts as
     /// old.
-    pub fn most_clients(&self) -> (u32, &'static str) {
+    pub fn max_clients(&self) -> (u32, &'static str) {
         match self.compute_capability {
-            Some(capability) if capability >= VOLTA => (MOST_CLIENTS, ""),
-            Some(_) => (MOST_CLIENTS_BEFORE_VOLTA, ", which is older than Volta"),
-            None => (MOST_CLIENTS_BEFORE_VOLTA, ", which does not tell its compute capability"),
+            Some(capability) if capability >= VOLTA => (MAX_CLIENTS, ""),
+            Some(_) => (MAX_CLIENTS_BEFORE_VOLTA, ", which is older than Volta"),
+            None => (MAX_CLIENTS_BEFORE_VOLTA, ", whose compute capability is unknown"),
         }
     }
 }
@@ -142,7 +142,7 @@ mod tests {
             (49, Some((7, 0)), Some("49 replicas: MPS serves at most 48 clients on this GPU")),
             (16, Some((6, 1)), None),
             (17, Some((6, 1)), Some("at most 16 clients on this GPU, which is older than Volta")),
-            (17, None, Some("which does not tell its compute capability")),
+            (17, None, Some("whose compute capability is unknown")),
         ] {
             let refused = spec(replicas, capability, Mig::Whole).share().err();
             let refused = refused.map(|error| error.to_string());
@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn mig_is_refused_with_what_would_be_right() {
-        for (mig, expected) in [(Mig::Instance, "time slicing"), (Mig::Cut, "turn MIG off")] {
+        for (mig, expected) in [(Mig::Instance, "time slicing"), (Mig::Enabled, "turn MIG off")] {
             let refused = spec(2, Some((9, 0)), mig).share().expect_err("refused").to_string();
             assert!(refused.contains(expected), "{refused}");
         }

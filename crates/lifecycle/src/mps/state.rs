@@ -44,7 +44,6 @@ pub(super) enum State {
     Waiting { until: Instant, attempt: u32 },
 }
 
-/// Inputs of the state machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Input {
     /// The state's action is done.
@@ -67,7 +66,7 @@ pub(super) enum Outcome {
 }
 
 /// Missed answers in a row after which a daemon counts as hanging.
-const MOST_MISSED: u32 = 3;
+const MAX_MISSED: u32 = 3;
 
 /// Running time after which a failure starts a new count.
 const RAN_WELL: Duration = Duration::from_secs(60);
@@ -93,7 +92,7 @@ impl State {
             }
             (Self::Asking { since, missed, attempt }, Input::Done(outcome)) => {
                 let missed = if outcome == Outcome::Succeeded { 0 } else { missed + 1 };
-                if missed == MOST_MISSED {
+                if missed == MAX_MISSED {
                     return self.ending(now);
                 }
                 // Sooner after a miss, but not at once: three immediate questions would miss together.

@@ -5,7 +5,7 @@ use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Device, Problem, Profile, Wrong, validate::Entry};
+use super::{Device, MachineProfile, Problem, Wrong, validate::Entry};
 
 macro_rules! profiles {
     ($($name:literal),* $(,)?) => {
@@ -119,9 +119,9 @@ impl fmt::Display for Attached {
     }
 }
 
-// === impl Profile ===
+// === impl MachineProfile ===
 
-impl Profile {
+impl MachineProfile {
     /// Adds devices to the machine. On a conflict of places, the devices move to a free PCI domain.
     pub fn attach(&mut self, attached: &Attached) -> Result<(), Problem> {
         let entry = Entry::Attached(attached.to_string());

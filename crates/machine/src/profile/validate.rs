@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, path::PathBuf};
 
-use super::{GpuPlace, NumaNode, Profile};
+use super::{GpuPlace, MachineProfile, NumaNode};
 use crate::{
     card::Card,
     mig::{self, MigError},
@@ -157,7 +157,7 @@ pub enum Wrong {
 }
 
 /// Runs every check and returns the first problem.
-pub(super) fn validate(profile: &Profile) -> Result<(), Problem> {
+pub(super) fn validate(profile: &MachineProfile) -> Result<(), Problem> {
     if profile.numa.is_empty() {
         return Err(Problem { entry: Entry::Machine, wrong: Wrong::NoNuma });
     }
@@ -180,7 +180,7 @@ pub(super) fn validate(profile: &Profile) -> Result<(), Problem> {
 }
 
 /// Checks that NVIDIA GPUs have a driver with a version.
-fn driver(profile: &Profile) -> Result<(), Wrong> {
+fn driver(profile: &MachineProfile) -> Result<(), Wrong> {
     match &profile.driver {
         Some(driver) if cuda(&driver.cuda).is_none() => Err(Wrong::Cuda(driver.cuda.clone())),
         None if !profile.gpus.is_empty() => Err(Wrong::NoDriver),
@@ -195,7 +195,7 @@ fn cuda(version: &str) -> Option<(u16, u16)> {
 }
 
 /// Checks that CPUs belong to one node each, and that memory in bytes does not overflow.
-fn nodes(profile: &Profile) -> Result<(), Problem> {
+fn nodes(profile: &MachineProfile) -> Result<(), Problem> {
     for (index, node) in profile.numa.iter().enumerate() {
         let problem = |wrong| Problem { entry: Entry::Numa(index), wrong };
         range("memory_gib", node.memory_gib, 1, MOST_NODE_GIB).map_err(problem)?;
@@ -237,7 +237,7 @@ fn range(what: &'static str, value: u64, least: u64, most: u64) -> Result<(), Wr
 }
 
 /// Checks NUMA nodes, unique addresses, and the order of GPUs.
-fn places(profile: &Profile) -> Result<(), Problem> {
+fn places(profile: &MachineProfile) -> Result<(), Problem> {
     let mut taken = Vec::new();
     let mut above = BTreeMap::new();
     let functions = functions(profile);
@@ -278,7 +278,7 @@ fn moved<'a>(
 }
 
 /// Every PCI function with its entry, GPUs first.
-fn functions(profile: &Profile) -> Vec<(Entry, PciPath, Option<u32>)> {
+fn functions(profile: &MachineProfile) -> Vec<(Entry, PciPath, Option<u32>)> {
     let mut all = Vec::new();
     for (n, gpu) in profile.gpus.iter().enumerate() {
         all.push((Entry::Gpu(n), gpu.path.clone(), gpu.numa));
@@ -301,7 +301,7 @@ fn functions(profile: &Profile) -> Vec<(Entry, PciPath, Option<u32>)> {
 }
 
 /// Checks that each GPU has its own UUID, serial number and minor number.
-fn names(profile: &Profile) -> Result<(), Problem> {
+fn names(profile: &MachineProfile) -> Result<(), Problem> {
     let mut taken = BTreeMap::new();
     for (index, gpu) in profile.gpus.iter().enumerate() {
         let minor = gpu.minor.map_or_else(|| index.to_string(), |minor| minor.to_string());
@@ -318,7 +318,7 @@ fn names(profile: &Profile) -> Result<(), Problem> {
 }
 
 /// Checks that the card exists, links are symmetric, and ports suffice.
-fn links(profile: &Profile, index: usize, gpu: &GpuPlace) -> Result<(), Wrong> {
+fn links(profile: &MachineProfile, index: usize, gpu: &GpuPlace) -> Result<(), Wrong> {
     let known = || profile.cards.keys().cloned().collect::<Vec<_>>().join(", ");
     let card = profile.card_of(gpu).ok_or_else(|| Wrong::Card(known()))?;
     let unset = !profile.switches.is_empty();
@@ -343,7 +343,7 @@ fn links(profile: &Profile, index: usize, gpu: &GpuPlace) -> Result<(), Wrong> {
 }
 
 /// Checks that the instances exist on the card and fit side by side.
-fn partitions(profile: &Profile, gpu: &GpuPlace) -> Result<(), Wrong> {
+fn partitions(profile: &MachineProfile, gpu: &GpuPlace) -> Result<(), Wrong> {
     let Some(names) = &gpu.mig else { return Ok(()) };
     let capability = profile.card_of(gpu).and_then(|card| card.mig).ok_or(Wrong::NoMig)?;
     match mig::arrange(names, capability) {

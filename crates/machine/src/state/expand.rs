@@ -8,7 +8,7 @@ use crate::{
     card::{Card, MigCapability},
     mig::{self, MigError},
     pci::PciAddress,
-    profile::{GpuPlace, Problem, Profile},
+    profile::{GpuPlace, MachineProfile, Problem},
 };
 
 /// Sensor values of an idle card: temperature, and power as one part in ten of the limit.
@@ -19,7 +19,7 @@ const IDLE_SHARE_OF_POWER: u32 = 10;
 
 impl Model {
     /// Healthy, idle machine from a profile.
-    pub fn new(profile: &Profile) -> Result<Self, Problem> {
+    pub fn new(profile: &MachineProfile) -> Result<Self, Problem> {
         profile.validate()?;
         let seed = profile.seed.clone().unwrap_or_else(|| profile.name.clone());
         let gpus = profile.gpus.iter().enumerate();
@@ -97,7 +97,7 @@ impl Model {
     }
 }
 
-fn gpu(profile: &Profile, seed: &str, (index, place): (usize, &GpuPlace)) -> Gpu {
+fn gpu(profile: &MachineProfile, seed: &str, (index, place): (usize, &GpuPlace)) -> Gpu {
     let card = profile.card_of(place).expect("validated: the card exists").clone();
     let index_u32 = number(index);
     let uuid = place.uuid.clone().unwrap_or_else(|| uuid("GPU", seed, index_u32));
@@ -124,7 +124,7 @@ fn gpu(profile: &Profile, seed: &str, (index, place): (usize, &GpuPlace)) -> Gpu
 }
 
 /// Direct peers first, or all ports spread evenly over the switches.
-fn links(profile: &Profile, card: &Card, place: &GpuPlace) -> Vec<Option<LinkEnd>> {
+fn links(profile: &MachineProfile, card: &Card, place: &GpuPlace) -> Vec<Option<LinkEnd>> {
     let ports = card.nvlink.map_or(0, |ports| usize::from(ports.links));
     let peers = place.peers.iter().flat_map(|(&peer, &count)| {
         std::iter::repeat_n(LinkEnd::Gpu(number(peer)), usize::from(count))

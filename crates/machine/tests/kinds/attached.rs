@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use windlass_machine::{Attached, Fault, Profile, profile::Device};
+use windlass_machine::{Attached, Fault, MachineProfile, profile::Device};
 
 use crate::kinds::world::{check, exists, link, made};
 
-fn with(machine: &str, attached: &str) -> Result<Profile, String> {
-    let mut profile = Profile::named(machine).expect("built in");
+fn with(machine: &str, attached: &str) -> Result<MachineProfile, String> {
+    let mut profile = MachineProfile::named(machine).expect("built in");
     let attached: Attached = attached.parse().expect(attached);
     profile.attach(&attached).map_err(|problem| problem.to_string())?;
     Ok(profile)
@@ -43,7 +43,7 @@ fn where_its_place_is_taken_a_device_is_in_another_domain() {
 fn a_profile_names_devices_and_says_what_is_wrong_with_a_name() {
     let yaml = |name: &str| {
         let text = "name: small\ndescription: small\nproduct: Test\nnuma: [{cpus: '0-3', memory_gib: 4}]\n";
-        Profile::parse(
+        MachineProfile::parse(
             "small.yaml",
             &format!("{text}attached:\n  - {{profile: {name}, count: 2}}\n"),
         )
@@ -62,7 +62,7 @@ fn a_profile_names_devices_and_says_what_is_wrong_with_a_name() {
 fn the_documentation_shows_a_device_that_can_be_and_what_can_happen() {
     let page = include_str!("../../../../docs/devices/simulation.md");
     let yaml = page.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next());
-    let mut profile = Profile::named("t4-edge").expect("built in");
+    let mut profile = MachineProfile::named("t4-edge").expect("built in");
     let shown: BTreeMap<String, Vec<Device>> =
         serde_saphyr::from_str(yaml.expect("an example")).expect("devices");
     profile.devices.extend(shown["devices"].clone());

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, os::unix::fs::MetadataExt as _, path::PathBuf};
 
-use windlass_machine::{Machine, Profile};
+use windlass_machine::{Machine, MachineProfile};
 
 use crate::kinds::world::{check, exists, link, machine, made, read};
 
@@ -125,7 +125,7 @@ fn a_board_that_is_not_ready_lacks_files_until_it_is() {
 
 #[test]
 fn a_usb_device_keeps_its_serial_number_in_another_port() {
-    let mut profile = Profile::named("dgx-h100").expect("built in");
+    let mut profile = MachineProfile::named("dgx-h100").expect("built in");
     let yaml = "{name: stick, folder: 'pci0000:00/0000:00:14.0/usb1/1-4', bus: usb, driver: usb, \
                 uevent: {DEVTYPE: usb_device}, files: {serial: A1, busnum: '1', devnum: '7'}, \
                 children: [{folder: '1-4:1.0/ttyUSB0/tty/ttyUSB0', class: tty, number: '188:0', node: ttyUSB0}]}";

@@ -3,15 +3,15 @@
 use std::{fs, path::PathBuf};
 
 use tempfile::TempDir;
-use windlass_machine::{Machine, Profile};
+use windlass_machine::{Machine, MachineProfile};
 
 /// Machine with an arbitrary file as library: these tests do not load the library.
 pub(crate) fn machine(profile: &str) -> (TempDir, Machine) {
-    made(&Profile::named(profile).expect("built in"))
+    made(&MachineProfile::named(profile).expect("built in"))
 }
 
 /// Machine of any profile, with an arbitrary file as library.
-pub(crate) fn made(profile: &Profile) -> (TempDir, Machine) {
+pub(crate) fn made(profile: &MachineProfile) -> (TempDir, Machine) {
     // Prefer a folder in memory: a simulated machine is a thousand small files.
     let dir = TempDir::new_in("/dev/shm").or_else(|_| TempDir::new()).expect("a folder");
     let driver = dir.path().join("driver.so");

@@ -47,9 +47,9 @@ impl Group {
     }
 
     /// True if the plugin lets containers create (mknod) some of its nodes by default.
-    pub(super) fn is_makable_by_default(&self) -> bool {
+    pub(super) fn allows_mknod_by_default(&self) -> bool {
         let mut paths = self.paths.iter().flat_map(|paths| &paths.value);
-        paths.any(Member::is_makable_by_default)
+        paths.any(Member::allows_mknod_by_default)
     }
 
     /// The parts of a source, or the reason that the group cannot be one.
@@ -57,7 +57,7 @@ impl Group {
         let (paths, usb) = (present(self.paths), present(self.usb));
         match (paths.is_empty(), usb.is_empty()) {
             (false, false) => diagnostics.wrong(line, "a group has paths or usb, not both"),
-            (true, true) => diagnostics.warn(line, "a group of nothing is left out"),
+            (true, true) => diagnostics.warn(line, "empty group skipped"),
             (false, true) => return paths::parts(paths, line, diagnostics),
             (true, false) => return usb::parts(usb, line, diagnostics),
         }

@@ -29,7 +29,7 @@ pub(super) enum Kind {
 
 impl Member {
     /// True if the plugin lets containers create (mknod) the node by default.
-    pub(super) fn is_makable_by_default(&self) -> bool {
+    pub(super) fn allows_mknod_by_default(&self) -> bool {
         self.is_node() && self.permissions.as_deref().unwrap_or_default().is_empty()
     }
 
@@ -54,7 +54,6 @@ impl Member {
         self.path().contains(['*', '?', '['])
     }
 
-    /// The pattern of its nodes.
     pub(super) fn pattern(&self) -> String {
         self.path().to_owned()
     }

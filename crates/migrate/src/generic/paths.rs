@@ -19,7 +19,6 @@ enum Shape {
     Zipped,
 }
 
-/// The group as a source.
 pub(super) fn parts(group: Vec<Member>, line: u64, diagnostics: &mut Diagnostics) -> Option<Parts> {
     match Shape::of(&group) {
         Ok(shape) => Some(shape.parts(group)),
@@ -68,7 +67,7 @@ impl Shape {
         for (index, path) in group.into_iter().enumerate() {
             if !path.is_node() {
                 give.mounts.push(path.into_mount());
-            } else if !self.looks_for(index, &path) {
+            } else if !self.finds(index, &path) {
                 give.nodes.push(path.into_node());
             } else {
                 found.push(path.pattern());
@@ -90,7 +89,7 @@ impl Shape {
     }
 
     /// True for a path that is searched, false for one that is given with each match.
-    fn looks_for(self, index: usize, path: &Member) -> bool {
+    fn finds(self, index: usize, path: &Member) -> bool {
         match self {
             Self::AllOptional => true,
             Self::Led(leader) => leader == index,

@@ -53,7 +53,7 @@ impl UsbDevice {
             let digits = lower.trim_start_matches("0x");
             if digits.len() > 4 || u16::from_str_radix(digits, 16).is_err() {
                 let text = "vendor and product: write four hexadecimal digits each, in quotes";
-                diagnostics.wrong(line, format!("{given:?} is no USB id; {text}"));
+                diagnostics.wrong(line, format!("{given:?} is not a USB id; {text}"));
                 return None;
             }
             all.one_of(attribute, &[format!("{digits:0>4}")]);
@@ -64,5 +64,4 @@ impl UsbDevice {
     }
 }
 
-const EACH: &str =
-    "each device that fits is one of its own; in that plugin all that fit are one device";
+const EACH: &str = "each match is a device of its own; in that plugin all matches form one device";

@@ -9,7 +9,7 @@ use windlass_config::{
 };
 use windlass_core::placement;
 
-use super::{Diagnostics, PeerFlags, written::GoDuration};
+use super::{Diagnostics, NvidiaPluginFlags, written::GoDuration};
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -84,7 +84,7 @@ const GFD_FILE: &str = "/etc/kubernetes/node-feature-discovery/features.d/gfd";
 
 impl FlagsEntry {
     /// The flags with an effect; the others get a warning.
-    pub(super) fn into_flags(self, diagnostics: &mut Diagnostics) -> PeerFlags {
+    pub(super) fn into_flags(self, diagnostics: &mut Diagnostics) -> NvidiaPluginFlags {
         if let Some(flag) = self.fail_on_init_error {
             diagnostics
                 .warn(flag.line, "failOnInitError has no effect: without a driver, windlass waits");
@@ -97,7 +97,7 @@ impl FlagsEntry {
         }
         let plugin = self.plugin;
         let lists = plugin.device_list_strategy;
-        PeerFlags {
+        NvidiaPluginFlags {
             mig: self.mig_strategy,
             driver_root: self.nvidia_driver_root,
             dev_root: self.nvidia_dev_root,
@@ -112,7 +112,7 @@ impl FlagsEntry {
             hook_program: plugin.nvidia_ctk_path,
             mps_root: self.mps_root.filter(|root| !root.as_os_str().is_empty()),
             placement: plugin.shared_devices_allocation_policy.map(Into::into),
-            ..PeerFlags::default()
+            ..NvidiaPluginFlags::default()
         }
     }
 

@@ -10,7 +10,7 @@ use windlass_core::placement;
 
 /// The flags of NVIDIA's plugin that have an effect here; absent ones change nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PeerFlags {
+pub struct NvidiaPluginFlags {
     /// `--mig-strategy`.
     pub mig: Option<MigStrategy>,
     /// `--driver-root`.
@@ -60,9 +60,9 @@ pub struct HealthChecks {
     pub unlisted: Option<UnlistedXids>,
 }
 
-// === impl PeerFlags ===
+// === impl NvidiaPluginFlags ===
 
-impl PeerFlags {
+impl NvidiaPluginFlags {
     /// These flags, and what they leave open from others.
     pub(super) fn or(self, others: Self) -> Self {
         Self {
@@ -188,7 +188,7 @@ fn xids(list: &str) -> Result<(BTreeSet<u64>, bool), String> {
     let (general, numbers): (Vec<_>, Vec<_>) =
         words.partition(|word| ["all", "xids"].contains(&word.to_ascii_lowercase().as_str()));
     let number = |word: &str| {
-        word.parse().map_err(|_| format!("{word:?} is no XID: write numbers, all or xids"))
+        word.parse().map_err(|_| format!("{word:?} is not an XID: write numbers, all or xids"))
     };
     let numbers = numbers.into_iter().map(number).collect::<Result<_, _>>()?;
     Ok((numbers, !general.is_empty()))
@@ -214,6 +214,6 @@ mod tests {
         check(Some("31"), Some("ALL"), (&[], &[], Some(UnlistedXids::Counted)));
         check(Some("31"), Some("31"), (&[], &[31], None));
         let error = HealthChecks::new(Some("79;80"), None).expect_err("no list");
-        assert!(error.contains("\"79;80\" is no XID"), "{error}");
+        assert!(error.contains("\"79;80\" is not an XID"), "{error}");
     }
 }

@@ -1,7 +1,7 @@
 //! The section `resources` of NVIDIA's file: resource names by patterns of product names and MIG profiles.
 
 use serde::{Deserialize, Deserializer, de::Error as _};
-use windlass_config::{MigStrategy, Selector, document::Spanned, profile};
+use windlass_config::{MigStrategy, Selector, document::Spanned, mig_profile};
 use windlass_core::{
     attribute::AttributeName,
     device::DeviceKind,
@@ -10,7 +10,7 @@ use windlass_core::{
     selector::{DeviceExpression, InvalidExpression},
 };
 
-use super::{Diagnostics, written::PeerName};
+use super::{Diagnostics, written::NvidiaResourceName};
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
@@ -22,7 +22,7 @@ pub(super) struct ResourcesEntry {
 #[derive(Debug, Deserialize)]
 struct NamedPattern {
     pattern: Pattern,
-    name: Spanned<PeerName>,
+    name: Spanned<NvidiaResourceName>,
 }
 
 /// A pattern in which `*` stands for any text. It is checked when it is read, and becomes a CEL expression.
@@ -37,7 +37,7 @@ pub(super) struct Names {
     /// True if MIG instances get the default resource of their profile.
     pub(super) profiles_by_default: bool,
     /// True if the file names no resources.
-    pub(super) usual: bool,
+    pub(super) is_default: bool,
 }
 
 /// Devices of one resource name.
@@ -67,7 +67,7 @@ impl ResourcesEntry {
 
 impl Names {
     pub(super) fn new(entry: ResourcesEntry, mig: MigStrategy) -> Self {
-        let usual = entry.gpus.is_none() && entry.mig.is_none();
+        let is_default = entry.gpus.is_none() && entry.mig.is_none();
         let gpus = bases(entry.gpus, DeviceKind::Gpu);
         let profiles_by_default = entry.mig.is_none() && mig == MigStrategy::Mixed;
         let instances = match (mig, entry.mig) {
@@ -75,18 +75,18 @@ impl Names {
             (MigStrategy::Single | MigStrategy::Mixed, mig) => bases(mig, DeviceKind::Mig),
         };
         let bases = gpus.into_iter().chain(instances).collect();
-        Self { bases, mig, profiles_by_default, usual }
+        Self { bases, mig, profiles_by_default, is_default }
     }
 
     /// Devices of a resource name. If no pattern gives the name, it may be the default one of a MIG profile.
     pub(super) fn named(&self, name: &ResourceName) -> Vec<Base> {
         let given: Vec<_> = self.bases.iter().filter(|base| base.name == *name).cloned().collect();
-        let profile = name.as_str().strip_prefix("nvidia.com/mig-").map(profile::named);
-        let profile = profile.filter(|text| profile::is_possible(text));
+        let profile = name.as_str().strip_prefix("nvidia.com/mig-").map(mig_profile::named);
+        let profile = profile.filter(|text| mig_profile::is_possible(text));
         match profile {
             Some(profile) if given.is_empty() && self.profiles_by_default => {
                 let mut devices = Selector::all(DeviceKind::Mig);
-                devices.profiles.insert(profile);
+                devices.mig_profiles.insert(profile);
                 vec![Base { line: 1, name: name.clone(), devices }]
             }
             _ => given,
@@ -146,8 +146,8 @@ impl Pattern {
         let all = Selector::all(kind);
         match kind {
             _ if self.0 == "*" => all,
-            DeviceKind::Mig if profile::is_possible(&self.0) => {
-                Selector { profiles: [self.0].into(), ..all }
+            DeviceKind::Mig if mig_profile::is_possible(&self.0) => {
+                Selector { mig_profiles: [self.0].into(), ..all }
             }
             DeviceKind::Mig => Selector { expression: self.expression("profile").ok(), ..all },
             _ => Selector { expression: self.expression("productName").ok(), ..all },

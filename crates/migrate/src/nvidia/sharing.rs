@@ -16,7 +16,7 @@ use self::devices::{Devices, Subset};
 use super::{
     Diagnostics,
     resources::{Base, Names},
-    written::PeerName,
+    written::NvidiaResourceName,
 };
 
 #[derive(Debug, Default, Deserialize)]
@@ -37,9 +37,9 @@ struct ReplicatedEntry {
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct ReplicatedResource {
-    name: Spanned<PeerName>,
+    name: Spanned<NvidiaResourceName>,
     #[serde(default)]
-    rename: Option<Spanned<PeerName>>,
+    rename: Option<Spanned<NvidiaResourceName>>,
     #[serde(default)]
     devices: Option<Spanned<Devices>>,
     replicas: Spanned<u64>,
@@ -98,7 +98,7 @@ impl SharingEntry {
         diagnostics: &mut Diagnostics,
     ) -> (Resources, Unmatched) {
         let method = self.method();
-        if names.usual && method.is_none() {
+        if names.is_default && method.is_none() {
             return (Resources::Default, Unmatched::default());
         }
         let shares = method.map(|method| method.shares(names, diagnostics)).unwrap_or_default();
@@ -114,7 +114,7 @@ impl SharingEntry {
             names.bases.iter().filter(|base| !is_whole(base)).map(exclusive).collect();
         rules.extend(unshared);
         let unmatched =
-            if names.profiles_by_default { Unmatched::Default } else { Unmatched::KeptBack };
+            if names.profiles_by_default { Unmatched::Default } else { Unmatched::Withheld };
         let doubts = rules::contradictions(&rules, &[], unmatched);
         diagnostics.warnings.extend(doubts);
         (Resources::Rules(rules.into_iter().map(|rule| rule.value).collect()), unmatched)

@@ -13,7 +13,7 @@ use super::*;
 use crate::{Format, Loaded, parse};
 
 fn loaded(text: &str) -> Result<Loaded, String> {
-    let parsed = parse(Path::new("v1.yaml"), text, &PeerFlags::default());
+    let parsed = parse(Path::new("v1.yaml"), text, &NvidiaPluginFlags::default());
     parsed.map_err(|error| error.to_string())
 }
 
@@ -34,7 +34,7 @@ fn line(rule: &ResourceRule) -> String {
     for set in [
         index,
         devices.ids.iter().cloned().collect(),
-        devices.profiles.iter().cloned().collect(),
+        devices.mig_profiles.iter().cloned().collect(),
         devices.expression.iter().map(|it| it.as_str().to_owned()).collect(),
     ] {
         if !set.is_empty() {
@@ -99,7 +99,7 @@ imex: {channelIDs: [0], required: true}
 #[test]
 fn every_key_is_taken() {
     let loaded = loaded(EVERYTHING).expect("valid");
-    assert_eq!(loaded.format, Format::Peer);
+    assert_eq!(loaded.format, Format::Nvidia);
     let lines: Vec<_> = loaded.warnings.iter().map(|warning| warning.line).collect();
     assert_eq!(lines, [4, 22, 24], "{:?}", loaded.warnings);
     let Config { places: Places { driver, mps_dir, .. }, policy, .. } = loaded.config;
@@ -179,7 +179,7 @@ fn sharing_becomes_rules() {
         ),
     ]);
     let unmatched = |mig| policy(&slices(mig, gpu, "")).unmatched;
-    assert_eq!(unmatched("none"), Unmatched::KeptBack);
+    assert_eq!(unmatched("none"), Unmatched::Withheld);
     assert_eq!(
         unmatched("mixed"),
         Unmatched::Default,
@@ -248,17 +248,17 @@ fn refusals_of_the_plugin_have_the_line() {
     let long = "x".repeat(60);
     for (text, line, expected) in [
         ("version: v2\n".to_owned(), 1, "unknown version \"v2\""),
-        ("version: v1\nflags: {migStrategy: both}\n".into(), 2, "\"both\" is no word for this"),
+        ("version: v1\nflags: {migStrategy: both}\n".into(), 2, "\"both\" is not a known value"),
         ("flags:\n  plugin: {deviceListStrategy: csv}\n".into(), 2, "device list strategy \"csv\""),
-        ("flags:\n  plugin: {deviceIDStrategy: name}\n".into(), 2, "\"name\" is no word for this"),
-        ("flags: {deviceDiscoveryStrategy: magic}\n".into(), 1, "\"magic\" is no word for this"),
-        ("flags:\n  gfd: {sleepInterval: soon}\n".into(), 2, "\"soon\" is no duration"),
+        ("flags:\n  plugin: {deviceIDStrategy: name}\n".into(), 2, "\"name\" is not a known value"),
+        ("flags: {deviceDiscoveryStrategy: magic}\n".into(), 1, "\"magic\" is not a known value"),
+        ("flags:\n  gfd: {sleepInterval: soon}\n".into(), 2, "\"soon\" is not a duration"),
         ("imex: {channelIDs: [1]}\n".into(), 1, "takes [] or [0]"),
         (slices("none", "{name: gpu, replicas: 1}", ""), 6, "2 or more"),
         (slices("none", "{name: gpu, replicas: 0}", ""), 6, "2 or more"),
         (slices("none", "{name: gpu, replicas: 100000}", ""), 6, "100000 replicas"),
         (slices("none", "{name: gpu}", ""), 6, "the key `replicas` is missing"),
-        (slices("none", "{name: gpu, devices: [x], replicas: 2}", ""), 6, "\"x\" is no device"),
+        (slices("none", "{name: gpu, devices: [x], replicas: 2}", ""), 6, "\"x\" is not a device"),
         (slices("none", "{name: gpu, devices: 0, replicas: 2}", ""), 6, "0 devices"),
         (slices("none", &format!("{{name: {long}, replicas: 2}}"), ""), 6, "more than 63"),
         ("sharing:\n  mps:\n    resources: []\n".into(), 3, "needs a list of resources"),
@@ -278,11 +278,11 @@ fn refusals_of_the_plugin_have_the_line() {
 
 #[test]
 fn flags_win_over_the_file_before_names_are_made() {
-    let flags = PeerFlags {
+    let flags = NvidiaPluginFlags {
         mig: Some(MigStrategy::Single),
         placement: Some(placement::Policy::Packed),
         gds: Some(false),
-        ..PeerFlags::default()
+        ..NvidiaPluginFlags::default()
     };
     let text = format!("{}\n", EVERYTHING.trim_end());
     let loaded = parse(Path::new("v1.yaml"), &text, &flags).expect("valid");
@@ -301,7 +301,7 @@ fn a_converted_file_means_the_same() {
     {
         let config = loaded(text).expect("valid").config;
         let ours = to_yaml(&config);
-        let again = parse(Path::new("w.yaml"), &ours, &PeerFlags::default());
+        let again = parse(Path::new("w.yaml"), &ours, &NvidiaPluginFlags::default());
         let again = again.unwrap_or_else(|error| panic!("{ours}\n{error}"));
         assert_eq!((again.config, again.format), (config, Format::Windlass), "{ours}");
     }

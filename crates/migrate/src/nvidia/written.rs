@@ -15,7 +15,7 @@ pub(super) struct GoDuration;
 
 /// A resource's name; without a domain it is NVIDIA's.
 #[derive(Clone, Debug)]
-pub(super) struct PeerName(pub(super) ResourceName);
+pub(super) struct NvidiaResourceName(pub(super) ResourceName);
 
 // === impl GoDuration ===
 
@@ -36,7 +36,8 @@ impl Visitor<'_> for DurationVisitor {
 
     fn visit_str<E: Error>(self, text: &str) -> Result<GoDuration, E> {
         let valid = text == "infinite" || text.parse::<SignedDuration>().is_ok();
-        let wrong = || E::custom(format!("{text:?} is no duration: write 60s, 1m30s or infinite"));
+        let wrong =
+            || E::custom(format!("{text:?} is not a duration: write 60s, 1m30s or infinite"));
         valid.then_some(GoDuration).ok_or_else(wrong)
     }
 
@@ -53,19 +54,19 @@ impl Visitor<'_> for DurationVisitor {
     }
 }
 
-// === impl PeerName ===
+// === impl NvidiaResourceName ===
 
-impl<'de> Deserialize<'de> for PeerName {
+impl<'de> Deserialize<'de> for NvidiaResourceName {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         let full = if text.contains('/') { text } else { format!("nvidia.com/{text}") };
         // The plugin's own limit, below the kubelet's.
-        if full.len() > MOST_CHARS {
-            let problem = format!("resource name {full:?} has more than {MOST_CHARS} characters");
+        if full.len() > MAX_CHARS {
+            let problem = format!("resource name {full:?} has more than {MAX_CHARS} characters");
             return Err(D::Error::custom(problem));
         }
         full.parse().map(Self).map_err(D::Error::custom)
     }
 }
 
-const MOST_CHARS: usize = 63;
+const MAX_CHARS: usize = 63;

@@ -10,7 +10,6 @@ use crate::expression::text;
 /// Nodes that one alternative of an expression means.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Nodes {
-    /// Patterns of paths.
     pub(super) paths: Vec<String>,
     /// Condition on the found nodes, if the pattern is too wide.
     pub(super) expression: Option<String>,
@@ -23,7 +22,7 @@ pub(super) fn read(regex: &str) -> Result<Vec<Nodes>, String> {
     if let Some(flag) = flag(regex) {
         return Err(format!("{regex:?}: what begins with {flag:?} is not read here"));
     }
-    alternatives(regex, MOST_NESTED).iter().map(|regex| nodes(regex)).collect()
+    alternatives(regex, MAX_NESTED).iter().map(|regex| nodes(regex)).collect()
 }
 
 /// Start of a group with flags: `(?i)` changes the meaning of characters.
@@ -91,7 +90,7 @@ fn separated(regex: &str) -> Vec<&str> {
 }
 
 /// Most groups within groups that are taken apart; nobody writes more.
-const MOST_NESTED: u32 = 8;
+const MAX_NESTED: u32 = 8;
 
 /// Length of the unread text in a message, behind its bracket.
 const FLAG_CHARS: usize = 3;

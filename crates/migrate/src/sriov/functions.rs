@@ -5,7 +5,7 @@ use windlass_config::document::{Diagnostics, Spanned};
 use crate::expression::{All, any, number};
 
 /// The most numbers of a range that are written one by one.
-const MOST_LISTED: u32 = 64;
+const MAX_LISTED: u32 = 64;
 
 /// A parent, and the numbers that are meant; without any, all.
 #[derive(Debug, PartialEq, Eq)]
@@ -49,7 +49,8 @@ fn wanted(list: &Spanned<Vec<String>>, diagnostics: &mut Diagnostics) -> Vec<Fun
         };
         if wanted.iter().any(|earlier| earlier.parent == functions.parent) {
             let parent = &functions.parent;
-            let text = format!("{parent} is there twice: both count here, there the first alone");
+            let text =
+                format!("{parent} appears twice: both apply here; that plugin uses the first only");
             diagnostics.warn(list.line, text);
         }
         wanted.push(functions);
@@ -91,7 +92,7 @@ impl Functions {
 
     fn numbers(&self, index: &str) -> String {
         let index = number(index);
-        let is_short = |(first, last): &&(u32, u32)| last.saturating_sub(*first) < MOST_LISTED;
+        let is_short = |(first, last): &&(u32, u32)| last.saturating_sub(*first) < MAX_LISTED;
         let (short, long): (Vec<_>, Vec<_>) = self.ranges.iter().partition(is_short);
         let listed: Vec<_> = short.iter().flat_map(|(first, last)| *first..=*last).collect();
         let compared =

@@ -38,14 +38,14 @@ pub(super) fn of(entries: &[Entry], line: u64, diagnostics: &mut Diagnostics) ->
 fn gives_rdma_nodes(entries: &[Entry], line: u64, diagnostics: &mut Diagnostics) -> bool {
     let of_networks = entries.iter().filter(|entry| !entry.is_accelerator());
     let selectors: Vec<_> = of_networks.flat_map(Entry::selectors).collect();
-    let asking = selectors.iter().filter(|selector| selector.asks_for_rdma()).count();
-    if asking > 0 {
+    let wanting = selectors.iter().filter(|selector| selector.wants_rdma()).count();
+    if wanting > 0 {
         diagnostics.warn(line, nics::MANAGEMENT);
     }
-    if asking > 0 && asking < selectors.len() {
+    if wanting > 0 && wanting < selectors.len() {
         diagnostics.warn(line, RDMA);
     }
-    asking > 0
+    wanting > 0
 }
 
 /// True if any selector asks for it, with a warning if not all do.
@@ -56,11 +56,11 @@ fn for_all(
     asks: fn(&Entry) -> bool,
     diagnostics: &mut Diagnostics,
 ) -> bool {
-    let asking = entries.iter().filter(|entry| asks(entry)).count();
-    if asking > 0 && asking < entries.len() {
+    let wanting = entries.iter().filter(|entry| asks(entry)).count();
+    if wanting > 0 && wanting < entries.len() {
         diagnostics.warn(line, warning);
     }
-    asking > 0
+    wanting > 0
 }
 
 fn info(entries: &[Entry], diagnostics: &mut Diagnostics) -> AdditionalInfo {
@@ -111,13 +111,13 @@ impl Entry {
     }
 }
 
-const VHOST: &str = "needVhostNet is one for the node here: containers of every resource of this \
+const VHOST: &str = "needVhostNet applies to the whole node here: containers of every resource of this \
     list get /dev/vhost-net and /dev/net/tun";
 
-const RDMA: &str = "isRdma is one for the node here: containers of every resource of this list get the \
+const RDMA: &str = "isRdma applies to the whole node here: containers of every resource of this list get the \
     nodes of a function's RDMA device, if it has one";
 
-const TOPOLOGY: &str = "excludeTopology is one for the node here: the kubelet is told of no NUMA \
+const TOPOLOGY: &str = "excludeTopology applies to the whole node here: the kubelet gets no NUMA \
     node for any resource of this list";
 
-const EVERY: &str = "additionalInfo for * is of every interface here, whichever its resource";
+const EVERY: &str = "additionalInfo for * applies to every interface here, of any resource";

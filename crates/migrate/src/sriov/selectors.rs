@@ -45,12 +45,12 @@ impl Selectors {
         diagnostics: &mut Diagnostics,
     ) -> Option<All> {
         self.warn_of_link_types(diagnostics);
-        if self.asks_for_what_is_not_known(diagnostics) {
+        if self.has_unknown_keys(diagnostics) {
             return None;
         }
         let mut all = All::default();
         self.add_kind(kind, line, &mut all, diagnostics);
-        if self.asks_for_rdma() {
+        if self.wants_rdma() {
             all.and(has("rdmaDevice"));
         }
         self.add_vdpa(line, &mut all, diagnostics);
@@ -83,12 +83,12 @@ impl Selectors {
     }
 
     /// True if containers get the nodes of the RDMA device.
-    pub(super) fn asks_for_rdma(&self) -> bool {
+    pub(super) fn wants_rdma(&self) -> bool {
         self.is_rdma == Some(true)
     }
 
     /// The package that an adapter has loaded: only ethtool's netlink family and devlink show it.
-    fn asks_for_what_is_not_known(&self, diagnostics: &mut Diagnostics) -> bool {
+    fn has_unknown_keys(&self, diagnostics: &mut Diagnostics) -> bool {
         let Some(profiles) = self.ddp_profiles.as_ref().filter(|it| !it.value.is_empty()) else {
             return false;
         };
@@ -121,7 +121,7 @@ impl Selectors {
 
     fn add_vdpa(&self, line: u64, all: &mut All, diagnostics: &mut Diagnostics) {
         let Some(vdpa) = self.vdpa_type.as_ref().filter(|it| !it.value.is_empty()) else { return };
-        if self.asks_for_rdma() {
+        if self.wants_rdma() {
             diagnostics.wrong(line, "isRdma and vdpaType exclude each other");
         }
         if !["virtio", "vhost"].contains(&vdpa.value.as_str()) {
@@ -132,7 +132,7 @@ impl Selectors {
     }
 }
 
-const NO_PROFILE: &str = "ddpProfiles cannot be told of a device here: this selector is left out, and what \
+const NO_PROFILE: &str = "ddpProfiles of a device are unknown here: this selector is left out, and what \
     it alone would pick is not offered";
 
 const NO_INTERFACE: &str = "a function without an interface has no link type here, there it has its \

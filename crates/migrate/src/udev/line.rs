@@ -17,9 +17,12 @@ pub(super) struct Term<'t> {
 
 /// Words that no source has, and what to write instead.
 const REFUSED: [(&str, &str); 7] = [
-    ("GOTO LABEL", "write each rule so that it asks for everything itself"),
-    ("ENV TAG TAGS", "only udev knows it: write match of a source over what the device has"),
-    ("PROGRAM IMPORT RESULT TEST", "the device alone is asked: write match or probe of a source"),
+    ("GOTO LABEL", "write every condition into each rule"),
+    ("ENV TAG TAGS", "udev sets it: match the device's attributes in a source instead"),
+    (
+        "PROGRAM IMPORT RESULT TEST",
+        "rules match the device alone: write match or probe of a source",
+    ),
     ("DRIVER DRIVERS", "write driver in match of a source"),
     ("KERNELS DEVPATH", "write usbPort or the PCI address in match of a source"),
     ("SUBSYSTEMS", "write ATTRS{idVendor} alone, which is of the USB device, or match of a source"),
@@ -45,7 +48,7 @@ pub(super) fn terms(rule: &str) -> Result<Vec<Term<'_>>, String> {
     while !rest.is_empty() {
         let (term, behind) = word(rest).ok_or_else(|| {
             let found: String = rest.chars().take(20).collect();
-            format!("{found:?}: {NO_WORD}")
+            format!("{found:?}: {MALFORMED}")
         })?;
         let Term { name, key, sign, value, .. } = term;
         let is_its = |keys: &str| keys.split(' ').any(|it| it == key);
@@ -80,5 +83,5 @@ fn word(text: &str) -> Option<(Term<'_>, &str)> {
     (is_key && is_sign).then_some((Term { name, key, of, sign, value }, behind))
 }
 
-const NO_WORD: &str = "write KEY==\"value\", a rule on one line, and comments apart";
+const MALFORMED: &str = "write KEY==\"value\", a rule on one line, and comments apart";
 const PLAIN: &str = "write the value without \\, $ and %";

@@ -20,7 +20,7 @@ pub(super) fn places(terms: &[Term<'_>]) -> Result<Vec<Find>, String> {
     let (mut subsystems, mut kernels) = (fits("SUBSYSTEM"), fits("KERNEL"));
     let is_of_usb = |term: &Term<'_>| matches!(term.of, Some("idVendor" | "idProduct"));
     match (subsystems.next(), subsystems.next(), kernels.next()) {
-        (Some(_), Some(_), _) => Err("SUBSYSTEM is there twice".to_owned()),
+        (Some(_), Some(_), _) => Err("SUBSYSTEM appears twice".to_owned()),
         (Some(subsystem), None, _) => subsystem.value.split('|').map(of_subsystem).collect(),
         (None, _, Some(kernel)) => {
             let nodes: Result<_, String> = kernel.value.split('|').map(node).collect();

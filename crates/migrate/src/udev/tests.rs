@@ -6,10 +6,10 @@ use insta::assert_snapshot;
 use proptest::prelude::*;
 use windlass_config::{Diagnostic, Find, SourceRule, to_yaml};
 
-use crate::{Format, Loaded, PeerFlags, parse};
+use crate::{Format, Loaded, NvidiaPluginFlags, parse};
 
 fn loaded(text: &str) -> Result<Loaded, String> {
-    let parsed = parse(Path::new("x.rules"), text, &PeerFlags::default());
+    let parsed = parse(Path::new("x.rules"), text, &NvidiaPluginFlags::default());
     parsed.map_err(|error| error.to_string().replace("x.rules:", ""))
 }
 
@@ -116,14 +116,14 @@ fn conditions_on_a_device_become_conditions_on_its_attributes() {
 #[test]
 fn a_word_that_is_not_plain_is_refused_with_its_line_and_what_to_write_instead() {
     for (keys, why) in [
-        (r#"GOTO="end""#, "GOTO: write each rule so that it asks for everything itself"),
-        (r#"LABEL="end""#, "LABEL: write each rule"),
-        (r#"ENV{ID_BUS}=="usb""#, "ENV{ID_BUS}: only udev knows it: write match of a source"),
-        (r#"TAGS=="mine""#, "TAGS: only udev knows it"),
-        (r#"PROGRAM=="/bin/x""#, "PROGRAM: the device alone is asked: write match or probe"),
-        (r#"IMPORT{program}="x""#, "IMPORT{program}: the device alone is asked"),
-        (r#"RESULT=="1""#, "RESULT: the device alone is asked"),
-        (r#"TEST=="/x""#, "TEST: the device alone is asked"),
+        (r#"GOTO="end""#, "GOTO: write every condition into each rule"),
+        (r#"LABEL="end""#, "LABEL: write every condition"),
+        (r#"ENV{ID_BUS}=="usb""#, "ENV{ID_BUS}: udev sets it: match"),
+        (r#"TAGS=="mine""#, "TAGS: udev sets it"),
+        (r#"PROGRAM=="/bin/x""#, "PROGRAM: rules match the device alone: write match or probe"),
+        (r#"IMPORT{program}="x""#, "IMPORT{program}: rules match the device alone"),
+        (r#"RESULT=="1""#, "RESULT: rules match the device alone"),
+        (r#"TEST=="/x""#, "TEST: rules match the device alone"),
         (r#"RUN+="/bin/x""#, "RUN: a source sets nothing: leave it to udev's file"),
         (r#"MODE="0666""#, "MODE: a source sets nothing"),
         (r#"SYMLINK+="x""#, "SYMLINK: a source sets nothing"),
@@ -136,7 +136,7 @@ fn a_word_that_is_not_plain_is_refused_with_its_line_and_what_to_write_instead()
         (r#"ATTRS{bInterfaceNumber}=="00""#, "ATTRS{bInterfaceNumber}: of what is above"),
         (r#"ATTRS=="1""#, "ATTRS: write the file in braces"),
         (r#"SUBSYSTEM!="usb""#, "SUBSYSTEM: write what is meant, with =="),
-        (r#"SUBSYSTEM=="usb""#, "SUBSYSTEM is there twice"),
+        (r#"SUBSYSTEM=="usb""#, "SUBSYSTEM appears twice"),
         (r#"KERNAL=="x""#, "KERNAL: no such word is read"),
         (r#"ATTR{idVendor}=="1""#, "ATTR{idVendor}: write ATTRS{idVendor}"),
         (r#"ATTR{[net/eth0]x}=="1""#, "ATTR{[net/eth0]x}: write one file"),
@@ -211,8 +211,8 @@ proptest! {
     ) {
         if let Ok(loaded) = loaded(&terms.join(", ")) {
             let ours = to_yaml(&loaded.config);
-            let again = parse(Path::new("w.yaml"), &ours, &PeerFlags::default());
-            let is_told = loaded.warnings.iter().any(|it| it.text.contains("it is kept back"));
+            let again = parse(Path::new("w.yaml"), &ours, &NvidiaPluginFlags::default());
+            let is_told = loaded.warnings.iter().any(|it| it.text.contains("it is withheld"));
             let is_same = again.is_ok_and(|again| again.config == loaded.config);
             prop_assert!(is_same || is_told, "{:?}\n{}", terms, ours);
         }

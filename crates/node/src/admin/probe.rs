@@ -11,7 +11,6 @@ use windlass_core::inventory::SourceState;
 use windlass_deviceplugin::registration::{RegistrationState, RegistrationStates};
 use windlass_resources::NodeState;
 
-/// Result of a probe.
 pub(super) struct Report {
     /// Reasons for failure.
     failures: Vec<String>,

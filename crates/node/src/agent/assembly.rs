@@ -17,7 +17,7 @@ use windlass_config::{Config, Policy};
 use windlass_core::labels::Labels;
 use windlass_deviceplugin::{Plugins, RecentAllocations, history};
 use windlass_discovery::{HostWatch, Source, mig::MigHandle, telemetry::TelemetryReceiver};
-use windlass_dra::{Driver, Left};
+use windlass_dra::{Driver, RecoveredClaims};
 use windlass_host::{Roots, clock::Clock, state_folder};
 use windlass_lifecycle::{
     cleanup::{self, Cleanup, CleanupHandle},
@@ -58,7 +58,7 @@ pub(super) fn assemble(
     instruments: Instruments,
     parts: &mut Parts,
 ) -> (watch::Receiver<Arc<NodeState>>, MigHandle) {
-    let left = windlass_dra::restore(&config.places, &config.policy.dra.driver, &deps.ledger);
+    let recovered = windlass_dra::restore(&config.places, &config.policy.dra.driver, &deps.ledger);
     let Deps { dir, directory, listeners, cluster, policy, ledger, clock } = deps;
     let roots = config.places.roots();
     let mps = MpsPlaces::new(&config.places, &config.mps);
@@ -75,10 +75,10 @@ pub(super) fn assemble(
         parts,
     );
     wiring.serve_plugins(dir, &handles, parts);
-    wiring.serve_claims(left, &handles, discovered.partitions.clone(), cluster.clone(), parts);
+    wiring.serve_claims(recovered, &handles, discovered.partitions.clone(), cluster.clone(), parts);
     let labels = wiring.label(&handles.state, parts);
     if let Some(client) = cluster {
-        wiring.tell_the_cluster(&client, &handles.state, labels, parts);
+        wiring.report_to_cluster(&client, &handles.state, labels, parts);
     }
     let state = handles.state.clone();
     if !listeners.is_none() {
@@ -129,7 +129,7 @@ struct ReconcilerHandles {
     state: watch::Receiver<Arc<NodeState>>,
     rounds: watch::Receiver<Instant>,
     holders: PodResourcesCache,
-    handovers: CleanupHandle,
+    cleanup: CleanupHandle,
     daemons: watch::Receiver<Arc<MpsStates>>,
 }
 
@@ -140,7 +140,7 @@ impl Wiring<'_> {
     fn watch_state_folder(&self, parts: &mut Parts) {
         let folder = self.config.places.state_dir.clone();
         let writable = self.instruments.state_writable.clone();
-        let interval = self.config.session.look_interval;
+        let interval = self.config.session.check_interval;
         let watching = state_folder::watch(folder, writable, interval, parts.token());
         parts.add("state folder", watching);
     }
@@ -196,12 +196,12 @@ impl Wiring<'_> {
             gpus: partitions.clone(),
             news: news.clone(),
         };
-        let (part, desk, handovers) = Cleanup::new(
+        let (part, handle, cleanup_states) = Cleanup::new(
             &config.places,
-            config.handover,
+            config.cleanup,
             deps,
             *clock,
-            self.instruments.handover.clone(),
+            self.instruments.cleanup.clone(),
         );
         parts.add("cleanup", part.run(parts.token()));
 
@@ -221,7 +221,7 @@ impl Wiring<'_> {
             allocations,
             policy: policy.clone(),
             mps: daemons.clone(),
-            handovers,
+            cleanup_states,
             ledger: ledger.watch(),
         };
         let (stamp, rounds) = watch::channel(Instant::now());
@@ -229,7 +229,7 @@ impl Wiring<'_> {
             Outputs { state: publish, daemons: want_daemons, cleanup_demand, rounds: stamp };
         let reconciler = Reconciler::new(config, snapshots, inputs, outputs);
         parts.add("reconciler", reconciler.run(parts.token()));
-        ReconcilerHandles { state, rounds, holders, handovers: desk, daemons }
+        ReconcilerHandles { state, rounds, holders, cleanup: handle, daemons }
     }
 
     /// Follows the kubelet's checkpoint on behalf of all readers.
@@ -244,7 +244,7 @@ impl Wiring<'_> {
             policy: self.policy.clone(),
             state: state.clone(),
             devices_of_pool: NodeState::devices_of_pool,
-            doubt: if were_offered(places) { limits.handover } else { Duration::ZERO },
+            settling: if were_offered(places) { limits.checkpoint_delay } else { Duration::ZERO },
             kubelet_writes: self.directory.clone(),
             holders: holders.clone(),
         };
@@ -265,7 +265,7 @@ impl Wiring<'_> {
             metrics: self.instruments.plugins.clone(),
             choices,
             recent: RecentAllocations::default(),
-            handovers: handles.handovers.clone(),
+            cleanup: handles.cleanup.clone(),
             ledger: self.ledger.clone(),
             holders: handles.holders.clone(),
             directory: self.directory.clone(),
@@ -277,7 +277,7 @@ impl Wiring<'_> {
     /// Serves the DRA driver and publishes ResourceSlices.
     fn serve_claims(
         &self,
-        left: Left,
+        recovered: RecoveredClaims,
         handles: &ReconcilerHandles,
         partitions: MigHandle,
         cluster: Option<Client>,
@@ -299,8 +299,8 @@ impl Wiring<'_> {
             clock: self.clock,
             cluster,
             ledger: self.ledger.clone(),
-            left,
-            handovers: handles.handovers.clone(),
+            recovered,
+            cleanup: handles.cleanup.clone(),
             metrics: self.instruments.claims.clone(),
             daemons: handles.daemons.clone(),
             partitions,
@@ -325,7 +325,7 @@ impl Wiring<'_> {
     }
 
     /// Writes labels and events to the API server.
-    fn tell_the_cluster(
+    fn report_to_cluster(
         &self,
         client: &Client,
         state: &watch::Receiver<Arc<NodeState>>,

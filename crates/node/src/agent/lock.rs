@@ -104,15 +104,15 @@ impl NodeLock {
             state: Lock::new(state_dir.to_owned(), make_and_open_folder),
             file: Lock::new(dir.join(FILE), open_file),
         };
-        if locks.plugins.look().map_err(refused)? == LockState::HeldByOther {
+        if locks.plugins.check().map_err(refused)? == LockState::HeldByOther {
             return Err(StartError::Taken(dir.to_owned()));
         }
-        match locks.state.look() {
+        match locks.state.check() {
             Ok(LockState::HeldByOther) => return Err(StartError::StateTaken(state_dir.to_owned())),
             Ok(_) => {}
             Err(error) => tracing::debug!(path = %state_dir.display(), %error, "no lock"),
         }
-        match locks.file.look() {
+        match locks.file.check() {
             Ok(LockState::HeldByOther) => Err(StartError::Taken(dir.to_owned())),
             Ok(_) => Ok(locks),
             Err(source) => Err(StartError::Lock { path: dir.join(FILE), source }),
@@ -128,8 +128,8 @@ impl NodeLock {
     ) -> (Self, LockLost) {
         while notices.changed().await.is_ok() {
             // A hanging disk blocks this task only.
-            let looked = spawn_blocking(move || (self.look(), self)).await;
-            let (outcome, lock) = looked.expect("looking neither panics nor is cancelled");
+            let checked = spawn_blocking(move || (self.check(), self)).await;
+            let (outcome, lock) = checked.expect("looking neither panics nor is cancelled");
             if let Err(lost) = outcome {
                 return (lock, lost);
             }
@@ -140,7 +140,7 @@ impl NodeLock {
         std::future::pending().await
     }
 
-    fn look(&mut self) -> Result<(), LockLost> {
+    fn check(&mut self) -> Result<(), LockLost> {
         let Self { plugins, state, file } = self;
         [plugins, state, file].into_iter().try_for_each(Lock::is_kept)
     }
@@ -154,7 +154,7 @@ impl Lock {
     }
 
     /// Locks the inode that the path names now, unless this lock holds it.
-    fn look(&mut self) -> io::Result<LockState> {
+    fn check(&mut self) -> io::Result<LockState> {
         let file = (self.open)(&self.path)?;
         let discovered = file.metadata()?;
         if discovered.nlink() == 0 {
@@ -176,7 +176,7 @@ impl Lock {
 
     /// A missing or unreadable path cannot be taken by another agent.
     fn is_kept(&mut self) -> Result<(), LockLost> {
-        match self.look() {
+        match self.check() {
             Ok(LockState::Acquired) => {
                 tracing::info!(path = %self.path.display(), "path was replaced, locked again");
                 Ok(())
@@ -258,7 +258,7 @@ mod tests {
         let mut first = NodeLock::take(&dir, &state).expect("free");
         lock().expect_err("an older agent is kept away");
         fs::remove_file(dir.join(FILE)).expect("a kubelet cleans up");
-        first.look().expect("its own");
+        first.check().expect("its own");
         lock().expect_err("the file is there again, and locked");
         drop(first);
         let older = open_file(&dir.join(FILE)).expect("open");
@@ -272,10 +272,10 @@ mod tests {
         let (_root, [dir, state, other]) = folders();
         let mut first = NodeLock::take(&dir, &state).expect("free");
         fs::remove_dir_all(&dir).expect("removed");
-        first.look().expect("there is nothing to lose");
+        first.check().expect("there is nothing to lose");
         fs::create_dir(&dir).expect("made anew");
         replace(&state);
-        first.look().expect("nobody has them");
+        first.check().expect("nobody has them");
         for (dir, state) in [(&dir, &other), (&other, &state)] {
             NodeLock::take(dir, state).expect_err("the first has them again");
         }
@@ -288,7 +288,7 @@ mod tests {
         replace(&dir);
         NodeLock::take(&dir, &state).expect_err("the first has the state folder");
         let _second = NodeLock::take(&dir, &other).expect("nobody has the new one");
-        let lost = first.look().expect_err("the second has it").to_string();
+        let lost = first.check().expect_err("the second has it").to_string();
         assert!(lost.contains("another windlass node took"), "{lost}");
     }
 
@@ -300,9 +300,9 @@ mod tests {
         // As a mount, it leads there whatever becomes of the name.
         let mount = PathBuf::from(format!("/proc/self/fd/{}", open.as_raw_fd()));
         let mut first = NodeLock::take(&mount, &state).expect("free");
-        first.look().expect("it is there");
+        first.check().expect("it is there");
         fs::remove_dir_all(&dir).expect("removed");
-        let lost = first.look().expect_err("gone").to_string();
+        let lost = first.check().expect_err("gone").to_string();
         assert!(lost.contains("deleted on the host"), "{lost}");
     }
 

@@ -31,8 +31,8 @@ impl PolicySource {
             matches!(config.policy.labels.output, LabelOutput::Node | LabelOutput::NodeFeature);
         let claims = config.policy.dra.offer != DraOffer::Off;
         let leases = config.policy.sources.iter().any(|source| source.lease);
-        let is_asked = by_label || labels || leases || claims || config.cluster.events;
-        if let Some(kubeconfig) = config.cluster.kubeconfig.as_ref().filter(|_| !is_asked) {
+        let is_needed = by_label || labels || leases || claims || config.cluster.events;
+        if let Some(kubeconfig) = config.cluster.kubeconfig.as_ref().filter(|_| !is_needed) {
             tracing::warn!(
                 path = %kubeconfig.display(),
                 "kubeconfig not used: no configured feature uses the API server"
@@ -40,7 +40,7 @@ impl PolicySource {
         }
         match Client::new(&config.cluster) {
             Ok(client) => Ok(Some(client)),
-            Err(error) if is_asked => Err(error),
+            Err(error) if is_needed => Err(error),
             Err(_) => Ok(None),
         }
     }
@@ -65,7 +65,7 @@ impl PolicySource {
             }
             _ => watch::channel(LabelValue::Unknown).1,
         };
-        let wakes = Wakes { asked: follow.asked, label };
+        let wakes = Wakes { requested: follow.requested, label };
         let folder = follow.folder.as_deref();
         let reloader = Reloader::new(config.clone(), follow.load, folder, wakes, clock);
         let reloader = reloader.map_err(|source| StartError::Watch {

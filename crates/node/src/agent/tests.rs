@@ -14,7 +14,7 @@ use windlass_core::device::DeviceKind;
 use windlass_dra::catalog::Catalog;
 use windlass_host::DriverPlaces;
 use windlass_kubelet_sim::{Container, Kubelet, NodeStatus, Pod};
-use windlass_machine::{Machine, Profile, simulated_driver};
+use windlass_machine::{Machine, MachineProfile, simulated_driver};
 
 use super::*;
 
@@ -45,7 +45,7 @@ impl Node {
         // A simulated machine is a thousand small files.
         let folder = folder.tempdir_in("/dev/shm").or_else(|_| folder.tempdir());
         let folder = folder.expect("a temporary folder");
-        let profile = Profile::named("dgx-h100").expect("a shipped profile");
+        let profile = MachineProfile::named("dgx-h100").expect("a shipped profile");
         let driver = simulated_driver().expect("cargo builds it with the tests");
         let at = |name: &str| folder.path().join(name);
         let machine = Machine::create(&at("machine"), &profile, &driver).expect("a machine");
@@ -63,8 +63,8 @@ impl Node {
                 ..Places::default()
             },
             session: SessionLimits {
-                handover: Duration::from_millis(50),
-                look_interval: Duration::from_millis(100),
+                checkpoint_delay: Duration::from_millis(50),
+                check_interval: Duration::from_millis(100),
                 ..SessionLimits::default()
             },
             ..Config::default()
@@ -83,7 +83,7 @@ impl Node {
         let mut parts = Parts::default();
         let (count, directory) = watch::channel(0);
         let watched = DirectoryWatch::new(&dir).expect("the kubelet's folder");
-        parts.add("watch", watched.run(count, self.config.session.look_interval));
+        parts.add("watch", watched.run(count, self.config.session.check_interval));
         let deps = Deps {
             dir,
             directory,

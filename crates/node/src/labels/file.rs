@@ -6,7 +6,7 @@ use std::{
 };
 
 use windlass_core::labels::{Labels, feature_file};
-use windlass_host::files::{self, Links, MOST_BYTES};
+use windlass_host::files::{self, Links, MAX_BYTES};
 
 /// Path and content of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,7 +57,7 @@ impl FeatureFile {
 
     /// Removes the file if its content is still ours.
     fn remove(&self) -> Result<(), FileError> {
-        let removed = match files::read_regular(&self.path, Links::Refused, MOST_BYTES) {
+        let removed = match files::read_regular(&self.path, Links::Refused, MAX_BYTES) {
             Ok(present) if present != self.content.as_bytes() => return Ok(()),
             Ok(_) => fs::remove_file(&self.path),
             Err(error) => Err(error),
@@ -115,7 +115,7 @@ mod tests {
         let path = dir.path().join("gfd");
         fs::create_dir(&path).expect("a folder");
         let error = replace(None, Some(&FeatureFile::new(&path, &labels("8"))));
-        let text = error.expect_err("a folder is no file").to_string();
+        let text = error.expect_err("a folder is not a file").to_string();
         assert_eq!(text, format!("cannot write label file {}", path.display()));
     }
 }

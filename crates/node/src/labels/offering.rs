@@ -13,8 +13,8 @@ use windlass_resources::offers::{self, Target};
 pub(super) fn offerings(policy: &Policy, inventory: &Inventory) -> BTreeMap<DeviceId, Offering> {
     let targets = offers::targets(policy, inventory).into_iter();
     let offering = |(id, target): (DeviceId, Target)| {
-        let usual = windlass_discovery::usual_name(policy, inventory.get(id.as_str())?);
-        let offering = offering(target.sharing, usual != Some(target.name));
+        let default = windlass_discovery::default_resource(policy, inventory.get(id.as_str())?);
+        let offering = offering(target.sharing, default != Some(target.name));
         Some((id, offering))
     };
     targets.filter_map(offering).collect()

@@ -17,7 +17,7 @@ use windlass_core::{
     health::Reason,
     inventory::Inventory,
 };
-use windlass_discovery::{PROFILE, telemetry::Sample};
+use windlass_discovery::{MIG_PROFILE, telemetry::Sample};
 use windlass_host::counters::Labels;
 
 use super::{
@@ -169,7 +169,7 @@ fn device_labels(device: &Device) -> Labels {
         ("kind", Some(device.kind.to_string())),
         ("index", Some(device.index.to_string())),
         ("model", device.product().map(str::to_owned)),
-        ("profile", device.text(&PROFILE).map(str::to_owned)),
+        ("profile", device.text(&MIG_PROFILE).map(str::to_owned)),
         ("parent", device.parent.as_ref().map(ToString::to_string)),
     ];
     own.into_iter().filter_map(|(key, value)| Some((key, value?))).collect()
@@ -190,8 +190,8 @@ fn info_labels(device: &Device) -> Labels {
 fn faults(device: &Device) -> impl Iterator<Item = (Labels, Value)> {
     let begin = device.kind.facts().reasons.iter().map(|reason| (reason.class(), 0));
     let mut counts: BTreeMap<_, u64> = begin.collect();
-    for trouble in &device.health.evidence {
-        *counts.entry(trouble.reason.class()).or_default() += u64::from(trouble.count);
+    for failure in &device.health.failures {
+        *counts.entry(failure.reason.class()).or_default() += u64::from(failure.count);
     }
     counts.into_iter().map(move |(class, count)| {
         let labels = id_labels(device).into_iter().chain([("reason", class.to_owned())]);
@@ -200,7 +200,7 @@ fn faults(device: &Device) -> impl Iterator<Item = (Labels, Value)> {
 }
 
 fn last_xid(device: &Device) -> Option<Value> {
-    device.health.evidence.iter().rev().find_map(|trouble| match trouble.reason {
+    device.health.failures.iter().rev().find_map(|failure| match failure.reason {
         Reason::Xid(code) => Some(Value::Whole(code)),
         _ => None,
     })

@@ -32,7 +32,7 @@ pub(super) fn daemons(
     let wanted: MpsSpecs = by_claims.surely.iter().filter_map(want).chain(wanted).collect();
     let mut kept = holdings.shared_devices();
     kept.extend(by_claims.surely.into_iter().chain(by_claims.perhaps));
-    if ledger.is_hearsay() {
+    if ledger.knows_claims_from_kubelet_only() {
         kept.extend(ledger.claims().keys().cloned());
     }
     if plan.waiting {
@@ -43,28 +43,28 @@ pub(super) fn daemons(
 }
 
 /// Obstacle of an MPS device without a ready daemon.
-pub(super) fn daemon_trouble(
+pub(super) fn daemon_failure(
     daemons: &MpsStates,
     device: &Device,
     sharing: Sharing,
 ) -> Option<String> {
     match sharing {
         Sharing::Shared(Shared { method: SharingMethod::Mps, .. }) => {
-            daemons.get(&device.id).unwrap_or(&MpsState::Starting).trouble()
+            daemons.get(&device.id).unwrap_or(&MpsState::Starting).obstacle()
         }
         Sharing::Shared(_) | Sharing::Pooled(_) | Sharing::Exclusive => None,
     }
 }
 
 /// Obstacle of a device that waits for cleanup.
-pub(super) fn handover_trouble(
+pub(super) fn cleanup_obstacle(
     states: &CleanupStates,
     cleanup_demand: &CleanupPlans,
     id: &DeviceId,
 ) -> Option<String> {
     cleanup_demand.get(id)?;
     match states.get(id) {
-        Some(state) => state.trouble(),
+        Some(state) => state.obstacle(),
         None => Some("cleanup: the previous state is being restored".to_owned()),
     }
 }

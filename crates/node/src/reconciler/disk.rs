@@ -21,7 +21,7 @@ use windlass_core::{
     device::{Device, DeviceId},
     inventory::Inventory,
 };
-use windlass_discovery::PROFILE;
+use windlass_discovery::MIG_PROFILE;
 use windlass_resources::{
     device_info::{DeviceInfoFiles, DeviceInfos, OutdatedFiles},
     offers::Fingerprints,
@@ -47,7 +47,7 @@ pub(super) struct WantedFiles {
 pub(super) struct DiskState {
     pub(super) checked: DiskCheckResult,
     /// Device information files that are outdated, because a write failed.
-    pub(super) untold: OutdatedFiles,
+    pub(super) outdated: OutdatedFiles,
     /// Request that it answers; `None` before the first.
     wanted: Option<Arc<WantedFiles>>,
     /// Devices of the request, by id.
@@ -61,7 +61,6 @@ pub(super) struct Disk {
     notes: FingerprintFile,
 }
 
-/// Handle of the worker.
 pub(super) struct DiskHandle {
     wanted: watch::Sender<Arc<WantedFiles>>,
     pub(super) on_disk: watch::Receiver<Arc<DiskState>>,
@@ -83,9 +82,12 @@ pub(super) const DEADLINE: Duration = Duration::from_secs(5);
 /// Creates the handle and the worker's end.
 pub(super) fn channel() -> (DiskHandle, DiskChannels) {
     let (want, wanted) = watch::channel(Arc::default());
-    let (tell, on_disk) = watch::channel(Arc::default());
+    let (publish, on_disk) = watch::channel(Arc::default());
     let (work, busy) = watch::channel(None);
-    (DiskHandle { wanted: want, on_disk, busy }, DiskChannels { wanted, on_disk: tell, busy: work })
+    (
+        DiskHandle { wanted: want, on_disk, busy },
+        DiskChannels { wanted, on_disk: publish, busy: work },
+    )
 }
 
 // === impl Disk ===
@@ -126,14 +128,14 @@ impl Disk {
     /// Writes the wanted files. A failed file does not affect the others.
     pub(super) fn apply(&mut self, wanted: Arc<WantedFiles>) -> DiskState {
         let checked = self.check.run(&wanted.inventory, &wanted.policy);
-        let untold = if self.infos.is_idle(&wanted.infos) {
+        let outdated = if self.infos.is_idle(&wanted.infos) {
             OutdatedFiles::default()
         } else {
             self.infos.keep(&wanted.infos)
         };
         self.notes.write(&wanted.marked);
         let devices = wanted.inventory.devices.iter().map(|it| (it.id.clone(), it.clone()));
-        DiskState { checked, untold, devices: devices.collect(), wanted: Some(wanted) }
+        DiskState { checked, outdated, devices: devices.collect(), wanted: Some(wanted) }
     }
 }
 
@@ -146,7 +148,7 @@ impl DiskHandle {
     }
 
     /// Requests files if they changed.
-    pub(super) fn want_news(&self, wanted: WantedFiles) {
+    pub(super) fn want_if_changed(&self, wanted: WantedFiles) {
         if **self.wanted.borrow() != wanted {
             self.want(wanted);
         }
@@ -177,9 +179,9 @@ impl DiskState {
     }
 
     /// True if the device's CNI information is as wanted.
-    pub(super) fn tells(&self, device: &Device, wanted: &WantedFiles) -> bool {
-        let told = self.wanted.as_ref().and_then(|had| had.infos.get(&device.id));
-        told == wanted.infos.get(&device.id)
+    pub(super) fn has_current_info(&self, device: &Device, wanted: &WantedFiles) -> bool {
+        let written = self.wanted.as_ref().and_then(|had| had.infos.get(&device.id));
+        written == wanted.infos.get(&device.id)
     }
 
     /// True if every file of the device is as wanted.
@@ -188,7 +190,7 @@ impl DiskState {
         let is_known = self.devices.get(&device.id).is_some_and(|known| is_same(known, device));
         is_known
             && *had.policy == *wanted.policy
-            && self.tells(device, wanted)
+            && self.has_current_info(device, wanted)
             && had.marked.get(&device.id) == wanted.marked.get(&device.id)
     }
 }
@@ -212,9 +214,9 @@ pub(super) async fn slowness(mut busy: watch::Receiver<Option<Instant>>) {
 
 /// Compares the properties that documents and fingerprints contain, without health and telemetry.
 pub(super) fn is_same(one: &Device, other: &Device) -> bool {
-    fn said(it: &Device) -> impl PartialEq + '_ {
-        let whole = (&it.parent, it.part, it.partitioned, it.attributes.get(&PROFILE));
+    fn properties(it: &Device) -> impl PartialEq + '_ {
+        let whole = (&it.parent, it.part, it.partitioned, it.attributes.get(&MIG_PROFILE));
         (it.kind, &it.source, it.index, &it.place, &it.origin, &it.nodes, &it.extras, whole)
     }
-    said(one) == said(other)
+    properties(one) == properties(other)
 }

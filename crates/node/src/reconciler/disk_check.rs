@@ -20,7 +20,7 @@ use windlass_host::{Roots, presence};
 use windlass_lifecycle::mps::MpsPlaces;
 use windlass_resources::{
     Absent, NodeState,
-    obstacle::{Obstacle, ObstacleSort},
+    obstacle::{Obstacle, ObstacleKind},
     offers::Plan,
 };
 
@@ -60,7 +60,7 @@ impl DiskCheck {
     pub(super) fn run(&mut self, inventory: &Inventory, policy: &Policy) -> DiskCheckResult {
         let daemons_left = self.daemons.left().into_iter().collect();
         let absent = self.absent(inventory);
-        DiskCheckResult { daemons_left, absent, ..self.look(inventory, policy) }
+        DiskCheckResult { daemons_left, absent, ..self.check(inventory, policy) }
     }
 
     fn absent(&self, inventory: &Inventory) -> Absent {
@@ -71,7 +71,7 @@ impl DiskCheck {
         absent.collect()
     }
 
-    fn look(&mut self, inventory: &Inventory, policy: &Policy) -> DiskCheckResult {
+    fn check(&mut self, inventory: &Inventory, policy: &Policy) -> DiskCheckResult {
         let surroundings = self.surroundings(policy);
         if !policy.needs_documents() && !self.wrote {
             let lacks = missing_channels(policy, &surroundings);
@@ -126,13 +126,13 @@ impl DiskCheckResult {
     pub(super) fn undocumented(&self, device: &Device) -> Option<Obstacle> {
         let concerns = |kind: &Kind| self.surroundings.gets_names_of(device, kind);
         let (_, error) = self.unwritten.iter().find(|(kind, _)| concerns(kind))?;
-        Some(Obstacle { sort: ObstacleSort::Document, why: error.to_string() })
+        Some(Obstacle { kind: ObstacleKind::Document, why: error.to_string() })
     }
 
     /// Obstacle: a node of the device is missing or belongs to another.
     pub(super) fn lacks_node(&self, device: &Device) -> Option<Obstacle> {
         let why = self.absent.get(&device.id)?.to_string();
-        Some(Obstacle { sort: ObstacleSort::DeviceNode, why })
+        Some(Obstacle { kind: ObstacleKind::DeviceNode, why })
     }
 
     /// Obstacle: a required IMEX channel is missing.
@@ -144,7 +144,7 @@ impl DiskCheckResult {
         let missing = imex.channels.difference(&self.surroundings.imex_channels).next()?;
         let node = imex_node(*missing);
         let why = format!("IMEX channel {missing} is required, but {} is missing", node.display());
-        Some(Obstacle { sort: ObstacleSort::ImexChannel, why })
+        Some(Obstacle { kind: ObstacleKind::ImexChannel, why })
     }
 
     /// Obstacle: the MPS daemon of an earlier sharing still runs and blocks other programs.
@@ -180,8 +180,8 @@ const DAEMON_LEFT: &str = "MPS daemon of the earlier sharing still runs";
 fn missing_channels(policy: &Policy, surroundings: &NodeExtras) -> Lacks {
     let missing = policy.delivery.imex.channels.difference(&surroundings.imex_channels);
     let channels: Vec<_> = missing.copied().collect();
-    let trouble = |channel: &u32| {
+    let failure = |channel: &u32| {
         format!("IMEX channel {channel}: {} is missing", imex_node(*channel).display())
     };
-    Lacks { troubles: channels.iter().map(trouble).collect(), channels }
+    Lacks { problems: channels.iter().map(failure).collect(), channels }
 }

@@ -33,7 +33,7 @@ pub(super) fn waiting_for_disk(
             !plan.claimable.contains_key(&device.id) || may_be_claimed(known, device);
         let there = known.inventory.get(device.id.as_str());
         let is_itself = there.is_some_and(|there| is_same(there, device));
-        is_given && is_claimable && is_itself && on_disk.tells(device, wanted)
+        is_given && is_claimable && is_itself && on_disk.has_current_info(device, wanted)
     };
     let devices = wanted.inventory.devices.iter().filter(|device| device.health.is_healthy());
     let may_be_had = |device: &&Device| {

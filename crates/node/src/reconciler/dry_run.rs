@@ -23,9 +23,9 @@ pub(crate) fn dry_run(config: &Config, sources: &Snapshots) -> NodeState {
     let policy = Arc::new(config.policy.clone());
     let mut inventory = merge(sources);
     inventory.recorded = config.places.host().recorded();
-    let mut look = DiskCheck::new(&config.places, &config.mps, policy.delivery.clone());
-    let checked = look.without_writing(&inventory, &policy);
-    let handovers = cleanup::recorded_states(&config.places);
+    let mut check = DiskCheck::new(&config.places, &config.mps, policy.delivery.clone());
+    let checked = check.without_writing(&inventory, &policy);
+    let cleanup_states = cleanup::recorded_states(&config.places);
     let cleanup_demand = cleanup::plans(&policy, &inventory, &|_| None);
     let checks = ObstacleChecks {
         checked: &checked,
@@ -43,7 +43,9 @@ pub(crate) fn dry_run(config: &Config, sources: &Snapshots) -> NodeState {
         fingerprints: &Fingerprints::new(),
         moves: Moves::Kept,
         obstacle: &|device, _| checks.of_containers(device).map(|it| it.why),
-        cleanup: &|id| handovers.get(id).filter(|_| cleanup_demand.contains_key(id))?.trouble(),
+        cleanup: &|id| {
+            cleanup_states.get(id).filter(|_| cleanup_demand.contains_key(id))?.obstacle()
+        },
     };
     let plan = offers::plan(inputs);
     let obstacles = checks.of_claims(&inventory);

@@ -14,9 +14,9 @@ pub(super) fn changes(known: &NodeState, state: &NodeState) {
     for (kind, error) in state.unwritten.iter().filter(is_news) {
         tracing::error!(%kind, %error, "CDI document not written: its devices are withheld");
     }
-    let is_new = |trouble: &&String| !known.lacks.troubles.contains(trouble);
-    for trouble in state.lacks.troubles.iter().filter(is_new) {
-        tracing::warn!(trouble, "containers lack driver files or device nodes");
+    let is_new = |problem: &&String| !known.lacks.problems.contains(problem);
+    for problem in state.lacks.problems.iter().filter(is_new) {
+        tracing::warn!(problem, "containers lack driver files or device nodes");
     }
     disk(known, state);
     absent(&known.absent, &state.absent);

@@ -9,23 +9,22 @@ use windlass_core::{
     device::{Device, DeviceId},
     inventory::Inventory,
 };
-use windlass_resources::obstacle::{Obstacle, ObstacleSort, Obstacles};
+use windlass_resources::obstacle::{Obstacle, ObstacleKind, Obstacles};
 
 use super::disk_check::DiskCheckResult;
 
 /// Obstacle of a device whose document and fingerprint are not written.
 const LATE: &str = "waiting for the disk to store its CDI document and its fingerprint";
 
-pub(super) type LeaseTrouble<'a> = &'a dyn Fn(&Device) -> Option<String>;
+pub(super) type LeaseObstacle<'a> = &'a dyn Fn(&Device) -> Option<String>;
 
-/// Inputs of the obstacle checks.
 #[derive(Clone, Copy)]
 pub(super) struct ObstacleChecks<'a> {
     pub(super) checked: &'a DiskCheckResult,
     pub(super) policy: &'a Policy,
     /// Devices that wait for the disk.
     pub(super) late: &'a BTreeSet<DeviceId>,
-    pub(super) lease: LeaseTrouble<'a>,
+    pub(super) lease: LeaseObstacle<'a>,
 }
 
 // === impl ObstacleChecks ===
@@ -50,11 +49,11 @@ impl ObstacleChecks<'_> {
     fn common(self, device: &Device) -> Option<Obstacle> {
         let lease = || {
             let why = (self.lease)(device)?;
-            Some(Obstacle { sort: ObstacleSort::Lease, why })
+            Some(Obstacle { kind: ObstacleKind::Lease, why })
         };
         let late = || {
-            let (sort, why) = (ObstacleSort::Document, LATE.to_owned());
-            self.late.contains(&device.id).then_some(Obstacle { sort, why })
+            let (kind, why) = (ObstacleKind::Document, LATE.to_owned());
+            self.late.contains(&device.id).then_some(Obstacle { kind, why })
         };
         let node = || self.checked.lacks_node(device);
         late()
@@ -65,11 +64,11 @@ impl ObstacleChecks<'_> {
 }
 
 /// Obstacle of a shared device whose Lease another node holds.
-pub(super) fn lease_trouble(
+pub(super) fn lease_failure(
     leases: &LeaseStates,
     policy: &Policy,
     device: &Device,
 ) -> Option<String> {
-    let state = || leases.get(&device.id).unwrap_or(&LeaseState::Unknown).trouble();
+    let state = || leases.get(&device.id).unwrap_or(&LeaseState::Unknown).obstacle();
     policy.is_leased(device).then(state).flatten()
 }

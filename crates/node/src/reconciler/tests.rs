@@ -36,7 +36,7 @@ fn allocations(config: &Config) -> AllocationsReader {
         state: watch::channel(Arc::default()).1,
         devices_of_pool: NodeState::devices_of_pool,
         kubelet_writes: watch::channel(0).1,
-        doubt: Duration::ZERO,
+        settling: Duration::ZERO,
         holders: podresources::PodResourcesPoller::new(&config.places.kubelet_dir, ledger.clone())
             .1,
     };
@@ -78,7 +78,7 @@ impl Rig {
             allocations: allocations(&config),
             policy: watch::channel(Arc::new(config.policy.clone())).1,
             mps: watch::channel(Arc::default()).1,
-            handovers: watch::channel(Arc::default()).1,
+            cleanup_states: watch::channel(Arc::default()).1,
             leases: watch::channel(Arc::default()).1,
             ledger: SharedLedger::default().watch(),
         };

@@ -9,7 +9,7 @@ use std::{
 
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use windlass_config::{ConfigDir, MigStrategy};
-use windlass_migrate::{PeerFlags, load, parse};
+use windlass_migrate::{NvidiaPluginFlags, load, parse};
 
 use super::*;
 
@@ -18,7 +18,7 @@ struct World {
     dir: tempfile::TempDir,
     policy: watch::Receiver<Arc<Policy>>,
     status: watch::Receiver<ReloadStatus>,
-    asked: watch::Sender<u64>,
+    requested: watch::Sender<u64>,
     label: watch::Sender<LabelValue>,
     loads: Receiver<()>,
 }
@@ -31,7 +31,7 @@ fn counted(file: PathBuf, loads: Sender<()>) -> Load {
         let _ = loads.send(());
         let dir = ConfigDir(file.clone());
         let path = if file.is_dir() { dir.choose(label)? } else { Some(file.clone()) };
-        let flags = PeerFlags::default();
+        let flags = NvidiaPluginFlags::default();
         let mut loaded = match path {
             Some(path) => load(&path, &flags)?,
             None => parse(Path::new("none"), "{}", &flags)?,
@@ -53,13 +53,19 @@ async fn play<F: Future<Output = ()>>(
     let load = counted(dir.path().join(file), sender);
     let started = load(&LabelValue::Unknown).expect("valid").0;
     loads.recv().expect("the first");
-    let (asked, asked_receiver) = watch::channel(0);
+    let (requested, requested_receiver) = watch::channel(0);
     let (label, label_receiver) = watch::channel(LabelValue::Unknown);
-    let wakes = Wakes { asked: asked_receiver, label: label_receiver };
+    let wakes = Wakes { requested: requested_receiver, label: label_receiver };
     let clock = Clock::starting_at(Timestamp::UNIX_EPOCH);
     let reloader = Reloader::new(started, load, Some(dir.path()), wakes, clock).expect("watched");
-    let world =
-        World { policy: reloader.policy(), status: reloader.status(), dir, asked, label, loads };
+    let world = World {
+        policy: reloader.policy(),
+        status: reloader.status(),
+        dir,
+        requested,
+        label,
+        loads,
+    };
     tokio::select! {
         () = reloader.run(CancellationToken::new()) => panic!("it ended"),
         () = story(world) => {}
@@ -126,7 +132,7 @@ async fn a_wrong_file_changes_nothing_and_is_told_until_it_is_right() {
         world.write("w.yaml", "mig: both\n");
         let status = world.status(|status| status.error.is_some()).await;
         let error = status.error.expect("waited for");
-        assert!(error.contains("w.yaml:1: \"both\" is no word for this"), "{error}");
+        assert!(error.contains("w.yaml:1: \"both\" is not a known value"), "{error}");
         assert_eq!(world.policy.borrow().mig, MigStrategy::None);
         fs::remove_file(world.dir.path().join("w.yaml")).expect("removed");
         let gone = |status: &ReloadStatus| {
@@ -211,7 +217,7 @@ async fn a_burst_of_writes_is_one_reload_and_a_request_is_served_at_once() {
         world.becomes(MigStrategy::Single).await;
         assert_eq!(world.loads.try_iter().count(), 1);
         let before = world.status.borrow().last_success;
-        world.asked.send_modify(|count| *count += 1);
+        world.requested.send_modify(|count| *count += 1);
         world.status(|status| status.last_success > before).await;
         assert_eq!(world.loads.try_iter().count(), 1);
     })

@@ -90,7 +90,7 @@ async fn a_call_for_more_containers_than_a_pod_has_is_refused() {
     let world = gpu_node("dgx-h100");
     let (kubelet, agent) = world.serving(8).await;
     let mut plugin = client(&kubelet, GPU).await;
-    let expected = "nvidia.com/gpu: the call is for 65 containers, and one may be for 64";
+    let expected = "nvidia.com/gpu: the call has 65 containers; at most 64 are allowed";
     let none: &[String] = &[];
     let refused = plugin.allocate(allocation(&[none; CONTAINERS])).await.expect_err("too many");
     assert_eq!((refused.code(), refused.message()), (Code::InvalidArgument, expected));

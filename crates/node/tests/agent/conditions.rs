@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use windlass_core::{attribute::AttributeValue, device::Device, health::Reason};
-use windlass_machine::{Profile, profile};
+use windlass_machine::{MachineProfile, profile};
 use windlass_resources::NodeState;
 use windlass_testkit::Running;
 
 use crate::agent::{
-    health::{each_fails_and_recovers, until_trouble},
+    health::{each_fails_and_recovers, until_failure},
     world::{counts, gpu_node, gpu_node_of},
 };
 
@@ -47,7 +47,7 @@ async fn a_row_that_could_not_be_mapped_out_is_no_reset_away() {
     let world = gpu_node("dgx-h100");
     let (kubelet, agent) = world.serving(8).await;
     world.inject("remap-failed@1");
-    let state = until_trouble(&agent, 1, Reason::RowRemapFailed).await;
+    let state = until_failure(&agent, 1, Reason::RowRemapFailed).await;
     let health = gpu(&state, 1).expect("listed").health.to_string();
     assert!(health.ends_with("; contact support"), "{health}");
     world.inject("recover@1");
@@ -107,7 +107,8 @@ async fn what_labels_are_made_of_is_told_of_each_gpu() {
     let cluster = "8a3cc1f2-0b1d-4c4e-9d1f-6d0a52f3b7e4";
     let uuid = cluster.to_owned().try_into().expect("a UUID");
     let fabric = Some(profile::Fabric { cluster: uuid, clique: 7 });
-    let rack = Profile { fabric, ..Profile::named("hgx-b200").expect("a shipped profile") };
+    let rack =
+        MachineProfile { fabric, ..MachineProfile::named("hgx-b200").expect("a shipped profile") };
     let world = gpu_node_of(&rack);
     let agent = world.agent();
     let state = agent.until(|state| state.inventory.is_complete()).await;

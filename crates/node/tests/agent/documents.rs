@@ -6,7 +6,7 @@ use serde_json::Value;
 use windlass_cdi::{CdiFiles, Generated, text};
 use windlass_config::{DeviceIds, Feature};
 use windlass_core::cdi::{Spec, check};
-use windlass_machine::{Model, Profile};
+use windlass_machine::{MachineProfile, Model};
 use windlass_testkit::{Node, allocatable, until};
 
 use crate::agent::world::gpu_node;
@@ -63,7 +63,7 @@ fn golden(generated: &Generated) -> String {
         let value: Value = serde_json::from_str(&text(document)).expect("JSON");
         lines.push(format!("{name}\n{}", compact(&value, 0)));
     }
-    lines.extend(generated.lacks.troubles.iter().map(|trouble| format!("lacks: {trouble}")));
+    lines.extend(generated.lacks.problems.iter().map(|problem| format!("lacks: {problem}")));
     lines.join("\n")
 }
 
@@ -98,7 +98,7 @@ fn has_lists(value: &Value) -> bool {
 
 #[tokio::test]
 async fn every_machine_has_the_documents_it_had() {
-    for profile in Profile::names_with_nvidia() {
+    for profile in MachineProfile::names_with_nvidia() {
         let world = world(profile);
         install_toolkit(&world);
         insta::assert_snapshot!(format!("machine-{profile}"), golden(&generate(&world).await));
@@ -153,11 +153,11 @@ async fn a_driver_root_without_a_driver_still_gives_device_nodes_and_says_what_i
     let version = driver_version(&world);
     let expected =
         format!("no libcuda.so.{version} under /nowhere: containers get device nodes only");
-    assert_eq!(generated.lacks.troubles, std::slice::from_ref(&expected));
+    assert_eq!(generated.lacks.problems, std::slice::from_ref(&expected));
 
     let agent = world.agent();
     let state = agent.until(|state| !state.inventory.devices.is_empty()).await;
-    assert_eq!(state.lacks.troubles, [expected]);
+    assert_eq!(state.lacks.problems, [expected]);
     agent.stop().await;
 }
 
@@ -166,11 +166,11 @@ async fn a_driver_whose_files_are_of_another_version_is_told_apart() {
     let world = world("t4-edge");
     let module = world.config.places.host_root.join("sys/module/nvidia/version");
     fs::remove_file(&module).expect("removed");
-    assert!(generate(&world).await.lacks.troubles.is_empty(), "procfs tells the version too");
+    assert!(generate(&world).await.lacks.problems.is_empty(), "procfs tells the version too");
     fs::write(module, "999.1").expect("written");
     let lacks = generate(&world).await.lacks;
     assert!(
-        lacks.troubles[0].starts_with("the loaded driver is 999.1, and the libraries under / are")
+        lacks.problems[0].starts_with("the loaded driver is 999.1, and the libraries under / are")
     );
 }
 
@@ -178,7 +178,7 @@ async fn a_driver_whose_files_are_of_another_version_is_told_apart() {
 async fn every_document_is_right_by_the_schema_and_by_its_own_check() {
     let schema: Value = serde_json::from_str(SCHEMA).expect("JSON");
     let schema = jsonschema::validator_for(&schema).expect("a schema");
-    for profile in Profile::names_with_nvidia() {
+    for profile in MachineProfile::names_with_nvidia() {
         let mut world = gpu_node(profile);
         for (toolkit, ids) in [(false, DeviceIds::Uuid), (true, DeviceIds::Index)] {
             if toolkit {
@@ -186,7 +186,7 @@ async fn every_document_is_right_by_the_schema_and_by_its_own_check() {
             }
             world.config.policy.delivery.ids = ids;
             let generated = generate(&world).await;
-            assert!(generated.lacks.troubles.is_empty(), "{:?}", generated.lacks);
+            assert!(generated.lacks.problems.is_empty(), "{:?}", generated.lacks);
             for document in generated.documents.values() {
                 let value = serde_json::to_value(document).expect("JSON");
                 let errors: Vec<_> = schema.iter_errors(&value).map(|e| e.to_string()).collect();
@@ -256,7 +256,7 @@ async fn a_hook_program_that_is_not_there_is_named_and_containers_start_without_
     world.config.policy.delivery.hooks.program = Some("/opt/nvidia-cdi-hook".into());
     let generated = generate(&world).await;
     let expected = "the hook program /opt/nvidia-cdi-hook is not on the host: going without";
-    assert_eq!(generated.lacks.troubles, [expected]);
+    assert_eq!(generated.lacks.problems, [expected]);
     assert!(gpus(&generated).container_edits.hooks.is_empty());
 }
 
@@ -274,7 +274,7 @@ async fn features_and_channels_have_documents_of_their_own_when_they_are_there()
     assert_eq!(generated.extra_names, names);
     assert_eq!(generated.lacks.channels, [7]);
     assert_eq!(
-        generated.lacks.troubles,
+        generated.lacks.problems,
         [
             "windlass.dev/gdrcopy: the host has no /dev/gdrdrv",
             "IMEX channel 7: no /dev/nvidia-caps-imex-channels/channel7",

@@ -15,9 +15,9 @@ use windlass_testkit::{GPU, LIMIT, Running, Said, allocatable, until};
 use crate::agent::world::{QUIET, counts, gpu_id, gpu_node, unforgiving};
 
 /// The reason for which the GPU of that index is not healthy.
-fn trouble(state: &NodeState, index: u32) -> Option<Reason> {
+fn failure(state: &NodeState, index: u32) -> Option<Reason> {
     let gpu = state.inventory.devices.iter().find(|device| device.index == index)?;
-    gpu.health.trouble().map(|trouble| trouble.reason)
+    gpu.health.failure().map(|failure| failure.reason)
 }
 
 /// Lets each fault happen to the GPU of its index, and waits for its reason, and for the way back.
@@ -26,20 +26,20 @@ pub(crate) async fn each_fails_and_recovers(faults: &[(&str, u32, Reason)]) {
     let (kubelet, agent) = world.serving(8).await;
     for &(fault, index, reason) in faults {
         world.inject(fault);
-        until_trouble(&agent, index, reason).await;
+        until_failure(&agent, index, reason).await;
         counts(&kubelet, (8, 7)).await;
         world.inject(&format!("recover@{index}"));
         counts(&kubelet, (8, 8)).await;
     }
 }
 
-/// Waits until the GPU is not healthy and this reason is among the evidence; a later look may have
+/// Waits until the GPU is not healthy and this reason is among its failures; a later probe may have
 /// found another one besides.
-pub(crate) async fn until_trouble(agent: &Running, index: u32, reason: Reason) -> Arc<NodeState> {
+pub(crate) async fn until_failure(agent: &Running, index: u32, reason: Reason) -> Arc<NodeState> {
     let seen = |state: &Arc<NodeState>| {
         state.inventory.devices.iter().filter(|device| device.index == index).any(|device| {
-            let evidence = device.health.evidence.iter();
-            !device.health.is_healthy() && evidence.clone().any(|one| one.reason == reason)
+            let failures = device.health.failures.iter();
+            !device.health.is_healthy() && failures.clone().any(|one| one.reason == reason)
         })
     };
     agent.until(seen).await
@@ -52,7 +52,7 @@ async fn a_critical_xid_counts_at_once_and_recovery_takes_the_quiet_period() {
     let begun = Instant::now();
     world.inject("xid:79@3");
     counts(&kubelet, (8, 7)).await;
-    assert_eq!(trouble(&agent.state.borrow(), 3), Some(Reason::Xid(79)));
+    assert_eq!(failure(&agent.state.borrow(), 3), Some(Reason::Xid(79)));
     counts(&kubelet, (8, 8)).await;
     assert!(begun.elapsed() >= QUIET, "healthy again after {:?}", begun.elapsed());
 }
@@ -68,8 +68,8 @@ async fn a_programs_xid_does_not_count_unless_the_operator_says_so() {
     world.inject("xid:13@2");
     counts(&kubelet, (8, 7)).await;
     let state = agent.state.borrow().clone();
-    let troubles: Vec<_> = (0..3).map(|index| trouble(&state, index)).collect();
-    assert_eq!(troubles, [None, None, Some(Reason::Xid(13))]);
+    let failures: Vec<_> = (0..3).map(|index| failure(&state, index)).collect();
+    assert_eq!(failures, [None, None, Some(Reason::Xid(13))]);
 }
 
 #[tokio::test]
@@ -97,7 +97,7 @@ async fn a_gpu_that_fails_at_the_start_hides_no_other() {
         let kubelet = world.kubelet();
         let agent = world.agent();
         counts(&kubelet, (8, 7)).await;
-        let state = until_trouble(&agent, 5, reason).await;
+        let state = until_failure(&agent, 5, reason).await;
         let ids: Vec<_> = state.inventory.devices.iter().map(|device| &device.id).collect();
         world.inject("recover@5");
         let node = counts(&kubelet, (8, 8)).await;
@@ -112,9 +112,9 @@ async fn a_gpu_that_tells_garbage_is_told_with_the_call_that_makes_no_sense() {
     let world = gpu_node("dgx-h100");
     let (kubelet, agent) = world.serving(8).await;
     world.inject("garbage@3");
-    let state = until_trouble(&agent, 3, Reason::ProbeFailed).await;
+    let state = until_failure(&agent, 3, Reason::ProbeFailed).await;
     let gpu = state.inventory.devices.iter().find(|device| device.index == 3).expect("listed");
-    let why = gpu.health.trouble().expect("not healthy").detail.clone();
+    let why = gpu.health.failure().expect("not healthy").detail.clone();
     assert_eq!(why, "nvmlDeviceGetUUID: the answer makes no sense");
     counts(&kubelet, (8, 7)).await;
 }
@@ -217,7 +217,7 @@ async fn a_driver_that_is_installed_later_is_served_later() {
 
     world.machine.remove_driver().expect("removed");
     counts(&kubelet, (8, 0)).await;
-    until_trouble(&agent, 0, Reason::DriverGone).await;
+    until_failure(&agent, 0, Reason::DriverGone).await;
     world.machine.install_driver().expect("installed");
     counts(&kubelet, (8, 8)).await;
 }
@@ -227,13 +227,13 @@ async fn a_lost_gpu_does_not_hide_the_faults_of_others() {
     let world = gpu_node("dgx-h100");
     let (kubelet, agent) = world.serving(8).await;
     world.inject("lost@2");
-    until_trouble(&agent, 2, Reason::Lost).await;
+    until_failure(&agent, 2, Reason::Lost).await;
     counts(&kubelet, (8, 7)).await;
     // The driver refuses to wait for the events of a set with a lost GPU in it. The agent listens to
     // another set a moment later; the driver keeps no events for a set that was not there.
     until("events are heard beside a lost GPU", async || {
         world.inject("xid:79@5");
-        trouble(&agent.state.borrow(), 5).ok_or("no trouble")
+        failure(&agent.state.borrow(), 5).ok_or("no failure")
     })
     .await;
     counts(&kubelet, (8, 6)).await;
@@ -268,7 +268,7 @@ async fn a_lost_gpu_keeps_its_parts_over_a_new_initialisation() {
     let gpu = cut(&agent.state.borrow()).expect("the profile has a cut GPU");
     let said = Said::from(Level::INFO);
     world.inject(&format!("lost@{}", gpu.index));
-    until_trouble(&agent, gpu.index, Reason::Lost).await;
+    until_failure(&agent, gpu.index, Reason::Lost).await;
     said.until(2, "NVIDIA driver found").await;
     let state = agent.state.borrow().clone();
     let now = state.inventory.get(gpu.id.as_str()).expect("still known");

@@ -14,7 +14,7 @@ use windlass_core::{
     labels::{Labels, feature_file},
 };
 use windlass_host::{Host, clock::Clock};
-use windlass_machine::Profile;
+use windlass_machine::MachineProfile;
 use windlass_node::{agent, labels};
 use windlass_testkit::{Node, in_time, value};
 
@@ -34,7 +34,7 @@ fn values<const N: usize>(labels: &Labels, keys: [&str; N]) -> [String; N] {
 
 #[tokio::test]
 async fn every_machine_has_its_labels() {
-    for name in Profile::names_with_nvidia() {
+    for name in MachineProfile::names_with_nvidia() {
         let labels = labels_of(&gpu_node(name)).await;
         insta::assert_snapshot!(format!("labels_{name}"), feature_file(&labels));
     }

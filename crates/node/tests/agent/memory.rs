@@ -5,7 +5,7 @@ use std::fs;
 use windlass_core::health::{HealthState, Reason};
 use windlass_testkit::{Node, Running};
 
-use crate::agent::{health::until_trouble, world::unforgiving};
+use crate::agent::{health::until_failure, world::unforgiving};
 
 /// A machine whose kernel names its boot, and an agent that is slow to forgive.
 fn world() -> Node {
@@ -31,13 +31,13 @@ async fn a_fault_is_waited_out_over_a_restart_and_forgiven_by_a_reboot() {
     let agent = world.agent();
     states(&agent).await;
     world.inject("xid:79@3");
-    until_trouble(&agent, 3, Reason::Xid(79)).await;
+    until_failure(&agent, 3, Reason::Xid(79)).await;
     agent.stop().await;
 
     let agent = world.agent();
     let seen = states(&agent).await;
     assert_eq!(seen.iter().filter(|state| **state == HealthState::Unhealthy).count(), 1);
-    until_trouble(&agent, 3, Reason::Xid(79)).await;
+    until_failure(&agent, 3, Reason::Xid(79)).await;
     agent.stop().await;
 
     world.reboot();

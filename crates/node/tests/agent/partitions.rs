@@ -126,7 +126,7 @@ async fn mig_is_turned_on_and_off_at_once_while_nothing_stands_and_nobody_comput
     }
     desk.make(&one).await.expect("made");
     let error = desk.turn_mig_off(&one.gpu).await.expect_err("an instance stands");
-    let expected = format!("cannot turn MIG off for {}: MIG instances stand on it: {one}", one.gpu);
+    let expected = format!("cannot turn MIG off for {}: it has MIG instances: {one}", one.gpu);
     assert_eq!(causes(&error), expected);
     desk.remove(&one).await.expect("removed");
     for _ in 0..2 {

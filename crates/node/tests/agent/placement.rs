@@ -21,7 +21,7 @@ use windlass_kubelet_api::deviceplugin::{
     ContainerPreferredAllocationRequest, PreferredAllocationRequest,
 };
 use windlass_kubelet_sim::{Event, Kubelet};
-use windlass_machine::Profile;
+use windlass_machine::MachineProfile;
 use windlass_resources::NodeState;
 use windlass_testkit::{GPU, Node, Running, allocatable, pod_with};
 
@@ -92,7 +92,7 @@ async fn whole_gpus_are_chosen_by_the_policy_of_their_resource() {
 
 #[tokio::test]
 async fn mig_instances_come_from_as_many_gpus_as_the_policy_says() {
-    let mut profile = Profile::named("mig-a100").expect("a shipped profile");
+    let mut profile = MachineProfile::named("mig-a100").expect("a shipped profile");
     profile.gpus[1].mig = profile.gpus[0].mig.clone();
     for (placement, wholes) in [
         (Placement::Aligned, 1),
@@ -100,8 +100,10 @@ async fn mig_instances_come_from_as_many_gpus_as_the_policy_says() {
         (Placement::Distributed, 2),
         (Placement::First, 1),
     ] {
-        let devices =
-            Selector { profiles: ["1g.5gb".to_owned()].into(), ..Selector::all(DeviceKind::Mig) };
+        let devices = Selector {
+            mig_profiles: ["1g.5gb".to_owned()].into(),
+            ..Selector::all(DeviceKind::Mig)
+        };
         let rule = ResourceRule::new(SLICES.parse().expect("valid"), devices, Sharing::Exclusive);
         let (_world, kubelet, agent) =
             serving(gpu_node_of(&profile), placed(placement, rule), (SLICES, 14)).await;
@@ -157,15 +159,14 @@ async fn a_pod_that_fits_no_numa_node_is_refused_with_the_numbers() {
     let resources = gpus(Placement::NumaStrict);
     let (_world, kubelet, _agent) = serving(gpu_node("dgx-h100"), resources, (GPU, 8)).await;
     let rejection = kubelet.admit(pod("wide", 5)).await.expect_err("refused");
-    let expected = "nvidia.com/gpu: 5 devices of one NUMA node were asked for, and no node has more \
+    let expected = "nvidia.com/gpu: 5 devices of one NUMA node requested, and no node has more \
                     than 4 available";
     assert!(rejection.message.contains(expected), "{rejection}");
     kubelet.admit(pod("narrow", 4)).await.expect("admitted");
     let (_world, kubelet, _agent) =
         serving(gpu_node("dgx-h100"), shares(Placement::NumaStrict), (SHARED, 32)).await;
     let rejection = kubelet.admit(pod_with("wide", SHARED, 17)).await.expect_err("refused");
-    let expected =
-        "17 replicas of one NUMA node were asked for, and none has more than 16 available";
+    let expected = "17 replicas of one NUMA node requested, and none has more than 16 available";
     assert!(rejection.message.contains(expected), "{rejection}");
 }
 
@@ -205,7 +206,7 @@ async fn a_kubelet_that_is_behind_gets_what_may_be_allocated_or_the_reason_why_n
             8,
             Code::InvalidArgument,
             format!(
-                "nvidia.com/gpu: 8 devices were asked for and 7 are available; {failed} is excluded: \
+                "nvidia.com/gpu: 8 devices requested, 7 available; {failed} is excluded: \
                  it cannot be allocated: XID 79"
             ),
         ),

@@ -60,7 +60,7 @@ async fn what_cannot_be_allocated_is_refused_by_name() {
 }
 
 #[tokio::test]
-async fn a_device_that_failed_meanwhile_is_refused_with_its_trouble() {
+async fn a_device_that_failed_meanwhile_is_refused_with_its_failure() {
     let world = gpu_node("dgx-h100");
     let (kubelet, agent) = world.serving(8).await;
     let mut plugin = client(&kubelet, GPU).await;

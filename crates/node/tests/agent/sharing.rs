@@ -56,7 +56,7 @@ async fn a_container_that_asks_for_two_replicas_is_refused_where_one_is_all_it_m
     world.config.policy.resources = Resources::Rules(vec![rule(GPU, &[], sharing)]);
     let (kubelet, _agent) = world.serving(4).await;
     let rejection = kubelet.admit(pod("greedy", 2)).await.expect_err("refused");
-    assert!(rejection.message.contains("2 replicas were asked for"), "{rejection}");
+    assert!(rejection.message.contains("2 replicas requested"), "{rejection}");
     kubelet.admit(pod("modest", 1)).await.expect("admitted");
 }
 

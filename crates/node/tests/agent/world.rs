@@ -6,7 +6,7 @@ use windlass_config::{HealthPolicy, Policy};
 use windlass_core::device::DeviceKind;
 use windlass_kubelet_api::deviceplugin::device_plugin_client::DevicePluginClient;
 use windlass_kubelet_sim::{Kubelet, NodeStatus, Pod};
-use windlass_machine::Profile;
+use windlass_machine::MachineProfile;
 use windlass_testkit::{GPU, Node, Running};
 
 /// Quiet period of these tests.
@@ -25,7 +25,7 @@ pub(crate) fn unforgiving(profile: &str) -> Node {
 }
 
 /// A machine after any profile.
-pub(crate) fn gpu_node_of(profile: &Profile) -> Node {
+pub(crate) fn gpu_node_of(profile: &MachineProfile) -> Node {
     Node::new(profile, policy())
 }
 

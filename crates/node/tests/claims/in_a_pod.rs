@@ -24,7 +24,7 @@ async fn world() -> World {
     let dra = DraPolicy { offer: DraOffer::Beside, ..DraPolicy::default() };
     let change = |config: &mut Config| {
         show_what_is_mounted(config);
-        config.session.look_interval = OFTEN;
+        config.session.check_interval = OFTEN;
     };
     World::with(dra, change).await
 }
@@ -64,7 +64,7 @@ async fn bereft(lose: impl FnOnce(&Config)) -> (World, Scheduled) {
     let said = Said::from(Level::TRACE);
     world.start_agent();
     allocatable(&world, 0).await;
-    said.until(4, "what claims have is still unknown").await;
+    said.until(4, "devices of claims are still unknown").await;
     allocatable(&world, 0).await;
     (world, pod)
 }
@@ -110,7 +110,7 @@ async fn a_record_that_is_lost_gives_nothing_away_until_the_kubelet_has_released
     let (world, pod) = bereft(without_record).await;
     let agent = world.agent.as_ref().expect("it runs");
     let why = agent.state.borrow().offerings().into_values().find_map(|it| it.obstacle);
-    assert!(why.expect("kept back").contains("not known what claims have"));
+    assert!(why.expect("kept back").contains("devices of claims are unknown"));
     world.kubelet.delete(&uid(&pod)).await;
     world.all_is_released().await;
     allocatable(&world, 8).await;

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use windlass_config::{DraOffer, DraPolicy};
 
-use self::pods::{Living, MOST, put_templates};
+use self::pods::{Living, MAX, put_templates};
 use crate::claims::{
     chance::{Chance, Length, seed},
     world::{Mounts, World, show_what_is_mounted},
@@ -65,10 +65,10 @@ impl Run {
     async fn step(&mut self) {
         self.tally.steps += 1;
         match self.chance.below(200) {
-            0..60 if self.living.len() < MOST => self.begin_claim().await,
-            60..120 if self.living.len() < MOST => self.begin_plugin().await,
-            120..140 if self.living.len() < MOST => self.begin_both().await,
-            140..144 if self.living.len() < MOST => self.give_up().await,
+            0..60 if self.living.len() < MAX => self.begin_claim().await,
+            60..120 if self.living.len() < MAX => self.begin_plugin().await,
+            120..140 if self.living.len() < MAX => self.begin_both().await,
+            140..144 if self.living.len() < MAX => self.give_up().await,
             188..200 => self.strike().await,
             _ => self.end_one().await,
         }

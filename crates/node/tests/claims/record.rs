@@ -22,7 +22,7 @@ async fn world_of(change: fn(&mut Config)) -> World {
     let dra = DraPolicy { offer: DraOffer::Beside, ..DraPolicy::default() };
     let often = |config: &mut Config| {
         change(config);
-        config.session.look_interval = Duration::from_millis(500);
+        config.session.check_interval = Duration::from_millis(500);
     };
     let world = World::with(dra, often).await;
     world.plugin_has(8).await;

@@ -173,7 +173,7 @@ async fn only_after_an_agent_that_offered_devices_to_containers_the_kubelets_rec
     for offer in [DraOffer::Instead, DraOffer::Beside] {
         // Nobody was there before: all is published at once.
         let dra = DraPolicy { offer, ..DraPolicy::default() };
-        let mut world = World::with(dra, |config| config.session.handover = hour).await;
+        let mut world = World::with(dra, |config| config.session.checkpoint_delay = hour).await;
         world.stop_agent().await;
         world.start_agent();
         world.registered().await;

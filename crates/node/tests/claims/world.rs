@@ -75,7 +75,7 @@ impl World {
         let node = Node::named("dgx-h100", Policy { dra, ..Policy::default() });
         let mut node = node.in_cluster(NODE, &cluster.server().kubeconfig());
         let kubelet = node.kubelet();
-        node.config.session.look_interval = LOOK;
+        node.config.session.check_interval = LOOK;
         change(&mut node.config);
         let Node { machine, config, .. } = node;
         let (calls, objects) = (kubelet.calls(), cluster.objects());

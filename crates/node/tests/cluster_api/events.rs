@@ -9,7 +9,7 @@ use windlass_cluster::events;
 use windlass_core::{
     attribute::{Attributes, Capacities},
     device::{Device, DeviceKind, Extras, Place, SourceName},
-    health::{Evidence, Health, HealthState, Reason},
+    health::{Failure, Health, HealthState, Reason},
     inventory::Inventory,
 };
 use windlass_resources::NodeState;
@@ -33,13 +33,13 @@ fn at(second: i64) -> Timestamp {
 }
 
 fn healthy(second: i64) -> Health {
-    Health { state: HealthState::Healthy, since: at(second), evidence: Vec::new() }
+    Health { state: HealthState::Healthy, since: at(second), failures: Vec::new() }
 }
 
 fn failed(second: i64, reason: Reason, detail: &str) -> Health {
     let (detail, first, last) = (detail.to_owned(), at(second), at(second));
-    let evidence = vec![Evidence { reason, detail, first, last, count: 1 }];
-    Health { state: HealthState::Unhealthy, since: at(second), evidence }
+    let failures = vec![Failure { reason, detail, first, last, count: 1 }];
+    Health { state: HealthState::Unhealthy, since: at(second), failures }
 }
 
 fn off_the_bus(second: i64) -> Health {
@@ -238,7 +238,7 @@ async fn a_fault_of_a_whole_gpu_is_not_told_of_each_of_its_parts() {
     for device in &mut node.inventory.devices {
         device.health = healthy(60);
     }
-    // A trouble of its own is told.
+    // A failure of its own is told.
     node.set(3, failed(61, Reason::ProbeFailed, "unknown error"));
     let cluster = server.until(|cluster| tellings(cluster) == 3).await;
     assert_eq!(

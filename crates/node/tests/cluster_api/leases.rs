@@ -90,7 +90,7 @@ async fn of_two_gateways_one_gets_each_board_and_the_other_says_who() {
     first.sees("board-1", &LeaseState::Ours).await;
     let mut second = Gateway::start(&mut server, "gw2", &["board-1", "Board_2"]);
     second.sees("board-1", &theirs("gw1")).await;
-    assert_eq!(theirs("gw1").trouble().as_deref(), Some("leased by node gw1"));
+    assert_eq!(theirs("gw1").obstacle().as_deref(), Some("leased by node gw1"));
     second.sees("Board_2", &LeaseState::Ours).await;
     let cluster = server.cluster.borrow().clone();
     assert_eq!(holder(&cluster, "gpu/windlass-board-1").as_deref(), Some("gw1"));

@@ -176,7 +176,7 @@ fn whoever_is_refused_is_told_what_is_wrong_and_what_is_allowed() {
         ),
         (
             ours(json!({"strategy": "MPS", "mps": {"pinnedMemoryLimit": "10GB"}})),
-            r#""10GB" is no limit of pinned memory of 1Mi or more: write 10Gi, say"#,
+            r#""10GB" is not a limit of pinned memory of 1Mi or more: write 10Gi, for example"#,
         ),
         (
             ours(json!({"strategy": "MPS", "mps": {"threads": 50}})),

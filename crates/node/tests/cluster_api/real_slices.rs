@@ -22,7 +22,7 @@ use windlass_core::{
     device::{Device, DeviceKind},
     health::HealthState,
 };
-use windlass_machine::Profile;
+use windlass_machine::MachineProfile;
 use windlass_testkit::until;
 
 use crate::cluster_api::whole_agent;
@@ -82,7 +82,7 @@ async fn machine_is_taken(kubeconfig: &Path, kube: &kube::Client, profile: &str)
     let mut object = Node::default();
     object.metadata.name = Some(name.clone());
     nodes.create(&PostParams::default(), &object).await.expect("a Node");
-    let profile = Profile::named(profile).expect("a shipped profile");
+    let profile = MachineProfile::named(profile).expect("a shipped profile");
     let mut node = windlass_testkit::Node::new(&profile, shared_gpus());
     node.config.listen = Some(([127, 0, 0, 1], 0).into());
     node.config.cluster = ClusterAccess {
@@ -119,7 +119,7 @@ async fn a_real_api_server_takes_the_slices_of_every_machine() {
     let Some(kubeconfig) = env::var_os(KUBECONFIG) else { return };
     let kubeconfig = Path::new(&kubeconfig);
     let kube = client(kubeconfig).await;
-    for profile in Profile::names() {
+    for profile in MachineProfile::names() {
         machine_is_taken(kubeconfig, &kube, profile).await;
     }
 }

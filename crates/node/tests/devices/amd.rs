@@ -1,6 +1,6 @@
 //! AMD's GPUs: found whole and in partitions, cut anew, unbound, and handed to containers.
 
-use windlass_machine::{Fault, Profile, profile::PartitionNames};
+use windlass_machine::{Fault, MachineProfile, profile::PartitionNames};
 use windlass_resources::NodeState;
 use windlass_testkit::{Node, allocatable, pod_with as pod};
 
@@ -12,7 +12,7 @@ use crate::devices::{
 const GPU: &str = "amd.com/gpu";
 
 fn machine(profile: &str, config: &str) -> Node {
-    node_of(&Profile::named(profile).expect("a shipped profile"), config)
+    node_of(&MachineProfile::named(profile).expect("a shipped profile"), config)
 }
 
 fn happens(world: &Node, what: &str) {
@@ -41,7 +41,7 @@ async fn partitions_are_offered_in_place_of_their_gpus_however_the_driver_spells
     for (names, spelling) in
         [(PartitionNames::Dot, "amdgpu_xcp."), (PartitionNames::Underscore, "amdgpu_xcp_")]
     {
-        let mut profile = Profile::named("mi300x-cpx").expect("a shipped profile");
+        let mut profile = MachineProfile::named("mi300x-cpx").expect("a shipped profile");
         profile.amd.as_mut().expect("GPUs of AMD's").partitions = names;
         let world = node_of(&profile, "");
         let platform = std::fs::read_dir(world.host("/sys/devices/platform")).expect("there");

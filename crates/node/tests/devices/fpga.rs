@@ -2,7 +2,7 @@
 
 mod programming;
 
-use windlass_machine::{Fault, Profile};
+use windlass_machine::{Fault, MachineProfile};
 use windlass_testkit::{Node, allocatable, pod_with as pod};
 
 use crate::devices::{
@@ -14,7 +14,7 @@ const U250: &str = "amd.com/xilinx_u250_gen3x16_xdma_shell_4_1-1643110417";
 const U50: &str = "amd.com/xilinx_u50_gen3x16_xdma_201920_3-1585024580";
 
 fn machine(profile: &str, config: &str) -> Node {
-    node_of(&Profile::named(profile).expect("a shipped profile"), config)
+    node_of(&MachineProfile::named(profile).expect("a shipped profile"), config)
 }
 
 fn happens(world: &Node, what: &str) {

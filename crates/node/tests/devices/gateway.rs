@@ -1,4 +1,4 @@
-//! A node that is the gateway of simulated Darwin3 boards: what it gives away is reached by network.
+//! A node that is the gateway of simulated Darwin3 boards: what it exposes is reached by network.
 
 use std::{
     fs,
@@ -43,7 +43,7 @@ impl Gateway {
         let sources = vec![board_rule(&boards, STEP), spare_rule()];
         let mut node = world::node("", "");
         node.config.policy = Policy { health, sources, ..Policy::default() };
-        node.config.session.look_interval = Duration::from_millis(100);
+        node.config.session.check_interval = Duration::from_millis(100);
         let gateway = Self { boards, node };
         (0..8).for_each(|index| gateway.node.write(&format!("/etc/spare/{index}"), ""));
         gateway.node.reboot();

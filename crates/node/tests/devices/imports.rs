@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, fs, os::unix::fs::symlink, path::Path};
 
 use windlass_config::to_yaml;
-use windlass_machine::Profile;
-use windlass_migrate::{PeerFlags, parse};
+use windlass_machine::MachineProfile;
+use windlass_migrate::{NvidiaPluginFlags, parse};
 use windlass_resources::NodeState;
 use windlass_testkit::{allocatable, pod_with as pod};
 
@@ -12,13 +12,13 @@ use crate::devices::world::{node, node_of};
 
 /// Output of `windlass config convert` for a file.
 fn converted(text: &str) -> String {
-    let loaded = parse(Path::new("plugin.conf"), text, &PeerFlags::default());
+    let loaded = parse(Path::new("plugin.conf"), text, &NvidiaPluginFlags::default());
     to_yaml(&loaded.unwrap_or_else(|error| panic!("{error}")).config)
 }
 
 /// The devices of each resource that may be handed out.
 async fn offered(profile: &str, text: &str) -> BTreeMap<String, Vec<String>> {
-    let profile = Profile::named(profile).expect("a shipped profile");
+    let profile = MachineProfile::named(profile).expect("a shipped profile");
     of(&node_of(&profile, &converted(text)).survey().await)
 }
 
@@ -85,7 +85,7 @@ async fn functions_are_picked_by_the_index_that_the_firmware_gave_them() {
         {"resourceName": "other", "deviceType": "auxNetDevice", "selectors": {
             "auxTypes": ["sf"], "pfNames": ["ens1f0np0#0-4"]}}
     ]}"#;
-    let profile = Profile::named("rdma").expect("a shipped profile");
+    let profile = MachineProfile::named("rdma").expect("a shipped profile");
     let world = node_of(&profile, &converted(text));
     world.write("/sys/bus/pci/devices/0000:ca:00.0/acpi_index", "7\n");
     let found = of(&world.survey().await);
@@ -291,7 +291,7 @@ async fn nodes_of_rdma_are_given_where_a_selector_of_sriov_network_device_plugin
     let text = r#"{"resourceList": [
         {"resourceName": "vf", "selectors": {"drivers": ["mlx5_core"], "pfNames": ["ENS1F0NP0"]}}
     ]}"#;
-    let profile = Profile::named("rdma").expect("a shipped profile");
+    let profile = MachineProfile::named("rdma").expect("a shipped profile");
     let machine = |text: &str| {
         let world = node_of(&profile, &format!("deviceList: envvar\n{}", converted(text)));
         for node in ["rdma_cm", "umad6", "umad8"] {

@@ -1,6 +1,6 @@
 //! Intel's GPUs: found, functions that stand for others, and the name of the render node.
 
-use windlass_machine::{Fault, Profile};
+use windlass_machine::{Fault, MachineProfile};
 use windlass_testkit::{Node, allocatable, pod_with as pod};
 
 use crate::devices::{
@@ -11,7 +11,7 @@ use crate::devices::{
 const GPU: &str = "gpu.intel.com/xe";
 
 fn machine(config: &str) -> Node {
-    node_of(&Profile::named("flex-170").expect("a shipped profile"), config)
+    node_of(&MachineProfile::named("flex-170").expect("a shipped profile"), config)
 }
 
 fn happens(world: &Node, what: &str) {

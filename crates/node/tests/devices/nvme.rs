@@ -1,12 +1,12 @@
 //! NVMe drives: shown for their place, and handed to no one.
 
-use windlass_machine::Profile;
+use windlass_machine::MachineProfile;
 
 use crate::devices::{golden, world::node_of};
 
 #[tokio::test]
 async fn drives_are_shown_and_not_offered() {
-    let profile = Profile::named("dgx-h100").expect("a shipped profile");
+    let profile = MachineProfile::named("dgx-h100").expect("a shipped profile");
     let state = node_of(&profile, "").survey().await;
     let told = golden::devices(&state, "nvme");
     let first = told.split_inclusive('\n').take(7).collect::<String>();

@@ -12,7 +12,7 @@ use windlass_core::{
 };
 use windlass_kubelet_sim::{Container, Kubelet, Pod};
 use windlass_machine::{
-    Profile,
+    MachineProfile,
     profile::{LinkState, VirtualFunction},
 };
 use windlass_resources::NodeState;
@@ -30,7 +30,7 @@ resources:
 "#;
 
 fn world(config: &str) -> Node {
-    node_of(&Profile::named("rdma").expect("a shipped profile"), config)
+    node_of(&MachineProfile::named("rdma").expect("a shipped profile"), config)
 }
 
 /// State of every interface, one line each.
@@ -212,7 +212,7 @@ async fn a_file_that_cannot_be_written_keeps_back_its_own_device_until_it_can() 
     let state = agent.state.borrow().clone();
     let why = state.offerings()[&id].obstacle.clone().unwrap_or_default();
     assert!(why.starts_with("cannot write device information for CNI plugins to"), "{why}");
-    assert!(state.lacks.troubles.contains(&why), "{:?}", state.lacks.troubles);
+    assert!(state.lacks.problems.contains(&why), "{:?}", state.lacks.problems);
     world.machine.update(|model| drop(functions(model).pop())).expect("changed");
     agent.until(|_| !file("0000:17:00.4").exists()).await;
     allocatable(&kubelet, "example.com/vf", 1).await;
@@ -440,7 +440,7 @@ async fn a_gpu_and_a_nic_of_one_pod_are_near_each_other_whichever_is_asked_for_f
             "unmatched: default\nresources: [{{name: {nic}, devices: {{kind: nic, \
              match: 'device.attributes[\"windlass.dev\"].rdma'}}}}]"
         );
-        let world = node_of(&Profile::named("dgx-h100").expect("a profile"), &config);
+        let world = node_of(&MachineProfile::named("dgx-h100").expect("a profile"), &config);
         let (kubelet, agent) = (world.kubelet(), world.agent());
         allocatable(&kubelet, nic, 8).await;
         allocatable(&kubelet, "nvidia.com/gpu", 8).await;

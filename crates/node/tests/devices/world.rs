@@ -8,7 +8,7 @@ use windlass_core::{
     inventory::{Inventory, SourceState},
 };
 use windlass_kubelet_sim::{Container, Kubelet, Pod};
-use windlass_machine::Profile;
+use windlass_machine::MachineProfile;
 use windlass_resources::NodeState;
 use windlass_testkit::{Node, health};
 
@@ -32,11 +32,11 @@ pub(crate) fn node(devices: &str, config: &str) -> Node {
         "" => EMPTY.to_owned(),
         _ => format!("{EMPTY}devices:\n{indented}"),
     };
-    node_of(&Profile::parse("test", &profile).expect("a machine"), config)
+    node_of(&MachineProfile::parse("test", &profile).expect("a machine"), config)
 }
 
 /// A machine after any profile.
-pub(crate) fn node_of(profile: &Profile, config: &str) -> Node {
+pub(crate) fn node_of(profile: &MachineProfile, config: &str) -> Node {
     Node::new(profile, policy(config))
 }
 

@@ -53,7 +53,7 @@ async fn a_call_for_more_claims_than_a_pod_has_is_refused() {
         Claim { namespace, name, uid }
     };
     let claims: Vec<_> = (0..CLAIMS).map(named).collect();
-    let expected = (Code::InvalidArgument, "the call is for 257 claims, and one may be for 256");
+    let expected = (Code::InvalidArgument, "the call has 257 claims; at most 256 are allowed");
     let prepare = NodePrepareResourcesRequest { claims: claims.clone() };
     let refused = calls.node_prepare_resources(prepare).await.expect_err("too many");
     assert_eq!((refused.code(), refused.message()), expected);

@@ -51,11 +51,11 @@ async fn names_that_are_none_are_refused_one_by_one_and_reach_neither_disk_nor_a
             let prepare = NodePrepareResourcesRequest { claims: claims.clone() };
             let answer = calls.node_prepare_resources(prepare).await.expect("one by one");
             let why = &answer.into_inner().claims[&uid].error;
-            assert!(why.contains(&format!("{bad:?} is no ")), "{claims:?}: {why}");
+            assert!(why.contains(&format!("{bad:?} is not a valid ")), "{claims:?}: {why}");
             let release = NodeUnprepareResourcesRequest { claims: claims.clone() };
             let answer = calls.node_unprepare_resources(release).await.expect("one by one");
             let why = &answer.into_inner().claims[&uid].error;
-            assert!(why.contains(&format!("{bad:?} is no ")), "{claims:?}: {why}");
+            assert!(why.contains(&format!("{bad:?} is not a valid ")), "{claims:?}: {why}");
         }
     }
     assert_eq!(documents(&world), before);

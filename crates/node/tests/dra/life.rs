@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use windlass_cluster_sim::api::{Effect, Fault as ApiFault};
-use windlass_config::{Handover, Processes, Reset as ResetOf, Step, StepAction};
+use windlass_config::{CleanupSteps, Processes, Reset as ResetOf, Step, StepAction};
 use windlass_core::{
     attribute::AttributeName,
     device::{Device, DeviceKind},
@@ -116,7 +116,7 @@ async fn a_device_that_a_claim_let_go_unseen_is_cleaned_for_the_next() {
 }
 
 #[tokio::test]
-async fn a_device_is_cleaned_after_a_claim_that_only_the_record_of_hand_overs_knows() {
+async fn a_device_is_cleaned_after_a_claim_that_only_the_cleanup_record_knows() {
     let rig = Rig::new();
     let (agent, mut kubelet) = rig.serving().await;
     let tenant = rig.schedule("a", "board").expect("it is free");
@@ -239,7 +239,7 @@ async fn what_takes_longer_than_the_kubelet_waits_goes_on_and_is_done_once() {
     let words = words.chain([&begun, &go].map(|path| path.display().to_string()));
     let action = StepAction::Command(words.collect());
     let prepare = vec![Step { action, timeout: LIMIT }];
-    rig.config.policy.sources[0].handover = Handover { prepare, ..Handover::default() };
+    rig.config.policy.sources[0].cleanup = CleanupSteps { prepare, ..CleanupSteps::default() };
     let (agent, mut kubelet) = rig.serving().await;
     let tenant = rig.schedule("a", "board").expect("it is free");
     for _ in 0..2 {
@@ -256,7 +256,7 @@ async fn what_takes_longer_than_the_kubelet_waits_goes_on_and_is_done_once() {
 async fn a_gpu_on_which_a_process_stays_is_given_to_nobody_until_it_goes() {
     let mut rig = Rig::new();
     let release = vec![step(StepAction::Processes(Processes::None))];
-    rig.config.policy.families.gpu = Handover { release, ..Handover::default() };
+    rig.config.policy.families.gpu = CleanupSteps { release, ..CleanupSteps::default() };
     let (agent, mut kubelet) = rig.serving().await;
     let tenant = rig.free_gpu("g").await;
     kubelet.start_with(&tenant).await.expect("prepared");
@@ -273,14 +273,14 @@ async fn a_gpu_on_which_a_process_stays_is_given_to_nobody_until_it_goes() {
 async fn a_gpu_whose_memory_stays_used_is_given_to_nobody_until_it_is_free() {
     let mut rig = Rig::new();
     let release = vec![step(StepAction::Memory { most: 128 << 20 })];
-    rig.config.policy.families.gpu = Handover { release, ..Handover::default() };
+    rig.config.policy.families.gpu = CleanupSteps { release, ..CleanupSteps::default() };
     let (agent, mut kubelet) = rig.serving().await;
     let tenant = rig.free_gpu("g").await;
     kubelet.start_with(&tenant).await.expect("prepared");
     rig.machine.inject(&Fault::MemoryKept { gpu: 0, mib: 4096 }).expect("injected");
     rig.end(&mut kubelet, &tenant).await;
     rig.taints("n1/nvidia", &["windlass.dev/unclean=quarantined"]).await;
-    rig.until_told("4096 MiB of its memory are used though at most 128 may be").await;
+    rig.until_told("4096 MiB of its memory are used, at most 128 are allowed").await;
     rig.machine.inject(&Fault::MemoryKept { gpu: 0, mib: 128 }).expect("injected");
     rig.taints("n1/nvidia", &[]).await;
     agent.stop().await;
@@ -292,7 +292,7 @@ fn resetting(machine: &str) -> Rig {
     let reset = StepAction::Reset(ResetOf::Gpu);
     let reset = Step { action: reset, timeout: Duration::from_secs(20) };
     let release = vec![reset, step(StepAction::Memory { most: 128 << 20 })];
-    rig.config.policy.families.gpu = Handover { release, ..Handover::default() };
+    rig.config.policy.families.gpu = CleanupSteps { release, ..CleanupSteps::default() };
     rig.config.policy.health.event_wait = Duration::from_millis(20);
     rig
 }

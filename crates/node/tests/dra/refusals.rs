@@ -80,7 +80,7 @@ async fn a_share_too_many_is_refused_until_one_is_let_go() {
     // The pod of one was deleted by force: the scheduler has its share free, and the node does not.
     world.remove("one");
     let why = kubelet.prepare("ghosted").await.expect_err("both are in use");
-    assert!(why.contains("1 of its 2 shares wanted, and what other claims have leaves 0"), "{why}");
+    assert!(why.contains("1 of its 2 shares wanted, and 0 left by other claims"), "{why}");
     kubelet.unprepare("one").await.expect("released");
     kubelet.prepare("ghosted").await.expect("room again");
     agent.stop().await;
@@ -109,7 +109,7 @@ async fn a_claim_that_says_nothing_to_act_on_is_refused_for_what_it_lacks() {
         assert_eq!(kubelet.prepare(name).await.expect_err("refused"), expected);
     }
     let odd = kubelet.prepare_all(&[("a", "../a")]).await;
-    assert_eq!(odd.claims["../a"].error, r#"claim ns/a: "../a" is no UID"#);
+    assert_eq!(odd.claims["../a"].error, r#"claim ns/a: "../a" is not a valid UID"#);
     agent.stop().await;
 }
 

@@ -325,7 +325,7 @@ async fn amounts_that_nothing_keeps_are_refused_unless_containers_are_trusted() 
     let holder = shares.schedule("part", &memory("20Gi")).expect("the scheduler adds up");
     let (claim, uid) = (holder.claim.as_str(), holder.uid.as_str());
     let why = kubelet.prepare_all(&[(claim, uid)]).await.claims[uid].error.clone();
-    assert!(why.contains("nothing keeps its containers to 20Gi of gpu.nvidia.com/memory"), "{why}");
+    assert!(why.contains("no method enforces 20Gi of gpu.nvidia.com/memory"), "{why}");
     assert!(why.contains("limits: advisory"), "{why}");
 
     let mut policy = shares.world.config.policy.clone();

@@ -3,7 +3,9 @@
 use std::fs;
 
 use serde_json::json;
-use windlass_config::{DraMigMode, DraOffer, DraPartitions, DraPolicy, Handover, Step, StepAction};
+use windlass_config::{
+    CleanupSteps, DraMigMode, DraOffer, DraPartitions, DraPolicy, Step, StepAction,
+};
 use windlass_machine::state::Process;
 use windlass_testkit::{LIMIT, Running, until};
 
@@ -74,7 +76,7 @@ async fn no_part_is_cut_of_a_gpu_before_it_is_clean_after_who_had_it_whole() {
     let words = ["/bin/sh", "-c", script, clean.to_str().expect("text")];
     let action = StepAction::Command(words.map(str::to_owned).into());
     let release = vec![Step { action, timeout: LIMIT }];
-    world.config.policy.families.gpu = Handover { release, ..Handover::default() };
+    world.config.policy.families.gpu = CleanupSteps { release, ..CleanupSteps::default() };
     let (agent, mut kubelet) = world.serving().await;
     for (name, form) in [("whole", ""), ("part", PART)] {
         put(&world, &agent, (name, 0, form));

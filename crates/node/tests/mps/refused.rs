@@ -77,12 +77,12 @@ async fn mig_and_old_gpus_are_refused_before_anything_is_touched() {
     let gpu = rig.gpu(0);
     for (want, expected) in [
         (MpsSpec { mig: Mig::Instance, ..shares(2) }, "a MIG instance is not shared by MPS"),
-        (MpsSpec { mig: Mig::Cut, ..shares(2) }, "the GPU is in MIG mode"),
+        (MpsSpec { mig: Mig::Enabled, ..shares(2) }, "the GPU is in MIG mode"),
         (MpsSpec { compute_capability: Some((6, 1)), ..shares(17) }, "older than Volta"),
     ] {
         mps.want([(gpu.clone(), want)]);
         mps.until(|states| {
-            states.get(&gpu).and_then(MpsState::trouble).is_some_and(|why| why.contains(expected))
+            states.get(&gpu).and_then(MpsState::obstacle).is_some_and(|why| why.contains(expected))
         })
         .await;
     }

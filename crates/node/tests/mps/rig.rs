@@ -162,7 +162,7 @@ impl Running {
     pub(crate) async fn failed(&self, device: &DeviceId) -> String {
         let failed = |state: Option<&MpsState>| matches!(state, Some(MpsState::Failed(_)));
         let states = self.until(|states| failed(states.get(device))).await;
-        states[device].trouble().expect("it is out of service")
+        states[device].obstacle().expect("it is out of service")
     }
 
     /// Waits until nothing is left of a GPU's daemon.

@@ -7,7 +7,7 @@ use std::{
 
 use nvml_wrapper_sys::bindings::*;
 use tempfile::TempDir;
-use windlass_machine::{Machine, Profile, simulated_driver};
+use windlass_machine::{Machine, MachineProfile, simulated_driver};
 
 /// `NVML_STRUCT_VERSION` of nvml.h.
 pub(crate) fn struct_version<T>(number: c_uint) -> c_uint {
@@ -25,7 +25,7 @@ impl Rig {
     /// Loads the library without initialisation.
     pub(crate) fn new(profile: &str) -> Self {
         let dir = TempDir::new().expect("a folder");
-        let profile = Profile::named(profile).expect("built in");
+        let profile = MachineProfile::named(profile).expect("built in");
         let driver = simulated_driver().expect("built with these tests");
         let machine = Machine::create(dir.path(), &profile, &driver).expect("made");
         // SAFETY: the library has no constructors of its own.

@@ -9,11 +9,10 @@ use windlass_core::{
     inventory::Inventory,
     resource::ResourceName,
 };
-use windlass_discovery::{PROFILE, usual_name};
+use windlass_discovery::{MIG_PROFILE, default_resource};
 
 const PRODUCT: AttributeName = AttributeName::new("nvidia.com", "productName");
 
-/// Assignment of one device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Assignment {
     /// Part of a resource.
@@ -78,11 +77,10 @@ impl<'a> Assigner<'a> {
         let gpus = || inventory.devices.iter().filter(is_by_hand);
         let is_cut = |gpu: &Device| present_parts(inventory, &gpu.id).next().is_some();
         let applies = policy.mig == MigStrategy::Single && gpus().any(is_cut);
-        let single = applies.then(|| Single { profile: commonest_profile(inventory, gpus()) });
+        let single = applies.then(|| Single { profile: commonest_mig_profile(inventory, gpus()) });
         Self { policy, inventory, single }
     }
 
-    /// Assigns a device.
     pub(super) fn assign(&self, device: &Device) -> Assignment {
         if self.is_represented(device) {
             return Assignment::Unassigned;
@@ -116,7 +114,7 @@ impl<'a> Assigner<'a> {
         }
     }
 
-    /// Reason that the MIG layout keeps this device back.
+    /// Reason that the MIG layout excludes this device.
     fn mig_layout_error(&self, device: &Device) -> Option<String> {
         if device.family().partitioning != Partitioning::Mig {
             return None;
@@ -147,7 +145,7 @@ impl<'a> Assigner<'a> {
         let (Some(gpu), Some(expected)) = (&instance.parent, &expected.profile) else {
             return false;
         };
-        present_parts(self.inventory, gpu).all(|part| profile(part) == Some(expected))
+        present_parts(self.inventory, gpu).all(|part| mig_profile(part) == Some(expected))
     }
 
     /// Reason that the configuration excludes the device. A rule that fails excludes it too: a missing
@@ -156,11 +154,13 @@ impl<'a> Assigner<'a> {
         if is_display(device) {
             return Some("a display adapter, which computes for no one".to_owned());
         }
-        self.policy.exclude.iter().find_map(|rule| match rule.matches(device, profile(device)) {
-            Ok(true) => Some("kept back by the configuration".to_owned()),
-            Ok(false) => None,
-            Err(error) => {
-                Some(format!("kept back, since its exclusion cannot be ruled out: {error}"))
+        self.policy.exclude.iter().find_map(|rule| {
+            match rule.matches(device, mig_profile(device)) {
+                Ok(true) => Some("excluded by the configuration".to_owned()),
+                Ok(false) => None,
+                Err(error) => {
+                    Some(format!("withheld, since an exclude rule cannot be evaluated: {error}"))
+                }
             }
         })
     }
@@ -178,10 +178,10 @@ impl<'a> Assigner<'a> {
         let is_concerned = rules.iter().any(|rule| rule.devices.is_about(device));
         match self.policy.unmatched {
             Unmatched::Default => self.by_default(device),
-            Unmatched::KeptBack if is_concerned => {
+            Unmatched::Withheld if is_concerned => {
                 Assignment::Withheld("no rule of the configuration takes it".to_owned())
             }
-            Unmatched::KeptBack => Assignment::Unassigned,
+            Unmatched::Withheld => Assignment::Unassigned,
         }
     }
 
@@ -196,7 +196,7 @@ impl<'a> Assigner<'a> {
         if let Some(target) = self.by_source(device) {
             return Assignment::Resource(target);
         }
-        match usual_name(self.policy, device) {
+        match default_resource(self.policy, device) {
             Some(name) => Assignment::Resource(Target { name, sharing: Sharing::Exclusive }),
             None => Assignment::Unassigned,
         }
@@ -217,7 +217,7 @@ fn usable(device: &Device, assignment: Assignment) -> Assignment {
 fn by_rule(rules: &[ResourceRule], device: &Device) -> Option<Assignment> {
     let mut failed = None;
     for rule in rules {
-        match rule.devices.matches(device, profile(device)) {
+        match rule.devices.matches(device, mig_profile(device)) {
             Ok(true) => return Some(by_matching_rule(rule, device)),
             Ok(false) => {}
             Err(error) => {
@@ -244,8 +244,11 @@ fn by_matching_rule(rule: &ResourceRule, device: &Device) -> Assignment {
 pub fn has_new_default(policy: &Policy, before: &Inventory, now: &Inventory) -> bool {
     now.devices.iter().filter(|device| device.family().partitioning != Partitioning::Mig).any(
         |device| {
-            let known = before.get(device.id.as_str()).and_then(|known| usual_name(policy, known));
-            known.is_some_and(|known| usual_name(policy, device).is_some_and(|name| name != known))
+            let known =
+                before.get(device.id.as_str()).and_then(|known| default_resource(policy, known));
+            known.is_some_and(|known| {
+                default_resource(policy, device).is_some_and(|name| name != known)
+            })
         },
     )
 }
@@ -256,8 +259,8 @@ fn is_display(device: &Device) -> bool {
 }
 
 /// Profile of a MIG instance.
-pub(super) fn profile(device: &Device) -> Option<&str> {
-    device.text(&PROFILE)
+pub(super) fn mig_profile(device: &Device) -> Option<&str> {
+    device.text(&MIG_PROFILE)
 }
 
 /// Parts of a GPU that have not vanished.
@@ -269,19 +272,19 @@ pub fn present_parts<'a>(
 }
 
 /// Profile of the most GPUs that are cut into instances of one profile; of several, the first GPU's.
-fn commonest_profile<'a>(
+fn commonest_mig_profile<'a>(
     inventory: &'a Inventory,
     gpus: impl Iterator<Item = &'a Device>,
 ) -> Option<String> {
     let cut = gpus.filter(|gpu| gpu.partitioned);
-    let uniform: Vec<&str> = cut.filter_map(|gpu| only_profile(inventory, &gpu.id)).collect();
+    let uniform: Vec<&str> = cut.filter_map(|gpu| only_mig_profile(inventory, &gpu.id)).collect();
     let gpus = |profile: &str| uniform.iter().filter(|other| **other == profile).count();
     // Reversed, since `max_by_key` returns the last maximum.
     uniform.iter().rev().max_by_key(|profile| gpus(profile)).map(ToString::to_string)
 }
 
-fn only_profile<'a>(inventory: &'a Inventory, gpu: &'a DeviceId) -> Option<&'a str> {
-    let mut profiles = present_parts(inventory, gpu).map(profile);
+fn only_mig_profile<'a>(inventory: &'a Inventory, gpu: &'a DeviceId) -> Option<&'a str> {
+    let mut profiles = present_parts(inventory, gpu).map(mig_profile);
     let first = profiles.next()??;
     profiles.all(|profile| profile == Some(first)).then_some(first)
 }

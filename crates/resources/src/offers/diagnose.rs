@@ -9,7 +9,7 @@ use windlass_core::{
     resource::ResourceName,
 };
 
-use super::{Offer, assignment::profile};
+use super::{Offer, assignment::mig_profile};
 
 /// Results of a plan.
 #[derive(Clone, Copy)]
@@ -40,7 +40,7 @@ impl Outcome<'_> {
         let devices = self.inventory.devices.iter();
         let picked: Vec<_> = devices
             .filter(|device| {
-                selectors.iter().any(|it| it.matches(device, profile(device)) == Ok(true))
+                selectors.iter().any(|it| it.matches(device, mig_profile(device)) == Ok(true))
             })
             .collect();
         match picked.as_slice() {
@@ -115,7 +115,7 @@ fn such(selector: &Selector) -> String {
 /// Reason that a selector does not match a device of its kind.
 fn why_not(selector: &Selector, device: &Device) -> String {
     let without = Selector { expression: None, ..selector.clone() };
-    let fits = without.matches(device, profile(device)) == Ok(true);
+    let fits = without.matches(device, mig_profile(device)) == Ok(true);
     let expression = selector.expression.as_ref().filter(|_| fits);
     match expression.and_then(|expression| expression.why_not(device)) {
         Some(why) => format!("does not match: {why}"),

@@ -1,6 +1,6 @@
 //! Hardware fingerprints of devices: nodes, PCI function and place. They relate ids of the same hardware.
 //!
-//! Ids change while containers run: another mode cuts devices anew, a source is renamed, or two USB devices
+//! Ids change while containers run: another mode repartitions devices, a source is renamed, or two USB devices
 //! with the same serial number swap places. Hardware that a container holds under an old id must not be
 //! allocated under a new one. So each id's hardware is recorded when the id becomes allocatable.
 
@@ -35,7 +35,6 @@ pub struct Fingerprint {
     part: bool,
 }
 
-/// Fingerprints of the present devices.
 struct Present<'a> {
     fingerprints: BTreeMap<&'a DeviceId, Fingerprint>,
     inventory: &'a Inventory,
@@ -47,9 +46,9 @@ pub fn record(recorded: &mut Fingerprints, plan: &Plan, inventory: &Inventory, h
     let held: BTreeSet<_> = held.values().flatten().filter_map(|id| device_of(id)).collect();
     let offers = plan.offers.values();
     let allocatable: BTreeSet<_> = offers.flat_map(|offer| offer.once_allocatable()).collect();
-    let is_meant =
+    let is_offered =
         |device: &&Device| !device.health.has_vanished() && allocatable.contains(&device.id);
-    for device in inventory.devices.iter().filter(is_meant) {
+    for device in inventory.devices.iter().filter(is_offered) {
         let before = recorded.get(&device.id);
         let mut now = Fingerprint::of(device);
         if let Some(before) = before.filter(|_| plan.waiting || held.contains(&device.id)) {

@@ -26,7 +26,7 @@ use windlass_core::{
 
 use super::{
     Allocatable, Fingerprints, Offer, OfferedDevice, Offers, Withdrawn,
-    assignment::{Assigner, Assignment, Fit, Target, present_parts, profile},
+    assignment::{Assigner, Assignment, Fit, Target, mig_profile, present_parts},
     diagnose::{Outcome, diagnose},
     earlier_ids,
 };
@@ -210,7 +210,7 @@ impl Planner<'_> {
     /// Leaves to claims the devices that the configuration gives them; returns the rest of the assignment.
     fn leave_to_claims(&mut self, device: &Device, assignment: Assignment, fit: Fit) -> Assignment {
         let policy = &self.inputs.policy.dra;
-        let is_taken = policy.takes(device, profile(device));
+        let is_taken = policy.takes(device, mig_profile(device));
         let is_cut = self.is_cut_for_claims(device);
         if device.health.has_vanished() {
             // A vanished device makes no new resource. One that was allocatable stays listed.
@@ -318,11 +318,11 @@ impl Planner<'_> {
         {
             self.mps.insert(device.id.clone(), replicas);
         }
-        let why = match device.health.trouble() {
+        let why = match device.health.failure() {
             _ if device.health.is_healthy() => conflict
-                .or_else(|| self.trouble_of_a_part(device))
+                .or_else(|| self.failure_of_a_part(device))
                 .or_else(|| (self.inputs.obstacle)(device, target.sharing)),
-            Some(trouble) => Some(trouble.to_string()),
+            Some(failure) => Some(failure.to_string()),
             None => Some("not probed yet".to_owned()),
         };
         match why {
@@ -331,12 +331,12 @@ impl Planner<'_> {
         }
     }
 
-    /// Trouble of a part, for a GPU that is offered whole though it is cut.
-    fn trouble_of_a_part(&self, device: &Device) -> Option<String> {
+    /// Failure of a part, for a GPU that is offered whole though it is cut.
+    fn failure_of_a_part(&self, device: &Device) -> Option<String> {
         let parts = present_parts(self.inputs.inventory, &device.id);
-        let troubles =
-            parts.filter_map(|part| Some(format!("{}: {}", part.id, part.health.trouble()?)));
-        device.partitioned.then_some(troubles)?.next()
+        let failures =
+            parts.filter_map(|part| Some(format!("{}: {}", part.id, part.health.failure()?)));
+        device.partitioned.then_some(failures)?.next()
     }
 
     /// Another holder of the device, of its parent or of its parts.
@@ -422,7 +422,7 @@ impl Planner<'_> {
         let still_here = base.is_ok_and(|base| offer.devices.contains_key(base.as_str()))
             || offer.devices.contains_key(id.as_str());
         let why = match device {
-            _ if still_here || offer.pool().is_some() => "shared in another way by now",
+            _ if still_here || offer.pool().is_some() => "shared in another way now",
             None if token(&id).is_some() => "no longer offered as this resource",
             Some(device) if device.partitioned => match device.family().partitioning {
                 Partitioning::Mig => "cut into MIG instances",

@@ -19,7 +19,7 @@ use windlass_core::{
     inventory::Inventory,
     resource::ResourceName,
 };
-use windlass_discovery::{PROFILE, usual_name};
+use windlass_discovery::{MIG_PROFILE, default_resource};
 
 use super::{Allocatable, Fingerprints, Inputs, Methods, Moves, Offers, Plan, Pools, plan, record};
 
@@ -163,7 +163,7 @@ fn cut(id: &str, index: u32, profiles: &[&str]) -> Vec<Device> {
         kind: DeviceKind::Mig,
         parent: Some(whole.id.clone()),
         part: u32::try_from(part).ok(),
-        attributes: BTreeMap::from([(PROFILE, AttributeValue::string(*profile))]),
+        attributes: BTreeMap::from([(MIG_PROFILE, AttributeValue::string(*profile))]),
         ..gpu(&format!("{id}-{part}"), index)
     };
     let parts: Vec<_> = profiles.iter().enumerate().map(part).collect();
@@ -259,7 +259,7 @@ fn fewer_replicas_withdraw_the_last_and_more_bring_them_back() {
     node.plan();
     node.policy.resources = Resources::Rules(rules(1));
     node.plan();
-    let gone = "shared in another way by now";
+    let gone = "shared in another way now";
     assert_eq!(node.listed(GPU), [line("g0::0", ""), line("g0::1", gone), line("g0::2", gone)]);
     node.policy.resources = Resources::Rules(rules(3));
     assert_eq!(node.plan().allocatable(GPU), 3);
@@ -304,7 +304,7 @@ fn a_device_that_becomes_shared_waits_for_the_container_that_has_it_alone() {
     let held = "a container holds it as nvidia.com/gpu";
     assert_eq!(
         node.listed(GPU),
-        [line("g0::0", held), line("g0::1", held), line("g0", "shared in another way by now")]
+        [line("g0::0", held), line("g0::1", held), line("g0", "shared in another way now")]
     );
     node.moves = Moves::Kept;
     node.held.clear();
@@ -328,7 +328,7 @@ fn what_a_container_held_before_the_agent_started_is_listed() {
     node.holds(GPU, &["lost", "g0::1"]).plan();
     let listed = node.listed(GPU);
     assert_eq!(listed[0], line("g0", "a container holds it as nvidia.com/gpu"));
-    assert_eq!(listed[1], line("g0::1", "shared in another way by now"));
+    assert_eq!(listed[1], line("g0::1", "shared in another way now"));
     assert_eq!(listed[2], line("lost", "no longer on this node"));
     node.devices.clear();
     node.plan.offers.clear();
@@ -578,8 +578,8 @@ fn devices_are_kept_back_by_name_and_by_expression() {
     node.plan();
     assert_eq!(node.plan.offers.len(), 0);
     let reasons: Vec<_> = node.withheld().into_iter().map(|(_, why)| why.to_owned()).collect();
-    assert_eq!(reasons[0], "kept back by the configuration");
-    assert!(reasons[1].starts_with("kept back, since its exclusion cannot be"), "{}", reasons[1]);
+    assert_eq!(reasons[0], "excluded by the configuration");
+    assert!(reasons[1].starts_with("withheld, since an exclude rule cannot be"), "{}", reasons[1]);
     assert_eq!(reasons[2], "no rule of the configuration takes it");
 }
 
@@ -601,7 +601,7 @@ proptest::proptest! {
         other in "([1-7]c\\.)?[1-7]g\\.[1-9][0-9]{0,2}gb(\\+(me|gfx|me\\.all))?",
     ) {
         let name = |profile: &str| {
-            usual_name(&Policy::default(), &cut("g", 0, &[profile])[1]).expect("a valid name")
+            default_resource(&Policy::default(), &cut("g", 0, &[profile])[1]).expect("a valid name")
         };
         proptest::prop_assert!(name(&one).as_str().starts_with("nvidia.com/mig-"));
         proptest::prop_assert_eq!(one == other, name(&one) == name(&other));
@@ -641,6 +641,6 @@ fn a_resource_without_a_device_says_why() {
     node.policy.exclude = vec![Selector::all(DeviceKind::Gpu)];
     node.plan.offers.clear();
     let expected =
-        "a.com/x: g0 is not offered: kept back by the configuration, as all 2 of its rule";
+        "a.com/x: g0 is not offered: excluded by the configuration, as all 2 of its rule";
     assert_eq!(why(&mut node), [expected]);
 }

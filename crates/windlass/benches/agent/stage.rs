@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result};
 use tempfile::TempDir;
 use windlass_kubelet_api::{deviceplugin::PLUGIN_DIR, socket::SocketPath};
 use windlass_kubelet_sim::{Config, Kubelet, NodeStatus, Registration};
-use windlass_machine::{Machine, Profile, simulated_driver};
+use windlass_machine::{Machine, MachineProfile, simulated_driver};
 
 /// The resource that every part asks for.
 pub(crate) const RESOURCE: &str = "nvidia.com/gpu";
@@ -56,8 +56,9 @@ impl Stage {
             .tempdir_in(parent)
             .context("cannot make a temporary folder")?;
         let machine = folder.path().join("machine");
-        let machine = Machine::create(&machine, &Profile::named(profile)?, &simulated_driver()?)
-            .context("cannot make the simulated machine")?;
+        let machine =
+            Machine::create(&machine, &MachineProfile::named(profile)?, &simulated_driver()?)
+                .context("cannot make the simulated machine")?;
         Ok(Self { machine, folder })
     }
 

@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// Budget of a start with 8 GPUs.
-const MOST: u32 = 3_000;
+const MAX: u32 = 3_000;
 
 const WHAT: &str = "system calls before the first socket";
 
@@ -53,7 +53,7 @@ fn row(trace: &str) -> Row {
     let all = count(calls.len());
     Row::once(WHAT, all).compared(format!("{of_driver} are the simulated driver's")).limited(
         all.into(),
-        MOST.into(),
+        MAX.into(),
         "",
     )
 }

@@ -20,7 +20,7 @@ use super::{
 };
 
 /// The most devices for which all sets fit into memory.
-const MOST_DEVICES: usize = 16;
+const MAX_DEVICES: usize = 16;
 
 /// The answers for one size.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ impl BestEffort {
     /// there are too many devices.
     pub(crate) fn of(machine: &Machine, size: usize) -> Option<Self> {
         let mut pool = machine.pool.iter().map(|&place| &machine.devices[place]);
-        if machine.pool.len() > MOST_DEVICES || !pool.all(is_whole_gpu_of_nvidia) {
+        if machine.pool.len() > MAX_DEVICES || !pool.all(is_whole_gpu_of_nvidia) {
             return None;
         }
         let pairs = Pairs::of(machine, score);

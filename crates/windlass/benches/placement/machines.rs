@@ -12,7 +12,7 @@ use windlass_core::{
     topology::Connection,
 };
 use windlass_host::{DriverPlaces, clock::Clock};
-use windlass_machine::{Profile, simulated_driver};
+use windlass_machine::{MachineProfile, simulated_driver};
 use windlass_node::agent;
 
 /// A machine, and which of its devices are one resource.
@@ -72,7 +72,7 @@ const ONE: &[&str] = &["1g.5gb"; 7];
 /// Where there is such a file system: a machine is thousands of small files.
 const IN_MEMORY: &str = "/dev/shm";
 
-const PROFILE: AttributeName = AttributeName::new("nvidia.com", "profile");
+const MIG_PROFILE: AttributeName = AttributeName::new("nvidia.com", "profile");
 
 /// All of them.
 pub(crate) async fn all() -> Result<Vec<Machine>> {
@@ -119,7 +119,7 @@ impl Recipe {
     }
 
     async fn make(self) -> Result<Machine> {
-        let profile = Profile::named(self.profile)?;
+        let profile = MachineProfile::named(self.profile)?;
         let mut devices = survey(&profile, self.cut).await?;
         if self.pool == Pool::Parts {
             // A range of parts has no whole in it.
@@ -136,7 +136,7 @@ impl Recipe {
 }
 
 /// The devices as the agent describes them.
-async fn survey(profile: &Profile, cut: &[&[&str]]) -> Result<Vec<Device>> {
+async fn survey(profile: &MachineProfile, cut: &[&[&str]]) -> Result<Vec<Device>> {
     let memory = Path::new(IN_MEMORY);
     let parent = if memory.is_dir() { memory.to_owned() } else { env::temp_dir() };
     let folder = tempfile::tempdir_in(parent).context("cannot make a temporary folder")?;
@@ -160,7 +160,7 @@ impl Pool {
             Self::Gpus => device.kind == DeviceKind::Gpu && !device.partitioned,
             Self::Parts => device.parent.is_some(),
             Self::Instances(size) => {
-                let profile = device.attributes.get(&PROFILE);
+                let profile = device.attributes.get(&MIG_PROFILE);
                 profile == Some(&AttributeValue::String(size.to_owned()))
             }
         }

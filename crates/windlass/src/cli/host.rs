@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use super::HostArgs;
 
 #[derive(Args, Debug)]
-pub(crate) struct HostAsked {
+pub(crate) struct HostRequest {
     #[command(subcommand)]
     pub(crate) command: HostCommand,
 }

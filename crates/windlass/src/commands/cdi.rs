@@ -74,7 +74,7 @@ fn require_documents(documents: usize, inventory: &Inventory) -> Result<()> {
 }
 
 fn report_missing(lacks: &Lacks) -> Result<()> {
-    lacks.troubles.iter().try_for_each(aside)
+    lacks.problems.iter().try_for_each(aside)
 }
 
 /// Formats a count: `2 mistakes`, `no mistake`.

@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Result, anyhow};
 use windlass_config::{ConfigError, Diagnostic, to_yaml};
 use windlass_host::files;
-use windlass_migrate::{Loaded, MOST_BYTES, PeerFlags, load, parse};
+use windlass_migrate::{Loaded, MAX_BYTES, NvidiaPluginFlags, load, parse};
 
 use crate::{cli::ConfigCommand, exit::Misuse, packed, screen::line};
 
@@ -57,14 +57,14 @@ const OPEN_ALREADY: [&str; 3] = ["/dev/fd", "/proc/self/fd", "/dev/stdin"];
 
 fn read(file: &Path) -> Result<Loaded, ConfigError> {
     let text = if file.as_os_str() == INPUT {
-        files::text_of(io::stdin().lock(), MOST_BYTES)
+        files::text_of(io::stdin().lock(), MAX_BYTES)
     } else if OPEN_ALREADY.iter().any(|place| file.starts_with(place)) {
-        File::open(file).and_then(|open| files::text_of(open, MOST_BYTES))
+        File::open(file).and_then(|open| files::text_of(open, MAX_BYTES))
     } else {
-        return load(file, &PeerFlags::default());
+        return load(file, &NvidiaPluginFlags::default());
     };
     let text = text.map_err(|source| ConfigError::Read { path: named(file).to_owned(), source })?;
-    parse(named(file), &text, &PeerFlags::default())
+    parse(named(file), &text, &NvidiaPluginFlags::default())
 }
 
 /// Name of the file in messages.

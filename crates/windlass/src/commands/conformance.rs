@@ -24,7 +24,7 @@ pub(super) async fn run(args: ConformanceArgs) -> Result<()> {
     subject.within.start = Duration::from_secs(args.start_within);
     let name = subject.command.join(" ");
     let mut progress = show::Progress::new(cases.len());
-    let report = play(&cases, subject, args.jobs.get(), |finding| progress.tell(finding)).await;
+    let report = play(&cases, subject, args.jobs.get(), |finding| progress.show(finding)).await;
     progress.end();
     if let Some(path) = &args.junit {
         let written = fs::write(path, report.junit(&name));

@@ -21,7 +21,7 @@ use windlass_node::{
 };
 use windlass_resources::NodeState;
 
-pub(crate) use names::{goes_by, name, series};
+pub(crate) use names::{is_named, name, series};
 pub(crate) use table::{Known, Width, device_tables};
 
 use self::table::Offerings;
@@ -45,14 +45,14 @@ pub(super) async fn run(args: DevicesArgs) -> Result<()> {
     offerings.retain(|id, _| node.inventory.get(id.as_str()).is_some());
     owners.retain(|id, _| node.inventory.get(id.as_str()).is_some());
     let (output, width) = match args.output {
-        DevicesOutputArg::Table => (OutputArg::Table, Width::Usual),
+        DevicesOutputArg::Table => (OutputArg::Table, Width::Normal),
         DevicesOutputArg::Wide => (OutputArg::Table, Width::Wide),
-        DevicesOutputArg::Json => (OutputArg::Json, Width::Usual),
-        DevicesOutputArg::Yaml => (OutputArg::Yaml, Width::Usual),
+        DevicesOutputArg::Json => (OutputArg::Json, Width::Normal),
+        DevicesOutputArg::Yaml => (OutputArg::Yaml, Width::Normal),
     };
-    node.lacks.troubles.extend(caveats.into_iter().map(|why| format!("holders unknown: {why}")));
+    node.lacks.problems.extend(caveats.into_iter().map(|why| format!("holders unknown: {why}")));
     let inventory = &node.inventory;
-    let lacks = node.lacks.troubles.as_slice();
+    let lacks = node.lacks.problems.as_slice();
     let document = DevicesDocument {
         inventory,
         offerings: &offerings,
@@ -120,7 +120,7 @@ fn notes(node: &NodeState, known: Known<'_>) -> Vec<String> {
         wrapped("", text.split_whitespace())
     });
     // Without devices there are no containers that lack files.
-    let lacks = node.lacks.troubles.iter().filter(|_| !node.inventory.devices.is_empty());
+    let lacks = node.lacks.problems.iter().filter(|_| !node.inventory.devices.is_empty());
     let lacks = lacks.map(|what| format!("note: {what}"));
     let obstacles = obstacles(&node.inventory, known.offerings).into_iter();
     let entry = obstacles.chain(for_no_claim(node)).chain(other_way(node, known));
@@ -167,9 +167,9 @@ pub(crate) fn sources(inventory: &Inventory, paint: Paint) -> Vec<String> {
 /// Obstacles of healthy devices, grouped by reason in the order of the table.
 fn obstacles(inventory: &Inventory, offerings: &Offerings) -> Vec<String> {
     let healthy = inventory.devices.iter().filter(|device| device.health.is_healthy());
-    let kept_back = healthy
+    let withheld = healthy
         .filter_map(|device| Some((device, offerings.get(&device.id)?.obstacle.as_deref()?)));
-    by_reason("withheld", kept_back)
+    by_reason("withheld", withheld)
 }
 
 /// Devices that are withheld from claims although the configuration offers them.

@@ -37,21 +37,25 @@ pub(super) async fn run(args: ExplainArgs) -> Result<()> {
     if let Some(name) = instead.source {
         return source::run(config(host, record)?, &name, output).await;
     }
-    let (node, kubelet) = look(&ask, host, record).await?;
+    let (node, kubelet) = observe(&ask, host, record).await?;
     let wanted = joint::wanted(&node, &mut ask)?;
-    let asked = request::read(&node, &kubelet, &ask)?;
+    let request = request::read(&node, &kubelet, &ask)?;
     if let Some(wanted) = wanted {
-        let report = joint::read(&node, &kubelet, asked, wanted)?;
+        let report = joint::read(&node, &kubelet, request, wanted)?;
         answer(output, &report, || joint::table(&report))?;
-        return report.ended();
+        return report.result();
     }
-    let report = Report::new(&node, asked);
+    let report = Report::new(&node, request);
     answer(output, &report, || show::table(&report))?;
-    report.ended()
+    report.result()
 }
 
 /// The machine with its holders. A simulated machine, and devices named by `--free`, have no holders.
-async fn look(ask: &AskArgs, host: HostArgs, record: RecordArgs) -> Result<(NodeState, Kubelet)> {
+async fn observe(
+    ask: &AskArgs,
+    host: HostArgs,
+    record: RecordArgs,
+) -> Result<(NodeState, Kubelet)> {
     #[cfg(feature = "laboratory")]
     if let Some(profile) = &ask.machine {
         return Ok((simulated(profile, host).await?, Kubelet::default()));
@@ -63,7 +67,7 @@ async fn look(ask: &AskArgs, host: HostArgs, record: RecordArgs) -> Result<(Node
     let config = config(host, record)?;
     let kubelet = match ask.free {
         Some(_) => Kubelet::default(),
-        None => Kubelet::ask(&config.places.kubelet_dir).await,
+        None => Kubelet::read(&config.places.kubelet_dir).await,
     };
     Ok((survey(&config).await?, kubelet))
 }

@@ -85,10 +85,10 @@ fn report(dir: &Path, recording: &Snapshot, inventory: &Inventory) -> Result<()>
 
 /// Prints the progress to stderr.
 fn progress() -> impl FnMut(usize) {
-    let mut told = Instant::now();
+    let mut reported = Instant::now();
     move |entries| {
-        if told.elapsed() >= PATIENCE {
-            told = Instant::now();
+        if reported.elapsed() >= PATIENCE {
+            reported = Instant::now();
             // A closed stderr must not stop the recording.
             let _ = writeln!(io::stderr(), "windlass: {entries} entries so far");
         }

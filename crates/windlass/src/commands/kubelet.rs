@@ -98,7 +98,7 @@ fn sentence(event: &Event) -> Option<String> {
             format!("- {resource} ended its device list: {reason}")
         }
         Event::PreferredAsked { resource, question, .. } => format!(
-            "? {resource} was asked for {} of {} available and prefers {}",
+            "? {resource}: {} of {} available requested, prefers {}",
             question.size,
             question.available.len(),
             question.answer.join(" ")

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Result, anyhow};
 use windlass_config::{DeviceProfile, Find};
-use windlass_machine::{Attached, Fault, Machine, Profile};
+use windlass_machine::{Attached, Fault, Machine, MachineProfile};
 
 use crate::{
     cli::MachineCommand,
@@ -38,8 +38,8 @@ pub(super) fn run(command: MachineCommand) -> Result<()> {
 
 fn list() -> Result<()> {
     let mut table = Table::new(["NAME", "MACHINE"]);
-    for name in Profile::names() {
-        let profile = Profile::named(name)?;
+    for name in MachineProfile::names() {
+        let profile = MachineProfile::named(name)?;
         table.row([name.to_owned(), profile.description]);
     }
     table.print()?;
@@ -82,14 +82,14 @@ fn create(dir: &Path, profile: &str, devices: &[Attached]) -> Result<()> {
     let fault = example_fault(&profile).unwrap_or_else(|| "--help".to_owned());
     line(format!("  windlass machine fault {} {fault}", shell_word(machine.dir())))?;
     line(
-        "See what the agent makes of it. Some faults, XIDs among them, are told once, to an agent that runs then:",
+        "See what the agent makes of it. Some faults, such as XIDs, are events: only an agent that runs then sees them:",
     )?;
     let (host, state) = (host_flags(&machine), below(AGENT));
     line(format!("  windlass devices {host} --kubelet-dir {kubelet} --state-dir {state}"))?;
     Ok(())
 }
 
-fn example_fault(profile: &Profile) -> Option<String> {
+fn example_fault(profile: &MachineProfile) -> Option<String> {
     let of_device = || profile.devices.first().map(|device| format!("unplug:{}", device.name));
     let of_nic = || profile.nics.first().map(|nic| format!("link-down:{}", nic.netdev));
     let of_amd = || profile.amd.as_ref().map(|_| "unplug:amd0".to_owned());

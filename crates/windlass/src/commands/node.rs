@@ -33,7 +33,7 @@ pub(super) async fn run(args: NodeArgs) -> Result<()> {
     let format = args.log_format;
     logging::to_stderr(format, args.log.clone());
     args.ends_with.map_or(Ok(()), end_with)?;
-    Box::pin(serve(args)).await.map_err(|error| last_words(format, error))
+    Box::pin(serve(args)).await.map_err(|error| log_final_error(format, error))
 }
 
 /// Lets the kernel end this process with its parent, even if the parent is killed.
@@ -47,7 +47,7 @@ fn end_with(parent: i32) -> Result<()> {
 }
 
 /// Logs the final error as JSON in JSON mode; in text mode it is printed as for other commands.
-fn last_words(format: LogFormat, error: anyhow::Error) -> anyhow::Error {
+fn log_final_error(format: LogFormat, error: anyhow::Error) -> anyhow::Error {
     match format {
         LogFormat::Json if tracing::event_enabled!(tracing::Level::ERROR) => {
             tracing::error!(error = format!("{error:#}"), "windlass node failed");
@@ -62,14 +62,14 @@ async fn serve(args: NodeArgs) -> Result<()> {
     warn(&loaded);
     let config = loaded.config;
     check(&config)?;
-    let mut shutdown = Box::pin(asked_to_stop()?);
+    let mut shutdown = Box::pin(shutdown_signal()?);
     tokio::select! {
-        waited = turn(&args, &config) => waited?,
+        waited = wait_for_turn(&args, &config) => waited?,
         () = &mut shutdown => return Ok(()),
     }
     let file = args.config_dir.clone().or_else(|| args.host.config.clone());
-    let file = file.or_else(|| args.peer.file());
-    let (asked, follow) = follow(args);
+    let file = file.or_else(|| args.nvidia_plugin.file());
+    let (requested, follow) = follow(args);
     let hangup = signal(SignalKind::hangup()).context("cannot wait for SIGHUP")?;
     let agent = tokio::select! {
         started = start(config.clone(), follow) => started?,
@@ -84,14 +84,14 @@ async fn serve(args: NodeArgs) -> Result<()> {
     );
     tokio::select! {
         outcome = agent.run(shutdown) => outcome?,
-        () = count(hangup, asked) => {}
+        () = count(hangup, requested) => {}
     }
     tracing::info!("stopped");
     Ok(())
 }
 
 /// Waits for a kubelet, and for the end of another agent if this one takes over.
-async fn turn(args: &NodeArgs, config: &Config) -> Result<()> {
+async fn wait_for_turn(args: &NodeArgs, config: &Config) -> Result<()> {
     let succession = if args.take_over { Succession::TakesOver } else { Succession::Alone };
     let awaited = windlass_node::await_kubelet(config, succession).await;
     awaited.context("cannot wait for the kubelet")?;
@@ -124,19 +124,19 @@ fn warn(loaded: &Loaded) {
 
 /// Reloads with the same files, variables and flags.
 fn follow(args: NodeArgs) -> (watch::Sender<u64>, Follow) {
-    let (ask, asked) = watch::channel(0);
+    let (reload, requested) = watch::channel(0);
     let folder = folder(&args);
     let label = args.config_dir.is_some().then(|| args.config_label.clone());
     let load = Arc::new(move |label: &LabelValue| {
         let loaded = read(&args, label)?;
         Ok((loaded.config, loaded.warnings))
     });
-    (ask, Follow { load, folder, asked, label })
+    (reload, Follow { load, folder, requested, label })
 }
 
 /// Folder to watch for a changed configuration.
 fn folder(args: &NodeArgs) -> Option<PathBuf> {
-    let file = args.host.config.clone().or_else(|| args.peer.file());
+    let file = args.host.config.clone().or_else(|| args.nvidia_plugin.file());
     let parent = file.map(|file| match file.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
         _ => ".".into(),
@@ -145,10 +145,10 @@ fn folder(args: &NodeArgs) -> Option<PathBuf> {
 }
 
 /// Counts SIGHUPs, which request a reload as with NVIDIA's config-manager.
-async fn count(mut hangup: Signal, asked: watch::Sender<u64>) {
+async fn count(mut hangup: Signal, requested: watch::Sender<u64>) {
     while hangup.recv().await.is_some() {
         tracing::info!(signal = "SIGHUP", "reloading the configuration");
-        asked.send_modify(|count| *count += 1);
+        requested.send_modify(|count| *count += 1);
     }
 }
 
@@ -183,7 +183,7 @@ fn is_missing(path: &Path) -> bool {
 }
 
 /// Ends on a termination signal.
-fn asked_to_stop() -> Result<impl Future<Output = ()>> {
+fn shutdown_signal() -> Result<impl Future<Output = ()>> {
     let mut stop = Stop::listen()?;
     Ok(async move {
         let signal = stop.requested().await;

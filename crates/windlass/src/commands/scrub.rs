@@ -91,7 +91,7 @@ fn table(inventory: &Inventory, uuid: &str, done: Overwritten) -> Result<()> {
 fn anew(uuid: &str) -> anyhow::Error {
     let mut command = Command::new("/proc/self/exe");
     command.args(env::args_os().skip(1)).env(VISIBLE_DEVICES, uuid).env(LOADING, "EAGER");
-    anyhow::Error::new(command.exec()).context("cannot start anew")
+    anyhow::Error::new(command.exec()).context("cannot restart")
 }
 
 /// Parses a UUID as NVML formats it since driver 470. Older formats of MIG devices are unknown to CUDA.

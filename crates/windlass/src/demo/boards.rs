@@ -18,7 +18,7 @@ const FIRST: Ipv4Addr = Ipv4Addr::new(127, 31, 111, 35);
 const PORTS: (u16, u16) = (6001, 6000);
 
 /// Limit of tried addresses.
-const MOST_TRIED: u32 = 100;
+const MAX_TRIED: u32 = 100;
 
 // === impl Boards ===
 
@@ -26,7 +26,7 @@ impl Boards {
     /// Starts boards and returns their addresses. Addresses in use by another demo are skipped.
     pub(super) fn start(&mut self, count: u16) -> io::Result<Vec<String>> {
         let first = FIRST.to_bits();
-        let mut hosts = (first..first + MOST_TRIED).map(Ipv4Addr::from_bits);
+        let mut hosts = (first..first + MAX_TRIED).map(Ipv4Addr::from_bits);
         let mut started = Vec::new();
         while started.len() < count.into() {
             let Some(host) = hosts.next() else { return Err(io::ErrorKind::AddrInUse.into()) };

@@ -27,7 +27,7 @@ use script::ClaimScript;
 pub(super) struct DemoCluster {
     cluster: ClusterFixture,
     /// Task that deletes ResourceSlices as the kubelet does.
-    deeds: JoinSet<()>,
+    tasks: JoinSet<()>,
 }
 
 // === impl DemoCluster ===
@@ -35,7 +35,7 @@ pub(super) struct DemoCluster {
 impl DemoCluster {
     pub(super) fn of(scene: &Scene) -> Result<Self> {
         let cluster = ClusterFixture::start(scene.policy.dra.driver.clone())?;
-        Ok(Self { cluster, deeds: JoinSet::new() })
+        Ok(Self { cluster, tasks: JoinSet::new() })
     }
 
     /// Kubeconfig and node name for the agent.
@@ -44,9 +44,9 @@ impl DemoCluster {
     }
 
     /// Lets the kubelet delete slices at its start, as a real one does.
-    pub(super) fn attend(&mut self, stage: &Stage) {
+    pub(super) fn mimic_wipes(&mut self, stage: &Stage) {
         let (calls, objects) = (stage.kubelet.calls(), self.cluster.objects());
-        self.deeds.spawn(async move { node::follow_wipes(NODE, &calls, &objects).await });
+        self.tasks.spawn(async move { node::follow_wipes(NODE, &calls, &objects).await });
     }
 
     pub(super) async fn play(

@@ -2,13 +2,13 @@
 
 use windlass_config::{Policy, ResourceRule, Resources, Selector, Sharing};
 use windlass_core::device::DeviceKind;
-use windlass_machine::{Profile, mig::Shape};
+use windlass_machine::{MachineProfile, mig::Shape};
 
 /// Resource for NICs of a machine without other devices.
 const NICS: &str = "example.com/nic";
 
 /// Offers the NICs of a machine without other devices, and adds that to its description.
-pub(super) fn offer_nics(profile: &mut Profile, policy: &mut Policy) {
+pub(super) fn offer_nics(profile: &mut MachineProfile, policy: &mut Policy) {
     let others = profile.gpus.len() + profile.devices.len() + usize::from(profile.amd.is_some());
     if others == 0 && !profile.nics.is_empty() {
         let rule = ResourceRule::new(
@@ -23,7 +23,7 @@ pub(super) fn offer_nics(profile: &mut Profile, policy: &mut Policy) {
 
 /// Creates two of the smallest MIG instances on each GPU, if MIG is on without instances, and adds that to the
 /// description.
-pub(super) fn cut(profile: &mut Profile) {
+pub(super) fn cut(profile: &mut MachineProfile) {
     let is_uncut = |instances: &Option<Vec<String>>| instances.as_ref().is_some_and(Vec::is_empty);
     if profile.gpus.is_empty() || !profile.gpus.iter().all(|gpu| is_uncut(&gpu.mig)) {
         return;
@@ -44,9 +44,9 @@ mod tests {
     use super::*;
 
     /// Profile and policy of the demo on a built-in machine.
-    fn made(name: &str) -> (Profile, Policy) {
+    fn made(name: &str) -> (MachineProfile, Policy) {
         let (mut profile, mut policy) =
-            (Profile::named(name).expect("a shipped profile"), Policy::default());
+            (MachineProfile::named(name).expect("a shipped profile"), Policy::default());
         cut(&mut profile);
         offer_nics(&mut profile, &mut policy);
         profile.validate().expect("as good as before");
@@ -72,9 +72,9 @@ mod tests {
 
     #[test]
     fn a_machine_that_offers_something_stays_as_it_is() {
-        for name in Profile::names().filter(|name| !["rdma", "mig-pcie"].contains(name)) {
+        for name in MachineProfile::names().filter(|name| !["rdma", "mig-pcie"].contains(name)) {
             let (profile, policy) = made(name);
-            assert_eq!(profile, Profile::named(name).expect("shipped"), "{name}");
+            assert_eq!(profile, MachineProfile::named(name).expect("shipped"), "{name}");
             assert_eq!(policy, Policy::default(), "{name}");
         }
     }

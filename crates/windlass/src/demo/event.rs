@@ -67,7 +67,6 @@ pub(super) struct Failure {
     pub(super) took_ms: f64,
 }
 
-/// Device counts of a resource.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Counts {

@@ -85,7 +85,7 @@ impl Renderer {
                 self.kubelet_restarted(*resources, *pods, *devices_held, *took_ms)
             }
             Event::Finished { steps, pods, took_ms } => self.finished(*steps, *pods, *took_ms),
-            Event::Kept { paths, commands } => self.kept(paths, commands),
+            Event::Kept { paths, commands } => self.paths_and_commands(paths, commands),
         }
     }
 
@@ -104,7 +104,7 @@ impl Renderer {
         let mut lines = vec![String::new(), heading];
         lines.extend(sources(inventory, self.0).iter().map(|text| format!("  {text}")));
         let nothing = Known { offerings: &BTreeMap::new(), owners: &BTreeMap::new() };
-        for table in device_tables(inventory, nothing, None, Width::Usual) {
+        for table in device_tables(inventory, nothing, None, Width::Normal) {
             lines.push(String::new());
             lines.extend(table.lines("  "));
         }
@@ -226,7 +226,11 @@ impl Renderer {
         self.heading(&format!("All {steps} steps passed, {pods} served, in {seconds:.1} s."))
     }
 
-    fn kept(self, paths: &BTreeMap<&str, PathBuf>, commands: &[String]) -> Vec<String> {
+    fn paths_and_commands(
+        self,
+        paths: &BTreeMap<&str, PathBuf>,
+        commands: &[String],
+    ) -> Vec<String> {
         let mut lines = self.heading("Everything keeps running until Ctrl-C");
         lines.extend(paths.iter().map(|(what, path)| format!("  {what:<15} {}", path.display())));
         lines.push(String::new());

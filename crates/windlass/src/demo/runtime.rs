@@ -69,7 +69,7 @@ impl Edits {
     pub(super) fn files(&self) -> BTreeMap<&'static str, usize> {
         let mut files = BTreeMap::new();
         for path in &self.mounted {
-            *files.entry(noun(path)).or_default() += 1;
+            *files.entry(file_type(path)).or_default() += 1;
         }
         files
     }
@@ -90,7 +90,7 @@ impl Edits {
 }
 
 /// Type of a mounted file, by its path.
-fn noun(path: &str) -> &'static str {
+fn file_type(path: &str) -> &'static str {
     if path.contains(".so") {
         "library"
     } else if path.contains("/bin/") || path.contains("/sbin/") {

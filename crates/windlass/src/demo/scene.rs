@@ -2,15 +2,15 @@
 
 use anyhow::{Context as _, Result};
 use windlass_config::{Config, DeviceProfile, DraOffer, Find, Policy};
-use windlass_machine::Profile;
-use windlass_migrate::{PeerFlags, load};
+use windlass_machine::MachineProfile;
+use windlass_migrate::{NvidiaPluginFlags, load};
 
 use super::{boards::Boards, defaults};
 use crate::{cli::DemoArgs, simulated};
 
 /// Parts of the setup. Only boards run already.
 pub(super) struct Scene {
-    pub(super) profile: Profile,
+    pub(super) profile: MachineProfile,
     pub(super) policy: Policy,
     pub(super) boards: Boards,
 }
@@ -21,7 +21,7 @@ impl Scene {
     pub(super) fn of(args: &DemoArgs) -> Result<Self> {
         let mut profile = simulated::profile(&args.machine)?;
         let config = match &args.config {
-            Some(file) => load(file, &PeerFlags::default())?.config,
+            Some(file) => load(file, &NvidiaPluginFlags::default())?.config,
             None => Config::default(),
         };
         let mut policy = config.policy;

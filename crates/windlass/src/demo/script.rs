@@ -73,7 +73,7 @@ impl<'a> Script<'a> {
             let pod = pods::single(&format!("on-{}", short.replace('.', "-")), &other.resource);
             self.admit(&inventory, pod).await.context("step pods")?;
         }
-        self.change_hands(&inventory, &resources).await.context("step hand-over")?;
+        self.replace_tenant(&inventory, &resources).await.context("step cleanup")?;
         if let Some(main) = main {
             self.refuse(main).await.context("step refusal")?;
             self.fail_and_recover(&inventory, main).await?;
@@ -175,7 +175,7 @@ impl<'a> Script<'a> {
     }
 
     /// Deletes the last pod with a board, and starts another on it.
-    async fn change_hands(&mut self, inventory: &Inventory, resources: &[Counts]) -> Result<()> {
+    async fn replace_tenant(&mut self, inventory: &Inventory, resources: &[Counts]) -> Result<()> {
         let Some((uid, resource)) = self.with_board.take() else { return Ok(()) };
         let begun = Instant::now();
         let pod = self.stage.kubelet.node().pods.get(&uid).map(|pod| pod.name.clone());

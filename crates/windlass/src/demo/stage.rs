@@ -60,7 +60,7 @@ const LOG_TAIL: usize = 5;
 
 impl Stage {
     /// Creates the machine, then starts kubelet and agent.
-    pub(super) fn set(scene: Scene, cluster: Option<&DemoCluster>) -> Result<Self> {
+    pub(super) fn start(scene: Scene, cluster: Option<&DemoCluster>) -> Result<Self> {
         let Scene { profile, policy, boards } = scene;
         let folder = tempfile::Builder::new()
             .prefix("windlass-")
@@ -127,7 +127,7 @@ impl Stage {
     }
 
     /// Paths and commands for exploration.
-    pub(super) fn kept(&self) -> Event {
+    pub(super) fn paths_and_commands(&self) -> Event {
         let settings = self.kubelet.config();
         let machine = shell_word(self.machine.dir());
         let host = host_flags(&self.machine);
@@ -151,8 +151,8 @@ impl Stage {
     }
 
     /// Stops agent and kubelet, and removes the folder.
-    pub(super) async fn clear(mut self) {
-        // A call that hangs in the simulated driver would outlive it.
+    pub(super) async fn shutdown(mut self) {
+        // Hanging calls of the simulated driver end only with the machine.
         self.stop.cancel();
         let agent = async { while self.agent.join_next().await.is_some() {} };
         if timeout(SHUTDOWN_DEADLINE, agent).await.is_err() {
@@ -191,7 +191,7 @@ fn config(folder: &Path, machine: &Machine, policy: Policy) -> Config {
             },
             ..policy
         },
-        session: SessionLimits { look_interval: QUIET_PERIOD / 10, ..SessionLimits::default() },
+        session: SessionLimits { check_interval: QUIET_PERIOD / 10, ..SessionLimits::default() },
         ..Config::default()
     }
 }

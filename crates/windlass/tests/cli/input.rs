@@ -98,7 +98,7 @@ fn a_configuration_is_read_from_the_standard_input_as_other_tools_do() {
     let wrong = fed(&["config", "check", "-"], "\nmig: nonne\n");
     assert_eq!(wrong.status.code(), USAGE);
     let shown = text(&wrong.stdout);
-    assert_eq!(shown, "stdin:2: \"nonne\" is no word for this: did you mean none?\n");
+    assert_eq!(shown, "stdin:2: \"nonne\" is not a known value: did you mean none?\n");
     let converted = fed(&["config", "convert", "-"], "version: v1\n");
     let first = "# Converted from stdin, in the format of NVIDIA's device plugin.\n";
     assert!(text(&converted.stdout).starts_with(first), "{converted:?}");
@@ -111,7 +111,7 @@ fn a_document_that_cannot_be_read_is_told_without_an_empty_table() {
     fs::write(&path, [0xff, 0xfe, 0x00]).expect("written");
     let listed = run(&["cdi", "list", &path.display().to_string()]);
     assert_eq!((listed.status.code(), text(&listed.stdout).as_str()), (Some(1), ""));
-    assert!(text(&listed.stderr).contains("it is no text in UTF-8"), "{listed:?}");
+    assert!(text(&listed.stderr).contains("it is not UTF-8 text"), "{listed:?}");
 }
 
 #[test]

@@ -238,7 +238,7 @@ fn a_gpu_of_which_somebody_has_memory_still_is_not_taken_for_overwritten() {
     rig.fault("memory:4096@0");
     kubelet.run_pod();
     let [why, _] = kubelet.until_all(["pod a does not start", "0 healthy"]);
-    assert!(why.contains("4096 MiB of its memory are used though at most 128 may be"), "{why}");
+    assert!(why.contains("4096 MiB of its memory are used, at most 128 are allowed"), "{why}");
     assert_eq!(rig.zeroed(&gpu), None);
 }
 

@@ -65,7 +65,7 @@ fn what_has_no_place_is_deleted() {
         ("an older generation", there("00000-old", "a", (2, 1))),
         ("too few digits", there("0-a", "a", (3, 1))),
         ("no digits", there("windlass-a", "a", (3, 1))),
-        ("a sign is no digit", there("+0000-a", "a", (3, 1))),
+        ("a sign is not a digit", there("+0000-a", "a", (3, 1))),
         ("a place beyond the last", there("00007-a", "a", (3, 1))),
         ("a place that is taken", there("00000-b", "a", (3, 1))),
     ] {

@@ -18,8 +18,8 @@ enum Step {
 /// Facts of the history, independent of the tracker's state.
 #[derive(Debug, Default)]
 struct History {
-    last_trouble: Option<(Timestamp, Reason)>,
-    /// True once a probe passed in this agent's life, a quiet period after the last trouble.
+    last_failure: Option<(Timestamp, Reason)>,
+    /// True once a probe passed in this agent's life, a quiet period after the last failure.
     is_seen_working: bool,
 }
 
@@ -49,15 +49,15 @@ fn pauses() -> impl Strategy<Value = Duration> {
 
 impl History {
     fn take_in(&mut self, observation: &Observation, before: HealthState, now: Timestamp) {
-        let trouble = match observation {
+        let failure = match observation {
             Observation::Failed(reason, _) | Observation::Fault(reason, _) => Some(*reason),
             // The first probe may wake a device.
             Observation::Overdue(_) if before != HealthState::Unknown => Some(Reason::Unresponsive),
             _ => None,
         };
-        match (trouble, observation) {
+        match (failure, observation) {
             (Some(reason), _) => {
-                *self = Self { last_trouble: Some((now, reason)), ..Self::default() }
+                *self = Self { last_failure: Some((now, reason)), ..Self::default() }
             }
             (None, Observation::Passed) => self.is_seen_working |= self.has_rested(QUIET, now),
             (None, _) => {}
@@ -65,18 +65,21 @@ impl History {
     }
 
     fn has_rested(&self, wait: Duration, now: Timestamp) -> bool {
-        self.last_trouble.is_none_or(|(trouble, _)| now >= trouble + wait)
+        self.last_failure.is_none_or(|(failure, _)| now >= failure + wait)
     }
 }
 
 /// Guarantees at any time.
 fn check(tracker: &HealthTracker, history: &History) -> Result<(), TestCaseError> {
     let health = tracker.health();
-    prop_assert!(!health.is_healthy() || history.is_seen_working, "healthy without evidence");
-    prop_assert!(health.evidence.len() <= MAX_EVIDENCE);
+    prop_assert!(
+        !health.is_healthy() || history.is_seen_working,
+        "healthy before it was seen working"
+    );
+    prop_assert!(health.failures.len() <= MAX_FAILURES);
     if health.state == HealthState::Unhealthy {
-        let told = health.trouble().map(|trouble| trouble.reason);
-        prop_assert_eq!(told, history.last_trouble.map(|(_, reason)| reason));
+        let told = health.failure().map(|failure| failure.reason);
+        prop_assert_eq!(told, history.last_failure.map(|(_, reason)| reason));
     }
     Ok(())
 }

@@ -12,7 +12,7 @@ use crate::placement::{
     policy::{JOINT, Score, Term},
     remaining::Remaining,
     search::{
-        MOST_STEPS,
+        MAX_STEPS,
         bound::{Bounds, Branch},
     },
 };
@@ -29,7 +29,6 @@ pub(super) struct JointResult {
     pub(super) exact: bool,
 }
 
-/// State of the joint search.
 struct JointSearch<'a> {
     problem: &'a JointProblem,
     /// Rung at which all pairs must meet.
@@ -135,7 +134,7 @@ impl<'a> JointSearch<'a> {
             _ => self.steps += 1,
         }
         // Without a restriction the first leaf is an answer; with one, the search started from an answer.
-        if self.steps > MOST_STEPS && self.best.is_some() {
+        if self.steps > MAX_STEPS && self.best.is_some() {
             return false;
         }
         if self.is_excluded(step) {

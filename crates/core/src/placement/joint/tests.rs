@@ -198,11 +198,11 @@ fn where_every_device_has_a_root_of_its_own_the_numa_node_is_shared() {
     assert_eq!(choice.farthest(), Some(PcieLevel::Node));
     assert_eq!(
         refused(&devices, within((four, four), PcieLevel::Pix)),
-        "2 GPUs and 2 NICs were asked for, paired within PIX; the nearest that can be had is NODE"
+        "2 GPUs and 2 NICs requested, paired within PIX; the nearest that can be had is NODE"
     );
     assert_eq!(
         refused(&devices, within((&[0, 1], &[2, 3]), PcieLevel::Node)),
-        "2 GPUs and 2 NICs were asked for, paired within NODE; the nearest that can be had is SYS"
+        "2 GPUs and 2 NICs requested, paired within NODE; the nearest that can be had is SYS"
     );
 }
 
@@ -262,9 +262,9 @@ fn impossible_questions_are_refused_with_the_numbers() {
     let nics = |required: &'static [&str], size| Wanted { available: &["NIC-0"], required, size };
     let both = Wanted { available: &["NIC-0", "GPU-0"], required: &[], size: 1 };
     for (gpus, nics, expected) in [
-        (gpus(&[], 0), nics(&[], 0), "neither GPUs nor NICs were asked for"),
-        (gpus(&[], 3), nics(&[], 1), "GPUs: 3 devices were asked for and 2 are available"),
-        (gpus(&[], 1), nics(&[], 2), "NICs: 2 devices were asked for and 1 are available"),
+        (gpus(&[], 0), nics(&[], 0), "neither GPUs nor NICs requested"),
+        (gpus(&[], 3), nics(&[], 1), "GPUs: 3 devices requested, 2 available"),
+        (gpus(&[], 1), nics(&[], 2), "NICs: 2 devices requested, 1 available"),
         (gpus(&["GPU-0"], 0), nics(&[], 1), "GPUs: 1 devices are required in a choice of 0"),
         (gpus(&[], 1), nics(&["NIC-0"], 0), "NICs: 1 devices are required in a choice of 0"),
         (

@@ -4,7 +4,7 @@ use super::{SIZES, count};
 use crate::placement::{affinity::Affinity, problem::Problem};
 
 /// Most partners of a device.
-const MOST: usize = SIZES[SIZES.len() - 1].0 - 1;
+const MAX: usize = SIZES[SIZES.len() - 1].0 - 1;
 
 /// Partners of every class, best connected first.
 #[derive(Debug)]
@@ -43,10 +43,10 @@ impl Neighbours {
         let (mut seen, mut sum) = (0, 0);
         for &(other, affinity) in &self.nearest[class * self.classes..][..self.classes] {
             let others = left(other) - usize::from(other == class);
-            let until = (seen + others).min(MOST);
+            let until = (seen + others).min(MAX);
             sum += affinity * weight(seen, until);
             seen = until;
-            if seen == MOST {
+            if seen == MAX {
                 break;
             }
         }

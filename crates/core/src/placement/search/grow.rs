@@ -4,7 +4,7 @@ use super::{Partial, Search};
 use crate::placement::{policy::Term, problem::Problem};
 
 /// Most initial sets.
-const MOST_BEGINNINGS: usize = 32;
+const MAX_BEGINNINGS: usize = 32;
 
 // === impl Search ===
 
@@ -14,7 +14,7 @@ impl Search<'_> {
         let problem = self.problem;
         let classes = 0..problem.classes.len();
         let begins = classes.filter(|&class| problem.classes[class].eligible > 0);
-        for class in begins.take(MOST_BEGINNINGS) {
+        for class in begins.take(MAX_BEGINNINGS) {
             let empty = self.state.clone();
             self.state.grow(problem, class);
             self.compare();

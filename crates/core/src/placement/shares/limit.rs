@@ -30,10 +30,11 @@ pub(super) fn of_one_node(
     mut pools: Vec<Pool>,
     size: usize,
 ) -> Result<Vec<Pool>, ShareError> {
-    let told = |pool: &Pool| topology.device(pool.at).numa_node;
-    let tells_some = pools.iter().any(|pool| told(pool).is_some());
-    let node_of =
-        |pool: &Pool| (told(pool), (tells_some && told(pool).is_none()).then_some(pool.at));
+    let numa_node = |pool: &Pool| topology.device(pool.at).numa_node;
+    let is_any_known = pools.iter().any(|pool| numa_node(pool).is_some());
+    let node_of = |pool: &Pool| {
+        (numa_node(pool), (is_any_known && numa_node(pool).is_none()).then_some(pool.at))
+    };
     let mut left = BTreeMap::new();
     for pool in &pools {
         *left.entry(node_of(pool)).or_insert(0) += pool.available();

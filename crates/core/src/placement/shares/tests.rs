@@ -171,8 +171,8 @@ fn impossible_questions_are_refused_with_the_numbers() {
     let requiring = |required, ask| Ask { required, ..ask };
     let both: &[&str] = &["GPU-0::3", "GPU-1::3"];
     for (ask, expected) in [
-        (distributed(0), "a choice of 0 replicas was asked for"),
-        (packed(6), "6 replicas were asked for and 5 are available"),
+        (distributed(0), "0 replicas requested"),
+        (packed(6), "6 replicas requested, 5 available"),
         (requiring(both, packed(1)), "2 replicas are required in a choice of 1"),
         (
             requiring(&["GPU-0::1"], packed(1)),
@@ -184,15 +184,15 @@ fn impossible_questions_are_refused_with_the_numbers() {
         ),
         (
             requiring(both, of_one(packed(2))),
-            "replicas of one device were asked for, and the required ones are of 2 devices",
+            "replicas of one device requested, and the required ones are of 2 devices",
         ),
         (
             of_one(packed(4)),
-            "4 replicas of one device were asked for and none has more than 3 available",
+            "4 replicas of one device requested, and none has more than 3 available",
         ),
         (
             requiring(&["GPU-0::3"], of_one(packed(3))),
-            "3 replicas of one device were asked for and none has more than 2 available",
+            "3 replicas of one device requested, and none has more than 2 available",
         ),
     ] {
         assert_eq!(world.ask(&ask).expect_err(expected).to_string(), expected);

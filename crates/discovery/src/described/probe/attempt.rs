@@ -28,7 +28,6 @@ pub(crate) struct ProbeSpec {
     pub(super) failures: u32,
 }
 
-/// Test of one device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum ResolvedTest {
     Attribute { file: PathBuf, equals: Vec<String> },
@@ -37,7 +36,6 @@ enum ResolvedTest {
     Command(Vec<String>),
 }
 
-/// Dependencies of an attempt.
 pub(super) struct AttemptEnv {
     pub(super) host: Host,
     pub(super) pending: PendingRead,
@@ -46,7 +44,6 @@ pub(super) struct AttemptEnv {
 /// A read that missed its deadline. Firmware may never answer, and must not be read twice at once.
 pub(super) type PendingRead = DeadlinePool<(), Option<String>>;
 
-/// Runs one attempt.
 pub(super) async fn attempt(
     device: &DeviceId,
     spec: &ProbeSpec,
@@ -59,8 +56,8 @@ pub(super) async fn attempt(
             return read(env, file, equals, limit, late()).await;
         }
         ResolvedTest::Http(url) => {
-            let asked = deadline::timeout(limit, get(url)).await;
-            asked.map_or_else(|_| late(), |answer| answer.map_err(|it| refused(url, &it)))
+            let answer = deadline::timeout(limit, get(url)).await;
+            answer.map_or_else(|_| late(), |answer| answer.map_err(|it| refused(url, &it)))
         }
         ResolvedTest::Tcp(address) => {
             let connected = deadline::timeout(limit, TcpStream::connect(address)).await;
@@ -97,14 +94,14 @@ async fn read(
         pending.end_round(|()| true);
         (text, pending)
     });
-    let (text, pending) = reading.await.expect("asking neither panics nor is cancelled");
+    let (text, pending) = reading.await.expect("reading neither panics nor is cancelled");
     let Ok(text) = text else { return (late, pending) };
     let file = file.display();
     let answer = match text {
         Some(text) if equals.contains(&text) => Ok(()),
         Some(text) => {
             let expected = equals.join(" or ");
-            Err((Reason::ProbeFailed, format!("{file} says {text:?}, not {expected:?}")))
+            Err((Reason::ProbeFailed, format!("{file} has {text:?}, not {expected:?}")))
         }
         None => Err((Reason::ProbeFailed, format!("{file} cannot be read"))),
     };
@@ -118,7 +115,7 @@ impl ProbeSpec {
     pub(crate) fn of(
         probe: &Probe,
         device: &Device,
-        usual: Duration,
+        default: Duration,
     ) -> Result<Option<Self>, MissingValue> {
         let fill = |text: &String| fill(text, device);
         let test = match &probe.test {
@@ -133,7 +130,7 @@ impl ProbeSpec {
                 ResolvedTest::Command(words.iter().map(fill).collect::<Result<_, _>>()?)
             }
         };
-        let every = probe.every.unwrap_or(usual).max(SHORTEST);
+        let every = probe.every.unwrap_or(default).max(SHORTEST);
         Ok(Some(Self { test, every, timeout: probe.timeout, failures: probe.failures }))
     }
 }

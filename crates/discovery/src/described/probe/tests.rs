@@ -75,7 +75,7 @@ async fn a_file_that_says_the_wrong_thing_fails_and_recovers() {
     let rig = Rig::new(root.path());
     let test = Test::Attribute { file: "state".into(), equals: vec!["online".to_owned()] };
     rig.ask(&probe(test, 1), "/sys/x");
-    rig.until("probe failed, /sys/x/state says \"booting\", not \"online\"").await;
+    rig.until("probe failed, /sys/x/state has \"booting\", not \"online\"").await;
     fs::write(&file, "online\n").expect("written");
     rig.until("passed").await;
     fs::remove_file(&file).expect("removed");

@@ -28,21 +28,21 @@ impl Connection {
                 let now = Instant::now();
                 // A pending count may be older than the failure.
                 self.round.is_outdated = self.round.call.is_open();
-                self.ask_round(now);
+                self.start_round(now);
                 if !self.round.call.is_open() {
                     // A hanging count gives no number.
-                    self.ask_wanted_gpus(known);
+                    self.probe_wanted_gpus(known);
                 }
-                self.ask_events(now);
+                self.start_event_wait(now);
             }
         }
     }
 
     pub(super) fn take_fault(&mut self, event: Event, known: &mut KnownDevices) {
-        let Some(slot) = self.slots.iter_mut().find(|slot| slot.is(&event)) else {
+        let Some(slot) = self.slots.iter_mut().find(|slot| slot.matches(&event)) else {
             if self.has_seen_every_gpu() {
                 tracing::warn!(kind = ?event.kind, "NVML event of an unknown GPU: probing all");
-                return self.ask_every_gpu(Instant::now(), known);
+                return self.probe_every_gpu(Instant::now(), known);
             }
             // The GPU's first probe is pending.
             return self.unmatched.push(event);
@@ -66,7 +66,7 @@ impl Connection {
             }
             EventKind::Other(_) => return,
         };
-        for id in slot.concerned(&event) {
+        for id in slot.affected_devices(&event) {
             known.observe(&id, &fault);
         }
     }
@@ -74,7 +74,7 @@ impl Connection {
     /// Fault for uncorrected errors that the counters show. NVML does not report whether they were contained, so
     /// the policy of the double-bit XID applies.
     pub(super) fn uncorrected(&self, errors: u64) -> Option<Observation> {
-        let detail = format!("{errors} since the last look");
+        let detail = format!("{errors} since the last check");
         counts(&self.policy, DOUBLE_BIT_ECC)
             .then_some(Observation::Fault(Reason::UncorrectedEcc, detail))
     }

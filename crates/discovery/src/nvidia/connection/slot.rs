@@ -19,7 +19,7 @@ pub(super) struct Slot {
     obstacles: BTreeMap<DeviceId, String>,
     pub(super) call: PendingCall,
     /// Another probe follows the running one.
-    pub(super) again: bool,
+    pub(super) probe_again: bool,
     /// Number of the event set that contains the GPU.
     pub(super) watched_in: Option<u64>,
     /// True if the last probe reported it as lost.
@@ -42,8 +42,8 @@ pub(crate) struct NumberedSet {
 // === impl Slot ===
 
 impl Slot {
-    /// The event set, unless the GPU is in it.
-    pub(super) fn needs(&self, current: &NumberedSet) -> Option<NumberedSet> {
+    /// The event set, if the GPU is not in it yet.
+    pub(super) fn missing_set(&self, current: &NumberedSet) -> Option<NumberedSet> {
         (self.watched_in != Some(current.number)).then(|| current.clone())
     }
 
@@ -57,12 +57,12 @@ impl Slot {
         self.obstacles.is_empty()
     }
 
-    pub(super) fn is(&self, event: &Event) -> bool {
+    pub(super) fn matches(&self, event: &Event) -> bool {
         self.facts.as_ref().is_some_and(|facts| facts.gpu == event.gpu)
     }
 
     /// Applies a probe's result. Returns the former ids.
-    pub(super) fn take(&mut self, probed: &ProbeReport) -> Vec<DeviceId> {
+    pub(super) fn apply(&mut self, probed: &ProbeReport) -> Vec<DeviceId> {
         (self.lost, self.unnamed) = (false, None);
         self.watched_in = probed.watched_in.or(self.watched_in);
         self.facts = Some(probed.facts.clone());
@@ -76,12 +76,12 @@ impl Slot {
     pub(super) fn count_errors(&mut self, counted: Option<u64>) -> Option<u64> {
         let before = std::mem::replace(&mut self.uncorrected_errors, counted);
         let contained = std::mem::take(&mut self.contained);
-        let news = counted?.checked_sub(before?).filter(|&news| news > 0)?;
-        (!contained).then_some(news)
+        let new = counted?.checked_sub(before?).filter(|&new| new > 0)?;
+        (!contained).then_some(new)
     }
 
     /// Devices of an event: the named instance, or all.
-    pub(super) fn concerned(&self, event: &Event) -> Vec<DeviceId> {
+    pub(super) fn affected_devices(&self, event: &Event) -> Vec<DeviceId> {
         let named = event.gpu_instance.and_then(|gpu_instance| {
             let facts = self.facts.as_ref()?;
             let parts = facts.instances().iter().filter(|part| {
@@ -97,10 +97,10 @@ impl Slot {
     /// Observation of each device after a probe.
     pub(super) fn observations(
         &self,
-        trouble: Option<&(Reason, String)>,
+        failure: Option<&(Reason, String)>,
     ) -> impl Iterator<Item = (&DeviceId, Observation)> {
         self.ids.iter().map(move |id| {
-            let observation = match (trouble, self.obstacles.get(id)) {
+            let observation = match (failure, self.obstacles.get(id)) {
                 (Some((reason, why)), _) => Observation::Failed(*reason, why.clone()),
                 (None, Some(why)) => Observation::Failed(Reason::ProbeFailed, why.clone()),
                 (None, None) => Observation::Passed,

@@ -62,14 +62,14 @@ impl Connection {
             Ok(count) if count as usize != self.slots.len() => return Some(Ended::Changed),
             Ok(_) => {
                 self.round.error = None;
-                self.look_for_losses();
+                self.check_lost_gpus();
             }
-            Err(error) => self.cannot_count(error.to_string(), known),
+            Err(error) => self.count_failed(error.to_string(), known),
         }
         if std::mem::take(&mut self.round.is_outdated) {
-            self.ask_round(Instant::now());
+            self.start_round(Instant::now());
         } else {
-            self.ask_wanted_gpus(known);
+            self.probe_wanted_gpus(known);
         }
         None
     }
@@ -77,19 +77,19 @@ impl Connection {
     fn open_slots(&mut self, count: u32, known: &mut KnownDevices) {
         self.round.error = None;
         self.slots.resize_with(count as usize, Slot::default);
-        self.ask_every_gpu(Instant::now(), known);
+        self.probe_every_gpu(Instant::now(), known);
         // A GPU may be lost until all have answered.
-        self.look_for_losses();
+        self.check_lost_gpus();
         self.vanish_strangers(known);
     }
 
     /// Without a count no GPU can be probed or trusted.
-    pub(super) fn cannot_count(&mut self, why: String, known: &mut KnownDevices) {
+    pub(super) fn count_failed(&mut self, why: String, known: &mut KnownDevices) {
         if self.slots.is_empty() {
             known.fail_all(Reason::ProbeFailed, &why);
         }
         self.round.error = Some(why);
-        self.look_for_losses();
+        self.check_lost_gpus();
     }
 
     fn take_gpu(
@@ -108,20 +108,20 @@ impl Connection {
                 self.fail(index, Observation::Failed(reason, error.to_string()), known);
             }
         }
-        if std::mem::take(&mut self.slots[index].again) {
-            self.ask_gpu(index, Instant::now(), known);
+        if std::mem::take(&mut self.slots[index].probe_again) {
+            self.probe_gpu(index, Instant::now(), known);
         }
-        self.look_for_losses();
+        self.check_lost_gpus();
         // Sensors wait until every GPU is known.
         if self.has_seen_every_gpu() {
-            self.samples.ask(known.now(), self.policy.probe_interval);
+            self.samples.begin(known.now(), self.policy.probe_interval);
         }
     }
 
     fn take_probed(&mut self, index: usize, probed: ProbeReport, known: &mut KnownDevices) {
         self.samples.want(index, &probed.facts);
         let slot = &mut self.slots[index];
-        let gone = slot.take(&probed);
+        let gone = slot.apply(&probed);
         let errors = slot.count_errors(probed.uncorrected_errors);
         for device in probed.described.into_iter().flatten() {
             known.describe(device);
@@ -130,7 +130,7 @@ impl Connection {
         if let Some(fault) = errors.and_then(|errors| self.uncorrected(errors)) {
             slot.ids.iter().for_each(|id| known.observe(id, &fault));
         }
-        for (id, observation) in slot.observations(probed.trouble.as_ref()) {
+        for (id, observation) in slot.observations(probed.failure.as_ref()) {
             known.observe(id, &observation);
         }
         self.vanish_unless_present(&gone, known);
@@ -138,9 +138,9 @@ impl Connection {
         for event in std::mem::take(&mut self.unmatched) {
             self.take_fault(event, known);
         }
-        if self.slots[index].needs(&self.event_set).is_some() {
+        if self.slots[index].missing_set(&self.event_set).is_some() {
             // The probe started with an older event set.
-            self.ask_gpu(index, Instant::now(), known);
+            self.probe_gpu(index, Instant::now(), known);
         }
     }
 
@@ -157,7 +157,7 @@ impl Connection {
             slot.unnamed = Some(observation);
             match self.listed.take() {
                 Some(listed) => self.take_listing(listed, known),
-                None => self.ask_listing(),
+                None => self.start_listing(),
             }
             return;
         }
@@ -187,7 +187,7 @@ impl Connection {
         self.listed = Some(listed);
     }
 
-    fn look_for_losses(&mut self) {
+    fn check_lost_gpus(&mut self) {
         let lost = self.round.error.is_some() || self.slots.iter().any(|slot| slot.lost);
         self.lost_since = lost.then(|| self.lost_since.unwrap_or_else(Instant::now));
         if lost {
@@ -221,7 +221,7 @@ impl Connection {
                 self.events = watch;
                 // Freeing a set calls the driver.
                 tokio::task::spawn_blocking(move || drop(old));
-                self.ask_every_gpu(Instant::now(), known);
+                self.probe_every_gpu(Instant::now(), known);
             }
             Err(error) => {
                 tracing::warn!(

@@ -5,13 +5,13 @@ use std::{collections::BTreeSet, fmt::Write as _};
 use windlass_allocations::ledger::{ClaimRef, Use};
 use windlass_config::{DraMigMode, DraOffer, DraPartitions, DraPolicy, Policy, ShareRule};
 use windlass_core::device::{Partition, PossiblePartition};
-use windlass_machine::{Profile, mig::Shape};
+use windlass_machine::{MachineProfile, mig::Shape};
 
 use super::*;
 
 /// A GPU in MIG mode with all that a card of this machine can be cut to.
 pub(crate) fn uncut(machine: &str, index: u32) -> Device {
-    let profile = Profile::named(machine).expect("a shipped profile");
+    let profile = MachineProfile::named(machine).expect("a shipped profile");
     let card = profile.cards.values().next().expect("it has GPUs").clone();
     let capability = card.mig.expect("it can be cut");
     let id: DeviceId =

@@ -49,14 +49,14 @@ fn inputs(patience: Deadline) -> Vec<Input> {
     vec![
         Input::Prepare,
         Input::Release,
-        Input::Look,
+        Input::Check,
         Input::Same,
         Input::Another,
         Input::Read(claim()),
         Input::Planned,
         Input::Unmade(claim()),
-        Input::Held(InTheWay::Sharers, patience),
-        Input::LetGo(patience),
+        Input::Blocked(Blocker::Sharers, patience),
+        Input::Released(patience),
         Input::Abandoned,
         Input::Made(claim()),
         Input::Done,
@@ -77,7 +77,7 @@ fn preparing(before: Recorded, patience: Deadline) -> Vec<Row> {
     };
     let mut rows = vec![
         (resting, Input::Prepare, State::Reading(before, None), Action::Read),
-        (waiting, Input::LetGo(patience), again, Action::Read),
+        (waiting, Input::Released(patience), again, Action::Read),
         (waiting, Input::Release, resting, Action::Abandon),
         (waiting, Input::Abandoned, resting, Action::Abandon),
         (making, Input::Made(claim()), State::Making(STARTED), Action::PlanAgain(claim())),
@@ -89,13 +89,18 @@ fn preparing(before: Recorded, patience: Deadline) -> Vec<Row> {
         (doing, Input::Unrecorded(why()), unrecorded.0, unrecorded.1),
     ];
     for reading in [State::Reading(before, None), again] {
-        let held = || (InTheWay::Sharers, patience);
+        let held = || (Blocker::Sharers, patience);
         rows.extend([
             (reading, Input::Another, State::Removing(before), Action::Remove),
             (reading, Input::Read(claim()), reading, Action::Plan(claim())),
             (reading, Input::Planned, doing, Action::Do),
             (reading, Input::Unmade(claim()), making, Action::Make(claim())),
-            (reading, Input::Held(held().0, held().1), waiting, Action::Wait(held().0, held().1)),
+            (
+                reading,
+                Input::Blocked(held().0, held().1),
+                waiting,
+                Action::Wait(held().0, held().1),
+            ),
             (reading, Input::Failed(why().into()), resting, refuse()),
         ]);
     }
@@ -115,7 +120,7 @@ fn rows(patience: Deadline) -> Vec<Row> {
         (State::Comparing, Input::Another, State::Removing(COMPLETED), Action::Remove),
         (State::Checking, Input::Done, completed, Action::Answer),
         (State::Checking, Input::Failed(why().into()), completed, refuse()),
-        (completed, Input::Look, State::Restoring, Action::Restore),
+        (completed, Input::Check, State::Restoring, Action::Restore),
         (State::Restoring, Input::Done, completed, Action::Note(None)),
         (State::Restoring, Input::Failed(why().into()), completed, Action::Note(Some(why()))),
         (State::Removing(NOTHING), Input::Done, nothing, Action::Release),

@@ -28,7 +28,7 @@ fn a_device_goes_round_from_clean_to_clean() {
     let in_use = run(preparing, [Input::Done]);
     assert_eq!(in_use, State::InUse { tenants: pods(&["a"]) });
     assert_eq!(run(in_use.clone(), [start]), in_use, "its container started again");
-    let cleaning = run(in_use, [Input::LetGo, Input::Due]);
+    let cleaning = run(in_use, [Input::Released, Input::Due]);
     assert_eq!(cleaning.work(), Some(Work::Clean { again: false }));
     assert_eq!(run(cleaning, [Input::Done]), State::Clean);
 }
@@ -91,22 +91,22 @@ fn a_claim_is_one_tenant_and_says_itself_when_it_lets_go() {
 #[test]
 fn a_failed_step_keeps_the_device_from_others_and_is_tried_again() {
     let quarantined = run(State::Clean, [Input::Start(pods(&["a"])), failed()]);
-    let why = quarantined.trouble();
+    let why = quarantined.obstacle();
     assert_eq!(why.as_deref(), Some("cleanup failed: no answer"));
     assert_eq!(run(quarantined.clone(), [Input::Due]), quarantined, "its pod tries again itself");
     let again = run(quarantined.clone(), [Input::Start(pods(&["a"]))]);
     assert_eq!(again.work(), Some(Work::Prepare { clean_first: true }));
-    assert_eq!(again.trouble(), why, "it has not succeeded yet");
-    let cleaning = run(quarantined, [Input::LetGo, Input::Due]);
+    assert_eq!(again.obstacle(), why, "it has not succeeded yet");
+    let cleaning = run(quarantined, [Input::Released, Input::Due]);
     assert_eq!(cleaning.work(), Some(Work::Clean { again: true }));
-    assert_eq!(cleaning.trouble(), why);
+    assert_eq!(cleaning.obstacle(), why);
     assert_eq!(run(cleaning.clone(), [failed()]).failure(), Some(&failure(2)));
     assert_eq!(run(cleaning, [Input::Done]), State::Clean);
 }
 
 #[test]
 fn a_start_that_was_never_announced_leaves_doubt() {
-    assert_eq!(run(State::Clean, [Input::LetGo]), State::Unsure);
+    assert_eq!(run(State::Clean, [Input::Released]), State::Unsure);
     assert_eq!(run(State::Clean, [Input::Lost]), State::Unsure, "another may have had it");
 }
 
@@ -143,7 +143,7 @@ enum Happening {
     /// The kubelet gives it to the next pod.
     NextPod,
     /// The agent sees that nobody has it.
-    LetGo,
+    Released,
     Due,
     Done,
     Failed,
@@ -163,9 +163,9 @@ impl Model {
                 return;
             }
             Happening::Start => Input::Start([self.tenant()].into()),
-            Happening::LetGo => {
+            Happening::Released => {
                 self.pod += 1;
-                Input::LetGo
+                Input::Released
             }
             Happening::Due => Input::Due,
             Happening::Failed => failed(),
@@ -180,7 +180,7 @@ impl Model {
             }
             Happening::Crash | Happening::Reboot => {
                 let rebooted = matches!(happening, Happening::Reboot);
-                self.state = self.state.clone().taken_up(rebooted);
+                self.state = self.state.clone().restored(rebooted);
                 return;
             }
         };
@@ -199,7 +199,7 @@ fn happening() -> impl Strategy<Value = Happening> {
     prop_oneof![
         3 => Just(Happening::Start),
         1 => Just(Happening::NextPod),
-        1 => Just(Happening::LetGo),
+        1 => Just(Happening::Released),
         2 => Just(Happening::Due),
         4 => Just(Happening::Done),
         1 => Just(Happening::Failed),

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use super::{Entry, Problem, Profile, Wrong, range};
+use super::{Entry, MachineProfile, Problem, Wrong, range};
 use crate::profile::Nic;
 
 /// Checks that adapters have unique interfaces and RDMA devices, and that members of bonds exist.
-pub(super) fn adapters(profile: &Profile) -> Result<(), Problem> {
+pub(super) fn adapters(profile: &MachineProfile) -> Result<(), Problem> {
     let mut taken = BTreeSet::new();
     for (index, nic) in profile.nics.iter().enumerate() {
         let problem = |wrong| Problem { entry: Entry::Nic(index), wrong };

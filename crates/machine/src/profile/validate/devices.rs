@@ -5,10 +5,10 @@ use std::{
     path::{Component, Path},
 };
 
-use super::{Entry, MOST_CARD_MIB, Problem, Profile, Wrong, range};
+use super::{Entry, MOST_CARD_MIB, MachineProfile, Problem, Wrong, range};
 
 /// Checks partition modes and xGMI peers of AMD GPUs.
-pub(super) fn amd(profile: &Profile) -> Result<(), Problem> {
+pub(super) fn amd(profile: &MachineProfile) -> Result<(), Problem> {
     let Some(amd) = &profile.amd else { return Ok(()) };
     let machine = |wrong| Problem { entry: Entry::Machine, wrong };
     range("number of amd dies", amd.card.dies.into(), 1, 8).map_err(machine)?;
@@ -27,7 +27,7 @@ pub(super) fn amd(profile: &Profile) -> Result<(), Problem> {
 }
 
 /// Checks that device names are unique and that files stay in their folders.
-pub(super) fn devices(profile: &Profile) -> Result<(), Problem> {
+pub(super) fn devices(profile: &MachineProfile) -> Result<(), Problem> {
     let mut taken = BTreeSet::new();
     for (index, device) in profile.devices.iter().enumerate() {
         let problem = |wrong| Problem { entry: Entry::Device(index), wrong };

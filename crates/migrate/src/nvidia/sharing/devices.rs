@@ -9,7 +9,6 @@ use serde::{
 use windlass_config::Selector;
 use windlass_core::device::{DeviceId, DeviceKind};
 
-/// Shared devices of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Devices {
     All,
@@ -18,7 +17,6 @@ pub(super) enum Devices {
     List(Vec<Reference>),
 }
 
-/// Reference to a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Reference {
     /// `0`: a GPU by position.
@@ -114,7 +112,7 @@ impl Reference {
         let valid = named && text.parse::<DeviceId>().is_ok();
         valid.then(|| Self::Id(text.to_owned())).ok_or_else(|| {
             format!(
-                "{text:?} is no device: write an index such as 0 or 0:1, GPU-<uuid> or MIG-<uuid>"
+                "{text:?} is not a device: write an index such as 0 or 0:1, GPU-<uuid> or MIG-<uuid>"
             )
         })
     }
@@ -142,7 +140,8 @@ impl<'de> Visitor<'de> for DevicesVisitor {
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<Devices, E> {
-        let wrong = || E::custom(format!("{text:?} is no choice: write all, a number or a list"));
+        let wrong =
+            || E::custom(format!("{text:?} is not a choice: write all, a number or a list"));
         (text == "all").then_some(Devices::All).ok_or_else(wrong)
     }
 

@@ -11,10 +11,10 @@ use crate::claims::{
 };
 
 /// Maximum number of simultaneous pods, more than there are GPUs.
-pub(super) const MOST: usize = 12;
+pub(super) const MAX: usize = 12;
 
 /// Maximum number of GPUs per pod.
-const MOST_GPUS: usize = 3;
+const MAX_GPUS: usize = 3;
 
 /// A pod that was begun.
 pub(super) enum Living {
@@ -28,7 +28,7 @@ impl Run {
     pub(super) fn schedule(&mut self) -> Option<Scheduled> {
         self.begun += 1;
         let name = format!("c{}", self.begun);
-        let template = template_of(1 + self.chance.below(MOST_GPUS));
+        let template = template_of(1 + self.chance.below(MAX_GPUS));
         let wanted = pod((SPACE, &name), &["main"], ("resourceClaimTemplateName", &template));
         let scheduled = self.world.cluster.schedule(&wanted).ok();
         if scheduled.is_none() {
@@ -39,7 +39,7 @@ impl Run {
 
     fn plugin_pod(&mut self) -> Pod {
         self.begun += 1;
-        let count = 1 + self.chance.below(MOST_GPUS);
+        let count = 1 + self.chance.below(MAX_GPUS);
         let main = Container::new("main").limit(GPU, count as u64);
         Pod::new(format!("d{}", self.begun)).container(main)
     }
@@ -142,7 +142,7 @@ impl Run {
 
 /// Templates of the claims.
 pub(super) fn put_templates(world: &World) {
-    for count in 1..=MOST_GPUS {
+    for count in 1..=MAX_GPUS {
         world.objects().put(&template(SPACE, &template_of(count), &gpus(count)));
     }
 }

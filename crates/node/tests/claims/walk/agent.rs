@@ -30,7 +30,7 @@ pub(super) struct AgentProcess {
 }
 
 /// Delay of the kubelet's checkpoint: seconds on a real node.
-pub(super) const HANDOVER: Duration = Duration::from_millis(150);
+pub(super) const CHECKPOINT_DELAY: Duration = Duration::from_millis(150);
 
 /// Names the folder of the agent that a process is to be.
 const FOLDER: &str = "WINDLASS_RANDOM_AGENT";
@@ -139,7 +139,7 @@ pub(super) fn config(folder: &Path) -> Config {
         node_name: Some(NODE.to_owned()),
         ..ClusterAccess::default()
     };
-    let session = SessionLimits { handover: HANDOVER, ..config.session };
+    let session = SessionLimits { checkpoint_delay: CHECKPOINT_DELAY, ..config.session };
     Config { cluster, session, ..config }
 }
 

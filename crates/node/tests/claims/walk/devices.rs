@@ -13,7 +13,7 @@ use windlass_kubelet_api::deviceplugin::{
 use windlass_testkit::GPU;
 
 use super::{
-    agent::HANDOVER,
+    agent::CHECKPOINT_DELAY,
     node::{DevicePod, Node, dial, is_of_the_connection},
 };
 use crate::claims::chance::Chance;
@@ -26,7 +26,7 @@ pub(super) struct DeviceManager {
 }
 
 /// Maximum number of simultaneous pods.
-const MOST: usize = 3;
+const MAX: usize = 3;
 
 /// Minimum lifetime of a pod. An allocation that no checkpoint lists is kept for half a minute.
 const SHORTEST: Duration = Duration::from_millis(50);
@@ -48,7 +48,7 @@ impl DeviceManager {
         while !self.node.is_over() {
             let living = self.node.facts().pods.len();
             match self.chance.below(100) {
-                0..45 if living < MOST => self.admit().await,
+                0..45 if living < MAX => self.admit().await,
                 45.. if living > 0 => self.end_one(SHORTEST),
                 _ => {}
             }
@@ -107,7 +107,7 @@ impl DeviceManager {
         self.node.facts().pods.insert(uid.clone(), pod);
         self.node.write_devices();
         // Its container starts once that is written; not if the agent may have looked before.
-        if answered.elapsed() > HANDOVER * 2 / 3 {
+        if answered.elapsed() > CHECKPOINT_DELAY * 2 / 3 {
             self.node.count("pods that a busy machine recorded too late");
             self.node.facts().pods.remove(&uid);
             return self.node.write_devices();

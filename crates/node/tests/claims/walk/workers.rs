@@ -34,7 +34,7 @@ pub(super) struct Worker {
 pub(super) const WORKERS: usize = 5;
 
 /// Maximum number of claims per worker.
-const MOST: usize = 3;
+const MAX: usize = 3;
 
 /// A caller that gives up waits for less, in milliseconds.
 const LONGEST_MS: usize = 50;
@@ -52,7 +52,7 @@ impl Worker {
     pub(super) async fn run(mut self) {
         while !self.node.is_over() {
             match self.chance.below(100) {
-                0..40 if self.living.len() < MOST => self.schedule().await,
+                0..40 if self.living.len() < MAX => self.schedule().await,
                 0..75 if !self.living.is_empty() => self.prepare().await,
                 75.. if !self.living.is_empty() => self.end_one().await,
                 _ => {}

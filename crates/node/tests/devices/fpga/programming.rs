@@ -3,7 +3,7 @@
 
 use std::{fs, path::PathBuf};
 
-use windlass_config::{Handover, Step, StepAction};
+use windlass_config::{CleanupSteps, Step, StepAction};
 use windlass_core::device::Device;
 use windlass_testkit::{LIMIT, Node, Running, allocatable};
 
@@ -36,8 +36,8 @@ fn programmed(mut world: Node, file: &str, prepare: &str, release: &str) -> Node
         let action = StepAction::Command(words.map(str::to_owned).to_vec());
         if script.is_empty() { Vec::new() } else { vec![Step { action, timeout: LIMIT }] }
     };
-    let handover = Handover { prepare: steps(prepare), release: steps(release) };
-    world.config.policy.families.fpga.handover = handover;
+    let cleanup = CleanupSteps { prepare: steps(prepare), release: steps(release) };
+    world.config.policy.families.fpga.cleanup = cleanup;
     world
 }
 
@@ -101,8 +101,8 @@ async fn a_chip_that_could_not_be_programmed_is_given_to_nobody_whatever_the_pro
     let (program, undo) = ("echo 'write error' > $0", "echo operating > $0");
     // A script identifies its board by an address that chips lack.
     let mut world = programmed(machine("kria", ""), state, program, undo);
-    let handover = &mut world.config.policy.families.fpga.handover;
-    for step in handover.prepare.iter_mut().chain(&mut handover.release) {
+    let cleanup = &mut world.config.policy.families.fpga.cleanup;
+    for step in cleanup.prepare.iter_mut().chain(&mut cleanup.release) {
         let StepAction::Command(words) = &mut step.action else { unreachable!("a script") };
         words.truncate(4);
     }

@@ -4,7 +4,7 @@ use std::{fs, os::unix::fs::symlink};
 
 use windlass_config::{Config, Policy};
 use windlass_core::{attribute::AttributeValue, device::Device};
-use windlass_machine::Profile;
+use windlass_machine::MachineProfile;
 use windlass_resources::NodeState;
 use windlass_testkit::allocatable;
 
@@ -19,9 +19,9 @@ fn described(keys: &str) -> String {
 #[test]
 fn what_gives_away_the_machine_is_refused_with_the_reason_unless_it_is_meant() {
     for (keys, expected) in [
-        ("find: {nodes: /dev/mem}", "/dev/mem: it gives away the memory of the whole machine"),
+        ("find: {nodes: /dev/mem}", "/dev/mem: it exposes the memory of the whole machine"),
         ("find: {nodes: '/dev/*'}", "/dev/* fits /dev/mem"),
-        ("find: {nodes: /dev/sda}", "/dev/sda: a block device gives away the data"),
+        ("find: {nodes: /dev/sda}", "/dev/sda: a block device exposes the data"),
         (
             "find: {nodes: '/dev/nvme*'}",
             "/dev/nvme* fits /dev/nvme-fabrics: it makes block devices",
@@ -31,10 +31,7 @@ fn what_gives_away_the_machine_is_refused_with_the_reason_unless_it_is_meant() {
         ("find: {bus: pci}", "without match it is every device of the pci bus"),
         ("find: {nodes: /dev/kvm}, give: {nodes: [{path: '/dev/{name}'}]}", "/dev/* fits /dev/mem"),
         ("find: {nodes: /dev/kvm}, give: {mounts: [{host: /}]}", "/ has the kubelet's sockets"),
-        (
-            "find: {nodes: /dev/kvm}, give: {mounts: [{host: /proc}]}",
-            "gives away the whole machine",
-        ),
+        ("find: {nodes: /dev/kvm}, give: {mounts: [{host: /proc}]}", "exposes the whole machine"),
         (
             "find: {nodes: /dev/kvm}, give: {mounts: [{host: /var/run/docker.sock}]}",
             "container runtime",
@@ -56,14 +53,14 @@ fn a_node_is_spelled_in_one_way() {
         ("find: {nodes: /dev/mem/}", "without / at its end"),
         (
             "find: {nodes: /dev/kvm}, give: {nodes: [{path: /dev/./mem}]}",
-            "/dev/./mem is no path from the root",
+            "/dev/./mem is not a path from the root",
         ),
     ] {
         let text = refused(&described(keys));
         assert!(text.contains(expected), "{keys}: {text}");
     }
     let text = refused("fpga: {nodes: [/dev/./mem]}\n");
-    assert!(text.contains("/dev/./mem is no path from the root"), "{text}");
+    assert!(text.contains("/dev/./mem is not a path from the root"), "{text}");
 }
 
 #[test]
@@ -94,22 +91,22 @@ fn what_no_such_device_says_is_told_with_what_is_right() {
 #[test]
 fn what_cannot_be_is_told_with_its_place() {
     for (keys, expected) in [
-        ("find: {nodes: /etc/shadow}", "/etc/shadow is no device node"),
+        ("find: {nodes: /etc/shadow}", "/etc/shadow is not a device node"),
         ("find: {nodes: /dev/../etc/shadow}", "without .."),
-        ("find: {bus: ../../etc}, match: 'true'", "is no bus"),
-        ("find: {endpoints: ['http://h']}", "is no endpoint"),
+        ("find: {bus: ../../etc}, match: 'true'", "is not a bus"),
+        ("find: {endpoints: ['http://h']}", "is not an endpoint"),
         ("find: {endpoints: [h, h]}", "endpoint h is there twice"),
         ("find: {class: drm}, unit: zipped", "zipped puts matches of several patterns together"),
         (
             "find: {class: drm}, give: {env: {A: '{serail}'}}",
-            "{serail} is no placeholder: there are {id}",
+            "{serail} is not a placeholder: there are {id}",
         ),
         ("find: {class: drm}, probe: {http: 'https://h/'}", "only plain HTTP is spoken"),
-        ("find: {class: drm}, probe: {tcp: h}", "is no address: write host:port"),
-        ("find: {class: drm}, probe: {command: [sh, -c, x]}", "is no absolute path"),
+        ("find: {class: drm}, probe: {tcp: h}", "is not an address: write host:port"),
+        ("find: {class: drm}, probe: {command: [sh, -c, x]}", "is not an absolute path"),
         (
             "find: {class: drm}, probe: {attribute: ../x, equals: 1}",
-            "is no file in the device's folder",
+            "is not a file in the device's folder",
         ),
         ("find: {endpoints: [h]}, attributes: {a: state}", "have no folder in sysfs"),
         (
@@ -139,8 +136,8 @@ fn what_cannot_be_is_told_with_its_place() {
 /// Rules check the type of an attribute, which therefore must not differ on a machine.
 #[tokio::test]
 async fn every_question_that_a_device_answers_may_be_asked_in_a_rule() {
-    for name in Profile::names() {
-        let world = node_of(&Profile::named(name).expect("a profile"), "");
+    for name in MachineProfile::names() {
+        let world = node_of(&MachineProfile::named(name).expect("a profile"), "");
         let inventory = world.survey().await.inventory;
         let built_in = |device: &&Device| device.source.is_built_in();
         for device in inventory.devices.iter().filter(built_in) {
@@ -174,7 +171,7 @@ async fn a_block_device_that_a_pattern_happens_to_fit_is_kept_back() {
     let (kubelet, agent) = (world.kubelet(), world.agent());
     allocatable(&kubelet, "a.com/b", 1).await;
     let why = obstacle(&agent.state.borrow(), "b-board9");
-    assert!(why.starts_with("/dev/board9: a block device gives away"), "{why}");
+    assert!(why.starts_with("/dev/board9: a block device exposes"), "{why}");
 }
 
 #[tokio::test]
@@ -192,8 +189,8 @@ sources:
     symlink(".", world.host("/dev/here")).expect("linked");
     symlink("../etc", world.host("/dev/etcdir")).expect("linked");
     let state = world.survey().await;
-    assert!(obstacle(&state, "log-kmsg").starts_with("/dev/kmsg: it gives away the kernel's log"));
-    assert!(obstacle(&state, "tty-FT4X9-ttyUSB0").starts_with("/dev/port: it gives away"));
+    assert!(obstacle(&state, "log-kmsg").starts_with("/dev/kmsg: it exposes the kernel's log"));
+    assert!(obstacle(&state, "tty-FT4X9-ttyUSB0").starts_with("/dev/port: it exposes"));
     let told = source(&state, "etc");
     assert!(told.contains("/dev/etcdir/shadow leads to no device node"), "{told}");
 }
@@ -207,7 +204,7 @@ async fn a_mount_is_judged_by_where_its_links_lead() {
     fs::create_dir_all(world.host("/etc")).expect("made");
     symlink("/", world.host("/opt/fw")).expect("linked");
     let why = obstacle(&world.survey().await, "tty-FT4X9-ttyUSB0");
-    assert_eq!(why, "/etc gives away the whole machine: name what is needed in it");
+    assert_eq!(why, "/etc exposes the whole machine: name what is needed in it");
 }
 
 #[tokio::test]
@@ -231,7 +228,7 @@ async fn of_two_devices_of_one_source_with_one_node_the_second_is_kept_back() {
 
 /// Why a device is not handed out.
 fn obstacle(state: &NodeState, id: &str) -> String {
-    state.offerings().remove(id).and_then(|offering| offering.obstacle).expect("it is kept back")
+    state.offerings().remove(id).and_then(|offering| offering.obstacle).expect("it is withheld")
 }
 
 #[tokio::test]

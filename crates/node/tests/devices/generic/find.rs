@@ -2,7 +2,7 @@
 
 use std::{fs, os::unix::fs::symlink};
 
-use windlass_machine::Profile;
+use windlass_machine::MachineProfile;
 use windlass_testkit::{allocatable, pod_with as pod};
 
 use super::{ACCELERATOR, STICK};
@@ -275,7 +275,7 @@ sources:
   find: {bus: pci}
   match: device.attributes["windlass.dev"].pfPciAddress == "0000:17:00.0"
 "#;
-    let world = node_of(&Profile::named("rdma").expect("a shipped profile"), config);
+    let world = node_of(&MachineProfile::named("rdma").expect("a shipped profile"), config);
     let state = world.survey().await;
     let own = state.inventory.devices.iter().map(|device| device.id.as_str());
     let own: Vec<_> = own.filter(|id| !id.starts_with("nic-")).collect();

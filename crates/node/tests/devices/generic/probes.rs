@@ -69,7 +69,7 @@ sources:
     let folder = "/sys/devices/pci0000:15/0000:15:01.0/0000:1b:00.0";
     world.write(&format!("{folder}/apex/apex_0/temp"), "99000\n");
     let why = format!(
-        "Unhealthy: probe failed, {folder}/apex/apex_0/temp says \"99000\", not \"41000 or 42000\""
+        "Unhealthy: probe failed, {folder}/apex/apex_0/temp has \"99000\", not \"41000 or 42000\""
     );
     agent.until_health("apex-0000-1b-00-0", &why).await;
     world.write(&format!("{folder}/apex/apex_0/temp"), "42000\n");

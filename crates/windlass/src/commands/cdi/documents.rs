@@ -19,10 +19,10 @@ pub(super) struct CdiDocument {
 }
 
 /// Size limit, ten times a document for sixteen GPUs with all driver files.
-const MOST_BYTES: u64 = 16 << 20;
+const MAX_BYTES: u64 = 16 << 20;
 
 /// File extensions of documents; runtimes ignore other files.
-const ENDINGS: [&str; 2] = ["json", "yaml"];
+const EXTENSIONS: [&str; 2] = ["json", "yaml"];
 
 /// Documents of these files and folders; those of a folder in order of names.
 pub(super) fn read(places: &[PathBuf]) -> Result<Vec<CdiDocument>> {
@@ -44,16 +44,16 @@ fn in_folder(folder: &Path) -> Result<Vec<PathBuf>> {
     let entries = fs::read_dir(folder);
     let entries = entries.with_context(|| format!("cannot read {}", folder.display()))?;
     let paths = entries.flatten().map(|entry| entry.path());
-    let mut paths: Vec<_> = paths.filter(|path| ending(path).is_some()).collect();
+    let mut paths: Vec<_> = paths.filter(|path| extension(path).is_some()).collect();
     paths.sort();
     Ok(paths)
 }
 
 fn document(path: PathBuf) -> CdiDocument {
-    let content = files::read_regular_text(&path, Links::Followed, MOST_BYTES);
+    let content = files::read_regular_text(&path, Links::Followed, MAX_BYTES);
     let content = content.map_err(|error| error.to_string());
     let content = content.and_then(|text| {
-        if ending(&path) == Some("yaml") {
+        if extension(&path) == Some("yaml") {
             serde_saphyr::from_str(&text).map_err(|error| error.to_string())
         } else {
             serde_json::from_str(&text).map_err(|error| error.to_string())
@@ -62,7 +62,7 @@ fn document(path: PathBuf) -> CdiDocument {
     CdiDocument { path, content }
 }
 
-fn ending(path: &Path) -> Option<&'static str> {
+fn extension(path: &Path) -> Option<&'static str> {
     let name = path.extension()?;
-    ENDINGS.into_iter().find(|ending| name == *ending)
+    EXTENSIONS.into_iter().find(|extension| name == *extension)
 }

@@ -12,7 +12,7 @@ use crate::{
 
 /// Device profile in JSON and YAML.
 #[derive(Serialize)]
-struct ListedProfile {
+struct ListedDeviceProfile {
     name: &'static str,
     resource: Option<String>,
     description: String,
@@ -24,17 +24,20 @@ struct ListedProfile {
 pub(super) fn run(name: Option<DeviceProfile>, output: OutputArg) -> Result<()> {
     match name {
         None => {
-            let all: Vec<_> = DeviceProfile::ALL.iter().map(ListedProfile::new).collect();
+            let all: Vec<_> = DeviceProfile::ALL.iter().map(ListedDeviceProfile::new).collect();
             answer(output, &all, || list(&all))
         }
         Some(profile) => {
-            let listed = ListedProfile { text: Some(profile.text), ..ListedProfile::new(&profile) };
+            let listed = ListedDeviceProfile {
+                text: Some(profile.text),
+                ..ListedDeviceProfile::new(&profile)
+            };
             answer(output, &listed, || Ok(line(profile.text.trim_end())?))
         }
     }
 }
 
-fn list(all: &[ListedProfile]) -> Result<()> {
+fn list(all: &[ListedDeviceProfile]) -> Result<()> {
     let mut table = Table::new(["PROFILE", "RESOURCE", "DEVICES"]);
     for profile in all {
         let resource = profile.resource.clone().unwrap_or_default();
@@ -43,9 +46,9 @@ fn list(all: &[ListedProfile]) -> Result<()> {
     Ok(table.print()?)
 }
 
-// === impl ListedProfile ===
+// === impl ListedDeviceProfile ===
 
-impl ListedProfile {
+impl ListedDeviceProfile {
     fn new(profile: &DeviceProfile) -> Self {
         Self {
             name: profile.name,

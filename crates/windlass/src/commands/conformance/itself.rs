@@ -30,7 +30,7 @@ const DEVICES: &str = "device.attributes[\"windlass.dev\"].type != \"nic\"";
 pub(super) fn subject(machine: &str) -> Result<Subject> {
     simulated::profile(machine)?;
     let program = env::current_exe().context("cannot find this program")?;
-    let program = program.to_str().context("this program's path is no text")?.to_owned();
+    let program = program.to_str().context("this program's path is not UTF-8")?.to_owned();
     let quoted = format!("'{}'", program.replace('\'', r"'\''"));
     let machine = machine.replace('\'', r"'\''");
     let hook = |text: &str| Some(format!("{quoted} machine {text} >/dev/null"));

@@ -61,7 +61,7 @@ fn show(finding: &Finding, paint: Paint) -> Result<()> {
     wrapped("          ", evidence.split_whitespace()).into_iter().try_for_each(quiet)?;
     if finding.verdict == Verdict::Fail {
         quiet(format!("          expected by {source}"))?;
-        last_words.iter().try_for_each(|said| quiet(format!("          | {said}")))?;
+        last_words.iter().try_for_each(|line| quiet(format!("          | {line}")))?;
     }
     Ok(())
 }
@@ -73,7 +73,7 @@ impl Progress {
         Self { total, done: 0, failed: 0, is_shown: io::stderr().is_terminal() }
     }
 
-    pub(super) fn tell(&mut self, finding: &Finding) {
+    pub(super) fn show(&mut self, finding: &Finding) {
         self.done += 1;
         self.failed += usize::from(finding.verdict == Verdict::Fail);
         let Self { total, done, failed, .. } = *self;

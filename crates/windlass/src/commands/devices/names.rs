@@ -2,7 +2,7 @@
 
 use windlass_core::{attribute::AttributeName, device::Device};
 
-const PROFILE: AttributeName = AttributeName::new("nvidia.com", "profile");
+const MIG_PROFILE: AttributeName = AttributeName::new("nvidia.com", "profile");
 const RDMA_DEVICE: AttributeName = AttributeName::new("windlass.dev", "rdmaDevice");
 
 /// Short name: `GPU0`, `GPU0:3`, `AMD0`, `mlx5_0`, `FPGA1`, `nvme0`, `fuse0`.
@@ -12,7 +12,7 @@ pub(crate) fn name(device: &Device) -> String {
     match text(&RDMA_DEVICE).filter(|_| kind.is_network()) {
         Some(name) => name,
         None if kind.is_instance() && device.part.is_none() => {
-            format!("{by_position}:{}", text(&PROFILE).unwrap_or_default())
+            format!("{by_position}:{}", text(&MIG_PROFILE).unwrap_or_default())
         }
         None => by_position,
     }
@@ -37,7 +37,7 @@ pub(crate) fn series(device: &Device) -> String {
 }
 
 /// True if `word` is the device's id, short name, or kind and index. A MIG instance also matches its parent's name.
-pub(crate) fn goes_by(device: &Device, word: &str) -> bool {
+pub(crate) fn is_named(device: &Device, word: &str) -> bool {
     let is = |own: String| own.eq_ignore_ascii_case(word);
     let whole = format!("{}{}", series(device), device.index);
     device.id.as_str() == word || is(name(device)) || is(whole)
@@ -71,7 +71,7 @@ mod tests {
             let new = Device::new(id, kind, source, Timestamp::UNIX_EPOCH);
             let device = Device { index: 3, part, ..new };
             assert_eq!(name(&device), expected);
-            assert!(goes_by(&device, &expected.to_lowercase()) && goes_by(&device, "the-id"));
+            assert!(is_named(&device, &expected.to_lowercase()) && is_named(&device, "the-id"));
         }
     }
 }

@@ -19,7 +19,7 @@ pub(super) fn product(
 ) -> Option<String> {
     let attributes = &device.attributes;
     let listed = || host.zip(device.place.pci).and_then(|(host, pci)| listed(host, pci));
-    let product = said(device)
+    let product = product_name(device)
         .or_else(|| by_pci_id(attributes))
         .or_else(|| by_usb_id(attributes))
         .or_else(listed);
@@ -35,9 +35,9 @@ pub(super) fn product(
 }
 
 /// Name reported by the driver, without the vendor.
-fn said(device: &Device) -> Option<String> {
-    let said = device.product()?;
-    Some(said.strip_prefix("NVIDIA ").unwrap_or(said).to_owned())
+fn product_name(device: &Device) -> Option<String> {
+    let product_name = device.product()?;
+    Some(product_name.strip_prefix("NVIDIA ").unwrap_or(product_name).to_owned())
 }
 
 /// Name from the PCI id database; vendor and number for an unknown device.

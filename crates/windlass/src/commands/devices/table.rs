@@ -30,7 +30,7 @@ pub(crate) struct Known<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Width {
     /// Identity and state.
-    Usual,
+    Normal,
     /// Sources, nodes and variables too.
     Wide,
 }

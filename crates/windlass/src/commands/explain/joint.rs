@@ -108,10 +108,10 @@ pub(super) fn wanted(node: &NodeState, args: &mut AskArgs) -> Result<Option<Want
 pub(super) fn read<'a>(
     node: &'a NodeState,
     kubelet: &Kubelet,
-    asked: ExplainRequest,
+    request: ExplainRequest,
     wanted: WantedNics,
 ) -> Result<JointReport<'a>> {
-    let ExplainRequest { question, mut unavailable, caveat, refused } = asked;
+    let ExplainRequest { question, mut unavailable, caveat, refused } = request;
     let Stock::Devices { available, required, .. } = question.stock else {
         let problem = anyhow!("{} is shared, and replicas are near nothing", question.resource);
         return Err(Misuse(problem.context("--nics")).into());
@@ -199,7 +199,7 @@ impl Part {
 
 impl JointReport<'_> {
     /// Turns a refusal into the command's error.
-    pub(super) fn ended(&self) -> Result<()> {
+    pub(super) fn result(&self) -> Result<()> {
         match &self.outcome {
             JointOutcome::Choice(_) => Ok(()),
             JointOutcome::Refused(why) => bail!("{why}"),

@@ -22,12 +22,12 @@ pub(super) struct Kubelet {
 }
 
 /// The agent may know a fault that a single scan does not show.
-const KEPT_BACK: &str = "withheld by the agent";
+const WITHHELD: &str = "withheld by the agent";
 
 // === impl Kubelet ===
 
 impl Kubelet {
-    pub(super) async fn ask(dir: &Path) -> Self {
+    pub(super) async fn read(dir: &Path) -> Self {
         let held = match podresources::holders(dir).await {
             Ok(held) => held,
             Err(error) => {
@@ -49,7 +49,7 @@ impl Kubelet {
 
     /// Assumption behind the answer.
     pub(super) fn caveat(&self, resource: &ResourceName) -> Option<String> {
-        let unknown = |told: &BTreeMap<_, _>| !told.contains_key(resource.as_str());
+        let unknown = |listed: &BTreeMap<_, _>| !listed.contains_key(resource.as_str());
         let nothing = self.allocatable.as_ref().is_some_and(unknown).then(|| {
             format!(
                 "the kubelet has no allocatable {resource} now: the answer assumes a running agent"
@@ -67,29 +67,29 @@ impl Kubelet {
     ) -> Option<String> {
         self.holder(member, replica)
             .map(|Holder { namespace, pod, .. }| format!("held by {namespace}/{pod}"))
-            .or_else(|| self.trouble(resource, member))
+            .or_else(|| self.withheld(resource, member))
     }
 
     /// Reason why the device is withheld, independent of holders.
-    pub(super) fn trouble(&self, resource: &ResourceName, member: &Member<'_>) -> Option<String> {
-        let kept_back = || self.is_kept_back(resource, member).then(|| KEPT_BACK.to_owned());
-        member.obstacle.clone().or_else(kept_back)
+    pub(super) fn withheld(&self, resource: &ResourceName, member: &Member<'_>) -> Option<String> {
+        let withheld = || self.is_withheld(resource, member).then(|| WITHHELD.to_owned());
+        member.obstacle.clone().or_else(withheld)
     }
 
     /// A container with the whole device blocks its replicas, and the other way round.
     fn holder(&self, member: &Member<'_>, replica: Option<u32>) -> Option<&Holder> {
-        let in_the_way = |holder: &&Holder| match (holder.replica, replica) {
+        let blocks = |holder: &&Holder| match (holder.replica, replica) {
             (Some(held), Some(wanted)) => held == wanted,
             _ => true,
         };
-        self.held.get(&member.device.id)?.iter().find(in_the_way)
+        self.held.get(&member.device.id)?.iter().find(blocks)
     }
 
     /// True if the kubelet lists the resource without this device.
-    fn is_kept_back(&self, resource: &ResourceName, member: &Member<'_>) -> bool {
+    fn is_withheld(&self, resource: &ResourceName, member: &Member<'_>) -> bool {
         let own = member.device.id.as_str();
         let is_it = |id: &String| ReplicaId::split(id).map_or(id.as_str(), |(id, _)| id) == own;
-        let ids = self.allocatable.as_ref().and_then(|told| told.get(resource.as_str()));
+        let ids = self.allocatable.as_ref().and_then(|listed| listed.get(resource.as_str()));
         ids.is_some_and(|ids| !ids.iter().any(is_it))
     }
 }

@@ -7,7 +7,7 @@ use windlass_core::{
     replica::ReplicaId,
 };
 
-use crate::commands::{goes_by, series, short_name};
+use crate::commands::{is_named, series, short_name};
 
 /// Device or one replica of it.
 #[derive(Clone, Copy, Debug)]
@@ -18,7 +18,7 @@ pub(super) struct Named<'a> {
 
 /// Name without a device.
 #[derive(Debug, thiserror::Error)]
-#[error("no device of {place} goes by {word:?}; {}", ValidNames(names))]
+#[error("no device of {place} is named {word:?}; {}", ValidNames(names))]
 pub(super) struct UnknownName {
     word: String,
     place: String,
@@ -44,7 +44,7 @@ pub(super) fn of_resource<'a>(
             None => (word.as_str(), None),
         };
         for name in names_of(word, members) {
-            let named = members.iter().filter(|device| goes_by(device, &name));
+            let named = members.iter().filter(|device| is_named(device, &name));
             let before = found.len();
             found.extend(named.map(|&device| Named { device, replica }));
             if found.len() == before {
@@ -61,7 +61,7 @@ pub(super) fn anywhere<'a>(
     words: &[String],
 ) -> Result<Vec<&'a Device>, UnknownName> {
     let find = |word: &String| {
-        let found = devices.iter().find(|device| goes_by(device, word));
+        let found = devices.iter().find(|device| is_named(device, word));
         found.copied().ok_or_else(|| UnknownName::new(word, "this machine", devices))
     };
     words.iter().map(find).collect()
@@ -70,7 +70,7 @@ pub(super) fn anywhere<'a>(
 /// Removes the words that name a NIC, and returns the NICs.
 pub(super) fn take_nics(devices: &[Device], words: &mut Vec<String>) -> Vec<DeviceId> {
     let nics = devices.iter().filter(|device| device.kind.is_network());
-    let nic = |word: &String| nics.clone().find(|device| goes_by(device, word));
+    let nic = |word: &String| nics.clone().find(|device| is_named(device, word));
     let found = each_once(words.iter().filter_map(nic));
     words.retain(|word| nic(word).is_none());
     found

@@ -33,7 +33,6 @@ struct PodDocument<'a> {
     containers: Vec<ContainerDevices<'a>>,
 }
 
-/// Devices of one resource in one container.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct ContainerDevices<'a> {
@@ -163,13 +162,13 @@ impl PodDocument<'_> {
 
 impl<'a> Past<'a> {
     fn of(node: &'a NodeState, then: &RecordedChoice) -> Self {
-        let asked = ExplainRequest {
+        let request = ExplainRequest {
             question: Question::of(then),
             unavailable: Vec::new(),
             caveat: None,
             refused: None,
         };
-        let today = Report::new(node, asked);
+        let today = Report::new(node, request);
         Self { at: then.at, caveat: MAYBE, change: change(then, &today), today }
     }
 

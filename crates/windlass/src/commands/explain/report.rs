@@ -13,7 +13,6 @@ use super::{
 };
 use crate::commands::{Origin, short_name};
 
-/// Request and answer.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Report<'a> {
@@ -48,8 +47,8 @@ pub(super) enum Outcome {
 // === impl Report ===
 
 impl<'a> Report<'a> {
-    pub(super) fn new(node: &'a NodeState, asked: ExplainRequest) -> Self {
-        let ExplainRequest { question, unavailable, caveat, refused } = asked;
+    pub(super) fn new(node: &'a NodeState, request: ExplainRequest) -> Self {
+        let ExplainRequest { question, unavailable, caveat, refused } = request;
         let answer = match refused {
             Some(why) => Err(why),
             None => question.explain(&node.topology).map_err(|refusal| refusal.to_string()),
@@ -76,7 +75,7 @@ impl<'a> Report<'a> {
     }
 
     /// Turns a refusal into the command's error.
-    pub(super) fn ended(&self) -> Result<()> {
+    pub(super) fn result(&self) -> Result<()> {
         match &self.outcome {
             Outcome::Explanation(_) => Ok(()),
             Outcome::Refused(why) => bail!("{why}"),

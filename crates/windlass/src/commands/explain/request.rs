@@ -43,8 +43,8 @@ pub(super) const NOT_NAMED: &str = "--free does not name it";
 
 pub(super) fn read(node: &NodeState, kubelet: &Kubelet, args: &AskArgs) -> Result<ExplainRequest> {
     let resource = Resource::find(node, args.resource.as_ref())?;
-    if let Some(others) = resource.others().filter(|_| args.nics.is_some()) {
-        let problem = anyhow!("{} consists of {others}; use --size alone", resource.name);
+    if let Some(kind) = resource.other_kind().filter(|_| args.nics.is_some()) {
+        let problem = anyhow!("{} consists of {kind}; use --size alone", resource.name);
         return Err(wrong("--nics", problem).into());
     }
     let free = match &args.free {
@@ -132,7 +132,7 @@ fn unavailable(resource: &Resource<'_>, kubelet: &Kubelet) -> Vec<Unavailable> {
     let entry = |member: &Member<'_>| {
         let why = match member.shared {
             None => kubelet.obstacle(&resource.name, member, None),
-            Some(_) => kubelet.trouble(&resource.name, member),
+            Some(_) => kubelet.withheld(&resource.name, member),
         };
         Some(Unavailable { device: member.device.id.clone(), why: why? })
     };
@@ -194,7 +194,7 @@ impl Free<'_> {
     fn offers(&self, resource: &ResourceName, member: &Member<'_>) -> bool {
         match self {
             Self::Named(_) => true,
-            Self::Now(kubelet) => kubelet.trouble(resource, member).is_none(),
+            Self::Now(kubelet) => kubelet.withheld(resource, member).is_none(),
         }
     }
 

@@ -26,25 +26,26 @@ pub(super) struct Member<'a> {
 }
 
 /// Preferred resource among several.
-const USUAL: &str = "nvidia.com/gpu";
+const DEFAULT_RESOURCE: &str = "nvidia.com/gpu";
 
 // === impl Resource ===
 
 impl<'a> Resource<'a> {
-    /// The requested resource, else the only one, else [`USUAL`].
-    pub(super) fn find(node: &'a NodeState, asked: Option<&ResourceName>) -> Result<Self> {
+    /// The requested resource, else the only one, else [`DEFAULT_RESOURCE`].
+    pub(super) fn find(node: &'a NodeState, request: Option<&ResourceName>) -> Result<Self> {
         let offerings = node.offerings();
         let names: BTreeSet<_> = offerings.values().filter_map(|of| of.resource.as_ref()).collect();
         let listed = || names.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         if names.is_empty() {
             bail!("no device is offered here; `windlass devices` says why");
         }
-        let usual = names.iter().find(|name| name.as_str() == USUAL).filter(|_| names.len() > 1);
-        let found = match asked {
+        let default =
+            names.iter().find(|name| name.as_str() == DEFAULT_RESOURCE).filter(|_| names.len() > 1);
+        let found = match request {
             Some(name) => names.get(name).ok_or_else(|| {
                 Misuse(anyhow!("--resource: unknown resource {name}; offered: {}", listed()))
             })?,
-            None => usual.or(names.first().filter(|_| names.len() == 1)).ok_or_else(|| {
+            None => default.or(names.first().filter(|_| names.len() == 1)).ok_or_else(|| {
                 Misuse(anyhow!("choose a resource with --resource: {}", listed()))
             })?,
         };
@@ -58,7 +59,7 @@ impl<'a> Resource<'a> {
     }
 
     /// Kind of its devices, if they are not GPUs.
-    pub(super) fn others(&self) -> Option<&'static str> {
+    pub(super) fn other_kind(&self) -> Option<&'static str> {
         let kinds = self.members.iter().map(|member| member.device.kind);
         kinds.filter(|kind| !kind.is_gpu()).map(|kind| kind.facts().plural).next()
     }

@@ -26,10 +26,12 @@ struct SourceDocument<'a> {
     origin: Origin<'a>,
     source: &'a str,
     state: Option<&'a SourceState>,
-    looked_at: &'a [String],
+    #[serde(rename = "lookedAt")]
+    places: &'a [String],
     #[serde(rename = "match", skip_serializing_if = "Option::is_none")]
     expression: Option<&'a str>,
-    remarks: &'a [String],
+    #[serde(rename = "remarks")]
+    notes: &'a [String],
     candidates: &'a [ExplainedCandidate],
     /// Number of omitted candidates. Candidates that became devices are shown first.
     left_out: usize,
@@ -47,23 +49,23 @@ struct ExplainedCandidate {
 pub(super) async fn run(config: Config, name: &str, output: OutputArg) -> Result<()> {
     let rule = described(&config, name)?.clone();
     let node = agent::survey(&config, clock()).await;
-    let look =
+    let diagnosis =
         tokio::task::spawn_blocking(move || diagnose(&config.places, &rule).map(|it| (it, rule)));
     let (found, rule) =
-        look.await?.map_err(|why| anyhow!(why)).with_context(|| format!("source {name}"))?;
-    let SourceDiagnosis { places, remarks, candidates } = found;
-    let mut told: Vec<_> =
+        diagnosis.await?.map_err(|why| anyhow!(why)).with_context(|| format!("source {name}"))?;
+    let SourceDiagnosis { places, notes, candidates } = found;
+    let mut explained: Vec<_> =
         candidates.into_iter().map(|it| ExplainedCandidate::of(&node, it)).collect();
-    let left_out = told.len().saturating_sub(MAX_CANDIDATES);
-    told.truncate(MAX_CANDIDATES);
+    let left_out = explained.len().saturating_sub(MAX_CANDIDATES);
+    explained.truncate(MAX_CANDIDATES);
     let document = SourceDocument {
         origin: Origin::of(&node.inventory),
         source: name,
         state: node.inventory.sources.get(name),
-        looked_at: &places,
+        places: &places,
         expression: rule.expression.as_ref().map(DeviceExpression::as_str),
-        remarks: &remarks,
-        candidates: &told,
+        notes: &notes,
+        candidates: &explained,
         left_out,
     };
     answer(output, &document, || show(&node, &document))?;
@@ -95,16 +97,16 @@ fn show(node: &NodeState, document: &SourceDocument<'_>) -> Result<()> {
     let mut alone = node.inventory.clone();
     alone.sources.retain(|name, _| name == document.source);
     sources(&alone, paint).into_iter().try_for_each(line)?;
-    line(paint.text(Tone::Quiet, format!("examined {}", document.looked_at.join(", "))))?;
-    for remark in document.remarks {
-        line(paint.text(Tone::Notable, format!("note: {remark}")))?;
+    line(paint.text(Tone::Quiet, format!("examined {}", document.places.join(", "))))?;
+    for note in document.notes {
+        line(paint.text(Tone::Notable, format!("note: {note}")))?;
     }
     line("")?;
     if document.candidates.is_empty() {
         return Ok(line("no candidates")?);
     }
     let mut table = Table::new(["FOUND", "DEVICE", "RESOURCE", "WHY"]);
-    document.candidates.iter().for_each(|told| table.row(told.cells()));
+    document.candidates.iter().for_each(|it| table.row(it.cells()));
     table.print()?;
     if document.left_out > 0 {
         line(format!("and {}", count(document.left_out, "more candidate")))?;

@@ -15,7 +15,6 @@ pub(super) struct Session<'a> {
     kubelet: &'a Kubelet,
 }
 
-/// Outcome of a command.
 pub(super) enum Flow {
     GoOn,
     End,

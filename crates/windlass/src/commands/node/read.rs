@@ -11,23 +11,23 @@ use crate::{
 };
 
 /// Mount path of the driver root in the manifests of NVIDIA's plugin.
-const PEERS_DRIVER_ROOT: &str = "/driver-root";
+const NVIDIA_DRIVER_ROOT: &str = "/driver-root";
 
 /// Loads the node's file and applies the flags.
 pub(super) fn read(args: &NodeArgs, label: &LabelValue) -> Result<Loaded, ConfigError> {
-    let flags = args.peer.flags();
+    let flags = args.nvidia_plugin.flags();
     let path = match &args.config_dir {
         Some(dir) => choose(args, &ConfigDir(dir.clone()), label)?,
-        None => args.host.config.clone().or_else(|| args.peer.file()),
+        None => args.host.config.clone().or_else(|| args.nvidia_plugin.file()),
     };
     let mut loaded = match path {
         Some(path) => load(&path, &flags)?,
         None => without_file(&flags)?,
     };
     let driver = &mut loaded.config.places.driver;
-    let peers = Path::new(PEERS_DRIVER_ROOT);
-    if loaded.format == Format::Peer && driver.mounted_at.is_none() && peers.is_dir() {
-        driver.mounted_at = Some(peers.to_owned());
+    let mounted_at = Path::new(NVIDIA_DRIVER_ROOT);
+    if loaded.format == Format::Nvidia && driver.mounted_at.is_none() && mounted_at.is_dir() {
+        driver.mounted_at = Some(mounted_at.to_owned());
     }
     apply(args, &mut loaded.config);
     anchor(&mut loaded.config);
@@ -56,7 +56,7 @@ fn apply(args: &NodeArgs, config: &mut Config) {
     for (value, flag) in [
         (
             &mut config.places.kubelet_dir,
-            places.record.kubelet_dir.or_else(|| args.peer.kubelet_dir()),
+            places.record.kubelet_dir.or_else(|| args.nvidia_plugin.kubelet_dir()),
         ),
         (&mut config.places.cdi_dir, places.cdi_dir),
         (&mut config.places.state_dir, places.record.state_dir),

@@ -28,7 +28,6 @@ const CLASSES: &str = include_str!("../../../../../deploy/deviceclasses.yaml");
 /// Driver name in the shipped classes.
 const SHIPPED_FOR: &str = "windlass.dev";
 
-/// Cluster with the driver of its node.
 #[derive(Debug)]
 pub(in crate::demo) struct ClusterFixture {
     cluster: cluster::Cluster,

@@ -40,7 +40,7 @@ pub(super) struct ClaimScript<'a> {
 }
 
 /// Limit of devices per claim in Kubernetes (`AllocationResultsMaxSize`).
-const MOST_DEVICES: usize = 32;
+const MAX_DEVICES: usize = 32;
 
 /// Name of the pod that requests all devices.
 const EVERYTHING: &str = "everything";
@@ -201,7 +201,7 @@ impl<'a> ClaimScript<'a> {
         self.end("holder").await?;
         let Some(pod_spec) = self.everything(candidates)? else {
             let what = "A pod that waits for the device";
-            let why = format!("a claim has at most {MOST_DEVICES} devices");
+            let why = format!("a claim has at most {MAX_DEVICES} devices");
             return self.reporter.tell(&ClaimEvent::NotShown { what, why });
         };
         let Err(error) = self.cluster.schedule(&pod_spec) else {
@@ -241,7 +241,7 @@ impl<'a> ClaimScript<'a> {
         let all = candidates.alone().len();
         let pod_spec =
             PodSpec::new(EVERYTHING).request("all", &class, all, candidates.only_alone());
-        Ok(Some(pod_spec).filter(|_| all <= MOST_DEVICES))
+        Ok(Some(pod_spec).filter(|_| all <= MAX_DEVICES))
     }
 
     async fn extended(&mut self, candidates: &Candidates) -> Result<()> {

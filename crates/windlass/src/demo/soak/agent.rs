@@ -164,7 +164,7 @@ impl Agent {
     }
 
     /// Limits the size of its files, or removes the limit.
-    pub(super) fn let_files_grow_to(&self, bytes: Option<u64>) -> io::Result<()> {
+    pub(super) fn limit_file_size(&self, bytes: Option<u64>) -> io::Result<()> {
         let limit = Rlimit { current: bytes, maximum: None };
         prlimit(Some(self.process.id()), Resource::Fsize, limit)?;
         Ok(())

@@ -28,7 +28,7 @@ impl Baseline {
     }
 
     /// Compares the usage with the baseline.
-    pub(super) fn look(&mut self, now: Instant, usage: Usage) -> Result<(), Violation> {
+    pub(super) fn observe(&mut self, now: Instant, usage: Usage) -> Result<(), Violation> {
         let Some((since, start)) = self.settled else { return Ok(()) };
         self.longest = self.longest.max(now.saturating_duration_since(since));
         bounded(start, usage)
@@ -53,15 +53,15 @@ mod tests {
             (Baseline::default(), Instant::now(), Duration::from_secs(9));
         baseline.begins(begun, usage(40));
         baseline.begins(begun + long, usage(400));
-        assert!(baseline.look(begun + long, usage(400)).is_err(), "it is the same process");
+        assert!(baseline.observe(begun + long, usage(400)).is_err(), "it is the same process");
         baseline.ends();
         assert_eq!(
-            baseline.look(begun + 2 * long, usage(400)),
+            baseline.observe(begun + 2 * long, usage(400)),
             Ok(()),
             "the next is yet to settle"
         );
         baseline.begins(begun + 2 * long, usage(400));
-        assert_eq!(baseline.look(begun + 2 * long, usage(410)), Ok(()));
+        assert_eq!(baseline.observe(begun + 2 * long, usage(410)), Ok(()));
         assert_eq!(baseline.longest(), long);
     }
 }

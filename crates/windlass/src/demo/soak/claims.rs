@@ -8,7 +8,7 @@ use windlass_cluster_sim::node;
 use windlass_kubelet_sim::{Grant, StartError};
 
 use super::{
-    cluster::{SoakCluster, allotted},
+    cluster::{SoakCluster, allocated},
     invariant::{self, Violation},
     owners::{Owner, by_kubelet, published_name},
     pods::CONTAINER,
@@ -37,7 +37,6 @@ const RELEASE_TIME: Duration = Duration::from_secs(10);
 /// may be pending; publication and scheduling follow.
 pub(super) const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
-/// Retry interval of a pod worker.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 // === impl Run ===
@@ -104,7 +103,7 @@ impl Run {
                 return Ok(Err(why));
             }
         };
-        let (claim, devices) = allotted(&scheduled)?;
+        let (claim, devices) = allocated(&scheduled)?;
         let pod = node::pod(&scheduled);
         let uid = pod.uid.clone();
         Box::pin(self.rig.kubelet.admit(pod)).await?;
@@ -216,21 +215,21 @@ impl Run {
         let broken: BTreeSet<_> =
             self.rig.broken().iter().map(|uuid| published_name(uuid)).collect();
         let mut devices = claim_pod.devices.iter();
-        devices.any(|it| is_others(it) || broken.contains(it) || self.is_let_go(it))
+        devices.any(|it| is_others(it) || broken.contains(it) || self.is_released(it))
     }
 
     /// True if a container held the device a moment ago.
-    fn is_let_go(&self, device: &str) -> bool {
+    fn is_released(&self, device: &str) -> bool {
         self.let_go.get(device).is_some_and(|let_go| let_go.elapsed() < WAIT_LIMIT)
     }
 
     /// Number of GPUs that a scheduler has to find free.
     fn claimable(&self) -> Result<usize> {
-        let (owners, allotted) = (by_kubelet(&self.rig.kubelet.node()), self.allotted());
+        let (owners, allocated) = (by_kubelet(&self.rig.kubelet.node()), self.allocated());
         let usable = self.rig.gpus()?.into_iter().filter(|found| !found.is_broken);
         let names = usable.map(|found| published_name(&found.gpu.uuid));
         let is_free = |name: &String| {
-            !owners.contains_key(name) && !allotted.contains(name) && !self.is_let_go(name)
+            !owners.contains_key(name) && !allocated.contains(name) && !self.is_released(name)
         };
         Ok(names.filter(is_free).count())
     }
@@ -239,7 +238,7 @@ impl Run {
         self.rig.cluster.as_ref().context("the soak is without claims")
     }
 
-    pub(super) fn allotted(&self) -> BTreeSet<String> {
+    pub(super) fn allocated(&self) -> BTreeSet<String> {
         let claimants = self.claims.values().chain(self.waiting.values());
         claimants.flat_map(|claim_pod| claim_pod.devices.iter().cloned()).collect()
     }

@@ -25,7 +25,7 @@ pub(super) struct SoakCluster {
     plane: claims::ClusterFixture,
     /// Device class of whole GPUs.
     class: String,
-    deeds: JoinSet<()>,
+    tasks: JoinSet<()>,
 }
 
 // === impl SoakCluster ===
@@ -34,13 +34,13 @@ impl SoakCluster {
     pub(super) fn start() -> Result<Self> {
         let plane = claims::ClusterFixture::start(DriverName::default())?;
         let class = plane.class_of("gpu")?;
-        Ok(Self { plane, class, deeds: JoinSet::new() })
+        Ok(Self { plane, class, tasks: JoinSet::new() })
     }
 
     /// Lets the kubelet delete slices at its start, as a real one does.
-    pub(super) fn attend(&mut self, kubelet: &Kubelet) {
+    pub(super) fn mimic_wipes(&mut self, kubelet: &Kubelet) {
         let (calls, objects) = (kubelet.calls(), self.objects());
-        self.deeds.spawn(async move { node::follow_wipes(NODE, &calls, &objects).await });
+        self.tasks.spawn(async move { node::follow_wipes(NODE, &calls, &objects).await });
     }
 
     pub(super) fn flags(&self, folder: &Path) -> Result<[OsString; 2]> {
@@ -106,7 +106,7 @@ impl SoakCluster {
 }
 
 /// UID and allocated devices of a pod's claim.
-pub(super) fn allotted(scheduled: &Scheduled) -> Result<(String, BTreeSet<String>)> {
+pub(super) fn allocated(scheduled: &Scheduled) -> Result<(String, BTreeSet<String>)> {
     let claim = scheduled.claims.first().ok_or_else(|| anyhow!("the pod has no claim"))?;
     let devices = claims::results(claim).into_iter().map(|[_, _, _, device]| device);
     Ok((claim.metadata.uid.clone().unwrap_or_default(), devices.collect()))

@@ -33,7 +33,7 @@ pub(super) const RECOVERY_LIMIT: Duration = Duration::from_secs(45);
 
 pub(super) const ABSENCE: Duration = Duration::from_millis(500);
 
-/// Time without the API server. Three looks, ten seconds apart, would free a device if the checkpoint were not asked.
+/// Time without the API server. Three checks, ten seconds apart, would free a device if the checkpoint were not read.
 const CUT_OFF: Duration = Duration::from_secs(40);
 
 /// Time between removal and addition of a NIC.
@@ -50,7 +50,7 @@ impl Run {
         let (before_it, after) = ("the steps before a fault", RECOVERY_LIMIT);
         begun.map_err(|left| Violation::NotBack { fault: before_it, after, left })?;
         let since = self.rig.kubelet.calls().now();
-        self.rig.set_maybe_unhealthy(fault.set_maybe_unhealthy());
+        self.rig.set_maybe_unhealthy(fault.maybe_unhealthy());
         let ended = self.apply(fault).await?;
         let recovered = match ended {
             Some(ended) => self.recovers(fault, since, ended).await,
@@ -64,7 +64,7 @@ impl Run {
     async fn recovers(&mut self, fault: &Fault, since: u64, ended: Instant) -> Result<()> {
         let left = || RECOVERY_LIMIT.saturating_sub(ended.elapsed());
         let mut outcome = Ok(());
-        if fault.takes_a_registration() {
+        if fault.needs_registration() {
             outcome = self.rig.registered_since(since, left()).await;
         }
         self.start_waiting().await?;
@@ -129,16 +129,16 @@ impl Run {
     }
 
     async fn replace_agent(&mut self) -> Result<()> {
-        self.rig.agent_is_away();
+        self.rig.agent_stops();
         self.rig.agent.replace().await?;
         self.tally.agent_restarts += 1;
         self.baseline.ends();
-        self.rig.agent_runs();
+        self.rig.agent_starts();
         Ok(())
     }
 
     pub(super) async fn freeze(&mut self, gpus: usize, lasts: Duration) -> Result<()> {
-        self.rig.agent_is_away();
+        self.rig.agent_stops();
         self.rig.agent.freeze();
         let pod = self.new_pod(gpus);
         let uid = pod.uid.clone();
@@ -148,7 +148,7 @@ impl Run {
             self.rig.agent.thaw();
         };
         let (outcome, ()) = tokio::join!(self.rig.kubelet.admit(pod), thaw);
-        self.rig.agent_runs();
+        self.rig.agent_starts();
         super::invariant::in_time(ADMISSION, watch.elapsed(), lasts + ANSWER_LIMIT)?;
         self.record_admission(&uid, outcome).await
     }
@@ -210,9 +210,9 @@ impl Run {
     }
 
     async fn fill_disk(&mut self, gpus: usize) -> Result<()> {
-        self.rig.agent.let_files_grow_to(Some(0)).context("cannot limit the agent's files")?;
+        self.rig.agent.limit_file_size(Some(0)).context("cannot limit the agent's files")?;
         let tried = self.try_both(gpus).await;
-        self.rig.agent.let_files_grow_to(None).context("cannot free the agent's files")?;
+        self.rig.agent.limit_file_size(None).context("cannot free the agent's files")?;
         tried
     }
 

@@ -180,7 +180,7 @@ impl Run {
     /// Cancels calls that the stopped agent has not read; its connection has to survive.
     async fn give_up_calls(&mut self) -> Result<()> {
         let plugin = self.rig.kubelet.plugin(RESOURCE).await.context("nobody is registered")?;
-        self.rig.agent_is_away();
+        self.rig.agent_stops();
         self.rig.agent.freeze();
         let mut all = JoinSet::new();
         for _ in 0..CALLS {
@@ -191,7 +191,7 @@ impl Run {
         sleep(ABSENCE).await;
         all.shutdown().await;
         self.rig.agent.thaw();
-        self.rig.agent_runs();
+        self.rig.agent_starts();
         Ok(())
     }
 

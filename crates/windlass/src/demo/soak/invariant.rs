@@ -50,7 +50,6 @@ pub(super) enum Violation {
     Ended(String),
 }
 
-/// Pods by device.
 pub(super) type Holders = BTreeMap<String, String>;
 
 /// GPUs that may be reported unhealthy although they are not broken.

@@ -25,7 +25,6 @@ struct Share {
     nodes: BTreeSet<String>,
 }
 
-/// Device node of a GPU.
 #[derive(Clone, Debug)]
 struct Node {
     path: String,
@@ -58,14 +57,14 @@ impl Run {
     pub(super) async fn nodes_are_right(&self) -> Result<()> {
         let begun = Instant::now();
         loop {
-            match self.look_at_nodes() {
+            match self.check_nodes() {
                 Err(_) if begun.elapsed() < WRITING => sleep(POLL_INTERVAL).await,
                 outcome => return outcome,
             }
         }
     }
 
-    fn look_at_nodes(&self) -> Result<()> {
+    fn check_nodes(&self) -> Result<()> {
         let of_pods = self.given.iter().map(|(uid, given)| {
             let held = given.held.iter().map(|id| published_name(id)).collect();
             self.share(uid, &held, &given.grant)

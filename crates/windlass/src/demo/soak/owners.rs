@@ -50,7 +50,6 @@ impl DriverRecord {
         Self(claims.map(|(uid, claim)| (uid.clone(), devices(claim))).collect())
     }
 
-    /// Devices of all claims.
     pub(super) fn devices(&self) -> BTreeSet<String> {
         self.0.values().flatten().cloned().collect()
     }
@@ -72,7 +71,6 @@ impl fmt::Display for Owner {
     }
 }
 
-/// Published name of a GPU.
 pub(super) fn published_name(uuid: &str) -> String {
     uuid.to_ascii_lowercase()
 }
@@ -113,13 +111,13 @@ pub(super) fn agree(node: &NodeStatus, record: &DriverRecord) -> Result<(), Stri
 
 /// Checks that each claim has its allocated devices, in both accounts.
 pub(super) fn nothing_lost(
-    allotted: &BTreeMap<String, BTreeSet<String>>,
+    allocated: &BTreeMap<String, BTreeSet<String>>,
     node: &NodeStatus,
     record: &DriverRecord,
 ) -> Result<(), Violation> {
     let kubelet: BTreeMap<_, _> =
         claims(node).map(|claim| (claim.uid.clone(), prepared(claim))).collect();
-    for (claim, held) in allotted {
+    for (claim, held) in allocated {
         for (who, has) in [("kubelet", kubelet.get(claim)), ("driver", record.0.get(claim))] {
             let now = has.cloned().unwrap_or_default();
             if now != *held {
@@ -240,9 +238,9 @@ mod tests {
     #[test]
     fn a_claim_that_has_less_or_else_than_it_was_allotted_is_found_by_either_account() {
         let set = |id: &str| BTreeSet::from([id.to_owned()]);
-        let allotted = [("c".to_owned(), set("gpu-1"))].into();
+        let allocated = [("c".to_owned(), set("gpu-1"))].into();
         let node = with_claim(pods(&[("b", &[])]), ("b", "c"), &["gpu-1"]);
-        let check = |node, of: &[_]| nothing_lost(&allotted, node, &record(of));
+        let check = |node, of: &[_]| nothing_lost(&allocated, node, &record(of));
         assert_eq!(check(&node, &[("c", "gpu-1")]), Ok(()));
         let lost = |who, now| {
             let owner = Owner::Claim("c".to_owned());

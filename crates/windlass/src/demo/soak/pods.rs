@@ -30,7 +30,6 @@ pub(super) const CONTAINER: &str = "main";
 pub(super) struct Allocation {
     /// Devices according to the kubelet.
     pub(super) held: BTreeSet<String>,
-    /// Answer of the agent.
     pub(super) grant: Grant,
 }
 
@@ -46,7 +45,7 @@ impl Run {
     /// Admits a pod, which has to succeed if there are enough free GPUs.
     pub(super) async fn admit(&mut self, gpus: usize) -> Result<()> {
         let free = self.free();
-        let (uid, outcome) = self.ask(gpus).await?;
+        let (uid, outcome) = self.try_admit(gpus).await?;
         if let Err(rejection) = &outcome {
             invariant::check_refusal("a pod", gpus, free, &rejection.message)?;
         }
@@ -55,11 +54,11 @@ impl Run {
 
     /// Admits a pod while the agent cannot write: a refusal is allowed, in time.
     pub(super) async fn try_one(&mut self, gpus: usize) -> Result<()> {
-        let (uid, outcome) = self.ask(gpus).await?;
+        let (uid, outcome) = self.try_admit(gpus).await?;
         self.record_admission(&uid, outcome).await
     }
 
-    async fn ask(&mut self, gpus: usize) -> Result<(String, Result<Admission, Rejection>)> {
+    async fn try_admit(&mut self, gpus: usize) -> Result<(String, Result<Admission, Rejection>)> {
         let pod = self.new_pod(gpus);
         let uid = pod.uid.clone();
         let watch = Stopwatch::start(self.rig.agent.id());
@@ -85,7 +84,7 @@ impl Run {
         let held = node.pods.get(uid).map(invariant::held).unwrap_or_default();
         self.tally.admitted += 1;
         self.tally.gpus_given += held.len();
-        let allotment = admission.allotment(CONTAINER, RESOURCE).context("nothing is allotted")?;
+        let allotment = admission.allotment(CONTAINER, RESOURCE).context("nothing is allocated")?;
         let given = Allocation { held, grant: allotment.grant.clone() };
         self.given.insert(uid.to_owned(), given.clone());
         self.starts(uid, &given).await
@@ -110,7 +109,7 @@ impl Run {
         let kubelet = invariant::holders(&self.rig.kubelet.node());
         loop {
             let metrics = self.rig.agent.metrics().await.context("the agent tells no metrics")?;
-            let agent = told_holders(&metrics);
+            let agent = reported_holders(&metrics);
             if agent == kubelet {
                 break;
             }
@@ -133,9 +132,9 @@ impl Run {
     /// Number of GPUs without pod or claim.
     pub(super) fn free(&self) -> usize {
         let node = self.rig.kubelet.node();
-        let (held, allotted) = (invariant::holders(&node), self.allotted());
+        let (held, allocated) = (invariant::holders(&node), self.allocated());
         let is_free =
-            |id: &String| !held.contains_key(id) && !allotted.contains(&published_name(id));
+            |id: &String| !held.contains_key(id) && !allocated.contains(&published_name(id));
         let devices = node.resources.get(RESOURCE).map(|resource| resource.devices.values());
         let devices = devices.into_iter().flatten();
         devices.filter(|device| device.is_healthy() && is_free(&device.id)).count()
@@ -143,7 +142,7 @@ impl Run {
 }
 
 /// Pods by device, from the agent's metrics.
-fn told_holders(metrics: &str) -> Holders {
+fn reported_holders(metrics: &str) -> Holders {
     let lines = metrics.lines().filter_map(|line| line.strip_prefix("windlass_device_holder{"));
     let label = |line: &str, name: &str| {
         let (_, rest) = line.split_once(&format!("{name}=\""))?;
@@ -161,6 +160,6 @@ mod tests {
         let metrics = "# TYPE windlass_device_holder gauge\n\
             windlass_device_holder{device=\"GPU-1\",resource=\"r\",replica=\"\",namespace=\"n\",pod=\"p\",container=\"c\"} 1\n\
             windlass_device_healthy{device=\"GPU-2\"} 1\n";
-        assert_eq!(told_holders(metrics), [("GPU-1".to_owned(), "p".to_owned())].into());
+        assert_eq!(reported_holders(metrics), [("GPU-1".to_owned(), "p".to_owned())].into());
     }
 }

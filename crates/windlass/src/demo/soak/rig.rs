@@ -17,7 +17,7 @@ use tokio::{
 use windlass_kubelet_sim::{
     Condition, Container, Event, Kubelet, NodeStatus, Pod, Registration, ResourceStatus,
 };
-use windlass_machine::{Machine, Profile, state::Gpu};
+use windlass_machine::{Machine, MachineProfile, state::Gpu};
 
 use super::{
     super::runtime,
@@ -30,7 +30,6 @@ use super::{
 };
 use crate::simulated;
 
-/// Parts of the soak.
 #[derive(Debug)]
 pub(super) struct Rig {
     pub(super) machine: Machine,
@@ -49,7 +48,6 @@ type HealthByResource = BTreeMap<String, BTreeMap<String, bool>>;
 /// Whole GPU of the machine.
 #[derive(Clone, Debug)]
 pub(super) struct IndexedGpu {
-    /// NVML index.
     pub(super) index: usize,
     pub(super) gpu: Gpu,
     pub(super) is_broken: bool,
@@ -64,7 +62,6 @@ pub(super) const OWN_POD: &str = "windlass-uid";
 /// Resource of NICs.
 pub(super) const ADAPTERS: &str = "rdma/hca";
 
-/// CDI kind of GPUs.
 const CDI_KIND: &str = "windlass.dev/gpu";
 
 /// Poll interval for state without notifications.
@@ -75,7 +72,7 @@ pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(20);
 impl Rig {
     /// Creates the machine and starts kubelet and agent.
     pub(super) async fn start(
-        profile: &Profile,
+        profile: &MachineProfile,
         mounts: Mounts,
         mut cluster: Option<SoakCluster>,
     ) -> Result<Self> {
@@ -91,7 +88,7 @@ impl Rig {
         let own = Pod::new("windlass").container(Container::new("node"));
         Box::pin(kubelet.admit(own)).await.context("the agent's own pod is not admitted")?;
         if let Some(cluster) = &mut cluster {
-            cluster.attend(&kubelet);
+            cluster.mimic_wipes(&kubelet);
         }
         let agent = Agent::start(path, mounts, &machine, cluster.as_ref()).await?;
         let truth =
@@ -101,7 +98,7 @@ impl Rig {
     }
 
     /// Remembers the device lists other than whole GPUs, once the NICs are listed: resources register one by one.
-    pub(super) async fn remember_others(&mut self, limit: Duration) -> Result<()> {
+    pub(super) async fn record_others(&mut self, limit: Duration) -> Result<()> {
         let nics = self.machine.model()?.nics.len();
         let are_listed = |node: &NodeStatus| nics == 0 || node.resources.contains_key(ADAPTERS);
         let listed = self.kubelet.wait_for(are_listed, limit).await;
@@ -129,11 +126,11 @@ impl Rig {
     }
 
     /// Records that the agent does not run.
-    pub(super) fn agent_is_away(&self) {
+    pub(super) fn agent_stops(&self) {
         self.truth.send_modify(|truth| truth.agent_runs_since = None);
     }
 
-    pub(super) fn agent_runs(&self) {
+    pub(super) fn agent_starts(&self) {
         self.truth.send_modify(|truth| truth.agent_runs_since = Some(Instant::now()));
     }
 
@@ -210,7 +207,7 @@ impl Rig {
         let taken = record.devices();
         let is_free = |uuid: &&String| !taken.contains(&published_name(uuid));
         is_as(node, &usable.iter().filter(is_free).cloned().collect())?;
-        self.others_are_as_ever(node)?;
+        self.others_unchanged(node)?;
         self.documents_name(usable, node)?;
         let Some(cluster) = &self.cluster else { return Ok(()) };
         let broken = self.broken();
@@ -224,7 +221,7 @@ impl Rig {
     }
 
     /// Checks that the other device lists are as at the start.
-    fn others_are_as_ever(&self, node: &NodeStatus) -> Result<(), String> {
+    fn others_unchanged(&self, node: &NodeStatus) -> Result<(), String> {
         let (Some(before), now) = (&self.others, others(node)) else { return Ok(()) };
         if now == *before {
             return Ok(());

@@ -120,7 +120,7 @@ impl Run {
         let settled = self.rig.settled(START_LIMIT).await;
         let fault = "the start";
         settled.map_err(|left| Violation::NotBack { fault, after: START_LIMIT, left })?;
-        self.rig.remember_others(START_LIMIT).await?;
+        self.rig.record_others(START_LIMIT).await?;
         self.rig.set_maybe_unhealthy(MaybeUnhealthy::These(BTreeSet::new()));
         let start = self.rig.agent.usage();
         self.baseline.begins(Instant::now(), start);
@@ -174,7 +174,7 @@ impl Run {
         loop {
             let usage = self.rig.agent.usage();
             self.tally.measure(usage);
-            let seen = self.baseline.look(Instant::now(), usage);
+            let seen = self.baseline.observe(Instant::now(), usage);
             if seen.is_ok() || begun.elapsed() >= GIVEN_BACK {
                 return Ok(seen?);
             }

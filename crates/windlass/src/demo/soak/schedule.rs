@@ -280,7 +280,7 @@ impl GpuFailure {
 
 impl Fault {
     /// True if the agent has to register again.
-    pub(super) fn takes_a_registration(&self) -> bool {
+    pub(super) fn needs_registration(&self) -> bool {
         self.ends_the_agent()
             || matches!(
                 self,
@@ -310,10 +310,10 @@ impl Fault {
 
     /// GPUs that may be reported unhealthy until the recovery. A vanished GPU changes the indices of others: a gap in
     /// docs/reliability.md. Faults of one GPU add it when they are injected.
-    pub(super) fn set_maybe_unhealthy(&self) -> MaybeUnhealthy {
+    pub(super) fn maybe_unhealthy(&self) -> MaybeUnhealthy {
         match self {
             Self::DriverReplaced | Self::GpuRenumbered { .. } => MaybeUnhealthy::All,
-            _ if self.takes_a_registration() => MaybeUnhealthy::All,
+            _ if self.needs_registration() => MaybeUnhealthy::All,
             _ => MaybeUnhealthy::These(BTreeSet::new()),
         }
     }
@@ -364,13 +364,9 @@ mod tests {
     fn a_fault_of_one_gpu_is_no_reason_to_doubt_the_others() {
         for how in GpuFailure::ALL {
             let fault = Fault::GpuBroken { which: 0, how };
-            assert_eq!(
-                fault.set_maybe_unhealthy(),
-                MaybeUnhealthy::These(BTreeSet::new()),
-                "{how:?}"
-            );
+            assert_eq!(fault.maybe_unhealthy(), MaybeUnhealthy::These(BTreeSet::new()), "{how:?}");
         }
-        assert_eq!(Fault::AgentKilled.set_maybe_unhealthy(), MaybeUnhealthy::All);
+        assert_eq!(Fault::AgentKilled.maybe_unhealthy(), MaybeUnhealthy::All);
     }
 
     fn first(seed: u64, count: usize) -> Vec<Step> {

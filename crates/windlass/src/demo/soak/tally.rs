@@ -21,7 +21,6 @@ pub(super) struct Tally {
     pub(super) counts: usize,
     /// Processes of the agent after the first.
     pub(super) agent_restarts: usize,
-    /// Kills during a call of the kubelet.
     pub(super) killed_during_calls: usize,
     /// Kills before the agent's answer.
     pub(super) killed_before_answers: usize,

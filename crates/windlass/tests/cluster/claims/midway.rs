@@ -11,7 +11,7 @@ use crate::cluster::{
     pods::{Manifests, Pods},
 };
 
-/// The first time, the step of the hand-over kills the agent, which waits for it with the kubelet's call open.
+/// The first time, the cleanup step kills the agent, which waits for it with the kubelet's call open.
 fn killed_by_its_own_step(once: &str) -> String {
     let script = format!("mkdir {once} && kill -9 $PPID || test -d {once}");
     format!(

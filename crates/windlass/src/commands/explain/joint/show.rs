@@ -21,7 +21,7 @@ use crate::{
 /// Prints the answer.
 pub(in crate::commands::explain) fn table(report: &JointReport<'_>) -> Result<()> {
     let paint = Paint::for_stdout();
-    let mut parts = vec![report.asked(paint)];
+    let mut parts = vec![report.request(paint)];
     if let JointOutcome::Choice(choice) = &report.outcome {
         parts.extend([report.chosen(choice), report.paired(choice), scores(choice)]);
         parts.push(report.matrix(choice, paint));
@@ -32,7 +32,7 @@ pub(in crate::commands::explain) fn table(report: &JointReport<'_>) -> Result<()
 // === impl JointReport ===
 
 impl JointReport<'_> {
-    fn asked(&self, paint: Paint) -> Vec<String> {
+    fn request(&self, paint: Paint) -> Vec<String> {
         let question = &self.question;
         let (gpus, nics) = (question.gpus.size, count(question.nics.size, "NIC"));
         let within = question.within.map(|level| format!(", paired within {level}"));

@@ -82,7 +82,7 @@ impl Run {
     /// Lets the driver end the agent at its next call, and starts a new process.
     pub(super) async fn crash(&mut self, which: usize) -> Result<Option<Instant>> {
         let Some(IndexedGpu { index: gpu, .. }) = self.usable_gpu(which)? else { return Ok(None) };
-        self.rig.agent_is_away();
+        self.rig.agent_stops();
         self.rig.machine.inject(&machine::Fault::Crash { gpu })?;
         let ended = self.rig.agent.ends_within(RECOVERY_LIMIT).await;
         ended.context("the driver's library did not end the agent")?;
@@ -123,7 +123,7 @@ impl Run {
         self.rig.machine.inject(&machine::Fault::Slow { gpu, millis })?;
         // Within this time a probe starts and makes several calls.
         sleep(ABSENCE).await;
-        self.rig.agent_is_away();
+        self.rig.agent_stops();
         self.rig.agent.freeze();
         self.rig.machine.inject(&machine::Fault::Slow { gpu, millis: 0 })?;
         self.freeze(gpus, lasts).await?;

@@ -57,7 +57,7 @@ impl Run {
 
     /// Kills the agent and deletes its record of claims; the next process reads the copy.
     pub(super) async fn lose_record(&mut self) -> Result<()> {
-        self.rig.agent_is_away();
+        self.rig.agent_stops();
         self.rig.agent.kill().await;
         remove_if_there(&state_dir(self.rig.dir()).join(CLAIMS))?;
         self.replace_agent().await
@@ -69,7 +69,7 @@ impl Run {
         after: Duration,
         work: impl AsyncFnOnce(&Kubelet) -> T,
     ) -> T {
-        self.rig.agent_is_away();
+        self.rig.agent_stops();
         let kill = async {
             // Timers have a resolution of a millisecond.
             let begun = Instant::now();

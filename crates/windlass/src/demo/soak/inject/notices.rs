@@ -37,12 +37,12 @@ impl Run {
             self.tally.left_out.insert(Fault::NoticesLost.kind(), why);
             return Ok(None);
         }
-        self.rig.agent_is_away();
+        self.rig.agent_stops();
         self.rig.agent.freeze();
         let dir = self.rig.plugin_dir();
         let changed = crowd(&dir, kept).and_then(|()| swap(&dir, &self.rig.dir().join("away")));
         self.rig.agent.thaw();
-        self.rig.agent_runs();
+        self.rig.agent_starts();
         changed.context("cannot change the plugin folder")?;
         sleep(DRAINED).await;
         let since = self.rig.kubelet.calls().now();

@@ -5,14 +5,14 @@ use std::{collections::BTreeSet, path::PathBuf};
 use clap::{Args, Command, FromArgMatches as _, ValueEnum};
 use windlass_config::{AnnotationPrefix, DeviceIds, MigStrategy};
 use windlass_core::placement;
-use windlass_migrate::{HealthChecks, PeerFlags};
+use windlass_migrate::{HealthChecks, NvidiaPluginFlags};
 
 use super::DeviceListArg;
 
 /// Flags with the names and variables of NVIDIA's plugin.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "As NVIDIA's device plugin")]
-pub(crate) struct PeerArgs {
+pub(crate) struct NvidiaPluginArgs {
     /// Configuration file, in either format
     #[arg(long, value_name = "FILE", env = "CONFIG_FILE")]
     config_file: Option<String>,
@@ -142,9 +142,9 @@ enum DiscoveryArg {
 #[derive(Clone, Debug)]
 struct KubeletDir(PathBuf);
 
-// === impl PeerArgs ===
+// === impl NvidiaPluginArgs ===
 
-impl PeerArgs {
+impl NvidiaPluginArgs {
     /// Configuration file from the plugin's own flag.
     pub(crate) fn file(&self) -> Option<PathBuf> {
         self.config_file.as_ref().filter(|file| !file.is_empty()).map(PathBuf::from)
@@ -162,12 +162,12 @@ impl PeerArgs {
     }
 
     /// Parsed values of all flags.
-    pub(crate) fn flags(&self) -> PeerFlags {
+    pub(crate) fn flags(&self) -> NvidiaPluginFlags {
         let given = self.clone();
         let lists = given.device_list_strategy;
         let (disabled, enabled) = (given.disable_healthchecks, given.enable_healthchecks);
         let health = HealthChecks::new(disabled.as_deref(), enabled.as_deref());
-        PeerFlags {
+        NvidiaPluginFlags {
             mig: given.mig_strategy.map(Into::into),
             driver_root: given.driver_root,
             dev_root: given.dev_root.map(Into::into),

@@ -12,8 +12,8 @@ pub fn is_possible(profile: &str) -> bool {
     let slices = parts.next().and_then(|part| number(part, "g"));
     let compute = parts.next().map(|part| number(part, "c"));
     let (Some(memory), Some(slices), None) = (memory, slices, parts.next()) else { return false };
-    (1..=MOST_MEMORY_GB).contains(&memory)
-        && (1..=MOST_SLICES).contains(&slices)
+    (1..=MAX_MEMORY_GB).contains(&memory)
+        && (1..=MAX_SLICES).contains(&slices)
         && compute.is_none_or(|part| part.is_some_and(|part| (1..=slices).contains(&part)))
         && attributes.is_none_or(are_attributes)
 }
@@ -27,10 +27,10 @@ pub fn named(name: &str) -> String {
 }
 
 /// Slices of the largest GPUs are seven; one more leaves room.
-const MOST_SLICES: u32 = 8;
+const MAX_SLICES: u32 = 8;
 
 /// A GPU with more memory than this is years away.
-const MOST_MEMORY_GB: u32 = 2048;
+const MAX_MEMORY_GB: u32 = 2048;
 
 fn number(part: &str, unit: &str) -> Option<u32> {
     let digits = part.strip_suffix(unit)?;

@@ -22,14 +22,14 @@ use super::{
 
 /// Reason that the driver cannot start.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum NothingLeft {
+pub(super) enum RecoveryError {
     /// A record that may be readable later: without it devices would be allocated twice, and it would be
     /// overwritten.
     #[error(transparent)]
     Later(Unreadable),
     #[error(
-        "it is not known what claims have: {}, and {}; remove {}, and claims that are there still are found \
-         out as the kubelet releases them",
+        "devices of claims unknown: {}, and {}; remove {}: the agent then learns of claims as the kubelet \
+         releases them",
         causes(ours), causes(kubelets), file.display()
     )]
     Neither { ours: Unreadable, kubelets: KubeletRecordError, file: PathBuf },
@@ -37,15 +37,15 @@ pub(super) enum NothingLeft {
 
 /// Both records, each read once.
 #[derive(Debug)]
-pub struct Left {
+pub struct RecoveredClaims {
     /// `None` if there is no record.
     ours: Result<Option<Records>, Unreadable>,
     kubelets: Result<Records, KubeletRecordError>,
 }
 
-// === impl Left ===
+// === impl RecoveredClaims ===
 
-impl Left {
+impl RecoveredClaims {
     /// Reads both records. Blocks.
     pub(super) fn read(file: &ClaimFile, kubelet: &KubeletRecord) -> Self {
         Self { ours: file.read(), kubelets: kubelet.entries() }
@@ -61,7 +61,7 @@ impl Left {
     }
 
     /// True if neither record is readable.
-    pub(super) fn is_silent(&self) -> bool {
+    pub(super) fn is_unreadable(&self) -> bool {
         !matches!(self.ours, Ok(Some(_))) && self.kubelets.is_err()
     }
 
@@ -71,18 +71,18 @@ impl Left {
     }
 
     /// True if the kubelet's checkpoint alone names the claims.
-    pub(super) fn is_hearsay(&self) -> bool {
+    pub(super) fn is_from_kubelet_only(&self) -> bool {
         self.ours.is_err() && self.kubelets.is_ok()
     }
 
     /// Records to continue with. A damaged record is moved aside if the kubelet's replaces it; documents of
     /// unknown claims are removed. Blocks.
-    pub(super) fn taken_up(
+    pub(super) fn restore(
         self,
         file: &ClaimFile,
         documents: &ClaimDocuments,
         offer: DraOffer,
-    ) -> Result<Records, NothingLeft> {
+    ) -> Result<Records, RecoveryError> {
         if matches!(self.ours, Ok(Some(_))) {
             // If the copy was read, the damaged record is moved aside.
             file.set_aside();
@@ -96,14 +96,14 @@ impl Left {
                 // A node that never had claims has no checkpoint of claims, which is not worth a log line.
                 if offer != DraOffer::Off || !records.is_empty() {
                     let why = causes(&error);
-                    tracing::info!(why, "only the agent's record says what claims have");
+                    tracing::info!(why, "claims restored from the agent's record alone");
                 }
                 return Ok(records);
             }
-            (Err(ours), _) if ours.is_for_later() => return Err(NothingLeft::Later(ours)),
+            (Err(ours), _) if ours.is_for_later() => return Err(RecoveryError::Later(ours)),
             (Err(ours), Err(kubelets)) => {
                 let file = file.path().to_owned();
-                return Err(NothingLeft::Neither { ours, kubelets, file });
+                return Err(RecoveryError::Neither { ours, kubelets, file });
             }
             (Err(_), Ok(kubelets)) => {
                 file.set_aside();
@@ -113,7 +113,7 @@ impl Left {
         for (uid, entry) in kubelets {
             records.entry(uid).or_insert_with_key(|uid| {
                 let claim = &entry.claim;
-                tracing::warn!(%claim, uid, "only the kubelet's record has a claim");
+                tracing::warn!(%claim, uid, "claim known from the kubelet's checkpoint only");
                 entry
             });
         }

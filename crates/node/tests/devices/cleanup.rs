@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use windlass_config::{Handover, Step, StepAction};
+use windlass_config::{CleanupSteps, Step, StepAction};
 use windlass_core::device::Device;
 use windlass_kubelet_api::{checkpoint, deviceplugin::PLUGIN_DIR};
 use windlass_kubelet_sim::Event;
@@ -144,7 +144,7 @@ async fn a_board_that_was_let_go_while_no_agent_ran_is_reset_by_the_next_one() {
     gateway.allocatable(&kubelet, 1).await;
     gateway.boards[0].take_events();
     start_at_last(&kubelet, "a").await;
-    assert_eq!(gateway.boards[0].take_events(), [], "the hand-over outlives the agent");
+    assert_eq!(gateway.boards[0].take_events(), [], "the cleanup outlives the agent");
     deploy(&gateway.boards[0]);
     gateway.boards[0].take_events();
     agent.kill().await;
@@ -234,7 +234,7 @@ async fn the_kubelet_announces_starts_only_where_something_is_to_be_done() {
     let mut policy = gateway.node.config.policy.clone();
     let url = format!("http://{}/chip_reset", gateway.boards[0].control());
     let step = Step { action: StepAction::Http(url), timeout: STEP };
-    policy.sources[1].handover = Handover { prepare: vec![step.clone()], release: vec![step] };
+    policy.sources[1].cleanup = CleanupSteps { prepare: vec![step.clone()], release: vec![step] };
     agent.follow(policy);
     until("a start is announced", async || {
         start(&kubelet, "idle").await.expect("started");

@@ -1,4 +1,4 @@
-//! Troubles of devices, as far as files show them.
+//! Failures of devices, as far as files show them.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,27 +14,27 @@ use windlass_host::{Host, PciFunction, external::Late};
 
 use super::{graphics, scan_pool::ScanPool};
 
-/// Trouble of a device: reason and detail.
-pub(super) type Trouble = (Reason, String);
+/// Failure of a device: reason and detail.
+pub(super) type Failure = (Reason, String);
 
 /// Reader of device conditions from files that firmware answers, possibly never during a reset.
 #[derive(Debug, Default)]
 pub(super) struct ConditionReader {
-    pool: ScanPool<PciAddress, Option<Trouble>>,
+    pool: ScanPool<PciAddress, Option<Failure>>,
 }
 
 /// The device missed its deadline.
-pub(super) fn no_answer() -> Trouble {
+pub(super) fn no_answer() -> Failure {
     (Reason::NotReady, "it does not answer".to_owned())
 }
 
-/// Observation of a device with this trouble.
-pub(super) fn observation(trouble: Option<Trouble>) -> Observation {
-    trouble.map_or(Observation::Passed, |(reason, detail)| Observation::Failed(reason, detail))
+/// Observation of a device with this failure.
+pub(super) fn observation(failure: Option<Failure>) -> Observation {
+    failure.map_or(Observation::Passed, |(reason, detail)| Observation::Failed(reason, detail))
 }
 
 /// No driver, or the wrong one, is bound.
-pub(super) fn of_driver(function: &PciFunction, drivers: &[&str]) -> Option<Trouble> {
+pub(super) fn of_driver(function: &PciFunction, drivers: &[&str]) -> Option<Failure> {
     let wanted = drivers.join(" or ");
     let detail = match function.driver.as_deref() {
         Some(driver) if drivers.contains(&driver) => return None,
@@ -45,7 +45,7 @@ pub(super) fn of_driver(function: &PciFunction, drivers: &[&str]) -> Option<Trou
 }
 
 /// A node is missing, or the driver made no render node.
-pub(super) fn of_nodes(host: &Host, nodes: &[DeviceNode]) -> Option<Trouble> {
+pub(super) fn of_nodes(host: &Host, nodes: &[DeviceNode]) -> Option<Failure> {
     if !nodes.iter().any(graphics::is_render) {
         return Some((Reason::NodeMissing, "its driver made no render node".to_owned()));
     }
@@ -55,7 +55,7 @@ pub(super) fn of_nodes(host: &Host, nodes: &[DeviceNode]) -> Option<Trouble> {
 
 /// Overheating: a sensor at its emergency limit, or without one above its critical limit. At the critical
 /// limit some devices hold by design: AMD GPUs throttle there.
-pub(super) fn of_heat(host: &Host, folder: &Path) -> Option<Trouble> {
+pub(super) fn of_heat(host: &Host, folder: &Path) -> Option<Failure> {
     let monitors = folder.join("hwmon");
     let mut monitors = host.names(&monitors).into_iter().map(|name| monitors.join(name));
     monitors.find_map(|monitor| {
@@ -72,7 +72,7 @@ fn sensor_of(file: &str) -> Option<String> {
 }
 
 /// Reads one sensor. Values are millidegrees (`Documentation/hwmon/sysfs-interface.rst`).
-fn hot_sensor(host: &Host, monitor: &Path, sensor: &str) -> Option<Trouble> {
+fn hot_sensor(host: &Host, monitor: &Path, sensor: &str) -> Option<Failure> {
     let millidegrees =
         |file: &str| host.text(monitor.join(format!("{sensor}{file}")))?.parse::<i64>().ok();
     let limit = |file: &str| millidegrees(file).filter(|limit| *limit > 0);
@@ -89,22 +89,22 @@ fn hot_sensor(host: &Host, monitor: &Path, sensor: &str) -> Option<Trouble> {
 // === impl ConditionReader ===
 
 impl ConditionReader {
-    /// Trouble of each function, read with a deadline per device.
+    /// Failure of each function, read with a deadline per device.
     pub(super) fn of(
         &mut self,
         host: &Host,
         functions: &[PciFunction],
-        read: fn(&Host, &Path) -> Option<Trouble>,
-    ) -> BTreeMap<PciAddress, Trouble> {
-        let asked = functions.iter().filter(|function| function.driver.is_some());
-        let troubles = asked.filter_map(|function| {
+        read: fn(&Host, &Path) -> Option<Failure>,
+    ) -> BTreeMap<PciAddress, Failure> {
+        let bound = functions.iter().filter(|function| function.driver.is_some());
+        let failures = bound.filter_map(|function| {
             let (host, folder) = (host.clone(), function.folder());
-            let said = self.pool.call(function.address, move || read(&host, &folder));
-            Some((function.address, said.unwrap_or_else(|Late| Some(no_answer()))?))
+            let answer = self.pool.call(function.address, move || read(&host, &folder));
+            Some((function.address, answer.unwrap_or_else(|Late| Some(no_answer()))?))
         });
-        let troubles = troubles.collect();
+        let failures = failures.collect();
         self.pool.end_scan(|address| functions.iter().any(|it| it.address == *address));
-        troubles
+        failures
     }
 }
 

@@ -14,8 +14,8 @@ impl Connection {
         let deadline = self.policy.call_deadline;
         let why = format!("the driver did not answer within {deadline:?}");
         if self.round.call.became_overdue(now) {
-            self.cannot_count(why.clone(), known);
-            self.ask_wanted_gpus(known);
+            self.count_failed(why.clone(), known);
+            self.probe_wanted_gpus(known);
         }
         if self.listing.became_overdue(now) {
             self.take_listing(Vec::new(), known);
@@ -27,8 +27,8 @@ impl Connection {
         }
     }
 
-    pub(super) fn ask_round(&mut self, now: Instant) {
-        if self.round.call.ask(now, self.policy.call_deadline) {
+    pub(super) fn start_round(&mut self, now: Instant) {
+        if self.round.call.begin(now, self.policy.call_deadline) {
             let (nvml, host) = (self.nvml.clone(), self.roots.host.clone());
             self.answers.spawn_blocking(move || {
                 CallResult::Round(procfs::fingerprint(&host), nvml.gpu_count())
@@ -36,22 +36,22 @@ impl Connection {
         }
     }
 
-    pub(super) fn ask_every_gpu(&mut self, now: Instant, known: &KnownDevices) {
+    pub(super) fn probe_every_gpu(&mut self, now: Instant, known: &KnownDevices) {
         for index in 0..self.slots.len() {
-            self.ask_gpu(index, now, known);
+            self.probe_gpu(index, now, known);
         }
     }
 
     /// Probes each GPU if the event wait failed: indices are as reliable as they get.
-    pub(super) fn ask_wanted_gpus(&mut self, known: &KnownDevices) {
+    pub(super) fn probe_wanted_gpus(&mut self, known: &KnownDevices) {
         if std::mem::take(&mut self.round.wants_gpus) {
-            self.ask_every_gpu(Instant::now(), known);
+            self.probe_every_gpu(Instant::now(), known);
         }
     }
 
-    pub(super) fn ask_gpu(&mut self, index: usize, now: Instant, known: &KnownDevices) {
+    pub(super) fn probe_gpu(&mut self, index: usize, now: Instant, known: &KnownDevices) {
         let slot = &mut self.slots[index];
-        if slot.call.ask(now, self.policy.call_deadline) {
+        if slot.call.begin(now, self.policy.call_deadline) {
             let probe = Probe {
                 nvml: self.nvml.clone(),
                 driver: self.driver.clone(),
@@ -60,37 +60,37 @@ impl Connection {
                 index: position(index),
                 known: slot.facts.clone(),
                 settled: slot.has_no_obstacles(),
-                watch_in: slot.needs(&self.event_set),
+                watch_in: slot.missing_set(&self.event_set),
             };
             self.answers.spawn_blocking(move || CallResult::Gpu(index, Box::new(probe.run())));
         }
     }
 
     /// Probes a GPU after a MIG task. A running probe may be outdated; another one follows it.
-    pub(crate) fn look_again(&mut self, gpu: &DeviceId, known: &KnownDevices) {
+    pub(crate) fn probe_again(&mut self, gpu: &DeviceId, known: &KnownDevices) {
         let is_it = |slot: &Slot| slot.ids.first() == Some(gpu);
         let Some(index) = self.slots.iter().position(is_it) else { return };
-        self.slots[index].again = !self.slots[index].call.is_idle();
-        self.ask_gpu(index, Instant::now(), known);
+        self.slots[index].probe_again = !self.slots[index].call.is_idle();
+        self.probe_gpu(index, Instant::now(), known);
     }
 
-    pub(super) fn ask_recovering(&mut self, now: Instant, known: &KnownDevices) {
+    pub(super) fn probe_recovering(&mut self, now: Instant, known: &KnownDevices) {
         for index in 0..self.slots.len() {
             let recovery = known.next_recovery(&self.slots[index].ids);
             if recovery.is_some_and(|at| at <= known.now()) {
-                self.ask_gpu(index, now, known);
+                self.probe_gpu(index, now, known);
             }
         }
     }
 
-    pub(super) fn ask_listing(&mut self) {
-        if self.listing.ask(Instant::now(), self.policy.call_deadline) {
+    pub(super) fn start_listing(&mut self) {
+        if self.listing.begin(Instant::now(), self.policy.call_deadline) {
             let roots = self.roots.clone();
             self.answers.spawn_blocking(move || CallResult::Listed(procfs::gpus(&roots)));
         }
     }
 
-    pub(super) fn ask_events(&mut self, now: Instant) {
+    pub(super) fn start_event_wait(&mut self, now: Instant) {
         let long_ago = now >= self.round.events_made + self.policy.probe_interval;
         if !(self.round.wants_events && long_ago) {
             return;
