@@ -81,6 +81,16 @@ impl ClusterError {
     }
 }
 
+/// True if a watch is too old to be resumed (HTTP 410).
+pub(super) fn is_gone(status: &Status) -> bool {
+    status.code == 410
+}
+
+/// True if another writer was faster.
+pub(super) fn is_overtaken(status: &Status) -> bool {
+    status.is_conflict() || status.is_already_exists()
+}
+
 /// The answer's message. A server that is no API server may send none, or a whole page.
 fn said(status: &Status) -> String {
     match status.message.trim() {

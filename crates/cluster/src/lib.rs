@@ -25,6 +25,11 @@ pub use error::ClusterError;
 /// Field manager of all writes.
 const MANAGER: &str = "windlass";
 
+/// How this field manager writes.
+fn as_windlass() -> kube::api::PostParams {
+    kube::api::PostParams { field_manager: Some(MANAGER.to_owned()), ..Default::default() }
+}
+
 /// Waits for a time; for ever without one.
 async fn until(time: Option<tokio::time::Instant>) {
     match time {

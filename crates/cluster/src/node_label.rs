@@ -14,7 +14,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::{
     Api, ResourceExt as _,
     api::{ListParams, WatchEvent, WatchParams},
-    core::{PartialObjectMeta, Status},
+    core::PartialObjectMeta,
 };
 use tokio::{sync::watch, time::sleep};
 use tokio_stream::{Stream, StreamExt as _};
@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use windlass_config::LabelValue;
 use windlass_host::deadline;
 
-use super::{Client, ClusterError, attempts::Attempts, client::Connection};
+use super::{Client, ClusterError, attempts::Attempts, client::Connection, error::is_gone};
 
 /// Watches a label of the own Node. Returns its value, and the task to run until stopped.
 ///
@@ -63,9 +63,6 @@ enum Ended {
     /// The API server has forgotten the version.
     Expired,
 }
-
-/// HTTP status "gone".
-const GONE: u16 = 410;
 
 // === impl Watcher ===
 
@@ -174,8 +171,4 @@ impl Watcher {
     fn doing(&self) -> String {
         format!("cannot watch Node {}", self.client.node())
     }
-}
-
-fn is_gone(status: &Status) -> bool {
-    status.code == GONE
 }

@@ -35,6 +35,7 @@ pub use self::{
     nearest::nearest,
     published::{PublishedDevice, PublishedExpression},
     quantity::Amount,
+    version::is_semver,
 };
 use crate::device::Device;
 

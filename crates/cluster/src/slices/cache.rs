@@ -6,14 +6,13 @@ use k8s_openapi::api::resource::v1::ResourceSlice;
 use kube::{
     Api,
     api::{ListParams, WatchEvent, WatchParams},
-    core::Status,
 };
 use tokio::time::{Instant, sleep_until};
 use tokio_stream::{Stream, StreamExt as _};
 use windlass_config::DriverName;
 use windlass_host::deadline::Deadline;
 
-use crate::{Client, ClusterError, Limits, client::Connection};
+use crate::{Client, ClusterError, Limits, client::Connection, error::is_gone};
 
 /// The driver's slices of this node.
 pub(super) struct SliceCache<'a> {
@@ -44,12 +43,6 @@ pub(super) enum CacheEvent {
     Expired,
 }
 
-/// HTTP status "not found"; for a list, the API does not exist.
-const NOT_FOUND: u16 = 404;
-
-/// HTTP status "gone".
-const GONE: u16 = 410;
-
 const DOING: &str = "cannot watch the node's ResourceSlices";
 
 // === impl SliceCache ===
@@ -65,7 +58,7 @@ impl<'a> SliceCache<'a> {
         let doing = || "cannot list the node's ResourceSlices".to_owned();
         let which = ListParams::default().fields(&selector);
         let list = match connection.ask(doing, api.list(&which)).await {
-            Err(error) if error.status().is_some_and(|status| status.code == NOT_FOUND) => {
+            Err(error) if error.is_not_found() => {
                 return Err(ClusterError::NoSuchApi { doing: doing() });
             }
             list => list?,
@@ -162,8 +155,4 @@ pub(super) fn name(slice: &ResourceSlice) -> String {
 /// Version of a slice. Versions are growing numbers; any other version is the oldest.
 fn version(slice: &ResourceSlice) -> Option<u128> {
     slice.metadata.resource_version.as_ref()?.parse().ok()
-}
-
-fn is_gone(status: &Status) -> bool {
-    status.code == GONE
 }

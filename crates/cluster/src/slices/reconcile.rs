@@ -48,10 +48,6 @@ enum Execution {
     Refused,
 }
 
-/// HTTP status codes "forbidden" and "not found".
-const FORBIDDEN: u16 = 403;
-const NOT_FOUND: u16 = 404;
-
 /// Plans by pool.
 type Plans = BTreeMap<String, PoolPlan>;
 
@@ -89,7 +85,7 @@ impl SliceReconciler {
             return Ok(());
         }
         let doing = || "cannot ask for the API server's version".to_owned();
-        let is_no = |status: &Status| matches!(status.code, FORBIDDEN | NOT_FOUND);
+        let is_no = |status: &Status| status.is_forbidden() || status.is_not_found();
         let version = connection.ask(doing, connection.kube.apiserver_version()).await;
         self.learned.layout = Some(match version {
             // A server that hides its version counts as new.

@@ -25,6 +25,11 @@ enum PreRelease {
     Word(String),
 }
 
+/// True for a full version (Semantic Versioning 2.0.0).
+pub fn is_semver(text: &str) -> bool {
+    Version::parse(text).is_some()
+}
+
 // === impl Version ===
 
 impl Version {
