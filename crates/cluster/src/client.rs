@@ -10,7 +10,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use windlass_config::{ClusterAccess, PodIdentity};
 use windlass_core::name::is_subdomain;
 use windlass_host::{
-    deadline,
+    blocking, deadline,
     files::{self, Links},
 };
 
@@ -115,8 +115,7 @@ impl Client {
 
     async fn config(&self) -> Result<kube::Config, ClusterError> {
         let Some(path) = self.kubeconfig.clone() else {
-            let read = tokio::task::spawn_blocking(kube::Config::incluster).await;
-            return read.expect("reading neither panics nor is cancelled").map_err(no_access);
+            return blocking(kube::Config::incluster).await.map_err(no_access);
         };
         let read = move || {
             // The library's reader accepts any file, even a pipe without a writer.
@@ -124,10 +123,10 @@ impl Client {
             let text = read.map_err(|source| unreadable(&path, &source))?;
             parse(&text, path.parent().unwrap_or(&path)).map_err(no_access)
         };
-        let read = tokio::task::spawn_blocking(read).await;
-        let file = read.expect("reading neither panics nor is cancelled")?;
         let options = KubeConfigOptions::default();
-        kube::Config::from_custom_kubeconfig(file, &options).await.map_err(no_access)
+        kube::Config::from_custom_kubeconfig(blocking(read).await?, &options)
+            .await
+            .map_err(no_access)
     }
 }
 

@@ -29,13 +29,15 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use tokio::{
     sync::{mpsc, oneshot, watch},
-    task::{JoinSet, spawn_blocking},
+    task::JoinSet,
     time::sleep,
 };
 use tokio_util::sync::CancellationToken;
 use windlass_config::Places;
 use windlass_core::{device::SourceName, health::Reason, inventory::SourceState};
-use windlass_host::{Host, NVML, Roots, causes, clock::Clock, deadline, nvidia_smi::NvidiaSmi};
+use windlass_host::{
+    Host, NVML, Roots, blocking, causes, clock::Clock, deadline, nvidia_smi::NvidiaSmi,
+};
 use windlass_nvml::{LoadError, Nvml, NvmlError};
 
 pub use describe::PROFILE;
@@ -134,8 +136,8 @@ impl Nvidia {
         let (to_cuts, cuts) = mpsc::channel(MOST_CUTS);
         let (to_recesses, recesses) = NvmlReleaseHandle::new();
         Self {
-            library: places.driver.nvml_library.clone(),
-            roots: Roots::new(host.clone(), &places.driver),
+            library: places.nvml_library.clone(),
+            roots: places.driver.roots(host.clone()),
             policy,
             known: KnownDevices::new(quiet_period, clock),
             state: SourceState::Starting,
@@ -173,8 +175,7 @@ impl Nvidia {
 
     async fn remember(&mut self) {
         let (evidence, now) = (self.evidence.clone(), self.known.now());
-        let records = spawn_blocking(move || evidence.load(now)).await;
-        self.known.remember(records.expect("loading neither panics nor is cancelled"));
+        self.known.remember(blocking(move || evidence.load(now)).await);
         self.write_down();
     }
 

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use tokio::{sync::watch, task::spawn_blocking, time::sleep};
+use tokio::{sync::watch, time::sleep};
 use tokio_util::sync::CancellationToken;
 use windlass_allocations::ledger::SharedLedger;
 use windlass_cluster::{ClaimStatuses, Claims, Client};
 use windlass_config::{DriverName, Places, Policy, SessionLimits};
 use windlass_discovery::mig::MigHandle;
-use windlass_host::{causes, clock::Clock, state_file::Versioned};
+use windlass_host::{blocking, causes, clock::Clock, state_file::Versioned};
 use windlass_lifecycle::{
     cleanup::CleanupHandle,
     mps::{MpsPlaces, MpsStates},
@@ -234,8 +234,7 @@ impl Driver {
                 let records = left.taken_up(&file, &environment.documents, offer);
                 records.map(|records| (records, is_absent))
             };
-            let taken_up = spawn_blocking(read).await;
-            let why = match taken_up.expect("reading neither panics nor is cancelled") {
+            let why = match blocking(read).await {
                 Ok(recovered) => return recovered,
                 Err(unreadable) => causes(&unreadable),
             };

@@ -17,14 +17,14 @@ use std::{
 
 use tokio::{
     sync::watch,
-    task::{JoinSet, spawn_blocking},
+    task::JoinSet,
     time::{Duration, sleep},
 };
 use tokio_util::sync::CancellationToken;
 use tonic::transport::server::Router;
 use windlass_config::{DraOffer, DriverName, Policy};
 use windlass_host::{
-    causes, deadline, directory::DirectoryWatch, files::folder, state_file::Versioned,
+    blocking, causes, deadline, directory::DirectoryWatch, files::folder, state_file::Versioned,
 };
 use windlass_kubelet_api::{
     dated::Dated,
@@ -211,8 +211,7 @@ impl Server {
     /// True if the kubelet will release a claim. An unreadable record is read again later.
     async fn kubelet_has_ours(&self) -> bool {
         let record = self.kubelet_record.clone();
-        let read = spawn_blocking(move || record.has_ours()).await;
-        read.expect("reading neither panics nor is cancelled").unwrap_or(false)
+        blocking(move || record.has_ours()).await.unwrap_or(false)
     }
 
     /// Waits until the driver is needed, or no longer needed.

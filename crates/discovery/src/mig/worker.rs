@@ -2,13 +2,10 @@
 
 use std::fmt;
 
-use tokio::{
-    sync::{mpsc, oneshot, watch},
-    task::spawn_blocking,
-};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use windlass_core::device::DeviceId;
-use windlass_host::keyed::Tasks;
+use windlass_host::{blocking, keyed::Tasks};
 use windlass_nvml::Nvml;
 
 use super::{MigFailure, MigNotice};
@@ -86,8 +83,7 @@ impl MigWorker {
         self.cutting.begin(gpu, async move {
             // NVML at the start of the task.
             let library = library.borrow().clone();
-            let cut = spawn_blocking(move || run(library.as_ref())).await;
-            cut.expect("a blocking task neither panics nor is cancelled");
+            blocking(move || run(library.as_ref())).await;
         });
     }
 }

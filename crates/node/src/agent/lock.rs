@@ -40,8 +40,8 @@ use rustix::{
     fs::{FlockOperation, Mode, OFlags},
     io::Errno,
 };
-use tokio::{sync::watch, task::spawn_blocking};
-use windlass_host::files::folder;
+use tokio::sync::watch;
+use windlass_host::{blocking, files::folder};
 
 use super::StartError;
 
@@ -128,8 +128,7 @@ impl NodeLock {
     ) -> (Self, LockLost) {
         while notices.changed().await.is_ok() {
             // A hanging disk blocks this task only.
-            let looked = spawn_blocking(move || (self.look(), self)).await;
-            let (outcome, lock) = looked.expect("looking neither panics nor is cancelled");
+            let (outcome, lock) = blocking(move || (self.look(), self)).await;
             if let Err(lost) = outcome {
                 return (lock, lost);
             }
