@@ -25,7 +25,7 @@ pub use error::ClusterError;
 /// Field manager of all writes.
 const MANAGER: &str = "windlass";
 
-/// How this field manager writes.
+/// Parameters of a creation by this agent.
 fn as_windlass() -> kube::api::PostParams {
     kube::api::PostParams { field_manager: Some(MANAGER.to_owned()), ..Default::default() }
 }
