@@ -20,7 +20,6 @@ pub struct DraPolicy {
     /// Name of the driver. With `gpu.nvidia.com` the device classes of NVIDIA's driver serve as they are. The agent
     /// keeps the name that it started with.
     #[serde(with = "Text::<DriverName>")]
-    #[schemars(with = "Text<DriverName>")]
     pub driver: DriverName,
     /// The offered devices; left out, all.
     pub devices: Vec<Selector>,

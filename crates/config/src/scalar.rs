@@ -24,8 +24,7 @@ pub(crate) trait Scalar: Sized {
     fn write(&self) -> String;
 }
 
-/// A scalar in serde's terms. A field of another type uses it by `#[serde(with = "Text::<T>")]` and
-/// `#[schemars(with = "Text<T>")]`, and may be optional.
+/// A scalar in serde's terms. A field of another type uses it by `#[serde(with = "Text::<T>")]`, and may be optional.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Text<T>(pub(crate) T);
 

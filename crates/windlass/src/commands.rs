@@ -144,8 +144,7 @@ fn apply_host(args: HostArgs, config: &mut Config) {
     if let Some(root) = args.host_root {
         config.places.host_root = root;
     }
-    config.places.driver.nvml_library =
-        args.nvml_library.or(config.places.driver.nvml_library.take());
+    config.places.nvml_library = args.nvml_library.or(config.places.nvml_library.take());
 }
 
 fn host_root(config: &Config) -> Result<()> {

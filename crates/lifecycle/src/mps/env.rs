@@ -78,7 +78,7 @@ impl Env {
             places: MpsPlaces::new(places, settings),
             settings: settings.clone(),
             roots: places.roots(),
-            nvml_library: places.driver.nvml_library.clone(),
+            nvml_library: places.nvml_library.clone(),
         }
     }
 

@@ -18,7 +18,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use windlass_config::{ClusterAccess, Config, HealthPolicy, Places, Policy, SessionLimits};
-use windlass_host::{DriverPlaces, causes};
+use windlass_host::causes;
 use windlass_kubelet_sim::Kubelet;
 use windlass_machine::Machine;
 use windlass_node::Agent;
@@ -175,10 +175,7 @@ fn config(folder: &Path, machine: &Machine, policy: Policy) -> Config {
             kubelet_dir: folder.join("kubelet"),
             host_root: machine.host_root(),
             host_root_on_node: machine.host_root(),
-            driver: DriverPlaces {
-                nvml_library: Some(machine.nvml_library()).filter(|library| library.exists()),
-                ..DriverPlaces::default()
-            },
+            nvml_library: Some(machine.nvml_library()).filter(|library| library.exists()),
             cdi_dir: cdi_dir(folder),
             state_dir: folder.join(STATE),
             ..Places::default()
