@@ -182,7 +182,7 @@ impl Run {
             device.taints = None;
         }
         slice.metadata.resource_version = None;
-        cluster.objects().update(&slice).context("a slice cannot be changed")?;
+        cluster.plane.objects().update(&slice).context("a slice cannot be changed")?;
         Ok(())
     }
 
@@ -203,7 +203,7 @@ impl Run {
 
     fn server(&mut self) -> Result<&mut ApiServer> {
         let cluster = self.rig.cluster.as_mut().context("the soak is without claims")?;
-        Ok(cluster.server_mut())
+        Ok(cluster.plane.server_mut())
     }
 }
 

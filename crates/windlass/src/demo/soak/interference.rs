@@ -22,7 +22,7 @@ use windlass_kubelet_api::{checkpoint, deviceplugin::PreferredAllocationRequest}
 use windlass_kubelet_sim::NodeStatus;
 
 use super::{
-    agent::cdi_dir,
+    super::stage::cdi_dir,
     inject::{ABSENCE, RECOVERY_LIMIT, remove_if_there},
     invariant::{Violation, in_time},
     rig::{IndexedGpu, POLL_INTERVAL, RESOURCE},
@@ -116,14 +116,14 @@ impl Run {
     async fn fill_http_server(&mut self, gpus: usize) -> Result<()> {
         let mut silent = Vec::new();
         for _ in 0..CLIENTS {
-            let mut client = TcpStream::connect(self.rig.agent.listens()).await;
+            let mut client = TcpStream::connect(self.rig.agent.listens).await;
             if let Ok(client) = &mut client {
                 // The server may close the connection.
                 let _ = client.write_all(b"GET /metrics HTTP/1.1\r\nHost: ").await;
             }
             silent.push(client);
         }
-        let watch = Stopwatch::start(self.rig.agent.id());
+        let watch = Stopwatch::start(self.rig.agent.process.id());
         self.rig.agent.get("/healthz").await.context("the agent answers no probe")?;
         in_time("the answer to a probe", watch.elapsed(), PROBE_LIMIT)?;
         self.try_one(gpus).await

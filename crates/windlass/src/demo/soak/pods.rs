@@ -62,7 +62,7 @@ impl Run {
     async fn ask(&mut self, gpus: usize) -> Result<(String, Result<Admission, Rejection>)> {
         let pod = self.new_pod(gpus);
         let uid = pod.uid.clone();
-        let watch = Stopwatch::start(self.rig.agent.id());
+        let watch = Stopwatch::start(self.rig.agent.process.id());
         let outcome = self.rig.kubelet.admit(pod).await;
         let took = watch.elapsed();
         self.tally.admission_took(took);
@@ -109,7 +109,8 @@ impl Run {
         let begun = Instant::now();
         let kubelet = invariant::holders(&self.rig.kubelet.node());
         loop {
-            let metrics = self.rig.agent.metrics().await.context("the agent tells no metrics")?;
+            let metrics =
+                self.rig.agent.get("/metrics").await.context("the agent tells no metrics")?;
             let agent = told_holders(&metrics);
             if agent == kubelet {
                 break;
