@@ -5,6 +5,7 @@
 
 mod flags;
 mod overrides;
+mod pattern;
 mod resources;
 mod sharing;
 mod written;

@@ -197,15 +197,15 @@ mod versions {
     }
 
     pub(super) fn major(version: &Version) -> CelInt {
-        number(version.numbers[0])
+        number(version.0.major)
     }
 
     pub(super) fn minor(version: &Version) -> CelInt {
-        number(version.numbers[1])
+        number(version.0.minor)
     }
 
     pub(super) fn patch(version: &Version) -> CelInt {
-        number(version.numbers[2])
+        number(version.0.patch)
     }
 
     fn number(number: u64) -> CelInt {
