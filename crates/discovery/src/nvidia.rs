@@ -106,7 +106,6 @@ enum ConnectError {
 
 /// Reason for the end of a connection.
 enum Ended {
-    /// The agent is stopping.
     Stopped,
     /// The driver or its set of GPUs changed.
     Changed,
@@ -155,7 +154,6 @@ impl Nvidia {
         }
     }
 
-    /// The MIG handle and its worker.
     pub(super) fn partitions(&self) -> (MigHandle, MigWorker) {
         let limit = self.policy.current().call_deadline * CUT_CALLS;
         let to_source = (self.to_cuts.clone(), self.to_recesses.clone());
@@ -354,10 +352,10 @@ impl ConnectError {
     fn is_absence(&self) -> bool {
         match self {
             Self::NoLibrary { .. } | Self::NoFunction => true,
-            Self::Load(LoadError::Open { path, .. }) => {
+            Self::Load(LoadError::Open(path, _)) => {
                 path.is_absolute() && matches!(path.try_exists(), Ok(false))
             }
-            Self::Load(LoadError::Init { source, .. }) => source.is_driver_absent(),
+            Self::Load(LoadError::Init(_, source)) => source.is_driver_absent(),
             Self::Load(LoadError::CutOff { .. })
             | Self::Unread(_)
             | Self::Ask(_)
@@ -369,8 +367,7 @@ impl ConnectError {
     /// Error of a missing library. It is no failure on a machine without NVIDIA GPUs.
     fn unloaded(error: LoadError, host: &Host) -> Self {
         match &error {
-            LoadError::Open { path, .. } if path.is_relative() => match host.has_pci_vendor(VENDOR)
-            {
+            LoadError::Open(path, _) if path.is_relative() => match host.has_pci_vendor(VENDOR) {
                 Ok(true) => Self::Load(error),
                 Ok(false) => Self::NoFunction,
                 Err(unread) => Self::Unread(unread),
