@@ -52,7 +52,6 @@ pub struct Limits {
 )]
 pub struct InvalidNodeName(String);
 
-/// Connection of one part.
 #[derive(Clone)]
 pub(super) struct Connection {
     pub(super) kube: kube::Client,
@@ -193,7 +192,7 @@ impl Connection {
     ) -> Result<T, ClusterError> {
         match deadline::timeout(self.answer, question).await {
             Ok(answer) => answer.map_err(|error| ClusterError::of(doing(), error)),
-            Err(_) => Err(ClusterError::Late { doing: doing(), limit: self.answer }),
+            Err(_) => Err(ClusterError::Late(doing(), self.answer)),
         }
     }
 }

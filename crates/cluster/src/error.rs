@@ -14,43 +14,20 @@ pub enum ClusterError {
     )]
     NoAccess(#[source] Box<dyn Error + Send + Sync>),
     /// The request or its answer was lost.
-    #[error("{doing}: the API server cannot be asked")]
-    Unreachable {
-        /// The action that failed.
-        doing: String,
-        /// The cause.
-        source: kube::Error,
-    },
+    #[error("{0}: the API server cannot be asked")]
+    Unreachable(String, #[source] kube::Error),
     /// The answer has an unexpected form.
-    #[error("{doing}: the API server's answer cannot be read")]
-    Unreadable {
-        /// The action that failed.
-        doing: String,
-        /// The cause.
-        source: kube::Error,
-    },
+    #[error("{0}: the API server's answer cannot be read")]
+    Unreadable(String, #[source] kube::Error),
     /// The answer took too long.
-    #[error("{doing}: the API server did not answer within {limit:?}")]
-    Late {
-        /// The action that failed.
-        doing: String,
-        /// The deadline.
-        limit: Duration,
-    },
+    #[error("{0}: the API server did not answer within {1:?}")]
+    Late(String, Duration),
     /// The API server is too old.
-    #[error("{doing}: the API server has no resource.k8s.io/v1, which came with Kubernetes 1.34")]
-    NoSuchApi {
-        /// The action that failed.
-        doing: String,
-    },
+    #[error("{0}: the API server has no resource.k8s.io/v1, which came with Kubernetes 1.34")]
+    NoSuchApi(String),
     /// The API server refused.
-    #[error("{doing}: {}{}", said(.status), advice(.status))]
-    Refused {
-        /// The action that failed.
-        doing: String,
-        /// The answer.
-        status: Box<Status>,
-    },
+    #[error("{0}: {said}{advice}", said = said(.1), advice = advice(.1))]
+    Refused(String, Box<Status>),
 }
 
 /// Longest quoted answer, in bytes; an API server's sentences are shorter.
@@ -61,16 +38,16 @@ const LONGEST_ANSWER: usize = 500;
 impl ClusterError {
     pub(super) fn of(doing: String, error: kube::Error) -> Self {
         match error {
-            kube::Error::Api(status) => Self::Refused { doing, status },
-            source @ kube::Error::SerdeError(_) => Self::Unreadable { doing, source },
-            source => Self::Unreachable { doing, source },
+            kube::Error::Api(status) => Self::Refused(doing, status),
+            source @ kube::Error::SerdeError(_) => Self::Unreadable(doing, source),
+            source => Self::Unreachable(doing, source),
         }
     }
 
     /// The API server's answer, if it refused.
     pub(super) fn status(&self) -> Option<&Status> {
         match self {
-            Self::Refused { status, .. } => Some(status),
+            Self::Refused(_, status) => Some(status),
             _ => None,
         }
     }

@@ -160,7 +160,7 @@ impl Leases {
         for (device, lease) in &mut self.tracked {
             match api.renew(&lease_name(device), lease).await {
                 Ok(()) => {}
-                Err(refused @ ClusterError::Refused { .. }) => outcome = Err(refused),
+                Err(refused @ ClusterError::Refused(..)) => outcome = Err(refused),
                 Err(error) => return Err(error),
             }
         }

@@ -132,7 +132,7 @@ impl Watcher {
         // The server ends the watch in time, unless the connection is dead.
         let limit = limits.watch + limits.answer;
         let read = deadline::timeout(limit, self.read(events, version)).await;
-        read.unwrap_or_else(|_| Err(ClusterError::Late { doing: self.doing(), limit }))
+        read.unwrap_or_else(|_| Err(ClusterError::Late(self.doing(), limit)))
     }
 
     async fn read(
@@ -152,7 +152,7 @@ impl Watcher {
                 WatchEvent::Bookmark(mark) => Some(mark.metadata.resource_version),
                 WatchEvent::Error(status) if is_gone(&status) => return Ok(Ended::Expired),
                 WatchEvent::Error(status) => {
-                    return Err(ClusterError::Refused { doing: self.doing(), status });
+                    return Err(ClusterError::Refused(self.doing(), status));
                 }
             };
             version = newer.unwrap_or(version);

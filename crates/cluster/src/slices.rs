@@ -167,7 +167,7 @@ impl Publisher {
                 Err(error) => {
                     let pause = self.attempts.failed(&error);
                     self.reconciler.failed(&error);
-                    let is_missing = matches!(error, ClusterError::NoSuchApi { .. });
+                    let is_missing = matches!(error, ClusterError::NoSuchApi(_));
                     let pause = if is_missing { self.client.limits().retry_most } else { pause };
                     sleep(pause).await;
                 }

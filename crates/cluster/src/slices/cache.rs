@@ -18,7 +18,6 @@ use crate::{Client, ClusterError, Limits, client::Connection, error::is_gone};
 pub(super) struct SliceCache<'a> {
     pub(super) connection: &'a Connection,
     pub(super) api: Api<ResourceSlice>,
-    /// By name.
     pub(super) slices: BTreeMap<String, ResourceSlice>,
     selector: String,
     limits: Limits,
@@ -30,10 +29,8 @@ pub(super) struct SliceCache<'a> {
     next_watch: Instant,
 }
 
-/// Events of a watch.
 type Events = Pin<Box<dyn Stream<Item = kube::Result<WatchEvent<ResourceSlice>>> + Send>>;
 
-/// Changes of the cache.
 pub(super) enum CacheEvent {
     /// No change.
     None,
@@ -59,7 +56,7 @@ impl<'a> SliceCache<'a> {
         let which = ListParams::default().fields(&selector);
         let list = match connection.ask(doing, api.list(&which)).await {
             Err(error) if error.is_not_found() => {
-                return Err(ClusterError::NoSuchApi { doing: doing() });
+                return Err(ClusterError::NoSuchApi(doing()));
             }
             list => list?,
         };
@@ -89,7 +86,7 @@ impl<'a> SliceCache<'a> {
                 }
                 Err(_) => {
                     let limit = self.watch_limit();
-                    return Err(ClusterError::Late { doing: DOING.to_owned(), limit });
+                    return Err(ClusterError::Late(DOING.to_owned(), limit));
                 }
             };
             return self.apply(event.map_err(|error| ClusterError::of(DOING.to_owned(), error))?);
@@ -129,7 +126,7 @@ impl<'a> SliceCache<'a> {
             }
             WatchEvent::Error(status) if is_gone(&status) => return Ok(CacheEvent::Expired),
             WatchEvent::Error(status) => {
-                return Err(ClusterError::Refused { doing: DOING.to_owned(), status });
+                return Err(ClusterError::Refused(DOING.to_owned(), status));
             }
         };
         self.version = slice.metadata.resource_version.clone().unwrap_or_default();

@@ -19,7 +19,6 @@ pub(super) struct SliceApi<'a> {
     pub(super) connection: &'a Connection,
 }
 
-/// Outcome of a request.
 pub(super) enum Outcome<T> {
     Done(T),
     /// Another writer changed the slice.
@@ -109,7 +108,7 @@ impl SliceApi<'_> {
 fn judged<T>(answer: Result<T, ClusterError>) -> Result<Outcome<T>, ClusterError> {
     match answer {
         Ok(done) => Ok(Outcome::Done(done)),
-        Err(ClusterError::Refused { status, .. }) if status.is_invalid() => {
+        Err(ClusterError::Refused(_, status)) if status.is_invalid() => {
             Ok(Outcome::Invalid(status))
         }
         Err(error) if error.status().is_some_and(is_overtaken) => Ok(Outcome::Overtaken),

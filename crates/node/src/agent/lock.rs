@@ -115,7 +115,7 @@ impl NodeLock {
         match locks.file.look() {
             Ok(LockState::HeldByOther) => Err(StartError::Taken(dir.to_owned())),
             Ok(_) => Ok(locks),
-            Err(source) => Err(StartError::Lock { path: dir.join(FILE), source }),
+            Err(source) => Err(StartError::Lock(dir.join(FILE), source)),
         }
     }
 
@@ -312,7 +312,7 @@ mod tests {
         let (kind, mode) = (rustix::fs::FileType::Fifo, Mode::RUSR | Mode::WUSR);
         rustix::fs::mknodat(rustix::fs::CWD, dir.join(FILE), kind, mode, 0).expect("a FIFO");
         let error = NodeLock::take(&dir, &state).expect_err("refused");
-        assert!(matches!(error, StartError::Lock { .. }), "{error}");
+        assert!(matches!(error, StartError::Lock(..)), "{error}");
         assert!(windlass_host::causes(&error).contains("not a regular file"), "{error}");
     }
 }

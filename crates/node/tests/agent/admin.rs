@@ -236,7 +236,7 @@ async fn an_address_that_is_taken_is_told_before_anything_starts() {
     let address = taken.local_addr().expect("an address");
     world.config.listen = Some(address);
     let Err(error) = world.try_agent() else { panic!("it started") };
-    assert!(matches!(error, StartError::Listen(ListenError::Address { .. })));
+    assert!(matches!(error, StartError::Listen(ListenError::Address(..))));
     let expected = format!("cannot listen on {address}: choose another with --listen");
     assert_eq!(error.to_string(), expected);
     assert!(!world.config.places.cdi_dir.join("windlass.dev-gpu.json").exists());
