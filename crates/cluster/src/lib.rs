@@ -29,11 +29,3 @@ const MANAGER: &str = "windlass";
 fn as_windlass() -> kube::api::PostParams {
     kube::api::PostParams { field_manager: Some(MANAGER.to_owned()), ..Default::default() }
 }
-
-/// Waits for a time; for ever without one.
-async fn until(time: Option<tokio::time::Instant>) {
-    match time {
-        Some(time) => tokio::time::sleep_until(time).await,
-        None => std::future::pending().await,
-    }
-}

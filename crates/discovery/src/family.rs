@@ -36,7 +36,7 @@ use windlass_core::{
     health::{Health, HealthTracker, Observation, Reason},
     inventory::SourceState,
 };
-use windlass_host::{Host, clock::Clock, deadline};
+use windlass_host::{Host, clock::Clock, deadline, optional};
 
 use super::{Publisher, SourceSnapshot, graphics, log};
 
@@ -67,11 +67,9 @@ pub(super) trait Family: Send + 'static {
     }
 }
 
-/// Result of a scan.
 #[derive(Debug, Default)]
 pub(super) struct Scan {
     pub(super) states: BTreeMap<SourceName, SourceState>,
-    /// Present devices with an observation each.
     pub(super) found: Vec<(Device, Observation)>,
     /// Sources whose scan failed: their devices are unknown rather than gone.
     pub(super) unanswered: BTreeSet<SourceName>,
@@ -103,7 +101,6 @@ struct TrackedDevice {
 
 #[derive(Clone)]
 pub(super) struct ScanTriggers {
-    /// Policy changes.
     pub(super) policies: watch::Receiver<Arc<Policy>>,
     /// Host events.
     pub(super) host: watch::Receiver<u64>,
@@ -176,7 +173,7 @@ impl<F: Family> Watcher<F> {
                 () = stop.cancelled() => return,
                 () = sleep(again.unwrap_or_default()), if again.is_some() => {}
                 () = triggers.next_scan(self.health.probe_interval), if again.is_none() => {}
-                () = notified(news.as_deref()), if again.is_none() => {}
+                () = optional(news.as_deref().map(Notify::notified)), if again.is_none() => {}
             }
         }
     }
@@ -346,14 +343,6 @@ impl TrackedDevice {
     fn device(&self) -> Device {
         let health: &Health = self.tracker.health();
         Device { health: health.clone(), ..self.device.clone() }
-    }
-}
-
-/// Waits for a notification; forever without a notifier.
-async fn notified(news: Option<&Notify>) {
-    match news {
-        Some(news) => news.notified().await,
-        None => std::future::pending().await,
     }
 }
 

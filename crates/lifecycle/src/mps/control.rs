@@ -7,7 +7,6 @@ use windlass_host::deadline;
 
 use super::{place::Place, program::Program, spec::Share};
 
-/// Error of a command.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ControlError {
     #[error("cannot run {path}")]

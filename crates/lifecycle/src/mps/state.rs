@@ -44,7 +44,6 @@ pub(super) enum State {
     Waiting { until: Instant, attempt: u32 },
 }
 
-/// Inputs of the state machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Input {
     /// The state's action is done.
@@ -53,7 +52,6 @@ pub(super) enum Input {
     Exited,
     /// The state's time has come.
     Due,
-    /// The spec changed.
     Changed,
 }
 
@@ -75,7 +73,6 @@ const RAN_WELL: Duration = Duration::from_secs(60);
 // === impl State ===
 
 impl State {
-    /// Initial state.
     pub(super) const FIRST: Self = Self::Preparing { attempt: 0 };
 
     /// The transition function.
