@@ -109,51 +109,31 @@ fn traces(places: &Places, driver: &DriverName, ledger: &SharedLedger) -> Traces
 impl Driver {
     /// Builds the driver. Reads nothing yet.
     pub fn new(places: &Places, driver: &DriverName, limits: SessionLimits, deps: Deps) -> Self {
-        let Deps {
-            clock,
-            cluster,
-            ledger,
-            left,
-            handovers,
-            metrics,
-            daemons,
-            partitions,
-            policy,
-            state,
-            mps,
-        } = deps;
-        let roots = places.roots();
-        let traces = traces(places, driver, &ledger);
-        let file = ClaimFile::new(places);
         let environment = Environment {
-            node: cluster.as_ref().map(|it| it.node().to_owned()).unwrap_or_default(),
+            node: deps.cluster.as_ref().map(|it| it.node().to_owned()).unwrap_or_default(),
             documents: ClaimDocuments::new(&places.cdi_dir),
             kubelet_record: KubeletRecord::new(&places.kubelet_dir, driver),
-            claims: cluster.clone().map(Claims::new),
+            claims: deps.cluster.clone().map(Claims::new),
             driver: driver.clone(),
-            roots,
-            state,
-            ledger,
-            partitions,
-            handovers,
-            metrics,
-            mps,
-            daemons,
+            roots: places.roots(),
+            state: deps.state,
+            ledger: deps.ledger.clone(),
+            partitions: deps.partitions,
+            handovers: deps.handovers,
+            metrics: deps.metrics,
+            mps: deps.mps,
+            daemons: deps.daemons,
         };
-        let sockets = Sockets::new(&places.kubelet_dir, driver);
-        let registration = watch::Sender::default();
-        let statuses = cluster.map(ClaimStatuses::new);
-        let left = Some(left);
         Self {
             environment,
-            file,
-            left,
-            traces,
-            sockets,
-            clock,
-            policy,
-            registration,
-            statuses,
+            file: ClaimFile::new(places),
+            left: Some(deps.left),
+            traces: traces(places, driver, &deps.ledger),
+            sockets: Sockets::new(&places.kubelet_dir, driver),
+            clock: deps.clock,
+            policy: deps.policy,
+            registration: watch::Sender::default(),
+            statuses: deps.cluster.map(ClaimStatuses::new),
             limits,
         }
     }
