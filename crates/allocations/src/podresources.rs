@@ -125,7 +125,6 @@ impl Holders {
         since.is_some_and(|since| given.is_none_or(|given| given < since) && now - since >= delay)
     }
 
-    /// All ids in the answer.
     fn ids(&self) -> impl Iterator<Item = HeldId> {
         let each = self.by_device.iter().flat_map(|(id, all)| all.iter().map(move |it| (id, it)));
         each.map(|(device, holder)| {

@@ -32,7 +32,6 @@ const CHANNELS: &str = "/dev/nvidia-caps-imex-channels";
 // === impl Features ===
 
 impl Features {
-    /// Finds the configured features.
     pub(super) fn find(roots: &Roots, delivery: &Delivery) -> Self {
         let mut found = Self::default();
         for feature in &delivery.features {

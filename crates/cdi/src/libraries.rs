@@ -9,7 +9,6 @@ use std::{
 use tokio::time::Instant;
 use windlass_host::{Entry, Host};
 
-/// One library.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Library {
     /// Folder in the driver's tree.

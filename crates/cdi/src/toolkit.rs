@@ -9,7 +9,6 @@ use windlass_config::Hooks;
 use windlass_core::cdi;
 use windlass_host::Host;
 
-/// An installed toolkit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Toolkit {
     /// Its program, by the container runtime's path.

@@ -169,7 +169,6 @@ impl DraPolicy {
         (device.family().is_managed && is_whole).then_some(rule.manner)
     }
 
-    /// A mistake in `migMode`.
     pub(crate) fn mig_mode_mistake(&self) -> Option<&'static str> {
         let alone =
             self.mig_mode == DraMigMode::OnDemand && self.partitions == DraPartitions::AsCut;

@@ -16,11 +16,9 @@ use crate::document::unknown_word;
 
 /// A value that is written as text and checked while it is read.
 pub(crate) trait Scalar: Sized {
-    /// The schema of the text.
     fn schema() -> Schema;
     /// Reads the text; the error says what to write.
     fn read(text: &str) -> Result<Self, String>;
-    /// Writes the text.
     fn write(&self) -> String;
 }
 

@@ -95,7 +95,6 @@ pub struct EvaluationError {
     sort: ErrorCause,
 }
 
-/// Cause of an evaluation error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ErrorCause {
     /// The device lacks an attribute.

@@ -34,7 +34,6 @@ use super::{
     trouble,
 };
 
-/// Family of FPGAs.
 #[derive(Debug, Default)]
 pub(super) struct Fpga {
     rules: FpgaRules,

@@ -20,7 +20,6 @@ use windlass_host::{
 /// Health record of each device that had trouble.
 pub type Records = BTreeMap<DeviceId, HealthRecord>;
 
-/// Health file of one source.
 #[derive(Clone, Debug)]
 pub(crate) struct HealthFile(StateFile<Records>);
 

@@ -28,7 +28,6 @@ pub(super) fn no_answer() -> Trouble {
     (Reason::NotReady, "it does not answer".to_owned())
 }
 
-/// Observation of a device with this trouble.
 pub(super) fn observation(trouble: Option<Trouble>) -> Observation {
     trouble.map_or(Observation::Passed, |(reason, detail)| Observation::Failed(reason, detail))
 }

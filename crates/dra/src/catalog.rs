@@ -49,7 +49,6 @@ pub(crate) struct Counters {
 /// A device of the catalog.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CatalogEntry {
-    /// Name in the pool.
     pub(crate) name: DeviceName,
     /// The device. For a partition, the id of its placement, which the ledger uses.
     pub device: DeviceId,
@@ -63,7 +62,6 @@ pub struct CatalogEntry {
     pub taints: Vec<Taint>,
     /// Placement of the instance to be made.
     pub(crate) partition: Option<Partition>,
-    /// Consumed counters.
     pub(crate) consumes: Option<Counters>,
     /// True if a claim has it.
     pub(crate) is_claimed: bool,
@@ -118,7 +116,6 @@ impl Catalog {
         catalog
     }
 
-    /// The device of this name.
     pub(crate) fn find(&self, pool: &str, name: &str) -> Option<&CatalogEntry> {
         self.pools.get(pool)?.entries.iter().find(|entry| entry.name.as_str() == name)
     }
@@ -169,7 +166,6 @@ fn claimable(state: &NodeState) -> impl Iterator<Item = (&Device, Sharing)> {
     devices.filter_map(move |device| Some((device, sharing(device)?)))
 }
 
-/// Name of a source's pool.
 pub(super) fn pool_name(node: &str, source: &str) -> String {
     format!("{node}/{source}")
 }
@@ -205,7 +201,6 @@ fn unknown_claims(ledger: &Ledger) -> Option<Taint> {
     (!ledger.knows_claims()).then(taint)
 }
 
-/// Taint of a device with an obstacle.
 fn obstacle(state: &NodeState, device: &Device) -> Option<Taint> {
     // Kubernetes 1.34 accepts four taints of a device, and an unhealthy device has one already.
     let found = state.obstacle(device).filter(|_| device.health.is_healthy())?;
@@ -218,7 +213,6 @@ fn unclean(state: &NodeState, device: &Device) -> Option<Taint> {
     Some(Taint { key: UNCLEAN, value })
 }
 
-/// Taint of an unhealthy device.
 fn trouble(device: &Device) -> Option<Taint> {
     if device.health.is_healthy() {
         return None;

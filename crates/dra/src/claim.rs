@@ -17,13 +17,11 @@ pub(crate) struct Claim {
     pub(crate) reference: ClaimRef,
     /// The pod's name for the claim, if it was made for one pod; else its own name.
     pub(crate) called: String,
-    /// Allocated devices.
     pub(crate) results: Vec<AllocatedDevice>,
     /// Parameters for them; later ones override earlier ones.
     pub(crate) configs: Vec<OpaqueConfig>,
 }
 
-/// A device that the scheduler allocated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AllocatedDevice {
     /// The request, `gpu`, or one of its alternatives, `gpu/large`.
@@ -37,7 +35,6 @@ pub(crate) struct AllocatedDevice {
     pub(crate) consumed: BTreeMap<String, String>,
 }
 
-/// Access of a claim to a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     /// Use of the device.

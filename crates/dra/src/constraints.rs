@@ -26,7 +26,6 @@ pub(super) struct Constraints {
     pub(super) interval: Interval,
 }
 
-/// Inputs of the constraints.
 #[derive(Clone, Copy)]
 pub(super) struct Inputs<'a> {
     pub(super) result: &'a AllocatedDevice,

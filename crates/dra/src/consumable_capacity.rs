@@ -13,7 +13,6 @@ use windlass_lifecycle::mps::MpsSpec;
 
 use super::claim::AllocatedDevice;
 
-/// Consumable capacity of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ConsumableCapacity {
     pub(super) manner: ShareManner,

@@ -55,7 +55,6 @@ const LONGEST_MESSAGE: usize = 1024;
 // === impl HealthList ===
 
 impl HealthList {
-    /// The present list.
     pub(super) fn list(&mut self) -> NodeWatchResourcesResponse {
         let known = self.known();
         self.message(&known)

@@ -10,7 +10,6 @@ use windlass_lifecycle::mps::MpsPlaces;
 
 use super::consumable_capacity::WHOLE;
 
-/// Limits of each program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Limits {
     /// Device memory, in mebibytes.

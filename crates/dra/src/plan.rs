@@ -26,14 +26,12 @@ use super::{
     time_slice::Interval,
 };
 
-/// Inputs of a plan.
 pub(crate) struct PlanInputs<'a> {
     pub(crate) driver: &'a DriverName,
     pub(crate) state: &'a NodeState,
     pub(crate) catalog: &'a Catalog,
     /// States of devices between tenants.
     pub(crate) handovers: &'a CleanupStates,
-    /// Recorded claims.
     pub(crate) records: &'a Records,
     /// Folders of the MPS daemons.
     pub(crate) mps: &'a MpsPlaces,

@@ -14,7 +14,6 @@ use super::record::Held;
 #[derive(Clone, Debug)]
 pub(super) struct ClaimQueue {
     requests: mpsc::Sender<Request>,
-    /// Deadline of an answer.
     deadline: Duration,
 }
 
@@ -28,7 +27,6 @@ pub(super) struct Request {
 /// Requested action for a claim.
 #[derive(Debug)]
 pub(super) enum Wish {
-    /// Prepare its devices.
     Prepare(Reply<Vec<Held>>),
     /// Release all that is left of it.
     Release(Reply<()>),
@@ -37,7 +35,6 @@ pub(super) enum Wish {
 // === impl Wish ===
 
 impl Wish {
-    /// Refuses the request.
     pub(super) fn refuse(self, why: String) {
         // The caller may have given up.
         match self {
@@ -50,7 +47,6 @@ impl Wish {
 /// The caller may have given up.
 pub(super) type Reply<T> = oneshot::Sender<Result<T, String>>;
 
-/// Capacity of the queue.
 const CAPACITY: usize = 64;
 
 /// Longest UID. Kubernetes' have 36 characters.
@@ -59,7 +55,6 @@ const LONGEST_UID: usize = 63;
 // === impl ClaimQueue ===
 
 impl ClaimQueue {
-    /// A queue, and the receiver of its requests.
     pub(super) fn new(deadline: Duration) -> (Self, mpsc::Receiver<Request>) {
         let (requests, receiver) = mpsc::channel(CAPACITY);
         (Self { requests, deadline }, receiver)

@@ -61,14 +61,12 @@ pub(super) struct Server {
     pub(super) look_interval: Duration,
 }
 
-/// Paths of the sockets.
 #[derive(Clone, Debug)]
 pub(super) struct Sockets {
     pub(super) driver: PathBuf,
     pub(super) registration: PathBuf,
 }
 
-/// Error of serving.
 #[derive(Debug, thiserror::Error)]
 enum ServeError {
     #[error("cannot watch {path}")]
@@ -239,7 +237,6 @@ impl Server {
 // === impl Sockets ===
 
 impl Sockets {
-    /// The usual paths of a driver.
     pub(super) fn new(kubelet_dir: &Path, driver: &DriverName) -> Self {
         let own = kubelet_dir.join(PLUGINS_DIR).join(driver.as_str());
         let registry = kubelet_dir.join(REGISTRY_DIR);

@@ -17,7 +17,6 @@ use windlass_core::device::DeviceId;
 
 use super::catalog::{Catalog, CatalogEntry, Pool};
 
-/// Options of slices.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SliceOptions<'a> {
     pub(crate) driver: &'a DriverName,

@@ -55,7 +55,6 @@ pub(super) struct StatusWriter {
     pub(super) troubles: watch::Receiver<TroubleByUid>,
 }
 
-/// The device reports of one claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct ClaimReport {
     reference: ClaimRef,
@@ -97,7 +96,6 @@ impl Troubles {
         self.0.subscribe()
     }
 
-    /// Refused claims.
     pub(super) fn refused(&self) -> Vec<ClaimRef> {
         let all = self.0.borrow();
         all.values().filter_map(|it| Some(it.refused.as_ref()?.claim.clone())).collect()

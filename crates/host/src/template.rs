@@ -20,7 +20,6 @@ pub struct UnknownPlaceholder(String);
 #[error("it has no {{{0}}}")]
 pub struct MissingValue(String);
 
-/// Part of a template.
 #[derive(Debug, PartialEq, Eq)]
 enum Piece<'a> {
     Text(&'a str),
@@ -123,7 +122,6 @@ fn is_known(word: &str) -> bool {
     attribute.map_or_else(|| WORDS.contains(&word), |name| !name.is_empty())
 }
 
-/// Value of a placeholder on this device.
 fn value(word: &str, device: &Device) -> Option<String> {
     let own = |name| attribute(device, DOMAIN, name);
     if let Some(name) = word.strip_prefix(ATTRIBUTE) {

@@ -27,7 +27,6 @@ impl All {
         }
     }
 
-    /// Adds a condition.
     pub(super) fn and(&mut self, condition: impl Into<String>) {
         self.0.push(condition.into());
     }

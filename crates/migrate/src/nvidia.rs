@@ -24,7 +24,6 @@ use self::{
     sharing::SharingEntry,
 };
 
-/// The file as written.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct PeerFile {

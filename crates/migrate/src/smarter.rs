@@ -24,7 +24,6 @@ struct Entry {
     nummaxdevices: Option<Spanned<i64>>,
 }
 
-/// The domain of all its resources.
 const DOMAIN: &str = "smarter-devices";
 
 /// The word that means the GPUs of a Jetson.

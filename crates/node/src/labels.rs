@@ -29,7 +29,6 @@ pub struct Labeller {
     publish: watch::Sender<Arc<Labels>>,
     /// File as last written.
     file: Option<FeatureFile>,
-    /// Last write error.
     last_error: Option<String>,
 }
 

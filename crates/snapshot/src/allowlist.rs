@@ -85,7 +85,6 @@ pub(super) const ROOTS: [Root; 10] = [
 /// Prefixes of storage that people name, often after the host: a volume group's folder has its name.
 const NAMED_STORAGE: [&str; 5] = ["dm-", "drbd", "md", "rbd", "zd"];
 
-/// Single files.
 pub(super) const FILES: [&str; 4] =
     ["proc/devices", "proc/1/net/ipv6_route", "proc/1/net/route", "proc/sys/kernel/osrelease"];
 

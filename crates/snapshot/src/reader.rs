@@ -16,9 +16,7 @@ pub(super) struct Reader {
     pool: DeadlinePool<PathBuf, io::Result<Vec<u8>>>,
 }
 
-/// Outcome of a read.
 pub(super) enum ReadOutcome {
-    /// Text of the file.
     Text(String),
     /// The file is missing.
     Nothing,

@@ -48,7 +48,6 @@ pub(super) fn walk(
     walk.snapshot
 }
 
-/// State of a walk.
 struct Walk<'a> {
     host: &'a Host,
     extra: &'a ExtraFiles,

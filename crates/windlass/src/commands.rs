@@ -64,7 +64,6 @@ use crate::{
 /// Shutdown limit: a thread that hangs in a driver call must not keep the process alive.
 const ABANDON_AFTER: Duration = Duration::from_millis(500);
 
-/// Runs a command.
 pub(crate) fn run(command: Command) -> Result<()> {
     match command {
         Command::Node(args) => block_on(node::run(*args)),
@@ -247,7 +246,6 @@ fn aside(text: impl std::fmt::Display) -> Result<()> {
     Ok(writeln!(io::stderr(), "windlass: {text}")?)
 }
 
-/// Clock of this process.
 pub(crate) fn clock() -> Clock {
     Clock::starting_at(Timestamp::now())
 }

@@ -33,7 +33,6 @@ use script::Script;
 use soak::{AllocationApis, Soak};
 use stage::Stage;
 
-/// Runs the demo.
 pub(crate) async fn run(args: DemoArgs) -> Result<()> {
     let reporter = match args.output {
         DemoOutputArg::Text => Reporter::Text(Paint::for_stdout()),

@@ -13,7 +13,6 @@ use tracing_subscriber::{
     util::SubscriberInitExt as _,
 };
 
-/// Format of log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogFormat {
     /// One line of text per event.
@@ -27,7 +26,6 @@ pub(crate) enum LogFormat {
 /// repetition.
 const EACH_FAILED_REQUEST: &str = "kube_client::client::builder";
 
-/// Logs to stderr.
 pub(crate) fn to_stderr(format: LogFormat, filter: Targets) {
     let filter = without_what_is_said_twice(filter);
     let layer = fmt::layer().with_writer(io::stderr).with_ansi(io::stderr().is_terminal());

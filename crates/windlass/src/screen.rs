@@ -94,7 +94,6 @@ impl Paint {
         Self { enabled: false }
     }
 
-    /// Colours the text.
     pub(crate) fn text(self, tone: Tone, text: impl Display) -> String {
         let code = match tone {
             Tone::Strong => "1",
@@ -110,7 +109,6 @@ impl Paint {
 // === impl Table ===
 
 impl Table {
-    /// Creates a table with headings.
     pub(crate) fn new<const N: usize>(headings: [&str; N]) -> Self {
         Self { rows: vec![headings.map(str::to_owned).to_vec()] }
     }
@@ -120,7 +118,6 @@ impl Table {
         Self { rows }
     }
 
-    /// Adds a row.
     pub(crate) fn row<const N: usize>(&mut self, cells: [String; N]) {
         self.rows.push(cells.into());
     }
@@ -136,7 +133,6 @@ impl Table {
         self.rows.iter().map(line).collect()
     }
 
-    /// Prints the table to stdout.
     pub(crate) fn print(&self) -> io::Result<()> {
         self.lines("").into_iter().try_for_each(line)
     }

@@ -26,7 +26,6 @@ use crate::HeldIds;
 /// UIDs of the pods that have each device.
 pub(super) type ByPod = BTreeMap<DeviceId, BTreeSet<String>>;
 
-/// Error of reading the checkpoint.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CheckpointReadError {
     #[error("cannot read the kubelet's checkpoint")]
@@ -44,13 +43,11 @@ pub(super) struct CheckpointReader {
     late: Option<JoinHandle<()>>,
 }
 
-/// Deadline of a read.
 const DEADLINE: Duration = Duration::from_secs(5);
 
 // === impl CheckpointReader ===
 
 impl CheckpointReader {
-    /// A reader of this file.
     pub(super) fn new(path: PathBuf) -> Self {
         Self { path, late: None }
     }
@@ -59,7 +56,6 @@ impl CheckpointReader {
         &self.path
     }
 
-    /// Reads the checkpoint.
     pub(super) async fn read(&mut self) -> Result<Checkpoint, CheckpointReadError> {
         if let Some(late) = &mut self.late {
             // Its result is outdated.

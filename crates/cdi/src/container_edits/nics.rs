@@ -48,7 +48,6 @@ impl AllocationRequest<'_> {
     }
 }
 
-/// Name of the function on its bus.
 fn bus_name(nic: &Device) -> Option<String> {
     text(nic, &AUXILIARY_DEVICE).or_else(|| Some(nic.place.pci?.to_string()))
 }
@@ -111,7 +110,6 @@ fn one(key: &str, text: &str) -> BTreeMap<String, String> {
     [(key.to_owned(), text.to_owned())].into()
 }
 
-/// Paths of the nodes in the container.
 fn paths(nic: &Device) -> impl Iterator<Item = &str> {
     nic.nodes.iter().filter_map(|node| node.inside().to_str())
 }

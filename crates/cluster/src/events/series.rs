@@ -33,7 +33,6 @@ struct Open {
     last: Timestamp,
 }
 
-/// A request for an event.
 #[derive(Debug)]
 pub(super) enum Write {
     Create(Box<Event>),
@@ -47,7 +46,6 @@ impl Series {
         Self { node: node.to_owned(), open: BTreeMap::new() }
     }
 
-    /// The request for a report.
     pub(super) fn next(&mut self, report: &Report) -> Write {
         let too_old = report.at.saturating_sub(OPEN).unwrap_or(Timestamp::MIN);
         self.open.retain(|_, open| open.last >= too_old);

@@ -42,7 +42,6 @@ struct Observed {
     since: Instant,
 }
 
-/// The next action.
 #[derive(Debug, PartialEq)]
 pub(super) enum Action {
     /// None: another node holds it.
@@ -74,7 +73,6 @@ impl TrackedLease {
         self.renewed = Some(asked);
     }
 
-    /// The next action for the lease of this name.
     pub(super) fn action(&self, name: &str, now: Instant, wall: Timestamp) -> Action {
         match self.seen.as_ref().and_then(|seen| seen.lease.as_ref()) {
             None => {

@@ -21,7 +21,6 @@ pub struct SliceContent {
 // === impl SliceContent ===
 
 impl SliceContent {
-    /// Content of a published slice.
     pub(super) fn of(slice: &ResourceSlice) -> Self {
         Self {
             devices: slice.spec.devices.clone().unwrap_or_default(),

@@ -25,7 +25,6 @@ pub(super) struct Learned {
     count: u64,
 }
 
-/// A refused pool.
 struct RefusedPool {
     desired: Vec<SliceContent>,
     why: String,
@@ -77,7 +76,6 @@ impl Learned {
         published == sent || kept.is_some_and(|kept| kept.0 == sent && kept.1 == published)
     }
 
-    /// Learns from the stored slice.
     pub(super) fn stored(
         &mut self,
         (pool, at): Position<'_>,

@@ -11,7 +11,6 @@ use k8s_openapi::{
 
 use super::SliceContent;
 
-/// Owner of the slices.
 #[derive(Clone, Debug)]
 pub(super) struct Owner {
     pub(super) driver: String,
@@ -27,7 +26,6 @@ pub(super) struct PoolPlan {
     pub(super) create: Vec<(usize, ResourceSlice)>,
 }
 
-/// A desired pool.
 #[derive(Clone, Copy)]
 pub(super) struct DesiredPool<'a> {
     pub(super) name: &'a str,

@@ -29,7 +29,6 @@ pub(super) struct SliceReconciler {
     outcome: watch::Sender<Arc<PublishState>>,
 }
 
-/// The next action.
 pub(super) enum Next {
     /// None: all is published.
     Done,
@@ -48,7 +47,6 @@ enum Execution {
     Refused,
 }
 
-/// Plans by pool.
 type Plans = BTreeMap<String, PoolPlan>;
 
 // === impl SliceReconciler ===
@@ -199,7 +197,6 @@ impl SliceReconciler {
         Ok(Execution::Done)
     }
 
-    /// Reports the published slices.
     fn report(&self, desired: &DesiredSlices, known: &BTreeMap<String, ResourceSlice>) {
         let mut pools = BTreeMap::<String, PublishedPool>::new();
         for ResourceSlice { spec, .. } in known.values() {
@@ -235,7 +232,6 @@ fn complete_pool(pool: &str, known: &BTreeMap<String, ResourceSlice>) -> Vec<Sli
     if is_complete { slices.into_iter().map(SliceContent::of).collect() } else { Vec::new() }
 }
 
-/// Logs the changes of the state.
 fn log_changes(before: &PublishState, now: &PublishState) {
     for (pool, PublishedPool { generation, slices, devices }) in &now.pools {
         if before.pools.get(pool) != now.pools.get(pool) {

@@ -16,7 +16,6 @@ pub(super) struct Gpu<'a> {
     pub(super) offering: Option<Offering>,
 }
 
-/// A MIG instance.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Instance<'a> {
     device: &'a Device,

@@ -27,7 +27,6 @@ fn rank(model: &Model<'_>) -> (usize, usize) {
     (model.whole(), model.count())
 }
 
-/// Labels of MIG instances.
 pub(super) fn instances(
     names: InstanceNames,
     gpus: &[Gpu<'_>],

@@ -10,7 +10,6 @@ use super::{
 /// Input of the search: classes to take from, beside the required devices.
 #[derive(Debug)]
 pub(super) struct Problem {
-    /// Terms of the objective.
     pub(super) terms: &'static [Term],
     /// Required positions, ascending.
     pub(super) required: Vec<usize>,
@@ -66,7 +65,6 @@ pub(super) struct Traits {
 pub(super) struct GroupLoad {
     /// Unavailable devices.
     pub(super) in_use: i64,
-    /// Required devices.
     pub(super) required: i64,
 }
 

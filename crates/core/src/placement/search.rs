@@ -35,7 +35,6 @@ pub(super) struct SearchResult {
     pub(super) exact: bool,
 }
 
-/// State of the search.
 struct Search<'a> {
     problem: &'a Problem,
     remaining: Remaining,

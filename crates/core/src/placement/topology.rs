@@ -32,7 +32,6 @@ pub(super) struct PlacedDevice {
     pub(super) nic: i64,
 }
 
-/// MIG profile attribute.
 const PROFILE: AttributeName = AttributeName::new("nvidia.com", "profile");
 
 /// Unit of packing and spreading.

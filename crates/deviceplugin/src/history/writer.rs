@@ -38,7 +38,6 @@ pub struct HistoryWriter {
     due: Option<Instant>,
     /// True once the file of the previous agent was merged into `lines`.
     merged: bool,
-    /// Last write error.
     last_error: Option<String>,
 }
 

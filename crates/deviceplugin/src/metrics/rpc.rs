@@ -38,7 +38,6 @@ pub(crate) struct Call<'a> {
     begun: Instant,
 }
 
-/// Metric families of all resources.
 #[derive(Clone)]
 pub(super) struct RpcFamilies {
     seconds: Family<Labels, Histogram, fn() -> Histogram>,

@@ -48,7 +48,6 @@ pub(super) enum State {
     Serving { kubelet: SocketIdentity, stream: StreamId, since: Instant, attempt: u32 },
 }
 
-/// Input of the state machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Input {
     /// Result of a socket check.
@@ -154,7 +153,6 @@ impl State {
         }
     }
 
-    /// Deadline of the state.
     pub(super) fn due(self) -> Option<Instant> {
         match self {
             Self::Waiting { until, .. } => Some(until),

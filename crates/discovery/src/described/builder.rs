@@ -21,7 +21,6 @@ use super::{
     unit::Group,
 };
 
-/// Device builder of one source.
 pub(super) struct DeviceBuilder<'a> {
     pub(super) host: &'a Host,
     pub(super) rule: &'a SourceRule,
@@ -29,11 +28,9 @@ pub(super) struct DeviceBuilder<'a> {
     pub(super) nodes: &'a Nodes<'a>,
 }
 
-/// A device with its trouble.
 pub(super) struct BuiltDevice {
     pub(super) device: Device,
     pub(super) trouble: Option<(Reason, String)>,
-    /// Missing device nodes.
     missing: Vec<String>,
 }
 

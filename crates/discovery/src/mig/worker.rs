@@ -15,7 +15,6 @@ use super::{MigFailure, MigNotice};
 pub struct MigWorker {
     orders: mpsc::Receiver<Order>,
     library: watch::Receiver<Option<Nvml>>,
-    /// Notices to the source.
     cuts: mpsc::Sender<MigNotice>,
     /// Running tasks, one per GPU.
     cutting: Tasks<DeviceId, ()>,

@@ -11,7 +11,6 @@ use windlass_host::Host;
 
 use super::ports::{Port, PortReader, PortReport};
 
-/// An RDMA device of a function.
 #[derive(Debug)]
 pub(super) struct RdmaDevice {
     /// `mlx5_0`

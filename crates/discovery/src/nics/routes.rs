@@ -3,11 +3,9 @@
 //! Files list the main table with one interface per route: only the first of several IPv4 next hops. Netlink
 //! has all, but of the agent's namespace instead of the host's.
 
-/// A route of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Route<'a> {
     pub(super) interface: &'a str,
-    /// True for a default route.
     pub(super) is_default: bool,
 }
 

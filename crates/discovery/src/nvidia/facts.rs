@@ -43,7 +43,6 @@ pub(super) struct LinkFacts {
     pub(super) generation: Option<u32>,
     /// Link numbers of the driver.
     pub(super) up: Vec<u32>,
-    /// Remote end of each link.
     pub(super) remotes: Vec<Remote>,
     /// Links that were up before, with their remote ends.
     pub(super) lost: BTreeMap<u32, Remote>,
@@ -60,7 +59,6 @@ pub(super) enum MigFacts {
     Enabled(Vec<InstanceFacts>),
 }
 
-/// One MIG instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct InstanceFacts {
     pub(super) index: u32,

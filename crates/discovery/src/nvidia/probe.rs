@@ -37,7 +37,6 @@ pub(super) struct Probe {
 /// Devices, if described anew, and obstacles of single ones.
 type Description = (Option<Vec<Device>>, BTreeMap<DeviceId, String>);
 
-/// Result of a probe.
 pub(super) struct ProbeReport {
     pub(super) facts: GpuFacts,
     /// The GPU and its instances, if anything changed.
@@ -55,7 +54,6 @@ pub(super) struct ProbeReport {
 // === impl Probe ===
 
 impl Probe {
-    /// Probes the GPU.
     pub(super) fn run(self) -> Result<ProbeReport, NvmlError> {
         let gpu = self.nvml.gpu(self.index)?;
         let id = id_of(&gpu)?;

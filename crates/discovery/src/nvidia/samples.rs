@@ -30,7 +30,6 @@ pub(super) struct Samples {
     readings: JoinSet<Reading>,
 }
 
-/// Result of a read.
 pub(super) struct Reading {
     index: usize,
     samples: Vec<(DeviceId, Sample)>,

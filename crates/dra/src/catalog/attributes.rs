@@ -30,7 +30,6 @@ const SOURCE: &str = "source";
 /// Most attributes and capacities of a device (`ResourceSliceMaxAttributesAndCapacitiesPerDevice`).
 pub(super) const MOST: usize = 32;
 
-/// Attributes of a device.
 pub(super) fn of(device: &Device, driver: &DriverName) -> Attributes {
     let is_published = |name: &str| !PRIVATE.contains(&name) && !PASSING.contains(&name);
     let public = device.attributes.iter().filter(|(name, _)| is_published(name.name()));

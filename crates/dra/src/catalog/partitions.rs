@@ -61,7 +61,6 @@ pub(super) fn cuts<'a>(
 // === impl CutGpu ===
 
 impl CutGpu<'_> {
-    /// All counters of the GPU.
     pub(super) fn counters(&self) -> Counters {
         let slices = 0..self.room.slices;
         let amounts = self.room.amounts.iter().map(|(name, amount)| (counter(name), *amount));

@@ -51,7 +51,6 @@ impl ClaimMetrics {
         metrics
     }
 
-    /// Sets the state of the registration.
     pub(crate) fn set_registration(&self, state: &RegistrationState) {
         for name in RegistrationState::NAMES {
             let gauge = self.registration.get_or_create_owned(&vec![("state", name.to_owned())]);

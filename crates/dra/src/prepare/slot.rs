@@ -10,7 +10,6 @@ use super::{
     state::{Input, State},
 };
 
-/// One claim.
 pub(super) struct Slot {
     pub(super) claim: ClaimRef,
     pub(super) state: State,
@@ -59,7 +58,6 @@ impl Slot {
         self.state = state;
     }
 
-    /// The record of the claim.
     pub(super) fn recorded(&self) -> Option<&Entry> {
         self.entry.as_ref().filter(|_| self.state.recorded().is_some())
     }

@@ -16,7 +16,6 @@ const LIMIT: Duration = Duration::from_secs(20);
 // === impl Environment ===
 
 impl Environment {
-    /// Sets the time slices of a claim.
     pub(super) async fn set_time_slices(&self, entry: &Entry) -> Result<(), String> {
         for (device, interval) in intervals(entry) {
             self.set_time_slice(device, interval).await?;

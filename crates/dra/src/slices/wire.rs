@@ -18,7 +18,6 @@ use crate::{
     consumable_capacity::{self, ConsumableCapacity, compute_of},
 };
 
-/// Device of a slice.
 pub(super) fn device(entry: &CatalogEntry, options: SliceOptions<'_>) -> Device {
     let attributes = entry.attributes.iter().map(|(name, it)| (name.to_string(), attribute(it)));
     let shares = shares_of(options.driver);
@@ -46,7 +45,6 @@ pub(super) fn device(entry: &CatalogEntry, options: SliceOptions<'_>) -> Device 
     }
 }
 
-/// Counter set of a slice.
 pub(super) fn counter_set(counters: &Counters) -> CounterSet {
     CounterSet { name: counters.set.clone(), counters: amounts(counters) }
 }

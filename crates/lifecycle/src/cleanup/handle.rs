@@ -33,7 +33,6 @@ pub struct NotReady {
     pub why: String,
 }
 
-/// Requests to the cleanup.
 #[derive(Debug)]
 pub(super) enum Request {
     /// A tenant is about to start with a device.

@@ -16,7 +16,6 @@ use super::state::State;
 /// Recorded state of each device.
 pub type Records = BTreeMap<DeviceId, State>;
 
-/// The file of the records.
 #[derive(Clone, Debug)]
 pub(super) struct RecordFile(StateFile<Records>);
 
@@ -47,7 +46,6 @@ impl RecordFile {
         self.0.set_aside();
     }
 
-    /// A journal of this file.
     pub(super) fn journal(&self) -> (Journal<Records>, Writer<Records>) {
         Journal::new(self.0.clone(), "cleanup waits: its records cannot be written")
     }

@@ -16,7 +16,6 @@ use super::{
     state::State,
 };
 
-/// A device of the cleanup.
 pub(super) struct Slot {
     pub(super) state: State,
     /// Its steps; `None` if no step is configured now.
@@ -29,7 +28,6 @@ pub(super) struct Slot {
     pub(super) changed: Instant,
     /// Time of cleaning without a caller.
     pub(super) due: Option<Instant>,
-    /// Starts that wait for the work.
     pub(super) waiting: Vec<Start>,
     /// Claims that were released during the work.
     pub(super) leaving: Vec<String>,

@@ -90,7 +90,6 @@ pub struct Failure {
     pub since: Timestamp,
 }
 
-/// Inputs of the state machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Input {
     /// A container of these pods is about to start.
@@ -105,9 +104,7 @@ pub(super) enum Input {
     Leave(String),
     /// No tenant is left.
     LetGo,
-    /// The steps are done.
     Done,
-    /// A step failed.
     Failed {
         /// Step and error.
         why: String,
@@ -120,7 +117,6 @@ pub(super) enum Input {
     Lost,
 }
 
-/// Steps of a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Work {
     /// Preparation steps, after the release steps if `clean_first`.
@@ -256,7 +252,6 @@ impl State {
         self.tenants().is_some_and(|all| all.iter().any(|tenant| tenant.starts_with(CLAIM)))
     }
 
-    /// Steps of this state.
     pub(super) fn work(&self) -> Option<Work> {
         match self {
             Self::Preparing { clean_first, .. } => {
@@ -325,7 +320,6 @@ impl State {
         }
     }
 
-    /// All names.
     pub(crate) const NAMES: [&'static str; 7] =
         ["unsure", "clean", "preparing", "in_use", "dirty", "cleaning", "quarantined"];
 }

@@ -45,7 +45,6 @@ pub(super) struct StepContext {
     pub(super) scrubber: Scrubber,
 }
 
-/// Error of a step.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum StepError {
     #[error("GET {0}")]

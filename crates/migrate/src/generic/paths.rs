@@ -19,7 +19,6 @@ enum Shape {
     Zipped,
 }
 
-/// The group as a source.
 pub(super) fn parts(group: Vec<Member>, line: u64, diagnostics: &mut Diagnostics) -> Option<Parts> {
     match Shape::of(&group) {
         Ok(shape) => Some(shape.parts(group)),

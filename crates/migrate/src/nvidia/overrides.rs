@@ -63,7 +63,6 @@ pub struct HealthChecks {
 // === impl PeerFlags ===
 
 impl PeerFlags {
-    /// Applies the flags.
     pub(crate) fn apply(&self, config: &mut Config) {
         self.apply_places(config);
         self.apply_delivery(config);

@@ -20,7 +20,6 @@ use super::{
     page,
 };
 
-/// Socket that accepts connections.
 pub(super) trait Accept: Send + Sync {
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
 

@@ -48,7 +48,6 @@ const MAX_REST: u64 = 64 << 10;
 
 pub(super) const TEXT: &str = "text/plain; charset=utf-8";
 
-/// Reads a request head.
 pub(super) async fn read(from: &mut (impl AsyncRead + Unpin)) -> Result<Request, RequestError> {
     let mut head = Vec::with_capacity(INITIAL_HEAD);
     loop {

@@ -11,9 +11,7 @@ use windlass_core::inventory::SourceState;
 use windlass_deviceplugin::registration::{RegistrationState, RegistrationStates};
 use windlass_resources::NodeState;
 
-/// Result of a probe.
 pub(super) struct Report {
-    /// Reasons for failure.
     failures: Vec<String>,
     /// Further facts for the reader.
     facts: Vec<String>,

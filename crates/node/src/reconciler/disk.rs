@@ -50,7 +50,6 @@ pub(super) struct DiskState {
     pub(super) untold: OutdatedFiles,
     /// Request that it answers; `None` before the first.
     wanted: Option<Arc<WantedFiles>>,
-    /// Devices of the request, by id.
     devices: BTreeMap<DeviceId, Device>,
 }
 
@@ -61,7 +60,6 @@ pub(super) struct Disk {
     notes: FingerprintFile,
 }
 
-/// Handle of the worker.
 pub(super) struct DiskHandle {
     wanted: watch::Sender<Arc<WantedFiles>>,
     pub(super) on_disk: watch::Receiver<Arc<DiskState>>,

@@ -24,7 +24,6 @@ use windlass_resources::{
     offers::Plan,
 };
 
-/// Disk checks of a round.
 pub(super) struct DiskCheck {
     roots: Roots,
     cdi: CdiFiles,
@@ -154,7 +153,6 @@ impl DiskCheckResult {
         is_left.then(|| DAEMON_LEFT.to_owned())
     }
 
-    /// Node state from a plan and these checks.
     pub(super) fn state(&self, inventory: Inventory, policy: Arc<Policy>, plan: Plan) -> NodeState {
         NodeState {
             inventory,

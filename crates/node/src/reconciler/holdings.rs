@@ -8,7 +8,6 @@ use windlass_core::{
     replica::{ReplicaId, device_of},
 };
 
-/// Ids by resource.
 #[derive(Debug, Default)]
 pub(super) struct Holdings(HeldIds);
 

@@ -18,7 +18,6 @@ const LATE: &str = "waiting for the disk to store its CDI document and its finge
 
 pub(super) type LeaseTrouble<'a> = &'a dyn Fn(&Device) -> Option<String>;
 
-/// Inputs of the obstacle checks.
 #[derive(Clone, Copy)]
 pub(super) struct ObstacleChecks<'a> {
     pub(super) checked: &'a DiskCheckResult,

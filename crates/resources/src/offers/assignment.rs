@@ -13,10 +13,8 @@ use windlass_discovery::{PROFILE, usual_name};
 
 const PRODUCT: AttributeName = AttributeName::new("nvidia.com", "productName");
 
-/// Assignment of one device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Assignment {
-    /// Part of a resource.
     Resource(Target),
     /// Kept back by the configuration, with the reason.
     Withheld(String),
@@ -82,7 +80,6 @@ impl<'a> Assigner<'a> {
         Self { policy, inventory, single }
     }
 
-    /// Assigns a device.
     pub(super) fn assign(&self, device: &Device) -> Assignment {
         if self.is_represented(device) {
             return Assignment::Unassigned;

@@ -35,7 +35,6 @@ pub struct Fingerprint {
     part: bool,
 }
 
-/// Fingerprints of the present devices.
 struct Present<'a> {
     fingerprints: BTreeMap<&'a DeviceId, Fingerprint>,
     inventory: &'a Inventory,

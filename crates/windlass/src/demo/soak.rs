@@ -59,7 +59,6 @@ pub(super) struct Soak {
 /// Upper limit of chosen seeds, short enough to type.
 const SEEDS: u128 = 1_000_000;
 
-/// Runs a soak and reports the result.
 pub(super) async fn run(soak: Soak, reporter: Reporter, mut stop: Stop) -> Result<()> {
     let profile = simulated::profile(&soak.machine)?;
     let seed = soak.seed.unwrap_or_else(any_seed);

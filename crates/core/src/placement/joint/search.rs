@@ -29,7 +29,6 @@ pub(super) struct JointResult {
     pub(super) exact: bool,
 }
 
-/// State of the joint search.
 struct JointSearch<'a> {
     problem: &'a JointProblem,
     /// Rung at which all pairs must meet.

@@ -28,7 +28,6 @@ pub(crate) struct ProbeSpec {
     pub(super) failures: u32,
 }
 
-/// Test of one device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum ResolvedTest {
     Attribute { file: PathBuf, equals: Vec<String> },
@@ -37,7 +36,6 @@ enum ResolvedTest {
     Command(Vec<String>),
 }
 
-/// Dependencies of an attempt.
 pub(super) struct AttemptEnv {
     pub(super) host: Host,
     pub(super) pending: PendingRead,
@@ -46,7 +44,6 @@ pub(super) struct AttemptEnv {
 /// A read that missed its deadline. Firmware may never answer, and must not be read twice at once.
 pub(super) type PendingRead = DeadlinePool<(), Option<String>>;
 
-/// Runs one attempt.
 pub(super) async fn attempt(
     device: &DeviceId,
     spec: &ProbeSpec,

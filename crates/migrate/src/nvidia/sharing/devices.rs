@@ -9,7 +9,6 @@ use serde::{
 use windlass_config::Selector;
 use windlass_core::device::{DeviceId, DeviceKind};
 
-/// Shared devices of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Devices {
     All,
@@ -18,7 +17,6 @@ pub(super) enum Devices {
     List(Vec<Reference>),
 }
 
-/// Reference to a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Reference {
     /// `0`: a GPU by position.

@@ -33,7 +33,6 @@ struct PodDocument<'a> {
     containers: Vec<ContainerDevices<'a>>,
 }
 
-/// Devices of one resource in one container.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct ContainerDevices<'a> {

@@ -130,7 +130,6 @@ impl Stock {
         }
     }
 
-    /// Every device in the request.
     pub(super) fn devices(&self) -> Vec<&DeviceId> {
         match self {
             Self::Devices { available, near, .. } => available.iter().chain(near).collect(),
@@ -144,7 +143,6 @@ impl Stock {
 // === impl Answer ===
 
 impl Answer {
-    /// Ids for the kubelet.
     pub(super) fn ids(&self) -> BTreeSet<String> {
         match self {
             Self::Devices(why) => why.choice.devices.iter().map(ToString::to_string).collect(),

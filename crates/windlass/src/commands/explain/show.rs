@@ -22,7 +22,6 @@ use crate::{
     screen::{Paint, Table, Tone, count, line, wrapped},
 };
 
-/// Text form of a report.
 struct ReportText<'a> {
     report: &'a Report<'a>,
     paint: Paint,

@@ -109,7 +109,6 @@ impl ClusterFixture {
         Ok(())
     }
 
-    /// Creates a pod with its claim, and schedules it.
     pub(in crate::demo) fn schedule(&self, pod_spec: &PodSpec) -> Result<Scheduled> {
         if let Some(template) = pod_spec.template()? {
             self.objects().put(&template);

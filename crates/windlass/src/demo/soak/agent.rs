@@ -174,7 +174,6 @@ impl Mounts {
         if seed.is_multiple_of(2) { Self::Shipped } else { Self::Whole }
     }
 
-    /// Kubelet folder as the agent sees it.
     fn kubelet_dir(self, folder: &Path) -> Result<PathBuf> {
         let whole = folder.join("kubelet");
         if self == Self::Whole {

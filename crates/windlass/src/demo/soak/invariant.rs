@@ -98,7 +98,6 @@ const THREADS: u64 = 32;
 // === impl Monitor ===
 
 impl Monitor {
-    /// Checks one observation.
     pub(super) fn check(
         &mut self,
         now: Instant,

@@ -50,7 +50,6 @@ impl DriverRecord {
         Self(claims.map(|(uid, claim)| (uid.clone(), devices(claim))).collect())
     }
 
-    /// Devices of all claims.
     pub(super) fn devices(&self) -> BTreeSet<String> {
         self.0.values().flatten().cloned().collect()
     }
@@ -72,7 +71,6 @@ impl fmt::Display for Owner {
     }
 }
 
-/// Published name of a GPU.
 pub(super) fn published_name(uuid: &str) -> String {
     uuid.to_ascii_lowercase()
 }

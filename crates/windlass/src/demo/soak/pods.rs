@@ -25,7 +25,6 @@ pub(super) const ADMISSION: &str = "the admission of a pod";
 
 pub(super) const CONTAINER: &str = "main";
 
-/// Original allocation of a pod.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Allocation {
     /// Devices according to the kubelet.

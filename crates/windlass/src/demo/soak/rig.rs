@@ -30,7 +30,6 @@ use super::{
 };
 use crate::simulated;
 
-/// Parts of the soak.
 #[derive(Debug)]
 pub(super) struct Rig {
     pub(super) machine: Machine,
@@ -55,7 +54,6 @@ pub(super) struct IndexedGpu {
     pub(super) is_broken: bool,
 }
 
-/// Resource of whole GPUs.
 pub(super) const RESOURCE: &str = "nvidia.com/gpu";
 
 /// UID of the agent's own pod.
@@ -64,7 +62,6 @@ pub(super) const OWN_POD: &str = "windlass-uid";
 /// Resource of NICs.
 pub(super) const ADAPTERS: &str = "rdma/hca";
 
-/// CDI kind of GPUs.
 const CDI_KIND: &str = "windlass.dev/gpu";
 
 /// Poll interval for state without notifications.

@@ -17,7 +17,6 @@ use super::{
     ABSENCE, RECOVERY_LIMIT, one_of,
 };
 
-/// Duration of an XID storm.
 const STORM_LASTS: Duration = Duration::from_secs(1);
 
 /// XID: "GPU has fallen off the bus".
