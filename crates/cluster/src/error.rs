@@ -52,6 +52,11 @@ impl ClusterError {
         }
     }
 
+    /// HTTP status of a refusal. A server without the API, or a proxy, gives no reason.
+    pub(super) fn code(&self) -> Option<u16> {
+        self.status().map(|status| status.code)
+    }
+
     /// True if the requested object does not exist.
     pub(super) fn is_not_found(&self) -> bool {
         self.status().is_some_and(Status::is_not_found)

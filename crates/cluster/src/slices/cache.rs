@@ -55,7 +55,7 @@ impl<'a> SliceCache<'a> {
         let doing = || "cannot list the node's ResourceSlices".to_owned();
         let which = ListParams::default().fields(&selector);
         let list = match connection.ask(doing, api.list(&which)).await {
-            Err(error) if error.is_not_found() => {
+            Err(error) if error.code() == Some(404) => {
                 return Err(ClusterError::NoSuchApi(doing()));
             }
             list => list?,

@@ -3,7 +3,6 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use k8s_openapi::api::resource::v1::ResourceSlice;
-use kube::core::Status;
 use tokio::{sync::watch, time::Instant};
 use windlass_config::DriverName;
 use windlass_host::causes;
@@ -83,11 +82,10 @@ impl SliceReconciler {
             return Ok(());
         }
         let doing = || "cannot ask for the API server's version".to_owned();
-        let is_no = |status: &Status| status.is_forbidden() || status.is_not_found();
         let version = connection.ask(doing, connection.kube.apiserver_version()).await;
         self.learned.layout = Some(match version {
             // A server that hides its version counts as new.
-            Err(error) if error.status().is_some_and(is_no) => Layout::Apart,
+            Err(error) if matches!(error.code(), Some(403 | 404)) => Layout::Apart,
             version => Layout::of(&version?),
         });
         Ok(())

@@ -108,9 +108,8 @@ impl SliceApi<'_> {
 fn judged<T>(answer: Result<T, ClusterError>) -> Result<Outcome<T>, ClusterError> {
     match answer {
         Ok(done) => Ok(Outcome::Done(done)),
-        Err(ClusterError::Refused(_, status)) if status.is_invalid() => {
-            Ok(Outcome::Invalid(status))
-        }
+        // "Unprocessable content".
+        Err(ClusterError::Refused(_, status)) if status.code == 422 => Ok(Outcome::Invalid(status)),
         Err(error) if error.status().is_some_and(is_overtaken) => Ok(Outcome::Overtaken),
         Err(error) => Err(error),
     }
