@@ -10,6 +10,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
+use clap::ValueEnum;
 use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
 use serde::Serialize;
 use tokio::{
@@ -31,7 +32,7 @@ use super::{
     stopwatch::Stopwatch,
 };
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "camelCase")]
 pub(super) enum Interference {
     /// HTTP clients that send half a request and wait.
@@ -70,15 +71,6 @@ const DOCUMENT: [&str; 2] = ["windlass.dev-gpu.json", ".windlass.dev-gpu.json.dr
 // === impl Interference ===
 
 impl Interference {
-    pub(super) const ALL: [Self; 6] = [
-        Self::HalfOpenClients,
-        Self::EmptyConfiguration,
-        Self::MissingNode,
-        Self::HangingDisk,
-        Self::CallsGivenUp,
-        Self::FolderCleaned,
-    ];
-
     pub(super) fn kind(self) -> &'static str {
         match self {
             Self::HalfOpenClients => "HTTP clients half open",
