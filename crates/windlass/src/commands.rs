@@ -206,6 +206,18 @@ fn answer(
     Ok(())
 }
 
+/// Groups values by reason, in order of appearance.
+fn by_reason<'a, T>(entries: impl Iterator<Item = (&'a str, T)>) -> Vec<(&'a str, Vec<T>)> {
+    let mut groups: Vec<(&str, Vec<T>)> = Vec::new();
+    for (why, value) in entries {
+        match groups.iter_mut().find(|(known, _)| *known == why) {
+            Some((_, values)) => values.push(value),
+            None => groups.push((why, vec![value])),
+        }
+    }
+    groups
+}
+
 /// Marks a document about a simulated or recorded machine.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Origin<'a> {
