@@ -25,7 +25,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use windlass_config::{DraOffer, Places, Policy, SessionLimits};
 use windlass_core::{device::DeviceId, resource::ResourceName};
-use windlass_host::{causes, deadline::Deadline, watch::changed};
+use windlass_host::{causes, deadline::Deadline, optional, watch::changed};
 use windlass_kubelet_api::{checkpoint, deviceplugin};
 
 pub use self::allocations::{Allocations, AllocationsReader, FollowGuard};
@@ -140,7 +140,9 @@ impl<S> Follower<S> {
                 () = changed(&mut self.sources.policy) => return,
                 () = changed(&mut self.sources.kubelet_writes) => return,
                 () = changed(&mut self.sources.state), if lacks_pools => return,
-                () = passed(&mut self.settling) => return self.settling = None,
+                () = optional(self.settling.as_mut().map(Deadline::passed)) => {
+                    return self.settling = None;
+                }
                 () = sleep(self.check_interval), if is_followed => return,
                 Some(_) = self.reviewing.join_next() => self.publish(),
             }
@@ -225,13 +227,5 @@ impl<S> Follower<S> {
             );
         }
         self.unreadable = unreadable;
-    }
-}
-
-/// Waits for a deadline; for ever without one.
-async fn passed(deadline: &mut Option<Deadline>) {
-    match deadline {
-        Some(deadline) => deadline.passed().await,
-        None => std::future::pending().await,
     }
 }

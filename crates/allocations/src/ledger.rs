@@ -50,7 +50,6 @@ use crate::HeldIds;
 #[derive(Clone, Debug, Default)]
 pub struct SharedLedger(Arc<Published>);
 
-/// The ledger and its snapshots.
 #[derive(Debug, Default)]
 struct Published {
     ledger: Shared<Ledger>,
@@ -62,7 +61,6 @@ struct Published {
 pub struct Ledger {
     /// Knowledge of the containers' devices.
     knowledge: Knowledge,
-    /// Knowledge of the claims' devices.
     of_claims: Knowledge,
     containers: BTreeMap<DeviceId, ContainerHold>,
     claims: ClaimHolds,
@@ -139,7 +137,6 @@ pub struct ClaimHold {
 /// Devices of containers by the kubelet's checkpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RecordedDevices {
-    /// Devices and their resources.
     pub(crate) devices: BTreeMap<DeviceId, ResourceName>,
     /// Resources with held tokens. A token does not name its devices.
     pub(crate) pools: BTreeSet<ResourceName>,

@@ -9,7 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use windlass_config::{Delivery, DeviceNodes, Feature, NicPolicy, Strategy};
+use windlass_config::{Delivery, Feature, NicPolicy, Strategy};
 use windlass_core::{
     cdi::Kind,
     device::{Device, DeviceNode},
@@ -193,7 +193,7 @@ impl AllocationRequest<'_> {
         }
         let by_runtime_alone = self.uses(Strategy::Envvar) || self.uses(Strategy::VolumeMounts);
         // With CDI, the nodes are in the container's own configuration and survive updates of it.
-        if by_runtime_alone && self.delivery.nodes == DeviceNodes::ByKubelet {
+        if by_runtime_alone && self.delivery.pass_device_specs {
             let devices = self.devices.iter().flat_map(|device| device.nodes.clone());
             let channels = self.node_extras.imex_channels.iter().map(|n| crate::imex_node(*n));
             let control = self.node_extras.control_nodes.iter().cloned();

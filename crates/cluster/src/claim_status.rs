@@ -142,7 +142,6 @@ fn claims(connection: &Connection, claim: &ClaimRef) -> Api<ResourceClaim> {
     Api::namespaced(connection.kube.clone(), &claim.namespace)
 }
 
-/// HTTP status "bad request".
 const BAD_REQUEST: u16 = 400;
 
 fn is_refused(status: &Status) -> bool {

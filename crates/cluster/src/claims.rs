@@ -35,9 +35,9 @@ impl Claims {
         match connection.call(doing, claims.get(&claim.name)).await {
             Ok(found) => Ok(Some(found)),
             Err(error) if is_about_claims(&error) => Ok(None),
-            Err(error) if error.is_not_found() => Err(ClusterError::NoSuchApi { doing: doing() }),
+            Err(error) if error.is_not_found() => Err(ClusterError::NoSuchApi(doing())),
             // The claim's author wrote an unreadable field; the connection is intact.
-            Err(error @ ClusterError::Unreadable { .. }) => Err(error),
+            Err(error @ ClusterError::Unreadable(..)) => Err(error),
             Err(error) => {
                 // A new connection reads new credentials.
                 self.connection.step(|known| *known = None);

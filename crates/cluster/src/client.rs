@@ -10,7 +10,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use windlass_config::{ClusterAccess, PodIdentity};
 use windlass_core::name::is_subdomain;
 use windlass_host::{
-    deadline,
+    blocking, deadline,
     files::{self, Links},
 };
 
@@ -52,7 +52,6 @@ pub struct Limits {
 )]
 pub struct InvalidNodeName(String);
 
-/// Connection of one part.
 #[derive(Clone)]
 pub(super) struct Connection {
     pub(super) kube: kube::Client,
@@ -115,8 +114,7 @@ impl Client {
 
     async fn config(&self) -> Result<kube::Config, ClusterError> {
         let Some(path) = self.kubeconfig.clone() else {
-            let read = tokio::task::spawn_blocking(kube::Config::incluster).await;
-            return read.expect("reading neither panics nor is cancelled").map_err(no_access);
+            return blocking(kube::Config::incluster).await.map_err(no_access);
         };
         let read = move || {
             // The library's reader accepts any file, even a pipe without a writer.
@@ -124,10 +122,10 @@ impl Client {
             let text = read.map_err(|source| unreadable(&path, &source))?;
             parse(&text, path.parent().unwrap_or(&path)).map_err(no_access)
         };
-        let read = tokio::task::spawn_blocking(read).await;
-        let file = read.expect("reading neither panics nor is cancelled")?;
         let options = KubeConfigOptions::default();
-        kube::Config::from_custom_kubeconfig(file, &options).await.map_err(no_access)
+        kube::Config::from_custom_kubeconfig(blocking(read).await?, &options)
+            .await
+            .map_err(no_access)
     }
 }
 
@@ -194,7 +192,7 @@ impl Connection {
     ) -> Result<T, ClusterError> {
         match deadline::timeout(self.answer, question).await {
             Ok(answer) => answer.map_err(|error| ClusterError::of(doing(), error)),
-            Err(_) => Err(ClusterError::Late { doing: doing(), limit: self.answer }),
+            Err(_) => Err(ClusterError::Late(doing(), self.answer)),
         }
     }
 }

@@ -14,43 +14,20 @@ pub enum ClusterError {
     )]
     NoAccess(#[source] Box<dyn Error + Send + Sync>),
     /// The request or its answer was lost.
-    #[error("{doing}: the API server is not reachable")]
-    Unreachable {
-        /// The action that failed.
-        doing: String,
-        /// The cause.
-        source: kube::Error,
-    },
+    #[error("{0}: the API server is not reachable")]
+    Unreachable(String, #[source] kube::Error),
     /// The answer has an unexpected form.
-    #[error("{doing}: the API server's answer cannot be read")]
-    Unreadable {
-        /// The action that failed.
-        doing: String,
-        /// The cause.
-        source: kube::Error,
-    },
+    #[error("{0}: the API server's answer cannot be read")]
+    Unreadable(String, #[source] kube::Error),
     /// The answer took too long.
-    #[error("{doing}: the API server did not answer within {limit:?}")]
-    Late {
-        /// The action that failed.
-        doing: String,
-        /// The deadline.
-        limit: Duration,
-    },
+    #[error("{0}: the API server did not answer within {1:?}")]
+    Late(String, Duration),
     /// The API server is too old.
-    #[error("{doing}: the API server has no resource.k8s.io/v1, which came with Kubernetes 1.34")]
-    NoSuchApi {
-        /// The action that failed.
-        doing: String,
-    },
+    #[error("{0}: the API server has no resource.k8s.io/v1, which came with Kubernetes 1.34")]
+    NoSuchApi(String),
     /// The API server refused.
-    #[error("{doing}: {}{}", message(.status), advice(.status))]
-    Refused {
-        /// The action that failed.
-        doing: String,
-        /// The answer.
-        status: Box<Status>,
-    },
+    #[error("{0}: {message}{advice}", message = message(.1), advice = advice(.1))]
+    Refused(String, Box<Status>),
 }
 
 /// Longest quoted answer, in bytes; an API server's sentences are shorter.
@@ -61,24 +38,39 @@ const LONGEST_ANSWER: usize = 500;
 impl ClusterError {
     pub(super) fn of(doing: String, error: kube::Error) -> Self {
         match error {
-            kube::Error::Api(status) => Self::Refused { doing, status },
-            source @ kube::Error::SerdeError(_) => Self::Unreadable { doing, source },
-            source => Self::Unreachable { doing, source },
+            kube::Error::Api(status) => Self::Refused(doing, status),
+            source @ kube::Error::SerdeError(_) => Self::Unreadable(doing, source),
+            source => Self::Unreachable(doing, source),
         }
     }
 
     /// The API server's answer, if it refused.
     pub(super) fn status(&self) -> Option<&Status> {
         match self {
-            Self::Refused { status, .. } => Some(status),
+            Self::Refused(_, status) => Some(status),
             _ => None,
         }
+    }
+
+    /// HTTP status of a refusal. A server without the API, or a proxy, gives no reason.
+    pub(super) fn code(&self) -> Option<u16> {
+        self.status().map(|status| status.code)
     }
 
     /// True if the requested object does not exist.
     pub(super) fn is_not_found(&self) -> bool {
         self.status().is_some_and(Status::is_not_found)
     }
+}
+
+/// True if a watch is too old to be resumed (HTTP 410).
+pub(super) fn is_gone(status: &Status) -> bool {
+    status.code == 410
+}
+
+/// True if another writer was faster.
+pub(super) fn is_overtaken(status: &Status) -> bool {
+    status.is_conflict() || status.is_already_exists()
 }
 
 /// The answer's message. Another server may send none, or a whole page.

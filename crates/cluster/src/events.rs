@@ -9,7 +9,7 @@ use std::sync::Arc;
 use k8s_openapi::api::events::v1::Event;
 use kube::{
     Api,
-    api::{Patch, PatchParams, PostParams},
+    api::{Patch, PatchParams},
     core::Status,
 };
 use tokio::{
@@ -25,7 +25,7 @@ use self::{
     report::{Report, Reported},
     series::{Series, Write},
 };
-use super::{Client, ClusterError, MANAGER, attempts::Attempts, client::Connection};
+use super::{Client, ClusterError, MANAGER, as_windlass, attempts::Attempts, client::Connection};
 
 /// Namespace of events about cluster-scoped objects; the API server accepts no other.
 const NAMESPACE: &str = "default";
@@ -123,9 +123,7 @@ async fn write_to(connection: &Connection, write: &Write) -> Result<(), ClusterE
     let doing = || format!("cannot write event {NAMESPACE}/{}", write.name());
     match write {
         Write::Create(event) => {
-            let how =
-                PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
-            connection.call(doing, events.create(&how, event)).await.map(drop)
+            connection.call(doing, events.create(&as_windlass(), event)).await.map(drop)
         }
         Write::Repeat { name, series } => {
             let how =

@@ -6,14 +6,14 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use tokio::{
     sync::watch,
-    time::{Instant, sleep},
+    time::{Instant, sleep, sleep_until},
 };
 use tokio_util::sync::CancellationToken;
 use windlass_config::{LabelOutput, Policy};
-use windlass_host::watch::changed;
+use windlass_host::{optional, watch::changed};
 
 use self::apply::Target;
-use super::{Client, ClusterError, attempts::Attempts, until};
+use super::{Client, ClusterError, attempts::Attempts};
 
 /// Labels by key.
 pub type Labels = BTreeMap<String, String>;
@@ -146,7 +146,7 @@ impl Writer {
         tokio::select! {
             () = changed(&mut self.labels) => {}
             () = changed(&mut self.policy) => {}
-            () = until(again) => {}
+            () = optional(again.map(sleep_until)) => {}
         }
     }
 }

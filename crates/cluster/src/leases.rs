@@ -13,7 +13,7 @@ use std::{
 };
 
 use k8s_openapi::api::coordination::v1::Lease;
-use kube::{Api, api::PostParams, core::Status};
+use kube::Api;
 use tokio::{
     sync::{Notify, watch},
     time::{Instant, sleep},
@@ -24,7 +24,9 @@ use windlass_host::{clock::Clock, watch::changed};
 use windlass_resources::NodeState;
 
 use self::tracked::{Action, TrackedLease};
-use super::{Client, ClusterError, MANAGER, attempts::Attempts, client::Connection};
+use super::{
+    Client, ClusterError, as_windlass, attempts::Attempts, client::Connection, error::is_overtaken,
+};
 
 /// State of each device's lease.
 pub type LeaseStates = BTreeMap<DeviceId, LeaseState>;
@@ -158,7 +160,7 @@ impl Leases {
         for (device, lease) in &mut self.tracked {
             match api.renew(&lease_name(device), lease).await {
                 Ok(()) => {}
-                Err(refused @ ClusterError::Refused { .. }) => outcome = Err(refused),
+                Err(refused @ ClusterError::Refused(..)) => outcome = Err(refused),
                 Err(error) => return Err(error),
             }
         }
@@ -206,7 +208,7 @@ impl LeaseApi<'_> {
         };
         let now = Instant::now();
         tracked.see(found, now);
-        let how = PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
+        let how = as_windlass();
         let doing = || format!("cannot write Lease {name}");
         let written = match tracked.action(name, now, self.clock.now()) {
             Action::Leave => return Ok(()),
@@ -223,10 +225,6 @@ impl LeaseApi<'_> {
             written => written.map(|lease| tracked.wrote(lease, now)),
         }
     }
-}
-
-fn is_overtaken(status: &Status) -> bool {
-    status.is_conflict() || status.is_already_exists()
 }
 
 /// Name of a device's lease, equal on all nodes. Ids that differ only in characters that no name may have

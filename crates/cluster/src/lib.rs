@@ -25,10 +25,7 @@ pub use error::ClusterError;
 /// Field manager of all writes.
 const MANAGER: &str = "windlass";
 
-/// Waits for a time; for ever without one.
-async fn until(time: Option<tokio::time::Instant>) {
-    match time {
-        Some(time) => tokio::time::sleep_until(time).await,
-        None => std::future::pending().await,
-    }
+/// Parameters of a creation by this agent.
+fn as_windlass() -> kube::api::PostParams {
+    kube::api::PostParams { field_manager: Some(MANAGER.to_owned()), ..Default::default() }
 }

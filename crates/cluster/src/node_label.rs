@@ -14,7 +14,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::{
     Api, ResourceExt as _,
     api::{ListParams, WatchEvent, WatchParams},
-    core::{PartialObjectMeta, Status},
+    core::PartialObjectMeta,
 };
 use tokio::{sync::watch, time::sleep};
 use tokio_stream::{Stream, StreamExt as _};
@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use windlass_config::LabelValue;
 use windlass_host::deadline;
 
-use super::{Client, ClusterError, attempts::Attempts, client::Connection};
+use super::{Client, ClusterError, attempts::Attempts, client::Connection, error::is_gone};
 
 /// Watches a label of the own Node. Returns its value, and the task to run until stopped.
 ///
@@ -63,9 +63,6 @@ enum Ended {
     /// The API server has forgotten the version.
     Expired,
 }
-
-/// HTTP status "gone".
-const GONE: u16 = 410;
 
 // === impl Watcher ===
 
@@ -135,7 +132,7 @@ impl Watcher {
         // The server ends the watch in time, unless the connection is dead.
         let limit = limits.watch + limits.answer;
         let read = deadline::timeout(limit, self.read(events, version)).await;
-        read.unwrap_or_else(|_| Err(ClusterError::Late { doing: self.doing(), limit }))
+        read.unwrap_or_else(|_| Err(ClusterError::Late(self.doing(), limit)))
     }
 
     async fn read(
@@ -155,7 +152,7 @@ impl Watcher {
                 WatchEvent::Bookmark(mark) => Some(mark.metadata.resource_version),
                 WatchEvent::Error(status) if is_gone(&status) => return Ok(Ended::Expired),
                 WatchEvent::Error(status) => {
-                    return Err(ClusterError::Refused { doing: self.doing(), status });
+                    return Err(ClusterError::Refused(self.doing(), status));
                 }
             };
             version = newer.unwrap_or(version);
@@ -174,8 +171,4 @@ impl Watcher {
     fn doing(&self) -> String {
         format!("cannot watch Node {}", self.client.node())
     }
-}
-
-fn is_gone(status: &Status) -> bool {
-    status.code == GONE
 }

@@ -31,11 +31,11 @@ use std::{
 
 use tokio::{
     sync::watch,
-    time::{Instant, sleep},
+    time::{Instant, sleep, sleep_until},
 };
 use tokio_util::sync::CancellationToken;
 use windlass_config::DriverName;
-use windlass_host::watch::changed;
+use windlass_host::{optional, watch::changed};
 
 use self::{
     cache::{CacheEvent, SliceCache},
@@ -46,7 +46,7 @@ pub use self::{
     dropped_fields::DroppedFields,
     limits::{InvalidField, check_device, check_pool, is_qualified_name},
 };
-use super::{Client, ClusterError, attempts::Attempts, until};
+use super::{Client, ClusterError, attempts::Attempts};
 
 /// Desired slices.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -167,7 +167,7 @@ impl Publisher {
                 Err(error) => {
                     let pause = self.attempts.failed(&error);
                     self.reconciler.failed(&error);
-                    let is_missing = matches!(error, ClusterError::NoSuchApi { .. });
+                    let is_missing = matches!(error, ClusterError::NoSuchApi(_));
                     let pause = if is_missing { self.client.limits().retry_most } else { pause };
                     sleep(pause).await;
                 }
@@ -203,7 +203,7 @@ impl Publisher {
                     let soon = Instant::now() + BURST;
                     due = Some(due.map_or(soon, |due| due.min(soon)));
                 }
-                () = until(due) => {
+                () = optional(due.map(sleep_until)) => {
                     let desired = self.desired.borrow_and_update().clone();
                     self.reconciler.find_layout(desired.as_deref(), cache.connection).await?;
                     due = match self.reconciler.reconcile(desired.as_deref(), cache).await? {

@@ -16,17 +16,14 @@ use crate::{
 pub struct Delivery {
     /// The ways in which devices are named to the container runtime; several may be used at once.
     #[serde(rename = "deviceList", with = "OneOrMany::<Strategy>")]
-    #[schemars(with = "OneOrMany<Strategy>")]
     pub strategies: BTreeSet<Strategy>,
     /// Names of devices towards the container runtime.
     #[serde(rename = "deviceIds")]
     pub ids: DeviceIds,
     /// Passes device nodes through the kubelet as well, for its static CPU manager.
-    #[serde(rename = "passDeviceSpecs")]
-    pub nodes: DeviceNodes,
+    pub pass_device_specs: bool,
     /// Prefix of the keys of CDI annotations.
     #[serde(rename = "cdiAnnotationPrefix", with = "Text::<AnnotationPrefix>")]
-    #[schemars(with = "Text<AnnotationPrefix>")]
     pub annotation_prefix: AnnotationPrefix,
     /// Hooks of the NVIDIA container toolkit in CDI documents.
     pub hooks: Hooks,
@@ -65,17 +62,6 @@ pub enum DeviceIds {
     Index,
 }
 
-/// The way of device nodes into a container.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(from = "bool", into = "bool")]
-pub enum DeviceNodes {
-    /// The runtime finds them.
-    #[default]
-    ByRuntime,
-    /// Through the kubelet too: a static CPU manager makes runtimes forget nodes they found alone.
-    ByKubelet,
-}
-
 /// An extra of every container of an NVIDIA resource.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
@@ -109,23 +95,11 @@ pub struct Imex {
     #[schemars(inner(range(min = 0, max = IMEX_CHANNELS - 1)))]
     pub channels: BTreeSet<u32>,
     /// Keeps GPUs back while a channel is missing.
-    #[serde(rename = "required")]
-    pub missing: MissingChannel,
+    pub required: bool,
 }
 
 /// The driver's default number of channels (`NVreg_ImexChannelCount`).
 const IMEX_CHANNELS: u32 = 2048;
-
-/// Effect of an IMEX channel that is missing on the node.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(from = "bool", into = "bool")]
-pub enum MissingChannel {
-    /// Containers go without.
-    #[default]
-    Tolerated,
-    /// GPUs are not handed out until it is there.
-    Refused,
-}
 
 /// Prefix of the keys of CDI annotations, `cdi.k8s.io/`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -143,7 +117,7 @@ impl Default for Delivery {
         Self {
             strategies: BTreeSet::from([Strategy::CdiCri]),
             ids: DeviceIds::default(),
-            nodes: DeviceNodes::default(),
+            pass_device_specs: false,
             annotation_prefix: AnnotationPrefix::default(),
             hooks: Hooks::default(),
             features: BTreeSet::new(),
@@ -157,20 +131,6 @@ impl Delivery {
     pub fn uses_cdi(&self) -> bool {
         self.strategies.contains(&Strategy::CdiCri)
             || self.strategies.contains(&Strategy::CdiAnnotations)
-    }
-}
-
-// === impl DeviceNodes ===
-
-impl From<bool> for DeviceNodes {
-    fn from(by_kubelet: bool) -> Self {
-        if by_kubelet { Self::ByKubelet } else { Self::ByRuntime }
-    }
-}
-
-impl From<DeviceNodes> for bool {
-    fn from(nodes: DeviceNodes) -> Self {
-        nodes == DeviceNodes::ByKubelet
     }
 }
 
@@ -196,18 +156,6 @@ fn channels<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeSet<u32>,
 
     let channels = Vec::deserialize(deserializer)?;
     Ok(channels.into_iter().map(|Channel(number)| number).collect())
-}
-
-impl From<bool> for MissingChannel {
-    fn from(required: bool) -> Self {
-        if required { Self::Refused } else { Self::Tolerated }
-    }
-}
-
-impl From<MissingChannel> for bool {
-    fn from(missing: MissingChannel) -> Self {
-        missing == MissingChannel::Refused
-    }
 }
 
 // === impl AnnotationPrefix ===

@@ -133,7 +133,6 @@ const DISKS: [(&str, &[&str]); 22] = [
 /// Those whose names go on with letters.
 const LETTERED: [&str; 5] = ["sd", "hd", "vd", "xvd", "dasd"];
 
-/// Folders of links to disks.
 const DISK_FOLDERS: [&str; 3] = ["/dev/disk", "/dev/mapper", "/dev/block"];
 
 /// The mistake of a pattern that is no path below `/dev`.

@@ -20,7 +20,6 @@ pub struct DraPolicy {
     /// Name of the driver. With `gpu.nvidia.com` the device classes of NVIDIA's driver serve as they are. The agent
     /// keeps the name that it started with.
     #[serde(with = "Text::<DriverName>")]
-    #[schemars(with = "Text<DriverName>")]
     pub driver: DriverName,
     /// The offered devices; left out, all.
     pub devices: Vec<Selector>,
@@ -170,7 +169,6 @@ impl DraPolicy {
         (device.family().is_managed && is_whole).then_some(rule.manner)
     }
 
-    /// A mistake in `migMode`.
     pub(crate) fn mig_mode_mistake(&self) -> Option<&'static str> {
         let alone =
             self.mig_mode == DraMigMode::OnDemand && self.partitions == DraPartitions::AsCut;

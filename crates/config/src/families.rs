@@ -73,7 +73,6 @@ pub struct FpgaRules {
     pub hottest_celsius: Option<u32>,
     /// Nodes that program a system on a chip, by pattern: its drivers need not be where the kernel shows the region.
     #[serde(with = "OneOrMany::<String>")]
-    #[schemars(with = "OneOrMany<String>")]
     pub nodes: Vec<String>,
     /// Steps on an FPGA between containers, such as programming it. After `prepare` the FPGA has to show the attributes
     /// that it was offered with.

@@ -13,13 +13,12 @@ use crate::{
     document::{self, Diagnostic, Node, UnknownKeys},
     families::Families,
     mistake::{ConfigError, Mistakes},
-    places::DriverKeys,
     shipped::{self, DeviceProfile},
     source::SourceRule,
 };
 
 /// The structs that share the top level of the file.
-type Parts = (Config, Places, DriverKeys, Policy, Delivery, Families);
+type Parts = (Config, Places, Policy, Delivery, Families);
 
 /// The JSON schema of the file.
 pub fn schema() -> Value {
@@ -89,13 +88,9 @@ impl Config {
         let mut root = shipped::completed(root.clone());
         let reading = document::read::<Parts>(&root, UnknownKeys::Wrong);
         let mut wrong = reading.mistakes;
-        let (config, places, driver, policy, delivery, families) =
-            reading.value.unwrap_or_default();
-        let config = Self {
-            places: Places { driver: driver.into(), ..places },
-            policy: Policy { delivery, families, ..policy },
-            ..config
-        };
+        let (config, places, policy, delivery, families) = reading.value.unwrap_or_default();
+        let policy = Policy { delivery, families, ..policy };
+        let config = Self { places, policy, ..config };
         root.remove_items(&reading.omitted);
         wrong.extend(check::mistakes(&config, &root, &wrong));
         if wrong.is_empty() { Ok(config) } else { Err(wrong) }

@@ -13,15 +13,12 @@ use crate::scalar::Text;
 pub struct HealthPolicy {
     /// Time without failure after which a passed probe makes a device healthy again.
     #[serde(with = "Text::<Duration>")]
-    #[schemars(with = "Text<Duration>")]
     pub quiet_period: Duration,
     /// Interval of probes.
     #[serde(with = "Text::<Duration>")]
-    #[schemars(with = "Text<Duration>")]
     pub probe_interval: Duration,
     /// Deadline of a driver call. A GPU that misses it is unresponsive.
     #[serde(with = "Text::<Duration>")]
-    #[schemars(with = "Text<Duration>")]
     pub call_deadline: Duration,
     /// Length of one wait for the driver's events while no GPU is lost; the watcher notices its end that late.
     #[serde(skip)]

@@ -36,8 +36,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use delivery::{
-    AnnotationPrefix, Delivery, DeviceIds, DeviceNodes, Feature, Hooks, Imex, InvalidPrefix,
-    MissingChannel, Strategy,
+    AnnotationPrefix, Delivery, DeviceIds, Feature, Hooks, Imex, InvalidPrefix, Strategy,
 };
 pub use disclosed::Disclosed;
 pub use document::Diagnostic;
@@ -54,7 +53,7 @@ pub use mistake::{ConfigError, Mistakes};
 pub use mps::{MpsSettings, MpsUsers};
 pub use nics::{MissingNodes, NicIds, NicPolicy, RdmaNode};
 pub use node_config::{ConfigDir, LabelMemory, LabelValue};
-pub use places::{ClusterAccess, Places, PodIdentity};
+pub use places::{ClusterAccess, DriverPlaces, Places, PodIdentity};
 pub use policy::{MigStrategy, Policy, ResourceRule, Resources, Unmatched};
 pub use scalar::address;
 pub use selector::Selector;
@@ -83,7 +82,6 @@ pub struct Config {
     pub mps: MpsSettings,
     /// Address of health and metrics over HTTP; left out, neither is served.
     #[serde(with = "Text::<SocketAddr>")]
-    #[schemars(with = "Text<SocketAddr>")]
     pub listen: Option<SocketAddr>,
     /// The unix socket on which `windlass probe` is answered; left out, there is none.
     pub probe_socket: Option<PathBuf>,

@@ -11,13 +11,8 @@ use crate::document::Diagnostic;
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
-    #[error("cannot read configuration {path}")]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The system's answer.
-        source: std::io::Error,
-    },
+    #[error("cannot read configuration {0}")]
+    Read(PathBuf, #[source] std::io::Error),
     /// No file is meant for this node.
     #[error("{dir} has no file {name:?}, which the node's label asks for", dir = dir.display())]
     NoSuchFile {

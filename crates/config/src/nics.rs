@@ -37,7 +37,6 @@ pub struct NicPolicy {
     /// Time for which a link must stay up before it is trusted again; left out, 10s, or `health.quietPeriod` if that is
     /// shorter.
     #[serde(with = "Text::<Duration>")]
-    #[schemars(with = "Text<Duration>")]
     pub quiet_period: Option<Duration>,
     /// Additions to `PCIDEVICE_*_INFO` under `extra`, by PCI address; `*` is every interface.
     pub info: BTreeMap<String, BTreeMap<String, String>>,

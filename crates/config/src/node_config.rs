@@ -69,8 +69,7 @@ impl ConfigDir {
     ///
     /// An unknown label counts as absent: the agent serves without an API server.
     pub fn choose(&self, label: &LabelValue) -> Result<Option<PathBuf>, ConfigError> {
-        let files =
-            self.files().map_err(|source| ConfigError::Read { path: self.0.clone(), source })?;
+        let files = self.files().map_err(|source| ConfigError::Read(self.0.clone(), source))?;
         let named =
             |name: &str| files.iter().find(|path| path.file_name().is_some_and(|it| it == name));
         match label {

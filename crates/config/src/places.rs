@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize, Serializer};
-use windlass_host::{DriverPlaces, Host, Roots};
+use serde::{Deserialize, Serialize};
+use windlass_host::{Host, Roots};
 
 /// Places on the machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -16,9 +16,9 @@ pub struct Places {
     pub host_root: PathBuf,
     /// The container runtime's name of `hostRoot`; not `/` only for simulated machines.
     pub host_root_on_node: PathBuf,
-    /// The driver's installation.
-    #[serde(flatten, skip_deserializing, serialize_with = "driver_keys")]
-    #[schemars(with = "DriverKeys", !skip_deserializing)]
+    /// The NVML library; left out, it is searched where drivers put it.
+    pub nvml_library: Option<PathBuf>,
+    /// Roots of the driver's installation.
     pub driver: DriverPlaces,
     /// Folder of CDI documents.
     pub cdi_dir: PathBuf,
@@ -30,27 +30,18 @@ pub struct Places {
     pub device_info_dir: PathBuf,
 }
 
-/// The keys of the driver's installation.
-#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub(crate) struct DriverKeys {
-    /// The NVML library; left out, it is searched where drivers put it.
-    nvml_library: Option<PathBuf>,
-    /// Roots of the driver's installation.
-    driver: DriverRoots,
-}
-
 /// Roots of the driver's installation.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-struct DriverRoots {
+#[schemars(rename = "DriverRoots")]
+pub struct DriverPlaces {
     /// The root that libraries, binaries and firmware lie under, as the host names it: `/`, or
     /// `/run/nvidia/driver` with a driver container.
-    root: PathBuf,
+    pub root: PathBuf,
     /// The agent's path of that root, if not below `hostRoot`.
-    mounted_at: Option<PathBuf>,
+    pub mounted_at: Option<PathBuf>,
     /// The root that `/dev` lies under, as the host names it, if not the host's own.
-    dev_root: Option<PathBuf>,
+    pub dev_root: Option<PathBuf>,
 }
 
 /// Access to the API server, and the name of the node there. A part that needs nothing of it asks nothing.
@@ -91,7 +82,7 @@ impl Places {
 
     /// The trees that a device's files lie in.
     pub fn roots(&self) -> Roots {
-        Roots::new(self.host(), &self.driver)
+        self.driver.roots(self.host())
     }
 }
 
@@ -101,6 +92,7 @@ impl Default for Places {
             kubelet_dir: "/var/lib/kubelet".into(),
             host_root: "/".into(),
             host_root_on_node: "/".into(),
+            nvml_library: None,
             driver: DriverPlaces::default(),
             cdi_dir: "/var/run/cdi".into(),
             state_dir: "/var/lib/windlass".into(),
@@ -110,24 +102,17 @@ impl Default for Places {
     }
 }
 
-// === impl DriverKeys ===
+// === impl DriverPlaces ===
 
-fn driver_keys<S: Serializer>(places: &DriverPlaces, serializer: S) -> Result<S::Ok, S::Error> {
-    let DriverPlaces { nvml_library, root, mounted_at, dev_root } = places.clone();
-    let driver = DriverRoots { root, mounted_at, dev_root };
-    DriverKeys { nvml_library, driver }.serialize(serializer)
-}
-
-impl From<DriverKeys> for DriverPlaces {
-    fn from(DriverKeys { nvml_library, driver }: DriverKeys) -> Self {
-        let DriverRoots { root, mounted_at, dev_root } = driver;
-        Self { nvml_library, root, mounted_at, dev_root }
+impl DriverPlaces {
+    /// The trees that a device's files on this host lie in.
+    pub fn roots(&self, host: Host) -> Roots {
+        Roots::new(host, &self.root, self.mounted_at.as_deref(), self.dev_root.as_deref())
     }
 }
 
-impl Default for DriverRoots {
+impl Default for DriverPlaces {
     fn default() -> Self {
-        let DriverPlaces { root, mounted_at, dev_root, .. } = DriverPlaces::default();
-        Self { root, mounted_at, dev_root }
+        Self { root: "/".into(), mounted_at: None, dev_root: None }
     }
 }

@@ -101,7 +101,6 @@ pub enum Unmatched {
 pub struct ResourceRule {
     /// The name that pods ask for.
     #[serde(with = "Text::<ResourceName>")]
-    #[schemars(with = "Text<ResourceName>")]
     pub name: ResourceName,
     /// The devices of the resource.
     pub devices: Selector,
@@ -110,7 +109,6 @@ pub struct ResourceRule {
     pub sharing: Sharing,
     /// Choice of devices, or replicas, for a container; left out, `aligned`, and `distributed` where they are shared.
     #[serde(default, with = "Text::<placement::Policy>", skip_serializing_if = "is_default")]
-    #[schemars(with = "Text<placement::Policy>")]
     pub placement: Option<placement::Policy>,
 }
 

@@ -16,16 +16,13 @@ use crate::document::unknown_word;
 
 /// A value that is written as text and checked while it is read.
 pub(crate) trait Scalar: Sized {
-    /// The schema of the text.
     fn schema() -> Schema;
     /// Reads the text; the error says what to write.
     fn read(text: &str) -> Result<Self, String>;
-    /// Writes the text.
     fn write(&self) -> String;
 }
 
-/// A scalar in serde's terms. A field of another type uses it by `#[serde(with = "Text::<T>")]` and
-/// `#[schemars(with = "Text<T>")]`, and may be optional.
+/// A scalar in serde's terms. A field of another type uses it by `#[serde(with = "Text::<T>")]`, and may be optional.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Text<T>(pub(crate) T);
 

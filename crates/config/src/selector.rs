@@ -20,12 +20,10 @@ use crate::{
 pub struct Selector {
     /// The kind; may be left out beside `source`.
     #[serde(with = "Text::<DeviceKind>", skip_serializing_if = "is_default")]
-    #[schemars(with = "Text<DeviceKind>")]
     pub kind: Option<DeviceKind>,
     /// The source that finds them, built in or of this file. Left out, GPUs and MIG instances are NVIDIA's, and others
     /// anyone's: a rule for `nvidia.com/gpu` shall not take the graphics of the processor too.
     #[serde(with = "Text::<SourceName>", skip_serializing_if = "is_default")]
-    #[schemars(with = "Text<SourceName>")]
     pub source: Option<SourceName>,
     /// Positions as `windlass devices` shows them; a MIG instance has its GPU's.
     #[serde(skip_serializing_if = "is_default")]
@@ -48,7 +46,6 @@ pub struct Selector {
         with = "Text::<DeviceExpression>",
         skip_serializing_if = "Option::is_none"
     )]
-    #[schemars(with = "Text<DeviceExpression>")]
     pub expression: Option<DeviceExpression>,
 }
 

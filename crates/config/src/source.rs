@@ -45,11 +45,9 @@ pub struct SourceRule {
     pub profile: ProfileKey,
     /// Name of the source; its devices' ids begin with it.
     #[serde(with = "Text::<SourceName>")]
-    #[schemars(with = "Text<SourceName>")]
     pub name: SourceName,
     /// The resource its devices are part of, unless an entry of `resources` takes them first.
     #[serde(default, with = "Text::<ResourceName>", skip_serializing_if = "is_default")]
-    #[schemars(with = "Text<ResourceName>")]
     pub resource: Option<ResourceName>,
     /// Instead of `resource`: the domain in which each device is a resource of its own, called after
     /// its node, `smarter-devices/video0` for `/dev/video0`.
@@ -68,7 +66,6 @@ pub struct SourceRule {
         with = "Text::<DeviceExpression>",
         skip_serializing_if = "Option::is_none"
     )]
-    #[schemars(with = "Text<DeviceExpression>")]
     pub expression: Option<DeviceExpression>,
     /// Attributes `windlass.dev/<name>`, read from files in the device's folder of sysfs.
     #[serde(default, with = "attributes", skip_serializing_if = "is_default")]
@@ -112,19 +109,11 @@ pub enum Find {
     /// The devices of a class, `/sys/class/<name>`.
     Class(String),
     /// Device nodes: paths below `/dev`, with `*`, `?` and `[...]`.
-    Nodes(
-        #[serde(with = "OneOrMany::<String>")]
-        #[schemars(with = "OneOrMany<String>")]
-        Vec<String>,
-    ),
+    Nodes(#[serde(with = "OneOrMany::<String>")] Vec<String>),
     /// A folder, each file of which is a device.
     Files(PathBuf),
     /// Hosts or addresses of boards that are reached by network.
-    Endpoints(
-        #[serde(with = "OneOrMany::<String>")]
-        #[schemars(with = "OneOrMany<String>")]
-        Vec<String>,
-    ),
+    Endpoints(#[serde(with = "OneOrMany::<String>")] Vec<String>),
 }
 
 /// The parts of one device.
@@ -147,7 +136,6 @@ pub enum Unit {
 pub struct Give {
     /// Access to the nodes that were found; `none` keeps them out. Left out, `rw`.
     #[serde(with = "Text::<Option<Access>>", skip_serializing_if = "is_default_access")]
-    #[schemars(with = "Text<Option<Access>>")]
     pub found: Option<Access>,
     /// Further nodes.
     #[serde(skip_serializing_if = "is_default")]
@@ -174,7 +162,6 @@ pub struct GivenNode {
     pub inside: Option<String>,
     /// A container's access to it; left out, `rw`.
     #[serde(default, with = "Text::<Access>", skip_serializing_if = "is_default")]
-    #[schemars(with = "Text<Access>")]
     pub access: Access,
     /// Offers a device without it too.
     #[serde(default, skip_serializing_if = "is_default")]
@@ -244,7 +231,6 @@ struct ProbeKeys {
     attribute: Option<PathBuf>,
     /// The texts that the file may have.
     #[serde(with = "OneOrMany::<String>", skip_serializing_if = "is_default")]
-    #[schemars(with = "OneOrMany<String>")]
     equals: Vec<String>,
     /// A URL that answers a GET with success.
     #[serde(skip_serializing_if = "is_default")]
@@ -257,18 +243,15 @@ struct ProbeKeys {
     command: Option<Vec<String>>,
     /// Interval; left out, `health.probeInterval`.
     #[serde(with = "Text::<Duration>", skip_serializing_if = "is_default")]
-    #[schemars(with = "Text<Duration>")]
     every: Option<Duration>,
     /// Time limit; left out, 5s.
     #[serde(with = "Text::<Duration>", skip_serializing_if = "is_default")]
-    #[schemars(with = "Text<Duration>")]
     timeout: Option<Duration>,
     /// Number of failures in a row that count; left out, 1.
     #[serde(skip_serializing_if = "is_default")]
     failures: Option<u32>,
     /// Time that the device must be without failure; left out, `health.quietPeriod`.
     #[serde(with = "Text::<Duration>", skip_serializing_if = "is_default")]
-    #[schemars(with = "Text<Duration>")]
     quiet_period: Option<Duration>,
 }
 

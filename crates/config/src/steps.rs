@@ -154,7 +154,6 @@ impl CleanupSteps {
         self.steps().any(|step| step.action == StepAction::Overwrite)
     }
 
-    /// Every step.
     pub(crate) fn steps(&self) -> impl Iterator<Item = &Step> {
         self.prepare.iter().chain(&self.release)
     }

@@ -13,6 +13,7 @@ use std::{
 };
 
 use rustix::process::{Pid, Signal, kill_process_group};
+use serde::Serialize;
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncRead, BufReader},
     process::{Child, Command},
@@ -38,12 +39,13 @@ pub struct Process {
 }
 
 /// Resources of a group's processes at one moment.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Usage {
-    /// Open descriptors.
-    pub descriptors: usize,
     /// Resident memory, in KiB (`VmRSS` of proc(5)).
     pub resident_kib: u64,
+    /// Open descriptors.
+    pub descriptors: usize,
     /// Threads.
     pub threads: u64,
 }

@@ -7,7 +7,7 @@ mod partition;
 mod partition_capacity;
 mod source;
 
-use std::{collections::BTreeMap, fmt, path::PathBuf, str::FromStr, sync::Arc};
+use std::{collections::BTreeMap, path::PathBuf, str::FromStr, sync::Arc};
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -160,7 +160,7 @@ const PRODUCT_NAMES: [&str; 3] = ["productName", "model", "usbProductName"];
 
 const COMPUTE_CAPABILITY: AttributeName = AttributeName::new("nvidia.com", "cudaComputeCapability");
 
-serialize_as_text!(DeviceId);
+show_text!(DeviceId);
 deserialize_from_text!(DeviceId);
 
 // === impl Device ===
@@ -247,11 +247,6 @@ impl Place {
 impl DeviceId {
     /// Longest id: it must fit into a CDI device name and a label value.
     pub const MAX_CHARS: usize = 63;
-
-    /// The id as text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
 }
 
 impl FromStr for DeviceId {
@@ -261,12 +256,6 @@ impl FromStr for DeviceId {
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte);
         let valid = (1..=Self::MAX_CHARS).contains(&text.len()) && text.bytes().all(allowed);
         if valid { Ok(Self(text.into())) } else { Err(InvalidDeviceId(text.to_owned())) }
-    }
-}
-
-impl fmt::Display for DeviceId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&self.0)
     }
 }
 

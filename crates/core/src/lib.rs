@@ -14,7 +14,6 @@ pub mod labels;
 pub mod name;
 pub mod nvlink;
 pub mod partition;
-pub mod pattern;
 pub mod pci;
 pub mod placement;
 pub mod replica;

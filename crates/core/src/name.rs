@@ -30,6 +30,12 @@ pub fn checksum(text: &str) -> u32 {
     text.bytes().fold(0x811c_9dc5, step)
 }
 
+/// The same in 64 bits.
+pub fn digest(text: &str) -> u64 {
+    let step = |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, step)
+}
+
 /// Lower-case letters, digits and inner dashes, of any length.
 fn is_part(text: &str) -> bool {
     let is_end = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();

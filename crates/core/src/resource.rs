@@ -1,6 +1,6 @@
 //! Extended resource names, validated by the kubelet's rules.
 
-use std::{fmt, str::FromStr};
+use std::str::FromStr;
 
 use crate::name::{MAX_LABEL, MAX_SUBDOMAIN, is_label_name, is_subdomain};
 
@@ -38,17 +38,10 @@ enum Problem {
 /// A DNS subdomain, less the nine characters of a quota's `requests.` prefix.
 const MAX_DOMAIN: usize = MAX_SUBDOMAIN - 9;
 
-serialize_as_text!(ResourceName);
+show_text!(ResourceName);
 deserialize_from_text!(ResourceName);
 
 // === impl ResourceName ===
-
-impl ResourceName {
-    /// The name as text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
 
 impl FromStr for ResourceName {
     type Err = InvalidResourceName;
@@ -58,12 +51,6 @@ impl FromStr for ResourceName {
             Ok(()) => Ok(Self(name.to_owned())),
             Err(problem) => Err(InvalidResourceName { name: name.to_owned(), problem }),
         }
-    }
-}
-
-impl fmt::Display for ResourceName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&self.0)
     }
 }
 

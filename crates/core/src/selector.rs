@@ -12,6 +12,37 @@
 //! published devices have only those. Of Kubernetes' CEL libraries, quantity and semver are present; lists,
 //! strings, sets, URLs and addresses are not.
 
+/// Makes a type a value of expressions.
+macro_rules! value_of_expressions {
+    ($type:ty, $name:literal) => {
+        impl cel::common::value::Val for $type {
+            fn get_type(&self) -> &cel::common::types::Type {
+                Self::cel_type()
+            }
+
+            fn cel_type() -> &'static cel::common::types::Type {
+                static TYPE: cel::common::types::Type =
+                    cel::common::types::Type::new_unspecified_type($name);
+                &TYPE
+            }
+
+            fn equals(&self, other: &dyn cel::common::value::Val) -> bool {
+                other.downcast_ref::<Self>() == Some(self)
+            }
+
+            fn clone_as_boxed<'v>(&self) -> Box<dyn cel::common::value::Val + 'v> {
+                Box::new(Clone::clone(self))
+            }
+
+            fn as_any(&self) -> Option<&dyn std::any::Any> {
+                Some(self)
+            }
+        }
+
+        impl cel::common::value::StaticVal for $type {}
+    };
+}
+
 mod analysis;
 mod check;
 mod diagnose;
@@ -35,6 +66,7 @@ pub use self::{
     nearest::nearest,
     published::{PublishedDevice, PublishedExpression},
     quantity::Amount,
+    version::is_semver,
 };
 use crate::device::Device;
 
@@ -63,7 +95,6 @@ pub struct EvaluationError {
     sort: ErrorCause,
 }
 
-/// Cause of an evaluation error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ErrorCause {
     /// The device lacks an attribute.

@@ -11,6 +11,26 @@ macro_rules! serialize_as_text {
     )+};
 }
 
+/// Shows newtypes of text as that text: `as_str`, `Display`, which pads, and `Serialize`.
+macro_rules! show_text {
+    ($($type:ty),+ $(,)?) => {$(
+        impl $type {
+            /// The text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl std::fmt::Display for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.pad(&self.0)
+            }
+        }
+
+        serialize_as_text!($type);
+    )+};
+}
+
 /// Deserialises types from text by `FromStr`.
 macro_rules! deserialize_from_text {
     ($($type:ty),+ $(,)?) => {$(

@@ -18,24 +18,13 @@ pub struct CudaError {
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// The library is missing, does not load, or is too old.
-    #[error("cannot load {path}")]
-    Open {
-        /// Path as given.
-        path: PathBuf,
-        /// The dynamic linker's error.
-        source: libloading::Error,
-    },
+    #[error("cannot load {0}")]
+    Open(PathBuf, #[source] libloading::Error),
     /// The library has no working driver.
-    #[error("cannot initialise {path}")]
-    Init {
-        /// Path as given.
-        path: PathBuf,
-        /// CUDA's error.
-        source: CudaError,
-    },
+    #[error("cannot initialise {0}")]
+    Init(PathBuf, #[source] CudaError),
 }
 
-/// Meaning of a code.
 struct Meaning(u32);
 
 /// `CUDA_ERROR_OUT_OF_MEMORY`.

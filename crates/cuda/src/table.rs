@@ -79,13 +79,13 @@ pub(crate) use call;
 impl Cuda {
     /// Opens and initialises the library at `path`. A bare file name uses the dynamic linker's search path.
     pub fn load(path: &Path) -> Result<Self, LoadError> {
-        let open = |source| LoadError::Open { path: path.to_owned(), source };
+        let open = |source| LoadError::Open(path.to_owned(), source);
         // SAFETY: loading runs the library's constructors. The operator names the file in the configuration, as
         // for any program that uses CUDA; the default is the driver's own.
         let library = unsafe { Library::new(path) }.map_err(open)?;
         let table = Table::of(library).map_err(open)?;
         let init = call!(table, cuInit, 0);
-        init.map_err(|source| LoadError::Init { path: path.to_owned(), source })?;
+        init.map_err(|source| LoadError::Init(path.to_owned(), source))?;
         Ok(Self { table })
     }
 

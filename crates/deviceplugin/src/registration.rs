@@ -46,7 +46,6 @@ impl Registrations {
         Self { states: watch::Sender::default(), attempts }
     }
 
-    /// Adds a resource as unregistered.
     pub(crate) fn add(&self, resource: &ResourceName) -> RegistrationMetrics {
         let count = |result: &str| {
             let labels = vec![("resource", resource.to_string()), ("result", result.to_owned())];
@@ -74,7 +73,6 @@ impl RegistrationMetrics {
         self.states.send_if_modified(|all| all.insert(self.resource.clone(), state) != Some(state));
     }
 
-    /// Counts an accepted registration.
     pub(crate) fn accepted(&self) {
         self.accepted.inc();
     }

@@ -11,7 +11,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use windlass_config::SessionLimits;
 use windlass_core::resource::ResourceName;
-use windlass_host::{causes, clock::until, deadline};
+use windlass_host::{causes, clock::until, deadline, finished, optional};
 use windlass_kubelet_api::{
     deviceplugin::{RegisterRequest, VERSION, registration_client::RegistrationClient},
     endpoint::Endpoint,
@@ -68,13 +68,13 @@ impl Session {
             state = next;
             input = tokio::select! {
                 () = stop.cancelled() => return,
-                outcome = answer(&mut call) => {
+                outcome = finished(&mut call) => {
                     self.count(outcome);
                     Input::Answered(outcome)
                 }
                 Some(event) = self.streams.recv() => Input::Stream(event),
                 Ok(()) = self.directory.changed() => self.check(endpoint),
-                () = due(state) => Input::Due,
+                () = optional(state.due().map(until)) => Input::Due,
                 () = options_changed(&mut self.state, &self.resource, options) => {
                     options = self.options();
                     Input::OptionsChanged
@@ -163,14 +163,6 @@ impl Session {
     }
 }
 
-/// Awaits the call in progress and clears it; pending without one.
-async fn answer(call: &mut Option<Call>) -> Outcome {
-    let Some(pending) = call else { return std::future::pending().await };
-    let outcome = pending.await;
-    *call = None;
-    outcome
-}
-
 /// Waits until the resource's options differ from `registered`.
 async fn options_changed(
     state: &mut watch::Receiver<Arc<NodeState>>,
@@ -188,14 +180,6 @@ async fn options_changed(
     }
 }
 
-async fn due(state: State) {
-    match state.due() {
-        Some(time) => until(time).await,
-        None => std::future::pending().await,
-    }
-}
-
-/// Registers once.
 async fn register(
     kubelet: SocketPath,
     request: RegisterRequest,

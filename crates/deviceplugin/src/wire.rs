@@ -81,7 +81,6 @@ pub(super) fn device_list(offer: &Offer) -> ListAndWatchResponse {
     ListAndWatchResponse { devices: devices.collect() }
 }
 
-/// Converts a grant.
 pub(super) fn container_response(grant: Grant, dev: &Host) -> ContainerAllocateResponse {
     let node = |node: &DeviceNode| DeviceSpec {
         container_path: node.inside().display().to_string(),

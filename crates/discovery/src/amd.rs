@@ -44,7 +44,6 @@ struct AmdGpu<'a> {
     /// Device id; partitions append to it.
     id: String,
     mode: Option<describe::PartitionMode>,
-    /// Its nodes in the KFD topology.
     nodes: &'a [&'a kfd::Node],
     /// Access of the agent to further KFD nodes.
     unreadable: UnreadableNodes,
@@ -182,7 +181,6 @@ fn state(host: &Host, gpus: usize) -> SourceState {
 // === impl AmdGpu ===
 
 impl AmdGpu<'_> {
-    /// The GPU and its partitions.
     fn devices(self) -> Vec<(Device, Observation)> {
         let failure = self.failure();
         match self.nodes {

@@ -3,7 +3,6 @@
 use windlass_core::attribute::{AttributeName, AttributeValue, Attributes};
 use windlass_host::{Host, PciFunction};
 
-/// Attributes of one domain.
 pub(super) fn attributes<const N: usize>(
     domain: &'static str,
     facts: [(&'static str, Option<AttributeValue>); N],

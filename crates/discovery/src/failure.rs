@@ -28,7 +28,6 @@ pub(super) fn no_answer() -> Failure {
     (Reason::NotReady, "it does not answer".to_owned())
 }
 
-/// Observation of a device with this failure.
 pub(super) fn observation(failure: Option<Failure>) -> Observation {
     failure.map_or(Observation::Passed, |(reason, detail)| Observation::Failed(reason, detail))
 }

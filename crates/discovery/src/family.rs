@@ -36,7 +36,7 @@ use windlass_core::{
     health::{Health, HealthTracker, Observation, Reason},
     inventory::SourceState,
 };
-use windlass_host::{Host, clock::Clock, deadline};
+use windlass_host::{Host, clock::Clock, deadline, optional};
 
 use super::{Publisher, SourceSnapshot, graphics, log};
 
@@ -101,7 +101,6 @@ struct TrackedDevice {
 
 #[derive(Clone)]
 pub(super) struct ScanTriggers {
-    /// Policy changes.
     pub(super) policies: watch::Receiver<Arc<Policy>>,
     /// Host events.
     pub(super) host: watch::Receiver<u64>,
@@ -174,7 +173,7 @@ impl<F: Family> Watcher<F> {
                 () = stop.cancelled() => return,
                 () = sleep(again.unwrap_or_default()), if again.is_some() => {}
                 () = triggers.next_scan(self.health.probe_interval), if again.is_none() => {}
-                () = notified(news.as_deref()), if again.is_none() => {}
+                () = optional(news.as_deref().map(Notify::notified)), if again.is_none() => {}
             }
         }
     }
@@ -344,14 +343,6 @@ impl TrackedDevice {
     fn device(&self) -> Device {
         let health: &Health = self.tracker.health();
         Device { health: health.clone(), ..self.device.clone() }
-    }
-}
-
-/// Waits for a notification; forever without a notifier.
-async fn notified(news: Option<&Notify>) {
-    match news {
-        Some(news) => news.notified().await,
-        None => std::future::pending().await,
     }
 }
 

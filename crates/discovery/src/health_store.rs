@@ -9,11 +9,11 @@
 use std::{collections::BTreeMap, path::Path, time::Duration};
 
 use jiff::{SignedDuration, Timestamp};
-use tokio::{sync::watch, task::spawn_blocking, time::sleep};
+use tokio::{sync::watch, time::sleep};
 use tokio_util::sync::CancellationToken;
 use windlass_core::{device::DeviceId, health::HealthRecord};
 use windlass_host::{
-    Host,
+    Host, blocking,
     state_file::{Boot, Format, StateFile},
 };
 
@@ -63,12 +63,11 @@ impl HealthFile {
     /// intermediate records.
     pub(crate) async fn keep(self, mut records: watch::Receiver<Records>, stop: CancellationToken) {
         let file = self.0.clone();
-        let prepared = spawn_blocking(move || {
+        let prepare = move || {
             file.set_aside();
             file.reserve()
-        });
-        let reserved = prepared.await.expect("preparing neither panics nor is cancelled");
-        if let Err(error) = reserved {
+        };
+        if let Err(error) = blocking(prepare).await {
             let path = self.0.path().display();
             tracing::warn!(%path, %error, "disk space for health records not reserved: free some");
         }
@@ -106,8 +105,7 @@ impl HealthFile {
             let filled = (cause == WriteCause::Newest).then(|| file.write_into_reserve(&newest));
             Some((error, filled))
         };
-        let written = spawn_blocking(write).await.expect("writing neither panics nor is cancelled");
-        let (error, filled) = written?;
+        let (error, filled) = blocking(write).await?;
         let (error, path) = (error.to_string(), self.0.path().display());
         match filled {
             Some(Ok(())) => {

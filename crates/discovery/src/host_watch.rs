@@ -11,7 +11,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::{sync::watch, time::sleep};
 use tokio_util::sync::CancellationToken;
 use windlass_config::Policy;
-use windlass_host::Host;
+use windlass_host::{Host, optional};
 
 use self::{
     folders::{Folders, watched},
@@ -52,8 +52,8 @@ impl HostWatch {
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = next(self.uevents.as_mut()) => {}
-                () = changed(self.folders.as_deref_mut()) => self.follow(),
+                () = optional(self.uevents.as_mut().map(Uevents::next)) => {}
+                () = optional(self.folders.as_mut().map(|folders| folders.changed())) => self.follow(),
                 Ok(()) = self.policy.changed() => self.follow(),
                 () = sleep(FALLBACK_INTERVAL) => self.follow(),
             }
@@ -74,18 +74,4 @@ impl HostWatch {
 /// A subscription; failure is logged once, for debugging late scans.
 fn subscribed<T>(attempt: std::io::Result<T>, what: &str) -> Option<T> {
     attempt.map_err(|error| tracing::debug!(%error, what, "host events unavailable")).ok()
-}
-
-async fn next(uevents: Option<&mut Uevents>) {
-    match uevents {
-        Some(uevents) => uevents.next().await,
-        None => std::future::pending().await,
-    }
-}
-
-async fn changed(folders: Option<&mut Folders>) {
-    match folders {
-        Some(folders) => folders.changed().await,
-        None => std::future::pending().await,
-    }
 }

@@ -29,13 +29,15 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use tokio::{
     sync::{mpsc, oneshot, watch},
-    task::{JoinSet, spawn_blocking},
+    task::JoinSet,
     time::sleep,
 };
 use tokio_util::sync::CancellationToken;
 use windlass_config::Places;
 use windlass_core::{device::SourceName, health::Reason, inventory::SourceState};
-use windlass_host::{Host, NVML, Roots, causes, clock::Clock, deadline, nvidia_smi::NvidiaSmi};
+use windlass_host::{
+    Host, NVML, Roots, blocking, causes, clock::Clock, deadline, nvidia_smi::NvidiaSmi,
+};
 use windlass_nvml::{LoadError, Nvml, NvmlError};
 
 pub use describe::MIG_PROFILE;
@@ -103,7 +105,6 @@ enum ConnectError {
 
 /// Reason for the end of a connection.
 enum Ended {
-    /// The agent is stopping.
     Stopped,
     /// The driver or its set of GPUs changed.
     Changed,
@@ -133,8 +134,8 @@ impl Nvidia {
         let (to_cuts, cuts) = mpsc::channel(MAX_CUTS);
         let (to_recesses, recesses) = NvmlReleaseHandle::new();
         Self {
-            library: places.driver.nvml_library.clone(),
-            roots: Roots::new(host.clone(), &places.driver),
+            library: places.nvml_library.clone(),
+            roots: places.driver.roots(host.clone()),
             policy,
             known: KnownDevices::new(quiet_period, clock),
             state: SourceState::Starting,
@@ -171,8 +172,7 @@ impl Nvidia {
 
     async fn remember(&mut self) {
         let (health_file, now) = (self.health_file.clone(), self.known.now());
-        let records = spawn_blocking(move || health_file.load(now)).await;
-        self.known.remember(records.expect("loading neither panics nor is cancelled"));
+        self.known.remember(blocking(move || health_file.load(now)).await);
         self.write_down();
     }
 
@@ -351,10 +351,10 @@ impl ConnectError {
     fn is_absence(&self) -> bool {
         match self {
             Self::NoLibrary { .. } | Self::NoFunction => true,
-            Self::Load(LoadError::Open { path, .. }) => {
+            Self::Load(LoadError::Open(path, _)) => {
                 path.is_absolute() && matches!(path.try_exists(), Ok(false))
             }
-            Self::Load(LoadError::Init { source, .. }) => source.is_driver_absent(),
+            Self::Load(LoadError::Init(_, source)) => source.is_driver_absent(),
             Self::Load(LoadError::CutOff { .. })
             | Self::Unread(_)
             | Self::Ask(_)
@@ -366,8 +366,7 @@ impl ConnectError {
     /// Error of a missing library. It is no failure on a machine without NVIDIA GPUs.
     fn unloaded(error: LoadError, host: &Host) -> Self {
         match &error {
-            LoadError::Open { path, .. } if path.is_relative() => match host.has_pci_vendor(VENDOR)
-            {
+            LoadError::Open(path, _) if path.is_relative() => match host.has_pci_vendor(VENDOR) {
                 Ok(true) => Self::Load(error),
                 Ok(false) => Self::NoFunction,
                 Err(unread) => Self::Unread(unread),

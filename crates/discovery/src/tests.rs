@@ -14,7 +14,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use windlass_config::{Config, HealthPolicy, Places, Policy};
 use windlass_core::health::HealthState;
-use windlass_host::{DriverPlaces, clock::Clock};
+use windlass_host::clock::Clock;
 use windlass_machine::{Fault, Machine, MachineProfile, simulated_driver};
 
 use super::{FAMILIES, SourceSnapshot, sources};
@@ -42,7 +42,7 @@ fn config(folder: &TempDir, machine: &Machine) -> Config {
         places: Places {
             host_root: machine.host_root(),
             host_root_on_node: machine.host_root(),
-            driver: DriverPlaces { nvml_library, ..DriverPlaces::default() },
+            nvml_library,
             state_dir: folder.path().join("state"),
             ..Places::default()
         },

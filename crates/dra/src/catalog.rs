@@ -49,7 +49,6 @@ pub(crate) struct Counters {
 /// A device of the catalog.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CatalogEntry {
-    /// Name in the pool.
     pub(crate) name: DeviceName,
     /// The device. For a partition, the id of its placement, which the ledger uses.
     pub device: DeviceId,
@@ -117,7 +116,6 @@ impl Catalog {
         catalog
     }
 
-    /// The device of this name.
     pub(crate) fn find(&self, pool: &str, name: &str) -> Option<&CatalogEntry> {
         self.pools.get(pool)?.entries.iter().find(|entry| entry.name.as_str() == name)
     }
@@ -167,7 +165,6 @@ fn claimable(state: &NodeState) -> impl Iterator<Item = (&Device, Sharing)> {
     devices.filter_map(move |device| Some((device, sharing(device)?)))
 }
 
-/// Name of a source's pool.
 pub(super) fn pool_name(node: &str, source: &str) -> String {
     format!("{node}/{source}")
 }
@@ -215,7 +212,6 @@ fn unclean(state: &NodeState, device: &Device) -> Option<Taint> {
     Some(Taint { key: UNCLEAN, value })
 }
 
-/// Taint of an unhealthy device.
 fn failure(device: &Device) -> Option<Taint> {
     if device.health.is_healthy() {
         return None;

@@ -22,7 +22,6 @@ pub(crate) struct Claim {
     pub(crate) configs: Vec<OpaqueConfig>,
 }
 
-/// A device that the scheduler allocated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AllocatedDevice {
     /// The request, `gpu`, or one of its alternatives, `gpu/large`.

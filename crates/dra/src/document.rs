@@ -14,10 +14,8 @@ use windlass_host::files;
 
 use super::record::PreparedClaim;
 
-/// CDI kind of claims.
 const CLAIM: Kind = Kind::new("claim");
 
-/// Folder of the claims' documents.
 #[derive(Clone, Debug)]
 pub(crate) struct ClaimDocuments(PathBuf);
 

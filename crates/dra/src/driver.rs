@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use tokio::{sync::watch, task::spawn_blocking, time::sleep};
+use tokio::{sync::watch, time::sleep};
 use tokio_util::sync::CancellationToken;
 use windlass_allocations::ledger::SharedLedger;
 use windlass_cluster::{ClaimStatuses, Claims, Client};
 use windlass_config::{DriverName, Places, Policy, SessionLimits};
 use windlass_discovery::mig::MigHandle;
-use windlass_host::{causes, clock::Clock, state_file::Versioned};
+use windlass_host::{blocking, causes, clock::Clock, state_file::Versioned};
 use windlass_lifecycle::{
     cleanup::CleanupHandle,
     mps::{MpsPlaces, MpsStates},
@@ -109,51 +109,31 @@ fn traces(places: &Places, driver: &DriverName, ledger: &SharedLedger) -> Traces
 impl Driver {
     /// Builds the driver. Reads nothing yet.
     pub fn new(places: &Places, driver: &DriverName, limits: SessionLimits, deps: Deps) -> Self {
-        let Deps {
-            clock,
-            cluster,
-            ledger,
-            recovered,
-            cleanup,
-            metrics,
-            daemons,
-            partitions,
-            policy,
-            state,
-            mps,
-        } = deps;
-        let roots = places.roots();
-        let traces = traces(places, driver, &ledger);
-        let file = ClaimFile::new(places);
         let environment = Environment {
-            node: cluster.as_ref().map(|it| it.node().to_owned()).unwrap_or_default(),
+            node: deps.cluster.as_ref().map(|it| it.node().to_owned()).unwrap_or_default(),
             documents: ClaimDocuments::new(&places.cdi_dir),
             kubelet_record: KubeletRecord::new(&places.kubelet_dir, driver),
-            claims: cluster.clone().map(Claims::new),
+            claims: deps.cluster.clone().map(Claims::new),
             driver: driver.clone(),
-            roots,
-            state,
-            ledger,
-            partitions,
-            cleanup,
-            metrics,
-            mps,
-            daemons,
+            roots: places.roots(),
+            state: deps.state,
+            ledger: deps.ledger.clone(),
+            partitions: deps.partitions,
+            cleanup: deps.cleanup,
+            metrics: deps.metrics,
+            mps: deps.mps,
+            daemons: deps.daemons,
         };
-        let sockets = Sockets::new(&places.kubelet_dir, driver);
-        let registration = watch::Sender::default();
-        let statuses = cluster.map(ClaimStatuses::new);
-        let recovered = Some(recovered);
         Self {
             environment,
-            file,
-            recovered,
-            traces,
-            sockets,
-            clock,
-            policy,
-            registration,
-            statuses,
+            file: ClaimFile::new(places),
+            recovered: Some(deps.recovered),
+            traces: traces(places, driver, &deps.ledger),
+            sockets: Sockets::new(&places.kubelet_dir, driver),
+            clock: deps.clock,
+            policy: deps.policy,
+            registration: watch::Sender::default(),
+            statuses: deps.cluster.map(ClaimStatuses::new),
             limits,
         }
     }
@@ -243,8 +223,7 @@ impl Driver {
                 let records = recovered.restore(&file, &environment.documents, offer);
                 records.map(|records| (records, is_absent))
             };
-            let outcome = spawn_blocking(read).await;
-            let why = match outcome.expect("reading neither panics nor is cancelled") {
+            let why = match blocking(read).await {
                 Ok(recovered) => return recovered,
                 Err(unreadable) => causes(&unreadable),
             };

@@ -31,7 +31,6 @@ pub(super) async fn keep(environment: Environment, records: watch::Receiver<Vers
     std::future::pending::<()>().await;
 }
 
-/// Removes all orphans.
 async fn remove(environment: &Environment, records: &Records) {
     if records.values().flat_map(|entry| &entry.devices).any(|held| held.device.is_none()) {
         tracing::warn!("MIG instances not removed: instances of claims unknown");

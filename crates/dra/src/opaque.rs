@@ -47,7 +47,6 @@ pub enum OpaqueError {
     Impossible { place: String, strategy: &'static str, device: String, why: &'static str },
 }
 
-/// Parsed parameters.
 #[derive(Debug)]
 struct Parameters {
     /// Kind of devices that they apply to; `None` for all.
@@ -67,7 +66,6 @@ pub(super) struct SharingRequest<'a> {
 pub(super) enum Sharing {
     /// Time slices of this length.
     TimeSlicing(Interval),
-    /// An MPS daemon.
     Mps(Limits),
 }
 
@@ -75,7 +73,6 @@ const OURS: &str = "windlass.dev/v1alpha1";
 
 const NVIDIAS: &str = "resource.nvidia.com/v1beta1";
 
-/// Head of every configuration.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Head {

@@ -34,11 +34,11 @@ use tokio::{
     time::{Duration, MissedTickBehavior, interval},
 };
 use windlass_allocations::ledger::Use;
-use windlass_host::{deadline::Deadline, keyed::Tasks, state_file::Journal};
+use windlass_host::{blocking, deadline::Deadline, keyed::Tasks, state_file::Journal};
 
 pub(super) use self::environment::Environment;
 use self::{
-    environment::{Suspect, blocking, nodes},
+    environment::{Suspect, nodes},
     slot::Slot,
     state::{Action, Input, State},
 };

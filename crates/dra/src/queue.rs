@@ -14,7 +14,6 @@ use super::record::PreparedDevice;
 #[derive(Clone, Debug)]
 pub(super) struct ClaimQueue {
     requests: mpsc::Sender<Request>,
-    /// Deadline of an answer.
     deadline: Duration,
 }
 
@@ -28,7 +27,6 @@ pub(super) struct Request {
 /// Requested action for a claim.
 #[derive(Debug)]
 pub(super) enum Operation {
-    /// Prepare its devices.
     Prepare(Reply<Vec<PreparedDevice>>),
     /// Release all that is left of it.
     Release(Reply<()>),
@@ -37,7 +35,6 @@ pub(super) enum Operation {
 // === impl Operation ===
 
 impl Operation {
-    /// Refuses the request.
     pub(super) fn refuse(self, why: String) {
         // The caller may have given up.
         match self {
@@ -58,7 +55,6 @@ const LONGEST_UID: usize = 63;
 // === impl ClaimQueue ===
 
 impl ClaimQueue {
-    /// A queue, and the receiver of its requests.
     pub(super) fn new(deadline: Duration) -> (Self, mpsc::Receiver<Request>) {
         let (requests, receiver) = mpsc::channel(CAPACITY);
         (Self { requests, deadline }, receiver)

@@ -152,7 +152,6 @@ impl ClaimFile {
         self.0.set_aside();
     }
 
-    /// A journal of this file.
     pub(crate) fn journal(&self) -> (Journal<Records>, Writer<Records>) {
         Journal::new(self.0.clone(), "claims wait until they can be recorded")
     }

@@ -39,7 +39,6 @@ pub(super) struct Registrar {
 // === impl RegistrationState ===
 
 impl RegistrationState {
-    /// Names of all states.
     pub(crate) const NAMES: [&str; 5] = ["off", "failing", "serving", "registered", "rejected"];
 
     pub(crate) fn name(&self) -> &'static str {

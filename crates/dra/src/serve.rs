@@ -17,14 +17,14 @@ use std::{
 
 use tokio::{
     sync::watch,
-    task::{JoinSet, spawn_blocking},
+    task::JoinSet,
     time::{Duration, sleep},
 };
 use tokio_util::sync::CancellationToken;
 use tonic::transport::server::Router;
 use windlass_config::{DraOffer, DriverName, Policy};
 use windlass_host::{
-    causes, deadline, directory::DirectoryWatch, files::folder, state_file::Versioned,
+    blocking, causes, deadline, directory::DirectoryWatch, files::folder, state_file::Versioned,
 };
 use windlass_kubelet_api::{
     dated::Dated,
@@ -61,14 +61,12 @@ pub(super) struct Server {
     pub(super) check_interval: Duration,
 }
 
-/// Paths of the sockets.
 #[derive(Clone, Debug)]
 pub(super) struct Sockets {
     pub(super) driver: PathBuf,
     pub(super) registration: PathBuf,
 }
 
-/// Error of serving.
 #[derive(Debug, thiserror::Error)]
 enum ServeError {
     #[error("cannot watch {path}")]
@@ -210,8 +208,7 @@ impl Server {
     /// True if the kubelet will release a claim. An unreadable record is read again later.
     async fn kubelet_has_ours(&self) -> bool {
         let record = self.kubelet_record.clone();
-        let read = spawn_blocking(move || record.has_ours()).await;
-        read.expect("reading neither panics nor is cancelled").unwrap_or(false)
+        blocking(move || record.has_ours()).await.unwrap_or(false)
     }
 
     /// Waits until the driver is needed, or no longer needed.
@@ -239,7 +236,6 @@ impl Server {
 // === impl Sockets ===
 
 impl Sockets {
-    /// The default paths of a driver.
     pub(super) fn new(kubelet_dir: &Path, driver: &DriverName) -> Self {
         let own = kubelet_dir.join(PLUGINS_DIR).join(driver.as_str());
         let registry = kubelet_dir.join(REGISTRY_DIR);

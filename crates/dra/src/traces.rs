@@ -14,10 +14,10 @@
 
 use std::{collections::BTreeSet, path::PathBuf, time::Duration};
 
-use tokio::{task::spawn_blocking, time::sleep};
+use tokio::time::sleep;
 use windlass_allocations::{ledger::SharedLedger, podresources};
 use windlass_config::DriverName;
-use windlass_host::causes;
+use windlass_host::{blocking, causes};
 use windlass_kubelet_api::podresources::DIR;
 
 use super::document::ClaimDocuments;
@@ -82,8 +82,7 @@ impl Traces {
 
     async fn find(&self) -> Option<Trace> {
         let documents = self.documents.clone();
-        let claims = spawn_blocking(move || documents.claims()).await;
-        let claims = claims.expect("reading neither panics nor is cancelled");
+        let claims = blocking(move || documents.claims()).await;
         if !claims.is_empty() {
             return Some(Trace::Documents(claims));
         }

@@ -12,7 +12,7 @@ use std::{
 use jiff::Timestamp;
 use tempfile::TempDir;
 use windlass_config::{Config, Places};
-use windlass_host::{DriverPlaces, clock::Clock};
+use windlass_host::clock::Clock;
 use windlass_machine::{Machine, MachineProfile};
 use windlass_migrate::NvidiaPluginFlags;
 use windlass_node::agent::survey as look;
@@ -53,10 +53,7 @@ pub(crate) fn survey(bytes: &[u8]) -> Verdict {
             host_root: root.path().to_owned(),
             host_root_on_node: root.path().to_owned(),
             // Absent driver library: the survey runs no file of the tree.
-            driver: DriverPlaces {
-                nvml_library: Some("/nowhere".into()),
-                ..DriverPlaces::default()
-            },
+            nvml_library: Some("/nowhere".into()),
             kubelet_dir: root.path().join("kubelet"),
             state_dir: root.path().join("state"),
             cdi_dir: root.path().join("cdi"),

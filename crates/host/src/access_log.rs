@@ -22,7 +22,6 @@ pub enum Access {
 #[derive(Debug)]
 pub struct AccessLog(Receiver<(Access, PathBuf)>);
 
-/// Sender of accesses.
 #[derive(Clone, Debug)]
 pub(super) struct AccessRecorder(Sender<(Access, PathBuf)>);
 

@@ -21,9 +21,11 @@ pub mod template;
 pub mod watch;
 
 mod access_log;
+mod blocking;
 mod causes;
 mod entry;
 mod nodes;
+mod optional;
 mod pci;
 mod pci_index;
 mod reading;
@@ -48,12 +50,14 @@ use rustix::{
 
 use self::{access_log::AccessRecorder, pci_index::PciIndex, scan_cache::ScanCache};
 pub use access_log::{Access, AccessLog};
+pub use blocking::blocking;
 pub use causes::causes;
 pub use entry::Entry;
 pub use nodes::FoundNode;
+pub use optional::{finished, optional};
 pub use pci::PciFunction;
 pub use pci_index::PciKind;
-pub use roots::{DriverPlaces, Roots};
+pub use roots::Roots;
 pub use vfio::is_vfio;
 
 /// Files of a host, below a root.

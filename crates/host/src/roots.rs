@@ -16,35 +16,28 @@ pub struct Roots {
     pub dev: Host,
 }
 
-/// Location of the driver's installation. All but the library are host paths.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DriverPlaces {
-    /// NVML; `None` searches the default folders.
-    pub nvml_library: Option<PathBuf>,
-    /// Root of libraries, programs and firmware: `/`, or `/run/nvidia/driver` with a driver container.
-    pub root: PathBuf,
-    /// Mount point of that root for this process, if not below the host's.
-    pub mounted_at: Option<PathBuf>,
-    /// Root of `/dev` for containers; `None` is the host's.
-    pub dev_root: Option<PathBuf>,
-}
-
 /// CUDA driver library.
 const CUDA: &str = "libcuda.so.1";
 
 // === impl Roots ===
 
 impl Roots {
-    /// Roots of a host with this driver location.
-    pub fn new(host: Host, places: &DriverPlaces) -> Self {
-        let driver = match &places.mounted_at {
-            None if places.root == Path::new("/") => host.clone(),
-            None => Host::new(host.path(&places.root), host.path_on_node(&places.root)),
-            Some(root) => Host::new(root, host.path_on_node(&places.root)),
+    /// Roots of a host whose driver lies below `root`, a host path. This process may have it `mounted_at` another
+    /// path. `dev_root` is the host path of the root of `/dev`; `None` is the host's own.
+    pub fn new(
+        host: Host,
+        root: &Path,
+        mounted_at: Option<&Path>,
+        dev_root: Option<&Path>,
+    ) -> Self {
+        let driver = match mounted_at {
+            None if root == Path::new("/") => host.clone(),
+            None => Host::new(host.path(root), host.path_on_node(root)),
+            Some(mount) => Host::new(mount, host.path_on_node(root)),
         };
-        let dev = match &places.dev_root {
+        let dev = match dev_root {
             // A mounted driver root includes its devices.
-            Some(root) if *root == places.root => driver.clone(),
+            Some(dev_root) if dev_root == root => driver.clone(),
             Some(root) => Host::new(host.path(root), host.path_on_node(root)),
             None => host.clone(),
         };
@@ -69,13 +62,5 @@ impl Roots {
     /// CUDA driver library, which installations have beside NVML in the same version.
     pub fn cuda_library(&self, named: Option<PathBuf>) -> Option<PathBuf> {
         self.nvml_library(named).map(|nvml| nvml.with_file_name(CUDA))
-    }
-}
-
-// === impl DriverPlaces ===
-
-impl Default for DriverPlaces {
-    fn default() -> Self {
-        Self { nvml_library: None, root: "/".into(), mounted_at: None, dev_root: None }
     }
 }

@@ -78,23 +78,11 @@ pub enum Boot {
 #[derive(Debug, thiserror::Error)]
 pub enum Unreadable {
     /// The file is unreadable.
-    #[error("cannot read {path}")]
-    Read {
-        /// Path.
-        path: PathBuf,
-        /// Cause.
-        source: io::Error,
-    },
+    #[error("cannot read {0}")]
+    Read(PathBuf, #[source] io::Error),
     /// The file has another format.
-    #[error("{path} is not a {} of version {VERSION}", format.what)]
-    Parse {
-        /// Path.
-        path: PathBuf,
-        /// Expected format.
-        format: Format,
-        /// Cause.
-        source: serde_json::Error,
-    },
+    #[error("{0} is not a {what} of version {VERSION}", what = .1.what)]
+    Parse(PathBuf, Format, #[source] serde_json::Error),
     /// The checksum differs.
     #[error("{path} is not as it was written: it has checksum {computed}, not {found}")]
     Corrupt {
@@ -106,19 +94,11 @@ pub enum Unreadable {
         computed: u32,
     },
     /// The checksum is missing.
-    #[error("{path} is not as it was written: it has no checksum")]
-    Unsealed {
-        /// Path.
-        path: PathBuf,
-    },
+    #[error("{0} is not as it was written: it has no checksum")]
+    Unsealed(PathBuf),
     /// The file has an unknown version.
-    #[error("{path} has version {found}, this agent knows {VERSION}")]
-    Version {
-        /// Path.
-        path: PathBuf,
-        /// Version in the file.
-        found: u32,
-    },
+    #[error("{0} has version {1}, this agent knows {VERSION}")]
+    Version(PathBuf, u32),
 }
 
 /// Metadata of the content.
@@ -196,7 +176,7 @@ impl<T: Serialize + DeserializeOwned> StateFile<T> {
             Ok(text) => text,
             // A file in the place of the folder is something else: nobody knows what was in it.
             Err(error) if error.kind() == NotFound => return Ok(None),
-            Err(source) => return Err(Unreadable::Read { path: self.path.clone(), source }),
+            Err(source) => return Err(Unreadable::Read(self.path.clone(), source)),
         };
         let (head, content) = self.parts(&text)?;
         self.check_sum(&head, content.get())?;
@@ -279,13 +259,13 @@ impl<T: Serialize + DeserializeOwned> StateFile<T> {
 
     fn understood<U>(&self, parsed: serde_json::Result<U>) -> Result<U, Unreadable> {
         let (path, format) = (self.path.clone(), self.format);
-        parsed.map_err(|source| Unreadable::Parse { path, format, source })
+        parsed.map_err(|source| Unreadable::Parse(path, format, source))
     }
 
     fn check_version(&self, found: u32) -> Result<(), Unreadable> {
         match found {
             OF_CONTENT_ALONE | VERSION => Ok(()),
-            _ => Err(Unreadable::Version { path: self.path.clone(), found }),
+            _ => Err(Unreadable::Version(self.path.clone(), found)),
         }
     }
 
@@ -298,7 +278,7 @@ impl<T: Serialize + DeserializeOwned> StateFile<T> {
         match head.checksum {
             Some(found) if found == computed => Ok(()),
             Some(found) => Err(Unreadable::Corrupt { path, found, computed }),
-            None => Err(Unreadable::Unsealed { path }),
+            None => Err(Unreadable::Unsealed(path)),
         }
     }
 }
@@ -309,9 +289,9 @@ impl Unreadable {
     /// True if the file may become usable: for a newer agent, or after a disk error.
     pub fn is_for_later(&self) -> bool {
         match self {
-            Self::Read { .. } => true,
-            Self::Version { found, .. } => *found > VERSION,
-            Self::Parse { .. } | Self::Corrupt { .. } | Self::Unsealed { .. } => false,
+            Self::Read(..) => true,
+            Self::Version(_, found) => *found > VERSION,
+            Self::Parse(..) | Self::Corrupt { .. } | Self::Unsealed(_) => false,
         }
     }
 }

@@ -9,10 +9,10 @@ use std::{
 
 use prometheus_client::metrics::gauge::Gauge;
 use rustix::fs::{Access, StatVfsMountFlags, access, statvfs};
-use tokio::{task::spawn_blocking, time::sleep};
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use crate::files::folder;
+use crate::{blocking, files::folder};
 
 /// Checks the folder regularly, until stopped.
 pub async fn watch(
@@ -24,10 +24,9 @@ pub async fn watch(
     let mut known = None;
     loop {
         let checked = path.clone();
-        let check = spawn_blocking(move || error(&checked));
         let error = tokio::select! {
             () = stop.cancelled() => return,
-            found = check => found.expect("checking neither panics nor is cancelled"),
+            found = blocking(move || error(&checked)) => found,
         };
         is_writable.set(i64::from(error.is_none()));
         if error != known {

@@ -12,7 +12,6 @@ use super::{Host, PciFunction};
 /// Most bytes of a line: a sysfs page.
 const MAX_BYTES: usize = 4_096;
 
-/// Root of all devices.
 const DEVICES: &str = "/sys/devices";
 
 // === impl Host ===

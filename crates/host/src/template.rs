@@ -20,25 +20,6 @@ pub struct UnknownPlaceholder(String);
 #[error("it has no {{{0}}}")]
 pub struct MissingValue(String);
 
-/// Placeholder in braces.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Placeholder<'a> {
-    Id,
-    Index,
-    Name,
-    Pci,
-    Numa,
-    Serial,
-    Path,
-    Node,
-    Endpoint,
-    Host,
-    Driver,
-    Attribute(&'a str),
-    /// Left for the container edits, which know the container's other devices.
-    Position,
-}
-
 #[derive(Debug, PartialEq, Eq)]
 enum Piece<'a> {
     Text(&'a str),
@@ -48,20 +29,13 @@ enum Piece<'a> {
     Itself(&'a str),
 }
 
-const WORDS: [(&str, Placeholder<'static>); 12] = [
-    ("id", Placeholder::Id),
-    ("index", Placeholder::Index),
-    ("name", Placeholder::Name),
-    ("pci", Placeholder::Pci),
-    ("numa", Placeholder::Numa),
-    ("serial", Placeholder::Serial),
-    ("path", Placeholder::Path),
-    ("node", Placeholder::Node),
-    ("endpoint", Placeholder::Endpoint),
-    ("host", Placeholder::Host),
-    ("driver", Placeholder::Driver),
-    ("position", Placeholder::Position),
+const WORDS: [&str; 12] = [
+    "id", "index", "name", "pci", "numa", "serial", "path", "node", "endpoint", "host", "driver",
+    POSITION,
 ];
+
+/// Left for the container edits, which know the container's other devices.
+const POSITION: &str = "position";
 
 /// Prefix of attribute placeholders.
 const ATTRIBUTE: &str = "attr:";
@@ -71,8 +45,8 @@ const DOMAIN: &str = "windlass.dev";
 /// Checks that every placeholder is known.
 pub fn check(text: &str) -> Result<(), UnknownPlaceholder> {
     pieces(text).into_iter().try_for_each(|piece| match piece {
-        Piece::Braces(word) => Placeholder::read(word).map(drop),
-        Piece::Text(_) | Piece::Itself(_) => Ok(()),
+        Piece::Braces(word) if !is_known(word) => Err(UnknownPlaceholder(word.to_owned())),
+        Piece::Text(_) | Piece::Braces(_) | Piece::Itself(_) => Ok(()),
     })
 }
 
@@ -89,16 +63,11 @@ pub fn fill_with(
 ) -> Result<String, MissingValue> {
     let piece = |piece| match piece {
         Piece::Text(text) => Ok(text.to_owned()),
-        Piece::Itself(word) => Ok(format!("{{{word}}}")),
-        Piece::Braces(word) => match Placeholder::read(word) {
-            Ok(Placeholder::Position) => Ok(format!("{{{word}}}")),
-            Ok(placeholder) => {
-                let value =
-                    placeholder.value(device).ok_or_else(|| MissingValue(word.to_owned()))?;
-                Ok(quote(&value))
-            }
-            Err(_) => Err(MissingValue(word.to_owned())),
-        },
+        Piece::Itself(word) | Piece::Braces(word @ POSITION) => Ok(format!("{{{word}}}")),
+        Piece::Braces(word) => {
+            let value = value(word, device).ok_or_else(|| MissingValue(word.to_owned()))?;
+            Ok(quote(&value))
+        }
     };
     pieces(text).into_iter().map(piece).collect()
 }
@@ -143,48 +112,36 @@ fn is_word(text: &str) -> bool {
 }
 
 fn known() -> String {
-    let words = WORDS.iter().map(|(word, _)| format!("{{{word}}}"));
+    let words = WORDS.iter().map(|word| format!("{{{word}}}"));
     words.chain(["{attr:NAME}".to_owned()]).collect::<Vec<_>>().join(", ")
 }
 
-// === impl Placeholder ===
+fn is_known(word: &str) -> bool {
+    let attribute = word.strip_prefix(ATTRIBUTE);
+    attribute.map_or_else(|| WORDS.contains(&word), |name| !name.is_empty())
+}
 
-impl<'a> Placeholder<'a> {
-    fn read(word: &'a str) -> Result<Self, UnknownPlaceholder> {
-        if let Some(name) = word.strip_prefix(ATTRIBUTE).filter(|name| !name.is_empty()) {
-            return Ok(Self::Attribute(name));
-        }
-        let known = WORDS.iter().find(|(known, _)| *known == word);
-        known
-            .map(|(_, placeholder)| *placeholder)
-            .ok_or_else(|| UnknownPlaceholder(word.to_owned()))
+fn value(word: &str, device: &Device) -> Option<String> {
+    let own = |name| attribute(device, DOMAIN, name);
+    if let Some(name) = word.strip_prefix(ATTRIBUTE) {
+        let of_domain = name.rsplit_once('/');
+        return of_domain.map_or_else(|| own(name), |(it, name)| attribute(device, it, name));
     }
-
-    fn value(self, device: &Device) -> Option<String> {
-        let own = |name| attribute(device, DOMAIN, name);
-        match self {
-            Self::Id => Some(device.id.to_string()),
-            Self::Index => Some(device.index.to_string()),
-            Self::Name => own("name"),
-            Self::Pci => device.place.pci.map(|address| address.to_string()),
-            Self::Numa => device.place.numa_node.map(|node| node.to_string()),
-            Self::Serial => own("serial").or_else(|| own("usbSerial")),
-            Self::Path => device.origin.clone().filter(|origin| origin.starts_with('/')),
-            Self::Node => device.own_nodes().next().map(|node| node.path.display().to_string()),
-            // From the origin, since long attributes are cut.
-            Self::Endpoint => {
-                let origin =
-                    device.origin.clone().filter(|origin| !Path::new(origin).is_absolute());
-                origin.or_else(|| own("endpoint"))
-            }
-            Self::Host => own("host"),
-            Self::Driver => own("driver"),
-            Self::Attribute(name) => match name.rsplit_once('/') {
-                Some((domain, name)) => attribute(device, domain, name),
-                None => own(name),
-            },
-            Self::Position => None,
+    match word {
+        "id" => Some(device.id.to_string()),
+        "index" => Some(device.index.to_string()),
+        "pci" => device.place.pci.map(|address| address.to_string()),
+        "numa" => device.place.numa_node.map(|node| node.to_string()),
+        "serial" => own("serial").or_else(|| own("usbSerial")),
+        "path" => device.origin.clone().filter(|origin| origin.starts_with('/')),
+        "node" => device.own_nodes().next().map(|node| node.path.display().to_string()),
+        // From the origin, since long attributes are cut.
+        "endpoint" => {
+            let origin = device.origin.clone().filter(|it| !Path::new(it).is_absolute());
+            origin.or_else(|| own("endpoint"))
         }
+        "name" | "host" | "driver" => own(word),
+        _ => None,
     }
 }
 

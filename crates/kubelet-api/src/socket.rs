@@ -69,13 +69,8 @@ pub enum SocketError {
         source: io::Error,
     },
     /// The other side does not speak HTTP/2.
-    #[error("cannot dial socket {path}")]
-    Dial {
-        /// Path of the socket.
-        path: PathBuf,
-        /// Error of the transport.
-        source: tonic::transport::Error,
-    },
+    #[error("cannot dial socket {0}")]
+    Dial(PathBuf, #[source] tonic::transport::Error),
 }
 
 // === impl SocketPath ===
@@ -136,12 +131,12 @@ impl SocketPath {
     pub async fn dial(&self) -> Result<Channel, SocketError> {
         let address = format!("unix:{self}");
         let endpoint = Endpoint::from_shared(address)
-            .map_err(|source| SocketError::Dial { path: self.0.clone(), source })?;
+            .map_err(|source| SocketError::Dial(self.0.clone(), source))?;
         endpoint
             .origin(Uri::from_static(ORIGIN))
             .connect()
             .await
-            .map_err(|source| SocketError::Dial { path: self.0.clone(), source })
+            .map_err(|source| SocketError::Dial(self.0.clone(), source))
     }
 
     fn remove_stale(&self) -> Result<(), SocketError> {

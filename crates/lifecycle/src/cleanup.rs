@@ -41,7 +41,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use tokio::{
     sync::{Notify, mpsc, watch},
-    task::{JoinSet, spawn_blocking},
+    task::JoinSet,
     time::Instant,
 };
 use tokio_util::sync::CancellationToken;
@@ -53,7 +53,7 @@ use windlass_config::{CleanupLimits, Places};
 use windlass_core::device::DeviceId;
 use windlass_discovery::mig::MigHandle;
 use windlass_host::{
-    Host,
+    Host, blocking,
     clock::{Clock, until},
     keyed::Tasks,
     state_file::{Journal, Writer},
@@ -222,7 +222,7 @@ impl Cleanup {
             file.set_aside();
             records
         };
-        let records = spawn_blocking(load).await.expect("loading neither panics nor is cancelled");
+        let records = blocking(load).await;
         self.slots = records.into_iter().map(|(id, state)| (id, Slot::new(state))).collect();
     }
 

@@ -89,7 +89,6 @@ pub struct Mps {
     reports: (UnboundedSender<Report>, UnboundedReceiver<Report>),
 }
 
-/// A device and the state of its daemon.
 type Report = (DeviceId, MpsState);
 
 // === impl MpsState ===

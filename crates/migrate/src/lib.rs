@@ -47,7 +47,6 @@ pub enum Plugin {
     Darwin3,
 }
 
-/// Reads rules of udev.
 pub(crate) fn read_rules(text: &str) -> Result<(Config, Vec<Diagnostic>), Vec<Diagnostic>> {
     let mut diagnostics = Diagnostics::default();
     udev::read(text, &mut diagnostics).into_config(diagnostics)
@@ -83,7 +82,6 @@ impl Plugin {
         }
     }
 
-    /// Reads a document of the plugin.
     pub(crate) fn read(self, root: &Node) -> Result<(Config, Vec<Diagnostic>), Vec<Diagnostic>> {
         let mut diagnostics = Diagnostics::default();
         let imported = match self {

@@ -40,7 +40,7 @@ pub const MAX_BYTES: u64 = 1 << 20;
 /// Reads a file; the flags of NVIDIA's plugin take precedence.
 pub fn load(path: &Path, flags: &NvidiaPluginFlags) -> Result<Loaded, ConfigError> {
     let text = files::read_regular_text(path, Links::Followed, MAX_BYTES)
-        .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+        .map_err(|source| ConfigError::Read(path.to_owned(), source))?;
     parse(path, &text, flags)
 }
 

@@ -40,7 +40,6 @@ fn kind(root: &Node) -> Option<String> {
     root.child("kind")?.text()
 }
 
-/// The containers of a workload.
 pub(super) fn containers(root: &Node) -> &[Node] {
     pod(root).and_then(|pod| pod.child("containers")).map_or(&[], Node::items)
 }

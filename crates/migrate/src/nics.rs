@@ -11,7 +11,6 @@ use super::{expression::All, present};
 /// The link types of interfaces that have RDMA or virtual functions.
 const LINK_TYPES: [&str; 2] = ["ether", "infiniband"];
 
-/// Interfaces of an expression.
 pub(super) fn all(expression: Option<DeviceExpression>) -> Selector {
     Selector { expression, ..Selector::all(DeviceKind::Nic) }
 }

@@ -5,6 +5,7 @@
 
 mod flags;
 mod overrides;
+mod pattern;
 mod resources;
 mod sharing;
 mod written;
@@ -23,7 +24,6 @@ use self::{
     sharing::SharingEntry,
 };
 
-/// The file as written.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct NvidiaPluginFile {
@@ -76,8 +76,7 @@ impl NvidiaPluginFile {
         config.policy.labels = self.flags.labels(diagnostics);
         let mut flags = self.flags.into_flags(diagnostics);
         self.imex.apply(&mut flags, diagnostics);
-        let flags = given.clone().or(flags);
-        let mig = flags.mig.unwrap_or(config.policy.mig);
+        let mig = given.mig.or(flags.mig).unwrap_or(config.policy.mig);
         self.sharing.check(mig, diagnostics);
         let resources = self.resources.map(|it| it.value.checked(diagnostics)).unwrap_or_default();
         let names = Names::new(resources, mig);
@@ -85,6 +84,9 @@ impl NvidiaPluginFile {
             self.sharing.rules(&names, diagnostics);
         config.policy.exclude = names.exclude();
         flags.apply(&mut config);
+        // A driver root that is given moves `/dev` with it, unless the file says where `/dev` is.
+        let dev_root = given.dev_root.clone().or(flags.dev_root);
+        NvidiaPluginFlags { dev_root, ..given.clone() }.apply(&mut config);
         config
     }
 }

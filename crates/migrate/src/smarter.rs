@@ -59,7 +59,14 @@ impl Entry {
             diagnostics.warn(matched.line, GPU);
             return vec![Spanned { line, value: jetson(sharing) }];
         }
-        match pattern::read(&matched.value) {
+        let regex = match pattern::parse(&matched.value) {
+            Ok(regex) => regex,
+            Err(problem) => {
+                diagnostics.wrong(matched.line, problem);
+                return Vec::new();
+            }
+        };
+        match pattern::read(&matched.value, &regex) {
             Ok(alternatives) => {
                 let rule = |nodes| rule(nodes, sharing, matched.line, names, diagnostics);
                 alternatives.into_iter().filter_map(rule).collect()
@@ -87,9 +94,8 @@ fn rule(
     names: &mut SourceNames,
     diagnostics: &mut Diagnostics,
 ) -> Option<Spanned<SourceRule>> {
-    let first = nodes.paths.first().map_or("", String::as_str);
-    let mut rule =
-        SourceRule::new(names.after(first.trim_start_matches("/dev/")), Find::Nodes(Vec::new()));
+    let name = names.after(nodes.path.trim_start_matches("/dev/"));
+    let mut rule = SourceRule::new(name, Find::Nodes(vec![nodes.path]));
     match nodes.name {
         Some(name) => rule.resource = own_resource(DOMAIN, &name),
         None => rule.resource_domain = Some(DOMAIN.to_owned()),
@@ -101,7 +107,6 @@ fn rule(
             return None;
         }
     };
-    rule.find = Find::Nodes(nodes.paths);
     rule.sharing = sharing;
     Some(Spanned { line, value: rule })
 }

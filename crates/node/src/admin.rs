@@ -57,7 +57,6 @@ pub(crate) struct Deps {
     pub(crate) disclosed: BTreeSet<Disclosed>,
 }
 
-/// Bound listeners.
 #[derive(Debug, Default)]
 pub(crate) struct Listeners {
     network: Option<TcpListener>,
@@ -68,13 +67,8 @@ pub(crate) struct Listeners {
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
     /// The TCP address cannot be bound.
-    #[error("cannot listen on {address}: choose another with --listen")]
-    Address {
-        /// Configured address.
-        address: SocketAddr,
-        /// Error of the operating system.
-        source: io::Error,
-    },
+    #[error("cannot listen on {0}: choose another with --listen")]
+    Address(SocketAddr, #[source] io::Error),
     /// The probe socket cannot be bound.
     #[error("cannot answer probes: choose another socket with --probe-socket")]
     Socket(#[from] SocketError),
@@ -141,9 +135,8 @@ impl Listeners {
         network: Option<SocketAddr>,
         probes: Option<&Path>,
     ) -> Result<Self, ListenError> {
-        let network = network.map(|address| {
-            listen(address).map_err(|source| ListenError::Address { address, source })
-        });
+        let network = network
+            .map(|address| listen(address).map_err(|source| ListenError::Address(address, source)));
         let probes = probes.map(listen_for_probes);
         Ok(Self { network: network.transpose()?, probes: probes.transpose()? })
     }

@@ -75,13 +75,8 @@ pub enum StartError {
     )]
     StateTaken(PathBuf),
     /// The lock file of earlier versions cannot be locked.
-    #[error("cannot lock {path}: remove it, and run as root")]
-    Lock {
-        /// Path of the file.
-        path: PathBuf,
-        /// Error of the operating system.
-        source: io::Error,
-    },
+    #[error("cannot lock {0}: remove it, and run as root")]
+    Lock(PathBuf, #[source] io::Error),
     /// The configuration needs the API server, and the node name is invalid.
     #[error("cannot speak to the API server")]
     Cluster(#[from] InvalidNodeName),
@@ -89,13 +84,8 @@ pub enum StartError {
     #[error("cannot serve a resource")]
     Socket(#[from] SocketError),
     /// The kubelet's folder cannot be watched.
-    #[error("cannot watch {path}")]
-    Watch {
-        /// Path of the folder.
-        path: PathBuf,
-        /// Error of the kernel.
-        source: io::Error,
-    },
+    #[error("cannot watch {0}")]
+    Watch(PathBuf, #[source] io::Error),
 }
 
 // === impl Agent ===
@@ -129,8 +119,8 @@ impl Agent {
         let dir = config.places.kubelet_dir.join(PLUGIN_DIR);
         check_sockets(&dir, &config.policy)?;
         let lock = NodeLock::take(&dir, &config.places.state_dir)?;
-        let watched = DirectoryWatch::new(&dir)
-            .map_err(|source| StartError::Watch { path: dir.clone(), source })?;
+        let watched =
+            DirectoryWatch::new(&dir).map_err(|source| StartError::Watch(dir.clone(), source))?;
         let listeners = Listeners::bind(config.listen, config.probe_socket.as_deref())?;
         let admin_address = listeners.address();
         let cluster = source.client(config)?;

@@ -9,14 +9,14 @@ use std::{sync::Arc, time::Duration};
 
 use file::FeatureFile;
 use jiff::Timestamp;
-use tokio::{sync::watch, task::spawn_blocking, time::sleep};
+use tokio::{sync::watch, time::sleep};
 use tokio_util::sync::CancellationToken;
 use windlass_config::{LabelOutput, Policy};
 use windlass_core::{
     inventory::Inventory,
     labels::{LabelInput, Labels, labels},
 };
-use windlass_host::{Host, causes, clock::Clock};
+use windlass_host::{Host, blocking, causes, clock::Clock};
 use windlass_resources::NodeState;
 
 /// Task that computes the labels of this node.
@@ -29,7 +29,6 @@ pub struct Labeller {
     publish: watch::Sender<Arc<Labels>>,
     /// File as last written.
     file: Option<FeatureFile>,
-    /// Last write error.
     last_error: Option<String>,
 }
 
@@ -98,10 +97,9 @@ impl Labeller {
             return;
         }
         let host = self.host.clone();
-        let read = spawn_blocking(move || of(&host, &policy, &state.inventory, timestamp));
+        let read = blocking(move || of(&host, &policy, &state.inventory, timestamp));
         // Slow firmware must not delay the shutdown.
         let Some(labels) = stop.run_until_cancelled(read).await else { return };
-        let labels = labels.expect("reading neither panics nor is cancelled");
         let file = match &output {
             LabelOutput::File(path) => Some(FeatureFile::new(path, &labels)),
             _ => None,
@@ -123,7 +121,7 @@ impl Labeller {
         let before = self.file.clone();
         let file = wanted.clone();
         let write = move || file::replace(before.as_ref(), file.as_ref());
-        match spawn_blocking(write).await.expect("writing neither panics nor is cancelled") {
+        match blocking(write).await {
             Ok(()) => (self.file, self.last_error) = (wanted, None),
             Err(error) => {
                 let error = causes(&error);

@@ -54,7 +54,6 @@ pub(crate) struct MetricSources {
 
 const PREFIX: &str = "windlass";
 
-/// Creates the registry with its instruments.
 pub(crate) fn registry(clock: &Clock) -> (Registry, Instruments) {
     let mut registry = Registry::with_prefix(PREFIX);
     build::register(&mut registry, Role::Serving);

@@ -104,13 +104,11 @@ pub(crate) struct Outputs {
     pub(crate) rounds: watch::Sender<Instant>,
 }
 
-/// Inputs that trigger the reconciler.
 pub(crate) struct Inputs {
     /// Change of a source.
     pub(crate) news: Arc<Notify>,
     /// Devices that containers hold.
     pub(crate) allocations: AllocationsReader,
-    /// Policy in force.
     pub(crate) policy: watch::Receiver<Arc<Policy>>,
     /// States of the MPS daemons; changes notify `news` too.
     pub(crate) mps: watch::Receiver<Arc<MpsStates>>,
@@ -129,7 +127,6 @@ enum Restored {
     Nothing,
     /// Allocations of containers. The MPS supervisor still has to learn which daemons to keep.
     Holdings,
-    /// Everything.
     All,
 }
 
@@ -479,7 +476,6 @@ impl Reconciler {
         }
     }
 
-    /// Lease check of a device.
     fn leases(&self) -> impl Fn(&Device) -> Option<String> + use<> {
         let (leases, policy) = (self.inputs.leases.borrow().clone(), self.policy.clone());
         move |device| lease_failure(&leases, &policy, device)

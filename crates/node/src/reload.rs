@@ -63,7 +63,6 @@ pub struct Reloader {
     /// Boxed because of its large event buffer.
     folder: Option<Box<DirectoryWatch>>,
     clock: Clock,
-    /// Configuration at the start.
     started: Config,
     policy: watch::Sender<Arc<Policy>>,
     status: watch::Sender<ReloadStatus>,

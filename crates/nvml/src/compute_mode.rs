@@ -29,8 +29,7 @@ impl Nvml {
         // UUIDs contain no NUL.
         let uuid: Vec<u8> = uuid.bytes().take_while(|&byte| byte != 0).collect();
         let uuid = CString::new(uuid).expect("cut at the first NUL");
-        let mut handle = std::ptr::null_mut();
-        call!(self.table, nvmlDeviceGetHandleByUUID, uuid.as_ptr(), &raw mut handle)?;
+        let handle = get!(self.table, nvmlDeviceGetHandleByUUID, uuid.as_ptr())?;
         Ok(Gpu::new(self.table.clone(), handle))
     }
 }

@@ -20,13 +20,8 @@ pub struct NvmlError {
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// The library is missing or does not load.
-    #[error("cannot load {path}")]
-    Open {
-        /// Path as given.
-        path: PathBuf,
-        /// The dynamic linker's error.
-        source: libloading::Error,
-    },
+    #[error("cannot load {0}")]
+    Open(PathBuf, #[source] libloading::Error),
     /// The library's file ends before the segments that the linker maps: its installation is incomplete.
     #[error(
         "cannot load {path}: it is cut off, with {length} of {wanted} bytes; install the driver again"
@@ -40,13 +35,8 @@ pub enum LoadError {
         wanted: u64,
     },
     /// The library has no working driver.
-    #[error("cannot initialise {path}")]
-    Init {
-        /// Path as given.
-        path: PathBuf,
-        /// NVML's error.
-        source: NvmlError,
-    },
+    #[error("cannot initialise {0}")]
+    Init(PathBuf, #[source] NvmlError),
 }
 
 /// Code of an impossible answer; real `nvmlReturn_t` codes are small.
@@ -55,7 +45,6 @@ const NONSENSE: u32 = u32::MAX;
 // === impl NvmlError ===
 
 impl NvmlError {
-    /// Converts a return code.
     pub(crate) fn check(call: &'static str, code: sys::nvmlReturn_t) -> Result<()> {
         if code == sys::nvmlReturn_enum_NVML_SUCCESS { Ok(()) } else { Err(Self { call, code }) }
     }

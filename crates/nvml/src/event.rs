@@ -8,7 +8,7 @@ use crate::{
     Result,
     error::Optional as _,
     gpu::Gpu,
-    library::{Table, call, get},
+    library::{Table, Zeros as _, call, get},
 };
 
 /// Event set: GPUs whose faults are awaited together.
@@ -59,8 +59,7 @@ const NO_INSTANCE: u32 = u32::MAX;
 
 impl EventSet {
     pub(crate) fn new(table: Arc<Table>) -> Result<Self> {
-        let mut set = std::ptr::null_mut();
-        call!(table, nvmlEventSetCreate, &raw mut set)?;
+        let set = get!(table, nvmlEventSetCreate)?;
         Ok(Self { table, set: SetHandle(set) })
     }
 
@@ -79,8 +78,7 @@ impl EventSet {
     /// Blocks until a fault, at most for this time.
     pub fn wait(&self, at_most: Duration) -> Result<Option<Event>> {
         let timeout_ms = u32::try_from(at_most.as_millis()).unwrap_or(u32::MAX);
-        // SAFETY: a null handle and integers, for which all zeros is a value.
-        let mut data: sys::nvmlEventData_t = unsafe { std::mem::zeroed() };
+        let mut data = sys::nvmlEventData_t::zeros();
         match call!(self.table, nvmlEventSetWait_v2, self.set.0, &raw mut data, timeout_ms) {
             Ok(()) => Ok(Some(self.event(&data))),
             Err(error) if error.is_timeout() => Ok(None),

@@ -6,7 +6,7 @@ use crate::{
     NvmlError, Result,
     error::Optional as _,
     gpu::{Gpu, versioned},
-    library::call,
+    library::{Zeros, get},
 };
 
 /// Fabric registration of a GPU.
@@ -73,10 +73,8 @@ impl Gpu {
 
     /// Version 2 is a prefix of version 3, without summary; the driver writes as much as the version says.
     fn fabric_of_version(&self, version: u32) -> Result<Registration> {
-        // SAFETY: integers and arrays of integers, for which all zeros is a value.
-        let mut info: sys::nvmlGpuFabricInfo_v3_t = unsafe { std::mem::zeroed() };
-        info.version = version;
-        call!(self.table, nvmlDeviceGetGpuFabricInfoV, self.handle.0, &raw mut info)?;
+        let request = sys::nvmlGpuFabricInfo_v3_t { version, ..Zeros::zeros() };
+        let info = get!(self.table, nvmlDeviceGetGpuFabricInfoV, self.handle.0; request)?;
         let summary = FabricHealth::of_summary(info.healthSummary.into());
         Ok(Registration {
             state: info.state,
@@ -88,9 +86,7 @@ impl Gpu {
     }
 
     fn fabric_before_545(&self) -> Result<Registration> {
-        // SAFETY: integers and arrays of integers, for which all zeros is a value.
-        let mut info: sys::nvmlGpuFabricInfo_t = unsafe { std::mem::zeroed() };
-        call!(self.table, nvmlDeviceGetGpuFabricInfo, self.handle.0, &raw mut info)?;
+        let info = get!(self.table, nvmlDeviceGetGpuFabricInfo, self.handle.0)?;
         Ok(Registration {
             state: info.state,
             status: info.status,

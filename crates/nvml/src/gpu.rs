@@ -7,7 +7,7 @@ use nvml_wrapper_sys::bindings as sys;
 use crate::{
     Result,
     error::{NvmlError, Optional as _, at_most},
-    library::{Table, call, get, get_text, text_in},
+    library::{Table, Zeros, call, get, get_at_most, get_text, text_in},
 };
 
 /// A GPU, or a MIG instance where a method says so.
@@ -69,8 +69,7 @@ impl Gpu {
 
     /// Minor number: the N of `/dev/nvidiaN`.
     pub fn minor(&self) -> Result<u32> {
-        let minor = get!(self.table, nvmlDeviceGetMinorNumber, self.handle.0)?;
-        at_most("nvmlDeviceGetMinorNumber", minor, MAX_MINOR)
+        get_at_most!(self.table, nvmlDeviceGetMinorNumber, self.handle.0; MAX_MINOR)
     }
 
     /// Product brand.
@@ -114,9 +113,7 @@ impl Gpu {
 
     /// PCI address in NVML's spelling, `00000000:1B:00.0`.
     pub fn pci_bus_id(&self) -> Result<String> {
-        // SAFETY: integers and arrays of integers, for which all zeros is a value.
-        let mut info: sys::nvmlPciInfo_t = unsafe { std::mem::zeroed() };
-        call!(self.table, nvmlDeviceGetPciInfo_v3, self.handle.0, &raw mut info)?;
+        let info = get!(self.table, nvmlDeviceGetPciInfo_v3, self.handle.0)?;
         Ok(text_in(&info.busId))
     }
 
@@ -136,20 +133,18 @@ impl Gpu {
     }
 
     fn memory_v2(&self) -> Result<sys::nvmlMemory_v2_t> {
-        // SAFETY: integers, for which all zeros is a value.
-        let mut memory: sys::nvmlMemory_v2_t = unsafe { std::mem::zeroed() };
-        memory.version = versioned::<sys::nvmlMemory_v2_t>(2);
-        call!(self.table, nvmlDeviceGetMemoryInfo_v2, self.handle.0, &raw mut memory)?;
+        let version = versioned::<sys::nvmlMemory_v2_t>(2);
+        let request = sys::nvmlMemory_v2_t { version, ..Zeros::zeros() };
+        let memory = get!(self.table, nvmlDeviceGetMemoryInfo_v2, self.handle.0; request)?;
         at_most("nvmlDeviceGetMemoryInfo_v2", memory.total, MAX_MEMORY)?;
         Ok(memory)
     }
 
     /// The first structure version, for drivers before 510.
     fn memory_before_510(&self) -> Result<Option<Memory>> {
-        // SAFETY: integers, for which all zeros is a value.
-        let mut memory: sys::nvmlMemory_t = unsafe { std::mem::zeroed() };
-        let answer = call!(self.table, nvmlDeviceGetMemoryInfo, self.handle.0, &raw mut memory);
-        let Some(()) = answer.optional()? else { return Ok(None) };
+        let memory: Result<sys::nvmlMemory_t> =
+            get!(self.table, nvmlDeviceGetMemoryInfo, self.handle.0);
+        let Some(memory) = memory.optional()? else { return Ok(None) };
         at_most("nvmlDeviceGetMemoryInfo", memory.total, MAX_MEMORY)?;
         Ok(Some(Memory { total: memory.total, used: memory.used }))
     }

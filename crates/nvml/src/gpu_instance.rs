@@ -53,6 +53,15 @@ unsafe impl Sync for ComputeInstance {}
 /// Bound on instances, since NVML takes no buffer size.
 const MAX_INSTANCES: usize = 16;
 
+/// Calls a function whose last arguments are a buffer for handles and their number; returns the handles.
+macro_rules! get_handles {
+    ($table:expr, $function:ident $(, $argument:expr)*) => {{
+        let mut handles = [ptr::null_mut(); MAX_INSTANCES];
+        let count = get!($table, $function $(, $argument)*, handles.as_mut_ptr());
+        count.map(|count: u32| handles.into_iter().take(count as usize))
+    }};
+}
+
 impl Gpu {
     /// Creates a GPU instance at a placement of a profile.
     pub fn make_gpu_instance(
@@ -61,34 +70,26 @@ impl Gpu {
         placement: MigPlacement,
     ) -> Result<GpuInstance> {
         let placement = sys::nvmlGpuInstancePlacement_t::from(placement);
-        let mut handle = ptr::null_mut();
-        call!(
+        let handle = get!(
             self.table,
             nvmlDeviceCreateGpuInstanceWithPlacement,
             self.handle.0,
             profile_id,
-            &raw const placement,
-            &raw mut handle
+            &raw const placement
         )?;
         Ok(GpuInstance { table: self.table.clone(), handle })
     }
 
     /// The GPU instance with this id.
     pub fn gpu_instance(&self, id: u32) -> Result<GpuInstance> {
-        let mut handle = ptr::null_mut();
-        call!(self.table, nvmlDeviceGetGpuInstanceById, self.handle.0, id, &raw mut handle)?;
+        let handle = get!(self.table, nvmlDeviceGetGpuInstanceById, self.handle.0, id)?;
         Ok(GpuInstance { table: self.table.clone(), handle })
     }
 
     /// The parent GPU of a MIG device.
     pub fn whole(&self) -> Result<Self> {
-        let mut handle = ptr::null_mut();
-        call!(
-            self.table,
-            nvmlDeviceGetDeviceHandleFromMigDeviceHandle,
-            self.handle.0,
-            &raw mut handle
-        )?;
+        let own = self.handle.0;
+        let handle = get!(self.table, nvmlDeviceGetDeviceHandleFromMigDeviceHandle, own)?;
         Ok(Self::new(self.table.clone(), handle))
     }
 
@@ -99,17 +100,9 @@ impl Gpu {
 
     /// GPU instances of one profile.
     pub fn gpu_instances_of(&self, profile_id: u32) -> Result<Vec<GpuInstance>> {
-        let (mut handles, mut count) = ([ptr::null_mut(); MAX_INSTANCES], 0);
-        call!(
-            self.table,
-            nvmlDeviceGetGpuInstances,
-            self.handle.0,
-            profile_id,
-            handles.as_mut_ptr(),
-            &raw mut count
-        )?;
-        let found = handles.into_iter().take(count as usize);
-        Ok(found.map(|handle| GpuInstance { table: self.table.clone(), handle }).collect())
+        let (table, own) = (&self.table, self.handle.0);
+        let found = get_handles!(table, nvmlDeviceGetGpuInstances, own, profile_id)?;
+        Ok(found.map(|handle| GpuInstance { table: table.clone(), handle }).collect())
     }
 }
 
@@ -118,9 +111,7 @@ impl Gpu {
 impl GpuInstance {
     /// Id, profile and placement.
     pub fn info(&self) -> Result<GpuInstanceInfo> {
-        // SAFETY: integers and a pointer, for which all zeros is a value.
-        let mut info: sys::nvmlGpuInstanceInfo_t = unsafe { std::mem::zeroed() };
-        call!(self.table, nvmlGpuInstanceGetInfo, self.handle, &raw mut info)?;
+        let info = get!(self.table, nvmlGpuInstanceGetInfo, self.handle)?;
         let (id, profile_id) = (info.id, info.profileId);
         Ok(GpuInstanceInfo { id, profile_id, placement: info.placement.into() })
     }
@@ -134,15 +125,9 @@ impl GpuInstance {
             call: "nvmlGpuInstanceGetComputeInstanceProfileInfo",
             code: sys::nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED,
         })?;
-        let mut handle = ptr::null_mut();
-        call!(
-            self.table,
-            nvmlGpuInstanceCreateComputeInstance,
-            self.handle,
-            largest.id,
-            &raw mut handle
-        )?;
-        Ok(ComputeInstance { table: self.table.clone(), handle })
+        let (table, own) = (&self.table, self.handle);
+        let handle = get!(table, nvmlGpuInstanceCreateComputeInstance, own, largest.id)?;
+        Ok(ComputeInstance { table: table.clone(), handle })
     }
 
     /// Its compute instances, of any size.
@@ -160,17 +145,14 @@ impl GpuInstance {
 
     fn compute_profiles(&self) -> Result<Vec<sys::nvmlComputeInstanceProfileInfo_t>> {
         let profile = |number| {
-            // SAFETY: integers, for which all zeros is a value.
-            let mut info: sys::nvmlComputeInstanceProfileInfo_t = unsafe { std::mem::zeroed() };
-            let answer = call!(
+            let answer = get!(
                 self.table,
                 nvmlGpuInstanceGetComputeInstanceProfileInfo,
                 self.handle,
                 number,
-                sys::NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED,
-                &raw mut info
+                sys::NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
             );
-            match answer.map(|()| info) {
+            match answer {
                 // An unknown profile number is an invalid argument.
                 Err(error) if error.is_absent() => None,
                 profile => profile.optional().transpose(),
@@ -180,17 +162,9 @@ impl GpuInstance {
     }
 
     fn filled_by(&self, profile_id: u32) -> Result<Vec<ComputeInstance>> {
-        let (mut handles, mut count) = ([ptr::null_mut(); MAX_INSTANCES], 0);
-        call!(
-            self.table,
-            nvmlGpuInstanceGetComputeInstances,
-            self.handle,
-            profile_id,
-            handles.as_mut_ptr(),
-            &raw mut count
-        )?;
-        let found = handles.into_iter().take(count as usize);
-        Ok(found.map(|handle| ComputeInstance { table: self.table.clone(), handle }).collect())
+        let (table, own) = (&self.table, self.handle);
+        let found = get_handles!(table, nvmlGpuInstanceGetComputeInstances, own, profile_id)?;
+        Ok(found.map(|handle| ComputeInstance { table: table.clone(), handle }).collect())
     }
 }
 
@@ -205,10 +179,7 @@ impl fmt::Debug for GpuInstance {
 impl ComputeInstance {
     /// Id within its GPU instance.
     pub fn id(&self) -> Result<u32> {
-        // SAFETY: integers and pointers, for which all zeros is a value.
-        let mut info: sys::nvmlComputeInstanceInfo_t = unsafe { std::mem::zeroed() };
-        call!(self.table, nvmlComputeInstanceGetInfo_v2, self.handle, &raw mut info)?;
-        Ok(info.id)
+        Ok(get!(self.table, nvmlComputeInstanceGetInfo_v2, self.handle)?.id)
     }
 
     /// Destroys it; no process may use it.

@@ -12,7 +12,7 @@ use nvml_wrapper_sys::bindings as sys;
 
 use crate::{
     Result, elf,
-    error::{LoadError, NvmlError, at_most},
+    error::{LoadError, NvmlError},
     event::EventSet,
     gpu::Gpu,
 };
@@ -82,14 +82,27 @@ pub(crate) unsafe fn find_as<F: Copy>(library: &Library, name: &str, _type: Fiel
     unsafe { library.get::<F>(name.as_bytes()) }.ok().map(|function| *function)
 }
 
-/// Calls a function whose last argument is a pointer to one value; returns the value.
+/// Calls a function whose last argument is a pointer to one value; returns the value. It is all zeros before the call,
+/// or what is given behind `;`.
 macro_rules! get {
-    ($table:expr, $function:ident $(, $argument:expr)*) => {{
-        let mut value = Default::default();
+    ($table:expr, $function:ident $(, $argument:expr)*) => {
+        get!($table, $function $(, $argument)*; $crate::library::Zeros::zeros())
+    };
+    ($table:expr, $function:ident $(, $argument:expr)*; $before:expr) => {{
+        let mut value = $before;
         $crate::library::call!($table, $function $(, $argument)*, &raw mut value).map(|()| value)
     }};
 }
 pub(crate) use get;
+
+/// Gets a number; one above the limit makes no sense.
+macro_rules! get_at_most {
+    ($table:expr, $function:ident $(, $argument:expr)*; $most:expr) => {
+        $crate::library::get!($table, $function $(, $argument)*)
+            .and_then(|value| $crate::error::at_most(stringify!($function), value, $most))
+    };
+}
+pub(crate) use get_at_most;
 
 /// Calls a function whose last arguments are a text buffer and its size; returns the text.
 macro_rules! get_text {
@@ -106,6 +119,47 @@ macro_rules! get_text {
 }
 pub(crate) use get_text;
 
+/// Types of which all zeros is a value.
+///
+/// # Safety
+///
+/// All zeros is a value of the type.
+pub(crate) unsafe trait Zeros: Sized {
+    fn zeros() -> Self {
+        // SAFETY: by the contract above.
+        unsafe { std::mem::zeroed() }
+    }
+}
+
+// SAFETY: a null pointer.
+unsafe impl<T> Zeros for *mut T {}
+
+macro_rules! zeros {
+    ($($type:ty),+ $(,)?) => {$(
+        // SAFETY: integers, unions of them, raw pointers, and arrays of these.
+        unsafe impl Zeros for $type {}
+    )+};
+}
+
+zeros! {
+    i32,
+    u32,
+    u64,
+    sys::nvmlComputeInstanceInfo_t,
+    sys::nvmlComputeInstanceProfileInfo_t,
+    sys::nvmlDeviceAttributes_t,
+    sys::nvmlEventData_t,
+    sys::nvmlFieldValue_t,
+    sys::nvmlGpuFabricInfo_t,
+    sys::nvmlGpuFabricInfo_v3_t,
+    sys::nvmlGpuInstanceInfo_t,
+    sys::nvmlGpuInstanceProfileInfo_v2_t,
+    sys::nvmlMemory_t,
+    sys::nvmlMemory_v2_t,
+    sys::nvmlPciInfo_t,
+    sys::nvmlUtilization_t,
+}
+
 /// Bound on GPUs: minor numbers of the driver's nodes have one byte.
 const MAX_GPUS: u32 = 256;
 
@@ -121,9 +175,9 @@ impl Nvml {
         // SAFETY: loading runs the library's constructors. The operator names the file in the
         // configuration, as for any program that uses NVML; the default is the driver's own.
         let library = unsafe { Library::new(path) }
-            .map_err(|source| LoadError::Open { path: path.to_owned(), source })?;
+            .map_err(|source| LoadError::Open(path.to_owned(), source))?;
         let init = Table::init(&library);
-        init.map_err(|source| LoadError::Init { path: path.to_owned(), source })?;
+        init.map_err(|source| LoadError::Init(path.to_owned(), source))?;
         Ok(Self { table: Arc::new(Table { library }) })
     }
 
@@ -157,14 +211,12 @@ impl Nvml {
 
     /// Number of GPUs, failed ones included.
     pub fn gpu_count(&self) -> Result<u32> {
-        let count = get!(self.table, nvmlDeviceGetCount_v2)?;
-        at_most("nvmlDeviceGetCount_v2", count, MAX_GPUS)
+        get_at_most!(self.table, nvmlDeviceGetCount_v2; MAX_GPUS)
     }
 
     /// The GPU at an index below [`Self::gpu_count`]; NVML orders by PCI address.
     pub fn gpu(&self, index: u32) -> Result<Gpu> {
-        let mut handle = std::ptr::null_mut();
-        call!(self.table, nvmlDeviceGetHandleByIndex_v2, index, &raw mut handle)?;
+        let handle = get!(self.table, nvmlDeviceGetHandleByIndex_v2, index)?;
         Ok(Gpu::new(self.table.clone(), handle))
     }
 

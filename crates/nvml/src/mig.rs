@@ -4,9 +4,9 @@ use nvml_wrapper_sys::bindings as sys;
 
 use crate::{
     Result,
-    error::{NvmlError, Optional as _, at_most},
+    error::{NvmlError, Optional as _},
     gpu::Gpu,
-    library::{call, get},
+    library::{call, get, get_at_most},
 };
 
 /// MIG mode of a GPU.
@@ -89,15 +89,14 @@ impl Gpu {
 
     /// The call returns the result of the request; `activation` has that of the change.
     fn set_mig_mode(&self, mode: u32) -> Result<()> {
-        let mut activation = 0;
-        call!(self.table, nvmlDeviceSetMigMode, self.handle.0, mode, &raw mut activation)?;
+        let activation = get!(self.table, nvmlDeviceSetMigMode, self.handle.0, mode)?;
         NvmlError::check("nvmlDeviceSetMigMode", activation)
     }
 
     /// Instances in NVML's order, each with its own error. Empty positions are skipped.
     pub fn mig_instances(&self) -> Result<Vec<Result<MigInstance>>> {
-        let places = get!(self.table, nvmlDeviceGetMaxMigDeviceCount, self.handle.0)?;
-        let places = at_most("nvmlDeviceGetMaxMigDeviceCount", places, MAX_INSTANCES)?;
+        let (table, own) = (&self.table, self.handle.0);
+        let places = get_at_most!(table, nvmlDeviceGetMaxMigDeviceCount, own; MAX_INSTANCES)?;
         let there = |instance: &Result<MigInstance>| {
             !instance.as_ref().is_err_and(|error| error.is_absent())
         };
@@ -118,21 +117,12 @@ impl Gpu {
 
     /// Device of the instance at an index, with uuid, name and memory.
     pub fn mig_device(&self, index: u32) -> Result<Self> {
-        let mut handle = std::ptr::null_mut();
-        call!(
-            self.table,
-            nvmlDeviceGetMigDeviceHandleByIndex,
-            self.handle.0,
-            index,
-            &raw mut handle
-        )?;
+        let handle = get!(self.table, nvmlDeviceGetMigDeviceHandleByIndex, self.handle.0, index)?;
         Ok(Self::new(self.table.clone(), handle))
     }
 
     fn mig_share(&self) -> Result<MigShare> {
-        // SAFETY: integers, for which all zeros is a value.
-        let mut attributes: sys::nvmlDeviceAttributes_t = unsafe { std::mem::zeroed() };
-        call!(self.table, nvmlDeviceGetAttributes_v2, self.handle.0, &raw mut attributes)?;
+        let attributes = get!(self.table, nvmlDeviceGetAttributes_v2, self.handle.0)?;
         Ok(MigShare {
             multiprocessors: attributes.multiprocessorCount,
             copy_engines: attributes.sharedCopyEngineCount,

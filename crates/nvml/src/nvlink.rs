@@ -5,7 +5,7 @@ use nvml_wrapper_sys::bindings as sys;
 use crate::{
     NvmlError, Result,
     gpu::Gpu,
-    library::{call, get, text_in},
+    library::{get, text_in},
 };
 
 /// Remote end of a link.
@@ -69,9 +69,7 @@ impl Gpu {
     }
 
     fn remote_address(&self, link: u32) -> Result<String> {
-        // SAFETY: integers and arrays of integers, for which all zeros is a value.
-        let mut info: sys::nvmlPciInfo_t = unsafe { std::mem::zeroed() };
-        call!(self.table, nvmlDeviceGetNvLinkRemotePciInfo_v2, self.handle.0, link, &raw mut info)?;
+        let info = get!(self.table, nvmlDeviceGetNvLinkRemotePciInfo_v2, self.handle.0, link)?;
         Ok(text_in(&info.busId))
     }
 }

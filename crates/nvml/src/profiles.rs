@@ -6,7 +6,7 @@ use crate::{
     MigShare, Result,
     error::{Optional as _, at_most},
     gpu::{Gpu, versioned},
-    library::{call, get, text_in},
+    library::{Zeros, call, get, text_in},
 };
 
 /// GPU instance profile of a GPU model.
@@ -77,16 +77,10 @@ impl Gpu {
     }
 
     fn mig_profile(&self, number: u32) -> Result<MigProfile> {
-        // SAFETY: integers and arrays of integers, for which all zeros is a value.
-        let mut info: sys::nvmlGpuInstanceProfileInfo_v2_t = unsafe { std::mem::zeroed() };
-        info.version = versioned::<sys::nvmlGpuInstanceProfileInfo_v2_t>(2);
-        call!(
-            self.table,
-            nvmlDeviceGetGpuInstanceProfileInfoV,
-            self.handle.0,
-            number,
-            &raw mut info
-        )?;
+        let version = versioned::<sys::nvmlGpuInstanceProfileInfo_v2_t>(2);
+        let request = sys::nvmlGpuInstanceProfileInfo_v2_t { version, ..Zeros::zeros() };
+        let (table, own) = (&self.table, self.handle.0);
+        let info = get!(table, nvmlDeviceGetGpuInstanceProfileInfoV, own, number; request)?;
         let name = text_in(&info.name);
         Ok(MigProfile {
             id: info.id,

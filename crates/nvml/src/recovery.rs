@@ -2,7 +2,12 @@
 
 use nvml_wrapper_sys::bindings as sys;
 
-use crate::{Result, error::Optional as _, gpu::Gpu, library::call};
+use crate::{
+    Result,
+    error::Optional as _,
+    gpu::Gpu,
+    library::{Zeros, get},
+};
 
 /// Recovery action (`nvmlDeviceGpuRecoveryAction_t`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,10 +33,8 @@ impl Gpu {
 
     /// A field as unsigned number; `None` if the GPU lacks it.
     fn field(&self, id: u32) -> Result<Option<u64>> {
-        // SAFETY: integers and a union of numbers, for which all zeros is a value.
-        let mut field: sys::nvmlFieldValue_t = unsafe { std::mem::zeroed() };
-        field.fieldId = id;
-        call!(self.table, nvmlDeviceGetFieldValues, self.handle.0, 1, &raw mut field)?;
+        let request = sys::nvmlFieldValue_t { fieldId: id, ..Zeros::zeros() };
+        let field = get!(self.table, nvmlDeviceGetFieldValues, self.handle.0, 1; request)?;
         if field.nvmlReturn != sys::nvmlReturn_enum_NVML_SUCCESS {
             return Ok(None);
         }

@@ -6,7 +6,7 @@ use crate::{
     Result,
     error::{Optional as _, at_most},
     gpu::Gpu,
-    library::{call, get},
+    library::{get, get_at_most},
 };
 
 /// Utilisation over the driver's last sample period, a sixth of a second to a second.
@@ -30,10 +30,9 @@ const MAX_MILLIJOULES: u64 = MAX_MILLIWATTS as u64 * 100 * 366 * 24 * 3600;
 impl Gpu {
     /// Utilisation. Unsupported in MIG mode.
     pub fn utilization(&self) -> Result<Option<Utilization>> {
-        let mut rates = sys::nvmlUtilization_t { gpu: 0, memory: 0 };
-        let answer =
-            call!(self.table, nvmlDeviceGetUtilizationRates, self.handle.0, &raw mut rates);
-        let Some(()) = answer.optional()? else { return Ok(None) };
+        let rates: Result<sys::nvmlUtilization_t> =
+            get!(self.table, nvmlDeviceGetUtilizationRates, self.handle.0);
+        let Some(rates) = rates.optional()? else { return Ok(None) };
         at_most("nvmlDeviceGetUtilizationRates", rates.gpu.max(rates.memory), 100)?;
         Ok(Some(Utilization { compute_percent: rates.gpu, memory_percent: rates.memory }))
     }
@@ -41,31 +40,19 @@ impl Gpu {
     /// Chip temperature in degrees Celsius.
     pub fn temperature_celsius(&self) -> Result<Option<u32>> {
         let chip = sys::nvmlTemperatureSensors_enum_NVML_TEMPERATURE_GPU;
-        sensed("nvmlDeviceGetTemperature", MAX_CELSIUS, || {
-            get!(self.table, nvmlDeviceGetTemperature, self.handle.0, chip)
-        })
+        get_at_most!(self.table, nvmlDeviceGetTemperature, self.handle.0, chip; MAX_CELSIUS)
+            .optional()
     }
 
     /// Power draw of the board.
     pub fn power_milliwatts(&self) -> Result<Option<u32>> {
-        sensed("nvmlDeviceGetPowerUsage", MAX_MILLIWATTS, || {
-            get!(self.table, nvmlDeviceGetPowerUsage, self.handle.0)
-        })
+        get_at_most!(self.table, nvmlDeviceGetPowerUsage, self.handle.0; MAX_MILLIWATTS).optional()
     }
 
     /// Energy since the driver was loaded.
     pub fn energy_millijoules(&self) -> Result<Option<u64>> {
-        sensed("nvmlDeviceGetTotalEnergyConsumption", MAX_MILLIJOULES, || {
-            get!(self.table, nvmlDeviceGetTotalEnergyConsumption, self.handle.0)
-        })
+        let own = self.handle.0;
+        get_at_most!(self.table, nvmlDeviceGetTotalEnergyConsumption, own; MAX_MILLIJOULES)
+            .optional()
     }
-}
-
-/// A sensor's value within its bound; `None` if unsupported.
-fn sensed<T: PartialOrd + Copy>(
-    call: &'static str,
-    most: T,
-    read: impl FnOnce() -> Result<T>,
-) -> Result<Option<T>> {
-    read().optional()?.map(|value| at_most(call, value, most)).transpose()
 }

@@ -239,7 +239,7 @@ fn a_lost_gpu_is_an_error_that_says_so() {
 #[test]
 fn a_library_that_is_not_there_is_named() {
     let error = Nvml::load(Path::new("/nowhere/libnvidia-ml.so.1")).expect_err("absent");
-    assert!(matches!(error, LoadError::Open { .. }));
+    assert!(matches!(error, LoadError::Open(..)));
     assert_eq!(error.to_string(), "cannot load /nowhere/libnvidia-ml.so.1");
 }
 

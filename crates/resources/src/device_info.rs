@@ -64,29 +64,14 @@ pub struct OutdatedFiles {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceInfoError {
     /// A file cannot be written.
-    #[error("cannot write device information for CNI plugins to {path}: {why}")]
-    Unwritten {
-        /// The path.
-        path: PathBuf,
-        /// The reason.
-        why: String,
-    },
+    #[error("cannot write device information for CNI plugins to {0}: {1}")]
+    Unwritten(PathBuf, String),
     /// A stale file cannot be removed.
-    #[error("cannot remove stale device information for CNI plugins {path}: {why}")]
-    Left {
-        /// The path.
-        path: PathBuf,
-        /// The reason.
-        why: String,
-    },
+    #[error("cannot remove stale device information for CNI plugins {0}: {1}")]
+    Left(PathBuf, String),
     /// The list of own files names some that are gone.
-    #[error("cannot write {path}: it names device information files that are gone: {why}")]
-    Outdated {
-        /// The path.
-        path: PathBuf,
-        /// The reason.
-        why: String,
-    },
+    #[error("cannot write {0}: it names device information files that are gone: {1}")]
+    Outdated(PathBuf, String),
 }
 
 const VERSION: &str = "1.1.0";
@@ -127,7 +112,6 @@ struct Vdpa {
     function: VirtualFunction,
 }
 
-/// Relatives of a virtual function.
 #[derive(Serialize)]
 struct VirtualFunction {
     #[serde(rename = "pf-pci-address", skip_serializing_if = "Option::is_none")]
@@ -258,16 +242,13 @@ impl DeviceInfoFiles {
 
 fn write(path: &Path, text: &str) -> Result<(), DeviceInfoError> {
     let written = files::replace(path, text.as_bytes(), files::Readers::Everyone).map(drop);
-    written.map_err(|error| DeviceInfoError::Unwritten {
-        path: path.to_owned(),
-        why: error.to_string(),
-    })
+    written.map_err(|error| DeviceInfoError::Unwritten(path.to_owned(), error.to_string()))
 }
 
 fn remove(path: &Path) -> Result<(), DeviceInfoError> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(DeviceInfoError::Left { path: path.to_owned(), why: error.to_string() })
+            Err(DeviceInfoError::Left(path.to_owned(), error.to_string()))
         }
         _ => Ok(()),
     }
@@ -279,7 +260,7 @@ impl DeviceInfoError {
     /// The error of a list that names too much.
     fn of_the_gone(self) -> Self {
         match self {
-            Self::Unwritten { path, why } => Self::Outdated { path, why },
+            Self::Unwritten(path, why) => Self::Outdated(path, why),
             other => other,
         }
     }

@@ -187,7 +187,6 @@ impl Anonymiser {
         Some(u64::from_str_radix(&anonymised, 16).ok()?.to_string())
     }
 
-    /// Text under a name.
     fn line_of(&self, name: &str, text: &str) -> String {
         let bare = text.trim();
         if !is_secret(name) || is_insignificant(bare) {

@@ -15,13 +15,8 @@ pub enum SnapshotError {
     #[error("{0} is not empty: name a folder that is, or that does not exist yet")]
     NotEmpty(PathBuf),
     /// A file cannot be written.
-    #[error("cannot write {path}")]
-    Write {
-        /// Path.
-        path: PathBuf,
-        /// Cause.
-        source: io::Error,
-    },
+    #[error("cannot write {0}")]
+    Write(PathBuf, #[source] io::Error),
 }
 
 // === impl Snapshot ===
@@ -29,7 +24,7 @@ pub enum SnapshotError {
 impl Snapshot {
     /// Creates the folder, or accepts an empty one.
     pub fn folder(dir: &Path) -> Result<(), SnapshotError> {
-        let refused = |source| SnapshotError::Write { path: dir.to_owned(), source };
+        let refused = |source| SnapshotError::Write(dir.to_owned(), source);
         fs::create_dir_all(dir).map_err(refused)?;
         match fs::read_dir(dir).map_err(refused)?.next() {
             Some(_) => Err(SnapshotError::NotEmpty(dir.to_owned())),
@@ -43,7 +38,7 @@ impl Snapshot {
         // Marker first, so that a partial snapshot is recognised.
         for (path, entry) in std::iter::once((&mark.0, &mark.1)).chain(&self.entries) {
             let path = dir.join(path);
-            entry.make(&path).map_err(|source| SnapshotError::Write { path, source })?;
+            entry.make(&path).map_err(|source| SnapshotError::Write(path, source))?;
         }
         Ok(())
     }

@@ -34,7 +34,6 @@ pub struct Snapshot {
     pub omissions: Vec<Omission>,
 }
 
-/// An entry of a folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Entry {
     /// A folder; listed since it may be empty.

@@ -17,7 +17,6 @@ pub(super) struct Reader {
 }
 
 pub(super) enum ReadOutcome {
-    /// Text of the file.
     Text(String),
     /// The file is missing.
     Nothing,

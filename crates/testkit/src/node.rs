@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use windlass_config::{
     CleanupLimits, ClusterAccess, Config, HealthPolicy, Places, Policy, SessionLimits,
 };
-use windlass_host::{DriverPlaces, clock::Clock};
+use windlass_host::clock::Clock;
 use windlass_kubelet_sim::Kubelet;
 use windlass_machine::{Machine, MachineProfile, simulated_driver};
 use windlass_node::StartError;
@@ -46,10 +46,7 @@ pub fn settings(folder: &Path, machine: &Machine, policy: Policy) -> Config {
             kubelet_dir: folder.join("kubelet"),
             host_root: machine.host_root(),
             host_root_on_node: machine.host_root(),
-            driver: DriverPlaces {
-                nvml_library: Some(machine.nvml_library()),
-                ..DriverPlaces::default()
-            },
+            nvml_library: Some(machine.nvml_library()),
             state_dir: folder.join("state"),
             mps_dir: "/run/windlass/mps".into(),
             cdi_dir: folder.join("cdi"),

@@ -16,12 +16,13 @@ mod host;
 #[cfg(feature = "laboratory")]
 mod laboratory;
 mod nvidia_plugin;
+mod word;
 
 use std::{net::SocketAddr, path::PathBuf};
 
 use clap::{
     Arg, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum,
-    builder::Resettable,
+    builder::{Resettable, TypedValueParser},
 };
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use windlass_config::{Disclosed, Strategy, address};
@@ -37,9 +38,7 @@ pub(crate) use nvidia_plugin::NvidiaPluginArgs;
 pub(crate) use {
     conformance::ConformanceArgs,
     demo::{DemoArgs, DemoOutputArg},
-    laboratory::{
-        BoardArgs, CleanupArg, KubeletArgs, MachineArgs, MachineCommand, ReleaseArg, TopologyArg,
-    },
+    laboratory::{BoardArgs, KubeletArgs, MachineArgs, MachineCommand},
 };
 
 pub(crate) use cdi::{CdiArgs, CdiCommand, CheckArgs, GenerateArgs, ListArgs, places};
@@ -232,8 +231,9 @@ pub(crate) struct NodeArgs {
     #[arg(long, env = "WINDLASS_TAKE_OVER")]
     pub(crate) take_over: bool,
     /// Device list strategies, separated by commas [default: cdi-cri]
-    #[arg(long, value_name = "HOW", env = "WINDLASS_DEVICE_LIST", value_delimiter = ',')]
-    pub(crate) device_list: Option<Vec<DeviceListArg>>,
+    #[arg(long, value_name = "HOW", env = "WINDLASS_DEVICE_LIST", value_delimiter = ',',
+          value_parser = device_list())]
+    pub(crate) device_list: Option<Vec<Strategy>>,
     /// Format of log lines.
     #[arg(
         long,
@@ -282,8 +282,9 @@ pub(crate) struct PlaceArgs {
     #[arg(long, value_name = "PATH", env = "WINDLASS_PROBE_SOCKET")]
     pub(crate) probe_socket: Option<PathBuf>,
     /// Sensitive data in /metrics and /devices [default: none]
-    #[arg(long, value_name = "WHAT,...", env = "WINDLASS_DISCLOSE", value_delimiter = ',')]
-    pub(crate) disclose: Option<Vec<DisclosedArg>>,
+    #[arg(long, value_name = "WHAT,...", env = "WINDLASS_DISCLOSE", value_delimiter = ',',
+          value_parser = disclosed())]
+    pub(crate) disclose: Option<Vec<Disclosed>>,
     /// Host root as the container runtime sees it [default: /]
     #[arg(long, value_name = "DIR", env = "WINDLASS_HOST_ROOT_ON_NODE", help_heading = HOST)]
     pub(crate) host_root_on_node: Option<PathBuf>,
@@ -321,45 +322,38 @@ pub(crate) struct ClusterArgs {
     pub(crate) pod_uid: Option<String>,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum DisclosedArg {
-    /// Namespace, pod and container of a device's holder.
-    Pods,
-    /// Serial numbers of devices.
-    Serials,
+fn disclosed() -> impl TypedValueParser<Value = Disclosed> {
+    word::word([
+        ("pods", Disclosed::Pods, "Namespace, pod and container of a device's holder"),
+        ("serials", Disclosed::Serials, "Serial numbers of devices"),
+    ])
 }
 
-impl From<DisclosedArg> for Disclosed {
-    fn from(arg: DisclosedArg) -> Self {
-        match arg {
-            DisclosedArg::Pods => Self::Pods,
-            DisclosedArg::Serials => Self::Serials,
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum DeviceListArg {
-    /// CDI names, resolved by CRI-O and containerd 2; containerd 1.7 needs enable_cdi = true.
-    #[value(name = "cdi-cri", alias = "cdi")]
-    CdiCri,
-    /// CDI names in annotations, for kubelets that do not pass CDI names on.
-    CdiAnnotations,
-    /// NVIDIA_VISIBLE_DEVICES, resolved by NVIDIA's container runtime.
-    Envvar,
-    /// Mounts whose paths name the devices, resolved by NVIDIA's container runtime.
-    VolumeMounts,
-}
-
-impl From<DeviceListArg> for Strategy {
-    fn from(arg: DeviceListArg) -> Self {
-        match arg {
-            DeviceListArg::CdiCri => Self::CdiCri,
-            DeviceListArg::CdiAnnotations => Self::CdiAnnotations,
-            DeviceListArg::Envvar => Self::Envvar,
-            DeviceListArg::VolumeMounts => Self::VolumeMounts,
-        }
-    }
+/// The ways to name devices to the container runtime.
+fn device_list() -> impl TypedValueParser<Value = Strategy> {
+    word::word([
+        (
+            "cdi-cri",
+            Strategy::CdiCri,
+            "CDI names, resolved by CRI-O and containerd 2; containerd 1.7 needs enable_cdi = true",
+        ),
+        ("cdi", Strategy::CdiCri, ""),
+        (
+            "cdi-annotations",
+            Strategy::CdiAnnotations,
+            "CDI names in annotations, for kubelets that do not pass CDI names on",
+        ),
+        (
+            "envvar",
+            Strategy::Envvar,
+            "NVIDIA_VISIBLE_DEVICES, resolved by NVIDIA's container runtime",
+        ),
+        (
+            "volume-mounts",
+            Strategy::VolumeMounts,
+            "Mounts whose paths name the devices, resolved by NVIDIA's container runtime",
+        ),
+    ])
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -160,8 +160,7 @@ fn apply_host(args: HostArgs, config: &mut Config) {
     if let Some(root) = args.host_root {
         config.places.host_root = root;
     }
-    config.places.driver.nvml_library =
-        args.nvml_library.or(config.places.driver.nvml_library.take());
+    config.places.nvml_library = args.nvml_library.or(config.places.nvml_library.take());
 }
 
 fn host_root(config: &Config) -> Result<()> {
@@ -224,6 +223,18 @@ fn answer(
     Ok(())
 }
 
+/// Groups values by reason, in order of appearance.
+fn by_reason<'a, T>(entries: impl Iterator<Item = (&'a str, T)>) -> Vec<(&'a str, Vec<T>)> {
+    let mut groups: Vec<(&str, Vec<T>)> = Vec::new();
+    for (why, value) in entries {
+        match groups.iter_mut().find(|(known, _)| *known == why) {
+            Some((_, values)) => values.push(value),
+            None => groups.push((why, vec![value])),
+        }
+    }
+    groups
+}
+
 /// Marks a document about a simulated or recorded machine.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Origin<'a> {
@@ -264,7 +275,6 @@ fn aside(text: impl std::fmt::Display) -> Result<()> {
     Ok(writeln!(io::stderr(), "windlass: {text}")?)
 }
 
-/// Clock of this process.
 pub(crate) fn clock() -> Clock {
     Clock::starting_at(Timestamp::now())
 }

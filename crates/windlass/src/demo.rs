@@ -25,7 +25,7 @@ use crate::{
     screen::Paint,
     stop::Stop,
 };
-use claims::DemoCluster;
+use claims::ClusterFixture;
 use event::Event;
 use report::Reporter;
 use scene::Scene;
@@ -48,10 +48,11 @@ pub(crate) async fn run(args: DemoArgs) -> Result<()> {
     let scene = Scene::of(&args).map_err(Misuse)?;
     let begun = Instant::now();
     let (machine, description) = (scene.profile.name.clone(), scene.profile.description.clone());
-    let mut cluster = args.dra.then(|| DemoCluster::of(&scene)).transpose()?;
+    let driver = scene.policy.dra.driver.clone();
+    let mut cluster = args.dra.then(|| ClusterFixture::start(driver)).transpose()?;
     let stage = Stage::start(scene, cluster.as_ref())?;
     if let Some(cluster) = &mut cluster {
-        cluster.mimic_wipes(&stage);
+        cluster.mimic_wipes(&stage.kubelet);
     }
     reporter.tell(&Event::Started {
         machine,
@@ -61,13 +62,13 @@ pub(crate) async fn run(args: DemoArgs) -> Result<()> {
     })?;
     let story = async {
         match &cluster {
-            Some(cluster) => cluster.play(&stage, reporter, begun).await,
+            Some(cluster) => claims::play(&stage, cluster, reporter, begun).await,
             None => Script::new(&stage, reporter, begun).play().await,
         }
     };
     let outcome = tokio::select! {
         outcome = story => outcome,
-        () = stage.agent_failed() => Err(anyhow::anyhow!("the agent ended")),
+        () = stage.ended.cancelled() => Err(anyhow::anyhow!("the agent ended")),
         signal = stop.requested() => Err(Interrupted(signal).into()),
     };
     let outcome = match outcome {

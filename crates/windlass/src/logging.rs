@@ -13,7 +13,6 @@ use tracing_subscriber::{
     util::SubscriberInitExt as _,
 };
 
-/// Format of log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogFormat {
     /// One line of text per event.

@@ -140,7 +140,6 @@ impl Paint {
         Self { enabled: false }
     }
 
-    /// Colours the text.
     pub(crate) fn text(self, tone: Tone, text: impl Display) -> String {
         let code = match tone {
             Tone::Strong => "1",
@@ -156,7 +155,6 @@ impl Paint {
 // === impl Table ===
 
 impl Table {
-    /// Creates a table with headings.
     pub(crate) fn new<const N: usize>(headings: [&str; N]) -> Self {
         Self { rows: vec![headings.map(str::to_owned).to_vec()] }
     }
@@ -181,7 +179,6 @@ impl Table {
         self.rows.iter().map(line).collect()
     }
 
-    /// Prints the table to stdout.
     pub(crate) fn print(&self) -> io::Result<()> {
         self.lines("").into_iter().try_for_each(line)
     }

@@ -8,8 +8,9 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use tempfile::NamedTempFile;
+use tempfile::{NamedTempFile, TempDir};
 use windlass_host::files::{self, Links};
+use windlass_kubelet_sim::Kubelet;
 use windlass_machine::{Machine, MachineProfile, named_driver};
 
 use crate::exit::Misuse;
@@ -27,6 +28,24 @@ const MAX_BYTES: u64 = 1 << 20;
 pub(crate) fn profile(name_or_path: &str) -> Result<MachineProfile, Misuse> {
     let read = |path: &Path| files::read_regular_text(path, Links::Followed, MAX_BYTES);
     MachineProfile::load(name_or_path, read).map_err(|error| Misuse(error.into()))
+}
+
+/// Temporary folder of a command.
+pub(crate) fn folder() -> Result<TempDir> {
+    let folder = tempfile::Builder::new().prefix("windlass-").tempdir();
+    folder.context("cannot make a temporary folder")
+}
+
+/// Creates a machine below a temporary folder.
+pub(crate) fn machine_in(folder: &Path, profile: &MachineProfile) -> Result<Machine> {
+    machine(&folder.join("machine"), profile).context("cannot make the simulated machine")
+}
+
+/// Starts the kubelet of such a machine.
+pub(crate) fn kubelet_in(folder: &Path) -> Result<Kubelet> {
+    let mut settings = windlass_kubelet_sim::Config::new(folder.join("kubelet"));
+    settings.numa_nodes = (0..8).collect();
+    Kubelet::start(settings).context("cannot start the embedded kubelet")
 }
 
 /// Creates a machine in a folder, see [`Machine::create`]. `WINDLASS_SIM_DRIVER` may name another driver.

@@ -43,13 +43,11 @@ pub(super) struct CheckpointReader {
     late: Option<JoinHandle<()>>,
 }
 
-/// Deadline of a read.
 const DEADLINE: Duration = Duration::from_secs(5);
 
 // === impl CheckpointReader ===
 
 impl CheckpointReader {
-    /// A reader of this file.
     pub(super) fn new(path: PathBuf) -> Self {
         Self { path, late: None }
     }

@@ -1,7 +1,7 @@
 //! Annotation key for CDI device names.
 
 use windlass_config::AnnotationPrefix;
-use windlass_core::resource::ResourceName;
+use windlass_core::{name::digest, resource::ResourceName};
 
 /// Longest name of an annotation key, after the slash.
 const MAX_NAME: usize = 63;
@@ -16,16 +16,9 @@ pub(super) fn key(prefix: &AnnotationPrefix, resource: &ResourceName) -> String 
 
 /// Keeps the end of the name, which says most, and a digest of the whole.
 fn shortened(name: &str) -> String {
-    let digest = name
-        .bytes()
-        .fold(FNV_OFFSET, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(FNV_PRIME));
     let end = &name[name.len() - (MAX_NAME - "windlass_".len() - 17)..];
-    format!("windlass_{digest:016x}_{end}")
+    format!("windlass_{:016x}_{end}", digest(name))
 }
-
-/// FNV-1a in 64 bits (draft-eastlake-fnv, section 5).
-const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
-const FNV_PRIME: u64 = 0x0100_0000_01b3;
 
 #[cfg(test)]
 mod tests {

@@ -38,7 +38,7 @@ fn device(kind: DeviceKind, id: &str, index: u32, part: Option<u32>) -> Device {
 fn delivery(strategies: &[Strategy]) -> Delivery {
     let strategies = strategies.iter().copied().collect();
     let imex = Imex { channels: [0].into(), ..Imex::default() };
-    Delivery { strategies, imex, nodes: DeviceNodes::ByKubelet, ..Delivery::default() }
+    Delivery { strategies, imex, pass_device_specs: true, ..Delivery::default() }
 }
 
 fn granted(delivery: &Delivery) -> Grant {

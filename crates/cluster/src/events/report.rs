@@ -27,12 +27,10 @@ pub(super) struct Report {
     pub(super) at: Timestamp,
 }
 
-/// Kinds of changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Change {
     /// The device became unhealthy; the text describes its health.
     Unhealthy(String),
-    /// The device recovered.
     Recovered,
 }
 

@@ -18,7 +18,6 @@ use crate::{Client, ClusterError, MANAGER, client::Connection};
 /// Object that gets the labels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Target {
-    /// The Node.
     Node,
     /// A `NodeFeature` object for node-feature-discovery.
     NodeFeature,

@@ -73,7 +73,6 @@ impl TrackedLease {
         self.renewed = Some(sent);
     }
 
-    /// The next action for the lease of this name.
     pub(super) fn action(&self, name: &str, now: Instant, wall: Timestamp) -> Action {
         match self.seen.as_ref().and_then(|seen| seen.lease.as_ref()) {
             None => {

@@ -6,20 +6,18 @@ use k8s_openapi::api::resource::v1::ResourceSlice;
 use kube::{
     Api,
     api::{ListParams, WatchEvent, WatchParams},
-    core::Status,
 };
 use tokio::time::{Instant, sleep_until};
 use tokio_stream::{Stream, StreamExt as _};
 use windlass_config::DriverName;
 use windlass_host::deadline::Deadline;
 
-use crate::{Client, ClusterError, Limits, client::Connection};
+use crate::{Client, ClusterError, Limits, client::Connection, error::is_gone};
 
 /// The driver's slices of this node.
 pub(super) struct SliceCache<'a> {
     pub(super) connection: &'a Connection,
     pub(super) api: Api<ResourceSlice>,
-    /// By name.
     pub(super) slices: BTreeMap<String, ResourceSlice>,
     selector: String,
     limits: Limits,
@@ -33,7 +31,6 @@ pub(super) struct SliceCache<'a> {
 
 type Events = Pin<Box<dyn Stream<Item = kube::Result<WatchEvent<ResourceSlice>>> + Send>>;
 
-/// Changes of the cache.
 pub(super) enum CacheEvent {
     /// No change.
     None,
@@ -42,12 +39,6 @@ pub(super) enum CacheEvent {
     /// The API server has forgotten the last version seen.
     Expired,
 }
-
-/// HTTP status "not found"; for a list, the API does not exist.
-const NOT_FOUND: u16 = 404;
-
-/// HTTP status "gone".
-const GONE: u16 = 410;
 
 const DOING: &str = "cannot watch the node's ResourceSlices";
 
@@ -64,8 +55,8 @@ impl<'a> SliceCache<'a> {
         let doing = || "cannot list the node's ResourceSlices".to_owned();
         let which = ListParams::default().fields(&selector);
         let list = match connection.call(doing, api.list(&which)).await {
-            Err(error) if error.status().is_some_and(|status| status.code == NOT_FOUND) => {
-                return Err(ClusterError::NoSuchApi { doing: doing() });
+            Err(error) if error.code() == Some(404) => {
+                return Err(ClusterError::NoSuchApi(doing()));
             }
             list => list?,
         };
@@ -95,7 +86,7 @@ impl<'a> SliceCache<'a> {
                 }
                 Err(_) => {
                     let limit = self.watch_limit();
-                    return Err(ClusterError::Late { doing: DOING.to_owned(), limit });
+                    return Err(ClusterError::Late(DOING.to_owned(), limit));
                 }
             };
             return self.apply(event.map_err(|error| ClusterError::of(DOING.to_owned(), error))?);
@@ -135,7 +126,7 @@ impl<'a> SliceCache<'a> {
             }
             WatchEvent::Error(status) if is_gone(&status) => return Ok(CacheEvent::Expired),
             WatchEvent::Error(status) => {
-                return Err(ClusterError::Refused { doing: DOING.to_owned(), status });
+                return Err(ClusterError::Refused(DOING.to_owned(), status));
             }
         };
         self.version = slice.metadata.resource_version.clone().unwrap_or_default();
@@ -161,8 +152,4 @@ pub(super) fn name(slice: &ResourceSlice) -> String {
 /// Version of a slice. Versions are growing numbers; any other version is the oldest.
 fn version(slice: &ResourceSlice) -> Option<u128> {
     slice.metadata.resource_version.as_ref()?.parse().ok()
-}
-
-fn is_gone(status: &Status) -> bool {
-    status.code == GONE
 }

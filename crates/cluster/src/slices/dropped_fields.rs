@@ -55,7 +55,6 @@ impl DroppedFields {
         }
     }
 
-    /// Fields that differ between the sent and the stored content.
     pub(super) fn between(sent: &SliceContent, stored: &SliceContent) -> BTreeSet<Self> {
         let (sent, stored) = (sent.plain(), stored.plain());
         let mut lost = BTreeSet::new();

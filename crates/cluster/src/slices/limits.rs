@@ -8,7 +8,7 @@ use windlass_config::DriverName;
 use windlass_core::{
     attribute::MAX_VALUE_CHARS,
     name::{MAX_LABEL, is_label, is_label_name, is_subdomain},
-    selector::Amount,
+    selector::{Amount, is_semver},
 };
 
 /// A violated limit.
@@ -113,25 +113,7 @@ fn is_one_value(attribute: &DeviceAttribute) -> bool {
     let mut all_versions = version.iter().chain(versions.iter().flatten());
     values.iter().filter(|is_there| **is_there).count() == 1
         && lengths.all(|length| length <= MAX_VALUE_CHARS)
-        && all_versions.all(|version| is_version(version))
-}
-
-/// Semantic Versioning 2.0.0.
-fn is_version(text: &str) -> bool {
-    let (text, build) = text.split_once('+').map_or((text, None), |(text, it)| (text, Some(it)));
-    let (core, early) = text.split_once('-').map_or((text, None), |(text, it)| (text, Some(it)));
-    let letters = |part: &str| {
-        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
-        !part.is_empty() && part.bytes().all(allowed)
-    };
-    let is_digits = |part: &str| !part.is_empty() && part.bytes().all(|it| it.is_ascii_digit());
-    let is_plain = |part: &str| part == "0" || !part.starts_with('0');
-    let is_number = |part: &str| is_digits(part) && is_plain(part);
-    let is_early = |part: &str| letters(part) && (!is_digits(part) || is_plain(part));
-    core.split('.').count() == 3
-        && core.split('.').all(is_number)
-        && early.is_none_or(|early| early.split('.').all(is_early))
-        && build.is_none_or(|build| build.split('.').all(letters))
+        && all_versions.all(|version| is_semver(version))
 }
 
 fn is_taint(taint: &DeviceTaint) -> bool {

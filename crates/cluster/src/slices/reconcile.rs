@@ -3,7 +3,6 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use k8s_openapi::api::resource::v1::ResourceSlice;
-use kube::core::Status;
 use tokio::{sync::watch, time::Instant};
 use windlass_config::DriverName;
 use windlass_host::causes;
@@ -29,7 +28,6 @@ pub(super) struct SliceReconciler {
     outcome: watch::Sender<Arc<PublishState>>,
 }
 
-/// The next action.
 pub(super) enum Next {
     /// None: all is published.
     Done,
@@ -47,10 +45,6 @@ enum Execution {
     /// The API server refused a slice, and its reason is learned.
     Refused,
 }
-
-/// HTTP status codes "forbidden" and "not found".
-const FORBIDDEN: u16 = 403;
-const NOT_FOUND: u16 = 404;
 
 type Plans = BTreeMap<String, PoolPlan>;
 
@@ -88,11 +82,10 @@ impl SliceReconciler {
             return Ok(());
         }
         let doing = || "cannot read the API server's version".to_owned();
-        let is_no = |status: &Status| matches!(status.code, FORBIDDEN | NOT_FOUND);
         let version = connection.call(doing, connection.kube.apiserver_version()).await;
         self.learned.layout = Some(match version {
             // A server that hides its version counts as new.
-            Err(error) if error.status().is_some_and(is_no) => Layout::Apart,
+            Err(error) if matches!(error.code(), Some(403 | 404)) => Layout::Apart,
             version => Layout::of(&version?),
         });
         Ok(())

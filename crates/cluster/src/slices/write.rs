@@ -6,12 +6,12 @@ use k8s_openapi::{
 };
 use kube::{
     Api,
-    api::{DeleteParams, PostParams, Preconditions},
+    api::{DeleteParams, Preconditions},
     core::Status,
 };
 
 use super::{cache::name, plan::PoolPlan};
-use crate::{ClusterError, MANAGER, client::Connection};
+use crate::{ClusterError, as_windlass, client::Connection, error::is_overtaken};
 
 /// The API of slices, over one connection.
 pub(super) struct SliceApi<'a> {
@@ -26,9 +26,6 @@ pub(super) enum Outcome<T> {
     /// The API server refused the slice as invalid.
     Invalid(Box<Status>),
 }
-
-/// HTTP status "unprocessable content".
-const INVALID: u16 = 422;
 
 // === impl SliceApi ===
 
@@ -108,21 +105,12 @@ impl SliceApi<'_> {
     }
 }
 
-fn as_windlass() -> PostParams {
-    PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() }
-}
-
 fn judged<T>(answer: Result<T, ClusterError>) -> Result<Outcome<T>, ClusterError> {
     match answer {
         Ok(done) => Ok(Outcome::Done(done)),
-        Err(ClusterError::Refused { status, .. }) if status.code == INVALID => {
-            Ok(Outcome::Invalid(status))
-        }
+        // "Unprocessable content".
+        Err(ClusterError::Refused(_, status)) if status.code == 422 => Ok(Outcome::Invalid(status)),
         Err(error) if error.status().is_some_and(is_overtaken) => Ok(Outcome::Overtaken),
         Err(error) => Err(error),
     }
-}
-
-fn is_overtaken(status: &Status) -> bool {
-    status.is_conflict() || status.is_already_exists()
 }

@@ -14,7 +14,6 @@ pub(super) fn wrong_value(found: &Unexpected<'_>, expected: &dyn Expected) -> St
     }
 }
 
-/// An unknown word.
 pub(crate) fn unknown_word(word: &str, known: &[&str]) -> String {
     let known = match nearest(word, known.iter().copied()) {
         Some(near) => format!("did you mean {near}?"),

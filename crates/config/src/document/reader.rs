@@ -403,7 +403,6 @@ impl<'n> Deserializer<'n> for Cursor<'n, '_> {
     }
 }
 
-/// The items of a list.
 struct Items<'n, 'r> {
     cursor: Cursor<'n, 'r>,
     rest: std::slice::Iter<'n, Node>,
@@ -424,7 +423,6 @@ impl<'n> SeqAccess<'n> for Items<'n, '_> {
     }
 }
 
-/// The entries of a map.
 struct Entries<'n, 'r> {
     cursor: Cursor<'n, 'r>,
     /// The struct that is read, if it is one.

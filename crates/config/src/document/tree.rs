@@ -35,7 +35,6 @@ pub(super) enum Value {
     Map(Vec<(Key, Node)>),
 }
 
-/// A key and its line.
 #[derive(Clone, Debug)]
 pub(super) struct Key {
     pub(super) line: u64,

@@ -8,9 +8,9 @@ use windlass_core::{device::DeviceKind, placement};
 
 use super::*;
 use crate::{
-    Disclosed, DraOffer, HealthPolicy, Imex, LabelOutput, MissingChannel, NicIds, PerContainer,
-    RdmaNode, Replicas, ResourceRule, Resources, Selector, Shared, Sharing, SharingMethod,
-    Strategy, UnlistedXids, Unmatched,
+    Disclosed, DraOffer, HealthPolicy, Imex, LabelOutput, NicIds, PerContainer, RdmaNode, Replicas,
+    ResourceRule, Resources, Selector, Shared, Sharing, SharingMethod, Strategy, UnlistedXids,
+    Unmatched,
 };
 
 fn parse(text: &str) -> Result<Config, String> {
@@ -132,7 +132,7 @@ fn the_defaults_are_asked_for_in_writing() {
 fn every_key_is_taken() {
     let config = parse(EVERYTHING).expect("valid");
     assert_eq!(config.places.kubelet_dir, Path::new("/k"));
-    assert_eq!(config.places.driver.nvml_library.as_deref(), Some(Path::new("/l")));
+    assert_eq!(config.places.nvml_library.as_deref(), Some(Path::new("/l")));
     assert_eq!(config.places.driver.root, Path::new("/run/nvidia/driver"));
     assert_eq!(config.listen, Some(([127, 0, 0, 1], 9400).into()));
     assert_eq!(config.probe_socket.as_deref(), Some(Path::new("/p")));
@@ -140,7 +140,7 @@ fn every_key_is_taken() {
     assert!(config.cluster.events);
     let policy = config.policy;
     assert_eq!(policy.delivery.strategies, [Strategy::CdiAnnotations, Strategy::Envvar].into());
-    let imex = Imex { channels: [0, 2047].into(), missing: MissingChannel::Refused };
+    let imex = Imex { channels: [0, 2047].into(), required: true };
     assert_eq!(policy.delivery.imex, imex);
     assert_eq!(policy.health.quiet_period, Duration::from_secs(120));
     assert_eq!(policy.health.probe_interval, Duration::from_millis(500));

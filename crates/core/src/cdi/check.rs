@@ -16,7 +16,6 @@ pub struct Mistake {
 /// Longest class of a kind, and longest label of a vendor.
 const MAX_LABEL: usize = 63;
 
-/// Longest vendor.
 const MAX_VENDOR: usize = 253;
 
 /// Mount options that make the source a host path.

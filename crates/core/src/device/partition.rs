@@ -36,26 +36,13 @@ pub struct PossiblePartition {
     pub capacity: Capacities,
 }
 
-serialize_as_text!(MigProfileName);
+show_text!(MigProfileName);
 
 // === impl MigProfileName ===
-
-impl MigProfileName {
-    /// The name as text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
 
 impl From<&str> for MigProfileName {
     fn from(name: &str) -> Self {
         Self(name.into())
-    }
-}
-
-impl fmt::Display for MigProfileName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&self.0)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Name of a device source.
 
-use std::{borrow::Cow, fmt, str::FromStr};
+use std::{borrow::Cow, str::FromStr};
 
 /// Name of a device source: `nvidia`, `amd`, or a configured name. It is also the class of its CDI documents.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -15,7 +15,7 @@ pub struct SourceName(Cow<'static, str>);
 )]
 pub struct InvalidSourceName(String);
 
-serialize_as_text!(SourceName);
+show_text!(SourceName);
 deserialize_from_text!(SourceName);
 
 // === impl SourceName ===
@@ -26,11 +26,6 @@ impl SourceName {
 
     pub(super) const fn fixed(name: &'static str) -> Self {
         Self(Cow::Borrowed(name))
-    }
-
-    /// The name as text.
-    pub fn as_str(&self) -> &str {
-        &self.0
     }
 }
 
@@ -48,12 +43,6 @@ impl FromStr for SourceName {
         } else {
             Err(InvalidSourceName(text.to_owned()))
         }
-    }
-}
-
-impl fmt::Display for SourceName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&self.0)
     }
 }
 

@@ -4,6 +4,8 @@
 //! Numbers, meanings and actions: NVIDIA, "XID Errors" (docs.nvidia.com/deploy/xid-errors), release
 //! 580; the actions are the catalogue's column of immediate actions.
 
+use serde::Serialize;
+
 use self::Verdict::{Application, Critical, Informational};
 use super::Action::{
     self, CheckBoard, CheckLinks, ContactSupport, Nothing, ResetGpu, RestartMachine,
@@ -11,7 +13,8 @@ use super::Action::{
 };
 
 /// Meaning of an XID for the next pod on the GPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub enum Verdict {
     /// The program failed; the GPU is fine.
     Application,
@@ -22,19 +25,20 @@ pub enum Verdict {
 }
 
 /// One row of the XID policy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct XidRule {
     /// The XID.
+    #[serde(rename = "xid")]
     pub code: u64,
     /// Consequence for the next pod.
     pub verdict: Verdict,
     /// Meaning, after the catalogue.
     pub meaning: &'static str,
-    /// Reason for the verdict.
-    pub reason: &'static str,
     /// Immediate action of the catalogue. It serves the program that ran, the verdict the next one; so they
     /// may differ.
     pub action: Action,
+    /// Reason for the verdict.
+    pub reason: &'static str,
 }
 
 /// Unknown XIDs are critical: a new driver may report new errors.

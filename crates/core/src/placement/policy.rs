@@ -2,7 +2,7 @@
 
 use std::{cmp::Ordering, fmt, str::FromStr};
 
-use serde::{Deserialize, Serialize, Serializer, ser::SerializeSeq as _};
+use serde::{Deserialize, Serialize, Serializer};
 
 /// Objective of a placement. Every policy honours the required devices and ends with the lowest positions, so
 /// that equal requests get equal answers.
@@ -265,10 +265,6 @@ impl Serialize for Score {
             term: Term,
             value: i64,
         }
-        let mut sequence = serializer.serialize_seq(Some(self.terms.len()))?;
-        for (term, value) in self.terms() {
-            sequence.serialize_element(&Entry { term, value })?;
-        }
-        sequence.end()
+        serializer.collect_seq(self.terms().map(|(term, value)| Entry { term, value }))
     }
 }

@@ -10,7 +10,6 @@ use super::{
 /// Input of the search: classes to take from, beside the required devices.
 #[derive(Debug)]
 pub(super) struct Problem {
-    /// Terms of the objective.
     pub(super) terms: &'static [Term],
     /// Required positions, ascending.
     pub(super) required: Vec<usize>,

@@ -10,7 +10,10 @@ use cel::{
     common::types::{CelBool, CelDouble, CelInt, CelString},
 };
 
-use super::{quantity::Amount, version::Version};
+use super::{
+    quantity::Amount,
+    version::{self, Version},
+};
 
 /// Functions that an expression may call.
 pub(super) const FUNCTIONS: [&str; 33] = [
@@ -169,7 +172,7 @@ mod quantities {
 }
 
 mod versions {
-    use super::{CelBool, CelInt, CelString, ExecutionError, Version, sign_of};
+    use super::{CelBool, CelInt, CelString, ExecutionError, Version, sign_of, version};
 
     pub(super) fn semver(text: &CelString<'_>) -> Result<Version, ExecutionError> {
         let problem = || format!("{:?} is not a semantic version, such as \"9.0.0\"", text.inner());
@@ -178,7 +181,7 @@ mod versions {
     }
 
     pub(super) fn is_semver(text: &CelString<'_>) -> CelBool {
-        CelBool::from(Version::parse(text.inner()).is_some())
+        CelBool::from(version::is_semver(text.inner()))
     }
 
     pub(super) fn compare_to(a: &Version, b: &Version) -> CelInt {
@@ -194,15 +197,15 @@ mod versions {
     }
 
     pub(super) fn major(version: &Version) -> CelInt {
-        number(version.numbers[0])
+        number(version.0.major)
     }
 
     pub(super) fn minor(version: &Version) -> CelInt {
-        number(version.numbers[1])
+        number(version.0.minor)
     }
 
     pub(super) fn patch(version: &Version) -> CelInt {
-        number(version.numbers[2])
+        number(version.0.patch)
     }
 
     fn number(number: u64) -> CelInt {

@@ -1,18 +1,8 @@
 //! Quantities in Kubernetes' notation, for `quantity("40Gi")` in expressions.
 
-use std::any::Any;
-
-use cel::{
-    ExecutionError,
-    common::{
-        types::{CelInt, Type},
-        value::{StaticVal, Val},
-    },
-};
+use cel::{ExecutionError, common::types::CelInt};
 
 use crate::attribute::Quantity;
-
-static TYPE: Type = Type::new_unspecified_type("kubernetes.Quantity");
 
 /// The resolution of Kubernetes: nano units per unit.
 const PER_ONE: i128 = 1_000_000_000;
@@ -39,6 +29,8 @@ const SUFFIXES: [(&str, i128); 15] = [
 /// A quantity in nano units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Amount(i128);
+
+value_of_expressions!(Amount, "kubernetes.Quantity");
 
 // === impl Amount ===
 
@@ -128,30 +120,6 @@ impl From<&CelInt> for Amount {
         Self(i128::from(*number.inner()) * PER_ONE)
     }
 }
-
-impl Val for Amount {
-    fn get_type(&self) -> &Type {
-        &TYPE
-    }
-
-    fn cel_type() -> &'static Type {
-        &TYPE
-    }
-
-    fn equals(&self, other: &dyn Val) -> bool {
-        other.downcast_ref::<Self>() == Some(self)
-    }
-
-    fn clone_as_boxed<'v>(&self) -> Box<dyn Val + 'v> {
-        Box::new(*self)
-    }
-
-    fn as_any(&self) -> Option<&dyn Any> {
-        Some(self)
-    }
-}
-
-impl StaticVal for Amount {}
 
 /// Nano units of a suffix or decimal exponent.
 fn unit(suffix: &str) -> Option<i128> {

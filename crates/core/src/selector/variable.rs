@@ -17,7 +17,6 @@ use crate::{
     device::Device,
 };
 
-/// Fields of `device`.
 pub(super) const FIELDS: [&str; 6] = ["attributes", "capacity", "id", "index", "kind", "source"];
 
 /// Values by domain. An unknown domain is an empty map, as in DRA, so that `has()` works.

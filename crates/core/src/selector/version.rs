@@ -1,107 +1,29 @@
 //! Semantic versions (<https://semver.org>), for `semver("9.0.0")` in expressions.
 
-use std::{any::Any, cmp::Ordering};
-
-use cel::common::{
-    types::Type,
-    value::{StaticVal, Val},
-};
-
-static TYPE: Type = Type::new_unspecified_type("kubernetes.Semver");
+use semver::BuildMetadata;
 
 /// A semantic version without build metadata, which comparisons ignore.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Version {
-    /// Major, minor, patch.
-    pub(super) numbers: [u64; 3],
-    /// Pre-release identifiers after `-`; empty for a release.
-    pre_release: Vec<PreRelease>,
-}
-
-/// Pre-release identifier. Numbers sort before words.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum PreRelease {
-    Number(u64),
-    Word(String),
+pub(super) struct Version(pub(super) semver::Version);
+
+value_of_expressions!(Version, "kubernetes.Semver");
+
+/// True for a full version (Semantic Versioning 2.0.0).
+pub fn is_semver(text: &str) -> bool {
+    Version::parse(text).is_some()
 }
 
 // === impl Version ===
 
 impl Version {
-    /// Parses a full version, as strictly as DRA parses attributes.
+    /// Parses a full version, as strictly as DRA parses attributes: its numbers have 64 bits.
     pub(super) fn parse(text: &str) -> Option<Self> {
-        let (text, build) = split(text, '+');
-        let (numbers, pre_release) = split(text, '-');
-        let parts = |text: Option<&str>| -> Option<Vec<PreRelease>> {
-            text.map_or(Some(Vec::new()), |text| text.split('.').map(PreRelease::parse).collect())
-        };
-        build.is_none_or(|build| build.split('.').all(is_identifier)).then_some(())?;
-        let numbers: Vec<u64> = numbers.split('.').map(number).collect::<Option<_>>()?;
-        Some(Self { numbers: numbers.try_into().ok()?, pre_release: parts(pre_release)? })
+        let version = semver::Version::parse(text).ok()?;
+        let is_digit = |byte: u8| byte.is_ascii_digit();
+        let fits = |part: &str| !part.bytes().all(is_digit) || part.parse::<u64>().is_ok();
+        let fits_all = version.pre.is_empty() || version.pre.split('.').all(fits);
+        fits_all.then_some(Self(semver::Version { build: BuildMetadata::EMPTY, ..version }))
     }
-}
-
-impl PartialOrd for Version {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Version {
-    /// A release sorts after its pre-releases.
-    fn cmp(&self, other: &Self) -> Ordering {
-        let key = |version: &Self| (version.numbers, version.pre_release.is_empty());
-        key(self).cmp(&key(other)).then_with(|| self.pre_release.cmp(&other.pre_release))
-    }
-}
-
-impl Val for Version {
-    fn get_type(&self) -> &Type {
-        &TYPE
-    }
-
-    fn cel_type() -> &'static Type {
-        &TYPE
-    }
-
-    fn equals(&self, other: &dyn Val) -> bool {
-        other.downcast_ref::<Self>() == Some(self)
-    }
-
-    fn clone_as_boxed<'v>(&self) -> Box<dyn Val + 'v> {
-        Box::new(self.clone())
-    }
-
-    fn as_any(&self) -> Option<&dyn Any> {
-        Some(self)
-    }
-}
-
-impl StaticVal for Version {}
-
-// === impl PreRelease ===
-
-impl PreRelease {
-    fn parse(text: &str) -> Option<Self> {
-        if text.bytes().all(|byte| byte.is_ascii_digit()) {
-            return number(text).map(Self::Number);
-        }
-        is_identifier(text).then(|| Self::Word(text.to_owned()))
-    }
-}
-
-fn split(text: &str, at: char) -> (&str, Option<&str>) {
-    text.split_once(at).map_or((text, None), |(head, tail)| (head, Some(tail)))
-}
-
-/// Digits without leading zero.
-fn number(text: &str) -> Option<u64> {
-    let canonical = text == "0" || !text.starts_with(['0', '+']);
-    text.parse().ok().filter(|_| canonical)
-}
-
-fn is_identifier(text: &str) -> bool {
-    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
 }
 
 #[cfg(test)]

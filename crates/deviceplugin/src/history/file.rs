@@ -13,7 +13,6 @@ use windlass_host::{
 
 use super::{RecordedChoice, writer::Lines};
 
-/// Path of the history file.
 #[derive(Clone, Debug)]
 pub(super) struct HistoryFile {
     path: PathBuf,
@@ -23,29 +22,14 @@ pub(super) struct HistoryFile {
 #[derive(Debug, thiserror::Error)]
 pub enum HistoryError {
     /// I/O error.
-    #[error("cannot read {path}")]
-    Read {
-        /// Path of the file.
-        path: PathBuf,
-        /// Error of the operating system.
-        source: io::Error,
-    },
+    #[error("cannot read {0}")]
+    Read(PathBuf, #[source] io::Error),
     /// Invalid JSON or an unknown structure.
-    #[error("{path} is not an allocation history of version {VERSION}")]
-    Parse {
-        /// Path of the file.
-        path: PathBuf,
-        /// Parse error.
-        source: serde_json::Error,
-    },
+    #[error("{0} is not an allocation history of version {VERSION}")]
+    Parse(PathBuf, #[source] serde_json::Error),
     /// Format version of another release.
-    #[error("{path} has version {found}, this program knows {VERSION}")]
-    Version {
-        /// Path of the file.
-        path: PathBuf,
-        /// Version in the file.
-        found: u32,
-    },
+    #[error("{0} has version {1}, this program knows {VERSION}")]
+    Version(PathBuf, u32),
 }
 
 /// Header that every version shares.
@@ -78,7 +62,7 @@ impl HistoryFile {
         let text = match files::read_regular(&self.path, Links::Refused, MAX_BYTES) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(source) => return Err(HistoryError::Read { path: path(), source }),
+            Err(source) => return Err(HistoryError::Read(path(), source)),
         };
         parse(&self.path, &text)
     }
@@ -117,12 +101,12 @@ pub fn reread(path: &Path, read: &[u8]) -> Result<Vec<u8>, HistoryError> {
 }
 
 fn parse(path: &Path, text: &[u8]) -> Result<Vec<RecordedChoice>, HistoryError> {
-    let unreadable = |source| HistoryError::Parse { path: path.to_owned(), source };
+    let unreadable = |source| HistoryError::Parse(path.to_owned(), source);
     // The structure of a choice may change between versions, so the version is checked first.
     match serde_json::from_slice(text).map_err(unreadable)? {
         Version { version: VERSION } => {}
         Version { version: found } => {
-            return Err(HistoryError::Version { path: path.to_owned(), found });
+            return Err(HistoryError::Version(path.to_owned(), found));
         }
     }
     let document: HistoryDocument = serde_json::from_slice(text).map_err(unreadable)?;

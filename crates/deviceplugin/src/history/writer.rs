@@ -11,11 +11,10 @@ use tokio::{
         mpsc::{self, error::TrySendError},
         watch,
     },
-    task::spawn_blocking,
     time::{Instant, sleep_until},
 };
 use tokio_util::sync::CancellationToken;
-use windlass_host::{causes, clock::Clock};
+use windlass_host::{blocking, causes, clock::Clock};
 
 use super::{RecordedChoice, file::HistoryFile};
 
@@ -39,7 +38,6 @@ pub struct HistoryWriter {
     due: Option<Instant>,
     /// True once the file of the previous agent was merged into `lines`.
     merged: bool,
-    /// Last write error.
     last_error: Option<String>,
 }
 
@@ -136,8 +134,7 @@ impl HistoryWriter {
             let written = file.write(&lines);
             (lines, written)
         };
-        let (lines, written) =
-            spawn_blocking(write).await.expect("writing neither panics nor is cancelled");
+        let (lines, written) = blocking(write).await;
         (self.lines, self.merged) = (lines, true);
         self.log_error(written.err().map(|error| causes(&error)));
         let lost = self.lost.send_replace(0);

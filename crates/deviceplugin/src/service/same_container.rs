@@ -34,7 +34,6 @@ impl SameContainer {
         self.devices.values().filter(move |_| same).flatten()
     }
 
-    /// Records an allocation.
     pub(super) fn record(&mut self, resource: &ResourceName, devices: Vec<DeviceId>, now: Instant) {
         if !self.is_joined_by(resource, now) {
             self.devices.clear();

@@ -154,7 +154,6 @@ impl State {
         }
     }
 
-    /// Deadline of the state.
     pub(super) fn due(self) -> Option<Instant> {
         match self {
             Self::Waiting { until, .. } => Some(until),

@@ -79,14 +79,12 @@ pub(super) fn of_gpu(
     own.into_iter().chain(of_function(host, function)).collect()
 }
 
-/// Attributes of a KFD node.
 pub(super) fn of_node(node: &Node) -> Attributes {
     let target = gfx_name(node.gfx_target);
     let family = target.as_deref().and_then(family);
     attributes(DOMAIN, [("gfxTarget", target.and_then(text)), ("family", family.and_then(text))])
 }
 
-/// Capacities of a KFD node.
 pub(super) fn amounts(node: &Node) -> Capacities {
     let units = node.simds.checked_div(node.simds_per_cu);
     let amounts = [

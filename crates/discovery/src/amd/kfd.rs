@@ -24,7 +24,6 @@ pub(super) struct Topology {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Node {
     number: u32,
-    /// Minor number of the render node.
     pub(super) render_minor: u32,
     domain: u32,
     /// Bus, device and function. Older drivers add the partition number to the function.

@@ -28,11 +28,9 @@ pub(super) struct DeviceBuilder<'a> {
     pub(super) nodes: &'a Nodes<'a>,
 }
 
-/// A device with its failure.
 pub(super) struct BuiltDevice {
     pub(super) device: Device,
     pub(super) failure: Option<(Reason, String)>,
-    /// Missing device nodes.
     missing: Vec<String>,
 }
 

@@ -96,7 +96,6 @@ impl Candidate {
         self.attributes.insert(AttributeName::new(DOMAIN, "name"), value);
     }
 
-    /// A string attribute.
     pub(super) fn text(&self, name: &'static str) -> Option<&str> {
         match self.attributes.get(&AttributeName::new(DOMAIN, name)) {
             Some(AttributeValue::String(text)) => Some(text),

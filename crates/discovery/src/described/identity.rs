@@ -1,6 +1,9 @@
 //! Device ids of configured sources: source name and identity.
 
-use windlass_core::device::{DeviceId, SourceName};
+use windlass_core::{
+    device::{DeviceId, SourceName},
+    name::digest,
+};
 
 /// The id of a device. Invalid characters are replaced and long text is cut; a digest of the whole then keeps
 /// ids distinct.
@@ -35,13 +38,6 @@ fn spelled(identity: &str) -> (String, bool) {
 
 fn is_address(text: &str) -> bool {
     text.get(..12).is_some_and(|address| address.parse::<windlass_core::pci::PciAddress>().is_ok())
-}
-
-/// FNV-1a: stable across versions; collisions need no defence.
-fn digest(text: &str) -> u64 {
-    const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
-    const PRIME: u64 = 0x0000_0100_0000_01b3;
-    text.bytes().fold(OFFSET, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(PRIME))
 }
 
 #[cfg(test)]

@@ -64,7 +64,6 @@ pub(super) fn matching(nodes: &Nodes<'_>, patterns: &[String]) -> Result<FindRes
     Ok(found)
 }
 
-/// Folder of all nodes.
 const DEV: &str = "/dev";
 
 /// File systems below `/dev` without devices.

@@ -100,7 +100,6 @@ impl ProbeHandle {
         self.news.clone()
     }
 
-    /// Health of a probed device.
     pub(super) fn observation(&self, device: &Device) -> Observation {
         match self.results.borrow().get(&device.id) {
             None => Observation::Awaited,
@@ -109,7 +108,6 @@ impl ProbeHandle {
         }
     }
 
-    /// Replaces the set of probes.
     pub(super) fn set(&self, specs: ProbeSpecs) {
         windlass_host::watch::publish(&self.specs, Arc::new(specs));
     }

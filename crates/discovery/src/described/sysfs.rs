@@ -74,7 +74,6 @@ impl<'a> Sysfs<'a> {
         Self { host, serials }
     }
 
-    /// The candidate of a sysfs folder, with its attributes.
     pub(super) fn candidate(&self, folder: &Path, name: &str) -> Candidate {
         let host = self.host;
         let device = host.device_of(folder);

@@ -21,7 +21,6 @@ pub(super) struct Group {
     pub(super) members: Vec<Candidate>,
     /// Expected nodes that are missing.
     pub(super) missing: Vec<String>,
-    /// Reason to doubt the grouping.
     pub(super) doubt: Option<String>,
 }
 

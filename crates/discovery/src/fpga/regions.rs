@@ -35,7 +35,6 @@ const FUNCTION_ID: &str = "afuId";
 /// Interface id of the region, which programs must match.
 pub(super) const INTERFACE: AttributeName = AttributeName::new(DOMAIN, INTERFACE_ID);
 
-/// Id of the loaded function.
 pub(super) const FUNCTION: AttributeName = AttributeName::new(DOMAIN, FUNCTION_ID);
 
 /// Names in one driver's sysfs tree.
@@ -74,7 +73,6 @@ pub(super) struct Regions {
     pool: ScanPool<PathBuf, RegionReport>,
 }
 
-/// Reported facts of a region.
 #[derive(Debug, Default)]
 struct RegionReport {
     interface: Option<String>,

@@ -45,7 +45,6 @@ const MAX_FOLDERS: usize = 512;
 const SIMULATED: [&str; 4] =
     ["/sys/bus/*/devices", "/sys/bus/*/drivers", "/sys/bus/*/drivers/*", "/sys/class/*"];
 
-/// Folders to watch under a policy.
 pub(super) fn watched(host: &Host, policy: &Policy) -> WatchedFolders {
     let host = &host.for_one_scan();
     let mut wanted = WatchedFolders::from([(host.path("/dev"), ENTRIES)]);

@@ -32,7 +32,6 @@ pub(super) fn remove(nvml: &Nvml, standing_at: &Partition) -> Result<Option<Devi
     clear(&instance).map(|()| device)
 }
 
-/// Removes a MIG device by UUID.
 pub(super) fn remove_device(nvml: &Nvml, device: &DeviceId) -> Result<(), MigFailure> {
     let instance = || -> Result<GpuInstance, NvmlError> {
         let device = nvml.gpu_with_uuid(device.as_str())?;

@@ -2,13 +2,10 @@
 
 use std::fmt;
 
-use tokio::{
-    sync::{mpsc, oneshot, watch},
-    task::spawn_blocking,
-};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use windlass_core::device::DeviceId;
-use windlass_host::keyed::Tasks;
+use windlass_host::{blocking, keyed::Tasks};
 use windlass_nvml::Nvml;
 
 use super::{MigFailure, MigNotice};
@@ -18,7 +15,6 @@ use super::{MigFailure, MigNotice};
 pub struct MigWorker {
     orders: mpsc::Receiver<Order>,
     library: watch::Receiver<Option<Nvml>>,
-    /// Notices to the source.
     cuts: mpsc::Sender<MigNotice>,
     /// Running tasks, one per GPU.
     cutting: Tasks<DeviceId, ()>,
@@ -86,8 +82,7 @@ impl MigWorker {
         self.cutting.begin(gpu, async move {
             // NVML at the start of the task.
             let library = library.borrow().clone();
-            let cut = spawn_blocking(move || run(library.as_ref())).await;
-            cut.expect("a blocking task neither panics nor is cancelled");
+            blocking(move || run(library.as_ref())).await;
         });
     }
 }

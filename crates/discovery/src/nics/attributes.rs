@@ -31,7 +31,6 @@ pub const VDPA_DEVICE: AttributeName = AttributeName::new(DOMAIN, "vdpaDevice");
 /// Host interface through which the adapter's switch reaches a virtual function.
 pub const REPRESENTOR: AttributeName = AttributeName::new(DOMAIN, "representor");
 
-/// Attribute with its optional value.
 type Fact = (AttributeName, Option<AttributeValue>);
 
 impl NicScan<'_> {

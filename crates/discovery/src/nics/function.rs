@@ -35,14 +35,12 @@ struct Reader<'a> {
     limits: &'a mut EntryLimits,
 }
 
-/// A network function.
 #[derive(Debug)]
 pub(super) struct Function {
     /// Name on its bus, `0000:3b:02.0` or `mlx5_core.sf.2`.
     pub(super) name: String,
     /// PCI address; a subfunction has its parent's.
     pub(super) address: PciAddress,
-    /// PCI function at that address.
     pub(super) pci: PciFunction,
     pub(super) folder: PathBuf,
     pub(super) driver: Option<String>,
@@ -59,7 +57,6 @@ pub(super) struct Function {
     pub(super) acpi_index: Option<String>,
 }
 
-/// Physical function of a virtual function.
 #[derive(Clone, Debug)]
 pub(super) struct Physical {
     pub(super) address: PciAddress,

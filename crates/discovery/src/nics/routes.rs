@@ -6,7 +6,6 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Route<'a> {
     pub(super) interface: &'a str,
-    /// True for a default route.
     pub(super) is_default: bool,
 }
 

@@ -72,7 +72,6 @@ impl Conditions {
         }
     }
 
-    /// Attributes of the conditions and links.
     pub(super) fn attributes(
         &self,
         links: &LinkFacts,

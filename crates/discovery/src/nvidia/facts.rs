@@ -43,7 +43,6 @@ pub(super) struct LinkFacts {
     pub(super) generation: Option<u32>,
     /// Link numbers of the driver.
     pub(super) up: Vec<u32>,
-    /// Remote end of each link.
     pub(super) remotes: Vec<Remote>,
     /// Links that were up before, with their remote ends.
     pub(super) lost: BTreeMap<u32, Remote>,

@@ -105,7 +105,6 @@ impl KnownDevices {
         self.devices.values().filter(here).map(|entry| entry.device.id.clone()).collect()
     }
 
-    /// Applies an observation to a device.
     pub(super) fn observe(&mut self, id: &DeviceId, observation: &Observation) {
         let now = self.clock.now();
         let Some(entry) = self.devices.get_mut(id) else { return };

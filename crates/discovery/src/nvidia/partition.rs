@@ -43,7 +43,6 @@ fn at_every_place(
     Ok(gpu.mig_placements(profile.id)?.into_iter().map(at).collect())
 }
 
-/// Capacities of an instance.
 pub(super) fn capacities(share: &MigShare) -> Capacities {
     Capacities::from([
         (named("memory"), Quantity::Bytes(share.memory_mib << 20)),

@@ -54,7 +54,6 @@ pub(super) struct ProbeReport {
 // === impl Probe ===
 
 impl Probe {
-    /// Probes the GPU.
     pub(super) fn run(self) -> Result<ProbeReport, NvmlError> {
         let gpu = self.nvml.gpu(self.index)?;
         let id = id_of(&gpu)?;

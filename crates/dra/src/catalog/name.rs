@@ -8,7 +8,6 @@ use windlass_core::{
 };
 use windlass_host::abbreviate::{checksum, shortened};
 
-/// Name of a device in its pool.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct DeviceName(String);
 

@@ -3,13 +3,10 @@
 use tokio::time::{Duration, sleep};
 use windlass_allocations::ledger::Use;
 use windlass_core::device::DeviceId;
-use windlass_host::deadline;
+use windlass_host::{blocking, deadline};
 use windlass_lifecycle::mps::MpsState;
 
-use super::{
-    super::record::PreparedClaim,
-    environment::{Environment, blocking},
-};
+use super::{super::record::PreparedClaim, environment::Environment};
 
 /// Longest wait of one request. The next request finds the daemon further on its way.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -1,6 +1,8 @@
 //! Repair of claims' documents that were removed, perhaps with their folder and the record's copy in it.
 
-use super::{Input, Preparer, blocking};
+use windlass_host::blocking;
+
+use super::{Input, Preparer};
 
 impl Preparer {
     /// Looks for the documents of all claims: a restarting container needs its claim's document, and the

@@ -6,13 +6,13 @@ use std::{
 };
 
 use k8s_openapi::api::resource::v1::ResourceClaim;
-use tokio::{sync::watch, task::spawn_blocking, time::Duration};
+use tokio::{sync::watch, time::Duration};
 use windlass_allocations::ledger::{ClaimRef, SharedLedger, Use};
 use windlass_cluster::Claims;
 use windlass_config::DriverName;
 use windlass_core::device::{DeviceId, DeviceNode};
 use windlass_discovery::mig::MigHandle;
-use windlass_host::{Roots, deadline, presence};
+use windlass_host::{Roots, blocking, deadline, presence};
 use windlass_lifecycle::{
     cleanup::{CleanupHandle, NotReady},
     mps::{MpsPlaces, MpsStates},
@@ -166,8 +166,4 @@ pub(super) fn nodes(devices: &[PreparedDevice], state: &NodeState) -> Vec<NodeOf
         .into_values()
         .flat_map(|it| it.nodes.iter().map(|node| (it.id.clone(), node.clone())))
         .collect()
-}
-
-pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    spawn_blocking(work).await.expect("it neither panics nor is cancelled")
 }

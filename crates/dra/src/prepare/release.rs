@@ -1,10 +1,11 @@
 //! Release of a claim, step by step, and search for orphaned claims.
 
 use tokio::sync::oneshot;
+use windlass_host::blocking;
 
 use super::{
     Notice, Preparer,
-    environment::{Environment, Suspect, blocking},
+    environment::{Environment, Suspect},
     partitions::places,
 };
 use crate::{

@@ -60,7 +60,6 @@ pub(super) enum State {
 pub(super) enum Input {
     /// The kubelet asks to prepare the claim.
     Prepare,
-    /// The claim is to be released.
     Release,
     /// Its document is due for a check.
     Check,
@@ -82,7 +81,6 @@ pub(super) enum Input {
     Abandoned,
     /// Its GPUs are cut or whole.
     Made(Box<Claim>),
-    /// The work of the state is done.
     Done,
     /// It is refused, or its work failed, perhaps in part.
     Failed(Failure),
@@ -90,7 +88,6 @@ pub(super) enum Input {
     Unrecorded(String),
 }
 
-/// Action of a transition.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Action {
     Nothing,
@@ -144,7 +141,6 @@ impl State {
         matches!(self, Self::Resting(_) | Self::Restoring)
     }
 
-    /// The next state, and the action of the transition.
     pub(super) fn next(self, input: Input) -> (Self, Action) {
         match self {
             Self::Resting(_) | Self::Restoring => self.resting(input),

@@ -22,7 +22,6 @@ use super::super::{
 /// A device of a claim: pool, name, and share.
 pub(super) type DeviceKey = (String, String, Option<String>);
 
-/// Report about a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct DeviceReport {
     conditions: [Condition; 2],

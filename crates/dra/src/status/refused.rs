@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use tokio::time::{Duration, Instant, sleep_until};
+use windlass_host::optional;
 
 use super::{
     ClaimReport,
@@ -66,10 +67,8 @@ impl RefusedReports {
 
     /// Waits for the first retry of the reports that waited at that time.
     pub(super) async fn due(&self, now: Instant) {
-        match self.0.values().map(|it| it.until).filter(|until| now < *until).min() {
-            Some(until) => sleep_until(until).await,
-            None => std::future::pending().await,
-        }
+        let retries = self.0.values().map(|it| it.until).filter(|until| now < *until);
+        optional(retries.min().map(sleep_until)).await;
     }
 }
 

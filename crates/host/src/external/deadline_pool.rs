@@ -16,7 +16,6 @@ use crate::deadline::Deadline;
 /// Pool of threads for blocking calls; a key with a hanging call gets no second one.
 #[derive(Debug)]
 pub struct DeadlinePool<K, A> {
-    /// An idle thread.
     idle: Option<Worker<A>>,
     /// Threads with hanging calls, by key.
     late: BTreeMap<K, Worker<A>>,

@@ -19,9 +19,10 @@
 use std::time::Duration;
 
 use serde::{Serialize, de::DeserializeOwned};
-use tokio::{sync::watch, task::spawn_blocking, time::sleep};
+use tokio::{sync::watch, time::sleep};
 
 use super::StateFile;
+use crate::blocking;
 
 /// Delay of a retry, such as for a full disk.
 pub(crate) const AGAIN: Duration = Duration::from_secs(5);
@@ -135,10 +136,9 @@ impl<T: Clone + Serialize + DeserializeOwned + Send + Sync + 'static> Writer<T> 
                 (self.file.clone(), self.newest.borrow_and_update().clone());
             // Version 0 is empty by default: the file of an earlier agent stays.
             let write = move || if version == 0 { Ok(()) } else { file.write(&content) };
-            let done = spawn_blocking(write).await;
-            let done = done.expect("writing neither panics nor is cancelled");
             let path = self.file.path().display();
-            let now = done.err().map(|error| format!("cannot write {path}: {error}"));
+            let now =
+                blocking(write).await.err().map(|error| format!("cannot write {path}: {error}"));
             if let Some(why) = now.as_ref().filter(|why| error.as_ref() != Some(why)) {
                 tracing::error!(why, "{}", self.waiting);
             }

@@ -29,7 +29,6 @@ pub(crate) struct Timer {
 /// From a file write to the kubelet's deadline, and beyond for work without a caller.
 const BOUNDS_SECONDS: [f64; 8] = [0.001, 0.01, 0.1, 0.5, 1.0, 5.0, 25.0, 120.0];
 
-/// Kinds of work.
 const WORKS: [&str; 2] = ["prepare", "release"];
 
 // === impl CleanupMetrics ===

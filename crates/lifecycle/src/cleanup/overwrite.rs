@@ -49,7 +49,7 @@ impl Scrubber {
             program: THIS.into(),
             host_root: absolute(&places.host_root),
             roots: places.roots(),
-            nvml_library: places.driver.nvml_library.as_deref().map(absolute),
+            nvml_library: places.nvml_library.as_deref().map(absolute),
         }
     }
 
@@ -81,7 +81,7 @@ mod tests {
     #[test]
     fn the_process_is_told_the_device_the_host_and_the_library_and_nothing_else() {
         let mut places = Places { host_root: "/host".into(), ..Places::default() };
-        places.driver.nvml_library = Some("/lib/libnvidia-ml.so.1".into());
+        places.nvml_library = Some("/lib/libnvidia-ml.so.1".into());
         let command = Scrubber::new(&places).command(&"GPU-1".parse().expect("an id"));
         let arguments: Vec<_> = command.as_std().get_args().collect();
         let expected =

@@ -130,7 +130,6 @@ fn configured<'a>(policy: &'a Policy, device: &Device) -> Option<&'a CleanupStep
     (!steps.prepare.is_empty() || !steps.release.is_empty()).then_some(steps)
 }
 
-/// The step with the device's values filled in.
 fn filled(step: &Step, device: &Device) -> Result<Step, MissingValue> {
     let fill = |text: &String| fill(text, device);
     let action = match &step.action {

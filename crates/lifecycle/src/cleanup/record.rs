@@ -46,7 +46,6 @@ impl RecordFile {
         self.0.set_aside();
     }
 
-    /// A journal of this file.
     pub(super) fn journal(&self) -> (Journal<Records>, Writer<Records>) {
         Journal::new(self.0.clone(), "cleanup waits: its records cannot be written")
     }

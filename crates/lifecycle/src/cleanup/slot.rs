@@ -28,7 +28,6 @@ pub(super) struct Slot {
     pub(super) changed: Instant,
     /// Time of cleaning without a caller.
     pub(super) due: Option<Instant>,
-    /// Starts that wait for the work.
     pub(super) waiting: Vec<Start>,
     /// Claims that were released during the work.
     pub(super) leaving: Vec<String>,

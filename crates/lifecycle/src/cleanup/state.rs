@@ -104,9 +104,7 @@ pub(super) enum Input {
     Leave(String),
     /// No tenant is left.
     Released,
-    /// The steps are done.
     Done,
-    /// A step failed.
     Failed {
         /// Step and error.
         why: String,
@@ -254,7 +252,6 @@ impl State {
         self.tenants().is_some_and(|all| all.iter().any(|tenant| tenant.starts_with(CLAIM)))
     }
 
-    /// Steps of this state.
     pub(super) fn work(&self) -> Option<Work> {
         match self {
             Self::Preparing { clean_first, .. } => {

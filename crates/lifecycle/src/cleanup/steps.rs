@@ -8,12 +8,12 @@ use std::{
     time::Duration,
 };
 
-use tokio::{sync::Semaphore, task::spawn_blocking};
+use tokio::sync::Semaphore;
 use windlass_config::{IDLE_MEMORY, Link, Processes, Reset, Step, StepAction};
 use windlass_core::device::DeviceId;
 use windlass_discovery::mig::{MigHandle, PartitionError};
 use windlass_host::{
-    Host, causes,
+    Host, blocking, causes,
     deadline::{self, Deadline},
     external::{GetError, ProgramError, get, run},
     nvidia_smi::SmiError,
@@ -180,7 +180,7 @@ impl StepContext {
             let _permit = permit;
             write_in(&host, &folder, &file, &text)
         };
-        spawn_blocking(write).await.expect("writing neither panics nor is cancelled")
+        blocking(write).await
     }
 }
 

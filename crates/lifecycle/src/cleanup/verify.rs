@@ -1,11 +1,8 @@
 //! Identity check of a programmable device after its preparation.
 
-use tokio::{
-    task::spawn_blocking,
-    time::{Duration, sleep},
-};
+use tokio::time::{Duration, sleep};
 use windlass_discovery::{FpgaIdentity, IdentityMismatch};
-use windlass_host::deadline;
+use windlass_host::{blocking, deadline};
 
 use super::steps::StepContext;
 
@@ -56,7 +53,7 @@ async fn check(
         let _permit = permit;
         identity.check(&host)
     };
-    Ok(spawn_blocking(check).await.expect("checking neither panics nor is cancelled"))
+    Ok(blocking(check).await)
 }
 
 #[cfg(test)]

@@ -8,11 +8,12 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 use windlass_core::device::DeviceId;
-use windlass_host::{causes, clock::until, deadline};
+use windlass_host::{causes, clock::until, deadline, finished, optional};
 
 use super::{
     MpsState,
     env::{Env, Instance},
+    process::Process,
     spec::MpsSpec,
     state::{Input, Outcome, State},
 };
@@ -86,15 +87,15 @@ impl Daemon {
         loop {
             self.report(state);
             let input = tokio::select! {
-                (instance, result) = answer(&mut call) => self.finish(instance, result),
-                why = exited(&mut self.instance) => self.exited(&why),
+                (instance, result) = finished(&mut call) => self.finish(instance, result),
+                why = optional(exited(&mut self.instance)) => self.exited(&why),
                 Ok(()) = self.spec.changed() => {
                     if self.spec().is_none() {
                         break;
                     }
                     Input::Changed
                 }
-                () = due(state) => Input::Due,
+                () = optional(state.due().map(until)) => Input::Due,
             };
             let next = state.next(input, Instant::now(), &self.env.settings);
             if next != state {
@@ -105,7 +106,7 @@ impl Daemon {
         }
         // A daemon that is being started must not be lost.
         if self.instance.is_none() {
-            self.instance = answer(&mut call).await.0;
+            self.instance = finished(&mut call).await.0;
         }
     }
 
@@ -220,25 +221,7 @@ fn failed(error: impl std::error::Error) -> CallError {
     (Outcome::Failed, causes(&error))
 }
 
-/// Waits for the call, if there is one, and clears it.
-async fn answer(call: &mut Option<Call>) -> (Option<Instance>, Result<(), CallError>) {
-    let Some(pending) = call else { return std::future::pending().await };
-    let answer = pending.await;
-    *call = None;
-    answer
-}
-
-/// Waits for the end of the process, if there is one.
-async fn exited(instance: &mut Option<Instance>) -> String {
-    match instance.as_mut().and_then(|instance| instance.process.as_mut()) {
-        Some(process) => process.exited().await,
-        None => std::future::pending().await,
-    }
-}
-
-async fn due(state: State) {
-    match state.due() {
-        Some(time) => until(time).await,
-        None => std::future::pending().await,
-    }
+/// The end of the daemon's process, if it has one.
+fn exited(instance: &mut Option<Instance>) -> Option<impl Future<Output = String>> {
+    instance.as_mut()?.process.as_mut().map(Process::exited)
 }

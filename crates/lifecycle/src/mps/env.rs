@@ -78,7 +78,7 @@ impl Env {
             places: MpsPlaces::new(places, settings),
             settings: settings.clone(),
             roots: places.roots(),
-            nvml_library: places.driver.nvml_library.clone(),
+            nvml_library: places.nvml_library.clone(),
         }
     }
 
@@ -113,7 +113,7 @@ impl Env {
             instance.process = Some(process);
             return Ok(());
         }
-        let path = |path| self.places.host().path(path);
+        let path = |path| self.places.host.path(path);
         let pipe = path(place.pipe());
         clear(&pipe).map_err(|source| DaemonError::Folder { path: pipe, source })?;
         let command = program.daemon(device, &place, self.settings.users);
@@ -143,7 +143,7 @@ impl Env {
             process.end(self.settings.stop_grace).await?;
         }
         instance.mode.set(self.nvml_library(), ComputeMode::Default).await?;
-        let folder = self.places.host().path(&place.folder);
+        let folder = self.places.host.path(&place.folder);
         match fs::remove_dir_all(&folder) {
             Err(source) if source.kind() != io::ErrorKind::NotFound => {
                 Err(DaemonError::Folder { path: folder, source })
@@ -154,28 +154,28 @@ impl Env {
 
     /// Last line of the daemon's output.
     pub(super) fn last_output(&self, device: &DeviceId) -> Option<String> {
-        let output = self.places.host().text(self.places.of(device).output())?;
+        let output = self.places.host.text(self.places.of(device).output())?;
         output.lines().next_back().map(str::to_owned)
     }
 
     fn find(&self, device: &DeviceId) -> Option<Process> {
-        Process::find(&self.places.host().path(self.places.of(device).record()))
+        Process::find(&self.places.host.path(self.places.of(device).record()))
     }
 
     fn make_folders(&self, place: &Place) -> Result<(), DaemonError> {
         let (pipe, log) = (place.pipe(), place.log());
         for (folder, mode) in [
-            (self.places.dir(), ENTERABLE),
+            (&self.places.dir, ENTERABLE),
             (&place.folder, ENTERABLE),
             (&pipe, WRITABLE),
             (&log, WRITABLE),
         ] {
-            let path = self.places.host().path(folder);
+            let path = self.places.host.path(folder);
             make_folder(&path, mode)
                 .and_then(|()| self.label(&path))
                 .map_err(|source| DaemonError::Folder { path, source })?;
         }
-        let path = self.places.host().path(place.record());
+        let path = self.places.host.path(place.record());
         if path.exists() {
             return Ok(());
         }

@@ -10,7 +10,7 @@
 //! If the daemon's root is the host's, daemon and clients have the same path, so it does not matter whether
 //! they exchange paths.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use windlass_cdi::container_edits::MpsGrant;
 use windlass_config::{MpsSettings, Places};
@@ -20,9 +20,11 @@ use windlass_host::Host;
 /// Folders of all daemons.
 #[derive(Clone, Debug)]
 pub struct MpsPlaces {
-    host: Host,
-    dir: PathBuf,
-    shm: PathBuf,
+    pub(super) host: Host,
+    /// Host path of the folder.
+    pub(super) dir: PathBuf,
+    /// Host path of the daemons' `/dev/shm`.
+    pub(super) shm: PathBuf,
 }
 
 /// Folder of the daemon's sockets, for CUDA in a client and for the daemon.
@@ -73,21 +75,6 @@ impl MpsPlaces {
     /// Devices with a folder here.
     fn devices(&self) -> Vec<DeviceId> {
         self.host.names(&self.dir).iter().filter_map(|name| name.parse().ok()).collect()
-    }
-
-    /// The host of these paths.
-    pub(super) fn host(&self) -> &Host {
-        &self.host
-    }
-
-    /// Folder of all devices, by its host path.
-    pub(super) fn dir(&self) -> &Path {
-        &self.dir
-    }
-
-    /// Host path of the daemons' `/dev/shm`.
-    pub(super) fn shm(&self) -> &Path {
-        &self.shm
     }
 }
 

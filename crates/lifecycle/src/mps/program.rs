@@ -12,7 +12,6 @@ use windlass_host::{
 
 use super::place::{MpsPlaces, PIPE_DIRECTORY, Place, SHM};
 
-/// The control program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Program {
     pub(super) program: DriverProgram,
@@ -32,7 +31,6 @@ pub(super) enum ProgramError {
     SharedMemory { daemon: PathBuf, host: PathBuf },
 }
 
-/// File name of the program.
 const NAME: &str = "nvidia-cuda-mps-control";
 
 /// Selects the daemon's GPU by UUID: an index may change at a reboot.
@@ -46,7 +44,7 @@ impl Program {
     /// must exist.
     pub(super) fn find(roots: &Roots, places: &MpsPlaces) -> Result<Self, ProgramError> {
         let inside = system_of_daemons(&roots.driver, places);
-        let host_root = inside.as_ref().map_or_else(|| places.host().path("/"), |_| "/".into());
+        let host_root = inside.as_ref().map_or_else(|| places.host.path("/"), |_| "/".into());
         let program =
             Self { program: DriverProgram::find(NAME, &roots.driver, inside)?, host_root };
         program.check_shared_memory(places)?;
@@ -56,11 +54,10 @@ impl Program {
     /// Compares the daemon's `/dev/shm` with the host's: clients and servers share files there.
     fn check_shared_memory(&self, places: &MpsPlaces) -> Result<(), ProgramError> {
         let inside = Host::new(self.program.inside.as_deref().unwrap_or(Path::new("/")), "/");
-        let (daemon, host) = (inside.path(SHM), places.host().path(places.shm()));
+        let (daemon, host) = (inside.path(SHM), places.host.path(&places.shm));
         if same(&daemon, &host) { Ok(()) } else { Err(ProgramError::SharedMemory { daemon, host }) }
     }
 
-    /// Command that becomes the daemon of a device.
     pub(super) fn daemon(&self, device: &DeviceId, place: &Place, users: MpsUsers) -> Command {
         let mut command = self.command(place);
         command.arg("-f").env(VISIBLE_DEVICES, device.as_str());
@@ -89,7 +86,7 @@ impl Program {
 
 /// The driver's root, if it is a whole other system with the host's folder of daemons in place.
 fn system_of_daemons(driver: &Host, places: &MpsPlaces) -> Option<PathBuf> {
-    let daemons = same(&driver.path(places.dir()), &places.host().path(places.dir()));
+    let daemons = same(&driver.path(&places.dir), &places.host.path(&places.dir));
     whole_system(driver).filter(|_| daemons)
 }
 

@@ -84,7 +84,6 @@ impl MpsSpec {
         }
     }
 
-    /// Equal shares.
     pub(super) fn share(&self) -> Result<Share, Unshareable> {
         match self.mig {
             Mig::Whole => {}

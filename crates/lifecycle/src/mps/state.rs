@@ -52,7 +52,6 @@ pub(super) enum Input {
     Exited,
     /// The state's time has come.
     Due,
-    /// The spec changed.
     Changed,
 }
 
@@ -74,7 +73,6 @@ const RAN_WELL: Duration = Duration::from_secs(60);
 // === impl State ===
 
 impl State {
-    /// Initial state.
     pub(super) const FIRST: Self = Self::Preparing { attempt: 0 };
 
     /// The transition function.

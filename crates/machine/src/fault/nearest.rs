@@ -1,20 +1,6 @@
 //! Suggestion for a mistyped fault.
 
-/// Edit distance of two words: insertions, deletions and substitutions.
-fn distance(one: &str, other: &str) -> usize {
-    let other: Vec<_> = other.chars().collect();
-    let mut row: Vec<_> = (0..=other.len()).collect();
-    for (at, letter) in one.chars().enumerate() {
-        let mut corner = at;
-        row[0] = at + 1;
-        for (next, theirs) in other.iter().enumerate() {
-            let replaced = corner + usize::from(letter != *theirs);
-            corner = row[next + 1];
-            row[next + 1] = replaced.min(corner + 1).min(row[next] + 1);
-        }
-    }
-    row[other.len()]
-}
+use strsim::levenshtein as distance;
 
 /// Part of a fault before its argument.
 fn word(text: &str) -> &str {

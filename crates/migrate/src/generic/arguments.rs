@@ -7,7 +7,6 @@ use windlass_config::{
 
 use crate::manifest;
 
-/// The value of a flag.
 enum Value {
     /// It stands in the argument itself.
     Within(String),

@@ -17,7 +17,6 @@ pub(super) struct Member {
     optional: Option<bool>,
 }
 
-/// The kind of a path on the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 pub(super) enum Kind {
     #[default]

@@ -3,8 +3,8 @@
 use std::{collections::BTreeSet, path::PathBuf};
 
 use windlass_config::{
-    AnnotationPrefix, Config, DeviceIds, DeviceNodes, Feature, HealthPolicy, MigStrategy,
-    MissingChannel, Resources, Sharing, Strategy, UnlistedXids,
+    AnnotationPrefix, Config, DeviceIds, Feature, HealthPolicy, MigStrategy, Resources, Sharing,
+    Strategy, UnlistedXids,
 };
 use windlass_core::placement;
 
@@ -63,31 +63,6 @@ pub struct HealthChecks {
 // === impl NvidiaPluginFlags ===
 
 impl NvidiaPluginFlags {
-    /// These flags, and what they leave open from others.
-    pub(super) fn or(self, others: Self) -> Self {
-        Self {
-            mig: self.mig.or(others.mig),
-            driver_root: self.driver_root.or(others.driver_root),
-            dev_root: self.dev_root.or(others.dev_root),
-            driver_mounted_at: self.driver_mounted_at.or(others.driver_mounted_at),
-            pass_device_specs: self.pass_device_specs.or(others.pass_device_specs),
-            device_lists: self.device_lists.or(others.device_lists),
-            device_ids: self.device_ids.or(others.device_ids),
-            gds: self.gds.or(others.gds),
-            mofed: self.mofed.or(others.mofed),
-            gdrcopy: self.gdrcopy.or(others.gdrcopy),
-            annotation_prefix: self.annotation_prefix.or(others.annotation_prefix),
-            hook_program: self.hook_program.or(others.hook_program),
-            disabled_hooks: self.disabled_hooks.or(others.disabled_hooks),
-            mps_root: self.mps_root.or(others.mps_root),
-            placement: self.placement.or(others.placement),
-            imex_channels: self.imex_channels.or(others.imex_channels),
-            imex_required: self.imex_required.or(others.imex_required),
-            health: self.health,
-        }
-    }
-
-    /// Applies the flags.
     pub(crate) fn apply(&self, config: &mut Config) {
         self.apply_places(config);
         self.apply_delivery(config);
@@ -127,12 +102,8 @@ impl NvidiaPluginFlags {
         if let Some(program) = &self.hook_program {
             delivery.hooks.program = Some(program.clone());
         }
-        let nodes = |given| if given { DeviceNodes::ByKubelet } else { DeviceNodes::ByRuntime };
-        set(&mut delivery.nodes, self.pass_device_specs.map(nodes));
-        let missing = |required| {
-            if required { MissingChannel::Refused } else { MissingChannel::Tolerated }
-        };
-        set(&mut delivery.imex.missing, self.imex_required.map(missing));
+        set(&mut delivery.pass_device_specs, self.pass_device_specs);
+        set(&mut delivery.imex.required, self.imex_required);
         for (feature, given) in [
             (Feature::Gds, self.gds),
             (Feature::Mofed, self.mofed),

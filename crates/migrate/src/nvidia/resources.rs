@@ -1,16 +1,10 @@
 //! The section `resources` of NVIDIA's file: resource names by patterns of product names and MIG profiles.
 
-use serde::{Deserialize, Deserializer, de::Error as _};
+use serde::Deserialize;
 use windlass_config::{MigStrategy, Selector, document::Spanned, mig_profile};
-use windlass_core::{
-    attribute::AttributeName,
-    device::DeviceKind,
-    pattern::{self, EmptyPattern},
-    resource::ResourceName,
-    selector::{DeviceExpression, InvalidExpression},
-};
+use windlass_core::{device::DeviceKind, resource::ResourceName};
 
-use super::{Diagnostics, written::NvidiaResourceName};
+use super::{Diagnostics, pattern::Pattern, written::NvidiaResourceName};
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
@@ -24,10 +18,6 @@ struct NamedPattern {
     pattern: Pattern,
     name: Spanned<NvidiaResourceName>,
 }
-
-/// A pattern in which `*` stands for any text. It is checked when it is read, and becomes a CEL expression.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Pattern(String);
 
 /// Resource names of devices, before sharing renames any.
 #[derive(Debug)]
@@ -137,39 +127,4 @@ fn bases(given: Option<Spanned<Vec<NamedPattern>>>, kind: DeviceKind) -> Vec<Bas
         devices: pattern.into_selector(kind),
     };
     given.value.into_iter().map(base).collect()
-}
-
-// === impl Pattern ===
-
-impl Pattern {
-    fn into_selector(self, kind: DeviceKind) -> Selector {
-        let all = Selector::all(kind);
-        match kind {
-            _ if self.0 == "*" => all,
-            DeviceKind::Mig if mig_profile::is_possible(&self.0) => {
-                Selector { mig_profiles: [self.0].into(), ..all }
-            }
-            DeviceKind::Mig => Selector { expression: self.expression("profile").ok(), ..all },
-            _ => Selector { expression: self.expression("productName").ok(), ..all },
-        }
-    }
-
-    fn expression(&self, attribute: &'static str) -> Result<DeviceExpression, String> {
-        let pattern: pattern::Pattern =
-            self.0.parse().map_err(|error: EmptyPattern| error.to_string())?;
-        let text = pattern.to_cel(&AttributeName::new("nvidia.com", attribute));
-        text.parse().map_err(|error: InvalidExpression| error.to_string())
-    }
-}
-
-impl<'de> Deserialize<'de> for Pattern {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let pattern = Self(String::deserialize(deserializer)?);
-        if pattern.0.is_empty() {
-            return Err(D::Error::custom("an empty pattern fits nothing: write a name, or *"));
-        }
-        // `into_selector` relies on this check.
-        pattern.expression("productName").map_err(D::Error::custom)?;
-        Ok(pattern)
-    }
 }

@@ -16,11 +16,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Pages,
-    http::{self, RequestError, Response, Status},
+    http::{self, RequestError, Response, StatusCode},
     page,
 };
 
-/// Socket that accepts connections.
 pub(super) trait Accept: Send + Sync {
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
 
@@ -95,12 +94,17 @@ async fn handle(
         let (method, response) = match request {
             Ok(request) => (request.method.clone(), page::answer(&pages, &request).await),
             Err(RequestError::Gone) => return Ok(()),
-            Err(RequestError::Malformed) => {
-                (String::new(), Response::text(Status::BadRequest, "not a request of HTTP/1\n"))
-            }
-            Err(RequestError::TooLarge) => {
-                (String::new(), Response::text(Status::HeadTooLarge, "the request is too long\n"))
-            }
+            Err(RequestError::Malformed) => (
+                String::new(),
+                Response::text(StatusCode::BAD_REQUEST, "not a request of HTTP/1\n"),
+            ),
+            Err(RequestError::TooLarge) => (
+                String::new(),
+                Response::text(
+                    StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+                    "the request is too long\n",
+                ),
+            ),
         };
         http::answer(&mut stream, &method, &response).await
     };

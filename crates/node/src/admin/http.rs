@@ -6,6 +6,7 @@
 
 use std::io;
 
+pub(super) use http::StatusCode;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
 /// Parsed request head.
@@ -20,20 +21,9 @@ pub(super) struct Request {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Response {
-    pub(super) status: Status,
+    pub(super) status: StatusCode,
     pub(super) content_type: &'static str,
     pub(super) body: String,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Status {
-    Ok,
-    BadRequest,
-    NotFound,
-    MethodNotAllowed,
-    HeadTooLarge,
-    Failed,
-    Unavailable,
 }
 
 /// Failure to read a request.
@@ -58,7 +48,6 @@ const MAX_REST: u64 = 64 << 10;
 
 pub(super) const TEXT: &str = "text/plain; charset=utf-8";
 
-/// Reads a request head.
 pub(super) async fn read(from: &mut (impl AsyncRead + Unpin)) -> Result<Request, RequestError> {
     let mut head = Vec::with_capacity(INITIAL_HEAD);
     loop {
@@ -121,36 +110,20 @@ fn parse(head: &str) -> Option<Request> {
 // === impl Response ===
 
 impl Response {
-    pub(super) fn text(status: Status, body: impl Into<String>) -> Self {
+    pub(super) fn text(status: StatusCode, body: impl Into<String>) -> Self {
         Self { status, content_type: TEXT, body: body.into() }
     }
 
     /// Status line and headers; responses are never cached.
     fn head(&self) -> String {
         let Self { status, content_type, body } = self;
-        let allow = if *status == Status::MethodNotAllowed { "allow: GET, HEAD\r\n" } else { "" };
+        let is_allowed = *status != StatusCode::METHOD_NOT_ALLOWED;
+        let allow = if is_allowed { "" } else { "allow: GET, HEAD\r\n" };
         format!(
-            "HTTP/1.1 {}\r\ncontent-type: {content_type}\r\ncontent-length: {}\r\n\
+            "HTTP/1.1 {status}\r\ncontent-type: {content_type}\r\ncontent-length: {}\r\n\
              cache-control: no-store\r\n{allow}connection: close\r\n\r\n",
-            status.line(),
             body.len()
         )
-    }
-}
-
-// === impl Status ===
-
-impl Status {
-    fn line(self) -> &'static str {
-        match self {
-            Self::Ok => "200 OK",
-            Self::BadRequest => "400 Bad Request",
-            Self::NotFound => "404 Not Found",
-            Self::MethodNotAllowed => "405 Method Not Allowed",
-            Self::HeadTooLarge => "431 Request Header Fields Too Large",
-            Self::Failed => "500 Internal Server Error",
-            Self::Unavailable => "503 Service Unavailable",
-        }
     }
 }
 
@@ -193,7 +166,7 @@ mod tests {
         let (mut client, mut server) = tokio::io::duplex(1 << 20);
         client.write_all(&[b'x'; 1000]).await.expect("sent");
         client.shutdown().await.expect("ended");
-        let refusal = Response::text(Status::MethodNotAllowed, "only GET and HEAD\n");
+        let refusal = Response::text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n");
         answer(&mut server, "POST", &refusal).await.expect("answered");
         drop(server);
         let mut text = String::new();

@@ -6,7 +6,7 @@ use windlass_core::attribute::AttributeName;
 
 use super::{
     Admin, Pages,
-    http::{Request, Response, Status},
+    http::{Request, Response, StatusCode},
     probe::{self, Report, Standby},
 };
 use crate::metrics::{self, Format};
@@ -34,10 +34,13 @@ const JSON: &str = "application/json";
 
 pub(super) async fn answer(pages: &Pages, request: &Request) -> Response {
     let Some(route) = Route::at(&request.path) else {
-        return Response::text(Status::NotFound, format!("no page {}\n\n{INDEX}", request.path));
+        return Response::text(
+            StatusCode::NOT_FOUND,
+            format!("no page {}\n\n{INDEX}", request.path),
+        );
     };
     if !["GET", "HEAD"].contains(&request.method.as_str()) {
-        return Response::text(Status::MethodNotAllowed, "only GET and HEAD\n");
+        return Response::text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n");
     }
     match pages {
         Pages::All(admin) => serving(admin, route, request).await,
@@ -47,7 +50,7 @@ pub(super) async fn answer(pages: &Pages, request: &Request) -> Response {
 
 async fn serving(admin: &Admin, route: Route, request: &Request) -> Response {
     match route {
-        Route::Index => Response::text(Status::Ok, INDEX),
+        Route::Index => Response::text(StatusCode::OK, INDEX),
         Route::Health => report(&probe::health(&admin.state, &admin.rounds)),
         Route::Readiness => {
             let state = admin.state.borrow().clone();
@@ -64,18 +67,18 @@ async fn serving(admin: &Admin, route: Route, request: &Request) -> Response {
 /// Pages of an agent on standby, which knows no devices yet.
 fn standing_by(waiting: &Standby, route: Route, request: &Request) -> Response {
     match route {
-        Route::Index => Response::text(Status::Ok, INDEX),
+        Route::Index => Response::text(StatusCode::OK, INDEX),
         Route::Health => report(&waiting.health()),
         Route::Readiness => report(&waiting.readiness()),
         Route::Metrics => exposition(&metrics::standing_by(), request),
-        Route::Devices => Response::text(Status::Unavailable, waiting.to_string()),
+        Route::Devices => Response::text(StatusCode::SERVICE_UNAVAILABLE, waiting.to_string()),
     }
 }
 
 fn exposition(registry: &Registry, request: &Request) -> Response {
     let format = Format::accepted(&request.accept);
     match format.text(registry) {
-        Ok(body) => Response { status: Status::Ok, content_type: format.content_type(), body },
+        Ok(body) => Response { status: StatusCode::OK, content_type: format.content_type(), body },
         Err(error) => failed(&error),
     }
 }
@@ -88,7 +91,7 @@ fn devices(admin: &Admin) -> Response {
         }
     }
     match serde_json::to_string_pretty(&inventory) {
-        Ok(body) => Response { status: Status::Ok, content_type: JSON, body: body + "\n" },
+        Ok(body) => Response { status: StatusCode::OK, content_type: JSON, body: body + "\n" },
         Err(error) => failed(&error),
     }
 }
@@ -99,12 +102,12 @@ fn is_serial_number(name: &AttributeName) -> bool {
 }
 
 fn report(report: &Report) -> Response {
-    let status = if report.is_ok() { Status::Ok } else { Status::Unavailable };
+    let status = if report.is_ok() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     Response::text(status, report.to_string())
 }
 
 fn failed(error: &dyn std::error::Error) -> Response {
-    Response::text(Status::Failed, format!("cannot write the page: {error}\n"))
+    Response::text(StatusCode::INTERNAL_SERVER_ERROR, format!("cannot write the page: {error}\n"))
 }
 
 // === impl Route ===

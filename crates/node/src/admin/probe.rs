@@ -12,7 +12,6 @@ use windlass_deviceplugin::registration::{RegistrationState, RegistrationStates}
 use windlass_resources::NodeState;
 
 pub(super) struct Report {
-    /// Reasons for failure.
     failures: Vec<String>,
     /// Further facts for the reader.
     facts: Vec<String>,

@@ -43,7 +43,6 @@ pub(super) struct Deps {
     pub(super) listeners: Listeners,
     /// API server client.
     pub(super) cluster: Option<Client>,
-    /// Policy in force.
     pub(super) policy: watch::Receiver<Arc<Policy>>,
     /// Allocation ledger, with claims restored from the previous agent.
     pub(super) ledger: SharedLedger,

@@ -40,8 +40,8 @@ use rustix::{
     fs::{FlockOperation, Mode, OFlags},
     io::Errno,
 };
-use tokio::{sync::watch, task::spawn_blocking};
-use windlass_host::files::folder;
+use tokio::sync::watch;
+use windlass_host::{blocking, files::folder};
 
 use super::StartError;
 
@@ -115,7 +115,7 @@ impl NodeLock {
         match locks.file.check() {
             Ok(LockState::HeldByOther) => Err(StartError::Taken(dir.to_owned())),
             Ok(_) => Ok(locks),
-            Err(source) => Err(StartError::Lock { path: dir.join(FILE), source }),
+            Err(source) => Err(StartError::Lock(dir.join(FILE), source)),
         }
     }
 
@@ -128,8 +128,7 @@ impl NodeLock {
     ) -> (Self, LockLost) {
         while notices.changed().await.is_ok() {
             // A hanging disk blocks this task only.
-            let checked = spawn_blocking(move || (self.check(), self)).await;
-            let (outcome, lock) = checked.expect("looking neither panics nor is cancelled");
+            let (outcome, lock) = blocking(move || (self.check(), self)).await;
             if let Err(lost) = outcome {
                 return (lock, lost);
             }
@@ -313,7 +312,7 @@ mod tests {
         let (kind, mode) = (rustix::fs::FileType::Fifo, Mode::RUSR | Mode::WUSR);
         rustix::fs::mknodat(rustix::fs::CWD, dir.join(FILE), kind, mode, 0).expect("a FIFO");
         let error = NodeLock::take(&dir, &state).expect_err("refused");
-        assert!(matches!(error, StartError::Lock { .. }), "{error}");
+        assert!(matches!(error, StartError::Lock(..)), "{error}");
         assert!(windlass_host::causes(&error).contains("not a regular file"), "{error}");
     }
 }

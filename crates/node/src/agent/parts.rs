@@ -21,7 +21,6 @@ const SHUTDOWN_DEADLINE: Duration = Duration::from_secs(5);
 // === impl Parts ===
 
 impl Parts {
-    /// Cancellation token of all tasks.
     pub(super) fn token(&self) -> CancellationToken {
         self.stop.clone()
     }

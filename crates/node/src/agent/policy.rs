@@ -68,10 +68,8 @@ impl PolicySource {
         let wakes = Wakes { requested: follow.requested, label };
         let folder = follow.folder.as_deref();
         let reloader = Reloader::new(config.clone(), follow.load, folder, wakes, clock);
-        let reloader = reloader.map_err(|source| StartError::Watch {
-            path: folder.unwrap_or(&config.places.kubelet_dir).to_owned(),
-            source,
-        })?;
+        let watched = folder.unwrap_or(&config.places.kubelet_dir);
+        let reloader = reloader.map_err(|source| StartError::Watch(watched.to_owned(), source))?;
         let policy = reloader.policy();
         parts.add("metrics of the configuration", count(reloader.status(), metrics));
         parts.add("configuration", reloader.run(parts.token()));

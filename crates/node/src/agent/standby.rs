@@ -6,12 +6,10 @@
 
 use std::time::Duration;
 
-use tokio::{
-    task::spawn_blocking,
-    time::{Instant, sleep},
-};
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use windlass_config::Config;
+use windlass_host::blocking;
 use windlass_kubelet_api::deviceplugin::PLUGIN_DIR;
 
 use super::{NodeLock, StartError};
@@ -132,8 +130,7 @@ async fn answering_until(
 async fn is_taken(config: &Config) -> Result<bool, StartError> {
     let (dir, state_dir) =
         (config.places.kubelet_dir.join(PLUGIN_DIR), config.places.state_dir.clone());
-    let take = spawn_blocking(move || NodeLock::take(&dir, &state_dir).map(drop)).await;
-    match take.expect("taking neither panics nor is cancelled") {
+    match blocking(move || NodeLock::take(&dir, &state_dir).map(drop)).await {
         Ok(()) => Ok(false),
         Err(StartError::Taken(_) | StartError::StateTaken(_)) => Ok(true),
         Err(error) => Err(error),

@@ -12,7 +12,6 @@ use windlass_config::{
 };
 use windlass_core::device::DeviceKind;
 use windlass_dra::catalog::Catalog;
-use windlass_host::DriverPlaces;
 use windlass_kubelet_sim::{Container, Kubelet, NodeStatus, Pod};
 use windlass_machine::{Machine, MachineProfile, simulated_driver};
 
@@ -54,10 +53,7 @@ impl Node {
                 kubelet_dir: at("kubelet"),
                 host_root: machine.host_root(),
                 host_root_on_node: machine.host_root(),
-                driver: DriverPlaces {
-                    nvml_library: Some(machine.nvml_library()),
-                    ..DriverPlaces::default()
-                },
+                nvml_library: Some(machine.nvml_library()),
                 state_dir: at("state"),
                 cdi_dir: at("cdi"),
                 ..Places::default()

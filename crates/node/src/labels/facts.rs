@@ -10,7 +10,6 @@ use super::vgpu;
 /// Machine name in the DMI table.
 const PRODUCT_NAME: &str = "/sys/class/dmi/id/product_name";
 
-/// Version of the loaded driver.
 const DRIVER_VERSION: &str = "/sys/module/nvidia/version";
 
 /// Reads the facts. Firmware may answer slowly.

@@ -20,7 +20,6 @@ pub(super) fn offerings(policy: &Policy, inventory: &Inventory) -> BTreeMap<Devi
     targets.filter_map(offering).collect()
 }
 
-/// Label form of the MIG strategy.
 pub(super) fn instance_names(strategy: MigStrategy) -> InstanceNames {
     match strategy {
         MigStrategy::None => InstanceNames::None,

@@ -35,7 +35,6 @@ enum HolderNames {
     OfDevices,
 }
 
-/// One telemetry metric.
 struct Measure {
     head: FamilyHead,
     of: fn(&Sample) -> Option<Value>,

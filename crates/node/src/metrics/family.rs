@@ -9,7 +9,6 @@ use prometheus_client::{
 };
 use windlass_host::counters::Labels;
 
-/// Descriptor of a family.
 #[derive(Clone, Copy)]
 pub(super) struct FamilyHead {
     /// Name without prefix, unit and suffix.
@@ -53,7 +52,6 @@ impl FamilyHead {
         self.write(to, MetricType::Counter, lines)
     }
 
-    /// Writes an info family.
     pub(super) fn infos(
         &self,
         to: &mut DescriptorEncoder<'_>,

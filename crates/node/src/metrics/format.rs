@@ -7,7 +7,6 @@ use std::fmt::{self, Write as _};
 
 use prometheus_client::{encoding::text, registry::Registry};
 
-/// Exposition format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
     OpenMetrics,
@@ -47,7 +46,6 @@ impl Format {
         }
     }
 
-    /// Encodes a registry.
     pub(crate) fn text(self, registry: &Registry) -> Result<String, fmt::Error> {
         let mut page = String::new();
         text::encode(&mut page, registry)?;

@@ -13,7 +13,6 @@ use std::{collections::BTreeMap, future::pending, sync::Arc};
 
 use tokio::{
     sync::watch,
-    task::spawn_blocking,
     time::{Duration, Instant, sleep_until},
 };
 use windlass_config::{Delivery, MpsSettings, Places, Policy};
@@ -22,6 +21,7 @@ use windlass_core::{
     inventory::Inventory,
 };
 use windlass_discovery::MIG_PROFILE;
+use windlass_host::blocking;
 use windlass_resources::{
     device_info::{DeviceInfoFiles, DeviceInfos, OutdatedFiles},
     offers::Fingerprints,
@@ -50,7 +50,6 @@ pub(super) struct DiskState {
     pub(super) outdated: OutdatedFiles,
     /// Request that it answers; `None` before the first.
     wanted: Option<Arc<WantedFiles>>,
-    /// Devices of the request, by id.
     devices: BTreeMap<DeviceId, Device>,
 }
 
@@ -117,8 +116,7 @@ impl Disk {
                 let on_disk = disk.apply(wanted);
                 (disk, on_disk)
             };
-            let done = spawn_blocking(work).await;
-            let (back, on_disk) = done.expect("the work neither panics nor is cancelled");
+            let (back, on_disk) = blocking(work).await;
             disk = back;
             channels.busy.send_replace(None);
             channels.on_disk.send_replace(Arc::new(on_disk));

@@ -10,7 +10,7 @@ use windlass_cdi::{
     CdiFiles, Documents, Lacks, NVIDIA_NODES, Unwritten, WriteOutcome, container_edits::NodeExtras,
     imex_node,
 };
-use windlass_config::{Delivery, MissingChannel, MpsSettings, Places, Policy, Sharing};
+use windlass_config::{Delivery, MpsSettings, Places, Policy, Sharing};
 use windlass_core::{
     cdi::Kind,
     device::{Device, DeviceId},
@@ -24,7 +24,6 @@ use windlass_resources::{
     offers::Plan,
 };
 
-/// Disk checks of a round.
 pub(super) struct DiskCheck {
     roots: Roots,
     cdi: CdiFiles,
@@ -138,7 +137,7 @@ impl DiskCheckResult {
     /// Obstacle: a required IMEX channel is missing.
     pub(super) fn lacks_channel(&self, policy: &Policy, device: &Device) -> Option<Obstacle> {
         let imex = &policy.delivery.imex;
-        if !device.family().has_toolkit || imex.missing == MissingChannel::Tolerated {
+        if !device.family().has_toolkit || !imex.required {
             return None;
         }
         let missing = imex.channels.difference(&self.surroundings.imex_channels).next()?;
@@ -154,7 +153,6 @@ impl DiskCheckResult {
         is_left.then(|| DAEMON_LEFT.to_owned())
     }
 
-    /// Node state from a plan and these checks.
     pub(super) fn state(&self, inventory: Inventory, policy: Arc<Policy>, plan: Plan) -> NodeState {
         NodeState {
             inventory,

@@ -16,7 +16,6 @@ use windlass_resources::{
 
 use super::disk::{DiskState, WantedFiles, is_same};
 
-/// Resource and sharing of each allocatable device.
 type Given<'a> = BTreeMap<&'a DeviceId, (&'a ResourceName, Sharing)>;
 
 /// Devices that the plan would offer before their files are written.

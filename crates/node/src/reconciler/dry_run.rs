@@ -15,7 +15,6 @@ use windlass_resources::{
 
 use super::{disk_check::DiskCheck, obstacles::ObstacleChecks};
 
-/// Latest snapshot of each source.
 pub(crate) type Snapshots = Vec<(&'static str, watch::Receiver<SourceSnapshot>)>;
 
 /// State that a new agent would publish.
@@ -53,7 +52,6 @@ pub(crate) fn dry_run(config: &Config, sources: &Snapshots) -> NodeState {
     NodeState { obstacles, topology, ..checked.state(inventory, policy.clone(), plan) }
 }
 
-/// Merges the latest snapshots of all sources.
 pub(crate) fn merge(sources: &Snapshots) -> Inventory {
     let mut inventory = Inventory::default();
     for (_, snapshots) in sources {

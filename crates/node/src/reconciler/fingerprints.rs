@@ -3,7 +3,7 @@
 //! The kubelet's checkpoint lists allocated ids. Once a device has another id, only this file tells which hardware
 //! the old id meant.
 
-use windlass_config::{Delivery, DeviceNodes, Places};
+use windlass_config::{Delivery, Places};
 use windlass_host::state_file::{Boot, Format, StateFile};
 use windlass_resources::offers::Fingerprints;
 
@@ -31,7 +31,7 @@ impl FingerprintFile {
         self.file.set_aside();
         // After a reboot, containers resolve their CDI names again, so old fingerprints no longer apply. Device paths
         // from the kubelet's checkpoint still do.
-        let by_name = delivery.uses_cdi() && delivery.nodes == DeviceNodes::ByRuntime;
+        let by_name = delivery.uses_cdi() && !delivery.pass_device_specs;
         let holds = |boot| boot != Boot::Another || !by_name;
         let earlier = self.file.load().filter(|it| holds(it.boot)).map(|it| it.content);
         self.written = earlier.unwrap_or_default();

@@ -19,7 +19,6 @@ use windlass_core::device::DeviceId;
 use windlass_host::deadline::Deadline;
 use windlass_resources::offers::Moves;
 
-/// Phase of a migration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum Phase {
     /// Devices stay with their resources.

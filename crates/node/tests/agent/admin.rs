@@ -107,7 +107,7 @@ async fn readiness_follows_the_kubelet_and_health_does_not() {
 #[tokio::test]
 async fn a_node_without_a_driver_is_ready_and_says_what_is_missing() {
     let mut world = world("dgx-h100");
-    world.config.places.driver.nvml_library = Some("/nowhere/libnvidia-ml.so.1".into());
+    world.config.places.nvml_library = Some("/nowhere/libnvidia-ml.so.1".into());
     let agent = world.agent();
     let answer = get_until(&agent, "/readyz", |answer| answer.status == 200).await;
     assert!(answer.body.contains("/nowhere/libnvidia-ml.so.1"), "{}", answer.body);
@@ -236,7 +236,7 @@ async fn an_address_that_is_taken_is_told_before_anything_starts() {
     let address = taken.local_addr().expect("an address");
     world.config.listen = Some(address);
     let Err(error) = world.try_agent() else { panic!("it started") };
-    assert!(matches!(error, StartError::Listen(ListenError::Address { .. })));
+    assert!(matches!(error, StartError::Listen(ListenError::Address(..))));
     let expected = format!("cannot listen on {address}: choose another with --listen");
     assert_eq!(error.to_string(), expected);
     assert!(!world.config.places.cdi_dir.join("windlass.dev-gpu.json").exists());

@@ -12,7 +12,7 @@ use windlass_cluster_sim::{
     api::Objects,
     cluster::{Cluster, Scheduled, Unscheduled},
 };
-use windlass_config::{Find, Give, MissingChannel, SourceRule};
+use windlass_config::{Find, Give, SourceRule};
 use windlass_testkit::{Running, class, of_type, pod_of_claim, template, typed};
 
 use crate::dra::world::{Gets, World, claim};
@@ -103,7 +103,7 @@ async fn a_board_of_two_gateways_is_for_the_claims_of_the_one_that_holds_its_lea
 async fn a_claim_gets_no_gpu_without_the_channel_that_is_required() {
     let mut world = World::new();
     let imex = &mut world.config.policy.delivery.imex;
-    (imex.channels, imex.missing) = ([0].into(), MissingChannel::Refused);
+    (imex.channels, imex.required) = ([0].into(), true);
     let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}});
     world.api.objects().put::<Node>(&typed(node));
     let (agent, mut kubelet) = world.serving().await;

@@ -15,7 +15,6 @@ const PRODUCT: AttributeName = AttributeName::new("nvidia.com", "productName");
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Assignment {
-    /// Part of a resource.
     Resource(Target),
     /// Kept back by the configuration, with the reason.
     Withheld(String),

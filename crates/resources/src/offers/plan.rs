@@ -104,7 +104,6 @@ pub type Claimable = BTreeMap<DeviceId, Sharing>;
 /// Devices that the configuration gives to claims and that claims cannot have, with the reason.
 pub type Unclaimable = BTreeMap<DeviceId, &'static str>;
 
-/// An unfinished plan.
 struct Planner<'a> {
     inputs: Inputs<'a>,
     /// Devices that were allocatable since the agent started.

@@ -8,7 +8,6 @@ const SHORTEST: usize = 4;
 /// Prefixes of systemd's interface names by MAC address, `enx0242ac110002`.
 const NAMED_AFTER_ADDRESS: [&str; 3] = ["enx", "wlx", "wwx"];
 
-/// A character of the same class.
 pub(super) fn same_class(c: char, hex: bool, number: u64) -> char {
     let pick = |from: &str| {
         let all = from.as_bytes();

@@ -11,7 +11,7 @@ use windlass_core::{
     placement::Topology,
     topology::Connection,
 };
-use windlass_host::{DriverPlaces, clock::Clock};
+use windlass_host::clock::Clock;
 use windlass_machine::{MachineProfile, simulated_driver};
 use windlass_node::agent;
 
@@ -144,9 +144,8 @@ async fn survey(profile: &MachineProfile, cut: &[&[&str]]) -> Result<Vec<Device>
     for (gpu, instances) in cut.iter().enumerate() {
         machine.set_mig(gpu, Some(instances))?;
     }
-    let driver =
-        DriverPlaces { nvml_library: Some(machine.nvml_library()), ..DriverPlaces::default() };
-    let places = Places { host_root: machine.host_root(), driver, ..Places::default() };
+    let nvml_library = Some(machine.nvml_library());
+    let places = Places { host_root: machine.host_root(), nvml_library, ..Places::default() };
     let config = Config { places, ..Config::default() };
     let clock = Clock::starting_at(Timestamp::UNIX_EPOCH);
     Ok(agent::survey(&config, clock).await.inventory.devices)

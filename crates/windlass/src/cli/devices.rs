@@ -1,35 +1,30 @@
 //! Command lines of `windlass devices` and `windlass topo`.
 
-use clap::{Args, ValueEnum};
+use clap::{Args, ValueEnum, builder::TypedValueParser};
 use windlass_core::device::{Device, DeviceKind};
 
-use super::{HostArgs, OutputArg, RecordArgs};
+use super::{HostArgs, OutputArg, RecordArgs, word::word};
 
 /// Filter of the shown devices.
 #[derive(Args, Debug, Default)]
 pub(crate) struct Which {
     /// Only devices of these kinds.
-    #[arg(long, value_name = "KINDS", value_delimiter = ',')]
-    kind: Vec<KindArg>,
+    #[arg(long, value_name = "KINDS", value_delimiter = ',', value_parser = kind())]
+    kind: Vec<DeviceKind>,
     /// Only devices of these sources, built in or configured.
     #[arg(long, value_name = "SOURCES", value_delimiter = ',')]
     pub(crate) source: Vec<String>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum KindArg {
-    /// Whole GPUs, and partitions of AMD GPUs.
-    Gpu,
-    /// MIG instances.
-    Mig,
-    /// Network and RDMA interfaces, and their virtual functions.
-    Nic,
-    /// Reconfigurable boards.
-    Fpga,
-    /// NVMe drives.
-    Nvme,
-    /// Devices of configured sources.
-    Other,
+fn kind() -> impl TypedValueParser<Value = DeviceKind> {
+    word([
+        ("gpu", DeviceKind::Gpu, "Whole GPUs, and partitions of AMD GPUs"),
+        ("mig", DeviceKind::Mig, "MIG instances"),
+        ("nic", DeviceKind::Nic, "Network and RDMA interfaces, and their virtual functions"),
+        ("fpga", DeviceKind::Fpga, "Reconfigurable boards"),
+        ("nvme", DeviceKind::Nvme, "NVMe drives"),
+        ("other", DeviceKind::Other, "Devices of configured sources"),
+    ])
 }
 
 #[derive(Args, Debug)]
@@ -91,19 +86,12 @@ pub(crate) struct TopoArgs {
 impl Which {
     /// True if the filter includes the device.
     pub(crate) fn includes(&self, device: &Device) -> bool {
-        let is_kind = |kind: &KindArg| DeviceKind::from(*kind) == device.kind;
-        (self.kind.is_empty() || self.kind.iter().any(is_kind))
+        (self.kind.is_empty() || self.kind.contains(&device.kind))
             && (self.source.is_empty() || self.source.contains(&device.source.to_string()))
     }
 
     /// True if the filter includes the source.
     pub(crate) fn speaks_of(&self, source: &str) -> bool {
         self.source.is_empty() || self.source.iter().any(|named| named == source)
-    }
-}
-
-impl From<KindArg> for DeviceKind {
-    fn from(arg: KindArg) -> Self {
-        Self::ALL[arg as usize]
     }
 }

@@ -1,14 +1,12 @@
 //! Command line of `windlass explain`.
 
 use clap::{
-    ArgMatches, Args, Command, FromArgMatches,
-    builder::{PossibleValue, PossibleValuesParser, TypedValueParser},
-    error::ErrorKind,
+    ArgMatches, Args, Command, FromArgMatches, builder::TypedValueParser, error::ErrorKind,
     parser::ValueSource,
 };
 use windlass_core::{placement::Policy, resource::ResourceName, topology::PcieLevel};
 
-use super::{HostArgs, OutputArg, RecordArgs};
+use super::{HostArgs, OutputArg, RecordArgs, word::word};
 
 #[derive(Args, Debug)]
 #[command(override_usage = "\
@@ -135,9 +133,7 @@ fn size(text: &str) -> Result<usize, String> {
 }
 
 fn policy() -> impl TypedValueParser<Value = Policy> {
-    let value = |policy: Policy| PossibleValue::new(policy.name()).help(aim(policy));
-    let names = PossibleValuesParser::new(Policy::ALL.map(value));
-    names.try_map(|name| name.parse::<Policy>())
+    word(Policy::ALL.map(|policy| (policy.name(), policy, aim(policy))))
 }
 
 /// Goal of a policy.
@@ -153,17 +149,13 @@ fn aim(policy: Policy) -> &'static str {
 
 /// Distance levels in lower case; `windlass topo` prints them in upper case.
 fn level() -> impl TypedValueParser<Value = PcieLevel> {
-    const LEVELS: [(&str, PcieLevel, &str); 5] = [
+    word([
         ("pix", PcieLevel::Pix, "Below one PCIe switch"),
         ("pxb", PcieLevel::Pxb, "Below several PCIe switches"),
         ("phb", PcieLevel::Phb, "Below one host bridge"),
         ("node", PcieLevel::Node, "On one NUMA node"),
         ("sys", PcieLevel::Sys, "Anywhere"),
-    ];
-    let value = |(name, _, about)| PossibleValue::new(name).help(about);
-    let names = PossibleValuesParser::new(LEVELS.map(value));
-    let called = |text: &str| LEVELS.into_iter().find(|(name, ..)| name.eq_ignore_ascii_case(text));
-    names.map(move |text| called(&text).expect("a possible value").1)
+    ])
 }
 
 // === impl Elsewhere ===

@@ -2,8 +2,11 @@
 
 use std::{net::SocketAddr, path::PathBuf};
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand, builder::TypedValueParser};
+use windlass_kubelet_sim::{Cleanup, Release, TopologyPolicy};
 use windlass_machine::{Attached, Fault};
+
+use super::word::word;
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -26,44 +29,38 @@ pub(crate) struct KubeletArgs {
     #[arg(long = "pod", value_name = "NAME:RESOURCE=N[,RESOURCE=N]")]
     pub(crate) pods: Vec<String>,
     /// Kubernetes release to imitate where releases differ.
-    #[arg(long, value_name = "RELEASE", default_value = "1.36")]
-    pub(crate) release: ReleaseArg,
+    #[arg(long, value_name = "RELEASE", default_value = "1.36", value_parser = release())]
+    pub(crate) release: Release,
     /// Files that the kubelet deletes in device-plugins at its start.
-    #[arg(long, value_name = "WHAT", default_value = "sockets")]
-    pub(crate) cleanup: CleanupArg,
+    #[arg(long, value_name = "WHAT", default_value = "sockets", value_parser = cleanup())]
+    pub(crate) cleanup: Cleanup,
     /// Topology manager policy.
-    #[arg(long, value_name = "POLICY", default_value = "none")]
-    pub(crate) topology_policy: TopologyArg,
+    #[arg(long, value_name = "POLICY", default_value = "none", value_parser = topology_policy())]
+    pub(crate) topology_policy: TopologyPolicy,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum ReleaseArg {
-    /// Kubernetes up to 1.36.
-    #[value(name = "1.36")]
-    UpTo1_36,
-    /// Kubernetes from 1.37.
-    #[value(name = "1.37")]
-    From1_37,
+fn release() -> impl TypedValueParser<Value = Release> {
+    word([
+        ("1.36", Release::UpTo1_36, "Kubernetes up to 1.36"),
+        ("1.37", Release::From1_37, "Kubernetes from 1.37"),
+    ])
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum CleanupArg {
-    /// Sockets only: Kubernetes 1.31.0, and 1.33 and later.
-    Sockets,
-    /// Everything but the checkpoint: Kubernetes up to 1.30, and 1.31.1 to 1.32.
-    AllFiles,
+fn cleanup() -> impl TypedValueParser<Value = Cleanup> {
+    let all = "Everything but the checkpoint: Kubernetes up to 1.30, and 1.31.1 to 1.32";
+    word([
+        ("sockets", Cleanup::Sockets, "Sockets only: Kubernetes 1.31.0, and 1.33 and later"),
+        ("all-files", Cleanup::AllFiles, all),
+    ])
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum TopologyArg {
-    /// No topology hints.
-    None,
-    /// Aligned where possible.
-    BestEffort,
-    /// Refused where alignment is impossible.
-    Restricted,
-    /// One NUMA node or refused.
-    SingleNumaNode,
+fn topology_policy() -> impl TypedValueParser<Value = TopologyPolicy> {
+    word([
+        ("none", TopologyPolicy::None, "No topology hints"),
+        ("best-effort", TopologyPolicy::BestEffort, "Aligned where possible"),
+        ("restricted", TopologyPolicy::Restricted, "Refused where alignment is impossible"),
+        ("single-numa-node", TopologyPolicy::SingleNumaNode, "One NUMA node or refused"),
+    ])
 }
 
 #[derive(Args, Debug)]

@@ -2,12 +2,12 @@
 
 use std::{collections::BTreeSet, path::PathBuf};
 
-use clap::{Args, Command, FromArgMatches as _, ValueEnum};
-use windlass_config::{AnnotationPrefix, DeviceIds, MigStrategy};
+use clap::{Args, Command, FromArgMatches as _, ValueEnum, builder::TypedValueParser};
+use windlass_config::{AnnotationPrefix, DeviceIds, MigStrategy, Strategy};
 use windlass_core::placement;
 use windlass_migrate::{HealthChecks, NvidiaPluginFlags};
 
-use super::DeviceListArg;
+use super::{device_list, word::word};
 
 /// Flags with the names and variables of NVIDIA's plugin.
 #[derive(Args, Clone, Debug)]
@@ -17,8 +17,8 @@ pub(crate) struct NvidiaPluginArgs {
     #[arg(long, value_name = "FILE", env = "CONFIG_FILE")]
     config_file: Option<String>,
     /// Resources for a GPU in MIG mode
-    #[arg(long, value_name = "STRATEGY", env = "MIG_STRATEGY")]
-    mig_strategy: Option<MigArg>,
+    #[arg(long, value_name = "STRATEGY", env = "MIG_STRATEGY", value_parser = mig_strategy())]
+    mig_strategy: Option<MigStrategy>,
     /// Driver root on the host
     #[arg(long, alias = "nvidia-driver-root", value_name = "DIR", env = "NVIDIA_DRIVER_ROOT")]
     driver_root: Option<PathBuf>,
@@ -33,11 +33,12 @@ pub(crate) struct NvidiaPluginArgs {
     #[command(flatten)]
     switches: Switches,
     /// Same as --device-list
-    #[arg(long, value_name = "HOW", env = "DEVICE_LIST_STRATEGY", value_delimiter = ',')]
-    device_list_strategy: Option<Vec<DeviceListArg>>,
+    #[arg(long, value_name = "HOW", env = "DEVICE_LIST_STRATEGY", value_delimiter = ',',
+          value_parser = device_list())]
+    device_list_strategy: Option<Vec<Strategy>>,
     /// Device ids for the container runtime
-    #[arg(long, value_name = "HOW", env = "DEVICE_ID_STRATEGY")]
-    device_id_strategy: Option<IdArg>,
+    #[arg(long, value_name = "HOW", env = "DEVICE_ID_STRATEGY", value_parser = device_ids())]
+    device_id_strategy: Option<DeviceIds>,
     /// Prefix of CDI annotation keys
     #[arg(long, value_name = "PREFIX", env = "CDI_ANNOTATION_PREFIX")]
     cdi_annotation_prefix: Option<AnnotationPrefix>,
@@ -53,8 +54,9 @@ pub(crate) struct NvidiaPluginArgs {
     #[arg(long, value_name = "DIR", env = "MPS_ROOT")]
     mps_root: Option<String>,
     /// Order in which shared devices are filled
-    #[arg(long, value_name = "POLICY", env = "SHARED_DEVICES_ALLOCATION_POLICY")]
-    shared_devices_allocation_policy: Option<AllocationArg>,
+    #[arg(long, value_name = "POLICY", env = "SHARED_DEVICES_ALLOCATION_POLICY",
+          value_parser = allocation_policy())]
+    shared_devices_allocation_policy: Option<placement::Policy>,
     /// IMEX channels of every container
     #[arg(long, value_name = "NUMBERS", env = "IMEX_CHANNEL_IDS", value_delimiter = ',',
           value_parser = clap::value_parser!(u32).range(..2048))]
@@ -105,30 +107,23 @@ struct Switches {
     fail_on_init_error: Option<bool>,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum MigArg {
-    /// The whole GPU
-    None,
-    /// Its instances, under the resource of whole GPUs
-    Single,
-    /// Its instances, one resource per MIG profile
-    Mixed,
+fn mig_strategy() -> impl TypedValueParser<Value = MigStrategy> {
+    word([
+        ("none", MigStrategy::None, "The whole GPU"),
+        ("single", MigStrategy::Single, "Its instances, under the resource of whole GPUs"),
+        ("mixed", MigStrategy::Mixed, "Its instances, one resource per MIG profile"),
+    ])
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum IdArg {
-    /// By UUID
-    Uuid,
-    /// By position
-    Index,
+fn device_ids() -> impl TypedValueParser<Value = DeviceIds> {
+    word([("uuid", DeviceIds::Uuid, "By UUID"), ("index", DeviceIds::Index, "By position")])
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum AllocationArg {
-    /// Least used devices first
-    Distributed,
-    /// Most used devices first
-    Packed,
+fn allocation_policy() -> impl TypedValueParser<Value = placement::Policy> {
+    word([
+        ("distributed", placement::Policy::Distributed, "Least used devices first"),
+        ("packed", placement::Policy::Packed, "Most used devices first"),
+    ])
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -168,13 +163,13 @@ impl NvidiaPluginArgs {
         let (disabled, enabled) = (given.disable_healthchecks, given.enable_healthchecks);
         let health = HealthChecks::new(disabled.as_deref(), enabled.as_deref());
         NvidiaPluginFlags {
-            mig: given.mig_strategy.map(Into::into),
+            mig: given.mig_strategy,
             driver_root: given.driver_root,
             dev_root: given.dev_root.map(Into::into),
             driver_mounted_at: given.driver_root_ctr_path.or(given.container_driver_root),
             pass_device_specs: given.switches.pass_device_specs,
-            device_lists: lists.map(|all| all.into_iter().map(Into::into).collect()),
-            device_ids: given.device_id_strategy.map(Into::into),
+            device_lists: lists.map(|all| all.into_iter().collect()),
+            device_ids: given.device_id_strategy,
             gds: given.switches.gds_enabled,
             mofed: given.switches.mofed_enabled,
             gdrcopy: given.switches.gdrcopy_enabled,
@@ -182,7 +177,7 @@ impl NvidiaPluginArgs {
             hook_program: given.nvidia_cdi_hook_path.or(given.nvidia_ctk_path),
             disabled_hooks: given.cdi_disable_hooks.map(words),
             mps_root: given.mps_root.filter(|root| !root.is_empty()).map(Into::into),
-            placement: given.shared_devices_allocation_policy.map(Into::into),
+            placement: given.shared_devices_allocation_policy,
             imex_channels: given.imex_channel_ids.map(|ids| ids.into_iter().collect()),
             imex_required: given.switches.imex_required,
             health: health.expect("both lists were checked when they were parsed"),
@@ -214,32 +209,4 @@ fn kubelet_dir(text: &str) -> Result<KubeletDir, String> {
         "write a path that ends with /device-plugins/kubelet.sock: the agent registers with that kubelet"
             .to_owned()
     })
-}
-
-impl From<MigArg> for MigStrategy {
-    fn from(arg: MigArg) -> Self {
-        match arg {
-            MigArg::None => Self::None,
-            MigArg::Single => Self::Single,
-            MigArg::Mixed => Self::Mixed,
-        }
-    }
-}
-
-impl From<IdArg> for DeviceIds {
-    fn from(arg: IdArg) -> Self {
-        match arg {
-            IdArg::Uuid => Self::Uuid,
-            IdArg::Index => Self::Index,
-        }
-    }
-}
-
-impl From<AllocationArg> for placement::Policy {
-    fn from(arg: AllocationArg) -> Self {
-        match arg {
-            AllocationArg::Distributed => Self::Distributed,
-            AllocationArg::Packed => Self::Packed,
-        }
-    }
 }

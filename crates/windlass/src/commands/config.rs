@@ -63,11 +63,10 @@ fn read(file: &Path) -> Result<Loaded, ConfigError> {
     } else {
         return load(file, &NvidiaPluginFlags::default());
     };
-    let text = text.map_err(|source| ConfigError::Read { path: named(file).to_owned(), source })?;
+    let text = text.map_err(|source| ConfigError::Read(named(file).to_owned(), source))?;
     parse(named(file), &text, &NvidiaPluginFlags::default())
 }
 
-/// Name of the file in messages.
 fn named(file: &Path) -> &Path {
     if file.as_os_str() == INPUT { Path::new("stdin") } else { file }
 }

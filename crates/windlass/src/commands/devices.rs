@@ -25,7 +25,7 @@ pub(crate) use names::{is_named, name, series};
 pub(crate) use table::{Known, Width, device_tables};
 
 use self::table::Offerings;
-use super::{answer, answered, clock, recorded_config, simulated};
+use super::{answer, answered, by_reason, clock, recorded_config, simulated};
 use crate::{
     cli::{DevicesArgs, DevicesOutputArg, OutputArg, Which},
     exit::Misuse,
@@ -167,33 +167,29 @@ pub(crate) fn sources(inventory: &Inventory, paint: Paint) -> Vec<String> {
 /// Obstacles of healthy devices, grouped by reason in the order of the table.
 fn obstacles(inventory: &Inventory, offerings: &Offerings) -> Vec<String> {
     let healthy = inventory.devices.iter().filter(|device| device.health.is_healthy());
-    let withheld = healthy
+    let obstructed = healthy
         .filter_map(|device| Some((device, offerings.get(&device.id)?.obstacle.as_deref()?)));
-    by_reason("withheld", withheld)
+    withheld("withheld", obstructed)
 }
 
 /// Devices that are withheld from claims although the configuration offers them.
 fn for_no_claim(node: &NodeState) -> Vec<String> {
     let devices = node.inventory.devices.iter();
     let kept = devices.filter_map(|device| Some((device, node.not_for_claims(&device.id)?)));
-    by_reason("withheld from claims", kept)
+    withheld("withheld from claims", kept)
 }
 
-/// Groups devices by reason, one text per reason.
-fn by_reason<'a>(what: &str, devices: impl Iterator<Item = (&'a Device, &'a str)>) -> Vec<String> {
-    let mut reasons: Vec<(&str, Vec<String>)> = Vec::new();
-    for (device, why) in devices {
-        match reasons.iter_mut().find(|(known, _)| *known == why) {
-            Some((_, names)) => names.push(name(device)),
-            None => reasons.push((why, vec![name(device)])),
-        }
-    }
+/// One text for each reason.
+fn withheld<'a>(what: &str, devices: impl Iterator<Item = (&'a Device, &'a str)>) -> Vec<String> {
     let entry = |(why, names): (&str, Vec<String>)| {
         let verb = if names.len() == 1 { "is" } else { "are" };
         let text = format!("{} {verb} {what}: {why}", names.join(" "));
         wrapped("", text.split_whitespace())
     };
-    reasons.into_iter().flat_map(entry).collect()
+    by_reason(devices.map(|(device, why)| (why, name(device))))
+        .into_iter()
+        .flat_map(entry)
+        .collect()
 }
 
 /// Sorts devices in the order of the inventory.

@@ -22,7 +22,7 @@ use windlass_resources::NodeState;
 use super::{answer, clock, complete, recorded_config as config};
 use crate::cli::{AskArgs, ExplainArgs, HostArgs, RecordArgs};
 use live::Kubelet;
-use report::Report;
+use report::explained;
 #[cfg(feature = "laboratory")]
 use simulated::simulated;
 
@@ -45,7 +45,7 @@ pub(super) async fn run(args: ExplainArgs) -> Result<()> {
         answer(output, &report, || joint::table(&report))?;
         return report.result();
     }
-    let report = Report::new(&node, request);
+    let report = explained(&node, request);
     answer(output, &report, || show::table(&report))?;
     report.result()
 }

@@ -9,7 +9,7 @@ use crate::exit::Misuse;
 
 /// Makes relative paths absolute: kubelet and container runtime use them from other working directories.
 pub(super) fn anchor(config: &mut Config) {
-    let library = config.places.driver.nvml_library.as_mut();
+    let library = config.places.nvml_library.as_mut();
     let folders = [
         &mut config.places.kubelet_dir,
         &mut config.places.host_root,
@@ -59,13 +59,13 @@ mod tests {
             },
             ..Config::default()
         };
-        config.places.driver.nvml_library = Some("./m/libnvidia-ml.so.1".into());
+        config.places.nvml_library = Some("./m/libnvidia-ml.so.1".into());
         anchor(&mut config);
         let here = env::current_dir().expect("somewhere");
         assert_eq!(config.places.kubelet_dir, here.join("k"));
         assert_eq!(config.places.host_root_on_node, here.join("m/host"));
         assert_eq!(config.places.cdi_dir, Path::new("/var/run/cdi"));
-        assert_eq!(config.places.driver.nvml_library, Some(here.join("m/libnvidia-ml.so.1")));
+        assert_eq!(config.places.nvml_library, Some(here.join("m/libnvidia-ml.so.1")));
     }
 
     #[test]

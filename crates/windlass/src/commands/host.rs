@@ -36,7 +36,7 @@ async fn record(args: RecordHostArgs) -> Result<()> {
     let config = host_config(args.host)?;
     Snapshot::folder(&args.dir).map_err(|error| match error {
         SnapshotError::NotEmpty(_) => Misuse(error.into()).into(),
-        SnapshotError::Write { .. } => anyhow::Error::new(error),
+        SnapshotError::Write(..) => anyhow::Error::new(error),
     })?;
     let inventory = agent::survey(&config, clock()).await.inventory;
     let host = config.places.host();

@@ -11,10 +11,10 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use tokio::io::{AsyncBufReadExt as _, BufReader, stdin};
-use windlass_kubelet_sim::{Cleanup, Config, Event, Kubelet, Release, TopologyPolicy};
+use windlass_kubelet_sim::{Config, Event, Kubelet};
 
 use crate::{
-    cli::{CleanupArg, KubeletArgs, ReleaseArg, TopologyArg},
+    cli::KubeletArgs,
     exit::Misuse,
     screen::{count, line},
     stop::Stop,
@@ -115,21 +115,9 @@ fn sentence(event: &Event) -> Option<String> {
 
 fn config(args: &KubeletArgs) -> Config {
     let mut config = Config::new(&args.dir);
-    config.release = match args.release {
-        ReleaseArg::UpTo1_36 => Release::UpTo1_36,
-        ReleaseArg::From1_37 => Release::From1_37,
-    };
-    config.cleanup = match args.cleanup {
-        CleanupArg::Sockets => Cleanup::Sockets,
-        CleanupArg::AllFiles => Cleanup::AllFiles,
-    };
-    config.topology = match args.topology_policy {
-        TopologyArg::None => TopologyPolicy::None,
-        TopologyArg::BestEffort => TopologyPolicy::BestEffort,
-        TopologyArg::Restricted => TopologyPolicy::Restricted,
-        TopologyArg::SingleNumaNode => TopologyPolicy::SingleNumaNode,
-    };
-    // Plugins of any machine may register; NUMA nodes without devices have no effect.
+    config.release = args.release;
+    config.cleanup = args.cleanup;
+    config.topology = args.topology_policy;
     config.numa_nodes = (0..8).collect();
     config
 }

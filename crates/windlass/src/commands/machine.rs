@@ -97,7 +97,6 @@ fn example_fault(profile: &MachineProfile) -> Option<String> {
     of_gpu.or_else(of_amd).or_else(of_device).or_else(of_nic)
 }
 
-/// Flags that select the machine as host.
 pub(crate) fn host_flags(machine: &Machine) -> String {
     let (root, library) = (machine.host_root(), machine.nvml_library());
     let root = format!("--host-root {}", shell_word(&root));

@@ -61,7 +61,7 @@ pub(super) fn run(args: ScrubArgs) -> Result<()> {
         return Err(anew(uuid));
     }
     let roots = config.places.roots();
-    let library = roots.cuda_library(config.places.driver.nvml_library.clone());
+    let library = roots.cuda_library(config.places.nvml_library.clone());
     let library = library.ok_or_else(|| {
         let searched = roots.driver.nvml_folders();
         anyhow!("NVIDIA driver not found in {searched}; --nvml-library names its library")

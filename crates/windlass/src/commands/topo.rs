@@ -92,7 +92,6 @@ impl Topology {
         Self::among(inventory, inventory.devices.iter().filter(whole).collect())
     }
 
-    /// Topology of these devices.
     pub(crate) fn among(inventory: &Inventory, devices: Vec<&Device>) -> Self {
         let matrix = ConnectionMatrix::of(&devices);
         let row = |i| (0..devices.len()).map(|j| matrix.at(i, j)).collect();
@@ -163,7 +162,6 @@ impl Topology {
         tables
     }
 
-    /// Cells with row and column headings.
     fn cells(&self, rows: &[usize], columns: &[usize]) -> Vec<Vec<String>> {
         let name = |position: &usize| self.devices[*position].name.clone();
         let heading = [String::new()].into_iter().chain(columns.iter().map(name)).collect();

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use serde::Serialize;
-use windlass_core::health::{Action, Verdict, XidRule, judge_xid, xid_rules};
+use windlass_core::health::{Verdict, XidRule, judge_xid, xid_rules};
 
 use super::answer;
 use crate::{
@@ -14,19 +14,9 @@ use crate::{
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct XidDocument {
-    xids: Vec<XidEntry>,
+    xids: &'static [XidRule],
     /// Verdict for unlisted codes.
-    unlisted: &'static str,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct XidEntry {
-    xid: u64,
-    verdict: &'static str,
-    meaning: &'static str,
-    action: Action,
-    reason: &'static str,
+    unlisted: Verdict,
 }
 
 /// A code that no driver reports.
@@ -38,29 +28,20 @@ critical makes a GPU unhealthy; application and informational do not. The action
 NVIDIA's catalogue. Unlisted codes are";
 
 pub(super) fn run(args: &XidsArgs) -> Result<()> {
-    let document = XidDocument {
-        xids: xid_rules().iter().map(XidEntry::of).collect(),
-        unlisted: verdict(judge_xid(UNLISTED).0),
-    };
+    let document = XidDocument { xids: xid_rules(), unlisted: judge_xid(UNLISTED).0 };
     answer(args.output, &document, || table(&document))
 }
 
 fn table(document: &XidDocument) -> Result<()> {
     let mut table = Table::new(["XID", "VERDICT", "MEANING", "ACTION", "REASON"]);
-    for XidEntry { xid, verdict, meaning, action, reason } in &document.xids {
-        let [verdict, meaning, reason] = [verdict, meaning, reason].map(|text| (*text).to_owned());
-        table.row([xid.to_string(), verdict, meaning, action.to_string(), reason]);
+    for rule in document.xids {
+        let [verdict, meaning, reason] =
+            [verdict(rule.verdict), rule.meaning, rule.reason].map(str::to_owned);
+        table.row([rule.code.to_string(), verdict, meaning, rule.action.to_string(), reason]);
     }
     table.print()?;
-    line(format!("\n{LEGEND} {}.", document.unlisted))?;
+    line(format!("\n{LEGEND} {}.", verdict(document.unlisted)))?;
     Ok(line("ignoredXids and countedXids in the configuration override the table.")?)
-}
-
-impl XidEntry {
-    fn of(rule: &XidRule) -> Self {
-        let XidRule { code, meaning, reason, action, .. } = *rule;
-        Self { xid: code, verdict: verdict(rule.verdict), meaning, action, reason }
-    }
 }
 
 fn verdict(verdict: Verdict) -> &'static str {

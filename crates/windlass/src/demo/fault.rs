@@ -11,7 +11,6 @@ pub(super) struct DeviceFault {
     /// Persistent fault that follows: the device does not recover by itself.
     pub(super) lasts: Option<Fault>,
     pub(super) ends: Fault,
-    /// Description of the end.
     pub(super) end: &'static str,
 }
 

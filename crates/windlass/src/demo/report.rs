@@ -28,7 +28,6 @@ pub(super) enum Reporter {
 
 /// Event that can be printed.
 pub(super) trait Render: Serialize {
-    /// Lines of text.
     fn lines(&self, render: Renderer) -> Vec<String>;
 }
 

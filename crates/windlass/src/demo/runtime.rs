@@ -44,6 +44,13 @@ pub(super) fn resolve(dir: &Path, names: &[String]) -> Result<Edits> {
     Ok(edits)
 }
 
+/// File names of the documents of claims.
+pub(super) fn claim_documents(dir: &Path) -> Result<Vec<String>> {
+    let entries = fs::read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))?;
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    Ok(names.filter(|name| name.contains("-claim-")).collect())
+}
+
 fn documents(dir: &Path) -> Result<Vec<Value>> {
     let mut documents = Vec::new();
     for entry in fs::read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))? {

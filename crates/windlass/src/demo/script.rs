@@ -412,7 +412,6 @@ fn counts(node: &NodeStatus, resource: &str) -> Counts {
     Counts { resource: resource.to_owned(), capacity, allocatable }
 }
 
-/// Milliseconds since `since`.
 pub(super) fn ms(since: Instant) -> f64 {
     milliseconds(since.elapsed())
 }

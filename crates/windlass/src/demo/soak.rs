@@ -77,7 +77,7 @@ pub(super) async fn run(soak: Soak, reporter: Reporter, mut stop: Stop) -> Resul
         simulated: true,
         seed,
         ways: soak.ways,
-        mounts: rig.agent.mounts(),
+        mounts: rig.agent.mounts,
         lasts_s: soak.lasts.as_secs(),
         dir: rig.dir().to_owned(),
     })?;
@@ -88,7 +88,7 @@ pub(super) async fn run(soak: Soak, reporter: Reporter, mut stop: Stop) -> Resul
     };
     let printed = reporter.tell(&result(&outcome, seed, begun, &run));
     if outcome.is_err() {
-        run.rig.keep_folder();
+        run.rig.folder.disable_cleanup(true);
     }
     run.rig.clear().await;
     outcome.with_context(|| format!("the soak with seed {seed} failed"))?;

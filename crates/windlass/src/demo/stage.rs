@@ -17,14 +17,19 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::filter::{LevelFilter, Targets};
-use windlass_config::{ClusterAccess, Config, HealthPolicy, Places, Policy, SessionLimits};
-use windlass_host::{DriverPlaces, causes};
+use windlass_config::{Config, HealthPolicy, Places, Policy, SessionLimits};
+use windlass_host::causes;
 use windlass_kubelet_sim::Kubelet;
 use windlass_machine::Machine;
 use windlass_node::Agent;
 use windlass_resources::NodeState;
 
-use super::{boards::Boards, claims::DemoCluster, event::Event, scene::Scene};
+use super::{
+    boards::Boards,
+    claims::{self, ClusterFixture},
+    event::Event,
+    scene::Scene,
+};
 use crate::{
     commands::{clock, host_flags},
     logging,
@@ -41,7 +46,8 @@ pub(super) struct Stage {
     pub(super) agent_started: Instant,
     folder: TempDir,
     stop: CancellationToken,
-    ended: CancellationToken,
+    /// Cancelled when the agent has ended.
+    pub(super) ended: CancellationToken,
     agent: JoinSet<()>,
 }
 
@@ -60,24 +66,18 @@ const LOG_TAIL: usize = 5;
 
 impl Stage {
     /// Creates the machine, then starts kubelet and agent.
-    pub(super) fn start(scene: Scene, cluster: Option<&DemoCluster>) -> Result<Self> {
+    pub(super) fn start(scene: Scene, cluster: Option<&ClusterFixture>) -> Result<Self> {
         let Scene { profile, policy, boards } = scene;
-        let folder = tempfile::Builder::new()
-            .prefix("windlass-")
-            .tempdir()
-            .context("cannot make a temporary folder")?;
+        let folder = simulated::folder()?;
         let levels = Targets::new().with_default(LevelFilter::INFO);
         logging::to_file(&log(folder.path()), levels).context("cannot write the agent's log")?;
-        let machine = simulated::machine(&folder.path().join("machine"), &profile)
-            .context("cannot make the simulated machine")?;
-        let kubelet_dir = folder.path().join("kubelet");
-        let mut settings = windlass_kubelet_sim::Config::new(&kubelet_dir);
-        settings.numa_nodes = (0..8).collect();
-        let kubelet = Kubelet::start(settings).context("cannot start the embedded kubelet")?;
+        let machine = simulated::machine_in(folder.path(), &profile)?;
+        let kubelet = simulated::kubelet_in(folder.path())?;
         let agent_started = Instant::now();
         let mut config = config(folder.path(), &machine, policy);
         if let Some(cluster) = cluster {
-            config.cluster = access(folder.path(), cluster)?;
+            config.cluster.kubeconfig = Some(cluster.write_kubeconfig(folder.path())?);
+            config.cluster.node_name = Some(claims::NODE.to_owned());
         }
         let agent = Agent::start(&config, clock());
         let agent = agent.context("cannot start the agent")?;
@@ -106,24 +106,10 @@ impl Stage {
         cdi_dir(self.dir())
     }
 
-    /// CDI documents of claims.
-    pub(super) fn claim_documents(&self) -> Result<Vec<String>> {
-        let entries = fs::read_dir(self.cdi_dir()).context("cannot read the CDI documents")?;
-        let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-        Ok(names.filter(|name| name.contains("-claim-")).collect())
-    }
-
-    /// Returns if the agent ends, which is a failure.
-    pub(super) async fn agent_failed(&self) {
-        self.ended.cancelled().await;
-    }
-
     /// Last lines of the agent's log, as context of an error.
     pub(super) fn agent_log_end(&self) -> String {
-        let text = fs::read_to_string(log(self.dir())).unwrap_or_default();
-        let lines: Vec<_> = text.lines().collect();
-        let tail = &lines[lines.len().saturating_sub(LOG_TAIL)..];
-        format!("the demo failed; last lines of the agent's log:\n{}\nerror", tail.join("\n"))
+        let tail = last_lines(&log(self.dir()), LOG_TAIL);
+        format!("the demo failed; last lines of the agent's log:\n{tail}\nerror")
     }
 
     /// Paths and commands for exploration.
@@ -175,10 +161,7 @@ fn config(folder: &Path, machine: &Machine, policy: Policy) -> Config {
             kubelet_dir: folder.join("kubelet"),
             host_root: machine.host_root(),
             host_root_on_node: machine.host_root(),
-            driver: DriverPlaces {
-                nvml_library: Some(machine.nvml_library()).filter(|library| library.exists()),
-                ..DriverPlaces::default()
-            },
+            nvml_library: Some(machine.nvml_library()).filter(|library| library.exists()),
             cdi_dir: cdi_dir(folder),
             state_dir: folder.join(STATE),
             ..Places::default()
@@ -196,19 +179,17 @@ fn config(folder: &Path, machine: &Machine, policy: Policy) -> Config {
     }
 }
 
-/// Access to the cluster through a kubeconfig file.
-fn access(folder: &Path, cluster: &DemoCluster) -> Result<ClusterAccess> {
-    let (text, node) = cluster.access();
-    let path = folder.join("kubeconfig");
-    fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
-    let node_name = Some(node.to_owned());
-    Ok(ClusterAccess { kubeconfig: Some(path), node_name, ..ClusterAccess::default() })
-}
-
-fn cdi_dir(folder: &Path) -> PathBuf {
+pub(super) fn cdi_dir(folder: &Path) -> PathBuf {
     folder.join("cdi")
 }
 
-fn log(folder: &Path) -> PathBuf {
+pub(super) fn log(folder: &Path) -> PathBuf {
     folder.join("agent.log")
+}
+
+/// Last lines of a log, as far as it can be read.
+pub(super) fn last_lines(log: &Path, count: usize) -> String {
+    let text = fs::read_to_string(log).unwrap_or_default();
+    let lines: Vec<_> = text.lines().collect();
+    lines[lines.len().saturating_sub(count)..].join("\n")
 }

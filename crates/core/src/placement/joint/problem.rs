@@ -21,7 +21,6 @@ pub(super) struct JointProblem {
     free_nics: Vec<usize>,
 }
 
-/// Candidates of one kind.
 #[derive(Debug)]
 pub(super) struct KindProblem {
     pub(super) problem: Problem,

@@ -19,7 +19,6 @@ pub(in crate::placement) struct Bounds {
     row: usize,
     /// Gain per device of each class, and its size.
     gains: Vec<(i64, usize)>,
-    /// Load and room of each group.
     rooms: Vec<GroupRoom>,
 }
 

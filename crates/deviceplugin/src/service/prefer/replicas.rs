@@ -17,7 +17,6 @@ use crate::history::{Candidates, ReplicaNumbers, ReplicaPool};
 
 type ByDevice<'a> = BTreeMap<&'a str, Vec<u32>>;
 
-/// Device with its free replicas.
 type Candidate<'a> = (&'a DeviceId, SharedDevice<'a>);
 
 impl PreferenceRequest<'_> {

@@ -5,14 +5,14 @@ use std::{
     time::Duration,
 };
 
-use tokio::{net::TcpStream, task::spawn_blocking};
+use tokio::net::TcpStream;
 use windlass_config::{Probe, Test};
 use windlass_core::{
     device::{Device, DeviceId},
     health::Reason,
 };
 use windlass_host::{
-    Host, causes, deadline,
+    Host, blocking, causes, deadline,
     external::{DeadlinePool, GetError, get, run},
     template::{MissingValue, fill},
 };
@@ -89,12 +89,12 @@ async fn read(
     late: ProbeResult,
 ) -> (ProbeResult, PendingRead) {
     let path = file.to_owned();
-    let reading = spawn_blocking(move || {
+    let reading = blocking(move || {
         let text = pending.call((), limit, move || host.line(path));
         pending.end_round(|()| true);
         (text, pending)
     });
-    let (text, pending) = reading.await.expect("reading neither panics nor is cancelled");
+    let (text, pending) = reading.await;
     let Ok(text) = text else { return (late, pending) };
     let file = file.display();
     let answer = match text {

@@ -32,7 +32,6 @@ pub(super) struct Slot {
     pub(super) unnamed: Option<Observation>,
 }
 
-/// An event set and its number.
 #[derive(Clone)]
 pub(crate) struct NumberedSet {
     pub(crate) number: u64,

@@ -52,7 +52,6 @@ fn mistakes_of(document: &CdiDocument, host: &Host, known: &mut DefinedNames) ->
     }
 }
 
-/// Files of the host that are missing.
 fn missing(spec: &Spec, host: &Host) -> Vec<String> {
     let devices = spec.devices.iter().map(|device| (device.name.as_str(), &device.container_edits));
     let all = devices.chain([("every device", &spec.container_edits)]);

@@ -35,7 +35,6 @@ pub(crate) enum Width {
     Wide,
 }
 
-/// Kinds that share a table.
 const GROUPS: [&[DeviceKind]; 5] = [
     &[DeviceKind::Gpu, DeviceKind::Mig],
     &[DeviceKind::Nic],

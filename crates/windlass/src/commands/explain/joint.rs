@@ -2,9 +2,7 @@
 
 mod show;
 
-use std::collections::BTreeMap;
-
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Result, anyhow};
 use serde::Serialize;
 use windlass_core::{
     device::{Device, DeviceId},
@@ -20,11 +18,11 @@ use super::{
     live::Kubelet,
     names::take_nics,
     question::{Stock, texts},
-    report::name,
+    report::{Report, name},
     request::{ExplainRequest, NOT_NAMED, Unavailable, not_free_error},
     resource::Member,
 };
-use crate::{cli::AskArgs, commands::Origin, exit::Misuse};
+use crate::{cli::AskArgs, exit::Misuse};
 
 /// Request for NICs beside the GPUs.
 pub(super) struct WantedNics {
@@ -37,29 +35,11 @@ pub(super) struct WantedNics {
     caveat: Option<&'static str>,
 }
 
-/// Joint request and answer, in JSON and YAML.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct JointReport<'a> {
-    #[serde(flatten)]
-    origin: Origin<'a>,
-    question: JointQuestion,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    unavailable: Vec<Unavailable>,
-    /// Assumption behind the answer.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    caveat: Option<String>,
-    /// Short names of the devices.
-    names: BTreeMap<DeviceId, String>,
-    #[serde(flatten)]
-    outcome: JointOutcome,
-    #[serde(skip)]
-    node: &'a NodeState,
-}
+pub(super) type JointReport<'a> = Report<'a, JointQuestion, Chosen>;
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct JointQuestion {
+pub(super) struct JointQuestion {
     resource: ResourceName,
     gpus: Part,
     nics: Part,
@@ -77,13 +57,9 @@ struct Part {
     required: Vec<DeviceId>,
 }
 
-/// Answer or refusal.
 #[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-enum JointOutcome {
-    Choice(Box<JointChoice>),
-    /// Reason for the refusal.
-    Refused(String),
+pub(super) struct Chosen {
+    choice: Box<JointChoice>,
 }
 
 /// With `--free`, pod resources are not consulted.
@@ -126,14 +102,10 @@ pub(super) fn read<'a>(
         Some(why) => Err(why),
         None => question.choose(node).map_err(|refusal| refusal.to_string()),
     };
-    let outcome =
-        choice.map_or_else(JointOutcome::Refused, |choice| JointOutcome::Choice(Box::new(choice)));
+    let answer = choice.map(|choice| Chosen { choice: Box::new(choice) });
     let ids = [&question.gpus, &question.nics].into_iter();
-    let ids = ids.flat_map(|part| part.available.iter().chain(&part.required));
-    let ids = ids.chain(unavailable.iter().map(|entry| &entry.device));
-    let names = ids.map(|id| (id.clone(), name(node, id))).collect();
-    let origin = Origin::of(&node.inventory);
-    Ok(JointReport { origin, question, unavailable, caveat, names, outcome, node })
+    let ids = ids.flat_map(|part| part.available.iter().chain(&part.required)).cloned().collect();
+    Ok(Report::new(node, question, unavailable, caveat, answer, ids))
 }
 
 /// NICs named by `--free`, else the NICs without obstacle.
@@ -192,17 +164,5 @@ impl Part {
         let missing = self.required.iter().find(|id| !self.available.contains(id))?;
         let why = unavailable.iter().find(|entry| entry.device == *missing);
         Some(not_free_error(name(node, missing), why.map_or(NOT_NAMED, |entry| entry.why.as_str())))
-    }
-}
-
-// === impl JointReport ===
-
-impl JointReport<'_> {
-    /// Turns a refusal into the command's error.
-    pub(super) fn result(&self) -> Result<()> {
-        match &self.outcome {
-            JointOutcome::Choice(_) => Ok(()),
-            JointOutcome::Refused(why) => bail!("{why}"),
-        }
     }
 }

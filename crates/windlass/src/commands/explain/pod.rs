@@ -14,7 +14,7 @@ use windlass_resources::NodeState;
 use super::{
     past,
     question::Question,
-    report::{Outcome, Report},
+    report::{Explained, Outcome, Report, explained},
     request::ExplainRequest,
     show, survey,
 };
@@ -55,7 +55,7 @@ struct Past<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     change: Option<String>,
     /// Answer to the same request today.
-    today: Report<'a>,
+    today: Report<'a, Question, Explained>,
 }
 
 /// The kubelet requests no preference without alternatives, so the recorded choice may belong to an earlier pod.
@@ -168,7 +168,7 @@ impl<'a> Past<'a> {
             caveat: None,
             refused: None,
         };
-        let today = Report::new(node, request);
+        let today = explained(node, request);
         Self { at: then.at, caveat: MAYBE, change: change(then, &today), today }
     }
 
@@ -186,16 +186,14 @@ impl<'a> Past<'a> {
 }
 
 /// Reason why today's answer differs.
-fn change(then: &RecordedChoice, today: &Report<'_>) -> Option<String> {
+fn change(then: &RecordedChoice, today: &Report<'_, Question, Explained>) -> Option<String> {
     let is_gone = |id: &&DeviceId| today.node.inventory.get(id.as_str()).is_none();
     let gone = today.question.stock.devices().into_iter().filter(is_gone);
     let gone: Vec<_> = gone.map(DeviceId::as_str).collect();
     match &today.outcome {
-        Outcome::Explanation(answer) if answer.ids() == ids_of(then) => None,
+        Outcome::Answered(now) if now.explanation.ids() == ids_of(then) => None,
         _ if !gone.is_empty() => Some(format!("gone since: {}", gone.join(" "))),
         Outcome::Refused(why) => Some(why.clone()),
-        Outcome::Explanation(_) => {
-            Some("topology or placement rules have changed since".to_owned())
-        }
+        Outcome::Answered(_) => Some("topology or placement rules have changed since".to_owned()),
     }
 }

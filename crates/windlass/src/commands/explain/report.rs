@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::{Result, bail};
+use anyhow::bail;
 use serde::Serialize;
 use windlass_core::device::DeviceId;
 use windlass_resources::NodeState;
@@ -15,10 +15,10 @@ use crate::commands::{Origin, short_name};
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Report<'a> {
+pub(super) struct Report<'a, Q, A> {
     #[serde(flatten)]
     origin: Origin<'a>,
-    pub(super) question: Question,
+    pub(super) question: Q,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) unavailable: Vec<Unavailable>,
     /// Assumption behind the answer.
@@ -27,41 +27,63 @@ pub(super) struct Report<'a> {
     /// Short names of the devices.
     names: BTreeMap<DeviceId, String>,
     #[serde(flatten)]
-    pub(super) outcome: Outcome,
-    /// Reason against the alternative.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    verdict: Option<String>,
+    pub(super) outcome: Outcome<A>,
     #[serde(skip)]
     pub(super) node: &'a NodeState,
 }
 
-/// Answer or refusal.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) enum Outcome {
-    Explanation(Answer),
+pub(super) enum Outcome<A> {
     /// Reason for the refusal.
     Refused(String),
+    #[serde(untagged)]
+    Answered(A),
+}
+
+/// Answer about the devices of one resource.
+#[derive(Serialize)]
+pub(super) struct Explained {
+    pub(super) explanation: Answer,
+    /// Reason against the alternative.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    verdict: Option<String>,
+}
+
+/// Answers a request for devices of one resource.
+pub(super) fn explained(
+    node: &NodeState,
+    request: ExplainRequest,
+) -> Report<'_, Question, Explained> {
+    let ExplainRequest { question, unavailable, caveat, refused } = request;
+    let answer = match refused {
+        Some(why) => Err(why),
+        None => question.explain(&node.topology).map_err(|refusal| refusal.to_string()),
+    };
+    let answer =
+        answer.map(|explanation| Explained { verdict: explanation.verdict(), explanation });
+    let ids = question.stock.devices().into_iter().chain(question.stock.required());
+    let ids = ids.cloned().collect();
+    Report::new(node, question, unavailable, caveat, answer, ids)
 }
 
 // === impl Report ===
 
-impl<'a> Report<'a> {
-    pub(super) fn new(node: &'a NodeState, request: ExplainRequest) -> Self {
-        let ExplainRequest { question, unavailable, caveat, refused } = request;
-        let answer = match refused {
-            Some(why) => Err(why),
-            None => question.explain(&node.topology).map_err(|refusal| refusal.to_string()),
-        };
-        let (verdict, outcome) = match answer {
-            Ok(answer) => (answer.verdict(), Outcome::Explanation(answer)),
-            Err(why) => (None, Outcome::Refused(why)),
-        };
-        let ids = question.stock.devices().into_iter().chain(question.stock.required());
-        let ids = ids.chain(unavailable.iter().map(|entry| &entry.device));
+impl<'a, Q, A> Report<'a, Q, A> {
+    /// Report with the short names of these devices and of the unavailable ones.
+    pub(super) fn new(
+        node: &'a NodeState,
+        question: Q,
+        unavailable: Vec<Unavailable>,
+        caveat: Option<String>,
+        answer: Result<A, String>,
+        ids: Vec<DeviceId>,
+    ) -> Self {
+        let ids = ids.iter().chain(unavailable.iter().map(|entry| &entry.device));
         let names = ids.map(|id| (id.clone(), name(node, id))).collect();
+        let outcome = answer.map_or_else(Outcome::Refused, Outcome::Answered);
         let origin = Origin::of(&node.inventory);
-        Self { origin, question, unavailable, caveat, names, outcome, verdict, node }
+        Self { origin, question, unavailable, caveat, names, outcome, node }
     }
 
     /// Short names of these devices.
@@ -74,20 +96,20 @@ impl<'a> Report<'a> {
         name(self.node, id)
     }
 
+    /// Short names in the order of the inventory.
+    pub(super) fn listed(&self, ids: &[DeviceId]) -> String {
+        let mut ids = ids.to_vec();
+        ids.sort_by_key(|id| self.node.topology.position(id.as_str()));
+        self.names(&ids)
+    }
+
     /// Turns a refusal into the command's error.
-    pub(super) fn result(&self) -> Result<()> {
+    pub(super) fn result(&self) -> anyhow::Result<()> {
         match &self.outcome {
-            Outcome::Explanation(_) => Ok(()),
+            Outcome::Answered(_) => Ok(()),
             Outcome::Refused(why) => bail!("{why}"),
         }
     }
-}
-
-/// Short names in the order of the inventory.
-pub(super) fn listed(node: &NodeState, ids: &[DeviceId]) -> String {
-    let mut ids: Vec<_> = ids.iter().collect();
-    ids.sort_by_key(|id| node.topology.position(id.as_str()));
-    ids.into_iter().map(|id| name(node, id)).collect::<Vec<_>>().join(" ")
 }
 
 /// Short name; the id of a device that is gone.

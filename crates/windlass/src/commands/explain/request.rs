@@ -139,18 +139,6 @@ fn unavailable(resource: &Resource<'_>, kubelet: &Kubelet) -> Vec<Unavailable> {
     resource.members.iter().filter_map(entry).collect()
 }
 
-/// Groups devices by reason, in order of appearance.
-pub(super) fn by_reason(unavailable: &[Unavailable]) -> Vec<(&str, Vec<DeviceId>)> {
-    let mut groups: Vec<(&str, Vec<DeviceId>)> = Vec::new();
-    for Unavailable { device, why } in unavailable {
-        match groups.iter_mut().find(|(known, _)| known == why) {
-            Some((_, ids)) => ids.push(device.clone()),
-            None => groups.push((why, vec![device.clone()])),
-        }
-    }
-    groups
-}
-
 /// Message for a required device that is not free.
 pub(super) fn not_free_error(name: impl std::fmt::Display, why: &str) -> String {
     format!("{name} is required and not free: {why}")

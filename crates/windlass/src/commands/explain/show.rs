@@ -13,18 +13,19 @@ use windlass_core::{
 use windlass_resources::NodeState;
 
 use super::{
-    question::{Answer, Stock},
-    report::{Outcome, Report, listed},
-    request::{Unavailable, by_reason},
+    question::{Answer, Question, Stock},
+    report::{Explained, Outcome, Report},
+    request::Unavailable,
 };
 use crate::{
-    commands::{Topology, ordered, simulated},
+    commands::{Topology, by_reason, ordered, simulated},
     screen::{Paint, Table, Tone, count, line, wrapped},
 };
 
-/// Text form of a report.
+type ResourceReport<'a> = Report<'a, Question, Explained>;
+
 struct ReportText<'a> {
-    report: &'a Report<'a>,
+    report: &'a ResourceReport<'a>,
     paint: Paint,
 }
 
@@ -32,7 +33,7 @@ struct ReportText<'a> {
 const MATRIX: usize = 16;
 
 /// Prints the answer.
-pub(super) fn table(report: &Report<'_>) -> Result<()> {
+pub(super) fn table(report: &ResourceReport<'_>) -> Result<()> {
     let paint = Paint::for_stdout();
     print(report.node, report.caveat.as_deref(), lines(report, paint), paint)
 }
@@ -54,7 +55,7 @@ pub(super) fn print(
 }
 
 /// Lines of request, answer, scores and matrix.
-pub(super) fn lines(report: &Report<'_>, paint: Paint) -> Vec<String> {
+pub(super) fn lines(report: &ResourceReport<'_>, paint: Paint) -> Vec<String> {
     let text = ReportText { report, paint };
     apart(vec![text.question(), text.answer(), text.scores(), text.matrix()])
 }
@@ -91,10 +92,17 @@ impl ReportText<'_> {
     }
 
     fn answer(&self) -> Vec<String> {
+        match self.explanation() {
+            Some(Answer::Devices(why)) => self.devices(why),
+            Some(Answer::Replicas(why)) => self.replicas(why),
+            None => Vec::new(),
+        }
+    }
+
+    fn explanation(&self) -> Option<&Answer> {
         match &self.report.outcome {
-            Outcome::Explanation(Answer::Devices(why)) => self.devices(why),
-            Outcome::Explanation(Answer::Replicas(why)) => self.replicas(why),
-            Outcome::Refused(_) => Vec::new(),
+            Outcome::Answered(Explained { explanation, .. }) => Some(explanation),
+            Outcome::Refused(_) => None,
         }
     }
 
@@ -144,10 +152,10 @@ impl ReportText<'_> {
 
     /// Scores by term, or shares by device.
     fn scores(&self) -> Vec<String> {
-        match &self.report.outcome {
-            Outcome::Explanation(Answer::Devices(why)) => terms(why),
-            Outcome::Explanation(Answer::Replicas(why)) => self.shares(why),
-            Outcome::Refused(_) => Vec::new(),
+        match self.explanation() {
+            Some(Answer::Devices(why)) => terms(why),
+            Some(Answer::Replicas(why)) => self.shares(why),
+            None => Vec::new(),
         }
     }
 
@@ -165,13 +173,13 @@ impl ReportText<'_> {
         let inventory = &self.report.node.inventory;
         let ids = self.report.question.stock.devices();
         let devices = ordered(ids.iter().filter_map(|id| inventory.get(id.as_str())));
-        let is_answered = matches!(self.report.outcome, Outcome::Explanation(_));
+        let is_answered = self.explanation().is_some();
         let has_pairs = devices.len() > 1;
         if is_answered && has_pairs { matrix(inventory, devices, self.paint) } else { Vec::new() }
     }
 
     fn listed(&self, ids: &[DeviceId]) -> String {
-        listed(self.report.node, ids)
+        self.report.listed(ids)
     }
 
     fn replica(&self, replica: &ReplicaId) -> String {
@@ -222,7 +230,8 @@ pub(super) fn not_free(
     names: impl Fn(&[DeviceId]) -> String,
 ) -> Vec<String> {
     let labels = std::iter::once("not free").chain(std::iter::repeat(""));
-    let groups = labels.zip(by_reason(unavailable));
+    let entries = unavailable.iter().map(|it| (it.why.as_str(), it.device.clone()));
+    let groups = labels.zip(by_reason(entries));
     groups.flat_map(|(label, (why, ids))| row(label, &format!("{}: {why}", names(&ids)))).collect()
 }
 

@@ -1,7 +1,6 @@
 //! `explain --machine`: a temporary simulated machine instead of this host.
 
-use anyhow::{Context as _, Result};
-use tempfile::TempDir;
+use anyhow::Result;
 use windlass_resources::NodeState;
 
 use super::survey;
@@ -10,9 +9,8 @@ use crate::{cli::HostArgs, commands::host_config, simulated};
 /// Scans a temporary machine under the given configuration.
 pub(super) async fn simulated(profile: &str, host: HostArgs) -> Result<NodeState> {
     let profile = simulated::profile(profile)?;
-    let folder = folder().context("cannot make a temporary folder")?;
-    let machine = simulated::machine(&folder.path().join("machine"), &profile)
-        .context("cannot make the simulated machine")?;
+    let folder = simulated::folder()?;
+    let machine = simulated::machine_in(folder.path(), &profile)?;
     let mut config = host_config(HostArgs {
         config: host.config,
         host_root: Some(machine.host_root()),
@@ -20,8 +18,4 @@ pub(super) async fn simulated(profile: &str, host: HostArgs) -> Result<NodeState
     })?;
     config.places.cdi_dir = folder.path().join("cdi");
     survey(&config).await
-}
-
-fn folder() -> std::io::Result<TempDir> {
-    tempfile::Builder::new().prefix("windlass-").tempdir()
 }

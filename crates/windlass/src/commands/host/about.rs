@@ -11,7 +11,6 @@ use windlass_snapshot::{Anonymiser, Omission, Snapshot};
 pub(super) struct About<'a> {
     windlass: &'static str,
     recorded: Timestamp,
-    /// Release of the kernel.
     #[serde(skip_serializing_if = "Option::is_none")]
     kernel: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -12,7 +12,6 @@ use crate::{
     screen::{count, line},
 };
 
-/// Interval of output.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 pub(super) fn run(args: BoardArgs) -> Result<()> {

@@ -69,7 +69,7 @@ fn apply(args: &NodeArgs, config: &mut Config) {
     config.listen = places.listen.or(config.listen);
     config.probe_socket = places.probe_socket.or(config.probe_socket.take());
     if let Some(disclose) = places.disclose {
-        config.disclose = disclose.into_iter().map(Into::into).collect();
+        config.disclose = disclose.into_iter().collect();
     }
     let (given, access) = (args.cluster.clone(), &mut config.cluster);
     access.kubeconfig = given.kubeconfig.or(access.kubeconfig.take());
@@ -81,6 +81,6 @@ fn apply(args: &NodeArgs, config: &mut Config) {
         access.pod = Some(PodIdentity { namespace, name, uid });
     }
     if let Some(strategies) = &args.device_list {
-        config.policy.delivery.strategies = strategies.iter().map(|&it| it.into()).collect();
+        config.policy.delivery.strategies = strategies.iter().copied().collect();
     }
 }

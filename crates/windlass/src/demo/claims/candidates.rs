@@ -7,7 +7,6 @@ use super::event::Published;
 /// Attribute with the PCIe root, for constraints across drivers.
 pub(super) const PCIE_ROOT: &str = "resource.kubernetes.io/pcieRoot";
 
-/// Attribute with the NUMA node.
 pub(super) const NUMA_NODE: &str = "resource.kubernetes.io/numaNode";
 
 /// Attributes with a product name, in order of preference.

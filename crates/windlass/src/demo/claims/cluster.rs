@@ -1,19 +1,25 @@
 //! Cluster of the demo: API server, scheduler, shipped device classes and one node.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Context as _, Result};
 use k8s_openapi::api::resource::v1::{
     Device, DeviceAttribute, DeviceClass, DeviceTaint, ResourceClaim, ResourceSlice,
 };
 use serde_json::{Value, json};
+use tokio::task::JoinSet;
 use windlass_cluster_sim::{
     api::{ApiServer, Objects},
-    cluster,
-    cluster::Scheduled,
+    cluster::{self, Scheduled},
+    node,
 };
 use windlass_config::DriverName;
 use windlass_core::inventory::Inventory;
+use windlass_kubelet_sim::Kubelet;
 
 use super::{
     event::Published,
@@ -32,6 +38,8 @@ const SHIPPED_FOR: &str = "windlass.dev";
 pub(in crate::demo) struct ClusterFixture {
     cluster: cluster::Cluster,
     pub(in crate::demo) driver: DriverName,
+    /// Task that deletes ResourceSlices as the kubelet does.
+    wipes: JoinSet<()>,
 }
 
 // === impl ClusterFixture ===
@@ -47,11 +55,21 @@ impl ClusterFixture {
         for class in &classes {
             cluster.objects().create(class).context("the API server refused a device class")?;
         }
-        Ok(Self { cluster, driver })
+        Ok(Self { cluster, driver, wipes: JoinSet::new() })
     }
 
-    pub(in crate::demo) fn kubeconfig(&self) -> String {
-        self.cluster.server().kubeconfig()
+    /// Lets the kubelet delete slices at its start, as a real one does.
+    pub(in crate::demo) fn mimic_wipes(&mut self, kubelet: &Kubelet) {
+        let (calls, objects) = (kubelet.calls(), self.objects());
+        self.wipes.spawn(async move { node::follow_wipes(NODE, &calls, &objects).await });
+    }
+
+    /// Writes the agent's access to the cluster.
+    pub(in crate::demo) fn write_kubeconfig(&self, folder: &Path) -> Result<PathBuf> {
+        let path = folder.join("kubeconfig");
+        fs::write(&path, self.cluster.server().kubeconfig())
+            .with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(path)
     }
 
     /// API server, to interrupt it and inject failures.
@@ -90,7 +108,6 @@ impl ClusterFixture {
         Ok(())
     }
 
-    /// Creates a pod with its claim, and schedules it.
     pub(in crate::demo) fn schedule(&self, pod_spec: &PodSpec) -> Result<Scheduled> {
         if let Some(template) = pod_spec.template()? {
             self.objects().put(&template);

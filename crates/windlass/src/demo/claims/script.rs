@@ -286,7 +286,7 @@ impl<'a> ClaimScript<'a> {
         let left = self.stage.kubelet.node().claims.clone();
         ensure!(left.is_empty(), "the kubelet has claims left: {left:?}");
         ensure!(self.cluster.claims().is_empty(), "the cluster has claims left");
-        let documents = self.stage.claim_documents()?;
+        let documents = runtime::claim_documents(&self.stage.cdi_dir())?;
         ensure!(documents.is_empty(), "CDI documents are left: {documents:?}");
         self.tell(&ClaimEvent::Released { pods, claims, took_ms: ms(begun) })
     }

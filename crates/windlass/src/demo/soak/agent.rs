@@ -10,25 +10,26 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
+use rustix::process::{Resource, Rlimit, Signal, prlimit};
 use serde::Serialize;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
 };
-use windlass_conformance::process::{Process, Usage};
+use windlass_conformance::process::Process;
 use windlass_machine::Machine;
 
 use super::cluster::SoakCluster;
+use crate::demo::stage::{cdi_dir, last_lines, log};
 
 /// Agent with one process at a time.
 #[derive(Debug)]
 pub(super) struct Agent {
     folder: PathBuf,
     render: Vec<OsString>,
-    listens: SocketAddr,
-    mounts: Mounts,
-    process: Process,
+    pub(super) listens: SocketAddr,
+    pub(super) mounts: Mounts,
+    pub(super) process: Process,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -45,9 +46,6 @@ const SHELL: [&str; 3] = ["sh", "-c", r#"trap '' XFSZ; exec "$0" "$@" 2>>agent.l
 
 /// Number of log lines that accompany an error.
 const LOG_TAIL: usize = 12;
-
-/// Time in which the kernel ends a killed process.
-const EXIT_TIME: Duration = Duration::from_millis(200);
 
 /// Deadline of driver calls in the configuration below.
 pub(super) const CALL_DEADLINE: Duration = Duration::from_secs(1);
@@ -134,24 +132,8 @@ impl Agent {
         Ok(rival.end_within(limit).await.map(|how| how.to_string()))
     }
 
-    pub(super) fn mounts(&self) -> Mounts {
-        self.mounts
-    }
-
-    pub(super) fn listens(&self) -> SocketAddr {
-        self.listens
-    }
-
     pub(super) fn config(&self) -> PathBuf {
         self.folder.join(CONFIG_FILE)
-    }
-
-    pub(super) fn signal_kill(&self) {
-        self.process.signal(Signal::KILL);
-    }
-
-    pub(super) async fn kill(&mut self) {
-        self.process.kill().await;
     }
 
     /// Stops the process until [`Agent::thaw`].
@@ -170,36 +152,8 @@ impl Agent {
         Ok(())
     }
 
-    pub(super) fn id(&self) -> Pid {
-        self.process.id()
-    }
-
-    pub(super) fn usage(&self) -> Usage {
-        self.process.usage()
-    }
-
-    /// Exit status, if the process has ended unexpectedly.
-    pub(super) fn ended(&mut self) -> Option<String> {
-        Some(self.process.ended()?.to_string())
-    }
-
-    /// Exit status of a process that has closed its sockets and is about to end.
-    pub(super) async fn ends_soon(&mut self) -> Option<String> {
-        self.ends_within(EXIT_TIME).await
-    }
-
-    pub(super) async fn ends_within(&mut self, limit: Duration) -> Option<String> {
-        Some(self.process.end_within(limit).await?.to_string())
-    }
-
     pub(super) fn last_words(&self) -> String {
-        let log = fs::read_to_string(self.folder.join("agent.log")).unwrap_or_default();
-        let lines: Vec<_> = log.lines().collect();
-        lines[lines.len().saturating_sub(LOG_TAIL)..].join("\n")
-    }
-
-    pub(super) async fn metrics(&self) -> io::Result<String> {
-        self.get("/metrics").await
+        last_lines(&log(&self.folder), LOG_TAIL)
     }
 
     pub(super) async fn get(&self, path: &str) -> io::Result<String> {
@@ -220,7 +174,6 @@ impl Mounts {
         if seed.is_multiple_of(2) { Self::Shipped } else { Self::Whole }
     }
 
-    /// Kubelet folder as the agent sees it.
     fn kubelet_dir(self, folder: &Path) -> Result<PathBuf> {
         let whole = folder.join("kubelet");
         if self == Self::Whole {
@@ -246,10 +199,6 @@ impl fmt::Display for Mounts {
             Self::Shipped => "the shipped pod's mounts",
         })
     }
-}
-
-pub(super) fn cdi_dir(folder: &Path) -> PathBuf {
-    folder.join("cdi")
 }
 
 pub(super) fn state_dir(folder: &Path) -> PathBuf {

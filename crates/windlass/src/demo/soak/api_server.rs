@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use clap::ValueEnum;
 use k8s_openapi::api::{core::v1::Node, resource::v1::ResourceSlice};
 use serde::Serialize;
 use tokio::time::{Instant, sleep};
@@ -10,7 +11,7 @@ use windlass_cluster_sim::api::{ApiServer, Effect, Fault as RequestFault, Gate, 
 
 use super::{inject::RECOVERY_LIMIT, invariant::Violation, rig::POLL_INTERVAL, run::Run};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ValueEnum)]
 #[serde(rename_all = "camelCase")]
 pub(super) enum ApiServerFault {
     Away,
@@ -52,23 +53,6 @@ const LASTS: Duration = Duration::from_millis(500);
 // === impl ApiServerFault ===
 
 impl ApiServerFault {
-    pub(super) const ALL: [Self; 14] = [
-        Self::Away,
-        Self::Fails,
-        Self::Overloaded,
-        Self::Slow,
-        Self::Drops,
-        Self::LosesAnswers,
-        Self::Conflicts,
-        Self::ForbidsSlices,
-        Self::HidesClaims,
-        Self::HidesSlices,
-        Self::ForgetsHistory,
-        Self::SlicesDeleted,
-        Self::SliceChanged,
-        Self::DropsTaints,
-    ];
-
     pub(super) fn kind(self) -> &'static str {
         match self {
             Self::Away => "API server away",
@@ -182,7 +166,7 @@ impl Run {
             device.taints = None;
         }
         slice.metadata.resource_version = None;
-        cluster.objects().update(&slice).context("a slice cannot be changed")?;
+        cluster.plane.objects().update(&slice).context("a slice cannot be changed")?;
         Ok(())
     }
 
@@ -203,7 +187,7 @@ impl Run {
 
     fn server(&mut self) -> Result<&mut ApiServer> {
         let cluster = self.rig.cluster.as_mut().context("the soak is without claims")?;
-        Ok(cluster.server_mut())
+        Ok(cluster.plane.server_mut())
     }
 }
 
@@ -242,7 +226,8 @@ mod tests {
 
     #[test]
     fn each_mischief_has_a_name_of_its_own() {
-        let kinds: BTreeSet<_> = ApiServerFault::ALL.iter().map(|what| what.kind()).collect();
-        assert_eq!(kinds.len(), ApiServerFault::ALL.len());
+        let all = ApiServerFault::value_variants();
+        let kinds: BTreeSet<_> = all.iter().map(|what| what.kind()).collect();
+        assert_eq!(kinds.len(), all.len());
     }
 }

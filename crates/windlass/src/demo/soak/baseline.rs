@@ -27,7 +27,6 @@ impl Baseline {
         self.settled = None;
     }
 
-    /// Compares the usage with the baseline.
     pub(super) fn observe(&mut self, now: Instant, usage: Usage) -> Result<(), Violation> {
         let Some((since, start)) = self.settled else { return Ok(()) };
         self.longest = self.longest.max(now.saturating_duration_since(since));

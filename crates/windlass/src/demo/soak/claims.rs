@@ -3,11 +3,13 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use anyhow::{Context as _, Result};
+use k8s_openapi::api::core::v1::Pod;
 use tokio::time::{Instant, sleep, timeout};
 use windlass_cluster_sim::node;
 use windlass_kubelet_sim::{Grant, StartError};
 
 use super::{
+    super::{runtime, stage::cdi_dir},
     cluster::{SoakCluster, allocated},
     invariant::{self, Violation},
     owners::{Owner, by_kubelet, published_name},
@@ -47,7 +49,7 @@ impl Run {
         let Some(uid) = self.schedule(gpus).await? else { return Ok(()) };
         let is_taken = self.waiting.get(&uid).is_some_and(|it| self.is_taken(it));
         let limit = if is_taken { PREPARE_LIMIT + RELEASE_TIME } else { PREPARE_LIMIT };
-        let watch = Stopwatch::start(self.rig.agent.id());
+        let watch = Stopwatch::start(self.rig.agent.process.id());
         self.try_start(&uid).await?;
         let took = watch.elapsed();
         self.tally.preparation_took(took);
@@ -170,11 +172,14 @@ impl Run {
     fn left_of_claims(&self, cluster: &SoakCluster) -> Result<(), String> {
         let record = self.rig.record()?;
         let known = self.rig.kubelet.node().claims.keys().next().cloned();
-        match (record.0.keys().next(), self.rig.claim_document()?, known) {
+        let documents = runtime::claim_documents(&cdi_dir(self.rig.dir()));
+        let document = documents.map_err(|error| format!("{error:#}"))?.pop();
+        let has_pods = !cluster.plane.objects().list::<Pod>().is_empty();
+        match (record.0.keys().next(), document, known) {
             (Some(claim), ..) => Err(format!("the driver's record has claim {claim}")),
             (_, Some(document), _) => Err(format!("there is {document}")),
             (.., Some(claim)) => Err(format!("the kubelet knows claim {claim}")),
-            _ if cluster.has_pods() => Err("the API server has pods".to_owned()),
+            _ if has_pods => Err("the API server has pods".to_owned()),
             _ => Ok(()),
         }
     }

@@ -1,63 +1,37 @@
 //! Cluster of a soak with claims: API server, scheduler and published slices.
 
-use std::{collections::BTreeSet, ffi::OsString, fs, path::Path};
+use std::{collections::BTreeSet, ffi::OsString, path::Path};
 
-use anyhow::{Context as _, Result, anyhow};
-use k8s_openapi::api::{
-    core::v1::Pod,
-    resource::v1::{ResourceClaimTemplate, ResourceSlice},
-};
-use tokio::task::JoinSet;
-use windlass_cluster_sim::{
-    api::{ApiServer, Objects},
-    cluster::{Scheduled, Unscheduled},
-    node,
-};
+use anyhow::{Result, anyhow};
+use k8s_openapi::api::resource::v1::{ResourceClaimTemplate, ResourceSlice};
+use windlass_cluster_sim::cluster::{Scheduled, Unscheduled};
 use windlass_config::DriverName;
-use windlass_kubelet_sim::{Kubelet, NodeStatus};
+use windlass_kubelet_sim::NodeStatus;
 
 use super::slices::PublishedSlices;
-use crate::demo::claims::{self, NAMESPACE, NODE, PodSpec};
+use crate::demo::claims::{self, ClusterFixture, NAMESPACE, NODE, PodSpec};
 
-/// Simulated cluster, with the tasks that act for the kubelet.
 #[derive(Debug)]
 pub(super) struct SoakCluster {
-    plane: claims::ClusterFixture,
+    pub(super) plane: ClusterFixture,
     /// Device class of whole GPUs.
     class: String,
-    tasks: JoinSet<()>,
 }
 
 // === impl SoakCluster ===
 
 impl SoakCluster {
     pub(super) fn start() -> Result<Self> {
-        let plane = claims::ClusterFixture::start(DriverName::default())?;
+        let plane = ClusterFixture::start(DriverName::default())?;
         let class = plane.class_of("gpu")?;
-        Ok(Self { plane, class, tasks: JoinSet::new() })
-    }
-
-    /// Lets the kubelet delete slices at its start, as a real one does.
-    pub(super) fn mimic_wipes(&mut self, kubelet: &Kubelet) {
-        let (calls, objects) = (kubelet.calls(), self.objects());
-        self.tasks.spawn(async move { node::follow_wipes(NODE, &calls, &objects).await });
+        Ok(Self { plane, class })
     }
 
     pub(super) fn flags(&self, folder: &Path) -> Result<[OsString; 2]> {
-        let path = folder.join("kubeconfig");
-        fs::write(&path, self.plane.kubeconfig())
-            .with_context(|| format!("cannot write {}", path.display()))?;
+        let path = self.plane.write_kubeconfig(folder)?;
         let mut kubeconfig = OsString::from("--kubeconfig=");
         kubeconfig.push(path);
         Ok([kubeconfig, format!("--node-name={NODE}").into()])
-    }
-
-    pub(super) fn server_mut(&mut self) -> &mut ApiServer {
-        self.plane.server_mut()
-    }
-
-    pub(super) fn objects(&self) -> Objects {
-        self.plane.objects()
     }
 
     /// Schedules a pod with one container; returns the reason if too few GPUs are free.
@@ -76,17 +50,12 @@ impl SoakCluster {
     /// Deletes the pod with its claim and template.
     pub(super) fn delete(&self, pod: &str) -> Result<()> {
         self.plane.delete(pod)?;
-        Ok(self.objects().delete::<ResourceClaimTemplate>(NAMESPACE, pod)?)
-    }
-
-    /// True if the API server has pods.
-    pub(super) fn has_pods(&self) -> bool {
-        !self.objects().list::<Pod>().is_empty()
+        Ok(self.plane.objects().delete::<ResourceClaimTemplate>(NAMESPACE, pod)?)
     }
 
     pub(super) fn slices(&self) -> Vec<ResourceSlice> {
         let driver = self.plane.driver.as_str();
-        let mut slices = self.objects().list::<ResourceSlice>();
+        let mut slices = self.plane.objects().list::<ResourceSlice>();
         slices.retain(|slice| slice.spec.driver == driver);
         slices
     }

@@ -18,7 +18,8 @@ use windlass_kubelet_sim::{Misbehaviour, PodFault, Registration, RegistrationFau
 use windlass_machine::{self as machine, Happening};
 
 use super::{
-    agent::{cdi_dir, state_dir},
+    super::stage::cdi_dir,
+    agent::state_dir,
     invariant::{MaybeUnhealthy, Violation},
     pods::{ADMISSION, ANSWER_LIMIT},
     rig::{OWN_POD, RESOURCE},
@@ -74,7 +75,7 @@ impl Run {
         let after = ended.elapsed();
         outcome.map_err(|left| Violation::NotBack { fault: fault.kind(), after, left })?;
         self.tally.record_fault(fault.kind(), after);
-        self.baseline.begins(Instant::now(), self.rig.agent.usage());
+        self.baseline.begins(Instant::now(), self.rig.agent.process.usage());
         Ok(())
     }
 
@@ -142,7 +143,7 @@ impl Run {
         self.rig.agent.freeze();
         let pod = self.new_pod(gpus);
         let uid = pod.uid.clone();
-        let watch = Stopwatch::start(self.rig.agent.id());
+        let watch = Stopwatch::start(self.rig.agent.process.id());
         let thaw = async {
             sleep(lasts).await;
             self.rig.agent.thaw();

@@ -10,6 +10,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
+use clap::ValueEnum;
 use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
 use serde::Serialize;
 use tokio::{
@@ -22,7 +23,7 @@ use windlass_kubelet_api::{checkpoint, deviceplugin::PreferredAllocationRequest}
 use windlass_kubelet_sim::NodeStatus;
 
 use super::{
-    agent::cdi_dir,
+    super::stage::cdi_dir,
     inject::{ABSENCE, RECOVERY_LIMIT, remove_if_there},
     invariant::{Violation, in_time},
     rig::{IndexedGpu, POLL_INTERVAL, RESOURCE},
@@ -31,7 +32,7 @@ use super::{
     stopwatch::Stopwatch,
 };
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "camelCase")]
 pub(super) enum Interference {
     /// HTTP clients that send half a request and wait.
@@ -70,15 +71,6 @@ const DOCUMENT: [&str; 2] = ["windlass.dev-gpu.json", ".windlass.dev-gpu.json.dr
 // === impl Interference ===
 
 impl Interference {
-    pub(super) const ALL: [Self; 6] = [
-        Self::HalfOpenClients,
-        Self::EmptyConfiguration,
-        Self::MissingNode,
-        Self::HangingDisk,
-        Self::CallsGivenUp,
-        Self::FolderCleaned,
-    ];
-
     pub(super) fn kind(self) -> &'static str {
         match self {
             Self::HalfOpenClients => "HTTP clients half open",
@@ -116,14 +108,14 @@ impl Run {
     async fn fill_http_server(&mut self, gpus: usize) -> Result<()> {
         let mut silent = Vec::new();
         for _ in 0..CLIENTS {
-            let mut client = TcpStream::connect(self.rig.agent.listens()).await;
+            let mut client = TcpStream::connect(self.rig.agent.listens).await;
             if let Ok(client) = &mut client {
                 // The server may close the connection.
                 let _ = client.write_all(b"GET /metrics HTTP/1.1\r\nHost: ").await;
             }
             silent.push(client);
         }
-        let watch = Stopwatch::start(self.rig.agent.id());
+        let watch = Stopwatch::start(self.rig.agent.process.id());
         self.rig.agent.get("/healthz").await.context("the agent answers no probe")?;
         in_time("the answer to a probe", watch.elapsed(), PROBE_LIMIT)?;
         self.try_one(gpus).await

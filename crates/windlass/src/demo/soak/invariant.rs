@@ -97,7 +97,6 @@ const THREADS: u64 = 32;
 // === impl Monitor ===
 
 impl Monitor {
-    /// Checks one observation.
     pub(super) fn check(
         &mut self,
         now: Instant,

@@ -8,8 +8,7 @@ use tokio::time::{Duration, Instant, sleep};
 use windlass_kubelet_sim::Grant;
 
 use super::{
-    super::runtime,
-    agent::cdi_dir,
+    super::{runtime, stage::cdi_dir},
     invariant::Violation,
     owners::{Owner, published_name},
     rig::POLL_INTERVAL,

@@ -25,7 +25,6 @@ pub(super) const ADMISSION: &str = "the admission of a pod";
 
 pub(super) const CONTAINER: &str = "main";
 
-/// Original allocation of a pod.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Allocation {
     /// Devices according to the kubelet.
@@ -61,7 +60,7 @@ impl Run {
     async fn try_admit(&mut self, gpus: usize) -> Result<(String, Result<Admission, Rejection>)> {
         let pod = self.new_pod(gpus);
         let uid = pod.uid.clone();
-        let watch = Stopwatch::start(self.rig.agent.id());
+        let watch = Stopwatch::start(self.rig.agent.process.id());
         let outcome = self.rig.kubelet.admit(pod).await;
         let took = watch.elapsed();
         self.tally.admission_took(took);
@@ -108,7 +107,8 @@ impl Run {
         let begun = Instant::now();
         let kubelet = invariant::holders(&self.rig.kubelet.node());
         loop {
-            let metrics = self.rig.agent.metrics().await.context("the agent tells no metrics")?;
+            let metrics =
+                self.rig.agent.get("/metrics").await.context("the agent tells no metrics")?;
             let agent = reported_holders(&metrics);
             if agent == kubelet {
                 break;

@@ -20,8 +20,8 @@ use windlass_kubelet_sim::{
 use windlass_machine::{Machine, MachineProfile, state::Gpu};
 
 use super::{
-    super::runtime,
-    agent::{Agent, Mounts, cdi_dir, has_copy, state_dir},
+    super::{runtime, stage::cdi_dir},
+    agent::{Agent, Mounts, has_copy, state_dir},
     cluster::SoakCluster,
     invariant::{self, GroundTruth, MaybeUnhealthy, Monitor, Violation},
     owners::{self, DriverRecord, published_name},
@@ -40,7 +40,7 @@ pub(super) struct Rig {
     truth: watch::Sender<GroundTruth>,
     /// Device lists other than whole GPUs, at the start.
     others: Option<HealthByResource>,
-    folder: TempDir,
+    pub(super) folder: TempDir,
 }
 
 type HealthByResource = BTreeMap<String, BTreeMap<String, bool>>;
@@ -53,7 +53,6 @@ pub(super) struct IndexedGpu {
     pub(super) is_broken: bool,
 }
 
-/// Resource of whole GPUs.
 pub(super) const RESOURCE: &str = "nvidia.com/gpu";
 
 /// UID of the agent's own pod.
@@ -76,19 +75,15 @@ impl Rig {
         mounts: Mounts,
         mut cluster: Option<SoakCluster>,
     ) -> Result<Self> {
-        let folder = tempfile::Builder::new().prefix("windlass-").tempdir();
-        let folder = folder.context("cannot make a temporary folder")?;
+        let folder = simulated::folder()?;
         let path = folder.path();
-        let machine = simulated::machine(&path.join("machine"), profile)
-            .context("cannot make the simulated machine")?;
-        let mut settings = windlass_kubelet_sim::Config::new(path.join("kubelet"));
-        settings.numa_nodes = (0..8).collect();
-        let kubelet = Kubelet::start(settings).context("cannot start the embedded kubelet")?;
+        let machine = simulated::machine_in(path, profile)?;
+        let kubelet = simulated::kubelet_in(path)?;
         // A kubelet without pods looks as if it had not synchronized them yet.
         let own = Pod::new("windlass").container(Container::new("node"));
         Box::pin(kubelet.admit(own)).await.context("the agent's own pod is not admitted")?;
         if let Some(cluster) = &mut cluster {
-            cluster.mimic_wipes(&kubelet);
+            cluster.plane.mimic_wipes(&kubelet);
         }
         let agent = Agent::start(path, mounts, &machine, cluster.as_ref()).await?;
         let truth =
@@ -241,14 +236,6 @@ impl Rig {
         Ok(owners::exclusive(owners::by_kubelet(&self.kubelet.node()), &record)?)
     }
 
-    /// Name of a claim's CDI document, if one exists.
-    pub(super) fn claim_document(&self) -> Result<Option<String>, String> {
-        let entries = fs::read_dir(cdi_dir(self.dir()))
-            .map_err(|error| format!("the CDI folder cannot be read: {error}"))?;
-        let mut names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-        Ok(names.find(|name| name.contains("-claim-")))
-    }
-
     /// Checks without the taints gate: slices exist, and broken GPUs are not published.
     pub(super) fn publishes_without_taints(&self) -> Result<Result<(), String>> {
         let cluster = self.cluster.as_ref().context("the soak is without claims")?;
@@ -283,15 +270,10 @@ impl Rig {
         resolved.map(|_| ()).map_err(|error| format!("{error:#}"))
     }
 
-    /// Keeps the folder for analysis.
-    pub(super) fn keep_folder(&mut self) {
-        self.folder.disable_cleanup(true);
-    }
-
     /// Ends all parts and removes the folder.
     pub(super) async fn clear(mut self) {
         // A call that hangs in the simulated driver would outlive it.
-        self.agent.kill().await;
+        self.agent.process.kill().await;
         self.kubelet.shutdown().await;
     }
 

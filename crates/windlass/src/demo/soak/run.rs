@@ -60,6 +60,9 @@ const GIVEN_BACK: Duration = Duration::from_secs(10);
 /// Interval of progress reports.
 const PROGRESS: Duration = Duration::from_secs(10);
 
+/// Time in which the kernel ends a killed process that has closed its sockets.
+const EXIT_TIME: Duration = Duration::from_millis(200);
+
 // === impl Run ===
 
 impl Run {
@@ -122,9 +125,9 @@ impl Run {
         settled.map_err(|left| Violation::NotBack { fault, after: START_LIMIT, left })?;
         self.rig.record_others(START_LIMIT).await?;
         self.rig.set_maybe_unhealthy(MaybeUnhealthy::These(BTreeSet::new()));
-        let start = self.rig.agent.usage();
+        let start = self.rig.agent.process.usage();
         self.baseline.begins(Instant::now(), start);
-        self.tally.at_start = start.into();
+        self.tally.at_start = start;
         self.tally.measure(start);
         Ok(())
     }
@@ -143,24 +146,24 @@ impl Run {
             Step::Inject(fault) => self.inject(fault).await,
         };
         if outcome.is_err()
-            && let Some(how) = self.rig.agent.ends_soon().await
+            && let Some(how) = self.rig.agent.process.end_within(EXIT_TIME).await
         {
             // Every other failure follows from the agent's end.
-            return Err(Violation::Ended(how).into());
+            return Err(Violation::Ended(how.to_string()).into());
         }
         outcome?;
         self.check().await
     }
 
     async fn check(&mut self) -> Result<()> {
-        if let Some(how) = self.rig.agent.ended() {
-            return Err(Violation::Ended(how).into());
+        if let Some(how) = self.rig.agent.process.ended() {
+            return Err(Violation::Ended(how.to_string()).into());
         }
         self.rig.exclusive()?;
         self.nothing_is_lost()?;
         self.nodes_are_right().await?;
         if let Some(cluster) = &self.rig.cluster {
-            cluster.objects().clear_log();
+            cluster.plane.objects().clear_log();
         }
         self.is_bounded().await?;
         self.tally.longest_life_s = self.baseline.longest().as_secs();
@@ -172,7 +175,7 @@ impl Run {
     async fn is_bounded(&mut self) -> Result<()> {
         let begun = Instant::now();
         loop {
-            let usage = self.rig.agent.usage();
+            let usage = self.rig.agent.process.usage();
             self.tally.measure(usage);
             let seen = self.baseline.observe(Instant::now(), usage);
             if seen.is_ok() || begun.elapsed() >= GIVEN_BACK {

@@ -5,6 +5,7 @@
 
 use std::{collections::BTreeSet, fmt, time::Duration};
 
+use clap::ValueEnum;
 use serde::Serialize;
 use windlass_machine::state::EventLog;
 
@@ -99,7 +100,7 @@ pub(super) enum Fault {
 }
 
 /// Failure of calls to a GPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "camelCase")]
 pub(super) enum GpuFailure {
     /// The GPU has fallen off the bus.
@@ -180,6 +181,11 @@ impl Schedule {
         1 + self.rng.below(MAX_GPUS)
     }
 
+    fn any<T: ValueEnum>(&mut self) -> T {
+        let all = T::value_variants();
+        all[self.rng.below(all.len())].clone()
+    }
+
     fn up_to_ms(&mut self, most: usize) -> Duration {
         Duration::from_millis(self.rng.below(most) as u64)
     }
@@ -210,10 +216,7 @@ impl Schedule {
             25..27 => Fault::DiskFull { gpus: self.gpus() },
             27 => Fault::CdiFolderRemoved,
             28 => Fault::DriverReplaced,
-            29..34 => Fault::GpuBroken {
-                which,
-                how: GpuFailure::ALL[self.rng.below(GpuFailure::ALL.len())],
-            },
+            29..34 => Fault::GpuBroken { which, how: self.any() },
             34..38 => Fault::GpuReset { which },
             38 => Fault::GpuSlow { which, by: self.up_to_ms(300) },
             39 => Fault::XidStorm { which, bursts: BURSTS, events: STORM },
@@ -221,19 +224,13 @@ impl Schedule {
             41..43 => Fault::DriverCrashes { which },
             43..45 => Fault::NicFlaps { which, times: 1 + self.rng.below(MAX_FLAPS) },
             45..47 => self.freeze_in_calls(which),
-            47..57 => {
-                let what = Interference::ALL[self.rng.below(Interference::ALL.len())];
-                Fault::Interference { what, which, gpus: self.gpus() }
-            }
+            47..57 => Fault::Interference { what: self.any(), which, gpus: self.gpus() },
             57..61 => {
                 let after = self.moment_within(PREPARATION_TAKES);
                 Fault::AgentKilledAtPrepare { gpus: self.gpus(), after }
             }
             61..63 => Fault::RecordLost,
-            _ => Fault::Server {
-                what: ApiServerFault::ALL[self.rng.below(ApiServerFault::ALL.len())],
-                gpus: self.gpus(),
-            },
+            _ => Fault::Server { what: self.any(), gpus: self.gpus() },
         }
     }
 
@@ -268,12 +265,6 @@ impl Iterator for Schedule {
             _ => Step::Inject(self.fault()),
         })
     }
-}
-
-// === impl GpuFailure ===
-
-impl GpuFailure {
-    const ALL: [Self; 4] = [Self::Lost, Self::Hang, Self::Error, Self::Garbage];
 }
 
 // === impl Fault ===
@@ -362,7 +353,7 @@ mod tests {
 
     #[test]
     fn a_fault_of_one_gpu_is_no_reason_to_doubt_the_others() {
-        for how in GpuFailure::ALL {
+        for &how in GpuFailure::value_variants() {
             let fault = Fault::GpuBroken { which: 0, how };
             assert_eq!(fault.maybe_unhealthy(), MaybeUnhealthy::These(BTreeSet::new()), "{how:?}");
         }

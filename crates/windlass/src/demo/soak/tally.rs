@@ -33,9 +33,9 @@ pub(super) struct Tally {
     /// Slowest preparation of a claim.
     pub(super) worst_prepare_ms: f64,
     pub(super) faults: BTreeMap<&'static str, FaultStats>,
-    pub(super) at_start: ProcessUsage,
-    pub(super) at_end: ProcessUsage,
-    pub(super) most: ProcessUsage,
+    pub(super) at_start: Usage,
+    pub(super) at_end: Usage,
+    pub(super) most: Usage,
 }
 
 /// Results of one kind of fault.
@@ -45,15 +45,6 @@ pub(super) struct FaultStats {
     pub(super) times: usize,
     /// Slowest recovery, from the end of the fault.
     pub(super) worst_recovery_ms: f64,
-}
-
-/// Resource usage of the agent's process.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct ProcessUsage {
-    pub(super) resident_kib: u64,
-    pub(super) descriptors: usize,
-    pub(super) threads: u64,
 }
 
 // === impl Tally ===
@@ -80,8 +71,12 @@ impl Tally {
     }
 
     pub(super) fn measure(&mut self, usage: Usage) {
-        self.at_end = usage.into();
-        self.most = self.most.or_more(self.at_end);
+        self.at_end = usage;
+        self.most = Usage {
+            resident_kib: self.most.resident_kib.max(usage.resident_kib),
+            descriptors: self.most.descriptors.max(usage.descriptors),
+            threads: self.most.threads.max(usage.threads),
+        };
     }
 
     pub(super) fn fault_count(&self) -> usize {
@@ -130,7 +125,7 @@ impl Tally {
         let mut table = Table::new(["AGENT", "MEMORY", "DESCRIPTORS", "THREADS"]);
         let rows =
             [("at the start", self.at_start), ("at the end", self.at_end), ("most", self.most)];
-        for (when, ProcessUsage { resident_kib, descriptors, threads }) in rows {
+        for (when, Usage { resident_kib, descriptors, threads }) in rows {
             let mib = (resident_kib + 512) / 1024;
             table.row([
                 when.to_owned(),
@@ -140,25 +135,6 @@ impl Tally {
             ]);
         }
         table
-    }
-}
-
-// === impl ProcessUsage ===
-
-impl ProcessUsage {
-    fn or_more(self, other: Self) -> Self {
-        Self {
-            resident_kib: self.resident_kib.max(other.resident_kib),
-            descriptors: self.descriptors.max(other.descriptors),
-            threads: self.threads.max(other.threads),
-        }
-    }
-}
-
-impl From<Usage> for ProcessUsage {
-    fn from(usage: Usage) -> Self {
-        let Usage { descriptors, resident_kib, threads } = usage;
-        Self { resident_kib, descriptors, threads }
     }
 }
 

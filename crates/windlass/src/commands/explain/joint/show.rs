@@ -1,16 +1,13 @@
 //! Joint answer as text: pairs of GPU and NIC with their distance.
 
 use anyhow::Result;
-use windlass_core::{
-    device::DeviceId,
-    placement::joint::{JointChoice, Pair},
-};
+use windlass_core::placement::joint::{JointChoice, Pair};
 
-use super::{JointOutcome, JointReport};
+use super::{Chosen, JointReport};
 use crate::{
     commands::{
         explain::{
-            report::{listed, name},
+            report::Outcome,
             show::{apart, exactness, matrix, not_free, or_none, print, row},
         },
         ordered,
@@ -22,7 +19,7 @@ use crate::{
 pub(in crate::commands::explain) fn table(report: &JointReport<'_>) -> Result<()> {
     let paint = Paint::for_stdout();
     let mut parts = vec![report.request(paint)];
-    if let JointOutcome::Choice(choice) = &report.outcome {
+    if let Outcome::Answered(Chosen { choice }) = &report.outcome {
         parts.extend([report.chosen(choice), report.paired(choice), scores(choice)]);
         parts.push(report.matrix(choice, paint));
     }
@@ -68,14 +65,6 @@ impl JointReport<'_> {
         let inventory = &self.node.inventory;
         let ids = choice.gpus.iter().chain(&choice.nics);
         matrix(inventory, ordered(ids.filter_map(|id| inventory.get(id.as_str()))), paint)
-    }
-
-    fn listed(&self, ids: &[DeviceId]) -> String {
-        listed(self.node, ids)
-    }
-
-    fn name(&self, id: &DeviceId) -> String {
-        name(self.node, id)
     }
 }
 

@@ -17,7 +17,6 @@ use super::{
     ABSENCE, RECOVERY_LIMIT, one_of,
 };
 
-/// Duration of an XID storm.
 const STORM_LASTS: Duration = Duration::from_secs(1);
 
 /// XID: "GPU has fallen off the bus".
@@ -84,7 +83,7 @@ impl Run {
         let Some(IndexedGpu { index: gpu, .. }) = self.usable_gpu(which)? else { return Ok(None) };
         self.rig.agent_stops();
         self.rig.machine.inject(&machine::Fault::Crash { gpu })?;
-        let ended = self.rig.agent.ends_within(RECOVERY_LIMIT).await;
+        let ended = self.rig.agent.process.end_within(RECOVERY_LIMIT).await;
         ended.context("the driver's library did not end the agent")?;
         self.replace_agent().await?;
         Ok(Some(Instant::now()))

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
+use rustix::process::Signal;
 use tokio::{task::yield_now, time::Instant};
 use windlass_kubelet_sim::Kubelet;
 
@@ -58,7 +59,7 @@ impl Run {
     /// Kills the agent and deletes its record of claims; the next process reads the copy.
     pub(super) async fn lose_record(&mut self) -> Result<()> {
         self.rig.agent_stops();
-        self.rig.agent.kill().await;
+        self.rig.agent.process.kill().await;
         remove_if_there(&state_dir(self.rig.dir()).join(CLAIMS))?;
         self.replace_agent().await
     }
@@ -76,10 +77,10 @@ impl Run {
             while begun.elapsed() < after {
                 yield_now().await;
             }
-            self.rig.agent.signal_kill();
+            self.rig.agent.process.signal(Signal::KILL);
         };
         let (outcome, ()) = tokio::join!(work(&self.rig.kubelet), kill);
-        self.rig.agent.kill().await;
+        self.rig.agent.process.kill().await;
         outcome
     }
 }

@@ -28,7 +28,7 @@ impl Run {
     /// before the regular check.
     pub(super) async fn lose_notices(&mut self) -> Result<Option<Instant>> {
         let kept = kept_notices()?;
-        let left_out = match self.rig.agent.mounts() {
+        let left_out = match self.rig.agent.mounts {
             Mounts::Shipped => Some("a pod's mount keeps the original folder".into()),
             Mounts::Whole if kept > MAX_QUEUE => Some(format!("this host keeps {kept} notices")),
             Mounts::Whole => None,

@@ -1,0 +1,18 @@
+//! Futures that may be absent.
+
+use std::future::pending;
+
+/// Awaits a future; for ever without one.
+pub async fn optional<F: Future>(future: Option<F>) -> F::Output {
+    match future {
+        Some(future) => future.await,
+        None => pending().await,
+    }
+}
+
+/// Awaits the future of a slot and empties the slot; for ever without one.
+pub async fn finished<F: Future + Unpin>(slot: &mut Option<F>) -> F::Output {
+    let output = optional(slot.as_mut()).await;
+    *slot = None;
+    output
+}
