@@ -210,7 +210,7 @@ pub struct Probe {
     pub timeout: Duration,
     /// Number of failures in a row that count.
     pub failures: u32,
-    /// Time that the device must be without failure; `None` is the period of all devices.
+    /// Time that the device must be without a failure; `None` is the period of all devices.
     pub quiet_period: Option<Duration>,
 }
 
@@ -266,7 +266,7 @@ struct ProbeKeys {
     /// Number of failures in a row that count; left out, 1.
     #[serde(skip_serializing_if = "is_default")]
     failures: Option<u32>,
-    /// Time that the device must be without failure; left out, `health.quietPeriod`.
+    /// Time that the device must be without a failure; left out, `health.quietPeriod`.
     #[serde(with = "Text::<Duration>", skip_serializing_if = "is_default")]
     #[schemars(with = "Text<Duration>")]
     quiet_period: Option<Duration>,
