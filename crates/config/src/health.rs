@@ -11,7 +11,7 @@ use crate::scalar::Text;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct HealthPolicy {
-    /// Time without failure after which a passed probe makes a device healthy again.
+    /// Time without a failure after which a passed probe makes a device healthy again.
     #[serde(with = "Text::<Duration>")]
     pub quiet_period: Duration,
     /// Interval of probes.

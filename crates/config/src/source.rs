@@ -197,7 +197,7 @@ pub struct Probe {
     pub timeout: Duration,
     /// Number of failures in a row that count.
     pub failures: u32,
-    /// Time that the device must be without failure; `None` is the period of all devices.
+    /// Time that the device must be without a failure; `None` is the period of all devices.
     pub quiet_period: Option<Duration>,
 }
 
@@ -250,7 +250,7 @@ struct ProbeKeys {
     /// Number of failures in a row that count; left out, 1.
     #[serde(skip_serializing_if = "is_default")]
     failures: Option<u32>,
-    /// Time that the device must be without failure; left out, `health.quietPeriod`.
+    /// Time that the device must be without a failure; left out, `health.quietPeriod`.
     #[serde(with = "Text::<Duration>", skip_serializing_if = "is_default")]
     quiet_period: Option<Duration>,
 }

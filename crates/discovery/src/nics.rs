@@ -151,7 +151,7 @@ impl<'a> NicScan<'a> {
         }
         if !skipped.is_empty() {
             let names = some(skipped.iter().cloned(), " ");
-            parts.push(format!("virtual interfaces skipped: {names}"));
+            parts.push(format!("software RDMA devices skipped: {names}"));
         }
         parts.extend(Some(limits.to_string()).filter(|text| !text.is_empty()));
         if self.uses.unknown.is_some() && !functions.is_empty() {

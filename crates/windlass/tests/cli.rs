@@ -325,7 +325,7 @@ fn profiles_of_devices_are_listed_and_printed_and_an_unknown_one_is_told_the_oth
     );
     let unknown = run(&["config", "profiles", "hailo9"]);
     assert_eq!(unknown.status.code(), USAGE);
-    assert!(text(&unknown.stderr).contains("there are darwin3-files"), "{}", text(&unknown.stderr));
+    assert!(text(&unknown.stderr).contains("known: darwin3-files"), "{}", text(&unknown.stderr));
 }
 
 #[test]

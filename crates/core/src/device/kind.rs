@@ -49,7 +49,7 @@ static FACTS: [KindFacts; 6] = [
     KindFacts { word: "nic", plural: "NICs", prefix: Some("NIC"), default_source: None, only_source: Some(SourceName::NICS), reasons: OF_NICS },
     KindFacts { word: "fpga", plural: "FPGAs", prefix: Some("FPGA"), default_source: None, only_source: Some(SourceName::FPGA), reasons: OF_OTHERS },
     KindFacts { word: "nvme", plural: "NVMe drives", prefix: Some("nvme"), default_source: None, only_source: None, reasons: OF_OTHERS },
-    KindFacts { word: "other", plural: "devices that are no GPUs", prefix: None, default_source: None, only_source: None, reasons: OF_OTHERS },
+    KindFacts { word: "other", plural: "devices other than GPUs", prefix: None, default_source: None, only_source: None, reasons: OF_OTHERS },
 ];
 
 #[rustfmt::skip]

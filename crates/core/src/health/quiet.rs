@@ -46,7 +46,7 @@ impl QuietPeriod {
         self.relapses
     }
 
-    /// End of the quiet period; `None` without failure.
+    /// End of the quiet period; `None` without a failure.
     pub(super) fn ends_at(&self) -> Option<Timestamp> {
         let wait = self.period.saturating_mul(1 << self.relapses);
         Some(self.last_failure?.saturating_add(wait).unwrap_or(Timestamp::MAX))
@@ -85,7 +85,7 @@ mod tests {
         let mut waits = Vec::new();
         for second in (10..80).step_by(10) {
             quiet.disturb(&healthy_since(second - 1), at(second));
-            let end = quiet.ends_at().expect("there was failure");
+            let end = quiet.ends_at().expect("there was a failure");
             waits.push(end.duration_since(at(second)).as_secs());
         }
         assert_eq!(waits, [1, 2, 4, 8, 16, 32, 32]);

@@ -93,7 +93,7 @@ impl DeviceBuilder<'_> {
             let target = match self.nodes.target(&path) {
                 Ok(target) => target,
                 Err(why) => {
-                    made.failure(Reason::NodeMissing, why);
+                    made.fail(Reason::NodeMissing, why);
                     continue;
                 }
             };
@@ -175,7 +175,7 @@ impl DeviceBuilder<'_> {
             return made.withhold(why);
         }
         if !self.host.has(&host) {
-            made.failure(Reason::NotReady, format!("{text} is not there"));
+            made.fail(Reason::NotReady, format!("{text} is not there"));
         }
         let writable = given.writable;
         made.device.extras.mounts.push(Mount { host, container, writable });
@@ -206,9 +206,9 @@ impl DeviceBuilder<'_> {
         let of_bus = |member: &Candidate| member.folder.is_some();
         let has_driver = group.members.iter().any(|member| member.text("driver").is_some());
         if group.members.iter().any(of_bus) && !has_driver {
-            made.failure(Reason::DriverUnbound, "no driver is bound to it".to_owned());
+            made.fail(Reason::DriverUnbound, "no driver is bound to it".to_owned());
         } else {
-            made.failure(Reason::NodeMissing, "its driver made no device node".to_owned());
+            made.fail(Reason::NodeMissing, "its driver made no device node".to_owned());
         }
     }
 
@@ -235,15 +235,15 @@ impl BuiltDevice {
         let missing = std::mem::take(&mut self.missing);
         match missing.as_slice() {
             [] => {}
-            [one] => self.failure(Reason::NodeMissing, format!("{one} is not there")),
+            [one] => self.fail(Reason::NodeMissing, format!("{one} is not there")),
             several => {
                 let several = several.join(", ");
-                self.failure(Reason::NodeMissing, format!("{several} are not there"));
+                self.fail(Reason::NodeMissing, format!("{several} are not there"));
             }
         }
     }
 
-    fn failure(&mut self, reason: Reason, detail: String) {
+    fn fail(&mut self, reason: Reason, detail: String) {
         self.failure.get_or_insert((reason, detail));
     }
 }

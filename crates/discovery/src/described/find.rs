@@ -114,7 +114,7 @@ pub(super) fn entries(host: &Host, folder: &Path) -> Result<Option<Vec<String>>,
     };
     if names.len() > MAX_ENTRIES {
         let folder = folder.display();
-        return Err(format!("{folder} has more than {MAX_ENTRIES} entries: none is looked at"));
+        return Err(format!("{folder} has more than {MAX_ENTRIES} entries: none is scanned"));
     }
     Ok(Some(names))
 }

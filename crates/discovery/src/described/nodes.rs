@@ -107,7 +107,7 @@ impl<'a> Nodes<'a> {
                 }
             }
             if next.len() > MAX_ENTRIES {
-                return Err(format!("{pattern} fits more than {MAX_ENTRIES} files: narrow it"));
+                return Err(format!("{pattern} matches more than {MAX_ENTRIES} files: narrow it"));
             }
             paths = next;
         }

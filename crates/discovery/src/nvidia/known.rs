@@ -52,7 +52,7 @@ impl KnownDevices {
         self.remembered = records;
     }
 
-    /// Records for the next agent: every device that had failure.
+    /// Records for the next agent: every device that had failures.
     pub(super) fn records(&self) -> Records {
         let record = |(id, entry): (&DeviceId, &TrackedDevice)| {
             let record = entry.tracker.record();

@@ -238,7 +238,7 @@ async fn replicas_of_a_gpu_that_failed_are_left_out_and_none_of_them_is_short() 
     for (required, size, expected) in [
         (&listed[..1], 2, format!("{} cannot be allocated: XID 79", listed[0])),
         (&listed[8..9], 2, format!("has no device {}", listed[8])),
-        (&[], 5, format!("and 4 are available; {} is excluded", gpu_id(&agent, 0))),
+        (&[], 5, format!("5 replicas requested, 4 available; {} is excluded", gpu_id(&agent, 0))),
     ] {
         let asked = plugin.get_preferred_allocation(question(&listed, required, size)).await;
         let message = asked.expect_err("refused").message().to_owned();

@@ -186,6 +186,9 @@ async fn only_after_an_agent_that_offered_devices_to_containers_the_kubelets_rec
             continue;
         }
         let why = world.try_start(&uid(&scheduled), "main").await.expect_err("in doubt");
-        assert!(why.contains("before it is known what containers hold"), "{why}");
+        assert!(
+            why.contains("cannot be taken yet: the kubelet's checkpoint was not read"),
+            "{why}"
+        );
     }
 }

@@ -93,7 +93,7 @@ async fn a_gpu_of_which_one_part_is_listed_so_far_is_not_taken_for_whole() {
     let state = world.survey().await;
     let first = state.inventory.devices.iter().find(|device| !device.health.is_healthy());
     let first = first.expect("one is not ready");
-    assert!(first.parent.is_none() && first.health.to_string().contains("it is being cut"));
+    assert!(first.parent.is_none() && first.health.to_string().contains("it is being partitioned"));
     assert_eq!(state.resources()[&GPU.parse().expect("valid")].1, 56);
 }
 
@@ -134,10 +134,7 @@ async fn a_cut_gpu_of_which_the_compute_driver_may_tell_nothing_says_so() {
     let state = world.survey().await;
     let gpu = device(&state.inventory, &ids(&state)[0]);
     let health = gpu.health.to_string();
-    assert!(
-        health.contains("tells this process nothing of it: run the agent privileged"),
-        "{health}"
-    );
+    assert!(health.contains("hides it from this process: run the agent privileged"), "{health}");
 }
 
 #[tokio::test]

@@ -244,7 +244,7 @@ async fn what_takes_longer_than_the_kubelet_waits_goes_on_and_is_done_once() {
     let tenant = rig.schedule("a", "board").expect("it is free");
     for _ in 0..2 {
         let why = kubelet.start_with(&tenant).await.expect_err("it takes long");
-        assert!(why.contains("is still being prepared after 300ms: ask again"), "{why}");
+        assert!(why.contains("is still being prepared after 300ms: retry"), "{why}");
     }
     std::fs::write(go, "").expect("written");
     until("the claim is prepared", async || kubelet.clone().start_with(&tenant).await).await;
@@ -327,6 +327,6 @@ async fn a_gpu_with_links_to_others_is_not_reset() {
     // Nobody knows what it went through, so it would be reset before it is given away.
     let tenant = rig.free_gpu("a").await;
     let why = kubelet.start_with(&tenant).await.expect_err("it is linked");
-    assert!(why.contains("it has NVLinks to other GPUs"), "{why}");
+    assert!(why.contains("would also take down its NVLinks to other GPUs"), "{why}");
     agent.stop().await;
 }

@@ -195,7 +195,7 @@ async fn one_claim_that_takes_long_holds_up_no_other_and_nothing_is_lost_with_th
     kubelet.unprepare("new").await.expect("released");
     world.api.go_away().await;
     let why = kubelet.prepare("new").await.expect_err("nobody to ask");
-    assert!(why.contains("cannot read claim ns/new: the API server cannot be asked"), "{why}");
+    assert!(why.contains("cannot read claim ns/new: the API server is not reachable"), "{why}");
     world.api.come_back();
     kubelet.prepare("new").await.expect("it is there again");
     agent.stop().await;

@@ -264,7 +264,7 @@ sources:
     symlink("/", world.host("/sys/class/loops/root")).expect("linked");
     // A source that does not come to an end says nothing of what is asked below.
     let state = world.survey().await;
-    let crowd = "failing: /sys/class/crowd has more than 10000 entries: none is looked at";
+    let crowd = "failing: /sys/class/crowd has more than 10000 entries: none is scanned";
     assert_eq!(source(&state, "crowd"), crowd);
     assert!(source(&state, "files").starts_with("failing: "), "{}", source(&state, "files"));
     assert!(source(&state, "files").contains("files-bad"), "{}", source(&state, "files"));

@@ -41,7 +41,7 @@ async fn software_rdma_is_named_and_left_out() {
     let world = world("");
     add_rdma(&world, "/sys/devices/virtual", "rxe0", "node_desc", "rxe\n");
     let state = world.survey().await;
-    assert!(source(&state, "nics").ends_with("; left out, as no hardware's: rxe0"));
+    assert!(source(&state, "nics").ends_with("; software RDMA devices skipped: rxe0"));
 }
 
 #[tokio::test]
@@ -54,7 +54,7 @@ async fn software_rdma_over_hardware_is_not_the_hardwares_own() {
     let state = world.survey().await;
     let told = told(&state);
     assert!(told.contains("nic-0000-01-00-0: tg3 eno3; ;"), "{told}");
-    let names = "left out, as no hardware's: renamed rxe0 siw0";
+    let names = "software RDMA devices skipped: renamed rxe0 siw0";
     assert!(source(&state, "nics").ends_with(names), "{}", source(&state, "nics"));
 }
 
