@@ -104,8 +104,9 @@ pub(super) fn read<'a>(
     };
     let answer = choice.map(|choice| Chosen { choice: Box::new(choice) });
     let ids = [&question.gpus, &question.nics].into_iter();
-    let ids = ids.flat_map(|part| part.available.iter().chain(&part.required)).cloned().collect();
-    Ok(Report::new(node, question, unavailable, caveat, answer, ids))
+    let ids = ids.flat_map(|part| part.available.iter().chain(&part.required));
+    let ids: Vec<_> = ids.cloned().collect();
+    Ok(Report::new(node, question, unavailable, caveat, answer, &ids))
 }
 
 /// NICs named by `--free`, else the NICs without obstacle.

@@ -63,8 +63,8 @@ pub(super) fn explained(
     let answer =
         answer.map(|explanation| Explained { verdict: explanation.verdict(), explanation });
     let ids = question.stock.devices().into_iter().chain(question.stock.required());
-    let ids = ids.cloned().collect();
-    Report::new(node, question, unavailable, caveat, answer, ids)
+    let ids: Vec<_> = ids.cloned().collect();
+    Report::new(node, question, unavailable, caveat, answer, &ids)
 }
 
 // === impl Report ===
@@ -77,7 +77,7 @@ impl<'a, Q, A> Report<'a, Q, A> {
         unavailable: Vec<Unavailable>,
         caveat: Option<String>,
         answer: Result<A, String>,
-        ids: Vec<DeviceId>,
+        ids: &[DeviceId],
     ) -> Self {
         let ids = ids.iter().chain(unavailable.iter().map(|entry| &entry.device));
         let names = ids.map(|id| (id.clone(), name(node, id))).collect();
