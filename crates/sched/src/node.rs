@@ -16,8 +16,6 @@ pub struct Node {
     pub pods: Amount,
     /// Its GPUs, by position.
     pub gpus: Vec<Gpu>,
-    /// Groups of GPUs that reach each other by short ways, such as NVLink islands; the smallest first.
-    pub islands: Vec<GpuSet>,
 }
 
 /// Some resource of a node.

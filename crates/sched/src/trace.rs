@@ -86,7 +86,6 @@ pub fn nodes(text: &str) -> Result<View, TraceError> {
             memory_mib: Amount::free(number(*line, cells, memory, "memory_mib")?),
             pods: Amount::free(PODS_PER_NODE),
             gpus: model.map_or_else(Vec::new, |model| vec![Gpu::free(model, 0); count as usize]),
-            islands: Vec::new(),
         });
     }
     Ok(View::new(catalog, nodes))

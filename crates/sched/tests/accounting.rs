@@ -1,0 +1,264 @@
+//! Pods that come and go: no GPU gives more than it has, and a release restores exactly.
+
+use proptest::{collection::vec, prelude::*, sample::select};
+use windlass_sched::{
+    gpu::{Gpu, GpuSet, GpuState, ModelId},
+    node::{Amount, Conflict, Node, Part},
+    policy::Policy,
+    request::{Gpus, ProfileId, Request},
+    scheduler::Scheduler,
+    view::{NodeIx, Placement, View},
+};
+
+use crate::world::{catalog, idle_clusters, request, requests, roomy_node};
+
+/// A change to a cluster. Pods that others placed come with [`Step::Take`], wherever that is.
+#[derive(Clone, Debug)]
+enum Step {
+    Decide(Request),
+    Take { request: Request, node: u32, gpus: u64, slices: u8 },
+    Release(usize),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let positions = prop_oneof![
+        (0..16_u32).prop_map(|position| 1_u64 << position),
+        (0..1_u64 << 17),
+        (1..=16_u32).prop_map(|count| (1_u64 << count) - 1),
+    ];
+    let anywhere = (requests(), 0..12_u32, positions, prop_oneof![Just(0), any::<u8>()]);
+    let step = prop_oneof![
+        4 => requests().prop_map(Step::Decide),
+        2 => anywhere.prop_map(|(request, node, gpus, slices)| {
+            Step::Take { request, node, gpus, slices }
+        }),
+        3 => (0..1000_usize).prop_map(Step::Release),
+    ];
+    vec(step, 1..400)
+}
+
+/// A cluster, and the pods that it should know of.
+struct Ledger {
+    empty: View,
+    view: View,
+    living: Vec<(Request, Placement)>,
+}
+
+impl Ledger {
+    fn play(&mut self, scheduler: &mut Scheduler, step: Step) {
+        match step {
+            Step::Decide(request) => {
+                if let Some(placement) = scheduler.decide(&self.view, &request) {
+                    self.view.take(&request, placement).expect("a decision fits");
+                    self.living.push((request, placement));
+                }
+            }
+            Step::Take { request, node, gpus, slices } => {
+                let count = u32::try_from(self.view.nodes().len()).expect("at most twelve");
+                let part = Part { gpus: GpuSet(gpus), slices };
+                self.take(request, Placement { node: NodeIx(node % count), part });
+            }
+            Step::Release(nth) if !self.living.is_empty() => {
+                let (request, placement) = self.living.remove(nth % self.living.len());
+                self.view.release(&request, placement);
+            }
+            Step::Release(_) => {}
+        }
+    }
+
+    /// Takes a part that may not be free. A refusal changes nothing.
+    fn take(&mut self, request: Request, placement: Placement) {
+        let before = self.view.clone();
+        match self.view.take(&request, placement) {
+            Ok(()) => self.living.push((request, placement)),
+            Err(Conflict { gpus }) => {
+                assert_eq!(gpus, placement.part.gpus);
+                assert_eq!(self.view.nodes(), before.nodes());
+                assert_eq!(self.view.versions(), before.versions());
+            }
+        }
+    }
+
+    /// The view equals one built anew from the living pods, and one that this test computes by itself.
+    fn check(&self) {
+        let mut rebuilt = self.empty.clone();
+        for (request, placement) in &self.living {
+            rebuilt.take(request, *placement).expect("the living pods fit each other");
+        }
+        assert_eq!(self.view.nodes(), rebuilt.nodes());
+        for (ix, (node, empty)) in (0..).zip(self.view.nodes().iter().zip(self.empty.nodes())) {
+            let pods = self.living.iter().filter(|(_, placement)| placement.node == NodeIx(ix));
+            let pods: Vec<_> =
+                pods.map(|(request, placement)| (*request, placement.part)).collect();
+            check_node(node, empty, &pods);
+        }
+    }
+}
+
+fn check_node(node: &Node, empty: &Node, pods: &[(Request, Part)]) {
+    let free = |total: u32, each: fn(&Request) -> u32| {
+        let held: u32 = pods.iter().map(|(request, _)| each(request)).sum();
+        total.saturating_sub(held)
+    };
+    assert_eq!(node.cpu_milli.free, free(empty.cpu_milli.total, |it| it.cpu_milli));
+    assert_eq!(node.memory_mib.free, free(empty.memory_mib.total, |it| it.memory_mib));
+    assert_eq!(node.pods.free, free(empty.pods.total, |_| 1));
+    for (position, (gpu, empty)) in node.gpus.iter().zip(&empty.gpus).enumerate() {
+        let holders = pods.iter().filter(|(_, part)| part.gpus.iter().any(|it| it == position));
+        let holders: Vec<_> = holders.map(|(request, part)| (request.gpus, part.slices)).collect();
+        assert_eq!(*gpu, Gpu { state: state_of(empty, &holders), ..*empty });
+    }
+}
+
+/// The state of a GPU with these holders, who do not have more than all of it.
+fn state_of(gpu: &Gpu, holders: &[(Gpus, u8)]) -> GpuState {
+    let (mut milli, mut mib, mut slices, mut wholes) = (0, 0, 0, 0);
+    for (gpus, place) in holders {
+        match *gpus {
+            Gpus::None => panic!("a pod without GPUs holds one"),
+            Gpus::Whole(_) => wholes += 1,
+            Gpus::Share { milli: more, mib: more_mib } => {
+                milli += more;
+                mib += more_mib;
+            }
+            Gpus::Partition(_) => {
+                assert_eq!(slices & place, 0, "two instances overlap: {holders:?}");
+                assert_ne!(*place, 0, "an instance without memory: {holders:?}");
+                slices |= place;
+            }
+        }
+    }
+    let kinds = [wholes > 0, milli > 0 || mib > 0, slices > 0];
+    assert!(kinds.iter().filter(|has| **has).count() <= 1, "two kinds of use: {holders:?}");
+    assert!(milli <= 1000 && mib <= gpu.memory_mib && wholes <= 1, "over 100 %: {holders:?}");
+    match (wholes, slices) {
+        (0, 0) => GpuState::Shared { free_milli: 1000 - milli, free_mib: gpu.memory_mib - mib },
+        (0, slices) => GpuState::Partitioned { slices },
+        _ => GpuState::Whole,
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 50, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_view_is_always_that_of_the_living_pods(
+        empty in idle_clusters(),
+        steps in steps(),
+        policy in select(&Policy::ALL[..]),
+    ) {
+        let mut scheduler = Scheduler::learning(policy, 7);
+        let mut ledger = Ledger { view: empty.clone(), empty, living: Vec::new() };
+        for step in steps {
+            ledger.play(&mut scheduler, step);
+            ledger.check();
+        }
+        while !ledger.living.is_empty() {
+            ledger.play(&mut scheduler, Step::Release(ledger.living.len() / 2));
+        }
+        prop_assert_eq!(ledger.view.nodes(), ledger.empty.nodes());
+    }
+}
+
+fn only_gpu(position: usize, slices: u8) -> Part {
+    Part { gpus: GpuSet::one(position), slices }
+}
+
+#[test]
+fn a_part_that_is_not_free_or_not_of_the_right_size_is_refused() {
+    let profile = Gpus::Partition(ProfileId(2));
+    let share = |milli, mib| Gpus::Share { milli, mib };
+    let check = |held: Option<(Gpus, Part)>, gpus: Gpus, part: Part| {
+        let mut node = roomy_node(vec![Gpu::free(ModelId(0), 40_960); 2]);
+        if let Some((gpus, part)) = held {
+            node.take(&request(gpus), part).expect("the node is empty");
+        }
+        let before = node.clone();
+        let refused = node.take(&request(gpus), part).expect_err("it cannot be given");
+        assert_eq!(refused, Conflict { gpus: part.gpus }, "{held:?}, {gpus:?} {part:?}");
+        assert_eq!(node, before);
+    };
+    let first = only_gpu(0, 0);
+    let both = Part { gpus: GpuSet(0b11), slices: 0 };
+    check(None, Gpus::Whole(2), first);
+    check(None, Gpus::Whole(1), both);
+    check(None, Gpus::None, first);
+    check(None, share(500, 0), both);
+    check(None, share(500, 0), Part::default());
+    check(None, share(500, 0), only_gpu(2, 0));
+    check(None, share(0, 40_961), first);
+    check(None, profile, first);
+    check(Some((Gpus::Whole(1), first)), Gpus::Whole(2), both);
+    check(Some((Gpus::Whole(1), first)), share(1, 0), first);
+    check(Some((share(1, 0), first)), Gpus::Whole(1), first);
+    check(Some((share(600, 0), first)), share(401, 0), first);
+    check(Some((share(0, 20_000), first)), share(0, 20_961), first);
+    check(Some((share(0, 1), first)), profile, only_gpu(0, 0b11));
+    check(Some((profile, only_gpu(0, 0b11))), profile, only_gpu(0, 0b11));
+    check(Some((profile, only_gpu(0, 0b11))), share(1, 0), first);
+    check(Some((profile, only_gpu(0, 0b11))), Gpus::Whole(1), first);
+    assert_eq!(
+        Conflict { gpus: GpuSet(0b101) }.to_string(),
+        "the GPUs 0,2 are not free for the request, or not as many",
+    );
+}
+
+#[test]
+fn a_node_that_holds_too_much_is_full_until_the_excess_is_gone() {
+    let mut node = roomy_node(Vec::new());
+    node.cpu_milli = Amount::free(10_000);
+    let [first, second] =
+        [8000, 5000].map(|cpu_milli| Request { cpu_milli, ..request(Gpus::None) });
+    let none = Part::default();
+    node.take(&first, none).expect("no GPU is asked for");
+    node.take(&second, none).expect("others may place more than there is");
+    assert_eq!(node.cpu_milli.free, 0);
+    node.release(&second, none);
+    assert_eq!(node.cpu_milli.free, 2000, "only the first pod is left");
+    node.release(&first, none);
+    assert_eq!(node.cpu_milli, Amount::free(10_000));
+}
+
+#[test]
+fn pods_on_a_gpu_that_failed_later_are_still_counted() {
+    for (gpus, slices) in [
+        (Gpus::Whole(1), 0),
+        (Gpus::Share { milli: 300, mib: 0 }, 0),
+        (Gpus::Partition(ProfileId(2)), 0b11),
+    ] {
+        let healthy = Gpu::free(ModelId(0), 40_960);
+        let mut before = roomy_node(vec![healthy]);
+        before.take(&request(gpus), only_gpu(0, slices)).expect("it is free");
+        before.gpus[0].is_usable = false;
+        let mut rebuilt = roomy_node(vec![Gpu { is_usable: false, ..healthy }]);
+        rebuilt.take(&request(gpus), only_gpu(0, slices)).expect("the pod has it already");
+        assert_eq!(rebuilt, before, "{gpus:?}");
+    }
+}
+
+#[test]
+fn a_share_of_nothing_leaves_a_whole_gpu_to_its_holder() {
+    let mut node = roomy_node(vec![Gpu::free(ModelId(0), 40_960)]);
+    let nothing = request(Gpus::Share { milli: 0, mib: 0 });
+    let part = only_gpu(0, 0);
+    node.take(&nothing, part).expect("it takes nothing");
+    node.take(&request(Gpus::Whole(1)), part).expect("nobody has any of it");
+    node.release(&nothing, part);
+    assert_eq!(node.gpus[0].state, GpuState::Whole);
+}
+
+#[test]
+fn instances_come_and_go_in_any_order() {
+    let cut = request(Gpus::Partition(ProfileId(2)));
+    let mut view = View::new(catalog(), vec![roomy_node(vec![Gpu::free(ModelId(0), 40_960)])]);
+    let empty = view.clone();
+    let at = |slices| Placement { node: NodeIx(0), part: only_gpu(0, slices) };
+    for places in [[0b11, 0b1100, 0b11_0000], [0b11_0000, 0b11, 0b1100]] {
+        places.iter().for_each(|place| view.take(&cut, at(*place)).expect("it is free"));
+        let state = GpuState::Partitioned { slices: 0b11_1111 };
+        assert_eq!(view.nodes()[0].gpus[0].state, state);
+        assert_eq!(view.nodes()[0].gpus[0].idle_milli(), 250);
+        [0b1100, 0b11, 0b11_0000].iter().for_each(|place| view.release(&cut, at(*place)));
+        assert_eq!(view.nodes(), empty.nodes());
+    }
+}

@@ -1,0 +1,201 @@
+//! The choice of a node: never a wrong one, never none where one fits, and the same with kept ranks.
+
+use proptest::{collection::vec, prelude::*, sample::select};
+use windlass_sched::{
+    fit::{Misfit, fit},
+    gpu::{Gpu, GpuSet, ModelId, ModelSet},
+    node::Amount,
+    policy::Policy,
+    request::{Gpus, ProfileId, Request},
+    scheduler::{Scheduler, misfits},
+    view::{NodeIx, View},
+};
+
+use crate::world::{
+    catalog, fits, forecast, idle_clusters, is_served, request, requests, roomy_node, used_clusters,
+};
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_pod_is_refused_only_where_no_node_fits(
+        cluster in used_clusters(),
+        pods in vec(requests(), 1..10),
+        seed in any::<u64>(),
+    ) {
+        for policy in Policy::ALL {
+            let mut view = cluster.clone();
+            let mut scheduler = Scheduler::informed(policy, &forecast(&pods), &view, seed);
+            for pod in &pods {
+                let is_possible = view.nodes().iter().any(|node| fits(view.catalog(), node, pod));
+                let placement = scheduler.decide(&view, pod);
+                prop_assert_eq!(placement.is_some(), is_possible, "{:?} of {:?}", policy, pod);
+                let Some(placement) = placement else { continue };
+                prop_assert!(is_served(&view, pod, placement), "{:?}: {:?}", policy, placement);
+                prop_assert_eq!(view.take(pod, placement), Ok(()));
+            }
+        }
+    }
+
+    #[test]
+    fn every_node_fits_or_is_counted_with_its_reason(view in used_clusters(), pod in requests()) {
+        let expected: Vec<_> =
+            view.nodes().iter().map(|node| fits(view.catalog(), node, &pod)).collect();
+        let found: Vec<_> =
+            view.nodes().iter().map(|node| fit(view.catalog(), node, &pod).is_ok()).collect();
+        prop_assert_eq!(&found, &expected);
+        let counted: usize = misfits(&view, &pod).iter().map(|(_, nodes)| nodes).sum();
+        prop_assert_eq!(counted, expected.iter().filter(|fits| !**fits).count());
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// A pod with one of the requests comes.
+    Come(usize),
+    /// One of the living pods goes.
+    Go(usize),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        3 => (0..100_usize).prop_map(Step::Come),
+        2 => (0..100_usize).prop_map(Step::Go),
+    ];
+    vec(step, 1..60)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
+
+    #[test]
+    fn kept_ranks_answer_as_fresh_ones_do(
+        mut view in idle_clusters(),
+        shapes in vec(requests(), 1..8),
+        steps in steps(),
+        policy in select(&Policy::ALL[1..]),
+    ) {
+        let forecast = forecast(&shapes);
+        let mut scheduler = Scheduler::informed(policy, &forecast, &view, 0);
+        let mut living = Vec::new();
+        for step in steps {
+            match step {
+                Step::Come(nth) => {
+                    let pod = shapes[nth % shapes.len()];
+                    let placement = scheduler.decide(&view, &pod);
+                    let fresh = Scheduler::informed(policy, &forecast, &view, 0).decide(&view, &pod);
+                    prop_assert_eq!(placement, fresh);
+                    if let Some(placement) = placement {
+                        view.take(&pod, placement).expect("a decision fits");
+                        living.push((pod, placement));
+                    }
+                }
+                Step::Go(nth) if !living.is_empty() => {
+                    let (pod, placement) = living.swap_remove(nth % living.len());
+                    view.release(&pod, placement);
+                }
+                Step::Go(_) => {}
+            }
+        }
+    }
+}
+
+#[test]
+fn more_shapes_than_are_kept_change_no_answer() {
+    let gpus = || vec![Gpu::free(ModelId(0), 40_960); 4];
+    let view = View::new(catalog(), vec![roomy_node(gpus()), roomy_node(gpus())]);
+    let shapes = (0..2500_u32)
+        .map(|cpu_milli| Request { cpu_milli, ..request(Gpus::Share { milli: 300, mib: 0 }) });
+    let shapes: Vec<_> = shapes.collect();
+    let forecast = forecast(&shapes[..10]);
+    let mut scheduler = Scheduler::informed(Policy::Windlass, &forecast, &view, 0);
+    let first: Vec<_> = shapes.iter().map(|pod| scheduler.decide(&view, pod)).collect();
+    let again: Vec<_> = shapes.iter().map(|pod| scheduler.decide(&view, pod)).collect();
+    assert_eq!(first, again);
+    assert!(first.iter().all(Option::is_some));
+}
+
+#[test]
+fn equal_ranks_fall_to_the_first_node_and_gpu() {
+    let view = View::new(catalog(), vec![roomy_node(vec![Gpu::free(ModelId(2), 15_360); 3]); 3]);
+    for policy in &Policy::ALL[1..] {
+        for gpus in [Gpus::None, Gpus::Share { milli: 500, mib: 0 }, Gpus::Whole(2)] {
+            let pod = request(gpus);
+            let mut scheduler = Scheduler::informed(*policy, &forecast(&[pod]), &view, 0);
+            let placement = scheduler.decide(&view, &pod).expect("an empty node fits");
+            assert_eq!(placement.node, NodeIx(0), "{policy:?}");
+            let count = placement.part.gpus.len();
+            assert_eq!(placement.part.gpus, GpuSet((1 << count) - 1), "{policy:?}");
+        }
+    }
+}
+
+#[test]
+fn a_misfit_is_the_first_reason_and_says_how_much_is_free() {
+    let mut node = roomy_node(vec![Gpu::free(ModelId(0), 40_960), Gpu::free(ModelId(3), 0)]);
+    node.cpu_milli = Amount::free(2000);
+    node.memory_mib = Amount::free(4096);
+    node.gpus[1].is_usable = false;
+    let check = |request: Request, expected: Misfit, text: &str| {
+        let misfit = fit(&catalog(), &node, &request).expect_err(text);
+        assert_eq!(misfit, expected);
+        assert_eq!(misfit.to_string(), text);
+    };
+    let of = |gpus| request(gpus);
+    check(
+        Request { cpu_milli: 2001, memory_mib: 5000, ..of(Gpus::Whole(9)) },
+        Misfit::Cpu { wanted_milli: 2001, free_milli: 2000 },
+        "2001m of CPU wanted, 2000m free",
+    );
+    check(
+        Request { memory_mib: 5000, ..of(Gpus::Whole(9)) },
+        Misfit::Memory { wanted_mib: 5000, free_mib: 4096 },
+        "5000 MiB of memory wanted, 4096 MiB free",
+    );
+    check(
+        Request { models: ModelSet::NONE.with(ModelId(1)), ..of(Gpus::Whole(1)) },
+        Misfit::Model,
+        "no GPU of a wanted product",
+    );
+    check(of(Gpus::Whole(2)), Misfit::Whole { wanted: 2, free: 1 }, "2 whole GPUs wanted, 1 free");
+    check(
+        of(Gpus::Share { milli: 100, mib: 50_000 }),
+        Misfit::Share { milli: 100, mib: 50_000 },
+        "100 thousandths and 50000 MiB of one GPU wanted; no GPU has as much free",
+    );
+    check(
+        Request { models: ModelSet::NONE.with(ModelId(3)), ..of(Gpus::Partition(ProfileId(0))) },
+        Misfit::Partition,
+        "no GPU has a free place for the MIG profile",
+    );
+    let mut full = node.clone();
+    full.pods = Amount::free(0);
+    assert_eq!(fit(&catalog(), &full, &of(Gpus::None)), Err(Misfit::Pods));
+}
+
+#[test]
+fn a_pod_may_have_the_last_of_everything() {
+    let mut node = roomy_node(vec![Gpu::free(ModelId(0), 40_960); 2]);
+    let pod = |gpus| Request { cpu_milli: 2000, memory_mib: 4096, ..request(gpus) };
+    (node.cpu_milli, node.memory_mib) = (Amount::free(2000), Amount::free(4096));
+    node.pods = Amount::free(1);
+    for gpus in [
+        Gpus::None,
+        Gpus::Whole(2),
+        Gpus::Share { milli: 1000, mib: 40_960 },
+        Gpus::Partition(ProfileId(4)),
+    ] {
+        assert!(fit(&catalog(), &node, &pod(gpus)).is_ok(), "{gpus:?}");
+    }
+}
+
+#[test]
+fn the_most_frequent_reason_comes_first() {
+    let mut small = roomy_node(Vec::new());
+    small.cpu_milli = Amount::free(500);
+    let nodes = vec![small, roomy_node(Vec::new()), roomy_node(Vec::new())];
+    let counted = misfits(&View::new(catalog(), nodes), &request(Gpus::Whole(1)));
+    let cpu = Misfit::Cpu { wanted_milli: 1000, free_milli: 500 };
+    assert_eq!(counted, [(Misfit::Model, 2), (cpu, 1)]);
+}

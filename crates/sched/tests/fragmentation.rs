@@ -1,0 +1,123 @@
+//! Fragmentation, held against the definition of the paper.
+
+use proptest::{collection::vec, prelude::*};
+use windlass_sched::{
+    fit::{Fit, fit},
+    forecast::Typical,
+    fragmentation::Outlook,
+    gpu::{Gpu, GpuSet, ModelId, ModelSet},
+    node::{Amount, Node, Part},
+    request::{Gpus, Request},
+    view::Catalog,
+};
+
+use crate::world::{
+    catalog, forecast, gpu_serves, request, requests, roomy_node, used_clusters, wanted_gpus,
+};
+
+/// The definition, request by request: all idle GPU where the node cannot serve, else that of the GPUs that cannot.
+fn defined(catalog: &Catalog, node: &Node, typical: &[Typical]) -> f64 {
+    let of = |Typical { request, weight }: &Typical| {
+        let serves = |gpu: &&Gpu| gpu_serves(catalog, gpu, request);
+        let is_served = wanted_gpus(request) > 0
+            && node.cpu_milli.free >= request.cpu_milli
+            && node.gpus.iter().filter(serves).count() >= wanted_gpus(request);
+        let useless = node.gpus.iter().filter(|gpu| !is_served || !serves(gpu));
+        weight * useless.map(|gpu| f64::from(gpu.idle_milli())).sum::<f64>()
+    };
+    typical.iter().map(of).sum()
+}
+
+/// Every part of the node that the request could have, but of whole GPUs only two choices.
+fn parts(fit: &Fit) -> Vec<Part> {
+    match fit {
+        Fit::Node => vec![Part::default()],
+        Fit::Whole { free, count } => {
+            let last = free.iter().collect::<Vec<_>>().into_iter().rev().take(*count as usize);
+            let last = last.fold(GpuSet::default(), |set, it| GpuSet(set.0 | 1 << it));
+            [free.lowest(*count), last].map(|gpus| Part { gpus, slices: 0 }).to_vec()
+        }
+        Fit::Share(gpus) => {
+            gpus.iter().map(|it| Part { gpus: GpuSet::one(it), slices: 0 }).collect()
+        }
+        Fit::Partition(places) => places.clone(),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
+
+    #[test]
+    fn it_is_that_of_the_definition(view in used_clusters(), pods in vec(requests(), 1..20)) {
+        let typical = forecast(&pods).typical();
+        for node in view.nodes() {
+            let found = Outlook::new(&typical, node.models()).fragmentation(view.catalog(), node);
+            let expected = defined(view.catalog(), node, &typical);
+            prop_assert!((found - expected).abs() < 1e-6, "{} and not {}", found, expected);
+        }
+    }
+
+    #[test]
+    fn a_decrease_is_that_of_the_changed_node(
+        view in used_clusters(),
+        pods in vec(requests(), 1..20),
+        newcomer in requests(),
+    ) {
+        let typical = forecast(&pods).typical();
+        for node in view.nodes() {
+            let Ok(fit) = fit(view.catalog(), node, &newcomer) else { continue };
+            let (parts, outlook) = (parts(&fit), Outlook::new(&typical, node.models()));
+            let decreases = outlook.decreases(view.catalog(), node, &newcomer, &parts);
+            prop_assert_eq!(decreases.len(), parts.len());
+            for (part, found) in parts.into_iter().zip(decreases) {
+                let mut after = node.clone();
+                after.take(&newcomer, part).expect("a part of a fit is free");
+                let expected = defined(view.catalog(), node, &typical)
+                    - defined(view.catalog(), &after, &typical);
+                prop_assert!((found - expected).abs() < 1e-6, "{} and not {}", found, expected);
+            }
+        }
+    }
+}
+
+#[test]
+fn hand_computed_nodes_have_the_papers_fragmentation() {
+    let share = |milli| request(Gpus::Share { milli, mib: 0 });
+    let typical = [
+        Typical { request: share(500), weight: 0.5 },
+        Typical { request: request(Gpus::Whole(2)), weight: 0.25 },
+        Typical { request: request(Gpus::None), weight: 0.25 },
+    ];
+    let check = |taken: &[u16], cpu_milli: u32, expected: f64| {
+        let mut node = roomy_node(vec![Gpu::free(ModelId(2), 0); 3]);
+        for (position, milli) in taken.iter().enumerate().filter(|(_, milli)| **milli > 0) {
+            let part = Part { gpus: GpuSet::one(position), slices: 0 };
+            node.take(&share(*milli), part).expect("it is free");
+        }
+        node.cpu_milli = Amount::free(cpu_milli);
+        let found = Outlook::new(&typical, node.models()).fragmentation(&catalog(), &node);
+        assert!((found - expected).abs() < 1e-9, "{taken:?}: {found} and not {expected}");
+    };
+    // Only pods without GPUs, for whom each GPU is useless.
+    check(&[0, 0, 0], 8000, 0.25 * 3000.0);
+    // 400 of the first are too few for a half, and cannot be part of a pair.
+    check(&[600, 0, 0], 8000, 0.5 * 400.0 + 0.25 * 400.0 + 0.25 * 2400.0);
+    // No pair is left, so all that is idle is useless for it.
+    check(&[600, 100, 0], 8000, 0.5 * 400.0 + 0.25 * 2300.0 + 0.25 * 2300.0);
+    // CPU for one of the requests suffices for each.
+    check(&[600, 0, 0], 1000, 0.5 * 400.0 + 0.25 * 400.0 + 0.25 * 2400.0);
+    check(&[600, 0, 0], 999, 2400.0);
+    // No CPU: nobody can use any of it.
+    check(&[600, 0, 0], 0, 2400.0);
+}
+
+#[test]
+fn a_product_that_nobody_wants_is_all_fragment() {
+    let wanted = Request {
+        models: ModelSet::NONE.with(ModelId(1)),
+        ..request(Gpus::Share { milli: 100, mib: 0 })
+    };
+    let node = roomy_node(vec![Gpu::free(ModelId(2), 0), Gpu::free(ModelId(1), 0)]);
+    let outlook = Outlook::new(&[Typical { request: wanted, weight: 1.0 }], node.models());
+    assert!((outlook.fragmentation(&catalog(), &node) - 1000.0).abs() < 1e-9);
+}

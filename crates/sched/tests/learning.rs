@@ -1,0 +1,106 @@
+//! Knowledge of the requests to come: counted, popular, and learnt from arrivals.
+
+use proptest::{collection::vec, prelude::*};
+use windlass_sched::{
+    policy::Policy,
+    request::{Gpus, Request},
+    scheduler::Scheduler,
+    simulation::{Foresight, Load, Settings, Simulation, churn, fill},
+};
+
+use crate::world::{forecast, idle_clusters, request, requests, used_clusters};
+
+#[test]
+fn the_popular_requests_are_95_percent_of_all() {
+    let check = |counts: &[usize], expected: &[f64]| {
+        let pods: Vec<_> = (1_u8..)
+            .zip(counts)
+            .flat_map(|(gpus, count)| vec![request(Gpus::Whole(gpus)); *count])
+            .collect();
+        let weights: Vec<_> = forecast(&pods).typical().iter().map(|it| it.weight).collect();
+        assert_eq!(weights.len(), expected.len(), "{counts:?}");
+        let is_near = |(a, b): (&f64, &f64)| (a - b).abs() < 1e-12;
+        assert!(weights.iter().zip(expected).all(is_near), "{counts:?}: {weights:?}");
+    };
+    check(&[], &[]);
+    check(&[1], &[1.0]);
+    check(&[95, 5], &[1.0]);
+    check(&[4, 96], &[1.0]);
+    check(&[94, 4, 2], &[94.0 / 98.0, 4.0 / 98.0]);
+    check(&[1, 1], &[0.5, 0.5]);
+}
+
+#[test]
+fn main_memory_is_not_part_of_a_shape() {
+    let pods = [1, 2, 3].map(|memory_mib| Request { memory_mib, ..request(Gpus::None) });
+    let counts = forecast(&pods).counts();
+    assert_eq!(counts.len(), 1);
+    assert_eq!(counts[0].request.memory_mib, 0);
+    assert!((counts[0].pods - 3.0).abs() < 1e-12);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    // A forecast is drawn anew when it has grown by an eighth. Between, the last one stays in force.
+    #[test]
+    fn a_scheduler_knows_the_history_as_one_who_was_told(
+        view in used_clusters(),
+        pods in vec(requests(), 1..40),
+        newcomers in vec(requests(), 1..4),
+    ) {
+        for policy in &Policy::ALL[1..] {
+            let mut learning = Scheduler::learning(*policy, 3);
+            let mut known = 0;
+            for seen in 1..=pods.len() {
+                learning.observe(&view, &pods[seen - 1]);
+                if seen > known + known / 8 {
+                    known = seen;
+                }
+                // Ranks by earlier forecasts are kept, and must not be used.
+                learning.decide(&view, &newcomers[seen % newcomers.len()]);
+            }
+            let told = forecast(&pods[..known]);
+            let mut informed = Scheduler::informed(*policy, &told, &view, 3);
+            for newcomer in &newcomers {
+                prop_assert_eq!(learning.decide(&view, newcomer), informed.decide(&view, newcomer));
+            }
+        }
+    }
+
+    #[test]
+    fn an_informed_scheduler_learns_nothing(view in used_clusters(), pods in vec(requests(), 1..20)) {
+        let told = forecast(&pods[..1]);
+        let mut one = Scheduler::informed(Policy::Windlass, &told, &view, 3);
+        let mut other = Scheduler::informed(Policy::Windlass, &told, &view, 3);
+        for pod in &pods {
+            other.observe(&view, pod);
+            prop_assert_eq!(one.decide(&view, pod), other.decide(&view, pod));
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 8, ..ProptestConfig::default() })]
+
+    #[test]
+    fn equal_seeds_give_equal_simulations(
+        view in idle_clusters(),
+        mut pods in vec(requests(), 1..20),
+        seed in any::<u64>(),
+    ) {
+        // The demand of a simulation is in GPUs.
+        pods.push(request(Gpus::Whole(1)));
+        let simulation = Simulation { view, pods };
+        for policy in Policy::ALL {
+            for foresight in [Foresight::Trace, Foresight::History] {
+                let settings = Settings { policy, foresight, seed };
+                let filling = || format!("{:?}", fill(&simulation, &settings, 1.1));
+                prop_assert_eq!(filling(), filling());
+                let load = Load { offered: 0.2, queues: seed % 2 == 0 };
+                let churning = || format!("{:?}", churn(&simulation, &settings, load));
+                prop_assert_eq!(churning(), churning());
+            }
+        }
+    }
+}

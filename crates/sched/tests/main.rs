@@ -1,0 +1,14 @@
+//! One program for all of the crate's integration tests: it is linked once.
+
+mod accounting;
+mod churn;
+mod decisions;
+mod filling;
+mod fragmentation;
+mod learning;
+mod losses;
+mod prices;
+mod published;
+mod random;
+mod trace;
+mod world;

@@ -1,0 +1,194 @@
+//! Random clusters and requests, and the definition of fitting in the words of the documentation.
+
+use proptest::{collection::vec, prelude::*};
+use windlass_sched::{
+    forecast::Forecast,
+    gpu::{Gpu, GpuState, ModelId, ModelSet},
+    node::{Amount, Node},
+    request::{Gpus, ProfileId, Request},
+    view::{Catalog, Placement, View},
+};
+
+/// Products with their memory in MiB. The first two can be partitioned.
+const MODELS: [(&str, u32); 4] = [("A100", 40_960), ("H100", 81_920), ("T4", 15_360), ("L4", 0)];
+const PARTITIONABLE: u8 = 2;
+
+/// MIG profiles with their places on an A100, as memory slices. An H100 has all but the first.
+const PROFILES: [(&str, &[u8]); 5] = [
+    ("1g.5gb", &[1, 2, 4, 8, 16, 32, 64]),
+    ("1g.10gb", &[0b11, 0b1100, 0b11_0000, 0b1100_0000]),
+    ("2g.10gb", &[0b11, 0b1100, 0b11_0000]),
+    ("3g.20gb", &[0b1111, 0b1111_0000]),
+    ("7g.40gb", &[0b1111_1111]),
+];
+
+pub(crate) fn catalog() -> Catalog {
+    let mut catalog = Catalog::default();
+    let models = MODELS.map(|(name, _)| catalog.model(name).expect("far below 64"));
+    for (name, places) in PROFILES {
+        let profile = catalog.profile(name).expect("far below 64");
+        catalog.set_places(models[0], profile, places.to_vec());
+        if name != "1g.5gb" {
+            catalog.set_places(models[1], profile, places.to_vec());
+        }
+    }
+    catalog
+}
+
+/// A request for GPUs of any product, with little else.
+pub(crate) fn request(gpus: Gpus) -> Request {
+    Request { cpu_milli: 1000, memory_mib: 1024, gpus, models: ModelSet::ANY }
+}
+
+/// A node with as much of everything as nobody uses up.
+pub(crate) fn roomy_node(gpus: Vec<Gpu>) -> Node {
+    let plenty = Amount::free(1_000_000);
+    Node { cpu_milli: plenty, memory_mib: plenty, pods: plenty, gpus }
+}
+
+pub(crate) fn forecast(requests: &[Request]) -> Forecast {
+    let mut forecast = Forecast::default();
+    requests.iter().for_each(|request| forecast.observe(request));
+    forecast
+}
+
+// === Random values ===
+
+/// One to twelve nodes that nobody uses. Some GPUs are unusable, some of unknown memory.
+pub(crate) fn idle_clusters() -> impl Strategy<Value = View> {
+    vec(nodes(idle_gpu), 1..=12).prop_map(|nodes| View::new(catalog(), nodes))
+}
+
+/// One to twelve nodes in any state.
+pub(crate) fn used_clusters() -> impl Strategy<Value = View> {
+    let nodes = (nodes(used_gpu), 20..=100_u32).prop_map(|(mut node, percent)| {
+        for amount in [&mut node.cpu_milli, &mut node.memory_mib, &mut node.pods] {
+            amount.free = amount.total * percent / 100;
+        }
+        node
+    });
+    vec(nodes, 1..=12).prop_map(|nodes| View::new(catalog(), nodes))
+}
+
+/// Nodes with the GPUs of one product, or of several.
+fn nodes(gpu: fn(ModelId) -> BoxedStrategy<Gpu>) -> impl Strategy<Value = Node> {
+    let cpu = prop_oneof![1 => 0..=4000_u32, 4 => 16_000..=96_000_u32];
+    let memory = prop_oneof![1 => 0..=4096_u32, 4 => 65_536..=524_288_u32];
+    let pods = prop_oneof![1 => 0..=2_u32, 4 => 10..=110_u32];
+    let alike = models().prop_flat_map(move |model| vec(gpu(model), 0..=16));
+    let mixed = vec(models().prop_flat_map(gpu), 0..=16);
+    let gpus = prop_oneof![alike, mixed];
+    (cpu, memory, pods, gpus).prop_map(|(cpu, memory, pods, gpus)| Node {
+        cpu_milli: Amount::free(cpu),
+        memory_mib: Amount::free(memory),
+        pods: Amount::free(pods),
+        gpus,
+    })
+}
+
+fn models() -> impl Strategy<Value = ModelId> {
+    (0..4_u8).prop_map(ModelId)
+}
+
+fn idle_gpu(model: ModelId) -> BoxedStrategy<Gpu> {
+    let (_, memory_mib) = MODELS[usize::from(model.0)];
+    let parts = (prop::bool::weighted(0.8), prop::bool::weighted(0.9));
+    let gpu = move |(has_known_memory, is_usable)| {
+        let memory_mib = if has_known_memory { memory_mib } else { 0 };
+        Gpu { is_usable, ..Gpu::free(model, memory_mib) }
+    };
+    parts.prop_map(gpu).boxed()
+}
+
+fn used_gpu(model: ModelId) -> BoxedStrategy<Gpu> {
+    let parts = (idle_gpu(model), 0..6_u8, 0..=1000_u16, 0..=100_u32, 1..=255_u8);
+    let gpu = |(gpu, kind, free_milli, percent, slices): (Gpu, u8, u16, u32, u8)| {
+        let state = match kind {
+            0 => GpuState::Whole,
+            1 | 2 => GpuState::Shared { free_milli, free_mib: gpu.memory_mib * percent / 100 },
+            3 if gpu.model.0 < PARTITIONABLE => GpuState::Partitioned { slices },
+            _ => gpu.state,
+        };
+        Gpu { state, ..gpu }
+    };
+    parts.prop_map(gpu).boxed()
+}
+
+pub(crate) fn requests() -> impl Strategy<Value = Request> {
+    let gpus = prop_oneof![
+        2 => Just(Gpus::None),
+        3 => (1..=4_u8).prop_map(Gpus::Whole),
+        1 => (5..=16_u8).prop_map(Gpus::Whole),
+        3 => (1..=1000_u16).prop_map(|milli| Gpus::Share { milli, mib: 0 }),
+        2 => (1..=90_000_u32).prop_map(|mib| Gpus::Share { milli: 0, mib }),
+        2 => (0..=1000_u16, 0..=40_000_u32).prop_map(|(milli, mib)| Gpus::Share { milli, mib }),
+        1 => Just(Gpus::Share { milli: 0, mib: 0 }),
+        4 => (0..5_u8).prop_map(|profile| Gpus::Partition(ProfileId(profile))),
+    ];
+    let models = prop_oneof![
+        4 => Just(ModelSet::ANY),
+        3 => vec(models(), 0..3).prop_map(|some| some.into_iter().fold(ModelSet::NONE, ModelSet::with)),
+    ];
+    (0..=12_000_u32, 0..=32_768_u32, gpus, models).prop_map(
+        |(cpu_milli, memory_mib, gpus, models)| Request { cpu_milli, memory_mib, gpus, models },
+    )
+}
+
+// === The definition of fitting ===
+
+/// The placement is the whole of what the request asks for, and nobody else has any of it.
+pub(crate) fn is_served(view: &View, request: &Request, placement: Placement) -> bool {
+    let (node, part) = (view.node(placement.node), placement.part);
+    let gpu_serves = |position: usize| {
+        let gpu = node.gpus.get(position);
+        gpu.is_some_and(|gpu| gpu_serves_at(view.catalog(), gpu, request, part.slices))
+    };
+    has_room(node, request)
+        && part.gpus.iter().count() == wanted_gpus(request)
+        && part.gpus.iter().all(gpu_serves)
+}
+
+/// The node can serve the request in some way.
+pub(crate) fn fits(catalog: &Catalog, node: &Node, request: &Request) -> bool {
+    let serving = node.gpus.iter().filter(|gpu| gpu_serves(catalog, gpu, request)).count();
+    has_room(node, request) && serving >= wanted_gpus(request)
+}
+
+/// The GPU alone, or as one of several, can serve the request in some place.
+pub(crate) fn gpu_serves(catalog: &Catalog, gpu: &Gpu, request: &Request) -> bool {
+    let last = if matches!(request.gpus, Gpus::Partition(_)) { u8::MAX } else { 0 };
+    (0..=last).any(|slices| gpu_serves_at(catalog, gpu, request, slices))
+}
+
+pub(crate) fn wanted_gpus(request: &Request) -> usize {
+    match request.gpus {
+        Gpus::None => 0,
+        Gpus::Whole(count) => usize::from(count),
+        Gpus::Share { .. } | Gpus::Partition(_) => 1,
+    }
+}
+
+fn has_room(node: &Node, request: &Request) -> bool {
+    let Node { cpu_milli, memory_mib, pods, .. } = node;
+    cpu_milli.free >= request.cpu_milli && memory_mib.free >= request.memory_mib && pods.free >= 1
+}
+
+fn gpu_serves_at(catalog: &Catalog, gpu: &Gpu, request: &Request, slices: u8) -> bool {
+    let untouched = GpuState::Shared { free_milli: 1000, free_mib: gpu.memory_mib };
+    let is_free = match (request.gpus, gpu.state) {
+        (Gpus::None, _) => false,
+        (Gpus::Whole(_), state) => slices == 0 && state == untouched,
+        (Gpus::Share { milli, mib }, GpuState::Shared { free_milli, free_mib }) => {
+            slices == 0 && milli <= free_milli && mib <= free_mib
+        }
+        (Gpus::Share { .. }, _) => false,
+        (Gpus::Partition(profile), state) => {
+            let is_place_free = match state {
+                GpuState::Partitioned { slices: used } => used & slices == 0,
+                state => state == untouched,
+            };
+            is_place_free && catalog.places(gpu.model, profile).contains(&slices)
+        }
+    };
+    gpu.is_usable && request.models.has(gpu.model) && is_free
+}
