@@ -20,13 +20,12 @@ struct Block {
 impl Blocks {
     /// The requests that were counted.
     pub fn of(counts: &[Count]) -> Self {
-        let demand = |it: &Count| f64::from(it.request.gpu_milli()) * it.pods;
-        let total: f64 = counts.iter().map(demand).sum();
+        let total: f64 = counts.iter().map(Count::demand_milli).sum();
         let block = |it: &Count| match it.request.gpus {
             Gpus::Whole(gpus @ 2..) => Some(Block {
                 gpus: u32::from(gpus),
                 cpu_milli: it.request.cpu_milli.max(1),
-                weight: demand(it) / total,
+                weight: it.demand_milli() / total,
             }),
             _ => None,
         };

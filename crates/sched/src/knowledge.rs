@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use crate::{
     blocks::Blocks,
-    forecast::{Forecast, Typical},
+    forecast::{Forecast, Typical, typical},
     fragmentation::Outlook,
     gpu::ModelSet,
     prices::Prices,
@@ -31,9 +31,9 @@ pub struct Knowledge {
 impl Knowledge {
     /// Computes the consequences.
     pub fn of(forecast: &Forecast, view: &View) -> Self {
-        let counts = forecast.counts();
+        let counts = forecast.counts(view);
         Self {
-            typical: forecast.typical(),
+            typical: typical(&counts),
             outlooks: HashMap::new(),
             prices: Prices::of(&counts),
             stranding: Stranding::of(&counts),

@@ -2,7 +2,7 @@
 //!
 //! A [`View`](view::View) holds the free and used devices of every node. A [`Scheduler`](scheduler::Scheduler) ranks
 //! the nodes for a [`Request`](request::Request) by its [`Policy`](policy::Policy). A
-//! [simulation](simulation::Simulation) replays the pods of a [`Trace`](trace::Trace) against the same scheduler.
+//! [simulation](simulation::Simulation) plays the pods of a [trace] against the same scheduler.
 //!
 //! Pure: no files, clock, async or Kubernetes client. Time and randomness are arguments, and equal inputs give equal
 //! answers.

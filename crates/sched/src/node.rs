@@ -14,7 +14,7 @@ pub struct Node {
     pub memory_mib: Amount,
     /// Number of pods.
     pub pods: Amount,
-    /// Its GPUs, by position.
+    /// Its GPUs, by position. Those beyond the 64th are never chosen.
     pub gpus: Vec<Gpu>,
 }
 
@@ -128,7 +128,7 @@ impl Node {
 
     /// GPUs that satisfy a condition.
     pub fn gpus_that(&self, condition: impl Fn(&Gpu) -> bool) -> GpuSet {
-        let positions = self.gpus.iter().enumerate().filter(|(_, gpu)| condition(gpu));
+        let positions = self.gpus.iter().enumerate().take(64).filter(|(_, gpu)| condition(gpu));
         positions.fold(GpuSet::default(), |set, (position, _)| GpuSet(set.0 | 1 << position))
     }
 }

@@ -67,10 +67,9 @@ struct Size {
 /// The most frequent sizes of shares, the largest first.
 fn sizes(all: &[Count]) -> Vec<Size> {
     let mut counts = [0.0; STEPS + 1];
-    for Count { request, pods } in all {
-        if let Gpus::Share { milli, .. } = request.gpus {
-            counts[usize::from(milli.div_ceil(STEP_MILLI)).min(STEPS)] += pods;
-        }
+    for count in all.iter().filter(|it| matches!(it.request.gpus, Gpus::Share { .. })) {
+        let steps = count.gpu_milli.div_ceil(u32::from(STEP_MILLI)) as usize;
+        counts[steps.min(STEPS)] += count.pods;
     }
     let mut sizes: Vec<_> = (1..=STEPS).filter(|steps| counts[*steps] > 0.0).collect();
     sizes.sort_by(|a, b| counts[*b].total_cmp(&counts[*a]));

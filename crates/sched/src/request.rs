@@ -1,6 +1,6 @@
 //! The resources that a pod asks for.
 
-use crate::gpu::{Gpu, ModelSet, WHOLE_MILLI};
+use crate::gpu::{ModelSet, WHOLE_MILLI};
 
 /// A pod's request, as far as it decides about a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -91,10 +91,10 @@ impl Request {
     }
 }
 
-/// The part of a GPU that a share takes, in thousandths, by the larger of its compute and its memory.
-pub fn share_of(gpu: &Gpu, milli: u16, mib: u32) -> u16 {
+/// The part of a GPU with so much memory that a share takes, in thousandths, by the larger of its compute and its memory.
+pub fn share_of(memory_mib: u32, milli: u16, mib: u32) -> u16 {
     let whole = u64::from(WHOLE_MILLI);
-    let of_memory = match gpu.memory_mib {
+    let of_memory = match memory_mib {
         0 => 0,
         all => (u64::from(mib) * whole).div_ceil(u64::from(all)),
     };

@@ -24,15 +24,14 @@ impl Scarcity {
             (0..64).filter(|id| set.has(ModelId(*id))).map(|id| gpus[usize::from(id)]).sum()
         };
         let all = number_of(ModelSet::ANY);
-        let demand = |it: &Count| f64::from(it.request.gpu_milli()) * it.pods;
-        let total: f64 = counts.iter().map(demand).sum();
+        let total: f64 = counts.iter().map(Count::demand_milli).sum();
         let mut by_model = vec![0.0; 64];
-        for it in counts.iter().filter(|it| demand(it) > 0.0) {
+        for it in counts.iter().filter(|it| it.demand_milli() > 0.0) {
             let eligible = number_of(it.request.models);
             if eligible == 0.0 || eligible >= all {
                 continue;
             }
-            let wanted = demand(it) / total * all;
+            let wanted = it.demand_milli() / total * all;
             for (id, scarcity) in (0..).zip(&mut by_model) {
                 if it.request.models.has(ModelId(id)) {
                     *scarcity += wanted / eligible;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use crate::{
-    fit::{Fit, Misfit, fit},
+    fit::{Fit, fit},
     forecast::Forecast,
     gpu::GpuSet,
     knowledge::Knowledge,
@@ -14,12 +14,14 @@ use crate::{
     view::{NodeIx, Placement, View},
 };
 
-/// Shapes of requests whose ranks are kept.
-const MOST_SHAPES: usize = 1024;
+/// Most ranks that are kept, of a node for a request each: 100 MB.
+const MOST_RANKS: usize = 4 << 20;
 /// A forecast is drawn anew when it has grown by this part.
-const LEARN_AT_GROWTH: u64 = 8;
+const LEARN_AT_GROWTH: u64 = 2;
 
 /// Chooses nodes by a policy, and keeps the ranks of nodes that have not changed.
+///
+/// A scheduler serves one view. A view that was built anew needs a new scheduler, or one that [forgot](Self::forget).
 #[derive(Debug)]
 pub struct Scheduler {
     policy: Policy,
@@ -72,12 +74,18 @@ impl Scheduler {
         }
     }
 
+    /// Forgets the ranks of nodes, for a view that was built anew; keeps what it learnt of requests.
+    pub fn forget(&mut self) {
+        self.ranked.clear();
+    }
+
     /// Chooses a node and a part of it; none where no node fits.
     pub fn decide(&mut self, view: &View, request: &Request) -> Option<Placement> {
         if self.policy == Policy::Random {
             return self.draw(view, request);
         }
-        if self.ranked.len() >= MOST_SHAPES && !self.ranked.contains_key(request) {
+        let with_one_more = (self.ranked.len() + 1) * view.nodes().len();
+        if with_one_more > MOST_RANKS && !self.ranked.contains_key(request) {
             self.ranked.clear();
         }
         let ranked = self.ranked.entry(*request).or_default();
@@ -130,16 +138,4 @@ impl Scheduler {
         };
         Some(Placement { node, part })
     }
-}
-
-/// The first reason of each node that does not fit, with the number of nodes that have it.
-pub fn misfits(view: &View, request: &Request) -> Vec<(Misfit, usize)> {
-    let reasons = view.nodes().iter().filter_map(|node| fit(view.catalog(), node, request).err());
-    let mut counts: HashMap<Misfit, usize> = HashMap::new();
-    for reason in reasons {
-        *counts.entry(reason).or_default() += 1;
-    }
-    let mut counts: Vec<_> = counts.into_iter().collect();
-    counts.sort_unstable_by_key(|(reason, count)| (std::cmp::Reverse(*count), *reason));
-    counts
 }

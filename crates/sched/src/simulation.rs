@@ -18,10 +18,19 @@ pub use filling::{Filling, fill};
 /// A cluster and the pods to play against it.
 #[derive(Clone, Debug)]
 pub struct Simulation {
-    /// The cluster, empty.
-    pub view: View,
-    /// The pods.
-    pub pods: Vec<Request>,
+    view: View,
+    pods: Vec<Request>,
+}
+
+/// A trace that nothing can be measured with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Pointless {
+    /// The cluster has no GPU.
+    #[error("no node has a GPU")]
+    NoGpu,
+    /// The pods ask for no GPU, so that no number of them fills the cluster.
+    #[error("no pod asks for GPUs or for compute of one")]
+    NoDemand,
 }
 
 /// The knowledge of requests to come.
@@ -46,11 +55,11 @@ pub struct Settings {
 
 /// Pods of each class.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Classes([Count; Class::ALL.len()]);
+pub struct Classes([Tally; Class::ALL.len()]);
 
 /// Pods that came and pods that were refused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Count {
+pub struct Tally {
     /// Pods that came.
     pub arrived: u64,
     /// Pods that no node could take.
@@ -63,7 +72,7 @@ pub struct Count {
 
 impl Classes {
     /// The pods of one class.
-    pub fn of(&self, class: Class) -> Count {
+    pub fn of(&self, class: Class) -> Tally {
         self.0[class as usize]
     }
 
@@ -80,6 +89,27 @@ impl Classes {
 }
 
 impl Simulation {
+    /// A simulation of pods on an empty cluster.
+    pub fn new(view: View, pods: Vec<Request>) -> Result<Self, Pointless> {
+        if view.nodes().iter().all(|node| node.gpus.is_empty()) {
+            return Err(Pointless::NoGpu);
+        }
+        if pods.iter().all(|pod| pod.gpu_milli() == 0) {
+            return Err(Pointless::NoDemand);
+        }
+        Ok(Self { view, pods })
+    }
+
+    /// The cluster.
+    pub fn view(&self) -> &View {
+        &self.view
+    }
+
+    /// The pods.
+    pub fn pods(&self) -> &[Request] {
+        &self.pods
+    }
+
     /// All GPUs of the cluster, in thousandths of one.
     pub fn capacity_milli(&self) -> u64 {
         let gpus: usize = self.view.nodes().iter().map(|node| node.gpus.len()).sum();

@@ -19,9 +19,9 @@ impl Stranding {
     /// The mean of the requests that were counted.
     pub fn of(counts: &[Count]) -> Self {
         let (mut cpu, mut gpus) = (0.0, 0.0);
-        for Count { request, pods } in counts.iter().filter(|it| it.request.gpu_milli() > 0) {
-            cpu += f64::from(request.cpu_milli) * *pods;
-            gpus += f64::from(request.gpu_milli()) / 1000.0 * *pods;
+        for count in counts.iter().filter(|it| it.gpu_milli > 0) {
+            cpu += f64::from(count.request.cpu_milli) * count.pods;
+            gpus += count.demand_milli() / 1000.0;
         }
         let mean = if gpus > 0.0 { cpu / gpus } else { 0.0 };
         Self { cpu_milli_per_gpu: PART_OF_MEAN * mean }

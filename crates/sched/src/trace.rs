@@ -33,8 +33,13 @@ pub enum TraceError {
         wanted: &'static str,
     },
     /// Too many models.
-    #[error(transparent)]
-    Full(#[from] Full),
+    #[error("line {line}: {full}")]
+    Full {
+        /// Counted from one.
+        line: usize,
+        /// The model that is too many.
+        full: Full,
+    },
 }
 
 /// A table with names of columns in its first line.
@@ -80,7 +85,11 @@ pub fn nodes(text: &str) -> Result<View, TraceError> {
             let (text, wanted) = (count.to_string(), "at most 64");
             return Err(TraceError::Cell { line: *line, column: "gpu", text, wanted });
         }
-        let model = if count > 0 { Some(catalog.model(name)?) } else { None };
+        let model = if count > 0 {
+            Some(catalog.model(name).map_err(|full| TraceError::Full { line: *line, full })?)
+        } else {
+            None
+        };
         nodes.push(Node {
             cpu_milli: Amount::free(number(*line, cells, cpu, "cpu_milli")?),
             memory_mib: Amount::free(number(*line, cells, memory, "memory_mib")?),
@@ -126,6 +135,6 @@ fn gpus(line: usize, count: u32, milli: u32) -> Result<Gpus, TraceError> {
 
 /// The products of the cluster among the named ones.
 fn models_of(names: &str, catalog: &Catalog) -> ModelSet {
-    let known = names.split('|').filter_map(|name| catalog.find(name));
+    let known = names.split('|').filter_map(|name| catalog.find(name.trim()));
     known.fold(ModelSet::NONE, ModelSet::with)
 }

@@ -3,7 +3,7 @@
 use crate::{
     gpu::ModelId,
     node::{Conflict, Node, Part},
-    request::{ProfileId, Request},
+    request::{Gpus, ProfileId, Request, share_of},
 };
 
 /// The nodes of a cluster. Their order decides between equals, so it must not depend on chance.
@@ -12,6 +12,7 @@ pub struct View {
     catalog: Catalog,
     nodes: Vec<Node>,
     versions: Vec<u64>,
+    mean_memory_mib: u32,
 }
 
 /// Position of a node in a [`View`].
@@ -88,6 +89,13 @@ impl Catalog {
         known.iter().find(|(other, _)| *other == profile).map_or(&[], |(_, places)| places)
     }
 
+    /// Memory slices of an instance of the profile, where some product has places for it.
+    fn usual_slices(&self, profile: ProfileId) -> u32 {
+        let places = self.models.iter().flat_map(|model| &model.places);
+        let mut of_profile = places.filter(|(id, _)| *id == profile).flat_map(|(_, places)| places);
+        of_profile.next().map_or(0, |place| place.count_ones())
+    }
+
     /// The number of a product that the catalogue has.
     pub fn find(&self, name: &str) -> Option<ModelId> {
         let position = self.models.iter().position(|model| model.name == name)?;
@@ -111,7 +119,12 @@ impl View {
     /// A cluster of these nodes.
     pub fn new(catalog: Catalog, nodes: Vec<Node>) -> Self {
         let versions = vec![1; nodes.len()];
-        Self { catalog, nodes, versions }
+        let memories =
+            nodes.iter().flat_map(|node| &node.gpus).map(|gpu| u64::from(gpu.memory_mib));
+        let known = memories.filter(|mib| *mib > 0);
+        let (sum, count) = known.fold((0, 0), |(sum, count), mib| (sum + mib, count + 1));
+        let mean_memory_mib = u32::try_from(sum / u64::max(count, 1)).unwrap_or(u32::MAX);
+        Self { catalog, nodes, versions, mean_memory_mib }
     }
 
     /// The products and profiles.
@@ -132,6 +145,16 @@ impl View {
     /// A number for each state of each node, from one, so that answers about unchanged nodes can be reused.
     pub fn versions(&self) -> &[u64] {
         &self.versions
+    }
+
+    /// GPUs of a request in thousandths, on usual GPUs of this cluster: a share of memory is its part of the mean memory,
+    /// a MIG instance its slices.
+    pub fn usual_milli(&self, request: &Request) -> u32 {
+        match request.gpus {
+            Gpus::None | Gpus::Whole(_) => request.gpu_milli(),
+            Gpus::Share { milli, mib } => u32::from(share_of(self.mean_memory_mib, milli, mib)),
+            Gpus::Partition(profile) => self.catalog.usual_slices(profile) * 1000 / u8::BITS,
+        }
     }
 
     /// Gives a part of a node to a request.

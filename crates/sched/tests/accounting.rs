@@ -13,7 +13,7 @@ use windlass_sched::{
 use crate::world::{catalog, idle_clusters, request, requests, roomy_node};
 
 /// A change to a cluster. Pods that others placed come with [`Step::Take`], wherever that is.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 enum Step {
     Decide(Request),
     Take { request: Request, node: u32, gpus: u64, slices: u8 },
@@ -209,13 +209,13 @@ fn a_node_that_holds_too_much_is_full_until_the_excess_is_gone() {
     node.cpu_milli = Amount::free(10_000);
     let [first, second] =
         [8000, 5000].map(|cpu_milli| Request { cpu_milli, ..request(Gpus::None) });
-    let none = Part::default();
-    node.take(&first, none).expect("no GPU is asked for");
-    node.take(&second, none).expect("others may place more than there is");
+    let part = Part::default();
+    node.take(&first, part).expect("no GPU is asked for");
+    node.take(&second, part).expect("others may place more than there is");
     assert_eq!(node.cpu_milli.free, 0);
-    node.release(&second, none);
+    node.release(&second, part);
     assert_eq!(node.cpu_milli.free, 2000, "only the first pod is left");
-    node.release(&first, none);
+    node.release(&first, part);
     assert_eq!(node.cpu_milli, Amount::free(10_000));
 }
 
@@ -254,11 +254,15 @@ fn instances_come_and_go_in_any_order() {
     let empty = view.clone();
     let at = |slices| Placement { node: NodeIx(0), part: only_gpu(0, slices) };
     for places in [[0b11, 0b1100, 0b11_0000], [0b11_0000, 0b11, 0b1100]] {
-        places.iter().for_each(|place| view.take(&cut, at(*place)).expect("it is free"));
+        for place in places {
+            view.take(&cut, at(place)).expect("it is free");
+        }
         let state = GpuState::Partitioned { slices: 0b11_1111 };
         assert_eq!(view.nodes()[0].gpus[0].state, state);
         assert_eq!(view.nodes()[0].gpus[0].idle_milli(), 250);
-        [0b1100, 0b11, 0b11_0000].iter().for_each(|place| view.release(&cut, at(*place)));
+        for place in [0b1100, 0b11, 0b11_0000] {
+            view.release(&cut, at(place));
+        }
         assert_eq!(view.nodes(), empty.nodes());
     }
 }

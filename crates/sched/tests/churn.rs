@@ -29,7 +29,7 @@ fn settings(policy: Policy, seed: u64) -> Settings {
 #[test]
 fn nothing_is_refused_and_nobody_waits_where_there_is_room() {
     let pods = vec![request(Gpus::Whole(1)), request(Gpus::Share { milli: 500, mib: 0 })];
-    let simulation = Simulation { view: cluster(10, 8), pods };
+    let simulation = Simulation::new(cluster(10, 8), pods).expect("GPUs and demand");
     for (policy, queues) in
         [(Policy::Windlass, false), (Policy::Windlass, true), (Policy::Random, true)]
     {
@@ -46,7 +46,7 @@ fn nothing_is_refused_and_nobody_waits_where_there_is_room() {
 #[test]
 fn a_pod_that_fits_nowhere_is_refused_at_any_load() {
     let pods = vec![request(Gpus::Whole(1)), request(Gpus::Whole(9))];
-    let simulation = Simulation { view: cluster(2, 8), pods };
+    let simulation = Simulation::new(cluster(2, 8), pods).expect("GPUs and demand");
     let run = churn(&simulation, &settings(Policy::Fgd, 5), Load { offered: 0.5, queues: false });
     let (one, nine) = (run.classes.of(Class::One), run.classes.of(Class::Eight));
     assert!(nine.arrived > 0 && nine.refused == nine.arrived, "{nine:?}");
@@ -103,7 +103,7 @@ fn second_simulation(all: u8, sizes: &[u8], offered: f64, seed: u64) -> Vec<Pod>
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "some lives")]
 fn ticks(lives: f64) -> u64 {
-    (lives * LIFE) as u64
+    (lives * LIFE).round() as u64
 }
 
 #[expect(clippy::cast_precision_loss, reason = "some million ticks")]
@@ -132,7 +132,8 @@ fn allocated(pods: &[Pod], all: u8) -> f64 {
 fn waiting_pods_start_first_come_first_served_and_small_ones_go_ahead() {
     let check = |all: u8, sizes: &[u8], offered: f64, seed: u64| {
         let pods: Vec<Request> = sizes.iter().map(|gpus| request(Gpus::Whole(*gpus))).collect();
-        let simulation = Simulation { view: cluster(1, usize::from(all)), pods };
+        let simulation =
+            Simulation::new(cluster(1, usize::from(all)), pods).expect("GPUs and demand");
         let load = Load { offered, queues: true };
         let run: Churn = churn(&simulation, &settings(Policy::Windlass, seed), load);
         let expected = second_simulation(all, sizes, offered, seed);

@@ -4,7 +4,7 @@ use windlass_sched::{
     gpu::{Gpu, ModelId},
     policy::Policy,
     request::{Class, Gpus, Request},
-    simulation::{Count, Filling, Foresight, Settings, Simulation, fill},
+    simulation::{Filling, Foresight, Settings, Simulation, Tally, fill},
     view::View,
 };
 
@@ -26,7 +26,7 @@ fn known(filling: &Filling) -> Vec<(usize, f64)> {
 #[test]
 fn the_curve_has_a_column_per_percent_of_arrived_gpus() {
     let check = |pods: Vec<Request>, load: f64, expected: &[(usize, f64)]| {
-        let simulation = Simulation { view: cluster(1, 2), pods };
+        let simulation = Simulation::new(cluster(1, 2), pods).expect("GPUs and demand");
         for policy in Policy::ALL {
             let filling = fill(&simulation, &settings(policy), load);
             assert_eq!(known(&filling), expected, "{policy:?}");
@@ -58,11 +58,11 @@ fn refusals_are_counted_by_class() {
         request(Gpus::Share { milli: 250, mib: 0 }),
         request(Gpus::Share { milli: 250, mib: 20_000 }),
     ];
-    let simulation = Simulation { view: cluster(2, 1), pods };
+    let simulation = Simulation::new(cluster(2, 1), pods).expect("GPUs and demand");
     assert_eq!(simulation.capacity_milli(), 2000);
     for policy in Policy::ALL {
         let filling = fill(&simulation, &settings(policy), 1.0);
-        let count = |arrived, refused, arrived_milli, refused_milli| Count {
+        let count = |arrived, refused, arrived_milli, refused_milli| Tally {
             arrived,
             refused,
             arrived_milli,
@@ -87,7 +87,7 @@ fn packing_policies_leave_a_node_for_the_largest_pod() {
     let pods = vec![request(Gpus::Share { milli: 250, mib: 0 }); 7];
     let mut view = cluster(2, 8);
     for policy in [Policy::BestFit, Policy::Packing, Policy::Windlass] {
-        let simulation = Simulation { view: view.clone(), pods: pods.clone() };
+        let simulation = Simulation::new(view.clone(), pods.clone()).expect("GPUs and demand");
         let filling = fill(&simulation, &settings(policy), 0.0);
         assert_eq!(filling.classes.of(Class::Fraction).refused, 0, "{policy:?}");
     }

@@ -3,12 +3,12 @@
 use proptest::{collection::vec, prelude::*};
 use windlass_sched::{
     fit::{Fit, fit},
-    forecast::Typical,
+    forecast::{Typical, typical},
     fragmentation::Outlook,
     gpu::{Gpu, GpuSet, ModelId, ModelSet},
     node::{Amount, Node, Part},
     request::{Gpus, Request},
-    view::Catalog,
+    view::{Catalog, View},
 };
 
 use crate::world::{
@@ -49,7 +49,7 @@ proptest! {
 
     #[test]
     fn it_is_that_of_the_definition(view in used_clusters(), pods in vec(requests(), 1..20)) {
-        let typical = forecast(&pods).typical();
+        let typical = typical(&forecast(&pods).counts(&View::default()));
         for node in view.nodes() {
             let found = Outlook::new(&typical, node.models()).fragmentation(view.catalog(), node);
             let expected = defined(view.catalog(), node, &typical);
@@ -63,7 +63,7 @@ proptest! {
         pods in vec(requests(), 1..20),
         newcomer in requests(),
     ) {
-        let typical = forecast(&pods).typical();
+        let typical = typical(&forecast(&pods).counts(&View::default()));
         for node in view.nodes() {
             let Ok(fit) = fit(view.catalog(), node, &newcomer) else { continue };
             let (parts, outlook) = (parts(&fit), Outlook::new(&typical, node.models()));

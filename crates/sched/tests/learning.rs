@@ -2,10 +2,12 @@
 
 use proptest::{collection::vec, prelude::*};
 use windlass_sched::{
+    forecast::typical,
     policy::Policy,
     request::{Gpus, Request},
     scheduler::Scheduler,
     simulation::{Foresight, Load, Settings, Simulation, churn, fill},
+    view::View,
 };
 
 use crate::world::{forecast, idle_clusters, request, requests, used_clusters};
@@ -17,7 +19,8 @@ fn the_popular_requests_are_95_percent_of_all() {
             .zip(counts)
             .flat_map(|(gpus, count)| vec![request(Gpus::Whole(gpus)); *count])
             .collect();
-        let weights: Vec<_> = forecast(&pods).typical().iter().map(|it| it.weight).collect();
+        let weights: Vec<_> =
+            typical(&forecast(&pods).counts(&View::default())).iter().map(|it| it.weight).collect();
         assert_eq!(weights.len(), expected.len(), "{counts:?}");
         let is_near = |(a, b): (&f64, &f64)| (a - b).abs() < 1e-12;
         assert!(weights.iter().zip(expected).all(is_near), "{counts:?}: {weights:?}");
@@ -33,7 +36,7 @@ fn the_popular_requests_are_95_percent_of_all() {
 #[test]
 fn main_memory_is_not_part_of_a_shape() {
     let pods = [1, 2, 3].map(|memory_mib| Request { memory_mib, ..request(Gpus::None) });
-    let counts = forecast(&pods).counts();
+    let counts = forecast(&pods).counts(&View::default());
     assert_eq!(counts.len(), 1);
     assert_eq!(counts[0].request.memory_mib, 0);
     assert!((counts[0].pods - 3.0).abs() < 1e-12);
@@ -42,7 +45,7 @@ fn main_memory_is_not_part_of_a_shape() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
-    // A forecast is drawn anew when it has grown by an eighth. Between, the last one stays in force.
+    // A forecast is drawn anew when it has grown by half. Between, the last one stays in force.
     #[test]
     fn a_scheduler_knows_the_history_as_one_who_was_told(
         view in used_clusters(),
@@ -54,7 +57,7 @@ proptest! {
             let mut known = 0;
             for seen in 1..=pods.len() {
                 learning.observe(&view, &pods[seen - 1]);
-                if seen > known + known / 8 {
+                if seen > known + known / 2 {
                     known = seen;
                 }
                 // Ranks by earlier forecasts are kept, and must not be used.
@@ -91,7 +94,7 @@ proptest! {
     ) {
         // The demand of a simulation is in GPUs.
         pods.push(request(Gpus::Whole(1)));
-        let simulation = Simulation { view, pods };
+        let simulation = Simulation::new(view, pods).expect("GPUs and demand");
         for policy in Policy::ALL {
             for foresight in [Foresight::Trace, Foresight::History] {
                 let settings = Settings { policy, foresight, seed };

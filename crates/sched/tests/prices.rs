@@ -15,6 +15,7 @@ const NEAR: f64 = 1e-6;
 fn counts(shares: &[(u16, u32)]) -> Vec<Count> {
     let count = |(milli, pods): &(u16, u32)| Count {
         request: request(Gpus::Share { milli: *milli, mib: 0 }),
+        gpu_milli: u32::from(*milli),
         pods: f64::from(*pods),
     };
     shares.iter().map(count).collect()
@@ -113,7 +114,7 @@ fn a_share_between_two_steps_keeps_its_own_price() {
 #[test]
 fn requests_for_other_things_have_no_price() {
     let others = [Gpus::None, Gpus::Whole(1), Gpus::Whole(8), Gpus::Partition(ProfileId(0))];
-    let others = others.map(|gpus| Count { request: request(gpus), pods: 5.0 });
+    let others = others.map(|gpus| Count { request: request(gpus), gpu_milli: 1000, pods: 5.0 });
     assert_eq!(Prices::of(&others), Prices::default());
     assert_eq!(Prices::of(&[]), Prices::default());
     assert_eq!(Prices::of(&counts(&[(0, 9)])), Prices::default());

@@ -24,18 +24,16 @@ struct Allocated {
     at_130: f64,
 }
 
+/// The public trace, where a variable names its folder.
 fn simulation() -> Option<Simulation> {
-    let Some(dir) = env::var_os("WINDLASS_OPENB") else {
-        eprintln!("left out: WINDLASS_OPENB names no folder with the public trace");
-        return None;
-    };
+    let dir = env::var_os("WINDLASS_OPENB")?;
     let read = |name: &str| {
         let path = Path::new(&dir).join(name);
         fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
     };
     let view = trace::nodes(&read("openb_node_list_gpu_node.csv")).expect("the trace's nodes");
     let pods = trace::pods(&read("openb_pod_list_default.csv"), view.catalog());
-    Some(Simulation { view, pods: pods.expect("the trace's pods") })
+    Some(Simulation::new(view, pods.expect("the trace's pods")).expect("GPUs and demand"))
 }
 
 fn allocated(simulation: &Simulation, policy: Policy, foresight: Foresight) -> Allocated {
@@ -52,14 +50,14 @@ fn allocated(simulation: &Simulation, policy: Policy, foresight: Foresight) -> A
         assert_eq!(found.len(), runs.len(), "pods arrive at each percent");
         found.iter().sum::<f64>() / f64::from(u32::try_from(found.len()).expect("few seeds"))
     };
-    let allocated = Allocated { at_100: mean(100), at_130: mean(130) };
-    eprintln!("{policy:?} with {foresight:?}: {allocated:.2?}");
-    allocated
+    Allocated { at_100: mean(100), at_130: mean(130) }
 }
 
 #[test]
 fn published_means_are_reproduced() {
-    let Some(simulation) = simulation() else { return };
+    let Some(simulation) = simulation() else {
+        return eprintln!("left out: WINDLASS_OPENB names no folder with the public trace");
+    };
     for (policy, mean) in [(Policy::Random, 86.3), (Policy::BestFit, 92.86), (Policy::Fgd, 95.23)] {
         let found = allocated(&simulation, policy, Foresight::Trace).at_100;
         assert!((found - mean).abs() <= NEAR, "{policy:?}: {found:.2}, published {mean}");
@@ -68,7 +66,9 @@ fn published_means_are_reproduced() {
 
 #[test]
 fn our_own_policy_allocates_more_than_fgd() {
-    let Some(simulation) = simulation() else { return };
+    let Some(simulation) = simulation() else {
+        return eprintln!("left out: WINDLASS_OPENB names no folder with the public trace");
+    };
     for foresight in [Foresight::Trace, Foresight::History] {
         let fgd = allocated(&simulation, Policy::Fgd, foresight);
         let own = allocated(&simulation, Policy::Windlass, foresight);

@@ -146,6 +146,7 @@ fn one_product_too_many_is_named() {
     };
     assert_eq!(trace::nodes(&table(64)).expect("64 products").nodes().len(), 64);
     let error = trace::nodes(&table(65)).expect_err("65 products");
-    let expected = "model-64 is one product or MIG profile too many; a view has at most 64 of each";
+    let expected =
+        "line 66: model-64 is one product or MIG profile too many; a view has at most 64 of each";
     assert_eq!(error.to_string(), expected);
 }

@@ -48,7 +48,9 @@ pub(crate) fn roomy_node(gpus: Vec<Gpu>) -> Node {
 
 pub(crate) fn forecast(requests: &[Request]) -> Forecast {
     let mut forecast = Forecast::default();
-    requests.iter().for_each(|request| forecast.observe(request));
+    for request in requests {
+        forecast.observe(request);
+    }
     forecast
 }
 
@@ -176,12 +178,11 @@ fn has_room(node: &Node, request: &Request) -> bool {
 fn gpu_serves_at(catalog: &Catalog, gpu: &Gpu, request: &Request, slices: u8) -> bool {
     let untouched = GpuState::Shared { free_milli: 1000, free_mib: gpu.memory_mib };
     let is_free = match (request.gpus, gpu.state) {
-        (Gpus::None, _) => false,
         (Gpus::Whole(_), state) => slices == 0 && state == untouched,
         (Gpus::Share { milli, mib }, GpuState::Shared { free_milli, free_mib }) => {
             slices == 0 && milli <= free_milli && mib <= free_mib
         }
-        (Gpus::Share { .. }, _) => false,
+        (Gpus::None | Gpus::Share { .. }, _) => false,
         (Gpus::Partition(profile), state) => {
             let is_place_free = match state {
                 GpuState::Partitioned { slices: used } => used & slices == 0,

@@ -43,7 +43,7 @@ fn points(input: &Input<'_>, part: Part) -> i32 {
 fn cut(input: &Input<'_>, part: Part) -> f64 {
     let Gpus::Share { milli, mib } = input.request.gpus else { return 0.0 };
     let gpu = &input.node.gpus[part.gpus.iter().next().expect("a share has its GPU")];
-    input.knowledge.prices.regret(gpu.idle_milli(), share_of(gpu, milli, mib))
+    input.knowledge.prices.regret(gpu.idle_milli(), share_of(gpu.memory_mib, milli, mib))
 }
 
 /// GPUs that lose the CPU they need, and that had it.

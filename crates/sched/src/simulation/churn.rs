@@ -197,5 +197,5 @@ impl Run<'_> {
     reason = "some lives"
 )]
 fn ticks(lives: f64) -> u64 {
-    (lives * LIFE as f64) as u64
+    (lives * LIFE as f64).round() as u64
 }

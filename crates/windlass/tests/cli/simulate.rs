@@ -82,8 +82,7 @@ fn pods_that_come_and_go_are_refused_or_wait() {
     let refused = json(&trace, &["--policy", "windlass", "--departures", "1.5"]);
     let eight = |document: &Value, class: usize| document["policies"][0]["classes"][class].clone();
     assert!(eight(&refused, 3)["refused"].as_u64() > Some(0), "{refused}");
-    let queued =
-        json(&trace, &["--policy", "windlass", "--departures", "1.5", "--queue"]);
+    let queued = json(&trace, &["--policy", "windlass", "--departures", "1.5", "--queue"]);
     assert_eq!(eight(&queued, 3)["refused"], 0);
     assert!(eight(&queued, 3)["wait"]["p95"].as_f64() > Some(0.0), "{queued}");
 }

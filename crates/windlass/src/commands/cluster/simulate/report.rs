@@ -98,10 +98,10 @@ struct Wait {
 impl Setting {
     fn new(args: &SimulateArgs, simulation: &Simulation, pods: &str) -> Self {
         Self {
-            nodes: simulation.view.nodes().len(),
+            nodes: simulation.view().nodes().len(),
             gpus: simulation.capacity_milli() / 1000,
             pods: pods.to_owned(),
-            pod_count: simulation.pods.len(),
+            pod_count: simulation.pods().len(),
             knowledge: match args.knowledge.into() {
                 Foresight::Trace => "trace",
                 Foresight::History => "history",

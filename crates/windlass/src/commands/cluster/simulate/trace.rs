@@ -22,11 +22,8 @@ pub(super) fn read(folder: &Path, pods: Option<&str>) -> Result<(Simulation, Str
     let view = trace::nodes(&text(nodes)?).with_context(|| nodes.display().to_string())?;
     let requests = trace::pods(&text(pods)?, view.catalog());
     let requests = requests.with_context(|| pods.display().to_string())?;
-    ensure!(!requests.is_empty(), "{} has no pods", pods.display());
-    let simulation = Simulation { view, pods: requests };
-    ensure!(simulation.capacity_milli() > 0, "{} has no GPUs", nodes.display());
-    let asked: u64 = simulation.pods.iter().map(|pod| u64::from(pod.gpu_milli())).sum();
-    ensure!(asked > 0, "no pod of {} asks for a GPU", pods.display());
+    let simulation = Simulation::new(view, requests);
+    let simulation = simulation.with_context(|| format!("--trace {}", folder.display()))?;
     Ok((simulation, name))
 }
 
