@@ -67,7 +67,7 @@ const fn rule(
     meaning: &'static str,
     reason: &'static str,
 ) -> XidRule {
-    XidRule { code, verdict, meaning, reason, action }
+    XidRule { code, verdict, meaning, action, reason }
 }
 
 #[rustfmt::skip]
