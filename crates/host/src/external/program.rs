@@ -120,6 +120,8 @@ fn in_one_line(output: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+
     use tokio::time::timeout;
 
     use super::*;
@@ -164,9 +166,13 @@ mod tests {
         assert_eq!(hangs, Err("late".to_owned()));
         let floods = ["/bin/sh", "-c", "while :; do echo noise >&2; done"];
         assert!(within(SHORT, &floods).await.is_err());
-        let parent_ends = format!("(read line <>{fifo}) & exit 4");
+        // The child reads until this side of the pipe is closed, or finds no pipe.
+        let held = File::options().read(true).write(true).open(dir.path().join("fifo"));
+        let parent_ends = format!("(read line <{fifo}) & exit 4");
         let why = outcome(&["/bin/sh", "-c", &parent_ends]).await.expect_err("4");
         assert_eq!(why, "/bin/sh ended with exit status: 4", "its child holds the pipe open");
         assert!(!dir.path().join("mark").exists());
+        drop(dir);
+        drop(held.expect("a pipe"));
     }
 }
