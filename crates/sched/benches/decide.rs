@@ -32,7 +32,8 @@ const TIMED: usize = 20_000;
 fn main() -> ExitCode {
     match run() {
         Ok(true) => ExitCode::SUCCESS,
-        Ok(false) | Err(_) => ExitCode::FAILURE,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => panic!("cannot print: {error}"),
     }
 }
 
@@ -41,9 +42,10 @@ fn run() -> io::Result<bool> {
     writeln!(out, "nodes  policy     p50 us   p99 us   budget us  ratio of p50 to first-fit")?;
     let mut all_held = true;
     for (nodes, budget) in BUDGETS {
-        let (base, _) = measure(nodes, Policy::FirstFit);
+        let mut base = Duration::ZERO;
         for policy in [Policy::FirstFit, Policy::Fgd, Policy::Windlass] {
             let (p50, p99) = measure(nodes, policy);
+            base = if policy == Policy::FirstFit { p50 } else { base };
             let is_held = p99 <= budget;
             all_held &= is_held;
             writeln!(
@@ -76,8 +78,8 @@ fn measure(nodes: usize, policy: Policy) -> (Duration, Duration) {
             let (request, placement) = living.swap_remove(random.below(living.len()));
             view.release(&request, placement);
         }
-        scheduler.observe(&view, &request);
         let begun = Instant::now();
+        scheduler.observe(&view, &request);
         let placement = scheduler.decide(&view, &request);
         let time = begun.elapsed();
         if is_full {
@@ -107,7 +109,7 @@ fn cluster(nodes: usize) -> View {
     View::new(catalog, (0..nodes).map(node).collect())
 }
 
-/// About the mix of the public trace: most pods want one GPU or a part, few want eight.
+/// Most pods want one GPU or a part, few want eight. There are some 200 shapes with main memory.
 fn request(random: &mut Random) -> Request {
     const SHARES: [u16; 6] = [810, 470, 320, 650, 230, 160];
     const CPUS: [u32; 8] = [3_152, 4_000, 8_000, 11_300, 11_908, 12_000, 16_000, 24_000];
@@ -122,5 +124,10 @@ fn request(random: &mut Random) -> Request {
         Gpus::Whole(count @ 2..) => 8_000 * u32::from(count),
         _ => CPUS[random.below(CPUS.len())],
     };
-    Request { cpu_milli, memory_mib: 16_384, gpus, models: ModelSet::ANY }
+    Request {
+        cpu_milli,
+        memory_mib: [8192, 16_384, 65_536][random.below(3)],
+        gpus,
+        models: ModelSet::ANY,
+    }
 }

@@ -9,21 +9,21 @@ use crate::{
     forecast::Typical,
     gpu::{Gpu, ModelSet},
     node::{Node, Part, taken},
-    request::{Gpus, Request},
+    request::Request,
     view::Catalog,
 };
 
 /// The typical requests as nodes with the same products see them: those that differ in CPU alone are one kind.
 #[derive(Clone, Debug, Default)]
 pub struct Outlook {
-    kinds: Vec<Kind>,
+    kinds: Vec<RequestKind>,
     /// Weight of the requests that can use no GPU of such a node.
     useless: f64,
 }
 
 /// Typical requests for the same GPUs.
 #[derive(Clone, Debug)]
-struct Kind {
+struct RequestKind {
     /// One of them.
     request: Request,
     /// GPUs that have to serve together.
@@ -40,21 +40,17 @@ impl Outlook {
         let mut outlook = Self::default();
         for Typical { request, weight } in sorted {
             let models = request.models.and(models);
-            let count = match request.gpus {
-                Gpus::None => 0,
-                Gpus::Whole(count) => u32::from(count),
-                Gpus::Share { .. } | Gpus::Partition(_) => 1,
-            };
+            let count = request.gpu_count();
             if count == 0 || models == ModelSet::NONE {
                 outlook.useless += weight;
                 continue;
             }
-            let is_alike = |kind: &&mut Kind| {
+            let is_alike = |kind: &&mut RequestKind| {
                 kind.request.gpus == request.gpus && kind.request.models == models
             };
             match outlook.kinds.iter_mut().find(is_alike) {
                 Some(kind) => kind.cpus.push((request.cpu_milli, weight + kind.weight())),
-                None => outlook.kinds.push(Kind {
+                None => outlook.kinds.push(RequestKind {
                     request: Request { models, ..request },
                     count,
                     cpus: vec![(request.cpu_milli, weight)],
@@ -66,7 +62,7 @@ impl Outlook {
 
     /// Expected idle GPU of the node that a typical request cannot use, in thousandths of a GPU.
     pub fn fragmentation(&self, catalog: &Catalog, node: &Node) -> f64 {
-        let use_of = |kind: &Kind| Use::of(catalog, kind, &node.gpus);
+        let use_of = |kind: &RequestKind| GpuUse::of(catalog, kind, &node.gpus);
         let idle = node.idle_milli();
         self.sum(idle, node.cpu_milli.free, self.kinds.iter().map(use_of))
     }
@@ -80,7 +76,7 @@ impl Outlook {
         parts: &[Part],
     ) -> Vec<f64> {
         let uses: Vec<_> =
-            self.kinds.iter().map(|kind| Use::of(catalog, kind, &node.gpus)).collect();
+            self.kinds.iter().map(|kind| GpuUse::of(catalog, kind, &node.gpus)).collect();
         let idle = node.idle_milli();
         let before = self.sum(idle, node.cpu_milli.free, uses.iter().copied());
         let cpu = node.cpu_milli.free.saturating_sub(request.cpu_milli);
@@ -102,9 +98,9 @@ impl Outlook {
         parts.iter().map(decrease).collect()
     }
 
-    fn sum(&self, idle: u32, cpu_milli: u32, uses: impl Iterator<Item = Use>) -> f64 {
+    fn sum(&self, idle: u32, cpu_milli: u32, uses: impl Iterator<Item = GpuUse>) -> f64 {
         let idle = f64::from(idle);
-        let of_kind = |(kind, of): (&Kind, Use)| {
+        let of_kind = |(kind, of): (&RequestKind, GpuUse)| {
             let served = if of.serving >= kind.count { kind.weight_up_to(cpu_milli) } else { 0.0 };
             served * f64::from(of.unusable_milli) + (kind.weight() - served) * idle
         };
@@ -112,7 +108,7 @@ impl Outlook {
     }
 }
 
-impl Kind {
+impl RequestKind {
     fn weight(&self) -> f64 {
         self.cpus.last().map_or(0.0, |(_, weight)| *weight)
     }
@@ -126,17 +122,17 @@ impl Kind {
 
 /// The GPUs of a node that serve a kind, and the idle rest of the others.
 #[derive(Clone, Copy, Debug, Default)]
-struct Use {
+struct GpuUse {
     serving: u32,
     unusable_milli: u32,
 }
 
-impl Use {
-    fn of(catalog: &Catalog, kind: &Kind, gpus: &[Gpu]) -> Self {
+impl GpuUse {
+    fn of(catalog: &Catalog, kind: &RequestKind, gpus: &[Gpu]) -> Self {
         gpus.iter().fold(Self::default(), |sum, gpu| sum.and(Self::of_one(catalog, kind, gpu)))
     }
 
-    fn of_one(catalog: &Catalog, kind: &Kind, gpu: &Gpu) -> Self {
+    fn of_one(catalog: &Catalog, kind: &RequestKind, gpu: &Gpu) -> Self {
         if serves(catalog, gpu, &kind.request) {
             Self { serving: 1, unusable_milli: 0 }
         } else {
@@ -150,7 +146,7 @@ impl Use {
     }
 
     /// The same once some GPUs have changed.
-    fn after(mut self, catalog: &Catalog, kind: &Kind, changed: &[(Gpu, Gpu)]) -> Self {
+    fn after(mut self, catalog: &Catalog, kind: &RequestKind, changed: &[(Gpu, Gpu)]) -> Self {
         for (old, new) in changed {
             let old = Self::of_one(catalog, kind, old);
             self.serving -= old.serving;

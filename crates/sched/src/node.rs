@@ -14,7 +14,7 @@ pub struct Node {
     pub memory_mib: Amount,
     /// Number of pods.
     pub pods: Amount,
-    /// Its GPUs, by position. Those beyond the 64th are never chosen.
+    /// Its GPUs, by position; at most 64.
     pub gpus: Vec<Gpu>,
 }
 
@@ -83,7 +83,7 @@ impl Node {
     pub fn take(&mut self, request: &Request, part: Part) -> Result<(), Conflict> {
         let conflict = Conflict { gpus: part.gpus };
         let are_there = part.gpus.iter().all(|position| position < self.gpus.len());
-        if part.gpus.len() != wanted(request) || !are_there {
+        if part.gpus.len() != request.gpu_count() || !are_there {
             return Err(conflict);
         }
         let mut after = [None; 64];
@@ -128,16 +128,8 @@ impl Node {
 
     /// GPUs that satisfy a condition.
     pub fn gpus_that(&self, condition: impl Fn(&Gpu) -> bool) -> GpuSet {
-        let positions = self.gpus.iter().enumerate().take(64).filter(|(_, gpu)| condition(gpu));
+        let positions = self.gpus.iter().enumerate().filter(|(_, gpu)| condition(gpu));
         positions.fold(GpuSet::default(), |set, (position, _)| GpuSet(set.0 | 1 << position))
-    }
-}
-
-fn wanted(request: &Request) -> u32 {
-    match request.gpus {
-        Gpus::None => 0,
-        Gpus::Whole(count) => u32::from(count),
-        Gpus::Share { .. } | Gpus::Partition(_) => 1,
     }
 }
 

@@ -30,7 +30,7 @@ pub enum Policy {
     Packing,
     /// Fragmentation gradient descent, as published.
     Fgd,
-    /// Fragmentation gradient descent, and the prices of what is left of a GPU.
+    /// Fragmentation gradient descent, less four losses that it does not see.
     Windlass,
 }
 
@@ -56,6 +56,21 @@ impl Policy {
             Self::Packing => "packing",
             Self::Fgd => "fgd",
             Self::Windlass => "windlass",
+        }
+    }
+
+    /// The rule in a few words.
+    pub fn meaning(self) -> &'static str {
+        match self {
+            Self::Random => "Any node and GPU that fit, by chance",
+            Self::FirstFit => "The first node and GPU that fit",
+            Self::BestFit => "The node with the least left",
+            Self::DotProduct => "The node whose free resources are least alike the request",
+            Self::Packing => "Shared GPUs before free GPUs of used nodes before unused nodes",
+            Self::Fgd => "Fragmentation gradient descent, as published",
+            Self::Windlass => {
+                "Fragmentation gradient descent, less four losses that it does not see"
+            }
         }
     }
 }
@@ -120,6 +135,11 @@ pub(crate) fn parts(node: &Node, fit: &Fit) -> Vec<Part> {
         }
         Fit::Partition(places) => places.clone(),
     }
+}
+
+/// The better of two scored parts; the first of equal ones.
+fn first_best(best: (i32, Part), other: (i32, Part)) -> (i32, Part) {
+    if other.0 > best.0 { other } else { best }
 }
 
 /// A number from 0 to 1 as an integer that keeps six digits.

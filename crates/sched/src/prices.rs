@@ -7,10 +7,8 @@
 
 use crate::{forecast::Count, gpu::WHOLE_MILLI, request::Gpus};
 
-/// Thousandths of a GPU per step of size. Sizes are rounded up to it, remainders down.
-const STEP_MILLI: u16 = 10;
-/// Steps of a whole GPU.
-const STEPS: usize = (WHOLE_MILLI / STEP_MILLI) as usize;
+/// Thousandths of a whole GPU.
+const WHOLE: usize = WHOLE_MILLI as usize;
 /// Most sizes that get a price of their own; the rarest beyond them do without.
 const MOST_SIZES: usize = 64;
 /// A pattern that is worth more than a GPU by less than this ends the search.
@@ -19,14 +17,14 @@ const TOLERANCE: f64 = 1e-9;
 /// Value of each remainder of a GPU, from 0 to 1 GPU.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Prices {
-    value: [f64; STEPS + 1],
+    value: [f64; WHOLE + 1],
 }
 
 impl Default for Prices {
     /// No share is known, and no remainder but a whole GPU has a value.
     fn default() -> Self {
-        let mut value = [0.0; STEPS + 1];
-        value[STEPS] = 1.0;
+        let mut value = [0.0; WHOLE + 1];
+        value[WHOLE] = 1.0;
         Self { value }
     }
 }
@@ -39,10 +37,10 @@ impl Prices {
             return Self::default();
         }
         let duals = duals(&sizes);
-        let mut value = [0.0; STEPS + 1];
-        for room in 1..=STEPS {
-            let best = sizes.iter().zip(&duals).filter(|(size, _)| size.steps <= room);
-            let best = best.map(|(size, price)| value[room - size.steps] + price);
+        let mut value = [0.0; WHOLE + 1];
+        for room in 1..=WHOLE {
+            let best = sizes.iter().zip(&duals).filter(|(size, _)| size.milli <= room);
+            let best = best.map(|(size, price)| value[room - size.milli] + price);
             value[room] = best.fold(value[room - 1], f64::max);
         }
         Self { value }
@@ -50,32 +48,29 @@ impl Prices {
 
     /// Value that is lost when a share is cut from a GPU with so much left, in GPUs; never negative.
     pub fn regret(&self, left_milli: u16, share_milli: u16) -> f64 {
-        let value = |steps: u16| self.value[usize::from(steps).min(STEPS)];
-        let remainder = |milli: u16| value(milli / STEP_MILLI);
-        let share = value(share_milli.div_ceil(STEP_MILLI));
+        let value = |milli: u16| self.value[usize::from(milli).min(WHOLE)];
         let rest = left_milli.saturating_sub(share_milli);
-        (remainder(left_milli) - remainder(rest) - share).max(0.0)
+        (value(left_milli) - value(rest) - value(share_milli)).max(0.0)
     }
 }
 
 /// Shares of one size.
 struct Size {
-    steps: usize,
+    milli: usize,
     count: f64,
 }
 
 /// The most frequent sizes of shares, the largest first.
 fn sizes(all: &[Count]) -> Vec<Size> {
-    let mut counts = [0.0; STEPS + 1];
+    let mut counts = [0.0; WHOLE + 1];
     for count in all.iter().filter(|it| matches!(it.request.gpus, Gpus::Share { .. })) {
-        let steps = count.gpu_milli.div_ceil(u32::from(STEP_MILLI)) as usize;
-        counts[steps.min(STEPS)] += count.pods;
+        counts[(count.gpu_milli as usize).min(WHOLE)] += count.pods;
     }
-    let mut sizes: Vec<_> = (1..=STEPS).filter(|steps| counts[*steps] > 0.0).collect();
+    let mut sizes: Vec<_> = (1..=WHOLE).filter(|milli| counts[*milli] > 0.0).collect();
     sizes.sort_by(|a, b| counts[*b].total_cmp(&counts[*a]));
     sizes.truncate(MOST_SIZES);
     sizes.sort_unstable_by(|a, b| b.cmp(a));
-    let size = |steps: usize| Size { steps, count: counts[steps] };
+    let size = |milli: usize| Size { milli, count: counts[milli] };
     sizes.into_iter().map(size).collect()
 }
 
@@ -87,7 +82,7 @@ fn duals(sizes: &[Size]) -> Vec<f64> {
     let mut inverse = vec![vec![0.0; rows]; rows];
     let mut used = vec![0.0; rows];
     for (row, size) in sizes.iter().enumerate() {
-        inverse[row][row] = 1.0 / copies(STEPS / size.steps);
+        inverse[row][row] = 1.0 / copies(WHOLE / size.milli);
         used[row] = size.count * inverse[row][row];
     }
     // Each pattern costs one GPU, so the prices are the column sums of the inverse basis.
@@ -122,12 +117,12 @@ fn duals(sizes: &[Size]) -> Vec<f64> {
 
 /// The most valuable pattern of a GPU at these prices: its worth, and the number of shares of each size.
 fn best_pattern(sizes: &[Size], prices: &[f64]) -> (f64, Vec<f64>) {
-    let mut worth = [0.0; STEPS + 1];
-    let mut last: [Option<usize>; STEPS + 1] = [None; STEPS + 1];
-    for room in 1..=STEPS {
+    let mut worth = [0.0; WHOLE + 1];
+    let mut last: [Option<usize>; WHOLE + 1] = [None; WHOLE + 1];
+    for room in 1..=WHOLE {
         worth[room] = worth[room - 1];
-        for (position, size) in sizes.iter().enumerate().filter(|(_, size)| size.steps <= room) {
-            let with = worth[room - size.steps] + prices[position];
+        for (position, size) in sizes.iter().enumerate().filter(|(_, size)| size.milli <= room) {
+            let with = worth[room - size.milli] + prices[position];
             if with > worth[room] + TOLERANCE / 2.0 {
                 worth[room] = with;
                 last[room] = Some(position);
@@ -135,20 +130,20 @@ fn best_pattern(sizes: &[Size], prices: &[f64]) -> (f64, Vec<f64>) {
         }
     }
     let mut pattern = vec![0.0; sizes.len()];
-    let mut room = STEPS;
+    let mut room = WHOLE;
     while room > 0 {
         match last[room] {
             Some(position) => {
                 pattern[position] += 1.0;
-                room -= sizes[position].steps;
+                room -= sizes[position].milli;
             }
             None => room -= 1,
         }
     }
-    (worth[STEPS], pattern)
+    (worth[WHOLE], pattern)
 }
 
-#[expect(clippy::cast_precision_loss, reason = "at most one per step of a GPU")]
+#[expect(clippy::cast_precision_loss, reason = "at most a thousand")]
 fn copies(count: usize) -> f64 {
     count as f64
 }

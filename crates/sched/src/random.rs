@@ -1,4 +1,4 @@
-//! A small deterministic generator of numbers: equal seeds give equal simulations, on every machine and for ever.
+//! A small deterministic generator of numbers: equal seeds give equal simulations by one build on one machine.
 
 /// `SplitMix64` of Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators" (OOPSLA 2014).
 #[derive(Clone, Debug)]

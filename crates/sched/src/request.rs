@@ -64,7 +64,7 @@ impl Class {
             Self::Fraction => "part of a GPU",
             Self::One => "1 GPU",
             Self::Several => "2 to 7 GPUs",
-            Self::Eight => "8 GPUs",
+            Self::Eight => "8 GPUs and more",
         }
     }
 }
@@ -78,6 +78,15 @@ impl Request {
             Gpus::Whole(1) => Class::One,
             Gpus::Whole(2..8) => Class::Several,
             Gpus::Whole(_) => Class::Eight,
+        }
+    }
+
+    /// Number of GPUs that serve the request together.
+    pub fn gpu_count(&self) -> u32 {
+        match self.gpus {
+            Gpus::None => 0,
+            Gpus::Whole(count) => u32::from(count),
+            Gpus::Share { .. } | Gpus::Partition(_) => 1,
         }
     }
 

@@ -14,14 +14,14 @@ use crate::{
     view::{NodeIx, Placement, View},
 };
 
-/// Most ranks that are kept, of a node for a request each: 100 MB.
-const MOST_RANKS: usize = 4 << 20;
-/// A forecast is drawn anew when it has grown by this part.
+/// Most ranks that are kept, of a node for a request each: 25 MB.
+const MOST_RANKS: usize = 1 << 20;
+/// A forecast is drawn anew when it has grown by one part in so many.
 const LEARN_AT_GROWTH: u64 = 2;
 
 /// Chooses nodes by a policy, and keeps the ranks of nodes that have not changed.
 ///
-/// A scheduler serves one view. A view that was built anew needs a new scheduler, or one that [forgot](Self::forget).
+/// A scheduler serves one view. A view that was built anew needs a new one.
 #[derive(Debug)]
 pub struct Scheduler {
     policy: Policy,
@@ -72,11 +72,6 @@ impl Scheduler {
             self.knowledge = Knowledge::of(&self.forecast, view);
             self.ranked.clear();
         }
-    }
-
-    /// Forgets the ranks of nodes, for a view that was built anew; keeps what it learnt of requests.
-    pub fn forget(&mut self) {
-        self.ranked.clear();
     }
 
     /// Chooses a node and a part of it; none where no node fits.

@@ -22,20 +22,25 @@ pub struct Simulation {
     pods: Vec<Request>,
 }
 
+/// Most pods that may be needed to fill a cluster; the public traces need ten thousand.
+const MOST_PODS: u64 = 10_000_000;
+
 /// A trace that nothing can be measured with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Pointless {
+pub enum UnusableTrace {
     /// The cluster has no GPU.
     #[error("no node has a GPU")]
     NoGpu,
-    /// The pods ask for no GPU, so that no number of them fills the cluster.
-    #[error("no pod asks for GPUs or for compute of one")]
+    /// The pods ask for so little that only a vast number of them fills the cluster.
+    #[error(
+        "the pods ask for too few GPUs: more than {MOST_PODS} of them would be needed to fill the cluster"
+    )]
     NoDemand,
 }
 
 /// The knowledge of requests to come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Foresight {
+pub enum KnowledgeSource {
     /// The frequencies of the whole trace.
     Trace,
     /// The pods that came so far.
@@ -48,7 +53,7 @@ pub struct Settings {
     /// The rule to choose by.
     pub policy: Policy,
     /// The scheduler's knowledge.
-    pub foresight: Foresight,
+    pub knowledge: KnowledgeSource,
     /// Draws the order of pods and nodes.
     pub seed: u64,
 }
@@ -90,14 +95,17 @@ impl Classes {
 
 impl Simulation {
     /// A simulation of pods on an empty cluster.
-    pub fn new(view: View, pods: Vec<Request>) -> Result<Self, Pointless> {
+    pub fn new(view: View, pods: Vec<Request>) -> Result<Self, UnusableTrace> {
         if view.nodes().iter().all(|node| node.gpus.is_empty()) {
-            return Err(Pointless::NoGpu);
+            return Err(UnusableTrace::NoGpu);
         }
-        if pods.iter().all(|pod| pod.gpu_milli() == 0) {
-            return Err(Pointless::NoDemand);
+        let simulation = Self { view, pods };
+        let demand: u64 = simulation.pods.iter().map(|pod| u64::from(pod.gpu_milli())).sum();
+        let filling = u128::from(simulation.capacity_milli()) * simulation.pods.len() as u128;
+        if filling > u128::from(demand) * u128::from(MOST_PODS) {
+            return Err(UnusableTrace::NoDemand);
         }
-        Ok(Self { view, pods })
+        Ok(simulation)
     }
 
     /// The cluster.
@@ -119,9 +127,9 @@ impl Simulation {
     fn scheduler(&self, settings: &Settings) -> Scheduler {
         // The scheduler's own draws are not those of the arrivals.
         let seed = !settings.seed;
-        match settings.foresight {
-            Foresight::History => Scheduler::learning(settings.policy, seed),
-            Foresight::Trace => {
+        match settings.knowledge {
+            KnowledgeSource::History => Scheduler::learning(settings.policy, seed),
+            KnowledgeSource::Trace => {
                 let mut forecast = Forecast::default();
                 self.pods.iter().for_each(|pod| forecast.observe(pod));
                 Scheduler::informed(settings.policy, &forecast, &self.view, seed)

@@ -1,14 +1,13 @@
 //! A recorded cluster and its pods, in the tables of Alibaba's trace of 2023 as the simulator of FGD has them.
 //!
-//! Nodes have the columns `sn`, `cpu_milli`, `memory_mib`, `gpu` and `model`; pods have `name`, `cpu_milli`,
-//! `memory_mib`, `num_gpu`, `gpu_milli` and perhaps `gpu_spec`, a list of models separated by `|`. Other columns are not
+//! Nodes have the columns `cpu_milli`, `memory_mib`, `gpu` and `model`; pods have `cpu_milli`, `memory_mib`, `num_gpu`, `gpu_milli` and perhaps `gpu_spec`, a list of models separated by `|`. Other columns are not
 //! read.
 
 use crate::{
     gpu::{Gpu, ModelSet, WHOLE_MILLI},
     node::{Amount, Node},
     request::{Gpus, Request},
-    view::{Catalog, Full, View},
+    view::{Catalog, CatalogFull, View},
 };
 
 /// Pods that a node of the published experiment may have.
@@ -38,7 +37,7 @@ pub enum TraceError {
         /// Counted from one.
         line: usize,
         /// The model that is too many.
-        full: Full,
+        full: CatalogFull,
     },
 }
 
@@ -82,7 +81,7 @@ pub fn nodes(text: &str) -> Result<View, TraceError> {
         let count = number(*line, cells, gpus, "gpu")?;
         let name = cells.get(model).copied().unwrap_or_default();
         if count > 64 {
-            let (text, wanted) = (count.to_string(), "at most 64");
+            let (text, wanted) = (count.to_string(), "a number up to 64");
             return Err(TraceError::Cell { line: *line, column: "gpu", text, wanted });
         }
         let model = if count > 0 {
@@ -127,7 +126,7 @@ fn gpus(line: usize, count: u32, milli: u32) -> Result<Gpus, TraceError> {
         (1, milli @ 1..WHOLE_MILLI) => Gpus::Share { milli, mib: 0 },
         (count @ 1..=64, _) => Gpus::Whole(u8::try_from(count).expect("at most 64")),
         _ => {
-            let (text, wanted) = (count.to_string(), "at most 64");
+            let (text, wanted) = (count.to_string(), "a number up to 64");
             return Err(TraceError::Cell { line, column: "num_gpu", text, wanted });
         }
     })

@@ -47,14 +47,14 @@ pub struct Model {
 /// A catalogue has no number left for one product or profile more.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{name} is one product or MIG profile too many; a view has at most 64 of each")]
-pub struct Full {
+pub struct CatalogFull {
     /// The name that has no number.
     pub name: String,
 }
 
 impl Catalog {
     /// The number of a product, by its name; a new one where it is new.
-    pub fn model(&mut self, name: &str) -> Result<ModelId, Full> {
+    pub fn model(&mut self, name: &str) -> Result<ModelId, CatalogFull> {
         let known = self.models.iter().position(|model| model.name == name);
         let position = known.unwrap_or(self.models.len());
         let id = number(position, name)?;
@@ -65,7 +65,7 @@ impl Catalog {
     }
 
     /// The number of a MIG profile, by its name; a new one where it is new.
-    pub fn profile(&mut self, name: &str) -> Result<ProfileId, Full> {
+    pub fn profile(&mut self, name: &str) -> Result<ProfileId, CatalogFull> {
         let known = self.profiles.iter().position(|profile| profile == name);
         let position = known.unwrap_or(self.profiles.len());
         let id = number(position, name)?;
@@ -101,23 +101,21 @@ impl Catalog {
         let position = self.models.iter().position(|model| model.name == name)?;
         u8::try_from(position).ok().map(ModelId)
     }
-
-    /// A product's name.
-    pub fn model_name(&self, model: ModelId) -> &str {
-        self.models.get(usize::from(model.0)).map_or("", |model| &model.name)
-    }
 }
 
-fn number(position: usize, name: &str) -> Result<u8, Full> {
+fn number(position: usize, name: &str) -> Result<u8, CatalogFull> {
     match u8::try_from(position) {
         Ok(id @ 0..64) => Ok(id),
-        _ => Err(Full { name: name.to_owned() }),
+        _ => Err(CatalogFull { name: name.to_owned() }),
     }
 }
 
 impl View {
-    /// A cluster of these nodes.
-    pub fn new(catalog: Catalog, nodes: Vec<Node>) -> Self {
+    /// A cluster of these nodes. Of each node the first 64 GPUs count.
+    pub fn new(catalog: Catalog, mut nodes: Vec<Node>) -> Self {
+        for node in &mut nodes {
+            node.gpus.truncate(64);
+        }
         let versions = vec![1; nodes.len()];
         let memories =
             nodes.iter().flat_map(|node| &node.gpus).map(|gpu| u64::from(gpu.memory_mib));

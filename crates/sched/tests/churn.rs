@@ -7,7 +7,7 @@ use windlass_sched::{
     policy::Policy,
     random::Random,
     request::{Class, Gpus, Request},
-    simulation::{Churn, Foresight, Load, Settings, Simulation, churn},
+    simulation::{Churn, KnowledgeSource, Load, Settings, Simulation, churn},
     view::View,
 };
 
@@ -23,7 +23,7 @@ fn cluster(nodes: usize, gpus: usize) -> View {
 }
 
 fn settings(policy: Policy, seed: u64) -> Settings {
-    Settings { policy, foresight: Foresight::History, seed }
+    Settings { policy, knowledge: KnowledgeSource::History, seed }
 }
 
 #[test]
@@ -71,9 +71,10 @@ fn second_simulation(all: u8, sizes: &[u8], offered: f64, seed: u64) -> Vec<Pod>
     let mean = sizes.iter().map(|gpus| f64::from(*gpus)).sum::<f64>()
         / f64::from(u8::try_from(sizes.len()).expect("few"));
     let spacing = mean / (offered * f64::from(all));
-    let (mut pods, mut came): (Vec<Pod>, u64) = (Vec::new(), 0);
+    let (mut pods, mut lives): (Vec<Pod>, f64) = (Vec::new(), 0.0);
     loop {
-        came += ticks(random.exponential(spacing));
+        lives += random.exponential(spacing);
+        let came = ticks(lives);
         if came > END {
             break;
         }

@@ -101,9 +101,10 @@ proptest! {
 
 #[test]
 fn more_shapes_than_are_kept_change_no_answer() {
-    let gpus = || vec![Gpu::free(ModelId(0), 40_960); 4];
-    let view = View::new(catalog(), vec![roomy_node(gpus()), roomy_node(gpus())]);
-    let shapes = (0..2500_u32)
+    // The limit is about a million ranks.
+    let node = || roomy_node(vec![Gpu::free(ModelId(0), 40_960); 2]);
+    let view = View::new(catalog(), (0..1000).map(|_| node()).collect());
+    let shapes = (0..1100_u32)
         .map(|cpu_milli| Request { cpu_milli, ..request(Gpus::Share { milli: 300, mib: 0 }) });
     let shapes: Vec<_> = shapes.collect();
     let forecast = forecast(&shapes[..10]);

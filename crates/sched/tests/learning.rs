@@ -6,7 +6,7 @@ use windlass_sched::{
     policy::Policy,
     request::{Gpus, Request},
     scheduler::Scheduler,
-    simulation::{Foresight, Load, Settings, Simulation, churn, fill},
+    simulation::{KnowledgeSource, Load, Settings, Simulation, churn, fill},
     view::View,
 };
 
@@ -96,8 +96,8 @@ proptest! {
         pods.push(request(Gpus::Whole(1)));
         let simulation = Simulation::new(view, pods).expect("GPUs and demand");
         for policy in Policy::ALL {
-            for foresight in [Foresight::Trace, Foresight::History] {
-                let settings = Settings { policy, foresight, seed };
+            for knowledge in [KnowledgeSource::Trace, KnowledgeSource::History] {
+                let settings = Settings { policy, knowledge, seed };
                 let filling = || format!("{:?}", fill(&simulation, &settings, 1.1));
                 prop_assert_eq!(filling(), filling());
                 let load = Load { offered: 0.2, queues: seed % 2 == 0 };

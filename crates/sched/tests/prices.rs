@@ -77,7 +77,9 @@ fn known_problems_have_their_known_prices() {
             (1000, 1.0),
         ],
     );
-    // Halves and 300s share a GPU, or halves pair and 300s come in threes: the same number of GPUs.
+    check(&[(333, 7)], &[(330, 0.0), (340, third), (670, 2.0 * third), (1000, 1.0)]);
+    check(&[(125, 7)], &[(120, 0.0), (130, 0.125), (880, 0.875), (1000, 1.0)]);
+    // Halves and quarters share a GPU, or halves pair and quarters come in fours.
     check(&[(500, 10), (250, 10)], &[(250, quarter), (500, 0.5), (750, 0.75)]);
 }
 

@@ -4,7 +4,7 @@ use std::{env, fs, path::Path};
 
 use windlass_sched::{
     policy::Policy,
-    simulation::{Foresight, Settings, Simulation, fill},
+    simulation::{KnowledgeSource, Settings, Simulation, fill},
     trace,
 };
 
@@ -36,10 +36,10 @@ fn simulation() -> Option<Simulation> {
     Some(Simulation::new(view, pods.expect("the trace's pods")).expect("GPUs and demand"))
 }
 
-fn allocated(simulation: &Simulation, policy: Policy, foresight: Foresight) -> Allocated {
+fn allocated(simulation: &Simulation, policy: Policy, knowledge: KnowledgeSource) -> Allocated {
     let seeds = if policy == Policy::Random { &SEEDS_OF_CHANCE[..] } else { &SEEDS[..] };
     let run = |seed: &u64| {
-        let settings = Settings { policy, foresight, seed: *seed };
+        let settings = Settings { policy, knowledge, seed: *seed };
         fill(simulation, &settings, 1.3).allocated
     };
     let runs: Vec<_> = seeds.iter().map(run).collect();
@@ -59,7 +59,7 @@ fn published_means_are_reproduced() {
         return eprintln!("left out: WINDLASS_OPENB names no folder with the public trace");
     };
     for (policy, mean) in [(Policy::Random, 86.3), (Policy::BestFit, 92.86), (Policy::Fgd, 95.23)] {
-        let found = allocated(&simulation, policy, Foresight::Trace).at_100;
+        let found = allocated(&simulation, policy, KnowledgeSource::Trace).at_100;
         assert!((found - mean).abs() <= NEAR, "{policy:?}: {found:.2}, published {mean}");
     }
 }
@@ -69,10 +69,10 @@ fn our_own_policy_allocates_more_than_fgd() {
     let Some(simulation) = simulation() else {
         return eprintln!("left out: WINDLASS_OPENB names no folder with the public trace");
     };
-    for foresight in [Foresight::Trace, Foresight::History] {
-        let fgd = allocated(&simulation, Policy::Fgd, foresight);
-        let own = allocated(&simulation, Policy::Windlass, foresight);
+    for knowledge in [KnowledgeSource::Trace, KnowledgeSource::History] {
+        let fgd = allocated(&simulation, Policy::Fgd, knowledge);
+        let own = allocated(&simulation, Policy::Windlass, knowledge);
         let leads = [own.at_100 - fgd.at_100, own.at_130 - fgd.at_130];
-        assert!(leads.iter().all(|lead| *lead >= LEAD), "{foresight:?}: {own:?} against {fgd:?}");
+        assert!(leads.iter().all(|lead| *lead >= LEAD), "{knowledge:?}: {own:?} against {fgd:?}");
     }
 }

@@ -108,13 +108,13 @@ fn a_bad_cell_is_named_by_line_and_column() {
         "line 4: memory_mib is \"1.5\", not a whole number",
     );
     check(&nodes("n,1,1,-1,T4"), "line 2: gpu is \"-1\", not a whole number");
-    check(&nodes("n,1,1,65,T4"), "line 2: gpu is \"65\", not at most 64");
+    check(&nodes("n,1,1,65,T4"), "line 2: gpu is \"65\", not a number up to 64");
     check(
         &nodes("n,1,4294967296,1,T4"),
         "line 2: memory_mib is \"4294967296\", not a whole number",
     );
     check(&nodes("n,1"), "line 2: gpu is \"\", not a whole number");
-    check(&pods("p,1,1,65,1000,"), "line 2: num_gpu is \"65\", not at most 64");
+    check(&pods("p,1,1,65,1000,"), "line 2: num_gpu is \"65\", not a number up to 64");
     check(&pods("p,1,1,1,half,"), "line 2: gpu_milli is \"half\", not a whole number");
     check(&pods("p,1,1,,1000,"), "line 2: num_gpu is \"\", not a whole number");
     check(&pods("p,1,1,1,1000,\r\np,,1,1,1000,"), "line 3: cpu_milli is \"\", not a whole number");

@@ -80,49 +80,35 @@ pub(crate) fn shell_word(path: &std::path::Path) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 
-/// Progress on the terminal that shows stderr, in one line; nothing elsewhere. The line goes when this is dropped.
-#[cfg(feature = "cluster")]
+/// A line of progress, where stderr is a terminal. The line goes when this is dropped.
+#[cfg(any(feature = "cluster", feature = "laboratory"))]
 #[derive(Debug)]
 pub(crate) struct Progress {
-    noun: &'static str,
-    done: usize,
-    all: usize,
     is_shown: bool,
 }
 
 // === impl Progress ===
 
-#[cfg(feature = "cluster")]
+#[cfg(any(feature = "cluster", feature = "laboratory"))]
 impl Progress {
-    /// Progress of so many things, of which none is done.
-    pub(crate) fn new(noun: &'static str, all: usize) -> Self {
-        let progress = Self { noun, done: 0, all, is_shown: io::stderr().is_terminal() };
-        progress.show();
-        progress
+    pub(crate) fn new() -> Self {
+        Self { is_shown: io::stderr().is_terminal() }
     }
 
-    /// One more is done.
-    pub(crate) fn step(&mut self) {
-        self.done += 1;
-        self.show();
-    }
-
-    fn show(&self) {
-        self.write(&format!("{} of {} {}", self.done, self.all, self.noun));
-    }
-
-    /// Replaces the line. A terminal that is gone is no reason to stop.
-    fn write(&self, text: &str) {
+    /// Replaces the line.
+    pub(crate) fn show(&self, text: &str) {
         if self.is_shown {
-            let _ = write!(io::stderr().lock(), "\r\x1b[K{text}");
+            // A lost progress line is harmless.
+            let mut out = io::stderr().lock();
+            let _ = write!(out, "\r\x1b[K{text}").and_then(|()| out.flush());
         }
     }
 }
 
-#[cfg(feature = "cluster")]
+#[cfg(any(feature = "cluster", feature = "laboratory"))]
 impl Drop for Progress {
     fn drop(&mut self) {
-        self.write("");
+        self.show("");
     }
 }
 

@@ -78,7 +78,7 @@ impl HistoryFile {
                 tracing::warn!(error = why, aside = %aside.display(), "allocation history set aside");
             }
             Err(refused) => {
-                tracing::warn!(error = why, %refused, "allocation history cannot be read")
+                tracing::warn!(error = why, %refused, "allocation history cannot be read");
             }
         }
         Vec::new()

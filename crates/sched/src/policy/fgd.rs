@@ -3,7 +3,7 @@
 //! Both roundings of the published experiment are part of the rule. The score is an integer, and equal scores fall to
 //! the first node: an exact score with a best-fit tie allocates a whole point less of the default trace.
 
-use super::{Input, Rank, parts};
+use super::{Input, Rank, first_best, parts};
 use crate::{fit::Fit, gpu::WHOLE_MILLI, node::Part};
 
 pub(super) fn rank(input: &Input<'_>, fit: &Fit) -> (Rank, Part) {
@@ -26,8 +26,4 @@ pub(super) fn scores(input: &Input<'_>, fit: &Fit) -> Vec<(i32, Part)> {
 #[expect(clippy::cast_possible_truncation, reason = "from 0 to 100")]
 fn score(decrease: f64) -> i32 {
     (100.0 / (1.0 + (-decrease).exp())) as i32
-}
-
-fn first_best(best: (i32, Part), other: (i32, Part)) -> (i32, Part) {
-    if other.0 > best.0 { other } else { best }
 }

@@ -1,13 +1,13 @@
 //! Packing: GPUs that are shared already, then free GPUs of used nodes, then unused nodes.
 
 use super::{Input, Rank, best_fit};
-use crate::{fit::Fit, gpu::GpuSet, node::Part};
+use crate::{fit::Fit, node::Part};
 
 pub(super) fn rank(input: &Input<'_>, fit: &Fit) -> (Rank, Part) {
     let part = best_fit::fullest(input, fit);
     let free = input.node.free_gpus();
     let all = input.node.gpus.len();
-    let opens = GpuSet(part.gpus.0 & free.0).len();
+    let opens = part.gpus.and(free).len();
     let score = match opens {
         0 => 2,
         _ if (free.len() as usize) < all => 1,

@@ -17,14 +17,14 @@ use crate::{
     view::{Placement, View},
 };
 
-/// Ticks of a mean life. Whole numbers compare and sum alike on every machine.
+/// Ticks of a mean life. Whole numbers compare and sum without rounding.
 const LIFE: u64 = 1_000_000;
 /// The cluster fills for so long.
 const WARM_UP: u64 = 2 * LIFE;
 /// The measurement goes on for so long.
 const MEASURED: u64 = 4 * LIFE;
 
-/// How a run goes.
+/// Arrivals of a run, and the fate of pods that fit nowhere.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Load {
     /// GPUs that the living pods would have, as a part of the cluster's.
@@ -60,7 +60,7 @@ struct Run<'a> {
     living: Vec<Option<(Request, Placement)>>,
     queue: VecDeque<Arrival>,
     /// Requests that fitted nowhere since the last departure.
-    hopeless: HashSet<Request>,
+    unplaceable: HashSet<Request>,
     allocated_milli: u64,
     area: u128,
     clock: u64,
@@ -77,7 +77,7 @@ pub fn churn(simulation: &Simulation, settings: &Settings, load: Load) -> Churn 
         departures: BinaryHeap::new(),
         living: Vec::new(),
         queue: VecDeque::new(),
-        hopeless: HashSet::new(),
+        unplaceable: HashSet::new(),
         allocated_milli: 0,
         area: 0,
         clock: 0,
@@ -93,9 +93,10 @@ pub fn churn(simulation: &Simulation, settings: &Settings, load: Load) -> Churn 
     let mean_gpus = demand as f64 / simulation.pods.len().max(1) as f64;
     #[expect(clippy::cast_precision_loss, reason = "thousandths of GPUs are far below 2^52")]
     let spacing = mean_gpus / (load.offered * simulation.capacity_milli() as f64);
-    let mut came = 0;
+    let mut lives = 0.0;
     loop {
-        came += ticks(random.exponential(spacing));
+        lives += random.exponential(spacing);
+        let came = ticks(lives);
         if came > WARM_UP + MEASURED {
             break;
         }
@@ -111,8 +112,8 @@ pub fn churn(simulation: &Simulation, settings: &Settings, load: Load) -> Churn 
 impl Run<'_> {
     fn arrive(&mut self, arrival: Arrival, queues: bool) {
         self.scheduler.observe(&self.view, &arrival.request);
-        let is_hopeless = self.hopeless.contains(&arrival.request);
-        let is_placed = !is_hopeless && self.place(&arrival);
+        let is_unplaceable = self.unplaceable.contains(&arrival.request);
+        let is_placed = !is_unplaceable && self.place(&arrival);
         if arrival.came >= WARM_UP {
             self.result.classes.count(&arrival.request, !is_placed && !queues);
         }
@@ -126,7 +127,7 @@ impl Run<'_> {
         let request = &arrival.request;
         self.result.decisions += 1;
         let Some(placement) = self.scheduler.decide(&self.view, request) else {
-            self.hopeless.insert(*request);
+            self.unplaceable.insert(*request);
             return false;
         };
         self.view.take(request, placement).expect("a decision fits the view it was made on");
@@ -155,7 +156,7 @@ impl Run<'_> {
             let (request, placement) = self.living[pod].take().expect("a pod departs once");
             self.view.release(&request, placement);
             self.allocated_milli -= u64::from(request.gpu_milli());
-            self.hopeless.clear();
+            self.unplaceable.clear();
             self.start_waiting();
         }
         self.advance(until);
@@ -163,7 +164,7 @@ impl Run<'_> {
 
     fn start_waiting(&mut self) {
         for arrival in std::mem::take(&mut self.queue) {
-            if self.hopeless.contains(&arrival.request) || !self.place(&arrival) {
+            if self.unplaceable.contains(&arrival.request) || !self.place(&arrival) {
                 self.queue.push_back(arrival);
             }
         }

@@ -1,6 +1,6 @@
 //! Pods that stay for ever fill a cluster: the protocol of the published experiment.
 //!
-//! The pods of the trace come in random order, then copies of random ones, until they ask for `load` times the
+//! The pods of the trace come in random order, then copies of random ones, until the next would exceed `load` times the
 //! cluster's GPUs. A pod that fits nowhere is refused and does not come again.
 
 use super::{Classes, Settings, Simulation};
@@ -52,17 +52,19 @@ pub fn fill(simulation: &Simulation, settings: &Settings, load: f64) -> Filling 
 
 /// The pods in the order of their arrival.
 fn arrivals(simulation: &Simulation, load: f64, random: &mut Random) -> Vec<Request> {
-    let mut pods = simulation.pods.clone();
-    random.shuffle(&mut pods);
+    let mut shuffled = simulation.pods.clone();
+    random.shuffle(&mut shuffled);
     let percent = percent_of(simulation.capacity_milli());
-    let mut demand: u64 = pods.iter().map(|pod| u64::from(pod.gpu_milli())).sum();
+    let (mut pods, mut demand) = (Vec::new(), 0);
+    let mut originals = shuffled.into_iter();
     loop {
-        let copy = simulation.pods[random.below(simulation.pods.len())];
-        demand += u64::from(copy.gpu_milli());
+        let copy = |random: &mut Random| simulation.pods[random.below(simulation.pods.len())];
+        let pod = originals.next().unwrap_or_else(|| copy(random));
+        demand += u64::from(pod.gpu_milli());
         if percent(demand) > load * 100.0 {
             return pods;
         }
-        pods.push(copy);
+        pods.push(pod);
     }
 }
 

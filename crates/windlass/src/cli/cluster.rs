@@ -2,10 +2,10 @@
 
 use std::{ops::RangeInclusive, path::PathBuf};
 
-use clap::{Args, Subcommand, ValueEnum};
-use windlass_sched::{policy::Policy, simulation::Foresight};
+use clap::{Args, Subcommand, builder::TypedValueParser};
+use windlass_sched::{policy::Policy, simulation::KnowledgeSource};
 
-use super::OutputArg;
+use super::{OutputArg, word::word};
 
 #[derive(Args, Debug)]
 pub(crate) struct ClusterHalfArgs {
@@ -25,8 +25,7 @@ pub(crate) enum ClusterCommand {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 A trace is a folder with a table of nodes (*node_list*.csv) and tables of pods (*pod_list_NAME*.csv), with the columns of
-Alibaba's trace of 2023: sn, cpu_milli, memory_mib, gpu, model, and name, cpu_milli, memory_mib, num_gpu, gpu_milli,
-gpu_spec. docs/fragmentation.md says where to get it and what the figures mean.
+Alibaba's trace of 2023: cpu_milli, memory_mib, gpu, model, and cpu_milli, memory_mib, num_gpu, gpu_milli, gpu_spec. docs/fragmentation.md says where to get it and what the figures mean.
 
 Examples:
   windlass cluster simulate --trace openb
@@ -48,8 +47,8 @@ pub(crate) struct SimulateArgs {
     #[arg(long, value_name = "NAME")]
     pub(crate) pods: Option<String>,
     /// Policies to compare [default: all]
-    #[arg(long, value_name = "POLICIES", value_delimiter = ',')]
-    pub(crate) policy: Vec<PolicyArg>,
+    #[arg(long, value_name = "POLICIES", value_delimiter = ',', value_parser = policy())]
+    pub(crate) policy: Vec<Policy>,
     /// Seeds, each of which draws another order of pods and nodes: one, or a range A-B.
     #[arg(long, value_name = "SEEDS", default_value = "1-10", value_parser = seeds)]
     pub(crate) seeds: RangeInclusive<u64>,
@@ -64,8 +63,8 @@ pub(crate) struct SimulateArgs {
     #[arg(long, requires = "departures")]
     pub(crate) queue: bool,
     /// Knowledge of the pods to come.
-    #[arg(long, value_name = "OF", default_value = "trace")]
-    pub(crate) knowledge: KnowledgeArg,
+    #[arg(long, value_name = "OF", default_value = "trace", value_parser = knowledge())]
+    pub(crate) knowledge: KnowledgeSource,
     /// Write the curves of allocated over requested GPUs to this file
     #[arg(long, value_name = "FILE", conflicts_with = "departures")]
     pub(crate) svg: Option<PathBuf>,
@@ -74,53 +73,19 @@ pub(crate) struct SimulateArgs {
     pub(crate) output: OutputArg,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum PolicyArg {
-    /// Any node and GPU that fit, by chance.
-    Random,
-    /// The first node and GPU that fit.
-    FirstFit,
-    /// The node with the least left.
-    BestFit,
-    /// The node whose free resources are least alike the request.
-    DotProduct,
-    /// Shared GPUs before free GPUs of used nodes before unused nodes.
-    Packing,
-    /// Fragmentation gradient descent, as published.
-    Fgd,
-    /// The policy of Windlass.
-    Windlass,
+fn policy() -> impl TypedValueParser<Value = Policy> {
+    word(Policy::ALL.map(|policy| (policy.name(), policy, policy.meaning())))
 }
 
-impl From<PolicyArg> for Policy {
-    fn from(arg: PolicyArg) -> Self {
-        match arg {
-            PolicyArg::Random => Self::Random,
-            PolicyArg::FirstFit => Self::FirstFit,
-            PolicyArg::BestFit => Self::BestFit,
-            PolicyArg::DotProduct => Self::DotProduct,
-            PolicyArg::Packing => Self::Packing,
-            PolicyArg::Fgd => Self::Fgd,
-            PolicyArg::Windlass => Self::Windlass,
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum KnowledgeArg {
-    /// The frequencies of the whole trace, as in the published experiment.
-    Trace,
-    /// The pods that came so far, as in a real cluster.
-    History,
-}
-
-impl From<KnowledgeArg> for Foresight {
-    fn from(arg: KnowledgeArg) -> Self {
-        match arg {
-            KnowledgeArg::Trace => Self::Trace,
-            KnowledgeArg::History => Self::History,
-        }
-    }
+fn knowledge() -> impl TypedValueParser<Value = KnowledgeSource> {
+    word([
+        (
+            "trace",
+            KnowledgeSource::Trace,
+            "Frequencies of the whole trace, as in the published experiment",
+        ),
+        ("history", KnowledgeSource::History, "Pods that came so far, as in a real cluster"),
+    ])
 }
 
 /// Most seeds of one command: a mistyped range would run for days.

@@ -23,9 +23,9 @@ pub(super) async fn run(args: ConformanceArgs) -> Result<()> {
     subject.check().map_err(|error| Misuse(error.into()))?;
     subject.within.start = Duration::from_secs(args.start_within);
     let name = subject.command.join(" ");
-    let mut progress = show::Progress::new(cases.len());
-    let report = play(&cases, subject, args.jobs.get(), |finding| progress.show(finding)).await;
-    progress.end();
+    let mut played = show::Played::new(cases.len());
+    let report = play(&cases, subject, args.jobs.get(), |finding| played.show(finding)).await;
+    drop(played);
     if let Some(path) = &args.junit {
         let written = fs::write(path, report.junit(&name));
         written.with_context(|| format!("cannot write {}", path.display()))?;

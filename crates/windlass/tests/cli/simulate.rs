@@ -69,10 +69,10 @@ fn every_policy_is_played_with_every_seed_and_equal_seeds_give_equal_results() {
     for policy in policies {
         let classes = policy["classes"].as_array().expect("classes");
         let arrived: u64 = classes.iter().filter_map(|it| it["arrived"].as_u64()).sum();
-        // Each seed plays each pod of the trace, and copies up to 1.3 times the GPUs.
+        // Each seed plays each pod of the trace, and copies.
         assert!(arrived > 3 * 5, "{policy}");
         let last = policy["allocated"].as_array().and_then(|it| it.last()).expect("a curve");
-        assert!(last["requestedPercent"].as_u64() <= Some(130), "{last}");
+        assert!(last["requestedPercent"].as_u64().is_some_and(|it| it <= 130), "{last}");
     }
 }
 
@@ -80,11 +80,12 @@ fn every_policy_is_played_with_every_seed_and_equal_seeds_give_equal_results() {
 fn pods_that_come_and_go_are_refused_or_wait() {
     let trace = trace(&["default", "other"]);
     let refused = json(&trace, &["--policy", "windlass", "--departures", "1.5"]);
-    let eight = |document: &Value, class: usize| document["policies"][0]["classes"][class].clone();
-    assert!(eight(&refused, 3)["refused"].as_u64() > Some(0), "{refused}");
+    let class =
+        |document: &Value, position: usize| document["policies"][0]["classes"][position].clone();
+    assert!(class(&refused, 3)["refused"].as_u64() > Some(0), "{refused}");
     let queued = json(&trace, &["--policy", "windlass", "--departures", "1.5", "--queue"]);
-    assert_eq!(eight(&queued, 3)["refused"], 0);
-    assert!(eight(&queued, 3)["wait"]["p95"].as_f64() > Some(0.0), "{queued}");
+    assert_eq!(class(&queued, 3)["refused"], 0);
+    assert!(class(&queued, 3)["wait"]["p95"].as_f64() > Some(0.0), "{queued}");
 }
 
 #[test]
@@ -98,7 +99,7 @@ fn the_table_names_its_columns_and_the_image_has_a_curve_for_each_policy() {
         lines[0],
         "2 nodes with 10 GPUs; 5 pods (default); seeds 1 to 3; policies know the frequencies of the trace"
     );
-    for column in ["POLICY", "AT 100 %", "AT 130 %", "NO GPU", "8 GPUS", "US"] {
+    for column in ["POLICY", "AT 100 %", "AT 130 %", "NO GPU", "8 GPUS AND MORE", "US"] {
         assert!(lines[1].contains(column), "{out}");
     }
     assert!(lines[2].starts_with("fgd ") && lines[3].starts_with("windlass "), "{out}");

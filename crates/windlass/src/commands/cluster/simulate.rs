@@ -5,13 +5,12 @@ mod report;
 mod trace;
 
 use std::{
-    fs,
+    fs::File,
+    io::Write as _,
     num::NonZero,
-    sync::{
-        Mutex,
-        atomic::{AtomicUsize, Ordering},
-    },
-    thread,
+    path::Path,
+    sync::atomic::{AtomicUsize, Ordering},
+    thread::{self, ScopedJoinHandle},
     time::{Duration, Instant},
 };
 
@@ -36,73 +35,72 @@ pub(super) fn run(args: &SimulateArgs) -> Result<()> {
     let (simulation, pods) = trace::read(&args.trace, args.pods.as_deref()).map_err(Misuse)?;
     match args.departures {
         None => {
+            // A file that cannot be written is found before the runs.
+            let image = args.svg.as_deref().map(create).transpose().map_err(Misuse)?;
             let play = |settings: &Settings| fill(&simulation, settings, args.load);
-            let runs: Vec<Runs<Filling>> = play_all(args, play)?;
+            let runs: Vec<Runs<Filling>> = play_all(args, play);
             let report = FillingReport::new(args, &simulation, &pods, &runs);
-            if let Some(path) = &args.svg {
-                let drawn = curves::draw(&report);
-                fs::write(path, drawn).with_context(|| format!("--svg {}", path.display()))?;
+            answer(args.output, &report, || report.print())?;
+            if let Some(mut image) = image {
+                image.write_all(curves::draw(&report).as_bytes()).context("cannot write --svg")?;
             }
-            answer(args.output, &report, || report.print())
+            Ok(())
         }
         Some(offered) => {
             let load = Load { offered, queues: args.queue };
             let play = |settings: &Settings| churn(&simulation, settings, load);
-            let runs: Vec<Runs<Churn>> = play_all(args, play)?;
+            let runs: Vec<Runs<Churn>> = play_all(args, play);
             let report = ChurnReport::new(args, &simulation, &pods, &runs);
             answer(args.output, &report, || report.print())
         }
     }
 }
 
+fn create(path: &Path) -> Result<File> {
+    File::create(path).with_context(|| format!("--svg {}", path.display()))
+}
+
 /// Plays each policy with each seed, on all processors. The results do not depend on their number.
-fn play_all<T: Send>(
-    args: &SimulateArgs,
-    play: impl Fn(&Settings) -> T + Sync,
-) -> Result<Vec<Runs<T>>> {
-    let chosen: Vec<Policy> = args.policy.iter().copied().map(Policy::from).collect();
-    let policies = if chosen.is_empty() { Policy::ALL.to_vec() } else { chosen };
-    let foresight = args.knowledge.into();
+fn play_all<T: Send>(args: &SimulateArgs, play: impl Fn(&Settings) -> T + Sync) -> Vec<Runs<T>> {
+    let policies = if args.policy.is_empty() { &Policy::ALL[..] } else { &args.policy };
+    let knowledge = args.knowledge;
     let jobs: Vec<Settings> = policies
         .iter()
         .flat_map(|policy| args.seeds.clone().map(|seed| (*policy, seed)))
-        .map(|(policy, seed)| Settings { policy, foresight, seed })
+        .map(|(policy, seed)| Settings { policy, knowledge, seed })
         .collect();
-    let progress = Mutex::new(Progress::new("runs", jobs.len()));
-    let next = AtomicUsize::new(0);
+    let progress = Progress::new();
+    let (next, ended) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let work = || {
         let mut done = Vec::new();
         while let Some((job, settings)) = claim(&next, &jobs) {
             let begun = Instant::now();
             done.push((job, play(settings), begun.elapsed()));
-            if let Ok(mut progress) = progress.lock() {
-                progress.step();
-            }
+            let ended = ended.fetch_add(1, Ordering::Relaxed) + 1;
+            progress.show(&format!("{ended} of {} runs", jobs.len()));
         }
         done
     };
     let workers = thread::available_parallelism().map_or(1, NonZero::get).min(jobs.len());
-    let mut played = thread::scope(|scope| {
+    let mut played: Vec<_> = thread::scope(|scope| {
         let workers: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
-        let joined = workers.into_iter().map(|worker| worker.join().ok());
-        joined.collect::<Option<Vec<_>>>()
-    })
-    .context("a run panicked")?
-    .into_iter()
-    .flatten()
-    .collect::<Vec<_>>();
+        let join = |worker: ScopedJoinHandle<'_, _>| {
+            worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        workers.into_iter().flat_map(join).collect()
+    });
     played.sort_unstable_by_key(|(job, ..)| *job);
     let mut outcomes = played.drain(..);
     let seeds = jobs.len() / policies.len();
-    let of_policy = |policy| {
+    let of_policy = |policy: &Policy| {
         let (mut spent, mut all) = (Duration::ZERO, Vec::new());
         for (_, outcome, time) in outcomes.by_ref().take(seeds) {
             spent += time;
             all.push(outcome);
         }
-        Runs { policy, outcomes: all, spent }
+        Runs { policy: *policy, outcomes: all, spent }
     };
-    Ok(policies.into_iter().map(of_policy).collect())
+    policies.iter().map(of_policy).collect()
 }
 
 fn claim<'a>(next: &AtomicUsize, jobs: &'a [Settings]) -> Option<(usize, &'a Settings)> {

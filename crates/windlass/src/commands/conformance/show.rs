@@ -1,12 +1,10 @@
 //! Output of conformance: cases, progress, results.
 
-use std::io::{self, IsTerminal as _, Write as _};
-
 use anyhow::Result;
 use serde::Serialize;
 use windlass_conformance::{Case, Finding, Report, Totals, Verdict};
 
-use crate::screen::{Paint, Table, Tone, line, wrapped};
+use crate::screen::{Paint, Progress, Table, Tone, line, wrapped};
 
 /// Report in JSON and YAML.
 #[derive(Serialize)]
@@ -17,12 +15,12 @@ pub(super) struct ReportDocument<'a> {
     cases: &'a [Finding],
 }
 
-/// Progress line on a terminal.
-pub(super) struct Progress {
+/// Cases that were played, as a line of progress.
+pub(super) struct Played {
     total: usize,
     done: usize,
     failed: usize,
-    is_shown: bool,
+    progress: Progress,
 }
 
 pub(super) fn document<'a>(command: &'a str, report: &'a Report) -> ReportDocument<'a> {
@@ -66,30 +64,17 @@ fn show(finding: &Finding, paint: Paint) -> Result<()> {
     Ok(())
 }
 
-// === impl Progress ===
+// === impl Played ===
 
-impl Progress {
+impl Played {
     pub(super) fn new(total: usize) -> Self {
-        Self { total, done: 0, failed: 0, is_shown: io::stderr().is_terminal() }
+        Self { total, done: 0, failed: 0, progress: Progress::new() }
     }
 
     pub(super) fn show(&mut self, finding: &Finding) {
         self.done += 1;
         self.failed += usize::from(finding.verdict == Verdict::Fail);
-        let Self { total, done, failed, .. } = *self;
-        self.write(&format!("{done} of {total} cases, {failed} failed"));
-    }
-
-    /// Clears the line.
-    pub(super) fn end(&self) {
-        self.write("");
-    }
-
-    fn write(&self, text: &str) {
-        if self.is_shown {
-            // A lost progress line is harmless.
-            let _ = write!(io::stderr(), "\r\x1b[K{text}");
-            let _ = io::stderr().flush();
-        }
+        let Self { total, done, failed, .. } = self;
+        self.progress.show(&format!("{done} of {total} cases, {failed} failed"));
     }
 }

@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use windlass_sched::policy::Policy;
+
 use super::report::FillingReport;
 
 const WIDTH: f64 = 900.0;
@@ -12,11 +14,11 @@ const RIGHT: f64 = 150.0;
 const TOP: f64 = 48.0;
 const BOTTOM: f64 = 56.0;
 
-/// Colours that people with the usual colour blindnesses tell apart (Okabe and Ito, "Color Universal Design").
-const COLOURS: [&str; 7] =
+/// A colour for each policy, the same in each image, that people with the usual colour blindnesses tell apart (Okabe and Ito, "Color Universal Design").
+const COLOURS: [&str; Policy::ALL.len()] =
     ["#999999", "#56b4e9", "#e69f00", "#cc79a7", "#009e73", "#0072b2", "#d55e00"];
 
-/// Axes from zero to these percentages.
+/// The horizontal axis, from zero to a percentage.
 struct Scale {
     most: f64,
 }
@@ -25,27 +27,24 @@ struct Scale {
 pub(super) fn draw(report: &FillingReport) -> String {
     let points = report.policies.iter().flat_map(|by| &by.allocated);
     let most = points.map(|point| point.requested_percent).max().unwrap_or(100);
-    let scale = Scale { most: most.div_ceil(10).max(1) as f64 * 10.0 };
+    let scale = Scale { most: f64::from(most.div_ceil(10).max(1) * 10) };
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" font-family=\"sans-serif\" \
          font-size=\"13\">\n<rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"white\"/>\n"
     );
     scale.axes(&mut svg, &report.setting.pods);
-    for (n, by) in report.policies.iter().enumerate() {
-        let colour = COLOURS[n % COLOURS.len()];
+    for (n, by) in (0_u32..).zip(&report.policies) {
+        let place = Policy::ALL.iter().position(|policy| policy.name() == by.policy);
+        let colour = COLOURS[place.unwrap_or(0)];
         let points: Vec<String> = by
             .allocated
             .iter()
             .map(|it| {
-                format!(
-                    "{:.1},{:.1}",
-                    scale.x(it.requested_percent as f64),
-                    scale.y(it.mean_percent)
-                )
+                format!("{:.1},{:.1}", scale.x(f64::from(it.requested_percent)), y(it.mean_percent))
             })
             .collect();
         let last = by.allocated.last().map_or(0.0, |point| point.mean_percent);
-        let below = TOP + 20.0 * n as f64;
+        let below = TOP + 20.0 * f64::from(n);
         let (x, name) = (WIDTH - RIGHT + 16.0, escaped(by.policy));
         let _ = write!(
             svg,
@@ -63,10 +62,6 @@ impl Scale {
         LEFT + requested / self.most * (WIDTH - LEFT - RIGHT)
     }
 
-    fn y(&self, allocated: f64) -> f64 {
-        HEIGHT - BOTTOM - allocated / 100.0 * (HEIGHT - TOP - BOTTOM)
-    }
-
     fn axes(&self, svg: &mut String, pods: &str) {
         let mut tick = 0.0;
         while tick <= self.most {
@@ -75,19 +70,19 @@ impl Scale {
                 svg,
                 "<line x1=\"{x:.1}\" y1=\"{:.1}\" x2=\"{x:.1}\" y2=\"{:.1}\" stroke=\"#dddddd\"/>\n\
                  <text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{tick}</text>\n",
-                self.y(0.0),
-                self.y(100.0),
-                self.y(0.0) + 18.0,
+                y(0.0),
+                y(100.0),
+                y(0.0) + 18.0,
             );
             if tick <= 100.0 {
-                let y = self.y(tick);
+                let level = y(tick);
                 let _ = write!(
                     svg,
-                    "<line x1=\"{LEFT}\" y1=\"{y:.1}\" x2=\"{:.1}\" y2=\"{y:.1}\" stroke=\"#dddddd\"/>\n\
+                    "<line x1=\"{LEFT}\" y1=\"{level:.1}\" x2=\"{:.1}\" y2=\"{level:.1}\" stroke=\"#dddddd\"/>\n\
                      <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{tick}</text>\n",
                     self.x(self.most),
                     LEFT - 8.0,
-                    y + 4.0,
+                    level + 4.0,
                 );
             }
             tick += 10.0;
@@ -101,6 +96,10 @@ impl Scale {
             HEIGHT - 14.0,
         );
     }
+}
+
+fn y(allocated: f64) -> f64 {
+    HEIGHT - BOTTOM - allocated / 100.0 * (HEIGHT - TOP - BOTTOM)
 }
 
 fn escaped(text: &str) -> String {

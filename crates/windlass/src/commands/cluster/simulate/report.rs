@@ -4,7 +4,7 @@ use anyhow::Result;
 use serde::Serialize;
 use windlass_sched::{
     request::Class,
-    simulation::{Churn, Classes, Filling, Foresight, Simulation},
+    simulation::{Churn, Classes, Filling, KnowledgeSource, Simulation},
 };
 
 use super::Runs;
@@ -45,6 +45,8 @@ pub(super) struct Setting {
     pub(super) pods: String,
     pod_count: usize,
     knowledge: &'static str,
+    #[serde(skip)]
+    source: KnowledgeSource,
     seeds: [u64; 2],
 }
 
@@ -62,7 +64,7 @@ pub(super) struct FilledBy {
 #[derive(Clone, Copy, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Point {
-    pub(super) requested_percent: usize,
+    pub(super) requested_percent: u32,
     pub(super) mean_percent: f64,
     deviation: f64,
 }
@@ -83,6 +85,8 @@ struct ClassReport {
     class: &'static str,
     arrived: u64,
     refused: u64,
+    arrived_gpus: f64,
+    refused_gpus: f64,
     /// In mean lives of a pod; absent where pods do not wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     wait: Option<Wait>,
@@ -102,19 +106,20 @@ impl Setting {
             gpus: simulation.capacity_milli() / 1000,
             pods: pods.to_owned(),
             pod_count: simulation.pods().len(),
-            knowledge: match args.knowledge.into() {
-                Foresight::Trace => "trace",
-                Foresight::History => "history",
+            knowledge: match args.knowledge {
+                KnowledgeSource::Trace => "trace",
+                KnowledgeSource::History => "history",
             },
+            source: args.knowledge,
             seeds: [*args.seeds.start(), *args.seeds.end()],
         }
     }
 
     fn lead(&self) -> String {
         let [first, last] = self.seeds;
-        let knowledge = match self.knowledge {
-            "history" => "the pods that came so far",
-            _ => "the frequencies of the trace",
+        let knowledge = match self.source {
+            KnowledgeSource::History => "the pods that came so far",
+            KnowledgeSource::Trace => "the frequencies of the trace",
         };
         format!(
             "{} nodes with {} GPUs; {} pods ({}); seeds {first} to {last}; policies know {knowledge}",
@@ -133,7 +138,7 @@ impl FillingReport {
         let of = |runs: &Runs<Filling>| FilledBy {
             policy: runs.policy.name(),
             allocated: curve(&runs.outcomes),
-            classes: classes(runs.outcomes.iter().map(|it| &it.classes), |_| None),
+            classes: classes(&runs.outcomes, |it| &it.classes, |_| None),
             micros_per_decision: runs.micros_per(|it| it.decisions),
         };
         let setting = Setting::new(args, simulation, pods);
@@ -143,9 +148,7 @@ impl FillingReport {
     pub(super) fn print(&self) -> Result<()> {
         line(self.setting.lead())?;
         let end = percent(self.load);
-        let columns: Vec<usize> = [100, end].into_iter().filter(|it| *it <= end).collect();
-        let columns = &columns[columns.len().saturating_sub(2)..];
-        let columns = if columns.first() == columns.last() { &columns[..1] } else { columns };
+        let columns = if end > 100 { vec![100, end] } else { vec![end] };
         let mut heading = vec!["POLICY".to_owned()];
         heading.extend(columns.iter().map(|column| format!("AT {column} %")));
         heading.extend(Class::ALL.map(|class| class.name().to_uppercase()));
@@ -160,14 +163,15 @@ impl FillingReport {
         }
         Table::from_rows(rows).print()?;
         let legend = "AT: allocated GPUs in percent of the cluster's, when pods have asked for so much. By class: \
-                      refused pods in percent of those that came.\nUS: microseconds per decision.";
+                      refused pods in percent of those that came. ±: standard deviation over the seeds.\nUS: microseconds \
+                      of a run per decision, with all processors busy.";
         Ok(line(Paint::for_stdout().text(Tone::Quiet, legend))?)
     }
 }
 
 impl FilledBy {
     /// The last point up to a percentage of requested GPUs.
-    fn at(&self, requested: usize) -> String {
+    fn at(&self, requested: u32) -> String {
         let point = self.allocated.iter().rfind(|point| point.requested_percent <= requested);
         point.map_or_else(String::new, |it| spread(it.mean_percent, it.deviation))
     }
@@ -188,7 +192,7 @@ impl ChurnReport {
                 policy: runs.policy.name(),
                 allocated_percent,
                 deviation,
-                classes: classes(runs.outcomes.iter().map(|it| &it.classes), wait),
+                classes: classes(&runs.outcomes, |it| &it.classes, wait),
                 micros_per_decision: runs.micros_per(|it| it.decisions),
             }
         };
@@ -220,7 +224,8 @@ impl ChurnReport {
         };
         let legend = format!(
             "ALLOCATED: GPUs in percent of the cluster's, over time, where pods would have {} %. By class: \
-             {of_classes}.\nUS: microseconds per decision.",
+             {of_classes}. ±: standard deviation over the seeds.\nUS: microseconds of a run per decision, with all \
+             processors busy.",
             percent(self.departures)
         );
         Ok(line(Paint::for_stdout().text(Tone::Quiet, legend))?)
@@ -264,25 +269,28 @@ impl<T> Runs<T> {
 /// Mean allocation at each percent that some run has.
 fn curve(runs: &[Filling]) -> Vec<Point> {
     let longest = runs.iter().map(|run| run.allocated.len()).max().unwrap_or(0);
-    let point = |column: usize| {
+    let point = |(requested_percent, column): (u32, usize)| {
         let values: Vec<f64> =
             runs.iter().filter_map(|run| run.allocated.get(column).copied().flatten()).collect();
         let (mean_percent, deviation) = mean_and_deviation(&values);
-        (!values.is_empty()).then_some(Point { requested_percent: column, mean_percent, deviation })
+        (!values.is_empty()).then_some(Point { requested_percent, mean_percent, deviation })
     };
-    (0..longest).filter_map(point).collect()
+    (0..).zip(0..longest).filter_map(point).collect()
 }
 
-fn classes<'a>(
-    runs: impl Iterator<Item = &'a Classes> + Clone,
+fn classes<T>(
+    runs: &[T],
+    classes: impl Fn(&T) -> &Classes,
     wait: impl Fn(Class) -> Option<Wait>,
 ) -> Vec<ClassReport> {
     let of = |class: Class| {
-        let counts = runs.clone().map(|classes| classes.of(class));
+        let counts = runs.iter().map(|run| classes(run).of(class));
         ClassReport {
             class: class.name(),
             arrived: counts.clone().map(|count| count.arrived).sum(),
-            refused: counts.map(|count| count.refused).sum(),
+            refused: counts.clone().map(|count| count.refused).sum(),
+            arrived_gpus: ratio(counts.clone().map(|count| count.arrived_milli).sum(), 1000),
+            refused_gpus: ratio(counts.map(|count| count.refused_milli).sum(), 1000),
             wait: wait(class),
         }
     };
@@ -297,7 +305,7 @@ fn mean_and_deviation(values: &[f64]) -> (f64, f64) {
     let count = ratio(values.len().max(1) as u64, 1);
     let mean = values.iter().sum::<f64>() / count;
     let squares = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>();
-    (mean, (squares / count).sqrt())
+    (mean, (squares / (count - 1.0).max(1.0)).sqrt())
 }
 
 #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
@@ -306,6 +314,6 @@ fn ratio(part: u64, all: u64) -> f64 {
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at most ten times")]
-fn percent(times: f64) -> usize {
-    (times * 100.0).round() as usize
+fn percent(times: f64) -> u32 {
+    (times * 100.0).round() as u32
 }

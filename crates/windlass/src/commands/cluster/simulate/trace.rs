@@ -53,11 +53,11 @@ fn choose<'a>(
     files: &'a [PathBuf],
     wanted: Option<&str>,
 ) -> Result<(String, &'a PathBuf)> {
-    let named = |path: &'a PathBuf| {
+    let by_name = |path: &'a PathBuf| {
         let (_, name) = stem(path).split_once("pod_list")?;
         Some((name.trim_start_matches('_').to_owned(), path))
     };
-    let tables: Vec<_> = files.iter().filter_map(named).collect();
+    let tables: Vec<_> = files.iter().filter_map(by_name).collect();
     let folder = folder.display();
     ensure!(!tables.is_empty(), "{folder} has no table of pods, *pod_list_NAME.csv");
     let names = tables.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
