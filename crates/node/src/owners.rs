@@ -115,7 +115,8 @@ mod tests {
     async fn claims_are_read_from_the_agents_record_though_no_kubelet_answers() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let at = |name: &str| folder.path().join(name);
-        let places = Places { kubelet_dir: at("kubelet"), state_dir: at("."), ..Places::default() };
+        let (kubelet_dir, state_dir, cdi_dir) = (at("kubelet"), at("."), at("cdi"));
+        let places = Places { kubelet_dir, state_dir, cdi_dir, ..Places::default() };
         let text = r#"{"version": 1, "boot": null, "claims": {"u": {
             "ref": {"namespace": "team", "name": "train", "uid": "u"}, "state": "PrepareCompleted",
             "devices": [{"pool": "n1/nvidia", "name": "gpu-a", "device": "GPU-a", "usage": "alone",
