@@ -1,8 +1,8 @@
 //! The test that a node can serve a request, and the first reason where it cannot.
 
 use crate::{
-    gpu::{Gpu, GpuSet, GpuState},
-    node::{Node, Part},
+    gpu::{Gpu, GpuSet},
+    node::{Node, Part, taken},
     request::{Gpus, Request},
     view::Catalog,
 };
@@ -110,7 +110,7 @@ fn gpus(catalog: &Catalog, node: &Node, request: &Request) -> Result<Fit, Misfit
                 let gpu = &node.gpus[position];
                 let places = catalog.places(gpu.model, profile).iter();
                 places
-                    .filter(|place| is_place_free(gpu, **place))
+                    .filter(|place| taken(gpu, request, **place).is_some())
                     .map(move |place| Part { gpus: GpuSet::one(position), slices: *place })
             };
             let places: Vec<_> = serving.iter().flat_map(places).collect();
@@ -126,20 +126,10 @@ pub fn serves(catalog: &Catalog, gpu: &Gpu, request: &Request) -> bool {
     }
     match request.gpus {
         Gpus::None => false,
-        Gpus::Whole(_) => gpu.is_free(),
-        Gpus::Share { milli, mib } => match gpu.state {
-            GpuState::Shared { free_milli, free_mib } => free_milli >= milli && free_mib >= mib,
-            _ => false,
-        },
+        Gpus::Whole(_) | Gpus::Share { .. } => taken(gpu, request, 0).is_some(),
         Gpus::Partition(profile) => {
-            catalog.places(gpu.model, profile).iter().any(|place| is_place_free(gpu, *place))
+            let mut places = catalog.places(gpu.model, profile).iter();
+            places.any(|place| taken(gpu, request, *place).is_some())
         }
-    }
-}
-
-fn is_place_free(gpu: &Gpu, place: u8) -> bool {
-    match gpu.state {
-        GpuState::Partitioned { slices } => slices & place == 0,
-        _ => gpu.is_free(),
     }
 }

@@ -141,9 +141,3 @@ pub(crate) fn parts(node: &Node, fit: &Fit) -> Vec<Part> {
 fn first_best(best: (i32, Part), other: (i32, Part)) -> (i32, Part) {
     if other.0 > best.0 { other } else { best }
 }
-
-/// A number from 0 to 1 as an integer that keeps six digits.
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped before")]
-pub(crate) fn millionths(part: f64) -> u32 {
-    (part.clamp(0.0, 1.0) * 1e6) as u32
-}

@@ -70,6 +70,20 @@ fn number(line: usize, cells: &[&str], at: usize, column: &'static str) -> Resul
     })
 }
 
+/// A number of GPUs of one node.
+fn gpu_count(
+    line: usize,
+    cells: &[&str],
+    at: usize,
+    column: &'static str,
+) -> Result<u8, TraceError> {
+    if let Ok(count @ ..=64) = u8::try_from(number(line, cells, at, column)?) {
+        return Ok(count);
+    }
+    let (text, wanted) = (cells[at].to_owned(), "a number up to 64");
+    Err(TraceError::Cell { line, column, text, wanted })
+}
+
 /// Reads a table of nodes.
 pub fn nodes(text: &str) -> Result<View, TraceError> {
     let table = Table::parse(text);
@@ -78,12 +92,8 @@ pub fn nodes(text: &str) -> Result<View, TraceError> {
     let mut catalog = Catalog::default();
     let mut nodes = Vec::new();
     for (line, cells) in &table.lines {
-        let count = number(*line, cells, gpus, "gpu")?;
+        let count = gpu_count(*line, cells, gpus, "gpu")?;
         let name = cells.get(model).copied().unwrap_or_default();
-        if count > 64 {
-            let (text, wanted) = (count.to_string(), "a number up to 64");
-            return Err(TraceError::Cell { line: *line, column: "gpu", text, wanted });
-        }
         let model = if count > 0 {
             Some(catalog.model(name).map_err(|full| TraceError::Full { line: *line, full })?)
         } else {
@@ -93,7 +103,7 @@ pub fn nodes(text: &str) -> Result<View, TraceError> {
             cpu_milli: Amount::free(number(*line, cells, cpu, "cpu_milli")?),
             memory_mib: Amount::free(number(*line, cells, memory, "memory_mib")?),
             pods: Amount::free(PODS_PER_NODE),
-            gpus: model.map_or_else(Vec::new, |model| vec![Gpu::free(model, 0); count as usize]),
+            gpus: model.map_or_else(Vec::new, |model| vec![Gpu::free(model, 0); count.into()]),
         });
     }
     Ok(View::new(catalog, nodes))
@@ -107,29 +117,25 @@ pub fn pods(text: &str, catalog: &Catalog) -> Result<Vec<Request>, TraceError> {
     let models = table.column("gpu_spec").ok();
     let mut pods = Vec::new();
     for (line, cells) in &table.lines {
-        let count = number(*line, cells, count, "num_gpu")?;
-        let milli = number(*line, cells, milli, "gpu_milli")?.min(u32::from(WHOLE_MILLI));
+        let count = gpu_count(*line, cells, count, "num_gpu")?;
+        let milli = number(*line, cells, milli, "gpu_milli")?;
         let named = models.and_then(|at| cells.get(at)).copied().unwrap_or_default();
         pods.push(Request {
             cpu_milli: number(*line, cells, cpu, "cpu_milli")?,
             memory_mib: number(*line, cells, memory, "memory_mib")?,
-            gpus: gpus(*line, count, milli)?,
+            gpus: gpus(count, milli),
             models: if named.is_empty() { ModelSet::ANY } else { models_of(named, catalog) },
         });
     }
     Ok(pods)
 }
 
-fn gpus(line: usize, count: u32, milli: u32) -> Result<Gpus, TraceError> {
-    Ok(match (count, u16::try_from(milli).unwrap_or(WHOLE_MILLI)) {
+fn gpus(count: u8, milli: u32) -> Gpus {
+    match (count, u16::try_from(milli).unwrap_or(WHOLE_MILLI)) {
         (0, _) => Gpus::None,
         (1, milli @ 1..WHOLE_MILLI) => Gpus::Share { milli, mib: 0 },
-        (count @ 1..=64, _) => Gpus::Whole(u8::try_from(count).expect("at most 64")),
-        _ => {
-            let (text, wanted) = (count.to_string(), "a number up to 64");
-            return Err(TraceError::Cell { line, column: "num_gpu", text, wanted });
-        }
-    })
+        (count, _) => Gpus::Whole(count),
+    }
 }
 
 /// The products of the cluster among the named ones.

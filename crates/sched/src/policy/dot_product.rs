@@ -1,6 +1,6 @@
 //! Dot product: the node whose free resources are least alike the request.
 
-use super::{Input, Rank, best_fit, millionths};
+use super::{Input, Rank, best_fit};
 use crate::{fit::Fit, gpu::WHOLE_MILLI, node::Part};
 
 pub(super) fn rank(input: &Input<'_>, fit: &Fit) -> (Rank, Part) {
@@ -16,4 +16,10 @@ pub(super) fn rank(input: &Input<'_>, fit: &Fit) -> (Rank, Part) {
 
 fn part(amount: u32, of: u32) -> f64 {
     f64::from(amount) / f64::from(of.max(1))
+}
+
+/// A number from 0 to 1 as an integer that keeps six digits.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped before")]
+fn millionths(part: f64) -> u32 {
+    (part.clamp(0.0, 1.0) * 1e6) as u32
 }

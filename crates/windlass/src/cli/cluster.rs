@@ -25,7 +25,8 @@ pub(crate) enum ClusterCommand {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 A trace is a folder with a table of nodes (*node_list*.csv) and tables of pods (*pod_list_NAME*.csv), with the columns of
-Alibaba's trace of 2023: cpu_milli, memory_mib, gpu, model, and cpu_milli, memory_mib, num_gpu, gpu_milli, gpu_spec. docs/fragmentation.md says where to get it and what the figures mean.
+Alibaba's trace of 2023: cpu_milli, memory_mib, gpu, model, and cpu_milli, memory_mib, num_gpu, gpu_milli, gpu_spec.
+docs/fragmentation.md says where to get it and what the figures mean.
 
 Examples:
   windlass cluster simulate --trace openb

@@ -14,7 +14,8 @@ const RIGHT: f64 = 150.0;
 const TOP: f64 = 48.0;
 const BOTTOM: f64 = 56.0;
 
-/// A colour for each policy, the same in each image, that people with the usual colour blindnesses tell apart (Okabe and Ito, "Color Universal Design").
+/// A colour for each policy, the same in each image. People with the usual colour blindnesses tell them apart (Okabe and
+/// Ito, "Color Universal Design").
 const COLOURS: [&str; Policy::ALL.len()] =
     ["#999999", "#56b4e9", "#e69f00", "#cc79a7", "#009e73", "#0072b2", "#d55e00"];
 
@@ -45,7 +46,7 @@ pub(super) fn draw(report: &FillingReport) -> String {
             .collect();
         let last = by.allocated.last().map_or(0.0, |point| point.mean_percent);
         let below = TOP + 20.0 * f64::from(n);
-        let (x, name) = (WIDTH - RIGHT + 16.0, escaped(by.policy));
+        let (x, name) = (WIDTH - RIGHT + 16.0, by.policy);
         let _ = write!(
             svg,
             "<polyline fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\" points=\"{}\"/>\n\
@@ -91,7 +92,8 @@ impl Scale {
             svg,
             "<text x=\"{LEFT}\" y=\"24\" font-size=\"16\">GPUs allocated over GPUs requested, in percent of the \
              cluster's ({})</text>\n<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">requested</text>\n",
-            escaped(pods),
+            // The name of a file.
+            pods.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;"),
             f64::midpoint(LEFT, WIDTH - RIGHT),
             HEIGHT - 14.0,
         );
@@ -100,8 +102,4 @@ impl Scale {
 
 fn y(allocated: f64) -> f64 {
     HEIGHT - BOTTOM - allocated / 100.0 * (HEIGHT - TOP - BOTTOM)
-}
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }

@@ -46,7 +46,7 @@ pub(super) struct Setting {
     pod_count: usize,
     knowledge: &'static str,
     #[serde(skip)]
-    source: KnowledgeSource,
+    known: &'static str,
     seeds: [u64; 2],
 }
 
@@ -101,30 +101,36 @@ struct Wait {
 
 impl Setting {
     fn new(args: &SimulateArgs, simulation: &Simulation, pods: &str) -> Self {
+        let (knowledge, known) = match args.knowledge {
+            KnowledgeSource::Trace => ("trace", "the frequencies of the trace"),
+            KnowledgeSource::History => ("history", "the pods that came so far"),
+        };
         Self {
             nodes: simulation.view().nodes().len(),
             gpus: simulation.capacity_milli() / 1000,
             pods: pods.to_owned(),
             pod_count: simulation.pods().len(),
-            knowledge: match args.knowledge {
-                KnowledgeSource::Trace => "trace",
-                KnowledgeSource::History => "history",
-            },
-            source: args.knowledge,
+            knowledge,
+            known,
             seeds: [*args.seeds.start(), *args.seeds.end()],
         }
     }
 
-    fn lead(&self) -> String {
-        let [first, last] = self.seeds;
-        let knowledge = match self.source {
-            KnowledgeSource::History => "the pods that came so far",
-            KnowledgeSource::Trace => "the frequencies of the trace",
-        };
-        format!(
-            "{} nodes with {} GPUs; {} pods ({}); seeds {first} to {last}; policies know {knowledge}",
-            self.nodes, self.gpus, self.pod_count, self.pods
-        )
+    /// Prints the setting, a table with `columns` of allocation before those of the classes, and the legend.
+    fn print(&self, columns: Vec<String>, rows: Vec<Vec<String>>, legend: &str) -> Result<()> {
+        let Self { nodes, gpus, pods, pod_count, known, seeds: [first, last], .. } = self;
+        line(format!(
+            "{nodes} nodes with {gpus} GPUs; {pod_count} pods ({pods}); seeds {first} to {last}; policies know {known}"
+        ))?;
+        let classes = Class::ALL.map(|class| class.name().to_uppercase());
+        let heading = ["POLICY".to_owned()].into_iter().chain(columns).chain(classes);
+        let heading = heading.chain(["US".to_owned()]).collect();
+        Table::from_rows([heading].into_iter().chain(rows).collect()).print()?;
+        let legend = format!(
+            "{legend}. ±: standard deviation over the seeds.\nUS: microseconds of a run per decision, with all \
+             processors busy."
+        );
+        Ok(line(Paint::for_stdout().text(Tone::Quiet, legend))?)
     }
 }
 
@@ -146,26 +152,17 @@ impl FillingReport {
     }
 
     pub(super) fn print(&self) -> Result<()> {
-        line(self.setting.lead())?;
         let end = percent(self.load);
         let columns = if end > 100 { vec![100, end] } else { vec![end] };
-        let mut heading = vec!["POLICY".to_owned()];
-        heading.extend(columns.iter().map(|column| format!("AT {column} %")));
-        heading.extend(Class::ALL.map(|class| class.name().to_uppercase()));
-        heading.push("US".to_owned());
-        let mut rows = vec![heading];
-        for by in &self.policies {
-            let mut row = vec![by.policy.to_owned()];
-            row.extend(columns.iter().map(|column| by.at(*column)));
-            row.extend(by.classes.iter().map(ClassReport::refused_percent));
-            row.push(format!("{:.1}", by.micros_per_decision));
-            rows.push(row);
-        }
-        Table::from_rows(rows).print()?;
+        let row = |by: &FilledBy| {
+            let allocated = columns.iter().map(|column| by.at(*column));
+            let classes = by.classes.iter().map(ClassReport::refused_percent);
+            row(by.policy, allocated, classes, by.micros_per_decision)
+        };
         let legend = "AT: allocated GPUs in percent of the cluster's, when pods have asked for so much. By class: \
-                      refused pods in percent of those that came. ±: standard deviation over the seeds.\nUS: microseconds \
-                      of a run per decision, with all processors busy.";
-        Ok(line(Paint::for_stdout().text(Tone::Quiet, legend))?)
+                      refused pods in percent of those that came";
+        let headings = columns.iter().map(|column| format!("AT {column} %")).collect();
+        self.setting.print(headings, self.policies.iter().map(row).collect(), legend)
     }
 }
 
@@ -205,30 +202,22 @@ impl ChurnReport {
     }
 
     pub(super) fn print(&self) -> Result<()> {
-        line(self.setting.lead())?;
-        let mut heading = vec!["POLICY".to_owned(), "ALLOCATED".to_owned()];
-        heading.extend(Class::ALL.map(|class| class.name().to_uppercase()));
-        heading.push("US".to_owned());
-        let mut rows = vec![heading];
-        for by in &self.policies {
-            let mut row = vec![by.policy.to_owned(), spread(by.allocated_percent, by.deviation)];
-            row.extend(by.classes.iter().map(ClassReport::cell));
-            row.push(format!("{:.1}", by.micros_per_decision));
-            rows.push(row);
-        }
-        Table::from_rows(rows).print()?;
+        let row = |by: &ServedBy| {
+            let allocated = [spread(by.allocated_percent, by.deviation)];
+            let classes = by.classes.iter().map(ClassReport::cell);
+            row(by.policy, allocated, classes, by.micros_per_decision)
+        };
         let of_classes = if self.queue {
             "mean wait and its 95th percentile, in mean lives of a pod"
         } else {
             "refused pods in percent of those that came"
         };
         let legend = format!(
-            "ALLOCATED: GPUs in percent of the cluster's, over time, where pods would have {} %. By class: \
-             {of_classes}. ±: standard deviation over the seeds.\nUS: microseconds of a run per decision, with all \
-             processors busy.",
+            "ALLOCATED: GPUs in percent of the cluster's, over time, where pods would have {} %. By class: {of_classes}",
             percent(self.departures)
         );
-        Ok(line(Paint::for_stdout().text(Tone::Quiet, legend))?)
+        let rows = self.policies.iter().map(row).collect();
+        self.setting.print(vec!["ALLOCATED".to_owned()], rows, &legend)
     }
 }
 
@@ -295,6 +284,16 @@ fn classes<T>(
         }
     };
     Class::ALL.into_iter().map(of).collect()
+}
+
+fn row(
+    policy: &str,
+    allocated: impl IntoIterator<Item = String>,
+    classes: impl Iterator<Item = String>,
+    micros: f64,
+) -> Vec<String> {
+    let cells = [policy.to_owned()].into_iter().chain(allocated).chain(classes);
+    cells.chain([format!("{micros:.1}")]).collect()
 }
 
 fn spread(mean: f64, deviation: f64) -> String {
