@@ -5,6 +5,7 @@
 #[macro_use]
 mod text;
 
+pub mod annotation;
 pub mod attribute;
 pub mod cdi;
 pub mod device;

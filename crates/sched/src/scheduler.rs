@@ -79,15 +79,31 @@ impl Scheduler {
         if self.policy == Policy::Random {
             return self.draw(view, request);
         }
+        let mut best: Option<(Rank, NodeIx)> = None;
+        for (node, rank) in self.ranks(view, request) {
+            // The first of equal ranks wins.
+            if best.is_none_or(|(best, _)| rank > best) {
+                best = Some((rank, node));
+            }
+        }
+        let (_, node) = best?;
+        Some(Placement { node, part: self.part(view, node, request)? })
+    }
+
+    /// The nodes that fit, in the order of the view, each with its rank.
+    pub fn ranks(
+        &mut self,
+        view: &View,
+        request: &Request,
+    ) -> impl Iterator<Item = (NodeIx, Rank)> + use<'_> {
         let with_one_more = (self.ranked.len() + 1) * view.nodes().len();
         if with_one_more > MOST_RANKS && !self.ranked.contains_key(request) {
             self.ranked.clear();
         }
         let ranked = self.ranked.entry(*request).or_default();
         ranked.resize(view.nodes().len(), Ranked::default());
-        let mut best: Option<(Rank, u32)> = None;
         let versions = view.versions().iter().zip(view.nodes());
-        for (position, (ranked, (version, node))) in (0..).zip(ranked.iter_mut().zip(versions)) {
+        for (ranked, (version, node)) in ranked.iter_mut().zip(versions) {
             if ranked.version != *version {
                 self.knowledge.prepare(node.models());
                 let (catalog, knowledge) = (view.catalog(), &self.knowledge);
@@ -95,17 +111,13 @@ impl Scheduler {
                 let rank = policy::rank(self.policy, &input).map(|(rank, _)| rank);
                 *ranked = Ranked { version: *version, rank };
             }
-            // The first of equal ranks wins.
-            if ranked.rank > best.map(|(rank, _)| rank) {
-                best = ranked.rank.map(|rank| (rank, position));
-            }
         }
-        let (_, node) = best?;
-        let node = NodeIx(node);
-        Some(Placement { node, part: self.part(view, node, request)? })
+        let ranked = (0..).map(NodeIx).zip(ranked.iter());
+        ranked.filter_map(|(node, ranked)| Some((node, ranked.rank?)))
     }
 
-    fn part(&mut self, view: &View, node: NodeIx, request: &Request) -> Option<Part> {
+    /// The part of a node that the policy would give to the request; none where it does not fit.
+    pub fn part(&mut self, view: &View, node: NodeIx, request: &Request) -> Option<Part> {
         let node = view.node(node);
         self.knowledge.prepare(node.models());
         let input = Input { catalog: view.catalog(), knowledge: &self.knowledge, node, request };

@@ -12,7 +12,14 @@ pub struct View {
     catalog: Catalog,
     nodes: Vec<Node>,
     versions: Vec<u64>,
-    mean_memory_mib: u32,
+    gpu_memory: MeanMemory,
+}
+
+/// Memory of the GPUs whose memory is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct MeanMemory {
+    sum_mib: u64,
+    gpus: u64,
 }
 
 /// Position of a node in a [`View`].
@@ -112,22 +119,41 @@ fn number(position: usize, name: &str) -> Result<u8, CatalogFull> {
 
 impl View {
     /// A cluster of these nodes. Of each node the first 64 GPUs count.
-    pub fn new(catalog: Catalog, mut nodes: Vec<Node>) -> Self {
-        for node in &mut nodes {
-            node.gpus.truncate(64);
+    pub fn new(catalog: Catalog, nodes: Vec<Node>) -> Self {
+        let mut view = Self { catalog, ..Self::default() };
+        for node in nodes {
+            view.add(node);
         }
-        let versions = vec![1; nodes.len()];
-        let memories =
-            nodes.iter().flat_map(|node| &node.gpus).map(|gpu| u64::from(gpu.memory_mib));
-        let known = memories.filter(|mib| *mib > 0);
-        let (sum, count) = known.fold((0, 0), |(sum, count), mib| (sum + mib, count + 1));
-        let mean_memory_mib = u32::try_from(sum / u64::max(count, 1)).unwrap_or(u32::MAX);
-        Self { catalog, nodes, versions, mean_memory_mib }
+        view
+    }
+
+    /// Adds a node at the end of the order. Of its GPUs the first 64 count.
+    pub fn add(&mut self, mut node: Node) -> NodeIx {
+        node.gpus.truncate(64);
+        self.gpu_memory.count(&node);
+        self.nodes.push(node);
+        self.versions.push(1);
+        NodeIx(u32::try_from(self.nodes.len() - 1).expect("fewer nodes than numbers"))
+    }
+
+    /// Replaces a node. One that left the cluster becomes an empty node, which fits no pod.
+    pub fn replace(&mut self, node: NodeIx, mut by: Node) {
+        by.gpus.truncate(64);
+        let position = node.0 as usize;
+        self.gpu_memory.discount(&self.nodes[position]);
+        self.gpu_memory.count(&by);
+        self.nodes[position] = by;
+        self.versions[position] += 1;
     }
 
     /// The products and profiles.
     pub fn catalog(&self) -> &Catalog {
         &self.catalog
+    }
+
+    /// The products and profiles, to which new ones may be added.
+    pub fn catalog_mut(&mut self) -> &mut Catalog {
+        &mut self.catalog
     }
 
     /// Every node.
@@ -150,7 +176,9 @@ impl View {
     pub fn usual_milli(&self, request: &Request) -> u32 {
         match request.gpus {
             Gpus::None | Gpus::Whole(_) => request.gpu_milli(),
-            Gpus::Share { milli, mib } => u32::from(share_of(self.mean_memory_mib, milli, mib)),
+            Gpus::Share { milli, mib } => {
+                u32::from(share_of(self.gpu_memory.mean_mib(), milli, mib))
+            }
             Gpus::Partition(profile) => self.catalog.usual_slices(profile) * 1000 / u8::BITS,
         }
     }
@@ -173,4 +201,28 @@ impl View {
         self.nodes[node].release(request, placement.part);
         self.versions[node] += 1;
     }
+}
+
+impl MeanMemory {
+    fn count(&mut self, node: &Node) {
+        for mib in known_memories(node) {
+            self.sum_mib += mib;
+            self.gpus += 1;
+        }
+    }
+
+    fn discount(&mut self, node: &Node) {
+        for mib in known_memories(node) {
+            self.sum_mib -= mib;
+            self.gpus -= 1;
+        }
+    }
+
+    fn mean_mib(self) -> u32 {
+        u32::try_from(self.sum_mib / u64::max(self.gpus, 1)).unwrap_or(u32::MAX)
+    }
+}
+
+fn known_memories(node: &Node) -> impl Iterator<Item = u64> + '_ {
+    node.gpus.iter().map(|gpu| u64::from(gpu.memory_mib)).filter(|mib| *mib > 0)
 }

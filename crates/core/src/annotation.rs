@@ -1,0 +1,25 @@
+//! Annotations through which the agents and the cluster half tell each other of devices and placements.
+//!
+//! ```text
+//!  agent ──[`NodeDevices`] on its Node──> cluster half ──[`PodPlacement`] on the pod──> agent
+//! ```
+//!
+//! A cluster with Dynamic Resource Allocation needs neither: slices and claims say the same.
+
+mod node_devices;
+mod pod_placement;
+
+pub use self::{
+    node_devices::{NodeDevice, NodeDevices},
+    pod_placement::{PlacedDevice, PodPlacement},
+};
+
+/// An annotation that is no document of its kind.
+#[derive(Debug, thiserror::Error)]
+#[error("annotation {annotation} is unreadable")]
+pub struct UnreadableAnnotation {
+    /// Its key.
+    pub annotation: &'static str,
+    /// The reason, with the position in the text.
+    pub source: serde_json::Error,
+}

@@ -1,0 +1,91 @@
+//! The GPUs of a node, as its agent publishes them on the Node.
+
+use serde::{Deserialize, Serialize};
+
+use super::UnreadableAnnotation;
+use crate::device::DeviceId;
+
+/// The GPUs of a node, in the order of their indices.
+///
+/// The document says what there is, never who holds it: it changes with the inventory alone.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeDevices {
+    /// The GPUs. A reader ignores fields that it does not know.
+    pub devices: Vec<NodeDevice>,
+}
+
+/// A GPU of a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeDevice {
+    /// Its id, the one that placements name.
+    pub id: DeviceId,
+    /// Product name, as the driver gives it: `NVIDIA H100 80GB HBM3`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub model: String,
+    /// Memory in MiB; zero where it is unknown.
+    #[serde(default)]
+    pub memory_mib: u32,
+    /// Reason against new pods on it; `None` while it is healthy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub obstacle: Option<String>,
+}
+
+// === impl NodeDevices ===
+
+impl NodeDevices {
+    /// Key of the annotation on the Node.
+    pub const ANNOTATION: &'static str = "windlass.dev/devices";
+
+    /// Reads the annotation's value.
+    ///
+    /// # Errors
+    ///
+    /// The text is no such document.
+    pub fn from_annotation(text: &str) -> Result<Self, UnreadableAnnotation> {
+        let annotation = Self::ANNOTATION;
+        serde_json::from_str(text).map_err(|source| UnreadableAnnotation { annotation, source })
+    }
+
+    /// The annotation's value. Equal devices give equal bytes.
+    pub fn to_annotation(&self) -> String {
+        serde_json::to_string(self).expect("strings and numbers are JSON")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gpu(id: &str, obstacle: Option<&str>) -> NodeDevice {
+        NodeDevice {
+            id: id.parse().expect("an id"),
+            model: "NVIDIA A10".to_owned(),
+            memory_mib: 23_028,
+            obstacle: obstacle.map(str::to_owned),
+        }
+    }
+
+    #[test]
+    fn devices_are_read_as_they_were_written() {
+        let devices =
+            NodeDevices { devices: vec![gpu("GPU-a", None), gpu("GPU-b", Some("xid 79"))] };
+        let text = devices.to_annotation();
+        assert_eq!(
+            text,
+            r#"{"devices":[{"id":"GPU-a","model":"NVIDIA A10","memoryMib":23028},{"id":"GPU-b","model":"NVIDIA A10","memoryMib":23028,"obstacle":"xid 79"}]}"#
+        );
+        assert_eq!(NodeDevices::from_annotation(&text).expect("readable"), devices);
+    }
+
+    #[test]
+    fn fields_of_a_newer_agent_are_ignored_and_damage_is_named() {
+        let newer = r#"{"devices":[{"id":"GPU-a","island":3}],"format":2}"#;
+        let devices = NodeDevices::from_annotation(newer).expect("readable").devices;
+        assert_eq!((devices[0].id.as_str(), devices[0].memory_mib), ("GPU-a", 0));
+        let error = NodeDevices::from_annotation("{\"devices\":7}").expect_err("damaged");
+        assert_eq!(error.to_string(), "annotation windlass.dev/devices is unreadable");
+        assert!(error.source.to_string().contains("column 12"), "{}", error.source);
+    }
+}

@@ -1,0 +1,89 @@
+//! The GPUs that the cluster half decided for a pod, as the Binding writes them on it.
+
+use serde::{Deserialize, Serialize};
+
+use super::UnreadableAnnotation;
+use crate::device::DeviceId;
+
+/// The GPUs of a pod. All of its containers share them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodPlacement {
+    /// The GPUs, in the order of the node's list.
+    pub devices: Vec<PlacedDevice>,
+}
+
+/// A GPU of a pod, and the amounts that the pod holds of it. Without amounts it holds the whole GPU.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PlacedDevice {
+    /// The GPU's id on its node.
+    pub id: DeviceId,
+    /// Memory in MiB; `None` asks for none in particular.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_mib: Option<u32>,
+    /// Compute in thousandths of the GPU; `None` asks for none in particular.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compute_milli: Option<u16>,
+}
+
+// === impl PodPlacement ===
+
+impl PodPlacement {
+    /// Key of the annotation on the pod.
+    pub const ANNOTATION: &'static str = "windlass.dev/placement";
+    /// Key of the agent's annotation, where a pod got other GPUs than were decided.
+    pub const CORRECTION: &'static str = "windlass.dev/placed";
+
+    /// Reads the annotation's value.
+    ///
+    /// # Errors
+    ///
+    /// The text is no such document.
+    pub fn from_annotation(text: &str) -> Result<Self, UnreadableAnnotation> {
+        let annotation = Self::ANNOTATION;
+        serde_json::from_str(text).map_err(|source| UnreadableAnnotation { annotation, source })
+    }
+
+    /// The annotation's value. Equal placements give equal bytes.
+    pub fn to_annotation(&self) -> String {
+        serde_json::to_string(self).expect("strings and numbers are JSON")
+    }
+}
+
+// === impl PlacedDevice ===
+
+impl PlacedDevice {
+    /// A whole GPU.
+    pub fn whole(id: DeviceId) -> Self {
+        Self { id, memory_mib: None, compute_milli: None }
+    }
+
+    /// The pod holds all of the GPU.
+    pub fn is_whole(&self) -> bool {
+        self.memory_mib.is_none() && self.compute_milli.is_none()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whole_gpus_and_shares_are_read_as_they_were_written() {
+        let id = |text: &str| text.parse::<DeviceId>().expect("an id");
+        let share = PlacedDevice { memory_mib: Some(8192), ..PlacedDevice::whole(id("GPU-a")) };
+        let placement = PodPlacement { devices: vec![share, PlacedDevice::whole(id("GPU-b"))] };
+        let text = placement.to_annotation();
+        assert_eq!(text, r#"{"devices":[{"id":"GPU-a","memoryMib":8192},{"id":"GPU-b"}]}"#);
+        assert_eq!(PodPlacement::from_annotation(&text).expect("readable"), placement);
+        assert!(!placement.devices[0].is_whole() && placement.devices[1].is_whole());
+    }
+
+    #[test]
+    fn a_share_of_no_number_is_unreadable() {
+        for bad in ["", "{}", r#"{"devices":[{"id":"GPU-a","memoryMib":-1}]}"#] {
+            assert!(PodPlacement::from_annotation(bad).is_err(), "{bad}");
+        }
+    }
+}
