@@ -19,6 +19,7 @@
 //! - `managedFields`, `v1beta1`, grace periods of pods
 
 mod answer;
+mod binding;
 mod discovery;
 mod fault;
 mod gate;

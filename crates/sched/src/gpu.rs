@@ -122,6 +122,11 @@ impl GpuSet {
         Self(self.0 & other.0)
     }
 
+    /// The GPU is one of the set.
+    pub fn has(self, position: usize) -> bool {
+        self.0 >> position & 1 == 1
+    }
+
     /// Number of GPUs.
     pub fn len(self) -> u32 {
         self.0.count_ones()

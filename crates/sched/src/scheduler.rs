@@ -7,7 +7,7 @@ use crate::{
     forecast::Forecast,
     gpu::GpuSet,
     knowledge::Knowledge,
-    node::Part,
+    node::{Node, Part},
     policy::{self, Input, Policy, Rank},
     random::Random,
     request::Request,
@@ -122,6 +122,15 @@ impl Scheduler {
         self.knowledge.prepare(node.models());
         let input = Input { catalog: view.catalog(), knowledge: &self.knowledge, node, request };
         policy::rank(self.policy, &input).map(|(_, part)| part)
+    }
+
+    /// Idle GPUs of the cluster that a typical request cannot use, in expectation. Zero until requests were seen.
+    pub fn fragmentation(&mut self, view: &View) -> f64 {
+        let of_node = |node: &Node| {
+            self.knowledge.prepare(node.models());
+            self.knowledge.outlook(node.models()).fragmentation(view.catalog(), node) / 1000.0
+        };
+        view.nodes().iter().map(of_node).sum()
     }
 
     /// Any node that fits, and any part of it.

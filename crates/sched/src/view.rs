@@ -103,6 +103,11 @@ impl Catalog {
         of_profile.next().map_or(0, |place| place.count_ones())
     }
 
+    /// The products and their names.
+    pub fn models(&self) -> impl Iterator<Item = (ModelId, &str)> {
+        (0..).map(ModelId).zip(self.models.iter().map(|model| model.name.as_str()))
+    }
+
     /// The number of a product that the catalogue has.
     pub fn find(&self, name: &str) -> Option<ModelId> {
         let position = self.models.iter().position(|model| model.name == name)?;

@@ -28,7 +28,9 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 use windlass_config::{Disclosed, Strategy, address};
 
 #[cfg(feature = "cluster")]
-pub(crate) use cluster::{ClusterCommand, ClusterHalfArgs, SimulateArgs};
+pub(crate) use cluster::{
+    ClusterCommand, ClusterHalfArgs, ExplainPodArgs, ExtendArgs, RecordClusterArgs, SimulateArgs, TopArgs, ViewArgs,
+};
 pub(crate) use config::{ConfigArgs, ConfigCommand};
 pub(crate) use devices::{DevicesArgs, DevicesOutputArg, TopoArgs, Which};
 pub(crate) use explain::{AskArgs, ExplainArgs, PodName};
@@ -141,7 +143,7 @@ pub(crate) enum Command {
     Cdi(CdiArgs),
     /// Check configuration files, convert those of other device plugins, print the schema.
     Config(ConfigArgs),
-    /// See the devices of a whole cluster: placement policies, played on a recorded cluster.
+    /// See and place the devices of a whole cluster: kube-scheduler's extender, explanations, simulation.
     #[cfg(feature = "cluster")]
     Cluster(ClusterHalfArgs),
     /// Show everything at work: a simulated machine, the real agent, an embedded kubelet.

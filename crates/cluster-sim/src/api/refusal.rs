@@ -81,6 +81,13 @@ impl Refusal {
         Self::about(409, "Conflict", message, kind, name)
     }
 
+    /// A pod that cannot be bound. The message names the subresource.
+    pub(crate) fn unbindable(pod: &str, why: &str) -> Self {
+        let message = format!("Operation cannot be fulfilled on pods/binding {pod:?}: {why}");
+        let details = json!({"name": pod, "kind": "pods/binding"});
+        Self { details, ..Self::new(409, "Conflict", message) }
+    }
+
     pub(crate) fn modified(kind: &Kind, name: &str) -> Self {
         let why = "the object has been modified; please apply your changes to the latest version \
                    and try again";

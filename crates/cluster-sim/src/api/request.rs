@@ -43,6 +43,8 @@ pub(crate) enum Target {
     Many { kind: &'static Kind, namespace: Option<String> },
     /// One object, or its status.
     One { kind: &'static Kind, id: Id, part: Part },
+    /// The binding of a pod to its node.
+    Binding { pod: Id },
 }
 
 /// Identity of an object within its kind. The namespace of a cluster-scoped object is empty.
@@ -140,6 +142,10 @@ impl Target {
         if namespace.is_some() && kind.scope == Scope::Cluster {
             return Err(Refusal::no_such_path());
         }
+        if let ([name, "binding"], Some(namespace), "pods") = (rest, &namespace, kind.resource) {
+            let pod = Id { namespace: namespace.clone(), name: (*name).to_owned() };
+            return Ok(Self::Binding { pod });
+        }
         let (name, part) = match rest {
             [] => return Ok(Self::Many { kind, namespace }),
             [name] => (*name, Part::Main),
@@ -199,6 +205,7 @@ mod tests {
             ("/apis/resource.k8s.io/v1/namespaces/a/resourceclaims/c/status", "resourceclaims a c"),
             ("/api/v1/namespaces/a", "namespaces - a"),
             ("/api/v1/nodes/n", "nodes - n"),
+            ("/api/v1/namespaces/a/pods/p/binding", "binding a p"),
         ] {
             let or = |text: &str| if text.is_empty() { "-".to_owned() } else { text.to_owned() };
             let found = match Target::of(path).expect("a path") {
@@ -208,6 +215,7 @@ mod tests {
                 Target::One { kind, id, .. } => {
                     format!("{} {} {}", kind.resource, or(&id.namespace), or(&id.name))
                 }
+                Target::Binding { pod } => format!("binding {} {}", pod.namespace, pod.name),
                 other => format!("{other:?}"),
             };
             assert_eq!(found, expected, "{path}");

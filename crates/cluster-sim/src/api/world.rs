@@ -105,6 +105,8 @@ impl World {
             Target::OpenApi(document) => document.answer().map(Answer::ok),
             Target::Many { kind, namespace } => self.attend_many(kind, namespace.as_ref(), asked),
             Target::One { kind, id, part } => self.attend_one(kind, id, (*part, asked)),
+            Target::Binding { pod } if asked.method == "POST" => self.bind(pod, &asked.body),
+            Target::Binding { .. } => Err(Refusal::no_such_verb()),
         }
     }
 

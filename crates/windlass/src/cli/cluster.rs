@@ -1,11 +1,13 @@
 //! Command lines of `windlass cluster`.
 
-use std::{ops::RangeInclusive, path::PathBuf};
+use std::{net::SocketAddr, ops::RangeInclusive, path::PathBuf};
 
 use clap::{Args, Subcommand, builder::TypedValueParser};
+use tracing_subscriber::filter::Targets;
 use windlass_sched::{policy::Policy, simulation::KnowledgeSource};
 
 use super::{OutputArg, word::word};
+use crate::logging::LogFormat;
 
 #[derive(Args, Debug)]
 pub(crate) struct ClusterHalfArgs {
@@ -20,6 +22,119 @@ pub(crate) enum ClusterCommand {
     /// The pods of the trace come one by one, in random order, and stay: the experiment by which fragmentation is
     /// measured in "Beware of Fragmentation" (Weng et al., 2023). With --departures they come and go.
     Simulate(SimulateArgs),
+    /// Serve kube-scheduler as an extender: choose nodes and GPUs with the whole cluster in view.
+    Extend(ExtendArgs),
+    /// Explain the placement of a pod: each node's reason against it, and what would help.
+    Explain(ExplainPodArgs),
+    /// Show the GPUs of all nodes, and who holds them.
+    Top(TopArgs),
+    /// Write what placement reads of a cluster to a file, for `explain` and `top` elsewhere.
+    ///
+    /// The recording has names, resources and placements; it has no environment, command, image or secret.
+    Record(RecordClusterArgs),
+}
+
+/// The cluster to look at.
+#[derive(Args, Debug)]
+pub(crate) struct ViewArgs {
+    /// Access to the API server [default: as kubectl finds it]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) kubeconfig: Option<PathBuf>,
+    /// A recording instead of a cluster, or what `kubectl get nodes,pods -A -o json` printed
+    #[arg(long, value_name = "FILE", conflicts_with = "kubeconfig")]
+    pub(crate) from: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  windlass cluster top
+  windlass cluster top --gpus -o json
+  kubectl get nodes,pods -A -o json >cluster.json; windlass cluster top --from cluster.json")]
+pub(crate) struct TopArgs {
+    #[command(flatten)]
+    pub(crate) view: ViewArgs,
+    /// A row for each GPU instead of each node.
+    #[arg(long)]
+    pub(crate) gpus: bool,
+    /// Output format.
+    #[arg(short, long, value_name = "FORMAT", default_value = "table")]
+    pub(crate) output: OutputArg,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  windlass cluster explain train-0
+  windlass cluster explain train-0 -n research -o json
+  windlass cluster explain train-0 --from cluster.json
+
+Exit codes: 0 a node can serve the pod, or it has one; 1 none can, or failed; 64 wrong command line or file.")]
+pub(crate) struct ExplainPodArgs {
+    /// Name of the pod.
+    pub(crate) pod: String,
+    /// Its namespace [default: any, if the name is the only one]
+    #[arg(short, long, value_name = "NAME")]
+    pub(crate) namespace: Option<String>,
+    #[command(flatten)]
+    pub(crate) view: ViewArgs,
+    /// Output format.
+    #[arg(short, long, value_name = "FORMAT", default_value = "table")]
+    pub(crate) output: OutputArg,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct RecordClusterArgs {
+    /// File to write.
+    pub(crate) file: PathBuf,
+    #[command(flatten)]
+    pub(crate) view: ViewArgs,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+kube-scheduler needs a profile of its own with this extender; docs/cluster.md has its configuration, the manifests and
+the resources that pods may ask for.
+
+Examples:
+  windlass cluster extend
+      plain HTTP on the loopback, beside a kube-scheduler in the same pod
+  windlass cluster extend --listen 0.0.0.0:9402 --tls-cert tls.crt --tls-key tls.key --tls-client-ca ca.crt
+      for a kube-scheduler elsewhere, which has to show a certificate
+
+Exit codes: 0 asked to end, 1 failed, 64 wrong command line.")]
+pub(crate) struct ExtendArgs {
+    /// Address to listen on. Other addresses than the loopback need TLS: who reaches it can bind pods.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9402")]
+    pub(crate) listen: SocketAddr,
+    /// Certificate of the server in PEM; it is read again when it has changed
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub(crate) tls_cert: Option<PathBuf>,
+    /// Its private key
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub(crate) tls_key: Option<PathBuf>,
+    /// Authorities whose certificates clients have to show
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub(crate) tls_client_ca: Option<PathBuf>,
+    /// Access to the API server [default: as kubectl finds it, else the pod's own account]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) kubeconfig: Option<PathBuf>,
+    /// Namespace of the Lease that replicas share [default: the account's]
+    #[arg(long, value_name = "NAME", env = "POD_NAMESPACE")]
+    pub(crate) namespace: Option<String>,
+    /// Name of that Lease
+    #[arg(long, value_name = "NAME", default_value = "windlass-extender")]
+    pub(crate) lease: String,
+    /// Name of this replica, different from the others' [default: this machine's name]
+    #[arg(long, value_name = "NAME", env = "POD_NAME")]
+    pub(crate) identity: Option<String>,
+    /// Log format.
+    #[arg(long, value_name = "FORMAT", env = "WINDLASS_LOG_FORMAT", default_value = "text", help_heading = "Logging")]
+    pub(crate) log_format: LogFormat,
+    /// Log level (info, debug), or levels by module (windlass_control=debug,info).
+    #[arg(long, value_name = "LEVELS", env = "WINDLASS_LOG", default_value = "info", value_parser = super::levels,
+          help_heading = "Logging")]
+    pub(crate) log: Targets,
 }
 
 #[derive(Args, Debug)]

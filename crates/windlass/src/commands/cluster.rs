@@ -1,13 +1,23 @@
 //! `windlass cluster`: the devices of all nodes.
 
+mod explain;
+mod extend;
+mod record;
 mod simulate;
+mod top;
+mod view;
 
 use anyhow::Result;
 
+use super::block_on;
 use crate::cli::ClusterCommand;
 
 pub(super) fn run(command: ClusterCommand) -> Result<()> {
     match command {
         ClusterCommand::Simulate(args) => simulate::run(&args),
+        ClusterCommand::Extend(args) => block_on(extend::run(args)),
+        ClusterCommand::Explain(args) => block_on(explain::run(args)),
+        ClusterCommand::Top(args) => block_on(top::run(args)),
+        ClusterCommand::Record(args) => block_on(record::run(args)),
     }
 }

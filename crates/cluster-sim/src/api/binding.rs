@@ -1,0 +1,60 @@
+//! Binding of a pod to its node: one write of node, annotations and labels (`BindingREST` of kube-apiserver).
+
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::{Value, json};
+
+use super::{
+    answer::Answer, kind::Kind, refusal::Refusal, request::Id, shape, store::Entry, world::World,
+};
+
+impl World {
+    /// Binds a pod. A pod that is bound, deleted or gated is refused, as one of another identity is.
+    pub(super) fn bind(&mut self, id: &Id, binding: &Value) -> Result<Answer, Refusal> {
+        let kind = Kind::typed::<Pod>();
+        let Entry { mut object, applied } = self.find(kind, id)?.clone();
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let (wanted, found) = (text(&binding["metadata"]["uid"]), text(&object["metadata"]["uid"]));
+        if !wanted.is_empty() && wanted != found {
+            let why = format!(
+                "Precondition failed: UID in precondition: {wanted}, UID in object meta: {found}"
+            );
+            return Err(Refusal::conflict(kind, &id.name, &why));
+        }
+        let (name, node) = (&id.name, text(&object["spec"]["nodeName"]));
+        let gates = object["spec"]["schedulingGates"].as_array().map_or(0, Vec::len);
+        let why = if object["metadata"]["deletionTimestamp"].is_string() {
+            Some(format!("pod {name} is being deleted, cannot be assigned to a host"))
+        } else if !node.is_empty() {
+            Some(format!("pod {name} is already assigned to node {node:?}"))
+        } else if gates > 0 {
+            Some(format!("pod {name} has non-empty .spec.schedulingGates"))
+        } else {
+            None
+        };
+        if let Some(why) = why {
+            return Err(Refusal::unbindable(name, &why));
+        }
+        object["spec"]["nodeName"] = binding["target"]["name"].clone();
+        for part in ["annotations", "labels"] {
+            for (key, value) in binding["metadata"][part].as_object().into_iter().flatten() {
+                object["metadata"][part][key] = value.clone();
+            }
+        }
+        set_scheduled(&mut object["status"]);
+        self.store.keep(kind, id.clone(), Entry { object, applied });
+        let status = json!({
+            "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201,
+        });
+        Ok(Answer::new(201, status))
+    }
+}
+
+fn set_scheduled(status: &mut Value) {
+    if !status["conditions"].is_array() {
+        status["conditions"] = json!([]);
+    }
+    let conditions = status["conditions"].as_array_mut().expect("made above");
+    conditions.retain(|condition| condition["type"] != "PodScheduled");
+    let now = shape::now();
+    conditions.push(json!({"type": "PodScheduled", "status": "True", "lastTransitionTime": now}));
+}

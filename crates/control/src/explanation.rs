@@ -1,0 +1,112 @@
+//! The placement of one pod, explained: the reason of each node that cannot serve it, and the ranks of the others.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::{
+    facts::{GpuWish, PodFacts},
+    index::{Index, Refusal},
+};
+
+/// Explanation of a pod's placement.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Explanation {
+    /// `namespace/name`.
+    pub pod: String,
+    /// Its request in words.
+    pub wants: String,
+    /// Its node, if it has one.
+    pub node: Option<String>,
+    /// Nodes that can serve it, the best first.
+    pub fitting: Vec<String>,
+    /// Reasons of the others: each with the number of nodes and one of them.
+    pub refused: Vec<RefusedNodes>,
+    /// Changes that would let it be placed, the smallest first.
+    pub remedies: Vec<String>,
+}
+
+/// Nodes that refuse a pod for the same reason.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RefusedNodes {
+    /// The reason, as the pod's event says it.
+    pub reason: String,
+    /// Number of nodes.
+    pub nodes: usize,
+    /// The first of them by name.
+    pub example: String,
+}
+
+/// Most remedies of an explanation.
+const MAX_REMEDIES: usize = 5;
+
+// === impl Explanation ===
+
+impl Explanation {
+    /// Explains a pod on all nodes of the view.
+    pub fn of(index: &mut Index, pod: &PodFacts) -> Self {
+        let names = index.node_names();
+        let mut by_reason: BTreeMap<String, RefusedNodes> = BTreeMap::new();
+        for (name, outcome) in index.filter(pod, &names) {
+            let Err(refusal) = outcome else { continue };
+            let reason = refusal.to_string();
+            let entry = by_reason.entry(reason.clone());
+            let entry =
+                entry.or_insert(RefusedNodes { reason, nodes: 0, example: name.to_owned() });
+            entry.nodes += 1;
+        }
+        let mut refused: Vec<_> = by_reason.into_values().collect();
+        refused.sort_by(|a, b| b.nodes.cmp(&a.nodes).then_with(|| a.reason.cmp(&b.reason)));
+        let fitting = index.rank(pod, &names).into_iter().map(str::to_owned).collect::<Vec<_>>();
+        let remedies = if fitting.is_empty() { remedies(index, pod, &names) } else { Vec::new() };
+        Self {
+            pod: pod.title(),
+            wants: wants(pod),
+            node: pod.node.clone(),
+            fitting,
+            refused,
+            remedies,
+        }
+    }
+}
+
+/// The request in words.
+fn wants(pod: &PodFacts) -> String {
+    let gpus = match &pod.wish.gpus {
+        Err(error) => error.to_string(),
+        Ok(GpuWish::None) => "no GPU".to_owned(),
+        Ok(GpuWish::Whole(1)) => "1 GPU".to_owned(),
+        Ok(GpuWish::Whole(count)) => format!("{count} GPUs of one node"),
+        Ok(GpuWish::Share { milli, mib, .. }) => {
+            let memory = (*mib > 0).then(|| format!("{mib} MiB"));
+            let compute = (*milli > 0).then(|| format!("{} %", milli / 10));
+            let parts: Vec<_> = memory.into_iter().chain(compute).collect();
+            format!("{} of one GPU", parts.join(" and "))
+        }
+    };
+    let (cpu, memory) = (f64::from(pod.wish.cpu_milli) / 1000.0, pod.wish.memory_mib);
+    format!("{gpus}, {cpu} CPU, {memory} MiB of memory")
+}
+
+/// The departures of single pods that would help, pods that hold least first.
+fn remedies(index: &mut Index, pod: &PodFacts, names: &[String]) -> Vec<String> {
+    let blocked = index.filter(pod, names);
+    let is_by_pods = |refusal: &Refusal| matches!(refusal, Refusal::Misfit(_));
+    let blocked: Vec<_> = blocked
+        .into_iter()
+        .filter(|(_, outcome)| outcome.as_ref().err().is_some_and(is_by_pods))
+        .map(|(name, _)| name.to_owned())
+        .collect();
+    let mut found = Vec::new();
+    for name in &blocked {
+        for (uid, title, held) in index.holders(name) {
+            if index.fits_without(pod, name, &[uid]) {
+                found.push((held, format!("{name} can serve it once pod {title} is gone")));
+            }
+        }
+    }
+    found.sort();
+    found.into_iter().take(MAX_REMEDIES).map(|(_, text)| text).collect()
+}

@@ -1,0 +1,135 @@
+//! The verbs of kube-scheduler's extender: filter, prioritize, preempt, bind.
+//!
+//! Filter, prioritize and preempt are questions, which change nothing: kube-scheduler may ask them for pods that it
+//! then places nowhere. Bind alone decides, and writes once.
+
+mod wire;
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+use windlass_host::{causes, shared::Shared};
+
+pub(crate) use self::wire::{
+    BindArgs, BindResult, FilterArgs, FilterResult, HostPriority, PreemptArgs, PreemptResult,
+};
+use crate::{
+    binder::Binder,
+    facts::PodFacts,
+    index::{Index, Refusal},
+    metrics::{Metrics, Verb},
+};
+
+/// Most nodes that get a score. kube-scheduler gives zero to the others, which are no candidates while one of these
+/// is left.
+const MAX_SCORED: usize = 100;
+
+/// The extender of one cluster.
+pub(crate) struct Extender {
+    index: Arc<Shared<Index>>,
+    binder: Binder,
+    metrics: Arc<Metrics>,
+}
+
+// === impl Extender ===
+
+impl Extender {
+    pub(crate) fn new(index: Arc<Shared<Index>>, binder: Binder, metrics: Arc<Metrics>) -> Self {
+        Self { index, binder, metrics }
+    }
+
+    /// The nodes that can serve the pod, and the first reason of each other.
+    ///
+    /// A node whose reason no departure of pods would change is told apart, so that kube-scheduler evicts nobody there.
+    pub(crate) fn filter(&self, args: &FilterArgs) -> FilterResult {
+        let begun = Instant::now();
+        let result = self.filter_now(args);
+        self.metrics.answered(Verb::Filter, begun.elapsed(), result.error.is_empty());
+        result
+    }
+
+    fn filter_now(&self, args: &FilterArgs) -> FilterResult {
+        let Some(names) = &args.node_names else {
+            return FilterResult::error("nodeCacheCapable has to be true for this extender");
+        };
+        if !self.index.step(|index| index.is_synced()) {
+            return FilterResult::error("not ready: the cluster's objects have not been read yet");
+        }
+        let pod = PodFacts::of(&args.pod);
+        let outcomes = self.index.step(|index| index.filter(&pod, names));
+        let mut result = FilterResult::default();
+        for (name, outcome) in outcomes {
+            match outcome {
+                Ok(()) => result.node_names.push(name.to_owned()),
+                Err(refusal) => {
+                    self.metrics.refused(&refusal);
+                    let list = if is_for_good(&refusal) {
+                        &mut result.failed_and_unresolvable_nodes
+                    } else {
+                        &mut result.failed_nodes
+                    };
+                    list.insert(name.to_owned(), refusal.to_string());
+                }
+            }
+        }
+        result
+    }
+
+    /// A score for each of the best nodes. Scores differ, so that no chance decides between two nodes.
+    pub(crate) fn prioritize(&self, args: &FilterArgs) -> Vec<HostPriority> {
+        let begun = Instant::now();
+        let names = args.node_names.as_deref().unwrap_or_default();
+        let pod = PodFacts::of(&args.pod);
+        let scores = self.index.step(|index| {
+            if !index.is_synced() {
+                return Vec::new();
+            }
+            let ranked = index.rank(&pod, names).into_iter().take(MAX_SCORED);
+            let ranked: Vec<_> = ranked.collect();
+            let scores = (1..).zip(ranked.into_iter().rev());
+            scores.map(|(score, host)| HostPriority { host: host.to_owned(), score }).collect()
+        });
+        self.metrics.answered(Verb::Prioritize, begun.elapsed(), true);
+        scores
+    }
+
+    /// The nodes on which the pod fits once kube-scheduler's victims are gone.
+    pub(crate) fn preempt(&self, args: &PreemptArgs) -> PreemptResult {
+        let begun = Instant::now();
+        let pod = PodFacts::of(&args.pod);
+        let victims = args.node_name_to_meta_victims.iter().filter_map(|(name, victims)| {
+            let uids: Vec<_> = victims.pods.iter().map(|pod| pod.uid.clone()).collect();
+            let fits = self.index.step(|index| index.fits_without(&pod, name, &uids));
+            fits.then(|| (name.clone(), victims.clone()))
+        });
+        let result = PreemptResult { node_name_to_meta_victims: victims.collect() };
+        self.metrics.answered(Verb::Preempt, begun.elapsed(), true);
+        result
+    }
+
+    /// Chooses the pod's devices on the node, and binds it there.
+    pub(crate) async fn bind(&self, args: &BindArgs) -> BindResult {
+        let begun = Instant::now();
+        let bound = self.binder.bind(args).await;
+        self.metrics.answered(Verb::Bind, begun.elapsed(), bound.is_ok());
+        match bound {
+            Ok(()) => BindResult::default(),
+            Err(error) => {
+                let error = causes(&error);
+                let pod = format!("{}/{}", args.pod_namespace, args.pod_name);
+                tracing::warn!(pod, node = args.node, error, "pod not bound");
+                BindResult { error }
+            }
+        }
+    }
+}
+
+/// No departure of a pod changes this.
+fn is_for_good(refusal: &Refusal) -> bool {
+    use windlass_sched::fit::Misfit;
+    match refusal {
+        Refusal::Wish(_) | Refusal::NoAgent(_) | Refusal::Bound { .. } => true,
+        Refusal::Misfit(misfit) => matches!(misfit, Misfit::Model),
+        Refusal::UnknownNode(_) => false,
+    }
+}

@@ -1,0 +1,16 @@
+//! Facts of nodes and pods that decide about placement, read from the API server's objects.
+//!
+//! Objects are converted once, at the edge. Nothing behind this module knows an annotation or a resource name.
+
+mod amounts;
+mod gpu_wish;
+mod node;
+mod pod;
+mod products;
+
+pub use self::{
+    gpu_wish::{GpuWish, GpuWishError, SharedBy},
+    node::{GpuFacts, NodeFacts},
+    pod::{PodFacts, Wish},
+    products::Products,
+};

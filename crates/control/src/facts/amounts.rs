@@ -1,0 +1,92 @@
+//! The amount of a resource that a pod holds, as kube-scheduler counts it.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::{
+    api::core::v1::{Container, PodSpec},
+    apimachinery::pkg::api::resource::Quantity,
+};
+use windlass_core::selector::Amount;
+
+type Quantities = BTreeMap<String, Quantity>;
+
+/// The amount of a resource that the pod holds at its largest, in billionths of a unit.
+///
+/// Init containers run one after another, before the others. A sidecar (an init container that restarts always) goes on
+/// beside all that come later (KEP-753). An amount for the whole pod stands for its containers' (KEP-2837).
+pub(super) fn of_pod(spec: &PodSpec, resource: &str) -> i128 {
+    let overhead = spec.overhead.as_ref().map_or(0, |all| amount(all, resource));
+    let of_pod = spec.resources.as_ref();
+    let of_pod = of_pod.and_then(|it| it.requests.as_ref()).filter(|it| it.contains_key(resource));
+    if let Some(quantities) = of_pod {
+        return amount(quantities, resource) + overhead;
+    }
+    let (mut sidecars, mut largest) = (0, 0);
+    for init in spec.init_containers.iter().flatten() {
+        let own = of_container(init, resource);
+        if init.restart_policy.as_deref() == Some("Always") {
+            sidecars += own;
+            largest = largest.max(sidecars);
+        } else {
+            largest = largest.max(sidecars + own);
+        }
+    }
+    let running: i128 = spec.containers.iter().map(|it| of_container(it, resource)).sum();
+    largest.max(sidecars + running) + overhead
+}
+
+/// Requests of a container; its limit where it has no request, as the API server fills it in.
+fn of_container(container: &Container, resource: &str) -> i128 {
+    let Some(resources) = &container.resources else { return 0 };
+    let has = |all: &&Quantities| all.contains_key(resource);
+    let asked = resources.requests.as_ref().filter(has);
+    asked.or(resources.limits.as_ref().filter(has)).map_or(0, |all| amount(all, resource))
+}
+
+fn amount(quantities: &Quantities, resource: &str) -> i128 {
+    let quantity = quantities.get(resource).and_then(|it| Amount::parse(&it.0));
+    quantity.map_or(0, |amount| amount.billionths().max(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn check(spec: serde_json::Value, expected_milli: i128) {
+        let spec: PodSpec = serde_json::from_value(spec).expect("a pod's specification");
+        assert_eq!(of_pod(&spec, "cpu") / 1_000_000, expected_milli);
+    }
+
+    fn container(cpu: &str) -> serde_json::Value {
+        json!({"name": "c", "resources": {"requests": {"cpu": cpu}}})
+    }
+
+    #[test]
+    fn a_pod_holds_what_its_containers_hold_together() {
+        check(json!({"containers": [container("500m"), container("2")]}), 2500);
+        check(json!({"containers": [{"name": "c"}]}), 0);
+        check(json!({"containers": [{"name": "c", "resources": {"limits": {"cpu": "3"}}}]}), 3000);
+        check(json!({"containers": [container("1")], "overhead": {"cpu": "250m"}}), 1250);
+    }
+
+    #[test]
+    fn init_containers_count_by_the_largest_and_sidecars_beside_those_that_follow() {
+        let sidecar = json!({
+            "name": "s", "restartPolicy": "Always", "resources": {"requests": {"cpu": "1"}},
+        });
+        let containers = json!([container("2")]);
+        let init = json!([container("8"), container("4")]);
+        check(json!({"initContainers": init, "containers": containers}), 8000);
+        let init = json!([sidecar, container("4")]);
+        check(json!({"initContainers": init, "containers": containers}), 5000);
+        check(json!({"initContainers": [sidecar], "containers": containers}), 3000);
+    }
+
+    #[test]
+    fn an_amount_for_the_whole_pod_stands_for_those_of_its_containers() {
+        let resources = json!({"requests": {"cpu": "3"}});
+        check(json!({"resources": resources, "containers": [container("1")]}), 3000);
+    }
+}

@@ -1,0 +1,198 @@
+//! Facts of a node: its resources, and its GPUs.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::Node;
+use windlass_core::{
+    annotation::{NodeDevice, NodeDevices},
+    device::DeviceId,
+    selector::Amount,
+};
+use windlass_sched::{
+    gpu::Gpu,
+    node::{self, Amount as NodeAmount},
+    view::{Catalog, CatalogFull},
+};
+
+/// Billionths of a thousandth.
+const PER_MILLI: i128 = 1_000_000;
+/// Billionths of a MiB.
+const PER_MIB: i128 = 1_000_000_000 * 1024 * 1024;
+
+/// A node, as far as placement looks at it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeFacts {
+    /// Its name.
+    pub name: String,
+    /// Processor time for pods, in thousandths of a core.
+    pub cpu_milli: u32,
+    /// Main memory for pods, in MiB.
+    pub memory_mib: u32,
+    /// Number of pods that it may have.
+    pub pods: u32,
+    /// Its GPUs, by index.
+    pub gpus: Vec<GpuFacts>,
+    /// Mistakes in what the node says of itself.
+    pub mistakes: Vec<String>,
+}
+
+/// A GPU of a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GpuFacts {
+    /// Its id; `None` where nobody published one.
+    pub id: Option<DeviceId>,
+    /// Product name.
+    pub model: String,
+    /// Memory in MiB; zero where it is unknown.
+    pub memory_mib: u32,
+    /// Reason against new pods on it.
+    pub obstacle: Option<String>,
+}
+
+// === impl NodeFacts ===
+
+impl NodeFacts {
+    /// Reads a Node.
+    ///
+    /// The GPUs are those of Windlass' annotation. A node of another device plugin has as many GPUs as its labels or
+    /// its allocatable resources say, and they have no ids.
+    pub fn of(object: &Node) -> Self {
+        let metadata = &object.metadata;
+        let status = object.status.as_ref();
+        let allocatable = status.and_then(|it| it.allocatable.as_ref());
+        let billionths = |resource: &str| {
+            let quantity = allocatable.and_then(|all| all.get(resource));
+            quantity.and_then(|it| Amount::parse(&it.0)).map_or(0, Amount::billionths)
+        };
+        let units = |resource: &str, per: i128| {
+            u32::try_from((billionths(resource) / per).max(0)).unwrap_or(u32::MAX)
+        };
+        let none = BTreeMap::new();
+        let annotations = metadata.annotations.as_ref().unwrap_or(&none);
+        let labels = metadata.labels.as_ref().unwrap_or(&none);
+        let mut mistakes = Vec::new();
+        let published = annotations.get(NodeDevices::ANNOTATION);
+        let published = published.and_then(|text| {
+            let read = NodeDevices::from_annotation(text);
+            read.map_err(|error| mistakes.push(windlass_host::causes(&error))).ok()
+        });
+        let gpus = match published {
+            Some(published) => distinct(published.devices, &mut mistakes),
+            None => counted(labels, |resource| units(resource, 1_000_000_000)),
+        };
+        Self {
+            name: metadata.name.clone().unwrap_or_default(),
+            cpu_milli: units("cpu", PER_MILLI),
+            memory_mib: units("memory", PER_MIB),
+            pods: units("pods", 1_000_000_000),
+            gpus,
+            mistakes,
+        }
+    }
+
+    /// The node without any pod, for a view.
+    ///
+    /// # Errors
+    ///
+    /// The catalogue has no room for one of its products.
+    pub fn empty(&self, catalog: &mut Catalog) -> Result<node::Node, CatalogFull> {
+        let mut gpu = |it: &GpuFacts| {
+            let gpu = Gpu::free(catalog.model(&it.model)?, it.memory_mib);
+            Ok(Gpu { is_usable: it.obstacle.is_none(), ..gpu })
+        };
+        Ok(node::Node {
+            cpu_milli: NodeAmount::free(self.cpu_milli),
+            memory_mib: NodeAmount::free(self.memory_mib),
+            pods: NodeAmount::free(self.pods),
+            gpus: self.gpus.iter().map(&mut gpu).collect::<Result<_, CatalogFull>>()?,
+        })
+    }
+}
+
+/// Published GPUs; of two with one id the first counts.
+fn distinct(devices: Vec<NodeDevice>, mistakes: &mut Vec<String>) -> Vec<GpuFacts> {
+    let mut gpus: Vec<GpuFacts> = Vec::with_capacity(devices.len());
+    for NodeDevice { id, model, memory_mib, obstacle } in devices {
+        if gpus.iter().any(|known| known.id.as_ref() == Some(&id)) {
+            mistakes.push(format!("annotation {} has {id} twice", NodeDevices::ANNOTATION));
+            continue;
+        }
+        gpus.push(GpuFacts { id: Some(id), model, memory_mib, obstacle });
+    }
+    gpus
+}
+
+/// GPUs that other device plugins count: NVIDIA's by its labels, gpushare's by its resources.
+fn counted(labels: &BTreeMap<String, String>, units: impl Fn(&str) -> u32) -> Vec<GpuFacts> {
+    let label = |key: &str| labels.get(key).map(String::as_str).unwrap_or_default();
+    let number = |key: &str| label(key).parse::<u32>().ok();
+    let gpushare = units("aliyun.com/gpu-count");
+    let (count, memory_mib) = if gpushare > 0 {
+        (gpushare, units("aliyun.com/gpu-mem") / gpushare * 1024)
+    } else {
+        let allocatable = units("nvidia.com/gpu");
+        let replicas = number("nvidia.com/gpu.replicas").unwrap_or(1).max(1);
+        (allocatable / replicas, number("nvidia.com/gpu.memory").unwrap_or(0))
+    };
+    let model = label("nvidia.com/gpu.product").to_owned();
+    let gpu = GpuFacts { id: None, model, memory_mib, obstacle: None };
+    vec![gpu; count.min(64) as usize]
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn facts(object: Value) -> NodeFacts {
+        NodeFacts::of(&serde_json::from_value(object).expect("a Node"))
+    }
+
+    #[test]
+    fn gpus_are_those_of_the_agents_annotation() {
+        let devices = r#"{"devices":[
+            {"id":"GPU-a","model":"NVIDIA A10","memoryMib":23028},
+            {"id":"GPU-b","model":"NVIDIA A10","memoryMib":23028,"obstacle":"xid 79"},
+            {"id":"GPU-a","model":"NVIDIA A10","memoryMib":23028}]}"#;
+        let facts = facts(json!({
+            "metadata": {"name": "n1", "annotations": {"windlass.dev/devices": devices}},
+            "status": {"allocatable": {
+                "cpu": "63500m", "memory": "131072Mi", "pods": "110", "nvidia.com/gpu": "8",
+            }},
+        }));
+        assert_eq!((facts.cpu_milli, facts.memory_mib, facts.pods), (63_500, 131_072, 110));
+        let ids: Vec<_> = facts.gpus.iter().filter_map(|gpu| gpu.id.as_ref()).collect();
+        assert_eq!(ids.iter().map(|id| id.as_str()).collect::<Vec<_>>(), ["GPU-a", "GPU-b"]);
+        assert_eq!(facts.gpus[1].obstacle.as_deref(), Some("xid 79"));
+        assert_eq!(facts.mistakes, ["annotation windlass.dev/devices has GPU-a twice"]);
+    }
+
+    #[test]
+    fn gpus_of_other_device_plugins_are_counted() {
+        let nvidia = facts(json!({
+            "metadata": {"name": "n", "labels": {
+                "nvidia.com/gpu.product": "Tesla-T4", "nvidia.com/gpu.memory": "15360",
+                "nvidia.com/gpu.replicas": "2",
+            }},
+            "status": {"allocatable": {"nvidia.com/gpu": "8"}},
+        }));
+        assert_eq!(nvidia.gpus.len(), 4);
+        assert_eq!((nvidia.gpus[0].model.as_str(), nvidia.gpus[0].memory_mib), ("Tesla-T4", 15360));
+        let gpushare = facts(json!({
+            "metadata": {"name": "n"},
+            "status": {"allocatable": {"aliyun.com/gpu-count": "2", "aliyun.com/gpu-mem": "30"}},
+        }));
+        assert_eq!((gpushare.gpus.len(), gpushare.gpus[1].memory_mib), (2, 15 * 1024));
+    }
+
+    #[test]
+    fn a_damaged_annotation_is_told_and_the_allocatable_resource_counts() {
+        let facts = facts(json!({
+            "metadata": {"name": "n", "annotations": {"windlass.dev/devices": "{"}},
+            "status": {"allocatable": {"nvidia.com/gpu": "1"}},
+        }));
+        assert_eq!(facts.gpus.len(), 1);
+        assert!(facts.mistakes[0].starts_with("annotation windlass.dev/devices is unreadable"));
+    }
+}

@@ -1,0 +1,154 @@
+//! Facts of a pod: its wish, its node, and the GPUs that were decided for it.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{Pod, PodSpec};
+use windlass_core::{annotation::PodPlacement, device::DeviceId};
+use windlass_sched::{
+    request::{Gpus, Request},
+    view::Catalog,
+};
+
+use super::{GpuWish, GpuWishError, Products, amounts};
+
+/// A pod, as far as placement looks at it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PodFacts {
+    /// Identity, even among pods of one name.
+    pub uid: String,
+    /// Version of its object; a later one is larger (KEP-5504).
+    pub version: u64,
+    /// Namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+    /// Its node, once it is bound.
+    pub node: Option<String>,
+    /// Time of its creation, in seconds since 1970.
+    pub created: i64,
+    /// Priority; pods of a lower one may have to leave for it.
+    pub priority: i32,
+    /// All of its containers have ended for good: it holds nothing.
+    pub is_ended: bool,
+    /// Resources that it asks for.
+    pub wish: Wish,
+    /// Ids of the GPUs that it was given: by the agent's correction, else by the decision. None without both.
+    pub gpus: Vec<DeviceId>,
+}
+
+/// Resources that a pod asks for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Wish {
+    /// Processor time in thousandths of a core.
+    pub cpu_milli: u32,
+    /// Main memory in MiB.
+    pub memory_mib: u32,
+    /// GPUs.
+    pub gpus: Result<GpuWish, GpuWishError>,
+    /// Products that will do.
+    pub products: Products,
+}
+
+// === impl PodFacts ===
+
+impl PodFacts {
+    /// Reads a Pod.
+    pub fn of(object: &Pod) -> Self {
+        let metadata = &object.metadata;
+        let (nothing, no_annotations) = (PodSpec::default(), BTreeMap::new());
+        let spec = object.spec.as_ref().unwrap_or(&nothing);
+        let annotations = metadata.annotations.as_ref().unwrap_or(&no_annotations);
+        let version = metadata.resource_version.as_deref();
+        let phase = object.status.as_ref().and_then(|status| status.phase.as_deref());
+        Self {
+            uid: metadata.uid.clone().unwrap_or_default(),
+            version: version.and_then(|text| text.parse().ok()).unwrap_or(0),
+            namespace: metadata.namespace.clone().unwrap_or_default(),
+            name: metadata.name.clone().unwrap_or_default(),
+            node: spec.node_name.clone().filter(|name| !name.is_empty()),
+            created: metadata.creation_timestamp.as_ref().map_or(0, |time| time.0.as_second()),
+            priority: spec.priority.unwrap_or(0),
+            is_ended: matches!(phase, Some("Succeeded" | "Failed")),
+            wish: Wish::of(spec, annotations),
+            gpus: gpus(annotations),
+        }
+    }
+
+    /// `namespace/name`.
+    pub fn title(&self) -> String {
+        format!("{}/{}", self.namespace, self.name)
+    }
+}
+
+/// Ids in the placement of a pod. An unreadable annotation places nothing: anybody may have written it.
+fn gpus(annotations: &BTreeMap<String, String>) -> Vec<DeviceId> {
+    let placement = [PodPlacement::CORRECTION, PodPlacement::ANNOTATION]
+        .into_iter()
+        .filter_map(|key| annotations.get(key))
+        .find_map(|text| PodPlacement::from_annotation(text).ok());
+    placement.into_iter().flat_map(|it| it.devices).map(|device| device.id).collect()
+}
+
+// === impl Wish ===
+
+impl Wish {
+    fn of(spec: &PodSpec, annotations: &BTreeMap<String, String>) -> Self {
+        let cpu = amounts::of_pod(spec, "cpu") / 1_000_000;
+        // Rounded up: a node's free memory is rounded down.
+        let mib = 1_000_000_000 * 1024 * 1024;
+        let memory = (amounts::of_pod(spec, "memory") + mib - 1) / mib;
+        Self {
+            cpu_milli: u32::try_from(cpu).unwrap_or(u32::MAX),
+            memory_mib: u32::try_from(memory).unwrap_or(u32::MAX),
+            gpus: GpuWish::of(spec),
+            products: Products::of(annotations),
+        }
+    }
+
+    /// The wish as the scheduling core understands it.
+    ///
+    /// # Errors
+    ///
+    /// The pod asks for GPUs that no node can have.
+    pub fn request(&self, catalog: &Catalog) -> Result<Request, GpuWishError> {
+        let gpus = match self.gpus.clone()? {
+            GpuWish::None => Gpus::None,
+            GpuWish::Whole(count) => Gpus::Whole(count),
+            GpuWish::Share { milli, mib, .. } => Gpus::Share { milli, mib },
+        };
+        let (cpu_milli, memory_mib) = (self.cpu_milli, self.memory_mib);
+        Ok(Request { cpu_milli, memory_mib, gpus, models: self.products.within(catalog) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_bound_pod_has_the_gpus_of_its_annotation_unless_the_agent_corrected_them() {
+        let pod = |annotations: serde_json::Value| {
+            let object = json!({
+                "metadata": {"name": "p", "namespace": "ns", "uid": "u", "annotations": annotations,
+                             "creationTimestamp": "2026-01-01T00:00:00Z"},
+                "spec": {"nodeName": "n1", "containers": [{"name": "c", "resources": {
+                    "limits": {"windlass.dev/gpu-memory": "8", "cpu": "1500m", "memory": "1000k"},
+                }}]},
+                "status": {"phase": "Running"},
+            });
+            PodFacts::of(&serde_json::from_value(object).expect("a Pod"))
+        };
+        let decided = json!({"windlass.dev/placement": r#"{"devices":[{"id":"GPU-a"}]}"#});
+        let facts = pod(decided.clone());
+        assert_eq!(facts.gpus.iter().map(|id| id.as_str()).collect::<Vec<_>>(), ["GPU-a"]);
+        assert_eq!((facts.title().as_str(), facts.node.as_deref()), ("ns/p", Some("n1")));
+        assert_eq!((facts.wish.cpu_milli, facts.wish.memory_mib), (1500, 1));
+        assert!(!facts.is_ended && facts.created > 0);
+        let mut corrected = decided;
+        corrected["windlass.dev/placed"] = json!(r#"{"devices":[{"id":"GPU-b"}]}"#);
+        assert_eq!(pod(corrected).gpus[0].as_str(), "GPU-b");
+        assert_eq!(pod(json!({"windlass.dev/placement": "GPU-a"})).gpus, []);
+    }
+}

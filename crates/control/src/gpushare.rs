@@ -1,0 +1,123 @@
+//! gpushare's protocol: the annotations that its device plugin waits for, and its `inspect` document.
+//!
+//! Names and meaning are those of Aliyun's gpushare-scheduler-extender (c0b6141).
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde::Serialize;
+use windlass_sched::gpu::GpuState;
+
+use crate::{
+    facts::{GpuFacts, GpuWish},
+    index::{Index, Inspected},
+};
+
+/// MiB of gpushare's unit.
+const MIB_PER_UNIT: u32 = 1024;
+
+/// Annotations of a pod whose share of memory was decided: the GPU's index, its memory, and the pod's part of it.
+pub(crate) fn annotations(
+    (index, gpu): (usize, GpuFacts),
+    memory_mib: u32,
+    now: Timestamp,
+) -> BTreeMap<String, String> {
+    let pair = |key: &str, value: String| (format!("ALIYUN_COM_GPU_MEM_{key}"), value);
+    [
+        pair("IDX", index.to_string()),
+        pair("DEV", (gpu.memory_mib / MIB_PER_UNIT).to_string()),
+        pair("POD", (memory_mib / MIB_PER_UNIT).to_string()),
+        pair("ASSIGNED", "false".to_owned()),
+        pair("ASSUME_TIME", now.as_nanosecond().to_string()),
+    ]
+    .into()
+}
+
+/// The document of `inspect`, which `kubectl-inspect-gpushare` reads.
+#[derive(Debug, Serialize)]
+pub(crate) struct Inspection {
+    nodes: Vec<InspectedNode>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct InspectedNode {
+    name: String,
+    #[serde(rename = "totalGPU")]
+    total: u32,
+    #[serde(rename = "usedGPU")]
+    used: u32,
+    devs: Vec<InspectedGpu>,
+}
+
+#[derive(Debug, Serialize)]
+struct InspectedGpu {
+    id: usize,
+    #[serde(rename = "totalGPU")]
+    total: u32,
+    #[serde(rename = "usedGPU")]
+    used: u32,
+    pods: Vec<InspectedPod>,
+}
+
+#[derive(Debug, Serialize)]
+struct InspectedPod {
+    name: String,
+    namespace: String,
+    #[serde(rename = "usedGPU")]
+    used: u32,
+}
+
+// === impl Inspection ===
+
+impl Inspection {
+    /// All nodes with GPUs, or the one of a name.
+    pub(crate) fn of(index: &mut Index, name: Option<&str>) -> Self {
+        let nodes = index.inspect();
+        let nodes = nodes.iter().filter(|node| !node.facts.gpus.is_empty());
+        let nodes = nodes.filter(|node| name.is_none_or(|name| node.facts.name == name));
+        Self { nodes: nodes.map(InspectedNode::of).collect() }
+    }
+}
+
+// === impl InspectedNode ===
+
+impl InspectedNode {
+    fn of(node: &Inspected<'_>) -> Self {
+        let devs: Vec<_> =
+            (0..node.facts.gpus.len()).map(|id| InspectedGpu::of(node, id)).collect();
+        Self {
+            name: node.facts.name.clone(),
+            total: devs.iter().map(|gpu| gpu.total).sum(),
+            used: devs.iter().map(|gpu| gpu.used).sum(),
+            devs,
+        }
+    }
+}
+
+// === impl InspectedGpu ===
+
+impl InspectedGpu {
+    fn of(node: &Inspected<'_>, id: usize) -> Self {
+        let gpu = &node.state.gpus[id];
+        let free_mib = match gpu.state {
+            GpuState::Shared { free_mib, .. } => free_mib,
+            GpuState::Whole | GpuState::Partitioned { .. } => 0,
+        };
+        let holders = node.holders.iter().filter(|holder| holder.part.gpus.has(id));
+        let pod = |holder: &crate::index::Holder<'_>| InspectedPod {
+            name: holder.pod.name.clone(),
+            namespace: holder.pod.namespace.clone(),
+            used: match holder.pod.wish.gpus {
+                Ok(GpuWish::Share { mib, .. }) => mib / MIB_PER_UNIT,
+                _ => gpu.memory_mib / MIB_PER_UNIT,
+            },
+        };
+        Self {
+            id,
+            total: gpu.memory_mib / MIB_PER_UNIT,
+            used: (gpu.memory_mib - free_mib) / MIB_PER_UNIT,
+            pods: holders.map(pod).collect(),
+        }
+    }
+}

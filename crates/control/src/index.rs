@@ -1,0 +1,479 @@
+//! The view of the cluster, kept from the API server's objects.
+//!
+//! ```text
+//!  Node ──┐                    changed nodes
+//!  Pod  ──┴─> facts by name ──────────────────> View ──> Scheduler ──> ranks, parts, reasons
+//!                 ^                                                        │
+//!                 └────────────── assumed pods <──── place ────────────────┘
+//! ```
+//!
+//! # Guarantees
+//!
+//! The view is a function of the facts: a changed node is built anew from its object and its pods, in an order that
+//! does not depend on the order of events. A pod that was placed counts on its node until its placement failed or its
+//! object says otherwise; no timer frees a device.
+
+mod occupancy;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+
+use windlass_core::annotation::{PlacedDevice, PodPlacement};
+use windlass_sched::{
+    fit::fit,
+    node::{Node, Part},
+    policy::{Policy, Rank},
+    request::Request,
+    scheduler::Scheduler,
+    view::{NodeIx, View},
+};
+
+use self::occupancy::Occupancy;
+use crate::facts::{GpuFacts, GpuWish, GpuWishError, NodeFacts, PodFacts, SharedBy};
+
+/// Facts and view of a cluster.
+#[derive(Debug)]
+pub struct Index {
+    view: View,
+    scheduler: Scheduler,
+    nodes: BTreeMap<String, NodeIx>,
+    entries: Vec<Entry>,
+    pods: HashMap<String, PodEntry>,
+    changed: BTreeSet<NodeIx>,
+    is_synced: bool,
+}
+
+/// A node with its pods.
+#[derive(Debug, Default)]
+struct Entry {
+    facts: NodeFacts,
+    /// The node's object is there. Pods may be known before it and after it.
+    is_there: bool,
+    pods: BTreeSet<String>,
+    occupancy: Occupancy,
+}
+
+#[derive(Debug)]
+struct PodEntry {
+    facts: PodFacts,
+    /// Its decided placement, while the API server has not confirmed it.
+    assumed: Option<Assumed>,
+}
+
+#[derive(Debug)]
+struct Assumed {
+    node: String,
+    part: Part,
+}
+
+/// The first reason why a pod cannot be placed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// No node of that name has been seen.
+    #[error("node {0} is unknown to Windlass: its object has not been seen yet")]
+    UnknownNode(String),
+    /// The request fits no node.
+    #[error(transparent)]
+    Wish(#[from] GpuWishError),
+    /// The node does not fit.
+    #[error(transparent)]
+    Misfit(#[from] windlass_sched::fit::Misfit),
+    /// A GPU lacks the id by which the agent would find it.
+    #[error("node {0} runs no agent of Windlass, which has to give the share to the pod")]
+    NoAgent(String),
+    /// The pod has been bound to another node.
+    #[error("pod {pod} is on node {node} already")]
+    Bound {
+        /// `namespace/name`.
+        pod: String,
+        /// Its node.
+        node: String,
+    },
+}
+
+// === impl Index ===
+
+impl Default for Index {
+    fn default() -> Self {
+        Self {
+            view: View::default(),
+            scheduler: Scheduler::learning(Policy::Windlass, 0),
+            nodes: BTreeMap::new(),
+            entries: Vec::new(),
+            pods: HashMap::new(),
+            changed: BTreeSet::new(),
+            is_synced: false,
+        }
+    }
+}
+
+impl Index {
+    /// Notes a Node that is new or has changed.
+    pub fn set_node(&mut self, facts: NodeFacts) {
+        let node = self.node_of(&facts.name);
+        let entry = self.entry(node);
+        if !entry.is_there || entry.facts != facts {
+            for mistake in facts.mistakes.iter().filter(|it| !entry.facts.mistakes.contains(it)) {
+                tracing::warn!(node = facts.name, mistake, "node misdescribes its devices");
+            }
+            entry.facts = facts;
+            entry.is_there = true;
+            self.changed.insert(node);
+        }
+    }
+
+    /// Notes that a Node is gone.
+    pub fn remove_node(&mut self, name: &str) {
+        if let Some(node) = self.nodes.get(name).copied() {
+            let entry = self.entry(node);
+            entry.facts = NodeFacts { name: name.to_owned(), ..NodeFacts::default() };
+            entry.is_there = false;
+            self.changed.insert(node);
+        }
+    }
+
+    /// Notes a Pod that is new or has changed. An ended one holds nothing.
+    pub fn set_pod(&mut self, facts: PodFacts) {
+        if facts.is_ended {
+            self.remove_pod(&facts.uid);
+            return;
+        }
+        let known = self.pods.get(&facts.uid);
+        // After a list beside a watch, the watch may bring what is older.
+        let is_old = |known: &PodEntry| known.facts.version >= facts.version;
+        if known.is_some_and(is_old) {
+            return;
+        }
+        let is_new = known.is_none();
+        // An event from before the binding leaves the assumption as it is.
+        let assumed = match &facts.node {
+            None => self.pods.get_mut(&facts.uid).and_then(|known| known.assumed.take()),
+            Some(_) => None,
+        };
+        let before = known_node(self.pods.get(&facts.uid));
+        let after = facts.node.clone().or_else(|| assumed.as_ref().map(|it| it.node.clone()));
+        self.move_pod(&facts.uid, before.as_deref(), after.as_deref());
+        if is_new && self.is_synced {
+            self.observe(&facts);
+        }
+        self.pods.insert(facts.uid.clone(), PodEntry { facts, assumed });
+    }
+
+    /// Notes that a Pod is gone.
+    pub fn remove_pod(&mut self, uid: &str) {
+        if let Some(entry) = self.pods.remove(uid) {
+            let node = known_node(Some(&entry));
+            self.move_pod(uid, node.as_deref(), None);
+        }
+    }
+
+    /// Notes all nodes that there are. Others are gone.
+    pub fn retain_nodes(&mut self, names: &HashSet<String>) {
+        let gone = self.nodes.keys().filter(|name| !names.contains(*name));
+        for name in gone.cloned().collect::<Vec<_>>() {
+            self.remove_node(&name);
+        }
+    }
+
+    /// Notes all pods that there are, by their identities. Others are gone.
+    pub fn retain_pods(&mut self, uids: &HashSet<String>) {
+        let gone = self.pods.keys().filter(|uid| !uids.contains(*uid));
+        for uid in gone.cloned().collect::<Vec<_>>() {
+            self.remove_pod(&uid);
+        }
+    }
+
+    /// Notes that all objects have been seen once: the view is complete.
+    pub fn set_synced(&mut self) {
+        if self.is_synced {
+            return;
+        }
+        self.is_synced = true;
+        self.settle();
+        let mut all: Vec<_> = self.pods.values().map(|pod| pod.facts.clone()).collect();
+        all.sort_by(|a, b| (a.created, &a.uid).cmp(&(b.created, &b.uid)));
+        for pod in &all {
+            self.observe(pod);
+        }
+    }
+
+    /// All objects have been seen once.
+    pub fn is_synced(&self) -> bool {
+        self.is_synced
+    }
+
+    /// Nodes whose object is there, and pods that hold or want something.
+    pub fn counts(&self) -> (usize, usize) {
+        (self.entries.iter().filter(|entry| entry.is_there).count(), self.pods.len())
+    }
+
+    /// The pod of this identity.
+    pub fn pod(&self, uid: &str) -> Option<&PodFacts> {
+        self.pods.get(uid).map(|entry| &entry.facts)
+    }
+
+    /// The nodes that can serve the pod, and the first reason of each that cannot.
+    pub fn filter<'a>(
+        &mut self,
+        pod: &PodFacts,
+        names: &'a [String],
+    ) -> Vec<(&'a str, Result<(), Refusal>)> {
+        self.settle();
+        let request = pod.wish.request(self.view.catalog());
+        let check = |name: &'a String| (name.as_str(), self.check(pod, &request, name));
+        names.iter().map(check).collect()
+    }
+
+    /// The named nodes that can serve the pod, the best first. No two are equal: names decide between equal ranks.
+    pub fn rank<'a>(&mut self, pod: &PodFacts, names: &'a [String]) -> Vec<&'a str> {
+        self.settle();
+        let Ok(request) = pod.wish.request(self.view.catalog()) else { return Vec::new() };
+        let ranks: HashMap<NodeIx, Rank> = self.scheduler.ranks(&self.view, &request).collect();
+        let ranked = names.iter().filter_map(|name| {
+            let node = self.nodes.get(name)?;
+            Some((*ranks.get(node)?, name.as_str()))
+        });
+        let mut ranked: Vec<_> = ranked.collect();
+        ranked
+            .sort_unstable_by(|(rank, name), (other, their)| other.cmp(rank).then(name.cmp(their)));
+        ranked.into_iter().map(|(_, name)| name).collect()
+    }
+
+    /// Places the pod on the node, and counts it there from now on: the API server is told next.
+    ///
+    /// # Errors
+    ///
+    /// The node cannot serve the pod any more. Nothing has changed.
+    pub fn place(&mut self, pod: &PodFacts, name: &str) -> Result<PodPlacement, Refusal> {
+        self.settle();
+        let request = pod.wish.request(self.view.catalog());
+        self.check(pod, &request, name)?;
+        let (request, node) = (request?, self.nodes[name]);
+        let known = self.pods.get(&pod.uid);
+        if let Some(bound) = known.and_then(|known| known.facts.node.clone()) {
+            return Err(Refusal::Bound { pod: pod.title(), node: bound });
+        }
+        let part = self.scheduler.part(&self.view, node, &request);
+        let part = part.expect("checked above, and nothing has changed since");
+        let placement = self.placement(node, pod, part);
+        let before = known_node(known);
+        self.move_pod(&pod.uid, before.as_deref(), Some(name));
+        let assumed = Some(Assumed { node: name.to_owned(), part });
+        self.pods.insert(pod.uid.clone(), PodEntry { facts: pod.clone(), assumed });
+        Ok(placement)
+    }
+
+    /// The pod fits the node once some others are gone.
+    pub fn fits_without(&mut self, pod: &PodFacts, name: &str, victims: &[String]) -> bool {
+        self.settle();
+        let Ok(request) = pod.wish.request(self.view.catalog()) else { return false };
+        let Some(node) = self.nodes.get(name) else { return false };
+        let others = |uid: &&String| !victims.contains(uid);
+        let entry = &self.entries[node.0 as usize];
+        let pods = entry.pods.iter().filter(others).filter_map(|uid| self.pods.get(uid));
+        let pods = pods.map(PodEntry::as_holder).collect();
+        // A product that is new to the catalogue is on no node of the view.
+        let Ok(empty) = entry.facts.empty(&mut self.view.catalog().clone()) else { return false };
+        let (state, _) = occupancy::occupy(self.view.catalog(), &entry.facts, empty, pods);
+        fit(self.view.catalog(), &state, &request).is_ok()
+    }
+
+    /// The GPU that a placed pod has a share of: its index on the node, and its facts.
+    pub fn gpu_of(&mut self, uid: &str) -> Option<(usize, GpuFacts)> {
+        self.settle();
+        let node = known_node(self.pods.get(uid))?;
+        let entry = &self.entries[self.nodes.get(&node)?.0 as usize];
+        let (_, part) = entry.occupancy.parts().find(|(holder, _)| *holder == uid)?;
+        let position = part.gpus.iter().next()?;
+        Some((position, entry.facts.gpus.get(position)?.clone()))
+    }
+
+    /// Names of the nodes whose object is there, in order.
+    pub fn node_names(&self) -> Vec<String> {
+        let is_there = |(_, node): &(&String, &NodeIx)| self.entries[node.0 as usize].is_there;
+        self.nodes.iter().filter(is_there).map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Pods with GPUs of a node: identity, `namespace/name`, and the number of GPUs that each has a part of.
+    pub fn holders(&mut self, name: &str) -> Vec<(String, String, u32)> {
+        self.settle();
+        let Some(node) = self.nodes.get(name) else { return Vec::new() };
+        let parts = self.entries[node.0 as usize].occupancy.parts();
+        let held = parts.filter(|(_, part)| !part.gpus.is_empty());
+        let holder = |(uid, part): (&String, Part)| {
+            Some((uid.clone(), self.pods.get(uid)?.facts.title(), part.gpus.len()))
+        };
+        held.filter_map(holder).collect()
+    }
+
+    /// Takes an assumed placement back: the API server has refused it.
+    pub fn forget(&mut self, uid: &str) {
+        let Some(entry) = self.pods.get_mut(uid) else { return };
+        if let Some(assumed) = entry.assumed.take() {
+            let node = entry.facts.node.clone();
+            self.move_pod(uid, Some(&assumed.node), node.as_deref());
+        }
+    }
+
+    /// Idle GPUs that a typical pod cannot use, in expectation.
+    pub fn fragmentation(&mut self) -> f64 {
+        self.settle();
+        self.scheduler.fragmentation(&self.view)
+    }
+
+    /// Pods that hold more than their node has, or other GPUs than there are.
+    pub fn conflicts(&mut self) -> usize {
+        self.settle();
+        self.entries.iter().map(|entry| entry.occupancy.conflicts().len()).sum()
+    }
+
+    /// Every node whose object is there, in the order of names, with its state and its pods.
+    pub fn inspect(&mut self) -> Vec<Inspected<'_>> {
+        self.settle();
+        let nodes = self.nodes.values().filter(|node| self.entries[node.0 as usize].is_there);
+        nodes
+            .map(|node| {
+                let entry = &self.entries[node.0 as usize];
+                let holders = entry.occupancy.parts().filter_map(|(uid, part)| {
+                    Some(Holder { pod: &self.pods.get(uid)?.facts, part })
+                });
+                Inspected {
+                    facts: &entry.facts,
+                    state: self.view.node(*node),
+                    holders: holders.collect(),
+                }
+            })
+            .collect()
+    }
+
+    fn placement(&self, node: NodeIx, pod: &PodFacts, part: Part) -> PodPlacement {
+        let gpus = &self.entries[node.0 as usize].facts.gpus;
+        let ids = part.gpus.iter().filter_map(|position| gpus[position].id.clone());
+        let device = |id| match pod.wish.gpus {
+            Ok(GpuWish::Share { milli, mib, .. }) => PlacedDevice {
+                id,
+                memory_mib: Some(mib).filter(|mib| *mib > 0),
+                compute_milli: Some(milli).filter(|milli| *milli > 0),
+            },
+            _ => PlacedDevice::whole(id),
+        };
+        PodPlacement { devices: ids.map(device).collect() }
+    }
+
+    fn check(
+        &self,
+        pod: &PodFacts,
+        request: &Result<Request, GpuWishError>,
+        name: &str,
+    ) -> Result<(), Refusal> {
+        let request = request.as_ref().map_err(Clone::clone)?;
+        let node = self.nodes.get(name).filter(|node| self.entries[node.0 as usize].is_there);
+        let node = node.ok_or_else(|| Refusal::UnknownNode(name.to_owned()))?;
+        fit(self.view.catalog(), self.view.node(*node), request)?;
+        let needs_agent = matches!(
+            pod.wish.gpus,
+            Ok(GpuWish::Share { by: SharedBy::Windlass | SharedBy::Hami, .. })
+        );
+        let gpus = &self.entries[node.0 as usize].facts.gpus;
+        if needs_agent && gpus.iter().any(|gpu| gpu.id.is_none()) {
+            return Err(Refusal::NoAgent(name.to_owned()));
+        }
+        Ok(())
+    }
+
+    fn observe(&mut self, pod: &PodFacts) {
+        if let Ok(request) = pod.wish.request(self.view.catalog())
+            && pod.wish.gpus.as_ref().is_ok_and(|wish| wish.is_some())
+        {
+            self.scheduler.observe(&self.view, &request);
+        }
+    }
+
+    /// Builds every changed node anew.
+    fn settle(&mut self) {
+        for node in std::mem::take(&mut self.changed) {
+            let entry = &self.entries[node.0 as usize];
+            let pods = entry.pods.iter().filter_map(|uid| self.pods.get(uid));
+            let pods: Vec<_> = pods.map(PodEntry::as_holder).collect();
+            let empty = entry.facts.empty(self.view.catalog_mut()).unwrap_or_else(|error| {
+                tracing::error!(node = entry.facts.name, %error, "node left out");
+                Node::default()
+            });
+            let (state, occupancy) =
+                occupancy::occupy(self.view.catalog(), &entry.facts, empty, pods);
+            for conflict in occupancy.conflicts() {
+                if !self.entries[node.0 as usize].occupancy.conflicts().contains(conflict) {
+                    let node = &self.entries[node.0 as usize].facts.name;
+                    tracing::warn!(node, %conflict, "a pod holds devices that its node does not have free");
+                }
+            }
+            if *self.view.node(node) != state {
+                self.view.replace(node, state);
+            }
+            self.entries[node.0 as usize].occupancy = occupancy;
+        }
+    }
+
+    fn move_pod(&mut self, uid: &str, from: Option<&str>, to: Option<&str>) {
+        if let Some(from) = from {
+            let node = self.node_of(from);
+            self.entry(node).pods.remove(uid);
+            self.changed.insert(node);
+        }
+        if let Some(to) = to {
+            let node = self.node_of(to);
+            self.entry(node).pods.insert(uid.to_owned());
+            self.changed.insert(node);
+        }
+    }
+
+    /// The node's position; a new one for a name that is new.
+    fn node_of(&mut self, name: &str) -> NodeIx {
+        if let Some(node) = self.nodes.get(name) {
+            return *node;
+        }
+        let node = self.view.add(Node::default());
+        self.nodes.insert(name.to_owned(), node);
+        let facts = NodeFacts { name: name.to_owned(), ..NodeFacts::default() };
+        self.entries.push(Entry { facts, ..Entry::default() });
+        node
+    }
+
+    fn entry(&mut self, node: NodeIx) -> &mut Entry {
+        &mut self.entries[node.0 as usize]
+    }
+}
+
+// === impl PodEntry ===
+
+impl PodEntry {
+    /// The pod, and the part of its node that was decided for it and is not confirmed yet.
+    fn as_holder(&self) -> (&PodFacts, Option<Part>) {
+        (&self.facts, self.assumed.as_ref().map(|assumed| assumed.part))
+    }
+}
+
+/// The node on which the pod counts.
+fn known_node(pod: Option<&PodEntry>) -> Option<String> {
+    let pod = pod?;
+    pod.facts.node.clone().or_else(|| pod.assumed.as_ref().map(|assumed| assumed.node.clone()))
+}
+
+/// A node with its state and its pods.
+#[derive(Debug)]
+pub struct Inspected<'a> {
+    /// Facts of its object.
+    pub facts: &'a NodeFacts,
+    /// Free and held resources.
+    pub state: &'a Node,
+    /// Its pods with the GPUs that they hold.
+    pub holders: Vec<Holder<'a>>,
+}
+
+/// A pod and the part of its node that it holds.
+#[derive(Debug)]
+pub struct Holder<'a> {
+    /// The pod.
+    pub pod: &'a PodFacts,
+    /// Its part.
+    pub part: Part,
+}

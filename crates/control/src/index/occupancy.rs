@@ -1,0 +1,133 @@
+//! A node's free resources, from its facts and its pods.
+
+use std::{collections::BTreeMap, fmt};
+
+use windlass_sched::{
+    gpu::{Gpu, GpuSet},
+    node::{Node, Part},
+    request::{Gpus, Request},
+    view::Catalog,
+};
+
+use crate::facts::{NodeFacts, PodFacts};
+
+/// The parts of a node that its pods hold.
+#[derive(Debug, Default)]
+pub(super) struct Occupancy {
+    parts: BTreeMap<String, Part>,
+    conflicts: Vec<Conflict>,
+}
+
+/// A pod that holds more than its node has free.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Conflict {
+    pod: String,
+    wanted: Gpus,
+}
+
+/// Counts the pods on an empty node.
+///
+/// Pods with known GPUs come before those whose GPUs nobody said; among equals the older one comes first. A pod of
+/// another scheduler counts on GPUs that nobody else has, healthy or not, as many as there are.
+pub(super) fn occupy(
+    catalog: &Catalog,
+    facts: &NodeFacts,
+    mut node: Node,
+    mut pods: Vec<(&PodFacts, Option<Part>)>,
+) -> (Node, Occupancy) {
+    let known = |(pod, assumed): &(&PodFacts, Option<Part>)| {
+        assumed.or_else(|| part_of(facts, pod)).is_some()
+    };
+    pods.sort_by_key(|it| (!known(it), it.0.created, it.0.uid.clone()));
+    let mut occupancy = Occupancy::default();
+    for (pod, assumed) in pods {
+        let request = pod.wish.request(catalog);
+        // A pod with an impossible wish was bound by somebody else, and runs without our GPUs.
+        let request = request.unwrap_or(Request {
+            cpu_milli: pod.wish.cpu_milli,
+            memory_mib: pod.wish.memory_mib,
+            gpus: Gpus::None,
+            models: pod.wish.products.within(catalog),
+        });
+        let decided = assumed.or_else(|| part_of(facts, pod));
+        let part = decided.filter(|part| node.take(&request, *part).is_ok());
+        let part = part.or_else(|| {
+            let free = free_part(&node, &request)?;
+            node.take(&request, free).is_ok().then_some(free)
+        });
+        let part = part.unwrap_or_else(|| {
+            occupancy.conflicts.push(Conflict { pod: pod.title(), wanted: request.gpus });
+            take_what_is_there(&mut node, &request)
+        });
+        occupancy.parts.insert(pod.uid.clone(), part);
+    }
+    (node, occupancy)
+}
+
+/// The GPUs that the pod's annotation names; none where the node lacks one of them.
+fn part_of(facts: &NodeFacts, pod: &PodFacts) -> Option<Part> {
+    let position = |id| facts.gpus.iter().position(|gpu| gpu.id.as_ref() == Some(id));
+    let positions: Option<Vec<_>> = pod.gpus.iter().map(position).collect();
+    let gpus = positions?.into_iter().fold(GpuSet::default(), |set, it| GpuSet(set.0 | 1 << it));
+    (!gpus.is_empty()).then_some(Part { gpus, slices: 0 })
+}
+
+/// GPUs that can hold the request. A pod keeps one that fails, so health does not matter.
+fn free_part(node: &Node, request: &Request) -> Option<Part> {
+    let gpus = match request.gpus {
+        Gpus::None => GpuSet::default(),
+        Gpus::Whole(count) => {
+            // Healthy ones first.
+            let (usable, free) = (node.free_gpus(), unheld(node));
+            let set = if usable.len() >= u32::from(count) { usable } else { free };
+            (set.len() >= u32::from(count)).then(|| set.lowest(u32::from(count)))?
+        }
+        Gpus::Share { .. } | Gpus::Partition(_) => {
+            let fits = |position: &usize| {
+                let part = Part { gpus: GpuSet::one(*position), slices: 0 };
+                node.clone().take(request, part).is_ok()
+            };
+            let fullest = |position: &usize| node.gpus[*position].idle_milli();
+            GpuSet::one((0..node.gpus.len()).filter(fits).min_by_key(fullest)?)
+        }
+    };
+    Some(Part { gpus, slices: 0 })
+}
+
+/// Takes the free GPUs, where there are fewer than the request has, and its processor time and memory.
+fn take_what_is_there(node: &mut Node, request: &Request) -> Part {
+    let free = unheld(node);
+    let count = u8::try_from(free.len().min(request.gpu_count())).unwrap_or(u8::MAX);
+    let gpus = if count == 0 { Gpus::None } else { Gpus::Whole(count) };
+    let part = Part { gpus: free.lowest(u32::from(count)), slices: 0 };
+    let rest = Request { gpus, ..*request };
+    node.take(&rest, part).expect("as many free GPUs as are taken");
+    part
+}
+
+/// GPUs that nobody has any of, healthy or not.
+fn unheld(node: &Node) -> GpuSet {
+    node.gpus_that(|gpu| gpu.state == Gpu::free(gpu.model, gpu.memory_mib).state)
+}
+
+// === impl Occupancy ===
+
+impl Occupancy {
+    /// Pods by their identity, and the part that each holds.
+    pub(super) fn parts(&self) -> impl Iterator<Item = (&String, Part)> {
+        self.parts.iter().map(|(uid, part)| (uid, *part))
+    }
+
+    /// Pods that hold more than the node has free.
+    pub(super) fn conflicts(&self) -> &[Conflict] {
+        &self.conflicts
+    }
+}
+
+// === impl Conflict ===
+
+impl fmt::Display for Conflict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} wants {:?}", self.pod, self.wanted)
+    }
+}

@@ -1,0 +1,28 @@
+//! The cluster half, live: kube-scheduler's extender over a view of all devices.
+//!
+//! ```text
+//!  API server ──watches──> facts ──> index ──> sched: ranks, parts, reasons
+//!                                      ^ │
+//!  kube-scheduler ──HTTP──> extender ──┘ └──> binder ──Binding, under a Lease──> API server
+//! ```
+//!
+//! Everything is rebuilt from the API server's objects: nothing is kept on a disk, and nothing is written but the
+//! Binding of a pod.
+
+pub mod explanation;
+pub mod facts;
+pub mod index;
+pub mod objects;
+
+mod access;
+mod binder;
+mod extender;
+mod fence;
+mod gpushare;
+mod metrics;
+mod run;
+mod server;
+mod watches;
+
+pub use run::{Config, RunError, run};
+pub use server::{TlsError, TlsFiles};

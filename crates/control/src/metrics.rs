@@ -1,0 +1,199 @@
+//! Metrics of the cluster half.
+
+use std::{sync::Arc, time::Duration};
+
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, EncodeLabelSet, EncodeLabelValue, EncodeMetric as _, text},
+    metrics::{
+        counter::Counter,
+        family::Family,
+        gauge::ConstGauge,
+        histogram::{Histogram, exponential_buckets},
+    },
+    registry::{Registry, Unit},
+};
+use windlass_host::shared::Shared;
+use windlass_sched::fit::Misfit;
+
+use crate::index::{Index, Refusal};
+
+/// A verb of the extender.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
+pub(crate) enum Verb {
+    /// Which nodes can serve a pod.
+    Filter,
+    /// Which of them are best.
+    Prioritize,
+    /// Which of them can serve it without some pods.
+    Preempt,
+    /// Binds a pod.
+    Bind,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Answered {
+    verb: Verb,
+    is_ok: IsOk,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
+#[expect(non_camel_case_types, reason = "the spelling of the label's values")]
+enum IsOk {
+    r#true,
+    r#false,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfVerb {
+    verb: Verb,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ByReason {
+    reason: &'static str,
+}
+
+/// Counters of the extender.
+#[derive(Debug)]
+pub(crate) struct Metrics {
+    answers: Family<Answered, Counter>,
+    seconds: Family<OfVerb, Histogram, fn() -> Histogram>,
+    refusals: Family<ByReason, Counter>,
+}
+
+/// Gauges that are computed from the view when somebody asks.
+#[derive(Debug)]
+struct ViewGauges(Arc<Shared<Index>>);
+
+// === impl Metrics ===
+
+impl Metrics {
+    /// Registers all metrics.
+    pub(crate) fn register(registry: &mut Registry, index: Arc<Shared<Index>>) -> Arc<Self> {
+        // From 50 us to 0.8 s.
+        let histogram: fn() -> Histogram =
+            || Histogram::new(exponential_buckets(0.000_05, 2.0, 15));
+        let metrics = Self {
+            answers: Family::default(),
+            seconds: Family::new_with_constructor(histogram),
+            refusals: Family::default(),
+        };
+        registry.register(
+            "windlass_cluster_answers",
+            "Answers of the extender, by verb",
+            metrics.answers.clone(),
+        );
+        registry.register_with_unit(
+            "windlass_cluster_answer",
+            "Time of an answer of the extender, by verb",
+            Unit::Seconds,
+            metrics.seconds.clone(),
+        );
+        registry.register(
+            "windlass_cluster_refusals",
+            "Nodes that could not serve a pod, by the first reason",
+            metrics.refusals.clone(),
+        );
+        registry.register_collector(Box::new(ViewGauges(index)));
+        for reason in REASONS {
+            drop(metrics.refusals.get_or_create(&ByReason { reason }));
+        }
+        Arc::new(metrics)
+    }
+
+    /// Counts an answer.
+    pub(crate) fn answered(&self, verb: Verb, time: Duration, is_ok: bool) {
+        let is_ok = if is_ok { IsOk::r#true } else { IsOk::r#false };
+        self.answers.get_or_create(&Answered { verb, is_ok }).inc();
+        self.seconds.get_or_create(&OfVerb { verb }).observe(time.as_secs_f64());
+    }
+
+    /// Counts a node that cannot serve a pod.
+    pub(crate) fn refused(&self, refusal: &Refusal) {
+        self.refusals.get_or_create(&ByReason { reason: reason(refusal) }).inc();
+    }
+}
+
+const REASONS: [&str; 11] = [
+    "bound",
+    "cpu",
+    "memory",
+    "no_agent",
+    "partition",
+    "pods",
+    "product",
+    "share",
+    "unknown_node",
+    "whole_gpus",
+    "wish",
+];
+
+fn reason(refusal: &Refusal) -> &'static str {
+    match refusal {
+        Refusal::UnknownNode(_) => "unknown_node",
+        Refusal::Wish(_) => "wish",
+        Refusal::NoAgent(_) => "no_agent",
+        Refusal::Bound { .. } => "bound",
+        Refusal::Misfit(misfit) => match misfit {
+            Misfit::Cpu { .. } => "cpu",
+            Misfit::Memory { .. } => "memory",
+            Misfit::Pods => "pods",
+            Misfit::Model => "product",
+            Misfit::Whole { .. } => "whole_gpus",
+            Misfit::Share { .. } => "share",
+            Misfit::Partition => "partition",
+        },
+    }
+}
+
+// === impl ViewGauges ===
+
+impl Collector for ViewGauges {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let (is_synced, counts, fragmentation, conflicts, gpus, idle) = self.0.step(|index| {
+            let (mut gpus, mut idle) = (0, 0.0);
+            for node in index.inspect() {
+                gpus += node.state.gpus.len();
+                idle += f64::from(node.state.idle_milli()) / 1000.0;
+            }
+            let is_synced = index.is_synced();
+            (is_synced, index.counts(), index.fragmentation(), index.conflicts(), gpus, idle)
+        });
+        let mut gauge = |name: &str, help: &str, value: f64| {
+            let gauge = ConstGauge::new(value);
+            gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)
+        };
+        let number = |count: usize| f64::from(u32::try_from(count).unwrap_or(u32::MAX));
+        gauge(
+            "windlass_cluster_synced",
+            "1 once all objects were read",
+            f64::from(u8::from(is_synced)),
+        )?;
+        gauge("windlass_cluster_nodes", "Nodes of the view", number(counts.0))?;
+        gauge("windlass_cluster_pods", "Pods of the view that have not ended", number(counts.1))?;
+        gauge("windlass_cluster_gpus", "GPUs of the view", number(gpus))?;
+        gauge(
+            "windlass_cluster_idle_gpus",
+            "Healthy GPUs, or parts of them, that nobody has",
+            idle,
+        )?;
+        gauge(
+            "windlass_cluster_fragmented_gpus",
+            "Idle GPUs that a typical pod cannot use, in expectation",
+            fragmentation,
+        )?;
+        gauge(
+            "windlass_cluster_conflicts",
+            "Pods that hold more GPUs than their nodes had free for them",
+            number(conflicts),
+        )
+    }
+}
+
+/// All metrics as OpenMetrics text.
+pub(crate) fn page(registry: &Registry) -> String {
+    let mut page = String::new();
+    text::encode(&mut page, registry).expect("a String takes all text");
+    page
+}

@@ -1,0 +1,239 @@
+//! All objects that placement looks at, at one moment: from the API server, or from a file.
+//!
+//! The file is a `List`, as `kubectl get nodes,pods -A -o json` prints one. A recording holds the fields that placement
+//! reads and no others, so that no environment, command or secret name leaves the cluster.
+
+use std::path::{Path, PathBuf};
+
+use k8s_openapi::{
+    api::core::v1::{Container, Node, NodeStatus, Pod, PodSpec, PodStatus},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
+use kube::{Api, api::ListParams};
+use serde_json::{Value, json};
+
+use crate::{
+    RunError,
+    access::access,
+    facts::{NodeFacts, PodFacts},
+    index::Index,
+};
+
+/// Nodes and pods of a cluster.
+#[derive(Clone, Debug, Default)]
+pub struct Objects {
+    nodes: Vec<Node>,
+    pods: Vec<Pod>,
+}
+
+/// Objects that cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum ObjectsError {
+    /// No access to the API server.
+    #[error(transparent)]
+    NoAccess(#[from] RunError),
+    /// The API server refused, or did not answer.
+    #[error("cannot list {0}")]
+    List(&'static str, #[source] Box<kube::Error>),
+    /// The file is no JSON.
+    #[error("{0} is no JSON document")]
+    Json(PathBuf, #[source] serde_json::Error),
+    /// The file is no list of objects.
+    #[error("{0} is no List of Nodes and Pods: write one with `windlass cluster record`")]
+    NoList(PathBuf),
+    /// An object of the file has another shape.
+    #[error("item {item} of {path} is no {kind}")]
+    Item {
+        /// The file.
+        path: PathBuf,
+        /// Position, from zero.
+        item: usize,
+        /// Kind that it says it is.
+        kind: String,
+        /// The reason.
+        source: serde_json::Error,
+    },
+}
+
+/// Objects of one list request.
+const PAGE: u32 = 500;
+
+// === impl Objects ===
+
+impl Objects {
+    /// Lists the objects of a cluster.
+    ///
+    /// # Errors
+    ///
+    /// No credentials, or the API server does not answer or refuses.
+    pub async fn fetch(kubeconfig: Option<PathBuf>) -> Result<Self, ObjectsError> {
+        let client = kube::Client::try_from(access(kubeconfig).await?);
+        let client = client.map_err(|error| RunError::NoAccess(Box::new(error)))?;
+        let nodes = list(Api::all(client.clone()), "nodes").await?;
+        let pods = list(Api::all(client), "pods").await?;
+        Ok(Self { nodes, pods })
+    }
+
+    /// Reads a file's text. Items of other kinds are ignored.
+    ///
+    /// # Errors
+    ///
+    /// The text is no such list.
+    pub fn parse(text: &str, path: &Path) -> Result<Self, ObjectsError> {
+        let document: Value = serde_json::from_str(text)
+            .map_err(|source| ObjectsError::Json(path.to_owned(), source))?;
+        let Some(items) = document["items"].as_array() else {
+            return Err(ObjectsError::NoList(path.to_owned()));
+        };
+        let mut objects = Self::default();
+        for (item, object) in items.iter().enumerate() {
+            let kind = object["kind"].as_str().unwrap_or_default();
+            let wrong = |source| {
+                let (path, kind) = (path.to_owned(), kind.to_owned());
+                ObjectsError::Item { path, item, kind, source }
+            };
+            match kind {
+                "Node" => {
+                    objects.nodes.push(serde_json::from_value(object.clone()).map_err(wrong)?);
+                }
+                "Pod" => objects.pods.push(serde_json::from_value(object.clone()).map_err(wrong)?),
+                _ => {}
+            }
+        }
+        Ok(objects)
+    }
+
+    /// The objects as a `List` with the fields that placement reads.
+    pub fn to_recording(&self) -> Value {
+        let nodes = self.nodes.iter().map(recorded_node).map(|node| json!(node));
+        let pods = self.pods.iter().map(recorded_pod).map(|pod| json!(pod));
+        json!({"apiVersion": "v1", "kind": "List", "items": nodes.chain(pods).collect::<Vec<_>>()})
+    }
+
+    /// A complete view of the objects.
+    pub fn to_index(&self) -> Index {
+        let mut index = Index::default();
+        for node in &self.nodes {
+            index.set_node(NodeFacts::of(node));
+        }
+        for pod in &self.pods {
+            index.set_pod(PodFacts::of(pod));
+        }
+        index.set_synced();
+        index
+    }
+
+    /// The pod of a name, in any namespace where none is given.
+    pub fn pods_named(&self, namespace: Option<&str>, name: &str) -> Vec<PodFacts> {
+        let is_it = |pod: &&Pod| {
+            pod.metadata.name.as_deref() == Some(name)
+                && namespace.is_none_or(|space| pod.metadata.namespace.as_deref() == Some(space))
+        };
+        self.pods.iter().filter(is_it).map(PodFacts::of).collect()
+    }
+}
+
+async fn list<K>(api: Api<K>, kind: &'static str) -> Result<Vec<K>, ObjectsError>
+where
+    K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
+{
+    let (mut all, mut page) = (Vec::new(), ListParams::default().limit(PAGE));
+    loop {
+        let listed = api.list(&page).await;
+        let listed = listed.map_err(|error| ObjectsError::List(kind, Box::new(error)))?;
+        all.extend(listed.items);
+        match listed.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => page = page.continue_token(&token),
+            None => return Ok(all),
+        }
+    }
+}
+
+fn recorded_node(node: &Node) -> Node {
+    let metadata = ObjectMeta {
+        name: node.metadata.name.clone(),
+        labels: node.metadata.labels.clone(),
+        annotations: ours(&node.metadata),
+        ..ObjectMeta::default()
+    };
+    let allocatable = node.status.as_ref().and_then(|status| status.allocatable.clone());
+    Node { metadata, spec: None, status: Some(NodeStatus { allocatable, ..NodeStatus::default() }) }
+}
+
+fn recorded_pod(pod: &Pod) -> Pod {
+    let metadata = ObjectMeta {
+        name: pod.metadata.name.clone(),
+        namespace: pod.metadata.namespace.clone(),
+        uid: pod.metadata.uid.clone(),
+        resource_version: pod.metadata.resource_version.clone(),
+        creation_timestamp: pod.metadata.creation_timestamp.clone(),
+        annotations: ours(&pod.metadata),
+        ..ObjectMeta::default()
+    };
+    let container = |container: &Container| Container {
+        name: container.name.clone(),
+        resources: container.resources.clone(),
+        restart_policy: container.restart_policy.clone(),
+        ..Container::default()
+    };
+    let containers = |all: &[Container]| all.iter().map(container).collect::<Vec<_>>();
+    let spec = pod.spec.as_ref().map(|spec| PodSpec {
+        containers: containers(&spec.containers),
+        init_containers: spec.init_containers.as_deref().map(containers),
+        node_name: spec.node_name.clone(),
+        overhead: spec.overhead.clone(),
+        priority: spec.priority,
+        resources: spec.resources.clone(),
+        ..PodSpec::default()
+    });
+    let phase = pod.status.as_ref().and_then(|status| status.phase.clone());
+    Pod { metadata, spec, status: Some(PodStatus { phase, ..PodStatus::default() }) }
+}
+
+/// Annotations that placement reads.
+fn ours(metadata: &ObjectMeta) -> Option<std::collections::BTreeMap<String, String>> {
+    let mut annotations = metadata.annotations.clone()?;
+    annotations.retain(|key, _| key.starts_with("windlass.dev/") || key.starts_with("nvidia.com/"));
+    Some(annotations)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_recording_keeps_what_placement_reads_and_nothing_else() {
+        let text = r#"{"kind":"List","items":[
+            {"kind":"Node","metadata":{"name":"n1","annotations":{"secret":"x",
+                "windlass.dev/devices":"{\"devices\":[{\"id\":\"GPU-a\",\"memoryMib\":24576}]}"}},
+             "status":{"allocatable":{"cpu":"8","memory":"64Gi","pods":"110"},"nodeInfo":null}},
+            {"kind":"Pod","metadata":{"name":"p","namespace":"ns","uid":"u"},
+             "spec":{"nodeName":"n1","containers":[{"name":"c","command":["secret"],
+                "env":[{"name":"PASSWORD","value":"secret"}],
+                "resources":{"limits":{"windlass.dev/gpu-memory":"8"}}}]}},
+            {"kind":"Service","metadata":{"name":"s"}}]}"#;
+        let objects = Objects::parse(text, Path::new("f")).expect("a list");
+        let recording = objects.to_recording().to_string();
+        assert!(!recording.contains("secret") && !recording.contains("PASSWORD"), "{recording}");
+        let again = Objects::parse(&recording, Path::new("f")).expect("a list");
+        let view = |objects: &Objects| {
+            let mut index = objects.to_index();
+            let nodes = index.inspect();
+            nodes.iter().map(|node| node.state.clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(view(&again), view(&objects));
+        assert_eq!(view(&again)[0].gpus[0].idle_milli(), 666);
+    }
+
+    #[test]
+    fn a_file_that_is_no_list_is_told_with_its_place() {
+        let error = |text: &str| {
+            let error = Objects::parse(text, Path::new("f.json")).expect_err("refused");
+            windlass_host::causes(&error)
+        };
+        assert!(error("{").starts_with("f.json is no JSON document: EOF"), "{}", error("{"));
+        assert!(error("{}").starts_with("f.json is no List of Nodes and Pods"));
+        let pod = r#"{"items":[{"kind":"Node"},{"kind":"Pod","spec":{"containers":7}}]}"#;
+        assert!(error(pod).starts_with("item 1 of f.json is no Pod: "), "{}", error(pod));
+    }
+}

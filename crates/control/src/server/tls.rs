@@ -1,0 +1,120 @@
+//! TLS of the server. Certificates are read again when their file has changed: issuers renew them.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::SystemTime,
+};
+
+use tokio::net::TcpStream;
+use tokio_rustls::{
+    TlsAcceptor,
+    rustls::{
+        self, RootCertStore, ServerConfig,
+        pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
+        server::WebPkiClientVerifier,
+    },
+    server::TlsStream,
+};
+use windlass_host::{causes, shared::Shared};
+
+/// Files of the server's identity, in PEM.
+#[derive(Clone, Debug)]
+pub struct TlsFiles {
+    /// Certificate, with those between it and its root.
+    pub certificate: PathBuf,
+    /// Private key.
+    pub key: PathBuf,
+    /// Authorities of clients; without them any client may ask.
+    pub client_ca: Option<PathBuf>,
+}
+
+/// TLS files that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// A file holds no certificates or no key.
+    #[error("cannot read {0} as PEM")]
+    Pem(PathBuf, #[source] rustls::pki_types::pem::Error),
+    /// Certificate and key do not belong together, or are of an unknown kind.
+    #[error("certificate {0} and its key cannot be used")]
+    Identity(PathBuf, #[source] rustls::Error),
+    /// The clients' authorities cannot be used.
+    #[error("the clients' authorities of {0} cannot be used")]
+    ClientCa(PathBuf, #[source] rustls::server::VerifierBuilderError),
+}
+
+/// Acceptors of TLS connections, with the newest certificate.
+#[derive(Debug)]
+pub(crate) struct TlsAcceptors {
+    files: TlsFiles,
+    current: Shared<Current>,
+}
+
+#[derive(Debug)]
+struct Current {
+    config: Arc<ServerConfig>,
+    modified: Option<SystemTime>,
+}
+
+// === impl TlsAcceptors ===
+
+impl TlsAcceptors {
+    /// Reads the files.
+    pub(crate) fn new(files: TlsFiles) -> Result<Self, TlsError> {
+        let modified = modified(&files.certificate);
+        let current = Shared::new(Current { config: files.read()?, modified });
+        Ok(Self { files, current })
+    }
+
+    pub(super) async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
+        TlsAcceptor::from(self.config()).accept(stream).await
+    }
+
+    fn config(&self) -> Arc<ServerConfig> {
+        let modified = modified(&self.files.certificate);
+        self.current.step(|current| {
+            if modified.is_some() && modified != current.modified {
+                match self.files.read() {
+                    Ok(config) => *current = Current { config, modified },
+                    // The issuer may be writing; the next connection looks again.
+                    Err(error) => {
+                        tracing::warn!(error = causes(&error), "new certificate not used yet");
+                    }
+                }
+            }
+            current.config.clone()
+        })
+    }
+}
+
+// === impl TlsFiles ===
+
+impl TlsFiles {
+    fn read(&self) -> Result<Arc<ServerConfig>, TlsError> {
+        let chain = certificates(&self.certificate)?;
+        let key = PrivateKeyDer::from_pem_file(&self.key)
+            .map_err(|error| TlsError::Pem(self.key.clone(), error))?;
+        let builder = match &self.client_ca {
+            None => ServerConfig::builder().with_no_client_auth(),
+            Some(path) => {
+                let mut roots = RootCertStore::empty();
+                roots.add_parsable_certificates(certificates(path)?);
+                let verifier = WebPkiClientVerifier::builder(Arc::new(roots)).build();
+                let verifier = verifier.map_err(|error| TlsError::ClientCa(path.clone(), error))?;
+                ServerConfig::builder().with_client_cert_verifier(verifier)
+            }
+        };
+        let config = builder.with_single_cert(chain, key);
+        config.map(Arc::new).map_err(|error| TlsError::Identity(self.certificate.clone(), error))
+    }
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect);
+    read.map_err(|error| TlsError::Pem(path.to_owned(), error))
+}
+
+fn modified(path: &Path) -> Option<SystemTime> {
+    fs::metadata(path).and_then(|it| it.modified()).ok()
+}

@@ -1,0 +1,182 @@
+//! Watches of nodes and pods: every change reaches the index.
+//!
+//! A watch begins with a list, goes on from its version for as long as the API server remembers it, and comes back
+//! with back-off after a failure. The index keeps its last state meanwhile.
+
+use std::{collections::HashSet, fmt::Debug, pin::pin, sync::Arc};
+
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::{
+    Api, Resource, ResourceExt as _,
+    api::ListParams,
+    runtime::{
+        WatchStreamExt as _,
+        watcher::{self, Event},
+    },
+};
+use serde::de::DeserializeOwned;
+use tokio_stream::StreamExt as _;
+use windlass_host::{causes, shared::Shared};
+
+use crate::{
+    facts::{NodeFacts, PodFacts},
+    index::Index,
+};
+
+/// Objects of one list request.
+const PAGE: u32 = 500;
+
+/// A kind of objects that the index follows.
+trait Followed: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static {
+    /// Its name in logs.
+    const KIND: &'static str;
+
+    /// Identity within the kind.
+    fn key(&self) -> String;
+    fn set(self, index: &mut Index);
+    fn remove(&self, index: &mut Index);
+    fn retain(keys: &HashSet<String>, index: &mut Index);
+}
+
+/// Lists that are read again on demand.
+pub(crate) struct Refresh {
+    client: kube::Client,
+    index: Arc<Shared<Index>>,
+}
+
+/// Follows nodes and pods. Ends with its future.
+pub(crate) async fn follow(client: kube::Client, index: Arc<Shared<Index>>) {
+    let lists = Arc::new(Shared::new(HashSet::new()));
+    tokio::join!(
+        follow_kind::<Node>(client.clone(), &index, &lists),
+        follow_kind::<Pod>(client, &index, &lists)
+    );
+}
+
+/// Kinds whose first list is complete.
+type Lists = Arc<Shared<HashSet<&'static str>>>;
+
+async fn follow_kind<K: Followed>(client: kube::Client, index: &Arc<Shared<Index>>, lists: &Lists) {
+    let config = watcher::Config::default().page_size(PAGE);
+    let mut events = pin!(watcher::watcher(Api::<K>::all(client), config).default_backoff());
+    let (mut listed, mut is_failing) = (HashSet::new(), false);
+    while let Some(event) = events.next().await {
+        let event = match event {
+            Ok(event) => event,
+            Err(error) => {
+                // The library tries again; the first failure of a row is told.
+                if !is_failing {
+                    tracing::warn!(
+                        kind = K::KIND,
+                        error = causes(&error),
+                        "watch failed: the last view is kept"
+                    );
+                }
+                is_failing = true;
+                continue;
+            }
+        };
+        if is_failing {
+            tracing::info!(kind = K::KIND, "watch works again");
+            is_failing = false;
+        }
+        match event {
+            Event::Init => listed.clear(),
+            Event::InitApply(object) => {
+                listed.insert(object.key());
+                index.step(|index| object.set(index));
+            }
+            Event::InitDone => {
+                index.step(|index| K::retain(&listed, index));
+                listed = HashSet::new();
+                completed::<K>(index, lists);
+            }
+            Event::Apply(object) => index.step(|index| object.set(index)),
+            Event::Delete(object) => index.step(|index| object.remove(index)),
+        }
+    }
+}
+
+/// Notes that the first list of a kind is complete; with the last one the view is.
+fn completed<K: Followed>(index: &Arc<Shared<Index>>, lists: &Lists) {
+    let is_complete = lists.step(|lists| {
+        lists.insert(K::KIND);
+        lists.len() == 2
+    });
+    if is_complete && !index.step(|index| index.is_synced()) {
+        let (nodes, pods) = index.step(|index| {
+            index.set_synced();
+            index.counts()
+        });
+        tracing::info!(nodes, pods, "view complete");
+    }
+}
+
+// === impl Refresh ===
+
+impl Refresh {
+    pub(crate) fn new(client: kube::Client, index: Arc<Shared<Index>>) -> Self {
+        Self { client, index }
+    }
+
+    /// Reads all pods as they are now.
+    pub(crate) async fn pods(&self) -> kube::Result<()> {
+        let api = Api::<Pod>::all(self.client.clone());
+        let (mut listed, mut page) = (HashSet::new(), ListParams::default().limit(PAGE));
+        loop {
+            let list = api.list(&page).await?;
+            for pod in list.items {
+                listed.insert(pod.key());
+                self.index.step(|index| pod.set(index));
+            }
+            match list.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(token) => page = page.continue_token(&token),
+                None => break,
+            }
+        }
+        self.index.step(|index| index.retain_pods(&listed));
+        Ok(())
+    }
+}
+
+// === impl Followed ===
+
+impl Followed for Node {
+    const KIND: &'static str = "nodes";
+
+    fn key(&self) -> String {
+        self.name_any()
+    }
+
+    fn set(self, index: &mut Index) {
+        index.set_node(NodeFacts::of(&self));
+    }
+
+    fn remove(&self, index: &mut Index) {
+        index.remove_node(&self.key());
+    }
+
+    fn retain(keys: &HashSet<String>, index: &mut Index) {
+        index.retain_nodes(keys);
+    }
+}
+
+impl Followed for Pod {
+    const KIND: &'static str = "pods";
+
+    fn key(&self) -> String {
+        self.uid().unwrap_or_default()
+    }
+
+    fn set(self, index: &mut Index) {
+        index.set_pod(PodFacts::of(&self));
+    }
+
+    fn remove(&self, index: &mut Index) {
+        index.remove_pod(&self.key());
+    }
+
+    fn retain(keys: &HashSet<String>, index: &mut Index) {
+        index.retain_pods(keys);
+    }
+}

@@ -1,0 +1,136 @@
+//! Bind: one write, under one Lease, and no device twice.
+
+use k8s_openapi::api::{coordination::v1::Lease, core::v1::Pod};
+use serde_json::json;
+use windlass_cluster_sim::api::{Effect, Fault};
+
+use crate::rig::Rig;
+
+#[tokio::test]
+async fn a_pod_is_bound_with_its_devices_in_one_write() {
+    let rig = Rig::start();
+    rig.add_node("a", 2);
+    let extender = rig.extender("one").await;
+    let memory = |gib: &str| json!({"windlass.dev/gpu-memory": gib});
+    let [first, second] = ["first", "second"].map(|name| rig.add_pod(name, memory("12")));
+    let whole = rig.add_pod("whole", json!({"nvidia.com/gpu": "1"}));
+    rig.server.objects().clear_log();
+    for pod in [&first, &second, &whole] {
+        assert_eq!(extender.bind(pod, "a").await, "");
+    }
+    let share = r#"{"devices":[{"id":"GPU-a-0","memoryMib":12288}]}"#;
+    assert_eq!(rig.placement("first"), Some(("a".into(), share.into())));
+    assert_eq!(rig.placement("second"), Some(("a".into(), share.into())));
+    let other = r#"{"devices":[{"id":"GPU-a-1"}]}"#;
+    assert_eq!(rig.placement("whole"), Some(("a".into(), other.into())));
+    let log = rig.server.objects().log();
+    let writes = log.iter().filter(|asked| asked.method != "GET" && !asked.path.contains("lease"));
+    assert_eq!(writes.count(), 3, "one write per pod");
+    let late = rig.add_pod("late", memory("1"));
+    let error = extender.bind(&late, "a").await;
+    assert!(error.starts_with("node a cannot serve the pod any more: "), "{error}");
+    extender.stop().await;
+}
+
+#[tokio::test]
+async fn a_restarted_extender_sees_what_was_given_and_frees_what_has_ended() {
+    let rig = Rig::start();
+    rig.add_node("a", 1);
+    let extender = rig.extender("one").await;
+    let pod = rig.add_pod("p", json!({"nvidia.com/gpu": "1"}));
+    assert_eq!(extender.bind(&pod, "a").await, "");
+    extender.stop().await;
+    let extender = rig.extender("two").await;
+    let next = rig.add_pod("next", json!({"nvidia.com/gpu": "1"}));
+    assert_eq!(extender.filter(&next, &["a"]).await.1["a"], "1 whole GPUs wanted, 0 free");
+    // A pod that is asked to end holds its GPU until its containers have ended.
+    let objects = rig.server.objects();
+    let mut ended: Pod = objects.get("default", "p").expect("there");
+    ended.status.get_or_insert_default().phase = Some("Succeeded".to_owned());
+    objects.update_status(&ended).expect("updated");
+    extender.sees("idle_gpus", 1).await;
+    assert_eq!(extender.filter(&next, &["a"]).await.0, ["a"]);
+    extender.stop().await;
+}
+
+#[tokio::test]
+async fn a_bind_whose_answer_is_lost_is_looked_up_and_holds_its_gpu() {
+    let rig = Rig::start();
+    rig.add_node("a", 1);
+    let extender = rig.extender("one").await;
+    let pod = rig.add_pod("p", json!({"nvidia.com/gpu": "1"}));
+    let path = "/api/v1/namespaces/default/pods/p/binding";
+    rig.server.inject(Fault::at(path, Effect::LoseAnswer).times(1));
+    assert_eq!(extender.bind(&pod, "a").await, "", "the pod's object says that it is bound");
+    let next = rig.add_pod("next", json!({"nvidia.com/gpu": "1"}));
+    assert!(extender.filter(&next, &["a"]).await.0.is_empty());
+    extender.stop().await;
+}
+
+#[tokio::test]
+async fn a_refused_bind_gives_its_gpu_back() {
+    let rig = Rig::start();
+    rig.add_node("a", 1);
+    let extender = rig.extender("one").await;
+    let pod = rig.add_pod("p", json!({"nvidia.com/gpu": "1"}));
+    let path = "/api/v1/namespaces/default/pods/p/binding";
+    rig.server.inject(Fault::at(path, Effect::Forbid).times(1));
+    let error = extender.bind(&pod, "a").await;
+    assert!(error.starts_with("the API server refused: "), "{error}");
+    let next = rig.add_pod("next", json!({"nvidia.com/gpu": "1"}));
+    assert_eq!(extender.bind(&next, "a").await, "");
+    assert!(!extender.bind(&pod, "a").await.is_empty());
+    extender.stop().await;
+}
+
+#[tokio::test]
+async fn a_pod_of_another_identity_is_not_bound() {
+    let rig = Rig::start();
+    rig.add_node("a", 1);
+    let extender = rig.extender("one").await;
+    let mut pod = rig.add_pod("p", json!({"nvidia.com/gpu": "1"}));
+    pod["metadata"]["uid"] = "another".into();
+    assert_eq!(extender.bind(&pod, "a").await, "pod default/p is gone");
+    assert_eq!(rig.placement("p"), None);
+    extender.stop().await;
+}
+
+#[tokio::test]
+async fn of_two_replicas_one_binds_and_the_other_takes_over_with_all_that_it_did() {
+    let rig = Rig::start();
+    rig.add_node("a", 2);
+    let (one, two) = (rig.extender("one").await, rig.extender("two").await);
+    let [first, second] =
+        ["first", "second"].map(|name| rig.add_pod(name, json!({"nvidia.com/gpu": "1"})));
+    assert_eq!(one.bind(&first, "a").await, "");
+    assert_eq!(two.bind(&second, "a").await, "replica one binds at present: try again");
+    one.stop().await;
+    assert_eq!(two.bind(&second, "a").await, "");
+    assert_ne!(rig.placement("first"), rig.placement("second"));
+    let lease: Lease = rig.server.objects().get("default", "windlass-extender").expect("there");
+    let spec = lease.spec.expect("a specification");
+    assert_eq!((spec.holder_identity.as_deref(), spec.lease_transitions), (Some("two"), Some(2)));
+    two.stop().await;
+}
+
+#[tokio::test]
+async fn annotations_that_a_tenant_forged_take_no_gpu_from_others() {
+    let rig = Rig::start();
+    rig.add_node("a", 2);
+    let extender = rig.extender("one").await;
+    let forged = json!({"windlass.dev/placement":
+        r#"{"devices":[{"id":"GPU-a-0"},{"id":"GPU-a-1"}]}"#});
+    let thief = rig.add_pod_with("thief", json!({"nvidia.com/gpu": "1"}), forged.clone());
+    assert_eq!(extender.bind(&thief, "a").await, "");
+    assert_eq!(rig.placement("thief").expect("bound").1, r#"{"devices":[{"id":"GPU-a-0"}]}"#);
+    // Bound by hand, past the extender: as many GPUs as it asks for, whatever its annotation says.
+    let mut bound: Pod =
+        serde_json::from_value(rig.add_pod_with("bound", json!({}), forged)).expect("a Pod");
+    bound.spec.get_or_insert_default().node_name = Some("a".to_owned());
+    rig.server.objects().put(&bound);
+    extender.sees("pods", 2).await;
+    let next = rig.add_pod("next", json!({"nvidia.com/gpu": "1"}));
+    assert_eq!(extender.bind(&next, "a").await, "");
+    assert_eq!(rig.placement("next").expect("bound").1, r#"{"devices":[{"id":"GPU-a-1"}]}"#);
+    extender.stop().await;
+}

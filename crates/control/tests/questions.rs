@@ -1,0 +1,118 @@
+//! Filter, prioritize and preempt: questions that change nothing.
+
+use serde_json::json;
+
+use crate::rig::Rig;
+
+#[tokio::test]
+async fn a_node_that_cannot_serve_a_pod_says_the_first_reason() {
+    let rig = Rig::start();
+    rig.add_node("a", 1);
+    rig.add_node("b", 2);
+    let extender = rig.extender("one").await;
+    let nodes = ["a", "b", "unknown"];
+    let two = rig.add_pod("two", json!({"nvidia.com/gpu": "2"}));
+    let (fit, reasons) = extender.filter(&two, &nodes).await;
+    assert_eq!(fit, ["b"]);
+    assert_eq!(reasons["a"], "2 whole GPUs wanted, 1 free");
+    assert!(reasons["unknown"].as_str().expect("a reason").contains("is unknown to Windlass"));
+    let large = rig.add_pod("large", json!({"windlass.dev/gpu-memory": "25"}));
+    let (fit, reasons) = extender.filter(&large, &nodes[..2]).await;
+    assert!(fit.is_empty());
+    let reason = "0 thousandths and 25600 MiB of one GPU wanted; no GPU has as much free";
+    assert_eq!(reasons["a"], reason);
+    let wrong = rig.add_pod("wrong", json!({"windlass.dev/gpu-compute": "101"}));
+    let (_, reasons) = extender.filter(&wrong, &nodes[..1]).await;
+    let reason = "for good: windlass.dev/gpu-compute: 101 is more than the 100 percent of a GPU";
+    assert_eq!(reasons["a"], reason);
+    let annotations = json!({"nvidia.com/use-gputype": "H100"});
+    let picky = rig.add_pod_with("picky", json!({"nvidia.com/gpu": "1"}), annotations);
+    let (_, reasons) = extender.filter(&picky, &nodes[..1]).await;
+    assert_eq!(reasons["a"], "for good: no GPU of a wanted product");
+    extender.stop().await;
+}
+
+#[tokio::test]
+async fn scores_differ_and_a_share_goes_where_a_gpu_is_shared_already() {
+    let rig = Rig::start();
+    for node in ["a", "b", "c"] {
+        rig.add_node(node, 2);
+    }
+    let extender = rig.extender("one").await;
+    let first = rig.add_pod("first", json!({"windlass.dev/gpu-memory": "8"}));
+    assert_eq!(extender.bind(&first, "b").await, "");
+    let second = rig.add_pod("second", json!({"windlass.dev/gpu-memory": "8"}));
+    let args = json!({"Pod": second, "NodeNames": ["a", "b", "c"]});
+    let scores = extender.ask("prioritize", &args).await;
+    let mut scores: Vec<_> = scores
+        .as_array()
+        .expect("scores")
+        .iter()
+        .map(|it| (it["Score"].as_i64().expect("a number"), it["Host"].as_str().expect("a name")))
+        .collect();
+    scores.sort_unstable();
+    assert_eq!(scores.iter().map(|(score, _)| *score).collect::<Vec<_>>(), [1, 2, 3]);
+    assert_eq!(scores[2].1, "b");
+    assert_eq!(extender.ask("prioritize", &args).await, extender.ask("prioritize", &args).await);
+    extender.stop().await;
+}
+
+#[tokio::test]
+async fn a_node_is_kept_for_preemption_if_the_pod_fits_without_the_victims() {
+    let rig = Rig::start();
+    rig.add_node("a", 1);
+    rig.add_node("b", 2);
+    let extender = rig.extender("one").await;
+    let victim = rig.add_pod("victim", json!({"nvidia.com/gpu": "1"}));
+    let other = rig.add_pod("other", json!({"nvidia.com/gpu": "1"}));
+    assert_eq!(extender.bind(&victim, "a").await, "");
+    assert_eq!(extender.bind(&other, "b").await, "");
+    let urgent = rig.add_pod("urgent", json!({"nvidia.com/gpu": "2"}));
+    let victims = |pod: &serde_json::Value| json!({"Pods": [{"UID": pod["metadata"]["uid"]}], "NumPDBViolations": 0});
+    let args = json!({
+        "Pod": urgent,
+        "NodeNameToMetaVictims": {"a": victims(&victim), "b": victims(&other)},
+    });
+    let answer = extender.ask("preempt", &args).await;
+    assert_eq!(answer, json!({"NodeNameToMetaVictims": {"b": victims(&other)}}));
+    extender.stop().await;
+}
+
+#[tokio::test]
+async fn bad_requests_are_refused_precisely_and_the_rest_is_served() {
+    let rig = Rig::start();
+    rig.add_node("a", 1);
+    let extender = rig.extender("one").await;
+    let (code, text) = extender.post("filter", "{").await;
+    assert_eq!(code, 400);
+    assert!(text.starts_with("no request of kube-scheduler's extender: EOF"), "{text}");
+    let (code, text) = extender.post("filter", &" ".repeat(10 << 20)).await;
+    assert_eq!((code, text.as_str()), (413, "the request has more than 8388608 bytes\n"));
+    assert_eq!(extender.get("/nothing").await.0, 404);
+    let pod = rig.add_pod("p", json!({"nvidia.com/gpu": "1"}));
+    let whole = extender.ask("filter", &json!({"Pod": pod, "Nodes": {"items": []}})).await;
+    assert!(whole["Error"].as_str().expect("text").contains("nodeCacheCapable"), "{whole}");
+    let names: Vec<_> = (0..15_000).map(|n| format!("unknown-{n}")).chain(["a".into()]).collect();
+    let many = extender.ask("filter", &json!({"Pod": pod, "NodeNames": names})).await;
+    assert_eq!(many["NodeNames"], json!(["a"]));
+    assert_eq!(many["FailedNodes"].as_object().map(serde_json::Map::len), Some(15_000));
+    extender.stop().await;
+}
+
+#[tokio::test]
+async fn gpushares_inspect_shows_who_has_how_much_of_each_gpu() {
+    let rig = Rig::start();
+    rig.add_node("a", 2);
+    let extender = rig.extender("one").await;
+    let pod = rig.add_pod("p", json!({"aliyun.com/gpu-mem": "8"}));
+    assert_eq!(extender.bind(&pod, "a").await, "");
+    let (code, text) = extender.get("/gpushare-scheduler/inspect/a").await;
+    assert_eq!(code, 200);
+    let used = json!({"name": "p", "namespace": "default", "usedGPU": 8});
+    let expected = json!({"nodes": [{"name": "a", "totalGPU": 48, "usedGPU": 8, "devs": [
+        {"id": 0, "totalGPU": 24, "usedGPU": 8, "pods": [used]},
+        {"id": 1, "totalGPU": 24, "usedGPU": 0, "pods": []},
+    ]}]});
+    assert_eq!(serde_json::from_str::<serde_json::Value>(&text).expect("JSON"), expected);
+    extender.stop().await;
+}

@@ -1,0 +1,178 @@
+//! An API server and extenders that follow it.
+
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
+
+use k8s_openapi::api::core::v1::{Node, Pod};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+    sync::oneshot,
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+use tokio_util::sync::CancellationToken;
+use windlass_cluster_sim::api::ApiServer;
+use windlass_control::{Config, RunError, run};
+
+/// Limit of every wait.
+const LIMIT: Duration = Duration::from_secs(60);
+
+pub(crate) struct Rig {
+    pub(crate) server: ApiServer,
+    folder: TempDir,
+}
+
+pub(crate) struct Extender {
+    address: SocketAddr,
+    stop: CancellationToken,
+    running: JoinSet<Result<(), RunError>>,
+}
+
+impl Rig {
+    pub(crate) fn start() -> Self {
+        let (server, folder) = (ApiServer::start(), tempfile::tempdir().expect("a folder"));
+        std::fs::write(folder.path().join("kubeconfig"), server.kubeconfig()).expect("written");
+        Self { server, folder }
+    }
+
+    pub(crate) fn kubeconfig(&self) -> PathBuf {
+        self.folder.path().join("kubeconfig")
+    }
+
+    /// Starts an extender and waits until its view is complete.
+    pub(crate) async fn extender(&self, identity: &str) -> Extender {
+        let (stop, (bound, address)) = (CancellationToken::new(), oneshot::channel());
+        let config = Config {
+            listen: ([127, 0, 0, 1], 0).into(),
+            tls: None,
+            kubeconfig: Some(self.kubeconfig()),
+            namespace: Some("default".to_owned()),
+            lease: "windlass-extender".to_owned(),
+            identity: identity.to_owned(),
+        };
+        let ready = move |address| drop(bound.send(address));
+        let mut running = JoinSet::new();
+        running.spawn(run(config, stop.clone(), ready));
+        let extender = Extender { address: address.await.expect("it listens"), stop, running };
+        extender.until("/readyz", |(code, _)| *code == 200).await;
+        extender
+    }
+
+    /// Adds a node with GPUs of 24 GiB each.
+    pub(crate) fn add_node(&self, name: &str, gpus: usize) {
+        let gpu =
+            |n: usize| json!({"id": format!("GPU-{name}-{n}"), "model": "A10", "memoryMib": 24576});
+        let devices: Vec<_> = (0..gpus).map(gpu).collect();
+        let devices = json!({"devices": devices}).to_string();
+        let node: Node = object(json!({
+            "metadata": {"name": name, "annotations": {"windlass.dev/devices": devices}},
+            "status": {"allocatable": {"cpu": "64", "memory": "256Gi", "pods": "110"}},
+        }));
+        self.server.objects().put(&node);
+    }
+
+    /// Adds a pod with these limits, and gives it as the scheduler sends it.
+    pub(crate) fn add_pod(&self, name: &str, limits: Value) -> Value {
+        self.add_pod_with(name, limits, json!({}))
+    }
+
+    pub(crate) fn add_pod_with(&self, name: &str, limits: Value, annotations: Value) -> Value {
+        let pod: Pod = object(json!({
+            "metadata": {"name": name, "namespace": "default", "annotations": annotations},
+            "spec": {"containers": [{"name": "c", "image": "i", "resources": {"limits": limits}}]},
+        }));
+        json!(self.server.objects().create(&pod).expect("created"))
+    }
+
+    /// The pod's annotation, once it is bound.
+    pub(crate) fn placement(&self, name: &str) -> Option<(String, String)> {
+        let pod: Pod = self.server.objects().get("default", name)?;
+        let node = pod.spec?.node_name?;
+        let annotations = pod.metadata.annotations.unwrap_or_default();
+        Some((node, annotations.get("windlass.dev/placement").cloned().unwrap_or_default()))
+    }
+}
+
+impl Extender {
+    /// Asks a verb.
+    pub(crate) async fn ask(&self, verb: &str, body: &Value) -> Value {
+        let (code, text) = self.post(verb, &body.to_string()).await;
+        assert_eq!(code, 200, "{text}");
+        serde_json::from_str(&text).expect("JSON")
+    }
+
+    pub(crate) async fn post(&self, verb: &str, body: &str) -> (u16, String) {
+        let head = format!("POST /scheduler/{verb} HTTP/1.1\r\ncontent-length: {}\r\n", body.len());
+        self.request(&(head + "connection: close\r\nhost: x\r\n\r\n" + body)).await
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> (u16, String) {
+        let head = format!("GET {path} HTTP/1.1\r\nconnection: close\r\nhost: x\r\n\r\n");
+        self.request(&head).await
+    }
+
+    /// Names of the nodes that fit, and the reasons of the others.
+    pub(crate) async fn filter(&self, pod: &Value, nodes: &[&str]) -> (Vec<String>, Value) {
+        let answer = self.ask("filter", &json!({"Pod": pod, "NodeNames": nodes})).await;
+        assert_eq!(answer["Error"], "", "{answer}");
+        let names = answer["NodeNames"].as_array().expect("names").iter();
+        let names = names.map(|name| name.as_str().expect("a name").to_owned()).collect();
+        let mut reasons = answer["FailedNodes"].clone();
+        for (name, reason) in answer["FailedAndUnresolvableNodes"].as_object().expect("a map") {
+            reasons[name] = format!("for good: {}", reason.as_str().expect("text")).into();
+        }
+        (names, reasons)
+    }
+
+    /// Binds a pod; the answer's error.
+    pub(crate) async fn bind(&self, pod: &Value, node: &str) -> String {
+        let metadata = &pod["metadata"];
+        let args = json!({
+            "PodName": metadata["name"], "PodNamespace": "default", "PodUID": metadata["uid"],
+            "Node": node,
+        });
+        self.ask("bind", &args).await["Error"].as_str().expect("a text").to_owned()
+    }
+
+    /// Waits until a page is as wanted.
+    pub(crate) async fn until(&self, path: &str, is_wanted: impl Fn(&(u16, String)) -> bool) {
+        let wait = async {
+            while !is_wanted(&self.get(path).await) {
+                sleep(Duration::from_millis(10)).await;
+            }
+        };
+        timeout(LIMIT, wait).await.unwrap_or_else(|_| panic!("{path} is never as wanted"));
+    }
+
+    /// Waits until a gauge of the view has a value.
+    pub(crate) async fn sees(&self, gauge: &str, value: u32) {
+        let line = format!("windlass_cluster_{gauge} {value}.0\n");
+        self.until("/metrics", |(_, page)| page.contains(&line)).await;
+    }
+
+    pub(crate) async fn stop(mut self) {
+        self.stop.cancel();
+        let ended = timeout(LIMIT, self.running.join_next()).await.expect("it ends in time");
+        ended.expect("started").expect("no panic").expect("a clean end");
+    }
+
+    async fn request(&self, text: &str) -> (u16, String) {
+        let exchange = async {
+            let mut stream = TcpStream::connect(self.address).await.expect("connected");
+            stream.write_all(text.as_bytes()).await.expect("sent");
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).await.expect("read");
+            answer
+        };
+        let answer = timeout(LIMIT, exchange).await.expect("an answer in time");
+        let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+        let code = head.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a code");
+        (code, body.to_owned())
+    }
+}
+
+fn object<T: serde::de::DeserializeOwned>(value: Value) -> T {
+    serde_json::from_value(value).expect("an object of the kind")
+}

@@ -1,0 +1,67 @@
+//! `windlass cluster explain`: the placement of one pod.
+
+use anyhow::{Result, anyhow, bail};
+use windlass_control::explanation::Explanation;
+
+use super::view;
+use crate::{
+    cli::ExplainPodArgs,
+    commands::answer,
+    exit::Misuse,
+    screen::{Paint, Table, Tone, count, line},
+};
+
+/// Most nodes that are printed of those that fit.
+const SHOWN: usize = 10;
+
+pub(super) async fn run(args: ExplainPodArgs) -> Result<()> {
+    let objects = view::objects(&args.view).await?;
+    let pods = objects.pods_named(args.namespace.as_deref(), &args.pod);
+    let pod = match pods.as_slice() {
+        [pod] => pod,
+        [] => return Err(Misuse(anyhow!("no pod {}", args.pod)).into()),
+        several => {
+            let spaces: Vec<_> = several.iter().map(|pod| pod.namespace.as_str()).collect();
+            let spaces = spaces.join(", ");
+            return Err(Misuse(anyhow!("pod {} is in {spaces}: say which with -n", args.pod)).into());
+        }
+    };
+    let explanation = Explanation::of(&mut objects.to_index(), pod);
+    answer(args.output, &explanation, || print(&explanation))?;
+    if explanation.node.is_none() && explanation.fitting.is_empty() {
+        bail!("no node can serve pod {}", explanation.pod);
+    }
+    Ok(())
+}
+
+fn print(explanation: &Explanation) -> Result<()> {
+    let Explanation { pod, wants, node, fitting, refused, remedies } = explanation;
+    line(format!("{pod} asks for {wants}"))?;
+    if let Some(node) = node {
+        line(format!("It is on {node}. As things are now, another pod like it would see:"))?;
+    }
+    line("")?;
+    if fitting.is_empty() {
+        line(Paint::for_stdout().text(Tone::Bad, "No node can serve it."))?;
+    } else {
+        line(format!("{} can serve it, the best first:", count(fitting.len(), "node")))?;
+        let shown: Vec<_> = fitting.iter().take(SHOWN).map(String::as_str).collect();
+        let more = if fitting.len() > SHOWN { ", ..." } else { "" };
+        line(format!("  {}{more}", shown.join(", ")))?;
+    }
+    if !refused.is_empty() {
+        line("")?;
+        let mut table = Table::new(["NODES", "EXAMPLE", "FIRST REASON"]);
+        for it in refused {
+            table.row([it.nodes.to_string(), it.example.clone(), it.reason.clone()]);
+        }
+        table.print()?;
+    }
+    if !remedies.is_empty() {
+        line("\nWould help:")?;
+        for remedy in remedies {
+            line(format!("  {remedy}"))?;
+        }
+    }
+    Ok(())
+}

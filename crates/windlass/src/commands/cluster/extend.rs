@@ -1,0 +1,58 @@
+//! `windlass cluster extend`: kube-scheduler's extender.
+
+use anyhow::{Result, anyhow, ensure};
+use rustix::system::uname;
+use tokio_util::sync::CancellationToken;
+use windlass_control::{Config, TlsFiles};
+
+use crate::{cli::ExtendArgs, exit::Misuse, logging, stop::Stop};
+
+pub(super) async fn run(args: ExtendArgs) -> Result<()> {
+    let config = config(&args).map_err(Misuse)?;
+    logging::to_stderr(args.log_format, args.log.clone());
+    let (mut signals, stop) = (Stop::listen()?, CancellationToken::new());
+    let version = env!("CARGO_PKG_VERSION");
+    let (tls, identity) = (config.tls.is_some(), config.identity.clone());
+    let ready = move |address| {
+        tracing::info!(version, %address, tls, identity, "windlass cluster extend started");
+    };
+    let mut serving = Box::pin(windlass_control::run(config, stop.clone(), ready));
+    tokio::select! {
+        ended = &mut serving => return Ok(ended?),
+        signal = signals.requested() => tracing::info!(signal, "asked to end"),
+    }
+    stop.cancel();
+    serving.await?;
+    tracing::info!("stopped");
+    Ok(())
+}
+
+fn config(args: &ExtendArgs) -> Result<Config> {
+    let tls = match (&args.tls_cert, &args.tls_key) {
+        (Some(certificate), Some(key)) => Some(TlsFiles {
+            certificate: certificate.clone(),
+            key: key.clone(),
+            client_ca: args.tls_client_ca.clone(),
+        }),
+        _ => None,
+    };
+    ensure!(
+        tls.is_some() || args.listen.ip().is_loopback(),
+        "--listen {}: anybody who reaches it could bind pods; give --tls-cert, --tls-key and --tls-client-ca, or listen \
+         on 127.0.0.1",
+        args.listen
+    );
+    let identity = args.identity.clone();
+    let identity = identity.unwrap_or_else(|| uname().nodename().to_string_lossy().into_owned());
+    if identity.is_empty() {
+        return Err(anyhow!("--identity: this machine has no name, so give the replica one"));
+    }
+    Ok(Config {
+        listen: args.listen,
+        tls,
+        kubeconfig: args.kubeconfig.clone(),
+        namespace: args.namespace.clone(),
+        lease: args.lease.clone(),
+        identity,
+    })
+}

@@ -1,0 +1,17 @@
+//! `windlass cluster record`: the objects that placement reads, in a file.
+
+use std::fs;
+
+use anyhow::{Context as _, Result};
+
+use super::view;
+use crate::{cli::RecordClusterArgs, screen::line};
+
+pub(super) async fn run(args: RecordClusterArgs) -> Result<()> {
+    let objects = view::objects(&args.view).await?;
+    let text = serde_json::to_string(&objects.to_recording())? + "\n";
+    fs::write(&args.file, text).with_context(|| format!("cannot write {}", args.file.display()))?;
+    let (nodes, pods) = objects.to_index().counts();
+    line(format!("{nodes} nodes and {pods} pods in {}", args.file.display()))?;
+    Ok(())
+}

@@ -1,0 +1,189 @@
+//! `windlass cluster top`: the GPUs of all nodes, and their holders.
+
+use anyhow::Result;
+use serde::Serialize;
+use windlass_control::{
+    facts::GpuWish,
+    index::{Index, Inspected},
+};
+
+use super::view;
+use crate::{
+    cli::TopArgs,
+    commands::answer,
+    screen::{Paint, Table, Tone, count, line},
+};
+
+/// The cluster's GPUs.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Report {
+    nodes: Vec<NodeRow>,
+    /// GPUs of all nodes.
+    gpus: usize,
+    /// Healthy GPUs that nobody has any of.
+    free_gpus: u32,
+    /// Healthy GPUs and parts of GPUs that nobody has, in GPUs.
+    idle_gpus: f64,
+    /// Idle GPUs that a pod like those that are there cannot use, in expectation.
+    fragmented_gpus: f64,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct NodeRow {
+    name: String,
+    free_gpus: u32,
+    idle_gpus: f64,
+    gpus: Vec<GpuRow>,
+    cpu_free: f64,
+    memory_free_mib: u32,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct GpuRow {
+    /// Its id; absent where nobody published one.
+    id: Option<String>,
+    model: String,
+    memory_mib: u32,
+    /// Part that nobody has, in percent, by the scarcer of compute and memory.
+    idle_percent: u16,
+    obstacle: Option<String>,
+    holders: Vec<HolderRow>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct HolderRow {
+    pod: String,
+    /// Its share in MiB; absent for a whole GPU.
+    memory_mib: Option<u32>,
+    /// Its share of the compute in percent; absent for a whole GPU.
+    compute_percent: Option<u16>,
+}
+
+pub(super) async fn run(args: TopArgs) -> Result<()> {
+    let mut index = view::objects(&args.view).await?.to_index();
+    let report = Report::of(&mut index);
+    let print = || if args.gpus { report.print_gpus() } else { report.print_nodes() };
+    answer(args.output, &report, print)
+}
+
+// === impl Report ===
+
+impl Report {
+    fn of(index: &mut Index) -> Self {
+        let fragmented_gpus = index.fragmentation();
+        let nodes = index.inspect();
+        let nodes = nodes.iter().filter(|node| !node.facts.gpus.is_empty()).map(NodeRow::of);
+        let nodes: Vec<_> = nodes.collect();
+        Self {
+            gpus: nodes.iter().map(|node| node.gpus.len()).sum(),
+            free_gpus: nodes.iter().map(|node| node.free_gpus).sum(),
+            idle_gpus: nodes.iter().map(|node| node.idle_gpus).sum(),
+            fragmented_gpus,
+            nodes,
+        }
+    }
+
+    fn print_nodes(&self) -> Result<()> {
+        let mut table = Table::new(["NODE", "GPUS", "FREE", "IDLE", "CPU FREE", "MEMORY FREE", "MODEL"]);
+        for node in &self.nodes {
+            let model = node.gpus.first().map(|gpu| gpu.model.clone()).unwrap_or_default();
+            table.row([
+                node.name.clone(),
+                node.gpus.len().to_string(),
+                node.free_gpus.to_string(),
+                format!("{:.2}", node.idle_gpus),
+                format!("{:.1}", node.cpu_free),
+                format!("{} GiB", node.memory_free_mib / 1024),
+                model,
+            ]);
+        }
+        table.print()?;
+        self.print_sum()
+    }
+
+    fn print_gpus(&self) -> Result<()> {
+        let mut table = Table::new(["NODE", "GPU", "IDLE", "STATE", "HELD BY", "MODEL"]);
+        for node in &self.nodes {
+            for (position, gpu) in node.gpus.iter().enumerate() {
+                let holders: Vec<_> = gpu.holders.iter().map(HolderRow::text).collect();
+                table.row([
+                    node.name.clone(),
+                    gpu.id.clone().unwrap_or_else(|| position.to_string()),
+                    format!("{} %", gpu.idle_percent),
+                    gpu.obstacle.clone().unwrap_or_else(|| "healthy".to_owned()),
+                    holders.join(", "),
+                    gpu.model.clone(),
+                ]);
+            }
+        }
+        table.print()?;
+        self.print_sum()
+    }
+
+    fn print_sum(&self) -> Result<()> {
+        let (nodes, gpus) = (count(self.nodes.len(), "node"), count(self.gpus, "GPU"));
+        let text = format!(
+            "{nodes}, {gpus}: {} free, {:.2} idle, of which a typical pod cannot use {:.2}",
+            self.free_gpus, self.idle_gpus, self.fragmented_gpus
+        );
+        Ok(line(Paint::for_stdout().text(Tone::Quiet, text))?)
+    }
+}
+
+// === impl NodeRow ===
+
+impl NodeRow {
+    fn of(node: &Inspected<'_>) -> Self {
+        Self {
+            name: node.facts.name.clone(),
+            free_gpus: node.state.free_gpus().len(),
+            idle_gpus: f64::from(node.state.idle_milli()) / 1000.0,
+            gpus: (0..node.facts.gpus.len()).map(|position| GpuRow::of(node, position)).collect(),
+            cpu_free: f64::from(node.state.cpu_milli.free) / 1000.0,
+            memory_free_mib: node.state.memory_mib.free,
+        }
+    }
+}
+
+// === impl GpuRow ===
+
+impl GpuRow {
+    fn of(node: &Inspected<'_>, position: usize) -> Self {
+        let facts = &node.facts.gpus[position];
+        let holders = node.holders.iter().filter(|holder| holder.part.gpus.has(position));
+        let row = |holder: &windlass_control::index::Holder<'_>| {
+            let share = match holder.pod.wish.gpus {
+                Ok(GpuWish::Share { milli, mib, .. }) => Some((milli, mib)),
+                _ => None,
+            };
+            HolderRow {
+                pod: holder.pod.title(),
+                memory_mib: share.map(|(_, mib)| mib),
+                compute_percent: share.map(|(milli, _)| milli / 10),
+            }
+        };
+        Self {
+            id: facts.id.as_ref().map(ToString::to_string),
+            model: facts.model.clone(),
+            memory_mib: facts.memory_mib,
+            idle_percent: node.state.gpus[position].idle_milli() / 10,
+            obstacle: facts.obstacle.clone(),
+            holders: holders.map(row).collect(),
+        }
+    }
+}
+
+// === impl HolderRow ===
+
+impl HolderRow {
+    fn text(&self) -> String {
+        let memory = self.memory_mib.filter(|mib| *mib > 0).map(|mib| format!("{mib} MiB"));
+        let compute = self.compute_percent.filter(|it| *it > 0).map(|it| format!("{it} %"));
+        let share: Vec<_> = memory.into_iter().chain(compute).collect();
+        if share.is_empty() { self.pod.clone() } else { format!("{} ({})", self.pod, share.join(", ")) }
+    }
+}

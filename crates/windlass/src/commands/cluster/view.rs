@@ -1,0 +1,20 @@
+//! The objects that a command looks at: of a cluster, or of a file.
+
+use std::fs;
+
+use anyhow::{Context as _, Result};
+use windlass_control::objects::Objects;
+
+use crate::{cli::ViewArgs, exit::Misuse};
+
+/// Reads the objects. A file that cannot be read is a mistake of the command line.
+pub(super) async fn objects(args: &ViewArgs) -> Result<Objects> {
+    let Some(path) = &args.from else {
+        return Ok(Objects::fetch(args.kubeconfig.clone()).await?);
+    };
+    let read = || {
+        let text = fs::read_to_string(path).with_context(|| format!("--from {}", path.display()))?;
+        Ok(Objects::parse(&text, path)?)
+    };
+    read().map_err(|error| Misuse(error).into())
+}
