@@ -38,6 +38,13 @@ pub struct Part {
     pub slices: u8,
 }
 
+impl Part {
+    /// Whole GPUs, or shares of them.
+    pub fn of(gpus: GpuSet) -> Self {
+        Self { gpus, slices: 0 }
+    }
+}
+
 /// A part that is not free, or not the size of its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the GPUs {gpus} are not free for the request, or not as many")]

@@ -9,7 +9,7 @@ mod windlass;
 use crate::{
     fit::{Fit, fit},
     gpu::{Gpu, GpuSet},
-    knowledge::Knowledge,
+    knowledge::{Knowledge, Standing},
     node::{Node, Part, taken},
     request::Request,
     view::Catalog,
@@ -89,6 +89,7 @@ pub(crate) struct Input<'a> {
     pub(crate) catalog: &'a Catalog,
     pub(crate) knowledge: &'a Knowledge,
     pub(crate) node: &'a Node,
+    pub(crate) standing: &'a Standing,
     pub(crate) request: &'a Request,
 }
 
@@ -106,7 +107,7 @@ pub(crate) fn rank(policy: Policy, input: &Input<'_>) -> Option<(Rank, Part)> {
     let fit = fit(input.catalog, input.node, input.request).ok()?;
     Some(match policy {
         Policy::Random | Policy::FirstFit => {
-            (Rank { score: 0, tie: 0 }, parts(input.node, &fit)[0])
+            (Rank { score: 0, tie: 0 }, best(input, &fit, |_| 0).1)
         }
         Policy::BestFit => best_fit::rank(input, &fit),
         Policy::DotProduct => dot_product::rank(input, &fit),
@@ -116,28 +117,23 @@ pub(crate) fn rank(policy: Policy, input: &Input<'_>) -> Option<(Rank, Part)> {
     })
 }
 
-/// The parts of a node to choose from, in the order of its GPUs. Of GPUs in the same state the first stands for all.
-pub(crate) fn parts(node: &Node, fit: &Fit) -> Vec<Part> {
-    match fit {
-        Fit::Node => vec![Part::default()],
-        Fit::Whole { free, count } => vec![Part { gpus: free.lowest(*count), slices: 0 }],
-        Fit::Share(gpus) => {
-            let mut parts: Vec<Part> = Vec::new();
-            for position in gpus.iter() {
-                let is_like = |part: &Part| {
-                    part.gpus.iter().any(|other| node.gpus[other] == node.gpus[position])
-                };
-                if !parts.iter().any(is_like) {
-                    parts.push(Part { gpus: GpuSet::one(position), slices: 0 });
-                }
-            }
-            parts
+/// The part with the highest score, and this score. Of equal scores the first in the order of the GPUs has it.
+pub(crate) fn best(input: &Input<'_>, fit: &Fit, score: impl Fn(Part) -> i32) -> (i32, Part) {
+    let mut best = None;
+    let mut offer = |part: Part| {
+        let score = score(part);
+        if best.is_none_or(|(best, _)| score > best) {
+            best = Some((score, part));
         }
-        Fit::Partition(places) => places.clone(),
+    };
+    match fit {
+        Fit::Node => offer(Part::default()),
+        Fit::Whole { free, count } => offer(Part::of(free.lowest(*count))),
+        Fit::Share(gpus) => {
+            let firsts = gpus.and(input.standing.firsts);
+            firsts.iter().map(|gpu| Part::of(GpuSet::one(gpu))).for_each(offer);
+        }
+        Fit::Partition(places) => places.iter().copied().for_each(offer),
     }
-}
-
-/// The better of two scored parts; the first of equal ones.
-fn first_best(best: (i32, Part), other: (i32, Part)) -> (i32, Part) {
-    if other.0 > best.0 { other } else { best }
+    best.expect("a fit has a part")
 }

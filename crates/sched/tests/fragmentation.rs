@@ -28,6 +28,10 @@ fn defined(catalog: &Catalog, node: &Node, typical: &[Typical]) -> f64 {
     typical.iter().map(of).sum()
 }
 
+fn fragmentation(catalog: &Catalog, node: &Node, typical: &[Typical]) -> f64 {
+    Outlook::new(typical, node.models()).node_use(catalog, node).fragmentation()
+}
+
 /// Every part of the node that the request could have, but of whole GPUs only two choices.
 fn parts(fit: &Fit) -> Vec<Part> {
     match fit {
@@ -51,7 +55,7 @@ proptest! {
     fn it_is_that_of_the_definition(view in used_clusters(), pods in vec(requests(), 1..20)) {
         let typical = typical(&forecast(&pods).counts(&View::default()));
         for node in view.nodes() {
-            let found = Outlook::new(&typical, node.models()).fragmentation(view.catalog(), node);
+            let found = fragmentation(view.catalog(), node, &typical);
             let expected = defined(view.catalog(), node, &typical);
             prop_assert!((found - expected).abs() < 1e-6, "{} and not {}", found, expected);
         }
@@ -67,9 +71,9 @@ proptest! {
         for node in view.nodes() {
             let Ok(fit) = fit(view.catalog(), node, &newcomer) else { continue };
             let (parts, outlook) = (parts(&fit), Outlook::new(&typical, node.models()));
-            let decreases = outlook.decreases(view.catalog(), node, &newcomer, &parts);
-            prop_assert_eq!(decreases.len(), parts.len());
-            for (part, found) in parts.into_iter().zip(decreases) {
+            let before = outlook.node_use(view.catalog(), node);
+            for part in parts {
+                let found = outlook.decrease(view.catalog(), node, &before, &newcomer, part);
                 let mut after = node.clone();
                 after.take(&newcomer, part).expect("a part of a fit is free");
                 let expected = defined(view.catalog(), node, &typical)
@@ -95,7 +99,7 @@ fn hand_computed_nodes_have_the_papers_fragmentation() {
             node.take(&share(*milli), part).expect("it is free");
         }
         node.cpu_milli = Amount::free(cpu_milli);
-        let found = Outlook::new(&typical, node.models()).fragmentation(&catalog(), &node);
+        let found = fragmentation(&catalog(), &node, &typical);
         assert!((found - expected).abs() < 1e-9, "{taken:?}: {found} and not {expected}");
     };
     // Only pods without GPUs, for whom each GPU is useless.
@@ -118,6 +122,6 @@ fn a_product_that_nobody_wants_is_all_fragment() {
         ..request(Gpus::Share { milli: 100, mib: 0 })
     };
     let node = roomy_node(vec![Gpu::free(ModelId(2), 0), Gpu::free(ModelId(1), 0)]);
-    let outlook = Outlook::new(&[Typical { request: wanted, weight: 1.0 }], node.models());
-    assert!((outlook.fragmentation(&catalog(), &node) - 1000.0).abs() < 1e-9);
+    let typical = [Typical { request: wanted, weight: 1.0 }];
+    assert!((fragmentation(&catalog(), &node, &typical) - 1000.0).abs() < 1e-9);
 }

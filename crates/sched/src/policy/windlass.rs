@@ -4,7 +4,7 @@
 //! among the placements that lose least. The weights are rounded from what allocates most on the public trace. Half or
 //! twice of one costs at most 0.2 points there.
 
-use super::{Input, Rank, fgd, first_best};
+use super::{Input, Rank, best, fgd};
 use crate::{
     fit::Fit,
     node::Part,
@@ -22,9 +22,7 @@ const SCARCE: f64 = 100.0;
 const BROKEN: f64 = 65.0;
 
 pub(super) fn rank(input: &Input<'_>, fit: &Fit) -> (Rank, Part) {
-    let scored = fgd::scores(input, fit).into_iter();
-    let scored = scored.map(|(score, part)| (score - points(input, part), part));
-    let (score, part) = scored.reduce(first_best).expect("a fit has a part");
+    let (score, part) = best(input, fit, |part| fgd::score(input, part) - points(input, part));
     (Rank { score, tie: tie(input) }, part)
 }
 
@@ -46,11 +44,11 @@ fn cut(input: &Input<'_>, part: Part) -> f64 {
 
 /// GPUs that lose the CPU they need, and that had it.
 fn stranded(input: &Input<'_>, part: Part) -> f64 {
-    let (node, stranding) = (input.node, &input.knowledge.stranding);
-    let before = stranding.stranded_gpus(node);
-    let idle = node.idle_milli() - taken_milli(input, part);
-    let after =
-        stranding.of_free(idle, node.cpu_milli.free.saturating_sub(input.request.cpu_milli));
+    let (idle, cpu) = (input.standing.uses.idle_milli(), input.node.cpu_milli.free);
+    let stranding = &input.knowledge.stranding;
+    let before = stranding.stranded_gpus(idle, cpu);
+    let left = cpu.saturating_sub(input.request.cpu_milli);
+    let after = stranding.stranded_gpus(idle - taken_milli(input, part), left);
     (after - before).max(0.0)
 }
 
@@ -66,14 +64,14 @@ fn scarce(input: &Input<'_>, part: Part) -> f64 {
 /// GPUs in blocks that are broken for less than a block's worth.
 fn broken(input: &Input<'_>, part: Part) -> f64 {
     let (blocks, request) = (&input.knowledge.blocks, input.request);
-    let (free, cpu) = (input.node.free_gpus(), input.node.cpu_milli.free);
+    let (free, cpu) = (input.standing.free, input.node.cpu_milli.free);
     let opened = free.and(part.gpus).len();
     let left = blocks.value(free.len() - opened, cpu.saturating_sub(request.cpu_milli));
     let own = match request.gpus {
         Gpus::Whole(count) => blocks.value(u32::from(count), request.cpu_milli),
         _ => 0.0,
     };
-    (blocks.value(free.len(), cpu) - left - own).max(0.0)
+    (input.standing.blocks - left - own).max(0.0)
 }
 
 /// Thousandths of the node's idle GPUs that the part takes.
@@ -84,5 +82,5 @@ fn taken_milli(input: &Input<'_>, part: Part) -> u32 {
 /// Nodes with fewer free GPUs first. The order of nodes decides between the rest: pods gather at its start, and nodes at
 /// its end drain for pods that need many GPUs.
 fn tie(input: &Input<'_>) -> u32 {
-    64 - input.node.free_gpus().len()
+    64 - input.standing.free.len()
 }
