@@ -6,8 +6,10 @@ mod fgd;
 mod packing;
 mod windlass;
 
+use std::fmt;
+
 use crate::{
-    fit::{Fit, fit},
+    fit::{Fit, Misfit, fit},
     gpu::{Gpu, GpuSet},
     knowledge::{Knowledge, Standing},
     node::{Node, Part, taken},
@@ -84,6 +86,40 @@ pub struct Rank {
     pub tie: u32,
 }
 
+/// The reasons for a node's rank.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Explanation {
+    /// The rank.
+    pub rank: Rank,
+    /// The part of the node that the request would get.
+    pub part: Part,
+    /// Gains and losses. Their points sum to the rank's score.
+    pub terms: Vec<Term>,
+}
+
+/// One reason for a score.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Term {
+    /// The reason in a few words.
+    pub name: &'static str,
+    /// Points of the score. A loss has less than none.
+    pub points: i32,
+}
+
+/// `-25 points: fragmentation 55, value cut from a GPU -80; tie 61; GPUs 0,1`, without the terms of no points.
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} points", self.rank.score)?;
+        let terms = self.terms.iter().filter(|term| term.points != 0);
+        for (n, Term { name, points }) in terms.enumerate() {
+            let separator = if n == 0 { ": " } else { ", " };
+            write!(f, "{separator}{name} {points}")?;
+        }
+        write!(f, "; tie {}", self.rank.tie)?;
+        if self.part.gpus.is_empty() { Ok(()) } else { write!(f, "; GPUs {}", self.part.gpus) }
+    }
+}
+
 /// A node and the request that it is ranked for.
 pub(crate) struct Input<'a> {
     pub(crate) catalog: &'a Catalog,
@@ -105,16 +141,34 @@ impl Input<'_> {
 /// The part of the node that the policy would give, and its rank; none where the node does not fit.
 pub(crate) fn rank(policy: Policy, input: &Input<'_>) -> Option<(Rank, Part)> {
     let fit = fit(input.catalog, input.node, input.request).ok()?;
-    Some(match policy {
-        Policy::Random | Policy::FirstFit => {
-            (Rank { score: 0, tie: 0 }, best(input, &fit, |_| 0).1)
-        }
-        Policy::BestFit => best_fit::rank(input, &fit),
-        Policy::DotProduct => dot_product::rank(input, &fit),
-        Policy::Packing => packing::rank(input, &fit),
-        Policy::Fgd => fgd::rank(input, &fit),
-        Policy::Windlass => windlass::rank(input, &fit),
-    })
+    Some(rank_of(policy, input, &fit))
+}
+
+/// The reasons for the rank.
+pub(crate) fn explain(policy: Policy, input: &Input<'_>) -> Result<Explanation, Misfit> {
+    let fit = fit(input.catalog, input.node, input.request)?;
+    let (rank, part) = rank_of(policy, input, &fit);
+    let all = |name| vec![Term { name, points: rank.score }];
+    let terms = match policy {
+        Policy::Windlass => windlass::terms(input, part),
+        Policy::Fgd => all("fragmentation"),
+        Policy::BestFit => all("little left"),
+        Policy::DotProduct => all("unlike the request"),
+        Policy::Packing => all("in use already"),
+        Policy::Random | Policy::FirstFit => Vec::new(),
+    };
+    Ok(Explanation { rank, part, terms })
+}
+
+fn rank_of(policy: Policy, input: &Input<'_>, fit: &Fit) -> (Rank, Part) {
+    match policy {
+        Policy::Random | Policy::FirstFit => (Rank { score: 0, tie: 0 }, best(input, fit, |_| 0).1),
+        Policy::BestFit => best_fit::rank(input, fit),
+        Policy::DotProduct => dot_product::rank(input, fit),
+        Policy::Packing => packing::rank(input, fit),
+        Policy::Fgd => fgd::rank(input, fit),
+        Policy::Windlass => windlass::rank(input, fit),
+    }
 }
 
 /// The part with the highest score, and this score. Of equal scores the first in the order of the GPUs has it.

@@ -3,12 +3,12 @@
 use std::collections::HashMap;
 
 use crate::{
-    fit::{Fit, fit},
+    fit::{Fit, Misfit, fit},
     forecast::Forecast,
     gpu::GpuSet,
     knowledge::{Knowledge, Standing},
     node::Part,
-    policy::{self, Input, Policy, Rank},
+    policy::{self, Explanation, Input, Policy, Rank},
     random::Random,
     request::Request,
     view::{NodeIx, Placement, View},
@@ -169,11 +169,28 @@ impl Scheduler {
 
     /// The part of a node that the policy would give to the request; none where it does not fit.
     pub fn part(&mut self, view: &View, node: NodeIx, request: &Request) -> Option<Part> {
+        policy::rank(self.policy, &self.input(view, node, request)).map(|(_, part)| part)
+    }
+
+    /// The reasons for a node's rank, by the functions that rank.
+    ///
+    /// # Errors
+    ///
+    /// The node does not fit, and why.
+    pub fn explain(
+        &mut self,
+        view: &View,
+        node: NodeIx,
+        request: &Request,
+    ) -> Result<Explanation, Misfit> {
+        policy::explain(self.policy, &self.input(view, node, request))
+    }
+
+    fn input<'a>(&'a mut self, view: &'a View, node: NodeIx, request: &'a Request) -> Input<'a> {
         self.look_at(view);
         let (catalog, knowledge) = (view.catalog(), &self.knowledge);
         let standing = &self.standings[node.0 as usize];
-        let input = Input { catalog, knowledge, node: view.node(node), standing, request };
-        policy::rank(self.policy, &input).map(|(_, part)| part)
+        Input { catalog, knowledge, node: view.node(node), standing, request }
     }
 
     /// Any node that fits, and any part of it.

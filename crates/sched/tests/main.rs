@@ -3,6 +3,7 @@
 mod accounting;
 mod churn;
 mod decisions;
+mod explanations;
 mod filling;
 mod fragmentation;
 mod learning;

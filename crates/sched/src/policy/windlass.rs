@@ -4,7 +4,7 @@
 //! among the placements that lose least. The weights are rounded from what allocates most on the public trace. Half or
 //! twice of one costs at most 0.2 points there.
 
-use super::{Input, Rank, best, fgd};
+use super::{Input, Rank, Term, best, fgd};
 use crate::{
     fit::Fit,
     node::Part,
@@ -20,19 +20,41 @@ const STRANDED: f64 = 100.0;
 const SCARCE: f64 = 100.0;
 /// Points for a GPU of broken blocks, times the blocks' part of all demand.
 const BROKEN: f64 = 65.0;
+/// Names of the losses.
+const LOSSES: [&str; 4] =
+    ["value cut from a GPU", "GPUs left without CPU", "scarce product", "broken blocks"];
 
 pub(super) fn rank(input: &Input<'_>, fit: &Fit) -> (Rank, Part) {
-    let (score, part) = best(input, fit, |part| fgd::score(input, part) - points(input, part));
+    let score = |part| fgd::score(input, part) - points(losses(input, part).iter().sum());
+    let (score, part) = best(input, fit, score);
     (Rank { score, tie: tie(input) }, part)
 }
 
+/// The terms of the score of a part. The losses are rounded as a sum, so each term is the step of the rounded sum.
+pub(super) fn terms(input: &Input<'_>, part: Part) -> Vec<Term> {
+    let mut terms = vec![Term { name: "fragmentation", points: fgd::score(input, part) }];
+    let (mut sum, mut before) = (0.0, 0);
+    for (name, loss) in LOSSES.into_iter().zip(losses(input, part)) {
+        sum += loss;
+        terms.push(Term { name, points: before - points(sum) });
+        before = points(sum);
+    }
+    terms
+}
+
 #[expect(clippy::cast_possible_truncation, reason = "at most some hundreds per GPU of a node")]
-fn points(input: &Input<'_>, part: Part) -> i32 {
-    let lost = CUT * cut(input, part)
-        + STRANDED * stranded(input, part)
-        + SCARCE * scarce(input, part)
-        + BROKEN * broken(input, part);
-    lost.round() as i32
+fn points(loss: f64) -> i32 {
+    loss.round() as i32
+}
+
+/// The losses in points, in the order of their names.
+fn losses(input: &Input<'_>, part: Part) -> [f64; 4] {
+    [
+        CUT * cut(input, part),
+        STRANDED * stranded(input, part),
+        SCARCE * scarce(input, part),
+        BROKEN * broken(input, part),
+    ]
 }
 
 /// Value that the share takes from its GPU beyond its own, in GPUs.
