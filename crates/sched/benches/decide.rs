@@ -115,7 +115,7 @@ fn first_of_a_shape(view: &mut View, scheduler: &mut Scheduler) -> Duration {
     for node in (0..).map(NodeIx).take(view.nodes().len()) {
         view.replace(node, view.node(node).clone());
     }
-    let gpus = Gpus::Share { milli: 100, mib: 0 };
+    let gpus = Gpus::share(100, 0);
     let request = Request { cpu_milli: 1000, memory_mib: 0, gpus, models: ModelSet::ANY };
     let begun = Instant::now();
     scheduler.decide(view, &request);
@@ -140,7 +140,7 @@ fn request(random: &mut Random) -> Request {
     const CPUS: [u32; 8] = [3_152, 4_000, 8_000, 11_300, 11_908, 12_000, 16_000, 24_000];
     let gpus = match random.below(100) {
         0..13 => Gpus::None,
-        13..51 => Gpus::Share { milli: SHARES[random.below(SHARES.len())], mib: 0 },
+        13..51 => Gpus::share(SHARES[random.below(SHARES.len())], 0),
         51..98 => Gpus::Whole(1),
         98 => Gpus::Whole(4),
         _ => Gpus::Whole(8),

@@ -122,6 +122,12 @@ impl GpuSet {
         Self(self.0 & other.0)
     }
 
+    /// The GPUs of this set that are not in the other.
+    #[must_use]
+    pub fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+
     /// The GPUs of either set.
     #[must_use]
     pub fn or(self, other: Self) -> Self {

@@ -70,7 +70,7 @@ impl Knowledge {
         Standing {
             outlook,
             free,
-            firsts: firsts(node),
+            firsts: node.firsts(node.gpus_that(|_| true)),
             blocks: self.blocks.value(free.len(), node.cpu_milli.free),
             memory_mib: node.memory_mib.free,
             uses,
@@ -81,10 +81,4 @@ impl Knowledge {
     pub(crate) fn outlook(&self, standing: &Standing) -> &Outlook {
         &self.outlooks[standing.outlook].1
     }
-}
-
-fn firsts(node: &Node) -> GpuSet {
-    let is_first = |position: &usize| !node.gpus[..*position].contains(&node.gpus[*position]);
-    let firsts = (0..node.gpus.len()).filter(is_first);
-    firsts.fold(GpuSet::default(), |set, position| set.or(GpuSet::one(position)))
 }

@@ -6,7 +6,7 @@ mod fgd;
 mod packing;
 mod windlass;
 
-use std::fmt;
+use std::{fmt, iter};
 
 use crate::{
     fit::{Fit, Misfit, fit},
@@ -172,22 +172,28 @@ fn rank_of(policy: Policy, input: &Input<'_>, fit: &Fit) -> (Rank, Part) {
 }
 
 /// The part with the highest score, and this score. Of equal scores the first in the order of the GPUs has it.
+///
+/// Shares of several GPUs are chosen one after the other, each as the best to go with those before.
 pub(crate) fn best(input: &Input<'_>, fit: &Fit, score: impl Fn(Part) -> i32) -> (i32, Part) {
-    let mut best = None;
-    let mut offer = |part: Part| {
-        let score = score(part);
-        if best.is_none_or(|(best, _)| score > best) {
-            best = Some((score, part));
-        }
-    };
-    match fit {
-        Fit::Node => offer(Part::default()),
-        Fit::Whole { free, count } => offer(Part::of(free.lowest(*count))),
-        Fit::Share(gpus) => {
+    let best = match fit {
+        Fit::Node => best_of(iter::once(Part::default()), &score),
+        Fit::Whole { free, count } => best_of(iter::once(Part::of(free.lowest(*count))), &score),
+        Fit::Share { gpus, count } => {
             let firsts = gpus.and(input.standing.firsts);
-            firsts.iter().map(|gpu| Part::of(GpuSet::one(gpu))).for_each(offer);
+            let first = best_of(firsts.iter().map(|gpu| Part::of(GpuSet::one(gpu))), &score);
+            (1..*count).fold(first, |best, _| {
+                let chosen = best?.1.gpus;
+                let firsts = input.node.firsts(gpus.without(chosen));
+                let with = |gpu: usize| Part::of(chosen.or(GpuSet::one(gpu)));
+                best_of(firsts.iter().map(with), &score)
+            })
         }
-        Fit::Partition(places) => places.iter().copied().for_each(offer),
-    }
+        Fit::Partition(places) => best_of(places.iter().copied(), &score),
+    };
     best.expect("a fit has a part")
+}
+
+fn best_of(parts: impl Iterator<Item = Part>, score: impl Fn(Part) -> i32) -> Option<(i32, Part)> {
+    let scored = parts.map(|part| (score(part), part));
+    scored.reduce(|best, other| if other.0 > best.0 { other } else { best })
 }

@@ -204,10 +204,15 @@ impl Scheduler {
         let node = nodes[self.random.below(nodes.len())];
         let fit = fit(view.catalog(), view.node(node), request).ok()?;
         let part = match fit {
-            Fit::Share(gpus) => {
-                let nth = self.random.below(gpus.len() as usize);
-                let gpu = gpus.iter().nth(nth).expect("drawn below the number of GPUs");
-                Part::of(GpuSet::one(gpu))
+            Fit::Share { gpus, count } => {
+                let mut drawn = GpuSet::default();
+                for _ in 0..count {
+                    let rest = gpus.without(drawn);
+                    let nth = self.random.below(rest.len() as usize);
+                    let gpu = rest.iter().nth(nth).expect("drawn below the number of GPUs");
+                    drawn = drawn.or(GpuSet::one(gpu));
+                }
+                Part::of(drawn)
             }
             Fit::Partition(places) => places[self.random.below(places.len())],
             Fit::Node => Part::default(),

@@ -190,8 +190,9 @@ impl View {
     pub fn usual_milli(&self, request: &Request) -> u32 {
         match request.gpus {
             Gpus::None | Gpus::Whole(_) => request.gpu_milli(),
-            Gpus::Share { milli, mib } => {
-                u32::from(share_of(self.gpu_memory.mean_mib(), milli, mib))
+            Gpus::Share { count, milli, memory } => {
+                let each = share_of(self.gpu_memory.mean_mib(), milli, memory);
+                u32::from(count) * u32::from(each)
             }
             Gpus::Partition(profile) => self.catalog.usual_slices(profile) * 1000 / u8::BITS,
         }

@@ -6,7 +6,7 @@ use windlass_sched::{
     gpu::{Gpu, GpuSet, ModelId, ModelSet},
     node::Amount,
     policy::Policy,
-    request::{Gpus, ProfileId, Request},
+    request::{Gpus, ProfileId, Request, ShareMemory},
     scheduler::Scheduler,
     view::{NodeIx, Placement, View},
 };
@@ -129,8 +129,8 @@ fn more_shapes_than_are_kept_change_no_answer() {
     // The limit is about four million ranks.
     let node = || roomy_node(vec![Gpu::free(ModelId(0), 40_960); 2]);
     let view = View::new(catalog(), (0..20_000).map(|_| node()).collect());
-    let shapes = (0..220_u32)
-        .map(|cpu_milli| Request { cpu_milli, ..request(Gpus::Share { milli: 300, mib: 0 }) });
+    let shapes =
+        (0..220_u32).map(|cpu_milli| Request { cpu_milli, ..request(Gpus::share(300, 0)) });
     let shapes: Vec<_> = shapes.collect();
     let forecast = forecast(&shapes[..10]);
     let mut scheduler = Scheduler::informed(Policy::Windlass, &forecast, &view, 0);
@@ -144,7 +144,7 @@ fn more_shapes_than_are_kept_change_no_answer() {
 fn equal_ranks_fall_to_the_first_node_and_gpu() {
     let view = View::new(catalog(), vec![roomy_node(vec![Gpu::free(ModelId(2), 15_360); 3]); 3]);
     for policy in &Policy::ALL[1..] {
-        for gpus in [Gpus::None, Gpus::Share { milli: 500, mib: 0 }, Gpus::Whole(2)] {
+        for gpus in [Gpus::None, Gpus::share(500, 0), Gpus::Whole(2)] {
             let pod = request(gpus);
             let mut scheduler = Scheduler::informed(*policy, &forecast(&[pod]), &view, 0);
             let placement = scheduler.decide(&view, &pod).expect("an empty node fits");
@@ -184,9 +184,15 @@ fn a_misfit_is_the_first_reason_and_says_how_much_is_free() {
     );
     check(of(Gpus::Whole(2)), Misfit::Whole { wanted: 2, free: 1 }, "2 whole GPUs wanted, 1 free");
     check(
-        of(Gpus::Share { milli: 100, mib: 50_000 }),
-        Misfit::Share { milli: 100, mib: 50_000 },
+        of(Gpus::share(100, 50_000)),
+        Misfit::Share { milli: 100, memory: ShareMemory::Mib(50_000) },
         "100 thousandths and 50000 MiB of one GPU wanted; no GPU has as much free",
+    );
+    let memory = ShareMemory::Percent(50);
+    check(
+        of(Gpus::Share { count: 2, milli: 100, memory }),
+        Misfit::Shares { milli: 100, memory, wanted: 2, free: 1 },
+        "100 thousandths and 50 % of the memory of each of 2 GPUs wanted; 1 have as much free",
     );
     check(
         Request { models: ModelSet::NONE.with(ModelId(3)), ..of(Gpus::Partition(ProfileId(0))) },
@@ -204,12 +210,9 @@ fn a_pod_may_have_the_last_of_everything() {
     let pod = |gpus| Request { cpu_milli: 2000, memory_mib: 4096, ..request(gpus) };
     (node.cpu_milli, node.memory_mib) = (Amount::free(2000), Amount::free(4096));
     node.pods = Amount::free(1);
-    for gpus in [
-        Gpus::None,
-        Gpus::Whole(2),
-        Gpus::Share { milli: 1000, mib: 40_960 },
-        Gpus::Partition(ProfileId(4)),
-    ] {
+    for gpus in
+        [Gpus::None, Gpus::Whole(2), Gpus::share(1000, 40_960), Gpus::Partition(ProfileId(4))]
+    {
         assert!(fit(&catalog(), &node, &pod(gpus)).is_ok(), "{gpus:?}");
     }
 }

@@ -48,7 +48,7 @@ proptest! {
 fn each_loss_has_its_term() {
     let (model, other) = (ModelId(2), ModelId(3));
     let node = |gpus| roomy_node(vec![Gpu::free(model, 0); gpus]);
-    let share = |milli| request(Gpus::Share { milli, mib: 0 });
+    let share = |milli| request(Gpus::share(milli, 0));
     let whole = |count| request(Gpus::Whole(count));
     let explain = |nodes, known: &[Request], pod| {
         let view = View::new(catalog(), nodes);

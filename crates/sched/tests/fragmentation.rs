@@ -32,18 +32,20 @@ fn fragmentation(catalog: &Catalog, node: &Node, typical: &[Typical]) -> f64 {
     Outlook::new(typical, node.models()).node_use(catalog, node).fragmentation()
 }
 
-/// Every part of the node that the request could have, but of whole GPUs only two choices.
+/// The first and the last of the GPUs.
+fn some(gpus: GpuSet, count: u32) -> Vec<Part> {
+    let last = gpus.iter().collect::<Vec<_>>().into_iter().rev().take(count as usize);
+    let last = last.fold(GpuSet::default(), |set, it| set.or(GpuSet::one(it)));
+    [gpus.lowest(count), last].map(Part::of).to_vec()
+}
+
+/// Every part of the node that the request could have, but of several GPUs only two choices.
 fn parts(fit: &Fit) -> Vec<Part> {
     match fit {
         Fit::Node => vec![Part::default()],
-        Fit::Whole { free, count } => {
-            let last = free.iter().collect::<Vec<_>>().into_iter().rev().take(*count as usize);
-            let last = last.fold(GpuSet::default(), |set, it| GpuSet(set.0 | 1 << it));
-            [free.lowest(*count), last].map(|gpus| Part { gpus, slices: 0 }).to_vec()
-        }
-        Fit::Share(gpus) => {
-            gpus.iter().map(|it| Part { gpus: GpuSet::one(it), slices: 0 }).collect()
-        }
+        Fit::Whole { free, count } => some(*free, *count),
+        Fit::Share { gpus, count: 1 } => gpus.iter().map(|it| Part::of(GpuSet::one(it))).collect(),
+        Fit::Share { gpus, count } => some(*gpus, *count),
         Fit::Partition(places) => places.clone(),
     }
 }
@@ -86,7 +88,7 @@ proptest! {
 
 #[test]
 fn hand_computed_nodes_have_the_papers_fragmentation() {
-    let share = |milli| request(Gpus::Share { milli, mib: 0 });
+    let share = |milli| request(Gpus::share(milli, 0));
     let typical = [
         Typical { request: share(500), weight: 0.5 },
         Typical { request: request(Gpus::Whole(2)), weight: 0.25 },
@@ -117,10 +119,8 @@ fn hand_computed_nodes_have_the_papers_fragmentation() {
 
 #[test]
 fn a_product_that_nobody_wants_is_all_fragment() {
-    let wanted = Request {
-        models: ModelSet::NONE.with(ModelId(1)),
-        ..request(Gpus::Share { milli: 100, mib: 0 })
-    };
+    let wanted =
+        Request { models: ModelSet::NONE.with(ModelId(1)), ..request(Gpus::share(100, 0)) };
     let node = roomy_node(vec![Gpu::free(ModelId(2), 0), Gpu::free(ModelId(1), 0)]);
     let typical = [Typical { request: wanted, weight: 1.0 }];
     assert!((fragmentation(&catalog(), &node, &typical) - 1000.0).abs() < 1e-9);

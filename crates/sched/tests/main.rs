@@ -11,5 +11,6 @@ mod losses;
 mod prices;
 mod published;
 mod random;
+mod shares;
 mod trace;
 mod world;

@@ -16,11 +16,11 @@ pub(super) fn rank(input: &Input<'_>, fit: &Fit) -> (Rank, Part) {
     (Rank { score, tie: 0 }, fullest(input, fit))
 }
 
-/// The part whose GPU has the least left; the first of equal ones.
+/// The part whose GPUs have the least left; the first of equal ones.
 pub(super) fn fullest(input: &Input<'_>, fit: &Fit) -> Part {
     let left = |part: Part| {
         let gpus = part.gpus.iter().map(|position| input.node.gpus[position].idle_milli());
-        gpus.min().unwrap_or(0)
+        gpus.map(i32::from).sum::<i32>()
     };
-    best(input, fit, |part| -i32::from(left(part))).1
+    best(input, fit, |part| -left(part)).1
 }

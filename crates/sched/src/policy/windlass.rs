@@ -57,11 +57,15 @@ fn losses(input: &Input<'_>, part: Part) -> [f64; 4] {
     ]
 }
 
-/// Value that the share takes from its GPU beyond its own, in GPUs.
+/// Value that the shares take from their GPUs beyond their own, in GPUs.
 fn cut(input: &Input<'_>, part: Part) -> f64 {
-    let Gpus::Share { milli, mib } = input.request.gpus else { return 0.0 };
-    let gpu = &input.node.gpus[part.gpus.iter().next().expect("a share has its GPU")];
-    input.knowledge.prices.regret(gpu.idle_milli(), share_of(gpu.memory_mib, milli, mib))
+    let Gpus::Share { milli, memory, .. } = input.request.gpus else { return 0.0 };
+    let regret = |position: usize| {
+        let gpu = &input.node.gpus[position];
+        let share = share_of(gpu.memory_mib, milli, memory);
+        input.knowledge.prices.regret(gpu.idle_milli(), share)
+    };
+    part.gpus.iter().map(regret).sum()
 }
 
 /// GPUs that lose the CPU they need, and that had it.
