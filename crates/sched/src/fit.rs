@@ -3,7 +3,7 @@
 use crate::{
     gpu::{Gpu, GpuSet},
     node::{Node, Part, taken},
-    request::{Gpus, Request},
+    request::{Gpus, Request, ShareMemory},
     view::Catalog,
 };
 
@@ -19,8 +19,13 @@ pub enum Fit {
         /// Number to choose.
         count: u32,
     },
-    /// A share of any one of these GPUs.
-    Share(GpuSet),
+    /// A share of any `count` of these GPUs.
+    Share {
+        /// GPUs to choose from.
+        gpus: GpuSet,
+        /// Number to choose.
+        count: u32,
+    },
     /// An instance at one of these places.
     Partition(Vec<Part>),
 }
@@ -58,13 +63,27 @@ pub enum Misfit {
         /// Free, of a wanted product.
         free: u32,
     },
-    /// A share.
-    #[error("{milli} thousandths and {mib} MiB of one GPU wanted; no GPU has as much free")]
+    /// A share of one GPU.
+    #[error("{milli} thousandths and {memory} of one GPU wanted; no GPU has as much free")]
     Share {
         /// Compute asked for, in thousandths.
         milli: u16,
-        /// Memory asked for, in MiB.
-        mib: u32,
+        /// Memory asked for.
+        memory: ShareMemory,
+    },
+    /// A share of each of several GPUs.
+    #[error(
+        "{milli} thousandths and {memory} of each of {wanted} GPUs wanted; {free} have as much free"
+    )]
+    Shares {
+        /// Compute asked for, in thousandths.
+        milli: u16,
+        /// Memory asked for.
+        memory: ShareMemory,
+        /// GPUs asked for.
+        wanted: u32,
+        /// GPUs that have as much free.
+        free: u32,
     },
     /// A MIG instance.
     #[error("no GPU has a free place for the MIG profile")]
@@ -102,8 +121,13 @@ fn gpus(catalog: &Catalog, node: &Node, request: &Request) -> Result<Fit, Misfit
                 .then_some(Fit::Whole { free: serving, count })
                 .ok_or(Misfit::Whole { wanted: count, free: serving.len() })
         }
-        Gpus::Share { milli, mib } => {
-            (!serving.is_empty()).then_some(Fit::Share(serving)).ok_or(Misfit::Share { milli, mib })
+        Gpus::Share { count, milli, memory } => {
+            let (wanted, free) = (u32::from(count), serving.len());
+            match wanted {
+                _ if free >= wanted.max(1) => Ok(Fit::Share { gpus: serving, count: wanted }),
+                0 | 1 => Err(Misfit::Share { milli, memory }),
+                _ => Err(Misfit::Shares { milli, memory, wanted, free }),
+            }
         }
         Gpus::Partition(profile) => {
             let places = |position: usize| {

@@ -19,6 +19,10 @@ pub struct Outlook {
     kinds: Vec<RequestKind>,
     /// Weight of the requests that can use no GPU of such a node.
     useless: f64,
+    /// CPU of the requests, ascending, each once.
+    cpus: Vec<u32>,
+    /// Weight of each kind's requests that a node has CPU for, by the number of `cpus` that it has.
+    served: Vec<Vec<f64>>,
 }
 
 /// Typical requests for the same GPUs.
@@ -28,8 +32,28 @@ struct RequestKind {
     request: Request,
     /// GPUs that have to serve together.
     count: u32,
-    /// CPU of each, ascending, and the weight of all up to it.
-    cpus: Vec<(u32, f64)>,
+    /// Weight of all.
+    weight: f64,
+}
+
+/// The use of one node's GPUs for each kind of typical request.
+#[derive(Clone, Debug, Default)]
+pub struct NodeUse {
+    kinds: Vec<GpuUse>,
+    idle_milli: u32,
+    fragmentation: f64,
+}
+
+impl NodeUse {
+    /// Idle parts of the node's GPUs, in thousandths of a GPU.
+    pub fn idle_milli(&self) -> u32 {
+        self.idle_milli
+    }
+
+    /// Expected idle GPU of the node that a typical request cannot use, in thousandths of a GPU.
+    pub fn fragmentation(&self) -> f64 {
+        self.fragmentation
+    }
 }
 
 impl Outlook {
@@ -37,86 +61,106 @@ impl Outlook {
     pub fn new(typical: &[Typical], models: ModelSet) -> Self {
         let mut sorted: Vec<_> = typical.to_vec();
         sorted.sort_by_key(|it| it.request.cpu_milli);
-        let mut outlook = Self::default();
+        let mut outlook = Self { served: vec![Vec::new()], ..Self::default() };
         for Typical { request, weight } in sorted {
             let models = request.models.and(models);
-            let count = request.gpu_count();
-            if count == 0 || models == ModelSet::NONE {
+            if request.gpu_count() == 0 || models == ModelSet::NONE {
                 outlook.useless += weight;
-                continue;
-            }
-            let is_alike = |kind: &&mut RequestKind| {
-                kind.request.gpus == request.gpus && kind.request.models == models
-            };
-            match outlook.kinds.iter_mut().find(is_alike) {
-                Some(kind) => kind.cpus.push((request.cpu_milli, weight + kind.weight())),
-                None => outlook.kinds.push(RequestKind {
-                    request: Request { models, ..request },
-                    count,
-                    cpus: vec![(request.cpu_milli, weight)],
-                }),
+            } else {
+                outlook.add(Request { models, ..request }, weight);
             }
         }
+        outlook.served.iter_mut().for_each(|row| row.resize(outlook.kinds.len(), 0.0));
         outlook
     }
 
-    /// Expected idle GPU of the node that a typical request cannot use, in thousandths of a GPU.
-    pub fn fragmentation(&self, catalog: &Catalog, node: &Node) -> f64 {
-        let use_of = |kind: &RequestKind| GpuUse::of(catalog, kind, &node.gpus);
-        let idle = node.idle_milli();
-        self.sum(idle, node.cpu_milli.free, self.kinds.iter().map(use_of))
+    /// Adds a request with at least as much CPU as those before.
+    fn add(&mut self, request: Request, weight: f64) {
+        let is_alike = |kind: &RequestKind| {
+            kind.request.gpus == request.gpus && kind.request.models == request.models
+        };
+        let known = self.kinds.iter().position(is_alike);
+        let kind = known.unwrap_or(self.kinds.len());
+        if known.is_none() {
+            self.kinds.push(RequestKind { request, count: request.gpu_count(), weight: 0.0 });
+        }
+        self.kinds[kind].weight += weight;
+        let mut row = self.served.last().cloned().unwrap_or_default();
+        if self.cpus.last() == Some(&request.cpu_milli) {
+            self.served.pop();
+        } else {
+            self.cpus.push(request.cpu_milli);
+        }
+        row.resize(self.kinds.len(), 0.0);
+        row[kind] = self.kinds[kind].weight;
+        self.served.push(row);
     }
 
-    /// Decrease of the fragmentation, in thousandths of a GPU, by each of the parts that might serve the request.
-    pub fn decreases(
+    /// Computes the use of the node's GPUs.
+    pub fn node_use(&self, catalog: &Catalog, node: &Node) -> NodeUse {
+        let mut kinds = vec![GpuUse::default(); self.kinds.len()];
+        let mut idle_milli = 0;
+        for gpus in node.gpus.chunk_by(PartialEq::eq) {
+            let (gpu, count) = (&gpus[0], small(gpus.len()));
+            let idle = u32::from(gpu.idle_milli());
+            for (sum, kind) in kinds.iter_mut().zip(&self.kinds) {
+                *sum = sum.and(count, GpuUse::of(catalog, kind, gpu, idle));
+            }
+            idle_milli += count * idle;
+        }
+        let fragmentation = self.sum(idle_milli, node.cpu_milli.free, kinds.iter().copied());
+        NodeUse { kinds, idle_milli, fragmentation }
+    }
+
+    /// Decrease of the fragmentation, in thousandths of a GPU, by a part that might serve the request.
+    pub fn decrease(
         &self,
         catalog: &Catalog,
         node: &Node,
+        before: &NodeUse,
         request: &Request,
-        parts: &[Part],
-    ) -> Vec<f64> {
-        let uses: Vec<_> =
-            self.kinds.iter().map(|kind| GpuUse::of(catalog, kind, &node.gpus)).collect();
-        let idle = node.idle_milli();
-        let before = self.sum(idle, node.cpu_milli.free, uses.iter().copied());
+        part: Part,
+    ) -> f64 {
+        let mut changes: Vec<Change> = Vec::new();
+        for gpu in part.gpus.iter().map(|position| &node.gpus[position]) {
+            match changes.last_mut() {
+                Some(last) if last.old == *gpu => last.count += 1,
+                _ => changes.extend(Change::of(gpu, request, part.slices)),
+            }
+        }
+        let lost = |it: &Change| it.count * (it.old_idle - it.new_idle);
+        let idle = before.idle_milli - changes.iter().map(lost).sum::<u32>();
         let cpu = node.cpu_milli.free.saturating_sub(request.cpu_milli);
-        let decrease = |part: &Part| {
-            let changed: Vec<(Gpu, Gpu)> = part
-                .gpus
-                .iter()
-                .filter_map(|position| {
-                    let gpu = node.gpus[position];
-                    Some((gpu, Gpu { state: taken(&gpu, request, part.slices)?, ..gpu }))
-                })
-                .collect();
-            let lost = |(old, new): &(Gpu, Gpu)| u32::from(old.idle_milli() - new.idle_milli());
-            let idle = idle - changed.iter().map(lost).sum::<u32>();
-            let uses = self.kinds.iter().zip(&uses);
-            let uses = uses.map(|(kind, before)| before.after(catalog, kind, &changed));
-            before - self.sum(idle, cpu, uses)
-        };
-        parts.iter().map(decrease).collect()
+        let uses = self.kinds.iter().zip(&before.kinds);
+        let uses = uses.map(|(kind, before)| before.after(catalog, kind, &changes));
+        before.fragmentation - self.sum(idle, cpu, uses)
     }
 
     fn sum(&self, idle: u32, cpu_milli: u32, uses: impl Iterator<Item = GpuUse>) -> f64 {
         let idle = f64::from(idle);
-        let of_kind = |(kind, of): (&RequestKind, GpuUse)| {
-            let served = if of.serving >= kind.count { kind.weight_up_to(cpu_milli) } else { 0.0 };
-            served * f64::from(of.unusable_milli) + (kind.weight() - served) * idle
+        let served = &self.served[self.cpus.partition_point(|cpu| *cpu <= cpu_milli)];
+        let of_kind = |((kind, served), of): ((&RequestKind, &f64), GpuUse)| {
+            let served = if of.serving >= kind.count { *served } else { 0.0 };
+            served * f64::from(of.unusable_milli) + (kind.weight - served) * idle
         };
-        self.useless * idle + self.kinds.iter().zip(uses).map(of_kind).sum::<f64>()
+        self.useless * idle + self.kinds.iter().zip(served).zip(uses).map(of_kind).sum::<f64>()
     }
 }
 
-impl RequestKind {
-    fn weight(&self) -> f64 {
-        self.cpus.last().map_or(0.0, |(_, weight)| *weight)
-    }
+/// GPUs in the same state before and after they serve a request, and their idle thousandths.
+struct Change {
+    old: Gpu,
+    old_idle: u32,
+    new: Gpu,
+    new_idle: u32,
+    count: u32,
+}
 
-    /// Weight of the requests that so much CPU suffices for.
-    fn weight_up_to(&self, cpu_milli: u32) -> f64 {
-        let enough = self.cpus.partition_point(|(cpu, _)| *cpu <= cpu_milli);
-        if enough == 0 { 0.0 } else { self.cpus[enough - 1].1 }
+impl Change {
+    fn of(gpu: &Gpu, request: &Request, slices: u8) -> Option<Self> {
+        let new = Gpu { state: taken(gpu, request, slices)?, ..*gpu };
+        let [old_idle, new_idle] = [gpu, &new].map(|gpu| u32::from(gpu.idle_milli()));
+        Some(Self { old: *gpu, old_idle, new, new_idle, count: 1 })
     }
 }
 
@@ -128,31 +172,34 @@ struct GpuUse {
 }
 
 impl GpuUse {
-    fn of(catalog: &Catalog, kind: &RequestKind, gpus: &[Gpu]) -> Self {
-        gpus.iter().fold(Self::default(), |sum, gpu| sum.and(Self::of_one(catalog, kind, gpu)))
-    }
-
-    fn of_one(catalog: &Catalog, kind: &RequestKind, gpu: &Gpu) -> Self {
+    fn of(catalog: &Catalog, kind: &RequestKind, gpu: &Gpu, idle_milli: u32) -> Self {
         if serves(catalog, gpu, &kind.request) {
             Self { serving: 1, unusable_milli: 0 }
         } else {
-            Self { serving: 0, unusable_milli: u32::from(gpu.idle_milli()) }
+            Self { serving: 0, unusable_milli: idle_milli }
         }
     }
 
-    fn and(self, other: Self) -> Self {
-        let serving = self.serving + other.serving;
-        Self { serving, unusable_milli: self.unusable_milli + other.unusable_milli }
+    /// This and so many others.
+    fn and(self, count: u32, other: Self) -> Self {
+        Self {
+            serving: self.serving + count * other.serving,
+            unusable_milli: self.unusable_milli + count * other.unusable_milli,
+        }
     }
 
     /// The same once some GPUs have changed.
-    fn after(mut self, catalog: &Catalog, kind: &RequestKind, changed: &[(Gpu, Gpu)]) -> Self {
-        for (old, new) in changed {
-            let old = Self::of_one(catalog, kind, old);
-            self.serving -= old.serving;
-            self.unusable_milli -= old.unusable_milli;
-            self = self.and(Self::of_one(catalog, kind, new));
+    fn after(mut self, catalog: &Catalog, kind: &RequestKind, changes: &[Change]) -> Self {
+        for it in changes {
+            let old = Self::of(catalog, kind, &it.old, it.old_idle);
+            self.serving -= it.count * old.serving;
+            self.unusable_milli -= it.count * old.unusable_milli;
+            self = self.and(it.count, Self::of(catalog, kind, &it.new, it.new_idle));
         }
         self
     }
+}
+
+fn small(count: usize) -> u32 {
+    u32::try_from(count).expect("a node has at most 64 GPUs")
 }

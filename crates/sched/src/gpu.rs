@@ -127,6 +127,18 @@ impl GpuSet {
         self.0 >> position & 1 == 1
     }
 
+    /// The GPUs of this set that are not in the other.
+    #[must_use]
+    pub fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+
+    /// The GPUs of either set.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
     /// Number of GPUs.
     pub fn len(self) -> u32 {
         self.0.count_ones()
@@ -139,7 +151,12 @@ impl GpuSet {
 
     /// Positions, ascending.
     pub fn iter(self) -> impl Iterator<Item = usize> {
-        (0..64).filter(move |position| self.0 >> position & 1 == 1)
+        let mut rest = self.0;
+        std::iter::from_fn(move || {
+            let position = rest.trailing_zeros();
+            rest &= rest.wrapping_sub(1);
+            (position < u64::BITS).then_some(position as usize)
+        })
     }
 
     /// The `count` lowest positions; all of them where there are fewer.

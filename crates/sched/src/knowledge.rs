@@ -1,23 +1,22 @@
-//! Everything that a policy knows of the requests to come, computed once per forecast.
-
-use std::collections::HashMap;
+//! Everything that a policy knows of the requests to come, computed once per forecast, and of each node by it.
 
 use crate::{
     blocks::Blocks,
     forecast::{Forecast, Typical, typical},
-    fragmentation::Outlook,
-    gpu::ModelSet,
+    fragmentation::{NodeUse, Outlook},
+    gpu::{GpuSet, ModelSet},
+    node::Node,
     prices::Prices,
     scarcity::Scarcity,
     stranding::Stranding,
-    view::View,
+    view::{Catalog, View},
 };
 
 /// The consequences of a forecast for a cluster.
 #[derive(Debug, Default)]
 pub struct Knowledge {
     typical: Vec<Typical>,
-    outlooks: HashMap<ModelSet, Outlook>,
+    outlooks: Vec<(ModelSet, Outlook)>,
     /// Prices of fractions of a GPU.
     pub prices: Prices,
     /// CPU that GPUs need.
@@ -28,13 +27,29 @@ pub struct Knowledge {
     pub blocks: Blocks,
 }
 
+/// Facts of a node's state that its ranks for all requests share.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Standing {
+    outlook: usize,
+    /// GPUs that nobody has any of.
+    pub(crate) free: GpuSet,
+    /// The first GPU of each state, which stands for all.
+    pub(crate) firsts: GpuSet,
+    /// Value of the blocks of free GPUs.
+    pub(crate) blocks: f64,
+    /// Free main memory.
+    pub(crate) memory_mib: u32,
+    /// Use of the GPUs by typical requests.
+    pub(crate) uses: NodeUse,
+}
+
 impl Knowledge {
     /// Computes the consequences.
     pub fn of(forecast: &Forecast, view: &View) -> Self {
         let counts = forecast.counts(view);
         Self {
             typical: typical(&counts),
-            outlooks: HashMap::new(),
+            outlooks: Vec::new(),
             prices: Prices::of(&counts),
             stranding: Stranding::of(&counts),
             scarcity: Scarcity::of(&counts, view),
@@ -42,14 +57,28 @@ impl Knowledge {
         }
     }
 
-    /// Prepares the outlook of nodes with these products.
-    pub fn prepare(&mut self, models: ModelSet) {
-        let typical = &self.typical;
-        self.outlooks.entry(models).or_insert_with(|| Outlook::new(typical, models));
+    /// Computes the facts of a node.
+    pub(crate) fn standing(&mut self, catalog: &Catalog, node: &Node) -> Standing {
+        let models = node.models();
+        let known = self.outlooks.iter().position(|(other, _)| *other == models);
+        let outlook = known.unwrap_or(self.outlooks.len());
+        if known.is_none() {
+            self.outlooks.push((models, Outlook::new(&self.typical, models)));
+        }
+        let uses = self.outlooks[outlook].1.node_use(catalog, node);
+        let free = node.free_gpus();
+        Standing {
+            outlook,
+            free,
+            firsts: node.firsts(node.gpus_that(|_| true)),
+            blocks: self.blocks.value(free.len(), node.cpu_milli.free),
+            memory_mib: node.memory_mib.free,
+            uses,
+        }
     }
 
-    /// The outlook of nodes with these products, which was prepared.
-    pub fn outlook(&self, models: ModelSet) -> &Outlook {
-        self.outlooks.get(&models).expect("prepared before a node is ranked")
+    /// The outlook of the node with these facts.
+    pub(crate) fn outlook(&self, standing: &Standing) -> &Outlook {
+        &self.outlooks[standing.outlook].1
     }
 }

@@ -38,6 +38,13 @@ pub struct Part {
     pub slices: u8,
 }
 
+impl Part {
+    /// Whole GPUs, or shares of them.
+    pub fn of(gpus: GpuSet) -> Self {
+        Self { gpus, slices: 0 }
+    }
+}
+
 /// A part that is not free, or not the size of its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the GPUs {gpus} are not free for the request, or not as many")]
@@ -126,6 +133,17 @@ impl Node {
         self.gpus_that(Gpu::is_free)
     }
 
+    /// Of some of its GPUs the first in each state, which stands for all of them.
+    pub fn firsts(&self, of: GpuSet) -> GpuSet {
+        let mut firsts = GpuSet::default();
+        for position in of.iter() {
+            if !firsts.iter().any(|first| self.gpus[first] == self.gpus[position]) {
+                firsts = firsts.or(GpuSet::one(position));
+            }
+        }
+        firsts
+    }
+
     /// GPUs that satisfy a condition.
     pub fn gpus_that(&self, condition: impl Fn(&Gpu) -> bool) -> GpuSet {
         let positions = self.gpus.iter().enumerate().filter(|(_, gpu)| condition(gpu));
@@ -137,10 +155,10 @@ impl Node {
 pub(crate) fn taken(gpu: &Gpu, request: &Request, slices: u8) -> Option<GpuState> {
     match (request.gpus, gpu.state) {
         (Gpus::Whole(_), _) => gpu.is_unheld().then_some(GpuState::Whole),
-        (Gpus::Share { milli, mib }, GpuState::Shared { free_milli, free_mib }) => {
+        (Gpus::Share { milli, memory, .. }, GpuState::Shared { free_milli, free_mib }) => {
             Some(GpuState::Shared {
                 free_milli: free_milli.checked_sub(milli)?,
-                free_mib: free_mib.checked_sub(mib)?,
+                free_mib: free_mib.checked_sub(memory.mib_of(gpu.memory_mib)?)?,
             })
         }
         (Gpus::Partition(_), _) if slices == 0 => None,
@@ -155,7 +173,8 @@ pub(crate) fn taken(gpu: &Gpu, request: &Request, slices: u8) -> Option<GpuState
 fn released(gpu: &Gpu, request: &Request, slices: u8) -> GpuState {
     let free = Gpu::free(gpu.model, gpu.memory_mib).state;
     match (request.gpus, gpu.state) {
-        (Gpus::Share { milli, mib }, GpuState::Shared { free_milli, free_mib }) => {
+        (Gpus::Share { milli, memory, .. }, GpuState::Shared { free_milli, free_mib }) => {
+            let mib = memory.mib_of(gpu.memory_mib).unwrap_or(0);
             GpuState::Shared {
                 free_milli: (free_milli + milli).min(WHOLE_MILLI),
                 free_mib: (free_mib + mib).min(gpu.memory_mib),

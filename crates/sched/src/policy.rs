@@ -6,10 +6,12 @@ mod fgd;
 mod packing;
 mod windlass;
 
+use std::{fmt, iter};
+
 use crate::{
-    fit::{Fit, fit},
+    fit::{Fit, Misfit, fit},
     gpu::{Gpu, GpuSet},
-    knowledge::Knowledge,
+    knowledge::{Knowledge, Standing},
     node::{Node, Part, taken},
     request::Request,
     view::Catalog,
@@ -84,11 +86,46 @@ pub struct Rank {
     pub tie: u32,
 }
 
+/// The reasons for a node's rank.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Explanation {
+    /// The rank.
+    pub rank: Rank,
+    /// The part of the node that the request would get.
+    pub part: Part,
+    /// Gains and losses. Their points sum to the rank's score.
+    pub terms: Vec<Term>,
+}
+
+/// One reason for a score.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Term {
+    /// The reason in a few words.
+    pub name: &'static str,
+    /// Points of the score. A loss has less than none.
+    pub points: i32,
+}
+
+/// `-25 points: fragmentation 55, value cut from a GPU -80; tie 61; GPUs 0,1`, without the terms of no points.
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} points", self.rank.score)?;
+        let terms = self.terms.iter().filter(|term| term.points != 0);
+        for (n, Term { name, points }) in terms.enumerate() {
+            let separator = if n == 0 { ": " } else { ", " };
+            write!(f, "{separator}{name} {points}")?;
+        }
+        write!(f, "; tie {}", self.rank.tie)?;
+        if self.part.gpus.is_empty() { Ok(()) } else { write!(f, "; GPUs {}", self.part.gpus) }
+    }
+}
+
 /// A node and the request that it is ranked for.
 pub(crate) struct Input<'a> {
     pub(crate) catalog: &'a Catalog,
     pub(crate) knowledge: &'a Knowledge,
     pub(crate) node: &'a Node,
+    pub(crate) standing: &'a Standing,
     pub(crate) request: &'a Request,
 }
 
@@ -104,40 +141,59 @@ impl Input<'_> {
 /// The part of the node that the policy would give, and its rank; none where the node does not fit.
 pub(crate) fn rank(policy: Policy, input: &Input<'_>) -> Option<(Rank, Part)> {
     let fit = fit(input.catalog, input.node, input.request).ok()?;
-    Some(match policy {
-        Policy::Random | Policy::FirstFit => {
-            (Rank { score: 0, tie: 0 }, parts(input.node, &fit)[0])
-        }
-        Policy::BestFit => best_fit::rank(input, &fit),
-        Policy::DotProduct => dot_product::rank(input, &fit),
-        Policy::Packing => packing::rank(input, &fit),
-        Policy::Fgd => fgd::rank(input, &fit),
-        Policy::Windlass => windlass::rank(input, &fit),
-    })
+    Some(rank_of(policy, input, &fit))
 }
 
-/// The parts of a node to choose from, in the order of its GPUs. Of GPUs in the same state the first stands for all.
-pub(crate) fn parts(node: &Node, fit: &Fit) -> Vec<Part> {
-    match fit {
-        Fit::Node => vec![Part::default()],
-        Fit::Whole { free, count } => vec![Part { gpus: free.lowest(*count), slices: 0 }],
-        Fit::Share(gpus) => {
-            let mut parts: Vec<Part> = Vec::new();
-            for position in gpus.iter() {
-                let is_like = |part: &Part| {
-                    part.gpus.iter().any(|other| node.gpus[other] == node.gpus[position])
-                };
-                if !parts.iter().any(is_like) {
-                    parts.push(Part { gpus: GpuSet::one(position), slices: 0 });
-                }
-            }
-            parts
-        }
-        Fit::Partition(places) => places.clone(),
+/// The reasons for the rank.
+pub(crate) fn explain(policy: Policy, input: &Input<'_>) -> Result<Explanation, Misfit> {
+    let fit = fit(input.catalog, input.node, input.request)?;
+    let (rank, part) = rank_of(policy, input, &fit);
+    let all = |name| vec![Term { name, points: rank.score }];
+    let terms = match policy {
+        Policy::Windlass => windlass::terms(input, part),
+        Policy::Fgd => all("fragmentation"),
+        Policy::BestFit => all("little left"),
+        Policy::DotProduct => all("unlike the request"),
+        Policy::Packing => all("in use already"),
+        Policy::Random | Policy::FirstFit => Vec::new(),
+    };
+    Ok(Explanation { rank, part, terms })
+}
+
+fn rank_of(policy: Policy, input: &Input<'_>, fit: &Fit) -> (Rank, Part) {
+    match policy {
+        Policy::Random | Policy::FirstFit => (Rank { score: 0, tie: 0 }, best(input, fit, |_| 0).1),
+        Policy::BestFit => best_fit::rank(input, fit),
+        Policy::DotProduct => dot_product::rank(input, fit),
+        Policy::Packing => packing::rank(input, fit),
+        Policy::Fgd => fgd::rank(input, fit),
+        Policy::Windlass => windlass::rank(input, fit),
     }
 }
 
-/// The better of two scored parts; the first of equal ones.
-fn first_best(best: (i32, Part), other: (i32, Part)) -> (i32, Part) {
-    if other.0 > best.0 { other } else { best }
+/// The part with the highest score, and this score. Of equal scores the first in the order of the GPUs has it.
+///
+/// Shares of several GPUs are chosen one after the other, each as the best to go with those before.
+pub(crate) fn best(input: &Input<'_>, fit: &Fit, score: impl Fn(Part) -> i32) -> (i32, Part) {
+    let best = match fit {
+        Fit::Node => best_of(iter::once(Part::default()), &score),
+        Fit::Whole { free, count } => best_of(iter::once(Part::of(free.lowest(*count))), &score),
+        Fit::Share { gpus, count } => {
+            let firsts = gpus.and(input.standing.firsts);
+            let first = best_of(firsts.iter().map(|gpu| Part::of(GpuSet::one(gpu))), &score);
+            (1..*count).fold(first, |best, _| {
+                let chosen = best?.1.gpus;
+                let firsts = input.node.firsts(gpus.without(chosen));
+                let with = |gpu: usize| Part::of(chosen.or(GpuSet::one(gpu)));
+                best_of(firsts.iter().map(with), &score)
+            })
+        }
+        Fit::Partition(places) => best_of(places.iter().copied(), &score),
+    };
+    best.expect("a fit has a part")
+}
+
+fn best_of(parts: impl Iterator<Item = Part>, score: impl Fn(Part) -> i32) -> Option<(i32, Part)> {
+    let scored = parts.map(|part| (score(part), part));
+    scored.reduce(|best, other| if other.0 > best.0 { other } else { best })
 }

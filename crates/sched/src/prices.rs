@@ -63,8 +63,11 @@ struct Size {
 /// The most frequent sizes of shares, the largest first.
 fn sizes(all: &[Count]) -> Vec<Size> {
     let mut counts = [0.0; WHOLE + 1];
-    for count in all.iter().filter(|it| matches!(it.request.gpus, Gpus::Share { .. })) {
-        counts[(count.gpu_milli as usize).min(WHOLE)] += count.pods;
+    for it in all {
+        if let Gpus::Share { count: gpus @ 1.., .. } = it.request.gpus {
+            let milli = it.gpu_milli / u32::from(gpus);
+            counts[(milli as usize).min(WHOLE)] += it.pods * f64::from(gpus);
+        }
     }
     let mut sizes: Vec<_> = (1..=WHOLE).filter(|milli| counts[*milli] > 0.0).collect();
     sizes.sort_by(|a, b| counts[*b].total_cmp(&counts[*a]));

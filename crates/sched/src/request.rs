@@ -1,5 +1,7 @@
 //! The resources that a pod asks for.
 
+use std::fmt;
+
 use crate::gpu::{ModelSet, WHOLE_MILLI};
 
 /// A pod's request, as far as it decides about a node.
@@ -22,15 +24,26 @@ pub enum Gpus {
     None,
     /// Whole GPUs that nobody else has; at least one.
     Whole(u8),
-    /// A part of one GPU. An amount of zero asks for none of it.
+    /// A part of each of some GPUs. An amount of zero asks for none of it.
     Share {
-        /// Compute in thousandths of a GPU.
+        /// Number of GPUs, all different; from 1 to 64.
+        count: u8,
+        /// Compute in thousandths of a GPU, of each.
         milli: u16,
-        /// Memory in MiB.
-        mib: u32,
+        /// Memory, of each.
+        memory: ShareMemory,
     },
     /// A MIG instance of a profile, as an index into the view's [`Catalog`](crate::view::Catalog).
     Partition(ProfileId),
+}
+
+/// Memory of a share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ShareMemory {
+    /// An amount in MiB.
+    Mib(u32),
+    /// A part of the memory of the GPU that serves the share, in percent.
+    Percent(u8),
 }
 
 /// A MIG profile, as an index into the view's [`Catalog`](crate::view::Catalog).
@@ -42,7 +55,7 @@ pub struct ProfileId(pub u8);
 pub enum Class {
     /// No GPU.
     CpuOnly,
-    /// A part of a GPU.
+    /// Parts of GPUs.
     Fraction,
     /// One whole GPU.
     One,
@@ -69,6 +82,35 @@ impl Class {
     }
 }
 
+impl Gpus {
+    /// A part of one GPU, in thousandths of its compute and in MiB of its memory.
+    pub fn share(milli: u16, mib: u32) -> Self {
+        Self::Share { count: 1, milli, memory: ShareMemory::Mib(mib) }
+    }
+}
+
+impl ShareMemory {
+    /// MiB of a GPU with so much memory; none where a part is asked for and the whole is unknown, which is zero.
+    pub fn mib_of(self, gpu_mib: u32) -> Option<u32> {
+        match self {
+            Self::Mib(mib) => Some(mib),
+            Self::Percent(percent) => {
+                let mib = u64::from(gpu_mib) * u64::from(percent) / 100;
+                (gpu_mib > 0 || percent == 0).then(|| u32::try_from(mib).unwrap_or(u32::MAX))
+            }
+        }
+    }
+}
+
+impl fmt::Display for ShareMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Mib(mib) => write!(f, "{mib} MiB"),
+            Self::Percent(percent) => write!(f, "{percent} % of the memory"),
+        }
+    }
+}
+
 impl Request {
     /// The kind of the request.
     pub fn class(&self) -> Class {
@@ -85,8 +127,8 @@ impl Request {
     pub fn gpu_count(&self) -> u32 {
         match self.gpus {
             Gpus::None => 0,
-            Gpus::Whole(count) => u32::from(count),
-            Gpus::Share { .. } | Gpus::Partition(_) => 1,
+            Gpus::Whole(count) | Gpus::Share { count, .. } => u32::from(count),
+            Gpus::Partition(_) => 1,
         }
     }
 
@@ -95,17 +137,18 @@ impl Request {
         match self.gpus {
             Gpus::None | Gpus::Partition(_) => 0,
             Gpus::Whole(count) => u32::from(count) * u32::from(WHOLE_MILLI),
-            Gpus::Share { milli, .. } => u32::from(milli),
+            Gpus::Share { count, milli, .. } => u32::from(count) * u32::from(milli),
         }
     }
 }
 
 /// The part of a GPU with so much memory that a share takes, in thousandths, by the larger of its compute and its memory.
-pub fn share_of(memory_mib: u32, milli: u16, mib: u32) -> u16 {
+pub fn share_of(memory_mib: u32, milli: u16, memory: ShareMemory) -> u16 {
     let whole = u64::from(WHOLE_MILLI);
-    let of_memory = match memory_mib {
-        0 => 0,
-        all => (u64::from(mib) * whole).div_ceil(u64::from(all)),
+    let of_memory = match memory {
+        ShareMemory::Percent(percent) => u64::from(percent) * whole / 100,
+        ShareMemory::Mib(_) if memory_mib == 0 => 0,
+        ShareMemory::Mib(mib) => (u64::from(mib) * whole).div_ceil(u64::from(memory_mib)),
     };
     milli.max(u16::try_from(of_memory.min(whole)).unwrap_or(WHOLE_MILLI))
 }

@@ -3,19 +3,19 @@
 use std::collections::HashMap;
 
 use crate::{
-    fit::{Fit, fit},
+    fit::{Fit, Misfit, fit},
     forecast::Forecast,
     gpu::GpuSet,
-    knowledge::Knowledge,
-    node::{Node, Part},
-    policy::{self, Input, Policy, Rank},
+    knowledge::{Knowledge, Standing},
+    node::Part,
+    policy::{self, Explanation, Input, Policy, Rank},
     random::Random,
     request::Request,
     view::{NodeIx, Placement, View},
 };
 
-/// Most ranks that are kept, of a node for a request each: 25 MB.
-const MOST_RANKS: usize = 1 << 20;
+/// Most ranks that are kept, of a node for a request each: 50 MB, or 280 requests in a cluster of 15,000 nodes.
+const MOST_RANKS: usize = 1 << 22;
 /// A forecast is drawn anew when it has grown by one part in so many.
 const LEARN_AT_GROWTH: u64 = 2;
 
@@ -30,14 +30,20 @@ pub struct Scheduler {
     learns: bool,
     known: u64,
     knowledge: Knowledge,
-    ranked: HashMap<Request, Vec<Ranked>>,
+    standings: Vec<Standing>,
+    /// The view's changes that the standings are of.
+    changes: u64,
+    /// By request, without main memory.
+    ranked: HashMap<Request, Ranked>,
 }
 
-/// The rank of a node at one of its versions, the first of which is one.
-#[derive(Clone, Copy, Debug, Default)]
+/// The rank of each node after some changes of the view, if its main memory suffices.
+#[derive(Debug, Default)]
 struct Ranked {
-    version: u64,
-    rank: Option<Rank>,
+    changes: u64,
+    /// The view's changes when the request last came.
+    asked: u64,
+    ranks: Vec<Option<Rank>>,
 }
 
 impl Scheduler {
@@ -56,6 +62,8 @@ impl Scheduler {
             learns: true,
             known: 0,
             knowledge: Knowledge::default(),
+            standings: Vec::new(),
+            changes: 0,
             ranked: HashMap::new(),
         }
     }
@@ -70,6 +78,7 @@ impl Scheduler {
         if seen > self.known + self.known / LEARN_AT_GROWTH {
             self.known = seen;
             self.knowledge = Knowledge::of(&self.forecast, view);
+            self.changes = 0;
             self.ranked.clear();
         }
     }
@@ -96,41 +105,98 @@ impl Scheduler {
         view: &View,
         request: &Request,
     ) -> impl Iterator<Item = (NodeIx, Rank)> + use<'_> {
-        let with_one_more = (self.ranked.len() + 1) * view.nodes().len();
-        if with_one_more > MOST_RANKS && !self.ranked.contains_key(request) {
-            self.ranked.clear();
+        self.look_at(view);
+        let shape = Request { memory_mib: 0, ..*request };
+        self.make_room(view, &shape);
+        self.ranked.entry(shape).or_default().asked = view.changes();
+        self.rank(view, &shape);
+        // Ranks of a rare request grow stale. Refreshed in turn, they never make its next pod wait for all nodes.
+        let stalest = self.ranked.iter().min_by_key(|(_, ranked)| ranked.changes);
+        if let Some(stalest) = stalest.map(|(shape, _)| *shape) {
+            self.rank(view, &stalest);
         }
-        let ranked = self.ranked.entry(*request).or_default();
-        ranked.resize(view.nodes().len(), Ranked::default());
-        let versions = view.versions().iter().zip(view.nodes());
-        for (ranked, (version, node)) in ranked.iter_mut().zip(versions) {
-            if ranked.version != *version {
-                self.knowledge.prepare(node.models());
-                let (catalog, knowledge) = (view.catalog(), &self.knowledge);
-                let input = Input { catalog, knowledge, node, request };
-                let rank = policy::rank(self.policy, &input).map(|(rank, _)| rank);
-                *ranked = Ranked { version: *version, rank };
+        let ranked = &self.ranked[&shape];
+        let memory_mib = request.memory_mib;
+        let ranked = (0..).map(NodeIx).zip(self.standings.iter().zip(&ranked.ranks));
+        ranked.filter_map(move |(node, (standing, rank))| {
+            let rank = (*rank)?;
+            (standing.memory_mib >= memory_mib).then_some((node, rank))
+        })
+    }
+
+    /// Ranks the nodes that have changed.
+    fn rank(&mut self, view: &View, shape: &Request) {
+        let ranked = self.ranked.entry(*shape).or_default();
+        ranked.ranks.resize(view.nodes().len(), None);
+        let (catalog, knowledge) = (view.catalog(), &self.knowledge);
+        let nodes = view.nodes().iter().zip(&self.standings);
+        for ((rank, version), (node, standing)) in
+            ranked.ranks.iter_mut().zip(view.versions()).zip(nodes)
+        {
+            if *version > ranked.changes {
+                let input = Input { catalog, knowledge, node, standing, request: shape };
+                *rank = policy::rank(self.policy, &input).map(|(rank, _)| rank);
             }
         }
-        let ranked = (0..).map(NodeIx).zip(ranked.iter());
-        ranked.filter_map(|(node, ranked)| Some((node, ranked.rank?)))
+        ranked.changes = view.changes();
+    }
+
+    /// Forgets the ranks of the request that nobody asked for the longest, if there is no room for those of one more.
+    fn make_room(&mut self, view: &View, shape: &Request) {
+        let with_one_more = (self.ranked.len() + 1) * view.nodes().len();
+        if with_one_more > MOST_RANKS && !self.ranked.contains_key(shape) {
+            let oldest = self.ranked.iter().min_by_key(|(_, ranked)| ranked.asked);
+            if let Some(oldest) = oldest.map(|(shape, _)| *shape) {
+                self.ranked.remove(&oldest);
+            }
+        }
+    }
+
+    /// Computes the standings of nodes that have changed.
+    fn look_at(&mut self, view: &View) {
+        if self.changes == view.changes() {
+            return;
+        }
+        self.standings.resize_with(view.nodes().len(), Standing::default);
+        let nodes = view.versions().iter().zip(view.nodes());
+        for (standing, (version, node)) in self.standings.iter_mut().zip(nodes) {
+            if *version > self.changes {
+                *standing = self.knowledge.standing(view.catalog(), node);
+            }
+        }
+        self.changes = view.changes();
     }
 
     /// The part of a node that the policy would give to the request; none where it does not fit.
     pub fn part(&mut self, view: &View, node: NodeIx, request: &Request) -> Option<Part> {
-        let node = view.node(node);
-        self.knowledge.prepare(node.models());
-        let input = Input { catalog: view.catalog(), knowledge: &self.knowledge, node, request };
-        policy::rank(self.policy, &input).map(|(_, part)| part)
+        policy::rank(self.policy, &self.input(view, node, request)).map(|(_, part)| part)
+    }
+
+    /// The reasons for a node's rank, by the functions that rank.
+    ///
+    /// # Errors
+    ///
+    /// The node does not fit, and why.
+    pub fn explain(
+        &mut self,
+        view: &View,
+        node: NodeIx,
+        request: &Request,
+    ) -> Result<Explanation, Misfit> {
+        policy::explain(self.policy, &self.input(view, node, request))
+    }
+
+    fn input<'a>(&'a mut self, view: &'a View, node: NodeIx, request: &'a Request) -> Input<'a> {
+        self.look_at(view);
+        let (catalog, knowledge) = (view.catalog(), &self.knowledge);
+        let standing = &self.standings[node.0 as usize];
+        Input { catalog, knowledge, node: view.node(node), standing, request }
     }
 
     /// Idle GPUs of the cluster that a typical request cannot use, in expectation. Zero until requests were seen.
     pub fn fragmentation(&mut self, view: &View) -> f64 {
-        let of_node = |node: &Node| {
-            self.knowledge.prepare(node.models());
-            self.knowledge.outlook(node.models()).fragmentation(view.catalog(), node) / 1000.0
-        };
-        view.nodes().iter().map(of_node).sum()
+        self.look_at(view);
+        self.standings.iter().map(|standing| standing.uses.fragmentation() / 1000.0).sum()
     }
 
     /// Any node that fits, and any part of it.
@@ -144,13 +210,19 @@ impl Scheduler {
         let node = nodes[self.random.below(nodes.len())];
         let fit = fit(view.catalog(), view.node(node), request).ok()?;
         let part = match fit {
-            Fit::Share(gpus) => {
-                let nth = self.random.below(gpus.len() as usize);
-                let gpu = gpus.iter().nth(nth).expect("drawn below the number of GPUs");
-                Part { gpus: GpuSet::one(gpu), slices: 0 }
+            Fit::Share { gpus, count } => {
+                let mut drawn = GpuSet::default();
+                for _ in 0..count {
+                    let rest = gpus.without(drawn);
+                    let nth = self.random.below(rest.len() as usize);
+                    let gpu = rest.iter().nth(nth).expect("drawn below the number of GPUs");
+                    drawn = drawn.or(GpuSet::one(gpu));
+                }
+                Part::of(drawn)
             }
             Fit::Partition(places) => places[self.random.below(places.len())],
-            Fit::Node | Fit::Whole { .. } => policy::parts(view.node(node), &fit)[0],
+            Fit::Node => Part::default(),
+            Fit::Whole { free, count } => Part::of(free.lowest(count)),
         };
         Some(Placement { node, part })
     }

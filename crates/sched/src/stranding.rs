@@ -1,6 +1,6 @@
 //! GPUs that a node cannot give away because its CPU is used up.
 
-use crate::{forecast::Count, node::Node};
+use crate::forecast::Count;
 
 /// CPU per GPU that a node should keep, as a part of the mean request's.
 ///
@@ -27,13 +27,8 @@ impl Stranding {
         Self { cpu_milli_per_gpu: PART_OF_MEAN * mean }
     }
 
-    /// GPUs of the node that its free CPU does not suffice for.
-    pub fn stranded_gpus(&self, node: &Node) -> f64 {
-        self.of_free(node.idle_milli(), node.cpu_milli.free)
-    }
-
     /// GPUs that the free CPU does not suffice for, of so many thousandths of idle GPUs.
-    pub fn of_free(&self, idle_milli: u32, cpu_milli: u32) -> f64 {
+    pub fn stranded_gpus(&self, idle_milli: u32, cpu_milli: u32) -> f64 {
         if self.cpu_milli_per_gpu == 0.0 {
             return 0.0;
         }

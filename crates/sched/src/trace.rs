@@ -133,7 +133,7 @@ pub fn pods(text: &str, catalog: &Catalog) -> Result<Vec<Request>, TraceError> {
 fn gpus(count: u8, milli: u32) -> Gpus {
     match (count, u16::try_from(milli).unwrap_or(WHOLE_MILLI)) {
         (0, _) => Gpus::None,
-        (1, milli @ 1..WHOLE_MILLI) => Gpus::Share { milli, mib: 0 },
+        (1, milli @ 1..WHOLE_MILLI) => Gpus::share(milli, 0),
         (count, _) => Gpus::Whole(count),
     }
 }

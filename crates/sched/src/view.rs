@@ -12,6 +12,7 @@ pub struct View {
     catalog: Catalog,
     nodes: Vec<Node>,
     versions: Vec<u64>,
+    changes: u64,
     gpu_memory: MeanMemory,
 }
 
@@ -137,8 +138,10 @@ impl View {
         node.gpus.truncate(64);
         self.gpu_memory.count(&node);
         self.nodes.push(node);
-        self.versions.push(1);
-        NodeIx(u32::try_from(self.nodes.len() - 1).expect("fewer nodes than numbers"))
+        self.versions.push(0);
+        let ix = NodeIx(u32::try_from(self.nodes.len() - 1).expect("fewer nodes than numbers"));
+        self.changed(ix);
+        ix
     }
 
     /// Replaces a node. One that left the cluster becomes an empty node, which fits no pod.
@@ -148,7 +151,7 @@ impl View {
         self.gpu_memory.discount(&self.nodes[position]);
         self.gpu_memory.count(&by);
         self.nodes[position] = by;
-        self.versions[position] += 1;
+        self.changed(node);
     }
 
     /// The products and profiles.
@@ -171,9 +174,20 @@ impl View {
         &self.nodes[node.0 as usize]
     }
 
-    /// A number for each state of each node, from one, so that answers about unchanged nodes can be reused.
+    /// For each node the number of the view's change that gave it its state, so that answers about unchanged nodes can
+    /// be reused.
     pub fn versions(&self) -> &[u64] {
         &self.versions
+    }
+
+    /// Number of changes so far: the largest version.
+    pub fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    fn changed(&mut self, node: NodeIx) {
+        self.changes += 1;
+        self.versions[node.0 as usize] = self.changes;
     }
 
     /// GPUs of a request in thousandths, on usual GPUs of this cluster: a share of memory is its part of the mean memory,
@@ -181,8 +195,9 @@ impl View {
     pub fn usual_milli(&self, request: &Request) -> u32 {
         match request.gpus {
             Gpus::None | Gpus::Whole(_) => request.gpu_milli(),
-            Gpus::Share { milli, mib } => {
-                u32::from(share_of(self.gpu_memory.mean_mib(), milli, mib))
+            Gpus::Share { count, milli, memory } => {
+                let each = share_of(self.gpu_memory.mean_mib(), milli, memory);
+                u32::from(count) * u32::from(each)
             }
             Gpus::Partition(profile) => self.catalog.usual_slices(profile) * 1000 / u8::BITS,
         }
@@ -194,17 +209,15 @@ impl View {
     ///
     /// A GPU of the part is not free enough. The view is as before.
     pub fn take(&mut self, request: &Request, placement: Placement) -> Result<(), Conflict> {
-        let node = placement.node.0 as usize;
-        self.nodes[node].take(request, placement.part)?;
-        self.versions[node] += 1;
+        self.nodes[placement.node.0 as usize].take(request, placement.part)?;
+        self.changed(placement.node);
         Ok(())
     }
 
     /// Takes back the part of a pod that is gone.
     pub fn release(&mut self, request: &Request, placement: Placement) {
-        let node = placement.node.0 as usize;
-        self.nodes[node].release(request, placement.part);
-        self.versions[node] += 1;
+        self.nodes[placement.node.0 as usize].release(request, placement.part);
+        self.changed(placement.node);
     }
 }
 

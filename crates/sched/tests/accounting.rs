@@ -10,7 +10,7 @@ use windlass_sched::{
     view::{NodeIx, Placement, View},
 };
 
-use crate::world::{catalog, idle_clusters, request, requests, roomy_node};
+use crate::world::{catalog, idle_clusters, mib_of, request, requests, roomy_node};
 
 /// A change to a cluster. Pods that others placed come with [`Step::Take`], wherever that is.
 #[derive(Clone, Copy, Debug)]
@@ -117,9 +117,9 @@ fn state_of(gpu: &Gpu, holders: &[(Gpus, u8)]) -> GpuState {
         match *gpus {
             Gpus::None => panic!("a pod without GPUs holds one"),
             Gpus::Whole(_) => wholes += 1,
-            Gpus::Share { milli: more, mib: more_mib } => {
+            Gpus::Share { milli: more, memory, .. } => {
                 milli += more;
-                mib += more_mib;
+                mib += mib_of(gpu, memory);
             }
             Gpus::Partition(_) => {
                 assert_eq!(slices & place, 0, "two instances overlap: {holders:?}");
@@ -167,7 +167,7 @@ fn only_gpu(position: usize, slices: u8) -> Part {
 #[test]
 fn a_part_that_is_not_free_or_not_of_the_right_size_is_refused() {
     let profile = Gpus::Partition(ProfileId(2));
-    let share = |milli, mib| Gpus::Share { milli, mib };
+    let share = |milli, mib| Gpus::share(milli, mib);
     let check = |held: Option<(Gpus, Part)>, gpus: Gpus, part: Part| {
         let mut node = roomy_node(vec![Gpu::free(ModelId(0), 40_960); 2]);
         if let Some((gpus, part)) = held {
@@ -221,11 +221,9 @@ fn a_node_that_holds_too_much_is_full_until_the_excess_is_gone() {
 
 #[test]
 fn pods_on_a_gpu_that_failed_later_are_still_counted() {
-    for (gpus, slices) in [
-        (Gpus::Whole(1), 0),
-        (Gpus::Share { milli: 300, mib: 0 }, 0),
-        (Gpus::Partition(ProfileId(2)), 0b11),
-    ] {
+    for (gpus, slices) in
+        [(Gpus::Whole(1), 0), (Gpus::share(300, 0), 0), (Gpus::Partition(ProfileId(2)), 0b11)]
+    {
         let healthy = Gpu::free(ModelId(0), 40_960);
         let mut before = roomy_node(vec![healthy]);
         before.take(&request(gpus), only_gpu(0, slices)).expect("it is free");
@@ -239,7 +237,7 @@ fn pods_on_a_gpu_that_failed_later_are_still_counted() {
 #[test]
 fn a_share_of_nothing_leaves_a_whole_gpu_to_its_holder() {
     let mut node = roomy_node(vec![Gpu::free(ModelId(0), 40_960)]);
-    let nothing = request(Gpus::Share { milli: 0, mib: 0 });
+    let nothing = request(Gpus::share(0, 0));
     let part = only_gpu(0, 0);
     node.take(&nothing, part).expect("it takes nothing");
     node.take(&request(Gpus::Whole(1)), part).expect("nobody has any of it");

@@ -28,7 +28,7 @@ fn settings(policy: Policy, seed: u64) -> Settings {
 
 #[test]
 fn nothing_is_refused_and_nobody_waits_where_there_is_room() {
-    let pods = vec![request(Gpus::Whole(1)), request(Gpus::Share { milli: 500, mib: 0 })];
+    let pods = vec![request(Gpus::Whole(1)), request(Gpus::share(500, 0))];
     let simulation = Simulation::new(cluster(10, 8), pods).expect("GPUs and demand");
     for (policy, queues) in
         [(Policy::Windlass, false), (Policy::Windlass, true), (Policy::Random, true)]

@@ -6,13 +6,13 @@ use windlass_sched::{
     gpu::{Gpu, GpuSet, ModelId, ModelSet},
     node::Amount,
     policy::Policy,
-    request::{Gpus, ProfileId, Request},
+    request::{Gpus, ProfileId, Request, ShareMemory},
     scheduler::Scheduler,
-    view::{NodeIx, View},
+    view::{NodeIx, Placement, View},
 };
 
 use crate::world::{
-    catalog, fits, forecast, idle_clusters, is_served, request, requests, roomy_node, used_clusters,
+    catalog, fits, forecast, is_served, request, requests, roomy_node, used_clusters,
 };
 
 proptest! {
@@ -54,36 +54,54 @@ enum Step {
     Come(usize),
     /// One of the living pods goes.
     Go(usize),
+    /// A node is replaced by one of the spares, and its pods are gone.
+    Replace { node: usize, by: usize },
+    /// One of the spares joins.
+    Join(usize),
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let nth = || 0..100_usize;
     let step = prop_oneof![
-        3 => (0..100_usize).prop_map(Step::Come),
-        2 => (0..100_usize).prop_map(Step::Go),
+        12 => nth().prop_map(Step::Come),
+        8 => nth().prop_map(Step::Go),
+        2 => (nth(), nth()).prop_map(|(node, by)| Step::Replace { node, by }),
+        1 => nth().prop_map(Step::Join),
     ];
     vec(step, 1..60)
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
 
     #[test]
     fn kept_ranks_answer_as_fresh_ones_do(
-        mut view in idle_clusters(),
+        mut view in used_clusters(),
+        spares in used_clusters(),
         shapes in vec(requests(), 1..8),
         steps in steps(),
         policy in select(&Policy::ALL[1..]),
     ) {
         let forecast = forecast(&shapes);
         let mut scheduler = Scheduler::informed(policy, &forecast, &view, 0);
-        let mut living = Vec::new();
+        // Demand for products is a part of the nodes that were there at the beginning.
+        let told = view.clone();
+        let mut living: Vec<(Request, Placement)> = Vec::new();
+        let spare = |nth: usize| spares.nodes()[nth % spares.nodes().len()].clone();
         for step in steps {
             match step {
                 Step::Come(nth) => {
-                    let pod = shapes[nth % shapes.len()];
+                    // Ranks of a shape serve every amount of main memory.
+                    let memory_mib = u32::try_from(nth).expect("below 100") * 256;
+                    let pod = Request { memory_mib, ..shapes[nth % shapes.len()] };
+                    let mut fresh = Scheduler::informed(policy, &forecast, &told, 0);
+                    let ranks: Vec<_> = scheduler.ranks(&view, &pod).collect();
+                    prop_assert_eq!(&ranks, &fresh.ranks(&view, &pod).collect::<Vec<_>>());
+                    for (node, _) in ranks {
+                        prop_assert!(fits(view.catalog(), view.node(node), &pod));
+                    }
                     let placement = scheduler.decide(&view, &pod);
-                    let fresh = Scheduler::informed(policy, &forecast, &view, 0).decide(&view, &pod);
-                    prop_assert_eq!(placement, fresh);
+                    prop_assert_eq!(placement, fresh.decide(&view, &pod));
                     if let Some(placement) = placement {
                         view.take(&pod, placement).expect("a decision fits");
                         living.push((pod, placement));
@@ -94,6 +112,13 @@ proptest! {
                     view.release(&pod, placement);
                 }
                 Step::Go(_) => {}
+                Step::Replace { node, by } => {
+                    let node = node % view.nodes().len();
+                    let node = NodeIx(u32::try_from(node).expect("below 100"));
+                    living.retain(|(_, placement)| placement.node != node);
+                    view.replace(node, spare(by));
+                }
+                Step::Join(nth) => drop(view.add(spare(nth))),
             }
         }
     }
@@ -101,11 +126,11 @@ proptest! {
 
 #[test]
 fn more_shapes_than_are_kept_change_no_answer() {
-    // The limit is about a million ranks.
+    // The limit is about four million ranks.
     let node = || roomy_node(vec![Gpu::free(ModelId(0), 40_960); 2]);
-    let view = View::new(catalog(), (0..1000).map(|_| node()).collect());
-    let shapes = (0..1100_u32)
-        .map(|cpu_milli| Request { cpu_milli, ..request(Gpus::Share { milli: 300, mib: 0 }) });
+    let view = View::new(catalog(), (0..20_000).map(|_| node()).collect());
+    let shapes =
+        (0..220_u32).map(|cpu_milli| Request { cpu_milli, ..request(Gpus::share(300, 0)) });
     let shapes: Vec<_> = shapes.collect();
     let forecast = forecast(&shapes[..10]);
     let mut scheduler = Scheduler::informed(Policy::Windlass, &forecast, &view, 0);
@@ -119,7 +144,7 @@ fn more_shapes_than_are_kept_change_no_answer() {
 fn equal_ranks_fall_to_the_first_node_and_gpu() {
     let view = View::new(catalog(), vec![roomy_node(vec![Gpu::free(ModelId(2), 15_360); 3]); 3]);
     for policy in &Policy::ALL[1..] {
-        for gpus in [Gpus::None, Gpus::Share { milli: 500, mib: 0 }, Gpus::Whole(2)] {
+        for gpus in [Gpus::None, Gpus::share(500, 0), Gpus::Whole(2)] {
             let pod = request(gpus);
             let mut scheduler = Scheduler::informed(*policy, &forecast(&[pod]), &view, 0);
             let placement = scheduler.decide(&view, &pod).expect("an empty node fits");
@@ -159,9 +184,15 @@ fn a_misfit_is_the_first_reason_and_says_how_much_is_free() {
     );
     check(of(Gpus::Whole(2)), Misfit::Whole { wanted: 2, free: 1 }, "2 whole GPUs wanted, 1 free");
     check(
-        of(Gpus::Share { milli: 100, mib: 50_000 }),
-        Misfit::Share { milli: 100, mib: 50_000 },
+        of(Gpus::share(100, 50_000)),
+        Misfit::Share { milli: 100, memory: ShareMemory::Mib(50_000) },
         "100 thousandths and 50000 MiB of one GPU wanted; no GPU has as much free",
+    );
+    let memory = ShareMemory::Percent(50);
+    check(
+        of(Gpus::Share { count: 2, milli: 100, memory }),
+        Misfit::Shares { milli: 100, memory, wanted: 2, free: 1 },
+        "100 thousandths and 50 % of the memory of each of 2 GPUs wanted; 1 have as much free",
     );
     check(
         Request { models: ModelSet::NONE.with(ModelId(3)), ..of(Gpus::Partition(ProfileId(0))) },
@@ -179,12 +210,9 @@ fn a_pod_may_have_the_last_of_everything() {
     let pod = |gpus| Request { cpu_milli: 2000, memory_mib: 4096, ..request(gpus) };
     (node.cpu_milli, node.memory_mib) = (Amount::free(2000), Amount::free(4096));
     node.pods = Amount::free(1);
-    for gpus in [
-        Gpus::None,
-        Gpus::Whole(2),
-        Gpus::Share { milli: 1000, mib: 40_960 },
-        Gpus::Partition(ProfileId(4)),
-    ] {
+    for gpus in
+        [Gpus::None, Gpus::Whole(2), Gpus::share(1000, 40_960), Gpus::Partition(ProfileId(4))]
+    {
         assert!(fit(&catalog(), &node, &pod(gpus)).is_ok(), "{gpus:?}");
     }
 }

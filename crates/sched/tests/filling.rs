@@ -41,10 +41,10 @@ fn the_curve_has_a_column_per_percent_of_arrived_gpus() {
     check(vec![one; 2], 1.49, &[(50, 50.0), (100, 100.0)]);
     check(vec![one; 2], 1.5, &[(50, 50.0), (100, 100.0), (150, 100.0)]);
     // Two arrivals of 600 on two GPUs fit one each. The third has no GPU with 600 left.
-    let share = request(Gpus::Share { milli: 600, mib: 0 });
+    let share = request(Gpus::share(600, 0));
     check(vec![share; 3], 0.9, &[(30, 30.0), (60, 60.0), (90, 60.0)]);
     // Two arrivals on one percent: the mean of 0.5 and 1.0.
-    let small = request(Gpus::Share { milli: 10, mib: 0 });
+    let small = request(Gpus::share(10, 0));
     check(vec![small; 3], 0.015, &[(1, 0.75), (2, 1.5)]);
 }
 
@@ -56,8 +56,8 @@ fn refusals_are_counted_by_class() {
         Request { cpu_milli: 2_000_000, ..request(Gpus::None) },
         request(Gpus::None),
         request(Gpus::Whole(1)),
-        request(Gpus::Share { milli: 250, mib: 0 }),
-        request(Gpus::Share { milli: 250, mib: 20_000 }),
+        request(Gpus::share(250, 0)),
+        request(Gpus::share(250, 20_000)),
     ];
     let simulation = Simulation::new(cluster(2, 1), pods).expect("GPUs and demand");
     assert_eq!(simulation.capacity_milli(), 2000);
@@ -87,7 +87,7 @@ fn refusals_are_counted_by_class() {
 #[test]
 fn packing_policies_leave_a_node_for_the_largest_pod() {
     // Seven shares fill two GPUs if packed. Spread over the nodes, they break both.
-    let pods = vec![request(Gpus::Share { milli: 250, mib: 0 }); 7];
+    let pods = vec![request(Gpus::share(250, 0)); 7];
     for policy in [Policy::BestFit, Policy::Packing, Policy::Windlass] {
         let mut view = cluster(2, 8);
         let mut scheduler = Scheduler::learning(policy, 0);

@@ -15,7 +15,7 @@ const T4: ModelId = ModelId(2);
 const L4: ModelId = ModelId(3);
 
 fn share(milli: u16) -> Request {
-    request(Gpus::Share { milli, mib: 0 })
+    request(Gpus::share(milli, 0))
 }
 
 fn node(gpus: usize) -> Node {

@@ -3,6 +3,7 @@
 mod accounting;
 mod churn;
 mod decisions;
+mod explanations;
 mod filling;
 mod fragmentation;
 mod learning;
@@ -10,5 +11,6 @@ mod losses;
 mod prices;
 mod published;
 mod random;
+mod shares;
 mod trace;
 mod world;

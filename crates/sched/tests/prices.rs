@@ -14,7 +14,7 @@ const NEAR: f64 = 1e-6;
 /// Counts of shares: size in thousandths, and pods.
 fn counts(shares: &[(u16, u32)]) -> Vec<Count> {
     let count = |(milli, pods): &(u16, u32)| Count {
-        request: request(Gpus::Share { milli: *milli, mib: 0 }),
+        request: request(Gpus::share(*milli, 0)),
         gpu_milli: u32::from(*milli),
         pods: f64::from(*pods),
     };

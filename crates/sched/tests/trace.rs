@@ -69,7 +69,7 @@ fn a_pod_asks_for_the_gpus_of_its_line() {
         let expected = Request { cpu_milli: 6000, memory_mib: 12_288, gpus, models };
         assert_eq!(pods, [expected], "{line}");
     };
-    let share = |milli| Gpus::Share { milli, mib: 0 };
+    let share = |milli| Gpus::share(milli, 0);
     check("p,6000,12288,0,0,", Gpus::None, any);
     check("p,6000,12288,0,0", Gpus::None, any);
     check("p,6000,12288,0,500,", Gpus::None, any);

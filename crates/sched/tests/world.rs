@@ -5,7 +5,7 @@ use windlass_sched::{
     forecast::Forecast,
     gpu::{Gpu, GpuState, ModelId, ModelSet},
     node::{Amount, Node},
-    request::{Gpus, ProfileId, Request},
+    request::{Gpus, ProfileId, Request, ShareMemory},
     view::{Catalog, Placement, View},
 };
 
@@ -116,15 +116,24 @@ fn used_gpu(model: ModelId) -> BoxedStrategy<Gpu> {
     parts.prop_map(gpu).boxed()
 }
 
+fn memories() -> impl Strategy<Value = ShareMemory> {
+    prop_oneof![
+        (0..=20_000_u32).prop_map(ShareMemory::Mib),
+        (0..=110_u8).prop_map(ShareMemory::Percent)
+    ]
+}
+
 pub(crate) fn requests() -> impl Strategy<Value = Request> {
     let gpus = prop_oneof![
         2 => Just(Gpus::None),
         3 => (1..=4_u8).prop_map(Gpus::Whole),
         1 => (5..=16_u8).prop_map(Gpus::Whole),
-        3 => (1..=1000_u16).prop_map(|milli| Gpus::Share { milli, mib: 0 }),
-        2 => (1..=90_000_u32).prop_map(|mib| Gpus::Share { milli: 0, mib }),
-        2 => (0..=1000_u16, 0..=40_000_u32).prop_map(|(milli, mib)| Gpus::Share { milli, mib }),
-        1 => Just(Gpus::Share { milli: 0, mib: 0 }),
+        3 => (1..=1000_u16).prop_map(|milli| Gpus::share(milli, 0)),
+        2 => (1..=90_000_u32).prop_map(|mib| Gpus::share(0, mib)),
+        2 => (0..=1000_u16, 0..=40_000_u32).prop_map(|(milli, mib)| Gpus::share(milli, mib)),
+        1 => Just(Gpus::share(0, 0)),
+        3 => (1..=5_u8, 0..=700_u16, memories())
+            .prop_map(|(count, milli, memory)| Gpus::Share { count, milli, memory }),
         4 => (0..5_u8).prop_map(|profile| Gpus::Partition(ProfileId(profile))),
     ];
     let models = prop_oneof![
@@ -165,8 +174,8 @@ pub(crate) fn gpu_serves(catalog: &Catalog, gpu: &Gpu, request: &Request) -> boo
 pub(crate) fn wanted_gpus(request: &Request) -> usize {
     match request.gpus {
         Gpus::None => 0,
-        Gpus::Whole(count) => usize::from(count),
-        Gpus::Share { .. } | Gpus::Partition(_) => 1,
+        Gpus::Whole(count) | Gpus::Share { count, .. } => usize::from(count),
+        Gpus::Partition(_) => 1,
     }
 }
 
@@ -175,12 +184,24 @@ fn has_room(node: &Node, request: &Request) -> bool {
     cpu_milli.free >= request.cpu_milli && memory_mib.free >= request.memory_mib && pods.free >= 1
 }
 
+pub(crate) fn mib_of(gpu: &Gpu, memory: ShareMemory) -> u32 {
+    match memory {
+        ShareMemory::Mib(mib) => mib,
+        ShareMemory::Percent(percent) => gpu.memory_mib * u32::from(percent) / 100,
+    }
+}
+
 fn gpu_serves_at(catalog: &Catalog, gpu: &Gpu, request: &Request, slices: u8) -> bool {
     let untouched = GpuState::Shared { free_milli: 1000, free_mib: gpu.memory_mib };
     let is_free = match (request.gpus, gpu.state) {
         (Gpus::Whole(_), state) => slices == 0 && state == untouched,
-        (Gpus::Share { milli, mib }, GpuState::Shared { free_milli, free_mib }) => {
-            slices == 0 && milli <= free_milli && mib <= free_mib
+        (Gpus::Share { milli, memory, .. }, GpuState::Shared { free_milli, free_mib }) => {
+            let has_memory = match memory {
+                ShareMemory::Percent(0) => true,
+                ShareMemory::Percent(_) if gpu.memory_mib == 0 => false,
+                memory => mib_of(gpu, memory) <= free_mib,
+            };
+            slices == 0 && milli <= free_milli && has_memory
         }
         (Gpus::None | Gpus::Share { .. }, _) => false,
         (Gpus::Partition(profile), state) => {

@@ -1,6 +1,6 @@
 //! Best fit: the node with the least left, as a weighted sum of processors and GPUs.
 
-use super::{Input, Rank, parts};
+use super::{Input, Rank, best};
 use crate::{fit::Fit, gpu::WHOLE_MILLI, node::Part};
 
 /// The largest node of the published experiment, by which its sum is normalised.
@@ -8,19 +8,19 @@ const MOST_CPU_MILLI: f64 = 128_000.0;
 const MOST_GPUS: f64 = 8.0;
 
 pub(super) fn rank(input: &Input<'_>, fit: &Fit) -> (Rank, Part) {
-    let Input { node, .. } = input;
+    let Input { node, standing, .. } = input;
     let cpu = f64::from(node.cpu_milli.free) / MOST_CPU_MILLI;
-    let gpus = f64::from(node.idle_milli()) / f64::from(WHOLE_MILLI) / MOST_GPUS;
+    let gpus = f64::from(standing.uses.idle_milli()) / f64::from(WHOLE_MILLI) / MOST_GPUS;
     #[expect(clippy::cast_possible_truncation, reason = "from some hundreds below zero to 100")]
     let score = (100.0 * (1.0 - 0.5 * cpu - 0.5 * gpus)) as i32;
     (Rank { score, tie: 0 }, fullest(input, fit))
 }
 
-/// The part whose GPU has the least left; the first of equal ones.
+/// The part whose GPUs have the least left; the first of equal ones.
 pub(super) fn fullest(input: &Input<'_>, fit: &Fit) -> Part {
-    let left = |part: &Part| {
+    let left = |part: Part| {
         let gpus = part.gpus.iter().map(|position| input.node.gpus[position].idle_milli());
-        gpus.min().unwrap_or(0)
+        gpus.map(i32::from).sum::<i32>()
     };
-    parts(input.node, fit).into_iter().min_by_key(left).expect("a fit has a part")
+    best(input, fit, |part| -left(part)).1
 }

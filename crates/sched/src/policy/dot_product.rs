@@ -4,9 +4,9 @@ use super::{Input, Rank, best_fit};
 use crate::{fit::Fit, gpu::WHOLE_MILLI, node::Part};
 
 pub(super) fn rank(input: &Input<'_>, fit: &Fit) -> (Rank, Part) {
-    let Input { node, request, .. } = input;
+    let Input { node, standing, request, .. } = input;
     let whole = node.gpus.iter().map(|_| f64::from(WHOLE_MILLI)).sum::<f64>();
-    let (all, idle) = (whole.max(1.0), f64::from(node.idle_milli()));
+    let (all, idle) = (whole.max(1.0), f64::from(standing.uses.idle_milli()));
     let cpu = part(request.cpu_milli, node.cpu_milli.total) * (1.0 - node.cpu_milli.used_share());
     let gpus = f64::from(request.gpu_milli()) / all * (idle / all);
     #[expect(clippy::cast_possible_wrap, reason = "at most two million")]

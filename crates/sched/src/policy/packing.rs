@@ -5,7 +5,7 @@ use crate::{fit::Fit, node::Part};
 
 pub(super) fn rank(input: &Input<'_>, fit: &Fit) -> (Rank, Part) {
     let part = best_fit::fullest(input, fit);
-    let free = input.node.free_gpus();
+    let free = input.standing.free;
     let all = input.node.gpus.len();
     let opens = part.gpus.and(free).len();
     let score = match opens {

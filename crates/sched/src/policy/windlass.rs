@@ -4,7 +4,7 @@
 //! among the placements that lose least. The weights are rounded from what allocates most on the public trace. Half or
 //! twice of one costs at most 0.2 points there.
 
-use super::{Input, Rank, fgd, first_best};
+use super::{Input, Rank, Term, best, fgd};
 use crate::{
     fit::Fit,
     node::Part,
@@ -20,37 +20,61 @@ const STRANDED: f64 = 100.0;
 const SCARCE: f64 = 100.0;
 /// Points for a GPU of broken blocks, times the blocks' part of all demand.
 const BROKEN: f64 = 65.0;
+/// Names of the losses.
+const LOSSES: [&str; 4] =
+    ["value cut from a GPU", "GPUs left without CPU", "scarce product", "broken blocks"];
 
 pub(super) fn rank(input: &Input<'_>, fit: &Fit) -> (Rank, Part) {
-    let scored = fgd::scores(input, fit).into_iter();
-    let scored = scored.map(|(score, part)| (score - points(input, part), part));
-    let (score, part) = scored.reduce(first_best).expect("a fit has a part");
+    let score = |part| fgd::score(input, part) - points(losses(input, part).iter().sum());
+    let (score, part) = best(input, fit, score);
     (Rank { score, tie: tie(input) }, part)
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "at most some hundreds per GPU of a node")]
-fn points(input: &Input<'_>, part: Part) -> i32 {
-    let lost = CUT * cut(input, part)
-        + STRANDED * stranded(input, part)
-        + SCARCE * scarce(input, part)
-        + BROKEN * broken(input, part);
-    lost.round() as i32
+/// The terms of the score of a part. The losses are rounded as a sum, so each term is the step of the rounded sum.
+pub(super) fn terms(input: &Input<'_>, part: Part) -> Vec<Term> {
+    let mut terms = vec![Term { name: "fragmentation", points: fgd::score(input, part) }];
+    let (mut sum, mut before) = (0.0, 0);
+    for (name, loss) in LOSSES.into_iter().zip(losses(input, part)) {
+        sum += loss;
+        terms.push(Term { name, points: before - points(sum) });
+        before = points(sum);
+    }
+    terms
 }
 
-/// Value that the share takes from its GPU beyond its own, in GPUs.
+#[expect(clippy::cast_possible_truncation, reason = "at most some hundreds per GPU of a node")]
+fn points(loss: f64) -> i32 {
+    loss.round() as i32
+}
+
+/// The losses in points, in the order of their names.
+fn losses(input: &Input<'_>, part: Part) -> [f64; 4] {
+    [
+        CUT * cut(input, part),
+        STRANDED * stranded(input, part),
+        SCARCE * scarce(input, part),
+        BROKEN * broken(input, part),
+    ]
+}
+
+/// Value that the shares take from their GPUs beyond their own, in GPUs.
 fn cut(input: &Input<'_>, part: Part) -> f64 {
-    let Gpus::Share { milli, mib } = input.request.gpus else { return 0.0 };
-    let gpu = &input.node.gpus[part.gpus.iter().next().expect("a share has its GPU")];
-    input.knowledge.prices.regret(gpu.idle_milli(), share_of(gpu.memory_mib, milli, mib))
+    let Gpus::Share { milli, memory, .. } = input.request.gpus else { return 0.0 };
+    let regret = |position: usize| {
+        let gpu = &input.node.gpus[position];
+        let share = share_of(gpu.memory_mib, milli, memory);
+        input.knowledge.prices.regret(gpu.idle_milli(), share)
+    };
+    part.gpus.iter().map(regret).sum()
 }
 
 /// GPUs that lose the CPU they need, and that had it.
 fn stranded(input: &Input<'_>, part: Part) -> f64 {
-    let (node, stranding) = (input.node, &input.knowledge.stranding);
-    let before = stranding.stranded_gpus(node);
-    let idle = node.idle_milli() - taken_milli(input, part);
-    let after =
-        stranding.of_free(idle, node.cpu_milli.free.saturating_sub(input.request.cpu_milli));
+    let (idle, cpu) = (input.standing.uses.idle_milli(), input.node.cpu_milli.free);
+    let stranding = &input.knowledge.stranding;
+    let before = stranding.stranded_gpus(idle, cpu);
+    let left = cpu.saturating_sub(input.request.cpu_milli);
+    let after = stranding.stranded_gpus(idle - taken_milli(input, part), left);
     (after - before).max(0.0)
 }
 
@@ -66,14 +90,14 @@ fn scarce(input: &Input<'_>, part: Part) -> f64 {
 /// GPUs in blocks that are broken for less than a block's worth.
 fn broken(input: &Input<'_>, part: Part) -> f64 {
     let (blocks, request) = (&input.knowledge.blocks, input.request);
-    let (free, cpu) = (input.node.free_gpus(), input.node.cpu_milli.free);
+    let (free, cpu) = (input.standing.free, input.node.cpu_milli.free);
     let opened = free.and(part.gpus).len();
     let left = blocks.value(free.len() - opened, cpu.saturating_sub(request.cpu_milli));
     let own = match request.gpus {
         Gpus::Whole(count) => blocks.value(u32::from(count), request.cpu_milli),
         _ => 0.0,
     };
-    (blocks.value(free.len(), cpu) - left - own).max(0.0)
+    (input.standing.blocks - left - own).max(0.0)
 }
 
 /// Thousandths of the node's idle GPUs that the part takes.
@@ -84,5 +108,5 @@ fn taken_milli(input: &Input<'_>, part: Part) -> u32 {
 /// Nodes with fewer free GPUs first. The order of nodes decides between the rest: pods gather at its start, and nodes at
 /// its end drain for pods that need many GPUs.
 fn tie(input: &Input<'_>) -> u32 {
-    64 - input.node.free_gpus().len()
+    64 - input.standing.free.len()
 }

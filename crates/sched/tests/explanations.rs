@@ -1,0 +1,93 @@
+//! The reasons for a rank: those that decided, and all of them.
+
+use proptest::{collection::vec, prelude::*, sample::select};
+use windlass_sched::{
+    fit::fit,
+    gpu::{Gpu, GpuSet, ModelId, ModelSet},
+    node::{Amount, Part},
+    policy::{Explanation, Policy, Rank, Term},
+    request::{Gpus, Request},
+    scheduler::Scheduler,
+    view::{NodeIx, View},
+};
+
+use crate::world::{catalog, forecast, request, requests, roomy_node, used_clusters};
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_terms_sum_to_the_score_that_decides(
+        view in used_clusters(),
+        pods in vec(requests(), 1..10),
+        policy in select(&Policy::ALL[1..]),
+    ) {
+        let mut scheduler = Scheduler::informed(policy, &forecast(&pods), &view, 0);
+        for pod in &pods {
+            let ranks: Vec<_> = scheduler.ranks(&view, pod).collect();
+            let mut explained = Vec::new();
+            for (ix, node) in (0..).map(NodeIx).zip(view.nodes()) {
+                match scheduler.explain(&view, ix, pod) {
+                    Ok(Explanation { rank, part, terms }) => {
+                        let sum: i32 = terms.iter().map(|term| term.points).sum();
+                        prop_assert_eq!(sum, rank.score, "{:?}", terms);
+                        prop_assert_eq!(scheduler.part(&view, ix, pod), Some(part));
+                        explained.push((ix, rank));
+                    }
+                    Err(misfit) => {
+                        prop_assert_eq!(fit(view.catalog(), node, pod), Err(misfit));
+                    }
+                }
+            }
+            prop_assert_eq!(explained, ranks);
+        }
+    }
+}
+
+#[test]
+fn each_loss_has_its_term() {
+    let (model, other) = (ModelId(2), ModelId(3));
+    let node = |gpus| roomy_node(vec![Gpu::free(model, 0); gpus]);
+    let share = |milli| request(Gpus::share(milli, 0));
+    let whole = |count| request(Gpus::Whole(count));
+    let explain = |nodes, known: &[Request], pod| {
+        let view = View::new(catalog(), nodes);
+        let mut scheduler = Scheduler::informed(Policy::Windlass, &forecast(known), &view, 0);
+        scheduler.explain(&view, NodeIx(0), &pod).expect("the node fits")
+    };
+    let check = |nodes, known: &[Request], pod, name, points: i32| {
+        let explanation = explain(nodes, known, pod);
+        let losses: Vec<_> =
+            explanation.terms[1..].iter().filter(|term| term.points != 0).copied().collect();
+        assert_eq!(losses, [Term { name, points }], "{explanation}");
+    };
+    // Halves only: a third leaves a GPU of which half is worth something.
+    check(vec![node(1)], &[share(500)], share(300), "value cut from a GPU", -250);
+    // Three quarters of 8 cores per GPU are wanted, 3 of these 6 are left.
+    let mut small = node(1);
+    small.cpu_milli = Amount::free(6000);
+    let known = Request { cpu_milli: 8000, ..whole(1) };
+    let pod = Request { cpu_milli: 3000, ..request(Gpus::None) };
+    check(vec![small], &[known], pod, "GPUs left without CPU", -50);
+    // A quarter of all demand is for half of the GPUs.
+    let picky = Request { models: ModelSet::NONE.with(model), ..whole(1) };
+    let nodes = vec![node(1), roomy_node(vec![Gpu::free(other, 0)])];
+    check(nodes, &[vec![whole(1); 3], vec![picky]].concat(), whole(1), "scarce product", -50);
+    // Two thirds of all demand are pairs.
+    check(vec![node(2)], &[whole(1), whole(2)], whole(1), "broken blocks", -87);
+}
+
+#[test]
+fn an_explanation_is_one_line() {
+    let term = |name, points| Term { name, points };
+    let check = |terms, gpus, expected: &str| {
+        let (rank, part) = (Rank { score: -25, tie: 61 }, Part::of(GpuSet(gpus)));
+        assert_eq!(Explanation { rank, part, terms }.to_string(), expected);
+    };
+    check(
+        vec![term("fragmentation", 55), term("scarce product", 0), term("broken blocks", -80)],
+        0b11,
+        "-25 points: fragmentation 55, broken blocks -80; tie 61; GPUs 0,1",
+    );
+    check(Vec::new(), 0, "-25 points; tie 61");
+}

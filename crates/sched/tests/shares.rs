@@ -1,0 +1,130 @@
+//! Shares of several GPUs, and shares of memory in percent.
+
+use windlass_sched::{
+    fit::{Fit, Misfit, fit},
+    forecast::Count,
+    gpu::{Gpu, GpuSet, GpuState, ModelId},
+    node::{Node, Part},
+    policy::Policy,
+    prices::Prices,
+    request::{Class, Gpus, Request, ShareMemory, share_of},
+    scheduler::Scheduler,
+    view::{NodeIx, Placement, View},
+};
+
+use crate::world::{catalog, forecast, request, roomy_node};
+
+const A100: ModelId = ModelId(0);
+
+fn shares(count: u8, milli: u16, memory: ShareMemory) -> Request {
+    request(Gpus::Share { count, milli, memory })
+}
+
+fn compute(count: u8, milli: u16) -> Request {
+    shares(count, milli, ShareMemory::Mib(0))
+}
+
+/// GPUs of which some compute is taken.
+fn node(taken_milli: &[u16]) -> Node {
+    let mut node = roomy_node(vec![Gpu::free(A100, 40_000); taken_milli.len()]);
+    for (position, milli) in taken_milli.iter().enumerate().filter(|(_, milli)| **milli > 0) {
+        node.take(&compute(1, *milli), Part::of(GpuSet::one(position))).expect("it is free");
+    }
+    node
+}
+
+#[test]
+fn each_share_is_of_another_gpu() {
+    let pod = shares(2, 0, ShareMemory::Mib(3000));
+    let mut view = View::new(catalog(), vec![node(&[0, 0, 0])]);
+    let placement = Placement { node: NodeIx(0), part: Part::of(GpuSet(0b101)) };
+    view.take(&pod, placement).expect("both are free");
+    let left = |view: &View| -> Vec<_> {
+        let left = view.nodes()[0].gpus.iter().map(|gpu| match gpu.state {
+            GpuState::Shared { free_mib, .. } => free_mib,
+            state => panic!("{state:?}"),
+        });
+        left.collect()
+    };
+    assert_eq!(left(&view), [37_000, 40_000, 37_000]);
+    view.release(&pod, placement);
+    assert_eq!(left(&view), [40_000, 40_000, 40_000]);
+    let one = Part::of(GpuSet(0b1));
+    view.take(&pod, Placement { part: one, ..placement }).expect_err("two were asked for");
+}
+
+#[test]
+fn a_node_needs_as_many_gpus_with_room_as_there_are_shares() {
+    let node = node(&[600, 0, 500]);
+    let check = |pod: Request, expected: Result<Fit, Misfit>| {
+        assert_eq!(fit(&catalog(), &node, &pod), expected);
+    };
+    check(compute(2, 500), Ok(Fit::Share { gpus: GpuSet(0b110), count: 2 }));
+    check(compute(3, 400), Ok(Fit::Share { gpus: GpuSet(0b111), count: 3 }));
+    let memory = ShareMemory::Mib(0);
+    check(compute(3, 500), Err(Misfit::Shares { milli: 500, memory, wanted: 3, free: 2 }));
+}
+
+#[test]
+fn the_best_gpu_is_chosen_and_then_the_best_to_go_with_it() {
+    let check = |policy, taken_milli: &[u16], known: &[Request], pod, expected: u64| {
+        let view = View::new(catalog(), vec![node(taken_milli)]);
+        let mut scheduler = Scheduler::informed(policy, &forecast(known), &view, 0);
+        let placement = scheduler.decide(&view, &pod).expect("there is room");
+        assert_eq!(placement.part, Part::of(GpuSet(expected)), "{policy:?}: {taken_milli:?}");
+    };
+    check(Policy::FirstFit, &[900, 0, 0, 0], &[], compute(2, 300), 0b110);
+    // The fullest of those with room.
+    check(Policy::BestFit, &[0, 300, 0, 600, 800], &[], compute(2, 300), 0b1010);
+    check(Policy::BestFit, &[0, 300, 0, 600, 800], &[], compute(3, 300), 0b1011);
+    // Three shares fit into 900 and into 1000, but only two into 800.
+    check(Policy::Windlass, &[100, 0, 0], &[compute(1, 300)], compute(2, 100), 0b110);
+    check(Policy::Windlass, &[100, 0, 0], &[compute(1, 300)], compute(3, 100), 0b111);
+}
+
+#[test]
+fn shares_by_chance_are_of_different_gpus() {
+    let view = View::new(catalog(), vec![node(&[0; 4])]);
+    for seed in 0..20 {
+        let mut scheduler = Scheduler::learning(Policy::Random, seed);
+        let placement = scheduler.decide(&view, &compute(3, 300)).expect("there is room");
+        assert_eq!(placement.part.gpus.len(), 3);
+    }
+}
+
+#[test]
+fn percent_are_of_the_gpu_that_serves() {
+    let half = shares(1, 0, ShareMemory::Percent(50));
+    let gpus = [10_000, 30_000, 0].map(|memory_mib| Gpu::free(A100, memory_mib));
+    let mut node = roomy_node(gpus.to_vec());
+    // Nobody knows the half of an unknown memory.
+    let gpus = GpuSet(0b11);
+    assert_eq!(fit(&catalog(), &node, &half), Ok(Fit::Share { gpus, count: 1 }));
+    let both = shares(2, 0, ShareMemory::Percent(50));
+    node.take(&both, Part::of(gpus)).expect("both are free");
+    let free = |gpu: &Gpu| gpu.idle_milli();
+    assert_eq!(node.gpus.iter().map(free).collect::<Vec<_>>(), [500, 500, 1000]);
+    node.take(&half, Part::of(GpuSet::one(1))).expect("the other half");
+    let last = Misfit::Share { milli: 0, memory: ShareMemory::Percent(51) };
+    assert_eq!(fit(&catalog(), &node, &shares(1, 0, ShareMemory::Percent(51))), Err(last));
+    node.release(&half, Part::of(GpuSet::one(1)));
+    node.release(&both, Part::of(gpus));
+    assert_eq!(node.free_gpus(), GpuSet(0b111));
+}
+
+#[test]
+fn shares_count_for_each_of_their_gpus() {
+    let view = View::new(catalog(), vec![roomy_node(vec![Gpu::free(A100, 10_000); 2])]);
+    for memory in [ShareMemory::Mib(3000), ShareMemory::Percent(30)] {
+        assert_eq!(view.usual_milli(&shares(2, 0, memory)), 600);
+        assert_eq!(share_of(10_000, 100, memory), 300);
+    }
+    let pod = compute(3, 250);
+    assert_eq!((pod.gpu_count(), pod.gpu_milli(), pod.class()), (3, 750, Class::Fraction));
+    let count = |pod: Request, pods| Count { gpu_milli: pod.gpu_milli(), request: pod, pods };
+    let others = |pods| count(compute(1, 470), pods);
+    assert_eq!(
+        Prices::of(&[count(compute(2, 300), 7.0), others(5.0)]),
+        Prices::of(&[count(compute(1, 300), 14.0), others(5.0)]),
+    );
+}
