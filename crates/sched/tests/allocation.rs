@@ -2,6 +2,7 @@
 
 #![expect(clippy::needless_pass_by_value, reason = "documents are written where they are used")]
 
+mod kubernetes;
 mod prepared;
 
 use k8s_openapi::api::{
