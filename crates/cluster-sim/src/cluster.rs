@@ -21,10 +21,9 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 
-use crate::{
-    allocator::{self, Supply, Unallocated},
-    api::{ApiServer, Objects, Refusal, Settings},
-};
+use windlass_sched::allocator::{self, Supply, Unallocated};
+
+use crate::api::{ApiServer, Objects, Refusal, Settings};
 
 /// Cluster that ends when dropped.
 #[derive(Debug)]

@@ -1,6 +1,5 @@
 //! Single binary for all integration tests of the crate: it is linked once.
 
-mod allocation;
 mod api_server;
 mod cluster;
 mod kubectl;

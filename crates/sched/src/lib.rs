@@ -4,9 +4,13 @@
 //! the nodes for a [`Request`](request::Request) by its [`Policy`](policy::Policy). A
 //! [simulation](simulation::Simulation) plays the pods of a [trace] against the same scheduler.
 //!
-//! Pure: no files, clock, async or Kubernetes client. Time and randomness are arguments, and equal inputs give equal
+//! For Dynamic Resource Allocation, the [allocator] chooses the devices of a node for a pod's claims as Kubernetes
+//! does.
+//!
+//! Pure: no files, clock, async or Kubernetes client; of Kubernetes it knows the types. Time and randomness are arguments, and equal inputs give equal
 //! answers.
 
+pub mod allocator;
 pub mod blocks;
 pub mod fit;
 pub mod forecast;

@@ -1,4 +1,4 @@
-//! A small deterministic generator of numbers: equal seeds give equal simulations by one build on one machine.
+//! A small deterministic generator of numbers and ids: equal seeds give equal simulations by one build on one machine.
 
 /// `SplitMix64` of Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators" (OOPSLA 2014).
 #[derive(Clone, Debug)]
@@ -10,6 +10,13 @@ impl Random {
         Self(seed)
     }
 
+    /// The sequence of a text. Equal texts give equal sequences.
+    pub fn of_text(text: &str) -> Self {
+        // FNV-1a.
+        let hash = |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        Self(text.bytes().fold(0xcbf2_9ce4_8422_2325, hash))
+    }
+
     /// The next 64 bits.
     pub fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -17,6 +24,16 @@ impl Random {
         z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ z >> 31
+    }
+
+    /// A unique id in the format of a random UUID.
+    pub fn uuid(&mut self) -> String {
+        let (high, low) = (self.next_u64(), self.next_u64());
+        // Version 4, variant 1.
+        let high = (high & !0xf000) | 0x4000;
+        let low = (low & !(0b11 << 62)) | (0b10 << 62);
+        let digits = format!("{high:016x}{low:016x}");
+        [&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]].join("-")
     }
 
     /// A number below `bound`, which is at least one. Its bias is below one in 2^32 for bounds below 2^32.

@@ -1,6 +1,7 @@
 //! One program for all of the crate's integration tests: it is linked once.
 
 mod accounting;
+mod allocation;
 mod churn;
 mod decisions;
 mod explanations;

@@ -4,12 +4,13 @@ use std::collections::{BTreeMap, VecDeque};
 
 use serde_json::Value;
 use tokio::sync::watch;
+use windlass_sched::random::Random;
 
 use super::{
     kind::Kind,
     request::{Id, Part},
 };
-use crate::names::Names;
+use crate::names;
 
 /// All objects, as JSON in the shape of their types.
 #[derive(Debug)]
@@ -19,7 +20,7 @@ pub(crate) struct Store {
     version: u64,
     /// Changes up to this version are forgotten.
     compacted: u64,
-    names: Names,
+    random: Random,
     news: watch::Sender<News>,
 }
 
@@ -75,7 +76,7 @@ impl Store {
             history: VecDeque::new(),
             version: FIRST_VERSION,
             compacted: FIRST_VERSION,
-            names: Names::seeded(seed),
+            random: Random::new(seed),
             news: watch::Sender::new(news),
         }
     }
@@ -173,12 +174,12 @@ impl Store {
 
     /// Random suffix for `generateName`.
     pub(crate) fn suffix(&mut self) -> String {
-        self.names.suffix()
+        names::suffix(&mut self.random)
     }
 
     /// UID for a new object.
     pub(crate) fn uid(&mut self) -> String {
-        self.names.uid()
+        self.random.uuid()
     }
 }
 

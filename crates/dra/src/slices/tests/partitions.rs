@@ -6,7 +6,7 @@ use k8s_openapi::api::{
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use windlass_cluster_sim::allocator::{Supply, allocate};
+use windlass_sched::allocator::{Supply, allocate};
 
 use super::*;
 use crate::catalog::tests::partitions::{on_demand, switching, uncut};

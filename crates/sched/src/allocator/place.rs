@@ -7,16 +7,20 @@ use k8s_openapi::api::{
 
 /// True if a slice has devices or counters for a node. Counters apply to all nodes of their pool.
 pub(super) fn is_relevant(slice: &ResourceSlice, node: &Node) -> bool {
-    let spec = &slice.spec;
-    if spec.shared_counters.as_ref().is_some_and(|counters| !counters.is_empty()) {
+    if has_counters(slice) {
         return true;
     }
+    let spec = &slice.spec;
     let name = spec.node_name.as_deref().unwrap_or_default();
     if !name.is_empty() || spec.all_nodes == Some(true) || spec.node_selector.is_some() {
         let all = spec.all_nodes == Some(true);
         return matches(node, (name, all, spec.node_selector.as_ref()));
     }
     is_by_device(slice) && spec.devices.iter().flatten().any(|device| device_matches(device, node))
+}
+
+pub(super) fn has_counters(slice: &ResourceSlice) -> bool {
+    slice.spec.shared_counters.as_ref().is_some_and(|counters| !counters.is_empty())
 }
 
 /// True if each device of a slice has its own node selection.
@@ -30,8 +34,8 @@ pub(super) fn device_matches(device: &Device, node: &Node) -> bool {
     matches(node, (name, device.all_nodes == Some(true), device.node_selector.as_ref()))
 }
 
-/// True if a node matches the selector, or there is none.
-pub(crate) fn lets_in(selector: Option<&NodeSelector>, node: &Node) -> bool {
+/// True if a node matches the selector of an allocation, or there is none: the devices can be used there.
+pub fn lets_in(selector: Option<&NodeSelector>, node: &Node) -> bool {
     selector.is_none() || matches(node, ("", false, selector))
 }
 

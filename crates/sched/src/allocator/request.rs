@@ -1,5 +1,7 @@
 //! Requests of a claim, each with its alternatives.
 
+use std::sync::Arc;
+
 use k8s_openapi::api::resource::v1::{
     CapacityRequirements, DeviceClass, DeviceRequest, DeviceSelector, DeviceTaint,
     DeviceToleration, ResourceClaim,
@@ -9,22 +11,22 @@ use windlass_core::selector::{PublishedDevice, PublishedExpression};
 use super::Unallocated;
 
 /// Request: one alternative, or a list of them by preference.
-#[derive(Debug)]
-pub(super) struct Request<'a> {
-    pub(super) name: &'a str,
-    pub(super) alternatives: Vec<Alternative<'a>>,
+#[derive(Clone, Debug)]
+pub(super) struct ClaimRequest {
+    pub(super) name: String,
+    pub(super) alternatives: Vec<Alternative>,
 }
 
 /// One way to satisfy a request.
-#[derive(Debug)]
-pub(super) struct Alternative<'a> {
+#[derive(Clone, Debug)]
+pub(super) struct Alternative {
     /// `request`, or `request/alternative`.
     pub(super) full_name: String,
-    pub(super) class: &'a DeviceClass,
+    pub(super) class: Arc<DeviceClass>,
     pub(super) how_many: HowMany,
     pub(super) admin_access: bool,
-    pub(super) capacity: Option<&'a CapacityRequirements>,
-    pub(super) tolerations: Option<&'a Vec<DeviceToleration>>,
+    pub(super) capacity: Option<CapacityRequirements>,
+    pub(super) tolerations: Option<Vec<DeviceToleration>>,
     selectors: Vec<Selector>,
 }
 
@@ -36,7 +38,7 @@ pub(super) enum HowMany {
 }
 
 /// Expression or its parse error, with the name of its owner.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Selector {
     whose: String,
     expression: Result<PublishedExpression, String>,
@@ -55,15 +57,15 @@ struct Wish<'a> {
 }
 
 /// Reads the requests of a claim.
-pub(super) fn requests<'a>(
-    claim: &'a ResourceClaim,
-    classes: &'a [DeviceClass],
-) -> Result<Vec<Request<'a>>, Unallocated> {
+pub(super) fn requests(
+    claim: &ResourceClaim,
+    classes: &[DeviceClass],
+) -> Result<Vec<ClaimRequest>, Unallocated> {
     let requests = claim.spec.devices.iter().flat_map(|devices| devices.requests.iter().flatten());
-    let read = |request: &'a DeviceRequest| {
+    let read = |request: &DeviceRequest| {
         let read = |wish| Alternative::of(wish, &title(claim), classes);
         let alternatives = wishes(request).into_iter().map(read).collect::<Result<Vec<_>, _>>()?;
-        Ok(Request { name: &request.name, alternatives })
+        Ok(ClaimRequest { name: request.name.clone(), alternatives })
     };
     requests.map(read).collect()
 }
@@ -100,8 +102,8 @@ fn wishes(request: &DeviceRequest) -> Vec<Wish<'_>> {
 
 // === impl Alternative ===
 
-impl<'a> Alternative<'a> {
-    fn of(wish: Wish<'a>, claim: &str, classes: &'a [DeviceClass]) -> Result<Self, Unallocated> {
+impl Alternative {
+    fn of(wish: Wish<'_>, claim: &str, classes: &[DeviceClass]) -> Result<Self, Unallocated> {
         let wrong = |what: &str| {
             Unallocated::Wrong(format!("claim {claim}, request {}: {what}", wish.full_name))
         };
@@ -129,11 +131,11 @@ impl<'a> Alternative<'a> {
         selectors.extend(named(&format!("claim {claim}"), wish.selectors));
         Ok(Self {
             full_name: wish.full_name,
-            class,
+            class: Arc::new(class.clone()),
             how_many,
             admin_access: wish.admin_access,
-            capacity: wish.capacity,
-            tolerations: wish.tolerations,
+            capacity: wish.capacity.cloned(),
+            tolerations: wish.tolerations.cloned(),
             selectors,
         })
     }
@@ -155,7 +157,7 @@ impl<'a> Alternative<'a> {
     /// True if a taint is not tolerated.
     pub(super) fn is_kept_away_by(&self, taints: &[DeviceTaint]) -> bool {
         let tolerates = |taint: &DeviceTaint| {
-            self.tolerations.into_iter().flatten().any(|toleration| tolerates(toleration, taint))
+            self.tolerations.iter().flatten().any(|toleration| tolerates(toleration, taint))
         };
         let counts = |taint: &&DeviceTaint| ["NoSchedule", "NoExecute"].contains(&&*taint.effect);
         taints.iter().filter(counts).any(|taint| !tolerates(taint))

@@ -1,10 +1,13 @@
 //! Device allocation of the scheduler: devices of a node for a pod's claims.
 //!
 //! ```text
-//!  slices ──> pools ──> candidates, in order of pool, slice, device
-//!  claims ──> requests ──┐
-//!  allocated claims ─────┴──> search: depth first, first fit ──> AllocationResult
+//!  claims, classes ────> Claims  once for a pod ────────────────┐
+//!  slices of a node ───> Pools   when a slice changes ──────────┼──> search: depth first, first fit
+//!  allocated claims ───> Taken   add and remove one allocation ─┘         └──> AllocationResult
 //! ```
+//!
+//! [`Claims::allocate`] answers for one node from values that are prepared once, so that a live index asks it for
+//! thousands of nodes. [`allocate`] prepares all three for one question.
 //!
 //! The allocator decides as Kubernetes 1.36 does with its default gates (the allocator that Kubernetes calls
 //! incubating). Upstream's oddities are kept, since a driver meets them:
@@ -18,10 +21,12 @@
 
 mod candidate;
 mod capacity;
+mod claims;
 mod constraint;
 mod counters;
 mod place;
 mod pool;
+mod pools;
 mod request;
 mod result;
 mod search;
@@ -32,8 +37,7 @@ use k8s_openapi::api::{
     resource::v1::{AllocationResult, DeviceClass, ResourceClaim, ResourceSlice},
 };
 
-pub(crate) use self::place::lets_in;
-use self::search::Search;
+pub use self::{claims::Claims, place::lets_in, pools::Pools, taken::Taken};
 
 /// Input of an allocation.
 #[derive(Clone, Copy, Debug)]
@@ -57,30 +61,32 @@ pub enum Unallocated {
     NoFit(String),
 }
 
-/// Device in the cluster.
+/// Name of a pool in the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct DeviceId {
+struct PoolId {
     driver: String,
-    pool: String,
-    device: String,
+    name: String,
 }
 
 /// Limit of devices in one claim.
 const MAX_RESULTS: usize = 32;
 
 /// Allocates devices of one node to claims without an allocation. Returns the first solution.
+///
+/// Prepares [`Claims`], [`Pools`] and [`Taken`] for this one answer; many answers are faster from kept values.
 pub fn allocate(
     claims: &[ResourceClaim],
     supply: Supply<'_>,
     node: &Node,
 ) -> Result<Vec<AllocationResult>, Unallocated> {
-    Search::new(claims, supply, node)?.run()
+    let claims = Claims::new(claims, supply.classes)?;
+    claims.allocate(&Pools::among(supply.slices, node), &Taken::of(supply.claims))
 }
 
-// === impl DeviceId ===
+// === impl PoolId ===
 
-impl std::fmt::Display for DeviceId {
+impl std::fmt::Display for PoolId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}/{}/{}", self.driver, self.pool, self.device)
+        write!(f, "{}/{}", self.driver, self.name)
     }
 }

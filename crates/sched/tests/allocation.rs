@@ -2,13 +2,16 @@
 
 #![expect(clippy::needless_pass_by_value, reason = "documents are written where they are used")]
 
+mod kubernetes;
+mod prepared;
+
 use k8s_openapi::api::{
     core::v1::Node,
     resource::v1::{DeviceClass, ResourceClaim, ResourceSlice},
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use windlass_cluster_sim::allocator::{Supply, Unallocated, allocate};
+use windlass_sched::allocator::{Supply, Unallocated, allocate};
 
 /// Devices, claims and the expected choice.
 #[derive(Clone)]

@@ -11,20 +11,18 @@ use k8s_openapi::api::{
 };
 
 use super::{
-    candidate::Candidate,
-    place,
+    PoolId, place,
     request::Alternative,
     search::{Choice, Search},
 };
-use crate::names::Names;
+use crate::random::Random;
 
 // === impl Search ===
 
 impl Search<'_> {
     /// Result of a claim after a successful search.
     pub(super) fn result(&self, claim: usize) -> AllocationResult {
-        let uid = self.claims[claim].metadata.uid.as_deref().unwrap_or_default();
-        let mut shares = Names::seeded_by(uid);
+        let mut shares = Random::of_text(&self.claims[claim].uid);
         let choices = self.chosen[claim].iter();
         let results = choices.map(|choice| self.device(claim, choice, &mut shares)).collect();
         let config = [self.class_config(claim), self.claim_config(claim)].concat();
@@ -42,18 +40,20 @@ impl Search<'_> {
         &self,
         claim: usize,
         choice: &Choice,
-        shares: &mut Names,
+        shares: &mut Random,
     ) -> DeviceRequestAllocationResult {
-        let Candidate { id, device, .. } = &self.candidates[choice.candidate];
-        let asked = &self.requests[claim][choice.request].alternatives[choice.alternative];
+        let candidate = &self.pools.candidates[choice.candidate];
+        let (device, PoolId { driver, name }) =
+            (candidate.device(), &self.pools.all[candidate.pool].id);
+        let asked = &self.claims[claim].requests[choice.request].alternatives[choice.alternative];
         DeviceRequestAllocationResult {
             request: asked.full_name.clone(),
-            driver: id.driver.clone(),
-            pool: id.pool.clone(),
-            device: id.device.clone(),
+            driver: driver.clone(),
+            pool: name.clone(),
+            device: device.name.clone(),
             admin_access: asked.admin_access.then_some(true),
-            tolerations: asked.tolerations.cloned(),
-            share_id: choice.consumed.as_ref().map(|_| shares.uid()),
+            tolerations: asked.tolerations.clone(),
+            share_id: choice.consumed.as_ref().map(|_| shares.uuid()),
             consumed_capacity: choice.consumed.clone().filter(|consumed| !consumed.is_empty()),
             binding_conditions: device.binding_conditions.clone(),
             binding_failure_conditions: device.binding_failure_conditions.clone(),
@@ -61,8 +61,8 @@ impl Search<'_> {
     }
 
     /// Chosen alternative of each request.
-    fn chosen_alternatives(&self, claim: usize) -> impl Iterator<Item = &Alternative<'_>> {
-        self.requests[claim].iter().enumerate().map(move |(index, request)| {
+    fn chosen_alternatives(&self, claim: usize) -> impl Iterator<Item = &Alternative> {
+        self.claims[claim].requests.iter().enumerate().map(move |(index, request)| {
             let chosen = self.alternatives.get(&(claim, index)).copied().unwrap_or_default();
             &request.alternatives[chosen]
         })
@@ -95,19 +95,17 @@ impl Search<'_> {
 
     /// Configuration of the claim that applies to the chosen alternatives.
     fn claim_config(&self, claim: usize) -> Vec<DeviceAllocationConfiguration> {
-        let devices = self.claims[claim].spec.devices.iter();
-        let entries = devices.flat_map(|devices| devices.config.iter().flatten());
         let mut config = Vec::new();
-        for entry in entries {
+        for entry in &self.claims[claim].config {
             let named = entry.requests.as_deref().unwrap_or_default();
             let times = if named.is_empty() {
                 1
             } else {
                 // Repeated for each request that it names, as upstream.
-                let requests = self.requests[claim].iter().map(|request| request.name);
+                let requests = self.claims[claim].requests.iter().map(|request| &request.name);
                 let both = requests.zip(self.chosen_alternatives(claim));
                 both.filter(|(request, asked)| {
-                    named.iter().any(|name| name == request || *name == asked.full_name)
+                    named.iter().any(|name| *name == **request || *name == asked.full_name)
                 })
                 .count()
             };
@@ -124,7 +122,8 @@ impl Search<'_> {
     fn node_selector(&self, claim: usize) -> Option<NodeSelector> {
         let mut term = NodeSelectorTerm::default();
         for choice in &self.chosen[claim] {
-            let Candidate { device, slice, .. } = &self.candidates[choice.candidate];
+            let candidate = &self.pools.candidates[choice.candidate];
+            let (device, slice) = (candidate.device(), &candidate.slice);
             let (name, selector) = if place::is_by_device(slice) {
                 (&device.node_name, &device.node_selector)
             } else {
@@ -146,7 +145,7 @@ impl Search<'_> {
         let requirement = NodeSelectorRequirement {
             key: "metadata.name".to_owned(),
             operator: "In".to_owned(),
-            values: Some(self.node.metadata.name.iter().cloned().collect()),
+            values: Some(self.pools.node.iter().cloned().collect()),
         };
         let term = NodeSelectorTerm {
             match_fields: Some(vec![requirement]),

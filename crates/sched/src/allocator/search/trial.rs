@@ -5,12 +5,16 @@ use windlass_core::selector::Amount;
 
 use super::{Asked, Choice, Search, Step, Stop};
 use crate::allocator::{
-    Unallocated, candidate::Candidate, capacity, constraint::Asker, place, request, taken::Consumed,
+    Unallocated,
+    candidate::Candidate,
+    capacity,
+    constraint::Asker,
+    taken::{Consumed, Holding},
 };
 
 // === impl Search ===
 
-impl Search<'_> {
+impl<'a> Search<'a> {
     /// True if a candidate is free, selected, and has the capacity.
     pub(super) fn is_possible(&mut self, asked: Asked, candidate: usize) -> Step {
         if self.is_gone(asked, candidate) {
@@ -25,21 +29,20 @@ impl Search<'_> {
         Ok(true)
     }
 
-    /// Records the reason of a refusal.
-    pub(super) fn refuse(&mut self, asked: Asked, candidate: usize, why: &'static str) -> bool {
-        let request = self.alternative(asked).full_name.clone();
-        self.refused.entry(request).or_default().entry(why).or_default().insert(candidate);
-        false
-    }
-
     /// True if the device is in use. Admin access ignores other claims, and excludes a repeat in its own.
     fn is_gone(&self, asked: Asked, candidate: usize) -> bool {
         let claims = self.allocating.get(&candidate);
         if self.alternative(asked).admin_access {
             return claims.is_some_and(|claims| claims.contains(&asked.claim));
         }
-        self.taken.whole.contains(&self.candidates[candidate].id)
+        self.holding(candidate).is_some_and(|holding| holding.whole > 0)
             || claims.is_some_and(|claims| !claims.is_empty())
+    }
+
+    /// Other claims that have the device.
+    fn holding(&self, candidate: usize) -> Option<&'a Holding> {
+        let candidate = &self.pools.candidates[candidate];
+        self.holdings[candidate.pool]?.get(&candidate.device().name)
     }
 
     pub(super) fn is_selected(
@@ -50,42 +53,40 @@ impl Search<'_> {
         if let Some(known) = self.selected.get(&(asked, candidate)) {
             return Ok(*known);
         }
-        let Candidate { device, slice, facts, .. } = &self.candidates[candidate];
-        let selected = self.alternative(asked).selects(facts)?
-            && (!place::is_by_device(slice) || place::device_matches(device, self.node));
+        let Candidate { facts, is_here, .. } = &self.pools.candidates[candidate];
+        let selected = self.alternative(asked).selects(facts)? && *is_here;
         self.selected.insert((asked, candidate), selected);
         Ok(selected)
     }
 
     pub(super) fn has_capacity(&self, asked: Asked, candidate: usize) -> bool {
-        let Candidate { device, id, .. } = &self.candidates[candidate];
         let mut chosen = Consumed::new();
         for (name, amount) in self.sharing.get(&candidate).into_iter().flatten().flatten() {
             let sum = chosen.entry(name.clone()).or_insert(Amount::ZERO);
             *sum = sum.saturating_add(*amount);
         }
-        let others = [self.taken.shared.get(id), Some(&chosen)];
-        capacity::fits(device, self.alternative(asked).capacity, others)
+        let others = [self.holding(candidate).map(|holding| &holding.consumed), Some(&chosen)];
+        let device = self.pools.candidates[candidate].device();
+        capacity::fits(device, self.alternative(asked).capacity.as_ref(), others)
     }
 
     pub(super) fn take(&mut self, asked: Asked, candidate: usize) -> Step {
-        let Candidate { device, pool, ref id, .. } = self.candidates[candidate];
-        let is_shared = device.allow_multiple_allocations == Some(true);
-        let id = id.clone();
+        let alternative = self.alternative(asked);
+        let device = &self.pools.candidates[candidate];
         if self.is_gone(asked, candidate) {
             return Ok(self.refuse(asked, candidate, "in use"));
         }
-        if self.counts(candidate) && !self.counters.take(pool, device) {
+        if self.counts(candidate) && !self.counters.take(device.pool, &device.draws) {
             return Ok(self.refuse(asked, candidate, "without enough counters"));
         }
         // A candidate refused below keeps its counters, as upstream.
-        if self.alternative(asked).is_kept_away_by(device.taints.as_deref().unwrap_or_default()) {
+        if alternative.is_kept_away_by(device.taints()) {
             return Ok(self.refuse(asked, candidate, "tainted"));
         }
         if !self.add_to_constraints(asked, candidate) {
             if self.everything.contains_key(&asked) {
-                let (title, request) =
-                    (request::title(&self.claims[asked.claim]), &self.alternative(asked).full_name);
+                let (title, request) = (&self.claims[asked.claim].title, &alternative.full_name);
+                let id = &device.facts.id;
                 return Err(Stop::Wrong(Unallocated::Wrong(format!(
                     "claim {title}, request {request}: cannot add device {id} because a claim \
                      constraint would not be satisfied"
@@ -97,8 +98,8 @@ impl Search<'_> {
             return Ok(self.refuse(asked, candidate, "without the capacity"));
         }
         let mut consumed = None;
-        if is_shared {
-            let amounts = capacity::consumed(device, self.alternative(asked).capacity);
+        if device.is_shared() {
+            let amounts = capacity::consumed(device.device(), alternative.capacity.as_ref());
             let of =
                 |(name, quantity): (&String, &Quantity)| (name.clone(), capacity::amount(quantity));
             self.sharing.entry(candidate).or_default().push(amounts.iter().map(of).collect());
@@ -113,20 +114,18 @@ impl Search<'_> {
 
     /// True if a device consumes counters. Of a shared device only the first share does.
     fn counts(&self, candidate: usize) -> bool {
-        let Candidate { device, id, .. } = &self.candidates[candidate];
-        let in_use = self.taken.shared.contains_key(id)
+        let device = &self.pools.candidates[candidate];
+        let in_use = self.holding(candidate).is_some_and(|holding| holding.shares > 0)
             || self.sharing.get(&candidate).is_some_and(|shares| !shares.is_empty());
-        let is_shared = device.allow_multiple_allocations == Some(true);
-        !(is_shared && in_use) && device.consumes_counters.as_ref().is_some_and(|c| !c.is_empty())
+        !(device.draws.is_empty() || device.is_shared() && in_use)
     }
 
     fn add_to_constraints(&mut self, asked: Asked, candidate: usize) -> bool {
-        let Candidate { device, id, .. } = &self.candidates[candidate];
-        let request = &self.requests[asked.claim][asked.request];
-        let full_name = &request.alternatives[asked.alternative].full_name;
-        let whom = Asker { request: request.name, full_name };
+        let whom = self.asker(asked);
+        let candidate = &self.pools.candidates[candidate];
+        let (device, driver) = (candidate.device(), &candidate.facts.driver);
         let constraints = &mut self.constraints[asked.claim];
-        let refusing = constraints.iter_mut().position(|c| !c.add(whom, device, &id.driver));
+        let refusing = constraints.iter_mut().position(|c| !c.add(whom, device, driver));
         if let Some(refusing) = refusing {
             constraints[..refusing].iter_mut().for_each(|constraint| constraint.remove(whom));
         }
@@ -134,19 +133,20 @@ impl Search<'_> {
     }
 
     pub(super) fn give_back(&mut self, asked: Asked, candidate: usize) {
-        let request = &self.requests[asked.claim][asked.request];
-        let full_name = &request.alternatives[asked.alternative].full_name;
-        let whom = Asker { request: request.name, full_name };
+        let whom = self.asker(asked);
         self.constraints[asked.claim].iter_mut().for_each(|c| c.remove(whom));
         let choice = self.chosen[asked.claim].pop();
         if choice.is_some_and(|choice| choice.consumed.is_some()) {
             self.sharing.get_mut(&candidate).and_then(Vec::pop);
         } else {
             self.allocating.get_mut(&candidate).map(|claims| claims.remove(&asked.claim));
-            let Candidate { device, pool, .. } = self.candidates[candidate];
-            if device.consumes_counters.as_ref().is_some_and(|c| !c.is_empty()) {
-                self.counters.give_back(pool, device);
-            }
+            let device = &self.pools.candidates[candidate];
+            self.counters.give_back(device.pool, &device.draws);
         }
+    }
+
+    fn asker(&self, asked: Asked) -> Asker<'a> {
+        let request = &self.claims[asked.claim].requests[asked.request];
+        Asker { request: &request.name, full_name: &self.alternative(asked).full_name }
     }
 }

@@ -1,41 +1,38 @@
 //! Depth-first search: for each device of each request it takes the first candidate that fits, and backtracks.
 
+mod reason;
 mod trial;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::{
-    api::{
-        core::v1::Node,
-        resource::v1::{AllocationResult, ResourceClaim},
-    },
-    apimachinery::pkg::api::resource::Quantity,
+    api::resource::v1::AllocationResult, apimachinery::pkg::api::resource::Quantity,
 };
 
+use self::reason::Refusals;
 use super::{
-    MAX_RESULTS, Supply, Unallocated,
-    candidate::{self, Candidate},
+    MAX_RESULTS, Unallocated,
+    claims::Claim,
     constraint::Constraint,
     counters::Counters,
-    pool::{self, Pool, State},
-    request::{self, Alternative, HowMany, Request},
-    taken::{Consumed, Taken},
+    pool::{Pool, State},
+    pools::Pools,
+    request::{Alternative, HowMany},
+    taken::{Consumed, Holdings, Taken},
 };
 
 /// State of a search.
 #[derive(Debug)]
 pub(super) struct Search<'a> {
-    pub(super) node: &'a Node,
-    pub(super) claims: &'a [ResourceClaim],
-    pub(super) requests: Vec<Vec<Request<'a>>>,
-    pub(super) candidates: Vec<Candidate<'a>>,
+    pub(super) claims: &'a [Claim],
+    pub(super) pools: &'a Pools,
     /// Chosen devices, by claim.
     pub(super) chosen: Vec<Vec<Choice>>,
     /// Index of the chosen alternative, by claim and request.
     pub(super) alternatives: BTreeMap<(usize, usize), usize>,
-    pools: Vec<Pool<'a>>,
-    constraints: Vec<Vec<Constraint<'a>>>,
-    taken: Taken,
+    constraints: Vec<Vec<Constraint>>,
+    /// Devices of other claims, by pool.
+    holdings: Vec<Option<&'a Holdings>>,
     counters: Counters,
     /// Claims of each candidate that the search has chosen.
     allocating: BTreeMap<usize, BTreeSet<usize>>,
@@ -43,13 +40,10 @@ pub(super) struct Search<'a> {
     sharing: BTreeMap<usize, Vec<Consumed>>,
     selected: BTreeMap<(Asked, usize), bool>,
     everything: BTreeMap<Asked, Vec<usize>>,
-    /// By request, the most devices found, and the number wanted.
-    reached: BTreeMap<String, (usize, String)>,
-    refused: BTreeMap<String, Refusals>,
+    /// Most devices found.
+    reached: BTreeMap<Asked, usize>,
+    refused: BTreeMap<Asked, Refusals>,
 }
-
-/// Refused candidates, by reason.
-type Refusals = BTreeMap<&'static str, BTreeSet<usize>>;
 
 /// Chosen device.
 #[derive(Clone, Debug)]
@@ -82,28 +76,19 @@ type Step = Result<bool, Stop>;
 
 impl<'a> Search<'a> {
     pub(super) fn new(
-        claims: &'a [ResourceClaim],
-        supply: Supply<'a>,
-        node: &'a Node,
+        claims: &'a [Claim],
+        pools: &'a Pools,
+        taken: &'a Taken,
     ) -> Result<Self, Unallocated> {
-        let pools = pool::gather(supply.slices, node);
-        let candidates = candidate::candidates(&pools);
-        let read = |claim| request::requests(claim, supply.classes);
-        let requests = claims.iter().map(read).collect::<Result<Vec<_>, _>>()?;
-        let taken = Taken::of(supply.claims);
-        let counters = Counters::of(&pools, &taken);
-        let constraints = claims.iter().map(constraints).collect::<Result<Vec<_>, _>>()?;
+        let holdings: Vec<_> = pools.all.iter().map(|pool| taken.of_pool(&pool.id)).collect();
         let mut search = Self {
-            node,
             claims,
-            requests,
-            candidates,
+            pools,
             chosen: vec![Vec::new(); claims.len()],
             alternatives: BTreeMap::new(),
-            pools,
-            constraints,
-            taken,
-            counters,
+            constraints: claims.iter().map(|claim| claim.constraints.clone()).collect(),
+            counters: Counters::of(&pools.all, &holdings),
+            holdings,
             allocating: BTreeMap::new(),
             sharing: BTreeMap::new(),
             selected: BTreeMap::new(),
@@ -129,18 +114,17 @@ impl<'a> Search<'a> {
 
     /// Finds the devices of requests for all devices. Rejects claims whose requests exceed the limit of devices.
     fn find_everything(&mut self) -> Result<(), Unallocated> {
-        for claim in 0..self.claims.len() {
-            let mut least = 0;
-            for request in 0..self.requests[claim].len() {
+        for (claim, Claim { title, requests, .. }) in self.claims.iter().enumerate() {
+            let mut least = 0_usize;
+            for (request, wanted) in requests.iter().enumerate() {
                 let mut least_of_request = usize::MAX;
-                for alternative in 0..self.requests[claim][request].alternatives.len() {
+                for alternative in 0..wanted.alternatives.len() {
                     let asked = Asked { claim, request, alternative };
                     least_of_request = least_of_request.min(self.count(asked)?);
                 }
-                least += least_of_request;
+                least = least.saturating_add(least_of_request);
             }
             if least > MAX_RESULTS {
-                let title = request::title(&self.claims[claim]);
                 return Err(Unallocated::Wrong(format!(
                     "claim {title}: number of requested devices {least} exceeds the claim limit of \
                      {MAX_RESULTS}"
@@ -154,21 +138,21 @@ impl<'a> Search<'a> {
         if let HowMany::Exactly(count) = self.alternative(asked).how_many {
             return Ok(count);
         }
-        for Pool { driver, name, state } in &self.pools {
+        for Pool { id, state } in &self.pools.all {
             let state = match state {
                 State::Ready(_) => continue,
                 State::Incomplete => "being updated",
                 State::Invalid(_) => "invalid",
             };
-            let title = request::title(&self.claims[asked.claim]);
+            let title = &self.claims[asked.claim].title;
             let request = &self.alternative(asked).full_name;
             return Err(Unallocated::Wrong(format!(
                 "claim {title}, request {request}: asks for all devices, but resource pool \
-                 {driver}/{name} is currently {state}"
+                 {id} is currently {state}"
             )));
         }
         let mut all = Vec::new();
-        for candidate in 0..self.candidates.len() {
+        for candidate in 0..self.pools.len() {
             if self.is_selected(asked, candidate)? && self.has_capacity(asked, candidate) {
                 all.push(candidate);
             }
@@ -178,13 +162,13 @@ impl<'a> Search<'a> {
         Ok(count)
     }
 
-    fn alternative(&self, asked: Asked) -> &Alternative<'a> {
-        &self.requests[asked.claim][asked.request].alternatives[asked.alternative]
+    fn alternative(&self, asked: Asked) -> &'a Alternative {
+        &self.claims[asked.claim].requests[asked.request].alternatives[asked.alternative]
     }
 
     /// Places a request and all requests after it.
     fn place_request(&mut self, claim: usize, request: usize) -> Step {
-        let Some(requests) = self.requests.get(claim) else { return Ok(true) };
+        let Some(Claim { requests, .. }) = self.claims.get(claim) else { return Ok(true) };
         let Some(wanted) = requests.get(request) else {
             return match self.place_request(claim + 1, 0) {
                 Err(Stop::TooMany) => Ok(false),
@@ -213,7 +197,7 @@ impl<'a> Search<'a> {
         self.note_reached(asked, number);
         let wanted = match (&all, self.alternative(asked).how_many) {
             (Some(all), _) if all.is_empty() => {
-                for candidate in 0..self.candidates.len() {
+                for candidate in 0..self.pools.len() {
                     self.refuse(asked, candidate, "not selected");
                 }
                 return Ok(false);
@@ -231,7 +215,7 @@ impl<'a> Search<'a> {
         if let Some(all) = all {
             return self.try_candidate(asked, (number, all[number]));
         }
-        for candidate in from..self.candidates.len() {
+        for candidate in from..self.pools.len() {
             if self.is_possible(asked, candidate)?
                 && self.try_candidate(asked, (number, candidate))?
             {
@@ -252,48 +236,4 @@ impl<'a> Search<'a> {
         }
         step
     }
-
-    fn note_reached(&mut self, asked: Asked, number: usize) {
-        let Alternative { full_name, how_many, .. } = self.alternative(asked);
-        let wanted = match how_many {
-            HowMany::Exactly(count) => count.to_string(),
-            HowMany::All => "all".to_owned(),
-        };
-        let best = self.reached.entry(full_name.clone()).or_insert((number, wanted));
-        best.0 = best.0.max(number);
-    }
-
-    /// Diagnostic in one line: the devices that each request found, and the pools that were skipped.
-    fn reason(&self) -> String {
-        let there = self.candidates.len();
-        let of_request = |(request, (found, wanted)): (&String, &(usize, String))| {
-            let whys = self.refused.get(request).into_iter().flatten();
-            let whys: Vec<_> = whys.map(|(why, who)| format!("{} {why}", who.len())).collect();
-            let whys =
-                if whys.is_empty() { String::new() } else { format!(" ({})", whys.join(", ")) };
-            format!("request {request} found {found} of {wanted} among {there} devices{whys}")
-        };
-        let pools = self.pools.iter().filter_map(|Pool { driver, name, state }| match state {
-            State::Ready(_) => None,
-            State::Incomplete => Some(format!("pool {driver}/{name} is incomplete")),
-            State::Invalid(why) => Some(format!("pool {driver}/{name} is invalid: {why}")),
-        });
-        let is_short =
-            |(_, (found, wanted)): &(&String, &(usize, String))| found.to_string() != *wanted;
-        let short = self.reached.iter().filter(is_short).map(of_request);
-        short.chain(pools).collect::<Vec<_>>().join("; ")
-    }
-}
-
-fn constraints(claim: &ResourceClaim) -> Result<Vec<Constraint<'_>>, Unallocated> {
-    let all = claim.spec.devices.iter().flat_map(|devices| devices.constraints.iter().flatten());
-    let read = |(index, constraint)| {
-        Constraint::of(constraint).ok_or_else(|| {
-            let title = request::title(claim);
-            Unallocated::Wrong(format!(
-                "claim {title}, constraint #{index}: empty constraint (unsupported constraint type?)"
-            ))
-        })
-    };
-    all.enumerate().map(read).collect()
 }

@@ -1,19 +1,21 @@
 //! Constraints between the devices of a claim.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
-use k8s_openapi::api::resource::v1::{Device, DeviceAttribute, DeviceConstraint};
+use k8s_openapi::api::resource::v1::{Device, DeviceAttribute, DeviceConstraint, ResourceClaim};
+
+use super::Unallocated;
 
 /// Constraint, with its state over the chosen devices.
-#[derive(Debug)]
-pub(super) struct Constraint<'a> {
-    requests: &'a [String],
-    attribute: &'a str,
+#[derive(Clone, Debug)]
+pub(super) struct Constraint {
+    requests: Arc<[String]>,
+    attribute: Arc<str>,
     rule: Rule,
     chosen: usize,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Rule {
     /// All devices have the value of the first.
     Match(Option<DeviceAttribute>),
@@ -29,11 +31,27 @@ pub(super) struct Asker<'a> {
     pub(super) full_name: &'a str,
 }
 
+/// Reads the constraints of a claim.
+pub(super) fn constraints(
+    claim: &ResourceClaim,
+    title: &str,
+) -> Result<Vec<Constraint>, Unallocated> {
+    let all = claim.spec.devices.iter().flat_map(|devices| devices.constraints.iter().flatten());
+    let read = |(index, constraint)| {
+        Constraint::of(constraint).ok_or_else(|| {
+            Unallocated::Wrong(format!(
+                "claim {title}, constraint #{index}: empty constraint (unsupported constraint type?)"
+            ))
+        })
+    };
+    all.enumerate().map(read).collect()
+}
+
 // === impl Constraint ===
 
-impl<'a> Constraint<'a> {
+impl Constraint {
     /// Reads a constraint; `None` if its kind is unknown.
-    pub(super) fn of(constraint: &'a DeviceConstraint) -> Option<Self> {
+    fn of(constraint: &DeviceConstraint) -> Option<Self> {
         let (attribute, rule) = match (&constraint.match_attribute, &constraint.distinct_attribute)
         {
             (Some(attribute), _) => (attribute, Rule::Match(None)),
@@ -41,7 +59,12 @@ impl<'a> Constraint<'a> {
             (None, None) => return None,
         };
         let requests = constraint.requests.as_deref().unwrap_or_default();
-        Some(Self { requests, attribute, rule, chosen: 0 })
+        Some(Self {
+            requests: requests.into(),
+            attribute: attribute.as_str().into(),
+            rule,
+            chosen: 0,
+        })
     }
 
     /// Adds a device if it satisfies the constraint. Returns true if it does.
@@ -49,7 +72,7 @@ impl<'a> Constraint<'a> {
         if !self.is_about(asker) {
             return true;
         }
-        let Some(value) = lookup(device, driver, self.attribute) else { return false };
+        let Some(value) = lookup(device, driver, &self.attribute) else { return false };
         let may_join = self.chosen == 0
             || match &self.rule {
                 Rule::Match(first) => is_plain(value) && first.as_ref() == Some(value),

@@ -1,0 +1,92 @@
+//! Claims of a pod, prepared for an allocation on many nodes.
+
+use k8s_openapi::api::resource::v1::{
+    AllocationResult, DeviceClaimConfiguration, DeviceClass, ResourceClaim,
+};
+
+use super::{
+    Unallocated,
+    constraint::{self, Constraint},
+    pools::Pools,
+    request::{self, ClaimRequest},
+    search::Search,
+    taken::Taken,
+};
+
+/// Claims to allocate: requests with their classes and parsed expressions, constraints and configuration.
+///
+/// A value owns its parts and may be sent to other threads. A pod needs one; a changed class needs a new one.
+#[derive(Clone, Debug)]
+pub struct Claims {
+    all: Vec<Claim>,
+}
+
+/// One claim.
+#[derive(Clone, Debug)]
+pub(super) struct Claim {
+    /// `namespace/name`.
+    pub(super) title: String,
+    pub(super) uid: String,
+    pub(super) requests: Vec<ClaimRequest>,
+    /// Constraints without devices.
+    pub(super) constraints: Vec<Constraint>,
+    pub(super) config: Vec<DeviceClaimConfiguration>,
+}
+
+// === impl Claims ===
+
+impl Claims {
+    /// Prepares claims. Their own allocations, if they have any, are ignored.
+    ///
+    /// # Errors
+    ///
+    /// [`Unallocated::Wrong`] for an unknown class, allocation mode or constraint. An invalid expression is no error
+    /// before a device is compared with it, as in Kubernetes.
+    pub fn new(claims: &[ResourceClaim], classes: &[DeviceClass]) -> Result<Self, Unallocated> {
+        let read = |claim| request::requests(claim, classes);
+        let requests = claims.iter().map(read).collect::<Result<Vec<_>, _>>()?;
+        let all = claims.iter().zip(requests).map(|(claim, requests)| Claim::of(claim, requests));
+        Ok(Self { all: all.collect::<Result<_, _>>()? })
+    }
+
+    /// Allocates devices of one node: one result for each claim, in the order of the claims.
+    ///
+    /// # Flow
+    ///
+    /// For each device of each request the search takes the first candidate that fits, and goes back where none is
+    /// left. Candidates are tried in the order of [`Pools`]. The first solution is the result.
+    ///
+    /// # Guarantees
+    ///
+    /// Equal values give equal results, share ids included. Nothing is taken: the caller passes a result that it
+    /// uses to [`Taken::add`].
+    ///
+    /// # Errors
+    ///
+    /// [`Unallocated::NoFit`] concerns this node. [`Unallocated::Wrong`] ends the scheduling of the pod: an invalid
+    /// expression, more devices than a claim may have, or a request for all devices while a pool is incomplete.
+    pub fn allocate(
+        &self,
+        pools: &Pools,
+        taken: &Taken,
+    ) -> Result<Vec<AllocationResult>, Unallocated> {
+        Search::new(&self.all, pools, taken)?.run()
+    }
+}
+
+// === impl Claim ===
+
+impl Claim {
+    fn of(claim: &ResourceClaim, requests: Vec<ClaimRequest>) -> Result<Self, Unallocated> {
+        let title = request::title(claim);
+        let constraints = constraint::constraints(claim, &title)?;
+        let devices = claim.spec.devices.iter();
+        Ok(Self {
+            title,
+            uid: claim.metadata.uid.clone().unwrap_or_default(),
+            requests,
+            constraints,
+            config: devices.flat_map(|devices| devices.config.iter().flatten().cloned()).collect(),
+        })
+    }
+}

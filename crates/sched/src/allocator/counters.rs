@@ -1,0 +1,132 @@
+//! Counters that partitions of a device share.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::resource::v1::{Counter, Device};
+use windlass_core::selector::Amount;
+
+use super::{
+    capacity,
+    pool::{Pool, State},
+    taken::Holdings,
+};
+
+/// Counters of a pool, and the devices that consume them.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Stock {
+    /// Value of each counter without consumption.
+    full: Vec<Amount>,
+    /// Index in `full` by set and counter.
+    index: BTreeMap<String, BTreeMap<String, usize>>,
+    /// Consumption by device name, devices for other nodes included.
+    consumers: BTreeMap<String, Vec<Draw>>,
+}
+
+/// Amount that a device consumes of one counter.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Draw {
+    counter: usize,
+    amount: Amount,
+}
+
+/// Remaining value of each counter of each pool; may be negative.
+#[derive(Debug)]
+pub(super) struct Counters {
+    left: Vec<Vec<Amount>>,
+}
+
+// === impl Stock ===
+
+impl Stock {
+    /// Adds a counter set. Returns false if its name is known.
+    pub(super) fn add_set(&mut self, name: &str, counters: &BTreeMap<String, Counter>) -> bool {
+        if self.index.contains_key(name) {
+            return false;
+        }
+        let first = self.full.len();
+        self.full.extend(counters.values().map(|counter| capacity::amount(&counter.value)));
+        self.index.insert(name.to_owned(), counters.keys().cloned().zip(first..).collect());
+        true
+    }
+
+    /// Adds a device that may consume counters, or reports an unknown counter.
+    pub(super) fn add_consumer(&mut self, device: &Device) -> Result<(), String> {
+        for consumption in device.consumes_counters.iter().flatten() {
+            let set = consumption.counter_set.as_str();
+            let known = self.index.get(set).ok_or(format!("counter set {set} not found"))?;
+            if let Some(counter) = consumption.counters.keys().find(|it| !known.contains_key(*it)) {
+                return Err(format!("counter {counter} not found in counter set {set}"));
+            }
+        }
+        let draws = self.draws(device);
+        if !draws.is_empty() {
+            self.consumers.entry(device.name.clone()).or_default().extend(draws);
+        }
+        Ok(())
+    }
+
+    /// Amounts that a device consumes.
+    pub(super) fn draws(&self, device: &Device) -> Vec<Draw> {
+        let consumed = device.consumes_counters.iter().flatten();
+        let draws = consumed.flat_map(|consumption| {
+            let known = self.index.get(&consumption.counter_set);
+            consumption.counters.iter().filter_map(move |(name, counter)| {
+                let amount = capacity::amount(&counter.value);
+                Some(Draw { counter: *known?.get(name)?, amount })
+            })
+        });
+        draws.collect()
+    }
+
+    /// Counters after the consumption of allocated devices. Those may overdraw a counter, which then blocks further
+    /// devices without an error.
+    fn left(&self, holdings: Option<&Holdings>) -> Vec<Amount> {
+        let mut left = self.full.clone();
+        if !left.is_empty() {
+            let held = holdings.into_iter().flat_map(BTreeMap::keys);
+            let draws = held.filter_map(|device| self.consumers.get(device)).flatten();
+            draws.for_each(|draw| draw.apply(&mut left, Amount::saturating_sub));
+        }
+        left
+    }
+}
+
+// === impl Draw ===
+
+impl Draw {
+    fn apply(self, left: &mut [Amount], by: fn(Amount, Amount) -> Amount) {
+        left[self.counter] = by(left[self.counter], self.amount);
+    }
+}
+
+// === impl Counters ===
+
+impl Counters {
+    /// Counters of pools after the consumption of allocated devices.
+    pub(super) fn of(pools: &[Pool], holdings: &[Option<&Holdings>]) -> Self {
+        let left = |(pool, holdings): (&Pool, Option<&Holdings>)| match &pool.state {
+            State::Ready(contents) => contents.stock.left(holdings),
+            State::Incomplete | State::Invalid(_) => Vec::new(),
+        };
+        Self { left: pools.iter().zip(holdings.iter().copied()).map(left).collect() }
+    }
+
+    /// Consumes a device's counters, unless its pool has too little of one.
+    pub(super) fn take(&mut self, pool: usize, draws: &[Draw]) -> bool {
+        let left = &mut self.left[pool];
+        for draw in draws {
+            draw.apply(left, Amount::saturating_sub);
+        }
+        let enough = left.iter().all(|left| *left >= Amount::ZERO);
+        if !enough {
+            self.give_back(pool, draws);
+        }
+        enough
+    }
+
+    pub(super) fn give_back(&mut self, pool: usize, draws: &[Draw]) {
+        for draw in draws {
+            draw.apply(&mut self.left[pool], Amount::saturating_add);
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! Pools of one node with their devices, prepared for many allocations.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use k8s_openapi::api::{core::v1::Node, resource::v1::ResourceSlice};
+
+use super::{
+    candidate::Candidate,
+    place,
+    pool::{Pool, State},
+};
+
+/// Devices of one node, gathered from slices: pools in their newest generation, checked and complete.
+///
+/// A value owns its parts, shares the slices, and may be sent to other threads. It depends on the slices and on the
+/// node's name and labels, and not on allocations.
+#[derive(Clone, Debug)]
+pub struct Pools {
+    pub(super) node: Option<String>,
+    /// Pools with devices for the node, and pools that are incomplete or invalid.
+    pub(super) all: Vec<Pool>,
+    /// Devices in the order in which they are tried: without binding conditions first, then by pool and slice.
+    pub(super) candidates: Vec<Candidate>,
+}
+
+/// Driver and name of a pool.
+type Key<'a> = (&'a str, &'a str);
+
+// === impl Pools ===
+
+impl Pools {
+    /// Gathers the pools of a node.
+    ///
+    /// # Assumptions
+    ///
+    /// The slices hold all slices of every pool that has one for the node; others are ignored. A pool counts as
+    /// incomplete without them, and outdated if another node has its newer generation.
+    ///
+    /// In Kubernetes a slice with shared counters is for all nodes, even if it names one. A request for all devices
+    /// thus fails on every node while one such pool is incomplete. An index that omits such pools of other nodes
+    /// gives up this error, and nothing else.
+    pub fn new(slices: &[Arc<ResourceSlice>], node: &Node) -> Self {
+        let mut by_pool: BTreeMap<Key<'_>, Vec<&Arc<ResourceSlice>>> = BTreeMap::new();
+        for slice in slices {
+            by_pool.entry(key(slice)).or_default().push(slice);
+        }
+        let pools = by_pool.into_values().filter_map(|slices| Pool::of(&slices, node));
+        let (last, mut all): (Vec<_>, Vec<_>) = pools.partition(Pool::needs_conditions);
+        all.extend(last);
+        let mut candidates = Vec::new();
+        for (index, Pool { id, state }) in all.iter().enumerate() {
+            let State::Ready(contents) = state else { continue };
+            for slice in &contents.here {
+                let devices = 0..slice.spec.devices.as_ref().map_or(0, Vec::len);
+                let device = |device| Candidate::of((index, id, contents), (slice, device), node);
+                candidates.extend(devices.map(device));
+            }
+        }
+        Self { node: node.metadata.name.clone(), all, candidates }
+    }
+
+    /// Gathers the pools of a node from all slices of a cluster.
+    pub(super) fn among(slices: &[ResourceSlice], node: &Node) -> Self {
+        let relevant = slices.iter().filter(|slice| place::is_relevant(slice, node));
+        let keys: BTreeSet<_> = relevant.map(key).collect();
+        let concerning = slices.iter().filter(|slice| keys.contains(&key(slice)));
+        Self::new(&concerning.cloned().map(Arc::new).collect::<Vec<_>>(), node)
+    }
+
+    /// Number of devices that the node can use.
+    pub fn len(&self) -> usize {
+        self.candidates.len()
+    }
+
+    /// True if the node can use no device.
+    pub fn is_empty(&self) -> bool {
+        self.candidates.is_empty()
+    }
+}
+
+fn key(slice: &ResourceSlice) -> Key<'_> {
+    (&slice.spec.driver, &slice.spec.pool.name)
+}

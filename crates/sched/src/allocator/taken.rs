@@ -1,0 +1,107 @@
+//! Allocated devices and consumed capacity of all claims.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::resource::v1::{
+    AllocationResult, DeviceRequestAllocationResult, ResourceClaim,
+};
+use windlass_core::selector::Amount;
+
+use super::{PoolId, capacity};
+
+/// Devices that allocated claims have, whole or in shares.
+///
+/// One value may serve a node or the cluster: a search reads the pools of its node alone.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Taken {
+    pools: BTreeMap<PoolId, Holdings>,
+}
+
+/// Holders of the devices of one pool, by device.
+pub(super) type Holdings = BTreeMap<String, Holding>;
+
+/// Holders of one device.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Holding {
+    /// Allocations of the whole device. Two of them are somebody's error, and each ends by itself.
+    pub(super) whole: usize,
+    pub(super) shares: usize,
+    /// Capacity of all shares.
+    pub(super) consumed: Consumed,
+}
+
+/// Amount by capacity name.
+pub(super) type Consumed = BTreeMap<String, Amount>;
+
+// === impl Taken ===
+
+impl Taken {
+    /// Devices of all claims. Claims without an allocation have none.
+    pub fn of<'a>(claims: impl IntoIterator<Item = &'a ResourceClaim>) -> Self {
+        let mut taken = Self::default();
+        let statuses = claims.into_iter().filter_map(|claim| claim.status.as_ref());
+        statuses.filter_map(|status| status.allocation.as_ref()).for_each(|it| taken.add(it));
+        taken
+    }
+
+    /// Adds the allocation of a claim, one from [`Claims::allocate`](super::Claims::allocate) included. Devices with
+    /// admin access stay free.
+    pub fn add(&mut self, allocation: &AllocationResult) {
+        for result in results(allocation) {
+            let holding = self.pools.entry(pool(result)).or_default();
+            let holding = holding.entry(result.device.clone()).or_default();
+            holding.change(result, usize::saturating_add, Amount::saturating_add);
+        }
+    }
+
+    /// Removes an allocation that was added. Others of the same devices stay.
+    pub fn remove(&mut self, allocation: &AllocationResult) {
+        for result in results(allocation) {
+            let pool = pool(result);
+            let Some(holdings) = self.pools.get_mut(&pool) else { continue };
+            let Some(holding) = holdings.get_mut(&result.device) else { continue };
+            holding.change(result, usize::saturating_sub, Amount::saturating_sub);
+            if holding.whole == 0 && holding.shares == 0 {
+                holdings.remove(&result.device);
+            }
+            if holdings.is_empty() {
+                self.pools.remove(&pool);
+            }
+        }
+    }
+
+    pub(super) fn of_pool(&self, pool: &PoolId) -> Option<&Holdings> {
+        self.pools.get(pool)
+    }
+}
+
+// === impl Holding ===
+
+impl Holding {
+    fn change(
+        &mut self,
+        result: &DeviceRequestAllocationResult,
+        count: fn(usize, usize) -> usize,
+        sum: fn(Amount, Amount) -> Amount,
+    ) {
+        if result.share_id.is_none() {
+            self.whole = count(self.whole, 1);
+            return;
+        }
+        self.shares = count(self.shares, 1);
+        for (name, amount) in result.consumed_capacity.iter().flatten() {
+            let consumed = self.consumed.entry(name.clone()).or_insert(Amount::ZERO);
+            *consumed = sum(*consumed, capacity::amount(amount));
+        }
+    }
+}
+
+/// Results that take a device. Admin access takes none.
+fn results(allocation: &AllocationResult) -> impl Iterator<Item = &DeviceRequestAllocationResult> {
+    let results = allocation.devices.iter().flat_map(|devices| devices.results.iter().flatten());
+    results.filter(|result| result.admin_access != Some(true))
+}
+
+fn pool(result: &DeviceRequestAllocationResult) -> PoolId {
+    PoolId { driver: result.driver.clone(), name: result.pool.clone() }
+}

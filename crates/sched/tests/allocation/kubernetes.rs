@@ -1,0 +1,314 @@
+//! The cases of Kubernetes' table for its default gates that the table above lacks, with devices of two drivers.
+
+mod combinations;
+mod pools;
+mod shares;
+
+use windlass_sched::allocator::Unallocated;
+
+use super::*;
+
+/// Case with the classes `gpu` of driver `d.com` and `nic` of driver `e.com`.
+fn case(slices: Vec<Value>, requests: Value) -> Case {
+    let mut case = Case::new(slices, requests);
+    case.classes.push(class("nic", "device.driver == 'e.com'"));
+    case
+}
+
+fn with(mut object: Value, more: Value) -> Value {
+    let fields = more.as_object().expect("fields").clone();
+    object.as_object_mut().expect("an object").extend(fields);
+    object
+}
+
+/// Slice with other fields of its specification.
+fn spec(mut slice: Value, more: Value) -> Value {
+    slice["spec"] = with(slice["spec"].take(), more);
+    slice
+}
+
+/// Slice of a pool of so many slices.
+fn of_pool(slice: Value, pool: &str, count: i64) -> Value {
+    spec(slice, json!({"pool": {"name": pool, "generation": 1, "resourceSliceCount": count}}))
+}
+
+/// Whole pool of driver `e.com`.
+fn nics(names: &[&str]) -> Value {
+    spec(of_pool(slice("nics", 1, plain(names)), "nics", 1), json!({"driver": "e.com"}))
+}
+
+/// Devices without attributes.
+fn plain(names: &[&str]) -> Value {
+    names.iter().map(|name| json!({"name": name})).collect()
+}
+
+fn nic(name: &str, more: Value) -> Value {
+    request(name, with(json!({"deviceClassName": "nic"}), more))
+}
+
+fn all(name: &str, more: Value) -> Value {
+    request(name, with(json!({"allocationMode": "All"}), more))
+}
+
+/// Request with alternatives.
+fn first_of(name: &str, alternatives: Value) -> Value {
+    json!({"name": name, "firstAvailable": alternatives})
+}
+
+fn alternative(name: &str, more: Value) -> Value {
+    with(json!({"name": name, "deviceClassName": "gpu"}), more)
+}
+
+/// Attribute `name` of driver `d.com` has the value.
+fn is(name: &str, value: &str) -> Value {
+    cel(&format!("device.attributes['d.com'].{name} == {value}"))
+}
+
+/// Capacity `memory` of driver `d.com` is so large.
+fn memory(least: &str) -> Value {
+    cel(&format!("device.capacity['d.com'].memory.compareTo(quantity('{least}')) >= 0"))
+}
+
+fn sized(name: &str, memory: &str) -> Value {
+    json!({"name": name, "capacity": {"memory": {"value": memory}}})
+}
+
+/// Allocation of devices of pool `p` as a whole.
+fn held(names: &[&str]) -> Value {
+    let result =
+        |name: &&str| json!({"request": "r", "driver": "d.com", "pool": "p", "device": name});
+    names.iter().map(result).collect()
+}
+
+/// Slice of counters by set, one of two slices of pool `p`.
+fn counters(sets: Value) -> Value {
+    let sets: Value = sets.as_object().expect("sets").iter().map(counter_set).collect();
+    spec(slice("counters", 2, Value::Null), json!({"sharedCounters": sets}))
+}
+
+fn counter_set((name, counters): (&String, &Value)) -> Value {
+    json!({"name": name, "counters": values(counters)})
+}
+
+/// Amounts as quantities of counters or capacities.
+fn values(amounts: &Value) -> Value {
+    let value = |(name, amount): (&String, &Value)| (name.clone(), json!({"value": amount}));
+    Value::Object(amounts.as_object().expect("amounts").iter().map(value).collect())
+}
+
+/// Device that consumes counters by set, and has their amounts as its capacity.
+fn part(name: &str, sets: Value) -> Value {
+    let sets = sets.as_object().expect("sets");
+    let consumption =
+        |(set, amounts): (&String, &Value)| json!({"counterSet": set, "counters": values(amounts)});
+    let consumes: Value = sets.iter().map(consumption).collect();
+    let capacity = sets.values().fold(json!({}), |all, amounts| with(all, values(amounts)));
+    json!({"name": name, "consumesCounters": consumes, "capacity": capacity})
+}
+
+/// Part of 8 Gi of the counter `memory` of the set `gpu`.
+fn slab(name: &str, memory: &str) -> Value {
+    part(name, json!({"gpu": {"memory": memory}}))
+}
+
+/// Pool of a GPU with 8 Gi and these parts.
+fn gpu_of(parts: Value) -> Vec<Value> {
+    vec![counters(json!({"gpu": {"memory": "8Gi"}})), slice("parts", 2, parts)]
+}
+
+#[track_caller]
+fn check_no_fit(case: &Case) {
+    let outcome = case.allocate();
+    assert!(matches!(outcome, Err(Unallocated::NoFit(_))), "{outcome:?}");
+}
+
+#[track_caller]
+fn check_wrong(case: &Case, text: &str) {
+    let outcome = case.allocate();
+    let is_it = matches!(&outcome, Err(Unallocated::Wrong(error)) if error.contains(text));
+    assert!(is_it, "{outcome:?} is no error about {text:?}");
+}
+
+/// Names of a list of devices with so many of them.
+fn numbered(first: usize, count: usize) -> Vec<String> {
+    (first..first + count).map(|number| format!("n{number:02}")).collect()
+}
+
+fn many(count: usize) -> Value {
+    let names = numbered(0, count);
+    plain(&names.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+/// Outcome in which one request gets these devices.
+fn each(request: &str, names: &[String]) -> String {
+    names.iter().map(|name| format!("{request}={name}")).collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn claims_without_requests_or_devices_have_their_answers() {
+    let mut nothing = case(vec![slice("s", 1, plain(&["a"]))], json!([]));
+    check(&nothing, "");
+    nothing.claims.clear();
+    check(&nothing, "");
+    let one = || json!([request("r", json!({}))]);
+    check_no_fit(&case(Vec::new(), one()));
+    check_no_fit(&case(vec![nics(&["n"])], one()));
+    let elsewhere = spec(slice("s", 1, plain(&["a"])), json!({"nodeName": "n2"}));
+    let here = of_pool(slice("t", 1, plain(&["b"])), "q", 1);
+    check(&case(vec![elsewhere, here], one()), "r=b");
+    let mut two = case(vec![slice("s", 1, plain(&["a"]))], one());
+    two.claims.push(claim(json!([request("s", json!({}))])));
+    check_no_fit(&two);
+    check_no_fit(&case(vec![slice("s", 1, plain(&["a"]))], one()).taken(held(&["a", "b"])));
+}
+
+#[test]
+fn drivers_are_kept_apart_though_their_devices_have_the_same_names() {
+    let mut both = case(
+        vec![slice("s", 1, plain(&["a", "b"])), nics(&["a"])],
+        json!([request("r", json!({}))]),
+    );
+    both.claims.push(claim(json!([nic("r", json!({}))])));
+    let results = both.allocate().expect("devices");
+    let driver = |claim: usize| results[claim]["devices"]["results"][0]["driver"].clone();
+    assert_eq!((driver(0), driver(1)), (json!("d.com"), json!("e.com")));
+    check(&both, "r=a r=a");
+}
+
+#[test]
+fn a_large_request_gets_the_large_device_in_any_order() {
+    let requests = || [request("small", memory("1Gi")), request("large", memory("2Gi"))];
+    for sizes in [
+        json!([sized("s", "1Gi"), sized("l", "2Gi")]),
+        json!([sized("l", "2Gi"), sized("s", "1Gi")]),
+    ] {
+        check(&case(vec![slice("s", 1, sizes.clone())], json!(requests())), "small=s large=l");
+        let [small, large] = requests();
+        let mut two = case(vec![slice("s", 1, sizes)], json!([small]));
+        two.claims.push(claim(json!([large])));
+        check(&two, "small=s large=l");
+    }
+}
+
+#[test]
+fn unknown_parts_of_claims_and_invalid_expressions_end_the_search() {
+    let of = |more: Value| case(vec![slice("s", 1, plain(&["a"]))], json!([request("r", more)]));
+    check_wrong(&of(json!({"deviceClassName": "other"})), "could not retrieve device class other");
+    check_wrong(&of(json!({"deviceClassName": ""})), "claim default/c, request r: ");
+    check_wrong(&of(json!({"allocationMode": "Future"})), "unsupported count mode Future");
+    check_wrong(&of(json!({})).constrained(json!({})), "unsupported constraint type?");
+    check_wrong(&of(json!({"selectors": [{}]})), "claim default/c: selector #0: CEL compile error");
+    check_wrong(&of(cel("nobody")), "claim default/c: selector #0: CEL compile error");
+    let everything = with(cel("nobody"), json!({"allocationMode": "All"}));
+    check_wrong(&of(everything), "claim default/c: selector #0: CEL compile error");
+    let mut class_itself = of(json!({}));
+    class_itself.classes[0] = class("gpu", "nobody");
+    check_wrong(&class_itself, "class gpu: selector #0: CEL compile error");
+}
+
+#[test]
+fn a_claim_has_at_most_32_devices() {
+    let of = |there: usize, requests: Value| case(vec![slice("s", 1, many(there))], requests);
+    let count = |count: usize| json!({"count": count});
+    check_wrong(&of(1, json!([request("r", count(500))])), "500 exceeds the claim limit of 32");
+    check_no_fit(&of(1, json!([request("r", count(32))])));
+    check(&of(33, json!([request("r", count(32))])), &each("r", &numbered(0, 32)));
+    let both = json!([request("r", count(32)), request("s", json!({}))]);
+    check_wrong(&of(33, both), "33 exceeds the claim limit of 32");
+    check_wrong(&of(33, json!([all("r", json!({}))])), "33 exceeds the claim limit of 32");
+    let first = json!([alternative("many", count(500)), alternative("one", json!({}))]);
+    check(&of(1, json!([first_of("r", first)])), "r/one=n00");
+    // Each request alone is small enough; together only the second alternatives are.
+    let half = json!([alternative("all", count(32)), alternative("half", count(16))]);
+    let twice = json!([first_of("r", half.clone()), first_of("s", half)]);
+    let expected = [each("r/half", &numbered(0, 16)), each("s/half", &numbered(16, 16))].join(" ");
+    check(&of(64, twice), &expected);
+    let few =
+        json!([alternative("all", json!({"allocationMode": "All"})), alternative("two", count(2))]);
+    let mut with_nics = of(31, json!([first_of("r", few), nic("s", count(2))]));
+    with_nics.slices.push(nics(&["x", "y"]));
+    check(&with_nics, "r/two=n00 r/two=n01 s=x s=y");
+}
+
+#[test]
+fn all_devices_are_those_of_all_pools_and_of_no_other_claim() {
+    let two =
+        || vec![slice("s", 1, plain(&["a", "b"])), of_pool(slice("t", 1, plain(&["c"])), "q", 1)];
+    check(&case(two(), json!([all("r", json!({}))])), "r=a r=b r=c");
+    let (mut first, mut last) = (two(), two());
+    first.push(nics(&["n"]));
+    last.push(nics(&["n"]));
+    let mut first = case(first, json!([all("r", json!({}))]));
+    first.claims.push(claim(json!([nic("s", json!({}))])));
+    check(&first, "r=a r=b r=c s=n");
+    let mut last = case(last, json!([nic("s", json!({}))]));
+    last.claims.push(claim(json!([all("r", json!({}))])));
+    check(&last, "s=n r=a r=b r=c");
+    for requests in [
+        [all("r", json!({})), request("s", json!({}))],
+        [request("s", json!({})), all("r", json!({}))],
+    ] {
+        let [one, other] = requests;
+        let mut contested = case(vec![slice("s", 1, plain(&["a"]))], json!([one]));
+        contested.claims.push(claim(json!([other])));
+        check_no_fit(&contested);
+    }
+    check_no_fit(&case(vec![slice("s", 1, json!([]))], json!([all("r", json!({}))])));
+    check_no_fit(&case(Vec::new(), json!([all("r", json!({}))])));
+    check(&case(gpu_of(json!([slab("a", "4Gi")])), json!([all("r", json!({}))])), "r=a");
+}
+
+#[test]
+fn admin_access_shares_devices_between_claims_and_not_within_one() {
+    let admin = json!({"adminAccess": true});
+    let ab = || vec![slice("s", 1, plain(&["a", "b"]))];
+    check(&case(ab(), json!([all("r", admin.clone())])).taken(held(&["a"])), "r=a r=b");
+    let two = json!([request("r", with(admin.clone(), json!({"count": 2})))]);
+    check(&case(ab(), two).taken(held(&["a"])), "r=a r=b");
+    check_no_fit(&case(ab(), json!([request("r", admin.clone()), all("s", admin.clone())])));
+    let mut both = case(ab(), json!([request("r", admin.clone())]));
+    both.claims.push(claim(json!([request("s", admin.clone())])));
+    check(&both, "r=a s=a");
+    let mut one = case(ab(), json!([request("r", json!({}))]));
+    one.claims.push(claim(json!([request("s", admin.clone())])));
+    check(&one, "r=a s=a");
+    check(&case(ab(), json!([request("r", admin)])).taken(held(&["a", "b"])), "r=a");
+}
+
+#[test]
+fn tainted_devices_are_for_those_who_tolerate_each_taint() {
+    let taint = |effect: &str| json!({"key": effect, "value": "v", "effect": effect});
+    let tolerate = |effect: &str| json!({"key": effect, "value": "v", "effect": effect});
+    let tainted = |name: &str, effects: &[&str]| {
+        let taints: Value = effects.iter().map(|effect| taint(effect)).collect();
+        json!({"name": name, "taints": taints})
+    };
+    let (schedule, execute) = ("NoSchedule", "NoExecute");
+    let two = || vec![slice("s", 1, json!([tainted("a", &[schedule]), tainted("b", &[execute])]))];
+    let one = |effects: &[&str]| vec![slice("s", 1, json!([tainted("a", effects)]))];
+    let tolerant = |effects: &[&str]| {
+        let tolerations: Value = effects.iter().map(|effect| tolerate(effect)).collect();
+        json!({"tolerations": tolerations})
+    };
+    check_no_fit(&case(two(), json!([request("r", json!({}))])));
+    check_no_fit(&case(one(&[schedule, execute]), json!([request("r", json!({}))])));
+    let case_of_b = case(two(), json!([request("r", tolerant(&[execute]))]));
+    check(&case_of_b, "r=b");
+    let results = case_of_b.allocate().expect("devices");
+    assert_eq!(results[0]["devices"]["results"][0]["tolerations"][0]["key"], execute);
+    let either = json!([alternative("no", json!({})), alternative("yes", tolerant(&[execute]))]);
+    check(&case(two(), json!([first_of("r", either)])), "r/yes=b");
+    check(&case(one(&["None"]), json!([request("r", json!({}))])), "r=a");
+    check(
+        &case(one(&[schedule, execute]), json!([request("r", tolerant(&[schedule, execute]))])),
+        "r=a",
+    );
+    check_no_fit(&case(one(&[schedule, execute]), json!([request("r", tolerant(&[schedule]))])));
+    let neither = json!([
+        alternative("nic", json!({"deviceClassName": "nic"})),
+        alternative("gpu", json!({}))
+    ]);
+    check_no_fit(&case(one(&[schedule]), json!([first_of("r", neither)])));
+    check_no_fit(&case(one(&[schedule]), json!([request("r", json!({"adminAccess": true}))])));
+    check_no_fit(&case(one(&[schedule]), json!([all("r", json!({}))])));
+}

@@ -1,0 +1,280 @@
+//! Pools over several slices, nodes and generations; counters and binding conditions.
+
+use super::*;
+
+fn one() -> Value {
+    json!([request("r", json!({}))])
+}
+
+fn on(slice: Value, node: &str) -> Value {
+    spec(slice, json!({"nodeName": node}))
+}
+
+/// Slice for nodes with a label instead of one node.
+fn labelled(slice: Value, key: &str, value: &str) -> Value {
+    spec(slice, json!({"nodeName": null, "nodeSelector": selector(key, value)}))
+}
+
+fn selector(key: &str, value: &str) -> Value {
+    let expression = json!({"key": key, "operator": "In", "values": [value]});
+    json!({"nodeSelectorTerms": [{"matchExpressions": [expression]}]})
+}
+
+fn this_node() -> Value {
+    let field = json!({"key": "metadata.name", "operator": "In", "values": ["n1"]});
+    json!({"nodeSelectorTerms": [{"matchFields": [field]}]})
+}
+
+/// Slice of pool `p` in a generation of two slices.
+fn generation(name: &str, node: &str, generation: i64, device: &str) -> Value {
+    let pool = json!({"name": "p", "generation": generation, "resourceSliceCount": 2});
+    on(spec(slice(name, 2, plain(&[device])), json!({"pool": pool})), node)
+}
+
+#[track_caller]
+fn check_selector(case: &Case, expected: Value) {
+    assert_eq!(case.allocate().expect("devices")[0]["nodeSelector"], expected);
+}
+
+#[test]
+fn network_devices_bind_a_claim_to_the_nodes_that_all_of_them_reach() {
+    let in_zone = |zone: &str| labelled(slice("s", 1, plain(&["a"])), "zone", zone);
+    check(&case(vec![in_zone("a")], one()), "r=a");
+    check_selector(&case(vec![in_zone("a")], one()), selector("zone", "a"));
+    check_no_fit(&case(vec![in_zone("b")], one()));
+    let everywhere = spec(
+        of_pool(slice("t", 1, plain(&["b"])), "q", 1),
+        json!({"nodeName": null, "allNodes": true}),
+    );
+    check_selector(&case(vec![everywhere.clone()], one()), Value::Null);
+    let local = of_pool(slice("u", 1, plain(&["c"])), "u", 1);
+    let count = |count: i64| json!([request("r", json!({"count": count}))]);
+    let both = case(vec![in_zone("a"), local.clone()], count(2));
+    check(&both, "r=a r=c");
+    check_selector(&both, this_node());
+    let field = json!({"key": "metadata.name", "operator": "In", "values": ["n1"]});
+    let by_field = json!({"nodeSelectorTerms": [{"matchFields": [field]}]});
+    let by_name = spec(local, json!({"nodeName": null, "nodeSelector": by_field}));
+    let three = case(vec![in_zone("a"), everywhere, by_name], count(3));
+    let mut union = selector("zone", "a");
+    union["nodeSelectorTerms"][0]["matchFields"] = json!([field]);
+    check_selector(&three, union);
+}
+
+#[test]
+fn an_outdated_duplicate_or_incomplete_pool_gives_nothing() {
+    let mut newer = slice("s2", 2, plain(&["b"]));
+    newer["spec"]["pool"]["generation"] = 2.into();
+    check_no_fit(&case(vec![slice("s", 2, plain(&["a"])), newer], one()));
+    let twice =
+        |count: i64| vec![slice("s", count, plain(&["a"])), slice("t", count, plain(&["a"]))];
+    check_no_fit(&case(twice(2), one()));
+    let mut beside = case(twice(2), one());
+    beside.slices.push(of_pool(slice("u", 1, plain(&["b"])), "q", 1));
+    check(&beside, "r=b");
+    let other = json!([{"request": "r", "driver": "d.com", "pool": "q", "device": "b"}]);
+    check(
+        &beside.taken(other),
+        "cannot allocate all claims: request r found 0 of 1 among 1 devices (1 in use); pool d.com/p is invalid: \
+         duplicate device name a",
+    );
+}
+
+#[test]
+fn a_pool_of_several_nodes_gives_each_node_its_own_devices() {
+    let two = || vec![slice("s", 2, plain(&["a"])), on(slice("t", 2, plain(&["b"])), "n2")];
+    check(&case(two(), json!([all("r", json!({}))])), "r=a");
+    check(&case(two(), one()), "r=a");
+    let stale = vec![generation("s", "n1", 1, "a"), generation("t", "n2", 2, "b")];
+    check_no_fit(&case(stale, one()));
+    let moved = |from: &str, to: &str, new: usize| {
+        let old = [generation("s", from, 1, "a"), generation("t", from, 1, "b")];
+        let new = [generation("u", to, 2, "c"), generation("v", to, 2, "d")].into_iter().take(new);
+        case(old.into_iter().chain(new).collect(), one())
+    };
+    // Complete generations of both nodes: this node does not see the other's.
+    check(&moved("n1", "n2", 2), "r=a");
+    check(&moved("n1", "n2", 1), "r=a");
+    check(&moved("n2", "n1", 2), "r=c");
+    check_no_fit(&moved("n2", "n1", 1));
+}
+
+#[test]
+fn pools_and_slices_with_binding_conditions_come_last() {
+    let bound = |name: &str| json!([{"name": name, "bindingConditions": ["Ready"], "bindingFailureConditions": ["Broken"]}]);
+    let two = json!([request("r", json!({"count": 2}))]);
+    let pools = vec![
+        of_pool(slice("s1", 1, bound("a")), "p1", 1),
+        of_pool(slice("s3", 1, plain(&["c"])), "p3", 1),
+        of_pool(slice("s2", 1, plain(&["b"])), "p2", 1),
+    ];
+    check(&case(pools, two.clone()), "r=b r=c");
+    let slices = vec![
+        slice("s1", 3, bound("a")),
+        slice("s3", 3, plain(&["c"])),
+        slice("s2", 3, plain(&["b"])),
+    ];
+    let slices = case(slices, two);
+    check(&slices, "r=a r=b");
+    let results = slices.allocate().expect("devices")[0]["devices"]["results"].clone();
+    assert_eq!(results[0]["bindingConditions"], json!(["Ready"]));
+    assert_eq!(results[0]["bindingFailureConditions"], json!(["Broken"]));
+    assert_eq!(results[1]["bindingConditions"], Value::Null);
+}
+
+#[test]
+fn a_device_that_binds_to_its_node_binds_the_claim() {
+    let device = json!([{"name": "a", "bindsToNode": true}]);
+    check_selector(&case(vec![labelled(slice("s", 1, device), "zone", "a")], one()), this_node());
+}
+
+#[test]
+fn parts_are_taken_while_their_counters_last() {
+    let two = || json!([request("r", json!({})), request("s", json!({}))]);
+    check(&case(gpu_of(json!([slab("a", "4Gi")])), one()), "r=a");
+    let three = || gpu_of(json!([slab("a", "4Gi"), slab("b", "6Gi"), slab("c", "4Gi")]));
+    check(&case(three(), two()), "r=a s=c");
+    let either = json!([alternative("six", memory("6Gi")), alternative("four", memory("4Gi"))]);
+    check(&case(three(), json!([request("r", json!({})), first_of("s", either)])), "r=a s/four=c");
+    let pair = json!([request("r", json!({"count": 2}))]);
+    let unused = vec![
+        counters(json!({"gpu": {"memory": "8Gi", "spare": "1Gi"}})),
+        slice("parts", 2, json!([slab("a", "5Gi"), slab("b", "4Gi"), slab("c", "4Gi")])),
+    ];
+    check(&case(unused, pair), "r=b r=c");
+    let full = |memory: &str| gpu_of(json!([slab("a", "4Gi"), slab("b", memory)]));
+    check_no_fit(&case(full("5Gi"), one()).taken(held(&["b"])));
+    // An overdrawn counter blocks the others.
+    check_no_fit(&case(full("20Gi"), one()).taken(held(&["b"])));
+}
+
+#[test]
+fn a_part_needs_each_of_its_counters() {
+    let two = || json!([request("r", json!({})), request("s", json!({}))]);
+    let part = |name: &str, memory: &str, cpus: &str| {
+        part(name, json!({"gpu": {"memory": memory}, "cpu": {"cpus": cpus}}))
+    };
+    let sets = || counters(json!({"gpu": {"memory": "18Gi"}, "cpu": {"cpus": "8"}}));
+    let parts = json!([part("a", "4Gi", "4"), part("b", "6Gi", "6"), part("c", "4Gi", "4")]);
+    check(&case(vec![sets(), slice("parts", 2, parts)], two()), "r=a s=c");
+    let parts = json!([part("a", "4Gi", "6"), part("b", "6Gi", "4"), part("c", "4Gi", "4")]);
+    check(&case(vec![sets(), slice("parts", 2, parts)], two()), "r=b s=c");
+    // Each of three parts has a counter of its own beside the common one.
+    let own = |name: &str, special: bool| {
+        let sets = json!({"gpu": {"memory": "10Gi"}, "cpu": {name: "1"}});
+        with(super::part(name, sets), json!({"attributes": {"special": {"bool": special}}}))
+    };
+    let sets = counters(json!({"gpu": {"memory": "30Gi"}, "cpu": {"a": "1", "b": "1", "c": "1"}}));
+    let parts = json!([own("a", true), own("b", false), own("c", false)]);
+    let requests = json!([request("r", json!({"count": 2})), request("s", is("special", "true"))]);
+    check(&case(vec![sets, slice("parts", 2, parts)], requests), "r=b r=c s=a");
+}
+
+#[test]
+fn pools_have_counters_of_their_own() {
+    let in_q = |slice: Value| of_pool(slice, "q", 2);
+    let mut slices = gpu_of(json!([slab("a", "6Gi"), slab("b", "4Gi"), slab("c", "4Gi")]));
+    slices.extend(
+        gpu_of(json!([slab("x", "6Gi"), slab("y", "1Gi"), slab("z", "1Gi")])).into_iter().map(in_q),
+    );
+    let two = json!([request("r", json!({})), request("s", json!({}))]);
+    let mut taken = held(&["b", "c", "x"]);
+    taken[2]["pool"] = "q".into();
+    check(&case(slices, two).taken(taken), "r=y s=z");
+}
+
+#[test]
+fn counters_that_contradict_their_devices_make_a_pool_invalid() {
+    let none = "cannot allocate all claims: request r found 0 of 1 among 0 devices; pool d.com/p is invalid: ";
+    let of =
+        |parts: Value, sets: Value| case(vec![counters(sets), slice("parts", 2, parts)], one());
+    let gpu = json!({"gpu": {"memory": "8Gi"}});
+    let other = json!([part("a", json!({"other": {"memory": "1Gi"}}))]);
+    check(&of(other, gpu.clone()), &format!("{none}counter set other not found"));
+    let counter = json!([part("a", json!({"gpu": {"cores": "1"}}))]);
+    check(&of(counter, gpu.clone()), &format!("{none}counter cores not found in counter set gpu"));
+    let named = |name: &str| with(counters(gpu.clone()), json!({"metadata": {"name": name}}));
+    let twice =
+        [named("c1"), named("c2"), slice("s1", 4, plain(&["a"])), slice("s2", 4, plain(&["b"]))];
+    let twice = twice.into_iter().map(|slice| of_pool(slice, "p", 4)).collect();
+    check(&case(twice, one()), &format!("{none}duplicate counter set name gpu"));
+    // Counters of another pool are unknown.
+    let apart =
+        vec![of_pool(counters(gpu.clone()), "q", 1), slice("parts", 1, json!([slab("a", "8Gi")]))];
+    check(&case(apart, one()), &format!("{none}counter set gpu not found"));
+    let stranger = on(slice("t", 3, json!([part("z", json!({"other": {"memory": "6Gi"}}))])), "n2");
+    let three = [counters(gpu), slice("s", 3, json!([slab("a", "6Gi")])), stranger];
+    let three = three.into_iter().map(|slice| of_pool(slice, "p", 3)).collect();
+    check(&case(three, one()), &format!("{none}counter set other not found"));
+}
+
+#[test]
+fn devices_of_other_nodes_consume_the_counters_too() {
+    let three = [
+        counters(json!({"gpu": {"memory": "8Gi"}})),
+        slice("s", 3, json!([slab("a", "6Gi"), slab("b", "2Gi")])),
+        on(slice("t", 3, json!([slab("z", "6Gi")])), "n2"),
+    ];
+    let three = three.into_iter().map(|slice| of_pool(slice, "p", 3)).collect();
+    let either = json!([alternative("six", memory("6Gi")), alternative("two", memory("2Gi"))]);
+    check(&case(three, json!([first_of("r", either)])).taken(held(&["z"])), "r/two=b");
+}
+
+#[test]
+fn devices_may_choose_their_nodes_one_by_one() {
+    let by_device = |parts: Value| {
+        let slices = gpu_of(parts).into_iter();
+        let selection = json!({"nodeName": null, "perDeviceNodeSelection": true});
+        slices.map(|slice| spec(slice, selection.clone())).collect::<Vec<_>>()
+    };
+    let named =
+        |name: &str, memory: &str, node: &str| with(slab(name, memory), json!({"nodeName": node}));
+    let either = json!([alternative("six", memory("6Gi")), alternative("two", memory("2Gi"))]);
+    let two = by_device(json!([named("a", "2Gi", "n1"), named("b", "6Gi", "n2")]));
+    let two = case(two, json!([first_of("r", either)]));
+    check(&two, "r/two=a");
+    check_selector(&two, this_node());
+    let zoned = || with(slab("a", "2Gi"), json!({"nodeSelector": selector("zone", "a")}));
+    let zone = case(by_device(json!([zoned()])), one());
+    check(&zone, "r=a");
+    check_selector(&zone, selector("zone", "a"));
+    let everywhere = with(slab("c", "2Gi"), json!({"allNodes": true}));
+    let three = by_device(json!([zoned(), named("b", "2Gi", "n1"), everywhere]));
+    let three = case(three, json!([request("r", json!({"count": 3}))]));
+    check(&three, "r=a r=b r=c");
+    check_selector(&three, this_node());
+}
+
+#[test]
+fn parts_keep_their_binding_conditions_and_taints() {
+    let bound = |part: Value| {
+        with(part, json!({"bindingConditions": ["Ready"], "bindingFailureConditions": ["Broken"]}))
+    };
+    let count = |count: i64| json!([request("r", json!({"count": count}))]);
+    check(&case(gpu_of(json!([bound(slab("a", "4Gi"))])), one()), "r=a");
+    let mixed = json!([bound(slab("a", "2Gi")), slab("b", "2Gi"), bound(slab("c", "4Gi"))]);
+    let mixed = case(gpu_of(mixed), count(3));
+    check(&mixed, "r=a r=b r=c");
+    let results = mixed.allocate().expect("devices")[0]["devices"]["results"].clone();
+    let conditions: Vec<_> = (0..3).map(|at| results[at]["bindingConditions"].clone()).collect();
+    assert_eq!(conditions, [json!(["Ready"]), Value::Null, json!(["Ready"])]);
+    // Slices are taken by name, counters from any slice of the pool.
+    let set = |name: &str, set: &str| {
+        with(counters(json!({set: {"memory": "8Gi"}})), json!({"metadata": {"name": name}}))
+    };
+    let own = |set: &str, device: &str| part(device, json!({set: {"memory": "4Gi"}}));
+    let four = [
+        slice("s4", 4, json!([bound(own("one", "a"))])),
+        set("s3", "one"),
+        slice("s2", 4, json!([own("two", "b")])),
+        set("s1", "two"),
+    ];
+    let four = four.into_iter().map(|slice| of_pool(slice, "p", 4)).collect();
+    check(&case(four, count(2)), "r=b r=a");
+    let tainted =
+        with(bound(slab("a", "4Gi")), json!({"taints": [{"key": "k", "effect": "NoSchedule"}]}));
+    let two = || gpu_of(json!([tainted, slab("b", "4Gi")]));
+    check_no_fit(&case(two(), count(2)));
+    let tolerant = json!({"count": 2, "tolerations": [{"key": "k", "operator": "Exists"}]});
+    check(&case(two(), json!([request("r", tolerant)])), "r=a r=b");
+}
