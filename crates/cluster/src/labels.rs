@@ -1,4 +1,4 @@
-//! Publication of the node's labels, on its Node or in a `NodeFeature` object.
+//! Publication of the node's labels and devices: on its Node, or labels in a `NodeFeature` object.
 
 mod apply;
 
@@ -15,7 +15,7 @@ use windlass_host::{optional, watch::changed};
 use self::apply::Target;
 use super::{Client, ClusterError, attempts::Attempts};
 
-/// Labels by key.
+/// Labels or annotations by key.
 pub type Labels = BTreeMap<String, String>;
 
 /// Keeps the labels written, until stopped.
@@ -37,13 +37,31 @@ pub async fn run(
     stop: CancellationToken,
 ) {
     let attempts = Attempts::new("labels", &client);
-    let writer = Writer { labels, policy, client, attempts, written: None };
+    let target = |policy: &Policy| label_target(&policy.labels.output);
+    let writer = Writer { labels, policy, target, client, attempts, written: None };
+    stop.run_until_cancelled(writer.run()).await;
+}
+
+/// Keeps the annotation with the node's devices written, until stopped.
+///
+/// Flow and assumptions are those of [`run`]. The annotation is the agent's: another writer's value is replaced.
+pub async fn run_devices(
+    annotations: watch::Receiver<Arc<Labels>>,
+    policy: watch::Receiver<Arc<Policy>>,
+    client: Client,
+    stop: CancellationToken,
+) {
+    let attempts = Attempts::new("devices of the Node", &client);
+    let target = |policy: &Policy| policy.labels.devices.then_some(Target::Annotations);
+    let writer = Writer { labels: annotations, policy, target, client, attempts, written: None };
     stop.run_until_cancelled(writer.run()).await;
 }
 
 struct Writer {
     labels: watch::Receiver<Arc<Labels>>,
     policy: watch::Receiver<Arc<Policy>>,
+    /// Target by the policy, if any.
+    target: fn(&Policy) -> Option<Target>,
     client: Client,
     attempts: Attempts,
     written: Option<Written>,
@@ -111,7 +129,7 @@ impl Writer {
     }
 
     fn next_request(&mut self) -> Request {
-        let wanted = target(&self.policy.borrow_and_update().labels.output);
+        let wanted = (self.target)(&self.policy.borrow_and_update());
         let labels = self.labels.borrow_and_update().clone();
         match (&self.written, wanted) {
             (Some(written), _) if Some(written.target) != wanted => Request::Remove(written.target),
@@ -135,7 +153,12 @@ impl Writer {
         }
         if before.is_none_or(|before| before.labels != labels) {
             let count = labels.len() - contested.len();
-            tracing::info!(count, to = target.name(), "labels written");
+            match target {
+                Target::Node | Target::NodeFeature => {
+                    tracing::info!(count, to = target.name(), "labels written");
+                }
+                Target::Annotations => tracing::info!("devices written to Node"),
+            }
         }
         let again = Instant::now() + self.client.limits().apply_again;
         self.written = Some(Written { target, labels, contested, again });
@@ -152,7 +175,7 @@ impl Writer {
 }
 
 /// Target of a label output. Files are written elsewhere, without the API server.
-fn target(output: &LabelOutput) -> Option<Target> {
+fn label_target(output: &LabelOutput) -> Option<Target> {
     match output {
         LabelOutput::None | LabelOutput::File(_) => None,
         LabelOutput::NodeFeature => Some(Target::NodeFeature),

@@ -17,6 +17,8 @@ pub struct LabelPolicy {
     pub timestamp: bool,
     /// A file that names the machine; left out, the DMI table's product name.
     pub machine_type_file: Option<PathBuf>,
+    /// Writes the node's GPUs as the annotation `windlass.dev/devices` of the Node object, for the cluster half.
+    pub devices: bool,
 }
 
 /// Destination of the labels.

@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::{
-    attribute::{AttributeName, AttributeValue, Attributes, Capacities},
+    attribute::{AttributeName, AttributeValue, Attributes, Capacities, Quantity},
     health::Health,
     nvlink::NvLinks,
     pci::{PciAddress, PciePath},
@@ -160,6 +160,8 @@ const PRODUCT_NAMES: [&str; 3] = ["productName", "model", "usbProductName"];
 
 const COMPUTE_CAPABILITY: AttributeName = AttributeName::new("nvidia.com", "cudaComputeCapability");
 
+const MEMORY: AttributeName = AttributeName::new("nvidia.com", "memory");
+
 show_text!(DeviceId);
 deserialize_from_text!(DeviceId);
 
@@ -212,6 +214,14 @@ impl Device {
     /// CUDA compute capability as (major, minor), if NVIDIA's driver reports one.
     pub fn compute_capability(&self) -> Option<(u32, u32)> {
         self.text(&COMPUTE_CAPABILITY).and_then(major_and_minor)
+    }
+
+    /// Memory of an NVIDIA GPU or MIG instance in MiB, if its driver reports it.
+    pub fn memory_mib(&self) -> Option<u64> {
+        match self.capacity.get(&MEMORY)? {
+            Quantity::Bytes(bytes) => Some(bytes >> 20),
+            Quantity::Count(_) => None,
+        }
     }
 
     /// Value of a string or version attribute.

@@ -1,4 +1,7 @@
-//! Node labels, computed from inventory and policy, for the API server and for node-feature-discovery's file.
+//! Node labels and devices, computed from inventory and policy, for the API server and for node-feature-discovery's
+//! file.
+
+pub(crate) mod devices;
 
 mod facts;
 mod file;

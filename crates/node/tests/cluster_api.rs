@@ -5,6 +5,7 @@
 mod account;
 mod admission;
 mod api_server;
+mod devices;
 mod events;
 mod labels;
 mod leases;

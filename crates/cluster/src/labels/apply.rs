@@ -1,4 +1,4 @@
-//! Requests for labels by server-side apply, so that the API server knows which labels are ours.
+//! Requests for labels and annotations by server-side apply, so that the API server knows which are ours.
 
 use k8s_openapi::{
     api::core::v1::{Node, Pod},
@@ -15,13 +15,18 @@ use windlass_config::PodIdentity;
 use super::Labels;
 use crate::{Client, ClusterError, MANAGER, client::Connection};
 
-/// Object that gets the labels.
+/// Part of an object that gets the labels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Target {
     Node,
     /// A `NodeFeature` object for node-feature-discovery.
     NodeFeature,
+    /// Annotations of the Node.
+    Annotations,
 }
+
+/// Field manager of annotations. An apply removes the manager's other fields, so labels have another one.
+const ANNOTATOR: &str = "windlass-devices";
 
 /// A client and its connection, for one request.
 #[derive(Clone, Copy)]
@@ -37,6 +42,7 @@ impl Target {
         match self {
             Self::Node => "Node",
             Self::NodeFeature => "NodeFeature",
+            Self::Annotations => "Node's annotations",
         }
     }
 }
@@ -52,6 +58,7 @@ pub(super) async fn apply(
     match target {
         Target::Node => writer.apply_to_node(labels).await,
         Target::NodeFeature => writer.apply_node_feature(labels).await.map(|()| Vec::new()),
+        Target::Annotations => writer.annotate_node(labels).await.map(|()| Vec::new()),
     }
 }
 
@@ -65,6 +72,7 @@ pub(super) async fn remove(
     match target {
         Target::Node => writer.apply_to_node(&Labels::new()).await.map(drop),
         Target::NodeFeature => writer.delete_node_feature().await,
+        Target::Annotations => writer.annotate_node(&Labels::new()).await,
     }
 }
 
@@ -96,13 +104,23 @@ impl Writer<'_> {
         Ok(found.metadata.uid.unwrap_or_default())
     }
 
+    async fn annotate_node(self, annotations: &Labels) -> Result<(), ClusterError> {
+        let document =
+            node_document(self.client.node(), &self.node_uid().await?, "annotations", annotations);
+        self.apply_node(&PatchParams::apply(ANNOTATOR).force(), &document).await
+    }
+
     async fn patch_node(self, uid: &str, labels: &Labels) -> Result<(), ClusterError> {
+        let document = node_document(self.client.node(), uid, "labels", labels);
+        self.apply_node(&PatchParams::apply(MANAGER), &document).await
+    }
+
+    async fn apply_node(self, how: &PatchParams, document: &Value) -> Result<(), ClusterError> {
         let node = self.client.node();
         let nodes: Api<Node> = Api::all(self.connection.kube.clone());
-        let document = node_document(node, uid, labels);
-        let (how, document) = (PatchParams::apply(MANAGER), Patch::Apply(&document));
-        let request = nodes.patch_metadata(node, &how, &document);
-        let doing = || format!("cannot write labels to Node {node}");
+        let document = Patch::Apply(document);
+        let request = nodes.patch_metadata(node, how, &document);
+        let doing = || format!("cannot write metadata of Node {node}");
         self.connection.call(doing, request).await.map(drop)
     }
 
@@ -171,11 +189,11 @@ fn pod_as_owner(pod: &PodIdentity) -> OwnerReference {
     }
 }
 
-fn node_document(node: &str, uid: &str, labels: &Labels) -> Value {
+fn node_document(node: &str, uid: &str, part: &str, labels: &Labels) -> Value {
     json!({
         "apiVersion": "v1",
         "kind": "Node",
-        "metadata": {"name": node, "uid": uid, "labels": labels},
+        "metadata": {"name": node, "uid": uid, part: labels},
     })
 }
 

@@ -24,7 +24,6 @@ pub(super) struct Instance<'a> {
 
 const PRODUCT: AttributeName = nvidia("productName");
 const MIG_PROFILE: AttributeName = nvidia("profile");
-const MEMORY: AttributeName = nvidia("memory");
 const DRIVER: AttributeName = nvidia("driverVersion");
 const CUDA: AttributeName = nvidia("cudaDriverVersion");
 const MIG_CAPABLE: AttributeName = nvidia("migCapable");
@@ -72,13 +71,6 @@ fn present<'a>(input: &LabelInput<'a>, kind: DeviceKind) -> impl Iterator<Item =
     present.filter(|device| device.text(&PRODUCT).is_some())
 }
 
-fn memory_mib(device: &Device) -> Option<u64> {
-    match device.capacity.get(&MEMORY)? {
-        Quantity::Bytes(bytes) => Some(bytes >> 20),
-        Quantity::Count(_) => None,
-    }
-}
-
 // === impl Gpu ===
 
 impl Gpu<'_> {
@@ -88,7 +80,7 @@ impl Gpu<'_> {
     }
 
     pub(super) fn memory_mib(&self) -> Option<u64> {
-        memory_mib(self.device)
+        self.device.memory_mib()
     }
 
     /// CUDA compute capability, major and minor.
@@ -147,7 +139,7 @@ impl Instance<'_> {
                 *self.device.capacity.get(name)?;
             Some((*label, amount))
         };
-        let memory = memory_mib(self.device).map(|mib| ("memory", mib));
+        let memory = self.device.memory_mib().map(|mib| ("memory", mib));
         let slices = slices(self.device.text(&MIG_PROFILE).unwrap_or_default());
         let slices = slices.map(|(gi, ci)| [("slices.gi", gi), ("slices.ci", ci)]);
         let engines = ENGINES.iter().filter_map(engine);

@@ -134,6 +134,7 @@ impl FlagsEntry {
             output,
             timestamp: !gfd.no_timestamp.unwrap_or(false),
             machine_type_file: gfd.machine_type_file.clone(),
+            devices: false,
         }
     }
 }

@@ -28,7 +28,7 @@ use windlass_resources::NodeState;
 use super::parts::Parts;
 use crate::{
     admin::{self, Listeners},
-    labels::Labeller,
+    labels::{Labeller, devices},
     metrics::Instruments,
     reconciler::{Inputs, Outputs, Reconciler, dry_run::Snapshots, were_offered},
 };
@@ -339,5 +339,10 @@ impl Wiring<'_> {
         let policy = self.policy.clone();
         let apply = windlass_cluster::labels::run(labels, policy, client.clone(), parts.token());
         parts.add("labels in the cluster", apply);
+        let (publish, devices) = watch::channel(Arc::default());
+        parts.add("devices of the Node", devices::keep(state.clone(), publish, parts.token()));
+        let (policy, stop) = (self.policy.clone(), parts.token());
+        let apply = windlass_cluster::labels::run_devices(devices, policy, client.clone(), stop);
+        parts.add("devices in the cluster", apply);
     }
 }

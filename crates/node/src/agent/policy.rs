@@ -31,7 +31,8 @@ impl PolicySource {
             matches!(config.policy.labels.output, LabelOutput::Node | LabelOutput::NodeFeature);
         let claims = config.policy.dra.offer != DraOffer::Off;
         let leases = config.policy.sources.iter().any(|source| source.lease);
-        let is_needed = by_label || labels || leases || claims || config.cluster.events;
+        let devices = config.policy.labels.devices;
+        let is_needed = by_label || labels || devices || leases || claims || config.cluster.events;
         if let Some(kubeconfig) = config.cluster.kubeconfig.as_ref().filter(|_| !is_needed) {
             tracing::warn!(
                 path = %kubeconfig.display(),

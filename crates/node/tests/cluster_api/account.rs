@@ -106,7 +106,7 @@ fn an_agent_changes_its_own_labels_of_its_own_node() {
 #[test]
 fn an_agent_leaves_the_rest_of_its_node_alone() {
     let (own, plain) = (request("nodes", "n1", "UPDATE"), node(&Value::Null, &json!({})));
-    let (spec, rest) = ("the spec", "annotations, finalizers and owners");
+    let (spec, rest) = ("the spec", "other annotations, finalizers and owners");
     for (more, what) in [
         (json!({"annotations": {"a": "b"}}), rest),
         (json!({"finalizers": ["a/b"]}), rest),
@@ -118,6 +118,16 @@ fn an_agent_leaves_the_rest_of_its_node_alone() {
         let with = node(&Value::Null, &more);
         assert_eq!(changed("windlass-own-node", &own, &plain, &with), said, "{more}");
         assert_eq!(changed("windlass-own-node", &own, &with, &plain), said, "{more} taken away");
+    }
+    let devices = |text: &str| {
+        let all = json!({"annotations": {"a": "b", "windlass.dev/devices": text}});
+        node(&Value::Null, &all)
+    };
+    let other = node(&Value::Null, &json!({"annotations": {"a": "b"}}));
+    for (from, to) in
+        [(&other, &devices("1")), (&devices("1"), &devices("2")), (&devices("2"), &other)]
+    {
+        assert_eq!(changed("windlass-own-node", &own, from, to), Ok(()), "{from} to {to}");
     }
 }
 

@@ -1,0 +1,62 @@
+//! The node's GPUs for the cluster half, as an annotation of the Node.
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use windlass_core::{
+    annotation::{NodeDevice, NodeDevices},
+    device::Device,
+    health::HealthState,
+    labels::Labels,
+};
+use windlass_resources::NodeState;
+
+/// Computes the annotation at each change of the node's state, until stopped. It is missing until the health of all
+/// GPUs is known, so that the start of an agent changes nothing.
+pub(crate) async fn keep(
+    mut state: watch::Receiver<Arc<NodeState>>,
+    publish: watch::Sender<Arc<Labels>>,
+    stop: CancellationToken,
+) {
+    loop {
+        let now = state.borrow_and_update().clone();
+        let is_known = |gpu: &Device| gpu.health.state != HealthState::Unknown;
+        if now.inventory.is_complete() && gpus(&now).all(is_known) {
+            let devices = gpus(&now).map(|gpu| device(&now, gpu)).collect();
+            let text = NodeDevices { devices }.to_annotation();
+            let annotations = Labels::from([(NodeDevices::ANNOTATION.to_owned(), text)]);
+            windlass_host::watch::publish(&publish, Arc::new(annotations));
+        }
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = windlass_host::watch::changed(&mut state) => {}
+        }
+    }
+}
+
+/// NVIDIA's whole GPUs, in the order of their indices.
+fn gpus(state: &NodeState) -> impl Iterator<Item = &Device> {
+    let devices = state.inventory.devices.iter();
+    devices.filter(|it| it.family().is_managed && !it.kind.is_instance())
+}
+
+fn device(state: &NodeState, gpu: &Device) -> NodeDevice {
+    let memory_mib = gpu.memory_mib().and_then(|mib| u32::try_from(mib).ok());
+    NodeDevice {
+        id: gpu.id.clone(),
+        model: gpu.product().unwrap_or_default().to_owned(),
+        memory_mib: memory_mib.unwrap_or_default(),
+        obstacle: obstacle(state, gpu),
+    }
+}
+
+/// Reason against new pods on a GPU, apart from its holders. A failure's detail may change with each probe, and is
+/// left out.
+fn obstacle(state: &NodeState, gpu: &Device) -> Option<String> {
+    let failure = || gpu.health.failure().map(|failure| failure.reason.to_string());
+    let cut = || gpu.partitioned.then(|| "cut into MIG instances".to_owned());
+    let withheld = || state.withheld.get(&gpu.id).cloned();
+    let unclean = || Some(format!("cleanup failed: {}", state.unclean.get(&gpu.id)?.why));
+    failure().or_else(cut).or_else(withheld).or_else(unclean)
+}

@@ -1,0 +1,60 @@
+//! The node's GPUs on its Node: written as an annotation, changed with their health, removed when switched off.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Node as NodeObject;
+use serde_json::json;
+use windlass_cluster_sim::api::ApiServer;
+use windlass_config::{LabelOutput, LabelPolicy, Policy};
+use windlass_core::annotation::NodeDevices;
+use windlass_testkit::{Node, health, until};
+
+fn policy(devices: bool) -> Policy {
+    let labels = LabelPolicy { devices, output: LabelOutput::Node, ..LabelPolicy::default() };
+    Policy { labels, health: health(Duration::from_millis(300)), ..Policy::default() }
+}
+
+/// Waits until the Node has such devices, or none.
+async fn annotated(api: &ApiServer, is_so: impl Fn(Option<&NodeDevices>) -> bool) -> NodeObject {
+    until("the annotation is so", async || {
+        let node = api.objects().get::<NodeObject>("", "n1").expect("a Node");
+        let text =
+            node.metadata.annotations.as_ref().and_then(|all| all.get(NodeDevices::ANNOTATION));
+        let devices = text.map(|text| NodeDevices::from_annotation(text).expect("readable"));
+        if is_so(devices.as_ref()) { Ok(node) } else { Err(devices) }
+    })
+    .await
+}
+
+#[tokio::test]
+async fn the_nodes_gpus_are_annotated_with_their_health_until_switched_off() {
+    let api = ApiServer::start();
+    let object = json!({"metadata": {"name": "n1", "annotations": {"of": "others"}}});
+    api.objects().put::<NodeObject>(&serde_json::from_value(object).expect("a Node"));
+    let node = Node::named("dgx-h100", policy(true)).in_cluster("n1", &api.kubeconfig());
+    let agent = node.agent();
+    let well = |devices: Option<&NodeDevices>| {
+        devices.is_some_and(|it| {
+            it.devices.len() == 8 && it.devices.iter().all(|gpu| gpu.obstacle.is_none())
+        })
+    };
+    let object = annotated(&api, well).await;
+    let text = &object.metadata.annotations.expect("annotations")[NodeDevices::ANNOTATION];
+    let first = &NodeDevices::from_annotation(text).expect("readable").devices[0];
+    let state = agent.state.borrow().clone();
+    assert_eq!(first.id, state.inventory.devices[0].id);
+    assert_eq!((first.model.as_str(), first.memory_mib), ("NVIDIA H100 80GB HBM3", 81_559));
+
+    node.inject("lost@3");
+    let object = annotated(&api, |devices| {
+        devices.is_some_and(|it| it.devices[3].obstacle.as_deref() == Some("lost"))
+    })
+    .await;
+    assert!(object.metadata.labels.is_some_and(|all| all.contains_key("nvidia.com/gpu.count")));
+    node.inject("recover@3");
+    annotated(&api, well).await;
+    agent.follow(policy(false));
+    let object = annotated(&api, |devices| devices.is_none()).await;
+    assert_eq!(object.metadata.annotations.expect("annotations")["of"], "others");
+    agent.stop().await;
+}
