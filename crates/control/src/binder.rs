@@ -162,12 +162,10 @@ impl Binder {
         if !placement.devices.is_empty() {
             annotations.insert(PodPlacement::ANNOTATION.to_owned(), placement.to_annotation());
         }
-        if let Ok(GpuWish::Share { mib, by: SharedBy::Gpushare, .. }) = pod.wish.gpus {
-            let gpu = self.index.step(|index| index.gpu_of(&args.pod_uid));
-            annotations.extend(
-                gpu.map(|gpu| gpushare::annotations(gpu, mib, self.clock.now()))
-                    .unwrap_or_default(),
-            );
+        if let Ok(wish @ GpuWish::Share { by: SharedBy::Gpushare, .. }) = pod.wish.gpus
+            && let Some(gpu) = self.index.step(|index| index.gpu_of(&args.pod_uid))
+        {
+            annotations.extend(gpushare::annotations(gpu, wish, self.clock.now()));
         }
         annotations
     }

@@ -19,9 +19,10 @@ const MIB_PER_UNIT: u32 = 1024;
 /// Annotations of a pod whose share of memory was decided: the GPU's index, its memory, and the pod's part of it.
 pub(crate) fn annotations(
     (index, gpu): (usize, GpuFacts),
-    memory_mib: u32,
+    wish: GpuWish,
     now: Timestamp,
 ) -> BTreeMap<String, String> {
+    let memory_mib = wish.share_of(gpu.memory_mib).map_or(0, |(_, mib)| mib);
     let pair = |key: &str, value: String| (format!("ALIYUN_COM_GPU_MEM_{key}"), value);
     [
         pair("IDX", index.to_string()),
@@ -108,9 +109,9 @@ impl InspectedGpu {
         let pod = |holder: &crate::index::Holder<'_>| InspectedPod {
             name: holder.pod.name.clone(),
             namespace: holder.pod.namespace.clone(),
-            used: match holder.pod.wish.gpus {
-                Ok(GpuWish::Share { mib, .. }) => mib / MIB_PER_UNIT,
-                _ => gpu.memory_mib / MIB_PER_UNIT,
+            used: {
+                let wish = holder.pod.wish.gpus.as_ref().copied().unwrap_or(GpuWish::None);
+                wish.share_of(gpu.memory_mib).map_or(gpu.memory_mib, |(_, mib)| mib) / MIB_PER_UNIT
             },
         };
         Self {

@@ -347,16 +347,17 @@ impl Index {
 
     fn placement(&self, node: NodeIx, pod: &PodFacts, part: Part) -> PodPlacement {
         let gpus = &self.entries[node.0 as usize].facts.gpus;
-        let ids = part.gpus.iter().filter_map(|position| gpus[position].id.clone());
-        let device = |id| match pod.wish.gpus {
-            Ok(GpuWish::Share { milli, mib, .. }) => PlacedDevice {
+        let wish = pod.wish.gpus.as_ref().copied().unwrap_or(GpuWish::None);
+        let device = |position: usize| {
+            let id = gpus[position].id.clone()?;
+            let share = wish.share_of(gpus[position].memory_mib);
+            Some(PlacedDevice {
                 id,
-                memory_mib: Some(mib).filter(|mib| *mib > 0),
-                compute_milli: Some(milli).filter(|milli| *milli > 0),
-            },
-            _ => PlacedDevice::whole(id),
+                memory_mib: share.map(|(_, mib)| mib).filter(|mib| *mib > 0),
+                compute_milli: share.map(|(milli, _)| milli).filter(|milli| *milli > 0),
+            })
         };
-        PodPlacement { devices: ids.map(device).collect() }
+        PodPlacement { devices: part.gpus.iter().filter_map(device).collect() }
     }
 
     fn check(

@@ -141,7 +141,7 @@ fn reason(refusal: &Refusal) -> &'static str {
             Misfit::Pods => "pods",
             Misfit::Model => "product",
             Misfit::Whole { .. } => "whole_gpus",
-            Misfit::Share { .. } => "share",
+            Misfit::Share { .. } | Misfit::Shares { .. } => "share",
             Misfit::Partition => "partition",
         },
     }

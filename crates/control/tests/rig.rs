@@ -52,7 +52,7 @@ impl Rig {
             lease: "windlass-extender".to_owned(),
             identity: identity.to_owned(),
         };
-        let ready = move |address| drop(bound.send(address));
+        let ready = move |address| bound.send(address).expect("awaited below");
         let mut running = JoinSet::new();
         running.spawn(run(config, stop.clone(), ready));
         let extender = Extender { address: address.await.expect("it listens"), stop, running };

@@ -89,6 +89,17 @@ impl Gpus {
     }
 }
 
+impl Gpus {
+    /// The same share of another number of GPUs; others are as they were.
+    #[must_use]
+    pub fn with_count(self, count: u8) -> Self {
+        match self {
+            Self::Share { milli, memory, .. } => Self::Share { count, milli, memory },
+            other => other,
+        }
+    }
+}
+
 impl ShareMemory {
     /// MiB of a GPU with so much memory; none where a part is asked for and the whole is unknown, which is zero.
     pub fn mib_of(self, gpu_mib: u32) -> Option<u32> {

@@ -113,6 +113,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "windlass-resources",
         ],
     ),
+    ("windlass-control", &["windlass-core", "windlass-host", "windlass-sched"]),
     (
         "windlass-cluster",
         &[
@@ -206,7 +207,7 @@ const LABORATORY: [&str; 5] = [
 ];
 
 /// The cluster half: never on a node either.
-const CLUSTER_HALF: [&str; 1] = ["windlass-sched"];
+const CLUSTER_HALF: [&str; 2] = ["windlass-control", "windlass-sched"];
 
 fn root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))

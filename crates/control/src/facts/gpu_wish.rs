@@ -5,9 +5,11 @@
 //! | `nvidia.com/gpu: 2` | two whole GPUs |
 //! | `windlass.dev/gpu-memory: 8`, `windlass.dev/gpu-compute: 30` | 8 GiB and 30 % of one GPU |
 //! | `aliyun.com/gpu-mem: 8` | 8 GiB of one GPU, as for gpushare |
-//! | `nvidia.com/gpu: 1`, `nvidia.com/gpumem: 3000`, `nvidia.com/gpucores: 30` | 3000 MiB and 30 % of one GPU, as for HAMi |
+//! | `nvidia.com/gpu: 2`, `nvidia.com/gpumem: 3000`, `nvidia.com/gpucores: 30` | 3000 MiB and 30 % of each of two GPUs, as for HAMi |
+//! | `nvidia.com/gpu: 1`, `nvidia.com/gpumem-percentage: 50` | half the memory of one GPU, as for HAMi |
 
 use k8s_openapi::api::core::v1::PodSpec;
+use windlass_sched::request::{Gpus, ShareMemory};
 
 use super::amounts;
 
@@ -36,12 +38,14 @@ pub enum GpuWish {
     None,
     /// Whole ones.
     Whole(u8),
-    /// A part of one GPU.
+    /// A part of each of some GPUs.
     Share {
-        /// Compute in thousandths of a GPU.
+        /// Number of GPUs.
+        count: u8,
+        /// Compute of each, in thousandths.
         milli: u16,
-        /// Memory in MiB.
-        mib: u32,
+        /// Memory of each.
+        memory: ShareMemory,
         /// The names by which it was asked for.
         by: SharedBy,
     },
@@ -85,14 +89,6 @@ pub enum GpuWishError {
         /// Another resource.
         other: &'static str,
     },
-    /// A form that is not served.
-    #[error("{resource} is not served: {remedy}")]
-    NotServed {
-        /// The resource.
-        resource: &'static str,
-        /// A form that is.
-        remedy: &'static str,
-    },
 }
 
 // === impl GpuWish ===
@@ -101,45 +97,58 @@ impl GpuWish {
     /// Reads the resources of a pod. Its containers share the GPUs.
     pub(super) fn of(spec: &PodSpec) -> Result<Self, GpuWishError> {
         let units = |resource| units(spec, resource);
-        let whole = units(WHOLE);
+        let (whole, gpushare) = (units(WHOLE), units(GPUSHARE_MEMORY));
         let ours = (units(MEMORY), units(COMPUTE));
-        let gpushare = units(GPUSHARE_MEMORY);
-        let hami = (units(HAMI_MEMORY), units(HAMI_CORES));
-        if units(HAMI_MEMORY_PERCENTAGE) > 0 {
-            let remedy = "ask for nvidia.com/gpumem in MiB";
-            return Err(GpuWishError::NotServed { resource: HAMI_MEMORY_PERCENTAGE, remedy });
-        }
-        let is_hami = hami != (0, 0);
-        let all = [
+        let hami = (units(HAMI_MEMORY), units(HAMI_MEMORY_PERCENTAGE), units(HAMI_CORES));
+        let is_hami = hami != (0, 0, 0);
+        let exclusive = [
             (ours != (0, 0), if ours.0 > 0 { MEMORY } else { COMPUTE }),
             (gpushare > 0, GPUSHARE_MEMORY),
             (whole > 0 || is_hami, WHOLE),
         ];
-        let mut names = all.into_iter().filter(|(is_named, _)| *is_named).map(|(_, name)| name);
-        if let (Some(one), Some(other)) = (names.next(), names.next()) {
-            return Err(GpuWishError::Contradiction { one, other });
-        }
+        contradiction(&exclusive)?;
+        contradiction(&[(hami.0 > 0, HAMI_MEMORY), (hami.1 > 0, HAMI_MEMORY_PERCENTAGE)])?;
+        let one = |milli, mib, by| {
+            let memory = ShareMemory::Mib(mib);
+            Ok(Self::Share { count: 1, milli, memory, by })
+        };
         if ours != (0, 0) {
-            let milli = milli(COMPUTE, ours.1)?;
-            return Ok(Self::Share { milli, mib: gib(MEMORY, ours.0)?, by: SharedBy::Windlass });
+            return one(milli(COMPUTE, ours.1)?, gib(MEMORY, ours.0)?, SharedBy::Windlass);
         }
         if gpushare > 0 {
-            let mib = gib(GPUSHARE_MEMORY, gpushare)?;
-            return Ok(Self::Share { milli: 0, mib, by: SharedBy::Gpushare });
+            return one(0, gib(GPUSHARE_MEMORY, gpushare)?, SharedBy::Gpushare);
         }
         if is_hami {
-            if whole > 1 {
-                let remedy = "ask for one GPU with nvidia.com/gpumem, or for whole GPUs";
-                return Err(GpuWishError::NotServed { resource: WHOLE, remedy });
-            }
-            let mib = u32::try_from(hami.0);
-            let mib = mib.map_err(|_| too_much(HAMI_MEMORY, hami.0))?;
-            return Ok(Self::Share { milli: milli(HAMI_CORES, hami.1)?, mib, by: SharedBy::Hami });
+            let memory = match hami {
+                (_, percent @ 1.., _) => {
+                    let percent = milli(HAMI_MEMORY_PERCENTAGE, percent)? / 10;
+                    ShareMemory::Percent(u8::try_from(percent).expect("at most 100"))
+                }
+                (mib, ..) => {
+                    let error = |_| too_much(HAMI_MEMORY, mib);
+                    ShareMemory::Mib(u32::try_from(mib).map_err(error)?)
+                }
+            };
+            let (count, milli) = (count(whole.max(1))?, milli(HAMI_CORES, hami.2)?);
+            return Ok(Self::Share { count, milli, memory, by: SharedBy::Hami });
         }
-        match whole {
-            0 => Ok(Self::None),
-            1..=64 => Ok(Self::Whole(u8::try_from(whole).expect("at most 64"))),
-            amount => Err(too_much(WHOLE, amount)),
+        Ok(if whole == 0 { Self::None } else { Self::Whole(count(whole)?) })
+    }
+
+    /// The wish as the scheduling core understands it.
+    pub(super) fn gpus(self) -> Gpus {
+        match self {
+            Self::None => Gpus::None,
+            Self::Whole(count) => Gpus::Whole(count),
+            Self::Share { count, milli, memory, .. } => Gpus::Share { count, milli, memory },
+        }
+    }
+
+    /// Compute in thousandths and memory in MiB that it takes of a GPU with so much memory; none of a whole one.
+    pub fn share_of(self, gpu_mib: u32) -> Option<(u16, u32)> {
+        match self {
+            Self::Share { milli, memory, .. } => Some((milli, memory.mib_of(gpu_mib).unwrap_or(0))),
+            Self::None | Self::Whole(_) => None,
         }
     }
 
@@ -153,6 +162,22 @@ fn units(spec: &PodSpec, resource: &str) -> u64 {
     const PER_UNIT: i128 = 1_000_000_000;
     let billionths = amounts::of_pod(spec, resource);
     u64::try_from((billionths + PER_UNIT - 1) / PER_UNIT).unwrap_or(u64::MAX)
+}
+
+/// Two of these names exclude each other.
+fn contradiction(all: &[(bool, &'static str)]) -> Result<(), GpuWishError> {
+    let mut names = all.iter().filter(|(is_named, _)| *is_named).map(|(_, name)| *name);
+    match (names.next(), names.next()) {
+        (Some(one), Some(other)) => Err(GpuWishError::Contradiction { one, other }),
+        _ => Ok(()),
+    }
+}
+
+fn count(gpus: u64) -> Result<u8, GpuWishError> {
+    match u8::try_from(gpus) {
+        Ok(count @ 1..=64) => Ok(count),
+        _ => Err(too_much(WHOLE, gpus)),
+    }
 }
 
 fn milli(resource: &'static str, percent: u64) -> Result<u16, GpuWishError> {
@@ -185,7 +210,10 @@ mod tests {
 
     #[test]
     fn each_way_of_asking_is_understood() {
-        let share = |milli, mib, by| Ok(GpuWish::Share { milli, mib, by });
+        let share = |milli, mib, by| {
+            let memory = ShareMemory::Mib(mib);
+            Ok(GpuWish::Share { count: 1, milli, memory, by })
+        };
         assert_eq!(wish(json!({"cpu": "4"})), Ok(GpuWish::None));
         assert_eq!(wish(json!({"nvidia.com/gpu": "2"})), Ok(GpuWish::Whole(2)));
         let ours = json!({"windlass.dev/gpu-memory": "8", "windlass.dev/gpu-compute": "30"});
@@ -199,6 +227,9 @@ mod tests {
         assert_eq!(wish(hami), share(300, 3000, SharedBy::Hami));
         let hami = json!({"nvidia.com/gpumem": "3000"});
         assert_eq!(wish(hami), share(0, 3000, SharedBy::Hami));
+        let hami = json!({"nvidia.com/gpu": "2", "nvidia.com/gpumem-percentage": "50"});
+        let (memory, by) = (ShareMemory::Percent(50), SharedBy::Hami);
+        assert_eq!(wish(hami), Ok(GpuWish::Share { count: 2, milli: 0, memory, by }));
     }
 
     #[test]
@@ -214,6 +245,10 @@ mod tests {
             json!({"windlass.dev/gpu-memory": "8", "nvidia.com/gpu": "1"}),
             "windlass.dev/gpu-memory and nvidia.com/gpu exclude each other",
         );
-        refused(json!({"nvidia.com/gpumem-percentage": "50"}), "ask for nvidia.com/gpumem in MiB");
+        refused(json!({"nvidia.com/gpumem-percentage": "101"}), "more than the 100 percent");
+        refused(
+            json!({"nvidia.com/gpumem-percentage": "50", "nvidia.com/gpumem": "1"}),
+            "nvidia.com/gpumem and nvidia.com/gpumem-percentage exclude each other",
+        );
     }
 }

@@ -4,10 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use windlass_core::{annotation::PodPlacement, device::DeviceId};
-use windlass_sched::{
-    request::{Gpus, Request},
-    view::Catalog,
-};
+use windlass_sched::{request::Request, view::Catalog};
 
 use super::{GpuWish, GpuWishError, Products, amounts};
 
@@ -111,11 +108,7 @@ impl Wish {
     ///
     /// The pod asks for GPUs that no node can have.
     pub fn request(&self, catalog: &Catalog) -> Result<Request, GpuWishError> {
-        let gpus = match self.gpus.clone()? {
-            GpuWish::None => Gpus::None,
-            GpuWish::Whole(count) => Gpus::Whole(count),
-            GpuWish::Share { milli, mib, .. } => Gpus::Share { milli, mib },
-        };
+        let gpus = self.gpus.clone()?.gpus();
         let (cpu_milli, memory_mib) = (self.cpu_milli, self.memory_mib);
         Ok(Request { cpu_milli, memory_mib, gpus, models: self.products.within(catalog) })
     }

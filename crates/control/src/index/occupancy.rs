@@ -82,14 +82,18 @@ fn free_part(node: &Node, request: &Request) -> Option<Part> {
             let set = if usable.len() >= u32::from(count) { usable } else { free };
             (set.len() >= u32::from(count)).then(|| set.lowest(u32::from(count)))?
         }
-        Gpus::Share { .. } | Gpus::Partition(_) => {
+        Gpus::Share { count, .. } => {
+            let one = Request { gpus: request.gpus.with_count(1), ..*request };
             let fits = |position: &usize| {
                 let part = Part { gpus: GpuSet::one(*position), slices: 0 };
-                node.clone().take(request, part).is_ok()
+                node.clone().take(&one, part).is_ok()
             };
-            let fullest = |position: &usize| node.gpus[*position].idle_milli();
-            GpuSet::one((0..node.gpus.len()).filter(fits).min_by_key(fullest)?)
+            let mut fitting: Vec<_> = (0..node.gpus.len()).filter(fits).collect();
+            fitting.sort_by_key(|position| node.gpus[*position].idle_milli());
+            let chosen = fitting.get(..usize::from(count))?;
+            chosen.iter().fold(GpuSet::default(), |set, it| set.or(GpuSet::one(*it)))
         }
+        Gpus::Partition(_) => return None,
     };
     Some(Part { gpus, slices: 0 })
 }

@@ -129,7 +129,13 @@ pub(crate) struct ExtendArgs {
     #[arg(long, value_name = "NAME", env = "POD_NAME")]
     pub(crate) identity: Option<String>,
     /// Log format.
-    #[arg(long, value_name = "FORMAT", env = "WINDLASS_LOG_FORMAT", default_value = "text", help_heading = "Logging")]
+    #[arg(
+        long,
+        value_name = "FORMAT",
+        env = "WINDLASS_LOG_FORMAT",
+        default_value = "text",
+        help_heading = "Logging"
+    )]
     pub(crate) log_format: LogFormat,
     /// Log level (info, debug), or levels by module (windlass_control=debug,info).
     #[arg(long, value_name = "LEVELS", env = "WINDLASS_LOG", default_value = "info", value_parser = super::levels,

@@ -23,7 +23,9 @@ pub(super) async fn run(args: ExplainPodArgs) -> Result<()> {
         several => {
             let spaces: Vec<_> = several.iter().map(|pod| pod.namespace.as_str()).collect();
             let spaces = spaces.join(", ");
-            return Err(Misuse(anyhow!("pod {} is in {spaces}: say which with -n", args.pod)).into());
+            return Err(
+                Misuse(anyhow!("pod {} is in {spaces}: say which with -n", args.pod)).into()
+            );
         }
     };
     let explanation = Explanation::of(&mut objects.to_index(), pod);

@@ -2,10 +2,7 @@
 
 use anyhow::Result;
 use serde::Serialize;
-use windlass_control::{
-    facts::GpuWish,
-    index::{Index, Inspected},
-};
+use windlass_control::index::{Holder, Index, Inspected};
 
 use super::view;
 use crate::{
@@ -88,7 +85,8 @@ impl Report {
     }
 
     fn print_nodes(&self) -> Result<()> {
-        let mut table = Table::new(["NODE", "GPUS", "FREE", "IDLE", "CPU FREE", "MEMORY FREE", "MODEL"]);
+        let mut table =
+            Table::new(["NODE", "GPUS", "FREE", "IDLE", "CPU FREE", "MEMORY FREE", "MODEL"]);
         for node in &self.nodes {
             let model = node.gpus.first().map(|gpu| gpu.model.clone()).unwrap_or_default();
             table.row([
@@ -155,11 +153,9 @@ impl GpuRow {
     fn of(node: &Inspected<'_>, position: usize) -> Self {
         let facts = &node.facts.gpus[position];
         let holders = node.holders.iter().filter(|holder| holder.part.gpus.has(position));
-        let row = |holder: &windlass_control::index::Holder<'_>| {
-            let share = match holder.pod.wish.gpus {
-                Ok(GpuWish::Share { milli, mib, .. }) => Some((milli, mib)),
-                _ => None,
-            };
+        let row = |holder: &Holder<'_>| {
+            let wish = holder.pod.wish.gpus.as_ref().ok();
+            let share = wish.and_then(|wish| wish.share_of(facts.memory_mib));
             HolderRow {
                 pod: holder.pod.title(),
                 memory_mib: share.map(|(_, mib)| mib),
@@ -184,6 +180,10 @@ impl HolderRow {
         let memory = self.memory_mib.filter(|mib| *mib > 0).map(|mib| format!("{mib} MiB"));
         let compute = self.compute_percent.filter(|it| *it > 0).map(|it| format!("{it} %"));
         let share: Vec<_> = memory.into_iter().chain(compute).collect();
-        if share.is_empty() { self.pod.clone() } else { format!("{} ({})", self.pod, share.join(", ")) }
+        if share.is_empty() {
+            self.pod.clone()
+        } else {
+            format!("{} ({})", self.pod, share.join(", "))
+        }
     }
 }

@@ -13,7 +13,8 @@ pub(super) async fn objects(args: &ViewArgs) -> Result<Objects> {
         return Ok(Objects::fetch(args.kubeconfig.clone()).await?);
     };
     let read = || {
-        let text = fs::read_to_string(path).with_context(|| format!("--from {}", path.display()))?;
+        let text =
+            fs::read_to_string(path).with_context(|| format!("--from {}", path.display()))?;
         Ok(Objects::parse(&text, path)?)
     };
     read().map_err(|error| Misuse(error).into())
