@@ -3,12 +3,14 @@
 //! Objects are converted once, at the edge. Nothing behind this module knows an annotation or a resource name.
 
 mod amounts;
+pub mod claim_gpus;
 mod gpu_wish;
 mod node;
 mod pod;
 mod products;
 
 pub use self::{
+    claim_gpus::{DeviceName, SliceGpu},
     gpu_wish::{GpuWish, GpuWishError, SharedBy},
     node::{GpuFacts, NodeFacts},
     pod::{PodFacts, Wish},

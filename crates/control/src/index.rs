@@ -1,10 +1,10 @@
 //! The view of the cluster, kept from the API server's objects.
 //!
 //! ```text
-//!  Node ──┐                    changed nodes
-//!  Pod  ──┴─> facts by name ──────────────────> View ──> Scheduler ──> ranks, parts, reasons
-//!                 ^                                                        │
-//!                 └────────────── assumed pods <──── place ────────────────┘
+//!  Node, Pod ──> facts ──┐  changed nodes
+//!  slices, claims ───────┴────────────────> View ──> Scheduler ──> ranks, parts, reasons
+//!                    ^                                                  │
+//!                    └─────────── assumed pods <──── place ─────────────┘
 //! ```
 //!
 //! # Guarantees
@@ -13,22 +13,31 @@
 //! does not depend on the order of events. A pod that was placed counts on its node until its placement failed or its
 //! object says otherwise; no timer frees a device.
 
+mod claims;
 mod occupancy;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
+use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
 use windlass_core::annotation::{PlacedDevice, PodPlacement};
 use windlass_sched::{
     fit::fit,
+    gpu::GpuSet,
     node::{Node, Part},
     policy::{Policy, Rank},
-    request::Request,
+    request::{Gpus, Request},
     scheduler::Scheduler,
     view::{NodeIx, View},
 };
 
-use self::occupancy::Occupancy;
-use crate::facts::{GpuFacts, GpuWish, GpuWishError, NodeFacts, PodFacts, SharedBy};
+use self::{
+    claims::ClaimIndex,
+    occupancy::{ClaimPart, Occupancy},
+};
+use crate::facts::{
+    DeviceName, GpuFacts, GpuWish, GpuWishError, NodeFacts, PodFacts, SharedBy, SliceGpu,
+    claim_gpus,
+};
 
 /// Facts and view of a cluster.
 #[derive(Debug)]
@@ -38,6 +47,7 @@ pub struct Index {
     nodes: BTreeMap<String, NodeIx>,
     entries: Vec<Entry>,
     pods: HashMap<String, PodEntry>,
+    claims: ClaimIndex,
     changed: BTreeSet<NodeIx>,
     is_synced: bool,
 }
@@ -45,7 +55,12 @@ pub struct Index {
 /// A node with its pods.
 #[derive(Debug, Default)]
 struct Entry {
+    /// Facts of its object.
+    object: NodeFacts,
+    /// The same, with the GPUs of its slices.
     facts: NodeFacts,
+    /// The names of its GPUs in allocations of claims.
+    names: Vec<Option<DeviceName>>,
     /// The node's object is there. Pods may be known before it and after it.
     is_there: bool,
     pods: BTreeSet<String>,
@@ -100,6 +115,7 @@ impl Default for Index {
             nodes: BTreeMap::new(),
             entries: Vec::new(),
             pods: HashMap::new(),
+            claims: ClaimIndex::default(),
             changed: BTreeSet::new(),
             is_synced: false,
         }
@@ -111,12 +127,13 @@ impl Index {
     pub fn set_node(&mut self, facts: NodeFacts) {
         let node = self.node_of(&facts.name);
         let entry = self.entry(node);
-        if !entry.is_there || entry.facts != facts {
-            for mistake in facts.mistakes.iter().filter(|it| !entry.facts.mistakes.contains(it)) {
+        if !entry.is_there || entry.object != facts {
+            for mistake in facts.mistakes.iter().filter(|it| !entry.object.mistakes.contains(it)) {
                 tracing::warn!(node = facts.name, mistake, "node misdescribes its devices");
             }
-            entry.facts = facts;
             entry.is_there = true;
+            entry.object = facts.clone();
+            self.claims.set_labels(&facts.name, &facts.labels);
             self.changed.insert(node);
         }
     }
@@ -125,7 +142,7 @@ impl Index {
     pub fn remove_node(&mut self, name: &str) {
         if let Some(node) = self.nodes.get(name).copied() {
             let entry = self.entry(node);
-            entry.facts = NodeFacts { name: name.to_owned(), ..NodeFacts::default() };
+            entry.object = NodeFacts { name: name.to_owned(), ..NodeFacts::default() };
             entry.is_there = false;
             self.changed.insert(node);
         }
@@ -182,6 +199,55 @@ impl Index {
         }
     }
 
+    /// Notes a `ResourceSlice` that is new or has changed.
+    pub fn set_slice(&mut self, slice: ResourceSlice) {
+        let node = self.claims.set_slice(slice);
+        self.touch(node);
+    }
+
+    /// Notes that a `ResourceSlice` is gone.
+    pub fn remove_slice(&mut self, name: &str) {
+        let node = self.claims.remove_slice(name);
+        self.touch(node);
+    }
+
+    /// Notes all `ResourceSlices` that there are. Others are gone.
+    pub fn retain_slices(&mut self, names: &HashSet<String>) {
+        for name in self.claims.slice_names().iter().filter(|name| !names.contains(*name)) {
+            self.remove_slice(name);
+        }
+    }
+
+    /// Notes a `ResourceClaim` that is new or has changed.
+    pub fn set_claim(&mut self, claim: ResourceClaim) {
+        let nodes = self.claims.set_claim(claim);
+        self.touch(nodes);
+    }
+
+    /// Notes that a `ResourceClaim` is gone.
+    pub fn remove_claim(&mut self, namespace: &str, name: &str) {
+        let nodes = self.claims.remove_claim(&(namespace.to_owned(), name.to_owned()));
+        self.touch(nodes);
+    }
+
+    /// Notes all `ResourceClaims` that there are, by `namespace/name`. Others are gone.
+    pub fn retain_claims(&mut self, titles: &HashSet<String>) {
+        let is_gone = |key: &(String, String)| !titles.contains(&format!("{}/{}", key.0, key.1));
+        for (namespace, name) in self.claims.claim_keys().into_iter().filter(is_gone) {
+            self.remove_claim(&namespace, &name);
+        }
+    }
+
+    /// Notes a `DeviceClass` that is new or has changed.
+    pub fn set_class(&mut self, class: DeviceClass) {
+        self.claims.set_class(class);
+    }
+
+    /// Notes all `DeviceClasses` that there are. Others are gone.
+    pub fn retain_classes(&mut self, is_there: impl Fn(&str) -> bool) {
+        self.claims.retain_classes(is_there);
+    }
+
     /// Notes that all objects have been seen once: the view is complete.
     pub fn set_synced(&mut self) {
         if self.is_synced {
@@ -227,7 +293,11 @@ impl Index {
     pub fn rank<'a>(&mut self, pod: &PodFacts, names: &'a [String]) -> Vec<&'a str> {
         self.settle();
         let Ok(request) = pod.wish.request(self.view.catalog()) else { return Vec::new() };
-        let ranks: HashMap<NodeIx, Rank> = self.scheduler.ranks(&self.view, &request).collect();
+        let ranks: HashMap<NodeIx, Rank> = if pod.claims.is_empty() {
+            self.scheduler.ranks(&self.view, &request).collect()
+        } else {
+            self.rank_by_claims(pod, &request, names)
+        };
         let ranked = names.iter().filter_map(|name| {
             let node = self.nodes.get(name)?;
             Some((*ranks.get(node)?, name.as_str()))
@@ -273,7 +343,8 @@ impl Index {
         let pods = pods.map(PodEntry::as_holder).collect();
         // A product that is new to the catalogue is on no node of the view.
         let Ok(empty) = entry.facts.empty(&mut self.view.catalog().clone()) else { return false };
-        let (state, _) = occupancy::occupy(self.view.catalog(), &entry.facts, empty, pods);
+        let claims = entry.claim_parts(&self.claims);
+        let (state, _) = occupancy::occupy(self.view.catalog(), &entry.facts, empty, &claims, pods);
         fit(self.view.catalog(), &state, &request).is_ok()
     }
 
@@ -340,6 +411,7 @@ impl Index {
                     facts: &entry.facts,
                     state: self.view.node(*node),
                     holders: holders.collect(),
+                    claims: entry.occupancy.claims(),
                 }
             })
             .collect()
@@ -381,6 +453,32 @@ impl Index {
         Ok(())
     }
 
+    /// Ranks of the nodes by the devices that the scheduler would give to the pod's claims there.
+    fn rank_by_claims(
+        &mut self,
+        pod: &PodFacts,
+        request: &Request,
+        names: &[String],
+    ) -> HashMap<NodeIx, Rank> {
+        let Some(wanted) = self.claims.wanted(&pod.namespace, &pod.claims) else {
+            return HashMap::new();
+        };
+        let mut ranks = HashMap::new();
+        for name in names {
+            let Some(node) = self.nodes.get(name).copied() else { continue };
+            let Ok(allocations) = self.claims.allocate(&wanted, name) else { continue };
+            let entry = &self.entries[node.0 as usize];
+            let results = allocations.iter().flat_map(claims::results);
+            let taken: Vec<_> = results.map(claim_gpus::taken).collect();
+            let (gpus, part) = entry.together(&taken);
+            let request = Request { gpus, ..*request };
+            if let Some(rank) = self.scheduler.rate(&self.view, node, &request, part) {
+                ranks.insert(node, rank);
+            }
+        }
+        ranks
+    }
+
     fn observe(&mut self, pod: &PodFacts) {
         if let Ok(request) = pod.wish.request(self.view.catalog())
             && pod.wish.gpus.as_ref().is_ok_and(|wish| wish.is_some())
@@ -392,7 +490,11 @@ impl Index {
     /// Builds every changed node anew.
     fn settle(&mut self) {
         for node in std::mem::take(&mut self.changed) {
+            let slices = self.claims.gpus(&self.entries[node.0 as usize].object.name);
+            let entry = &mut self.entries[node.0 as usize];
+            entry.describe(slices);
             let entry = &self.entries[node.0 as usize];
+            let claims = entry.claim_parts(&self.claims);
             let pods = entry.pods.iter().filter_map(|uid| self.pods.get(uid));
             let pods: Vec<_> = pods.map(PodEntry::as_holder).collect();
             let empty = entry.facts.empty(self.view.catalog_mut()).unwrap_or_else(|error| {
@@ -400,7 +502,7 @@ impl Index {
                 Node::default()
             });
             let (state, occupancy) =
-                occupancy::occupy(self.view.catalog(), &entry.facts, empty, pods);
+                occupancy::occupy(self.view.catalog(), &entry.facts, empty, &claims, pods);
             for conflict in occupancy.conflicts() {
                 if !self.entries[node.0 as usize].occupancy.conflicts().contains(conflict) {
                     let node = &self.entries[node.0 as usize].facts.name;
@@ -427,6 +529,14 @@ impl Index {
         }
     }
 
+    /// Has nodes built anew.
+    fn touch(&mut self, names: impl IntoIterator<Item = String>) {
+        for name in names {
+            let node = self.node_of(&name);
+            self.changed.insert(node);
+        }
+    }
+
     /// The node's position; a new one for a name that is new.
     fn node_of(&mut self, name: &str) -> NodeIx {
         if let Some(node) = self.nodes.get(name) {
@@ -434,13 +544,71 @@ impl Index {
         }
         let node = self.view.add(Node::default());
         self.nodes.insert(name.to_owned(), node);
-        let facts = NodeFacts { name: name.to_owned(), ..NodeFacts::default() };
-        self.entries.push(Entry { facts, ..Entry::default() });
+        let object = NodeFacts { name: name.to_owned(), ..NodeFacts::default() };
+        self.entries.push(Entry { facts: object.clone(), object, ..Entry::default() });
         node
     }
 
     fn entry(&mut self, node: NodeIx) -> &mut Entry {
         &mut self.entries[node.0 as usize]
+    }
+}
+
+// === impl Entry ===
+
+impl Entry {
+    /// Joins the GPUs of the object with those of the slices, by their ids. Where the object only counts GPUs, or has
+    /// none, those of the slices are the node's.
+    fn describe(&mut self, slices: Vec<SliceGpu>) {
+        self.facts = self.object.clone();
+        let has_ids = self.object.gpus.iter().any(|gpu| gpu.id.is_some());
+        if has_ids || slices.is_empty() {
+            let name_of = |gpu: &GpuFacts| {
+                let id = gpu.id.as_ref()?;
+                let mut same = slices.iter().filter(|it| it.is(id));
+                same.next().map(|it| it.name.clone())
+            };
+            self.names = self.facts.gpus.iter().map(name_of).collect();
+            return;
+        }
+        self.names = slices.iter().map(|gpu| Some(gpu.name.clone())).collect();
+        self.facts.gpus = slices.into_iter().map(|gpu| gpu.facts).collect();
+        self.facts.gpus.truncate(64);
+    }
+
+    /// The GPUs that claims have.
+    fn claim_parts(&self, claims: &ClaimIndex) -> Vec<ClaimPart> {
+        let holds = claims.holds(&self.object.name).into_iter();
+        let part = |hold: claims::ClaimHold| {
+            let position = self.position(&hold.device)?;
+            let part = Part { gpus: GpuSet::one(position), slices: 0 };
+            Some(ClaimPart { claim: hold.claim, gpus: hold.gpus, part })
+        };
+        holds.filter_map(part).collect()
+    }
+
+    /// The GPUs of an allocation as one request and its part. Of whole GPUs beside shares the whole ones count.
+    fn together(&self, taken: &[(DeviceName, Gpus)]) -> (Gpus, Part) {
+        let of = |is_wanted: fn(&Gpus) -> bool| {
+            let wanted = taken.iter().filter(|(_, gpus)| is_wanted(gpus));
+            let positions = wanted.filter_map(|(name, gpus)| Some((self.position(name)?, *gpus)));
+            positions.fold((GpuSet::default(), Gpus::None), |(set, _), (position, gpus)| {
+                (set.or(GpuSet::one(position)), gpus)
+            })
+        };
+        let (whole, _) = of(|gpus| matches!(gpus, Gpus::Whole(_)));
+        let (shared, share) = of(|gpus| matches!(gpus, Gpus::Share { .. }));
+        let count = |set: GpuSet| u8::try_from(set.len()).expect("at most 64");
+        let (set, gpus) = match (whole.is_empty(), shared.is_empty()) {
+            (true, true) => (GpuSet::default(), Gpus::None),
+            (true, false) => (shared, share.with_count(count(shared))),
+            (false, _) => (whole, Gpus::Whole(count(whole))),
+        };
+        (gpus, Part { gpus: set, slices: 0 })
+    }
+
+    fn position(&self, device: &DeviceName) -> Option<usize> {
+        self.names.iter().position(|name| name.as_ref() == Some(device))
     }
 }
 
@@ -459,7 +627,7 @@ fn known_node(pod: Option<&PodEntry>) -> Option<String> {
     pod.facts.node.clone().or_else(|| pod.assumed.as_ref().map(|assumed| assumed.node.clone()))
 }
 
-/// A node with its state and its pods.
+/// A node with its state, its pods and its claims.
 #[derive(Debug)]
 pub struct Inspected<'a> {
     /// Facts of its object.
@@ -468,6 +636,8 @@ pub struct Inspected<'a> {
     pub state: &'a Node,
     /// Its pods with the GPUs that they hold.
     pub holders: Vec<Holder<'a>>,
+    /// Claims, by `namespace/name`, with the GPUs that they hold.
+    pub claims: &'a [(String, Part)],
 }
 
 /// A pod and the part of its node that it holds.

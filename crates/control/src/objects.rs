@@ -1,12 +1,15 @@
 //! All objects that placement looks at, at one moment: from the API server, or from a file.
 //!
-//! The file is a `List`, as `kubectl get nodes,pods -A -o json` prints one. A recording holds the fields that placement
+//! The file is a `List`, as `kubectl get nodes,pods,resourceslices,resourceclaims,deviceclasses -A -o json` prints one. A recording holds the fields that placement
 //! reads and no others, so that no environment, command or secret name leaves the cluster.
 
 use std::path::{Path, PathBuf};
 
 use k8s_openapi::{
-    api::core::v1::{Container, Node, NodeStatus, Pod, PodSpec, PodStatus},
+    api::{
+        core::v1::{Container, Node, NodeStatus, Pod, PodSpec, PodStatus},
+        resource::v1::{DeviceClass, ResourceClaim, ResourceSlice},
+    },
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use kube::{Api, api::ListParams};
@@ -24,6 +27,9 @@ use crate::{
 pub struct Objects {
     nodes: Vec<Node>,
     pods: Vec<Pod>,
+    slices: Vec<ResourceSlice>,
+    claims: Vec<ResourceClaim>,
+    classes: Vec<DeviceClass>,
 }
 
 /// Objects that cannot be had.
@@ -70,8 +76,12 @@ impl Objects {
         let client = kube::Client::try_from(access(kubeconfig).await?);
         let client = client.map_err(|error| RunError::NoAccess(Box::new(error)))?;
         let nodes = list(Api::all(client.clone()), "nodes").await?;
-        let pods = list(Api::all(client), "pods").await?;
-        Ok(Self { nodes, pods })
+        let pods = list(Api::all(client.clone()), "pods").await?;
+        // A cluster of before 1.34 has none of these.
+        let slices = list_where_served(Api::all(client.clone()), "resourceslices").await?;
+        let claims = list_where_served(Api::all(client.clone()), "resourceclaims").await?;
+        let classes = list_where_served(Api::all(client), "deviceclasses").await?;
+        Ok(Self { nodes, pods, slices, claims, classes })
     }
 
     /// Reads a file's text. Items of other kinds are ignored.
@@ -92,11 +102,19 @@ impl Objects {
                 let (path, kind) = (path.to_owned(), kind.to_owned());
                 ObjectsError::Item { path, item, kind, source }
             };
+            let object = object.clone();
             match kind {
-                "Node" => {
-                    objects.nodes.push(serde_json::from_value(object.clone()).map_err(wrong)?);
+                "Node" => objects.nodes.push(serde_json::from_value(object).map_err(wrong)?),
+                "Pod" => objects.pods.push(serde_json::from_value(object).map_err(wrong)?),
+                "ResourceSlice" => {
+                    objects.slices.push(serde_json::from_value(object).map_err(wrong)?);
                 }
-                "Pod" => objects.pods.push(serde_json::from_value(object.clone()).map_err(wrong)?),
+                "ResourceClaim" => {
+                    objects.claims.push(serde_json::from_value(object).map_err(wrong)?);
+                }
+                "DeviceClass" => {
+                    objects.classes.push(serde_json::from_value(object).map_err(wrong)?);
+                }
                 _ => {}
             }
         }
@@ -107,7 +125,14 @@ impl Objects {
     pub fn to_recording(&self) -> Value {
         let nodes = self.nodes.iter().map(recorded_node).map(|node| json!(node));
         let pods = self.pods.iter().map(recorded_pod).map(|pod| json!(pod));
-        json!({"apiVersion": "v1", "kind": "List", "items": nodes.chain(pods).collect::<Vec<_>>()})
+        let slices = self.slices.iter().cloned().map(|mut it| {
+            it.metadata.managed_fields = None;
+            json!(it)
+        });
+        let claims = self.claims.iter().map(recorded_claim).map(|claim| json!(claim));
+        let classes = self.classes.iter().map(|class| json!(class));
+        let items = nodes.chain(pods).chain(slices).chain(claims).chain(classes);
+        json!({"apiVersion": "v1", "kind": "List", "items": items.collect::<Vec<_>>()})
     }
 
     /// A complete view of the objects.
@@ -119,6 +144,9 @@ impl Objects {
         for pod in &self.pods {
             index.set_pod(PodFacts::of(pod));
         }
+        self.slices.iter().for_each(|slice| index.set_slice(slice.clone()));
+        self.claims.iter().for_each(|claim| index.set_claim(claim.clone()));
+        self.classes.iter().for_each(|class| index.set_class(class.clone()));
         index.set_synced();
         index
     }
@@ -147,6 +175,21 @@ where
             None => return Ok(all),
         }
     }
+}
+
+/// As [`list`]; no objects where the API server has no such kind.
+async fn list_where_served<K>(api: Api<K>, kind: &'static str) -> Result<Vec<K>, ObjectsError>
+where
+    K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
+{
+    match list(api, kind).await {
+        Err(ObjectsError::List(_, error)) if is_not_found(&error) => Ok(Vec::new()),
+        listed => listed,
+    }
+}
+
+fn is_not_found(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 404)
 }
 
 fn recorded_node(node: &Node) -> Node {
@@ -183,11 +226,35 @@ fn recorded_pod(pod: &Pod) -> Pod {
         node_name: spec.node_name.clone(),
         overhead: spec.overhead.clone(),
         priority: spec.priority,
+        resource_claims: spec.resource_claims.clone(),
         resources: spec.resources.clone(),
         ..PodSpec::default()
     });
-    let phase = pod.status.as_ref().and_then(|status| status.phase.clone());
-    Pod { metadata, spec, status: Some(PodStatus { phase, ..PodStatus::default() }) }
+    let status = pod.status.as_ref().map(|status| PodStatus {
+        phase: status.phase.clone(),
+        resource_claim_statuses: status.resource_claim_statuses.clone(),
+        ..PodStatus::default()
+    });
+    Pod { metadata, spec, status }
+}
+
+/// A claim without the parameters of its drivers, which may hold anything.
+fn recorded_claim(claim: &ResourceClaim) -> ResourceClaim {
+    let mut claim = claim.clone();
+    claim.metadata = ObjectMeta {
+        name: claim.metadata.name.clone(),
+        namespace: claim.metadata.namespace.clone(),
+        uid: claim.metadata.uid.clone(),
+        ..ObjectMeta::default()
+    };
+    if let Some(devices) = &mut claim.spec.devices {
+        devices.config = None;
+    }
+    let allocation = claim.status.as_mut().and_then(|status| status.allocation.as_mut());
+    if let Some(devices) = allocation.and_then(|allocation| allocation.devices.as_mut()) {
+        devices.config = None;
+    }
+    claim
 }
 
 /// Annotations that placement reads.

@@ -3,9 +3,12 @@
 //! A watch begins with a list, goes on from its version for as long as the API server remembers it, and comes back
 //! with back-off after a failure. The index keeps its last state meanwhile.
 
-use std::{collections::HashSet, fmt::Debug, pin::pin, sync::Arc};
+use std::{collections::HashSet, fmt::Debug, pin::pin, sync::Arc, time::Duration};
 
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::{
+    core::v1::{Node, Pod},
+    resource::v1::{DeviceClass, ResourceClaim, ResourceSlice},
+};
 use kube::{
     Api, Resource, ResourceExt as _,
     api::ListParams,
@@ -15,6 +18,7 @@ use kube::{
     },
 };
 use serde::de::DeserializeOwned;
+use tokio::time::sleep;
 use tokio_stream::StreamExt as _;
 use windlass_host::{causes, shared::Shared};
 
@@ -44,17 +48,54 @@ pub(crate) struct Refresh {
     index: Arc<Shared<Index>>,
 }
 
-/// Follows nodes and pods. Ends with its future.
+/// Pause before the API server is asked again for the kinds that it has.
+const ASK_AGAIN: Duration = Duration::from_secs(2);
+
+/// Kinds whose first list is awaited.
+type Lists = Shared<HashSet<&'static str>>;
+
+/// Follows nodes and pods, and the objects of Dynamic Resource Allocation where the cluster has them. Ends with its
+/// future.
 pub(crate) async fn follow(client: kube::Client, index: Arc<Shared<Index>>) {
-    let lists = Arc::new(Shared::new(HashSet::new()));
-    tokio::join!(
-        follow_kind::<Node>(client.clone(), &index, &lists),
-        follow_kind::<Pod>(client, &index, &lists)
-    );
+    let always = [Node::KIND, Pod::KIND];
+    if has_claims(&client).await {
+        let more = [ResourceSlice::KIND, ResourceClaim::KIND, DeviceClass::KIND];
+        let lists = Shared::new(always.into_iter().chain(more).collect());
+        tokio::join!(
+            follow_kind::<Node>(client.clone(), &index, &lists),
+            follow_kind::<Pod>(client.clone(), &index, &lists),
+            follow_kind::<ResourceSlice>(client.clone(), &index, &lists),
+            follow_kind::<ResourceClaim>(client.clone(), &index, &lists),
+            follow_kind::<DeviceClass>(client, &index, &lists)
+        );
+    } else {
+        tracing::info!("this cluster has no resource.k8s.io/v1: pods with claims are not ranked");
+        let lists = Shared::new(always.into());
+        tokio::join!(
+            follow_kind::<Node>(client.clone(), &index, &lists),
+            follow_kind::<Pod>(client, &index, &lists)
+        );
+    }
 }
 
-/// Kinds whose first list is complete.
-type Lists = Arc<Shared<HashSet<&'static str>>>;
+/// The cluster serves Dynamic Resource Allocation, version 1. Waits for an API server that is away.
+async fn has_claims(client: &kube::Client) -> bool {
+    let mut is_told = false;
+    loop {
+        match client.list_api_groups().await {
+            Ok(list) => {
+                let versions = list.groups.iter().flat_map(|group| &group.versions);
+                return versions.into_iter().any(|it| it.group_version == "resource.k8s.io/v1");
+            }
+            Err(error) if !is_told => {
+                tracing::warn!(error = causes(&error), "API server not reached: waiting for it");
+                is_told = true;
+            }
+            Err(_) => {}
+        }
+        sleep(ASK_AGAIN).await;
+    }
+}
 
 async fn follow_kind<K: Followed>(client: kube::Client, index: &Arc<Shared<Index>>, lists: &Lists) {
     let config = watcher::Config::default().page_size(PAGE);
@@ -100,8 +141,8 @@ async fn follow_kind<K: Followed>(client: kube::Client, index: &Arc<Shared<Index
 /// Notes that the first list of a kind is complete; with the last one the view is.
 fn completed<K: Followed>(index: &Arc<Shared<Index>>, lists: &Lists) {
     let is_complete = lists.step(|lists| {
-        lists.insert(K::KIND);
-        lists.len() == 2
+        lists.remove(K::KIND);
+        lists.is_empty()
     });
     if is_complete && !index.step(|index| index.is_synced()) {
         let (nodes, pods) = index.step(|index| {
@@ -178,5 +219,66 @@ impl Followed for Pod {
 
     fn retain(keys: &HashSet<String>, index: &mut Index) {
         index.retain_pods(keys);
+    }
+}
+
+impl Followed for ResourceSlice {
+    const KIND: &'static str = "resourceslices";
+
+    fn key(&self) -> String {
+        self.name_any()
+    }
+
+    fn set(self, index: &mut Index) {
+        index.set_slice(self);
+    }
+
+    fn remove(&self, index: &mut Index) {
+        index.remove_slice(&self.key());
+    }
+
+    fn retain(keys: &HashSet<String>, index: &mut Index) {
+        index.retain_slices(keys);
+    }
+}
+
+impl Followed for ResourceClaim {
+    const KIND: &'static str = "resourceclaims";
+
+    fn key(&self) -> String {
+        format!("{}/{}", self.namespace().unwrap_or_default(), self.name_any())
+    }
+
+    fn set(self, index: &mut Index) {
+        index.set_claim(self);
+    }
+
+    fn remove(&self, index: &mut Index) {
+        index.remove_claim(&self.namespace().unwrap_or_default(), &self.name_any());
+    }
+
+    fn retain(keys: &HashSet<String>, index: &mut Index) {
+        index.retain_claims(keys);
+    }
+}
+
+impl Followed for DeviceClass {
+    const KIND: &'static str = "deviceclasses";
+
+    fn key(&self) -> String {
+        self.name_any()
+    }
+
+    fn set(self, index: &mut Index) {
+        index.set_class(self);
+    }
+
+    fn remove(&self, index: &mut Index) {
+        let gone = self.key();
+        index.retain_classes(|name| name != gone);
+    }
+
+    fn retain(keys: &HashSet<String>, index: &mut Index) {
+        index.retain_classes(|name| keys.contains(name));
     }
 }

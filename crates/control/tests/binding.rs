@@ -48,7 +48,7 @@ async fn a_restarted_extender_sees_what_was_given_and_frees_what_has_ended() {
     let mut ended: Pod = objects.get("default", "p").expect("there");
     ended.status.get_or_insert_default().phase = Some("Succeeded".to_owned());
     objects.update_status(&ended).expect("updated");
-    extender.sees("idle_gpus", 1).await;
+    extender.sees("idle_gpus", "1.0").await;
     assert_eq!(extender.filter(&next, &["a"]).await.0, ["a"]);
     extender.stop().await;
 }
@@ -128,7 +128,7 @@ async fn annotations_that_a_tenant_forged_take_no_gpu_from_others() {
         serde_json::from_value(rig.add_pod_with("bound", json!({}), forged)).expect("a Pod");
     bound.spec.get_or_insert_default().node_name = Some("a".to_owned());
     rig.server.objects().put(&bound);
-    extender.sees("pods", 2).await;
+    extender.sees("pods", "2.0").await;
     let next = rig.add_pod("next", json!({"nvidia.com/gpu": "1"}));
     assert_eq!(extender.bind(&next, "a").await, "");
     assert_eq!(rig.placement("next").expect("bound").1, r#"{"devices":[{"id":"GPU-a-1"}]}"#);

@@ -147,8 +147,8 @@ impl Extender {
     }
 
     /// Waits until a gauge of the view has a value.
-    pub(crate) async fn sees(&self, gauge: &str, value: u32) {
-        let line = format!("windlass_cluster_{gauge} {value}.0\n");
+    pub(crate) async fn sees(&self, gauge: &str, value: &str) {
+        let line = format!("windlass_cluster_{gauge} {value}\n");
         self.until("/metrics", |(_, page)| page.contains(&line)).await;
     }
 

@@ -160,6 +160,12 @@ pub(crate) fn explain(policy: Policy, input: &Input<'_>) -> Result<Explanation, 
     Ok(Explanation { rank, part, terms })
 }
 
+/// Our rule's rank of a part that somebody else chose; none where the part is not free.
+pub(crate) fn rate(input: &Input<'_>, part: Part) -> Option<Rank> {
+    input.node.clone().take(input.request, part).ok()?;
+    Some(windlass::rate(input, part))
+}
+
 fn rank_of(policy: Policy, input: &Input<'_>, fit: &Fit) -> (Rank, Part) {
     match policy {
         Policy::Random | Policy::FirstFit => (Rank { score: 0, tie: 0 }, best(input, fit, |_| 0).1),

@@ -172,6 +172,17 @@ impl Scheduler {
         policy::rank(self.policy, &self.input(view, node, request)).map(|(_, part)| part)
     }
 
+    /// The rank of a node on which somebody else chooses the part, by [`Policy::Windlass`]; none where it is not free.
+    pub fn rate(
+        &mut self,
+        view: &View,
+        node: NodeIx,
+        request: &Request,
+        part: Part,
+    ) -> Option<Rank> {
+        policy::rate(&self.input(view, node, request), part)
+    }
+
     /// The reasons for a node's rank, by the functions that rank.
     ///
     /// # Errors

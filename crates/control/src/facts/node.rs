@@ -32,6 +32,8 @@ pub struct NodeFacts {
     pub pods: u32,
     /// Its GPUs, by index.
     pub gpus: Vec<GpuFacts>,
+    /// Its labels, by which slices select nodes.
+    pub labels: BTreeMap<String, String>,
     /// Mistakes in what the node says of itself.
     pub mistakes: Vec<String>,
 }
@@ -86,6 +88,7 @@ impl NodeFacts {
             memory_mib: units("memory", PER_MIB),
             pods: units("pods", 1_000_000_000),
             gpus,
+            labels: labels.clone(),
             mistakes,
         }
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Pod, PodSpec};
+use k8s_openapi::api::core::v1::{Pod, PodResourceClaim, PodSpec};
 use windlass_core::{annotation::PodPlacement, device::DeviceId};
 use windlass_sched::{request::Request, view::Catalog};
 
@@ -29,6 +29,8 @@ pub struct PodFacts {
     pub is_ended: bool,
     /// Resources that it asks for.
     pub wish: Wish,
+    /// Names of its claims of Dynamic Resource Allocation.
+    pub claims: Vec<String>,
     /// Ids of the GPUs that it was given: by the agent's correction, else by the decision. None without both.
     pub gpus: Vec<DeviceId>,
 }
@@ -67,6 +69,7 @@ impl PodFacts {
             priority: spec.priority.unwrap_or(0),
             is_ended: matches!(phase, Some("Succeeded" | "Failed")),
             wish: Wish::of(spec, annotations),
+            claims: claims(object),
             gpus: gpus(annotations),
         }
     }
@@ -75,6 +78,19 @@ impl PodFacts {
     pub fn title(&self) -> String {
         format!("{}/{}", self.namespace, self.name)
     }
+}
+
+/// Names of the pod's claims. One of a template has a name once it was made.
+fn claims(object: &Pod) -> Vec<String> {
+    let made = object.status.iter().flat_map(|it| it.resource_claim_statuses.iter().flatten());
+    let made: BTreeMap<_, _> =
+        made.filter_map(|it| Some((it.name.as_str(), it.resource_claim_name.as_ref()?))).collect();
+    let wanted = object.spec.iter().flat_map(|spec| spec.resource_claims.iter().flatten());
+    let name = |claim: &PodResourceClaim| {
+        let made = made.get(claim.name.as_str()).copied();
+        claim.resource_claim_name.as_ref().or(made).cloned().unwrap_or_default()
+    };
+    wanted.map(name).collect()
 }
 
 /// Ids in the placement of a pod. An unreadable annotation places nothing: anybody may have written it.

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fmt};
 
 use windlass_sched::{
-    gpu::{Gpu, GpuSet},
+    gpu::{Gpu, GpuSet, ModelSet},
     node::{Node, Part},
     request::{Gpus, Request},
     view::Catalog,
@@ -15,24 +15,35 @@ use crate::facts::{NodeFacts, PodFacts};
 #[derive(Debug, Default)]
 pub(super) struct Occupancy {
     parts: BTreeMap<String, Part>,
+    claims: Vec<(String, Part)>,
     conflicts: Vec<Conflict>,
 }
 
-/// A pod that holds more than its node has free.
+/// GPUs of a node that a claim has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ClaimPart {
+    pub(super) claim: String,
+    pub(super) gpus: Gpus,
+    pub(super) part: Part,
+}
+
+/// A pod or a claim that holds more than its node has free.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Conflict {
-    pod: String,
+    holder: String,
     wanted: Gpus,
 }
 
-/// Counts the pods on an empty node.
+/// Counts the claims and pods on an empty node.
 ///
+/// Claims come first: the API server holds their devices by name.
 /// Pods with known GPUs come before those whose GPUs nobody said; among equals the older one comes first. A pod of
 /// another scheduler counts on GPUs that nobody else has, healthy or not, as many as there are.
 pub(super) fn occupy(
     catalog: &Catalog,
     facts: &NodeFacts,
     mut node: Node,
+    claims: &[ClaimPart],
     mut pods: Vec<(&PodFacts, Option<Part>)>,
 ) -> (Node, Occupancy) {
     let known = |(pod, assumed): &(&PodFacts, Option<Part>)| {
@@ -40,6 +51,16 @@ pub(super) fn occupy(
     };
     pods.sort_by_key(|it| (!known(it), it.0.created, it.0.uid.clone()));
     let mut occupancy = Occupancy::default();
+    for ClaimPart { claim, gpus, part } in claims {
+        // Processor time and memory are the pod's, which counts for itself.
+        let request = Request { cpu_milli: 0, memory_mib: 0, gpus: *gpus, models: ModelSet::ANY };
+        if take_gpus(&mut node, &request, *part) {
+            occupancy.claims.push((claim.clone(), *part));
+        } else {
+            let conflict = Conflict { holder: format!("claim {claim}"), wanted: *gpus };
+            occupancy.conflicts.push(conflict);
+        }
+    }
     for (pod, assumed) in pods {
         let request = pod.wish.request(catalog);
         // A pod with an impossible wish was bound by somebody else, and runs without our GPUs.
@@ -56,12 +77,20 @@ pub(super) fn occupy(
             node.take(&request, free).is_ok().then_some(free)
         });
         let part = part.unwrap_or_else(|| {
-            occupancy.conflicts.push(Conflict { pod: pod.title(), wanted: request.gpus });
+            occupancy.conflicts.push(Conflict { holder: pod.title(), wanted: request.gpus });
             take_what_is_there(&mut node, &request)
         });
         occupancy.parts.insert(pod.uid.clone(), part);
     }
     (node, occupancy)
+}
+
+/// Takes GPUs for a claim, which is no pod of its own.
+fn take_gpus(node: &mut Node, request: &Request, part: Part) -> bool {
+    let pods = node.pods;
+    let is_taken = node.take(request, part).is_ok();
+    node.pods = pods;
+    is_taken
 }
 
 /// The GPUs that the pod's annotation names; none where the node lacks one of them.
@@ -122,7 +151,12 @@ impl Occupancy {
         self.parts.iter().map(|(uid, part)| (uid, *part))
     }
 
-    /// Pods that hold more than the node has free.
+    /// Claims by `namespace/name`, and the part that each holds.
+    pub(super) fn claims(&self) -> &[(String, Part)] {
+        &self.claims
+    }
+
+    /// Pods and claims that hold more than the node has free.
     pub(super) fn conflicts(&self) -> &[Conflict] {
         &self.conflicts
     }
@@ -132,6 +166,6 @@ impl Occupancy {
 
 impl fmt::Display for Conflict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} wants {:?}", self.pod, self.wanted)
+        write!(f, "{} wants {:?}", self.holder, self.wanted)
     }
 }

@@ -25,9 +25,14 @@ const LOSSES: [&str; 4] =
     ["value cut from a GPU", "GPUs left without CPU", "scarce product", "broken blocks"];
 
 pub(super) fn rank(input: &Input<'_>, fit: &Fit) -> (Rank, Part) {
-    let score = |part| fgd::score(input, part) - points(losses(input, part).iter().sum());
-    let (score, part) = best(input, fit, score);
-    (Rank { score, tie: tie(input) }, part)
+    let (_, part) = best(input, fit, |part| rate(input, part).score);
+    (rate(input, part), part)
+}
+
+/// The rank of a part that was chosen already.
+pub(super) fn rate(input: &Input<'_>, part: Part) -> Rank {
+    let score = fgd::score(input, part) - points(losses(input, part).iter().sum());
+    Rank { score, tie: tie(input) }
 }
 
 /// The terms of the score of a part. The losses are rounded as a sum, so each term is the step of the rounded sum.

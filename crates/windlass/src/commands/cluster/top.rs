@@ -162,13 +162,19 @@ impl GpuRow {
                 compute_percent: share.map(|(milli, _)| milli / 10),
             }
         };
+        let claims = node.claims.iter().filter(|(_, part)| part.gpus.has(position));
+        let claims = claims.map(|(claim, _)| HolderRow {
+            pod: format!("claim {claim}"),
+            memory_mib: None,
+            compute_percent: None,
+        });
         Self {
             id: facts.id.as_ref().map(ToString::to_string),
             model: facts.model.clone(),
             memory_mib: facts.memory_mib,
             idle_percent: node.state.gpus[position].idle_milli() / 10,
             obstacle: facts.obstacle.clone(),
-            holders: holders.map(row).collect(),
+            holders: holders.map(row).chain(claims).collect(),
         }
     }
 }

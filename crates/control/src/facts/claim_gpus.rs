@@ -1,0 +1,144 @@
+//! GPUs in slices and claims of Dynamic Resource Allocation.
+
+use k8s_openapi::api::resource::v1::{Device, DeviceRequestAllocationResult, ResourceSlice};
+use windlass_core::{device::DeviceId, selector::Amount};
+use windlass_sched::request::{Gpus, ShareMemory};
+
+use super::GpuFacts;
+
+/// A device of a driver, by which an allocation names it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DeviceName {
+    /// The driver.
+    pub driver: String,
+    /// Its pool.
+    pub pool: String,
+    /// The device.
+    pub device: String,
+}
+
+/// A GPU that a slice describes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SliceGpu {
+    /// Its name in allocations.
+    pub name: DeviceName,
+    /// Its facts.
+    pub facts: GpuFacts,
+}
+
+/// Bytes of a MiB, in billionths.
+const PER_MIB: i128 = 1_000_000_000 * 1024 * 1024;
+
+// === impl SliceGpu ===
+
+impl SliceGpu {
+    /// The GPU has this id: its attribute says so, or its name is the id in lower case, as Windlass names devices.
+    pub fn is(&self, id: &DeviceId) -> bool {
+        self.facts.id.as_ref() == Some(id) || self.name.device == id.as_str().to_lowercase()
+    }
+}
+
+/// The whole GPUs of a slice: devices whose attribute `type` is `gpu`, under any driver's domain.
+pub fn gpus(slice: &ResourceSlice) -> Vec<SliceGpu> {
+    let (driver, pool) = (&slice.spec.driver, &slice.spec.pool.name);
+    let devices = slice.spec.devices.iter().flatten();
+    let gpus = devices.filter(|device| text(device, "type") == Some("gpu"));
+    let gpu = |device: &Device| {
+        let (driver, pool) = (driver.clone(), pool.clone());
+        let name = DeviceName { driver, pool, device: device.name.clone() };
+        let withheld = ["NoSchedule", "NoExecute"];
+        let taints = device.taints.iter().flatten();
+        let taint = taints.into_iter().find(|taint| withheld.contains(&taint.effect.as_str()));
+        let facts = GpuFacts {
+            id: text(device, "uuid").and_then(|id| id.parse::<DeviceId>().ok()),
+            model: text(device, "productName").unwrap_or_default().to_owned(),
+            memory_mib: memory_mib(device),
+            obstacle: taint.map(|taint| {
+                let value = taint.value.as_deref().unwrap_or_default();
+                format!("tainted {}={value}", taint.key)
+            }),
+        };
+        SliceGpu { name, facts }
+    };
+    gpus.map(gpu).collect()
+}
+
+/// The GPUs that one result of an allocation takes, whole or in part.
+pub fn taken(result: &DeviceRequestAllocationResult) -> (DeviceName, Gpus) {
+    let (driver, pool) = (result.driver.clone(), result.pool.clone());
+    let name = DeviceName { driver, pool, device: result.device.clone() };
+    if result.share_id.is_none() {
+        return (name, Gpus::Whole(1));
+    }
+    let consumed = result.consumed_capacity.iter().flatten();
+    let memory = consumed.filter(|(name, _)| plain(name) == "memory");
+    let mib = memory.filter_map(|(_, quantity)| Amount::parse(&quantity.0)).map(mib).sum();
+    (name, Gpus::Share { count: 1, milli: 0, memory: ShareMemory::Mib(mib) })
+}
+
+fn memory_mib(device: &Device) -> u32 {
+    let capacity = device.capacity.iter().flatten();
+    let mut memory = capacity.filter(|(name, _)| plain(name) == "memory");
+    let amount = memory.next().and_then(|(_, capacity)| Amount::parse(&capacity.value.0));
+    amount.map_or(0, mib)
+}
+
+fn mib(amount: Amount) -> u32 {
+    u32::try_from((amount.billionths() / PER_MIB).max(0)).unwrap_or(u32::MAX)
+}
+
+fn text<'a>(device: &'a Device, wanted: &str) -> Option<&'a str> {
+    let attributes = device.attributes.iter().flatten();
+    let mut named = attributes.filter(|(name, _)| plain(name) == wanted);
+    named.find_map(|(_, attribute)| attribute.string.as_deref())
+}
+
+/// The name without its domain.
+fn plain(name: &str) -> &str {
+    name.rsplit('/').next().unwrap_or(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn gpus_of_a_slice_are_found_under_any_domain() {
+        let slice: ResourceSlice = serde_json::from_value(json!({
+            "metadata": {"name": "s"},
+            "spec": {"driver": "windlass.dev", "nodeName": "n",
+                     "pool": {"name": "n/nvidia", "generation": 1, "resourceSliceCount": 1},
+                     "devices": [
+                {"name": "gpu-a", "attributes": {
+                    "windlass.dev/type": {"string": "gpu"}, "gpu.nvidia.com/uuid": {"string": "GPU-a"},
+                    "gpu.nvidia.com/productName": {"string": "NVIDIA A10"}},
+                 "capacity": {"gpu.nvidia.com/memory": {"value": "24Gi"}},
+                 "taints": [{"key": "windlass.dev/unhealthy", "value": "xid-79", "effect": "NoSchedule"}]},
+                {"name": "nic-0", "attributes": {"type": {"string": "nic"}}}]},
+        }))
+        .expect("a slice");
+        let [gpu] = gpus(&slice).try_into().expect("one GPU");
+        assert_eq!((gpu.name.device.as_str(), gpu.facts.model.as_str()), ("gpu-a", "NVIDIA A10"));
+        assert_eq!(gpu.facts.memory_mib, 24 * 1024);
+        let obstacle = "tainted windlass.dev/unhealthy=xid-79";
+        assert_eq!(gpu.facts.obstacle.as_deref(), Some(obstacle));
+    }
+
+    #[test]
+    fn a_result_takes_a_whole_gpu_or_a_share_of_its_memory() {
+        let result = |more: serde_json::Value| {
+            let mut result = json!({"request": "r", "driver": "d", "pool": "p", "device": "gpu-a"});
+            result
+                .as_object_mut()
+                .expect("a map")
+                .extend(more.as_object().cloned().expect("a map"));
+            taken(&serde_json::from_value(result).expect("a result")).1
+        };
+        assert_eq!(result(json!({})), Gpus::Whole(1));
+        let share = json!({"shareID": "u", "consumedCapacity": {"gpu.nvidia.com/memory": "10Gi"}});
+        let memory = ShareMemory::Mib(10 * 1024);
+        assert_eq!(result(share), Gpus::Share { count: 1, milli: 0, memory });
+    }
+}

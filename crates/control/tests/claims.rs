@@ -1,0 +1,120 @@
+//! Prioritize for pods with claims: by the devices that the scheduler would allocate on each node.
+
+use k8s_openapi::api::{
+    core::v1::{Node, Pod},
+    resource::v1::{DeviceClass, ResourceClaim, ResourceSlice},
+};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use crate::rig::{Extender, Rig};
+
+fn object<T: DeserializeOwned>(value: Value) -> T {
+    serde_json::from_value(value).expect("an object of the kind")
+}
+
+/// Adds a node whose slice has GPUs of 80 GiB, which may be shared by memory.
+fn add_node(rig: &Rig, name: &str, gpus: usize) {
+    let gpu = |n: usize| {
+        json!({
+            "name": format!("gpu-{n}"), "allowMultipleAllocations": true,
+            "attributes": {
+                "windlass.dev/type": {"string": "gpu"},
+                "gpu.nvidia.com/productName": {"string": "NVIDIA H100 80GB HBM3"},
+            },
+            "capacity": {"gpu.nvidia.com/memory": {"value": "80Gi", "requestPolicy": {
+                "default": "80Gi", "validRange": {"min": "1Gi", "step": "1Gi"},
+            }}},
+        })
+    };
+    let devices: Vec<_> = (0..gpus).map(gpu).collect();
+    let objects = rig.server.objects();
+    objects.put::<ResourceSlice>(&object(json!({
+        "metadata": {"name": format!("{name}-slice")},
+        "spec": {
+            "driver": "windlass.dev", "nodeName": name, "devices": devices,
+            "pool": {"name": format!("{name}/nvidia"), "generation": 1, "resourceSliceCount": 1},
+        },
+    })));
+    objects.put::<Node>(&object(json!({
+        "metadata": {"name": name},
+        "status": {"allocatable": {"cpu": "64", "memory": "256Gi", "pods": "110"}},
+    })));
+}
+
+/// Adds a pod with a claim, and gives it as the scheduler sends it.
+fn add_pod(rig: &Rig, name: &str, exactly: Value) -> Value {
+    let objects = rig.server.objects();
+    let mut exactly = exactly;
+    exactly["deviceClassName"] = "windlass-gpu".into();
+    objects.put::<ResourceClaim>(&object(json!({
+        "metadata": {"name": format!("{name}-claim"), "namespace": "default"},
+        "spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}},
+    })));
+    let pod = objects.put::<Pod>(&object(json!({
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {
+            "containers": [{"name": "c", "image": "i"}],
+            "resourceClaims": [{"name": "gpus", "resourceClaimName": format!("{name}-claim")}],
+        },
+    })));
+    json!(pod)
+}
+
+/// Allocates a device to the claim of a pod, as the scheduler would have done.
+fn allocate(rig: &Rig, pod: &str, node: &str, result: Value) {
+    let objects = rig.server.objects();
+    let mut claim: ResourceClaim =
+        objects.get("default", &format!("{pod}-claim")).expect("the claim is there");
+    let mut all =
+        json!({"request": "gpu", "driver": "windlass.dev", "pool": format!("{node}/nvidia")});
+    all.as_object_mut().expect("a map").extend(result.as_object().cloned().expect("a map"));
+    claim.status = object(json!({"allocation": {"devices": {"results": [all]}}}));
+    objects.put(&claim);
+}
+
+async fn best(extender: &Extender, pod: &Value, nodes: &[&str]) -> Vec<String> {
+    let args = json!({"Pod": pod, "NodeNames": nodes});
+    let scores = extender.ask("prioritize", &args).await;
+    let mut scores: Vec<_> = scores
+        .as_array()
+        .expect("scores")
+        .iter()
+        .map(|it| (it["Score"].as_i64().expect("a number"), it["Host"].as_str().expect("a name")))
+        .collect();
+    scores.sort_unstable();
+    scores.into_iter().rev().map(|(_, name)| name.to_owned()).collect()
+}
+
+#[tokio::test]
+async fn a_claim_goes_where_it_breaks_least() {
+    let rig = Rig::start();
+    rig.server.objects().put::<DeviceClass>(&object(json!({
+        "metadata": {"name": "windlass-gpu"}, "spec": {},
+    })));
+    for node in ["a", "b", "c"] {
+        add_node(&rig, node, 4);
+    }
+    let one = add_pod(&rig, "one", json!({}));
+    allocate(&rig, "one", "b", json!({"device": "gpu-0"}));
+    let share = json!({"capacity": {"requests": {"gpu.nvidia.com/memory": "20Gi"}}});
+    add_pod(&rig, "share", share.clone());
+    let consumed = json!({
+        "device": "gpu-0", "shareID": "6b9e5c1e-0000-4000-8000-000000000001",
+        "consumedCapacity": {"gpu.nvidia.com/memory": "20Gi"},
+    });
+    allocate(&rig, "share", "c", consumed);
+    let extender = rig.extender("one").await;
+    extender.sees("idle_gpus", "10.75").await;
+
+    let small = add_pod(&rig, "small", json!({}));
+    let large = add_pod(&rig, "large", json!({"count": 4}));
+    let second_share = add_pod(&rig, "second-share", share);
+    let nodes = ["a", "b", "c"];
+    extender.sees("pods", "5.0").await;
+    assert_eq!(best(&extender, &second_share, &nodes).await[0], "c", "where a GPU is shared");
+    assert_eq!(best(&extender, &large, &nodes).await, ["a"], "four are free together there only");
+    assert_ne!(best(&extender, &small, &nodes).await[0], "a", "which stays whole");
+    assert!(best(&extender, &one, &nodes).await.is_empty(), "it has its device already");
+    extender.stop().await;
+}
