@@ -13,4 +13,5 @@ mod published;
 mod random;
 mod shares;
 mod trace;
+mod victims;
 mod world;
