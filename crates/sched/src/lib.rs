@@ -27,4 +27,5 @@ pub mod scheduler;
 pub mod simulation;
 pub mod stranding;
 pub mod trace;
+pub mod victims;
 pub mod view;

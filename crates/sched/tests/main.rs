@@ -14,4 +14,5 @@ mod published;
 mod random;
 mod shares;
 mod trace;
+mod victims;
 mod world;

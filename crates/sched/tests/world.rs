@@ -72,6 +72,12 @@ pub(crate) fn used_clusters() -> impl Strategy<Value = View> {
     vec(nodes, 1..=12).prop_map(|nodes| View::new(catalog(), nodes))
 }
 
+/// A node that nobody uses, often with little CPU.
+pub(crate) fn idle_nodes() -> impl Strategy<Value = Node> {
+    (nodes(idle_gpu), 4000..=60_000_u32)
+        .prop_map(|(node, cpu)| Node { cpu_milli: Amount::free(cpu), ..node })
+}
+
 /// Nodes with the GPUs of one product, or of several.
 fn nodes(gpu: fn(ModelId) -> BoxedStrategy<Gpu>) -> impl Strategy<Value = Node> {
     let cpu = prop_oneof![1 => 0..=4000_u32, 4 => 16_000..=96_000_u32];

@@ -1,0 +1,178 @@
+//! Preemption: the pods of a node that have to go so that a pod of higher priority fits.
+//!
+//! The search begins as kube-scheduler does: without all pods of lower priority, of which each may return that leaves
+//! enough room, the most valuable first. Then it tries every other choice that may cost less.
+
+use std::cmp::Reverse;
+
+use crate::{
+    fit::fit,
+    node::{Node, Part},
+    request::{Gpus, Request, ShareMemory},
+    view::Catalog,
+};
+
+/// Choices that are tried beyond one for each pod. Twelve different pods are searched to the end.
+const MOST_STEPS: usize = 1 << 13;
+
+/// A pod of the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pod {
+    /// Its request.
+    pub request: Request,
+    /// The part of the node's GPUs that it has.
+    pub part: Part,
+    /// Its priority, of which a larger number is the higher.
+    pub priority: i32,
+    /// Its eviction would violate a `PodDisruptionBudget`.
+    pub violates_budget: bool,
+}
+
+/// Pods that have to go. None of them can stay.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Victims {
+    /// Their positions, ascending.
+    pub pods: Vec<usize>,
+    /// The cost, by which nodes are compared.
+    pub cost: Cost,
+}
+
+/// Cost of victims. The smallest is the best, in the order of kube-scheduler's `pickOneNodeForPreemption`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Cost {
+    /// Violations of a `PodDisruptionBudget`.
+    pub violations: usize,
+    /// The highest priority, or the lowest that there is.
+    pub highest: i32,
+    /// Sum of the priorities, each counted from the lowest that there is.
+    pub sum: i64,
+    /// Number of victims.
+    pub count: usize,
+}
+
+struct Search<'a> {
+    catalog: &'a Catalog,
+    pods: &'a [Pod],
+    request: &'a Request,
+    /// Pods of lower priority, in the order in which they may stay.
+    order: Vec<usize>,
+    /// Without the victims, and without the pods that nothing was decided about.
+    node: Node,
+    victims: Vec<usize>,
+    best: Option<Victims>,
+    steps: usize,
+}
+
+/// Finds the pods of the node that have to go so that a request of a priority fits; none if it would not fit without
+/// all pods of lower priority.
+///
+/// The cost is the least, unless some thousands of choices do not suffice to show it. Equal inputs give equal victims.
+pub fn victims(
+    catalog: &Catalog,
+    node: &Node,
+    pods: &[Pod],
+    request: &Request,
+    priority: i32,
+) -> Option<Victims> {
+    let pods: Vec<_> = pods.iter().map(Pod::holder).collect();
+    let mut order: Vec<_> = (0..pods.len()).filter(|it| pods[*it].priority < priority).collect();
+    order.sort_by_key(|it| {
+        let Pod { request, part, priority, violates_budget } = pods[*it];
+        (Reverse(violates_budget), Reverse(priority), request, part)
+    });
+    let mut node = node.clone();
+    for at in &order {
+        node.release(&pods[*at].request, pods[*at].part);
+    }
+    fit(catalog, &node, request).ok()?;
+    let steps = MOST_STEPS + order.len();
+    let (victims, best) = (Vec::new(), None);
+    let mut search = Search { catalog, pods: &pods, request, order, node, victims, best, steps };
+    search.decide(0, Cost::NONE);
+    let best = search.best.take()?;
+    Some(search.spare(best))
+}
+
+impl Pod {
+    /// The pod without GPUs if it has shares of nothing, which another pod may have as a whole by now.
+    fn holder(&self) -> Self {
+        match self.request.gpus {
+            Gpus::Share {
+                milli: 0, memory: ShareMemory::Mib(0) | ShareMemory::Percent(0), ..
+            } => {
+                let request = Request { gpus: Gpus::None, ..self.request };
+                Self { request, part: Part::default(), ..*self }
+            }
+            _ => *self,
+        }
+    }
+}
+
+impl Cost {
+    const NONE: Self = Self { violations: 0, highest: i32::MIN, sum: 0, count: 0 };
+
+    fn and(self, pod: &Pod) -> Self {
+        Self {
+            violations: self.violations + usize::from(pod.violates_budget),
+            highest: self.highest.max(pod.priority),
+            sum: self.sum + i64::from(pod.priority) - i64::from(i32::MIN),
+            count: self.count + 1,
+        }
+    }
+}
+
+impl Search<'_> {
+    /// Decides about the pods from the `nth` on.
+    fn decide(&mut self, nth: usize, cost: Cost) {
+        let is_worse = self.best.as_ref().is_some_and(|best| cost >= best.cost);
+        if is_worse || self.steps == 0 {
+            return;
+        }
+        self.steps -= 1;
+        let Some(at) = self.order.get(nth).copied() else {
+            let mut pods = self.victims.clone();
+            pods.sort_unstable();
+            self.best = Some(Victims { pods, cost });
+            return;
+        };
+        let pods = self.pods;
+        // Of pods that are alike those stay that come first.
+        let before = nth.checked_sub(1).map(|before| self.order[before]);
+        let is_like_a_victim = self.victims.last().copied() == before
+            && before.is_some_and(|before| pods[before] == pods[at]);
+        if !is_like_a_victim && self.can_stay(at) {
+            self.decide(nth + 1, cost);
+            self.node.release(&pods[at].request, pods[at].part);
+        }
+        self.victims.push(at);
+        self.decide(nth + 1, cost.and(&pods[at]));
+        self.victims.pop();
+    }
+
+    /// Returns the pod to the node if the request fits beside it.
+    fn can_stay(&mut self, at: usize) -> bool {
+        let Pod { request, part, .. } = &self.pods[at];
+        if self.node.take(request, *part).is_err() {
+            return false;
+        }
+        let fits = fit(self.catalog, &self.node, self.request).is_ok();
+        if !fits {
+            self.node.release(request, *part);
+        }
+        fits
+    }
+
+    /// Lets those victims stay that can. There are some only if the search ended early.
+    fn spare(mut self, mut victims: Victims) -> Victims {
+        let order = std::mem::take(&mut self.order);
+        let (going, staying): (Vec<_>, Vec<_>) =
+            order.into_iter().partition(|at| victims.pods.contains(at));
+        for at in staying {
+            self.can_stay(at);
+        }
+        let spared: Vec<_> = going.into_iter().filter(|at| self.can_stay(*at)).collect();
+        victims.pods.retain(|at| !spared.contains(at));
+        let cost = victims.pods.iter().fold(Cost::NONE, |cost, at| cost.and(&self.pods[*at]));
+        Victims { cost, ..victims }
+    }
+}

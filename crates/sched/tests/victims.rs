@@ -1,0 +1,191 @@
+//! Victims of preemption, held against all choices on small nodes.
+
+use proptest::{collection::vec, prelude::*, sample::select};
+use windlass_sched::{
+    fit::fit,
+    gpu::{Gpu, GpuSet, ModelId},
+    node::{Amount, Node, Part},
+    policy::Policy,
+    request::{Gpus, ProfileId, Request},
+    scheduler::Scheduler,
+    victims::{Cost, Pod, Victims, victims},
+    view::{Catalog, Placement, View},
+};
+
+use crate::world::{catalog, idle_nodes, request, requests, roomy_node};
+
+fn without(node: &Node, pods: &[Pod], gone: &[usize]) -> Node {
+    let mut node = node.clone();
+    for at in gone {
+        node.release(&pods[*at].request, pods[*at].part);
+    }
+    node
+}
+
+fn hold(node: &mut Node, pods: &[Pod]) {
+    for pod in pods {
+        node.take(&pod.request, pod.part).expect("there is room");
+    }
+}
+
+/// The cost in the words of kube-scheduler: its sum counts each priority from the lowest number.
+fn cost(pods: &[Pod], gone: &[usize]) -> Cost {
+    let gone: Vec<_> = gone.iter().map(|it| pods[*it]).collect();
+    Cost {
+        violations: gone.iter().filter(|pod| pod.violates_budget).count(),
+        highest: gone.iter().map(|pod| pod.priority).max().unwrap_or(i32::MIN),
+        sum: gone.iter().map(|pod| i64::from(pod.priority) + (1 << 31)).sum(),
+        count: gone.len(),
+    }
+}
+
+/// The least cost of all choices.
+fn least(
+    catalog: &Catalog,
+    node: &Node,
+    pods: &[Pod],
+    newcomer: &Request,
+    priority: i32,
+) -> Option<Cost> {
+    let choices = (0..1_u32 << pods.len())
+        .map(|bits| -> Vec<usize> { (0..pods.len()).filter(|it| bits >> it & 1 == 1).collect() });
+    let is_possible = |gone: &Vec<usize>| {
+        gone.iter().all(|it| pods[*it].priority < priority)
+            && fit(catalog, &without(node, pods, gone), newcomer).is_ok()
+    };
+    choices.filter(is_possible).map(|gone| cost(pods, &gone)).min()
+}
+
+/// Places pods until they do not fit, or until there are enough.
+fn filled(node: Node, pods: &[(Request, i32, bool)], policy: Policy) -> (Node, Vec<Pod>) {
+    let mut view = View::new(catalog(), vec![node]);
+    let mut scheduler = Scheduler::learning(policy, 3);
+    let mut living = Vec::new();
+    for (request, priority, violates_budget) in pods.iter().copied() {
+        if let Some(placement) = scheduler.decide(&view, &request) {
+            let Placement { part, .. } = placement;
+            view.take(&request, placement).expect("a decision fits");
+            living.push(Pod { request, part, priority, violates_budget });
+        }
+    }
+    (view.nodes()[0].clone(), living)
+}
+
+fn pods(count: usize) -> impl Strategy<Value = Vec<(Request, i32, bool)>> {
+    let priorities = prop_oneof![4 => -2..=2, 1 => any::<i32>()];
+    let pods = vec((requests(), priorities, prop::bool::weighted(0.3)), 1..=count);
+    // Replicas are alike.
+    (pods, 1..=3_usize).prop_map(move |(pods, copies)| {
+        let pods: Vec<_> = pods.into_iter().flat_map(|pod| vec![pod; copies]).collect();
+        pods[..pods.len().min(count)].to_vec()
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_choice_costs_less(
+        node in idle_nodes(),
+        pods in pods(8),
+        newcomer in requests(),
+        priority in -2..=3,
+        policy in select(&Policy::ALL[..]),
+    ) {
+        let (node, pods) = filled(node, &pods, policy);
+        let catalog = catalog();
+        let found = victims(&catalog, &node, &pods, &newcomer, priority);
+        let least = least(&catalog, &node, &pods, &newcomer, priority);
+        prop_assert_eq!(found.as_ref().map(|it| it.cost), least);
+        let Some(Victims { pods: gone, cost: of }) = found else { return Ok(()) };
+        prop_assert_eq!(of, cost(&pods, &gone));
+        prop_assert!(gone.is_sorted());
+        prop_assert!(fit(&catalog, &without(&node, &pods, &gone), &newcomer).is_ok());
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
+
+    // More pods than can be searched to the end.
+    #[test]
+    fn no_victim_goes_in_vain(
+        gpus in vec(0..3_u8, 8..=16),
+        pods in pods(60),
+        newcomer in requests(),
+    ) {
+        let gpus = gpus.into_iter().map(|model| Gpu::free(ModelId(model), 40_960)).collect();
+        let cpu_milli = Amount::free(200_000);
+        let (node, pods) = filled(Node { cpu_milli, ..roomy_node(gpus) }, &pods, Policy::BestFit);
+        let catalog = catalog();
+        let found = victims(&catalog, &node, &pods, &newcomer, 3);
+        let Some(Victims { pods: gone, .. }) = found else { return Ok(()) };
+        prop_assert!(fit(&catalog, &without(&node, &pods, &gone), &newcomer).is_ok());
+        for spared in &gone {
+            let fewer: Vec<_> = gone.iter().copied().filter(|it| it != spared).collect();
+            let node = without(&node, &pods, &fewer);
+            prop_assert!(fit(&catalog, &node, &newcomer).is_err(), "{} in vain", spared);
+        }
+    }
+}
+
+#[test]
+fn the_cheapest_victims_are_those_of_kube_scheduler() {
+    let of = |gpus, part, priority| Pod {
+        request: request(gpus),
+        part,
+        priority,
+        violates_budget: false,
+    };
+    let on = |gpu: usize| Part::of(GpuSet::one(gpu));
+    let half = Gpus::share(500, 0);
+    let check = |pods: &[Pod], newcomer, priority, expected: Option<&[usize]>| {
+        let mut node = roomy_node(vec![Gpu::free(ModelId(0), 40_960); 2]);
+        hold(&mut node, pods);
+        let found = victims(&catalog(), &node, pods, &request(newcomer), priority);
+        assert_eq!(found.as_ref().map(|it| &it.pods[..]), expected, "{pods:?}");
+    };
+    let one = Gpus::Whole(1);
+    // There is room.
+    check(&[of(one, on(0), 0)], one, 5, Some(&[]));
+    // Pods of the same priority stay.
+    check(&[of(one, on(0), 5), of(one, on(1), 5)], one, 5, None);
+    check(&[of(one, on(0), 5), of(one, on(1), 4)], one, 5, Some(&[1]));
+    check(&[of(one, on(0), 3), of(one, on(1), 3)], Gpus::Whole(2), 5, Some(&[0, 1]));
+    // The lower priority goes, whatever the number.
+    let halves = [of(one, on(0), 3), of(half, on(1), 2), of(half, on(1), 2)];
+    check(&halves, one, 5, Some(&[1, 2]));
+    // Of the same priority the fewer go.
+    let halves = [of(half, on(0), 2), of(half, on(0), 2), of(one, on(1), 2)];
+    check(&halves, one, 5, Some(&[2]));
+    // A violation is worse than a higher priority.
+    let guarded = Pod { violates_budget: true, ..of(one, on(0), 1) };
+    check(&[guarded, of(one, on(1), 4)], one, 5, Some(&[1]));
+    // Instances in the way of a larger one go, and no others.
+    let instance = |gpu, slices, priority| {
+        of(Gpus::Partition(ProfileId(2)), Part { slices, ..on(gpu) }, priority)
+    };
+    let instances = [instance(0, 0b11, 1), instance(0, 0b1100, 1), instance(0, 0b11_0000, 1)];
+    let whole = of(one, on(1), 9);
+    let large = Gpus::Partition(ProfileId(3));
+    check(&[&instances[..], &[whole]].concat(), large, 5, Some(&[2]));
+}
+
+#[test]
+fn a_node_with_many_pods_is_searched_in_part() {
+    let pod = |n: u32| Pod {
+        request: Request { cpu_milli: 500 + 7 * n, ..request(Gpus::None) },
+        part: Part::default(),
+        priority: 0,
+        violates_budget: false,
+    };
+    let pods: Vec<_> = (0..250).map(pod).collect();
+    let mut node = roomy_node(Vec::new());
+    node.cpu_milli = Amount::free(pods.iter().map(|pod| pod.request.cpu_milli).sum());
+    hold(&mut node, &pods);
+    let newcomer = Request { cpu_milli: 20_000, ..request(Gpus::None) };
+    let catalog = catalog();
+    let found = victims(&catalog, &node, &pods, &newcomer, 1).expect("they suffice");
+    assert!(fit(&catalog, &without(&node, &pods, &found.pods), &newcomer).is_ok());
+    assert_eq!(victims(&catalog, &node, &pods, &newcomer, 1), Some(found));
+}
