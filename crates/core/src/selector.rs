@@ -57,14 +57,19 @@ use std::{fmt, str::FromStr, sync::Arc};
 
 use cel::{
     Context, ExecutionError, Value,
-    common::{ast::IdedExpr, types::CelBool, value::Val},
+    common::{
+        ast::IdedExpr,
+        types::CelBool,
+        value::{CowVal, Val},
+    },
+    context::VariableResolver,
     parser::PrattParser,
 };
 
 pub use self::{
     analysis::{Comparison, Literal, Reference, ValueType},
     nearest::nearest,
-    published::{PublishedDevice, PublishedExpression},
+    published::{PreparedDevice, PublishedDevice, PublishedExpression},
     quantity::Amount,
     version::is_semver,
 };
@@ -95,6 +100,9 @@ pub struct EvaluationError {
     sort: ErrorCause,
 }
 
+/// Value of `device`, borrowed so that several expressions use it.
+struct DeviceVariable<'v>(&'v dyn Val);
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ErrorCause {
     /// The device lacks an attribute.
@@ -124,13 +132,14 @@ impl DeviceExpression {
 
     /// True if the device is selected.
     pub fn matches(&self, device: &Device) -> Result<bool, EvaluationError> {
-        self.evaluate(variable::variable(device), device.id.as_str())
+        self.evaluate(&*variable::variable(device), device.id.as_str())
     }
 
     /// Evaluates the expression with `variable` as `device`. Errors name it `device`.
-    fn evaluate(&self, variable: Box<dyn Val + '_>, device: &str) -> Result<bool, EvaluationError> {
+    fn evaluate(&self, variable: &dyn Val, device: &str) -> Result<bool, EvaluationError> {
+        let variable = DeviceVariable(variable);
         let mut context = Context::with_env(language::environment());
-        context.add_variable_as_val("device", variable);
+        context.set_variable_resolver(&variable);
         let answer = Value::resolve_val(&self.parsed, &context).map_err(|error| {
             let sort = match error {
                 ExecutionError::NoSuchKey(_) => ErrorCause::Lack,
@@ -165,6 +174,12 @@ impl DeviceExpression {
         let parsed = parse(text).map_err(invalid)?;
         check::check(&parsed, fields).map_err(|check_error| invalid(check_error.located(text)))?;
         Ok(Self { text: text.into(), parsed: Arc::new(parsed) })
+    }
+}
+
+impl VariableResolver for DeviceVariable<'_> {
+    fn resolve<'b>(&'b self, variable: &str) -> Option<CowVal<'b, 'b>> {
+        (variable == "device").then_some(CowVal::Borrowed(self.0))
     }
 }
 

@@ -37,7 +37,12 @@ use k8s_openapi::api::{
     resource::v1::{AllocationResult, DeviceClass, ResourceClaim, ResourceSlice},
 };
 
-pub use self::{claims::Claims, place::lets_in, pools::Pools, taken::Taken};
+pub use self::{
+    claims::Claims,
+    place::{is_relevant, lets_in},
+    pools::Pools,
+    taken::Taken,
+};
 
 /// Input of an allocation.
 #[derive(Clone, Copy, Debug)]

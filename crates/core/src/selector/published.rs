@@ -1,9 +1,9 @@
 //! CEL selectors of claims and device classes, over devices as ResourceSlices publish them.
 
-use std::{collections::BTreeMap, str::FromStr};
+use std::{collections::BTreeMap, str::FromStr, sync::Arc};
 
 use cel::common::{
-    types::{CelBool, CelString},
+    types::{CelBool, CelMap, CelString},
     value::Val,
 };
 
@@ -29,6 +29,13 @@ pub struct PublishedDevice {
     pub allow_multiple_allocations: bool,
 }
 
+/// A published device as the value of `device`, built once for many expressions.
+#[derive(Clone, Debug)]
+pub struct PreparedDevice {
+    id: String,
+    variable: Arc<CelMap<'static>>,
+}
+
 /// CEL expression about a published device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PublishedExpression(DeviceExpression);
@@ -40,7 +47,12 @@ const FIELDS: [&str; 4] = ["allowMultipleAllocations", "attributes", "capacity",
 impl PublishedExpression {
     /// True if the device is selected.
     pub fn matches(&self, device: &PublishedDevice) -> Result<bool, EvaluationError> {
-        self.0.evaluate(published_variable(device), &device.id)
+        self.selects(&PreparedDevice::from(device))
+    }
+
+    /// True if the prepared device is selected.
+    pub fn selects(&self, device: &PreparedDevice) -> Result<bool, EvaluationError> {
+        self.0.evaluate(&*device.variable, &device.id)
     }
 }
 
@@ -52,20 +64,35 @@ impl FromStr for PublishedExpression {
     }
 }
 
-fn published_variable<'v>(device: &'v PublishedDevice) -> Box<dyn Val + 'v> {
-    let attributes =
-        device.attributes.iter().map(|(name, value)| (name, variable::attribute(value)));
-    let capacity = device.capacity.iter().map(|(name, amount)| {
-        let amount: Box<dyn Val> = Box::new(*amount);
-        (name, amount)
-    });
-    let fields: [Box<dyn Val + 'v>; 4] = [
-        Box::new(CelBool::from(device.allow_multiple_allocations)),
-        Box::new(Domains::of(attributes)),
-        Box::new(Domains::of(capacity)),
-        Box::new(CelString::from(device.driver.as_str())),
-    ];
-    Box::new(variable::map(FIELDS.into_iter().zip(fields)))
+// === impl PreparedDevice ===
+
+impl PreparedDevice {
+    /// Name in errors, `driver/pool/device`.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+}
+
+impl From<&PublishedDevice> for PreparedDevice {
+    fn from(device: &PublishedDevice) -> Self {
+        let string = |text: &str| CelString::from(text.to_owned());
+        let key = |name: &AttributeName| (name.domain().to_owned(), name.name().to_owned());
+        let attributes = device.attributes.iter();
+        let attributes =
+            attributes.map(|(name, value)| (key(name), variable::attribute(value, string)));
+        let capacity = device.capacity.iter().map(|(name, amount)| {
+            let amount: Box<dyn Val> = Box::new(*amount);
+            (key(name), amount)
+        });
+        let fields: [Box<dyn Val>; 4] = [
+            Box::new(CelBool::from(device.allow_multiple_allocations)),
+            Box::new(Domains::of(attributes)),
+            Box::new(Domains::of(capacity)),
+            Box::new(string(&device.driver)),
+        ];
+        let variable = Arc::new(variable::map(FIELDS.into_iter().zip(fields)));
+        Self { id: device.id.clone(), variable }
+    }
 }
 
 #[cfg(test)]

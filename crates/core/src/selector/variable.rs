@@ -12,10 +12,7 @@ use cel::{
 };
 
 use super::{quantity::Amount, version::Version};
-use crate::{
-    attribute::{AttributeName, AttributeValue},
-    device::Device,
-};
+use crate::{attribute::AttributeValue, device::Device};
 
 pub(super) const FIELDS: [&str; 6] = ["attributes", "capacity", "id", "index", "kind", "source"];
 
@@ -26,15 +23,15 @@ pub(super) struct Domains<'v> {
     unknown: CelMap<'v>,
 }
 
-/// Name and value of a map entry.
-pub(super) type Entry<'v> = (&'v str, Box<dyn Val + 'v>);
-
 /// Value of the variable `device`; borrows its texts.
 pub(super) fn variable<'v>(device: &'v Device) -> Box<dyn Val + 'v> {
-    let attributes = device.attributes.iter().map(|(name, value)| (name, attribute(value)));
+    let attributes = device
+        .attributes
+        .iter()
+        .map(|(name, value)| ((name.domain(), name.name()), attribute(value, CelString::from)));
     let capacity = device.capacity.iter().map(|(name, amount)| {
         let amount: Box<dyn Val> = Box::new(Amount::from(*amount));
-        (name, amount)
+        ((name.domain(), name.name()), amount)
     });
     let fields: [Box<dyn Val + 'v>; 6] = [
         Box::new(Domains::of(attributes)),
@@ -47,30 +44,39 @@ pub(super) fn variable<'v>(device: &'v Device) -> Box<dyn Val + 'v> {
     Box::new(map(FIELDS.into_iter().zip(fields)))
 }
 
-pub(super) fn attribute(value: &AttributeValue) -> Box<dyn Val + '_> {
+/// Value of an attribute, whose text `string` borrows or copies.
+pub(super) fn attribute<'a, 'v>(
+    value: &'a AttributeValue,
+    string: fn(&'a str) -> CelString<'v>,
+) -> Box<dyn Val + 'v> {
     match value {
-        AttributeValue::String(text) => Box::new(CelString::from(text.as_str())),
+        AttributeValue::String(text) => Box::new(string(text)),
         AttributeValue::Int(number) => Box::new(CelInt::from(*number)),
         AttributeValue::Bool(truth) => Box::new(CelBool::from(*truth)),
         AttributeValue::Version(text) => match Version::parse(text) {
             Some(version) => Box::new(version),
-            None => Box::new(CelString::from(text.as_str())),
+            None => Box::new(string(text)),
         },
     }
 }
 
-pub(super) fn map<'v>(entries: impl Iterator<Item = Entry<'v>>) -> CelMap<'v> {
-    let entries = entries.map(|(key, value)| (CelMapKey::from(key), value));
+pub(super) fn map<'v, K: Into<CelMapKey<'v>>>(
+    entries: impl Iterator<Item = (K, Box<dyn Val + 'v>)>,
+) -> CelMap<'v> {
+    let entries = entries.map(|(key, value)| (key.into(), value));
     CelMap::from(entries.collect::<HashMap<_, _>>())
 }
 
 // === impl Domains ===
 
 impl<'v> Domains<'v> {
-    pub(super) fn of(values: impl Iterator<Item = (&'v AttributeName, Box<dyn Val + 'v>)>) -> Self {
-        let mut domains: BTreeMap<&str, Vec<Entry<'v>>> = BTreeMap::new();
-        for (name, value) in values {
-            domains.entry(name.domain()).or_default().push((name.name(), value));
+    /// Groups values, each after its domain and name.
+    pub(super) fn of<K: Into<CelMapKey<'v>> + Ord>(
+        values: impl Iterator<Item = ((K, K), Box<dyn Val + 'v>)>,
+    ) -> Self {
+        let mut domains = BTreeMap::<K, Vec<_>>::new();
+        for ((domain, name), value) in values {
+            domains.entry(domain).or_default().push((name, value));
         }
         let domain = |(domain, values): (_, Vec<_>)| {
             let values: Box<dyn Val + 'v> = Box::new(map(values.into_iter()));

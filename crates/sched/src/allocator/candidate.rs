@@ -8,7 +8,7 @@ use k8s_openapi::api::{
 };
 use windlass_core::{
     attribute::{AttributeName, AttributeValue},
-    selector::PublishedDevice,
+    selector::{PreparedDevice, PublishedDevice},
 };
 
 use super::{PoolId, capacity, counters::Draw, place, pool::Contents};
@@ -21,8 +21,8 @@ pub(super) struct Candidate {
     index: usize,
     /// Index of its pool.
     pub(super) pool: usize,
-    /// Attributes that expressions see.
-    pub(super) facts: PublishedDevice,
+    /// Value of `device` in expressions.
+    pub(super) facts: PreparedDevice,
     /// True if its own node selection, if any, admits the node.
     pub(super) is_here: bool,
     /// Counters that it consumes.
@@ -56,6 +56,7 @@ impl Candidate {
         };
         let is_here = !place::is_by_device(slice) || place::device_matches(device, node);
         let draws = contents.stock.draws(device);
+        let facts = PreparedDevice::from(&facts);
         Self { slice: Arc::clone(slice), index, pool, facts, is_here, draws }
     }
 
@@ -69,6 +70,6 @@ impl Candidate {
 
     /// True if several claims may have a share of it.
     pub(super) fn is_shared(&self) -> bool {
-        self.facts.allow_multiple_allocations
+        self.device().allow_multiple_allocations == Some(true)
     }
 }

@@ -5,8 +5,8 @@ use k8s_openapi::api::{
     resource::v1::{Device, ResourceSlice},
 };
 
-/// True if a slice has devices or counters for a node. Counters apply to all nodes of their pool.
-pub(super) fn is_relevant(slice: &ResourceSlice, node: &Node) -> bool {
+/// True if a slice has devices or counters for a node. Counters are for every node, even in a slice that names one.
+pub fn is_relevant(slice: &ResourceSlice, node: &Node) -> bool {
     if has_counters(slice) {
         return true;
     }

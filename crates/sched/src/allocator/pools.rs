@@ -36,12 +36,12 @@ impl Pools {
     ///
     /// # Assumptions
     ///
-    /// The slices hold all slices of every pool that has one for the node; others are ignored. A pool counts as
-    /// incomplete without them, and outdated if another node has its newer generation.
+    /// The slices hold all slices of every pool with a [relevant](super::is_relevant) one; others are ignored. A pool
+    /// counts as incomplete without them, and outdated if another node has its newer generation.
     ///
     /// In Kubernetes a slice with shared counters is for all nodes, even if it names one. A request for all devices
-    /// thus fails on every node while one such pool is incomplete. An index that omits such pools of other nodes
-    /// gives up this error, and nothing else.
+    /// thus fails on every node while one such pool is incomplete or invalid. An index that omits the pools of
+    /// other nodes does without this failure, and changes nothing else.
     pub fn new(slices: &[Arc<ResourceSlice>], node: &Node) -> Self {
         let mut by_pool: BTreeMap<Key<'_>, Vec<&Arc<ResourceSlice>>> = BTreeMap::new();
         for slice in slices {

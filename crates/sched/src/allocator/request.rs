@@ -6,7 +6,7 @@ use k8s_openapi::api::resource::v1::{
     CapacityRequirements, DeviceClass, DeviceRequest, DeviceSelector, DeviceTaint,
     DeviceToleration, ResourceClaim,
 };
-use windlass_core::selector::{PublishedDevice, PublishedExpression};
+use windlass_core::selector::{PreparedDevice, PublishedExpression};
 
 use super::Unallocated;
 
@@ -141,13 +141,13 @@ impl Alternative {
     }
 
     /// True if all expressions select the device.
-    pub(super) fn selects(&self, device: &PublishedDevice) -> Result<bool, Unallocated> {
+    pub(super) fn selects(&self, device: &PreparedDevice) -> Result<bool, Unallocated> {
         for Selector { whose, expression } in &self.selectors {
             let wrong = |sort: &str, error: &dyn std::fmt::Display| {
                 Unallocated::Wrong(format!("{whose}: CEL {sort} error: {error}"))
             };
             let expression = expression.as_ref().map_err(|error| wrong("compile", error))?;
-            if !expression.matches(device).map_err(|error| wrong("runtime", &error))? {
+            if !expression.selects(device).map_err(|error| wrong("runtime", &error))? {
                 return Ok(false);
             }
         }

@@ -86,7 +86,7 @@ impl<'a> Search<'a> {
         if !self.add_to_constraints(asked, candidate) {
             if self.everything.contains_key(&asked) {
                 let (title, request) = (&self.claims[asked.claim].title, &alternative.full_name);
-                let id = &device.facts.id;
+                let id = device.facts.id();
                 return Err(Stop::Wrong(Unallocated::Wrong(format!(
                     "claim {title}, request {request}: cannot add device {id} because a claim \
                      constraint would not be satisfied"
@@ -123,7 +123,7 @@ impl<'a> Search<'a> {
     fn add_to_constraints(&mut self, asked: Asked, candidate: usize) -> bool {
         let whom = self.asker(asked);
         let candidate = &self.pools.candidates[candidate];
-        let (device, driver) = (candidate.device(), &candidate.facts.driver);
+        let (device, driver) = (candidate.device(), &candidate.slice.spec.driver);
         let constraints = &mut self.constraints[asked.claim];
         let refusing = constraints.iter_mut().position(|c| !c.add(whom, device, driver));
         if let Some(refusing) = refusing {
