@@ -23,12 +23,15 @@ use tokio::{
     time::{Instant, sleep},
 };
 use tokio_util::sync::CancellationToken;
-use windlass_config::{DraOffer, Places, Policy, SessionLimits};
+use windlass_config::{Places, Policy, SessionLimits};
 use windlass_core::{device::DeviceId, resource::ResourceName};
 use windlass_host::{causes, deadline::Deadline, optional, watch::changed};
 use windlass_kubelet_api::{checkpoint, deviceplugin};
 
-pub use self::allocations::{Allocations, AllocationsReader, FollowGuard};
+pub use self::{
+    allocations::{Allocations, AllocationsReader, FollowGuard},
+    checkpoint_reader::ContainerIds,
+};
 use self::{
     allocations::{Record, still_held},
     checkpoint_reader::CheckpointReader,
@@ -149,10 +152,10 @@ impl<S> Follower<S> {
         }
     }
 
-    /// True if claims may have devices, or still have some, and the checkpoint can contain an earlier
+    /// True if claims or shares may have devices, or still have some, and the checkpoint can contain an earlier
     /// agent's Allocates.
     fn feeds_ledger(&self) -> bool {
-        let is_offered = self.sources.policy.borrow().dra.offer != DraOffer::Off;
+        let is_offered = self.sources.policy.borrow().knows_amounts();
         let is_wanted = is_offered || !self.ledger.watch().borrow().claims().is_empty();
         is_wanted && self.settling.is_none()
     }

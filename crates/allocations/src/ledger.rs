@@ -32,6 +32,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 use tokio::{sync::watch, time::Instant};
+use windlass_config::ShareMethod;
 use windlass_core::{
     device::DeviceId,
     replica::{device_of, token},
@@ -413,6 +414,32 @@ impl Ledger {
         self.claims.values().any(|holds| holds.contains_key(uid))
     }
 
+    /// Sum of the shares by amounts that claims and pods have of the device.
+    pub fn portion(&self, id: &DeviceId) -> Option<Portion> {
+        self.others_portion(id, "")
+    }
+
+    /// True if pods hold shares of the device by amounts.
+    pub fn is_shared_by_pods(&self, id: &DeviceId) -> bool {
+        self.holds(id).any(|hold| hold.claim.is_share())
+    }
+
+    /// True if a container or a claim excludes shares of the device by amounts, except by its own amount.
+    pub fn excludes_shares(&self, of: &Overlap) -> bool {
+        let is_beside = |id: &DeviceId, hold: &ClaimHold| match hold.usage {
+            Use::Admin => true,
+            Use::Portion(portion) => portion.method == ShareMethod::TimeSlicing && *id == of.device,
+            _ => false,
+        };
+        self.container(of).is_some()
+            || of.all().any(|id| self.holds(id).any(|hold| !is_beside(id, hold)))
+    }
+
+    /// Devices that containers hold through the device plugin.
+    pub fn of_containers(&self) -> impl Iterator<Item = &DeviceId> {
+        self.containers.keys()
+    }
+
     /// Claims of each device.
     pub fn claims(&self) -> &ClaimHolds {
         &self.claims
@@ -556,8 +583,27 @@ impl fmt::Display for ConflictingHolder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Container(resource) => write!(f, "a container, as {resource}"),
+            Self::Claim(claim) if claim.is_share() => f.write_str("pods, as shares by amounts"),
             Self::Claim(_) => f.write_str("another claim"),
         }
+    }
+}
+
+// === impl ClaimRef ===
+
+/// Prefix of a pod's UID. UIDs of claims have no colon.
+const SHARE: &str = "share:";
+
+impl ClaimRef {
+    /// A pod that holds a share by amounts through the device plugin. It excludes others as a claim does.
+    pub fn of_share(namespace: &str, pod: &str, uid: &str) -> Self {
+        let uid = format!("{SHARE}{uid}");
+        Self { namespace: namespace.to_owned(), name: pod.to_owned(), uid }
+    }
+
+    /// True for such a pod.
+    pub fn is_share(&self) -> bool {
+        self.uid.starts_with(SHARE)
     }
 }
 

@@ -125,6 +125,29 @@ pub fn grant(request: AllocationRequest<'_>) -> Grant {
     grant
 }
 
+/// Edits for a share by amounts. Its CDI document is written before the container starts.
+pub fn grant_share(
+    name: String,
+    resource: &ResourceName,
+    delivery: &Delivery,
+    node_extras: &NodeExtras,
+    simulated: Option<&str>,
+) -> Grant {
+    let mut grant = Grant::default();
+    if let Some(profile) = simulated {
+        grant.envs.insert(SIMULATED.to_owned(), profile.to_owned());
+    }
+    let names: Vec<_> = [name].into_iter().chain(node_extras.cdi_extras.iter().cloned()).collect();
+    let by_annotation = delivery.strategies.contains(&Strategy::CdiAnnotations);
+    if by_annotation && !delivery.strategies.contains(&Strategy::CdiCri) {
+        let key = annotation::key(&delivery.annotation_prefix, resource);
+        grant.annotations.insert(key, names.join(","));
+    } else {
+        grant.cdi_devices = names;
+    }
+    grant
+}
+
 // === impl NodeExtras ===
 
 impl NodeExtras {

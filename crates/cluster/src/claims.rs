@@ -1,20 +1,14 @@
 //! Reader of ResourceClaims, one at a time, on request of the kubelet.
 
-use std::{fmt, sync::Arc};
-
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::Api;
 use windlass_allocations::ledger::ClaimRef;
-use windlass_host::shared::Shared;
 
-use super::{Client, ClusterError, client::Connection};
+use super::{Client, ClusterError, kept_connection::KeptConnection};
 
 /// Reader of claims. Clones share a connection until it fails.
-#[derive(Clone)]
-pub struct Claims {
-    client: Client,
-    connection: Arc<Shared<Option<Connection>>>,
-}
+#[derive(Clone, Debug)]
+pub struct Claims(KeptConnection);
 
 /// Kind of claims in the API server's answers.
 const KIND: &str = "resourceclaims";
@@ -24,12 +18,12 @@ const KIND: &str = "resourceclaims";
 impl Claims {
     /// A reader of this client's cluster.
     pub fn new(client: Client) -> Self {
-        Self { client, connection: Arc::default() }
+        Self(KeptConnection::new(client))
     }
 
     /// The claim of this name, whatever its UID; `None` if there is none.
     pub async fn get(&self, claim: &ClaimRef) -> Result<Option<ResourceClaim>, ClusterError> {
-        let connection = self.connect().await?;
+        let connection = self.0.connect().await?;
         let claims: Api<ResourceClaim> = Api::namespaced(connection.kube.clone(), &claim.namespace);
         let doing = || format!("cannot read claim {claim}");
         match connection.call(doing, claims.get(&claim.name)).await {
@@ -39,26 +33,10 @@ impl Claims {
             // The claim's author wrote an unreadable field; the connection is intact.
             Err(error @ ClusterError::Unreadable(..)) => Err(error),
             Err(error) => {
-                // A new connection reads new credentials.
-                self.connection.step(|known| *known = None);
+                self.0.forget();
                 Err(error)
             }
         }
-    }
-
-    async fn connect(&self) -> Result<Connection, ClusterError> {
-        if let Some(connection) = self.connection.step(|known| known.clone()) {
-            return Ok(connection);
-        }
-        let connection = self.client.connect().await?;
-        self.connection.step(|known| *known = Some(connection.clone()));
-        Ok(connection)
-    }
-}
-
-impl fmt::Debug for Claims {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Claims").field("client", &self.client).finish_non_exhaustive()
     }
 }
 

@@ -1,5 +1,5 @@
-//! Client of the API server: node labels, events, leases, claims, ResourceSlices, and a watched label of
-//! the own Node.
+//! Client of the API server: labels and devices of the Node, events, leases, claims, ResourceSlices, pods of the
+//! node, and a watched label of the own Node.
 //!
 //! The agent serves its kubelet without an API server. Each part connects when it first needs to, over a
 //! connection of its own. It drops the connection at a failure, so that new credentials are read. Each
@@ -16,11 +16,14 @@ mod claim_status;
 mod claims;
 mod client;
 mod error;
+mod kept_connection;
+mod pods;
 
 pub use claim_status::{ClaimStatuses, StatusOutcome};
 pub use claims::Claims;
 pub use client::{Client, InvalidNodeName, Limits};
 pub use error::ClusterError;
+pub use pods::{BoundPod, Pods};
 
 /// Field manager of all writes.
 const MANAGER: &str = "windlass";

@@ -25,6 +25,7 @@ pub mod rules;
 mod sample_device;
 mod scalar;
 mod selector;
+mod shares;
 mod sharing;
 mod shipped;
 pub mod source;
@@ -57,6 +58,7 @@ pub use places::{ClusterAccess, DriverPlaces, Places, PodIdentity};
 pub use policy::{MigStrategy, Policy, ResourceRule, Resources, Unmatched};
 pub use scalar::address;
 pub use selector::Selector;
+pub use shares::ShareResources;
 pub use sharing::{
     InvalidReplicas, PerContainer, Pooled, Replicas, Shared, Sharing, SharingMethod,
     too_many_clients,

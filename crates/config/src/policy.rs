@@ -18,6 +18,7 @@ use crate::{
     nics::NicPolicy,
     scalar::{Text, is_default},
     selector::Selector,
+    shares::ShareResources,
     sharing::Sharing,
     source::{SourceRule, sources},
     steps::with_steps,
@@ -50,6 +51,8 @@ pub struct Policy {
     pub resources: Resources,
     /// Treatment of devices that match no rule.
     pub unmatched: Unmatched,
+    /// Resources of the device plugin that count shares of NVIDIA's GPUs by amounts.
+    pub shares: ShareResources,
     /// Devices for Dynamic Resource Allocation.
     pub dra: DraPolicy,
     /// When a device counts as failed, and when as recovered.
@@ -115,13 +118,24 @@ pub struct ResourceRule {
 // === impl Policy ===
 
 impl Policy {
-    /// True if devices are handed out by their names in CDI documents. Claims know no other way.
+    /// True if devices are handed out by their names in CDI documents. Claims and shares know no other way.
     pub fn needs_documents(&self) -> bool {
-        self.delivery.uses_cdi() || self.dra.offer != DraOffer::Off
+        self.delivery.uses_cdi() || self.knows_amounts()
+    }
+
+    /// True if devices are held by other holders than the containers of their resources: claims, or pods with shares.
+    pub fn knows_amounts(&self) -> bool {
+        self.dra.offer != DraOffer::Off || self.shares.is_on()
     }
 
     /// The names of resources that do not depend on what is discovered.
     pub fn known_names(&self) -> Vec<ResourceName> {
+        let shares = self.shares.names().cloned();
+        self.names_of_devices().into_iter().chain(shares).collect()
+    }
+
+    /// Those of resources with devices.
+    pub(crate) fn names_of_devices(&self) -> Vec<ResourceName> {
         let of_sources = self.sources.iter().filter_map(|rule| rule.resource.clone());
         match &self.resources {
             Resources::Default => "nvidia.com/gpu".parse().into_iter().chain(of_sources).collect(),

@@ -3,6 +3,7 @@
 pub mod history;
 pub mod metrics;
 pub mod registration;
+pub mod shares;
 
 mod server;
 mod service;
@@ -39,6 +40,7 @@ use self::{
     metrics::PluginMetrics,
     service::{SameContainer, Service},
     session::Session,
+    shares::ShareHandle,
 };
 
 /// Supervisor of the servers: starts one for each offered resource.
@@ -68,6 +70,8 @@ pub struct Plugins {
     pub directory: watch::Receiver<u64>,
     /// Latest allocations, which probably belong to one container.
     pub recent: RecentAllocations,
+    /// Requests to bind shares, before a container starts.
+    pub shares: ShareHandle,
 }
 
 /// Latest allocations, shared by the servers of all resources.
@@ -185,6 +189,7 @@ impl Plugins {
             cleanup: self.cleanup.clone(),
             ledger: self.ledger.clone(),
             holders: self.holders.clone(),
+            shares: self.shares.clone(),
             streams,
             newest: watch::Sender::default(),
         };

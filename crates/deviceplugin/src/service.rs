@@ -2,8 +2,8 @@
 //!
 //! Calls are deterministic and do no driver I/O. The kubelet sets no deadline for Allocate, calls it before it
 //! knows that the pod fits, and reports no release (kubelet reference, traps 6 and 7). Allocate records the
-//! devices in the ledger and is refused devices of claims. `PreStartContainer` alone waits, for cleanup; it is
-//! required only for resources with a cleanup step.
+//! devices in the ledger and is refused devices of claims. `PreStartContainer` alone waits, for cleanup and for the
+//! GPU of a share; it is required only for resources with a cleanup step and those that count amounts.
 
 mod allocate;
 mod prefer;
@@ -34,6 +34,7 @@ use super::wire::{self, Refusal};
 use crate::{
     history::HistorySender,
     metrics::{Method, PlacementMetrics, RpcMetrics},
+    shares::ShareHandle,
 };
 
 /// Server of one resource.
@@ -49,6 +50,7 @@ pub(super) struct Service {
     pub(super) ledger: SharedLedger,
     /// Requests for a new checkpoint: each device list makes the kubelet write one.
     pub(super) holders: PodResourcesCache,
+    pub(super) shares: ShareHandle,
     pub(super) streams: mpsc::UnboundedSender<StreamEvent>,
     /// Newest list on any stream.
     pub(super) newest: watch::Sender<ListAndWatchResponse>,
@@ -101,7 +103,7 @@ impl DevicePlugin for Service {
     ) -> Result<Response<DevicePluginOptions>, Status> {
         let call = self.metrics.begin(Method::Options);
         call.end(Ok(Response::new(DevicePluginOptions {
-            pre_start_required: self.state.borrow().needs_cleanup(&self.resource),
+            pre_start_required: self.state.borrow().needs_pre_start(&self.resource),
             get_preferred_allocation_available: true,
         })))
     }
@@ -174,11 +176,15 @@ impl Service {
         state.offers.get(&self.resource).cloned().unwrap_or_default()
     }
 
-    /// Waits until cleanup has prepared the devices for the container.
+    /// Waits until cleanup has prepared the devices for the container, or until its share has a GPU.
     async fn prepare(&self, ids: &[String]) -> Result<(), Refusal> {
         let state = self.state.borrow().clone();
         let offer = self.offer(&state);
         self.check_known(&offer, ids)?;
+        if offer.counts_shares() {
+            let bound = self.shares.bind(&self.resource, ids).await;
+            return bound.map_err(|why| Refusal::Unbound { resource: self.name(), why });
+        }
         let devices: BTreeSet<_> = ids.iter().filter_map(|id| offer.device_of(id)).collect();
         let prepared = self.cleanup.prepare(devices.into_iter().cloned()).await;
         prepared.map_err(|NotReady { device, why }| Refusal::NotReady {

@@ -101,7 +101,7 @@ impl Session {
 
     /// The registration option that can change: `pre_start_required`.
     fn options(&self) -> bool {
-        self.state.borrow().needs_cleanup(&self.resource)
+        self.state.borrow().needs_pre_start(&self.resource)
     }
 
     fn count(&self, outcome: Outcome) {
@@ -172,7 +172,7 @@ async fn options_changed(
     let options_changed = |state: &Arc<NodeState>| {
         // Without an allocatable device there is nothing to prepare.
         let is_offered = state.offers.get(resource).is_some_and(|offer| offer.allocatable() > 0);
-        is_offered && state.needs_cleanup(resource) != registered
+        is_offered && state.needs_pre_start(resource) != registered
     };
     if state.wait_for(options_changed).await.is_err() {
         // The reconciler has ended; the server ends next.

@@ -49,6 +49,8 @@ pub(super) enum Refusal {
     Taken { resource: String, ids: Vec<String>, conflict: Box<Conflict> },
     #[error("{resource}: {id} is not ready for its container: {why}")]
     NotReady { resource: String, id: String, why: String },
+    #[error("{resource}: the share has no GPU yet: {why}")]
+    Unbound { resource: String, why: String },
     #[error("{0}")]
     Cdi(String),
     #[error("{resource}: {source}{excluded}")]
@@ -121,6 +123,7 @@ impl From<Refusal> for Status {
             | Refusal::NotReady { .. }
             | Refusal::Taken { .. }
             | Refusal::Cdi(_) => Self::failed_precondition(text),
+            Refusal::Unbound { .. } => Self::unavailable(text),
         }
     }
 }

@@ -228,6 +228,7 @@ fn failure(device: &Device) -> Option<Taint> {
 fn held(state: &NodeState, ledger: &Ledger, device: &Device) -> Option<Taint> {
     let value = match ledger.container(&state.overlaps.overlap(&device.id)) {
         Some(resource) => label_value(resource.as_str().rsplit('/').next().unwrap_or_default()),
+        None if ledger.is_shared_by_pods(&device.id) => "shares".to_owned(),
         None if ledger.is_complete() => return None,
         None => "not-known".to_owned(),
     };

@@ -9,6 +9,7 @@ pub mod reload;
 mod admin;
 mod metrics;
 mod reconciler;
+mod shares;
 
 pub use admin::{ListenError, Probe, ProbeAnswer, ProbeError, probe_agent};
 pub use agent::{Agent, StartError, Succession, await_kubelet, await_predecessor, stand_by};

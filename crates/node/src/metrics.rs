@@ -9,6 +9,7 @@ mod family;
 mod format;
 mod node;
 mod reload;
+mod shares;
 mod transitions;
 
 use std::{collections::BTreeSet, sync::Arc};
@@ -26,6 +27,7 @@ use windlass_resources::NodeState;
 
 pub(crate) use format::Format;
 pub(crate) use reload::ReloadMetrics;
+pub(crate) use shares::ShareMetrics;
 
 use self::{build::Role, devices::DeviceCollector, node::NodeCollector, transitions::Transitions};
 
@@ -38,6 +40,7 @@ pub(crate) struct Instruments {
     pub(crate) cleanup: CleanupMetrics,
     pub(crate) claims: ClaimMetrics,
     pub(crate) dra: DraMetrics,
+    pub(crate) shares: ShareMetrics,
     pub(crate) state_writable: Gauge,
 }
 
@@ -64,6 +67,7 @@ pub(crate) fn registry(clock: &Clock) -> (Registry, Instruments) {
         cleanup: CleanupMetrics::register(&mut registry),
         claims: ClaimMetrics::register(&mut registry),
         dra: DraMetrics::register(&mut registry),
+        shares: ShareMetrics::register(&mut registry),
         state_writable: Gauge::default(),
     };
     let help = "1 if the state folder is writable";

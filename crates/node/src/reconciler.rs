@@ -36,7 +36,7 @@ use windlass_allocations::{
     ledger::{Ledger, Overlaps},
 };
 use windlass_cluster::leases::LeaseStates;
-use windlass_config::{Config, Policy};
+use windlass_config::{Config, Policy, Sharing};
 use windlass_core::{
     device::{Device, DeviceId},
     inventory::Inventory,
@@ -151,6 +151,12 @@ struct Round<'a> {
 /// Obstacle of a device that a claim holds. Pods must not learn which claim.
 const HELD: &str = "held by another claim";
 
+/// Obstacle of a device of which pods have shares by amounts.
+const SHARED: &str = "pods hold shares of it by amounts";
+
+/// Obstacle of shares by amounts.
+const HELD_OTHERWISE: &str = "held by a container or a claim";
+
 /// Obstacle of a device while claims are unknown.
 const UNKNOWN: &str = "devices of claims are unknown: see the agent's log";
 
@@ -240,7 +246,7 @@ impl Reconciler {
             tokio::select! {
                 () = self.inputs.news.notified() => {}
                 Ok(()) = self.inputs.policy.changed() => self.adopt(),
-                () = claims_changed(&mut self.inputs.ledger, &self.ledger) => {}
+                () = holders_changed(&mut self.inputs.ledger, &self.ledger, &self.policy) => {}
                 Ok(()) = self.disk.on_disk.changed() => trigger = Trigger::Disk,
                 () = disk::slowness(busy) => trigger = Trigger::Disk,
                 Ok(()) = allocations.changed(), if self.following.is_some() => {
@@ -394,6 +400,11 @@ impl Reconciler {
                 let left = || checked.daemon_left(device, sharing);
                 before().or_else(outdated).or_else(|| round.claimed(device)).or_else(left)
             },
+            share_obstacle: &|device| {
+                let obstacle = checks.of_shares(device).map(|it| it.why);
+                let left = || checked.daemon_left(device, Sharing::Exclusive);
+                obstacle.or_else(|| round.held(device)).or_else(left)
+            },
             cleanup: &|id| demands::cleanup_obstacle(&cleanup_states, round.cleanup_demand, id),
         })
     }
@@ -498,20 +509,31 @@ impl Reconciler {
 // === impl Round ===
 
 impl Round<'_> {
+    /// Obstacle of a device whose holder excludes shares by amounts.
+    fn held(&self, device: &Device) -> Option<String> {
+        let is_held = self.ledger.excludes_shares(&self.overlaps.overlap(&device.id));
+        let unknown = || (!self.ledger.knows_claims()).then(|| UNKNOWN.to_owned());
+        is_held.then(|| HELD_OTHERWISE.to_owned()).or_else(unknown)
+    }
+
     /// Obstacle of a device that a claim holds, itself or by overlap.
     fn claimed(&self, device: &Device) -> Option<String> {
-        let held = self.ledger.claim(&self.overlaps.overlap(&device.id)).map(|_| HELD.to_owned());
+        let claim = self.ledger.claim(&self.overlaps.overlap(&device.id));
+        let held = claim.map(|it| if it.is_share() { SHARED } else { HELD }.to_owned());
         held.or_else(|| (!self.ledger.knows_claims()).then(|| UNKNOWN.to_owned()))
     }
 }
 
-/// Waits until the claims in the ledger change. Containers are ignored: their devices are in the kubelet's
-/// checkpoint.
-async fn claims_changed(ledger: &mut watch::Receiver<Ledger>, known: &Ledger) {
+/// Waits until the claims in the ledger change. Containers matter to shares by amounts alone: the kubelet knows of
+/// their devices.
+async fn holders_changed(ledger: &mut watch::Receiver<Ledger>, known: &Ledger, policy: &Policy) {
     fn relevant(ledger: &Ledger) -> impl PartialEq + '_ {
         (ledger.claims(), ledger.knows_claims())
     }
-    let is_news = |ledger: &Ledger| relevant(ledger) != relevant(known);
+    let is_news = |ledger: &Ledger| {
+        let matter = policy.shares.is_on() && !ledger.of_containers().eq(known.of_containers());
+        matter || relevant(ledger) != relevant(known)
+    };
     let is_news = ledger.wait_for(is_news).await.is_ok();
     if !is_news {
         std::future::pending::<()>().await;

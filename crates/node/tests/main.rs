@@ -6,3 +6,4 @@ mod cluster_api;
 mod devices;
 mod dra;
 mod mps;
+mod shares;

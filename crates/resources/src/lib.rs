@@ -27,7 +27,7 @@ use windlass_lifecycle::cleanup::{self, Failure};
 
 use crate::{
     obstacle::{Obstacle, Obstacles},
-    offers::{Claimable, Offer, OfferedDevice, Offers, Unclaimable},
+    offers::{Claimable, Offer, OfferedDevice, Offers, Shareable, Unclaimable},
 };
 
 /// The node at one moment.
@@ -51,6 +51,8 @@ pub struct NodeState {
     pub claimable: Claimable,
     /// Devices that the configuration gives to claims and that claims cannot have, with the reason.
     pub unclaimable: Unclaimable,
+    /// GPUs of which pods may have shares by amounts.
+    pub shareable: Shareable,
     /// Node-wide extras of containers.
     pub node_extras: NodeExtras,
     /// CDI documents on disk.
@@ -184,8 +186,14 @@ impl NodeState {
         Arc::new(Topology::of(inventory))
     }
 
-    /// True if a device of the resource has cleanup steps before a container starts with it.
-    pub fn needs_cleanup(&self, resource: &ResourceName) -> bool {
+    /// True if the agent is called before a container of the resource starts: a device has cleanup steps, or a share
+    /// gets its GPU.
+    pub fn needs_pre_start(&self, resource: &ResourceName) -> bool {
+        let counts_shares = self.offers.get(resource).is_some_and(|offer| offer.counts_shares());
+        counts_shares || self.needs_cleanup(resource)
+    }
+
+    fn needs_cleanup(&self, resource: &ResourceName) -> bool {
         let mut ids = self.offers.get(resource).into_iter().flat_map(|offer| offer.devices.keys());
         ids.any(|id| {
             let device = self.inventory.get(id.as_str());
@@ -241,6 +249,7 @@ impl NodeState {
             && self.empty == other.empty
             && self.claimable == other.claimable
             && self.unclaimable == other.unclaimable
+            && self.shareable == other.shareable
             && self.node_extras == other.node_extras
             && self.documents == other.documents
             && self.lacks == other.lacks

@@ -5,6 +5,7 @@ mod diagnose;
 mod fingerprint;
 mod plan;
 mod pool;
+mod shares;
 
 use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
@@ -18,6 +19,7 @@ use windlass_core::{
 pub use assignment::{Target, has_new_default, present_parts, targets};
 pub use fingerprint::{Fingerprints, earlier_ids, exposes_held_hardware, record};
 pub use plan::{Claimable, Inputs, Methods, Moves, Plan, Pools, Unclaimable, plan};
+pub use shares::{Shareable, ShareableGpu};
 
 /// Resources by name.
 pub type Offers = BTreeMap<ResourceName, Arc<Offer>>;
@@ -27,6 +29,8 @@ pub type Offers = BTreeMap<ResourceName, Arc<Offer>>;
 pub struct Offer {
     /// Its devices.
     pub devices: BTreeMap<DeviceId, OfferedDevice>,
+    /// Its tokens, if it counts amounts of GPUs.
+    pub(crate) shares: Option<shares::ShareTokens>,
     /// Ids without a device that stay listed: the kubelet saw them, or a container holds them.
     pub(crate) withdrawn: BTreeMap<String, Withdrawn>,
 }
@@ -71,7 +75,7 @@ pub enum Allocatable {
 pub enum ResolvedId<'a> {
     /// A device.
     Device(&'a DeviceId, &'a OfferedDevice),
-    /// A token of a pool: it stands for every device.
+    /// A token: of a pool, where it stands for every device, or of amounts, where it stands for none.
     Token,
     /// A listed id without a device.
     Withdrawn(&'a Withdrawn),
@@ -111,7 +115,7 @@ impl Offer {
             state: &entry.state,
             numa_node: entry.numa_node,
         });
-        devices.chain(self.list_tokens()).chain(withdrawn)
+        devices.chain(self.list_tokens()).chain(self.list_shares()).chain(withdrawn)
     }
 
     /// Devices that were allocatable through this resource since the agent started, vanished ones included.
@@ -132,7 +136,7 @@ impl Offer {
         };
         match whole.or_else(replica) {
             Some((id, device)) => Some(ResolvedId::Device(id, device)),
-            None if self.pool_has(id) => Some(ResolvedId::Token),
+            None if self.has_token(id) => Some(ResolvedId::Token),
             None => self.withdrawn.get(id).map(ResolvedId::Withdrawn),
         }
     }
@@ -163,7 +167,7 @@ impl Offer {
     /// Number of listed ids.
     pub fn listed(&self) -> usize {
         let devices = self.devices.values().map(OfferedDevice::ids).sum::<usize>();
-        devices + self.tokens() + self.withdrawn.len()
+        devices + self.tokens() + self.share_tokens() as usize + self.withdrawn.len()
     }
 
     /// Number of allocatable ids.
@@ -171,7 +175,8 @@ impl Offer {
         let devices = self.devices.values();
         let allocatable = devices.filter(|device| device.state == Allocatable::Yes);
         let devices = allocatable.map(OfferedDevice::ids).sum::<usize>();
-        devices + if self.is_pool_allocatable() { self.tokens() } else { 0 }
+        let tokens = if self.is_pool_allocatable() { self.tokens() } else { 0 };
+        devices + tokens + self.usable_shares() as usize
     }
 }
 

@@ -16,7 +16,7 @@ use windlass_core::{
 };
 use windlass_kubelet_api::checkpoint::Checkpoint;
 
-use super::checkpoint_reader::{ByPod, by_pod, held};
+use super::checkpoint_reader::{ByPod, ContainerIds, by_pod, containers, held};
 use crate::{
     HeldIds,
     ledger::Ledger,
@@ -35,6 +35,7 @@ pub struct Allocations {
 pub(super) struct Record {
     pub(super) held: HeldIds,
     pods: Arc<ByPod>,
+    containers: Arc<[ContainerIds]>,
 }
 
 /// Reader of the follower's snapshots. The checkpoint is read as long as any reader follows.
@@ -91,6 +92,11 @@ impl Allocations {
         self.record.as_ref().map(|record| &record.held)
     }
 
+    /// Ids of each container, released ones included; `None` if the checkpoint cannot be read.
+    pub fn containers(&self) -> Option<&[ContainerIds]> {
+        self.record.as_ref().map(|record| &*record.containers)
+    }
+
     /// True if a container holds the device, whole or in part; `None` if the checkpoint cannot be read.
     pub fn holds(&self, device: &DeviceId) -> Option<bool> {
         let mut ids = self.held()?.values().flatten();
@@ -107,7 +113,8 @@ impl Allocations {
 
 impl Record {
     pub(super) fn of(checkpoint: Checkpoint) -> Self {
-        Self { held: held(&checkpoint), pods: Arc::new(by_pod(checkpoint)) }
+        let (held, containers) = (held(&checkpoint), containers(&checkpoint).into());
+        Self { held, containers, pods: Arc::new(by_pod(checkpoint)) }
     }
 }
 
@@ -155,6 +162,7 @@ mod tests {
         Record {
             held: HeldIds::from([(resource(), ["GPU-a".to_owned()].into())]),
             pods: Arc::default(),
+            containers: [].into(),
         }
     }
 

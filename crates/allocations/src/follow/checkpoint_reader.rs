@@ -14,17 +14,30 @@ use tokio::{
     sync::oneshot,
     task::{JoinHandle, spawn_blocking},
 };
-use windlass_core::{device::DeviceId, replica::ReplicaId};
+use windlass_core::{device::DeviceId, replica::ReplicaId, resource::ResourceName};
 use windlass_host::{
     deadline,
     files::{Links, MAX_BYTES, read_regular_text},
 };
-use windlass_kubelet_api::checkpoint::{Checkpoint, CheckpointError};
+use windlass_kubelet_api::checkpoint::{Checkpoint, CheckpointError, PodDevices};
 
 use crate::HeldIds;
 
 /// UIDs of the pods that have each device.
 pub(super) type ByPod = BTreeMap<DeviceId, BTreeSet<String>>;
+
+/// Ids of a resource in a container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ContainerIds {
+    /// UID of the pod.
+    pub pod: String,
+    /// Name of the container.
+    pub container: String,
+    /// The resource.
+    pub resource: ResourceName,
+    /// The ids.
+    pub ids: BTreeSet<String>,
+}
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CheckpointReadError {
@@ -96,6 +109,20 @@ pub(super) fn held(record: &Checkpoint) -> HeldIds {
     names.into_iter().filter_map(held).collect()
 }
 
+/// Ids of each container.
+pub(super) fn containers(record: &Checkpoint) -> Vec<ContainerIds> {
+    let entries = record.pods.iter().flatten();
+    let ids = |entry: &PodDevices| {
+        Some(ContainerIds {
+            pod: entry.pod_uid.clone(),
+            container: entry.container_name.clone(),
+            resource: entry.resource_name.parse().ok()?,
+            ids: entry.device_ids.values().flatten().cloned().collect(),
+        })
+    };
+    entries.filter_map(ids).collect()
+}
+
 pub(super) fn by_pod(record: Checkpoint) -> ByPod {
     let mut all = ByPod::new();
     for entry in record.pods.into_iter().flatten() {
@@ -110,7 +137,7 @@ pub(super) fn by_pod(record: Checkpoint) -> ByPod {
 
 #[cfg(test)]
 mod tests {
-    use windlass_kubelet_api::checkpoint::{NO_NUMA_NODE, PodDevices};
+    use windlass_kubelet_api::checkpoint::NO_NUMA_NODE;
 
     use super::*;
 

@@ -119,6 +119,16 @@ impl Ledger {
         }
     }
 
+    /// Sum of the shares of all claims but one.
+    pub(super) fn others_portion(&self, id: &DeviceId, uid: &str) -> Option<Portion> {
+        let others = self.holds(id).filter(|hold| hold.claim.uid != uid);
+        let portions = others.filter_map(|hold| match hold.usage {
+            Use::Portion(portion) => Some(portion),
+            _ => None,
+        });
+        portions.reduce(Portion::and)
+    }
+
     /// Fails if other claims leave too little of the device.
     pub(super) fn check_portion(
         &self,
@@ -126,12 +136,7 @@ impl Ledger {
         wanted: Portion,
         uid: &str,
     ) -> Result<(), Conflict> {
-        let others = self.holds(&it.device).filter(|hold| hold.claim.uid != uid);
-        let had = others.filter_map(|hold| match hold.usage {
-            Use::Portion(portion) => Some(portion),
-            _ => None,
-        });
-        let Some(had) = had.reduce(Portion::and) else { return Ok(()) };
+        let Some(had) = self.others_portion(&it.device, uid) else { return Ok(()) };
         if wanted.and(had).fits() {
             return Ok(());
         }

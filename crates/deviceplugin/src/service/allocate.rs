@@ -20,6 +20,7 @@ use super::{
     super::wire::{self, Refusal},
     MAX_LOGGED_IDS, Service,
 };
+use crate::shares::{SHARE, share_name};
 
 const GONE: &str = "no longer on this node";
 
@@ -45,6 +46,9 @@ impl Service {
             return Err(Refusal::Empty { resource: self.name() });
         }
         self.check_known(&offer, ids)?;
+        if offer.counts_shares() {
+            return Ok(self.allocate_share(state, ids));
+        }
         let devices = self.devices(state, &offer, ids)?;
         self.check_shares(&offer, ids, &devices)?;
         self.check_paths(&devices)?;
@@ -67,6 +71,21 @@ impl Service {
         let devices = first_few(ids, MAX_LOGGED_IDS);
         tracing::info!(resource = self.resource.as_str(), devices, "allocated");
         Ok(wire::container_response(grant, &self.roots.dev))
+    }
+
+    /// A name whose CDI document is written before the container starts: only then is the pod known.
+    fn allocate_share(&self, state: &NodeState, ids: &[String]) -> ContainerAllocateResponse {
+        let name = SHARE.qualify(share_name(self.resource.as_str(), ids));
+        let grant = container_edits::grant_share(
+            name,
+            &self.resource,
+            &state.policy.delivery,
+            &state.node_extras,
+            state.inventory.simulated.as_deref(),
+        );
+        let tokens = ids.len();
+        tracing::info!(resource = self.resource.as_str(), tokens, "share allocated");
+        wire::container_response(grant, &self.roots.dev)
     }
 
     /// Takes the devices in the ledger, unless a claim has them. The ledger drops the entry if the kubelet's

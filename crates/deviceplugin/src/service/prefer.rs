@@ -59,8 +59,10 @@ impl Service {
     ) -> Result<Preference, Refusal> {
         let (offer, required) = (self.offer(state), &request.must_include_device_i_ds);
         self.check_known(&offer, required)?;
-        for id in required {
-            self.allocatable(state, &offer, id)?;
+        if !offer.counts_shares() {
+            for id in required {
+                self.allocatable(state, &offer, id)?;
+            }
         }
         let policy = state.placement(&self.resource);
         let question = PreferenceRequest {
@@ -72,6 +74,9 @@ impl Service {
             request,
             near: self.neighbours(state),
         };
+        if offer.counts_shares() {
+            return question.among_tokens();
+        }
         match offer.sharing() {
             Sharing::Exclusive => question.among_devices(),
             Sharing::Shared(shared) => question.among_replicas(shared),

@@ -15,7 +15,7 @@ use windlass_allocations::{
 use windlass_cluster::{Client, leases};
 use windlass_config::{Config, Policy};
 use windlass_core::labels::Labels;
-use windlass_deviceplugin::{Plugins, RecentAllocations, history};
+use windlass_deviceplugin::{Plugins, RecentAllocations, history, shares::ShareHandle};
 use windlass_discovery::{HostWatch, Source, mig::MigHandle, telemetry::TelemetryReceiver};
 use windlass_dra::{Driver, RecoveredClaims};
 use windlass_host::{Roots, clock::Clock, state_folder};
@@ -31,6 +31,7 @@ use crate::{
     labels::{Labeller, devices},
     metrics::Instruments,
     reconciler::{Inputs, Outputs, Reconciler, dry_run::Snapshots, were_offered},
+    shares::{self, Shares},
 };
 
 /// Dependencies that are checked and bound before any part runs.
@@ -73,7 +74,7 @@ pub(super) fn assemble(
         news,
         parts,
     );
-    wiring.serve_plugins(dir, &handles, parts);
+    wiring.serve_plugins(dir, &handles, cluster.clone(), parts);
     wiring.serve_claims(recovered, &handles, discovered.partitions.clone(), cluster.clone(), parts);
     let labels = wiring.label(&handles.state, parts);
     if let Some(client) = cluster {
@@ -128,6 +129,7 @@ struct ReconcilerHandles {
     state: watch::Receiver<Arc<NodeState>>,
     rounds: watch::Receiver<Instant>,
     holders: PodResourcesCache,
+    allocations: AllocationsReader,
     cleanup: CleanupHandle,
     daemons: watch::Receiver<Arc<MpsStates>>,
 }
@@ -217,7 +219,7 @@ impl Wiring<'_> {
         let inputs = Inputs {
             news,
             leases,
-            allocations,
+            allocations: allocations.clone(),
             policy: policy.clone(),
             mps: daemons.clone(),
             cleanup_states,
@@ -228,7 +230,7 @@ impl Wiring<'_> {
             Outputs { state: publish, daemons: want_daemons, cleanup_demand, rounds: stamp };
         let reconciler = Reconciler::new(config, snapshots, inputs, outputs);
         parts.add("reconciler", reconciler.run(parts.token()));
-        ReconcilerHandles { state, rounds, holders, cleanup: handle, daemons }
+        ReconcilerHandles { state, rounds, holders, allocations, cleanup: handle, daemons }
     }
 
     /// Follows the kubelet's checkpoint on behalf of all readers.
@@ -253,7 +255,26 @@ impl Wiring<'_> {
     }
 
     /// Serves the device plugin API.
-    fn serve_plugins(&self, dir: PathBuf, handles: &ReconcilerHandles, parts: &mut Parts) {
+    fn serve_plugins(
+        &self,
+        dir: PathBuf,
+        handles: &ReconcilerHandles,
+        cluster: Option<Client>,
+        parts: &mut Parts,
+    ) {
+        let (shares, requests) = ShareHandle::new();
+        let recovered = shares::restore(&self.config.places, &self.ledger);
+        let deps = shares::Deps {
+            state: handles.state.clone(),
+            allocations: handles.allocations.clone(),
+            ledger: self.ledger.clone(),
+            cleanup: handles.cleanup.clone(),
+            cluster,
+            requests,
+            metrics: self.instruments.shares.clone(),
+        };
+        let binder = Shares::new(&self.config.places, recovered, deps);
+        parts.add("shares", binder.run(parts.token()));
         let (writer, choices) = history::history(&self.config.places.state_dir, self.clock);
         parts.add("allocation history", writer.run(parts.token()));
         let plugins = Plugins {
@@ -269,6 +290,7 @@ impl Wiring<'_> {
             holders: handles.holders.clone(),
             directory: self.directory.clone(),
             dir,
+            shares,
         };
         parts.add("device plugin", plugins.run(parts.token()));
     }

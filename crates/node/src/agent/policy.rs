@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 use windlass_cluster::{Client, InvalidNodeName, node_label};
-use windlass_config::{Config, DraOffer, LabelOutput, LabelValue, Policy};
+use windlass_config::{Config, LabelOutput, LabelValue, Policy};
 use windlass_host::clock::Clock;
 
 use super::{StartError, parts::Parts};
@@ -29,7 +29,7 @@ impl PolicySource {
         let by_label = matches!(self, Self::Followed(Follow { label: Some(_), .. }));
         let labels =
             matches!(config.policy.labels.output, LabelOutput::Node | LabelOutput::NodeFeature);
-        let claims = config.policy.dra.offer != DraOffer::Off;
+        let claims = config.policy.knows_amounts();
         let leases = config.policy.sources.iter().any(|source| source.lease);
         let devices = config.policy.labels.devices;
         let is_needed = by_label || labels || devices || leases || claims || config.cluster.events;

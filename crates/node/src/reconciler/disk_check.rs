@@ -162,6 +162,7 @@ impl DiskCheckResult {
             empty: plan.empty,
             claimable: plan.claimable,
             unclaimable: plan.unclaimable,
+            shareable: plan.shareable,
             node_extras: self.surroundings.clone(),
             documents: self.documents.clone(),
             lacks: self.lacks.clone(),

@@ -42,6 +42,7 @@ pub(crate) fn dry_run(config: &Config, sources: &Snapshots) -> NodeState {
         fingerprints: &Fingerprints::new(),
         moves: Moves::Kept,
         obstacle: &|device, _| checks.of_containers(device).map(|it| it.why),
+        share_obstacle: &|device| checks.of_shares(device).map(|it| it.why),
         cleanup: &|id| {
             cleanup_states.get(id).filter(|_| cleanup_demand.contains_key(id))?.obstacle()
         },

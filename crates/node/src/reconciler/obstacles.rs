@@ -36,11 +36,16 @@ impl ObstacleChecks<'_> {
         document.filter(|_| self.policy.delivery.uses_cdi()).or_else(|| self.common(device))
     }
 
+    /// Obstacle for shares by amounts, which need the document.
+    pub(super) fn of_shares(self, device: &Device) -> Option<Obstacle> {
+        self.checked.undocumented(device).or_else(|| self.common(device))
+    }
+
     /// Obstacles for claims. MPS daemons are none: a claim waits for its daemon itself.
     pub(super) fn of_claims(self, inventory: &Inventory) -> Obstacles {
         let devices = inventory.devices.iter().filter(|_| self.policy.dra.offer != DraOffer::Off);
         let obstacle = |device: &Device| {
-            let on_disk = self.checked.undocumented(device).or_else(|| self.common(device))?;
+            let on_disk = self.of_shares(device)?;
             Some((device.id.clone(), on_disk))
         };
         devices.filter_map(obstacle).collect()

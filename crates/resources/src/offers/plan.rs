@@ -16,7 +16,9 @@ use std::{
 };
 
 use windlass_allocations::{HeldIds, duplicates::duplicates};
-use windlass_config::{DraOffer, Policy, Replicas, Resources, Shared, Sharing, SharingMethod};
+use windlass_config::{
+    DraOffer, Policy, Replicas, Resources, ShareResources, Shared, Sharing, SharingMethod,
+};
 use windlass_core::{
     device::{Device, DeviceId, Partitioning},
     inventory::Inventory,
@@ -29,6 +31,7 @@ use super::{
     assignment::{Assigner, Assignment, Fit, Target, mig_profile, present_parts},
     diagnose::{Outcome, diagnose},
     earlier_ids,
+    shares::{ShareTokens, ShareUnit, Shareable, ShareableGpu},
 };
 
 /// Sharing method of each device at its last allocation.
@@ -58,6 +61,8 @@ pub struct Inputs<'a> {
     pub moves: Moves,
     /// Reason that a healthy device cannot be allocated.
     pub obstacle: &'a dyn Fn(&Device, Sharing) -> Option<String>,
+    /// Reason that pods cannot have shares of a healthy device by amounts.
+    pub share_obstacle: &'a dyn Fn(&Device) -> Option<String>,
     /// Cleanup that the device needs first.
     pub cleanup: &'a dyn Fn(&DeviceId) -> Option<String>,
 }
@@ -96,6 +101,8 @@ pub struct Plan {
     pub claimable: Claimable,
     /// Devices that the configuration gives to claims and that claims cannot have, with the reason.
     pub unclaimable: Unclaimable,
+    /// GPUs of which pods may have shares by amounts.
+    pub shareable: Shareable,
 }
 
 /// Devices for claims, and how several claims share one.
@@ -116,6 +123,7 @@ struct Planner<'a> {
     mps: BTreeMap<DeviceId, Replicas>,
     claimable: Claimable,
     unclaimable: Unclaimable,
+    shareable: Shareable,
 }
 
 /// Resource name and form of id under which the kubelet accounts for a device. The kubelet cannot relate
@@ -160,14 +168,17 @@ pub fn plan(inputs: Inputs<'_>) -> Plan {
         mps: BTreeMap::new(),
         claimable: Claimable::new(),
         unclaimable: Unclaimable::new(),
+        shareable: Shareable::new(),
     };
     let devices = inputs.inventory.devices.iter();
     let mut assignments: Vec<_> = devices.map(|device| (device, assigner.assign(device))).collect();
     planner.withhold_duplicates(&mut assignments);
     for (device, assignment) in assignments {
+        planner.share(device, &assignment, assigner.fit(device));
         let assignment = planner.leave_to_claims(device, assignment, assigner.fit(device));
         planner.place(device, assignment);
     }
+    planner.offer_shares();
     planner.keep_once_allocatable();
     planner.keep_held();
     planner.finish()
@@ -238,6 +249,45 @@ impl Planner<'_> {
         match policy.offer {
             DraOffer::Instead => Assignment::Withheld(LEFT_TO_CLAIMS.to_owned()),
             DraOffer::Beside | DraOffer::Off => assignment,
+        }
+    }
+
+    /// Lets pods have shares of a whole GPU that is not shared otherwise.
+    fn share(&mut self, device: &Device, assignment: &Assignment, fit: Fit) {
+        let is_exclusive = match assignment {
+            Assignment::Resource(target) => target.sharing == Sharing::Exclusive,
+            Assignment::Unassigned => fit == Fit::Usable,
+            Assignment::Withheld(_) | Assignment::Unfit(_) => false,
+        };
+        let is_whole = !device.kind.is_instance() && !device.partitioned;
+        let is_shared = self.inputs.policy.shares.is_on() && device.not_shared.is_none();
+        let is_taken = is_exclusive && is_whole && device.family().is_managed && is_shared;
+        if let Some(memory_mib) =
+            device.memory_mib().filter(|_| is_taken && !self.is_cut_for_claims(device))
+        {
+            let obstacle = self.share_obstacle(device);
+            self.shareable.insert(device.id.clone(), ShareableGpu { memory_mib, obstacle });
+        }
+    }
+
+    fn share_obstacle(&self, device: &Device) -> Option<String> {
+        match device.health.failure() {
+            _ if device.health.is_healthy() => {
+                (self.inputs.share_obstacle)(device).or_else(|| (self.inputs.cleanup)(&device.id))
+            }
+            Some(failure) => Some(failure.to_string()),
+            None => Some("not probed yet".to_owned()),
+        }
+    }
+
+    /// Offers the amounts of the GPUs.
+    fn offer_shares(&mut self) {
+        let ShareResources { memory, compute } = &self.inputs.policy.shares;
+        for (name, unit) in [(memory, ShareUnit::Gibibyte), (compute, ShareUnit::Percent)] {
+            if let Some((name, tokens)) = name.as_ref().zip(ShareTokens::of(unit, &self.shareable))
+            {
+                self.offers.entry(name.clone()).or_default().shares = Some(tokens);
+            }
         }
     }
 
@@ -453,6 +503,7 @@ impl Planner<'_> {
             empty,
             claimable: self.claimable,
             unclaimable: self.unclaimable,
+            shareable: self.shareable,
         }
     }
 }

@@ -22,16 +22,18 @@ impl Offer {
     pub(super) fn once_allocatable_tokens(&self) -> impl Iterator<Item = String> {
         let devices = self.devices.values().filter(|device| device.was_allocatable);
         let tokens = devices.filter_map(OfferedDevice::pooled).map(|pool| pool.tokens.get()).max();
-        (0..tokens.unwrap_or(0)).map(|number| number.to_string())
+        let tokens = tokens.unwrap_or(0).max(self.share_tokens());
+        (0..tokens).map(|number| number.to_string())
     }
 
     pub(super) fn tokens(&self) -> usize {
         self.pool().map_or(0, |pool| pool.tokens.get() as usize)
     }
 
-    /// True for a token of the pool.
-    pub fn pool_has(&self, id: &str) -> bool {
-        token(id).is_some_and(|number| (number as usize) < self.tokens())
+    /// True for a token of the pool, or of the amounts.
+    pub fn has_token(&self, id: &str) -> bool {
+        let tokens = self.tokens().max(self.share_tokens() as usize);
+        token(id).is_some_and(|number| (number as usize) < tokens)
     }
 
     /// True if a token stands for any allocatable device.

@@ -71,6 +71,7 @@ impl Node {
             fingerprints: &self.fingerprints,
             moves: self.moves,
             obstacle: &|_, _| None,
+            share_obstacle: &|_| None,
             cleanup: &|_| None,
         });
         record(&mut self.fingerprints, &self.plan, &inventory, &self.held);

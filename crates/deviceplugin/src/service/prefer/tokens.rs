@@ -1,4 +1,4 @@
-//! Preferred allocation among the tokens of a pool: required ones first, then the lowest names.
+//! Preferred allocation among tokens, of a pool or of amounts: required ones first, then the lowest names.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ impl PreferenceRequest<'_> {
     pub(super) fn among_tokens(&self) -> Result<Preference, Refusal> {
         let required: BTreeSet<_> = self.request.must_include_device_i_ds.iter().collect();
         let mut free: Vec<_> = self.request.available_device_i_ds.iter().collect();
-        free.retain(|id| self.offer.pool_has(id) && !required.contains(id));
+        free.retain(|id| self.offer.has_token(id) && !required.contains(id));
         free.sort_by_key(|id| (id.len(), id.as_str()));
         let available = required.len() + free.len();
         if self.size() > available {
@@ -22,7 +22,7 @@ impl PreferenceRequest<'_> {
             return Err(Refusal::Placement { resource, source, excluded: Excluded::default() });
         }
         let ids = required.into_iter().chain(free).take(self.size()).cloned().collect();
-        let why = "every token stands for the same devices".to_owned();
+        let why = "all tokens are alike".to_owned();
         Ok(Preference { ids, policy: self.policy, why, steps: 0, exact: true, candidates: None })
     }
 }

@@ -1,0 +1,47 @@
+//! A connection that several requests share until one fails.
+
+use std::{fmt, sync::Arc};
+
+use windlass_host::shared::Shared;
+
+use super::{Client, ClusterError, client::Connection};
+
+/// A client with its last connection. Clones share the connection.
+#[derive(Clone)]
+pub(super) struct KeptConnection {
+    client: Client,
+    connection: Arc<Shared<Option<Connection>>>,
+}
+
+// === impl KeptConnection ===
+
+impl KeptConnection {
+    pub(super) fn new(client: Client) -> Self {
+        Self { client, connection: Arc::default() }
+    }
+
+    pub(super) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// The last connection, or a new one.
+    pub(super) async fn connect(&self) -> Result<Connection, ClusterError> {
+        if let Some(connection) = self.connection.step(|known| known.clone()) {
+            return Ok(connection);
+        }
+        let connection = self.client.connect().await?;
+        self.connection.step(|known| *known = Some(connection.clone()));
+        Ok(connection)
+    }
+
+    /// Drops a failed connection: a new one reads new credentials.
+    pub(super) fn forget(&self) {
+        self.connection.step(|known| *known = None);
+    }
+}
+
+impl fmt::Debug for KeptConnection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeptConnection").field("client", &self.client).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,70 @@
+//! Shares of GPUs by amounts: names for their CDI documents, and the way to the part that chooses their GPUs.
+
+use std::collections::BTreeSet;
+
+use tokio::sync::{mpsc, oneshot};
+use windlass_core::{cdi::Kind, name::digest, resource::ResourceName};
+
+/// CDI kind of shares.
+pub const SHARE: Kind = Kind::new("share");
+
+/// Sender of requests to bind a share to a GPU.
+#[derive(Clone, Debug)]
+pub struct ShareHandle(mpsc::Sender<BindRequest>);
+
+/// Request to bind the share of these ids, before its container starts.
+#[derive(Debug)]
+pub struct BindRequest {
+    /// The resource.
+    pub resource: ResourceName,
+    /// The kubelet's ids.
+    pub ids: BTreeSet<String>,
+    /// Receiver of the outcome. The caller may have given up.
+    pub reply: oneshot::Sender<Result<(), String>>,
+}
+
+/// Capacity of the request channel: one start per container.
+const REQUESTS: usize = 64;
+
+const ENDS: &str = "the agent ends";
+
+/// Name of a share within its kind. Equal ids have one name.
+pub fn share_name<'a>(resource: &str, ids: impl IntoIterator<Item = &'a String>) -> String {
+    let ids: BTreeSet<&str> = ids.into_iter().map(String::as_str).collect();
+    let ids: Vec<_> = ids.into_iter().collect();
+    format!("{:016x}", digest(&format!("{resource}={}", ids.join(","))))
+}
+
+// === impl ShareHandle ===
+
+impl ShareHandle {
+    /// A handle, and the requests that it sends.
+    pub fn new() -> (Self, mpsc::Receiver<BindRequest>) {
+        let (sender, requests) = mpsc::channel(REQUESTS);
+        (Self(sender), requests)
+    }
+
+    /// Binds a share. Returns once its CDI document is written, or with the reason against it.
+    pub(crate) async fn bind(&self, resource: &ResourceName, ids: &[String]) -> Result<(), String> {
+        let (reply, answer) = oneshot::channel();
+        let ids = ids.iter().cloned().collect();
+        // A part that has ended drops the reply.
+        let _ = self.0.send(BindRequest { resource: resource.clone(), ids, reply }).await;
+        answer.await.unwrap_or_else(|_| Err(ENDS.to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shares_name_depends_on_its_resource_and_ids_alone() {
+        let name = |resource: &str, ids: &[&str]| {
+            share_name(resource, &ids.iter().map(ToString::to_string).collect::<Vec<_>>())
+        };
+        assert_eq!(name("a/b", &["1", "0"]), name("a/b", &["0", "1"]));
+        assert_ne!(name("a/b", &["0", "1"]), name("a/c", &["0", "1"]));
+        assert_ne!(name("a/b", &["0", "1"]), name("a/b", &["01"]));
+    }
+}

@@ -1,0 +1,130 @@
+//! CDI documents of shares. They are the record of shares too: each names its pod, and the next agent reads them.
+
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use windlass_cdi::container_edits::variable;
+use windlass_core::{
+    cdi::{Spec, SpecDevice, VENDOR},
+    resource::ResourceName,
+};
+use windlass_deviceplugin::shares::SHARE;
+use windlass_host::files::{self, Links, Readers};
+
+use super::hold::Hold;
+
+/// The folder of the documents.
+#[derive(Clone, Debug)]
+pub(super) struct ShareDocuments(PathBuf);
+
+/// A share's document.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ShareDocument {
+    pub(super) hold: Hold,
+    pub(super) spec: Spec,
+}
+
+/// Variable with the share as JSON. The agent reads it again: annotations need a newer CDI version.
+const VARIABLE: &str = "WINDLASS_SHARE";
+
+/// Edits of a share's container.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Edits<'a> {
+    /// All edits for the GPU, from the document of GPUs.
+    Gpu(&'a Spec),
+    /// Variables alone: the container has the GPU by another resource.
+    Variables,
+}
+
+// === impl ShareDocument ===
+
+impl ShareDocument {
+    /// A document of this name; `None` if the document of GPUs lacks the share's GPU.
+    pub(super) fn new(
+        name: &str,
+        resource: &ResourceName,
+        hold: Hold,
+        edits: Edits<'_>,
+    ) -> Option<Self> {
+        let (mut own, common) = match edits {
+            Edits::Variables => Default::default(),
+            Edits::Gpu(gpus) => {
+                let is_it = |device: &&SpecDevice| device.name == hold.device.as_str();
+                let gpu = gpus.devices.iter().find(is_it)?;
+                (gpu.container_edits.clone(), gpus.container_edits.clone())
+            }
+        };
+        let record = serde_json::to_string(&hold).expect("strings and numbers are JSON");
+        own.env.push(format!("{VARIABLE}={record}"));
+        own.env.push(format!("{}={}", variable(resource), hold.device));
+        let spec = Spec::new(&SHARE, vec![SpecDevice::new(name, own)], common);
+        Some(Self { hold, spec })
+    }
+
+    /// The share of a document that an agent wrote.
+    fn of(spec: Spec) -> Option<(String, Self)> {
+        let device = spec.devices.first()?;
+        let prefix = format!("{VARIABLE}=");
+        let record = device.container_edits.env.iter().find_map(|it| it.strip_prefix(&prefix))?;
+        let hold = serde_json::from_str(record).ok()?;
+        Some((device.name.clone(), Self { hold, spec }))
+    }
+}
+
+// === impl ShareDocuments ===
+
+impl ShareDocuments {
+    pub(super) fn new(dir: &Path) -> Self {
+        Self(dir.to_owned())
+    }
+
+    /// Documents of earlier agents by name, and the paths of unreadable ones. Blocks.
+    pub(super) fn read(&self) -> (BTreeMap<String, ShareDocument>, Vec<PathBuf>) {
+        let (mut all, mut unreadable) = (BTreeMap::new(), Vec::new());
+        for file in fs::read_dir(&self.0).into_iter().flatten().flatten() {
+            let name = file.file_name().into_string().unwrap_or_default();
+            if name_in(&name).is_none() {
+                continue;
+            }
+            match read(&file.path()).and_then(ShareDocument::of) {
+                Some((name, document)) => drop(all.insert(name, document)),
+                None => unreadable.push(file.path()),
+            }
+        }
+        (all, unreadable)
+    }
+
+    /// Writes a document, or removes it. Blocks.
+    pub(super) fn settle(
+        &self,
+        name: &str,
+        document: Option<&ShareDocument>,
+    ) -> Result<(), String> {
+        let path = self.0.join(format!("{VENDOR}-share-{name}.json"));
+        let done = match document {
+            // It names a pod.
+            Some(document) => {
+                let text = windlass_cdi::text(&document.spec);
+                files::replace(&path, text.as_bytes(), Readers::Owner).map(drop)
+            }
+            None => match fs::remove_file(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+                _ => Ok(()),
+            },
+        };
+        done.map_err(|error| format!("cannot write CDI document {}: {error}", path.display()))
+    }
+}
+
+/// A CDI document. Blocks.
+pub(super) fn read(path: &Path) -> Option<Spec> {
+    let text = files::read_regular_text(path, Links::Refused, files::MAX_BYTES).ok()?;
+    serde_json::from_str(&text).ok()
+}
+
+fn name_in(file_name: &str) -> Option<&str> {
+    file_name.strip_prefix(VENDOR)?.strip_prefix("-share-")?.strip_suffix(".json")
+}

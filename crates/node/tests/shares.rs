@@ -1,0 +1,304 @@
+//! Shares of GPUs by amounts: bound when a container starts, to the GPU that the cluster half decided if that is
+//! possible, and never more of a GPU than it has.
+
+use k8s_openapi::api::core::v1::Pod as PodObject;
+use serde_json::{Value, json};
+use windlass_cluster_sim::api::{ApiServer, Effect, Fault};
+use windlass_config::{Policy, ShareResources};
+use windlass_core::device::DeviceId;
+use windlass_kubelet_sim::{Container, Kubelet, Pod};
+use windlass_testkit::{GPU, Node, Right, Running, allocatable, pod_with, until, vanishes};
+
+const MEMORY: &str = "windlass.dev/gpu-memory";
+const COMPUTE: &str = "windlass.dev/gpu-compute";
+
+/// GiB of a GPU, and of the machine's eight.
+const OF_ONE: usize = 79;
+const OF_ALL: usize = 8 * OF_ONE;
+
+/// A node whose GPUs pods share, with its cluster.
+struct World {
+    api: ApiServer,
+    node: Node,
+    kubelet: Kubelet,
+    agent: Running,
+    gpus: Vec<DeviceId>,
+}
+
+fn policy() -> Policy {
+    let name = |name: &str| Some(name.parse().expect("a resource"));
+    let shares = ShareResources { memory: name(MEMORY), compute: name(COMPUTE) };
+    Policy { shares, ..Policy::default() }
+}
+
+/// The placement of a share on a GPU.
+fn placed(gpu: &DeviceId) -> Value {
+    json!({"windlass.dev/placement": json!({"devices": [{"id": gpu, "memoryMib": 1}]}).to_string()})
+}
+
+// === impl World ===
+
+impl World {
+    async fn new() -> Self {
+        let api = ApiServer::start();
+        let node = Node::named("dgx-h100", policy()).in_cluster("n1", &api.kubeconfig());
+        let (kubelet, agent) = node.serving(8).await;
+        allocatable(&kubelet, MEMORY, OF_ALL).await;
+        allocatable(&kubelet, COMPUTE, 800).await;
+        let state = agent.state.borrow().clone();
+        let gpus = state.shareable.keys().cloned().collect();
+        Self { api, node, kubelet, agent, gpus }
+    }
+
+    /// Binds a pod to the node with such annotations, and has the kubelet admit it.
+    async fn admit(&self, pod: Pod, annotations: &Value) {
+        let object = json!({
+            "metadata": {
+                "name": pod.name, "namespace": pod.namespace, "uid": pod.uid, "annotations": annotations,
+            },
+            "spec": {"nodeName": "n1", "containers": [{"name": "main", "image": "i"}]},
+        });
+        self.api.objects().put::<PodObject>(&serde_json::from_value(object).expect("a Pod"));
+        self.kubelet.admit(pod).await.expect("admitted");
+    }
+
+    /// Has a pod with GiB of memory and such annotations, and starts it.
+    async fn run(&self, name: &str, gib: u64, annotations: &Value) -> Value {
+        self.admit(pod_with(name, MEMORY, gib), annotations).await;
+        self.start(name, "main").await.remove(0)
+    }
+
+    /// Starts a container, as often as the kubelet would. Returns its documents, in the order of their names.
+    async fn start(&self, name: &str, container: &str) -> Vec<Value> {
+        let uid = format!("{name}-uid");
+        let grant = until("the container starts", async || {
+            self.kubelet.start_container(&uid, container).await
+        })
+        .await;
+        let names = grant.cdi_devices.iter().map(|it| it.strip_prefix("windlass.dev/share="));
+        names.map(|name| self.document(name.expect("a share"))).collect()
+    }
+
+    fn document(&self, name: &str) -> Value {
+        let path = self.node.config.places.cdi_dir.join(format!("windlass.dev-share-{name}.json"));
+        let document: Value =
+            serde_json::from_slice(&std::fs::read(path).expect("a document")).expect("JSON");
+        assert_eq!(document["devices"][0]["name"], name);
+        document
+    }
+
+    fn documents(&self) -> usize {
+        let files = std::fs::read_dir(&self.node.config.places.cdi_dir).expect("a folder");
+        let names =
+            files.map(|file| file.expect("a file").file_name().into_string().expect("text"));
+        names.filter(|name| name.starts_with("windlass.dev-share-")).count()
+    }
+
+    /// The agent's own annotation of a pod.
+    async fn corrected(&self, name: &str) -> String {
+        until("the pod is annotated", async || {
+            let pod = self.api.objects().get::<PodObject>("default", name).expect("a Pod");
+            let annotations = pod.metadata.annotations.unwrap_or_default();
+            annotations.get("windlass.dev/placed").cloned().ok_or(annotations)
+        })
+        .await
+    }
+
+    /// Ends the agent, and starts the next one.
+    async fn restart(mut self) -> Self {
+        self.agent.stop().await;
+        self.agent = self.node.agent();
+        let all = |state: &windlass_resources::NodeState| state.shareable.len() == 8;
+        self.agent.until(|state| all(state)).await;
+        self
+    }
+}
+
+fn variables(document: &Value) -> Vec<&str> {
+    let env = document["devices"][0]["containerEdits"]["env"].as_array();
+    env.into_iter().flatten().filter_map(Value::as_str).collect()
+}
+
+/// The share in a document.
+fn share(document: &Value) -> Value {
+    let text = variables(document).into_iter().find_map(|it| it.strip_prefix("WINDLASS_SHARE="));
+    serde_json::from_str(text.expect("a share")).expect("JSON")
+}
+
+fn gpu_of(document: &Value) -> String {
+    share(document)["device"].as_str().expect("an id").to_owned()
+}
+
+#[tokio::test]
+async fn pods_share_the_gpu_that_was_decided_for_them() {
+    let world = World::new().await;
+    let gpu = &world.gpus[5];
+    let first = world.run("a", 8, &placed(gpu)).await;
+    assert_eq!(gpu_of(&first), gpu.as_str());
+    assert_eq!(
+        (share(&first)["memoryMib"].clone(), share(&first)["uid"].clone()),
+        (json!(8192), json!("a-uid"))
+    );
+    let text =
+        std::fs::read_to_string(world.node.config.places.cdi_dir.join("windlass.dev-gpu.json"));
+    let all: Value = serde_json::from_str(&text.expect("a document")).expect("JSON");
+    let whole =
+        all["devices"].as_array().expect("devices").iter().find(|it| it["name"] == gpu.as_str());
+    let nodes = |device: &Value| device["containerEdits"]["deviceNodes"].clone();
+    assert_eq!(nodes(&first["devices"][0]), nodes(whole.expect("the GPU")));
+    assert_eq!(first["containerEdits"], all["containerEdits"]);
+    let second = world.run("b", 71, &placed(gpu)).await;
+    assert_eq!(gpu_of(&second), gpu.as_str(), "79 GiB of it are theirs");
+    assert_eq!(
+        world.start("a", "main").await,
+        [first],
+        "a container that starts again has the same"
+    );
+    // The others are offered as a whole.
+    allocatable(&world.kubelet, GPU, 7).await;
+    let shipped = Right::shipped();
+    for asked in world.api.objects().log() {
+        let right = Right::asked(&asked.method, &asked.path, &asked.query);
+        let right = right.expect("a request for a resource");
+        assert!(shipped.iter().any(|it| it.gives(&right)), "deploy/rbac.yaml lacks {right:?}");
+    }
+    world.agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_decision_that_does_not_fit_is_corrected() {
+    let world = World::new().await;
+    let gpu = &world.gpus[0];
+    world.run("a", 40, &placed(gpu)).await;
+    let corrected = world.run("b", 40, &placed(gpu)).await;
+    assert_ne!(gpu_of(&corrected), gpu.as_str());
+    let placement: Value = serde_json::from_str(&world.corrected("b").await).expect("JSON");
+    let expected = json!({"devices": [{"id": gpu_of(&corrected), "memoryMib": 40960}]});
+    assert_eq!(placement, expected);
+    let fitting = world.run("c", 39, &placed(gpu)).await;
+    assert_eq!(gpu_of(&fitting), gpu.as_str());
+    // A GPU that failed is no decision to keep.
+    world.node.inject("lost@7");
+    allocatable(&world.kubelet, MEMORY, OF_ALL - OF_ONE).await;
+    let failed = &world.gpus[..];
+    let state = world.agent.state.borrow().clone();
+    let lost =
+        failed.iter().find(|id| state.shareable[*id].obstacle.is_some()).expect("it was lost");
+    let elsewhere = world.run("d", 1, &placed(lost)).await;
+    assert_ne!(gpu_of(&elsewhere), lost.as_str());
+    world.agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_restarted_agent_knows_every_share() {
+    let world = World::new().await;
+    let gpu = &world.gpus[2].clone();
+    let first = world.run("a", 40, &placed(gpu)).await;
+    let world = world.restart().await;
+    assert_eq!(world.start("a", "main").await, [first]);
+    let second = world.run("b", 40, &placed(gpu)).await;
+    assert_ne!(gpu_of(&second), gpu.as_str(), "80 GiB are more than it has");
+    allocatable(&world.kubelet, GPU, 6).await;
+    world.agent.stop().await;
+}
+
+#[tokio::test]
+async fn without_an_api_server_a_container_waits_and_says_why() {
+    let world = World::new().await;
+    world.api.inject(Fault::at("/api/v1/pods", Effect::Drop));
+    world.admit(pod_with("a", MEMORY, 8), &placed(&world.gpus[1])).await;
+    let error = world.kubelet.start_container("a-uid", "main").await.expect_err("not started");
+    assert!(error.to_string().contains("cannot list pods of node n1"), "{error}");
+    assert_eq!(world.documents(), 0);
+    world.api.heal();
+    let document = world.start("a", "main").await.remove(0);
+    assert_eq!(gpu_of(&document), world.gpus[1].as_str());
+    // A pod that has its share needs no API server.
+    world.api.inject(Fault::at("/api/v1/pods", Effect::Drop));
+    assert_eq!(world.start("a", "main").await, [document]);
+    world.agent.stop().await;
+}
+
+#[tokio::test]
+async fn annotations_of_a_pods_author_take_nothing_from_others() {
+    let world = World::new().await;
+    let whole = world.kubelet.admit(pod_with("whole", GPU, 1)).await.expect("admitted");
+    let whole = whole.containers[0].resources[GPU].ids();
+    let whole: DeviceId = whole.first().expect("a GPU").parse().expect("an id");
+    allocatable(&world.kubelet, MEMORY, OF_ALL - OF_ONE).await;
+    let full = &world.gpus.iter().find(|id| **id != whole).expect("another").clone();
+    let first = world.run("a", 79, &placed(full)).await;
+    let huge = json!({"devices": [{"id": full, "memoryMib": 1, "computeMilli": 1}]}).to_string();
+    for (name, annotation) in [
+        ("damaged", "GPU".to_owned()),
+        ("of-two", json!({"devices": [{"id": full}, {"id": whole}]}).to_string()),
+        ("unknown", json!({"devices": [{"id": "GPU-x", "memoryMib": 8}]}).to_string()),
+        ("whole-gpu", json!({"devices": [{"id": whole}]}).to_string()),
+        ("full", huge),
+    ] {
+        let forged = json!({"windlass.dev/placement": annotation, "windlass.dev/other": "x"});
+        let document = world.run(name, 10, &forged).await;
+        let gpu = gpu_of(&document);
+        assert!(gpu != whole.as_str() && gpu != full.as_str(), "{name} got {gpu}");
+        assert_eq!(share(&document)["memoryMib"], 10240, "{name}");
+    }
+    assert_eq!(world.start("a", "main").await, [first]);
+    world.agent.stop().await;
+}
+
+#[tokio::test]
+async fn all_containers_of_a_pod_have_one_gpu_by_both_amounts() {
+    let world = World::new().await;
+    let of =
+        |name: &str, gib, percent| Container::new(name).limit(MEMORY, gib).limit(COMPUTE, percent);
+    let pod = Pod::new("p")
+        .init(of("first", 4, 10))
+        .container(of("main", 8, 20))
+        .container(of("side", 2, 30));
+    world.admit(pod, &json!({})).await;
+    let mut gpus = Vec::new();
+    for container in ["first", "main", "side"] {
+        let documents = world.start("p", container).await;
+        assert_eq!(documents.len(), 2, "{container}");
+        for document in &documents {
+            let share = share(document);
+            assert_eq!(
+                (&share["memoryMib"], &share["computePercent"]),
+                (&json!(10240), &json!(50))
+            );
+            gpus.push(gpu_of(document));
+        }
+        let has_nodes = |it: &&Value| !it["devices"][0]["containerEdits"]["deviceNodes"].is_null();
+        assert_eq!(documents.iter().filter(has_nodes).count(), 1, "the GPU is given once");
+    }
+    gpus.dedup();
+    assert_eq!(gpus.len(), 1, "{gpus:?}");
+    let placement: Value = serde_json::from_str(&world.corrected("p").await).expect("JSON");
+    let expected = json!({"devices": [{"id": gpus[0], "memoryMib": 10240, "computeMilli": 500}]});
+    assert_eq!(placement, expected);
+    // Half of its compute is left, and the rest is elsewhere.
+    world.admit(pod_with("q", COMPUTE, 60), &placed(&gpus[0].parse().expect("an id"))).await;
+    let other = world.start("q", "main").await.remove(0);
+    assert_ne!(gpu_of(&other), gpus[0]);
+    world.agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_gpu_is_whole_again_after_its_last_share() {
+    let world = World::new().await;
+    world.run("a", 8, &placed(&world.gpus[4])).await;
+    allocatable(&world.kubelet, GPU, 7).await;
+    let name = windlass_deviceplugin::shares::share_name(
+        MEMORY,
+        &(0..8).map(|it| it.to_string()).collect::<Vec<_>>(),
+    );
+    let path = world.node.config.places.cdi_dir.join(format!("windlass.dev-share-{name}.json"));
+    assert!(path.exists());
+    world.kubelet.delete("a-uid").await;
+    vanishes(&path).await;
+    allocatable(&world.kubelet, GPU, 8).await;
+    // The next pod has the same ids.
+    let next = world.run("b", 8, &placed(&world.gpus[3])).await;
+    assert_eq!(gpu_of(&next), world.gpus[3].as_str());
+    world.agent.stop().await;
+}

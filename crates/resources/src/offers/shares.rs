@@ -1,0 +1,105 @@
+//! Resources that count amounts of GPUs: memory in GiB, or compute in percent. Their ids are tokens without a
+//! device, since a share's GPU is chosen when its first container starts.
+
+use std::{borrow::Cow, collections::BTreeMap};
+
+use windlass_core::device::DeviceId;
+
+use super::{Allocatable, ListEntry, Offer};
+
+/// GPUs of which pods may have shares by amounts.
+pub type Shareable = BTreeMap<DeviceId, ShareableGpu>;
+
+/// A GPU of which pods may have shares by amounts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShareableGpu {
+    /// Memory in MiB.
+    pub memory_mib: u64,
+    /// Reason against new shares.
+    pub obstacle: Option<String>,
+}
+
+/// The amount that a token stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ShareUnit {
+    /// A GiB of memory.
+    Gibibyte,
+    /// A hundredth of a GPU's compute.
+    Percent,
+}
+
+/// Tokens of a resource that counts an amount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ShareTokens {
+    /// Tokens of all GPUs.
+    total: u32,
+    /// Tokens of GPUs without an obstacle. They have the lowest numbers.
+    usable: u32,
+    /// State of the other tokens.
+    rest: Allocatable,
+}
+
+/// Compute of a GPU in percent.
+const WHOLE: u32 = 100;
+
+const MIB_PER_GIB: u64 = 1024;
+
+/// Reason against tokens beyond the usable GPUs.
+const UNUSABLE: &str = "GPUs with these amounts are held as a whole, or not healthy";
+
+static USABLE: Allocatable = Allocatable::Yes;
+
+// === impl ShareUnit ===
+
+impl ShareUnit {
+    fn tokens(self, gpu: &ShareableGpu) -> u32 {
+        match self {
+            Self::Gibibyte => u32::try_from(gpu.memory_mib / MIB_PER_GIB).unwrap_or(u32::MAX),
+            Self::Percent => WHOLE,
+        }
+    }
+}
+
+// === impl ShareTokens ===
+
+impl ShareTokens {
+    /// Tokens for the amounts of these GPUs; `None` if there are none.
+    pub(super) fn of(unit: ShareUnit, gpus: &Shareable) -> Option<Self> {
+        let sum = |gpus: &mut dyn Iterator<Item = &ShareableGpu>| {
+            gpus.map(|gpu| unit.tokens(gpu)).fold(0, u32::saturating_add)
+        };
+        let total = sum(&mut gpus.values());
+        let usable = sum(&mut gpus.values().filter(|gpu| gpu.obstacle.is_none()));
+        let rest = Allocatable::No(UNUSABLE.to_owned());
+        (total > 0).then_some(Self { total, usable, rest })
+    }
+}
+
+// === impl Offer ===
+
+impl Offer {
+    /// True if the resource counts amounts of GPUs.
+    pub fn counts_shares(&self) -> bool {
+        self.shares.is_some()
+    }
+
+    /// Number of tokens that count amounts.
+    pub(super) fn share_tokens(&self) -> u32 {
+        self.shares.as_ref().map_or(0, |shares| shares.total)
+    }
+
+    /// Number of those on usable GPUs.
+    pub(super) fn usable_shares(&self) -> u32 {
+        self.shares.as_ref().map_or(0, |shares| shares.usable)
+    }
+
+    pub(super) fn list_shares(&self) -> impl Iterator<Item = ListEntry<'_>> {
+        self.shares.iter().flat_map(|shares| {
+            (0..shares.total).map(|number| ListEntry {
+                id: Cow::Owned(number.to_string()),
+                state: if number < shares.usable { &USABLE } else { &shares.rest },
+                numa_node: None,
+            })
+        })
+    }
+}
