@@ -11,7 +11,8 @@ use tokio::time::Instant;
 use windlass_host::{causes, shared::Shared};
 
 pub(crate) use self::wire::{
-    BindArgs, BindResult, FilterArgs, FilterResult, HostPriority, PreemptArgs, PreemptResult,
+    BindArgs, BindResult, FilterArgs, FilterResult, HostPriority, MetaPod, PreemptArgs,
+    PreemptResult,
 };
 use crate::{
     binder::Binder,
@@ -93,16 +94,19 @@ impl Extender {
         scores
     }
 
-    /// The nodes on which the pod fits once kube-scheduler's victims are gone.
+    /// The nodes on which the pod fits once some pods are gone: kube-scheduler's victims, which it counts by resources,
+    /// and those that have to go from the same GPU.
     pub(crate) fn preempt(&self, args: &PreemptArgs) -> PreemptResult {
         let begun = Instant::now();
         let pod = PodFacts::of(&args.pod);
-        let victims = args.node_name_to_meta_victims.iter().filter_map(|(name, victims)| {
-            let uids: Vec<_> = victims.pods.iter().map(|pod| pod.uid.clone()).collect();
-            let fits = self.index.step(|index| index.fits_without(&pod, name, &uids));
-            fits.then(|| (name.clone(), victims.clone()))
+        let all = args.node_name_to_meta_victims.iter().filter_map(|(name, victims)| {
+            let mut victims = victims.clone();
+            let given: Vec<_> = victims.pods.iter().map(|pod| pod.uid.clone()).collect();
+            let more = self.index.step(|index| index.more_victims(&pod, name, &given))?;
+            victims.pods.extend(more.into_iter().map(|uid| MetaPod { uid }));
+            Some((name.clone(), victims))
         });
-        let result = PreemptResult { node_name_to_meta_victims: victims.collect() };
+        let result = PreemptResult { node_name_to_meta_victims: all.collect() };
         self.metrics.answered(Verb::Preempt, begun.elapsed(), true);
         result
     }

@@ -27,6 +27,7 @@ use windlass_sched::{
     policy::{Policy, Rank},
     request::{Gpus, Request},
     scheduler::Scheduler,
+    victims,
     view::{NodeIx, View},
 };
 
@@ -132,8 +133,8 @@ impl Index {
                 tracing::warn!(node = facts.name, mistake, "node misdescribes its devices");
             }
             entry.is_there = true;
-            entry.object = facts.clone();
             self.claims.set_labels(&facts.name, &facts.labels);
+            self.entries[node.0 as usize].object = facts;
             self.changed.insert(node);
         }
     }
@@ -356,6 +357,38 @@ impl Index {
         let (_, part) = entry.occupancy.parts().find(|(holder, _)| *holder == uid)?;
         let position = part.gpus.iter().next()?;
         Some((position, entry.facts.gpus.get(position)?.clone()))
+    }
+
+    /// Pods of lower priority that have to go beside the given ones so that the pod fits the node: the fewest, and those
+    /// of least priority. None where it does not fit even so.
+    pub fn more_victims(
+        &mut self,
+        pod: &PodFacts,
+        name: &str,
+        given: &[String],
+    ) -> Option<Vec<String>> {
+        self.settle();
+        let request = pod.wish.request(self.view.catalog()).ok()?;
+        let node = *self.nodes.get(name)?;
+        let entry = &self.entries[node.0 as usize];
+        let mut state = self.view.node(node).clone();
+        let (mut others, mut uids) = (Vec::new(), Vec::new());
+        for (uid, part) in entry.occupancy.parts() {
+            let Some(holder) = self.pods.get(uid) else { continue };
+            let Ok(held) = holder.facts.wish.request(self.view.catalog()) else { continue };
+            if held.gpu_count() != part.gpus.len() {
+                continue;
+            }
+            if given.contains(uid) {
+                state.release(&held, part);
+            } else {
+                let priority = holder.facts.priority;
+                others.push(victims::Pod { request: held, part, priority, violates_budget: false });
+                uids.push(uid.clone());
+            }
+        }
+        let found = victims::victims(self.view.catalog(), &state, &others, &request, pod.priority)?;
+        Some(found.pods.into_iter().map(|position| uids[position].clone()).collect())
     }
 
     /// Names of the nodes whose object is there, in order.

@@ -120,12 +120,12 @@ async fn annotations_that_a_tenant_forged_take_no_gpu_from_others() {
     let extender = rig.extender("one").await;
     let forged = json!({"windlass.dev/placement":
         r#"{"devices":[{"id":"GPU-a-0"},{"id":"GPU-a-1"}]}"#});
-    let thief = rig.add_pod_with("thief", json!({"nvidia.com/gpu": "1"}), forged.clone());
+    let thief = rig.add_pod_with("thief", &json!({"nvidia.com/gpu": "1"}), &forged);
     assert_eq!(extender.bind(&thief, "a").await, "");
     assert_eq!(rig.placement("thief").expect("bound").1, r#"{"devices":[{"id":"GPU-a-0"}]}"#);
     // Bound by hand, past the extender: as many GPUs as it asks for, whatever its annotation says.
     let mut bound: Pod =
-        serde_json::from_value(rig.add_pod_with("bound", json!({}), forged)).expect("a Pod");
+        serde_json::from_value(rig.add_pod_with("bound", &json!({}), &forged)).expect("a Pod");
     bound.spec.get_or_insert_default().node_name = Some("a".to_owned());
     rig.server.objects().put(&bound);
     extender.sees("pods", "2.0").await;

@@ -62,7 +62,7 @@ fn add_pod(rig: &Rig, name: &str, exactly: Value) -> Value {
 }
 
 /// Allocates a device to the claim of a pod, as the scheduler would have done.
-fn allocate(rig: &Rig, pod: &str, node: &str, result: Value) {
+fn allocate(rig: &Rig, pod: &str, node: &str, result: &Value) {
     let objects = rig.server.objects();
     let mut claim: ResourceClaim =
         objects.get("default", &format!("{pod}-claim")).expect("the claim is there");
@@ -96,14 +96,14 @@ async fn a_claim_goes_where_it_breaks_least() {
         add_node(&rig, node, 4);
     }
     let one = add_pod(&rig, "one", json!({}));
-    allocate(&rig, "one", "b", json!({"device": "gpu-0"}));
+    allocate(&rig, "one", "b", &json!({"device": "gpu-0"}));
     let share = json!({"capacity": {"requests": {"gpu.nvidia.com/memory": "20Gi"}}});
     add_pod(&rig, "share", share.clone());
     let consumed = json!({
         "device": "gpu-0", "shareID": "6b9e5c1e-0000-4000-8000-000000000001",
         "consumedCapacity": {"gpu.nvidia.com/memory": "20Gi"},
     });
-    allocate(&rig, "share", "c", consumed);
+    allocate(&rig, "share", "c", &consumed);
     let extender = rig.extender("one").await;
     extender.sees("idle_gpus", "10.75").await;
 

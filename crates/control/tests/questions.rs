@@ -26,7 +26,7 @@ async fn a_node_that_cannot_serve_a_pod_says_the_first_reason() {
     let reason = "for good: windlass.dev/gpu-compute: 101 is more than the 100 percent of a GPU";
     assert_eq!(reasons["a"], reason);
     let annotations = json!({"nvidia.com/use-gputype": "H100"});
-    let picky = rig.add_pod_with("picky", json!({"nvidia.com/gpu": "1"}), annotations);
+    let picky = rig.add_pod_with("picky", &json!({"nvidia.com/gpu": "1"}), &annotations);
     let (_, reasons) = extender.filter(&picky, &nodes[..1]).await;
     assert_eq!(reasons["a"], "for good: no GPU of a wanted product");
     extender.stop().await;
@@ -58,23 +58,36 @@ async fn scores_differ_and_a_share_goes_where_a_gpu_is_shared_already() {
 }
 
 #[tokio::test]
-async fn a_node_is_kept_for_preemption_if_the_pod_fits_without_the_victims() {
+async fn a_node_is_kept_for_preemption_if_the_pod_fits_without_pods_of_lower_priority() {
     let rig = Rig::start();
     rig.add_node("a", 1);
     rig.add_node("b", 2);
     let extender = rig.extender("one").await;
+    let share = |gib: &str| json!({"windlass.dev/gpu-memory": gib});
     let victim = rig.add_pod("victim", json!({"nvidia.com/gpu": "1"}));
-    let other = rig.add_pod("other", json!({"nvidia.com/gpu": "1"}));
+    let [first, second] = ["first", "second"].map(|name| rig.add_pod(name, share("12")));
+    let third = rig.add_pod("third", share("20"));
     assert_eq!(extender.bind(&victim, "a").await, "");
-    assert_eq!(extender.bind(&other, "b").await, "");
-    let urgent = rig.add_pod("urgent", json!({"nvidia.com/gpu": "2"}));
-    let victims = |pod: &serde_json::Value| json!({"Pods": [{"UID": pod["metadata"]["uid"]}], "NumPDBViolations": 0});
-    let args = json!({
-        "Pod": urgent,
-        "NodeNameToMetaVictims": {"a": victims(&victim), "b": victims(&other)},
-    });
-    let answer = extender.ask("preempt", &args).await;
-    assert_eq!(answer, json!({"NodeNameToMetaVictims": {"b": victims(&other)}}));
+    for pod in [&first, &second, &third] {
+        assert_eq!(extender.bind(pod, "b").await, "");
+    }
+    let mut urgent = rig.add_pod("urgent", share("24"));
+    urgent["spec"]["priority"] = 10.into();
+    let uid = |pod: &serde_json::Value| json!({"UID": pod["metadata"]["uid"]});
+    let ask = async |urgent: &serde_json::Value, victims: serde_json::Value| {
+        let args = json!({"Pod": urgent, "NodeNameToMetaVictims": victims});
+        extender.ask("preempt", &args).await["NodeNameToMetaVictims"].clone()
+    };
+    let given = |pods: serde_json::Value| json!({"Pods": pods, "NumPDBViolations": 0});
+    // By GiB alone, 12 of `first` and 4 that are free would do, but they are on two GPUs.
+    let asked = json!({"a": given(json!([uid(&victim)])), "b": given(json!([uid(&first)]))});
+    let answer = ask(&urgent, asked).await;
+    assert_eq!(answer["a"], given(json!([uid(&victim)])));
+    let pods = answer["b"]["Pods"].as_array().expect("pods");
+    assert_eq!(pods.len(), 2, "one GPU is emptied: {answer}");
+    urgent["spec"]["priority"] = 0.into();
+    let answer = ask(&urgent, json!({"b": given(json!([]))})).await;
+    assert_eq!(answer, json!({}), "nobody of lower priority is there");
     extender.stop().await;
 }
 

@@ -74,11 +74,12 @@ impl Rig {
     }
 
     /// Adds a pod with these limits, and gives it as the scheduler sends it.
+    #[expect(clippy::needless_pass_by_value, reason = "calls read better without a reference")]
     pub(crate) fn add_pod(&self, name: &str, limits: Value) -> Value {
-        self.add_pod_with(name, limits, json!({}))
+        self.add_pod_with(name, &limits, &json!({}))
     }
 
-    pub(crate) fn add_pod_with(&self, name: &str, limits: Value, annotations: Value) -> Value {
+    pub(crate) fn add_pod_with(&self, name: &str, limits: &Value, annotations: &Value) -> Value {
         let pod: Pod = object(json!({
             "metadata": {"name": name, "namespace": "default", "annotations": annotations},
             "spec": {"containers": [{"name": "c", "image": "i", "resources": {"limits": limits}}]},

@@ -202,6 +202,7 @@ mod tests {
 
     use super::*;
 
+    #[expect(clippy::needless_pass_by_value, reason = "calls read better without a reference")]
     fn wish(limits: Value) -> Result<GpuWish, String> {
         let spec = json!({"containers": [{"name": "c", "resources": {"limits": limits}}]});
         let spec: PodSpec = serde_json::from_value(spec).expect("a pod's specification");

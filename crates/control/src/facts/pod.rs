@@ -151,7 +151,7 @@ mod tests {
         };
         let decided = json!({"windlass.dev/placement": r#"{"devices":[{"id":"GPU-a"}]}"#});
         let facts = pod(decided.clone());
-        assert_eq!(facts.gpus.iter().map(|id| id.as_str()).collect::<Vec<_>>(), ["GPU-a"]);
+        assert_eq!(facts.gpus.iter().map(DeviceId::as_str).collect::<Vec<_>>(), ["GPU-a"]);
         assert_eq!((facts.title().as_str(), facts.node.as_deref()), ("ns/p", Some("n1")));
         assert_eq!((facts.wish.cpu_milli, facts.wish.memory_mib), (1500, 1));
         assert!(!facts.is_ended && facts.created > 0);

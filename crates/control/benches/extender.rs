@@ -1,0 +1,208 @@
+//! Time of the extender's answers over HTTP in clusters of 1,000 and 5,000 nodes with 8 GPUs, and of its start.
+//!
+//! `cargo bench -p windlass-control --bench extender`. Client and server share one thread, as they share the two cores of
+//! the budget. The last column is a ratio to `/healthz` of the same run: a request that does nothing. Ends with 1 where
+//! a budget is missed.
+
+use std::{
+    fs,
+    net::SocketAddr,
+    process::ExitCode,
+    time::{Duration, Instant},
+};
+
+use k8s_openapi::api::core::v1::{Node, Pod};
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+    sync::oneshot,
+    task::JoinSet,
+};
+use tokio_util::sync::CancellationToken;
+use windlass_cluster_sim::api::ApiServer;
+use windlass_control::{Config, run};
+
+/// Limits for a number of nodes.
+#[derive(Clone, Copy)]
+struct Budget {
+    nodes: usize,
+    /// Longest time of 99 of 100 answers with all names.
+    answer: Duration,
+    /// Longest time from the start to a complete view.
+    start: Duration,
+}
+
+const BUDGETS: [Budget; 2] = [
+    Budget { nodes: 1_000, answer: Duration::from_millis(2), start: Duration::from_secs(2) },
+    Budget { nodes: 5_000, answer: Duration::from_millis(5), start: Duration::from_secs(7) },
+];
+const GPUS: usize = 8;
+/// Pods per node that are there already.
+const PODS: usize = 4;
+const ASKED: usize = 300;
+
+fn main() -> ExitCode {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.expect("a runtime");
+    let mut all_held = true;
+    print("nodes  verb        p50 ms   p99 ms   budget ms  ratio of p50 to /healthz");
+    for budget in BUDGETS {
+        all_held &= runtime.block_on(measure(budget));
+    }
+    if all_held { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+#[expect(clippy::too_many_lines, reason = "one run from start to end")]
+async fn measure(Budget { nodes, answer, start }: Budget) -> bool {
+    let server = ApiServer::start();
+    fill(&server, nodes);
+    let folder = tempfile::tempdir().expect("a folder");
+    let kubeconfig = folder.path().join("kubeconfig");
+    fs::write(&kubeconfig, server.kubeconfig()).expect("written");
+    let before = resident_mib();
+    let (stop, (bound, address)) = (CancellationToken::new(), oneshot::channel());
+    let config = Config {
+        listen: ([127, 0, 0, 1], 0).into(),
+        tls: None,
+        kubeconfig: Some(kubeconfig),
+        namespace: Some("default".to_owned()),
+        lease: "windlass-extender".to_owned(),
+        identity: "bench".to_owned(),
+    };
+    let begun = Instant::now();
+    let mut running = JoinSet::new();
+    let ready = move |address| bound.send(address).expect("awaited below");
+    running.spawn(run(config, stop.clone(), ready));
+    let mut client = Client::connect(address.await.expect("it listens")).await;
+    while client.request("GET", "/readyz", "").await.0 != 200 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let started = begun.elapsed();
+    let memory = resident_mib().saturating_sub(before);
+
+    let names: Vec<_> = (0..nodes).map(name).collect();
+    let body = json!({"Pod": pod("asked", &share(6)), "NodeNames": names}).to_string();
+    let (idle, _) = client.ask("GET", "/healthz", "").await;
+    let mut all_held = started <= start;
+    for verb in ["filter", "prioritize"] {
+        let (p50, p99) = client.ask("POST", &format!("/{verb}"), &body).await;
+        let is_held = p99 <= answer;
+        all_held &= is_held;
+        let ratio = p50.as_secs_f64() / idle.as_secs_f64();
+        let missed = if is_held { "" } else { "  MISSED" };
+        let (p50, p99) = (p50.as_secs_f64() * 1e3, p99.as_secs_f64() * 1e3);
+        let budget = answer.as_millis();
+        print(&format!(
+            "{nodes:<5}  {verb:<10}  {p50:>6.2}   {p99:>6.2}   {budget:>9}  {ratio:>5.1}{missed}"
+        ));
+    }
+    let missed = if started <= start { "" } else { "  MISSED" };
+    print(&format!(
+        "{nodes:<5}  start       {:.2} s of {} s with {} pods; {memory} MiB more, the lists of the embedded API server \
+         included{missed}",
+        started.as_secs_f64(),
+        start.as_secs(),
+        nodes * PODS,
+    ));
+    stop.cancel();
+    running.join_next().await;
+    all_held
+}
+
+/// A connection that is kept alive.
+struct Client {
+    stream: TcpStream,
+}
+
+impl Client {
+    async fn connect(address: SocketAddr) -> Self {
+        let stream = TcpStream::connect(address).await.expect("connected");
+        stream.set_nodelay(true).expect("a socket");
+        Self { stream }
+    }
+
+    /// Median and 99th percentile of a request.
+    async fn ask(&mut self, method: &str, path: &str, body: &str) -> (Duration, Duration) {
+        let mut times = Vec::with_capacity(ASKED);
+        for _ in 0..ASKED {
+            let begun = Instant::now();
+            let (code, text) = self.request(method, path, body).await;
+            assert_eq!(code, 200, "{text}");
+            times.push(begun.elapsed());
+        }
+        times.sort_unstable();
+        (times[ASKED / 2], times[ASKED * 99 / 100])
+    }
+
+    async fn request(&mut self, method: &str, path: &str, body: &str) -> (u16, String) {
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        );
+        self.stream.write_all((head + body).as_bytes()).await.expect("sent");
+        let (mut answer, mut buffer) = (Vec::new(), vec![0; 1 << 16]);
+        loop {
+            let read = self.stream.read(&mut buffer).await.expect("read");
+            assert!(read > 0, "the connection is kept");
+            answer.extend_from_slice(&buffer[..read]);
+            let Some(head) = answer.windows(4).position(|it| it == b"\r\n\r\n") else { continue };
+            let text = String::from_utf8_lossy(&answer[..head]).to_lowercase();
+            let length = text.lines().find_map(|line| line.strip_prefix("content-length: "));
+            let length: usize = length.and_then(|it| it.trim().parse().ok()).expect("a length");
+            if answer.len() >= head + 4 + length {
+                let code = text.split(' ').nth(1).and_then(|it| it.parse().ok()).expect("a code");
+                return (code, String::from_utf8_lossy(&answer[head + 4..]).into_owned());
+            }
+        }
+    }
+}
+
+fn fill(server: &ApiServer, nodes: usize) {
+    let objects = server.objects();
+    for n in 0..nodes {
+        let gpu = |g: usize| json!({"id": format!("GPU-{n}-{g}"), "model": "NVIDIA A10", "memoryMib": 23028});
+        let devices = json!({"devices": (0..GPUS).map(gpu).collect::<Vec<_>>()}).to_string();
+        let node: Node = object(json!({
+            "metadata": {"name": name(n), "annotations": {"windlass.dev/devices": devices}},
+            "status": {"allocatable": {"cpu": "96", "memory": "768Gi", "pods": "110"}},
+        }));
+        objects.put(&node);
+        for p in 0..PODS {
+            let mut pod: Pod = object(pod(&format!("pod-{n}-{p}"), &share(4 + (n + p) % 12)));
+            pod.spec.get_or_insert_default().node_name = Some(name(n));
+            objects.put(&pod);
+        }
+    }
+}
+
+fn name(n: usize) -> String {
+    format!("node-{n:05}.cluster.example")
+}
+
+fn share(gib: usize) -> Value {
+    json!({"windlass.dev/gpu-memory": gib.to_string(), "cpu": "2"})
+}
+
+fn pod(name: &str, limits: &Value) -> Value {
+    json!({
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"containers": [{"name": "c", "image": "i", "resources": {"limits": limits}}]},
+    })
+}
+
+fn object<T: serde::de::DeserializeOwned>(value: Value) -> T {
+    serde_json::from_value(value).expect("an object of the kind")
+}
+
+/// Memory of this process that is in use.
+fn resident_mib() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").expect("Linux");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a line");
+    line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") / 1024
+}
+
+#[expect(clippy::print_stdout, reason = "a benchmark's result")]
+fn print(text: &str) {
+    println!("{text}");
+}
