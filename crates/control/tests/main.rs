@@ -2,5 +2,6 @@
 
 mod binding;
 mod claims;
+mod model;
 mod questions;
 mod rig;

@@ -1,0 +1,310 @@
+//! Random lives of pods, nodes and extenders against the truth of the API server: no GPU is given beyond what it has, and
+//! none is lost.
+//!
+//! The truth is a table of pods with their placements. The extender sees it through a watch that lags, breaks off and
+//! lists again; its binds succeed, fail, or succeed without an answer; it is replaced by another. `WINDLASS_MODEL_STEPS`
+//! sets the number of steps.
+
+use std::{
+    collections::{BTreeMap, HashSet, VecDeque},
+    env,
+};
+
+use windlass_control::{
+    facts::{GpuFacts, GpuWish, NodeFacts, PodFacts, Products, SharedBy, Wish},
+    index::Index,
+};
+use windlass_core::{annotation::PodPlacement, device::DeviceId};
+use windlass_sched::{random::Random, request::ShareMemory};
+
+const STEPS: usize = 20_000;
+const NODES: usize = 6;
+const GPU_MIB: u32 = 24_576;
+
+/// The API server's objects.
+struct Truth {
+    nodes: BTreeMap<String, NodeFacts>,
+    pods: BTreeMap<String, (PodFacts, Option<PodPlacement>)>,
+    version: u64,
+    made: usize,
+}
+
+/// A change on its way to the extender.
+enum Event {
+    Node(NodeFacts),
+    NodeGone(String),
+    Pod(PodFacts),
+    PodGone(String),
+}
+
+struct Model {
+    random: Random,
+    truth: Truth,
+    index: Index,
+    /// Events that the watch has not brought yet.
+    late: VecDeque<Event>,
+    bound: usize,
+    refused: usize,
+}
+
+fn node(n: usize) -> NodeFacts {
+    let gpu = |g: usize| GpuFacts {
+        id: Some(format!("GPU-{n}-{g}").parse::<DeviceId>().expect("an id")),
+        model: ["A10", "H100"][n % 2].to_owned(),
+        memory_mib: GPU_MIB,
+        obstacle: None,
+    };
+    NodeFacts {
+        name: format!("node-{n}"),
+        cpu_milli: 64_000,
+        memory_mib: 262_144,
+        pods: 110,
+        gpus: (0..[1, 2, 4, 8, 8, 16][n]).map(gpu).collect(),
+        ..NodeFacts::default()
+    }
+}
+
+// === impl Model ===
+
+impl Model {
+    fn new(seed: u64) -> Self {
+        let nodes = (0..NODES).map(node).map(|node| (node.name.clone(), node)).collect();
+        let truth = Truth { nodes, pods: BTreeMap::new(), version: 1, made: 0 };
+        let index = Self::listed(&truth);
+        Self {
+            random: Random::new(seed),
+            truth,
+            index,
+            late: VecDeque::new(),
+            bound: 0,
+            refused: 0,
+        }
+    }
+
+    /// An extender that has just read everything.
+    fn listed(truth: &Truth) -> Index {
+        let mut index = Index::default();
+        truth.nodes.values().for_each(|node| index.set_node(node.clone()));
+        truth.pods.values().for_each(|(pod, _)| index.set_pod(pod.clone()));
+        index.set_synced();
+        index
+    }
+
+    fn step(&mut self) {
+        match self.random.below(100) {
+            0..30 => self.create(),
+            30..60 => self.bind(),
+            60..75 => self.end(),
+            75..85 => self.deliver_some(),
+            85..89 => self.toggle_health(),
+            89..92 => self.lose_or_return_a_node(),
+            92..96 => self.list_again(),
+            // Another replica takes over. It lists all pods before its first bind.
+            96..98 => {
+                self.index = Self::listed(&self.truth);
+                self.late.clear();
+            }
+            _ => self.deliver_all(),
+        }
+    }
+
+    fn create(&mut self) {
+        let gpus = match self.random.below(10) {
+            0..4 => GpuWish::Whole([1, 1, 2, 4][self.random.below(4)]),
+            4 => GpuWish::None,
+            _ => GpuWish::Share {
+                count: [1, 1, 1, 2][self.random.below(4)],
+                milli: [0, 100, 300, 500][self.random.below(4)],
+                memory: ShareMemory::Mib([1024, 4096, 8192, 12_288][self.random.below(4)]),
+                by: SharedBy::Windlass,
+            },
+        };
+        self.truth.made += 1;
+        let uid = format!("uid-{:06}", self.truth.made);
+        let pod = PodFacts {
+            uid: uid.clone(),
+            version: self.truth.next(),
+            namespace: "ns".to_owned(),
+            name: uid.clone(),
+            node: None,
+            created: i64::try_from(self.truth.made).expect("few"),
+            priority: 0,
+            is_ended: false,
+            wish: Wish {
+                cpu_milli: 500,
+                memory_mib: 256,
+                gpus: Ok(gpus),
+                products: Products::default(),
+            },
+            claims: Vec::new(),
+            gpus: Vec::new(),
+        };
+        self.truth.pods.insert(uid, (pod.clone(), None));
+        self.late.push_back(Event::Pod(pod));
+    }
+
+    /// kube-scheduler asks for nodes and binds to the best; the write succeeds, fails, or loses its answer.
+    fn bind(&mut self) {
+        let pending = self.truth.pods.values().filter(|(pod, _)| pod.node.is_none());
+        let pending: Vec<_> = pending.map(|(pod, _)| pod.clone()).collect();
+        if pending.is_empty() {
+            return;
+        }
+        let pod = &pending[self.random.below(pending.len())];
+        let names: Vec<_> = self.truth.nodes.keys().cloned().collect();
+        let Some(name) = self.index.rank(pod, &names).first().map(|name| (*name).to_owned()) else {
+            self.refused += 1;
+            return;
+        };
+        let placement = self.index.place(pod, &name).expect("a ranked node can serve it");
+        match self.random.below(10) {
+            0 => self.index.forget(&pod.uid),
+            // The answer is lost: the watch brings it.
+            outcome => {
+                let event = self.truth.bind(&pod.uid, &name, placement);
+                self.bound += 1;
+                if outcome > 1 {
+                    self.late.push_back(event);
+                } else {
+                    self.deliver_all();
+                    self.apply(event);
+                }
+            }
+        }
+    }
+
+    /// A pod ends, is deleted, or is deleted by force: in each case its object says so, or is gone.
+    fn end(&mut self) {
+        let uids: Vec<_> = self.truth.pods.keys().cloned().collect();
+        if uids.is_empty() {
+            return;
+        }
+        let uid = uids[self.random.below(uids.len())].clone();
+        let (mut pod, _) = self.truth.pods.remove(&uid).expect("listed above");
+        pod.version = self.truth.next();
+        pod.is_ended = true;
+        if self.random.below(2) == 0 {
+            self.late.push_back(Event::Pod(pod));
+        }
+        self.late.push_back(Event::PodGone(uid));
+    }
+
+    fn toggle_health(&mut self) {
+        let n = self.random.below(NODES);
+        let Some(node) = self.truth.nodes.get_mut(&format!("node-{n}")) else { return };
+        let gpu = self.random.below(node.gpus.len());
+        let obstacle = &mut node.gpus[gpu].obstacle;
+        *obstacle = if obstacle.is_some() { None } else { Some("xid 79".to_owned()) };
+        self.late.push_back(Event::Node(node.clone()));
+    }
+
+    /// A lost node's pods stay until somebody deletes them.
+    fn lose_or_return_a_node(&mut self) {
+        let n = self.random.below(NODES);
+        let name = format!("node-{n}");
+        if self.truth.nodes.remove(&name).is_some() {
+            self.late.push_back(Event::NodeGone(name));
+        } else {
+            self.truth.nodes.insert(name, node(n));
+            self.late.push_back(Event::Node(node(n)));
+        }
+    }
+
+    /// The watch breaks off, and a list brings the newest state of everything.
+    fn list_again(&mut self) {
+        self.late.clear();
+        let names: HashSet<_> = self.truth.nodes.keys().cloned().collect();
+        let uids: HashSet<_> = self.truth.pods.keys().cloned().collect();
+        self.truth.nodes.values().for_each(|node| self.index.set_node(node.clone()));
+        self.truth.pods.values().for_each(|(pod, _)| self.index.set_pod(pod.clone()));
+        self.index.retain_nodes(&names);
+        self.index.retain_pods(&uids);
+    }
+
+    fn deliver_some(&mut self) {
+        for _ in 0..self.random.below(10) {
+            let Some(event) = self.late.pop_front() else { return };
+            self.apply(event);
+        }
+    }
+
+    fn deliver_all(&mut self) {
+        while let Some(event) = self.late.pop_front() {
+            self.apply(event);
+        }
+    }
+
+    fn apply(&mut self, event: Event) {
+        match event {
+            Event::Node(facts) => self.index.set_node(facts),
+            Event::NodeGone(name) => self.index.remove_node(&name),
+            Event::Pod(facts) => self.index.set_pod(facts),
+            Event::PodGone(uid) => self.index.remove_pod(&uid),
+        }
+    }
+
+    /// Nothing was given beyond what there is.
+    fn check_truth(&self) {
+        let mut held: BTreeMap<(&str, &str), (u32, u32, bool, usize)> = BTreeMap::new();
+        for (pod, placement) in self.truth.pods.values() {
+            let (Some(node), Some(placement)) = (&pod.node, placement) else { continue };
+            for device in &placement.devices {
+                let held = held.entry((node, device.id.as_str())).or_default();
+                held.0 += device.memory_mib.unwrap_or(0);
+                held.1 += u32::from(device.compute_milli.unwrap_or(0));
+                held.2 |= device.is_whole();
+                held.3 += 1;
+            }
+        }
+        for (gpu, (mib, milli, is_whole, holders)) in held {
+            assert!(mib <= GPU_MIB && milli <= 1000, "{gpu:?}: {mib} MiB, {milli} thousandths");
+            assert!(!is_whole || holders == 1, "{gpu:?} is whole and has {holders} holders");
+        }
+    }
+
+    /// With all events delivered, the view is that of an extender that has just read everything.
+    fn check_view(&mut self) {
+        self.deliver_all();
+        let states = |index: &mut Index| -> Vec<_> {
+            let nodes = index.inspect();
+            nodes.iter().map(|node| (node.facts.clone(), node.state.clone())).collect()
+        };
+        assert_eq!(states(&mut self.index), states(&mut Self::listed(&self.truth)));
+    }
+}
+
+// === impl Truth ===
+
+impl Truth {
+    fn next(&mut self) -> u64 {
+        self.version += 1;
+        self.version
+    }
+
+    fn bind(&mut self, uid: &str, node: &str, placement: PodPlacement) -> Event {
+        let version = self.next();
+        let (pod, placed) = self.pods.get_mut(uid).expect("pending");
+        pod.node = Some(node.to_owned());
+        pod.version = version;
+        pod.gpus = placement.devices.iter().map(|device| device.id.clone()).collect();
+        *placed = Some(placement);
+        Event::Pod(pod.clone())
+    }
+}
+
+#[test]
+fn no_gpu_is_given_twice_and_none_is_lost() {
+    let steps = env::var("WINDLASS_MODEL_STEPS").ok();
+    let steps = steps.map_or(STEPS, |text| text.parse().expect("a number of steps"));
+    let mut model = Model::new(5);
+    for step in 0..steps {
+        model.step();
+        if step % 10 == 0 {
+            model.check_truth();
+        }
+        if step % 200 == 0 {
+            model.check_view();
+        }
+    }
+    assert!(model.bound > steps / 20 && model.refused > 0, "{} bound", model.bound);
+}
