@@ -131,14 +131,15 @@ impl Scheduler {
         ranked.changes = view.changes();
     }
 
-    /// Forgets the ranks of the request that nobody asked for the longest, if there is no room for those of one more.
+    /// Forgets requests, the one that came the longest ago first, until there is room for the ranks of one more.
     fn make_room(&mut self, view: &View, shape: &Request) {
-        let with_one_more = (self.ranked.len() + 1) * view.nodes().len();
-        if with_one_more > MOST_RANKS && !self.ranked.contains_key(shape) {
+        if self.ranked.contains_key(shape) {
+            return;
+        }
+        while (self.ranked.len() + 1) * view.nodes().len() > MOST_RANKS {
             let oldest = self.ranked.iter().min_by_key(|(_, ranked)| ranked.changes);
-            if let Some(oldest) = oldest.map(|(shape, _)| *shape) {
-                self.ranked.remove(&oldest);
-            }
+            let Some(oldest) = oldest.map(|(shape, _)| *shape) else { return };
+            self.ranked.remove(&oldest);
         }
     }
 
