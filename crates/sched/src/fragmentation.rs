@@ -121,18 +121,25 @@ impl Outlook {
         request: &Request,
         part: Part,
     ) -> f64 {
-        let mut changes: Vec<Change> = Vec::new();
-        for gpu in part.gpus.iter().map(|position| &node.gpus[position]) {
-            match changes.last_mut() {
-                Some(last) if last.old == *gpu => last.count += 1,
-                _ => changes.extend(Change::of(gpu, request, part.slices)),
+        let change = |position: usize| Change::of(&node.gpus[position], request, part.slices);
+        let mut all = part.gpus.iter().filter_map(change);
+        // Most parts are of one GPU, and need no list.
+        let (first, mut rest) = (all.next(), Vec::<Change>::new());
+        for change in all {
+            match rest.last_mut() {
+                Some(last) if last.old == change.old => last.count += 1,
+                _ => rest.push(change),
             }
         }
+        if !rest.is_empty() {
+            rest.extend(first);
+        }
+        let changes = if rest.is_empty() { first.as_slice() } else { &rest };
         let lost = |it: &Change| it.count * (it.old_idle - it.new_idle);
         let idle = before.idle_milli - changes.iter().map(lost).sum::<u32>();
         let cpu = node.cpu_milli.free.saturating_sub(request.cpu_milli);
         let uses = self.kinds.iter().zip(&before.kinds);
-        let uses = uses.map(|(kind, before)| before.after(catalog, kind, &changes));
+        let uses = uses.map(|(kind, before)| before.after(catalog, kind, changes));
         before.fragmentation - self.sum(idle, cpu, uses)
     }
 
@@ -148,6 +155,7 @@ impl Outlook {
 }
 
 /// GPUs in the same state before and after they serve a request, and their idle thousandths.
+#[derive(Clone, Copy)]
 struct Change {
     old: Gpu,
     old_idle: u32,

@@ -9,7 +9,7 @@ use crate::{
     prices::Prices,
     scarcity::Scarcity,
     stranding::Stranding,
-    view::{Catalog, View},
+    view::{Catalog, NodeIx, View},
 };
 
 /// The consequences of a forecast for a cluster.
@@ -17,6 +17,7 @@ use crate::{
 pub struct Knowledge {
     typical: Vec<Typical>,
     outlooks: Vec<(ModelSet, Outlook)>,
+    standings: Vec<Standing>,
     /// Prices of fractions of a GPU.
     pub prices: Prices,
     /// CPU that GPUs need.
@@ -30,6 +31,8 @@ pub struct Knowledge {
 /// Facts of a node's state that its ranks for all requests share.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Standing {
+    /// The node's version, which is one at least.
+    version: u64,
     outlook: usize,
     /// GPUs that nobody has any of.
     pub(crate) free: GpuSet,
@@ -37,8 +40,6 @@ pub(crate) struct Standing {
     pub(crate) firsts: GpuSet,
     /// Value of the blocks of free GPUs.
     pub(crate) blocks: f64,
-    /// Free main memory.
-    pub(crate) memory_mib: u32,
     /// Use of the GPUs by typical requests.
     pub(crate) uses: NodeUse,
 }
@@ -50,6 +51,7 @@ impl Knowledge {
         Self {
             typical: typical(&counts),
             outlooks: Vec::new(),
+            standings: Vec::new(),
             prices: Prices::of(&counts),
             stranding: Stranding::of(&counts),
             scarcity: Scarcity::of(&counts, view),
@@ -57,23 +59,36 @@ impl Knowledge {
         }
     }
 
-    /// Computes the facts of a node.
-    pub(crate) fn standing(&mut self, catalog: &Catalog, node: &Node) -> Standing {
+    /// Computes the facts of a node if it has changed.
+    pub(crate) fn look_at(&mut self, view: &View, node: NodeIx) {
+        self.standings.resize_with(view.nodes().len(), Standing::default);
+        let position = node.0 as usize;
+        let version = view.versions()[position];
+        if self.standings[position].version != version {
+            self.standings[position] = self.compute(view.catalog(), view.node(node), version);
+        }
+    }
+
+    /// The facts of a node, which was looked at.
+    pub(crate) fn standing(&self, node: NodeIx) -> &Standing {
+        &self.standings[node.0 as usize]
+    }
+
+    fn compute(&mut self, catalog: &Catalog, node: &Node, version: u64) -> Standing {
         let models = node.models();
         let known = self.outlooks.iter().position(|(other, _)| *other == models);
         let outlook = known.unwrap_or(self.outlooks.len());
         if known.is_none() {
             self.outlooks.push((models, Outlook::new(&self.typical, models)));
         }
-        let uses = self.outlooks[outlook].1.node_use(catalog, node);
         let free = node.free_gpus();
         Standing {
+            version,
             outlook,
             free,
             firsts: node.firsts(node.gpus_that(|_| true)),
             blocks: self.blocks.value(free.len(), node.cpu_milli.free),
-            memory_mib: node.memory_mib.free,
-            uses,
+            uses: self.outlooks[outlook].1.node_use(catalog, node),
         }
     }
 

@@ -9,7 +9,7 @@ mod windlass;
 use std::{fmt, iter};
 
 use crate::{
-    fit::{Fit, Misfit, fit},
+    fit::Fit,
     gpu::{Gpu, GpuSet},
     knowledge::{Knowledge, Standing},
     node::{Node, Part, taken},
@@ -138,16 +138,9 @@ impl Input<'_> {
     }
 }
 
-/// The part of the node that the policy would give, and its rank; none where the node does not fit.
-pub(crate) fn rank(policy: Policy, input: &Input<'_>) -> Option<(Rank, Part)> {
-    let fit = fit(input.catalog, input.node, input.request).ok()?;
-    Some(rank_of(policy, input, &fit))
-}
-
 /// The reasons for the rank.
-pub(crate) fn explain(policy: Policy, input: &Input<'_>) -> Result<Explanation, Misfit> {
-    let fit = fit(input.catalog, input.node, input.request)?;
-    let (rank, part) = rank_of(policy, input, &fit);
+pub(crate) fn explain(policy: Policy, input: &Input<'_>, fit: &Fit) -> Explanation {
+    let (rank, part) = rank(policy, input, fit);
     let all = |name| vec![Term { name, points: rank.score }];
     let terms = match policy {
         Policy::Windlass => windlass::terms(input, part),
@@ -157,7 +150,7 @@ pub(crate) fn explain(policy: Policy, input: &Input<'_>) -> Result<Explanation, 
         Policy::Packing => all("in use already"),
         Policy::Random | Policy::FirstFit => Vec::new(),
     };
-    Ok(Explanation { rank, part, terms })
+    Explanation { rank, part, terms }
 }
 
 /// Our rule's rank of a part that somebody else chose; none where the part is not free.
@@ -166,7 +159,8 @@ pub(crate) fn rate(input: &Input<'_>, part: Part) -> Option<Rank> {
     Some(windlass::rate(input, part))
 }
 
-fn rank_of(policy: Policy, input: &Input<'_>, fit: &Fit) -> (Rank, Part) {
+/// The part of the node that the policy would give, and its rank.
+pub(crate) fn rank(policy: Policy, input: &Input<'_>, fit: &Fit) -> (Rank, Part) {
     match policy {
         Policy::Random | Policy::FirstFit => (Rank { score: 0, tie: 0 }, best(input, fit, |_| 0).1),
         Policy::BestFit => best_fit::rank(input, fit),

@@ -6,7 +6,7 @@ use crate::{
     fit::{Fit, Misfit, fit},
     forecast::Forecast,
     gpu::GpuSet,
-    knowledge::{Knowledge, Standing},
+    knowledge::Knowledge,
     node::Part,
     policy::{self, Explanation, Input, Policy, Rank},
     random::Random,
@@ -30,8 +30,8 @@ pub struct Scheduler {
     learns: bool,
     known: u64,
     knowledge: Knowledge,
-    standings: Vec<Standing>,
-    /// The view's changes that the standings are of.
+    /// Free main memory of each node after some changes of the view.
+    memory_mib: Vec<u32>,
     changes: u64,
     /// By request, without main memory.
     ranked: HashMap<Request, Ranked>,
@@ -41,8 +41,6 @@ pub struct Scheduler {
 #[derive(Debug, Default)]
 struct Ranked {
     changes: u64,
-    /// The view's changes when the request last came.
-    asked: u64,
     ranks: Vec<Option<Rank>>,
 }
 
@@ -62,7 +60,7 @@ impl Scheduler {
             learns: true,
             known: 0,
             knowledge: Knowledge::default(),
-            standings: Vec::new(),
+            memory_mib: Vec::new(),
             changes: 0,
             ranked: HashMap::new(),
         }
@@ -78,7 +76,6 @@ impl Scheduler {
         if seen > self.known + self.known / LEARN_AT_GROWTH {
             self.known = seen;
             self.knowledge = Knowledge::of(&self.forecast, view);
-            self.changes = 0;
             self.ranked.clear();
         }
     }
@@ -108,19 +105,13 @@ impl Scheduler {
         self.look_at(view);
         let shape = Request { memory_mib: 0, ..*request };
         self.make_room(view, &shape);
-        self.ranked.entry(shape).or_default().asked = view.changes();
         self.rank(view, &shape);
-        // Ranks of a rare request grow stale. Refreshed in turn, they never make its next pod wait for all nodes.
-        let stalest = self.ranked.iter().min_by_key(|(_, ranked)| ranked.changes);
-        if let Some(stalest) = stalest.map(|(shape, _)| *shape) {
-            self.rank(view, &stalest);
-        }
         let ranked = &self.ranked[&shape];
         let memory_mib = request.memory_mib;
-        let ranked = (0..).map(NodeIx).zip(self.standings.iter().zip(&ranked.ranks));
-        ranked.filter_map(move |(node, (standing, rank))| {
+        let ranked = (0..).map(NodeIx).zip(ranked.ranks.iter().zip(&self.memory_mib));
+        ranked.filter_map(move |(node, (rank, free_mib))| {
             let rank = (*rank)?;
-            (standing.memory_mib >= memory_mib).then_some((node, rank))
+            (*free_mib >= memory_mib).then_some((node, rank))
         })
     }
 
@@ -128,40 +119,37 @@ impl Scheduler {
     fn rank(&mut self, view: &View, shape: &Request) {
         let ranked = self.ranked.entry(*shape).or_default();
         ranked.ranks.resize(view.nodes().len(), None);
-        let (catalog, knowledge) = (view.catalog(), &self.knowledge);
-        let nodes = view.nodes().iter().zip(&self.standings);
-        for ((rank, version), (node, standing)) in
-            ranked.ranks.iter_mut().zip(view.versions()).zip(nodes)
-        {
+        let versions = (0..).map(NodeIx).zip(view.versions());
+        for ((node, version), rank) in versions.zip(&mut ranked.ranks) {
             if *version > ranked.changes {
-                let input = Input { catalog, knowledge, node, standing, request: shape };
-                *rank = policy::rank(self.policy, &input).map(|(rank, _)| rank);
+                *rank = fit(view.catalog(), view.node(node), shape).ok().map(|fit| {
+                    let input = input(&mut self.knowledge, view, node, shape);
+                    policy::rank(self.policy, &input, &fit).0
+                });
             }
         }
         ranked.changes = view.changes();
     }
 
-    /// Forgets the ranks of the request that nobody asked for the longest, if there is no room for those of one more.
+    /// Forgets requests, the one that came the longest ago first, until there is room for the ranks of one more.
     fn make_room(&mut self, view: &View, shape: &Request) {
-        let with_one_more = (self.ranked.len() + 1) * view.nodes().len();
-        if with_one_more > MOST_RANKS && !self.ranked.contains_key(shape) {
-            let oldest = self.ranked.iter().min_by_key(|(_, ranked)| ranked.asked);
-            if let Some(oldest) = oldest.map(|(shape, _)| *shape) {
-                self.ranked.remove(&oldest);
-            }
+        if self.ranked.contains_key(shape) {
+            return;
+        }
+        while (self.ranked.len() + 1) * view.nodes().len() > MOST_RANKS {
+            let oldest = self.ranked.iter().min_by_key(|(_, ranked)| ranked.changes);
+            let Some(oldest) = oldest.map(|(shape, _)| *shape) else { return };
+            self.ranked.remove(&oldest);
         }
     }
 
-    /// Computes the standings of nodes that have changed.
+    /// Copies the free memory of nodes that have changed.
     fn look_at(&mut self, view: &View) {
-        if self.changes == view.changes() {
-            return;
-        }
-        self.standings.resize_with(view.nodes().len(), Standing::default);
+        self.memory_mib.resize(view.nodes().len(), 0);
         let nodes = view.versions().iter().zip(view.nodes());
-        for (standing, (version, node)) in self.standings.iter_mut().zip(nodes) {
+        for (memory_mib, (version, node)) in self.memory_mib.iter_mut().zip(nodes) {
             if *version > self.changes {
-                *standing = self.knowledge.standing(view.catalog(), node);
+                *memory_mib = node.memory_mib.free;
             }
         }
         self.changes = view.changes();
@@ -169,7 +157,9 @@ impl Scheduler {
 
     /// The part of a node that the policy would give to the request; none where it does not fit.
     pub fn part(&mut self, view: &View, node: NodeIx, request: &Request) -> Option<Part> {
-        policy::rank(self.policy, &self.input(view, node, request)).map(|(_, part)| part)
+        let fit = fit(view.catalog(), view.node(node), request).ok()?;
+        let input = input(&mut self.knowledge, view, node, request);
+        Some(policy::rank(self.policy, &input, &fit).1)
     }
 
     /// The rank of a node on which somebody else chooses the part, by [`Policy::Windlass`]; none where it is not free.
@@ -180,7 +170,7 @@ impl Scheduler {
         request: &Request,
         part: Part,
     ) -> Option<Rank> {
-        policy::rate(&self.input(view, node, request), part)
+        policy::rate(&input(&mut self.knowledge, view, node, request), part)
     }
 
     /// The reasons for a node's rank, by the functions that rank.
@@ -194,20 +184,19 @@ impl Scheduler {
         node: NodeIx,
         request: &Request,
     ) -> Result<Explanation, Misfit> {
-        policy::explain(self.policy, &self.input(view, node, request))
-    }
-
-    fn input<'a>(&'a mut self, view: &'a View, node: NodeIx, request: &'a Request) -> Input<'a> {
-        self.look_at(view);
-        let (catalog, knowledge) = (view.catalog(), &self.knowledge);
-        let standing = &self.standings[node.0 as usize];
-        Input { catalog, knowledge, node: view.node(node), standing, request }
+        let fit = fit(view.catalog(), view.node(node), request)?;
+        let input = input(&mut self.knowledge, view, node, request);
+        Ok(policy::explain(self.policy, &input, &fit))
     }
 
     /// Idle GPUs of the cluster that a typical request cannot use, in expectation. Zero until requests were seen.
     pub fn fragmentation(&mut self, view: &View) -> f64 {
-        self.look_at(view);
-        self.standings.iter().map(|standing| standing.uses.fragmentation() / 1000.0).sum()
+        let count = u32::try_from(view.nodes().len()).unwrap_or(u32::MAX);
+        let of = |node| {
+            self.knowledge.look_at(view, node);
+            self.knowledge.standing(node).uses.fragmentation() / 1000.0
+        };
+        (0..count).map(NodeIx).map(of).sum()
     }
 
     /// Any node that fits, and any part of it.
@@ -237,4 +226,15 @@ impl Scheduler {
         };
         Some(Placement { node, part })
     }
+}
+
+fn input<'a>(
+    knowledge: &'a mut Knowledge,
+    view: &'a View,
+    node: NodeIx,
+    request: &'a Request,
+) -> Input<'a> {
+    knowledge.look_at(view, node);
+    let standing = knowledge.standing(node);
+    Input { catalog: view.catalog(), knowledge, node: view.node(node), standing, request }
 }

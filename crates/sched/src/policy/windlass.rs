@@ -54,10 +54,18 @@ fn points(loss: f64) -> i32 {
 
 /// The losses in points, in the order of their names.
 fn losses(input: &Input<'_>, part: Part) -> [f64; 4] {
+    let (mut taken, mut scarce) = (0, 0.0);
+    for position in part.gpus.iter() {
+        let of_one = input.taken_milli(position, part);
+        taken += of_one;
+        // Others insist on the product.
+        let scarcity = input.knowledge.scarcity.of_model(input.node.gpus[position].model);
+        scarce += scarcity * f64::from(of_one) / 1000.0;
+    }
     [
         CUT * cut(input, part),
-        STRANDED * stranded(input, part),
-        SCARCE * scarce(input, part),
+        STRANDED * stranded(input, taken),
+        SCARCE * scarce,
         BROKEN * broken(input, part),
     ]
 }
@@ -73,23 +81,14 @@ fn cut(input: &Input<'_>, part: Part) -> f64 {
     part.gpus.iter().map(regret).sum()
 }
 
-/// GPUs that lose the CPU they need, and that had it.
-fn stranded(input: &Input<'_>, part: Part) -> f64 {
+/// GPUs that lose the CPU they need, and that had it, when so much of the node's GPUs is taken.
+fn stranded(input: &Input<'_>, taken_milli: u32) -> f64 {
     let (idle, cpu) = (input.standing.uses.idle_milli(), input.node.cpu_milli.free);
     let stranding = &input.knowledge.stranding;
     let before = stranding.stranded_gpus(idle, cpu);
     let left = cpu.saturating_sub(input.request.cpu_milli);
-    let after = stranding.stranded_gpus(idle - taken_milli(input, part), left);
+    let after = stranding.stranded_gpus(idle - taken_milli, left);
     (after - before).max(0.0)
-}
-
-/// GPUs taken of products that others insist on.
-fn scarce(input: &Input<'_>, part: Part) -> f64 {
-    let of = |position: usize| {
-        let scarcity = input.knowledge.scarcity.of_model(input.node.gpus[position].model);
-        scarcity * f64::from(input.taken_milli(position, part)) / 1000.0
-    };
-    part.gpus.iter().map(of).sum()
 }
 
 /// GPUs in blocks that are broken for less than a block's worth.
@@ -103,11 +102,6 @@ fn broken(input: &Input<'_>, part: Part) -> f64 {
         _ => 0.0,
     };
     (input.standing.blocks - left - own).max(0.0)
-}
-
-/// Thousandths of the node's idle GPUs that the part takes.
-fn taken_milli(input: &Input<'_>, part: Part) -> u32 {
-    part.gpus.iter().map(|position| input.taken_milli(position, part)).sum()
 }
 
 /// Nodes with fewer free GPUs first. The order of nodes decides between the rest: pods gather at its start, and nodes at
