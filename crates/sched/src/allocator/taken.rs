@@ -23,7 +23,7 @@ pub(super) type Holdings = BTreeMap<String, Holding>;
 /// Holders of one device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Holding {
-    /// Allocations of the whole device. Two of them are somebody's error, and each ends by itself.
+    /// Allocations of the whole device: two if two schedulers chose it. Each ends by itself.
     pub(super) whole: usize,
     pub(super) shares: usize,
     /// Capacity of all shares.
