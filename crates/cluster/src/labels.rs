@@ -39,7 +39,7 @@ pub async fn run(
     let attempts = Attempts::new("labels", &client);
     let target = |policy: &Policy| label_target(&policy.labels.output);
     let writer = Writer { labels, policy, target, client, attempts, written: None };
-    stop.run_until_cancelled(writer.run()).await;
+    writer.keep(stop).await;
 }
 
 /// Keeps the annotation with the node's devices written, until stopped.
@@ -54,7 +54,7 @@ pub async fn run_devices(
     let attempts = Attempts::new("devices of the Node", &client);
     let target = |policy: &Policy| policy.labels.devices.then_some(Target::Annotations);
     let writer = Writer { labels: annotations, policy, target, client, attempts, written: None };
-    stop.run_until_cancelled(writer.run()).await;
+    writer.keep(stop).await;
 }
 
 struct Writer {
@@ -86,6 +86,11 @@ enum Request {
 // === impl Writer ===
 
 impl Writer {
+    async fn keep(self, stop: CancellationToken) {
+        // On the heap: requests make it large.
+        stop.run_until_cancelled(Box::pin(self.run())).await;
+    }
+
     async fn run(mut self) {
         loop {
             match self.work().await {

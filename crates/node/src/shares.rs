@@ -45,7 +45,7 @@ use windlass_core::{
 use windlass_deviceplugin::shares::{BindRequest, share_name};
 use windlass_host::{blocking, causes, deadline, shared::Shared, watch::changed};
 use windlass_lifecycle::cleanup::{CleanupHandle, NotReady};
-use windlass_resources::NodeState;
+use windlass_resources::{NodeState, offers::Shareable};
 
 use self::{
     documents::{Edits, ShareDocument, ShareDocuments},
@@ -245,7 +245,9 @@ impl Binder {
 
     async fn serve(self: Arc<Self>, request: BindRequest) {
         let BindRequest { resource, ids, reply } = request;
-        let bound = deadline::timeout(DEADLINE, self.bind(&resource, &ids)).await;
+        // On the heap: requests make it large.
+        let binding = Box::pin(self.bind(&resource, &ids));
+        let bound = deadline::timeout(DEADLINE, binding).await;
         let bound = bound.unwrap_or(Err(BindError::Late(DEADLINE)));
         let answer = bound.as_ref().map(drop).map_err(|error| causes(error));
         // The kubelet may have given up.
@@ -265,12 +267,15 @@ impl Binder {
         let state = self.state.borrow().clone();
         let containers = allocations.containers().ok_or(BindError::Checkpoint)?;
         let wanted = Wanted::of(resource, ids, containers, &state)?;
-        let known = self.holds.step(|holds| {
+        let (known, dropped) = self.holds.step(|holds| {
             holds.learn(containers, &state.policy.shares);
             holds.is_starting(&wanted.uid);
-            self.drop_if_unusable(holds, &wanted.uid, &state);
-            holds.pods.get(&wanted.uid).map(|taken| taken.hold.clone())
+            let dropped = holds.drop_unusable(&wanted.uid, &state.shareable);
+            (holds.pods.get(&wanted.uid).map(|taken| taken.hold.clone()), dropped)
         });
+        if let Some(dropped) = dropped {
+            self.free(&dropped).await;
+        }
         let bound = match known {
             Some(hold) if wanted.amounts.is_within(hold.amounts) => Bound { hold, news: None },
             _ => self.place(&wanted, &state).await?,
@@ -332,17 +337,6 @@ impl Binder {
         Err(BindError::NoRoom(why.unwrap_or_else(all)))
     }
 
-    /// Drops a GPU that failed before any container started with it.
-    fn drop_if_unusable(&self, holds: &mut Holds, uid: &str, state: &NodeState) {
-        let is_documented = holds.documents.values().any(|it| it.hold.pod.uid == uid);
-        let Some(taken) = holds.pods.get(uid).filter(|_| !is_documented) else { return };
-        let gpu = state.shareable.get(&taken.hold.device);
-        if gpu.is_none_or(|gpu| gpu.obstacle.is_some()) {
-            self.ledger.release_claim(&taken.hold.claim().uid);
-            holds.pods.remove(uid);
-        }
-    }
-
     /// Writes the container's document.
     async fn write(self: &Arc<Self>, wanted: &Wanted, hold: &Hold) -> Result<(), BindError> {
         let path = wanted.gpus.clone();
@@ -387,13 +381,18 @@ impl Binder {
             tracing::warn!(error, "CDI document of an ended share not removed");
         }
         for hold in holds {
-            let claim = hold.claim();
-            if let Err(error) = self.cleanup.leave(&claim.uid).await {
-                tracing::debug!(error, pod = %claim, "cleanup has ended");
-            }
-            self.ledger.release_claim(&claim.uid);
-            tracing::info!(pod = %claim, device = %hold.device, "share released");
+            self.free(&hold).await;
+            tracing::info!(pod = %hold.claim(), device = %hold.device, "share released");
         }
+    }
+
+    /// Has the GPU cleaned, and frees it.
+    async fn free(&self, hold: &Hold) {
+        let claim = hold.claim();
+        if let Err(error) = self.cleanup.leave(&claim.uid).await {
+            tracing::debug!(error, pod = %claim, "cleanup has ended");
+        }
+        self.ledger.release_claim(&claim.uid);
     }
 
     /// Logs and counts a choice, and corrects the pod's placement.
@@ -474,7 +473,7 @@ impl Wanted {
             amounts: self.amounts,
             pod: Pod {
                 namespace: pod.namespace.clone(),
-                pod: pod.name.clone(),
+                name: pod.name.clone(),
                 uid: pod.uid.clone(),
             },
         }
@@ -555,6 +554,17 @@ impl Holds {
     fn unknown_amounts(&self) -> Amounts {
         let all = self.unknown.iter().flat_map(BTreeMap::values);
         all.fold(Amounts::default(), |sum, amounts| sum.and(*amounts))
+    }
+
+    /// Drops a pod's GPU that became unusable before any container started with it.
+    fn drop_unusable(&mut self, uid: &str, gpus: &Shareable) -> Option<Hold> {
+        let device = &self.pods.get(uid)?.hold.device;
+        let is_usable = gpus.get(device).is_some_and(|gpu| gpu.obstacle.is_none());
+        let is_documented = self.documents.values().any(|it| it.hold.pod.uid == uid);
+        if is_usable || is_documented {
+            return None;
+        }
+        self.pods.remove(uid).map(|taken| taken.hold)
     }
 
     /// Drops the shares of pods that the checkpoint no longer has.

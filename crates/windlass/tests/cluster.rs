@@ -11,6 +11,7 @@ mod kubelet;
 mod node;
 mod pods;
 mod restarts;
+mod shares;
 mod sharing;
 
 use std::time::{Duration, Instant};

@@ -94,6 +94,7 @@ resources:
   devices: {kind: nic}
   sharing: {method: shared, replicas: 3, pool: true}
 unmatched: default
+shares: {memory: a.com/m, compute: a.com/c}
 dra:
   offer: instead
   driver: gpu.nvidia.com
@@ -112,7 +113,7 @@ health:
   ignoredXids: [48]
   countedXids: [13]
   unlistedXids: ignored
-labels: {to: file, file: /f, timestamp: true, machineTypeFile: /t}
+labels: {to: file, file: /f, timestamp: true, machineTypeFile: /t, devices: true}
 "#;
 
 #[test]
@@ -156,6 +157,11 @@ fn every_key_is_taken() {
     let Sharing::Pooled(pool) = rules[2].sharing else { panic!("it is pooled") };
     assert_eq!(pool.tokens.get(), 3);
     assert_eq!(policy.nics.ids, NicIds::PciAddress);
+    assert!(policy.labels.devices);
+    assert_eq!(
+        policy.shares.names().map(ToString::to_string).collect::<Vec<_>>(),
+        ["a.com/m", "a.com/c"]
+    );
     assert_eq!(policy.nics.rdma_nodes, [RdmaNode::Uverbs, RdmaNode::Umad].into());
     assert_eq!(policy.nics.quiet_period(&policy.health), Duration::from_secs(3));
     assert_eq!(policy.nics.info["0000:3b:02.0"]["a"], "c");
@@ -363,6 +369,25 @@ fn mistakes_are_refused_with_the_line_and_what_to_write() {
         ),
         (bomb(), 7, "too large: more than 250,000 values"),
         ("just text\n".to_owned(), 1, "\"just text\" is not valid here: write keys with values"),
+    ]);
+}
+
+#[test]
+fn amounts_of_gpus_have_names_of_their_own() {
+    let taken = "is the name of another resource already";
+    check_mistakes([
+        (
+            "shares: {memory: a.com/m, compute: a.com/m}".to_owned(),
+            1,
+            "memory and compute are two amounts",
+        ),
+        ("mig: none\nshares: {memory: nvidia.com/gpu}".to_owned(), 2, taken),
+        (
+            "resources: [{name: a.com/m, devices: {kind: gpu}}]\nshares: {compute: a.com/m}\n"
+                .to_owned(),
+            2,
+            taken,
+        ),
     ]);
 }
 

@@ -33,7 +33,8 @@ pub(super) struct Hold {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Pod {
     pub(super) namespace: String,
-    pub(super) pod: String,
+    #[serde(rename = "pod")]
+    pub(super) name: String,
     pub(super) uid: String,
 }
 
@@ -55,7 +56,7 @@ const MIB_PER_TOKEN: u64 = 1024;
 impl Hold {
     /// The pod as a holder in the ledger, where it keeps other pods, claims and whole GPUs out.
     pub(super) fn claim(&self) -> ClaimRef {
-        ClaimRef::of_share(&self.pod.namespace, &self.pod.pod, &self.pod.uid)
+        ClaimRef::of_share(&self.pod.namespace, &self.pod.name, &self.pod.uid)
     }
 
     pub(super) fn usage(&self) -> Use {

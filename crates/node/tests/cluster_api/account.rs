@@ -147,6 +147,45 @@ fn an_agent_writes_its_own_node_feature_whatever_labels_it_has() {
 }
 
 #[test]
+fn an_agent_corrects_the_placement_of_pods_on_its_own_node_and_leaves_the_rest() {
+    let update = request("pods", "p", "UPDATE");
+    let pod =
+        |node: &str, metadata: Value| json!({"metadata": metadata, "spec": {"nodeName": node}});
+    let placed = |placed: &str| json!({"annotations": {"a": "b", "windlass.dev/placed": placed}});
+    let plain = || json!({"annotations": {"a": "b"}});
+    let said = |text: &str| Err(text.to_owned());
+    let of_others = "windlass may not write pods of other nodes";
+    let more = "windlass may change the annotation windlass.dev/placed of a pod, and nothing else";
+    for (from, to, expected) in [
+        (
+            pod("n1", json!({})),
+            pod("n1", json!({"annotations": {"windlass.dev/placed": "1"}})),
+            Ok(()),
+        ),
+        (pod("n1", plain()), pod("n1", placed("1")), Ok(())),
+        (pod("n1", placed("1")), pod("n1", placed("2")), Ok(())),
+        (pod("n2", plain()), pod("n2", placed("1")), said(of_others)),
+        (
+            json!({"metadata": {}, "spec": {}}),
+            json!({"metadata": placed("1"), "spec": {}}),
+            said(of_others),
+        ),
+        (pod("n2", plain()), pod("n1", placed("1")), said(more)),
+        (pod("n1", plain()), pod("n1", json!({})), said(more)),
+        (
+            pod("n1", json!({})),
+            pod("n1", json!({"annotations": {"windlass.dev/placement": "1"}})),
+            said(more),
+        ),
+        (pod("n1", json!({})), pod("n1", json!({"labels": {"a": "b"}})), said(more)),
+        (pod("n1", json!({})), pod("n1", json!({"finalizers": ["a/b"]})), said(more)),
+        (pod("n1", json!({"ownerReferences": [{"uid": "1"}]})), pod("n1", json!({})), said(more)),
+    ] {
+        assert_eq!(changed("windlass-own-pods", &update, &from, &to), expected, "{from} to {to}");
+    }
+}
+
+#[test]
 fn an_agent_writes_slices_of_its_own_node_and_driver() {
     let create = request("resourceslices", "s", "CREATE");
     let slice = |node: &str, driver: &str| json!({"spec": {"nodeName": node, "driver": driver}});

@@ -103,3 +103,33 @@ impl Offer {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gpus(amounts: &[(&str, u64, bool)]) -> Shareable {
+        let gpu = |(id, memory_mib, is_usable): &(&str, u64, bool)| {
+            let obstacle = (!is_usable).then(|| "lost".to_owned());
+            (id.parse().expect("an id"), ShareableGpu { memory_mib: *memory_mib, obstacle })
+        };
+        amounts.iter().map(gpu).collect()
+    }
+
+    #[test]
+    fn tokens_count_whole_units_of_each_gpu_and_those_of_usable_gpus_come_first() {
+        let gpus = gpus(&[("a", 3 * 1024 + 1023, true), ("b", 2 * 1024, false)]);
+        for (unit, total, usable) in [(ShareUnit::Gibibyte, 5, 3), (ShareUnit::Percent, 200, 100)] {
+            let offer = Offer { shares: ShareTokens::of(unit, &gpus), ..Offer::default() };
+            assert_eq!((offer.listed(), offer.allocatable()), (total, usable));
+            let listed: Vec<_> = offer
+                .list()
+                .map(|it| (it.id.into_owned(), it.state.obstacle().is_none()))
+                .collect();
+            let expected = (0..total).map(|number| (number.to_string(), number < usable));
+            assert_eq!(listed, expected.collect::<Vec<_>>());
+            assert!(offer.has_token("0") && !offer.has_token(&total.to_string()));
+        }
+        assert_eq!(ShareTokens::of(ShareUnit::Gibibyte, &Shareable::new()), None);
+    }
+}

@@ -1,0 +1,72 @@
+//! Shares of GPUs by amounts on a real kubelet: the runtime gives a container the GPU that was chosen after Allocate.
+
+use serde_json::Value;
+
+use crate::cluster::{
+    KUBECONFIG, NODE_STATUS, alone, eventually, has_cluster,
+    kubelet::allocatable,
+    node::Node,
+    pods::{Pods, kubectl},
+};
+
+const MEMORY: &str = "windlass.dev/gpu-memory";
+
+/// GiB of eight GPUs.
+const ALL: usize = 8 * 79;
+
+fn config() -> String {
+    let kubeconfig = std::env::var(KUBECONFIG).expect("checked");
+    let node = kubectl(&["get", "nodes", "-o", "jsonpath={.items[0].metadata.name}"]);
+    format!(
+        "cluster: {{kubeconfig: {kubeconfig}, nodeName: {node}}}\n\
+         shares: {{memory: {MEMORY}, compute: windlass.dev/gpu-compute}}\n\
+         health: {{quietPeriod: 2s, probeInterval: 1s}}\n"
+    )
+}
+
+fn pod(name: &str, gib: u32, gpu: &str) -> String {
+    let placement = format!(r#"{{"devices":[{{"id":"{gpu}","memoryMib":{}}}]}}"#, gib * 1024);
+    format!(
+        "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, annotations: {{windlass.dev/placement: \'{placement}\'}}}}\n\
+         spec:\n  automountServiceAccountToken: false\n  terminationGracePeriodSeconds: 0\n  containers:\n  \
+         - name: main\n    image: docker.io/local/app:1\n    imagePullPolicy: Never\n    \
+         resources: {{limits: {{{MEMORY}: {gib}}}}}\n"
+    )
+}
+
+/// GPU of a pod by its own account.
+fn gpu_of(pod: &str) -> String {
+    let log = kubectl(&["logs", pod]);
+    let share = log.lines().find_map(|line| line.split_once("WINDLASS_SHARE=").map(|(_, it)| it));
+    let share: Value = serde_json::from_str(share.expect("a share").trim()).expect("JSON");
+    share["device"].as_str().expect("an id").to_owned()
+}
+
+#[tokio::test]
+async fn pods_share_the_gpu_that_their_annotation_names() {
+    if !has_cluster() {
+        return;
+    }
+    let _alone = alone();
+    let node = Node::new("dgx-h100", &config());
+    let mut agent = node.agent();
+    eventually(NODE_STATUS, Some(ALL), async || allocatable(MEMORY).await).await;
+    let devices = node.devices();
+    let gpus = devices["devices"].as_array().into_iter().flatten();
+    let mut gpus = gpus.filter_map(|it| it["id"].as_str()).filter(|id| id.starts_with("GPU-"));
+    let gpu = gpus.nth(5).expect("eight GPUs").to_owned();
+    let mut pods = Pods::none();
+    for name in ["windlass-e2e-share-a", "windlass-e2e-share-b"] {
+        pods.apply(name, &pod(name, 30, &gpu));
+        pods.until_it_runs(name).await;
+        eventually(NODE_STATUS, gpu.clone(), async || gpu_of(name)).await;
+    }
+    agent.kill();
+    let agent = node.agent();
+    eventually(NODE_STATUS, Some(ALL), async || allocatable(MEMORY).await).await;
+    pods.apply("windlass-e2e-share-c", &pod("windlass-e2e-share-c", 30, &gpu));
+    pods.until_it_runs("windlass-e2e-share-c").await;
+    assert_ne!(gpu_of("windlass-e2e-share-c"), gpu, "90 GiB are more than it has");
+    drop(pods);
+    drop(agent);
+}
