@@ -19,7 +19,7 @@ mod occupancy;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
-use windlass_core::annotation::{PlacedDevice, PodPlacement};
+use windlass_core::annotation::{DecidedDevice, PodPlacement};
 use windlass_sched::{
     fit::fit,
     gpu::GpuSet,
@@ -456,7 +456,7 @@ impl Index {
         let device = |position: usize| {
             let id = gpus[position].id.clone()?;
             let share = wish.share_of(gpus[position].memory_mib);
-            Some(PlacedDevice {
+            Some(DecidedDevice {
                 id,
                 memory_mib: share.map(|(_, mib)| mib).filter(|mib| *mib > 0),
                 compute_milli: share.map(|(milli, _)| milli).filter(|milli| *milli > 0),

@@ -11,7 +11,7 @@ mod pod_placement;
 
 pub use self::{
     node_devices::{NodeDevice, NodeDevices},
-    pod_placement::{PlacedDevice, PodPlacement},
+    pod_placement::{DecidedDevice, PodPlacement},
 };
 
 /// An annotation that is no document of its kind.

@@ -10,13 +10,13 @@ use crate::device::DeviceId;
 #[serde(rename_all = "camelCase")]
 pub struct PodPlacement {
     /// The GPUs, in the order of the node's list.
-    pub devices: Vec<PlacedDevice>,
+    pub devices: Vec<DecidedDevice>,
 }
 
 /// A GPU of a pod, and the amounts that the pod holds of it. Without amounts it holds the whole GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct PlacedDevice {
+pub struct DecidedDevice {
     /// The GPU's id on its node.
     pub id: DeviceId,
     /// Memory in MiB; `None` asks for none in particular.
@@ -51,9 +51,9 @@ impl PodPlacement {
     }
 }
 
-// === impl PlacedDevice ===
+// === impl DecidedDevice ===
 
-impl PlacedDevice {
+impl DecidedDevice {
     /// A whole GPU.
     pub fn whole(id: DeviceId) -> Self {
         Self { id, memory_mib: None, compute_milli: None }
@@ -72,8 +72,8 @@ mod tests {
     #[test]
     fn whole_gpus_and_shares_are_read_as_they_were_written() {
         let id = |text: &str| text.parse::<DeviceId>().expect("an id");
-        let share = PlacedDevice { memory_mib: Some(8192), ..PlacedDevice::whole(id("GPU-a")) };
-        let placement = PodPlacement { devices: vec![share, PlacedDevice::whole(id("GPU-b"))] };
+        let share = DecidedDevice { memory_mib: Some(8192), ..DecidedDevice::whole(id("GPU-a")) };
+        let placement = PodPlacement { devices: vec![share, DecidedDevice::whole(id("GPU-b"))] };
         let text = placement.to_annotation();
         assert_eq!(text, r#"{"devices":[{"id":"GPU-a","memoryMib":8192},{"id":"GPU-b"}]}"#);
         assert_eq!(PodPlacement::from_annotation(&text).expect("readable"), placement);

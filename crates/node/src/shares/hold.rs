@@ -9,7 +9,7 @@ use windlass_allocations::{
 };
 use windlass_config::{ShareMethod, ShareResources};
 use windlass_core::{
-    annotation::{PlacedDevice, PodPlacement},
+    annotation::{DecidedDevice, PodPlacement},
     device::DeviceId,
 };
 
@@ -73,7 +73,7 @@ impl Hold {
     pub(super) fn placement(&self) -> PodPlacement {
         let Amounts { memory_mib, compute_percent } = self.amounts;
         let milli = compute_percent.saturating_mul(10);
-        let device = PlacedDevice {
+        let device = DecidedDevice {
             id: self.device.clone(),
             memory_mib: u32::try_from(memory_mib).ok().filter(|mib| *mib > 0),
             compute_milli: u16::try_from(milli).ok().filter(|milli| *milli > 0),
