@@ -21,11 +21,22 @@ pub struct Explanation {
     /// Its node, if it has one.
     pub node: Option<String>,
     /// Nodes that can serve it, the best first.
-    pub fitting: Vec<String>,
+    pub fitting: Vec<FittingNode>,
     /// Reasons of the others: each with the number of nodes and one of them.
     pub refused: Vec<RefusedNodes>,
     /// Changes that would let it be placed, the smallest first.
     pub remedies: Vec<String>,
+}
+
+/// A node that can serve a pod.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FittingNode {
+    /// Its name.
+    pub node: String,
+    /// The terms of its rank, for the best nodes; absent for claims.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rank: Option<String>,
 }
 
 /// Nodes that refuse a pod for the same reason.
@@ -40,6 +51,8 @@ pub struct RefusedNodes {
     pub example: String,
 }
 
+/// Nodes whose rank is explained.
+const MAX_EXPLAINED: usize = 10;
 /// Most remedies of an explanation.
 const MAX_REMEDIES: usize = 5;
 
@@ -60,7 +73,12 @@ impl Explanation {
         }
         let mut refused: Vec<_> = by_reason.into_values().collect();
         refused.sort_by(|a, b| b.nodes.cmp(&a.nodes).then_with(|| a.reason.cmp(&b.reason)));
-        let fitting = index.rank(pod, &names).into_iter().map(str::to_owned).collect::<Vec<_>>();
+        let mut fitting = Vec::new();
+        for (position, node) in index.rank(pod, &names).into_iter().enumerate() {
+            let is_explained = position < MAX_EXPLAINED;
+            let rank = is_explained.then(|| index.explain(pod, node)).flatten();
+            fitting.push(FittingNode { node: node.to_owned(), rank });
+        }
         let remedies = if fitting.is_empty() { remedies(index, pod, &names) } else { Vec::new() };
         Self {
             pod: pod.title(),

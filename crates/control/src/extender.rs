@@ -5,7 +5,7 @@
 
 mod wire;
 
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
 use tokio::time::Instant;
 use windlass_host::{causes, shared::Shared};
@@ -30,13 +30,18 @@ pub(crate) struct Extender {
     index: Arc<Shared<Index>>,
     binder: Binder,
     metrics: Arc<Metrics>,
+    /// The best node of each pod that was ranked and is not bound yet.
+    best: Shared<HashMap<String, String>>,
 }
+
+/// Most pods whose best node is remembered: kube-scheduler binds a pod soon after it asked, or asks again.
+const MAX_REMEMBERED: usize = 4096;
 
 // === impl Extender ===
 
 impl Extender {
     pub(crate) fn new(index: Arc<Shared<Index>>, binder: Binder, metrics: Arc<Metrics>) -> Self {
-        Self { index, binder, metrics }
+        Self { index, binder, metrics, best: Shared::default() }
     }
 
     /// The nodes that can serve the pod, and the first reason of each other.
@@ -91,6 +96,14 @@ impl Extender {
             scores.map(|(score, host)| HostPriority { host: host.to_owned(), score }).collect()
         });
         self.metrics.answered(Verb::Prioritize, begun.elapsed(), true);
+        if let Some(HostPriority { host, .. }) = scores.last() {
+            self.best.step(|best| {
+                if best.len() >= MAX_REMEMBERED {
+                    best.clear();
+                }
+                best.insert(pod.uid.clone(), host.clone());
+            });
+        }
         scores
     }
 
@@ -117,7 +130,13 @@ impl Extender {
         let bound = self.binder.bind(args).await;
         self.metrics.answered(Verb::Bind, begun.elapsed(), bound.is_ok());
         match bound {
-            Ok(()) => BindResult::default(),
+            Ok(()) => {
+                // A single candidate is not ranked.
+                if let Some(best) = self.best.step(|best| best.remove(&args.pod_uid)) {
+                    self.metrics.bound(best == args.node);
+                }
+                BindResult::default()
+            }
             Err(error) => {
                 let error = causes(&error);
                 let pod = format!("{}/{}", args.pod_namespace, args.pod_name);

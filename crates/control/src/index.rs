@@ -359,6 +359,17 @@ impl Index {
         Some((position, entry.facts.gpus.get(position)?.clone()))
     }
 
+    /// The terms of the rank that a node has for the pod, in one line; none where it does not fit, or for claims.
+    pub fn explain(&mut self, pod: &PodFacts, name: &str) -> Option<String> {
+        self.settle();
+        let request = pod.wish.request(self.view.catalog()).ok()?;
+        let node = *self.nodes.get(name)?;
+        if !pod.claims.is_empty() {
+            return None;
+        }
+        self.scheduler.explain(&self.view, node, &request).ok().map(|it| it.to_string())
+    }
+
     /// Pods of lower priority that have to go beside the given ones so that the pod fits the node: the fewest, and those
     /// of least priority. None where it does not fit even so.
     pub fn more_victims(

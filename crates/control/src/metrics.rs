@@ -34,12 +34,12 @@ pub(crate) enum Verb {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Answered {
     verb: Verb,
-    is_ok: IsOk,
+    is_ok: Truth,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
 #[expect(non_camel_case_types, reason = "the spelling of the label's values")]
-enum IsOk {
+enum Truth {
     r#true,
     r#false,
 }
@@ -47,6 +47,11 @@ enum IsOk {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OfVerb {
     verb: Verb,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Chosen {
+    was_best: Truth,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -60,11 +65,20 @@ pub(crate) struct Metrics {
     answers: Family<Answered, Counter>,
     seconds: Family<OfVerb, Histogram, fn() -> Histogram>,
     refusals: Family<ByReason, Counter>,
+    bound: Family<Chosen, Counter>,
 }
 
 /// Gauges that are computed from the view when somebody asks.
 #[derive(Debug)]
 struct ViewGauges(Arc<Shared<Index>>);
+
+// === impl Truth ===
+
+impl Truth {
+    fn of(is_ok: bool) -> Self {
+        if is_ok { Self::r#true } else { Self::r#false }
+    }
+}
 
 // === impl Metrics ===
 
@@ -78,6 +92,7 @@ impl Metrics {
             answers: Family::default(),
             seconds: Family::new_with_constructor(histogram),
             refusals: Family::default(),
+            bound: Family::default(),
         };
         registry.register(
             "windlass_cluster_answers",
@@ -95,6 +110,11 @@ impl Metrics {
             "Nodes that could not serve a pod, by the first reason",
             metrics.refusals.clone(),
         );
+        registry.register(
+            "windlass_cluster_bound_pods",
+            "Pods bound after a ranking, by whether kube-scheduler took the best node of it",
+            metrics.bound.clone(),
+        );
         registry.register_collector(Box::new(ViewGauges(index)));
         for reason in REASONS {
             drop(metrics.refusals.get_or_create(&ByReason { reason }));
@@ -102,9 +122,14 @@ impl Metrics {
         Arc::new(metrics)
     }
 
+    /// Counts a pod that was bound to the best node of its ranking, or to another.
+    pub(crate) fn bound(&self, was_best: bool) {
+        self.bound.get_or_create(&Chosen { was_best: Truth::of(was_best) }).inc();
+    }
+
     /// Counts an answer.
     pub(crate) fn answered(&self, verb: Verb, time: Duration, is_ok: bool) {
-        let is_ok = if is_ok { IsOk::r#true } else { IsOk::r#false };
+        let is_ok = Truth::of(is_ok);
         self.answers.get_or_create(&Answered { verb, is_ok }).inc();
         self.seconds.get_or_create(&OfVerb { verb }).observe(time.as_secs_f64());
     }

@@ -12,7 +12,7 @@ use std::{
 
 use windlass_control::{
     facts::{GpuFacts, GpuWish, NodeFacts, PodFacts, Products, SharedBy, Wish},
-    index::Index,
+    index::{Index, Inspected},
 };
 use windlass_core::{annotation::PodPlacement, device::DeviceId};
 use windlass_sched::{random::Random, request::ShareMemory};
@@ -20,6 +20,8 @@ use windlass_sched::{random::Random, request::ShareMemory};
 const STEPS: usize = 20_000;
 const NODES: usize = 6;
 const GPU_MIB: u32 = 24_576;
+/// Most pods at a time: some always wait.
+const MAX_PODS: usize = 120;
 
 /// The API server's objects.
 struct Truth {
@@ -92,8 +94,8 @@ impl Model {
 
     fn step(&mut self) {
         match self.random.below(100) {
-            0..30 => self.create(),
-            30..60 => self.bind(),
+            0..30 if self.truth.pods.len() < MAX_PODS => self.create(),
+            0..60 => self.bind(),
             60..75 => self.end(),
             75..85 => self.deliver_some(),
             85..89 => self.toggle_health(),
@@ -267,7 +269,13 @@ impl Model {
         self.deliver_all();
         let states = |index: &mut Index| -> Vec<_> {
             let nodes = index.inspect();
-            nodes.iter().map(|node| (node.facts.clone(), node.state.clone())).collect()
+            // The numbers of products differ: they are given in the order in which products come.
+            let free = |node: &Inspected<'_>| {
+                let gpus = node.state.gpus.iter().map(|gpu| (gpu.state, gpu.is_usable));
+                let (cpu, pods) = (node.state.cpu_milli, node.state.pods);
+                (node.facts.name.clone(), cpu, pods, gpus.collect::<Vec<_>>())
+            };
+            nodes.iter().map(free).collect()
         };
         assert_eq!(states(&mut self.index), states(&mut Self::listed(&self.truth)));
     }

@@ -56,7 +56,7 @@ pub enum Misfit {
     #[error("no GPU of a wanted product")]
     Model,
     /// Whole GPUs.
-    #[error("{wanted} whole GPUs wanted, {free} free")]
+    #[error("{wanted} whole GPU{} wanted, {free} free", plural(*.wanted))]
     Whole {
         /// Asked for.
         wanted: u32,
@@ -88,6 +88,10 @@ pub enum Misfit {
     /// A MIG instance.
     #[error("no GPU has a free place for the MIG profile")]
     Partition,
+}
+
+fn plural(count: u32) -> &'static str {
+    if count == 1 { "" } else { "s" }
 }
 
 /// Finds the ways in which the node can serve the request.

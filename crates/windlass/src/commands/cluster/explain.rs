@@ -47,9 +47,14 @@ fn print(explanation: &Explanation) -> Result<()> {
         line(Paint::for_stdout().text(Tone::Bad, "No node can serve it."))?;
     } else {
         line(format!("{} can serve it, the best first:", count(fitting.len(), "node")))?;
-        let shown: Vec<_> = fitting.iter().take(SHOWN).map(String::as_str).collect();
-        let more = if fitting.len() > SHOWN { ", ..." } else { "" };
-        line(format!("  {}{more}", shown.join(", ")))?;
+        let mut table = Table::default();
+        for it in fitting.iter().take(SHOWN) {
+            table.row([it.node.clone(), it.rank.clone().unwrap_or_default()]);
+        }
+        table.print()?;
+        if fitting.len() > SHOWN {
+            line(Paint::for_stdout().text(Tone::Quiet, "..."))?;
+        }
     }
     if !refused.is_empty() {
         line("")?;

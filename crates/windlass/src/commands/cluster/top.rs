@@ -11,6 +11,9 @@ use crate::{
     screen::{Paint, Table, Tone, count, line},
 };
 
+/// Holders of a GPU in the table; JSON has all.
+const HOLDERS_SHOWN: usize = 3;
+
 /// The cluster's GPUs.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -104,17 +107,20 @@ impl Report {
     }
 
     fn print_gpus(&self) -> Result<()> {
-        let mut table = Table::new(["NODE", "GPU", "IDLE", "STATE", "HELD BY", "MODEL"]);
+        let mut table = Table::new(["NODE", "GPU", "IDLE", "STATE", "MODEL", "HELD BY"]);
         for node in &self.nodes {
             for (position, gpu) in node.gpus.iter().enumerate() {
-                let holders: Vec<_> = gpu.holders.iter().map(HolderRow::text).collect();
+                let shown = gpu.holders.iter().take(HOLDERS_SHOWN).map(HolderRow::text);
+                let more = gpu.holders.len().saturating_sub(HOLDERS_SHOWN);
+                let more = (more > 0).then(|| format!("{more} more"));
+                let holders: Vec<_> = shown.chain(more).collect();
                 table.row([
                     node.name.clone(),
                     gpu.id.clone().unwrap_or_else(|| position.to_string()),
                     format!("{} %", gpu.idle_percent),
                     gpu.obstacle.clone().unwrap_or_else(|| "healthy".to_owned()),
-                    holders.join(", "),
                     gpu.model.clone(),
+                    holders.join(", "),
                 ]);
             }
         }
