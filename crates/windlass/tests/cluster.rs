@@ -7,6 +7,8 @@
 
 mod claims;
 mod devices;
+#[cfg(feature = "cluster")]
+mod extender;
 mod kubelet;
 mod node;
 mod pods;

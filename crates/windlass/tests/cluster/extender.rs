@@ -1,0 +1,296 @@
+//! The cluster half with a real kube-scheduler: it follows the ranking, and every pod has the GPUs that were decided.
+//!
+//! Runs when `WINDLASS_E2E_SCHEDULER` names the program of a kube-scheduler, too. Nodes without a kubelet take most of
+//! the pods: they are objects of the API server alone, and no container runs there.
+
+use std::{
+    collections::BTreeMap,
+    env, fs,
+    net::TcpListener,
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::cluster::{
+    KUBECONFIG, NODE_STATUS, alone, eventually, has_cluster,
+    kubelet::allocatable,
+    node::Node,
+    pods::{Pods, apply, clean_up, kubectl},
+};
+
+const SCHEDULER: &str = "WINDLASS_E2E_SCHEDULER";
+/// Number of pods.
+const PODS: &str = "WINDLASS_E2E_PODS";
+const HOLLOW_NODES: usize = 40;
+const GPUS: usize = 8;
+const GPU_MIB: u64 = 23_028;
+/// Time in which all pods are bound.
+const BOUND: Duration = Duration::from_secs(240);
+const LABEL: &str = "windlass-e2e-hollow";
+const MEMORY: &str = "windlass.dev/gpu-memory";
+
+/// An extender and a kube-scheduler that asks it; killed when dropped.
+struct ClusterHalf {
+    folder: TempDir,
+    port: u16,
+    extender: Child,
+    scheduler: Child,
+}
+
+struct HollowNodes;
+
+// === impl ClusterHalf ===
+
+impl ClusterHalf {
+    /// Starts both, unless there is no kube-scheduler.
+    #[expect(clippy::print_stderr, reason = "a test that is left out says so")]
+    fn start() -> Option<Self> {
+        let Some(program) = env::var_os(SCHEDULER) else {
+            eprintln!("SKIPPED: set {SCHEDULER} to a kube-scheduler to run this");
+            return None;
+        };
+        let folder = tempfile::tempdir().expect("a folder");
+        let port = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let port = port.local_addr().expect("bound").port();
+        let config = folder.path().join("scheduler.yaml");
+        let document = json!({
+            "apiVersion": "kubescheduler.config.k8s.io/v1",
+            "kind": "KubeSchedulerConfiguration",
+            "clientConnection": {"kubeconfig": env::var(KUBECONFIG).expect("checked")},
+            "leaderElection": {"leaderElect": false},
+            "percentageOfNodesToScore": 100,
+            "profiles": [{"schedulerName": "windlass"}],
+            "extenders": [{
+                "urlPrefix": format!("http://127.0.0.1:{port}"), "filterVerb": "filter",
+                "prioritizeVerb": "prioritize", "preemptVerb": "preempt", "bindVerb": "bind",
+                "weight": 1000, "nodeCacheCapable": true, "managedResources": [
+                    {"name": "nvidia.com/gpu"}, {"name": MEMORY},
+                    {"name": "windlass.dev/gpu-compute"},
+                ],
+            }],
+        });
+        fs::write(&config, document.to_string()).expect("written");
+        let log = fs::File::create(folder.path().join("scheduler.log")).expect("a file");
+        let scheduler = Command::new(program)
+            .arg("--config")
+            .arg(&config)
+            .args(["--secure-port", "0"])
+            .stderr(log)
+            .spawn()
+            .expect("kube-scheduler starts");
+        let extender = extender(port);
+        Some(Self { folder, port, extender, scheduler })
+    }
+
+    /// Another extender takes the place of this one, which is killed.
+    fn replace_extender(&mut self) {
+        self.extender.kill().expect("it runs");
+        self.extender.wait().expect("a child");
+        self.extender = extender(self.port);
+    }
+
+    /// A page of the extender, once it is served.
+    fn page(&self, path: &str) -> Option<String> {
+        let url = format!("http://127.0.0.1:{}{path}", self.port);
+        let output = Command::new("curl").args(["-sf", &url]).output().expect("curl runs");
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    /// Value of a metric with its labels; zero where it has none.
+    fn metric(&self, name: &str) -> u64 {
+        let page = self.page("/metrics").unwrap_or_default();
+        let line = page.lines().find_map(|line| line.strip_prefix(name));
+        let whole = |value: &str| value.trim().trim_end_matches(".0").parse().expect("a number");
+        line.map_or(0, whole)
+    }
+}
+
+impl Drop for ClusterHalf {
+    #[expect(clippy::print_stderr, reason = "the scheduler's last words help where a test failed")]
+    fn drop(&mut self) {
+        for child in [&mut self.extender, &mut self.scheduler] {
+            drop(child.kill());
+            drop(child.wait());
+        }
+        if std::thread::panicking() {
+            let log = fs::read_to_string(self.folder.path().join("scheduler.log"));
+            let log = log.unwrap_or_default();
+            let last: Vec<_> = log.lines().rev().take(10).collect();
+            eprintln!("kube-scheduler: {last:#?}");
+        }
+    }
+}
+
+fn extender(port: u16) -> Child {
+    Command::new(env!("CARGO_BIN_EXE_windlass"))
+        .args(["cluster", "extend", "--namespace", "default", "--lease", "windlass-e2e"])
+        .args(["--listen", &format!("127.0.0.1:{port}")])
+        .arg("--kubeconfig")
+        .arg(env::var_os(KUBECONFIG).expect("checked"))
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("windlass starts")
+}
+
+// === impl HollowNodes ===
+
+impl HollowNodes {
+    fn make() -> Self {
+        let nodes: Vec<_> = (0..HOLLOW_NODES).map(hollow_node).collect();
+        apply(&json!({"apiVersion": "v1", "kind": "List", "items": nodes}).to_string());
+        Self
+    }
+}
+
+impl Drop for HollowNodes {
+    fn drop(&mut self) {
+        clean_up(&["delete", "pods", "-l", LABEL, "--force", "--grace-period=0", "--wait=false"]);
+        clean_up(&["delete", "nodes", "-l", LABEL]);
+        clean_up(&["delete", "lease", "windlass-e2e", "--ignore-not-found"]);
+    }
+}
+
+fn hollow_node(n: usize) -> Value {
+    let model = ["NVIDIA A10", "NVIDIA L4"][n % 2];
+    let gpu =
+        |g: usize| json!({"id": format!("GPU-{n}-{g}"), "model": model, "memoryMib": GPU_MIB});
+    let devices = json!({"devices": (0..GPUS).map(gpu).collect::<Vec<_>>()}).to_string();
+    let resources = json!({
+        "cpu": "96", "memory": "768Gi", "pods": "110", "nvidia.com/gpu": GPUS.to_string(),
+        MEMORY: (GPUS * 22).to_string(), "windlass.dev/gpu-compute": (GPUS * 100).to_string(),
+    });
+    json!({
+        "apiVersion": "v1", "kind": "Node",
+        "metadata": {
+            "name": format!("windlass-e2e-hollow-{n:02}"), "labels": {LABEL: ""},
+            "annotations": {"windlass.dev/devices": devices},
+        },
+        "status": {"allocatable": resources, "capacity": resources},
+    })
+}
+
+/// Pods of every kind, for hollow nodes. Their status is never reported, so the node controller's taints are tolerated.
+fn pod(n: usize) -> Value {
+    let limits = match n % 10 {
+        0 => json!({"nvidia.com/gpu": "1"}),
+        1 if n % 50 == 1 => json!({"nvidia.com/gpu": "2"}),
+        2..5 => json!({MEMORY: (1 + n % 7).to_string()}),
+        5..8 => json!({"windlass.dev/gpu-compute": "10"}),
+        _ => json!({MEMORY: "2", "windlass.dev/gpu-compute": "20"}),
+    };
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": format!("windlass-e2e-hollow-{n}"), "labels": {LABEL: ""}},
+        "spec": {
+            "schedulerName": "windlass", "nodeSelector": {LABEL: ""},
+            "automountServiceAccountToken": false,
+            "tolerations": [{"operator": "Exists"}],
+            "containers": [{"name": "main", "image": "none", "resources": {"limits": limits}}],
+        },
+    })
+}
+
+fn hollow_pods() -> Vec<Value> {
+    let list: Value =
+        serde_json::from_str(&kubectl(&["get", "pods", "-l", LABEL, "-o", "json"])).expect("JSON");
+    list["items"].as_array().expect("a list").clone()
+}
+
+/// Memory, compute and holders of each GPU; whole ones count with all they have.
+fn held(pods: &[Value]) -> BTreeMap<String, (u64, u64)> {
+    let mut held: BTreeMap<String, (u64, u64)> = BTreeMap::new();
+    for pod in pods {
+        let placement = &pod["metadata"]["annotations"]["windlass.dev/placement"];
+        let placement: Value =
+            serde_json::from_str(placement.as_str().expect("a placement")).expect("JSON");
+        for device in placement["devices"].as_array().expect("devices") {
+            let held = held.entry(device["id"].as_str().expect("an id").to_owned()).or_default();
+            let is_whole = device["memoryMib"].is_null() && device["computeMilli"].is_null();
+            let amount = |key: &str| device[key].as_u64().unwrap_or(0);
+            held.0 += if is_whole { GPU_MIB } else { amount("memoryMib") };
+            held.1 += if is_whole { 1000 } else { amount("computeMilli") };
+        }
+    }
+    held
+}
+
+#[tokio::test]
+async fn kube_scheduler_takes_every_choice_and_no_gpu_is_given_beyond_what_it_has() {
+    if !has_cluster() {
+        return;
+    }
+    let _alone = alone();
+    let count = env::var(PODS).map_or(200, |text| text.parse().expect("a number of pods"));
+    let hollow = HollowNodes::make();
+    let Some(mut half) = ClusterHalf::start() else { return };
+    let is_bound = |pod: &&Value| pod["spec"]["nodeName"].is_string();
+    let bound = async || hollow_pods().iter().filter(is_bound).count();
+    let mut followed = 0;
+    for half_of_them in [0..count / 2, count / 2..count] {
+        let pods: Vec<_> = half_of_them.clone().map(pod).collect();
+        apply(&json!({"apiVersion": "v1", "kind": "List", "items": pods}).to_string());
+        eventually(BOUND, half_of_them.end, bound).await;
+        assert_eq!(half.metric("windlass_cluster_bound_pods_total{was_best=\"false\"} "), 0);
+        followed += half.metric("windlass_cluster_bound_pods_total{was_best=\"true\"} ");
+        half.replace_extender();
+        let ready = async || half.page("/readyz").is_some();
+        eventually(NODE_STATUS, true, ready).await;
+        assert_eq!(half.metric("windlass_cluster_conflicts "), 0);
+    }
+    assert_eq!(followed, u64::try_from(count).expect("few"), "each pod was ranked");
+    for (gpu, (mib, milli)) in held(&hollow_pods()) {
+        assert!(mib <= GPU_MIB && milli <= 1000, "{gpu}: {mib} MiB and {milli} thousandths");
+    }
+    drop(half);
+    drop(hollow);
+}
+
+#[tokio::test]
+async fn a_container_gets_the_gpu_that_the_cluster_half_decided() {
+    if !has_cluster() {
+        return;
+    }
+    let _alone = alone();
+    let Some(half) = ClusterHalf::start() else { return };
+    let name = kubectl(&["get", "nodes", "-o", "jsonpath={.items[0].metadata.name}"]);
+    let kubeconfig = env::var(KUBECONFIG).expect("checked");
+    let node = Node::new(
+        "dgx-h100",
+        &format!(
+            "cluster: {{kubeconfig: {kubeconfig}, nodeName: {name}}}\nlabels: {{devices: true}}\n\
+             shares: {{memory: {MEMORY}, compute: windlass.dev/gpu-compute}}\n"
+        ),
+    );
+    let agent = node.agent();
+    eventually(NODE_STATUS, Some(8 * 79), async || allocatable(MEMORY).await).await;
+    eventually(NODE_STATUS, 8, async || half.metric("windlass_cluster_gpus ")).await;
+    let mut pods = Pods::none();
+    for n in 0..4 {
+        let pod = format!("windlass-e2e-decided-{n}");
+        pods.apply(
+            &pod,
+            &format!(
+                "apiVersion: v1\nkind: Pod\nmetadata: {{name: {pod}}}\nspec:\n  schedulerName: windlass\n  \
+                 automountServiceAccountToken: false\n  terminationGracePeriodSeconds: 0\n  containers:\n  \
+                 - name: main\n    image: docker.io/local/app:1\n    imagePullPolicy: Never\n    \
+                 resources: {{limits: {{{MEMORY}: 30}}}}\n"
+            ),
+        );
+        pods.until_it_runs(&pod).await;
+        let decided = kubectl(&["get", "pod", &pod, "-o", "json"]);
+        let decided: Value = serde_json::from_str(&decided).expect("JSON");
+        let decided = held(&[decided]).into_keys().next().expect("a GPU");
+        let given = async || {
+            let log = kubectl(&["logs", &pod]);
+            let share = log.lines().find_map(|it| it.split_once("WINDLASS_SHARE=").map(|it| it.1));
+            let share: Value = serde_json::from_str(share.unwrap_or("{}").trim()).expect("JSON");
+            share["device"].as_str().unwrap_or_default().to_owned()
+        };
+        eventually(NODE_STATUS, decided, given).await;
+    }
+    drop(pods);
+    drop(agent);
+}
