@@ -1,11 +1,14 @@
 //! Shares of GPUs by amounts: bound when a container starts, to the GPU that the cluster half decided if that is
 //! possible, and never more of a GPU than it has.
 
+use std::path::PathBuf;
+
 use k8s_openapi::api::core::v1::Pod as PodObject;
 use serde_json::{Value, json};
 use windlass_cluster_sim::api::{ApiServer, Effect, Fault};
 use windlass_config::{Policy, ShareResources};
 use windlass_core::device::DeviceId;
+use windlass_deviceplugin::shares::share_name;
 use windlass_kubelet_sim::{Container, Kubelet, Pod};
 use windlass_testkit::{GPU, Node, Right, Running, allocatable, pod_with, until, vanishes};
 
@@ -104,12 +107,21 @@ impl World {
         .await
     }
 
+    /// The document of the first pod's GiB.
+    fn path_of(&self, gib: u64) -> PathBuf {
+        let ids: Vec<_> = (0..gib).map(|id| id.to_string()).collect();
+        let name = share_name(MEMORY, &ids);
+        self.node.config.places.cdi_dir.join(format!("windlass.dev-share-{name}.json"))
+    }
+
     /// Ends the agent, and starts the next one.
-    async fn restart(mut self) -> Self {
+    async fn restart(mut self, between: impl FnOnce()) -> Self {
         self.agent.stop().await;
+        between();
         self.agent = self.node.agent();
         let all = |state: &windlass_resources::NodeState| state.shareable.len() == 8;
         self.agent.until(|state| all(state)).await;
+        allocatable(&self.kubelet, MEMORY, OF_ALL).await;
         self
     }
 }
@@ -194,11 +206,39 @@ async fn a_restarted_agent_knows_every_share() {
     let world = World::new().await;
     let gpu = &world.gpus[2].clone();
     let first = world.run("a", 40, &placed(gpu)).await;
-    let world = world.restart().await;
+    let world = world.restart(|| {}).await;
     assert_eq!(world.start("a", "main").await, [first]);
     let second = world.run("b", 40, &placed(gpu)).await;
     assert_ne!(gpu_of(&second), gpu.as_str(), "80 GiB are more than it has");
     allocatable(&world.kubelet, GPU, 6).await;
+    world.agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_share_whose_document_was_lost_counts_on_every_gpu_until_its_pod_starts_again() {
+    let world = World::new().await;
+    let gpu = world.gpus[2].clone();
+    world.run("a", 40, &placed(&gpu)).await;
+    let path = world.path_of(40);
+    let text = std::fs::read(&path).expect("a document");
+    let world = world.restart(|| std::fs::write(&path, "{").expect("written")).await;
+    world.admit(pod_with("b", MEMORY, 30), &placed(&gpu)).await;
+    let refused = async |part: &str| {
+        let error = world.kubelet.start_container("b-uid", "main").await.expect_err("not started");
+        assert!(error.to_string().contains(part), "{error}");
+    };
+    refused("any GPU may have its share").await;
+    std::fs::remove_file(&path).expect("it was there");
+    world.start("b", "main").await;
+    world.admit(pod_with("c", MEMORY, 50), &placed(&gpu)).await;
+    let error = world.kubelet.start_container("c-uid", "main").await.expect_err("not started");
+    assert!(error.to_string().contains("51200 MiB of memory"), "{error}");
+    // The kubelet starts its container again.
+    let again = world.start("a", "main").await.remove(0);
+    assert_eq!(gpu_of(&again), gpu.as_str());
+    assert_eq!(std::fs::read(&path).expect("a document"), text);
+    let other = world.start("c", "main").await.remove(0);
+    assert_ne!(gpu_of(&other), gpu.as_str());
     world.agent.stop().await;
 }
 
@@ -288,11 +328,7 @@ async fn a_gpu_is_whole_again_after_its_last_share() {
     let world = World::new().await;
     world.run("a", 8, &placed(&world.gpus[4])).await;
     allocatable(&world.kubelet, GPU, 7).await;
-    let name = windlass_deviceplugin::shares::share_name(
-        MEMORY,
-        &(0..8).map(|it| it.to_string()).collect::<Vec<_>>(),
-    );
-    let path = world.node.config.places.cdi_dir.join(format!("windlass.dev-share-{name}.json"));
+    let path = world.path_of(8);
     assert!(path.exists());
     world.kubelet.delete("a-uid").await;
     vanishes(&path).await;

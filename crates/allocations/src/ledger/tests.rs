@@ -108,6 +108,30 @@ fn shares_by_amounts_go_together_until_they_are_more_than_the_device() {
 }
 
 #[test]
+fn pods_with_shares_and_claims_add_up_and_exclude_whole_devices() {
+    let ledger = SharedLedger::default();
+    let portion = |memory| {
+        let method = ShareMethod::TimeSlicing;
+        Use::Portion(Portion { method, shares: 1, memory, of: 100, compute: 0 })
+    };
+    let pod = ClaimRef::of_share("ns", "p", "1");
+    ledger.take_for_claim(&pod, &[(alone("a"), portion(40))]).expect("free");
+    ledger.take_for_claim(&claim("c"), &[(alone("a"), portion(50))]).expect("it fits");
+    let left = ledger.take_for_claim(&claim("d"), &[(alone("a"), portion(20))]);
+    assert!(matches!(left, Err(Conflict::Exceeded { left: 10, .. })), "{left:?}");
+    let refused = ledger.take_for_container(&resource(), &[alone("a")]).expect_err("shared");
+    assert!(refused.to_string().contains("a is held by"), "{refused}");
+    ledger.take_for_claim(&claim("d"), &[(alone("b"), Use::Alone)]).expect("free");
+    ledger.take_for_container(&resource(), &[alone("e")]).expect("free");
+    let known = ledger.watch().borrow().clone();
+    let excluded = ["a", "b", "e", "f"].map(|id| known.excludes_shares(&alone(id)));
+    assert_eq!(excluded, [false, true, true, false]);
+    let memory = known.portion(&"a".parse().expect("an id")).map(|it| it.memory);
+    assert_eq!(memory, Some(90));
+    assert!(known.is_shared_by_pods(&"a".parse().expect("an id")));
+}
+
+#[test]
 fn two_shares_of_a_claim_count_both() {
     let device = alone("a").device;
     let both = together([(&device, portion(60, 10)), (&device, portion(40, 0))]);

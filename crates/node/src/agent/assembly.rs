@@ -265,6 +265,7 @@ impl Wiring<'_> {
         let (shares, requests) = ShareHandle::new();
         let recovered = shares::restore(&self.config.places, &self.ledger);
         let deps = shares::Deps {
+            policy: self.policy.clone(),
             state: handles.state.clone(),
             allocations: handles.allocations.clone(),
             ledger: self.ledger.clone(),

@@ -1,7 +1,7 @@
 //! CDI documents of shares. They are the record of shares too: each names its pod, and the next agent reads them.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs, io,
     path::{Path, PathBuf},
 };
@@ -81,20 +81,26 @@ impl ShareDocuments {
         Self(dir.to_owned())
     }
 
-    /// Documents of earlier agents by name, and the paths of unreadable ones. Blocks.
-    pub(super) fn read(&self) -> (BTreeMap<String, ShareDocument>, Vec<PathBuf>) {
-        let (mut all, mut unreadable) = (BTreeMap::new(), Vec::new());
+    /// Documents of earlier agents by name, and the names of unreadable ones. Removes drafts. Blocks.
+    pub(super) fn read(&self) -> (BTreeMap<String, ShareDocument>, BTreeSet<String>) {
+        let (mut all, mut unreadable) = (BTreeMap::new(), BTreeSet::new());
         for file in fs::read_dir(&self.0).into_iter().flatten().flatten() {
             let name = file.file_name().into_string().unwrap_or_default();
-            if name_in(&name).is_none() {
-                continue;
+            if files::drafted(&name).and_then(name_in).is_some() {
+                // A killed agent left it.
+                let _ = fs::remove_file(file.path());
             }
+            let Some(name) = name_in(&name) else { continue };
             match read(&file.path()).and_then(ShareDocument::of) {
-                Some((name, document)) => drop(all.insert(name, document)),
-                None => unreadable.push(file.path()),
+                Some((named, document)) if named == name => drop(all.insert(named, document)),
+                _ => drop(unreadable.insert(name.to_owned())),
             }
         }
         (all, unreadable)
+    }
+
+    pub(super) fn path(&self, name: &str) -> PathBuf {
+        self.0.join(format!("{VENDOR}-share-{name}.json"))
     }
 
     /// Writes a document, or removes it. Blocks.
@@ -103,7 +109,7 @@ impl ShareDocuments {
         name: &str,
         document: Option<&ShareDocument>,
     ) -> Result<(), String> {
-        let path = self.0.join(format!("{VENDOR}-share-{name}.json"));
+        let path = self.path(name);
         let done = match document {
             // It names a pod.
             Some(document) => {

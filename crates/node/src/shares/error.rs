@@ -1,0 +1,35 @@
+//! Reasons that a share is not bound, in the words of the pod's event.
+
+use std::{path::PathBuf, time::Duration};
+
+use windlass_cluster::ClusterError;
+use windlass_lifecycle::cleanup::NotReady;
+
+/// Reason that a share is not bound. The kubelet tries again.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum BindError {
+    #[error("the kubelet's checkpoint cannot be read")]
+    Checkpoint,
+    #[error("the kubelet's checkpoint does not name the pod of these ids yet")]
+    NoPod,
+    #[error("the configuration names another resource for shares by now")]
+    NotShared,
+    #[error("the document of GPUs is not written yet")]
+    NoGpus,
+    #[error("no API server is configured, and it has the pod's placement")]
+    NoCluster,
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
+    #[error("the API server has no pod with UID {0} on this node yet")]
+    UnknownPod(String),
+    #[error("CDI document {} cannot be read, and any GPU may have its share: remove it once its pod has ended", .0.display())]
+    Unreadable(PathBuf),
+    #[error("no GPU of this node has it: {0}")]
+    NoRoom(String),
+    #[error("{} is not ready: {}", .0.device, .0.why)]
+    NotReady(NotReady),
+    #[error("{0}")]
+    Disk(String),
+    #[error("it took longer than {0:?}")]
+    Late(Duration),
+}

@@ -1,0 +1,147 @@
+//! Shares of this node's pods, and the documents that record them.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+use windlass_allocations::{
+    follow::{Allocations, ContainerIds},
+    ledger::CHECKPOINT_GRACE,
+};
+use windlass_config::ShareResources;
+use windlass_resources::offers::Shareable;
+
+use super::{
+    documents::ShareDocument,
+    hold::{Amounts, Hold},
+};
+
+/// Shares of this node.
+#[derive(Debug, Default)]
+pub(super) struct Holds {
+    /// Share of each pod, by UID.
+    pub(super) pods: BTreeMap<String, Taken>,
+    /// Documents by name. The files follow this map.
+    pub(super) documents: BTreeMap<String, ShareDocument>,
+    /// Names of documents whose shares cannot be read.
+    pub(super) unreadable: BTreeSet<String>,
+    /// Amounts of pods that may run with a share that no document names, by UID; `None` before the first reading of
+    /// the checkpoint.
+    pub(super) unknown: Option<BTreeMap<String, Amounts>>,
+}
+
+/// A share in the ledger.
+#[derive(Clone, Debug)]
+pub(super) struct Taken {
+    pub(super) hold: Hold,
+    /// Time of the decision; `None` if an earlier agent made it.
+    pub(super) at: Option<Instant>,
+}
+
+/// Ended shares, and the names of their documents.
+pub(super) struct Ended {
+    pub(super) holds: Vec<Hold>,
+    pub(super) names: Vec<String>,
+}
+
+/// Pods by one reading of the checkpoint.
+pub(super) struct Present {
+    pub(super) read: Instant,
+    /// UIDs of all pods with ids.
+    pub(super) recorded: BTreeSet<String>,
+    /// UIDs of pods with an id that is still held.
+    pub(super) held: BTreeSet<String>,
+}
+
+// === impl Holds ===
+
+impl Holds {
+    pub(super) fn of(
+        documents: BTreeMap<String, ShareDocument>,
+        unreadable: BTreeSet<String>,
+    ) -> Self {
+        let mut pods: BTreeMap<String, Taken> = BTreeMap::new();
+        for ShareDocument { hold, .. } in documents.values() {
+            let known = pods.get(&hold.pod.uid).map(|taken| taken.hold.amounts);
+            if known.is_none_or(|known| known.is_within(hold.amounts)) {
+                pods.insert(hold.pod.uid.clone(), Taken { hold: hold.clone(), at: None });
+            }
+        }
+        Self { pods, documents, unreadable, unknown: None }
+    }
+
+    /// Takes in the first reading of the checkpoint: its pods without a share may run with a lost document.
+    pub(super) fn learn(&mut self, containers: &[ContainerIds], resources: &ShareResources) {
+        if self.unknown.is_some() {
+            return;
+        }
+        let uids = containers.iter().map(|it| &it.pod).filter(|uid| !self.pods.contains_key(*uid));
+        let amounts = |uid: &String| (uid.clone(), Amounts::of(containers, uid, resources));
+        let some = |(_, amounts): &(String, Amounts)| *amounts != Amounts::default();
+        self.unknown = Some(uids.map(amounts).filter(some).collect());
+    }
+
+    /// Notes the start of a container: its pod has no lost document.
+    pub(super) fn is_starting(&mut self, uid: &str) {
+        if let Some(unknown) = &mut self.unknown {
+            unknown.remove(uid);
+        }
+    }
+
+    /// Amounts of pods whose GPUs are unknown.
+    pub(super) fn unknown_amounts(&self) -> Amounts {
+        let all = self.unknown.iter().flat_map(BTreeMap::values);
+        all.fold(Amounts::default(), |sum, amounts| sum.and(*amounts))
+    }
+
+    /// Drops a pod's GPU that became unusable before any container started with it.
+    pub(super) fn drop_unusable(&mut self, uid: &str, gpus: &Shareable) -> Option<Hold> {
+        let device = &self.pods.get(uid)?.hold.device;
+        let is_usable = gpus.get(device).is_some_and(|gpu| gpu.obstacle.is_none());
+        let is_documented = self.documents.values().any(|it| it.hold.pod.uid == uid);
+        if is_usable || is_documented {
+            return None;
+        }
+        self.pods.remove(uid).map(|taken| taken.hold)
+    }
+
+    /// Drops the shares of pods that the checkpoint no longer has.
+    pub(super) fn release(&mut self, present: &Present) -> Ended {
+        if let Some(unknown) = &mut self.unknown {
+            unknown.retain(|uid, _| present.recorded.contains(uid));
+        }
+        let ended = |(uid, taken): (&String, &Taken)| {
+            // An older reading lacks the pod, and an older account of pod resources names an earlier pod.
+            let is_newer = |by: Duration| taken.at.is_none_or(|at| present.read > at + by);
+            let is_gone = !present.recorded.contains(uid) && is_newer(Duration::ZERO);
+            let is_let_go = !present.held.contains(uid) && is_newer(CHECKPOINT_GRACE);
+            (is_gone || is_let_go).then(|| uid.clone())
+        };
+        let uids: BTreeSet<_> = self.pods.iter().filter_map(ended).collect();
+        let is_of = |document: &ShareDocument| uids.contains(&document.hold.pod.uid);
+        let names = self.documents.iter().filter(|(_, it)| is_of(it)).map(|(name, _)| name.clone());
+        let names: Vec<_> = names.collect();
+        self.documents.retain(|_, document| !is_of(document));
+        let holds = uids.iter().filter_map(|uid| self.pods.remove(uid)).map(|taken| taken.hold);
+        Ended { holds: holds.collect(), names }
+    }
+}
+
+// === impl Present ===
+
+impl Present {
+    /// Pods of a reading; `None` if the checkpoint could not be read.
+    pub(super) fn of(allocations: &Allocations) -> Option<Self> {
+        let (containers, held) = (allocations.containers()?, allocations.held()?);
+        let is_held = |it: &&ContainerIds| {
+            held.get(&it.resource).is_some_and(|ids| !ids.is_disjoint(&it.ids))
+        };
+        Some(Self {
+            read: allocations.read()?,
+            recorded: containers.iter().map(|it| it.pod.clone()).collect(),
+            held: containers.iter().filter(is_held).map(|it| it.pod.clone()).collect(),
+        })
+    }
+}
