@@ -13,32 +13,26 @@
 //! does not depend on the order of events. A pod that was placed counts on its node until its placement failed or its
 //! object says otherwise; no timer frees a device.
 
+mod changes;
 mod claims;
+mod entry;
 mod occupancy;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
 use windlass_core::annotation::{DecidedDevice, PodPlacement};
 use windlass_sched::{
     fit::fit,
-    gpu::GpuSet,
     node::{Node, Part},
     policy::{Policy, Rank},
-    request::{Gpus, Request},
+    request::Request,
     scheduler::Scheduler,
     victims,
     view::{NodeIx, View},
 };
 
-use self::{
-    claims::ClaimIndex,
-    occupancy::{ClaimPart, Occupancy},
-};
-use crate::facts::{
-    DeviceName, GpuFacts, GpuWish, GpuWishError, NodeFacts, PodFacts, SharedBy, SliceGpu,
-    claim_gpus,
-};
+use self::{claims::ClaimIndex, entry::Entry};
+use crate::facts::{GpuFacts, GpuWish, GpuWishError, NodeFacts, PodFacts, SharedBy, claim_gpus};
 
 /// Facts and view of a cluster.
 #[derive(Debug)]
@@ -51,21 +45,6 @@ pub struct Index {
     claims: ClaimIndex,
     changed: BTreeSet<NodeIx>,
     is_synced: bool,
-}
-
-/// A node with its pods.
-#[derive(Debug, Default)]
-struct Entry {
-    /// Facts of its object.
-    object: NodeFacts,
-    /// The same, with the GPUs of its slices.
-    facts: NodeFacts,
-    /// The names of its GPUs in allocations of claims.
-    names: Vec<Option<DeviceName>>,
-    /// The node's object is there. Pods may be known before it and after it.
-    is_there: bool,
-    pods: BTreeSet<String>,
-    occupancy: Occupancy,
 }
 
 #[derive(Debug)]
@@ -124,145 +103,6 @@ impl Default for Index {
 }
 
 impl Index {
-    /// Notes a Node that is new or has changed.
-    pub fn set_node(&mut self, facts: NodeFacts) {
-        let node = self.node_of(&facts.name);
-        let entry = self.entry(node);
-        if !entry.is_there || entry.object != facts {
-            for mistake in facts.mistakes.iter().filter(|it| !entry.object.mistakes.contains(it)) {
-                tracing::warn!(node = facts.name, mistake, "node misdescribes its devices");
-            }
-            entry.is_there = true;
-            self.claims.set_labels(&facts.name, &facts.labels);
-            self.entries[node.0 as usize].object = facts;
-            self.changed.insert(node);
-        }
-    }
-
-    /// Notes that a Node is gone.
-    pub fn remove_node(&mut self, name: &str) {
-        if let Some(node) = self.nodes.get(name).copied() {
-            let entry = self.entry(node);
-            entry.object = NodeFacts { name: name.to_owned(), ..NodeFacts::default() };
-            entry.is_there = false;
-            self.changed.insert(node);
-        }
-    }
-
-    /// Notes a Pod that is new or has changed. An ended one holds nothing.
-    pub fn set_pod(&mut self, facts: PodFacts) {
-        if facts.is_ended {
-            self.remove_pod(&facts.uid);
-            return;
-        }
-        let known = self.pods.get(&facts.uid);
-        // After a list beside a watch, the watch may bring what is older.
-        let is_old = |known: &PodEntry| known.facts.version >= facts.version;
-        if known.is_some_and(is_old) {
-            return;
-        }
-        let is_new = known.is_none();
-        // An event from before the binding leaves the assumption as it is.
-        let assumed = match &facts.node {
-            None => self.pods.get_mut(&facts.uid).and_then(|known| known.assumed.take()),
-            Some(_) => None,
-        };
-        let before = known_node(self.pods.get(&facts.uid));
-        let after = facts.node.clone().or_else(|| assumed.as_ref().map(|it| it.node.clone()));
-        self.move_pod(&facts.uid, before.as_deref(), after.as_deref());
-        if is_new && self.is_synced {
-            self.observe(&facts);
-        }
-        self.pods.insert(facts.uid.clone(), PodEntry { facts, assumed });
-    }
-
-    /// Notes that a Pod is gone.
-    pub fn remove_pod(&mut self, uid: &str) {
-        if let Some(entry) = self.pods.remove(uid) {
-            let node = known_node(Some(&entry));
-            self.move_pod(uid, node.as_deref(), None);
-        }
-    }
-
-    /// Notes all nodes that there are. Others are gone.
-    pub fn retain_nodes(&mut self, names: &HashSet<String>) {
-        let gone = self.nodes.keys().filter(|name| !names.contains(*name));
-        for name in gone.cloned().collect::<Vec<_>>() {
-            self.remove_node(&name);
-        }
-    }
-
-    /// Notes all pods that there are, by their identities. Others are gone.
-    pub fn retain_pods(&mut self, uids: &HashSet<String>) {
-        let gone = self.pods.keys().filter(|uid| !uids.contains(*uid));
-        for uid in gone.cloned().collect::<Vec<_>>() {
-            self.remove_pod(&uid);
-        }
-    }
-
-    /// Notes a `ResourceSlice` that is new or has changed.
-    pub fn set_slice(&mut self, slice: ResourceSlice) {
-        let node = self.claims.set_slice(slice);
-        self.touch(node);
-    }
-
-    /// Notes that a `ResourceSlice` is gone.
-    pub fn remove_slice(&mut self, name: &str) {
-        let node = self.claims.remove_slice(name);
-        self.touch(node);
-    }
-
-    /// Notes all `ResourceSlices` that there are. Others are gone.
-    pub fn retain_slices(&mut self, names: &HashSet<String>) {
-        for name in self.claims.slice_names().iter().filter(|name| !names.contains(*name)) {
-            self.remove_slice(name);
-        }
-    }
-
-    /// Notes a `ResourceClaim` that is new or has changed.
-    pub fn set_claim(&mut self, claim: ResourceClaim) {
-        let nodes = self.claims.set_claim(claim);
-        self.touch(nodes);
-    }
-
-    /// Notes that a `ResourceClaim` is gone.
-    pub fn remove_claim(&mut self, namespace: &str, name: &str) {
-        let nodes = self.claims.remove_claim(&(namespace.to_owned(), name.to_owned()));
-        self.touch(nodes);
-    }
-
-    /// Notes all `ResourceClaims` that there are, by `namespace/name`. Others are gone.
-    pub fn retain_claims(&mut self, titles: &HashSet<String>) {
-        let is_gone = |key: &(String, String)| !titles.contains(&format!("{}/{}", key.0, key.1));
-        for (namespace, name) in self.claims.claim_keys().into_iter().filter(is_gone) {
-            self.remove_claim(&namespace, &name);
-        }
-    }
-
-    /// Notes a `DeviceClass` that is new or has changed.
-    pub fn set_class(&mut self, class: DeviceClass) {
-        self.claims.set_class(class);
-    }
-
-    /// Notes all `DeviceClasses` that there are. Others are gone.
-    pub fn retain_classes(&mut self, is_there: impl Fn(&str) -> bool) {
-        self.claims.retain_classes(is_there);
-    }
-
-    /// Notes that all objects have been seen once: the view is complete.
-    pub fn set_synced(&mut self) {
-        if self.is_synced {
-            return;
-        }
-        self.is_synced = true;
-        self.settle();
-        let mut all: Vec<_> = self.pods.values().map(|pod| pod.facts.clone()).collect();
-        all.sort_by(|a, b| (a.created, &a.uid).cmp(&(b.created, &b.uid)));
-        for pod in &all {
-            self.observe(pod);
-        }
-    }
-
     /// All objects have been seen once.
     pub fn is_synced(&self) -> bool {
         self.is_synced
@@ -315,6 +155,8 @@ impl Index {
     ///
     /// The node cannot serve the pod any more. Nothing has changed.
     pub fn place(&mut self, pod: &PodFacts, name: &str) -> Result<PodPlacement, Refusal> {
+        // A bind that is tried again comes before the end of the first one is known.
+        self.forget(&pod.uid);
         self.settle();
         let request = pod.wish.request(self.view.catalog());
         self.check(pod, &request, name)?;
@@ -523,14 +365,6 @@ impl Index {
         ranks
     }
 
-    fn observe(&mut self, pod: &PodFacts) {
-        if let Ok(request) = pod.wish.request(self.view.catalog())
-            && pod.wish.gpus.as_ref().is_ok_and(|wish| wish.is_some())
-        {
-            self.scheduler.observe(&self.view, &request);
-        }
-    }
-
     /// Builds every changed node anew.
     fn settle(&mut self) {
         for node in std::mem::take(&mut self.changed) {
@@ -573,14 +407,6 @@ impl Index {
         }
     }
 
-    /// Has nodes built anew.
-    fn touch(&mut self, names: impl IntoIterator<Item = String>) {
-        for name in names {
-            let node = self.node_of(&name);
-            self.changed.insert(node);
-        }
-    }
-
     /// The node's position; a new one for a name that is new.
     fn node_of(&mut self, name: &str) -> NodeIx {
         if let Some(node) = self.nodes.get(name) {
@@ -595,64 +421,6 @@ impl Index {
 
     fn entry(&mut self, node: NodeIx) -> &mut Entry {
         &mut self.entries[node.0 as usize]
-    }
-}
-
-// === impl Entry ===
-
-impl Entry {
-    /// Joins the GPUs of the object with those of the slices, by their ids. Where the object only counts GPUs, or has
-    /// none, those of the slices are the node's.
-    fn describe(&mut self, slices: Vec<SliceGpu>) {
-        self.facts = self.object.clone();
-        let has_ids = self.object.gpus.iter().any(|gpu| gpu.id.is_some());
-        if has_ids || slices.is_empty() {
-            let name_of = |gpu: &GpuFacts| {
-                let id = gpu.id.as_ref()?;
-                let mut same = slices.iter().filter(|it| it.is(id));
-                same.next().map(|it| it.name.clone())
-            };
-            self.names = self.facts.gpus.iter().map(name_of).collect();
-            return;
-        }
-        self.names = slices.iter().map(|gpu| Some(gpu.name.clone())).collect();
-        self.facts.gpus = slices.into_iter().map(|gpu| gpu.facts).collect();
-        self.facts.gpus.truncate(64);
-    }
-
-    /// The GPUs that claims have.
-    fn claim_parts(&self, claims: &ClaimIndex) -> Vec<ClaimPart> {
-        let holds = claims.holds(&self.object.name).into_iter();
-        let part = |hold: claims::ClaimHold| {
-            let position = self.position(&hold.device)?;
-            let part = Part { gpus: GpuSet::one(position), slices: 0 };
-            Some(ClaimPart { claim: hold.claim, gpus: hold.gpus, part })
-        };
-        holds.filter_map(part).collect()
-    }
-
-    /// The GPUs of an allocation as one request and its part. Of whole GPUs beside shares the whole ones count.
-    fn together(&self, taken: &[(DeviceName, Gpus)]) -> (Gpus, Part) {
-        let of = |is_wanted: fn(&Gpus) -> bool| {
-            let wanted = taken.iter().filter(|(_, gpus)| is_wanted(gpus));
-            let positions = wanted.filter_map(|(name, gpus)| Some((self.position(name)?, *gpus)));
-            positions.fold((GpuSet::default(), Gpus::None), |(set, _), (position, gpus)| {
-                (set.or(GpuSet::one(position)), gpus)
-            })
-        };
-        let (whole, _) = of(|gpus| matches!(gpus, Gpus::Whole(_)));
-        let (shared, share) = of(|gpus| matches!(gpus, Gpus::Share { .. }));
-        let count = |set: GpuSet| u8::try_from(set.len()).expect("at most 64");
-        let (set, gpus) = match (whole.is_empty(), shared.is_empty()) {
-            (true, true) => (GpuSet::default(), Gpus::None),
-            (true, false) => (shared, share.with_count(count(shared))),
-            (false, _) => (whole, Gpus::Whole(count(whole))),
-        };
-        (gpus, Part { gpus: set, slices: 0 })
-    }
-
-    fn position(&self, device: &DeviceName) -> Option<usize> {
-        self.names.iter().position(|name| name.as_ref() == Some(device))
     }
 }
 

@@ -1,0 +1,167 @@
+//! Changes of the API server's objects, as the watches bring them.
+
+use std::collections::HashSet;
+
+use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
+
+use super::{Index, PodEntry, known_node};
+use crate::facts::{NodeFacts, PodFacts};
+
+// === impl Index ===
+
+impl Index {
+    /// Notes a Node that is new or has changed.
+    pub fn set_node(&mut self, facts: NodeFacts) {
+        let node = self.node_of(&facts.name);
+        let entry = self.entry(node);
+        if !entry.is_there || entry.object != facts {
+            for mistake in facts.mistakes.iter().filter(|it| !entry.object.mistakes.contains(it)) {
+                tracing::warn!(node = facts.name, mistake, "node misdescribes its devices");
+            }
+            entry.is_there = true;
+            self.claims.set_labels(&facts.name, &facts.labels);
+            self.entries[node.0 as usize].object = facts;
+            self.changed.insert(node);
+        }
+    }
+
+    /// Notes that a Node is gone.
+    pub fn remove_node(&mut self, name: &str) {
+        if let Some(node) = self.nodes.get(name).copied() {
+            let entry = self.entry(node);
+            entry.object = NodeFacts { name: name.to_owned(), ..NodeFacts::default() };
+            entry.is_there = false;
+            self.changed.insert(node);
+        }
+    }
+
+    /// Notes a Pod that is new or has changed. An ended one holds nothing.
+    pub fn set_pod(&mut self, facts: PodFacts) {
+        if facts.is_ended {
+            self.remove_pod(&facts.uid);
+            return;
+        }
+        let known = self.pods.get(&facts.uid);
+        // After a list beside a watch, the watch may bring what is older.
+        let is_old = |known: &PodEntry| known.facts.version > facts.version || known.facts == facts;
+        if known.is_some_and(is_old) {
+            return;
+        }
+        let is_new = known.is_none();
+        // An event from before the binding leaves the assumption as it is.
+        let assumed = match &facts.node {
+            None => self.pods.get_mut(&facts.uid).and_then(|known| known.assumed.take()),
+            Some(_) => None,
+        };
+        let before = known_node(self.pods.get(&facts.uid));
+        let after = facts.node.clone().or_else(|| assumed.as_ref().map(|it| it.node.clone()));
+        self.move_pod(&facts.uid, before.as_deref(), after.as_deref());
+        if is_new && self.is_synced {
+            self.observe(&facts);
+        }
+        self.pods.insert(facts.uid.clone(), PodEntry { facts, assumed });
+    }
+
+    /// Notes that a Pod is gone.
+    pub fn remove_pod(&mut self, uid: &str) {
+        if let Some(entry) = self.pods.remove(uid) {
+            let node = known_node(Some(&entry));
+            self.move_pod(uid, node.as_deref(), None);
+        }
+    }
+
+    /// Notes all nodes that there are. Others are gone.
+    pub fn retain_nodes(&mut self, names: &HashSet<String>) {
+        let gone = self.nodes.keys().filter(|name| !names.contains(*name));
+        for name in gone.cloned().collect::<Vec<_>>() {
+            self.remove_node(&name);
+        }
+    }
+
+    /// Notes all pods that there are, by their identities. Others are gone.
+    pub fn retain_pods(&mut self, uids: &HashSet<String>) {
+        let gone = self.pods.keys().filter(|uid| !uids.contains(*uid));
+        for uid in gone.cloned().collect::<Vec<_>>() {
+            self.remove_pod(&uid);
+        }
+    }
+
+    /// Notes a `ResourceSlice` that is new or has changed.
+    pub fn set_slice(&mut self, slice: ResourceSlice) {
+        let node = self.claims.set_slice(slice);
+        self.touch(node);
+    }
+
+    /// Notes that a `ResourceSlice` is gone.
+    pub fn remove_slice(&mut self, name: &str) {
+        let node = self.claims.remove_slice(name);
+        self.touch(node);
+    }
+
+    /// Notes all `ResourceSlices` that there are. Others are gone.
+    pub fn retain_slices(&mut self, names: &HashSet<String>) {
+        for name in self.claims.slice_names().iter().filter(|name| !names.contains(*name)) {
+            self.remove_slice(name);
+        }
+    }
+
+    /// Notes a `ResourceClaim` that is new or has changed.
+    pub fn set_claim(&mut self, claim: ResourceClaim) {
+        let nodes = self.claims.set_claim(claim);
+        self.touch(nodes);
+    }
+
+    /// Notes that a `ResourceClaim` is gone.
+    pub fn remove_claim(&mut self, namespace: &str, name: &str) {
+        let nodes = self.claims.remove_claim(&(namespace.to_owned(), name.to_owned()));
+        self.touch(nodes);
+    }
+
+    /// Notes all `ResourceClaims` that there are, by `namespace/name`. Others are gone.
+    pub fn retain_claims(&mut self, titles: &HashSet<String>) {
+        let is_gone = |key: &(String, String)| !titles.contains(&format!("{}/{}", key.0, key.1));
+        for (namespace, name) in self.claims.claim_keys().into_iter().filter(is_gone) {
+            self.remove_claim(&namespace, &name);
+        }
+    }
+
+    /// Notes a `DeviceClass` that is new or has changed.
+    pub fn set_class(&mut self, class: DeviceClass) {
+        self.claims.set_class(class);
+    }
+
+    /// Notes all `DeviceClasses` that there are. Others are gone.
+    pub fn retain_classes(&mut self, is_there: impl Fn(&str) -> bool) {
+        self.claims.retain_classes(is_there);
+    }
+
+    /// Notes that all objects have been seen once: the view is complete.
+    pub fn set_synced(&mut self) {
+        if self.is_synced {
+            return;
+        }
+        self.is_synced = true;
+        self.settle();
+        let mut all: Vec<_> = self.pods.values().map(|pod| pod.facts.clone()).collect();
+        all.sort_by(|a, b| (a.created, &a.uid).cmp(&(b.created, &b.uid)));
+        for pod in &all {
+            self.observe(pod);
+        }
+    }
+
+    fn observe(&mut self, pod: &PodFacts) {
+        if let Ok(request) = pod.wish.request(self.view.catalog())
+            && pod.wish.gpus.as_ref().is_ok_and(|wish| wish.is_some())
+        {
+            self.scheduler.observe(&self.view, &request);
+        }
+    }
+
+    /// Has nodes built anew.
+    fn touch(&mut self, names: impl IntoIterator<Item = String>) {
+        for name in names {
+            let node = self.node_of(&name);
+            self.changed.insert(node);
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! A node of the index: its object, its slices and its pods.
+
+use std::collections::BTreeSet;
+
+use windlass_sched::{gpu::GpuSet, node::Part, request::Gpus};
+
+use super::{
+    claims::{ClaimHold, ClaimIndex},
+    occupancy::{ClaimPart, Occupancy},
+};
+use crate::facts::{DeviceName, GpuFacts, NodeFacts, SliceGpu};
+
+/// A node with its pods.
+#[derive(Debug, Default)]
+pub(super) struct Entry {
+    /// Facts of its object.
+    pub(super) object: NodeFacts,
+    /// The same, with the GPUs of its slices.
+    pub(super) facts: NodeFacts,
+    /// The names of its GPUs in allocations of claims.
+    pub(super) names: Vec<Option<DeviceName>>,
+    /// The node's object is there. Pods may be known before it and after it.
+    pub(super) is_there: bool,
+    pub(super) pods: BTreeSet<String>,
+    pub(super) occupancy: Occupancy,
+}
+
+// === impl Entry ===
+
+impl Entry {
+    /// Joins the GPUs of the object with those of the slices, by their ids. Where the object only counts GPUs, or has
+    /// none, those of the slices are the node's.
+    pub(super) fn describe(&mut self, slices: Vec<SliceGpu>) {
+        self.facts = self.object.clone();
+        let has_ids = self.object.gpus.iter().any(|gpu| gpu.id.is_some());
+        if has_ids || slices.is_empty() {
+            let name_of = |gpu: &GpuFacts| {
+                let id = gpu.id.as_ref()?;
+                let mut same = slices.iter().filter(|it| it.is(id));
+                same.next().map(|it| it.name.clone())
+            };
+            self.names = self.facts.gpus.iter().map(name_of).collect();
+            return;
+        }
+        self.names = slices.iter().map(|gpu| Some(gpu.name.clone())).collect();
+        self.facts.gpus = slices.into_iter().map(|gpu| gpu.facts).collect();
+        self.facts.gpus.truncate(64);
+    }
+
+    /// The GPUs that claims have.
+    pub(super) fn claim_parts(&self, claims: &ClaimIndex) -> Vec<ClaimPart> {
+        let holds = claims.holds(&self.object.name).into_iter();
+        let part = |hold: ClaimHold| {
+            let position = self.position(&hold.device)?;
+            let part = Part { gpus: GpuSet::one(position), slices: 0 };
+            Some(ClaimPart { claim: hold.claim, gpus: hold.gpus, part })
+        };
+        holds.filter_map(part).collect()
+    }
+
+    /// The GPUs of an allocation as one request and its part. Of whole GPUs beside shares the whole ones count.
+    pub(super) fn together(&self, taken: &[(DeviceName, Gpus)]) -> (Gpus, Part) {
+        let of = |is_wanted: fn(&Gpus) -> bool| {
+            let wanted = taken.iter().filter(|(_, gpus)| is_wanted(gpus));
+            let positions = wanted.filter_map(|(name, gpus)| Some((self.position(name)?, *gpus)));
+            positions.fold((GpuSet::default(), Gpus::None), |(set, _), (position, gpus)| {
+                (set.or(GpuSet::one(position)), gpus)
+            })
+        };
+        let (whole, _) = of(|gpus| matches!(gpus, Gpus::Whole(_)));
+        let (shared, share) = of(|gpus| matches!(gpus, Gpus::Share { .. }));
+        let count = |set: GpuSet| u8::try_from(set.len()).expect("at most 64");
+        let (set, gpus) = match (whole.is_empty(), shared.is_empty()) {
+            (true, true) => (GpuSet::default(), Gpus::None),
+            (true, false) => (shared, share.with_count(count(shared))),
+            (false, _) => (whole, Gpus::Whole(count(whole))),
+        };
+        (gpus, Part { gpus: set, slices: 0 })
+    }
+
+    fn position(&self, device: &DeviceName) -> Option<usize> {
+        self.names.iter().position(|name| name.as_ref() == Some(device))
+    }
+}
