@@ -113,6 +113,11 @@ impl Index {
         (self.entries.iter().filter(|entry| entry.is_there).count(), self.pods.len())
     }
 
+    /// Claims of Dynamic Resource Allocation.
+    pub fn claim_count(&self) -> usize {
+        self.claims.claim_count()
+    }
+
     /// The pod of this identity.
     pub fn pod(&self, uid: &str) -> Option<&PodFacts> {
         self.pods.get(uid).map(|entry| &entry.facts)

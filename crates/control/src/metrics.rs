@@ -197,6 +197,8 @@ impl Collector for ViewGauges {
         )?;
         gauge("windlass_cluster_nodes", "Nodes of the view", number(counts.0))?;
         gauge("windlass_cluster_pods", "Pods of the view that have not ended", number(counts.1))?;
+        let claims = number(self.0.step(|index| index.claim_count()));
+        gauge("windlass_cluster_claims", "ResourceClaims of the view", claims)?;
         gauge("windlass_cluster_gpus", "GPUs of the view", number(gpus))?;
         gauge(
             "windlass_cluster_idle_gpus",

@@ -11,7 +11,7 @@ mod tls;
 
 use std::{convert::Infallible, io, sync::Arc, time::Duration};
 
-use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
+use http_body_util::{BodyExt as _, Full};
 use hyper::{
     Method, Request, Response, StatusCode,
     body::{Bytes, Incoming},
@@ -38,6 +38,8 @@ use crate::{extender::Extender, gpushare::Inspection, index::Index, metrics};
 
 /// Most bytes of a request: 15,000 names of nodes have half a million.
 const MAX_BODY: usize = 8 << 20;
+/// Most bytes that are read of a request that is too long.
+const MAX_DISCARDED: usize = 64 << 20;
 /// Most connections at a time; kube-scheduler keeps a few.
 const MAX_CONNECTIONS: usize = 256;
 /// Time for a request's head, and for a TLS handshake.
@@ -161,22 +163,28 @@ async fn answer(pages: &Pages, request: Request<Incoming>) -> Answer {
     }
 }
 
-/// Reads the body of a verb.
+/// Reads the body of a verb. One that is too long is read to its end, lest the client miss the answer while it sends.
 async fn read<T: DeserializeOwned>(request: Request<Incoming>) -> Result<T, Answer> {
-    let body = Limited::new(request.into_body(), MAX_BODY).collect().await;
-    let body = body.map_err(|error| {
-        if error.is::<LengthLimitError>() {
-            let text = format!("the request has more than {MAX_BODY} bytes\n");
-            plain(StatusCode::PAYLOAD_TOO_LARGE, text)
-        } else {
+    let (mut body, mut bytes, mut length) = (request.into_body(), Vec::new(), 0);
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| {
             plain(StatusCode::BAD_REQUEST, format!("the request broke off: {error}\n"))
+        })?;
+        let Ok(data) = frame.into_data() else { continue };
+        length += data.len();
+        if length <= MAX_BODY {
+            bytes.extend_from_slice(&data);
+        } else if length > MAX_DISCARDED {
+            break;
         }
-    })?;
-    serde_json::from_slice(&body.to_bytes()).map_err(|error| {
-        plain(
-            StatusCode::BAD_REQUEST,
-            format!("no request of kube-scheduler's extender: {error}\n"),
-        )
+    }
+    if length > MAX_BODY {
+        let text = format!("the request has more than {MAX_BODY} bytes\n");
+        return Err(plain(StatusCode::PAYLOAD_TOO_LARGE, text));
+    }
+    serde_json::from_slice(&bytes).map_err(|error| {
+        let text = format!("no request of kube-scheduler's extender: {error}\n");
+        plain(StatusCode::BAD_REQUEST, text)
     })
 }
 

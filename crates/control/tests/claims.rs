@@ -111,7 +111,7 @@ async fn a_claim_goes_where_it_breaks_least() {
     let large = add_pod(&rig, "large", json!({"count": 4}));
     let second_share = add_pod(&rig, "second-share", share);
     let nodes = ["a", "b", "c"];
-    extender.sees("pods", "5.0").await;
+    extender.sees("claims", "5.0").await;
     assert_eq!(best(&extender, &second_share, &nodes).await[0], "c", "where a GPU is shared");
     assert_eq!(best(&extender, &large, &nodes).await, ["a"], "four are free together there only");
     assert_ne!(best(&extender, &small, &nodes).await[0], "a", "which stays whole");

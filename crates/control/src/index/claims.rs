@@ -132,6 +132,10 @@ impl ClaimIndex {
         pools.iter().filter_map(|pool| self.pools.get(pool).cloned()).collect()
     }
 
+    pub(super) fn claim_count(&self) -> usize {
+        self.claims.len()
+    }
+
     pub(super) fn claim_keys(&self) -> Vec<(String, String)> {
         self.claims.keys().cloned().collect()
     }
