@@ -13,7 +13,7 @@ use windlass_config::{
     Shared, Sharing, SharingMethod,
 };
 use windlass_core::{
-    attribute::AttributeValue,
+    attribute::{AttributeName, AttributeValue, Quantity},
     device::{Device, DeviceKind, DeviceNode, Extras, Place, SourceName},
     health::{HealthTracker, Observation, Reason},
     inventory::Inventory,
@@ -204,6 +204,31 @@ fn an_id_that_was_offered_is_never_dropped() {
         [line("g0", "no longer on this node"), line("g1", "cut into MIG instances")]
     );
     assert_eq!(node.allocatable("nvidia.com/mig-1g.5gb"), 1);
+}
+
+#[test]
+fn amounts_count_whole_gpus_that_no_rule_shares_and_their_ids_stay_listed() {
+    const AMOUNTS: &str = "windlass.dev/gpu-memory";
+    let memory = |gib: u64| {
+        BTreeMap::from([(AttributeName::new("nvidia.com", "memory"), Quantity::Bytes(gib << 30))])
+    };
+    let rules = vec![rule("a.com/shared", &[1], shared(3)), rule(GPU, &[], Sharing::Exclusive)];
+    let mut node = Node::with(gpus(3)).rules(rules);
+    node.policy.shares.memory = Some(name(AMOUNTS));
+    for (device, gib) in node.devices.iter_mut().zip([2, 4, 3]) {
+        device.capacity = memory(gib);
+    }
+    assert_eq!(node.plan().allocatable(AMOUNTS), 5);
+    assert_eq!(node.plan.shareable.keys().map(|id| id.as_str()).collect::<Vec<_>>(), ["g0", "g2"]);
+    let lost = Observation::Failed(Reason::Lost, "lost".into());
+    node.devices[2] = Device { capacity: memory(3), ..device("g2", 2, &lost) };
+    assert_eq!((node.plan().allocatable(AMOUNTS), node.listed(AMOUNTS).len()), (2, 5));
+    node.devices[0].partitioned = true;
+    assert_eq!((node.plan().allocatable(AMOUNTS), node.listed(AMOUNTS).len()), (0, 5));
+    node.policy.shares.memory = None;
+    node.plan();
+    assert_eq!(node.listed(AMOUNTS)[0], line("0", "no longer offered as this resource"));
+    assert_eq!(node.listed(AMOUNTS).len(), 5);
 }
 
 #[test]
