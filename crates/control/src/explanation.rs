@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use windlass_sched::request::ShareMemory;
 
 use crate::{
     facts::{GpuWish, PodFacts},
@@ -98,13 +97,11 @@ fn wants(pod: &PodFacts) -> String {
         Ok(GpuWish::None) => "no GPU".to_owned(),
         Ok(GpuWish::Whole(1)) => "1 GPU".to_owned(),
         Ok(GpuWish::Whole(count)) => format!("{count} GPUs of one node"),
-        Ok(GpuWish::Share { count, milli, memory, .. }) => {
-            let memory = (*memory != ShareMemory::Mib(0)).then(|| memory.to_string());
+        Ok(GpuWish::Share { milli, mib, .. }) => {
+            let memory = (*mib > 0).then(|| format!("{mib} MiB"));
             let compute = (*milli > 0).then(|| format!("{} % of the compute", milli / 10));
             let parts: Vec<_> = memory.into_iter().chain(compute).collect();
-            let of =
-                if *count == 1 { "one GPU".to_owned() } else { format!("each of {count} GPUs") };
-            format!("{} of {of}", parts.join(" and "))
+            format!("{} of one GPU", parts.join(" and "))
         }
     };
     let (cpu, memory) = (f64::from(pod.wish.cpu_milli) / 1000.0, pod.wish.memory_mib);

@@ -313,7 +313,7 @@ impl Index {
         let wish = pod.wish.gpus.as_ref().copied().unwrap_or(GpuWish::None);
         let device = |position: usize| {
             let id = gpus[position].id.clone()?;
-            let share = wish.share_of(gpus[position].memory_mib);
+            let share = wish.share();
             Some(DecidedDevice {
                 id,
                 memory_mib: share.map(|(_, mib)| mib).filter(|mib| *mib > 0),
@@ -333,10 +333,8 @@ impl Index {
         let node = self.nodes.get(name).filter(|node| self.entries[node.0 as usize].is_there);
         let node = node.ok_or_else(|| Refusal::UnknownNode(name.to_owned()))?;
         fit(self.view.catalog(), self.view.node(*node), request)?;
-        let needs_agent = matches!(
-            pod.wish.gpus,
-            Ok(GpuWish::Share { by: SharedBy::Windlass | SharedBy::Hami, .. })
-        );
+        let needs_agent =
+            matches!(pod.wish.gpus, Ok(GpuWish::Share { by: SharedBy::Windlass, .. }));
         let gpus = &self.entries[node.0 as usize].facts.gpus;
         if needs_agent && gpus.iter().any(|gpu| gpu.id.is_none()) {
             return Err(Refusal::NoAgent(name.to_owned()));

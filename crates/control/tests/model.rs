@@ -15,7 +15,7 @@ use windlass_control::{
     index::{Index, Inspected},
 };
 use windlass_core::{annotation::PodPlacement, device::DeviceId};
-use windlass_sched::{random::Random, request::ShareMemory};
+use windlass_sched::random::Random;
 
 const STEPS: usize = 20_000;
 const NODES: usize = 6;
@@ -115,9 +115,8 @@ impl Model {
             0..4 => GpuWish::Whole([1, 1, 2, 4][self.random.below(4)]),
             4 => GpuWish::None,
             _ => GpuWish::Share {
-                count: [1, 1, 1, 2][self.random.below(4)],
                 milli: [0, 100, 300, 500][self.random.below(4)],
-                memory: ShareMemory::Mib([1024, 4096, 8192, 12_288][self.random.below(4)]),
+                mib: [1024, 4096, 8192, 12_288][self.random.below(4)],
                 by: SharedBy::Windlass,
             },
         };

@@ -5,15 +5,17 @@
 //! | `nvidia.com/gpu: 2` | two whole GPUs |
 //! | `windlass.dev/gpu-memory: 8`, `windlass.dev/gpu-compute: 30` | 8 GiB and 30 % of one GPU |
 //! | `aliyun.com/gpu-mem: 8` | 8 GiB of one GPU, as for gpushare |
-//! | `nvidia.com/gpu: 2`, `nvidia.com/gpumem: 3000`, `nvidia.com/gpucores: 30` | 3000 MiB and 30 % of each of two GPUs, as for HAMi |
-//! | `nvidia.com/gpu: 1`, `nvidia.com/gpumem-percentage: 50` | half the memory of one GPU, as for HAMi |
+//! | `nvidia.com/gpu: 2` with `nvidia.com/gpumem`, `gpumem-percentage` or `gpucores`, as for HAMi | two whole GPUs |
+//!
+//! HAMi's device plugin gives parts under the name of whole GPUs. The agent gives whole GPUs under that name, so its
+//! pods count as such.
 
 use k8s_openapi::api::core::v1::PodSpec;
-use windlass_sched::request::{Gpus, ShareMemory};
+use windlass_sched::request::Gpus;
 
 use super::amounts;
 
-/// Whole GPUs. With [`HAMI_MEMORY`] or [`HAMI_CORES`] beside it, the number of GPUs of which a part is asked for.
+/// Whole GPUs.
 const WHOLE: &str = "nvidia.com/gpu";
 /// Memory of one GPU in GiB.
 const MEMORY: &str = "windlass.dev/gpu-memory";
@@ -38,14 +40,12 @@ pub enum GpuWish {
     None,
     /// Whole ones.
     Whole(u8),
-    /// A part of each of some GPUs.
+    /// A part of one GPU.
     Share {
-        /// Number of GPUs.
-        count: u8,
-        /// Compute of each, in thousandths.
+        /// Compute in thousandths.
         milli: u16,
-        /// Memory of each.
-        memory: ShareMemory,
+        /// Memory in MiB.
+        mib: u32,
         /// The names by which it was asked for.
         by: SharedBy,
     },
@@ -58,8 +58,6 @@ pub enum SharedBy {
     Windlass,
     /// gpushare's names.
     Gpushare,
-    /// HAMi's names.
-    Hami,
 }
 
 /// A request for GPUs that no GPU can serve, or that contradicts itself.
@@ -108,31 +106,21 @@ impl GpuWish {
         ];
         contradiction(&exclusive)?;
         contradiction(&[(hami.0 > 0, HAMI_MEMORY), (hami.1 > 0, HAMI_MEMORY_PERCENTAGE)])?;
-        let one = |milli, mib, by| {
-            let memory = ShareMemory::Mib(mib);
-            Ok(Self::Share { count: 1, milli, memory, by })
-        };
         if ours != (0, 0) {
-            return one(milli(COMPUTE, ours.1)?, gib(MEMORY, ours.0)?, SharedBy::Windlass);
+            let (milli, mib) = (milli(COMPUTE, ours.1)?, gib(MEMORY, ours.0)?);
+            return Ok(Self::Share { milli, mib, by: SharedBy::Windlass });
         }
         if gpushare > 0 {
-            return one(0, gib(GPUSHARE_MEMORY, gpushare)?, SharedBy::Gpushare);
+            let mib = gib(GPUSHARE_MEMORY, gpushare)?;
+            return Ok(Self::Share { milli: 0, mib, by: SharedBy::Gpushare });
         }
         if is_hami {
-            let memory = match hami {
-                (_, percent @ 1.., _) => {
-                    let percent = milli(HAMI_MEMORY_PERCENTAGE, percent)? / 10;
-                    ShareMemory::Percent(u8::try_from(percent).expect("at most 100"))
-                }
-                (mib, ..) => {
-                    let error = |_| too_much(HAMI_MEMORY, mib);
-                    ShareMemory::Mib(u32::try_from(mib).map_err(error)?)
-                }
-            };
-            let (count, milli) = (count(whole.max(1))?, milli(HAMI_CORES, hami.2)?);
-            return Ok(Self::Share { count, milli, memory, by: SharedBy::Hami });
+            let error = |_| too_much(HAMI_MEMORY, hami.0);
+            u32::try_from(hami.0).map_err(error)?;
+            milli(HAMI_MEMORY_PERCENTAGE, hami.1)?;
+            milli(HAMI_CORES, hami.2)?;
         }
-        Ok(if whole == 0 { Self::None } else { Self::Whole(count(whole)?) })
+        Ok(if whole == 0 && !is_hami { Self::None } else { Self::Whole(count(whole.max(1))?) })
     }
 
     /// The wish as the scheduling core understands it.
@@ -140,14 +128,14 @@ impl GpuWish {
         match self {
             Self::None => Gpus::None,
             Self::Whole(count) => Gpus::Whole(count),
-            Self::Share { count, milli, memory, .. } => Gpus::Share { count, milli, memory },
+            Self::Share { milli, mib, .. } => Gpus::share(milli, mib),
         }
     }
 
-    /// Compute in thousandths and memory in MiB that it takes of a GPU with so much memory; none of a whole one.
-    pub fn share_of(self, gpu_mib: u32) -> Option<(u16, u32)> {
+    /// Compute in thousandths and memory in MiB of a share.
+    pub fn share(self) -> Option<(u16, u32)> {
         match self {
-            Self::Share { milli, memory, .. } => Some((milli, memory.mib_of(gpu_mib).unwrap_or(0))),
+            Self::Share { milli, mib, .. } => Some((milli, mib)),
             Self::None | Self::Whole(_) => None,
         }
     }
@@ -211,10 +199,7 @@ mod tests {
 
     #[test]
     fn each_way_of_asking_is_understood() {
-        let share = |milli, mib, by| {
-            let memory = ShareMemory::Mib(mib);
-            Ok(GpuWish::Share { count: 1, milli, memory, by })
-        };
+        let share = |milli, mib, by| Ok(GpuWish::Share { milli, mib, by });
         assert_eq!(wish(json!({"cpu": "4"})), Ok(GpuWish::None));
         assert_eq!(wish(json!({"nvidia.com/gpu": "2"})), Ok(GpuWish::Whole(2)));
         let ours = json!({"windlass.dev/gpu-memory": "8", "windlass.dev/gpu-compute": "30"});
@@ -222,15 +207,12 @@ mod tests {
         let ours = json!({"windlass.dev/gpu-compute": "100"});
         assert_eq!(wish(ours), share(1000, 0, SharedBy::Windlass));
         assert_eq!(wish(json!({"aliyun.com/gpu-mem": "3"})), share(0, 3072, SharedBy::Gpushare));
-        let hami = json!({
-            "nvidia.com/gpu": "1", "nvidia.com/gpumem": "3000", "nvidia.com/gpucores": "30",
-        });
-        assert_eq!(wish(hami), share(300, 3000, SharedBy::Hami));
-        let hami = json!({"nvidia.com/gpumem": "3000"});
-        assert_eq!(wish(hami), share(0, 3000, SharedBy::Hami));
-        let hami = json!({"nvidia.com/gpu": "2", "nvidia.com/gpumem-percentage": "50"});
-        let (memory, by) = (ShareMemory::Percent(50), SharedBy::Hami);
-        assert_eq!(wish(hami), Ok(GpuWish::Share { count: 2, milli: 0, memory, by }));
+        for part in ["gpumem", "gpucores", "gpumem-percentage"] {
+            let hami = json!({"nvidia.com/gpu": "2", format!("nvidia.com/{part}"): "30"});
+            assert_eq!(wish(hami), Ok(GpuWish::Whole(2)));
+            let alone = json!({format!("nvidia.com/{part}"): "30"});
+            assert_eq!(wish(alone), Ok(GpuWish::Whole(1)));
+        }
     }
 
     #[test]

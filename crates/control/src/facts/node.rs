@@ -112,6 +112,9 @@ impl NodeFacts {
     }
 }
 
+/// Most GPUs of a node that the scheduling core can count.
+const MAX_GPUS: usize = 64;
+
 /// Published GPUs; of two with one id the first counts.
 fn distinct(devices: Vec<NodeDevice>, mistakes: &mut Vec<String>) -> Vec<GpuFacts> {
     let mut gpus: Vec<GpuFacts> = Vec::with_capacity(devices.len());
@@ -121,6 +124,11 @@ fn distinct(devices: Vec<NodeDevice>, mistakes: &mut Vec<String>) -> Vec<GpuFact
             continue;
         }
         gpus.push(GpuFacts { id: Some(id), model, memory_mib, obstacle });
+    }
+    if gpus.len() > MAX_GPUS {
+        let count = gpus.len();
+        mistakes.push(format!("{count} GPUs are published; the first {MAX_GPUS} count"));
+        gpus.truncate(MAX_GPUS);
     }
     gpus
 }
@@ -139,7 +147,7 @@ fn counted(labels: &BTreeMap<String, String>, units: impl Fn(&str) -> u32) -> Ve
     };
     let model = label("nvidia.com/gpu.product").to_owned();
     let gpu = GpuFacts { id: None, model, memory_mib, obstacle: None };
-    vec![gpu; count.min(64) as usize]
+    vec![gpu; (count as usize).min(MAX_GPUS)]
 }
 
 #[cfg(test)]
