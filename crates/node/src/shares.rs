@@ -98,13 +98,6 @@ struct Binder {
     disk: Shared<()>,
 }
 
-/// A pod's share, and how its GPU was found.
-struct Bound {
-    hold: Hold,
-    /// The pod, and the reason that its GPU is another one than decided; `None` without a new decision.
-    news: Option<(BoundPod, Choice)>,
-}
-
 /// Deadline of a request. The kubelet waits for 30 seconds (kubelet reference, `PreStartContainer`).
 const DEADLINE: Duration = Duration::from_secs(25);
 
@@ -187,7 +180,11 @@ impl Binder {
         let answer = bound.as_ref().map(drop).map_err(|error| causes(error));
         // The kubelet may have given up.
         let _ = reply.send(answer);
-        if let Ok(Bound { hold, news: Some((pod, choice)) }) = bound {
+        let news = bound.ok().and_then(|hold| {
+            let news = self.holds.step(|holds| holds.pods.get_mut(&hold.pod.uid)?.news.take());
+            Some((hold, news?))
+        });
+        if let Some((hold, (pod, choice))) = news {
             self.tell(&hold, &pod, &choice).await;
         }
     }
@@ -196,7 +193,7 @@ impl Binder {
         self: &Arc<Self>,
         resource: &ResourceName,
         ids: &BTreeSet<String>,
-    ) -> Result<Bound, BindError> {
+    ) -> Result<Hold, BindError> {
         let allocations = self.allocations.read().await;
         self.release(&allocations).await;
         let state = self.state.borrow().clone();
@@ -211,25 +208,23 @@ impl Binder {
         if let Some(dropped) = dropped {
             self.free(&dropped).await;
         }
-        let bound = match known {
-            Some(hold) if wanted.amounts.is_within(hold.amounts) => Bound { hold, news: None },
+        let hold = match known {
+            Some(hold) if wanted.amounts.is_within(hold.amounts) => hold,
             _ => self.place(&wanted, &state).await?,
         };
-        let (claim, device) = (bound.hold.claim(), bound.hold.device.clone());
+        let (claim, device) = (hold.claim(), hold.device.clone());
         self.cleanup.join(&claim.uid, [device]).await.map_err(BindError::NotReady)?;
-        self.write(&wanted, &bound.hold).await?;
-        Ok(bound)
+        self.write(&wanted, &hold).await?;
+        Ok(hold)
     }
 
     /// Takes a GPU for a pod.
-    async fn place(&self, wanted: &Wanted, state: &NodeState) -> Result<Bound, BindError> {
+    async fn place(&self, wanted: &Wanted, state: &NodeState) -> Result<Hold, BindError> {
         let pods = self.pods.as_ref().ok_or(BindError::NoCluster)?;
         let pod = pods.find(&wanted.uid).await?;
         let pod = pod.ok_or_else(|| BindError::UnknownPod(wanted.uid.clone()))?;
         let decided = decided(&pod);
-        let (hold, choice) =
-            self.holds.step(|holds| self.take(holds, wanted, state, (&pod, decided.as_ref())))?;
-        Ok(Bound { hold, news: Some((pod, choice)) })
+        self.holds.step(|holds| self.take(holds, wanted, state, (&pod, decided.as_ref())))
     }
 
     /// Takes the best GPU in the ledger. A concurrent request of the same pod may have taken one meanwhile.
@@ -239,7 +234,7 @@ impl Binder {
         wanted: &Wanted,
         state: &NodeState,
         (pod, decided): (&BoundPod, Option<&DeviceId>),
-    ) -> Result<(Hold, Choice), BindError> {
+    ) -> Result<Hold, BindError> {
         // The operator removes it, or its container starts again.
         holds.unreadable.retain(|name| self.documents.path(name).exists());
         if let Some(name) = holds.unreadable.iter().find(|name| **name != wanted.name) {
@@ -261,10 +256,10 @@ impl Binder {
             let overlap = state.overlaps.overlap(&hold.device);
             match self.ledger.take_for_claim(&hold.claim(), &[(overlap, hold.usage())]) {
                 Ok(()) => {
-                    let taken = Taken { hold: hold.clone(), at: Some(Instant::now()) };
+                    let news = Some((pod.clone(), Choice::of(&hold.device, decided, why)));
+                    let taken = Taken { hold: hold.clone(), at: Some(Instant::now()), news };
                     holds.pods.insert(wanted.uid.clone(), taken);
-                    let choice = Choice::of(&hold.device, decided, why);
-                    return Ok((hold, choice));
+                    return Ok(hold);
                 }
                 Err(conflict) => drop(why.get_or_insert_with(|| conflict.to_string())),
             }

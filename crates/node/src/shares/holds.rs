@@ -10,10 +10,12 @@ use windlass_allocations::{
     follow::{Allocations, ContainerIds},
     ledger::CHECKPOINT_GRACE,
 };
+use windlass_cluster::BoundPod;
 use windlass_config::ShareResources;
 use windlass_resources::offers::Shareable;
 
 use super::{
+    choice::Choice,
     documents::ShareDocument,
     hold::{Amounts, Hold},
 };
@@ -38,6 +40,8 @@ pub(super) struct Taken {
     pub(super) hold: Hold,
     /// Time of the decision; `None` if an earlier agent made it.
     pub(super) at: Option<Instant>,
+    /// The choice of its GPU, until it is reported: a later step of the request may fail.
+    pub(super) news: Option<(BoundPod, Choice)>,
 }
 
 /// Ended shares, and the names of their documents.
@@ -66,7 +70,10 @@ impl Holds {
         for ShareDocument { hold, .. } in documents.values() {
             let known = pods.get(&hold.pod.uid).map(|taken| taken.hold.amounts);
             if known.is_none_or(|known| known.is_within(hold.amounts)) {
-                pods.insert(hold.pod.uid.clone(), Taken { hold: hold.clone(), at: None });
+                pods.insert(
+                    hold.pod.uid.clone(),
+                    Taken { hold: hold.clone(), at: None, news: None },
+                );
             }
         }
         Self { pods, documents, unreadable, unknown: None }

@@ -14,7 +14,7 @@ use windlass_config::{
 };
 use windlass_core::{
     attribute::{AttributeName, AttributeValue, Quantity},
-    device::{Device, DeviceKind, DeviceNode, Extras, Place, SourceName},
+    device::{Device, DeviceId, DeviceKind, DeviceNode, Extras, Place, SourceName},
     health::{HealthTracker, Observation, Reason},
     inventory::Inventory,
     resource::ResourceName,
@@ -219,7 +219,7 @@ fn amounts_count_whole_gpus_that_no_rule_shares_and_their_ids_stay_listed() {
         device.capacity = memory(gib);
     }
     assert_eq!(node.plan().allocatable(AMOUNTS), 5);
-    assert_eq!(node.plan.shareable.keys().map(|id| id.as_str()).collect::<Vec<_>>(), ["g0", "g2"]);
+    assert_eq!(node.plan.shareable.keys().map(DeviceId::as_str).collect::<Vec<_>>(), ["g0", "g2"]);
     let lost = Observation::Failed(Reason::Lost, "lost".into());
     node.devices[2] = Device { capacity: memory(3), ..device("g2", 2, &lost) };
     assert_eq!((node.plan().allocatable(AMOUNTS), node.listed(AMOUNTS).len()), (2, 5));
