@@ -73,7 +73,7 @@ impl Explanation {
         let mut refused: Vec<_> = by_reason.into_values().collect();
         refused.sort_by(|a, b| b.nodes.cmp(&a.nodes).then_with(|| a.reason.cmp(&b.reason)));
         let mut fitting = Vec::new();
-        for (position, node) in index.rank(pod, &names).into_iter().enumerate() {
+        for (position, node) in index.rank(pod, &names, names.len()).into_iter().enumerate() {
             let is_explained = position < MAX_EXPLAINED;
             let rank = is_explained.then(|| index.explain(pod, node)).flatten();
             fitting.push(FittingNode { node: node.to_owned(), rank });

@@ -90,8 +90,7 @@ impl Extender {
             if !index.is_synced() {
                 return Vec::new();
             }
-            let ranked = index.rank(&pod, names).into_iter().take(MAX_SCORED);
-            let ranked: Vec<_> = ranked.collect();
+            let ranked = index.rank(&pod, names, MAX_SCORED);
             let scores = (1..).zip(ranked.into_iter().rev());
             scores.map(|(score, host)| HostPriority { host: host.to_owned(), score }).collect()
         });

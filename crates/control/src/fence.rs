@@ -18,10 +18,10 @@ use k8s_openapi::{
 };
 use kube::{Api, api::PostParams};
 use tokio::{
-    sync::Mutex,
+    sync::Semaphore,
     time::{Instant, timeout},
 };
-use windlass_host::clock::Clock;
+use windlass_host::{clock::Clock, shared::Shared};
 
 use crate::watches::Refresh;
 
@@ -39,10 +39,12 @@ pub(crate) struct Fence {
     identity: String,
     clock: Clock,
     refresh: Arc<Refresh>,
-    state: Mutex<State>,
+    /// One bind at a time looks after the Lease.
+    turn: Semaphore,
+    state: Shared<State>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct State {
     /// The Lease is ours until then.
     held_until: Option<Instant>,
@@ -83,13 +85,14 @@ impl Fence {
         refresh: Arc<Refresh>,
     ) -> Self {
         let (name, identity) = (name.to_owned(), identity.to_owned());
-        Self { leases, name, identity, clock, refresh, state: Mutex::default() }
+        let (turn, state) = (Semaphore::new(1), Shared::default());
+        Self { leases, name, identity, clock, refresh, turn, state }
     }
 
     /// Makes sure that the Lease is ours for the time of a bind.
     pub(crate) async fn hold(&self) -> Result<(), FenceError> {
-        let mut state = self.state.lock().await;
-        let now = Instant::now();
+        let _turn = self.turn.acquire().await.expect("never closed");
+        let (mut state, now) = (self.state.step(|state| state.clone()), Instant::now());
         if state.held_until.is_some_and(|until| now + RENEWED_WITHIN < until) {
             return Ok(());
         }
@@ -102,6 +105,7 @@ impl Fence {
                 let is_known = state.seen.as_ref().is_some_and(|(seen, _)| *seen == lease);
                 if !is_known {
                     state.seen = Some((lease.clone(), now));
+                    self.state.step(|known| known.seen.clone_from(&state.seen));
                 }
                 // Clocks of machines differ: the other one's Lease expires by ours, from its last change seen.
                 let since = state.seen.as_ref().map_or(now, |(_, since)| *since);
@@ -120,17 +124,15 @@ impl Fence {
                 "this replica binds from now on"
             );
         }
-        state.seen = Some((written, now));
-        state.held_until = Some(now + DURATION);
+        let held_until = Some(now + DURATION);
+        self.state.step(|state| *state = State { held_until, seen: Some((written, now)) });
         Ok(())
     }
 
     /// Gives the Lease up, so that another replica need not wait.
     pub(crate) async fn give_up(&self) {
-        let mut state = self.state.lock().await;
-        let (Some(_), Some((mut lease, _))) = (state.held_until.take(), state.seen.take()) else {
-            return;
-        };
+        let State { held_until, seen } = self.state.step(std::mem::take);
+        let (Some(_), Some((mut lease, _))) = (held_until, seen) else { return };
         if let Some(spec) = &mut lease.spec {
             spec.holder_identity = None;
         }

@@ -18,7 +18,10 @@ mod claims;
 mod entry;
 mod occupancy;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::{
+    cmp::Reverse,
+    collections::{BTreeSet, HashMap},
+};
 
 use windlass_core::annotation::{DecidedDevice, PodPlacement};
 use windlass_sched::{
@@ -39,7 +42,7 @@ use crate::facts::{GpuFacts, GpuWish, GpuWishError, NodeFacts, PodFacts, SharedB
 pub struct Index {
     view: View,
     scheduler: Scheduler,
-    nodes: BTreeMap<String, NodeIx>,
+    nodes: HashMap<String, NodeIx>,
     entries: Vec<Entry>,
     pods: HashMap<String, PodEntry>,
     claims: ClaimIndex,
@@ -92,7 +95,7 @@ impl Default for Index {
         Self {
             view: View::default(),
             scheduler: Scheduler::learning(Policy::Windlass, 0),
-            nodes: BTreeMap::new(),
+            nodes: HashMap::new(),
             entries: Vec::new(),
             pods: HashMap::new(),
             claims: ClaimIndex::default(),
@@ -135,22 +138,29 @@ impl Index {
         names.iter().map(check).collect()
     }
 
-    /// The named nodes that can serve the pod, the best first. No two are equal: names decide between equal ranks.
-    pub fn rank<'a>(&mut self, pod: &PodFacts, names: &'a [String]) -> Vec<&'a str> {
+    /// The best of the named nodes that can serve the pod, at most so many, the best first. No two are equal: names decide
+    /// between equal ranks.
+    pub fn rank<'a>(&mut self, pod: &PodFacts, names: &'a [String], most: usize) -> Vec<&'a str> {
         self.settle();
         let Ok(request) = pod.wish.request(self.view.catalog()) else { return Vec::new() };
-        let ranks: HashMap<NodeIx, Rank> = if pod.claims.is_empty() {
-            self.scheduler.ranks(&self.view, &request).collect()
+        let mut ranks: Vec<Option<Rank>> = vec![None; self.entries.len()];
+        if pod.claims.is_empty() {
+            for (node, rank) in self.scheduler.ranks(&self.view, &request) {
+                ranks[node.0 as usize] = Some(rank);
+            }
         } else {
-            self.rank_by_claims(pod, &request, names)
-        };
+            self.rank_by_claims(pod, &request, names, &mut ranks);
+        }
         let ranked = names.iter().filter_map(|name| {
-            let node = self.nodes.get(name)?;
-            Some((*ranks.get(node)?, name.as_str()))
+            let node = *self.nodes.get(name)?;
+            Some((Reverse(ranks[node.0 as usize]?), name.as_str()))
         });
         let mut ranked: Vec<_> = ranked.collect();
-        ranked
-            .sort_unstable_by(|(rank, name), (other, their)| other.cmp(rank).then(name.cmp(their)));
+        if ranked.len() > most {
+            ranked.select_nth_unstable(most);
+            ranked.truncate(most);
+        }
+        ranked.sort_unstable();
         ranked.into_iter().map(|(_, name)| name).collect()
     }
 
@@ -252,7 +262,10 @@ impl Index {
     /// Names of the nodes whose object is there, in order.
     pub fn node_names(&self) -> Vec<String> {
         let is_there = |(_, node): &(&String, &NodeIx)| self.entries[node.0 as usize].is_there;
-        self.nodes.iter().filter(is_there).map(|(name, _)| name.clone()).collect()
+        let mut names: Vec<_> =
+            self.nodes.iter().filter(is_there).map(|(name, _)| name.clone()).collect();
+        names.sort_unstable();
+        names
     }
 
     /// Pods with GPUs of a node: identity, `namespace/name`, and the number of GPUs that each has a part of.
@@ -291,9 +304,12 @@ impl Index {
     /// Every node whose object is there, in the order of names, with its state and its pods.
     pub fn inspect(&mut self) -> Vec<Inspected<'_>> {
         self.settle();
-        let nodes = self.nodes.values().filter(|node| self.entries[node.0 as usize].is_there);
+        let mut nodes: Vec<_> = self.nodes.iter().collect();
+        nodes.retain(|(_, node)| self.entries[node.0 as usize].is_there);
+        nodes.sort_unstable();
         nodes
-            .map(|node| {
+            .into_iter()
+            .map(|(_, node)| {
                 let entry = &self.entries[node.0 as usize];
                 let holders = entry.occupancy.parts().filter_map(|(uid, part)| {
                     Some(Holder { pod: &self.pods.get(uid)?.facts, part })
@@ -348,11 +364,9 @@ impl Index {
         pod: &PodFacts,
         request: &Request,
         names: &[String],
-    ) -> HashMap<NodeIx, Rank> {
-        let Some(wanted) = self.claims.wanted(&pod.namespace, &pod.claims) else {
-            return HashMap::new();
-        };
-        let mut ranks = HashMap::new();
+        ranks: &mut [Option<Rank>],
+    ) {
+        let Some(wanted) = self.claims.wanted(&pod.namespace, &pod.claims) else { return };
         for name in names {
             let Some(node) = self.nodes.get(name).copied() else { continue };
             let Ok(allocations) = self.claims.allocate(&wanted, name) else { continue };
@@ -361,11 +375,8 @@ impl Index {
             let taken: Vec<_> = results.map(claim_gpus::taken).collect();
             let (gpus, part) = entry.together(&taken);
             let request = Request { gpus, ..*request };
-            if let Some(rank) = self.scheduler.rate(&self.view, node, &request, part) {
-                ranks.insert(node, rank);
-            }
+            ranks[node.0 as usize] = self.scheduler.rate(&self.view, node, &request, part);
         }
-        ranks
     }
 
     /// Builds every changed node anew.

@@ -153,7 +153,8 @@ impl Model {
         }
         let pod = &pending[self.random.below(pending.len())];
         let names: Vec<_> = self.truth.nodes.keys().cloned().collect();
-        let Some(name) = self.index.rank(pod, &names).first().map(|name| (*name).to_owned()) else {
+        let Some(name) = self.index.rank(pod, &names, 1).first().map(|name| (*name).to_owned())
+        else {
             self.refused += 1;
             return;
         };
