@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use prometheus_client::{
     collector::Collector,
-    encoding::{DescriptorEncoder, EncodeLabelSet, EncodeLabelValue, EncodeMetric as _, text},
+    encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric as _, text},
     metrics::{
         counter::Counter,
         family::Family,
@@ -19,7 +19,7 @@ use windlass_sched::fit::Misfit;
 use crate::index::{Index, Refusal};
 
 /// A verb of the extender.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verb {
     /// Which nodes can serve a pod.
     Filter,
@@ -33,25 +33,18 @@ pub(crate) enum Verb {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Answered {
-    verb: Verb,
-    is_ok: Truth,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
-#[expect(non_camel_case_types, reason = "the spelling of the label's values")]
-enum Truth {
-    r#true,
-    r#false,
+    verb: &'static str,
+    is_ok: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OfVerb {
-    verb: Verb,
+    verb: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Chosen {
-    was_best: Truth,
+    was_best: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -72,11 +65,16 @@ pub(crate) struct Metrics {
 #[derive(Debug)]
 struct ViewGauges(Arc<Shared<Index>>);
 
-// === impl Truth ===
+// === impl Verb ===
 
-impl Truth {
-    fn of(is_ok: bool) -> Self {
-        if is_ok { Self::r#true } else { Self::r#false }
+impl Verb {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Filter => "filter",
+            Self::Prioritize => "prioritize",
+            Self::Preempt => "preempt",
+            Self::Bind => "bind",
+        }
     }
 }
 
@@ -124,12 +122,12 @@ impl Metrics {
 
     /// Counts a pod that was bound to the best node of its ranking, or to another.
     pub(crate) fn bound(&self, was_best: bool) {
-        self.bound.get_or_create(&Chosen { was_best: Truth::of(was_best) }).inc();
+        self.bound.get_or_create(&Chosen { was_best: word(was_best) }).inc();
     }
 
     /// Counts an answer.
     pub(crate) fn answered(&self, verb: Verb, time: Duration, is_ok: bool) {
-        let is_ok = Truth::of(is_ok);
+        let (verb, is_ok) = (verb.name(), word(is_ok));
         self.answers.get_or_create(&Answered { verb, is_ok }).inc();
         self.seconds.get_or_create(&OfVerb { verb }).observe(time.as_secs_f64());
     }
@@ -138,6 +136,11 @@ impl Metrics {
     pub(crate) fn refused(&self, refusal: &Refusal) {
         self.refusals.get_or_create(&ByReason { reason: reason(refusal) }).inc();
     }
+}
+
+/// Value of a label.
+fn word(truth: bool) -> &'static str {
+    if truth { "true" } else { "false" }
 }
 
 const REASONS: [&str; 11] = [
