@@ -64,6 +64,7 @@ async fn measure(Budget { nodes, answer, start }: Budget) -> bool {
     let (stop, (bound, address)) = (CancellationToken::new(), oneshot::channel());
     let config = Config {
         listen: ([127, 0, 0, 1], 0).into(),
+        metrics: None,
         tls: None,
         kubeconfig: Some(kubeconfig),
         namespace: Some("default".to_owned()),

@@ -10,7 +10,11 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use kube::{Api, api::PostParams, core::Status};
-use tokio::time::timeout;
+use tokio::{
+    sync::oneshot,
+    task::JoinSet,
+    time::{Instant, sleep, timeout},
+};
 use windlass_core::annotation::PodPlacement;
 use windlass_host::{clock::Clock, shared::Shared};
 
@@ -19,7 +23,7 @@ use crate::{
     facts::{GpuWish, PodFacts, SharedBy},
     fence::{Fence, FenceError},
     gpushare,
-    index::{Index, Refusal},
+    index::{Index, Placed, Refusal},
 };
 
 /// Deadline of a request to the API server; kube-scheduler gives the whole call 5 s by default.
@@ -31,7 +35,26 @@ pub(crate) struct Binder {
     index: Arc<Shared<Index>>,
     fence: Arc<Fence>,
     clock: Clock,
+    tasks: Shared<JoinSet<()>>,
 }
+
+/// A bind that failed: before its write, or while it was written.
+enum Failed {
+    Before(BindError),
+    Writing(BindError),
+}
+
+/// The end of a write without a good answer.
+enum End {
+    Bound,
+    Unbound,
+    Unknown,
+}
+
+/// Time after which the API server has given up a request that it still held (`--request-timeout`, a minute).
+const WRITE_LIMIT: Duration = Duration::from_secs(65);
+/// Pause before a pod of an unknown end is read again.
+const LOOK_AGAIN: Duration = Duration::from_secs(2);
 
 /// Reason why a pod is not bound. kube-scheduler tries again.
 #[derive(Debug, thiserror::Error)]
@@ -56,9 +79,22 @@ pub(crate) enum BindError {
     /// The API server refused.
     #[error("the API server refused")]
     Kube(#[source] Box<kube::Error>),
+    /// The extender ends.
+    #[error("the extender ends: try again")]
+    Ending,
     /// The API server did not answer.
     #[error("the API server did not answer within {ANSWER_LIMIT:?}")]
     Late,
+}
+
+// === impl BindError ===
+
+impl BindError {
+    /// The API server has refused: the write has no effect. Its own failures say nothing about it.
+    fn is_refusal(&self) -> bool {
+        let Self::Kube(error) = self else { return false };
+        matches!(&**error, kube::Error::Api(status) if (400..500).contains(&status.code))
+    }
 }
 
 // === impl Binder ===
@@ -70,53 +106,97 @@ impl Binder {
         fence: Arc<Fence>,
         clock: Clock,
     ) -> Self {
-        Self { client, index, fence, clock }
+        Self { client, index, fence, clock, tasks: Shared::default() }
     }
 
-    /// Binds the pod. After an answer that was lost, the pod's object says whether it is bound.
-    pub(crate) async fn bind(&self, args: &BindArgs) -> Result<(), BindError> {
-        if !self.index.step(|index| index.is_synced()) {
-            return Err(BindError::NotReady);
+    /// Binds the pod, in a task of its own: a client that goes away leaves no bind half done.
+    pub(crate) async fn bind(self: &Arc<Self>, args: BindArgs) -> Result<(), BindError> {
+        let (tell, told) = oneshot::channel();
+        let binder = self.clone();
+        self.tasks.step(|tasks| {
+            while tasks.try_join_next().is_some() {}
+            tasks.spawn(async move { binder.bind_and_settle(&args, tell).await });
+        });
+        told.await.unwrap_or(Err(BindError::Ending))
+    }
+
+    /// True once no bind is under way. None begins any more.
+    pub(crate) async fn drain(&self, limit: Duration) -> bool {
+        let mut tasks = self.tasks.step(std::mem::take);
+        timeout(limit, async { while tasks.join_next().await.is_some() {} }).await.is_ok()
+    }
+
+    /// Binds the pod and tells the outcome. While it is unknown, the pod keeps its devices, and its object is read.
+    async fn bind_and_settle(&self, args: &BindArgs, tell: oneshot::Sender<Result<(), BindError>>) {
+        let begun = Instant::now();
+        let failure = match self.place_and_write(args).await {
+            Ok(()) => None,
+            Err(Failed::Before(error)) => {
+                let _ = tell.send(Err(error));
+                return;
+            }
+            Err(Failed::Writing(error)) => Some(error),
+        };
+        let Some(failure) = failure else {
+            let _ = tell.send(Ok(()));
+            return;
+        };
+        let is_refused = failure.is_refusal();
+        let mut end = self.look(args, is_refused).await;
+        let _ = tell.send(match end {
+            End::Bound => Ok(()),
+            End::Unbound | End::Unknown => Err(failure),
+        });
+        while matches!(end, End::Unknown) {
+            sleep(LOOK_AGAIN).await;
+            let is_over = begun.elapsed() > WRITE_LIMIT;
+            end = self.look(args, is_over).await;
         }
-        self.fence.hold().await?;
+    }
+
+    async fn place_and_write(&self, args: &BindArgs) -> Result<(), Failed> {
+        if !self.index.step(|index| index.is_synced()) {
+            return Err(Failed::Before(BindError::NotReady));
+        }
+        self.fence.hold().await.map_err(|error| Failed::Before(error.into()))?;
         let known = self.index.step(|index| index.pod(&args.pod_uid).cloned());
         let pod = match known {
             Some(pod) => pod,
             // The scheduler's watch may be ahead of ours.
-            None => self.read(args).await?,
+            None => self.read(args).await.map_err(Failed::Before)?,
         };
         let placed = self.index.step(|index| index.place(&pod, &args.node));
         let refused = |source| BindError::Refused { node: args.node.clone(), source };
-        let placement = placed.map_err(refused)?;
-        if let Err(error) = self.write(args, self.annotations(&pod, args, &placement)).await {
-            self.settle(args, error).await?;
+        let placed = placed.map_err(|refusal| Failed::Before(refused(refusal)))?;
+        if let Err(error) = self.fence.check() {
+            self.index.step(|index| index.forget(&args.pod_uid));
+            return Err(Failed::Before(error.into()));
         }
-        let devices: Vec<_> = placement.devices.iter().map(|device| device.id.as_str()).collect();
+        self.write(args, self.annotations(&pod, &placed)).await.map_err(Failed::Writing)?;
+        let devices: Vec<_> = placed.placement.devices.iter().map(|it| it.id.as_str()).collect();
         let devices = devices.join(",");
         tracing::info!(pod = pod.title(), node = args.node, devices, "pod bound");
         Ok(())
     }
 
-    /// Reads the pod after a failure: the write may have been done all the same. Until the API server says so, the pod
-    /// counts on its node.
-    async fn settle(&self, args: &BindArgs, failure: BindError) -> Result<(), BindError> {
+    /// Reads the pod after a failed write. One that is not bound is free of it only once the write can have no effect any
+    /// more.
+    async fn look(&self, args: &BindArgs, is_over: bool) -> End {
         match self.read(args).await {
-            Ok(pod) => {
-                let is_bound = pod.node.as_ref() == Some(&args.node);
-                self.index.step(|index| {
-                    if pod.node.is_none() {
-                        index.forget(&args.pod_uid);
-                    }
-                    index.set_pod(pod);
-                });
-                if is_bound { Ok(()) } else { Err(failure) }
+            Ok(pod) if pod.node.is_some() => {
+                let is_ours = pod.node.as_ref() == Some(&args.node);
+                self.index.step(|index| index.set_pod(pod));
+                if is_ours { End::Bound } else { End::Unbound }
+            }
+            Ok(_) if is_over => {
+                self.index.step(|index| index.forget(&args.pod_uid));
+                End::Unbound
             }
             Err(BindError::Gone(_)) => {
-                self.index.step(|index| index.forget(&args.pod_uid));
-                Err(failure)
+                self.index.step(|index| index.remove_pod(&args.pod_uid));
+                End::Unbound
             }
-            // Unknown: the watch brings the truth, and the pod keeps its devices until then.
-            Err(_) => Err(failure),
+            Ok(_) | Err(_) => End::Unknown,
         }
     }
 
@@ -124,7 +204,8 @@ impl Binder {
         let gone = || BindError::Gone(format!("{}/{}", args.pod_namespace, args.pod_name));
         let found = call(self.pods(args).get_opt(&args.pod_name)).await?;
         let pod = PodFacts::of(&found.ok_or_else(gone)?);
-        if pod.uid == args.pod_uid { Ok(pod) } else { Err(gone()) }
+        let is_it = pod.uid == args.pod_uid && !pod.is_ended;
+        if is_it { Ok(pod) } else { Err(gone()) }
     }
 
     async fn write(
@@ -152,20 +233,16 @@ impl Binder {
         call(posted).await.map(drop)
     }
 
-    fn annotations(
-        &self,
-        pod: &PodFacts,
-        args: &BindArgs,
-        placement: &PodPlacement,
-    ) -> BTreeMap<String, String> {
+    fn annotations(&self, pod: &PodFacts, placed: &Placed) -> BTreeMap<String, String> {
         let mut annotations = BTreeMap::new();
+        let Placed { placement, first } = placed;
         if !placement.devices.is_empty() {
             annotations.insert(PodPlacement::ANNOTATION.to_owned(), placement.to_annotation());
         }
-        if let Ok(wish @ GpuWish::Share { by: SharedBy::Gpushare, .. }) = pod.wish.gpus
-            && let Some(gpu) = self.index.step(|index| index.gpu_of(&args.pod_uid))
+        if let (Ok(wish @ GpuWish::Share { by: SharedBy::Gpushare, .. }), Some((index, gpu))) =
+            (&pod.wish.gpus, first)
         {
-            annotations.extend(gpushare::annotations(gpu, wish, self.clock.now()));
+            annotations.extend(gpushare::annotations(*index, gpu, *wish, self.clock.now()));
         }
         annotations
     }

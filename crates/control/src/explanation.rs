@@ -62,9 +62,13 @@ impl Explanation {
     pub fn of(index: &mut Index, pod: &PodFacts) -> Self {
         let names = index.node_names();
         let mut by_reason: BTreeMap<String, RefusedNodes> = BTreeMap::new();
+        let mut possible = Vec::new();
         for (name, outcome) in index.filter(pod, &names) {
-            let Err(refusal) = outcome else { continue };
-            let reason = refusal.to_string();
+            let outcome = outcome.map_err(|refusal| refusal.to_string());
+            let Err(reason) = outcome.and_then(|()| index.allocates(pod, name)) else {
+                possible.push(name.to_owned());
+                continue;
+            };
             let entry = by_reason.entry(reason.clone());
             let entry =
                 entry.or_insert(RefusedNodes { reason, nodes: 0, example: name.to_owned() });
@@ -73,7 +77,8 @@ impl Explanation {
         let mut refused: Vec<_> = by_reason.into_values().collect();
         refused.sort_by(|a, b| b.nodes.cmp(&a.nodes).then_with(|| a.reason.cmp(&b.reason)));
         let mut fitting = Vec::new();
-        for (position, node) in index.rank(pod, &names, names.len()).into_iter().enumerate() {
+        let ranked = index.rank(pod, &possible, possible.len());
+        for (position, node) in ranked.into_iter().enumerate() {
             let is_explained = position < MAX_EXPLAINED;
             let rank = is_explained.then(|| index.explain(pod, node)).flatten();
             fitting.push(FittingNode { node: node.to_owned(), rank });

@@ -28,7 +28,7 @@ const MAX_SCORED: usize = 100;
 /// The extender of one cluster.
 pub(crate) struct Extender {
     index: Arc<Shared<Index>>,
-    binder: Binder,
+    binder: Arc<Binder>,
     metrics: Arc<Metrics>,
     /// The best node of each pod that was ranked and is not bound yet.
     best: Shared<HashMap<String, String>>,
@@ -40,7 +40,11 @@ const MAX_REMEMBERED: usize = 4096;
 // === impl Extender ===
 
 impl Extender {
-    pub(crate) fn new(index: Arc<Shared<Index>>, binder: Binder, metrics: Arc<Metrics>) -> Self {
+    pub(crate) fn new(
+        index: Arc<Shared<Index>>,
+        binder: Arc<Binder>,
+        metrics: Arc<Metrics>,
+    ) -> Self {
         Self { index, binder, metrics, best: Shared::default() }
     }
 
@@ -124,9 +128,9 @@ impl Extender {
     }
 
     /// Chooses the pod's devices on the node, and binds it there.
-    pub(crate) async fn bind(&self, args: &BindArgs) -> BindResult {
+    pub(crate) async fn bind(&self, args: BindArgs) -> BindResult {
         let begun = Instant::now();
-        let bound = self.binder.bind(args).await;
+        let bound = self.binder.bind(args.clone()).await;
         self.metrics.answered(Verb::Bind, begun.elapsed(), bound.is_ok());
         match bound {
             Ok(()) => {
@@ -152,6 +156,6 @@ fn is_for_good(refusal: &Refusal) -> bool {
     match refusal {
         Refusal::Wish(_) | Refusal::NoAgent(_) | Refusal::Bound { .. } => true,
         Refusal::Misfit(misfit) => matches!(misfit, Misfit::Model),
-        Refusal::UnknownNode(_) => false,
+        Refusal::UnknownNode(_) | Refusal::InDoubt(_) => false,
     }
 }

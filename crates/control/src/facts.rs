@@ -12,7 +12,7 @@ mod products;
 pub use self::{
     claim_gpus::{DeviceName, SliceGpu},
     gpu_wish::{GpuWish, GpuWishError, SharedBy},
-    node::{GpuFacts, NodeFacts},
+    node::{GpuFacts, MAX_GPUS, NodeFacts},
     pod::{PodFacts, Wish},
     products::Products,
 };

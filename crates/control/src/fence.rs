@@ -27,8 +27,10 @@ use crate::watches::Refresh;
 
 /// Time after which another replica may bind, counted from the last renewal.
 const DURATION: Duration = Duration::from_secs(15);
-/// A bind renews the Lease when less than this is left: a bind takes at most 5 s.
-const RENEWED_WITHIN: Duration = Duration::from_secs(10);
+/// A write begins with at least this left: it is given up after 4 s. A bind renews the Lease when less is left.
+const RENEWED_WITHIN: Duration = Duration::from_secs(6);
+/// Deadline of the list of all pods after a take-over.
+const REFRESH_LIMIT: Duration = Duration::from_secs(30);
 /// Deadline of a request to the API server.
 const ANSWER_LIMIT: Duration = Duration::from_secs(4);
 
@@ -69,9 +71,28 @@ pub(crate) enum FenceError {
     /// The API server did not answer.
     #[error("the API server did not answer for the Lease {0} within {ANSWER_LIMIT:?}")]
     Late(String),
+    /// The Lease is not ours for long enough.
+    #[error("the Lease {0} is not held for long enough: try again")]
+    Lost(String),
     /// The pods could not be read after a take-over.
     #[error("the pods cannot be read again after taking the Lease over")]
     Stale(#[source] Box<kube::Error>),
+}
+
+// === impl State ===
+
+impl State {
+    /// Notes the Lease, and gives the time of its last change. Clocks of machines differ: the other replica's Lease expires
+    /// by ours, from its last change seen.
+    fn see(&mut self, lease: &Lease, now: Instant) -> Instant {
+        match &self.seen {
+            Some((known, since)) if known == lease => *since,
+            _ => {
+                self.seen = Some((lease.clone(), now));
+                now
+            }
+        }
+    }
 }
 
 // === impl Fence ===
@@ -92,23 +113,47 @@ impl Fence {
     /// Makes sure that the Lease is ours for the time of a bind.
     pub(crate) async fn hold(&self) -> Result<(), FenceError> {
         let _turn = self.turn.acquire().await.expect("never closed");
-        let (mut state, now) = (self.state.step(|state| state.clone()), Instant::now());
-        if state.held_until.is_some_and(|until| now + RENEWED_WITHIN < until) {
+        if self.check().is_ok() {
             return Ok(());
         }
-        let was_ours = state.held_until.is_some_and(|until| now < until);
+        let held_until = self.state.step(|state| state.held_until);
+        let was_ours = held_until.is_some_and(|until| Instant::now() < until);
+        self.renew().await?;
+        if !was_ours {
+            let refreshed = timeout(REFRESH_LIMIT, self.refresh.pods()).await;
+            let refreshed = refreshed.map_err(|_| self.lost()).and_then(|refreshed| {
+                refreshed.map_err(|error| FenceError::Stale(Box::new(error)))
+            });
+            if let Err(error) = refreshed {
+                self.state.step(|state| state.held_until = None);
+                return Err(error);
+            }
+            // The list may have taken long.
+            self.renew().await?;
+            let (lease, identity) = (&self.name, &self.identity);
+            tracing::info!(lease, identity, "this replica binds from now on");
+        }
+        self.check()
+    }
+
+    /// The Lease is ours for as long as a write takes.
+    pub(crate) fn check(&self) -> Result<(), FenceError> {
+        let held_until = self.state.step(|state| state.held_until);
+        match held_until {
+            Some(until) if Instant::now() + RENEWED_WITHIN < until => Ok(()),
+            _ => Err(self.lost()),
+        }
+    }
+
+    /// Takes the Lease or renews it, over the version that was seen.
+    async fn renew(&self) -> Result<(), FenceError> {
         let found = self.call(self.leases.get_opt(&self.name)).await?;
+        let now = Instant::now();
         let written = match found {
             None => self.create().await?,
             Some(lease) => {
+                let since = self.state.step(|state| state.see(&lease, now));
                 let holder = holder(&lease).to_owned();
-                let is_known = state.seen.as_ref().is_some_and(|(seen, _)| *seen == lease);
-                if !is_known {
-                    state.seen = Some((lease.clone(), now));
-                    self.state.step(|known| known.seen.clone_from(&state.seen));
-                }
-                // Clocks of machines differ: the other one's Lease expires by ours, from its last change seen.
-                let since = state.seen.as_ref().map_or(now, |(_, since)| *since);
                 let is_free = holder.is_empty() || now >= since + duration(&lease);
                 if holder != self.identity && !is_free {
                     return Err(FenceError::Held(holder));
@@ -116,17 +161,14 @@ impl Fence {
                 self.replace(lease).await?
             }
         };
-        if !was_ours {
-            self.refresh.pods().await.map_err(|error| FenceError::Stale(Box::new(error)))?;
-            tracing::info!(
-                lease = self.name,
-                identity = self.identity,
-                "this replica binds from now on"
-            );
-        }
+        // Counted from before the write: the Lease may be that old when the answer comes.
         let held_until = Some(now + DURATION);
         self.state.step(|state| *state = State { held_until, seen: Some((written, now)) });
         Ok(())
+    }
+
+    fn lost(&self) -> FenceError {
+        FenceError::Lost(self.name.clone())
     }
 
     /// Gives the Lease up, so that another replica need not wait.

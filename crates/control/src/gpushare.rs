@@ -18,7 +18,8 @@ const MIB_PER_UNIT: u32 = 1024;
 
 /// Annotations of a pod whose share of memory was decided: the GPU's index, its memory, and the pod's part of it.
 pub(crate) fn annotations(
-    (index, gpu): (usize, GpuFacts),
+    index: usize,
+    gpu: &GpuFacts,
     wish: GpuWish,
     now: Timestamp,
 ) -> BTreeMap<String, String> {

@@ -20,7 +20,7 @@ mod occupancy;
 
 use std::{
     cmp::Reverse,
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
 };
 
 use windlass_core::annotation::{DecidedDevice, PodPlacement};
@@ -47,6 +47,9 @@ pub struct Index {
     pods: HashMap<String, PodEntry>,
     claims: ClaimIndex,
     changed: BTreeSet<NodeIx>,
+    /// Pods that have changed since the begin of each list that is under way.
+    touched: BTreeMap<u64, HashSet<String>>,
+    lists: u64,
     is_synced: bool,
 }
 
@@ -61,6 +64,15 @@ struct PodEntry {
 struct Assumed {
     node: String,
     part: Part,
+}
+
+/// The devices that were chosen for a pod.
+#[derive(Clone, Debug)]
+pub struct Placed {
+    /// The devices by their ids; none where nobody published ids.
+    pub placement: PodPlacement,
+    /// The first GPU: its index on the node, and its facts.
+    pub first: Option<(usize, GpuFacts)>,
 }
 
 /// The first reason why a pod cannot be placed.
@@ -78,6 +90,9 @@ pub enum Refusal {
     /// A GPU lacks the id by which the agent would find it.
     #[error("node {0} runs no agent of Windlass, which has to give the share to the pod")]
     NoAgent(String),
+    /// A bind is under way, or its end is unknown.
+    #[error("a bind to node {0} may have succeeded: the API server is asked")]
+    InDoubt(String),
     /// The pod has been bound to another node.
     #[error("pod {pod} is on node {node} already")]
     Bound {
@@ -100,6 +115,8 @@ impl Default for Index {
             pods: HashMap::new(),
             claims: ClaimIndex::default(),
             changed: BTreeSet::new(),
+            touched: BTreeMap::new(),
+            lists: 0,
             is_synced: false,
         }
     }
@@ -134,7 +151,15 @@ impl Index {
     ) -> Vec<(&'a str, Result<(), Refusal>)> {
         self.settle();
         let request = pod.wish.request(self.view.catalog());
-        let check = |name: &'a String| (name.as_str(), self.check(pod, &request, name));
+        let in_doubt = self.assumed_node(&pod.uid);
+        let check = |name: &'a String| {
+            let outcome = match in_doubt {
+                Some(node) if node == name => Ok(()),
+                Some(node) => Err(Refusal::InDoubt(node.to_owned())),
+                None => self.check(pod, &request, name),
+            };
+            (name.as_str(), outcome)
+        };
         names.iter().map(check).collect()
     }
 
@@ -142,6 +167,9 @@ impl Index {
     /// between equal ranks.
     pub fn rank<'a>(&mut self, pod: &PodFacts, names: &'a [String], most: usize) -> Vec<&'a str> {
         self.settle();
+        if let Some(node) = self.assumed_node(&pod.uid) {
+            return names.iter().filter(|name| *name == node).map(String::as_str).collect();
+        }
         let Ok(request) = pod.wish.request(self.view.catalog()) else { return Vec::new() };
         let mut ranks: Vec<Option<Rank>> = vec![None; self.entries.len()];
         if pod.claims.is_empty() {
@@ -164,30 +192,38 @@ impl Index {
         ranked.into_iter().map(|(_, name)| name).collect()
     }
 
-    /// Places the pod on the node, and counts it there from now on: the API server is told next.
+    /// Places the pod on the node, and counts it there from now on: the API server is told next. While the end of a bind
+    /// is unknown, the same node gives the same devices.
     ///
     /// # Errors
     ///
-    /// The node cannot serve the pod any more. Nothing has changed.
-    pub fn place(&mut self, pod: &PodFacts, name: &str) -> Result<PodPlacement, Refusal> {
-        // A bind that is tried again comes before the end of the first one is known.
-        self.forget(&pod.uid);
+    /// The node cannot serve the pod any more, or the pod is bound. Nothing has changed.
+    pub fn place(&mut self, pod: &PodFacts, name: &str) -> Result<Placed, Refusal> {
         self.settle();
+        let known = self.pods.get(&pod.uid);
+        let bound = pod.node.clone().or_else(|| known.and_then(|known| known.facts.node.clone()));
+        if let Some(node) = bound {
+            return Err(Refusal::Bound { pod: pod.title(), node });
+        }
+        if let Some(Assumed { node, part }) = known.and_then(|known| known.assumed.as_ref()) {
+            if node != name {
+                return Err(Refusal::InDoubt(node.clone()));
+            }
+            let node =
+                *self.nodes.get(name).ok_or_else(|| Refusal::UnknownNode(name.to_owned()))?;
+            return Ok(self.placed(node, pod, *part));
+        }
         let request = pod.wish.request(self.view.catalog());
         self.check(pod, &request, name)?;
         let (request, node) = (request?, self.nodes[name]);
-        let known = self.pods.get(&pod.uid);
-        if let Some(bound) = known.and_then(|known| known.facts.node.clone()) {
-            return Err(Refusal::Bound { pod: pod.title(), node: bound });
-        }
         let part = self.scheduler.part(&self.view, node, &request);
         let part = part.expect("checked above, and nothing has changed since");
-        let placement = self.placement(node, pod, part);
-        let before = known_node(known);
-        self.move_pod(&pod.uid, before.as_deref(), Some(name));
+        let placed = self.placed(node, pod, part);
+        self.touch_pod(&pod.uid);
+        self.move_pod(&pod.uid, None, Some(name));
         let assumed = Some(Assumed { node: name.to_owned(), part });
         self.pods.insert(pod.uid.clone(), PodEntry { facts: pod.clone(), assumed });
-        Ok(placement)
+        Ok(placed)
     }
 
     /// The pod fits the node once some others are gone.
@@ -206,14 +242,18 @@ impl Index {
         fit(self.view.catalog(), &state, &request).is_ok()
     }
 
-    /// The GPU that a placed pod has a share of: its index on the node, and its facts.
-    pub fn gpu_of(&mut self, uid: &str) -> Option<(usize, GpuFacts)> {
-        self.settle();
-        let node = known_node(self.pods.get(uid))?;
-        let entry = &self.entries[self.nodes.get(&node)?.0 as usize];
-        let (_, part) = entry.occupancy.parts().find(|(holder, _)| *holder == uid)?;
-        let position = part.gpus.iter().next()?;
-        Some((position, entry.facts.gpus.get(position)?.clone()))
+    /// The scheduler could allocate the pod's claims on the node.
+    ///
+    /// # Errors
+    ///
+    /// The reason in words.
+    pub fn allocates(&self, pod: &PodFacts, name: &str) -> Result<(), String> {
+        if pod.claims.is_empty() {
+            return Ok(());
+        }
+        let wanted = self.claims.wanted(&pod.namespace, &pod.claims);
+        let wanted = wanted.ok_or("its claims are not there yet, or have devices already")?;
+        self.claims.allocate(&wanted, name).map(drop).map_err(|error| error.to_string())
     }
 
     /// The terms of the rank that a node has for the pod, in one line; none where it does not fit, or for claims.
@@ -324,19 +364,25 @@ impl Index {
             .collect()
     }
 
-    fn placement(&self, node: NodeIx, pod: &PodFacts, part: Part) -> PodPlacement {
+    fn placed(&self, node: NodeIx, pod: &PodFacts, part: Part) -> Placed {
         let gpus = &self.entries[node.0 as usize].facts.gpus;
-        let wish = pod.wish.gpus.as_ref().copied().unwrap_or(GpuWish::None);
+        let share = pod.wish.gpus.as_ref().ok().and_then(|wish| wish.share());
         let device = |position: usize| {
             let id = gpus[position].id.clone()?;
-            let share = wish.share();
             Some(DecidedDevice {
                 id,
                 memory_mib: share.map(|(_, mib)| mib).filter(|mib| *mib > 0),
                 compute_milli: share.map(|(milli, _)| milli).filter(|milli| *milli > 0),
             })
         };
-        PodPlacement { devices: part.gpus.iter().filter_map(device).collect() }
+        let placement = PodPlacement { devices: part.gpus.iter().filter_map(device).collect() };
+        let first = part.gpus.iter().next().map(|position| (position, gpus[position].clone()));
+        Placed { placement, first }
+    }
+
+    /// The node of a bind whose end is unknown.
+    fn assumed_node(&self, uid: &str) -> Option<&str> {
+        self.pods.get(uid)?.assumed.as_ref().map(|assumed| assumed.node.as_str())
     }
 
     fn check(
@@ -381,10 +427,10 @@ impl Index {
 
     /// Builds every changed node anew.
     fn settle(&mut self) {
-        for node in std::mem::take(&mut self.changed) {
+        while let Some(node) = self.changed.pop_first() {
             let slices = self.claims.gpus(&self.entries[node.0 as usize].object.name);
             let entry = &mut self.entries[node.0 as usize];
-            entry.describe(slices);
+            entry.describe(&slices);
             let entry = &self.entries[node.0 as usize];
             let claims = entry.claim_parts(&self.claims);
             let pods = entry.pods.iter().filter_map(|uid| self.pods.get(uid));
@@ -393,6 +439,10 @@ impl Index {
                 tracing::error!(node = entry.facts.name, %error, "node left out");
                 Node::default()
             });
+            if empty.gpus.len() != entry.facts.gpus.len() {
+                self.entries[node.0 as usize].describe_nothing();
+            }
+            let entry = &self.entries[node.0 as usize];
             let (state, occupancy) =
                 occupancy::occupy(self.view.catalog(), &entry.facts, empty, &claims, pods);
             for conflict in occupancy.conflicts() {

@@ -21,11 +21,11 @@ use crate::index::{Index, Refusal};
 /// A verb of the extender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verb {
-    /// Which nodes can serve a pod.
+    /// Tells the nodes that can serve a pod.
     Filter,
-    /// Which of them are best.
+    /// Tells the best of them.
     Prioritize,
-    /// Which of them can serve it without some pods.
+    /// Tells those that can serve it without some pods.
     Preempt,
     /// Binds a pod.
     Bind,
@@ -143,9 +143,10 @@ fn word(truth: bool) -> &'static str {
     if truth { "true" } else { "false" }
 }
 
-const REASONS: [&str; 11] = [
+const REASONS: [&str; 12] = [
     "bound",
     "cpu",
+    "in_doubt",
     "memory",
     "no_agent",
     "partition",
@@ -163,6 +164,7 @@ fn reason(refusal: &Refusal) -> &'static str {
         Refusal::Wish(_) => "wish",
         Refusal::NoAgent(_) => "no_agent",
         Refusal::Bound { .. } => "bound",
+        Refusal::InDoubt(_) => "in_doubt",
         Refusal::Misfit(misfit) => match misfit {
             Misfit::Cpu { .. } => "cpu",
             Misfit::Memory { .. } => "memory",
@@ -215,7 +217,7 @@ impl Collector for ViewGauges {
         )?;
         gauge(
             "windlass_cluster_conflicts",
-            "Pods that hold more GPUs than their nodes had free for them",
+            "Pods and claims that hold more GPUs than their nodes had free for them",
             number(conflicts),
         )
     }

@@ -1,6 +1,7 @@
 //! All objects that placement looks at, at one moment: from the API server, or from a file.
 //!
-//! The file is a `List`, as `kubectl get nodes,pods,resourceslices,resourceclaims,deviceclasses -A -o json` prints one. A recording holds the fields that placement
+//! The file is a `List`, as kubectl prints it with `get nodes,pods,resourceslices,resourceclaims,deviceclasses -A -o
+//! json`. A recording holds the fields that placement
 //! reads and no others, so that no environment, command or secret name leaves the cluster.
 
 use std::path::{Path, PathBuf};
@@ -22,7 +23,7 @@ use crate::{
     index::Index,
 };
 
-/// Nodes and pods of a cluster.
+/// Objects of a cluster.
 #[derive(Clone, Debug, Default)]
 pub struct Objects {
     nodes: Vec<Node>,
@@ -45,7 +46,7 @@ pub enum ObjectsError {
     #[error("{0} is no JSON document")]
     Json(PathBuf, #[source] serde_json::Error),
     /// The file is no list of objects.
-    #[error("{0} is no List of Nodes and Pods: write one with `windlass cluster record`")]
+    #[error("{0} is no List of objects: write one with `windlass cluster record`")]
     NoList(PathBuf),
     /// An object of the file has another shape.
     #[error("item {item} of {path} is no {kind}")]
@@ -125,12 +126,16 @@ impl Objects {
     pub fn to_recording(&self) -> Value {
         let nodes = self.nodes.iter().map(recorded_node).map(|node| json!(node));
         let pods = self.pods.iter().map(recorded_pod).map(|pod| json!(pod));
-        let slices = self.slices.iter().cloned().map(|mut it| {
-            it.metadata.managed_fields = None;
-            json!(it)
+        let slices = self.slices.iter().cloned().map(|mut slice| {
+            slice.metadata = named(&slice.metadata);
+            json!(slice)
         });
         let claims = self.claims.iter().map(recorded_claim).map(|claim| json!(claim));
-        let classes = self.classes.iter().map(|class| json!(class));
+        let classes = self.classes.iter().cloned().map(|mut class| {
+            class.metadata = named(&class.metadata);
+            class.spec.config = None;
+            json!(class)
+        });
         let items = nodes.chain(pods).chain(slices).chain(claims).chain(classes);
         json!({"apiVersion": "v1", "kind": "List", "items": items.collect::<Vec<_>>()})
     }
@@ -241,14 +246,12 @@ fn recorded_pod(pod: &Pod) -> Pod {
 /// A claim without the parameters of its drivers, which may hold anything.
 fn recorded_claim(claim: &ResourceClaim) -> ResourceClaim {
     let mut claim = claim.clone();
-    claim.metadata = ObjectMeta {
-        name: claim.metadata.name.clone(),
-        namespace: claim.metadata.namespace.clone(),
-        uid: claim.metadata.uid.clone(),
-        ..ObjectMeta::default()
-    };
+    claim.metadata = named(&claim.metadata);
     if let Some(devices) = &mut claim.spec.devices {
         devices.config = None;
+    }
+    if let Some(status) = &mut claim.status {
+        status.devices = None;
     }
     let allocation = claim.status.as_mut().and_then(|status| status.allocation.as_mut());
     if let Some(devices) = allocation.and_then(|allocation| allocation.devices.as_mut()) {
@@ -257,10 +260,21 @@ fn recorded_claim(claim: &ResourceClaim) -> ResourceClaim {
     claim
 }
 
+/// The identity of an object alone.
+fn named(metadata: &ObjectMeta) -> ObjectMeta {
+    ObjectMeta {
+        name: metadata.name.clone(),
+        namespace: metadata.namespace.clone(),
+        uid: metadata.uid.clone(),
+        ..ObjectMeta::default()
+    }
+}
+
 /// Annotations that placement reads.
 fn ours(metadata: &ObjectMeta) -> Option<std::collections::BTreeMap<String, String>> {
     let mut annotations = metadata.annotations.clone()?;
-    annotations.retain(|key, _| key.starts_with("windlass.dev/") || key.starts_with("nvidia.com/"));
+    let prefixes = ["windlass.dev/", "nvidia.com/", "ALIYUN_COM_GPU_MEM_"];
+    annotations.retain(|key, _| prefixes.iter().any(|prefix| key.starts_with(prefix)));
     Some(annotations)
 }
 
@@ -278,6 +292,13 @@ mod tests {
              "spec":{"nodeName":"n1","containers":[{"name":"c","command":["secret"],
                 "env":[{"name":"PASSWORD","value":"secret"}],
                 "resources":{"limits":{"windlass.dev/gpu-memory":"8"}}}]}},
+            {"kind":"ResourceSlice","metadata":{"name":"s","annotations":{"a":"secret"}},
+             "spec":{"driver":"d","pool":{"name":"p","generation":1,"resourceSliceCount":1}}},
+            {"kind":"DeviceClass","metadata":{"name":"c","annotations":{"a":"secret"}},
+             "spec":{"config":[{"opaque":{"driver":"d","parameters":{"a":"secret"}}}]}},
+            {"kind":"ResourceClaim","metadata":{"name":"c","labels":{"a":"secret"}},
+             "spec":{"devices":{"config":[{"opaque":{"driver":"d","parameters":{"a":"secret"}}}]}},
+             "status":{"devices":[{"driver":"d","pool":"p","device":"g","data":{"a":"secret"}}]}},
             {"kind":"Service","metadata":{"name":"s"}}]}"#;
         let objects = Objects::parse(text, Path::new("f")).expect("a list");
         let recording = objects.to_recording().to_string();
@@ -299,7 +320,7 @@ mod tests {
             windlass_host::causes(&error)
         };
         assert!(error("{").starts_with("f.json is no JSON document: EOF"), "{}", error("{"));
-        assert!(error("{}").starts_with("f.json is no List of Nodes and Pods"));
+        assert!(error("{}").starts_with("f.json is no List of objects"));
         let pod = r#"{"items":[{"kind":"Node"},{"kind":"Pod","spec":{"containers":7}}]}"#;
         assert!(error(pod).starts_with("item 1 of f.json is no Pod: "), "{}", error(pod));
     }

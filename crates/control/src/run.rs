@@ -1,6 +1,6 @@
 //! Wiring: from the configuration to a serving extender.
 
-use std::{net::SocketAddr, path::PathBuf, sync::Arc};
+use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use kube::Api;
@@ -15,15 +15,20 @@ use crate::{
     fence::Fence,
     index::Index,
     metrics::Metrics,
-    server::{self, Pages, TlsAcceptors, TlsError, TlsFiles},
+    server::{self, Pages, Served, TlsAcceptors, TlsError, TlsFiles},
     watches::{self, Refresh},
 };
+
+/// Time for binds at the end.
+const DRAIN: Duration = Duration::from_secs(5);
 
 /// Configuration of the extender.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Address to listen on.
     pub listen: SocketAddr,
+    /// Address of health and metrics alone, without TLS.
+    pub metrics: Option<SocketAddr>,
     /// Identity of the server; without it, plain HTTP.
     pub tls: Option<TlsFiles>,
     /// Access to the API server; without it, as kubectl finds one, else the pod's own account.
@@ -72,6 +77,13 @@ pub async fn run(
     let client = kube::Client::try_from(access).map_err(no_access)?;
     let listener = server::listen(config.listen).await;
     let listener = listener.map_err(|source| RunError::Listen(config.listen, source))?;
+    let metrics_listener = match config.metrics {
+        None => None,
+        Some(address) => {
+            let listener = server::listen(address).await;
+            Some(listener.map_err(|source| RunError::Listen(address, source))?)
+        }
+    };
     ready(listener.local_addr().unwrap_or(config.listen));
 
     let index = Arc::new(Shared::new(Index::default()));
@@ -81,11 +93,20 @@ pub async fn run(
     let fence = Arc::new(Fence::new(leases, &config.lease, &config.identity, clock, refresh));
     let mut registry = Registry::default();
     let metrics = Metrics::register(&mut registry, index.clone());
-    let binder = Binder::new(client.clone(), index.clone(), fence.clone(), clock);
-    let extender = Extender::new(index.clone(), binder, metrics);
+    let binder = Arc::new(Binder::new(client.clone(), index.clone(), fence.clone(), clock));
+    let extender = Extender::new(index.clone(), binder.clone(), metrics);
     let pages = Arc::new(Pages { extender, index: index.clone(), registry });
     let watches = stop.run_until_cancelled(watches::follow(client, index));
-    tokio::join!(watches, server::serve(listener, tls, pages, stop.clone()));
-    fence.give_up().await;
+    let verbs = server::serve(listener, tls, (pages.clone(), Served::All), stop.clone());
+    let metrics = async {
+        if let Some(listener) = metrics_listener {
+            server::serve(listener, None, (pages, Served::Metrics), stop.clone()).await;
+        }
+    };
+    tokio::join!(watches, verbs, metrics);
+    // A bind that is under way could have its effect after another replica has taken over.
+    if binder.drain(DRAIN).await {
+        fence.give_up().await;
+    }
     Ok(())
 }

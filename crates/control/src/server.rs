@@ -56,13 +56,22 @@ pub(crate) struct Pages {
     pub(crate) registry: Registry,
 }
 
+/// Pages of a listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Served {
+    /// All.
+    All,
+    /// Health and metrics, for clients without a certificate.
+    Metrics,
+}
+
 type Answer = Response<Full<Bytes>>;
 
 /// Serves connections until stopped, then lets open requests end.
 pub(crate) async fn serve(
     listener: TcpListener,
     tls: Option<TlsAcceptors>,
-    pages: Arc<Pages>,
+    pages: (Arc<Pages>, Served),
     stop: CancellationToken,
 ) {
     let (room, tls) = (Arc::new(Semaphore::new(MAX_CONNECTIONS)), tls.map(Arc::new));
@@ -101,12 +110,12 @@ pub(crate) async fn serve(
 
 async fn converse(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    pages: Arc<Pages>,
+    (pages, served): (Arc<Pages>, Served),
     stop: CancellationToken,
 ) {
     let service = service_fn(move |request| {
         let pages = pages.clone();
-        async move { Ok::<_, Infallible>(answer(&pages, request).await) }
+        async move { Ok::<_, Infallible>(answer(&pages, served, request).await) }
     });
     let mut connection = std::pin::pin!(
         http1::Builder::new()
@@ -123,10 +132,14 @@ async fn converse(
     }
 }
 
-async fn answer(pages: &Pages, request: Request<Incoming>) -> Answer {
+async fn answer(pages: &Pages, served: Served, request: Request<Incoming>) -> Answer {
     let path = request.uri().path().trim_end_matches('/').to_owned();
     let (before, last) = path.rsplit_once('/').unwrap_or(("", &path));
     let extender = &pages.extender;
+    let is_open = ["healthz", "readyz", "metrics"].contains(&last);
+    if served == Served::Metrics && !is_open {
+        return plain(StatusCode::NOT_FOUND, "health and metrics alone are served here\n");
+    }
     match (request.method(), last) {
         (&Method::POST, "filter") => match read(request).await {
             Ok(args) => json(&extender.filter(&args)),
@@ -141,7 +154,7 @@ async fn answer(pages: &Pages, request: Request<Incoming>) -> Answer {
             Err(answer) => answer,
         },
         (&Method::POST, "bind") => match read(request).await {
-            Ok(args) => json(&extender.bind(&args).await),
+            Ok(args) => json(&extender.bind(args).await),
             Err(answer) => answer,
         },
         (&Method::GET, "healthz") => plain(StatusCode::OK, "ok\n"),

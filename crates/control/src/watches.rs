@@ -1,4 +1,4 @@
-//! Watches of nodes and pods: every change reaches the index.
+//! Watches of nodes, pods and the objects of claims: every change reaches the index.
 //!
 //! A watch begins with a list, goes on from its version for as long as the API server remembers it, and comes back
 //! with back-off after a failure. The index keeps its last state meanwhile.
@@ -34,12 +34,26 @@ const PAGE: u32 = 500;
 trait Followed: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static {
     /// Its name in logs.
     const KIND: &'static str;
+    /// The part of an object that is kept.
+    type Facts;
 
+    fn facts(self) -> Self::Facts;
     /// Identity within the kind.
-    fn key(&self) -> String;
-    fn set(self, index: &mut Index);
-    fn remove(&self, index: &mut Index);
+    fn key(facts: &Self::Facts) -> String;
+    fn set(facts: Self::Facts, index: &mut Index);
+    fn remove(self, index: &mut Index);
+    /// Notes the keys of all objects that there are. Others are gone.
     fn retain(keys: &HashSet<String>, index: &mut Index);
+
+    /// Notes all objects that there are.
+    fn set_all(all: Vec<Self::Facts>, list: u64, index: &mut Index) {
+        let keys = all.iter().map(Self::key).collect();
+        for facts in all {
+            Self::set(facts, index);
+        }
+        Self::retain(&keys, index);
+        index.abandon_list(list);
+    }
 }
 
 /// Lists that are read again on demand.
@@ -100,7 +114,7 @@ async fn has_claims(client: &kube::Client) -> bool {
 async fn follow_kind<K: Followed>(client: kube::Client, index: &Arc<Shared<Index>>, lists: &Lists) {
     let config = watcher::Config::default().page_size(PAGE);
     let mut events = pin!(watcher::watcher(Api::<K>::all(client), config).default_backoff());
-    let (mut listed, mut is_failing) = (HashSet::new(), false);
+    let (mut listed, mut list, mut is_failing) = (Vec::new(), 0, false);
     while let Some(event) = events.next().await {
         let event = match event {
             Ok(event) => event,
@@ -122,17 +136,20 @@ async fn follow_kind<K: Followed>(client: kube::Client, index: &Arc<Shared<Index
             is_failing = false;
         }
         match event {
-            Event::Init => listed.clear(),
-            Event::InitApply(object) => {
-                listed.insert(object.key());
-                index.step(|index| object.set(index));
+            Event::Init => {
+                listed.clear();
+                list = index.step(|index| {
+                    index.abandon_list(list);
+                    index.begin_list()
+                });
             }
+            Event::InitApply(object) => listed.push(object.facts()),
             Event::InitDone => {
-                index.step(|index| K::retain(&listed, index));
-                listed = HashSet::new();
+                let objects = std::mem::take(&mut listed);
+                index.step(|index| K::set_all(objects, list, index));
                 completed::<K>(index, lists);
             }
-            Event::Apply(object) => index.step(|index| object.set(index)),
+            Event::Apply(object) => index.step(|index| K::set(object.facts(), index)),
             Event::Delete(object) => index.step(|index| object.remove(index)),
         }
     }
@@ -162,21 +179,28 @@ impl Refresh {
 
     /// Reads all pods as they are now.
     pub(crate) async fn pods(&self) -> kube::Result<()> {
-        let api = Api::<Pod>::all(self.client.clone());
-        let (mut listed, mut page) = (HashSet::new(), ListParams::default().limit(PAGE));
-        loop {
-            let list = api.list(&page).await?;
-            for pod in list.items {
-                listed.insert(pod.key());
-                self.index.step(|index| pod.set(index));
-            }
-            match list.metadata.continue_.filter(|token| !token.is_empty()) {
-                Some(token) => page = page.continue_token(&token),
-                None => break,
+        let list = self.index.step(Index::begin_list);
+        match self.list_pods().await {
+            Ok(pods) => self.index.step(|index| index.end_list(list, pods)),
+            Err(error) => {
+                self.index.step(|index| index.abandon_list(list));
+                return Err(error);
             }
         }
-        self.index.step(|index| index.retain_pods(&listed));
         Ok(())
+    }
+
+    async fn list_pods(&self) -> kube::Result<Vec<PodFacts>> {
+        let api = Api::<Pod>::all(self.client.clone());
+        let (mut pods, mut page) = (Vec::new(), ListParams::default().limit(PAGE));
+        loop {
+            let list = api.list(&page).await?;
+            pods.extend(list.items.iter().map(PodFacts::of));
+            match list.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(token) => page = page.continue_token(&token),
+                None => return Ok(pods),
+            }
+        }
     }
 }
 
@@ -184,17 +208,22 @@ impl Refresh {
 
 impl Followed for Node {
     const KIND: &'static str = "nodes";
+    type Facts = NodeFacts;
 
-    fn key(&self) -> String {
-        self.name_any()
+    fn facts(self) -> NodeFacts {
+        NodeFacts::of(&self)
     }
 
-    fn set(self, index: &mut Index) {
-        index.set_node(NodeFacts::of(&self));
+    fn key(facts: &NodeFacts) -> String {
+        facts.name.clone()
     }
 
-    fn remove(&self, index: &mut Index) {
-        index.remove_node(&self.key());
+    fn set(facts: NodeFacts, index: &mut Index) {
+        index.set_node(facts);
+    }
+
+    fn remove(self, index: &mut Index) {
+        index.remove_node(&self.name_any());
     }
 
     fn retain(keys: &HashSet<String>, index: &mut Index) {
@@ -204,37 +233,50 @@ impl Followed for Node {
 
 impl Followed for Pod {
     const KIND: &'static str = "pods";
+    type Facts = PodFacts;
 
-    fn key(&self) -> String {
-        self.uid().unwrap_or_default()
+    fn facts(self) -> PodFacts {
+        PodFacts::of(&self)
     }
 
-    fn set(self, index: &mut Index) {
-        index.set_pod(PodFacts::of(&self));
+    fn key(facts: &PodFacts) -> String {
+        facts.uid.clone()
     }
 
-    fn remove(&self, index: &mut Index) {
-        index.remove_pod(&self.key());
+    fn set(facts: PodFacts, index: &mut Index) {
+        index.set_pod(facts);
     }
 
-    fn retain(keys: &HashSet<String>, index: &mut Index) {
-        index.retain_pods(keys);
+    fn remove(self, index: &mut Index) {
+        index.remove_pod(&self.uid().unwrap_or_default());
     }
+
+    /// Pods change beside a list: binds place them.
+    fn set_all(all: Vec<PodFacts>, list: u64, index: &mut Index) {
+        index.end_list(list, all);
+    }
+
+    fn retain(_: &HashSet<String>, _: &mut Index) {}
 }
 
 impl Followed for ResourceSlice {
     const KIND: &'static str = "resourceslices";
+    type Facts = Self;
 
-    fn key(&self) -> String {
-        self.name_any()
+    fn facts(self) -> Self {
+        self
     }
 
-    fn set(self, index: &mut Index) {
-        index.set_slice(self);
+    fn key(slice: &Self) -> String {
+        slice.name_any()
     }
 
-    fn remove(&self, index: &mut Index) {
-        index.remove_slice(&self.key());
+    fn set(slice: Self, index: &mut Index) {
+        index.set_slice(slice);
+    }
+
+    fn remove(self, index: &mut Index) {
+        index.remove_slice(&self.name_any());
     }
 
     fn retain(keys: &HashSet<String>, index: &mut Index) {
@@ -244,16 +286,21 @@ impl Followed for ResourceSlice {
 
 impl Followed for ResourceClaim {
     const KIND: &'static str = "resourceclaims";
+    type Facts = Self;
 
-    fn key(&self) -> String {
-        format!("{}/{}", self.namespace().unwrap_or_default(), self.name_any())
+    fn facts(self) -> Self {
+        self
     }
 
-    fn set(self, index: &mut Index) {
-        index.set_claim(self);
+    fn key(claim: &Self) -> String {
+        format!("{}/{}", claim.namespace().unwrap_or_default(), claim.name_any())
     }
 
-    fn remove(&self, index: &mut Index) {
+    fn set(claim: Self, index: &mut Index) {
+        index.set_claim(claim);
+    }
+
+    fn remove(self, index: &mut Index) {
         index.remove_claim(&self.namespace().unwrap_or_default(), &self.name_any());
     }
 
@@ -264,17 +311,22 @@ impl Followed for ResourceClaim {
 
 impl Followed for DeviceClass {
     const KIND: &'static str = "deviceclasses";
+    type Facts = Self;
 
-    fn key(&self) -> String {
-        self.name_any()
+    fn facts(self) -> Self {
+        self
     }
 
-    fn set(self, index: &mut Index) {
-        index.set_class(self);
+    fn key(class: &Self) -> String {
+        class.name_any()
     }
 
-    fn remove(&self, index: &mut Index) {
-        let gone = self.key();
+    fn set(class: Self, index: &mut Index) {
+        index.set_class(class);
+    }
+
+    fn remove(self, index: &mut Index) {
+        let gone = self.name_any();
         index.retain_classes(|name| name != gone);
     }
 

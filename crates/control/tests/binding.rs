@@ -120,17 +120,78 @@ async fn annotations_that_a_tenant_forged_take_no_gpu_from_others() {
     let extender = rig.extender("one").await;
     let forged = json!({"windlass.dev/placement":
         r#"{"devices":[{"id":"GPU-a-0"},{"id":"GPU-a-1"}]}"#});
+    let forged_on_b = json!({"windlass.dev/placement":
+        r#"{"devices":[{"id":"GPU-b-0"},{"id":"GPU-b-1"}]}"#});
     let thief = rig.add_pod_with("thief", &json!({"nvidia.com/gpu": "1"}), &forged);
     assert_eq!(extender.bind(&thief, "a").await, "");
     assert_eq!(rig.placement("thief").expect("bound").1, r#"{"devices":[{"id":"GPU-a-0"}]}"#);
     // Bound by hand, past the extender: as many GPUs as it asks for, whatever its annotation says.
-    let mut bound: Pod =
-        serde_json::from_value(rig.add_pod_with("bound", &json!({}), &forged)).expect("a Pod");
-    bound.spec.get_or_insert_default().node_name = Some("a".to_owned());
-    rig.server.objects().put(&bound);
-    extender.sees("pods", "2.0").await;
+    rig.add_node("b", 2);
+    let mut bound = rig.add_pod_with("bound", &json!({"nvidia.com/gpu": "1"}), &forged_on_b);
+    bound["spec"]["nodeName"] = "b".into();
+    rig.server.objects().put::<Pod>(&serde_json::from_value(bound).expect("a Pod"));
+    extender.sees("idle_gpus", "2.0").await;
     let next = rig.add_pod("next", json!({"nvidia.com/gpu": "1"}));
-    assert_eq!(extender.bind(&next, "a").await, "");
-    assert_eq!(rig.placement("next").expect("bound").1, r#"{"devices":[{"id":"GPU-a-1"}]}"#);
+    assert_eq!(extender.bind(&next, "b").await, "");
+    assert_eq!(rig.placement("next").expect("bound").1, r#"{"devices":[{"id":"GPU-b-1"}]}"#);
+    extender.stop().await;
+}
+
+#[tokio::test]
+async fn a_bind_of_an_unknown_end_keeps_its_gpu_and_is_tried_on_the_same_node() {
+    let mut rig = Rig::start();
+    rig.add_node("a", 1);
+    rig.add_node("b", 1);
+    let extender = rig.extender("one").await;
+    let [pod, next] = ["p", "next"].map(|name| rig.add_pod(name, json!({"nvidia.com/gpu": "1"})));
+    assert_eq!(extender.bind(&rig.add_pod("first", json!({})), "a").await, "", "the Lease is held");
+    rig.server.go_away().await;
+    let error = extender.bind(&pod, "a").await;
+    assert!(error.starts_with("the API server "), "{error}");
+    assert_eq!(extender.filter(&next, &["a", "b"]).await.0, ["b"]);
+    let (fit, reasons) = extender.filter(&pod, &["a", "b"]).await;
+    assert_eq!(fit, ["a"]);
+    let reason = "a bind to node a may have succeeded: the API server is asked";
+    assert_eq!(reasons["b"], reason);
+    rig.server.come_back();
+    assert_eq!(extender.bind(&pod, "a").await, "");
+    assert_eq!(rig.placement("p").expect("bound").0, "a");
+    extender.stop().await;
+}
+
+#[tokio::test]
+async fn gpushares_index_is_read_back_where_gpus_have_no_ids() {
+    let rig = Rig::start();
+    rig.server.objects().put::<k8s_openapi::api::core::v1::Node>(
+        &serde_json::from_value(json!({
+            "metadata": {"name": "a"},
+            "status": {"allocatable": {
+                "cpu": "64", "memory": "256Gi", "pods": "110",
+                "aliyun.com/gpu-count": "2", "aliyun.com/gpu-mem": "30",
+            }},
+        }))
+        .expect("a Node"),
+    );
+    let extender = rig.extender("one").await;
+    let memory = |gib: &str| json!({"aliyun.com/gpu-mem": gib});
+    for (name, gib) in [("first", "8"), ("second", "10"), ("third", "5")] {
+        assert_eq!(extender.bind(&rig.add_pod(name, memory(gib)), "a").await, "");
+    }
+    rig.server.objects().delete::<Pod>("default", "first").expect("deleted");
+    extender.sees("pods", "2.0").await;
+    extender.stop().await;
+    let mut free = [15, 15];
+    for (name, gib) in [("second", 10), ("third", 5)] {
+        let pod: Pod = rig.server.objects().get("default", name).expect("there");
+        let annotations = pod.metadata.annotations.expect("bound");
+        let index: usize = annotations["ALIYUN_COM_GPU_MEM_IDX"].parse().expect("an index");
+        free[index] -= gib;
+    }
+    let most = free[0].max(free[1]);
+    let extender = rig.extender("two").await;
+    let fits = rig.add_pod("fits", memory(&most.to_string()));
+    assert_eq!(extender.filter(&fits, &["a"]).await.0, ["a"], "{free:?}");
+    let more = rig.add_pod("more", memory(&(most + 1).to_string()));
+    assert!(extender.filter(&more, &["a"]).await.0.is_empty(), "{free:?}");
     extender.stop().await;
 }

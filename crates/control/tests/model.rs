@@ -137,6 +137,7 @@ impl Model {
                 gpus: Ok(gpus),
                 products: Products::default(),
             },
+            gpu_index: None,
             claims: Vec::new(),
             gpus: Vec::new(),
         };
@@ -163,7 +164,7 @@ impl Model {
             0 => self.index.forget(&pod.uid),
             // The answer is lost: the watch brings it.
             outcome => {
-                let event = self.truth.bind(&pod.uid, &name, placement);
+                let event = self.truth.bind(&pod.uid, &name, placement.placement);
                 self.bound += 1;
                 if outcome > 1 {
                     self.late.push_back(event);
@@ -216,11 +217,11 @@ impl Model {
     fn list_again(&mut self) {
         self.late.clear();
         let names: HashSet<_> = self.truth.nodes.keys().cloned().collect();
-        let uids: HashSet<_> = self.truth.pods.keys().cloned().collect();
         self.truth.nodes.values().for_each(|node| self.index.set_node(node.clone()));
-        self.truth.pods.values().for_each(|(pod, _)| self.index.set_pod(pod.clone()));
         self.index.retain_nodes(&names);
-        self.index.retain_pods(&uids);
+        let list = self.index.begin_list();
+        let pods = self.truth.pods.values().map(|(pod, _)| pod.clone()).collect();
+        self.index.end_list(list, pods);
     }
 
     fn deliver_some(&mut self) {

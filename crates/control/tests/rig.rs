@@ -46,6 +46,7 @@ impl Rig {
         let (stop, (bound, address)) = (CancellationToken::new(), oneshot::channel());
         let config = Config {
             listen: ([127, 0, 0, 1], 0).into(),
+            metrics: None,
             tls: None,
             kubeconfig: Some(self.kubeconfig()),
             namespace: Some("default".to_owned()),

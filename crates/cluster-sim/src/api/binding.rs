@@ -20,6 +20,14 @@ impl World {
             );
             return Err(Refusal::conflict(kind, &id.name, &why));
         }
+        let version = text(&binding["metadata"]["resourceVersion"]);
+        let found = text(&object["metadata"]["resourceVersion"]);
+        if !version.is_empty() && version != found {
+            let why = format!(
+                "Precondition failed: ResourceVersion in precondition: {version}, ResourceVersion in object meta: {found}"
+            );
+            return Err(Refusal::conflict(kind, &id.name, &why));
+        }
         let (name, node) = (&id.name, text(&object["spec"]["nodeName"]));
         let gates = object["spec"]["schedulingGates"].as_array().map_or(0, Vec::len);
         let why = if object["metadata"]["deletionTimestamp"].is_string() {

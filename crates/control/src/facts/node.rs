@@ -113,7 +113,7 @@ impl NodeFacts {
 }
 
 /// Most GPUs of a node that the scheduling core can count.
-const MAX_GPUS: usize = 64;
+pub const MAX_GPUS: usize = 64;
 
 /// Published GPUs; of two with one id the first counts.
 fn distinct(devices: Vec<NodeDevice>, mistakes: &mut Vec<String>) -> Vec<GpuFacts> {

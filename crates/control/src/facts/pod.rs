@@ -8,6 +8,9 @@ use windlass_sched::{request::Request, view::Catalog};
 
 use super::{GpuWish, GpuWishError, Products, amounts};
 
+/// gpushare's annotation of the chosen GPU.
+pub(crate) const GPUSHARE_INDEX: &str = "ALIYUN_COM_GPU_MEM_IDX";
+
 /// A pod, as far as placement looks at it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PodFacts {
@@ -29,6 +32,8 @@ pub struct PodFacts {
     pub is_ended: bool,
     /// Resources that it asks for.
     pub wish: Wish,
+    /// Index of its GPU, by gpushare's annotation: for nodes whose GPUs have no ids.
+    pub gpu_index: Option<usize>,
     /// Names of its claims of Dynamic Resource Allocation.
     pub claims: Vec<String>,
     /// Ids of the GPUs that it was given: by the agent's correction, else by the decision. None without both.
@@ -68,7 +73,8 @@ impl PodFacts {
             created: metadata.creation_timestamp.as_ref().map_or(0, |time| time.0.as_second()),
             priority: spec.priority.unwrap_or(0),
             is_ended: matches!(phase, Some("Succeeded" | "Failed")),
-            wish: Wish::of(spec, annotations),
+            wish: Wish::of(spec, annotations, is_served_by_claims(object)),
+            gpu_index: annotations.get(GPUSHARE_INDEX).and_then(|text| text.parse().ok()),
             claims: claims(object),
             gpus: gpus(annotations),
         }
@@ -78,6 +84,11 @@ impl PodFacts {
     pub fn title(&self) -> String {
         format!("{}/{}", self.namespace, self.name)
     }
+}
+
+/// The scheduler made a claim of the pod's extended resources (KEP-5004), which counts by itself.
+fn is_served_by_claims(object: &Pod) -> bool {
+    object.status.as_ref().is_some_and(|it| it.extended_resource_claim_status.is_some())
 }
 
 /// Names of the pod's claims. One of a template has a name once it was made.
@@ -105,7 +116,11 @@ fn gpus(annotations: &BTreeMap<String, String>) -> Vec<DeviceId> {
 // === impl Wish ===
 
 impl Wish {
-    fn of(spec: &PodSpec, annotations: &BTreeMap<String, String>) -> Self {
+    fn of(
+        spec: &PodSpec,
+        annotations: &BTreeMap<String, String>,
+        is_served_by_claims: bool,
+    ) -> Self {
         let cpu = amounts::of_pod(spec, "cpu") / 1_000_000;
         // Rounded up: a node's free memory is rounded down.
         let mib = 1_000_000_000 * 1024 * 1024;
@@ -113,7 +128,7 @@ impl Wish {
         Self {
             cpu_milli: u32::try_from(cpu).unwrap_or(u32::MAX),
             memory_mib: u32::try_from(memory).unwrap_or(u32::MAX),
-            gpus: GpuWish::of(spec),
+            gpus: if is_served_by_claims { Ok(GpuWish::None) } else { GpuWish::of(spec) },
             products: Products::of(annotations),
         }
     }

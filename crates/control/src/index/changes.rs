@@ -41,6 +41,7 @@ impl Index {
             self.remove_pod(&facts.uid);
             return;
         }
+        self.touch_pod(&facts.uid);
         let known = self.pods.get(&facts.uid);
         // After a list beside a watch, the watch may bring what is older.
         let is_old = |known: &PodEntry| known.facts.version > facts.version || known.facts == facts;
@@ -64,6 +65,7 @@ impl Index {
 
     /// Notes that a Pod is gone.
     pub fn remove_pod(&mut self, uid: &str) {
+        self.touch_pod(uid);
         if let Some(entry) = self.pods.remove(uid) {
             let node = known_node(Some(&entry));
             self.move_pod(uid, node.as_deref(), None);
@@ -78,11 +80,37 @@ impl Index {
         }
     }
 
-    /// Notes all pods that there are, by their identities. Others are gone.
-    pub fn retain_pods(&mut self, uids: &HashSet<String>) {
-        let gone = self.pods.keys().filter(|uid| !uids.contains(*uid));
+    /// Begins a list of all pods, beside which the watch and binds go on.
+    pub fn begin_list(&mut self) -> u64 {
+        self.lists += 1;
+        self.touched.insert(self.lists, HashSet::new());
+        self.lists
+    }
+
+    /// Notes all pods of a list. What has changed since its begin is newer than the list: a pod that is gone does not come
+    /// back, and one that is new stays.
+    pub fn end_list(&mut self, list: u64, pods: Vec<PodFacts>) {
+        let touched = self.touched.remove(&list).unwrap_or_default();
+        let listed: HashSet<_> = pods.iter().map(|pod| pod.uid.clone()).collect();
+        for pod in pods {
+            if self.pods.contains_key(&pod.uid) || !touched.contains(&pod.uid) {
+                self.set_pod(pod);
+            }
+        }
+        let gone = self.pods.keys().filter(|uid| !listed.contains(*uid) && !touched.contains(*uid));
         for uid in gone.cloned().collect::<Vec<_>>() {
             self.remove_pod(&uid);
+        }
+    }
+
+    /// Gives up a list that failed.
+    pub fn abandon_list(&mut self, list: u64) {
+        self.touched.remove(&list);
+    }
+
+    pub(super) fn touch_pod(&mut self, uid: &str) {
+        for touched in self.touched.values_mut() {
+            touched.insert(uid.to_owned());
         }
     }
 

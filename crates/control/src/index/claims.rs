@@ -140,9 +140,28 @@ impl ClaimIndex {
         self.claims.keys().cloned().collect()
     }
 
-    /// The whole GPUs in a node's slices.
+    /// The whole GPUs in a node's slices, of the newest generation of each pool. A GPU of two drivers counts once.
     pub(super) fn gpus(&self, node: &str) -> Vec<SliceGpu> {
-        self.slices_of(node).flat_map(|slice| claim_gpus::gpus(slice)).collect()
+        let mut newest: BTreeMap<(&str, &str), i64> = BTreeMap::new();
+        let pool = |slice: &'_ Arc<ResourceSlice>| slice.spec.pool.generation;
+        for slice in self.slices_of(node) {
+            let known =
+                newest.entry((&slice.spec.driver, &slice.spec.pool.name)).or_insert(i64::MIN);
+            *known = pool(slice).max(*known);
+        }
+        let is_newest = |slice: &&Arc<ResourceSlice>| {
+            newest[&(slice.spec.driver.as_str(), slice.spec.pool.name.as_str())] == pool(slice)
+        };
+        let mut gpus: Vec<SliceGpu> = Vec::new();
+        for gpu in self.slices_of(node).filter(is_newest).flat_map(|slice| claim_gpus::gpus(slice))
+        {
+            let is_known =
+                |known: &SliceGpu| known.facts.id.is_some() && known.facts.id == gpu.facts.id;
+            if !gpus.iter().any(is_known) {
+                gpus.push(gpu);
+            }
+        }
+        gpus
     }
 
     /// Holds of claims on a node's devices, in the order of pools and claims.

@@ -8,7 +8,7 @@ use super::{
     claims::{ClaimHold, ClaimIndex},
     occupancy::{ClaimPart, Occupancy},
 };
-use crate::facts::{DeviceName, GpuFacts, NodeFacts, SliceGpu};
+use crate::facts::{DeviceName, GpuFacts, MAX_GPUS, NodeFacts, SliceGpu};
 
 /// A node with its pods.
 #[derive(Debug, Default)]
@@ -30,7 +30,8 @@ pub(super) struct Entry {
 impl Entry {
     /// Joins the GPUs of the object with those of the slices, by their ids. Where the object only counts GPUs, or has
     /// none, those of the slices are the node's.
-    pub(super) fn describe(&mut self, slices: Vec<SliceGpu>) {
+    pub(super) fn describe(&mut self, slices: &[SliceGpu]) {
+        let slices = &slices[..slices.len().min(MAX_GPUS)];
         self.facts = self.object.clone();
         let has_ids = self.object.gpus.iter().any(|gpu| gpu.id.is_some());
         if has_ids || slices.is_empty() {
@@ -43,8 +44,13 @@ impl Entry {
             return;
         }
         self.names = slices.iter().map(|gpu| Some(gpu.name.clone())).collect();
-        self.facts.gpus = slices.into_iter().map(|gpu| gpu.facts).collect();
-        self.facts.gpus.truncate(64);
+        self.facts.gpus = slices.iter().map(|gpu| gpu.facts.clone()).collect();
+    }
+
+    /// Leaves its GPUs out: the view has no number for one of their products.
+    pub(super) fn describe_nothing(&mut self) {
+        self.facts.gpus.clear();
+        self.names.clear();
     }
 
     /// The GPUs that claims have.

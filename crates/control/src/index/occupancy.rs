@@ -96,6 +96,12 @@ fn take_gpus(node: &mut Node, request: &Request, part: Part) -> bool {
 /// The GPUs that the pod's annotation names; none where the node lacks one of them.
 fn part_of(facts: &NodeFacts, pod: &PodFacts) -> Option<Part> {
     let position = |id| facts.gpus.iter().position(|gpu| gpu.id.as_ref() == Some(id));
+    if pod.gpus.is_empty() {
+        // By index alone, where the GPUs have no ids.
+        let index =
+            pod.gpu_index.filter(|it| facts.gpus.get(*it).is_some_and(|gpu| gpu.id.is_none()));
+        return index.map(|index| Part { gpus: GpuSet::one(index), slices: 0 });
+    }
     let positions: Option<Vec<_>> = pod.gpus.iter().map(position).collect();
     let gpus = positions?.into_iter().fold(GpuSet::default(), |set, it| GpuSet(set.0 | 1 << it));
     (!gpus.is_empty()).then_some(Part { gpus, slices: 0 })

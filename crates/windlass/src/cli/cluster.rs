@@ -104,9 +104,13 @@ Examples:
 
 Exit codes: 0 asked to end, 1 failed, 64 wrong command line.")]
 pub(crate) struct ExtendArgs {
-    /// Address to listen on. Other addresses than the loopback need TLS: who reaches it can bind pods.
+    /// Address to listen on. Other addresses than the loopback need TLS with --tls-client-ca: any client of it can bind
+    /// pods.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9402")]
     pub(crate) listen: SocketAddr,
+    /// Address of `/healthz`, `/readyz` and `/metrics` alone, for probes and Prometheus
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) metrics_listen: Option<SocketAddr>,
     /// Certificate of the server in PEM; it is read again when it has changed
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     pub(crate) tls_cert: Option<PathBuf>,

@@ -101,7 +101,7 @@ impl ClusterHalf {
 
     /// Value of a metric with its labels; zero where it has none.
     fn metric(&self, name: &str) -> u64 {
-        let page = self.page("/metrics").unwrap_or_default();
+        let page = self.page("/metrics").expect("the extender serves");
         let line = page.lines().find_map(|line| line.strip_prefix(name));
         let whole = |value: &str| value.trim().trim_end_matches(".0").parse().expect("a number");
         line.map_or(0, whole)
@@ -266,6 +266,7 @@ async fn a_container_gets_the_gpu_that_the_cluster_half_decided() {
     );
     let agent = node.agent();
     eventually(NODE_STATUS, Some(8 * 79), async || allocatable(MEMORY).await).await;
+    eventually(NODE_STATUS, true, async || half.page("/readyz").is_some()).await;
     eventually(NODE_STATUS, 8, async || half.metric("windlass_cluster_gpus ")).await;
     let mut pods = Pods::none();
     for n in 0..4 {

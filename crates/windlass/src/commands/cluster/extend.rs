@@ -1,6 +1,7 @@
 //! `windlass cluster extend`: kube-scheduler's extender.
 
 use anyhow::{Result, anyhow, ensure};
+use jiff::Timestamp;
 use rustix::system::uname;
 use tokio_util::sync::CancellationToken;
 use windlass_control::{Config, TlsFiles};
@@ -37,9 +38,9 @@ fn config(args: &ExtendArgs) -> Result<Config> {
         _ => None,
     };
     ensure!(
-        tls.is_some() || args.listen.ip().is_loopback(),
-        "--listen {}: anybody who reaches it could bind pods; give --tls-cert, --tls-key and --tls-client-ca, or listen \
-         on 127.0.0.1",
+        args.tls_client_ca.is_some() || args.listen.ip().is_loopback(),
+        "--listen {}: any client of it could bind pods; give --tls-cert, --tls-key and --tls-client-ca, or listen on \
+         127.0.0.1",
         args.listen
     );
     let identity = args.identity.clone();
@@ -47,8 +48,12 @@ fn config(args: &ExtendArgs) -> Result<Config> {
     if identity.is_empty() {
         return Err(anyhow!("--identity: this machine has no name, so give the replica one"));
     }
+    // Two processes of one name are two replicas all the same.
+    let identity =
+        format!("{identity}_{}_{}", std::process::id(), Timestamp::now().as_millisecond());
     Ok(Config {
         listen: args.listen,
+        metrics: args.metrics_listen,
         tls,
         kubeconfig: args.kubeconfig.clone(),
         namespace: args.namespace.clone(),
