@@ -7,7 +7,7 @@ use k8s_openapi::api::{
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::rig::{Extender, Rig};
+use crate::rig::Rig;
 
 fn object<T: DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value).expect("an object of the kind")
@@ -73,19 +73,6 @@ fn allocate(rig: &Rig, pod: &str, node: &str, result: &Value) {
     objects.put(&claim);
 }
 
-async fn best(extender: &Extender, pod: &Value, nodes: &[&str]) -> Vec<String> {
-    let args = json!({"Pod": pod, "NodeNames": nodes});
-    let scores = extender.ask("prioritize", &args).await;
-    let mut scores: Vec<_> = scores
-        .as_array()
-        .expect("scores")
-        .iter()
-        .map(|it| (it["Score"].as_i64().expect("a number"), it["Host"].as_str().expect("a name")))
-        .collect();
-    scores.sort_unstable();
-    scores.into_iter().rev().map(|(_, name)| name.to_owned()).collect()
-}
-
 #[tokio::test]
 async fn a_claim_goes_where_it_breaks_least() {
     let rig = Rig::start();
@@ -112,9 +99,9 @@ async fn a_claim_goes_where_it_breaks_least() {
     let second_share = add_pod(&rig, "second-share", share);
     let nodes = ["a", "b", "c"];
     extender.sees("claims", "5.0").await;
-    assert_eq!(best(&extender, &second_share, &nodes).await[0], "c", "where a GPU is shared");
-    assert_eq!(best(&extender, &large, &nodes).await, ["a"], "four are free together there only");
-    assert_ne!(best(&extender, &small, &nodes).await[0], "a", "which stays whole");
-    assert!(best(&extender, &one, &nodes).await.is_empty(), "it has its device already");
+    assert_eq!(extender.ranked(&second_share, &nodes).await[0], "c", "where a GPU is shared");
+    assert_eq!(extender.ranked(&large, &nodes).await, ["a"], "four are free together there only");
+    assert_ne!(extender.ranked(&small, &nodes).await[0], "a", "which stays whole");
+    assert!(extender.ranked(&one, &nodes).await.is_empty(), "it has its device already");
     extender.stop().await;
 }

@@ -42,18 +42,10 @@ async fn scores_differ_and_a_share_goes_where_a_gpu_is_shared_already() {
     let first = rig.add_pod("first", json!({"windlass.dev/gpu-memory": "8"}));
     assert_eq!(extender.bind(&first, "b").await, "");
     let second = rig.add_pod("second", json!({"windlass.dev/gpu-memory": "8"}));
-    let args = json!({"Pod": second, "NodeNames": ["a", "b", "c"]});
-    let scores = extender.ask("prioritize", &args).await;
-    let mut scores: Vec<_> = scores
-        .as_array()
-        .expect("scores")
-        .iter()
-        .map(|it| (it["Score"].as_i64().expect("a number"), it["Host"].as_str().expect("a name")))
-        .collect();
-    scores.sort_unstable();
-    assert_eq!(scores.iter().map(|(score, _)| *score).collect::<Vec<_>>(), [1, 2, 3]);
-    assert_eq!(scores[2].1, "b");
-    assert_eq!(extender.ask("prioritize", &args).await, extender.ask("prioritize", &args).await);
+    let nodes = ["a", "b", "c"];
+    let ranked = extender.ranked(&second, &nodes).await;
+    assert_eq!(ranked, ["b", "a", "c"]);
+    assert_eq!(extender.ranked(&second, &nodes).await, ranked);
     extender.stop().await;
 }
 

@@ -128,6 +128,19 @@ impl Extender {
         (names, reasons)
     }
 
+    /// The nodes with a score, the best first. No two scores are equal.
+    pub(crate) async fn ranked(&self, pod: &Value, nodes: &[&str]) -> Vec<String> {
+        let scores = self.ask("prioritize", &json!({"Pod": pod, "NodeNames": nodes})).await;
+        let score = |it: &Value| {
+            let host = it["Host"].as_str().expect("a name").to_owned();
+            (it["Score"].as_i64().expect("a number"), host)
+        };
+        let mut scores: Vec<_> = scores.as_array().expect("scores").iter().map(score).collect();
+        scores.sort_unstable();
+        assert!(scores.windows(2).all(|pair| pair[0].0 < pair[1].0), "{scores:?}");
+        scores.into_iter().rev().map(|(_, host)| host).collect()
+    }
+
     /// Binds a pod; the answer's error.
     pub(crate) async fn bind(&self, pod: &Value, node: &str) -> String {
         let metadata = &pod["metadata"];

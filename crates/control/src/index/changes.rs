@@ -87,8 +87,8 @@ impl Index {
         self.lists
     }
 
-    /// Notes all pods of a list. What has changed since its begin is newer than the list: a pod that is gone does not come
-    /// back, and one that is new stays.
+    /// Notes all pods of a list. Changes since its begin are newer than the list: a pod that is gone does not come back, and
+    /// one that is new stays.
     pub fn end_list(&mut self, list: u64, pods: Vec<PodFacts>) {
         let touched = self.touched.remove(&list).unwrap_or_default();
         let listed: HashSet<_> = pods.iter().map(|pod| pod.uid.clone()).collect();
