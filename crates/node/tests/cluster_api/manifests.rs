@@ -4,7 +4,7 @@ use std::{fs, path::Path};
 
 use k8s_openapi::api::{
     admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
-    apps::v1::DaemonSet,
+    apps::v1::{DaemonSet, Deployment},
     core::v1::{ConfigMap, Namespace, Pod, ServiceAccount},
     networking::v1::NetworkPolicy,
     rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding},
@@ -20,6 +20,7 @@ pub(crate) fn kept(document: &Value) -> Value {
         "ClusterRoleBinding" => through::<ClusterRoleBinding>(document),
         "ConfigMap" => through::<ConfigMap>(document),
         "DaemonSet" => through::<DaemonSet>(document),
+        "Deployment" => through::<Deployment>(document),
         "DeviceClass" => through::<DeviceClass>(document),
         "NetworkPolicy" => through::<NetworkPolicy>(document),
         "Namespace" => through::<Namespace>(document),
