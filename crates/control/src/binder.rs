@@ -26,7 +26,7 @@ use crate::{
     index::{Index, Placed, Refusal},
 };
 
-/// Deadline of a request to the API server; kube-scheduler gives the whole call 5 s by default.
+/// Deadline of a request to the API server.
 const ANSWER_LIMIT: Duration = Duration::from_secs(4);
 
 /// Binds pods.
@@ -128,19 +128,18 @@ impl Binder {
 
     /// Binds the pod and tells the outcome. While it is unknown, the pod keeps its devices, and its object is read.
     async fn bind_and_settle(&self, args: &BindArgs, tell: oneshot::Sender<Result<(), BindError>>) {
-        let begun = Instant::now();
         let failure = match self.place_and_write(args).await {
-            Ok(()) => None,
+            Ok(()) => {
+                let _ = tell.send(Ok(()));
+                return;
+            }
             Err(Failed::Before(error)) => {
                 let _ = tell.send(Err(error));
                 return;
             }
-            Err(Failed::Writing(error)) => Some(error),
+            Err(Failed::Writing(error)) => error,
         };
-        let Some(failure) = failure else {
-            let _ = tell.send(Ok(()));
-            return;
-        };
+        let failed = Instant::now();
         let is_refused = failure.is_refusal();
         let mut end = self.look(args, is_refused).await;
         let _ = tell.send(match end {
@@ -149,7 +148,7 @@ impl Binder {
         });
         while matches!(end, End::Unknown) {
             sleep(LOOK_AGAIN).await;
-            let is_over = begun.elapsed() > WRITE_LIMIT;
+            let is_over = failed.elapsed() > WRITE_LIMIT;
             end = self.look(args, is_over).await;
         }
     }
