@@ -1,10 +1,20 @@
-//! Access to the API server: a kubeconfig, the one of kubectl, or the account of the pod.
+//! Access to the API server, with a kubeconfig, the one of kubectl, or the account of the pod; and its lists.
 
-use std::path::PathBuf;
+use std::{fmt::Debug, path::PathBuf, time::Duration};
 
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{
+    Api,
+    api::ListParams,
+    config::{KubeConfigOptions, Kubeconfig},
+};
+use serde::de::DeserializeOwned;
 
 use crate::RunError;
+
+/// Objects of one list request.
+pub(crate) const PAGE: u32 = 500;
+/// Deadline of a request for one object.
+pub(crate) const ANSWER_LIMIT: Duration = Duration::from_secs(4);
 
 /// Reads the credentials. Without a path, `KUBECONFIG` and `~/.kube/config` come before the pod's account.
 pub(crate) async fn access(kubeconfig: Option<PathBuf>) -> Result<kube::Config, RunError> {
@@ -18,4 +28,20 @@ pub(crate) async fn access(kubeconfig: Option<PathBuf>) -> Result<kube::Config, 
 
 pub(crate) fn no_access(error: impl std::error::Error + Send + Sync + 'static) -> RunError {
     RunError::NoAccess(Box::new(error))
+}
+
+/// Lists all objects of a kind, page by page; of each the wanted part is kept.
+pub(crate) async fn list<K, T>(api: &Api<K>, keep: impl Fn(K) -> T) -> kube::Result<Vec<T>>
+where
+    K: Clone + Debug + DeserializeOwned,
+{
+    let (mut all, mut page) = (Vec::new(), ListParams::default().limit(PAGE));
+    loop {
+        let listed = api.list(&page).await?;
+        all.extend(listed.items.into_iter().map(&keep));
+        match listed.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => page = page.continue_token(&token),
+            None => return Ok(all),
+        }
+    }
 }

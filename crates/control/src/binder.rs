@@ -19,15 +19,13 @@ use windlass_core::annotation::PodPlacement;
 use windlass_host::{clock::Clock, shared::Shared};
 
 use crate::{
+    access::ANSWER_LIMIT,
     extender::BindArgs,
     facts::{GpuWish, PodFacts, SharedBy},
     fence::{Fence, FenceError},
     gpushare,
     index::{Index, Placed, Refusal},
 };
-
-/// Deadline of a request to the API server.
-const ANSWER_LIMIT: Duration = Duration::from_secs(4);
 
 /// Binds pods.
 pub(crate) struct Binder {

@@ -63,9 +63,11 @@ impl Explanation {
         let names = index.node_names();
         let mut by_reason: BTreeMap<String, RefusedNodes> = BTreeMap::new();
         let mut possible = Vec::new();
-        for (name, outcome) in index.filter(pod, &names) {
+        let outcomes = index.filter(pod, &names);
+        let allocates = index.allocates(pod);
+        for (name, outcome) in outcomes {
             let outcome = outcome.map_err(|refusal| refusal.to_string());
-            let Err(reason) = outcome.and_then(|()| index.allocates(pod, name)) else {
+            let Err(reason) = outcome.and_then(|()| allocates(name)) else {
                 possible.push(name.to_owned());
                 continue;
             };
@@ -74,6 +76,7 @@ impl Explanation {
                 entry.or_insert(RefusedNodes { reason, nodes: 0, example: name.to_owned() });
             entry.nodes += 1;
         }
+        drop(allocates);
         let mut refused: Vec<_> = by_reason.into_values().collect();
         refused.sort_by(|a, b| b.nodes.cmp(&a.nodes).then_with(|| a.reason.cmp(&b.reason)));
         let mut fitting = Vec::new();

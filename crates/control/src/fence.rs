@@ -23,7 +23,7 @@ use tokio::{
 };
 use windlass_host::{clock::Clock, shared::Shared};
 
-use crate::watches::Refresh;
+use crate::{access::ANSWER_LIMIT, watches::Refresh};
 
 /// Time after which another replica may bind, counted from the last renewal.
 const DURATION: Duration = Duration::from_secs(15);
@@ -31,8 +31,6 @@ const DURATION: Duration = Duration::from_secs(15);
 const RENEWED_WITHIN: Duration = Duration::from_secs(6);
 /// Deadline of the list of all pods after a take-over.
 const REFRESH_LIMIT: Duration = Duration::from_secs(30);
-/// Deadline of a request to the API server.
-const ANSWER_LIMIT: Duration = Duration::from_secs(4);
 
 /// The Lease that binds need.
 pub(crate) struct Fence {

@@ -13,6 +13,9 @@ use crate::{
     index::{Index, Inspected},
 };
 
+/// Begin of its annotations' keys.
+pub(crate) const PREFIX: &str = "ALIYUN_COM_GPU_MEM_";
+
 /// MiB of gpushare's unit.
 const MIB_PER_UNIT: u32 = 1024;
 
@@ -24,7 +27,7 @@ pub(crate) fn annotations(
     now: Timestamp,
 ) -> BTreeMap<String, String> {
     let memory_mib = wish.share().map_or(0, |(_, mib)| mib);
-    let pair = |key: &str, value: String| (format!("ALIYUN_COM_GPU_MEM_{key}"), value);
+    let pair = |key: &str, value: String| (format!("{PREFIX}{key}"), value);
     [
         pair("IDX", index.to_string()),
         pair("DEV", (gpu.memory_mib / MIB_PER_UNIT).to_string()),

@@ -235,25 +235,24 @@ impl Index {
         let entry = &self.entries[node.0 as usize];
         let pods = entry.pods.iter().filter(others).filter_map(|uid| self.pods.get(uid));
         let pods = pods.map(PodEntry::as_holder).collect();
-        // A product that is new to the catalogue is on no node of the view.
-        let Ok(empty) = entry.facts.empty(&mut self.view.catalog().clone()) else { return false };
+        let Ok(empty) = entry.facts.empty(self.view.catalog_mut()) else { return false };
         let claims = entry.claim_parts(&self.claims);
         let (state, _) = occupancy::occupy(self.view.catalog(), &entry.facts, empty, &claims, pods);
         fit(self.view.catalog(), &state, &request).is_ok()
     }
 
-    /// The scheduler could allocate the pod's claims on the node.
-    ///
-    /// # Errors
-    ///
-    /// The reason in words.
-    pub fn allocates(&self, pod: &PodFacts, name: &str) -> Result<(), String> {
-        if pod.claims.is_empty() {
-            return Ok(());
-        }
+    /// Tells of a node whether the scheduler could allocate the pod's claims there, or the reason in words.
+    pub fn allocates(&self, pod: &PodFacts) -> impl Fn(&str) -> Result<(), String> + '_ {
+        let has_claims = !pod.claims.is_empty();
         let wanted = self.claims.wanted(&pod.namespace, &pod.claims);
-        let wanted = wanted.ok_or("its claims are not there yet, or have devices already")?;
-        self.claims.allocate(&wanted, name).map(drop).map_err(|error| error.to_string())
+        move |name| {
+            if !has_claims {
+                return Ok(());
+            }
+            let wanted = wanted.as_ref();
+            let wanted = wanted.ok_or("its claims are not there yet, or have devices already")?;
+            self.claims.allocate(wanted, name).map(drop).map_err(|error| error.to_string())
+        }
     }
 
     /// The terms of the rank that a node has for the pod, in one line; none where it does not fit, or for claims.
@@ -301,11 +300,7 @@ impl Index {
 
     /// Names of the nodes whose object is there, in order.
     pub fn node_names(&self) -> Vec<String> {
-        let is_there = |(_, node): &(&String, &NodeIx)| self.entries[node.0 as usize].is_there;
-        let mut names: Vec<_> =
-            self.nodes.iter().filter(is_there).map(|(name, _)| name.clone()).collect();
-        names.sort_unstable();
-        names
+        self.present().into_iter().map(|(name, _)| name.clone()).collect()
     }
 
     /// Pods with GPUs of a node: identity, `namespace/name`, and the number of GPUs that each has a part of.
@@ -344,10 +339,7 @@ impl Index {
     /// Every node whose object is there, in the order of names, with its state and its pods.
     pub fn inspect(&mut self) -> Vec<Inspected<'_>> {
         self.settle();
-        let mut nodes: Vec<_> = self.nodes.iter().collect();
-        nodes.retain(|(_, node)| self.entries[node.0 as usize].is_there);
-        nodes.sort_unstable();
-        nodes
+        self.present()
             .into_iter()
             .map(|(_, node)| {
                 let entry = &self.entries[node.0 as usize];
@@ -356,7 +348,7 @@ impl Index {
                 });
                 Inspected {
                     facts: &entry.facts,
-                    state: self.view.node(*node),
+                    state: self.view.node(node),
                     holders: holders.collect(),
                     claims: entry.occupancy.claims(),
                 }
@@ -364,15 +356,23 @@ impl Index {
             .collect()
     }
 
+    /// Nodes whose object is there, in the order of names.
+    fn present(&self) -> Vec<(&String, NodeIx)> {
+        let nodes = self.nodes.iter().map(|(name, node)| (name, *node));
+        let mut nodes: Vec<_> =
+            nodes.filter(|(_, node)| self.entries[node.0 as usize].is_there).collect();
+        nodes.sort_unstable();
+        nodes
+    }
+
     fn placed(&self, node: NodeIx, pod: &PodFacts, part: Part) -> Placed {
         let gpus = &self.entries[node.0 as usize].facts.gpus;
         let share = pod.wish.gpus.as_ref().ok().and_then(|wish| wish.share());
         let device = |position: usize| {
             let id = gpus[position].id.clone()?;
-            Some(DecidedDevice {
-                id,
-                memory_mib: share.map(|(_, mib)| mib).filter(|mib| *mib > 0),
-                compute_milli: share.map(|(milli, _)| milli).filter(|milli| *milli > 0),
+            Some(match share {
+                Some((milli, mib)) => DecidedDevice::share(id, mib, milli),
+                None => DecidedDevice::whole(id),
             })
         };
         let placement = PodPlacement { devices: part.gpus.iter().filter_map(device).collect() };
@@ -428,33 +428,27 @@ impl Index {
     /// Builds every changed node anew.
     fn settle(&mut self) {
         while let Some(node) = self.changed.pop_first() {
-            let slices = self.claims.gpus(&self.entries[node.0 as usize].object.name);
-            let entry = &mut self.entries[node.0 as usize];
-            entry.describe(&slices);
-            let entry = &self.entries[node.0 as usize];
+            let (view, entry) = (&mut self.view, &mut self.entries[node.0 as usize]);
+            entry.describe(&self.claims.gpus(&entry.object.name));
             let claims = entry.claim_parts(&self.claims);
-            let pods = entry.pods.iter().filter_map(|uid| self.pods.get(uid));
-            let pods: Vec<_> = pods.map(PodEntry::as_holder).collect();
-            let empty = entry.facts.empty(self.view.catalog_mut()).unwrap_or_else(|error| {
+            let empty = entry.facts.empty(view.catalog_mut()).unwrap_or_else(|error| {
                 tracing::error!(node = entry.facts.name, %error, "node left out");
+                entry.describe_nothing();
                 Node::default()
             });
-            if empty.gpus.len() != entry.facts.gpus.len() {
-                self.entries[node.0 as usize].describe_nothing();
-            }
-            let entry = &self.entries[node.0 as usize];
+            let pods = entry.pods.iter().filter_map(|uid| self.pods.get(uid));
+            let pods: Vec<_> = pods.map(PodEntry::as_holder).collect();
             let (state, occupancy) =
-                occupancy::occupy(self.view.catalog(), &entry.facts, empty, &claims, pods);
-            for conflict in occupancy.conflicts() {
-                if !self.entries[node.0 as usize].occupancy.conflicts().contains(conflict) {
-                    let node = &self.entries[node.0 as usize].facts.name;
-                    tracing::warn!(node, %conflict, "a pod holds devices that its node does not have free");
-                }
+                occupancy::occupy(view.catalog(), &entry.facts, empty, &claims, pods);
+            let known = entry.occupancy.conflicts();
+            for conflict in occupancy.conflicts().iter().filter(|it| !known.contains(it)) {
+                let node = &entry.facts.name;
+                tracing::warn!(node, %conflict, "a pod holds devices that its node does not have free");
             }
-            if *self.view.node(node) != state {
-                self.view.replace(node, state);
+            entry.occupancy = occupancy;
+            if *view.node(node) != state {
+                view.replace(node, state);
             }
-            self.entries[node.0 as usize].occupancy = occupancy;
         }
     }
 

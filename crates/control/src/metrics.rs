@@ -65,6 +65,18 @@ pub(crate) struct Metrics {
 #[derive(Debug)]
 struct ViewGauges(Arc<Shared<Index>>);
 
+/// The view in numbers, at one moment.
+struct Seen {
+    is_synced: bool,
+    nodes: usize,
+    pods: usize,
+    claims: usize,
+    gpus: usize,
+    idle: f64,
+    fragmentation: f64,
+    conflicts: usize,
+}
+
 // === impl Verb ===
 
 impl Verb {
@@ -177,19 +189,34 @@ fn reason(refusal: &Refusal) -> &'static str {
     }
 }
 
+// === impl Seen ===
+
+impl Seen {
+    fn of(index: &mut Index) -> Self {
+        let (mut gpus, mut idle) = (0, 0.0);
+        for node in index.inspect() {
+            gpus += node.state.gpus.len();
+            idle += f64::from(node.state.idle_milli()) / 1000.0;
+        }
+        let (nodes, pods) = index.counts();
+        Self {
+            is_synced: index.is_synced(),
+            nodes,
+            pods,
+            claims: index.claim_count(),
+            gpus,
+            idle,
+            fragmentation: index.fragmentation(),
+            conflicts: index.conflicts(),
+        }
+    }
+}
+
 // === impl ViewGauges ===
 
 impl Collector for ViewGauges {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        let (is_synced, counts, fragmentation, conflicts, gpus, idle) = self.0.step(|index| {
-            let (mut gpus, mut idle) = (0, 0.0);
-            for node in index.inspect() {
-                gpus += node.state.gpus.len();
-                idle += f64::from(node.state.idle_milli()) / 1000.0;
-            }
-            let is_synced = index.is_synced();
-            (is_synced, index.counts(), index.fragmentation(), index.conflicts(), gpus, idle)
-        });
+        let seen = self.0.step(Seen::of);
         let mut gauge = |name: &str, help: &str, value: f64| {
             let gauge = ConstGauge::new(value);
             gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)
@@ -198,27 +225,26 @@ impl Collector for ViewGauges {
         gauge(
             "windlass_cluster_synced",
             "1 once all objects were read",
-            f64::from(u8::from(is_synced)),
+            f64::from(u8::from(seen.is_synced)),
         )?;
-        gauge("windlass_cluster_nodes", "Nodes of the view", number(counts.0))?;
-        gauge("windlass_cluster_pods", "Pods of the view that have not ended", number(counts.1))?;
-        let claims = number(self.0.step(|index| index.claim_count()));
-        gauge("windlass_cluster_claims", "ResourceClaims of the view", claims)?;
-        gauge("windlass_cluster_gpus", "GPUs of the view", number(gpus))?;
+        gauge("windlass_cluster_nodes", "Nodes of the view", number(seen.nodes))?;
+        gauge("windlass_cluster_pods", "Pods of the view that have not ended", number(seen.pods))?;
+        gauge("windlass_cluster_claims", "ResourceClaims of the view", number(seen.claims))?;
+        gauge("windlass_cluster_gpus", "GPUs of the view", number(seen.gpus))?;
         gauge(
             "windlass_cluster_idle_gpus",
             "Healthy GPUs, or parts of them, that nobody has",
-            idle,
+            seen.idle,
         )?;
         gauge(
             "windlass_cluster_fragmented_gpus",
             "Idle GPUs that a typical pod cannot use, in expectation",
-            fragmentation,
+            seen.fragmentation,
         )?;
         gauge(
             "windlass_cluster_conflicts",
             "Pods and claims that hold more GPUs than their nodes had free for them",
-            number(conflicts),
+            number(seen.conflicts),
         )
     }
 }

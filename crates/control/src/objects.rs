@@ -13,13 +13,13 @@ use k8s_openapi::{
     },
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
-use kube::{Api, api::ListParams};
+use kube::Api;
 use serde_json::{Value, json};
 
 use crate::{
-    RunError,
-    access::access,
+    RunError, access,
     facts::{NodeFacts, PodFacts},
+    gpushare,
     index::Index,
 };
 
@@ -62,9 +62,6 @@ pub enum ObjectsError {
     },
 }
 
-/// Objects of one list request.
-const PAGE: u32 = 500;
-
 // === impl Objects ===
 
 impl Objects {
@@ -74,8 +71,8 @@ impl Objects {
     ///
     /// No credentials, or the API server does not answer or refuses.
     pub async fn fetch(kubeconfig: Option<PathBuf>) -> Result<Self, ObjectsError> {
-        let client = kube::Client::try_from(access(kubeconfig).await?);
-        let client = client.map_err(|error| RunError::NoAccess(Box::new(error)))?;
+        let client = kube::Client::try_from(access::access(kubeconfig).await?);
+        let client = client.map_err(access::no_access)?;
         let nodes = list(Api::all(client.clone()), "nodes").await?;
         let pods = list(Api::all(client.clone()), "pods").await?;
         // A cluster of before 1.34 has none of these.
@@ -170,16 +167,8 @@ async fn list<K>(api: Api<K>, kind: &'static str) -> Result<Vec<K>, ObjectsError
 where
     K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
 {
-    let (mut all, mut page) = (Vec::new(), ListParams::default().limit(PAGE));
-    loop {
-        let listed = api.list(&page).await;
-        let listed = listed.map_err(|error| ObjectsError::List(kind, Box::new(error)))?;
-        all.extend(listed.items);
-        match listed.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => page = page.continue_token(&token),
-            None => return Ok(all),
-        }
-    }
+    let listed = access::list(&api, |object| object).await;
+    listed.map_err(|error| ObjectsError::List(kind, Box::new(error)))
 }
 
 /// As [`list`]; no objects where the API server has no such kind.
@@ -273,7 +262,7 @@ fn named(metadata: &ObjectMeta) -> ObjectMeta {
 /// Annotations that placement reads.
 fn ours(metadata: &ObjectMeta) -> Option<std::collections::BTreeMap<String, String>> {
     let mut annotations = metadata.annotations.clone()?;
-    let prefixes = ["windlass.dev/", "nvidia.com/", "ALIYUN_COM_GPU_MEM_"];
+    let prefixes = ["windlass.dev/", "nvidia.com/", gpushare::PREFIX];
     annotations.retain(|key, _| prefixes.iter().any(|prefix| key.starts_with(prefix)));
     Some(annotations)
 }

@@ -11,7 +11,6 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api, Resource, ResourceExt as _,
-    api::ListParams,
     runtime::{
         WatchStreamExt as _,
         watcher::{self, Event},
@@ -23,12 +22,10 @@ use tokio_stream::StreamExt as _;
 use windlass_host::{causes, shared::Shared};
 
 use crate::{
+    access,
     facts::{NodeFacts, PodFacts},
     index::Index,
 };
-
-/// Objects of one list request.
-const PAGE: u32 = 500;
 
 /// A kind of objects that the index follows.
 trait Followed: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static {
@@ -45,14 +42,18 @@ trait Followed: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + 
     /// Notes the keys of all objects that there are. Others are gone.
     fn retain(keys: &HashSet<String>, index: &mut Index);
 
-    /// Notes all objects that there are.
-    fn set_all(all: Vec<Self::Facts>, list: u64, index: &mut Index) {
+    /// Begins a list, and gives up an earlier one.
+    fn begin_list(_: Option<u64>, _: &mut Index) -> Option<u64> {
+        None
+    }
+
+    /// Notes all objects of a list.
+    fn set_all(all: Vec<Self::Facts>, _: Option<u64>, index: &mut Index) {
         let keys = all.iter().map(Self::key).collect();
         for facts in all {
             Self::set(facts, index);
         }
         Self::retain(&keys, index);
-        index.abandon_list(list);
     }
 }
 
@@ -112,9 +113,9 @@ async fn has_claims(client: &kube::Client) -> bool {
 }
 
 async fn follow_kind<K: Followed>(client: kube::Client, index: &Arc<Shared<Index>>, lists: &Lists) {
-    let config = watcher::Config::default().page_size(PAGE);
+    let config = watcher::Config::default().page_size(access::PAGE);
     let mut events = pin!(watcher::watcher(Api::<K>::all(client), config).default_backoff());
-    let (mut listed, mut list, mut is_failing) = (Vec::new(), 0, false);
+    let (mut listed, mut list, mut is_failing) = (Vec::new(), None, false);
     while let Some(event) = events.next().await {
         let event = match event {
             Ok(event) => event,
@@ -138,10 +139,7 @@ async fn follow_kind<K: Followed>(client: kube::Client, index: &Arc<Shared<Index
         match event {
             Event::Init => {
                 listed.clear();
-                list = index.step(|index| {
-                    index.abandon_list(list);
-                    index.begin_list()
-                });
+                list = index.step(|index| K::begin_list(list, index));
             }
             Event::InitApply(object) => listed.push(object.facts()),
             Event::InitDone => {
@@ -180,7 +178,8 @@ impl Refresh {
     /// Reads all pods as they are now.
     pub(crate) async fn pods(&self) -> kube::Result<()> {
         let list = self.index.step(Index::begin_list);
-        match self.list_pods().await {
+        let pods = Api::<Pod>::all(self.client.clone());
+        match access::list(&pods, Pod::facts).await {
             Ok(pods) => self.index.step(|index| index.end_list(list, pods)),
             Err(error) => {
                 self.index.step(|index| index.abandon_list(list));
@@ -188,19 +187,6 @@ impl Refresh {
             }
         }
         Ok(())
-    }
-
-    async fn list_pods(&self) -> kube::Result<Vec<PodFacts>> {
-        let api = Api::<Pod>::all(self.client.clone());
-        let (mut pods, mut page) = (Vec::new(), ListParams::default().limit(PAGE));
-        loop {
-            let list = api.list(&page).await?;
-            pods.extend(list.items.iter().map(PodFacts::of));
-            match list.metadata.continue_.filter(|token| !token.is_empty()) {
-                Some(token) => page = page.continue_token(&token),
-                None => return Ok(pods),
-            }
-        }
     }
 }
 
@@ -252,8 +238,15 @@ impl Followed for Pod {
     }
 
     /// Pods change beside a list: binds place them.
-    fn set_all(all: Vec<PodFacts>, list: u64, index: &mut Index) {
-        index.end_list(list, all);
+    fn begin_list(earlier: Option<u64>, index: &mut Index) -> Option<u64> {
+        if let Some(earlier) = earlier {
+            index.abandon_list(earlier);
+        }
+        Some(index.begin_list())
+    }
+
+    fn set_all(all: Vec<PodFacts>, list: Option<u64>, index: &mut Index) {
+        index.end_list(list.expect("a list begins before it ends"), all);
     }
 
     fn retain(_: &HashSet<String>, _: &mut Index) {}

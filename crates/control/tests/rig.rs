@@ -10,7 +10,7 @@ use tokio::{
     net::TcpStream,
     sync::oneshot,
     task::JoinSet,
-    time::{sleep, timeout},
+    time::timeout,
 };
 use tokio_util::sync::CancellationToken;
 use windlass_cluster_sim::api::ApiServer;
@@ -153,11 +153,7 @@ impl Extender {
 
     /// Waits until a page is as wanted.
     pub(crate) async fn until(&self, path: &str, is_wanted: impl Fn(&(u16, String)) -> bool) {
-        let wait = async {
-            while !is_wanted(&self.get(path).await) {
-                sleep(Duration::from_millis(10)).await;
-            }
-        };
+        let wait = async { while !is_wanted(&self.get(path).await) {} };
         timeout(LIMIT, wait).await.unwrap_or_else(|_| panic!("{path} is never as wanted"));
     }
 

@@ -39,15 +39,7 @@ struct Cluster {
     claims: Vec<ResourceClaim>,
 }
 
-fn main() -> ExitCode {
-    match run() {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => panic!("cannot print: {error}"),
-    }
-}
-
-fn run() -> io::Result<bool> {
+fn main() -> io::Result<ExitCode> {
     let mut out = io::stdout().lock();
     let cluster = cluster();
     let (pools, each) = timed(NODES, |node| {
@@ -90,7 +82,7 @@ fn run() -> io::Result<bool> {
             if is_held { "" } else { "  MISSED" },
         )?;
     }
-    Ok(all_held)
+    Ok(if all_held { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Microseconds in which an allocation ends and comes again.

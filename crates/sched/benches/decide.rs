@@ -30,15 +30,7 @@ const GPUS: usize = 8;
 /// Decisions that are timed, once the cluster is full.
 const TIMED: usize = 20_000;
 
-fn main() -> ExitCode {
-    match run() {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => panic!("cannot print: {error}"),
-    }
-}
-
-fn run() -> io::Result<bool> {
+fn main() -> io::Result<ExitCode> {
     let mut out = io::stdout().lock();
     writeln!(
         out,
@@ -65,7 +57,7 @@ fn run() -> io::Result<bool> {
             )?;
         }
     }
-    Ok(all_held)
+    Ok(if all_held { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Times of decisions in a full cluster.

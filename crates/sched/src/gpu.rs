@@ -50,7 +50,7 @@ impl Gpu {
     }
 
     /// Nobody has any of it. It may be unusable.
-    pub(crate) fn is_unheld(&self) -> bool {
+    pub fn is_unheld(&self) -> bool {
         self.state == Self::free(self.model, self.memory_mib).state
     }
 

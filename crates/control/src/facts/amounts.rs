@@ -10,6 +10,13 @@ use windlass_core::selector::Amount;
 
 type Quantities = BTreeMap<String, Quantity>;
 
+/// Billionths of a unit.
+pub(super) const PER_UNIT: i128 = 1_000_000_000;
+/// Billionths of a thousandth.
+pub(super) const PER_MILLI: i128 = 1_000_000;
+/// Billionths of a byte in a MiB.
+pub(super) const PER_MIB: i128 = PER_UNIT * 1024 * 1024;
+
 /// The amount of a resource that the pod holds at its largest, in billionths of a unit.
 ///
 /// Init containers run one after another, before the others. A sidecar (an init container that restarts always) goes on
@@ -41,6 +48,11 @@ fn of_container(container: &Container, resource: &str) -> i128 {
     let has = |all: &&Quantities| all.contains_key(resource);
     let asked = resources.requests.as_ref().filter(has);
     asked.or(resources.limits.as_ref().filter(has)).map_or(0, |all| amount(all, resource))
+}
+
+/// Billionths in such units; a part counts as a whole one.
+pub(super) fn rounded_up(billionths: i128, per: i128) -> i128 {
+    (billionths + per - 1) / per
 }
 
 fn amount(quantities: &Quantities, resource: &str) -> i128 {

@@ -4,7 +4,7 @@ use k8s_openapi::api::resource::v1::{Device, DeviceRequestAllocationResult, Reso
 use windlass_core::{device::DeviceId, selector::Amount};
 use windlass_sched::request::{Gpus, ShareMemory};
 
-use super::GpuFacts;
+use super::{GpuFacts, amounts::PER_MIB};
 
 /// A device of a driver, by which an allocation names it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -25,9 +25,6 @@ pub struct SliceGpu {
     /// Its facts.
     pub facts: GpuFacts,
 }
-
-/// Bytes of a MiB, in billionths.
-const PER_MIB: i128 = 1_000_000_000 * 1024 * 1024;
 
 // === impl SliceGpu ===
 

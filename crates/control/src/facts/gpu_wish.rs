@@ -147,9 +147,8 @@ impl GpuWish {
 }
 
 fn units(spec: &PodSpec, resource: &str) -> u64 {
-    const PER_UNIT: i128 = 1_000_000_000;
     let billionths = amounts::of_pod(spec, resource);
-    u64::try_from((billionths + PER_UNIT - 1) / PER_UNIT).unwrap_or(u64::MAX)
+    u64::try_from(amounts::rounded_up(billionths, amounts::PER_UNIT)).unwrap_or(u64::MAX)
 }
 
 /// Two of these names exclude each other.

@@ -14,10 +14,7 @@ use windlass_sched::{
     view::{Catalog, CatalogFull},
 };
 
-/// Billionths of a thousandth.
-const PER_MILLI: i128 = 1_000_000;
-/// Billionths of a MiB.
-const PER_MIB: i128 = 1_000_000_000 * 1024 * 1024;
+use super::amounts::{PER_MIB, PER_MILLI, PER_UNIT};
 
 /// A node, as far as placement looks at it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -80,13 +77,13 @@ impl NodeFacts {
         });
         let gpus = match published {
             Some(published) => distinct(published.devices, &mut mistakes),
-            None => counted(labels, |resource| units(resource, 1_000_000_000)),
+            None => counted(labels, |resource| units(resource, PER_UNIT)),
         };
         Self {
             name: metadata.name.clone().unwrap_or_default(),
             cpu_milli: units("cpu", PER_MILLI),
             memory_mib: units("memory", PER_MIB),
-            pods: units("pods", 1_000_000_000),
+            pods: units("pods", PER_UNIT),
             gpus,
             labels: labels.clone(),
             mistakes,

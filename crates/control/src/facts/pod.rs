@@ -106,10 +106,8 @@ fn claims(object: &Pod) -> Vec<String> {
 
 /// Ids in the placement of a pod. An unreadable annotation places nothing: anybody may have written it.
 fn gpus(annotations: &BTreeMap<String, String>) -> Vec<DeviceId> {
-    let placement = [PodPlacement::CORRECTION, PodPlacement::ANNOTATION]
-        .into_iter()
-        .filter_map(|key| annotations.get(key))
-        .find_map(|text| PodPlacement::from_annotation(text).ok());
+    let mut texts = PodPlacement::texts(annotations);
+    let placement = texts.find_map(|text| PodPlacement::from_annotation(text).ok());
     placement.into_iter().flat_map(|it| it.devices).map(|device| device.id).collect()
 }
 
@@ -121,10 +119,9 @@ impl Wish {
         annotations: &BTreeMap<String, String>,
         is_served_by_claims: bool,
     ) -> Self {
-        let cpu = amounts::of_pod(spec, "cpu") / 1_000_000;
+        let cpu = amounts::of_pod(spec, "cpu") / amounts::PER_MILLI;
         // Rounded up: a node's free memory is rounded down.
-        let mib = 1_000_000_000 * 1024 * 1024;
-        let memory = (amounts::of_pod(spec, "memory") + mib - 1) / mib;
+        let memory = amounts::rounded_up(amounts::of_pod(spec, "memory"), amounts::PER_MIB);
         Self {
             cpu_milli: u32::try_from(cpu).unwrap_or(u32::MAX),
             memory_mib: u32::try_from(memory).unwrap_or(u32::MAX),

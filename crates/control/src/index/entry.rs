@@ -58,7 +58,7 @@ impl Entry {
         let holds = claims.holds(&self.object.name).into_iter();
         let part = |hold: ClaimHold| {
             let position = self.position(&hold.device)?;
-            let part = Part { gpus: GpuSet::one(position), slices: 0 };
+            let part = Part::of(GpuSet::one(position));
             Some(ClaimPart { claim: hold.claim, gpus: hold.gpus, part })
         };
         holds.filter_map(part).collect()
@@ -81,7 +81,7 @@ impl Entry {
             (true, false) => (shared, share.with_count(count(shared))),
             (false, _) => (whole, Gpus::Whole(count(whole))),
         };
-        (gpus, Part { gpus: set, slices: 0 })
+        (gpus, Part::of(set))
     }
 
     fn position(&self, device: &DeviceName) -> Option<usize> {

@@ -36,8 +36,7 @@ pub(super) struct Conflict {
 
 /// Counts the claims and pods on an empty node.
 ///
-/// Claims come first: the API server holds their devices by name.
-/// Pods with known GPUs come before those whose GPUs nobody said; among equals the older one comes first. A pod of
+/// Claims come first: the API server holds their devices by name. Pods with known GPUs come before those whose GPUs nobody said; among equals the older one comes first. A pod of
 /// another scheduler counts on GPUs that nobody else has, healthy or not, as many as there are.
 pub(super) fn occupy(
     catalog: &Catalog,
@@ -46,10 +45,11 @@ pub(super) fn occupy(
     claims: &[ClaimPart],
     mut pods: Vec<(&PodFacts, Option<Part>)>,
 ) -> (Node, Occupancy) {
-    let known = |(pod, assumed): &(&PodFacts, Option<Part>)| {
-        assumed.or_else(|| part_of(facts, pod)).is_some()
-    };
-    pods.sort_by_key(|it| (!known(it), it.0.created, it.0.uid.clone()));
+    for (pod, decided) in &mut pods {
+        *decided = decided.or_else(|| part_of(facts, pod));
+    }
+    let order = |(pod, decided): &(&PodFacts, Option<Part>)| (decided.is_none(), pod.created);
+    pods.sort_by(|a, b| order(a).cmp(&order(b)).then_with(|| a.0.uid.cmp(&b.0.uid)));
     let mut occupancy = Occupancy::default();
     for ClaimPart { claim, gpus, part } in claims {
         // Processor time and memory are the pod's, which counts for itself.
@@ -61,7 +61,7 @@ pub(super) fn occupy(
             occupancy.conflicts.push(conflict);
         }
     }
-    for (pod, assumed) in pods {
+    for (pod, decided) in pods {
         let request = pod.wish.request(catalog);
         // A pod with an impossible wish was bound by somebody else, and runs without our GPUs.
         let request = request.unwrap_or(Request {
@@ -70,7 +70,6 @@ pub(super) fn occupy(
             gpus: Gpus::None,
             models: pod.wish.products.within(catalog),
         });
-        let decided = assumed.or_else(|| part_of(facts, pod));
         let part = decided.filter(|part| node.take(&request, *part).is_ok());
         let part = part.or_else(|| {
             let free = free_part(&node, &request)?;
@@ -100,11 +99,11 @@ fn part_of(facts: &NodeFacts, pod: &PodFacts) -> Option<Part> {
         // By index alone, where the GPUs have no ids.
         let index =
             pod.gpu_index.filter(|it| facts.gpus.get(*it).is_some_and(|gpu| gpu.id.is_none()));
-        return index.map(|index| Part { gpus: GpuSet::one(index), slices: 0 });
+        return index.map(|index| Part::of(GpuSet::one(index)));
     }
     let positions: Option<Vec<_>> = pod.gpus.iter().map(position).collect();
-    let gpus = positions?.into_iter().fold(GpuSet::default(), |set, it| GpuSet(set.0 | 1 << it));
-    (!gpus.is_empty()).then_some(Part { gpus, slices: 0 })
+    let ones = positions?.into_iter().map(GpuSet::one);
+    Some(Part::of(ones.fold(GpuSet::default(), GpuSet::or)))
 }
 
 /// GPUs that can hold the request. A pod keeps one that fails, so health does not matter.
@@ -113,40 +112,32 @@ fn free_part(node: &Node, request: &Request) -> Option<Part> {
         Gpus::None => GpuSet::default(),
         Gpus::Whole(count) => {
             // Healthy ones first.
-            let (usable, free) = (node.free_gpus(), unheld(node));
+            let (usable, free) = (node.free_gpus(), node.gpus_that(Gpu::is_unheld));
             let set = if usable.len() >= u32::from(count) { usable } else { free };
             (set.len() >= u32::from(count)).then(|| set.lowest(u32::from(count)))?
         }
-        Gpus::Share { count, .. } => {
-            let one = Request { gpus: request.gpus.with_count(1), ..*request };
+        // A pod has a share of one GPU, and no instance: those are for claims.
+        Gpus::Share { .. } => {
             let fits = |position: &usize| {
-                let part = Part { gpus: GpuSet::one(*position), slices: 0 };
-                node.clone().take(&one, part).is_ok()
+                node.clone().take(request, Part::of(GpuSet::one(*position))).is_ok()
             };
-            let mut fitting: Vec<_> = (0..node.gpus.len()).filter(fits).collect();
-            fitting.sort_by_key(|position| node.gpus[*position].idle_milli());
-            let chosen = fitting.get(..usize::from(count))?;
-            chosen.iter().fold(GpuSet::default(), |set, it| set.or(GpuSet::one(*it)))
+            let left = |position: &usize| node.gpus[*position].idle_milli();
+            GpuSet::one((0..node.gpus.len()).filter(fits).min_by_key(left)?)
         }
         Gpus::Partition(_) => return None,
     };
-    Some(Part { gpus, slices: 0 })
+    Some(Part::of(gpus))
 }
 
 /// Takes the free GPUs, where there are fewer than the request has, and its processor time and memory.
 fn take_what_is_there(node: &mut Node, request: &Request) -> Part {
-    let free = unheld(node);
+    let free = node.gpus_that(Gpu::is_unheld);
     let count = u8::try_from(free.len().min(request.gpu_count())).unwrap_or(u8::MAX);
     let gpus = if count == 0 { Gpus::None } else { Gpus::Whole(count) };
-    let part = Part { gpus: free.lowest(u32::from(count)), slices: 0 };
+    let part = Part::of(free.lowest(u32::from(count)));
     let rest = Request { gpus, ..*request };
     node.take(&rest, part).expect("as many free GPUs as are taken");
     part
-}
-
-/// GPUs that nobody has any of, healthy or not.
-fn unheld(node: &Node) -> GpuSet {
-    node.gpus_that(|gpu| gpu.state == Gpu::free(gpu.model, gpu.memory_mib).state)
 }
 
 // === impl Occupancy ===

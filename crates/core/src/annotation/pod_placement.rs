@@ -1,5 +1,7 @@
 //! The GPUs that the cluster half decided for a pod, as the Binding writes them on it.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use super::UnreadableAnnotation;
@@ -35,6 +37,12 @@ impl PodPlacement {
     /// Key of the agent's annotation, where a pod got other GPUs than were decided.
     pub const CORRECTION: &'static str = "windlass.dev/placed";
 
+    /// Placements among a pod's annotations, unread: the agent's correction before the decision.
+    pub fn texts(annotations: &BTreeMap<String, String>) -> impl Iterator<Item = &str> {
+        let keys = [Self::CORRECTION, Self::ANNOTATION].into_iter();
+        keys.filter_map(|key| annotations.get(key)).map(String::as_str)
+    }
+
     /// Reads the annotation's value.
     ///
     /// # Errors
@@ -57,6 +65,15 @@ impl DecidedDevice {
     /// A whole GPU.
     pub fn whole(id: DeviceId) -> Self {
         Self { id, memory_mib: None, compute_milli: None }
+    }
+
+    /// A share of a GPU. Zero asks for none in particular.
+    pub fn share(id: DeviceId, memory_mib: u32, compute_milli: u16) -> Self {
+        Self {
+            id,
+            memory_mib: Some(memory_mib).filter(|mib| *mib > 0),
+            compute_milli: Some(compute_milli).filter(|milli| *milli > 0),
+        }
     }
 
     /// The pod holds all of the GPU.

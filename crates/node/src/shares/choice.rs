@@ -41,9 +41,7 @@ impl Choice {
 /// GPU of a pod by its annotations: the agent's correction, else the decision. Anybody may have written them, so a
 /// damaged one decides nothing.
 pub(super) fn decided(pod: &BoundPod) -> Option<DeviceId> {
-    let keys = [PodPlacement::CORRECTION, PodPlacement::ANNOTATION];
-    let mut texts = keys.iter().filter_map(|key| pod.annotations.get(*key));
-    texts.find_map(|text| the_one(pod, text))
+    PodPlacement::texts(&pod.annotations).find_map(|text| the_one(pod, text))
 }
 
 /// GPU of a placement on one GPU.

@@ -73,12 +73,9 @@ impl Hold {
     pub(super) fn placement(&self) -> PodPlacement {
         let Amounts { memory_mib, compute_percent } = self.amounts;
         let milli = compute_percent.saturating_mul(10);
-        let device = DecidedDevice {
-            id: self.device.clone(),
-            memory_mib: u32::try_from(memory_mib).ok().filter(|mib| *mib > 0),
-            compute_milli: u16::try_from(milli).ok().filter(|milli| *milli > 0),
-        };
-        PodPlacement { devices: vec![device] }
+        let (mib, milli) = (u32::try_from(memory_mib), u16::try_from(milli));
+        let (mib, milli) = (mib.unwrap_or_default(), milli.unwrap_or_default());
+        PodPlacement { devices: vec![DecidedDevice::share(self.device.clone(), mib, milli)] }
     }
 }
 
