@@ -1,8 +1,8 @@
 //! The placement of one pod, explained: the reason of each node that cannot serve it, and the ranks of the others.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt};
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use crate::{
     facts::{GpuWish, PodFacts},
@@ -24,7 +24,16 @@ pub struct Explanation {
     /// Reasons of the others: each with the number of nodes and one of them.
     pub refused: Vec<RefusedNodes>,
     /// Changes that would let it be placed, the smallest first.
-    pub remedies: Vec<String>,
+    pub remedies: Vec<Remedy>,
+}
+
+/// A departure that would let a pod be placed. Documents have it as a sentence.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Remedy {
+    /// The node that could serve the pod then.
+    pub node: String,
+    /// The pod that would have to go, as `namespace/name`.
+    pub pod: String,
 }
 
 /// A node that can serve a pod.
@@ -98,6 +107,20 @@ impl Explanation {
     }
 }
 
+// === impl Remedy ===
+
+impl fmt::Display for Remedy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} can serve it once pod {} is gone", self.node, self.pod)
+    }
+}
+
+impl Serialize for Remedy {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
 /// The request in words.
 fn wants(pod: &PodFacts) -> String {
     let gpus = match &pod.wish.gpus {
@@ -117,7 +140,7 @@ fn wants(pod: &PodFacts) -> String {
 }
 
 /// The departures of single pods that would help, pods that hold least first.
-fn remedies(index: &mut Index, pod: &PodFacts, names: &[String]) -> Vec<String> {
+fn remedies(index: &mut Index, pod: &PodFacts, names: &[String]) -> Vec<Remedy> {
     let blocked = index.filter(pod, names);
     let is_by_pods = |refusal: &Refusal| matches!(refusal, Refusal::Misfit(_));
     let blocked: Vec<_> = blocked
@@ -129,10 +152,10 @@ fn remedies(index: &mut Index, pod: &PodFacts, names: &[String]) -> Vec<String> 
     for name in &blocked {
         for (uid, title, held) in index.holders(name) {
             if index.fits_without(pod, name, &[uid]) {
-                found.push((held, format!("{name} can serve it once pod {title} is gone")));
+                found.push((held, Remedy { node: name.clone(), pod: title }));
             }
         }
     }
     found.sort();
-    found.into_iter().take(MAX_REMEDIES).map(|(_, text)| text).collect()
+    found.into_iter().take(MAX_REMEDIES).map(|(_, remedy)| remedy).collect()
 }

@@ -3,6 +3,7 @@
 mod best_fit;
 mod dot_product;
 mod fgd;
+mod least_allocated;
 mod packing;
 mod windlass;
 
@@ -22,6 +23,8 @@ use crate::{
 pub enum Policy {
     /// Any node and GPU that fit, by chance.
     Random,
+    /// kube-scheduler's own: the node with the most left of processors and main memory, and its first GPU that fits.
+    LeastAllocated,
     /// The first node and GPU that fit.
     FirstFit,
     /// The node with the least left of processors and GPUs, as a weighted sum.
@@ -38,8 +41,9 @@ pub enum Policy {
 
 impl Policy {
     /// Every policy, in the order of reports.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Random,
+        Self::LeastAllocated,
         Self::FirstFit,
         Self::BestFit,
         Self::DotProduct,
@@ -52,6 +56,7 @@ impl Policy {
     pub fn name(self) -> &'static str {
         match self {
             Self::Random => "random",
+            Self::LeastAllocated => "least-allocated",
             Self::FirstFit => "first-fit",
             Self::BestFit => "best-fit",
             Self::DotProduct => "dot-product",
@@ -65,6 +70,7 @@ impl Policy {
     pub fn meaning(self) -> &'static str {
         match self {
             Self::Random => "Any node and GPU that fit, by chance",
+            Self::LeastAllocated => "kube-scheduler's own: most processors and memory left",
             Self::FirstFit => "The first node and GPU that fit",
             Self::BestFit => "The node with the least left",
             Self::DotProduct => "The node whose free resources are least alike the request",
@@ -145,6 +151,7 @@ pub(crate) fn explain(policy: Policy, input: &Input<'_>, fit: &Fit) -> Explanati
     let terms = match policy {
         Policy::Windlass => windlass::terms(input, part),
         Policy::Fgd => all("fragmentation"),
+        Policy::LeastAllocated => all("much left"),
         Policy::BestFit => all("little left"),
         Policy::DotProduct => all("unlike the request"),
         Policy::Packing => all("in use already"),
@@ -163,6 +170,7 @@ pub(crate) fn rate(input: &Input<'_>, part: Part) -> Option<Rank> {
 pub(crate) fn rank(policy: Policy, input: &Input<'_>, fit: &Fit) -> (Rank, Part) {
     match policy {
         Policy::Random | Policy::FirstFit => (Rank { score: 0, tie: 0 }, best(input, fit, |_| 0).1),
+        Policy::LeastAllocated => least_allocated::rank(input, fit),
         Policy::BestFit => best_fit::rank(input, fit),
         Policy::DotProduct => dot_product::rank(input, fit),
         Policy::Packing => packing::rank(input, fit),

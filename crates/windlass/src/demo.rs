@@ -5,6 +5,7 @@
 mod arrivals;
 mod boards;
 mod claims;
+mod cluster;
 mod defaults;
 mod event;
 mod fault;
@@ -26,6 +27,7 @@ use crate::{
     stop::Stop,
 };
 use claims::ClusterFixture;
+use cluster::Fleet;
 use event::Event;
 use report::Reporter;
 use scene::Scene;
@@ -49,10 +51,12 @@ pub(crate) async fn run(args: DemoArgs) -> Result<()> {
     let begun = Instant::now();
     let (machine, description) = (scene.profile.name.clone(), scene.profile.description.clone());
     let driver = scene.policy.dra.driver.clone();
-    let mut cluster = args.dra.then(|| ClusterFixture::start(driver)).transpose()?;
-    let stage = Stage::start(scene, cluster.as_ref())?;
-    if let Some(cluster) = &mut cluster {
-        cluster.mimic_wipes(&stage.kubelet);
+    let mut claims = args.dra.then(|| ClusterFixture::start(driver)).transpose()?;
+    let fleet = args.cluster.then(Fleet::start).transpose()?;
+    let servers = [claims.as_ref().map(ClusterFixture::server), fleet.as_ref().map(Fleet::server)];
+    let stage = Stage::start(scene, servers.into_iter().flatten().next())?;
+    if let Some(claims) = &mut claims {
+        claims.mimic_wipes(&stage.kubelet);
     }
     reporter.tell(&Event::Started {
         machine,
@@ -61,9 +65,10 @@ pub(crate) async fn run(args: DemoArgs) -> Result<()> {
         dir: stage.dir().to_owned(),
     })?;
     let story = async {
-        match &cluster {
-            Some(cluster) => claims::play(&stage, cluster, reporter, begun).await,
-            None => Script::new(&stage, reporter, begun).play().await,
+        match (&claims, &fleet) {
+            (Some(cluster), _) => claims::play(&stage, cluster, reporter, begun).await,
+            (None, Some(fleet)) => cluster::play(&stage, fleet, reporter, begun).await,
+            (None, None) => Script::new(&stage, reporter, begun).play().await,
         }
     };
     let outcome = tokio::select! {

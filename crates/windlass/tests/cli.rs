@@ -2,6 +2,7 @@
 
 mod claims;
 mod conformance;
+mod demo_cluster;
 mod input;
 mod machines;
 mod scrub;

@@ -1,6 +1,7 @@
 //! Snapshot of the containers' devices by the kubelet's checkpoint.
 
 use std::{
+    cell::LazyCell,
     collections::BTreeSet,
     sync::{Arc, Weak},
     time::Duration,
@@ -61,13 +62,15 @@ pub(super) fn still_held(
     now: Instant,
     check_interval: Duration,
 ) -> Record {
+    let delay = release_delay(check_interval);
     for (resource, ids) in &mut record.held {
+        // A resource of shares has hundreds of tokens, and each asks.
+        let of_resource = LazyCell::new(|| ledger.resource_allocated_at(resource));
         ids.retain(|id| {
             let allocated_at = match device_of(id).filter(|_| token(id).is_none()) {
                 Some(device) => ledger.allocated_at(&device),
-                None => ledger.resource_allocated_at(resource),
+                None => *of_resource,
             };
-            let delay = release_delay(check_interval);
             !holders.has_released(resource, id, allocated_at, now, delay)
         });
     }

@@ -23,6 +23,10 @@ pub(crate) struct DemoArgs {
     /// claims come and go beside other pods, and the API server fails too.
     #[arg(long)]
     pub(crate) dra: bool,
+    /// Show the cluster half: pods come to two hundred simulated nodes, one of which has the agent, and are placed by the
+    /// extender. The same pods, placed as kube-scheduler does alone, are drawn beside them.
+    #[arg(long, conflicts_with_all = ["dra", "soak"])]
+    pub(crate) cluster: bool,
     /// Keep everything running at the end, and print the paths to explore, until Ctrl-C.
     #[arg(long)]
     pub(crate) keep: bool,

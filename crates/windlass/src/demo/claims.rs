@@ -10,7 +10,7 @@ mod text;
 use anyhow::{Context as _, Result};
 use tokio::time::Instant;
 
-pub(super) use cluster::{ClusterFixture, NODE};
+pub(super) use cluster::ClusterFixture;
 pub(super) use pod_spec::{NAMESPACE, PodSpec, results};
 
 use super::{

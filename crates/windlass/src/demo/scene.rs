@@ -1,11 +1,13 @@
 //! Setup of the demo: machine profile, added devices, and configuration of the agent.
 
-use anyhow::{Context as _, Result};
-use windlass_config::{Config, DeviceProfile, DraOffer, Find, Policy};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use windlass_config::{Config, DeviceProfile, DraOffer, Find, Policy, SessionLimits};
 use windlass_machine::MachineProfile;
 use windlass_migrate::{NvidiaPluginFlags, load};
 
-use super::{boards::Boards, defaults};
+use super::{boards::Boards, cluster::Fleet, defaults, stage::QUIET_PERIOD};
 use crate::{cli::DemoArgs, simulated};
 
 /// Parts of the setup. Only boards run already.
@@ -13,6 +15,8 @@ pub(super) struct Scene {
     pub(super) profile: MachineProfile,
     pub(super) policy: Policy,
     pub(super) boards: Boards,
+    /// Interval of the agent's checks of its kubelet.
+    pub(super) check_interval: Duration,
 }
 
 // === impl Scene ===
@@ -27,9 +31,17 @@ impl Scene {
         let mut policy = config.policy;
         if args.config.is_none() && args.device.is_empty() {
             defaults::cut(&mut profile);
-            if !args.dra {
+            if !args.dra && !args.cluster {
                 defaults::offer_nics(&mut profile, &mut policy);
             }
+        }
+        if args.cluster {
+            ensure!(
+                profile.gpus.iter().any(|gpu| gpu.mig.is_none()),
+                "--cluster needs a machine with a whole NVIDIA GPU, and {} has none",
+                profile.name
+            );
+            Fleet::prepare(&mut policy)?;
         }
         if args.dra && policy.dra.offer == DraOffer::Off {
             policy.dra.offer = DraOffer::Instead;
@@ -45,6 +57,9 @@ impl Scene {
             }
             policy.sources.push(rule);
         }
-        Ok(Self { profile, policy, boards })
+        // The story of one node has faults to notice. Beside a cluster the agent checks as seldom as on a real node.
+        let check_interval =
+            if args.cluster { SessionLimits::default().check_interval } else { QUIET_PERIOD / 10 };
+        Ok(Self { profile, policy, boards, check_interval })
     }
 }

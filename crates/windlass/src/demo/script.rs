@@ -41,6 +41,9 @@ pub(super) struct Script<'a> {
 /// pod resources cache lasts five seconds.
 pub(super) const STEP_LIMIT: Duration = Duration::from_secs(60);
 
+/// Pause before a step is tried again.
+pub(super) const RETRY: Duration = Duration::from_millis(5);
+
 /// Time without a change after which offers are stable.
 const STABLE: Duration = Duration::from_millis(50);
 

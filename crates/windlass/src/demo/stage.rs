@@ -17,19 +17,15 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::filter::{LevelFilter, Targets};
-use windlass_config::{Config, HealthPolicy, Places, Policy, SessionLimits};
+use windlass_cluster_sim::api::ApiServer;
+use windlass_config::{Config, HealthPolicy, Places, Policy};
 use windlass_host::causes;
 use windlass_kubelet_sim::Kubelet;
 use windlass_machine::Machine;
 use windlass_node::Agent;
 use windlass_resources::NodeState;
 
-use super::{
-    boards::Boards,
-    claims::{self, ClusterFixture},
-    event::Event,
-    scene::Scene,
-};
+use super::{boards::Boards, event::Event, scene::Scene};
 use crate::{
     commands::{clock, host_flags},
     logging,
@@ -51,6 +47,9 @@ pub(super) struct Stage {
     agent: JoinSet<()>,
 }
 
+/// Name of the agent's node.
+pub(super) const NODE: &str = "demo";
+
 /// Quiet period of the demo; the default is a minute.
 pub(super) const QUIET_PERIOD: Duration = Duration::from_secs(1);
 
@@ -65,9 +64,9 @@ const LOG_TAIL: usize = 5;
 // === impl Stage ===
 
 impl Stage {
-    /// Creates the machine, then starts kubelet and agent.
-    pub(super) fn start(scene: Scene, cluster: Option<&ClusterFixture>) -> Result<Self> {
-        let Scene { profile, policy, boards } = scene;
+    /// Creates the machine, then starts kubelet and agent, in the cluster of an API server if there is one.
+    pub(super) fn start(scene: Scene, server: Option<&ApiServer>) -> Result<Self> {
+        let Scene { profile, policy, boards, check_interval } = scene;
         let folder = simulated::folder()?;
         let levels = Targets::new().with_default(LevelFilter::INFO);
         logging::to_file(&log(folder.path()), levels).context("cannot write the agent's log")?;
@@ -75,9 +74,10 @@ impl Stage {
         let kubelet = simulated::kubelet_in(folder.path())?;
         let agent_started = Instant::now();
         let mut config = config(folder.path(), &machine, policy);
-        if let Some(cluster) = cluster {
-            config.cluster.kubeconfig = Some(cluster.write_kubeconfig(folder.path())?);
-            config.cluster.node_name = Some(claims::NODE.to_owned());
+        config.session.check_interval = check_interval;
+        if let Some(server) = server {
+            config.cluster.kubeconfig = Some(write_kubeconfig(server, folder.path())?);
+            config.cluster.node_name = Some(NODE.to_owned());
         }
         let agent = Agent::start(&config, clock());
         let agent = agent.context("cannot start the agent")?;
@@ -106,6 +106,11 @@ impl Stage {
         cdi_dir(self.dir())
     }
 
+    /// Access to the API server, where there is one.
+    pub(super) fn kubeconfig(&self) -> PathBuf {
+        kubeconfig(self.dir())
+    }
+
     /// Last lines of the agent's log, as context of an error.
     pub(super) fn agent_log_end(&self) -> String {
         let tail = last_lines(&log(self.dir()), LOG_TAIL);
@@ -118,22 +123,26 @@ impl Stage {
         let machine = shell_word(self.machine.dir());
         let host = host_flags(&self.machine);
         let (kubelet, state) = (shell_word(&settings.dir), shell_word(&self.dir().join(STATE)));
-        Event::Kept {
-            paths: BTreeMap::from([
-                ("machine", self.machine.dir().to_owned()),
-                ("host root", self.machine.host_root()),
-                ("NVML library", self.machine.nvml_library()),
-                ("plugin sockets", settings.plugin_dir()),
-                ("pod resources", settings.pod_resources_socket()),
-                ("CDI documents", self.cdi_dir()),
-                ("agent's log", log(self.dir())),
-            ]),
-            commands: vec![
-                format!("windlass devices {host} --kubelet-dir {kubelet} --state-dir {state}"),
-                format!("windlass machine fault {machine} xid:79@0"),
-                format!("windlass machine fault {machine} recover@0"),
-            ],
+        let mut paths = BTreeMap::from([
+            ("machine", self.machine.dir().to_owned()),
+            ("host root", self.machine.host_root()),
+            ("NVML library", self.machine.nvml_library()),
+            ("plugin sockets", settings.plugin_dir()),
+            ("pod resources", settings.pod_resources_socket()),
+            ("CDI documents", self.cdi_dir()),
+            ("agent's log", log(self.dir())),
+        ]);
+        let mut commands = vec![
+            format!("windlass devices {host} --kubelet-dir {kubelet} --state-dir {state}"),
+            format!("windlass machine fault {machine} xid:79@0"),
+            format!("windlass machine fault {machine} recover@0"),
+        ];
+        if self.kubeconfig().exists() {
+            let kubeconfig = shell_word(&self.kubeconfig());
+            paths.insert("kubeconfig", self.kubeconfig());
+            commands.push(format!("windlass cluster top --kubeconfig {kubeconfig}"));
         }
+        Event::Kept { paths, commands }
     }
 
     /// Stops agent and kubelet, and removes the folder.
@@ -174,9 +183,20 @@ fn config(folder: &Path, machine: &Machine, policy: Policy) -> Config {
             },
             ..policy
         },
-        session: SessionLimits { check_interval: QUIET_PERIOD / 10, ..SessionLimits::default() },
         ..Config::default()
     }
+}
+
+/// Writes the access to a cluster.
+pub(super) fn write_kubeconfig(server: &ApiServer, folder: &Path) -> Result<PathBuf> {
+    let path = kubeconfig(folder);
+    let written = fs::write(&path, server.kubeconfig());
+    written.with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(path)
+}
+
+fn kubeconfig(folder: &Path) -> PathBuf {
+    folder.join("kubeconfig")
 }
 
 pub(super) fn cdi_dir(folder: &Path) -> PathBuf {

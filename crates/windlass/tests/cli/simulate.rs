@@ -64,7 +64,16 @@ fn every_policy_is_played_with_every_seed_and_equal_seeds_give_equal_results() {
     assert_eq!(document["pods"], "only");
     let policies = document["policies"].as_array().expect("policies");
     let names: Vec<_> = policies.iter().filter_map(|it| it["policy"].as_str()).collect();
-    let all = ["random", "first-fit", "best-fit", "dot-product", "packing", "fgd", "windlass"];
+    let all = [
+        "random",
+        "least-allocated",
+        "first-fit",
+        "best-fit",
+        "dot-product",
+        "packing",
+        "fgd",
+        "windlass",
+    ];
     assert_eq!(names, all);
     for policy in policies {
         let classes = policy["classes"].as_array().expect("classes");

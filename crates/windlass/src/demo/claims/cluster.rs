@@ -1,10 +1,6 @@
 //! Cluster of the demo: API server, scheduler, shipped device classes and one node.
 
-use std::{
-    collections::BTreeMap,
-    fs,
-    path::{Path, PathBuf},
-};
+use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result};
 use k8s_openapi::api::resource::v1::{
@@ -25,9 +21,7 @@ use super::{
     event::Published,
     pod_spec::{NAMESPACE, PodSpec},
 };
-use crate::commands::short_name;
-
-pub(in crate::demo) const NODE: &str = "demo";
+use crate::{commands::short_name, demo::stage::NODE};
 
 const CLASSES: &str = include_str!("../../../../../deploy/deviceclasses.yaml");
 
@@ -64,12 +58,8 @@ impl ClusterFixture {
         self.wipes.spawn(async move { node::follow_wipes(NODE, &calls, &objects).await });
     }
 
-    /// Writes the agent's access to the cluster.
-    pub(in crate::demo) fn write_kubeconfig(&self, folder: &Path) -> Result<PathBuf> {
-        let path = folder.join("kubeconfig");
-        fs::write(&path, self.cluster.server().kubeconfig())
-            .with_context(|| format!("cannot write {}", path.display()))?;
-        Ok(path)
+    pub(in crate::demo) fn server(&self) -> &ApiServer {
+        self.cluster.server()
     }
 
     /// API server, to interrupt it and inject failures.

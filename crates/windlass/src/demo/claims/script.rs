@@ -22,7 +22,7 @@ use crate::{
         report::Reporter,
         runtime,
         script::{STEP_LIMIT, ms},
-        stage::{QUIET_PERIOD, Stage},
+        stage::{NODE, QUIET_PERIOD, Stage},
     },
     exit::Misuse,
 };
@@ -272,7 +272,7 @@ impl<'a> ClaimScript<'a> {
 
     async fn wipe(&mut self) -> Result<()> {
         let (before, begun) = (self.cluster.slices(), Instant::now());
-        let slices = self.cluster.objects().wipe_slices(cluster::NODE);
+        let slices = self.cluster.objects().wipe_slices(NODE);
         self.slices_renewed(&before).await?;
         let devices = self.cluster.published(&self.inventory).len();
         self.tell(&ClaimEvent::Republished { slices, devices, took_ms: ms(begun) })

@@ -9,7 +9,10 @@ use windlass_config::DriverName;
 use windlass_kubelet_sim::NodeStatus;
 
 use super::slices::PublishedSlices;
-use crate::demo::claims::{self, ClusterFixture, NAMESPACE, NODE, PodSpec};
+use crate::demo::{
+    claims::{self, ClusterFixture, NAMESPACE, PodSpec},
+    stage::{NODE, write_kubeconfig},
+};
 
 #[derive(Debug)]
 pub(super) struct SoakCluster {
@@ -28,7 +31,7 @@ impl SoakCluster {
     }
 
     pub(super) fn flags(&self, folder: &Path) -> Result<[OsString; 2]> {
-        let path = self.plane.write_kubeconfig(folder)?;
+        let path = write_kubeconfig(self.plane.server(), folder)?;
         let mut kubeconfig = OsString::from("--kubeconfig=");
         kubeconfig.push(path);
         Ok([kubeconfig, format!("--node-name={NODE}").into()])

@@ -17,7 +17,7 @@ const BOTTOM: f64 = 56.0;
 /// A colour for each policy, the same in each image. People with the usual colour blindnesses tell them apart (Okabe and
 /// Ito, "Color Universal Design").
 const COLOURS: [&str; Policy::ALL.len()] =
-    ["#999999", "#56b4e9", "#e69f00", "#cc79a7", "#009e73", "#0072b2", "#d55e00"];
+    ["#999999", "#000000", "#56b4e9", "#e69f00", "#cc79a7", "#009e73", "#0072b2", "#d55e00"];
 
 /// The horizontal axis, from zero to a percentage.
 struct Scale {

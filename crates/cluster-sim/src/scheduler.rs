@@ -1,0 +1,217 @@
+//! kube-scheduler's cycle for one pod, with an extender: filter, prioritize, bind.
+//!
+//! The requests are those of an extender with `nodeCacheCapable`. Left out: all plugins of kube-scheduler itself, so that
+//! every node is a candidate and the extender's scores alone decide; sampling of nodes; preemption; queues.
+
+use std::{collections::BTreeMap, net::SocketAddr};
+
+use http_body_util::{BodyExt as _, Full};
+use hyper::{
+    Request, StatusCode,
+    body::Bytes,
+    client::conn::http1::{self, SendRequest},
+    header,
+};
+use hyper_util::rt::TokioIo;
+use k8s_openapi::api::core::v1::Pod;
+use serde::{Deserialize, de::DeserializeOwned};
+use serde_json::{Value, json};
+use tokio::{net::TcpStream, task::JoinSet};
+
+/// Scheduler with one extender, which it calls over one connection.
+#[derive(Debug)]
+pub struct Scheduler {
+    extender: SocketAddr,
+    nodes: Vec<String>,
+    sender: Option<SendRequest<Full<Bytes>>>,
+    connection: JoinSet<()>,
+}
+
+/// Outcome of a cycle.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cycle {
+    /// The extender has bound the pod.
+    Bound {
+        /// Name of its node.
+        node: String,
+    },
+    /// No node can serve the pod.
+    Unschedulable {
+        /// Text of the event `FailedScheduling`.
+        message: String,
+    },
+}
+
+/// Cycle without an outcome. kube-scheduler tries again.
+#[derive(Debug, thiserror::Error)]
+pub enum CycleError {
+    /// The extender cannot be reached, or hangs up.
+    #[error("the extender at {address} does not answer")]
+    Away {
+        /// Its address.
+        address: SocketAddr,
+        /// Reason.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The extender refuses, or gives something else than an answer.
+    #[error("{verb}: {problem}")]
+    Refused {
+        /// Verb of the request.
+        verb: &'static str,
+        /// Reason.
+        problem: String,
+    },
+}
+
+/// Answer of filter. Go leaves lists out or writes them as null.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Filtered {
+    node_names: Option<Vec<String>>,
+    failed_nodes: Option<BTreeMap<String, String>>,
+    failed_and_unresolvable_nodes: Option<BTreeMap<String, String>>,
+    #[serde(default)]
+    error: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Scored {
+    host: String,
+    score: i64,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct BoundResult {
+    #[serde(default)]
+    error: String,
+}
+
+// === impl Scheduler ===
+
+impl Scheduler {
+    /// Creates a scheduler for some nodes.
+    pub fn new(extender: SocketAddr, nodes: Vec<String>) -> Self {
+        Self { extender, nodes, sender: None, connection: JoinSet::new() }
+    }
+
+    /// Calls another extender from now on.
+    pub fn switch_to(&mut self, extender: SocketAddr) {
+        self.extender = extender;
+        self.hang_up();
+    }
+
+    /// Finds a node for the pod, and has it bound there.
+    ///
+    /// # Errors
+    ///
+    /// The extender is away, or answers with an error.
+    pub async fn schedule(&mut self, pod: &Pod) -> Result<Cycle, CycleError> {
+        let args = json!({"Pod": pod, "Nodes": null, "NodeNames": self.nodes});
+        let filtered: Filtered = self.call("filter", &args).await?;
+        refused("filter", &filtered.error)?;
+        let fitting = filtered.node_names.unwrap_or_default();
+        // A single candidate is not scored.
+        let node = match fitting.as_slice() {
+            [] => {
+                let reasons = [filtered.failed_nodes, filtered.failed_and_unresolvable_nodes];
+                let reasons = reasons.into_iter().flatten().flatten().map(|(_, reason)| reason);
+                return Ok(Cycle::Unschedulable { message: message(self.nodes.len(), reasons) });
+            }
+            [only] => only.clone(),
+            _ => {
+                let args = json!({"Pod": pod, "Nodes": null, "NodeNames": fitting});
+                let scores: Vec<Scored> = self.call("prioritize", &args).await?;
+                let best = scores.into_iter().max_by_key(|it| it.score);
+                best.map_or_else(|| fitting[0].clone(), |best| best.host)
+            }
+        };
+        let metadata = &pod.metadata;
+        let args = json!({
+            "PodName": metadata.name, "PodNamespace": metadata.namespace, "PodUID": metadata.uid, "Node": node,
+        });
+        let bound: BoundResult = self.call("bind", &args).await?;
+        refused("bind", &bound.error)?;
+        Ok(Cycle::Bound { node })
+    }
+
+    async fn call<T: DeserializeOwned>(
+        &mut self,
+        verb: &'static str,
+        args: &Value,
+    ) -> Result<T, CycleError> {
+        let answer = self.post(verb, args).await;
+        let (status, body) = answer.map_err(|source| {
+            self.hang_up();
+            CycleError::Away { address: self.extender, source }
+        })?;
+        let refused = |problem| CycleError::Refused { verb, problem };
+        if status != StatusCode::OK {
+            let text = String::from_utf8_lossy(&body);
+            return Err(refused(format!("{status}: {text}")));
+        }
+        serde_json::from_slice(&body).map_err(|error| refused(error.to_string()))
+    }
+
+    async fn post(
+        &mut self,
+        verb: &str,
+        args: &Value,
+    ) -> Result<(StatusCode, Bytes), Box<dyn std::error::Error + Send + Sync>> {
+        let sender = match &mut self.sender {
+            Some(sender) => sender,
+            none => {
+                let stream = TcpStream::connect(self.extender).await?;
+                stream.set_nodelay(true)?;
+                let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+                self.connection.spawn(async move { drop(connection.await) });
+                none.insert(sender)
+            }
+        };
+        sender.ready().await?;
+        let request = Request::post(format!("/{verb}"))
+            .header(header::HOST, self.extender.to_string())
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(Full::from(args.to_string()))?;
+        let answer = sender.send_request(request).await?;
+        let status = answer.status();
+        Ok((status, answer.into_body().collect().await?.to_bytes()))
+    }
+
+    fn hang_up(&mut self) {
+        self.sender = None;
+        self.connection.abort_all();
+    }
+}
+
+fn refused(verb: &'static str, error: &str) -> Result<(), CycleError> {
+    if error.is_empty() {
+        return Ok(());
+    }
+    Err(CycleError::Refused { verb, problem: error.to_owned() })
+}
+
+/// Equal reasons as one, with their number: `0/3 nodes are available: 1 no GPU, 2 too small.`
+fn message(nodes: usize, reasons: impl Iterator<Item = String>) -> String {
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    for reason in reasons {
+        *counts.entry(reason).or_default() += 1;
+    }
+    let mut parts: Vec<_> =
+        counts.into_iter().map(|(reason, count)| format!("{count} {reason}")).collect();
+    parts.sort();
+    format!("0/{nodes} nodes are available: {}.", parts.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_reasons_are_counted_as_kube_scheduler_does() {
+        let reasons = ["too small", "no GPU", "too small"].map(str::to_owned);
+        let text = message(3, reasons.into_iter());
+        assert_eq!(text, "0/3 nodes are available: 1 no GPU, 2 too small.");
+    }
+}

@@ -1,0 +1,165 @@
+//! The GPUs of all nodes under one rule of placement, and figures of them.
+
+use std::collections::HashMap;
+
+use anyhow::{Context as _, Result, anyhow};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use serde::Serialize;
+use windlass_control::facts::{NodeFacts, PodFacts};
+use windlass_core::device::DeviceId;
+use windlass_sched::{
+    gpu::GpuSet,
+    node::{Node as NodeState, Part},
+    policy::Policy,
+    request::Request,
+    scheduler::Scheduler,
+    view::{Catalog, NodeIx, Placement, View},
+};
+
+/// Account of one rule.
+#[derive(Debug)]
+pub(super) struct Account {
+    nodes: Vec<NodeFacts>,
+    view: View,
+    /// Pods by name.
+    placed: HashMap<String, (Request, Placement)>,
+    /// Places pods by the rule, and measures fragmentation for the pods that it has seen.
+    scheduler: Scheduler,
+    refused: Refused,
+}
+
+/// Figures of a moment.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Figures {
+    pub(super) allocated_percent: f64,
+    /// Idle GPUs that a pod like those so far cannot use, in expectation.
+    pub(super) fragmented_gpus: f64,
+    /// Nodes with eight free GPUs.
+    pub(super) nodes_for_eight: usize,
+    pub(super) refused: Refused,
+    /// Held eighths of each node's GPUs, in the order of the nodes.
+    #[serde(skip)]
+    pub(super) held_eighths: Vec<u32>,
+}
+
+/// Pods that fitted nowhere.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub(super) struct Refused {
+    pub(super) pods: usize,
+    pub(super) gpus: f64,
+}
+
+// === impl Account ===
+
+impl Account {
+    /// All nodes without a pod.
+    pub(super) fn new(policy: Policy, nodes: &[Node]) -> Result<Self> {
+        let nodes: Vec<_> = nodes.iter().map(NodeFacts::of).collect();
+        let mut catalog = Catalog::default();
+        let empty: Result<Vec<_>, _> = nodes.iter().map(|it| it.empty(&mut catalog)).collect();
+        let view = View::new(catalog, empty?);
+        // No draw depends on the seed: no rule here chooses by chance.
+        let scheduler = Scheduler::learning(policy, 0);
+        Ok(Self { nodes, view, placed: HashMap::new(), scheduler, refused: Refused::default() })
+    }
+
+    pub(super) fn nodes(&self) -> usize {
+        self.nodes.len()
+    }
+
+    pub(super) fn gpus(&self) -> usize {
+        self.nodes.iter().map(|node| node.gpus.len()).sum()
+    }
+
+    /// Places a pod by the rule.
+    pub(super) fn place(&mut self, pod: &Pod) -> Result<()> {
+        let request = self.observe(pod)?;
+        match self.scheduler.decide(&self.view, &request) {
+            Some(placement) => self.take(pod, &request, placement)?,
+            None => self.refuse(&request),
+        }
+        Ok(())
+    }
+
+    /// Notes a pod that the cluster half has placed or refused.
+    pub(super) fn note(&mut self, pod: &Pod) -> Result<()> {
+        let request = self.observe(pod)?;
+        match self.placement(&PodFacts::of(pod))? {
+            Some(placement) => self.take(pod, &request, placement)?,
+            None => self.refuse(&request),
+        }
+        Ok(())
+    }
+
+    /// Moves pods that their agent has corrected.
+    pub(super) fn correct(&mut self, pods: &[Pod]) -> Result<()> {
+        let mut moved = Vec::new();
+        for pod in pods {
+            let facts = PodFacts::of(pod);
+            let Some((request, before)) = self.placed.get(&facts.name).copied() else { continue };
+            let after =
+                self.placement(&facts)?.with_context(|| format!("{} waits", facts.title()))?;
+            if after != before {
+                self.view.release(&request, before);
+                moved.push((pod, request, after));
+            }
+        }
+        moved.into_iter().try_for_each(|(pod, request, after)| self.take(pod, &request, after))
+    }
+
+    /// The GPUs of a pod, by its object; none where it is not bound.
+    fn placement(&self, pod: &PodFacts) -> Result<Option<Placement>> {
+        let Some(name) = &pod.node else { return Ok(None) };
+        let node = self.nodes.iter().position(|node| node.name == *name);
+        let node = node.with_context(|| format!("{name} is no node"))?;
+        let position = |id: &DeviceId| {
+            let mut gpus = self.nodes[node].gpus.iter();
+            gpus.position(|gpu| gpu.id.as_ref() == Some(id))
+                .ok_or_else(|| anyhow!("{name} has no GPU {id}"))
+        };
+        let mut gpus = GpuSet::default();
+        for id in &pod.gpus {
+            gpus = gpus.or(GpuSet::one(position(id)?));
+        }
+        Ok(Some(Placement { node: NodeIx(u32::try_from(node)?), part: Part::of(gpus) }))
+    }
+
+    /// Takes the GPUs. They are counted here once more: none is given twice.
+    fn take(&mut self, pod: &Pod, request: &Request, placement: Placement) -> Result<()> {
+        let name = pod.metadata.name.clone().unwrap_or_default();
+        self.view.take(request, placement).with_context(|| format!("pod {name}"))?;
+        self.placed.insert(name, (*request, placement));
+        Ok(())
+    }
+
+    pub(super) fn figures(&mut self) -> Figures {
+        let nodes = self.view.nodes();
+        let total: usize = nodes.iter().map(|node| node.gpus.len()).sum();
+        let idle: u32 = nodes.iter().map(NodeState::idle_milli).sum();
+        let total = u32::try_from(total).unwrap_or(u32::MAX);
+        let idle_gpus = f64::from(idle) / 1000.0;
+        let held = |node: &NodeState| {
+            let all = u32::try_from(node.gpus.len() * 1000).unwrap_or(u32::MAX).max(1);
+            ((all - node.idle_milli()) * 8).div_ceil(all)
+        };
+        Figures {
+            allocated_percent: 100.0 * (1.0 - idle_gpus / f64::from(total.max(1))),
+            nodes_for_eight: nodes.iter().filter(|node| node.free_gpus().len() >= 8).count(),
+            held_eighths: nodes.iter().map(held).collect(),
+            fragmented_gpus: self.scheduler.fragmentation(&self.view),
+            refused: self.refused,
+        }
+    }
+
+    fn observe(&mut self, pod: &Pod) -> Result<Request> {
+        let request = PodFacts::of(pod).wish.request(self.view.catalog())?;
+        self.scheduler.observe(&self.view, &request);
+        Ok(request)
+    }
+
+    fn refuse(&mut self, request: &Request) {
+        self.refused.pods += 1;
+        self.refused.gpus += f64::from(request.gpu_milli()) / 1000.0;
+    }
+}

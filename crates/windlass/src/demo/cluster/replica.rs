@@ -1,0 +1,46 @@
+//! A replica of the extender, in this process.
+
+use std::{net::SocketAddr, path::PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+use tokio::{sync::oneshot, task::JoinSet};
+use tokio_util::sync::CancellationToken;
+use windlass_control::{Config, RunError, run};
+
+use super::pods::NAMESPACE;
+
+/// Running extender. Dropping it ends it in the middle of everything, as a kill does.
+#[derive(Debug)]
+pub(super) struct Replica {
+    pub(super) address: SocketAddr,
+    _task: JoinSet<Result<(), RunError>>,
+}
+
+// === impl Replica ===
+
+impl Replica {
+    pub(super) async fn start(kubeconfig: PathBuf, identity: &str) -> Result<Self> {
+        let (bound, address) = oneshot::channel();
+        let config = Config {
+            listen: ([127, 0, 0, 1], 0).into(),
+            metrics: None,
+            tls: None,
+            kubeconfig: Some(kubeconfig),
+            namespace: Some(NAMESPACE.to_owned()),
+            lease: "windlass-extender".to_owned(),
+            identity: identity.to_owned(),
+        };
+        // Nobody listens where the demo has ended meanwhile.
+        let ready = move |address| {
+            let _ = bound.send(address);
+        };
+        let mut task = JoinSet::new();
+        task.spawn(run(config, CancellationToken::new(), ready));
+        if let Ok(address) = address.await {
+            return Ok(Self { address, _task: task });
+        }
+        let ended = task.join_next().await.context("the extender was never started")?;
+        ended.context("the extender has ended")??;
+        bail!("the extender has ended")
+    }
+}

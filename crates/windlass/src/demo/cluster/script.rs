@@ -1,0 +1,295 @@
+//! Steps of the cluster demo: each performs an action, checks the result and reports it.
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result, anyhow, ensure};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use tokio::time::{Instant, sleep};
+use windlass_cluster_sim::{
+    api::Objects as ApiObjects,
+    scheduler::{Cycle, Scheduler},
+};
+use windlass_control::{
+    explanation::{Explanation, Remedy},
+    facts::PodFacts,
+    objects::Objects,
+};
+use windlass_core::annotation::NodeDevices;
+use windlass_kubelet_sim::NodeStatus;
+use windlass_sched::policy::Policy;
+
+use super::{
+    account::Account,
+    event::{ClusterEvent, PodRuns, Summary},
+    fleet::Fleet,
+    pods::{self, MEMORY, NAMESPACE},
+    real_node::RealNode,
+    replica::Replica,
+};
+use crate::{
+    demo::{
+        report::Reporter,
+        script::{RETRY, STEP_LIMIT, ms},
+        stage::{NODE, Stage},
+    },
+    screen::Progress,
+};
+
+pub(super) struct ClusterScript<'a> {
+    stage: &'a Stage,
+    objects: ApiObjects,
+    reporter: Reporter,
+    begun: Instant,
+    kubeconfig: PathBuf,
+    real_node: RealNode,
+    /// Times of cycles that bound a pod, in milliseconds.
+    cycles_ms: Vec<f64>,
+}
+
+/// The extender, and the scheduler that calls it.
+struct Serving {
+    replica: Replica,
+    scheduler: Scheduler,
+}
+
+/// The same pods under two rules of placement.
+struct Accounts {
+    /// By the extender.
+    ours: Account,
+    /// By kube-scheduler alone.
+    stock: Account,
+}
+
+/// All pods ask for so many percent of the cluster's GPUs.
+const LOAD: u64 = 115;
+/// Percentages at which figures are told.
+const TOLD_AT: [u64; 6] = [25, 50, 75, 90, 100, LOAD];
+/// At this one the nodes are drawn.
+const DRAWN_AT: u64 = 75;
+/// At this one the extender is killed.
+const KILLED_AT: u64 = 50;
+
+// === impl Accounts ===
+
+impl Accounts {
+    fn new(nodes: &[Node]) -> Result<Self> {
+        let ours = Account::new(Policy::Windlass, nodes)?;
+        Ok(Self { ours, stock: Account::new(Policy::LeastAllocated, nodes)? })
+    }
+}
+
+// === impl ClusterScript ===
+
+impl<'a> ClusterScript<'a> {
+    pub(super) fn new(stage: &'a Stage, fleet: &Fleet, reporter: Reporter, begun: Instant) -> Self {
+        Self {
+            stage,
+            objects: fleet.server().objects(),
+            reporter,
+            begun,
+            kubeconfig: stage.kubeconfig(),
+            real_node: RealNode::default(),
+            cycles_ms: Vec::new(),
+        }
+    }
+
+    pub(super) async fn play(&mut self) -> Result<()> {
+        let nodes = self.join().await.context("step nodes")?;
+        let mut serving = self.serve(&nodes).await.context("step extender")?;
+        let mut accounts = Accounts::new(&nodes)?;
+        self.run_on_real_node(&mut serving, &mut accounts).await.context("step containers")?;
+        let waiting = self.arrive(&mut serving, &mut accounts).await.context("step arrivals")?;
+        Box::pin(self.explain(&waiting, &mut serving)).await.context("step explanation")?;
+        self.check().await.context("step check")?;
+        let (pods, took_ms) = (self.cycles_ms.len(), ms(self.begun));
+        self.cycles_ms.sort_by(f64::total_cmp);
+        let quantile = |percent: usize| {
+            let last = pods.saturating_sub(1);
+            self.cycles_ms.get(last * percent / 100).copied().unwrap_or_default()
+        };
+        self.reporter.tell(&ClusterEvent::Finished(Summary {
+            pods,
+            cycle_p50_ms: quantile(50),
+            cycle_p99_ms: quantile(99),
+            as_decided: self.real_node.as_decided,
+            elsewhere: self.real_node.elsewhere,
+            took_ms,
+        }))
+    }
+
+    /// Waits until the agent has published its GPUs, and its kubelet counts their shares.
+    async fn join(&self) -> Result<Vec<Node>> {
+        let published = |objects: &ApiObjects| {
+            let node = objects.get::<Node>("", NODE)?;
+            let devices = node.metadata.annotations?.remove(NodeDevices::ANNOTATION)?;
+            let devices = NodeDevices::from_annotation(&devices).ok()?.devices;
+            let healthy = devices.iter().filter(|it| it.obstacle.is_none()).count();
+            let is_all = healthy > 0 && healthy == self.stage.state.borrow().shareable.len();
+            is_all.then_some(healthy)
+        };
+        let gpus = self.objects.until(STEP_LIMIT, published).await;
+        // The error has every object.
+        let gpus = gpus.map_err(|_| anyhow!("the agent does not publish its GPUs"))?;
+        let counted = |node: &NodeStatus| node.counts(MEMORY).is_some_and(|(_, count)| count > 0);
+        self.stage.kubelet.wait_for(counted, STEP_LIMIT).await?;
+        let node = NODE.to_owned();
+        let took_ms = ms(self.stage.agent_started);
+        self.reporter.tell(&ClusterEvent::AgentJoined { node, gpus, took_ms })?;
+        Ok(self.objects.list())
+    }
+
+    async fn serve(&self, nodes: &[Node]) -> Result<Serving> {
+        let replica = Replica::start(self.kubeconfig.clone(), "first").await?;
+        let names = nodes.iter().filter_map(|node| node.metadata.name.clone()).collect();
+        let scheduler = Scheduler::new(replica.address, names);
+        Ok(Serving { replica, scheduler })
+    }
+
+    /// Runs pods that select the agent's node, and shows their containers.
+    async fn run_on_real_node(
+        &mut self,
+        serving: &mut Serving,
+        accounts: &mut Accounts,
+    ) -> Result<()> {
+        self.reporter.tell(&ClusterEvent::OnRealNode { node: NODE.to_owned() })?;
+        let mut selecting = Scheduler::new(serving.replica.address, vec![NODE.to_owned()]);
+        for kind in pods::at_most_one_gpu() {
+            let begun = Instant::now();
+            let pod = self.objects.create(&kind.pod("real")?)?;
+            let pod = self.place(pod, &mut selecting).await?;
+            let facts = PodFacts::of(&pod);
+            let Some(container) = self.real_node.last.take() else {
+                // A small machine has no room for all of them.
+                self.objects.delete::<Pod>(NAMESPACE, &facts.name)?;
+                self.reporter.tell(&ClusterEvent::NoRoom { pod: facts.title() })?;
+                continue;
+            };
+            accounts.ours.note(&pod)?;
+            accounts.stock.note(&pod)?;
+            self.reporter.tell(&ClusterEvent::PodRuns(PodRuns {
+                pod: facts.title(),
+                asks: kind.gpu_limits(),
+                gpus: facts.gpus,
+                container,
+                took_ms: ms(begun),
+            }))?;
+        }
+        Ok(())
+    }
+
+    /// Lets pods come, and gives those that wait.
+    async fn arrive(
+        &mut self,
+        serving: &mut Serving,
+        Accounts { ours, stock }: &mut Accounts,
+    ) -> Result<Vec<Pod>> {
+        let total = u64::try_from(ours.gpus())? * 1000;
+        let arrivals = pods::arrivals(total * LOAD / 100);
+        let (pods, gpus, nodes) = (arrivals.len(), ours.gpus(), ours.nodes());
+        self.reporter.tell(&ClusterEvent::Arriving { pods, gpus, nodes, asked_percent: LOAD })?;
+        let progress = Progress::new();
+        let (mut asked, mut told, mut waiting) = (0, TOLD_AT.into_iter().peekable(), Vec::new());
+        for (number, kind) in arrivals.into_iter().enumerate() {
+            let pod = self.objects.create(&kind.pod(&number.to_string())?)?;
+            stock.place(&pod)?;
+            let pod = self.place(pod, &mut serving.scheduler).await?;
+            let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
+            if node == Some(NODE) {
+                ours.correct(&self.objects.list())?;
+            }
+            ours.note(&pod)?;
+            if node.is_none() {
+                waiting.push(pod);
+            }
+            asked += u64::from(kind.milli);
+            let percent = asked * 100 / total;
+            progress.show(&format!("pods have asked for {percent} % of the GPUs"));
+            let Some(asked_percent) = told.next_if(|at| *at <= percent) else { continue };
+            let [ours, stock] = [ours.figures(), stock.figures()];
+            let drawn = (asked_percent == DRAWN_AT).then(|| [ours.clone(), stock.clone()]);
+            progress.show("");
+            self.reporter.tell(&ClusterEvent::Load { asked_percent, ours, stock })?;
+            if let Some([ours, stock]) = drawn {
+                let [ours, stock] = [ours.held_eighths, stock.held_eighths];
+                self.reporter.tell(&ClusterEvent::Drawn { asked_percent, ours, stock })?;
+            }
+            if asked_percent == KILLED_AT {
+                self.replace(serving).await?;
+            }
+        }
+        Ok(waiting)
+    }
+
+    /// Schedules a pod, and runs it where its node is real.
+    async fn place(&mut self, pod: Pod, scheduler: &mut Scheduler) -> Result<Pod> {
+        let begun = Instant::now();
+        let name = pod.metadata.name.clone().unwrap_or_default();
+        let cycle = loop {
+            match scheduler.schedule(&pod).await {
+                Ok(cycle) => break cycle,
+                Err(error) if begun.elapsed() > STEP_LIMIT => return Err(error.into()),
+                // A replica that has just started, or has not heard of the pod yet.
+                Err(_) => sleep(RETRY).await,
+            }
+        };
+        let Cycle::Bound { node } = cycle else { return Ok(pod) };
+        self.cycles_ms.push(ms(begun));
+        let pod: Pod = self.objects.get(NAMESPACE, &name).context("a bound pod is gone")?;
+        if node == NODE {
+            Box::pin(self.real_node.run(self.stage, &pod)).await?;
+        }
+        Ok(pod)
+    }
+
+    /// Kills the extender, and starts another.
+    async fn replace(&self, serving: &mut Serving) -> Result<()> {
+        let begun = Instant::now();
+        serving.replica = Replica::start(self.kubeconfig.clone(), "second").await?;
+        serving.scheduler.switch_to(serving.replica.address);
+        self.reporter.tell(&ClusterEvent::ExtenderKilled { took_ms: ms(begun) })
+    }
+
+    /// Explains a pod that waits, deletes the pod that the explanation names, and sees the first one placed.
+    async fn explain(&mut self, waiting: &[Pod], serving: &mut Serving) -> Result<()> {
+        let objects = Objects::fetch(Some(self.kubeconfig.clone())).await?;
+        let mut index = objects.to_index();
+        for pod in waiting.iter().rev() {
+            let name = pod.metadata.name.clone().unwrap_or_default();
+            let facts = objects.pods_named(Some(NAMESPACE), &name);
+            let facts = facts.first().context("a pod that waits is gone")?;
+            let mut explanation = Explanation::of(&mut index, facts);
+            explanation.remedies.retain(|it| it.node != NODE);
+            let Some(remedy) = explanation.remedies.first().cloned() else { continue };
+            self.reporter.tell(&ClusterEvent::Pending { explanation })?;
+            return self.follow(pod, &remedy, serving).await;
+        }
+        Ok(())
+    }
+
+    async fn follow(&mut self, pod: &Pod, remedy: &Remedy, serving: &mut Serving) -> Result<()> {
+        let begun = Instant::now();
+        let gone = remedy.pod.rsplit('/').next().unwrap_or_default();
+        self.objects.delete::<Pod>(NAMESPACE, gone)?;
+        let placed = loop {
+            let placed = self.place(pod.clone(), &mut serving.scheduler).await?;
+            if placed.spec.as_ref().is_some_and(|spec| spec.node_name.is_some()) {
+                break placed;
+            }
+            ensure!(begun.elapsed() < STEP_LIMIT, "the pod still waits");
+            sleep(RETRY).await;
+        };
+        let node = placed.spec.and_then(|spec| spec.node_name).unwrap_or_default();
+        ensure!(node == remedy.node, "it is on {node}, and not on {}", remedy.node);
+        let pod = placed.metadata.name.unwrap_or_default();
+        let gone = gone.to_owned();
+        self.reporter.tell(&ClusterEvent::RemedyHelped { pod, node, gone, took_ms: ms(begun) })
+    }
+
+    /// Checks by the API server's objects that no GPU has two owners.
+    async fn check(&self) -> Result<()> {
+        let objects = Objects::fetch(Some(self.kubeconfig.clone())).await?;
+        let conflicts = objects.to_index().conflicts();
+        ensure!(conflicts == 0, "{conflicts} pods hold more than their node has");
+        Ok(())
+    }
+}

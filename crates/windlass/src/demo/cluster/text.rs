@@ -1,0 +1,139 @@
+//! Text form of the cluster demo's events.
+
+use windlass_control::explanation::Explanation;
+
+use super::{
+    account::Figures,
+    event::{ClusterEvent, PodRuns, Summary},
+};
+use crate::{
+    demo::report::{Render, Renderer, gets},
+    screen::{Tone, count, wrapped},
+};
+
+/// Signs for zero to eight held eighths of a node.
+const SIGNS: [char; 9] = ['·', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+/// Nodes in a line.
+const PER_LINE: usize = 100;
+/// Reasons and remedies that are shown.
+const SHOWN: usize = 3;
+
+const OURS: &str = "windlass";
+const STOCK: &str = "kube-scheduler alone";
+
+impl Render for ClusterEvent {
+    fn lines(&self, render: Renderer) -> Vec<String> {
+        match self {
+            Self::AgentJoined { node, gpus, took_ms } => {
+                let (ok, gpus, took) = (render.ok(), count(*gpus, "GPU"), render.took(*took_ms));
+                vec![
+                    String::new(),
+                    format!("  {ok} the agent of node {node} publishes {gpus} {took}"),
+                ]
+            }
+            Self::OnRealNode { node } => {
+                render.heading(&format!("Pods that select node {node}, in containers of its agent"))
+            }
+            Self::PodRuns(runs) => pod_runs(render, runs),
+            Self::NoRoom { pod } => {
+                vec![String::new(), render.quiet(format!("  The node has no room for pod {pod}"))]
+            }
+            Self::Arriving { pods, gpus, nodes, asked_percent } => {
+                arriving(render, &[*pods, *gpus, *nodes], *asked_percent)
+            }
+            Self::Load { asked_percent, ours, stock } => {
+                let row =
+                    format!("  {asked_percent:>3} %  {}     {}", figures(ours), figures(stock));
+                vec![row]
+            }
+            Self::Drawn { asked_percent, ours, stock } => {
+                let title = format!("Nodes at {asked_percent} %, from free (·) to full (█):");
+                let mut lines = vec![String::new(), format!("  {title}")];
+                lines.extend(drawing(render, OURS, ours));
+                lines.extend(drawing(render, STOCK, stock));
+                lines.push(String::new());
+                lines
+            }
+            Self::ExtenderKilled { took_ms } => {
+                let (mark, took) = (render.tone(Tone::Notable, "!!"), render.took(*took_ms));
+                vec![format!(
+                    "  {mark} the extender is killed; another reads the cluster and serves {took}"
+                )]
+            }
+            Self::Pending { explanation } => pending(render, explanation),
+            Self::RemedyHelped { pod, node, gone, took_ms } => {
+                let (ok, pod, took) = (render.ok(), render.strong(pod), render.took(*took_ms));
+                vec![format!("  {ok} pod {gone} is deleted, and pod {pod} is on {node} {took}")]
+            }
+            Self::Finished(summary) => finished(render, summary),
+        }
+    }
+}
+
+fn pod_runs(render: Renderer, runs: &PodRuns) -> Vec<String> {
+    let PodRuns { pod, asks, gpus, container, took_ms } = runs;
+    let (ok, pod, took) = (render.ok(), render.strong(pod), render.took(*took_ms));
+    let asks = asks.iter().map(|(resource, count)| format!("{resource}: {count}"));
+    let mut lines = vec![String::new(), format!("  {ok} pod {pod} runs {took}")];
+    lines.extend(wrapped("       asks  ", asks));
+    lines.extend(wrapped("       is on ", gpus));
+    lines.extend(wrapped("       gets  ", gets(container)));
+    lines
+}
+
+fn finished(render: Renderer, summary: &Summary) -> Vec<String> {
+    let Summary { pods, cycle_p50_ms, cycle_p99_ms, as_decided, elsewhere, took_ms } = summary;
+    let (ok, seconds) = (render.ok(), took_ms / 1000.0);
+    let (pods, real) = (count(*pods, "pod"), count(as_decided + elsewhere, "pod"));
+    let mut lines = render.heading("Checked");
+    lines.push(format!("  {ok} no GPU has two owners, by the objects of the API server"));
+    lines.push(format!(
+        "  {ok} {real} in containers of the real agent: {as_decided} with the GPUs that were decided, {elsewhere} \
+         with others of the node"
+    ));
+    lines.push(format!(
+        "  {ok} {pods} bound; from a pod's creation to its binding {cycle_p50_ms:.1} ms, and {cycle_p99_ms:.1} ms \
+         for 99 of 100"
+    ));
+    lines.extend(render.heading(&format!("All steps passed, in {seconds:.1} s.")));
+    lines
+}
+
+fn arriving(render: Renderer, [pods, gpus, nodes]: &[usize; 3], percent: u64) -> Vec<String> {
+    let (pods, nodes) = (count(*pods, "pod"), count(*nodes, "node"));
+    let mut lines = render.heading(&format!(
+        "{pods} come to {nodes} with {gpus} GPUs, and ask for {percent} % of them"
+    ));
+    let of = |name: &str| format!("{name:<33}");
+    lines.push(format!("         {}   {}", of(OURS), STOCK));
+    let columns = "ALLOCATED  UNUSABLE  ROOM FOR 8";
+    lines.push(format!("  ASKED  {columns:<33}   {columns}"));
+    lines
+}
+
+/// Allocated GPUs, idle ones that a typical pod cannot use, and nodes with eight free GPUs.
+fn figures(figures: &Figures) -> String {
+    let Figures { allocated_percent, fragmented_gpus, nodes_for_eight, .. } = figures;
+    format!("{allocated_percent:>7.1} %  {fragmented_gpus:>8.1}  {nodes_for_eight:>5} nodes")
+}
+
+fn drawing(render: Renderer, name: &str, eighths: &[u32]) -> Vec<String> {
+    let sign = |held: &u32| SIGNS.get(*held as usize).copied().unwrap_or(SIGNS[8]);
+    let signs: Vec<char> = eighths.iter().map(sign).collect();
+    let line = |part: &[char]| format!("    {}", part.iter().collect::<String>());
+    let title = format!("  {}", render.strong(name));
+    std::iter::once(title).chain(signs.chunks(PER_LINE).map(line)).collect()
+}
+
+fn pending(render: Renderer, explanation: &Explanation) -> Vec<String> {
+    let Explanation { pod, wants, refused, remedies, .. } = explanation;
+    let mut lines = render.heading("A pod waits");
+    lines.push(format!("  {} asks for {wants}", render.strong(pod)));
+    for it in refused.iter().take(SHOWN) {
+        lines.push(format!("    {}: {}", count(it.nodes, "node"), it.reason));
+    }
+    for remedy in remedies.iter().take(SHOWN) {
+        lines.push(render.quiet(format!("    would help: {remedy}")));
+    }
+    lines
+}

@@ -1,0 +1,51 @@
+//! The demo of the cluster half.
+
+use serde_json::Value;
+
+use crate::program::{run, text};
+
+#[test]
+fn the_demo_of_the_cluster_half_tells_every_step_and_allocates_more_than_kube_scheduler() {
+    let output = run(&["demo", "--cluster", "--output", "json"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let lines = text(&output.stdout);
+    let events: Vec<Value> =
+        lines.lines().map(|line| serde_json::from_str(line).expect("one object")).collect();
+    let names: Vec<_> = events.iter().filter_map(|event| event["event"].as_str()).collect();
+    assert_eq!(
+        names,
+        [
+            "started",
+            "agentJoined",
+            "onRealNode",
+            "podRuns",
+            "podRuns",
+            "podRuns",
+            "arriving",
+            "load",
+            "load",
+            "extenderKilled",
+            "load",
+            "drawn",
+            "load",
+            "load",
+            "load",
+            "pending",
+            "remedyHelped",
+            "finished",
+        ]
+    );
+    let last = events.iter().rfind(|event| event["event"] == "load").expect("told");
+    let allocated = |of: &str| last[of]["allocatedPercent"].as_f64().expect("a number");
+    assert!(allocated("ours") > 99.0 && allocated("stock") < 80.0, "{last}");
+    let finished = events.last().expect("told");
+    assert!(finished["asDecided"].as_u64() > Some(0), "{finished}");
+}
+
+#[test]
+fn a_machine_without_a_whole_gpu_is_refused_before_anything_starts() {
+    let output = run(&["demo", "--cluster", "--machine", "mi300x"]);
+    assert_eq!(output.status.code(), super::USAGE, "{}", text(&output.stdout));
+    assert!(text(&output.stderr).contains("needs a machine with a whole NVIDIA GPU"));
+    assert_eq!(text(&output.stdout), "");
+}
