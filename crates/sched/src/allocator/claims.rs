@@ -4,11 +4,15 @@ use k8s_openapi::api::resource::v1::{
     AllocationResult, DeviceClaimConfiguration, DeviceClass, ResourceClaim,
 };
 
+use windlass_core::selector::PublishedExpression;
+
 use super::{
     Unallocated,
     constraint::{self, Constraint},
+    likeness::AttributesRead,
     pools::Pools,
-    request::{self, ClaimRequest},
+    request::{self, Alternative, ClaimRequest},
+    result::ChosenDevice,
     search::Search,
     taken::Taken,
 };
@@ -70,7 +74,32 @@ impl Claims {
         pools: &Pools,
         taken: &Taken,
     ) -> Result<Vec<AllocationResult>, Unallocated> {
-        Search::new(&self.all, pools, taken)?.run()
+        let solved = Search::new(&self.all, pools, taken)?.run()?;
+        Ok((0..self.all.len()).map(|claim| solved.result(claim)).collect())
+    }
+
+    /// The devices of [`allocate`](Self::allocate) alone, by their positions in the pools. Nodes of one
+    /// [`Likeness`](super::Likeness) for these claims have the same.
+    ///
+    /// # Errors
+    ///
+    /// As [`allocate`](Self::allocate).
+    pub fn choose(&self, pools: &Pools, taken: &Taken) -> Result<Vec<ChosenDevice>, Unallocated> {
+        Ok(Search::new(&self.all, pools, taken)?.run()?.chosen())
+    }
+
+    /// The attributes of devices that the claims read by expressions and constraints.
+    pub fn attributes_read(&self) -> AttributesRead {
+        let alternatives = || {
+            let requests = self.all.iter().flat_map(|claim| &claim.requests);
+            requests.flat_map(|request| &request.alternatives)
+        };
+        let by_expressions = alternatives().flat_map(Alternative::expressions);
+        let constraints = self.all.iter().flat_map(|claim| &claim.constraints);
+        AttributesRead::of(
+            by_expressions.map(PublishedExpression::attributes_read),
+            constraints.map(Constraint::attribute_read),
+        )
     }
 }
 

@@ -5,9 +5,7 @@ mod trial;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::{
-    api::resource::v1::AllocationResult, apimachinery::pkg::api::resource::Quantity,
-};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use self::reason::Refusals;
 use super::{
@@ -100,9 +98,10 @@ impl<'a> Search<'a> {
         Ok(search)
     }
 
-    pub(super) fn run(mut self) -> Result<Vec<AllocationResult>, Unallocated> {
+    /// Searches. The first solution is in the search afterwards.
+    pub(super) fn run(mut self) -> Result<Self, Unallocated> {
         match self.place_request(0, 0) {
-            Ok(true) => Ok((0..self.claims.len()).map(|claim| self.result(claim)).collect()),
+            Ok(true) => Ok(self),
             Ok(false) => Err(Unallocated::NoFit(self.reason())),
             Err(Stop::TooMany) => {
                 let reason = format!("a claim would have more than {MAX_RESULTS} devices");
