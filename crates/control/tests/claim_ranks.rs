@@ -44,13 +44,15 @@ fn node_name(n: usize) -> String {
     format!("node-{n}")
 }
 
-fn slice(n: usize, (name, count): (&str, usize), devices: Value) -> Value {
+/// Slice of a node's pool, one of some.
+fn slice(n: usize, (name, count): (&str, usize), devices: &Value) -> Value {
     let node = node_name(n);
     json!({
         "metadata": {"name": format!("{node}-{name}")},
         "spec": {
-            "driver": "windlass.dev", "nodeName": node, "devices": devices,
-            "pool": {"name": format!("{node}/nvidia"), "generation": 1 + n, "resourceSliceCount": count},
+            "driver": "windlass.dev", "nodeName": node, "devices": devices, "pool": {
+                "name": format!("{node}/nvidia"), "generation": 1 + n, "resourceSliceCount": count,
+            },
         },
     })
 }
@@ -81,62 +83,59 @@ fn nic(n: usize, root: usize) -> Value {
 
 /// Slices of one of four kinds of nodes: whole GPUs with and without NICs, shared GPUs, GPUs with partitions.
 fn slices(n: usize) -> Vec<Value> {
+    let gpus = |count: usize, gpu: fn(usize, usize) -> Value| {
+        slice(n, ("gpus", 1), &(0..count).map(|g| gpu(n, g)).collect())
+    };
     match n % 4 {
         0 => {
-            let gpus: Vec<_> = (0..4).map(|g| gpu(n, g, "H100")).collect();
-            let mut nics = slice(n, ("nics", 1), json!([nic(n, 0), nic(n, 1)]));
+            let mut nics = slice(n, ("nics", 1), &json!([nic(n, 0), nic(n, 1)]));
             nics["spec"]["pool"]["name"] = format!("{}/nics", node_name(n)).into();
-            vec![slice(n, ("gpus", 1), gpus.into()), nics]
+            vec![gpus(4, |n, g| gpu(n, g, "H100")), nics]
         }
-        1 => vec![slice(n, ("gpus", 1), (0..4).map(|g| gpu(n, g, "A10")).collect())],
-        2 => {
-            let shared = |g| {
-                let mut gpu = gpu(n, g, "H100");
-                gpu["allowMultipleAllocations"] = true.into();
-                let step = json!({"default": "80Gi", "validRange": {"min": "1Gi", "step": "1Gi"}});
-                gpu["capacity"]["gpu.nvidia.com/memory"]["requestPolicy"] = step;
-                gpu
-            };
-            vec![slice(n, ("gpus", 1), (0..2).map(shared).collect())]
-        }
+        1 => vec![gpus(4, |n, g| gpu(n, g, "A10"))],
+        2 => vec![gpus(2, shared)],
         _ => {
-            let set = |g: usize| format!("gpu-{n:04x}-{g}-counters");
-            let counters = |slots: &[usize]| {
-                let slots = slots.iter().map(|it| (format!("slice-{it}"), json!({"value": "1"})));
-                Value::Object(slots.collect())
-            };
-            let sets: Vec<_> = (0..2)
-                .map(|g| json!({"name": set(g), "counters": counters(&[0, 1, 2, 3])}))
-                .collect();
-            let cut = |g: usize, (profile, slots): (&str, &[usize])| {
-                let consumes = json!([{"counterSet": set(g), "counters": counters(slots)}]);
-                let mut gpu = gpu(n, g, "H100");
-                gpu["consumesCounters"] = consumes;
-                if slots.len() < 4 {
-                    gpu["name"] = format!("gpu-{n:04x}-{g}-{profile}-{}", slots[0]).into();
-                    gpu["attributes"]["windlass.dev/type"]["string"] = "mig".into();
-                    gpu["attributes"]["gpu.nvidia.com/profile"] = json!({"string": profile});
-                }
-                gpu
-            };
-            let all: [(&str, &[usize]); 7] = [
-                ("1g", &[3]),
-                ("1g", &[2]),
-                ("1g", &[1]),
-                ("1g", &[0]),
-                ("2g", &[2, 3]),
-                ("2g", &[0, 1]),
-                ("4g", &[0, 1, 2, 3]),
-            ];
-            let mut first = slice(n, ("0", 3), Value::Null);
-            first["spec"]["sharedCounters"] = sets.into();
-            let of = |g: usize| {
-                let devices = all.iter().map(|it| cut(g, *it)).collect();
-                slice(n, (&format!("{}", g + 1), 3), devices)
-            };
-            vec![first, of(0), of(1)]
+            let mut first = slice(n, ("0", 3), &Value::Null);
+            let set = |g| json!({"name": set(n, g), "counters": counters(&[0, 1, 2, 3])});
+            first["spec"]["sharedCounters"] = json!([set(0), set(1)]);
+            vec![first, slice(n, ("1", 3), &cut(n, 0)), slice(n, ("2", 3), &cut(n, 1))]
         }
     }
+}
+
+fn shared(n: usize, g: usize) -> Value {
+    let mut gpu = gpu(n, g, "H100");
+    gpu["allowMultipleAllocations"] = true.into();
+    let policy = json!({"default": "80Gi", "validRange": {"min": "1Gi", "step": "1Gi"}});
+    gpu["capacity"]["gpu.nvidia.com/memory"]["requestPolicy"] = policy;
+    gpu
+}
+
+/// The partitions of a GPU, and the whole.
+fn cut(n: usize, g: usize) -> Value {
+    let all: [&[usize]; 7] = [&[3], &[2], &[1], &[0], &[2, 3], &[0, 1], &[0, 1, 2, 3]];
+    let device = |slots: &[usize]| {
+        let mut gpu = gpu(n, g, "H100");
+        let consumes = json!([{"counterSet": set(n, g), "counters": counters(slots)}]);
+        gpu["consumesCounters"] = consumes;
+        if slots.len() < 4 {
+            let profile = format!("{}g", slots.len());
+            gpu["name"] = format!("gpu-{n:04x}-{g}-{profile}-{}", slots[0]).into();
+            gpu["attributes"]["windlass.dev/type"]["string"] = "mig".into();
+            gpu["attributes"]["gpu.nvidia.com/profile"] = json!({"string": profile});
+        }
+        gpu
+    };
+    all.into_iter().map(device).collect()
+}
+
+fn set(n: usize, g: usize) -> String {
+    format!("gpu-{n:04x}-{g}-counters")
+}
+
+fn counters(slots: &[usize]) -> Value {
+    let slots = slots.iter().map(|it| (format!("slice-{it}"), json!({"value": "1"})));
+    Value::Object(slots.collect())
 }
 
 fn class(name: &str, expression: &str) -> DeviceClass {
@@ -396,4 +395,49 @@ fn kept_ranks_are_those_of_an_index_that_keeps_nothing() {
         }
         assert!(ranked > STEPS * QUESTIONS, "{ranked} nodes were ranked");
     }
+}
+
+#[test]
+fn a_partition_goes_where_a_gpu_is_cut_already_and_the_reason_says_so() {
+    let mut cluster = Cluster::new(1);
+    let mut held = claim("held", &json!({}));
+    let result = json!({"request": "r", "driver": "windlass.dev", "pool": "node-7/nvidia",
+        "device": "gpu-0007-0-1g-3"});
+    held.status = Some(object(json!({"allocation": {"devices": {"results": [result]}}})));
+    cluster.held.insert("held".to_owned(), held);
+    let mut index = cluster.read(false);
+    let profile = "device.attributes['gpu.nvidia.com'].?profile.orValue('') == '1g'";
+    let selectors = json!({"selectors": [{"cel": {"expression": profile}}]});
+    let spec = json!({"devices": {"requests": [request("r", "any", &selectors)]}});
+    index.set_claim(claim("wanted", &spec));
+    let pod = cluster.pod(GpuWish::None, vec!["wanted".to_owned()]);
+    let nodes: Vec<_> = (0..NODES).map(node_name).collect();
+    assert_eq!(index.rank(&pod, &nodes, NODES), ["node-7", "node-3"]);
+    let reason = |index: &mut Index, node| index.explain(&pod, node).expect("it fits");
+    let whole = reason(&mut index, "node-3");
+    assert!(
+        whole.contains(": fragmentation 50, GPUs broken up -100, places for partitions -50;"),
+        "{whole}"
+    );
+    let cut = reason(&mut index, "node-7");
+    assert!(cut.starts_with("50 points: fragmentation 50;"), "{cut}");
+}
+
+#[test]
+fn claims_of_a_new_shape_are_ranked_in_steps() {
+    let mut index = Index::default();
+    let names: Vec<_> = (0..1500).map(node_name).collect();
+    for (n, name) in names.iter().enumerate() {
+        index.set_node(NodeFacts { name: name.clone(), pods: 110, ..NodeFacts::default() });
+        index.set_slice(object(slice(n, ("gpus", 1), &json!([gpu(n, 0, "H100")]))));
+    }
+    index.set_class(gpu_class("!= ''"));
+    index.set_synced();
+    let mut cluster = Cluster::new(1);
+    let pod = cluster.pod(GpuWish::None, vec!["wanted".to_owned()]);
+    let spec = json!({"devices": {"requests": [request("r", "gpu", &json!({}))]}});
+    index.set_claim(claim("wanted", &spec));
+    assert_eq!(index.rank_step(&pod, &names, 100), None);
+    assert_eq!(index.rank_step(&pod, &names, 100).map(|ranked| ranked.len()), Some(100));
+    assert!(index.rank_step(&pod, &names, 100).is_some(), "the ranks are kept");
 }

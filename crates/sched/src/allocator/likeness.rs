@@ -166,7 +166,9 @@ impl Key {
 
     fn list<T>(&mut self, items: &[T], put: impl Fn(&mut Self, &T)) {
         self.number(items.len());
-        items.iter().for_each(|item| put(self, item));
+        for item in items {
+            put(self, item);
+        }
     }
 
     fn option<T>(&mut self, item: Option<&T>, put: impl Fn(&mut Self, &T)) {

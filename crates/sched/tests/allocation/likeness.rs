@@ -17,54 +17,54 @@ fn random_node(random: &mut Random) -> (Vec<Arc<ResourceSlice>>, Node, Taken) {
     let (name, mut taken) = (random.uuid(), Taken::default());
     let is_shared = random.below(3) == 0;
     let has_sets = !is_shared && random.below(2) == 0;
-    let counters = |amount: usize| json!({"parts": {"value": amount.to_string()}});
-    let mut devices = Vec::new();
-    let mut results = Vec::new();
-    for index in 0..1 + random.below(4) {
-        let device = random.uuid();
-        let mut object = json!({"name": device, "attributes": {
-            "type": {"string": (["gpu", "nic"][random.below(4) / 3])},
-            "uuid": {"string": random.uuid()},
-            "x.com/pcieRoot": {"string": format!("pci{}", index / 2)},
-        }, "capacity": {"memory": {"value": (["8", "16"][random.below(2)])}}});
-        if random.below(8) == 0 {
-            object["taints"] = json!([{"key": "k", "effect": "NoSchedule"}]);
-        }
+    let (mut devices, mut results) = (Vec::new(), Vec::new());
+    for index in 0..=random.below(4) {
+        let mut device = random_device(random, index);
+        let mut result =
+            json!({"request": "r", "driver": "d.com", "pool": name, "device": device["name"]});
         if is_shared {
-            object["allowMultipleAllocations"] = true.into();
+            device["allowMultipleAllocations"] = true.into();
+            result["shareID"] = random.uuid().into();
+            result["consumedCapacity"] = json!({"memory": "5"});
         }
         if has_sets {
-            let amount = 1 + random.below(2);
-            object["consumesCounters"] =
-                json!([{"counterSet": name, "counters": counters(amount)}]);
+            let counters = counters(1 + random.below(2));
+            device["consumesCounters"] = json!([{"counterSet": name, "counters": counters}]);
         }
         if random.below(3) == 0 {
-            let mut result =
-                json!({"request": "r", "driver": "d.com", "pool": name, "device": device});
-            if is_shared {
-                result["shareID"] = random.uuid().into();
-                result["consumedCapacity"] = json!({"memory": "5"});
-            }
             results.push(result);
         }
-        devices.push(object);
+        devices.push(device);
     }
     taken.add(&serde_json::from_value(json!({"devices": {"results": results}})).expect("one"));
-    let generation = random.below(9);
-    let spec = |more: Value| {
-        let mut spec = json!({"driver": "d.com", "nodeName": name, "pool": {
-            "name": name, "generation": generation, "resourceSliceCount": 1 + usize::from(has_sets),
-        }});
-        spec.as_object_mut().expect("made above").extend(more.as_object().expect("fields").clone());
-        json!({"metadata": {"name": format!("{name}-{}", spec["devices"].is_array())}, "spec": spec})
-    };
-    let mut slices = vec![spec(json!({"devices": devices}))];
-    if has_sets {
-        let set = json!([{"name": name, "counters": counters(3)}]);
-        slices.push(spec(json!({"sharedCounters": set})));
-    }
+    let (generation, count) = (random.below(9), 1 + usize::from(has_sets));
+    let pool = json!({"name": name, "generation": generation, "resourceSliceCount": count});
+    let spec = json!({"driver": "d.com", "nodeName": name, "pool": pool});
+    let (mut first, mut second) = (spec.clone(), spec);
+    first["devices"] = devices.into();
+    second["sharedCounters"] = json!([{"name": name, "counters": counters(3)}]);
+    let slices = [first, second].into_iter().take(count).enumerate();
+    let slices = slices.map(
+        |(index, spec)| json!({"metadata": {"name": format!("{name}-{index}")}, "spec": spec}),
+    );
     let node = serde_json::from_value(json!({"metadata": {"name": name}})).expect("a node");
-    (typed(&slices).into_iter().map(Arc::new).collect(), node, taken)
+    (typed(&slices.collect::<Vec<_>>()).into_iter().map(Arc::new).collect(), node, taken)
+}
+
+fn random_device(random: &mut Random, index: usize) -> Value {
+    let mut device = json!({"name": random.uuid(), "attributes": {
+        "type": {"string": (["gpu", "nic"][random.below(4) / 3])},
+        "uuid": {"string": random.uuid()},
+        "x.com/pcieRoot": {"string": format!("pci{}", index / 2)},
+    }, "capacity": {"memory": {"value": (["8", "16"][random.below(2)])}}});
+    if random.below(8) == 0 {
+        device["taints"] = json!([{"key": "k", "effect": "NoSchedule"}]);
+    }
+    device
+}
+
+fn counters(amount: usize) -> Value {
+    json!({"parts": {"value": amount.to_string()}})
 }
 
 fn prepared(requests: Value, constraints: Value) -> Claims {
