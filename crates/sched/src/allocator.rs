@@ -41,11 +41,12 @@ use k8s_openapi::api::{
 
 pub use self::{
     claims::Claims,
-    likeness::{AttributesRead, Likeness},
+    likeness::{AttributesRead, DeviceKinds, Likeness},
     node_losses::NodeLosses,
     place::{is_relevant, lets_in},
     pools::Pools,
     result::ChosenDevice,
+    search::Selections,
     taken::Taken,
 };
 

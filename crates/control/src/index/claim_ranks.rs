@@ -13,7 +13,10 @@
 use std::{collections::HashMap, sync::Arc};
 
 use windlass_sched::{
-    allocator::{AttributesRead, ChosenDevice, Claims, Likeness, NodeLosses, Pools, Taken},
+    allocator::{
+        AttributesRead, ChosenDevice, Claims, DeviceKinds, Likeness, NodeLosses, Pools, Selections,
+        Taken,
+    },
     node::Part,
     policy::{Explanation, Rank},
     request::Request,
@@ -28,9 +31,9 @@ const MAX_SHAPES: usize = 64;
 /// Most outcomes of a shape. Ranks need them until each node is ranked once.
 const MAX_OUTCOMES: usize = 4096;
 /// Work of one step, in nodes: some milliseconds.
-const STEP: usize = 1024;
+const STEP: usize = 512;
 /// Nodes that cost as much as one allocation.
-const ALLOCATION: usize = 16;
+const ALLOCATION: usize = 8;
 
 /// Ranks by claims.
 #[derive(Debug, Default)]
@@ -63,6 +66,7 @@ struct Shape {
     read: AttributesRead,
     /// By the number of the likeness; none where the claims do not fit.
     outcomes: HashMap<u32, Option<Arc<Outcome>>>,
+    selections: Selections,
     ranks: Vec<Kept>,
     /// State of the scheduler's forecast.
     known: u64,
@@ -84,19 +88,21 @@ struct Outcome {
     losses: NodeLosses,
 }
 
-/// Numbers of likenesses, for claims that read the same attributes.
+/// Likenesses of all nodes, for claims that read the same attributes.
 #[derive(Debug, Default)]
 struct Likenesses {
-    numbers: HashMap<Likeness, u32>,
-    /// Likenesses so far: no number is used again.
+    devices: DeviceKinds,
+    numbers: HashMap<Arc<Likeness>, u32>,
+    /// Numbers so far: none is used again.
     count: u32,
-    nodes: Vec<Known>,
+    nodes: Vec<Option<Known>>,
 }
 
-/// Number of a node's likeness after some change of it.
-#[derive(Clone, Copy, Debug, Default)]
+/// Likeness of a node after some change of it, with its number.
+#[derive(Clone, Debug)]
 struct Known {
     version: u64,
+    likeness: Arc<Likeness>,
     number: u32,
 }
 
@@ -143,7 +149,15 @@ impl ClaimRanks {
 impl Shape {
     fn of(claims: Claims) -> Self {
         let read = claims.attributes_read();
-        Self { claims, read, outcomes: HashMap::new(), ranks: Vec::new(), known: 0, asked: 0 }
+        Self {
+            claims,
+            read,
+            outcomes: HashMap::new(),
+            selections: Selections::default(),
+            ranks: Vec::new(),
+            known: 0,
+            asked: 0,
+        }
     }
 
     fn rank(
@@ -160,7 +174,7 @@ impl Shape {
             self.ranks.clear();
         }
         self.ranks.resize(cluster.entries.len(), Kept::default());
-        likenesses.nodes.resize(cluster.entries.len(), Known::default());
+        likenesses.nodes.resize(cluster.entries.len(), None);
         let mut work = 0;
         for node in nodes {
             let position = node.0 as usize;
@@ -191,21 +205,23 @@ impl Shape {
         work: &mut usize,
     ) -> Option<Arc<Outcome>> {
         *work += 1;
-        let number = (!self.read.is_any()).then(|| {
-            let likeness = || Likeness::of(pools, taken, &self.read);
-            likenesses.number(position, version, likeness)
-        });
-        if let Some(known) = number.and_then(|number| self.outcomes.get(&number)) {
-            return known.clone();
+        if self.read.is_any() {
+            *work += ALLOCATION;
+            let chosen = self.claims.choose(pools, taken).ok()?;
+            return Some(Arc::new(Outcome::of(pools, taken, chosen)));
+        }
+        let known = likenesses.known((position, version), pools, taken, &self.read);
+        if let Some(outcome) = self.outcomes.get(&known.number) {
+            return outcome.clone();
         }
         *work += ALLOCATION;
-        let outcome = Outcome::of(&self.claims, pools, taken).map(Arc::new);
-        if let Some(number) = number {
-            if self.outcomes.len() >= MAX_OUTCOMES {
-                self.outcomes.clear();
-            }
-            self.outcomes.insert(number, outcome.clone());
+        let Self { claims, selections, .. } = self;
+        let chosen = claims.choose_alike(pools, taken, &known.likeness, selections).ok();
+        let outcome = chosen.map(|chosen| Arc::new(Outcome::of(pools, taken, chosen)));
+        if self.outcomes.len() >= MAX_OUTCOMES {
+            self.outcomes.clear();
         }
+        self.outcomes.insert(known.number, outcome.clone());
         outcome
     }
 }
@@ -213,35 +229,35 @@ impl Shape {
 // === impl Likenesses ===
 
 impl Likenesses {
-    /// The number of a node's likeness, which is computed if the node has changed.
-    fn number(
+    /// The likeness of a node, which is computed anew if the node has changed.
+    fn known(
         &mut self,
-        position: usize,
-        version: u64,
-        likeness: impl FnOnce() -> Likeness,
-    ) -> u32 {
+        (position, version): (usize, u64),
+        pools: &Pools,
+        taken: &Taken,
+        read: &AttributesRead,
+    ) -> &Known {
         let known = &mut self.nodes[position];
-        if known.version != version {
+        if known.as_ref().is_none_or(|known| known.version != version) {
             // Those of former states: a likeness that comes back gets a new number.
             if self.numbers.len() > 2 * self.nodes.len() + MAX_OUTCOMES {
                 self.numbers.clear();
             }
+            let likeness = Arc::new(Likeness::of(pools, taken, read, &mut self.devices));
             self.count += 1;
-            let number = *self.numbers.entry(likeness()).or_insert(self.count);
-            self.nodes[position] = Known { version, number };
+            let number = *self.numbers.entry(likeness.clone()).or_insert(self.count);
+            self.nodes[position] = Some(Known { version, likeness, number });
         }
-        self.nodes[position].number
+        self.nodes[position].as_ref().expect("set above")
     }
 }
 
 // === impl Outcome ===
 
 impl Outcome {
-    /// The devices that the scheduler would allocate; none where the claims do not fit, or are wrong.
-    fn of(claims: &Claims, pools: &Pools, taken: &Taken) -> Option<Self> {
-        let chosen = claims.choose(pools, taken).ok()?;
+    fn of(pools: &Pools, taken: &Taken, chosen: Vec<ChosenDevice>) -> Self {
         let losses = NodeLosses::of(pools, taken, &chosen);
-        Some(Self { chosen, losses })
+        Self { chosen, losses }
     }
 }
 
@@ -255,7 +271,8 @@ impl<'a> Cluster<'a> {
         request: &Request,
         claims: &Claims,
     ) -> Option<Explanation> {
-        let outcome = Outcome::of(claims, self.pools(node)?, self.claims.taken())?;
+        let (pools, taken) = (self.pools(node)?, self.claims.taken());
+        let outcome = Outcome::of(pools, taken, claims.choose(pools, taken).ok()?);
         let (request, part) = self.placed(node, request, &outcome)?;
         let mut explanation = self.scheduler.explain_rate(self.view, node, &request, part)?;
         explanation.rank.score += outcome.losses.points();

@@ -3,7 +3,7 @@
 //! A likeness leaves out all names of nodes, pools, slices, devices and counters, and the attributes that the claims do not
 //! read. So thousands of nodes, each with its own UUIDs, have few likenesses.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 use k8s_openapi::{
     api::resource::v1::{CapacityRequestPolicy, DeviceAttribute, DeviceCapacity},
@@ -29,9 +29,26 @@ pub struct AttributesRead(Option<BTreeSet<AttributeName>>);
 /// # Guarantees
 ///
 /// Nodes of one likeness have equal results of [`Claims::choose`](super::Claims::choose), errors aside, and of
-/// [`NodeLosses::of`](super::NodeLosses::of), for all claims that read no other attributes.
+/// [`NodeLosses::of`](super::NodeLosses::of), for all claims that read no other attributes. Likenesses compare by the
+/// same [`DeviceKinds`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Likeness(Box<[u8]>);
+pub struct Likeness {
+    /// The kind of each device.
+    pub(super) kinds: Box<[u32]>,
+    /// The pools, and the holders of the devices.
+    rest: Box<[u8]>,
+}
+
+/// Numbers of the devices that claims cannot tell apart, for claims that read the same attributes.
+#[derive(Debug, Default)]
+pub struct DeviceKinds {
+    numbers: HashMap<Box<[u8]>, u32>,
+    /// Numbers so far: none is used again.
+    count: u32,
+}
+
+/// Most kinds that are kept. A kind of a former state gets a new number when it comes back.
+const MAX_KINDS: usize = 1 << 18;
 
 /// Bytes of a likeness. Each list has its length before it, and each text, so that different states have different bytes.
 #[derive(Default)]
@@ -66,8 +83,13 @@ impl AttributesRead {
 
 impl Likeness {
     /// The likeness of a node with these pools, for claims that read these attributes.
-    pub fn of(pools: &Pools, taken: &Taken, read: &AttributesRead) -> Self {
-        let mut key = Key::default();
+    pub fn of(
+        pools: &Pools,
+        taken: &Taken,
+        read: &AttributesRead,
+        devices: &mut DeviceKinds,
+    ) -> Self {
+        let (mut key, mut device, mut kinds) = (Key::default(), Key::default(), Vec::new());
         let holdings: Vec<_> = pools.all.iter().map(|pool| taken.of_pool(&pool.id)).collect();
         let counters = Counters::of(&pools.all, &holdings);
         key.number(pools.all.len());
@@ -75,12 +97,29 @@ impl Likeness {
             key.pool(pool, counters.of_pool(index));
         }
         for candidate in &pools.candidates {
-            key.number(candidate.pool);
-            key.device(candidate, read);
+            device.0.clear();
+            device.device(candidate, read);
+            kinds.push(devices.number(&device.0));
             let holding = holdings[candidate.pool].and_then(|it| it.get(&candidate.device().name));
             key.holding(holding);
         }
-        Self(key.0.into_boxed_slice())
+        Self { kinds: kinds.into(), rest: key.0.into() }
+    }
+}
+
+// === impl DeviceKinds ===
+
+impl DeviceKinds {
+    fn number(&mut self, device: &[u8]) -> u32 {
+        if let Some(known) = self.numbers.get(device) {
+            return *known;
+        }
+        if self.numbers.len() >= MAX_KINDS {
+            self.numbers.clear();
+        }
+        self.count += 1;
+        self.numbers.insert(device.into(), self.count);
+        self.count
     }
 }
 
@@ -100,6 +139,8 @@ impl Key {
 
     fn device(&mut self, candidate: &Candidate, read: &AttributesRead) {
         let (device, driver) = (candidate.device(), candidate.driver());
+        self.number(candidate.pool);
+        self.text(driver);
         self.flags([candidate.is_here, candidate.is_shared()]);
         let attributes = device.attributes.iter().flatten();
         let attributes: Vec<_> =

@@ -3,7 +3,7 @@
 mod reason;
 mod trial;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
@@ -36,12 +36,21 @@ pub(super) struct Search<'a> {
     allocating: BTreeMap<usize, BTreeSet<usize>>,
     /// Capacity of shared candidates that the search has consumed.
     sharing: BTreeMap<usize, Vec<Consumed>>,
-    selected: BTreeMap<(Asked, usize), bool>,
+    /// Kind of each candidate; without them each is its own.
+    kinds: Option<&'a [u32]>,
+    selections: &'a mut Selections,
     everything: BTreeMap<Asked, Vec<usize>>,
     /// Most devices found.
     reached: BTreeMap<Asked, usize>,
     refused: BTreeMap<Asked, Refusals>,
 }
+
+/// Results of expressions that were evaluated, by request and kind of devices.
+#[derive(Debug, Default)]
+pub struct Selections(HashMap<(Asked, usize), bool>);
+
+/// Most results that are kept.
+const MAX_SELECTIONS: usize = 1 << 16;
 
 /// Chosen device.
 #[derive(Clone, Debug)]
@@ -54,7 +63,7 @@ pub(super) struct Choice {
 }
 
 /// Indices of a claim, its request and the alternative.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Asked {
     claim: usize,
     request: usize,
@@ -77,7 +86,11 @@ impl<'a> Search<'a> {
         claims: &'a [Claim],
         pools: &'a Pools,
         taken: &'a Taken,
+        (kinds, selections): (Option<&'a [u32]>, &'a mut Selections),
     ) -> Result<Self, Unallocated> {
+        if selections.0.len() > MAX_SELECTIONS {
+            selections.0.clear();
+        }
         let holdings: Vec<_> = pools.all.iter().map(|pool| taken.of_pool(&pool.id)).collect();
         let mut search = Self {
             claims,
@@ -89,7 +102,8 @@ impl<'a> Search<'a> {
             holdings,
             allocating: BTreeMap::new(),
             sharing: BTreeMap::new(),
-            selected: BTreeMap::new(),
+            kinds,
+            selections,
             everything: BTreeMap::new(),
             reached: BTreeMap::new(),
             refused: BTreeMap::new(),

@@ -3,7 +3,9 @@
 use std::{collections::HashMap, sync::Arc};
 
 use windlass_sched::{
-    allocator::{ChosenDevice, Claims, Likeness, NodeLosses, Pools, Taken},
+    allocator::{
+        ChosenDevice, Claims, DeviceKinds, Likeness, NodeLosses, Pools, Selections, Taken,
+    },
     random::Random,
 };
 
@@ -104,6 +106,8 @@ fn nodes_of_one_likeness_have_the_same_devices_chosen_and_lost() {
     type Answer = Option<(Vec<ChosenDevice>, NodeLosses)>;
     let (mut random, questions) = (Random::new(3), questions());
     let mut known: HashMap<(usize, Likeness), Answer> = HashMap::new();
+    let mut kept: Vec<_> =
+        questions.iter().map(|_| (DeviceKinds::default(), Selections::default())).collect();
     let (mut fitting, mut repeated) = (0, 0);
     for _ in 0..NODES {
         let (slices, node, taken) = random_node(&mut random);
@@ -118,7 +122,10 @@ fn nodes_of_one_likeness_have_the_same_devices_chosen_and_lost() {
             (chosen, losses)
         });
         fitting += usize::from(answer.is_some());
-        let likeness = Likeness::of(&pools, &taken, &claims.attributes_read());
+        let (devices, selections) = &mut kept[question];
+        let likeness = Likeness::of(&pools, &taken, &claims.attributes_read(), devices);
+        let alike = claims.choose_alike(&pools, &taken, &likeness, selections).ok();
+        assert_eq!(alike, answer.as_ref().map(|it| it.0.clone()), "{slices:?}");
         if let Some(known) = known.get(&(question, likeness.clone())) {
             assert_eq!(*known, answer, "{slices:?}");
             repeated += 1;
@@ -131,24 +138,26 @@ fn nodes_of_one_likeness_have_the_same_devices_chosen_and_lost() {
 
 #[test]
 fn names_and_unread_attributes_make_no_difference_and_all_else_does() {
-    let likeness = |claims: &Claims, device: &Value| {
+    let (mut devices, mut devices_by_uuid) = (DeviceKinds::default(), DeviceKinds::default());
+    let likeness = |claims: &Claims, device: &Value, devices: &mut DeviceKinds| {
         let node = serde_json::from_value(json!({"metadata": {"name": "n1"}})).expect("a node");
         let slices = typed(&[slice(device["name"].as_str().expect("a name"), 1, json!([device]))]);
         let slices: Vec<_> = slices.into_iter().map(Arc::new).collect();
         let read = claims.attributes_read();
         assert!(!read.is_any());
-        Likeness::of(&Pools::new(&slices, &node), &Taken::default(), &read)
+        Likeness::of(&Pools::new(&slices, &node), &Taken::default(), &read, devices)
     };
     let questions = questions();
-    let (plain, by_uuid) = (&questions[0], &questions[3]);
+    let mut plain = |device: &Value| likeness(&questions[0], device, &mut devices);
+    let mut by_uuid = |device: &Value| likeness(&questions[3], device, &mut devices_by_uuid);
     let first =
         json!({"name": "a", "attributes": {"uuid": {"string": "1"}, "type": {"string": "gpu"}}});
     let mut second = first.clone();
     second["name"] = "b".into();
-    assert_eq!(likeness(by_uuid, &first), likeness(by_uuid, &second));
+    assert_eq!(by_uuid(&first), by_uuid(&second));
     second["attributes"]["uuid"]["string"] = "2".into();
-    assert_eq!(likeness(plain, &first), likeness(plain, &second));
-    assert_ne!(likeness(by_uuid, &first), likeness(by_uuid, &second));
+    assert_eq!(plain(&first), plain(&second));
+    assert_ne!(by_uuid(&first), by_uuid(&second));
     for (pointer, value) in [
         ("/attributes/type", json!({"string": "nic"})),
         ("/attributes/type", json!({"version": "gpu"})),
@@ -161,7 +170,7 @@ fn names_and_unread_attributes_make_no_difference_and_all_else_does() {
             Some(name) => changed["attributes"][name] = value,
             None => changed[&pointer[1..]] = value,
         }
-        assert_ne!(likeness(plain, &first), likeness(plain, &changed), "{pointer}");
+        assert_ne!(plain(&first), plain(&changed), "{pointer}");
     }
     let every = "['x'].exists(it, device.attributes['d.com'][it] == '')";
     assert!(prepared(json!([request("r", cel(every))]), json!([])).attributes_read().is_any());

@@ -48,12 +48,13 @@ impl<'a> Search<'a> {
         asked: Asked,
         candidate: usize,
     ) -> Result<bool, Unallocated> {
-        if let Some(known) = self.selected.get(&(asked, candidate)) {
+        let kind = self.kinds.map_or(candidate, |kinds| kinds[candidate] as usize);
+        if let Some(known) = self.selections.0.get(&(asked, kind)) {
             return Ok(*known);
         }
         let device = &self.pools.candidates[candidate];
         let selected = self.alternative(asked).selects(device.facts())? && device.is_here;
-        self.selected.insert((asked, candidate), selected);
+        self.selections.0.insert((asked, kind), selected);
         Ok(selected)
     }
 
