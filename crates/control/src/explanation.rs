@@ -42,7 +42,7 @@ pub struct Remedy {
 pub struct FittingNode {
     /// Its name.
     pub node: String,
-    /// The terms of its rank, for the best nodes; absent for claims.
+    /// The terms of its rank, for the best nodes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rank: Option<String>,
 }

@@ -86,18 +86,26 @@ impl Extender {
     }
 
     /// A score for each of the best nodes. Scores differ, so that no chance decides between two nodes.
-    pub(crate) fn prioritize(&self, args: &FilterArgs) -> Vec<HostPriority> {
+    pub(crate) async fn prioritize(&self, args: &FilterArgs) -> Vec<HostPriority> {
         let begun = Instant::now();
         let names = args.node_names.as_deref().unwrap_or_default();
         let pod = PodFacts::of(&args.pod);
-        let scores = self.index.step(|index| {
-            if !index.is_synced() {
-                return Vec::new();
+        // Claims of a new shape take several steps, between which others are served.
+        let ranked = loop {
+            let step = self.index.step(|index| {
+                if !index.is_synced() {
+                    return Some(Vec::new());
+                }
+                index.rank_step(&pod, names, MAX_SCORED)
+            });
+            match step {
+                Some(ranked) => break ranked,
+                None => tokio::task::yield_now().await,
             }
-            let ranked = index.rank(&pod, names, MAX_SCORED);
-            let scores = (1..).zip(ranked.into_iter().rev());
-            scores.map(|(score, host)| HostPriority { host: host.to_owned(), score }).collect()
-        });
+        };
+        let scores = (1..).zip(ranked.into_iter().rev());
+        let scores = scores.map(|(score, host)| HostPriority { host: host.to_owned(), score });
+        let scores: Vec<_> = scores.collect();
         self.metrics.answered(Verb::Prioritize, begun.elapsed(), true);
         if let Some(HostPriority { host, .. }) = scores.last() {
             self.best.step(|best| {

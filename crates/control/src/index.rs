@@ -14,6 +14,7 @@
 //! object says otherwise; no timer frees a device.
 
 mod changes;
+mod claim_ranks;
 mod claims;
 mod entry;
 mod occupancy;
@@ -28,14 +29,18 @@ use windlass_sched::{
     fit::fit,
     node::{Node, Part},
     policy::{Policy, Rank},
-    request::Request,
+    request::{Gpus, Request},
     scheduler::Scheduler,
     victims,
     view::{NodeIx, View},
 };
 
-use self::{claims::ClaimIndex, entry::Entry};
-use crate::facts::{GpuFacts, GpuWish, GpuWishError, NodeFacts, PodFacts, SharedBy, claim_gpus};
+use self::{
+    claim_ranks::{Asked, ClaimRanks, Cluster},
+    claims::ClaimIndex,
+    entry::Entry,
+};
+use crate::facts::{GpuFacts, GpuWish, GpuWishError, NodeFacts, PodFacts, SharedBy};
 
 /// Facts and view of a cluster.
 #[derive(Debug)]
@@ -46,7 +51,10 @@ pub struct Index {
     entries: Vec<Entry>,
     pods: HashMap<String, PodEntry>,
     claims: ClaimIndex,
+    claim_ranks: ClaimRanks,
     changed: BTreeSet<NodeIx>,
+    /// Nodes that were built anew so far.
+    builds: u64,
     /// Pods that have changed since the begin of each list that is under way.
     touched: BTreeMap<u64, HashSet<String>>,
     lists: u64,
@@ -114,6 +122,8 @@ impl Default for Index {
             entries: Vec::new(),
             pods: HashMap::new(),
             claims: ClaimIndex::default(),
+            claim_ranks: ClaimRanks::default(),
+            builds: 0,
             changed: BTreeSet::new(),
             touched: BTreeMap::new(),
             lists: 0,
@@ -166,30 +176,45 @@ impl Index {
     /// The best of the named nodes that can serve the pod, at most so many, the best first. No two are equal: names decide
     /// between equal ranks.
     pub fn rank<'a>(&mut self, pod: &PodFacts, names: &'a [String], most: usize) -> Vec<&'a str> {
+        loop {
+            if let Some(ranked) = self.rank_step(pod, names, most) {
+                return ranked;
+            }
+        }
+    }
+
+    /// As [`rank`](Self::rank), in steps of some milliseconds: `None` until the last one.
+    pub fn rank_step<'a>(
+        &mut self,
+        pod: &PodFacts,
+        names: &'a [String],
+        most: usize,
+    ) -> Option<Vec<&'a str>> {
         self.settle();
         if let Some(node) = self.assumed_node(&pod.uid) {
-            return names.iter().filter(|name| *name == node).map(String::as_str).collect();
+            return Some(names.iter().filter(|it| *it == node).map(String::as_str).collect());
         }
-        let Ok(request) = pod.wish.request(self.view.catalog()) else { return Vec::new() };
+        let Ok(request) = pod.wish.request(self.view.catalog()) else { return Some(Vec::new()) };
         let mut ranks: Vec<Option<Rank>> = vec![None; self.entries.len()];
+        let nodes: Vec<_> = names.iter().map(|name| self.nodes.get(name).copied()).collect();
         if pod.claims.is_empty() {
             for (node, rank) in self.scheduler.ranks(&self.view, &request) {
                 ranks[node.0 as usize] = Some(rank);
             }
-        } else {
-            self.rank_by_claims(pod, &request, names, &mut ranks);
+        } else if !self.rank_by_claims(pod, request, nodes.iter().flatten().copied(), &mut ranks) {
+            return None;
         }
-        let ranked = names.iter().filter_map(|name| {
-            let node = *self.nodes.get(name)?;
-            Some((Reverse(ranks[node.0 as usize]?), name.as_str()))
-        });
+        let ranked = names
+            .iter()
+            .zip(nodes)
+            .filter_map(|(name, node)| Some((Reverse(ranks[node?.0 as usize]?), name.as_str())));
         let mut ranked: Vec<_> = ranked.collect();
         if ranked.len() > most {
             ranked.select_nth_unstable(most);
             ranked.truncate(most);
         }
         ranked.sort_unstable();
-        ranked.into_iter().map(|(_, name)| name).collect()
+        Some(ranked.into_iter().map(|(_, name)| name).collect())
     }
 
     /// Places the pod on the node, and counts it there from now on: the API server is told next. While the end of a bind
@@ -251,19 +276,25 @@ impl Index {
             }
             let wanted = wanted.as_ref();
             let wanted = wanted.ok_or("its claims are not there yet, or have devices already")?;
-            self.claims.allocate(wanted, name).map(drop).map_err(|error| error.to_string())
+            self.claims.check(wanted, name).map_err(|error| error.to_string())
         }
     }
 
-    /// The terms of the rank that a node has for the pod, in one line; none where it does not fit, or for claims.
+    /// The terms of the rank that a node has for the pod, in one line; none where it does not fit.
     pub fn explain(&mut self, pod: &PodFacts, name: &str) -> Option<String> {
         self.settle();
         let request = pod.wish.request(self.view.catalog()).ok()?;
         let node = *self.nodes.get(name)?;
-        if !pod.claims.is_empty() {
-            return None;
+        if pod.claims.is_empty() {
+            return self
+                .scheduler
+                .explain(&self.view, node, &request)
+                .ok()
+                .map(|it| it.to_string());
         }
-        self.scheduler.explain(&self.view, node, &request).ok().map(|it| it.to_string())
+        let wanted = self.claims.wanted(&pod.namespace, &pod.claims)?;
+        let explanation = self.cluster().1.explain(node, &request, &wanted)?;
+        Some(explanation.to_string())
     }
 
     /// Pods of lower priority that have to go beside the given ones so that the pod fits the node: the fewest, and those
@@ -404,31 +435,35 @@ impl Index {
         Ok(())
     }
 
-    /// Ranks of the nodes by the devices that the scheduler would give to the pod's claims there.
+    /// One step of the ranks of nodes for a pod with claims. True once all are ranked.
     fn rank_by_claims(
         &mut self,
         pod: &PodFacts,
-        request: &Request,
-        names: &[String],
+        request: Request,
+        nodes: impl Iterator<Item = NodeIx>,
         ranks: &mut [Option<Rank>],
-    ) {
-        let Some(wanted) = self.claims.wanted(&pod.namespace, &pod.claims) else { return };
-        for name in names {
-            let Some(node) = self.nodes.get(name).copied() else { continue };
-            let Ok(allocations) = self.claims.allocate(&wanted, name) else { continue };
-            let entry = &self.entries[node.0 as usize];
-            let results = allocations.iter().flat_map(claims::results);
-            let taken: Vec<_> = results.map(claim_gpus::taken).collect();
-            let (gpus, part) = entry.together(&taken);
-            let request = Request { gpus, ..*request };
-            ranks[node.0 as usize] = self.scheduler.rate(&self.view, node, &request, part);
-        }
+    ) -> bool {
+        let Some(specs) = self.claims.specs(&pod.namespace, &pod.claims) else { return true };
+        let asked =
+            Asked { specs, request: Request { memory_mib: 0, gpus: Gpus::None, ..request } };
+        let (kept, mut cluster) = self.cluster();
+        let claims = cluster.claims;
+        let prepare = || claims.wanted(&pod.namespace, &pod.claims);
+        kept.step(asked, prepare, &mut cluster, nodes, ranks)
+    }
+
+    /// The ranks by claims that are kept, and everything that they are computed from.
+    fn cluster(&mut self) -> (&mut ClaimRanks, Cluster<'_>) {
+        let Self { claims, entries, view, scheduler, claim_ranks, .. } = self;
+        (claim_ranks, Cluster { claims, entries, view, scheduler })
     }
 
     /// Builds every changed node anew.
     fn settle(&mut self) {
         while let Some(node) = self.changed.pop_first() {
             let (view, entry) = (&mut self.view, &mut self.entries[node.0 as usize]);
+            self.builds += 1;
+            entry.version = self.builds;
             entry.describe(&self.claims.gpus(&entry.object.name));
             let claims = entry.claim_parts(&self.claims);
             let empty = entry.facts.empty(view.catalog_mut()).unwrap_or_else(|error| {

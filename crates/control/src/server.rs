@@ -146,7 +146,7 @@ async fn answer(pages: &Pages, served: Served, request: Request<Incoming>) -> An
             Err(answer) => answer,
         },
         (&Method::POST, "prioritize") => match read(request).await {
-            Ok(args) => json(&extender.prioritize(&args)),
+            Ok(args) => json(&extender.prioritize(&args).await),
             Err(answer) => answer,
         },
         (&Method::POST, "preempt") => match read(request).await {

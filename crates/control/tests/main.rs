@@ -1,6 +1,7 @@
 //! The extender against the embedded API server.
 
 mod binding;
+mod claim_ranks;
 mod claims;
 mod model;
 mod questions;

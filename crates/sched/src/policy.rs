@@ -166,6 +166,12 @@ pub(crate) fn rate(input: &Input<'_>, part: Part) -> Option<Rank> {
     Some(windlass::rate(input, part))
 }
 
+/// The reasons for the rank of such a part.
+pub(crate) fn explain_rate(input: &Input<'_>, part: Part) -> Option<Explanation> {
+    let rank = rate(input, part)?;
+    Some(Explanation { rank, part, terms: windlass::terms(input, part) })
+}
+
 /// The part of the node that the policy would give, and its rank.
 pub(crate) fn rank(policy: Policy, input: &Input<'_>, fit: &Fit) -> (Rank, Part) {
     match policy {

@@ -173,6 +173,22 @@ impl Scheduler {
         policy::rate(&input(&mut self.knowledge, view, node, request), part)
     }
 
+    /// The reasons for such a rank; none where the part is not free.
+    pub fn explain_rate(
+        &mut self,
+        view: &View,
+        node: NodeIx,
+        request: &Request,
+        part: Part,
+    ) -> Option<Explanation> {
+        policy::explain_rate(&input(&mut self.knowledge, view, node, request), part)
+    }
+
+    /// Number of requests by which it knows those to come. While it is the same, so are the ranks of unchanged nodes.
+    pub fn known(&self) -> u64 {
+        self.known
+    }
+
     /// The reasons for a node's rank, by the functions that rank.
     ///
     /// # Errors

@@ -3,6 +3,8 @@
 #![expect(clippy::needless_pass_by_value, reason = "documents are written where they are used")]
 
 mod kubernetes;
+mod likeness;
+mod node_losses;
 mod prepared;
 
 use k8s_openapi::api::{

@@ -2,7 +2,10 @@
 
 use k8s_openapi::api::resource::v1::{Device, DeviceRequestAllocationResult, ResourceSlice};
 use windlass_core::{device::DeviceId, selector::Amount};
-use windlass_sched::request::{Gpus, ShareMemory};
+use windlass_sched::{
+    allocator::ChosenDevice,
+    request::{Gpus, ShareMemory},
+};
 
 use super::{GpuFacts, amounts::PER_MIB};
 
@@ -24,6 +27,17 @@ pub struct SliceGpu {
     pub name: DeviceName,
     /// Its facts.
     pub facts: GpuFacts,
+}
+
+// === impl DeviceName ===
+
+impl DeviceName {
+    /// Names this device of a slice.
+    pub fn is(&self, slice: &ResourceSlice, device: &Device) -> bool {
+        self.device == device.name
+            && self.pool == slice.spec.pool.name
+            && self.driver == slice.spec.driver
+    }
 }
 
 // === impl SliceGpu ===
@@ -68,9 +82,23 @@ pub fn taken(result: &DeviceRequestAllocationResult) -> (DeviceName, Gpus) {
         return (name, Gpus::Whole(1));
     }
     let consumed = result.consumed_capacity.iter().flatten();
+    let amounts = consumed.filter_map(|(name, it)| Some((name, Amount::parse(&it.0)?)));
+    (name, share(amounts))
+}
+
+/// The GPU that a chosen device is, whole or in part, if it is one.
+pub fn chosen(device: &ChosenDevice) -> Gpus {
+    match &device.consumed {
+        None => Gpus::Whole(1),
+        Some(consumed) => share(consumed.iter().map(|(name, amount)| (name, *amount))),
+    }
+}
+
+/// The share of a GPU that consumes these amounts.
+fn share<'a>(consumed: impl Iterator<Item = (&'a String, Amount)>) -> Gpus {
     let memory = consumed.filter(|(name, _)| plain(name) == "memory");
-    let mib = memory.filter_map(|(_, quantity)| Amount::parse(&quantity.0)).map(mib).sum();
-    (name, Gpus::Share { count: 1, milli: 0, memory: ShareMemory::Mib(mib) })
+    let mib = memory.map(|(_, amount)| mib(amount)).sum();
+    Gpus::Share { count: 1, milli: 0, memory: ShareMemory::Mib(mib) }
 }
 
 fn memory_mib(device: &Device) -> u32 {

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
 
-use super::{Index, PodEntry, known_node};
+use super::{Index, PodEntry, claim_ranks::ClaimRanks, known_node};
 use crate::facts::{NodeFacts, PodFacts};
 
 // === impl Index ===
@@ -155,12 +155,16 @@ impl Index {
 
     /// Notes a `DeviceClass` that is new or has changed.
     pub fn set_class(&mut self, class: DeviceClass) {
-        self.claims.set_class(class);
+        if self.claims.set_class(class) {
+            self.claim_ranks = ClaimRanks::default();
+        }
     }
 
     /// Notes all `DeviceClasses` that there are. Others are gone.
     pub fn retain_classes(&mut self, is_there: impl Fn(&str) -> bool) {
-        self.claims.retain_classes(is_there);
+        if self.claims.retain_classes(is_there) {
+            self.claim_ranks = ClaimRanks::default();
+        }
     }
 
     /// Notes that all objects have been seen once: the view is complete.

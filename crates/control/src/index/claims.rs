@@ -33,12 +33,19 @@ pub(super) struct ClaimIndex {
     /// By name. Devices of the network, which no node owns, are left out: they decide about no node's GPUs.
     slices: HashMap<String, Arc<ResourceSlice>>,
     nodes: HashMap<String, NodeSlices>,
-    /// The node of each pool.
-    pools: HashMap<String, String>,
+    /// The nodes of each pool.
+    pools: HashMap<PoolName, BTreeSet<String>>,
     claims: BTreeMap<(String, String), ResourceClaim>,
     /// Claims with devices of each pool.
-    holders: HashMap<String, BTreeSet<(String, String)>>,
+    holders: HashMap<PoolName, BTreeSet<(String, String)>>,
     taken: Taken,
+}
+
+/// A pool of a driver.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct PoolName {
+    driver: String,
+    pool: String,
 }
 
 #[derive(Debug, Default)]
@@ -69,14 +76,17 @@ impl ClaimIndex {
         }
     }
 
-    /// Notes a slice that is new or has changed, and gives the node that it is of.
+    /// Notes a slice that is new or has changed, and gives the node that it is of if that has changed.
     pub(super) fn set_slice(&mut self, slice: ResourceSlice) -> Option<String> {
-        let node = slice.spec.node_name.clone()?;
         let name = slice.metadata.name.clone().unwrap_or_default();
+        if self.slices.get(&name).is_some_and(|known| known.spec == slice.spec) {
+            return None;
+        }
+        let node = slice.spec.node_name.clone()?;
         let slices = self.nodes.entry(node.clone()).or_default();
         slices.names.insert(name.clone());
         slices.pools.take();
-        self.pools.insert(slice.spec.pool.name.clone(), node.clone());
+        self.pools.entry(PoolName::of_slice(&slice)).or_default().insert(node.clone());
         self.slices.insert(name, Arc::new(slice));
         Some(node)
     }
@@ -88,6 +98,15 @@ impl ClaimIndex {
         let slices = self.nodes.get_mut(&node)?;
         slices.names.remove(name);
         slices.pools.take();
+        let pool = PoolName::of_slice(&slice);
+        if !self.slices_of(&node).any(|other| PoolName::of_slice(other) == pool)
+            && let Some(nodes) = self.pools.get_mut(&pool)
+        {
+            nodes.remove(&node);
+            if nodes.is_empty() {
+                self.pools.remove(&pool);
+            }
+        }
         Some(node)
     }
 
@@ -95,22 +114,36 @@ impl ClaimIndex {
         self.slices.keys().cloned().collect()
     }
 
-    pub(super) fn set_class(&mut self, class: DeviceClass) {
-        self.classes.insert(class.metadata.name.clone().unwrap_or_default(), class);
+    /// Notes a class that is new or has changed. True if it has.
+    pub(super) fn set_class(&mut self, class: DeviceClass) -> bool {
+        let name = class.metadata.name.clone().unwrap_or_default();
+        let known = self.classes.get(&name);
+        let is_new = known.is_none_or(|known| known.spec != class.spec);
+        self.classes.insert(name, class);
+        is_new
     }
 
-    pub(super) fn retain_classes(&mut self, is_there: impl Fn(&str) -> bool) {
+    /// Notes the classes that there are. True if one is gone.
+    pub(super) fn retain_classes(&mut self, is_there: impl Fn(&str) -> bool) -> bool {
+        let before = self.classes.len();
         self.classes.retain(|name, _| is_there(name));
+        self.classes.len() < before
     }
 
-    /// Notes a claim that is new or has changed, and gives the nodes whose devices it held or holds.
+    /// Notes a claim that is new or has changed, and gives the nodes whose devices it held or holds, if these have
+    /// changed.
     pub(super) fn set_claim(&mut self, claim: ResourceClaim) -> BTreeSet<String> {
         let key = key(&claim);
+        let known = self.claims.get(&key);
+        if known.is_some_and(|known| allocation(known) == allocation(&claim)) {
+            self.claims.insert(key, claim);
+            return BTreeSet::new();
+        }
         let mut nodes = self.remove_claim(&key);
         if let Some(allocation) = allocation(&claim) {
             self.taken.add(allocation);
             for pool in pools_of(allocation) {
-                nodes.extend(self.pools.get(&pool).cloned());
+                nodes.extend(self.pools.get(&pool).into_iter().flatten().cloned());
                 self.holders.entry(pool).or_default().insert(key.clone());
             }
         }
@@ -127,9 +160,12 @@ impl ClaimIndex {
         for pool in &pools {
             if let Some(holders) = self.holders.get_mut(pool) {
                 holders.remove(key);
+                if holders.is_empty() {
+                    self.holders.remove(pool);
+                }
             }
         }
-        pools.iter().filter_map(|pool| self.pools.get(pool).cloned()).collect()
+        pools.iter().filter_map(|pool| self.pools.get(pool)).flatten().cloned().collect()
     }
 
     pub(super) fn claim_count(&self) -> usize {
@@ -166,14 +202,15 @@ impl ClaimIndex {
 
     /// Holds of claims on a node's devices, in the order of pools and claims.
     pub(super) fn holds(&self, node: &str) -> Vec<ClaimHold> {
-        let pools: BTreeSet<_> = self.slices_of(node).map(|slice| &slice.spec.pool.name).collect();
+        let pools: BTreeSet<_> =
+            self.slices_of(node).map(|slice| PoolName::of_slice(slice)).collect();
         let mut holds = Vec::new();
         for pool in pools {
-            for key in self.holders.get(pool).into_iter().flatten() {
+            for key in self.holders.get(&pool).into_iter().flatten() {
                 let claim = format!("{}/{}", key.0, key.1);
                 let results =
                     self.claims.get(key).and_then(allocation).into_iter().flat_map(results);
-                for result in results.filter(|result| result.pool == *pool) {
+                for result in results.filter(|result| PoolName::of_result(result) == pool) {
                     let (device, gpus) = claim_gpus::taken(result);
                     holds.push(ClaimHold { claim: claim.clone(), device, gpus });
                 }
@@ -182,27 +219,42 @@ impl ClaimIndex {
         holds
     }
 
-    /// The claims of a pod that have no devices yet, prepared; `None` where one is unknown or has devices already.
+    /// The specifications of a pod's claims that have no devices yet, as one text; `None` where one is unknown or has
+    /// devices already.
+    pub(super) fn specs(&self, namespace: &str, names: &[String]) -> Option<String> {
+        let claims = self.unallocated(namespace, names)?;
+        let specs: Vec<_> = claims.iter().map(|claim| &claim.spec).collect();
+        serde_json::to_string(&specs).ok()
+    }
+
+    /// Such claims, prepared.
     pub(super) fn wanted(&self, namespace: &str, names: &[String]) -> Option<Claims> {
-        let find = |name: &String| self.claims.get(&(namespace.to_owned(), name.clone()));
-        let claims: Option<Vec<_>> = names.iter().map(|name| find(name).cloned()).collect();
-        let claims = claims?;
-        if claims.iter().any(|claim| allocation(claim).is_some()) {
-            return None;
-        }
+        let claims: Vec<_> = self.unallocated(namespace, names)?.into_iter().cloned().collect();
         let classes: Vec<_> = self.classes.values().cloned().collect();
         Claims::new(&claims, &classes).ok()
     }
 
-    /// The devices that the scheduler would allocate on a node.
-    pub(super) fn allocate(
-        &self,
-        claims: &Claims,
-        node: &str,
-    ) -> Result<Vec<AllocationResult>, Unallocated> {
+    fn unallocated(&self, namespace: &str, names: &[String]) -> Option<Vec<&ResourceClaim>> {
+        let find = |name: &String| self.claims.get(&(namespace.to_owned(), name.clone()));
+        let is_free = |claim: &&ResourceClaim| allocation(claim).is_none();
+        names.iter().map(|name| find(name).filter(is_free)).collect()
+    }
+
+    /// The reason why the scheduler could not allocate the claims on a node.
+    pub(super) fn check(&self, claims: &Claims, node: &str) -> Result<(), Unallocated> {
         let without = || Unallocated::NoFit("no slices".to_owned());
-        let slices = self.nodes.get(node).ok_or_else(without)?;
-        let pools = slices.pools.get_or_init(|| {
+        claims.choose(self.pools(node).ok_or_else(without)?, &self.taken).map(drop)
+    }
+
+    /// Devices that all claims have.
+    pub(super) fn taken(&self) -> &Taken {
+        &self.taken
+    }
+
+    /// The devices of a node; none where it has no slices.
+    pub(super) fn pools(&self, node: &str) -> Option<&Pools> {
+        let slices = self.nodes.get(node)?;
+        Some(slices.pools.get_or_init(|| {
             let all: Vec<_> = self.slices_of(node).cloned().collect();
             let metadata = ObjectMeta {
                 name: Some(node.to_owned()),
@@ -210,8 +262,7 @@ impl ClaimIndex {
                 ..ObjectMeta::default()
             };
             Pools::new(&all, &Node { metadata, ..Node::default() })
-        });
-        claims.allocate(pools, &self.taken)
+        }))
     }
 
     fn slices_of(&self, node: &str) -> impl Iterator<Item = &Arc<ResourceSlice>> {
@@ -220,20 +271,30 @@ impl ClaimIndex {
     }
 }
 
-fn pools_of(allocation: &AllocationResult) -> BTreeSet<String> {
-    results(allocation).map(|result| result.pool.clone()).collect()
+// === impl PoolName ===
+
+impl PoolName {
+    fn of_slice(slice: &ResourceSlice) -> Self {
+        Self { driver: slice.spec.driver.clone(), pool: slice.spec.pool.name.clone() }
+    }
+
+    fn of_result(result: &DeviceRequestAllocationResult) -> Self {
+        Self { driver: result.driver.clone(), pool: result.pool.clone() }
+    }
+}
+
+fn pools_of(allocation: &AllocationResult) -> BTreeSet<PoolName> {
+    results(allocation).map(PoolName::of_result).collect()
 }
 
 /// Results of an allocation that take their device. Admin access takes none.
-pub(super) fn results(
-    allocation: &AllocationResult,
-) -> impl Iterator<Item = &DeviceRequestAllocationResult> {
+fn results(allocation: &AllocationResult) -> impl Iterator<Item = &DeviceRequestAllocationResult> {
     let results = allocation.devices.iter().flat_map(|devices| devices.results.iter().flatten());
     results.filter(|result| result.admin_access != Some(true))
 }
 
 /// Namespace and name.
-pub(super) fn key(claim: &ResourceClaim) -> (String, String) {
+fn key(claim: &ResourceClaim) -> (String, String) {
     let text = |text: &Option<String>| text.clone().unwrap_or_default();
     (text(&claim.metadata.namespace), text(&claim.metadata.name))
 }

@@ -2,13 +2,18 @@
 
 use std::collections::BTreeSet;
 
-use windlass_sched::{gpu::GpuSet, node::Part, request::Gpus};
+use windlass_sched::{
+    allocator::{ChosenDevice, Pools},
+    gpu::GpuSet,
+    node::Part,
+    request::Gpus,
+};
 
 use super::{
     claims::{ClaimHold, ClaimIndex},
     occupancy::{ClaimPart, Occupancy},
 };
-use crate::facts::{DeviceName, GpuFacts, MAX_GPUS, NodeFacts, SliceGpu};
+use crate::facts::{DeviceName, GpuFacts, MAX_GPUS, NodeFacts, SliceGpu, claim_gpus};
 
 /// A node with its pods.
 #[derive(Debug, Default)]
@@ -23,6 +28,8 @@ pub(super) struct Entry {
     pub(super) is_there: bool,
     pub(super) pods: BTreeSet<String>,
     pub(super) occupancy: Occupancy,
+    /// Number of the change that built it last, its slices and claims included.
+    pub(super) version: u64,
 }
 
 // === impl Entry ===
@@ -57,7 +64,7 @@ impl Entry {
     pub(super) fn claim_parts(&self, claims: &ClaimIndex) -> Vec<ClaimPart> {
         let holds = claims.holds(&self.object.name).into_iter();
         let part = |hold: ClaimHold| {
-            let position = self.position(&hold.device)?;
+            let position = self.position(|name| *name == hold.device)?;
             let part = Part::of(GpuSet::one(position));
             Some(ClaimPart { claim: hold.claim, gpus: hold.gpus, part })
         };
@@ -65,10 +72,14 @@ impl Entry {
     }
 
     /// The GPUs of an allocation as one request and its part. Of whole GPUs beside shares the whole ones count.
-    pub(super) fn together(&self, taken: &[(DeviceName, Gpus)]) -> (Gpus, Part) {
+    pub(super) fn together(&self, pools: &Pools, chosen: &[ChosenDevice]) -> (Gpus, Part) {
         let of = |is_wanted: fn(&Gpus) -> bool| {
-            let wanted = taken.iter().filter(|(_, gpus)| is_wanted(gpus));
-            let positions = wanted.filter_map(|(name, gpus)| Some((self.position(name)?, *gpus)));
+            let taken = chosen.iter().map(|it| (it.device, claim_gpus::chosen(it)));
+            let wanted = taken.filter(|(_, gpus)| is_wanted(gpus));
+            let positions = wanted.filter_map(|(device, gpus)| {
+                let (slice, device) = pools.device(device);
+                Some((self.position(|name| name.is(slice, device))?, gpus))
+            });
             positions.fold((GpuSet::default(), Gpus::None), |(set, _), (position, gpus)| {
                 (set.or(GpuSet::one(position)), gpus)
             })
@@ -84,7 +95,7 @@ impl Entry {
         (gpus, Part::of(set))
     }
 
-    fn position(&self, device: &DeviceName) -> Option<usize> {
-        self.names.iter().position(|name| name.as_ref() == Some(device))
+    fn position(&self, is_it: impl Fn(&DeviceName) -> bool) -> Option<usize> {
+        self.names.iter().position(|name| name.as_ref().is_some_and(&is_it))
     }
 }

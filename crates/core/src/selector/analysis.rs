@@ -1,6 +1,6 @@
 //! Analysis of an expression's text: references, comparisons and conjuncts.
 
-use std::fmt;
+use std::{collections::BTreeSet, fmt};
 
 use cel::common::ast::{
     CallExpr, EntryExpr, Expr, IdedExpr, LiteralValue, SelectExpr,
@@ -11,7 +11,10 @@ use cel::common::ast::{
 };
 
 use super::{DeviceExpression, check::place_of, literal, located};
-use crate::{attribute::AttributeValue, device::Device};
+use crate::{
+    attribute::{AttributeName, AttributeValue},
+    device::Device,
+};
 
 /// A reference of an expression to a device.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -78,6 +81,26 @@ impl DeviceExpression {
         let mut all = Vec::new();
         walk(&self.parsed, &mut |node| all.extend(mentioned(node)));
         all
+    }
+
+    /// The attributes that can change the answer; `None` where any can, such as for a loop over all attributes.
+    pub fn attributes_read(&self) -> Option<BTreeSet<AttributeName>> {
+        let (mut devices, mut fields, mut maps, mut names) = (0, 0, 0, Vec::new());
+        walk(&self.parsed, &mut |node| {
+            match &node.expr {
+                Expr::Ident(name) if name == DEVICE => devices += 1,
+                Expr::Select(select) if is_device(&select.operand) => {
+                    fields += 1;
+                    maps += usize::from(select.field == "attributes");
+                }
+                _ => {}
+            }
+            if let Some(Reference::Attribute(domain, name)) = mentioned(node) {
+                names.push(AttributeName::published(&domain, &name));
+            }
+        });
+        // Each mention of the device is one of a field, and each one of the attributes is one of a single attribute.
+        (devices == fields && maps == names.len()).then(|| names.into_iter().collect())
     }
 
     /// All comparisons with a literal.
@@ -165,6 +188,10 @@ fn walk<'a>(node: &'a IdedExpr, visit: &mut dyn FnMut(&'a IdedExpr)) {
 
 const DEVICE: &str = "device";
 
+fn is_device(node: &IdedExpr) -> bool {
+    matches!(&node.expr, Expr::Ident(name) if name == DEVICE)
+}
+
 /// The reference of a node, required or optional.
 fn mentioned(node: &IdedExpr) -> Option<Reference> {
     match &node.expr {
@@ -187,7 +214,7 @@ fn valued(node: &IdedExpr) -> Option<Reference> {
 
 /// `device.index`, or `device.attributes["d"].name`
 fn select_of(select: &SelectExpr) -> Option<Reference> {
-    if matches!(&select.operand.expr, Expr::Ident(name) if name == DEVICE) {
+    if is_device(&select.operand) {
         let is_value = type_of_field(&select.field).is_some();
         return is_value.then(|| Reference::Field(select.field.clone()));
     }
@@ -208,7 +235,7 @@ fn domain(node: &IdedExpr) -> Option<impl Fn(&str) -> Reference> {
     let is_index = [INDEX, OPT_INDEX].contains(&call.func_name.as_str());
     let [operand, domain] = call.args.as_slice() else { return None };
     let Expr::Select(select) = &operand.expr else { return None };
-    let of_device = matches!(&select.operand.expr, Expr::Ident(name) if name == DEVICE);
+    let of_device = is_device(&select.operand);
     let (domain, list) = (text(domain)?.to_owned(), select.field.clone());
     let is_known = list == "attributes" || list == "capacity";
     (is_index && of_device && is_known).then_some(move |name: &str| {

@@ -1,6 +1,10 @@
 //! CEL selectors of claims and device classes, over devices as ResourceSlices publish them.
 
-use std::{collections::BTreeMap, str::FromStr, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    str::FromStr,
+    sync::Arc,
+};
 
 use cel::common::{
     types::{CelBool, CelMap, CelString},
@@ -48,6 +52,11 @@ impl PublishedExpression {
     /// True if the device is selected.
     pub fn matches(&self, device: &PublishedDevice) -> Result<bool, EvaluationError> {
         self.selects(&PreparedDevice::from(device))
+    }
+
+    /// The attributes that can change the answer; `None` where any can.
+    pub fn attributes_read(&self) -> Option<BTreeSet<AttributeName>> {
+        self.0.attributes_read()
     }
 
     /// True if the prepared device is selected.
@@ -126,5 +135,30 @@ mod tests {
         );
         assert!("device.index == 0".parse::<PublishedExpression>().is_err());
         assert!("device.driver == 'd'".parse::<DeviceExpression>().is_err());
+    }
+    #[test]
+    fn an_expression_tells_the_attributes_that_it_reads_or_that_it_may_read_any() {
+        let read = |text: &str| {
+            let expression: PublishedExpression = text.parse().expect("an expression");
+            let names = expression.attributes_read()?;
+            Some(names.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "))
+        };
+        for (text, expected) in [
+            ("device.driver == 'a' && device.allowMultipleAllocations", Some("")),
+            ("device.capacity['a'].m.isLessThan(quantity('1'))", Some("")),
+            ("device.capacity.size() > 0", Some("")),
+            ("device.attributes['a'].b == 'x' || has(device.attributes['a'].c)", Some("a/b a/c")),
+            ("device.attributes['a']['b'].startsWith('x')", Some("a/b")),
+            ("device.attributes['a'].?b.orValue('') in ['x', device.driver]", Some("a/b")),
+            ("['x'].exists(device, device == 'x')", Some("")),
+            ("['b'].exists(it, device.attributes['a'].b == it)", Some("a/b")),
+            ("['b'].exists(it, device.attributes['a'][it] == 'x')", None),
+            ("'a' in device.attributes", None),
+            ("device.attributes['a'].exists(it, it == 'b')", None),
+            ("device.attributes['a'].b == 'x' && device.attributes['a'].size() > 1", None),
+            ("[device].exists(it, it.driver == 'a')", None),
+        ] {
+            assert_eq!(read(text).as_deref(), expected, "{text}");
+        }
     }
 }

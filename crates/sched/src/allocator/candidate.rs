@@ -1,6 +1,6 @@
 //! Candidates: the devices that may be chosen.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use k8s_openapi::api::{
     core::v1::Node,
@@ -11,7 +11,7 @@ use windlass_core::{
     selector::{PreparedDevice, PublishedDevice},
 };
 
-use super::{PoolId, capacity, counters::Draw, place, pool::Contents};
+use super::{capacity, counters::Draw, place, pool::Contents};
 
 /// Device of a complete and valid pool.
 #[derive(Clone, Debug)]
@@ -21,8 +21,8 @@ pub(super) struct Candidate {
     index: usize,
     /// Index of its pool.
     pub(super) pool: usize,
-    /// Value of `device` in expressions.
-    pub(super) facts: PreparedDevice,
+    /// Value of `device` in expressions, built for the first one.
+    facts: OnceLock<PreparedDevice>,
     /// True if its own node selection, if any, admits the node.
     pub(super) is_here: bool,
     /// Counters that it consumes.
@@ -33,12 +33,33 @@ pub(super) struct Candidate {
 
 impl Candidate {
     pub(super) fn of(
-        (pool, id, contents): (usize, &PoolId, &Contents),
+        (pool, contents): (usize, &Contents),
         (slice, index): (&Arc<ResourceSlice>, usize),
         node: &Node,
     ) -> Self {
         let device = &slice.spec.devices.as_deref().unwrap_or_default()[index];
-        let name = |name: &String| AttributeName::published(&id.driver, name);
+        let is_here = !place::is_by_device(slice) || place::device_matches(device, node);
+        let draws = contents.stock.draws(device);
+        let (slice, facts) = (Arc::clone(slice), OnceLock::new());
+        Self { slice, index, pool, facts, is_here, draws }
+    }
+
+    pub(super) fn device(&self) -> &Device {
+        &self.slice.spec.devices.as_deref().unwrap_or_default()[self.index]
+    }
+
+    pub(super) fn driver(&self) -> &str {
+        &self.slice.spec.driver
+    }
+
+    /// The device as expressions see it.
+    pub(super) fn facts(&self) -> &PreparedDevice {
+        self.facts.get_or_init(|| PreparedDevice::from(&self.published()))
+    }
+
+    fn published(&self) -> PublishedDevice {
+        let (device, driver) = (self.device(), self.driver());
+        let name = |name: &String| AttributeName::published(driver, name);
         let attributes = device.attributes.iter().flatten().filter_map(|(key, value)| {
             let string = value.string.clone().map(AttributeValue::String);
             let version = || value.version.clone().map(AttributeValue::Version);
@@ -47,25 +68,19 @@ impl Candidate {
             Some((name(key), string.or_else(version).or_else(int).or_else(bool)?))
         });
         let capacities = device.capacity.iter().flatten();
-        let facts = PublishedDevice {
-            id: format!("{id}/{}", device.name),
-            driver: id.driver.clone(),
+        PublishedDevice {
+            id: format!("{driver}/{}/{}", self.slice.spec.pool.name, device.name),
+            driver: driver.to_owned(),
             attributes: attributes.collect(),
             capacity: capacities.map(|(k, c)| (name(k), capacity::amount(&c.value))).collect(),
             allow_multiple_allocations: device.allow_multiple_allocations == Some(true),
-        };
-        let is_here = !place::is_by_device(slice) || place::device_matches(device, node);
-        let draws = contents.stock.draws(device);
-        let facts = PreparedDevice::from(&facts);
-        Self { slice: Arc::clone(slice), index, pool, facts, is_here, draws }
+        }
     }
 
-    pub(super) fn device(&self) -> &Device {
-        &self.slice.spec.devices.as_deref().unwrap_or_default()[self.index]
-    }
-
-    pub(super) fn taints(&self) -> &[DeviceTaint] {
-        self.device().taints.as_deref().unwrap_or_default()
+    /// Taints that keep claims away, unless they tolerate them.
+    pub(super) fn taints(&self) -> impl Iterator<Item = &DeviceTaint> {
+        let counts = |taint: &&DeviceTaint| ["NoSchedule", "NoExecute"].contains(&&*taint.effect);
+        self.device().taints.iter().flatten().filter(counts)
     }
 
     /// True if several claims may have a share of it.

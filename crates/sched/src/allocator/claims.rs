@@ -4,12 +4,16 @@ use k8s_openapi::api::resource::v1::{
     AllocationResult, DeviceClaimConfiguration, DeviceClass, ResourceClaim,
 };
 
+use windlass_core::selector::PublishedExpression;
+
 use super::{
     Unallocated,
     constraint::{self, Constraint},
+    likeness::{AttributesRead, Likeness},
     pools::Pools,
-    request::{self, ClaimRequest},
-    search::Search,
+    request::{self, Alternative, ClaimRequest},
+    result::ChosenDevice,
+    search::{Search, Selections},
     taken::Taken,
 };
 
@@ -70,7 +74,55 @@ impl Claims {
         pools: &Pools,
         taken: &Taken,
     ) -> Result<Vec<AllocationResult>, Unallocated> {
-        Search::new(&self.all, pools, taken)?.run()
+        let mut selections = Selections::default();
+        let solved = Search::new(&self.all, pools, taken, (None, &mut selections))?.run()?;
+        Ok((0..self.all.len()).map(|claim| solved.result(claim)).collect())
+    }
+
+    /// The devices of [`allocate`](Self::allocate) alone, by their positions in the pools. Nodes of one [`Likeness`] for
+    /// these claims have the same.
+    ///
+    /// # Errors
+    ///
+    /// As [`allocate`](Self::allocate).
+    pub fn choose(&self, pools: &Pools, taken: &Taken) -> Result<Vec<ChosenDevice>, Unallocated> {
+        let mut selections = Selections::default();
+        Ok(Search::new(&self.all, pools, taken, (None, &mut selections))?.run()?.chosen())
+    }
+
+    /// As [`choose`](Self::choose), with the expressions evaluated once for each kind of devices.
+    ///
+    /// # Assumptions
+    ///
+    /// The likeness is that of the node, and all calls with the same selections are for these claims, with likenesses by
+    /// the same [`DeviceKinds`](super::DeviceKinds).
+    ///
+    /// # Errors
+    ///
+    /// As [`allocate`](Self::allocate).
+    pub fn choose_alike(
+        &self,
+        pools: &Pools,
+        taken: &Taken,
+        likeness: &Likeness,
+        selections: &mut Selections,
+    ) -> Result<Vec<ChosenDevice>, Unallocated> {
+        let known = (Some(&*likeness.kinds), selections);
+        Ok(Search::new(&self.all, pools, taken, known)?.run()?.chosen())
+    }
+
+    /// The attributes of devices that the claims read by expressions and constraints.
+    pub fn attributes_read(&self) -> AttributesRead {
+        let alternatives = || {
+            let requests = self.all.iter().flat_map(|claim| &claim.requests);
+            requests.flat_map(|request| &request.alternatives)
+        };
+        let by_expressions = alternatives().flat_map(Alternative::expressions);
+        let constraints = self.all.iter().flat_map(|claim| &claim.constraints);
+        AttributesRead::of(
+            by_expressions.map(PublishedExpression::attributes_read),
+            constraints.map(Constraint::attribute_read),
+        )
     }
 }
 

@@ -4,6 +4,8 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use k8s_openapi::api::resource::v1::{Device, DeviceAttribute, DeviceConstraint, ResourceClaim};
 
+use windlass_core::attribute::AttributeName;
+
 use super::Unallocated;
 
 /// Constraint, with its state over the chosen devices.
@@ -65,6 +67,12 @@ impl Constraint {
             rule,
             chosen: 0,
         })
+    }
+
+    /// The attribute that it compares; `None` for a name without a domain, which is each driver's own.
+    pub(super) fn attribute_read(&self) -> Option<AttributeName> {
+        let (domain, name) = self.attribute.split_once('/')?;
+        (!name.contains('/')).then(|| AttributeName::published(domain, name))
     }
 
     /// Adds a device if it satisfies the constraint. Returns true if it does.

@@ -16,6 +16,8 @@ use super::{
 pub(super) struct Stock {
     /// Value of each counter without consumption.
     full: Vec<Amount>,
+    /// Index in `full` of the first counter of each set.
+    starts: Vec<usize>,
     /// Index in `full` by set and counter.
     index: BTreeMap<String, BTreeMap<String, usize>>,
     /// Consumption by device name, devices for other nodes included.
@@ -44,6 +46,7 @@ impl Stock {
             return false;
         }
         let first = self.full.len();
+        self.starts.push(first);
         self.full.extend(counters.values().map(|counter| capacity::amount(&counter.value)));
         self.index.insert(name.to_owned(), counters.keys().cloned().zip(first..).collect());
         true
@@ -78,6 +81,37 @@ impl Stock {
         draws.collect()
     }
 
+    /// Value of each counter without consumption.
+    pub(super) fn full(&self) -> &[Amount] {
+        &self.full
+    }
+
+    /// Position of the first counter of each set.
+    pub(super) fn starts(&self) -> &[usize] {
+        &self.starts
+    }
+
+    /// The set that a device consumes counters of.
+    pub(super) fn set_of(&self, draws: &[Draw]) -> Option<usize> {
+        let Draw { counter, .. } = draws.first()?;
+        Some(self.starts.partition_point(|start| start <= counter) - 1)
+    }
+
+    /// Part of a set that a device consumes, in thousandths: the mean of its counters.
+    pub(super) fn milli_of(&self, set: usize, draws: &[Draw]) -> u32 {
+        let end = self.starts.get(set + 1).copied().unwrap_or(self.full.len());
+        let counters = self.starts[set]..end;
+        let counted = counters.clone().filter(|it| self.full[*it] > Amount::ZERO).count();
+        let of = |draw: &Draw| match self.full[draw.counter].billionths() {
+            full if full > 0 && counters.contains(&draw.counter) => {
+                draw.amount.billionths().saturating_mul(1000) / full
+            }
+            _ => 0,
+        };
+        let sum: i128 = draws.iter().map(of).sum();
+        u32::try_from(sum / i128::try_from(counted.max(1)).unwrap_or(1)).unwrap_or(0)
+    }
+
     /// Counters after the consumption of allocated devices. Those may overdraw a counter, which then blocks further
     /// devices without an error.
     fn left(&self, holdings: Option<&Holdings>) -> Vec<Amount> {
@@ -94,6 +128,14 @@ impl Stock {
 // === impl Draw ===
 
 impl Draw {
+    pub(super) fn counter(self) -> usize {
+        self.counter
+    }
+
+    pub(super) fn amount(self) -> Amount {
+        self.amount
+    }
+
     fn apply(self, left: &mut [Amount], by: fn(Amount, Amount) -> Amount) {
         left[self.counter] = by(left[self.counter], self.amount);
     }
@@ -109,6 +151,20 @@ impl Counters {
             State::Incomplete | State::Invalid(_) => Vec::new(),
         };
         Self { left: pools.iter().zip(holdings.iter().copied()).map(left).collect() }
+    }
+
+    /// Remaining value of each counter of a pool.
+    pub(super) fn of_pool(&self, pool: usize) -> &[Amount] {
+        &self.left[pool]
+    }
+
+    /// True if a device could consume its counters.
+    pub(super) fn suffice(&mut self, pool: usize, draws: &[Draw]) -> bool {
+        let suffice = self.take(pool, draws);
+        if suffice {
+            self.give_back(pool, draws);
+        }
+        suffice
     }
 
     /// Consumes a device's counters, unless its pool has too little of one.

@@ -5,7 +5,10 @@ use std::{
     sync::Arc,
 };
 
-use k8s_openapi::api::{core::v1::Node, resource::v1::ResourceSlice};
+use k8s_openapi::api::{
+    core::v1::Node,
+    resource::v1::{Device, ResourceSlice},
+};
 
 use super::{
     candidate::Candidate,
@@ -51,11 +54,11 @@ impl Pools {
         let (last, mut all): (Vec<_>, Vec<_>) = pools.partition(Pool::needs_conditions);
         all.extend(last);
         let mut candidates = Vec::new();
-        for (index, Pool { id, state }) in all.iter().enumerate() {
+        for (index, Pool { state, .. }) in all.iter().enumerate() {
             let State::Ready(contents) = state else { continue };
             for slice in &contents.here {
                 let devices = 0..slice.spec.devices.as_ref().map_or(0, Vec::len);
-                let device = |device| Candidate::of((index, id, contents), (slice, device), node);
+                let device = |device| Candidate::of((index, contents), (slice, device), node);
                 candidates.extend(devices.map(device));
             }
         }
@@ -68,6 +71,12 @@ impl Pools {
         let keys: BTreeSet<_> = relevant.map(key).collect();
         let concerning = slices.iter().filter(|slice| keys.contains(&key(slice)));
         Self::new(&concerning.cloned().map(Arc::new).collect::<Vec<_>>(), node)
+    }
+
+    /// A device by its position, with its slice.
+    pub fn device(&self, position: usize) -> (&ResourceSlice, &Device) {
+        let candidate = &self.candidates[position];
+        (&candidate.slice, candidate.device())
     }
 
     /// Number of devices that the node can use.

@@ -154,13 +154,20 @@ impl Alternative {
         Ok(true)
     }
 
+    /// Its expressions that can be evaluated.
+    pub(super) fn expressions(&self) -> impl Iterator<Item = &PublishedExpression> {
+        self.selectors.iter().filter_map(|selector| selector.expression.as_ref().ok())
+    }
+
     /// True if a taint is not tolerated.
-    pub(super) fn is_kept_away_by(&self, taints: &[DeviceTaint]) -> bool {
+    pub(super) fn is_kept_away_by<'a>(
+        &self,
+        mut taints: impl Iterator<Item = &'a DeviceTaint>,
+    ) -> bool {
         let tolerates = |taint: &DeviceTaint| {
             self.tolerations.iter().flatten().any(|toleration| tolerates(toleration, taint))
         };
-        let counts = |taint: &&DeviceTaint| ["NoSchedule", "NoExecute"].contains(&&*taint.effect);
-        taints.iter().filter(counts).any(|taint| !tolerates(taint))
+        taints.any(|taint| !tolerates(taint))
     }
 }
 

@@ -2,24 +2,57 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::{
-    core::v1::{NodeSelector, NodeSelectorRequirement, NodeSelectorTerm},
-    resource::v1::{
-        AllocationResult, DeviceAllocationConfiguration, DeviceAllocationResult,
-        DeviceRequestAllocationResult,
+use k8s_openapi::{
+    api::{
+        core::v1::{NodeSelector, NodeSelectorRequirement, NodeSelectorTerm},
+        resource::v1::{
+            AllocationResult, DeviceAllocationConfiguration, DeviceAllocationResult,
+            DeviceRequestAllocationResult,
+        },
     },
+    apimachinery::pkg::api::resource::Quantity,
 };
+use windlass_core::selector::Amount;
 
 use super::{
-    PoolId, place,
+    PoolId, capacity,
+    claims::Claim,
+    place,
     request::Alternative,
     search::{Choice, Search},
 };
 use crate::random::Random;
 
+/// A device that an allocation takes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChosenDevice {
+    /// Its position in [`Pools`](super::Pools).
+    pub device: usize,
+    /// Capacity that it takes of a shared device; `None` for a whole device.
+    pub consumed: Option<BTreeMap<String, Amount>>,
+}
+
 // === impl Search ===
 
 impl Search<'_> {
+    /// Chosen devices of all claims after a successful search. Admin access takes none.
+    pub(super) fn chosen(&self) -> Vec<ChosenDevice> {
+        let of_claim = |(claim, choices): (&Claim, &Vec<Choice>)| {
+            let takes = |choice: &&Choice| {
+                !claim.requests[choice.request].alternatives[choice.alternative].admin_access
+            };
+            let amounts = |consumed: &BTreeMap<String, Quantity>| {
+                consumed.iter().map(|(name, it)| (name.clone(), capacity::amount(it))).collect()
+            };
+            let chosen = |choice: &Choice| ChosenDevice {
+                device: choice.candidate,
+                consumed: choice.consumed.as_ref().map(amounts),
+            };
+            choices.iter().filter(takes).map(chosen).collect::<Vec<_>>()
+        };
+        self.claims.iter().zip(&self.chosen).flat_map(of_claim).collect()
+    }
+
     /// Result of a claim after a successful search.
     pub(super) fn result(&self, claim: usize) -> AllocationResult {
         let mut shares = Random::of_text(&self.claims[claim].uid);

@@ -3,11 +3,9 @@
 mod reason;
 mod trial;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use k8s_openapi::{
-    api::resource::v1::AllocationResult, apimachinery::pkg::api::resource::Quantity,
-};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use self::reason::Refusals;
 use super::{
@@ -38,12 +36,21 @@ pub(super) struct Search<'a> {
     allocating: BTreeMap<usize, BTreeSet<usize>>,
     /// Capacity of shared candidates that the search has consumed.
     sharing: BTreeMap<usize, Vec<Consumed>>,
-    selected: BTreeMap<(Asked, usize), bool>,
+    /// Kind of each candidate; without them each is its own.
+    kinds: Option<&'a [u32]>,
+    selections: &'a mut Selections,
     everything: BTreeMap<Asked, Vec<usize>>,
     /// Most devices found.
     reached: BTreeMap<Asked, usize>,
     refused: BTreeMap<Asked, Refusals>,
 }
+
+/// Results of expressions that were evaluated, by request and kind of devices.
+#[derive(Debug, Default)]
+pub struct Selections(HashMap<(Asked, usize), bool>);
+
+/// Most results that are kept.
+const MAX_SELECTIONS: usize = 1 << 16;
 
 /// Chosen device.
 #[derive(Clone, Debug)]
@@ -56,7 +63,7 @@ pub(super) struct Choice {
 }
 
 /// Indices of a claim, its request and the alternative.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Asked {
     claim: usize,
     request: usize,
@@ -79,7 +86,11 @@ impl<'a> Search<'a> {
         claims: &'a [Claim],
         pools: &'a Pools,
         taken: &'a Taken,
+        (kinds, selections): (Option<&'a [u32]>, &'a mut Selections),
     ) -> Result<Self, Unallocated> {
+        if selections.0.len() > MAX_SELECTIONS {
+            selections.0.clear();
+        }
         let holdings: Vec<_> = pools.all.iter().map(|pool| taken.of_pool(&pool.id)).collect();
         let mut search = Self {
             claims,
@@ -91,7 +102,8 @@ impl<'a> Search<'a> {
             holdings,
             allocating: BTreeMap::new(),
             sharing: BTreeMap::new(),
-            selected: BTreeMap::new(),
+            kinds,
+            selections,
             everything: BTreeMap::new(),
             reached: BTreeMap::new(),
             refused: BTreeMap::new(),
@@ -100,9 +112,10 @@ impl<'a> Search<'a> {
         Ok(search)
     }
 
-    pub(super) fn run(mut self) -> Result<Vec<AllocationResult>, Unallocated> {
+    /// Searches. The first solution is in the search afterwards.
+    pub(super) fn run(mut self) -> Result<Self, Unallocated> {
         match self.place_request(0, 0) {
-            Ok(true) => Ok((0..self.claims.len()).map(|claim| self.result(claim)).collect()),
+            Ok(true) => Ok(self),
             Ok(false) => Err(Unallocated::NoFit(self.reason())),
             Err(Stop::TooMany) => {
                 let reason = format!("a claim would have more than {MAX_RESULTS} devices");

@@ -5,9 +5,7 @@ use windlass_core::selector::Amount;
 
 use super::{Asked, Choice, Search, Step, Stop};
 use crate::allocator::{
-    Unallocated,
-    candidate::Candidate,
-    capacity,
+    Unallocated, capacity,
     constraint::Asker,
     taken::{Consumed, Holding},
 };
@@ -50,12 +48,13 @@ impl<'a> Search<'a> {
         asked: Asked,
         candidate: usize,
     ) -> Result<bool, Unallocated> {
-        if let Some(known) = self.selected.get(&(asked, candidate)) {
+        let kind = self.kinds.map_or(candidate, |kinds| kinds[candidate] as usize);
+        if let Some(known) = self.selections.0.get(&(asked, kind)) {
             return Ok(*known);
         }
-        let Candidate { facts, is_here, .. } = &self.pools.candidates[candidate];
-        let selected = self.alternative(asked).selects(facts)? && *is_here;
-        self.selected.insert((asked, candidate), selected);
+        let device = &self.pools.candidates[candidate];
+        let selected = self.alternative(asked).selects(device.facts())? && device.is_here;
+        self.selections.0.insert((asked, kind), selected);
         Ok(selected)
     }
 
@@ -86,7 +85,7 @@ impl<'a> Search<'a> {
         if !self.add_to_constraints(asked, candidate) {
             if self.everything.contains_key(&asked) {
                 let (title, request) = (&self.claims[asked.claim].title, &alternative.full_name);
-                let id = device.facts.id();
+                let id = device.facts().id();
                 return Err(Stop::Wrong(Unallocated::Wrong(format!(
                     "claim {title}, request {request}: cannot add device {id} because a claim \
                      constraint would not be satisfied"
@@ -123,7 +122,7 @@ impl<'a> Search<'a> {
     fn add_to_constraints(&mut self, asked: Asked, candidate: usize) -> bool {
         let whom = self.asker(asked);
         let candidate = &self.pools.candidates[candidate];
-        let (device, driver) = (candidate.device(), &candidate.slice.spec.driver);
+        let (device, driver) = (candidate.device(), candidate.driver());
         let constraints = &mut self.constraints[asked.claim];
         let refusing = constraints.iter_mut().position(|c| !c.add(whom, device, driver));
         if let Some(refusing) = refusing {

@@ -1,0 +1,305 @@
+//! Ranks of nodes for pods with claims, by the devices that the scheduler would allocate there.
+//!
+//! ```text
+//!  specifications of the claims ──> shape ──────┐
+//!                                               ├──> outcome: devices by position, losses ──┐
+//!  slices and holders of a node ──> likeness ───┘                                           ├──> rank, kept
+//!  pods and free GPUs of the node, forecast ────────────────────────────────────────────────┘
+//! ```
+//!
+//! A shape is allocated once for each likeness, and a node is ranked again once it has changed. Claims that read attributes
+//! by computed names have no likeness: they are allocated on each node.
+
+use std::{collections::HashMap, sync::Arc};
+
+use windlass_sched::{
+    allocator::{
+        AttributesRead, ChosenDevice, Claims, DeviceKinds, Likeness, NodeLosses, Pools, Selections,
+        Taken,
+    },
+    node::Part,
+    policy::{Explanation, Rank},
+    request::Request,
+    scheduler::Scheduler,
+    view::{NodeIx, View},
+};
+
+use super::{claims::ClaimIndex, entry::Entry};
+
+/// Most shapes whose ranks are kept: 24 MB in a cluster of 15,000 nodes.
+const MAX_SHAPES: usize = 64;
+/// Most outcomes of a shape. Ranks need them until each node is ranked once.
+const MAX_OUTCOMES: usize = 4096;
+/// Work of one step, in nodes: some milliseconds.
+const STEP: usize = 512;
+/// Nodes that cost as much as one allocation.
+const ALLOCATION: usize = 8;
+
+/// Ranks by claims.
+#[derive(Debug, Default)]
+pub(super) struct ClaimRanks {
+    shapes: HashMap<Asked, Shape>,
+    likenesses: HashMap<AttributesRead, Likenesses>,
+    questions: u64,
+}
+
+/// Pods of one shape have equal ranks.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Asked {
+    /// The specifications of all claims.
+    pub(super) specs: String,
+    /// Everything but the devices and the main memory, which decides no rank.
+    pub(super) request: Request,
+}
+
+/// The cluster in which nodes are ranked.
+pub(super) struct Cluster<'a> {
+    pub(super) claims: &'a ClaimIndex,
+    pub(super) entries: &'a [Entry],
+    pub(super) view: &'a View,
+    pub(super) scheduler: &'a mut Scheduler,
+}
+
+#[derive(Debug)]
+struct Shape {
+    claims: Claims,
+    read: AttributesRead,
+    /// By the number of the likeness; none where the claims do not fit.
+    outcomes: HashMap<u32, Option<Arc<Outcome>>>,
+    selections: Selections,
+    ranks: Vec<Kept>,
+    /// State of the scheduler's forecast.
+    known: u64,
+    /// Number of the last question.
+    asked: u64,
+}
+
+/// Rank of a node after some change of it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Kept {
+    version: u64,
+    rank: Option<Rank>,
+}
+
+/// An allocation on a node.
+#[derive(Debug)]
+struct Outcome {
+    chosen: Vec<ChosenDevice>,
+    losses: NodeLosses,
+}
+
+/// Likenesses of all nodes, for claims that read the same attributes.
+#[derive(Debug, Default)]
+struct Likenesses {
+    devices: DeviceKinds,
+    numbers: HashMap<Arc<Likeness>, u32>,
+    /// Numbers so far: none is used again.
+    count: u32,
+    nodes: Vec<Option<Known>>,
+}
+
+/// Likeness of a node after some change of it, with its number.
+#[derive(Clone, Debug)]
+struct Known {
+    version: u64,
+    likeness: Arc<Likeness>,
+    number: u32,
+}
+
+// === impl ClaimRanks ===
+
+impl ClaimRanks {
+    /// Ranks nodes until all are ranked, which gives true, or one step's work is done. The ranks are put at the positions
+    /// of the nodes.
+    pub(super) fn step(
+        &mut self,
+        asked: Asked,
+        prepare: impl FnOnce() -> Option<Claims>,
+        cluster: &mut Cluster<'_>,
+        nodes: impl Iterator<Item = NodeIx>,
+        ranks: &mut [Option<Rank>],
+    ) -> bool {
+        let known = self.shapes.remove(&asked);
+        let Some(mut shape) = known.or_else(|| prepare().map(Shape::of)) else { return true };
+        self.make_room();
+        self.questions += 1;
+        shape.asked = self.questions;
+        let likenesses = self.likenesses.entry(shape.read.clone()).or_default();
+        let is_done = shape.rank(&asked.request, likenesses, cluster, nodes, ranks);
+        self.shapes.insert(asked, shape);
+        is_done
+    }
+
+    /// Forgets the shape that nobody has asked for the longest, where there are too many.
+    fn make_room(&mut self) {
+        if self.shapes.len() < MAX_SHAPES {
+            return;
+        }
+        let oldest = self.shapes.iter().min_by_key(|(_, shape)| shape.asked);
+        if let Some(oldest) = oldest.map(|(asked, _)| asked.clone()) {
+            self.shapes.remove(&oldest);
+        }
+        let shapes = &self.shapes;
+        self.likenesses.retain(|read, _| shapes.values().any(|shape| shape.read == *read));
+    }
+}
+
+// === impl Shape ===
+
+impl Shape {
+    fn of(claims: Claims) -> Self {
+        let read = claims.attributes_read();
+        Self {
+            claims,
+            read,
+            outcomes: HashMap::new(),
+            selections: Selections::default(),
+            ranks: Vec::new(),
+            known: 0,
+            asked: 0,
+        }
+    }
+
+    fn rank(
+        &mut self,
+        request: &Request,
+        likenesses: &mut Likenesses,
+        cluster: &mut Cluster<'_>,
+        nodes: impl Iterator<Item = NodeIx>,
+        ranks: &mut [Option<Rank>],
+    ) -> bool {
+        let known = cluster.scheduler.known();
+        if self.known != known {
+            self.known = known;
+            self.ranks.clear();
+        }
+        self.ranks.resize(cluster.entries.len(), Kept::default());
+        likenesses.nodes.resize(cluster.entries.len(), None);
+        let mut work = 0;
+        for node in nodes {
+            let position = node.0 as usize;
+            let version = cluster.entries[position].version;
+            if self.ranks[position].version != version {
+                if work >= STEP {
+                    return false;
+                }
+                let pools = cluster.pools(node);
+                let outcome = pools.and_then(|pools| {
+                    let taken = cluster.claims.taken();
+                    self.outcome(likenesses, (position, version), (pools, taken), &mut work)
+                });
+                let rank = outcome.and_then(|it| cluster.rate(node, request, &it));
+                self.ranks[position] = Kept { version, rank };
+            }
+            ranks[position] = self.ranks[position].rank;
+        }
+        true
+    }
+
+    /// The outcome on a node: the one of its likeness, if there is one.
+    fn outcome(
+        &mut self,
+        likenesses: &mut Likenesses,
+        (position, version): (usize, u64),
+        (pools, taken): (&Pools, &Taken),
+        work: &mut usize,
+    ) -> Option<Arc<Outcome>> {
+        *work += 1;
+        if self.read.is_any() {
+            *work += ALLOCATION;
+            let chosen = self.claims.choose(pools, taken).ok()?;
+            return Some(Arc::new(Outcome::of(pools, taken, chosen)));
+        }
+        let known = likenesses.known((position, version), pools, taken, &self.read);
+        if let Some(outcome) = self.outcomes.get(&known.number) {
+            return outcome.clone();
+        }
+        *work += ALLOCATION;
+        let Self { claims, selections, .. } = self;
+        let chosen = claims.choose_alike(pools, taken, &known.likeness, selections).ok();
+        let outcome = chosen.map(|chosen| Arc::new(Outcome::of(pools, taken, chosen)));
+        if self.outcomes.len() >= MAX_OUTCOMES {
+            self.outcomes.clear();
+        }
+        self.outcomes.insert(known.number, outcome.clone());
+        outcome
+    }
+}
+
+// === impl Likenesses ===
+
+impl Likenesses {
+    /// The likeness of a node, which is computed anew if the node has changed.
+    fn known(
+        &mut self,
+        (position, version): (usize, u64),
+        pools: &Pools,
+        taken: &Taken,
+        read: &AttributesRead,
+    ) -> &Known {
+        let known = &mut self.nodes[position];
+        if known.as_ref().is_none_or(|known| known.version != version) {
+            // Those of former states: a likeness that comes back gets a new number.
+            if self.numbers.len() > 2 * self.nodes.len() + MAX_OUTCOMES {
+                self.numbers.clear();
+            }
+            let likeness = Arc::new(Likeness::of(pools, taken, read, &mut self.devices));
+            self.count += 1;
+            let number = *self.numbers.entry(likeness.clone()).or_insert(self.count);
+            self.nodes[position] = Some(Known { version, likeness, number });
+        }
+        self.nodes[position].as_ref().expect("set above")
+    }
+}
+
+// === impl Outcome ===
+
+impl Outcome {
+    fn of(pools: &Pools, taken: &Taken, chosen: Vec<ChosenDevice>) -> Self {
+        let losses = NodeLosses::of(pools, taken, &chosen);
+        Self { chosen, losses }
+    }
+}
+
+// === impl Cluster ===
+
+impl<'a> Cluster<'a> {
+    /// The reasons for the rank of a node; none where the claims do not fit.
+    pub(super) fn explain(
+        &mut self,
+        node: NodeIx,
+        request: &Request,
+        claims: &Claims,
+    ) -> Option<Explanation> {
+        let (pools, taken) = (self.pools(node)?, self.claims.taken());
+        let outcome = Outcome::of(pools, taken, claims.choose(pools, taken).ok()?);
+        let (request, part) = self.placed(node, request, &outcome)?;
+        let mut explanation = self.scheduler.explain_rate(self.view, node, &request, part)?;
+        explanation.rank.score += outcome.losses.points();
+        explanation.terms.extend(outcome.losses.terms());
+        Some(explanation)
+    }
+
+    /// Our rule's rank by the GPUs of the outcome, less the losses.
+    fn rate(&mut self, node: NodeIx, request: &Request, outcome: &Outcome) -> Option<Rank> {
+        let (request, part) = self.placed(node, request, outcome)?;
+        let rank = self.scheduler.rate(self.view, node, &request, part)?;
+        Some(Rank { score: rank.score + outcome.losses.points(), ..rank })
+    }
+
+    /// The request with the GPUs of the outcome, and their part of the node.
+    fn placed(
+        &self,
+        node: NodeIx,
+        request: &Request,
+        outcome: &Outcome,
+    ) -> Option<(Request, Part)> {
+        let entry = &self.entries[node.0 as usize];
+        let (gpus, part) = entry.together(self.pools(node)?, &outcome.chosen);
+        Some((Request { gpus, ..*request }, part))
+    }
+
+    fn pools(&self, node: NodeIx) -> Option<&'a Pools> {
+        self.claims.pools(&self.entries[node.0 as usize].object.name)
+    }
+}

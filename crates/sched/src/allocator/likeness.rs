@@ -1,0 +1,242 @@
+//! Likeness of nodes: equal for nodes on which the same claims get the same devices, by their positions.
+//!
+//! A likeness leaves out all names of nodes, pools, slices, devices and counters, and the attributes that the claims do not
+//! read. So thousands of nodes, each with its own UUIDs, have few likenesses.
+
+use std::collections::{BTreeSet, HashMap};
+
+use k8s_openapi::{
+    api::resource::v1::{CapacityRequestPolicy, DeviceAttribute, DeviceCapacity},
+    apimachinery::pkg::api::resource::Quantity,
+};
+use windlass_core::{attribute::AttributeName, selector::Amount};
+
+use super::{
+    candidate::Candidate,
+    counters::Counters,
+    node_losses,
+    pool::{Pool, State},
+    pools::Pools,
+    taken::{Holding, Taken},
+};
+
+/// Attributes of devices that claims read, beside those that [`NodeLosses`](super::NodeLosses) reads; or any.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct AttributesRead(Option<BTreeSet<AttributeName>>);
+
+/// The state of a node's devices, as far as some claims read it.
+///
+/// # Guarantees
+///
+/// Nodes of one likeness have equal results of [`Claims::choose`](super::Claims::choose), errors aside, and of
+/// [`NodeLosses::of`](super::NodeLosses::of), for all claims that read no other attributes. Likenesses compare by the
+/// same [`DeviceKinds`].
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Likeness {
+    /// The kind of each device.
+    pub(super) kinds: Box<[u32]>,
+    /// The pools, and the holders of the devices.
+    rest: Box<[u8]>,
+}
+
+/// Numbers of the devices that claims cannot tell apart, for claims that read the same attributes.
+#[derive(Debug, Default)]
+pub struct DeviceKinds {
+    numbers: HashMap<Box<[u8]>, u32>,
+    /// Numbers so far: none is used again.
+    count: u32,
+}
+
+/// Most kinds that are kept. A kind of a former state gets a new number when it comes back.
+const MAX_KINDS: usize = 1 << 18;
+
+/// Bytes of a likeness. Each list has its length before it, and each text, so that different states have different bytes.
+#[derive(Default)]
+struct Key(Vec<u8>);
+
+// === impl AttributesRead ===
+
+impl AttributesRead {
+    pub(super) fn of(
+        by_expressions: impl Iterator<Item = Option<BTreeSet<AttributeName>>>,
+        by_constraints: impl Iterator<Item = Option<AttributeName>>,
+    ) -> Self {
+        let by_constraints = by_constraints.map(|name| Some(BTreeSet::from([name?])));
+        let all: Option<Vec<_>> = by_expressions.chain(by_constraints).collect();
+        Self(all.map(|all| all.into_iter().flatten().collect()))
+    }
+
+    /// The claims may read any attribute, so that hardly two nodes are alike for them.
+    pub fn is_any(&self) -> bool {
+        self.0.is_none()
+    }
+
+    fn includes(&self, driver: &str, key: &str) -> bool {
+        let (domain, name) = key.split_once('/').unwrap_or((driver, key));
+        let is_it = |read: &AttributeName| read.name() == name && read.domain() == domain;
+        node_losses::ATTRIBUTES.contains(&name)
+            || self.0.as_ref().is_none_or(|read| read.iter().any(is_it))
+    }
+}
+
+// === impl Likeness ===
+
+impl Likeness {
+    /// The likeness of a node with these pools, for claims that read these attributes.
+    pub fn of(
+        pools: &Pools,
+        taken: &Taken,
+        read: &AttributesRead,
+        devices: &mut DeviceKinds,
+    ) -> Self {
+        let (mut key, mut device, mut kinds) = (Key::default(), Key::default(), Vec::new());
+        let holdings: Vec<_> = pools.all.iter().map(|pool| taken.of_pool(&pool.id)).collect();
+        let counters = Counters::of(&pools.all, &holdings);
+        key.number(pools.all.len());
+        for (index, pool) in pools.all.iter().enumerate() {
+            key.pool(pool, counters.of_pool(index));
+        }
+        for candidate in &pools.candidates {
+            device.0.clear();
+            device.device(candidate, read);
+            kinds.push(devices.number(&device.0));
+            let holding = holdings[candidate.pool].and_then(|it| it.get(&candidate.device().name));
+            key.holding(holding);
+        }
+        Self { kinds: kinds.into(), rest: key.0.into() }
+    }
+}
+
+// === impl DeviceKinds ===
+
+impl DeviceKinds {
+    fn number(&mut self, device: &[u8]) -> u32 {
+        if let Some(known) = self.numbers.get(device) {
+            return *known;
+        }
+        if self.numbers.len() >= MAX_KINDS {
+            self.numbers.clear();
+        }
+        self.count += 1;
+        self.numbers.insert(device.into(), self.count);
+        self.count
+    }
+}
+
+// === impl Key ===
+
+impl Key {
+    fn pool(&mut self, Pool { id, state }: &Pool, left: &[Amount]) {
+        self.text(&id.driver);
+        let State::Ready(contents) = state else {
+            return self.flags([true, matches!(state, State::Incomplete)]);
+        };
+        self.flags([false; 2]);
+        self.list(contents.stock.starts(), |key, start| key.number(*start));
+        self.list(contents.stock.full(), |key, amount| key.amount(*amount));
+        self.list(left, |key, amount| key.amount(*amount));
+    }
+
+    fn device(&mut self, candidate: &Candidate, read: &AttributesRead) {
+        let (device, driver) = (candidate.device(), candidate.driver());
+        self.number(candidate.pool);
+        self.text(driver);
+        self.flags([candidate.is_here, candidate.is_shared()]);
+        let attributes = device.attributes.iter().flatten();
+        let attributes: Vec<_> =
+            attributes.filter(|(name, _)| read.includes(driver, name)).collect();
+        self.list(&attributes, |key, (name, value)| {
+            key.text(name);
+            key.attribute(value);
+        });
+        let capacity: Vec<_> = device.capacity.iter().flatten().collect();
+        self.list(&capacity, |key, (name, capacity)| {
+            key.text(name);
+            key.capacity(capacity);
+        });
+        let taints: Vec<_> = candidate.taints().collect();
+        self.list(&taints, |key, taint| {
+            key.text(&taint.effect);
+            key.text(&taint.key);
+            key.text(taint.value.as_deref().unwrap_or_default());
+        });
+        self.list(&candidate.draws, |key, draw| {
+            key.number(draw.counter());
+            key.amount(draw.amount());
+        });
+    }
+
+    fn attribute(&mut self, value: &DeviceAttribute) {
+        // A list equals nothing, and no expression sees it.
+        let DeviceAttribute { bool, int, string, version, .. } = value;
+        self.option(bool.as_ref(), |key, it| key.flags([*it, false]));
+        self.option(int.as_ref(), |key, it| key.0.extend_from_slice(&it.to_le_bytes()));
+        self.option(string.as_ref(), |key, it| key.text(it));
+        self.option(version.as_ref(), |key, it| key.text(it));
+    }
+
+    fn capacity(&mut self, DeviceCapacity { value, request_policy }: &DeviceCapacity) {
+        self.text(&value.0);
+        self.option(request_policy.as_ref(), |key, policy| {
+            let CapacityRequestPolicy { default, valid_range, valid_values } = policy;
+            key.quantity(default.as_ref());
+            key.option(valid_range.as_ref(), |key, range| {
+                key.text(&range.min.0);
+                key.quantity(range.max.as_ref());
+                key.quantity(range.step.as_ref());
+            });
+            key.list(valid_values.as_deref().unwrap_or_default(), |key, it| key.text(&it.0));
+        });
+    }
+
+    /// Claims that have the device.
+    fn holding(&mut self, holding: Option<&Holding>) {
+        let Some(Holding { whole, shares, consumed }) = holding else {
+            return self.flags([false; 2]);
+        };
+        self.flags([*whole > 0, *shares > 0]);
+        // Without a share nothing is consumed.
+        if *shares > 0 {
+            let consumed: Vec<_> = consumed.iter().collect();
+            self.list(&consumed, |key, (name, amount)| {
+                key.text(name);
+                key.amount(**amount);
+            });
+        }
+    }
+
+    fn list<T>(&mut self, items: &[T], put: impl Fn(&mut Self, &T)) {
+        self.number(items.len());
+        for item in items {
+            put(self, item);
+        }
+    }
+
+    fn option<T>(&mut self, item: Option<&T>, put: impl Fn(&mut Self, &T)) {
+        self.flags([item.is_some(), false]);
+        if let Some(item) = item {
+            put(self, item);
+        }
+    }
+
+    fn quantity(&mut self, quantity: Option<&Quantity>) {
+        self.option(quantity, |key, it| key.text(&it.0));
+    }
+
+    fn text(&mut self, text: &str) {
+        self.number(text.len());
+        self.0.extend_from_slice(text.as_bytes());
+    }
+
+    fn number(&mut self, number: usize) {
+        self.0.extend_from_slice(&number.to_le_bytes());
+    }
+
+    fn amount(&mut self, amount: Amount) {
+        self.0.extend_from_slice(&amount.billionths().to_le_bytes());
+    }
+
+    fn flags(&mut self, flags: [bool; 2]) {
+        self.0.extend_from_slice(&flags.map(u8::from));
+    }
+}
