@@ -29,7 +29,7 @@ use crate::commands::short_name;
 
 pub(in crate::demo) const NODE: &str = "demo";
 
-const CLASSES: &str = include_str!("../../../../../deploy/deviceclasses.yaml");
+const CLASSES: &str = include_str!("../../../../../deploy/options/claims/deviceclasses.yaml");
 
 /// Driver name in the shipped classes.
 const SHIPPED_FOR: &str = "windlass.dev";
