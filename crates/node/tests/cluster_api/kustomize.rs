@@ -79,12 +79,13 @@ fn folders(below: &str) -> BTreeSet<String> {
 
 fn add(objects: &mut Vec<Value>, folder: &Path, kind: &str) {
     let path = folder.join("kustomization.yaml");
-    let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path:?}: {error}"));
+    let shown = path.display();
+    let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{shown}: {error}"));
     let read: Kustomization =
-        serde_saphyr::from_str(&text).unwrap_or_else(|error| panic!("{path:?}: {error}"));
+        serde_saphyr::from_str(&text).unwrap_or_else(|error| panic!("{shown}: {error}"));
     let version = if kind == "Component" { "v1alpha1" } else { "v1beta1" };
-    assert_eq!(read.kind, kind, "{path:?}");
-    assert_eq!(read.api_version, format!("kustomize.config.k8s.io/{version}"), "{path:?}");
+    assert_eq!(read.kind, kind, "{shown}");
+    assert_eq!(read.api_version, format!("kustomize.config.k8s.io/{version}"), "{shown}");
     for resource in &read.resources {
         let resource = folder.join(resource);
         if resource.is_dir() {
@@ -92,8 +93,12 @@ fn add(objects: &mut Vec<Value>, folder: &Path, kind: &str) {
             continue;
         }
         // Kustomize refuses a file that is elsewhere, where a link leads there too.
-        let real = resource.canonicalize().unwrap_or_else(|error| panic!("{resource:?}: {error}"));
-        assert!(real.starts_with(folder.canonicalize().expect("a folder")), "{resource:?}");
+        let target = resource.canonicalize().unwrap_or_else(|error| panic!("{shown}: {error}"));
+        assert!(
+            target.starts_with(folder.canonicalize().expect("a folder")),
+            "{shown}: {}",
+            target.display()
+        );
         for object in documents(&resource) {
             assert!(
                 !objects.iter().any(|other| id(other) == id(&object)),
@@ -107,14 +112,14 @@ fn add(objects: &mut Vec<Value>, folder: &Path, kind: &str) {
         add(objects, &folder.join(component), "Component");
     }
     for Patch { patch } in &read.patches {
-        let patch: Value =
-            serde_saphyr::from_str(patch).unwrap_or_else(|error| panic!("{path:?}: {error}"));
-        let target = objects.iter_mut().find(|object| id(object) == id(&patch));
-        merge(target.unwrap_or_else(|| panic!("{path:?}: no {:?}", id(&patch))), &patch);
+        let part: Value =
+            serde_saphyr::from_str(patch).unwrap_or_else(|error| panic!("{shown}: {error}"));
+        let object = objects.iter_mut().find(|object| id(object) == id(&part));
+        merge(object.unwrap_or_else(|| panic!("{shown}: no {:?}", id(&part))), &part);
     }
     for image in &read.images {
         let renamed = objects.iter_mut().map(|object| rename(object, image)).filter(|is| *is);
-        assert!(renamed.count() > 0, "{path:?}: no image {}", image.name);
+        assert!(renamed.count() > 0, "{shown}: no image {}", image.name);
     }
 }
 
@@ -215,7 +220,7 @@ fn kubectl() -> Option<PathBuf> {
 fn rendered(kubectl: &Path, folder: &Path) -> String {
     let output = Command::new(kubectl).arg("kustomize").arg(folder).output().expect("it runs");
     let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && errors.is_empty(), "{folder:?}: {errors}");
+    assert!(output.status.success() && errors.is_empty(), "{}: {errors}", folder.display());
     String::from_utf8(output.stdout).expect("text")
 }
 

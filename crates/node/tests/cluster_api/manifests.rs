@@ -61,11 +61,10 @@ pub(crate) fn lost(document: &Value, kept: &Value, path: &str) -> Option<String>
 
 /// Objects of a manifest.
 pub(crate) fn documents(path: &Path) -> Vec<Value> {
-    let text = fs::read_to_string(path).unwrap_or_else(|error| panic!("{path:?}: {error}"));
+    let shown = path.display();
+    let text = fs::read_to_string(path).unwrap_or_else(|error| panic!("{shown}: {error}"));
     let documents = text.split("\n---\n").map(serde_saphyr::from_str);
-    documents
-        .map(|read| read.unwrap_or_else(|error| panic!("{}: {error}", path.display())))
-        .collect()
+    documents.map(|read| read.unwrap_or_else(|error| panic!("{shown}: {error}"))).collect()
 }
 
 #[test]

@@ -26,6 +26,39 @@ const IMPORT: &str = "WINDLASS_E2E_IMPORT";
 const DEPLOY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy");
 const NAMESPACE: &str = "windlass-system";
 const CLUSTER_HALF: &str = "app=windlass-scheduler";
+const CLAIM: &str = "\
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaim
+metadata: {name: windlass-e2e-claim}
+spec: {devices: {requests: [{name: gpu, exactly: {deviceClassName: windlass-nvidia-gpu}}]}}
+";
+/// A pod for the scheduler of claims.
+const CLAIMANT: &str = "\
+apiVersion: v1
+kind: Pod
+metadata: {name: windlass-e2e-claim}
+spec:
+  schedulerName: windlass-claims
+  automountServiceAccountToken: false
+  terminationGracePeriodSeconds: 0
+  containers:
+    - name: main
+      image: docker.io/local/app:1
+      imagePullPolicy: Never
+      resources: {claims: [{name: gpu}]}
+  resourceClaims: [{name: gpu, resourceClaimName: windlass-e2e-claim}]
+";
+/// Shares and claims, of which the options have one each.
+const CONFIGURATION: &str = "\
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: windlass, namespace: windlass-system}
+data:
+  config.yaml: |
+    labels: {devices: true}
+    shares: {memory: windlass.dev/gpu-memory, compute: windlass.dev/gpu-compute}
+    dra: {offer: beside}
+";
 /// Image of the program under test, which has every feature.
 const IMAGE: &str = "windlass-laboratory";
 /// Time to replace replicas: the Lease of a dead one lasts 15 s, and new ones start.
@@ -74,20 +107,22 @@ fn import(program: &Path, name: Option<&str>, node: &Node, import: &Path) {
     fs::remove_file(tar).expect("made");
 }
 
-/// Objects of a folder below `deploy`, with the image under test.
-fn objects(folder: &str, node: &Node) -> Vec<Value> {
+/// Objects of a folder below `deploy` with options, and the image under test.
+fn objects(folder: &str, options: &[&str], patch: &str, node: &Node) -> Vec<Value> {
     let overlay = PathBuf::from(node.path(&folder.replace('/', "-")));
     fs::create_dir_all(&overlay).expect("made");
     // A kustomization names others by relative paths only.
     let up: PathBuf = overlay.components().skip(1).map(|_| "..").collect();
     let deploy = Path::new(DEPLOY).canonicalize().expect("it is there");
-    let folder = up.join(deploy.strip_prefix("/").expect("absolute")).join(folder);
-    let text = format!(
-        "resources: [{}]\nimages:\n- {{name: windlass, newName: {IMAGE}}}\n\
-         - {{name: windlass-cluster, newName: {IMAGE}}}\n",
-        folder.display()
-    );
-    fs::write(overlay.join("kustomization.yaml"), text).expect("written");
+    let deploy = up.join(deploy.strip_prefix("/").expect("absolute"));
+    let options: Vec<_> = options.iter().map(|it| deploy.join("options").join(it)).collect();
+    let images = ["windlass", "windlass-cluster"];
+    let images = images.map(|name| json!({"name": name, "newName": IMAGE}));
+    let kustomization = json!({
+        "resources": [deploy.join(folder)], "components": options, "images": images,
+        "patches": if patch.is_empty() { json!([]) } else { json!([{"patch": patch}]) },
+    });
+    fs::write(overlay.join("kustomization.yaml"), kustomization.to_string()).expect("written");
     let rendered = kubectl(&["kustomize", overlay.to_str().expect("text")]);
     let read = |text: &str| serde_saphyr::from_str(text).expect("YAML");
     rendered.split("\n---\n").map(read).collect()
@@ -132,11 +167,15 @@ fn applied(objects: &[Value]) -> Manifests {
     Manifests::apply(&objects.iter().map(|object| format!("{object}\n")).collect::<Vec<_>>())
 }
 
-/// Replicas of the cluster half, sorted.
-fn replicas() -> Vec<Value> {
-    let list = kubectl(&["-n", NAMESPACE, "get", "pods", "-l", CLUSTER_HALF, "-o", "json"]);
+/// Pods of the namespace: the replicas of the cluster half, or all.
+fn listed(selector: &[&str]) -> Vec<Value> {
+    let list = kubectl(&[&["-n", NAMESPACE, "get", "pods", "-o", "json"], selector].concat());
     let list: Value = serde_json::from_str(&list).expect("JSON");
     list["items"].as_array().expect("a list").clone()
+}
+
+fn replicas() -> Vec<Value> {
+    listed(&["-l", CLUSTER_HALF])
 }
 
 fn name(pod: &Value) -> String {
@@ -144,7 +183,7 @@ fn name(pod: &Value) -> String {
 }
 
 /// True for a replica that serves and is to stay.
-fn is_ready(pod: &&Value) -> bool {
+fn is_ready(pod: &Value) -> bool {
     let conditions = pod["status"]["conditions"].as_array();
     let ready = |it: &Value| it["type"] == "Ready" && it["status"] == "True";
     pod["metadata"]["deletionTimestamp"].is_null()
@@ -160,8 +199,8 @@ fn gpus(replica: &str) -> Option<String> {
 
 /// Waits until both replicas serve and know the GPUs of the node.
 async fn both_serve() -> Vec<String> {
-    eventually(REPLACED, 2, async || replicas().iter().filter(is_ready).count()).await;
-    let names: Vec<_> = replicas().iter().filter(is_ready).map(name).collect();
+    eventually(REPLACED, 2, async || replicas().into_iter().filter(is_ready).count()).await;
+    let names: Vec<_> = replicas().iter().filter(|pod| is_ready(pod)).map(name).collect();
     for replica in &names {
         eventually(NODE_STATUS, Some("8.0".to_owned()), async || gpus(replica)).await;
     }
@@ -200,14 +239,14 @@ fn elected() -> String {
     holder.split('_').next().unwrap_or_default().to_owned()
 }
 
-/// Every container of the replicas has run since its start, and no request of theirs was refused.
+/// Every container of the namespace has run since its start, and no request of its was refused.
 fn nothing_was_refused() {
-    for replica in replicas().iter().filter(is_ready) {
-        let states = replica["status"]["containerStatuses"].as_array().expect("containers");
+    for pod in listed(&[]).iter().filter(|pod| is_ready(pod)) {
+        let states = pod["status"]["containerStatuses"].as_array().expect("containers");
         for state in states {
             assert_eq!(state["restartCount"], 0, "a probe ended {state}");
             let container = state["name"].as_str().expect("a name");
-            let log = kubectl(&["-n", NAMESPACE, "logs", &name(replica), "-c", container]);
+            let log = kubectl(&["-n", NAMESPACE, "logs", &name(pod), "-c", container]);
             let refused = log.lines().find(|line| line.to_lowercase().contains("forbidden"));
             assert_eq!(refused, None, "{container}");
         }
@@ -222,8 +261,8 @@ async fn pods_get_their_gpus_from_the_manifests_whichever_replica_dies() {
     let Some([scheduler, importer]) = programs() else { return };
     let _alone = alone();
     let node = Node::new("dgx-h100", "");
-    let half = objects("scheduler", &node);
-    let mut agents = objects("overlays/cluster", &node);
+    let half = objects("scheduler", &[], "", &node);
+    let mut agents = objects("overlays/cluster", &["claims"], CONFIGURATION, &node);
     let deployment = half.iter().find(|object| object["kind"] == "Deployment").expect("one");
     let containers = &deployment["spec"]["template"]["spec"]["containers"];
     let image = containers[1]["image"].as_str().expect("an image");
@@ -236,17 +275,14 @@ async fn pods_get_their_gpus_from_the_manifests_whichever_replica_dies() {
     let half = applied(&half);
     let _last_words = LastWords;
     eventually(NODE_STATUS, Some(8 * 79), async || allocatable(MEMORY).await).await;
-    let mut pods = Pods::none();
 
     let replicas = both_serve().await;
+    let claims = Manifests::apply(&[CLAIM.to_owned()]);
+    let mut pods = Pods::none();
     pods.apply("windlass-e2e-first", &wants_memory("windlass-e2e-first"));
     has_the_decided_gpu(&pods, "windlass-e2e-first").await;
-    // The scheduler for claims takes pods too.
-    let plain = wants_memory("windlass-e2e-claims")
-        .replace("schedulerName: windlass", "schedulerName: windlass-claims");
-    let plain = plain.split_once("    resources:").expect("limits").0.to_owned();
-    pods.apply("windlass-e2e-claims", &plain);
-    pods.until_it_runs("windlass-e2e-claims").await;
+    pods.apply("windlass-e2e-claim", CLAIMANT);
+    pods.until_it_runs("windlass-e2e-claim").await;
     let elected = elected();
     assert!(replicas.contains(&elected), "{elected} of {replicas:?}");
 
@@ -263,6 +299,7 @@ async fn pods_get_their_gpus_from_the_manifests_whichever_replica_dies() {
     both_serve().await;
     nothing_was_refused();
     drop(pods);
+    drop(claims);
     drop(half);
     drop(agents);
 }

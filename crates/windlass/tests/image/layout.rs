@@ -48,8 +48,9 @@ fn succeed(command: &mut Command) -> String {
 }
 
 fn json(path: &Path) -> Value {
-    let text = fs::read_to_string(path).unwrap_or_else(|error| panic!("{path:?}: {error}"));
-    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{path:?}: {error}"))
+    let shown = path.display();
+    let text = fs::read_to_string(path).unwrap_or_else(|error| panic!("{shown}: {error}"));
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{shown}: {error}"))
 }
 
 /// A small program that says it is a `windlass` with these features.
@@ -77,7 +78,7 @@ impl Image {
         let manifest = json(&blob(&index["manifests"][0]));
         let config = json(&blob(&manifest["config"]));
         let parts = json(&folder.path().join("image.cdx.json"));
-        Self { index, config, parts, manifest, folder }
+        Self { folder, index, manifest, config, parts }
     }
 
     fn path(&self, name: &str) -> PathBuf {
