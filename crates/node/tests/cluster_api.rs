@@ -7,6 +7,7 @@ mod admission;
 mod api_server;
 mod devices;
 mod events;
+mod kustomize;
 mod labels;
 mod leases;
 mod manifests;

@@ -5,6 +5,8 @@
 mod cdi;
 #[cfg(feature = "cluster")]
 mod cluster;
+#[cfg(feature = "laboratory")]
+mod completions;
 mod config;
 #[cfg(feature = "laboratory")]
 mod conformance;
@@ -39,6 +41,7 @@ pub(crate) use host::{HostCommand, HostRequest, RecordHostArgs};
 pub(crate) use nvidia_plugin::NvidiaPluginArgs;
 #[cfg(feature = "laboratory")]
 pub(crate) use {
+    completions::CompletionsArgs,
     conformance::ConformanceArgs,
     demo::{DemoArgs, DemoOutputArg},
     laboratory::{BoardArgs, KubeletArgs, MachineArgs, MachineCommand},
@@ -70,7 +73,7 @@ pub(crate) struct Cli {
 }
 
 /// Version with commit, target and features, which `build.rs` determines.
-const LONG_VERSION: &str = concat!(
+pub(crate) const LONG_VERSION: &str = concat!(
     env!("CARGO_PKG_VERSION"),
     "\ncommit:   ",
     env!("WINDLASS_BUILT_FROM"),
@@ -169,6 +172,11 @@ pub(crate) enum Command {
     /// Create simulated machines and inject faults.
     #[cfg(feature = "laboratory")]
     Machine(MachineArgs),
+    /// Print the completions of a shell.
+    #[cfg(feature = "laboratory")]
+    Completions(CompletionsArgs),
+    /// Print version, commit, target and features.
+    Version,
     /// Commands of the cluster half, which the build for nodes lacks; it reports where to find them.
     #[cfg(not(feature = "cluster"))]
     #[command(name = "cluster", hide = true, disable_help_flag = true)]
@@ -178,7 +186,7 @@ pub(crate) enum Command {
     },
     /// Commands that the build for nodes lacks; it reports where to find them.
     #[cfg(not(feature = "laboratory"))]
-    #[command(name = "demo", aliases = ["kubelet", "machine", "conformance"], hide = true,
+    #[command(name = "demo", aliases = ["kubelet", "machine", "conformance", "completions"], hide = true,
               disable_help_flag = true)]
     Laboratory {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]

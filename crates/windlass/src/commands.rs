@@ -58,7 +58,7 @@ pub(crate) use topo::Topology;
 #[cfg(feature = "laboratory")]
 use crate::demo;
 use crate::{
-    cli::{Command, HostArgs, NvidiaPluginArgs, OutputArg, RecordArgs},
+    cli::{Command, HostArgs, LONG_VERSION, NvidiaPluginArgs, OutputArg, RecordArgs},
     exit::Misuse,
     screen::{Paint, Tone, line},
 };
@@ -90,6 +90,9 @@ pub(crate) fn run(command: Command) -> Result<()> {
         Command::Conformance(args) => block_on(conformance::run(args)),
         #[cfg(feature = "laboratory")]
         Command::Machine(args) => machine::run(args.command),
+        #[cfg(feature = "laboratory")]
+        Command::Completions(args) => Ok(line(args.script())?),
+        Command::Version => Ok(line(format_args!("windlass {LONG_VERSION}"))?),
         #[cfg(not(feature = "cluster"))]
         Command::ClusterHalf { .. } => Err(no_cluster_half()),
         #[cfg(not(feature = "laboratory"))]
@@ -111,8 +114,8 @@ fn no_cluster_half() -> anyhow::Error {
 #[cfg(not(feature = "laboratory"))]
 fn no_laboratory() -> anyhow::Error {
     let problem = anyhow!(
-        "this build for nodes lacks the laboratory: demo, kubelet, machine, conformance and explain --machine need \
-         the feature `laboratory`, which cargo enables by default"
+        "this build for nodes lacks the laboratory: demo, kubelet, machine, conformance, completions and explain \
+         --machine need the feature `laboratory`, which cargo enables by default"
     );
     Misuse(problem).into()
 }

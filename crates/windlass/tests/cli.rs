@@ -15,7 +15,7 @@ use std::{
     io::{BufRead as _, BufReader, Write as _},
     os::unix::net::UnixListener,
     path::{Path, PathBuf},
-    process::Stdio,
+    process::{Command, Stdio},
 };
 
 use crate::program::{Node, folder, machine, run, text, windlass};
@@ -386,6 +386,32 @@ fn help_is_no_failure() {
     for arguments in [vec!["--help"], vec!["node", "--help"], vec!["--version"]] {
         assert!(run(&arguments).status.success(), "{arguments:?}");
     }
+}
+
+#[test]
+fn the_version_is_a_command_too() {
+    let [flag, command] = ["--version", "version"].map(|word| text(&run(&[word]).stdout));
+    assert!(flag.contains("\nfeatures: ") && flag == command, "{command}");
+}
+
+#[test]
+fn completions_of_each_shell_have_every_command() {
+    for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
+        let script = text(&run(&["completions", shell]).stdout);
+        for command in ["devices", "extend", "completions"] {
+            assert!(script.contains(command), "{shell} completes no {command}");
+        }
+    }
+    // Bash is where the scripts of this repository run.
+    let words = "source /dev/stdin; COMP_WORDS=(windlass dev); COMP_CWORD=1; \
+                 _windlass windlass dev windlass; echo \"${COMPREPLY[@]}\"";
+    let mut bash = Command::new("bash");
+    let bash = bash.args(["-c", words]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut bash = bash.spawn().expect("bash runs");
+    let script = run(&["completions", "bash"]).stdout;
+    bash.stdin.take().expect("piped").write_all(&script).expect("read");
+    let output = bash.wait_with_output().expect("a child");
+    assert_eq!(text(&output.stdout).trim(), "devices", "{}", text(&output.stderr));
 }
 
 #[test]

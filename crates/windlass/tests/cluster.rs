@@ -12,6 +12,8 @@ mod extender;
 mod kubelet;
 mod node;
 mod pods;
+#[cfg(feature = "cluster")]
+mod replicas;
 mod restarts;
 mod shares;
 mod sharing;

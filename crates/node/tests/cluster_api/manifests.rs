@@ -59,24 +59,12 @@ pub(crate) fn lost(document: &Value, kept: &Value, path: &str) -> Option<String>
     }
 }
 
-/// Manifest with all its options.
+/// Objects of a manifest.
 pub(crate) fn documents(path: &Path) -> Vec<Value> {
-    let text = fs::read_to_string(path).expect("a manifest");
-    // The options, all of them, without what they replace.
-    let tag =
-        |line: &str| line.split_once("# [").and_then(|(_, rest)| rest.split_once("] ")).is_some();
-    let lines = text.lines().filter(|line| !line.contains("# [-"));
-    let lines = lines.map(|line| match line.split_once("# [") {
-        Some((before, rest)) if tag(line) && before.trim().is_empty() => {
-            format!("{before}{}\n", rest.split_once("] ").expect("a tag").1)
-        }
-        _ => format!("{line}\n"),
-    });
-    let text: String = lines.collect();
+    let shown = path.display();
+    let text = fs::read_to_string(path).unwrap_or_else(|error| panic!("{shown}: {error}"));
     let documents = text.split("\n---\n").map(serde_saphyr::from_str);
-    documents
-        .map(|read| read.unwrap_or_else(|error| panic!("{}: {error}", path.display())))
-        .collect()
+    documents.map(|read| read.unwrap_or_else(|error| panic!("{shown}: {error}"))).collect()
 }
 
 #[test]

@@ -1,6 +1,6 @@
-//! The options of `deploy/daemonset.yaml`: what the documented commands make of it is what is meant.
+//! The options of the agent's manifest, and the documented overlays: their effect on pod and configuration.
 
-use std::{collections::BTreeSet, fs, path::Path, process::Command};
+use std::{collections::BTreeSet, fs, path::Path};
 
 use k8s_openapi::{
     api::{
@@ -13,7 +13,10 @@ use k8s_openapi::{
 use serde_json::Value;
 use windlass_config::{Config, DraOffer, Strategy};
 
-use crate::cluster_api::manifests::{documents, kept, lost};
+use crate::cluster_api::{
+    kustomize::{built, options, with},
+    manifests::documents,
+};
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
@@ -21,41 +24,41 @@ fn read(path: &str) -> String {
     fs::read_to_string(Path::new(ROOT).join(path)).expect("a text file")
 }
 
-/// The manifest as a command makes it, every field of which Kubernetes knows.
+/// The agent's objects, every field of which Kubernetes knows.
 struct Manifest {
     spec: DaemonSetSpec,
     config: Config,
 }
 
-/// The command that puts options in, as the manifest gives it.
-fn with(options: &str) -> Manifest {
-    let usage = read("deploy/daemonset.yaml");
-    let command = usage.lines().find_map(|line| line.strip_prefix("#   sed ")).expect("a command");
-    Manifest::made_by(&format!("sed {}", command.replace("cdi", options)))
-}
-
 // === impl Manifest ===
 
 impl Manifest {
-    fn made_by(command: &str) -> Self {
-        let made = Command::new("sh").args(["-c", command]).current_dir(ROOT).output();
-        let made = String::from_utf8(made.expect("sh runs").stdout).expect("text");
-        let documents = made.split("\n---\n").map(serde_saphyr::from_str::<Value>);
-        let documents: Vec<_> = documents
-            .map(|read| read.unwrap_or_else(|error| panic!("{command}: {error}")))
-            .collect();
-        for document in &documents {
-            assert_eq!(lost(document, &kept(document), ""), None, "{command}");
-        }
+    fn plain() -> Self {
+        Self::of(&built("node"))
+    }
+
+    fn with(option: &str) -> Self {
+        Self::of(&with([option]))
+    }
+
+    /// Of the folder that a page's `kubectl apply -k` names.
+    fn documented(page: &str) -> Self {
+        let folder =
+            page.lines().find_map(|line| line.strip_prefix("kubectl apply -k deploy/overlays/"));
+        let folder = folder.and_then(|rest| rest.split_whitespace().next()).expect("a command");
+        Self::of(&built(&format!("overlays/{folder}")))
+    }
+
+    fn of(objects: &[Value]) -> Self {
         let of_kind = |kind: &str| {
-            let mut found = documents.iter().filter(|document| document["kind"] == kind);
-            found.next().unwrap_or_else(|| panic!("{command}: no {kind}")).clone()
+            let object = objects.iter().find(|object| object["kind"] == kind);
+            object.unwrap_or_else(|| panic!("no {kind}")).clone()
         };
         let set: DaemonSet = serde_json::from_value(of_kind("DaemonSet")).expect("a DaemonSet");
         let map: ConfigMap = serde_json::from_value(of_kind("ConfigMap")).expect("a ConfigMap");
         let text = map.data.expect("files").remove("config.yaml").expect("a configuration");
         let config = Config::parse(Path::new("config.yaml"), &text);
-        let config = config.unwrap_or_else(|error| panic!("{command}: {error}"));
+        let config = config.unwrap_or_else(|error| panic!("{error} in\n{text}"));
         Self { spec: set.spec.expect("a spec"), config }
     }
 
@@ -75,7 +78,7 @@ impl Manifest {
 
 #[test]
 fn without_an_option_the_agent_has_no_token_and_offers_nothing_to_claims() {
-    let plain = Manifest::made_by("cat deploy/daemonset.yaml");
+    let plain = Manifest::plain();
     assert_eq!(plain.pod().automount_service_account_token, Some(false));
     assert_eq!(plain.pod().service_account_name, None);
     assert_eq!(plain.config.policy.dra.offer, DraOffer::Off);
@@ -83,20 +86,22 @@ fn without_an_option_the_agent_has_no_token_and_offers_nothing_to_claims() {
 }
 
 #[test]
-fn every_option_alone_is_understood() {
-    let text = read("deploy/daemonset.yaml");
-    let tags = text.split("# [").skip(1).filter_map(|rest| rest.split_once(']'));
-    let tags: BTreeSet<_> = tags.map(|(tag, _)| tag.trim_start_matches('-')).collect();
-    assert_eq!(tags, ["account", "cdi", "dra", "nfd", "nic", "pods", "surge"].into());
-    for tag in tags {
-        with(tag);
-        assert!(text.contains(&format!("\n# {tag}: ")), "{tag} is explained nowhere");
+fn every_option_and_overlay_has_a_valid_configuration_and_is_documented() {
+    let page = read("docs/install.md");
+    for option in options() {
+        Manifest::with(&option);
+        assert!(page.contains(&format!("\n| `{option}` |")), "docs/install.md lacks {option}");
+    }
+    for overlay in fs::read_dir(Path::new(ROOT).join("deploy/overlays")).expect("a folder") {
+        let name = overlay.expect("readable").file_name().into_string().expect("text");
+        Manifest::of(&built(&format!("overlays/{name}")));
+        assert!(page.contains(&format!("deploy/overlays/{name}")), "docs/install.md lacks {name}");
     }
 }
 
 #[test]
 fn the_readmes_say_which_runtime_the_manifest_is_for_and_how_to_have_it_without() {
-    let plain = Manifest::made_by("cat deploy/daemonset.yaml");
+    let plain = Manifest::plain();
     assert_eq!(plain.config.policy.delivery.strategies, [Strategy::Envvar].into());
     for name in ["README.md", "README.zh-CN.md"] {
         let page = read(name);
@@ -104,18 +109,15 @@ fn the_readmes_say_which_runtime_the_manifest_is_for_and_how_to_have_it_without(
             page.contains("`deviceList: envvar`"),
             "{name} does not say the manifest's default"
         );
-        let command = page.lines().find(|line| line.starts_with("sed ")).expect("a command");
-        let made = Manifest::made_by(command.split(" > ").next().expect("a command"));
+        let made = Manifest::documented(&page);
         assert_eq!(made.config.policy.delivery.strategies, [Strategy::CdiCri].into(), "{name}");
-        assert!(made.mounts().contains("/var/run/cdi"), "{name}: {command}");
+        assert!(made.mounts().contains("/var/run/cdi"), "{name}");
     }
 }
 
 #[test]
 fn the_documented_command_turns_claims_on() {
-    let page = read("docs/dra.md");
-    let command = page.lines().find(|line| line.starts_with("sed ")).expect("a command");
-    let made = Manifest::made_by(command.split(" > ").next().expect("a command"));
+    let made = Manifest::documented(&read("docs/dra.md"));
     assert_eq!(made.config.policy.dra.offer, DraOffer::Beside);
     assert_eq!(made.config.policy.delivery.strategies, [Strategy::CdiCri].into());
     assert_eq!(made.pod().automount_service_account_token, Some(true));
@@ -141,14 +143,14 @@ fn an_update_that_surges_has_agents_that_stand_by() {
         env.filter(|it| it.value.as_deref() == Some("true"))
             .any(|it| it.name == "WINDLASS_TAKE_OVER")
     };
-    let (plain, surging) = (Manifest::made_by("cat deploy/daemonset.yaml"), with("surge"));
+    let (plain, surging) = (Manifest::plain(), Manifest::with("take-over"));
     assert_eq!((strategy(&plain), stands_by(&plain)), (Some(IntOrString::Int(0)), false));
     assert_eq!((strategy(&surging), stands_by(&surging)), (Some(IntOrString::Int(1)), true));
 }
 
 #[test]
 fn probes_have_a_way_of_their_own_which_no_other_pod_reaches() {
-    let plain = Manifest::made_by("cat deploy/daemonset.yaml");
+    let plain = Manifest::plain();
     let container = plain.container();
     for probe in [&container.liveness_probe, &container.readiness_probe] {
         let probe = probe.as_ref().expect("probed");
@@ -172,7 +174,7 @@ fn probes_have_a_way_of_their_own_which_no_other_pod_reaches() {
 
 #[test]
 fn the_network_policy_is_about_the_agents_and_their_port() {
-    let plain = Manifest::made_by("cat deploy/daemonset.yaml");
+    let plain = Manifest::plain();
     let policies = documents(&Path::new(ROOT).join("deploy/networkpolicy.yaml"));
     let [policy] = policies.as_slice() else { panic!("one policy") };
     let policy: NetworkPolicy = serde_json::from_value(policy.clone()).expect("a policy");

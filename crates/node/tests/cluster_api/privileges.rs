@@ -4,13 +4,14 @@ use std::{collections::BTreeMap, fs, path::Path};
 
 use k8s_openapi::api::{apps::v1::DaemonSet, core::v1::PodSpec};
 
-use crate::cluster_api::manifests::documents;
+use crate::cluster_api::kustomize::{options, with};
 
-/// Of the manifest with all its options.
+/// With every option that neither makes the agent privileged nor moves a folder of the host.
 fn pod() -> PodSpec {
-    let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/daemonset.yaml"));
-    let mut all = documents(path).into_iter();
-    let set = all.find(|document| document["kind"] == "DaemonSet").expect("one");
+    let unlike = ["k0s", "microk8s", "privileged"];
+    let options = options().into_iter().filter(|option| !unlike.contains(&option.as_str()));
+    let mut all = with(options).into_iter();
+    let set = all.find(|object| object["kind"] == "DaemonSet").expect("one");
     let set: DaemonSet = serde_json::from_value(set).expect("a DaemonSet");
     set.spec.expect("a spec").template.spec.expect("a pod's")
 }

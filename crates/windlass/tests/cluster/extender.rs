@@ -21,7 +21,8 @@ use crate::cluster::{
     pods::{Pods, apply, clean_up, kubectl},
 };
 
-const SCHEDULER: &str = "WINDLASS_E2E_SCHEDULER";
+/// Program of a kube-scheduler.
+pub(super) const SCHEDULER: &str = "WINDLASS_E2E_SCHEDULER";
 /// Number of pods.
 const PODS: &str = "WINDLASS_E2E_PODS";
 const HOLLOW_NODES: usize = 40;
@@ -30,7 +31,7 @@ const GPU_MIB: u64 = 23_028;
 /// Time in which all pods are bound.
 const BOUND: Duration = Duration::from_secs(240);
 const LABEL: &str = "windlass-e2e-hollow";
-const MEMORY: &str = "windlass.dev/gpu-memory";
+pub(super) const MEMORY: &str = "windlass.dev/gpu-memory";
 
 /// An extender and a kube-scheduler that asks it; killed when dropped.
 struct ClusterHalf {
@@ -217,6 +218,31 @@ fn held(pods: &[Value]) -> BTreeMap<String, (u64, u64)> {
     held
 }
 
+/// A pod for the cluster half.
+pub(super) fn wants_memory(pod: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Pod\nmetadata: {{name: {pod}}}\nspec:\n  schedulerName: windlass\n  \
+         automountServiceAccountToken: false\n  terminationGracePeriodSeconds: 0\n  containers:\n  \
+         - name: main\n    image: docker.io/local/app:1\n    imagePullPolicy: Never\n    \
+         resources: {{limits: {{{MEMORY}: 30}}}}\n"
+    )
+}
+
+/// Waits until a pod's container has the GPU that the cluster half decided.
+pub(super) async fn has_the_decided_gpu(pods: &Pods, pod: &str) {
+    pods.until_it_runs(pod).await;
+    let decided: Value =
+        serde_json::from_str(&kubectl(&["get", "pod", pod, "-o", "json"])).expect("JSON");
+    let decided = held(&[decided]).into_keys().next().expect("a GPU");
+    let given = async || {
+        let log = kubectl(&["logs", pod]);
+        let share = log.lines().find_map(|it| it.split_once("WINDLASS_SHARE=").map(|it| it.1));
+        let share: Value = serde_json::from_str(share.unwrap_or("{}").trim()).expect("JSON");
+        share["device"].as_str().unwrap_or_default().to_owned()
+    };
+    eventually(NODE_STATUS, decided, given).await;
+}
+
 #[tokio::test]
 async fn kube_scheduler_takes_every_choice_and_no_gpu_is_given_beyond_what_it_has() {
     if !has_cluster() {
@@ -271,26 +297,8 @@ async fn a_container_gets_the_gpu_that_the_cluster_half_decided() {
     let mut pods = Pods::none();
     for n in 0..4 {
         let pod = format!("windlass-e2e-decided-{n}");
-        pods.apply(
-            &pod,
-            &format!(
-                "apiVersion: v1\nkind: Pod\nmetadata: {{name: {pod}}}\nspec:\n  schedulerName: windlass\n  \
-                 automountServiceAccountToken: false\n  terminationGracePeriodSeconds: 0\n  containers:\n  \
-                 - name: main\n    image: docker.io/local/app:1\n    imagePullPolicy: Never\n    \
-                 resources: {{limits: {{{MEMORY}: 30}}}}\n"
-            ),
-        );
-        pods.until_it_runs(&pod).await;
-        let decided = kubectl(&["get", "pod", &pod, "-o", "json"]);
-        let decided: Value = serde_json::from_str(&decided).expect("JSON");
-        let decided = held(&[decided]).into_keys().next().expect("a GPU");
-        let given = async || {
-            let log = kubectl(&["logs", &pod]);
-            let share = log.lines().find_map(|it| it.split_once("WINDLASS_SHARE=").map(|it| it.1));
-            let share: Value = serde_json::from_str(share.unwrap_or("{}").trim()).expect("JSON");
-            share["device"].as_str().unwrap_or_default().to_owned()
-        };
-        eventually(NODE_STATUS, decided, given).await;
+        pods.apply(&pod, &wants_memory(&pod));
+        has_the_decided_gpu(&pods, &pod).await;
     }
     drop(pods);
     drop(agent);

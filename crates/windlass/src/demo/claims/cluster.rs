@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{commands::short_name, demo::stage::NODE};
 
-const CLASSES: &str = include_str!("../../../../../deploy/deviceclasses.yaml");
+const CLASSES: &str = include_str!("../../../../../deploy/options/claims/deviceclasses.yaml");
 
 /// Driver name in the shipped classes.
 const SHIPPED_FOR: &str = "windlass.dev";

@@ -1,0 +1,309 @@
+//! The manifests as pods: agents and both replicas of the cluster half, from images of `deploy/image`, survive each other.
+//!
+//! Runs when `WINDLASS_E2E_SCHEDULER` names the program of a kube-scheduler, and `WINDLASS_E2E_IMPORT` a program that gives
+//! the image in a tar to the node's runtime. Pods have to reach the API server. The images stay with the runtime.
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+use serde_json::{Value, json};
+
+use crate::cluster::{
+    NODE_STATUS, alone, eventually,
+    extender::{MEMORY, SCHEDULER, has_the_decided_gpu, wants_memory},
+    has_cluster,
+    kubelet::allocatable,
+    node::Node,
+    pods::{Manifests, Pods, kubectl, try_kubectl},
+};
+
+/// The program that imports an image; it gets the path of a tar.
+const IMPORT: &str = "WINDLASS_E2E_IMPORT";
+const DEPLOY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy");
+const NAMESPACE: &str = "windlass-system";
+const CLUSTER_HALF: &str = "app=windlass-scheduler";
+const CLAIM: &str = "\
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaim
+metadata: {name: windlass-e2e-claim}
+spec: {devices: {requests: [{name: gpu, exactly: {deviceClassName: windlass-nvidia-gpu}}]}}
+";
+/// A pod for the scheduler of claims.
+const CLAIMANT: &str = "\
+apiVersion: v1
+kind: Pod
+metadata: {name: windlass-e2e-claim}
+spec:
+  schedulerName: windlass-claims
+  automountServiceAccountToken: false
+  terminationGracePeriodSeconds: 0
+  containers:
+    - name: main
+      image: docker.io/local/app:1
+      imagePullPolicy: Never
+      resources: {claims: [{name: gpu}]}
+  resourceClaims: [{name: gpu, resourceClaimName: windlass-e2e-claim}]
+";
+/// Shares and claims, of which the options have one each.
+const CONFIGURATION: &str = "\
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: windlass, namespace: windlass-system}
+data:
+  config.yaml: |
+    labels: {devices: true}
+    shares: {memory: windlass.dev/gpu-memory, compute: windlass.dev/gpu-compute}
+    dra: {offer: beside}
+";
+/// Image of the program under test, which has every feature.
+const IMAGE: &str = "windlass-laboratory";
+/// Time to replace replicas: the Lease of a dead one lasts 15 s, and new ones start.
+const REPLACED: Duration = Duration::from_secs(120);
+
+/// Prints the logs of the namespace when dropped in a failed test.
+struct LastWords;
+
+// === impl LastWords ===
+
+impl Drop for LastWords {
+    #[expect(clippy::print_stderr, reason = "what went wrong is in the logs")]
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            return;
+        }
+        let pods = try_kubectl(&["-n", NAMESPACE, "get", "pods", "-o", "name"]);
+        for pod in pods.unwrap_or_default().lines() {
+            let words = ["-n", NAMESPACE, "logs", "--all-containers", "--tail=20", "--prefix", pod];
+            let (Ok(log) | Err(log)) = try_kubectl(&words);
+            eprintln!("{log}");
+        }
+        let (Ok(events) | Err(events)) = try_kubectl(&["-n", NAMESPACE, "events"]);
+        eprintln!("{events}");
+    }
+}
+
+#[expect(clippy::print_stderr, reason = "a test that is left out says so")]
+fn programs() -> Option<[PathBuf; 2]> {
+    let programs = [SCHEDULER, IMPORT].map(|name| env::var_os(name).map(PathBuf::from));
+    let [Some(scheduler), Some(import)] = programs else {
+        eprintln!("SKIPPED: set {SCHEDULER} and {IMPORT} to run the manifests as pods");
+        return None;
+    };
+    Some([scheduler, import])
+}
+
+/// Makes the image of a program and gives it to the node's runtime.
+fn import(program: &Path, name: Option<&str>, node: &Node, import: &Path) {
+    let tar = node.path("image.tar");
+    let made =
+        Command::new(Path::new(DEPLOY).join("image")).arg(program).arg(&tar).args(name).status();
+    assert!(made.expect("bash runs").success(), "no image of {}", program.display());
+    let imported = Command::new(import).arg(&tar).status().expect("a program");
+    assert!(imported.success(), "{IMPORT} failed");
+    fs::remove_file(tar).expect("made");
+}
+
+/// Objects of a folder below `deploy` with options, and the image under test.
+fn objects(folder: &str, options: &[&str], patch: &str, node: &Node) -> Vec<Value> {
+    let overlay = PathBuf::from(node.path(&folder.replace('/', "-")));
+    fs::create_dir_all(&overlay).expect("made");
+    // A kustomization names others by relative paths only.
+    let up: PathBuf = overlay.components().skip(1).map(|_| "..").collect();
+    let deploy = Path::new(DEPLOY).canonicalize().expect("it is there");
+    let deploy = up.join(deploy.strip_prefix("/").expect("absolute"));
+    let options: Vec<_> = options.iter().map(|it| deploy.join("options").join(it)).collect();
+    let images = ["windlass", "windlass-cluster"];
+    let images = images.map(|name| json!({"name": name, "newName": IMAGE}));
+    let kustomization = json!({
+        "resources": [deploy.join(folder)], "components": options, "images": images,
+        "patches": if patch.is_empty() { json!([]) } else { json!([{"patch": patch}]) },
+    });
+    fs::write(overlay.join("kustomization.yaml"), kustomization.to_string()).expect("written");
+    let rendered = kubectl(&["kustomize", overlay.to_str().expect("text")]);
+    let read = |text: &str| serde_saphyr::from_str(text).expect("YAML");
+    rendered.split("\n---\n").map(read).collect()
+}
+
+/// Points an agent's mounts at a simulated machine.
+fn simulate(set: &mut Value, node: &Node) {
+    let (machine, host) = (node.path("machine"), node.path("machine/host"));
+    // Empty folders cover these, which every real /dev has.
+    for folder in ["pts", "shm"] {
+        fs::create_dir_all(format!("{host}/dev/{folder}")).expect("made");
+    }
+    let pod = &mut set["spec"]["template"]["spec"];
+    for volume in pod["volumes"].as_array_mut().expect("volumes") {
+        let Some(path) = volume["hostPath"]["path"].as_str() else { continue };
+        let moved = match path {
+            "/var/lib/windlass" => node.path("state"),
+            path if path.starts_with("/var/") => continue,
+            path => format!("{host}{path}"),
+        };
+        if !Path::new(&moved).exists() && volume["hostPath"]["type"] != "File" {
+            fs::create_dir_all(&moved).expect("made");
+        } else if !Path::new(&moved).exists() {
+            fs::create_dir_all(Path::new(&moved).parent().expect("a folder")).expect("made");
+            fs::write(&moved, "simulated\n").expect("written");
+        }
+        volume["hostPath"]["path"] = moved.into();
+    }
+    let volumes = pod["volumes"].as_array_mut().expect("volumes");
+    volumes.push(json!({"name": "machine", "hostPath": {"path": machine}}));
+    let container = &mut pod["containers"][0];
+    let mounts = container["volumeMounts"].as_array_mut().expect("mounts");
+    mounts.push(json!({"name": "machine", "mountPath": machine}));
+    let variables = container["env"].as_array_mut().expect("variables");
+    variables.push(json!({"name": "WINDLASS_HOST_ROOT_ON_NODE", "value": host}));
+    let library = node.path("machine/libnvidia-ml.so.1");
+    variables.push(json!({"name": "WINDLASS_NVML_LIBRARY", "value": library}));
+}
+
+/// Makes objects in one request, for which the order of kinds is the caller's.
+fn applied(objects: &[Value]) -> Manifests {
+    Manifests::apply(&objects.iter().map(|object| format!("{object}\n")).collect::<Vec<_>>())
+}
+
+/// Pods of the namespace: the replicas of the cluster half, or all.
+fn listed(selector: &[&str]) -> Vec<Value> {
+    let list = kubectl(&[&["-n", NAMESPACE, "get", "pods", "-o", "json"], selector].concat());
+    let list: Value = serde_json::from_str(&list).expect("JSON");
+    list["items"].as_array().expect("a list").clone()
+}
+
+fn replicas() -> Vec<Value> {
+    listed(&["-l", CLUSTER_HALF])
+}
+
+fn name(pod: &Value) -> String {
+    pod["metadata"]["name"].as_str().expect("a name").to_owned()
+}
+
+/// True for a replica that serves and is to stay.
+fn is_ready(pod: &Value) -> bool {
+    let conditions = pod["status"]["conditions"].as_array();
+    let ready = |it: &Value| it["type"] == "Ready" && it["status"] == "True";
+    pod["metadata"]["deletionTimestamp"].is_null()
+        && conditions.is_some_and(|all| all.iter().any(ready))
+}
+
+/// Number of GPUs that a replica knows, from its metrics.
+fn gpus(replica: &str) -> Option<String> {
+    let path = format!("/api/v1/namespaces/{NAMESPACE}/pods/{replica}:9403/proxy/metrics");
+    let page = try_kubectl(&["get", "--raw", &path]).ok()?;
+    page.lines().find_map(|line| line.strip_prefix("windlass_cluster_gpus ").map(str::to_owned))
+}
+
+/// Waits until both replicas serve and know the GPUs of the node.
+async fn both_serve() -> Vec<String> {
+    eventually(REPLACED, 2, async || replicas().into_iter().filter(is_ready).count()).await;
+    let names: Vec<_> = replicas().iter().filter(|pod| is_ready(pod)).map(name).collect();
+    for replica in &names {
+        eventually(NODE_STATUS, Some("8.0".to_owned()), async || gpus(replica)).await;
+    }
+    names
+}
+
+/// Kills the processes of a replica, which cannot give its Leases back.
+fn crash(replica: &str) {
+    let field = "jsonpath={.metadata.uid}";
+    let uid = kubectl(&["-n", NAMESPACE, "get", "pod", replica, "-o", field]);
+    let names = [uid.clone(), uid.replace('-', "_")];
+    let processes = fs::read_dir("/proc").expect("mounted").map(|entry| entry.expect("readable"));
+    let is_its = |process: &fs::DirEntry| {
+        // A process may end meanwhile.
+        let file = |name: &str| fs::read_to_string(process.path().join(name)).unwrap_or_default();
+        let is_program = ["windlass", "kube-scheduler"].contains(&file("comm").trim());
+        is_program && names.iter().any(|name| file("cgroup").contains(name.as_str()))
+    };
+    let ids = processes.filter(is_its).map(|process| process.file_name());
+    let ids: Vec<_> = ids.collect();
+    assert_eq!(ids.len(), 3, "one process for each container: {ids:?}");
+    assert!(Command::new("kill").arg("-KILL").args(ids).status().expect("kill runs").success());
+}
+
+/// Deletes pods as if their node were gone.
+fn delete(names: &[String]) {
+    let mut words = vec!["-n", NAMESPACE, "delete", "pod", "--grace-period=0", "--force"];
+    words.extend(names.iter().map(String::as_str));
+    kubectl(&words);
+}
+
+/// The replica whose kube-scheduler is elected.
+fn elected() -> String {
+    let field = "jsonpath={.spec.holderIdentity}";
+    let holder = kubectl(&["-n", NAMESPACE, "get", "lease", "windlass-scheduler", "-o", field]);
+    holder.split('_').next().unwrap_or_default().to_owned()
+}
+
+/// Every container of the namespace has run since its start, and no request of its was refused.
+fn nothing_was_refused() {
+    for pod in listed(&[]).iter().filter(|pod| is_ready(pod)) {
+        let states = pod["status"]["containerStatuses"].as_array().expect("containers");
+        for state in states {
+            assert_eq!(state["restartCount"], 0, "a probe ended {state}");
+            let container = state["name"].as_str().expect("a name");
+            let log = kubectl(&["-n", NAMESPACE, "logs", &name(pod), "-c", container]);
+            let refused = log.lines().find(|line| line.to_lowercase().contains("forbidden"));
+            assert_eq!(refused, None, "{container}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn pods_get_their_gpus_from_the_manifests_whichever_replica_dies() {
+    if !has_cluster() {
+        return;
+    }
+    let Some([scheduler, importer]) = programs() else { return };
+    let _alone = alone();
+    let node = Node::new("dgx-h100", "");
+    let half = objects("scheduler", &[], "", &node);
+    let mut agents = objects("overlays/cluster", &["claims"], CONFIGURATION, &node);
+    let deployment = half.iter().find(|object| object["kind"] == "Deployment").expect("one");
+    let containers = &deployment["spec"]["template"]["spec"]["containers"];
+    let image = containers[1]["image"].as_str().expect("an image");
+    import(&scheduler, Some(image), &node, &importer);
+    import(Path::new(env!("CARGO_BIN_EXE_windlass")), None, &node, &importer);
+    let set = agents.iter_mut().find(|object| object["kind"] == "DaemonSet").expect("one");
+    simulate(set, &node);
+    // Deleted in the other order, and the namespace last.
+    let agents = applied(&agents);
+    let half = applied(&half);
+    let _last_words = LastWords;
+    eventually(NODE_STATUS, Some(8 * 79), async || allocatable(MEMORY).await).await;
+
+    let replicas = both_serve().await;
+    let claims = Manifests::apply(&[CLAIM.to_owned()]);
+    let mut pods = Pods::none();
+    pods.apply("windlass-e2e-first", &wants_memory("windlass-e2e-first"));
+    has_the_decided_gpu(&pods, "windlass-e2e-first").await;
+    pods.apply("windlass-e2e-claim", CLAIMANT);
+    pods.until_it_runs("windlass-e2e-claim").await;
+    let elected = elected();
+    assert!(replicas.contains(&elected), "{elected} of {replicas:?}");
+
+    crash(&elected);
+    pods.apply("windlass-e2e-second", &wants_memory("windlass-e2e-second"));
+    eventually(REPLACED, true, async || is_bound("windlass-e2e-second")).await;
+    has_the_decided_gpu(&pods, "windlass-e2e-second").await;
+
+    delete(&both_serve().await);
+    pods.apply("windlass-e2e-third", &wants_memory("windlass-e2e-third"));
+    eventually(REPLACED, true, async || is_bound("windlass-e2e-third")).await;
+    has_the_decided_gpu(&pods, "windlass-e2e-third").await;
+
+    both_serve().await;
+    nothing_was_refused();
+    drop(pods);
+    drop(claims);
+    drop(half);
+    drop(agents);
+}
+
+fn is_bound(pod: &str) -> bool {
+    !kubectl(&["get", "pod", pod, "-o", "jsonpath={.spec.nodeName}"]).is_empty()
+}

@@ -1,0 +1,267 @@
+//! Images of `deploy/image`: digests, equal bytes, every library of the program, and the list of parts.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::program;
+
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+
+/// An image with its parts, unpacked.
+struct Image {
+    folder: TempDir,
+    index: Value,
+    manifest: Value,
+    config: Value,
+    parts: Value,
+}
+
+fn make(program: &Path, folder: &Path, epoch: Option<&str>) -> Output {
+    let mut command = Command::new(Path::new(ROOT).join("deploy/image"));
+    command.arg(program).arg(folder.join("image.tar")).env_remove("SOURCE_DATE_EPOCH");
+    command.envs(epoch.map(|epoch| ("SOURCE_DATE_EPOCH", epoch)));
+    command.output().expect("bash runs")
+}
+
+/// True on Debian; prints a notice elsewhere.
+#[expect(clippy::print_stderr, reason = "a test that is left out says so")]
+fn has_debian() -> bool {
+    let is_debian = Command::new("dpkg-query").arg("--version").output().is_ok();
+    if !is_debian {
+        eprintln!("SKIPPED: deploy/image copies glibc of a Debian");
+    }
+    is_debian
+}
+
+fn succeed(command: &mut Command) -> String {
+    let output = command.output().expect("it runs");
+    assert!(output.status.success(), "{command:?}: {}", program::text(&output.stderr));
+    program::text(&output.stdout)
+}
+
+fn json(path: &Path) -> Value {
+    let shown = path.display();
+    let text = fs::read_to_string(path).unwrap_or_else(|error| panic!("{shown}: {error}"));
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{shown}: {error}"))
+}
+
+/// A small program that says it is a `windlass` with these features.
+fn claims_to_be(features: &str, folder: &Path) -> PathBuf {
+    let path = folder.join("windlass");
+    let said = format!(
+        "windlass 0.1.0\ncommit:   0a1b2c3d of 2026-01-02\ntarget:   any\nfeatures: {features}"
+    );
+    fs::write(&path, format!("#!/bin/sh\necho '{said}'\n")).expect("written");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("made a program");
+    path
+}
+
+// === impl Image ===
+
+impl Image {
+    fn of(program: &Path) -> Self {
+        let folder = program::folder();
+        let output = make(program, folder.path(), None);
+        assert!(output.status.success(), "{}", program::text(&output.stderr));
+        let tar = folder.path().join("image.tar");
+        succeed(Command::new("tar").arg("xf").arg(&tar).arg("-C").arg(folder.path()));
+        let index = json(&folder.path().join("index.json"));
+        let blob = |part: &Value| folder.path().join(blob_path(part));
+        let manifest = json(&blob(&index["manifests"][0]));
+        let config = json(&blob(&manifest["config"]));
+        let parts = json(&folder.path().join("image.cdx.json"));
+        Self { folder, index, manifest, config, parts }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Unpacks the files of the image.
+    fn files(&self) -> PathBuf {
+        let files = self.path("files");
+        fs::create_dir_all(&files).expect("made");
+        let layer = self.path(&blob_path(&self.manifest["layers"][0]));
+        let mut tar = Command::new("tar");
+        succeed(tar.arg("xf").arg(layer).arg("--no-same-owner").arg("-C").arg(&files));
+        files
+    }
+
+    fn name(&self) -> &str {
+        let annotations = &self.index["manifests"][0]["annotations"];
+        annotations["io.containerd.image.name"].as_str().expect("a name")
+    }
+
+    /// Version of each part, by its kind and name.
+    fn versions(&self) -> BTreeMap<String, &Value> {
+        let parts = self.parts["components"].as_array().expect("a list");
+        let named = |part: &Value| {
+            let purl = part["purl"].as_str().expect("a purl");
+            purl.split('@').next().expect("a name").to_owned()
+        };
+        parts.iter().map(|part| (named(part), &part["version"])).collect()
+    }
+}
+
+fn blob_path(part: &Value) -> String {
+    let digest = part["digest"].as_str().expect("a digest");
+    format!("blobs/{}", digest.replace(':', "/"))
+}
+
+#[test]
+fn every_blob_has_its_digest_and_size_and_every_reference_a_blob() {
+    if !has_debian() {
+        return;
+    }
+    let program = program::folder();
+    let image = Image::of(&claims_to_be("none", program.path()));
+    let blobs = image.path("blobs/sha256");
+    let names = fs::read_dir(&blobs).expect("blobs").map(|it| it.expect("readable").file_name());
+    let names: Vec<_> = names.map(|name| name.into_string().expect("text")).collect();
+    let sums = succeed(Command::new("sha256sum").args(&names).current_dir(&blobs));
+    let right = |line: &str| line.split_once("  ").is_some_and(|(sum, name)| sum == name);
+    assert!(sums.lines().count() == 3 && sums.lines().all(right), "{sums}");
+    let parts =
+        [&image.index["manifests"][0], &image.manifest["config"], &image.manifest["layers"][0]];
+    for part in parts {
+        let size = fs::metadata(image.path(&blob_path(part))).expect("a blob").len();
+        assert_eq!(part["size"].as_u64(), Some(size));
+    }
+    assert_eq!(image.config["rootfs"]["diff_ids"][0], image.manifest["layers"][0]["digest"]);
+    let docker = &json(&image.path("manifest.json"))[0];
+    assert_eq!(docker["Config"], blob_path(&image.manifest["config"]));
+    assert_eq!(docker["Layers"][0], blob_path(&image.manifest["layers"][0]));
+    assert_eq!(docker["RepoTags"][0], "windlass:0.1.0");
+}
+
+#[test]
+fn equal_inputs_give_equal_bytes_wherever_and_whenever_they_are_made() {
+    if !has_debian() {
+        return;
+    }
+    let made = ["0", "4102444800"].map(|modified| {
+        let folder = program::folder();
+        let program = claims_to_be("cluster", folder.path());
+        let date = format!("@{modified}");
+        succeed(Command::new("touch").args(["-d", &date]).arg(&program));
+        assert!(make(&program, folder.path(), None).status.success());
+        ["image.tar", "image.cdx.json"]
+            .map(|name| fs::read(folder.path().join(name)).expect("made"))
+    });
+    assert!(made[0] == made[1], "the bytes differ");
+    let folder = program::folder();
+    let program = claims_to_be("cluster", folder.path());
+    assert!(make(&program, folder.path(), Some("1")).status.success());
+    assert!(fs::read(folder.path().join("image.tar")).expect("made") != made[0][0]);
+}
+
+#[test]
+fn the_features_of_the_program_name_the_image_and_its_parts() {
+    if !has_debian() {
+        return;
+    }
+    for (features, name, has) in [
+        ("none", "windlass", [false, false]),
+        ("cluster", "windlass-cluster", [true, false]),
+        ("cluster, laboratory", "windlass-laboratory", [true, true]),
+    ] {
+        let folder = program::folder();
+        let image = Image::of(&claims_to_be(features, folder.path()));
+        assert_eq!(image.name(), format!("docker.io/library/{name}:0.1.0"));
+        let versions = image.versions();
+        let half = ["windlass-sched", "windlass-nvml-sim"];
+        let half = half.map(|part| versions.contains_key(&format!("pkg:cargo/{part}")));
+        assert_eq!(half, has, "{features}");
+        assert!(versions.contains_key("pkg:deb/debian/coreutils"), "chroot is in it");
+        let config = &image.config["config"];
+        assert_eq!(config["Entrypoint"][0], "/usr/bin/windlass");
+        assert_eq!(config["Labels"]["org.opencontainers.image.revision"], "0a1b2c3d");
+        assert_eq!(image.config["created"], "2026-01-02T00:00:00Z");
+        let variables = config["Env"].as_array().expect("variables");
+        assert!(variables.contains(&Value::from("MALLOC_ARENA_MAX=1")), "as in the Dockerfile");
+    }
+}
+
+#[test]
+fn the_list_of_parts_has_crates_as_locked_with_licences_that_are_expressions() {
+    if !has_debian() {
+        return;
+    }
+    let folder = program::folder();
+    let image = Image::of(&claims_to_be("none", folder.path()));
+    let lock = fs::read_to_string(Path::new(ROOT).join("Cargo.lock")).expect("a lock file");
+    let lock: toml::Value = toml::from_str(&lock).expect("TOML");
+    let mut crates = 0;
+    for part in image.parts["components"].as_array().expect("a list") {
+        if !part["purl"].as_str().expect("a purl").starts_with("pkg:cargo/") {
+            continue;
+        }
+        crates += 1;
+        let locked = lock["package"].as_array().expect("packages").iter().find(|package| {
+            package["name"].as_str() == part["name"].as_str()
+                && package["version"].as_str() == part["version"].as_str()
+        });
+        let sum = locked.unwrap_or_else(|| panic!("{part} is not locked")).get("checksum");
+        assert_eq!(sum.and_then(|sum| sum.as_str()), part["hashes"][0]["content"].as_str());
+        let licence = part["licenses"][0]["expression"].as_str().expect("a licence");
+        assert!(spdx::Expression::parse(licence).is_ok(), "{part}");
+    }
+    assert!(crates > 100, "only {crates} crates");
+    let digest = &image.parts["metadata"]["component"]["hashes"][0]["content"];
+    let manifest = image.index["manifests"][0]["digest"].as_str().expect("a digest");
+    assert_eq!(manifest.strip_prefix("sha256:"), digest.as_str());
+}
+
+#[test]
+fn a_program_runs_with_nothing_but_the_libraries_of_its_image() {
+    if !has_debian() {
+        return;
+    }
+    let image = Image::of(Path::new(env!("CARGO_BIN_EXE_windlass")));
+    let files = image.files();
+    let found = succeed(Command::new("find").arg(files.join("usr/lib")).args(["-name", "*.so*"]));
+    let libraries: Vec<_> = found.lines().map(Path::new).collect();
+    // NVIDIA's libraries need these, and Windlass does not.
+    for needed in ["libdl.so.2", "libpthread.so.0", "librt.so.1"] {
+        assert!(libraries.iter().any(|it| it.ends_with(needed)), "{needed} is missing: {found}");
+    }
+    let is_loader = |path: &&&Path| {
+        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("ld-linux"))
+    };
+    let loader = libraries.iter().find(is_loader).expect("a loader");
+    let folder = loader.parent().expect("a folder");
+    for program in ["usr/bin/windlass", "usr/sbin/chroot"] {
+        let mut command = Command::new(loader);
+        command.args(["--inhibit-cache", "--library-path"]).arg(folder).arg("--list");
+        let list = succeed(command.arg(files.join(program)));
+        let paths = list.lines().filter_map(|line| line.split_once("=> ")?.1.split(' ').next());
+        let elsewhere: Vec<_> = paths.filter(|path| !Path::new(path).starts_with(&files)).collect();
+        assert!(elsewhere.is_empty(), "{program} loads {elsewhere:?}");
+    }
+    let mut command = Command::new(loader);
+    command.args(["--inhibit-cache", "--library-path"]).arg(folder);
+    let said = succeed(command.arg(files.join("usr/bin/windlass")).arg("--version"));
+    assert!(said.starts_with("windlass "), "{said}");
+}
+
+#[test]
+fn a_wrong_command_line_makes_no_image_and_leaves_nothing() {
+    if !has_debian() {
+        return;
+    }
+    let folder = program::folder();
+    let output = make(&folder.path().join("nothing"), folder.path(), None);
+    assert_eq!(output.status.code(), Some(1), "{}", program::text(&output.stderr));
+    assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 0);
+    let bare = Command::new(Path::new(ROOT).join("deploy/image")).output().expect("bash runs");
+    assert_eq!(bare.status.code(), Some(64));
+    assert!(program::text(&bare.stderr).starts_with("usage: deploy/image PROGRAM"));
+}

@@ -1,0 +1,94 @@
+//! The sources that deploy/Dockerfile copies suffice for its build.
+
+use std::{
+    fs,
+    path::{Component, Path, PathBuf},
+};
+
+/// Keywords that include a file in a build, up to their argument.
+const INCLUDES: [&str; 3] = ["include_str!(", "include_bytes!(", "include!("];
+
+/// Start of code that the image does not compile.
+const TESTS: [&str; 2] = ["#[cfg(test)]\nmod tests", "#[cfg(test)]\npub(crate) mod tests"];
+
+fn root() -> PathBuf {
+    lexical(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")))
+}
+
+/// The path without `..`, which may lead through what is not there.
+fn lexical(path: &Path) -> PathBuf {
+    path.components().fold(PathBuf::new(), |mut whole, part| {
+        if part == Component::ParentDir {
+            whole.pop();
+        } else {
+            whole.push(part);
+        }
+        whole
+    })
+}
+
+/// The files of a folder that are part of the program or decide how it is built.
+fn sources(folder: &Path, files: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("readable").path();
+        let name = path.file_name().expect("a name");
+        if path.is_dir() && name != "tests" && name != "benches" && name != "examples" {
+            sources(&path, files);
+        } else if path.extension().is_some_and(|kind| kind == "rs") && name != "tests.rs" {
+            files.push(path);
+        }
+    }
+}
+
+/// The files that a source brings in by a path in quotes, or by one of several that begin alike: of a path that a
+/// macro completes, the folder.
+fn included(file: &Path) -> Vec<PathBuf> {
+    let text = fs::read_to_string(file).expect("a text file");
+    let end = TESTS.iter().filter_map(|start| text.find(start)).min();
+    let text = &text[..end.unwrap_or(text.len())];
+    let beside = file.parent().expect("a folder");
+    let arguments = INCLUDES.iter().flat_map(|include| text.split(include).skip(1));
+    let literal = |argument: &str| {
+        let argument = argument.strip_prefix("concat!(").unwrap_or(argument);
+        // Build scripts write to the build's own folder.
+        let path = argument.strip_prefix('"')?.split('"').next()?;
+        Some(lexical(&beside.join(path)))
+    };
+    arguments.filter_map(literal).collect()
+}
+
+/// Paths that the build stage copies from the repository.
+fn copied() -> Vec<PathBuf> {
+    let text = fs::read_to_string(root().join("deploy/Dockerfile")).expect("a Dockerfile");
+    let copies = text.lines().filter_map(|line| line.strip_prefix("COPY "));
+    let words = copies.filter(|line| !line.starts_with("--from")).flat_map(|line| {
+        let words: Vec<_> = line.split_whitespace().map(str::to_owned).collect();
+        words[..words.len() - 1].to_vec()
+    });
+    words.map(|word| root().join(word)).collect()
+}
+
+#[test]
+fn the_image_is_built_from_all_files_that_are_compiled_into_the_program() {
+    let (mut files, copied) = (Vec::new(), copied());
+    sources(&root().join("crates"), &mut files);
+    let missing: Vec<_> = files
+        .iter()
+        .flat_map(|file| included(file).into_iter().map(move |path| (file, path)))
+        .filter(|(_, path)| !copied.iter().any(|copy| path.starts_with(copy)))
+        .collect();
+    assert!(missing.is_empty(), "deploy/Dockerfile does not copy {missing:#?}");
+    let brings =
+        |name: &str| files.iter().flat_map(|file| included(file)).any(|f| f.ends_with(name));
+    assert!(brings("deploy/options/claims/deviceclasses.yaml") && brings("profiles/devices"));
+}
+
+#[test]
+fn what_the_image_is_built_from_is_there_and_not_ignored() {
+    let ignored = fs::read_to_string(root().join(".dockerignore")).expect("a .dockerignore");
+    for path in copied() {
+        assert!(path.exists(), "{} is not there", path.display());
+        let hidden = ignored.lines().any(|line| path.starts_with(root().join(line)));
+        assert!(!hidden, "{} is ignored", path.display());
+    }
+}
