@@ -12,6 +12,7 @@ pub mod node_label;
 pub mod slices;
 
 mod attempts;
+mod bound_pod;
 mod claim_status;
 mod claims;
 mod client;
@@ -19,11 +20,12 @@ mod error;
 mod kept_connection;
 mod pods;
 
+pub use bound_pod::BoundPod;
 pub use claim_status::{ClaimStatuses, StatusOutcome};
 pub use claims::Claims;
 pub use client::{Client, InvalidNodeName, Limits};
 pub use error::ClusterError;
-pub use pods::{BoundPod, Pods};
+pub use pods::Pods;
 
 /// Field manager of all writes.
 const MANAGER: &str = "windlass";

@@ -5,3 +5,4 @@ mod claims;
 mod model;
 mod questions;
 mod rig;
+mod virtual_gpus;

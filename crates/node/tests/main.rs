@@ -7,3 +7,4 @@ mod devices;
 mod dra;
 mod mps;
 mod shares;
+mod virtual_gpus;
