@@ -9,6 +9,7 @@ pub mod events;
 pub mod labels;
 pub mod leases;
 pub mod node_label;
+pub mod placed_pods;
 pub mod slices;
 
 mod attempts;
@@ -18,6 +19,7 @@ mod claims;
 mod client;
 mod error;
 mod kept_connection;
+mod metadata_watch;
 mod pods;
 
 pub use bound_pod::BoundPod;

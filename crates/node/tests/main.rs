@@ -3,6 +3,7 @@
 mod agent;
 mod claims;
 mod cluster_api;
+mod decisions;
 mod devices;
 mod dra;
 mod mps;

@@ -70,7 +70,7 @@ impl World {
     }
 
     /// Puts a bound pod of such metadata on the API server.
-    fn put(&self, pod: &Pod, metadata: &Value) {
+    pub(crate) fn put(&self, pod: &Pod, metadata: &Value) {
         let container = |it: &Container| {
             let limits = it.limits.iter().map(|(name, count)| (name.clone(), count.to_string()));
             let limits: BTreeMap<_, _> = limits.collect();
