@@ -199,13 +199,21 @@ impl<S> Follower<S> {
     fn feed(&self, still_held: &HeldIds) {
         let recorded = match &self.record {
             Some(record) if !self.ledger.watch().borrow().is_complete() => {
-                self.with_devices_of_pools(RecordedDevices::of(&record.held))
+                self.with_devices_of_pools(self.recorded(&record.held))
             }
-            _ => Some(RecordedDevices::of(still_held)),
+            _ => Some(self.recorded(still_held)),
         };
         if let Some((recorded, read)) = recorded.zip(self.read_at) {
             self.ledger.recorded(&recorded, read, self.delay);
         }
+    }
+
+    /// Devices and pools of these ids. Tokens that count shares stand for no device.
+    fn recorded(&self, held: &HeldIds) -> RecordedDevices {
+        let policy = self.sources.policy.borrow();
+        let mut recorded = RecordedDevices::of(held);
+        recorded.pools.retain(|name| !policy.shares.names().any(|shares| shares == name));
+        recorded
     }
 
     /// Adds all devices of each pool: an earlier agent's token may stand for any. `None` before the first

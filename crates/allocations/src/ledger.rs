@@ -569,6 +569,17 @@ impl Conflict {
         Self::Held { device: of.device.clone(), holder }
     }
 
+    /// The device that cannot be taken.
+    pub fn device(&self) -> &DeviceId {
+        match self {
+            Self::Held { device, .. }
+            | Self::Unknown { device }
+            | Self::UnknownClaims { device }
+            | Self::Exceeded { device, .. }
+            | Self::NoShareLeft { device, .. } => device,
+        }
+    }
+
     /// The claim that has the device, for the node's own log: the message goes to another tenant and hides
     /// its name.
     pub fn holder(&self) -> Option<&ClaimRef> {

@@ -9,21 +9,25 @@ pub mod events;
 pub mod labels;
 pub mod leases;
 pub mod node_label;
+pub mod placed_pods;
 pub mod slices;
 
 mod attempts;
+mod bound_pod;
 mod claim_status;
 mod claims;
 mod client;
 mod error;
 mod kept_connection;
+mod metadata_watch;
 mod pods;
 
+pub use bound_pod::BoundPod;
 pub use claim_status::{ClaimStatuses, StatusOutcome};
 pub use claims::Claims;
 pub use client::{Client, InvalidNodeName, Limits};
 pub use error::ClusterError;
-pub use pods::{BoundPod, Pods};
+pub use pods::Pods;
 
 /// Field manager of all writes.
 const MANAGER: &str = "windlass";

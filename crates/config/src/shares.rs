@@ -1,14 +1,16 @@
 //! Resources of the device plugin that count shares of GPUs by amounts.
 
+use std::num::NonZeroU32;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use windlass_core::resource::ResourceName;
 
 use crate::scalar::Text;
 
-/// Resources that count amounts of NVIDIA's whole GPUs. A pod that asks for some has a share of one GPU, which is
-/// chosen when its first container starts. Nothing enforces the amounts yet.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// Resources that count amounts of NVIDIA's whole GPUs. A pod that asks for some has its GPU chosen when its first
+/// container starts. Nothing enforces the amounts yet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct ShareResources {
     /// Resource that counts memory in GiB; left out, none.
@@ -17,6 +19,25 @@ pub struct ShareResources {
     /// Resource that counts compute in percent of a GPU; left out, none.
     #[serde(with = "Text::<ResourceName>")]
     pub compute: Option<ResourceName>,
+    /// Resource that counts virtual GPUs, as HAMi's device plugin does; left out, none. Under the name of the whole GPUs
+    /// it replaces them.
+    #[serde(with = "Text::<ResourceName>")]
+    pub gpus: Option<ResourceName>,
+    /// Virtual GPUs of a GPU: the most pods that have a part of it, on average over the node.
+    pub per_gpu: NonZeroU32,
+}
+
+/// HAMi's `deviceSplitCount`.
+const PER_GPU: NonZeroU32 = NonZeroU32::new(10).expect("not zero");
+/// More would make the kubelet's list too long.
+const MOST_PER_GPU: u32 = 1000;
+
+// === impl Default ===
+
+impl Default for ShareResources {
+    fn default() -> Self {
+        Self { memory: None, compute: None, gpus: None, per_gpu: PER_GPU }
+    }
 }
 
 // === impl ShareResources ===
@@ -24,6 +45,11 @@ pub struct ShareResources {
 impl ShareResources {
     /// The resources.
     pub fn names(&self) -> impl Iterator<Item = &ResourceName> {
+        self.amounts().chain(&self.gpus)
+    }
+
+    /// Those that count an amount of one GPU.
+    fn amounts(&self) -> impl Iterator<Item = &ResourceName> {
         self.memory.iter().chain(&self.compute)
     }
 
@@ -32,15 +58,20 @@ impl ShareResources {
         self.names().next().is_some()
     }
 
-    /// Names with two meanings. `others` are those of all other resources.
+    /// Names with two meanings, and too many virtual GPUs. `others` are the names of all other resources, of which the
+    /// virtual GPUs may replace one.
     pub(crate) fn mistakes(&self, others: &[ResourceName]) -> Vec<String> {
-        let is_taken = |name: &&ResourceName| others.contains(name);
+        let is_taken =
+            |name: &&ResourceName| others.contains(name) || self.gpus.as_ref() == Some(*name);
         let text = |name| {
             format!("{name} is the name of another resource already: use another one for shares")
         };
-        let mut found: Vec<_> = self.names().filter(is_taken).map(text).collect();
+        let mut found: Vec<_> = self.amounts().filter(is_taken).map(text).collect();
         if self.memory.is_some() && self.memory == self.compute {
             found.push("memory and compute are two amounts: use two names".to_owned());
+        }
+        if self.per_gpu.get() > MOST_PER_GPU {
+            found.push(format!("perGpu: {} is more than {MOST_PER_GPU}", self.per_gpu));
         }
         found
     }

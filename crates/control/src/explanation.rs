@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, fmt};
 
 use serde::{Serialize, Serializer};
+use windlass_sched::request::ShareMemory;
 
 use crate::{
     facts::{GpuWish, PodFacts},
@@ -128,11 +129,12 @@ fn wants(pod: &PodFacts) -> String {
         Ok(GpuWish::None) => "no GPU".to_owned(),
         Ok(GpuWish::Whole(1)) => "1 GPU".to_owned(),
         Ok(GpuWish::Whole(count)) => format!("{count} GPUs of one node"),
-        Ok(GpuWish::Share { milli, mib, .. }) => {
-            let memory = (*mib > 0).then(|| format!("{mib} MiB"));
+        Ok(GpuWish::Share { count, milli, memory, .. }) => {
+            let memory = (*memory != ShareMemory::Mib(0)).then(|| memory.to_string());
             let compute = (*milli > 0).then(|| format!("{} % of the compute", milli / 10));
             let parts: Vec<_> = memory.into_iter().chain(compute).collect();
-            format!("{} of one GPU", parts.join(" and "))
+            let of = if *count == 1 { "one GPU" } else { &format!("each of {count} GPUs") };
+            format!("{} of {of}", parts.join(" and "))
         }
     };
     let (cpu, memory) = (f64::from(pod.wish.cpu_milli) / 1000.0, pod.wish.memory_mib);
@@ -142,7 +144,8 @@ fn wants(pod: &PodFacts) -> String {
 /// The departures of single pods that would help, pods that hold least first.
 fn remedies(index: &mut Index, pod: &PodFacts, names: &[String]) -> Vec<Remedy> {
     let blocked = index.filter(pod, names);
-    let is_by_pods = |refusal: &Refusal| matches!(refusal, Refusal::Misfit(_));
+    let is_by_pods =
+        |refusal: &Refusal| matches!(refusal, Refusal::Misfit(_) | Refusal::NotAccepted { .. });
     let blocked: Vec<_> = blocked
         .into_iter()
         .filter(|(_, outcome)| outcome.as_ref().err().is_some_and(is_by_pods))

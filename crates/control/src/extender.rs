@@ -162,7 +162,11 @@ impl Extender {
 fn is_for_good(refusal: &Refusal) -> bool {
     use windlass_sched::fit::Misfit;
     match refusal {
-        Refusal::Wish(_) | Refusal::NoAgent(_) | Refusal::Bound { .. } => true,
+        Refusal::Wish(_)
+        | Refusal::NoAgent(_)
+        | Refusal::NoVirtualGpus(_)
+        | Refusal::Bound { .. } => true,
+        Refusal::NotAccepted { accepted, .. } => *accepted == 0,
         Refusal::Misfit(misfit) => matches!(misfit, Misfit::Model),
         Refusal::UnknownNode(_) | Refusal::InDoubt(_) => false,
     }

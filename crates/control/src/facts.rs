@@ -7,12 +7,10 @@ pub mod claim_gpus;
 mod gpu_wish;
 mod node;
 mod pod;
-mod products;
 
 pub use self::{
     claim_gpus::{DeviceName, SliceGpu},
     gpu_wish::{GpuWish, GpuWishError, SharedBy},
     node::{GpuFacts, MAX_GPUS, NodeFacts},
     pod::{PodFacts, Wish},
-    products::Products,
 };

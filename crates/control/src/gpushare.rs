@@ -26,7 +26,7 @@ pub(crate) fn annotations(
     wish: GpuWish,
     now: Timestamp,
 ) -> BTreeMap<String, String> {
-    let memory_mib = wish.share().map_or(0, |(_, mib)| mib);
+    let memory_mib = wish.share_of(gpu.memory_mib).map_or(0, |(_, mib)| mib);
     let pair = |key: &str, value: String| (format!("{PREFIX}{key}"), value);
     [
         pair("IDX", index.to_string()),
@@ -115,7 +115,7 @@ impl InspectedGpu {
             namespace: holder.pod.namespace.clone(),
             used: {
                 let wish = holder.pod.wish.gpus.as_ref().copied().unwrap_or(GpuWish::None);
-                wish.share().map_or(gpu.memory_mib, |(_, mib)| mib) / MIB_PER_UNIT
+                wish.share_of(gpu.memory_mib).map_or(gpu.memory_mib, |(_, mib)| mib) / MIB_PER_UNIT
             },
         };
         Self {

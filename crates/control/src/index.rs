@@ -26,7 +26,7 @@ use std::{
 
 use windlass_core::annotation::{DecidedDevice, PodPlacement};
 use windlass_sched::{
-    fit::fit,
+    fit::{Misfit, fit},
     node::{Node, Part},
     policy::{Policy, Rank},
     request::{Gpus, Request},
@@ -94,7 +94,22 @@ pub enum Refusal {
     Wish(#[from] GpuWishError),
     /// The node does not fit.
     #[error(transparent)]
-    Misfit(#[from] windlass_sched::fit::Misfit),
+    Misfit(#[from] Misfit),
+    /// The GPUs that the pod's annotations accept do not suffice.
+    #[error(
+        "{accepted} of the node's GPUs are accepted by the pod's nvidia.com/use-gpuuuid and nouse-gpuuuid: {misfit}"
+    )]
+    NotAccepted {
+        /// Number of accepted GPUs of the node.
+        accepted: usize,
+        /// The reason against these.
+        misfit: Misfit,
+    },
+    /// The node counts whole GPUs under the name by which the pod asks for shares.
+    #[error(
+        "node {0} gives whole GPUs as nvidia.com/gpu: its agent needs `shares.gpus` for amounts of HAMi"
+    )]
+    NoVirtualGpus(String),
     /// A GPU lacks the id by which the agent would find it.
     #[error("node {0} runs no agent of Windlass, which has to give the share to the pod")]
     NoAgent(String),
@@ -197,7 +212,9 @@ impl Index {
         let Ok(request) = pod.wish.request(self.view.catalog()) else { return Some(Vec::new()) };
         let mut ranks: Vec<Option<Rank>> = vec![None; self.entries.len()];
         let nodes: Vec<_> = names.iter().map(|name| self.nodes.get(name).copied()).collect();
-        if pod.claims.is_empty() {
+        if !pod.wish.accepted.accepts_all_ids() {
+            self.rank_by_ids(pod, &request, names, &mut ranks);
+        } else if pod.claims.is_empty() {
             for (node, rank) in self.scheduler.ranks(&self.view, &request) {
                 ranks[node.0 as usize] = Some(rank);
             }
@@ -241,7 +258,13 @@ impl Index {
         let request = pod.wish.request(self.view.catalog());
         self.check(pod, &request, name)?;
         let (request, node) = (request?, self.nodes[name]);
-        let part = self.scheduler.part(&self.view, node, &request);
+        let part = match self.accepted(pod, node) {
+            None => self.scheduler.part(&self.view, node, &request),
+            Some(accepted) => {
+                let fit = fit(self.view.catalog(), &accepted, &request).ok();
+                fit.map(|fit| self.scheduler.choose(&self.view, node, &request, &fit).1)
+            }
+        };
         let part = part.expect("checked above, and nothing has changed since");
         let placed = self.placed(node, pod, part);
         self.touch_pod(&pod.uid);
@@ -263,6 +286,7 @@ impl Index {
         let Ok(empty) = entry.facts.empty(self.view.catalog_mut()) else { return false };
         let claims = entry.claim_parts(&self.claims);
         let (state, _) = occupancy::occupy(self.view.catalog(), &entry.facts, empty, &claims, pods);
+        let state = accepted(pod, &entry.facts, &state).unwrap_or(state);
         fit(self.view.catalog(), &state, &request).is_ok()
     }
 
@@ -280,17 +304,17 @@ impl Index {
         }
     }
 
-    /// The terms of the rank that a node has for the pod, in one line; none where it does not fit.
+    /// The terms of the rank that a node has for the pod, in one line; none where it does not fit, or for GPUs by their ids.
     pub fn explain(&mut self, pod: &PodFacts, name: &str) -> Option<String> {
         self.settle();
         let request = pod.wish.request(self.view.catalog()).ok()?;
         let node = *self.nodes.get(name)?;
+        if !pod.wish.accepted.accepts_all_ids() {
+            return None;
+        }
         if pod.claims.is_empty() {
-            return self
-                .scheduler
-                .explain(&self.view, node, &request)
-                .ok()
-                .map(|it| it.to_string());
+            let explanation = self.scheduler.explain(&self.view, node, &request).ok()?;
+            return Some(explanation.to_string());
         }
         let wanted = self.claims.wanted(&pod.namespace, &pod.claims)?;
         let explanation = self.cluster().1.explain(node, &request, &wanted)?;
@@ -313,7 +337,8 @@ impl Index {
         let (mut others, mut uids) = (Vec::new(), Vec::new());
         for (uid, part) in entry.occupancy.parts() {
             let Some(holder) = self.pods.get(uid) else { continue };
-            let Ok(held) = holder.facts.wish.request(self.view.catalog()) else { continue };
+            let held = holder.facts.wish.request_on(&entry.facts, self.view.catalog());
+            let Ok(held) = held else { continue };
             if held.gpu_count() != part.gpus.len() {
                 continue;
             }
@@ -325,6 +350,7 @@ impl Index {
                 uids.push(uid.clone());
             }
         }
+        let state = accepted(pod, &entry.facts, &state).unwrap_or(state);
         let found = victims::victims(self.view.catalog(), &state, &others, &request, pod.priority)?;
         Some(found.pods.into_iter().map(|position| uids[position].clone()).collect())
     }
@@ -398,10 +424,11 @@ impl Index {
 
     fn placed(&self, node: NodeIx, pod: &PodFacts, part: Part) -> Placed {
         let gpus = &self.entries[node.0 as usize].facts.gpus;
-        let share = pod.wish.gpus.as_ref().ok().and_then(|wish| wish.share());
+        let wish = pod.wish.gpus.as_ref().ok();
         let device = |position: usize| {
-            let id = gpus[position].id.clone()?;
-            Some(match share {
+            let GpuFacts { id, memory_mib, .. } = &gpus[position];
+            let id = id.clone()?;
+            Some(match wish.and_then(|wish| wish.share_of(*memory_mib)) {
                 Some((milli, mib)) => DecidedDevice::share(id, mib, milli),
                 None => DecidedDevice::whole(id),
             })
@@ -426,13 +453,47 @@ impl Index {
         let node = self.nodes.get(name).filter(|node| self.entries[node.0 as usize].is_there);
         let node = node.ok_or_else(|| Refusal::UnknownNode(name.to_owned()))?;
         fit(self.view.catalog(), self.view.node(*node), request)?;
-        let needs_agent =
-            matches!(pod.wish.gpus, Ok(GpuWish::Share { by: SharedBy::Windlass, .. }));
-        let gpus = &self.entries[node.0 as usize].facts.gpus;
-        if needs_agent && gpus.iter().any(|gpu| gpu.id.is_none()) {
-            return Err(Refusal::NoAgent(name.to_owned()));
+        if let Some(state) = self.accepted(pod, *node) {
+            fit(self.view.catalog(), &state, request).map_err(|misfit| {
+                let gpus = self.entries[node.0 as usize].facts.gpus.iter();
+                let is_accepted = |gpu: &&GpuFacts| pod.wish.accepted.accepts_id(gpu.id.as_ref());
+                Refusal::NotAccepted { accepted: gpus.filter(is_accepted).count(), misfit }
+            })?;
         }
-        Ok(())
+        let Ok(GpuWish::Share { by, .. }) = &pod.wish.gpus else { return Ok(()) };
+        let facts = &self.entries[node.0 as usize].facts;
+        let has_ids = facts.gpus.iter().all(|gpu| gpu.id.is_some());
+        match by {
+            SharedBy::Windlass | SharedBy::Hami { .. } if !has_ids => {
+                Err(Refusal::NoAgent(name.to_owned()))
+            }
+            SharedBy::Hami { .. } if !facts.virtual_gpus => {
+                Err(Refusal::NoVirtualGpus(name.to_owned()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The node with those GPUs alone that the pod accepts by their ids; none where it accepts all.
+    fn accepted(&self, pod: &PodFacts, node: NodeIx) -> Option<Node> {
+        accepted(pod, &self.entries[node.0 as usize].facts, self.view.node(node))
+    }
+
+    /// Ranks of the named nodes that can serve the pod with GPUs that it accepts by their ids.
+    fn rank_by_ids(
+        &mut self,
+        pod: &PodFacts,
+        request: &Request,
+        names: &[String],
+        ranks: &mut [Option<Rank>],
+    ) {
+        for name in names {
+            let Some(node) = self.nodes.get(name).copied() else { continue };
+            let Some(state) = self.accepted(pod, node) else { continue };
+            let fit = fit(self.view.catalog(), &state, request).ok();
+            ranks[node.0 as usize] =
+                fit.map(|fit| self.scheduler.choose(&self.view, node, request, &fit).0);
+        }
     }
 
     /// One step of the ranks of nodes for a pod with claims. True once all are ranked.
@@ -524,6 +585,19 @@ impl PodEntry {
     fn as_holder(&self) -> (&PodFacts, Option<Part>) {
         (&self.facts, self.assumed.as_ref().map(|assumed| assumed.part))
     }
+}
+
+/// A node's state in which the pod can have those GPUs alone that it accepts by their ids; none where it accepts all.
+fn accepted(pod: &PodFacts, facts: &NodeFacts, state: &Node) -> Option<Node> {
+    let accepted = &pod.wish.accepted;
+    if accepted.accepts_all_ids() {
+        return None;
+    }
+    let mut state = state.clone();
+    for (gpu, facts) in state.gpus.iter_mut().zip(&facts.gpus) {
+        gpu.is_usable &= accepted.accepts_id(facts.id.as_ref());
+    }
+    Some(state)
 }
 
 /// The node on which the pod counts.

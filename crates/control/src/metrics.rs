@@ -155,12 +155,14 @@ fn word(truth: bool) -> &'static str {
     if truth { "true" } else { "false" }
 }
 
-const REASONS: [&str; 12] = [
+const REASONS: [&str; 14] = [
     "bound",
     "cpu",
     "in_doubt",
     "memory",
     "no_agent",
+    "no_virtual_gpus",
+    "not_accepted",
     "partition",
     "pods",
     "product",
@@ -175,6 +177,8 @@ fn reason(refusal: &Refusal) -> &'static str {
         Refusal::UnknownNode(_) => "unknown_node",
         Refusal::Wish(_) => "wish",
         Refusal::NoAgent(_) => "no_agent",
+        Refusal::NoVirtualGpus(_) => "no_virtual_gpus",
+        Refusal::NotAccepted { .. } => "not_accepted",
         Refusal::Bound { .. } => "bound",
         Refusal::InDoubt(_) => "in_doubt",
         Refusal::Misfit(misfit) => match misfit {

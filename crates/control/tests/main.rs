@@ -6,3 +6,4 @@ mod claims;
 mod model;
 mod questions;
 mod rig;
+mod virtual_gpus;

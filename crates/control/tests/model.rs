@@ -11,11 +11,14 @@ use std::{
 };
 
 use windlass_control::{
-    facts::{GpuFacts, GpuWish, NodeFacts, PodFacts, Products, SharedBy, Wish},
+    facts::{GpuFacts, GpuWish, NodeFacts, PodFacts, SharedBy, Wish},
     index::{Index, Inspected},
 };
-use windlass_core::{annotation::PodPlacement, device::DeviceId};
-use windlass_sched::random::Random;
+use windlass_core::{
+    annotation::{AcceptedGpus, PodPlacement},
+    device::DeviceId,
+};
+use windlass_sched::{random::Random, request::ShareMemory};
 
 const STEPS: usize = 20_000;
 const NODES: usize = 6;
@@ -115,8 +118,9 @@ impl Model {
             0..4 => GpuWish::Whole([1, 1, 2, 4][self.random.below(4)]),
             4 => GpuWish::None,
             _ => GpuWish::Share {
+                count: [1, 1, 2][self.random.below(3)],
                 milli: [0, 100, 300, 500][self.random.below(4)],
-                mib: [1024, 4096, 8192, 12_288][self.random.below(4)],
+                memory: ShareMemory::Mib([1024, 4096, 8192, 12_288][self.random.below(4)]),
                 by: SharedBy::Windlass,
             },
         };
@@ -135,7 +139,7 @@ impl Model {
                 cpu_milli: 500,
                 memory_mib: 256,
                 gpus: Ok(gpus),
-                products: Products::default(),
+                accepted: AcceptedGpus::default(),
             },
             gpu_index: None,
             claims: Vec::new(),

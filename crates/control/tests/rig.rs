@@ -63,10 +63,19 @@ impl Rig {
 
     /// Adds a node with GPUs of 24 GiB each.
     pub(crate) fn add_node(&self, name: &str, gpus: usize) {
+        self.add_node_with(name, gpus, false);
+    }
+
+    /// Adds a node that counts virtual GPUs.
+    pub(crate) fn add_virtual_node(&self, name: &str, gpus: usize) {
+        self.add_node_with(name, gpus, true);
+    }
+
+    fn add_node_with(&self, name: &str, gpus: usize, virtual_gpus: bool) {
         let gpu =
             |n: usize| json!({"id": format!("GPU-{name}-{n}"), "model": "A10", "memoryMib": 24576});
         let devices: Vec<_> = (0..gpus).map(gpu).collect();
-        let devices = json!({"devices": devices}).to_string();
+        let devices = json!({"devices": devices, "virtualGpus": virtual_gpus}).to_string();
         let node: Node = object(json!({
             "metadata": {"name": name, "annotations": {"windlass.dev/devices": devices}},
             "status": {"allocatable": {"cpu": "64", "memory": "256Gi", "pods": "110"}},

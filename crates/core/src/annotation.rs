@@ -4,12 +4,15 @@
 //!  agent ──[`NodeDevices`] on its Node──> cluster half ──[`PodPlacement`] on the pod──> agent
 //! ```
 //!
-//! A cluster with Dynamic Resource Allocation needs neither: slices and claims say the same.
+//! A cluster with Dynamic Resource Allocation needs neither: slices and claims say the same. Both halves read the
+//! [`AcceptedGpus`] of a pod's author.
 
+mod accepted_gpus;
 mod node_devices;
 mod pod_placement;
 
 pub use self::{
+    accepted_gpus::AcceptedGpus,
     node_devices::{NodeDevice, NodeDevices},
     pod_placement::{DecidedDevice, PodPlacement},
 };

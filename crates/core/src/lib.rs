@@ -21,3 +21,4 @@ pub mod replica;
 pub mod resource;
 pub mod selector;
 pub mod topology;
+pub mod virtual_gpus;

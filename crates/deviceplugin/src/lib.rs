@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 use windlass_allocations::{ledger::SharedLedger, podresources::PodResourcesCache};
 use windlass_config::SessionLimits;
-use windlass_core::resource::ResourceName;
+use windlass_core::{device::DeviceId, resource::ResourceName};
 use windlass_host::{Roots, abbreviate::shortened, causes, shared::Shared};
 use windlass_kubelet_api::{
     deviceplugin::KUBELET_SOCKET,
@@ -42,6 +42,9 @@ use self::{
     session::Session,
     shares::ShareHandle,
 };
+
+/// Whole GPUs that the cluster half decided for each pod that the kubelet has not admitted yet, the first bound pod first.
+pub type DecidedSets = Vec<Vec<DeviceId>>;
 
 /// Supervisor of the servers: starts one for each offered resource.
 #[derive(Debug)]
@@ -72,6 +75,8 @@ pub struct Plugins {
     pub recent: RecentAllocations,
     /// Requests to bind shares, before a container starts.
     pub shares: ShareHandle,
+    /// Decisions of the cluster half.
+    pub decided: watch::Receiver<Arc<DecidedSets>>,
 }
 
 /// Latest allocations, shared by the servers of all resources.
@@ -190,6 +195,7 @@ impl Plugins {
             ledger: self.ledger.clone(),
             holders: self.holders.clone(),
             shares: self.shares.clone(),
+            decided: self.decided.clone(),
             streams,
             newest: watch::Sender::default(),
         };

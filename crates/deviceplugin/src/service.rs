@@ -32,6 +32,7 @@ pub(super) use same_container::SameContainer;
 
 use super::wire::{self, Refusal};
 use crate::{
+    DecidedSets,
     history::HistorySender,
     metrics::{Method, PlacementMetrics, RpcMetrics},
     shares::ShareHandle,
@@ -51,6 +52,7 @@ pub(super) struct Service {
     /// Requests for a new checkpoint: each device list makes the kubelet write one.
     pub(super) holders: PodResourcesCache,
     pub(super) shares: ShareHandle,
+    pub(super) decided: watch::Receiver<Arc<DecidedSets>>,
     pub(super) streams: mpsc::UnboundedSender<StreamEvent>,
     /// Newest list on any stream.
     pub(super) newest: watch::Sender<ListAndWatchResponse>,
@@ -181,7 +183,7 @@ impl Service {
         let state = self.state.borrow().clone();
         let offer = self.offer(&state);
         self.check_known(&offer, ids)?;
-        if offer.counts_shares() {
+        if ids.iter().all(|id| offer.counts_share(id)) {
             let bound = self.shares.bind(&self.resource, ids).await;
             return bound.map_err(|why| Refusal::Unbound { resource: self.name(), why });
         }

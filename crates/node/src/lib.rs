@@ -7,6 +7,7 @@ pub mod owners;
 pub mod reload;
 
 mod admin;
+mod decisions;
 mod metrics;
 mod reconciler;
 mod shares;

@@ -1,15 +1,16 @@
-//! Late binding of shares: a pod's GPU is chosen when its first container starts, and not before.
+//! Late binding of shares: a pod's GPUs are chosen when its first container starts, and not before.
 //!
 //! ```text
-//!  PreStartContainer ──> checkpoint: the pod ──> API server: the decided GPU ──> ledger ──> CDI document ──> answer
+//!  PreStartContainer ──> checkpoint: the pod ──> API server: the decided GPUs ──> ledger ──> CDI document ──> answer
 //!                                  └────────── the pod has a share already ───────────────────^
 //! ```
 //!
 //! # Guarantees
 //!
 //! The ledger has a share before its CDI document exists, and the document is on disk before the kubelet is answered.
-//! Amounts are those of the kubelet's tokens: a pod's annotation chooses a GPU, and never more of it. The next agent
-//! restores the shares from their documents. A repeated request gets the same document.
+//! Amounts are those of the kubelet's tokens, and of virtual GPUs those of the pod's specification: a pod's annotation
+//! chooses a GPU, and never more of it. The next agent restores the shares from their documents. A repeated request gets the
+//! same document.
 //!
 //! # Assumptions
 //!
@@ -42,20 +43,27 @@ use windlass_allocations::{
 };
 use windlass_cluster::{BoundPod, Client, Pods};
 use windlass_config::{Places, Policy};
-use windlass_core::{annotation::PodPlacement, device::DeviceId, resource::ResourceName};
+use windlass_core::{
+    annotation::{AcceptedGpus, PodPlacement},
+    device::DeviceId,
+    resource::ResourceName,
+    virtual_gpus::PodRequest,
+};
 use windlass_deviceplugin::shares::BindRequest;
-use windlass_host::{blocking, causes, deadline, shared::Shared, watch::changed};
+use windlass_host::{
+    abbreviate::first_few, blocking, causes, deadline, shared::Shared, watch::changed,
+};
 use windlass_lifecycle::cleanup::CleanupHandle;
-use windlass_resources::NodeState;
+use windlass_resources::{NodeState, offers::Shareable};
 
 use self::{
     choice::{Choice, decided},
     documents::{Edits, ShareDocument, ShareDocuments},
     error::BindError,
-    hold::Hold,
+    hold::{Amounts, HeldGpu, Hold, Pod},
     holds::{Ended, Holds, Present, Taken},
-    place::ShareRequest,
-    wanted::Wanted,
+    place::{ShareRequest, Size},
+    wanted::{Tokens, Wanted},
 };
 use crate::metrics::ShareMetrics;
 
@@ -98,6 +106,11 @@ struct Binder {
     disk: Shared<()>,
 }
 
+/// Reason against a container that asks for more than its pod has.
+const GREW: &str = "its pod has fewer GPUs already";
+
+const MAX_LOGGED_IDS: usize = 8;
+
 /// Deadline of a request. The kubelet waits for 30 seconds (kubelet reference, `PreStartContainer`).
 const DEADLINE: Duration = Duration::from_secs(25);
 
@@ -106,7 +119,7 @@ pub(crate) fn restore(places: &Places, ledger: &SharedLedger) -> RecoveredShares
     let files = ShareDocuments::new(&places.cdi_dir);
     let (documents, unreadable) = files.read();
     for ShareDocument { hold, .. } in documents.values() {
-        ledger.restore_claim(&hold.claim(), [(&hold.device, hold.usage())]);
+        ledger.restore_claim(&hold.claim(), hold.uses());
     }
     for name in &unreadable {
         let path = files.path(name);
@@ -209,62 +222,79 @@ impl Binder {
             self.free(&dropped).await;
         }
         let hold = match known {
-            Some(hold) if wanted.amounts.is_within(hold.amounts) => hold,
+            Some(hold) if wanted.is_served_by(&hold) => hold,
             _ => self.place(&wanted, &state).await?,
         };
-        let (claim, device) = (hold.claim(), hold.device.clone());
-        self.cleanup.join(&claim.uid, [device]).await.map_err(BindError::NotReady)?;
+        let devices: Vec<_> = hold.devices().cloned().collect();
+        self.cleanup.join(&hold.claim().uid, devices).await.map_err(BindError::NotReady)?;
         self.write(&wanted, &hold).await?;
         Ok(hold)
     }
 
-    /// Takes a GPU for a pod.
+    /// Takes the GPUs for a pod.
     async fn place(&self, wanted: &Wanted, state: &NodeState) -> Result<Hold, BindError> {
         let pods = self.pods.as_ref().ok_or(BindError::NoCluster)?;
-        let pod = pods.find(&wanted.uid).await?;
-        let pod = pod.ok_or_else(|| BindError::UnknownPod(wanted.uid.clone()))?;
-        let decided = decided(&pod);
-        self.holds.step(|holds| self.take(holds, wanted, state, (&pod, decided.as_ref())))
+        let unknown = || BindError::UnknownPod(wanted.uid.clone());
+        let pod = pods.find(&wanted.uid).await?.ok_or_else(unknown)?;
+        let size = match &wanted.tokens {
+            Tokens::Amounts(amounts) => Size::of_one(*amounts),
+            Tokens::VirtualGpus { of_pod, .. } => {
+                let containers = pods.virtual_gpus(&pod).await?.ok_or_else(unknown)?;
+                Size::of_virtual_gpus(PodRequest::of(&containers)?, of_pod.len())
+            }
+        };
+        self.holds.step(|holds| self.take(holds, wanted, state, (&pod, size)))
     }
 
-    /// Takes the best GPU in the ledger. A concurrent request of the same pod may have taken one meanwhile.
+    /// Takes the best GPUs in the ledger. A concurrent request of the same pod may have taken some meanwhile.
     fn take(
         &self,
         holds: &mut Holds,
         wanted: &Wanted,
         state: &NodeState,
-        (pod, decided): (&BoundPod, Option<&DeviceId>),
+        (pod, size): (&BoundPod, Size),
     ) -> Result<Hold, BindError> {
         // The operator removes it, or its container starts again.
         holds.unreadable.retain(|name| self.documents.path(name).exists());
         if let Some(name) = holds.unreadable.iter().find(|name| **name != wanted.name) {
             return Err(BindError::Unreadable(self.documents.path(name)));
         }
-        let known = holds.pods.get(&wanted.uid).map(|taken| taken.hold.device.clone());
-        let ledger = self.ledger.watch().borrow().clone();
+        let known = holds.pods.get(&wanted.uid).map(|taken| &taken.hold);
+        if let Some(hold) = known.filter(|hold| wanted.is_served_by(hold)) {
+            return Ok(hold.clone());
+        }
+        let known = known.map(|hold| hold.devices().cloned().collect());
+        let (ledger, decided) = (self.ledger.watch().borrow().clone(), decided(pod, size.count));
         let request = ShareRequest {
-            gpus: &state.shareable,
+            gpus: &accepted_gpus(state, pod),
+            topology: &state.topology,
             ledger: &ledger,
-            wanted: wanted.amounts,
+            wanted: size,
             unknown: holds.unknown_amounts(),
-            decided,
+            decided: &decided,
         };
-        let candidates = known.map_or_else(|| request.candidates(), |device| vec![device]);
-        let mut why = decided.and_then(|decided| request.against(decided));
-        for device in candidates {
-            let hold = wanted.hold(device, pod, state);
-            let overlap = state.overlaps.overlap(&hold.device);
-            match self.ledger.take_for_claim(&hold.claim(), &[(overlap, hold.usage())]) {
+        let mut candidates: Vec<DeviceId> = known.unwrap_or_else(|| request.candidates());
+        let mut why = request.against();
+        while let Some(devices) = candidates.get(..size.count).filter(|some| !some.is_empty()) {
+            let hold = hold(devices, size, wanted, (pod, state));
+            let uses: Vec<_> = hold
+                .uses()
+                .map(|(device, usage)| (state.overlaps.overlap(device), usage))
+                .collect();
+            match self.ledger.take_for_claim(&hold.claim(), &uses) {
                 Ok(()) => {
-                    let news = Some((pod.clone(), Choice::of(&hold.device, decided, why)));
+                    let news = Some((pod.clone(), Choice::of(devices, &decided, why)));
                     let taken = Taken { hold: hold.clone(), at: Some(Instant::now()), news };
                     holds.pods.insert(wanted.uid.clone(), taken);
                     return Ok(hold);
                 }
-                Err(conflict) => drop(why.get_or_insert_with(|| conflict.to_string())),
+                Err(conflict) => {
+                    candidates.retain(|device| device != conflict.device());
+                    why.get_or_insert_with(|| conflict.to_string());
+                }
             }
         }
-        let all = || format!("{} are wanted, and no GPU has them left", wanted.amounts);
+        let all = || format!("{size} are wanted, and no GPU has them left");
         Err(BindError::NoRoom(why.unwrap_or_else(all)))
     }
 
@@ -273,7 +303,10 @@ impl Binder {
         let path = wanted.gpus.clone();
         let gpus = blocking(move || documents::read(&path)).await.ok_or(BindError::NoGpus)?;
         let edits = if wanted.is_second { Edits::Variables } else { Edits::Gpu(&gpus) };
-        let document = ShareDocument::new(&wanted.name, &wanted.resource, hold.clone(), edits);
+        let own = wanted.own_gpus(hold).ok_or_else(|| BindError::NoRoom(GREW.to_owned()))?;
+        let own: Vec<_> = own.iter().map(|gpu| gpu.device.clone()).collect();
+        let document =
+            ShareDocument::new(&wanted.name, &wanted.resource, hold.clone(), &own, edits);
         let document = document.ok_or(BindError::NoGpus)?;
         let has_ended = self.holds.step(|holds| {
             let has_ended = !holds.pods.contains_key(&wanted.uid);
@@ -314,11 +347,11 @@ impl Binder {
         }
         for hold in holds {
             self.free(&hold).await;
-            tracing::info!(pod = %hold.claim(), device = %hold.device, "share released");
+            tracing::info!(pod = %hold.claim(), devices = device_names(&hold), "share released");
         }
     }
 
-    /// Has the GPU cleaned, and frees it.
+    /// Has the GPUs cleaned, and frees them.
     async fn free(&self, hold: &Hold) {
         let claim = hold.claim();
         if let Err(error) = self.cleanup.leave(&claim.uid).await {
@@ -329,19 +362,31 @@ impl Binder {
 
     /// Logs and counts a choice, and corrects the pod's placement.
     async fn tell(&self, hold: &Hold, pod: &BoundPod, choice: &Choice) {
-        let (name, device) = (format!("{}/{}", pod.namespace, pod.name), &hold.device);
-        let (memory_mib, compute_percent) = (hold.amounts.memory_mib, hold.amounts.compute_percent);
+        let (name, device) = (format!("{}/{}", pod.namespace, pod.name), device_names(hold));
+        let Amounts { memory_mib, compute_percent } = hold.first.amounts;
         self.metrics.bound(choice.word());
         match choice {
             Choice::Decided => {
-                tracing::info!(pod = name, %device, memory_mib, compute_percent, "share bound as decided");
+                tracing::info!(
+                    pod = name,
+                    device,
+                    memory_mib,
+                    compute_percent,
+                    "share bound as decided"
+                );
                 return;
             }
             Choice::Own => {
-                tracing::info!(pod = name, %device, memory_mib, compute_percent, "share bound");
+                tracing::info!(pod = name, device, memory_mib, compute_percent, "share bound");
             }
             Choice::Corrected { decided, why } => {
-                tracing::warn!(pod = name, %device, %decided, why, "share bound to another GPU than decided");
+                tracing::warn!(
+                    pod = name,
+                    device,
+                    decided,
+                    why,
+                    "share bound to another GPU than decided"
+                );
             }
         }
         let Some(pods) = &self.pods else { return };
@@ -355,4 +400,44 @@ impl Binder {
             );
         }
     }
+}
+
+/// GPUs of the node of which the pod accepts shares.
+fn accepted_gpus(state: &NodeState, pod: &BoundPod) -> Shareable {
+    let accepted = AcceptedGpus::of(&pod.annotations);
+    let product = |id: &DeviceId| state.inventory.get(id.as_str()).and_then(|gpu| gpu.product());
+    let mut gpus = state.shareable.clone();
+    gpus.retain(|id, _| {
+        accepted.accepts_id(Some(id)) && accepted.accepts_product(product(id).unwrap_or_default())
+    });
+    gpus
+}
+
+/// The share of a pod on these GPUs.
+fn hold(
+    devices: &[DeviceId],
+    size: Size,
+    wanted: &Wanted,
+    (pod, state): (&BoundPod, &NodeState),
+) -> Hold {
+    let gpu = |device: &DeviceId| {
+        let of_mib = state.shareable.get(device).map(|gpu| gpu.memory_mib);
+        let of_mib = of_mib.unwrap_or_else(|| size.on(0).memory_mib);
+        HeldGpu { device: device.clone(), amounts: size.on(of_mib), of_mib }
+    };
+    let mut gpus = devices.iter().map(gpu);
+    Hold {
+        first: gpus.next().expect("a share has a GPU"),
+        more: gpus.collect(),
+        pod: Pod {
+            namespace: pod.namespace.clone(),
+            name: pod.name.clone(),
+            // That of the kubelet: the API server has a static pod under another one.
+            uid: wanted.uid.clone(),
+        },
+    }
+}
+
+fn device_names(hold: &Hold) -> String {
+    first_few(&hold.devices().collect::<Vec<_>>(), MAX_LOGGED_IDS)
 }

@@ -3,7 +3,9 @@
 mod agent;
 mod claims;
 mod cluster_api;
+mod decisions;
 mod devices;
 mod dra;
 mod mps;
 mod shares;
+mod virtual_gpus;

@@ -1,7 +1,7 @@
 //! Shares of GPUs by amounts: bound when a container starts, to the GPU that the cluster half decided if that is
 //! possible, and never more of a GPU than it has.
 
-use std::path::PathBuf;
+use std::{collections::BTreeMap, path::PathBuf};
 
 use k8s_openapi::api::core::v1::Pod as PodObject;
 use serde_json::{Value, json};
@@ -20,17 +20,21 @@ const OF_ONE: usize = 79;
 const OF_ALL: usize = 8 * OF_ONE;
 
 /// A node whose GPUs pods share, with its cluster.
-struct World {
-    api: ApiServer,
-    node: Node,
-    kubelet: Kubelet,
-    agent: Running,
-    gpus: Vec<DeviceId>,
+pub(crate) struct World {
+    pub(crate) api: ApiServer,
+    pub(crate) node: Node,
+    pub(crate) kubelet: Kubelet,
+    pub(crate) agent: Running,
+    pub(crate) gpus: Vec<DeviceId>,
 }
 
 fn policy() -> Policy {
     let name = |name: &str| Some(name.parse().expect("a resource"));
-    let shares = ShareResources { memory: name(MEMORY), compute: name(COMPUTE) };
+    let shares = ShareResources {
+        memory: name(MEMORY),
+        compute: name(COMPUTE),
+        ..ShareResources::default()
+    };
     Policy { shares, ..Policy::default() }
 }
 
@@ -43,26 +47,47 @@ fn placed(gpu: &DeviceId) -> Value {
 
 impl World {
     async fn new() -> Self {
+        let world = Self::with(policy(), 8).await;
+        allocatable(&world.kubelet, MEMORY, OF_ALL).await;
+        allocatable(&world.kubelet, COMPUTE, 800).await;
+        world
+    }
+
+    /// A node of this policy, once it has as many allocatable GPUs.
+    pub(crate) async fn with(policy: Policy, gpus: usize) -> Self {
         let api = ApiServer::start();
-        let node = Node::named("dgx-h100", policy()).in_cluster("n1", &api.kubeconfig());
-        let (kubelet, agent) = node.serving(8).await;
-        allocatable(&kubelet, MEMORY, OF_ALL).await;
-        allocatable(&kubelet, COMPUTE, 800).await;
+        let node = Node::named("dgx-h100", policy).in_cluster("n1", &api.kubeconfig());
+        let (kubelet, agent) = node.serving(gpus).await;
         let state = agent.state.borrow().clone();
         let gpus = state.shareable.keys().cloned().collect();
         Self { api, node, kubelet, agent, gpus }
     }
 
     /// Binds a pod to the node with such annotations, and has the kubelet admit it.
-    async fn admit(&self, pod: Pod, annotations: &Value) {
-        let object = json!({
-            "metadata": {
-                "name": pod.name, "namespace": pod.namespace, "uid": pod.uid, "annotations": annotations,
-            },
-            "spec": {"nodeName": "n1", "containers": [{"name": "main", "image": "i"}]},
-        });
-        self.api.objects().put::<PodObject>(&serde_json::from_value(object).expect("a Pod"));
+    pub(crate) async fn admit(&self, pod: Pod, annotations: &Value) {
+        self.put(&pod, &json!({"uid": pod.uid, "annotations": annotations}));
         self.kubelet.admit(pod).await.expect("admitted");
+    }
+
+    /// Puts a bound pod of such metadata on the API server.
+    pub(crate) fn put(&self, pod: &Pod, metadata: &Value) {
+        let container = |it: &Container| {
+            let limits = it.limits.iter().map(|(name, count)| (name.clone(), count.to_string()));
+            let limits: BTreeMap<_, _> = limits.collect();
+            json!({"name": it.name, "image": "i", "resources": {"limits": limits}})
+        };
+        let init = pod.init_containers.iter().map(|it| container(&it.container));
+        let mut object = json!({
+            "metadata": metadata,
+            "spec": {
+                "nodeName": "n1",
+                "initContainers": init.collect::<Vec<_>>(),
+                "containers": pod.containers.iter().map(container).collect::<Vec<_>>(),
+            },
+        });
+        object["metadata"]["name"] = pod.name.clone().into();
+        object["metadata"]["namespace"] = pod.namespace.clone().into();
+        self.api.objects().put::<PodObject>(&serde_json::from_value(object).expect("a Pod"));
     }
 
     /// Has a pod with GiB of memory and such annotations, and starts it.
@@ -72,7 +97,7 @@ impl World {
     }
 
     /// Starts a container, as often as the kubelet would. Returns its documents, in the order of their names.
-    async fn start(&self, name: &str, container: &str) -> Vec<Value> {
+    pub(crate) async fn start(&self, name: &str, container: &str) -> Vec<Value> {
         let uid = format!("{name}-uid");
         let grant = until("the container starts", async || {
             self.kubelet.start_container(&uid, container).await
@@ -98,7 +123,7 @@ impl World {
     }
 
     /// The agent's own annotation of a pod.
-    async fn corrected(&self, name: &str) -> String {
+    pub(crate) async fn corrected(&self, name: &str) -> String {
         until("the pod is annotated", async || {
             let pod = self.api.objects().get::<PodObject>("default", name).expect("a Pod");
             let annotations = pod.metadata.annotations.unwrap_or_default();
@@ -124,15 +149,25 @@ impl World {
         allocatable(&self.kubelet, MEMORY, OF_ALL).await;
         self
     }
+
+    /// Every request of the agent is one that the shipped roles allow.
+    pub(crate) fn assert_rights(&self) {
+        let shipped = Right::shipped();
+        for asked in self.api.objects().log() {
+            let right = Right::asked(&asked.method, &asked.path, &asked.query);
+            let right = right.expect("a request for a resource");
+            assert!(shipped.iter().any(|it| it.gives(&right)), "deploy/rbac.yaml lacks {right:?}");
+        }
+    }
 }
 
-fn variables(document: &Value) -> Vec<&str> {
+pub(crate) fn variables(document: &Value) -> Vec<&str> {
     let env = document["devices"][0]["containerEdits"]["env"].as_array();
     env.into_iter().flatten().filter_map(Value::as_str).collect()
 }
 
 /// The share in a document.
-fn share(document: &Value) -> Value {
+pub(crate) fn share(document: &Value) -> Value {
     let text = variables(document).into_iter().find_map(|it| it.strip_prefix("WINDLASS_SHARE="));
     serde_json::from_str(text.expect("a share")).expect("JSON")
 }
@@ -168,12 +203,7 @@ async fn pods_share_the_gpu_that_was_decided_for_them() {
     );
     // The others are offered as a whole.
     allocatable(&world.kubelet, GPU, 7).await;
-    let shipped = Right::shipped();
-    for asked in world.api.objects().log() {
-        let right = Right::asked(&asked.method, &asked.path, &asked.query);
-        let right = right.expect("a request for a resource");
-        assert!(shipped.iter().any(|it| it.gives(&right)), "deploy/rbac.yaml lacks {right:?}");
-    }
+    world.assert_rights();
     world.agent.stop().await;
 }
 
@@ -283,6 +313,48 @@ async fn annotations_of_a_pods_author_take_nothing_from_others() {
         assert_eq!(share(&document)["memoryMib"], 10240, "{name}");
     }
     assert_eq!(world.start("a", "main").await, [first]);
+    world.agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_placement_that_no_binding_wrote_decides_nothing() {
+    let world = World::new().await;
+    world.run("a", 8, &placed(&world.gpus[1])).await;
+    let pod = pod_with("forged", MEMORY, 8);
+    let fields = json!({"f:metadata": {"f:annotations": {"f:windlass.dev/placement": {}}}});
+    let writer = json!({
+        "manager": "kubectl", "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1",
+        "fieldsV1": fields,
+    });
+    world.put(
+        &pod,
+        &json!({"uid": pod.uid, "annotations": placed(&world.gpus[5]), "managedFields": [writer]}),
+    );
+    world.kubelet.admit(pod).await.expect("admitted");
+    let document = world.start("forged", "main").await.remove(0);
+    assert_eq!(gpu_of(&document), world.gpus[1].as_str(), "the fullest one is the agent's choice");
+    assert!(world.corrected("forged").await.contains(world.gpus[1].as_str()));
+    world.agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_static_pod_is_found_by_its_mirror_pod() {
+    let world = World::new().await;
+    let pod = pod_with("static", MEMORY, 8);
+    let mirror = json!({"kubernetes.io/config.mirror": pod.uid});
+    world.put(&pod, &json!({"uid": "of-the-mirror", "annotations": mirror}));
+    world.kubelet.admit(pod).await.expect("admitted");
+    let document = world.start("static", "main").await.remove(0);
+    assert_eq!(share(&document)["uid"], "static-uid");
+    assert!(world.corrected("static").await.contains(&gpu_of(&document)));
+    // Two pods that claim to be the mirror are none.
+    let pod = pod_with("other", MEMORY, 8);
+    let mirror = json!({"kubernetes.io/config.mirror": pod.uid});
+    world.put(&pod, &json!({"uid": "u1", "annotations": mirror}));
+    world.put(&pod_with("forged", MEMORY, 8), &json!({"uid": "u2", "annotations": mirror}));
+    world.kubelet.admit(pod).await.expect("admitted");
+    let error = world.kubelet.start_container("other-uid", "main").await.expect_err("not started");
+    assert!(error.to_string().contains("has no pod with UID other-uid"), "{error}");
     world.agent.stop().await;
 }
 

@@ -21,6 +21,7 @@ use windlass_core::{
     inventory::Inventory,
     placement::{self, Topology},
     resource::ResourceName,
+    virtual_gpus,
 };
 use windlass_host::presence::Absence;
 use windlass_lifecycle::cleanup::{self, Failure};
@@ -184,6 +185,12 @@ impl NodeState {
             return self.topology.clone();
         }
         Arc::new(Topology::of(inventory))
+    }
+
+    /// True if `nvidia.com/gpu` counts virtual GPUs.
+    pub fn counts_virtual_gpus(&self) -> bool {
+        let mut named = self.offers.iter().filter(|(name, _)| name.as_str() == virtual_gpus::COUNT);
+        named.any(|(_, offer)| offer.counts_shares())
     }
 
     /// True if the agent is called before a container of the resource starts: a device has cleanup steps, or a share

@@ -158,8 +158,19 @@ impl Scheduler {
     /// The part of a node that the policy would give to the request; none where it does not fit.
     pub fn part(&mut self, view: &View, node: NodeIx, request: &Request) -> Option<Part> {
         let fit = fit(view.catalog(), view.node(node), request).ok()?;
-        let input = input(&mut self.knowledge, view, node, request);
-        Some(policy::rank(self.policy, &input, &fit).1)
+        Some(self.choose(view, node, request, &fit).1)
+    }
+
+    /// The rank of a node and the part of it by the policy, where some of the ways in which it can serve the request are
+    /// left.
+    pub fn choose(
+        &mut self,
+        view: &View,
+        node: NodeIx,
+        request: &Request,
+        fit: &Fit,
+    ) -> (Rank, Part) {
+        policy::rank(self.policy, &input(&mut self.knowledge, view, node, request), fit)
     }
 
     /// The rank of a node on which somebody else chooses the part, by [`Policy::Windlass`]; none where it is not free.

@@ -388,7 +388,16 @@ fn amounts_of_gpus_have_names_of_their_own() {
             2,
             taken,
         ),
+        ("shares: {gpus: a.com/g, memory: a.com/g}".to_owned(), 1, taken),
+        (
+            "shares: {gpus: nvidia.com/gpu, perGpu: 1001}".to_owned(),
+            1,
+            "perGpu: 1001 is more than 1000",
+        ),
     ]);
+    let config =
+        parse("shares: {gpus: nvidia.com/gpu}").expect("the name of whole GPUs is replaced");
+    assert_eq!(config.policy.shares.per_gpu.get(), 10);
 }
 
 #[test]

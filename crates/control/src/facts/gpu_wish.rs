@@ -5,30 +5,22 @@
 //! | `nvidia.com/gpu: 2` | two whole GPUs |
 //! | `windlass.dev/gpu-memory: 8`, `windlass.dev/gpu-compute: 30` | 8 GiB and 30 % of one GPU |
 //! | `aliyun.com/gpu-mem: 8` | 8 GiB of one GPU, as for gpushare |
-//! | `nvidia.com/gpu: 2` with `nvidia.com/gpumem`, `gpumem-percentage` or `gpucores`, as for HAMi | two whole GPUs |
-//!
-//! HAMi's device plugin gives parts under the name of whole GPUs. The agent gives whole GPUs under that name, so its
-//! pods count as such.
+//! | `nvidia.com/gpu: 2` with `nvidia.com/gpumem`, `gpumem-percentage` or `gpucores` | so much of each of two GPUs, as for HAMi |
 
-use k8s_openapi::api::core::v1::PodSpec;
-use windlass_sched::request::Gpus;
+use k8s_openapi::api::core::v1::{Container, PodSpec};
+use windlass_core::virtual_gpus::{
+    COUNT, ContainerRequest, GpuShares, MemoryAmount, PodRequest, RequestError, Stage,
+};
+use windlass_sched::request::{Gpus, ShareMemory};
 
 use super::amounts;
 
-/// Whole GPUs.
-const WHOLE: &str = "nvidia.com/gpu";
 /// Memory of one GPU in GiB.
 const MEMORY: &str = "windlass.dev/gpu-memory";
 /// Compute of one GPU in percent.
 const COMPUTE: &str = "windlass.dev/gpu-compute";
 /// Memory of one GPU in GiB, as gpushare's users write it.
 const GPUSHARE_MEMORY: &str = "aliyun.com/gpu-mem";
-/// Memory of each GPU in MiB, as HAMi's users write it.
-const HAMI_MEMORY: &str = "nvidia.com/gpumem";
-/// Compute of each GPU in percent, as HAMi's users write it.
-const HAMI_CORES: &str = "nvidia.com/gpucores";
-/// Memory of each GPU in percent of it, as HAMi's users write it.
-const HAMI_MEMORY_PERCENTAGE: &str = "nvidia.com/gpumem-percentage";
 
 /// MiB of a GiB.
 const MIB_PER_GIB: u64 = 1024;
@@ -40,24 +32,31 @@ pub enum GpuWish {
     None,
     /// Whole ones.
     Whole(u8),
-    /// A part of one GPU.
+    /// A part of each of some GPUs.
     Share {
-        /// Compute in thousandths.
+        /// Number of GPUs, all different.
+        count: u8,
+        /// Compute of each in thousandths.
         milli: u16,
-        /// Memory in MiB.
-        mib: u32,
+        /// Memory of each.
+        memory: ShareMemory,
         /// The names by which it was asked for.
         by: SharedBy,
     },
 }
 
-/// The names by which a share is asked for: each has its own annotations.
+/// The names by which a share is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SharedBy {
     /// Windlass' names.
     Windlass,
-    /// gpushare's names.
+    /// gpushare's names, which have annotations of their own.
     Gpushare,
+    /// HAMi's names, of which the first counts whole GPUs on other nodes.
+    Hami {
+        /// Whole GPUs that the pod gets on a node without virtual GPUs.
+        whole: u8,
+    },
 }
 
 /// A request for GPUs that no GPU can serve, or that contradicts itself.
@@ -87,6 +86,9 @@ pub enum GpuWishError {
         /// Another resource.
         other: &'static str,
     },
+    /// A request for virtual GPUs.
+    #[error(transparent)]
+    Virtual(#[from] RequestError),
 }
 
 // === impl GpuWish ===
@@ -95,32 +97,37 @@ impl GpuWish {
     /// Reads the resources of a pod. Its containers share the GPUs.
     pub(super) fn of(spec: &PodSpec) -> Result<Self, GpuWishError> {
         let units = |resource| units(spec, resource);
-        let (whole, gpushare) = (units(WHOLE), units(GPUSHARE_MEMORY));
+        let (whole, gpushare) = (units(COUNT), units(GPUSHARE_MEMORY));
         let ours = (units(MEMORY), units(COMPUTE));
-        let hami = (units(HAMI_MEMORY), units(HAMI_MEMORY_PERCENTAGE), units(HAMI_CORES));
-        let is_hami = hami != (0, 0, 0);
+        let hami = PodRequest::of(&containers(spec));
         let exclusive = [
             (ours != (0, 0), if ours.0 > 0 { MEMORY } else { COMPUTE }),
             (gpushare > 0, GPUSHARE_MEMORY),
-            (whole > 0 || is_hami, WHOLE),
+            (whole > 0 || hami != Ok(PodRequest::Whole), COUNT),
         ];
         contradiction(&exclusive)?;
-        contradiction(&[(hami.0 > 0, HAMI_MEMORY), (hami.1 > 0, HAMI_MEMORY_PERCENTAGE)])?;
+        let by_one =
+            |milli, mib, by| Self::Share { count: 1, milli, memory: ShareMemory::Mib(mib), by };
         if ours != (0, 0) {
             let (milli, mib) = (milli(COMPUTE, ours.1)?, gib(MEMORY, ours.0)?);
-            return Ok(Self::Share { milli, mib, by: SharedBy::Windlass });
+            return Ok(by_one(milli, mib, SharedBy::Windlass));
         }
         if gpushare > 0 {
-            let mib = gib(GPUSHARE_MEMORY, gpushare)?;
-            return Ok(Self::Share { milli: 0, mib, by: SharedBy::Gpushare });
+            return Ok(by_one(0, gib(GPUSHARE_MEMORY, gpushare)?, SharedBy::Gpushare));
         }
-        if is_hami {
-            let error = |_| too_much(HAMI_MEMORY, hami.0);
-            u32::try_from(hami.0).map_err(error)?;
-            milli(HAMI_MEMORY_PERCENTAGE, hami.1)?;
-            milli(HAMI_CORES, hami.2)?;
+        match hami? {
+            PodRequest::Whole if whole == 0 => Ok(Self::None),
+            PodRequest::Whole => Ok(Self::Whole(count(whole)?)),
+            PodRequest::Shares(GpuShares { count: of_each, memory, compute_percent }) => {
+                let memory = match memory {
+                    MemoryAmount::Mib(mib) => ShareMemory::Mib(mib),
+                    MemoryAmount::Percent(percent) => ShareMemory::Percent(percent),
+                };
+                let (milli, by) =
+                    (u16::from(compute_percent) * 10, SharedBy::Hami { whole: count(whole)? });
+                Ok(Self::Share { count: of_each, milli, memory, by })
+            }
         }
-        Ok(if whole == 0 && !is_hami { Self::None } else { Self::Whole(count(whole.max(1))?) })
     }
 
     /// The wish as the scheduling core understands it.
@@ -128,14 +135,23 @@ impl GpuWish {
         match self {
             Self::None => Gpus::None,
             Self::Whole(count) => Gpus::Whole(count),
-            Self::Share { milli, mib, .. } => Gpus::share(milli, mib),
+            Self::Share { count, milli, memory, .. } => Gpus::Share { count, milli, memory },
         }
     }
 
-    /// Compute in thousandths and memory in MiB of a share.
-    pub fn share(self) -> Option<(u16, u32)> {
+    /// The GPUs that the pod has on a node where HAMi's names count whole GPUs.
+    #[must_use]
+    pub(crate) fn without_virtual_gpus(self) -> Self {
         match self {
-            Self::Share { milli, mib, .. } => Some((milli, mib)),
+            Self::Share { by: SharedBy::Hami { whole }, .. } => Self::Whole(whole),
+            other => other,
+        }
+    }
+
+    /// Compute in thousandths and memory in MiB of a share of a GPU with so much memory.
+    pub fn share_of(self, gpu_mib: u32) -> Option<(u16, u32)> {
+        match self {
+            Self::Share { milli, memory, .. } => Some((milli, memory.mib_of(gpu_mib).unwrap_or(0))),
             Self::None | Self::Whole(_) => None,
         }
     }
@@ -144,6 +160,23 @@ impl GpuWish {
     pub fn is_some(self) -> bool {
         self != Self::None
     }
+}
+
+/// Requests of the containers for virtual GPUs.
+fn containers(spec: &PodSpec) -> Vec<ContainerRequest> {
+    let request = |stage, container: &Container| {
+        ContainerRequest::of(stage, |resource| {
+            let resources = container.resources.as_ref()?;
+            let mut all = resources.requests.iter().chain(&resources.limits);
+            all.find_map(|all| all.get(resource)).map(|quantity| quantity.0.as_str())
+        })
+    };
+    let init = |container: &Container| match container.restart_policy.as_deref() {
+        Some("Always") => request(Stage::Sidecar, container),
+        _ => request(Stage::Init, container),
+    };
+    let init = spec.init_containers.iter().flatten().map(init);
+    init.chain(spec.containers.iter().map(|it| request(Stage::Main, it))).collect()
 }
 
 fn units(spec: &PodSpec, resource: &str) -> u64 {
@@ -163,7 +196,7 @@ fn contradiction(all: &[(bool, &'static str)]) -> Result<(), GpuWishError> {
 fn count(gpus: u64) -> Result<u8, GpuWishError> {
     match u8::try_from(gpus) {
         Ok(count @ 1..=64) => Ok(count),
-        _ => Err(too_much(WHOLE, gpus)),
+        _ => Err(too_much(COUNT, gpus)),
     }
 }
 
@@ -198,7 +231,9 @@ mod tests {
 
     #[test]
     fn each_way_of_asking_is_understood() {
-        let share = |milli, mib, by| Ok(GpuWish::Share { milli, mib, by });
+        let share = |milli, mib, by| {
+            Ok(GpuWish::Share { count: 1, milli, memory: ShareMemory::Mib(mib), by })
+        };
         assert_eq!(wish(json!({"cpu": "4"})), Ok(GpuWish::None));
         assert_eq!(wish(json!({"nvidia.com/gpu": "2"})), Ok(GpuWish::Whole(2)));
         let ours = json!({"windlass.dev/gpu-memory": "8", "windlass.dev/gpu-compute": "30"});
@@ -206,12 +241,34 @@ mod tests {
         let ours = json!({"windlass.dev/gpu-compute": "100"});
         assert_eq!(wish(ours), share(1000, 0, SharedBy::Windlass));
         assert_eq!(wish(json!({"aliyun.com/gpu-mem": "3"})), share(0, 3072, SharedBy::Gpushare));
-        for part in ["gpumem", "gpucores", "gpumem-percentage"] {
-            let hami = json!({"nvidia.com/gpu": "2", format!("nvidia.com/{part}"): "30"});
-            assert_eq!(wish(hami), Ok(GpuWish::Whole(2)));
-            let alone = json!({format!("nvidia.com/{part}"): "30"});
-            assert_eq!(wish(alone), Ok(GpuWish::Whole(1)));
-        }
+    }
+
+    #[test]
+    fn hamis_names_ask_for_a_share_of_each_gpu() {
+        let of = |limits: Value, memory, milli| {
+            let mut limits = limits;
+            limits["nvidia.com/gpu"] = "2".into();
+            let by = SharedBy::Hami { whole: 2 };
+            assert_eq!(wish(limits), Ok(GpuWish::Share { count: 2, milli, memory, by }));
+        };
+        of(json!({"nvidia.com/gpumem": "3000"}), ShareMemory::Mib(3000), 0);
+        of(json!({"nvidia.com/gpumem-percentage": "30"}), ShareMemory::Percent(30), 0);
+        of(json!({"nvidia.com/gpucores": "30"}), ShareMemory::Percent(100), 300);
+        let spec = json!({
+            "initContainers": [{"name": "i", "resources": {"limits": {"nvidia.com/gpu": "1"}}}],
+            "containers": [
+                {"name": "a", "resources": {"limits": {"nvidia.com/gpu": "2", "nvidia.com/gpumem-percentage": "20"}}},
+                {"name": "b", "resources": {"limits": {"nvidia.com/gpu": "1", "nvidia.com/gpumem-percentage": "30"}}},
+            ],
+        });
+        let wish = GpuWish::of(&serde_json::from_value(spec).expect("a pod's specification"));
+        let wish = wish.expect("the init container has all memory of its GPU, for itself");
+        assert_eq!(
+            wish.gpus(),
+            Gpus::Share { count: 2, milli: 0, memory: ShareMemory::Percent(100) }
+        );
+        assert_eq!(wish.without_virtual_gpus(), GpuWish::Whole(3));
+        assert_eq!(wish.share_of(24_576), Some((0, 24_576)));
     }
 
     #[test]
@@ -227,9 +284,16 @@ mod tests {
             json!({"windlass.dev/gpu-memory": "8", "nvidia.com/gpu": "1"}),
             "windlass.dev/gpu-memory and nvidia.com/gpu exclude each other",
         );
-        refused(json!({"nvidia.com/gpumem-percentage": "101"}), "more than the 100 percent");
         refused(
-            json!({"nvidia.com/gpumem-percentage": "50", "nvidia.com/gpumem": "1"}),
+            json!({"nvidia.com/gpu": "1", "nvidia.com/gpumem-percentage": "101"}),
+            "more than the 100 percent",
+        );
+        refused(
+            json!({"nvidia.com/gpumem-percentage": "50"}),
+            "nvidia.com/gpumem-percentage needs nvidia.com/gpu in the same container",
+        );
+        refused(
+            json!({"nvidia.com/gpu": "1", "nvidia.com/gpumem-percentage": "50", "nvidia.com/gpumem": "1"}),
             "nvidia.com/gpumem and nvidia.com/gpumem-percentage exclude each other",
         );
     }

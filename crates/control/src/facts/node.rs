@@ -29,6 +29,8 @@ pub struct NodeFacts {
     pub pods: u32,
     /// Its GPUs, by index.
     pub gpus: Vec<GpuFacts>,
+    /// `nvidia.com/gpu` counts virtual GPUs there: pods may have shares under this name.
+    pub virtual_gpus: bool,
     /// Its labels, by which slices select nodes.
     pub labels: BTreeMap<String, String>,
     /// Mistakes in what the node says of itself.
@@ -75,6 +77,7 @@ impl NodeFacts {
             let read = NodeDevices::from_annotation(text);
             read.map_err(|error| mistakes.push(windlass_host::causes(&error))).ok()
         });
+        let virtual_gpus = published.as_ref().is_some_and(|it| it.virtual_gpus);
         let gpus = match published {
             Some(published) => distinct(published.devices, &mut mistakes),
             None => counted(labels, |resource| units(resource, PER_UNIT)),
@@ -85,6 +88,7 @@ impl NodeFacts {
             memory_mib: units("memory", PER_MIB),
             pods: units("pods", PER_UNIT),
             gpus,
+            virtual_gpus,
             labels: labels.clone(),
             mistakes,
         }

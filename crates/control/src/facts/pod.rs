@@ -3,10 +3,13 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Pod, PodResourceClaim, PodSpec};
-use windlass_core::{annotation::PodPlacement, device::DeviceId};
-use windlass_sched::{request::Request, view::Catalog};
+use windlass_core::{
+    annotation::{AcceptedGpus, PodPlacement},
+    device::DeviceId,
+};
+use windlass_sched::{gpu::ModelSet, request::Request, view::Catalog};
 
-use super::{GpuWish, GpuWishError, Products, amounts};
+use super::{GpuWish, GpuWishError, NodeFacts, amounts};
 
 /// gpushare's annotation of the chosen GPU.
 pub(crate) const GPUSHARE_INDEX: &str = "ALIYUN_COM_GPU_MEM_IDX";
@@ -49,8 +52,8 @@ pub struct Wish {
     pub memory_mib: u32,
     /// GPUs.
     pub gpus: Result<GpuWish, GpuWishError>,
-    /// Products that will do.
-    pub products: Products,
+    /// GPUs that will do.
+    pub accepted: AcceptedGpus,
 }
 
 // === impl PodFacts ===
@@ -126,7 +129,7 @@ impl Wish {
             cpu_milli: u32::try_from(cpu).unwrap_or(u32::MAX),
             memory_mib: u32::try_from(memory).unwrap_or(u32::MAX),
             gpus: if is_served_by_claims { Ok(GpuWish::None) } else { GpuWish::of(spec) },
-            products: Products::of(annotations),
+            accepted: AcceptedGpus::of(annotations),
         }
     }
 
@@ -138,7 +141,32 @@ impl Wish {
     pub fn request(&self, catalog: &Catalog) -> Result<Request, GpuWishError> {
         let gpus = self.gpus.clone()?.gpus();
         let (cpu_milli, memory_mib) = (self.cpu_milli, self.memory_mib);
-        Ok(Request { cpu_milli, memory_mib, gpus, models: self.products.within(catalog) })
+        Ok(Request { cpu_milli, memory_mib, gpus, models: self.models(catalog) })
+    }
+
+    /// The same for a pod that is on a node, where its names may count whole GPUs.
+    ///
+    /// # Errors
+    ///
+    /// The pod asks for GPUs that no node can have.
+    pub(crate) fn request_on(
+        &self,
+        node: &NodeFacts,
+        catalog: &Catalog,
+    ) -> Result<Request, GpuWishError> {
+        let request = self.request(catalog)?;
+        let gpus = self.gpus.clone()?;
+        let gpus = if node.virtual_gpus { gpus } else { gpus.without_virtual_gpus() };
+        Ok(Request { gpus: gpus.gpus(), ..request })
+    }
+
+    /// The accepted products of a catalogue.
+    pub(crate) fn models(&self, catalog: &Catalog) -> ModelSet {
+        if self.accepted.accepts_all_products() {
+            return ModelSet::ANY;
+        }
+        let models = catalog.models().filter(|(_, name)| self.accepted.accepts_product(name));
+        models.fold(ModelSet::NONE, |set, (model, _)| set.with(model))
     }
 }
 

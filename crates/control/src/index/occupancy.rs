@@ -62,13 +62,13 @@ pub(super) fn occupy(
         }
     }
     for (pod, decided) in pods {
-        let request = pod.wish.request(catalog);
+        let request = pod.wish.request_on(facts, catalog);
         // A pod with an impossible wish was bound by somebody else, and runs without our GPUs.
         let request = request.unwrap_or(Request {
             cpu_milli: pod.wish.cpu_milli,
             memory_mib: pod.wish.memory_mib,
             gpus: Gpus::None,
-            models: pod.wish.products.within(catalog),
+            models: pod.wish.models(catalog),
         });
         let part = decided.filter(|part| node.take(&request, *part).is_ok());
         let part = part.or_else(|| {

@@ -13,6 +13,9 @@ use crate::device::DeviceId;
 pub struct NodeDevices {
     /// The GPUs. A reader ignores fields that it does not know.
     pub devices: Vec<NodeDevice>,
+    /// True if `nvidia.com/gpu` counts virtual GPUs, so that pods may have shares under this name.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub virtual_gpus: bool,
 }
 
 /// A GPU of a node.
@@ -69,14 +72,17 @@ mod tests {
 
     #[test]
     fn devices_are_read_as_they_were_written() {
-        let devices =
-            NodeDevices { devices: vec![gpu("GPU-a", None), gpu("GPU-b", Some("xid 79"))] };
+        let devices = vec![gpu("GPU-a", None), gpu("GPU-b", Some("xid 79"))];
+        let devices = NodeDevices { devices, virtual_gpus: false };
         let text = devices.to_annotation();
         assert_eq!(
             text,
             r#"{"devices":[{"id":"GPU-a","model":"NVIDIA A10","memoryMib":23028},{"id":"GPU-b","model":"NVIDIA A10","memoryMib":23028,"obstacle":"xid 79"}]}"#
         );
         assert_eq!(NodeDevices::from_annotation(&text).expect("readable"), devices);
+        let counting = NodeDevices { devices: Vec::new(), virtual_gpus: true }.to_annotation();
+        assert_eq!(counting, r#"{"devices":[],"virtualGpus":true}"#);
+        assert!(NodeDevices::from_annotation(&counting).expect("readable").virtual_gpus);
     }
 
     #[test]

@@ -154,6 +154,24 @@ impl ContainerEdits {
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
+
+    /// Adds the edits of another device. Equal edits count once.
+    pub fn merge(&mut self, other: Self) {
+        fn add<T: PartialEq>(all: &mut Vec<T>, more: Vec<T>) {
+            for edit in more {
+                if !all.contains(&edit) {
+                    all.push(edit);
+                }
+            }
+        }
+        add(&mut self.env, other.env);
+        add(&mut self.device_nodes, other.device_nodes);
+        add(&mut self.net_devices, other.net_devices);
+        add(&mut self.mounts, other.mounts);
+        add(&mut self.hooks, other.hooks);
+        add(&mut self.additional_gids, other.additional_gids);
+        self.intel_rdt = self.intel_rdt.take().or(other.intel_rdt);
+    }
 }
 
 // === impl SpecNode ===

@@ -78,7 +78,10 @@ impl Service {
             return question.among_tokens();
         }
         match offer.sharing() {
-            Sharing::Exclusive => question.among_devices(),
+            Sharing::Exclusive => {
+                let decided = question.decided(&self.decided.borrow());
+                decided.map_or_else(|| question.among_devices(), Ok)
+            }
             Sharing::Shared(shared) => question.among_replicas(shared),
             Sharing::Pooled(_) => question.among_tokens(),
         }

@@ -28,6 +28,7 @@ use windlass_resources::NodeState;
 use super::parts::Parts;
 use crate::{
     admin::{self, Listeners},
+    decisions,
     labels::{Labeller, devices},
     metrics::Instruments,
     reconciler::{Inputs, Outputs, Reconciler, dry_run::Snapshots, were_offered},
@@ -270,12 +271,24 @@ impl Wiring<'_> {
             allocations: handles.allocations.clone(),
             ledger: self.ledger.clone(),
             cleanup: handles.cleanup.clone(),
-            cluster,
+            cluster: cluster.clone(),
             requests,
             metrics: self.instruments.shares.clone(),
         };
         let binder = Shares::new(&self.config.places, recovered, deps);
         parts.add("shares", binder.run(parts.token()));
+        let (publish, decided) = watch::channel(Arc::default());
+        if let Some(cluster) = cluster {
+            let deps = decisions::Deps {
+                policy: self.policy.clone(),
+                state: handles.state.clone(),
+                allocations: handles.allocations.clone(),
+                cluster,
+                metrics: self.instruments.shares.clone(),
+                publish,
+            };
+            parts.add("decisions", decisions::keep(deps, parts.token()));
+        }
         let (writer, choices) = history::history(&self.config.places.state_dir, self.clock);
         parts.add("allocation history", writer.run(parts.token()));
         let plugins = Plugins {
@@ -292,6 +305,7 @@ impl Wiring<'_> {
             directory: self.directory.clone(),
             dir,
             shares,
+            decided,
         };
         parts.add("device plugin", plugins.run(parts.token()));
     }

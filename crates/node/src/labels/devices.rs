@@ -24,7 +24,8 @@ pub(crate) async fn keep(
         let is_known = |gpu: &Device| gpu.health.state != HealthState::Unknown;
         if now.inventory.is_complete() && gpus(&now).all(is_known) {
             let devices = gpus(&now).map(|gpu| device(&now, gpu)).collect();
-            let text = NodeDevices { devices }.to_annotation();
+            let virtual_gpus = now.counts_virtual_gpus();
+            let text = NodeDevices { devices, virtual_gpus }.to_annotation();
             let annotations = Labels::from([(NodeDevices::ANNOTATION.to_owned(), text)]);
             windlass_host::watch::publish(&publish, Arc::new(annotations));
         }

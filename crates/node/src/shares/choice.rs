@@ -1,31 +1,35 @@
-//! Choice of a share's GPU, and the decision by the pod's annotations.
+//! Choice of a share's GPUs, and the decision by the pod's annotations.
 
 use windlass_cluster::BoundPod;
 use windlass_core::{annotation::PodPlacement, device::DeviceId};
-use windlass_host::causes;
+use windlass_host::{abbreviate::first_few, causes};
 
-/// Choice of a GPU.
+/// Choice of the GPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Choice {
-    /// The decided one.
+    /// The decided ones.
     Decided,
-    /// Another one than decided, for this reason.
-    Corrected { decided: DeviceId, why: String },
+    /// Others than decided, for this reason.
+    Corrected { decided: String, why: String },
     /// The agent's, since nothing was decided.
     Own,
 }
 
+const MAX_LOGGED_IDS: usize = 8;
+
 // === impl Choice ===
 
 impl Choice {
-    pub(super) fn of(device: &DeviceId, decided: Option<&DeviceId>, why: Option<String>) -> Self {
-        match decided {
-            Some(decided) if decided == device => Self::Decided,
-            Some(decided) => Self::Corrected {
-                decided: decided.clone(),
-                why: why.unwrap_or_else(|| "its pod has another GPU already".to_owned()),
-            },
-            None => Self::Own,
+    pub(super) fn of(devices: &[DeviceId], decided: &[DeviceId], why: Option<String>) -> Self {
+        if decided.is_empty() {
+            return Self::Own;
+        }
+        if devices.iter().all(|device| decided.contains(device)) {
+            return Self::Decided;
+        }
+        Self::Corrected {
+            decided: first_few(decided, MAX_LOGGED_IDS),
+            why: why.unwrap_or_else(|| "its pod has another GPU already".to_owned()),
         }
     }
 
@@ -38,22 +42,32 @@ impl Choice {
     }
 }
 
-/// GPU of a pod by its annotations: the agent's correction, else the decision. Anybody may have written them, so a
-/// damaged one decides nothing.
-pub(super) fn decided(pod: &BoundPod) -> Option<DeviceId> {
-    PodPlacement::texts(&pod.annotations).find_map(|text| the_one(pod, text))
+/// GPUs of a pod by its annotations, as many as it asks for: the agent's correction, else the decision. Anybody may have
+/// written them, so a damaged one decides nothing.
+pub(super) fn decided(pod: &BoundPod, count: usize) -> Vec<DeviceId> {
+    if let Some(manager) = &pod.forger {
+        let pod = format!("{}/{}", pod.namespace, pod.name);
+        tracing::warn!(pod, manager, "placement not written by a Binding: the agent chooses a GPU");
+    }
+    let mut texts = PodPlacement::texts(&pod.annotations);
+    texts.find_map(|text| placed(pod, text, count)).unwrap_or_default()
 }
 
-/// GPU of a placement on one GPU.
-fn the_one(pod: &BoundPod, text: &str) -> Option<DeviceId> {
+/// GPUs of a placement on so many GPUs.
+fn placed(pod: &BoundPod, text: &str, count: usize) -> Option<Vec<DeviceId>> {
     let name = || format!("{}/{}", pod.namespace, pod.name);
     match PodPlacement::from_annotation(text) {
-        Ok(PodPlacement { devices }) if devices.len() == 1 => {
-            devices.into_iter().next().map(|it| it.id)
+        Ok(PodPlacement { devices }) if devices.len() == count => {
+            Some(devices.into_iter().map(|it| it.id).collect())
         }
         Ok(PodPlacement { devices }) => {
             let gpus = devices.len();
-            tracing::warn!(pod = name(), gpus, "placement not of one GPU: the agent chooses a GPU");
+            tracing::warn!(
+                pod = name(),
+                gpus,
+                wanted = count,
+                "placement of another number of GPUs: the agent chooses the GPU"
+            );
             None
         }
         Err(error) => {

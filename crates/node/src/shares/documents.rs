@@ -8,7 +8,8 @@ use std::{
 
 use windlass_cdi::container_edits::variable;
 use windlass_core::{
-    cdi::{Spec, SpecDevice, VENDOR},
+    cdi::{ContainerEdits, Spec, SpecDevice, VENDOR},
+    device::DeviceId,
     resource::ResourceName,
 };
 use windlass_deviceplugin::shares::SHARE;
@@ -33,7 +34,7 @@ const VARIABLE: &str = "WINDLASS_SHARE";
 /// Edits of a share's container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Edits<'a> {
-    /// All edits for the GPU, from the document of GPUs.
+    /// All edits for the GPUs, from the document of GPUs.
     Gpu(&'a Spec),
     /// Variables alone: the container has the GPU by another resource.
     Variables,
@@ -42,24 +43,26 @@ pub(super) enum Edits<'a> {
 // === impl ShareDocument ===
 
 impl ShareDocument {
-    /// A document of this name; `None` if the document of GPUs lacks the share's GPU.
+    /// A document of this name for a container with some GPUs of the share; `None` if the document of GPUs lacks one.
     pub(super) fn new(
         name: &str,
         resource: &ResourceName,
         hold: Hold,
+        devices: &[DeviceId],
         edits: Edits<'_>,
     ) -> Option<Self> {
-        let (mut own, common) = match edits {
-            Edits::Variables => Default::default(),
-            Edits::Gpu(gpus) => {
-                let is_it = |device: &&SpecDevice| device.name == hold.device.as_str();
-                let gpu = gpus.devices.iter().find(is_it)?;
-                (gpu.container_edits.clone(), gpus.container_edits.clone())
+        let (mut own, mut common) = (ContainerEdits::default(), ContainerEdits::default());
+        if let Edits::Gpu(gpus) = edits {
+            common = gpus.container_edits.clone();
+            for id in devices {
+                let gpu = gpus.devices.iter().find(|device| device.name == id.as_str())?;
+                own.merge(gpu.container_edits.clone());
             }
-        };
+        }
         let record = serde_json::to_string(&hold).expect("strings and numbers are JSON");
         own.env.push(format!("{VARIABLE}={record}"));
-        own.env.push(format!("{}={}", variable(resource), hold.device));
+        let ids: Vec<_> = devices.iter().map(DeviceId::as_str).collect();
+        own.env.push(format!("{}={}", variable(resource), ids.join(",")));
         let spec = Spec::new(&SHARE, vec![SpecDevice::new(name, own)], common);
         Some(Self { hold, spec })
     }

@@ -3,6 +3,7 @@
 use std::{path::PathBuf, time::Duration};
 
 use windlass_cluster::ClusterError;
+use windlass_core::virtual_gpus::RequestError;
 use windlass_lifecycle::cleanup::NotReady;
 
 /// Reason that a share is not bound. The kubelet tries again.
@@ -14,6 +15,10 @@ pub(super) enum BindError {
     NoPod,
     #[error("the configuration names another resource for shares by now")]
     NotShared,
+    #[error("the pod asks for shares by two names that exclude each other")]
+    TwoNames,
+    #[error("the pod's request cannot be served")]
+    Request(#[from] RequestError),
     #[error("the document of GPUs is not written yet")]
     NoGpus,
     #[error("no API server is configured, and it has the pod's placement")]

@@ -1,6 +1,6 @@
-//! A pod's share of a GPU, and the amounts of its tokens.
+//! A pod's share of one or more GPUs, and the amounts of its tokens.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, iter};
 
 use serde::{Deserialize, Serialize};
 use windlass_allocations::{
@@ -11,12 +11,28 @@ use windlass_config::{ShareMethod, ShareResources};
 use windlass_core::{
     annotation::{DecidedDevice, PodPlacement},
     device::DeviceId,
+    replica::token,
 };
 
-/// A pod's share of a GPU. All of its containers have it.
+/// A pod's share of a GPU, or of each of several. All of its containers have it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Hold {
+    /// The first GPU.
+    #[serde(flatten)]
+    pub(super) first: HeldGpu,
+    /// The other GPUs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) more: Vec<HeldGpu>,
+    /// The pod.
+    #[serde(flatten)]
+    pub(super) pod: Pod,
+}
+
+/// A GPU, and the amounts of it that a pod has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct HeldGpu {
     /// The GPU.
     pub(super) device: DeviceId,
     /// The amounts.
@@ -24,9 +40,6 @@ pub(super) struct Hold {
     pub(super) amounts: Amounts,
     /// Memory of the whole GPU in MiB.
     pub(super) of_mib: u64,
-    /// The pod.
-    #[serde(flatten)]
-    pub(super) pod: Pod,
 }
 
 /// A pod.
@@ -51,6 +64,9 @@ pub(super) struct Amounts {
 /// MiB of a token.
 const MIB_PER_TOKEN: u64 = 1024;
 
+/// Compute of a GPU in percent.
+pub(super) const WHOLE: u64 = 100;
+
 // === impl Hold ===
 
 impl Hold {
@@ -59,7 +75,35 @@ impl Hold {
         ClaimRef::of_share(&self.pod.namespace, &self.pod.name, &self.pod.uid)
     }
 
-    pub(super) fn usage(&self) -> Use {
+    /// The GPUs.
+    pub(super) fn gpus(&self) -> impl Iterator<Item = &HeldGpu> {
+        iter::once(&self.first).chain(&self.more)
+    }
+
+    pub(super) fn devices(&self) -> impl Iterator<Item = &DeviceId> {
+        self.gpus().map(|gpu| &gpu.device)
+    }
+
+    /// The GPUs and their amounts, for the ledger.
+    pub(super) fn uses(&self) -> impl Iterator<Item = (&DeviceId, Use)> {
+        self.gpus().map(|gpu| (&gpu.device, gpu.usage()))
+    }
+
+    /// The share as a placement, for the cluster half.
+    pub(super) fn placement(&self) -> PodPlacement {
+        PodPlacement { devices: self.gpus().map(HeldGpu::placement).collect() }
+    }
+}
+
+// === impl HeldGpu ===
+
+impl HeldGpu {
+    /// True for all of the GPU.
+    pub(super) fn is_whole(&self) -> bool {
+        Amounts { memory_mib: self.of_mib, compute_percent: WHOLE }.is_within(self.amounts)
+    }
+
+    fn usage(&self) -> Use {
         Use::Portion(Portion {
             method: ShareMethod::TimeSlicing,
             shares: 1,
@@ -69,20 +113,43 @@ impl Hold {
         })
     }
 
-    /// The share as a placement, for the cluster half.
-    pub(super) fn placement(&self) -> PodPlacement {
+    fn placement(&self) -> DecidedDevice {
+        if self.is_whole() {
+            return DecidedDevice::whole(self.device.clone());
+        }
         let Amounts { memory_mib, compute_percent } = self.amounts;
         let milli = compute_percent.saturating_mul(10);
         let (mib, milli) = (u32::try_from(memory_mib), u16::try_from(milli));
         let (mib, milli) = (mib.unwrap_or_default(), milli.unwrap_or_default());
-        PodPlacement { devices: vec![DecidedDevice::share(self.device.clone(), mib, milli)] }
+        DecidedDevice::share(self.device.clone(), mib, milli)
     }
 }
 
 // === impl Amounts ===
 
 impl Amounts {
-    /// Amounts of a pod's tokens. An init container's tokens serve later containers, so each counts once.
+    /// More than any GPU has.
+    const ALL: Self = Self { memory_mib: u64::MAX, compute_percent: u64::MAX };
+
+    /// Amounts of a pod of which the tokens alone are known: virtual GPUs may be whole ones.
+    pub(super) fn at_most(
+        containers: &[ContainerIds],
+        pod: &str,
+        resources: &ShareResources,
+    ) -> Self {
+        let is_virtual = |it: &ContainerIds| {
+            it.pod == pod
+                && resources.gpus.as_ref() == Some(&it.resource)
+                && it.ids.iter().any(|id| token(id).is_some())
+        };
+        if containers.iter().any(is_virtual) {
+            return Self::ALL;
+        }
+        Self::of(containers, pod, resources)
+    }
+
+    /// Amounts of a pod's tokens of memory and compute. An init container's tokens serve later containers, so each counts
+    /// once.
     pub(super) fn of(containers: &[ContainerIds], pod: &str, resources: &ShareResources) -> Self {
         let tokens = |resource: &Option<_>| {
             let is_it = |it: &&ContainerIds| {

@@ -12,6 +12,7 @@ use windlass_allocations::{
 };
 use windlass_cluster::BoundPod;
 use windlass_config::ShareResources;
+use windlass_core::device::DeviceId;
 use windlass_resources::offers::Shareable;
 
 use super::{
@@ -68,8 +69,8 @@ impl Holds {
     ) -> Self {
         let mut pods: BTreeMap<String, Taken> = BTreeMap::new();
         for ShareDocument { hold, .. } in documents.values() {
-            let known = pods.get(&hold.pod.uid).map(|taken| taken.hold.amounts);
-            if known.is_none_or(|known| known.is_within(hold.amounts)) {
+            let known = pods.get(&hold.pod.uid).map(|taken| taken.hold.first.amounts);
+            if known.is_none_or(|known| known.is_within(hold.first.amounts)) {
                 pods.insert(
                     hold.pod.uid.clone(),
                     Taken { hold: hold.clone(), at: None, news: None },
@@ -85,7 +86,7 @@ impl Holds {
             return;
         }
         let uids = containers.iter().map(|it| &it.pod).filter(|uid| !self.pods.contains_key(*uid));
-        let amounts = |uid: &String| (uid.clone(), Amounts::of(containers, uid, resources));
+        let amounts = |uid: &String| (uid.clone(), Amounts::at_most(containers, uid, resources));
         let some = |(_, amounts): &(String, Amounts)| *amounts != Amounts::default();
         self.unknown = Some(uids.map(amounts).filter(some).collect());
     }
@@ -103,10 +104,10 @@ impl Holds {
         all.fold(Amounts::default(), |sum, amounts| sum.and(*amounts))
     }
 
-    /// Drops a pod's GPU that became unusable before any container started with it.
+    /// Drops a pod's share of a GPU that became unusable before any container started with it.
     pub(super) fn drop_unusable(&mut self, uid: &str, gpus: &Shareable) -> Option<Hold> {
-        let device = &self.pods.get(uid)?.hold.device;
-        let is_usable = gpus.get(device).is_some_and(|gpu| gpu.obstacle.is_none());
+        let is_free = |id: &DeviceId| gpus.get(id).is_some_and(|gpu| gpu.obstacle.is_none());
+        let is_usable = self.pods.get(uid)?.hold.devices().all(is_free);
         let is_documented = self.documents.values().any(|it| it.hold.pod.uid == uid);
         if is_usable || is_documented {
             return None;

@@ -1,28 +1,99 @@
-//! Choice of a share's GPU: the decided one, or else the GPU that is left with the least.
+//! Choice of a share's GPUs: the decided ones, or else those that are left with the least. Whole GPUs are near each other.
+
+use std::fmt;
 
 use windlass_allocations::ledger::Ledger;
-use windlass_core::device::DeviceId;
+use windlass_core::{
+    device::DeviceId,
+    placement::{self, Policy, Request, Topology},
+    virtual_gpus::{GpuShares, MemoryAmount, PodRequest},
+};
 use windlass_resources::offers::{Shareable, ShareableGpu};
 
-use super::hold::Amounts;
+use super::hold::{Amounts, WHOLE};
 
-/// A share that needs a GPU.
+/// A share that needs GPUs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ShareRequest<'a> {
-    /// GPUs of which pods may have shares.
+    /// GPUs of which the pod may have shares.
     pub(super) gpus: &'a Shareable,
+    /// Connections of the GPUs.
+    pub(super) topology: &'a Topology,
     /// Holders of devices.
     pub(super) ledger: &'a Ledger,
-    /// The pod's amounts.
-    pub(super) wanted: Amounts,
+    /// The pod's request.
+    pub(super) wanted: Size,
     /// Amounts of pods whose GPUs are unknown: any GPU may have them.
     pub(super) unknown: Amounts,
-    /// GPU that the cluster half decided.
-    pub(super) decided: Option<&'a DeviceId>,
+    /// GPUs that the cluster half decided.
+    pub(super) decided: &'a [DeviceId],
 }
 
-/// Compute of a GPU in percent.
-const WHOLE: u64 = 100;
+/// Shares of equal size on some GPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Size {
+    /// Number of GPUs.
+    pub(super) count: usize,
+    memory: Memory,
+    compute_percent: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Memory {
+    Mib(u64),
+    Percent(u64),
+}
+
+// === impl Size ===
+
+impl Size {
+    /// Amounts of one GPU.
+    pub(super) fn of_one(amounts: Amounts) -> Self {
+        let Amounts { memory_mib, compute_percent } = amounts;
+        Self { count: 1, memory: Memory::Mib(memory_mib), compute_percent }
+    }
+
+    /// Size of virtual GPUs. `tokens` is their number where they are whole GPUs.
+    pub(super) fn of_virtual_gpus(request: PodRequest, tokens: usize) -> Self {
+        match request {
+            PodRequest::Whole => {
+                Self { count: tokens, memory: Memory::Percent(WHOLE), compute_percent: WHOLE }
+            }
+            PodRequest::Shares(GpuShares { count, memory, compute_percent }) => Self {
+                count: usize::from(count),
+                memory: match memory {
+                    MemoryAmount::Mib(mib) => Memory::Mib(mib.into()),
+                    MemoryAmount::Percent(percent) => Memory::Percent(percent.into()),
+                },
+                compute_percent: compute_percent.into(),
+            },
+        }
+    }
+
+    /// Amounts of a GPU with so much memory.
+    pub(super) fn on(self, gpu_mib: u64) -> Amounts {
+        let memory_mib = match self.memory {
+            Memory::Mib(mib) => mib,
+            Memory::Percent(percent) => gpu_mib.saturating_mul(percent) / WHOLE,
+        };
+        Amounts { memory_mib, compute_percent: self.compute_percent }
+    }
+
+    fn is_whole(self) -> bool {
+        (self.memory, self.compute_percent) == (Memory::Percent(WHOLE), WHOLE)
+    }
+}
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.memory {
+            Memory::Mib(mib) => write!(f, "{mib} MiB of memory")?,
+            Memory::Percent(percent) => write!(f, "{percent} % of memory")?,
+        }
+        write!(f, " and {} % of compute", self.compute_percent)?;
+        if self.count == 1 { Ok(()) } else { write!(f, " of each of {} GPUs", self.count) }
+    }
+}
 
 // === impl ShareRequest ===
 
@@ -31,28 +102,44 @@ impl ShareRequest<'_> {
     pub(super) fn candidates(&self) -> Vec<DeviceId> {
         let fits = |(id, gpu): (&DeviceId, &ShareableGpu)| {
             let is_free = self.obstacle(id, gpu).is_none();
-            is_free.then(|| (self.left(id, gpu).without(self.wanted), id.clone()))
+            let wanted = self.wanted.on(gpu.memory_mib);
+            is_free.then(|| (self.left(id, gpu).without(wanted), id.clone()))
         };
         let mut fitting: Vec<_> = self.gpus.iter().filter_map(fits).collect();
+        let near = self.near(&fitting);
         fitting.sort_by_key(|(left, id)| {
-            let is_other = self.decided != Some(id);
-            (is_other, left.memory_mib, left.compute_percent, id.clone())
+            let (is_other, is_far) = (!self.decided.contains(id), !near.contains(id));
+            (is_other, is_far, left.memory_mib, left.compute_percent, id.clone())
         });
         fitting.into_iter().map(|(_, id)| id).collect()
     }
 
-    /// Reason against the decided GPU.
-    pub(super) fn against(&self, decided: &DeviceId) -> Option<String> {
-        match self.gpus.get(decided) {
-            Some(gpu) => self.obstacle(decided, gpu),
-            None => Some("it is no GPU of this node that pods share".to_owned()),
+    /// The best connected set with those of the decided GPUs that fit. Empty where connections do not matter.
+    fn near(&self, fitting: &[(Amounts, DeviceId)]) -> Vec<DeviceId> {
+        if !self.wanted.is_whole() || self.wanted.count < 2 {
+            return Vec::new();
         }
+        let available: Vec<_> = fitting.iter().map(|(_, id)| id.as_str()).collect();
+        let decided = self.decided.iter().map(DeviceId::as_str);
+        let required: Vec<_> = decided.filter(|id| available.contains(id)).collect();
+        let (size, policy) = (self.wanted.count, Policy::default());
+        let request =
+            Request { available: &available, required: &required, near: &[], size, policy };
+        placement::choose(self.topology, request).map(|it| it.devices).unwrap_or_default()
+    }
+
+    /// Reason against the decided GPUs.
+    pub(super) fn against(&self) -> Option<String> {
+        self.decided.iter().find_map(|decided| match self.gpus.get(decided) {
+            Some(gpu) => self.obstacle(decided, gpu),
+            None => Some("it is no GPU of this node that the pod may share".to_owned()),
+        })
     }
 
     fn obstacle(&self, id: &DeviceId, gpu: &ShareableGpu) -> Option<String> {
-        let left = self.left(id, gpu);
-        let is_full = !self.wanted.is_within(left);
-        let full = || format!("{} are wanted, and {left} are left", self.wanted);
+        let (left, wanted) = (self.left(id, gpu), self.wanted.on(gpu.memory_mib));
+        let is_full = !wanted.is_within(left);
+        let full = || format!("{wanted} are wanted, and {left} are left");
         gpu.obstacle.clone().or_else(|| is_full.then(full))
     }
 
@@ -107,14 +194,15 @@ mod tests {
         decided: Option<&str>,
     ) -> Vec<String> {
         let (gpus, ledger) = node(gpus);
-        let decided = decided.map(id);
-        let (wanted, unknown) = (gib(wanted), gib(unknown));
+        let decided: Vec<_> = decided.map(id).into_iter().collect();
+        let (wanted, unknown) = (Size::of_one(gib(wanted)), gib(unknown));
         let request = ShareRequest {
             gpus: &gpus,
+            topology: &Topology::default(),
             ledger: &ledger,
             wanted,
             unknown,
-            decided: decided.as_ref(),
+            decided: &decided,
         };
         request.candidates().iter().map(ToString::to_string).collect()
     }

@@ -3,14 +3,13 @@
 use std::{collections::BTreeSet, path::PathBuf};
 
 use windlass_allocations::follow::ContainerIds;
-use windlass_cluster::BoundPod;
-use windlass_core::{cdi::Kind, device::DeviceId, resource::ResourceName};
+use windlass_core::{cdi::Kind, replica::token, resource::ResourceName};
 use windlass_deviceplugin::shares::share_name;
 use windlass_resources::NodeState;
 
 use super::{
     error::BindError,
-    hold::{Amounts, Hold, Pod},
+    hold::{Amounts, HeldGpu, Hold},
 };
 
 /// A container's request, and its pod.
@@ -18,11 +17,24 @@ pub(super) struct Wanted {
     pub(super) resource: ResourceName,
     pub(super) name: String,
     pub(super) uid: String,
-    pub(super) amounts: Amounts,
+    pub(super) tokens: Tokens,
     /// True if the container has its GPU by another resource.
     pub(super) is_second: bool,
     /// Document of GPUs.
     pub(super) gpus: PathBuf,
+}
+
+/// The kubelet's tokens.
+pub(super) enum Tokens {
+    /// Amounts of one GPU, of all containers of the pod.
+    Amounts(Amounts),
+    /// Virtual GPUs. The pod's specification has their amounts.
+    VirtualGpus {
+        /// Tokens of the container.
+        own: BTreeSet<u32>,
+        /// Tokens of all containers of the pod. Later containers have those of init containers again.
+        of_pod: BTreeSet<u32>,
+    },
 }
 
 const GPU: Kind = Kind::new("gpu");
@@ -52,28 +64,50 @@ impl Wanted {
                     && (&it.pod, &it.container) == (&holder.pod, &holder.container)
             })
         };
+        let amounts = Amounts::of(containers, uid, resources);
+        let virtual_gpus = containers.iter().filter(|it| {
+            it.pod == *uid && resources.gpus.as_ref().is_some_and(|name| it.resource == *name)
+        });
+        let of_pod: BTreeSet<_> = virtual_gpus.flat_map(|it| numbers(&it.ids)).collect();
+        let tokens = match (of_pod.is_empty(), amounts == Amounts::default()) {
+            (true, _) => Tokens::Amounts(amounts),
+            (false, true) => Tokens::VirtualGpus { own: numbers(ids).collect(), of_pod },
+            (false, false) => return Err(BindError::TwoNames),
+        };
         Ok(Self {
             resource: resource.clone(),
             name: share_name(resource.as_str(), ids),
             uid: uid.clone(),
-            amounts: Amounts::of(containers, uid, resources),
+            tokens,
             is_second: resources.memory.as_ref() != Some(resource)
                 && holders.iter().all(has_memory),
             gpus: state.documents.get(&GPU).ok_or(BindError::NoGpus)?.clone(),
         })
     }
 
-    pub(super) fn hold(&self, device: DeviceId, pod: &BoundPod, state: &NodeState) -> Hold {
-        let gpu = state.shareable.get(&device);
-        Hold {
-            of_mib: gpu.map_or(self.amounts.memory_mib, |gpu| gpu.memory_mib),
-            device,
-            amounts: self.amounts,
-            pod: Pod {
-                namespace: pod.namespace.clone(),
-                name: pod.name.clone(),
-                uid: pod.uid.clone(),
-            },
+    /// True if the pod's share serves the container.
+    pub(super) fn is_served_by(&self, hold: &Hold) -> bool {
+        match &self.tokens {
+            Tokens::Amounts(amounts) => amounts.is_within(hold.first.amounts),
+            Tokens::VirtualGpus { .. } => self.own_gpus(hold).is_some(),
         }
     }
+
+    /// GPUs of the container: of whole GPUs each token stands for one, of shares the first serve each container. `None` if
+    /// there are too few.
+    pub(super) fn own_gpus<'a>(&self, hold: &'a Hold) -> Option<Vec<&'a HeldGpu>> {
+        let gpus: Vec<_> = hold.gpus().collect();
+        match &self.tokens {
+            Tokens::Amounts(_) => Some(gpus),
+            Tokens::VirtualGpus { own, of_pod } if hold.first.is_whole() => {
+                let position = |number| of_pod.iter().position(|it| it == number);
+                own.iter().map(|number| gpus.get(position(number)?).copied()).collect()
+            }
+            Tokens::VirtualGpus { own, .. } => gpus.get(..own.len()).map(<[_]>::to_vec),
+        }
+    }
+}
+
+fn numbers(ids: &BTreeSet<String>) -> impl Iterator<Item = u32> {
+    ids.iter().filter_map(|id| token(id))
 }

@@ -176,6 +176,7 @@ pub fn plan(inputs: Inputs<'_>) -> Plan {
     for (device, assignment) in assignments {
         planner.share(device, &assignment, assigner.fit(device));
         let assignment = planner.leave_to_claims(device, assignment, assigner.fit(device));
+        let assignment = planner.leave_to_shares(device, assignment);
         planner.place(device, assignment);
     }
     planner.offer_shares();
@@ -270,6 +271,21 @@ impl Planner<'_> {
         }
     }
 
+    /// Leaves to shares the devices of the resource that counts virtual GPUs: its ids stand for no device.
+    fn leave_to_shares(&self, device: &Device, assignment: Assignment) -> Assignment {
+        let counted = self.inputs.policy.shares.gpus.as_ref();
+        match &assignment {
+            Assignment::Resource(target) if counted == Some(&target.name) => {
+                if self.shareable.contains_key(&device.id) {
+                    Assignment::Unassigned
+                } else {
+                    Assignment::Withheld(NOT_COUNTED.to_owned())
+                }
+            }
+            _ => assignment,
+        }
+    }
+
     fn share_obstacle(&self, device: &Device) -> Option<String> {
         match device.health.failure() {
             _ if device.health.is_healthy() => {
@@ -282,8 +298,11 @@ impl Planner<'_> {
 
     /// Offers the amounts of the GPUs.
     fn offer_shares(&mut self) {
-        let ShareResources { memory, compute } = &self.inputs.policy.shares;
-        for (name, unit) in [(memory, ShareUnit::Gibibyte), (compute, ShareUnit::Percent)] {
+        let ShareResources { memory, compute, gpus, per_gpu } = &self.inputs.policy.shares;
+        let gpu = ShareUnit::Virtual(per_gpu.get());
+        for (name, unit) in
+            [(memory, ShareUnit::Gibibyte), (compute, ShareUnit::Percent), (gpus, gpu)]
+        {
             if let Some((name, tokens)) = name.as_ref().zip(ShareTokens::of(unit, &self.shareable))
             {
                 self.offers.entry(name.clone()).or_default().shares = Some(tokens);
@@ -514,6 +533,10 @@ const LEFT_TO_CLAIMS: &str = "offered through Dynamic Resource Allocation instea
 /// Reason for a device that stays with the device plugin.
 const SHARED_BY_MPS: &str = "it is shared by MPS among the containers of its resource, and claims have no part \
     in that: name it under dra.shares instead of the resource's sharing";
+
+/// Reason for a device under the name of virtual GPUs.
+const NOT_COUNTED: &str = "its resource counts virtual GPUs (shares.gpus), and it is no whole GPU that pods can share: \
+    name it otherwise";
 
 /// Reason for a GPU with instances for claims, and for these instances.
 const CUT_FOR_CLAIMS: &str =

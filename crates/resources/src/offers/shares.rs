@@ -3,7 +3,7 @@
 
 use std::{borrow::Cow, collections::BTreeMap};
 
-use windlass_core::device::DeviceId;
+use windlass_core::{device::DeviceId, replica::token};
 
 use super::{Allocatable, ListEntry, Offer};
 
@@ -26,6 +26,8 @@ pub(crate) enum ShareUnit {
     Gibibyte,
     /// A hundredth of a GPU's compute.
     Percent,
+    /// A virtual GPU. Each GPU has as many.
+    Virtual(u32),
 }
 
 /// Tokens of a resource that counts an amount.
@@ -56,6 +58,7 @@ impl ShareUnit {
         match self {
             Self::Gibibyte => u32::try_from(gpu.memory_mib / MIB_PER_GIB).unwrap_or(u32::MAX),
             Self::Percent => WHOLE,
+            Self::Virtual(of_each) => of_each,
         }
     }
 }
@@ -81,6 +84,11 @@ impl Offer {
     /// True if the resource counts amounts of GPUs.
     pub fn counts_shares(&self) -> bool {
         self.shares.is_some()
+    }
+
+    /// True for a token that counts an amount. It may be withdrawn.
+    pub fn counts_share(&self, id: &str) -> bool {
+        self.counts_shares() && token(id).is_some()
     }
 
     /// Number of tokens that count amounts.
@@ -119,7 +127,12 @@ mod tests {
     #[test]
     fn tokens_count_whole_units_of_each_gpu_and_those_of_usable_gpus_come_first() {
         let gpus = gpus(&[("a", 3 * 1024 + 1023, true), ("b", 2 * 1024, false)]);
-        for (unit, total, usable) in [(ShareUnit::Gibibyte, 5, 3), (ShareUnit::Percent, 200, 100)] {
+        let units = [
+            (ShareUnit::Gibibyte, 5, 3),
+            (ShareUnit::Percent, 200, 100),
+            (ShareUnit::Virtual(10), 20, 10),
+        ];
+        for (unit, total, usable) in units {
             let offer = Offer { shares: ShareTokens::of(unit, &gpus), ..Offer::default() };
             assert_eq!((offer.listed(), offer.allocatable()), (total, usable));
             let listed: Vec<_> = offer

@@ -232,6 +232,26 @@ fn amounts_count_whole_gpus_that_no_rule_shares_and_their_ids_stay_listed() {
 }
 
 #[test]
+fn virtual_gpus_take_the_place_of_whole_ones_once_their_containers_are_known() {
+    let memory =
+        BTreeMap::from([(AttributeName::new("nvidia.com", "memory"), Quantity::Bytes(1 << 30))]);
+    let mut node = Node::with(gpus(2));
+    node.devices[0].capacity = memory;
+    node.plan();
+    node.policy.shares.gpus = Some(name(GPU));
+    node.moves = Moves::Waiting;
+    node.plan();
+    assert!(node.plan.waiting);
+    assert_eq!(node.listed(GPU)[0], line("g0", "other devices are offered in its place"));
+    node.moves = Moves::Allowed;
+    node.plan();
+    assert_eq!((node.plan.offers[&name(GPU)].devices.len(), node.allocatable(GPU)), (0, 10));
+    assert_eq!(node.listed(GPU)[10], line("g0", "no longer offered as this resource"));
+    let [("g1", why)] = node.withheld()[..] else { panic!("{:?}", node.withheld()) };
+    assert!(why.starts_with("its resource counts virtual GPUs"), "its memory is unknown");
+}
+
+#[test]
 fn an_id_that_never_worked_is_forgotten() {
     let lost = Observation::Failed(Reason::Lost, "lost".into());
     let mut node = Node::with(vec![device("nvidia-index-0", 0, &lost)]);

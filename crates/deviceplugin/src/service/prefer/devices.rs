@@ -9,7 +9,7 @@ use windlass_core::{
 use windlass_resources::offers::OfferedDevice;
 
 use super::{super::super::wire::Refusal, Preference, PreferenceRequest};
-use crate::history::Candidates;
+use crate::{DecidedSets, history::Candidates};
 
 /// Devices of the offer, without duplicates.
 type OfferedById<'a> = BTreeMap<&'a DeviceId, &'a OfferedDevice>;
@@ -45,6 +45,22 @@ impl PreferenceRequest<'_> {
                 chosen: choice.devices,
             }),
         })
+    }
+
+    /// The GPUs that were decided for the first bound pod with such a request, if all of them are available.
+    pub(super) fn decided(&self, sets: &DecidedSets) -> Option<Preference> {
+        let available = self.offered(&self.request.available_device_i_ds);
+        let is_open =
+            |id: &DeviceId| available.get(id).is_some_and(|device| self.is_open(id, device));
+        let required = &self.request.must_include_device_i_ds;
+        let serves = |set: &&Vec<DeviceId>| {
+            set.len() == self.size()
+                && set.iter().all(is_open)
+                && required.iter().all(|id| set.iter().any(|it| it.as_str() == id))
+        };
+        let ids = sets.iter().find(serves)?.iter().map(ToString::to_string).collect();
+        let why = "decided by the cluster half".to_owned();
+        Some(Preference { ids, policy: self.policy, why, steps: 0, exact: true, candidates: None })
     }
 
     fn offered<'a>(&'a self, ids: &'a [String]) -> OfferedById<'a> {

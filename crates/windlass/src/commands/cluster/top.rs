@@ -161,7 +161,7 @@ impl GpuRow {
         let holders = node.holders.iter().filter(|holder| holder.part.gpus.has(position));
         let row = |holder: &Holder<'_>| {
             let wish = holder.pod.wish.gpus.as_ref().ok();
-            let share = wish.and_then(|wish| wish.share());
+            let share = wish.and_then(|wish| wish.share_of(facts.memory_mib));
             HolderRow {
                 pod: holder.pod.title(),
                 memory_mib: share.map(|(_, mib)| mib),

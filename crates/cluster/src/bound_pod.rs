@@ -1,0 +1,138 @@
+//! A pod of this node: identity, annotations, and requests for virtual GPUs.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::{
+    api::core::v1::{Container, Pod},
+    apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, ObjectMeta},
+};
+use windlass_core::{
+    annotation::PodPlacement,
+    virtual_gpus::{ContainerRequest, Stage},
+};
+
+use super::MANAGER;
+
+/// A pod that is bound to this node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BoundPod {
+    /// Namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+    /// UID at the API server. A static pod has another one at the kubelet.
+    pub uid: String,
+    /// Annotations, without forged placements.
+    pub annotations: BTreeMap<String, String>,
+    /// Field manager that wrote a placement otherwise than by a Binding, or a correction in the agent's place.
+    pub forger: Option<String>,
+}
+
+/// Annotation of a mirror pod: the UID of its static pod at the kubelet.
+const MIRROR: &str = "kubernetes.io/config.mirror";
+
+// === impl BoundPod ===
+
+impl BoundPod {
+    /// Reads a pod's metadata.
+    ///
+    /// The API server notes the manager of each field that a request sets, but a Binding's annotations have none
+    /// (`BindingREST` in `registry/core/pod/storage`). So a placement with a manager is not the cluster half's.
+    pub(crate) fn of(metadata: ObjectMeta) -> Self {
+        let mut annotations = metadata.annotations.unwrap_or_default();
+        let entries = metadata.managed_fields.unwrap_or_default();
+        let mut forger = None;
+        for (annotation, rightful) in
+            [(PodPlacement::ANNOTATION, None), (PodPlacement::CORRECTION, Some(MANAGER))]
+        {
+            let mut writers = entries.iter().filter(|it| has_annotation(it, annotation));
+            let forged = writers.find(|it| it.manager.as_deref() != rightful);
+            if let Some(entry) = forged.filter(|_| annotations.remove(annotation).is_some()) {
+                forger = Some(entry.manager.clone().unwrap_or_default());
+            }
+        }
+        Self {
+            namespace: metadata.namespace.unwrap_or_default(),
+            name: metadata.name.unwrap_or_default(),
+            uid: metadata.uid.unwrap_or_default(),
+            annotations,
+            forger,
+        }
+    }
+}
+
+/// True for an entry that owns the annotation.
+fn has_annotation(entry: &ManagedFieldsEntry, annotation: &str) -> bool {
+    let fields = entry.fields_v1.as_ref();
+    let annotations = fields.and_then(|it| it.0.get("f:metadata")?.get("f:annotations"));
+    annotations.is_some_and(|all| all.get(format!("f:{annotation}")).is_some())
+}
+
+/// True for the mirror of a static pod that has this UID at the kubelet.
+pub(crate) fn is_mirror_of(pod: &ObjectMeta, uid: &str) -> bool {
+    let annotations = pod.annotations.as_ref();
+    annotations.and_then(|all| all.get(MIRROR)).is_some_and(|hash| hash == uid)
+}
+
+/// Requests of a pod's containers for virtual GPUs.
+pub(crate) fn requests(pod: &Pod) -> Vec<ContainerRequest> {
+    let request = |stage, container: &Container| {
+        ContainerRequest::of(stage, |resource| {
+            let resources = container.resources.as_ref()?;
+            let mut all = resources.requests.iter().chain(&resources.limits);
+            all.find_map(|all| all.get(resource)).map(|quantity| quantity.0.as_str())
+        })
+    };
+    let init = |container: &Container| match container.restart_policy.as_deref() {
+        Some("Always") => request(Stage::Sidecar, container),
+        _ => request(Stage::Init, container),
+    };
+    let spec = pod.spec.iter();
+    let all_init = spec.clone().flat_map(|spec| spec.init_containers.iter().flatten());
+    let main = spec.flat_map(|spec| &spec.containers);
+    all_init.map(init).chain(main.map(|it| request(Stage::Main, it))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// A pod with placement and correction, and the managers of annotations.
+    fn pod(entries: &[(&str, &str)]) -> BoundPod {
+        let entry = |(manager, annotation): &(&str, &str)| {
+            let annotations = json!({".": {}, format!("f:{annotation}"): {}});
+            json!({"manager": manager, "operation": "Update", "fieldsType": "FieldsV1",
+                   "fieldsV1": {"f:metadata": {"f:annotations": annotations}, "f:spec": {}}})
+        };
+        let entries: Vec<Value> = entries.iter().map(entry).collect();
+        let metadata = json!({
+            "name": "p", "namespace": "ns", "uid": "u", "managedFields": entries,
+            "annotations": {"windlass.dev/placement": "a", "windlass.dev/placed": "b", "other": "c"},
+        });
+        BoundPod::of(serde_json::from_value(metadata).expect("metadata"))
+    }
+
+    #[test]
+    fn a_placement_with_a_manager_was_not_written_by_a_binding() {
+        let check = |entries: &[(&str, &str)], placements: &[&str], forger: Option<&str>| {
+            let pod = pod(entries);
+            let texts: Vec<_> = PodPlacement::texts(&pod.annotations).collect();
+            assert_eq!((texts.as_slice(), pod.forger.as_deref()), (placements, forger));
+            assert_eq!(pod.annotations["other"], "c");
+        };
+        check(&[], &["b", "a"], None);
+        check(&[("kubectl", "other"), ("windlass", "windlass.dev/placed")], &["b", "a"], None);
+        check(&[("kubectl", "windlass.dev/placement")], &["b"], Some("kubectl"));
+        check(&[("kubectl", "windlass.dev/placed")], &["a"], Some("kubectl"));
+    }
+
+    #[test]
+    fn a_mirror_pod_has_the_uid_of_its_static_pod_in_an_annotation() {
+        let annotations = json!({"kubernetes.io/config.mirror": "hash"});
+        let metadata = json!({"uid": "u", "annotations": annotations});
+        let metadata: ObjectMeta = serde_json::from_value(metadata).expect("metadata");
+        assert!(is_mirror_of(&metadata, "hash") && !is_mirror_of(&metadata, "u"));
+    }
+}

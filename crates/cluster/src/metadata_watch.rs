@@ -1,0 +1,165 @@
+//! Watch of the metadata of some objects of a kind.
+//!
+//! ```text
+//!            list            watch, from the list's version
+//!   start ────────> listed ────────────────────────────> following ─┐
+//!     ^               ^                                    │ │  ^   │ ended: again, from the
+//!     │               └────────────────────────────────────┘ │  └───┘ last version seen
+//!     │                   410, the version is too old        │
+//!     └──────────────────────────────────────────────────────┘
+//!           failed: again after a pause, with new credentials
+//! ```
+
+use std::{fmt::Debug, marker::PhantomData};
+
+use kube::{
+    Api, Resource,
+    api::{ListParams, WatchEvent, WatchParams},
+    core::{ObjectMeta, PartialObjectMeta},
+};
+use serde::de::DeserializeOwned;
+use tokio::time::sleep;
+use tokio_stream::{Stream, StreamExt as _};
+use windlass_host::deadline;
+
+use super::{Client, ClusterError, attempts::Attempts, client::Connection, error::is_gone};
+
+/// Watch of the objects that a field selector selects.
+pub(super) struct MetadataWatch<K> {
+    client: Client,
+    attempts: Attempts,
+    /// The objects in words.
+    objects: String,
+    selector: String,
+    kind: PhantomData<fn() -> K>,
+}
+
+/// Receiver of objects.
+pub(super) trait Sink: Send {
+    /// All objects that there are.
+    fn listed(&mut self, objects: Vec<ObjectMeta>);
+    /// A new or changed object.
+    fn changed(&mut self, object: ObjectMeta);
+    /// An object that is gone.
+    fn deleted(&mut self, object: &ObjectMeta);
+}
+
+/// Reasons for the end of a watch, other than failures.
+enum Ended {
+    /// Its time is over; the next one resumes from this version.
+    At(String),
+    /// The API server has forgotten the version.
+    Expired,
+}
+
+// === impl MetadataWatch ===
+
+impl<K> MetadataWatch<K>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + 'static,
+{
+    pub(super) fn new(
+        part: &'static str,
+        client: Client,
+        objects: String,
+        selector: String,
+    ) -> Self {
+        let attempts = Attempts::new(part, &client);
+        Self { client, attempts, objects, selector, kind: PhantomData }
+    }
+
+    /// Follows the objects, until dropped.
+    pub(super) async fn run(mut self, mut sink: impl Sink) {
+        loop {
+            if let Err(error) = self.follow(&mut sink).await {
+                sleep(self.attempts.failed(&error)).await;
+            }
+        }
+    }
+
+    /// Follows the objects over one connection, until it fails.
+    async fn follow(&mut self, sink: &mut impl Sink) -> Result<(), ClusterError> {
+        let connection = self.client.connect().await?;
+        loop {
+            let mut version = self.list(&connection, sink).await?;
+            while let Ended::At(last) = self.watch(&connection, version, sink).await? {
+                version = last;
+                // Limits the rate of watches if the server ends each at once.
+                sleep(self.client.limits().retry_first).await;
+            }
+            sleep(self.client.limits().retry_first).await;
+        }
+    }
+
+    /// Lists the objects, and returns the version of the list.
+    async fn list(
+        &mut self,
+        connection: &Connection,
+        sink: &mut impl Sink,
+    ) -> Result<String, ClusterError> {
+        let objects: Api<K> = Api::all(connection.kube.clone());
+        let which = ListParams::default().fields(&self.selector);
+        let doing = || format!("cannot list {}", self.objects);
+        let list = connection.call(doing, objects.list_metadata(&which)).await?;
+        self.attempts.worked();
+        sink.listed(list.items.into_iter().map(|object| object.metadata).collect());
+        Ok(list.metadata.resource_version.unwrap_or_default())
+    }
+
+    /// Watches once, up to the longest duration.
+    async fn watch(
+        &mut self,
+        connection: &Connection,
+        version: String,
+        sink: &mut impl Sink,
+    ) -> Result<Ended, ClusterError> {
+        let limits = self.client.limits();
+        let objects: Api<K> = Api::all(connection.kube.clone());
+        let seconds = u32::try_from(limits.watch.as_secs()).unwrap_or(u32::MAX).max(1);
+        let which = WatchParams::default().fields(&self.selector).timeout(seconds);
+        let opened =
+            connection.call(|| self.doing(), objects.watch_metadata(&which, &version)).await;
+        let events = match opened {
+            Err(error) if error.status().is_some_and(is_gone) => return Ok(Ended::Expired),
+            opened => opened?,
+        };
+        // The server ends the watch in time, unless the connection is dead.
+        let limit = limits.watch + limits.answer;
+        let read = deadline::timeout(limit, self.read(events, version, sink)).await;
+        read.unwrap_or_else(|_| Err(ClusterError::Late(self.doing(), limit)))
+    }
+
+    async fn read(
+        &self,
+        events: impl Stream<Item = kube::Result<WatchEvent<PartialObjectMeta<K>>>>,
+        mut version: String,
+        sink: &mut impl Sink,
+    ) -> Result<Ended, ClusterError> {
+        tokio::pin!(events);
+        while let Some(event) = events.next().await {
+            let event = event.map_err(|error| ClusterError::of(self.doing(), error))?;
+            let newer = match event {
+                WatchEvent::Added(object) | WatchEvent::Modified(object) => {
+                    let version = object.metadata.resource_version.clone();
+                    sink.changed(object.metadata);
+                    version
+                }
+                WatchEvent::Deleted(object) => {
+                    sink.deleted(&object.metadata);
+                    object.metadata.resource_version
+                }
+                WatchEvent::Bookmark(mark) => Some(mark.metadata.resource_version),
+                WatchEvent::Error(status) if is_gone(&status) => return Ok(Ended::Expired),
+                WatchEvent::Error(status) => {
+                    return Err(ClusterError::Refused(self.doing(), status));
+                }
+            };
+            version = newer.unwrap_or(version);
+        }
+        Ok(Ended::At(version))
+    }
+
+    fn doing(&self) -> String {
+        format!("cannot watch {}", self.objects)
+    }
+}

@@ -1,0 +1,96 @@
+//! Watch of the pods of this node that have a placement, in the order in which they were bound.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::core::ObjectMeta;
+use tokio::{sync::watch, time::Instant};
+use tokio_util::sync::CancellationToken;
+use windlass_core::annotation::PodPlacement;
+
+use super::{
+    BoundPod, Client,
+    metadata_watch::{MetadataWatch, Sink},
+};
+
+/// A pod with a placement.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlacedPod {
+    /// The pod, without its annotations.
+    pub pod: BoundPod,
+    /// The agent's correction of its placement, else the decision.
+    pub placement: PodPlacement,
+    /// Time at which the agent saw the pod first: a watch brings it when it is bound.
+    pub seen: Instant,
+}
+
+/// Watches the pods of the own node. Returns those with a readable placement, and the task to run until stopped. Those of
+/// the first list are in the order of their creation.
+pub fn watch(
+    client: Client,
+    stop: CancellationToken,
+) -> (watch::Receiver<Arc<Vec<PlacedPod>>>, impl Future<Output = ()> + Send) {
+    let (publish, pods) = watch::channel(Arc::default());
+    let objects = format!("pods of node {}", client.node());
+    let selector = format!("spec.nodeName={}", client.node());
+    let watcher = MetadataWatch::<Pod>::new("placed pods", client, objects, selector);
+    let run = async move {
+        stop.run_until_cancelled(watcher.run(Publisher { publish })).await;
+    };
+    (pods, run)
+}
+
+struct Publisher {
+    publish: watch::Sender<Arc<Vec<PlacedPod>>>,
+}
+
+// === impl Publisher ===
+
+impl Publisher {
+    fn update(&self, change: impl FnOnce(&mut Vec<PlacedPod>)) {
+        let mut pods = self.publish.borrow().to_vec();
+        change(&mut pods);
+        windlass_host::watch::publish(&self.publish, Arc::new(pods));
+    }
+}
+
+impl Sink for Publisher {
+    fn listed(&mut self, mut objects: Vec<ObjectMeta>) {
+        objects.sort_by_cached_key(|object| {
+            (object.creation_timestamp.as_ref().map(|time| time.0), object.uid.clone())
+        });
+        self.update(|pods| {
+            let is_there =
+                |pod: &PlacedPod| objects.iter().any(|it| it.uid.as_ref() == Some(&pod.pod.uid));
+            pods.retain(is_there);
+            objects.into_iter().for_each(|object| put(pods, object));
+        });
+    }
+
+    fn changed(&mut self, object: ObjectMeta) {
+        self.update(|pods| put(pods, object));
+    }
+
+    fn deleted(&mut self, object: &ObjectMeta) {
+        self.update(|pods| pods.retain(|pod| object.uid.as_ref() != Some(&pod.pod.uid)));
+    }
+}
+
+/// Adds a pod at the end, or replaces it where it is.
+fn put(pods: &mut Vec<PlacedPod>, object: ObjectMeta) {
+    let mut pod = BoundPod::of(object);
+    let known = pods.iter().position(|it| it.pod.uid == pod.uid);
+    // The others may be large.
+    let annotations = std::mem::take(&mut pod.annotations);
+    let mut texts = PodPlacement::texts(&annotations);
+    let placement = texts.find_map(|text| PodPlacement::from_annotation(text).ok());
+    match (known, placement) {
+        (Some(at), Some(placement)) => {
+            let seen = pods[at].seen;
+            pods[at] = PlacedPod { pod, placement, seen };
+        }
+        (None, Some(placement)) => pods.push(PlacedPod { pod, placement, seen: Instant::now() }),
+        (Some(at), None) => drop(pods.remove(at)),
+        (None, None) => {}
+    }
+}

@@ -1,0 +1,101 @@
+//! HAMi's manifests: shares of several GPUs under the name of whole ones, and GPUs by their ids.
+
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::{Value, json};
+
+use crate::rig::{Extender, Rig};
+
+fn limits(count: &str, part: &str, amount: &str) -> Value {
+    json!({"nvidia.com/gpu": count, format!("nvidia.com/{part}"): amount})
+}
+
+/// Binds a pod, and returns its placement's GPUs.
+async fn bound(rig: &Rig, extender: &Extender, pod: &Value) -> Value {
+    let name = pod["metadata"]["name"].as_str().expect("a name");
+    assert_eq!(extender.bind(pod, "a").await, "", "{name}");
+    let placement = rig.placement(name).expect("bound").1;
+    serde_json::from_str::<Value>(&placement).expect("JSON")["devices"].take()
+}
+
+#[tokio::test]
+async fn pods_of_hami_share_gpus_beside_whole_ones() {
+    let rig = Rig::start();
+    rig.add_virtual_node("a", 3);
+    let extender = rig.extender("one").await;
+    let first = rig.add_pod("first", limits("2", "gpumem", "3000"));
+    let first = bound(&rig, &extender, &first).await;
+    let share = |n| json!({"id": format!("GPU-a-{n}"), "memoryMib": 3000});
+    assert_eq!(first, json!([share(0), share(1)]));
+    let half = limits("1", "gpumem-percentage", "50");
+    let half = bound(&rig, &extender, &rig.add_pod("half", half)).await;
+    assert_eq!(half, json!([{"id": "GPU-a-0", "memoryMib": 12288}]), "where shares are already");
+    let whole = rig.add_pod("whole", json!({"nvidia.com/gpu": "1"}));
+    assert_eq!(bound(&rig, &extender, &whole).await, json!([{"id": "GPU-a-2"}]));
+    // Without an amount of memory it is all of it.
+    let cores = rig.add_pod("cores", limits("1", "gpucores", "30"));
+    let reason =
+        "300 thousandths and 100 % of the memory of one GPU wanted; no GPU has as much free";
+    assert_eq!(extender.filter(&cores, &["a"]).await.1["a"], reason);
+    rig.server.objects().delete::<Pod>("default", "whole").expect("deleted");
+    extender.sees("pods", "3.0").await;
+    let cores = bound(&rig, &extender, &cores).await;
+    assert_eq!(cores, json!([{"id": "GPU-a-2", "memoryMib": 24576, "computeMilli": 300}]));
+    extender.stop().await;
+    // The next replica reads them back.
+    let extender = rig.extender("two").await;
+    let last = rig.add_pod("last", limits("2", "gpumem", "9288"));
+    assert_eq!(bound(&rig, &extender, &last).await.as_array().expect("GPUs").len(), 2);
+    let more = rig.add_pod("more", limits("1", "gpumem", "12289"));
+    assert!(extender.filter(&more, &["a"]).await.0.is_empty());
+    extender.stop().await;
+}
+
+#[tokio::test]
+async fn a_node_with_whole_gpus_is_refused_and_its_pods_count_as_whole() {
+    let rig = Rig::start();
+    rig.add_node("a", 2);
+    let extender = rig.extender("one").await;
+    let pod = rig.add_pod("pod", limits("1", "gpumem", "3000"));
+    let (fit, reasons) = extender.filter(&pod, &["a"]).await;
+    assert!(fit.is_empty());
+    let reason = reasons["a"].as_str().expect("a reason");
+    assert!(reason.starts_with("for good: node a gives whole GPUs as nvidia.com/gpu"), "{reason}");
+    // Another scheduler bound it.
+    let mut pod = pod;
+    pod["spec"]["nodeName"] = "a".into();
+    rig.server.objects().put::<Pod>(&serde_json::from_value(pod).expect("a Pod"));
+    extender.sees("idle_gpus", "1.0").await;
+    let alone = rig.add_pod("alone", json!({"nvidia.com/gpumem": "3000"}));
+    let (_, reasons) = extender.filter(&alone, &["a"]).await;
+    let reason = "for good: nvidia.com/gpumem needs nvidia.com/gpu in the same container: the kubelet gives no GPU without it";
+    assert_eq!(reasons["a"], reason);
+    extender.stop().await;
+}
+
+#[tokio::test]
+async fn pods_get_the_gpus_that_they_accept_by_id() {
+    let rig = Rig::start();
+    for node in ["a", "b"] {
+        rig.add_virtual_node(node, 2);
+    }
+    let extender = rig.extender("one").await;
+    let accepting = |name: &str, limits: &Value, key: &str, ids: &str| {
+        rig.add_pod_with(name, limits, &json!({format!("nvidia.com/{key}"): ids}))
+    };
+    let one = json!({"nvidia.com/gpu": "1"});
+    let first = accepting("first", &one, "use-gpuuuid", "GPU-a-1,GPU-x");
+    let (fit, reasons) = extender.filter(&first, &["a", "b"]).await;
+    assert_eq!(fit, ["a"]);
+    let reason = "for good: 0 of the node's GPUs are accepted by the pod's nvidia.com/use-gpuuuid and nouse-gpuuuid: 1 whole GPU wanted, 0 free";
+    assert_eq!(reasons["b"], reason);
+    assert_eq!(extender.ranked(&first, &["a", "b"]).await, ["a"]);
+    assert_eq!(bound(&rig, &extender, &first).await, json!([{"id": "GPU-a-1"}]));
+    let second = accepting("second", &limits("1", "gpumem", "3000"), "nouse-gpuuuid", "GPU-a-0");
+    let (fit, reasons) = extender.filter(&second, &["a", "b"]).await;
+    assert_eq!(fit, ["b"]);
+    let reason = reasons["a"].as_str().expect("a reason");
+    assert!(reason.starts_with("1 of the node's GPUs are accepted"), "{reason}");
+    let third = accepting("third", &one, "nouse-gpuuuid", "GPU-x");
+    assert_eq!(bound(&rig, &extender, &third).await, json!([{"id": "GPU-a-0"}]));
+    extender.stop().await;
+}

@@ -1,0 +1,118 @@
+//! The GPUs that a pod accepts, by HAMi's annotations: product names and ids.
+
+use std::collections::BTreeMap;
+
+use crate::device::DeviceId;
+
+/// Parts of product names, one of which has to be in the name.
+const USE_PRODUCT: &str = "nvidia.com/use-gputype";
+/// Parts of product names, none of which may be in the name.
+const NO_USE_PRODUCT: &str = "nvidia.com/nouse-gputype";
+/// Ids, one of which has to be the GPU's.
+const USE_ID: &str = "nvidia.com/use-gpuuuid";
+/// Ids, none of which may be the GPU's.
+const NO_USE_ID: &str = "nvidia.com/nouse-gpuuuid";
+
+/// A pod's choice of GPUs. The default accepts all.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AcceptedGpus {
+    products: Choice,
+    ids: Choice,
+}
+
+/// Wanted and refused texts. Without wanted ones, all are wanted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Choice {
+    wanted: Vec<String>,
+    refused: Vec<String>,
+}
+
+// === impl AcceptedGpus ===
+
+impl AcceptedGpus {
+    /// Reads a pod's annotations.
+    pub fn of(annotations: &BTreeMap<String, String>) -> Self {
+        let lower = |text: &str| text.to_lowercase();
+        Self {
+            products: Choice::of(annotations, [USE_PRODUCT, NO_USE_PRODUCT], lower),
+            ids: Choice::of(annotations, [USE_ID, NO_USE_ID], str::to_owned),
+        }
+    }
+
+    /// True if any product will do.
+    pub fn accepts_all_products(&self) -> bool {
+        self.products == Choice::default()
+    }
+
+    /// True if the annotations name no id.
+    pub fn accepts_all_ids(&self) -> bool {
+        self.ids == Choice::default()
+    }
+
+    /// True for a product of this name.
+    pub fn accepts_product(&self, name: &str) -> bool {
+        let name = name.to_lowercase();
+        self.products.accepts(|part| name.contains(part))
+    }
+
+    /// True for the GPU of this id. A GPU without an id is accepted unless ids are wanted.
+    pub fn accepts_id(&self, id: Option<&DeviceId>) -> bool {
+        self.ids.accepts(|text| id.is_some_and(|id| id.as_str() == text))
+    }
+}
+
+// === impl Choice ===
+
+impl Choice {
+    /// Reads two annotations, of texts that are separated by commas.
+    fn of(
+        annotations: &BTreeMap<String, String>,
+        [wanted, refused]: [&str; 2],
+        form: fn(&str) -> String,
+    ) -> Self {
+        let texts = |key| {
+            let list = annotations.get(key).map(String::as_str).unwrap_or_default();
+            let texts = list.split(',').map(|text| form(text.trim()));
+            texts.filter(|text| !text.is_empty()).collect()
+        };
+        Self { wanted: texts(wanted), refused: texts(refused) }
+    }
+
+    fn accepts(&self, is_it: impl Fn(&str) -> bool) -> bool {
+        let is_in = |texts: &[String]| texts.iter().any(|text| is_it(text));
+        (self.wanted.is_empty() || is_in(&self.wanted)) && !is_in(&self.refused)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn accepted(key: &str, value: &str) -> AcceptedGpus {
+        AcceptedGpus::of(&[(key.to_owned(), value.to_owned())].into())
+    }
+
+    #[test]
+    fn products_are_chosen_by_parts_of_their_names() {
+        let of = |key, value| {
+            let accepted = accepted(key, value);
+            ["NVIDIA A10", "NVIDIA H100 80GB HBM3"].map(|name| accepted.accepts_product(name))
+        };
+        assert_eq!(of(USE_PRODUCT, "a10, V100"), [true, false]);
+        assert_eq!(of(NO_USE_PRODUCT, "A10"), [false, true]);
+        assert_eq!(of(USE_PRODUCT, " , "), [true, true]);
+        assert_eq!(of("other", "A10"), [true, true]);
+    }
+
+    #[test]
+    fn gpus_are_chosen_by_their_whole_ids() {
+        let id = |text: &str| Some(text.parse::<DeviceId>().expect("an id"));
+        let of = |key, value| {
+            let accepted = accepted(key, value);
+            [id("GPU-a"), id("GPU-ab"), None].map(|id| accepted.accepts_id(id.as_ref()))
+        };
+        assert_eq!(of(USE_ID, "GPU-x, GPU-a"), [true, false, false]);
+        assert_eq!(of(NO_USE_ID, "GPU-a,"), [false, true, true]);
+        assert_eq!(of(USE_PRODUCT, "GPU-a"), [true, true, true]);
+    }
+}

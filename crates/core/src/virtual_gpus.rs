@@ -1,0 +1,262 @@
+//! Virtual GPUs: a pod's request for shares of several GPUs, by HAMi's resource names.
+//!
+//! | resource | meaning |
+//! | --- | --- |
+//! | `nvidia.com/gpu` | number of virtual GPUs, each on another GPU |
+//! | `nvidia.com/gpumem` | memory of each in MiB |
+//! | `nvidia.com/gpumem-percentage` | memory of each in percent of its GPU |
+//! | `nvidia.com/gpucores` | compute of each in percent; without it no compute is counted |
+//!
+//! Without an amount of memory, a virtual GPU has all memory of its GPU. A pod without any amount has whole GPUs.
+//!
+//! HAMi gives each container GPUs of its own. Here a pod has one set of GPUs, as many as its largest container asks
+//! for. The amounts of containers that run together add up, on each GPU.
+
+use crate::selector::Amount;
+
+/// Resource that counts virtual GPUs, or whole ones.
+pub const COUNT: &str = "nvidia.com/gpu";
+/// Resource of memory in MiB.
+pub const MEMORY: &str = "nvidia.com/gpumem";
+/// Resource of memory in percent.
+pub const MEMORY_PERCENTAGE: &str = "nvidia.com/gpumem-percentage";
+/// Resource of compute in percent.
+pub const CORES: &str = "nvidia.com/gpucores";
+
+/// A container's request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ContainerRequest {
+    /// When the container runs.
+    pub stage: Stage,
+    /// Number of virtual GPUs.
+    pub count: u64,
+    /// Memory of each in MiB; 0 where it is not asked for.
+    pub memory_mib: u64,
+    /// Memory of each in percent; 0 where it is not asked for.
+    pub memory_percent: u64,
+    /// Compute of each in percent; 0 where it is not asked for.
+    pub cores: u64,
+}
+
+/// When a container runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Alone, before later containers.
+    Init,
+    /// Beside all later containers (KEP-753).
+    Sidecar,
+    /// Beside the other containers of the pod.
+    Main,
+}
+
+/// A pod's request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PodRequest {
+    /// Whole GPUs, or none.
+    Whole,
+    /// A share of each of some GPUs.
+    Shares(GpuShares),
+}
+
+/// Equal shares of several GPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GpuShares {
+    /// Number of GPUs, from 1 to 64.
+    pub count: u8,
+    /// Memory of each.
+    pub memory: MemoryAmount,
+    /// Compute of each in percent, up to 100; 0 asks for none in particular.
+    pub compute_percent: u8,
+}
+
+/// Memory of a share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemoryAmount {
+    /// MiB.
+    Mib(u32),
+    /// Percent of the GPU's memory, up to 100.
+    Percent(u8),
+}
+
+/// Mistake in a pod's request.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RequestError {
+    /// An amount without a number.
+    #[error("{0} needs {COUNT} in the same container: the kubelet gives no GPU without it")]
+    NoCount(&'static str),
+    /// Two units of memory.
+    #[error(
+        "{MEMORY} and {MEMORY_PERCENTAGE} exclude each other in one pod, and a container with neither has 100 percent"
+    )]
+    TwoUnits,
+    /// More than a GPU has.
+    #[error("{resource}: {percent} is more than the 100 percent of a GPU, all containers together")]
+    Percent {
+        /// The resource.
+        resource: &'static str,
+        /// The sum.
+        percent: u64,
+    },
+    /// More than any node has.
+    #[error("{resource}: {amount} is more than any node has")]
+    TooMuch {
+        /// The resource.
+        resource: &'static str,
+        /// The amount.
+        amount: u64,
+    },
+}
+
+/// Most GPUs of a node.
+const MOST_GPUS: u8 = 64;
+const WHOLE: u64 = 100;
+
+// === impl ContainerRequest ===
+
+impl ContainerRequest {
+    /// Reads the quantities of a container.
+    pub fn of<'a>(stage: Stage, quantity: impl Fn(&str) -> Option<&'a str>) -> Self {
+        let amount = |resource| {
+            let amount = quantity(resource).and_then(Amount::parse);
+            amount.map_or(0, |amount| u64::try_from(amount.rounded_up()).unwrap_or(0))
+        };
+        Self {
+            stage,
+            count: amount(COUNT),
+            memory_mib: amount(MEMORY),
+            memory_percent: amount(MEMORY_PERCENTAGE),
+            cores: amount(CORES),
+        }
+    }
+
+    /// The first resource by which an amount is asked for.
+    fn amount(&self) -> Option<&'static str> {
+        let amounts = [
+            (MEMORY, self.memory_mib),
+            (MEMORY_PERCENTAGE, self.memory_percent),
+            (CORES, self.cores),
+        ];
+        amounts.into_iter().find(|(_, amount)| *amount > 0).map(|(resource, _)| resource)
+    }
+
+    /// Memory in percent, with HAMi's default.
+    fn percent(&self) -> u64 {
+        let has_all = self.count > 0 && self.memory_mib == 0 && self.memory_percent == 0;
+        if has_all { WHOLE } else { self.memory_percent }
+    }
+}
+
+// === impl PodRequest ===
+
+impl PodRequest {
+    /// Request of a pod with these containers, in the order of its specification, init containers first.
+    ///
+    /// # Errors
+    ///
+    /// The request contradicts itself, or no GPU could serve it.
+    pub fn of(containers: &[ContainerRequest]) -> Result<Self, RequestError> {
+        if containers.iter().all(|it| it.amount().is_none()) {
+            return Ok(Self::Whole);
+        }
+        let mut counted = containers.iter().filter(|it| it.count == 0);
+        if let Some(resource) = counted.find_map(ContainerRequest::amount) {
+            return Err(RequestError::NoCount(resource));
+        }
+        let count = containers.iter().map(|it| it.count).max().unwrap_or(0);
+        let percent = together(containers, ContainerRequest::percent);
+        let mib = together(containers, |it| it.memory_mib);
+        let memory = match (mib, percent) {
+            (0, percent) => MemoryAmount::Percent(within(MEMORY_PERCENTAGE, percent)?),
+            (mib, 0) => {
+                let too_much = |_| RequestError::TooMuch { resource: MEMORY, amount: mib };
+                MemoryAmount::Mib(u32::try_from(mib).map_err(too_much)?)
+            }
+            _ => return Err(RequestError::TwoUnits),
+        };
+        let too_many = RequestError::TooMuch { resource: COUNT, amount: count };
+        let fits = u8::try_from(count).ok().filter(|count| *count <= MOST_GPUS);
+        let compute_percent = within(CORES, together(containers, |it| it.cores))?;
+        Ok(Self::Shares(GpuShares { count: fits.ok_or(too_many)?, memory, compute_percent }))
+    }
+}
+
+/// Largest sum of containers that run at one time.
+fn together(containers: &[ContainerRequest], amount: impl Fn(&ContainerRequest) -> u64) -> u64 {
+    let (mut running, mut largest) = (0_u64, 0_u64);
+    for container in containers {
+        let sum = running.saturating_add(amount(container));
+        largest = largest.max(sum);
+        if container.stage != Stage::Init {
+            running = sum;
+        }
+    }
+    largest
+}
+
+fn within(resource: &'static str, percent: u64) -> Result<u8, RequestError> {
+    let fits = u8::try_from(percent).ok().filter(|_| percent <= WHOLE);
+    fits.ok_or(RequestError::Percent { resource, percent })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A container with a number, MiB, percent of memory and percent of compute.
+    fn container(stage: Stage, amounts: [&'static str; 4]) -> ContainerRequest {
+        let names = [COUNT, MEMORY, MEMORY_PERCENTAGE, CORES];
+        ContainerRequest::of(stage, |resource| {
+            let nth = names.iter().position(|name| *name == resource)?;
+            Some(amounts[nth]).filter(|amount| !amount.is_empty())
+        })
+    }
+
+    fn main(amounts: [&'static str; 4]) -> ContainerRequest {
+        container(Stage::Main, amounts)
+    }
+
+    #[track_caller]
+    fn check(containers: &[ContainerRequest], expected: Result<(u8, MemoryAmount, u8), &str>) {
+        let request = PodRequest::of(containers).map_err(|error| error.to_string());
+        let expected = expected.map_err(str::to_owned);
+        let shares = expected.map(|(count, memory, compute_percent)| {
+            PodRequest::Shares(GpuShares { count, memory, compute_percent })
+        });
+        assert_eq!(request, shares);
+    }
+
+    #[test]
+    fn each_virtual_gpu_has_the_amounts_and_all_memory_without_one() {
+        use MemoryAmount::{Mib, Percent};
+        check(&[main(["2", "3k", "", "30"])], Ok((2, Mib(3000), 30)));
+        check(&[main(["1", "", "50", ""])], Ok((1, Percent(50), 0)));
+        check(&[main(["4", "", "", "25"])], Ok((4, Percent(100), 25)));
+        let whole = [main(["2", "", "", ""]), main(["1", "", "", ""])];
+        assert_eq!(PodRequest::of(&whole), Ok(PodRequest::Whole));
+        assert_eq!(PodRequest::of(&[]), Ok(PodRequest::Whole));
+    }
+
+    #[test]
+    fn containers_that_run_together_share_the_gpus_of_the_largest() {
+        use MemoryAmount::{Mib, Percent};
+        let pair = [main(["2", "1000", "", "10"]), main(["1", "500", "", "20"])];
+        check(&pair, Ok((2, Mib(1500), 30)));
+        check(&[main(["1", "1000", "", ""]), main(["", "", "", ""])], Ok((1, Mib(1000), 0)));
+        let init = container(Stage::Init, ["3", "", "80", ""]);
+        let sidecar = container(Stage::Sidecar, ["1", "", "10", ""]);
+        check(&[init, sidecar, main(["1", "", "40", ""])], Ok((3, Percent(80), 0)));
+    }
+
+    #[test]
+    fn a_request_that_nothing_can_serve_says_why() {
+        let needs = "nvidia.com/gpumem needs nvidia.com/gpu in the same container: the kubelet gives no GPU without it";
+        check(&[main(["1", "1", "", ""]), main(["", "1", "", ""])], Err(needs));
+        let two = "nvidia.com/gpumem and nvidia.com/gpumem-percentage exclude each other in one pod, and a container with neither has 100 percent";
+        check(&[main(["1", "1", "1", ""])], Err(two));
+        check(&[main(["1", "1", "", ""]), main(["1", "", "", ""])], Err(two));
+        let full = "nvidia.com/gpumem-percentage: 120 is more than the 100 percent of a GPU, all containers together";
+        check(&[main(["1", "", "60", ""]), main(["1", "", "60", ""])], Err(full));
+        let many = "nvidia.com/gpu: 65 is more than any node has";
+        check(&[main(["65", "1", "", ""])], Err(many));
+    }
+}

@@ -1,0 +1,175 @@
+//! Whole GPUs as the cluster half decided them: the sets of pods that the kubelet has not admitted yet, and the
+//! correction of a placement whose pod has other GPUs.
+//!
+//! ```text
+//!  pods with placements ──> pending? ──> sets for GetPreferredAllocation
+//!  kubelet's checkpoint ──────┘  └─────> other GPUs than decided: annotation `windlass.dev/placed`
+//! ```
+//!
+//! The kubelet does not say for which pod it asks. Of two pods with equal requests each may get the other's GPUs; both
+//! placements are corrected then.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use tokio::{sync::watch, time::sleep_until};
+use tokio_util::sync::CancellationToken;
+use windlass_allocations::follow::{AllocationsReader, ContainerIds};
+use windlass_cluster::{
+    Client, Pods,
+    placed_pods::{self, PlacedPod},
+};
+use windlass_config::Policy;
+use windlass_core::{
+    annotation::{DecidedDevice, PodPlacement},
+    device::DeviceId,
+    replica::device_of,
+};
+use windlass_deviceplugin::DecidedSets;
+use windlass_host::{causes, optional, watch::changed};
+use windlass_resources::NodeState;
+
+use crate::metrics::ShareMetrics;
+
+/// Dependencies.
+pub(crate) struct Deps {
+    pub(crate) policy: watch::Receiver<Arc<Policy>>,
+    pub(crate) state: watch::Receiver<Arc<NodeState>>,
+    pub(crate) allocations: AllocationsReader,
+    pub(crate) cluster: Client,
+    pub(crate) metrics: ShareMetrics,
+    pub(crate) publish: watch::Sender<Arc<DecidedSets>>,
+}
+
+/// Time after which a pod is no longer expected: the kubelet has refused it, or serves it without these GPUs.
+const PENDING: Duration = Duration::from_secs(300);
+
+/// Follows decisions while the node publishes its devices, until stopped.
+pub(crate) async fn keep(mut deps: Deps, stop: CancellationToken) {
+    let life = async {
+        loop {
+            while !deps.policy.borrow_and_update().labels.devices {
+                changed(&mut deps.policy).await;
+            }
+            let stop = CancellationToken::new();
+            let (pods, watching) = placed_pods::watch(deps.cluster.clone(), stop);
+            let mut policy = deps.policy.clone();
+            let is_off = async {
+                while policy.borrow_and_update().labels.devices {
+                    changed(&mut policy).await;
+                }
+            };
+            tokio::select! {
+                () = watching => {}
+                () = follow(&mut deps, pods) => {}
+                () = is_off => {}
+            }
+            deps.publish.send_replace(Arc::default());
+        }
+    };
+    stop.run_until_cancelled(life).await;
+}
+
+/// Publishes the sets of pending pods, and corrects placements.
+async fn follow(deps: &mut Deps, mut pods: watch::Receiver<Arc<Vec<PlacedPod>>>) {
+    let writer = Pods::new(deps.cluster.clone());
+    let mut allocations = deps.allocations.watch();
+    let mut following = None;
+    // Decided GPUs of pods that have others, by UID.
+    let mut spare: BTreeMap<String, Vec<DeviceId>> = BTreeMap::new();
+    loop {
+        let all = pods.borrow_and_update().clone();
+        let record = allocations.borrow_and_update().clone();
+        let state = deps.state.borrow_and_update().clone();
+        let containers = record.containers().unwrap_or_default();
+        let held = held(containers, &state);
+        let is_pending = |pod: &&PlacedPod| pod.seen.elapsed() < PENDING && !is_served(pod, &held);
+        // Virtual GPUs are bound when a container starts.
+        let whole = all.iter().filter(|pod| !state.counts_virtual_gpus() && is_whole(pod));
+        let (pending, served): (Vec<_>, Vec<_>) = whole.partition(is_pending);
+        spare.retain(|uid, _| all.iter().any(|pod| pod.pod.uid == *uid));
+        let is_news = |pod: &&PlacedPod| differs(pod, &held) && !spare.contains_key(&pod.pod.uid);
+        let other: Vec<_> = served.into_iter().filter(is_news).collect();
+        let decided = |pod: &&PlacedPod| (pod.pod.uid.clone(), devices(pod).cloned().collect());
+        spare.extend(other.iter().map(decided));
+        let sets = pending.iter().map(|pod| devices(pod).cloned().collect());
+        // A pod may have the GPUs of a pending one, which takes its GPUs in turn.
+        let sets = sets.chain(spare.values().filter(|_| !pending.is_empty()).cloned()).collect();
+        windlass_host::watch::publish(&deps.publish, Arc::new(sets));
+        let forgotten = pending.iter().map(|pod| pod.seen + PENDING).min();
+        following = match (following, forgotten) {
+            (_, None) => None,
+            (None, Some(_)) => Some(deps.allocations.follow()),
+            (following, Some(_)) => following,
+        };
+        for pod in other {
+            correct(pod, &held, &writer, &deps.metrics).await;
+        }
+        tokio::select! {
+            () = changed(&mut pods) => {}
+            () = changed(&mut allocations) => {}
+            () = changed(&mut deps.state) => {}
+            () = optional(forgotten.map(sleep_until)) => {}
+        }
+    }
+}
+
+/// GPUs of each pod by the kubelet's checkpoint, by its UID.
+fn held(containers: &[ContainerIds], state: &NodeState) -> BTreeMap<String, BTreeSet<DeviceId>> {
+    let mut held: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
+    for ContainerIds { pod, ids, .. } in containers {
+        let ids = ids.iter().filter_map(|id| device_of(id));
+        let is_gpu = |id: &DeviceId| {
+            let device = state.inventory.get(id.as_str());
+            device.is_some_and(|device| device.family().is_managed)
+        };
+        held.entry(pod.clone()).or_default().extend(ids.filter(is_gpu));
+    }
+    held
+}
+
+fn is_whole(pod: &PlacedPod) -> bool {
+    let devices = &pod.placement.devices;
+    !devices.is_empty() && devices.iter().all(DecidedDevice::is_whole)
+}
+
+fn devices(pod: &PlacedPod) -> impl Iterator<Item = &DeviceId> {
+    pod.placement.devices.iter().map(|device| &device.id)
+}
+
+/// The kubelet has given the pod as many GPUs as were decided.
+fn is_served(pod: &PlacedPod, held: &BTreeMap<String, BTreeSet<DeviceId>>) -> bool {
+    held.get(&pod.pod.uid).is_some_and(|held| held.len() == pod.placement.devices.len())
+}
+
+fn differs(pod: &PlacedPod, held: &BTreeMap<String, BTreeSet<DeviceId>>) -> bool {
+    let held = held.get(&pod.pod.uid).filter(|_| is_served(pod, held));
+    held.is_some_and(|held| !devices(pod).all(|device| held.contains(device)))
+}
+
+/// Writes the GPUs that a pod has on it, once: another agent tries again where that failed.
+async fn correct(
+    pod: &PlacedPod,
+    held: &BTreeMap<String, BTreeSet<DeviceId>>,
+    writer: &Pods,
+    metrics: &ShareMetrics,
+) {
+    let held = held.get(&pod.pod.uid).into_iter().flatten();
+    let placement = PodPlacement { devices: held.cloned().map(DecidedDevice::whole).collect() };
+    let placement = placement.to_annotation();
+    metrics.bound("corrected");
+    let name = format!("{}/{}", pod.pod.namespace, pod.pod.name);
+    let decided = pod.placement.to_annotation();
+    tracing::info!(pod = name, decided, placement, "kubelet chose other GPUs than decided");
+    if let Err(error) = writer.annotate(&pod.pod, PodPlacement::CORRECTION, &placement).await {
+        let error = causes(&error);
+        tracing::warn!(
+            pod = name,
+            error,
+            "pod not annotated: the cluster half does not know its GPU"
+        );
+    }
+}

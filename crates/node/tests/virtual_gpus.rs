@@ -1,0 +1,172 @@
+//! Virtual GPUs: `nvidia.com/gpu` as HAMi counts it, with shares and whole GPUs that are bound when a container starts.
+
+use serde_json::{Value, json};
+use windlass_config::{Policy, ShareResources};
+use windlass_core::device::DeviceId;
+use windlass_kubelet_sim::{Container, Pod};
+use windlass_testkit::{GPU, allocatable, counts, pod_with};
+
+use crate::shares::{World, share, variables};
+
+const MEMORY: &str = "nvidia.com/gpumem";
+const PERCENTAGE: &str = "nvidia.com/gpumem-percentage";
+const CORES: &str = "nvidia.com/gpucores";
+
+fn policy() -> Policy {
+    let gpus = Some(GPU.parse().expect("a resource"));
+    Policy { shares: ShareResources { gpus, ..ShareResources::default() }, ..Policy::default() }
+}
+
+async fn world() -> World {
+    World::with(policy(), 80).await
+}
+
+fn container(name: &str, count: u64, amounts: &[(&str, u64)]) -> Container {
+    let container = Container::new(name).limit(GPU, count);
+    amounts.iter().fold(container, |it, (resource, amount)| it.limit(*resource, *amount))
+}
+
+fn pod(name: &str, count: u64, amounts: &[(&str, u64)]) -> Pod {
+    Pod::new(name).container(container("main", count, amounts))
+}
+
+fn placed(gpus: &[&DeviceId]) -> Value {
+    let devices: Vec<_> = gpus.iter().map(|id| json!({"id": id})).collect();
+    json!({"windlass.dev/placement": json!({"devices": devices}).to_string()})
+}
+
+/// GPUs of a container, by its variable.
+fn gpus(document: &Value) -> Vec<String> {
+    let ids =
+        variables(document).into_iter().find_map(|it| it.strip_prefix("WINDLASS_NVIDIA_COM_GPU="));
+    ids.expect("GPUs").split(',').map(str::to_owned).collect()
+}
+
+async fn started(world: &World, name: &str, container: &str) -> Vec<String> {
+    gpus(&world.start(name, container).await.remove(0))
+}
+
+#[tokio::test]
+async fn a_pod_has_its_share_of_each_decided_gpu_and_whole_gpus_are_its_own() {
+    let world = world().await;
+    let [one, two, three] = [1, 3, 5].map(|nth| &world.gpus[nth]);
+    world.admit(pod("a", 2, &[(MEMORY, 3000), (CORES, 30)]), &placed(&[one, two])).await;
+    let document = world.start("a", "main").await.remove(0);
+    assert_eq!(gpus(&document), [one.as_str(), two.as_str()]);
+    let record = share(&document);
+    assert_eq!((&record["memoryMib"], &record["computePercent"]), (&json!(3000), &json!(30)));
+    assert_eq!((&record["device"], &record["more"][0]["device"]), (&json!(one), &json!(two)));
+    let nodes = document["devices"][0]["containerEdits"]["deviceNodes"].as_array();
+    let node = |id: &DeviceId| {
+        let state = world.agent.state.borrow();
+        state
+            .inventory
+            .get(id.as_str())
+            .expect("a GPU")
+            .own_nodes()
+            .next()
+            .expect("a node")
+            .path
+            .clone()
+    };
+    for id in [one, two] {
+        let has_it = |it: &Value| it["path"] == json!(node(id));
+        assert!(nodes.expect("nodes").iter().any(has_it), "{nodes:?}");
+    }
+    // Whole GPUs are not among those of which a share is taken, whatever was decided.
+    world.admit(pod_with("whole", GPU, 2), &placed(&[two, three])).await;
+    let whole = started(&world, "whole", "main").await;
+    assert!(!whole.contains(&two.to_string()) && whole.contains(&three.to_string()), "{whole:?}");
+    let corrected = world.corrected("whole").await;
+    assert!(!corrected.contains("memoryMib") && corrected.contains(three.as_str()), "{corrected}");
+    // Six GPUs have no share, of which two are taken.
+    world.admit(pod_with("five", GPU, 5), &json!({})).await;
+    let error = world.kubelet.start_container("five-uid", "main").await.expect_err("not started");
+    assert!(error.to_string().contains("of each of 5 GPUs are wanted"), "{error}");
+    world.admit(pod("half", 2, &[(PERCENTAGE, 50)]), &placed(&[one, two])).await;
+    assert_eq!(started(&world, "half", "main").await, [one.as_str(), two.as_str()]);
+    world.admit(pod("more", 1, &[(PERCENTAGE, 50)]), &placed(&[one])).await;
+    assert_ne!(started(&world, "more", "main").await, [one.as_str()]);
+    // All tokens stay: the amounts of GPUs are not the kubelet's to count.
+    allocatable(&world.kubelet, GPU, 80).await;
+    world.assert_rights();
+    world.agent.stop().await;
+}
+
+#[tokio::test]
+async fn containers_have_whole_gpus_of_their_own_and_share_the_parts() {
+    let mut world = world().await;
+    let whole = |name: &str, count| container(name, count, &[]);
+    world
+        .admit(
+            Pod::new("whole")
+                .init(whole("init", 2))
+                .container(whole("a", 1))
+                .container(whole("b", 2)),
+            &json!({}),
+        )
+        .await;
+    let of_b = started(&world, "whole", "b").await;
+    // The next agent knows the GPUs of containers that have not started.
+    world.agent.stop().await;
+    world.agent = world.node.agent();
+    world.agent.until(|state| state.shareable.len() == 8).await;
+    allocatable(&world.kubelet, GPU, 80).await;
+    let of_a = started(&world, "whole", "a").await;
+    assert_eq!((of_a.len(), of_b.len()), (1, 2));
+    assert!(!of_b.contains(&of_a[0]), "{of_a:?} {of_b:?}");
+    let of_init = started(&world, "whole", "init").await;
+    let all: Vec<_> = of_a.iter().chain(&of_b).collect();
+    assert!(of_init.iter().all(|id| all.contains(&id)), "an init container's GPUs are used again");
+    let parts = Pod::new("parts")
+        .container(container("a", 1, &[(MEMORY, 1000)]))
+        .container(container("b", 2, &[(MEMORY, 500)]));
+    world.admit(parts, &json!({})).await;
+    let (of_a, of_b) = (started(&world, "parts", "a").await, started(&world, "parts", "b").await);
+    assert_eq!((of_a.len(), of_b.len(), &of_a[0]), (1, 2, &of_b[0]));
+    assert!(of_b.iter().all(|id| !all.contains(&id)));
+    let sum = share(&world.start("parts", "a").await.remove(0));
+    assert_eq!((&sum["memoryMib"], &sum["more"][0]["memoryMib"]), (&json!(1500), &json!(1500)));
+    world.agent.stop().await;
+}
+
+#[tokio::test]
+async fn without_a_decision_the_pods_own_choice_of_gpus_counts() {
+    let world = world().await;
+    let chosen = |key: &str, ids: &str| json!({format!("nvidia.com/{key}"): ids});
+    let ids = [&world.gpus[2], &world.gpus[6]].map(ToString::to_string);
+    world.admit(pod_with("a", GPU, 2), &chosen("use-gpuuuid", &ids.join(","))).await;
+    let mut first = started(&world, "a", "main").await;
+    first.sort();
+    assert_eq!(first, ids);
+    let others: Vec<_> =
+        world.gpus.iter().map(ToString::to_string).filter(|id| *id != ids[0]).collect();
+    world.admit(pod("b", 1, &[(MEMORY, 1)]), &chosen("nouse-gpuuuid", &others.join(","))).await;
+    let error = world.kubelet.start_container("b-uid", "main").await.expect_err("not started");
+    assert!(error.to_string().contains("no GPU of this node has it"), "{error}");
+    world.admit(pod("c", 1, &[(MEMORY, 1)]), &chosen("use-gputype", "A100")).await;
+    world.kubelet.start_container("c-uid", "main").await.expect_err("not started");
+    world.admit(pod("d", 1, &[(MEMORY, 1)]), &chosen("use-gputype", "h100")).await;
+    started(&world, "d", "main").await;
+    world.agent.stop().await;
+}
+
+#[tokio::test]
+async fn whole_gpus_of_before_stay_their_containers_own() {
+    let world = World::with(Policy::default(), 8).await;
+    let before = world.kubelet.admit(pod_with("before", GPU, 1)).await.expect("admitted");
+    let held = before.containers[0].resources[GPU].ids().first().expect("a GPU").to_string();
+    world.agent.follow(policy());
+    // The ids of before stay listed.
+    counts(&world.kubelet, GPU, (88, 70)).await;
+    let held_id: DeviceId = held.parse().expect("an id");
+    world.admit(pod_with("whole", GPU, 8), &json!({})).await;
+    let error = world.kubelet.start_container("whole-uid", "main").await.expect_err("not started");
+    assert!(error.to_string().contains("of each of 8 GPUs are wanted"), "{error}");
+    world.admit(pod("share", 1, &[(PERCENTAGE, 10)]), &placed(&[&held_id])).await;
+    assert_ne!(started(&world, "share", "main").await, [held]);
+    world.kubelet.start_container("before-uid", "main").await.expect("it starts again");
+    world.kubelet.delete("before-uid").await;
+    counts(&world.kubelet, GPU, (88, 80)).await;
+    world.agent.stop().await;
+}
