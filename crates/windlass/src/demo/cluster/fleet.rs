@@ -59,7 +59,8 @@ impl Fleet {
                     })
                 };
                 let devices = (0..model.gpus).map(device).collect::<Result<_>>();
-                let devices = NodeDevices { devices: devices.context("an id is invalid")? };
+                let devices = devices.context("an id is invalid")?;
+                let devices = NodeDevices { devices, ..NodeDevices::default() };
                 server.objects().put(&node(&name, model.gpus, Some(&devices))?);
             }
         }
@@ -74,8 +75,11 @@ impl Fleet {
     /// Settings that an agent needs beside the cluster half.
     pub(in crate::demo) fn prepare(policy: &mut Policy) -> Result<()> {
         policy.labels.devices = true;
-        policy.shares =
-            ShareResources { memory: Some(MEMORY.parse()?), compute: Some(COMPUTE.parse()?) };
+        policy.shares = ShareResources {
+            memory: Some(MEMORY.parse()?),
+            compute: Some(COMPUTE.parse()?),
+            ..ShareResources::default()
+        };
         Ok(())
     }
 }
