@@ -46,8 +46,8 @@ impl BoundPod {
             [(PodPlacement::ANNOTATION, None), (PodPlacement::CORRECTION, Some(MANAGER))]
         {
             let mut writers = entries.iter().filter(|it| has_annotation(it, annotation));
-            let forged = writers.find(|it| it.manager.as_deref() != rightful);
-            if let Some(entry) = forged.filter(|_| annotations.remove(annotation).is_some()) {
+            let other = writers.find(|it| it.manager.as_deref() != rightful);
+            if let Some(entry) = other.filter(|_| annotations.remove(annotation).is_some()) {
                 forger = Some(entry.manager.clone().unwrap_or_default());
             }
         }

@@ -63,7 +63,9 @@ impl Sink for Publisher {
             let is_there =
                 |pod: &PlacedPod| objects.iter().any(|it| it.uid.as_ref() == Some(&pod.pod.uid));
             pods.retain(is_there);
-            objects.into_iter().for_each(|object| put(pods, object));
+            for object in objects {
+                put(pods, object);
+            }
         });
     }
 

@@ -38,7 +38,7 @@ struct Truth {
 enum Event {
     Node(NodeFacts),
     NodeGone(String),
-    Pod(PodFacts),
+    Pod(Box<PodFacts>),
     PodGone(String),
 }
 
@@ -146,7 +146,7 @@ impl Model {
             gpus: Vec::new(),
         };
         self.truth.pods.insert(uid, (pod.clone(), None));
-        self.late.push_back(Event::Pod(pod));
+        self.late.push_back(Event::Pod(Box::new(pod)));
     }
 
     /// kube-scheduler asks for nodes and binds to the best; the write succeeds, fails, or loses its answer.
@@ -191,7 +191,7 @@ impl Model {
         pod.version = self.truth.next();
         pod.is_ended = true;
         if self.random.below(2) == 0 {
-            self.late.push_back(Event::Pod(pod));
+            self.late.push_back(Event::Pod(Box::new(pod)));
         }
         self.late.push_back(Event::PodGone(uid));
     }
@@ -245,7 +245,7 @@ impl Model {
         match event {
             Event::Node(facts) => self.index.set_node(facts),
             Event::NodeGone(name) => self.index.remove_node(&name),
-            Event::Pod(facts) => self.index.set_pod(facts),
+            Event::Pod(facts) => self.index.set_pod(*facts),
             Event::PodGone(uid) => self.index.remove_pod(&uid),
         }
     }
@@ -301,7 +301,7 @@ impl Truth {
         pod.version = version;
         pod.gpus = placement.devices.iter().map(|device| device.id.clone()).collect();
         *placed = Some(placement);
-        Event::Pod(pod.clone())
+        Event::Pod(Box::new(pod.clone()))
     }
 }
 

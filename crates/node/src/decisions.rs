@@ -70,7 +70,8 @@ pub(crate) async fn keep(mut deps: Deps, stop: CancellationToken) {
             deps.publish.send_replace(Arc::default());
         }
     };
-    stop.run_until_cancelled(life).await;
+    // On the heap: requests make it large.
+    stop.run_until_cancelled(Box::pin(life)).await;
 }
 
 /// Publishes the sets of pending pods, and corrects placements.

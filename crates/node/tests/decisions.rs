@@ -1,5 +1,7 @@
 //! Whole GPUs: a pod gets those that the cluster half decided, or its placement is corrected.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::api::core::v1::Pod as PodObject;
 use serde_json::{Value, json};
 use windlass_config::{LabelPolicy, Policy};
@@ -26,9 +28,11 @@ async fn world(pods: &[(&str, &[usize])]) -> World {
     allocatable(&world.kubelet, GPU, 8).await;
     until("pods are watched", async || {
         let log = world.api.objects().log();
-        let watches = |path: &str| path == "/api/v1/pods";
-        let mut watched = log.iter().filter(|asked| watches(&asked.path));
-        watched.find(|asked| asked.query.contains_key("watch")).map(drop).ok_or(log.len())
+        let is_watch = |path: &str, query: &BTreeMap<String, String>| {
+            path == "/api/v1/pods" && query.contains_key("watch")
+        };
+        let found = log.iter().find(|asked| is_watch(&asked.path, &asked.query));
+        found.map(drop).ok_or(log.len())
     })
     .await;
     world
@@ -56,7 +60,7 @@ async fn admitted(world: &World, name: &str, count: u64) -> Vec<usize> {
     let gpus = all(world);
     let ids = admitted.containers[0].resources[GPU].ids();
     let position = |id: &String| gpus.iter().position(|it| it == id).expect("a GPU");
-    let mut positions: Vec<_> = ids.iter().map(|id| position(&id.to_string())).collect();
+    let mut positions: Vec<_> = ids.iter().map(|id| position(id)).collect();
     positions.sort_unstable();
     positions
 }

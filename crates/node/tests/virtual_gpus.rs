@@ -155,7 +155,7 @@ async fn without_a_decision_the_pods_own_choice_of_gpus_counts() {
 async fn whole_gpus_of_before_stay_their_containers_own() {
     let world = World::with(Policy::default(), 8).await;
     let before = world.kubelet.admit(pod_with("before", GPU, 1)).await.expect("admitted");
-    let held = before.containers[0].resources[GPU].ids().first().expect("a GPU").to_string();
+    let held = before.containers[0].resources[GPU].ids().first().expect("a GPU").clone();
     world.agent.follow(policy());
     // The ids of before stay listed.
     counts(&world.kubelet, GPU, (88, 70)).await;

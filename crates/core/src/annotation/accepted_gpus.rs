@@ -79,8 +79,8 @@ impl Choice {
     }
 
     fn accepts(&self, is_it: impl Fn(&str) -> bool) -> bool {
-        let is_in = |texts: &[String]| texts.iter().any(|text| is_it(text));
-        (self.wanted.is_empty() || is_in(&self.wanted)) && !is_in(&self.refused)
+        let names = |texts: &[String]| texts.iter().any(|text| is_it(text));
+        (self.wanted.is_empty() || names(&self.wanted)) && !names(&self.refused)
     }
 }
 
