@@ -11,12 +11,14 @@ use k8s_openapi::api::{
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use windlass_control::{
-    facts::{GpuWish, NodeFacts, PodFacts, Products, SharedBy, Wish},
+    facts::{GpuWish, NodeFacts, PodFacts, SharedBy, Wish},
     index::Index,
 };
+use windlass_core::annotation::AcceptedGpus;
 use windlass_sched::{
     allocator::{Supply, allocate},
     random::Random,
+    request::ShareMemory,
 };
 
 const NODES: usize = 10;
@@ -252,7 +254,7 @@ impl Cluster {
                 cpu_milli: [500, 4000][self.random.below(2)],
                 memory_mib: 1024,
                 gpus: Ok(gpus),
-                products: Products::default(),
+                accepted: AcceptedGpus::default(),
             },
             gpu_index: None,
             claims,
@@ -262,7 +264,8 @@ impl Cluster {
 
     /// Pending pods, from which the requests to come are learnt.
     fn add_pending(&mut self) {
-        let share = GpuWish::Share { milli: 0, mib: 20_480, by: SharedBy::Windlass };
+        let memory = ShareMemory::Mib(20_480);
+        let share = GpuWish::Share { count: 1, milli: 0, memory, by: SharedBy::Windlass };
         for gpus in [GpuWish::Whole(1), share, GpuWish::Whole(4), GpuWish::Whole(2)] {
             let pod = self.pod(gpus, Vec::new());
             self.pods.insert(pod.uid.clone(), pod);
