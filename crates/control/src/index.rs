@@ -53,7 +53,9 @@ pub struct Index {
     claims: ClaimIndex,
     claim_ranks: ClaimRanks,
     changed: BTreeSet<NodeIx>,
-    /// Nodes that were built anew so far.
+    /// Number of the change that built each node last, its slices and claims included.
+    versions: Vec<u64>,
+    /// Nodes that were built so far.
     builds: u64,
     /// Pods that have changed since the begin of each list that is under way.
     touched: BTreeMap<u64, HashSet<String>>,
@@ -138,6 +140,7 @@ impl Default for Index {
             pods: HashMap::new(),
             claims: ClaimIndex::default(),
             claim_ranks: ClaimRanks::default(),
+            versions: Vec::new(),
             builds: 0,
             changed: BTreeSet::new(),
             touched: BTreeMap::new(),
@@ -515,8 +518,8 @@ impl Index {
 
     /// The ranks by claims that are kept, and everything that they are computed from.
     fn cluster(&mut self) -> (&mut ClaimRanks, Cluster<'_>) {
-        let Self { claims, entries, view, scheduler, claim_ranks, .. } = self;
-        (claim_ranks, Cluster { claims, entries, view, scheduler })
+        let Self { claims, entries, versions, view, scheduler, claim_ranks, .. } = self;
+        (claim_ranks, Cluster { claims, entries, versions, view, scheduler })
     }
 
     /// Builds every changed node anew.
@@ -524,7 +527,7 @@ impl Index {
         while let Some(node) = self.changed.pop_first() {
             let (view, entry) = (&mut self.view, &mut self.entries[node.0 as usize]);
             self.builds += 1;
-            entry.version = self.builds;
+            self.versions[node.0 as usize] = self.builds;
             entry.describe(&self.claims.gpus(&entry.object.name));
             let claims = entry.claim_parts(&self.claims);
             let empty = entry.facts.empty(view.catalog_mut()).unwrap_or_else(|error| {
@@ -570,6 +573,7 @@ impl Index {
         self.nodes.insert(name.to_owned(), node);
         let object = NodeFacts { name: name.to_owned(), ..NodeFacts::default() };
         self.entries.push(Entry { facts: object.clone(), object, ..Entry::default() });
+        self.versions.push(0);
         node
     }
 

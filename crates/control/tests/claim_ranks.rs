@@ -441,8 +441,8 @@ fn claims_of_a_new_shape_are_ranked_in_steps() {
     let spec = json!({"devices": {"requests": [request("r", "gpu", &json!({}))]}});
     index.set_claim(claim("wanted", &spec));
     let is_last = |_: &usize| index.rank_step(&pod, &names, 100).is_some();
-    let steps = (1..).find(is_last).expect("it ends");
-    assert!((2..10).contains(&steps), "{steps} steps");
+    let steps = (1..10).find(is_last).expect("a few steps");
+    assert!(steps > 1, "others are served in between");
     let ranked = index.rank_step(&pod, &names, 100).expect("the ranks are kept");
     assert_eq!(ranked.len(), 100);
 }

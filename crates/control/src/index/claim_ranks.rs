@@ -56,6 +56,7 @@ pub(super) struct Asked {
 pub(super) struct Cluster<'a> {
     pub(super) claims: &'a ClaimIndex,
     pub(super) entries: &'a [Entry],
+    pub(super) versions: &'a [u64],
     pub(super) view: &'a View,
     pub(super) scheduler: &'a mut Scheduler,
 }
@@ -178,7 +179,7 @@ impl Shape {
         let mut work = 0;
         for node in nodes {
             let position = node.0 as usize;
-            let version = cluster.entries[position].version;
+            let version = cluster.versions[position];
             if self.ranks[position].version != version {
                 if work >= STEP {
                     return false;

@@ -28,8 +28,6 @@ pub(super) struct Entry {
     pub(super) is_there: bool,
     pub(super) pods: BTreeSet<String>,
     pub(super) occupancy: Occupancy,
-    /// Number of the change that built it last, its slices and claims included.
-    pub(super) version: u64,
 }
 
 // === impl Entry ===

@@ -99,7 +99,7 @@ impl Claims {
     ///
     /// # Errors
     ///
-    /// As [`allocate`](Self::allocate).
+    /// As [`allocate`](Self::allocate), without the reasons of single devices.
     pub fn choose_alike(
         &self,
         pools: &Pools,

@@ -29,7 +29,10 @@ impl Search<'_> {
 
     /// Records the reason of a refusal.
     pub(super) fn refuse(&mut self, asked: Asked, candidate: usize, why: &'static str) -> bool {
-        self.refused.entry(asked).or_default().entry(why).or_default().insert(candidate);
+        // A search by kinds is for a rank, and nobody reads its reasons.
+        if self.kinds.is_none() {
+            self.refused.entry(asked).or_default().entry(why).or_default().insert(candidate);
+        }
         false
     }
 
