@@ -60,7 +60,7 @@ async fn admitted(world: &World, name: &str, count: u64) -> Vec<usize> {
     let gpus = all(world);
     let ids = admitted.containers[0].resources[GPU].ids();
     let position = |id: &String| gpus.iter().position(|it| it == id).expect("a GPU");
-    let mut positions: Vec<_> = ids.iter().map(|id| position(id)).collect();
+    let mut positions: Vec<_> = ids.iter().map(position).collect();
     positions.sort_unstable();
     positions
 }
