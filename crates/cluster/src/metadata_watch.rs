@@ -98,10 +98,10 @@ where
         sink: &mut impl Sink,
     ) -> Result<String, ClusterError> {
         let objects: Api<K> = Api::all(connection.kube.clone());
-        let which = ListParams::default().fields(&self.selector);
+        // Any version will do: the watch goes on from it, and the API server answers from its cache.
+        let which = ListParams::default().fields(&self.selector).match_any();
         let doing = || format!("cannot list {}", self.objects);
         let list = connection.call(doing, objects.list_metadata(&which)).await?;
-        self.attempts.worked();
         sink.listed(list.items.into_iter().map(|object| object.metadata).collect());
         Ok(list.metadata.resource_version.unwrap_or_default())
     }
@@ -123,6 +123,8 @@ where
             Err(error) if error.status().is_some_and(is_gone) => return Ok(Ended::Expired),
             opened => opened?,
         };
+        // A role that allows lists alone would otherwise have the list repeated without a growing pause.
+        self.attempts.worked();
         // The server ends the watch in time, unless the connection is dead.
         let limit = limits.watch + limits.answer;
         let read = deadline::timeout(limit, self.read(events, version, sink)).await;

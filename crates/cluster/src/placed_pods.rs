@@ -32,7 +32,9 @@ pub fn watch(
 ) -> (watch::Receiver<Arc<Vec<PlacedPod>>>, impl Future<Output = ()> + Send) {
     let (publish, pods) = watch::channel(Arc::default());
     let objects = format!("pods of node {}", client.node());
-    let selector = format!("spec.nodeName={}", client.node());
+    // Ended pods need no GPUs, and the kubelet's record lacks them.
+    let selector =
+        format!("spec.nodeName={},status.phase!=Succeeded,status.phase!=Failed", client.node());
     let watcher = MetadataWatch::<Pod>::new("placed pods", client, objects, selector);
     let run = async move {
         stop.run_until_cancelled(watcher.run(Publisher { publish })).await;

@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use windlass_core::resource::ResourceName;
+use windlass_core::{resource::ResourceName, virtual_gpus};
 
 use crate::scalar::Text;
 
@@ -19,8 +19,8 @@ pub struct ShareResources {
     /// Resource that counts compute in percent of a GPU; left out, none.
     #[serde(with = "Text::<ResourceName>")]
     pub compute: Option<ResourceName>,
-    /// Resource that counts virtual GPUs, as HAMi's device plugin does; left out, none. Under the name of the whole GPUs
-    /// it replaces them.
+    /// Resource that counts virtual GPUs, as HAMi's device plugin does: `nvidia.com/gpu`, in the place of whole GPUs. Left
+    /// out, none.
     #[serde(with = "Text::<ResourceName>")]
     pub gpus: Option<ResourceName>,
     /// Virtual GPUs of a GPU: the most pods that have a part of it, on average over the node.
@@ -71,7 +71,12 @@ impl ShareResources {
             found.push("memory and compute are two amounts: use two names".to_owned());
         }
         if self.per_gpu.get() > MOST_PER_GPU {
-            found.push(format!("perGpu: {} is more than {MOST_PER_GPU}", self.per_gpu));
+            let number = self.per_gpu;
+            found.push(format!("perGpu: {number}: write a number from 1 to {MOST_PER_GPU}"));
+        }
+        if self.gpus.as_ref().is_some_and(|name| name.as_str() != virtual_gpus::COUNT) {
+            let name = virtual_gpus::COUNT;
+            found.push(format!("gpus: write {name}, the name that HAMi's pods use"));
         }
         found
     }

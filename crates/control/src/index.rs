@@ -282,6 +282,9 @@ impl Index {
         self.settle();
         let Ok(request) = pod.wish.request(self.view.catalog()) else { return false };
         let Some(node) = self.nodes.get(name) else { return false };
+        if self.serves(pod, *node).is_err() {
+            return false;
+        }
         let others = |uid: &&String| !victims.contains(uid);
         let entry = &self.entries[node.0 as usize];
         let pods = entry.pods.iter().filter(others).filter_map(|uid| self.pods.get(uid));
@@ -335,6 +338,7 @@ impl Index {
         self.settle();
         let request = pod.wish.request(self.view.catalog()).ok()?;
         let node = *self.nodes.get(name)?;
+        self.serves(pod, node).ok()?;
         let entry = &self.entries[node.0 as usize];
         let mut state = self.view.node(node).clone();
         let (mut others, mut uids) = (Vec::new(), Vec::new());
@@ -455,6 +459,8 @@ impl Index {
         let request = request.as_ref().map_err(Clone::clone)?;
         let node = self.nodes.get(name).filter(|node| self.entries[node.0 as usize].is_there);
         let node = node.ok_or_else(|| Refusal::UnknownNode(name.to_owned()))?;
+        // First: no departure of a pod changes it.
+        self.serves(pod, *node)?;
         fit(self.view.catalog(), self.view.node(*node), request)?;
         if let Some(state) = self.accepted(pod, *node) {
             fit(self.view.catalog(), &state, request).map_err(|misfit| {
@@ -463,15 +469,20 @@ impl Index {
                 Refusal::NotAccepted { accepted: gpus.filter(is_accepted).count(), misfit }
             })?;
         }
+        Ok(())
+    }
+
+    /// The node's agent serves shares by the names that the pod uses.
+    fn serves(&self, pod: &PodFacts, node: NodeIx) -> Result<(), Refusal> {
         let Ok(GpuWish::Share { by, .. }) = &pod.wish.gpus else { return Ok(()) };
         let facts = &self.entries[node.0 as usize].facts;
         let has_ids = facts.gpus.iter().all(|gpu| gpu.id.is_some());
         match by {
             SharedBy::Windlass | SharedBy::Hami { .. } if !has_ids => {
-                Err(Refusal::NoAgent(name.to_owned()))
+                Err(Refusal::NoAgent(facts.name.clone()))
             }
             SharedBy::Hami { .. } if !facts.virtual_gpus => {
-                Err(Refusal::NoVirtualGpus(name.to_owned()))
+                Err(Refusal::NoVirtualGpus(facts.name.clone()))
             }
             _ => Ok(()),
         }

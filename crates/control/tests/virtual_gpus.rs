@@ -36,6 +36,7 @@ async fn pods_of_hami_share_gpus_beside_whole_ones() {
     let reason =
         "300 thousandths and 100 % of the memory of one GPU wanted; no GPU has as much free";
     assert_eq!(extender.filter(&cores, &["a"]).await.1["a"], reason);
+    extender.sees("pods", "4.0").await;
     rig.server.objects().delete::<Pod>("default", "whole").expect("deleted");
     extender.sees("pods", "3.0").await;
     let cores = bound(&rig, &extender, &cores).await;
@@ -65,6 +66,19 @@ async fn a_node_with_whole_gpus_is_refused_and_its_pods_count_as_whole() {
     pod["spec"]["nodeName"] = "a".into();
     rig.server.objects().put::<Pod>(&serde_json::from_value(pod).expect("a Pod"));
     extender.sees("idle_gpus", "1.0").await;
+    // A full node as well: nobody is evicted there in vain.
+    let mut whole = rig.add_pod("whole", json!({"nvidia.com/gpu": "1"}));
+    whole["spec"]["nodeName"] = "a".into();
+    rig.server.objects().put::<Pod>(&serde_json::from_value(whole).expect("a Pod"));
+    extender.sees("idle_gpus", "0.0").await;
+    let mut urgent = rig.add_pod("urgent", limits("1", "gpumem", "3000"));
+    urgent["spec"]["priority"] = 1000.into();
+    let (_, reasons) = extender.filter(&urgent, &["a"]).await;
+    let reason = reasons["a"].as_str().expect("a reason");
+    assert!(reason.starts_with("for good: node a gives whole GPUs"), "{reason}");
+    let victims = json!({"Pod": urgent, "NodeNameToMetaVictims": {"a": {"Pods": []}}});
+    let answer = extender.ask("preempt", &victims).await;
+    assert_eq!(answer["NodeNameToMetaVictims"], json!({}));
     let alone = rig.add_pod("alone", json!({"nvidia.com/gpumem": "3000"}));
     let (_, reasons) = extender.filter(&alone, &["a"]).await;
     let reason = "for good: nvidia.com/gpumem needs nvidia.com/gpu in the same container: the kubelet gives no GPU without it";

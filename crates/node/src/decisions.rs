@@ -15,7 +15,10 @@ use std::{
     time::Duration,
 };
 
-use tokio::{sync::watch, time::sleep_until};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep_until},
+};
 use tokio_util::sync::CancellationToken;
 use windlass_allocations::follow::{AllocationsReader, ContainerIds};
 use windlass_cluster::{
@@ -46,6 +49,9 @@ pub(crate) struct Deps {
 
 /// Time after which a pod is no longer expected: the kubelet has refused it, or serves it without these GPUs.
 const PENDING: Duration = Duration::from_secs(300);
+
+/// Pause before a correction that failed is written again.
+const AGAIN: Duration = Duration::from_secs(60);
 
 /// Follows decisions while the node publishes its devices, until stopped.
 pub(crate) async fn keep(mut deps: Deps, stop: CancellationToken) {
@@ -81,6 +87,8 @@ async fn follow(deps: &mut Deps, mut pods: watch::Receiver<Arc<Vec<PlacedPod>>>)
     let mut following = None;
     // Decided GPUs of pods that have others, by UID.
     let mut spare: BTreeMap<String, Vec<DeviceId>> = BTreeMap::new();
+    // Times to write corrections again, by UID.
+    let mut failed: BTreeMap<String, Instant> = BTreeMap::new();
     loop {
         let all = pods.borrow_and_update().clone();
         let record = allocations.borrow_and_update().clone();
@@ -92,7 +100,12 @@ async fn follow(deps: &mut Deps, mut pods: watch::Receiver<Arc<Vec<PlacedPod>>>)
         let whole = all.iter().filter(|pod| !state.counts_virtual_gpus() && is_whole(pod));
         let (pending, served): (Vec<_>, Vec<_>) = whole.partition(is_pending);
         spare.retain(|uid, _| all.iter().any(|pod| pod.pod.uid == *uid));
-        let is_news = |pod: &&PlacedPod| differs(pod, &held) && !spare.contains_key(&pod.pod.uid);
+        failed.retain(|uid, _| all.iter().any(|pod| pod.pod.uid == *uid));
+        let is_due = |uid: &str| match failed.get(uid) {
+            Some(at) => *at <= Instant::now(),
+            None => !spare.contains_key(uid),
+        };
+        let is_news = |pod: &&PlacedPod| differs(pod, &held) && is_due(&pod.pod.uid);
         let other: Vec<_> = served.into_iter().filter(is_news).collect();
         let decided = |pod: &&PlacedPod| (pod.pod.uid.clone(), devices(pod).cloned().collect());
         spare.extend(other.iter().map(decided));
@@ -107,13 +120,19 @@ async fn follow(deps: &mut Deps, mut pods: watch::Receiver<Arc<Vec<PlacedPod>>>)
             (following, Some(_)) => following,
         };
         for pod in other {
-            correct(pod, &held, &writer, &deps.metrics).await;
+            let uid = pod.pod.uid.clone();
+            if correct(pod, &held, &writer, &deps.metrics).await {
+                failed.remove(&uid);
+            } else {
+                failed.insert(uid, Instant::now() + AGAIN);
+            }
         }
+        let next = forgotten.into_iter().chain(failed.values().copied()).min();
         tokio::select! {
             () = changed(&mut pods) => {}
             () = changed(&mut allocations) => {}
             () = changed(&mut deps.state) => {}
-            () = optional(forgotten.map(sleep_until)) => {}
+            () = optional(next.map(sleep_until)) => {}
         }
     }
 }
@@ -151,20 +170,18 @@ fn differs(pod: &PlacedPod, held: &BTreeMap<String, BTreeSet<DeviceId>>) -> bool
     held.is_some_and(|held| !devices(pod).all(|device| held.contains(device)))
 }
 
-/// Writes the GPUs that a pod has on it, once: another agent tries again where that failed.
+/// Writes the GPUs that a pod has on it. False where that failed.
 async fn correct(
     pod: &PlacedPod,
     held: &BTreeMap<String, BTreeSet<DeviceId>>,
     writer: &Pods,
     metrics: &ShareMetrics,
-) {
+) -> bool {
     let held = held.get(&pod.pod.uid).into_iter().flatten();
     let placement = PodPlacement { devices: held.cloned().map(DecidedDevice::whole).collect() };
     let placement = placement.to_annotation();
-    metrics.bound("corrected");
     let name = format!("{}/{}", pod.pod.namespace, pod.pod.name);
     let decided = pod.placement.to_annotation();
-    tracing::info!(pod = name, decided, placement, "kubelet chose other GPUs than decided");
     if let Err(error) = writer.annotate(&pod.pod, PodPlacement::CORRECTION, &placement).await {
         let error = causes(&error);
         tracing::warn!(
@@ -172,5 +189,9 @@ async fn correct(
             error,
             "pod not annotated: the cluster half does not know its GPU"
         );
+        return false;
     }
+    metrics.bound("corrected");
+    tracing::info!(pod = name, decided, placement, "kubelet chose other GPUs than decided");
+    true
 }

@@ -107,7 +107,7 @@ struct Binder {
 }
 
 /// Reason against a container that asks for more than its pod has.
-const GREW: &str = "its pod has fewer GPUs already";
+const GREW: &str = "the container asks for more GPUs than its pod holds already: delete the pod";
 
 const MAX_LOGGED_IDS: usize = 8;
 
@@ -294,7 +294,11 @@ impl Binder {
                 }
             }
         }
-        let all = || format!("{size} are wanted, and no GPU has them left");
+        let all = || {
+            format!(
+                "{size} are wanted, and too few of the GPUs that the pod accepts have as much left"
+            )
+        };
         Err(BindError::NoRoom(why.unwrap_or_else(all)))
     }
 

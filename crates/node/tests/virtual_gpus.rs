@@ -125,6 +125,11 @@ async fn containers_have_whole_gpus_of_their_own_and_share_the_parts() {
     let (of_a, of_b) = (started(&world, "parts", "a").await, started(&world, "parts", "b").await);
     assert_eq!((of_a.len(), of_b.len(), &of_a[0]), (1, 2, &of_b[0]));
     assert!(of_b.iter().all(|id| !all.contains(&id)));
+    // Parts that add up to a whole GPU.
+    let half = |name| container(name, 1, &[(PERCENTAGE, 50), (CORES, 50)]);
+    world.admit(Pod::new("halves").container(half("a")).container(half("b")), &json!({})).await;
+    let first = started(&world, "halves", "a").await;
+    assert_eq!(started(&world, "halves", "b").await, first);
     let sum = share(&world.start("parts", "a").await.remove(0));
     assert_eq!((&sum["memoryMib"], &sum["more"][0]["memoryMib"]), (&json!(1500), &json!(1500)));
     world.agent.stop().await;

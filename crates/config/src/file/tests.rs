@@ -388,11 +388,11 @@ fn amounts_of_gpus_have_names_of_their_own() {
             2,
             taken,
         ),
-        ("shares: {gpus: a.com/g, memory: a.com/g}".to_owned(), 1, taken),
+        ("shares: {gpus: nvidia.com/gpu, memory: nvidia.com/gpu}".to_owned(), 1, taken),
         (
             "shares: {gpus: nvidia.com/gpu, perGpu: 1001}".to_owned(),
             1,
-            "perGpu: 1001 is more than 1000",
+            "perGpu: 1001: write a number from 1 to 1000",
         ),
     ]);
     let config =

@@ -242,11 +242,14 @@ impl Likenesses {
         if known.as_ref().is_none_or(|known| known.version != version) {
             // Those of former states: a likeness that comes back gets a new number.
             if self.numbers.len() > 2 * self.nodes.len() + MAX_OUTCOMES {
-                self.numbers.clear();
+                self.numbers.retain(|likeness, _| Arc::strong_count(likeness) > 1);
             }
             let likeness = Arc::new(Likeness::of(pools, taken, read, &mut self.devices));
             self.count += 1;
-            let number = *self.numbers.entry(likeness.clone()).or_insert(self.count);
+            let entry = self.numbers.entry(likeness);
+            // Nodes that are alike share it.
+            let likeness = entry.key().clone();
+            let number = *entry.or_insert(self.count);
             self.nodes[position] = Some(Known { version, likeness, number });
         }
         self.nodes[position].as_ref().expect("set above")

@@ -79,7 +79,8 @@ impl Service {
         }
         match offer.sharing() {
             Sharing::Exclusive => {
-                let decided = question.decided(&self.decided.borrow());
+                let sets = self.decided.borrow().clone();
+                let decided = question.decided(&sets);
                 decided.map_or_else(|| question.among_devices(), Ok)
             }
             Sharing::Shared(shared) => question.among_replicas(shared),

@@ -15,7 +15,9 @@ pub(super) enum BindError {
     NoPod,
     #[error("the configuration names another resource for shares by now")]
     NotShared,
-    #[error("the pod asks for shares by two names that exclude each other")]
+    #[error(
+        "the pod asks for virtual GPUs, and for amounts of one GPU by another name: leave one out"
+    )]
     TwoNames,
     #[error("the pod's request cannot be served")]
     Request(#[from] RequestError),

@@ -99,7 +99,10 @@ impl Wanted {
         let gpus: Vec<_> = hold.gpus().collect();
         match &self.tokens {
             Tokens::Amounts(_) => Some(gpus),
-            Tokens::VirtualGpus { own, of_pod } if hold.first.is_whole() => {
+            // Shares may add up to whole GPUs.
+            Tokens::VirtualGpus { own, of_pod }
+                if hold.first.is_whole() && gpus.len() == of_pod.len() =>
+            {
                 let position = |number| of_pod.iter().position(|it| it == number);
                 own.iter().map(|number| gpus.get(position(number)?).copied()).collect()
             }

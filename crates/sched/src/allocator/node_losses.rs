@@ -14,8 +14,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::resource::v1::{Device, DeviceAttribute};
+use windlass_core::selector::Amount;
 
 use super::{
+    capacity::amount,
     counters::Counters,
     pool::State,
     pools::Pools,
@@ -101,10 +103,21 @@ impl NodeLosses {
 fn broken_gpus([before, after]: &mut [Room<'_>; 2]) -> u32 {
     let gpus = before.pools.of_kind(Kind::Gpu);
     let is_broken = |gpu: &usize| {
-        let is_given = after.is_chosen(*gpu, |chosen| chosen.consumed.is_none());
+        let device = before.pools.device(*gpu).1;
+        let is_given = after.is_chosen(*gpu, |chosen| {
+            chosen.consumed.as_ref().is_none_or(|consumed| is_all(device, consumed))
+        });
         !is_given && before.is_free(*gpu) && !after.is_free(*gpu)
     };
     count(gpus.filter(is_broken))
+}
+
+/// A shared device of which nobody else can have a part.
+fn is_all(device: &Device, consumed: &BTreeMap<String, Amount>) -> bool {
+    device.capacity.iter().flatten().any(|(name, capacity)| {
+        let consumed = consumed.get(name).copied().unwrap_or(Amount::ZERO);
+        consumed > Amount::ZERO && consumed >= amount(&capacity.value)
+    })
 }
 
 /// Sum over the counter sets from which the claims take something.

@@ -75,6 +75,8 @@ fn a_share_breaks_up_a_free_gpu_and_no_other() {
     assert_eq!(losses(&gpus, &[], share()).broken_gpus, 1);
     assert_eq!(losses(&gpus, &["shared-a"], share()).broken_gpus, 0);
     assert_eq!(losses(&gpus, &["shared-a"; 4], share()).broken_gpus, 1, "the first one is full");
+    // A claim without an amount takes all of it.
+    assert_eq!(losses(&gpus, &[], json!([request("r", json!({}))])).broken_gpus, 0);
     let whole = [slice("s", 1, json!([device("a", "gpu", 0)]))];
     assert_eq!(losses(&whole, &[], json!([request("r", json!({}))])), NodeLosses::default());
 }

@@ -24,7 +24,7 @@ fn the_demo_of_the_cluster_half_tells_every_step_and_allocates_more_than_kube_sc
             "arriving",
             "load",
             "load",
-            "extenderKilled",
+            "extenderReplaced",
             "load",
             "drawn",
             "load",

@@ -18,7 +18,7 @@ pub(super) enum ClusterEvent {
     /// Pods are placed on the agent's node.
     OnRealNode { node: String },
     /// A pod of the agent's node runs.
-    PodRuns(PodRuns),
+    PodRuns(RealPod),
     /// The agent's node has no room for a pod, which is deleted.
     NoRoom { pod: String },
     /// Pods begin to come.
@@ -27,8 +27,8 @@ pub(super) enum ClusterEvent {
     Load { asked_percent: u64, ours: Figures, stock: Figures },
     /// Held eighths of each node's GPUs, in the order of the nodes.
     Drawn { asked_percent: u64, ours: Vec<u32>, stock: Vec<u32> },
-    /// The extender was killed, and another serves.
-    ExtenderKilled { took_ms: f64 },
+    /// The extender was told to end, and another one has read the cluster and bound the next pod.
+    ExtenderReplaced { took_ms: f64 },
     /// A pod waits, and why.
     Pending { explanation: Explanation },
     /// The pod that the explanation named is gone, and the other one was placed.
@@ -39,7 +39,7 @@ pub(super) enum ClusterEvent {
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct PodRuns {
+pub(super) struct RealPod {
     /// `namespace/name`.
     pub(super) pod: String,
     /// Its limits of GPU resources.

@@ -9,11 +9,12 @@ use windlass_control::{Config, RunError, run};
 
 use super::pods::NAMESPACE;
 
-/// Running extender. Dropping it ends it in the middle of everything, as a kill does.
+/// Running extender. Dropping it ends it in the middle of everything.
 #[derive(Debug)]
 pub(super) struct Replica {
     pub(super) address: SocketAddr,
-    _task: JoinSet<Result<(), RunError>>,
+    stop: CancellationToken,
+    task: JoinSet<Result<(), RunError>>,
 }
 
 // === impl Replica ===
@@ -35,12 +36,20 @@ impl Replica {
             let _ = bound.send(address);
         };
         let mut task = JoinSet::new();
-        task.spawn(run(config, CancellationToken::new(), ready));
+        let stop = CancellationToken::new();
+        task.spawn(run(config, stop.clone(), ready));
         if let Ok(address) = address.await {
-            return Ok(Self { address, _task: task });
+            return Ok(Self { address, stop, task });
         }
         let ended = task.join_next().await.context("the extender was never started")?;
         ended.context("the extender has ended")??;
         bail!("the extender has ended")
+    }
+
+    /// Ends it as SIGTERM does: it gives its Lease up.
+    pub(super) async fn end(mut self) -> Result<()> {
+        self.stop.cancel();
+        let ended = self.task.join_next().await.context("the extender was never started")?;
+        Ok(ended.context("the extender has panicked")??)
     }
 }

@@ -20,7 +20,7 @@ use windlass_sched::policy::Policy;
 
 use super::{
     account::Account,
-    event::{ClusterEvent, PodRuns, Summary},
+    event::{ClusterEvent, RealPod, Summary},
     fleet::Fleet,
     pods::{self, MEMORY, NAMESPACE},
     real_node::RealNode,
@@ -44,11 +44,13 @@ pub(super) struct ClusterScript<'a> {
     real_node: RealNode,
     /// Times of cycles that bound a pod, in milliseconds.
     cycles_ms: Vec<f64>,
+    /// Time at which the extender was told to end, until another one has bound a pod.
+    replaced: Option<Instant>,
 }
 
 /// The extender, and the scheduler that calls it.
 struct Serving {
-    replica: Replica,
+    replica: Option<Replica>,
     scheduler: Scheduler,
 }
 
@@ -66,8 +68,8 @@ const LOAD: u64 = 115;
 const TOLD_AT: [u64; 6] = [25, 50, 75, 90, 100, LOAD];
 /// At this one the nodes are drawn.
 const DRAWN_AT: u64 = 75;
-/// At this one the extender is killed.
-const KILLED_AT: u64 = 50;
+/// At this one the extender is replaced.
+const REPLACED_AT: u64 = 50;
 
 // === impl Accounts ===
 
@@ -90,6 +92,7 @@ impl<'a> ClusterScript<'a> {
             kubeconfig: stage.kubeconfig(),
             real_node: RealNode::default(),
             cycles_ms: Vec::new(),
+            replaced: None,
         }
     }
 
@@ -142,7 +145,7 @@ impl<'a> ClusterScript<'a> {
         let replica = Replica::start(self.kubeconfig.clone(), "first").await?;
         let names = nodes.iter().filter_map(|node| node.metadata.name.clone()).collect();
         let scheduler = Scheduler::new(replica.address, names);
-        Ok(Serving { replica, scheduler })
+        Ok(Serving { replica: Some(replica), scheduler })
     }
 
     /// Runs pods that select the agent's node, and shows their containers.
@@ -152,7 +155,8 @@ impl<'a> ClusterScript<'a> {
         accounts: &mut Accounts,
     ) -> Result<()> {
         self.reporter.tell(&ClusterEvent::OnRealNode { node: NODE.to_owned() })?;
-        let mut selecting = Scheduler::new(serving.replica.address, vec![NODE.to_owned()]);
+        let replica = serving.replica.as_ref().context("no extender")?;
+        let mut selecting = Scheduler::new(replica.address, vec![NODE.to_owned()]);
         for kind in pods::at_most_one_gpu() {
             let begun = Instant::now();
             let pod = self.objects.create(&kind.pod("real")?)?;
@@ -166,7 +170,7 @@ impl<'a> ClusterScript<'a> {
             };
             accounts.ours.note(&pod)?;
             accounts.stock.note(&pod)?;
-            self.reporter.tell(&ClusterEvent::PodRuns(PodRuns {
+            self.reporter.tell(&ClusterEvent::PodRuns(RealPod {
                 pod: facts.title(),
                 asks: kind.gpu_limits(),
                 gpus: facts.gpus,
@@ -213,7 +217,7 @@ impl<'a> ClusterScript<'a> {
                 let [ours, stock] = [ours.held_eighths, stock.held_eighths];
                 self.reporter.tell(&ClusterEvent::Drawn { asked_percent, ours, stock })?;
             }
-            if asked_percent == KILLED_AT {
+            if asked_percent == REPLACED_AT {
                 self.replace(serving).await?;
             }
         }
@@ -233,7 +237,12 @@ impl<'a> ClusterScript<'a> {
             }
         };
         let Cycle::Bound { node } = cycle else { return Ok(pod) };
-        self.cycles_ms.push(ms(begun));
+        match self.replaced.take() {
+            Some(since) => {
+                self.reporter.tell(&ClusterEvent::ExtenderReplaced { took_ms: ms(since) })?;
+            }
+            None => self.cycles_ms.push(ms(begun)),
+        }
         let pod: Pod = self.objects.get(NAMESPACE, &name).context("a bound pod is gone")?;
         if node == NODE {
             Box::pin(self.real_node.run(self.stage, &pod)).await?;
@@ -241,12 +250,16 @@ impl<'a> ClusterScript<'a> {
         Ok(pod)
     }
 
-    /// Kills the extender, and starts another.
-    async fn replace(&self, serving: &mut Serving) -> Result<()> {
-        let begun = Instant::now();
-        serving.replica = Replica::start(self.kubeconfig.clone(), "second").await?;
-        serving.scheduler.switch_to(serving.replica.address);
-        self.reporter.tell(&ClusterEvent::ExtenderKilled { took_ms: ms(begun) })
+    /// Ends the extender, and starts another.
+    async fn replace(&mut self, serving: &mut Serving) -> Result<()> {
+        self.replaced = Some(Instant::now());
+        if let Some(first) = serving.replica.take() {
+            first.end().await?;
+        }
+        let second = Replica::start(self.kubeconfig.clone(), "second").await?;
+        serving.scheduler.switch_to(second.address);
+        serving.replica = Some(second);
+        Ok(())
     }
 
     /// Explains a pod that waits, deletes the pod that the explanation names, and sees the first one placed.

@@ -4,11 +4,11 @@ use windlass_control::explanation::Explanation;
 
 use super::{
     account::Figures,
-    event::{ClusterEvent, PodRuns, Summary},
+    event::{ClusterEvent, RealPod, Summary},
 };
 use crate::{
     demo::report::{Render, Renderer, gets},
-    screen::{Tone, count, wrapped},
+    screen::{count, wrapped},
 };
 
 /// Signs for zero to eight held eighths of a node.
@@ -19,7 +19,7 @@ const PER_LINE: usize = 100;
 const SHOWN: usize = 3;
 
 const OURS: &str = "windlass";
-const STOCK: &str = "kube-scheduler alone";
+const STOCK: &str = "kube-scheduler's default";
 
 impl Render for ClusterEvent {
     fn lines(&self, render: Renderer) -> Vec<String> {
@@ -54,11 +54,11 @@ impl Render for ClusterEvent {
                 lines.push(String::new());
                 lines
             }
-            Self::ExtenderKilled { took_ms } => {
-                let (mark, took) = (render.tone(Tone::Notable, "!!"), render.took(*took_ms));
-                vec![format!(
-                    "  {mark} the extender is killed; another reads the cluster and serves {took}"
-                )]
+            Self::ExtenderReplaced { took_ms } => {
+                let (ok, took) = (render.ok(), render.took(*took_ms));
+                let replaced =
+                    "the extender ends, and another one reads the cluster and binds the next pod";
+                vec![format!("  {ok} {replaced} {took}")]
             }
             Self::Pending { explanation } => pending(render, explanation),
             Self::RemedyHelped { pod, node, gone, took_ms } => {
@@ -70,8 +70,8 @@ impl Render for ClusterEvent {
     }
 }
 
-fn pod_runs(render: Renderer, runs: &PodRuns) -> Vec<String> {
-    let PodRuns { pod, asks, gpus, container, took_ms } = runs;
+fn pod_runs(render: Renderer, runs: &RealPod) -> Vec<String> {
+    let RealPod { pod, asks, gpus, container, took_ms } = runs;
     let (ok, pod, took) = (render.ok(), render.strong(pod), render.took(*took_ms));
     let asks = asks.iter().map(|(resource, count)| format!("{resource}: {count}"));
     let mut lines = vec![String::new(), format!("  {ok} pod {pod} runs {took}")];
