@@ -120,11 +120,9 @@ async fn follow(deps: &mut Deps, mut pods: watch::Receiver<Arc<Vec<PlacedPod>>>)
             (following, Some(_)) => following,
         };
         for pod in other {
-            let uid = pod.pod.uid.clone();
-            if correct(pod, &held, &writer, &deps.metrics).await {
-                failed.remove(&uid);
-            } else {
-                failed.insert(uid, Instant::now() + AGAIN);
+            failed.remove(&pod.pod.uid);
+            if !correct(pod, &held, &writer, &deps.metrics).await {
+                failed.insert(pod.pod.uid.clone(), Instant::now() + AGAIN);
             }
         }
         let next = forgotten.into_iter().chain(failed.values().copied()).min();
