@@ -1,6 +1,6 @@
 //! Shares of GPUs by amounts on a real kubelet: the runtime gives a container the GPU that was chosen after Allocate.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::cluster::{
     KUBECONFIG, NODE_STATUS, alone, eventually, has_cluster,
@@ -24,14 +24,30 @@ fn config() -> String {
     )
 }
 
-fn pod(name: &str, gib: u32, gpu: &str) -> String {
-    let placement = format!(r#"{{"devices":[{{"id":"{gpu}","memoryMib":{}}}]}}"#, gib * 1024);
+/// A pod that no scheduler binds.
+fn pod(name: &str, gib: u32) -> String {
     format!(
-        "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, annotations: {{windlass.dev/placement: \'{placement}\'}}}}\n\
-         spec:\n  automountServiceAccountToken: false\n  terminationGracePeriodSeconds: 0\n  containers:\n  \
+        "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\n\
+         spec:\n  schedulerName: windlass-e2e\n  automountServiceAccountToken: false\n  \
+         terminationGracePeriodSeconds: 0\n  containers:\n  \
          - name: main\n    image: docker.io/local/app:1\n    imagePullPolicy: Never\n    \
          resources: {{limits: {{{MEMORY}: {gib}}}}}\n"
     )
+}
+
+/// Binds a pod with its placement, as the extender does. One that its author wrote decides nothing.
+fn bind(pod: &str, gib: u32, gpu: &str) {
+    let node = kubectl(&["get", "nodes", "-o", "jsonpath={.items[0].metadata.name}"]);
+    let placement = json!({"devices": [{"id": gpu, "memoryMib": gib * 1024}]}).to_string();
+    let binding = json!({
+        "apiVersion": "v1", "kind": "Binding",
+        "metadata": {"name": pod, "annotations": {"windlass.dev/placement": placement}},
+        "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+    });
+    let file = tempfile::NamedTempFile::new().expect("a temporary file");
+    std::fs::write(file.path(), binding.to_string()).expect("written");
+    let path = format!("/api/v1/namespaces/default/pods/{pod}/binding");
+    kubectl(&["create", "--raw", &path, "-f", &file.path().display().to_string()]);
 }
 
 /// GPU of a pod by its own account.
@@ -43,7 +59,7 @@ fn gpu_of(pod: &str) -> String {
 }
 
 #[tokio::test]
-async fn pods_share_the_gpu_that_their_annotation_names() {
+async fn pods_share_the_gpu_that_their_binding_names() {
     if !has_cluster() {
         return;
     }
@@ -57,14 +73,16 @@ async fn pods_share_the_gpu_that_their_annotation_names() {
     let gpu = gpus.nth(5).expect("eight GPUs").to_owned();
     let mut pods = Pods::none();
     for name in ["windlass-e2e-share-a", "windlass-e2e-share-b"] {
-        pods.apply(name, &pod(name, 30, &gpu));
+        pods.apply(name, &pod(name, 30));
+        bind(name, 30, &gpu);
         pods.until_it_runs(name).await;
         eventually(NODE_STATUS, gpu.clone(), async || gpu_of(name)).await;
     }
     agent.kill();
     let agent = node.agent();
     eventually(NODE_STATUS, Some(ALL), async || allocatable(MEMORY).await).await;
-    pods.apply("windlass-e2e-share-c", &pod("windlass-e2e-share-c", 30, &gpu));
+    pods.apply("windlass-e2e-share-c", &pod("windlass-e2e-share-c", 30));
+    bind("windlass-e2e-share-c", 30, &gpu);
     pods.until_it_runs("windlass-e2e-share-c").await;
     assert_ne!(gpu_of("windlass-e2e-share-c"), gpu, "90 GiB are more than it has");
     drop(pods);
