@@ -6,10 +6,7 @@ use k8s_openapi::{
     api::core::v1::{Container, Pod},
     apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, ObjectMeta},
 };
-use windlass_core::{
-    annotation::PodPlacement,
-    virtual_gpus::{ContainerRequest, Stage},
-};
+use windlass_core::{annotation::PodPlacement, virtual_gpus::ContainerRequest};
 
 use super::MANAGER;
 
@@ -34,6 +31,11 @@ const MIRROR: &str = "kubernetes.io/config.mirror";
 // === impl BoundPod ===
 
 impl BoundPod {
+    /// `namespace/name`.
+    pub fn title(&self) -> String {
+        format!("{}/{}", self.namespace, self.name)
+    }
+
     /// Reads a pod's metadata.
     ///
     /// The API server notes the manager of each field that a request sets, but a Binding's annotations have none
@@ -76,21 +78,17 @@ pub(crate) fn is_mirror_of(pod: &ObjectMeta, uid: &str) -> bool {
 
 /// Requests of a pod's containers for virtual GPUs.
 pub(crate) fn requests(pod: &Pod) -> Vec<ContainerRequest> {
-    let request = |stage, container: &Container| {
-        ContainerRequest::of(stage, |resource| {
+    let spec = pod.spec.iter();
+    ContainerRequest::of_pod(
+        spec.clone().flat_map(|spec| spec.init_containers.iter().flatten()),
+        spec.flat_map(|spec| &spec.containers),
+        |container: &Container| container.restart_policy.as_deref(),
+        |container, resource| {
             let resources = container.resources.as_ref()?;
             let mut all = resources.requests.iter().chain(&resources.limits);
             all.find_map(|all| all.get(resource)).map(|quantity| quantity.0.as_str())
-        })
-    };
-    let init = |container: &Container| match container.restart_policy.as_deref() {
-        Some("Always") => request(Stage::Sidecar, container),
-        _ => request(Stage::Init, container),
-    };
-    let spec = pod.spec.iter();
-    let all_init = spec.clone().flat_map(|spec| spec.init_containers.iter().flatten());
-    let main = spec.flat_map(|spec| &spec.containers);
-    all_init.map(init).chain(main.map(|it| request(Stage::Main, it))).collect()
+        },
+    )
 }
 
 #[cfg(test)]

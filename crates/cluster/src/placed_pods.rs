@@ -5,7 +5,6 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Pod;
 use kube::core::ObjectMeta;
 use tokio::{sync::watch, time::Instant};
-use tokio_util::sync::CancellationToken;
 use windlass_core::annotation::PodPlacement;
 
 use super::{
@@ -24,11 +23,10 @@ pub struct PlacedPod {
     pub seen: Instant,
 }
 
-/// Watches the pods of the own node. Returns those with a readable placement, and the task to run until stopped. Those of
+/// Watches the pods of the own node. Returns those with a readable placement, and the task to run until dropped. Those of
 /// the first list are in the order of their creation.
 pub fn watch(
     client: Client,
-    stop: CancellationToken,
 ) -> (watch::Receiver<Arc<Vec<PlacedPod>>>, impl Future<Output = ()> + Send) {
     let (publish, pods) = watch::channel(Arc::default());
     let objects = format!("pods of node {}", client.node());
@@ -36,10 +34,7 @@ pub fn watch(
     let selector =
         format!("spec.nodeName={},status.phase!=Succeeded,status.phase!=Failed", client.node());
     let watcher = MetadataWatch::<Pod>::new("placed pods", client, objects, selector);
-    let run = async move {
-        stop.run_until_cancelled(watcher.run(Publisher { publish })).await;
-    };
-    (pods, run)
+    (pods, watcher.run(Publisher { publish }))
 }
 
 struct Publisher {
@@ -86,8 +81,7 @@ fn put(pods: &mut Vec<PlacedPod>, object: ObjectMeta) {
     let known = pods.iter().position(|it| it.pod.uid == pod.uid);
     // The others may be large.
     let annotations = std::mem::take(&mut pod.annotations);
-    let mut texts = PodPlacement::texts(&annotations);
-    let placement = texts.find_map(|text| PodPlacement::from_annotation(text).ok());
+    let placement = PodPlacement::readable(&annotations);
     match (known, placement) {
         (Some(at), Some(placement)) => {
             let seen = pods[at].seen;

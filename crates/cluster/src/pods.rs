@@ -52,7 +52,7 @@ impl Pods {
     ) -> Result<Option<Vec<ContainerRequest>>, ClusterError> {
         let connection = self.0.connect().await?;
         let pods: Api<Pod> = Api::namespaced(connection.kube.clone(), &pod.namespace);
-        let doing = || format!("cannot read pod {}/{}", pod.namespace, pod.name);
+        let doing = || format!("cannot read pod {}", pod.title());
         let found = connection.call(doing, pods.get_opt(&pod.name)).await;
         let found = found.inspect_err(|_| self.0.forget())?;
         let found = found.filter(|found| found.metadata.uid.as_ref() == Some(&pod.uid));
@@ -71,7 +71,7 @@ impl Pods {
         // A pod of the same name with another UID is refused.
         let change = json!({"metadata": {"uid": pod.uid, "annotations": {key: value}}});
         let how = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
-        let doing = || format!("cannot annotate pod {}/{}", pod.namespace, pod.name);
+        let doing = || format!("cannot annotate pod {}", pod.title());
         let change = Patch::Merge(&change);
         let request = pods.patch_metadata(&pod.name, &how, &change);
         let written = connection.call(doing, request).await;

@@ -216,7 +216,7 @@ impl Index {
         let mut ranks: Vec<Option<Rank>> = vec![None; self.entries.len()];
         let nodes: Vec<_> = names.iter().map(|name| self.nodes.get(name).copied()).collect();
         if !pod.wish.accepted.accepts_all_ids() {
-            self.rank_by_ids(pod, &request, names, &mut ranks);
+            self.rank_by_ids(pod, &request, nodes.iter().flatten().copied(), &mut ranks);
         } else if pod.claims.is_empty() {
             for (node, rank) in self.scheduler.ranks(&self.view, &request) {
                 ranks[node.0 as usize] = Some(rank);
@@ -261,14 +261,10 @@ impl Index {
         let request = pod.wish.request(self.view.catalog());
         self.check(pod, &request, name)?;
         let (request, node) = (request?, self.nodes[name]);
-        let part = match self.accepted(pod, node) {
-            None => self.scheduler.part(&self.view, node, &request),
-            Some(accepted) => {
-                let fit = fit(self.view.catalog(), &accepted, &request).ok();
-                fit.map(|fit| self.scheduler.choose(&self.view, node, &request, &fit).1)
-            }
-        };
-        let part = part.expect("checked above, and nothing has changed since");
+        let accepted = self.accepted(pod, node);
+        let state = accepted.as_ref().unwrap_or(self.view.node(node));
+        let fit = fit(self.view.catalog(), state, &request)?;
+        let (_, part) = self.scheduler.choose(&self.view, node, &request, &fit);
         let placed = self.placed(node, pod, part);
         self.touch_pod(&pod.uid);
         self.move_pod(&pod.uid, None, Some(name));
@@ -493,16 +489,15 @@ impl Index {
         accepted(pod, &self.entries[node.0 as usize].facts, self.view.node(node))
     }
 
-    /// Ranks of the named nodes that can serve the pod with GPUs that it accepts by their ids.
+    /// Ranks of the nodes that can serve the pod with GPUs that it accepts by their ids.
     fn rank_by_ids(
         &mut self,
         pod: &PodFacts,
         request: &Request,
-        names: &[String],
+        nodes: impl Iterator<Item = NodeIx>,
         ranks: &mut [Option<Rank>],
     ) {
-        for name in names {
-            let Some(node) = self.nodes.get(name).copied() else { continue };
+        for node in nodes {
             let Some(state) = self.accepted(pod, node) else { continue };
             let fit = fit(self.view.catalog(), &state, request).ok();
             ranks[node.0 as usize] =

@@ -12,6 +12,8 @@
 //! HAMi gives each container GPUs of its own. Here a pod has one set of GPUs, as many as its largest container asks
 //! for. The amounts of containers that run together add up, on each GPU.
 
+use std::fmt;
+
 use crate::selector::Amount;
 
 /// Resource that counts virtual GPUs, or whole ones.
@@ -64,17 +66,17 @@ pub struct GpuShares {
     /// Number of GPUs, from 1 to 64.
     pub count: u8,
     /// Memory of each.
-    pub memory: MemoryAmount,
+    pub memory: ShareMemory,
     /// Compute of each in percent, up to 100; 0 asks for none in particular.
     pub compute_percent: u8,
 }
 
 /// Memory of a share.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MemoryAmount {
-    /// MiB.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ShareMemory {
+    /// An amount in MiB.
     Mib(u32),
-    /// Percent of the GPU's memory, up to 100.
+    /// A part of the memory of the GPU that serves the share, in percent.
     Percent(u8),
 }
 
@@ -111,6 +113,30 @@ pub enum RequestError {
 const MOST_GPUS: u8 = 64;
 const WHOLE: u64 = 100;
 
+// === impl ShareMemory ===
+
+impl ShareMemory {
+    /// MiB of a GPU with so much memory; none where a part is asked for and the whole is unknown, which is zero.
+    pub fn mib_of(self, gpu_mib: u32) -> Option<u32> {
+        match self {
+            Self::Mib(mib) => Some(mib),
+            Self::Percent(percent) => {
+                let mib = u64::from(gpu_mib) * u64::from(percent) / 100;
+                (gpu_mib > 0 || percent == 0).then(|| u32::try_from(mib).unwrap_or(u32::MAX))
+            }
+        }
+    }
+}
+
+impl fmt::Display for ShareMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Mib(mib) => write!(f, "{mib} MiB"),
+            Self::Percent(percent) => write!(f, "{percent} % of the memory"),
+        }
+    }
+}
+
 // === impl ContainerRequest ===
 
 impl ContainerRequest {
@@ -127,6 +153,24 @@ impl ContainerRequest {
             memory_percent: amount(MEMORY_PERCENTAGE),
             cores: amount(CORES),
         }
+    }
+
+    /// Reads a pod's containers, in the order in which they start. An init container that restarts always is a sidecar.
+    pub fn of_pod<'a, C: 'a>(
+        init: impl IntoIterator<Item = &'a C>,
+        main: impl IntoIterator<Item = &'a C>,
+        restart_policy: impl Fn(&'a C) -> Option<&'a str>,
+        quantity: impl Fn(&'a C, &str) -> Option<&'a str>,
+    ) -> Vec<Self> {
+        let stage = |container| match restart_policy(container) {
+            Some("Always") => Stage::Sidecar,
+            _ => Stage::Init,
+        };
+        let init = init.into_iter().map(|container| (stage(container), container));
+        let main = main.into_iter().map(|container| (Stage::Main, container));
+        let request =
+            |(stage, container)| Self::of(stage, |resource| quantity(container, resource));
+        init.chain(main).map(request).collect()
     }
 
     /// The first resource by which an amount is asked for.
@@ -166,10 +210,10 @@ impl PodRequest {
         let percent = together(containers, ContainerRequest::percent);
         let mib = together(containers, |it| it.memory_mib);
         let memory = match (mib, percent) {
-            (0, percent) => MemoryAmount::Percent(within(MEMORY_PERCENTAGE, percent)?),
+            (0, percent) => ShareMemory::Percent(within(MEMORY_PERCENTAGE, percent)?),
             (mib, 0) => {
                 let too_much = |_| RequestError::TooMuch { resource: MEMORY, amount: mib };
-                MemoryAmount::Mib(u32::try_from(mib).map_err(too_much)?)
+                ShareMemory::Mib(u32::try_from(mib).map_err(too_much)?)
             }
             _ => return Err(RequestError::TwoUnits),
         };
@@ -216,7 +260,7 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(containers: &[ContainerRequest], expected: Result<(u8, MemoryAmount, u8), &str>) {
+    fn check(containers: &[ContainerRequest], expected: Result<(u8, ShareMemory, u8), &str>) {
         let request = PodRequest::of(containers).map_err(|error| error.to_string());
         let expected = expected.map_err(str::to_owned);
         let shares = expected.map(|(count, memory, compute_percent)| {
@@ -227,7 +271,7 @@ mod tests {
 
     #[test]
     fn each_virtual_gpu_has_the_amounts_and_all_memory_without_one() {
-        use MemoryAmount::{Mib, Percent};
+        use ShareMemory::{Mib, Percent};
         check(&[main(["2", "3k", "", "30"])], Ok((2, Mib(3000), 30)));
         check(&[main(["1", "", "50", ""])], Ok((1, Percent(50), 0)));
         check(&[main(["4", "", "", "25"])], Ok((4, Percent(100), 25)));
@@ -238,7 +282,7 @@ mod tests {
 
     #[test]
     fn containers_that_run_together_share_the_gpus_of_the_largest() {
-        use MemoryAmount::{Mib, Percent};
+        use ShareMemory::{Mib, Percent};
         let pair = [main(["2", "1000", "", "10"]), main(["1", "500", "", "20"])];
         check(&pair, Ok((2, Mib(1500), 30)));
         check(&[main(["1", "1000", "", ""]), main(["", "", "", ""])], Ok((1, Mib(1000), 0)));

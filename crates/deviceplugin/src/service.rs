@@ -183,7 +183,7 @@ impl Service {
         let state = self.state.borrow().clone();
         let offer = self.offer(&state);
         self.check_known(&offer, ids)?;
-        if offer.counts_shares() && ids.iter().all(|id| offer.counts_share(id)) {
+        if offer.are_shares(ids) {
             let bound = self.shares.bind(&self.resource, ids).await;
             return bound.map_err(|why| Refusal::Unbound { resource: self.name(), why });
         }

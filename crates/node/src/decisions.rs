@@ -32,10 +32,10 @@ use windlass_core::{
     replica::device_of,
 };
 use windlass_deviceplugin::DecidedSets;
-use windlass_host::{causes, optional, watch::changed};
+use windlass_host::{optional, watch::changed};
 use windlass_resources::NodeState;
 
-use crate::metrics::ShareMetrics;
+use crate::{metrics::ShareMetrics, shares::annotate};
 
 /// Dependencies.
 pub(crate) struct Deps {
@@ -60,8 +60,7 @@ pub(crate) async fn keep(mut deps: Deps, stop: CancellationToken) {
             while !deps.policy.borrow_and_update().labels.devices {
                 changed(&mut deps.policy).await;
             }
-            let stop = CancellationToken::new();
-            let (pods, watching) = placed_pods::watch(deps.cluster.clone(), stop);
+            let (pods, watching) = placed_pods::watch(deps.cluster.clone());
             let mut policy = deps.policy.clone();
             let is_off = async {
                 while policy.borrow_and_update().labels.devices {
@@ -97,7 +96,8 @@ async fn follow(deps: &mut Deps, mut pods: watch::Receiver<Arc<Vec<PlacedPod>>>)
         let held = held(containers, &state);
         let is_pending = |pod: &&PlacedPod| pod.seen.elapsed() < PENDING && !is_served(pod, &held);
         // Virtual GPUs are bound when a container starts.
-        let whole = all.iter().filter(|pod| !state.counts_virtual_gpus() && is_whole(pod));
+        let counts_whole = !state.counts_virtual_gpus();
+        let whole = all.iter().filter(|pod| counts_whole && is_whole(pod));
         let (pending, served): (Vec<_>, Vec<_>) = whole.partition(is_pending);
         spare.retain(|uid, _| all.iter().any(|pod| pod.pod.uid == *uid));
         failed.retain(|uid, _| all.iter().any(|pod| pod.pod.uid == *uid));
@@ -177,19 +177,12 @@ async fn correct(
 ) -> bool {
     let held = held.get(&pod.pod.uid).into_iter().flatten();
     let placement = PodPlacement { devices: held.cloned().map(DecidedDevice::whole).collect() };
-    let placement = placement.to_annotation();
-    let name = format!("{}/{}", pod.pod.namespace, pod.pod.name);
-    let decided = pod.placement.to_annotation();
-    if let Err(error) = writer.annotate(&pod.pod, PodPlacement::CORRECTION, &placement).await {
-        let error = causes(&error);
-        tracing::warn!(
-            pod = name,
-            error,
-            "pod not annotated: the cluster half does not know its GPU"
-        );
-        return false;
+    let is_written = annotate(writer, &pod.pod, &placement).await;
+    if is_written {
+        metrics.bound("corrected");
+        let (decided, placement) = (pod.placement.to_annotation(), placement.to_annotation());
+        let pod = pod.pod.title();
+        tracing::info!(pod, decided, placement, "kubelet chose other GPUs than decided");
     }
-    metrics.bound("corrected");
-    tracing::info!(pod = name, decided, placement, "kubelet chose other GPUs than decided");
-    true
+    is_written
 }

@@ -366,7 +366,7 @@ impl Binder {
 
     /// Logs and counts a choice, and corrects the pod's placement.
     async fn tell(&self, hold: &Hold, pod: &BoundPod, choice: &Choice) {
-        let (name, device) = (format!("{}/{}", pod.namespace, pod.name), device_names(hold));
+        let (name, device) = (pod.title(), device_names(hold));
         let Amounts { memory_mib, compute_percent } = hold.first.amounts;
         self.metrics.bound(choice.word());
         match choice {
@@ -393,17 +393,20 @@ impl Binder {
                 );
             }
         }
-        let Some(pods) = &self.pods else { return };
-        let placement = hold.placement().to_annotation();
-        if let Err(error) = pods.annotate(pod, PodPlacement::CORRECTION, &placement).await {
-            let error = causes(&error);
-            tracing::warn!(
-                pod = name,
-                error,
-                "pod not annotated: the cluster half does not know its GPU"
-            );
+        if let Some(pods) = &self.pods {
+            annotate(pods, pod, &hold.placement()).await;
         }
     }
+}
+
+/// Writes the GPUs that a pod has on it. False where that failed.
+pub(crate) async fn annotate(pods: &Pods, pod: &BoundPod, placement: &PodPlacement) -> bool {
+    let written = pods.annotate(pod, PodPlacement::CORRECTION, &placement.to_annotation()).await;
+    if let Err(error) = &written {
+        let (pod, error) = (pod.title(), causes(error));
+        tracing::warn!(pod, error, "pod not annotated: the cluster half does not know its GPU");
+    }
+    written.is_ok()
 }
 
 /// GPUs of the node of which the pod accepts shares.

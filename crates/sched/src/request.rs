@@ -1,6 +1,6 @@
 //! The resources that a pod asks for.
 
-use std::fmt;
+pub use windlass_core::virtual_gpus::ShareMemory;
 
 use crate::gpu::{ModelSet, WHOLE_MILLI};
 
@@ -35,15 +35,6 @@ pub enum Gpus {
     },
     /// A MIG instance of a profile, as an index into the view's [`Catalog`](crate::view::Catalog).
     Partition(ProfileId),
-}
-
-/// Memory of a share.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum ShareMemory {
-    /// An amount in MiB.
-    Mib(u32),
-    /// A part of the memory of the GPU that serves the share, in percent.
-    Percent(u8),
 }
 
 /// A MIG profile, as an index into the view's [`Catalog`](crate::view::Catalog).
@@ -96,28 +87,6 @@ impl Gpus {
         match self {
             Self::Share { milli, memory, .. } => Self::Share { count, milli, memory },
             other => other,
-        }
-    }
-}
-
-impl ShareMemory {
-    /// MiB of a GPU with so much memory; none where a part is asked for and the whole is unknown, which is zero.
-    pub fn mib_of(self, gpu_mib: u32) -> Option<u32> {
-        match self {
-            Self::Mib(mib) => Some(mib),
-            Self::Percent(percent) => {
-                let mib = u64::from(gpu_mib) * u64::from(percent) / 100;
-                (gpu_mib > 0 || percent == 0).then(|| u32::try_from(mib).unwrap_or(u32::MAX))
-            }
-        }
-    }
-}
-
-impl fmt::Display for ShareMemory {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Mib(mib) => write!(f, "{mib} MiB"),
-            Self::Percent(percent) => write!(f, "{percent} % of the memory"),
         }
     }
 }

@@ -53,8 +53,8 @@ pub(crate) async fn run(args: DemoArgs) -> Result<()> {
     let driver = scene.policy.dra.driver.clone();
     let mut claims = args.dra.then(|| ClusterFixture::start(driver)).transpose()?;
     let fleet = args.cluster.then(Fleet::start).transpose()?;
-    let servers = [claims.as_ref().map(ClusterFixture::server), fleet.as_ref().map(Fleet::server)];
-    let stage = Stage::start(scene, servers.into_iter().flatten().next())?;
+    let server = claims.as_ref().map(ClusterFixture::server).or(fleet.as_ref().map(Fleet::server));
+    let stage = Stage::start(scene, server)?;
     if let Some(claims) = &mut claims {
         claims.mimic_wipes(&stage.kubelet);
     }

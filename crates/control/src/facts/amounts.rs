@@ -42,12 +42,14 @@ pub(super) fn of_pod(spec: &PodSpec, resource: &str) -> i128 {
     largest.max(sidecars + running) + overhead
 }
 
-/// Requests of a container; its limit where it has no request, as the API server fills it in.
 fn of_container(container: &Container, resource: &str) -> i128 {
-    let Some(resources) = &container.resources else { return 0 };
-    let has = |all: &&Quantities| all.contains_key(resource);
-    let asked = resources.requests.as_ref().filter(has);
-    asked.or(resources.limits.as_ref().filter(has)).map_or(0, |all| amount(all, resource))
+    quantity(container, resource).map_or(0, billionths)
+}
+
+/// The request of a container; its limit where it has no request, as the API server fills it in.
+pub(super) fn quantity<'a>(container: &'a Container, resource: &str) -> Option<&'a Quantity> {
+    let resources = container.resources.as_ref()?;
+    resources.requests.iter().chain(&resources.limits).find_map(|all| all.get(resource))
 }
 
 /// Billionths in such units; a part counts as a whole one.
@@ -56,8 +58,11 @@ pub(super) fn rounded_up(billionths: i128, per: i128) -> i128 {
 }
 
 fn amount(quantities: &Quantities, resource: &str) -> i128 {
-    let quantity = quantities.get(resource).and_then(|it| Amount::parse(&it.0));
-    quantity.map_or(0, |amount| amount.billionths().max(0))
+    quantities.get(resource).map_or(0, billionths)
+}
+
+fn billionths(quantity: &Quantity) -> i128 {
+    Amount::parse(&quantity.0).map_or(0, |amount| amount.billionths().max(0))
 }
 
 #[cfg(test)]

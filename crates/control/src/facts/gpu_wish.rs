@@ -8,9 +8,7 @@
 //! | `nvidia.com/gpu: 2` with `nvidia.com/gpumem`, `gpumem-percentage` or `gpucores` | so much of each of two GPUs, as for HAMi |
 
 use k8s_openapi::api::core::v1::{Container, PodSpec};
-use windlass_core::virtual_gpus::{
-    COUNT, ContainerRequest, GpuShares, MemoryAmount, PodRequest, RequestError, Stage,
-};
+use windlass_core::virtual_gpus::{COUNT, ContainerRequest, GpuShares, PodRequest, RequestError};
 use windlass_sched::request::{Gpus, ShareMemory};
 
 use super::amounts;
@@ -119,10 +117,6 @@ impl GpuWish {
             PodRequest::Whole if whole == 0 => Ok(Self::None),
             PodRequest::Whole => Ok(Self::Whole(count(whole)?)),
             PodRequest::Shares(GpuShares { count: of_each, memory, compute_percent }) => {
-                let memory = match memory {
-                    MemoryAmount::Mib(mib) => ShareMemory::Mib(mib),
-                    MemoryAmount::Percent(percent) => ShareMemory::Percent(percent),
-                };
                 let (milli, by) =
                     (u16::from(compute_percent) * 10, SharedBy::Hami { whole: count(whole)? });
                 Ok(Self::Share { count: of_each, milli, memory, by })
@@ -164,19 +158,12 @@ impl GpuWish {
 
 /// Requests of the containers for virtual GPUs.
 fn containers(spec: &PodSpec) -> Vec<ContainerRequest> {
-    let request = |stage, container: &Container| {
-        ContainerRequest::of(stage, |resource| {
-            let resources = container.resources.as_ref()?;
-            let mut all = resources.requests.iter().chain(&resources.limits);
-            all.find_map(|all| all.get(resource)).map(|quantity| quantity.0.as_str())
-        })
-    };
-    let init = |container: &Container| match container.restart_policy.as_deref() {
-        Some("Always") => request(Stage::Sidecar, container),
-        _ => request(Stage::Init, container),
-    };
-    let init = spec.init_containers.iter().flatten().map(init);
-    init.chain(spec.containers.iter().map(|it| request(Stage::Main, it))).collect()
+    ContainerRequest::of_pod(
+        spec.init_containers.iter().flatten(),
+        &spec.containers,
+        |container: &Container| container.restart_policy.as_deref(),
+        |container, resource| amounts::quantity(container, resource).map(|it| it.0.as_str()),
+    )
 }
 
 fn units(spec: &PodSpec, resource: &str) -> u64 {

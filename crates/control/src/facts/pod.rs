@@ -109,8 +109,7 @@ fn claims(object: &Pod) -> Vec<String> {
 
 /// Ids in the placement of a pod. An unreadable annotation places nothing: anybody may have written it.
 fn gpus(annotations: &BTreeMap<String, String>) -> Vec<DeviceId> {
-    let mut texts = PodPlacement::texts(annotations);
-    let placement = texts.find_map(|text| PodPlacement::from_annotation(text).ok());
+    let placement = PodPlacement::readable(annotations);
     placement.into_iter().flat_map(|it| it.devices).map(|device| device.id).collect()
 }
 

@@ -36,8 +36,9 @@ pub(super) struct Conflict {
 
 /// Counts the claims and pods on an empty node.
 ///
-/// Claims come first: the API server holds their devices by name. Pods with known GPUs come before those whose GPUs nobody said; among equals the older one comes first. A pod of
-/// another scheduler counts on GPUs that nobody else has, healthy or not, as many as there are.
+/// Claims come first: the API server holds their devices by name. Pods with known GPUs come before those whose GPUs nobody
+/// said; among equals the older one comes first. A pod of another scheduler counts on GPUs that nobody else has, healthy or
+/// not, as many as there are.
 pub(super) fn occupy(
     catalog: &Catalog,
     facts: &NodeFacts,

@@ -43,6 +43,11 @@ impl PodPlacement {
         keys.filter_map(|key| annotations.get(key)).map(String::as_str)
     }
 
+    /// The first readable of these placements.
+    pub fn readable(annotations: &BTreeMap<String, String>) -> Option<Self> {
+        Self::texts(annotations).find_map(|text| Self::from_annotation(text).ok())
+    }
+
     /// Reads the annotation's value.
     ///
     /// # Errors

@@ -46,7 +46,7 @@ impl Service {
             return Err(Refusal::Empty { resource: self.name() });
         }
         self.check_known(&offer, ids)?;
-        if ids.iter().all(|id| offer.counts_share(id)) {
+        if offer.are_shares(ids) {
             return Ok(self.allocate_share(state, ids));
         }
         let devices = self.devices(state, &offer, ids)?;

@@ -4,6 +4,8 @@ use windlass_cluster::BoundPod;
 use windlass_core::{annotation::PodPlacement, device::DeviceId};
 use windlass_host::{abbreviate::first_few, causes};
 
+use super::MAX_LOGGED_IDS;
+
 /// Choice of the GPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Choice {
@@ -14,8 +16,6 @@ pub(super) enum Choice {
     /// The agent's, since nothing was decided.
     Own,
 }
-
-const MAX_LOGGED_IDS: usize = 8;
 
 // === impl Choice ===
 
@@ -46,8 +46,11 @@ impl Choice {
 /// written them, so a damaged one decides nothing.
 pub(super) fn decided(pod: &BoundPod, count: usize) -> Vec<DeviceId> {
     if let Some(manager) = &pod.forger {
-        let pod = format!("{}/{}", pod.namespace, pod.name);
-        tracing::warn!(pod, manager, "placement not written by a Binding: the agent chooses a GPU");
+        tracing::warn!(
+            pod = pod.title(),
+            manager,
+            "placement not written by a Binding: the agent chooses a GPU"
+        );
     }
     let mut texts = PodPlacement::texts(&pod.annotations);
     texts.find_map(|text| placed(pod, text, count)).unwrap_or_default()
@@ -55,7 +58,6 @@ pub(super) fn decided(pod: &BoundPod, count: usize) -> Vec<DeviceId> {
 
 /// GPUs of a placement on so many GPUs.
 fn placed(pod: &BoundPod, text: &str, count: usize) -> Option<Vec<DeviceId>> {
-    let name = || format!("{}/{}", pod.namespace, pod.name);
     match PodPlacement::from_annotation(text) {
         Ok(PodPlacement { devices }) if devices.len() == count => {
             Some(devices.into_iter().map(|it| it.id).collect())
@@ -63,7 +65,7 @@ fn placed(pod: &BoundPod, text: &str, count: usize) -> Option<Vec<DeviceId>> {
         Ok(PodPlacement { devices }) => {
             let gpus = devices.len();
             tracing::warn!(
-                pod = name(),
+                pod = pod.title(),
                 gpus,
                 wanted = count,
                 "placement of another number of GPUs: the agent chooses the GPU"
@@ -72,7 +74,11 @@ fn placed(pod: &BoundPod, text: &str, count: usize) -> Option<Vec<DeviceId>> {
         }
         Err(error) => {
             let error = causes(&error);
-            tracing::warn!(pod = name(), error, "placement unreadable: the agent chooses a GPU");
+            tracing::warn!(
+                pod = pod.title(),
+                error,
+                "placement unreadable: the agent chooses a GPU"
+            );
             None
         }
     }

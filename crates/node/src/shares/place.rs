@@ -6,7 +6,7 @@ use windlass_allocations::ledger::Ledger;
 use windlass_core::{
     device::DeviceId,
     placement::{self, Policy, Request, Topology},
-    virtual_gpus::{GpuShares, MemoryAmount, PodRequest},
+    virtual_gpus::{GpuShares, PodRequest, ShareMemory},
 };
 use windlass_resources::offers::{Shareable, ShareableGpu};
 
@@ -34,15 +34,12 @@ pub(super) struct ShareRequest<'a> {
 pub(super) struct Size {
     /// Number of GPUs.
     pub(super) count: usize,
-    memory: Memory,
+    memory: ShareMemory,
     compute_percent: u64,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Memory {
-    Mib(u64),
-    Percent(u64),
-}
+/// All memory of a GPU.
+const ALL: ShareMemory = ShareMemory::Percent(100);
 
 // === impl Size ===
 
@@ -50,45 +47,37 @@ impl Size {
     /// Amounts of one GPU.
     pub(super) fn of_one(amounts: Amounts) -> Self {
         let Amounts { memory_mib, compute_percent } = amounts;
-        Self { count: 1, memory: Memory::Mib(memory_mib), compute_percent }
+        let mib = u32::try_from(memory_mib).unwrap_or(u32::MAX);
+        Self { count: 1, memory: ShareMemory::Mib(mib), compute_percent }
     }
 
     /// Size of virtual GPUs. `tokens` is their number where they are whole GPUs.
     pub(super) fn of_virtual_gpus(request: PodRequest, tokens: usize) -> Self {
         match request {
-            PodRequest::Whole => {
-                Self { count: tokens, memory: Memory::Percent(WHOLE), compute_percent: WHOLE }
+            PodRequest::Whole => Self { count: tokens, memory: ALL, compute_percent: WHOLE },
+            PodRequest::Shares(GpuShares { count, memory, compute_percent }) => {
+                Self { count: usize::from(count), memory, compute_percent: compute_percent.into() }
             }
-            PodRequest::Shares(GpuShares { count, memory, compute_percent }) => Self {
-                count: usize::from(count),
-                memory: match memory {
-                    MemoryAmount::Mib(mib) => Memory::Mib(mib.into()),
-                    MemoryAmount::Percent(percent) => Memory::Percent(percent.into()),
-                },
-                compute_percent: compute_percent.into(),
-            },
         }
     }
 
     /// Amounts of a GPU with so much memory.
     pub(super) fn on(self, gpu_mib: u64) -> Amounts {
-        let memory_mib = match self.memory {
-            Memory::Mib(mib) => mib,
-            Memory::Percent(percent) => gpu_mib.saturating_mul(percent) / WHOLE,
-        };
+        let memory_mib = self.memory.mib_of(u32::try_from(gpu_mib).unwrap_or(u32::MAX));
+        let memory_mib = memory_mib.unwrap_or(0).into();
         Amounts { memory_mib, compute_percent: self.compute_percent }
     }
 
     fn is_whole(self) -> bool {
-        (self.memory, self.compute_percent) == (Memory::Percent(WHOLE), WHOLE)
+        (self.memory, self.compute_percent) == (ALL, WHOLE)
     }
 }
 
 impl fmt::Display for Size {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.memory {
-            Memory::Mib(mib) => write!(f, "{mib} MiB of memory")?,
-            Memory::Percent(percent) => write!(f, "{percent} % of memory")?,
+            ShareMemory::Mib(mib) => write!(f, "{mib} MiB of memory")?,
+            ShareMemory::Percent(percent) => write!(f, "{percent} % of memory")?,
         }
         write!(f, " and {} % of compute", self.compute_percent)?;
         if self.count == 1 { Ok(()) } else { write!(f, " of each of {} GPUs", self.count) }

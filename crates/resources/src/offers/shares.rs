@@ -86,9 +86,9 @@ impl Offer {
         self.shares.is_some()
     }
 
-    /// True for a token that counts an amount. It may be withdrawn.
-    pub fn counts_share(&self, id: &str) -> bool {
-        self.counts_shares() && token(id).is_some()
+    /// True for tokens that count amounts. Some may be withdrawn.
+    pub fn are_shares(&self, ids: &[String]) -> bool {
+        self.counts_shares() && ids.iter().all(|id| token(id).is_some())
     }
 
     /// Number of tokens that count amounts.

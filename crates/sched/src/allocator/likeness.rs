@@ -90,7 +90,7 @@ impl Likeness {
         devices: &mut DeviceKinds,
     ) -> Self {
         let (mut key, mut device, mut kinds) = (Key::default(), Key::default(), Vec::new());
-        let holdings: Vec<_> = pools.all.iter().map(|pool| taken.of_pool(&pool.id)).collect();
+        let holdings = taken.of_pools(&pools.all);
         let counters = Counters::of(&pools.all, &holdings);
         key.number(pools.all.len());
         for (index, pool) in pools.all.iter().enumerate() {

@@ -70,7 +70,7 @@ struct Neighbours {
 impl NodeLosses {
     /// The losses by devices that [`Claims::choose`](super::Claims::choose) has chosen of these pools.
     pub fn of(pools: &Pools, taken: &Taken, chosen: &[ChosenDevice]) -> Self {
-        let holdings: Vec<_> = pools.all.iter().map(|pool| taken.of_pool(&pool.id)).collect();
+        let holdings = taken.of_pools(&pools.all);
         let mut rooms = [&[], chosen].map(|chosen| Room::of(pools, &holdings, chosen));
         Self {
             broken_gpus: broken_gpus(&mut rooms),

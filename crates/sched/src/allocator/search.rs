@@ -91,7 +91,7 @@ impl<'a> Search<'a> {
         if selections.0.len() > MAX_SELECTIONS {
             selections.0.clear();
         }
-        let holdings: Vec<_> = pools.all.iter().map(|pool| taken.of_pool(&pool.id)).collect();
+        let holdings = taken.of_pools(&pools.all);
         let mut search = Self {
             claims,
             pools,

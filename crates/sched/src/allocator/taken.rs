@@ -7,7 +7,7 @@ use k8s_openapi::api::resource::v1::{
 };
 use windlass_core::selector::Amount;
 
-use super::{PoolId, capacity};
+use super::{PoolId, capacity, pool::Pool};
 
 /// Devices that allocated claims have, whole or in shares.
 ///
@@ -70,7 +70,12 @@ impl Taken {
         }
     }
 
-    pub(super) fn of_pool(&self, pool: &PoolId) -> Option<&Holdings> {
+    /// Holders in each of the pools.
+    pub(super) fn of_pools(&self, pools: &[Pool]) -> Vec<Option<&Holdings>> {
+        pools.iter().map(|pool| self.of_pool(&pool.id)).collect()
+    }
+
+    fn of_pool(&self, pool: &PoolId) -> Option<&Holdings> {
         self.pools.get(pool)
     }
 }

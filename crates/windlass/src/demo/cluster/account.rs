@@ -29,7 +29,7 @@ pub(super) struct Account {
 }
 
 /// Figures of a moment.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Figures {
     pub(super) allocated_percent: f64,
@@ -38,9 +38,6 @@ pub(super) struct Figures {
     /// Nodes with eight free GPUs.
     pub(super) nodes_for_eight: usize,
     pub(super) refused: Refused,
-    /// Held eighths of each node's GPUs, in the order of the nodes.
-    #[serde(skip)]
-    pub(super) held_eighths: Vec<u32>,
 }
 
 /// Pods that fitted nowhere.
@@ -139,17 +136,21 @@ impl Account {
         let idle: u32 = nodes.iter().map(NodeState::idle_milli).sum();
         let total = u32::try_from(total).unwrap_or(u32::MAX);
         let idle_gpus = f64::from(idle) / 1000.0;
+        Figures {
+            allocated_percent: 100.0 * (1.0 - idle_gpus / f64::from(total.max(1))),
+            nodes_for_eight: nodes.iter().filter(|node| node.free_gpus().len() >= 8).count(),
+            fragmented_gpus: self.scheduler.fragmentation(&self.view),
+            refused: self.refused,
+        }
+    }
+
+    /// Held eighths of each node's GPUs, in the order of the nodes.
+    pub(super) fn held_eighths(&self) -> Vec<u32> {
         let held = |node: &NodeState| {
             let all = u32::try_from(node.gpus.len() * 1000).unwrap_or(u32::MAX).max(1);
             ((all - node.idle_milli()) * 8).div_ceil(all)
         };
-        Figures {
-            allocated_percent: 100.0 * (1.0 - idle_gpus / f64::from(total.max(1))),
-            nodes_for_eight: nodes.iter().filter(|node| node.free_gpus().len() >= 8).count(),
-            held_eighths: nodes.iter().map(held).collect(),
-            fragmented_gpus: self.scheduler.fragmentation(&self.view),
-            refused: self.refused,
-        }
+        self.view.nodes().iter().map(held).collect()
     }
 
     fn observe(&mut self, pod: &Pod) -> Result<Request> {

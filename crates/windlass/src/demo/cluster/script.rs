@@ -209,12 +209,12 @@ impl<'a> ClusterScript<'a> {
             let percent = asked * 100 / total;
             progress.show(&format!("pods have asked for {percent} % of the GPUs"));
             let Some(asked_percent) = told.next_if(|at| *at <= percent) else { continue };
-            let [ours, stock] = [ours.figures(), stock.figures()];
-            let drawn = (asked_percent == DRAWN_AT).then(|| [ours.clone(), stock.clone()]);
             progress.show("");
-            self.reporter.tell(&ClusterEvent::Load { asked_percent, ours, stock })?;
-            if let Some([ours, stock]) = drawn {
-                let [ours, stock] = [ours.held_eighths, stock.held_eighths];
+            let load =
+                ClusterEvent::Load { asked_percent, ours: ours.figures(), stock: stock.figures() };
+            self.reporter.tell(&load)?;
+            if asked_percent == DRAWN_AT {
+                let [ours, stock] = [ours.held_eighths(), stock.held_eighths()];
                 self.reporter.tell(&ClusterEvent::Drawn { asked_percent, ours, stock })?;
             }
             if asked_percent == REPLACED_AT {
