@@ -3,6 +3,7 @@
 use proptest::{collection::vec, prelude::*};
 use windlass_sched::{
     forecast::typical,
+    gpu::{Gpu, ModelId},
     policy::Policy,
     request::{Gpus, Request},
     scheduler::Scheduler,
@@ -10,7 +11,9 @@ use windlass_sched::{
     view::View,
 };
 
-use crate::world::{forecast, idle_clusters, request, requests, used_clusters};
+use crate::world::{
+    catalog, forecast, idle_clusters, request, requests, roomy_node, used_clusters,
+};
 
 #[test]
 fn the_popular_requests_are_95_percent_of_all() {
@@ -88,13 +91,15 @@ proptest! {
 
     #[test]
     fn equal_seeds_give_equal_simulations(
-        view in idle_clusters(),
+        idle in idle_clusters(),
         mut pods in vec(requests(), 1..20),
         seed in any::<u64>(),
     ) {
-        // The demand of a simulation is in GPUs.
+        // A simulation needs a GPU to fill, and a pod that asks for one.
+        let mut nodes = idle.nodes().to_vec();
+        nodes.push(roomy_node(vec![Gpu::free(ModelId(0), 40_960)]));
         pods.push(request(Gpus::Whole(1)));
-        let simulation = Simulation::new(view, pods).expect("GPUs and demand");
+        let simulation = Simulation::new(View::new(catalog(), nodes), pods).expect("GPUs and demand");
         for policy in Policy::ALL {
             for knowledge in [KnowledgeSource::Trace, KnowledgeSource::History] {
                 let settings = Settings { policy, knowledge, seed };
