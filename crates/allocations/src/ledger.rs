@@ -600,6 +600,23 @@ impl fmt::Display for ConflictingHolder {
     }
 }
 
+// === impl ClaimHold ===
+
+impl ClaimHold {
+    /// The claim.
+    pub fn claim(&self) -> &ClaimRef {
+        &self.claim
+    }
+
+    /// Its share, if it has one by amounts.
+    pub fn portion(&self) -> Option<Portion> {
+        match self.usage {
+            Use::Portion(portion) => Some(portion),
+            _ => None,
+        }
+    }
+}
+
 // === impl ClaimRef ===
 
 /// Prefix of a pod's UID. UIDs of claims have no colon.
@@ -614,7 +631,12 @@ impl ClaimRef {
 
     /// True for such a pod.
     pub fn is_share(&self) -> bool {
-        self.uid.starts_with(SHARE)
+        self.pod_of_share().is_some()
+    }
+
+    /// UID of such a pod.
+    pub fn pod_of_share(&self) -> Option<&str> {
+        self.uid.strip_prefix(SHARE)
     }
 }
 

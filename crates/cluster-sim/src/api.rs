@@ -21,6 +21,7 @@
 mod answer;
 mod binding;
 mod discovery;
+mod eviction;
 mod fault;
 mod gate;
 mod http;

@@ -30,6 +30,15 @@ use super::{Client, ClusterError, MANAGER, as_windlass, attempts::Attempts, clie
 /// Namespace of events about cluster-scoped objects; the API server accepts no other.
 const NAMESPACE: &str = "default";
 
+/// The API server's limit for a note, in bytes.
+pub(crate) const LONGEST_NOTE: usize = 1024;
+
+/// Controller that reports the agent's events.
+pub(crate) const REPORTER: &str = "windlass.dev/node";
+
+/// The API server's limit for the name of an instance.
+const LONGEST_INSTANCE: usize = 128;
+
 /// Writes events about device health to the Node, until stopped.
 ///
 /// # Flow
@@ -132,4 +141,9 @@ async fn write_to(connection: &Connection, write: &Write) -> Result<(), ClusterE
             connection.call(doing, events.patch_metadata(name, &how, &patch)).await.map(drop)
         }
     }
+}
+
+/// Name of the agent's instance in its events.
+pub(crate) fn reporting_instance(node: &str) -> String {
+    node.chars().take(LONGEST_INSTANCE).collect()
 }

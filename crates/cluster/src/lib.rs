@@ -20,6 +20,7 @@ mod client;
 mod error;
 mod kept_connection;
 mod metadata_watch;
+mod pod_warning;
 mod pods;
 
 pub use bound_pod::BoundPod;
@@ -27,7 +28,8 @@ pub use claim_status::{ClaimStatuses, StatusOutcome};
 pub use claims::Claims;
 pub use client::{Client, InvalidNodeName, Limits};
 pub use error::ClusterError;
-pub use pods::Pods;
+pub use pod_warning::PodWarning;
+pub use pods::{PodParts, Pods};
 
 /// Field manager of all writes.
 const MANAGER: &str = "windlass";

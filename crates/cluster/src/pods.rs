@@ -1,22 +1,34 @@
-//! Reader of this node's pods, one at a time, and writer of one annotation.
+//! Reader of this node's pods, one at a time. Writes one annotation and events, and evicts.
 
-use k8s_openapi::api::core::v1::Pod;
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::{core::v1::Pod, events::v1::Event};
 use kube::{
     Api,
-    api::{ListParams, Patch, PatchParams},
+    api::{DeleteParams, EvictParams, ListParams, Patch, PatchParams, Preconditions},
 };
 use serde_json::json;
 use windlass_core::virtual_gpus::ContainerRequest;
 
 use super::{
-    BoundPod, Client, ClusterError, MANAGER,
+    BoundPod, Client, ClusterError, MANAGER, PodWarning, as_windlass,
     bound_pod::{is_mirror_of, requests},
+    error::is_overtaken,
     kept_connection::KeptConnection,
 };
 
 /// Pods of this node. Clones share a connection until it fails.
 #[derive(Clone, Debug)]
 pub struct Pods(KeptConnection);
+
+/// Claims and containers of a pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PodParts {
+    /// Names of the claims that it uses, its own included, in its namespace.
+    pub claims: Vec<String>,
+    /// Names of its started containers, by their ids at the container runtime.
+    pub containers: BTreeMap<String, String>,
+}
 
 // === impl Pods ===
 
@@ -59,6 +71,42 @@ impl Pods {
         Ok(found.map(|found| requests(&found)))
     }
 
+    /// Claims and containers of this very pod; `None` if it is gone.
+    pub async fn parts(&self, pod: &BoundPod) -> Result<Option<PodParts>, ClusterError> {
+        let connection = self.0.connect().await?;
+        let pods: Api<Pod> = Api::namespaced(connection.kube.clone(), &pod.namespace);
+        let doing = || format!("cannot read pod {}", pod.title());
+        let found = connection.call(doing, pods.get_opt(&pod.name)).await;
+        let found = found.inspect_err(|_| self.0.forget())?;
+        Ok(found.filter(|found| found.metadata.uid.as_ref() == Some(&pod.uid)).map(PodParts::of))
+    }
+
+    /// Evicts this very pod, unless a disruption budget is against it.
+    pub async fn evict(&self, pod: &BoundPod) -> Result<(), ClusterError> {
+        let connection = self.0.connect().await?;
+        let pods: Api<Pod> = Api::namespaced(connection.kube.clone(), &pod.namespace);
+        let uid = Preconditions { uid: Some(pod.uid.clone()), ..Preconditions::default() };
+        let delete = DeleteParams { preconditions: Some(uid), ..DeleteParams::default() };
+        let how = EvictParams { delete_options: Some(delete), ..EvictParams::default() };
+        let doing = || format!("cannot evict pod {}", pod.title());
+        let evicted = connection.call(doing, pods.evict(&pod.name, &how)).await;
+        evicted.inspect_err(|_| self.0.forget()).map(drop)
+    }
+
+    /// Writes a warning as an event of the pod.
+    pub async fn warn(&self, pod: &BoundPod, warning: &PodWarning<'_>) -> Result<(), ClusterError> {
+        let connection = self.0.connect().await?;
+        let events: Api<Event> = Api::namespaced(connection.kube.clone(), &pod.namespace);
+        let event = warning.event(pod, self.0.client().node());
+        let doing = || format!("cannot write an event of pod {}", pod.title());
+        let written = connection.call(doing, events.create(&as_windlass(), &event)).await;
+        match written {
+            // An earlier write whose answer was lost.
+            Err(error) if error.status().is_some_and(is_overtaken) => Ok(()),
+            written => written.inspect_err(|_| self.0.forget()).map(drop),
+        }
+    }
+
     /// Writes an annotation of this very pod.
     pub async fn annotate(
         &self,
@@ -76,5 +124,48 @@ impl Pods {
         let request = pods.patch_metadata(&pod.name, &how, &change);
         let written = connection.call(doing, request).await;
         written.inspect_err(|_| self.0.forget()).map(drop)
+    }
+}
+
+// === impl PodParts ===
+
+impl PodParts {
+    fn of(pod: Pod) -> Self {
+        let (spec, status) = (pod.spec.unwrap_or_default(), pod.status.unwrap_or_default());
+        let named =
+            spec.resource_claims.into_iter().flatten().filter_map(|it| it.resource_claim_name);
+        // Claims of a template have their names in the status.
+        let own = status.resource_claim_statuses.into_iter().flatten();
+        let own = own.filter_map(|it| it.resource_claim_name);
+        let all = [status.container_statuses, status.init_container_statuses];
+        let containers = all.into_iter().flatten().flatten().filter_map(|it| {
+            // `containerd://ID`.
+            let (_, id) = it.container_id.as_ref()?.split_once("://")?;
+            Some((id.to_owned(), it.name))
+        });
+        Self { claims: named.chain(own).collect(), containers: containers.collect() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn claims_are_those_of_the_pod_and_of_its_templates() {
+        let pod = json!({
+            "spec": {"containers": [], "resourceClaims": [
+                {"name": "a", "resourceClaimName": "shared"}, {"name": "b", "resourceClaimTemplateName": "t"}]},
+            "status": {
+                "resourceClaimStatuses": [{"name": "b", "resourceClaimName": "p-b-x"}],
+                "containerStatuses": [
+                    {"name": "main", "containerID": "containerd://1f", "image": "", "imageID": "", "ready": true, "restartCount": 0},
+                    {"name": "waits", "image": "", "imageID": "", "ready": false, "restartCount": 0}]},
+        });
+        let parts = PodParts::of(serde_json::from_value(pod).expect("a pod"));
+        assert_eq!(parts.claims, ["shared", "p-b-x"]);
+        assert_eq!(parts.containers, [("1f".to_owned(), "main".to_owned())].into());
     }
 }

@@ -30,6 +30,7 @@ mod sharing;
 mod shipped;
 pub mod source;
 mod steps;
+mod watchdog;
 
 use std::{collections::BTreeSet, net::SocketAddr, path::PathBuf};
 
@@ -66,6 +67,7 @@ pub use sharing::{
 pub use shipped::{DeviceProfile, UnknownDeviceProfile};
 pub use source::{Find, Give, GivenMount, GivenNode, Probe, SourceRule, Test, Unit};
 pub use steps::{CleanupSteps, IDLE_MEMORY, Link, Memory, Processes, Reset, Step, StepAction};
+pub use watchdog::{WatchdogAction, WatchdogPolicy};
 
 use scalar::Text;
 

@@ -22,6 +22,7 @@ use crate::{
     sharing::Sharing,
     source::{SourceRule, sources},
     steps::with_steps,
+    watchdog::WatchdogPolicy,
 };
 
 /// Everything that a new configuration may change without a restart.
@@ -53,6 +54,8 @@ pub struct Policy {
     pub unmatched: Unmatched,
     /// Resources of the device plugin that count shares of NVIDIA's GPUs by amounts.
     pub shares: ShareResources,
+    /// The watchdog over shared GPUs.
+    pub watchdog: WatchdogPolicy,
     /// Devices for Dynamic Resource Allocation.
     pub dra: DraPolicy,
     /// When a device counts as failed, and when as recovered.

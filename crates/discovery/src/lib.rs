@@ -1,5 +1,6 @@
 //! Device discovery: one source per family watches the host and publishes snapshots of its devices.
 
+pub mod gpu_processes;
 pub mod health_store;
 pub mod mig;
 pub mod telemetry;
@@ -45,7 +46,7 @@ use self::{
     family::{Family, ScanTriggers, Watcher},
     policy::PolicyWatch,
 };
-use crate::{mig::MigHandle, telemetry::TelemetryReceiver};
+use crate::{gpu_processes::ProcessReader, mig::MigHandle, telemetry::TelemetryReceiver};
 
 /// Snapshot of a source's devices.
 #[derive(Clone, Debug, PartialEq)]
@@ -68,6 +69,8 @@ pub struct Source {
     pub telemetry: Option<TelemetryReceiver>,
     /// MIG worker handle, for sources whose devices can be partitioned.
     pub partitions: Option<MigHandle>,
+    /// Reader of processes, for sources whose driver lists them.
+    pub processes: Option<ProcessReader>,
     /// Task of the source; ends when the token is cancelled.
     pub run: Pin<Box<dyn Future<Output = ()> + Send>>,
     /// Task that writes state for the next agent; ends likewise. Unused in a dry run.
@@ -157,6 +160,7 @@ impl SourceBuilder<'_> {
             keep: Some(Box::pin(nvidia.keep(stop.clone()))),
             telemetry: Some(nvidia.telemetry()),
             partitions: Some(desk),
+            processes: Some(nvidia.processes()),
             run: Box::pin(nvidia.run(to, stop.clone())),
         };
         source.beside(cutter.run(stop.clone()))
@@ -172,6 +176,7 @@ impl SourceBuilder<'_> {
             keep: None,
             telemetry: None,
             partitions: None,
+            processes: None,
             run: Box::pin(run),
         }
     }

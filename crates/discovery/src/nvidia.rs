@@ -52,6 +52,7 @@ use self::{
 };
 use super::{PolicyWatch, Publisher, SourceSnapshot};
 use crate::{
+    gpu_processes::ProcessReader,
     health_store::{HealthFile, Records},
     mig::{
         self, MigHandle, MigNotice, MigWorker, NvmlRelease, NvmlReleaseHandle, NvmlReleaseRequests,
@@ -158,6 +159,11 @@ impl Nvidia {
         let to_source = (self.to_cuts.clone(), self.to_recesses.clone());
         let (library, smi) = (self.library_in_use.subscribe(), NvidiaSmi::new(&self.roots));
         mig::open(limit, library, smi, to_source)
+    }
+
+    /// Reader of the processes on the GPUs.
+    pub(super) fn processes(&self) -> ProcessReader {
+        ProcessReader::new(self.roots.host.clone(), self.library_in_use.subscribe())
     }
 
     /// Telemetry of the GPUs, read while a receiver exists.

@@ -4,6 +4,7 @@
 pub mod abbreviate;
 pub mod backoff;
 pub mod clock;
+pub mod container;
 pub mod counters;
 pub mod deadline;
 pub mod directory;

@@ -42,7 +42,7 @@ use windlass_resources::NodeState;
 pub(crate) use probe::Standby;
 pub use probe_client::{Probe, ProbeAnswer, ProbeError, probe_agent};
 
-use crate::metrics::{self, Instruments, MetricSources};
+use crate::metrics::{self, Instruments, MetricSources, SharedMemory};
 
 /// Inputs of the HTTP server.
 pub(crate) struct Deps {
@@ -52,6 +52,8 @@ pub(crate) struct Deps {
     pub(crate) rounds: watch::Receiver<Instant>,
     pub(crate) telemetry: Vec<TelemetryReceiver>,
     pub(crate) holders: PodResourcesCache,
+    /// Memory on shared GPUs.
+    pub(crate) memory: watch::Receiver<Arc<SharedMemory>>,
     pub(crate) registry: Registry,
     pub(crate) instruments: Instruments,
     pub(crate) disclosed: BTreeSet<Disclosed>,
@@ -98,13 +100,14 @@ struct Admin {
 
 /// Serves the pages and counts health transitions until stopped.
 pub(crate) async fn run(listeners: Listeners, deps: Deps, stop: CancellationToken) {
-    let Deps { clock, state, rounds, telemetry, holders, mut registry, instruments, disclosed } =
-        deps;
+    let Deps { clock, state, rounds, telemetry, holders, memory, .. } = deps;
+    let (mut registry, instruments, disclosed) = (deps.registry, deps.instruments, deps.disclosed);
     let sources = MetricSources {
         state: state.clone(),
         telemetry,
         registrations: instruments.plugins.states(),
         holders: holders.holders(),
+        memory,
         disclosed: disclosed.clone(),
         clock,
     };

@@ -11,6 +11,7 @@ mod decisions;
 mod metrics;
 mod reconciler;
 mod shares;
+mod watchdog;
 
 pub use admin::{ListenError, Probe, ProbeAnswer, ProbeError, probe_agent};
 pub use agent::{Agent, StartError, Succession, await_kubelet, await_predecessor, stand_by};

@@ -11,6 +11,7 @@ mod node;
 mod reload;
 mod shares;
 mod transitions;
+mod watchdog;
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -28,8 +29,14 @@ use windlass_resources::NodeState;
 pub(crate) use format::Format;
 pub(crate) use reload::ReloadMetrics;
 pub(crate) use shares::ShareMetrics;
+pub(crate) use watchdog::{
+    ContainerMemory, HolderLimit, SharedMemory, WatchdogMetrics, WatchedGpu,
+};
 
-use self::{build::Role, devices::DeviceCollector, node::NodeCollector, transitions::Transitions};
+use self::{
+    build::Role, devices::DeviceCollector, node::NodeCollector, transitions::Transitions,
+    watchdog::SharedMemoryCollector,
+};
 
 /// Metrics that parts of the agent update; clones share their counters.
 #[derive(Clone, Debug)]
@@ -41,6 +48,7 @@ pub(crate) struct Instruments {
     pub(crate) claims: ClaimMetrics,
     pub(crate) dra: DraMetrics,
     pub(crate) shares: ShareMetrics,
+    pub(crate) watchdog: WatchdogMetrics,
     pub(crate) state_writable: Gauge,
 }
 
@@ -51,6 +59,7 @@ pub(crate) struct MetricSources {
     pub(crate) telemetry: Vec<TelemetryReceiver>,
     pub(crate) registrations: watch::Receiver<RegistrationStates>,
     pub(crate) holders: watch::Receiver<Arc<Holders>>,
+    pub(crate) memory: watch::Receiver<Arc<SharedMemory>>,
     pub(crate) disclosed: BTreeSet<Disclosed>,
     pub(crate) clock: Clock,
 }
@@ -68,6 +77,7 @@ pub(crate) fn registry(clock: &Clock) -> (Registry, Instruments) {
         claims: ClaimMetrics::register(&mut registry),
         dra: DraMetrics::register(&mut registry),
         shares: ShareMetrics::register(&mut registry),
+        watchdog: WatchdogMetrics::register(&mut registry),
         state_writable: Gauge::default(),
     };
     let help = "1 if the state folder is writable";
@@ -84,4 +94,7 @@ pub(crate) fn standing_by() -> Registry {
 pub(crate) fn register_collectors(registry: &mut Registry, sources: &MetricSources) {
     registry.register_collector(Box::new(NodeCollector(sources.clone())));
     registry.register_collector(Box::new(DeviceCollector(sources.clone())));
+    let memory = sources.memory.clone();
+    let shows_pods = sources.disclosed.contains(&Disclosed::Pods);
+    registry.register_collector(Box::new(SharedMemoryCollector { memory, shows_pods }));
 }

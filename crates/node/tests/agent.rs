@@ -2,7 +2,7 @@
 //! embedded one and only the GPUs are simulated.
 
 mod absent;
-mod admin;
+pub(crate) mod admin;
 mod bounds;
 mod conditions;
 mod documents;

@@ -9,3 +9,4 @@ mod dra;
 mod mps;
 mod shares;
 mod virtual_gpus;
+mod watchdog;

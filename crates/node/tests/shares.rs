@@ -55,8 +55,18 @@ impl World {
 
     /// A node of this policy, once it has as many allocatable GPUs.
     pub(crate) async fn with(policy: Policy, gpus: usize) -> Self {
+        Self::prepared(policy, gpus, |_| {}).await
+    }
+
+    /// Such a node, prepared before its agent starts.
+    pub(crate) async fn prepared(
+        policy: Policy,
+        gpus: usize,
+        prepare: impl FnOnce(&mut Node),
+    ) -> Self {
         let api = ApiServer::start();
-        let node = Node::named("dgx-h100", policy).in_cluster("n1", &api.kubeconfig());
+        let mut node = Node::named("dgx-h100", policy).in_cluster("n1", &api.kubeconfig());
+        prepare(&mut node);
         let (kubelet, agent) = node.serving(gpus).await;
         let state = agent.state.borrow().clone();
         let gpus = state.shareable.keys().cloned().collect();
@@ -152,11 +162,15 @@ impl World {
 
     /// Every request of the agent is one that the shipped roles allow.
     pub(crate) fn assert_rights(&self) {
-        let shipped = Right::shipped();
+        self.assert_within(&Right::shipped());
+    }
+
+    /// Every request needs one of these rights.
+    pub(crate) fn assert_within(&self, shipped: &[Right]) {
         for asked in self.api.objects().log() {
             let right = Right::asked(&asked.method, &asked.path, &asked.query);
             let right = right.expect("a request for a resource");
-            assert!(shipped.iter().any(|it| it.gives(&right)), "deploy/rbac.yaml lacks {right:?}");
+            assert!(shipped.iter().any(|it| it.gives(&right)), "deploy lacks {right:?}");
         }
     }
 }

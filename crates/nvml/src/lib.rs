@@ -34,6 +34,7 @@ pub use library::{CudaVersion, Nvml};
 pub use memory_errors::RowRemapping;
 pub use mig::{MigInstance, MigMode, MigShare};
 pub use nvlink::Remote;
+pub use processes::GpuProcess;
 pub use profiles::{MigPlacement, MigProfile};
 pub use recovery::RecoveryAction;
 pub use slowdown::Slowdown;

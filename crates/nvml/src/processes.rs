@@ -1,8 +1,24 @@
-//! Compute processes of a GPU.
+//! Processes of a GPU, and the memory that each holds.
+
+use std::collections::BTreeMap;
 
 use nvml_wrapper_sys::bindings as sys;
 
-use crate::{Result, error::at_most, gpu::Gpu, library::call};
+use crate::{
+    Result,
+    error::{Optional as _, at_most},
+    gpu::Gpu,
+    library::call,
+};
+
+/// A process on a GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GpuProcess {
+    /// Process id in the caller's PID namespace.
+    pub pid: u32,
+    /// Memory that it holds, its contexts included, in bytes; `None` where the driver does not say.
+    pub memory_bytes: Option<u64>,
+}
 
 /// Initial buffer: as many processes as a GPU usually has.
 const INITIAL_CAPACITY: u32 = 32;
@@ -10,41 +26,73 @@ const INITIAL_CAPACITY: u32 = 32;
 /// Bound on processes: more than a GPU has contexts.
 const MAX: u32 = 1 << 16;
 
-const CALL: &str = "nvmlDeviceGetComputeRunningProcesses_v3";
+/// `NVML_VALUE_NOT_AVAILABLE` of `nvml.h`, as unsigned.
+const NOT_AVAILABLE: u64 = u64::MAX;
+
+/// Defines a method that reads one of the driver's lists, which differ in nothing but the call.
+macro_rules! list {
+    ($(#[$doc:meta])* $name:ident, $call:ident) => {
+        $(#[$doc])*
+        fn $name(&self) -> Result<Vec<GpuProcess>> {
+            let mut room = INITIAL_CAPACITY;
+            loop {
+                let (mut count, mut infos) = (room, vec![NOBODY; room as usize]);
+                let answer =
+                    call!(self.table, $call, self.handle.0, &raw mut count, infos.as_mut_ptr());
+                match answer {
+                    // More processes started meanwhile.
+                    Err(error) if error.is_too_small() && count > room => {
+                        room = at_most(stringify!($call), count, MAX)? + INITIAL_CAPACITY;
+                    }
+                    answer => {
+                        infos.truncate(count as usize);
+                        return answer.map(|()| infos.iter().map(GpuProcess::of).collect());
+                    }
+                }
+            }
+        }
+    };
+}
+
+const NOBODY: sys::nvmlProcessInfo_t =
+    sys::nvmlProcessInfo_t { pid: 0, usedGpuMemory: 0, gpuInstanceId: 0, computeInstanceId: 0 };
+
+// === impl Gpu ===
 
 impl Gpu {
     /// Host process ids that compute on a GPU or MIG device. Unsupported before driver 510.
     pub fn computing(&self) -> Result<Vec<u32>> {
-        let mut room = INITIAL_CAPACITY;
-        loop {
-            let (count, answer) = self.computing_up_to(room);
-            match answer {
-                // More processes started meanwhile.
-                Err(error) if error.is_too_small() && count > room => {
-                    room = at_most(CALL, count, MAX)? + INITIAL_CAPACITY;
-                }
-                answer => return answer,
-            }
-        }
+        Ok(self.compute_processes()?.iter().map(|process| process.pid).collect())
     }
 
-    /// Process ids, with the total number if the buffer is too small.
-    fn computing_up_to(&self, room: u32) -> (u32, Result<Vec<u32>>) {
-        let nobody = sys::nvmlProcessInfo_t {
-            pid: 0,
-            usedGpuMemory: 0,
-            gpuInstanceId: 0,
-            computeInstanceId: 0,
-        };
-        let (mut count, mut infos) = (room, vec![nobody; room as usize]);
-        let answer = call!(
-            self.table,
-            nvmlDeviceGetComputeRunningProcesses_v3,
-            self.handle.0,
-            &raw mut count,
-            infos.as_mut_ptr()
-        );
-        infos.truncate(count as usize);
-        (count, answer.map(|()| infos.iter().map(|info| info.pid).collect()))
+    /// All processes on a GPU or MIG device: compute, clients of MPS, graphics. Unsupported before driver 510.
+    pub fn processes(&self) -> Result<Vec<GpuProcess>> {
+        let compute = self.compute_processes()?;
+        let mps = self.mps_processes().optional()?.unwrap_or_default();
+        let graphics = self.graphics_processes().optional()?.unwrap_or_default();
+        // A process on two lists has the same memory on both.
+        let mut all = BTreeMap::new();
+        for GpuProcess { pid, memory_bytes } in compute.into_iter().chain(mps).chain(graphics) {
+            let known: &mut Option<u64> = all.entry(pid).or_default();
+            *known = (*known).max(memory_bytes);
+        }
+        Ok(all.into_iter().map(|(pid, memory_bytes)| GpuProcess { pid, memory_bytes }).collect())
+    }
+
+    list!(compute_processes, nvmlDeviceGetComputeRunningProcesses_v3);
+    list!(
+        /// Clients of an MPS daemon.
+        mps_processes,
+        nvmlDeviceGetMPSComputeRunningProcesses_v3
+    );
+    list!(graphics_processes, nvmlDeviceGetGraphicsRunningProcesses_v3);
+}
+
+// === impl GpuProcess ===
+
+impl GpuProcess {
+    fn of(info: &sys::nvmlProcessInfo_t) -> Self {
+        let memory_bytes = Some(info.usedGpuMemory).filter(|bytes| *bytes != NOT_AVAILABLE);
+        Self { pid: info.pid, memory_bytes }
     }
 }

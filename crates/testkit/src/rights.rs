@@ -25,8 +25,13 @@ const OWN: &str = "windlass-system";
 impl Right {
     /// Every permission that the shipped roles grant.
     pub fn shipped() -> Vec<Self> {
-        let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/rbac.yaml"));
-        let text = std::fs::read_to_string(path).expect("a manifest");
+        Self::of_manifest("rbac.yaml")
+    }
+
+    /// Every permission that the roles of a manifest in `deploy` grant.
+    pub fn of_manifest(path: &str) -> Vec<Self> {
+        let deploy = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy"));
+        let text = std::fs::read_to_string(deploy.join(path)).expect("a manifest");
         let documents = text.split("\n---\n").map(serde_saphyr::from_str::<Value>);
         let documents = documents.map(|read| read.expect("YAML"));
         let roles =

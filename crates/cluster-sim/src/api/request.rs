@@ -45,6 +45,8 @@ pub(crate) enum Target {
     One { kind: &'static Kind, id: Id, part: Part },
     /// The binding of a pod to its node.
     Binding { pod: Id },
+    /// The eviction of a pod.
+    Eviction { pod: Id },
 }
 
 /// Identity of an object within its kind. The namespace of a cluster-scoped object is empty.
@@ -142,9 +144,13 @@ impl Target {
         if namespace.is_some() && kind.scope == Scope::Cluster {
             return Err(Refusal::no_such_path());
         }
-        if let ([name, "binding"], Some(namespace), "pods") = (rest, &namespace, kind.resource) {
+        if let ([name, part], Some(namespace), "pods") = (rest, &namespace, kind.resource) {
             let pod = Id { namespace: namespace.clone(), name: (*name).to_owned() };
-            return Ok(Self::Binding { pod });
+            match *part {
+                "binding" => return Ok(Self::Binding { pod }),
+                "eviction" => return Ok(Self::Eviction { pod }),
+                _ => {}
+            }
         }
         let (name, part) = match rest {
             [] => return Ok(Self::Many { kind, namespace }),
@@ -206,6 +212,7 @@ mod tests {
             ("/api/v1/namespaces/a", "namespaces - a"),
             ("/api/v1/nodes/n", "nodes - n"),
             ("/api/v1/namespaces/a/pods/p/binding", "binding a p"),
+            ("/api/v1/namespaces/a/pods/p/eviction", "eviction a p"),
         ] {
             let or = |text: &str| if text.is_empty() { "-".to_owned() } else { text.to_owned() };
             let found = match Target::of(path).expect("a path") {
@@ -216,6 +223,7 @@ mod tests {
                     format!("{} {} {}", kind.resource, or(&id.namespace), or(&id.name))
                 }
                 Target::Binding { pod } => format!("binding {} {}", pod.namespace, pod.name),
+                Target::Eviction { pod } => format!("eviction {} {}", pod.namespace, pod.name),
                 other => format!("{other:?}"),
             };
             assert_eq!(found, expected, "{path}");

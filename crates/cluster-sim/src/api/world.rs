@@ -106,7 +106,8 @@ impl World {
             Target::Many { kind, namespace } => self.attend_many(kind, namespace.as_ref(), asked),
             Target::One { kind, id, part } => self.attend_one(kind, id, (*part, asked)),
             Target::Binding { pod } if asked.method == "POST" => self.bind(pod, &asked.body),
-            Target::Binding { .. } => Err(Refusal::no_such_verb()),
+            Target::Eviction { pod } if asked.method == "POST" => self.evict(pod, &asked.body),
+            Target::Binding { .. } | Target::Eviction { .. } => Err(Refusal::no_such_verb()),
         }
     }
 

@@ -12,6 +12,8 @@ use windlass_host::abbreviate::beginning;
 use windlass_lifecycle::cleanup::Failure;
 use windlass_resources::NodeState;
 
+use super::LONGEST_NOTE;
+
 /// Unhealthy devices in events so far, with the reported health.
 #[derive(Debug, Default)]
 pub(super) struct Reported(BTreeMap<DeviceId, String>);
@@ -33,9 +35,6 @@ pub(super) enum Change {
     Unhealthy(String),
     Recovered,
 }
-
-/// The API server's limit for a note, in bytes.
-const LONGEST_NOTE: usize = 1024;
 
 // === impl Reported ===
 

@@ -13,8 +13,9 @@ use k8s_openapi::{
 use windlass_core::device::DeviceId;
 
 use super::{
-    NAMESPACE,
+    NAMESPACE, REPORTER,
     report::{Change, Report},
+    reporting_instance,
 };
 use crate::attempts::hash;
 
@@ -88,8 +89,8 @@ impl Series {
             action: Some(action.to_owned()),
             note: Some(report.note.clone()),
             regarding: Some(self.node_reference()),
-            reporting_controller: Some("windlass.dev/node".to_owned()),
-            reporting_instance: Some(self.node.chars().take(LONGEST_INSTANCE).collect()),
+            reporting_controller: Some(REPORTER.to_owned()),
+            reporting_instance: Some(reporting_instance(&self.node)),
             ..Event::default()
         }
     }
@@ -112,9 +113,6 @@ impl Series {
         }
     }
 }
-
-/// The API server's limit for the name of an instance.
-const LONGEST_INSTANCE: usize = 128;
 
 fn key(report: &Report) -> (DeviceId, String) {
     (report.device.clone(), report.note.clone())

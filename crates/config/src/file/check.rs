@@ -24,6 +24,7 @@ pub(super) fn mistakes(config: &Config, root: &Node, unread: &[Diagnostic]) -> V
     checker.dra(policy, root);
     checker.section(root, "health", policy.health.mistakes());
     checker.section(root, "nics", policy.nics.mistakes());
+    checker.section(root, "watchdog", policy.watchdog.mistakes());
     checker.section(root, "shares", policy.shares.mistakes(&policy.names_of_devices()));
     checker.section(root, "gpu", policy.families.gpu_mistakes());
     checker.section(root, "fpga", policy.families.fpga.mistakes());

@@ -16,7 +16,9 @@ use windlass_cluster::{Client, leases};
 use windlass_config::{Config, Policy};
 use windlass_core::labels::Labels;
 use windlass_deviceplugin::{Plugins, RecentAllocations, history, shares::ShareHandle};
-use windlass_discovery::{HostWatch, Source, mig::MigHandle, telemetry::TelemetryReceiver};
+use windlass_discovery::{
+    HostWatch, Source, gpu_processes::ProcessReader, mig::MigHandle, telemetry::TelemetryReceiver,
+};
 use windlass_dra::{Driver, RecoveredClaims};
 use windlass_host::{Roots, clock::Clock, state_folder};
 use windlass_lifecycle::{
@@ -30,9 +32,10 @@ use crate::{
     admin::{self, Listeners},
     decisions,
     labels::{Labeller, devices},
-    metrics::Instruments,
+    metrics::{Instruments, SharedMemory},
     reconciler::{Inputs, Outputs, Reconciler, dry_run::Snapshots, were_offered},
     shares::{self, Shares},
+    watchdog::{self, Watchdog},
 };
 
 /// Dependencies that are checked and bound before any part runs.
@@ -77,6 +80,7 @@ pub(super) fn assemble(
     );
     wiring.serve_plugins(dir, &handles, cluster.clone(), parts);
     wiring.serve_claims(recovered, &handles, discovered.partitions.clone(), cluster.clone(), parts);
+    let memory = wiring.watch_shared_gpus(discovered.processes, cluster.clone(), parts);
     let labels = wiring.label(&handles.state, parts);
     if let Some(client) = cluster {
         wiring.report_to_cluster(&client, &handles.state, labels, parts);
@@ -89,6 +93,7 @@ pub(super) fn assemble(
             rounds: handles.rounds,
             telemetry: discovered.telemetry,
             holders: handles.holders,
+            memory,
             registry,
             instruments,
             disclosed: config.disclose.clone(),
@@ -123,6 +128,7 @@ struct Discovered {
     snapshots: Snapshots,
     telemetry: Vec<TelemetryReceiver>,
     partitions: MigHandle,
+    processes: ProcessReader,
 }
 
 /// Handles of the reconciler and of the parts in its loops.
@@ -166,7 +172,9 @@ impl Wiring<'_> {
         let telemetry = sources.iter_mut().filter_map(|source| source.telemetry.take()).collect();
         let partitions = sources.iter_mut().find_map(|source| source.partitions.take());
         let partitions = partitions.expect("NVIDIA's is built in");
-        Discovered { snapshots: start(sources, parts), telemetry, partitions }
+        let processes = sources.iter_mut().find_map(|source| source.processes.take());
+        let processes = processes.expect("NVIDIA's is built in");
+        Discovered { snapshots: start(sources, parts), telemetry, partitions, processes }
     }
 
     /// Starts the reconciler and the parts of its feedback loops.
@@ -346,6 +354,27 @@ impl Wiring<'_> {
         };
         let driver = Driver::new(&config.places, &config.policy.dra.driver, config.session, deps);
         parts.add("DRA driver", driver.run(parts.token()));
+    }
+
+    /// Watches the memory of pods on shared GPUs.
+    fn watch_shared_gpus(
+        &self,
+        processes: ProcessReader,
+        cluster: Option<Client>,
+        parts: &mut Parts,
+    ) -> watch::Receiver<Arc<SharedMemory>> {
+        let (publish, memory) = watch::channel(Arc::default());
+        let deps = watchdog::Deps {
+            policy: self.policy.clone(),
+            ledger: self.ledger.clone(),
+            processes,
+            cluster,
+            clock: self.clock,
+            metrics: self.instruments.watchdog.clone(),
+            publish,
+        };
+        parts.add("watchdog", Watchdog::new(deps).run(parts.token()));
+        memory
     }
 
     /// Computes node labels and writes the feature file.

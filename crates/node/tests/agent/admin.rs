@@ -20,10 +20,10 @@ use windlass_testkit::{GPU, Node, Running, until};
 use crate::agent::world::{gpu_id, gpu_node, pod};
 
 /// HTTP response.
-struct Answer {
+pub(crate) struct Answer {
     status: u16,
     head: String,
-    body: String,
+    pub(crate) body: String,
 }
 
 /// An answer that takes longer than this has waited for something.
@@ -56,7 +56,7 @@ async fn send(address: SocketAddr, request: &str) -> Answer {
     Answer { status, head: head.to_lowercase(), body: body.to_owned() }
 }
 
-async fn get(agent: &Running, path: &str) -> Answer {
+pub(crate) async fn get(agent: &Running, path: &str) -> Answer {
     get_as(agent, path, "*/*").await
 }
 

@@ -133,6 +133,16 @@ fn the_documented_command_turns_claims_on() {
 }
 
 #[test]
+fn the_watchdog_sees_the_hosts_processes_and_may_end_them() {
+    let made = Manifest::of(&with(["account", "watchdog"]));
+    assert_eq!(made.pod().host_pid, Some(true));
+    assert!(made.mounts().contains("/host/proc"));
+    let rights = made.container().security_context.as_ref().and_then(|it| it.capabilities.clone());
+    let rights = rights.expect("capabilities");
+    assert_eq!((rights.add, rights.drop), (Some(vec!["KILL".into()]), Some(vec!["ALL".into()])));
+}
+
+#[test]
 fn an_update_that_surges_has_agents_that_stand_by() {
     let strategy = |manifest: &Manifest| {
         let strategy = manifest.spec.update_strategy.clone().expect("a strategy");

@@ -1,0 +1,59 @@
+//! A warning about a pod, as an event.
+
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::{core::v1::ObjectReference, events::v1::Event},
+    apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta},
+};
+use windlass_host::abbreviate::beginning;
+
+use super::{
+    BoundPod,
+    attempts::hash,
+    events::{LONGEST_NOTE, REPORTER, reporting_instance},
+};
+
+/// A warning about a pod, for its event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodWarning<'a> {
+    /// The reason as one word, `GpuMemoryExceeded`.
+    pub reason: &'static str,
+    /// The action as one word, `Evict`.
+    pub action: &'static str,
+    /// The text.
+    pub note: &'a str,
+    /// Time.
+    pub at: Timestamp,
+}
+
+// === impl PodWarning ===
+
+impl PodWarning<'_> {
+    pub(crate) fn event(&self, pod: &BoundPod, node: &str) -> Event {
+        // The same warning has the same name, so that one with a lost answer is not written twice.
+        let about = (&pod.uid, self.reason, self.note, self.at.as_nanosecond());
+        Event {
+            metadata: ObjectMeta {
+                name: Some(format!("windlass-{:016x}", hash(&about))),
+                namespace: Some(pod.namespace.clone()),
+                ..ObjectMeta::default()
+            },
+            event_time: Some(MicroTime(self.at)),
+            type_: Some("Warning".to_owned()),
+            reason: Some(self.reason.to_owned()),
+            action: Some(self.action.to_owned()),
+            note: Some(beginning(self.note, LONGEST_NOTE).to_owned()),
+            regarding: Some(ObjectReference {
+                api_version: Some("v1".to_owned()),
+                kind: Some("Pod".to_owned()),
+                namespace: Some(pod.namespace.clone()),
+                name: Some(pod.name.clone()),
+                uid: Some(pod.uid.clone()),
+                ..ObjectReference::default()
+            }),
+            reporting_controller: Some(REPORTER.to_owned()),
+            reporting_instance: Some(reporting_instance(node)),
+            ..Event::default()
+        }
+    }
+}

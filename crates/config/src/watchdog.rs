@@ -1,0 +1,70 @@
+//! The watchdog: its action against pods that use more of a shared GPU than they have.
+
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::scalar::Text;
+
+/// The watchdog over shared GPUs. It measures each pod's memory from outside of its containers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct WatchdogPolicy {
+    /// Action against a pod that uses more memory of a GPU than its share.
+    pub action: WatchdogAction,
+    /// Interval of measurements, `1s` or more. Three in a row over the limit are a violation.
+    #[serde(with = "Text::<Duration>")]
+    pub interval: Duration,
+}
+
+/// Action against a pod that uses more memory of a GPU than its share.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "camelCase")]
+pub enum WatchdogAction {
+    /// None, and nothing is measured.
+    Off,
+    /// An event on the pod, a metric, and a line in the log.
+    #[default]
+    Observe,
+    /// These, and the pod is evicted. Disruption budgets hold.
+    Evict,
+    /// These, and its processes on the GPU are ended by SIGKILL.
+    Kill,
+}
+
+/// Shorter intervals cost time of the driver, and a program that starts needs a second to find its size.
+const SHORTEST: Duration = Duration::from_secs(1);
+
+// === impl WatchdogPolicy ===
+
+impl WatchdogPolicy {
+    /// Mistakes that the types allow.
+    pub(crate) fn mistakes(&self) -> Vec<String> {
+        let is_short = self.interval < SHORTEST;
+        let text = || format!("interval: {:?} is too short: write 1s or more", self.interval);
+        is_short.then(text).into_iter().collect()
+    }
+}
+
+impl Default for WatchdogPolicy {
+    fn default() -> Self {
+        Self { action: WatchdogAction::default(), interval: SHORTEST }
+    }
+}
+
+// === impl WatchdogAction ===
+
+impl WatchdogAction {
+    /// The word of the configuration, for labels of metrics.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Observe => "observe",
+            Self::Evict => "evict",
+            Self::Kill => "kill",
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! The container of a process, by the process's control group.
+//!
+//! The kubelet names a pod's control group after the pod, and the container runtime names the container's below it. A
+//! process cannot leave them without rights on the host.
+
+use std::io;
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use crate::Host;
+
+/// A container of a pod.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ContainerId {
+    /// UID of the pod at the kubelet.
+    pub pod: String,
+    /// The container's id at the container runtime.
+    pub id: String,
+}
+
+/// Field of `/proc/PID/stat` with the start time, behind the program's name (`proc_pid_stat(5)`: field 22, and the name is
+/// field 2).
+const START_TIME: usize = 22 - 3;
+
+// === impl Host ===
+
+impl Host {
+    /// Container of a process; `None` for a process of the host itself.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the process does not exist.
+    pub fn container_of(&self, pid: u32) -> io::Result<Option<ContainerId>> {
+        Ok(ContainerId::parse(&self.try_text(format!("/proc/{pid}/cgroup"))?))
+    }
+
+    /// True if the host's `/proc` shows this process under its own id: then the agent is in the host's PID namespace, and the
+    /// driver's process ids are those of `/proc`.
+    pub fn shows_own_process(&self) -> bool {
+        let own = std::fs::read_to_string("/proc/self/stat").ok();
+        let shown = self.text(format!("/proc/{}/stat", std::process::id()));
+        own.as_deref().and_then(start_time).is_some_and(|own| {
+            shown.as_deref().and_then(start_time).is_some_and(|shown| own == shown)
+        })
+    }
+
+    /// Ends a process by SIGKILL if it still belongs to the container; false if it is gone or another one.
+    ///
+    /// # Errors
+    ///
+    /// Fails without the right to do so.
+    pub fn kill_in(&self, pid: u32, container: &ContainerId) -> io::Result<bool> {
+        let Some(number) = i32::try_from(pid).ok().and_then(Pid::from_raw) else {
+            return Ok(false);
+        };
+        // The handle stays that of this process, whoever gets the id after its end.
+        let process = match pidfd_open(number, PidfdFlags::empty()) {
+            Err(rustix::io::Errno::SRCH) => return Ok(false),
+            opened => opened?,
+        };
+        if self.container_of(pid).ok().flatten().as_ref() != Some(container) {
+            return Ok(false);
+        }
+        match pidfd_send_signal(&process, Signal::KILL) {
+            Err(rustix::io::Errno::SRCH) => Ok(false),
+            sent => Ok(sent.map(|()| true)?),
+        }
+    }
+}
+
+// === impl ContainerId ===
+
+impl ContainerId {
+    /// Reads the content of `/proc/PID/cgroup`.
+    ///
+    /// The forms are those of the kubelet's drivers (`pkg/kubelet/cm`) and of the runtimes:
+    ///
+    /// ```text
+    /// 0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podUID.slice/cri-containerd-ID.scope
+    /// 11:memory:/kubepods/burstable/podUID/ID
+    /// ```
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut paths = text.lines().filter_map(|line| line.splitn(3, ':').nth(2));
+        paths.find_map(Self::of_path)
+    }
+
+    fn of_path(path: &str) -> Option<Self> {
+        let mut parts = path.split('/');
+        // The first one: a container may name control groups of its own as it likes.
+        let pod = parts.find_map(pod_of)?;
+        let scope = parts.next()?;
+        let name = scope.strip_suffix(".scope").unwrap_or(scope);
+        let id = name.rsplit('-').next().filter(|id| !id.is_empty())?;
+        Some(Self { pod, id: id.to_owned() })
+    }
+}
+
+/// UID of the pod of such a control group.
+fn pod_of(part: &str) -> Option<String> {
+    let uid = match part.strip_suffix(".slice") {
+        // systemd's driver writes `_` for `-`, which separates levels.
+        Some(slice) => slice.rsplit('-').next()?.strip_prefix("pod")?.replace('_', "-"),
+        None => part.strip_prefix("pod")?.to_owned(),
+    };
+    let is_uid = uid.len() >= 32 && uid.chars().all(|c| c.is_ascii_hexdigit() || c == '-');
+    is_uid.then_some(uid)
+}
+
+/// Start time of a process in ticks since the boot.
+fn start_time(stat: &str) -> Option<u64> {
+    // The name may contain anything.
+    let (_, fields) = stat.rsplit_once(") ")?;
+    fields.split(' ').nth(START_TIME)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        fs,
+        process::{Command, Stdio},
+    };
+
+    use super::*;
+
+    const UID: &str = "8ab2c0de-1234-4f6a-9c1d-0123456789ab";
+    const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+
+    #[test]
+    fn the_groups_of_every_driver_and_runtime_name_pod_and_container() {
+        let flat = UID.replace('-', "_");
+        let pod = |prefix: &str| format!("{prefix}kubepods-burstable-pod{flat}.slice");
+        for path in [
+            format!(
+                "0::/kubepods.slice/{}/cri-containerd-{ID}.scope",
+                pod("kubepods-burstable.slice/")
+            ),
+            format!("0::/kubepods.slice/{}/crio-{ID}.scope/container", pod("")),
+            // Seen from a control group namespace of its own.
+            format!("0::/../../{}/cri-containerd-{ID}.scope", pod("")),
+            // A node in a container.
+            format!(
+                "0::/kubelet.slice/kubelet-kubepods.slice/{}/cri-containerd-{ID}.scope",
+                pod("kubelet-")
+            ),
+            format!(
+                "12:cpuset:/kubepods/besteffort/pod{UID}/{ID}\n0::/kubepods/besteffort/pod{UID}/{ID}"
+            ),
+            format!("1:name=systemd:/kubepods/pod{UID}/{ID}/own/pod{}", "f".repeat(32)),
+            format!("0::/system.slice/k3s.service/kubepods/pod{UID}/{ID}"),
+        ] {
+            let expected = ContainerId { pod: UID.to_owned(), id: ID.to_owned() };
+            assert_eq!(ContainerId::parse(&path), Some(expected), "{path}");
+        }
+        // The kubelet's own UIDs of static pods have no dashes.
+        let hash = "d0a1".repeat(8);
+        let found = ContainerId::parse(&format!("0::/kubepods/burstable/pod{hash}/{ID}"));
+        assert_eq!(found.map(|found| found.pod), Some(hash));
+        for path in
+            ["0::/", "", "0::/system.slice/podman.service", "0::/kubepods/pod..", "0::/podcast-x"]
+        {
+            assert_eq!(ContainerId::parse(path), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_process_is_ended_in_its_own_container_only() {
+        let root = tempfile::tempdir().expect("a temporary folder");
+        let host = Host::new(root.path(), "/");
+        let sleeper = Command::new("sleep").arg("600").stdout(Stdio::null()).spawn();
+        let mut sleeper = sleeper.expect("a program");
+        let pid = sleeper.id();
+        let container = |id: &str| ContainerId { pod: UID.to_owned(), id: id.to_owned() };
+        assert!(host.container_of(pid).is_err());
+        assert_eq!(host.kill_in(pid, &container(ID)).ok(), Some(false), "in an unknown one");
+        let folder = root.path().join(format!("proc/{pid}"));
+        fs::create_dir_all(&folder).expect("a folder");
+        fs::write(folder.join("cgroup"), format!("0::/kubepods/pod{UID}/{ID}")).expect("written");
+        assert_eq!(host.kill_in(pid, &container("other")).ok(), Some(false), "in another one");
+        assert!(matches!(sleeper.try_wait(), Ok(None)));
+        assert_eq!(host.kill_in(pid, &container(ID)).ok(), Some(true));
+        assert!(!sleeper.wait().expect("it is a child").success());
+        assert_eq!(host.kill_in(pid, &container(ID)).ok(), Some(false), "it is gone");
+    }
+
+    #[test]
+    fn the_agents_pid_namespace_is_known_by_its_own_process() {
+        assert!(Host::new("/", "/").shows_own_process());
+        let root = tempfile::tempdir().expect("a temporary folder");
+        let host = Host::new(root.path(), "/");
+        assert!(!host.shows_own_process());
+        let folder = root.path().join(format!("proc/{}", std::process::id()));
+        fs::create_dir_all(&folder).expect("a folder");
+        let other = fs::read_to_string("/proc/1/stat").expect("it is there");
+        fs::write(folder.join("stat"), other).expect("written");
+        assert!(!host.shows_own_process(), "another process has the id");
+    }
+}

@@ -1,0 +1,225 @@
+//! Memory of each holder on each shared GPU, and the holders that exceed their limits. Pure.
+
+use std::collections::BTreeMap;
+
+use tokio::time::{Duration, Instant};
+use windlass_core::device::DeviceId;
+use windlass_host::container::ContainerId;
+
+use super::limits::{Holders, Limits};
+
+/// Memory of the holders on every shared GPU.
+#[derive(Debug, Default)]
+pub(super) struct Accounts(BTreeMap<(DeviceId, Holders), Standing>);
+
+/// Memory that holders use on a GPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Usage {
+    /// Their limit, in bytes.
+    pub(super) limit: u64,
+    /// Their processes.
+    pub(super) processes: Vec<HeldMemory>,
+}
+
+/// Memory that a container's process holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct HeldMemory {
+    pub(super) pid: u32,
+    pub(super) container: ContainerId,
+    pub(super) bytes: u64,
+}
+
+/// Holders of a GPU, with the results of the latest measurements.
+#[derive(Debug)]
+struct Standing {
+    usage: Usage,
+    /// Measurements in a row above the limit.
+    over: u32,
+    /// Time of the last action since then.
+    acted: Option<Instant>,
+}
+
+/// A holder that uses more than its limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Violation {
+    pub(super) device: DeviceId,
+    pub(super) holders: Holders,
+    pub(super) usage: Usage,
+}
+
+/// Measurements in a row that make a violation. One or two may be a program's end, whose memory the driver still counts.
+const IN_A_ROW: u32 = 3;
+
+/// Part of a limit that is tolerated, and its minimum in bytes: the driver's own allocations for a program vary by about as
+/// much.
+const TOLERATED_PART: u64 = 50;
+const TOLERATED_BYTES: u64 = 256 << 20;
+
+/// Time after which an action that changed nothing is repeated: a pod has thirty seconds to end by default.
+const AGAIN: Duration = Duration::from_secs(45);
+
+const MIB: u64 = 1 << 20;
+
+// === impl Accounts ===
+
+impl Accounts {
+    /// Forgets holders that have no limit any more.
+    pub(super) fn retain(&mut self, limits: &Limits) {
+        self.0.retain(|(device, holders), _| {
+            limits.get(device).is_some_and(|gpu| gpu.of(holders).is_some())
+        });
+    }
+
+    /// Takes in a measurement of a GPU; returns new violations.
+    pub(super) fn take(
+        &mut self,
+        device: &DeviceId,
+        mut used: BTreeMap<Holders, Usage>,
+        now: Instant,
+    ) -> Vec<Violation> {
+        self.0.retain(|(known, holders), _| known != device || used.contains_key(holders));
+        let mut violations = Vec::new();
+        while let Some((holders, usage)) = used.pop_first() {
+            let key = (device.clone(), holders);
+            let standing =
+                self.0.entry(key.clone()).or_insert_with(|| Standing::new(usage.clone()));
+            if standing.measure(usage, now) {
+                let (usage, (device, holders)) = (standing.usage.clone(), key);
+                violations.push(Violation { device, holders, usage });
+            }
+        }
+        violations
+    }
+
+    /// Forgets the measurements of a GPU that could not be read: they are no longer in a row.
+    pub(super) fn lose(&mut self, device: &DeviceId) {
+        self.0.retain(|(known, _), _| known != device);
+    }
+
+    /// Latest usage of the holders on each GPU.
+    pub(super) fn usages(&self) -> impl Iterator<Item = (&DeviceId, &Holders, &Usage)> {
+        self.0.iter().map(|((device, holders), standing)| (device, holders, &standing.usage))
+    }
+}
+
+// === impl Standing ===
+
+impl Standing {
+    fn new(usage: Usage) -> Self {
+        Self { usage, over: 0, acted: None }
+    }
+
+    /// Takes in a measurement; true if action is due.
+    fn measure(&mut self, usage: Usage, now: Instant) -> bool {
+        self.usage = usage;
+        if !self.usage.is_excessive() {
+            (self.over, self.acted) = (0, None);
+            return false;
+        }
+        self.over = self.over.saturating_add(1);
+        let is_due = self.acted.is_none_or(|acted| now - acted >= AGAIN);
+        if self.over < IN_A_ROW || !is_due {
+            return false;
+        }
+        self.acted = Some(now);
+        true
+    }
+}
+
+// === impl Usage ===
+
+impl Usage {
+    /// Nothing, of a limit in MiB.
+    pub(super) fn none_of(limit_mib: u64) -> Self {
+        Self { limit: limit_mib.saturating_mul(MIB), processes: Vec::new() }
+    }
+
+    /// Memory of all processes, in bytes.
+    pub(super) fn bytes(&self) -> u64 {
+        self.processes.iter().fold(0, |sum, process| sum.saturating_add(process.bytes))
+    }
+
+    fn is_excessive(&self) -> bool {
+        let tolerated = (self.limit / TOLERATED_PART).max(TOLERATED_BYTES);
+        self.bytes() > self.limit.saturating_add(tolerated)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use windlass_allocations::ledger::ClaimRef;
+
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    fn gpu() -> DeviceId {
+        "GPU-a".parse().expect("an id")
+    }
+
+    fn pod(name: &str) -> Holders {
+        [ClaimRef::of_share("ns", name, name)].into()
+    }
+
+    /// Pods with a limit of 8 GiB each, and what they use.
+    fn used(pods: &[(&str, u64)]) -> BTreeMap<Holders, Usage> {
+        let usage = |bytes| {
+            let container = ContainerId { pod: "u".to_owned(), id: "c".to_owned() };
+            let processes = vec![HeldMemory { pid: 1, container, bytes }];
+            Usage { limit: 8 * GIB, processes }
+        };
+        pods.iter().map(|(name, bytes)| (pod(name), usage(*bytes))).collect()
+    }
+
+    /// Holders in violation after each measurement of one a second.
+    fn violations(measurements: &[&[(&str, u64)]]) -> Vec<Vec<Holders>> {
+        let (mut accounts, begun) = (Accounts::default(), Instant::now());
+        let one = |(second, pods): (u64, &&[(&str, u64)])| {
+            let now = begun + Duration::from_secs(second);
+            let found = accounts.take(&gpu(), used(pods), now);
+            found.into_iter().map(|violation| violation.holders).collect()
+        };
+        (0..).zip(measurements).map(one).collect()
+    }
+
+    #[tokio::test]
+    async fn three_measurements_in_a_row_above_the_limit_are_a_violation() {
+        let over = 9 * GIB;
+        let both: &[_] = &[("a", over), ("b", 8 * GIB)];
+        let found = violations(&[both; 4]);
+        assert_eq!(found, [vec![], vec![], vec![pod("a")], vec![]], "and it is told once");
+        let found = violations(&[&[("a", over)], &[("a", over)], &[("a", GIB)], &[("a", over)]]);
+        assert_eq!(found.concat(), []);
+        // A program that ended and was started again is another violation.
+        let over: &[_] = &[("a", over)];
+        let found = violations(&[over, over, over, &[], over, over, over]);
+        assert_eq!(found.concat(), [pod("a"), pod("a")]);
+    }
+
+    #[tokio::test]
+    async fn the_drivers_own_allocations_are_tolerated() {
+        let tolerated: &[_] = &[("a", 8 * GIB + (256 << 20))];
+        assert_eq!(violations(&[tolerated; 5]).concat(), []);
+        let more: &[_] = &[("a", 8 * GIB + (257 << 20))];
+        assert_eq!(violations(&[more; 5]).concat(), [pod("a")]);
+    }
+
+    #[tokio::test]
+    async fn an_action_without_effect_is_repeated() {
+        let over: &[_] = &[("a", 9 * GIB)];
+        let found = violations(&[over; 100]);
+        let times: Vec<_> = (0..).zip(&found).filter(|(_, found)| !found.is_empty()).collect();
+        let seconds: Vec<_> = times.into_iter().map(|(second, _): (u64, _)| second).collect();
+        assert_eq!(seconds, [2, 47, 92]);
+    }
+
+    #[tokio::test]
+    async fn a_gap_ends_the_row() {
+        let (mut accounts, now) = (Accounts::default(), Instant::now());
+        for _ in 0..5 {
+            assert_eq!(accounts.take(&gpu(), used(&[("a", 9 * GIB)]), now), []);
+            assert_eq!(accounts.take(&gpu(), used(&[("a", 9 * GIB)]), now), []);
+            accounts.lose(&gpu());
+        }
+    }
+}

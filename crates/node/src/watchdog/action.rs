@@ -1,0 +1,114 @@
+//! Actions against pods that use more memory of a GPU than they have.
+
+use std::collections::BTreeMap;
+
+use windlass_cluster::{BoundPod, PodWarning, Pods};
+use windlass_config::WatchdogAction;
+use windlass_host::{Host, blocking, causes, clock::Clock};
+
+use super::accounts::{HeldMemory, Violation};
+use crate::metrics::WatchdogMetrics;
+
+/// Performer of actions.
+#[derive(Clone)]
+pub(super) struct Actions {
+    pub(super) pods: Option<Pods>,
+    pub(super) host: Host,
+    pub(super) clock: Clock,
+    pub(super) metrics: WatchdogMetrics,
+}
+
+const MIB: u64 = 1 << 20;
+
+// === impl Actions ===
+
+impl Actions {
+    /// Reports a violation and acts against it. `tenants` has the pods that are known, by the kubelet's UID.
+    pub(super) async fn take(
+        self,
+        action: WatchdogAction,
+        violation: Violation,
+        tenants: BTreeMap<String, BoundPod>,
+    ) {
+        let Violation { device, holders, usage } = violation;
+        let (used, limit) = (usage.bytes() / MIB, usage.limit / MIB);
+        let names: Vec<_> = holders.iter().map(ToString::to_string).collect();
+        let (device, holders) = (device.as_str(), names.join(", "));
+        self.metrics.violated(action.word());
+        tracing::warn!(
+            device,
+            holders,
+            used_mib = used,
+            limit_mib = limit,
+            action = action.word(),
+            "pod uses more memory of a GPU than its share"
+        );
+        let done = match action {
+            WatchdogAction::Off | WatchdogAction::Observe => "it goes on".to_owned(),
+            WatchdogAction::Evict => self.evict(&tenants).await,
+            WatchdogAction::Kill => self.kill(usage.processes).await,
+        };
+        let note = format!("{used} MiB of {device} in use, {limit} MiB are its share: {done}");
+        for pod in tenants.values() {
+            self.warn(pod, action, &note).await;
+        }
+    }
+
+    async fn evict(&self, tenants: &BTreeMap<String, BoundPod>) -> String {
+        let Some(pods) = &self.pods else { return "no API server evicts it".to_owned() };
+        let mut failed = tenants.is_empty().then(|| "the pod is unknown".to_owned());
+        for pod in tenants.values() {
+            if let Err(error) = pods.evict(pod).await {
+                let (pod, error) = (pod.title(), causes(&error));
+                tracing::warn!(
+                    pod,
+                    error,
+                    "pod not evicted: it uses more memory of a GPU than its share"
+                );
+                failed = Some(error);
+            }
+        }
+        match failed {
+            None => "the pod is evicted".to_owned(),
+            Some(error) => format!("it was not evicted: {error}"),
+        }
+    }
+
+    /// Ends the processes, each in its own container alone.
+    async fn kill(&self, processes: Vec<HeldMemory>) -> String {
+        let (host, count) = (self.host.clone(), processes.len());
+        let failed = blocking(move || {
+            let failure = |process: &HeldMemory| {
+                let error = host.kill_in(process.pid, &process.container).err()?;
+                Some(format!("process {}: {error}", process.pid))
+            };
+            processes.iter().find_map(failure)
+        });
+        match failed.await {
+            None if count == 1 => "its process on the GPU was ended".to_owned(),
+            None => format!("its {count} processes on the GPU were ended"),
+            Some(error) => {
+                tracing::warn!(
+                    error,
+                    "process not ended: its pod uses more memory of a GPU than its share"
+                );
+                format!("its processes were not ended: {error}")
+            }
+        }
+    }
+
+    async fn warn(&self, pod: &BoundPod, action: WatchdogAction, note: &str) {
+        let Some(pods) = &self.pods else { return };
+        let action = match action {
+            WatchdogAction::Off | WatchdogAction::Observe => "Observe",
+            WatchdogAction::Evict => "Evict",
+            WatchdogAction::Kill => "Kill",
+        };
+        let at = self.clock.now();
+        let warning = PodWarning { reason: "GpuMemoryExceeded", action, note, at };
+        if let Err(error) = pods.warn(pod, &warning).await {
+            let (pod, error) = (pod.title(), causes(&error));
+            tracing::warn!(pod, error, "event of a pod not written");
+        }
+    }
+}

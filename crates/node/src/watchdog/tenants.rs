@@ -1,0 +1,92 @@
+//! Pods whose processes are on shared GPUs: names, claims and containers, as the API server has them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tokio::time::{Duration, Instant};
+use windlass_cluster::{BoundPod, ClusterError, PodParts, Pods};
+use windlass_host::{causes, container::ContainerId, keyed::Tasks};
+
+/// Pods by the kubelet's UID.
+#[derive(Debug)]
+pub(super) struct Tenants {
+    api: Option<Pods>,
+    known: BTreeMap<String, Known>,
+    lookups: Tasks<String, Result<Option<Tenant>, ClusterError>>,
+}
+
+/// A pod.
+#[derive(Clone, Debug)]
+pub(super) struct Tenant {
+    pub(super) pod: BoundPod,
+    pub(super) parts: PodParts,
+}
+
+#[derive(Debug)]
+struct Known {
+    tenant: Option<Tenant>,
+    /// Time of the answer.
+    at: Instant,
+}
+
+/// Pause before a pod is looked up again that was unknown, or whose container was. The kubelet reports a started container
+/// within a second or two.
+const AGAIN: Duration = Duration::from_secs(10);
+
+// === impl Tenants ===
+
+impl Tenants {
+    pub(super) fn new(api: Option<Pods>) -> Self {
+        Self { api, known: BTreeMap::new(), lookups: Tasks::default() }
+    }
+
+    /// The pod of this UID, if it is known.
+    pub(super) fn get(&self, pod: &str) -> Option<&Tenant> {
+        self.known.get(pod)?.tenant.as_ref()
+    }
+
+    /// Name of a container, if it is known.
+    pub(super) fn container(&self, container: &ContainerId) -> Option<&str> {
+        self.get(&container.pod)?.parts.containers.get(&container.id).map(String::as_str)
+    }
+
+    /// Looks a container's pod up, unless both are known.
+    pub(super) fn want(&mut self, container: &ContainerId) {
+        let uid = &container.pod;
+        let is_recent = self.known.get(uid).is_some_and(|known| known.at.elapsed() < AGAIN);
+        let is_known = self.container(container).is_some();
+        if let Some(api) = self.api.clone()
+            && !is_known
+            && !is_recent
+            && !self.lookups.is_busy(uid)
+        {
+            let wanted = uid.clone();
+            self.lookups.begin(uid.clone(), Box::pin(async move { look_up(&api, &wanted).await }));
+        }
+    }
+
+    /// Waits for the next finished lookup.
+    pub(super) async fn next(&mut self) {
+        match self.lookups.next().await {
+            Some((uid, found)) => {
+                let found = found.inspect_err(|error| {
+                    let error = causes(error);
+                    tracing::debug!(uid, error, "pod on a shared GPU not looked up");
+                });
+                let tenant = found.ok().flatten();
+                self.known.insert(uid, Known { tenant, at: Instant::now() });
+            }
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Forgets all other pods.
+    pub(super) fn retain(&mut self, pods: &BTreeSet<&String>) {
+        self.known.retain(|uid, _| pods.contains(uid));
+    }
+}
+
+async fn look_up(api: &Pods, uid: &str) -> Result<Option<Tenant>, ClusterError> {
+    let Some(pod) = api.find(uid).await? else { return Ok(None) };
+    let parts = api.parts(&pod).await?;
+    Ok(parts.map(|parts| Tenant { pod, parts }))
+}

@@ -1,0 +1,284 @@
+//! The watchdog over shared GPUs: real processes in simulated control groups, whose memory a simulated driver lists.
+
+use std::{
+    fs,
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use k8s_openapi::api::{core::v1::Pod as PodObject, events::v1::Event};
+use serde_json::json;
+use windlass_cluster_sim::api::{Effect, Fault, Refusal};
+use windlass_config::{Disclosed, Policy, ShareResources, WatchdogAction, WatchdogPolicy};
+use windlass_core::device::DeviceId;
+use windlass_kubelet_sim::Pod;
+use windlass_machine::state::{Model, Process};
+use windlass_testkit::{Node, Right, allocatable, pod_with, until};
+
+use crate::shares::World;
+
+const MEMORY: &str = "windlass.dev/gpu-memory";
+
+/// Id of a container at the runtime.
+const CONTAINER: &str = "c0ffee";
+
+/// A program of a pod.
+struct Program(Child);
+
+/// A node with a watchdog, and two pods of 8 GiB each on its first GPU.
+struct Watched {
+    world: World,
+    gpu: DeviceId,
+}
+
+fn policy(action: WatchdogAction) -> Policy {
+    let shares = ShareResources {
+        memory: Some(MEMORY.parse().expect("a name")),
+        ..ShareResources::default()
+    };
+    // A shorter interval than a file may have.
+    let watchdog = WatchdogPolicy { action, interval: Duration::from_millis(10) };
+    Policy { shares, watchdog, ..Policy::default() }
+}
+
+/// UID of a pod whose name is a hexadecimal digit.
+fn uid(pod: &str) -> String {
+    format!("{pod:0>32}")
+}
+
+/// Shows the agent itself in the host's `/proc`: it is in the host's PID namespace.
+fn prepare(node: &mut Node) {
+    node.config.disclose.insert(Disclosed::Pods);
+    node.config.listen = Some("127.0.0.1:0".parse().expect("an address"));
+    let own = fs::read_to_string("/proc/self/stat").expect("it is there");
+    node.write(&format!("/proc/{}/stat", std::process::id()), &own);
+}
+
+// === impl Program ===
+
+impl Program {
+    fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
+    fn runs(&mut self) -> bool {
+        matches!(self.0.try_wait(), Ok(None))
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+// === impl Watched ===
+
+impl Watched {
+    async fn new(action: WatchdogAction) -> Self {
+        let world = Box::pin(World::prepared(policy(action), 8, prepare)).await;
+        allocatable(&world.kubelet, MEMORY, 8 * 79).await;
+        let gpu = world.gpus[0].clone();
+        let watched = Self { world, gpu };
+        for name in ["a", "b"] {
+            Box::pin(watched.run(name)).await;
+        }
+        watched
+    }
+
+    /// Runs a pod with 8 GiB of the first GPU.
+    async fn run(&self, name: &str) {
+        let pod = Pod { uid: uid(name), ..pod_with(name, MEMORY, 8) };
+        let placement = json!({"devices": [{"id": self.gpu, "memoryMib": 8192}]}).to_string();
+        self.world.admit(pod, &json!({"windlass.dev/placement": placement})).await;
+        until("the container starts", async || {
+            self.world.kubelet.start_container(&uid(name), "main").await
+        })
+        .await;
+        let id = format!("containerd://{CONTAINER}");
+        let status = json!([{"name": "main", "containerID": id, "image": "i", "imageID": "",
+                             "ready": true, "restartCount": 0}]);
+        let mut pod = self.pod(name).expect("it is bound");
+        pod.status.get_or_insert_default().container_statuses =
+            serde_json::from_value(status).expect("statuses");
+        self.world.api.objects().put(&pod);
+    }
+
+    fn pod(&self, name: &str) -> Option<PodObject> {
+        self.world.api.objects().get::<PodObject>("default", name)
+    }
+
+    /// Starts a program in a container of the pod, or of the host.
+    fn program(&self, pod: Option<&str>) -> Program {
+        let child = Command::new("sleep").arg("600").stdout(Stdio::null()).spawn();
+        let program = Program(child.expect("a program"));
+        let group = match pod {
+            Some(pod) => format!("0::/kubepods/pod{}/{CONTAINER}", uid(pod)),
+            None => "0::/system.slice/ssh.service".to_owned(),
+        };
+        self.world.node.write(&format!("/proc/{}/cgroup", program.pid()), &group);
+        program
+    }
+
+    /// The programs use so many MiB of the first GPU.
+    fn uses(&self, programs: &[(&Program, u64)]) {
+        let process = |(program, memory_mib): &(&Program, u64)| Process {
+            pid: program.pid(),
+            memory_mib: *memory_mib,
+            gpu_instance: None,
+        };
+        let processes = programs.iter().map(process).collect();
+        let change = |machine: &mut Model| {
+            let mut gpus = machine.gpus.iter_mut();
+            let gpu = gpus.find(|gpu| gpu.uuid == self.gpu.as_str()).expect("it is there");
+            gpu.live.processes = processes;
+        };
+        self.world.node.machine.update(change).expect("changed");
+    }
+
+    fn events(&self) -> Vec<Event> {
+        self.world.api.objects().list::<Event>()
+    }
+
+    /// Waits for the event of a pod.
+    async fn told(&self, pod: &str) -> (String, String) {
+        until("an event of the pod", async || {
+            let events = self.events();
+            let of_pod =
+                |it: &&Event| it.regarding.as_ref().and_then(|it| it.name.as_deref()) == Some(pod);
+            let event = events.iter().find(of_pod).ok_or(events.len())?;
+            let text = |text: &Option<String>| text.clone().unwrap_or_default();
+            Ok::<_, usize>((text(&event.action), text(&event.note)))
+        })
+        .await
+    }
+
+    /// Waits for a line of the metrics.
+    async fn measured(&self, line: &str) {
+        until(line, async || {
+            let text = self.metrics().await;
+            let found = text.contains(line);
+            let shares = text.lines().filter(|line| line.contains("share"));
+            let shares: Vec<_> = shares.map(ToOwned::to_owned).collect();
+            if found { Ok(()) } else { Err(shares) }
+        })
+        .await;
+    }
+
+    async fn metrics(&self) -> String {
+        crate::agent::admin::get(&self.world.agent, "/metrics").await.body
+    }
+}
+
+#[tokio::test]
+async fn use_is_measured_from_outside_of_every_container() {
+    let watched = Watched::new(WatchdogAction::Kill).await;
+    let (first, second) = (watched.program(Some("a")), watched.program(Some("a")));
+    let (other, host) = (watched.program(Some("b")), watched.program(None));
+    let stranger = watched.program(Some("f"));
+    watched.uses(&[
+        (&first, 3000),
+        (&second, 5000),
+        (&other, 1),
+        (&host, 20_000),
+        (&stranger, 9000),
+    ]);
+    let gpu = &watched.gpu;
+    let of_a = format!(
+        r#"windlass_share_memory_used_bytes{{device="{gpu}",namespace="default",pod="a",container="main"}} {}"#,
+        8000_u64 << 20
+    );
+    let limit = format!(r#"windlass_share_memory_limit_bytes{{device="{gpu}",namespace="default""#);
+    for line in [
+        of_a,
+        format!(r#"pod="b",container="main"}} {}"#, 1 << 20),
+        format!(r#"{limit},kind="pod",holder="a"}} {}"#, 8192_u64 << 20),
+        format!(r#"windlass_shared_gpu_watched{{device="{gpu}"}} 1"#),
+        r#"windlass_share_memory_violations_total{action="kill"} 0"#.to_owned(),
+    ] {
+        watched.measured(&line).await;
+    }
+    let text = watched.metrics().await;
+    let used = text.lines().filter(|line| line.starts_with("windlass_share_memory_used"));
+    assert_eq!(used.count(), 2, "others have no limit");
+    assert!(watched.events().is_empty());
+    watched.world.agent.stop().await;
+}
+
+#[tokio::test]
+async fn processes_above_the_share_are_ended_and_no_others() {
+    let watched = Watched::new(WatchdogAction::Kill).await;
+    let (mut first, mut second) = (watched.program(Some("a")), watched.program(Some("a")));
+    let (mut other, mut host) = (watched.program(Some("b")), watched.program(None));
+    watched.uses(&[(&first, 5000), (&second, 5000), (&other, 8192), (&host, 50_000)]);
+    let (action, note) = watched.told("a").await;
+    let note_of_a = format!(
+        "10000 MiB of {} in use, 8192 MiB are its share: its 2 processes on the GPU were ended",
+        watched.gpu
+    );
+    assert_eq!((action.as_str(), note), ("Kill", note_of_a));
+    assert!(!first.0.wait().expect("a child").success());
+    assert!(!second.0.wait().expect("a child").success());
+    assert!(other.runs() && host.runs());
+    watched.uses(&[(&other, 8192), (&host, 50_000)]);
+    watched.measured(r#"windlass_share_memory_violations_total{action="kill"} 1"#).await;
+    assert_eq!(watched.events().len(), 1);
+    watched.world.agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_pod_above_its_share_is_evicted_unless_a_budget_forbids_it() {
+    let watched = Watched::new(WatchdogAction::Evict).await;
+    let (mut greedy, mut other) = (watched.program(Some("a")), watched.program(Some("b")));
+    watched.uses(&[(&greedy, 9000), (&other, 8000)]);
+    let (action, note) = watched.told("a").await;
+    assert_eq!(action, "Evict");
+    assert!(note.ends_with("the pod is evicted"), "{note}");
+    assert!(watched.pod("a").is_none() && watched.pod("b").is_some());
+    assert!(greedy.runs() && other.runs(), "the kubelet ends them");
+    let budget = "Cannot evict pod as it would violate the pod's disruption budget.";
+    let refusal = Refusal::new(429, "TooManyRequests", budget);
+    watched
+        .world
+        .api
+        .inject(Fault::at("/api/v1/namespaces/default/pods/b/eviction", Effect::Refuse(refusal)));
+    watched.uses(&[(&other, 9000)]);
+    let (_, note) = watched.told("b").await;
+    assert!(note.contains("it was not evicted") && note.contains(budget), "{note}");
+    assert!(watched.pod("b").is_some());
+    let mut rights = Right::shipped();
+    rights.extend(Right::of_manifest("options/watchdog/rights.yaml"));
+    watched.world.assert_within(&rights);
+    watched.world.agent.stop().await;
+}
+
+#[tokio::test]
+async fn an_observer_reports_a_violation_once() {
+    let watched = Watched::new(WatchdogAction::Observe).await;
+    let mut greedy = watched.program(Some("a"));
+    watched.uses(&[(&greedy, 9000)]);
+    let (action, note) = watched.told("a").await;
+    assert_eq!(action, "Observe");
+    assert!(note.ends_with("it goes on"), "{note}");
+    // It goes on, below its share and above it again.
+    watched.uses(&[(&greedy, 8000)]);
+    watched.measured(&format!(r#"pod="a",container="main"}} {}"#, 8000_u64 << 20)).await;
+    watched.uses(&[(&greedy, 9000)]);
+    watched.measured(r#"windlass_share_memory_violations_total{action="observe"} 2"#).await;
+    assert!(greedy.runs());
+    watched.world.agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_hidden_process_list_is_told_and_nobody_is_blamed() {
+    let watched = Watched::new(WatchdogAction::Kill).await;
+    let mut greedy = watched.program(Some("a"));
+    let own = watched.world.node.host(&format!("/proc/{}/stat", std::process::id()));
+    fs::remove_file(own).expect("it was there");
+    watched.uses(&[(&greedy, 20_000)]);
+    let gpu = &watched.gpu;
+    watched.measured(&format!(r#"windlass_shared_gpu_watched{{device="{gpu}"}} 0"#)).await;
+    assert!(greedy.runs() && watched.events().is_empty());
+    watched.world.agent.stop().await;
+}
