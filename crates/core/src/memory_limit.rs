@@ -54,8 +54,8 @@ pub enum MemoryLimitError {
     /// Another version wrote the document.
     #[error("the document has version {0}, and this program knows {VERSION}")]
     Version(u32),
-    /// The path is relative, or leads upwards.
-    #[error("{0} is no absolute path without `..`")]
+    /// The path is relative, leads upwards, or is no text.
+    #[error("{0} is no absolute path of text without `..`")]
     Path(PathBuf),
     /// The document names no GPU.
     #[error("the document names no GPU")]
@@ -166,7 +166,7 @@ fn json(document: &impl Serialize) -> Vec<u8> {
 
 fn check_path(path: &Path) -> Result<(), MemoryLimitError> {
     let upwards = path.components().any(|part| part == Component::ParentDir);
-    let fits = path.is_absolute() && !upwards;
+    let fits = path.is_absolute() && !upwards && path.to_str().is_some();
     if fits { Ok(()) } else { Err(MemoryLimitError::Path(path.to_owned())) }
 }
 
@@ -230,12 +230,19 @@ mod tests {
             ("GPU-1a-2", "GPU-", "no UUID"),
             ("GPU-1a-2", "GPU-a/b", "no UUID"),
             ("\"/usr", "\"usr", "usr/lib64/libnvidia-ml.so.1 is no absolute path"),
-            ("/sys/fs", "/sys/../fs", "no absolute path without `..`"),
+            ("/sys/fs", "/sys/../fs", "no absolute path of text without `..`"),
         ] {
             let error = MemoryLimitRecord::parse(GOOD.replace(from, to).as_bytes());
             let error = error.expect_err(to).to_string();
             assert!(error.contains(expected), "{from} -> {to}: {error}");
         }
+    }
+
+    #[test]
+    fn a_path_that_json_cannot_hold_is_refused() {
+        use std::{ffi::OsStr, os::unix::ffi::OsStrExt as _};
+        let error = MemoryLimitRecord::new(OsStr::from_bytes(b"/\xff"), vec![limit("GPU-a", 1)]);
+        assert!(matches!(error, Err(MemoryLimitError::Path(_))), "{error:?}");
     }
 
     #[test]

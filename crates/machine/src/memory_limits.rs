@@ -50,8 +50,8 @@ impl Gpu {
         limits.filter(|(limited, _)| cgroup.starts_with(limited)).map(|(_, limits)| limits)
     }
 
-    /// Charges a process with all of its memory, unless a limit is exceeded. `is_alive` tells which other processes
-    /// still have theirs. Returns true if the memory is within the limits.
+    /// Charges a process with all of its memory, unless that is beyond a limit. Less than before always fits. `is_alive`
+    /// tells which other processes still have theirs. Returns true if it fits.
     pub fn charge(
         &mut self,
         cgroup: &Path,
@@ -62,9 +62,12 @@ impl Gpu {
         let mut above: Vec<_> = self.memory_limits.iter_mut().collect();
         above.retain(|(limited, _)| cgroup.starts_with(limited));
         for (_, limits) in &mut above {
-            limits.charged.retain(|&other, _| other != process && is_alive(other));
+            limits.charged.retain(|&other, _| other == process || is_alive(other));
         }
-        let fits = above.iter().all(|(_, limits)| bytes <= limits.left(&is_alive));
+        let fits = above.iter().all(|(_, limits)| {
+            let own = limits.charged.get(&process).copied().unwrap_or(0);
+            bytes <= own || bytes - own <= limits.left(&is_alive)
+        });
         if fits {
             for (_, limits) in above {
                 limits.charged.insert(process, bytes);
@@ -108,9 +111,13 @@ mod tests {
         let cgroup = |name: &str| Path::new("/pod").join(name);
         assert!(gpu.charge(&cgroup("a"), 1, 6, |_| true));
         assert!(!gpu.charge(&cgroup("a"), 2, 3, |_| true), "6 + 3 > 8");
+        assert!(!gpu.charge(&cgroup("a"), 1, 9, |_| true), "9 > 8");
+        assert_eq!(gpu.memory_limits["/pod"].used(|_| true), 6, "a refusal changes nothing");
         assert!(!gpu.charge(&cgroup("b"), 3, 5, |_| true), "6 + 5 > 10");
         assert!(gpu.charge(&cgroup("b"), 3, 4, |_| true));
         assert!(gpu.charge(&cgroup("a"), 2, 6, |process| process != 1), "the first has ended");
+        gpu.memory_limits.get_mut("/pod/a").expect("there").hard = 1;
+        assert!(gpu.charge(&cgroup("a"), 2, 5, |_| true), "less than before, of a lower limit");
         assert!(gpu.charge(Path::new("/podded"), 4, 99, |_| true), "of no limited cgroup");
     }
 

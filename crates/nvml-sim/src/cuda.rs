@@ -129,7 +129,7 @@ export! {
     fn cuCtxDestroy_v2(_context: usize) {
         cuda(|| {
             let context = process().context.take().ok_or(Refusal::INVALID_CONTEXT)?;
-            charge(&device_called(&context.uuid)?, 0).map(drop)
+            discharge(&context.uuid, 0)
         })
     }
 
@@ -164,12 +164,10 @@ export! {
 
     fn cuMemFree_v2(address: u64) {
         cuda(|| {
-            let found = current()?;
-            let left = in_context(|context| {
+            in_context(|context| {
                 context.space.give_back(address)?;
-                Ok(context.space.taken())
-            })?;
-            charge(&found, left).map(drop)
+                discharge(&context.uuid, context.space.taken())
+            })
         })
     }
 
@@ -296,6 +294,15 @@ fn gpu_of(found: &Found) -> &FoundGpu {
     match found {
         Found::Gpu(gpu) => gpu,
         Found::Mig(instance) => &instance.gpu,
+    }
+}
+
+/// Charges this process with the memory that it still has. Faults of the device do not matter.
+fn discharge(uuid: &str, taken: u64) -> Reply {
+    let Ok(machine) = library::machine() else { return Ok(()) };
+    match machine.gpus.iter().find(|gpu| gpu.uuid == uuid) {
+        Some(gpu) => Ok(memory_limits::charge(gpu, taken).map(drop)?),
+        None => Ok(()),
     }
 }
 
