@@ -12,6 +12,7 @@ pub mod device;
 pub mod health;
 pub mod inventory;
 pub mod labels;
+pub mod memory_limit;
 pub mod name;
 pub mod nvlink;
 pub mod partition;

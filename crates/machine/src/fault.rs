@@ -2,12 +2,13 @@
 
 use std::{fmt, str::FromStr};
 
-use crate::state::CudaFault;
+use crate::{memory_limits::LimitFault, state::CudaFault};
 
 mod apply;
 mod cuda;
 mod device;
 mod happen;
+mod limit;
 mod nearest;
 mod table;
 
@@ -79,6 +80,13 @@ pub enum Fault {
         gpu: usize,
         /// Failure mode.
         how: CudaFault,
+    },
+    /// Memory limits cannot be set on the GPU.
+    Limit {
+        /// Index of the GPU.
+        gpu: usize,
+        /// Failure mode.
+        how: LimitFault,
     },
     /// Creation of compute instances fails with `NVML_ERROR_UNKNOWN`.
     NoComputeInstance {
@@ -196,6 +204,7 @@ impl Fault {
             | Self::Garbage { gpu }
             | Self::Crash { gpu }
             | Self::Cuda { gpu, .. }
+            | Self::Limit { gpu, .. }
             | Self::NoComputeInstance { gpu }
             | Self::Recover { gpu }
             | Self::RemoveGpu { gpu } => Some(gpu),
@@ -271,7 +280,7 @@ mod tests {
     fn every_fault_reads_back_as_it_is_written() {
         let all = "xid:79@3 xid:79@3/1 ecc@0 ecc-count@1 remap-pending@1 remap-failed@1 \
                    nvlink:5@2 fabric@2 thermal@2 power@2 lost@3 error:15@3 slow:250@3 memory:4096@3 hang@3 \
-                   garbage@3 crash@3 cuda:802@3 cuda:hang@3 cuda:stale@3 \
+                   garbage@3 crash@3 cuda:802@3 cuda:hang@3 cuda:stale@3 limit:ignored@3 limit:17@3 \
                    no-compute-instance@3 recover@3 add remove@7 unplug:eth0 plug:0000:17:00.0 replug:stick=2-1.4 \
                    unbind:u250-0 bind:0000:17:00.2=vfio-pci vfs:mlx5_0=4 group:ens1f0v1=99 \
                    set:u250-0:rom.u.1/VBNV=x set:0000:3b:00.1:ready=0x0 unset:u250-0:rom.u.1 \
@@ -301,6 +310,7 @@ mod tests {
             "lost@x",
             "melt@1",
             "cuda:melt@1",
+            "limit:melt@1",
             "ecc:1@3",
             "vfs:eth0",
             "vfs:eth0=x",

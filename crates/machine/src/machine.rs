@@ -21,6 +21,7 @@ use std::{
 
 use crate::{
     fault::{Fault, FaultError},
+    installed,
     mig::MigError,
     profile::{MachineProfile, Problem},
     state::{Gpu, Model},
@@ -124,7 +125,7 @@ impl Machine {
         machine.clear()?;
         Tree::of(&model).replace(&Tree::default(), &machine.host_root())?;
         if model.driver_loaded {
-            machine.copy_library(driver)?;
+            machine.copy_library(driver, &model)?;
             machine.link_libraries()?;
         }
         machine.store(&model)?;
@@ -209,7 +210,7 @@ impl Machine {
         self.change(|model| {
             model.driver_loaded = model.driver.is_some();
             let spare = self.dir.join(SPARE_LIBRARY);
-            if spare.exists() { self.copy_library(&spare) } else { Ok(()) }
+            if spare.exists() { self.copy_library(&spare, model) } else { Ok(()) }
         })
     }
 
@@ -284,9 +285,10 @@ impl Machine {
     }
 
     /// Installs a copy of the driver atomically, so that every process loads a complete library.
-    fn copy_library(&self, driver: &Path) -> Result<(), MachineError> {
+    fn copy_library(&self, driver: &Path, model: &Model) -> Result<(), MachineError> {
         let new = self.dir.join(".new-libnvidia-ml.so.1");
         act("copy the simulated driver", driver, |driver| fs::copy(driver, &new))?;
+        act("change", &new, |new| installed::suit(new, model.driver.as_ref()))?;
         act("replace", &self.nvml_library(), |library| fs::rename(&new, library))
     }
 }

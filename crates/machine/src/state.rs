@@ -12,6 +12,7 @@ pub use happened::{Bound, Happened};
 use crate::{
     card::{Card, MigCapability},
     cpus::CpuList,
+    memory_limits::{CgroupLimits, LimitFault},
     mig::{MigMode, Shape},
     pci::{PciAddress, PciDistance, PciPath},
     profile::{Bond, Device, Driver, Fabric, Nic, NumaNode, Switch},
@@ -92,6 +93,9 @@ pub struct Gpu {
     pub compute_mode: u32,
     /// Persistence mode: the driver stays on the idle GPU.
     pub persistence: bool,
+    /// Memory limits, by the path of the cgroup's folder.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub memory_limits: BTreeMap<String, CgroupLimits>,
     /// Sensors and counters.
     pub live: Live,
     /// Active faults.
@@ -218,6 +222,9 @@ pub struct Faults {
     /// CUDA failure, while NVML still answers.
     #[serde(default)]
     pub cuda: Option<CudaFault>,
+    /// Failure of calls that set a memory limit.
+    #[serde(default)]
+    pub limit: Option<LimitFault>,
 }
 
 /// Failure mode of CUDA.

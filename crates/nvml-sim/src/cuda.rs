@@ -18,6 +18,7 @@ use crate::{
     handle::{Device, Found, FoundGpu},
     library,
     memory::Memory,
+    memory_limits::{self, Limited},
     process::computing_on,
     status::{Answer, Code, Status},
     watch::Moment,
@@ -126,7 +127,10 @@ export! {
     }
 
     fn cuCtxDestroy_v2(_context: usize) {
-        cuda(|| process().context.take().map(drop).ok_or(Refusal::INVALID_CONTEXT))
+        cuda(|| {
+            let context = process().context.take().ok_or(Refusal::INVALID_CONTEXT)?;
+            discharge(&context.uuid, 0)
+        })
     }
 
     fn cuCtxSynchronize() {
@@ -148,12 +152,23 @@ export! {
             address.check()?;
             let taken = in_context(|context| Ok(context.space.taken()))?;
             let free = free(&found, taken)?;
-            Ok(address.put(in_context(|context| context.space.take(bytes as u64, free))?)?)
+            let made = in_context(|context| context.space.take(bytes as u64, free))?;
+            // Another process of the cgroup may have been faster.
+            if !charge(&found, in_context(|context| Ok(context.space.taken()))?)? {
+                in_context(|context| context.space.give_back(made))?;
+                return Err(Refusal::OUT_OF_MEMORY);
+            }
+            Ok(address.put(made)?)
         })
     }
 
     fn cuMemFree_v2(address: u64) {
-        cuda(|| in_context(|context| context.space.give_back(address)))
+        cuda(|| {
+            in_context(|context| {
+                context.space.give_back(address)?;
+                discharge(&context.uuid, context.space.taken())
+            })
+        })
     }
 
     fn cuMemsetD8_v2(address: u64, value: u8, bytes: usize) {
@@ -282,17 +297,45 @@ fn gpu_of(found: &Found) -> &FoundGpu {
     }
 }
 
-/// Total memory available to programs.
+/// Charges this process with the memory that it still has. Faults of the device do not matter.
+fn discharge(uuid: &str, taken: u64) -> Reply {
+    let Ok(machine) = library::machine() else { return Ok(()) };
+    match machine.gpus.iter().find(|gpu| gpu.uuid == uuid) {
+        Some(gpu) => Ok(memory_limits::charge(gpu, taken).map(drop)?),
+        None => Ok(()),
+    }
+}
+
+/// Total memory available to programs: that of the device, or the limit of this process.
 fn usable(found: &Found) -> Reply<u64> {
     let Memory { total, reserved, .. } = Memory::of(found)?;
-    Ok(total - reserved)
+    let usable = total - reserved;
+    Ok(limits(found).map_or(usable, |limited| limited.hard.min(usable)))
+}
+
+/// Limits of this process. MIG devices have none.
+fn limits(found: &Found) -> Option<Limited> {
+    match found {
+        Found::Gpu(gpu) => memory_limits::of_this_process(gpu),
+        Found::Mig(_) => None,
+    }
+}
+
+/// Charges this process with all of its memory. False if that is beyond a limit.
+fn charge(found: &Found, taken: u64) -> Reply<bool> {
+    match found {
+        Found::Gpu(gpu) => Ok(memory_limits::charge(gpu, taken)?),
+        Found::Mig(_) => Ok(true),
+    }
 }
 
 /// Free memory; `taken` is the memory of this process.
 fn free(found: &Found, taken: u64) -> Reply<u64> {
     let processes = computing_on(found).iter().map(|process| process.memory_mib * MIB).sum::<u64>();
     let used = Memory::of(found)?.used + processes + OF_CONTEXT + taken;
-    Ok(usable(found)?.saturating_sub(used))
+    let Memory { total, reserved, .. } = Memory::of(found)?;
+    let free = (total - reserved).saturating_sub(used);
+    Ok(limits(found).map_or(free, |limited| limited.left.min(free)))
 }
 
 fn as_size(bytes: u64) -> Reply<usize> {

@@ -10,6 +10,7 @@ use nvml_wrapper_sys::bindings as sys;
 
 use crate::{
     events::EventDataV1,
+    memory_limits::{GetMemoryLimits, SetMemoryLimits},
     mig::ComputeInstanceInfoV1,
     pci::{PciInfoV1, PciInfoV2},
 };
@@ -19,6 +20,10 @@ const _: () = assert!(size_of::<EventDataV1>() == 24);
 const _: () = assert!(size_of::<PciInfoV1>() == 32);
 const _: () = assert!(size_of::<PciInfoV2>() == 52);
 const _: () = assert!(size_of::<ComputeInstanceInfoV1>() == 24);
+
+// Structs of CUDA 13.4.
+const _: () = assert!(size_of::<SetMemoryLimits>() == 24);
+const _: () = assert!(size_of::<GetMemoryLimits>() == 32);
 
 macro_rules! sizes {
     ($($type:ident: $size:literal),* $(,)?) => {

@@ -31,6 +31,7 @@ mod layout;
 mod library;
 mod lookup;
 mod memory;
+mod memory_limits;
 mod mig;
 mod mode;
 mod nvlink;

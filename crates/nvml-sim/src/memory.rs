@@ -5,6 +5,7 @@ use nvml_wrapper_sys::bindings as sys;
 use crate::{
     abi::{Out, OutVersioned, struct_version, versioned},
     handle::{Device, Found},
+    memory_limits,
     status::Answer,
 };
 
@@ -30,8 +31,13 @@ export! {
         memory.put(sys::nvmlMemory_t { total, used, free: total.saturating_sub(used) })
     }
 
+    /// A limited process sees its limit as the total.
     fn nvmlDeviceGetMemoryInfo_v2(device: Device, memory: OutVersioned) {
-        let Memory { total, reserved, used } = Memory::of(&device.find()?)?;
+        let found = device.find()?;
+        let Memory { total, reserved, used } = match Memory::of_limited_process(&found) {
+            Some(limited) => limited,
+            None => Memory::of(&found)?,
+        };
         memory.put(sys::nvmlMemory_v2_t {
             version: struct_version::<sys::nvmlMemory_v2_t>(2),
             total,
@@ -80,5 +86,13 @@ impl Memory {
                 Self { total, reserved: 0, used: 0 }
             }
         })
+    }
+
+    /// Memory within the limits of this process; `None` without a limit.
+    fn of_limited_process(found: &Found) -> Option<Self> {
+        let Found::Gpu(gpu) = found else { return None };
+        let limited = memory_limits::of_this_process(gpu)?;
+        let used = limited.hard.saturating_sub(limited.left);
+        Some(Self { total: limited.hard, reserved: 0, used })
     }
 }

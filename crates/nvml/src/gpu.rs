@@ -38,7 +38,7 @@ pub struct Brand(u32);
 const MAX_MINOR: u32 = (1 << 20) - 1;
 
 /// Bound on memory: one PiB, a thousand times any GPU's.
-const MAX_MEMORY: u64 = 1 << 50;
+pub(crate) const MAX_MEMORY: u64 = 1 << 50;
 
 // SAFETY: the pointer is an opaque name that only NVML dereferences, and NVML is thread-safe.
 unsafe impl Send for Handle {}

@@ -37,17 +37,18 @@ pub(crate) struct Table {
     pub(crate) library: Library,
 }
 
-/// Calls a function of the table and checks its result: `call!(table, nvmlInit_v2)`.
+/// Calls a function of the table and checks its result: `call!(table, nvmlInit_v2)`. A function that the generated
+/// bindings lack has its signature behind a colon.
 ///
 /// The only way into NVML. Callers pass plain values, handles that NVML returned since its initialisation, or
 /// pointers to live locals of the type in `nvml.h`.
 macro_rules! call {
-    ($table:expr, $function:ident $(, $argument:expr)*) => {
-        match $crate::library::find!(&$table.library, $function) {
+    ($table:expr, $function:ident $(: $signature:ty)? $(, $argument:expr)*) => {
+        match $crate::library::find!(&$table.library, $function $(: $signature)?) {
             None => Err($crate::error::NvmlError::missing(stringify!($function))),
             Some(function) => {
                 // SAFETY: the symbol was resolved in a library that the table keeps open, with the
-                // signature generated from nvml.h. NVML is initialised while a table exists (its
+                // signature that nvml.h gives it. NVML is initialised while a table exists (its
                 // constructor did it, its drop undoes it) and may be called from any thread.
                 // Pointer arguments are valid for writes of their type during the call (see above).
                 let code = unsafe { function($($argument),*) };
@@ -65,6 +66,11 @@ macro_rules! find {
         // SAFETY: the type is that of the generated table's field of the same name.
         unsafe { $crate::library::find_as($library, name, |table| &table.$function) }
     }};
+    ($library:expr, $function:ident: $signature:ty) => {{
+        let name = concat!(stringify!($function), "\0");
+        // SAFETY: the type is the function's in nvml.h, copied beside its structures.
+        unsafe { $crate::library::find_named::<$signature>($library, name) }
+    }};
 }
 pub(crate) use find;
 
@@ -72,12 +78,22 @@ pub(crate) use find;
 /// functions, three times as many as are called, with 0.1 MB of code.
 type Field<F> = fn(&sys::NvmlLib) -> &Result<F, libloading::Error>;
 
-/// Looks up a function by its name, which ends with a NUL.
+/// Looks up a function of the generated table by its name, which ends with a NUL.
 ///
 /// # Safety
 ///
 /// `F` is the function's type.
 pub(crate) unsafe fn find_as<F: Copy>(library: &Library, name: &str, _type: Field<F>) -> Option<F> {
+    // SAFETY: by the contract above.
+    unsafe { find_named(library, name) }
+}
+
+/// Looks up a function by its name, which ends with a NUL.
+///
+/// # Safety
+///
+/// `F` is the function's type.
+pub(crate) unsafe fn find_named<F: Copy>(library: &Library, name: &str) -> Option<F> {
     // SAFETY: by the contract above.
     unsafe { library.get::<F>(name.as_bytes()) }.ok().map(|function| *function)
 }

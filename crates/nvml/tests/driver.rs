@@ -3,16 +3,16 @@
 
 use std::{
     collections::BTreeSet,
-    env,
+    env, fs,
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use tempfile::TempDir;
-use windlass_machine::{Fault, Machine, MachineProfile, simulated_driver};
+use windlass_machine::{Fault, Machine, MachineProfile, profile::Driver, simulated_driver};
 use windlass_nvml::{
-    ComputeMode, EventKind, FabricHealth, FabricState, Gpu, GpuInstance, LoadError, MigMode, Nvml,
-    NvmlError, RecoveryAction, Remote, RowRemapping, Slowdown,
+    ComputeMode, EventKind, FabricHealth, FabricState, Gpu, GpuInstance, LoadError, MemoryLimits,
+    MemoryLimitsInUse, MigMode, Nvml, NvmlError, RecoveryAction, Remote, RowRemapping, Slowdown,
 };
 
 const REAL: &str = "WINDLASS_E2E_NVML_LIBRARY";
@@ -152,6 +152,81 @@ fn a_compute_mode_is_set_for_one_gpu_and_stays() {
     }
     let error = nvml.gpu_with_uuid("GPU-of-another-machine\0").expect_err("there is none");
     assert!(error.is_absent(), "{error}");
+}
+
+/// The profile with a driver that limits memory.
+fn with_memory_limits(profile: &str) -> MachineProfile {
+    let mut profile = MachineProfile::named(profile).expect("a shipped profile");
+    profile.driver = Some(Driver { version: "615.10".to_owned(), cuda: "13.4".to_owned() });
+    profile
+}
+
+#[test]
+fn a_memory_limit_is_of_one_gpu_and_one_cgroup_and_reads_back() {
+    let (folder, machine) = machine_of(&with_memory_limits("dgx-h100"));
+    let nvml = Nvml::load(&machine.nvml_library()).expect("loaded");
+    assert!(nvml.has_memory_limits());
+    let cgroups = ["a", "b"].map(|name| folder.path().join(name));
+    for cgroup in &cgroups {
+        fs::create_dir(cgroup).expect("made");
+    }
+    let [gpu, other] = [0, 1].map(|index| nvml.gpu(index).expect("a GPU"));
+    assert_eq!(gpu.memory_limits(&cgroups[0]), Ok(None), "nothing was set");
+    for (soft, hard) in [(0, Some(4 << 30)), (1 << 30, Some(8 << 30)), (0, None)] {
+        gpu.set_memory_limits(&cgroups[0], MemoryLimits { soft, hard }).expect("set");
+        let expected = MemoryLimitsInUse { soft, hard, used: 0 };
+        assert_eq!(gpu.memory_limits(&cgroups[0]), Ok(Some(expected)));
+    }
+    assert_eq!(gpu.memory_limits(&cgroups[1]), Ok(None));
+    assert_eq!(other.memory_limits(&cgroups[0]), Ok(None));
+}
+
+#[test]
+fn a_memory_limit_is_refused_with_its_reason() {
+    let (folder, machine) = machine_of(&with_memory_limits("mig-a100"));
+    let nvml = Nvml::load(&machine.nvml_library()).expect("loaded");
+    let gpu = nvml.gpu(0).expect("a GPU");
+    let limits = MemoryLimits { soft: 0, hard: Some(1 << 30) };
+    let missing =
+        gpu.set_memory_limits(&folder.path().join("gone"), limits).expect_err("no cgroup");
+    assert!(missing.is_absent(), "{missing}");
+    let with_nul = gpu.set_memory_limits(Path::new("/a\0b"), limits).expect_err("no path");
+    assert!(with_nul.is_absent(), "{with_nul}");
+    let mut instances = (0..nvml.gpu_count().expect("a number")).filter_map(|index| {
+        nvml.gpu(index).expect("a GPU").mig_instances().ok()?.into_iter().next()
+    });
+    let instance = instances.next().expect("a GPU with instances").expect("an instance");
+    let refused = instance.device.set_memory_limits(folder.path(), limits).expect_err("MIG");
+    assert!(refused.is_unsupported(), "{refused}");
+    machine.inject(&Fault::Garbage { gpu: 0 }).expect("injected");
+    gpu.set_memory_limits(folder.path(), limits).expect("set");
+    assert!(gpu.memory_limits(folder.path()).is_err(), "garbage is an error");
+}
+
+#[test]
+fn a_driver_before_615_lacks_the_functions_of_memory_limits() {
+    let (folder, machine) = machine("dgx-h100");
+    let nvml = Nvml::load(&machine.nvml_library()).expect("loaded");
+    assert!(!nvml.has_memory_limits());
+    let gpu = nvml.gpu(0).expect("a GPU");
+    let set = gpu.set_memory_limits(folder.path(), MemoryLimits { soft: 0, hard: None });
+    let codes =
+        [set, gpu.memory_limits(folder.path()).map(drop)].map(|it| it.map_err(|it| it.code));
+    assert_eq!(codes, [Err(13), Err(13)], "NVML_ERROR_FUNCTION_NOT_FOUND");
+}
+
+#[test]
+fn a_set_limit_may_be_ignored_or_fail() {
+    let (folder, machine) = machine_of(&with_memory_limits("l40s-pcie"));
+    let nvml = Nvml::load(&machine.nvml_library()).expect("loaded");
+    let gpu = nvml.gpu(0).expect("a GPU");
+    let limits = MemoryLimits { soft: 0, hard: Some(1 << 30) };
+    machine.inject(&"limit:ignored@0".parse().expect("a fault")).expect("injected");
+    gpu.set_memory_limits(folder.path(), limits).expect("it says so");
+    assert_eq!(gpu.memory_limits(folder.path()), Ok(None));
+    machine.inject(&"limit:4@0".parse().expect("a fault")).expect("injected");
+    let error = gpu.set_memory_limits(folder.path(), limits).expect_err("the fault");
+    assert!(error.is_permission(), "{error}");
 }
 
 #[test]

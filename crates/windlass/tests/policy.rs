@@ -65,6 +65,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("windlass-machine", &[]),
     ("windlass-nvml-sim", &["windlass-machine"]),
     ("windlass-host", &["windlass-core"]),
+    ("windlass-hook", &["windlass-core", "windlass-host", "windlass-nvml"]),
     ("windlass-sched", &["windlass-core"]),
     ("windlass-config", &["windlass-core", "windlass-host"]),
     ("windlass-migrate", &["windlass-config", "windlass-core", "windlass-host"]),

@@ -101,6 +101,7 @@ impl Model {
             Fault::Garbage { .. } => gpu.faults.defect = Some(Defect::Garbage),
             Fault::Crash { .. } => gpu.faults.defect = Some(Defect::Crash),
             Fault::Cuda { how, .. } => gpu.faults.cuda = Some(how),
+            Fault::Limit { how, .. } => gpu.faults.limit = Some(how),
             Fault::NoComputeInstance { .. } => {
                 gpu.faults.compute_instance_error = Some(UNKNOWN);
             }

@@ -66,6 +66,7 @@ faults! {
     "garbage" => Garbage, "its calls succeed, and every byte that they write is 0xff";
     "crash" => Crash, "the next call to it ends the process that makes it";
     "cuda": how like "802" => Cuda, "CUDA answers with this CUresult; or cuda:hang, cuda:stale";
+    "limit": how like "ignored" => Limit, "a limit of memory is set without effect; limit:17, its call returns this nvmlReturn_t";
     "no-compute-instance" => NoComputeInstance, "no compute instance of MIG can be made";
     "recover" => Recover, "it is reset: all of the above end but what no reset ends";
     "remove" => RemoveGpu, "it is pulled out";

@@ -70,6 +70,7 @@ impl Model {
             links: self.links_like(last),
             mig: last.mig.as_ref().map(|_| Vec::new()),
             mig_at_reset: None,
+            memory_limits: BTreeMap::new(),
             live: idle(&last.card),
             faults: Faults::default(),
             ..last.clone()
@@ -116,6 +117,7 @@ fn gpu(profile: &MachineProfile, seed: &str, (index, place): (usize, &GpuPlace))
         mig_made: 0,
         compute_mode: 0,
         persistence: true,
+        memory_limits: BTreeMap::new(),
         live: idle(&card),
         faults: Faults::default(),
         uuid,

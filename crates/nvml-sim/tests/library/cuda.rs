@@ -1,13 +1,18 @@
 //! CUDA functions, under the library name that programs load.
 
 use std::{
+    collections::BTreeMap,
+    env,
     ffi::{c_int, c_uint, c_void},
+    process::Command,
     ptr,
 };
 
 use libloading::Library;
+use nvml_wrapper_sys::bindings::*;
+use windlass_machine::{CgroupLimits, MachineProfile, profile::Driver};
 
-use crate::rig::Rig;
+use crate::rig::{Rig, struct_version};
 
 type Function<A> = unsafe extern "C" fn(A) -> c_uint;
 type Function2<A, B> = unsafe extern "C" fn(A, B) -> c_uint;
@@ -21,22 +26,29 @@ const INVALID_CONTEXT: c_uint = 201;
 /// Machine with its CUDA library loaded.
 struct Cuda {
     library: Library,
-    _rig: Rig,
+    rig: Rig,
 }
 
 // === impl Cuda ===
 
 impl Cuda {
     fn new() -> Self {
-        let rig = Rig::new("l40s-pcie");
+        Self::of(Rig::new("l40s-pcie"))
+    }
+
+    fn of(rig: Rig) -> Self {
         // SAFETY: the library has no constructors of its own.
         let library = unsafe { Library::new(rig.machine.cuda_library()) }.expect("a library");
-        Self { library, _rig: rig }
+        Self { library, rig }
     }
 
     /// Library with a context on the first GPU.
     fn with_context() -> Self {
-        let cuda = Self::new();
+        Self::new().in_context()
+    }
+
+    fn in_context(self) -> Self {
+        let cuda = self;
         let mut context = ptr::null_mut();
         assert_eq!(cuda.init(), 0);
         assert_eq!(cuda.create(&raw mut context), 0);
@@ -60,11 +72,16 @@ impl Cuda {
     }
 
     fn free(&self) -> usize {
+        self.memory().0
+    }
+
+    /// Free and total memory.
+    fn memory(&self) -> (usize, usize) {
         let info: Function2<*mut usize, *mut usize> = self.function("cuMemGetInfo_v2");
         let (mut free, mut total) = (0, 0);
         // SAFETY: places for numbers.
         assert_eq!(unsafe { info(&raw mut free, &raw mut total) }, 0);
-        free
+        (free, total)
     }
 
     fn allocate(&self, bytes: usize) -> Result<u64, c_uint> {
@@ -135,4 +152,52 @@ fn no_piece_is_larger_than_half_of_what_is_free_and_all_pieces_are_counted() {
     assert_eq!(free - cuda.free(), 4 << 20, "whole pages");
     assert_eq!(cuda.give_back(piece), 0);
     assert_eq!(cuda.free(), free);
+}
+
+/// Variable with the folder of a process's simulated cgroup.
+const CGROUP: &str = "WINDLASS_SIM_CGROUP";
+
+/// A process has one cgroup, so a child process has the test's limit.
+#[test]
+fn a_process_gets_no_more_memory_than_the_limit_of_its_cgroup() {
+    let Some(cgroup) = env::var_os(CGROUP) else {
+        let name = "cuda::a_process_gets_no_more_memory_than_the_limit_of_its_cgroup";
+        let mut command = Command::new(env::current_exe().expect("this program"));
+        let output = command.args(["--exact", name]).env(CGROUP, "/pod/one").output();
+        let output = output.expect("it runs");
+        let said = String::from_utf8_lossy(&output.stdout);
+        return assert!(output.status.success() && said.contains("1 passed"), "{said}");
+    };
+    let mut profile = MachineProfile::named("l40s-pcie").expect("built in");
+    profile.driver = Some(Driver { version: "615.10".to_owned(), cuda: "13.4".to_owned() });
+    let cuda = Cuda::of(Rig::of(&profile)).in_context();
+    // The process with number 1 always runs, and the last possible one never.
+    let charged = BTreeMap::from([(1, 4 << 20), (u32::MAX, 64 << 20)]);
+    let limits = CgroupLimits { soft: 0, hard: 24 << 20, charged };
+    let cgroup = cgroup.into_string().expect("text");
+    let limit = |model: &mut windlass_machine::Model| {
+        model.gpus[0].memory_limits = BTreeMap::from([("/pod".to_owned(), limits)]);
+        assert!(cgroup.starts_with("/pod/"));
+    };
+    cuda.rig.machine.update(limit).expect("changed");
+    assert_eq!(cuda.memory(), (20 << 20, 24 << 20), "the limit is the total");
+    let (gpu, mut memory) = (
+        cuda.rig.gpu(0),
+        nvmlMemory_v2_t {
+            version: struct_version::<nvmlMemory_v2_t>(2),
+            total: 0,
+            reserved: 0,
+            free: 0,
+            used: 0,
+        },
+    );
+    // SAFETY: a live handle, and a struct of the version that it names.
+    assert_eq!(unsafe { cuda.rig.nvml.nvmlDeviceGetMemoryInfo_v2(gpu, &raw mut memory) }, 0);
+    assert_eq!((memory.total, memory.free), (24 << 20, 20 << 20));
+    let piece = cuda.allocate(10 << 20).expect("half of it is free");
+    assert_eq!(cuda.allocate(6 << 20), Err(OUT_OF_MEMORY));
+    assert_eq!(cuda.free(), 10 << 20);
+    assert_eq!(cuda.give_back(piece), 0);
+    assert_eq!(cuda.free(), 20 << 20, "freed memory is not charged");
+    cuda.allocate(10 << 20).expect("free again");
 }

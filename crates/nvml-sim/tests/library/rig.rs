@@ -24,10 +24,14 @@ pub(crate) struct Rig {
 impl Rig {
     /// Loads the library without initialisation.
     pub(crate) fn new(profile: &str) -> Self {
+        Self::of(&MachineProfile::named(profile).expect("built in"))
+    }
+
+    /// Loads the library of a machine without initialisation.
+    pub(crate) fn of(profile: &MachineProfile) -> Self {
         let dir = TempDir::new().expect("a folder");
-        let profile = MachineProfile::named(profile).expect("built in");
         let driver = simulated_driver().expect("built with these tests");
-        let machine = Machine::create(dir.path(), &profile, &driver).expect("made");
+        let machine = Machine::create(dir.path(), profile, &driver).expect("made");
         // SAFETY: the library has no constructors of its own.
         let nvml = unsafe { NvmlLib::new(machine.nvml_library()) }.expect("a library");
         Self { nvml, machine, _dir: dir }

@@ -1,0 +1,254 @@
+//! Memory limits of a container on GPUs: the agent's record for the hook, and the hook's note.
+//!
+//! The agent writes a record per allocation. The container runtime starts `windlass-hook` with the record's path for
+//! each container of the allocation. The hook sets the limits and leaves a note per container beside the record:
+//!
+//! ```text
+//! shares/gpu-0a1b.json               {"version":1,"library":"/usr/lib64/libnvidia-ml.so.1",
+//!                                     "cgroupRoot":"/sys/fs/cgroup","gpus":[{"uuid":"GPU-…","hardMib":4096}]}
+//! shares/gpu-0a1b.limited-<id>.json  {"version":1,"bootId":"…","library":"/usr/lib64/libnvidia-ml.so.1",
+//!                                     "cgroup":"/sys/fs/cgroup/kubepods.slice/…/cri-containerd-<id>.scope",
+//!                                     "gpus":[{"uuid":"GPU-…","hardBytes":4294967296}]}
+//! ```
+
+mod note;
+
+use std::path::{Component, Path, PathBuf};
+
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+pub use note::{LimitedGpu, MemoryLimitNote};
+
+/// Record of an allocation: the limits of each of its containers.
+///
+/// # Guarantees
+///
+/// A value has absolute paths without `..`, one GPU or more, each once, and each limit between 1 MiB and
+/// [`GpuMemoryLimit::MAX_MIB`]. Both constructors check.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct MemoryLimitRecord {
+    version: u32,
+    library: PathBuf,
+    #[serde(default = "default_cgroup_root")]
+    cgroup_root: PathBuf,
+    gpus: Vec<GpuMemoryLimit>,
+}
+
+/// Hard limit of a container on one GPU.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct GpuMemoryLimit {
+    /// UUID of the whole GPU, `GPU-…`.
+    pub uuid: String,
+    /// Most memory of all processes of the container together, in MiB.
+    pub hard_mib: u64,
+}
+
+/// Reason against a record or a note.
+#[derive(Debug, thiserror::Error)]
+pub enum MemoryLimitError {
+    /// The bytes are no such document: damaged, a missing field, or an unknown one.
+    #[error("the document is damaged")]
+    Damaged(#[from] serde_json::Error),
+    /// Another version wrote the document.
+    #[error("the document has version {0}, and this program knows {VERSION}")]
+    Version(u32),
+    /// The path is relative, leads upwards, or is no text.
+    #[error("{0} is no absolute path of text without `..`")]
+    Path(PathBuf),
+    /// The document names no GPU.
+    #[error("the document names no GPU")]
+    NoGpu,
+    /// The id is not that of a whole GPU. MIG devices have no limits.
+    #[error("`{0}` is no UUID of a whole GPU")]
+    NotWhole(String),
+    /// The GPU occurs twice.
+    #[error("{0} occurs twice")]
+    Repeated(String),
+    /// The limit is 0 or larger than any GPU.
+    #[error("the limit of {} is {} MiB, it must be 1 to {}", .0.uuid, .0.hard_mib, GpuMemoryLimit::MAX_MIB)]
+    Amount(GpuMemoryLimit),
+}
+
+/// Version of both documents.
+const VERSION: u32 = 1;
+
+/// Mount point of cgroup v2 (`cgroups(7)`).
+const CGROUP_ROOT: &str = "/sys/fs/cgroup";
+
+/// Beginning of a document: its version, before any other field is judged.
+#[derive(Deserialize)]
+struct Head {
+    version: u32,
+}
+
+// === impl MemoryLimitRecord ===
+
+impl MemoryLimitRecord {
+    /// Record with the usual mount point of cgroup v2. `library` is the path of NVML for the container runtime.
+    pub fn new(
+        library: impl Into<PathBuf>,
+        gpus: Vec<GpuMemoryLimit>,
+    ) -> Result<Self, MemoryLimitError> {
+        let (library, cgroup_root) = (library.into(), default_cgroup_root());
+        Self { version: VERSION, library, cgroup_root, gpus }.checked()
+    }
+
+    /// This record with another mount point of cgroup v2.
+    pub fn with_cgroup_root(self, root: impl Into<PathBuf>) -> Result<Self, MemoryLimitError> {
+        Self { cgroup_root: root.into(), ..self }.checked()
+    }
+
+    /// Reads a record.
+    pub fn parse(bytes: &[u8]) -> Result<Self, MemoryLimitError> {
+        read::<Self>(bytes)?.checked()
+    }
+
+    /// The record as JSON.
+    pub fn to_json(&self) -> Vec<u8> {
+        json(self)
+    }
+
+    /// Path of NVML on the host.
+    pub fn library(&self) -> &Path {
+        &self.library
+    }
+
+    /// Mount point of cgroup v2 on the host.
+    pub fn cgroup_root(&self) -> &Path {
+        &self.cgroup_root
+    }
+
+    /// Limit of each GPU.
+    pub fn gpus(&self) -> &[GpuMemoryLimit] {
+        &self.gpus
+    }
+
+    fn checked(self) -> Result<Self, MemoryLimitError> {
+        check_path(&self.library)?;
+        check_path(&self.cgroup_root)?;
+        check_uuids(self.gpus.iter().map(|gpu| gpu.uuid.as_str()))?;
+        match self.gpus.iter().find(|gpu| !(1..=GpuMemoryLimit::MAX_MIB).contains(&gpu.hard_mib)) {
+            Some(wrong) => Err(MemoryLimitError::Amount(wrong.clone())),
+            None => Ok(self),
+        }
+    }
+}
+
+// === impl GpuMemoryLimit ===
+
+impl GpuMemoryLimit {
+    /// Highest limit: one PiB, a thousand times any GPU's memory.
+    pub const MAX_MIB: u64 = 1 << 30;
+
+    /// The limit in bytes.
+    pub fn hard_bytes(&self) -> u64 {
+        self.hard_mib << 20
+    }
+}
+
+fn default_cgroup_root() -> PathBuf {
+    CGROUP_ROOT.into()
+}
+
+fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, MemoryLimitError> {
+    let Head { version } = serde_json::from_slice(bytes)?;
+    if version != VERSION {
+        return Err(MemoryLimitError::Version(version));
+    }
+    Ok(serde_json::from_slice(bytes)?)
+}
+
+fn json(document: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(document).expect("strings, numbers and lists")
+}
+
+fn check_path(path: &Path) -> Result<(), MemoryLimitError> {
+    let upwards = path.components().any(|part| part == Component::ParentDir);
+    let fits = path.is_absolute() && !upwards && path.to_str().is_some();
+    if fits { Ok(()) } else { Err(MemoryLimitError::Path(path.to_owned())) }
+}
+
+/// Checks for whole GPUs, each once.
+fn check_uuids<'a>(uuids: impl Iterator<Item = &'a str>) -> Result<(), MemoryLimitError> {
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || letter == '-';
+    let mut known = Vec::new();
+    for uuid in uuids {
+        let id = uuid.strip_prefix("GPU-");
+        if !id.is_some_and(|id| !id.is_empty() && id.chars().all(is_plain)) {
+            return Err(MemoryLimitError::NotWhole(uuid.to_owned()));
+        }
+        if known.contains(&uuid) {
+            return Err(MemoryLimitError::Repeated(uuid.to_owned()));
+        }
+        known.push(uuid);
+    }
+    if known.is_empty() { Err(MemoryLimitError::NoGpu) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = r#"{"version":1,"library":"/usr/lib64/libnvidia-ml.so.1","cgroupRoot":"/sys/fs/cgroup","gpus":[{"uuid":"GPU-1a-2","hardMib":4096}]}"#;
+
+    fn limit(uuid: &str, hard_mib: u64) -> GpuMemoryLimit {
+        GpuMemoryLimit { uuid: uuid.to_owned(), hard_mib }
+    }
+
+    #[test]
+    fn a_record_reads_back_as_it_is_written() {
+        let gpus = vec![limit("GPU-1a-2", 4096)];
+        let record = MemoryLimitRecord::new("/usr/lib64/libnvidia-ml.so.1", gpus).expect("good");
+        assert_eq!(String::from_utf8(record.to_json()).expect("text"), GOOD);
+        assert_eq!(MemoryLimitRecord::parse(GOOD.as_bytes()).expect("good"), record);
+        let without_root = GOOD.replace(r#""cgroupRoot":"/sys/fs/cgroup","#, "");
+        assert_eq!(MemoryLimitRecord::parse(without_root.as_bytes()).expect("good"), record);
+        assert_eq!(record.gpus()[0].hard_bytes(), 4 << 30);
+        let moved = record.with_cgroup_root("/host/cgroup").expect("good");
+        assert_eq!(moved.cgroup_root(), Path::new("/host/cgroup"));
+    }
+
+    #[test]
+    fn a_record_with_any_mistake_is_refused_with_the_mistake() {
+        for (from, to, expected) in [
+            (GOOD, "", "damaged"),
+            ("}", "", "damaged"),
+            (GOOD, "{}", "damaged"),
+            ("\"version\":1,", "", "damaged"),
+            ("\"hardMib\":4096", "\"hardMiB\":4096", "damaged"),
+            (",\"hardMib\":4096", "", "damaged"),
+            ("\"gpus\"", "\"x\":1,\"gpus\"", "damaged"),
+            ("4096", "-1", "damaged"),
+            ("4096", "18446744073709551616", "damaged"),
+            ("\"version\":1", "\"version\":2,\"more\":0", "has version 2"),
+            ("4096", "0", "the limit of GPU-1a-2 is 0 MiB"),
+            ("4096", "18446744073709551615", "must be 1 to 1073741824"),
+            ("[{\"uuid\":\"GPU-1a-2\",\"hardMib\":4096}]", "[]", "no GPU"),
+            ("GPU-1a-2", "MIG-1a-2", "`MIG-1a-2` is no UUID of a whole GPU"),
+            ("GPU-1a-2", "GPU-", "no UUID"),
+            ("GPU-1a-2", "GPU-a/b", "no UUID"),
+            ("\"/usr", "\"usr", "usr/lib64/libnvidia-ml.so.1 is no absolute path"),
+            ("/sys/fs", "/sys/../fs", "no absolute path of text without `..`"),
+        ] {
+            let error = MemoryLimitRecord::parse(GOOD.replace(from, to).as_bytes());
+            let error = error.expect_err(to).to_string();
+            assert!(error.contains(expected), "{from} -> {to}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_path_that_json_cannot_hold_is_refused() {
+        use std::{ffi::OsStr, os::unix::ffi::OsStrExt as _};
+        let error = MemoryLimitRecord::new(OsStr::from_bytes(b"/\xff"), vec![limit("GPU-a", 1)]);
+        assert!(matches!(error, Err(MemoryLimitError::Path(_))), "{error:?}");
+    }
+
+    #[test]
+    fn a_gpu_has_one_limit() {
+        let twice = vec![limit("GPU-a", 1), limit("GPU-b", 1), limit("GPU-a", 2)];
+        let error = MemoryLimitRecord::new("/lib", twice).expect_err("refused").to_string();
+        assert_eq!(error, "GPU-a occurs twice");
+    }
+}

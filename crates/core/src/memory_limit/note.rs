@@ -1,0 +1,158 @@
+//! Note of the hook: the limits that a container has, as the driver reported them.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::{MemoryLimitError, VERSION, check_path, check_uuids, json, read};
+
+/// Limits that the hook set and read back for one container.
+///
+/// # Guarantees
+///
+/// A value has absolute paths without `..`, a boot id, and one GPU or more, each once. Both constructors check.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct MemoryLimitNote {
+    version: u32,
+    boot_id: String,
+    library: PathBuf,
+    cgroup: PathBuf,
+    gpus: Vec<LimitedGpu>,
+}
+
+/// Hard limit of a container on one GPU, as read back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct LimitedGpu {
+    /// UUID of the GPU.
+    pub uuid: String,
+    /// Hard limit in bytes: the record's, or rounded up to the driver's page.
+    pub hard_bytes: u64,
+}
+
+/// Part of a note's file name between record and container.
+const LIMITED: &str = ".limited-";
+const JSON: &str = ".json";
+
+/// Most bytes of a container's id in a file name. Ids of containerd and CRI-O have 64.
+const MAX_ID: usize = 128;
+
+// === impl MemoryLimitNote ===
+
+impl MemoryLimitNote {
+    /// Note for a cgroup, given by the full path of its directory.
+    pub fn new(
+        boot_id: impl Into<String>,
+        library: impl Into<PathBuf>,
+        cgroup: impl Into<PathBuf>,
+        gpus: Vec<LimitedGpu>,
+    ) -> Result<Self, MemoryLimitError> {
+        let (boot_id, library, cgroup) = (boot_id.into(), library.into(), cgroup.into());
+        Self { version: VERSION, boot_id, library, cgroup, gpus }.checked()
+    }
+
+    /// Reads a note.
+    pub fn parse(bytes: &[u8]) -> Result<Self, MemoryLimitError> {
+        read::<Self>(bytes)?.checked()
+    }
+
+    /// The note as JSON.
+    pub fn to_json(&self) -> Vec<u8> {
+        json(self)
+    }
+
+    /// Boot in which the limits were set. They end with it.
+    pub fn boot_id(&self) -> &str {
+        &self.boot_id
+    }
+
+    /// Path of NVML on the host.
+    pub fn library(&self) -> &Path {
+        &self.library
+    }
+
+    /// Directory of the container's cgroup on the host.
+    pub fn cgroup(&self) -> &Path {
+        &self.cgroup
+    }
+
+    /// Limit of each GPU.
+    pub fn gpus(&self) -> &[LimitedGpu] {
+        &self.gpus
+    }
+
+    /// Path of a container's note beside its record; `None` for an id that no runtime gives.
+    pub fn path(record: &Path, container: &str) -> Option<PathBuf> {
+        let name = format!("{}{LIMITED}{container}{JSON}", stem(record)?);
+        is_id(container).then(|| record.with_file_name(name))
+    }
+
+    /// Container of a note of this record, from the note's file name; `None` for other files.
+    pub fn container<'a>(record: &Path, file_name: &'a str) -> Option<&'a str> {
+        let rest = file_name.strip_prefix(stem(record)?)?.strip_prefix(LIMITED)?;
+        rest.strip_suffix(JSON).filter(|id| is_id(id))
+    }
+
+    fn checked(self) -> Result<Self, MemoryLimitError> {
+        check_path(&self.library)?;
+        check_path(&self.cgroup)?;
+        check_uuids(self.gpus.iter().map(|gpu| gpu.uuid.as_str()))?;
+        Ok(self)
+    }
+}
+
+fn stem(record: &Path) -> Option<&str> {
+    record.file_stem()?.to_str()
+}
+
+/// True for the id of a container, in runc's alphabet.
+fn is_id(container: &str) -> bool {
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "_+-.".contains(letter);
+    !container.is_empty() && container.len() <= MAX_ID && container.chars().all(is_plain)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = r#"{"version":1,"bootId":"b","library":"/lib/nvml","cgroup":"/sys/fs/cgroup/a","gpus":[{"uuid":"GPU-1","hardBytes":2097152}]}"#;
+
+    #[test]
+    fn a_note_reads_back_as_it_is_written() {
+        let gpus = vec![LimitedGpu { uuid: "GPU-1".to_owned(), hard_bytes: 2 << 20 }];
+        let note = MemoryLimitNote::new("b", "/lib/nvml", "/sys/fs/cgroup/a", gpus).expect("good");
+        assert_eq!(String::from_utf8(note.to_json()).expect("text"), GOOD);
+        assert_eq!(MemoryLimitNote::parse(GOOD.as_bytes()).expect("good"), note);
+    }
+
+    #[test]
+    fn a_damaged_note_is_refused() {
+        for (from, to) in [
+            (GOOD, ""),
+            ("\"bootId\":\"b\",", ""),
+            ("\"gpus\"", "\"x\":1,\"gpus\""),
+            ("\"version\":1", "\"version\":0"),
+            ("/sys/fs/cgroup/a", "/sys/fs/cgroup/../a"),
+            ("/lib/nvml", "nvml"),
+            ("GPU-1", "MIG-1"),
+        ] {
+            MemoryLimitNote::parse(GOOD.replace(from, to).as_bytes()).expect_err(to);
+        }
+    }
+
+    #[test]
+    fn a_notes_name_tells_its_record_and_its_container() {
+        let record = Path::new("/state/gpu-1.json");
+        let path = MemoryLimitNote::path(record, "0a1b_+-.").expect("an id");
+        assert_eq!(path, Path::new("/state/gpu-1.limited-0a1b_+-..json"));
+        let container = |name| MemoryLimitNote::container(record, name);
+        assert_eq!(container("gpu-1.limited-0a1b_+-..json"), Some("0a1b_+-."));
+        for other in ["gpu-1.json", "gpu-11.limited-a.json", "gpu-1.limited-.json", "x"] {
+            assert_eq!(container(other), None, "{other}");
+        }
+        for id in ["", "a/b", "..\u{e4}", "a b", &"a".repeat(129)] {
+            assert_eq!(MemoryLimitNote::path(record, id), None, "{id}");
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! Limits of a note lifted, after its container.
+
+use std::path::Path;
+
+use windlass_core::memory_limit::MemoryLimitNote;
+use windlass_nvml::Nvml;
+
+use crate::{HookError, boot_id, gpus, record};
+
+/// Lifts the limits of a note's cgroup. Does nothing where the cgroup is gone or the note is of another boot: the
+/// limits ended with either. The note stays; the agent removes it. `proc` is the mount point of procfs.
+///
+/// # Guarantees
+///
+/// Tries every GPU. A GPU that the machine no longer has counts as cleared.
+///
+/// # Errors
+///
+/// An unreadable note, an unusable driver, and the GPUs whose limits stay.
+pub fn clear(note_path: &Path, proc: &Path) -> Result<(), HookError> {
+    let note = record::note(note_path)?;
+    boot_id(proc)?;
+    if !is_in_force(&note, proc) {
+        return Ok(());
+    }
+    let nvml = gpus::load(note.library())?;
+    let kept = note.gpus().iter().filter_map(|gpu| clear_gpu(&nvml, &gpu.uuid, note.cgroup()));
+    let kept: Vec<_> = kept.collect();
+    if kept.is_empty() {
+        return Ok(());
+    }
+    Err(HookError::NotCleared { cgroup: note.cgroup().to_owned(), gpus: kept.join(", ") })
+}
+
+/// True if the note is of this boot and its cgroup exists.
+pub(crate) fn is_in_force(note: &MemoryLimitNote, proc: &Path) -> bool {
+    let is_of_this_boot = boot_id(proc).is_ok_and(|id| id == note.boot_id());
+    is_of_this_boot && note.cgroup().exists()
+}
+
+/// Lifts the limit of one GPU; returns the GPU with its error.
+fn clear_gpu(nvml: &Nvml, uuid: &str, cgroup: &Path) -> Option<String> {
+    let gpu = match nvml.gpu_with_uuid(uuid) {
+        Err(error) if error.is_absent() => return None,
+        found => found,
+    };
+    let lifted = gpu.and_then(|gpu| gpus::lift(&gpu, cgroup));
+    match lifted {
+        // The cgroup went meanwhile.
+        Err(_) if !cgroup.exists() => None,
+        lifted => lifted.err().map(|error| format!("{uuid} ({error})")),
+    }
+}

@@ -1,0 +1,97 @@
+//! Limits of a container's GPU memory, set by the driver for the container's cgroup.
+//!
+//! The container runtime starts the hook on the host as root, after it made the container's cgroup and before the
+//! container's first instruction (`createRuntime` of the OCI runtime specification). A hook that fails fails the
+//! container.
+//!
+//! ```text
+//! record, state on stdin ─> cgroup of the container ─> every GPU found ─> set, read back ─> note
+//!           │                        │                        │                 │            │
+//!           └────────────────────────┴── refused ─────────────┘                 └─ undone ───┘
+//! ```
+//!
+//! Any doubt refuses. Limits come from the agent's record only. The hook reads no environment and no bundle, because
+//! the tenant writes both.
+
+mod cgroup;
+mod clear;
+mod error;
+mod gpus;
+mod record;
+mod state;
+
+use std::{
+    fs,
+    io::Read,
+    path::{Path, PathBuf},
+};
+
+use windlass_core::memory_limit::MemoryLimitNote;
+use windlass_host::files::{self, Links, Readers};
+
+use self::{cgroup::Cgroups, gpus::Target};
+pub use clear::clear;
+pub use error::HookError;
+
+/// Boot id below the mount point of procfs (`random(4)`).
+const BOOT_ID: &str = "sys/kernel/random/boot_id";
+
+/// Most bytes of a record and of a note. A GPU takes 70.
+const MAX_DOCUMENT: u64 = 64 << 10;
+
+/// Sets the limits of a record for the container whose OCI state is read from `state`, and leaves a note beside the
+/// record. `proc` is the mount point of procfs. Returns the note's path.
+///
+/// # Guarantees
+///
+/// On success the driver read back every limit, as asked or rounded up to its page. On failure no GPU keeps a limit
+/// of this call, unless the error is [`HookError::Kept`].
+///
+/// # Errors
+///
+/// Any missing, damaged or doubtful input, and any refusal of the driver.
+pub fn limit(record_path: &Path, state: impl Read, proc: &Path) -> Result<PathBuf, HookError> {
+    let record = record::read(record_path)?;
+    let state = state::read(state)?;
+    let note_path = MemoryLimitNote::path(record_path, &state.id)
+        .ok_or_else(|| HookError::State(format!("`{}` is no id of a container", state.id)))?;
+    let cgroup = Cgroups { proc, root: record.cgroup_root() }.of_container(state.pid)?;
+    let boot_id = boot_id(proc)?;
+    let nvml = gpus::load(record.library())?;
+    let find = |limit| Target::find(&nvml, limit);
+    let targets = record.gpus().iter().map(find).collect::<Result<Vec<_>, _>>()?;
+    let limited = gpus::limit(&targets, &cgroup)?;
+    let note = MemoryLimitNote::new(boot_id, record.library(), &cgroup, limited)
+        .map_err(HookError::from)
+        .and_then(|note| leave(&note_path, &note));
+    note.map_err(|error| gpus::undo(&targets, &cgroup, error))?;
+    remove_stale(record_path, &note_path, proc);
+    Ok(note_path)
+}
+
+fn leave(path: &Path, note: &MemoryLimitNote) -> Result<(), HookError> {
+    let written = files::replace(path, &note.to_json(), Readers::Owner);
+    written.map(drop).map_err(|source| HookError::Write { path: path.to_owned(), source })
+}
+
+fn boot_id(proc: &Path) -> Result<String, HookError> {
+    let path = proc.join(BOOT_ID);
+    let id = files::read_regular_text(&path, Links::Refused, MAX_DOCUMENT);
+    let id = id.map_err(|source| HookError::Read { path, source })?;
+    Ok(id.trim().to_owned())
+}
+
+/// Removes notes of earlier containers of this record. A container that restarts has a new id and a new cgroup. A
+/// note that stays does no harm.
+fn remove_stale(record: &Path, current: &Path, proc: &Path) {
+    let Some(entries) = record.parent().and_then(|folder| fs::read_dir(folder).ok()) else {
+        return;
+    };
+    for path in entries.flatten().map(|entry| entry.path()) {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let is_other = path != current && MemoryLimitNote::container(record, name).is_some();
+        if is_other && record::note(&path).is_ok_and(|note| !clear::is_in_force(&note, proc)) {
+            let _ = fs::remove_file(&path);
+        }
+    }
+}

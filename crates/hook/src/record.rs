@@ -1,0 +1,40 @@
+//! Reading of the agent's record and of the hook's note.
+
+use std::{fs::Metadata, io, os::unix::fs::MetadataExt as _, path::Path};
+
+use windlass_core::memory_limit::{MemoryLimitError, MemoryLimitNote, MemoryLimitRecord};
+use windlass_host::files::{self, Links};
+
+use crate::{HookError, MAX_DOCUMENT};
+
+/// Write permission of group and others.
+const WRITTEN_BY_OTHERS: u32 = 0o022;
+
+/// Reads a record that only this user may write.
+pub(crate) fn read(path: &Path) -> Result<MemoryLimitRecord, HookError> {
+    document(path, MemoryLimitRecord::parse)
+}
+
+/// Reads a note that only this user may write.
+pub(crate) fn note(path: &Path) -> Result<MemoryLimitNote, HookError> {
+    document(path, MemoryLimitNote::parse)
+}
+
+fn document<T>(
+    path: &Path,
+    parse: impl FnOnce(&[u8]) -> Result<T, MemoryLimitError>,
+) -> Result<T, HookError> {
+    let (found, text) =
+        contents(path).map_err(|source| HookError::Read { path: path.to_owned(), source })?;
+    let is_ours = found.uid() == rustix::process::geteuid().as_raw();
+    if !is_ours || found.mode() & WRITTEN_BY_OTHERS != 0 {
+        return Err(HookError::NotOurs(path.to_owned()));
+    }
+    parse(text.as_bytes()).map_err(|source| HookError::Document { path: path.to_owned(), source })
+}
+
+fn contents(path: &Path) -> io::Result<(Metadata, String)> {
+    let file = files::open_regular(path, Links::Refused)?;
+    let found = file.metadata()?;
+    Ok((found, files::text_of(file, MAX_DOCUMENT)?))
+}

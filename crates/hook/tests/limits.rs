@@ -1,0 +1,402 @@
+//! The hook against the simulated driver, for a process in a simulated tree of cgroups.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::Write as _,
+    os::unix::fs::{PermissionsExt as _, symlink},
+    path::{Path, PathBuf},
+    process::{Child, Command, Output, Stdio},
+};
+
+use tempfile::TempDir;
+use windlass_core::memory_limit::{GpuMemoryLimit, MemoryLimitNote, MemoryLimitRecord};
+use windlass_hook::{HookError, clear, limit};
+use windlass_machine::{Machine, MachineProfile, profile::Driver, simulated_driver};
+
+const MIB: u64 = 1 << 20;
+
+const BOOT_ID: &str = "6a1f0e3c-0000-4000-8000-000000000001";
+
+const ID: &str = "0a1b2c";
+
+const POD: &str = "kubepods.slice/pod1.slice";
+
+/// Container process that waits for its hook.
+struct Waiting(Child);
+
+/// Machine, procfs and cgroups of a node with one container.
+struct Node {
+    machine: Machine,
+    container: Waiting,
+    folder: TempDir,
+}
+
+// === impl Waiting ===
+
+impl Waiting {
+    fn start() -> Self {
+        let mut command = Command::new("cat");
+        Self(command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("cat runs"))
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+// === impl Node ===
+
+impl Node {
+    fn new() -> Self {
+        Self::of("l40s-pcie", "615.10")
+    }
+
+    fn of(profile: &str, driver: &str) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let mut profile = MachineProfile::named(profile).expect("a shipped profile");
+        profile.driver = Some(Driver { version: driver.to_owned(), cuda: "13.4".to_owned() });
+        let driver = simulated_driver().expect("built with the tests");
+        let machine = Machine::create(&folder.path().join("machine"), &profile, &driver);
+        let machine = machine.expect("a machine");
+        let node = Self { machine, container: Waiting::start(), folder };
+        node.write("proc/sys/kernel/random/boot_id", &format!("{BOOT_ID}\n"));
+        node.write("proc/self/cgroup", "0::/system.slice/containerd.service\n");
+        node.enter(&format!("0::/{POD}/cri-{ID}.scope\n"));
+        node.write(&format!("cgroup/{POD}/cri-{ID}.scope/cgroup.controllers"), "memory dmem\n");
+        node.write("cgroup/system.slice/containerd.service/cgroup.controllers", "memory\n");
+        node.record(&node.gpus(&[4096, 1024]));
+        node
+    }
+
+    fn at(&self, path: &str) -> PathBuf {
+        self.folder.path().join(path)
+    }
+
+    fn write(&self, path: &str, text: &str) {
+        let path = self.at(path);
+        fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+        fs::write(path, text).expect("written");
+    }
+
+    /// Gives the container's process these lines in procfs.
+    fn enter(&self, lines: &str) {
+        self.write(&format!("proc/{}/cgroup", self.pid()), lines);
+    }
+
+    fn pid(&self) -> u32 {
+        self.container.0.id()
+    }
+
+    fn uuid(&self, gpu: usize) -> String {
+        self.machine.model().expect("a machine").gpus[gpu].uuid.clone()
+    }
+
+    /// Limits of the first GPUs, in MiB.
+    fn gpus(&self, limits: &[u64]) -> Vec<GpuMemoryLimit> {
+        let limits = limits.iter().enumerate();
+        limits.map(|(gpu, &hard_mib)| GpuMemoryLimit { uuid: self.uuid(gpu), hard_mib }).collect()
+    }
+
+    fn record(&self, gpus: &[GpuMemoryLimit]) {
+        self.record_with(&self.machine.nvml_library(), gpus);
+    }
+
+    fn record_with(&self, library: &Path, gpus: &[GpuMemoryLimit]) {
+        let record = MemoryLimitRecord::new(library, gpus.to_vec());
+        let record = record.and_then(|record| record.with_cgroup_root(self.at("cgroup")));
+        fs::create_dir_all(self.at("state")).expect("made");
+        fs::write(self.record_path(), record.expect("good").to_json()).expect("written");
+        fs::set_permissions(self.record_path(), fs::Permissions::from_mode(0o600)).expect("set");
+    }
+
+    fn record_path(&self) -> PathBuf {
+        self.at("state/share-1.json")
+    }
+
+    fn note_path(&self) -> PathBuf {
+        self.at(&format!("state/share-1.limited-{ID}.json"))
+    }
+
+    fn cgroup(&self) -> PathBuf {
+        self.at(&format!("cgroup/{POD}/cri-{ID}.scope"))
+    }
+
+    /// OCI state as a runtime writes it.
+    fn state(&self) -> String {
+        let (pid, bundle) = (self.pid(), self.at("bundle"));
+        format!(
+            r#"{{"ociVersion":"1.2.0","id":"{ID}","status":"creating","pid":{pid},"bundle":"{}","annotations":{{"gpu-memory":"1"}}}}"#,
+            bundle.display()
+        )
+    }
+
+    fn limit(&self) -> Result<PathBuf, HookError> {
+        limit(&self.record_path(), self.state().as_bytes(), &self.at("proc"))
+    }
+
+    fn clear(&self) -> Result<(), HookError> {
+        clear(&self.note_path(), &self.at("proc"))
+    }
+
+    fn inject(&self, fault: &str) {
+        self.machine.inject(&fault.parse().expect(fault)).expect(fault);
+    }
+
+    /// Hard limits in MiB by GPU and cgroup, soft limits checked to be 0.
+    fn limits(&self) -> BTreeMap<(usize, PathBuf), u64> {
+        let gpus = self.machine.model().expect("a machine").gpus;
+        let mut found = BTreeMap::new();
+        for (gpu, limits) in gpus.iter().enumerate().map(|(gpu, of)| (gpu, &of.memory_limits)) {
+            for (cgroup, limits) in limits.iter().filter(|(_, limits)| limits.hard != u64::MAX) {
+                assert_eq!(limits.soft, 0, "it would spread to the ancestors");
+                found.insert((gpu, cgroup.into()), limits.hard / MIB);
+            }
+        }
+        found
+    }
+
+    /// Checks that the container is refused for this reason and that nothing is left behind.
+    fn check_refused(&self, reason: &str) {
+        let error = windlass_host::causes(&self.limit().expect_err(reason));
+        assert!(error.contains(reason), "{error}");
+        assert!(!error.contains('\n'), "{error}");
+        assert_eq!(self.limits(), BTreeMap::new(), "{reason}");
+        assert!(!self.note_path().is_file(), "{reason}");
+    }
+
+    /// Runs the program as a runtime does, with a tenant's variables around it.
+    fn run(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_windlass-hook"));
+        command.args(["memory-limit"]).args(arguments).args(["--proc"]).arg(self.at("proc"));
+        for name in ["NVIDIA_GPU_MEMORY_LIMIT", "GPU_MEMORY", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] {
+            command.env(name, "99999");
+        }
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("it runs");
+        // A refused program may end before it reads.
+        let _ = child.stdin.take().expect("a pipe").write_all(self.state().as_bytes());
+        child.wait_with_output().expect("it ends")
+    }
+}
+
+#[test]
+fn each_gpu_gets_its_limit_and_the_note_has_them() {
+    let node = Node::new();
+    assert_eq!(node.limit().expect("limited"), node.note_path());
+    let cgroup = node.cgroup();
+    let expected = BTreeMap::from([((0, cgroup.clone()), 4096), ((1, cgroup.clone()), 1024)]);
+    assert_eq!(node.limits(), expected);
+    let written =
+        MemoryLimitNote::parse(&fs::read(node.note_path()).expect("a note")).expect("good");
+    assert_eq!((written.boot_id(), written.cgroup()), (BOOT_ID, cgroup.as_path()));
+    assert_eq!(written.library(), node.machine.nvml_library());
+    let limits: Vec<_> =
+        written.gpus().iter().map(|gpu| (gpu.uuid.clone(), gpu.hard_bytes)).collect();
+    assert_eq!(limits, [(node.uuid(0), 4096 * MIB), (node.uuid(1), 1024 * MIB)]);
+    let mode = fs::metadata(node.note_path()).expect("a note").permissions().mode() & 0o777;
+    assert_eq!(mode, 0o600);
+    node.limit().expect("again, as if the runtime tried twice");
+    assert_eq!(node.limits(), expected);
+}
+
+#[test]
+fn a_container_without_a_cgroup_of_its_own_is_refused() {
+    let node = Node::new();
+    for (lines, reason) in [
+        ("0::/\n", "root of all cgroups"),
+        ("4:memory:/kubepods/a\n", "no cgroup v2"),
+        ("4:memory:/kubepods/a\n0::/\n", "mixes cgroup v1 and v2"),
+        ("0::/../kubepods/a\n", "leads out"),
+        ("0::/kubepods/../../a\n", "leads out"),
+        ("0::/system.slice/containerd.service\n", "contains the hook"),
+        ("0::/kubepods.slice/gone\n", "gone is no directory of cgroup v2"),
+        ("0::/kubepods.slice/pod1.slice\n", "is no directory of cgroup v2"),
+        ("0::/kubepods.slice/a (deleted)\n", "is no directory of cgroup v2"),
+    ] {
+        node.enter(lines);
+        node.check_refused(reason);
+    }
+    fs::remove_dir_all(node.at(&format!("proc/{}", node.pid()))).expect("removed");
+    node.check_refused("cannot read");
+}
+
+#[test]
+fn a_record_in_doubt_refuses_the_container() {
+    let node = Node::new();
+    let path = node.record_path();
+    let good = fs::read_to_string(&path).expect("a record");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o620)).expect("set");
+    node.check_refused("can be written by others");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("set");
+    for (from, to, reason) in [
+        (good.as_str(), "", "damaged"),
+        ("4096", "0", "is 0 MiB"),
+        ("\"hardMib\":4096", "\"softMib\":4096", "damaged"),
+        (",\"hardMib\":4096", "", "damaged"),
+        ("GPU-", "MIG-", "no UUID of a whole GPU"),
+    ] {
+        fs::write(&path, good.replace(from, to)).expect("written");
+        node.check_refused(reason);
+    }
+    fs::write(&path, " ".repeat(65 << 10)).expect("written");
+    node.check_refused("larger than");
+    fs::rename(&path, node.at("state/elsewhere")).expect("moved");
+    symlink("elsewhere", &path).expect("linked");
+    node.check_refused("cannot read");
+    fs::remove_file(&path).expect("removed");
+    node.check_refused("share-1.json: No such file");
+}
+
+#[test]
+fn a_state_in_doubt_refuses_the_container() {
+    let node = Node::new();
+    for (from, to) in
+        [("creating", "running"), ("\"pid\"", "\"pod\""), ("{", ""), (ID, "../escaped"), (ID, "")]
+    {
+        let state = node.state().replace(from, to);
+        let error = limit(&node.record_path(), state.as_bytes(), &node.at("proc"));
+        assert!(matches!(error, Err(HookError::State(_))), "{from} -> {to}: {error:?}");
+    }
+    assert_eq!(node.limits(), BTreeMap::new());
+}
+
+#[test]
+fn a_driver_that_cannot_limit_refuses_the_container() {
+    let node = Node::new();
+    node.record_with(&node.at("gone/libnvidia-ml.so.1"), &node.gpus(&[1]));
+    node.check_refused("cannot load");
+    node.record(&[GpuMemoryLimit { uuid: "GPU-gone".to_owned(), hard_mib: 1 }]);
+    node.check_refused("GPU-gone cannot be used");
+    node.record(&node.gpus(&[4096, 1024]));
+    node.inject("lost@1");
+    node.check_refused(&format!("{} cannot be used", node.uuid(1)));
+    node.inject("recover@1");
+    node.machine.remove_driver().expect("removed");
+    node.check_refused("cannot load");
+    Node::of("l40s-pcie", "614.99").check_refused("no function that limits memory");
+    Node::of("mig-a100", "615.10").check_refused("is in MIG mode");
+}
+
+#[test]
+fn a_limit_that_reads_back_differently_refuses_the_container() {
+    let node = Node::new();
+    node.inject("limit:ignored@0");
+    let (uuid, asked) = (node.uuid(0), 4096 * MIB);
+    node.check_refused(&format!(
+        "{uuid}: asked for a limit of {asked} bytes, the driver reads back no limit"
+    ));
+}
+
+#[test]
+fn the_limits_before_a_failure_are_undone() {
+    for fault in ["limit:ignored@1", "limit:17@1"] {
+        let node = Node::new();
+        node.inject(fault);
+        node.check_refused(&node.uuid(1));
+    }
+    // A call without a limit fails on the second GPU too.
+    let node = Node::new();
+    node.inject("limit:17@1");
+    let error = node.limit().expect_err("refused").to_string();
+    assert!(error.contains("the operating system"), "{error}");
+    assert!(error.contains(&format!("the limits of {} may stay", node.uuid(1))), "{error}");
+}
+
+#[test]
+fn a_note_that_cannot_be_written_undoes_the_limits() {
+    let node = Node::new();
+    fs::create_dir_all(node.note_path().join("occupied")).expect("made");
+    node.check_refused("cannot write");
+}
+
+#[test]
+fn the_limits_of_a_note_are_lifted_while_its_cgroup_exists() {
+    let node = Node::new();
+    node.limit().expect("limited");
+    node.write("proc/sys/kernel/random/boot_id", "another boot\n");
+    node.clear().expect("nothing to do");
+    assert_eq!(node.limits().len(), 2, "they are of a cgroup of this boot");
+    node.write("proc/sys/kernel/random/boot_id", BOOT_ID);
+    node.inject("limit:17@1");
+    let error = node.clear().expect_err("the second GPU fails").to_string();
+    assert!(error.contains(&node.uuid(1)) && !error.contains(&node.uuid(0)), "{error}");
+    assert_eq!(node.limits().len(), 1, "the first is tried first");
+    node.inject("recover@1");
+    node.clear().expect("cleared");
+    assert_eq!(node.limits(), BTreeMap::new());
+    node.clear().expect("again");
+    node.inject("remove@1");
+    node.clear().expect("a GPU that is gone has no limits");
+    fs::remove_dir_all(node.cgroup()).expect("removed");
+    node.machine.remove_driver().expect("removed");
+    node.clear().expect("nothing to do, so no driver is needed");
+    fs::remove_file(node.note_path()).expect("removed");
+    node.clear().expect_err("no note");
+}
+
+#[test]
+fn notes_of_containers_that_are_gone_are_removed() {
+    let node = Node::new();
+    let path_of = |id: &str| node.at(&format!("state/share-1.limited-{id}.json"));
+    node.limit().expect("limited");
+    let text = fs::read_to_string(node.note_path()).expect("a note");
+    let stale = [
+        ("gone", text.replace(&format!("cri-{ID}"), "cri-gone")),
+        ("earlier-boot", text.replace(BOOT_ID, "another")),
+    ];
+    let kept = [("alive", text.clone()), ("damaged", "{".to_owned())];
+    for (id, text) in stale.iter().chain(&kept) {
+        node.write(&format!("state/share-1.limited-{id}.json"), text);
+    }
+    fs::write(node.at("state/share-2.limited-gone.json"), &stale[0].1).expect("written");
+    node.limit().expect("limited");
+    let left = |ids: [&str; 2]| ids.map(|id| path_of(id).exists());
+    assert_eq!(left(["gone", "earlier-boot"]), [false, false]);
+    assert_eq!(left(["alive", "damaged"]), [true, true]);
+    assert!(node.at("state/share-2.limited-gone.json").exists(), "another record's");
+    assert!(node.record_path().exists() && node.note_path().exists());
+}
+
+#[test]
+fn the_program_takes_limits_from_the_record_only() {
+    let node = Node::new();
+    let environment = r#"{"process":{"env":["NVIDIA_GPU_MEMORY_LIMIT=99999"]}}"#;
+    node.write("bundle/config.json", environment);
+    let record = node.record_path().into_os_string().into_string().expect("text");
+    let output = node.run(&["--record", &record]);
+    assert!(output.status.success(), "{output:?}");
+    assert!(output.stdout.is_empty() && output.stderr.is_empty(), "{output:?}");
+    let expected = [4096, 1024];
+    assert_eq!(node.limits().into_values().collect::<Vec<_>>(), expected);
+    let left = node.note_path().into_os_string().into_string().expect("text");
+    assert!(node.run(&["--clear", &left]).status.success());
+    assert_eq!(node.limits(), BTreeMap::new());
+}
+
+#[test]
+fn the_program_fails_with_one_line_and_an_exit_code() {
+    let node = Node::new();
+    node.inject("limit:ignored@0");
+    let record = node.record_path().into_os_string().into_string().expect("text");
+    for (arguments, code, reason) in [
+        (&["--record", &record][..], 1, node.uuid(0)),
+        (&["--record", "/gone"], 1, "cannot read /gone".to_owned()),
+        (&["--clear", "/gone"], 1, "cannot read /gone".to_owned()),
+        (&["--record"], 64, "--help".to_owned()),
+        (&["--gpu", "all"], 64, "--help".to_owned()),
+        (&[], 64, "--help".to_owned()),
+    ] {
+        let output = node.run(arguments);
+        let said = String::from_utf8(output.stderr).expect("text");
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
+        assert!(said.starts_with("windlass-hook: ") && said.contains(&reason), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
+    let program = Command::new(env!("CARGO_BIN_EXE_windlass-hook")).arg("--help").output();
+    let program = program.expect("it runs");
+    assert!(program.status.success() && program.stdout.starts_with(b"Limits the GPU memory"));
+}

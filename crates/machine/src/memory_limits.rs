@@ -1,0 +1,137 @@
+//! Memory limits of cgroups on a GPU, and the memory that their processes have taken.
+
+use std::{collections::BTreeMap, path::Path};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{profile::Driver, state::Gpu};
+
+/// Memory limits of one cgroup on one GPU, in bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CgroupLimits {
+    /// Guaranteed memory. The simulation keeps the value only.
+    pub soft: u64,
+    /// Most memory; `u64::MAX` is no limit.
+    pub hard: u64,
+    /// Memory by process id. A process may have ended since.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub charged: BTreeMap<u32, u64>,
+}
+
+/// Fault of a call that sets a memory limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LimitFault {
+    /// The call succeeds and sets nothing.
+    Ignored,
+    /// The call returns this `nvmlReturn_t`.
+    Error(u32),
+}
+
+/// First driver with memory limits (CUDA 13.4).
+const FIRST_DRIVER: u32 = 615;
+
+// === impl Driver ===
+
+impl Driver {
+    /// True if the driver limits memory per cgroup.
+    pub fn has_memory_limits(&self) -> bool {
+        let major = self.version.split('.').next().and_then(|major| major.parse::<u32>().ok());
+        major.is_some_and(|major| major >= FIRST_DRIVER)
+    }
+}
+
+// === impl Gpu ===
+
+impl Gpu {
+    /// Limits that apply to a process of this cgroup: those of the cgroup and of its ancestors.
+    pub fn limits_above(&self, cgroup: &Path) -> impl Iterator<Item = &CgroupLimits> {
+        let limits = self.memory_limits.iter();
+        limits.filter(|(limited, _)| cgroup.starts_with(limited)).map(|(_, limits)| limits)
+    }
+
+    /// Charges a process with all of its memory, unless that is beyond a limit. Less than before always fits. `is_alive`
+    /// tells which other processes still have theirs. Returns true if it fits.
+    pub fn charge(
+        &mut self,
+        cgroup: &Path,
+        process: u32,
+        bytes: u64,
+        is_alive: impl Fn(u32) -> bool,
+    ) -> bool {
+        let mut above: Vec<_> = self.memory_limits.iter_mut().collect();
+        above.retain(|(limited, _)| cgroup.starts_with(limited));
+        for (_, limits) in &mut above {
+            limits.charged.retain(|&other, _| other == process || is_alive(other));
+        }
+        let fits = above.iter().all(|(_, limits)| {
+            let own = limits.charged.get(&process).copied().unwrap_or(0);
+            bytes <= own || bytes - own <= limits.left(&is_alive)
+        });
+        if fits {
+            for (_, limits) in above {
+                limits.charged.insert(process, bytes);
+            }
+        }
+        fits
+    }
+}
+
+// === impl CgroupLimits ===
+
+impl CgroupLimits {
+    /// Memory of the processes that still run.
+    pub fn used(&self, is_alive: impl Fn(u32) -> bool) -> u64 {
+        self.charged.iter().filter(|(process, _)| is_alive(**process)).map(|(_, bytes)| bytes).sum()
+    }
+
+    /// Memory below the hard limit.
+    pub fn left(&self, is_alive: impl Fn(u32) -> bool) -> u64 {
+        self.hard.saturating_sub(self.used(is_alive))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{MachineProfile, Model};
+
+    fn gpu(limits: &[(&str, u64)]) -> Gpu {
+        let profile = MachineProfile::named("l40s-pcie").expect("a shipped profile");
+        let mut gpu = Model::new(&profile).expect("a machine").gpus.remove(0);
+        let limit = |hard| CgroupLimits { soft: 0, hard, charged: BTreeMap::new() };
+        let limits = limits.iter().map(|(cgroup, hard)| ((*cgroup).to_owned(), limit(*hard)));
+        gpu.memory_limits = limits.collect();
+        gpu
+    }
+
+    #[test]
+    fn a_limit_counts_all_living_processes_of_the_cgroup_and_of_those_below() {
+        let mut gpu = gpu(&[("/pod", 10), ("/pod/a", 8)]);
+        let cgroup = |name: &str| Path::new("/pod").join(name);
+        assert!(gpu.charge(&cgroup("a"), 1, 6, |_| true));
+        assert!(!gpu.charge(&cgroup("a"), 2, 3, |_| true), "6 + 3 > 8");
+        assert!(!gpu.charge(&cgroup("a"), 1, 9, |_| true), "9 > 8");
+        assert_eq!(gpu.memory_limits["/pod"].used(|_| true), 6, "a refusal changes nothing");
+        assert!(!gpu.charge(&cgroup("b"), 3, 5, |_| true), "6 + 5 > 10");
+        assert!(gpu.charge(&cgroup("b"), 3, 4, |_| true));
+        assert!(gpu.charge(&cgroup("a"), 2, 6, |process| process != 1), "the first has ended");
+        gpu.memory_limits.get_mut("/pod/a").expect("there").hard = 1;
+        assert!(gpu.charge(&cgroup("a"), 2, 5, |_| true), "less than before, of a lower limit");
+        assert!(gpu.charge(Path::new("/podded"), 4, 99, |_| true), "of no limited cgroup");
+    }
+
+    #[test]
+    fn memory_limits_come_with_the_driver_615() {
+        for (version, expected) in [
+            ("614.99.9", false),
+            ("615.10", true),
+            ("1000.1", true),
+            ("570.133.20", false),
+            ("x", false),
+        ] {
+            let driver = Driver { version: version.to_owned(), cuda: "13.4".to_owned() };
+            assert_eq!(driver.has_memory_limits(), expected, "{version}");
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! Memory limits per cgroup, which the driver enforces since version 615.
+//!
+//! A limit counts all processes of a cgroup together. An allocation beyond the hard limit fails with "out of memory".
+//! The driver keeps the limits in the kernel's `dmem` controller or in a table of its own. Managed memory is not
+//! charged.
+
+use std::{
+    ffi::{CString, c_char},
+    os::unix::ffi::OsStrExt as _,
+    path::Path,
+};
+
+use nvml_wrapper_sys::bindings as sys;
+
+use crate::{
+    Nvml, NvmlError, Result,
+    error::at_most,
+    gpu::{Gpu, MAX_MEMORY},
+    library::{call, find},
+};
+
+/// Memory limits of a cgroup on one GPU, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryLimits {
+    /// Guaranteed memory. It spreads to the ancestors of the cgroup and stays there after the cgroup is gone.
+    pub soft: u64,
+    /// Most memory; `None` is no limit.
+    pub hard: Option<u64>,
+}
+
+/// Memory limits of a cgroup on one GPU as the driver reports them, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryLimitsInUse {
+    /// Guaranteed memory.
+    pub soft: u64,
+    /// Most memory; `None` is no limit.
+    pub hard: Option<u64>,
+    /// Memory of all processes of the cgroup.
+    pub used: u64,
+}
+
+/// `nvmlSetMemoryLimits_v1_t` of CUDA 13.4. The bindings are older.
+#[repr(C)]
+struct SetMemoryLimits {
+    cgroup: *const c_char,
+    soft: u64,
+    hard: u64,
+}
+
+/// `nvmlGetMemoryLimits_v1_t` of CUDA 13.4.
+#[repr(C)]
+struct GetMemoryLimits {
+    cgroup: *const c_char,
+    soft: u64,
+    hard: u64,
+    used: u64,
+}
+
+#[cfg(target_pointer_width = "64")]
+const _: () = assert!(size_of::<SetMemoryLimits>() == 24 && size_of::<GetMemoryLimits>() == 32);
+
+type Set = unsafe extern "C" fn(sys::nvmlDevice_t, *mut SetMemoryLimits) -> sys::nvmlReturn_t;
+type Get = unsafe extern "C" fn(sys::nvmlDevice_t, *mut GetMemoryLimits) -> sys::nvmlReturn_t;
+
+/// Value of a limit that does not exist, `max` in the files of cgroups.
+const NO_LIMIT: u64 = u64::MAX;
+
+const GET: &str = "nvmlDeviceGetMemoryLimits_v1";
+
+impl Nvml {
+    /// True if the library exports the functions of memory limits. The first limit shows if they work.
+    pub fn has_memory_limits(&self) -> bool {
+        let library = &self.table.library;
+        find!(library, nvmlDeviceSetMemoryLimits_v1: Set).is_some()
+            && find!(library, nvmlDeviceGetMemoryLimits_v1: Get).is_some()
+    }
+}
+
+impl Gpu {
+    /// Sets the limits of a cgroup v2, given by its directory's full path. Needs root. A MIG device has no limits.
+    ///
+    /// # Errors
+    ///
+    /// [`NvmlError::is_absent`] for a cgroup that the driver cannot find, [`NvmlError::is_unsupported`] for a driver
+    /// without limits.
+    pub fn set_memory_limits(&self, cgroup: &Path, limits: MemoryLimits) -> Result<()> {
+        let cgroup = c_path("nvmlDeviceSetMemoryLimits_v1", cgroup)?;
+        let mut request = SetMemoryLimits {
+            cgroup: cgroup.as_ptr(),
+            soft: limits.soft,
+            hard: limits.hard.unwrap_or(NO_LIMIT),
+        };
+        call!(self.table, nvmlDeviceSetMemoryLimits_v1: Set, self.handle.0, &raw mut request)
+    }
+
+    /// Limits of a cgroup; `None` if nothing was set. A driver without accounting answers `None` too.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::set_memory_limits`].
+    pub fn memory_limits(&self, cgroup: &Path) -> Result<Option<MemoryLimitsInUse>> {
+        let cgroup = c_path(GET, cgroup)?;
+        let mut answer = GetMemoryLimits { cgroup: cgroup.as_ptr(), soft: 0, hard: 0, used: 0 };
+        match call!(self.table, nvmlDeviceGetMemoryLimits_v1: Get, self.handle.0, &raw mut answer) {
+            Ok(()) => MemoryLimitsInUse::of(&answer).map(Some),
+            Err(error) if error.code == sys::nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+// === impl MemoryLimitsInUse ===
+
+impl MemoryLimitsInUse {
+    fn of(answer: &GetMemoryLimits) -> Result<Self> {
+        let hard = (answer.hard != NO_LIMIT).then_some(answer.hard);
+        Ok(Self {
+            soft: answer.soft,
+            hard: hard.map(|hard| at_most(GET, hard, MAX_MEMORY)).transpose()?,
+            used: at_most(GET, answer.used, MAX_MEMORY)?,
+        })
+    }
+}
+
+/// Path for C; a path with a NUL names no cgroup.
+fn c_path(call: &'static str, path: &Path) -> Result<CString> {
+    let code = sys::nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT;
+    CString::new(path.as_os_str().as_bytes()).map_err(|_| NvmlError { call, code })
+}
