@@ -15,6 +15,7 @@ use crate::{
     families::Families,
     health::HealthPolicy,
     labels::LabelPolicy,
+    memory_limits::MemoryLimitPolicy,
     nics::NicPolicy,
     scalar::{Text, is_default},
     selector::Selector,
@@ -54,6 +55,8 @@ pub struct Policy {
     pub unmatched: Unmatched,
     /// Resources of the device plugin that count shares of NVIDIA's GPUs by amounts.
     pub shares: ShareResources,
+    /// Limits of the memory of shares by amounts.
+    pub memory_limits: MemoryLimitPolicy,
     /// The watchdog over shared GPUs.
     pub watchdog: WatchdogPolicy,
     /// Devices for Dynamic Resource Allocation.

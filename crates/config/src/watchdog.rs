@@ -58,6 +58,11 @@ impl Default for WatchdogPolicy {
 // === impl WatchdogAction ===
 
 impl WatchdogAction {
+    /// True for an action that ends the excess.
+    pub fn acts(self) -> bool {
+        matches!(self, Self::Evict | Self::Kill)
+    }
+
     /// The word of the configuration, for labels of metrics.
     pub fn word(self) -> &'static str {
         match self {

@@ -1,7 +1,7 @@
 //! Device discovery: one source per family watches the host and publishes snapshots of its devices.
 
-pub mod gpu_processes;
 pub mod health_store;
+pub mod live_driver;
 pub mod mig;
 pub mod telemetry;
 
@@ -46,7 +46,7 @@ use self::{
     family::{Family, ScanTriggers, Watcher},
     policy::PolicyWatch,
 };
-use crate::{gpu_processes::ProcessReader, mig::MigHandle, telemetry::TelemetryReceiver};
+use crate::{live_driver::LiveDriver, mig::MigHandle, telemetry::TelemetryReceiver};
 
 /// Snapshot of a source's devices.
 #[derive(Clone, Debug, PartialEq)]
@@ -69,8 +69,8 @@ pub struct Source {
     pub telemetry: Option<TelemetryReceiver>,
     /// MIG worker handle, for sources whose devices can be partitioned.
     pub partitions: Option<MigHandle>,
-    /// Reader of processes, for sources whose driver lists them.
-    pub processes: Option<ProcessReader>,
+    /// The driver while it is in use, for sources that have one.
+    pub driver: Option<LiveDriver>,
     /// Task of the source; ends when the token is cancelled.
     pub run: Pin<Box<dyn Future<Output = ()> + Send>>,
     /// Task that writes state for the next agent; ends likewise. Unused in a dry run.
@@ -160,7 +160,7 @@ impl SourceBuilder<'_> {
             keep: Some(Box::pin(nvidia.keep(stop.clone()))),
             telemetry: Some(nvidia.telemetry()),
             partitions: Some(desk),
-            processes: Some(nvidia.processes()),
+            driver: Some(nvidia.live()),
             run: Box::pin(nvidia.run(to, stop.clone())),
         };
         source.beside(cutter.run(stop.clone()))
@@ -176,7 +176,7 @@ impl SourceBuilder<'_> {
             keep: None,
             telemetry: None,
             partitions: None,
-            processes: None,
+            driver: None,
             run: Box::pin(run),
         }
     }

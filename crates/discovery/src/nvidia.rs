@@ -52,8 +52,8 @@ use self::{
 };
 use super::{PolicyWatch, Publisher, SourceSnapshot};
 use crate::{
-    gpu_processes::ProcessReader,
     health_store::{HealthFile, Records},
+    live_driver::LiveDriver,
     mig::{
         self, MigHandle, MigNotice, MigWorker, NvmlRelease, NvmlReleaseHandle, NvmlReleaseRequests,
         rest,
@@ -161,9 +161,10 @@ impl Nvidia {
         mig::open(limit, library, smi, to_source)
     }
 
-    /// Reader of the processes on the GPUs.
-    pub(super) fn processes(&self) -> ProcessReader {
-        ProcessReader::new(self.roots.host.clone(), self.library_in_use.subscribe())
+    /// The driver while it is in use.
+    pub(super) fn live(&self) -> LiveDriver {
+        let library = self.library_in_use.subscribe();
+        LiveDriver::new(self.roots.clone(), self.library.clone(), library)
     }
 
     /// Telemetry of the GPUs, read while a receiver exists.

@@ -114,6 +114,11 @@ impl Host {
         Self { root, root_on_node, opened, pci, scan_cache: None, recorder: None }
     }
 
+    /// The container runtime's name of a path of the agent below this root; `None` for another path.
+    pub fn on_node(&self, path: &Path) -> Option<PathBuf> {
+        Some(self.path_on_node(Path::new("/").join(path.strip_prefix(&self.root).ok()?)))
+    }
+
     /// Path of a host file for the agent.
     pub fn path(&self, absolute: impl AsRef<Path>) -> PathBuf {
         below(&self.root, absolute.as_ref())

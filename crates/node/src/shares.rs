@@ -22,6 +22,7 @@ mod documents;
 mod error;
 mod hold;
 mod holds;
+mod limits;
 mod place;
 mod wanted;
 
@@ -45,11 +46,13 @@ use windlass_cluster::{BoundPod, Client, Pods};
 use windlass_config::{Places, Policy};
 use windlass_core::{
     annotation::{AcceptedGpus, PodPlacement},
+    cdi::Spec,
     device::DeviceId,
     resource::ResourceName,
     virtual_gpus::PodRequest,
 };
 use windlass_deviceplugin::shares::BindRequest;
+use windlass_discovery::live_driver::LiveDriver;
 use windlass_host::{
     abbreviate::first_few, blocking, causes, deadline, shared::Shared, watch::changed,
 };
@@ -62,6 +65,7 @@ use self::{
     error::BindError,
     hold::{Amounts, HeldGpu, Hold, Pod},
     holds::{Ended, Holds, Present, Taken},
+    limits::{DriverLimit, LimitRecords},
     place::{ShareRequest, Size},
     wanted::{Tokens, Wanted},
 };
@@ -74,6 +78,7 @@ pub(crate) struct Deps {
     pub(crate) allocations: AllocationsReader,
     pub(crate) ledger: SharedLedger,
     pub(crate) cleanup: CleanupHandle,
+    pub(crate) driver: LiveDriver,
     pub(crate) cluster: Option<Client>,
     pub(crate) requests: mpsc::Receiver<BindRequest>,
     pub(crate) metrics: ShareMetrics,
@@ -98,9 +103,11 @@ struct Binder {
     allocations: AllocationsReader,
     ledger: SharedLedger,
     cleanup: CleanupHandle,
+    driver: LiveDriver,
     pods: Option<Pods>,
     metrics: ShareMetrics,
     documents: ShareDocuments,
+    limits: LimitRecords,
     holds: Shared<Holds>,
     /// Keeps writes of documents in one order.
     disk: Shared<()>,
@@ -121,6 +128,8 @@ pub(crate) fn restore(places: &Places, ledger: &SharedLedger) -> RecoveredShares
     for ShareDocument { hold, .. } in documents.values() {
         ledger.restore_claim(&hold.claim(), hold.uses());
     }
+    let is_there = |name: &str| documents.contains_key(name) || unreadable.contains(name);
+    LimitRecords::new(&places.state_dir).retain(is_there);
     for name in &unreadable {
         let path = files.path(name);
         let path = path.display();
@@ -140,9 +149,11 @@ impl Shares {
             allocations: deps.allocations,
             ledger: deps.ledger,
             cleanup: deps.cleanup,
+            driver: deps.driver,
             pods: deps.cluster.map(Pods::new),
             metrics: deps.metrics,
             documents: ShareDocuments::new(&places.cdi_dir),
+            limits: LimitRecords::new(&places.state_dir),
             holds: Shared::new(Holds::of(documents, unreadable)),
             disk: Shared::new(()),
         };
@@ -304,11 +315,13 @@ impl Binder {
 
     /// Writes the container's document.
     async fn write(self: &Arc<Self>, wanted: &Wanted, hold: &Hold) -> Result<(), BindError> {
-        let path = wanted.gpus.clone();
-        let gpus = blocking(move || documents::read(&path)).await.ok_or(BindError::NoGpus)?;
-        let edits = if wanted.is_second { Edits::Variables } else { Edits::Gpu(&gpus) };
         let own = wanted.own_gpus(hold).ok_or_else(|| BindError::NoRoom(GREW.to_owned()))?;
-        let own: Vec<_> = own.iter().map(|gpu| gpu.device.clone()).collect();
+        let own: Vec<_> = own.into_iter().cloned().collect();
+        let (gpus, limit) = self.edits(wanted, own.clone()).await?;
+        let record = self.limits.path(&wanted.name);
+        let limited = limit.as_ref().map(|limit| (limit, record.as_path()));
+        let edits = if wanted.is_second { Edits::Variables } else { Edits::Gpu(&gpus, limited) };
+        let own: Vec<_> = own.into_iter().map(|gpu| gpu.device).collect();
         let document =
             ShareDocument::new(&wanted.name, &wanted.resource, hold.clone(), &own, edits);
         let document = document.ok_or(BindError::NoGpus)?;
@@ -326,12 +339,30 @@ impl Binder {
         self.settle(vec![wanted.name.clone()]).await.map_err(BindError::Disk)
     }
 
+    /// The document of GPUs, and the driver's limit of a container with some of them.
+    async fn edits(
+        &self,
+        wanted: &Wanted,
+        own: Vec<HeldGpu>,
+    ) -> Result<(Spec, Option<DriverLimit>), BindError> {
+        let (path, driver) = (wanted.gpus.clone(), self.driver.clone());
+        let policy = self.state.borrow().policy.clone();
+        blocking(move || {
+            let gpus = documents::read(&path).ok_or(BindError::NoGpus)?;
+            Ok((gpus, DriverLimit::of(&own, &policy, &driver)?))
+        })
+        .await
+    }
+
     /// Writes and removes documents, as the map of shares has them now.
     async fn settle(self: &Arc<Self>, names: Vec<String>) -> Result<(), String> {
         let binder = self.clone();
         let settle = move |(): &mut ()| {
             names.iter().try_for_each(|name| {
                 let document = binder.holds.step(|holds| holds.documents.get(name).cloned());
+                let limit = document.as_ref().and_then(|document| document.limit.as_ref());
+                // The hook reads the record of each document that names it.
+                binder.limits.settle(name, limit)?;
                 binder.documents.settle(name, document.as_ref())
             })
         };

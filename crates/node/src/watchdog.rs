@@ -37,7 +37,7 @@ use windlass_allocations::ledger::{Ledger, SharedLedger};
 use windlass_cluster::{Client, Pods};
 use windlass_config::{Policy, WatchdogAction, WatchdogPolicy};
 use windlass_core::device::DeviceId;
-use windlass_discovery::gpu_processes::{GpuProcess, ProcessError, ProcessReader};
+use windlass_discovery::live_driver::{GpuProcess, LiveDriver, ProcessError};
 use windlass_host::{causes, clock::Clock, keyed::Tasks, optional, watch::changed};
 
 use self::{
@@ -53,7 +53,7 @@ use crate::metrics::{SharedMemory, WatchdogMetrics};
 pub(crate) struct Deps {
     pub(crate) policy: watch::Receiver<Arc<Policy>>,
     pub(crate) ledger: SharedLedger,
-    pub(crate) processes: ProcessReader,
+    pub(crate) driver: LiveDriver,
     pub(crate) cluster: Option<Client>,
     pub(crate) clock: Clock,
     pub(crate) metrics: WatchdogMetrics,
@@ -65,7 +65,7 @@ pub(crate) struct Deps {
 pub(crate) struct Watchdog {
     policy: watch::Receiver<Arc<Policy>>,
     ledger: watch::Receiver<Ledger>,
-    processes: ProcessReader,
+    driver: LiveDriver,
     /// Running measurements. A GPU has one at a time.
     looks: Tasks<DeviceId, Result<Vec<GpuProcess>, ProcessError>>,
     accounts: Accounts,
@@ -84,11 +84,11 @@ pub(crate) struct Watchdog {
 impl Watchdog {
     pub(crate) fn new(deps: Deps) -> Self {
         let pods = deps.cluster.map(Pods::new);
-        let host = deps.processes.host().clone();
+        let host = deps.driver.host().clone();
         Self {
             policy: deps.policy,
             ledger: deps.ledger.watch(),
-            processes: deps.processes,
+            driver: deps.driver,
             looks: Tasks::default(),
             accounts: Accounts::default(),
             tenants: Tenants::new(pods.clone()),
@@ -149,8 +149,8 @@ impl Watchdog {
     fn measure(&mut self, limits: &Limits) {
         for device in limits.keys() {
             if !self.looks.is_busy(device) {
-                let (reader, gpu) = (self.processes.clone(), device.clone());
-                self.looks.begin(device.clone(), async move { reader.read(&gpu).await });
+                let (driver, gpu) = (self.driver.clone(), device.clone());
+                self.looks.begin(device.clone(), async move { driver.processes(&gpu).await });
             }
         }
     }

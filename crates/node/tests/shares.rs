@@ -10,6 +10,7 @@ use windlass_config::{Policy, ShareResources};
 use windlass_core::device::DeviceId;
 use windlass_deviceplugin::shares::share_name;
 use windlass_kubelet_sim::{Container, Kubelet, Pod};
+use windlass_machine::MachineProfile;
 use windlass_testkit::{GPU, Node, Right, Running, allocatable, pod_with, until, vanishes};
 
 const MEMORY: &str = "windlass.dev/gpu-memory";
@@ -39,7 +40,7 @@ fn policy() -> Policy {
 }
 
 /// The placement of a share on a GPU.
-fn placed(gpu: &DeviceId) -> Value {
+pub(crate) fn placed(gpu: &DeviceId) -> Value {
     json!({"windlass.dev/placement": json!({"devices": [{"id": gpu, "memoryMib": 1}]}).to_string()})
 }
 
@@ -55,17 +56,19 @@ impl World {
 
     /// A node of this policy, once it has as many allocatable GPUs.
     pub(crate) async fn with(policy: Policy, gpus: usize) -> Self {
-        Self::prepared(policy, gpus, |_| {}).await
+        let profile = MachineProfile::named("dgx-h100").expect("a shipped profile");
+        Self::prepared(&profile, policy, gpus, |_| {}).await
     }
 
     /// Such a node, prepared before its agent starts.
     pub(crate) async fn prepared(
+        profile: &MachineProfile,
         policy: Policy,
         gpus: usize,
         prepare: impl FnOnce(&mut Node),
     ) -> Self {
         let api = ApiServer::start();
-        let mut node = Node::named("dgx-h100", policy).in_cluster("n1", &api.kubeconfig());
+        let mut node = Node::new(profile, policy).in_cluster("n1", &api.kubeconfig());
         prepare(&mut node);
         let (kubelet, agent) = node.serving(gpus).await;
         let state = agent.state.borrow().clone();
@@ -101,7 +104,7 @@ impl World {
     }
 
     /// Has a pod with GiB of memory and such annotations, and starts it.
-    async fn run(&self, name: &str, gib: u64, annotations: &Value) -> Value {
+    pub(crate) async fn run(&self, name: &str, gib: u64, annotations: &Value) -> Value {
         self.admit(pod_with(name, MEMORY, gib), annotations).await;
         self.start(name, "main").await.remove(0)
     }
@@ -150,7 +153,7 @@ impl World {
     }
 
     /// Ends the agent, and starts the next one.
-    async fn restart(mut self, between: impl FnOnce()) -> Self {
+    pub(crate) async fn restart(mut self, between: impl FnOnce()) -> Self {
         self.agent.stop().await;
         between();
         self.agent = self.node.agent();

@@ -12,7 +12,10 @@ use windlass_cluster_sim::api::{Effect, Fault, Refusal};
 use windlass_config::{Disclosed, Policy, ShareResources, WatchdogAction, WatchdogPolicy};
 use windlass_core::device::DeviceId;
 use windlass_kubelet_sim::Pod;
-use windlass_machine::state::{Model, Process};
+use windlass_machine::{
+    MachineProfile,
+    state::{Model, Process},
+};
 use windlass_testkit::{Node, Right, allocatable, pod_with, until};
 
 use crate::shares::World;
@@ -77,7 +80,8 @@ impl Drop for Program {
 
 impl Watched {
     async fn new(action: WatchdogAction) -> Self {
-        let world = Box::pin(World::prepared(policy(action), 8, prepare)).await;
+        let profile = MachineProfile::named("dgx-h100").expect("a shipped profile");
+        let world = Box::pin(World::prepared(&profile, policy(action), 8, prepare)).await;
         allocatable(&world.kubelet, MEMORY, 8 * 79).await;
         let gpu = world.gpus[0].clone();
         let watched = Self { world, gpu };

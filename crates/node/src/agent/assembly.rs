@@ -17,7 +17,7 @@ use windlass_config::{Config, Policy};
 use windlass_core::labels::Labels;
 use windlass_deviceplugin::{Plugins, RecentAllocations, history, shares::ShareHandle};
 use windlass_discovery::{
-    HostWatch, Source, gpu_processes::ProcessReader, mig::MigHandle, telemetry::TelemetryReceiver,
+    HostWatch, Source, live_driver::LiveDriver, mig::MigHandle, telemetry::TelemetryReceiver,
 };
 use windlass_dra::{Driver, RecoveredClaims};
 use windlass_host::{Roots, clock::Clock, state_folder};
@@ -78,9 +78,9 @@ pub(super) fn assemble(
         news,
         parts,
     );
-    wiring.serve_plugins(dir, &handles, cluster.clone(), parts);
+    wiring.serve_plugins(dir, &handles, &discovered.driver, cluster.clone(), parts);
     wiring.serve_claims(recovered, &handles, discovered.partitions.clone(), cluster.clone(), parts);
-    let memory = wiring.watch_shared_gpus(discovered.processes, cluster.clone(), parts);
+    let memory = wiring.watch_shared_gpus(discovered.driver, cluster.clone(), parts);
     let labels = wiring.label(&handles.state, parts);
     if let Some(client) = cluster {
         wiring.report_to_cluster(&client, &handles.state, labels, parts);
@@ -128,7 +128,7 @@ struct Discovered {
     snapshots: Snapshots,
     telemetry: Vec<TelemetryReceiver>,
     partitions: MigHandle,
-    processes: ProcessReader,
+    driver: LiveDriver,
 }
 
 /// Handles of the reconciler and of the parts in its loops.
@@ -172,9 +172,9 @@ impl Wiring<'_> {
         let telemetry = sources.iter_mut().filter_map(|source| source.telemetry.take()).collect();
         let partitions = sources.iter_mut().find_map(|source| source.partitions.take());
         let partitions = partitions.expect("NVIDIA's is built in");
-        let processes = sources.iter_mut().find_map(|source| source.processes.take());
-        let processes = processes.expect("NVIDIA's is built in");
-        Discovered { snapshots: start(sources, parts), telemetry, partitions, processes }
+        let driver = sources.iter_mut().find_map(|source| source.driver.take());
+        let driver = driver.expect("NVIDIA's is built in");
+        Discovered { snapshots: start(sources, parts), telemetry, partitions, driver }
     }
 
     /// Starts the reconciler and the parts of its feedback loops.
@@ -268,6 +268,7 @@ impl Wiring<'_> {
         &self,
         dir: PathBuf,
         handles: &ReconcilerHandles,
+        driver: &LiveDriver,
         cluster: Option<Client>,
         parts: &mut Parts,
     ) {
@@ -279,6 +280,7 @@ impl Wiring<'_> {
             allocations: handles.allocations.clone(),
             ledger: self.ledger.clone(),
             cleanup: handles.cleanup.clone(),
+            driver: driver.clone(),
             cluster: cluster.clone(),
             requests,
             metrics: self.instruments.shares.clone(),
@@ -359,7 +361,7 @@ impl Wiring<'_> {
     /// Watches the memory of pods on shared GPUs.
     fn watch_shared_gpus(
         &self,
-        processes: ProcessReader,
+        driver: LiveDriver,
         cluster: Option<Client>,
         parts: &mut Parts,
     ) -> watch::Receiver<Arc<SharedMemory>> {
@@ -367,7 +369,7 @@ impl Wiring<'_> {
         let deps = watchdog::Deps {
             policy: self.policy.clone(),
             ledger: self.ledger.clone(),
-            processes,
+            driver,
             cluster,
             clock: self.clock,
             metrics: self.instruments.watchdog.clone(),

@@ -15,7 +15,7 @@ use windlass_core::{
 use windlass_deviceplugin::shares::SHARE;
 use windlass_host::files::{self, Links, Readers};
 
-use super::hold::Hold;
+use super::{hold::Hold, limits::DriverLimit};
 
 /// The folder of the documents.
 #[derive(Clone, Debug)]
@@ -26,6 +26,8 @@ pub(super) struct ShareDocuments(PathBuf);
 pub(super) struct ShareDocument {
     pub(super) hold: Hold,
     pub(super) spec: Spec,
+    /// The driver's limit of the container. The record of an earlier agent's is on disk.
+    pub(super) limit: Option<DriverLimit>,
 }
 
 /// Variable with the share as JSON. The agent reads it again: annotations need a newer CDI version.
@@ -34,8 +36,8 @@ const VARIABLE: &str = "WINDLASS_SHARE";
 /// Edits of a share's container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Edits<'a> {
-    /// All edits for the GPUs, from the document of GPUs.
-    Gpu(&'a Spec),
+    /// All edits for the GPUs, from the document of GPUs, and the driver's limit with the path of its record.
+    Gpu(&'a Spec, Option<(&'a DriverLimit, &'a Path)>),
     /// Variables alone: the container has the GPU by another resource.
     Variables,
 }
@@ -52,8 +54,11 @@ impl ShareDocument {
         edits: Edits<'_>,
     ) -> Option<Self> {
         let (mut own, mut common) = (ContainerEdits::default(), ContainerEdits::default());
-        if let Edits::Gpu(gpus) = edits {
+        let mut limit = None;
+        if let Edits::Gpu(gpus, limited) = edits {
             common = gpus.container_edits.clone();
+            own.hooks.extend(limited.map(|(limit, record)| limit.hook(record)));
+            limit = limited.map(|(limit, _)| limit.clone());
             for id in devices {
                 let gpu = gpus.devices.iter().find(|device| device.name == id.as_str())?;
                 own.merge(gpu.container_edits.clone());
@@ -64,7 +69,7 @@ impl ShareDocument {
         let ids: Vec<_> = devices.iter().map(DeviceId::as_str).collect();
         own.env.push(format!("{}={}", variable(resource), ids.join(",")));
         let spec = Spec::new(&SHARE, vec![SpecDevice::new(name, own)], common);
-        Some(Self { hold, spec })
+        Some(Self { hold, spec, limit })
     }
 
     /// The share of a document that an agent wrote.
@@ -73,7 +78,7 @@ impl ShareDocument {
         let prefix = format!("{VARIABLE}=");
         let record = device.container_edits.env.iter().find_map(|it| it.strip_prefix(&prefix))?;
         let hold = serde_json::from_str(record).ok()?;
-        Some((device.name.clone(), Self { hold, spec }))
+        Some((device.name.clone(), Self { hold, spec, limit: None }))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::{path::PathBuf, time::Duration};
 
 use windlass_cluster::ClusterError;
-use windlass_core::virtual_gpus::RequestError;
+use windlass_core::{enforcement::Enforcement, virtual_gpus::RequestError};
 use windlass_lifecycle::cleanup::NotReady;
 
 /// Reason that a share is not bound. The kubelet tries again.
@@ -35,6 +35,8 @@ pub(super) enum BindError {
     NoRoom(String),
     #[error("{} is not ready: {}", .0.device, .0.why)]
     NotReady(NotReady),
+    #[error("its memory cannot be limited by `{0}`, as the configuration's atLeast wants: {1}")]
+    NotLimited(Enforcement, String),
     #[error("{0}")]
     Disk(String),
     #[error("it took longer than {0:?}")]

@@ -1,0 +1,73 @@
+//! Limits of GPU memory that NVIDIA's driver enforces, and the weakest limit that a share may have.
+
+use std::path::PathBuf;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use windlass_core::enforcement::Enforcement;
+
+use crate::watchdog::WatchdogAction;
+
+/// Limits of the memory of shares by amounts.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct MemoryLimitPolicy {
+    /// The program `windlass-hook`, as the host names it: with NVIDIA's driver 615 or newer and cgroup v2, the container
+    /// runtime sets the limits by it. Left out, the driver limits nothing.
+    pub hook: Option<PathBuf>,
+    /// The weakest limit with which a container starts.
+    pub at_least: RequiredLimit,
+}
+
+/// The weakest limit with which a container starts.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "camelCase")]
+pub enum RequiredLimit {
+    /// None: the best that the node has.
+    #[default]
+    None,
+    /// The watchdog's.
+    Watched,
+    /// The driver's.
+    Driver,
+}
+
+// === impl MemoryLimitPolicy ===
+
+impl MemoryLimitPolicy {
+    /// Mistakes that the types allow.
+    pub(crate) fn mistakes(&self, watchdog: WatchdogAction) -> Vec<String> {
+        let mut found = Vec::new();
+        if self.hook.as_ref().is_some_and(|path| !path.is_absolute()) {
+            found.push("hook: write the whole path of windlass-hook on the host".to_owned());
+        }
+        match self.at_least {
+            RequiredLimit::Driver if self.hook.is_none() => {
+                found.push("atLeast: driver takes the hook: name its path".to_owned());
+            }
+            RequiredLimit::Watched if self.hook.is_none() && !watchdog.acts() => {
+                found.push(
+                    "atLeast: watched takes a watchdog that acts: write action: kill or evict"
+                        .to_owned(),
+                );
+            }
+            _ => {}
+        }
+        found
+    }
+}
+
+// === impl RequiredLimit ===
+
+impl RequiredLimit {
+    /// The weakest enforcement that fulfils it.
+    pub fn enforcement(self) -> Enforcement {
+        match self {
+            Self::None => Enforcement::None,
+            Self::Watched => Enforcement::Watched,
+            Self::Driver => Enforcement::Driver,
+        }
+    }
+}

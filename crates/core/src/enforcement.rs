@@ -1,0 +1,43 @@
+//! Enforcement of a share's memory: the means that keeps a container to it.
+
+use serde::{Deserialize, Serialize};
+
+/// The strongest means that keeps a container to its memory of a shared GPU, from none upwards.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(rename_all = "camelCase")]
+pub enum Enforcement {
+    /// Nothing does.
+    #[default]
+    None,
+    /// The watchdog measures it from outside, and evicts the pod or ends its processes.
+    Watched,
+    /// An MPS daemon refuses each client process more. A program can do without the daemon.
+    Mps,
+    /// The driver refuses the container more, by its control group.
+    Driver,
+}
+
+// === impl Enforcement ===
+
+impl Enforcement {
+    /// All, the weakest first.
+    pub const ALL: [Self; 4] = [Self::None, Self::Watched, Self::Mps, Self::Driver];
+
+    /// The word in metrics.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Watched => "watched",
+            Self::Mps => "mps",
+            Self::Driver => "driver",
+        }
+    }
+}
+
+impl std::fmt::Display for Enforcement {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.word())
+    }
+}

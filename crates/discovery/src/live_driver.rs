@@ -1,0 +1,138 @@
+//! NVIDIA's driver while it is in use: processes on GPUs with their memory and containers, and support of memory limits.
+
+use std::path::PathBuf;
+
+use tokio::sync::watch;
+use windlass_core::device::DeviceId;
+use windlass_host::{Host, Roots, blocking, container::ContainerId};
+use windlass_nvml::{Nvml, NvmlError};
+
+/// NVIDIA's driver while it is in use. Clones share it.
+#[derive(Clone, Debug)]
+pub struct LiveDriver {
+    roots: Roots,
+    /// The configured library; `None` for the one of the roots.
+    named: Option<PathBuf>,
+    library: watch::Receiver<Option<Nvml>>,
+}
+
+/// Places on the host that the driver's memory limits need.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemoryLimitPlaces {
+    /// NVML.
+    pub library: PathBuf,
+    /// Mount point of cgroup v2.
+    pub cgroups: PathBuf,
+}
+
+/// Reason why the driver cannot limit the memory of containers.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoMemoryLimits {
+    /// NVML is not initialised.
+    #[error("NVML is not initialised: the driver is missing or failing")]
+    NoDriver,
+    /// The driver is older than memory limits.
+    #[error("NVIDIA's driver limits no memory: it has to be 615 or newer")]
+    OldDriver,
+    /// The host has cgroup v1.
+    #[error("the node has no cgroup v2, which the driver's limits need")]
+    NoCgroups,
+    /// The path of NVML on the host is unknown.
+    #[error("the path of libnvidia-ml.so.1 on the host is unknown: name it by nvmlLibrary")]
+    NoLibrary,
+}
+
+/// Mount point of control groups, and the file that version 2 alone has (`cgroups(7)`).
+const CGROUPS: &str = "/sys/fs/cgroup";
+const VERSION_2: &str = "/sys/fs/cgroup/cgroup.controllers";
+
+/// A process that holds memory of a GPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GpuProcess {
+    /// Process id on the host.
+    pub pid: u32,
+    /// Its container; `None` for a process of the host.
+    pub container: Option<ContainerId>,
+    /// Memory that it holds, its contexts included, in bytes.
+    pub memory_bytes: u64,
+}
+
+/// Reason why the processes of a GPU are unknown.
+#[derive(Debug, thiserror::Error)]
+pub enum ProcessError {
+    /// NVML is not initialised.
+    #[error("NVML is not initialised: the driver is missing or failing")]
+    NoDriver,
+    /// The driver refused, or does not know the GPU.
+    #[error(transparent)]
+    Driver(#[from] NvmlError),
+    /// The driver does not measure the memory of processes.
+    #[error("the driver does not say how much memory a process holds")]
+    Unmeasured,
+    /// The agent does not see the host's processes.
+    #[error(
+        "the host's processes are hidden: the agent's pod needs hostPID, and the host's /proc below its root"
+    )]
+    Hidden,
+}
+
+// === impl LiveDriver ===
+
+impl LiveDriver {
+    pub(crate) fn new(
+        roots: Roots,
+        named: Option<PathBuf>,
+        library: watch::Receiver<Option<Nvml>>,
+    ) -> Self {
+        Self { roots, named, library }
+    }
+
+    /// The host, whose `/proc` has the processes.
+    pub fn host(&self) -> &Host {
+        &self.roots.host
+    }
+
+    /// Places on the host, if the driver limits the memory of control groups. Blocks for small files. An agent that does not
+    /// see the host's control groups leaves their version to the hook.
+    pub fn memory_limits(&self) -> Result<MemoryLimitPlaces, NoMemoryLimits> {
+        let has_limits = self.library.borrow().as_ref().map(Nvml::has_memory_limits);
+        if !has_limits.ok_or(NoMemoryLimits::NoDriver)? {
+            return Err(NoMemoryLimits::OldDriver);
+        }
+        let host = &self.roots.host;
+        if host.has_folder(CGROUPS) && !host.has(VERSION_2) {
+            return Err(NoMemoryLimits::NoCgroups);
+        }
+        let path = self.roots.nvml_library(self.named.clone());
+        let on_node = path.map(|path| host.on_node(&path).unwrap_or(path));
+        let library = on_node.filter(|path| path.is_absolute()).ok_or(NoMemoryLimits::NoLibrary)?;
+        Ok(MemoryLimitPlaces { library, cgroups: host.path_on_node(CGROUPS) })
+    }
+
+    /// Processes on a GPU. Takes as long as the driver does, which may be forever.
+    ///
+    /// # Errors
+    ///
+    /// Fails where the driver or the host hides them: an empty list says that there are none.
+    pub async fn processes(&self, gpu: &DeviceId) -> Result<Vec<GpuProcess>, ProcessError> {
+        let (driver, gpu) = (self.clone(), gpu.clone());
+        blocking(move || driver.processes_now(&gpu)).await
+    }
+
+    /// Blocks.
+    fn processes_now(&self, gpu: &DeviceId) -> Result<Vec<GpuProcess>, ProcessError> {
+        // NVML shuts down once nobody has it: this thread keeps it until the driver has answered.
+        let nvml = self.library.borrow().clone().ok_or(ProcessError::NoDriver)?;
+        if !self.host().shows_own_process() {
+            return Err(ProcessError::Hidden);
+        }
+        let mut all = Vec::new();
+        for process in nvml.gpu_with_uuid(gpu.as_str())?.processes()? {
+            // One that has ended meanwhile holds nothing.
+            let Ok(container) = self.host().container_of(process.pid) else { continue };
+            let memory_bytes = process.memory_bytes.ok_or(ProcessError::Unmeasured)?;
+            all.push(GpuProcess { pid: process.pid, container, memory_bytes });
+        }
+        Ok(all)
+    }
+}
