@@ -10,6 +10,7 @@ mod devices;
 #[cfg(feature = "cluster")]
 mod extender;
 mod kubelet;
+mod memory;
 mod node;
 mod pods;
 #[cfg(feature = "cluster")]

@@ -2,10 +2,12 @@
 
 use std::{
     fs,
+    path::{Path, PathBuf},
     process::{Child, Command, ExitStatus},
 };
 
 use tempfile::TempDir;
+use windlass_machine::{Machine, MachineProfile, profile::Driver, simulated_driver};
 
 /// A machine and the agent's configuration; gone when dropped, unless it is this one.
 pub(crate) struct Node {
@@ -41,9 +43,18 @@ impl Node {
     pub(crate) fn new(profile: &str, config: &str) -> Self {
         let mut node = Self::of_this_machine(config);
         succeed(&["machine", "create", &node.path("machine"), "--machine", profile]);
-        let (host, library) = (node.path("machine/host"), node.path("machine/libnvidia-ml.so.1"));
-        let flags = ["--host-root", &host, "--nvml-library", &library];
-        node.host = flags.map(str::to_owned).to_vec();
+        node.serve(&node.machine());
+        node
+    }
+
+    /// A simulated DGX H100 with another driver.
+    pub(crate) fn with_driver(version: &str, config: &str) -> Self {
+        let mut node = Self::of_this_machine(config);
+        let mut profile = MachineProfile::named("dgx-h100").expect("a shipped profile");
+        profile.driver = Some(Driver { version: version.to_owned(), cuda: "13.4".to_owned() });
+        let driver = simulated_driver().expect("cargo builds it with the tests");
+        let machine = Machine::create(Path::new(&node.path("machine")), &profile, &driver);
+        node.serve(&machine.expect("a machine"));
         node
     }
 
@@ -53,6 +64,18 @@ impl Node {
         let node = Self { folder, host: Vec::new() };
         node.configure(config);
         node
+    }
+
+    /// The simulated machine.
+    pub(crate) fn machine(&self) -> Machine {
+        Machine::open(Path::new(&self.path("machine"))).expect("a machine")
+    }
+
+    fn serve(&mut self, machine: &Machine) {
+        let text = |path: PathBuf| path.display().to_string();
+        let (host, library) = (text(machine.host_root()), text(machine.nvml_library()));
+        let flags = ["--host-root", &host, "--nvml-library", &library];
+        self.host = flags.map(str::to_owned).to_vec();
     }
 
     /// A name in the folder, which goes with the node.
@@ -132,6 +155,10 @@ impl Agent {
     pub(crate) fn kill(&mut self) {
         self.0.kill().expect("it runs");
         self.0.wait().expect("it ends");
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.0.id()
     }
 
     /// Exit status, if it has ended.

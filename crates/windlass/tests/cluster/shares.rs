@@ -9,12 +9,12 @@ use crate::cluster::{
     pods::{Pods, kubectl},
 };
 
-const MEMORY: &str = "windlass.dev/gpu-memory";
+pub(crate) const MEMORY: &str = "windlass.dev/gpu-memory";
 
 /// GiB of eight GPUs.
-const ALL: usize = 8 * 79;
+pub(crate) const ALL: usize = 8 * 79;
 
-fn config() -> String {
+pub(crate) fn config() -> String {
     let kubeconfig = std::env::var(KUBECONFIG).expect("checked");
     let node = kubectl(&["get", "nodes", "-o", "jsonpath={.items[0].metadata.name}"]);
     format!(
@@ -25,7 +25,7 @@ fn config() -> String {
 }
 
 /// A pod that no scheduler binds.
-fn pod(name: &str, gib: u32) -> String {
+pub(crate) fn pod(name: &str, gib: u32) -> String {
     format!(
         "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\n\
          spec:\n  schedulerName: windlass-e2e\n  automountServiceAccountToken: false\n  \
@@ -36,7 +36,7 @@ fn pod(name: &str, gib: u32) -> String {
 }
 
 /// Binds a pod with its placement, as the extender does. One that its author wrote decides nothing.
-fn bind(pod: &str, gib: u32, gpu: &str) {
+pub(crate) fn bind(pod: &str, gib: u32, gpu: &str) {
     let node = kubectl(&["get", "nodes", "-o", "jsonpath={.items[0].metadata.name}"]);
     let placement = json!({"devices": [{"id": gpu, "memoryMib": gib * 1024}]}).to_string();
     let binding = json!({

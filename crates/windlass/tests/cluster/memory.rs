@@ -1,0 +1,151 @@
+//! Memory of shares on a real kubelet: the hook as a real container runtime starts it, and the watchdog over real processes in
+//! the kubelet's control groups.
+
+use std::{fs, path::Path};
+
+use windlass_machine::state::Process;
+
+use crate::cluster::{
+    NODE_STATUS, alone, eventually, has_cluster,
+    kubelet::allocatable,
+    node::{Agent, Node},
+    pods::{Pods, kubectl},
+    shares::{ALL, MEMORY, bind, config, pod},
+};
+
+/// UID of a pod at the API server, and at the kubelet.
+fn uid(pod: &str) -> String {
+    kubectl(&["get", "pod", pod, "-o", "jsonpath={.metadata.uid}"])
+}
+
+/// Messages of this very pod's events: one of an earlier test may have had the name.
+fn events(pod: &str) -> String {
+    let about = format!("involvedObject.uid={}", uid(pod));
+    let path = "jsonpath={range .items[*]}{.reason}: {.message}{\"\\n\"}{end}";
+    kubectl(&["get", "events", "--field-selector", &about, "-o", path])
+}
+
+fn restarts(pod: &str) -> String {
+    kubectl(&["get", "pod", pod, "-o", "jsonpath={.status.containerStatuses[0].restartCount}"])
+}
+
+/// Processes of a pod's container on this machine, by their control group.
+fn processes(pod: &str) -> Vec<u32> {
+    let path = "jsonpath={.status.containerStatuses[0].containerID}";
+    let id = kubectl(&["get", "pod", pod, "-o", path]);
+    let id = id.strip_prefix("containerd://").expect("it has started");
+    let names = fs::read_dir("/proc").expect("it is there").flatten();
+    let numbers = names.filter_map(|name| name.file_name().to_str()?.parse::<u32>().ok());
+    let groups = |pid: &u32| fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    numbers.filter(|pid| groups(pid).contains(id)).collect()
+}
+
+/// Mount point of cgroup v2 on this machine, if it has one.
+fn cgroups() -> Option<String> {
+    let mounts = fs::read_to_string("/proc/mounts").expect("it is there");
+    let mut all = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+    all.find_map(|fields| (fields.get(2) == Some(&"cgroup2")).then(|| fields[1].to_owned()))
+}
+
+/// Shows a process of this machine to the agent, as the host's `/proc` does.
+fn show(node: &Node, pid: u32, file: &str) {
+    let text = fs::read_to_string(format!("/proc/{pid}/{file}")).expect("it runs");
+    let folder = node.path(&format!("machine/host/proc/{pid}"));
+    fs::create_dir_all(&folder).expect("made");
+    fs::write(Path::new(&folder).join(file), text).expect("written");
+}
+
+/// A GPU of the machine, and its index.
+fn gpu(node: &Node) -> (usize, String) {
+    let model = node.machine().model().expect("a machine");
+    (5, model.gpus[5].uuid.clone())
+}
+
+async fn serving(node: &Node) -> Agent {
+    let agent = node.agent();
+    eventually(NODE_STATUS, Some(ALL), async || allocatable(MEMORY).await).await;
+    agent
+}
+
+#[tokio::test]
+async fn the_watchdog_ends_the_processes_of_a_pod_above_its_share_and_no_others() {
+    if !has_cluster() {
+        return;
+    }
+    let _alone = alone();
+    let node = Node::new("dgx-h100", &format!("{}watchdog: {{action: kill}}\n", config()));
+    let agent = serving(&node).await;
+    show(&node, agent.pid(), "stat");
+    let (index, gpu) = gpu(&node);
+    let (greedy, modest) = ("windlass-e2e-greedy", "windlass-e2e-modest");
+    let mut pods = Pods::none();
+    let mut on_gpu = Vec::new();
+    for (name, memory_mib) in [(greedy, 20_000), (modest, 8000)] {
+        pods.apply(name, &pod(name, 8));
+        bind(name, 8, &gpu);
+        pods.until_it_runs(name).await;
+        let all = processes(name);
+        let memory_mib = memory_mib / all.len() as u64;
+        for pid in all {
+            show(&node, pid, "cgroup");
+            on_gpu.push(Process { pid, memory_mib, gpu_instance: None });
+        }
+    }
+    assert!(on_gpu.len() >= 2, "{on_gpu:?}");
+    node.machine().update(|it| it.gpus[index].live.processes = on_gpu).expect("changed");
+    eventually(NODE_STATUS, "1".to_owned(), async || restarts(greedy)).await;
+    let code = "jsonpath={.status.containerStatuses[0].lastState.terminated.exitCode}";
+    assert_eq!(kubectl(&["get", "pod", greedy, "-o", code]), "137", "SIGKILL");
+    let is_told = async || events(greedy).contains("GpuMemoryExceeded: ");
+    eventually(NODE_STATUS, true, is_told).await;
+    assert_eq!(restarts(modest), "0");
+    assert!(!events(modest).contains("GpuMemoryExceeded"), "{}", events(modest));
+    drop(pods);
+    drop(agent);
+}
+
+#[tokio::test]
+async fn the_runtime_starts_the_hook_before_the_container() {
+    if !has_cluster() {
+        return;
+    }
+    let _alone = alone();
+    let hook = Path::new(env!("CARGO_BIN_EXE_windlass")).with_file_name("windlass-hook");
+    assert!(hook.exists(), "build it: cargo build --package windlass-hook");
+    let limits = format!("memoryLimits: {{hook: {}, atLeast: driver}}\n", hook.display());
+    let node = Node::with_driver("615.10", &format!("{}{limits}", config()));
+    let cgroups = cgroups();
+    if let Some(cgroups) = &cgroups {
+        // The agent's machine is simulated, and the control groups are this one's.
+        fs::create_dir_all(node.path("machine/host/sys/fs")).expect("made");
+        let linked = node.path("machine/host/sys/fs/cgroup");
+        std::os::unix::fs::symlink(cgroups, linked).expect("linked");
+    }
+    let agent = serving(&node).await;
+    let (index, gpu) = gpu(&node);
+    let name = "windlass-e2e-limited";
+    let mut pods = Pods::none();
+    pods.apply(name, &pod(name, 8));
+    bind(name, 8, &gpu);
+    if cgroups.is_some() {
+        pods.until_it_runs(name).await;
+        let limits = node.machine().model().expect("a machine").gpus[index].memory_limits.clone();
+        let uid = uid(name);
+        let is_of_pod =
+            |group: &&String| group.contains(&uid) || group.contains(&uid.replace('-', "_"));
+        let groups: Vec<_> = limits.keys().filter(is_of_pod).collect();
+        assert_eq!(groups.len(), 1, "{limits:?}");
+        assert_eq!(limits[groups[0]].hard, 8 << 30);
+    } else {
+        // The agent does not see the node's control groups. The hook does, and refuses the container.
+        let is_refused = async || {
+            let events = events(name);
+            events.contains("windlass-hook: ") && events.contains("the node has no cgroup v2")
+        };
+        eventually(NODE_STATUS, true, is_refused).await;
+        let started = "jsonpath={.status.containerStatuses[0].started}";
+        assert_eq!(kubectl(&["get", "pod", name, "-o", started]), "false");
+    }
+    drop(pods);
+    drop(agent);
+}
