@@ -81,10 +81,11 @@ impl ContainerId {
     /// ```
     pub fn parse(text: &str) -> Option<Self> {
         let mut paths = text.lines().filter_map(|line| line.splitn(3, ':').nth(2));
-        paths.find_map(Self::of_path)
+        paths.find_map(Self::in_group)
     }
 
-    fn of_path(path: &str) -> Option<Self> {
+    /// The container of a control group, by the group's path.
+    pub fn in_group(path: &str) -> Option<Self> {
         let mut parts = path.split('/');
         // The first one: a container may name control groups of its own as it likes.
         let pod = parts.find_map(pod_of)?;

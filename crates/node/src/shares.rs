@@ -59,13 +59,14 @@ use windlass_host::{
 use windlass_lifecycle::cleanup::CleanupHandle;
 use windlass_resources::{NodeState, offers::Shareable};
 
+pub(crate) use self::limits::LimitRecords;
 use self::{
     choice::{Choice, decided},
     documents::{Edits, ShareDocument, ShareDocuments},
     error::BindError,
     hold::{Amounts, HeldGpu, Hold, Pod},
     holds::{Ended, Holds, Present, Taken},
-    limits::{DriverLimit, LimitRecords},
+    limits::DriverLimit,
     place::{ShareRequest, Size},
     wanted::{Tokens, Wanted},
 };

@@ -38,22 +38,27 @@ use windlass_cluster::{Client, Pods};
 use windlass_config::{Policy, WatchdogAction, WatchdogPolicy};
 use windlass_core::device::DeviceId;
 use windlass_discovery::live_driver::{GpuProcess, LiveDriver, ProcessError};
-use windlass_host::{causes, clock::Clock, keyed::Tasks, optional, watch::changed};
+use windlass_host::{blocking, causes, clock::Clock, keyed::Tasks, optional, watch::changed};
 
 use self::{
     accounts::{Accounts, HeldMemory, Usage},
     action::Actions,
     limits::{GpuLimits, Holders, Limits, limits},
-    snapshot::snapshot,
+    snapshot::{GpuStates, snapshot},
     tenants::Tenants,
 };
-use crate::metrics::{SharedMemory, WatchdogMetrics};
+use crate::{
+    metrics::{SharedMemory, WatchdogMetrics},
+    shares::LimitRecords,
+};
 
 /// Dependencies.
 pub(crate) struct Deps {
     pub(crate) policy: watch::Receiver<Arc<Policy>>,
     pub(crate) ledger: SharedLedger,
     pub(crate) driver: LiveDriver,
+    /// Records and notes of the driver's limits.
+    pub(crate) records: LimitRecords,
     pub(crate) cluster: Option<Client>,
     pub(crate) clock: Clock,
     pub(crate) metrics: WatchdogMetrics,
@@ -66,17 +71,24 @@ pub(crate) struct Watchdog {
     policy: watch::Receiver<Arc<Policy>>,
     ledger: watch::Receiver<Ledger>,
     driver: LiveDriver,
+    records: LimitRecords,
     /// Running measurements. A GPU has one at a time.
-    looks: Tasks<DeviceId, Result<Vec<GpuProcess>, ProcessError>>,
+    looks: Tasks<DeviceId, Look>,
     accounts: Accounts,
     tenants: Tenants,
     actions: Actions,
     running: JoinSet<()>,
     /// Pods with processes on each GPU at its latest measurement.
     present: BTreeMap<DeviceId, BTreeSet<String>>,
-    /// Reasons why GPUs cannot be measured.
-    blind: BTreeMap<DeviceId, String>,
+    states: GpuStates,
     publish: watch::Sender<Arc<SharedMemory>>,
+}
+
+/// A measurement of a GPU.
+struct Look {
+    processes: Result<Vec<GpuProcess>, ProcessError>,
+    /// Pods that the driver limits, by the kubelet's UID.
+    limited: BTreeSet<String>,
 }
 
 // === impl Watchdog ===
@@ -95,7 +107,8 @@ impl Watchdog {
             actions: Actions { pods, host, clock: deps.clock, metrics: deps.metrics },
             running: JoinSet::new(),
             present: BTreeMap::new(),
-            blind: BTreeMap::new(),
+            states: GpuStates::default(),
+            records: deps.records,
             publish: deps.publish,
         }
     }
@@ -114,6 +127,7 @@ impl Watchdog {
             if action == WatchdogAction::Off {
                 limits.clear();
             }
+            self.states.acts = action.acts();
             self.forget(&limits);
             let is_due = !limits.is_empty() && next <= Instant::now();
             if is_due {
@@ -139,35 +153,35 @@ impl Watchdog {
     /// Forgets what has no limit any more.
     fn forget(&mut self, limits: &Limits) {
         self.accounts.retain(limits);
-        self.blind.retain(|device, _| limits.contains_key(device));
+        self.states.retain(limits);
         self.present.retain(|device, _| limits.contains_key(device));
         self.tenants.retain(&self.present.values().flatten().collect());
-        let memory = snapshot(limits, &self.accounts, &self.tenants, &self.blind);
+        let memory = snapshot(limits, &self.accounts, &self.tenants, &self.states);
         windlass_host::watch::publish(&self.publish, Arc::new(memory));
     }
 
     fn measure(&mut self, limits: &Limits) {
         for device in limits.keys() {
             if !self.looks.is_busy(device) {
-                let (driver, gpu) = (self.driver.clone(), device.clone());
-                self.looks.begin(device.clone(), async move { driver.processes(&gpu).await });
+                let (driver, records, gpu) =
+                    (self.driver.clone(), self.records.clone(), device.clone());
+                self.looks.begin(device.clone(), async move {
+                    let processes = driver.processes(&gpu).await;
+                    let limited = blocking(move || records.limited(driver.host(), &gpu)).await;
+                    Look { processes, limited }
+                });
             }
         }
     }
 
     /// Takes in the processes of a GPU, and acts against violations.
-    fn judge(
-        &mut self,
-        device: &DeviceId,
-        look: Result<Vec<GpuProcess>, ProcessError>,
-        gpu: &GpuLimits,
-        action: WatchdogAction,
-    ) {
-        let processes = match look {
+    fn judge(&mut self, device: &DeviceId, look: Look, gpu: &GpuLimits, action: WatchdogAction) {
+        self.states.limited.insert(device.clone(), look.limited);
+        let processes = match look.processes {
             Ok(processes) => processes,
             Err(error) => return self.lose(device, &error),
         };
-        if self.blind.remove(device).is_some() {
+        if self.states.blind.remove(device).is_some() {
             tracing::info!(%device, "memory of a shared GPU is measured again");
         }
         let containers = processes.iter().filter_map(|process| process.container.as_ref());
@@ -211,7 +225,7 @@ impl Watchdog {
     fn lose(&mut self, device: &DeviceId, error: &ProcessError) {
         self.accounts.lose(device);
         let why = causes(error);
-        if self.blind.insert(device.clone(), why.clone()).as_ref() != Some(&why) {
+        if self.states.blind.insert(device.clone(), why.clone()).as_ref() != Some(&why) {
             tracing::warn!(%device, why, "memory of a shared GPU not measured: no limit is watched");
         }
     }

@@ -10,10 +10,12 @@ use std::{
 
 use serde_json::{Value, json};
 use windlass_config::{
-    MemoryLimitPolicy, Policy, RequiredLimit, ShareResources, WatchdogAction, WatchdogPolicy,
+    Disclosed, MemoryLimitPolicy, Policy, RequiredLimit, ShareResources, WatchdogAction,
+    WatchdogPolicy,
 };
+use windlass_kubelet_sim::Pod;
 use windlass_machine::{MachineProfile, profile::Driver};
-use windlass_testkit::{allocatable, pod_with, vanishes};
+use windlass_testkit::{Node, allocatable, pod_with, until, vanishes};
 
 use crate::shares::{World, placed};
 
@@ -44,7 +46,11 @@ fn by_hook(at_least: RequiredLimit) -> MemoryLimitPolicy {
 async fn world(driver: &str, policy: Policy) -> World {
     let mut profile = MachineProfile::named("dgx-h100").expect("a shipped profile");
     profile.driver = Some(Driver { version: driver.to_owned(), cuda: "13.4".to_owned() });
-    let world = Box::pin(World::prepared(&profile, policy, 8, |_| {})).await;
+    let prepare = |node: &mut Node| {
+        node.config.disclose.insert(Disclosed::Pods);
+        node.config.listen = Some("127.0.0.1:0".parse().expect("an address"));
+    };
+    let world = Box::pin(World::prepared(&profile, policy, 8, prepare)).await;
     allocatable(&world.kubelet, MEMORY, 8 * 79).await;
     world
 }
@@ -108,17 +114,25 @@ async fn a_share_has_a_hook_that_limits_its_container_before_it_starts() {
     let policy = policy(by_hook(RequiredLimit::Driver), WatchdogAction::Observe);
     let world = world("615.10", policy).await;
     let gpu = world.gpus[0].clone();
-    let document = world.run("a", 8, &placed(&gpu)).await;
-    let record = record(&document);
+    let uid = "a".repeat(32);
+    let pod = Pod { uid: uid.clone(), ..pod_with("a", MEMORY, 8) };
+    world.admit(pod, &placed(&gpu)).await;
+    let record = record(&world.start_of(&uid, "main").await.remove(0));
     let cgroups = Cgroups(&world);
-    let (container, group) = cgroups.container("a-uid", "c0ffee");
+    let (container, group) = cgroups.container(&uid, "c0ffee");
     let note = cgroups.run_hook(&record, &container, "c0ffee").expect("limited");
     let machine = world.node.machine.model().expect("a machine");
     let gpu = machine.gpus.iter().find(|it| it.uuid == gpu.as_str()).expect("it is there");
     assert_eq!(gpu.memory_limits[group.to_str().expect("text")].hard, 8 << 30);
     assert!(record.exists() && note.exists());
+    let limited = r#"holder="a",enforcement="driver"} 8589934592"#;
+    until("the limit in the metrics", async || {
+        let text = crate::agent::admin::get(&world.agent, "/metrics").await.body;
+        if text.contains(limited) { Ok(()) } else { Err(text.contains("enforcement=")) }
+    })
+    .await;
     // With the pod its record and the hook's notes go.
-    world.kubelet.delete("a-uid").await;
+    world.kubelet.delete(&uid).await;
     vanishes(&record).await;
     vanishes(&note).await;
     world.agent.stop().await;

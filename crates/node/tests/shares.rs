@@ -111,9 +111,13 @@ impl World {
 
     /// Starts a container, as often as the kubelet would. Returns its documents, in the order of their names.
     pub(crate) async fn start(&self, name: &str, container: &str) -> Vec<Value> {
-        let uid = format!("{name}-uid");
+        self.start_of(&format!("{name}-uid"), container).await
+    }
+
+    /// The same for a pod of this UID.
+    pub(crate) async fn start_of(&self, uid: &str, container: &str) -> Vec<Value> {
         let grant = until("the container starts", async || {
-            self.kubelet.start_container(&uid, container).await
+            self.kubelet.start_container(uid, container).await
         })
         .await;
         let names = grant.cdi_devices.iter().map(|it| it.strip_prefix("windlass.dev/share="));

@@ -197,7 +197,7 @@ async fn use_is_measured_from_outside_of_every_container() {
     for line in [
         of_a,
         format!(r#"pod="b",container="main"}} {}"#, 1 << 20),
-        format!(r#"{limit},kind="pod",holder="a"}} {}"#, 8192_u64 << 20),
+        format!(r#"{limit},kind="pod",holder="a",enforcement="watched"}} {}"#, 8192_u64 << 20),
         format!(r#"windlass_shared_gpu_watched{{device="{gpu}"}} 1"#),
         r#"windlass_share_memory_violations_total{action="kill"} 0"#.to_owned(),
     ] {

@@ -34,7 +34,7 @@ use crate::{
     labels::{Labeller, devices},
     metrics::{Instruments, SharedMemory},
     reconciler::{Inputs, Outputs, Reconciler, dry_run::Snapshots, were_offered},
-    shares::{self, Shares},
+    shares::{self, LimitRecords, Shares},
     watchdog::{self, Watchdog},
 };
 
@@ -370,6 +370,7 @@ impl Wiring<'_> {
             policy: self.policy.clone(),
             ledger: self.ledger.clone(),
             driver,
+            records: LimitRecords::new(&self.config.places.state_dir),
             cluster,
             clock: self.clock,
             metrics: self.instruments.watchdog.clone(),

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use prometheus_client::{collector::Collector, encoding::DescriptorEncoder, registry::Registry};
 use tokio::sync::watch;
-use windlass_core::device::DeviceId;
+use windlass_core::{device::DeviceId, enforcement::Enforcement};
 use windlass_host::counters::{CounterFamily, Labels};
 
 use super::family::{FamilyHead, Value};
@@ -32,6 +32,8 @@ pub(crate) struct HolderLimit {
     pub(crate) is_claim: bool,
     /// In MiB.
     pub(crate) mib: u64,
+    /// The strongest means against excess that was seen to work.
+    pub(crate) by: Enforcement,
 }
 
 /// Memory that a container with a limit uses.
@@ -108,11 +110,13 @@ impl Collector for SharedMemoryCollector {
         let limits = memory.iter().flat_map(|(id, gpu)| {
             gpu.limits.iter().map(move |limit| {
                 let kind = if limit.is_claim { "claim" } else { "pod" };
+                let by = limit.by.word();
                 let labels = vec![
                     device(id),
                     ("namespace", limit.namespace.clone()),
                     ("kind", kind.to_owned()),
                     ("holder", limit.name.clone()),
+                    ("enforcement", by.to_owned()),
                 ];
                 (labels, Value::Whole(limit.mib.saturating_mul(MIB)))
             })

@@ -1,6 +1,7 @@
 //! Memory limits of shares by NVIDIA's driver: the records that the hook of the container runtime reads.
 
 use std::{
+    collections::BTreeSet,
     fs, io,
     path::{Path, PathBuf},
 };
@@ -8,20 +9,22 @@ use std::{
 use windlass_config::Policy;
 use windlass_core::{
     cdi::Hook,
+    device::DeviceId,
     enforcement::Enforcement,
     memory_limit::{GpuMemoryLimit, MemoryLimitNote, MemoryLimitRecord},
 };
 use windlass_discovery::live_driver::LiveDriver;
 use windlass_host::{
-    causes,
-    files::{self, Readers},
+    Host, causes,
+    container::ContainerId,
+    files::{self, Links, Readers},
 };
 
 use super::{error::BindError, hold::HeldGpu};
 
 /// The folder of the records. The container runtime has it at the same path.
 #[derive(Clone, Debug)]
-pub(super) struct LimitRecords(PathBuf);
+pub(crate) struct LimitRecords(PathBuf);
 
 /// A limit that the hook sets before the container's first instruction.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,6 +44,8 @@ const STAGE: &str = "createRuntime";
 const TIMEOUT: i64 = 30;
 
 const JSON: &str = ".json";
+
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 // === impl DriverLimit ===
 
@@ -99,7 +104,7 @@ impl DriverLimit {
 // === impl LimitRecords ===
 
 impl LimitRecords {
-    pub(super) fn new(state_dir: &Path) -> Self {
+    pub(crate) fn new(state_dir: &Path) -> Self {
         Self(state_dir.join(FOLDER))
     }
 
@@ -117,6 +122,21 @@ impl LimitRecords {
             None => self.remove(&path),
         };
         done.map_err(|error| format!("cannot write {}: {error}", path.display()))
+    }
+
+    /// Pods that the hook has limited on a GPU since the boot, by the kubelet's UID. Blocks.
+    pub(crate) fn limited(&self, host: &Host, gpu: &DeviceId) -> BTreeSet<String> {
+        let boot = host.text(BOOT_ID).unwrap_or_default();
+        let files = fs::read_dir(&self.0).into_iter().flatten().flatten();
+        let pod = |path: PathBuf| {
+            let text = files::read_regular_text(&path, Links::Refused, files::MAX_BYTES).ok()?;
+            let note = MemoryLimitNote::parse(text.as_bytes()).ok()?;
+            let is_it =
+                note.boot_id() == boot && note.gpus().iter().any(|it| it.uuid == gpu.as_str());
+            let container = ContainerId::in_group(note.cgroup().to_str()?)?;
+            is_it.then_some(container.pod)
+        };
+        files.filter_map(|file| pod(file.path())).collect()
     }
 
     /// Removes the records of ended shares, which a killed agent left. Blocks.

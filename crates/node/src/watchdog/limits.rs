@@ -2,15 +2,25 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use windlass_allocations::ledger::{ClaimRef, Ledger};
+use windlass_allocations::ledger::{ClaimRef, Ledger, Portion};
+use windlass_config::ShareMethod;
 use windlass_core::device::DeviceId;
 
 /// Limits of memory on each shared GPU. A GPU that one holder has as a whole is absent.
 pub(super) type Limits = BTreeMap<DeviceId, GpuLimits>;
 
-/// Limits of memory on a GPU, in MiB, by holder: pods with shares, and claims.
+/// Limits of memory on a GPU by holder: pods with shares, and claims.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct GpuLimits(BTreeMap<ClaimRef, u64>);
+pub(super) struct GpuLimits(BTreeMap<ClaimRef, Limit>);
+
+/// Limit of a holder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Limit {
+    /// Memory in MiB.
+    pub(super) mib: u64,
+    /// True if an MPS daemon serves the holder.
+    pub(super) is_mps: bool,
+}
 
 /// Holders that a pod's processes count for: its own share, and the claims that it uses. A claim may have several pods,
 /// which share its limit.
@@ -24,7 +34,7 @@ pub(super) fn limits(ledger: &Ledger) -> Limits {
         let parts = portions.filter(|(_, portion)| portion.memory < portion.of);
         for (claim, portion) in parts {
             let gpu = all.entry(device.clone()).or_default();
-            gpu.0.insert(claim.clone(), portion.memory);
+            gpu.0.insert(claim.clone(), Limit::of(&portion));
         }
     }
     all
@@ -50,9 +60,9 @@ impl GpuLimits {
         self.0.keys().filter(is_one)
     }
 
-    /// All limits, in MiB.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&ClaimRef, u64)> {
-        self.0.iter().map(|(holder, mib)| (holder, *mib))
+    /// All limits.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&ClaimRef, Limit)> {
+        self.0.iter().map(|(holder, limit)| (holder, *limit))
     }
 
     /// True if claims have limits: then a pod's claims must be known.
@@ -62,6 +72,15 @@ impl GpuLimits {
 
     /// Limit of these holders together, in MiB; `None` without any.
     pub(super) fn of(&self, holders: &Holders) -> Option<u64> {
-        holders.iter().map(|holder| self.0.get(holder)).sum::<Option<u64>>().filter(|mib| *mib > 0)
+        let all = holders.iter().map(|holder| Some(self.0.get(holder)?.mib));
+        all.sum::<Option<u64>>().filter(|mib| *mib > 0)
+    }
+}
+
+// === impl Limit ===
+
+impl Limit {
+    fn of(portion: &Portion) -> Self {
+        Self { mib: portion.memory, is_mps: portion.method == ShareMethod::Mps }
     }
 }
