@@ -23,6 +23,7 @@ mod samples;
 mod spawn;
 mod stage;
 mod system_calls;
+mod watchdog;
 
 use std::path::PathBuf;
 
@@ -32,7 +33,7 @@ use report::{Report, Row};
 
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// Benchmark to run [default: all but idle, which takes long]
+    /// Benchmark to run [default: all but idle and watchdog, which take long]
     parts: Vec<Part>,
     /// End with 1 if a budget is missed.
     #[arg(long)]
@@ -55,6 +56,7 @@ enum Part {
     Memory,
     Fault,
     Idle,
+    Watchdog,
 }
 
 fn main() -> Result<()> {
@@ -101,6 +103,7 @@ impl Part {
             Self::Memory => memory::measure().await,
             Self::Fault => fault::measure().await,
             Self::Idle => idle::measure().await,
+            Self::Watchdog => watchdog::measure().await,
         }
     }
 }

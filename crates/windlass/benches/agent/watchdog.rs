@@ -1,0 +1,102 @@
+//! Cost of the watchdog: 64 containers on eight shared GPUs, measured each second.
+
+use std::{fs, time::Duration};
+
+use anyhow::{Context as _, Result};
+use k8s_openapi::api::core::v1::Pod as PodObject;
+use serde_json::json;
+use tokio::time::sleep;
+use windlass_cluster_sim::api::ApiServer;
+use windlass_kubelet_sim::{Container, Pod};
+use windlass_machine::state::Process;
+
+use crate::{
+    proc::ticks,
+    report::Row,
+    stage::{Served, Stage},
+};
+
+const MEASURED: Duration = Duration::from_secs(20);
+
+const PODS: u32 = 64;
+
+/// GiB of each: nine fit on a GPU.
+const GIB: u64 = 8;
+
+const MEMORY: &str = "windlass.dev/gpu-memory";
+
+/// Id of the first simulated process: above any real one.
+const FIRST_PID: u32 = 5_000_000;
+
+/// A fifth of a percent of a core.
+const BUDGET_PERCENT: f64 = 0.2;
+
+/// Compares an agent that measures with one that does not. The simulated driver reads the machine's state in each call, so
+/// its part is more than a real driver's.
+pub(crate) async fn measure() -> Result<Vec<Row>> {
+    let without = busy("off").await?;
+    let with = busy("kill").await?;
+    let percent = 100.0 * (with.as_secs_f64() - without.as_secs_f64()) / MEASURED.as_secs_f64();
+    Ok(vec![
+        Row::once(format!("watchdog, {PODS} containers on 8 GPUs"), format!("{percent:.2} %"))
+            .compared(format!("{with:?} of a core in {MEASURED:?}, {without:?} without"))
+            .limited(percent, BUDGET_PERCENT, " %"),
+    ])
+}
+
+/// Processor time of an agent with this action.
+async fn busy(action: &str) -> Result<Duration> {
+    let api = ApiServer::start();
+    let stage = Stage::set("dgx-h100")?;
+    let kubeconfig = stage.path("kubeconfig");
+    fs::write(&kubeconfig, api.kubeconfig())?;
+    let config = stage.path("windlass.yaml");
+    let kubeconfig = kubeconfig.display();
+    fs::write(
+        &config,
+        format!(
+            "cluster: {{kubeconfig: {kubeconfig}, nodeName: n1}}\nshares: {{memory: {MEMORY}}}\nwatchdog: {{action: {action}}}\n"
+        ),
+    )?;
+    let served = stage.serve(&["--config".as_ref(), config.as_ref()]).await?;
+    served.wait_for(|node| node.counts(MEMORY).is_some_and(|(_, free)| free > 0)).await?;
+    for number in 0..PODS {
+        start(&served, &api, number).await?;
+    }
+    let agent = served.agent.id();
+    show(&served, agent, "stat", &fs::read_to_string(format!("/proc/{agent}/stat"))?)?;
+    let before = ticks(agent)?;
+    sleep(MEASURED).await;
+    Ok(Duration::from_millis(10 * (ticks(agent)? - before)))
+}
+
+/// Starts a pod whose process uses half of its share.
+async fn start(served: &Served, api: &ApiServer, number: u32) -> Result<()> {
+    let (name, uid) = (format!("p{number}"), format!("{number:032}"));
+    let machine = &served.stage.machine;
+    let index = usize::try_from(number)? % 8;
+    let gpu = machine.model()?.gpus[index].uuid.clone();
+    let placement = json!({"devices": [{"id": gpu, "memoryMib": GIB * 1024}]}).to_string();
+    let object = json!({
+        "metadata": {"name": name, "namespace": "default", "uid": uid,
+                     "annotations": {"windlass.dev/placement": placement}},
+        "spec": {"nodeName": "n1", "containers": [{"name": "main", "image": "i"}]},
+    });
+    api.objects().put::<PodObject>(&serde_json::from_value(object)?);
+    let container = Container::new("main").limit(MEMORY, GIB);
+    let pod = Pod { uid: uid.clone(), ..Pod::new(&name).container(container) };
+    served.kubelet.admit(pod).await.context("the pod is not admitted")?;
+    served.kubelet.start_container(&uid, "main").await.context("the container does not start")?;
+    let pid = FIRST_PID + number;
+    show(served, pid, "cgroup", &format!("0::/kubepods/pod{uid}/{number:064x}\n"))?;
+    let process = Process { pid, memory_mib: GIB * 512, gpu_instance: None };
+    machine.update(|model| model.gpus[index].live.processes.push(process))?;
+    Ok(())
+}
+
+/// Shows a file of a process below the machine's root.
+fn show(served: &Served, pid: u32, file: &str, text: &str) -> Result<()> {
+    let folder = served.stage.machine.host_root().join(format!("proc/{pid}"));
+    fs::create_dir_all(&folder)?;
+    Ok(fs::write(folder.join(file), text)?)
+}
