@@ -16,10 +16,10 @@ pub enum HookError {
         /// Error from the kernel.
         source: io::Error,
     },
-    /// The note cannot be written.
+    /// The note, or the installed program, cannot be written.
     #[error("cannot write {path}")]
     Write {
-        /// Path of the note.
+        /// Path of the file.
         path: PathBuf,
         /// Error from the kernel.
         source: io::Error,

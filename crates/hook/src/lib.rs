@@ -17,6 +17,7 @@ mod cgroup;
 mod clear;
 mod error;
 mod gpus;
+mod install;
 mod record;
 mod state;
 
@@ -32,6 +33,7 @@ use windlass_host::files::{self, Links, Readers};
 use self::{cgroup::Cgroups, gpus::Target};
 pub use clear::clear;
 pub use error::HookError;
+pub use install::install;
 
 /// Boot id below the mount point of procfs (`random(4)`).
 const BOOT_ID: &str = "sys/kernel/random/boot_id";

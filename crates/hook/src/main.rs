@@ -8,7 +8,7 @@ use std::{
     process::ExitCode,
 };
 
-use windlass_hook::{HookError, clear, limit};
+use windlass_hook::{HookError, clear, install, limit};
 use windlass_host::causes;
 
 /// Work of one start, with the mount point of procfs.
@@ -16,6 +16,7 @@ use windlass_host::causes;
 enum Task {
     Limit { record: PathBuf, proc: PathBuf },
     Clear { note: PathBuf, proc: PathBuf },
+    Install { folder: PathBuf },
     Help,
 }
 
@@ -25,8 +26,9 @@ Container runtimes start it; Windlass writes its records.
 
 Usage: windlass-hook memory-limit --record FILE   with the container's OCI state on standard input
        windlass-hook memory-limit --clear NOTE    lifts the limits of a note
+       windlass-hook install DIR                  copies this program to DIR/windlass-hook
 
-Exit code: 0 done, 1 refused with the reason on standard error, 64 wrong arguments.
+Exit code: 0 done, 1 failed with the reason on standard error, 64 wrong arguments.
 ";
 
 /// Mount point of procfs. `--proc DIR` moves it for tests.
@@ -62,6 +64,9 @@ impl Task {
         let proc = PathBuf::from(proc);
         match arguments {
             [option] if *option == "--help" || *option == "-h" => Some(Self::Help),
+            [command, folder] if *command == "install" && !is_option(folder) => {
+                Some(Self::Install { folder: folder.into() })
+            }
             [command, option, path] if *command == "memory-limit" => {
                 let path = Path::new(path).to_owned();
                 match option.to_str()? {
@@ -78,6 +83,7 @@ impl Task {
         match self {
             Self::Limit { record, proc } => limit(&record, io::stdin().lock(), &proc).map(drop),
             Self::Clear { note, proc } => clear(&note, &proc),
+            Self::Install { folder } => install(&folder),
             Self::Help => {
                 // A closed output is the reader's choice.
                 let _ = io::stdout().write_all(HELP.as_bytes());
@@ -85,6 +91,10 @@ impl Task {
             }
         }
     }
+}
+
+fn is_option(argument: &OsStr) -> bool {
+    argument.as_encoded_bytes().starts_with(b"-")
 }
 
 /// Writes one line for the runtime's log. A failed write cannot be reported.

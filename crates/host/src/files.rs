@@ -20,6 +20,8 @@ pub enum Readers {
     Owner,
     /// Everyone on the node: runtimes, CNI plugins, commands.
     Everyone,
+    /// Everyone on the node, who may execute it too: a program.
+    Executors,
 }
 
 /// Suffix of a file during its write.
@@ -33,6 +35,7 @@ impl Readers {
         match self {
             Self::Owner => 0o600,
             Self::Everyone => 0o644,
+            Self::Executors => 0o755,
         }
     }
 }
@@ -121,7 +124,7 @@ mod tests {
         let mode = || fs::metadata(&path).expect("there").permissions().mode() & 0o777;
         fs::write(dir.path().join(".a.json.draft"), "left behind, for everyone").expect("written");
         for (readers, expected) in
-            [(Readers::Owner, 0o600), (Readers::Everyone, 0o644), (Readers::Owner, 0o600)]
+            [(Readers::Owner, 0o600), (Readers::Everyone, 0o644), (Readers::Executors, 0o755)]
         {
             assert!(replace(&path, b"1", readers).expect("written"));
             assert_eq!(mode(), expected, "{readers:?}");

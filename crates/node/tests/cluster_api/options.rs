@@ -143,6 +143,23 @@ fn the_watchdog_sees_the_hosts_processes_and_may_end_them() {
 }
 
 #[test]
+fn the_hook_is_on_the_host_before_the_agent_starts() {
+    let made = Manifest::with("driver-limits");
+    let agent = made.container();
+    let Some([install]) = made.pod().init_containers.as_deref() else { panic!("one container") };
+    assert_eq!(
+        (&install.image, &install.security_context),
+        (&agent.image, &agent.security_context)
+    );
+    let command = install.command.as_deref().expect("a command");
+    assert_eq!(command, ["/usr/bin/windlass-hook", "install", "/var/lib/windlass/bin"]);
+    let state = agent.volume_mounts.iter().flatten().find(|mount| mount.name == "state").cloned();
+    assert_eq!(install.volume_mounts, Some(vec![state.expect("the agent's state")]));
+    let page = read("docs/shares.md");
+    assert!(page.contains("\n  hook: /var/lib/windlass/bin/windlass-hook "), "another path");
+}
+
+#[test]
 fn an_update_that_surges_has_agents_that_stand_by() {
     let strategy = |manifest: &Manifest| {
         let strategy = manifest.spec.update_strategy.clone().expect("a strategy");

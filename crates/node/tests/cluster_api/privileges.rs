@@ -2,13 +2,20 @@
 
 use std::{collections::BTreeMap, fs, path::Path};
 
-use k8s_openapi::api::{apps::v1::DaemonSet, core::v1::PodSpec};
+use k8s_openapi::api::{
+    apps::v1::DaemonSet,
+    core::v1::{Container, PodSpec},
+};
 
 use crate::cluster_api::kustomize::{options, with};
 
-/// With every option that neither makes the agent privileged nor moves a folder of the host.
-fn pod() -> PodSpec {
-    let unlike = ["k0s", "microk8s", "privileged"];
+/// Options that give the agent privileges.
+const PRIVILEGES: [&str; 2] = ["privileged", "watchdog"];
+
+/// Options that move a folder of the host, or mount nothing and give everything.
+const ELSEWHERE: [&str; 3] = ["k0s", "microk8s", "privileged"];
+
+fn pod_without(unlike: &[&str]) -> PodSpec {
     let options = options().into_iter().filter(|option| !unlike.contains(&option.as_str()));
     let mut all = with(options).into_iter();
     let set = all.find(|object| object["kind"] == "DaemonSet").expect("one");
@@ -32,31 +39,40 @@ fn listed() -> BTreeMap<String, String> {
     paths.collect()
 }
 
+/// The agent, and the installation of the hook.
+fn containers(pod: &PodSpec) -> [&Container; 2] {
+    let all = pod.containers.iter().chain(pod.init_containers.iter().flatten());
+    let all: Vec<_> = all.collect();
+    all.try_into().expect("two containers")
+}
+
 #[test]
 fn the_agent_has_no_privilege_that_it_does_not_need() {
-    let pod = pod();
+    let pod = pod_without(&PRIVILEGES);
     for set in [pod.host_network, pod.host_pid, pod.host_ipc] {
         assert_ne!(set, Some(true));
     }
-    let seccomp = pod.security_context.and_then(|it| it.seccomp_profile).expect("a profile");
-    assert_eq!(seccomp.type_, "RuntimeDefault");
-    assert!(pod.init_containers.is_none());
-    let [container] = <[_; 1]>::try_from(pod.containers).expect("one container");
-    let context = container.security_context.expect("a context");
-    assert_ne!(context.privileged, Some(true));
-    assert_eq!(context.allow_privilege_escalation, Some(false));
-    assert_eq!(context.read_only_root_filesystem, Some(true));
-    let capabilities = context.capabilities.expect("said");
-    assert_eq!((capabilities.add, capabilities.drop), (None, Some(vec!["ALL".to_owned()])));
+    let seccomp = pod.security_context.as_ref().and_then(|it| it.seccomp_profile.as_ref());
+    assert_eq!(seccomp.expect("a profile").type_, "RuntimeDefault");
+    let containers = containers(&pod);
+    assert_eq!(containers.map(|it| it.name.as_str()), ["node", "hook"]);
+    for container in containers {
+        let context = container.security_context.as_ref().expect("a context");
+        assert_ne!(context.privileged, Some(true));
+        assert_eq!(context.allow_privilege_escalation, Some(false));
+        assert_eq!(context.read_only_root_filesystem, Some(true));
+        let capabilities = context.capabilities.clone().expect("said");
+        assert_eq!((capabilities.add, capabilities.drop), (None, Some(vec!["ALL".to_owned()])));
+    }
 }
 
 #[test]
 fn every_mount_is_one_that_the_documentation_lists_and_no_other_is_listed() {
-    let mut pod = pod();
-    let mounts = pod.containers.remove(0).volume_mounts.expect("mounts");
-    let volumes = pod.volumes.expect("volumes");
+    let pod = pod_without(&ELSEWHERE);
+    let containers = containers(&pod);
+    let mounts = containers.map(|it| it.volume_mounts.as_deref().expect("mounts")).concat();
     let mut found = BTreeMap::new();
-    for volume in volumes {
+    for volume in pod.volumes.iter().flatten() {
         let mut of_volume = mounts.iter().filter(|mount| mount.name == volume.name).peekable();
         assert!(of_volume.peek().is_some(), "{} is mounted nowhere", volume.name);
         for mount in of_volume {

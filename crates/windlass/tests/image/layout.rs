@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     fs,
-    os::unix::fs::PermissionsExt as _,
+    os::unix::fs::{PermissionsExt as _, symlink},
     path::{Path, PathBuf},
     process::{Command, Output},
 };
@@ -14,6 +14,9 @@ use tempfile::TempDir;
 use crate::program;
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+
+/// Stand-in for `windlass-hook`, whose tests are in its crate.
+const HOOK: &str = "#!/bin/sh\n";
 
 /// An image with its parts, unpacked.
 struct Image {
@@ -53,15 +56,20 @@ fn json(path: &Path) -> Value {
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{shown}: {error}"))
 }
 
-/// A small program that says it is a `windlass` with these features.
+/// A small program that says it is a `windlass` with these features, with a hook beside it.
 fn claims_to_be(features: &str, folder: &Path) -> PathBuf {
     let path = folder.join("windlass");
     let said = format!(
         "windlass 0.1.0\ncommit:   0a1b2c3d of 2026-01-02\ntarget:   any\nfeatures: {features}"
     );
-    fs::write(&path, format!("#!/bin/sh\necho '{said}'\n")).expect("written");
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("made a program");
+    script(&path, &format!("#!/bin/sh\necho '{said}'\n"));
+    script(&folder.join("windlass-hook"), HOOK);
     path
+}
+
+fn script(path: &Path, text: &str) {
+    fs::write(path, text).expect("written");
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("made a program");
 }
 
 // === impl Image ===
@@ -181,6 +189,11 @@ fn the_features_of_the_program_name_the_image_and_its_parts() {
         let half = half.map(|part| versions.contains_key(&format!("pkg:cargo/{part}")));
         assert_eq!(half, has, "{features}");
         assert!(versions.contains_key("pkg:deb/debian/coreutils"), "chroot is in it");
+        assert!(versions.contains_key("pkg:cargo/windlass-hook"), "{features}");
+        let hook = image.files().join("usr/bin/windlass-hook");
+        assert_eq!(fs::read_to_string(&hook).expect("the hook"), HOOK);
+        let mode = fs::metadata(&hook).expect("the hook").permissions().mode();
+        assert_eq!(mode & 0o7777, 0o755);
         let config = &image.config["config"];
         assert_eq!(config["Entrypoint"][0], "/usr/bin/windlass");
         assert_eq!(config["Labels"]["org.opencontainers.image.revision"], "0a1b2c3d");
@@ -225,7 +238,11 @@ fn a_program_runs_with_nothing_but_the_libraries_of_its_image() {
     if !has_debian() {
         return;
     }
-    let image = Image::of(Path::new(env!("CARGO_BIN_EXE_windlass")));
+    let folder = program::folder();
+    let program = folder.path().join("windlass");
+    symlink(env!("CARGO_BIN_EXE_windlass"), &program).expect("linked");
+    script(&folder.path().join("windlass-hook"), HOOK);
+    let image = Image::of(&program);
     let files = image.files();
     let found = succeed(Command::new("find").arg(files.join("usr/lib")).args(["-name", "*.so*"]));
     let libraries: Vec<_> = found.lines().map(Path::new).collect();
@@ -261,6 +278,12 @@ fn a_wrong_command_line_makes_no_image_and_leaves_nothing() {
     let output = make(&folder.path().join("nothing"), folder.path(), None);
     assert_eq!(output.status.code(), Some(1), "{}", program::text(&output.stderr));
     assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 0);
+    let alone = claims_to_be("none", folder.path());
+    fs::remove_file(folder.path().join("windlass-hook")).expect("removed");
+    let output = make(&alone, folder.path(), None);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(program::text(&output.stderr).contains("windlass-hook is no program: build it"));
+    assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 1);
     let bare = Command::new(Path::new(ROOT).join("deploy/image")).output().expect("bash runs");
     assert_eq!(bare.status.code(), Some(64));
     assert!(program::text(&bare.stderr).starts_with("usage: deploy/image PROGRAM"));
