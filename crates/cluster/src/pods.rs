@@ -62,23 +62,21 @@ impl Pods {
         &self,
         pod: &BoundPod,
     ) -> Result<Option<Vec<ContainerRequest>>, ClusterError> {
-        let connection = self.0.connect().await?;
-        let pods: Api<Pod> = Api::namespaced(connection.kube.clone(), &pod.namespace);
-        let doing = || format!("cannot read pod {}", pod.title());
-        let found = connection.call(doing, pods.get_opt(&pod.name)).await;
-        let found = found.inspect_err(|_| self.0.forget())?;
-        let found = found.filter(|found| found.metadata.uid.as_ref() == Some(&pod.uid));
-        Ok(found.map(|found| requests(&found)))
+        Ok(self.read(pod).await?.map(|found| requests(&found)))
     }
 
     /// Claims and containers of this very pod; `None` if it is gone.
     pub async fn parts(&self, pod: &BoundPod) -> Result<Option<PodParts>, ClusterError> {
+        Ok(self.read(pod).await?.map(PodParts::of))
+    }
+
+    async fn read(&self, pod: &BoundPod) -> Result<Option<Pod>, ClusterError> {
         let connection = self.0.connect().await?;
         let pods: Api<Pod> = Api::namespaced(connection.kube.clone(), &pod.namespace);
         let doing = || format!("cannot read pod {}", pod.title());
         let found = connection.call(doing, pods.get_opt(&pod.name)).await;
         let found = found.inspect_err(|_| self.0.forget())?;
-        Ok(found.filter(|found| found.metadata.uid.as_ref() == Some(&pod.uid)).map(PodParts::of))
+        Ok(found.filter(|found| found.metadata.uid.as_ref() == Some(&pod.uid)))
     }
 
     /// Evicts this very pod, unless a disruption budget is against it.
@@ -137,7 +135,11 @@ impl PodParts {
         // Claims of a template have their names in the status.
         let own = status.resource_claim_statuses.into_iter().flatten();
         let own = own.filter_map(|it| it.resource_claim_name);
-        let all = [status.container_statuses, status.init_container_statuses];
+        let all = [
+            status.container_statuses,
+            status.init_container_statuses,
+            status.ephemeral_container_statuses,
+        ];
         let containers = all.into_iter().flatten().flatten().filter_map(|it| {
             // `containerd://ID`.
             let (_, id) = it.container_id.as_ref()?.split_once("://")?;

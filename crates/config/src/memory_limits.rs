@@ -28,7 +28,7 @@ pub enum RequiredLimit {
     /// None: the best that the node has.
     #[default]
     None,
-    /// The watchdog's.
+    /// The watchdog's, which acts and sees the host's processes.
     Watched,
     /// The driver's.
     Driver,

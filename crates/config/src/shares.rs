@@ -9,7 +9,7 @@ use windlass_core::{resource::ResourceName, virtual_gpus};
 use crate::scalar::Text;
 
 /// Resources that count amounts of NVIDIA's whole GPUs. A pod that asks for some has its GPU chosen when its first
-/// container starts. The watchdog holds pods to their memory.
+/// container starts. The watchdog measures their memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct ShareResources {

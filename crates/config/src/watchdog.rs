@@ -13,7 +13,7 @@ use crate::scalar::Text;
 pub struct WatchdogPolicy {
     /// Action against a pod that uses more memory of a GPU than its share.
     pub action: WatchdogAction,
-    /// Interval of measurements, `1s` or more. Three in a row over the limit are a violation.
+    /// Interval of measurements, from `1s` to `1h`. Three above the limit are a violation.
     #[serde(with = "Text::<Duration>")]
     pub interval: Duration,
 }
@@ -38,14 +38,17 @@ pub enum WatchdogAction {
 /// Shorter intervals cost time of the driver, and a program that starts needs a second to find its size.
 const SHORTEST: Duration = Duration::from_secs(1);
 
+/// Longer ones watch nothing.
+const LONGEST: Duration = Duration::from_secs(3600);
+
 // === impl WatchdogPolicy ===
 
 impl WatchdogPolicy {
     /// Mistakes that the types allow.
     pub(crate) fn mistakes(&self) -> Vec<String> {
-        let is_short = self.interval < SHORTEST;
-        let text = || format!("interval: {:?} is too short: write 1s or more", self.interval);
-        is_short.then(text).into_iter().collect()
+        let is_wrong = !(SHORTEST..=LONGEST).contains(&self.interval);
+        let text = || format!("interval: {:?}: write a time from 1s to 1h", self.interval);
+        is_wrong.then(text).into_iter().collect()
     }
 }
 

@@ -1,19 +1,13 @@
 //! Enforcement of a share's memory: the means that keeps a container to it.
 
-use serde::{Deserialize, Serialize};
-
 /// The strongest means that keeps a container to its memory of a shared GPU, from none upwards.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Enforcement {
-    /// Nothing does.
-    #[default]
+    /// No limit.
     None,
-    /// The watchdog measures it from outside, and evicts the pod or ends its processes.
+    /// The watchdog measures from outside, and evicts the pod or ends its processes.
     Watched,
-    /// An MPS daemon refuses each client process more. A program can do without the daemon.
+    /// An MPS daemon refuses each client process more. A program can run without the daemon.
     Mps,
     /// The driver refuses the container more, by its control group.
     Driver,
@@ -22,9 +16,6 @@ pub enum Enforcement {
 // === impl Enforcement ===
 
 impl Enforcement {
-    /// All, the weakest first.
-    pub const ALL: [Self; 4] = [Self::None, Self::Watched, Self::Mps, Self::Driver];
-
     /// The word in metrics.
     pub fn word(self) -> &'static str {
         match self {

@@ -4,7 +4,10 @@ use std::path::PathBuf;
 
 use tokio::sync::watch;
 use windlass_core::device::DeviceId;
-use windlass_host::{Host, Roots, blocking, container::ContainerId};
+use windlass_host::{
+    Host, Roots, blocking,
+    container::{ContainerId, is_alive},
+};
 use windlass_nvml::{Nvml, NvmlError};
 
 /// NVIDIA's driver while it is in use. Clones share it.
@@ -46,13 +49,13 @@ pub enum NoMemoryLimits {
 const CGROUPS: &str = "/sys/fs/cgroup";
 const VERSION_2: &str = "/sys/fs/cgroup/cgroup.controllers";
 
-/// A process that holds memory of a GPU.
+/// A container's process that holds memory of a GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuProcess {
     /// Process id on the host.
     pub pid: u32,
-    /// Its container; `None` for a process of the host.
-    pub container: Option<ContainerId>,
+    /// Its container.
+    pub container: ContainerId,
     /// Memory that it holds, its contexts included, in bytes.
     pub memory_bytes: u64,
 }
@@ -104,12 +107,18 @@ impl LiveDriver {
             return Err(NoMemoryLimits::NoCgroups);
         }
         let path = self.roots.nvml_library(self.named.clone());
-        let on_node = path.map(|path| host.on_node(&path).unwrap_or(path));
+        let on_node = path.and_then(|path| {
+            let roots = [&self.roots.driver, host];
+            let found = roots.into_iter().find_map(|root| root.on_node(&path));
+            // Where the runtime has the agent's own paths.
+            let is_same = host.path("/") == host.path_on_node("/");
+            found.or_else(|| is_same.then_some(path))
+        });
         let library = on_node.filter(|path| path.is_absolute()).ok_or(NoMemoryLimits::NoLibrary)?;
         Ok(MemoryLimitPlaces { library, cgroups: host.path_on_node(CGROUPS) })
     }
 
-    /// Processes on a GPU. Takes as long as the driver does, which may be forever.
+    /// Processes of containers on a GPU. Takes as long as the driver does, which may be forever.
     ///
     /// # Errors
     ///
@@ -128,8 +137,14 @@ impl LiveDriver {
         }
         let mut all = Vec::new();
         for process in nvml.gpu_with_uuid(gpu.as_str())?.processes()? {
-            // One that has ended meanwhile holds nothing.
-            let Ok(container) = self.host().container_of(process.pid) else { continue };
+            let container = match self.host().container_of(process.pid) {
+                Ok(container) => container,
+                // One that has ended meanwhile holds nothing.
+                Err(_) if !is_alive(process.pid) => continue,
+                Err(_) => return Err(ProcessError::Hidden),
+            };
+            // Programs that draw for the host may be of unknown size.
+            let Some(container) = container else { continue };
             let memory_bytes = process.memory_bytes.ok_or(ProcessError::Unmeasured)?;
             all.push(GpuProcess { pid: process.pid, container, memory_bytes });
         }

@@ -68,6 +68,12 @@ impl Host {
     }
 }
 
+/// True for a process in the agent's PID namespace that has not ended.
+pub fn is_alive(pid: u32) -> bool {
+    let number = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    number.is_some_and(|number| pidfd_open(number, PidfdFlags::empty()).is_ok())
+}
+
 // === impl ContainerId ===
 
 impl ContainerId {

@@ -42,7 +42,7 @@ use windlass_resources::NodeState;
 pub(crate) use probe::Standby;
 pub use probe_client::{Probe, ProbeAnswer, ProbeError, probe_agent};
 
-use crate::metrics::{self, Instruments, MetricSources, SharedMemory};
+use crate::metrics::{self, Instruments, MetricSources, SharedGpus};
 
 /// Inputs of the HTTP server.
 pub(crate) struct Deps {
@@ -53,7 +53,7 @@ pub(crate) struct Deps {
     pub(crate) telemetry: Vec<TelemetryReceiver>,
     pub(crate) holders: PodResourcesCache,
     /// Memory on shared GPUs.
-    pub(crate) memory: watch::Receiver<Arc<SharedMemory>>,
+    pub(crate) memory: watch::Receiver<Arc<SharedGpus>>,
     pub(crate) registry: Registry,
     pub(crate) instruments: Instruments,
     pub(crate) disclosed: BTreeSet<Disclosed>,

@@ -29,13 +29,11 @@ use windlass_resources::NodeState;
 pub(crate) use format::Format;
 pub(crate) use reload::ReloadMetrics;
 pub(crate) use shares::ShareMetrics;
-pub(crate) use watchdog::{
-    ContainerMemory, HolderLimit, SharedMemory, WatchdogMetrics, WatchedGpu,
-};
+pub(crate) use watchdog::{ContainerMemory, HolderLimit, SharedGpu, SharedGpus, WatchdogMetrics};
 
 use self::{
     build::Role, devices::DeviceCollector, node::NodeCollector, transitions::Transitions,
-    watchdog::SharedMemoryCollector,
+    watchdog::SharedGpuCollector,
 };
 
 /// Metrics that parts of the agent update; clones share their counters.
@@ -59,7 +57,7 @@ pub(crate) struct MetricSources {
     pub(crate) telemetry: Vec<TelemetryReceiver>,
     pub(crate) registrations: watch::Receiver<RegistrationStates>,
     pub(crate) holders: watch::Receiver<Arc<Holders>>,
-    pub(crate) memory: watch::Receiver<Arc<SharedMemory>>,
+    pub(crate) memory: watch::Receiver<Arc<SharedGpus>>,
     pub(crate) disclosed: BTreeSet<Disclosed>,
     pub(crate) clock: Clock,
 }
@@ -96,5 +94,5 @@ pub(crate) fn register_collectors(registry: &mut Registry, sources: &MetricSourc
     registry.register_collector(Box::new(DeviceCollector(sources.clone())));
     let memory = sources.memory.clone();
     let shows_pods = sources.disclosed.contains(&Disclosed::Pods);
-    registry.register_collector(Box::new(SharedMemoryCollector { memory, shows_pods }));
+    registry.register_collector(Box::new(SharedGpuCollector { memory, shows_pods }));
 }

@@ -59,7 +59,7 @@ use windlass_host::{
 use windlass_lifecycle::cleanup::CleanupHandle;
 use windlass_resources::{NodeState, offers::Shareable};
 
-pub(crate) use self::limits::LimitRecords;
+pub(crate) use self::limits::{LimitRecords, LimitedPods};
 use self::{
     choice::{Choice, decided},
     documents::{Edits, ShareDocument, ShareDocuments},
@@ -319,9 +319,8 @@ impl Binder {
         let own = wanted.own_gpus(hold).ok_or_else(|| BindError::NoRoom(GREW.to_owned()))?;
         let own: Vec<_> = own.into_iter().cloned().collect();
         let (gpus, limit) = self.edits(wanted, own.clone()).await?;
-        let record = self.limits.path(&wanted.name);
-        let limited = limit.as_ref().map(|limit| (limit, record.as_path()));
-        let edits = if wanted.is_second { Edits::Variables } else { Edits::Gpu(&gpus, limited) };
+        let edits =
+            if wanted.is_second { Edits::Variables } else { Edits::Gpu(&gpus, limit.as_ref()) };
         let own: Vec<_> = own.into_iter().map(|gpu| gpu.device).collect();
         let document =
             ShareDocument::new(&wanted.name, &wanted.resource, hold.clone(), &own, edits);
@@ -347,10 +346,10 @@ impl Binder {
         own: Vec<HeldGpu>,
     ) -> Result<(Spec, Option<DriverLimit>), BindError> {
         let (path, driver) = (wanted.gpus.clone(), self.driver.clone());
-        let policy = self.state.borrow().policy.clone();
+        let (policy, record) = (self.state.borrow().policy.clone(), self.limits.path(&wanted.name));
         blocking(move || {
             let gpus = documents::read(&path).ok_or(BindError::NoGpus)?;
-            Ok((gpus, DriverLimit::of(&own, &policy, &driver)?))
+            Ok((gpus, DriverLimit::of(&own, record, &policy, &driver)?))
         })
         .await
     }

@@ -43,13 +43,13 @@ use windlass_host::{blocking, causes, clock::Clock, keyed::Tasks, optional, watc
 use self::{
     accounts::{Accounts, HeldMemory, Usage},
     action::Actions,
-    limits::{GpuLimits, Holders, Limits, limits},
+    limits::{GpuLimits, Holders, Limits, joined, limits},
     snapshot::{GpuStates, snapshot},
     tenants::Tenants,
 };
 use crate::{
-    metrics::{SharedMemory, WatchdogMetrics},
-    shares::LimitRecords,
+    metrics::{SharedGpus, WatchdogMetrics},
+    shares::{LimitRecords, LimitedPods},
 };
 
 /// Dependencies.
@@ -62,8 +62,8 @@ pub(crate) struct Deps {
     pub(crate) cluster: Option<Client>,
     pub(crate) clock: Clock,
     pub(crate) metrics: WatchdogMetrics,
-    /// Memory on shared GPUs, for metrics.
-    pub(crate) publish: watch::Sender<Arc<SharedMemory>>,
+    /// Shared GPUs, for metrics.
+    pub(crate) publish: watch::Sender<Arc<SharedGpus>>,
 }
 
 /// The part that watches shared GPUs.
@@ -73,7 +73,9 @@ pub(crate) struct Watchdog {
     driver: LiveDriver,
     records: LimitRecords,
     /// Running measurements. A GPU has one at a time.
-    looks: Tasks<DeviceId, Look>,
+    measurements: Tasks<DeviceId, Result<Vec<GpuProcess>, ProcessError>>,
+    /// The running read of the hook's notes.
+    notes: Tasks<(), LimitedPods>,
     accounts: Accounts,
     tenants: Tenants,
     actions: Actions,
@@ -81,14 +83,7 @@ pub(crate) struct Watchdog {
     /// Pods with processes on each GPU at its latest measurement.
     present: BTreeMap<DeviceId, BTreeSet<String>>,
     states: GpuStates,
-    publish: watch::Sender<Arc<SharedMemory>>,
-}
-
-/// A measurement of a GPU.
-struct Look {
-    processes: Result<Vec<GpuProcess>, ProcessError>,
-    /// Pods that the driver limits, by the kubelet's UID.
-    limited: BTreeSet<String>,
+    publish: watch::Sender<Arc<SharedGpus>>,
 }
 
 // === impl Watchdog ===
@@ -101,7 +96,8 @@ impl Watchdog {
             policy: deps.policy,
             ledger: deps.ledger.watch(),
             driver: deps.driver,
-            looks: Tasks::default(),
+            measurements: Tasks::default(),
+            notes: Tasks::default(),
             accounts: Accounts::default(),
             tenants: Tenants::new(pods.clone()),
             actions: Actions { pods, host, clock: deps.clock, metrics: deps.metrics },
@@ -120,30 +116,32 @@ impl Watchdog {
     }
 
     async fn watch(mut self) {
-        let mut next = Instant::now();
+        let mut last: Option<Instant> = None;
         loop {
             let WatchdogPolicy { action, interval } = self.policy.borrow_and_update().watchdog;
             let mut limits = limits(&self.ledger.borrow_and_update());
             if action == WatchdogAction::Off {
                 limits.clear();
             }
-            self.states.acts = action.acts();
+            self.states.follow(action, interval);
             self.forget(&limits);
-            let is_due = !limits.is_empty() && next <= Instant::now();
-            if is_due {
+            let now = Instant::now();
+            if !limits.is_empty() && last.is_none_or(|last| last + interval <= now) {
                 self.measure(&limits);
-                next = Instant::now() + interval;
+                last = Some(now);
             }
-            let sleeping = (!limits.is_empty()).then(|| sleep_until(next));
+            self.publish(&limits);
+            let next = last.filter(|_| !limits.is_empty()).map(|last| last + interval);
             tokio::select! {
                 () = changed(&mut self.policy) => {}
                 () = changed(&mut self.ledger) => {}
-                () = optional(sleeping) => {}
-                Some((device, look)) = self.looks.next() => {
+                () = optional(next.map(sleep_until)) => {}
+                Some((device, processes)) = self.measurements.next() => {
                     if let Some(gpu) = limits.get(&device) {
-                        self.judge(&device, look, gpu, action);
+                        self.judge(&device, processes, gpu, action);
                     }
                 }
+                Some(((), limited)) = self.notes.next() => self.states.limited = limited,
                 () = self.tenants.next() => {}
                 Some(_) = self.running.join_next() => {}
             }
@@ -156,77 +154,96 @@ impl Watchdog {
         self.states.retain(limits);
         self.present.retain(|device, _| limits.contains_key(device));
         self.tenants.retain(&self.present.values().flatten().collect());
-        let memory = snapshot(limits, &self.accounts, &self.tenants, &self.states);
-        windlass_host::watch::publish(&self.publish, Arc::new(memory));
     }
 
+    fn publish(&self, limits: &Limits) {
+        let gpus = snapshot(limits, &self.accounts, &self.tenants, &self.states);
+        windlass_host::watch::publish(&self.publish, Arc::new(gpus));
+    }
+
+    /// Begins a measurement of each GPU that answered the last one.
     fn measure(&mut self, limits: &Limits) {
         for device in limits.keys() {
-            if !self.looks.is_busy(device) {
-                let (driver, records, gpu) =
-                    (self.driver.clone(), self.records.clone(), device.clone());
-                self.looks.begin(device.clone(), async move {
-                    let processes = driver.processes(&gpu).await;
-                    let limited = blocking(move || records.limited(driver.host(), &gpu)).await;
-                    Look { processes, limited }
-                });
+            if !self.measurements.is_busy(device) {
+                let (driver, gpu) = (self.driver.clone(), device.clone());
+                let measuring = async move { driver.processes(&gpu).await };
+                self.measurements.begin(device.clone(), measuring);
+            } else if !self.states.is_measured(device) {
+                self.lose(device, "the driver does not answer");
             }
+        }
+        if !self.notes.is_busy(&()) {
+            let (records, host) = (self.records.clone(), self.driver.host().clone());
+            self.notes.begin((), blocking(move || records.limited(&host)));
         }
     }
 
     /// Takes in the processes of a GPU, and acts against violations.
-    fn judge(&mut self, device: &DeviceId, look: Look, gpu: &GpuLimits, action: WatchdogAction) {
-        self.states.limited.insert(device.clone(), look.limited);
-        let processes = match look.processes {
+    fn judge(
+        &mut self,
+        device: &DeviceId,
+        processes: Result<Vec<GpuProcess>, ProcessError>,
+        gpu: &GpuLimits,
+        action: WatchdogAction,
+    ) {
+        let processes = match processes {
             Ok(processes) => processes,
-            Err(error) => return self.lose(device, &error),
+            Err(error) => return self.lose(device, &causes(&error)),
         };
-        if self.states.blind.remove(device).is_some() {
+        if self.states.measured(device) {
             tracing::info!(%device, "memory of a shared GPU is measured again");
         }
-        let containers = processes.iter().filter_map(|process| process.container.as_ref());
+        let containers = processes.iter().map(|process| &process.container);
         containers.clone().for_each(|container| self.tenants.want(container));
         let pods = containers.map(|container| container.pod.clone()).collect();
         self.present.insert(device.clone(), pods);
         let used = self.used(processes, gpu);
-        for violation in self.accounts.take(device, used, Instant::now()) {
+        for violation in self.accounts.record(device, used, Instant::now(), action.acts()) {
             let containers = violation.usage.processes.iter().map(|process| &process.container);
             let tenants: BTreeMap<_, _> = containers
                 .filter_map(|it| Some((it.pod.clone(), self.tenants.get(&it.pod)?.pod.clone())))
                 .collect();
-            self.running.spawn(self.actions.clone().take(action, violation, tenants));
+            self.running.spawn(self.actions.clone().perform(action, violation, tenants));
         }
     }
 
     /// Processes of a GPU by the holders that they count for. Those of the host and of pods without a limit count for
     /// nobody.
     fn used(&self, processes: Vec<GpuProcess>, gpu: &GpuLimits) -> BTreeMap<Holders, Usage> {
-        let mut used: BTreeMap<Holders, Usage> = BTreeMap::new();
+        let mut all = Vec::new();
         for GpuProcess { pid, container, memory_bytes } in processes {
-            let Some(container) = container else { continue };
             let holders = self.holders(&container.pod, gpu);
-            let Some(limit) = gpu.of(&holders) else { continue };
-            let usage = used.entry(holders).or_insert_with(|| Usage::none_of(limit));
-            usage.processes.push(HeldMemory { pid, container, bytes: memory_bytes });
+            if !holders.is_empty() {
+                all.push((holders, HeldMemory { pid, container, bytes: memory_bytes }));
+            }
+        }
+        let groups = joined(all.iter().map(|(holders, _)| holders));
+        let mut used: BTreeMap<Holders, Usage> = BTreeMap::new();
+        for (holders, process) in all {
+            let group = groups.iter().find(|group| group.is_superset(&holders));
+            let group = group.expect("each set is part of a group");
+            let Some(limit) = gpu.of(group) else { continue };
+            let usage = used.entry(group.clone()).or_insert_with(|| Usage::none_of(limit));
+            usage.processes.push(process);
         }
         used
     }
 
+    /// Holders that a pod's processes count for; none while its claims are unknown and may matter.
     fn holders(&self, pod: &str, gpu: &GpuLimits) -> Holders {
         let mut holders: Holders = gpu.share_of(pod).into_iter().cloned().collect();
-        if let Some(tenant) = self.tenants.get(pod).filter(|_| gpu.has_claims()) {
-            let claims = gpu.claims(&tenant.pod.namespace, &tenant.parts.claims);
-            holders.extend(claims.cloned());
+        if gpu.has_claims() {
+            let Some(tenant) = self.tenants.get(pod) else { return Holders::new() };
+            holders.extend(gpu.claims(&tenant.pod.namespace, &tenant.parts.claims).cloned());
         }
         holders
     }
 
     /// Notes that a GPU cannot be measured, and logs it once per reason.
-    fn lose(&mut self, device: &DeviceId, error: &ProcessError) {
+    fn lose(&mut self, device: &DeviceId, why: &str) {
         self.accounts.lose(device);
-        let why = causes(error);
-        if self.states.blind.insert(device.clone(), why.clone()).as_ref() != Some(&why) {
-            tracing::warn!(%device, why, "memory of a shared GPU not measured: no limit is watched");
+        if self.states.lost(device, why) {
+            tracing::warn!(%device, why, "memory of a shared GPU not measured");
         }
     }
 }

@@ -17,7 +17,10 @@ use windlass_kubelet_sim::Pod;
 use windlass_machine::{MachineProfile, profile::Driver};
 use windlass_testkit::{Node, allocatable, pod_with, until, vanishes};
 
-use crate::shares::{World, placed};
+use crate::{
+    shares::{World, placed},
+    watchdog::prepare_proc,
+};
 
 const MEMORY: &str = "windlass.dev/gpu-memory";
 
@@ -47,6 +50,7 @@ async fn world(driver: &str, policy: Policy) -> World {
     let mut profile = MachineProfile::named("dgx-h100").expect("a shipped profile");
     profile.driver = Some(Driver { version: driver.to_owned(), cuda: "13.4".to_owned() });
     let prepare = |node: &mut Node| {
+        prepare_proc(node);
         node.config.disclose.insert(Disclosed::Pods);
         node.config.listen = Some("127.0.0.1:0".parse().expect("an address"));
     };

@@ -49,10 +49,14 @@ fn uid(pod: &str) -> String {
     format!("{pod:0>32}")
 }
 
-/// Shows the agent itself in the host's `/proc`: it is in the host's PID namespace.
 fn prepare(node: &mut Node) {
     node.config.disclose.insert(Disclosed::Pods);
     node.config.listen = Some("127.0.0.1:0".parse().expect("an address"));
+    prepare_proc(node);
+}
+
+/// Shows the agent itself in the host's `/proc`: it is in the host's PID namespace.
+pub(crate) fn prepare_proc(node: &Node) {
     let own = fs::read_to_string("/proc/self/stat").expect("it is there");
     node.write(&format!("/proc/{}/stat", std::process::id()), &own);
 }
@@ -198,7 +202,7 @@ async fn use_is_measured_from_outside_of_every_container() {
         of_a,
         format!(r#"pod="b",container="main"}} {}"#, 1 << 20),
         format!(r#"{limit},kind="pod",holder="a",enforcement="watched"}} {}"#, 8192_u64 << 20),
-        format!(r#"windlass_shared_gpu_watched{{device="{gpu}"}} 1"#),
+        format!(r#"windlass_shared_gpu_measured{{device="{gpu}"}} 1"#),
         r#"windlass_share_memory_violations_total{action="kill"} 0"#.to_owned(),
     ] {
         watched.measured(&line).await;
@@ -206,7 +210,34 @@ async fn use_is_measured_from_outside_of_every_container() {
     let text = watched.metrics().await;
     let used = text.lines().filter(|line| line.starts_with("windlass_share_memory_used"));
     assert_eq!(used.count(), 2, "others have no limit");
-    assert!(watched.events().is_empty());
+    // Only then another pod exceeds its share: whoever was to be blamed was measured as often.
+    let (mut host, mut stranger) = (host, stranger);
+    watched.uses(&[
+        (&first, 3000),
+        (&second, 5000),
+        (&other, 9000),
+        (&host, 20_000),
+        (&stranger, 9000),
+    ]);
+    watched.told("b").await;
+    assert_eq!(watched.events().len(), 1);
+    assert!(host.runs() && stranger.runs());
+    watched.world.agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_driver_that_hangs_measures_nothing() {
+    let watched = Watched::new(WatchdogAction::Kill).await;
+    let gpu = &watched.gpu;
+    let measured = |is: u32| format!(r#"windlass_shared_gpu_measured{{device="{gpu}"}} {is}"#);
+    watched.measured(&measured(1)).await;
+    let machine = watched.world.node.machine.model().expect("a machine");
+    let index = machine.gpus.iter().position(|it| it.uuid == gpu.as_str()).expect("it is there");
+    watched.world.node.inject(&format!("hang@{index}"));
+    watched.measured(&measured(0)).await;
+    watched.measured(r#"holder="a",enforcement="none"}"#).await;
+    watched.world.node.inject(&format!("recover@{index}"));
+    watched.measured(&measured(1)).await;
     watched.world.agent.stop().await;
 }
 
@@ -265,9 +296,13 @@ async fn an_observer_reports_a_violation_once() {
     let (action, note) = watched.told("a").await;
     assert_eq!(action, "Observe");
     assert!(note.ends_with("it goes on"), "{note}");
-    // It goes on, below its share and above it again.
-    watched.uses(&[(&greedy, 8000)]);
-    watched.measured(&format!(r#"pod="a",container="main"}} {}"#, 8000_u64 << 20)).await;
+    // It ends, and starts again.
+    watched.uses(&[]);
+    until("no use", async || {
+        let text = watched.metrics().await;
+        if text.contains("share_memory_used_bytes{") { Err(()) } else { Ok(()) }
+    })
+    .await;
     watched.uses(&[(&greedy, 9000)]);
     watched.measured(r#"windlass_share_memory_violations_total{action="observe"} 2"#).await;
     assert!(greedy.runs());
@@ -282,7 +317,13 @@ async fn a_hidden_process_list_is_told_and_nobody_is_blamed() {
     fs::remove_file(own).expect("it was there");
     watched.uses(&[(&greedy, 20_000)]);
     let gpu = &watched.gpu;
-    watched.measured(&format!(r#"windlass_shared_gpu_watched{{device="{gpu}"}} 0"#)).await;
+    let measured = |is: u32| format!(r#"windlass_shared_gpu_measured{{device="{gpu}"}} {is}"#);
+    watched.measured(&measured(0)).await;
     assert!(greedy.runs() && watched.events().is_empty());
+    // Seen again, it is ended.
+    prepare_proc(&watched.world.node);
+    watched.measured(&measured(1)).await;
+    watched.told("a").await;
+    assert!(!greedy.0.wait().expect("a child").success());
     watched.world.agent.stop().await;
 }

@@ -95,6 +95,8 @@ resources:
   sharing: {method: shared, replicas: 3, pool: true}
 unmatched: default
 shares: {memory: a.com/m, compute: a.com/c}
+memoryLimits: {hook: /opt/windlass-hook, atLeast: watched}
+watchdog: {action: kill, interval: 5s}
 dra:
   offer: instead
   driver: gpu.nvidia.com

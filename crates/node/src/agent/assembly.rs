@@ -32,7 +32,7 @@ use crate::{
     admin::{self, Listeners},
     decisions,
     labels::{Labeller, devices},
-    metrics::{Instruments, SharedMemory},
+    metrics::{Instruments, SharedGpus},
     reconciler::{Inputs, Outputs, Reconciler, dry_run::Snapshots, were_offered},
     shares::{self, LimitRecords, Shares},
     watchdog::{self, Watchdog},
@@ -364,7 +364,7 @@ impl Wiring<'_> {
         driver: LiveDriver,
         cluster: Option<Client>,
         parts: &mut Parts,
-    ) -> watch::Receiver<Arc<SharedMemory>> {
+    ) -> watch::Receiver<Arc<SharedGpus>> {
         let (publish, memory) = watch::channel(Arc::default());
         let deps = watchdog::Deps {
             policy: self.policy.clone(),

@@ -10,11 +10,11 @@ use windlass_host::counters::{CounterFamily, Labels};
 use super::family::{FamilyHead, Value};
 
 /// Shared GPUs.
-pub(crate) type SharedMemory = BTreeMap<DeviceId, WatchedGpu>;
+pub(crate) type SharedGpus = BTreeMap<DeviceId, SharedGpu>;
 
 /// A shared GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct WatchedGpu {
+pub(crate) struct SharedGpu {
     /// False while its processes cannot be read.
     pub(crate) is_measured: bool,
     /// Limits of the holders.
@@ -53,14 +53,14 @@ pub(crate) struct WatchdogMetrics(CounterFamily);
 
 /// Writer of the memory on shared GPUs.
 #[derive(Debug)]
-pub(crate) struct SharedMemoryCollector {
-    pub(crate) memory: watch::Receiver<Arc<SharedMemory>>,
+pub(crate) struct SharedGpuCollector {
+    pub(crate) memory: watch::Receiver<Arc<SharedGpus>>,
     /// True if names of pods may be shown.
     pub(crate) shows_pods: bool,
 }
 
-const WATCHED: FamilyHead = FamilyHead::new(
-    "shared_gpu_watched",
+const MEASURED: FamilyHead = FamilyHead::new(
+    "shared_gpu_measured",
     "1 if the memory of the pods on a shared GPU is measured",
 );
 const LIMIT: FamilyHead =
@@ -96,14 +96,14 @@ fn labels(action: &'static str) -> Labels {
     vec![("action", action.to_owned())]
 }
 
-// === impl SharedMemoryCollector ===
+// === impl SharedGpuCollector ===
 
-impl Collector for SharedMemoryCollector {
+impl Collector for SharedGpuCollector {
     fn encode(&self, mut to: DescriptorEncoder<'_>) -> fmt::Result {
         let memory = self.memory.borrow().clone();
         let device = |id: &DeviceId| ("device", id.to_string());
-        let watched = memory.iter().map(|(id, gpu)| (vec![device(id)], gpu.is_measured.into()));
-        WATCHED.gauges(&mut to, watched)?;
+        let measured = memory.iter().map(|(id, gpu)| (vec![device(id)], gpu.is_measured.into()));
+        MEASURED.gauges(&mut to, measured)?;
         if !self.shows_pods {
             return Ok(());
         }
@@ -118,10 +118,10 @@ impl Collector for SharedMemoryCollector {
                     ("holder", limit.name.clone()),
                     ("enforcement", by.to_owned()),
                 ];
-                (labels, Value::Whole(limit.mib.saturating_mul(MIB)))
+                (labels, limit.mib.saturating_mul(MIB))
             })
         });
-        LIMIT.gauges(&mut to, limits)?;
+        LIMIT.gauges(&mut to, summed(limits))?;
         let used = memory.iter().flat_map(|(id, gpu)| {
             gpu.containers.iter().map(move |used| {
                 let labels = vec![
@@ -130,9 +130,19 @@ impl Collector for SharedMemoryCollector {
                     ("pod", used.pod.clone()),
                     ("container", used.container.clone()),
                 ];
-                (labels, Value::Whole(used.bytes))
+                (labels, used.bytes)
             })
         });
-        USED.gauges(&mut to, used)
+        USED.gauges(&mut to, summed(used))
     }
+}
+
+/// One line per set of labels: an ended pod and its successor may have the same.
+fn summed(lines: impl Iterator<Item = (Labels, u64)>) -> impl Iterator<Item = (Labels, Value)> {
+    let mut all: BTreeMap<Labels, u64> = BTreeMap::new();
+    for (labels, value) in lines {
+        let sum = all.entry(labels).or_default();
+        *sum = sum.saturating_add(value);
+    }
+    all.into_iter().map(|(labels, sum)| (labels, Value::Whole(sum)))
 }

@@ -26,7 +26,7 @@ pub(super) struct ShareDocuments(PathBuf);
 pub(super) struct ShareDocument {
     pub(super) hold: Hold,
     pub(super) spec: Spec,
-    /// The driver's limit of the container. The record of an earlier agent's is on disk.
+    /// The driver's limit of the container; `None` for a document of an earlier agent, whose record stays on disk.
     pub(super) limit: Option<DriverLimit>,
 }
 
@@ -36,8 +36,8 @@ const VARIABLE: &str = "WINDLASS_SHARE";
 /// Edits of a share's container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Edits<'a> {
-    /// All edits for the GPUs, from the document of GPUs, and the driver's limit with the path of its record.
-    Gpu(&'a Spec, Option<(&'a DriverLimit, &'a Path)>),
+    /// All edits for the GPUs, from the document of GPUs, and the driver's limit.
+    Gpu(&'a Spec, Option<&'a DriverLimit>),
     /// Variables alone: the container has the GPU by another resource.
     Variables,
 }
@@ -57,8 +57,8 @@ impl ShareDocument {
         let mut limit = None;
         if let Edits::Gpu(gpus, limited) = edits {
             common = gpus.container_edits.clone();
-            own.hooks.extend(limited.map(|(limit, record)| limit.hook(record)));
-            limit = limited.map(|(limit, _)| limit.clone());
+            own.hooks.extend(limited.map(DriverLimit::hook));
+            limit = limited.cloned();
             for id in devices {
                 let gpu = gpus.devices.iter().find(|device| device.name == id.as_str())?;
                 own.merge(gpu.container_edits.clone());

@@ -35,8 +35,19 @@ pub(super) enum BindError {
     NoRoom(String),
     #[error("{} is not ready: {}", .0.device, .0.why)]
     NotReady(NotReady),
-    #[error("its memory cannot be limited by `{0}`, as the configuration's atLeast wants: {1}")]
-    NotLimited(Enforcement, String),
+    #[error(
+        "its memory would be limited by `{found}`, and memoryLimits.atLeast asks for `{wanted}`: {without}"
+    )]
+    NotLimited {
+        found: Enforcement,
+        wanted: Enforcement,
+        /// Reason against the driver's limit.
+        without: String,
+    },
+    #[error(
+        "it asks for no memory, which `{0}` cannot limit as memoryLimits.atLeast wants: let it ask for memory too"
+    )]
+    NoMemory(Enforcement),
     #[error("{0}")]
     Disk(String),
     #[error("it took longer than {0:?}")]

@@ -1,7 +1,7 @@
 //! Memory limits of shares by NVIDIA's driver: the records that the hook of the container runtime reads.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fs, io,
     path::{Path, PathBuf},
 };
@@ -18,6 +18,7 @@ use windlass_host::{
     Host, causes,
     container::ContainerId,
     files::{self, Links, Readers},
+    state_file::BOOT_ID,
 };
 
 use super::{error::BindError, hold::HeldGpu};
@@ -30,9 +31,14 @@ pub(crate) struct LimitRecords(PathBuf);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct DriverLimit {
     record: MemoryLimitRecord,
+    /// Path of the record.
+    path: PathBuf,
     /// Path of the hook on the host.
     hook: PathBuf,
 }
+
+/// Pods that the driver limits on each GPU, by the kubelet's UID.
+pub(crate) type LimitedPods = BTreeMap<DeviceId, BTreeSet<String>>;
 
 /// Folder below the state folder.
 const FOLDER: &str = "memory-limits";
@@ -45,8 +51,6 @@ const TIMEOUT: i64 = 30;
 
 const JSON: &str = ".json";
 
-const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
-
 // === impl DriverLimit ===
 
 impl DriverLimit {
@@ -54,6 +58,7 @@ impl DriverLimit {
     /// small files.
     pub(super) fn of(
         gpus: &[HeldGpu],
+        path: PathBuf,
         policy: &Policy,
         driver: &LiveDriver,
     ) -> Result<Option<Self>, BindError> {
@@ -62,6 +67,10 @@ impl DriverLimit {
             uuid: gpu.device.to_string(),
             hard_mib: gpu.amounts.memory_mib,
         };
+        let wanted = policy.memory_limits.at_least.enforcement();
+        if wanted > Enforcement::None && gpus.iter().any(|gpu| gpu.amounts.memory_mib == 0) {
+            return Err(BindError::NoMemory(wanted));
+        }
         let limits: Vec<_> = gpus.iter().filter(is_part).map(limit).collect();
         if limits.is_empty() {
             return Ok(None);
@@ -70,27 +79,28 @@ impl DriverLimit {
             let places = driver.memory_limits().map_err(|error| error.to_string())?;
             let record = MemoryLimitRecord::new(places.library, limits)
                 .and_then(|record| record.with_cgroup_root(places.cgroups));
-            Ok::<_, String>(Self {
-                record: record.map_err(|error| causes(&error))?,
-                hook: hook.clone(),
-            })
+            let record = record.map_err(|error| causes(&error))?;
+            Ok::<_, String>(Self { record, path, hook: hook.clone() })
         });
         let without = match found {
             Some(Ok(limit)) => return Ok(Some(limit)),
             Some(Err(why)) => why,
             None => "the configuration names no hook".to_owned(),
         };
-        let wanted = policy.memory_limits.at_least.enforcement();
-        let watchdog =
-            if policy.watchdog.action.acts() { Enforcement::Watched } else { Enforcement::None };
-        if watchdog >= wanted { Ok(None) } else { Err(BindError::NotLimited(wanted, without)) }
+        let is_watched = policy.watchdog.action.acts() && driver.host().shows_own_process();
+        let found = if is_watched { Enforcement::Watched } else { Enforcement::None };
+        if found >= wanted {
+            Ok(None)
+        } else {
+            Err(BindError::NotLimited { found, wanted, without })
+        }
     }
 
     /// The hook, for the container's document.
-    pub(super) fn hook(&self, record: &Path) -> Hook {
+    pub(super) fn hook(&self) -> Hook {
         let program = self.hook.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let arguments = ["memory-limit", "--record"].map(ToOwned::to_owned);
-        let record = record.to_string_lossy().into_owned();
+        let record = self.path.to_string_lossy().into_owned();
         Hook {
             hook_name: STAGE.to_owned(),
             path: self.hook.clone(),
@@ -124,19 +134,22 @@ impl LimitRecords {
         done.map_err(|error| format!("cannot write {}: {error}", path.display()))
     }
 
-    /// Pods that the hook has limited on a GPU since the boot, by the kubelet's UID. Blocks.
-    pub(crate) fn limited(&self, host: &Host, gpu: &DeviceId) -> BTreeSet<String> {
+    /// Pods that the hook has limited since the boot. Blocks.
+    pub(crate) fn limited(&self, host: &Host) -> LimitedPods {
         let boot = host.text(BOOT_ID).unwrap_or_default();
-        let files = fs::read_dir(&self.0).into_iter().flatten().flatten();
-        let pod = |path: PathBuf| {
-            let text = files::read_regular_text(&path, Links::Refused, files::MAX_BYTES).ok()?;
-            let note = MemoryLimitNote::parse(text.as_bytes()).ok()?;
-            let is_it =
-                note.boot_id() == boot && note.gpus().iter().any(|it| it.uuid == gpu.as_str());
-            let container = ContainerId::in_group(note.cgroup().to_str()?)?;
-            is_it.then_some(container.pod)
-        };
-        files.filter_map(|file| pod(file.path())).collect()
+        let mut limited = LimitedPods::new();
+        for file in fs::read_dir(&self.0).into_iter().flatten().flatten() {
+            let text = files::read_regular_text(&file.path(), Links::Refused, files::MAX_BYTES);
+            let note = text.ok().and_then(|text| MemoryLimitNote::parse(text.as_bytes()).ok());
+            let Some(note) = note.filter(|note| note.boot_id() == boot) else { continue };
+            let group = note.cgroup().to_str().and_then(ContainerId::in_group);
+            let Some(container) = group else { continue };
+            let ids = note.gpus().iter().filter_map(|gpu| gpu.uuid.parse::<DeviceId>().ok());
+            for id in ids {
+                limited.entry(id).or_default().insert(container.pod.clone());
+            }
+        }
+        limited
     }
 
     /// Removes the records of ended shares, which a killed agent left. Blocks.

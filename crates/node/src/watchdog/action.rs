@@ -24,7 +24,7 @@ const MIB: u64 = 1 << 20;
 
 impl Actions {
     /// Reports a violation and acts against it. `tenants` has the pods that are known, by the kubelet's UID.
-    pub(super) async fn take(
+    pub(super) async fn perform(
         self,
         action: WatchdogAction,
         violation: Violation,
@@ -77,14 +77,15 @@ impl Actions {
     /// Ends the processes, each in its own container alone.
     async fn kill(&self, processes: Vec<HeldMemory>) -> String {
         let (host, count) = (self.host.clone(), processes.len());
-        let failed = blocking(move || {
+        let failures: Vec<String> = blocking(move || {
             let failure = |process: &HeldMemory| {
                 let error = host.kill_in(process.pid, &process.container).err()?;
                 Some(format!("process {}: {error}", process.pid))
             };
-            processes.iter().find_map(failure)
-        });
-        match failed.await {
+            processes.iter().filter_map(failure).collect()
+        })
+        .await;
+        match failures.first() {
             None if count == 1 => "its process on the GPU was ended".to_owned(),
             None => format!("its {count} processes on the GPU were ended"),
             Some(error) => {
@@ -92,7 +93,7 @@ impl Actions {
                     error,
                     "process not ended: its pod uses more memory of a GPU than its share"
                 );
-                format!("its processes were not ended: {error}")
+                format!("not all of its processes were ended: {error}")
             }
         }
     }

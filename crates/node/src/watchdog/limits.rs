@@ -40,8 +40,19 @@ pub(super) fn limits(ledger: &Ledger) -> Limits {
     all
 }
 
-// === impl GpuLimits ===
+/// Sets of holders with those in common made one: pods that share a claim count together, whatever else each has.
+pub(super) fn joined<'a>(sets: impl Iterator<Item = &'a Holders>) -> Vec<Holders> {
+    let mut groups: Vec<Holders> = Vec::new();
+    for set in sets {
+        let (touched, mut rest): (Vec<_>, Vec<_>) =
+            groups.into_iter().partition(|group| !group.is_disjoint(set));
+        rest.push(touched.into_iter().flatten().chain(set.iter().cloned()).collect());
+        groups = rest;
+    }
+    groups
+}
 
+// === impl GpuLimits ===
 impl GpuLimits {
     /// The pod's own share; `None` if it has none.
     pub(super) fn share_of(&self, pod: &str) -> Option<&ClaimRef> {
@@ -82,5 +93,22 @@ impl GpuLimits {
 impl Limit {
     fn of(portion: &Portion) -> Self {
         Self { mib: portion.memory, is_mps: portion.method == ShareMethod::Mps }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pods_with_a_claim_in_common_count_together() {
+        let claim = |name: &str| ClaimRef {
+            namespace: "ns".to_owned(),
+            name: name.to_owned(),
+            uid: name.to_owned(),
+        };
+        let set = |names: &[&str]| names.iter().map(|name| claim(name)).collect::<Holders>();
+        let sets = [set(&["a"]), set(&["a", "b"]), set(&["c"]), set(&["b", "d"]), set(&["c"])];
+        assert_eq!(joined(sets.iter()), [set(&["a", "b", "d"]), set(&["c"])]);
     }
 }

@@ -1,8 +1,10 @@
 //! Memory on shared GPUs at one moment, as metrics show it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{collections::BTreeMap, time::Duration};
 
+use tokio::time::Instant;
 use windlass_allocations::ledger::ClaimRef;
+use windlass_config::WatchdogAction;
 use windlass_core::{device::DeviceId, enforcement::Enforcement};
 use windlass_host::container::ContainerId;
 
@@ -11,18 +13,29 @@ use super::{
     limits::{GpuLimits, Limit, Limits},
     tenants::Tenants,
 };
-use crate::metrics::{ContainerMemory, HolderLimit, SharedMemory, WatchedGpu};
+use crate::{
+    metrics::{ContainerMemory, HolderLimit, SharedGpu, SharedGpus},
+    shares::LimitedPods,
+};
 
 /// Means against excess on the shared GPUs.
 #[derive(Debug, Default)]
 pub(super) struct GpuStates {
     /// True if the watchdog acts.
-    pub(super) acts: bool,
+    acts: bool,
+    /// Time for which a measurement is recent.
+    recent: Duration,
+    /// Time of each GPU's latest measurement.
+    measured: BTreeMap<DeviceId, Instant>,
     /// Reasons why GPUs cannot be measured.
-    pub(super) blind: BTreeMap<DeviceId, String>,
-    /// Pods that the driver limits on each GPU, by the kubelet's UID.
-    pub(super) limited: BTreeMap<DeviceId, BTreeSet<String>>,
+    unmeasured: BTreeMap<DeviceId, String>,
+    /// Pods that the driver limits.
+    pub(super) limited: LimitedPods,
 }
+
+/// Intervals for which a measurement is recent, and the shortest such time.
+const RECENT_INTERVALS: u32 = 3;
+const RECENT: Duration = Duration::from_secs(5);
 
 /// All shared GPUs.
 pub(super) fn snapshot(
@@ -30,7 +43,7 @@ pub(super) fn snapshot(
     accounts: &Accounts,
     tenants: &Tenants,
     state: &GpuStates,
-) -> SharedMemory {
+) -> SharedGpus {
     let gpu = |(device, limits): (&DeviceId, &GpuLimits)| {
         let limits = limits.iter().map(|(holder, limit)| HolderLimit {
             namespace: holder.namespace.clone(),
@@ -39,7 +52,7 @@ pub(super) fn snapshot(
             mib: limit.mib,
             by: state.enforcement(device, holder, limit),
         });
-        let gpu = WatchedGpu {
+        let gpu = SharedGpu {
             is_measured: state.is_measured(device),
             limits: limits.collect(),
             containers: containers(device, accounts, tenants),
@@ -52,14 +65,32 @@ pub(super) fn snapshot(
 // === impl GpuStates ===
 
 impl GpuStates {
-    /// Forgets all other GPUs.
-    pub(super) fn retain(&mut self, limits: &Limits) {
-        self.blind.retain(|device, _| limits.contains_key(device));
-        self.limited.retain(|device, _| limits.contains_key(device));
+    pub(super) fn follow(&mut self, action: WatchdogAction, interval: Duration) {
+        self.acts = action.acts();
+        self.recent = (interval * RECENT_INTERVALS).max(RECENT);
     }
 
-    fn is_measured(&self, device: &DeviceId) -> bool {
-        !self.blind.contains_key(device)
+    /// Forgets all other GPUs.
+    pub(super) fn retain(&mut self, limits: &Limits) {
+        self.measured.retain(|device, _| limits.contains_key(device));
+        self.unmeasured.retain(|device, _| limits.contains_key(device));
+    }
+
+    /// Notes a measurement; true if the one before it failed.
+    pub(super) fn measured(&mut self, device: &DeviceId) -> bool {
+        self.measured.insert(device.clone(), Instant::now());
+        self.unmeasured.remove(device).is_some()
+    }
+
+    /// Notes that a GPU cannot be measured; true if the reason is new.
+    pub(super) fn lost(&mut self, device: &DeviceId, why: &str) -> bool {
+        self.measured.remove(device);
+        self.unmeasured.insert(device.clone(), why.to_owned()).is_none_or(|known| known != why)
+    }
+
+    /// True if the latest measurement is recent.
+    pub(super) fn is_measured(&self, device: &DeviceId) -> bool {
+        self.measured.get(device).is_some_and(|at| at.elapsed() < self.recent)
     }
 
     /// The strongest means that was seen to work for a holder.

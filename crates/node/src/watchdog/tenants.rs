@@ -72,7 +72,9 @@ impl Tenants {
                     let error = causes(error);
                     tracing::debug!(uid, error, "pod on a shared GPU not looked up");
                 });
-                let tenant = found.ok().flatten();
+                // A failed lookup forgets nothing.
+                let known = self.known.remove(&uid).and_then(|known| known.tenant);
+                let tenant = found.unwrap_or(known);
                 self.known.insert(uid, Known { tenant, at: Instant::now() });
             }
             None => std::future::pending().await,
