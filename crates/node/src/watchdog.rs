@@ -168,7 +168,8 @@ impl Watchdog {
                 let (driver, gpu) = (self.driver.clone(), device.clone());
                 let measuring = async move { driver.processes(&gpu).await };
                 self.measurements.begin(device.clone(), measuring);
-            } else if !self.states.is_measured(device) {
+                self.states.begun(device);
+            } else if self.states.is_overdue(device) {
                 self.lose(device, "the driver does not answer");
             }
         }

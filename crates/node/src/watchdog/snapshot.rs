@@ -25,6 +25,8 @@ pub(super) struct GpuStates {
     acts: bool,
     /// Time for which a measurement is recent.
     recent: Duration,
+    /// Time at which each GPU's running or latest measurement began.
+    begun: BTreeMap<DeviceId, Instant>,
     /// Time of each GPU's latest measurement.
     measured: BTreeMap<DeviceId, Instant>,
     /// Reasons why GPUs cannot be measured.
@@ -72,8 +74,19 @@ impl GpuStates {
 
     /// Forgets all other GPUs.
     pub(super) fn retain(&mut self, limits: &Limits) {
+        self.begun.retain(|device, _| limits.contains_key(device));
         self.measured.retain(|device, _| limits.contains_key(device));
         self.unmeasured.retain(|device, _| limits.contains_key(device));
+    }
+
+    /// Notes that a measurement begins.
+    pub(super) fn begun(&mut self, device: &DeviceId) {
+        self.begun.insert(device.clone(), Instant::now());
+    }
+
+    /// True if the running measurement takes longer than a recent one may be old.
+    pub(super) fn is_overdue(&self, device: &DeviceId) -> bool {
+        self.begun.get(device).is_none_or(|at| at.elapsed() >= self.recent)
     }
 
     /// Notes a measurement; true if the one before it failed.
@@ -89,7 +102,7 @@ impl GpuStates {
     }
 
     /// True if the latest measurement is recent.
-    pub(super) fn is_measured(&self, device: &DeviceId) -> bool {
+    fn is_measured(&self, device: &DeviceId) -> bool {
         self.measured.get(device).is_some_and(|at| at.elapsed() < self.recent)
     }
 
