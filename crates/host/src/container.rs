@@ -3,9 +3,12 @@
 //! The kubelet names a pod's control group after the pod, and the container runtime names the container's below it. A
 //! process cannot leave them without rights on the host.
 
-use std::io;
+use std::{io, os::fd::OwnedFd};
 
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::{
+    io::Errno,
+    process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
+};
 
 use crate::Host;
 
@@ -50,19 +53,13 @@ impl Host {
     ///
     /// Fails without the right to do so.
     pub fn kill_in(&self, pid: u32, container: &ContainerId) -> io::Result<bool> {
-        let Some(number) = i32::try_from(pid).ok().and_then(Pid::from_raw) else {
-            return Ok(false);
-        };
         // The handle stays that of this process, whoever gets the id after its end.
-        let process = match pidfd_open(number, PidfdFlags::empty()) {
-            Err(rustix::io::Errno::SRCH) => return Ok(false),
-            opened => opened?,
-        };
+        let Some(process) = open(pid)? else { return Ok(false) };
         if self.container_of(pid).ok().flatten().as_ref() != Some(container) {
             return Ok(false);
         }
         match pidfd_send_signal(&process, Signal::KILL) {
-            Err(rustix::io::Errno::SRCH) => Ok(false),
+            Err(Errno::SRCH) => Ok(false),
             sent => Ok(sent.map(|()| true)?),
         }
     }
@@ -70,8 +67,16 @@ impl Host {
 
 /// True for a process in the agent's PID namespace that has not ended.
 pub fn is_alive(pid: u32) -> bool {
-    let number = i32::try_from(pid).ok().and_then(Pid::from_raw);
-    number.is_some_and(|number| pidfd_open(number, PidfdFlags::empty()).is_ok())
+    open(pid).is_ok_and(|process| process.is_some())
+}
+
+/// A handle of a process; `None` if there is none of this id.
+fn open(pid: u32) -> io::Result<Option<OwnedFd>> {
+    let Some(number) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return Ok(None) };
+    match pidfd_open(number, PidfdFlags::empty()) {
+        Err(Errno::SRCH) => Ok(None),
+        opened => Ok(Some(opened?)),
+    }
 }
 
 // === impl ContainerId ===

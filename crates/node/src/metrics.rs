@@ -4,6 +4,7 @@
 //! transitions are counted.
 
 mod build;
+mod counted;
 mod devices;
 mod family;
 mod format;

@@ -1,6 +1,6 @@
 //! Response to a request: a document or a watch.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{refusal::Refusal, watch::Watched};
 
@@ -31,6 +31,14 @@ impl Answer {
 
     pub(crate) fn ok(document: Value) -> Self {
         Self::new(200, document)
+    }
+
+    /// Success of a subresource's creation, which makes no object: a binding, an eviction.
+    pub(crate) fn done() -> Self {
+        let status = json!({
+            "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201,
+        });
+        Self::new(201, status)
     }
 
     pub(crate) fn refused(refusal: &Refusal) -> Self {

@@ -50,10 +50,7 @@ impl World {
         }
         set_scheduled(&mut object["status"]);
         self.store.keep(kind, id.clone(), Entry { object, applied });
-        let status = json!({
-            "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201,
-        });
-        Ok(Answer::new(201, status))
+        Ok(Answer::done())
     }
 }
 

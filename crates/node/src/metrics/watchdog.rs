@@ -5,9 +5,12 @@ use std::{collections::BTreeMap, fmt, sync::Arc};
 use prometheus_client::{collector::Collector, encoding::DescriptorEncoder, registry::Registry};
 use tokio::sync::watch;
 use windlass_core::{device::DeviceId, enforcement::Enforcement};
-use windlass_host::counters::{CounterFamily, Labels};
+use windlass_host::counters::Labels;
 
-use super::family::{FamilyHead, Value};
+use super::{
+    counted::Counted,
+    family::{FamilyHead, Value},
+};
 
 /// Shared GPUs.
 pub(crate) type SharedGpus = BTreeMap<DeviceId, SharedGpu>;
@@ -48,8 +51,8 @@ pub(crate) struct ContainerMemory {
 }
 
 /// Counter of violations; clones share it.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct WatchdogMetrics(CounterFamily);
+#[derive(Clone, Debug)]
+pub(crate) struct WatchdogMetrics(Counted);
 
 /// Writer of the memory on shared GPUs.
 #[derive(Debug)]
@@ -77,23 +80,15 @@ const MIB: u64 = 1 << 20;
 impl WatchdogMetrics {
     /// Registers the counter.
     pub(crate) fn register(registry: &mut Registry) -> Self {
-        let metrics = Self::default();
         let help = "Uses of more memory of a GPU than a share has, by action";
-        registry.register("share_memory_violations", help, metrics.0.clone());
-        for action in ["observe", "evict", "kill"] {
-            metrics.0.get_or_create_owned(&labels(action));
-        }
-        metrics
+        let actions = ["observe", "evict", "kill"];
+        Self(Counted::register(registry, "share_memory_violations", help, "action", &actions))
     }
 
     /// Counts a violation.
     pub(crate) fn violated(&self, action: &'static str) {
-        self.0.get_or_create_owned(&labels(action)).inc();
+        self.0.count(action);
     }
-}
-
-fn labels(action: &'static str) -> Labels {
-    vec![("action", action.to_owned())]
 }
 
 // === impl SharedGpuCollector ===

@@ -53,6 +53,7 @@ pub(super) fn joined<'a>(sets: impl Iterator<Item = &'a Holders>) -> Vec<Holders
 }
 
 // === impl GpuLimits ===
+
 impl GpuLimits {
     /// The pod's own share; `None` if it has none.
     pub(super) fn share_of(&self, pod: &str) -> Option<&ClaimRef> {

@@ -1,0 +1,40 @@
+//! A counter by the value of one label.
+
+use prometheus_client::registry::Registry;
+use windlass_host::counters::{CounterFamily, Labels};
+
+/// Counter by the value of a label; clones share it.
+#[derive(Clone, Debug)]
+pub(super) struct Counted {
+    family: CounterFamily,
+    label: &'static str,
+}
+
+// === impl Counted ===
+
+impl Counted {
+    /// Registers the counter. The values exist from the start with 0.
+    pub(super) fn register(
+        registry: &mut Registry,
+        name: &'static str,
+        help: &'static str,
+        label: &'static str,
+        values: &[&'static str],
+    ) -> Self {
+        let counted = Self { family: CounterFamily::default(), label };
+        registry.register(name, help, counted.family.clone());
+        for value in values {
+            counted.family.get_or_create_owned(&counted.labels(value));
+        }
+        counted
+    }
+
+    /// Counts one.
+    pub(super) fn count(&self, value: &'static str) {
+        self.family.get_or_create_owned(&self.labels(value)).inc();
+    }
+
+    fn labels(&self, value: &str) -> Labels {
+        vec![(self.label, value.to_owned())]
+    }
+}
