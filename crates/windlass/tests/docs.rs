@@ -131,7 +131,14 @@ fn registered() -> BTreeSet<String> {
         }
         let source = fs::read_to_string(&path).expect("a text file");
         let source = source.split("#[cfg(test)]").next().unwrap_or_default();
-        for call in ["Head::new(", ".register(", ".register_with_unit(", "let name = "] {
+        let calls = [
+            "Head::new(",
+            ".register(",
+            ".register_with_unit(",
+            "Counted::register(registry,",
+            "let name = ",
+        ];
+        for call in calls {
             let arguments = source.split(call).skip(1).map(str::trim_start);
             let literals = arguments.filter_map(|it| it.strip_prefix('"')?.split('"').next());
             names.extend(literals.map(str::to_owned));
