@@ -610,10 +610,7 @@ impl ClaimHold {
 
     /// Its share, if it has one by amounts.
     pub fn portion(&self) -> Option<Portion> {
-        match self.usage {
-            Use::Portion(portion) => Some(portion),
-            _ => None,
-        }
+        self.usage.portion()
     }
 }
 

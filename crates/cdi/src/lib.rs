@@ -4,6 +4,7 @@
 //! feature. No document has a device `all`: that one name would give a container the GPUs of others.
 
 pub mod container_edits;
+pub mod memory_limits;
 
 mod driver;
 mod features;

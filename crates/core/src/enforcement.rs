@@ -11,6 +11,8 @@ pub enum Enforcement {
     Mps,
     /// The driver refuses the container more, by its control group.
     Driver,
+    /// The hardware keeps the container to a MIG instance.
+    Mig,
 }
 
 // === impl Enforcement ===
@@ -23,6 +25,7 @@ impl Enforcement {
             Self::Watched => "watched",
             Self::Mps => "mps",
             Self::Driver => "driver",
+            Self::Mig => "mig",
         }
     }
 }

@@ -29,7 +29,7 @@ pub struct MemoryLimitPlaces {
 }
 
 /// Reason why the driver cannot limit the memory of containers.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoMemoryLimits {
     /// NVML is not initialised.
     #[error("NVML is not initialised: the driver is missing or failing")]

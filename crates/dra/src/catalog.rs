@@ -135,7 +135,7 @@ impl CatalogEntry {
         ledger: &Ledger,
         driver: &DriverName,
     ) -> Self {
-        let consumable = ConsumableCapacity::of(device, sharing, &state.policy.dra);
+        let consumable = ConsumableCapacity::of(device, sharing, state);
         let mut capacity = attributes::capacity(device, sharing, driver);
         capacity.extend(consumable.iter().flat_map(|it| it.capacity(driver)));
         Self {

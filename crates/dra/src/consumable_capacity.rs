@@ -1,15 +1,15 @@
 //! Consumable capacity of a GPU: memory and compute in total, and the amounts of an allocation.
 
 use windlass_allocations::ledger::Portion;
-use windlass_config::{
-    DraPolicy, DriverName, Replicas, ShareLimits, ShareManner, ShareMethod, Sharing,
-};
+use windlass_config::{DriverName, Replicas, ShareLimits, ShareManner, ShareMethod, Sharing};
 use windlass_core::{
     attribute::{AttributeName, Capacities, Quantity},
     device::Device,
+    enforcement::Enforcement,
     selector::Amount,
 };
 use windlass_lifecycle::mps::MpsSpec;
+use windlass_resources::NodeState;
 
 use super::claim::AllocatedDevice;
 
@@ -20,6 +20,8 @@ pub(crate) struct ConsumableCapacity {
     pub(super) memory: u64,
     /// Least share in mebibytes, so that no more claims fit on a GPU than one MPS daemon serves.
     pub(super) least: u64,
+    /// True if the driver limits the memory of containers.
+    pub(super) is_limited: bool,
 }
 
 /// Reason that an allocation is refused.
@@ -29,7 +31,7 @@ pub(crate) enum CapacityError {
     Unreadable(AttributeName),
     #[error(
         "no method enforces {amount} of {name}: the device is shared by {by}; request all \
-         of it, share it by mps, or configure limits: advisory"
+         of it, share it by mps, let the driver limit memory (memoryLimits.hook), or configure limits: advisory"
     )]
     Unenforced { amount: String, name: String, by: &'static str },
 }
@@ -54,13 +56,15 @@ pub(super) fn compute_of(driver: &DriverName) -> AttributeName {
 
 impl ConsumableCapacity {
     /// Consumable capacity of a device, if claims share it by amounts.
-    pub(super) fn of(device: &Device, sharing: Sharing, policy: &DraPolicy) -> Option<Self> {
-        let manner = policy.shares_of(device).filter(|_| sharing == Sharing::Exclusive)?;
+    pub(super) fn of(device: &Device, sharing: Sharing, state: &NodeState) -> Option<Self> {
+        let is_limited = state.means.strongest_for(device, &state.policy) == Enforcement::Driver;
+        let manner =
+            state.policy.dra.shares_of(device).filter(|_| sharing == Sharing::Exclusive)?;
         let spec = MpsSpec::new(device, Replicas::ONE);
         let memory = spec.memory_bytes? / MIB;
         let (clients, _) = spec.max_clients();
         let least = memory.div_ceil(clients.into()).max(MIN_MEMORY_MIB).min(memory);
-        (memory > 0).then_some(Self { manner, memory, least })
+        (memory > 0).then_some(Self { manner, memory, least, is_limited })
     }
 
     /// Capacities in place of the device's own.
@@ -92,8 +96,8 @@ impl ConsumableCapacity {
         Ok(portion)
     }
 
-    /// Fails if nothing enforces a requested amount. MPS enforces memory and compute; no other method enforces
-    /// any amount.
+    /// Fails if nothing enforces a requested amount. MPS enforces memory and compute. With time slices the driver may
+    /// enforce memory.
     fn check_enforced(
         &self,
         result: &AllocatedDevice,
@@ -103,11 +107,15 @@ impl ConsumableCapacity {
         let by = match self.manner {
             ShareManner { limits: ShareLimits::Advisory, .. } => return Ok(()),
             ShareManner { method: ShareMethod::Mps, .. } => "mps, which limits memory and compute",
+            ShareManner { method: ShareMethod::TimeSlicing, .. } if self.is_limited => {
+                "time slices, with memory limited by the driver"
+            }
             ShareManner { method: ShareMethod::TimeSlicing, .. } => "time slices",
         };
         let is_enforced = |name: &str| {
-            let is_of_mps = name == MEMORY.to_string() || name == compute.to_string();
-            is_of_mps && (self.manner.method == ShareMethod::Mps || portion.is_whole())
+            let (is_memory, is_compute) = (name == MEMORY.to_string(), name == compute.to_string());
+            let is_of_mps = self.manner.method == ShareMethod::Mps || portion.is_whole();
+            is_memory && (is_of_mps || self.is_limited) || is_compute && is_of_mps
         };
         let is_requested = |amount: &str| rounded_up(amount).is_some_and(|amount| amount > 0);
         let mut requested = result.consumed.iter().filter(|(_, amount)| is_requested(amount));
@@ -134,7 +142,8 @@ mod tests {
     use crate::claim::Access;
 
     fn portion(manner: ShareManner, consumed: &[(&str, &str)]) -> Result<Portion, String> {
-        let capacity = ConsumableCapacity { manner, memory: 81_559, least: 1_700 };
+        let capacity =
+            ConsumableCapacity { manner, memory: 81_559, least: 1_700, is_limited: false };
         let [request, pool, device] = ["a", "n1/nvidia", "gpu-0"].map(ToOwned::to_owned);
         let consumed = consumed.iter().map(|(name, amount)| (*name, *amount));
         let consumed: BTreeMap<_, _> =

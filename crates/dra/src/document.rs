@@ -9,6 +9,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use windlass_cdi::memory_limits::LimitRecords;
+use windlass_config::Places;
 use windlass_core::cdi::{ContainerEdits, Kind, Spec, SpecDevice, VENDOR};
 use windlass_host::files;
 
@@ -16,8 +18,12 @@ use super::record::PreparedClaim;
 
 const CLAIM: Kind = Kind::new("claim");
 
+/// CDI documents of claims, and the records of memory limits that hooks in them read.
 #[derive(Clone, Debug)]
-pub(crate) struct ClaimDocuments(PathBuf);
+pub(crate) struct ClaimDocuments {
+    dir: PathBuf,
+    limits: LimitRecords,
+}
 
 /// Qualified name of the edits for the claim's n-th device.
 pub(crate) fn name(uid: &str, position: usize) -> String {
@@ -31,17 +37,27 @@ fn device(uid: &str, position: usize) -> String {
 // === impl ClaimDocuments ===
 
 impl ClaimDocuments {
-    pub(crate) fn new(dir: &Path) -> Self {
-        Self(dir.to_owned())
+    pub(crate) fn new(places: &Places) -> Self {
+        let limits = LimitRecords::of_claims(&places.state_dir);
+        Self { dir: places.cdi_dir.clone(), limits }
     }
 
     pub(crate) fn folder(&self) -> &Path {
-        &self.0
+        &self.dir
+    }
+
+    /// Record of a claim's memory limits.
+    pub(crate) fn limits(&self, uid: &str) -> PathBuf {
+        self.limits.path(uid)
     }
 
     /// Writes a claim's document, unless an equal one exists. Returns true if it wrote. Blocks.
     pub(crate) fn write(&self, entry: &PreparedClaim) -> Result<bool, String> {
         let uid = &entry.claim.uid;
+        // The hook reads the record of each document that names it.
+        if entry.limits.is_some() {
+            self.limits.settle(uid, entry.limits.as_ref())?;
+        }
         let devices = entry.devices.iter().enumerate().filter(|(_, held)| !held.edits.is_empty());
         let devices =
             devices.map(|(at, held)| SpecDevice::new(device(uid, at), held.edits.clone()));
@@ -66,14 +82,14 @@ impl ClaimDocuments {
         Ok(())
     }
 
-    /// Removes a claim's document, if it exists. Blocks.
+    /// Removes a claim's document and its record of limits, if they exist. Blocks.
     pub(crate) fn remove(&self, uid: &str) -> Result<(), String> {
         let path = self.path(uid);
         match fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 Err(format!("cannot remove CDI document {}: {error}", path.display()))
             }
-            _ => Ok(()),
+            _ => self.limits.settle(uid, None),
         }
     }
 
@@ -90,12 +106,13 @@ impl ClaimDocuments {
                 Err(error) => tracing::warn!(uid, error, "orphaned CDI document not removed"),
             }
         }
+        self.limits.retain(|uid| known.contains(uid));
     }
 
     /// Removes the drafts of a killed agent. Blocks.
     pub(crate) fn remove_drafts(&self) {
         for name in self.names().filter(|name| files::drafted(name).and_then(uid_in).is_some()) {
-            let path = self.0.join(name);
+            let path = self.dir.join(name);
             match fs::remove_file(&path) {
                 Ok(()) => tracing::info!(path = %path.display(), "draft of a CDI document removed"),
                 Err(error) => {
@@ -106,12 +123,12 @@ impl ClaimDocuments {
     }
 
     fn names(&self) -> impl Iterator<Item = String> + use<> {
-        let files = fs::read_dir(&self.0).into_iter().flatten().flatten();
+        let files = fs::read_dir(&self.dir).into_iter().flatten().flatten();
         files.filter_map(|file| file.file_name().into_string().ok())
     }
 
     fn path(&self, uid: &str) -> PathBuf {
-        self.0.join(format!("{VENDOR}-claim-{uid}.json"))
+        self.dir.join(format!("{VENDOR}-claim-{uid}.json"))
     }
 }
 
@@ -121,7 +138,14 @@ fn uid_in(file_name: &str) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
+    use tempfile::TempDir;
+
     use super::*;
+
+    fn documents(folder: &TempDir) -> ClaimDocuments {
+        let (cdi_dir, state_dir) = (folder.path().to_owned(), folder.path().join("state"));
+        ClaimDocuments::new(&Places { cdi_dir, state_dir, ..Places::default() })
+    }
 
     #[test]
     fn drafts_of_claims_documents_go_and_all_others_stay() {
@@ -135,7 +159,7 @@ mod tests {
         for name in names {
             fs::write(folder.path().join(name), "{").expect("written");
         }
-        let documents = ClaimDocuments::new(folder.path());
+        let documents = documents(&folder);
         documents.remove_drafts();
         let there = names.map(|name| folder.path().join(name).exists());
         assert_eq!(there, [false, true, true, true]);
@@ -155,7 +179,7 @@ mod tests {
             fs::write(folder.path().join(name), "{}").expect("written");
         }
         let known = BTreeSet::from(["a".to_owned()]);
-        ClaimDocuments::new(folder.path()).remove_others(&known);
+        documents(&folder).remove_others(&known);
         let there = names.map(|name| folder.path().join(name).exists());
         assert_eq!(there, [true, false, true, true]);
     }

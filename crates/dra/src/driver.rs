@@ -80,7 +80,7 @@ pub struct Deps {
 pub fn restore(places: &Places, driver: &DriverName, ledger: &SharedLedger) -> RecoveredClaims {
     let file = ClaimFile::new(places);
     let recovered = RecoveredClaims::read(&file, &KubeletRecord::new(&places.kubelet_dir, driver));
-    ClaimDocuments::new(&places.cdi_dir).remove_drafts();
+    ClaimDocuments::new(places).remove_drafts();
     for entry in recovered.held().values() {
         ledger.restore_claim(&entry.claim, entry.uses());
     }
@@ -97,7 +97,7 @@ pub fn restore(places: &Places, driver: &DriverName, ledger: &SharedLedger) -> R
 
 fn traces(places: &Places, driver: &DriverName, ledger: &SharedLedger) -> Traces {
     Traces {
-        documents: ClaimDocuments::new(&places.cdi_dir),
+        documents: ClaimDocuments::new(places),
         kubelet_dir: places.kubelet_dir.clone(),
         driver: driver.clone(),
         ledger: ledger.clone(),
@@ -111,7 +111,7 @@ impl Driver {
     pub fn new(places: &Places, driver: &DriverName, limits: SessionLimits, deps: Deps) -> Self {
         let environment = Environment {
             node: deps.cluster.as_ref().map(|it| it.node().to_owned()).unwrap_or_default(),
-            documents: ClaimDocuments::new(&places.cdi_dir),
+            documents: ClaimDocuments::new(places),
             kubelet_record: KubeletRecord::new(&places.kubelet_dir, driver),
             claims: deps.cluster.clone().map(Claims::new),
             driver: driver.clone(),

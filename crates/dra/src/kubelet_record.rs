@@ -65,7 +65,8 @@ impl KubeletRecord {
                 seen.insert((it.pool_name.clone(), it.device_name.clone(), it.share_id.clone()))
             };
             let devices: Vec<_> = devices.into_iter().filter(is_new).map(held).collect();
-            let entry = PreparedClaim { claim, state: Stage::PrepareStarted, devices };
+            let entry =
+                PreparedClaim { claim, state: Stage::PrepareStarted, devices, limits: None };
             (!entry.devices.is_empty()).then(|| (entry.claim.uid.clone(), entry))
         };
         Ok(self.claims()?.into_iter().filter_map(ours).collect())

@@ -5,12 +5,16 @@ pub(super) mod variables;
 
 use std::borrow::Cow;
 
-use windlass_allocations::ledger::{ClaimRef, Overlap, Use, together};
-use windlass_cdi::container_edits::{self, Grant, grant};
+use windlass_allocations::ledger::{ClaimRef, Overlap, Portion, Use, together};
+use windlass_cdi::{
+    container_edits::{self, Grant, grant},
+    memory_limits::{DriverLimit, GpuMemory, WeakLimit},
+};
 use windlass_config::{Delivery, DeviceIds, DriverName, Strategy};
 use windlass_core::{
     cdi::ContainerEdits,
     device::{Device, DeviceId, Partition},
+    memory_limit::MemoryLimitRecord,
     resource::{InvalidResourceName, ResourceName},
 };
 use windlass_lifecycle::{cleanup::CleanupStates, mps::MpsPlaces};
@@ -20,7 +24,7 @@ use super::{
     catalog::{Catalog, DeviceName},
     claim::{Access, AllocatedDevice, Claim},
     constraints::{self, ConstraintError, Constraints},
-    document,
+    document::{self, ClaimDocuments},
     opaque::{Configs, OpaqueError},
     record::{PreparedDevice, Records},
     time_slice::Interval,
@@ -35,6 +39,13 @@ pub(crate) struct PlanInputs<'a> {
     pub(crate) records: &'a Records,
     /// Folders of the MPS daemons.
     pub(crate) mps: &'a MpsPlaces,
+    pub(crate) documents: &'a ClaimDocuments,
+}
+
+/// Planned devices in the order of the allocation, and the limits that the driver sets.
+pub(crate) struct Plan {
+    pub(crate) devices: Vec<PreparedDevice>,
+    pub(crate) limits: Option<MemoryLimitRecord>,
 }
 
 /// Reason that a claim cannot have a device.
@@ -66,6 +77,8 @@ pub(crate) enum Refusal {
     Constraints(#[from] ConstraintError),
     #[error("request {request} gives no name to a variable")]
     Request { request: String, source: InvalidResourceName },
+    #[error(transparent)]
+    WeakLimit(#[from] WeakLimit),
     #[error("{0}")]
     Document(String),
 }
@@ -79,8 +92,8 @@ struct ChosenDevice<'a> {
     constraints: Constraints,
 }
 
-/// Plans the devices of a claim, in the order of its allocation.
-pub(crate) fn plan(claim: &Claim, inputs: &PlanInputs<'_>) -> Result<Vec<PreparedDevice>, Refusal> {
+/// Plans the devices of a claim.
+pub(crate) fn plan(claim: &Claim, inputs: &PlanInputs<'_>) -> Result<Plan, Refusal> {
     let configs = Configs::read(claim)?;
     let chosen = claim.results.iter().map(|result| {
         let chosen = inputs.choose(claim, result, &configs)?;
@@ -91,8 +104,10 @@ pub(crate) fn plan(claim: &Claim, inputs: &PlanInputs<'_>) -> Result<Vec<Prepare
     check_daemons(&chosen)?;
     let devices: Vec<_> = chosen.iter().map(|it| &*it.device).collect();
     inputs.state.check_documents(&devices).map_err(Refusal::Document)?;
-    let held = |position| inputs.held(claim, &chosen, position);
-    (0..chosen.len()).map(held).collect()
+    let limit = inputs.limit(claim, &chosen)?;
+    let held = |position| inputs.held(claim, &chosen, (position, limit.as_ref()));
+    let devices = (0..chosen.len()).map(held).collect::<Result<_, _>>()?;
+    Ok(Plan { devices, limits: limit.map(|limit| limit.record) })
 }
 
 /// Devices that a refused claim names, as far as they are known.
@@ -205,7 +220,7 @@ impl<'a> PlanInputs<'a> {
         &self,
         claim: &Claim,
         chosen: &[ChosenDevice<'_>],
-        position: usize,
+        (position, limit): (usize, Option<&DriverLimit>),
     ) -> Result<PreparedDevice, Refusal> {
         let ChosenDevice { result, device, constraints, .. } = &chosen[position];
         let request = result.base_request();
@@ -228,10 +243,30 @@ impl<'a> PlanInputs<'a> {
             edits.env.extend(client.env);
             edits.mounts.extend(client.mounts);
         }
+        let limit = limit.filter(|limit| limit.is_of(&device.id));
+        edits.hooks.extend(limit.map(DriverLimit::hook));
         let own = || document::name(&claim.reference.uid, position);
         let own = (!edits.is_empty()).then(own);
         let cdi = names.into_iter().chain(own).collect();
         Ok(PreparedDevice { cdi, edits, ..chosen[position].held() })
+    }
+
+    /// The driver's limit of the claim's containers, with the sum of its parts of each GPU that no daemon serves.
+    fn limit(
+        &self,
+        claim: &Claim,
+        chosen: &[ChosenDevice<'_>],
+    ) -> Result<Option<DriverLimit>, Refusal> {
+        let without_daemon = |it: &&ChosenDevice<'_>| !it.constraints.usage.needs_daemon();
+        let uses = chosen.iter().filter(without_daemon);
+        let uses = together(uses.map(|it| (&it.device.id, it.constraints.usage)));
+        let gpus = uses.into_iter().filter_map(|(device, usage)| {
+            let Portion { memory, of, .. } = usage.portion()?;
+            Some(GpuMemory { device: device.clone(), memory_mib: memory, of_mib: of })
+        });
+        let path = self.documents.limits(&claim.reference.uid);
+        let (policy, means) = (&self.state.policy, &self.state.means);
+        Ok(DriverLimit::of(&gpus.collect::<Vec<_>>(), path, policy, means)?)
     }
 
     /// Container edits as the device plugin would make them by CDI.

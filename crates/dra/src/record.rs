@@ -13,6 +13,7 @@ use windlass_core::{
     cdi::ContainerEdits,
     device::{Device, DeviceId, Partition},
     inventory::Inventory,
+    memory_limit::MemoryLimitRecord,
     partition::instance_at,
 };
 use windlass_host::state_file::{Boot, Earlier, Format, Journal, StateFile, Unreadable, Writer};
@@ -34,6 +35,9 @@ pub struct PreparedClaim {
     pub(crate) state: Stage,
     /// Devices in the order of the allocation.
     pub devices: Vec<PreparedDevice>,
+    /// Memory limits that the driver sets for each container of the claim, by the hook in the devices' edits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) limits: Option<MemoryLimitRecord>,
 }
 
 /// Stage of a claim.
@@ -196,7 +200,8 @@ mod tests {
             edits: ContainerEdits { env: vec!["A=b".to_owned()], ..ContainerEdits::default() },
         };
         let claim = ClaimRef { namespace, name, uid };
-        [("u".to_owned(), PreparedClaim { claim, state, devices: vec![held] })].into()
+        let entry = PreparedClaim { claim, state, devices: vec![held], limits: None };
+        [("u".to_owned(), entry)].into()
     }
 
     fn read(file: &ClaimFile) -> Records {

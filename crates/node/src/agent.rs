@@ -215,6 +215,7 @@ pub async fn survey(config: &Config, clock: Clock) -> NodeState {
         &news,
         &parts.token(),
     );
+    let driver = sources.iter().find_map(|source| source.driver.clone());
     let snapshots = assembly::start(sources, &mut parts);
     let complete = async {
         while !has_answered(&reconciler::dry_run::merge(&snapshots), &config.policy) {
@@ -223,7 +224,7 @@ pub async fn survey(config: &Config, clock: Clock) -> NodeState {
     };
     // Late sources are left as they are.
     let _ = deadline::timeout(config.policy.health.call_deadline * 3, complete).await;
-    let state = reconciler::dry_run::dry_run(config, &snapshots);
+    let state = reconciler::dry_run::dry_run(config, &snapshots, driver);
     // A part that hangs in a driver call is abandoned.
     parts.stop().await;
     state

@@ -41,6 +41,7 @@ use windlass_core::{
     device::{Device, DeviceId},
     inventory::Inventory,
 };
+use windlass_discovery::live_driver::LiveDriver;
 use windlass_host::{deadline, watch::publish};
 use windlass_lifecycle::{
     cleanup::{self, CleanupPlans, CleanupStates},
@@ -118,6 +119,8 @@ pub(crate) struct Inputs {
     pub(crate) leases: watch::Receiver<Arc<LeaseStates>>,
     /// Devices that claims hold.
     pub(crate) ledger: watch::Receiver<Ledger>,
+    /// NVIDIA's driver, which may limit the memory of shares.
+    pub(crate) driver: Option<LiveDriver>,
 }
 
 /// Progress of restoring the previous agent's state.
@@ -171,6 +174,7 @@ impl Reconciler {
     ) -> Self {
         let policy = inputs.policy.borrow().clone();
         let (disk, channels) = disk::channel();
+        let (delivery, driver) = (config.policy.delivery.clone(), inputs.driver.clone());
         Self {
             sources,
             policy,
@@ -184,10 +188,7 @@ impl Reconciler {
             following: None,
             restored: Restored::Nothing,
             disk,
-            worker: Some((
-                Disk::new(&config.places, &config.mps, config.policy.delivery.clone()),
-                channels,
-            )),
+            worker: Some((Disk::new(&config.places, &config.mps, delivery, driver), channels)),
             check_interval: config.session.check_interval,
             ledger: Ledger::default(),
             overlaps: Arc::default(),

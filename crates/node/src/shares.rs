@@ -22,7 +22,6 @@ mod documents;
 mod error;
 mod hold;
 mod holds;
-mod limits;
 mod place;
 mod wanted;
 
@@ -42,6 +41,7 @@ use windlass_allocations::{
     follow::{Allocations, AllocationsReader},
     ledger::SharedLedger,
 };
+use windlass_cdi::memory_limits::{DriverLimit, LimitRecords};
 use windlass_cluster::{BoundPod, Client, Pods};
 use windlass_config::{Places, Policy};
 use windlass_core::{
@@ -52,21 +52,18 @@ use windlass_core::{
     virtual_gpus::PodRequest,
 };
 use windlass_deviceplugin::shares::BindRequest;
-use windlass_discovery::live_driver::LiveDriver;
 use windlass_host::{
     abbreviate::first_few, blocking, causes, deadline, shared::Shared, watch::changed,
 };
 use windlass_lifecycle::cleanup::CleanupHandle;
 use windlass_resources::{NodeState, offers::Shareable};
 
-pub(crate) use self::limits::{LimitRecords, LimitedPods};
 use self::{
     choice::{Choice, decided},
     documents::{Edits, ShareDocument, ShareDocuments},
     error::BindError,
     hold::{Amounts, HeldGpu, Hold, Pod},
     holds::{Ended, Holds, Present, Taken},
-    limits::DriverLimit,
     place::{ShareRequest, Size},
     wanted::{Tokens, Wanted},
 };
@@ -79,7 +76,6 @@ pub(crate) struct Deps {
     pub(crate) allocations: AllocationsReader,
     pub(crate) ledger: SharedLedger,
     pub(crate) cleanup: CleanupHandle,
-    pub(crate) driver: LiveDriver,
     pub(crate) cluster: Option<Client>,
     pub(crate) requests: mpsc::Receiver<BindRequest>,
     pub(crate) metrics: ShareMetrics,
@@ -104,7 +100,6 @@ struct Binder {
     allocations: AllocationsReader,
     ledger: SharedLedger,
     cleanup: CleanupHandle,
-    driver: LiveDriver,
     pods: Option<Pods>,
     metrics: ShareMetrics,
     documents: ShareDocuments,
@@ -130,7 +125,7 @@ pub(crate) fn restore(places: &Places, ledger: &SharedLedger) -> RecoveredShares
         ledger.restore_claim(&hold.claim(), hold.uses());
     }
     let is_there = |name: &str| documents.contains_key(name) || unreadable.contains(name);
-    LimitRecords::new(&places.state_dir).retain(is_there);
+    LimitRecords::of_shares(&places.state_dir).retain(is_there);
     for name in &unreadable {
         let path = files.path(name);
         let path = path.display();
@@ -150,11 +145,10 @@ impl Shares {
             allocations: deps.allocations,
             ledger: deps.ledger,
             cleanup: deps.cleanup,
-            driver: deps.driver,
             pods: deps.cluster.map(Pods::new),
             metrics: deps.metrics,
             documents: ShareDocuments::new(&places.cdi_dir),
-            limits: LimitRecords::new(&places.state_dir),
+            limits: LimitRecords::of_shares(&places.state_dir),
             holds: Shared::new(Holds::of(documents, unreadable)),
             disk: Shared::new(()),
         };
@@ -345,13 +339,12 @@ impl Binder {
         wanted: &Wanted,
         own: Vec<HeldGpu>,
     ) -> Result<(Spec, Option<DriverLimit>), BindError> {
-        let (path, driver) = (wanted.gpus.clone(), self.driver.clone());
-        let (policy, record) = (self.state.borrow().policy.clone(), self.limits.path(&wanted.name));
-        blocking(move || {
-            let gpus = documents::read(&path).ok_or(BindError::NoGpus)?;
-            Ok((gpus, DriverLimit::of(&own, record, &policy, &driver)?))
-        })
-        .await
+        let (state, record) = (self.state.borrow().clone(), self.limits.path(&wanted.name));
+        let own: Vec<_> = own.iter().map(HeldGpu::memory).collect();
+        let limit = DriverLimit::of(&own, record, &state.policy, &state.means)?;
+        let path = wanted.gpus.clone();
+        let gpus = blocking(move || documents::read(&path)).await;
+        Ok((gpus.ok_or(BindError::NoGpus)?, limit))
     }
 
     /// Writes and removes documents, as the map of shares has them now.
@@ -362,7 +355,7 @@ impl Binder {
                 let document = binder.holds.step(|holds| holds.documents.get(name).cloned());
                 let limit = document.as_ref().and_then(|document| document.limit.as_ref());
                 // The hook reads the record of each document that names it.
-                binder.limits.settle(name, limit)?;
+                binder.limits.settle(name, limit.map(|limit| &limit.record))?;
                 binder.documents.settle(name, document.as_ref())
             })
         };

@@ -24,6 +24,7 @@ mod tenants;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
     sync::Arc,
 };
 
@@ -34,6 +35,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 use windlass_allocations::ledger::{Ledger, SharedLedger};
+use windlass_cdi::memory_limits::{self, LimitedHolders};
 use windlass_cluster::{Client, Pods};
 use windlass_config::{Policy, WatchdogAction, WatchdogPolicy};
 use windlass_core::device::DeviceId;
@@ -47,18 +49,15 @@ use self::{
     snapshot::{GpuStates, snapshot},
     tenants::Tenants,
 };
-use crate::{
-    metrics::{SharedGpus, WatchdogMetrics},
-    shares::{LimitRecords, LimitedPods},
-};
+use crate::metrics::{SharedGpus, WatchdogMetrics};
 
 /// Dependencies.
 pub(crate) struct Deps {
     pub(crate) policy: watch::Receiver<Arc<Policy>>,
     pub(crate) ledger: SharedLedger,
     pub(crate) driver: LiveDriver,
-    /// Records and notes of the driver's limits.
-    pub(crate) records: LimitRecords,
+    /// State folder, which has the notes of the driver's limits.
+    pub(crate) state_dir: PathBuf,
     pub(crate) cluster: Option<Client>,
     pub(crate) clock: Clock,
     pub(crate) metrics: WatchdogMetrics,
@@ -71,11 +70,11 @@ pub(crate) struct Watchdog {
     policy: watch::Receiver<Arc<Policy>>,
     ledger: watch::Receiver<Ledger>,
     driver: LiveDriver,
-    records: LimitRecords,
+    state_dir: PathBuf,
     /// Running measurements. A GPU has one at a time.
     measurements: Tasks<DeviceId, Result<Vec<GpuProcess>, ProcessError>>,
     /// The running read of the hook's notes.
-    notes: Tasks<(), LimitedPods>,
+    notes: Tasks<(), LimitedHolders>,
     accounts: Accounts,
     tenants: Tenants,
     actions: Actions,
@@ -104,7 +103,7 @@ impl Watchdog {
             running: JoinSet::new(),
             present: BTreeMap::new(),
             states: GpuStates::default(),
-            records: deps.records,
+            state_dir: deps.state_dir,
             publish: deps.publish,
         }
     }
@@ -174,8 +173,8 @@ impl Watchdog {
             }
         }
         if !self.notes.is_busy(&()) {
-            let (records, host) = (self.records.clone(), self.driver.host().clone());
-            self.notes.begin((), blocking(move || records.limited(&host)));
+            let (folder, host) = (self.state_dir.clone(), self.driver.host().clone());
+            self.notes.begin((), blocking(move || memory_limits::limited(&folder, &host)));
         }
     }
 

@@ -13,7 +13,9 @@ use std::{
 use serde::Serialize;
 use tokio::time::Instant;
 use windlass_allocations::ledger::Overlaps;
-use windlass_cdi::{Documents, Lacks, Unwritten, container_edits::NodeExtras};
+use windlass_cdi::{
+    Documents, Lacks, Unwritten, container_edits::NodeExtras, memory_limits::LimitMeans,
+};
 use windlass_config::{Policy, Resources, Sharing, SharingMethod};
 use windlass_core::{
     cdi::Kind,
@@ -64,6 +66,8 @@ pub struct NodeState {
     pub unwritten: Unwritten,
     /// Devices with a missing device node, with the reason.
     pub absent: Absent,
+    /// Means to limit the memory of shares.
+    pub means: LimitMeans,
     /// Start of the present delay, if the disk does not answer.
     pub slow_since: Option<Instant>,
     /// Obstacles that keep claims from healthy devices.
@@ -262,6 +266,7 @@ impl NodeState {
             && self.lacks == other.lacks
             && self.unwritten == other.unwritten
             && self.absent == other.absent
+            && self.means == other.means
             && self.slow_since == other.slow_since
             && self.obstacles == other.obstacles
             && self.unready == other.unready

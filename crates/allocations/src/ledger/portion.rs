@@ -85,6 +85,14 @@ impl Use {
         }
     }
 
+    /// The share, if it is one by amounts.
+    pub fn portion(self) -> Option<Portion> {
+        match self {
+            Self::Portion(portion) => Some(portion),
+            _ => None,
+        }
+    }
+
     /// Total use by one claim.
     fn and(self, other: Self) -> Self {
         match (self, other) {
@@ -122,10 +130,7 @@ impl Ledger {
     /// Sum of the shares of all claims but one.
     pub(super) fn others_portion(&self, id: &DeviceId, uid: &str) -> Option<Portion> {
         let others = self.holds(id).filter(|hold| hold.claim.uid != uid);
-        let portions = others.filter_map(|hold| match hold.usage {
-            Use::Portion(portion) => Some(portion),
-            _ => None,
-        });
+        let portions = others.filter_map(|hold| hold.portion());
         portions.reduce(Portion::and)
     }
 

@@ -65,8 +65,9 @@ fn planned_on(
     let mps = &MpsPlaces::new(&Places::default(), &MpsSettings::default());
     let cleanup_states = &CleanupStates::new();
     let (driver, catalog) = (&driver, &catalog);
-    let inputs = PlanInputs { driver, state, catalog, cleanup_states, records, mps };
-    plan(claim, &inputs).map_err(|refusal| refusal.to_string())
+    let documents = &ClaimDocuments::new(&Places::default());
+    let inputs = PlanInputs { driver, state, catalog, cleanup_states, records, mps, documents };
+    plan(claim, &inputs).map(|plan| plan.devices).map_err(|refusal| refusal.to_string())
 }
 
 fn alone(boards: Vec<Device>) -> (Vec<Device>, Sharing) {
@@ -157,8 +158,8 @@ fn what_another_has_by_name_is_taken_though_nobody_knows_which_device_it_is() {
     let boards = || alone(vec![board("b0")]);
     let mut held = planned(&claim(&[("a", "b0")]), boards(), &Records::new()).expect("planned");
     held[0].device = None;
-    let entry =
-        PreparedClaim { claim: reference("other"), state: Stage::PrepareStarted, devices: held };
+    let (claim_ref, state) = (reference("other"), Stage::PrepareStarted);
+    let entry = PreparedClaim { claim: claim_ref, state, devices: held, limits: None };
     let records = Records::from([("other".to_owned(), entry)]);
     let why = planned(&claim(&[("a", "b0")]), boards(), &records).expect_err("taken");
     assert_eq!(why, "request a: b0 is held by another claim");

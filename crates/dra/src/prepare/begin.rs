@@ -5,7 +5,7 @@ use windlass_host::causes;
 use super::{Input, Preparer, waiting::PlanError};
 use crate::{
     claim::Claim,
-    plan::{self, named, plan, takes},
+    plan::{self, Plan, named, plan, takes},
     record::{PreparedClaim, Stage},
     status::Failure,
 };
@@ -56,7 +56,8 @@ impl Preparer {
     fn wanted(&self, claim: &Claim) -> PreparedClaim {
         let catalog = self.environment.catalog(&self.environment.state.borrow());
         let devices = named(claim, &catalog);
-        PreparedClaim { claim: claim.reference.clone(), state: Stage::PrepareStarted, devices }
+        let claim = claim.reference.clone();
+        PreparedClaim { claim, state: Stage::PrepareStarted, devices, limits: None }
     }
 
     /// Plans the devices of a claim, and takes them.
@@ -71,8 +72,9 @@ impl Preparer {
             cleanup_states: &cleanup_states,
             records: &records,
             mps: &self.environment.mps,
+            documents: &self.environment.documents,
         };
-        let devices = plan(claim, &inputs)?;
+        let Plan { devices, limits } = plan(claim, &inputs)?;
         self.environment.ledger.take_for_claim(&claim.reference, &takes(&devices, &state))?;
         let slot = self.slots.get_mut(&claim.reference.uid);
         let slot = slot.expect("a slot that is not at rest stays");
@@ -80,6 +82,7 @@ impl Preparer {
             claim: claim.reference.clone(),
             state: Stage::PrepareStarted,
             devices,
+            limits,
         });
         Ok(())
     }

@@ -245,6 +245,7 @@ mod tests {
                 held("b0", "left", &["WINDLASS_CLAIM_C__LEFT__BOARDS=b0", "BOARDS=b0"]),
                 held("b1", "right", &["WINDLASS_CLAIM_C__RIGHT__BOARDS=b1", "BOARDS=b1"]),
             ],
+            limits: None,
         };
         let reports = devices(&entry, &NodeState::default(), None, Timestamp::UNIX_EPOCH);
         for report in reports.values() {

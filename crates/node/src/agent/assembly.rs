@@ -34,7 +34,7 @@ use crate::{
     labels::{Labeller, devices},
     metrics::{Instruments, SharedGpus},
     reconciler::{Inputs, Outputs, Reconciler, dry_run::Snapshots, were_offered},
-    shares::{self, LimitRecords, Shares},
+    shares::{self, Shares},
     watchdog::{self, Watchdog},
 };
 
@@ -73,12 +73,12 @@ pub(super) fn assemble(
     let discovered = wiring.discover(&news, parts);
     let handles = wiring.reconcile(
         discovered.snapshots,
-        &discovered.partitions,
+        (&discovered.partitions, &discovered.driver),
         cluster.clone(),
         news,
         parts,
     );
-    wiring.serve_plugins(dir, &handles, &discovered.driver, cluster.clone(), parts);
+    wiring.serve_plugins(dir, &handles, cluster.clone(), parts);
     wiring.serve_claims(recovered, &handles, discovered.partitions.clone(), cluster.clone(), parts);
     let memory = wiring.watch_shared_gpus(discovered.driver, cluster.clone(), parts);
     let labels = wiring.label(&handles.state, parts);
@@ -181,7 +181,7 @@ impl Wiring<'_> {
     fn reconcile(
         &self,
         snapshots: Snapshots,
-        partitions: &MigHandle,
+        (partitions, driver): (&MigHandle, &LiveDriver),
         cluster: Option<Client>,
         news: Arc<Notify>,
         parts: &mut Parts,
@@ -233,6 +233,7 @@ impl Wiring<'_> {
             mps: daemons.clone(),
             cleanup_states,
             ledger: ledger.watch(),
+            driver: Some(driver.clone()),
         };
         let (stamp, rounds) = watch::channel(Instant::now());
         let outputs =
@@ -268,7 +269,6 @@ impl Wiring<'_> {
         &self,
         dir: PathBuf,
         handles: &ReconcilerHandles,
-        driver: &LiveDriver,
         cluster: Option<Client>,
         parts: &mut Parts,
     ) {
@@ -280,7 +280,6 @@ impl Wiring<'_> {
             allocations: handles.allocations.clone(),
             ledger: self.ledger.clone(),
             cleanup: handles.cleanup.clone(),
-            driver: driver.clone(),
             cluster: cluster.clone(),
             requests,
             metrics: self.instruments.shares.clone(),
@@ -370,7 +369,7 @@ impl Wiring<'_> {
             policy: self.policy.clone(),
             ledger: self.ledger.clone(),
             driver,
-            records: LimitRecords::new(&self.config.places.state_dir),
+            state_dir: self.config.places.state_dir.clone(),
             cluster,
             clock: self.clock,
             metrics: self.instruments.watchdog.clone(),

@@ -20,7 +20,7 @@ use windlass_core::{
     device::{Device, DeviceId},
     inventory::Inventory,
 };
-use windlass_discovery::MIG_PROFILE;
+use windlass_discovery::{MIG_PROFILE, live_driver::LiveDriver};
 use windlass_host::blocking;
 use windlass_resources::{
     device_info::{DeviceInfoFiles, DeviceInfos, OutdatedFiles},
@@ -92,9 +92,14 @@ pub(super) fn channel() -> (DiskHandle, DiskChannels) {
 // === impl Disk ===
 
 impl Disk {
-    pub(super) fn new(places: &Places, mps: &MpsSettings, delivery: Delivery) -> Self {
+    pub(super) fn new(
+        places: &Places,
+        mps: &MpsSettings,
+        delivery: Delivery,
+        driver: Option<LiveDriver>,
+    ) -> Self {
         Self {
-            check: DiskCheck::new(places, mps, delivery),
+            check: DiskCheck::new(places, mps, delivery, driver),
             infos: DeviceInfoFiles::new(places),
             notes: FingerprintFile::new(places),
         }

@@ -8,7 +8,7 @@ use std::{
 
 use windlass_cdi::{
     CdiFiles, Documents, Lacks, NVIDIA_NODES, Unwritten, WriteOutcome, container_edits::NodeExtras,
-    imex_node,
+    imex_node, memory_limits::LimitMeans,
 };
 use windlass_config::{Delivery, MpsSettings, Places, Policy, Sharing};
 use windlass_core::{
@@ -16,6 +16,7 @@ use windlass_core::{
     device::{Device, DeviceId},
     inventory::Inventory,
 };
+use windlass_discovery::live_driver::LiveDriver;
 use windlass_host::{Roots, presence};
 use windlass_lifecycle::mps::MpsPlaces;
 use windlass_resources::{
@@ -28,6 +29,8 @@ pub(super) struct DiskCheck {
     roots: Roots,
     cdi: CdiFiles,
     daemons: MpsPlaces,
+    /// NVIDIA's driver, which may limit the memory of shares.
+    driver: Option<LiveDriver>,
     /// True after the first write. Documents stay current from then on, because containers refer to them.
     wrote: bool,
 }
@@ -42,24 +45,35 @@ pub(super) struct DiskCheckResult {
     daemons_left: BTreeSet<DeviceId>,
     /// Devices whose nodes are missing.
     absent: Absent,
+    means: LimitMeans,
 }
 
 // === impl DiskCheck ===
 
 impl DiskCheck {
-    pub(super) fn new(places: &Places, mps: &MpsSettings, delivery: Delivery) -> Self {
+    pub(super) fn new(
+        places: &Places,
+        mps: &MpsSettings,
+        delivery: Delivery,
+        driver: Option<LiveDriver>,
+    ) -> Self {
         Self {
             cdi: CdiFiles::new(places, delivery),
             roots: places.roots(),
             daemons: MpsPlaces::new(places, mps),
+            driver,
             wrote: false,
         }
     }
 
     pub(super) fn run(&mut self, inventory: &Inventory, policy: &Policy) -> DiskCheckResult {
         let daemons_left = self.daemons.left().into_iter().collect();
-        let absent = self.absent(inventory);
-        DiskCheckResult { daemons_left, absent, ..self.check(inventory, policy) }
+        let (absent, means) = (self.absent(inventory), self.means());
+        DiskCheckResult { daemons_left, absent, means, ..self.check(inventory, policy) }
+    }
+
+    fn means(&self) -> LimitMeans {
+        self.driver.as_ref().map(LimitMeans::read).unwrap_or_default()
     }
 
     fn absent(&self, inventory: &Inventory) -> Absent {
@@ -97,13 +111,14 @@ impl DiskCheck {
         policy: &Policy,
     ) -> DiskCheckResult {
         let (surroundings, absent) = (self.surroundings(policy), self.absent(inventory));
+        let known = DiskCheckResult { absent, means: self.means(), ..DiskCheckResult::default() };
         if !policy.needs_documents() {
             let lacks = missing_channels(policy, &surroundings);
-            return DiskCheckResult { surroundings, lacks, absent, ..DiskCheckResult::default() };
+            return DiskCheckResult { surroundings, lacks, ..known };
         }
         let lacks = self.cdi.generate(inventory).lacks;
         let unwritten = self.cdi.unwritable(inventory);
-        DiskCheckResult { surroundings, lacks, unwritten, absent, ..DiskCheckResult::default() }
+        DiskCheckResult { surroundings, lacks, unwritten, ..known }
     }
 
     fn surroundings(&self, policy: &Policy) -> NodeExtras {
@@ -168,6 +183,7 @@ impl DiskCheckResult {
             lacks: self.lacks.clone(),
             unwritten: self.unwritten.clone(),
             absent: self.absent.clone(),
+            means: self.means.clone(),
             ..NodeState::default()
         }
     }

@@ -6,7 +6,7 @@ use tokio::sync::watch;
 use windlass_allocations::HeldIds;
 use windlass_config::Config;
 use windlass_core::inventory::Inventory;
-use windlass_discovery::SourceSnapshot;
+use windlass_discovery::{SourceSnapshot, live_driver::LiveDriver};
 use windlass_lifecycle::cleanup;
 use windlass_resources::{
     NodeState,
@@ -17,12 +17,17 @@ use super::{disk_check::DiskCheck, obstacles::ObstacleChecks};
 
 pub(crate) type Snapshots = Vec<(&'static str, watch::Receiver<SourceSnapshot>)>;
 
-/// State that a new agent would publish.
-pub(crate) fn dry_run(config: &Config, sources: &Snapshots) -> NodeState {
+/// State that a new agent would publish. Blocks for small files.
+pub(crate) fn dry_run(
+    config: &Config,
+    sources: &Snapshots,
+    driver: Option<LiveDriver>,
+) -> NodeState {
     let policy = Arc::new(config.policy.clone());
     let mut inventory = merge(sources);
     inventory.recorded = config.places.host().recorded();
-    let mut check = DiskCheck::new(&config.places, &config.mps, policy.delivery.clone());
+    let delivery = policy.delivery.clone();
+    let mut check = DiskCheck::new(&config.places, &config.mps, delivery, driver);
     let checked = check.without_writing(&inventory, &policy);
     let cleanup_states = cleanup::recorded_states(&config.places);
     let cleanup_demand = cleanup::plans(&policy, &inventory, &|_| None);

@@ -81,6 +81,7 @@ impl Rig {
             cleanup_states: watch::channel(Arc::default()).1,
             leases: watch::channel(Arc::default()).1,
             ledger: SharedLedger::default().watch(),
+            driver: None,
         };
         let (publish, state) = watch::channel(Arc::default());
         let outputs = Outputs {

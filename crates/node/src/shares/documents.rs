@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use windlass_cdi::container_edits::variable;
+use windlass_cdi::{container_edits::variable, memory_limits::DriverLimit};
 use windlass_core::{
     cdi::{ContainerEdits, Spec, SpecDevice, VENDOR},
     device::DeviceId,
@@ -15,7 +15,7 @@ use windlass_core::{
 use windlass_deviceplugin::shares::SHARE;
 use windlass_host::files::{self, Links, Readers};
 
-use super::{hold::Hold, limits::DriverLimit};
+use super::hold::Hold;
 
 /// The folder of the documents.
 #[derive(Clone, Debug)]

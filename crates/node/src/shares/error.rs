@@ -2,8 +2,9 @@
 
 use std::{path::PathBuf, time::Duration};
 
+use windlass_cdi::memory_limits::WeakLimit;
 use windlass_cluster::ClusterError;
-use windlass_core::{enforcement::Enforcement, virtual_gpus::RequestError};
+use windlass_core::virtual_gpus::RequestError;
 use windlass_lifecycle::cleanup::NotReady;
 
 /// Reason that a share is not bound. The kubelet tries again.
@@ -35,19 +36,8 @@ pub(super) enum BindError {
     NoRoom(String),
     #[error("{} is not ready: {}", .0.device, .0.why)]
     NotReady(NotReady),
-    #[error(
-        "its memory would be limited by `{found}`, and memoryLimits.atLeast asks for `{wanted}`: {without}"
-    )]
-    NotLimited {
-        found: Enforcement,
-        wanted: Enforcement,
-        /// Reason against the driver's limit.
-        without: String,
-    },
-    #[error(
-        "it asks for no memory, which `{0}` cannot limit as memoryLimits.atLeast wants: let it ask for memory too"
-    )]
-    NoMemory(Enforcement),
+    #[error(transparent)]
+    WeakLimit(#[from] WeakLimit),
     #[error("{0}")]
     Disk(String),
     #[error("it took longer than {0:?}")]

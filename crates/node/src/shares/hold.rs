@@ -7,6 +7,7 @@ use windlass_allocations::{
     follow::ContainerIds,
     ledger::{ClaimRef, Portion, Use},
 };
+use windlass_cdi::memory_limits::GpuMemory;
 use windlass_config::{ShareMethod, ShareResources};
 use windlass_core::{
     annotation::{DecidedDevice, PodPlacement},
@@ -101,6 +102,15 @@ impl HeldGpu {
     /// True for all of the GPU.
     pub(super) fn is_whole(&self) -> bool {
         Amounts { memory_mib: self.of_mib, compute_percent: WHOLE }.is_within(self.amounts)
+    }
+
+    /// Its memory, for a limit.
+    pub(super) fn memory(&self) -> GpuMemory {
+        GpuMemory {
+            device: self.device.clone(),
+            memory_mib: self.amounts.memory_mib,
+            of_mib: self.of_mib,
+        }
     }
 
     fn usage(&self) -> Use {

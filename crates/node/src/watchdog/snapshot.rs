@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use tokio::time::Instant;
 use windlass_allocations::ledger::ClaimRef;
+use windlass_cdi::memory_limits::LimitedHolders;
 use windlass_config::WatchdogAction;
 use windlass_core::{device::DeviceId, enforcement::Enforcement};
 use windlass_host::container::ContainerId;
@@ -13,10 +14,7 @@ use super::{
     limits::{GpuLimits, Limit, Limits},
     tenants::Tenants,
 };
-use crate::{
-    metrics::{ContainerMemory, HolderLimit, SharedGpu, SharedGpus},
-    shares::LimitedPods,
-};
+use crate::metrics::{ContainerMemory, HolderLimit, SharedGpu, SharedGpus};
 
 /// Means against excess on the shared GPUs.
 #[derive(Debug, Default)]
@@ -31,8 +29,8 @@ pub(super) struct GpuStates {
     measured: BTreeMap<DeviceId, Instant>,
     /// Reasons why GPUs cannot be measured.
     unmeasured: BTreeMap<DeviceId, String>,
-    /// Pods that the driver limits.
-    pub(super) limited: LimitedPods,
+    /// Pods and claims that the driver limits.
+    pub(super) limited: LimitedHolders,
 }
 
 /// Intervals for which a measurement is recent, and the shortest such time.
@@ -109,7 +107,8 @@ impl GpuStates {
     /// The strongest means that was seen to work for a holder.
     fn enforcement(&self, device: &DeviceId, holder: &ClaimRef, limit: Limit) -> Enforcement {
         let of_gpu = self.limited.get(device);
-        if holder.pod_of_share().is_some_and(|pod| of_gpu.is_some_and(|pods| pods.contains(pod))) {
+        let uid = holder.pod_of_share().unwrap_or(&holder.uid);
+        if of_gpu.is_some_and(|holders| holders.contains(uid)) {
             Enforcement::Driver
         } else if limit.is_mps {
             Enforcement::Mps

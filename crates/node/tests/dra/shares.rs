@@ -15,20 +15,22 @@ use windlass_cluster_sim::{
     cluster::{Cluster, Scheduled, Unscheduled},
 };
 use windlass_config::{
-    MpsSettings, PerContainer, ResourceRule, Resources, Selector, ShareLimits, ShareManner,
-    ShareMethod, ShareRule, Shared, Sharing, SharingMethod,
+    MemoryLimitPolicy, MpsSettings, PerContainer, RequiredLimit, ResourceRule, Resources, Selector,
+    ShareLimits, ShareManner, ShareMethod, ShareRule, Shared, Sharing, SharingMethod,
 };
 use windlass_core::{
     cdi::{ContainerEdits, Spec, SpecDevice},
     device::{Device, DeviceId, DeviceKind},
+    memory_limit::MemoryLimitRecord,
 };
+use windlass_machine::{MachineProfile, profile::Driver};
 use windlass_resources::NodeState;
 use windlass_testkit::{Running, class, pod_of_claim, template, until, vanishes};
 
 use crate::dra::{
     kubelet::Kubelet,
     restarts::kubelet_record,
-    world::{World, records},
+    world::{World, by_both, records},
 };
 
 /// A node with one GPU of 80 GB for claims, which is shared by MPS, in a cluster.
@@ -49,10 +51,15 @@ struct Holder {
 
 impl Shares {
     fn new(manner: ShareManner) -> Self {
+        let profile = MachineProfile::named("dgx-h100").expect("a shipped profile");
+        Self::on(&profile, manner)
+    }
+
+    fn on(profile: &MachineProfile, manner: ShareManner) -> Self {
         let cluster = Cluster::start();
         cluster.add_node("n1");
         cluster.objects().put(&class("gpu", "device.driver == 'windlass.dev'"));
-        let mut world = World::new();
+        let mut world = World::on(profile, by_both());
         let kubeconfig = world.config.cluster.kubeconfig.clone().expect("it has one");
         fs::write(kubeconfig, cluster.server().kubeconfig()).expect("written");
         let first = Selector { index: [0].into(), ..Selector::all(DeviceKind::Gpu) };
@@ -335,6 +342,82 @@ async fn amounts_that_nothing_keeps_are_refused_unless_containers_are_trusted() 
     let edits = shares.start(&mut kubelet, &holder).await;
     assert!(edits.mounts.is_empty() && !shares.folder().exists(), "there is no daemon");
     agent.stop().await;
+}
+
+const HOOK: &str = "/opt/windlass/windlass-hook";
+
+/// Records of the memory limits of claims.
+fn limits(shares: &Shares, uid: &str) -> PathBuf {
+    let folder = shares.world.config.places.state_dir.join("memory-limits/claims");
+    folder.join(format!("{uid}.json"))
+}
+
+/// A GPU that claims share by time slices, with a hook, under this version of the driver.
+fn with_hook(driver: &str, at_least: RequiredLimit, limits: ShareLimits) -> Shares {
+    let mut profile = MachineProfile::named("dgx-h100").expect("a shipped profile");
+    profile.driver = Some(Driver { version: driver.to_owned(), cuda: "13.4".to_owned() });
+    let manner = ShareManner { method: ShareMethod::TimeSlicing, limits };
+    let mut shares = Shares::on(&profile, manner);
+    shares.world.config.policy.memory_limits =
+        MemoryLimitPolicy { hook: Some(HOOK.into()), at_least };
+    shares
+}
+
+#[tokio::test]
+async fn the_driver_limits_the_memory_of_a_claims_containers_by_a_hook() {
+    let mut shares = with_hook("615.10", RequiredLimit::Driver, ShareLimits::Enforced);
+    shares.world.config.session.check_interval = Duration::from_millis(50);
+    let (agent, mut kubelet) = shares.serving().await;
+    let gpu = crate::dra::world::gpus(&agent.state.borrow())[0].id.clone();
+    let holder = shares.schedule("part", &memory("20Gi")).expect("free");
+    let edits = shares.start(&mut kubelet, &holder).await;
+    let path = limits(&shares, &holder.uid);
+    let [hook] = edits.hooks.as_slice() else { panic!("{edits:?}") };
+    assert_eq!((&*hook.hook_name, &*hook.path), ("createRuntime", Path::new(HOOK)));
+    assert_eq!(hook.args.last().map(String::as_str), path.to_str());
+    let record = || MemoryLimitRecord::parse(&fs::read(&path).ok()?).ok();
+    let limited = record().expect("a record");
+    let [limit] = limited.gpus() else { panic!("{limited:?}") };
+    assert_eq!((limit.uuid.as_str(), limit.hard_mib), (gpu.as_str(), 20 << 10));
+    // Compute is limited by nothing.
+    let both = json!({"gpu.nvidia.com/memory": "20Gi", "windlass.dev/compute": "25"});
+    let other = shares.schedule("other", &both).expect("free");
+    let answer = kubelet.prepare_all(&[(&other.claim, &other.uid)]).await;
+    let why = &answer.claims[&other.uid].error;
+    assert!(why.contains("no method enforces 25 of windlass.dev/compute"), "{why}");
+    // A container that starts again finds the record.
+    fs::remove_file(&path).expect("it is there");
+    until("the record is there", async || record().ok_or("no record")).await;
+    // So does one whose claim the next agent knows.
+    agent.stop().await;
+    fs::remove_file(&path).expect("it is there");
+    let left = path.with_file_name("ended.json");
+    fs::write(&left, "{}").expect("written");
+    let agent = Running::start(&shares.world.config).expect("it starts");
+    until("the record is there", async || record().ok_or("no record")).await;
+    let mut kubelet = shares.world.registered().await;
+    shares.end(&mut kubelet, holder).await;
+    assert!(!path.exists() && !left.exists());
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_claim_that_the_driver_cannot_limit_starts_only_where_less_will_do() {
+    for (at_least, refused) in [
+        (RequiredLimit::None, None),
+        (RequiredLimit::Driver, Some("memoryLimits.atLeast asks for `driver`")),
+    ] {
+        let shares = with_hook("570.133.20", at_least, ShareLimits::Advisory);
+        let (agent, mut kubelet) = shares.serving().await;
+        let Holder { claim, uid, .. } = &shares.schedule("part", &memory("20Gi")).expect("free");
+        let answer = kubelet.prepare_all(&[(claim, uid)]).await.claims[uid].clone();
+        match refused {
+            None => assert_eq!(answer.error, ""),
+            Some(why) => assert!(answer.error.contains(why), "{answer:?}"),
+        }
+        assert!(!limits(&shares, uid).exists());
+        agent.stop().await;
+    }
 }
 
 /// Obstacle of a GPU for containers, beyond a claim that holds it.

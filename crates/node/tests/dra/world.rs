@@ -8,7 +8,7 @@ use windlass_cluster_sim::api::ApiServer;
 use windlass_config::{Config, DraOffer, DraPolicy, Places, Policy};
 use windlass_core::device::{Device, DeviceKind};
 use windlass_kubelet_api::dra::checkpoint::NEIGHBOUR;
-use windlass_machine::Machine;
+use windlass_machine::{Machine, MachineProfile};
 use windlass_node::documents::Document;
 use windlass_resources::NodeState;
 use windlass_testkit::{Node, Running, exists, until};
@@ -33,13 +33,18 @@ pub(crate) struct Gets<'a> {
 
 impl World {
     pub(crate) fn new() -> Self {
-        Self::of("dgx-h100", DraPolicy { offer: DraOffer::Beside, ..DraPolicy::default() })
+        Self::of("dgx-h100", by_both())
     }
 
     /// A node that is such a machine.
     pub(crate) fn of(machine: &str, dra: DraPolicy) -> Self {
-        let (node, api) =
-            (Node::named(machine, Policy { dra, ..Policy::default() }), ApiServer::start());
+        Self::on(&MachineProfile::named(machine).expect("a shipped profile"), dra)
+    }
+
+    /// A node with this hardware and driver.
+    pub(crate) fn on(profile: &MachineProfile, dra: DraPolicy) -> Self {
+        let node = Node::new(profile, Policy { dra, ..Policy::default() });
+        let api = ApiServer::start();
         let Node { machine, config, .. } = node.in_cluster("n1", &api.kubeconfig());
         let world = Self { api, config, machine };
         world.show_kubelet_folder();
@@ -169,6 +174,11 @@ impl World {
 /// The record of claims, and its copy.
 pub(crate) fn records(places: &Places) -> [PathBuf; 2] {
     [places.state_dir.join("claims.json"), places.cdi_dir.join("windlass.dev-claims.copy")]
+}
+
+/// Devices for claims and through the device plugin.
+pub(crate) fn by_both() -> DraPolicy {
+    DraPolicy { offer: DraOffer::Beside, ..DraPolicy::default() }
 }
 
 /// The node's GPUs, in order.

@@ -1,0 +1,128 @@
+//! Records of the driver's limits, which the hook of the container runtime reads, and the hook's notes beside them.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use windlass_core::{
+    device::DeviceId,
+    memory_limit::{MemoryLimitNote, MemoryLimitRecord},
+};
+use windlass_host::{
+    Host,
+    container::ContainerId,
+    files::{self, Links, Readers},
+    state_file::BOOT_ID,
+};
+
+/// Records of one kind of holder. The container runtime has the folder at the same path.
+#[derive(Clone, Debug)]
+pub struct LimitRecords(PathBuf);
+
+/// Holders that the driver limits on each GPU, by the UID of a pod or of a claim.
+pub type LimitedHolders = BTreeMap<DeviceId, BTreeSet<String>>;
+
+/// Folder below the state folder, and those of each kind in it.
+const FOLDER: &str = "memory-limits";
+const SHARES: &str = "shares";
+const CLAIMS: &str = "claims";
+const REPLICAS: &str = "replicas";
+
+const JSON: &str = ".json";
+
+// === impl LimitRecords ===
+
+impl LimitRecords {
+    /// Records of shares by amounts.
+    pub fn of_shares(state_dir: &Path) -> Self {
+        Self(state_dir.join(FOLDER).join(SHARES))
+    }
+
+    /// Records of claims, by UID.
+    pub fn of_claims(state_dir: &Path) -> Self {
+        Self(state_dir.join(FOLDER).join(CLAIMS))
+    }
+
+    /// Records of replicas by memory.
+    pub fn of_replicas(state_dir: &Path) -> Self {
+        Self(state_dir.join(FOLDER).join(REPLICAS))
+    }
+
+    /// Path of a record.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.join(format!("{name}{JSON}"))
+    }
+
+    /// Writes the record, or removes it with the hook's notes. Blocks.
+    pub fn settle(&self, name: &str, record: Option<&MemoryLimitRecord>) -> Result<(), String> {
+        let path = self.path(name);
+        let done = match record {
+            Some(record) => fs::create_dir_all(&self.0)
+                .and_then(|()| files::replace(&path, &record.to_json(), Readers::Owner).map(drop)),
+            None => self.remove(|file| is_of(file, name)),
+        };
+        done.map_err(|error| format!("cannot write {}: {error}", path.display()))
+    }
+
+    /// Removes the records of others, with their notes: a killed agent left them. Blocks.
+    pub fn retain(&self, is_there: impl Fn(&str) -> bool) {
+        // The next agent tries again; nobody reads the files.
+        let _ = self.remove(|file| !is_there(record_of(file)));
+    }
+
+    /// Removes files by their name.
+    fn remove(&self, is_meant: impl Fn(&str) -> bool) -> io::Result<()> {
+        for (name, path) in files_in(&self.0)? {
+            if is_meant(&name) {
+                fs::remove_file(path)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Holders that the hook has limited since the boot. Blocks.
+pub fn limited(state_dir: &Path, host: &Host) -> LimitedHolders {
+    let boot = host.text(BOOT_ID).unwrap_or_default();
+    let mut limited = LimitedHolders::new();
+    for kind in [SHARES, CLAIMS, REPLICAS] {
+        let files = files_in(&state_dir.join(FOLDER).join(kind)).unwrap_or_default();
+        for (name, path) in files {
+            let text = files::read_regular_text(&path, Links::Refused, files::MAX_BYTES);
+            let note = text.ok().and_then(|text| MemoryLimitNote::parse(text.as_bytes()).ok());
+            let Some(note) = note.filter(|note| note.boot_id() == boot) else { continue };
+            let pod = || Some(ContainerId::in_group(note.cgroup().to_str()?)?.pod);
+            let holder = if kind == CLAIMS { Some(record_of(&name).to_owned()) } else { pod() };
+            let Some(holder) = holder else { continue };
+            for id in note.gpus().iter().filter_map(|gpu| gpu.uuid.parse::<DeviceId>().ok()) {
+                limited.entry(id).or_default().insert(holder.clone());
+            }
+        }
+    }
+    limited
+}
+
+/// Files of a folder with their names. One that does not exist has none.
+fn files_in(folder: &Path) -> io::Result<Vec<(String, PathBuf)>> {
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let named = entries.flatten().filter_map(|file| {
+        let name = file.file_name().into_string().ok()?;
+        Some((name, file.path()))
+    });
+    Ok(named.collect())
+}
+
+/// Name of the record that a file is, or is a note of. Names of records have no dot.
+fn record_of(file: &str) -> &str {
+    file.split('.').next().unwrap_or_default()
+}
+
+/// True for a record and its notes.
+fn is_of(file: &str, name: &str) -> bool {
+    record_of(file) == name && !name.is_empty()
+}
