@@ -66,6 +66,8 @@ pub struct AllocationRequest<'a> {
     pub node_extras: &'a NodeExtras,
     /// Edits for a client of the device's MPS daemon.
     pub mps: Option<&'a MpsGrant>,
+    /// CDI names of the memory limits of replicas, in the document of GPUs.
+    pub limits: &'a [String],
     /// Machine profile of a simulated host.
     pub simulated: Option<&'a str>,
 }
@@ -187,6 +189,7 @@ impl AllocationRequest<'_> {
             .map(|device| crate::kind_of(device).qualify(crate::device_name(device, ids)))
             .collect();
         if self.has_toolkit() {
+            names.extend(self.limits.iter().map(|name| crate::GPU.qualify(name)));
             names.extend(self.node_extras.cdi_extras.iter().cloned());
         }
         if self.uses(Strategy::CdiAnnotations) && !names.is_empty() {

@@ -148,9 +148,21 @@ impl CdiFiles {
     }
 
     /// Writes the documents that changed, and returns all paths. Documents and failed GPUs are never
-    /// removed: a restarting container needs the names that it was created with.
-    pub fn write(&mut self, inventory: &Inventory) -> WriteOutcome {
-        let Generated { documents, lacks, extra_names, kinds } = self.generate(inventory);
+    /// removed: a restarting container needs the names that it was created with. `limits` are the limits of replicas,
+    /// or the reason that their records are not on disk.
+    pub fn write(
+        &mut self,
+        inventory: &Inventory,
+        limits: Result<Vec<SpecDevice>, String>,
+    ) -> WriteOutcome {
+        let Generated { mut documents, lacks, extra_names, kinds } = self.generate(inventory);
+        let unlimited = match (documents.get_mut(&GPU.file_name()), limits) {
+            (Some(gpus), Ok(limits)) => {
+                gpus.devices.extend(limits);
+                None
+            }
+            (_, limits) => limits.err(),
+        };
         let mut outcome = WriteOutcome { extra_names, lacks, ..WriteOutcome::default() };
         for kind in kinds {
             let path = self.dir.join(kind.file_name());
@@ -161,6 +173,10 @@ impl CdiFiles {
                     outcome.unwritten.insert(kind, CdiError { path, why });
                 }
             }
+        }
+        if let Some(why) = unlimited {
+            let path = self.dir.join(GPU.file_name());
+            outcome.unwritten.insert(GPU, CdiError { path, why });
         }
         outcome
     }

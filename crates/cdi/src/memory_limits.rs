@@ -1,8 +1,9 @@
 //! Memory limits of shares: the node's means, and the driver's limit of a container.
 
 mod records;
+mod replicas;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use windlass_config::Policy;
 use windlass_core::{
@@ -14,7 +15,10 @@ use windlass_core::{
 use windlass_discovery::live_driver::{LiveDriver, MemoryLimitPlaces, NoMemoryLimits};
 use windlass_host::causes;
 
-pub use self::records::{LimitRecords, LimitedHolders, limited};
+pub use self::{
+    records::{LimitRecords, LimitedHolders, limited},
+    replicas::{ReplicaLimits, ReplicaMemory, replica_name},
+};
 
 /// Means of this node to keep containers to their memory of a shared GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -34,6 +38,8 @@ pub struct GpuMemory {
     pub memory_mib: u64,
     /// Memory of the whole GPU in MiB.
     pub of_mib: u64,
+    /// True if an MPS daemon limits it.
+    pub is_by_mps: bool,
 }
 
 /// A limit that the hook sets before the container's first instruction.
@@ -45,29 +51,40 @@ pub struct DriverLimit {
     path: PathBuf,
     /// Path of the hook on the host.
     hook: PathBuf,
+    /// Number of replicas, each of which has the record's memory; `None` for the record's alone.
+    replicas: Option<u32>,
 }
 
-/// Reason that a container may not start, because its memory would be limited by less than `memoryLimits.atLeast`.
+/// Reason that a container may not start: its memory would be limited by less than the configuration or its pod wants.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WeakLimit {
     /// A weaker limit is the best.
     #[error(
-        "its memory would be limited by `{found}`, and memoryLimits.atLeast asks for `{wanted}`: {without}"
+        "its memory would be limited by `{found}`, and `{wanted}` is the least that memoryLimits.atLeast or its pod \
+         wants: {without}"
     )]
     Found {
         /// The best limit.
         found: Enforcement,
-        /// The weakest that the configuration allows.
+        /// The weakest that is allowed.
         wanted: Enforcement,
         /// Reason against the driver's limit.
         without: String,
     },
     /// The container asks for no memory.
     #[error(
-        "it asks for no memory, which `{0}` cannot limit as memoryLimits.atLeast wants: let it ask for memory too"
+        "it asks for no memory, which `{0}` cannot limit as memoryLimits.atLeast or its pod wants: let it ask for \
+         memory too"
     )]
     NoMemory(Enforcement),
 }
+
+/// Reason against an MPS daemon's limit.
+const LEFT: &str = "an MPS daemon limits it, and a program can run without the daemon";
+
+/// Reason against the driver's limit of a pod that wants more.
+const SHARED: &str =
+    "it shares a GPU: only a MIG instance of its own is kept apart by the hardware";
 
 /// The stage at which a container has its control group and has not started.
 const STAGE: &str = "createRuntime";
@@ -123,34 +140,58 @@ impl LimitMeans {
 // === impl DriverLimit ===
 
 impl DriverLimit {
-    /// The driver's limit of a container with parts of these GPUs; none where no part needs one, or where the configuration is
-    /// content with less. `path` is the record's.
+    /// The driver's limit of a container with parts of these GPUs; none where no part needs one, or where less than the
+    /// driver's will do. `at_least` is the weakest that the pod accepts, and `path` the record's.
     pub fn of(
         gpus: &[GpuMemory],
+        at_least: Enforcement,
         path: PathBuf,
         policy: &Policy,
         means: &LimitMeans,
     ) -> Result<Option<Self>, WeakLimit> {
-        let wanted = policy.memory_limits.at_least.enforcement();
+        let wanted = policy.memory_limits.at_least.enforcement().max(at_least);
         if wanted > Enforcement::None && gpus.iter().any(|gpu| gpu.memory_mib == 0) {
             return Err(WeakLimit::NoMemory(wanted));
         }
-        let parts = gpus.iter().filter(|gpu| (1..gpu.of_mib).contains(&gpu.memory_mib));
-        let limits: Vec<_> = parts.map(GpuMemory::limit).collect();
+        let parts = || gpus.iter().filter(|gpu| (1..gpu.of_mib).contains(&gpu.memory_mib));
+        if wanted > Enforcement::Mps && parts().any(|gpu| gpu.is_by_mps) {
+            let (found, without) = (Enforcement::Mps, LEFT.to_owned());
+            return Err(WeakLimit::Found { found, wanted, without });
+        }
+        let limits = parts().filter(|gpu| !gpu.is_by_mps).map(GpuMemory::limit);
+        let limits: Vec<_> = limits.collect();
         if limits.is_empty() {
             return Ok(None);
         }
         let found = means.driver_limit(policy).and_then(|(places, hook)| {
             let record = record(places, limits).map_err(|error| causes(&error))?;
-            Ok(Self { record, path, hook })
+            Ok(Self { record, path, hook, replicas: None })
         });
         match found {
+            Ok(_) if wanted > Enforcement::Driver => {
+                let (found, without) = (Enforcement::Driver, SHARED.to_owned());
+                Err(WeakLimit::Found { found, wanted, without })
+            }
             Ok(limit) => Ok(Some(limit)),
             Err(_) if means.without_driver(policy) >= wanted => Ok(None),
             Err(without) => {
                 Err(WeakLimit::Found { found: means.without_driver(policy), wanted, without })
             }
         }
+    }
+
+    /// The driver's limit of a container with so many replicas of a GPU, as [`Self::of`].
+    pub fn of_replicas(
+        each: &GpuMemory,
+        replicas: u32,
+        path: &Path,
+        policy: &Policy,
+        means: &LimitMeans,
+    ) -> Result<Option<Self>, WeakLimit> {
+        let memory_mib = each.memory_mib.saturating_mul(replicas.into());
+        let of = |gpu| Self::of(&[gpu], Enforcement::None, path.to_owned(), policy, means);
+        let (all, of_one) = (of(GpuMemory { memory_mib, ..each.clone() })?, of(each.clone())?);
+        Ok(all.and(of_one).map(|limit| Self { replicas: Some(replicas), ..limit }))
     }
 
     /// True if it limits memory of this GPU.
@@ -163,10 +204,16 @@ impl DriverLimit {
         let program = self.hook.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let arguments = ["memory-limit", "--record"].map(ToOwned::to_owned);
         let record = self.path.to_string_lossy().into_owned();
+        let replicas = self.replicas.map(|count| ["--replicas".to_owned(), count.to_string()]);
         Hook {
             hook_name: STAGE.to_owned(),
             path: self.hook.clone(),
-            args: [program].into_iter().chain(arguments).chain([record]).collect(),
+            args: [program]
+                .into_iter()
+                .chain(arguments)
+                .chain([record])
+                .chain(replicas.into_iter().flatten())
+                .collect(),
             env: Vec::new(),
             timeout: Some(TIMEOUT),
         }

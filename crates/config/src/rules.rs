@@ -188,5 +188,8 @@ fn described(sharing: Sharing) -> String {
         PerContainer::One => "one per container",
         PerContainer::Any => "any number per container",
     };
-    format!("{method} by {} ({each})", shared.replicas.get())
+    match shared.memory_mib {
+        Some(mib) => format!("{method} by {mib} MiB, at most {} ({each})", shared.replicas.get()),
+        None => format!("{method} by {} ({each})", shared.replicas.get()),
+    }
 }

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use windlass_core::placement::{self, shares::Span};
 
-use crate::scalar::is_default;
+use crate::scalar::{Mebibytes, Text, is_default};
 
 /// The number of containers that a device serves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -26,10 +26,12 @@ pub enum Sharing {
 pub struct Shared {
     /// Separation of the containers.
     pub method: SharingMethod,
-    /// Number of containers that one device serves.
+    /// Number of containers that one device serves; with `memory_mib` in a rule, at most.
     pub replicas: Replicas,
     /// Limit of replicas per container.
     pub per_container: PerContainer,
+    /// Memory of a replica, in MiB; `None` for an equal part by MPS, and for no limit otherwise.
+    pub memory_mib: Option<u64>,
 }
 
 /// Sharing of all devices of a resource together. Nothing keeps the containers apart.
@@ -45,7 +47,7 @@ pub struct Pooled {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum SharingMethod {
-    /// Nothing but the driver's time slices: memory and faults are shared.
+    /// Nothing but the driver's time slices: faults are shared, and memory unless it is given by `memory`.
     TimeSlicing,
     /// Nothing at all: the device takes several users by itself, as an RDMA interface and `/dev/kvm` do.
     Shared,
@@ -83,8 +85,13 @@ pub struct InvalidReplicas(u64);
 struct SharingKeys {
     /// Separation of the containers.
     method: SharingMethod,
-    /// Number of containers that one device serves; at most 48 with `mps`.
-    replicas: Replicas,
+    /// Number of containers that one device serves; at most 48 with `mps`. Left out with `memory`, as many as have room.
+    #[serde(default, skip_serializing_if = "is_default")]
+    replicas: Option<Replicas>,
+    /// Memory of each replica, at least `256Mi`; with `timeSlicing` and `mps`. The replicas of a container are of one device,
+    /// and their memory adds up.
+    #[serde(default, skip_serializing_if = "is_default", with = "Text::<Mebibytes>")]
+    memory: Option<Mebibytes>,
     /// Limit of replicas per container; left out, `one` with `mps` and `any` otherwise.
     #[serde(default, skip_serializing_if = "is_default")]
     per_container: Option<PerContainer>,
@@ -93,6 +100,11 @@ struct SharingKeys {
     #[serde(default, skip_serializing_if = "is_default")]
     pool: bool,
 }
+
+/// Least memory of a replica. A CUDA program takes about as much before it begins.
+const MIN_MEMORY_MIB: u64 = 256;
+
+const MIB: u64 = 1 << 20;
 
 /// Most clients of one MPS server, from compute capability 7.0 on; older GPUs take 16, which only the machine can tell.
 pub(crate) const MAX_MPS_CLIENTS: u32 = 48;
@@ -103,10 +115,21 @@ impl TryFrom<SharingKeys> for Sharing {
     type Error = &'static str;
 
     fn try_from(keys: SharingKeys) -> Result<Self, Self::Error> {
-        let SharingKeys { method, replicas, per_container, pool } = keys;
+        let SharingKeys { method, replicas, memory, per_container, pool } = keys;
         let per_container = per_container.unwrap_or(method.default_per_container());
+        let memory_mib = memory.map(|memory| memory.0 / MIB);
+        if memory_mib.is_some_and(|mib| mib < MIN_MEMORY_MIB) {
+            return Err(
+                "a CUDA program takes some hundred MiB before it begins: write memory: 256Mi or more",
+            );
+        }
+        if memory_mib.is_some() && method == SharingMethod::Shared {
+            return Err("memory is shared by timeSlicing and mps only; leave memory out");
+        }
+        let most = memory_mib.and(Some(method.most_replicas()));
+        let replicas = replicas.or(most).ok_or("write replicas: 4 or memory: 10Gi, for example")?;
         match (pool, method) {
-            (false, _) => Ok(Self::Shared(Shared { method, replicas, per_container })),
+            (false, _) => Ok(Self::Shared(Shared { method, replicas, per_container, memory_mib })),
             (true, SharingMethod::Shared) => {
                 Ok(Self::Pooled(Pooled { tokens: replicas, per_container }))
             }
@@ -118,14 +141,24 @@ impl TryFrom<SharingKeys> for Sharing {
 impl From<Sharing> for Option<SharingKeys> {
     /// The keys of shared devices; exclusive ones have none.
     fn from(sharing: Sharing) -> Self {
-        let (method, replicas, per_container, pool) = match sharing {
+        let (shared, pool) = match sharing {
             Sharing::Exclusive => return None,
-            Sharing::Shared(it) => (it.method, it.replicas, it.per_container, false),
-            Sharing::Pooled(it) => (SharingMethod::Shared, it.tokens, it.per_container, true),
+            Sharing::Shared(shared) => (shared, false),
+            Sharing::Pooled(Pooled { tokens, per_container }) => {
+                let method = SharingMethod::Shared;
+                (Shared { method, replicas: tokens, per_container, memory_mib: None }, true)
+            }
         };
+        let Shared { method, replicas, per_container, memory_mib } = shared;
         let default = method.default_per_container();
-        let per_container = Some(per_container).filter(|it| *it != default);
-        Some(SharingKeys { method, replicas, per_container, pool })
+        let is_left_out = memory_mib.is_some() && replicas == method.most_replicas();
+        Some(SharingKeys {
+            method,
+            replicas: (!is_left_out).then_some(replicas),
+            memory: memory_mib.map(|mib| Mebibytes(mib * MIB)),
+            per_container: Some(per_container).filter(|it| *it != default),
+            pool,
+        })
     }
 }
 
@@ -144,6 +177,18 @@ impl Sharing {
         }
     }
 
+    /// Sharing of a device with so much memory in MiB, if it is known.
+    ///
+    /// # Errors
+    ///
+    /// Fails if a replica would have more memory than the device.
+    pub fn on(self, device_mib: Option<u64>) -> Result<Self, String> {
+        match self {
+            Self::Shared(shared) => shared.on(device_mib).map(Self::Shared),
+            Self::Exclusive | Self::Pooled(_) => Ok(self),
+        }
+    }
+
     /// Default choice of devices: close together, or, if containers share them, those with the fewest containers.
     pub fn default_placement(self) -> placement::Policy {
         match self {
@@ -155,16 +200,38 @@ impl Sharing {
     }
 }
 
+// === impl Shared ===
+
+impl Shared {
+    fn on(self, device_mib: Option<u64>) -> Result<Self, String> {
+        let Some(each) = self.memory_mib else { return Ok(self) };
+        let all = device_mib.ok_or("its memory is unknown, and the sharing gives parts of it")?;
+        let fit = Replicas::try_from((all / each).min(self.replicas.get().into()));
+        let too_much = |_| format!("a replica has {each} MiB of memory, and the device {all} MiB");
+        Ok(Self { replicas: fit.map_err(too_much)?, ..self })
+    }
+}
+
 // === impl SharingMethod ===
 
 impl SharingMethod {
-    /// The devices of which one container may have replicas: a client of MPS talks to one daemon, and
-    /// each device has its own.
-    pub fn span(self) -> Span {
+    /// The devices of which one container may have replicas. A client of MPS talks to one daemon, and each device has its
+    /// own; replicas that have memory add up on one device.
+    pub fn span(self, memory_mib: Option<u64>) -> Span {
         match self {
-            Self::TimeSlicing | Self::Shared => Span::AnyDevices,
             Self::Mps => Span::OneDevice,
+            _ if memory_mib.is_some() => Span::OneDevice,
+            Self::TimeSlicing | Self::Shared => Span::AnyDevices,
         }
+    }
+
+    /// Most replicas of a device.
+    fn most_replicas(self) -> Replicas {
+        let most = match self {
+            Self::TimeSlicing | Self::Shared => Replicas::MAX,
+            Self::Mps => MAX_MPS_CLIENTS,
+        };
+        Replicas(NonZeroU32::new(most).expect("not zero"))
     }
 
     /// Default limit of replicas per container. A second one by MPS is a second limit, which the first process does not

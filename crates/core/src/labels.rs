@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
-use crate::{device::DeviceId, inventory::Inventory};
+use crate::{device::DeviceId, enforcement::Enforcement, inventory::Inventory};
 
 /// Labels by key.
 pub type Labels = BTreeMap<String, String>;
@@ -31,6 +31,8 @@ pub struct LabelInput<'a> {
     pub instances: InstanceNames,
     /// Host facts beside the devices.
     pub host: &'a HostFacts,
+    /// The weakest means that keeps containers to their memory of shared GPUs; `None` without shared GPUs.
+    pub enforcement: Option<Enforcement>,
     /// Time for the timestamp label; `None` omits the label.
     pub timestamp: Option<Timestamp>,
 }

@@ -100,6 +100,14 @@ impl MemoryLimitRecord {
         Self { cgroup_root: root.into(), ..self }.checked()
     }
 
+    /// This record with so many times the memory, for a container with several replicas.
+    pub fn times(mut self, replicas: u32) -> Result<Self, MemoryLimitError> {
+        for gpu in &mut self.gpus {
+            gpu.hard_mib = gpu.hard_mib.saturating_mul(replicas.into());
+        }
+        self.checked()
+    }
+
     /// Reads a record.
     pub fn parse(bytes: &[u8]) -> Result<Self, MemoryLimitError> {
         read::<Self>(bytes)?.checked()
@@ -206,8 +214,12 @@ mod tests {
         let without_root = GOOD.replace(r#""cgroupRoot":"/sys/fs/cgroup","#, "");
         assert_eq!(MemoryLimitRecord::parse(without_root.as_bytes()).expect("good"), record);
         assert_eq!(record.gpus()[0].hard_bytes(), 4 << 30);
-        let moved = record.with_cgroup_root("/host/cgroup").expect("good");
+        let moved = record.clone().with_cgroup_root("/host/cgroup").expect("good");
         assert_eq!(moved.cgroup_root(), Path::new("/host/cgroup"));
+        assert_eq!(record.clone().times(3).expect("good").gpus(), [limit("GPU-1a-2", 12_288)]);
+        for wrong in [0, 1 << 20] {
+            record.clone().times(wrong).expect_err("no such limit");
+        }
     }
 
     #[test]

@@ -24,6 +24,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 use windlass_allocations::{ledger::SharedLedger, podresources::PodResourcesCache};
+use windlass_cdi::memory_limits::ReplicaLimits;
 use windlass_config::SessionLimits;
 use windlass_core::{device::DeviceId, resource::ResourceName};
 use windlass_host::{Roots, abbreviate::shortened, causes, shared::Shared};
@@ -55,6 +56,8 @@ pub struct Plugins {
     pub roots: Roots,
     /// Socket folders of the MPS daemons.
     pub mps: MpsPlaces,
+    /// Limits of replicas that have a given memory.
+    pub limits_of_replicas: ReplicaLimits,
     /// Timeouts of the kubelet session.
     pub limits: SessionLimits,
     /// Snapshots of the node.
@@ -187,6 +190,7 @@ impl Plugins {
             state: self.state.clone(),
             roots: self.roots.clone(),
             mps: self.mps.clone(),
+            limits: self.limits_of_replicas.clone(),
             metrics: self.metrics.rpc(resource),
             placements: self.metrics.placements(resource),
             choices: self.choices.clone(),

@@ -15,6 +15,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_stream::{Stream, StreamExt as _, wrappers::WatchStream};
 use tonic::{Request, Response, Status};
 use windlass_allocations::{ledger::SharedLedger, podresources::PodResourcesCache};
+use windlass_cdi::memory_limits::ReplicaLimits;
 use windlass_core::resource::ResourceName;
 use windlass_host::{Roots, shared::Shared};
 use windlass_kubelet_api::deviceplugin::{
@@ -44,6 +45,7 @@ pub(super) struct Service {
     pub(super) state: watch::Receiver<Arc<NodeState>>,
     pub(super) roots: Roots,
     pub(super) mps: MpsPlaces,
+    pub(super) limits: ReplicaLimits,
     pub(super) metrics: RpcMetrics,
     pub(super) placements: PlacementMetrics,
     pub(super) choices: HistorySender,

@@ -10,10 +10,11 @@ use windlass_cdi::{
     container_edits::{self, Grant, grant},
     memory_limits::{DriverLimit, GpuMemory, WeakLimit},
 };
-use windlass_config::{Delivery, DeviceIds, DriverName, Strategy};
+use windlass_config::{Delivery, DeviceIds, DriverName, ShareMethod, Strategy};
 use windlass_core::{
     cdi::ContainerEdits,
     device::{Device, DeviceId, Partition},
+    enforcement::Enforcement,
     memory_limit::MemoryLimitRecord,
     resource::{InvalidResourceName, ResourceName},
 };
@@ -251,22 +252,22 @@ impl<'a> PlanInputs<'a> {
         Ok(PreparedDevice { cdi, edits, ..chosen[position].held() })
     }
 
-    /// The driver's limit of the claim's containers, with the sum of its parts of each GPU that no daemon serves.
+    /// The driver's limit of the claim's containers, with the sum of its parts of each GPU.
     fn limit(
         &self,
         claim: &Claim,
         chosen: &[ChosenDevice<'_>],
     ) -> Result<Option<DriverLimit>, Refusal> {
-        let without_daemon = |it: &&ChosenDevice<'_>| !it.constraints.usage.needs_daemon();
-        let uses = chosen.iter().filter(without_daemon);
-        let uses = together(uses.map(|it| (&it.device.id, it.constraints.usage)));
+        let uses = together(chosen.iter().map(|it| (&it.device.id, it.constraints.usage)));
         let gpus = uses.into_iter().filter_map(|(device, usage)| {
-            let Portion { memory, of, .. } = usage.portion()?;
-            Some(GpuMemory { device: device.clone(), memory_mib: memory, of_mib: of })
+            let Portion { memory, of, method, .. } = usage.portion()?;
+            let is_by_mps = method == ShareMethod::Mps;
+            Some(GpuMemory { device: device.clone(), memory_mib: memory, of_mib: of, is_by_mps })
         });
         let path = self.documents.limits(&claim.reference.uid);
         let (policy, means) = (&self.state.policy, &self.state.means);
-        Ok(DriverLimit::of(&gpus.collect::<Vec<_>>(), path, policy, means)?)
+        let gpus: Vec<_> = gpus.collect();
+        Ok(DriverLimit::of(&gpus, Enforcement::None, path, policy, means)?)
     }
 
     /// Container edits as the device plugin would make them by CDI.
@@ -285,6 +286,7 @@ impl<'a> PlanInputs<'a> {
             nics: &policy.nics,
             node_extras: &self.state.node_extras,
             mps: None,
+            limits: &[],
             simulated: self.state.inventory.simulated.as_deref(),
         }))
     }

@@ -41,8 +41,8 @@ const BOOT_ID: &str = "sys/kernel/random/boot_id";
 /// Most bytes of a record and of a note. A GPU takes 70.
 const MAX_DOCUMENT: u64 = 64 << 10;
 
-/// Sets the limits of a record for the container whose OCI state is read from `state`, and leaves a note beside the
-/// record. `proc` is the mount point of procfs. Returns the note's path.
+/// Sets the limits of a record, so many times as there are replicas, for the container whose OCI state is read from
+/// `state`, and leaves a note beside the record. `proc` is the mount point of procfs. Returns the note's path.
 ///
 /// # Guarantees
 ///
@@ -52,8 +52,13 @@ const MAX_DOCUMENT: u64 = 64 << 10;
 /// # Errors
 ///
 /// Any missing, damaged or doubtful input, and any refusal of the driver.
-pub fn limit(record_path: &Path, state: impl Read, proc: &Path) -> Result<PathBuf, HookError> {
-    let record = record::read(record_path)?;
+pub fn limit(
+    record_path: &Path,
+    replicas: u32,
+    state: impl Read,
+    proc: &Path,
+) -> Result<PathBuf, HookError> {
+    let record = record::read(record_path, replicas)?;
     let state = state::read(state)?;
     let note_path = MemoryLimitNote::path(record_path, &state.id)
         .ok_or_else(|| HookError::State(format!("`{}` is no id of a container", state.id)))?;

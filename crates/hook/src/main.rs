@@ -4,7 +4,7 @@ use std::{
     env,
     ffi::{OsStr, OsString},
     io::{self, Write as _},
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::ExitCode,
 };
 
@@ -14,7 +14,7 @@ use windlass_host::causes;
 /// Work of one start, with the mount point of procfs.
 #[derive(Debug)]
 enum Task {
-    Limit { record: PathBuf, proc: PathBuf },
+    Limit { record: PathBuf, replicas: u32, proc: PathBuf },
     Clear { note: PathBuf, proc: PathBuf },
     Install { folder: PathBuf },
     Help,
@@ -24,7 +24,8 @@ const HELP: &str = "\
 Limits the GPU memory of a container through NVIDIA's driver (615 or newer) and cgroup v2.
 Container runtimes start it; Windlass writes its records.
 
-Usage: windlass-hook memory-limit --record FILE   with the container's OCI state on standard input
+Usage: windlass-hook memory-limit --record FILE [--replicas N]
+                     with the container's OCI state on standard input; N times the limits of FILE
        windlass-hook memory-limit --clear NOTE    lifts the limits of a note
        windlass-hook install DIR                  copies this program to DIR/windlass-hook
 
@@ -67,21 +68,30 @@ impl Task {
             [command, folder] if *command == "install" && !is_option(folder) => {
                 Some(Self::Install { folder: folder.into() })
             }
-            [command, option, path] if *command == "memory-limit" => {
-                let path = Path::new(path).to_owned();
-                match option.to_str()? {
-                    "--record" => Some(Self::Limit { record: path, proc }),
-                    "--clear" => Some(Self::Clear { note: path, proc }),
-                    _ => None,
-                }
+            [command, rest @ ..] if *command == "memory-limit" => Self::of_limit(rest, proc),
+            _ => None,
+        }
+    }
+
+    fn of_limit(arguments: &[&OsStr], proc: PathBuf) -> Option<Self> {
+        match arguments {
+            [option, record] if *option == "--record" => {
+                Some(Self::Limit { record: record.into(), replicas: 1, proc })
             }
+            [option, record, with, replicas] if *option == "--record" && *with == "--replicas" => {
+                let replicas = replicas.to_str()?.parse().ok()?;
+                Some(Self::Limit { record: record.into(), replicas, proc })
+            }
+            [option, note] if *option == "--clear" => Some(Self::Clear { note: note.into(), proc }),
             _ => None,
         }
     }
 
     fn run(self) -> Result<(), HookError> {
         match self {
-            Self::Limit { record, proc } => limit(&record, io::stdin().lock(), &proc).map(drop),
+            Self::Limit { record, replicas, proc } => {
+                limit(&record, replicas, io::stdin().lock(), &proc).map(drop)
+            }
             Self::Clear { note, proc } => clear(&note, &proc),
             Self::Install { folder } => install(&folder),
             Self::Help => {

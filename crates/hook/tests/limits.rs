@@ -135,7 +135,7 @@ impl Node {
     }
 
     fn limit(&self) -> Result<PathBuf, HookError> {
-        limit(&self.record_path(), self.state().as_bytes(), &self.at("proc"))
+        limit(&self.record_path(), 1, self.state().as_bytes(), &self.at("proc"))
     }
 
     fn clear(&self) -> Result<(), HookError> {
@@ -258,7 +258,7 @@ fn a_state_in_doubt_refuses_the_container() {
         [("creating", "running"), ("\"pid\"", "\"pod\""), ("{", ""), (ID, "../escaped"), (ID, "")]
     {
         let state = node.state().replace(from, to);
-        let error = limit(&node.record_path(), state.as_bytes(), &node.at("proc"));
+        let error = limit(&node.record_path(), 1, state.as_bytes(), &node.at("proc"));
         assert!(matches!(error, Err(HookError::State(_))), "{from} -> {to}: {error:?}");
     }
     assert_eq!(node.limits(), BTreeMap::new());

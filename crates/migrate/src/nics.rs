@@ -21,6 +21,7 @@ pub(super) fn users(count: &Spanned<i64>, diagnostics: &mut Diagnostics) -> Shar
         method: SharingMethod::Shared,
         replicas: replicas(count, diagnostics),
         per_container: PerContainer::Any,
+        memory_mib: None,
     })
 }
 

@@ -15,10 +15,7 @@ use jiff::Timestamp;
 use tokio::{sync::watch, time::sleep};
 use tokio_util::sync::CancellationToken;
 use windlass_config::{LabelOutput, Policy};
-use windlass_core::{
-    inventory::Inventory,
-    labels::{LabelInput, Labels, labels},
-};
+use windlass_core::labels::{LabelInput, Labels, labels};
 use windlass_host::{Host, blocking, causes, clock::Clock};
 use windlass_resources::NodeState;
 
@@ -43,12 +40,14 @@ const RETRY_MOST: Duration = Duration::from_secs(300);
 
 /// Labels of a host. Reading the host may take long. `timestamp` is the value of the timestamp label, which the
 /// policy may disable.
-pub fn of(host: &Host, policy: &Policy, inventory: &Inventory, timestamp: Timestamp) -> Labels {
+pub fn of(host: &Host, policy: &Policy, state: &NodeState, timestamp: Timestamp) -> Labels {
+    let inventory = &state.inventory;
     labels(&LabelInput {
         inventory,
         offerings: &offering::offerings(policy, inventory),
         instances: offering::instance_names(policy.mig),
         host: &facts::read(host, policy.labels.machine_type_file.as_deref()),
+        enforcement: state.weakest_enforcement(),
         timestamp: policy.labels.timestamp.then_some(timestamp),
     })
 }
@@ -100,7 +99,7 @@ impl Labeller {
             return;
         }
         let host = self.host.clone();
-        let read = blocking(move || of(&host, &policy, &state.inventory, timestamp));
+        let read = blocking(move || of(&host, &policy, &state, timestamp));
         // Slow firmware must not delay the shutdown.
         let Some(labels) = stop.run_until_cancelled(read).await else { return };
         let file = match &output {

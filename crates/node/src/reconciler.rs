@@ -49,7 +49,7 @@ use windlass_lifecycle::{
 };
 use windlass_resources::{
     NodeState, device_info,
-    offers::{self, Fingerprints, Methods, Plan, Pools},
+    offers::{self, Fingerprints, Plan, Pools, ReplicaKinds},
 };
 
 pub(crate) use self::fingerprints::{FORMAT as DEVICES, were_offered};
@@ -69,8 +69,8 @@ pub(crate) struct Reconciler {
     /// Policy in force; a new one takes effect together with the wait for its moves.
     policy: Arc<Policy>,
     holdings: Holdings,
-    /// Sharing method behind each replica that containers hold.
-    methods: Methods,
+    /// Kind of the replicas that containers hold.
+    kinds: ReplicaKinds,
     /// Pools that devices belonged to at their last allocation.
     pools: Pools,
     /// Hardware behind each id at its allocation.
@@ -179,7 +179,7 @@ impl Reconciler {
             sources,
             policy,
             inputs,
-            methods: Methods::new(),
+            kinds: ReplicaKinds::new(),
             pools: Pools::new(),
             marked: Fingerprints::new(),
             holdings: Holdings::default(),
@@ -276,7 +276,7 @@ impl Reconciler {
     /// published state.
     fn start_migration(&mut self) {
         let known = self.known();
-        self.methods.extend(known.methods());
+        self.kinds.extend(known.replica_kinds());
         self.pools.extend(known.pools());
         self.phase.withhold();
     }
@@ -390,7 +390,7 @@ impl Reconciler {
             inventory: round.inventory,
             previous: &round.known.offers,
             held: self.holdings.held(),
-            methods: &self.methods,
+            kinds: &self.kinds,
             pools: &self.pools,
             fingerprints: &self.marked,
             moves: self.phase.moves(),
@@ -465,6 +465,8 @@ impl Reconciler {
             policy: self.policy.clone(),
             infos: device_info::wanted(&plan.offers, inventory),
             marked: self.marked.clone(),
+            replica_memory: offers::replica_memory(&plan.offers),
+            held: self.holdings.shared_devices(),
         };
         match trigger {
             Trigger::Change => self.disk.want(wanted.clone()),

@@ -48,6 +48,7 @@ use windlass_core::{
     annotation::{AcceptedGpus, PodPlacement},
     cdi::Spec,
     device::DeviceId,
+    enforcement::Enforcement,
     resource::ResourceName,
     virtual_gpus::PodRequest,
 };
@@ -265,6 +266,7 @@ impl Binder {
         if let Some(name) = holds.unreadable.iter().find(|name| **name != wanted.name) {
             return Err(BindError::Unreadable(self.documents.path(name)));
         }
+        let at_least = Enforcement::asked_for(&pod.annotations)?;
         let known = holds.pods.get(&wanted.uid).map(|taken| &taken.hold);
         if let Some(hold) = known.filter(|hold| wanted.is_served_by(hold)) {
             return Ok(hold.clone());
@@ -282,7 +284,7 @@ impl Binder {
         let mut candidates: Vec<DeviceId> = known.unwrap_or_else(|| request.candidates());
         let mut why = request.against();
         while let Some(devices) = candidates.get(..size.count).filter(|some| !some.is_empty()) {
-            let hold = hold(devices, size, wanted, (pod, state));
+            let hold = hold(devices, size, wanted, (pod, at_least), state);
             let uses: Vec<_> = hold
                 .uses()
                 .map(|(device, usage)| (state.overlaps.overlap(device), usage))
@@ -312,7 +314,7 @@ impl Binder {
     async fn write(self: &Arc<Self>, wanted: &Wanted, hold: &Hold) -> Result<(), BindError> {
         let own = wanted.own_gpus(hold).ok_or_else(|| BindError::NoRoom(GREW.to_owned()))?;
         let own: Vec<_> = own.into_iter().cloned().collect();
-        let (gpus, limit) = self.edits(wanted, own.clone()).await?;
+        let (gpus, limit) = self.edits(wanted, own.clone(), hold.pod.at_least).await?;
         let edits =
             if wanted.is_second { Edits::Variables } else { Edits::Gpu(&gpus, limit.as_ref()) };
         let own: Vec<_> = own.into_iter().map(|gpu| gpu.device).collect();
@@ -338,10 +340,11 @@ impl Binder {
         &self,
         wanted: &Wanted,
         own: Vec<HeldGpu>,
+        at_least: Enforcement,
     ) -> Result<(Spec, Option<DriverLimit>), BindError> {
         let (state, record) = (self.state.borrow().clone(), self.limits.path(&wanted.name));
         let own: Vec<_> = own.iter().map(HeldGpu::memory).collect();
-        let limit = DriverLimit::of(&own, record, &state.policy, &state.means)?;
+        let limit = DriverLimit::of(&own, at_least, record, &state.policy, &state.means)?;
         let path = wanted.gpus.clone();
         let gpus = blocking(move || documents::read(&path)).await;
         Ok((gpus.ok_or(BindError::NoGpus)?, limit))
@@ -449,7 +452,8 @@ fn hold(
     devices: &[DeviceId],
     size: Size,
     wanted: &Wanted,
-    (pod, state): (&BoundPod, &NodeState),
+    (pod, at_least): (&BoundPod, Enforcement),
+    state: &NodeState,
 ) -> Hold {
     let gpu = |device: &DeviceId| {
         let of_mib = state.shareable.get(device).map(|gpu| gpu.memory_mib);
@@ -465,6 +469,7 @@ fn hold(
             name: pod.name.clone(),
             // That of the kubelet: the API server has a static pod under another one.
             uid: wanted.uid.clone(),
+            at_least,
         },
     }
 }

@@ -2,7 +2,7 @@
 //! against those that use more than they have.
 //!
 //! ```text
-//!  ledger ── shared GPUs, limits ─────┐
+//!  ledger, kubelet's record ── limits ┐
 //!  driver ── processes, memory ───────┼─> usage of each holder ─> three in a row above the limit
 //!  /proc ─── containers of processes ─┘            │                    │
 //!  API server ── claims of pods ──────┘            └─> metrics          └─> log, event, evict, kill
@@ -34,18 +34,22 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 use tokio_util::sync::CancellationToken;
-use windlass_allocations::ledger::{Ledger, SharedLedger};
+use windlass_allocations::{
+    follow::{Allocations, AllocationsReader, FollowGuard},
+    ledger::{Ledger, SharedLedger},
+};
 use windlass_cdi::memory_limits::{self, LimitedHolders};
 use windlass_cluster::{Client, Pods};
 use windlass_config::{Policy, WatchdogAction, WatchdogPolicy};
 use windlass_core::device::DeviceId;
 use windlass_discovery::live_driver::{GpuProcess, LiveDriver, ProcessError};
 use windlass_host::{blocking, causes, clock::Clock, keyed::Tasks, optional, watch::changed};
+use windlass_resources::NodeState;
 
 use self::{
-    accounts::{Accounts, HeldMemory, Usage},
+    accounts::{Accounts, HeldMemory, Usage, Violation},
     action::Actions,
-    limits::{GpuLimits, Holders, Limits, joined, limits},
+    limits::{GpuLimits, Holders, Limits, add_replicas, joined, limits},
     snapshot::{GpuStates, snapshot},
     tenants::Tenants,
 };
@@ -55,6 +59,9 @@ use crate::metrics::{SharedGpus, WatchdogMetrics};
 pub(crate) struct Deps {
     pub(crate) policy: watch::Receiver<Arc<Policy>>,
     pub(crate) ledger: SharedLedger,
+    /// Snapshots of the node, which have the memory of replicas.
+    pub(crate) state: watch::Receiver<Arc<NodeState>>,
+    pub(crate) allocations: AllocationsReader,
     pub(crate) driver: LiveDriver,
     /// State folder, which has the notes of the driver's limits.
     pub(crate) state_dir: PathBuf,
@@ -69,6 +76,11 @@ pub(crate) struct Deps {
 pub(crate) struct Watchdog {
     policy: watch::Receiver<Arc<Policy>>,
     ledger: watch::Receiver<Ledger>,
+    state: watch::Receiver<Arc<NodeState>>,
+    reader: AllocationsReader,
+    allocations: watch::Receiver<Arc<Allocations>>,
+    /// Subscription to the kubelet's record, while replicas have a given memory.
+    following: Option<FollowGuard>,
     driver: LiveDriver,
     state_dir: PathBuf,
     /// Running measurements. A GPU has one at a time.
@@ -94,6 +106,10 @@ impl Watchdog {
         Self {
             policy: deps.policy,
             ledger: deps.ledger.watch(),
+            state: deps.state,
+            allocations: deps.allocations.watch(),
+            reader: deps.allocations,
+            following: None,
             driver: deps.driver,
             measurements: Tasks::default(),
             notes: Tasks::default(),
@@ -115,25 +131,25 @@ impl Watchdog {
     }
 
     async fn watch(mut self) {
-        let mut last: Option<Instant> = None;
+        let (mut last, mut limits): (Option<Instant>, _) = (None, self.limits());
         loop {
-            let WatchdogPolicy { action, interval } = self.policy.borrow_and_update().watchdog;
-            let mut limits = limits(&self.ledger.borrow_and_update());
-            if action == WatchdogAction::Off {
-                limits.clear();
-            }
+            let WatchdogPolicy { action, interval } = self.policy.borrow().watchdog;
             self.states.follow(action, interval);
-            self.forget(&limits);
             let now = Instant::now();
             if !limits.is_empty() && last.is_none_or(|last| last + interval <= now) {
+                // Metrics show the round before.
+                self.publish(&limits);
                 self.measure(&limits);
                 last = Some(now);
             }
-            self.publish(&limits);
             let next = last.filter(|_| !limits.is_empty()).map(|last| last + interval);
             tokio::select! {
-                () = changed(&mut self.policy) => {}
-                () = changed(&mut self.ledger) => {}
+                () = changed(&mut self.policy) => limits = self.limits(),
+                () = changed(&mut self.ledger) => limits = self.limits(),
+                () = changed(&mut self.state) => limits = self.limits(),
+                () = changed(&mut self.allocations), if self.following.is_some() => {
+                    limits = self.limits();
+                }
                 () = optional(next.map(sleep_until)) => {}
                 Some((device, processes)) = self.measurements.next() => {
                     if let Some(gpu) = limits.get(&device) {
@@ -147,7 +163,26 @@ impl Watchdog {
         }
     }
 
-    /// Forgets what has no limit any more.
+    /// Limits at present. Forgets holders that have none any more.
+    fn limits(&mut self) -> Limits {
+        let is_off = self.policy.borrow_and_update().watchdog.action == WatchdogAction::Off;
+        let state = self.state.borrow_and_update().clone();
+        let follows = !is_off && state.replica_kinds().any(|(_, kind)| kind.has_memory());
+        if follows != self.following.is_some() {
+            self.following = follows.then(|| self.reader.follow());
+        }
+        let mut limits = limits(&self.ledger.borrow_and_update());
+        if follows {
+            add_replicas(&mut limits, &self.allocations.borrow_and_update(), &state);
+        }
+        if is_off {
+            limits.clear();
+        }
+        self.forget(&limits);
+        self.publish(&limits);
+        limits
+    }
+
     fn forget(&mut self, limits: &Limits) {
         self.accounts.retain(limits);
         self.states.retain(limits);
@@ -203,6 +238,8 @@ impl Watchdog {
             let tenants: BTreeMap<_, _> = containers
                 .filter_map(|it| Some((it.pod.clone(), self.tenants.get(&it.pod)?.pod.clone())))
                 .collect();
+            let holders = violation.holders.iter().map(|holder| self.tenants.named(holder));
+            let violation = Violation { holders: holders.collect(), ..violation };
             self.running.spawn(self.actions.clone().perform(action, violation, tenants));
         }
     }

@@ -6,18 +6,21 @@ use std::{
     io::Cursor,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    time::Duration,
 };
 
 use serde_json::{Value, json};
 use windlass_config::{
-    Disclosed, MemoryLimitPolicy, Policy, RequiredLimit, ShareResources, WatchdogAction,
+    Disclosed, MemoryLimitPolicy, Policy, RequiredLimit, Resources, ShareResources, WatchdogAction,
     WatchdogPolicy,
 };
+use windlass_core::{cdi::Spec, enforcement::Enforcement};
 use windlass_kubelet_sim::Pod;
 use windlass_machine::{MachineProfile, profile::Driver};
-use windlass_testkit::{Node, allocatable, pod_with, until, vanishes};
+use windlass_testkit::{GPU, Node, allocatable, pod_with, until, vanishes};
 
 use crate::{
+    agent::sharing::{SHARED, first_gpu_by_memory},
     shares::{World, placed},
     watchdog::prepare_proc,
 };
@@ -47,6 +50,13 @@ fn by_hook(at_least: RequiredLimit) -> MemoryLimitPolicy {
 
 /// A node with a driver of this version.
 async fn world(driver: &str, policy: Policy) -> World {
+    let world = prepared(driver, policy, 8).await;
+    allocatable(&world.kubelet, MEMORY, 8 * 79).await;
+    world
+}
+
+/// The same, once it has so many whole GPUs.
+async fn prepared(driver: &str, policy: Policy, gpus: usize) -> World {
     let mut profile = MachineProfile::named("dgx-h100").expect("a shipped profile");
     profile.driver = Some(Driver { version: driver.to_owned(), cuda: "13.4".to_owned() });
     let prepare = |node: &mut Node| {
@@ -54,9 +64,25 @@ async fn world(driver: &str, policy: Policy) -> World {
         node.config.disclose.insert(Disclosed::Pods);
         node.config.listen = Some("127.0.0.1:0".parse().expect("an address"));
     };
-    let world = Box::pin(World::prepared(&profile, policy, 8, prepare)).await;
-    allocatable(&world.kubelet, MEMORY, 8 * 79).await;
-    world
+    Box::pin(World::prepared(&profile, policy, gpus, prepare)).await
+}
+
+/// Seven replicas of 10 GiB of the first GPU, and the other GPUs as a whole.
+fn replicas(limits: MemoryLimitPolicy, action: WatchdogAction) -> Policy {
+    let resources = first_gpu_by_memory();
+    let watchdog = WatchdogPolicy { action, interval: Duration::from_millis(10) };
+    Policy { resources, memory_limits: limits, watchdog, ..Policy::default() }
+}
+
+/// Arguments of the hook in a device of the document of GPUs, without program and command.
+fn hook_arguments(world: &World, qualified: &str) -> Option<Vec<String>> {
+    let name = qualified.strip_prefix("windlass.dev/gpu=")?;
+    let path = world.node.config.places.cdi_dir.join("windlass.dev-gpu.json");
+    let document: Spec = serde_json::from_slice(&fs::read(path).ok()?).ok()?;
+    let device = document.devices.into_iter().find(|device| device.name == name)?;
+    let hooks = device.container_edits.hooks.into_iter();
+    let hook = hooks.into_iter().find(|hook| *hook.path == *Path::new(HOOK))?;
+    Some(hook.args[2..].to_vec())
 }
 
 /// The hook's record, by the document of a share.
@@ -105,10 +131,21 @@ impl Cgroups<'_> {
 
     /// Runs the hook as the container runtime does.
     fn run_hook(&self, record: &Path, container: &Waiting, id: &str) -> Result<PathBuf, String> {
+        self.run_hook_for(record, 1, container, id)
+    }
+
+    /// The same for a container with so many replicas.
+    fn run_hook_for(
+        &self,
+        record: &Path,
+        replicas: u32,
+        container: &Waiting,
+        id: &str,
+    ) -> Result<PathBuf, String> {
         let state = json!({"ociVersion": "1.2.0", "id": id, "status": "creating",
                            "pid": container.0.id(), "bundle": "/"});
         let state = Cursor::new(state.to_string());
-        let limited = windlass_hook::limit(record, state, &self.0.node.host("/proc"));
+        let limited = windlass_hook::limit(record, replicas, state, &self.0.node.host("/proc"));
         limited.map_err(|error| windlass_host::causes(&error))
     }
 }
@@ -191,5 +228,106 @@ async fn the_next_agent_keeps_the_records_of_its_shares_and_removes_others() {
     };
     let world = world.restart(leave).await;
     assert!(record.exists() && !left.exists());
+    world.agent.stop().await;
+}
+
+#[tokio::test]
+async fn replicas_of_a_given_memory_are_limited_by_their_number() {
+    let policy = replicas(by_hook(RequiredLimit::Driver), WatchdogAction::Observe);
+    let world = prepared("615.10", policy, 7).await;
+    allocatable(&world.kubelet, SHARED, 7).await;
+    let gpu = crate::agent::world::gpu_id(&world.agent, 0);
+    let state = world.agent.state.borrow().clone();
+    assert_eq!(state.offerings()[gpu.as_str()].enforcement, Some(Enforcement::Driver));
+    assert_eq!(state.weakest_enforcement(), Some(Enforcement::Driver));
+    let uid = "a".repeat(32);
+    let pod = Pod { uid: uid.clone(), ..pod_with("a", SHARED, 2) };
+    world.kubelet.admit(pod).await.expect("admitted");
+    let grant = world.kubelet.start_container(&uid, "main").await.expect("started");
+    let [whole, limited] = grant.cdi_devices.as_slice() else { panic!("{grant:?}") };
+    assert_eq!(whole, &format!("windlass.dev/gpu={gpu}"));
+    assert_eq!(limited, &format!("windlass.dev/gpu={gpu}-x2"));
+    let arguments = hook_arguments(&world, limited).expect("a hook");
+    let [option, record, with, count] = arguments.as_slice() else { panic!("{arguments:?}") };
+    assert_eq!((&**option, &**with, &**count), ("--record", "--replicas", "2"));
+    let cgroups = Cgroups(&world);
+    let (container, group) = cgroups.container(&uid, "c0ffee");
+    let record = Path::new(record);
+    cgroups.run_hook_for(record, 2, &container, "c0ffee").expect("limited");
+    let machine = world.node.machine.model().expect("a machine");
+    let found = machine.gpus.iter().find(|it| it.uuid == gpu.as_str()).expect("it is there");
+    assert_eq!(found.memory_limits[group.to_str().expect("text")].hard, 20 << 30);
+    let limited = format!(r#"holder="{uid}",enforcement="driver"}} {}"#, 20_u64 << 30);
+    until("the limit in the metrics", async || {
+        let text = crate::agent::admin::get(&world.agent, "/metrics").await.body;
+        if text.contains(&limited) { Ok(()) } else { Err(text.contains("enforcement=")) }
+    })
+    .await;
+    world.agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_container_that_starts_again_finds_its_limit_whatever_the_rules_say_by_then() {
+    let policy = replicas(by_hook(RequiredLimit::Driver), WatchdogAction::Off);
+    let mut world = prepared("615.10", policy, 7).await;
+    allocatable(&world.kubelet, SHARED, 7).await;
+    world.kubelet.admit(pod_with("a", SHARED, 1)).await.expect("admitted");
+    let grant = world.kubelet.start_container("a-uid", "main").await.expect("started");
+    let name = grant.cdi_devices[1].clone();
+    let before = hook_arguments(&world, &name).expect("a hook");
+    // The next agent offers the GPU as a whole, and the container has it still.
+    world.node.config.policy.resources = Resources::Default;
+    world.agent.stop().await;
+    world.agent = world.node.agent();
+    allocatable(&world.kubelet, GPU, 7).await;
+    assert_eq!(hook_arguments(&world, &name).as_ref(), Some(&before));
+    world.kubelet.delete("a-uid").await;
+    allocatable(&world.kubelet, GPU, 8).await;
+    vanishes(Path::new(&before[1])).await;
+    until("no hook in the document", async || hook_arguments(&world, &name).map_or(Ok(()), Err))
+        .await;
+    world.agent.stop().await;
+}
+
+#[tokio::test]
+async fn replicas_that_the_driver_cannot_limit_are_refused_where_less_will_not_do() {
+    for (at_least, action, refused) in [
+        (RequiredLimit::None, WatchdogAction::Observe, None),
+        (RequiredLimit::Watched, WatchdogAction::Kill, None),
+        (RequiredLimit::Driver, WatchdogAction::Kill, Some("NVIDIA's driver limits no memory")),
+    ] {
+        let world = prepared("570.133.20", replicas(by_hook(at_least), action), 7).await;
+        allocatable(&world.kubelet, SHARED, 7).await;
+        let admitted = world.kubelet.admit(pod_with("a", SHARED, 1)).await;
+        match (admitted, refused) {
+            (Ok(_), None) => {}
+            (Err(rejection), Some(why)) => assert!(rejection.message.contains(why), "{rejection}"),
+            (admitted, _) => panic!("{at_least:?}: {admitted:?}"),
+        }
+        world.agent.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn a_pod_may_ask_for_a_stronger_limit_than_the_configuration_does() {
+    let limits = by_hook(RequiredLimit::None);
+    let world = world("570.133.20", policy(limits, WatchdogAction::Kill)).await;
+    for (name, wanted, refused) in [
+        ("a", "watched", None),
+        ("b", "driver", Some("`driver` is the least that memoryLimits.atLeast or its pod wants")),
+        ("c", "hard", Some("\"hard\" is no enforcement: write none, watched, mps, driver or mig")),
+    ] {
+        let mut annotations = placed(&world.gpus[0]);
+        annotations["windlass.dev/enforcement"] = wanted.into();
+        world.admit(pod_with(name, MEMORY, 8), &annotations).await;
+        match refused {
+            None => drop(world.start(name, "main").await),
+            Some(why) => {
+                let started = world.kubelet.start_container(&format!("{name}-uid"), "main").await;
+                let refused = started.expect_err("not started").to_string();
+                assert!(refused.contains(why), "{refused}");
+            }
+        }
+    }
     world.agent.stop().await;
 }

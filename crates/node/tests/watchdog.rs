@@ -18,7 +18,13 @@ use windlass_machine::{
 };
 use windlass_testkit::{Node, Right, allocatable, pod_with, until};
 
-use crate::shares::World;
+use crate::{
+    agent::{
+        sharing::{SHARED, first_gpu_by_memory},
+        world::gpu_id,
+    },
+    shares::World,
+};
 
 const MEMORY: &str = "windlass.dev/gpu-memory";
 
@@ -104,6 +110,11 @@ impl Watched {
             self.world.kubelet.start_container(&uid(name), "main").await
         })
         .await;
+        self.started(name);
+    }
+
+    /// The kubelet reports that the pod's container has started.
+    fn started(&self, name: &str) {
         let id = format!("containerd://{CONTAINER}");
         let status = json!([{"name": "main", "containerID": id, "image": "i", "imageID": "",
                              "ready": true, "restartCount": 0}]);
@@ -325,5 +336,33 @@ async fn a_hidden_process_list_is_told_and_nobody_is_blamed() {
     watched.measured(&measured(1)).await;
     watched.told("a").await;
     assert!(!greedy.0.wait().expect("a child").success());
+    watched.world.agent.stop().await;
+}
+
+#[tokio::test]
+async fn replicas_of_a_given_memory_are_watched_by_the_kubelets_record() {
+    let policy = Policy { resources: first_gpu_by_memory(), ..policy(WatchdogAction::Kill) };
+    let profile = MachineProfile::named("dgx-h100").expect("a shipped profile");
+    let world = Box::pin(World::prepared(&profile, policy, 7, prepare)).await;
+    allocatable(&world.kubelet, SHARED, 7).await;
+    let gpu = gpu_id(&world.agent, 0).parse().expect("an id");
+    let watched = Watched { world, gpu };
+    for (name, replicas) in [("a", 2), ("b", 1)] {
+        let pod = Pod { uid: uid(name), ..pod_with(name, SHARED, replicas) };
+        watched.world.admit(pod, &json!({})).await;
+        watched.world.kubelet.start_container(&uid(name), "main").await.expect("started");
+        watched.started(name);
+    }
+    let (mut modest, mut greedy) = (watched.program(Some("a")), watched.program(Some("b")));
+    let stranger = watched.program(Some("f"));
+    // 20 GiB of two replicas are none too many, and 11 GiB of one are.
+    watched.uses(&[(&modest, 20_000), (&greedy, 11_000), (&stranger, 30_000)]);
+    let (action, note) = watched.told("b").await;
+    assert_eq!(action, "Kill");
+    assert!(note.contains("11000 MiB of") && note.contains("10240 MiB are its share"), "{note}");
+    assert!(!greedy.0.wait().expect("a child").success());
+    assert!(modest.runs());
+    let limit = r#"namespace="default",kind="pod",holder="a""#;
+    watched.measured(limit).await;
     watched.world.agent.stop().await;
 }

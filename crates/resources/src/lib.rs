@@ -16,10 +16,11 @@ use windlass_allocations::ledger::Overlaps;
 use windlass_cdi::{
     Documents, Lacks, Unwritten, container_edits::NodeExtras, memory_limits::LimitMeans,
 };
-use windlass_config::{Policy, Resources, Sharing, SharingMethod};
+use windlass_config::{Policy, Resources, ShareMethod, Shared, Sharing, SharingMethod};
 use windlass_core::{
     cdi::Kind,
     device::{Device, DeviceId},
+    enforcement::Enforcement,
     inventory::Inventory,
     placement::{self, Topology},
     resource::ResourceName,
@@ -30,7 +31,7 @@ use windlass_lifecycle::cleanup::{self, Failure};
 
 use crate::{
     obstacle::{Obstacle, Obstacles},
-    offers::{Claimable, Offer, OfferedDevice, Offers, Shareable, Unclaimable},
+    offers::{Claimable, Offer, OfferedDevice, Offers, ReplicaKind, Shareable, Unclaimable},
 };
 
 /// The node at one moment.
@@ -93,6 +94,9 @@ pub struct Offering {
     /// Sharing among containers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shared: Option<SharedAs>,
+    /// The strongest means that keeps containers to their memory of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub enforcement: Option<Enforcement>,
     /// Reason that the device cannot be allocated.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub obstacle: Option<String>,
@@ -106,6 +110,9 @@ pub struct SharedAs {
     pub method: SharingMethod,
     /// Number of containers.
     pub replicas: u32,
+    /// Memory of a replica in MiB, if the rule gives it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_mib: Option<u64>,
     /// True if all devices of the resource are shared together.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub pool: bool,
@@ -156,12 +163,52 @@ impl NodeState {
 
     /// Each device's resource, or the reason that it has none. Devices that no rule concerns are left out.
     pub fn offerings(&self) -> BTreeMap<DeviceId, Offering> {
-        let withheld = self.withheld.iter().map(|(id, why)| (id.clone(), Offering::withheld(why)));
+        let enforcement = |id: &DeviceId| self.enforcement(self.inventory.get(id.as_str())?);
+        let withheld = self.withheld.iter().map(|(id, why)| {
+            let enforcement = enforcement(id);
+            (id.clone(), Offering { enforcement, ..Offering::withheld(why) })
+        });
         let offered = self.offers.iter().flat_map(|(name, offer)| {
             let devices = offer.devices.iter();
-            devices.map(|(id, device)| (id.clone(), Offering::of(name, device)))
+            devices.map(move |(id, device)| {
+                let enforcement = enforcement(id);
+                (id.clone(), Offering { enforcement, ..Offering::of(name, device) })
+            })
         });
         withheld.chain(offered).collect()
+    }
+
+    /// The strongest means that keeps containers to their memory of a device, for MIG instances and for GPUs that several
+    /// containers share or may share.
+    pub fn enforcement(&self, device: &Device) -> Option<Enforcement> {
+        if device.kind.is_instance() {
+            return Some(Enforcement::Mig);
+        }
+        let mut offered = self.offers.values().filter_map(|offer| offer.devices.get(&device.id));
+        let sharing = offered.next().map(|offered| offered.sharing);
+        let strongest = || self.means.strongest_for(device, &self.policy);
+        match sharing {
+            Some(Sharing::Shared(shared)) if device.kind.is_gpu() => Some(match shared {
+                Shared { method: SharingMethod::Mps, .. } => Enforcement::Mps,
+                Shared { memory_mib: Some(_), .. } => strongest(),
+                Shared { .. } => Enforcement::None,
+            }),
+            _ if self.shareable.contains_key(&device.id) => Some(strongest()),
+            _ => {
+                let is_claimable = self.claimable.get(&device.id) == Some(&Sharing::Exclusive);
+                let manner = self.policy.dra.shares_of(device).filter(|_| is_claimable)?;
+                Some(match manner.method {
+                    ShareMethod::Mps => Enforcement::Mps,
+                    ShareMethod::TimeSlicing => strongest(),
+                })
+            }
+        }
+    }
+
+    /// The weakest enforcement of the node's GPUs that have one, MIG instances aside.
+    pub fn weakest_enforcement(&self) -> Option<Enforcement> {
+        let gpus = self.inventory.devices.iter().filter(|device| !device.health.has_vanished());
+        gpus.filter(|gpu| !gpu.kind.is_instance()).filter_map(|gpu| self.enforcement(gpu)).min()
     }
 
     /// True if a claim may have the device once it is free.
@@ -229,10 +276,10 @@ impl NodeState {
         }
     }
 
-    /// Sharing method of each shared device.
-    pub fn methods(&self) -> impl Iterator<Item = (DeviceId, SharingMethod)> + '_ {
+    /// Kind of each shared device's replicas.
+    pub fn replica_kinds(&self) -> impl Iterator<Item = (DeviceId, ReplicaKind)> + '_ {
         let devices = self.offers.values().flat_map(|offer| &offer.devices);
-        devices.filter_map(|(id, device)| Some((id.clone(), device.shared()?.method)))
+        devices.filter_map(|(id, device)| Some((id.clone(), device.shared()?.into())))
     }
 
     /// Pool of each pooled device.
@@ -285,7 +332,8 @@ fn topology_key(device: &Device) -> impl PartialEq + '_ {
 
 impl Offering {
     fn withheld(why: &str) -> Self {
-        Self { resource: None, shared: None, obstacle: Some(why.to_owned()) }
+        let obstacle = Some(why.to_owned());
+        Self { resource: None, shared: None, enforcement: None, obstacle }
     }
 
     fn of(name: &ResourceName, device: &OfferedDevice) -> Self {
@@ -295,14 +343,16 @@ impl Offering {
             Sharing::Shared(shared) => Some(SharedAs {
                 method: shared.method,
                 replicas: shared.replicas.get(),
+                memory_mib: shared.memory_mib,
                 pool: false,
             }),
             Sharing::Pooled(pooled) => Some(SharedAs {
                 method: SharingMethod::Shared,
                 replicas: pooled.tokens.get(),
+                memory_mib: None,
                 pool: true,
             }),
         };
-        Self { resource: Some(name.clone()), shared, obstacle }
+        Self { resource: Some(name.clone()), shared, enforcement: None, obstacle }
     }
 }

@@ -9,7 +9,7 @@ mod shares;
 
 use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
-use windlass_config::{Pooled, Shared, Sharing};
+use windlass_config::{Pooled, Shared, Sharing, SharingMethod};
 use windlass_core::{
     device::DeviceId,
     replica::{ReplicaId, device_of},
@@ -18,7 +18,9 @@ use windlass_core::{
 
 pub use assignment::{Target, has_new_default, present_parts, targets};
 pub use fingerprint::{Fingerprints, earlier_ids, exposes_held_hardware, record};
-pub use plan::{Claimable, Inputs, Methods, Moves, Plan, Pools, Unclaimable, plan};
+pub use plan::{
+    Claimable, Inputs, Moves, Plan, Pools, ReplicaKind, ReplicaKinds, Unclaimable, plan,
+};
 pub use shares::{Shareable, ShareableGpu};
 
 /// Resources by name.
@@ -90,6 +92,17 @@ pub struct ListEntry<'a> {
     pub state: &'a Allocatable,
     /// NUMA node, if known.
     pub numa_node: Option<u32>,
+}
+
+/// Memory of a replica, of devices whose replicas by time slices have a given memory, in MiB.
+pub fn replica_memory(offers: &Offers) -> BTreeMap<DeviceId, u64> {
+    let devices = offers.values().flat_map(|offer| &offer.devices);
+    let memory = devices.filter_map(|(id, device)| {
+        let shared =
+            device.shared().filter(|shared| shared.method == SharingMethod::TimeSlicing)?;
+        Some((id.clone(), shared.memory_mib?))
+    });
+    memory.collect()
 }
 
 // === impl Allocatable ===
@@ -184,7 +197,7 @@ impl Offer {
 
 impl OfferedDevice {
     /// Replicas, if it has any.
-    pub(crate) fn shared(&self) -> Option<Shared> {
+    pub fn shared(&self) -> Option<Shared> {
         match self.sharing {
             Sharing::Exclusive | Sharing::Pooled(_) => None,
             Sharing::Shared(shared) => Some(shared),

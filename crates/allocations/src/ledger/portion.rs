@@ -130,7 +130,7 @@ impl Ledger {
     /// Sum of the shares of all claims but one.
     pub(super) fn others_portion(&self, id: &DeviceId, uid: &str) -> Option<Portion> {
         let others = self.holds(id).filter(|hold| hold.claim.uid != uid);
-        let portions = others.filter_map(|hold| hold.portion());
+        let portions = others.filter_map(ClaimHold::portion);
         portions.reduce(Portion::and)
     }
 

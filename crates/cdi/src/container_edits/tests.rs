@@ -56,6 +56,7 @@ fn granted(delivery: &Delivery) -> Grant {
         nics: &NicPolicy::default(),
         node_extras: &node_extras,
         mps: None,
+        limits: &[],
         simulated: None,
     })
 }

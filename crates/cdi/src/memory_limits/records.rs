@@ -55,6 +55,12 @@ impl LimitRecords {
         self.0.join(format!("{name}{JSON}"))
     }
 
+    /// The record of this name, if it can be read. Blocks.
+    pub(super) fn read(&self, name: &str) -> Option<MemoryLimitRecord> {
+        let text = files::read_regular_text(&self.path(name), Links::Refused, files::MAX_BYTES);
+        MemoryLimitRecord::parse(text.ok()?.as_bytes()).ok()
+    }
+
     /// Writes the record, or removes it with the hook's notes. Blocks.
     pub fn settle(&self, name: &str, record: Option<&MemoryLimitRecord>) -> Result<(), String> {
         let path = self.path(name);

@@ -93,6 +93,9 @@ resources:
 - name: rdma/all
   devices: {kind: nic}
   sharing: {method: shared, replicas: 3, pool: true}
+- name: a.com/z
+  devices: {kind: gpu, index: [0]}
+  sharing: {method: timeSlicing, memory: 10Gi}
 unmatched: default
 shares: {memory: a.com/m, compute: a.com/c}
 memoryLimits: {hook: /opt/windlass-hook, atLeast: watched}
@@ -158,6 +161,8 @@ fn every_key_is_taken() {
     assert_eq!(rules[1].placement(), placement::Policy::Distributed);
     let Sharing::Pooled(pool) = rules[2].sharing else { panic!("it is pooled") };
     assert_eq!(pool.tokens.get(), 3);
+    let Sharing::Shared(shared) = rules[3].sharing else { panic!("it is shared") };
+    assert_eq!((shared.replicas.get(), shared.memory_mib), (Replicas::MAX, Some(10_240)));
     assert_eq!(policy.nics.ids, NicIds::PciAddress);
     assert!(policy.labels.devices);
     assert_eq!(
@@ -170,7 +175,7 @@ fn every_key_is_taken() {
 }
 
 #[test]
-fn contradictory_rules_for_network_interfaces_are_refused() {
+fn rules_for_network_interfaces_and_shares_that_cannot_be_meant_are_refused() {
     for (text, expected) in [
         ("nics: {rdmaNodes: [umad]}", "rdmaNodes without uverbs"),
         ("nics: {info: {ens1: {a: b}}}", "write a PCI address such as 0000:3b:02.0, or *"),
@@ -178,6 +183,25 @@ fn contradictory_rules_for_network_interfaces_are_refused() {
             "resources: [{name: a.com/x, devices: {kind: gpu}, \
              sharing: {method: mps, replicas: 2, pool: true}}]",
             "only method: shared pools devices",
+        ),
+        (
+            "resources: [{name: a.com/x, devices: {kind: gpu}, \
+             sharing: {method: timeSlicing, memory: 255Mi}}]",
+            "write memory: 256Mi or more",
+        ),
+        (
+            "resources: [{name: a.com/x, devices: {kind: gpu}, \
+             sharing: {method: timeSlicing, memory: 10Go}}]",
+            "is not an amount of memory",
+        ),
+        (
+            "resources: [{name: a.com/x, devices: {kind: gpu}, \
+             sharing: {method: shared, memory: 10Gi}}]",
+            "memory is shared by timeSlicing and mps only",
+        ),
+        (
+            "resources: [{name: a.com/x, devices: {kind: gpu}, sharing: {method: mps}}]",
+            "write replicas: 4 or memory: 10Gi",
         ),
     ] {
         let error = parse(text).expect_err(text);
@@ -199,6 +223,7 @@ fn placement_follows_the_rule_and_has_a_default_without() {
         method: SharingMethod::TimeSlicing,
         replicas: Replicas::try_from(4).expect("valid"),
         per_container: PerContainer::Any,
+        memory_mib: None,
     });
     let placement = |policy: &Policy, name: &str, sharing| {
         policy.placement(&name.parse().expect("a name"), sharing).to_string()
@@ -706,11 +731,13 @@ fn a_written_configuration_is_read_back() {
 prop_compose! {
     fn sharing()(
         mps in any::<bool>(), replicas in 1_u64..=48, any in any::<bool>(),
+        memory_mib in proptest::option::of(256_u64..1 << 20),
     ) -> Sharing {
         Sharing::Shared(Shared {
             method: if mps { SharingMethod::Mps } else { SharingMethod::TimeSlicing },
             replicas: Replicas::try_from(replicas).expect("in range"),
             per_container: if any { PerContainer::Any } else { PerContainer::One },
+            memory_mib,
         })
     }
 }

@@ -142,6 +142,7 @@ mod tests {
             offerings: &offerings,
             instances: InstanceNames::Mixed,
             host: &HostFacts::default(),
+            enforcement: None,
             timestamp: None,
         };
         gpus(&input).into_iter().collect()

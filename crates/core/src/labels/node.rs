@@ -14,7 +14,8 @@ pub(super) fn always(input: &LabelInput<'_>) -> impl Iterator<Item = Label> {
     let timestamp = input.timestamp.map(|time| nvidia("gfd.timestamp", time.as_second()));
     let simulated = input.inventory.simulated.as_deref();
     let simulated = simulated.map(|profile| ours("simulated", sanitised(profile)));
-    vgpu(&input.host.vgpu).into_iter().chain(timestamp).chain(simulated)
+    let enforcement = input.enforcement.map(|weakest| ours("enforcement", weakest));
+    vgpu(&input.host.vgpu).into_iter().chain(timestamp).chain(simulated).chain(enforcement)
 }
 
 pub(super) fn with_gpus(input: &LabelInput<'_>, gpus: &[Gpu<'_>]) -> Vec<Label> {

@@ -119,6 +119,7 @@ impl Node {
             offerings: &self.offerings,
             instances,
             host: &self.host,
+            enforcement: None,
             timestamp: None,
         })
     }
@@ -403,7 +404,7 @@ fn a_gpu_that_failed_keeps_its_labels_and_one_that_is_gone_has_none() {
 }
 
 #[test]
-fn a_time_and_a_simulation_are_labels() {
+fn a_time_a_simulation_and_the_enforcement_of_shares_are_labels() {
     let mut node = Node::default();
     node.inventory.simulated = Some("dgx h100".into());
     let time = Timestamp::from_second(1_700_000_000).expect("valid");
@@ -412,11 +413,13 @@ fn a_time_and_a_simulation_are_labels() {
         offerings: &node.offerings,
         instances: InstanceNames::None,
         host: &node.host,
+        enforcement: Some(Enforcement::Driver),
         timestamp: Some(time),
     });
     assert_eq!(
         feature_file(&all),
-        "nvidia.com/gfd.timestamp=1700000000\nwindlass.dev/simulated=dgx-h100\n"
+        "nvidia.com/gfd.timestamp=1700000000\nwindlass.dev/enforcement=driver\n\
+         windlass.dev/simulated=dgx-h100\n"
     );
 }
 

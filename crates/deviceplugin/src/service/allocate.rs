@@ -6,14 +6,17 @@ use std::{
 };
 
 use tokio::time::Instant;
-use windlass_cdi::container_edits::{self, MpsGrant, grant};
+use windlass_cdi::{
+    container_edits::{self, MpsGrant, grant},
+    memory_limits::{DriverLimit, GpuMemory, WeakLimit, replica_name},
+};
 use windlass_config::{PerContainer, Sharing, SharingMethod};
 use windlass_core::device::{Device, DeviceId};
 use windlass_host::{abbreviate::first_few, presence};
 use windlass_kubelet_api::deviceplugin::{ContainerAllocateRequest, ContainerAllocateResponse};
 use windlass_resources::{
     NodeState,
-    offers::{Allocatable, Offer, ResolvedId, Withdrawn},
+    offers::{Allocatable, Offer, OfferedDevice, ResolvedId, Withdrawn},
 };
 
 use super::{
@@ -55,6 +58,7 @@ impl Service {
         if state.policy.delivery.uses_cdi() {
             state.check_documents(&devices).map_err(Refusal::Cdi)?;
         }
+        let limits = self.limits(state, &offer, ids)?;
         self.take(state, ids, &devices)?;
         let mps = self.mps_client(&offer, &devices);
         let grant = grant(container_edits::AllocationRequest {
@@ -64,6 +68,7 @@ impl Service {
             nics: &state.policy.nics,
             node_extras: &state.node_extras,
             mps: mps.as_ref(),
+            limits: &limits,
             simulated: state.inventory.simulated.as_deref(),
         });
         let given = devices.iter().map(|device| device.id.clone()).collect();
@@ -196,6 +201,49 @@ impl Service {
             [] => Ok(()),
             _ => Err(Refusal::Duplicate { resource: self.name(), ids: repeated }),
         }
+    }
+
+    /// CDI names of the memory limits of replicas, in the document of GPUs.
+    fn limits(
+        &self,
+        state: &NodeState,
+        offer: &Offer,
+        ids: &[String],
+    ) -> Result<Vec<String>, Refusal> {
+        if offer.shared().is_none_or(|shared| shared.memory_mib.is_none()) {
+            return Ok(Vec::new());
+        }
+        let mut replicas: BTreeMap<DeviceId, u32> = BTreeMap::new();
+        for device in ids.iter().filter_map(|id| offer.device_of(id)) {
+            *replicas.entry(device.clone()).or_default() += 1;
+        }
+        let mut names = Vec::new();
+        for (device, count) in replicas {
+            let limit = self.limit(state, offer, &device, count);
+            let limit = limit.map_err(|why| self.refusal(device.as_str(), &why.to_string()))?;
+            names.extend(limit.map(|_| replica_name(&device, count)));
+        }
+        Ok(names)
+    }
+
+    /// The limit of so many replicas of a device; none where its replicas have no given memory.
+    fn limit(
+        &self,
+        state: &NodeState,
+        offer: &Offer,
+        device: &DeviceId,
+        count: u32,
+    ) -> Result<Option<DriverLimit>, WeakLimit> {
+        let shared = offer.devices.get(device).and_then(OfferedDevice::shared);
+        let gpu = state.inventory.get(device.as_str());
+        let Some((memory_mib, shared, of_mib)) =
+            shared.and_then(|shared| Some((shared.memory_mib?, shared, gpu?.memory_mib()?)))
+        else {
+            return Ok(None);
+        };
+        let is_by_mps = shared.method == SharingMethod::Mps;
+        let each = GpuMemory { device: device.clone(), memory_mib, of_mib, is_by_mps };
+        self.limits.limit(&each, count, &state.policy, &state.means)
     }
 
     /// Client settings for the MPS daemon of a shared device.

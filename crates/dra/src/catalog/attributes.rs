@@ -6,6 +6,7 @@ use windlass_config::{DriverName, Sharing};
 use windlass_core::{
     attribute::{AttributeName, AttributeValue, Attributes, Capacities, Quantity, standard},
     device::Device,
+    enforcement::Enforcement,
 };
 
 use super::CatalogEntry;
@@ -27,17 +28,26 @@ const PASSING: [&str; 2] = ["powerSlowdown", "thermalSlowdown"];
 pub(super) const TYPE: &str = "type";
 const SOURCE: &str = "source";
 
+/// Attribute of a GPU with shares by amounts, in the driver's domain.
+const ENFORCEMENT: &str = "enforcement";
+
 /// Most attributes and capacities of a device (`ResourceSliceMaxAttributesAndCapacitiesPerDevice`).
 pub(super) const MAX: usize = 32;
 
-pub(super) fn of(device: &Device, driver: &DriverName) -> Attributes {
+/// Attributes of a device. `enforcement` is the means that keeps containers to their memory of it.
+pub(super) fn of(
+    device: &Device,
+    enforcement: Option<Enforcement>,
+    driver: &DriverName,
+) -> Attributes {
     let is_published = |name: &str| !PRIVATE.contains(&name) && !PASSING.contains(&name);
     let public = device.attributes.iter().filter(|(name, _)| is_published(name.name()));
     let mut attributes: Attributes =
         public.map(|(name, value)| (published(name), value.clone())).collect();
     let kind = AttributeValue::string(device.kind.to_string());
     let source = AttributeValue::string(device.source.as_str());
-    for (name, value) in [(TYPE, kind), (SOURCE, source)] {
+    let enforcement = enforcement.map(|it| (ENFORCEMENT, AttributeValue::string(it.word())));
+    for (name, value) in [(TYPE, kind), (SOURCE, source)].into_iter().chain(enforcement) {
         attributes.insert(AttributeName::published(driver.as_str(), name), value);
     }
     attributes

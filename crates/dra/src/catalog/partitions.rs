@@ -112,7 +112,7 @@ impl CutGpu<'_> {
             device: device.id.clone(),
             sharing: Sharing::Exclusive,
             consumable: None,
-            attributes: attributes::of(device, self.driver),
+            attributes: attributes::of(device, None, self.driver),
             capacity: attributes::capacity(device, Sharing::Exclusive, self.driver),
             taints: self.taints(device, |existing| partition.takes_from(existing, &self.room, all)),
             partition: Some(partition.clone()),

@@ -91,7 +91,7 @@ fn a_shared_device_has_shares_that_claims_take_one_by_one() {
     let shared = |replicas: u64| {
         let replicas = replicas.try_into().expect("a number");
         let (method, per_container) = (SharingMethod::TimeSlicing, PerContainer::One);
-        Sharing::Shared(Shared { method, replicas, per_container })
+        Sharing::Shared(Shared { method, replicas, per_container, memory_mib: None })
     };
     let text =
         lines(&published(vec![gpu(0)], shared(4))) + &lines(&published(vec![gpu(0)], shared(1)));

@@ -11,6 +11,8 @@ use windlass_core::{
 pub struct MpsSpec {
     /// Number of containers that share the device.
     pub replicas: Replicas,
+    /// Memory of each container in MiB; `None` for an equal part.
+    pub memory_mib: Option<u64>,
     /// The device's memory; `None` if it shares the host's.
     pub memory_bytes: Option<u64>,
     /// CUDA compute capability, major and minor, if the driver reports it.
@@ -66,11 +68,12 @@ const MIB: u64 = 1024 * 1024;
 // === impl MpsSpec ===
 
 impl MpsSpec {
-    /// Specification for this device and number of containers.
+    /// Specification for this device, with an equal part for each of so many containers.
     pub fn new(device: &Device, replicas: Replicas) -> Self {
         let memory = device.capacity.get(&MEMORY);
         Self {
             replicas,
+            memory_mib: None,
             memory_bytes: memory.and_then(|amount| match amount {
                 Quantity::Bytes(bytes) => Some(*bytes),
                 Quantity::Count(_) => None,
@@ -95,7 +98,8 @@ impl MpsSpec {
         if replicas > most {
             return Err(Unshareable::TooMany { replicas, most, why });
         }
-        let memory_mib = self.memory_bytes.map(|bytes| bytes / u64::from(replicas) / MIB);
+        let equal = self.memory_bytes.map(|bytes| bytes / u64::from(replicas) / MIB);
+        let memory_mib = self.memory_mib.or(equal);
         Ok(Share { memory_mib, threads_percent: 100 / replicas })
     }
 
@@ -121,7 +125,8 @@ mod tests {
 
     fn spec(replicas: u64, compute_capability: Option<(u32, u32)>, mig: Mig) -> MpsSpec {
         let replicas = Replicas::try_from(replicas).expect("valid");
-        MpsSpec { replicas, memory_bytes: Some(81_559 * MIB), compute_capability, mig }
+        let memory_bytes = Some(81_559 * MIB);
+        MpsSpec { replicas, memory_mib: None, memory_bytes, compute_capability, mig }
     }
 
     #[test]

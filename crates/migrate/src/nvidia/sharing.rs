@@ -160,6 +160,7 @@ impl<'a> Method<'a> {
             method: self.method,
             replicas,
             per_container: if fails { PerContainer::One } else { PerContainer::Any },
+            memory_mib: None,
         })
     }
 

@@ -12,6 +12,7 @@ use windlass_allocations::{
     ledger::SharedLedger,
     podresources::{self, PodResourcesCache},
 };
+use windlass_cdi::memory_limits::ReplicaLimits;
 use windlass_cluster::{Client, leases};
 use windlass_config::{Config, Policy};
 use windlass_core::labels::Labels;
@@ -80,7 +81,7 @@ pub(super) fn assemble(
     );
     wiring.serve_plugins(dir, &handles, cluster.clone(), parts);
     wiring.serve_claims(recovered, &handles, discovered.partitions.clone(), cluster.clone(), parts);
-    let memory = wiring.watch_shared_gpus(discovered.driver, cluster.clone(), parts);
+    let memory = wiring.watch_shared_gpus(&handles, discovered.driver, cluster.clone(), parts);
     let labels = wiring.label(&handles.state, parts);
     if let Some(client) = cluster {
         wiring.report_to_cluster(&client, &handles.state, labels, parts);
@@ -303,6 +304,7 @@ impl Wiring<'_> {
         let plugins = Plugins {
             roots: self.roots.clone(),
             mps: self.mps.clone(),
+            limits_of_replicas: ReplicaLimits::new(&self.config.places.state_dir),
             limits: self.config.session,
             state: handles.state.clone(),
             metrics: self.instruments.plugins.clone(),
@@ -360,6 +362,7 @@ impl Wiring<'_> {
     /// Watches the memory of pods on shared GPUs.
     fn watch_shared_gpus(
         &self,
+        handles: &ReconcilerHandles,
         driver: LiveDriver,
         cluster: Option<Client>,
         parts: &mut Parts,
@@ -368,6 +371,8 @@ impl Wiring<'_> {
         let deps = watchdog::Deps {
             policy: self.policy.clone(),
             ledger: self.ledger.clone(),
+            state: handles.state.clone(),
+            allocations: handles.allocations.clone(),
             driver,
             state_dir: self.config.places.state_dir.clone(),
             cluster,

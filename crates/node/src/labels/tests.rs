@@ -9,6 +9,7 @@ use windlass_core::{
     attribute::{AttributeName, AttributeValue},
     device::{Device, DeviceKind, Extras, Place, SourceName},
     health::{HealthTracker, Observation, Reason},
+    inventory::Inventory,
     inventory::SourceState,
 };
 

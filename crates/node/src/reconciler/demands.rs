@@ -22,8 +22,9 @@ pub(super) fn daemons(
     holdings: &Holdings,
     known: &MpsDemand,
 ) -> MpsDemand {
-    let wanted = plan.mps.iter().filter_map(|(id, replicas)| {
-        Some((id.clone(), MpsSpec::new(inventory.get(id.as_str())?, *replicas)))
+    let wanted = plan.mps.iter().filter_map(|(id, shared)| {
+        let spec = MpsSpec::new(inventory.get(id.as_str())?, shared.replicas);
+        Some((id.clone(), MpsSpec { memory_mib: shared.memory_mib, ..spec }))
     });
     let by_claims = Ledger::daemons(ledger.claims());
     let want = |id: &DeviceId| {

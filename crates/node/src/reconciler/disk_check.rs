@@ -7,12 +7,14 @@ use std::{
 };
 
 use windlass_cdi::{
-    CdiFiles, Documents, Lacks, NVIDIA_NODES, Unwritten, WriteOutcome, container_edits::NodeExtras,
-    imex_node, memory_limits::LimitMeans,
+    CdiFiles, Documents, Lacks, NVIDIA_NODES, Unwritten, WriteOutcome,
+    container_edits::NodeExtras,
+    imex_node,
+    memory_limits::{LimitMeans, ReplicaLimits},
 };
 use windlass_config::{Delivery, MpsSettings, Places, Policy, Sharing};
 use windlass_core::{
-    cdi::Kind,
+    cdi::{Kind, SpecDevice},
     device::{Device, DeviceId},
     inventory::Inventory,
 };
@@ -25,10 +27,13 @@ use windlass_resources::{
     offers::Plan,
 };
 
+use super::disk::WantedFiles;
+
 pub(super) struct DiskCheck {
     roots: Roots,
     cdi: CdiFiles,
     daemons: MpsPlaces,
+    replicas: ReplicaLimits,
     /// NVIDIA's driver, which may limit the memory of shares.
     driver: Option<LiveDriver>,
     /// True after the first write. Documents stay current from then on, because containers refer to them.
@@ -61,15 +66,20 @@ impl DiskCheck {
             cdi: CdiFiles::new(places, delivery),
             roots: places.roots(),
             daemons: MpsPlaces::new(places, mps),
+            replicas: ReplicaLimits::new(&places.state_dir),
             driver,
             wrote: false,
         }
     }
 
-    pub(super) fn run(&mut self, inventory: &Inventory, policy: &Policy) -> DiskCheckResult {
+    pub(super) fn run(&mut self, wanted: &WantedFiles) -> DiskCheckResult {
+        let WantedFiles { inventory, policy, .. } = wanted;
         let daemons_left = self.daemons.left().into_iter().collect();
         let (absent, means) = (self.absent(inventory), self.means());
-        DiskCheckResult { daemons_left, absent, means, ..self.check(inventory, policy) }
+        let node = (inventory, &**policy, &means);
+        let limits = self.replicas.keep(&wanted.replica_memory, &wanted.held, node);
+        let checked = self.check(inventory, policy, limits);
+        DiskCheckResult { daemons_left, absent, means, ..checked }
     }
 
     fn means(&self) -> LimitMeans {
@@ -84,7 +94,12 @@ impl DiskCheck {
         absent.collect()
     }
 
-    fn check(&mut self, inventory: &Inventory, policy: &Policy) -> DiskCheckResult {
+    fn check(
+        &mut self,
+        inventory: &Inventory,
+        policy: &Policy,
+        limits: Result<Vec<SpecDevice>, String>,
+    ) -> DiskCheckResult {
         let surroundings = self.surroundings(policy);
         if !policy.needs_documents() && !self.wrote {
             let lacks = missing_channels(policy, &surroundings);
@@ -92,7 +107,8 @@ impl DiskCheck {
         }
         self.wrote = true;
         self.cdi.deliver(&policy.delivery);
-        let WriteOutcome { documents, extra_names, lacks, unwritten } = self.cdi.write(inventory);
+        let WriteOutcome { documents, extra_names, lacks, unwritten } =
+            self.cdi.write(inventory, limits);
         let surroundings = NodeExtras { cdi_extras: extra_names, ..surroundings };
         DiskCheckResult { surroundings, documents, lacks, unwritten, ..DiskCheckResult::default() }
     }

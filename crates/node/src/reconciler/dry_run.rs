@@ -10,7 +10,7 @@ use windlass_discovery::{SourceSnapshot, live_driver::LiveDriver};
 use windlass_lifecycle::cleanup;
 use windlass_resources::{
     NodeState,
-    offers::{self, Fingerprints, Methods, Moves, Pools},
+    offers::{self, Fingerprints, Moves, Pools, ReplicaKinds},
 };
 
 use super::{disk_check::DiskCheck, obstacles::ObstacleChecks};
@@ -42,7 +42,7 @@ pub(crate) fn dry_run(
         inventory: &inventory,
         previous: &offers::Offers::new(),
         held: &HeldIds::new(),
-        methods: &Methods::new(),
+        kinds: &ReplicaKinds::new(),
         pools: &Pools::new(),
         fingerprints: &Fingerprints::new(),
         moves: Moves::Kept,

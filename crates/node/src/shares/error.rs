@@ -4,7 +4,7 @@ use std::{path::PathBuf, time::Duration};
 
 use windlass_cdi::memory_limits::WeakLimit;
 use windlass_cluster::ClusterError;
-use windlass_core::virtual_gpus::RequestError;
+use windlass_core::{enforcement::InvalidEnforcement, virtual_gpus::RequestError};
 use windlass_lifecycle::cleanup::NotReady;
 
 /// Reason that a share is not bound. The kubelet tries again.
@@ -36,6 +36,8 @@ pub(super) enum BindError {
     NoRoom(String),
     #[error("{} is not ready: {}", .0.device, .0.why)]
     NotReady(NotReady),
+    #[error("its annotation windlass.dev/enforcement cannot be read")]
+    Enforcement(#[from] InvalidEnforcement),
     #[error(transparent)]
     WeakLimit(#[from] WeakLimit),
     #[error("{0}")]

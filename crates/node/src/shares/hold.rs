@@ -12,6 +12,7 @@ use windlass_config::{ShareMethod, ShareResources};
 use windlass_core::{
     annotation::{DecidedDevice, PodPlacement},
     device::DeviceId,
+    enforcement::Enforcement,
     replica::token,
 };
 
@@ -50,6 +51,9 @@ pub(super) struct Pod {
     #[serde(rename = "pod")]
     pub(super) name: String,
     pub(super) uid: String,
+    /// The weakest enforcement with which its containers start, by its annotation.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub(super) at_least: Enforcement,
 }
 
 /// Amounts of a GPU.
@@ -64,6 +68,10 @@ pub(super) struct Amounts {
 
 /// MiB of a token.
 const MIB_PER_TOKEN: u64 = 1024;
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
 
 /// Compute of a GPU in percent.
 pub(super) const WHOLE: u64 = 100;
@@ -110,6 +118,7 @@ impl HeldGpu {
             device: self.device.clone(),
             memory_mib: self.amounts.memory_mib,
             of_mib: self.of_mib,
+            is_by_mps: false,
         }
     }
 

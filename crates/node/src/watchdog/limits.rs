@@ -1,10 +1,14 @@
-//! Limits of memory on shared GPUs, by the ledger.
+//! Limits of memory on shared GPUs: of shares by amounts in the ledger, and of replicas that have a given memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use windlass_allocations::ledger::{ClaimRef, Ledger, Portion};
-use windlass_config::ShareMethod;
+use windlass_allocations::{
+    follow::Allocations,
+    ledger::{ClaimRef, Ledger, Portion},
+};
+use windlass_config::{ShareMethod, SharingMethod};
 use windlass_core::device::DeviceId;
+use windlass_resources::{NodeState, offers::OfferedDevice};
 
 /// Limits of memory on each shared GPU. A GPU that one holder has as a whole is absent.
 pub(super) type Limits = BTreeMap<DeviceId, GpuLimits>;
@@ -38,6 +42,32 @@ pub(super) fn limits(ledger: &Ledger) -> Limits {
         }
     }
     all
+}
+
+/// Adds the limits of replicas, by what containers have. A pod's containers count together, and an init container's
+/// replicas serve later ones.
+pub(super) fn add_replicas(all: &mut Limits, allocations: &Allocations, state: &NodeState) {
+    let (held, containers) = (allocations.held(), allocations.containers().unwrap_or_default());
+    let mut counted = BTreeSet::new();
+    for of in containers {
+        let Some(offer) = state.offers.get(&of.resource).filter(|it| it.shared().is_some()) else {
+            continue;
+        };
+        let held = held.and_then(|held| held.get(&of.resource));
+        for id in of.ids.iter().filter(|id| held.is_some_and(|held| held.contains(*id))) {
+            let Some(device) = offer.device_of(id).filter(|_| counted.insert((&of.pod, id))) else {
+                continue;
+            };
+            let shared = offer.devices.get(device).and_then(OfferedDevice::shared);
+            let Some((shared, mib)) = shared.and_then(|it| Some((it, it.memory_mib?))) else {
+                continue;
+            };
+            let is_mps = shared.method == SharingMethod::Mps;
+            let holder = ClaimRef::of_share("", &of.pod, &of.pod);
+            let gpu = all.entry(device.clone()).or_default();
+            gpu.0.entry(holder).or_insert(Limit { mib: 0, is_mps }).mib += mib;
+        }
+    }
 }
 
 /// Sets of holders with those in common made one: pods that share a claim count together, whatever else each has.

@@ -45,12 +45,15 @@ pub(super) fn snapshot(
     state: &GpuStates,
 ) -> SharedGpus {
     let gpu = |(device, limits): (&DeviceId, &GpuLimits)| {
-        let limits = limits.iter().map(|(holder, limit)| HolderLimit {
-            namespace: holder.namespace.clone(),
-            name: holder.name.clone(),
-            is_claim: !holder.is_share(),
-            mib: limit.mib,
-            by: state.enforcement(device, holder, limit),
+        let limits = limits.iter().map(|(holder, limit)| {
+            let ClaimRef { namespace, name, .. } = tenants.named(holder);
+            HolderLimit {
+                namespace,
+                name,
+                is_claim: !holder.is_share(),
+                mib: limit.mib,
+                by: state.enforcement(device, holder, limit),
+            }
         });
         let gpu = SharedGpu {
             is_measured: state.is_measured(device),

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tokio::time::{Duration, Instant};
+use windlass_allocations::ledger::ClaimRef;
 use windlass_cluster::{BoundPod, ClusterError, PodParts, Pods};
 use windlass_host::{causes, container::ContainerId, keyed::Tasks};
 
@@ -42,6 +43,14 @@ impl Tenants {
     /// The pod of this UID, if it is known.
     pub(super) fn get(&self, pod: &str) -> Option<&Tenant> {
         self.known.get(pod)?.tenant.as_ref()
+    }
+
+    /// The holder with its namespace and name. The kubelet names the holders of replicas by their UID alone.
+    pub(super) fn named(&self, holder: &ClaimRef) -> ClaimRef {
+        let uid = holder.pod_of_share().filter(|_| holder.namespace.is_empty());
+        let pod = uid.and_then(|uid| Some(&self.get(uid)?.pod));
+        let named = pod.map(|pod| ClaimRef::of_share(&pod.namespace, &pod.name, &pod.uid));
+        named.unwrap_or_else(|| holder.clone())
     }
 
     /// Name of a container, if it is known.

@@ -23,9 +23,9 @@ use crate::agent::world::gpu_node;
 /// A host that is looked at once.
 async fn labels_of(world: &Node) -> Labels {
     let clock = Clock::starting_at(Timestamp::UNIX_EPOCH);
-    let inventory = agent::survey(&world.config, clock).await.inventory;
+    let state = agent::survey(&world.config, clock).await;
     let host = Host::new(world.machine.host_root(), world.machine.host_root());
-    labels::of(&host, &world.config.policy, &inventory, clock.now())
+    labels::of(&host, &world.config.policy, &state, clock.now())
 }
 
 fn values<const N: usize>(labels: &Labels, keys: [&str; N]) -> [String; N] {
@@ -45,6 +45,7 @@ fn time_sliced(name: &str, kind: DeviceKind, replicas: u64) -> ResourceRule {
         method: SharingMethod::TimeSlicing,
         replicas: Replicas::try_from(replicas).expect("valid"),
         per_container: PerContainer::Any,
+        memory_mib: None,
     };
     let name = name.parse().expect("valid");
     ResourceRule::new(name, Selector::all(kind), Sharing::Shared(shared))

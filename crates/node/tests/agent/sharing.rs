@@ -17,7 +17,15 @@ pub(crate) const SHARED: &str = "nvidia.com/gpu.shared";
 
 pub(crate) fn shared(replicas: u64, per_container: PerContainer) -> Sharing {
     let replicas = Replicas::try_from(replicas).expect("valid");
-    Sharing::Shared(Shared { method: SharingMethod::TimeSlicing, replicas, per_container })
+    let method = SharingMethod::TimeSlicing;
+    Sharing::Shared(Shared { method, replicas, per_container, memory_mib: None })
+}
+
+/// Replicas of 10 GiB of the first GPU, and the other GPUs as a whole.
+pub(crate) fn first_gpu_by_memory() -> Resources {
+    let Sharing::Shared(shared) = shared(1024, PerContainer::Any) else { unreachable!("it is") };
+    let sharing = Sharing::Shared(Shared { memory_mib: Some(10 << 10), ..shared });
+    Resources::Rules(vec![rule(SHARED, &[0], sharing), rule(GPU, &[], Sharing::Exclusive)])
 }
 
 pub(crate) fn rule(name: &str, index: &[u32], sharing: Sharing) -> ResourceRule {

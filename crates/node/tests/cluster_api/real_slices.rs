@@ -69,7 +69,7 @@ async fn published(slices: &Api<ResourceSlice>, node: &str) -> BTreeMap<String, 
 fn shared_gpus() -> Policy {
     let replicas = Replicas::try_from(3).expect("valid");
     let (method, per_container) = (SharingMethod::TimeSlicing, PerContainer::Any);
-    let sharing = Sharing::Shared(Shared { method, replicas, per_container });
+    let sharing = Sharing::Shared(Shared { method, replicas, per_container, memory_mib: None });
     let name = "nvidia.com/gpu".parse().expect("valid");
     let rule = ResourceRule::new(name, Selector::all(DeviceKind::Gpu), sharing);
     let (resources, unmatched) = (Resources::Rules(vec![rule]), Unmatched::Default);

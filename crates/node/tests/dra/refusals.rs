@@ -63,7 +63,8 @@ async fn an_admin_looks_at_what_another_claim_has_and_shares_go_together() {
 async fn a_share_too_many_is_refused_until_one_is_let_go() {
     let mut world = World::new();
     let (method, per_container) = (SharingMethod::TimeSlicing, PerContainer::One);
-    let shared = Shared { method, replicas: 2.try_into().expect("valid"), per_container };
+    let replicas = 2.try_into().expect("valid");
+    let shared = Shared { method, replicas, per_container, memory_mib: None };
     let name = "nvidia.com/gpu".parse().expect("a name");
     let rule = ResourceRule::new(name, Selector::all(DeviceKind::Gpu), Sharing::Shared(shared));
     world.config.policy.resources = Resources::Rules(vec![rule]);

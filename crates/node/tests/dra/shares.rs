@@ -405,7 +405,10 @@ async fn the_driver_limits_the_memory_of_a_claims_containers_by_a_hook() {
 async fn a_claim_that_the_driver_cannot_limit_starts_only_where_less_will_do() {
     for (at_least, refused) in [
         (RequiredLimit::None, None),
-        (RequiredLimit::Driver, Some("memoryLimits.atLeast asks for `driver`")),
+        (
+            RequiredLimit::Driver,
+            Some("`driver` is the least that memoryLimits.atLeast or its pod wants"),
+        ),
     ] {
         let shares = with_hook("570.133.20", at_least, ShareLimits::Advisory);
         let (agent, mut kubelet) = shares.serving().await;
@@ -507,7 +510,7 @@ async fn a_gpu_that_containers_share_by_mps_is_chosen_for_no_claim() {
     };
     let replicas = 4.try_into().expect("valid");
     let (method, per_container) = (SharingMethod::Mps, PerContainer::One);
-    let by_mps = Sharing::Shared(Shared { method, replicas, per_container });
+    let by_mps = Sharing::Shared(Shared { method, replicas, per_container, memory_mib: None });
     let rules = vec![
         of("example.com/gpu-mps", &[0], by_mps),
         of("nvidia.com/gpu", &[], Sharing::Exclusive),

@@ -181,6 +181,7 @@ impl Running {
 /// So many shares of an H100.
 pub(crate) fn shares(replicas: u64) -> MpsSpec {
     MpsSpec {
+        memory_mib: None,
         replicas: Replicas::try_from(replicas).expect("valid"),
         memory_bytes: Some(80 << 30),
         compute_capability: Some((9, 0)),

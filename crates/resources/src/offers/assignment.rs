@@ -204,12 +204,18 @@ impl<'a> Assigner<'a> {
 
 /// The assignment, if the device can be used with this sharing.
 fn usable(device: &Device, assignment: Assignment) -> Assignment {
-    let Assignment::Resource(target) = &assignment else { return assignment };
-    let why_not = match target.sharing {
+    let Assignment::Resource(Target { name, sharing }) = assignment else { return assignment };
+    let why_not = match sharing {
         Sharing::Exclusive => &device.not_alone,
         Sharing::Shared(_) | Sharing::Pooled(_) => &device.not_shared,
     };
-    why_not.clone().map_or(assignment, Assignment::Unfit)
+    if let Some(why) = why_not {
+        return Assignment::Unfit(why.clone());
+    }
+    match sharing.on(device.memory_mib()) {
+        Ok(sharing) => Assignment::Resource(Target { name, sharing }),
+        Err(why) => Assignment::Unfit(format!("{name}: {why}")),
+    }
 }
 
 /// Assignment by the first matching rule, or the error of a rule that failed.

@@ -17,7 +17,7 @@ use std::{
 
 use windlass_allocations::{HeldIds, duplicates::duplicates};
 use windlass_config::{
-    DraOffer, Policy, Replicas, Resources, ShareResources, Shared, Sharing, SharingMethod,
+    DraOffer, Policy, Resources, ShareResources, Shared, Sharing, SharingMethod,
 };
 use windlass_core::{
     device::{Device, DeviceId, Partitioning},
@@ -34,8 +34,15 @@ use super::{
     shares::{ShareTokens, ShareUnit, Shareable, ShareableGpu},
 };
 
-/// Sharing method of each device at its last allocation.
-pub type Methods = BTreeMap<DeviceId, SharingMethod>;
+/// Kind of each device's replicas at its last allocation.
+pub type ReplicaKinds = BTreeMap<DeviceId, ReplicaKind>;
+
+/// Method of replicas, and the memory of each. Replicas of two kinds do not add up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReplicaKind {
+    method: SharingMethod,
+    memory_mib: Option<u64>,
+}
 
 /// Pool of each device at its last allocation: a token does not name its devices.
 pub type Pools = BTreeMap<DeviceId, ResourceName>;
@@ -51,8 +58,8 @@ pub struct Inputs<'a> {
     pub previous: &'a Offers,
     /// Ids that containers hold.
     pub held: &'a HeldIds,
-    /// Sharing methods of held replicas, as far as known.
-    pub methods: &'a Methods,
+    /// Kinds of held replicas, as far as known.
+    pub kinds: &'a ReplicaKinds,
     /// Pools that devices were part of, as far as known.
     pub pools: &'a Pools,
     /// Hardware of every id that a container may hold.
@@ -94,7 +101,7 @@ pub struct Plan {
     /// True if a device waits for its move.
     pub waiting: bool,
     /// Devices shared by MPS that no container holds otherwise.
-    pub mps: BTreeMap<DeviceId, Replicas>,
+    pub mps: BTreeMap<DeviceId, Shared>,
     /// Configured resources without a device, with the reason.
     pub empty: BTreeMap<ResourceName, String>,
     /// Devices for claims, and how several claims share one.
@@ -120,7 +127,7 @@ struct Planner<'a> {
     offers: BTreeMap<ResourceName, Offer>,
     withheld: BTreeMap<DeviceId, String>,
     waiting: bool,
-    mps: BTreeMap<DeviceId, Replicas>,
+    mps: BTreeMap<DeviceId, Shared>,
     claimable: Claimable,
     unclaimable: Unclaimable,
     shareable: Shareable,
@@ -134,12 +141,12 @@ struct Account {
     form: IdForm,
 }
 
-/// Form of a device's ids. Replicas with different sharing methods differ, though their ids are equal. The
-/// method is unknown for replicas that were held when the agent started.
+/// Form of a device's ids. Replicas of different kinds differ, though their ids are equal. The kind is unknown for
+/// replicas that were held when the agent started.
 #[derive(Clone, Copy, Debug)]
 enum IdForm {
     Whole,
-    Replicas(Option<SharingMethod>),
+    Replicas(Option<ReplicaKind>),
     Tokens,
 }
 
@@ -244,6 +251,10 @@ impl Planner<'_> {
         if sharing.is_by_mps() {
             // The daemon serves the resource's containers: a published device would always be refused.
             self.unclaimable.insert(device.id.clone(), SHARED_BY_MPS);
+            return assignment;
+        }
+        if matches!(sharing, Sharing::Shared(shared) if shared.memory_mib.is_some()) {
+            self.unclaimable.insert(device.id.clone(), SHARED_BY_MEMORY);
             return assignment;
         }
         self.claimable.insert(device.id.clone(), sharing);
@@ -381,10 +392,10 @@ impl Planner<'_> {
     fn state(&mut self, device: &Device, target: &Target) -> Allocatable {
         let conflict = self.conflict(device, target);
         if conflict.is_none()
-            && let Sharing::Shared(Shared { method: SharingMethod::Mps, replicas, .. }) =
-                target.sharing
+            && let Sharing::Shared(shared) = target.sharing
+            && shared.method == SharingMethod::Mps
         {
-            self.mps.insert(device.id.clone(), replicas);
+            self.mps.insert(device.id.clone(), shared);
         }
         let why = match device.health.failure() {
             _ if device.health.is_healthy() => conflict
@@ -444,8 +455,8 @@ impl Planner<'_> {
             move |held: &String| held.parse().is_ok_and(|replica: ReplicaId| replica.device == *id);
         self.inputs.held.iter().flat_map(move |(name, ids)| {
             let whole = ids.contains(id.as_str()).then_some(IdForm::Whole);
-            let method = self.inputs.methods.get(id).copied();
-            let replicas = ids.iter().any(is_replica).then_some(IdForm::Replicas(method));
+            let kind = self.inputs.kinds.get(id).copied();
+            let replicas = ids.iter().any(is_replica).then_some(IdForm::Replicas(kind));
             let pooled = self.inputs.pools.get(id) == Some(name);
             let has_tokens = pooled && ids.iter().any(|id| token(id).is_some());
             let tokens = has_tokens.then_some(IdForm::Tokens);
@@ -534,6 +545,10 @@ const LEFT_TO_CLAIMS: &str = "offered through Dynamic Resource Allocation instea
 const SHARED_BY_MPS: &str = "it is shared by MPS among the containers of its resource, and claims have no part \
     in that: name it under dra.shares instead of the resource's sharing";
 
+/// Reason for a device whose replicas have a given memory.
+const SHARED_BY_MEMORY: &str = "its resource's replicas have a given memory, and claims have no part in that: name it under \
+    dra.shares instead of the resource's sharing";
+
 /// Reason for a device under the name of virtual GPUs.
 const NOT_COUNTED: &str = "its resource counts virtual GPUs (shares.gpus), and it is no whole GPU that pods can share: \
     name it otherwise";
@@ -557,13 +572,28 @@ fn reuse(name: ResourceName, offer: Offer, previous: &Offers) -> (ResourceName, 
     (name, offer)
 }
 
+// === impl ReplicaKind ===
+
+impl ReplicaKind {
+    /// True for replicas that have a given memory.
+    pub fn has_memory(self) -> bool {
+        self.memory_mib.is_some()
+    }
+}
+
+impl From<Shared> for ReplicaKind {
+    fn from(Shared { method, memory_mib, .. }: Shared) -> Self {
+        Self { method, memory_mib }
+    }
+}
+
 // === impl Target ===
 
 impl Target {
     fn account(&self) -> Account {
         let form = match self.sharing {
             Sharing::Exclusive => IdForm::Whole,
-            Sharing::Shared(shared) => IdForm::Replicas(Some(shared.method)),
+            Sharing::Shared(shared) => IdForm::Replicas(Some(shared.into())),
             Sharing::Pooled(_) => IdForm::Tokens,
         };
         Account { name: self.name.clone(), form }

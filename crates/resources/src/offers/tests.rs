@@ -21,14 +21,16 @@ use windlass_core::{
 };
 use windlass_discovery::{MIG_PROFILE, default_resource};
 
-use super::{Allocatable, Fingerprints, Inputs, Methods, Moves, Offers, Plan, Pools, plan, record};
+use super::{
+    Allocatable, Fingerprints, Inputs, Moves, Offers, Plan, Pools, ReplicaKinds, plan, record,
+};
 
 /// A plan, step by step, as the reconciler makes them.
 struct Node {
     policy: Policy,
     devices: Vec<Device>,
     held: HeldIds,
-    methods: Methods,
+    kinds: ReplicaKinds,
     fingerprints: Fingerprints,
     moves: Moves,
     plan: Plan,
@@ -40,7 +42,7 @@ impl Node {
             policy: Policy::default(),
             devices,
             held: HeldIds::new(),
-            methods: Methods::new(),
+            kinds: ReplicaKinds::new(),
             fingerprints: Fingerprints::new(),
             moves: Moves::Kept,
             plan: Plan::default(),
@@ -66,7 +68,7 @@ impl Node {
             inventory: &inventory,
             previous: &previous,
             held: &self.held,
-            methods: &self.methods,
+            kinds: &self.kinds,
             pools: &Pools::new(),
             fingerprints: &self.fingerprints,
             moves: self.moves,
@@ -180,7 +182,19 @@ fn shared_by(method: SharingMethod, replicas: u64) -> Sharing {
         method,
         replicas: Replicas::try_from(replicas).expect("valid"),
         per_container: PerContainer::Any,
+        memory_mib: None,
     })
+}
+
+/// Bytes of memory as the driver reports them.
+fn memory(gib: u64) -> BTreeMap<AttributeName, Quantity> {
+    BTreeMap::from([(AttributeName::new("nvidia.com", "memory"), Quantity::Bytes(gib << 30))])
+}
+
+/// Replicas of so much memory each, and at most so many.
+fn shared_by_memory(gib: u64, replicas: u64) -> Sharing {
+    let Sharing::Shared(shared) = shared(replicas) else { unreachable!("it is shared") };
+    Sharing::Shared(Shared { memory_mib: Some(gib << 10), ..shared })
 }
 
 fn rule(resource: &str, index: &[u32], sharing: Sharing) -> ResourceRule {
@@ -209,9 +223,6 @@ fn an_id_that_was_offered_is_never_dropped() {
 #[test]
 fn amounts_count_whole_gpus_that_no_rule_shares_and_their_ids_stay_listed() {
     const AMOUNTS: &str = "windlass.dev/gpu-memory";
-    let memory = |gib: u64| {
-        BTreeMap::from([(AttributeName::new("nvidia.com", "memory"), Quantity::Bytes(gib << 30))])
-    };
     let rules = vec![rule("a.com/shared", &[1], shared(3)), rule(GPU, &[], Sharing::Exclusive)];
     let mut node = Node::with(gpus(3)).rules(rules);
     node.policy.shares.memory = Some(name(AMOUNTS));
@@ -232,11 +243,39 @@ fn amounts_count_whole_gpus_that_no_rule_shares_and_their_ids_stay_listed() {
 }
 
 #[test]
+fn a_gpu_has_as_many_replicas_as_have_room_for_their_memory() {
+    let mut node = Node::with(gpus(4)).rules(vec![rule(GPU, &[], shared_by_memory(10, 6))]);
+    for (device, gib) in node.devices.iter_mut().zip([80, 45, 8]) {
+        device.capacity = memory(gib);
+    }
+    assert_eq!(node.plan().allocatable(GPU), 6 + 4);
+    let replicas = |node: &Node, id: &str| {
+        let offer = &node.plan.offers[&name(GPU)];
+        offer.devices[id].shared().map(|shared| shared.replicas.get())
+    };
+    assert_eq!((replicas(&node, "g0"), replicas(&node, "g1")), (Some(6), Some(4)));
+    let [("g2", small), ("g3", unknown)] = node.withheld()[..] else {
+        panic!("{:?}", node.withheld())
+    };
+    assert!(
+        small.contains("a replica has 10240 MiB of memory, and the device 8192 MiB"),
+        "{small}"
+    );
+    assert!(unknown.contains("its memory is unknown"), "{unknown}");
+    // Replicas of another size are another account: those of the first size have to end before.
+    node.policy.resources = Resources::Rules(vec![rule(GPU, &[], shared_by_memory(5, 1024))]);
+    node.moves = Moves::Waiting;
+    node.plan();
+    assert!(node.plan.waiting);
+    assert_eq!(node.listed(GPU)[0], line("g0::0", "moves to nvidia.com/gpu"));
+    node.moves = Moves::Allowed;
+    assert_eq!(node.plan().allocatable(GPU), 16 + 9 + 1);
+}
+
+#[test]
 fn virtual_gpus_take_the_place_of_whole_ones_once_their_containers_are_known() {
-    let memory =
-        BTreeMap::from([(AttributeName::new("nvidia.com", "memory"), Quantity::Bytes(1 << 30))]);
     let mut node = Node::with(gpus(2));
-    node.devices[0].capacity = memory;
+    node.devices[0].capacity = memory(1);
     node.plan();
     node.policy.shares.gpus = Some(name(GPU));
     node.moves = Moves::Waiting;
@@ -548,7 +587,8 @@ fn replicas_that_are_kept_apart_in_another_way_wait_for_those_that_are_held() {
     node.plan();
     node.policy.resources = Resources::Rules(rules(SharingMethod::Mps));
     node.moves = Moves::Waiting;
-    node.methods = Methods::from([(gpus(1)[0].id.clone(), SharingMethod::TimeSlicing)]);
+    let Sharing::Shared(by_slices) = shared(1) else { unreachable!("it is shared") };
+    node.kinds = ReplicaKinds::from([(gpus(1)[0].id.clone(), by_slices.into())]);
     assert_eq!(node.plan().allocatable(GPU), 0);
     node.moves = Moves::Allowed;
     node.holds(GPU, &["g0::0"]).plan();

@@ -37,24 +37,25 @@ enum LabelsOutputArg {
 
 pub(super) async fn run(args: LabelsArgs) -> Result<()> {
     let (config, clock) = (host_config(args.host)?, clock());
-    let inventory = agent::survey(&config, clock).await.inventory;
+    let state = agent::survey(&config, clock).await;
+    let inventory = &state.inventory;
     let host = config.places.host();
-    let labels = labels::of(&host, &config.policy, &inventory, clock.now());
+    let labels = labels::of(&host, &config.policy, &state, clock.now());
     if !matches!(args.output, LabelsOutputArg::Table) {
         // Labels in JSON, YAML or lines have no room for a notice.
-        simulated_aside(&inventory)?;
+        simulated_aside(inventory)?;
     }
     let output = match args.output {
         LabelsOutputArg::Nfd => {
             line(feature_file(&labels).trim_end())?;
-            return complete(&inventory);
+            return complete(inventory);
         }
         LabelsOutputArg::Table => OutputArg::Table,
         LabelsOutputArg::Json => OutputArg::Json,
         LabelsOutputArg::Yaml => OutputArg::Yaml,
     };
-    answer(output, &labels, || table(&inventory, &labels))?;
-    complete(&inventory)
+    answer(output, &labels, || table(inventory, &labels))?;
+    complete(inventory)
 }
 
 fn table(inventory: &Inventory, labels: &Labels) -> Result<()> {

@@ -8,6 +8,7 @@ use windlass_core::{
     placement::shares::{self, ShareRequest, SharedDevice},
     replica::ReplicaId,
 };
+use windlass_resources::offers::OfferedDevice;
 
 use super::{
     super::super::wire::{Excluded, Refusal},
@@ -21,8 +22,8 @@ type Candidate<'a> = (&'a DeviceId, SharedDevice<'a>);
 
 impl PreferenceRequest<'_> {
     pub(super) fn among_replicas(&self, shared: Shared) -> Result<Preference, Refusal> {
-        let free = self.free(shared);
-        let parts = self.parts(&free, shared);
+        let free = self.free();
+        let parts = self.parts(&free);
         let devices: Vec<_> = parts.iter().map(|(_, device)| *device).collect();
         let required = self.request.must_include_device_i_ds.iter();
         let required: Vec<ReplicaId> = required.filter_map(|id| id.parse().ok()).collect();
@@ -33,7 +34,7 @@ impl PreferenceRequest<'_> {
             near: &near,
             size: self.size(),
             policy: self.policy,
-            span: shared.method.span(),
+            span: shared.method.span(shared.memory_mib),
         };
         let choice = shares::choose(&self.state.topology, request).map_err(|source| {
             let (resource, excluded) = (self.resource.clone(), self.excluded_replicas(&free));
@@ -46,28 +47,29 @@ impl PreferenceRequest<'_> {
             steps: choice.steps,
             exact: choice.exact,
             candidates: Some(Candidates::Replicas {
-                span: shared.method.span(),
+                span: shared.method.span(shared.memory_mib),
                 near: self.near.clone(),
                 pools: pools(&parts, &required, &choice.replicas),
             }),
         })
     }
 
-    /// Available replicas by device; numbers above the configured replicas are dropped.
-    fn free(&self, shared: Shared) -> ByDevice<'_> {
+    /// Available replicas by device; numbers above the device's are dropped.
+    fn free(&self) -> ByDevice<'_> {
         let ids = self.request.available_device_i_ds.iter();
         let replicas = ids.filter_map(|id| ReplicaId::split(id));
-        by_device(replicas.filter(|(_, number)| *number < shared.replicas.get()))
+        let all = |device: &str| self.offer.devices.get(device).map_or(0, replicas_of);
+        by_device(replicas.filter(|(device, number)| *number < all(device)))
     }
 
     /// Open devices. The kubelet does not report replicas in use: they are those missing from its available
     /// ids.
-    fn parts<'a>(&'a self, free: &'a ByDevice<'_>, shared: Shared) -> Vec<Candidate<'a>> {
+    fn parts<'a>(&'a self, free: &'a ByDevice<'_>) -> Vec<Candidate<'a>> {
         let devices = self.offer.devices.iter();
         let open = devices.filter(|(id, device)| self.is_open(id, device));
-        let part = |(id, _): (&'a DeviceId, _)| {
+        let part = |(id, device): (&'a DeviceId, &OfferedDevice)| {
             let free = free.get(id.as_str()).map_or(&[][..], Vec::as_slice);
-            let in_use = (shared.replicas.get() as usize).saturating_sub(free.len());
+            let in_use = (replicas_of(device) as usize).saturating_sub(free.len());
             (id, SharedDevice { id: id.as_str(), free, in_use })
         };
         open.map(part).collect()
@@ -77,6 +79,11 @@ impl PreferenceRequest<'_> {
         let devices = self.offer.devices.iter();
         self.excluded(devices.filter(|(id, _)| free.contains_key(id.as_str())))
     }
+}
+
+/// Number of a device's replicas.
+fn replicas_of(device: &OfferedDevice) -> u32 {
+    device.shared().map_or(0, |shared| shared.replicas.get())
 }
 
 /// State and outcome of each device, for the history.

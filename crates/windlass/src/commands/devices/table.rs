@@ -9,7 +9,7 @@ use windlass_core::{
 };
 use windlass_host::Host;
 use windlass_node::owners::Owners;
-use windlass_resources::Offering;
+use windlass_resources::{Offering, SharedAs};
 
 use super::{
     names::name,
@@ -92,6 +92,7 @@ impl Row<'_> {
         }
         cells.extend([
             ("RESOURCE", self.resource()),
+            ("LIMIT", self.enforcement()),
             ("HELD BY", self.owners()),
             ("HEALTH", Some(device.health.to_string())),
         ]);
@@ -161,9 +162,18 @@ impl Row<'_> {
         let name = offering.resource.as_ref()?;
         Some(match offering.shared {
             Some(shared) if shared.pool => format!("{name}, a pool of {}", shared.replicas),
+            Some(SharedAs { replicas, memory_mib: Some(mib), .. }) => {
+                format!("{name} x{replicas} of {mib} MiB")
+            }
             Some(shared) => format!("{name} x{}", shared.replicas),
             None => name.to_string(),
         })
+    }
+
+    /// Means that keeps containers to their memory: `driver`.
+    fn enforcement(&self) -> Option<String> {
+        let offering = self.known.offerings.get(&self.device.id)?;
+        offering.enforcement.map(|it| it.word().to_owned())
     }
 
     /// First owner: `default/train-0`, `team/train-0 (claim gpus)`, `default/a and 7 more`.

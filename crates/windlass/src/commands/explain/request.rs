@@ -63,7 +63,11 @@ pub(super) fn read(node: &NodeState, kubelet: &Kubelet, args: &AskArgs) -> Resul
         }
         Some(shared) => {
             let pools = replicas(&resource, &free, &required)?;
-            Stock::Replicas { span: shared.method.span(), near: near(node, &args.near)?, pools }
+            Stock::Replicas {
+                span: shared.method.span(shared.memory_mib),
+                near: near(node, &args.near)?,
+                pools,
+            }
         }
     };
     let refused = required.iter().find_map(|named| resource.refusal(&free, named));

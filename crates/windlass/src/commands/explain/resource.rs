@@ -76,7 +76,7 @@ fn members<'a>(
     name: &ResourceName,
 ) -> Vec<Member<'a>> {
     let member = |device: &'a Device| {
-        let Offering { resource, shared, obstacle } = offerings.get(&device.id)?.clone();
+        let Offering { resource, shared, obstacle, .. } = offerings.get(&device.id)?.clone();
         (resource.as_ref() == Some(name)).then_some(Member { device, shared, obstacle })
     };
     node.inventory.devices.iter().filter_map(member).collect()
