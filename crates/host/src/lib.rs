@@ -14,6 +14,7 @@ pub mod files;
 pub mod glob;
 pub mod keyed;
 pub mod nvidia_smi;
+pub mod own_process;
 pub mod presence;
 pub mod shared;
 pub mod state_file;

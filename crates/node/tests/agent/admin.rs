@@ -187,8 +187,17 @@ async fn a_scrape_waits_for_no_driver_and_a_gpu_that_hangs_measures_nothing() {
     assert!(text.contains(&fault), "{text}");
     let transition = r#"windlass_device_health_transitions_total{kind="gpu",to="unhealthy"} 1"#;
     assert!(text.contains(transition), "{text}");
+    let unhealthy = |answer: &Answer| lines(&answer.body, "windlass_device_unhealthy").join("\n");
+    let text = get(&agent, "/metrics").await;
+    assert!(unhealthy(&text).ends_with(r#",reason="unresponsive"} 1"#), "{}", text.body);
     world.inject("recover@3");
     get_until(&agent, "/metrics", |answer| measured(&answer.body)).await;
+    agent.until(|state| state.inventory.get(&id).expect("listed").health.is_healthy()).await;
+    get_until(&agent, "/metrics", |answer| unhealthy(answer).is_empty()).await;
+    world.inject("xid:79@3");
+    let told = |answer: &Answer| unhealthy(answer).contains(r#"reason="XID",action="#);
+    let text = get_until(&agent, "/metrics", told).await;
+    assert!(unhealthy(&text).ends_with(r#"action="restart the machine"} 1"#), "{}", text.body);
 }
 
 #[tokio::test]
@@ -297,7 +306,8 @@ fn promtool_finds_no_fault(page: &str) {
 /// The page without what differs between runs and repeats itself from GPU to GPU or call to call. Lines
 /// have no order, but for the buckets of a histogram.
 fn stable(text: &str) -> String {
-    const VARYING: [&str; 6] = [
+    const VARYING: [&str; 7] = [
+        "process_",
         "windlass_config_last_reload_success_timestamp",
         "windlass_device_energy",
         "windlass_device_sampled_timestamp",
