@@ -20,6 +20,7 @@ pub mod shared;
 pub mod state_file;
 pub mod state_folder;
 pub mod template;
+pub mod uevents;
 pub mod watch;
 
 mod access_log;

@@ -8,6 +8,7 @@ mod counted;
 mod devices;
 mod family;
 mod format;
+mod measures;
 mod node;
 mod process;
 mod reload;

@@ -158,8 +158,10 @@ fn every_metric_is_documented_and_no_other_is() {
     let names = listed.filter_map(|line| line.split('|').nth(1));
     let names: BTreeSet<_> = names.flat_map(|cell| cell.split('`').skip(1).step_by(2)).collect();
     let plain = |name: &str| {
-        let units =
-            ["_total", "_info", "_seconds", "_bytes", "_ratio", "_celsius", "_watts", "_joules"];
+        let units = [
+            "_total", "_info", "_seconds", "_bytes", "_ratio", "_celsius", "_watts", "_joules",
+            "_hertz",
+        ];
         let mut plain = name;
         while let Some(unit) = units.iter().find(|unit| plain.ends_with(**unit)) {
             plain = plain.trim_end_matches(unit);

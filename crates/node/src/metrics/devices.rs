@@ -16,13 +16,15 @@ use windlass_core::{
     device::{Device, DeviceId},
     health::{HealthState, Reason},
     inventory::Inventory,
+    telemetry::Sample,
 };
-use windlass_discovery::{MIG_PROFILE, telemetry::Sample};
+use windlass_discovery::MIG_PROFILE;
 use windlass_host::counters::Labels;
 
 use super::{
     MetricSources,
     family::{FamilyHead, Value},
+    measures,
 };
 
 #[derive(Debug)]
@@ -33,11 +35,6 @@ pub(super) struct DeviceCollector(pub(super) MetricSources);
 enum HolderNames {
     OfPods,
     OfDevices,
-}
-
-struct Measure {
-    head: FamilyHead,
-    of: fn(&Sample) -> Option<Value>,
 }
 
 const INFO: FamilyHead = FamilyHead::new("device", "Identity and location of a device");
@@ -51,47 +48,6 @@ const LAST_XID: FamilyHead =
     FamilyHead::new("device_last_xid", "The newest XID that made a device unhealthy");
 const HOLDER: FamilyHead =
     FamilyHead::new("device_holder", "Devices and replicas that a container holds");
-const ENERGY: FamilyHead =
-    FamilyHead::new("device_energy", "Energy drawn since the driver was loaded")
-        .with_unit("joules");
-
-const MEASURES: [Measure; 7] = [
-    Measure {
-        head: FamilyHead::new("device_memory", "Size of the device's memory").with_unit("bytes"),
-        of: |sample| sample.memory_bytes.map(Value::Whole),
-    },
-    Measure {
-        head: FamilyHead::new("device_memory_used", "Allocated memory").with_unit("bytes"),
-        of: |sample| sample.memory_used_bytes.map(Value::Whole),
-    },
-    Measure {
-        head: FamilyHead::new("device_utilization", "Share of time in which a kernel ran")
-            .with_unit("ratio"),
-        of: |sample| sample.compute_percent.map(ratio),
-    },
-    Measure {
-        head: FamilyHead::new(
-            "device_memory_utilization",
-            "Share of time in which memory was read or written",
-        )
-        .with_unit("ratio"),
-        of: |sample| sample.memory_percent.map(ratio),
-    },
-    Measure {
-        head: FamilyHead::new("device_temperature", "Temperature of the chip").with_unit("celsius"),
-        of: |sample| sample.temperature_celsius.map(|celsius| Value::Whole(celsius.into())),
-    },
-    Measure {
-        head: FamilyHead::new("device_power", "Power that the board draws").with_unit("watts"),
-        of: |sample| sample.power_milliwatts.map(|power| Value::Real(f64::from(power) / 1e3)),
-    },
-    Measure {
-        head: FamilyHead::new("device_sampled_timestamp", "Time of the latest sample")
-            .with_unit("seconds"),
-        of: |sample| u64::try_from(sample.at.as_second()).ok().map(Value::Whole),
-    },
-];
-
 const DRIVER: AttributeName = AttributeName::new("nvidia.com", "driverVersion");
 
 // === impl DeviceCollector ===
@@ -149,21 +105,13 @@ impl DeviceCollector {
                 ))
             })
             .collect();
-        for Measure { head, of } in &MEASURES {
-            let lines =
-                samples.iter().filter_map(|(name, sample)| Some((name.clone(), of(sample)?)));
-            head.gauges(to, lines)?;
-        }
-        let energy = samples.iter().filter_map(|(name, sample)| {
-            Some((name.clone(), Value::Real(millis(sample.energy_millijoules?))))
-        });
-        ENERGY.counters(to, energy)
+        measures::write(to, &samples)
     }
 
     /// Newest sample, unless it has expired.
     fn sample(&self, id: &DeviceId) -> Option<Sample> {
         let now = self.0.clock.now();
-        let found = self.0.telemetry.iter().find_map(|source| source.borrow().get(id).copied());
+        let found = self.0.telemetry.iter().find_map(|source| source.borrow().get(id).cloned());
         found.filter(|sample| sample.until >= now)
     }
 }
@@ -269,15 +217,6 @@ fn holder_labels(id: &DeviceId, holder: &Holder, names: HolderNames) -> Labels {
         ("container", of_pod(&holder.container)),
     ];
     own.into_iter().filter_map(|(key, value)| Some((key, value?))).collect()
-}
-
-fn ratio(percent: u32) -> Value {
-    Value::Real(f64::from(percent) / 100.0)
-}
-
-#[expect(clippy::cast_precision_loss, reason = "53 bits of millijoules last for 280 years at 1 kW")]
-fn millis(thousandths: u64) -> f64 {
-    thousandths as f64 / 1e3
 }
 
 #[cfg(test)]
