@@ -12,6 +12,7 @@ pub mod driver_program;
 pub mod external;
 pub mod files;
 pub mod glob;
+pub mod hwmon;
 pub mod keyed;
 pub mod nvidia_smi;
 pub mod own_process;

@@ -1,0 +1,112 @@
+//! Sensors of a device in its hardware monitor, in the units of `Documentation/hwmon/sysfs-interface.rst`.
+
+use std::path::{Path, PathBuf};
+
+use windlass_core::telemetry::Sample;
+
+use crate::Host;
+
+/// Monitor of a driver, below its device.
+#[derive(Debug)]
+pub struct Monitor<'a> {
+    host: &'a Host,
+    folder: PathBuf,
+}
+
+// === impl Monitor ===
+
+impl<'a> Monitor<'a> {
+    /// The monitor that the driver itself made; others belong to parts, such as `i915_gt0`.
+    pub fn of(host: &'a Host, device: &Path, drivers: &[&str]) -> Option<Self> {
+        let monitors = device.join("hwmon");
+        let folders = host.names(&monitors).into_iter().map(|name| monitors.join(name));
+        let mut named = folders.map(|folder| (host.text(folder.join("name")), folder));
+        let is_own = |name: &str| drivers.contains(&name);
+        let (_, folder) = named.find(|(name, _)| name.as_deref().is_some_and(is_own))?;
+        Some(Self { host, folder })
+    }
+
+    /// Temperature, power and energy, as far as the monitor has them.
+    pub fn sample(&self) -> Sample {
+        Sample {
+            // AMD: edge, or the junction of cards without it. Intel: the package is second under xe.
+            temperature_celsius: self.first(["temp1_input", "temp2_input"]).and_then(celsius),
+            power_milliwatts: self.first(["power1_average", "power1_input"]).map(thousandth),
+            power_limit_milliwatts: self
+                .first(["power1_cap", "power1_max"])
+                .filter(|limit| *limit > 0)
+                .map(thousandth),
+            // The card, or without its sensor the package.
+            energy_millijoules: self.first(["energy1_input", "energy2_input"]).map(thousandth),
+            ..Sample::default()
+        }
+    }
+
+    /// Clock in hertz.
+    pub fn clock(&self, file: &str) -> Option<u64> {
+        number(self.host, &self.folder.join(file))
+    }
+
+    fn first(&self, files: [&str; 2]) -> Option<u64> {
+        files.iter().find_map(|file| number(self.host, &self.folder.join(file)))
+    }
+}
+
+/// A file with one number; negative ones count as absent.
+pub fn number(host: &Host, file: &Path) -> Option<u64> {
+    host.text(file)?.parse().ok()
+}
+
+/// A file with a share of time in percent.
+pub fn percent(host: &Host, file: &Path) -> Option<u32> {
+    let percent = number(host, file).filter(|percent| *percent <= 100)?;
+    u32::try_from(percent).ok()
+}
+
+fn celsius(millidegrees: u64) -> Option<u32> {
+    u32::try_from(thousandth(millidegrees)).ok()
+}
+
+fn thousandth(number: u64) -> u64 {
+    number / 1_000
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn the_drivers_own_monitor_answers_and_what_it_lacks_is_absent() {
+        let root = tempfile::tempdir().expect("a temporary folder");
+        let device = Path::new("/sys/gpu");
+        let write = |file: &str, text: &str| {
+            let path = root.path().join("sys/gpu/hwmon").join(file);
+            fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+            fs::write(path, text).expect("written");
+        };
+        for (file, text) in [
+            ("hwmon1/name", "i915_gt0"),
+            ("hwmon1/energy1_input", "1"),
+            ("hwmon2/name", "i915"),
+            ("hwmon2/energy1_input", "7000999"),
+            ("hwmon2/temp1_input", "-1000"),
+            ("hwmon2/temp2_input", "41900"),
+            ("hwmon2/power1_max", "0"),
+        ] {
+            write(file, text);
+        }
+        let host = Host::new(root.path(), "/");
+        let monitor = Monitor::of(&host, device, &["i915", "xe"]).expect("there");
+        let expected = Sample {
+            energy_millijoules: Some(7_000),
+            temperature_celsius: Some(41),
+            ..Sample::default()
+        };
+        assert_eq!(monitor.sample(), expected);
+        assert!(Monitor::of(&host, device, &["amdgpu"]).is_none());
+        write("busy", "101");
+        assert_eq!(percent(&host, &device.join("hwmon/busy")), None);
+    }
+}
