@@ -47,6 +47,8 @@ pub struct Sample {
     pub remapped_rows: Option<RemappedRows>,
     /// NVLinks of a GPU that has any.
     pub nvlinks: Option<NvLinkSample>,
+    /// Ports of a network function's RDMA device.
+    pub ports: Vec<PortSample>,
 }
 
 /// Reason for reduced clocks. Idleness and clocks that an operator chose are none.
@@ -96,4 +98,27 @@ pub struct NvLinkSample {
     pub replays: Option<u64>,
     /// Links trained again.
     pub recoveries: Option<u64>,
+}
+
+/// A port of an RDMA device. Its counters begin when the driver is loaded, or when someone resets them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PortSample {
+    /// Number of the port, from 1.
+    pub port: String,
+    /// True if traffic flows.
+    pub is_active: Option<bool>,
+    /// Bytes received, of all virtual lanes.
+    pub received_bytes: Option<u64>,
+    /// Bytes sent, of all virtual lanes.
+    pub sent_bytes: Option<u64>,
+    /// Packets received with an error.
+    pub receive_errors: Option<u64>,
+    /// Packets that were not sent: the port was down or congested.
+    pub send_discards: Option<u64>,
+    /// Errors of symbols on the wire.
+    pub symbol_errors: Option<u64>,
+    /// Recoveries of the link by itself.
+    pub link_recoveries: Option<u64>,
+    /// Failed recoveries, after which the link went down.
+    pub link_downs: Option<u64>,
 }

@@ -20,7 +20,6 @@ mod nics;
 mod nvidia;
 mod nvme;
 mod policy;
-mod scan_pool;
 mod sensors;
 
 use std::{collections::BTreeMap, pin::Pin, sync::Arc};
@@ -99,7 +98,7 @@ struct FamilyRow {
 #[rustfmt::skip]
 static FAMILIES: [FamilyRow; 6] = [
     FamilyRow { name: SourceName::NVIDIA, source: |it, _| it.nvidia(), resource: nvidia::resource, cleanup: |it| Some(&it.families.gpu) },
-    FamilyRow { name: SourceName::NICS, source: |it, policy| it.source("nics", nics::Nics::new(policy)), resource: |_, _| None, cleanup: |it| Some(&it.nics.cleanup) },
+    FamilyRow { name: SourceName::NICS, source: |it, policy| it.measured("nics", nics::Nics::new(policy), nics::sample), resource: |_, _| None, cleanup: |it| Some(&it.nics.cleanup) },
     FamilyRow { name: SourceName::AMD, source: |it, _| it.measured("amd GPUs", amd::Amd::default(), amd::sample), resource: amd::resource, cleanup: |_| None },
     FamilyRow { name: SourceName::INTEL, source: |it, _| it.measured("intel GPUs", intel::Intel::default(), intel::sample), resource: intel::resource, cleanup: |_| None },
     FamilyRow { name: SourceName::FPGA, source: |it, _| it.source("FPGAs", fpga::Fpga::default()), resource: |_, it| fpga::resource(it), cleanup: |it| Some(&it.families.fpga.cleanup) },

@@ -12,11 +12,10 @@ use windlass_core::{
     device::{Device, DeviceId},
     telemetry::Sample,
 };
-use windlass_host::{Host, clock::Clock};
+use windlass_host::{Host, clock::Clock, external::ScanPool};
 
 use crate::{
     SourceSnapshot,
-    scan_pool::ScanPool,
     telemetry::{self, Telemetry, TelemetryReceiver},
 };
 

@@ -1,6 +1,9 @@
 //! Sensors of a device in its hardware monitor, in the units of `Documentation/hwmon/sysfs-interface.rst`.
 
-use std::path::{Path, PathBuf};
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+};
 
 use windlass_core::telemetry::Sample;
 
@@ -71,6 +74,39 @@ fn thousandth(number: u64) -> u64 {
     number / 1_000
 }
 
+/// The first overheated sensor in words: one at its emergency limit, or without one above its critical limit. At the critical
+/// limit some devices hold by design: AMD GPUs throttle there.
+pub fn overheated(host: &Host, folder: &Path) -> Option<String> {
+    let monitors = folder.join("hwmon");
+    let mut monitors = host.names(&monitors).into_iter().map(|name| monitors.join(name));
+    monitors.find_map(|monitor| {
+        let sensors: BTreeSet<_> =
+            host.names(&monitor).iter().filter_map(|name| sensor_of(name)).collect();
+        sensors.into_iter().find_map(|sensor| hot_sensor(host, &monitor, &sensor))
+    })
+}
+
+/// Prefix of a sensor's files, `temp1_`.
+fn sensor_of(file: &str) -> Option<String> {
+    let end = file.find('_').filter(|_| file.starts_with("temp"))?;
+    Some(file[..=end].to_owned())
+}
+
+/// Reads one sensor.
+fn hot_sensor(host: &Host, monitor: &Path, sensor: &str) -> Option<String> {
+    let millidegrees =
+        |file: &str| host.text(monitor.join(format!("{sensor}{file}")))?.parse::<i64>().ok();
+    let limit = |file: &str| millidegrees(file).filter(|limit| *limit > 0);
+    let now = millidegrees("input")?;
+    let (limit, is_hot) = match limit("emergency") {
+        Some(emergency) => (emergency, now >= emergency),
+        None => limit("crit").map(|critical| (critical, now > critical))?,
+    };
+    let label = host.text(monitor.join(format!("{sensor}label"))).unwrap_or_default();
+    let detail = format!("{label} {} °C, limit {} °C", now / 1_000, limit / 1_000);
+    is_hot.then(|| detail.trim().to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs;
@@ -108,5 +144,29 @@ mod tests {
         assert!(Monitor::of(&host, device, &["amdgpu"]).is_none());
         write("busy", "101");
         assert_eq!(percent(&host, &device.join("hwmon/busy")), None);
+    }
+
+    #[test]
+    fn a_device_is_too_hot_where_it_shuts_down_and_not_where_it_slows_down() {
+        for (critical, emergency, now, expected) in [
+            ("100000", "105000", "100000", None),
+            ("100000", "105000", "104000", None),
+            ("100000", "105000", "105000", Some("junction 105 °C, limit 105 °C")),
+            ("100000", "", "100000", None),
+            ("100000", "0", "100001", Some("junction 100 °C, limit 100 °C")),
+            ("", "90000", "91000", Some("junction 91 °C, limit 90 °C")),
+            ("0", "", "91000", None),
+        ] {
+            let root = tempfile::tempdir().expect("a temporary folder");
+            let monitor = root.path().join("sys/gpu/hwmon/hwmon3");
+            fs::create_dir_all(&monitor).expect("made");
+            let files = [("crit", critical), ("emergency", emergency), ("input", now)];
+            let told = files.iter().filter(|(_, text)| !text.is_empty());
+            for (file, text) in told.chain(&[("label", "junction")]) {
+                fs::write(monitor.join(format!("temp2_{file}")), text).expect("written");
+            }
+            let hot = overheated(&Host::new(root.path(), "/"), Path::new("/sys/gpu"));
+            assert_eq!(hot.as_deref(), expected, "{critical} {emergency}");
+        }
     }
 }

@@ -3,18 +3,18 @@
 use std::fmt;
 
 use prometheus_client::{encoding::DescriptorEncoder, metrics::MetricType};
-use windlass_core::telemetry::{NvLinkSample, RemappedRows, Sample, ThrottleReason};
+use windlass_core::telemetry::{NvLinkSample, PortSample, RemappedRows, Sample, ThrottleReason};
 use windlass_host::counters::Labels;
 
 use super::family::{FamilyHead, Value};
 
-/// One line per device of a family.
-struct Measure {
+/// One line per device or port of a family.
+struct Measure<S> {
     head: FamilyHead,
     kind: MetricType,
     /// Label and value of this row, for families that are split.
     label: Option<(&'static str, &'static str)>,
-    of: fn(&Sample) -> Option<Value>,
+    of: fn(&S) -> Option<Value>,
 }
 
 const THROTTLED: FamilyHead =
@@ -35,7 +35,7 @@ const NVLINK_ERRORS: FamilyHead =
     FamilyHead::new("device_nvlink_errors", "Errors of all NVLinks since the driver was loaded");
 
 /// Rows of one family are neighbours.
-const MEASURES: [Measure; 33] = [
+const MEASURES: [Measure<Sample>; 33] = [
     gauge(
         FamilyHead::new("device_memory", "Size of the device's memory").with_unit("bytes"),
         |sample| sample.memory_bytes.map(Value::Whole),
@@ -76,15 +76,15 @@ const MEASURES: [Measure; 33] = [
         FamilyHead::new("device_memory_clock", "Clock of the memory").with_unit("hertz"),
         |sample| sample.memory_clock_hertz.map(Value::Whole),
     ),
-    gauge(THROTTLED, |sample| throttled(sample, ThrottleReason::HwSlowdown))
+    gauge(THROTTLED, |sample: &Sample| throttled(sample, ThrottleReason::HwSlowdown))
         .by("reason", "hw_slowdown"),
-    gauge(THROTTLED, |sample| throttled(sample, ThrottleReason::HwThermal))
+    gauge(THROTTLED, |sample: &Sample| throttled(sample, ThrottleReason::HwThermal))
         .by("reason", "hw_thermal"),
-    gauge(THROTTLED, |sample| throttled(sample, ThrottleReason::SwThermal))
+    gauge(THROTTLED, |sample: &Sample| throttled(sample, ThrottleReason::SwThermal))
         .by("reason", "sw_thermal"),
-    gauge(THROTTLED, |sample| throttled(sample, ThrottleReason::PowerCap))
+    gauge(THROTTLED, |sample: &Sample| throttled(sample, ThrottleReason::PowerCap))
         .by("reason", "power_cap"),
-    gauge(THROTTLED, |sample| throttled(sample, ThrottleReason::PowerBrake))
+    gauge(THROTTLED, |sample: &Sample| throttled(sample, ThrottleReason::PowerBrake))
         .by("reason", "power_brake"),
     gauge(
         FamilyHead::new("device_pcie_link_generation", "PCIe generation of the link now"),
@@ -93,10 +93,14 @@ const MEASURES: [Measure; 33] = [
     gauge(FamilyHead::new("device_pcie_link_width", "Lanes of the PCIe link now"), |sample| {
         sample.pcie_width.map(whole)
     }),
-    gauge(REMAPPING, |sample| rows(sample, |rows| rows.pending.into())).by("state", "pending"),
-    gauge(REMAPPING, |sample| rows(sample, |rows| rows.failed.into())).by("state", "failed"),
-    gauge(NVLINKS, |sample| nvlinks(sample, |links| Some(links.up as u64))).by("state", "up"),
-    gauge(NVLINKS, |sample| nvlinks(sample, |links| Some(links.down as u64))).by("state", "down"),
+    gauge(REMAPPING, |sample: &Sample| rows(sample, |rows| rows.pending.into()))
+        .by("state", "pending"),
+    gauge(REMAPPING, |sample: &Sample| rows(sample, |rows| rows.failed.into()))
+        .by("state", "failed"),
+    gauge(NVLINKS, |sample: &Sample| nvlinks(sample, |links| Some(links.up as u64)))
+        .by("state", "up"),
+    gauge(NVLINKS, |sample: &Sample| nvlinks(sample, |links| Some(links.down as u64)))
+        .by("state", "down"),
     gauge(
         FamilyHead::new("device_sampled_timestamp", "Time of the latest sample")
             .with_unit("seconds"),
@@ -114,11 +118,13 @@ const MEASURES: [Measure; 33] = [
         ),
         |sample| sample.pcie_replays.map(Value::Whole),
     ),
-    counter(ECC_ERRORS, |sample| sample.corrected_errors.map(Value::Whole)).by("type", "corrected"),
-    counter(ECC_ERRORS, |sample| sample.uncorrected_errors.map(Value::Whole))
+    counter(ECC_ERRORS, |sample: &Sample| sample.corrected_errors.map(Value::Whole))
+        .by("type", "corrected"),
+    counter(ECC_ERRORS, |sample: &Sample| sample.uncorrected_errors.map(Value::Whole))
         .by("type", "uncorrected"),
-    counter(REMAPPED, |sample| rows(sample, |rows| whole(rows.corrected))).by("type", "corrected"),
-    counter(REMAPPED, |sample| rows(sample, |rows| whole(rows.uncorrected)))
+    counter(REMAPPED, |sample: &Sample| rows(sample, |rows| whole(rows.corrected)))
+        .by("type", "corrected"),
+    counter(REMAPPED, |sample: &Sample| rows(sample, |rows| whole(rows.uncorrected)))
         .by("type", "uncorrected"),
     counter(
         FamilyHead::new("device_nvlink_transmitted", "Data sent over all NVLinks")
@@ -130,20 +136,66 @@ const MEASURES: [Measure; 33] = [
             .with_unit("bytes"),
         |sample| nvlinks(sample, |links| links.received_bytes),
     ),
-    counter(NVLINK_ERRORS, |sample| nvlinks(sample, |links| links.crc_flit_errors))
+    counter(NVLINK_ERRORS, |sample: &Sample| nvlinks(sample, |links| links.crc_flit_errors))
         .by("type", "crc_flit"),
-    counter(NVLINK_ERRORS, |sample| nvlinks(sample, |links| links.crc_data_errors))
+    counter(NVLINK_ERRORS, |sample: &Sample| nvlinks(sample, |links| links.crc_data_errors))
         .by("type", "crc_data"),
-    counter(NVLINK_ERRORS, |sample| nvlinks(sample, |links| links.replays)).by("type", "replay"),
-    counter(NVLINK_ERRORS, |sample| nvlinks(sample, |links| links.recoveries))
+    counter(NVLINK_ERRORS, |sample: &Sample| nvlinks(sample, |links| links.replays))
+        .by("type", "replay"),
+    counter(NVLINK_ERRORS, |sample: &Sample| nvlinks(sample, |links| links.recoveries))
         .by("type", "recovery"),
+];
+
+const PORT_ERRORS: FamilyHead =
+    FamilyHead::new("device_port_errors", "Errors of an RDMA port since its driver was loaded");
+
+/// Rows of one family are neighbours.
+const PORT_MEASURES: [Measure<PortSample>; 8] = [
+    gauge(
+        FamilyHead::new("device_port_up", "1 if traffic can flow through an RDMA port"),
+        |port| port.is_active.map(Value::from),
+    ),
+    counter(
+        FamilyHead::new("device_port_received", "RDMA data received").with_unit("bytes"),
+        |port| port.received_bytes.map(Value::Whole),
+    ),
+    counter(
+        FamilyHead::new("device_port_transmitted", "RDMA data sent").with_unit("bytes"),
+        |port| port.sent_bytes.map(Value::Whole),
+    ),
+    counter(PORT_ERRORS, |port: &PortSample| port.receive_errors.map(Value::Whole))
+        .by("type", "receive"),
+    counter(PORT_ERRORS, |port: &PortSample| port.send_discards.map(Value::Whole))
+        .by("type", "transmit_discard"),
+    counter(PORT_ERRORS, |port: &PortSample| port.symbol_errors.map(Value::Whole))
+        .by("type", "symbol"),
+    counter(PORT_ERRORS, |port: &PortSample| port.link_recoveries.map(Value::Whole))
+        .by("type", "link_recovery"),
+    counter(PORT_ERRORS, |port: &PortSample| port.link_downs.map(Value::Whole))
+        .by("type", "link_down"),
 ];
 
 /// Writes all families of these devices, by their labels.
 pub(super) fn write(to: &mut DescriptorEncoder<'_>, samples: &[(Labels, Sample)]) -> fmt::Result {
-    for family in MEASURES.chunk_by(|one, next| one.head.name == next.head.name) {
-        let lines = samples.iter().flat_map(|(device, sample)| {
-            family.iter().filter_map(move |row| Some((row.labels(device), (row.of)(sample)?)))
+    let devices: Vec<_> = samples.iter().map(|(labels, sample)| (labels.clone(), sample)).collect();
+    families(to, &MEASURES, &devices)?;
+    let ports = samples.iter().flat_map(|(device, sample)| {
+        sample.ports.iter().map(move |port| {
+            let own = ("port", port.port.clone());
+            (device.iter().cloned().chain([own]).collect::<Labels>(), port)
+        })
+    });
+    families(to, &PORT_MEASURES, &ports.collect::<Vec<_>>())
+}
+
+fn families<S>(
+    to: &mut DescriptorEncoder<'_>,
+    measures: &[Measure<S>],
+    samples: &[(Labels, &S)],
+) -> fmt::Result {
+    for family in measures.chunk_by(|one, next| one.head.name == next.head.name) {
+        let lines = samples.iter().flat_map(|(labels, sample)| {
+            family.iter().filter_map(move |row| Some((row.labels(labels), (row.of)(sample)?)))
         });
         family[0].head.write(to, family[0].kind, lines)?;
     }
@@ -152,15 +204,15 @@ pub(super) fn write(to: &mut DescriptorEncoder<'_>, samples: &[(Labels, Sample)]
 
 // === impl Measure ===
 
-const fn gauge(head: FamilyHead, of: fn(&Sample) -> Option<Value>) -> Measure {
+const fn gauge<S>(head: FamilyHead, of: fn(&S) -> Option<Value>) -> Measure<S> {
     Measure { head, kind: MetricType::Gauge, label: None, of }
 }
 
-const fn counter(head: FamilyHead, of: fn(&Sample) -> Option<Value>) -> Measure {
+const fn counter<S>(head: FamilyHead, of: fn(&S) -> Option<Value>) -> Measure<S> {
     Measure { head, kind: MetricType::Counter, label: None, of }
 }
 
-impl Measure {
+impl<S> Measure<S> {
     const fn by(self, label: &'static str, value: &'static str) -> Self {
         Self { label: Some((label, value)), ..self }
     }
@@ -204,8 +256,13 @@ mod tests {
 
     #[test]
     fn rows_of_a_family_are_neighbours_of_one_kind_and_differ_by_their_label() {
+        check(&MEASURES);
+        check(&PORT_MEASURES);
+    }
+
+    fn check<S>(measures: &[Measure<S>]) {
         let families: Vec<_> =
-            MEASURES.chunk_by(|one, next| one.head.name == next.head.name).collect();
+            measures.chunk_by(|one, next| one.head.name == next.head.name).collect();
         let names: BTreeSet<_> = families.iter().map(|family| family[0].head.name).collect();
         assert_eq!(names.len(), families.len());
         for family in families {
