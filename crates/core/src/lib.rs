@@ -22,5 +22,6 @@ pub mod placement;
 pub mod replica;
 pub mod resource;
 pub mod selector;
+pub mod telemetry;
 pub mod topology;
 pub mod virtual_gpus;

@@ -16,8 +16,12 @@ use windlass_core::{
     health::{Observation, Reason},
     inventory::SourceState,
     pci::PciAddress,
+    telemetry::Sample,
 };
-use windlass_host::{Host, PciFunction, PciKind};
+use windlass_host::{
+    Host, PciFunction, PciKind,
+    hwmon::{Monitor, number, percent},
+};
 
 pub(super) use describe::resource;
 
@@ -72,6 +76,27 @@ const DRIVER: &str = "amdgpu";
 
 /// Compute node of all AMD GPUs.
 const KFD: &str = "/dev/kfd";
+
+/// Sensors of a GPU, partitioned or not.
+/// <https://docs.kernel.org/gpu/amdgpu/driver-misc.html>, <https://docs.kernel.org/gpu/amdgpu/thermal.html>
+pub(super) fn sample(host: &Host, device: &Device) -> Sample {
+    let Some(address) = device.place.pci else { return Sample::default() };
+    let folder = Path::new(PCI).join(address.to_string());
+    let number = |file: &str| number(host, &folder.join(file));
+    let percent = |file: &str| percent(host, &folder.join(file));
+    let monitor = Monitor::of(host, &folder, &[DRIVER]);
+    let clock = |file: &str| monitor.as_ref()?.clock(file);
+    Sample {
+        memory_used_bytes: number("mem_info_vram_used"),
+        memory_bytes: number("mem_info_vram_total"),
+        compute_percent: percent("gpu_busy_percent"),
+        memory_percent: percent("mem_busy_percent"),
+        compute_clock_hertz: clock("freq1_input"),
+        memory_clock_hertz: clock("freq2_input"),
+        pcie_replays: number("pcie_replay_count"),
+        ..monitor.as_ref().map(Monitor::sample).unwrap_or_default()
+    }
+}
 
 // === impl Amd ===
 

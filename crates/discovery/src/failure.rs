@@ -1,18 +1,19 @@
 //! Failures of devices, as far as files show them.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    path::Path,
-};
+use std::{collections::BTreeMap, path::Path};
 
 use windlass_core::{
     device::DeviceNode,
     health::{Observation, Reason},
     pci::PciAddress,
 };
-use windlass_host::{Host, PciFunction, external::Late};
+use windlass_host::{
+    Host, PciFunction,
+    external::{Late, ScanPool},
+    hwmon,
+};
 
-use super::{graphics, scan_pool::ScanPool};
+use super::graphics;
 
 /// Failure of a device: reason and detail.
 pub(super) type Failure = (Reason, String);
@@ -52,37 +53,9 @@ pub(super) fn of_nodes(host: &Host, nodes: &[DeviceNode]) -> Option<Failure> {
     Some((Reason::NodeMissing, format!("{} is not there", missing.path.display())))
 }
 
-/// Overheating: a sensor at its emergency limit, or without one above its critical limit. At the critical
-/// limit some devices hold by design: AMD GPUs throttle there.
+/// A sensor beyond its limit.
 pub(super) fn of_heat(host: &Host, folder: &Path) -> Option<Failure> {
-    let monitors = folder.join("hwmon");
-    let mut monitors = host.names(&monitors).into_iter().map(|name| monitors.join(name));
-    monitors.find_map(|monitor| {
-        let sensors: BTreeSet<_> =
-            host.names(&monitor).iter().filter_map(|name| sensor_of(name)).collect();
-        sensors.into_iter().find_map(|sensor| hot_sensor(host, &monitor, &sensor))
-    })
-}
-
-/// Prefix of a sensor's files, `temp1_`.
-fn sensor_of(file: &str) -> Option<String> {
-    let end = file.find('_').filter(|_| file.starts_with("temp"))?;
-    Some(file[..=end].to_owned())
-}
-
-/// Reads one sensor. Values are millidegrees (`Documentation/hwmon/sysfs-interface.rst`).
-fn hot_sensor(host: &Host, monitor: &Path, sensor: &str) -> Option<Failure> {
-    let millidegrees =
-        |file: &str| host.text(monitor.join(format!("{sensor}{file}")))?.parse::<i64>().ok();
-    let limit = |file: &str| millidegrees(file).filter(|limit| *limit > 0);
-    let now = millidegrees("input")?;
-    let (limit, is_hot) = match limit("emergency") {
-        Some(emergency) => (emergency, now >= emergency),
-        None => limit("crit").map(|critical| (critical, now > critical))?,
-    };
-    let label = host.text(monitor.join(format!("{sensor}label"))).unwrap_or_default();
-    let detail = format!("{label} {} °C, limit {} °C", now / 1_000, limit / 1_000);
-    is_hot.then(|| (Reason::OutOfBounds, detail.trim().to_owned()))
+    Some((Reason::OutOfBounds, hwmon::overheated(host, folder)?))
 }
 
 // === impl ConditionReader ===
@@ -104,40 +77,5 @@ impl ConditionReader {
         let failures = failures.collect();
         self.pool.end_scan(|address| functions.iter().any(|it| it.address == *address));
         failures
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::fs;
-
-    use super::*;
-
-    #[test]
-    fn a_device_is_too_hot_where_it_shuts_down_and_not_where_it_slows_down() {
-        for (critical, emergency, now, expected) in [
-            ("100000", "105000", "100000", None),
-            ("100000", "105000", "104000", None),
-            ("100000", "105000", "105000", Some("junction 105 °C, limit 105 °C")),
-            ("100000", "", "100000", None),
-            ("100000", "0", "100001", Some("junction 100 °C, limit 100 °C")),
-            ("", "90000", "91000", Some("junction 91 °C, limit 90 °C")),
-            ("0", "", "91000", None),
-        ] {
-            let root = tempfile::tempdir().expect("a temporary folder");
-            let monitor = root.path().join("sys/gpu/hwmon/hwmon3");
-            fs::create_dir_all(&monitor).expect("made");
-            let files = [("crit", critical), ("emergency", emergency), ("input", now)];
-            let told = files.iter().filter(|(_, text)| !text.is_empty());
-            for (file, text) in told.chain(&[("label", "junction")]) {
-                fs::write(monitor.join(format!("temp2_{file}")), text).expect("written");
-            }
-            let hot = of_heat(&Host::new(root.path(), "/"), Path::new("/sys/gpu"));
-            assert_eq!(
-                hot.map(|(_, detail)| detail).as_deref(),
-                expected,
-                "{critical} {emergency}"
-            );
-        }
     }
 }

@@ -20,7 +20,10 @@ use windlass_core::{
     inventory::SourceState,
     pci::PciAddress,
 };
-use windlass_host::{Host, external::Late};
+use windlass_host::{
+    Host,
+    external::{Late, ScanPool},
+};
 
 pub use identity::{FpgaIdentity, IdentityMismatch};
 pub(super) use names::resource;
@@ -31,7 +34,6 @@ use super::{
     facts::counted,
     failure,
     family::{Family, PCI, Scan},
-    scan_pool::ScanPool,
 };
 
 #[derive(Debug, Default)]

@@ -4,19 +4,15 @@
 //! works, scans at the probe interval remain.
 
 mod folders;
-mod uevents;
 
 use std::{sync::Arc, time::Duration};
 
 use tokio::{sync::watch, time::sleep};
 use tokio_util::sync::CancellationToken;
 use windlass_config::Policy;
-use windlass_host::{Host, optional};
+use windlass_host::{Host, optional, uevents::Uevents};
 
-use self::{
-    folders::{Folders, watched},
-    uevents::Uevents,
-};
+use self::folders::{Folders, watched};
 
 /// Counter of host events.
 #[derive(Debug)]

@@ -11,13 +11,17 @@ use windlass_core::{
     inventory::SourceState,
     pci::PciAddress,
     resource::ResourceName,
+    telemetry::Sample,
 };
-use windlass_host::{Host, PciFunction, PciKind};
+use windlass_host::{
+    Host, PciFunction, PciKind,
+    hwmon::{Monitor, number},
+};
 
 use super::{
     facts::{attributes, counted, of_function, text},
     failure::{self, ConditionReader, Failure},
-    family::{Family, Scan},
+    family::{Family, PCI, Scan},
     graphics,
 };
 
@@ -61,6 +65,34 @@ const FAMILIES: [(&str, &str); 7] = [
 pub(super) fn resource(_: &Policy, device: &Device) -> Option<ResourceName> {
     let driver = device.attributes.get(&DRIVER)?;
     format!("{DOMAIN}/{driver}").parse().ok()
+}
+
+/// Sensors of a GPU. Virtual functions have none.
+/// <https://docs.kernel.org/admin-guide/abi-testing.html>: `sysfs-driver-intel-i915-hwmon`,
+/// `sysfs-driver-intel-xe-hwmon`
+pub(super) fn sample(host: &Host, device: &Device) -> Sample {
+    let Some(address) = device.place.pci else { return Sample::default() };
+    let folder = Path::new(PCI).join(address.to_string());
+    let Some(monitor) = Monitor::of(host, &folder, &DRIVERS) else { return Sample::default() };
+    let memory = match device.capacity.get(&MEMORY) {
+        Some(Quantity::Bytes(bytes)) => Some(*bytes),
+        _ => None,
+    };
+    Sample {
+        memory_bytes: memory,
+        compute_clock_hertz: clock_hertz(host, &folder),
+        ..monitor.sample()
+    }
+}
+
+/// Clock of the first graphics engine: of the tile under xe, of the card under i915. 0 while it sleeps.
+fn clock_hertz(host: &Host, folder: &Path) -> Option<u64> {
+    let cards = folder.join("drm");
+    let cards = host.names(&cards).into_iter().map(|name| cards.join(name));
+    let by_card = cards.map(|card| card.join("gt/gt0/rps_act_freq_mhz"));
+    let files = [folder.join("tile0/gt0/freq0/act_freq")].into_iter().chain(by_card);
+    let megahertz = files.into_iter().find_map(|file| number(host, &file))?;
+    megahertz.checked_mul(1_000_000)
 }
 
 // === impl Intel ===

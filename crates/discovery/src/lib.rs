@@ -20,7 +20,7 @@ mod nics;
 mod nvidia;
 mod nvme;
 mod policy;
-mod scan_pool;
+mod sensors;
 
 use std::{collections::BTreeMap, pin::Pin, sync::Arc};
 
@@ -45,6 +45,7 @@ pub use nvidia::MIG_PROFILE;
 use self::{
     family::{Family, ScanTriggers, Watcher},
     policy::PolicyWatch,
+    sensors::{ReadSensors, Sensors},
 };
 use crate::{live_driver::LiveDriver, mig::MigHandle, telemetry::TelemetryReceiver};
 
@@ -97,9 +98,9 @@ struct FamilyRow {
 #[rustfmt::skip]
 static FAMILIES: [FamilyRow; 6] = [
     FamilyRow { name: SourceName::NVIDIA, source: |it, _| it.nvidia(), resource: nvidia::resource, cleanup: |it| Some(&it.families.gpu) },
-    FamilyRow { name: SourceName::NICS, source: |it, policy| it.source("nics", nics::Nics::new(policy)), resource: |_, _| None, cleanup: |it| Some(&it.nics.cleanup) },
-    FamilyRow { name: SourceName::AMD, source: |it, _| it.source("amd GPUs", amd::Amd::default()), resource: amd::resource, cleanup: |_| None },
-    FamilyRow { name: SourceName::INTEL, source: |it, _| it.source("intel GPUs", intel::Intel::default()), resource: intel::resource, cleanup: |_| None },
+    FamilyRow { name: SourceName::NICS, source: |it, policy| it.measured("nics", nics::Nics::new(policy), nics::sample), resource: |_, _| None, cleanup: |it| Some(&it.nics.cleanup) },
+    FamilyRow { name: SourceName::AMD, source: |it, _| it.measured("amd GPUs", amd::Amd::default(), amd::sample), resource: amd::resource, cleanup: |_| None },
+    FamilyRow { name: SourceName::INTEL, source: |it, _| it.measured("intel GPUs", intel::Intel::default(), intel::sample), resource: intel::resource, cleanup: |_| None },
     FamilyRow { name: SourceName::FPGA, source: |it, _| it.source("FPGAs", fpga::Fpga::default()), resource: |_, it| fpga::resource(it), cleanup: |it| Some(&it.families.fpga.cleanup) },
     FamilyRow { name: SourceName::NVME, source: |it, _| it.source("NVMe drives", nvme::Nvme), resource: |_, _| None, cleanup: |_| None },
 ];
@@ -164,6 +165,15 @@ impl SourceBuilder<'_> {
             run: Box::pin(nvidia.run(to, stop.clone())),
         };
         source.beside(cutter.run(stop.clone()))
+    }
+
+    /// A source whose devices have sensors.
+    fn measured(&self, name: &'static str, family: impl Family, read: ReadSensors) -> Source {
+        let source = self.source(name, family);
+        let (host, policies) = (self.host.clone(), self.triggers.policies.clone());
+        let sensors = Sensors::new(read, host, self.clock, source.snapshots.clone(), policies);
+        let telemetry = Some(sensors.telemetry());
+        Source { telemetry, ..source.beside(sensors.run(self.stop.clone())) }
     }
 
     fn source(&self, name: &'static str, family: impl Family) -> Source {

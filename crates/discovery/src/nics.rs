@@ -6,8 +6,10 @@
 //! | `interface`, `rdma`, `ports`, `vfio`, `vdpa` | devices of its driver |
 //! | `uses`, `routes` | the host's own use of it |
 //! | `nodes`, `link`, `describe` | container nodes, health, the inventory's device |
+//! | `counters` | telemetry of its RDMA ports |
 
 mod attributes;
+mod counters;
 mod describe;
 mod function;
 mod interface;
@@ -34,6 +36,8 @@ use windlass_host::Host;
 pub use attributes::{
     AUXILIARY_DEVICE, DRIVER, PF_PCI_ADDRESS, RDMA_DEVICE, REPRESENTOR, VDPA_DEVICE, VDPA_TYPE,
 };
+
+pub(super) use counters::sample;
 
 use self::{
     function::{Function, FunctionList},

@@ -1,10 +1,10 @@
 //! Telemetry of devices. Separate from the inventory, so that a new sample is no change of the inventory.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use tokio::sync::watch;
-use windlass_core::device::DeviceId;
+use windlass_core::{device::DeviceId, telemetry::Sample};
 
 /// Newest sample of each device. Nothing is sampled without a receiver.
 pub(crate) type Telemetry = BTreeMap<DeviceId, Sample>;
@@ -12,25 +12,22 @@ pub(crate) type Telemetry = BTreeMap<DeviceId, Sample>;
 /// Receiver of a source's telemetry.
 pub type TelemetryReceiver = watch::Receiver<Arc<Telemetry>>;
 
-/// Measurements of a device; unsupported ones are absent.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Sample {
-    /// Time of the read.
-    pub at: Timestamp,
-    /// End of validity.
-    pub until: Timestamp,
-    /// Used memory.
-    pub memory_used_bytes: Option<u64>,
-    /// Total memory.
-    pub memory_bytes: Option<u64>,
-    /// Share of time in which kernels ran.
-    pub compute_percent: Option<u32>,
-    /// Share of time in which memory was accessed.
-    pub memory_percent: Option<u32>,
-    /// Temperature of the chip.
-    pub temperature_celsius: Option<u32>,
-    /// Power draw.
-    pub power_milliwatts: Option<u32>,
-    /// Energy since the driver was loaded.
-    pub energy_millijoules: Option<u64>,
+/// Probes for which a sample stays valid. One missed probe is chance, three are a driver that hangs.
+const VALID_PROBES: u32 = 3;
+
+pub(crate) fn end_of_validity(now: Timestamp, probe_interval: Duration) -> Timestamp {
+    now.saturating_add(probe_interval * VALID_PROBES).unwrap_or(Timestamp::MAX)
+}
+
+/// Publishes new samples and drops expired ones, as those of former partitions.
+pub(crate) fn publish(
+    to: &watch::Sender<Arc<Telemetry>>,
+    samples: Vec<(DeviceId, Sample)>,
+    now: Timestamp,
+) {
+    to.send_modify(|known| {
+        let known = Arc::make_mut(known);
+        known.retain(|_, sample| sample.until >= now);
+        known.extend(samples);
+    });
 }

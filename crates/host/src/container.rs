@@ -10,7 +10,7 @@ use rustix::{
     process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
 };
 
-use crate::Host;
+use crate::{Host, own_process::start_time};
 
 /// A container of a pod.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -20,10 +20,6 @@ pub struct ContainerId {
     /// The container's id at the container runtime.
     pub id: String,
 }
-
-/// Field of `/proc/PID/stat` with the start time, behind the program's name (`proc_pid_stat(5)`: field 22, and the name is
-/// field 2).
-const START_TIME: usize = 22 - 3;
 
 // === impl Host ===
 
@@ -116,13 +112,6 @@ fn pod_of(part: &str) -> Option<String> {
     };
     let is_uid = uid.len() >= 32 && uid.chars().all(|c| c.is_ascii_hexdigit() || c == '-');
     is_uid.then_some(uid)
-}
-
-/// Start time of a process in ticks since the boot.
-fn start_time(stat: &str) -> Option<u64> {
-    // The name may contain anything.
-    let (_, fields) = stat.rsplit_once(") ")?;
-    fields.split(' ').nth(START_TIME)?.parse().ok()
 }
 
 #[cfg(test)]

@@ -3,7 +3,9 @@
 mod deadline_pool;
 mod http;
 mod program;
+mod scan_pool;
 
 pub use deadline_pool::{DeadlinePool, Late};
 pub use http::{GetError, get};
 pub use program::{ProgramError, run, run_to_end};
+pub use scan_pool::{SOON, ScanPool};

@@ -12,13 +12,16 @@ pub mod driver_program;
 pub mod external;
 pub mod files;
 pub mod glob;
+pub mod hwmon;
 pub mod keyed;
 pub mod nvidia_smi;
+pub mod own_process;
 pub mod presence;
 pub mod shared;
 pub mod state_file;
 pub mod state_folder;
 pub mod template;
+pub mod uevents;
 pub mod watch;
 
 mod access_log;

@@ -18,6 +18,22 @@ const FIRST_RENDER: u32 = 128;
 /// Major number of the kernel's graphics subsystem (DRM).
 const DRM: u32 = 226;
 
+/// Hardware monitor of an idle MI300X: no edge sensor, power of the socket, clocks of compute units and memory.
+const SENSORS: [(&str, &str); 12] = [
+    ("name", "amdgpu"),
+    ("temp2_label", "junction"),
+    ("temp2_input", "41000"),
+    ("temp2_crit", "100000"),
+    ("temp3_label", "mem"),
+    ("temp3_input", "33000"),
+    ("power1_input", "142000000"),
+    ("power1_cap", "750000000"),
+    ("freq1_label", "sclk"),
+    ("freq1_input", "132000000"),
+    ("freq2_label", "mclk"),
+    ("freq2_input", "900000000"),
+];
+
 /// A whole GPU, or one of its partitions.
 struct Part<'a> {
     gpu: &'a AmdGpu,
@@ -65,6 +81,8 @@ fn gpu(amd: &Amd, part: &Part<'_>, seed: &str) -> Device {
     let (card, gpu) = (&amd.card, part.gpu);
     let bytes = (card.memory_mib << 20).to_string();
     let modes = "SPX, DPX, QPX, CPX".to_owned();
+    let monitor = format!("hwmon/hwmon{}", part.index);
+    let sensors = SENSORS.map(|(file, text)| (format!("{monitor}/{file}"), text.to_owned()));
     let files = [
         ("product_name", card.name.clone()),
         ("unique_id", format!("{:016x}", unique_id(seed, part.index))),
@@ -76,7 +94,10 @@ fn gpu(amd: &Amd, part: &Part<'_>, seed: &str) -> Device {
         ("mem_info_vis_vram_total", bytes),
         ("mem_info_vram_used", "0".to_owned()),
         ("gpu_busy_percent", "0".to_owned()),
+        ("mem_busy_percent", "0".to_owned()),
+        ("pcie_replay_count", "0".to_owned()),
     ];
+    let files = files.map(|(name, text)| (name.to_owned(), text)).into_iter().chain(sensors);
     Device {
         name: format!("amd{}", part.index),
         pci: Some(PciFunction {
@@ -88,7 +109,7 @@ fn gpu(amd: &Amd, part: &Part<'_>, seed: &str) -> Device {
             group: None,
         }),
         driver: Some("amdgpu".to_owned()),
-        files: files.into_iter().map(|(name, text)| (name.into(), text)).collect(),
+        files: files.map(|(name, text)| (name.into(), text)).collect(),
         children: drm(part.minor(amd)),
         ..Device::default()
     }

@@ -158,6 +158,12 @@ pub struct Live {
     pub ecc_aggregate: EccCounts,
     /// Remapped memory rows.
     pub remapped: RemappedRows,
+    /// PCIe packets that were sent again.
+    #[serde(default)]
+    pub pcie_replays: u32,
+    /// Traffic and errors of all NVLinks.
+    #[serde(default)]
+    pub nvlink: NvLinkCounts,
     /// Compute processes on the GPU.
     pub processes: Vec<Process>,
 }
@@ -169,6 +175,23 @@ pub struct EccCounts {
     pub corrected: u64,
     /// Uncorrected double-bit errors.
     pub uncorrected: u64,
+}
+
+/// Traffic and errors of all NVLinks of a GPU since the driver was loaded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NvLinkCounts {
+    /// Data sent.
+    pub sent_kib: u64,
+    /// Data received.
+    pub received_kib: u64,
+    /// Checksum errors of flow control units.
+    pub crc_flit_errors: u64,
+    /// Checksum errors of data.
+    pub crc_data_errors: u64,
+    /// Packets sent again.
+    pub replays: u64,
+    /// Links trained again.
+    pub recoveries: u64,
 }
 
 /// Memory rows remapped to spare rows; on cards before Ampere, retired pages.

@@ -8,7 +8,9 @@ mod counted;
 mod devices;
 mod family;
 mod format;
+mod measures;
 mod node;
+mod process;
 mod reload;
 mod shares;
 mod transitions;
@@ -33,8 +35,8 @@ pub(crate) use shares::ShareMetrics;
 pub(crate) use watchdog::{ContainerMemory, HolderLimit, SharedGpu, SharedGpus, WatchdogMetrics};
 
 use self::{
-    build::Role, devices::DeviceCollector, node::NodeCollector, transitions::Transitions,
-    watchdog::SharedGpuCollector,
+    build::Role, devices::DeviceCollector, node::NodeCollector, process::ProcessCollector,
+    transitions::Transitions, watchdog::SharedGpuCollector,
 };
 
 /// Metrics that parts of the agent update; clones share their counters.
@@ -65,23 +67,30 @@ pub(crate) struct MetricSources {
 
 const PREFIX: &str = "windlass";
 
+/// Prefix of the metrics that every program on Prometheus has under the same names.
+const PROCESS: &str = "process";
+
+/// A registry without a prefix; its parts have theirs.
 pub(crate) fn registry(clock: &Clock) -> (Registry, Instruments) {
-    let mut registry = Registry::with_prefix(PREFIX);
-    build::register(&mut registry, Role::Serving);
+    let mut whole = Registry::default();
+    let process = whole.sub_registry_with_prefix(PROCESS);
+    process.register_collector(Box::new(ProcessCollector::new(clock.now())));
+    let registry = whole.sub_registry_with_prefix(PREFIX);
+    build::register(registry, Role::Serving);
     let instruments = Instruments {
-        plugins: PluginMetrics::register(&mut registry),
-        transitions: Transitions::register(&mut registry),
-        reload: ReloadMetrics::register(&mut registry, clock.now()),
-        cleanup: CleanupMetrics::register(&mut registry),
-        claims: ClaimMetrics::register(&mut registry),
-        dra: DraMetrics::register(&mut registry),
-        shares: ShareMetrics::register(&mut registry),
-        watchdog: WatchdogMetrics::register(&mut registry),
+        plugins: PluginMetrics::register(registry),
+        transitions: Transitions::register(registry),
+        reload: ReloadMetrics::register(registry, clock.now()),
+        cleanup: CleanupMetrics::register(registry),
+        claims: ClaimMetrics::register(registry),
+        dra: DraMetrics::register(registry),
+        shares: ShareMetrics::register(registry),
+        watchdog: WatchdogMetrics::register(registry),
         state_writable: Gauge::default(),
     };
     let help = "1 if the state folder is writable";
     registry.register("state_writable", help, instruments.state_writable.clone());
-    (registry, instruments)
+    (whole, instruments)
 }
 
 pub(crate) fn standing_by() -> Registry {
@@ -90,7 +99,8 @@ pub(crate) fn standing_by() -> Registry {
     registry
 }
 
-pub(crate) fn register_collectors(registry: &mut Registry, sources: &MetricSources) {
+pub(crate) fn register_collectors(whole: &mut Registry, sources: &MetricSources) {
+    let registry = whole.sub_registry_with_prefix(PREFIX);
     registry.register_collector(Box::new(NodeCollector(sources.clone())));
     registry.register_collector(Box::new(DeviceCollector(sources.clone())));
     let memory = sources.memory.clone();

@@ -101,6 +101,8 @@ fn held_back_by(gpu: &Gpu) -> c_ulonglong {
     let slowed = gpu.faults.slowed;
     [
         (gpu.live.utilization_percent == 0, sys::nvmlClocksEventReasonGpuIdle),
+        // The hardware's own reasons come with the general one.
+        (slowed.thermal || slowed.power, sys::nvmlClocksThrottleReasonHwSlowdown),
         (slowed.thermal, sys::nvmlClocksThrottleReasonHwThermalSlowdown),
         (slowed.power, sys::nvmlClocksThrottleReasonHwPowerBrakeSlowdown),
     ]

@@ -54,7 +54,7 @@ fn answer(gpu: &FoundGpu, mut field: sys::nvmlFieldValue_t) -> sys::nvmlFieldVal
     field.timestamp = i64::try_from(now.as_micros()).unwrap_or(i64::MAX);
     field.latencyUsec = 0;
     field.nvmlReturn = sys::nvmlReturn_enum_NVML_SUCCESS;
-    match value(gpu, field.fieldId) {
+    match value(gpu, field.fieldId, field.scopeId) {
         Ok(Value::Number(number)) => {
             field.valueType = sys::nvmlValueType_enum_NVML_VALUE_TYPE_UNSIGNED_INT;
             // Zero the whole union first: some callers read a wider member.
@@ -69,14 +69,15 @@ fn answer(gpu: &FoundGpu, mut field: sys::nvmlFieldValue_t) -> sys::nvmlFieldVal
     field
 }
 
-fn value(gpu: &FoundGpu, id: c_uint) -> Answer<Value> {
+fn value(gpu: &FoundGpu, id: c_uint, scope: c_uint) -> Answer<Value> {
     if id == field_id::NVML_FI_DEV_GET_GPU_RECOVERY_ACTION {
         return Ok(Value::Number(recovery_action(gpu)));
     }
     if gpu.faults.lost {
         return Err(Status::GPU_IS_LOST);
     }
-    memory_value(gpu, id).or_else(|_| link_value(gpu, id)).or_else(|_| power_value(gpu, id))
+    let link = |_| link_value(gpu, id).or_else(|_| traffic_value(gpu, id, scope));
+    memory_value(gpu, id).or_else(link).or_else(|_| power_value(gpu, id))
 }
 
 fn recovery_action(gpu: &FoundGpu) -> c_uint {
@@ -130,7 +131,7 @@ fn remapped(gpu: &FoundGpu, id: c_uint) -> Answer<Value> {
 }
 
 fn link_value(gpu: &FoundGpu, id: c_uint) -> Answer<Value> {
-    let ports = nvlink::ports(gpu)?;
+    let (ports, counts) = (nvlink::ports(gpu)?, gpu.live.nvlink);
     let on_switch = |link: &&Option<LinkEnd>| matches!(link, Some(LinkEnd::Switch(_)));
     match id {
         field_id::NVML_FI_DEV_NVLINK_LINK_COUNT => Ok(Value::Number(ports.links.into())),
@@ -141,10 +142,28 @@ fn link_value(gpu: &FoundGpu, id: c_uint) -> Answer<Value> {
         field_id::NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON | field_id::NVML_FI_DEV_NVLINK_GET_SPEED => {
             Ok(Value::Number(link_speed_mbps(ports.generation)))
         }
-        field_id::NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL
-        | field_id::NVML_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL
-        | field_id::NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL
-        | field_id::NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL => Ok(Value::Long(0)),
+        field_id::NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL => {
+            Ok(Value::Long(counts.crc_flit_errors))
+        }
+        field_id::NVML_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL => {
+            Ok(Value::Long(counts.crc_data_errors))
+        }
+        field_id::NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL => Ok(Value::Long(counts.replays)),
+        field_id::NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL => {
+            Ok(Value::Long(counts.recoveries))
+        }
+        _ => Err(Status::NOT_SUPPORTED),
+    }
+}
+
+/// Traffic of all links. The model has none of single links.
+fn traffic_value(gpu: &FoundGpu, id: c_uint, scope: c_uint) -> Answer<Value> {
+    nvlink::ports(gpu)?;
+    let counts = gpu.live.nvlink;
+    match id {
+        _ if scope != c_uint::MAX => Err(Status::NOT_SUPPORTED),
+        field_id::NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX => Ok(Value::Long(counts.sent_kib)),
+        field_id::NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX => Ok(Value::Long(counts.received_kib)),
         _ => Err(Status::NOT_SUPPORTED),
     }
 }
@@ -161,7 +180,7 @@ fn power_value(gpu: &FoundGpu, id: c_uint) -> Answer<Value> {
         | field_id::NVML_FI_DEV_POWER_DEFAULT_LIMIT
         | field_id::NVML_FI_DEV_POWER_CURRENT_LIMIT
         | field_id::NVML_FI_DEV_POWER_REQUESTED_LIMIT => Ok(Value::Number(limit)),
-        field_id::NVML_FI_DEV_PCIE_REPLAY_COUNTER => Ok(Value::Number(0)),
+        field_id::NVML_FI_DEV_PCIE_REPLAY_COUNTER => Ok(Value::Number(gpu.live.pcie_replays)),
         _ => Err(Status::NOT_SUPPORTED),
     }
 }

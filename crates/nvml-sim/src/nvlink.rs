@@ -85,7 +85,7 @@ export! {
         })
     }
 
-    /// Simulated links have no errors.
+    /// The model counts errors of all links together. The first link has them.
     fn nvmlDeviceGetNvLinkErrorCounter(
         device: Device,
         link: c_uint,
@@ -94,10 +94,16 @@ export! {
     ) {
         let gpu = device.gpu()?;
         active_end(&gpu, link)?;
-        if counter >= sys::nvmlNvLinkErrorCounter_enum_NVML_NVLINK_ERROR_COUNT {
-            return Err(Status::INVALID_ARGUMENT);
-        }
-        value.put(0)
+        let counts = gpu.live.nvlink;
+        let count = match counter {
+            sys::nvmlNvLinkErrorCounter_enum_NVML_NVLINK_ERROR_DL_REPLAY => counts.replays,
+            sys::nvmlNvLinkErrorCounter_enum_NVML_NVLINK_ERROR_DL_RECOVERY => counts.recoveries,
+            sys::nvmlNvLinkErrorCounter_enum_NVML_NVLINK_ERROR_DL_CRC_FLIT => counts.crc_flit_errors,
+            sys::nvmlNvLinkErrorCounter_enum_NVML_NVLINK_ERROR_DL_CRC_DATA => counts.crc_data_errors,
+            known if known < sys::nvmlNvLinkErrorCounter_enum_NVML_NVLINK_ERROR_COUNT => 0,
+            _ => return Err(Status::INVALID_ARGUMENT),
+        };
+        value.put(if link == 0 { count } else { 0 })
     }
 
     fn nvmlDeviceResetNvLinkErrorCounters(device: Device, link: c_uint) {

@@ -101,8 +101,7 @@ export! {
     }
 
     fn nvmlDeviceGetPcieReplayCounter(device: Device, value: Out<c_uint>) {
-        device.gpu()?;
-        value.put(0)
+        value.put(device.gpu()?.live.pcie_replays)
     }
 
     fn nvmlDeviceGetBusType(device: Device, kind: Out<c_uint>) {

@@ -12,6 +12,10 @@ use crate::{
 /// Row remapping: repair by spare memory rows, since Ampere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowRemapping {
+    /// Rows remapped after corrected errors, over the GPU's life.
+    pub corrected: u32,
+    /// Rows remapped after uncorrected errors, over the GPU's life.
+    pub uncorrected: u32,
     /// A remapping is pending until the next reset.
     pub pending: bool,
     /// A remapping failed; the bad row stays in use.
@@ -31,7 +35,8 @@ impl Gpu {
             &raw mut pending,
             &raw mut failed
         );
-        let remapping = RowRemapping { pending: pending != 0, failed: failed != 0 };
+        let (pending, failed) = (pending != 0, failed != 0);
+        let remapping = RowRemapping { corrected, uncorrected, pending, failed };
         Ok(answer.optional()?.map(|()| remapping))
     }
 

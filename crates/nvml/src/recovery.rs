@@ -2,12 +2,7 @@
 
 use nvml_wrapper_sys::bindings as sys;
 
-use crate::{
-    Result,
-    error::Optional as _,
-    gpu::Gpu,
-    library::{Zeros, get},
-};
+use crate::{Result, error::Optional as _, fields::Field, gpu::Gpu};
 
 /// Recovery action (`nvmlDeviceGpuRecoveryAction_t`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,20 +22,9 @@ pub enum RecoveryAction {
 impl Gpu {
     /// Requested action; `None` if unsupported, as before driver 570.
     pub fn recovery_action(&self) -> Result<Option<RecoveryAction>> {
-        let answer = self.field(sys::field_id::NVML_FI_DEV_GET_GPU_RECOVERY_ACTION).optional()?;
-        Ok(answer.flatten().map(RecoveryAction::of))
-    }
-
-    /// A field as unsigned number; `None` if the GPU lacks it.
-    fn field(&self, id: u32) -> Result<Option<u64>> {
-        let request = sys::nvmlFieldValue_t { fieldId: id, ..Zeros::zeros() };
-        let field = get!(self.table, nvmlDeviceGetFieldValues, self.handle.0, 1; request)?;
-        if field.nvmlReturn != sys::nvmlReturn_enum_NVML_SUCCESS {
-            return Ok(None);
-        }
-        // SAFETY: every member is a plain number, all bytes of the union were zero before, and a
-        // narrower member that NVML wrote lies in the low bytes (NVML's platforms are little-endian).
-        Ok(Some(unsafe { field.value.ullVal }))
+        let action = Field::of_gpu(sys::field_id::NVML_FI_DEV_GET_GPU_RECOVERY_ACTION);
+        let answer = self.fields([action]).optional()?;
+        Ok(answer.and_then(|[action]| action).map(RecoveryAction::of))
     }
 }
 

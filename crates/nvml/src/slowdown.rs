@@ -1,4 +1,4 @@
-//! Clock slowdown of a GPU by external causes.
+//! Clock slowdown of a GPU by heat or power.
 
 use nvml_wrapper_sys::bindings as sys;
 
@@ -7,16 +7,59 @@ use crate::{Result, error::Optional as _, gpu::Gpu, library::get};
 /// Current causes of slowed clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slowdown {
-    /// The GPU or its memory is too hot.
-    pub thermal: bool,
-    /// The power supply asserts its brake. Running at the power limit is normal and does not count.
-    pub power: bool,
+    /// Bits of `nvmlClocksEventReason*`.
+    reasons: u64,
 }
 
-/// Hardware protection, and the driver's a few degrees below.
-const THERMAL: u64 = (sys::nvmlClocksThrottleReasonHwThermalSlowdown
-    | sys::nvmlClocksEventReasonSwThermalSlowdown) as u64;
-const POWER: u64 = sys::nvmlClocksThrottleReasonHwPowerBrakeSlowdown as u64;
+/// Cause of slowed clocks. Idleness and clocks that an operator chose are none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SlowdownCause {
+    /// The hardware divides its clocks, for heat or power.
+    Hardware,
+    /// Hardware protection from heat.
+    HardwareThermal,
+    /// The driver holds the temperature below that of the hardware's protection.
+    SoftwareThermal,
+    /// The board is at its power limit, as a busy GPU normally is.
+    PowerCap,
+    /// The power supply asserts its brake.
+    PowerBrake,
+}
+
+// === impl Slowdown ===
+
+impl Slowdown {
+    /// True if the cause holds.
+    pub fn is_by(self, cause: SlowdownCause) -> bool {
+        self.reasons & cause.bit() != 0
+    }
+
+    /// The GPU or its memory is too hot.
+    pub fn is_thermal(self) -> bool {
+        self.is_by(SlowdownCause::HardwareThermal) || self.is_by(SlowdownCause::SoftwareThermal)
+    }
+
+    /// The power supply asserts its brake. Running at the power limit is normal and does not count.
+    pub fn is_by_power(self) -> bool {
+        self.is_by(SlowdownCause::PowerBrake)
+    }
+}
+
+// === impl SlowdownCause ===
+
+impl SlowdownCause {
+    fn bit(self) -> u64 {
+        u64::from(match self {
+            Self::Hardware => sys::nvmlClocksThrottleReasonHwSlowdown,
+            Self::HardwareThermal => sys::nvmlClocksThrottleReasonHwThermalSlowdown,
+            Self::SoftwareThermal => sys::nvmlClocksEventReasonSwThermalSlowdown,
+            Self::PowerCap => sys::nvmlClocksEventReasonSwPowerCap,
+            Self::PowerBrake => sys::nvmlClocksThrottleReasonHwPowerBrakeSlowdown,
+        })
+    }
+}
+
+// === impl Gpu ===
 
 impl Gpu {
     /// Current causes; `None` if unsupported.
@@ -29,10 +72,6 @@ impl Gpu {
                 .optional()?,
             reasons => reasons,
         };
-        let held_back = |reasons: u64| Slowdown {
-            thermal: reasons & THERMAL != 0,
-            power: reasons & POWER != 0,
-        };
-        Ok(reasons.map(held_back))
+        Ok(reasons.map(|reasons| Slowdown { reasons }))
     }
 }

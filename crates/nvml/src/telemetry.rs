@@ -24,6 +24,9 @@ const MAX_CELSIUS: u32 = 1000;
 /// Bound on power: a hundred times a board's.
 const MAX_MILLIWATTS: u32 = 100_000_000;
 
+/// Bound on clocks: ten times a GPU's.
+const MAX_MEGAHERTZ: u32 = 100_000;
+
 /// Bound on energy: that power for a hundred years.
 const MAX_MILLIJOULES: u64 = MAX_MILLIWATTS as u64 * 100 * 366 * 24 * 3600;
 
@@ -47,6 +50,27 @@ impl Gpu {
     /// Power draw of the board.
     pub fn power_milliwatts(&self) -> Result<Option<u32>> {
         get_at_most!(self.table, nvmlDeviceGetPowerUsage, self.handle.0; MAX_MILLIWATTS).optional()
+    }
+
+    /// Power limit in force, the lowest of all that apply.
+    pub fn power_limit_milliwatts(&self) -> Result<Option<u32>> {
+        get_at_most!(self.table, nvmlDeviceGetEnforcedPowerLimit, self.handle.0; MAX_MILLIWATTS)
+            .optional()
+    }
+
+    /// Current clock of the streaming multiprocessors.
+    pub fn compute_clock_mhz(&self) -> Result<Option<u32>> {
+        self.clock_mhz(sys::nvmlClockType_enum_NVML_CLOCK_SM)
+    }
+
+    /// Current clock of the memory.
+    pub fn memory_clock_mhz(&self) -> Result<Option<u32>> {
+        self.clock_mhz(sys::nvmlClockType_enum_NVML_CLOCK_MEM)
+    }
+
+    fn clock_mhz(&self, clock: sys::nvmlClockType_t) -> Result<Option<u32>> {
+        get_at_most!(self.table, nvmlDeviceGetClockInfo, self.handle.0, clock; MAX_MEGAHERTZ)
+            .optional()
     }
 
     /// Energy since the driver was loaded.

@@ -12,7 +12,8 @@ use tempfile::TempDir;
 use windlass_machine::{Fault, Machine, MachineProfile, profile::Driver, simulated_driver};
 use windlass_nvml::{
     ComputeMode, EventKind, FabricHealth, FabricState, Gpu, GpuInstance, LoadError, MemoryLimits,
-    MemoryLimitsInUse, MigMode, Nvml, NvmlError, RecoveryAction, Remote, RowRemapping, Slowdown,
+    MemoryLimitsInUse, MigMode, NvLinkCounters, Nvml, NvmlError, PcieLink, RecoveryAction, Remote,
+    RowRemapping, SlowdownCause,
 };
 
 const REAL: &str = "WINDLASS_E2E_NVML_LIBRARY";
@@ -91,6 +92,15 @@ fn check_telemetry(gpu: &Gpu) {
     let milliwatts = gpu.power_milliwatts().expect("power, or none");
     assert!(milliwatts.is_none_or(|power| (1..3_000_000).contains(&power)), "{milliwatts:?}");
     gpu.energy_millijoules().expect("energy, or none");
+    let limit = gpu.power_limit_milliwatts().expect("a limit, or none");
+    assert!(limit.is_none_or(|limit| (1_000..3_000_000).contains(&limit)), "{limit:?}");
+    for clock in [gpu.compute_clock_mhz(), gpu.memory_clock_mhz()] {
+        let megahertz = clock.expect("a clock, or none");
+        assert!(megahertz.is_none_or(|clock| (1..30_000).contains(&clock)), "{megahertz:?}");
+    }
+    let link = gpu.pcie_link().expect("a link, or none");
+    assert!(link.is_none_or(|link| link.generation > 0 && link.width > 0), "{link:?}");
+    gpu.counters().expect("counters, each or none");
 }
 
 #[test]
@@ -124,6 +134,10 @@ fn garbage_is_an_error_and_never_a_value() {
         gpu.temperature_celsius().map(drop),
         gpu.power_milliwatts().map(drop),
         gpu.energy_millijoules().map(drop),
+        gpu.power_limit_milliwatts().map(drop),
+        gpu.compute_clock_mhz().map(drop),
+        gpu.memory_clock_mhz().map(drop),
+        gpu.pcie_link().map(drop),
     ];
     for told in told {
         let error = told.expect_err("no sense");
@@ -294,10 +308,50 @@ fn conditions_are_told_as_they_are() {
     for fault in ["thermal@1", "remap-pending@1", "remap-failed@1", "ecc-count@1", "nvlink:5@1"] {
         machine.inject(&fault.parse().expect(fault)).expect(fault);
     }
-    assert_eq!(gpu.slowdown(), Ok(Some(Slowdown { thermal: true, power: false })));
-    assert_eq!(gpu.row_remapping(), Ok(Some(RowRemapping { pending: true, failed: true })));
+    let slowdown = gpu.slowdown().expect("told").expect("causes");
+    assert!(slowdown.is_thermal() && !slowdown.is_by_power(), "{slowdown:?}");
+    assert!(slowdown.is_by(SlowdownCause::Hardware) && !slowdown.is_by(SlowdownCause::PowerCap));
+    let rows = RowRemapping { corrected: 0, uncorrected: 0, pending: true, failed: true };
+    assert_eq!(gpu.row_remapping(), Ok(Some(rows)));
     assert_eq!(gpu.uncorrected_errors(), Ok(Some(1)));
     assert_eq!(gpu.nvlinks_up().expect("links").len(), links - 1);
+}
+
+#[test]
+fn clocks_limits_and_counters_are_those_of_the_card_and_absent_where_it_has_none() {
+    let (_folder, machine) = machine("dgx-h100");
+    let nvml = Nvml::load(&machine.nvml_library()).expect("loaded");
+    let gpu = nvml.gpu(1).expect("a GPU");
+    machine
+        .update(|model| {
+            let live = &mut model.gpus[1].live;
+            (live.utilization_percent, live.pcie_replays) = (90, 3);
+            live.ecc_volatile.corrected = 5;
+            live.nvlink.sent_kib = 7 << 32;
+            live.nvlink.crc_flit_errors = 2;
+        })
+        .expect("updated");
+    let card = machine.model().expect("a model").gpus[1].card.clone();
+    assert_eq!(gpu.compute_clock_mhz(), Ok(Some(card.clocks_mhz.graphics)));
+    assert_eq!(gpu.memory_clock_mhz(), Ok(Some(card.clocks_mhz.memory)));
+    assert_eq!(gpu.power_limit_milliwatts(), Ok(Some(card.power_limit_w * 1000)));
+    assert_eq!(gpu.pcie_link(), Ok(Some(PcieLink { generation: 5, width: 16 })));
+    let counters = gpu.counters().expect("told");
+    assert_eq!((counters.corrected_errors, counters.pcie_replays), (Some(5), Some(3)));
+    let nvlink = NvLinkCounters {
+        sent_kib: Some(7 << 32),
+        received_kib: Some(0),
+        crc_flit_errors: Some(2),
+        crc_data_errors: Some(0),
+        replays: Some(0),
+        recoveries: Some(0),
+    };
+    assert_eq!(counters.nvlink, nvlink);
+
+    let (_folder, machine) = self::machine("l40s-pcie");
+    let nvml = Nvml::load(&machine.nvml_library()).expect("loaded");
+    let without = nvml.gpu(0).expect("a GPU").counters().expect("told").nvlink;
+    assert_eq!(without, NvLinkCounters::default());
 }
 
 #[test]

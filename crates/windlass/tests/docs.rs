@@ -131,6 +131,7 @@ fn registered() -> BTreeSet<String> {
         }
         let source = fs::read_to_string(&path).expect("a text file");
         let source = source.split("#[cfg(test)]").next().unwrap_or_default();
+        let prefix = if path.ends_with("metrics/process.rs") { "process_" } else { "windlass_" };
         let calls = [
             "Head::new(",
             ".register(",
@@ -141,7 +142,7 @@ fn registered() -> BTreeSet<String> {
         for call in calls {
             let arguments = source.split(call).skip(1).map(str::trim_start);
             let literals = arguments.filter_map(|it| it.strip_prefix('"')?.split('"').next());
-            names.extend(literals.map(str::to_owned));
+            names.extend(literals.map(|name| format!("{prefix}{name}")));
         }
     }
     names
@@ -150,13 +151,17 @@ fn registered() -> BTreeSet<String> {
 #[test]
 fn every_metric_is_documented_and_no_other_is() {
     let page = page("docs/metrics.md");
-    let listed = page.lines().filter(|line| line.starts_with("| `windlass_"));
+    let is_metric = |line: &&str| {
+        ["windlass_", "process_"].iter().any(|prefix| line.starts_with(&format!("| `{prefix}")))
+    };
+    let listed = page.lines().filter(is_metric);
     let names = listed.filter_map(|line| line.split('|').nth(1));
     let names: BTreeSet<_> = names.flat_map(|cell| cell.split('`').skip(1).step_by(2)).collect();
     let plain = |name: &str| {
-        let name = name.strip_prefix("windlass_").unwrap_or(name);
-        let units =
-            ["_total", "_info", "_seconds", "_bytes", "_ratio", "_celsius", "_watts", "_joules"];
+        let units = [
+            "_total", "_info", "_seconds", "_bytes", "_ratio", "_celsius", "_watts", "_joules",
+            "_hertz",
+        ];
         let mut plain = name;
         while let Some(unit) = units.iter().find(|unit| plain.ends_with(**unit)) {
             plain = plain.trim_end_matches(unit);

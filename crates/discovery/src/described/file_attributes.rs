@@ -12,11 +12,11 @@ use windlass_core::{
 };
 use windlass_host::{
     Host,
-    external::{DeadlinePool, Late},
+    external::{DeadlinePool, Late, SOON},
 };
 
 use super::find::Candidate;
-use crate::{failure, scan_pool::SOON};
+use crate::failure;
 
 /// Reader of attribute files; a device that hangs keeps its last values.
 #[derive(Debug, Default)]

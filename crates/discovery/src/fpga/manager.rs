@@ -14,14 +14,16 @@ use windlass_core::{
     device::{Device, DeviceId, DeviceKind, DeviceNode, SourceName},
     health::Observation,
 };
-use windlass_host::{Host, external::Late};
+use windlass_host::{
+    Host,
+    external::{Late, ScanPool},
+};
 
 use super::{ObservedDevice, no_answer, not_ready};
 use crate::{
     described::fitting,
     entry_limits::EntryLimits,
     facts::{attributes, text},
-    scan_pool::ScanPool,
 };
 
 pub(super) const DOMAIN: &str = "windlass.dev";

@@ -19,13 +19,15 @@ use windlass_core::{
     health::{Observation, Reason},
     pci::PciAddress,
 };
-use windlass_host::{Host, external::Late};
+use windlass_host::{
+    Host,
+    external::{Late, ScanPool},
+};
 
 use super::{ObservedDevice, is_identifier, no_answer, not_ready};
 use crate::{
     entry_limits::EntryLimits,
     facts::{attributes, of_function, text},
-    scan_pool::ScanPool,
 };
 
 pub(super) const DOMAIN: &str = "fpga.intel.com";

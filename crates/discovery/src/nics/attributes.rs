@@ -22,6 +22,8 @@ pub const DRIVER: AttributeName = AttributeName::new(DOMAIN, "driver");
 pub const AUXILIARY_DEVICE: AttributeName = AttributeName::new(DOMAIN, "auxiliaryDevice");
 /// First RDMA device.
 pub const RDMA_DEVICE: AttributeName = AttributeName::new(DOMAIN, "rdmaDevice");
+/// State of the first port, `ACTIVE`.
+pub(super) const PORT_STATE: AttributeName = AttributeName::new(DOMAIN, "portState");
 /// PCI address of the physical function, or of a subfunction's parent.
 pub const PF_PCI_ADDRESS: AttributeName = AttributeName::new(DOMAIN, "pfPciAddress");
 /// `vhost` or `virtio`.
@@ -72,7 +74,7 @@ impl NicScan<'_> {
             (RDMA_DEVICE, device.map(|device| AttributeValue::string(&device.name))),
             ours("linkLayer", of_port(port.and_then(|port| port.link_layer.as_ref()))),
             ours("rate", of_port(port.and_then(|port| port.rate.as_ref()))),
-            ours("portState", state.map(AttributeValue::string)),
+            (PORT_STATE, state.map(AttributeValue::string)),
             ours("pKey", of_port(port.and_then(|port| port.pkey.as_ref()))),
             ours("rdmaNetns", networks.map(AttributeValue::string)),
         ]

@@ -6,9 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use windlass_host::Host;
-
-use crate::scan_pool::ScanPool;
+use windlass_host::{Host, external::ScanPool};
 
 /// A port of an RDMA device.
 #[derive(Clone, Debug)]
@@ -101,6 +99,11 @@ impl Port {
 
     /// True if traffic flows (`enum ib_port_state`, IBTA).
     pub(super) fn is_active(&self) -> bool {
-        self.state.as_deref().is_some_and(|state| state.ends_with("ACTIVE"))
+        self.state.as_deref().is_some_and(is_active)
     }
+}
+
+/// True for the state in which traffic flows, with or without its number.
+pub(super) fn is_active(state: &str) -> bool {
+    state.ends_with("ACTIVE")
 }

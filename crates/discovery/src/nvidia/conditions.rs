@@ -7,7 +7,7 @@ use windlass_core::{
     attribute::{AttributeName, AttributeValue},
     health::Reason,
 };
-use windlass_nvml::{Fabric, Gpu, RecoveryAction, Remote};
+use windlass_nvml::{Fabric, Gpu, RecoveryAction, Remote, RowRemapping, Slowdown};
 
 use super::{
     describe::named,
@@ -35,6 +35,15 @@ pub(super) struct Conditions {
     power: Option<Slowed>,
 }
 
+/// Readings of a probe that health and telemetry share, so that the driver is called once.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Readings {
+    /// Uncorrected memory errors since the driver was loaded.
+    pub(super) uncorrected_errors: Option<u64>,
+    pub(super) rows: Option<RowRemapping>,
+    pub(super) slowdown: Option<Slowdown>,
+}
+
 /// Slowed clocks, now or recently.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Slowed {
@@ -51,24 +60,36 @@ pub(super) struct Moment {
     pub(super) lately: Duration,
 }
 
+// === impl Readings ===
+
+impl Readings {
+    /// A failing read leaves its value unknown; the probe detects unresponsive GPUs.
+    pub(super) fn read(gpu: &Gpu) -> Self {
+        Self {
+            uncorrected_errors: gpu.uncorrected_errors().ok().flatten(),
+            rows: gpu.row_remapping().ok().flatten(),
+            slowdown: gpu.slowdown().ok().flatten(),
+        }
+    }
+}
+
 // === impl Conditions ===
 
 impl Conditions {
-    /// Reads all conditions. A failing read leaves its condition unknown; the probe detects unresponsive
-    /// GPUs.
-    pub(super) fn read(gpu: &Gpu, before: &Self, moment: Moment) -> Self {
-        let rows = gpu.row_remapping().ok().flatten();
+    /// Reads all conditions but those of the readings. A failing read leaves its condition unknown.
+    pub(super) fn read(gpu: &Gpu, readings: Readings, before: &Self, moment: Moment) -> Self {
+        let Readings { rows, slowdown, .. } = readings;
         // GPUs with row remapping retire no pages.
         let pages = || gpu.page_retirement_pending().ok().flatten();
-        let slowdown = gpu.slowdown().ok().flatten();
+        let after = |before, now| Slowed::after(before, now, moment);
         Self {
             fabric: gpu.fabric().ok().flatten(),
             pending_row: rows.map(|rows| rows.pending),
             pending_page: if rows.is_none() { pages() } else { None },
             row_remap_failed: rows.is_some_and(|rows| rows.failed),
             recovery: gpu.recovery_action().ok().flatten(),
-            thermal: slowdown.map(|now| Slowed::after(before.thermal, now.thermal, moment)),
-            power: slowdown.map(|now| Slowed::after(before.power, now.power, moment)),
+            thermal: slowdown.map(|now| after(before.thermal, now.is_thermal())),
+            power: slowdown.map(|now| after(before.power, now.is_by_power())),
         }
     }
 

@@ -11,7 +11,7 @@ use windlass_host::Roots;
 use windlass_nvml::{Gpu, Nvml, NvmlError};
 
 use super::{
-    conditions::{Conditions, Moment},
+    conditions::{Conditions, Moment, Readings},
     connection::NumberedSet,
     describe::{Describe, NO_NODE},
     facts::{DriverFacts, GpuFacts, InstanceFacts, LinkFacts, MigFacts, memory},
@@ -45,8 +45,7 @@ pub(super) struct ProbeReport {
     pub(super) obstacles: BTreeMap<DeviceId, String>,
     /// Reason to distrust the GPU although it answers.
     pub(super) failure: Option<(Reason, String)>,
-    /// Uncorrected memory errors since the driver was loaded.
-    pub(super) uncorrected_errors: Option<u64>,
+    pub(super) readings: Readings,
     /// Number of the joined event set.
     pub(super) watched_in: Option<u64>,
 }
@@ -66,8 +65,8 @@ impl Probe {
         {
             tracing::info!(device = %id, "the driver reports no events of this GPU; it is polled");
         }
-        let uncorrected_errors = gpu.uncorrected_errors().ok().flatten();
-        let facts = self.facts(gpu, id, mig)?;
+        let readings = Readings::read(&gpu);
+        let facts = self.facts(gpu, id, mig, readings)?;
         let address = facts.pci_bus_id.as_deref().and_then(|address| address.parse().ok());
         let graphics = address.map(|address| graphics::of_function(&self.roots, address));
         let facts = GpuFacts { graphics: graphics.unwrap_or_default(), ..facts };
@@ -75,15 +74,21 @@ impl Probe {
         let (described, obstacles) =
             if unchanged { (None, BTreeMap::new()) } else { self.describe(&facts) };
         let failure = facts.conditions.failure(&facts.links);
-        Ok(ProbeReport { facts, described, obstacles, failure, uncorrected_errors, watched_in })
+        Ok(ProbeReport { facts, described, obstacles, failure, readings, watched_in })
     }
 
     /// Known facts of the same GPU, if MIG layout and links are unchanged, else new ones; with current
     /// conditions.
-    fn facts(&self, gpu: Gpu, id: DeviceId, mig: MigFacts) -> Result<GpuFacts, NvmlError> {
+    fn facts(
+        &self,
+        gpu: Gpu,
+        id: DeviceId,
+        mig: MigFacts,
+        readings: Readings,
+    ) -> Result<GpuFacts, NvmlError> {
         let known = self.known.as_ref().filter(|known| known.id == id && known.gpu == gpu);
         let before = known.map(|known| known.conditions.clone()).unwrap_or_default();
-        let conditions = Conditions::read(&gpu, &before, self.moment);
+        let conditions = Conditions::read(&gpu, readings, &before, self.moment);
         let up = gpu.nvlinks_up()?;
         let same = |known: &&GpuFacts| known.mig == mig && known.links.up == up;
         let partitions = self.partitions(&gpu, &id, &mig);

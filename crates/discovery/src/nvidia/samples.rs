@@ -1,7 +1,7 @@
 //! GPU telemetry, read after each passed probe on a thread of its own.
 //!
 //! Separate from the probe: a failing sensor is no reason to distrust a GPU, and the first device list must
-//! not wait for it. A hanging read is not repeated.
+//! not wait for it. A hanging read is not repeated. Numbers that the probe needs for health come from it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,13 +11,16 @@ use std::{
 
 use jiff::Timestamp;
 use tokio::{sync::watch, task::JoinSet};
-use windlass_core::device::DeviceId;
-use windlass_nvml::Gpu;
+use windlass_core::{
+    device::DeviceId,
+    telemetry::{NvLinkSample, RemappedRows, Sample, ThrottleReason},
+};
+use windlass_nvml::{Counters, Gpu, NvLinkCounters, RowRemapping, Slowdown, SlowdownCause};
 
-use super::facts::{GpuFacts, InstanceFacts};
+use super::{conditions::Readings, facts::InstanceFacts, probe::ProbeReport};
 use crate::{
     mig::id_of,
-    telemetry::{Sample, Telemetry},
+    telemetry::{self, Telemetry},
 };
 
 /// Telemetry reader and publisher.
@@ -35,15 +38,22 @@ pub(super) struct Reading {
     samples: Vec<(DeviceId, Sample)>,
 }
 
-/// A GPU and its instances by index, valid while their UUIDs agree.
+/// A GPU and its instances by index, valid while their UUIDs agree, with what the probe has read already.
 struct Target {
     gpu: Gpu,
     id: DeviceId,
     instances: Vec<InstanceFacts>,
+    readings: Readings,
+    links: LinkCounts,
 }
 
-/// Probes for which a sample stays valid. One missed probe is chance, three are a driver that hangs.
-const VALID_PROBES: u32 = 3;
+/// NVLinks that are up, and those that were.
+struct LinkCounts {
+    up: usize,
+    down: usize,
+}
+
+const KIB: u64 = 1024;
 
 // === impl Samples ===
 
@@ -53,19 +63,19 @@ impl Samples {
     }
 
     /// Marks a GPU for reading after a passed probe, if anybody receives telemetry.
-    pub(super) fn want(&mut self, index: usize, facts: &GpuFacts) {
+    pub(super) fn want(&mut self, index: usize, probed: &ProbeReport) {
         if !self.to.is_closed() {
-            self.wanted.insert(index, Target::of(facts));
+            self.wanted.insert(index, Target::of(probed));
         }
     }
 
     /// Starts all marked reads, except where one hangs.
     pub(super) fn begin(&mut self, now: Timestamp, probe_interval: Duration) {
-        let until = now.saturating_add(probe_interval * VALID_PROBES).unwrap_or(Timestamp::MAX);
-        let frame = Sample { at: now, until, ..Sample::default() };
+        let until = telemetry::end_of_validity(now, probe_interval);
         let (wanted, open) = (std::mem::take(&mut self.wanted), &mut self.open);
         for (index, target) in wanted.into_iter().filter(|(index, _)| open.insert(*index)) {
-            self.readings.spawn_blocking(move || Reading { index, samples: target.read(frame) });
+            self.readings
+                .spawn_blocking(move || Reading { index, samples: target.read(now, until) });
         }
     }
 
@@ -79,53 +89,110 @@ impl Samples {
 
     pub(super) fn take(&mut self, reading: Reading, now: Timestamp) {
         self.open.remove(&reading.index);
-        self.to.send_modify(|known| {
-            let known = Arc::make_mut(known);
-            // Drops instances of former layouts.
-            known.retain(|_, sample| sample.until >= now);
-            known.extend(reading.samples);
-        });
+        telemetry::publish(&self.to, reading.samples, now);
     }
 }
 
 // === impl Target ===
 
 impl Target {
-    fn of(facts: &GpuFacts) -> Self {
-        let (gpu, id, instances) = (&facts.gpu, &facts.id, facts.instances());
-        Self { gpu: gpu.clone(), id: id.clone(), instances: instances.to_vec() }
+    fn of(probed: &ProbeReport) -> Self {
+        let ProbeReport { facts, readings, .. } = probed;
+        Self {
+            gpu: facts.gpu.clone(),
+            id: facts.id.clone(),
+            instances: facts.instances().to_vec(),
+            readings: *readings,
+            links: LinkCounts { up: facts.links.up.len(), down: facts.links.lost.len() },
+        }
     }
 
-    fn read(self, frame: Sample) -> Vec<(DeviceId, Sample)> {
-        let whole = (self.id, everything(&self.gpu, frame));
+    fn read(self, at: Timestamp, until: Timestamp) -> Vec<(DeviceId, Sample)> {
+        let whole = (self.id.clone(), self.sample());
         let parts = self.instances.into_iter().filter_map(|part| {
             let device = self.gpu.mig_device(part.index).ok()?;
             let is_same = id_of(&device).is_ok_and(|id| id == part.id);
             // Instances measure only their memory.
-            is_same.then(|| (part.id, memory(&device, frame)))
+            is_same.then(|| (part.id, memory(&device)))
         });
-        std::iter::once(whole).chain(parts).collect()
+        let all = std::iter::once(whole).chain(parts);
+        all.map(|(id, sample)| (id, Sample { at, until, ..sample })).collect()
+    }
+
+    /// All sensors of the GPU. A failing sensor counts as absent.
+    fn sample(&self) -> Sample {
+        let (gpu, Readings { uncorrected_errors, rows, slowdown }) = (&self.gpu, self.readings);
+        let busy = gpu.utilization().ok().flatten();
+        let link = gpu.pcie_link().ok().flatten();
+        let Counters { corrected_errors, pcie_replays, nvlink } =
+            gpu.counters().unwrap_or_default();
+        Sample {
+            compute_percent: busy.map(|busy| busy.compute_percent),
+            memory_percent: busy.map(|busy| busy.memory_percent),
+            temperature_celsius: gpu.temperature_celsius().ok().flatten(),
+            power_milliwatts: gpu.power_milliwatts().ok().flatten().map(u64::from),
+            power_limit_milliwatts: gpu.power_limit_milliwatts().ok().flatten().map(u64::from),
+            energy_millijoules: gpu.energy_millijoules().ok().flatten(),
+            compute_clock_hertz: gpu.compute_clock_mhz().ok().flatten().map(hertz),
+            memory_clock_hertz: gpu.memory_clock_mhz().ok().flatten().map(hertz),
+            throttled: slowdown.map(throttle_reasons),
+            pcie_generation: link.map(|link| link.generation),
+            pcie_width: link.map(|link| link.width),
+            pcie_replays,
+            // A GPU without ECC reports 0 corrected errors under some drivers.
+            corrected_errors: corrected_errors.filter(|_| uncorrected_errors.is_some()),
+            uncorrected_errors,
+            remapped_rows: rows.map(remapped_rows),
+            nvlinks: self.links.with(nvlink),
+            ..memory(gpu)
+        }
     }
 }
 
-/// All sensors of a GPU. A failing sensor counts as absent.
-fn everything(gpu: &Gpu, frame: Sample) -> Sample {
-    let busy = gpu.utilization().ok().flatten();
-    Sample {
-        compute_percent: busy.map(|busy| busy.compute_percent),
-        memory_percent: busy.map(|busy| busy.memory_percent),
-        temperature_celsius: gpu.temperature_celsius().ok().flatten(),
-        power_milliwatts: gpu.power_milliwatts().ok().flatten(),
-        energy_millijoules: gpu.energy_millijoules().ok().flatten(),
-        ..memory(gpu, frame)
+// === impl LinkCounts ===
+
+impl LinkCounts {
+    /// `None` for a GPU whose links were never up, as one without NVLink or in MIG mode.
+    fn with(&self, counters: NvLinkCounters) -> Option<NvLinkSample> {
+        let bytes = |kib: u64| kib.saturating_mul(KIB);
+        (self.up + self.down > 0).then_some(NvLinkSample {
+            up: self.up,
+            down: self.down,
+            sent_bytes: counters.sent_kib.map(bytes),
+            received_bytes: counters.received_kib.map(bytes),
+            crc_flit_errors: counters.crc_flit_errors,
+            crc_data_errors: counters.crc_data_errors,
+            replays: counters.replays,
+            recoveries: counters.recoveries,
+        })
     }
 }
 
-fn memory(device: &Gpu, frame: Sample) -> Sample {
+fn memory(device: &Gpu) -> Sample {
     let memory = device.memory().ok().flatten();
     Sample {
         memory_used_bytes: memory.map(|memory| memory.used),
         memory_bytes: memory.map(|memory| memory.total),
-        ..frame
+        ..Sample::default()
     }
+}
+
+fn hertz(megahertz: u32) -> u64 {
+    u64::from(megahertz) * 1_000_000
+}
+
+fn throttle_reasons(slowdown: Slowdown) -> BTreeSet<ThrottleReason> {
+    let all = [
+        (SlowdownCause::Hardware, ThrottleReason::HwSlowdown),
+        (SlowdownCause::HardwareThermal, ThrottleReason::HwThermal),
+        (SlowdownCause::SoftwareThermal, ThrottleReason::SwThermal),
+        (SlowdownCause::PowerCap, ThrottleReason::PowerCap),
+        (SlowdownCause::PowerBrake, ThrottleReason::PowerBrake),
+    ];
+    all.into_iter().filter(|(cause, _)| slowdown.is_by(*cause)).map(|(_, reason)| reason).collect()
+}
+
+fn remapped_rows(rows: RowRemapping) -> RemappedRows {
+    let RowRemapping { corrected, uncorrected, pending, failed } = rows;
+    RemappedRows { corrected, uncorrected, pending, failed }
 }

@@ -9,6 +9,17 @@ use crate::profile::LinkState;
 const FIRST_ISSM: usize = 64;
 const FIRST_VERBS: usize = 192;
 
+/// Counters of a port that has seen no traffic (`Documentation/ABI/stable/sysfs-class-infiniband`).
+const COUNTERS: [&str; 7] = [
+    "link_downed",
+    "link_error_recovery",
+    "port_rcv_data",
+    "port_rcv_errors",
+    "port_xmit_data",
+    "port_xmit_discards",
+    "symbol_error",
+];
+
 // === impl Tree ===
 
 impl Tree {
@@ -44,6 +55,9 @@ impl Tree {
                 ("link_layer", if nic.infiniband { "InfiniBand" } else { "Ethernet" }),
             ],
         );
+        for counter in COUNTERS {
+            self.file(folder.join("counters").join(counter), "0");
+        }
         self.file(
             folder.join("gids/0"),
             &format!("fe80:0000:0000:0000:0200:0000:0000:{:04x}", port.number),

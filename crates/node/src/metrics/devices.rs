@@ -14,15 +14,17 @@ use windlass_config::Disclosed;
 use windlass_core::{
     attribute::AttributeName,
     device::{Device, DeviceId},
-    health::Reason,
+    health::{HealthState, Reason},
     inventory::Inventory,
+    telemetry::Sample,
 };
-use windlass_discovery::{MIG_PROFILE, telemetry::Sample};
+use windlass_discovery::MIG_PROFILE;
 use windlass_host::counters::Labels;
 
 use super::{
     MetricSources,
     family::{FamilyHead, Value},
+    measures,
 };
 
 #[derive(Debug)]
@@ -35,59 +37,17 @@ enum HolderNames {
     OfDevices,
 }
 
-struct Measure {
-    head: FamilyHead,
-    of: fn(&Sample) -> Option<Value>,
-}
-
 const INFO: FamilyHead = FamilyHead::new("device", "Identity and location of a device");
 const HEALTHY: FamilyHead = FamilyHead::new("device_healthy", "1 if the device is healthy");
+const UNHEALTHY: FamilyHead = FamilyHead::new(
+    "device_unhealthy",
+    "1 while a device is unhealthy, with the reason and the operator's remedy",
+);
 const FAULTS: FamilyHead = FamilyHead::new("device_faults", "Faults of a device, by class");
 const LAST_XID: FamilyHead =
     FamilyHead::new("device_last_xid", "The newest XID that made a device unhealthy");
 const HOLDER: FamilyHead =
     FamilyHead::new("device_holder", "Devices and replicas that a container holds");
-const ENERGY: FamilyHead =
-    FamilyHead::new("device_energy", "Energy drawn since the driver was loaded")
-        .with_unit("joules");
-
-const MEASURES: [Measure; 7] = [
-    Measure {
-        head: FamilyHead::new("device_memory", "Size of the device's memory").with_unit("bytes"),
-        of: |sample| sample.memory_bytes.map(Value::Whole),
-    },
-    Measure {
-        head: FamilyHead::new("device_memory_used", "Allocated memory").with_unit("bytes"),
-        of: |sample| sample.memory_used_bytes.map(Value::Whole),
-    },
-    Measure {
-        head: FamilyHead::new("device_utilization", "Share of time in which a kernel ran")
-            .with_unit("ratio"),
-        of: |sample| sample.compute_percent.map(ratio),
-    },
-    Measure {
-        head: FamilyHead::new(
-            "device_memory_utilization",
-            "Share of time in which memory was read or written",
-        )
-        .with_unit("ratio"),
-        of: |sample| sample.memory_percent.map(ratio),
-    },
-    Measure {
-        head: FamilyHead::new("device_temperature", "Temperature of the chip").with_unit("celsius"),
-        of: |sample| sample.temperature_celsius.map(|celsius| Value::Whole(celsius.into())),
-    },
-    Measure {
-        head: FamilyHead::new("device_power", "Power that the board draws").with_unit("watts"),
-        of: |sample| sample.power_milliwatts.map(|power| Value::Real(f64::from(power) / 1e3)),
-    },
-    Measure {
-        head: FamilyHead::new("device_sampled_timestamp", "Time of the latest sample")
-            .with_unit("seconds"),
-        of: |sample| u64::try_from(sample.at.as_second()).ok().map(Value::Whole),
-    },
-];
-
 const DRIVER: AttributeName = AttributeName::new("nvidia.com", "driverVersion");
 
 // === impl DeviceCollector ===
@@ -100,10 +60,12 @@ impl Collector for DeviceCollector {
         INFO.infos(&mut to, devices.iter().map(info_labels))?;
         // A vanished MIG instance was reconfigured, not broken: no alert.
         let recut = |device: &&Device| device.parent.is_some() && device.health.has_vanished();
-        let listed = devices.iter().filter(|device| !recut(device));
+        let listed = || devices.iter().filter(|device| !recut(device));
         let health =
-            listed.map(|device| (device_labels(device), device.health.is_healthy().into()));
+            listed().map(|device| (device_labels(device), device.health.is_healthy().into()));
         HEALTHY.gauges(&mut to, health)?;
+        let unhealthy = listed().filter_map(unhealthy_labels);
+        UNHEALTHY.gauges(&mut to, unhealthy.map(|labels| (labels, Value::Whole(1))))?;
         FAULTS.counters(&mut to, devices.iter().flat_map(faults))?;
         let xids = devices.iter().filter_map(|device| Some((id_labels(device), last_xid(device)?)));
         LAST_XID.gauges(&mut to, xids)?;
@@ -143,21 +105,13 @@ impl DeviceCollector {
                 ))
             })
             .collect();
-        for Measure { head, of } in &MEASURES {
-            let lines =
-                samples.iter().filter_map(|(name, sample)| Some((name.clone(), of(sample)?)));
-            head.gauges(to, lines)?;
-        }
-        let energy = samples.iter().filter_map(|(name, sample)| {
-            Some((name.clone(), Value::Real(millis(sample.energy_millijoules?))))
-        });
-        ENERGY.counters(to, energy)
+        measures::write(to, &samples)
     }
 
     /// Newest sample, unless it has expired.
     fn sample(&self, id: &DeviceId) -> Option<Sample> {
         let now = self.0.clock.now();
-        let found = self.0.telemetry.iter().find_map(|source| source.borrow().get(id).copied());
+        let found = self.0.telemetry.iter().find_map(|source| source.borrow().get(id).cloned());
         found.filter(|sample| sample.until >= now)
     }
 }
@@ -182,6 +136,19 @@ fn info_labels(device: &Device) -> Labels {
     ];
     let more = more.into_iter().filter_map(|(key, value)| Some((key, value?)));
     device_labels(device).into_iter().chain(more).collect()
+}
+
+/// Labels of an unhealthy device: one of eighteen reasons, and one of seven remedies if the rule has one.
+fn unhealthy_labels(device: &Device) -> Option<Labels> {
+    let health = &device.health;
+    let reason = health.failure().filter(|_| health.state == HealthState::Unhealthy)?.reason;
+    let action = reason.action().filter(|action| action.concerns_operator());
+    let more = [
+        ("reason", Some(reason.class().to_owned())),
+        ("action", action.map(|action| action.to_string())),
+    ];
+    let more = more.into_iter().filter_map(|(key, value)| Some((key, value?)));
+    Some(device_labels(device).into_iter().chain(more).collect())
 }
 
 /// One line per possible class of fault, from the first scrape on: `increase()` misses a first fault without a
@@ -250,15 +217,6 @@ fn holder_labels(id: &DeviceId, holder: &Holder, names: HolderNames) -> Labels {
         ("container", of_pod(&holder.container)),
     ];
     own.into_iter().filter_map(|(key, value)| Some((key, value?))).collect()
-}
-
-fn ratio(percent: u32) -> Value {
-    Value::Real(f64::from(percent) / 100.0)
-}
-
-#[expect(clippy::cast_precision_loss, reason = "53 bits of millijoules last for 280 years at 1 kW")]
-fn millis(thousandths: u64) -> f64 {
-    thousandths as f64 / 1e3
 }
 
 #[cfg(test)]
@@ -355,6 +313,33 @@ mod tests {
         let [(labels, Value::Whole(1))] = lines.as_slice() else { panic!("not one line") };
         let keys: Vec<_> = labels.iter().map(|(key, _)| *key).collect();
         assert_eq!(keys, ["device", "resource"]);
+    }
+
+    #[test]
+    fn an_unhealthy_device_names_its_newest_trouble_and_the_operators_remedy_if_there_is_one() {
+        let now = Timestamp::UNIX_EPOCH;
+        let (id, source) = ("GPU-a".parse().expect("valid"), SourceName::NVIDIA);
+        let mut gpu = Device::new(id, DeviceKind::Gpu, source, now);
+        let mut tracker = HealthTracker::new(Duration::ZERO, now);
+        let mut told = |observation: Observation| {
+            tracker.observe(&observation, now);
+            gpu.health = tracker.health().clone();
+            let labels = unhealthy_labels(&gpu)?;
+            let value = |key| labels.iter().find(|(own, _)| *own == key).map(|(_, it)| it.clone());
+            Some((value("reason").expect("always"), value("action")))
+        };
+        let it = String::new;
+        assert_eq!(told(Observation::Overdue(it())), None, "unknown is not unhealthy");
+        for (reason, class, action) in [
+            (Reason::Xid(79), "XID", Some("restart the machine")),
+            (Reason::Xid(38), "XID", None),
+            (Reason::RowRemapFailed, "row remapping failed", Some("contact support")),
+            (Reason::Unresponsive, "unresponsive", None),
+        ] {
+            let expected = Some((class.to_owned(), action.map(str::to_owned)));
+            assert_eq!(told(Observation::Fault(reason, it())), expected);
+        }
+        assert_eq!(told(Observation::Passed), None);
     }
 
     #[test]

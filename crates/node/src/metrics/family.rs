@@ -61,7 +61,7 @@ impl FamilyHead {
         self.write(to, MetricType::Info, lines)
     }
 
-    fn write(
+    pub(super) fn write(
         &self,
         to: &mut DescriptorEncoder<'_>,
         kind: MetricType,

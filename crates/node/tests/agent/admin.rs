@@ -187,8 +187,52 @@ async fn a_scrape_waits_for_no_driver_and_a_gpu_that_hangs_measures_nothing() {
     assert!(text.contains(&fault), "{text}");
     let transition = r#"windlass_device_health_transitions_total{kind="gpu",to="unhealthy"} 1"#;
     assert!(text.contains(transition), "{text}");
+    let unhealthy = |answer: &Answer| lines(&answer.body, "windlass_device_unhealthy").join("\n");
+    let text = get(&agent, "/metrics").await;
+    assert!(unhealthy(&text).ends_with(r#",reason="unresponsive"} 1"#), "{}", text.body);
     world.inject("recover@3");
     get_until(&agent, "/metrics", |answer| measured(&answer.body)).await;
+    agent.until(|state| state.inventory.get(&id).expect("listed").health.is_healthy()).await;
+    get_until(&agent, "/metrics", |answer| unhealthy(answer).is_empty()).await;
+    world.inject("xid:79@3");
+    let told = |answer: &Answer| unhealthy(answer).contains(r#"reason="XID",action="#);
+    let text = get_until(&agent, "/metrics", told).await;
+    assert!(unhealthy(&text).ends_with(r#"action="restart the machine"} 1"#), "{}", text.body);
+}
+
+#[tokio::test]
+async fn a_gpu_in_trouble_tells_it_by_reason_and_type() {
+    let world = world("dgx-h100");
+    world.inject("thermal@3");
+    world.inject("ecc-count@3");
+    world.inject("remap-pending@3");
+    let agent = world.agent();
+    agent.until(|state| state.inventory.is_complete()).await;
+    let id = gpu_id(&agent, 3);
+    let value = |text: &str, metric: &str, label: &str| {
+        let own = lines(text, metric).into_iter();
+        let mut own = own.filter(|line| line.contains(&id) && line.contains(label));
+        own.next().and_then(|line| line.rsplit(' ').next().map(str::to_owned))
+    };
+    let there = |answer: &Answer| value(&answer.body, "windlass_device_throttled", "").is_some();
+    let text = get_until(&agent, "/metrics", there).await.body;
+    for (metric, label, expected) in [
+        ("windlass_device_throttled", r#"reason="hw_slowdown""#, "1"),
+        ("windlass_device_throttled", r#"reason="hw_thermal""#, "1"),
+        ("windlass_device_throttled", r#"reason="power_brake""#, "0"),
+        ("windlass_device_ecc_errors_total", r#"type="uncorrected""#, "1"),
+        ("windlass_device_ecc_errors_total", r#"type="corrected""#, "0"),
+        ("windlass_device_row_remapping", r#"state="pending""#, "1"),
+        ("windlass_device_nvlinks", r#"state="up""#, "18"),
+        ("windlass_device_nvlinks", r#"state="down""#, "0"),
+    ] {
+        assert_eq!(value(&text, metric, label).as_deref(), Some(expected), "{metric} {label}");
+    }
+    world.inject("nvlink:5@3");
+    let down = |answer: &Answer| {
+        value(&answer.body, "windlass_device_nvlinks", r#"state="down""#).as_deref() == Some("1")
+    };
+    get_until(&agent, "/metrics", down).await;
 }
 
 #[tokio::test]
@@ -297,7 +341,8 @@ fn promtool_finds_no_fault(page: &str) {
 /// The page without what differs between runs and repeats itself from GPU to GPU or call to call. Lines
 /// have no order, but for the buckets of a histogram.
 fn stable(text: &str) -> String {
-    const VARYING: [&str; 6] = [
+    const VARYING: [&str; 7] = [
+        "process_",
         "windlass_config_last_reload_success_timestamp",
         "windlass_device_energy",
         "windlass_device_sampled_timestamp",

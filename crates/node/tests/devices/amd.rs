@@ -6,7 +6,7 @@ use windlass_testkit::{Node, allocatable, pod_with as pod};
 
 use crate::devices::{
     golden,
-    world::{device, node_of},
+    world::{device, listening, measured, node_of},
 };
 
 const GPU: &str = "amd.com/gpu";
@@ -168,6 +168,44 @@ async fn errors_that_ecc_could_not_correct_and_heat_count() {
     world.write(&format!("{monitor}/temp2_input"), "104000\n");
     let expected = "Unhealthy: out of bounds, junction 104 °C, limit 100 °C";
     agent.until_health(second, expected).await;
+}
+
+#[tokio::test]
+async fn whole_gpus_measure_what_the_kernel_shows_and_their_partitions_nothing() {
+    let mut world = machine("mi300x-cpx", "");
+    let agent = listening(&mut world);
+    let first = r#"index="0""#;
+    for (metric, expected) in [
+        ("windlass_device_memory_bytes", "206141652992"),
+        ("windlass_device_utilization_ratio", "0.0"),
+        ("windlass_device_temperature_celsius", "41"),
+        ("windlass_device_power_watts", "142.0"),
+        ("windlass_device_power_limit_watts", "750.0"),
+        ("windlass_device_clock_hertz", "132000000"),
+        ("windlass_device_memory_clock_hertz", "900000000"),
+        ("windlass_device_pcie_replays_total", "0"),
+    ] {
+        let lines = measured(&agent, metric, 8).await;
+        let value = lines.iter().find(|line| line.contains(first)).expect(metric);
+        assert!(value.ends_with(&format!(" {expected}")), "{value}");
+        assert!(!lines.iter().any(|line| line.contains("parent=")), "{lines:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_sensor_that_hangs_costs_its_gpu_the_measurements_and_nothing_else() {
+    let mut world = machine("mi300x", "");
+    let file = "/sys/bus/pci/devices/0000:05:00.0/gpu_busy_percent";
+    world.hang(file);
+    let agent = listening(&mut world);
+    let lines = measured(&agent, "windlass_device_power_watts", 7).await;
+    let silent = ids(&agent.state.borrow())[0].clone();
+    assert!(!lines.iter().any(|line| line.contains(&silent)), "{lines:?}");
+    agent.until_health(&silent, "Healthy").await;
+    world.answer(file, "50");
+    let lines = measured(&agent, "windlass_device_utilization_ratio", 8).await;
+    let own = lines.iter().find(|line| line.contains(&silent)).expect("it answers");
+    assert!(own.ends_with(" 0.5"), "{own}");
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use windlass_testkit::{Node, allocatable, pod_with as pod};
 
 use crate::devices::{
     golden,
-    world::{device, node, node_of},
+    world::{device, listening, measured, measured_until, node, node_of},
 };
 
 const GPU: &str = "gpu.intel.com/xe";
@@ -54,6 +54,25 @@ async fn what_is_unbound_off_the_bus_or_too_hot_is_unhealthy() {
         happens(&world, fault);
         agent.until_health(id, expected).await;
     }
+}
+
+#[tokio::test]
+async fn a_card_measures_what_its_driver_shows_and_a_virtual_function_nothing() {
+    let mut world = machine("");
+    let agent = listening(&mut world);
+    for (metric, expected) in [
+        ("windlass_device_memory_bytes", "17179869184"),
+        ("windlass_device_temperature_celsius", "42"),
+        ("windlass_device_power_limit_watts", "150.0"),
+        ("windlass_device_energy_joules_total", "86400.0"),
+        ("windlass_device_clock_hertz", "600000000"),
+    ] {
+        let lines = measured(&agent, metric, 4).await;
+        assert!(lines.iter().all(|line| line.ends_with(&format!(" {expected}"))), "{lines:?}");
+    }
+    happens(&world, "set:flex0:hwmon/hwmon0/temp2_input=55000");
+    let warm = |lines: &[String]| lines.iter().any(|line| line.ends_with(" 55"));
+    measured_until(&agent, "windlass_device_temperature_celsius", warm).await;
 }
 
 #[tokio::test]

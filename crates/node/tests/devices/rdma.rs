@@ -18,7 +18,9 @@ use windlass_machine::{
 use windlass_resources::NodeState;
 use windlass_testkit::{Node, allocatable, pod_with as pod};
 
-use crate::devices::world::{attribute, device, node_of, policy, source};
+use crate::devices::world::{
+    attribute, device, listening, measured_until, node_of, policy, source,
+};
 
 /// A resource of virtual functions with the kernel's driver, by address and through the kubelet alone.
 const VFS: &str = r#"
@@ -47,6 +49,37 @@ fn told(state: &NodeState) -> String {
         format!("{}: {known}; {nodes}; {}\n", device.id, why.unwrap_or("offered"))
     };
     state.inventory.devices.iter().map(line).collect::<Vec<_>>().concat()
+}
+
+#[tokio::test]
+async fn ports_count_traffic_in_bytes_and_errors_by_type() {
+    let mut world = world("");
+    let agent = listening(&mut world);
+    let own = |lines: &[String], label: &str| {
+        let is_own = |line: &&String| {
+            line.contains(r#"device="nic-0000-17-00-1""#)
+                && line.contains(r#"port="1""#)
+                && line.contains(label)
+        };
+        let line = lines.iter().find(is_own)?;
+        line.rsplit(' ').next().map(str::to_owned)
+    };
+    let is = async |metric: &str, label: &str, expected: &str| {
+        let reached = |lines: &[String]| own(lines, label).as_deref() == Some(expected);
+        measured_until(&agent, metric, reached).await;
+    };
+    is("windlass_device_port_up", "", "1").await;
+    is("windlass_device_port_errors_total", r#"type="symbol""#, "0").await;
+    let happens = |what: &str| {
+        world.machine.inject(&what.parse().expect("a fault")).expect("it happens");
+    };
+    let counters = "set:ens1f1np1:infiniband/mlx5_1/ports/1/counters";
+    happens(&format!("{counters}/port_rcv_data=250"));
+    happens(&format!("{counters}/link_downed=3"));
+    happens("link-down:ens1f1np1");
+    is("windlass_device_port_received_bytes_total", "", "1000").await;
+    is("windlass_device_port_errors_total", r#"type="link_down""#, "3").await;
+    is("windlass_device_port_up", "", "0").await;
 }
 
 #[tokio::test]

@@ -10,7 +10,9 @@ use windlass_core::{
 use windlass_kubelet_sim::{Container, Kubelet, Pod};
 use windlass_machine::MachineProfile;
 use windlass_resources::NodeState;
-use windlass_testkit::{Node, health};
+use windlass_testkit::{Node, Running, health, until};
+
+use crate::agent::admin::get;
 
 /// Quiet period of these tests.
 pub(crate) const QUIET: Duration = Duration::from_millis(100);
@@ -63,6 +65,32 @@ pub(crate) fn refused(text: &str) -> String {
 pub(crate) async fn end(kubelet: &Kubelet, pod: &str) {
     kubelet.admit(Pod::new("idle").container(Container::new("main"))).await.expect("admitted");
     kubelet.delete(&format!("{pod}-uid")).await;
+}
+
+/// Lines of a metric, once there are this many.
+pub(crate) async fn measured(agent: &Running, metric: &str, count: usize) -> Vec<String> {
+    measured_until(agent, metric, |lines| lines.len() == count).await
+}
+
+/// Lines of a metric, once they fulfil a condition.
+pub(crate) async fn measured_until(
+    agent: &Running,
+    metric: &str,
+    condition: impl Fn(&[String]) -> bool,
+) -> Vec<String> {
+    until(metric, async || {
+        let page = get(agent, "/metrics").await.body;
+        let own = page.lines().filter(|line| line.split(['{', ' ']).next() == Some(metric));
+        let lines: Vec<_> = own.map(str::to_owned).collect();
+        if condition(&lines) { Ok(lines) } else { Err(lines) }
+    })
+    .await
+}
+
+/// Starts the agent with a port for its pages.
+pub(crate) fn listening(world: &mut Node) -> Running {
+    world.config.listen = Some("127.0.0.1:0".parse().expect("an address"));
+    world.agent()
 }
 
 /// The device of that id.

@@ -11,7 +11,7 @@ use tokio::net::UnixDatagram;
 
 /// Netlink socket of the kernel's uevents.
 #[derive(Debug)]
-pub(super) struct Uevents {
+pub struct Uevents {
     /// A netlink socket in a type for datagrams: only `recv` is used.
     socket: UnixDatagram,
     buffer: Box<[u8; LONGEST]>,
@@ -49,7 +49,12 @@ const CHANGING: [&str; 6] = ["pci", "drm", "usb", "fpga_manager", "infiniband", 
 // === impl Uevents ===
 
 impl Uevents {
-    pub(super) fn new() -> io::Result<Self> {
+    /// Subscribes.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the kernel refuses the socket.
+    pub fn new() -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let family = AddressFamily::NETLINK;
         let socket = socket_with(family, SocketType::DGRAM, flags, Some(KOBJECT_UEVENT))?;
@@ -59,7 +64,7 @@ impl Uevents {
     }
 
     /// Waits for a relevant message. An overflow of the socket counts as one.
-    pub(super) async fn next(&mut self) {
+    pub async fn next(&mut self) {
         loop {
             match self.socket.recv(self.buffer.as_mut_slice()).await {
                 Ok(length) if matters(&self.buffer[..length]) => return,

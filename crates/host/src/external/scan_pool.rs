@@ -4,18 +4,18 @@
 
 use std::time::{Duration, Instant};
 
-use windlass_host::external::{DeadlinePool, Late};
+use super::{DeadlinePool, Late};
 
 /// Deadline pool of a family, one thread per hanging device.
 #[derive(Debug)]
-pub(super) struct ScanPool<K, A> {
+pub struct ScanPool<K, A> {
     pool: DeadlinePool<K, A>,
     /// Time that the current scan lost to hanging devices.
     lost: Duration,
 }
 
 /// Deadline of the first device. Kernel answers take microseconds; healthy firmware takes milliseconds.
-pub(super) const SOON: Duration = Duration::from_millis(500);
+pub const SOON: Duration = Duration::from_millis(500);
 
 /// Deadline after many devices hung.
 const LEAST: Duration = Duration::from_millis(50);
@@ -25,7 +25,7 @@ const LEAST: Duration = Duration::from_millis(50);
 impl<K: Ord, A: Send + 'static> ScanPool<K, A> {
     /// Runs `read` on another thread. Lost time halves into the next deadline: the first hanging devices
     /// cost a second together, each further one 50 ms, once.
-    pub(super) fn call(
+    pub fn call(
         &mut self,
         device: K,
         read: impl FnOnce() -> A + Send + 'static,
@@ -46,7 +46,7 @@ impl<K: Ord, A: Send + 'static> ScanPool<K, A> {
     }
 
     /// Ends a scan; forgets devices that are gone.
-    pub(super) fn end_scan(&mut self, is_there: impl Fn(&K) -> bool) {
+    pub fn end_scan(&mut self, is_there: impl Fn(&K) -> bool) {
         self.lost = Duration::ZERO;
         self.pool.end_round(is_there);
     }

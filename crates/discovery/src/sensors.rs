@@ -1,0 +1,99 @@
+//! Telemetry of scanned devices, read from sysfs at the probe interval on a thread of its own.
+//!
+//! Separate from the scan: a failing sensor is no reason to distrust a device, and the first device list must
+//! not wait for it. Firmware answers some files, possibly never: a device whose read hangs is not read again.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{sync::watch, task::spawn_blocking, time::sleep};
+use tokio_util::sync::CancellationToken;
+use windlass_config::Policy;
+use windlass_core::{
+    device::{Device, DeviceId},
+    telemetry::Sample,
+};
+use windlass_host::{Host, clock::Clock, external::ScanPool};
+
+use crate::{
+    SourceSnapshot,
+    telemetry::{self, Telemetry, TelemetryReceiver},
+};
+
+/// Reads all sensors of a device. May block.
+pub(crate) type ReadSensors = fn(&Host, &Device) -> Sample;
+
+/// Telemetry reader of a family.
+pub(crate) struct Sensors {
+    read: ReadSensors,
+    host: Host,
+    clock: Clock,
+    devices: watch::Receiver<SourceSnapshot>,
+    policies: watch::Receiver<Arc<Policy>>,
+    to: watch::Sender<Arc<Telemetry>>,
+    pool: ScanPool<DeviceId, Sample>,
+}
+
+// === impl Sensors ===
+
+impl Sensors {
+    pub(crate) fn new(
+        read: ReadSensors,
+        host: Host,
+        clock: Clock,
+        devices: watch::Receiver<SourceSnapshot>,
+        policies: watch::Receiver<Arc<Policy>>,
+    ) -> Self {
+        let (to, pool) = (watch::Sender::default(), ScanPool::default());
+        Self { read, host, clock, devices, policies, to, pool }
+    }
+
+    pub(crate) fn telemetry(&self) -> TelemetryReceiver {
+        self.to.subscribe()
+    }
+
+    /// Reads the devices after each change of them and at the probe interval, until stopped or until nobody
+    /// receives.
+    pub(crate) async fn run(mut self, stop: CancellationToken) {
+        loop {
+            let interval = self.policies.borrow().health.probe_interval;
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = self.to.closed() => return,
+                changed = self.devices.changed() => if changed.is_err() { return },
+                () = sleep(interval) => {}
+            }
+            let devices = self.present_devices();
+            if devices.is_empty() {
+                continue;
+            }
+            let reading = spawn_blocking(move || self.take_samples(devices, interval));
+            self = tokio::select! {
+                () = stop.cancelled() => return,
+                read = reading => read.expect("reading neither panics nor is cancelled"),
+            };
+        }
+    }
+
+    /// Unhealthy devices too: their sensors may show the reason. Partitions share the sensors of their GPU.
+    fn present_devices(&mut self) -> Vec<Device> {
+        let is_meant = |device: &&Device| device.parent.is_none() && !device.health.has_vanished();
+        let snapshot = self.devices.borrow_and_update();
+        snapshot.devices.iter().filter(is_meant).cloned().collect()
+    }
+
+    fn take_samples(mut self, devices: Vec<Device>, interval: Duration) -> Self {
+        let now = self.clock.now();
+        let until = telemetry::end_of_validity(now, interval);
+        let ids: Vec<_> = devices.iter().map(|device| device.id.clone()).collect();
+        let samples = devices.into_iter().filter_map(|device| {
+            let (read, host, id) = (self.read, self.host.clone(), device.id.clone());
+            let sample = self.pool.call(id.clone(), move || read(&host, &device)).ok()?;
+            let is_empty = sample == Sample::default();
+            (!is_empty).then_some((id, Sample { at: now, until, ..sample }))
+        });
+        let samples: Vec<_> = samples.collect();
+        self.pool.end_scan(|id| ids.contains(id));
+        telemetry::publish(&self.to, samples, now);
+        self
+    }
+}

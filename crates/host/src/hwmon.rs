@@ -1,0 +1,172 @@
+//! Sensors of a device in its hardware monitor, in the units of `Documentation/hwmon/sysfs-interface.rst`.
+
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+};
+
+use windlass_core::telemetry::Sample;
+
+use crate::Host;
+
+/// Monitor of a driver, below its device.
+#[derive(Debug)]
+pub struct Monitor<'a> {
+    host: &'a Host,
+    folder: PathBuf,
+}
+
+// === impl Monitor ===
+
+impl<'a> Monitor<'a> {
+    /// The monitor that the driver itself made; others belong to parts, such as `i915_gt0`.
+    pub fn of(host: &'a Host, device: &Path, drivers: &[&str]) -> Option<Self> {
+        let monitors = device.join("hwmon");
+        let folders = host.names(&monitors).into_iter().map(|name| monitors.join(name));
+        let mut named = folders.map(|folder| (host.text(folder.join("name")), folder));
+        let is_own = |name: &str| drivers.contains(&name);
+        let (_, folder) = named.find(|(name, _)| name.as_deref().is_some_and(is_own))?;
+        Some(Self { host, folder })
+    }
+
+    /// Temperature, power and energy, as far as the monitor has them.
+    pub fn sample(&self) -> Sample {
+        Sample {
+            // AMD: edge, or the junction of cards without it. Intel: the package is second under xe.
+            temperature_celsius: self.first(["temp1_input", "temp2_input"]).and_then(celsius),
+            power_milliwatts: self.first(["power1_average", "power1_input"]).map(thousandth),
+            power_limit_milliwatts: self
+                .first(["power1_cap", "power1_max"])
+                .filter(|limit| *limit > 0)
+                .map(thousandth),
+            // The card, or without its sensor the package.
+            energy_millijoules: self.first(["energy1_input", "energy2_input"]).map(thousandth),
+            ..Sample::default()
+        }
+    }
+
+    /// Clock in hertz.
+    pub fn clock(&self, file: &str) -> Option<u64> {
+        number(self.host, &self.folder.join(file))
+    }
+
+    fn first(&self, files: [&str; 2]) -> Option<u64> {
+        files.iter().find_map(|file| number(self.host, &self.folder.join(file)))
+    }
+}
+
+/// A file with one number; negative ones count as absent.
+pub fn number(host: &Host, file: &Path) -> Option<u64> {
+    host.text(file)?.parse().ok()
+}
+
+/// A file with a share of time in percent.
+pub fn percent(host: &Host, file: &Path) -> Option<u32> {
+    let percent = number(host, file).filter(|percent| *percent <= 100)?;
+    u32::try_from(percent).ok()
+}
+
+fn celsius(millidegrees: u64) -> Option<u32> {
+    u32::try_from(thousandth(millidegrees)).ok()
+}
+
+fn thousandth(number: u64) -> u64 {
+    number / 1_000
+}
+
+/// The first overheated sensor in words: one at its emergency limit, or without one above its critical limit. At the critical
+/// limit some devices hold by design: AMD GPUs throttle there.
+pub fn overheated(host: &Host, folder: &Path) -> Option<String> {
+    let monitors = folder.join("hwmon");
+    let mut monitors = host.names(&monitors).into_iter().map(|name| monitors.join(name));
+    monitors.find_map(|monitor| {
+        let sensors: BTreeSet<_> =
+            host.names(&monitor).iter().filter_map(|name| sensor_of(name)).collect();
+        sensors.into_iter().find_map(|sensor| hot_sensor(host, &monitor, &sensor))
+    })
+}
+
+/// Prefix of a sensor's files, `temp1_`.
+fn sensor_of(file: &str) -> Option<String> {
+    let end = file.find('_').filter(|_| file.starts_with("temp"))?;
+    Some(file[..=end].to_owned())
+}
+
+/// Reads one sensor.
+fn hot_sensor(host: &Host, monitor: &Path, sensor: &str) -> Option<String> {
+    let millidegrees =
+        |file: &str| host.text(monitor.join(format!("{sensor}{file}")))?.parse::<i64>().ok();
+    let limit = |file: &str| millidegrees(file).filter(|limit| *limit > 0);
+    let now = millidegrees("input")?;
+    let (limit, is_hot) = match limit("emergency") {
+        Some(emergency) => (emergency, now >= emergency),
+        None => limit("crit").map(|critical| (critical, now > critical))?,
+    };
+    let label = host.text(monitor.join(format!("{sensor}label"))).unwrap_or_default();
+    let detail = format!("{label} {} °C, limit {} °C", now / 1_000, limit / 1_000);
+    is_hot.then(|| detail.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn the_drivers_own_monitor_answers_and_what_it_lacks_is_absent() {
+        let root = tempfile::tempdir().expect("a temporary folder");
+        let device = Path::new("/sys/gpu");
+        let write = |file: &str, text: &str| {
+            let path = root.path().join("sys/gpu/hwmon").join(file);
+            fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+            fs::write(path, text).expect("written");
+        };
+        for (file, text) in [
+            ("hwmon1/name", "i915_gt0"),
+            ("hwmon1/energy1_input", "1"),
+            ("hwmon2/name", "i915"),
+            ("hwmon2/energy1_input", "7000999"),
+            ("hwmon2/temp1_input", "-1000"),
+            ("hwmon2/temp2_input", "41900"),
+            ("hwmon2/power1_max", "0"),
+        ] {
+            write(file, text);
+        }
+        let host = Host::new(root.path(), "/");
+        let monitor = Monitor::of(&host, device, &["i915", "xe"]).expect("there");
+        let expected = Sample {
+            energy_millijoules: Some(7_000),
+            temperature_celsius: Some(41),
+            ..Sample::default()
+        };
+        assert_eq!(monitor.sample(), expected);
+        assert!(Monitor::of(&host, device, &["amdgpu"]).is_none());
+        write("busy", "101");
+        assert_eq!(percent(&host, &device.join("hwmon/busy")), None);
+    }
+
+    #[test]
+    fn a_device_is_too_hot_where_it_shuts_down_and_not_where_it_slows_down() {
+        for (critical, emergency, now, expected) in [
+            ("100000", "105000", "100000", None),
+            ("100000", "105000", "104000", None),
+            ("100000", "105000", "105000", Some("junction 105 °C, limit 105 °C")),
+            ("100000", "", "100000", None),
+            ("100000", "0", "100001", Some("junction 100 °C, limit 100 °C")),
+            ("", "90000", "91000", Some("junction 91 °C, limit 90 °C")),
+            ("0", "", "91000", None),
+        ] {
+            let root = tempfile::tempdir().expect("a temporary folder");
+            let monitor = root.path().join("sys/gpu/hwmon/hwmon3");
+            fs::create_dir_all(&monitor).expect("made");
+            let files = [("crit", critical), ("emergency", emergency), ("input", now)];
+            let told = files.iter().filter(|(_, text)| !text.is_empty());
+            for (file, text) in told.chain(&[("label", "junction")]) {
+                fs::write(monitor.join(format!("temp2_{file}")), text).expect("written");
+            }
+            let hot = overheated(&Host::new(root.path(), "/"), Path::new("/sys/gpu"));
+            assert_eq!(hot.as_deref(), expected, "{critical} {emergency}");
+        }
+    }
+}

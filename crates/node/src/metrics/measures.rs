@@ -1,0 +1,283 @@
+//! Telemetry of a device as metrics: a row per family, or per value of its label.
+
+use std::fmt;
+
+use prometheus_client::{encoding::DescriptorEncoder, metrics::MetricType};
+use windlass_core::telemetry::{NvLinkSample, PortSample, RemappedRows, Sample, ThrottleReason};
+use windlass_host::counters::Labels;
+
+use super::family::{FamilyHead, Value};
+
+/// One line per device or port of a family.
+struct Measure<S> {
+    head: FamilyHead,
+    kind: MetricType,
+    /// Label and value of this row, for families that are split.
+    label: Option<(&'static str, &'static str)>,
+    of: fn(&S) -> Option<Value>,
+}
+
+const THROTTLED: FamilyHead =
+    FamilyHead::new("device_throttled", "1 while the clocks are reduced for this reason");
+const ECC_ERRORS: FamilyHead = FamilyHead::new(
+    "device_ecc_errors",
+    "Memory errors that ECC found since the driver was loaded",
+);
+const REMAPPED: FamilyHead =
+    FamilyHead::new("device_remapped_rows", "Memory rows replaced by spare ones, by the errors");
+const REMAPPING: FamilyHead = FamilyHead::new(
+    "device_row_remapping",
+    "1 if a memory row waits for its replacement, or has none",
+);
+const NVLINKS: FamilyHead =
+    FamilyHead::new("device_nvlinks", "NVLinks that are up, and those that were");
+const NVLINK_ERRORS: FamilyHead =
+    FamilyHead::new("device_nvlink_errors", "Errors of all NVLinks since the driver was loaded");
+
+/// Rows of one family are neighbours.
+const MEASURES: [Measure<Sample>; 33] = [
+    gauge(
+        FamilyHead::new("device_memory", "Size of the device's memory").with_unit("bytes"),
+        |sample| sample.memory_bytes.map(Value::Whole),
+    ),
+    gauge(FamilyHead::new("device_memory_used", "Allocated memory").with_unit("bytes"), |sample| {
+        sample.memory_used_bytes.map(Value::Whole)
+    }),
+    gauge(
+        FamilyHead::new("device_utilization", "Share of time in which a kernel ran")
+            .with_unit("ratio"),
+        |sample| sample.compute_percent.map(ratio),
+    ),
+    gauge(
+        FamilyHead::new(
+            "device_memory_utilization",
+            "Share of time in which memory was read or written",
+        )
+        .with_unit("ratio"),
+        |sample| sample.memory_percent.map(ratio),
+    ),
+    gauge(
+        FamilyHead::new("device_temperature", "Temperature of the chip").with_unit("celsius"),
+        |sample| sample.temperature_celsius.map(whole),
+    ),
+    gauge(
+        FamilyHead::new("device_power", "Power that the board draws").with_unit("watts"),
+        |sample| sample.power_milliwatts.map(thousandths),
+    ),
+    gauge(
+        FamilyHead::new("device_power_limit", "Power limit in force").with_unit("watts"),
+        |sample| sample.power_limit_milliwatts.map(thousandths),
+    ),
+    gauge(
+        FamilyHead::new("device_clock", "Clock of the compute units").with_unit("hertz"),
+        |sample| sample.compute_clock_hertz.map(Value::Whole),
+    ),
+    gauge(
+        FamilyHead::new("device_memory_clock", "Clock of the memory").with_unit("hertz"),
+        |sample| sample.memory_clock_hertz.map(Value::Whole),
+    ),
+    gauge(THROTTLED, |sample: &Sample| throttled(sample, ThrottleReason::HwSlowdown))
+        .by("reason", "hw_slowdown"),
+    gauge(THROTTLED, |sample: &Sample| throttled(sample, ThrottleReason::HwThermal))
+        .by("reason", "hw_thermal"),
+    gauge(THROTTLED, |sample: &Sample| throttled(sample, ThrottleReason::SwThermal))
+        .by("reason", "sw_thermal"),
+    gauge(THROTTLED, |sample: &Sample| throttled(sample, ThrottleReason::PowerCap))
+        .by("reason", "power_cap"),
+    gauge(THROTTLED, |sample: &Sample| throttled(sample, ThrottleReason::PowerBrake))
+        .by("reason", "power_brake"),
+    gauge(
+        FamilyHead::new("device_pcie_link_generation", "PCIe generation of the link now"),
+        |sample| sample.pcie_generation.map(whole),
+    ),
+    gauge(FamilyHead::new("device_pcie_link_width", "Lanes of the PCIe link now"), |sample| {
+        sample.pcie_width.map(whole)
+    }),
+    gauge(REMAPPING, |sample: &Sample| rows(sample, |rows| rows.pending.into()))
+        .by("state", "pending"),
+    gauge(REMAPPING, |sample: &Sample| rows(sample, |rows| rows.failed.into()))
+        .by("state", "failed"),
+    gauge(NVLINKS, |sample: &Sample| nvlinks(sample, |links| Some(links.up as u64)))
+        .by("state", "up"),
+    gauge(NVLINKS, |sample: &Sample| nvlinks(sample, |links| Some(links.down as u64)))
+        .by("state", "down"),
+    gauge(
+        FamilyHead::new("device_sampled_timestamp", "Time of the latest sample")
+            .with_unit("seconds"),
+        |sample| u64::try_from(sample.at.as_second()).ok().map(Value::Whole),
+    ),
+    counter(
+        FamilyHead::new("device_energy", "Energy drawn since the driver was loaded")
+            .with_unit("joules"),
+        |sample| sample.energy_millijoules.map(thousandths),
+    ),
+    counter(
+        FamilyHead::new(
+            "device_pcie_replays",
+            "PCIe packets sent again since the driver was loaded",
+        ),
+        |sample| sample.pcie_replays.map(Value::Whole),
+    ),
+    counter(ECC_ERRORS, |sample: &Sample| sample.corrected_errors.map(Value::Whole))
+        .by("type", "corrected"),
+    counter(ECC_ERRORS, |sample: &Sample| sample.uncorrected_errors.map(Value::Whole))
+        .by("type", "uncorrected"),
+    counter(REMAPPED, |sample: &Sample| rows(sample, |rows| whole(rows.corrected)))
+        .by("type", "corrected"),
+    counter(REMAPPED, |sample: &Sample| rows(sample, |rows| whole(rows.uncorrected)))
+        .by("type", "uncorrected"),
+    counter(
+        FamilyHead::new("device_nvlink_transmitted", "Data sent over all NVLinks")
+            .with_unit("bytes"),
+        |sample| nvlinks(sample, |links| links.sent_bytes),
+    ),
+    counter(
+        FamilyHead::new("device_nvlink_received", "Data received over all NVLinks")
+            .with_unit("bytes"),
+        |sample| nvlinks(sample, |links| links.received_bytes),
+    ),
+    counter(NVLINK_ERRORS, |sample: &Sample| nvlinks(sample, |links| links.crc_flit_errors))
+        .by("type", "crc_flit"),
+    counter(NVLINK_ERRORS, |sample: &Sample| nvlinks(sample, |links| links.crc_data_errors))
+        .by("type", "crc_data"),
+    counter(NVLINK_ERRORS, |sample: &Sample| nvlinks(sample, |links| links.replays))
+        .by("type", "replay"),
+    counter(NVLINK_ERRORS, |sample: &Sample| nvlinks(sample, |links| links.recoveries))
+        .by("type", "recovery"),
+];
+
+const PORT_ERRORS: FamilyHead =
+    FamilyHead::new("device_port_errors", "Errors of an RDMA port since its driver was loaded");
+
+/// Rows of one family are neighbours.
+const PORT_MEASURES: [Measure<PortSample>; 8] = [
+    gauge(
+        FamilyHead::new("device_port_up", "1 if traffic can flow through an RDMA port"),
+        |port| port.is_active.map(Value::from),
+    ),
+    counter(
+        FamilyHead::new("device_port_received", "RDMA data received").with_unit("bytes"),
+        |port| port.received_bytes.map(Value::Whole),
+    ),
+    counter(
+        FamilyHead::new("device_port_transmitted", "RDMA data sent").with_unit("bytes"),
+        |port| port.sent_bytes.map(Value::Whole),
+    ),
+    counter(PORT_ERRORS, |port: &PortSample| port.receive_errors.map(Value::Whole))
+        .by("type", "receive"),
+    counter(PORT_ERRORS, |port: &PortSample| port.send_discards.map(Value::Whole))
+        .by("type", "transmit_discard"),
+    counter(PORT_ERRORS, |port: &PortSample| port.symbol_errors.map(Value::Whole))
+        .by("type", "symbol"),
+    counter(PORT_ERRORS, |port: &PortSample| port.link_recoveries.map(Value::Whole))
+        .by("type", "link_recovery"),
+    counter(PORT_ERRORS, |port: &PortSample| port.link_downs.map(Value::Whole))
+        .by("type", "link_down"),
+];
+
+/// Writes all families of these devices, by their labels.
+pub(super) fn write(to: &mut DescriptorEncoder<'_>, samples: &[(Labels, Sample)]) -> fmt::Result {
+    let devices: Vec<_> = samples.iter().map(|(labels, sample)| (labels.clone(), sample)).collect();
+    families(to, &MEASURES, &devices)?;
+    let ports = samples.iter().flat_map(|(device, sample)| {
+        sample.ports.iter().map(move |port| {
+            let own = ("port", port.port.clone());
+            (device.iter().cloned().chain([own]).collect::<Labels>(), port)
+        })
+    });
+    families(to, &PORT_MEASURES, &ports.collect::<Vec<_>>())
+}
+
+fn families<S>(
+    to: &mut DescriptorEncoder<'_>,
+    measures: &[Measure<S>],
+    samples: &[(Labels, &S)],
+) -> fmt::Result {
+    for family in measures.chunk_by(|one, next| one.head.name == next.head.name) {
+        let lines = samples.iter().flat_map(|(labels, sample)| {
+            family.iter().filter_map(move |row| Some((row.labels(labels), (row.of)(sample)?)))
+        });
+        family[0].head.write(to, family[0].kind, lines)?;
+    }
+    Ok(())
+}
+
+// === impl Measure ===
+
+const fn gauge<S>(head: FamilyHead, of: fn(&S) -> Option<Value>) -> Measure<S> {
+    Measure { head, kind: MetricType::Gauge, label: None, of }
+}
+
+const fn counter<S>(head: FamilyHead, of: fn(&S) -> Option<Value>) -> Measure<S> {
+    Measure { head, kind: MetricType::Counter, label: None, of }
+}
+
+impl<S> Measure<S> {
+    const fn by(self, label: &'static str, value: &'static str) -> Self {
+        Self { label: Some((label, value)), ..self }
+    }
+
+    fn labels(&self, device: &Labels) -> Labels {
+        let own = self.label.map(|(label, value)| (label, value.to_owned()));
+        device.iter().cloned().chain(own).collect()
+    }
+}
+
+fn throttled(sample: &Sample, reason: ThrottleReason) -> Option<Value> {
+    Some(sample.throttled.as_ref()?.contains(&reason).into())
+}
+
+fn rows(sample: &Sample, of: fn(RemappedRows) -> Value) -> Option<Value> {
+    sample.remapped_rows.map(of)
+}
+
+fn nvlinks(sample: &Sample, of: fn(NvLinkSample) -> Option<u64>) -> Option<Value> {
+    sample.nvlinks.and_then(of).map(Value::Whole)
+}
+
+fn whole(number: u32) -> Value {
+    Value::Whole(number.into())
+}
+
+fn ratio(percent: u32) -> Value {
+    Value::Real(f64::from(percent) / 100.0)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "53 bits of millijoules last for 280 years at 1 kW")]
+fn thousandths(number: u64) -> Value {
+    Value::Real(number as f64 / 1e3)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn rows_of_a_family_are_neighbours_of_one_kind_and_differ_by_their_label() {
+        check(&MEASURES);
+        check(&PORT_MEASURES);
+    }
+
+    fn check<S>(measures: &[Measure<S>]) {
+        let families: Vec<_> =
+            measures.chunk_by(|one, next| one.head.name == next.head.name).collect();
+        let names: BTreeSet<_> = families.iter().map(|family| family[0].head.name).collect();
+        assert_eq!(names.len(), families.len());
+        for family in families {
+            let labels: BTreeSet<_> = family.iter().map(|row| row.label).collect();
+            assert_eq!(labels.len(), family.len(), "{}", family[0].head.name);
+            let kind = family[0].kind.as_str();
+            assert!(family.iter().all(|row| row.kind.as_str() == kind));
+        }
+    }
+
+    #[test]
+    fn a_device_that_measures_nothing_has_the_time_of_its_sample_only() {
+        let sample = Sample::default();
+        let lines = MEASURES.iter().filter(|row| (row.of)(&sample).is_some());
+        let names: Vec<_> = lines.map(|row| row.head.name).collect();
+        assert_eq!(names, ["device_sampled_timestamp"]);
+    }
+}

@@ -1,0 +1,48 @@
+//! Resource use of the agent's process, under the names that Prometheus' clients give it.
+//!
+//! <https://prometheus.io/docs/instrumenting/writing_clientlibs/#process-metrics>
+
+use std::fmt;
+
+use jiff::Timestamp;
+use prometheus_client::{collector::Collector, encoding::DescriptorEncoder};
+use windlass_host::own_process::OwnProcess;
+
+use super::family::{FamilyHead, Value};
+
+/// Reads the process at each scrape.
+#[derive(Debug)]
+pub(super) struct ProcessCollector {
+    /// Read once, so that equal starts are equal numbers.
+    start_seconds: Option<f64>,
+}
+
+const CPU: FamilyHead =
+    FamilyHead::new("cpu", "Processor time of the agent, user and system").with_unit("seconds");
+const RESIDENT: FamilyHead =
+    FamilyHead::new("resident_memory", "Resident memory of the agent").with_unit("bytes");
+const OPEN_FDS: FamilyHead = FamilyHead::new("open_fds", "Open file descriptors of the agent");
+const MAX_FDS: FamilyHead =
+    FamilyHead::new("max_fds", "Most file descriptors that the agent may open");
+const START: FamilyHead =
+    FamilyHead::new("start_time", "Start of the agent, since 1970").with_unit("seconds");
+
+// === impl ProcessCollector ===
+
+impl ProcessCollector {
+    pub(super) fn new(now: Timestamp) -> Self {
+        Self { start_seconds: OwnProcess::start_seconds(now) }
+    }
+}
+
+impl Collector for ProcessCollector {
+    fn encode(&self, mut to: DescriptorEncoder<'_>) -> fmt::Result {
+        let OwnProcess { cpu_seconds, resident_bytes, open_fds, max_fds } = OwnProcess::read();
+        let line = |value| (Vec::new(), value);
+        CPU.counters(&mut to, cpu_seconds.map(Value::Real).map(line))?;
+        RESIDENT.gauges(&mut to, resident_bytes.map(Value::Whole).map(line))?;
+        OPEN_FDS.gauges(&mut to, open_fds.map(Value::Whole).map(line))?;
+        MAX_FDS.gauges(&mut to, max_fds.map(Value::Whole).map(line))?;
+        START.gauges(&mut to, self.start_seconds.map(Value::Real).map(line))
+    }
+}

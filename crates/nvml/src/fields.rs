@@ -1,0 +1,112 @@
+//! Field values: many small numbers in one call, each absent where the GPU lacks it.
+
+use nvml_wrapper_sys::bindings::{self as sys, field_id as id};
+
+use crate::{
+    Result,
+    error::{NvmlError, Optional as _},
+    gpu::Gpu,
+    library::{Zeros, call},
+};
+
+/// Field to read.
+#[derive(Clone, Copy)]
+pub(crate) struct Field {
+    id: u32,
+    scope: u32,
+}
+
+/// Event counters of a GPU since its driver was loaded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Memory errors that ECC corrected.
+    pub corrected_errors: Option<u64>,
+    /// PCIe packets that were sent again.
+    pub pcie_replays: Option<u64>,
+    /// Traffic and errors of all NVLinks.
+    pub nvlink: NvLinkCounters,
+}
+
+/// Traffic and errors of all NVLinks of a GPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NvLinkCounters {
+    /// Data sent, without protocol overhead.
+    pub sent_kib: Option<u64>,
+    /// Data received, without protocol overhead.
+    pub received_kib: Option<u64>,
+    /// Checksum errors of flow control units.
+    pub crc_flit_errors: Option<u64>,
+    /// Checksum errors of data.
+    pub crc_data_errors: Option<u64>,
+    /// Packets sent again.
+    pub replays: Option<u64>,
+    /// Links trained again.
+    pub recoveries: Option<u64>,
+}
+
+/// Scope of throughput fields that means all links.
+const ALL_LINKS: u32 = u32::MAX;
+
+// === impl Field ===
+
+impl Field {
+    pub(crate) const fn of_gpu(id: u32) -> Self {
+        Self { id, scope: 0 }
+    }
+
+    const fn of_links(id: u32) -> Self {
+        Self { id, scope: ALL_LINKS }
+    }
+}
+
+// === impl Gpu ===
+
+impl Gpu {
+    /// All counters that are cheap to read, in one call.
+    pub fn counters(&self) -> Result<Counters> {
+        let fields = [
+            Field::of_gpu(id::NVML_FI_DEV_ECC_SBE_VOL_TOTAL),
+            Field::of_gpu(id::NVML_FI_DEV_PCIE_REPLAY_COUNTER),
+            Field::of_links(id::NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX),
+            Field::of_links(id::NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX),
+            Field::of_gpu(id::NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL),
+            Field::of_gpu(id::NVML_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL),
+            Field::of_gpu(id::NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL),
+            Field::of_gpu(id::NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL),
+        ];
+        let values = self.fields(fields).optional()?.unwrap_or_default();
+        let [corrected_errors, pcie_replays, sent_kib, received_kib, flits, data, again, trained] =
+            values;
+        let nvlink = NvLinkCounters {
+            sent_kib,
+            received_kib,
+            crc_flit_errors: flits,
+            crc_data_errors: data,
+            replays: again,
+            recoveries: trained,
+        };
+        Ok(Counters { corrected_errors, pcie_replays, nvlink })
+    }
+
+    /// Fields as unsigned numbers; `None` for one that the GPU lacks.
+    pub(crate) fn fields<const N: usize>(&self, fields: [Field; N]) -> Result<[Option<u64>; N]> {
+        const CALL: &str = "nvmlDeviceGetFieldValues";
+        let request = |field: Field| sys::nvmlFieldValue_t {
+            fieldId: field.id,
+            scopeId: field.scope,
+            ..Zeros::zeros()
+        };
+        let mut values = fields.map(request);
+        let count = i32::try_from(N).map_err(|_| NvmlError::nonsense(CALL))?;
+        call!(self.table, nvmlDeviceGetFieldValues, self.handle.0, count, values.as_mut_ptr())?;
+        Ok(values.map(number))
+    }
+}
+
+/// Value of an answered field.
+fn number(field: sys::nvmlFieldValue_t) -> Option<u64> {
+    // SAFETY: every member is a plain number, all bytes of the union were zero before, and a narrower
+    // member that NVML wrote lies in the low bytes (NVML's platforms are little-endian).
+    let value = unsafe { field.value.ullVal };
+    (field.nvmlReturn == sys::nvmlReturn_enum_NVML_SUCCESS).then_some(value)
+}

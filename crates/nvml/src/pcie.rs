@@ -1,0 +1,38 @@
+//! PCIe link of a GPU, as it runs now.
+//!
+//! Throughput is absent: `nvmlDeviceGetPcieThroughput` blocks for 20 ms per direction, and the byte counters of
+//! newer drivers may wrap (`NVML_FI_DEV_PCIE_COUNT_TX_BYTES` in `nvml.h`), at full speed between two samples.
+
+use crate::{
+    Result,
+    error::Optional as _,
+    gpu::Gpu,
+    library::{get, get_at_most},
+};
+
+/// Current PCIe link. An idle GPU may lower its generation to save power.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PcieLink {
+    /// PCIe generation, from 1.
+    pub generation: u32,
+    /// Number of lanes.
+    pub width: u32,
+}
+
+/// Bound on generations.
+const MAX_GENERATION: u32 = 16;
+
+/// Most lanes of a link (PCI Express Base Specification).
+const MAX_WIDTH: u32 = 32;
+
+impl Gpu {
+    /// The link; `None` for a GPU on another bus.
+    pub fn pcie_link(&self) -> Result<Option<PcieLink>> {
+        let own = self.handle.0;
+        let generation =
+            get_at_most!(self.table, nvmlDeviceGetCurrPcieLinkGeneration, own; MAX_GENERATION);
+        let Some(generation) = generation.optional()? else { return Ok(None) };
+        let width = get_at_most!(self.table, nvmlDeviceGetCurrPcieLinkWidth, own; MAX_WIDTH);
+        Ok(width.optional()?.map(|width| PcieLink { generation, width }))
+    }
+}
