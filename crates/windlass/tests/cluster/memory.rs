@@ -104,16 +104,12 @@ async fn the_watchdog_ends_the_processes_of_a_pod_above_its_share_and_no_others(
     drop(agent);
 }
 
-#[tokio::test]
-async fn the_runtime_starts_the_hook_before_the_container() {
-    if !has_cluster() {
-        return;
-    }
-    let _alone = alone();
+/// A node whose driver limits memory, by the hook that was built; and true if this machine has cgroup v2.
+fn with_hook(config: &str) -> (Node, bool) {
     let hook = Path::new(env!("CARGO_BIN_EXE_windlass")).with_file_name("windlass-hook");
     assert!(hook.exists(), "build it: cargo build --package windlass-hook");
     let limits = format!("memoryLimits: {{hook: {}, atLeast: driver}}\n", hook.display());
-    let node = Node::with_driver("615.10", &format!("{}{limits}", config()));
+    let node = Node::with_driver("615.10", &format!("{config}{limits}"));
     let cgroups = cgroups();
     if let Some(cgroups) = &cgroups {
         // The agent's machine is simulated, and the control groups are this one's.
@@ -121,21 +117,33 @@ async fn the_runtime_starts_the_hook_before_the_container() {
         let linked = node.path("machine/host/sys/fs/cgroup");
         std::os::unix::fs::symlink(cgroups, linked).expect("linked");
     }
+    (node, cgroups.is_some())
+}
+
+/// Limits of a pod's control groups on a GPU, in bytes.
+fn limits(node: &Node, index: usize, pod: &str) -> Vec<u64> {
+    let limits = node.machine().model().expect("a machine").gpus[index].memory_limits.clone();
+    let uid = uid(pod);
+    let is_of_pod = |group: &str| group.contains(&uid) || group.contains(&uid.replace('-', "_"));
+    limits.into_iter().filter(|(group, _)| is_of_pod(group)).map(|(_, limit)| limit.hard).collect()
+}
+
+#[tokio::test]
+async fn the_runtime_starts_the_hook_before_the_container() {
+    if !has_cluster() {
+        return;
+    }
+    let _alone = alone();
+    let (node, has_cgroups) = with_hook(&config());
     let agent = serving(&node).await;
     let (index, gpu) = gpu(&node);
     let name = "windlass-e2e-limited";
     let mut pods = Pods::none();
     pods.apply(name, &pod(name, 8));
     bind(name, 8, &gpu);
-    if cgroups.is_some() {
+    if has_cgroups {
         pods.until_it_runs(name).await;
-        let limits = node.machine().model().expect("a machine").gpus[index].memory_limits.clone();
-        let uid = uid(name);
-        let is_of_pod =
-            |group: &&String| group.contains(&uid) || group.contains(&uid.replace('-', "_"));
-        let groups: Vec<_> = limits.keys().filter(is_of_pod).collect();
-        assert_eq!(groups.len(), 1, "{limits:?}");
-        assert_eq!(limits[groups[0]].hard, 8 << 30);
+        assert_eq!(limits(&node, index, name), [8 << 30]);
     } else {
         // The agent does not see the node's control groups. The hook does, and refuses the container.
         let is_refused = async || {
@@ -145,6 +153,33 @@ async fn the_runtime_starts_the_hook_before_the_container() {
         eventually(NODE_STATUS, true, is_refused).await;
         let started = "jsonpath={.status.containerStatuses[0].started}";
         assert_eq!(kubectl(&["get", "pod", name, "-o", started]), "false");
+    }
+    drop(pods);
+    drop(agent);
+}
+
+#[tokio::test]
+async fn the_number_of_a_containers_replicas_decides_its_limit() {
+    const TEN_GIB: &str = "example.com/gpu-10gib";
+    if !has_cluster() {
+        return;
+    }
+    let _alone = alone();
+    let rules = "resources:\n- name: example.com/gpu-10gib\n  devices: {kind: gpu, index: [5]}\n  \
+                 sharing: {method: timeSlicing, memory: 10Gi}\n\
+                 health: {quietPeriod: 2s, probeInterval: 1s}\n";
+    let (node, has_cgroups) = with_hook(rules);
+    if !has_cgroups {
+        println!("not run: this machine has no cgroup v2");
+        return;
+    }
+    let agent = node.agent();
+    eventually(NODE_STATUS, Some(7), async || allocatable(TEN_GIB).await).await;
+    let (index, _) = gpu(&node);
+    let mut pods = Pods::none();
+    for (name, replicas) in [("windlass-e2e-one", 1), ("windlass-e2e-three", 3)] {
+        pods.run(name, TEN_GIB, replicas).await;
+        assert_eq!(limits(&node, index, name), [replicas as u64 * (10 << 30)]);
     }
     drop(pods);
     drop(agent);
