@@ -82,18 +82,21 @@ impl Sensors {
     }
 
     fn take_samples(mut self, devices: Vec<Device>, interval: Duration) -> Self {
-        let now = self.clock.now();
-        let until = telemetry::end_of_validity(now, interval);
         let ids: Vec<_> = devices.iter().map(|device| device.id.clone()).collect();
         let samples = devices.into_iter().filter_map(|device| {
             let (read, host, id) = (self.read, self.host.clone(), device.id.clone());
+            let at = self.clock.now();
             let sample = self.pool.call(id.clone(), move || read(&host, &device)).ok()?;
             let is_empty = sample == Sample::default();
-            (!is_empty).then_some((id, Sample { at: now, until, ..sample }))
+            (!is_empty).then_some((id, Sample { at, ..sample }))
         });
         let samples: Vec<_> = samples.collect();
         self.pool.end_scan(|id| ids.contains(id));
-        telemetry::publish(&self.to, samples, now);
+        // Hanging devices delay a round; the samples of the others are valid from its end.
+        let now = self.clock.now();
+        let until = telemetry::end_of_validity(now, interval);
+        let samples = samples.into_iter().map(|(id, sample)| (id, Sample { until, ..sample }));
+        telemetry::publish(&self.to, samples.collect(), now);
         self
     }
 }

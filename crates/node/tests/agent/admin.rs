@@ -188,16 +188,32 @@ async fn a_scrape_waits_for_no_driver_and_a_gpu_that_hangs_measures_nothing() {
     let transition = r#"windlass_device_health_transitions_total{kind="gpu",to="unhealthy"} 1"#;
     assert!(text.contains(transition), "{text}");
     let unhealthy = |answer: &Answer| lines(&answer.body, "windlass_device_unhealthy").join("\n");
-    let text = get(&agent, "/metrics").await;
-    assert!(unhealthy(&text).ends_with(r#",reason="unresponsive"} 1"#), "{}", text.body);
+    let is_told = unhealthy(&get(&agent, "/metrics").await)
+        .lines()
+        .any(|line| line.contains(&id) && line.ends_with(r#",reason="unresponsive"} 1"#));
+    assert!(is_told, "{text}");
     world.inject("recover@3");
     get_until(&agent, "/metrics", |answer| measured(&answer.body)).await;
     agent.until(|state| state.inventory.get(&id).expect("listed").health.is_healthy()).await;
-    get_until(&agent, "/metrics", |answer| unhealthy(answer).is_empty()).await;
+    get_until(&agent, "/metrics", |answer| !unhealthy(answer).contains(&id)).await;
+}
+
+#[tokio::test]
+async fn an_unhealthy_gpu_names_the_reason_and_the_operators_remedy() {
+    let mut world = world("dgx-h100");
+    // Longer than the test.
+    world.config.policy.health.quiet_period = Duration::from_secs(600);
+    let agent = world.agent();
+    let is_whole = |text: &str| lines(text, "windlass_device_healthy").len() >= 8;
+    let page = get_until(&agent, "/metrics", |answer| is_whole(&answer.body)).await.body;
+    assert_eq!(lines(&page, "windlass_device_unhealthy"), [""; 0]);
+    let id = gpu_id(&agent, 3);
     world.inject("xid:79@3");
-    let told = |answer: &Answer| unhealthy(answer).contains(r#"reason="XID",action="#);
-    let text = get_until(&agent, "/metrics", told).await;
-    assert!(unhealthy(&text).ends_with(r#"action="restart the machine"} 1"#), "{}", text.body);
+    let told = |answer: &Answer| !lines(&answer.body, "windlass_device_unhealthy").is_empty();
+    let page = get_until(&agent, "/metrics", told).await.body;
+    let [line] = lines(&page, "windlass_device_unhealthy")[..] else { panic!("{page}") };
+    assert!(line.contains(&id), "{line}");
+    assert!(line.ends_with(r#",reason="XID",action="restart the machine"} 1"#), "{line}");
 }
 
 #[tokio::test]
@@ -293,6 +309,7 @@ async fn the_page_of_metrics_is_open_metrics() {
     let whole = |answer: &Answer| {
         lines(&answer.body, "windlass_device_power_watts").len() == 8
             && answer.body.contains(r#"windlass_kubelet_registered{resource="nvidia.com/gpu"} 1"#)
+            && answer.body.contains(r#"windlass_device_port_up{device="nic-0000-18-00-0""#)
     };
     get_until(&agent, "/metrics", whole).await;
     let page = get_as(&agent, "/metrics", "application/openmetrics-text; version=1.0.0").await;
