@@ -120,7 +120,8 @@ impl LimitMeans {
         }
     }
 
-    fn without_driver(&self, policy: &Policy) -> Enforcement {
+    /// The strongest enforcement apart from the driver's too.
+    pub fn without_driver(&self, policy: &Policy) -> Enforcement {
         let is_watched = policy.watchdog.action.acts() && self.shows_processes;
         if is_watched { Enforcement::Watched } else { Enforcement::None }
     }

@@ -69,6 +69,9 @@ pub enum ProcessError {
     /// The driver refused, or does not know the GPU.
     #[error(transparent)]
     Driver(#[from] NvmlError),
+    /// The driver does not answer.
+    #[error("the driver does not answer")]
+    Silent,
     /// The driver does not measure the memory of processes.
     #[error("the driver does not say how much memory a process holds")]
     Unmeasured,

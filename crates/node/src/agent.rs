@@ -7,6 +7,7 @@ mod policy;
 mod standby;
 
 use std::{
+    collections::BTreeMap,
     io,
     net::SocketAddr,
     path::{Path, PathBuf},
@@ -21,8 +22,15 @@ use tokio::sync::{Notify, watch};
 use windlass_allocations::ledger::SharedLedger;
 use windlass_cluster::InvalidNodeName;
 use windlass_config::{Config, Policy};
-use windlass_core::{device::Device, health::HealthState, inventory::Inventory};
-use windlass_discovery::mig::MigHandle;
+use windlass_core::{
+    device::{Device, DeviceId},
+    health::HealthState,
+    inventory::Inventory,
+};
+use windlass_discovery::{
+    live_driver::{GpuProcess, ProcessError},
+    mig::MigHandle,
+};
 use windlass_host::{clock::Clock, deadline, directory::DirectoryWatch};
 use windlass_kubelet_api::{deviceplugin::PLUGIN_DIR, socket::SocketError};
 use windlass_resources::NodeState;
@@ -199,8 +207,20 @@ impl From<Result<&'static str, tokio::task::JoinError>> for PartFailed {
     }
 }
 
+/// Processes with memory of a GPU, or the reason that they are unknown.
+pub type ProcessesOfGpu = Result<Vec<GpuProcess>, ProcessError>;
+
 /// Scans the host once. A source without an answer in time is `Starting`.
 pub async fn survey(config: &Config, clock: Clock) -> NodeState {
+    Box::pin(survey_in_use(config, clock, |_| Vec::new())).await.0
+}
+
+/// Scans the host once, and asks the driver for the processes on these GPUs.
+pub async fn survey_in_use(
+    config: &Config,
+    clock: Clock,
+    gpus: impl FnOnce(&NodeState) -> Vec<DeviceId>,
+) -> (NodeState, BTreeMap<DeviceId, ProcessesOfGpu>) {
     let (mut parts, news) = (Parts::default(), Arc::new(Notify::new()));
     let policy = watch::Sender::new(Arc::new(config.policy.clone())).subscribe();
     // A single scan needs no change notifications.
@@ -224,10 +244,17 @@ pub async fn survey(config: &Config, clock: Clock) -> NodeState {
     };
     // Late sources are left as they are.
     let _ = deadline::timeout(config.policy.health.call_deadline * 3, complete).await;
-    let state = reconciler::dry_run::dry_run(config, &snapshots, driver);
+    let state = reconciler::dry_run::dry_run(config, &snapshots, driver.clone());
+    let mut in_use = BTreeMap::new();
+    for gpu in gpus(&state) {
+        let Some(driver) = &driver else { break };
+        let asked = deadline::timeout(config.policy.health.call_deadline, driver.processes(&gpu));
+        let answer = asked.await.unwrap_or(Err(ProcessError::Silent));
+        in_use.insert(gpu, answer);
+    }
     // A part that hangs in a driver call is abandoned.
     parts.stop().await;
-    state
+    (state, in_use)
 }
 
 /// True if all sources and all configured probes have answered.

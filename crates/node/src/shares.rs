@@ -23,6 +23,7 @@ mod error;
 mod hold;
 mod holds;
 mod place;
+mod report;
 mod wanted;
 
 use std::{
@@ -59,6 +60,7 @@ use windlass_host::{
 use windlass_lifecycle::cleanup::CleanupHandle;
 use windlass_resources::{NodeState, offers::Shareable};
 
+pub use self::report::{PodShare, shares_of};
 use self::{
     choice::{Choice, decided},
     documents::{Edits, ShareDocument, ShareDocuments},
@@ -121,6 +123,7 @@ const DEADLINE: Duration = Duration::from_secs(25);
 /// Restores the shares of earlier agents in the ledger. Blocks for small files.
 pub(crate) fn restore(places: &Places, ledger: &SharedLedger) -> RecoveredShares {
     let files = ShareDocuments::new(&places.cdi_dir);
+    files.remove_drafts();
     let (documents, unreadable) = files.read();
     for ShareDocument { hold, .. } in documents.values() {
         ledger.restore_claim(&hold.claim(), hold.uses());

@@ -204,7 +204,7 @@ impl Watchdog {
                 self.measurements.begin(device.clone(), measuring);
                 self.states.begun(device);
             } else if self.states.is_overdue(device) {
-                self.lose(device, "the driver does not answer");
+                self.lose(device, &ProcessError::Silent.to_string());
             }
         }
         if !self.notes.is_busy(&()) {

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Pod as PodObject;
 use serde_json::{Value, json};
 use windlass_cluster_sim::api::{ApiServer, Effect, Fault};
 use windlass_config::{Policy, ShareResources};
-use windlass_core::device::DeviceId;
+use windlass_core::{device::DeviceId, enforcement::Enforcement};
 use windlass_deviceplugin::shares::share_name;
 use windlass_kubelet_sim::{Container, Kubelet, Pod};
 use windlass_machine::MachineProfile;
@@ -217,6 +217,11 @@ async fn pods_share_the_gpu_that_was_decided_for_them() {
     assert_eq!(first["containerEdits"], all["containerEdits"]);
     let second = world.run("b", 71, &placed(gpu)).await;
     assert_eq!(gpu_of(&second), gpu.as_str(), "79 GiB of it are theirs");
+    let state = world.agent.state.borrow().clone();
+    let told = windlass_node::shares_of(&world.node.config.places, &state, "default", "b");
+    let [told] = told.as_slice() else { panic!("{told:?}") };
+    assert_eq!((&told.device, told.memory_mib, told.of_mib), (gpu, 71 << 10, 81_559));
+    assert_eq!((told.pod_uid.as_str(), told.enforcement), ("b-uid", Enforcement::None));
     assert_eq!(
         world.start("a", "main").await,
         [first],

@@ -89,15 +89,22 @@ impl ShareDocuments {
         Self(dir.to_owned())
     }
 
-    /// Documents of earlier agents by name, and the names of unreadable ones. Removes drafts. Blocks.
+    /// Removes the drafts of a killed agent. Blocks.
+    pub(super) fn remove_drafts(&self) {
+        for file in fs::read_dir(&self.0).into_iter().flatten().flatten() {
+            let name = file.file_name().into_string().unwrap_or_default();
+            if files::drafted(&name).and_then(name_in).is_some() {
+                // The next agent tries again; no runtime reads it.
+                let _ = fs::remove_file(file.path());
+            }
+        }
+    }
+
+    /// Documents by name, and the names of unreadable ones. Blocks.
     pub(super) fn read(&self) -> (BTreeMap<String, ShareDocument>, BTreeSet<String>) {
         let (mut all, mut unreadable) = (BTreeMap::new(), BTreeSet::new());
         for file in fs::read_dir(&self.0).into_iter().flatten().flatten() {
             let name = file.file_name().into_string().unwrap_or_default();
-            if files::drafted(&name).and_then(name_in).is_some() {
-                // A killed agent left it.
-                let _ = fs::remove_file(file.path());
-            }
             let Some(name) = name_in(&name) else { continue };
             match read(&file.path()).and_then(ShareDocument::of) {
                 Some((named, document)) if named == name => drop(all.insert(named, document)),

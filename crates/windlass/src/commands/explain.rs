@@ -9,6 +9,7 @@ mod question;
 mod report;
 mod request;
 mod resource;
+mod shares;
 mod show;
 #[cfg(feature = "laboratory")]
 mod simulated;

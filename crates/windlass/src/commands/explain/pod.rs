@@ -7,7 +7,10 @@ use jiff::Timestamp;
 use serde::Serialize;
 use windlass_allocations::podresources::{self, ByDevice, Holder};
 use windlass_config::Config;
-use windlass_core::{device::DeviceId, replica::ReplicaId};
+use windlass_core::{
+    device::DeviceId,
+    replica::{ReplicaId, token},
+};
 use windlass_deviceplugin::history::{self, RecordedChoice};
 use windlass_resources::NodeState;
 
@@ -16,7 +19,8 @@ use super::{
     question::Question,
     report::{Explained, Outcome, Report, explained},
     request::ExplainRequest,
-    show, survey,
+    shares::{ShareInUse, shares_in_use},
+    show,
 };
 use crate::{
     cli::{OutputArg, PodName},
@@ -30,6 +34,9 @@ struct PodDocument<'a> {
     #[serde(flatten)]
     origin: Origin<'a>,
     pod: String,
+    /// Shares of GPUs by amounts.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    shares: Vec<ShareInUse>,
     containers: Vec<ContainerDevices<'a>>,
 }
 
@@ -71,7 +78,7 @@ pub(super) async fn run(config: &Config, pod: &PodName, output: OutputArg) -> Re
     let holdings = holdings(&holders, pod);
     ensure!(!holdings.is_empty(), "{pod} has no device of this node; {}", pods(&holders));
     let remembered = history::read(&config.places.state_dir)?;
-    let node = survey(config).await?;
+    let (node, shares) = shares_in_use(config, pod).await?;
     let held = |((container, resource), ids): ((String, String), BTreeSet<String>)| {
         let is_it =
             |then: &&RecordedChoice| then.resource.as_str() == resource && ids_of(then) == ids;
@@ -80,9 +87,10 @@ pub(super) async fn run(config: &Config, pod: &PodName, output: OutputArg) -> Re
     };
     let origin = Origin::of(&node.inventory);
     let containers = holdings.into_iter().map(held).collect();
-    let document = PodDocument { origin, pod: pod.to_string(), containers };
+    let document = PodDocument { origin, pod: pod.to_string(), shares, containers };
     answer(output, &document, || document.table(&node))?;
-    let is_explained = document.containers.iter().any(|held| held.past.is_some());
+    let is_past = document.containers.iter().any(|held| held.past.is_some());
+    let is_explained = is_past || !document.shares.is_empty();
     ensure!(is_explained, "{pod}: {FORGOTTEN}; looked in {}", config.places.state_dir.display());
     Ok(())
 }
@@ -117,8 +125,12 @@ fn pods(holders: &ByDevice) -> String {
     }
 }
 
-/// Names of devices and replicas in the order of the inventory; missing devices last.
+/// Names of devices and replicas in the order of the inventory; missing devices last. Tokens are counted.
 fn called(node: &NodeState, ids: &BTreeSet<String>) -> String {
+    let tokens = ids.iter().filter(|id| token(id).is_some()).count();
+    if tokens > 0 {
+        return format!("{tokens} of it");
+    }
     let parts = |id| match ReplicaId::split(id) {
         Some((device, number)) => (device, Some(number)),
         None => (id, None),
@@ -140,16 +152,21 @@ impl PodDocument<'_> {
     fn table(&self, node: &NodeState) -> Result<()> {
         let paint = Paint::for_stdout();
         simulated(&node.inventory, paint)?;
+        for share in &self.shares {
+            line(paint.text(Tone::Strong, format!("{}, {}", self.pod, share.title(node))))?;
+            share.lines().into_iter().try_for_each(line)?;
+        }
         for (nth, ContainerDevices { container, resource, ids, past }) in
             self.containers.iter().enumerate()
         {
-            if nth > 0 || !node.inventory.is_real() {
+            if nth > 0 || !self.shares.is_empty() || !node.inventory.is_real() {
                 line("")?;
             }
             let title =
                 format!("{}, container {container}, {resource}: {}", self.pod, called(node, ids));
             line(paint.text(Tone::Strong, title))?;
             match past {
+                None if ids.iter().any(|id| token(id).is_some()) => {}
                 None => line(format!("  {FORGOTTEN}"))?,
                 Some(past) => past.lines(paint).into_iter().try_for_each(line)?,
             }

@@ -1,0 +1,113 @@
+//! Shares of a pod by amounts, with the memory that its processes hold.
+
+use anyhow::Result;
+use serde::Serialize;
+use windlass_config::Config;
+use windlass_host::causes;
+use windlass_node::{PodShare, agent, shares_of};
+use windlass_resources::NodeState;
+
+use crate::{
+    cli::PodName,
+    commands::{clock, complete, short_name},
+};
+
+/// Share of a GPU, with the memory that the pod's processes hold.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ShareInUse {
+    #[serde(flatten)]
+    share: PodShare,
+    /// In MiB.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    used_mib: Option<u64>,
+    /// Reason that it is unknown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unmeasured: Option<String>,
+}
+
+/// Reason against the memory in use.
+const NO_DRIVER: &str = "NVIDIA's driver is not there";
+
+const MIB: u64 = 1 << 20;
+
+/// The node, and the pod's shares of its GPUs by amounts.
+pub(super) async fn shares_in_use(
+    config: &Config,
+    pod: &PodName,
+) -> Result<(NodeState, Vec<ShareInUse>)> {
+    let mut shares = Vec::new();
+    let devices = |node: &NodeState| {
+        shares = shares_of(&config.places, node, &pod.namespace, &pod.name);
+        shares.iter().map(|share| share.device.clone()).collect()
+    };
+    let (node, in_use) = Box::pin(agent::survey_in_use(config, clock(), devices)).await;
+    complete(&node.inventory)?;
+    let measured = |share: PodShare| match in_use.get(&share.device) {
+        Some(Ok(processes)) => {
+            let own = processes.iter().filter(|process| process.container.pod == share.pod_uid);
+            let used = own.map(|process| process.memory_bytes).sum::<u64>() / MIB;
+            ShareInUse { share, used_mib: Some(used), unmeasured: None }
+        }
+        Some(Err(error)) => ShareInUse { share, used_mib: None, unmeasured: Some(causes(error)) },
+        None => ShareInUse { share, used_mib: None, unmeasured: Some(NO_DRIVER.to_owned()) },
+    };
+    let shares = shares.into_iter().map(measured).collect();
+    Ok((node, shares))
+}
+
+// === impl ShareInUse ===
+
+impl ShareInUse {
+    pub(super) fn title(&self, node: &NodeState) -> String {
+        let id = self.share.device.as_str();
+        let gpu = node.inventory.get(id).map_or_else(|| id.to_owned(), short_name);
+        format!("share of {gpu} ({id})")
+    }
+
+    pub(super) fn lines(&self) -> Vec<String> {
+        let PodShare { memory_mib, of_mib, compute_percent, enforcement, .. } = &self.share;
+        let used = match (&self.used_mib, &self.unmeasured) {
+            (Some(used), _) => format!("{used} MiB in use"),
+            (None, why) => format!("use unknown: {}", why.as_deref().unwrap_or_default()),
+        };
+        let memory = match memory_mib {
+            0 => format!("  memory: none asked for; {used}"),
+            _ => {
+                format!("  memory: {memory_mib} of {of_mib} MiB, limited by: {enforcement}; {used}")
+            }
+        };
+        let compute = match compute_percent {
+            0 => "none asked for".to_owned(),
+            percent => format!("{percent} % are counted, and not limited"),
+        };
+        vec![memory, format!("  compute: {compute}")]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use windlass_core::enforcement::Enforcement;
+
+    use super::*;
+
+    #[test]
+    fn a_share_says_what_it_has_what_limits_it_and_what_is_in_use() {
+        let share = PodShare {
+            device: "GPU-a".parse().expect("an id"),
+            pod_uid: "u".to_owned(),
+            memory_mib: 8192,
+            of_mib: 81_559,
+            compute_percent: 50,
+            enforcement: Enforcement::Driver,
+        };
+        let mut it = ShareInUse { share, used_mib: Some(5000), unmeasured: None };
+        assert_eq!(it.title(&NodeState::default()), "share of GPU-a (GPU-a)");
+        let memory = "  memory: 8192 of 81559 MiB, limited by: driver; 5000 MiB in use";
+        let compute = "  compute: 50 % are counted, and not limited";
+        assert_eq!(it.lines(), [memory, compute]);
+        it.share.memory_mib = 0;
+        (it.used_mib, it.unmeasured) = (None, Some("it hangs".to_owned()));
+        assert_eq!(it.lines()[0], "  memory: none asked for; use unknown: it hangs");
+    }
+}
