@@ -148,21 +148,13 @@ impl CdiFiles {
     }
 
     /// Writes the documents that changed, and returns all paths. Documents and failed GPUs are never
-    /// removed: a restarting container needs the names that it was created with. `limits` are the limits of replicas,
-    /// or the reason that their records are not on disk.
-    pub fn write(
-        &mut self,
-        inventory: &Inventory,
-        limits: Result<Vec<SpecDevice>, String>,
-    ) -> WriteOutcome {
+    /// removed: a restarting container needs the names that it was created with. `limits` are further devices
+    /// of the document of GPUs.
+    pub fn write(&mut self, inventory: &Inventory, limits: Vec<SpecDevice>) -> WriteOutcome {
         let Generated { mut documents, lacks, extra_names, kinds } = self.generate(inventory);
-        let unlimited = match (documents.get_mut(&GPU.file_name()), limits) {
-            (Some(gpus), Ok(limits)) => {
-                gpus.devices.extend(limits);
-                None
-            }
-            (_, limits) => limits.err(),
-        };
+        if let Some(gpus) = documents.get_mut(&GPU.file_name()) {
+            gpus.devices.extend(limits);
+        }
         let mut outcome = WriteOutcome { extra_names, lacks, ..WriteOutcome::default() };
         for kind in kinds {
             let path = self.dir.join(kind.file_name());
@@ -173,10 +165,6 @@ impl CdiFiles {
                     outcome.unwritten.insert(kind, CdiError { path, why });
                 }
             }
-        }
-        if let Some(why) = unlimited {
-            let path = self.dir.join(GPU.file_name());
-            outcome.unwritten.insert(GPU, CdiError { path, why });
         }
         outcome
     }

@@ -27,7 +27,7 @@ pub enum Enforcement {
 pub struct InvalidEnforcement(String);
 
 /// Annotation of a pod with the weakest enforcement with which its containers may start.
-const ANNOTATION: &str = "windlass.dev/enforcement";
+pub const ANNOTATION: &str = "windlass.dev/enforcement";
 
 // === impl Enforcement ===
 

@@ -21,7 +21,7 @@ pub(crate) struct ConsumableCapacity {
     /// Least share in mebibytes, so that no more claims fit on a GPU than one MPS daemon serves.
     pub(super) least: u64,
     /// True if the driver limits the memory of containers.
-    pub(super) is_limited: bool,
+    pub(super) driver_limits_memory: bool,
 }
 
 /// Reason that an allocation is refused.
@@ -31,10 +31,13 @@ pub(crate) enum CapacityError {
     Unreadable(AttributeName),
     #[error(
         "no method enforces {amount} of {name}: the device is shared by {by}; request all \
-         of it, share it by mps, let the driver limit memory (memoryLimits.hook), or configure limits: advisory"
+         of it, share it by mps,{or} or configure limits: advisory"
     )]
-    Unenforced { amount: String, name: String, by: &'static str },
+    Unenforced { amount: String, name: String, by: &'static str, or: &'static str },
 }
+
+/// Remedy where the driver limits no memory yet.
+const OR_HOOK: &str = " let the driver limit it (memoryLimits.hook),";
 
 /// Capacity name of the memory, as in NVIDIA's DRA driver.
 pub(super) const MEMORY: AttributeName = AttributeName::new("gpu.nvidia.com", "memory");
@@ -57,14 +60,14 @@ pub(super) fn compute_of(driver: &DriverName) -> AttributeName {
 impl ConsumableCapacity {
     /// Consumable capacity of a device, if claims share it by amounts.
     pub(super) fn of(device: &Device, sharing: Sharing, state: &NodeState) -> Option<Self> {
-        let is_limited = state.means.strongest_for(device, &state.policy) == Enforcement::Driver;
+        let driver_limits_memory = state.limit_rules().strongest_for(device) == Enforcement::Driver;
         let manner =
             state.policy.dra.shares_of(device).filter(|_| sharing == Sharing::Exclusive)?;
         let spec = MpsSpec::new(device, Replicas::ONE);
         let memory = spec.memory_bytes? / MIB;
         let (clients, _) = spec.max_clients();
         let least = memory.div_ceil(clients.into()).max(MIN_MEMORY_MIB).min(memory);
-        (memory > 0).then_some(Self { manner, memory, least, is_limited })
+        (memory > 0).then_some(Self { manner, memory, least, driver_limits_memory })
     }
 
     /// Capacities in place of the device's own.
@@ -107,15 +110,15 @@ impl ConsumableCapacity {
         let by = match self.manner {
             ShareManner { limits: ShareLimits::Advisory, .. } => return Ok(()),
             ShareManner { method: ShareMethod::Mps, .. } => "mps, which limits memory and compute",
-            ShareManner { method: ShareMethod::TimeSlicing, .. } if self.is_limited => {
+            ShareManner { method: ShareMethod::TimeSlicing, .. } if self.driver_limits_memory => {
                 "time slices, with memory limited by the driver"
             }
             ShareManner { method: ShareMethod::TimeSlicing, .. } => "time slices",
         };
         let is_enforced = |name: &str| {
             let (is_memory, is_compute) = (name == MEMORY.to_string(), name == compute.to_string());
-            let is_of_mps = self.manner.method == ShareMethod::Mps || portion.is_whole();
-            is_memory && (is_of_mps || self.is_limited) || is_compute && is_of_mps
+            let enforces_all = self.manner.method == ShareMethod::Mps || portion.is_whole();
+            is_memory && (enforces_all || self.driver_limits_memory) || is_compute && enforces_all
         };
         let is_requested = |amount: &str| rounded_up(amount).is_some_and(|amount| amount > 0);
         let mut requested = result.consumed.iter().filter(|(_, amount)| is_requested(amount));
@@ -123,7 +126,9 @@ impl ConsumableCapacity {
             None => Ok(()),
             Some((name, amount)) => {
                 let (name, amount) = (name.clone(), amount.clone());
-                Err(CapacityError::Unenforced { amount, name, by })
+                let is_left_to_hook = name == MEMORY.to_string() && !self.driver_limits_memory;
+                let or = if is_left_to_hook { OR_HOOK } else { "" };
+                Err(CapacityError::Unenforced { amount, name, by, or })
             }
         }
     }
@@ -142,8 +147,12 @@ mod tests {
     use crate::claim::Access;
 
     fn portion(manner: ShareManner, consumed: &[(&str, &str)]) -> Result<Portion, String> {
-        let capacity =
-            ConsumableCapacity { manner, memory: 81_559, least: 1_700, is_limited: false };
+        let capacity = ConsumableCapacity {
+            manner,
+            memory: 81_559,
+            least: 1_700,
+            driver_limits_memory: false,
+        };
         let [request, pool, device] = ["a", "n1/nvidia", "gpu-0"].map(ToOwned::to_owned);
         let consumed = consumed.iter().map(|(name, amount)| (*name, *amount));
         let consumed: BTreeMap<_, _> =

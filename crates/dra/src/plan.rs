@@ -106,7 +106,7 @@ pub(crate) fn plan(claim: &Claim, inputs: &PlanInputs<'_>) -> Result<Plan, Refus
     let devices: Vec<_> = chosen.iter().map(|it| &*it.device).collect();
     inputs.state.check_documents(&devices).map_err(Refusal::Document)?;
     let limit = inputs.limit(claim, &chosen)?;
-    let held = |position| inputs.held(claim, &chosen, (position, limit.as_ref()));
+    let held = |position| inputs.held(claim, &chosen, position, limit.as_ref());
     let devices = (0..chosen.len()).map(held).collect::<Result<_, _>>()?;
     Ok(Plan { devices, limits: limit.map(|limit| limit.record) })
 }
@@ -221,7 +221,8 @@ impl<'a> PlanInputs<'a> {
         &self,
         claim: &Claim,
         chosen: &[ChosenDevice<'_>],
-        (position, limit): (usize, Option<&DriverLimit>),
+        position: usize,
+        limit: Option<&DriverLimit>,
     ) -> Result<PreparedDevice, Refusal> {
         let ChosenDevice { result, device, constraints, .. } = &chosen[position];
         let request = result.base_request();
@@ -265,9 +266,8 @@ impl<'a> PlanInputs<'a> {
             Some(GpuMemory { device: device.clone(), memory_mib: memory, of_mib: of, is_by_mps })
         });
         let path = self.documents.limits(&claim.reference.uid);
-        let (policy, means) = (&self.state.policy, &self.state.means);
         let gpus: Vec<_> = gpus.collect();
-        Ok(DriverLimit::of(&gpus, Enforcement::None, path, policy, means)?)
+        Ok(self.state.limit_rules().limit(&gpus, Enforcement::None, &path)?)
     }
 
     /// Container edits as the device plugin would make them by CDI.

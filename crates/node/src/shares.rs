@@ -287,7 +287,7 @@ impl Binder {
         let mut candidates: Vec<DeviceId> = known.unwrap_or_else(|| request.candidates());
         let mut why = request.against();
         while let Some(devices) = candidates.get(..size.count).filter(|some| !some.is_empty()) {
-            let hold = hold(devices, size, wanted, (pod, at_least), state);
+            let hold = hold(devices, size, wanted, pod, at_least, state);
             let uses: Vec<_> = hold
                 .uses()
                 .map(|(device, usage)| (state.overlaps.overlap(device), usage))
@@ -347,7 +347,7 @@ impl Binder {
     ) -> Result<(Spec, Option<DriverLimit>), BindError> {
         let (state, record) = (self.state.borrow().clone(), self.limits.path(&wanted.name));
         let own: Vec<_> = own.iter().map(HeldGpu::memory).collect();
-        let limit = DriverLimit::of(&own, at_least, record, &state.policy, &state.means)?;
+        let limit = state.limit_rules().limit(&own, at_least, &record)?;
         let path = wanted.gpus.clone();
         let gpus = blocking(move || documents::read(&path)).await;
         Ok((gpus.ok_or(BindError::NoGpus)?, limit))
@@ -455,7 +455,8 @@ fn hold(
     devices: &[DeviceId],
     size: Size,
     wanted: &Wanted,
-    (pod, at_least): (&BoundPod, Enforcement),
+    pod: &BoundPod,
+    at_least: Enforcement,
     state: &NodeState,
 ) -> Hold {
     let gpu = |device: &DeviceId| {

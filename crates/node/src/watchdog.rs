@@ -131,24 +131,24 @@ impl Watchdog {
     }
 
     async fn watch(mut self) {
-        let (mut last, mut limits): (Option<Instant>, _) = (None, self.limits());
+        let (mut last, mut limits): (Option<Instant>, _) = (None, self.refresh_limits());
         loop {
             let WatchdogPolicy { action, interval } = self.policy.borrow().watchdog;
             self.states.follow(action, interval);
             let now = Instant::now();
             if !limits.is_empty() && last.is_none_or(|last| last + interval <= now) {
-                // Metrics show the round before.
+                // A scrape sees the last complete round.
                 self.publish(&limits);
                 self.measure(&limits);
                 last = Some(now);
             }
             let next = last.filter(|_| !limits.is_empty()).map(|last| last + interval);
             tokio::select! {
-                () = changed(&mut self.policy) => limits = self.limits(),
-                () = changed(&mut self.ledger) => limits = self.limits(),
-                () = changed(&mut self.state) => limits = self.limits(),
+                () = changed(&mut self.policy) => limits = self.refresh_limits(),
+                () = changed(&mut self.ledger) => limits = self.refresh_limits(),
+                () = changed(&mut self.state) => limits = self.refresh_limits(),
                 () = changed(&mut self.allocations), if self.following.is_some() => {
-                    limits = self.limits();
+                    limits = self.refresh_limits();
                 }
                 () = optional(next.map(sleep_until)) => {}
                 Some((device, processes)) = self.measurements.next() => {
@@ -164,7 +164,7 @@ impl Watchdog {
     }
 
     /// Limits at present. Forgets holders that have none any more.
-    fn limits(&mut self) -> Limits {
+    fn refresh_limits(&mut self) -> Limits {
         let is_off = self.policy.borrow_and_update().watchdog.action == WatchdogAction::Off;
         let state = self.state.borrow_and_update().clone();
         let follows = !is_off && state.replica_kinds().any(|(_, kind)| kind.has_memory());

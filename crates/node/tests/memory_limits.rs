@@ -314,7 +314,7 @@ async fn a_pod_may_ask_for_a_stronger_limit_than_the_configuration_does() {
     let world = world("570.133.20", policy(limits, WatchdogAction::Kill)).await;
     for (name, wanted, refused) in [
         ("a", "watched", None),
-        ("b", "driver", Some("`driver` is the least that memoryLimits.atLeast or its pod wants")),
+        ("b", "driver", Some("`driver` is required by windlass.dev/enforcement")),
         ("c", "hard", Some("\"hard\" is no enforcement: write none, watched, mps, driver or mig")),
     ] {
         let mut annotations = placed(&world.gpus[0]);

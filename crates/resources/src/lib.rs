@@ -14,7 +14,9 @@ use serde::Serialize;
 use tokio::time::Instant;
 use windlass_allocations::ledger::Overlaps;
 use windlass_cdi::{
-    Documents, Lacks, Unwritten, container_edits::NodeExtras, memory_limits::LimitMeans,
+    Documents, Lacks, Unwritten,
+    container_edits::NodeExtras,
+    memory_limits::{LimitMeans, LimitRules},
 };
 use windlass_config::{Policy, Resources, ShareMethod, Shared, Sharing, SharingMethod};
 use windlass_core::{
@@ -178,6 +180,11 @@ impl NodeState {
         withheld.chain(offered).collect()
     }
 
+    /// Rules for the memory of containers on shared GPUs.
+    pub fn limit_rules(&self) -> LimitRules<'_> {
+        LimitRules { policy: &self.policy, means: &self.means }
+    }
+
     /// The strongest means that keeps containers to their memory of a device, for MIG instances and for GPUs that several
     /// containers share or may share.
     pub fn enforcement(&self, device: &Device) -> Option<Enforcement> {
@@ -186,7 +193,7 @@ impl NodeState {
         }
         let mut offered = self.offers.values().filter_map(|offer| offer.devices.get(&device.id));
         let sharing = offered.next().map(|offered| offered.sharing);
-        let strongest = || self.means.strongest_for(device, &self.policy);
+        let strongest = || self.limit_rules().strongest_for(device);
         match sharing {
             Some(Sharing::Shared(shared)) if device.kind.is_gpu() => Some(match shared {
                 Shared { method: SharingMethod::Mps, .. } => Enforcement::Mps,

@@ -1,18 +1,18 @@
-//! Limits of replicas that have a given memory: their number decides the limit, so all are on disk beforehand.
+//! Limits of replicas that have a given memory. The number of a container's replicas decides the limit, and nobody knows it
+//! beforehand: the document of GPUs has a device for each number.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::Path,
 };
 
-use windlass_config::Policy;
 use windlass_core::{
     cdi::{ContainerEdits, SpecDevice},
-    device::{Device, DeviceId},
+    device::DeviceId,
     inventory::Inventory,
 };
 
-use super::{DriverLimit, GpuMemory, LimitMeans, LimitRecords, WeakLimit};
+use super::{DriverLimit, GpuMemory, LimitRecords, LimitRules, WeakLimit};
 
 /// Memory of a replica of each GPU, in MiB.
 pub type ReplicaMemory = BTreeMap<DeviceId, u64>;
@@ -20,6 +20,15 @@ pub type ReplicaMemory = BTreeMap<DeviceId, u64>;
 /// Records of replicas, and the devices of the CDI document that name the hook.
 #[derive(Clone, Debug)]
 pub struct ReplicaLimits(LimitRecords);
+
+/// Limits of replicas on disk.
+#[derive(Clone, Debug, Default)]
+pub struct KeptLimits {
+    /// Devices for the document of GPUs.
+    pub devices: Vec<SpecDevice>,
+    /// GPUs whose record could not be written, with the reason.
+    pub failed: BTreeMap<DeviceId, String>,
+}
 
 /// Name of the limit of so many replicas in the document of GPUs.
 pub fn replica_name(gpu: &DeviceId, replicas: u32) -> String {
@@ -39,21 +48,19 @@ impl ReplicaLimits {
         &self,
         each: &GpuMemory,
         replicas: u32,
-        policy: &Policy,
-        means: &LimitMeans,
+        rules: LimitRules<'_>,
     ) -> Result<Option<DriverLimit>, WeakLimit> {
-        let path = self.0.path(each.device.as_str());
-        DriverLimit::of_replicas(each, replicas, &path, policy, means)
+        rules.limit_of_replicas(each, replicas, &self.0.path(each.device.as_str()))
     }
 
-    /// Writes the records and removes others, but those of `held` GPUs: their containers may start again. Returns the devices
-    /// for the document. Blocks.
-    pub fn keep(
+    /// Writes the wanted records and removes others. Those of `held` GPUs stay: their containers may start again. Blocks.
+    pub fn reconcile(
         &self,
         wanted: &ReplicaMemory,
         held: &BTreeSet<DeviceId>,
-        (inventory, policy, means): (&Inventory, &Policy, &LimitMeans),
-    ) -> Result<Vec<SpecDevice>, String> {
+        inventory: &Inventory,
+        rules: LimitRules<'_>,
+    ) -> KeptLimits {
         let mut all = wanted.clone();
         for gpu in held.iter().filter(|gpu| !wanted.contains_key(*gpu)) {
             let record = self.0.read(gpu.as_str());
@@ -61,34 +68,32 @@ impl ReplicaLimits {
             all.extend(limit.map(|limit| (gpu.clone(), limit.hard_mib)));
         }
         self.0.retain(|name| all.contains_key(name));
-        let mut devices = Vec::new();
-        for (id, memory_mib) in &all {
-            let Some(gpu) = inventory.get(id.as_str()) else { continue };
-            for (replicas, limit) in self.limits(gpu, *memory_mib, policy, means) {
-                if replicas == 1 {
-                    self.0.settle(id.as_str(), Some(&limit.record))?;
-                }
-                let edits =
-                    ContainerEdits { hooks: vec![limit.hook()], ..ContainerEdits::default() };
-                devices.push(SpecDevice::new(replica_name(id, replicas), edits));
+        let mut kept = KeptLimits::default();
+        for (id, memory_mib) in all {
+            let of_mib = inventory.get(id.as_str()).and_then(|gpu| gpu.memory_mib());
+            let Some(of_mib) = of_mib else { continue };
+            let each = GpuMemory { device: id.clone(), memory_mib, of_mib, is_by_mps: false };
+            match self.devices(&each, rules) {
+                Ok(devices) => kept.devices.extend(devices),
+                Err(why) => drop(kept.failed.insert(id, why)),
             }
         }
-        Ok(devices)
+        kept
     }
 
-    /// Limits of all numbers of replicas that fit on a GPU and are not all of it.
-    fn limits(
-        &self,
-        gpu: &Device,
-        memory_mib: u64,
-        policy: &Policy,
-        means: &LimitMeans,
-    ) -> impl Iterator<Item = (u32, DriverLimit)> {
-        let of_mib = gpu.memory_mib().unwrap_or_default();
-        let each = GpuMemory { device: gpu.id.clone(), memory_mib, of_mib, is_by_mps: false };
-        let most = u32::try_from(of_mib / memory_mib.max(1)).unwrap_or_default();
-        (1..=most).filter_map(move |replicas| {
-            Some((replicas, self.limit(&each, replicas, policy, means).ok()??))
-        })
+    /// Writes the record of a GPU. Returns a device for each number of replicas that is not all of the GPU.
+    fn devices(&self, each: &GpuMemory, rules: LimitRules<'_>) -> Result<Vec<SpecDevice>, String> {
+        let most = u32::try_from(each.of_mib / each.memory_mib.max(1)).unwrap_or_default();
+        let mut devices = Vec::new();
+        for replicas in 1..=most {
+            // A limit that is too weak is refused when the kubelet allocates.
+            let Ok(Some(limit)) = self.limit(each, replicas, rules) else { continue };
+            if devices.is_empty() {
+                self.0.settle(each.device.as_str(), Some(&limit.record))?;
+            }
+            let edits = ContainerEdits { hooks: vec![limit.hook()], ..ContainerEdits::default() };
+            devices.push(SpecDevice::new(replica_name(&each.device, replicas), edits));
+        }
+        Ok(devices)
     }
 }

@@ -236,14 +236,8 @@ impl Service {
     ) -> Result<Option<DriverLimit>, WeakLimit> {
         let shared = offer.devices.get(device).and_then(OfferedDevice::shared);
         let gpu = state.inventory.get(device.as_str());
-        let Some((memory_mib, shared, of_mib)) =
-            shared.and_then(|shared| Some((shared.memory_mib?, shared, gpu?.memory_mib()?)))
-        else {
-            return Ok(None);
-        };
-        let is_by_mps = shared.method == SharingMethod::Mps;
-        let each = GpuMemory { device: device.clone(), memory_mib, of_mib, is_by_mps };
-        self.limits.limit(&each, count, &state.policy, &state.means)
+        let each = gpu.zip(shared).and_then(|(gpu, shared)| GpuMemory::of_replica(gpu, shared));
+        each.map_or(Ok(None), |each| self.limits.limit(&each, count, state.limit_rules()))
     }
 
     /// Client settings for the MPS daemon of a shared device.

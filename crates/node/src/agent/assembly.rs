@@ -74,7 +74,8 @@ pub(super) fn assemble(
     let discovered = wiring.discover(&news, parts);
     let handles = wiring.reconcile(
         discovered.snapshots,
-        (&discovered.partitions, &discovered.driver),
+        &discovered.partitions,
+        &discovered.driver,
         cluster.clone(),
         news,
         parts,
@@ -182,7 +183,8 @@ impl Wiring<'_> {
     fn reconcile(
         &self,
         snapshots: Snapshots,
-        (partitions, driver): (&MigHandle, &LiveDriver),
+        partitions: &MigHandle,
+        driver: &LiveDriver,
         cluster: Option<Client>,
         news: Arc<Notify>,
         parts: &mut Parts,

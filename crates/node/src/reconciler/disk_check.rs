@@ -1,7 +1,7 @@
 //! Disk checks of a round: CDI documents, device nodes, driver nodes and IMEX channels.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -10,7 +10,7 @@ use windlass_cdi::{
     CdiFiles, Documents, Lacks, NVIDIA_NODES, Unwritten, WriteOutcome,
     container_edits::NodeExtras,
     imex_node,
-    memory_limits::{LimitMeans, ReplicaLimits},
+    memory_limits::{KeptLimits, LimitMeans, LimitRules, ReplicaLimits},
 };
 use windlass_config::{Delivery, MpsSettings, Places, Policy, Sharing};
 use windlass_core::{
@@ -51,6 +51,8 @@ pub(super) struct DiskCheckResult {
     /// Devices whose nodes are missing.
     absent: Absent,
     means: LimitMeans,
+    /// GPUs whose replicas' limits are not on disk, with the reason.
+    unlimited: BTreeMap<DeviceId, String>,
 }
 
 // === impl DiskCheck ===
@@ -76,10 +78,12 @@ impl DiskCheck {
         let WantedFiles { inventory, policy, .. } = wanted;
         let daemons_left = self.daemons.left().into_iter().collect();
         let (absent, means) = (self.absent(inventory), self.means());
-        let node = (inventory, &**policy, &means);
-        let limits = self.replicas.keep(&wanted.replica_memory, &wanted.held, node);
-        let checked = self.check(inventory, policy, limits);
-        DiskCheckResult { daemons_left, absent, means, ..checked }
+        let rules = LimitRules { policy, means: &means };
+        let (memory, held) = (&wanted.replica_memory, &wanted.held);
+        let KeptLimits { devices, failed } =
+            self.replicas.reconcile(memory, held, inventory, rules);
+        let checked = self.check(inventory, policy, devices);
+        DiskCheckResult { daemons_left, absent, means, unlimited: failed, ..checked }
     }
 
     fn means(&self) -> LimitMeans {
@@ -98,7 +102,7 @@ impl DiskCheck {
         &mut self,
         inventory: &Inventory,
         policy: &Policy,
-        limits: Result<Vec<SpecDevice>, String>,
+        limits: Vec<SpecDevice>,
     ) -> DiskCheckResult {
         let surroundings = self.surroundings(policy);
         if !policy.needs_documents() && !self.wrote {
@@ -152,11 +156,13 @@ impl DiskCheck {
 // === impl DiskCheckResult ===
 
 impl DiskCheckResult {
-    /// Obstacle: a document that names the device cannot be written.
+    /// Obstacle: a document that names the device, or the limits of its replicas, cannot be written.
     pub(super) fn undocumented(&self, device: &Device) -> Option<Obstacle> {
         let concerns = |kind: &Kind| self.surroundings.gets_names_of(device, kind);
-        let (_, error) = self.unwritten.iter().find(|(kind, _)| concerns(kind))?;
-        Some(Obstacle { kind: ObstacleKind::Document, why: error.to_string() })
+        let unwritten = self.unwritten.iter().find(|(kind, _)| concerns(kind));
+        let why = unwritten.map(|(_, error)| error.to_string());
+        let why = why.or_else(|| self.unlimited.get(&device.id).cloned())?;
+        Some(Obstacle { kind: ObstacleKind::Document, why })
     }
 
     /// Obstacle: a node of the device is missing or belongs to another.

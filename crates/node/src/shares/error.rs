@@ -4,7 +4,10 @@ use std::{path::PathBuf, time::Duration};
 
 use windlass_cdi::memory_limits::WeakLimit;
 use windlass_cluster::ClusterError;
-use windlass_core::{enforcement::InvalidEnforcement, virtual_gpus::RequestError};
+use windlass_core::{
+    enforcement::{self, InvalidEnforcement},
+    virtual_gpus::RequestError,
+};
 use windlass_lifecycle::cleanup::NotReady;
 
 /// Reason that a share is not bound. The kubelet tries again.
@@ -36,7 +39,7 @@ pub(super) enum BindError {
     NoRoom(String),
     #[error("{} is not ready: {}", .0.device, .0.why)]
     NotReady(NotReady),
-    #[error("its annotation windlass.dev/enforcement cannot be read")]
+    #[error("its annotation {} cannot be read", enforcement::ANNOTATION)]
     Enforcement(#[from] InvalidEnforcement),
     #[error(transparent)]
     WeakLimit(#[from] WeakLimit),

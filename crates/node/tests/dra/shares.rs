@@ -405,10 +405,7 @@ async fn the_driver_limits_the_memory_of_a_claims_containers_by_a_hook() {
 async fn a_claim_that_the_driver_cannot_limit_starts_only_where_less_will_do() {
     for (at_least, refused) in [
         (RequiredLimit::None, None),
-        (
-            RequiredLimit::Driver,
-            Some("`driver` is the least that memoryLimits.atLeast or its pod wants"),
-        ),
+        (RequiredLimit::Driver, Some("`driver` is required by memoryLimits.atLeast")),
     ] {
         let shares = with_hook("570.133.20", at_least, ShareLimits::Advisory);
         let (agent, mut kubelet) = shares.serving().await;

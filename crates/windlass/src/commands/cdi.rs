@@ -54,8 +54,8 @@ fn print(config: &Config, inventory: &Inventory) -> Result<()> {
 fn write(mut config: Config, folder: PathBuf, inventory: &Inventory) -> Result<()> {
     fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
     config.places.cdi_dir = folder;
-    let written = CdiFiles::new(&config.places, config.policy.delivery.clone())
-        .write(inventory, Ok(Vec::new()));
+    let written =
+        CdiFiles::new(&config.places, config.policy.delivery.clone()).write(inventory, Vec::new());
     report_missing(&written.lacks)?;
     let paths: Vec<_> = written.paths().collect();
     for path in &paths {

@@ -1,0 +1,215 @@
+//! The driver's limit of a container: its record, and the hook that sets it.
+
+use std::path::{Path, PathBuf};
+
+use windlass_config::Policy;
+use windlass_core::{
+    cdi::Hook,
+    device::{Device, DeviceId},
+    enforcement::{self, Enforcement},
+    memory_limit::{GpuMemoryLimit, MemoryLimitError, MemoryLimitRecord},
+};
+use windlass_discovery::live_driver::MemoryLimitPlaces;
+use windlass_host::causes;
+
+use super::{GpuMemory, LimitMeans};
+
+/// Rules for the memory of containers on shared GPUs: the configuration, and the means of the node.
+#[derive(Clone, Copy, Debug)]
+pub struct LimitRules<'a> {
+    /// The configuration.
+    pub policy: &'a Policy,
+    /// The means of the node.
+    pub means: &'a LimitMeans,
+}
+
+/// A limit that the hook sets before the container's first instruction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DriverLimit {
+    /// The hook's record.
+    pub record: MemoryLimitRecord,
+    /// Path of the record.
+    path: PathBuf,
+    /// Path of the hook on the host.
+    hook: PathBuf,
+    /// Number of replicas, each of which has the record's memory; `None` for the record's alone.
+    replicas: Option<u32>,
+}
+
+/// Reason that a container may not start: its memory would be limited by less than is required.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WeakLimit {
+    /// A weaker limit is the best.
+    #[error(
+        "`{wanted}` is required by {by}, and the best limit of its memory is `{found}`: {without}"
+    )]
+    Found {
+        /// The best limit.
+        found: Enforcement,
+        /// The weakest that is allowed.
+        wanted: Enforcement,
+        /// The configuration key or annotation that requires it.
+        by: &'static str,
+        /// Reason against a stronger limit.
+        without: String,
+    },
+    /// The container asks for no memory.
+    #[error(
+        "`{wanted}` is required by {by}, and it asks for no memory, which alone can be limited: let it ask for memory too"
+    )]
+    NoMemory {
+        /// The weakest limit that is allowed.
+        wanted: Enforcement,
+        /// The configuration key or annotation that requires it.
+        by: &'static str,
+    },
+}
+
+/// The weakest limit that is allowed, and the key or annotation that says so.
+#[derive(Clone, Copy)]
+struct Required {
+    wanted: Enforcement,
+    by: &'static str,
+}
+
+/// Key of the configuration with the weakest limit.
+const AT_LEAST: &str = "memoryLimits.atLeast";
+
+/// Reason against an MPS daemon's limit.
+const MPS_CAN_BE_LEFT: &str = "an MPS daemon limits it, and a program can run without the daemon";
+
+/// Reason against the driver's limit for a pod that wants a MIG instance.
+const NOT_ISOLATED: &str =
+    "it shares a GPU: only a MIG instance of its own is kept apart by the hardware";
+
+/// The stage at which a container has its control group and has not started.
+const STAGE: &str = "createRuntime";
+
+/// Seconds until the runtime gives the hook up. It takes milliseconds; a driver that hangs takes for ever.
+const TIMEOUT: i64 = 30;
+
+// === impl LimitRules ===
+
+impl LimitRules<'_> {
+    /// The strongest enforcement of a share of a device by time slices.
+    pub fn strongest_for(&self, device: &Device) -> Enforcement {
+        if !device.family().is_managed || device.partitioned {
+            Enforcement::None
+        } else if self.hook_and_places().is_ok() {
+            Enforcement::Driver
+        } else {
+            self.means.without_driver(self.policy)
+        }
+    }
+
+    /// The driver's limit of a container with parts of these GPUs; none where no part needs one, or where less than the
+    /// driver's will do. `at_least` is the weakest that the pod's annotation accepts, and `path` the record's.
+    pub fn limit(
+        &self,
+        gpus: &[GpuMemory],
+        at_least: Enforcement,
+        path: &Path,
+    ) -> Result<Option<DriverLimit>, WeakLimit> {
+        let required = self.required(at_least);
+        if required.wanted > Enforcement::None && gpus.iter().any(|gpu| gpu.memory_mib == 0) {
+            return Err(WeakLimit::NoMemory { wanted: required.wanted, by: required.by });
+        }
+        let parts = || gpus.iter().filter(|gpu| gpu.is_part());
+        if parts().any(|gpu| gpu.is_by_mps) {
+            required.check(Enforcement::Mps, MPS_CAN_BE_LEFT)?;
+        }
+        let limit = |gpu: &GpuMemory| GpuMemoryLimit {
+            uuid: gpu.device.to_string(),
+            hard_mib: gpu.memory_mib,
+        };
+        let limits: Vec<_> = parts().filter(|gpu| !gpu.is_by_mps).map(limit).collect();
+        if limits.is_empty() {
+            return Ok(None);
+        }
+        let found = self.hook_and_places().and_then(|(hook, places)| {
+            let record = record(places, limits).map_err(|error| causes(&error))?;
+            Ok(DriverLimit { record, path: path.to_owned(), hook, replicas: None })
+        });
+        match found {
+            Ok(limit) => required.check(Enforcement::Driver, NOT_ISOLATED).map(|()| Some(limit)),
+            Err(why) => required.check(self.means.without_driver(self.policy), &why).map(|()| None),
+        }
+    }
+
+    /// The driver's limit of a container with so many replicas of a GPU, as [`Self::limit`].
+    pub fn limit_of_replicas(
+        &self,
+        each: &GpuMemory,
+        replicas: u32,
+        path: &Path,
+    ) -> Result<Option<DriverLimit>, WeakLimit> {
+        // All replicas together need a limit, unless they are the whole GPU. The record has that of one.
+        let of =
+            |memory: &GpuMemory| self.limit(std::slice::from_ref(memory), Enforcement::None, path);
+        let (all, one) = (of(&each.times(replicas))?, of(each)?);
+        Ok(all.and(one).map(|limit| DriverLimit { replicas: Some(replicas), ..limit }))
+    }
+
+    fn required(&self, at_least: Enforcement) -> Required {
+        let configured = self.policy.memory_limits.at_least.enforcement();
+        if at_least > configured {
+            Required { wanted: at_least, by: enforcement::ANNOTATION }
+        } else {
+            Required { wanted: configured, by: AT_LEAST }
+        }
+    }
+
+    /// The hook and the places that it needs, or the reason against the driver's limit.
+    fn hook_and_places(&self) -> Result<(PathBuf, &MemoryLimitPlaces), String> {
+        let hook = self.policy.memory_limits.hook.clone();
+        let hook = hook.ok_or_else(|| "memoryLimits.hook is not set".to_owned())?;
+        Ok((hook, self.means.places()?))
+    }
+}
+
+// === impl Required ===
+
+impl Required {
+    /// Fails if this limit is too weak; `without` is the reason against a stronger one.
+    fn check(self, found: Enforcement, without: &str) -> Result<(), WeakLimit> {
+        let Self { wanted, by } = self;
+        if found >= wanted {
+            Ok(())
+        } else {
+            Err(WeakLimit::Found { found, wanted, by, without: without.to_owned() })
+        }
+    }
+}
+
+// === impl DriverLimit ===
+
+impl DriverLimit {
+    /// True if it limits memory of this GPU.
+    pub fn is_of(&self, gpu: &DeviceId) -> bool {
+        self.record.gpus().iter().any(|limit| limit.uuid == gpu.as_str())
+    }
+
+    /// The hook, for the container's document.
+    pub fn hook(&self) -> Hook {
+        let program = self.hook.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let record = self.path.to_string_lossy().into_owned();
+        let mut args = vec![program, "memory-limit".to_owned(), "--record".to_owned(), record];
+        if let Some(replicas) = self.replicas {
+            args.extend(["--replicas".to_owned(), replicas.to_string()]);
+        }
+        Hook {
+            hook_name: STAGE.to_owned(),
+            path: self.hook.clone(),
+            args,
+            env: Vec::new(),
+            timeout: Some(TIMEOUT),
+        }
+    }
+}
+
+fn record(
+    places: &MemoryLimitPlaces,
+    limits: Vec<GpuMemoryLimit>,
+) -> Result<MemoryLimitRecord, MemoryLimitError> {
+    MemoryLimitRecord::new(&places.library, limits)?.with_cgroup_root(&places.cgroups)
+}
