@@ -169,6 +169,14 @@ impl CdiFiles {
         outcome
     }
 
+    /// Devices of the document of GPUs on disk; none if it cannot be read. Blocks.
+    pub fn gpus_on_disk(&self) -> Vec<SpecDevice> {
+        let path = self.dir.join(GPU.file_name());
+        let text = files::read_regular_text(&path, files::Links::Refused, files::MAX_BYTES).ok();
+        let document = text.and_then(|text| serde_json::from_str::<Spec>(&text).ok());
+        document.map(|document| document.devices).unwrap_or_default()
+    }
+
     /// Applies a changed delivery configuration.
     pub fn deliver(&mut self, delivery: &Delivery) {
         if self.delivery != *delivery {

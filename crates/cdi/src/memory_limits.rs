@@ -12,7 +12,7 @@ pub use self::{
     driver_limit::{DriverLimit, LimitRules, WeakLimit},
     means::LimitMeans,
     records::{LimitRecords, LimitedHolders, limited},
-    replicas::{KeptLimits, ReplicaLimits, ReplicaMemory, replica_name},
+    replicas::{KeptLimits, ReplicaLimits, ReplicaSize, replica_name},
 };
 
 /// Memory of a GPU that a container may use.

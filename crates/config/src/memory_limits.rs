@@ -8,7 +8,7 @@ use windlass_core::enforcement::Enforcement;
 
 use crate::watchdog::WatchdogAction;
 
-/// Limits of the memory of shares by amounts.
+/// Limits of the memory of shares by amounts, of claims, and of replicas with a given memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct MemoryLimitPolicy {

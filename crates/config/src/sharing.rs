@@ -203,6 +203,14 @@ impl Sharing {
 // === impl Shared ===
 
 impl Shared {
+    /// Most replicas of a device that a container may have.
+    pub fn most_per_container(self) -> u32 {
+        match self.per_container {
+            PerContainer::One => 1,
+            PerContainer::Any => self.replicas.get(),
+        }
+    }
+
     fn on(self, device_mib: Option<u64>) -> Result<Self, String> {
         let Some(each) = self.memory_mib else { return Ok(self) };
         let all = device_mib.ok_or("its memory is unknown, and the sharing gives parts of it")?;

@@ -40,6 +40,11 @@ pub(super) enum Refusal {
     )]
     SeveralDaemons { resource: String, devices: usize },
     #[error(
+        "{resource}: the replicas are of {devices} GPUs, and their memory adds up on one: no GPU has as many left; ask \
+         for fewer"
+    )]
+    SeveralGpus { resource: String, devices: usize },
+    #[error(
         "{resource}: {} would both be {path} in the container: ask for one, or let each keep its own \
          path",
         list(ids)
@@ -116,6 +121,7 @@ impl From<Refusal> for Status {
             | Refusal::Duplicate { .. }
             | Refusal::OneReplicaOnly { .. }
             | Refusal::SeveralDaemons { .. }
+            | Refusal::SeveralGpus { .. }
             | Refusal::OnePath { .. }
             | Refusal::Placement { .. }
             | Refusal::Shares { .. } => Self::invalid_argument(text),

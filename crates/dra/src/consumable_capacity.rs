@@ -31,13 +31,10 @@ pub(crate) enum CapacityError {
     Unreadable(AttributeName),
     #[error(
         "no method enforces {amount} of {name}: the device is shared by {by}; request all \
-         of it, share it by mps,{or} or configure limits: advisory"
+         of it, share it by mps, or configure limits: advisory"
     )]
-    Unenforced { amount: String, name: String, by: &'static str, or: &'static str },
+    Unenforced { amount: String, name: String, by: &'static str },
 }
-
-/// Remedy where the driver limits no memory yet.
-const OR_HOOK: &str = " let the driver limit it (memoryLimits.hook),";
 
 /// Capacity name of the memory, as in NVIDIA's DRA driver.
 pub(super) const MEMORY: AttributeName = AttributeName::new("gpu.nvidia.com", "memory");
@@ -113,7 +110,9 @@ impl ConsumableCapacity {
             ShareManner { method: ShareMethod::TimeSlicing, .. } if self.driver_limits_memory => {
                 "time slices, with memory limited by the driver"
             }
-            ShareManner { method: ShareMethod::TimeSlicing, .. } => "time slices",
+            ShareManner { method: ShareMethod::TimeSlicing, .. } => {
+                "time slices, without a limit by the driver (memoryLimits.hook)"
+            }
         };
         let is_enforced = |name: &str| {
             let (is_memory, is_compute) = (name == MEMORY.to_string(), name == compute.to_string());
@@ -126,9 +125,7 @@ impl ConsumableCapacity {
             None => Ok(()),
             Some((name, amount)) => {
                 let (name, amount) = (name.clone(), amount.clone());
-                let is_left_to_hook = name == MEMORY.to_string() && !self.driver_limits_memory;
-                let or = if is_left_to_hook { OR_HOOK } else { "" };
-                Err(CapacityError::Unenforced { amount, name, by, or })
+                Err(CapacityError::Unenforced { amount, name, by })
             }
         }
     }

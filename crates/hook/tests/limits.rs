@@ -184,6 +184,25 @@ impl Node {
 }
 
 #[test]
+fn replicas_multiply_the_limit_and_a_wrong_number_sets_none() {
+    let node = Node::new();
+    let record = node.record_path().display().to_string();
+    for wrong in
+        [&["--replicas"][..], &["--replicas", "x"], &["--replicas", "0"], &["--copies", "2"]]
+    {
+        let output = node.run(&[&["--record", &record], wrong].concat());
+        assert!(!output.status.success(), "{wrong:?}");
+        assert_eq!(node.limits(), BTreeMap::new(), "{wrong:?}");
+    }
+    node.limit().expect("limited");
+    let one = node.limits();
+    let output = node.run(&["--record", &record, "--replicas", "2"]);
+    assert!(output.status.success(), "{output:?}");
+    let two = one.into_iter().map(|(gpu, limit)| (gpu, limit * 2)).collect();
+    assert_eq!(node.limits(), two);
+}
+
+#[test]
 fn each_gpu_gets_its_limit_and_the_note_has_them() {
     let node = Node::new();
     assert_eq!(node.limit().expect("limited"), node.note_path());

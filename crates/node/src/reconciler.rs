@@ -22,7 +22,12 @@ mod log;
 mod obstacles;
 mod phase;
 
-use std::{collections::BTreeSet, pin::pin, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    pin::pin,
+    sync::Arc,
+    time::Duration,
+};
 
 use tokio::{
     sync::{Notify, watch},
@@ -49,7 +54,7 @@ use windlass_lifecycle::{
 };
 use windlass_resources::{
     NodeState, device_info,
-    offers::{self, Fingerprints, Plan, Pools, ReplicaKinds},
+    offers::{self, Fingerprint, Fingerprints, Plan, Pools, ReplicaKinds},
 };
 
 pub(crate) use self::fingerprints::{FORMAT as DEVICES, were_offered};
@@ -439,8 +444,16 @@ impl Reconciler {
             unready: cleanup::unready(&cleanup_states, round.cleanup_demand),
             unclean: cleanup::failed(&cleanup_states),
             is_in_doubt: !round.ledger.knows_claims(),
+            replica_memory: self.replica_memory(),
             ..checked.state(inventory, policy.clone(), plan)
         }
+    }
+
+    /// Memory of the replicas that containers have or may get.
+    fn replica_memory(&self) -> BTreeMap<DeviceId, u64> {
+        let memory =
+            |(id, known): (&DeviceId, &Fingerprint)| Some((id.clone(), known.replica_memory()?));
+        self.marked.iter().filter_map(memory).collect()
     }
 
     /// Starts a migration if devices were repartitioned or reprogrammed.
@@ -465,8 +478,7 @@ impl Reconciler {
             policy: self.policy.clone(),
             infos: device_info::wanted(&plan.offers, inventory),
             marked: self.marked.clone(),
-            replica_memory: offers::replica_memory(&plan.offers),
-            held: self.holdings.shared_devices(),
+            replicas: offers::replica_sizes(&plan.offers, &self.marked),
         };
         match trigger {
             Trigger::Change => self.disk.want(wanted.clone()),

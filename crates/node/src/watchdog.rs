@@ -167,7 +167,7 @@ impl Watchdog {
     fn refresh_limits(&mut self) -> Limits {
         let is_off = self.policy.borrow_and_update().watchdog.action == WatchdogAction::Off;
         let state = self.state.borrow_and_update().clone();
-        let follows = !is_off && state.replica_kinds().any(|(_, kind)| kind.has_memory());
+        let follows = !is_off && !state.replica_memory.is_empty();
         if follows != self.following.is_some() {
             self.following = follows.then(|| self.reader.follow());
         }

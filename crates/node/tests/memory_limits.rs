@@ -14,7 +14,7 @@ use windlass_config::{
     Disclosed, MemoryLimitPolicy, Policy, RequiredLimit, Resources, ShareResources, WatchdogAction,
     WatchdogPolicy,
 };
-use windlass_core::{cdi::Spec, enforcement::Enforcement};
+use windlass_core::{cdi::Spec, enforcement::Enforcement, memory_limit::MemoryLimitRecord};
 use windlass_kubelet_sim::Pod;
 use windlass_machine::{MachineProfile, profile::Driver};
 use windlass_testkit::{GPU, Node, allocatable, pod_with, until, vanishes};
@@ -69,7 +69,7 @@ async fn prepared(driver: &str, policy: Policy, gpus: usize) -> World {
 
 /// Seven replicas of 10 GiB of the first GPU, and the other GPUs as a whole.
 fn replicas(limits: MemoryLimitPolicy, action: WatchdogAction) -> Policy {
-    let resources = first_gpu_by_memory();
+    let resources = first_gpu_by_memory(10);
     let watchdog = WatchdogPolicy { action, interval: Duration::from_millis(10) };
     Policy { resources, memory_limits: limits, watchdog, ..Policy::default() }
 }
@@ -275,12 +275,24 @@ async fn a_container_that_starts_again_finds_its_limit_whatever_the_rules_say_by
     let grant = world.kubelet.start_container("a-uid", "main").await.expect("started");
     let name = grant.cdi_devices[1].clone();
     let before = hook_arguments(&world, &name).expect("a hook");
-    // The next agent offers the GPU as a whole, and the container has it still.
-    world.node.config.policy.resources = Resources::Default;
-    world.agent.stop().await;
-    world.agent = world.node.agent();
-    allocatable(&world.kubelet, GPU, 7).await;
-    assert_eq!(hook_arguments(&world, &name).as_ref(), Some(&before));
+    let limit = || MemoryLimitRecord::parse(&fs::read(&before[1]).ok()?).ok();
+    let recorded = limit().expect("a record");
+    // The next agents give replicas of other memory, the GPU as a whole, and no limits. The container has it still.
+    for (resources, hook) in [
+        (first_gpu_by_memory(20), true),
+        (Resources::Default, true),
+        (first_gpu_by_memory(10), false),
+        (Resources::Default, false),
+    ] {
+        world.agent.stop().await;
+        world.node.config.policy.resources = resources;
+        world.node.config.policy.memory_limits =
+            if hook { by_hook(RequiredLimit::Driver) } else { MemoryLimitPolicy::default() };
+        world.agent = world.node.agent();
+        allocatable(&world.kubelet, GPU, 7).await;
+        assert_eq!(hook_arguments(&world, &name).as_ref(), Some(&before));
+        assert_eq!(limit().as_ref(), Some(&recorded));
+    }
     world.kubelet.delete("a-uid").await;
     allocatable(&world.kubelet, GPU, 8).await;
     vanishes(Path::new(&before[1])).await;

@@ -341,7 +341,7 @@ async fn a_hidden_process_list_is_told_and_nobody_is_blamed() {
 
 #[tokio::test]
 async fn replicas_of_a_given_memory_are_watched_by_the_kubelets_record() {
-    let policy = Policy { resources: first_gpu_by_memory(), ..policy(WatchdogAction::Kill) };
+    let policy = Policy { resources: first_gpu_by_memory(10), ..policy(WatchdogAction::Kill) };
     let profile = MachineProfile::named("dgx-h100").expect("a shipped profile");
     let world = Box::pin(World::prepared(&profile, policy, 7, prepare)).await;
     allocatable(&world.kubelet, SHARED, 7).await;

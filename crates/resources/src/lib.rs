@@ -33,7 +33,9 @@ use windlass_lifecycle::cleanup::{self, Failure};
 
 use crate::{
     obstacle::{Obstacle, Obstacles},
-    offers::{Claimable, Offer, OfferedDevice, Offers, ReplicaKind, Shareable, Unclaimable},
+    offers::{
+        Allocatable, Claimable, Offer, OfferedDevice, Offers, ReplicaKind, Shareable, Unclaimable,
+    },
 };
 
 /// The node at one moment.
@@ -71,6 +73,8 @@ pub struct NodeState {
     pub absent: Absent,
     /// Means to limit the memory of shares.
     pub means: LimitMeans,
+    /// Memory of the replicas that containers have or may get, in MiB, where it is given.
+    pub replica_memory: BTreeMap<DeviceId, u64>,
     /// Start of the present delay, if the disk does not answer.
     pub slow_since: Option<Instant>,
     /// Obstacles that keep claims from healthy devices.
@@ -188,15 +192,23 @@ impl NodeState {
     /// The strongest means that keeps containers to their memory of a device, for MIG instances and for GPUs that several
     /// containers share or may share.
     pub fn enforcement(&self, device: &Device) -> Option<Enforcement> {
-        if device.kind.is_instance() {
-            return Some(Enforcement::Mig);
-        }
         let mut offered = self.offers.values().filter_map(|offer| offer.devices.get(&device.id));
-        let sharing = offered.next().map(|offered| offered.sharing);
+        let offered = offered.next();
+        let sharing = offered.map(|offered| offered.sharing);
+        if device.kind.is_instance() {
+            let is_shared = matches!(sharing, Some(Sharing::Shared(_)));
+            return Some(if is_shared { Enforcement::None } else { Enforcement::Mig });
+        }
+        // Its daemon serves, or nothing limits.
+        let is_serving = offered.is_some_and(|it| !matches!(it.state, Allocatable::No(_)));
         let strongest = || self.limit_rules().strongest_for(device);
         match sharing {
             Some(Sharing::Shared(shared)) if device.kind.is_gpu() => Some(match shared {
-                Shared { method: SharingMethod::Mps, .. } => Enforcement::Mps,
+                Shared { method: SharingMethod::Mps, .. } if is_serving => Enforcement::Mps,
+                Shared { method: SharingMethod::Mps, .. } => Enforcement::None,
+                Shared { memory_mib: Some(_), .. } if !self.policy.delivery.uses_cdi() => {
+                    self.means.without_driver(&self.policy)
+                }
                 Shared { memory_mib: Some(_), .. } => strongest(),
                 Shared { .. } => Enforcement::None,
             }),
@@ -283,10 +295,11 @@ impl NodeState {
         }
     }
 
-    /// Kind of each shared device's replicas.
+    /// Kind of the replicas of each device that was allocatable.
     pub fn replica_kinds(&self) -> impl Iterator<Item = (DeviceId, ReplicaKind)> + '_ {
         let devices = self.offers.values().flat_map(|offer| &offer.devices);
-        devices.filter_map(|(id, device)| Some((id.clone(), device.shared()?.into())))
+        let allocated = devices.filter(|(_, device)| device.was_allocatable());
+        allocated.filter_map(|(id, device)| Some((id.clone(), device.shared()?.into())))
     }
 
     /// Pool of each pooled device.
@@ -321,6 +334,7 @@ impl NodeState {
             && self.unwritten == other.unwritten
             && self.absent == other.absent
             && self.means == other.means
+            && self.replica_memory == other.replica_memory
             && self.slow_since == other.slow_since
             && self.obstacles == other.obstacles
             && self.unready == other.unready

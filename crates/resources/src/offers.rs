@@ -9,6 +9,7 @@ mod shares;
 
 use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
+use windlass_cdi::memory_limits::ReplicaSize;
 use windlass_config::{Pooled, Shared, Sharing, SharingMethod};
 use windlass_core::{
     device::DeviceId,
@@ -17,7 +18,7 @@ use windlass_core::{
 };
 
 pub use assignment::{Target, has_new_default, present_parts, targets};
-pub use fingerprint::{Fingerprints, earlier_ids, exposes_held_hardware, record};
+pub use fingerprint::{Fingerprint, Fingerprints, earlier_ids, exposes_held_hardware, record};
 pub use plan::{
     Claimable, Inputs, Moves, Plan, Pools, ReplicaKind, ReplicaKinds, Unclaimable, plan,
 };
@@ -94,15 +95,21 @@ pub struct ListEntry<'a> {
     pub numa_node: Option<u32>,
 }
 
-/// Memory of a replica, of devices whose replicas by time slices have a given memory, in MiB.
-pub fn replica_memory(offers: &Offers) -> BTreeMap<DeviceId, u64> {
-    let devices = offers.values().flat_map(|offer| &offer.devices);
-    let memory = devices.filter_map(|(id, device)| {
-        let shared =
-            device.shared().filter(|shared| shared.method == SharingMethod::TimeSlicing)?;
-        Some((id.clone(), shared.memory_mib?))
-    });
-    memory.collect()
+/// Memory of the replicas that containers have or may get, of devices that share by time slices, and the most that one
+/// container may have.
+pub fn replica_sizes(offers: &Offers, recorded: &Fingerprints) -> BTreeMap<DeviceId, ReplicaSize> {
+    let size = |(id, known): (&DeviceId, &Fingerprint)| {
+        let memory_mib = known.replica_memory()?;
+        let mut offered = offers.values().filter_map(|offer| offer.devices.get(id)?.shared());
+        let most = match offered.next() {
+            Some(shared) if shared.method == SharingMethod::Mps => return None,
+            Some(shared) if shared.memory_mib == Some(memory_mib) => shared.most_per_container(),
+            // Containers hold them from an earlier sharing.
+            Some(_) | None => u32::MAX,
+        };
+        Some((id.clone(), ReplicaSize { memory_mib, most }))
+    };
+    recorded.iter().filter_map(size).collect()
 }
 
 // === impl Allocatable ===
@@ -210,6 +217,11 @@ impl OfferedDevice {
             Sharing::Exclusive | Sharing::Shared(_) => None,
             Sharing::Pooled(pooled) => Some(pooled),
         }
+    }
+
+    /// True if it was allocatable through this resource since the agent started.
+    pub(crate) fn was_allocatable(&self) -> bool {
+        self.was_allocatable
     }
 
     /// True if it serves one container.

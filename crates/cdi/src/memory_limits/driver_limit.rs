@@ -53,6 +53,11 @@ pub enum WeakLimit {
         /// Reason against a stronger limit.
         without: String,
     },
+    /// The driver is being initialised, and its GPUs were usable already.
+    #[error(
+        "the driver does not say yet if it limits memory: it is asked again within ten seconds"
+    )]
+    Unknown,
     /// The container asks for no memory.
     #[error(
         "`{wanted}` is required by {by}, and it asks for no memory, which alone can be limited: let it ask for memory too"
@@ -81,6 +86,9 @@ const MPS_CAN_BE_LEFT: &str = "an MPS daemon limits it, and a program can run wi
 /// Reason against the driver's limit for a pod that wants a MIG instance.
 const NOT_ISOLATED: &str =
     "it shares a GPU: only a MIG instance of its own is kept apart by the hardware";
+
+/// Reason against the driver's limit where containers get their devices otherwise.
+const NO_CDI: &str = "the hook takes CDI: add cdi-cri to deviceList";
 
 /// The stage at which a container has its control group and has not started.
 const STAGE: &str = "createRuntime";
@@ -130,6 +138,9 @@ impl LimitRules<'_> {
             let record = record(places, limits).map_err(|error| causes(&error))?;
             Ok(DriverLimit { record, path: path.to_owned(), hook, replicas: None })
         });
+        if self.policy.memory_limits.hook.is_some() && !self.means.is_known() {
+            return Err(WeakLimit::Unknown);
+        }
         match found {
             Ok(limit) => required.check(Enforcement::Driver, NOT_ISOLATED).map(|()| Some(limit)),
             Err(why) => required.check(self.means.without_driver(self.policy), &why).map(|()| None),
@@ -143,6 +154,15 @@ impl LimitRules<'_> {
         replicas: u32,
         path: &Path,
     ) -> Result<Option<DriverLimit>, WeakLimit> {
+        if !self.policy.delivery.uses_cdi() {
+            let required = self.required(Enforcement::None);
+            let found = if each.is_by_mps {
+                Enforcement::Mps
+            } else {
+                self.means.without_driver(self.policy)
+            };
+            return required.check(found, NO_CDI).map(|()| None);
+        }
         // All replicas together need a limit, unless they are the whole GPU. The record has that of one.
         let of =
             |memory: &GpuMemory| self.limit(std::slice::from_ref(memory), Enforcement::None, path);

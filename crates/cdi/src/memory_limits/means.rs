@@ -28,6 +28,11 @@ impl LimitMeans {
         if is_watched { Enforcement::Watched } else { Enforcement::None }
     }
 
+    /// False before the driver was asked, and while it is being initialised.
+    pub(super) fn is_known(&self) -> bool {
+        !matches!(self.driver, None | Some(Err(NoMemoryLimits::NoDriver)))
+    }
+
     /// Places that the driver's limits need, or the reason against them.
     pub(super) fn places(&self) -> Result<&MemoryLimitPlaces, String> {
         match &self.driver {

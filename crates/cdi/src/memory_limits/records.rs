@@ -55,19 +55,13 @@ impl LimitRecords {
         self.0.join(format!("{name}{JSON}"))
     }
 
-    /// The record of this name, if it can be read. Blocks.
-    pub(super) fn read(&self, name: &str) -> Option<MemoryLimitRecord> {
-        let text = files::read_regular_text(&self.path(name), Links::Refused, files::MAX_BYTES);
-        MemoryLimitRecord::parse(text.ok()?.as_bytes()).ok()
-    }
-
     /// Writes the record, or removes it with the hook's notes. Blocks.
     pub fn settle(&self, name: &str, record: Option<&MemoryLimitRecord>) -> Result<(), String> {
         let path = self.path(name);
         let done = match record {
             Some(record) => fs::create_dir_all(&self.0)
                 .and_then(|()| files::replace(&path, &record.to_json(), Readers::Owner).map(drop)),
-            None => self.remove(|file| is_of(file, name)),
+            None => self.remove(|file| record_of(file) == name),
         };
         done.map_err(|error| format!("cannot write {}: {error}", path.display()))
     }
@@ -80,12 +74,16 @@ impl LimitRecords {
 
     /// Removes files by their name.
     fn remove(&self, is_meant: impl Fn(&str) -> bool) -> io::Result<()> {
-        for (name, path) in files_in(&self.0)? {
-            if is_meant(&name) {
-                fs::remove_file(path)?;
+        let mut failed = Ok(());
+        for (_, path) in files_in(&self.0)?.into_iter().filter(|(name, _)| is_meant(name)) {
+            match fs::remove_file(path) {
+                // The hook removes notes of ended containers.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => failed = Err(error),
+                Ok(()) => {}
             }
         }
-        Ok(())
+        failed
     }
 }
 
@@ -123,12 +121,36 @@ fn files_in(folder: &Path) -> io::Result<Vec<(String, PathBuf)>> {
     Ok(named.collect())
 }
 
-/// Name of the record that a file is, or is a note of. Names of records have no dot.
+/// Name of the record that a file is, or is a note of, or a draft of either. Names of records have no dot.
 fn record_of(file: &str) -> &str {
-    file.split('.').next().unwrap_or_default()
+    files::drafted(file).unwrap_or(file).split('.').next().unwrap_or_default()
 }
 
-/// True for a record and its notes.
-fn is_of(file: &str, name: &str) -> bool {
-    record_of(file) == name && !name.is_empty()
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_goes_with_its_notes_and_a_draft_stays_with_its_record() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let records = LimitRecords::of_claims(folder.path());
+        fs::create_dir_all(&records.0).expect("made");
+        let all =
+            ["a.json", "a.limited-c0.json", ".a.json.draft", "b.json", ".b.limited-c1.json.draft"];
+        for name in all {
+            fs::write(records.0.join(name), "{").expect("written");
+        }
+        let left = || {
+            let files = files_in(&records.0).expect("read").into_iter();
+            let mut names: Vec<_> = files.map(|(name, _)| name).collect();
+            names.sort();
+            names
+        };
+        // The hook writes its note at this moment.
+        records.retain(|name| name == "b");
+        assert_eq!(left(), [".b.limited-c1.json.draft", "b.json"]);
+        records.settle("b", None).expect("removed");
+        assert_eq!(left(), [""; 0]);
+        records.settle("b", None).expect("none is there");
+    }
 }

@@ -1,21 +1,24 @@
 //! Limits of replicas that have a given memory. The number of a container's replicas decides the limit, and nobody knows it
 //! beforehand: the document of GPUs has a device for each number.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    path::Path,
-};
+use std::{collections::BTreeMap, path::Path};
 
 use windlass_core::{
     cdi::{ContainerEdits, SpecDevice},
-    device::DeviceId,
+    device::{Device, DeviceId},
     inventory::Inventory,
 };
 
 use super::{DriverLimit, GpuMemory, LimitRecords, LimitRules, WeakLimit};
 
-/// Memory of a replica of each GPU, in MiB.
-pub type ReplicaMemory = BTreeMap<DeviceId, u64>;
+/// Replicas of a GPU that have a given memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReplicaSize {
+    /// Memory of each in MiB.
+    pub memory_mib: u64,
+    /// Most replicas of a container.
+    pub most: u32,
+}
 
 /// Records of replicas, and the devices of the CDI document that name the hook.
 #[derive(Clone, Debug)]
@@ -32,7 +35,11 @@ pub struct KeptLimits {
 
 /// Name of the limit of so many replicas in the document of GPUs.
 pub fn replica_name(gpu: &DeviceId, replicas: u32) -> String {
-    format!("{gpu}-x{replicas}")
+    format!("{}{replicas}", replica_prefix(gpu))
+}
+
+fn replica_prefix(gpu: &DeviceId) -> String {
+    format!("{gpu}-x")
 }
 
 // === impl ReplicaLimits ===
@@ -53,39 +60,46 @@ impl ReplicaLimits {
         rules.limit_of_replicas(each, replicas, &self.0.path(each.device.as_str()))
     }
 
-    /// Writes the wanted records and removes others. Those of `held` GPUs stay: their containers may start again. Blocks.
+    /// Writes the wanted records and removes others. `before` are the devices of the present document: those of GPUs that
+    /// the driver cannot limit any more stay, because containers with their names may start again. Blocks.
     pub fn reconcile(
         &self,
-        wanted: &ReplicaMemory,
-        held: &BTreeSet<DeviceId>,
+        wanted: &BTreeMap<DeviceId, ReplicaSize>,
+        before: impl FnOnce() -> Vec<SpecDevice>,
         inventory: &Inventory,
         rules: LimitRules<'_>,
     ) -> KeptLimits {
-        let mut all = wanted.clone();
-        for gpu in held.iter().filter(|gpu| !wanted.contains_key(*gpu)) {
-            let record = self.0.read(gpu.as_str());
-            let limit = record.as_ref().and_then(|record| record.gpus().first());
-            all.extend(limit.map(|limit| (gpu.clone(), limit.hard_mib)));
-        }
-        self.0.retain(|name| all.contains_key(name));
-        let mut kept = KeptLimits::default();
-        for (id, memory_mib) in all {
-            let of_mib = inventory.get(id.as_str()).and_then(|gpu| gpu.memory_mib());
-            let Some(of_mib) = of_mib else { continue };
-            let each = GpuMemory { device: id.clone(), memory_mib, of_mib, is_by_mps: false };
-            match self.devices(&each, rules) {
+        self.0.retain(|name| wanted.contains_key(name));
+        let (mut kept, mut unlimited) = (KeptLimits::default(), Vec::new());
+        for (id, size) in wanted {
+            let of_mib = inventory.get(id.as_str()).and_then(Device::memory_mib);
+            let (memory_mib, device) = (size.memory_mib, id.clone());
+            let each =
+                of_mib.map(|of_mib| GpuMemory { device, memory_mib, of_mib, is_by_mps: false });
+            match each.map_or(Ok(Vec::new()), |each| self.devices(&each, size.most, rules)) {
+                Ok(devices) if devices.is_empty() => unlimited.push(replica_prefix(id)),
                 Ok(devices) => kept.devices.extend(devices),
-                Err(why) => drop(kept.failed.insert(id, why)),
+                Err(why) => drop(kept.failed.insert(id.clone(), why)),
             }
+        }
+        if !unlimited.is_empty() {
+            let is_of =
+                |device: &SpecDevice| unlimited.iter().any(|it| device.name.starts_with(it));
+            kept.devices.extend(before().into_iter().filter(is_of));
         }
         kept
     }
 
     /// Writes the record of a GPU. Returns a device for each number of replicas that is not all of the GPU.
-    fn devices(&self, each: &GpuMemory, rules: LimitRules<'_>) -> Result<Vec<SpecDevice>, String> {
-        let most = u32::try_from(each.of_mib / each.memory_mib.max(1)).unwrap_or_default();
+    fn devices(
+        &self,
+        each: &GpuMemory,
+        most: u32,
+        rules: LimitRules<'_>,
+    ) -> Result<Vec<SpecDevice>, String> {
+        let fit = u32::try_from(each.of_mib / each.memory_mib.max(1)).unwrap_or_default();
         let mut devices = Vec::new();
-        for replicas in 1..=most {
+        for replicas in 1..=fit.min(most) {
             // A limit that is too weak is refused when the kubelet allocates.
             let Ok(Some(limit)) = self.limit(each, replicas, rules) else { continue };
             if devices.is_empty() {

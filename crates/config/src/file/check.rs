@@ -161,6 +161,9 @@ fn sharing_mistake(sharing: Sharing, devices: &Selector) -> Option<String> {
         (SharingMethod::TimeSlicing, Some(kind)) if !kind.is_gpu() => {
             Some(format!("a {kind} has no time slices; write method: shared"))
         }
+        (_, Some(kind)) if kind.is_instance() && shared.memory_mib.is_some() => {
+            Some("memory is shared of whole GPUs only; share MIG instances by replicas".to_owned())
+        }
         (SharingMethod::TimeSlicing | SharingMethod::Shared, _) => None,
     }
 }

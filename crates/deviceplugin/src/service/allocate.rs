@@ -210,11 +210,12 @@ impl Service {
         offer: &Offer,
         ids: &[String],
     ) -> Result<Vec<String>, Refusal> {
-        if offer.shared().is_none_or(|shared| shared.memory_mib.is_none()) {
-            return Ok(Vec::new());
-        }
         let mut replicas: BTreeMap<DeviceId, u32> = BTreeMap::new();
-        for device in ids.iter().filter_map(|id| offer.device_of(id)) {
+        let has_memory = |device: &&DeviceId| {
+            let shared = offer.devices.get(*device).and_then(OfferedDevice::shared);
+            shared.is_some_and(|shared| shared.memory_mib.is_some())
+        };
+        for device in ids.iter().filter_map(|id| offer.device_of(id)).filter(has_memory) {
             *replicas.entry(device.clone()).or_default() += 1;
         }
         let mut names = Vec::new();
@@ -283,6 +284,9 @@ impl Service {
         let Some(shared) = offer.shared() else { return Ok(()) };
         if shared.method == SharingMethod::Mps && devices.len() > 1 {
             return Err(Refusal::SeveralDaemons { resource, devices: devices.len() });
+        }
+        if shared.memory_mib.is_some() && devices.len() > 1 {
+            return Err(Refusal::SeveralGpus { resource, devices: devices.len() });
         }
         Ok(())
     }

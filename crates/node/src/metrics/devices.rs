@@ -138,7 +138,7 @@ fn info_labels(device: &Device) -> Labels {
     device_labels(device).into_iter().chain(more).collect()
 }
 
-/// Labels of an unhealthy device: one of eighteen reasons, and one of seven remedies if the rule has one.
+/// Labels of an unhealthy device. Their values are few: classes of reasons, and remedies of an operator.
 fn unhealthy_labels(device: &Device) -> Option<Labels> {
     let health = &device.health;
     let reason = health.failure().filter(|_| health.state == HealthState::Unhealthy)?.reason;

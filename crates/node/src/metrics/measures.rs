@@ -24,13 +24,12 @@ const ECC_ERRORS: FamilyHead = FamilyHead::new(
     "Memory errors that ECC found since the driver was loaded",
 );
 const REMAPPED: FamilyHead =
-    FamilyHead::new("device_remapped_rows", "Memory rows replaced by spare ones, by the errors");
+    FamilyHead::new("device_remapped_rows", "Memory rows replaced by spare ones, by type of error");
 const REMAPPING: FamilyHead = FamilyHead::new(
     "device_row_remapping",
-    "1 if a memory row waits for its replacement, or has none",
+    "1 while the remapping of a memory row is pending, or has failed",
 );
-const NVLINKS: FamilyHead =
-    FamilyHead::new("device_nvlinks", "NVLinks that are up, and those that were");
+const NVLINKS: FamilyHead = FamilyHead::new("device_nvlinks", "NVLinks by state");
 const NVLINK_ERRORS: FamilyHead =
     FamilyHead::new("device_nvlink_errors", "Errors of all NVLinks since the driver was loaded");
 

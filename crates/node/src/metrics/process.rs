@@ -25,7 +25,7 @@ const OPEN_FDS: FamilyHead = FamilyHead::new("open_fds", "Open file descriptors 
 const MAX_FDS: FamilyHead =
     FamilyHead::new("max_fds", "Most file descriptors that the agent may open");
 const START: FamilyHead =
-    FamilyHead::new("start_time", "Start of the agent, since 1970").with_unit("seconds");
+    FamilyHead::new("start_time", "Start of the agent in Unix time").with_unit("seconds");
 
 // === impl ProcessCollector ===
 

@@ -9,17 +9,13 @@
 //! The reconciler waits for none of it: a hanging write delays new devices and no other change. A device is offered
 //! when the disk state covers it.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    future::pending,
-    sync::Arc,
-};
+use std::{collections::BTreeMap, future::pending, sync::Arc};
 
 use tokio::{
     sync::watch,
     time::{Duration, Instant, sleep_until},
 };
-use windlass_cdi::memory_limits::ReplicaMemory;
+use windlass_cdi::memory_limits::ReplicaSize;
 use windlass_config::{Delivery, MpsSettings, Places, Policy};
 use windlass_core::{
     device::{Device, DeviceId},
@@ -45,10 +41,8 @@ pub(super) struct WantedFiles {
     pub(super) infos: DeviceInfos,
     /// Fingerprint of the hardware behind each id.
     pub(super) marked: Fingerprints,
-    /// Memory of a replica, of GPUs whose replicas have a given memory.
-    pub(super) replica_memory: ReplicaMemory,
-    /// Devices with replicas that containers hold from earlier sharing.
-    pub(super) held: BTreeSet<DeviceId>,
+    /// Replicas that have a given memory, by GPU.
+    pub(super) replicas: BTreeMap<DeviceId, ReplicaSize>,
 }
 
 /// Result of the latest pass.
@@ -196,12 +190,6 @@ impl DiskState {
         written == wanted.infos.get(&device.id)
     }
 
-    /// True if the limits of the device's replicas are as wanted.
-    fn has_current_limits(&self, device: &Device, wanted: &WantedFiles) -> bool {
-        let of = |files: &WantedFiles| files.replica_memory.get(&device.id).copied();
-        self.wanted.as_deref().and_then(of) == of(wanted)
-    }
-
     /// True if every file of the device is as wanted.
     pub(super) fn covers(&self, device: &Device, wanted: &WantedFiles) -> bool {
         let Some(had) = &self.wanted else { return false };
@@ -209,7 +197,7 @@ impl DiskState {
         is_known
             && *had.policy == *wanted.policy
             && self.has_current_info(device, wanted)
-            && self.has_current_limits(device, wanted)
+            && had.replicas.get(&device.id) == wanted.replicas.get(&device.id)
             && had.marked.get(&device.id) == wanted.marked.get(&device.id)
     }
 }

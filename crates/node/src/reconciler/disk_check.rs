@@ -79,9 +79,9 @@ impl DiskCheck {
         let daemons_left = self.daemons.left().into_iter().collect();
         let (absent, means) = (self.absent(inventory), self.means());
         let rules = LimitRules { policy, means: &means };
-        let (memory, held) = (&wanted.replica_memory, &wanted.held);
+        let before = || self.cdi.gpus_on_disk();
         let KeptLimits { devices, failed } =
-            self.replicas.reconcile(memory, held, inventory, rules);
+            self.replicas.reconcile(&wanted.replicas, before, inventory, rules);
         let checked = self.check(inventory, policy, devices);
         DiskCheckResult { daemons_left, absent, means, unlimited: failed, ..checked }
     }

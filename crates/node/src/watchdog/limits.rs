@@ -7,7 +7,7 @@ use windlass_allocations::{
     ledger::{ClaimRef, Ledger, Portion},
 };
 use windlass_config::{ShareMethod, SharingMethod};
-use windlass_core::device::DeviceId;
+use windlass_core::{device::DeviceId, replica::ReplicaId};
 use windlass_resources::{NodeState, offers::OfferedDevice};
 
 /// Limits of memory on each shared GPU. A GPU that one holder has as a whole is absent.
@@ -49,22 +49,18 @@ pub(super) fn limits(ledger: &Ledger) -> Limits {
 pub(super) fn add_replicas(all: &mut Limits, allocations: &Allocations, state: &NodeState) {
     let (held, containers) = (allocations.held(), allocations.containers().unwrap_or_default());
     let mut counted = BTreeSet::new();
-    for of in containers {
-        let Some(offer) = state.offers.get(&of.resource).filter(|it| it.shared().is_some()) else {
-            continue;
-        };
-        let held = held.and_then(|held| held.get(&of.resource));
-        for id in of.ids.iter().filter(|id| held.is_some_and(|held| held.contains(*id))) {
-            let Some(device) = offer.device_of(id).filter(|_| counted.insert((&of.pod, id))) else {
-                continue;
-            };
-            let shared = offer.devices.get(device).and_then(OfferedDevice::shared);
-            let Some((shared, mib)) = shared.and_then(|it| Some((it, it.memory_mib?))) else {
-                continue;
-            };
-            let is_mps = shared.method == SharingMethod::Mps;
-            let holder = ClaimRef::of_share("", &of.pod, &of.pod);
-            let gpu = all.entry(device.clone()).or_default();
+    for container in containers {
+        let held = held.and_then(|held| held.get(&container.resource));
+        let ids = container.ids.iter().filter(|id| held.is_some_and(|held| held.contains(*id)));
+        for id in ids.filter(|id| counted.insert((&container.pod, *id))) {
+            let Ok(replica) = id.parse::<ReplicaId>() else { continue };
+            let Some(mib) = state.replica_memory.get(&replica.device) else { continue };
+            let offer = state.offers.get(&container.resource);
+            let device = offer.and_then(|offer| offer.devices.get(&replica.device));
+            let shared = device.and_then(OfferedDevice::shared);
+            let is_mps = shared.is_some_and(|shared| shared.method == SharingMethod::Mps);
+            let holder = ClaimRef::of_share("", &container.pod, &container.pod);
+            let gpu = all.entry(replica.device).or_default();
             gpu.0.entry(holder).or_insert(Limit { mib: 0, is_mps }).mib += mib;
         }
     }

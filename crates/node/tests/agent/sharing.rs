@@ -21,10 +21,10 @@ pub(crate) fn shared(replicas: u64, per_container: PerContainer) -> Sharing {
     Sharing::Shared(Shared { method, replicas, per_container, memory_mib: None })
 }
 
-/// Replicas of 10 GiB of the first GPU, and the other GPUs as a whole.
-pub(crate) fn first_gpu_by_memory() -> Resources {
+/// Replicas of so much memory of the first GPU, and the other GPUs as a whole.
+pub(crate) fn first_gpu_by_memory(gib: u64) -> Resources {
     let Sharing::Shared(shared) = shared(1024, PerContainer::Any) else { unreachable!("it is") };
-    let sharing = Sharing::Shared(Shared { memory_mib: Some(10 << 10), ..shared });
+    let sharing = Sharing::Shared(Shared { memory_mib: Some(gib << 10), ..shared });
     Resources::Rules(vec![rule(SHARED, &[0], sharing), rule(GPU, &[], Sharing::Exclusive)])
 }
 

@@ -33,6 +33,9 @@ pub struct Fingerprint {
     whole: Option<DeviceId>,
     /// True if its nodes are only some of those of its PCI function.
     part: bool,
+    /// Memory of its replicas in MiB; several values while containers may hold replicas of each.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    replica_memory: BTreeSet<u64>,
 }
 
 struct Present<'a> {
@@ -51,8 +54,10 @@ pub fn record(recorded: &mut Fingerprints, plan: &Plan, inventory: &Inventory, h
     for device in inventory.devices.iter().filter(is_offered) {
         let before = recorded.get(&device.id);
         let mut now = Fingerprint::of(device);
+        now.replica_memory.extend(plan.replica_memory(&device.id));
         if let Some(before) = before.filter(|_| plan.waiting || held.contains(&device.id)) {
             now.hardware.extend(before.hardware.iter().cloned());
+            now.replica_memory.extend(&before.replica_memory);
         }
         if before != Some(&now) {
             recorded.insert(device.id.clone(), now);
@@ -96,7 +101,18 @@ impl Fingerprint {
             hardware: nodes.into_iter().chain(function).chain(place).collect(),
             whole: device.parent.clone(),
             part: is_part(device),
+            replica_memory: BTreeSet::new(),
         }
+    }
+
+    /// Memory in MiB of the replicas that containers may hold; of several the largest.
+    pub fn replica_memory(&self) -> Option<u64> {
+        self.replica_memory.last().copied()
+    }
+
+    /// True if all of its replicas have this memory.
+    pub(super) fn has_replicas_of(&self, memory_mib: Option<u64>) -> bool {
+        self.replica_memory.iter().copied().eq(memory_mib)
     }
 
     fn has_nodes(&self) -> bool {

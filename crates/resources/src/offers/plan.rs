@@ -429,6 +429,16 @@ impl Planner<'_> {
         let mut relatives = self.relatives(device).chain(self.earlier(device));
         let held = itself.or_else(|| relatives.find_map(|id| self.held_accounts(id).next()));
         held.map(|held| format!("a container holds it as {}", held.name))
+            .or_else(|| self.other_memory(device, target))
+    }
+
+    /// Reason against a device of which containers hold replicas of another memory, perhaps through an earlier agent.
+    fn other_memory(&self, device: &Device, target: &Target) -> Option<String> {
+        let is_held = self.held_accounts(&device.id).next().is_some();
+        let known = self.inputs.fingerprints.get(&device.id).filter(|_| is_held)?;
+        let memory_mib = memory_of(target.sharing);
+        let other = || "containers hold replicas of it that have other memory".to_owned();
+        (!known.has_replicas_of(memory_mib)).then(other)
     }
 
     /// True if a container may have hardware of this device under another id. A withdrawn relative has
@@ -572,14 +582,25 @@ fn reuse(name: ResourceName, offer: Offer, previous: &Offers) -> (ResourceName, 
     (name, offer)
 }
 
-// === impl ReplicaKind ===
-
-impl ReplicaKind {
-    /// True for replicas that have a given memory.
-    pub fn has_memory(self) -> bool {
-        self.memory_mib.is_some()
+/// Memory of a replica in MiB, if it is given.
+fn memory_of(sharing: Sharing) -> Option<u64> {
+    match sharing {
+        Sharing::Shared(shared) => shared.memory_mib,
+        Sharing::Exclusive | Sharing::Pooled(_) => None,
     }
 }
+
+// === impl Plan ===
+
+impl Plan {
+    /// Memory of the device's replicas in MiB, if it is given.
+    pub(super) fn replica_memory(&self, device: &DeviceId) -> Option<u64> {
+        let mut offered = self.offers.values().filter_map(|offer| offer.devices.get(device));
+        memory_of(offered.next()?.sharing)
+    }
+}
+
+// === impl ReplicaKind ===
 
 impl From<Shared> for ReplicaKind {
     fn from(Shared { method, memory_mib, .. }: Shared) -> Self {

@@ -23,6 +23,7 @@ use windlass_discovery::{MIG_PROFILE, default_resource};
 
 use super::{
     Allocatable, Fingerprints, Inputs, Moves, Offers, Plan, Pools, ReplicaKinds, plan, record,
+    replica_sizes,
 };
 
 /// A plan, step by step, as the reconciler makes them.
@@ -254,6 +255,8 @@ fn a_gpu_has_as_many_replicas_as_have_room_for_their_memory() {
         offer.devices[id].shared().map(|shared| shared.replicas.get())
     };
     assert_eq!((replicas(&node, "g0"), replicas(&node, "g1")), (Some(6), Some(4)));
+    let sizes = replica_sizes(&node.plan.offers, &node.fingerprints);
+    assert_eq!((sizes["g0"].memory_mib, sizes["g0"].most), (10 << 10, 6));
     let [("g2", small), ("g3", unknown)] = node.withheld()[..] else {
         panic!("{:?}", node.withheld())
     };
@@ -262,8 +265,23 @@ fn a_gpu_has_as_many_replicas_as_have_room_for_their_memory() {
         "{small}"
     );
     assert!(unknown.contains("its memory is unknown"), "{unknown}");
-    // Replicas of another size are another account: those of the first size have to end before.
-    node.policy.resources = Resources::Rules(vec![rule(GPU, &[], shared_by_memory(5, 1024))]);
+    // Another agent, with replicas of another size, gives none away before those of the first size have ended.
+    let rules = |gib| Resources::Rules(vec![rule(GPU, &[], shared_by_memory(gib, 1024))]);
+    node.holds(GPU, &["g0::0"]);
+    for gib in [20, 5] {
+        node.policy.resources = rules(gib);
+        node.restart();
+        let state = |node: &Node| node.plan.offers[&name(GPU)].devices["g0"].state.clone();
+        let Allocatable::No(why) = state(node.plan()) else { panic!("{gib}") };
+        assert_eq!(why, "containers hold replicas of it that have other memory");
+        let sizes = replica_sizes(&node.plan.offers, &node.fingerprints);
+        assert_eq!(sizes["g0"].memory_mib, 10 << 10, "a container has it");
+    }
+    node.policy.resources = rules(10);
+    assert_eq!(node.restart().plan().allocatable(GPU), 8 + 4);
+    node.held.clear();
+    // So it is within an agent's life.
+    node.policy.resources = rules(5);
     node.moves = Moves::Waiting;
     node.plan();
     assert!(node.plan.waiting);

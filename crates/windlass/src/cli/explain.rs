@@ -37,7 +37,7 @@ Examples:
   windlass explain --size 2
       devices that a container with two GPUs would get now
   windlass explain --pod default/trainer
-      reason for a running pod's devices, and what it would get today
+      reason for a running pod's devices, and what it would get today; its shares and the memory in use
   windlass explain --config windlass.yaml --source scope
       everything that a configured source examined: its devices, and the reasons against the rest";
 

@@ -92,7 +92,7 @@ impl Row<'_> {
         }
         cells.extend([
             ("RESOURCE", self.resource()),
-            ("LIMIT", self.enforcement()),
+            ("ENFORCEMENT", self.enforcement()),
             ("HELD BY", self.owners()),
             ("HEALTH", Some(device.health.to_string())),
         ]);

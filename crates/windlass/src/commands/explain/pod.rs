@@ -129,7 +129,7 @@ fn pods(holders: &ByDevice) -> String {
 fn called(node: &NodeState, ids: &BTreeSet<String>) -> String {
     let tokens = ids.iter().filter(|id| token(id).is_some()).count();
     if tokens > 0 {
-        return format!("{tokens} of it");
+        return format!("{tokens} units");
     }
     let parts = |id| match ReplicaId::split(id) {
         Some((device, number)) => (device, Some(number)),

@@ -23,11 +23,11 @@ pub(super) struct ShareInUse {
     used_mib: Option<u64>,
     /// Reason that it is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
-    unmeasured: Option<String>,
+    use_unknown: Option<String>,
 }
 
 /// Reason against the memory in use.
-const NO_DRIVER: &str = "NVIDIA's driver is not there";
+const NO_DRIVER: &str = "no NVIDIA driver answers on this host: run it on the pod's node";
 
 const MIB: u64 = 1 << 20;
 
@@ -47,10 +47,10 @@ pub(super) async fn shares_in_use(
         Some(Ok(processes)) => {
             let own = processes.iter().filter(|process| process.container.pod == share.pod_uid);
             let used = own.map(|process| process.memory_bytes).sum::<u64>() / MIB;
-            ShareInUse { share, used_mib: Some(used), unmeasured: None }
+            ShareInUse { share, used_mib: Some(used), use_unknown: None }
         }
-        Some(Err(error)) => ShareInUse { share, used_mib: None, unmeasured: Some(causes(error)) },
-        None => ShareInUse { share, used_mib: None, unmeasured: Some(NO_DRIVER.to_owned()) },
+        Some(Err(error)) => ShareInUse { share, used_mib: None, use_unknown: Some(causes(error)) },
+        None => ShareInUse { share, used_mib: None, use_unknown: Some(NO_DRIVER.to_owned()) },
     };
     let shares = shares.into_iter().map(measured).collect();
     Ok((node, shares))
@@ -67,14 +67,16 @@ impl ShareInUse {
 
     pub(super) fn lines(&self) -> Vec<String> {
         let PodShare { memory_mib, of_mib, compute_percent, enforcement, .. } = &self.share;
-        let used = match (&self.used_mib, &self.unmeasured) {
+        let used = match (&self.used_mib, &self.use_unknown) {
             (Some(used), _) => format!("{used} MiB in use"),
             (None, why) => format!("use unknown: {}", why.as_deref().unwrap_or_default()),
         };
         let memory = match memory_mib {
             0 => format!("  memory: none asked for; {used}"),
             _ => {
-                format!("  memory: {memory_mib} of {of_mib} MiB, limited by: {enforcement}; {used}")
+                format!(
+                    "  memory: {memory_mib} of {of_mib} MiB, enforcement: {enforcement}; {used}"
+                )
             }
         };
         let compute = match compute_percent {
@@ -101,13 +103,13 @@ mod tests {
             compute_percent: 50,
             enforcement: Enforcement::Driver,
         };
-        let mut it = ShareInUse { share, used_mib: Some(5000), unmeasured: None };
+        let mut it = ShareInUse { share, used_mib: Some(5000), use_unknown: None };
         assert_eq!(it.title(&NodeState::default()), "share of GPU-a (GPU-a)");
-        let memory = "  memory: 8192 of 81559 MiB, limited by: driver; 5000 MiB in use";
+        let memory = "  memory: 8192 of 81559 MiB, enforcement: driver; 5000 MiB in use";
         let compute = "  compute: 50 % are counted, and not limited";
         assert_eq!(it.lines(), [memory, compute]);
         it.share.memory_mib = 0;
-        (it.used_mib, it.unmeasured) = (None, Some("it hangs".to_owned()));
+        (it.used_mib, it.use_unknown) = (None, Some("it hangs".to_owned()));
         assert_eq!(it.lines()[0], "  memory: none asked for; use unknown: it hangs");
     }
 }
