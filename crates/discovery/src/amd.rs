@@ -20,7 +20,7 @@ use windlass_core::{
 };
 use windlass_host::{
     Host, PciFunction, PciKind,
-    hwmon::{Monitor, number, percent},
+    hwmon::{Monitor, is_suspended, number, percent},
 };
 
 pub(super) use describe::resource;
@@ -82,6 +82,9 @@ const KFD: &str = "/dev/kfd";
 pub(super) fn sample(host: &Host, device: &Device) -> Sample {
     let Some(address) = device.place.pci else { return Sample::default() };
     let folder = Path::new(PCI).join(address.to_string());
+    if is_suspended(host, &folder) {
+        return Sample::default();
+    }
     let number = |file: &str| number(host, &folder.join(file));
     let percent = |file: &str| percent(host, &folder.join(file));
     let monitor = Monitor::of(host, &folder, &[DRIVER]);

@@ -15,7 +15,7 @@ use windlass_core::{
 };
 use windlass_host::{
     Host, PciFunction, PciKind,
-    hwmon::{Monitor, number},
+    hwmon::{Monitor, is_suspended, number},
 };
 
 use super::{
@@ -73,6 +73,9 @@ pub(super) fn resource(_: &Policy, device: &Device) -> Option<ResourceName> {
 pub(super) fn sample(host: &Host, device: &Device) -> Sample {
     let Some(address) = device.place.pci else { return Sample::default() };
     let folder = Path::new(PCI).join(address.to_string());
+    if is_suspended(host, &folder) {
+        return Sample::default();
+    }
     let Some(monitor) = Monitor::of(host, &folder, &DRIVERS) else { return Sample::default() };
     let memory = match device.capacity.get(&MEMORY) {
         Some(Quantity::Bytes(bytes)) => Some(*bytes),

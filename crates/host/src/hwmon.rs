@@ -55,6 +55,12 @@ impl<'a> Monitor<'a> {
     }
 }
 
+/// True for a device that its driver has powered down: reading its sensors would wake it
+/// (`Documentation/ABI/testing/sysfs-devices-power`).
+pub fn is_suspended(host: &Host, device: &Path) -> bool {
+    host.text(device.join("power/runtime_status")).as_deref() == Some("suspended")
+}
+
 /// A file with one number; negative ones count as absent.
 pub fn number(host: &Host, file: &Path) -> Option<u64> {
     host.text(file)?.parse().ok()
@@ -112,6 +118,19 @@ mod tests {
     use std::fs;
 
     use super::*;
+
+    #[test]
+    fn a_device_that_sleeps_is_known_by_its_own_file() {
+        let root = tempfile::tempdir().expect("a temporary folder");
+        let (host, device) = (Host::new(root.path(), "/"), Path::new("/sys/gpu"));
+        assert!(!is_suspended(&host, device), "without power management");
+        let folder = root.path().join("sys/gpu/power");
+        fs::create_dir_all(&folder).expect("made");
+        for (status, expected) in [("active", false), ("suspended", true), ("suspending", false)] {
+            fs::write(folder.join("runtime_status"), format!("{status}\n")).expect("written");
+            assert_eq!(is_suspended(&host, device), expected, "{status}");
+        }
+    }
 
     #[test]
     fn the_drivers_own_monitor_answers_and_what_it_lacks_is_absent() {

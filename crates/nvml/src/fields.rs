@@ -108,5 +108,6 @@ fn number(field: sys::nvmlFieldValue_t) -> Option<u64> {
     // SAFETY: every member is a plain number, all bytes of the union were zero before, and a narrower
     // member that NVML wrote lies in the low bytes (NVML's platforms are little-endian).
     let value = unsafe { field.value.ullVal };
-    (field.nvmlReturn == sys::nvmlReturn_enum_NVML_SUCCESS).then_some(value)
+    // All bits are NVML's word for an unknown value.
+    (field.nvmlReturn == sys::nvmlReturn_enum_NVML_SUCCESS && value != u64::MAX).then_some(value)
 }
