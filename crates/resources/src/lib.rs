@@ -5,6 +5,8 @@ pub mod device_info;
 pub mod obstacle;
 pub mod offers;
 
+mod enforcement;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -14,11 +16,9 @@ use serde::Serialize;
 use tokio::time::Instant;
 use windlass_allocations::ledger::Overlaps;
 use windlass_cdi::{
-    Documents, Lacks, Unwritten,
-    container_edits::NodeExtras,
-    memory_limits::{LimitMeans, LimitRules},
+    Documents, Lacks, Unwritten, container_edits::NodeExtras, memory_limits::LimitMeans,
 };
-use windlass_config::{Policy, Resources, ShareMethod, Shared, Sharing, SharingMethod};
+use windlass_config::{Policy, Resources, Sharing, SharingMethod};
 use windlass_core::{
     cdi::Kind,
     device::{Device, DeviceId},
@@ -33,9 +33,7 @@ use windlass_lifecycle::cleanup::{self, Failure};
 
 use crate::{
     obstacle::{Obstacle, Obstacles},
-    offers::{
-        Allocatable, Claimable, Offer, OfferedDevice, Offers, ReplicaKind, Shareable, Unclaimable,
-    },
+    offers::{Claimable, Offer, OfferedDevice, Offers, ReplicaKind, Shareable, Unclaimable},
 };
 
 /// The node at one moment.
@@ -182,52 +180,6 @@ impl NodeState {
             })
         });
         withheld.chain(offered).collect()
-    }
-
-    /// Rules for the memory of containers on shared GPUs.
-    pub fn limit_rules(&self) -> LimitRules<'_> {
-        LimitRules { policy: &self.policy, means: &self.means }
-    }
-
-    /// The strongest means that keeps containers to their memory of a device, for MIG instances and for GPUs that several
-    /// containers share or may share.
-    pub fn enforcement(&self, device: &Device) -> Option<Enforcement> {
-        let mut offered = self.offers.values().filter_map(|offer| offer.devices.get(&device.id));
-        let offered = offered.next();
-        let sharing = offered.map(|offered| offered.sharing);
-        if device.kind.is_instance() {
-            let is_shared = matches!(sharing, Some(Sharing::Shared(_)));
-            return Some(if is_shared { Enforcement::None } else { Enforcement::Mig });
-        }
-        // Its daemon serves, or nothing limits.
-        let is_serving = offered.is_some_and(|it| !matches!(it.state, Allocatable::No(_)));
-        let strongest = || self.limit_rules().strongest_for(device);
-        match sharing {
-            Some(Sharing::Shared(shared)) if device.kind.is_gpu() => Some(match shared {
-                Shared { method: SharingMethod::Mps, .. } if is_serving => Enforcement::Mps,
-                Shared { method: SharingMethod::Mps, .. } => Enforcement::None,
-                Shared { memory_mib: Some(_), .. } if !self.policy.delivery.uses_cdi() => {
-                    self.means.without_driver(&self.policy)
-                }
-                Shared { memory_mib: Some(_), .. } => strongest(),
-                Shared { .. } => Enforcement::None,
-            }),
-            _ if self.shareable.contains_key(&device.id) => Some(strongest()),
-            _ => {
-                let is_claimable = self.claimable.get(&device.id) == Some(&Sharing::Exclusive);
-                let manner = self.policy.dra.shares_of(device).filter(|_| is_claimable)?;
-                Some(match manner.method {
-                    ShareMethod::Mps => Enforcement::Mps,
-                    ShareMethod::TimeSlicing => strongest(),
-                })
-            }
-        }
-    }
-
-    /// The weakest enforcement of the node's GPUs that have one, MIG instances aside.
-    pub fn weakest_enforcement(&self) -> Option<Enforcement> {
-        let gpus = self.inventory.devices.iter().filter(|device| !device.health.has_vanished());
-        gpus.filter(|gpu| !gpu.kind.is_instance()).filter_map(|gpu| self.enforcement(gpu)).min()
     }
 
     /// True if a claim may have the device once it is free.

@@ -166,8 +166,10 @@ impl LimitRules<'_> {
         // All replicas together need a limit, unless they are the whole GPU. The record has that of one.
         let of =
             |memory: &GpuMemory| self.limit(std::slice::from_ref(memory), Enforcement::None, path);
-        let (all, one) = (of(&each.times(replicas))?, of(each)?);
-        Ok(all.and(one).map(|limit| DriverLimit { replicas: Some(replicas), ..limit }))
+        if of(&each.times(replicas))?.is_none() {
+            return Ok(None);
+        }
+        Ok(of(each)?.map(|limit| DriverLimit { replicas: Some(replicas), ..limit }))
     }
 
     fn required(&self, at_least: Enforcement) -> Required {
@@ -232,4 +234,100 @@ fn record(
     limits: Vec<GpuMemoryLimit>,
 ) -> Result<MemoryLimitRecord, MemoryLimitError> {
     MemoryLimitRecord::new(&places.library, limits)?.with_cgroup_root(&places.cgroups)
+}
+
+#[cfg(test)]
+mod tests {
+    use windlass_config::{
+        Delivery, MemoryLimitPolicy, RequiredLimit, Strategy, WatchdogAction, WatchdogPolicy,
+    };
+    use windlass_discovery::live_driver::NoMemoryLimits;
+
+    use super::*;
+
+    fn policy(at_least: RequiredLimit) -> Policy {
+        let hook = Some("/opt/windlass-hook".into());
+        Policy { memory_limits: MemoryLimitPolicy { hook, at_least }, ..Policy::default() }
+    }
+
+    fn means(driver: Result<(), NoMemoryLimits>) -> LimitMeans {
+        let places = MemoryLimitPlaces {
+            library: "/usr/lib64/libnvidia-ml.so.1".into(),
+            cgroups: "/sys/fs/cgroup".into(),
+        };
+        LimitMeans { driver: Some(driver.map(|()| places)), shows_processes: true }
+    }
+
+    fn ten_of_eighty() -> GpuMemory {
+        let device = "GPU-a".parse().expect("an id");
+        GpuMemory { device, memory_mib: 10 << 10, of_mib: 80 << 10, is_by_mps: false }
+    }
+
+    /// Limits of one, two and eight replicas: true for a limit, false for none, or the reason against it.
+    fn replicas(
+        policy: &Policy,
+        means: &LimitMeans,
+        each: &GpuMemory,
+    ) -> [Result<bool, String>; 3] {
+        let rules = LimitRules { policy, means };
+        [1, 2, 8].map(|replicas| {
+            let limit = rules.limit_of_replicas(each, replicas, Path::new("/r/GPU-a.json"));
+            limit.map(|limit| limit.is_some()).map_err(|weak| weak.to_string())
+        })
+    }
+
+    #[test]
+    fn the_whole_gpu_needs_no_limit_and_a_part_has_the_best_that_is_there() {
+        let each = ten_of_eighty();
+        let limited = replicas(&policy(RequiredLimit::Driver), &means(Ok(())), &each);
+        assert_eq!(limited, [Ok(true), Ok(true), Ok(false)]);
+        let old = means(Err(NoMemoryLimits::OldDriver));
+        assert_eq!(replicas(&policy(RequiredLimit::None), &old, &each), [const { Ok(false) }; 3]);
+        let [one, _, all] = replicas(&policy(RequiredLimit::Driver), &old, &each);
+        let expected = "`driver` is required by memoryLimits.atLeast, and the best limit of its memory is `none`: \
+                        NVIDIA's driver limits no memory: it has to be 615 or newer";
+        assert_eq!((one, all), (Err(expected.to_owned()), Ok(false)));
+        let watchdog = WatchdogPolicy { action: WatchdogAction::Kill, ..WatchdogPolicy::default() };
+        let watched = Policy { watchdog, ..policy(RequiredLimit::Watched) };
+        assert_eq!(replicas(&watched, &old, &each), [const { Ok(false) }; 3]);
+    }
+
+    #[test]
+    fn nothing_is_given_without_a_limit_while_the_driver_is_being_initialised() {
+        for means in [LimitMeans::default(), means(Err(NoMemoryLimits::NoDriver))] {
+            let [one, ..] = replicas(&policy(RequiredLimit::None), &means, &ten_of_eighty());
+            assert!(one.expect_err("unknown").contains("does not say yet"));
+            let without_hook = Policy::default();
+            let [one, ..] = replicas(&without_hook, &means, &ten_of_eighty());
+            assert_eq!(one, Ok(false));
+        }
+    }
+
+    #[test]
+    fn a_daemon_and_another_delivery_are_weaker_than_the_driver() {
+        let by_mps = GpuMemory { is_by_mps: true, ..ten_of_eighty() };
+        let [one, ..] = replicas(&policy(RequiredLimit::Driver), &means(Ok(())), &by_mps);
+        assert!(one.expect_err("weaker").contains("`mps`: an MPS daemon limits it"));
+        let [one, ..] = replicas(&policy(RequiredLimit::Watched), &means(Ok(())), &by_mps);
+        assert_eq!(one, Ok(false), "the daemon limits it");
+        let delivery = Delivery { strategies: [Strategy::Envvar].into(), ..Delivery::default() };
+        let policy = Policy { delivery, ..policy(RequiredLimit::Driver) };
+        let [one, ..] = replicas(&policy, &means(Ok(())), &ten_of_eighty());
+        assert!(one.expect_err("no hook").contains("add cdi-cri to deviceList"));
+    }
+
+    #[test]
+    fn who_requires_a_limit_is_named() {
+        let (policy, means) = (policy(RequiredLimit::Watched), means(Ok(())));
+        let rules = LimitRules { policy: &policy, means: &means };
+        let gpus = [ten_of_eighty()];
+        let limit = |at_least| rules.limit(&gpus, at_least, Path::new("/r/a.json"));
+        assert!(limit(Enforcement::Driver).is_ok_and(|limit| limit.is_some()));
+        let why = limit(Enforcement::Mig).expect_err("weaker").to_string();
+        assert!(why.starts_with("`mig` is required by windlass.dev/enforcement"), "{why}");
+        let nothing = [GpuMemory { memory_mib: 0, ..ten_of_eighty() }];
+        let why = rules.limit(&nothing, Enforcement::None, Path::new("/r/a.json"));
+        let why = why.expect_err("no memory").to_string();
+        assert!(why.starts_with("`watched` is required by memoryLimits.atLeast"), "{why}");
+    }
 }

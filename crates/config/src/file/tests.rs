@@ -200,6 +200,11 @@ fn rules_for_network_interfaces_and_shares_that_cannot_be_meant_are_refused() {
             "memory is shared by timeSlicing and mps only",
         ),
         (
+            "resources: [{name: a.com/x, devices: {kind: mig}, \
+             sharing: {method: timeSlicing, memory: 5Gi}}]",
+            "memory is shared of whole GPUs only",
+        ),
+        (
             "resources: [{name: a.com/x, devices: {kind: gpu}, sharing: {method: mps}}]",
             "write replicas: 4 or memory: 10Gi",
         ),

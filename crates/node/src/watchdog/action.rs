@@ -1,6 +1,6 @@
 //! Actions against pods that use more memory of a GPU than they have.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use windlass_cluster::{BoundPod, PodWarning, Pods};
 use windlass_config::WatchdogAction;
@@ -23,13 +23,16 @@ const MIB: u64 = 1 << 20;
 // === impl Actions ===
 
 impl Actions {
-    /// Reports a violation and acts against it. `tenants` has the pods that are known, by the kubelet's UID.
+    /// Reports a violation and acts against it. `tenants` has the pods that are known, by the kubelet's UID; the others are
+    /// looked up: a program may exceed its share before the API server has answered.
     pub(super) async fn perform(
         self,
         action: WatchdogAction,
         violation: Violation,
-        tenants: BTreeMap<String, BoundPod>,
+        mut tenants: BTreeMap<String, BoundPod>,
     ) {
+        let pods = violation.usage.processes.iter().map(|it| it.container.pod.clone());
+        let pods: BTreeSet<_> = pods.collect();
         let Violation { device, holders, usage } = violation;
         let (used, limit) = (usage.bytes() / MIB, usage.limit / MIB);
         let names: Vec<_> = holders.iter().map(ToString::to_string).collect();
@@ -45,12 +48,33 @@ impl Actions {
         );
         let done = match action {
             WatchdogAction::Off | WatchdogAction::Observe => "it goes on".to_owned(),
-            WatchdogAction::Evict => self.evict(&tenants).await,
+            WatchdogAction::Evict => {
+                self.look_up(&pods, &mut tenants).await;
+                self.evict(&tenants).await
+            }
             WatchdogAction::Kill => self.kill(usage.processes).await,
         };
         let note = format!("{used} MiB of {device} in use, {limit} MiB are its share: {done}");
+        self.look_up(&pods, &mut tenants).await;
         for pod in tenants.values() {
             self.warn(pod, action, &note).await;
+        }
+    }
+
+    /// Adds the pods that are not known yet.
+    async fn look_up(&self, pods: &BTreeSet<String>, tenants: &mut BTreeMap<String, BoundPod>) {
+        let Some(api) = &self.pods else { return };
+        for uid in pods {
+            if tenants.contains_key(uid) {
+                continue;
+            }
+            match api.find(uid).await {
+                Ok(pod) => tenants.extend(pod.map(|pod| (uid.clone(), pod))),
+                Err(error) => {
+                    let error = causes(&error);
+                    tracing::debug!(uid, error, "pod on a shared GPU not looked up");
+                }
+            }
         }
     }
 

@@ -1,0 +1,65 @@
+//! Enforcement of memory on the node's shared GPUs: the strongest means of each, and the weakest of all.
+
+use windlass_cdi::memory_limits::LimitRules;
+use windlass_config::{ShareMethod, Shared, Sharing, SharingMethod};
+use windlass_core::{device::Device, enforcement::Enforcement};
+
+use crate::{
+    NodeState,
+    offers::{Allocatable, OfferedDevice},
+};
+
+// === impl NodeState ===
+
+impl NodeState {
+    /// Rules for the memory of containers on shared GPUs.
+    pub fn limit_rules(&self) -> LimitRules<'_> {
+        LimitRules { policy: &self.policy, means: &self.means }
+    }
+
+    /// The strongest means that keeps containers to their memory of a device, for MIG instances and for GPUs that several
+    /// containers share or may share.
+    pub fn enforcement(&self, device: &Device) -> Option<Enforcement> {
+        let mut offered = self.offers.values().filter_map(|offer| offer.devices.get(&device.id));
+        let offered = offered.next();
+        let shared = offered.and_then(OfferedDevice::shared);
+        if device.kind.is_instance() {
+            return Some(if shared.is_some() { Enforcement::None } else { Enforcement::Mig });
+        }
+        let strongest = || self.limit_rules().strongest_for(device);
+        if let Some((offered, shared)) = offered.zip(shared).filter(|_| device.kind.is_gpu()) {
+            return Some(self.of_replicas(device, offered, shared));
+        }
+        if self.shareable.contains_key(&device.id) {
+            return Some(strongest());
+        }
+        let is_claimable = self.claimable.get(&device.id) == Some(&Sharing::Exclusive);
+        let manner = self.policy.dra.shares_of(device).filter(|_| is_claimable)?;
+        Some(match manner.method {
+            ShareMethod::Mps => Enforcement::Mps,
+            ShareMethod::TimeSlicing => strongest(),
+        })
+    }
+
+    fn of_replicas(&self, gpu: &Device, offered: &OfferedDevice, shared: Shared) -> Enforcement {
+        let is_serving = !matches!(offered.state, Allocatable::No(_));
+        match shared {
+            // The daemon serves, or nothing limits.
+            Shared { method: SharingMethod::Mps, .. } if is_serving => Enforcement::Mps,
+            Shared { method: SharingMethod::Mps, .. } | Shared { memory_mib: None, .. } => {
+                Enforcement::None
+            }
+            // The hook takes CDI.
+            Shared { .. } if !self.policy.delivery.uses_cdi() => {
+                self.means.without_driver(&self.policy)
+            }
+            Shared { .. } => self.limit_rules().strongest_for(gpu),
+        }
+    }
+
+    /// The weakest enforcement of the node's GPUs that have one, MIG instances aside.
+    pub fn weakest_enforcement(&self) -> Option<Enforcement> {
+        let gpus = self.inventory.devices.iter().filter(|device| !device.health.has_vanished());
+        gpus.filter(|gpu| !gpu.kind.is_instance()).filter_map(|gpu| self.enforcement(gpu)).min()
+    }
+}
