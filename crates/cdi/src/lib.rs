@@ -171,9 +171,7 @@ impl CdiFiles {
 
     /// Devices of the document of GPUs on disk; none if it cannot be read. Blocks.
     pub fn gpus_on_disk(&self) -> Vec<SpecDevice> {
-        let path = self.dir.join(GPU.file_name());
-        let text = files::read_regular_text(&path, files::Links::Refused, files::MAX_BYTES).ok();
-        let document = text.and_then(|text| serde_json::from_str::<Spec>(&text).ok());
+        let document = read(&self.dir.join(GPU.file_name()));
         document.map(|document| document.devices).unwrap_or_default()
     }
 
@@ -303,6 +301,12 @@ impl Generated {
         self.lacks.problems.extend(features.problems);
         self.lacks.channels = features.missing_channels;
     }
+}
+
+/// A document on disk; `None` if it cannot be read. Blocks.
+pub fn read(path: &Path) -> Option<Spec> {
+    let text = files::read_regular_text(path, files::Links::Refused, files::MAX_BYTES).ok()?;
+    serde_json::from_str(&text).ok()
 }
 
 /// The document as it is written to disk.

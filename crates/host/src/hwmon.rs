@@ -21,9 +21,8 @@ pub struct Monitor<'a> {
 impl<'a> Monitor<'a> {
     /// The monitor that the driver itself made; others belong to parts, such as `i915_gt0`.
     pub fn of(host: &'a Host, device: &Path, drivers: &[&str]) -> Option<Self> {
-        let monitors = device.join("hwmon");
-        let folders = host.names(&monitors).into_iter().map(|name| monitors.join(name));
-        let mut named = folders.map(|folder| (host.text(folder.join("name")), folder));
+        let mut named =
+            monitors(host, device).map(|folder| (host.text(folder.join("name")), folder));
         let is_own = |name: &str| drivers.contains(&name);
         let (_, folder) = named.find(|(name, _)| name.as_deref().is_some_and(is_own))?;
         Some(Self { host, folder })
@@ -55,6 +54,12 @@ impl<'a> Monitor<'a> {
     }
 }
 
+/// Folders of a device's monitors.
+fn monitors(host: &Host, device: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    let folder = device.join("hwmon");
+    host.names(&folder).into_iter().map(move |name| folder.join(name))
+}
+
 /// True for a device that its driver has powered down: reading its sensors would wake it
 /// (`Documentation/ABI/testing/sysfs-devices-power`).
 pub fn is_suspended(host: &Host, device: &Path) -> bool {
@@ -83,9 +88,7 @@ fn thousandth(number: u64) -> u64 {
 /// The first overheated sensor in words: one at its emergency limit, or without one above its critical limit. At the critical
 /// limit some devices hold by design: AMD GPUs throttle there.
 pub fn overheated(host: &Host, folder: &Path) -> Option<String> {
-    let monitors = folder.join("hwmon");
-    let mut monitors = host.names(&monitors).into_iter().map(|name| monitors.join(name));
-    monitors.find_map(|monitor| {
+    monitors(host, folder).find_map(|monitor| {
         let sensors: BTreeSet<_> =
             host.names(&monitor).iter().filter_map(|name| sensor_of(name)).collect();
         sensors.into_iter().find_map(|sensor| hot_sensor(host, &monitor, &sensor))

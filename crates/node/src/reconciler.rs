@@ -60,6 +60,7 @@ use windlass_resources::{
 pub(crate) use self::fingerprints::{FORMAT as DEVICES, were_offered};
 use self::{
     disk::{DEADLINE, Disk, DiskChannels, DiskHandle, DiskState, WantedFiles},
+    disk_check::DiskCheck,
     disk_wait::{is_worse, waiting_for_disk},
     dry_run::{Snapshots, merge},
     holdings::Holdings,
@@ -180,6 +181,7 @@ impl Reconciler {
         let policy = inputs.policy.borrow().clone();
         let (disk, channels) = disk::channel();
         let (delivery, driver) = (config.policy.delivery.clone(), inputs.driver.clone());
+        let check = DiskCheck::new(&config.places, &config.mps, delivery, driver);
         Self {
             sources,
             policy,
@@ -193,7 +195,7 @@ impl Reconciler {
             following: None,
             restored: Restored::Nothing,
             disk,
-            worker: Some((Disk::new(&config.places, &config.mps, delivery, driver), channels)),
+            worker: Some((Disk::new(&config.places, check), channels)),
             check_interval: config.session.check_interval,
             ledger: Ledger::default(),
             overlaps: Arc::default(),

@@ -349,7 +349,7 @@ impl Binder {
         let own: Vec<_> = own.iter().map(HeldGpu::memory).collect();
         let limit = state.limit_rules().limit(&own, at_least, &record)?;
         let path = wanted.gpus.clone();
-        let gpus = blocking(move || documents::read(&path)).await;
+        let gpus = blocking(move || windlass_cdi::read(&path)).await;
         Ok((gpus.ok_or(BindError::NoGpus)?, limit))
     }
 

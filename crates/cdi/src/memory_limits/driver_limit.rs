@@ -164,12 +164,11 @@ impl LimitRules<'_> {
             return required.check(found, NO_CDI).map(|()| None);
         }
         // All replicas together need a limit, unless they are the whole GPU. The record has that of one.
-        let of =
-            |memory: &GpuMemory| self.limit(std::slice::from_ref(memory), Enforcement::None, path);
-        if of(&each.times(replicas))?.is_none() {
+        if !each.times(replicas).is_part() {
             return Ok(None);
         }
-        Ok(of(each)?.map(|limit| DriverLimit { replicas: Some(replicas), ..limit }))
+        let limit = self.limit(std::slice::from_ref(each), Enforcement::None, path)?;
+        Ok(limit.map(|limit| DriverLimit { replicas: Some(replicas), ..limit }))
     }
 
     fn required(&self, at_least: Enforcement) -> Required {

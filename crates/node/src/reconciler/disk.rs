@@ -16,12 +16,12 @@ use tokio::{
     time::{Duration, Instant, sleep_until},
 };
 use windlass_cdi::memory_limits::ReplicaSize;
-use windlass_config::{Delivery, MpsSettings, Places, Policy};
+use windlass_config::{Places, Policy};
 use windlass_core::{
     device::{Device, DeviceId},
     inventory::Inventory,
 };
-use windlass_discovery::{MIG_PROFILE, live_driver::LiveDriver};
+use windlass_discovery::MIG_PROFILE;
 use windlass_host::blocking;
 use windlass_resources::{
     device_info::{DeviceInfoFiles, DeviceInfos, OutdatedFiles},
@@ -95,17 +95,8 @@ pub(super) fn channel() -> (DiskHandle, DiskChannels) {
 // === impl Disk ===
 
 impl Disk {
-    pub(super) fn new(
-        places: &Places,
-        mps: &MpsSettings,
-        delivery: Delivery,
-        driver: Option<LiveDriver>,
-    ) -> Self {
-        Self {
-            check: DiskCheck::new(places, mps, delivery, driver),
-            infos: DeviceInfoFiles::new(places),
-            notes: FingerprintFile::new(places),
-        }
+    pub(super) fn new(places: &Places, check: DiskCheck) -> Self {
+        Self { check, infos: DeviceInfoFiles::new(places), notes: FingerprintFile::new(places) }
     }
 
     /// Loads the previous agent's fingerprints and finds the driver's files. Blocks.

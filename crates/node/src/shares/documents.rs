@@ -13,7 +13,7 @@ use windlass_core::{
     resource::ResourceName,
 };
 use windlass_deviceplugin::shares::SHARE;
-use windlass_host::files::{self, Links, Readers};
+use windlass_host::files::{self, Readers};
 
 use super::hold::Hold;
 
@@ -106,7 +106,7 @@ impl ShareDocuments {
         for file in fs::read_dir(&self.0).into_iter().flatten().flatten() {
             let name = file.file_name().into_string().unwrap_or_default();
             let Some(name) = name_in(&name) else { continue };
-            match read(&file.path()).and_then(ShareDocument::of) {
+            match windlass_cdi::read(&file.path()).and_then(ShareDocument::of) {
                 Some((named, document)) if named == name => drop(all.insert(named, document)),
                 _ => drop(unreadable.insert(name.to_owned())),
             }
@@ -138,12 +138,6 @@ impl ShareDocuments {
         };
         done.map_err(|error| format!("cannot write CDI document {}: {error}", path.display()))
     }
-}
-
-/// A CDI document. Blocks.
-pub(super) fn read(path: &Path) -> Option<Spec> {
-    let text = files::read_regular_text(path, Links::Refused, files::MAX_BYTES).ok()?;
-    serde_json::from_str(&text).ok()
 }
 
 fn name_in(file_name: &str) -> Option<&str> {
