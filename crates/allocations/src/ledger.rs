@@ -32,7 +32,6 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 use tokio::{sync::watch, time::Instant};
-use windlass_config::ShareMethod;
 use windlass_core::{
     device::DeviceId,
     replica::{device_of, token},
@@ -428,7 +427,7 @@ impl Ledger {
     pub fn excludes_shares(&self, of: &Overlap) -> bool {
         let is_beside = |id: &DeviceId, hold: &ClaimHold| match hold.usage {
             Use::Admin => true,
-            Use::Portion(portion) => portion.method == ShareMethod::TimeSlicing && *id == of.device,
+            Use::Portion(portion) => !portion.method.is_mps() && *id == of.device,
             _ => false,
         };
         self.container(of).is_some()

@@ -6,7 +6,10 @@ mod records;
 mod replicas;
 
 use windlass_config::{Shared, SharingMethod};
-use windlass_core::device::{Device, DeviceId};
+use windlass_core::{
+    device::{Device, DeviceId},
+    enforcement::Enforcement,
+};
 
 pub use self::{
     driver_limit::{DriverLimit, LimitRules, WeakLimit},
@@ -26,6 +29,8 @@ pub struct GpuMemory {
     pub of_mib: u64,
     /// True if an MPS daemon limits it.
     pub is_by_mps: bool,
+    /// The weakest enforcement that the method of its sharing requires.
+    pub required: Enforcement,
 }
 
 // === impl GpuMemory ===
@@ -38,6 +43,7 @@ impl GpuMemory {
             memory_mib: shared.memory_mib?,
             of_mib: gpu.memory_mib()?,
             is_by_mps: shared.method == SharingMethod::Mps,
+            required: shared.method.required(),
         })
     }
 

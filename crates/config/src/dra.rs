@@ -4,7 +4,9 @@ use std::{fmt, str::FromStr};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use windlass_core::{device::Device, name::is_subdomain, partition::switches_at_once};
+use windlass_core::{
+    device::Device, enforcement::Enforcement, name::is_subdomain, partition::switches_at_once,
+};
 
 use crate::{
     scalar::{Text, displayed, is_default},
@@ -56,7 +58,7 @@ struct ShareDevices {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ShareManner {
-    /// `mps`, which keeps programs to their amounts, or `timeSlicing`, which does not.
+    /// Separation of the claims.
     pub method: ShareMethod,
     /// Meaning of an amount that the method does not enforce; left out, `enforced`: a claim that asks for it is
     /// refused.
@@ -72,8 +74,10 @@ pub struct ShareManner {
 pub enum ShareMethod {
     /// An MPS daemon, which keeps each client process to its amounts.
     Mps,
-    /// The driver's time slices, which keep nobody to anything.
+    /// The driver's time slices, with the best limit of memory that the node has.
     TimeSlicing,
+    /// Time slices, with memory limited by the driver. Without that limit no claim is prepared.
+    Driver,
 }
 
 /// Meaning of an amount that is not enforced.
@@ -178,6 +182,23 @@ impl DraPolicy {
 
 const MODE_ALONE: &str =
     "migMode: onDemand turns MIG on to make instances for claims: write partitions: onDemand too";
+
+// === impl ShareMethod ===
+
+impl ShareMethod {
+    /// True if an MPS daemon serves the containers.
+    pub fn is_mps(self) -> bool {
+        self == Self::Mps
+    }
+
+    /// The weakest enforcement of memory with which a container may start.
+    pub fn required(self) -> Enforcement {
+        match self {
+            Self::Mps | Self::TimeSlicing => Enforcement::None,
+            Self::Driver => Enforcement::Driver,
+        }
+    }
+}
 
 // === impl ShareRule ===
 

@@ -6,7 +6,6 @@ use windlass_core::device::{DeviceKind, SourceName};
 
 use crate::{
     document::{Diagnostic, Spanned},
-    dra::ShareMethod,
     mig_profile,
     policy::{Policy, ResourceRule, Resources, Unmatched},
     selector::Selector,
@@ -82,7 +81,7 @@ pub(super) fn wrong_sources(
 /// The mistake of a step that needs GPUs without programs, while an MPS daemon keeps its own on them.
 pub(super) fn overwritten_under_mps(line: u64, policy: &Policy) -> Option<Diagnostic> {
     let mut shares = policy.dra.shares.iter();
-    let by_claims = shares.any(|rule| rule.manner.method == ShareMethod::Mps);
+    let by_claims = shares.any(|rule| rule.manner.method.is_mps());
     let by_containers = match &policy.resources {
         Resources::Default => false,
         Resources::Rules(rules) => rules.iter().any(|rule| rule.sharing.is_by_mps()),
@@ -181,6 +180,7 @@ fn described(sharing: Sharing) -> String {
     };
     let method = match shared.method {
         SharingMethod::TimeSlicing => "time-sliced",
+        SharingMethod::Driver => "time-sliced within the driver's limit",
         SharingMethod::Shared => "shared",
         SharingMethod::Mps => "shared by MPS",
     };

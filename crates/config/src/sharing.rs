@@ -4,7 +4,10 @@ use std::num::NonZeroU32;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use windlass_core::placement::{self, shares::Span};
+use windlass_core::{
+    enforcement::Enforcement,
+    placement::{self, shares::Span},
+};
 
 use crate::scalar::{Mebibytes, Text, is_default};
 
@@ -49,6 +52,8 @@ pub struct Pooled {
 pub enum SharingMethod {
     /// Nothing but the driver's time slices: faults are shared, and memory unless it is given by `memory`.
     TimeSlicing,
+    /// Time slices, with `memory` limited by the driver. Without that limit no container starts.
+    Driver,
     /// Nothing at all: the device takes several users by itself, as an RDMA interface and `/dev/kvm` do.
     Shared,
     /// An MPS daemon, which gives each client process an equal part of memory and threads.
@@ -88,7 +93,7 @@ struct SharingKeys {
     /// Number of containers that one device serves; at most 48 with `mps`. Left out with `memory`, as many as have room.
     #[serde(default, skip_serializing_if = "is_default")]
     replicas: Option<Replicas>,
-    /// Memory of each replica, at least `256Mi`; with `timeSlicing` and `mps`. The replicas of a container are of one device,
+    /// Memory of each replica, at least `256Mi`; with `timeSlicing`, `driver` and `mps`. The replicas of a container are of one device,
     /// and their memory adds up.
     #[serde(default, skip_serializing_if = "is_default", with = "Text::<Mebibytes>")]
     memory: Option<Mebibytes>,
@@ -124,7 +129,10 @@ impl TryFrom<SharingKeys> for Sharing {
             );
         }
         if memory_mib.is_some() && method == SharingMethod::Shared {
-            return Err("memory is shared by timeSlicing and mps only; leave memory out");
+            return Err("memory is shared by timeSlicing, driver and mps only; leave memory out");
+        }
+        if memory_mib.is_none() && method == SharingMethod::Driver {
+            return Err("the driver limits memory: write memory: 10Gi, for example");
         }
         let most = memory_mib.and(Some(method.most_replicas()));
         let replicas = replicas.or(most).ok_or("write replicas: 4 or memory: 10Gi, for example")?;
@@ -166,6 +174,14 @@ impl Sharing {
     /// True if an MPS daemon serves the containers on a device.
     pub fn is_by_mps(self) -> bool {
         matches!(self, Self::Shared(shared) if shared.method == SharingMethod::Mps)
+    }
+
+    /// The weakest enforcement of memory with which a container may start.
+    pub fn required(self) -> Enforcement {
+        match self {
+            Self::Shared(shared) => shared.method.required(),
+            Self::Exclusive | Self::Pooled(_) => Enforcement::None,
+        }
     }
 
     /// Number of containers that share a device or a pool; `None` if one has it alone.
@@ -229,14 +245,22 @@ impl SharingMethod {
         match self {
             Self::Mps => Span::OneDevice,
             _ if memory_mib.is_some() => Span::OneDevice,
-            Self::TimeSlicing | Self::Shared => Span::AnyDevices,
+            Self::TimeSlicing | Self::Driver | Self::Shared => Span::AnyDevices,
+        }
+    }
+
+    /// The weakest enforcement of memory with which a container may start.
+    pub fn required(self) -> Enforcement {
+        match self {
+            Self::TimeSlicing | Self::Shared | Self::Mps => Enforcement::None,
+            Self::Driver => Enforcement::Driver,
         }
     }
 
     /// Most replicas of a device.
     fn most_replicas(self) -> Replicas {
         let most = match self {
-            Self::TimeSlicing | Self::Shared => Replicas::MAX,
+            Self::TimeSlicing | Self::Driver | Self::Shared => Replicas::MAX,
             Self::Mps => MAX_MPS_CLIENTS,
         };
         Replicas(NonZeroU32::new(most).expect("not zero"))
@@ -246,7 +270,7 @@ impl SharingMethod {
     /// get.
     fn default_per_container(self) -> PerContainer {
         match self {
-            Self::TimeSlicing | Self::Shared => PerContainer::Any,
+            Self::TimeSlicing | Self::Driver | Self::Shared => PerContainer::Any,
             Self::Mps => PerContainer::One,
         }
     }

@@ -107,16 +107,14 @@ impl ConsumableCapacity {
         let by = match self.manner {
             ShareManner { limits: ShareLimits::Advisory, .. } => return Ok(()),
             ShareManner { method: ShareMethod::Mps, .. } => "mps, which limits memory and compute",
-            ShareManner { method: ShareMethod::TimeSlicing, .. } if self.driver_limits_memory => {
+            ShareManner { .. } if self.driver_limits_memory => {
                 "time slices, with memory limited by the driver"
             }
-            ShareManner { method: ShareMethod::TimeSlicing, .. } => {
-                "time slices, without a limit by the driver (memoryLimits.hook)"
-            }
+            ShareManner { .. } => "time slices, without a limit by the driver (memoryLimits.hook)",
         };
         let is_enforced = |name: &str| {
             let (is_memory, is_compute) = (name == MEMORY.to_string(), name == compute.to_string());
-            let enforces_all = self.manner.method == ShareMethod::Mps || portion.is_whole();
+            let enforces_all = self.manner.method.is_mps() || portion.is_whole();
             is_memory && (enforces_all || self.driver_limits_memory) || is_compute && enforces_all
         };
         let is_requested = |amount: &str| rounded_up(amount).is_some_and(|amount| amount > 0);

@@ -17,6 +17,7 @@ use windlass_resources::NodeState;
 
 use super::{
     document::ClaimDocuments,
+    excess::MemoryExcesses,
     health::HealthList,
     kubelet_record::KubeletRecord,
     leftovers,
@@ -44,6 +45,7 @@ pub struct Driver {
     policy: watch::Receiver<Arc<Policy>>,
     registration: watch::Sender<RegistrationState>,
     statuses: Option<ClaimStatuses>,
+    excesses: watch::Receiver<Arc<MemoryExcesses>>,
     limits: SessionLimits,
 }
 
@@ -72,6 +74,8 @@ pub struct Deps {
     pub state: watch::Receiver<Arc<NodeState>>,
     /// Folders of the MPS daemons.
     pub mps: MpsPlaces,
+    /// Claims that use more memory of a GPU than they have.
+    pub excesses: watch::Receiver<Arc<MemoryExcesses>>,
 }
 
 /// Restores the claims of an earlier agent in the ledger: the kubelet may call the device plugin before the
@@ -134,6 +138,7 @@ impl Driver {
             policy: deps.policy,
             registration: watch::Sender::default(),
             statuses: deps.cluster.map(ClaimStatuses::new),
+            excesses: deps.excesses,
             limits,
         }
     }
@@ -200,6 +205,7 @@ impl Driver {
             records,
             state: self.environment.state.clone(),
             failures,
+            excesses: self.excesses.clone(),
         });
         async move {
             if let Some(writer) = writer {

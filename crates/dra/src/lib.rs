@@ -17,6 +17,7 @@ mod constraints;
 mod consumable_capacity;
 mod document;
 mod driver;
+mod excess;
 mod health;
 mod kubelet_record;
 mod leftovers;
@@ -36,6 +37,7 @@ mod time_slice;
 mod traces;
 
 pub use driver::{Deps, Driver, restore};
+pub use excess::{MemoryExcess, MemoryExcesses};
 pub use opaque::{understood as parameters_understood, understood_claim};
 pub use record::{ClaimFile, FORMAT as CLAIMS, PreparedDevice, Records, Stage};
 pub use recovered::RecoveredClaims;

@@ -1,7 +1,6 @@
 //! Limits of a claim's programs as clients of an MPS daemon.
 
 use windlass_allocations::ledger::Portion;
-use windlass_config::ShareMethod;
 use windlass_core::{
     cdi::{ContainerEdits, SpecMount as Mount},
     device::Device,
@@ -26,7 +25,7 @@ const MEMORY: &str = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT";
 
 impl Limits {
     pub(super) fn of(portion: Portion) -> Self {
-        debug_assert_eq!(portion.method, ShareMethod::Mps, "time slices limit nothing");
+        debug_assert!(portion.method.is_mps(), "time slices have no client");
         let memory = Some(portion.memory).filter(|memory| *memory < portion.of);
         let threads = Some(portion.compute).filter(|percent| (1..WHOLE).contains(percent));
         Self { memory, threads }

@@ -10,7 +10,7 @@ use windlass_cdi::{
     container_edits::{self, Grant, grant},
     memory_limits::{DriverLimit, GpuMemory, WeakLimit},
 };
-use windlass_config::{Delivery, DeviceIds, DriverName, ShareMethod, Strategy};
+use windlass_config::{Delivery, DeviceIds, DriverName, Strategy};
 use windlass_core::{
     cdi::ContainerEdits,
     device::{Device, DeviceId, Partition},
@@ -262,8 +262,13 @@ impl<'a> PlanInputs<'a> {
         let uses = together(chosen.iter().map(|it| (&it.device.id, it.constraints.usage)));
         let gpus = uses.into_iter().filter_map(|(device, usage)| {
             let Portion { memory, of, method, .. } = usage.portion()?;
-            let is_by_mps = method == ShareMethod::Mps;
-            Some(GpuMemory { device: device.clone(), memory_mib: memory, of_mib: of, is_by_mps })
+            Some(GpuMemory {
+                device: device.clone(),
+                memory_mib: memory,
+                of_mib: of,
+                is_by_mps: method.is_mps(),
+                required: method.required(),
+            })
         });
         let path = self.documents.limits(&claim.reference.uid);
         let gpus: Vec<_> = gpus.collect();

@@ -1,4 +1,4 @@
-//! Status of a claim's devices in the cluster: prepared or not, and healthy or not.
+//! Status of a claim's devices in the cluster: prepared or not, healthy or not, and above their memory.
 //!
 //! ```text
 //!   records, failures, devices ──> wanted ──differs from the written status──> apply ──> written
@@ -26,10 +26,13 @@ use windlass_host::{clock::Clock, state_file::Versioned};
 use windlass_resources::NodeState;
 
 use self::{
-    document::{DeviceKey, DeviceReport},
+    document::{DeviceKey, DeviceReport, Facts},
     refused::RefusedReports,
 };
-use super::record::{PreparedClaim, Records};
+use super::{
+    excess::MemoryExcesses,
+    record::{PreparedClaim, Records},
+};
 
 /// Reasons of unprepared claims by UID, published by the preparer.
 #[derive(Debug, Default)]
@@ -53,6 +56,7 @@ pub(super) struct StatusWriter {
     pub(super) records: watch::Receiver<Versioned<Records>>,
     pub(super) state: watch::Receiver<Arc<NodeState>>,
     pub(super) failures: watch::Receiver<FailuresByUid>,
+    pub(super) excesses: watch::Receiver<Arc<MemoryExcesses>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -132,6 +136,7 @@ impl StatusWriter {
                 () = past.refused.due(now) => continue,
                 () = windlass_host::watch::changed(&mut self.records) => {}
                 () = windlass_host::watch::changed(&mut self.state) => {}
+                () = windlass_host::watch::changed(&mut self.excesses) => {}
                 () = windlass_host::watch::changed(&mut failures) => {}
             }
             sleep(BURST).await;
@@ -188,10 +193,13 @@ impl StatusWriter {
     /// Reports of recorded and of refused claims.
     fn wanted(&mut self, failures: &FailuresByUid) -> Reports {
         let state = self.state.borrow_and_update().clone();
+        let excesses = self.excesses.borrow_and_update().clone();
         let records = self.records.borrow_and_update();
         let claim = |(uid, entry): (&String, &PreparedClaim)| {
             let why = failures.get(uid).map(|failure| failure.why.as_str());
-            let devices = document::devices(entry, &state, why, self.clock.now());
+            let now = self.clock.now();
+            let facts = Facts { inventory: &state.inventory, excesses: &excesses, why, now };
+            let devices = document::devices(entry, &facts);
             (uid.clone(), ClaimReport { reference: entry.claim.clone(), devices })
         };
         let refused = failures.iter().filter_map(|(uid, it)| Some((uid, it.refused.as_ref()?)));

@@ -5,7 +5,7 @@
 //!  ledger, kubelet's record ── limits ┐
 //!  driver ── processes, memory ───────┼─> usage of each holder ─> three in a row above the limit
 //!  /proc ─── containers of processes ─┘            │                    │
-//!  API server ── claims of pods ──────┘            └─> metrics          └─> log, event, evict, kill
+//!  API server ── claims of pods ──────┘            └─> metrics          └─> log, event, condition, evict, kill
 //! ```
 //!
 //! A container can change its environment, link its programs statically, or use managed memory: the driver's list of
@@ -43,6 +43,7 @@ use windlass_cluster::{Client, Pods};
 use windlass_config::{Policy, WatchdogAction, WatchdogPolicy};
 use windlass_core::device::DeviceId;
 use windlass_discovery::live_driver::{GpuProcess, LiveDriver, ProcessError};
+use windlass_dra::MemoryExcesses;
 use windlass_host::{blocking, causes, clock::Clock, keyed::Tasks, optional, watch::changed};
 use windlass_resources::NodeState;
 
@@ -70,6 +71,8 @@ pub(crate) struct Deps {
     pub(crate) metrics: WatchdogMetrics,
     /// Shared GPUs, for metrics.
     pub(crate) publish: watch::Sender<Arc<SharedGpus>>,
+    /// Claims above their memory, for their status.
+    pub(crate) excesses: watch::Sender<Arc<MemoryExcesses>>,
 }
 
 /// The part that watches shared GPUs.
@@ -95,6 +98,7 @@ pub(crate) struct Watchdog {
     present: BTreeMap<DeviceId, BTreeSet<String>>,
     states: GpuStates,
     publish: watch::Sender<Arc<SharedGpus>>,
+    excesses: watch::Sender<Arc<MemoryExcesses>>,
 }
 
 // === impl Watchdog ===
@@ -121,6 +125,7 @@ impl Watchdog {
             states: GpuStates::default(),
             state_dir: deps.state_dir,
             publish: deps.publish,
+            excesses: deps.excesses,
         }
     }
 
@@ -193,6 +198,8 @@ impl Watchdog {
     fn publish(&self, limits: &Limits) {
         let gpus = snapshot(limits, &self.accounts, &self.tenants, &self.states);
         windlass_host::watch::publish(&self.publish, Arc::new(gpus));
+        let excesses = Arc::new(self.accounts.excesses());
+        windlass_host::watch::publish(&self.excesses, excesses);
     }
 
     /// Begins a measurement of each GPU that answered the last one.

@@ -105,7 +105,7 @@ impl Use {
     /// True if the containers are clients of an MPS daemon.
     pub fn needs_daemon(self) -> bool {
         match self {
-            Self::Portion(portion) => portion.method == ShareMethod::Mps && !portion.is_whole(),
+            Self::Portion(portion) => portion.method.is_mps() && !portion.is_whole(),
             Self::Served => true,
             Self::Admin | Self::Share | Self::Shares(_) | Self::Alone => false,
         }

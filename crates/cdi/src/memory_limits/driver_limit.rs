@@ -80,6 +80,9 @@ struct Required {
 /// Key of the configuration with the weakest limit.
 const AT_LEAST: &str = "memoryLimits.atLeast";
 
+/// Key of the configuration with the method of sharing.
+const METHOD: &str = "the method of sharing";
+
 /// Reason against an MPS daemon's limit.
 const MPS_CAN_BE_LEFT: &str = "an MPS daemon limits it, and a program can run without the daemon";
 
@@ -118,7 +121,7 @@ impl LimitRules<'_> {
         at_least: Enforcement,
         path: &Path,
     ) -> Result<Option<DriverLimit>, WeakLimit> {
-        let required = self.required(at_least);
+        let required = self.required(gpus, at_least);
         if required.wanted > Enforcement::None && gpus.iter().any(|gpu| gpu.memory_mib == 0) {
             return Err(WeakLimit::NoMemory { wanted: required.wanted, by: required.by });
         }
@@ -155,7 +158,7 @@ impl LimitRules<'_> {
         path: &Path,
     ) -> Result<Option<DriverLimit>, WeakLimit> {
         if !self.policy.delivery.uses_cdi() {
-            let required = self.required(Enforcement::None);
+            let required = self.required(std::slice::from_ref(each), Enforcement::None);
             let found = if each.is_by_mps {
                 Enforcement::Mps
             } else {
@@ -171,13 +174,16 @@ impl LimitRules<'_> {
         Ok(limit.map(|limit| DriverLimit { replicas: Some(replicas), ..limit }))
     }
 
-    fn required(&self, at_least: Enforcement) -> Required {
+    /// The strongest limit that the configuration, the method of sharing, or the pod requires.
+    fn required(&self, gpus: &[GpuMemory], at_least: Enforcement) -> Required {
         let configured = self.policy.memory_limits.at_least.enforcement();
-        if at_least > configured {
-            Required { wanted: at_least, by: enforcement::ANNOTATION }
-        } else {
-            Required { wanted: configured, by: AT_LEAST }
-        }
+        let by_method = gpus.iter().map(|gpu| gpu.required).max().unwrap_or_default();
+        let all = [
+            Required { wanted: at_least, by: enforcement::ANNOTATION },
+            Required { wanted: by_method, by: METHOD },
+            Required { wanted: configured, by: AT_LEAST },
+        ];
+        all.into_iter().max_by_key(|required| required.wanted).expect("three")
     }
 
     /// The hook and the places that it needs, or the reason against the driver's limit.
@@ -259,7 +265,13 @@ mod tests {
 
     fn ten_of_eighty() -> GpuMemory {
         let device = "GPU-a".parse().expect("an id");
-        GpuMemory { device, memory_mib: 10 << 10, of_mib: 80 << 10, is_by_mps: false }
+        GpuMemory {
+            device,
+            memory_mib: 10 << 10,
+            of_mib: 80 << 10,
+            is_by_mps: false,
+            required: Enforcement::None,
+        }
     }
 
     /// Limits of one, two and eight replicas: true for a limit, false for none, or the reason against it.
@@ -324,6 +336,15 @@ mod tests {
         assert!(limit(Enforcement::Driver).is_ok_and(|limit| limit.is_some()));
         let why = limit(Enforcement::Mig).expect_err("weaker").to_string();
         assert!(why.starts_with("`mig` is required by windlass.dev/enforcement"), "{why}");
+        let by_method = [GpuMemory { required: Enforcement::Driver, ..ten_of_eighty() }];
+        let old = self::means(Err(NoMemoryLimits::OldDriver));
+        let why = LimitRules { means: &old, ..rules }.limit(
+            &by_method,
+            Enforcement::None,
+            Path::new("/r/a.json"),
+        );
+        let why = why.expect_err("weaker").to_string();
+        assert!(why.starts_with("`driver` is required by the method of sharing"), "{why}");
         let nothing = [GpuMemory { memory_mib: 0, ..ten_of_eighty() }];
         let why = rules.limit(&nothing, Enforcement::None, Path::new("/r/a.json"));
         let why = why.expect_err("no memory").to_string();

@@ -6,6 +6,7 @@ use std::{collections::BTreeMap, path::Path};
 use windlass_core::{
     cdi::{ContainerEdits, SpecDevice},
     device::{Device, DeviceId},
+    enforcement::Enforcement,
     inventory::Inventory,
 };
 
@@ -74,8 +75,13 @@ impl ReplicaLimits {
         for (id, size) in wanted {
             let of_mib = inventory.get(id.as_str()).and_then(Device::memory_mib);
             let (memory_mib, device) = (size.memory_mib, id.clone());
-            let each =
-                of_mib.map(|of_mib| GpuMemory { device, memory_mib, of_mib, is_by_mps: false });
+            let each = of_mib.map(|of_mib| GpuMemory {
+                device,
+                memory_mib,
+                of_mib,
+                is_by_mps: false,
+                required: Enforcement::None,
+            });
             match each.map_or(Ok(Vec::new()), |each| self.devices(&each, size.most, rules)) {
                 Ok(devices) if devices.is_empty() => unlimited.push(replica_prefix(id)),
                 Ok(devices) => kept.devices.extend(devices),

@@ -1,6 +1,6 @@
 //! Checks that need several keys, with the line of each mistake.
 
-use windlass_core::device::DeviceKind;
+use windlass_core::{device::DeviceKind, enforcement::Enforcement};
 
 use crate::{
     Config,
@@ -47,6 +47,9 @@ struct Checker<'c> {
 const UNMATCHED_ALONE: &str = "unmatched is about devices that no rule takes, and there are no \
     rules: leave it out, or write resources";
 
+const DRIVER_WITHOUT_HOOK: &str =
+    "method: driver takes the hook: name its path in memoryLimits.hook";
+
 const NO_DEVICE_LIST: &str = "no way to name devices: write one of cdi-cri, cdi-annotations, \
     envvar, volume-mounts";
 
@@ -90,12 +93,16 @@ impl Checker<'_> {
             return;
         };
         let nodes = root.list("resources");
+        let has_hook = policy.memory_limits.hook.is_some();
         for (rule, node) in rules.iter().zip(nodes) {
             if let Some(devices) = node.child("devices") {
                 self.selector(&rule.devices, devices);
             }
             if let Some(problem) = sharing_mistake(rule.sharing, &rule.devices) {
                 self.wrong(node.line_of("sharing"), problem);
+            }
+            if rule.sharing.required() == Enforcement::Driver && !has_hook {
+                self.wrong(node.line_of("sharing"), DRIVER_WITHOUT_HOOK);
             }
         }
         let rules = spanned(rules, nodes, |node| node.line_of("name"));
@@ -111,6 +118,10 @@ impl Checker<'_> {
         for (rule, node) in policy.dra.shares.iter().zip(node.list("shares")) {
             if let Some(devices) = node.child("devices") {
                 self.selector(&rule.devices, devices);
+            }
+            let is_by_driver = rule.manner.method.required() == Enforcement::Driver;
+            if is_by_driver && policy.memory_limits.hook.is_none() {
+                self.wrong(node.line_of("method"), DRIVER_WITHOUT_HOOK);
             }
         }
         if let Some(problem) = policy.dra.mig_mode_mistake() {
@@ -158,12 +169,15 @@ fn sharing_mistake(sharing: Sharing, devices: &Selector) -> Option<String> {
         }
         (SharingMethod::Mps, _) if is_managed => too_many_clients(shared.replicas),
         (SharingMethod::Mps, _) => Some("MPS shares NVIDIA's GPUs only".to_owned()),
-        (SharingMethod::TimeSlicing, Some(kind)) if !kind.is_gpu() => {
+        (SharingMethod::Driver, _) if !is_managed => {
+            Some("NVIDIA's driver limits the memory of its GPUs only".to_owned())
+        }
+        (SharingMethod::TimeSlicing | SharingMethod::Driver, Some(kind)) if !kind.is_gpu() => {
             Some(format!("a {kind} has no time slices; write method: shared"))
         }
         (_, Some(kind)) if kind.is_instance() && shared.memory_mib.is_some() => {
             Some("memory is shared of whole GPUs only; share MIG instances by replicas".to_owned())
         }
-        (SharingMethod::TimeSlicing | SharingMethod::Shared, _) => None,
+        (SharingMethod::TimeSlicing | SharingMethod::Driver | SharingMethod::Shared, _) => None,
     }
 }

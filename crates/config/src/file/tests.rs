@@ -175,6 +175,34 @@ fn every_key_is_taken() {
 }
 
 #[test]
+fn the_drivers_limit_takes_memory_a_hook_and_the_driver() {
+    for (text, expected) in [
+        (
+            "resources: [{name: a.com/x, devices: {kind: gpu}, \
+             sharing: {method: driver, replicas: 4}}]",
+            "the driver limits memory: write memory: 10Gi",
+        ),
+        (
+            "resources: [{name: a.com/x, devices: {kind: gpu}, \
+             sharing: {method: driver, memory: 10Gi}}]",
+            "method: driver takes the hook",
+        ),
+        (
+            "dra: {shares: [{devices: {kind: gpu}, method: driver}]}",
+            "method: driver takes the hook",
+        ),
+        (
+            "resources: [{name: a.com/x, devices: {kind: gpu, source: amd}, \
+             sharing: {method: driver, memory: 10Gi}}]",
+            "NVIDIA's driver limits the memory of its GPUs only",
+        ),
+    ] {
+        let error = parse(text).expect_err(text);
+        assert!(error.contains(expected), "{error}");
+    }
+}
+
+#[test]
 fn rules_for_network_interfaces_and_shares_that_cannot_be_meant_are_refused() {
     for (text, expected) in [
         ("nics: {rdmaNodes: [umad]}", "rdmaNodes without uverbs"),
@@ -197,7 +225,7 @@ fn rules_for_network_interfaces_and_shares_that_cannot_be_meant_are_refused() {
         (
             "resources: [{name: a.com/x, devices: {kind: gpu}, \
              sharing: {method: shared, memory: 10Gi}}]",
-            "memory is shared by timeSlicing and mps only",
+            "memory is shared by timeSlicing, driver and mps only",
         ),
         (
             "resources: [{name: a.com/x, devices: {kind: mig}, \

@@ -11,10 +11,11 @@ use windlass_core::{
     attribute::AttributeName,
     device::Device,
     health::{Health, HealthState},
+    inventory::Inventory,
 };
-use windlass_resources::NodeState;
 
 use super::super::{
+    excess::{MemoryExcess, MemoryExcesses},
     plan::variables,
     record::{PreparedClaim, PreparedDevice, Stage},
 };
@@ -25,8 +26,20 @@ pub(super) type DeviceKey = (String, String, Option<String>);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct DeviceReport {
     conditions: [Condition; 2],
+    /// Condition of a device whose claim uses more memory than its share.
+    exceeded: Option<Condition>,
     /// Name and hardware address of a network interface.
     network: Option<(String, Option<String>)>,
+}
+
+/// Facts about the devices of a claim.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Facts<'a> {
+    pub(super) inventory: &'a Inventory,
+    pub(super) excesses: &'a MemoryExcesses,
+    /// Reason of a failed preparation.
+    pub(super) why: Option<&'a str>,
+    pub(super) now: Timestamp,
 }
 
 /// A condition, with the time of its last change.
@@ -46,21 +59,26 @@ const READY: &str = "Ready";
 /// Condition: the device works.
 const HEALTHY: &str = "Healthy";
 
+/// Condition: the claim's containers use more memory of the device than they have.
+const EXCEEDED: &str = "MemoryExceeded";
+
 /// The API server's limit for a message, in bytes.
 const LONGEST_MESSAGE: usize = 32 * 1024;
 
-/// Reports about the devices of a claim; `why` is the reason if its preparation failed.
+/// Reports about the devices of a claim.
 pub(super) fn devices(
     entry: &PreparedClaim,
-    state: &NodeState,
-    why: Option<&str>,
-    now: Timestamp,
+    facts: &Facts<'_>,
 ) -> BTreeMap<DeviceKey, DeviceReport> {
+    let Facts { inventory, excesses, why, now } = *facts;
     let report = |held: &PreparedDevice| {
-        let device = held.found(&state.inventory);
+        let device = held.found(inventory);
         let conditions = [ready(entry, why, now), healthy(device, now)];
+        let excess =
+            device.and_then(|device| excesses.get(&(entry.claim.uid.clone(), device.id.clone())));
+        let exceeded = excess.map(|excess| exceeded(excess, now));
         let key = (held.pool.clone(), held.name.clone(), held.share.clone());
-        (key, DeviceReport { conditions, network: device.and_then(network) })
+        (key, DeviceReport { conditions, exceeded, network: device.and_then(network) })
     };
     entry.devices.iter().map(report).collect()
 }
@@ -81,7 +99,10 @@ pub(super) fn with_times(
 ) -> BTreeMap<DeviceKey, DeviceReport> {
     for (key, report) in &mut wanted {
         let Some(before) = known.get(key) else { continue };
-        for (condition, before) in report.conditions.iter_mut().zip(&before.conditions) {
+        let conditions = report.conditions.iter_mut().zip(&before.conditions);
+        for (condition, before) in
+            conditions.chain(report.exceeded.iter_mut().zip(&before.exceeded))
+        {
             if condition.status == before.status {
                 condition.since = before.since;
             }
@@ -100,7 +121,7 @@ pub(super) fn document(
     let device = |((pool, name, share), report): (&DeviceKey, &DeviceReport)| {
         let mut device = json!({
             "driver": driver.as_str(), "pool": pool, "device": name,
-            "conditions": report.conditions.iter().map(Condition::document).collect::<Vec<_>>(),
+            "conditions": report.conditions().map(Condition::document).collect::<Vec<_>>(),
         });
         if let Some(share) = share {
             device["shareID"] = share.as_str().into();
@@ -137,7 +158,8 @@ pub(super) fn read(
         let network = network
             .and_then(|data| Some((data.interface_name.clone()?, data.hardware_address.clone())));
         let key = (device.pool.clone(), device.device.clone(), device.share_id.clone());
-        Some((key, DeviceReport { conditions, network }))
+        let exceeded = earlier(device, EXCEEDED);
+        Some((key, DeviceReport { conditions, exceeded, network }))
     })
     .collect()
 }
@@ -180,6 +202,17 @@ fn healthy(device: Option<&Device>, now: Timestamp) -> Condition {
     }
 }
 
+fn exceeded(excess: &MemoryExcess, since: Timestamp) -> Condition {
+    let MemoryExcess { used_mib, limit_mib } = excess;
+    Condition {
+        kind: EXCEEDED,
+        status: "True",
+        reason: "GpuMemoryExceeded".to_owned(),
+        message: format!("{used_mib} MiB in use, {limit_mib} MiB are the share"),
+        since,
+    }
+}
+
 fn failure(health: &Health) -> String {
     health.failure().map(ToString::to_string).unwrap_or_default()
 }
@@ -206,6 +239,14 @@ fn network(device: &Device) -> Option<(String, Option<String>)> {
     };
     let interface = device.kind.is_network().then(|| text("ifName"))?;
     Some((interface?, text("mac")))
+}
+
+// === impl DeviceReport ===
+
+impl DeviceReport {
+    fn conditions(&self) -> impl Iterator<Item = &Condition> {
+        self.conditions.iter().chain(&self.exceeded)
+    }
 }
 
 // === impl Condition ===
@@ -247,7 +288,13 @@ mod tests {
             ],
             limits: None,
         };
-        let reports = devices(&entry, &NodeState::default(), None, Timestamp::UNIX_EPOCH);
+        let facts = Facts {
+            inventory: &Inventory::default(),
+            excesses: &MemoryExcesses::new(),
+            why: None,
+            now: Timestamp::UNIX_EPOCH,
+        };
+        let reports = devices(&entry, &facts);
         for report in reports.values() {
             let [ready, _] = &report.conditions;
             assert_eq!((ready.status, &*ready.reason), ("True", "Prepared"));

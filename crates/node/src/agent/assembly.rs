@@ -20,7 +20,7 @@ use windlass_deviceplugin::{Plugins, RecentAllocations, history, shares::ShareHa
 use windlass_discovery::{
     HostWatch, Source, live_driver::LiveDriver, mig::MigHandle, telemetry::TelemetryReceiver,
 };
-use windlass_dra::{Driver, RecoveredClaims};
+use windlass_dra::{Driver, MemoryExcesses, RecoveredClaims};
 use windlass_host::{Roots, clock::Clock, state_folder};
 use windlass_lifecycle::{
     cleanup::{self, Cleanup, CleanupHandle},
@@ -81,8 +81,10 @@ pub(super) fn assemble(
         parts,
     );
     wiring.serve_plugins(dir, &handles, cluster.clone(), parts);
-    wiring.serve_claims(recovered, &handles, discovered.partitions.clone(), cluster.clone(), parts);
-    let memory = wiring.watch_shared_gpus(&handles, discovered.driver, cluster.clone(), parts);
+    let (memory, excesses) =
+        wiring.watch_shared_gpus(&handles, discovered.driver, cluster.clone(), parts);
+    let partitions = discovered.partitions.clone();
+    wiring.serve_claims(recovered, &handles, partitions, excesses, cluster.clone(), parts);
     let labels = wiring.label(&handles.state, parts);
     if let Some(client) = cluster {
         wiring.report_to_cluster(&client, &handles.state, labels, parts);
@@ -329,6 +331,7 @@ impl Wiring<'_> {
         recovered: RecoveredClaims,
         handles: &ReconcilerHandles,
         partitions: MigHandle,
+        excesses: watch::Receiver<Arc<MemoryExcesses>>,
         cluster: Option<Client>,
         parts: &mut Parts,
     ) {
@@ -356,6 +359,7 @@ impl Wiring<'_> {
             policy: self.policy.clone(),
             state: handles.state.clone(),
             mps: self.mps.clone(),
+            excesses,
         };
         let driver = Driver::new(&config.places, &config.policy.dra.driver, config.session, deps);
         parts.add("DRA driver", driver.run(parts.token()));
@@ -368,8 +372,9 @@ impl Wiring<'_> {
         driver: LiveDriver,
         cluster: Option<Client>,
         parts: &mut Parts,
-    ) -> watch::Receiver<Arc<SharedGpus>> {
+    ) -> (watch::Receiver<Arc<SharedGpus>>, watch::Receiver<Arc<MemoryExcesses>>) {
         let (publish, memory) = watch::channel(Arc::default());
+        let (publish_excesses, excesses) = watch::channel(Arc::default());
         let deps = watchdog::Deps {
             policy: self.policy.clone(),
             ledger: self.ledger.clone(),
@@ -381,9 +386,10 @@ impl Wiring<'_> {
             clock: self.clock,
             metrics: self.instruments.watchdog.clone(),
             publish,
+            excesses: publish_excesses,
         };
         parts.add("watchdog", Watchdog::new(deps).run(parts.token()));
-        memory
+        (memory, excesses)
     }
 
     /// Computes node labels and writes the feature file.

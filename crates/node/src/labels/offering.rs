@@ -39,7 +39,9 @@ fn offering(sharing: Sharing, renamed: bool) -> Offering {
 
 fn method(method: SharingMethod) -> labels::Sharing {
     match method {
-        SharingMethod::TimeSlicing | SharingMethod::Shared => labels::Sharing::TimeSlicing,
+        SharingMethod::TimeSlicing | SharingMethod::Driver | SharingMethod::Shared => {
+            labels::Sharing::TimeSlicing
+        }
         SharingMethod::Mps => labels::Sharing::Mps,
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use tokio::time::{Duration, Instant};
 use windlass_core::device::DeviceId;
+use windlass_dra::{MemoryExcess, MemoryExcesses};
 use windlass_host::container::ContainerId;
 
 use super::limits::{Holders, Limits};
@@ -35,8 +36,16 @@ struct Standing {
     usage: Usage,
     /// Measurements above the limit, less those below it since.
     over: u32,
-    /// Time of the last action since the holders were above their limit.
-    acted: Option<Instant>,
+    /// The last action since the holders were above their limit.
+    acted: Option<Acted>,
+}
+
+/// An action against an excess.
+#[derive(Clone, Copy, Debug)]
+struct Acted {
+    at: Instant,
+    /// Memory in use, in bytes.
+    bytes: u64,
 }
 
 /// A holder that uses more than its limit.
@@ -98,6 +107,20 @@ impl Accounts {
         self.0.retain(|(known, _), _| known != device);
     }
 
+    /// Claims above their memory. The use is that of the last action, so that the conditions of a claim change with an action
+    /// and not with each measurement.
+    pub(super) fn excesses(&self) -> MemoryExcesses {
+        let mut all = MemoryExcesses::new();
+        for ((device, holders), standing) in &self.0 {
+            let Some(Acted { bytes, .. }) = standing.acted else { continue };
+            let excess =
+                MemoryExcess { used_mib: bytes / MIB, limit_mib: standing.usage.limit / MIB };
+            let claims = holders.iter().filter(|holder| !holder.is_share());
+            all.extend(claims.map(|claim| ((claim.uid.clone(), device.clone()), excess)));
+        }
+        all
+    }
+
     /// Latest usage of the holders on each GPU.
     pub(super) fn usages(&self) -> impl Iterator<Item = (&DeviceId, &Holders, &Usage)> {
         self.0.iter().map(|((device, holders), standing)| (device, holders, &standing.usage))
@@ -122,11 +145,11 @@ impl Standing {
             return false;
         }
         self.over = (self.over + 1).min(VIOLATION);
-        let is_due = self.acted.is_none_or(|acted| repeats && now - acted >= AGAIN);
+        let is_due = self.acted.is_none_or(|acted| repeats && now - acted.at >= AGAIN);
         if self.over < VIOLATION || !is_due {
             return false;
         }
-        self.acted = Some(now);
+        self.acted = Some(Acted { at: now, bytes: self.usage.bytes() });
         true
     }
 }

@@ -6,7 +6,7 @@ use windlass_allocations::{
     follow::Allocations,
     ledger::{ClaimRef, Ledger, Portion},
 };
-use windlass_config::{ShareMethod, SharingMethod};
+use windlass_config::SharingMethod;
 use windlass_core::{device::DeviceId, replica::ReplicaId};
 use windlass_resources::{NodeState, offers::OfferedDevice};
 
@@ -119,7 +119,7 @@ impl GpuLimits {
 
 impl Limit {
     fn of(portion: &Portion) -> Self {
-        Self { mib: portion.memory, is_mps: portion.method == ShareMethod::Mps }
+        Self { mib: portion.memory, is_mps: portion.method.is_mps() }
     }
 }
 

@@ -7,7 +7,10 @@ use std::{
     time::Duration,
 };
 
-use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceSlice};
+use k8s_openapi::api::{
+    core::v1::Pod,
+    resource::v1::{ResourceClaim, ResourceSlice},
+};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::{Value, json};
 use windlass_cluster_sim::{
@@ -17,13 +20,18 @@ use windlass_cluster_sim::{
 use windlass_config::{
     MemoryLimitPolicy, MpsSettings, PerContainer, RequiredLimit, ResourceRule, Resources, Selector,
     ShareLimits, ShareManner, ShareMethod, ShareRule, Shared, Sharing, SharingMethod,
+    WatchdogAction, WatchdogPolicy,
 };
 use windlass_core::{
     cdi::{ContainerEdits, Spec, SpecDevice},
     device::{Device, DeviceId, DeviceKind},
     memory_limit::MemoryLimitRecord,
 };
-use windlass_machine::{MachineProfile, profile::Driver};
+use windlass_machine::{
+    MachineProfile,
+    profile::Driver,
+    state::{Model, Process},
+};
 use windlass_resources::NodeState;
 use windlass_testkit::{Running, class, pod_of_claim, template, until, vanishes};
 
@@ -184,6 +192,12 @@ impl Holder {
 
 const MPS: ShareManner = ShareManner { method: ShareMethod::Mps, limits: ShareLimits::Enforced };
 
+const SLICES: ShareManner =
+    ShareManner { method: ShareMethod::TimeSlicing, limits: ShareLimits::Enforced };
+
+/// Time slices without a limit.
+const TRUSTED: ShareManner = ShareManner { limits: ShareLimits::Advisory, ..SLICES };
+
 fn memory(amount: &str) -> Value {
     json!({"gpu.nvidia.com/memory": amount})
 }
@@ -326,8 +340,7 @@ async fn a_claim_waits_for_a_daemon_that_was_killed_to_serve_again() {
 
 #[tokio::test]
 async fn amounts_that_nothing_keeps_are_refused_unless_containers_are_trusted() {
-    let manner = ShareManner { method: ShareMethod::TimeSlicing, limits: ShareLimits::Enforced };
-    let shares = Shares::new(manner);
+    let shares = Shares::new(SLICES);
     let (agent, mut kubelet) = shares.serving().await;
     let holder = shares.schedule("part", &memory("20Gi")).expect("the scheduler adds up");
     let (claim, uid) = (holder.claim.as_str(), holder.uid.as_str());
@@ -352,11 +365,10 @@ fn limits(shares: &Shares, uid: &str) -> PathBuf {
     folder.join(format!("{uid}.json"))
 }
 
-/// A GPU that claims share by time slices, with a hook, under this version of the driver.
-fn with_hook(driver: &str, at_least: RequiredLimit, limits: ShareLimits) -> Shares {
+/// A GPU that claims share in a manner, with a hook, under this version of the driver.
+fn with_hook(driver: &str, at_least: RequiredLimit, manner: ShareManner) -> Shares {
     let mut profile = MachineProfile::named("dgx-h100").expect("a shipped profile");
     profile.driver = Some(Driver { version: driver.to_owned(), cuda: "13.4".to_owned() });
-    let manner = ShareManner { method: ShareMethod::TimeSlicing, limits };
     let mut shares = Shares::on(&profile, manner);
     shares.world.config.policy.memory_limits =
         MemoryLimitPolicy { hook: Some(HOOK.into()), at_least };
@@ -365,7 +377,7 @@ fn with_hook(driver: &str, at_least: RequiredLimit, limits: ShareLimits) -> Shar
 
 #[tokio::test]
 async fn the_driver_limits_the_memory_of_a_claims_containers_by_a_hook() {
-    let mut shares = with_hook("615.10", RequiredLimit::Driver, ShareLimits::Enforced);
+    let mut shares = with_hook("615.10", RequiredLimit::Driver, SLICES);
     shares.world.config.session.check_interval = Duration::from_millis(50);
     let (agent, mut kubelet) = shares.serving().await;
     let gpu = crate::dra::world::gpus(&agent.state.borrow())[0].id.clone();
@@ -403,11 +415,13 @@ async fn the_driver_limits_the_memory_of_a_claims_containers_by_a_hook() {
 
 #[tokio::test]
 async fn a_claim_that_the_driver_cannot_limit_starts_only_where_less_will_do() {
-    for (at_least, refused) in [
-        (RequiredLimit::None, None),
-        (RequiredLimit::Driver, Some("`driver` is required by memoryLimits.atLeast")),
+    let by_driver = ShareManner { method: ShareMethod::Driver, ..TRUSTED };
+    for (at_least, manner, refused) in [
+        (RequiredLimit::None, TRUSTED, None),
+        (RequiredLimit::Driver, TRUSTED, Some("`driver` is required by memoryLimits.atLeast")),
+        (RequiredLimit::None, by_driver, Some("`driver` is required by the method of sharing")),
     ] {
-        let shares = with_hook("570.133.20", at_least, ShareLimits::Advisory);
+        let shares = with_hook("570.133.20", at_least, manner);
         let (agent, mut kubelet) = shares.serving().await;
         let Holder { claim, uid, .. } = &shares.schedule("part", &memory("20Gi")).expect("free");
         let answer = kubelet.prepare_all(&[(claim, uid)]).await.claims[uid].clone();
@@ -418,6 +432,56 @@ async fn a_claim_that_the_driver_cannot_limit_starts_only_where_less_will_do() {
         assert!(!limits(&shares, uid).exists());
         agent.stop().await;
     }
+}
+
+#[tokio::test]
+async fn a_claim_that_uses_more_memory_than_it_has_says_so_in_its_status() {
+    let mut shares = Shares::new(TRUSTED);
+    shares.world.config.policy.watchdog =
+        WatchdogPolicy { action: WatchdogAction::Observe, interval: Duration::from_millis(10) };
+    let proc = shares.world.config.places.host_root.join("proc");
+    show_process(
+        &proc,
+        std::process::id(),
+        "stat",
+        &fs::read("/proc/self/stat").expect("it is there"),
+    );
+    let (agent, mut kubelet) = shares.serving().await;
+    let holders = ["greedy", "modest"]
+        .map(|name| (name, shares.schedule(name, &memory("20Gi")).expect("free")));
+    let mut processes = Vec::new();
+    for (pid, (name, holder)) in (4_000_001..).zip(&holders) {
+        shares.start(&mut kubelet, holder).await;
+        let pod: Pod = shares.cluster.objects().get("ns", name).expect("it is bound");
+        let group = format!("0::/kubepods/pod{}/c0ffee", pod.metadata.uid.expect("a UID"));
+        show_process(&proc, pid, "cgroup", group.as_bytes());
+        processes.push(Process { pid, memory_mib: 20_000, gpu_instance: None });
+    }
+    let uses = |memory_mib| {
+        let processes = [Process { memory_mib, ..processes[0] }, processes[1].clone()];
+        let change = |machine: &mut Model| machine.gpus[0].live.processes = processes.to_vec();
+        shares.world.machine.update(change).expect("changed");
+    };
+    let exceeded = |nth: usize| {
+        let claim: ResourceClaim = shares.cluster.objects().get("ns", &holders[nth].1.claim)?;
+        let devices = claim.status?.devices?;
+        let conditions = devices.into_iter().filter_map(|device| device.conditions).flatten();
+        conditions.into_iter().find(|it| it.type_ == "MemoryExceeded").map(|it| it.message)
+    };
+    uses(30_000);
+    let message = until("the condition", async || exceeded(0).ok_or("none")).await;
+    assert_eq!(message, "30000 MiB in use, 20480 MiB are the share");
+    assert_eq!(exceeded(1), None);
+    uses(10_000);
+    until("no condition", async || exceeded(0).map_or(Ok(()), Err)).await;
+    agent.stop().await;
+}
+
+/// Shows a file of a process in the host's `/proc`.
+fn show_process(proc: &Path, pid: u32, name: &str, contents: &[u8]) {
+    let folder = proc.join(pid.to_string());
+    fs::create_dir_all(&folder).expect("made");
+    fs::write(folder.join(name), contents).expect("written");
 }
 
 /// Obstacle of a GPU for containers, beyond a claim that holds it.
