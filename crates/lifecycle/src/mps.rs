@@ -12,12 +12,13 @@
 //! Daemons outlive the agent, since the programs on a GPU die with its daemon. The next agent adopts
 //! running daemons, and stops those that are no longer wanted. [`stop_all`] is for a node without a next
 //! agent. If daemons ended with the agent, each restart of the agent would be an outage of every pod on a
-//! shared GPU.
+//! shared GPU. A daemon leaves the agent's control group, so that it outlives the agent's container too.
 //!
 //! MPS limits a process: a container with two processes has twice the share. Client and server share files
 //! in the host's `/dev/shm`, or in `MpsSettings::shm_dir`. NVIDIA's plugin mounts a tmpfs for these; that
 //! needs the right to mount, and mount propagation to the host.
 
+mod cgroup;
 mod control;
 mod daemon;
 mod env;
@@ -195,6 +196,10 @@ impl Mps {
     }
 }
 
+/// Clients of the running daemons.
+#[derive(Clone, Debug)]
+pub struct MpsClients(Arc<Env>);
+
 /// Stops every daemon that an agent left running, before Windlass is removed from a node. A running agent
 /// would restart them. Returns the outcome by device.
 pub async fn stop_all(
@@ -208,4 +213,25 @@ pub async fn stop_all(
         outcomes.insert(device, stopped.map_err(|error| causes(&error)));
     }
     outcomes
+}
+
+// === impl MpsClients ===
+
+impl MpsClients {
+    /// Clients of the daemons by the configuration.
+    pub fn new(places: &Places, settings: &MpsSettings) -> Self {
+        Self(Arc::new(Env::new(places, settings)))
+    }
+
+    /// Has the daemon of a device destroy what a client process has on it. The process goes on without the device. A client
+    /// that is killed at work otherwise can end the programs of the other clients.
+    ///
+    /// # Errors
+    ///
+    /// The reason, if the daemon does not answer, refuses, or has no such client.
+    pub async fn terminate(&self, device: &DeviceId, pid: u32) -> Result<(), String> {
+        let program = self.0.program().map_err(|error| causes(&error))?;
+        let (place, deadline) = (self.0.places.of(device), self.0.settings.answer_deadline);
+        program.terminate(&place, pid, deadline).await.map_err(|error| causes(&error))
+    }
 }

@@ -1,6 +1,6 @@
 //! Faults of a simulated GPU's MPS daemon.
 
-use std::{fs, io};
+use std::{fs, io, path::PathBuf};
 
 use crate::{Machine, MachineError, machine::act, tree::unless};
 
@@ -11,10 +11,12 @@ pub enum MpsFault {
     Refuses(String),
     /// The daemon hangs at the next command.
     Hangs,
+    /// The server takes no program any more: one of its programs had a fatal fault.
+    ServerFault,
 }
 
-/// Folder with one file per GPU whose daemon has a fault.
-const FAULTS: &str = "mps";
+/// Folder with one file per GPU whose daemon has a fault, and one with the clients of its server.
+const FOLDER: &str = "mps";
 
 // === impl Machine ===
 
@@ -22,7 +24,7 @@ impl Machine {
     /// Sets or clears the fault of the MPS daemon for the GPU with this UUID. A hanging daemon hangs until
     /// killed.
     pub fn set_mps_fault(&self, gpu: &str, fault: Option<&MpsFault>) -> Result<(), MachineError> {
-        let folder = self.dir().join(FAULTS);
+        let folder = self.dir().join(FOLDER);
         let path = folder.join(gpu);
         let Some(fault) = fault else {
             return act("remove", &path, |path| {
@@ -32,8 +34,26 @@ impl Machine {
         let line = match fault {
             MpsFault::Refuses(why) => format!("refuse {why}\n"),
             MpsFault::Hangs => "hang\n".to_owned(),
+            MpsFault::ServerFault => "fault\n".to_owned(),
         };
         act("create", &folder, fs::create_dir_all)?;
         act("write", &path, |path| fs::write(path, line))
+    }
+
+    /// Sets the processes that are clients of the MPS server of a GPU.
+    pub fn set_mps_clients(&self, gpu: &str, clients: &[u32]) -> Result<(), MachineError> {
+        act("create", &self.dir().join(FOLDER), fs::create_dir_all)?;
+        let lines: Vec<_> = clients.iter().map(ToString::to_string).collect();
+        act("write", &self.mps_clients_file(gpu), |path| fs::write(path, lines.join("\n") + "\n"))
+    }
+
+    /// Processes that are clients of the MPS server of a GPU: those that were set, without those that the daemon terminated.
+    pub fn mps_clients(&self, gpu: &str) -> Result<Vec<u32>, MachineError> {
+        let text = act("read", &self.mps_clients_file(gpu), fs::read_to_string)?;
+        Ok(text.lines().filter_map(|line| line.parse().ok()).collect())
+    }
+
+    fn mps_clients_file(&self, gpu: &str) -> PathBuf {
+        self.dir().join(FOLDER).join(format!("{gpu}.clients"))
     }
 }

@@ -45,6 +45,7 @@ use windlass_core::device::DeviceId;
 use windlass_discovery::live_driver::{GpuProcess, LiveDriver, ProcessError};
 use windlass_dra::MemoryExcesses;
 use windlass_host::{blocking, causes, clock::Clock, keyed::Tasks, optional, watch::changed};
+use windlass_lifecycle::mps::MpsClients;
 use windlass_resources::NodeState;
 
 use self::{
@@ -64,6 +65,7 @@ pub(crate) struct Deps {
     pub(crate) state: watch::Receiver<Arc<NodeState>>,
     pub(crate) allocations: AllocationsReader,
     pub(crate) driver: LiveDriver,
+    pub(crate) mps: MpsClients,
     /// State folder, which has the notes of the driver's limits.
     pub(crate) state_dir: PathBuf,
     pub(crate) cluster: Option<Client>,
@@ -119,7 +121,13 @@ impl Watchdog {
             notes: Tasks::default(),
             accounts: Accounts::default(),
             tenants: Tenants::new(pods.clone()),
-            actions: Actions { pods, host, clock: deps.clock, metrics: deps.metrics },
+            actions: Actions {
+                pods,
+                host,
+                mps: deps.mps,
+                clock: deps.clock,
+                metrics: deps.metrics,
+            },
             running: JoinSet::new(),
             present: BTreeMap::new(),
             states: GpuStates::default(),

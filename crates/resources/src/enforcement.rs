@@ -23,13 +23,13 @@ impl NodeState {
         let mut offered = self.offers.values().filter_map(|offer| offer.devices.get(&device.id));
         let offered = offered.next();
         let shared = offered.and_then(OfferedDevice::shared);
-        if device.kind.is_instance() {
-            return Some(if shared.is_some() { Enforcement::None } else { Enforcement::Mig });
-        }
-        let strongest = || self.limit_rules().strongest_for(device);
         if let Some((offered, shared)) = offered.zip(shared).filter(|_| device.kind.is_gpu()) {
             return Some(self.of_replicas(device, offered, shared));
         }
+        if device.kind.is_instance() {
+            return Some(Enforcement::Mig);
+        }
+        let strongest = || self.limit_rules().strongest_for(device);
         if self.shareable.contains_key(&device.id) {
             return Some(strongest());
         }

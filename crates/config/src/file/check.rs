@@ -164,9 +164,6 @@ fn sharing_mistake(sharing: Sharing, devices: &Selector) -> Option<String> {
     let Sharing::Shared(shared) = sharing else { return None };
     let is_managed = devices.source().is_some_and(|it| it.family().is_managed);
     match (shared.method, devices.kind) {
-        (SharingMethod::Mps, Some(kind)) if kind.is_instance() => {
-            Some("MPS shares whole GPUs only; share MIG instances by timeSlicing".to_owned())
-        }
         (SharingMethod::Mps, _) if is_managed => too_many_clients(shared.replicas),
         (SharingMethod::Mps, _) => Some("MPS shares NVIDIA's GPUs only".to_owned()),
         (SharingMethod::Driver, _) if !is_managed => {
@@ -176,7 +173,7 @@ fn sharing_mistake(sharing: Sharing, devices: &Selector) -> Option<String> {
             Some(format!("a {kind} has no time slices; write method: shared"))
         }
         (_, Some(kind)) if kind.is_instance() && shared.memory_mib.is_some() => {
-            Some("memory is shared of whole GPUs only; share MIG instances by replicas".to_owned())
+            Some("only mps gives parts of a MIG instance's memory; leave memory out".to_owned())
         }
         (SharingMethod::TimeSlicing | SharingMethod::Driver | SharingMethod::Shared, _) => None,
     }

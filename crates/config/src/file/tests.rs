@@ -230,7 +230,7 @@ fn rules_for_network_interfaces_and_shares_that_cannot_be_meant_are_refused() {
         (
             "resources: [{name: a.com/x, devices: {kind: mig}, \
              sharing: {method: timeSlicing, memory: 5Gi}}]",
-            "memory is shared of whole GPUs only",
+            "only mps gives parts of a MIG instance's memory",
         ),
         (
             "resources: [{name: a.com/x, devices: {kind: gpu}, sharing: {method: mps}}]",
@@ -500,7 +500,6 @@ fn mistakes_in_rules_are_refused_with_the_line_and_what_to_write() {
             "100000 replicas",
         ),
         (rule("a.com/x", "kind: gpu", "method: mps, replicas: 49"), 4, "at most 48 clients"),
-        (rule("a.com/x", "kind: mig", "method: mps, replicas: 2"), 4, "MPS shares whole GPUs only"),
         (rule("a.com/x", "kind: nic", "method: timeSlicing, replicas: 2"), 4, "no time slices"),
         (
             format!("resources:\n{}  placement: tight\n", gpus("a.com/x", "")),

@@ -1,4 +1,4 @@
-//! Commands to an MPS daemon: set limits, ping, quit.
+//! Commands to an MPS daemon: set limits, ask for its health, end a client, quit.
 
 use std::{path::PathBuf, process::Stdio, time::Duration};
 
@@ -15,11 +15,22 @@ pub(super) enum ControlError {
     Late { command: String, deadline: Duration },
     #[error("{command} was refused: {output}")]
     Refused { command: String, output: String },
-    #[error("the daemon limits clients to {output}% of the threads though {wanted}% were set")]
-    NotTaken { output: String, wanted: u32 },
+    #[error("{command} answers {output} though {wanted} was set")]
+    NotTaken { command: String, output: String, wanted: String },
+    #[error(
+        "its server {server} had a fatal fault: it takes no program before all of its programs have ended"
+    )]
+    Fault { server: u32 },
+    #[error("no server of the daemon has the process {0} as a client")]
+    NoClient(u32),
 }
 
 const GET_THREADS: &str = "get_default_active_thread_percentage";
+
+const MIB_PER_GIB: u64 = 1024;
+
+/// State of a server after a fault of its GPU (NVIDIA's MPS guide, "Error Containment").
+const FAULT: &str = "FAULT";
 
 /// The daemon's own number of its only device.
 const DEVICE: u32 = 0;
@@ -27,9 +38,37 @@ const DEVICE: u32 = 0;
 // === impl Program ===
 
 impl Program {
-    /// Checks that the daemon answers.
-    pub(super) async fn ping(&self, place: &Place, deadline: Duration) -> Result<(), ControlError> {
-        self.threads_percent(place, deadline).await.map(drop)
+    /// Checks that the daemon answers, and that its servers take programs.
+    pub(super) async fn check(
+        &self,
+        place: &Place,
+        deadline: Duration,
+    ) -> Result<(), ControlError> {
+        self.threads_percent(place, GET_THREADS, deadline).await?;
+        for server in self.servers(place, deadline).await? {
+            let status = self.send(place, &format!("get_server_status {server}"), deadline).await?;
+            if status.split_whitespace().any(|word| word == FAULT) {
+                return Err(ControlError::Fault { server });
+            }
+        }
+        Ok(())
+    }
+
+    /// Has the daemon destroy the contexts of a client, so that the end of its process disturbs no other client.
+    pub(super) async fn terminate(
+        &self,
+        place: &Place,
+        client: u32,
+        deadline: Duration,
+    ) -> Result<(), ControlError> {
+        for server in self.servers(place, deadline).await? {
+            let clients = self.send(place, &format!("get_client_list {server}"), deadline).await?;
+            if numbers(&clients).any(|pid| pid == client) {
+                let command = format!("terminate_client {server} {client}");
+                return self.send(place, &command, deadline).await.map(drop);
+            }
+        }
+        Err(ControlError::NoClient(client))
     }
 
     /// Sets the limits of each client, and reads them back. Connected clients keep their limits.
@@ -52,19 +91,41 @@ impl Program {
                 commands.push(format!("set_device_pinned_mem_limit {server} {DEVICE} {memory}M"));
             }
             self.send_all(place, &commands, deadline).await?;
+            let threads = format!("get_active_thread_percentage {server}");
+            let memory = format!("get_device_pinned_mem_limit {server} {DEVICE}");
+            self.read_back(place, share, [&threads, &memory], deadline).await?;
         }
-        let (output, percent) = self.threads_percent(place, deadline).await?;
-        if (percent - f64::from(wanted)).abs() < 1.0 {
-            Ok(())
-        } else {
-            Err(ControlError::NotTaken { output, wanted })
+        let memory = format!("get_default_device_pinned_mem_limit {DEVICE}");
+        self.read_back(place, share, [GET_THREADS, &memory], deadline).await
+    }
+
+    /// Fails if the daemon answers other limits to the commands for threads and for memory.
+    async fn read_back(
+        &self,
+        place: &Place,
+        share: Share,
+        [threads, memory]: [&str; 2],
+        deadline: Duration,
+    ) -> Result<(), ControlError> {
+        let wanted = share.threads_percent;
+        let (output, percent) = self.threads_percent(place, threads, deadline).await?;
+        if (percent - f64::from(wanted)).abs() >= 1.0 {
+            let (command, wanted) = (threads.to_owned(), format!("{wanted}%"));
+            return Err(ControlError::NotTaken { command, output, wanted });
         }
+        let Some(wanted) = share.memory_mib else { return Ok(()) };
+        let output = self.send(place, memory, deadline).await?;
+        if is_limit(&output, wanted) {
+            return Ok(());
+        }
+        let (command, wanted) = (memory.to_owned(), format!("{wanted}M"));
+        Err(ControlError::NotTaken { command, output, wanted })
     }
 
     /// Process ids of the running servers: one for each user, or one for all.
     async fn servers(&self, place: &Place, deadline: Duration) -> Result<Vec<u32>, ControlError> {
         let output = self.send(place, "get_server_list", deadline).await?;
-        Ok(output.split_whitespace().filter_map(|word| word.parse().ok()).collect())
+        Ok(numbers(&output).collect())
     }
 
     /// Ends the daemon and all its servers.
@@ -75,13 +136,14 @@ impl Program {
     async fn threads_percent(
         &self,
         place: &Place,
+        command: &str,
         deadline: Duration,
     ) -> Result<(String, f64), ControlError> {
-        let output = self.send(place, GET_THREADS, deadline).await?;
+        let output = self.send(place, command, deadline).await?;
         // The program reports a missing daemon in words, possibly with exit status 0.
         match output.split_whitespace().next_back().and_then(|word| word.parse().ok()) {
             Some(percent) => Ok((output, percent)),
-            None => Err(ControlError::Refused { command: GET_THREADS.to_owned(), output }),
+            None => Err(ControlError::Refused { command: command.to_owned(), output }),
         }
     }
 
@@ -130,5 +192,41 @@ impl Program {
         }
         let output = line(&[output.stdout, output.stderr].concat());
         Err(ControlError::Refused { command: text.to_owned(), output })
+    }
+}
+
+/// Process ids of an answer, which has one in a line.
+fn numbers(output: &str) -> impl Iterator<Item = u32> {
+    output.split_whitespace().filter_map(|word| word.parse().ok())
+}
+
+/// True for the answer of a daemon with this limit in MiB. The daemon rounds down to whole gibibytes: it answers `3G` for
+/// 3777M.
+fn is_limit(output: &str, mebibytes: u64) -> bool {
+    let answer = output.split_whitespace().next_back().unwrap_or_default();
+    let amount = |unit: char| answer.strip_suffix(unit)?.parse::<u64>().ok();
+    match (amount('M'), amount('G')) {
+        (Some(answer), _) => answer == mebibytes,
+        (None, Some(answer)) => answer == mebibytes / MIB_PER_GIB,
+        (None, None) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_daemon_answers_its_limit_in_mebibytes_or_in_whole_gibibytes() {
+        for (output, expected) in [
+            ("3777M", true),
+            ("3G", true),
+            ("4G", false),
+            ("3776M", false),
+            ("", false),
+            ("Unknown command: get_default_device_pinned_mem_limit", false),
+        ] {
+            assert_eq!(is_limit(output, 3777), expected, "{output:?}");
+        }
     }
 }

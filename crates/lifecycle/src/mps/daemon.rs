@@ -129,7 +129,7 @@ impl Daemon {
                 Some(Box::pin(async move { (None, settle(&env, &device, &spec).await) }))
             }
             State::Asking { .. } => {
-                Some(Box::pin(async move { (None, ping(&env, &device).await) }))
+                Some(Box::pin(async move { (None, check(&env, &device).await) }))
             }
             State::Ending { .. } => {
                 let mut instance = self.instance.take()?;
@@ -211,10 +211,10 @@ async fn settle(env: &Env, device: &DeviceId, spec: &MpsSpec) -> Result<(), Call
     limited.await.map_err(failed)
 }
 
-async fn ping(env: &Env, device: &DeviceId) -> Result<(), CallError> {
+async fn check(env: &Env, device: &DeviceId) -> Result<(), CallError> {
     let program = env.program().map_err(failed)?;
-    let pinged = program.ping(&env.places.of(device), env.settings.answer_deadline).await;
-    pinged.map_err(failed)
+    let checked = program.check(&env.places.of(device), env.settings.answer_deadline).await;
+    checked.map_err(failed)
 }
 
 fn failed(error: impl std::error::Error) -> CallError {

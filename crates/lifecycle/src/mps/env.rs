@@ -1,9 +1,8 @@
 //! Environment of an MPS daemon: folders, compute mode, process.
 //!
 //! A daemon outlives the agent: programs on its GPU hold its pipes and die with it. An agent that ends
-//! leaves its daemons running, and the next one adopts each that still runs, found by its record. If the
-//! agent runs in a container, all daemons end with the container; the next agent then finds records of
-//! ended processes, and starts anew.
+//! leaves its daemons running, and the next one adopts each that still runs, found by its record. On a host without cgroup v2
+//! all daemons end with the agent's container; the next agent then finds records of ended processes, and starts anew.
 
 use std::{
     fs, io,
@@ -15,10 +14,11 @@ use std::{
 use rustix::fs::XattrFlags;
 use windlass_config::{MpsSettings, Places};
 use windlass_core::device::DeviceId;
-use windlass_host::Roots;
+use windlass_host::{Roots, causes};
 use windlass_nvml::ComputeMode;
 
 use super::{
+    cgroup,
     mode::{ModeError, ModeSetter},
     place::{MpsPlaces, Place},
     process::{Process, Unkillable},
@@ -118,7 +118,12 @@ impl Env {
         clear(&pipe).map_err(|source| DaemonError::Folder { path: pipe, source })?;
         let command = program.daemon(device, &place, self.settings.users);
         let process = Process::start(command, &path(place.output()), &path(place.record()));
-        instance.process = Some(process.map_err(DaemonError::Start)?);
+        let process = process.map_err(DaemonError::Start)?;
+        if let Err(error) = cgroup::separate(&self.places.host, device, process.pid()) {
+            let error = causes(&error);
+            tracing::warn!(%device, error, "MPS daemon stays in the agent's control group, and ends with it");
+        }
+        instance.process = Some(process);
         Ok(())
     }
 
@@ -142,6 +147,7 @@ impl Env {
             }
             process.end(self.settings.stop_grace).await?;
         }
+        cgroup::remove(&self.places.host, &instance.device);
         instance.mode.set(self.nvml_library(), ComputeMode::Default).await?;
         let folder = self.places.host.path(&place.folder);
         match fs::remove_dir_all(&folder) {

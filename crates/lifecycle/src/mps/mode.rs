@@ -1,4 +1,5 @@
-//! Compute mode of a GPU, set by driver calls that may never return.
+//! Compute mode of a GPU, set by driver calls that may never return. A MIG instance has none of its own, and its GPU keeps the
+//! default one.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -29,6 +30,9 @@ pub(super) enum ModeError {
     Late(Duration),
 }
 
+/// Beginning of the UUID of a MIG instance, as NVML has it.
+const MIG: &str = "MIG-";
+
 // === impl ModeSetter ===
 
 impl ModeSetter {
@@ -42,6 +46,9 @@ impl ModeSetter {
         library: Option<PathBuf>,
         mode: ComputeMode,
     ) -> Result<(), ModeError> {
+        if self.device.as_str().starts_with(MIG) {
+            return Ok(());
+        }
         if !self.call.is_empty() {
             // The following call overrules the earlier one.
             self.finish().await.or_else(|error| match error {

@@ -99,6 +99,11 @@ impl Process {
         }
     }
 
+    /// Its id.
+    pub(super) fn pid(&self) -> Pid {
+        self.identity.pid
+    }
+
     /// True if it runs.
     pub(super) fn is_alive(&self) -> bool {
         stat(self.identity.pid)

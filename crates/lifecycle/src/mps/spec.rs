@@ -44,12 +44,7 @@ pub(super) struct Share {
 /// Reason that a device cannot be shared by MPS.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Unshareable {
-    #[error(
-        "a MIG instance is not shared by MPS; share it by time slicing, or share the whole GPU \
-         with MIG turned off"
-    )]
-    Instance,
-    #[error("the GPU is in MIG mode; turn MIG off, or share its instances by time slicing")]
+    #[error("the GPU is in MIG mode; turn MIG off, or share its instances")]
     MigMode,
     #[error("{replicas} replicas: MPS serves at most {most} clients on this GPU{why}")]
     TooMany { replicas: u32, most: u32, why: &'static str },
@@ -89,8 +84,7 @@ impl MpsSpec {
 
     pub(super) fn share(&self) -> Result<Share, Unshareable> {
         match self.mig {
-            Mig::Whole => {}
-            Mig::Instance => return Err(Unshareable::Instance),
+            Mig::Whole | Mig::Instance => {}
             Mig::Enabled => return Err(Unshareable::MigMode),
         }
         let replicas = self.replicas.get();
@@ -160,10 +154,9 @@ mod tests {
     }
 
     #[test]
-    fn mig_is_refused_with_what_would_be_right() {
-        for (mig, expected) in [(Mig::Instance, "time slicing"), (Mig::Enabled, "turn MIG off")] {
-            let refused = spec(2, Some((9, 0)), mig).share().expect_err("refused").to_string();
-            assert!(refused.contains(expected), "{refused}");
-        }
+    fn a_gpu_in_mig_mode_is_refused_with_what_would_be_right() {
+        let refused = spec(2, Some((9, 0)), Mig::Enabled).share().expect_err("refused").to_string();
+        assert!(refused.contains("turn MIG off, or share its instances"), "{refused}");
+        spec(2, Some((9, 0)), Mig::Instance).share().expect("an instance is shared");
     }
 }

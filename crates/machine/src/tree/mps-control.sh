@@ -3,12 +3,13 @@
 #
 # It speaks as the real one does on its command line. Its one server is a number, the daemon's own
 # process id, which start_server makes. Between daemon and client there are named pipes of its own,
-# since no CUDA program connects to it. What goes wrong with it is in mps/<GPU> of the machine's folder:
-# "refuse <why>" or "hang".
+# since no CUDA program connects to it. The server's clients are the lines of mps/<GPU>.clients in the machine's folder. What goes
+# wrong is in mps/<GPU>: "refuse <why>", "hang", or "fault" for the server.
 set -u
 pipe=${CUDA_MPS_PIPE_DIRECTORY:-/tmp/nvidia-mps}
 running=$pipe/nvidia-cuda-mps-control.pid
 fault=${0%/host/usr/bin/*}/mps/${CUDA_VISIBLE_DEVICES:-all}
+clients=$fault.clients
 
 fail() {
     echo "$1" >&2
@@ -21,18 +22,41 @@ look_for_fault() {
     if [ -e "$fault" ]; then read -r kind why <"$fault"; fi
 }
 
+# A limit as the real one answers: whole gibibytes, rounded down.
+rounded() {
+    case $1 in
+        *M) [ "${1%M}" -lt 1024 ] && echo "$1" || echo "$((${1%M} / 1024))G" ;;
+        *) echo "$1" ;;
+    esac
+}
+
+# The pids of all clients in one line: an answer has one here.
+client_list() {
+    [ ! -e "$clients" ] || tr '\n' ' ' <"$clients"
+    echo
+}
+
+terminate() {
+    others=$(grep -vx "$1" "$clients")
+    [ -z "$others" ] && : >"$clients" || echo "$others" >"$clients"
+    echo
+}
+
 answer() {
     case $command in
         get_default_active_thread_percentage) echo "$percent" ;;
         set_default_active_thread_percentage) percent=$first.0 && echo "$percent" ;;
-        get_default_device_pinned_mem_limit) echo "$limit" ;;
+        get_default_device_pinned_mem_limit) rounded "$limit" ;;
         set_default_device_pinned_mem_limit) limit=$second && echo ;;
         start_server) server=$$ server_percent=$percent server_limit=$limit && echo ;;
         get_server_list) echo "$server" ;;
         get_active_thread_percentage) echo "$server_percent" ;;
         set_active_thread_percentage) server_percent=$second.0 && echo "$server_percent" ;;
-        get_device_pinned_mem_limit) echo "$server_limit" ;;
+        get_device_pinned_mem_limit) rounded "$server_limit" ;;
         set_device_pinned_mem_limit) server_limit=$third && echo ;;
+        get_server_status) [ "$kind" = fault ] && echo FAULT || echo ACTIVE ;;
+        get_client_list) client_list ;;
+        terminate_client) terminate "$second" ;;
         quit) echo ;;
         *) echo "Unknown command: $command" ;;
     esac

@@ -24,7 +24,7 @@ use windlass_dra::{Driver, MemoryExcesses, RecoveredClaims};
 use windlass_host::{Roots, clock::Clock, state_folder};
 use windlass_lifecycle::{
     cleanup::{self, Cleanup, CleanupHandle},
-    mps::{Mps, MpsDemand, MpsPlaces, MpsStates},
+    mps::{Mps, MpsClients, MpsDemand, MpsPlaces, MpsStates},
 };
 use windlass_resources::NodeState;
 
@@ -381,6 +381,7 @@ impl Wiring<'_> {
             state: handles.state.clone(),
             allocations: handles.allocations.clone(),
             driver,
+            mps: MpsClients::new(&self.config.places, &self.config.mps),
             state_dir: self.config.places.state_dir.clone(),
             cluster,
             clock: self.clock,

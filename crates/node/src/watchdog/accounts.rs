@@ -7,7 +7,7 @@ use windlass_core::device::DeviceId;
 use windlass_dra::{MemoryExcess, MemoryExcesses};
 use windlass_host::container::ContainerId;
 
-use super::limits::{Holders, Limits};
+use super::limits::{Holders, Limit, Limits};
 
 /// Memory of the holders on every shared GPU.
 #[derive(Debug, Default)]
@@ -18,6 +18,8 @@ pub(super) struct Accounts(BTreeMap<(DeviceId, Holders), Standing>);
 pub(super) struct Usage {
     /// Their limit, in bytes.
     pub(super) limit: u64,
+    /// True if they are clients of an MPS daemon.
+    pub(super) is_mps: bool,
     /// Their processes.
     pub(super) processes: Vec<HeldMemory>,
 }
@@ -157,9 +159,10 @@ impl Standing {
 // === impl Usage ===
 
 impl Usage {
-    /// Nothing, of a limit in MiB.
-    pub(super) fn none_of(limit_mib: u64) -> Self {
-        Self { limit: limit_mib.saturating_mul(MIB), processes: Vec::new() }
+    /// Nothing, of a limit.
+    pub(super) fn none_of(limit: Limit) -> Self {
+        let Limit { mib, is_mps } = limit;
+        Self { limit: mib.saturating_mul(MIB), is_mps, processes: Vec::new() }
     }
 
     /// Memory of all processes, in bytes.
@@ -194,7 +197,7 @@ mod tests {
         let usage = |bytes| {
             let container = ContainerId { pod: "u".to_owned(), id: "c".to_owned() };
             let processes = vec![HeldMemory { pid: 1, container, bytes }];
-            Usage { limit: 8 * GIB, processes }
+            Usage { limit: 8 * GIB, is_mps: false, processes }
         };
         pods.iter().map(|(name, bytes)| (pod(name), usage(*bytes))).collect()
     }

@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use windlass_cluster::{BoundPod, PodWarning, Pods};
 use windlass_config::WatchdogAction;
+use windlass_core::device::DeviceId;
 use windlass_host::{Host, blocking, causes, clock::Clock};
+use windlass_lifecycle::mps::MpsClients;
 
 use super::accounts::{HeldMemory, Violation};
 use crate::metrics::WatchdogMetrics;
@@ -14,6 +16,7 @@ use crate::metrics::WatchdogMetrics;
 pub(super) struct Actions {
     pub(super) pods: Option<Pods>,
     pub(super) host: Host,
+    pub(super) mps: MpsClients,
     pub(super) clock: Clock,
     pub(super) metrics: WatchdogMetrics,
 }
@@ -36,10 +39,10 @@ impl Actions {
         let Violation { device, holders, usage } = violation;
         let (used, limit) = (usage.bytes() / MIB, usage.limit / MIB);
         let names: Vec<_> = holders.iter().map(ToString::to_string).collect();
-        let (device, holders) = (device.as_str(), names.join(", "));
+        let holders = names.join(", ");
         self.metrics.violated(action.word());
         tracing::warn!(
-            device,
+            %device,
             holders,
             used_mib = used,
             limit_mib = limit,
@@ -52,7 +55,12 @@ impl Actions {
                 self.look_up(&pods, &mut tenants).await;
                 self.evict(&tenants).await
             }
-            WatchdogAction::Kill => self.kill(usage.processes).await,
+            WatchdogAction::Kill => {
+                if usage.is_mps {
+                    self.terminate(&device, &usage.processes).await;
+                }
+                self.kill(usage.processes).await
+            }
         };
         let note = format!("{used} MiB of {device} in use, {limit} MiB are its share: {done}");
         self.look_up(&pods, &mut tenants).await;
@@ -95,6 +103,15 @@ impl Actions {
         match failed {
             None => "the pod is evicted".to_owned(),
             Some(error) => format!("it was not evicted: {error}"),
+        }
+    }
+
+    /// Has the MPS daemon part with its clients first: one that is killed at work can end the programs of the others.
+    async fn terminate(&self, device: &DeviceId, processes: &[HeldMemory]) {
+        for HeldMemory { pid, .. } in processes {
+            if let Err(error) = self.mps.terminate(device, *pid).await {
+                tracing::warn!(%device, pid, error, "client not parted from its MPS daemon before its end");
+            }
         }
     }
 

@@ -108,10 +108,11 @@ impl GpuLimits {
         self.0.keys().any(|holder| !holder.is_share())
     }
 
-    /// Limit of these holders together, in MiB; `None` without any.
-    pub(super) fn of(&self, holders: &Holders) -> Option<u64> {
-        let all = holders.iter().map(|holder| Some(self.0.get(holder)?.mib));
-        all.sum::<Option<u64>>().filter(|mib| *mib > 0)
+    /// Limit of these holders together; `None` without any.
+    pub(super) fn of(&self, holders: &Holders) -> Option<Limit> {
+        let all = holders.iter().map(|holder| self.0.get(holder)).collect::<Option<Vec<_>>>()?;
+        let (mib, is_mps) = (all.iter().map(|it| it.mib).sum(), all.iter().any(|it| it.is_mps));
+        (mib > 0).then_some(Limit { mib, is_mps })
     }
 }
 

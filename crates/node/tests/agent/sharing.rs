@@ -6,7 +6,7 @@ use windlass_config::{
     MigStrategy, PerContainer, Policy, Replicas, ResourceRule, Resources, Selector, Shared,
     Sharing, SharingMethod,
 };
-use windlass_core::device::DeviceKind;
+use windlass_core::{device::DeviceKind, enforcement::Enforcement};
 use windlass_kubelet_sim::{Event, Kubelet, Pod};
 use windlass_resources::NodeState;
 use windlass_testkit::{GPU, allocatable, pod_with};
@@ -142,6 +142,32 @@ async fn a_gpu_is_shared_by_mps_once_its_daemon_answers_and_until_its_last_conta
     agent.stop().await;
     let left = windlass_lifecycle::mps::stop_all(&world.config.places, &world.config.mps).await;
     assert!(left.values().all(Result::is_ok), "{left:?}");
+}
+
+#[tokio::test]
+async fn each_mig_instance_is_shared_by_a_daemon_of_its_own() {
+    let mut world = gpu_node("mig-a100");
+    let Sharing::Shared(time) = shared(2, PerContainer::One) else { unreachable!("it is shared") };
+    let sharing = Sharing::Shared(Shared { method: SharingMethod::Mps, ..time });
+    let mig_profiles = ["1g.5gb".to_owned()].into();
+    let devices = Selector { mig_profiles, ..Selector::all(DeviceKind::Mig) };
+    let rule = ResourceRule::new(SHARED.parse().expect("a name"), devices, sharing);
+    world.config.policy.resources = Resources::Rules(vec![rule]);
+    let kubelet = world.kubelet();
+    let agent = world.agent();
+    allocatable(&kubelet, SHARED, 16).await;
+    let admission = kubelet.admit(pod_with("client", SHARED, 1)).await.expect("admitted");
+    let grant = &admission.allotment("main", SHARED).expect("allotted").grant;
+    let pipe = &grant.envs["CUDA_MPS_PIPE_DIRECTORY"];
+    assert!(pipe.starts_with("/run/windlass/mps/MIG-"), "{pipe}");
+    let state = agent.state.borrow().clone();
+    let instances = state.inventory.devices.iter().filter(|device| device.kind.is_instance());
+    let enforced = instances.filter_map(|device| state.enforcement(device));
+    let by_mps = enforced.filter(|enforcement| *enforcement == Enforcement::Mps).count();
+    assert_eq!(by_mps, 8);
+    agent.stop().await;
+    let left = windlass_lifecycle::mps::stop_all(&world.config.places, &world.config.mps).await;
+    assert!(left.len() == 8 && left.values().all(Result::is_ok), "{left:?}");
 }
 
 #[tokio::test]

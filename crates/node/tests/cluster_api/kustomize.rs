@@ -144,7 +144,7 @@ fn rename(object: &mut Value, image: &Image) -> bool {
     is_renamed
 }
 
-/// A strategic merge: null removes, and items of lists are those with the same key.
+/// A strategic merge: null removes, as `$patch: delete` does in a list, and items of lists are those with the same key.
 fn merge(target: &mut Value, patch: &Value) {
     match (target, patch) {
         (Value::Object(target), Value::Object(patch)) => {
@@ -159,6 +159,10 @@ fn merge(target: &mut Value, patch: &Value) {
         (Value::Array(target), Value::Array(patch)) if key(patch).is_some() => {
             let key = key(patch).expect("checked");
             for item in patch {
+                if item["$patch"] == "delete" {
+                    target.retain(|it| it[key] != item[key]);
+                    continue;
+                }
                 match target.iter_mut().find(|it| it[key] == item[key]) {
                     Some(same) => merge(same, item),
                     None => target.push(item.clone()),

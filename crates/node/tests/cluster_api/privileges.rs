@@ -10,10 +10,10 @@ use k8s_openapi::api::{
 use crate::cluster_api::kustomize::{options, with};
 
 /// Options that give the agent privileges.
-const PRIVILEGES: [&str; 2] = ["privileged", "watchdog"];
+const PRIVILEGES: [&str; 3] = ["mps", "privileged", "watchdog"];
 
 /// Options that move a folder of the host, or mount nothing and give everything.
-const ELSEWHERE: [&str; 3] = ["k0s", "microk8s", "privileged"];
+const ELSEWHERE: [&str; 4] = ["k0s", "microk8s", "mps", "privileged"];
 
 fn pod_without(unlike: &[&str]) -> PodSpec {
     let options = options().into_iter().filter(|option| !unlike.contains(&option.as_str()));

@@ -1,8 +1,9 @@
 //! A daemon's life: started, limited, restarted, taken over, stopped.
 
 use windlass_core::device::DeviceId;
-use windlass_lifecycle::mps::{MpsState, stop_all};
+use windlass_lifecycle::mps::{MpsClients, MpsState, stop_all};
 use windlass_machine::MpsFault;
+use windlass_testkit::until;
 
 use crate::mps::rig::{Rig, Running, runs, shares};
 
@@ -19,7 +20,7 @@ async fn shared_by_four() -> (Rig, Running, DeviceId) {
 async fn a_wanted_daemon_is_ready_once_its_limits_are_set() {
     let (rig, mps, _) = shared_by_four().await;
     assert_eq!(rig.ask(0, "get_default_active_thread_percentage"), "25.0");
-    assert_eq!(rig.ask(0, "get_default_device_pinned_mem_limit 0"), "20480M");
+    assert_eq!(rig.ask(0, "get_default_device_pinned_mem_limit 0"), "20G");
     assert_eq!([0, 1].map(|index| rig.compute_mode(index)), [3, 0], "only its GPU is exclusive");
     mps.stop().await;
 }
@@ -64,6 +65,33 @@ async fn a_daemon_that_hangs_is_killed_and_started_again() {
     rig.machine.set_mps_fault(gpu.as_str(), None).expect("unset");
     mps.ready(&gpu).await;
     assert!(rig.pid(0) != first && !runs(first));
+}
+
+#[tokio::test]
+async fn a_daemon_whose_server_takes_no_program_any_more_is_started_again() {
+    let (rig, mps, gpu) = shared_by_four().await;
+    let first = rig.pid(0);
+    rig.ask(0, "start_server -uid 0");
+    rig.machine.set_mps_fault(gpu.as_str(), Some(&MpsFault::ServerFault)).expect("set");
+    let why = mps.failed(&gpu).await;
+    assert!(why.contains("had a fatal fault"), "{why}");
+    until("another daemon", async || if runs(first) { Err(()) } else { Ok(()) }).await;
+    rig.machine.set_mps_fault(gpu.as_str(), None).expect("unset");
+    mps.ready(&gpu).await;
+    assert!(rig.pid(0) != first && !runs(first));
+}
+
+#[tokio::test]
+async fn a_client_is_ended_by_its_daemon() {
+    let (rig, mps, gpu) = shared_by_four().await;
+    let clients = MpsClients::new(&rig.config.places, &rig.config.mps);
+    let why = clients.terminate(&gpu, 71).await.expect_err("there is no server");
+    assert!(why.contains("the process 71 as a client"), "{why}");
+    rig.ask(0, "start_server -uid 0");
+    rig.machine.set_mps_clients(gpu.as_str(), &[7, 71, 77]).expect("set");
+    clients.terminate(&gpu, 71).await.expect("terminated");
+    assert_eq!(rig.machine.mps_clients(gpu.as_str()).expect("set"), [7, 77]);
+    mps.stop().await;
 }
 
 #[tokio::test]
@@ -148,7 +176,7 @@ async fn other_limits_are_set_on_the_daemon_that_runs() {
     mps.ready(&gpu).await;
     assert_eq!(rig.ask(0, "get_default_active_thread_percentage"), "12.0");
     assert_eq!(rig.ask(0, &format!("get_active_thread_percentage {server}")), "12.0");
-    assert_eq!(rig.ask(0, &format!("get_device_pinned_mem_limit {server} 0")), "10240M");
+    assert_eq!(rig.ask(0, &format!("get_device_pinned_mem_limit {server} 0")), "10G");
     assert!(rig.pid(0) == pid && runs(pid), "programs go on");
     let states = mps.until(|states| !states.is_empty()).await;
     assert_eq!(states[&gpu], MpsState::Ready);

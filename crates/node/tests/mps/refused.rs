@@ -76,7 +76,6 @@ async fn mig_and_old_gpus_are_refused_before_anything_is_touched() {
     let mps = rig.run();
     let gpu = rig.gpu(0);
     for (want, expected) in [
-        (MpsSpec { mig: Mig::Instance, ..shares(2) }, "a MIG instance is not shared by MPS"),
         (MpsSpec { mig: Mig::Enabled, ..shares(2) }, "the GPU is in MIG mode"),
         (MpsSpec { compute_capability: Some((6, 1)), ..shares(17) }, "older than Volta"),
     ] {

@@ -241,9 +241,6 @@ fn by_rule(rules: &[ResourceRule], device: &Device) -> Option<Assignment> {
 
 fn by_matching_rule(rule: &ResourceRule, device: &Device) -> Assignment {
     let name = &rule.name;
-    if rule.sharing.is_by_mps() && device.kind.is_instance() {
-        return Assignment::Withheld(format!("{name} shares by MPS, which is for whole GPUs"));
-    }
     if rule.sharing.is_by_mps() && device.partitioned {
         let why = format!("{name} shares by MPS, and the GPU is in MIG mode: turn MIG off");
         return Assignment::Unfit(why);

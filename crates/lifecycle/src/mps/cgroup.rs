@@ -1,0 +1,90 @@
+//! Control group of a daemon. A container runtime and systemd end every process of the agent's group with the agent; a daemon in a
+//! group of its own outlives both, and its memory is not counted as the agent's.
+
+use std::{
+    fs, io,
+    os::fd::AsFd as _,
+    path::{Path, PathBuf},
+    thread,
+};
+
+use rustix::{
+    process::Pid,
+    thread::{LinkNameSpaceType, move_into_link_name_space},
+};
+use windlass_core::device::DeviceId;
+use windlass_host::Host;
+
+/// Mount point of cgroup v2 on the host.
+const ROOT: &str = "/sys/fs/cgroup";
+
+/// Group of all daemons, below the root.
+const GROUP: &str = "windlass-mps";
+
+/// File that cgroup v2 has in each group, its root included (`cgroups(7)`). Version 1 has none.
+const MARKER: &str = "cgroup.controllers";
+
+/// File that takes a process into a group.
+const PROCESSES: &str = "cgroup.procs";
+
+/// Namespace of control groups of the first process, which is the host's for an agent in the host's PID namespace.
+const NAMESPACE: &str = "/proc/1/ns/cgroup";
+
+/// Moves a daemon into a group of its own. Does nothing on a host without cgroup v2: there, daemons end with the agent's
+/// container.
+pub(super) fn separate(host: &Host, device: &DeviceId, daemon: Pid) -> io::Result<()> {
+    let root = host.path(ROOT);
+    if !root.join(MARKER).exists() {
+        return Ok(());
+    }
+    let group = group(host, device);
+    fs::create_dir_all(&group)?;
+    // The namespace is the thread's, and shall not be that of the agent's other work.
+    thread::scope(|scope| {
+        scope.spawn(|| take_in(&group, daemon)).join().map_err(|_| io::ErrorKind::Other)?
+    })
+}
+
+/// Removes the group of a daemon that has ended. Leaves one with processes.
+pub(super) fn remove(host: &Host, device: &DeviceId) {
+    // A group that is not there needs no removal.
+    let _ = fs::remove_dir(group(host, device));
+}
+
+fn group(host: &Host, device: &DeviceId) -> PathBuf {
+    host.path(ROOT).join(GROUP).join(device.as_str())
+}
+
+/// Moves a process into a group that the thread's own namespace may not show: the kernel refuses a move across namespaces
+/// (`nsdelegate`).
+fn take_in(group: &Path, process: Pid) -> io::Result<()> {
+    if let Ok(namespace) = fs::File::open(NAMESPACE) {
+        // Without the right to change the namespace, the move may still succeed.
+        let _ = move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::ControlGroup));
+    }
+    fs::write(group.join(PROCESSES), process.as_raw_nonzero().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_daemon_is_taken_into_a_group_of_its_own_where_there_is_cgroup_version_2() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let host = Host::new(dir.path(), "/");
+        let (device, daemon) = ("GPU-1".parse().expect("an id"), Pid::from_raw(71).expect("a pid"));
+        let root = dir.path().join("sys/fs/cgroup");
+        fs::create_dir_all(root.join("memory")).expect("made");
+        separate(&host, &device, daemon).expect("version 1 has nothing to do");
+        assert!(!root.join(GROUP).exists());
+        fs::write(root.join(MARKER), "memory").expect("written");
+        separate(&host, &device, daemon).expect("moved");
+        let processes = root.join(GROUP).join("GPU-1").join(PROCESSES);
+        assert_eq!(fs::read_to_string(&processes).expect("written"), "71");
+        fs::remove_file(processes).expect("the kernel's goes with its group");
+        remove(&host, &device);
+        assert!(!root.join(GROUP).join("GPU-1").exists());
+        remove(&host, &device);
+    }
+}
