@@ -5,6 +5,7 @@
 //! connection of its own. It drops the connection at a failure, so that new credentials are read. Each
 //! failure is logged once and retried with back-off.
 
+pub mod ending_pods;
 pub mod events;
 pub mod labels;
 pub mod leases;

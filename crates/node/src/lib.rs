@@ -8,6 +8,7 @@ pub mod reload;
 
 mod admin;
 mod decisions;
+mod drain;
 mod metrics;
 mod reconciler;
 mod shares;

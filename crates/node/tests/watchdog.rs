@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    process::{Child, Command, Stdio},
+    process::{Child, Command, ExitStatus, Stdio},
     time::Duration,
 };
 
@@ -32,15 +32,15 @@ const MEMORY: &str = "windlass.dev/gpu-memory";
 const CONTAINER: &str = "c0ffee";
 
 /// A program of a pod.
-struct Program(Child);
+pub(crate) struct Program(Child);
 
-/// A node with a watchdog, and two pods of 8 GiB each on its first GPU.
-struct Watched {
-    world: World,
-    gpu: DeviceId,
+/// A node with a watchdog, and pods on its first GPU.
+pub(crate) struct Watched {
+    pub(crate) world: World,
+    pub(crate) gpu: DeviceId,
 }
 
-fn policy(action: WatchdogAction) -> Policy {
+pub(crate) fn policy(action: WatchdogAction) -> Policy {
     let shares = ShareResources {
         memory: Some(MEMORY.parse().expect("a name")),
         ..ShareResources::default()
@@ -51,7 +51,7 @@ fn policy(action: WatchdogAction) -> Policy {
 }
 
 /// UID of a pod whose name is a hexadecimal digit.
-fn uid(pod: &str) -> String {
+pub(crate) fn uid(pod: &str) -> String {
     format!("{pod:0>32}")
 }
 
@@ -70,11 +70,16 @@ pub(crate) fn prepare_proc(node: &Node) {
 // === impl Program ===
 
 impl Program {
-    fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.0.id()
     }
 
-    fn runs(&mut self) -> bool {
+    /// Waits for its end.
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        self.0.wait().expect("a child")
+    }
+
+    pub(crate) fn runs(&mut self) -> bool {
         matches!(self.0.try_wait(), Ok(None))
     }
 }
@@ -89,6 +94,7 @@ impl Drop for Program {
 // === impl Watched ===
 
 impl Watched {
+    /// Two pods of 8 GiB each.
     async fn new(action: WatchdogAction) -> Self {
         let profile = MachineProfile::named("dgx-h100").expect("a shipped profile");
         let world = Box::pin(World::prepared(&profile, policy(action), 8, prepare)).await;
@@ -97,6 +103,22 @@ impl Watched {
         let watched = Self { world, gpu };
         for name in ["a", "b"] {
             Box::pin(watched.run(name)).await;
+        }
+        watched
+    }
+
+    /// Pods with so many replicas each of the first GPU, of which the policy makes so many.
+    pub(crate) async fn sharing(policy: Policy, count: usize, pods: &[(&str, u64)]) -> Self {
+        let profile = MachineProfile::named("dgx-h100").expect("a shipped profile");
+        let world = Box::pin(World::prepared(&profile, policy, 7, prepare)).await;
+        allocatable(&world.kubelet, SHARED, count).await;
+        let gpu = gpu_id(&world.agent, 0).parse().expect("an id");
+        let watched = Self { world, gpu };
+        for (name, replicas) in pods {
+            let pod = Pod { uid: uid(name), ..pod_with(name, SHARED, *replicas) };
+            watched.world.admit(pod, &json!({})).await;
+            watched.world.kubelet.start_container(&uid(name), "main").await.expect("started");
+            watched.started(name);
         }
         watched
     }
@@ -124,12 +146,12 @@ impl Watched {
         self.world.api.objects().put(&pod);
     }
 
-    fn pod(&self, name: &str) -> Option<PodObject> {
+    pub(crate) fn pod(&self, name: &str) -> Option<PodObject> {
         self.world.api.objects().get::<PodObject>("default", name)
     }
 
     /// Starts a program in a container of the pod, or of the host.
-    fn program(&self, pod: Option<&str>) -> Program {
+    pub(crate) fn program(&self, pod: Option<&str>) -> Program {
         let child = Command::new("sleep").arg("600").stdout(Stdio::null()).spawn();
         let program = Program(child.expect("a program"));
         let group = match pod {
@@ -141,7 +163,7 @@ impl Watched {
     }
 
     /// The programs use so many MiB of the first GPU.
-    fn uses(&self, programs: &[(&Program, u64)]) {
+    pub(crate) fn uses(&self, programs: &[(&Program, u64)]) {
         let process = |(program, memory_mib): &(&Program, u64)| Process {
             pid: program.pid(),
             memory_mib: *memory_mib,
@@ -161,7 +183,7 @@ impl Watched {
     }
 
     /// Waits for the event of a pod.
-    async fn told(&self, pod: &str) -> (String, String) {
+    pub(crate) async fn told(&self, pod: &str) -> (String, String) {
         until("an event of the pod", async || {
             let events = self.events();
             let of_pod =
@@ -264,8 +286,8 @@ async fn processes_above_the_share_are_ended_and_no_others() {
         watched.gpu
     );
     assert_eq!((action.as_str(), note), ("Kill", note_of_a));
-    assert!(!first.0.wait().expect("a child").success());
-    assert!(!second.0.wait().expect("a child").success());
+    assert!(!first.wait().success());
+    assert!(!second.wait().success());
     assert!(other.runs() && host.runs());
     watched.uses(&[(&other, 8192), (&host, 50_000)]);
     watched.measured(r#"windlass_share_memory_violations_total{action="kill"} 1"#).await;
@@ -335,24 +357,14 @@ async fn a_hidden_process_list_is_told_and_nobody_is_blamed() {
     prepare_proc(&watched.world.node);
     watched.measured(&measured(1)).await;
     watched.told("a").await;
-    assert!(!greedy.0.wait().expect("a child").success());
+    assert!(!greedy.wait().success());
     watched.world.agent.stop().await;
 }
 
 #[tokio::test]
 async fn replicas_of_a_given_memory_are_watched_by_the_kubelets_record() {
     let policy = Policy { resources: first_gpu_by_memory(10), ..policy(WatchdogAction::Kill) };
-    let profile = MachineProfile::named("dgx-h100").expect("a shipped profile");
-    let world = Box::pin(World::prepared(&profile, policy, 7, prepare)).await;
-    allocatable(&world.kubelet, SHARED, 7).await;
-    let gpu = gpu_id(&world.agent, 0).parse().expect("an id");
-    let watched = Watched { world, gpu };
-    for (name, replicas) in [("a", 2), ("b", 1)] {
-        let pod = Pod { uid: uid(name), ..pod_with(name, SHARED, replicas) };
-        watched.world.admit(pod, &json!({})).await;
-        watched.world.kubelet.start_container(&uid(name), "main").await.expect("started");
-        watched.started(name);
-    }
+    let watched = Watched::sharing(policy, 7, &[("a", 2), ("b", 1)]).await;
     let (mut modest, mut greedy) = (watched.program(Some("a")), watched.program(Some("b")));
     let stranger = watched.program(Some("f"));
     // 20 GiB of two replicas are none too many, and 11 GiB of one are.
@@ -360,7 +372,7 @@ async fn replicas_of_a_given_memory_are_watched_by_the_kubelets_record() {
     let (action, note) = watched.told("b").await;
     assert_eq!(action, "Kill");
     assert!(note.contains("11000 MiB of") && note.contains("10240 MiB are its share"), "{note}");
-    assert!(!greedy.0.wait().expect("a child").success());
+    assert!(!greedy.wait().success());
     assert!(modest.runs());
     let limit = r#"namespace="default",kind="pod",holder="a""#;
     watched.measured(limit).await;

@@ -249,8 +249,10 @@ impl World {
             Some(known) => inherit(&mut object, &known.object),
             None => self.stamp(&mut object, &id),
         }
-        if let Some(uid) = given.get("uid") {
-            object["metadata"]["uid"] = uid.clone();
+        for key in ["uid", "deletionTimestamp"] {
+            if let Some(value) = given.get(key) {
+                object["metadata"][key] = value.clone();
+            }
         }
         Ok(self.store.keep(kind, id, Entry { object, applied: [].into() }))
     }

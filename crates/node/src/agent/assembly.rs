@@ -31,7 +31,7 @@ use windlass_resources::NodeState;
 use super::parts::Parts;
 use crate::{
     admin::{self, Listeners},
-    decisions,
+    decisions, drain,
     labels::{Labeller, devices},
     metrics::{Instruments, SharedGpus},
     reconciler::{Inputs, Outputs, Reconciler, dry_run::Snapshots, were_offered},
@@ -81,6 +81,7 @@ pub(super) fn assemble(
         parts,
     );
     wiring.serve_plugins(dir, &handles, cluster.clone(), parts);
+    wiring.drain_mps(&handles, &discovered.driver, cluster.clone(), parts);
     let (memory, excesses) =
         wiring.watch_shared_gpus(&handles, discovered.driver, cluster.clone(), parts);
     let partitions = discovered.partitions.clone();
@@ -363,6 +364,25 @@ impl Wiring<'_> {
         };
         let driver = Driver::new(&config.places, &config.policy.dra.driver, config.session, deps);
         parts.add("DRA driver", driver.run(parts.token()));
+    }
+
+    /// Ends the MPS clients of pods before their containers are killed, if there is an API server.
+    fn drain_mps(
+        &self,
+        handles: &ReconcilerHandles,
+        driver: &LiveDriver,
+        cluster: Option<Client>,
+        parts: &mut Parts,
+    ) {
+        let Some(cluster) = cluster else { return };
+        let deps = drain::Deps {
+            daemons: handles.daemons.clone(),
+            clients: MpsClients::new(&self.config.places, &self.config.mps),
+            driver: driver.clone(),
+            cluster,
+            clock: self.clock,
+        };
+        parts.add("MPS clients of ending pods", drain::keep(deps, parts.token()));
     }
 
     /// Watches the memory of pods on shared GPUs.

@@ -81,14 +81,7 @@ impl Rig {
 
     /// Answer of the daemon itself.
     pub(crate) fn ask(&self, index: usize, command: &str) -> String {
-        let mut client = Command::new(self.program());
-        client.env("CUDA_MPS_PIPE_DIRECTORY", self.folder(index).join("pipe"));
-        let mut client = client.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("runs");
-        let mut stdin = client.stdin.take().expect("piped");
-        std::io::Write::write_all(&mut stdin, format!("{command}\n").as_bytes()).expect("written");
-        drop(stdin);
-        let output = client.wait_with_output().expect("it ends");
-        String::from_utf8(output.stdout).expect("text").trim().to_owned()
+        ask(&self.machine, &self.gpu(index), command)
     }
 
     /// The daemon's process, as it was recorded.
@@ -115,6 +108,20 @@ impl Drop for Rig {
             }
         }
     }
+}
+
+/// Answer of the daemon of a machine's GPU.
+pub(crate) fn ask(machine: &Machine, gpu: &DeviceId, command: &str) -> String {
+    let host = machine.host_root();
+    let mut client = Command::new(host.join("usr/bin/nvidia-cuda-mps-control"));
+    let pipe = host.join("run/windlass/mps").join(gpu.as_str()).join("pipe");
+    client.env("CUDA_MPS_PIPE_DIRECTORY", pipe);
+    let mut client = client.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("runs");
+    let mut stdin = client.stdin.take().expect("piped");
+    std::io::Write::write_all(&mut stdin, format!("{command}\n").as_bytes()).expect("written");
+    drop(stdin);
+    let output = client.wait_with_output().expect("it ends");
+    String::from_utf8(output.stdout).expect("text").trim().to_owned()
 }
 
 fn recorded(folder: &Path) -> Option<Pid> {

@@ -1,0 +1,69 @@
+//! Watch of the pods of this node that are being deleted.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use kube::core::ObjectMeta;
+use tokio::sync::watch;
+
+use super::{
+    Client,
+    metadata_watch::{MetadataWatch, Sink},
+};
+
+/// Pods that are being deleted by the kubelet's UID, with the time at which their containers are killed at the latest.
+pub type EndingPods = BTreeMap<String, Timestamp>;
+
+/// Watches the pods of the own node. Returns those that are being deleted, and the task to run until dropped.
+pub fn watch(
+    client: Client,
+) -> (watch::Receiver<Arc<EndingPods>>, impl Future<Output = ()> + Send) {
+    let (publish, pods) = watch::channel(Arc::default());
+    let objects = format!("pods of node {}", client.node());
+    let selector =
+        format!("spec.nodeName={},status.phase!=Succeeded,status.phase!=Failed", client.node());
+    let watcher = MetadataWatch::<Pod>::new("ending pods", client, objects, selector);
+    (pods, watcher.run(Publisher { publish }))
+}
+
+struct Publisher {
+    publish: watch::Sender<Arc<EndingPods>>,
+}
+
+// === impl Publisher ===
+
+impl Publisher {
+    fn publish(&self, pods: EndingPods) {
+        windlass_host::watch::publish(&self.publish, Arc::new(pods));
+    }
+
+    fn known(&self) -> EndingPods {
+        EndingPods::clone(&self.publish.borrow())
+    }
+}
+
+impl Sink for Publisher {
+    fn listed(&mut self, objects: Vec<ObjectMeta>) {
+        self.publish(objects.iter().filter_map(ending).collect());
+    }
+
+    fn changed(&mut self, object: ObjectMeta) {
+        let Some((uid, end)) = ending(&object) else { return };
+        let mut pods = self.known();
+        pods.insert(uid, end);
+        self.publish(pods);
+    }
+
+    fn deleted(&mut self, object: &ObjectMeta) {
+        let mut pods = self.known();
+        pods.retain(|uid, _| object.uid.as_ref() != Some(uid));
+        self.publish(pods);
+    }
+}
+
+/// The pod's UID and the time of its end. The API server adds the grace period to the time of the request.
+fn ending(object: &ObjectMeta) -> Option<(String, Timestamp)> {
+    // A static pod is known to the kubelet by another UID; its mirror is deleted after it.
+    Some((object.uid.clone()?, object.deletion_timestamp.as_ref()?.0))
+}

@@ -1,0 +1,99 @@
+//! Clients of an MPS daemon: it parts with them before their processes are killed.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use windlass_config::{
+    PerContainer, Policy, Resources, Shared, Sharing, SharingMethod, WatchdogAction,
+};
+use windlass_testkit::{GPU, until};
+
+use crate::{
+    agent::sharing::{SHARED, rule, shared},
+    mps::rig::ask,
+    watchdog::{Program, Watched, policy, uid},
+};
+
+/// A GPU of 80 GB that a daemon shares in parts of 10 GiB.
+struct Clients(Watched);
+
+// === impl Clients ===
+
+impl Clients {
+    /// Two pods, with a part each.
+    async fn new(action: WatchdogAction) -> Self {
+        let Sharing::Shared(four) = shared(4, PerContainer::One) else { unreachable!("it is") };
+        let parts = Shared { method: SharingMethod::Mps, memory_mib: Some(10 << 10), ..four };
+        let parts = rule(SHARED, &[0], Sharing::Shared(parts));
+        let rest = rule(GPU, &[], Sharing::Exclusive);
+        let policy = Policy { resources: Resources::Rules(vec![parts, rest]), ..policy(action) };
+        let clients = Self(Watched::sharing(policy, 4, &[("a", 1), ("b", 1)]).await);
+        clients.ask("start_server -uid 0");
+        clients
+    }
+
+    fn ask(&self, command: &str) {
+        ask(&self.0.world.node.machine, &self.0.gpu, command);
+    }
+
+    /// The programs are clients of the daemon, and use so many MiB each.
+    fn connect(&self, programs: &[(&Program, u64)]) {
+        self.0.uses(programs);
+        let clients: Vec<_> = programs.iter().map(|(program, _)| program.pid()).collect();
+        let machine = &self.0.world.node.machine;
+        machine.set_mps_clients(self.0.gpu.as_str(), &clients).expect("set");
+    }
+
+    /// Waits until the daemon has these clients.
+    async fn remain(&self, clients: &[&Program]) {
+        let expected: Vec<_> = clients.iter().map(|program| program.pid()).collect();
+        until("other clients", async || {
+            let machine = &self.0.world.node.machine;
+            let found = machine.mps_clients(self.0.gpu.as_str()).expect("set");
+            if found == expected { Ok(()) } else { Err(found) }
+        })
+        .await;
+    }
+
+    async fn end(self) {
+        let Watched { world, .. } = self.0;
+        world.agent.stop().await;
+        let config = &world.node.config;
+        let left = windlass_lifecycle::mps::stop_all(&config.places, &config.mps).await;
+        assert!(left.values().all(Result::is_ok), "{left:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_daemon_parts_with_a_client_before_the_watchdog_kills_it() {
+    let clients = Clients::new(WatchdogAction::Kill).await;
+    let (mut greedy, mut modest) = (clients.0.program(Some("a")), clients.0.program(Some("b")));
+    clients.connect(&[(&greedy, 11_000), (&modest, 10_000)]);
+    let (action, _) = clients.0.told("a").await;
+    assert_eq!(action, "Kill");
+    assert!(!greedy.wait().success());
+    clients.remain(&[&modest]).await;
+    assert!(modest.runs());
+    clients.end().await;
+}
+
+#[tokio::test]
+async fn the_daemon_parts_with_the_clients_of_a_pod_before_the_kubelet_kills_them() {
+    let clients = Clients::new(WatchdogAction::Observe).await;
+    let (mut ending, other) = (clients.0.program(Some("a")), clients.0.program(Some("b")));
+    clients.connect(&[(&ending, 9000), (&other, 9000)]);
+    let objects = clients.0.world.api.objects();
+    let deleted = |name: &str, grace: Duration| {
+        let mut pod = clients.0.pod(name).expect("it is bound");
+        pod.metadata.uid = Some(uid(name));
+        pod.metadata.deletion_timestamp = Some(Time(Timestamp::now() + grace));
+        objects.put(&pod);
+    };
+    // One pod ends in an hour, the other in a moment.
+    deleted("b", Duration::from_secs(3600));
+    deleted("a", Duration::from_secs(1));
+    clients.remain(&[&other]).await;
+    assert!(ending.runs(), "the kubelet ends it");
+    clients.end().await;
+}
