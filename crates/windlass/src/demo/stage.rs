@@ -40,6 +40,7 @@ pub(super) struct Stage {
     pub(super) kubelet: Kubelet,
     pub(super) state: watch::Receiver<Arc<NodeState>>,
     pub(super) agent_started: Instant,
+    config: Config,
     folder: TempDir,
     stop: CancellationToken,
     /// Cancelled when the agent has ended.
@@ -91,6 +92,7 @@ impl Stage {
             kubelet,
             state,
             agent_started,
+            config,
             folder,
             stop,
             ended,
@@ -145,13 +147,18 @@ impl Stage {
         Event::Kept { paths, commands }
     }
 
-    /// Stops agent and kubelet, and removes the folder.
+    /// Stops agent, MPS daemons and kubelet, and removes the folder.
     pub(super) async fn shutdown(mut self) {
         // Hanging calls of the simulated driver end only with the machine.
         self.stop.cancel();
         let agent = async { while self.agent.join_next().await.is_some() {} };
         if timeout(SHUTDOWN_DEADLINE, agent).await.is_err() {
             tracing::warn!("the agent did not stop in time");
+        }
+        for (device, stopped) in mps::stop_all(&self.config.places, &self.config.mps).await {
+            if let Err(error) = stopped {
+                tracing::warn!(%device, error, "an MPS daemon of the demo goes on");
+            }
         }
         self.kubelet.shutdown().await;
     }
