@@ -168,6 +168,7 @@ impl Watched {
             pid: program.pid(),
             memory_mib: *memory_mib,
             gpu_instance: None,
+            sm_percent: 0,
         };
         let processes = programs.iter().map(process).collect();
         let change = |machine: &mut Model| {
