@@ -23,13 +23,14 @@ use std::{
 use windlass_config::{Delivery, DeviceIds, Places};
 use windlass_core::{
     cdi::{ContainerEdits, Kind, Spec, SpecDevice},
-    device::Device,
+    device::{Device, SourceName},
     inventory::Inventory,
 };
 use windlass_host::{Roots, files};
 
 use self::{
-    features::Features, installation::Installation, libraries::Libraries, toolkit::Toolkit,
+    features::Features, installation::Installation, libraries::Libraries,
+    memory_limits::ReplicaDevices, toolkit::Toolkit,
 };
 pub use self::{features::imex_node, nodes::NVIDIA_NODES};
 
@@ -149,11 +150,13 @@ impl CdiFiles {
 
     /// Writes the documents that changed, and returns all paths. Documents and failed GPUs are never
     /// removed: a restarting container needs the names that it was created with. `limits` are further devices
-    /// of the document of GPUs.
-    pub fn write(&mut self, inventory: &Inventory, limits: Vec<SpecDevice>) -> WriteOutcome {
+    /// of the documents.
+    pub fn write(&mut self, inventory: &Inventory, limits: ReplicaDevices) -> WriteOutcome {
         let Generated { mut documents, lacks, extra_names, kinds } = self.generate(inventory);
-        if let Some(gpus) = documents.get_mut(&GPU.file_name()) {
-            gpus.devices.extend(limits);
+        for (kind, devices) in limits {
+            if let Some(document) = documents.get_mut(&kind.file_name()) {
+                document.devices.extend(devices);
+            }
         }
         let mut outcome = WriteOutcome { extra_names, lacks, ..WriteOutcome::default() };
         for kind in kinds {
@@ -169,10 +172,14 @@ impl CdiFiles {
         outcome
     }
 
-    /// Devices of the document of GPUs on disk; none if it cannot be read. Blocks.
-    pub fn gpus_on_disk(&self) -> Vec<SpecDevice> {
-        let document = read(&self.dir.join(GPU.file_name()));
-        document.map(|document| document.devices).unwrap_or_default()
+    /// Devices of the documents of GPUs on disk; none of one that cannot be read. Blocks.
+    pub fn gpus_on_disk(&self) -> ReplicaDevices {
+        let kinds = [GPU, Kind::of_source(&SourceName::AMD), Kind::of_source(&SourceName::INTEL)];
+        let on_disk = kinds.into_iter().filter_map(|kind| {
+            let document = read(&self.dir.join(kind.file_name()))?;
+            Some((kind, document.devices))
+        });
+        on_disk.collect()
     }
 
     /// Applies a changed delivery configuration.

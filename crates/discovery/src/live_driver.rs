@@ -1,14 +1,17 @@
-//! NVIDIA's driver while it is in use: processes on GPUs with their memory and containers, and support of memory limits.
+//! Drivers while they are in use: processes on GPUs with their memory and containers, and support of memory limits by
+//! NVIDIA's.
 
-use std::path::PathBuf;
+use std::{io, path::PathBuf};
 
 use tokio::sync::watch;
-use windlass_core::device::DeviceId;
+use windlass_core::device::{Device, DeviceId};
 use windlass_host::{
     Host, Roots, blocking,
     container::{ContainerId, is_alive},
 };
 use windlass_nvml::{Nvml, NvmlError};
+
+use crate::drm_clients::{DrmProcesses, MOST_ENTRIES};
 
 /// NVIDIA's driver while it is in use. Clones share it.
 #[derive(Clone, Debug)]
@@ -46,8 +49,8 @@ pub enum NoMemoryLimits {
 }
 
 /// Mount point of control groups, and the file that version 2 alone has (`cgroups(7)`).
-const CGROUPS: &str = "/sys/fs/cgroup";
-const VERSION_2: &str = "/sys/fs/cgroup/cgroup.controllers";
+pub(crate) const CGROUPS: &str = "/sys/fs/cgroup";
+pub(crate) const VERSION_2: &str = "/sys/fs/cgroup/cgroup.controllers";
 
 /// A container's process that holds memory of a GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,6 +83,19 @@ pub enum ProcessError {
         "the host's processes are hidden: the agent's pod needs hostPID, and the host's /proc below its root"
     )]
     Hidden,
+    /// The kernel does not show the open files of a process.
+    #[error(
+        "the open files of process {pid} are hidden: the agent needs the capability SYS_PTRACE"
+    )]
+    HiddenFiles {
+        /// Process id on the host.
+        pid: u32,
+        /// Error from the kernel.
+        source: io::Error,
+    },
+    /// There is more to read than a bound.
+    #[error("there are too many {0}: {MOST_ENTRIES} are read at most")]
+    TooMany(String),
 }
 
 // === impl LiveDriver ===
@@ -121,7 +137,25 @@ impl LiveDriver {
         Ok(MemoryLimitPlaces { library, cgroups: host.path_on_node(CGROUPS) })
     }
 
-    /// Processes of containers on a GPU. Takes as long as the driver does, which may be forever.
+    /// Processes of containers on a GPU of any vendor, as [`Self::processes`] and [`Self::drm_processes`].
+    pub async fn processes_on(&self, gpu: &Device) -> Result<Vec<GpuProcess>, ProcessError> {
+        match gpu.drm_gpu() {
+            Some(address) => self.drm_processes().await?.of(address),
+            None => self.processes(&gpu.id).await,
+        }
+    }
+
+    /// Processes of containers on all GPUs of DRM drivers. Takes as long as `/proc` does.
+    ///
+    /// # Errors
+    ///
+    /// As [`DrmProcesses::read`].
+    pub async fn drm_processes(&self) -> Result<DrmProcesses, ProcessError> {
+        let host = self.host().clone();
+        blocking(move || DrmProcesses::read(&host)).await
+    }
+
+    /// Processes of containers on a GPU of NVIDIA's. Takes as long as the driver does, which may be forever.
     ///
     /// # Errors
     ///

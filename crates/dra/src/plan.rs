@@ -263,7 +263,8 @@ impl<'a> PlanInputs<'a> {
         let gpus = uses.into_iter().filter_map(|(device, usage)| {
             let Portion { memory, of, method, .. } = usage.portion()?;
             let is_by_mps = method == ShareMethod::Mps;
-            Some(GpuMemory { device: device.clone(), memory_mib: memory, of_mib: of, is_by_mps })
+            let device = device.clone();
+            Some(GpuMemory { device, memory_mib: memory, of_mib: of, is_by_mps, drm: None })
         });
         let path = self.documents.limits(&claim.reference.uid);
         let gpus: Vec<_> = gpus.collect();

@@ -248,7 +248,9 @@ pub async fn survey_in_use(
     let mut in_use = BTreeMap::new();
     for gpu in gpus(&state) {
         let Some(driver) = &driver else { break };
-        let asked = deadline::timeout(config.policy.health.call_deadline, driver.processes(&gpu));
+        let Some(device) = state.inventory.get(gpu.as_str()) else { continue };
+        let asked = driver.processes_on(device);
+        let asked = deadline::timeout(config.policy.health.call_deadline, asked);
         let answer = asked.await.unwrap_or(Err(ProcessError::Silent));
         in_use.insert(gpu, answer);
     }

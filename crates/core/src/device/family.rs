@@ -19,6 +19,8 @@ pub struct Family {
     pub has_toolkit: bool,
     /// The driver manages GPUs: MPS, time slices, compute processes, resets.
     pub is_managed: bool,
+    /// DRM drivers of the kernel manage its GPUs: `fdinfo` tells the memory of their clients, and `dmem` limits it.
+    pub is_drm: bool,
     /// Programming a device changes its function, which its attributes show.
     pub is_programmed: bool,
     /// The attribute that every device has which its driver described.
@@ -84,6 +86,7 @@ const NO_FAMILY: Family = Family {
     partitioning: Partitioning::Never,
     has_toolkit: false,
     is_managed: false,
+    is_drm: false,
     is_programmed: false,
     described_by: None,
     attributes: &[],
@@ -93,7 +96,7 @@ const NO_FAMILY: Family = Family {
 static FAMILIES: [Family; 6] = [
     Family {
         name: "nvidia", cdi_class: Some("gpu"), prefix: Some("GPU"), partitioning: Partitioning::Mig, has_toolkit: true, is_managed: true,
-        is_programmed: false, described_by: Some(&PRODUCT_NAME),
+        is_drm: false, is_programmed: false, described_by: Some(&PRODUCT_NAME),
         attributes: &[&[
             all("nvidia.com", AttributeType::Text, &[
                 "type", "productName", "brand", "architecture", "uuid", "serial", "parentUUID", "profile",
@@ -128,7 +131,7 @@ static FAMILIES: [Family; 6] = [
         ..NO_FAMILY
     },
     Family {
-        name: "amd", partitioning: Partitioning::Parts,
+        name: "amd", partitioning: Partitioning::Parts, is_drm: true,
         attributes: &[&[
             all("amd.com", AttributeType::Text, &[
                 "type", "productName", "deviceID", "computePartition", "memoryPartition", "partitionProfile",
@@ -139,7 +142,7 @@ static FAMILIES: [Family; 6] = [
         ..NO_FAMILY
     },
     Family {
-        name: "intel",
+        name: "intel", is_drm: true,
         attributes: &[&[
             all("gpu.intel.com", AttributeType::Text, &["driver", "family", "pciId"]),
             all("gpu.intel.com", AttributeType::Bool, &["integrated", "virtualFunction"]),

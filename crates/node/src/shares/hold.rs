@@ -119,6 +119,7 @@ impl HeldGpu {
             memory_mib: self.amounts.memory_mib,
             of_mib: self.of_mib,
             is_by_mps: false,
+            drm: None,
         }
     }
 
