@@ -1,4 +1,4 @@
-//! Memory that containers' processes hold on GPUs of DRM drivers, from `/proc/PID/fdinfo`.
+//! Memory that the processes of pods hold on GPUs of DRM drivers, from `/proc/PID/fdinfo`.
 //!
 //! A driver describes each open file of a GPU (`Documentation/gpu/drm-usage-stats.rst`):
 //!
@@ -22,7 +22,7 @@ use windlass_host::{Host, container::ContainerId};
 
 use crate::live_driver::{GpuProcess, ProcessError};
 
-/// Processes of containers with memory of GPUs, at one moment.
+/// Processes of some pods with memory of GPUs, at one moment.
 #[derive(Debug, Default)]
 pub struct DrmProcesses {
     processes: BTreeMap<PciAddress, Vec<GpuProcess>>,
@@ -56,12 +56,12 @@ pub(crate) const MOST_ENTRIES: usize = 20_000;
 // === impl DrmProcesses ===
 
 impl DrmProcesses {
-    /// Reads the open files of all processes in the kubelet's control groups. Blocks for `/proc`.
+    /// Reads the open files of all processes of these pods, by the kubelet's UID. Blocks for `/proc`.
     ///
     /// # Errors
     ///
-    /// Fails where the host hides processes or files, since a hidden one may hold memory.
-    pub fn read(host: &Host) -> Result<Self, ProcessError> {
+    /// Fails where the host hides processes, or a file of these, since a hidden one may hold memory.
+    pub fn read(host: &Host, pods: &BTreeSet<String>) -> Result<Self, ProcessError> {
         if !host.shows_own_process() {
             return Err(ProcessError::Hidden);
         }
@@ -74,8 +74,10 @@ impl DrmProcesses {
         let mut found = Self::default();
         for pid in pids {
             let container = there(host.container_of(pid)).map_err(|_| ProcessError::Hidden)?;
-            let Some(container) = container.flatten() else { continue };
-            found.add(host, pid, &container)?;
+            let container = container.flatten().filter(|it| pods.contains(&it.pod));
+            if let Some(container) = container {
+                found.add(host, pid, &container)?;
+            }
         }
         Ok(found)
     }
@@ -94,17 +96,14 @@ impl DrmProcesses {
 
     /// Adds the clients of a process. Clients of an earlier process are known.
     fn add(&mut self, host: &Host, pid: u32, container: &ContainerId) -> Result<(), ProcessError> {
-        let folder = format!("/proc/{pid}/fdinfo");
         let hidden = |source| ProcessError::HiddenFiles { pid, source };
-        let files = there(host.some_names(&folder, MOST_ENTRIES + 1)).map_err(hidden)?;
-        let files = files.unwrap_or_default();
+        let files = open_files(host, pid).map_err(hidden)?;
         if files.len() > MOST_ENTRIES {
             return Err(ProcessError::TooMany(format!("open files of process {pid}")));
         }
         let mut held = BTreeMap::new();
         for file in files {
-            let path = host.path(format!("{folder}/{file}"));
-            let text = there(File::open(path).and_then(beginning)).map_err(hidden)?;
+            let text = there(File::open(host.path(file)).and_then(beginning)).map_err(hidden)?;
             let Some(client) = text.as_deref().and_then(DrmClient::parse) else { continue };
             if !self.known.insert((client.gpu, client.id)) {
                 continue;
@@ -143,6 +142,25 @@ impl DrmClient {
         });
         Some(Self { gpu, id, memory_bytes: memory_bytes.flatten() })
     }
+}
+
+/// Descriptions of a process's open files. A process whose main thread has ended shows them by its other threads.
+fn open_files(host: &Host, pid: u32) -> io::Result<Vec<String>> {
+    let listed = |folder: String| -> io::Result<Vec<String>> {
+        let names = there(host.some_names(&folder, MOST_ENTRIES + 1))?.unwrap_or_default();
+        Ok(names.into_iter().map(|name| format!("{folder}/{name}")).collect())
+    };
+    let own = listed(format!("/proc/{pid}/fdinfo"))?;
+    if !own.is_empty() {
+        return Ok(own);
+    }
+    let mut of_threads = Vec::new();
+    for thread in listed(format!("/proc/{pid}/task"))? {
+        if of_threads.len() <= MOST_ENTRIES {
+            of_threads.extend(listed(format!("{thread}/fdinfo"))?);
+        }
+    }
+    Ok(of_threads)
 }
 
 /// An amount in bytes, `KiB` or `MiB`.
@@ -233,9 +251,13 @@ mod tests {
             }
         }
 
+        fn read(&self) -> Result<DrmProcesses, ProcessError> {
+            DrmProcesses::read(&self.host, &[UID.to_owned()].into())
+        }
+
         /// Process id, container and KiB of each process on a GPU.
         fn used(&self, address: &str) -> Vec<(u32, String, u64)> {
-            let found = DrmProcesses::read(&self.host).expect("read").of(gpu(address));
+            let found = self.read().expect("read").of(gpu(address));
             let found = found.expect("measured").into_iter();
             found.map(|it| (it.pid, it.container.id, it.memory_bytes >> 10)).collect()
         }
@@ -295,11 +317,13 @@ mod tests {
     }
 
     #[test]
-    fn the_hosts_processes_and_those_that_end_meanwhile_count_for_nobody() {
+    fn the_hosts_processes_other_pods_and_those_that_end_meanwhile_count_for_nobody() {
         let proc = Proc::new();
         let file = client("0000:03:00.0", 1, "drm-resident-vram: 1 MiB");
         proc.write("20/cgroup", "0::/system.slice/gdm.service");
         proc.write("20/fdinfo/3", &file);
+        proc.write("24/cgroup", &format!("0::/kubepods/pod{}/a", "f".repeat(32)));
+        proc.write("24/fdinfo/3", &file);
         // The first has ended before its group was read, and the second before its files were.
         fs::create_dir_all(proc.root.path().join("proc/21")).expect("made");
         proc.process(22, "a", &[]);
@@ -312,12 +336,24 @@ mod tests {
     }
 
     #[test]
+    fn a_program_does_not_hide_by_ending_its_main_thread() {
+        let proc = Proc::new();
+        proc.process(60, "a", &[]);
+        let file = client("0000:03:00.0", 1, "drm-resident-vram: 1 MiB");
+        fs::create_dir_all(proc.root.path().join("proc/60/fdinfo")).expect("made");
+        fs::create_dir_all(proc.root.path().join("proc/60/task/60/fdinfo")).expect("made");
+        proc.write("60/task/61/fdinfo/3", &file);
+        proc.write("60/task/62/fdinfo/3", &file);
+        assert_eq!(proc.used("0000:03:00.0"), [(60, "a".to_owned(), 1024)]);
+    }
+
+    #[test]
     fn a_gpu_whose_driver_does_not_tell_memory_is_unmeasured_and_others_are_not() {
         let proc = Proc::new();
         let silent = client("0000:03:00.0", 1, "drm-engine-gfx: 5 ns");
         let tells = client("0000:0a:00.0", 1, "drm-resident-vram: 1 MiB");
         proc.process(30, "a", &[silent, tells]);
-        let found = DrmProcesses::read(&proc.host).expect("read").of(gpu("0000:03:00.0"));
+        let found = proc.read().expect("read").of(gpu("0000:03:00.0"));
         assert!(matches!(found, Err(ProcessError::Unmeasured)), "{found:?}");
         assert_eq!(proc.used("0000:0a:00.0"), [(30, "a".to_owned(), 1024)]);
     }
@@ -325,14 +361,16 @@ mod tests {
     #[test]
     fn nothing_is_measured_where_the_host_hides_its_processes_or_their_files() {
         let root = tempfile::tempdir().expect("a temporary folder");
-        let hidden = DrmProcesses::read(&Host::new(root.path(), "/"));
+        let hidden = DrmProcesses::read(&Host::new(root.path(), "/"), &BTreeSet::new());
         assert!(matches!(hidden, Err(ProcessError::Hidden)), "{hidden:?}");
         let proc = Proc::new();
         proc.process(40, "a", &[]);
         // A folder in the place of a file cannot be read, as a file that the kernel refuses.
         fs::create_dir_all(proc.root.path().join("proc/40/fdinfo/3")).expect("made");
-        let hidden = DrmProcesses::read(&proc.host);
+        let hidden = proc.read();
         assert!(matches!(hidden, Err(ProcessError::HiddenFiles { pid: 40, .. })), "{hidden:?}");
+        let others = DrmProcesses::read(&proc.host, &["f".repeat(32)].into());
+        others.expect("files of other pods are not read");
     }
 
     #[test]
@@ -340,7 +378,7 @@ mod tests {
         let proc = Proc::new();
         let all = vec!["pos: 0".to_owned(); MOST_ENTRIES + 1];
         proc.process(50, "a", &all);
-        let refused = DrmProcesses::read(&proc.host).expect_err("too many").to_string();
+        let refused = proc.read().expect_err("too many").to_string();
         assert_eq!(refused, "there are too many open files of process 50: 20000 are read at most");
     }
 }

@@ -1,10 +1,10 @@
 //! Drivers while they are in use: processes on GPUs with their memory and containers, and support of memory limits by
 //! NVIDIA's.
 
-use std::{io, path::PathBuf};
+use std::{collections::BTreeSet, io, path::PathBuf};
 
 use tokio::sync::watch;
-use windlass_core::device::{Device, DeviceId};
+use windlass_core::device::DeviceId;
 use windlass_host::{
     Host, Roots, blocking,
     container::{ContainerId, is_alive},
@@ -137,22 +137,17 @@ impl LiveDriver {
         Ok(MemoryLimitPlaces { library, cgroups: host.path_on_node(CGROUPS) })
     }
 
-    /// Processes of containers on a GPU of any vendor, as [`Self::processes`] and [`Self::drm_processes`].
-    pub async fn processes_on(&self, gpu: &Device) -> Result<Vec<GpuProcess>, ProcessError> {
-        match gpu.drm_gpu() {
-            Some(address) => self.drm_processes().await?.of(address),
-            None => self.processes(&gpu.id).await,
-        }
-    }
-
-    /// Processes of containers on all GPUs of DRM drivers. Takes as long as `/proc` does.
+    /// Processes of pods, by UID, on all GPUs of DRM drivers. Takes as long as `/proc` does.
     ///
     /// # Errors
     ///
     /// As [`DrmProcesses::read`].
-    pub async fn drm_processes(&self) -> Result<DrmProcesses, ProcessError> {
+    pub async fn drm_processes(
+        &self,
+        pods: BTreeSet<String>,
+    ) -> Result<DrmProcesses, ProcessError> {
         let host = self.host().clone();
-        blocking(move || DrmProcesses::read(&host)).await
+        blocking(move || DrmProcesses::read(&host, &pods)).await
     }
 
     /// Processes of containers on a GPU of NVIDIA's. Takes as long as the driver does, which may be forever.

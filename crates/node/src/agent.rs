@@ -248,9 +248,7 @@ pub async fn survey_in_use(
     let mut in_use = BTreeMap::new();
     for gpu in gpus(&state) {
         let Some(driver) = &driver else { break };
-        let Some(device) = state.inventory.get(gpu.as_str()) else { continue };
-        let asked = driver.processes_on(device);
-        let asked = deadline::timeout(config.policy.health.call_deadline, asked);
+        let asked = deadline::timeout(config.policy.health.call_deadline, driver.processes(&gpu));
         let answer = asked.await.unwrap_or(Err(ProcessError::Silent));
         in_use.insert(gpu, answer);
     }

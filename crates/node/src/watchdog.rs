@@ -9,8 +9,8 @@
 //! ```
 //!
 //! A container can change its environment, link its programs statically, or use managed memory: the driver's list of
-//! processes shows its memory all the same. NVIDIA's driver is asked for each GPU; one look at `/proc` serves all GPUs of
-//! the kernel's DRM drivers.
+//! processes shows its memory all the same. NVIDIA's driver is asked for each GPU; one look at the open files of
+//! pods with limits serves all GPUs of the kernel's DRM drivers.
 //!
 //! # Guarantees
 //!
@@ -226,13 +226,21 @@ impl Watchdog {
                 let measuring = async move { driver.processes(&gpu).await };
                 self.measurements.begin(device.clone(), measuring);
             } else if !self.drm.is_busy(&()) {
-                self.drm.begin((), async move { driver.drm_processes().await });
+                let pods = self.drm_pods(limits);
+                self.drm.begin((), async move { driver.drm_processes(pods).await });
             }
         }
         if !self.notes.is_busy(&()) {
             let (folder, host) = (self.state_dir.clone(), self.driver.host().clone());
             self.notes.begin((), blocking(move || memory_limits::limited(&folder, &host)));
         }
+    }
+
+    /// Pods with limits on GPUs of DRM drivers, which claims do not share.
+    fn drm_pods(&self, limits: &Limits) -> BTreeSet<String> {
+        let of_drm = limits.iter().filter(|(device, _)| self.drm_gpu(device).is_some());
+        let holders = of_drm.flat_map(|(_, gpu)| gpu.iter().map(|(holder, _)| holder));
+        holders.filter_map(|holder| Some(holder.pod_of_share()?.to_owned())).collect()
     }
 
     /// PCI address of a GPU of a DRM driver.
