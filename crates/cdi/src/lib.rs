@@ -106,7 +106,11 @@ const NO_LEGACY_INJECTION: &str = "NVIDIA_VISIBLE_DEVICES=void";
 
 /// The kind of a device: its family's, or else its source's.
 pub(crate) fn kind_of(device: &Device) -> Kind {
-    device.family().cdi_class.map_or_else(|| Kind::of_source(&device.source), Kind::new)
+    kind_of_source(&device.source)
+}
+
+fn kind_of_source(source: &SourceName) -> Kind {
+    source.family().cdi_class.map_or_else(|| Kind::of_source(source), Kind::new)
 }
 
 /// Name of a device in its document. Only devices with a toolkit can be named by index.
@@ -174,8 +178,8 @@ impl CdiFiles {
 
     /// Devices of the documents of GPUs on disk; none of one that cannot be read. Blocks.
     pub fn gpus_on_disk(&self) -> ReplicaDevices {
-        let kinds = [GPU, Kind::of_source(&SourceName::AMD), Kind::of_source(&SourceName::INTEL)];
-        let on_disk = kinds.into_iter().filter_map(|kind| {
+        let on_disk = SourceName::with_limited_memory().filter_map(|source| {
+            let kind = kind_of_source(&source);
             let document = read(&self.dir.join(kind.file_name()))?;
             Some((kind, document.devices))
         });

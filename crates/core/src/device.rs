@@ -19,7 +19,7 @@ use crate::{
     pci::{PciAddress, PciePath},
 };
 
-pub use family::{AttributeGroup, AttributeType, Family, Partitioning};
+pub use family::{AttributeGroup, AttributeType, Family, MemoryLimiter, Partitioning};
 pub use kind::{DeviceKind, KindFacts};
 pub use node::{Access, DeviceNode, InvalidAccess};
 pub use partition::{MigProfileName, Partition, PossiblePartition};
@@ -223,12 +223,14 @@ impl Device {
 
     /// True for a whole GPU that is not cut into parts.
     pub fn is_whole_gpu(&self) -> bool {
-        self.kind == DeviceKind::Gpu && self.parent.is_none() && !self.partitioned
+        let is_whole = self.parent.is_none() && !self.partitioned;
+        self.kind.is_gpu() && !self.kind.is_instance() && is_whole
     }
 
     /// PCI address of a whole GPU that a DRM driver of the kernel manages.
     pub fn drm_gpu(&self) -> Option<PciAddress> {
-        self.place.pci.filter(|_| self.family().is_drm && self.is_whole_gpu())
+        let is_drm = self.family().memory_limiter == Some(MemoryLimiter::Kernel);
+        self.place.pci.filter(|_| is_drm && self.is_whole_gpu())
     }
 
     /// Memory of a GPU, a part of one or a MIG instance in MiB, if its driver reports it.

@@ -1,7 +1,5 @@
 //! Device discovery: one source per family watches the host and publishes snapshots of its devices.
 
-pub mod dmem;
-pub mod drm_clients;
 pub mod health_store;
 pub mod live_driver;
 pub mod mig;

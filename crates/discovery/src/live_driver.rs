@@ -1,17 +1,17 @@
 //! Drivers while they are in use: processes on GPUs with their memory and containers, and support of memory limits by
 //! NVIDIA's.
 
-use std::{collections::BTreeSet, io, path::PathBuf};
+use std::path::PathBuf;
 
 use tokio::sync::watch;
 use windlass_core::device::DeviceId;
 use windlass_host::{
     Host, Roots, blocking,
-    container::{ContainerId, is_alive},
+    container::{GpuProcess, is_alive},
+    dmem::{CGROUPS, VERSION_2},
+    drm_clients::DrmError,
 };
 use windlass_nvml::{Nvml, NvmlError};
-
-use crate::drm_clients::{DrmProcesses, MOST_ENTRIES};
 
 /// NVIDIA's driver while it is in use. Clones share it.
 #[derive(Clone, Debug)]
@@ -48,21 +48,6 @@ pub enum NoMemoryLimits {
     NoLibrary,
 }
 
-/// Mount point of control groups, and the file that version 2 alone has (`cgroups(7)`).
-pub(crate) const CGROUPS: &str = "/sys/fs/cgroup";
-pub(crate) const VERSION_2: &str = "/sys/fs/cgroup/cgroup.controllers";
-
-/// A container's process that holds memory of a GPU.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GpuProcess {
-    /// Process id on the host.
-    pub pid: u32,
-    /// Its container.
-    pub container: ContainerId,
-    /// Memory that it holds, its contexts included, in bytes.
-    pub memory_bytes: u64,
-}
-
 /// Reason why the processes of a GPU are unknown.
 #[derive(Debug, thiserror::Error)]
 pub enum ProcessError {
@@ -83,19 +68,9 @@ pub enum ProcessError {
         "the host's processes are hidden: the agent's pod needs hostPID, and the host's /proc below its root"
     )]
     Hidden,
-    /// The kernel does not show the open files of a process.
-    #[error(
-        "the open files of process {pid} are hidden: the agent needs the capability SYS_PTRACE"
-    )]
-    HiddenFiles {
-        /// Process id on the host.
-        pid: u32,
-        /// Error from the kernel.
-        source: io::Error,
-    },
-    /// There is more to read than a bound.
-    #[error("there are too many {0}: {MOST_ENTRIES} are read at most")]
-    TooMany(String),
+    /// The clients of the kernel's drivers are unknown.
+    #[error(transparent)]
+    Drm(#[from] DrmError),
 }
 
 // === impl LiveDriver ===
@@ -135,19 +110,6 @@ impl LiveDriver {
         });
         let library = on_node.filter(|path| path.is_absolute()).ok_or(NoMemoryLimits::NoLibrary)?;
         Ok(MemoryLimitPlaces { library, cgroups: host.path_on_node(CGROUPS) })
-    }
-
-    /// Processes of pods, by UID, on all GPUs of DRM drivers. Takes as long as `/proc` does.
-    ///
-    /// # Errors
-    ///
-    /// As [`DrmProcesses::read`].
-    pub async fn drm_processes(
-        &self,
-        pods: BTreeSet<String>,
-    ) -> Result<DrmProcesses, ProcessError> {
-        let host = self.host().clone();
-        blocking(move || DrmProcesses::read(&host, &pods)).await
     }
 
     /// Processes of containers on a GPU of NVIDIA's. Takes as long as the driver does, which may be forever.

@@ -41,14 +41,12 @@ pub(crate) fn is_in_force(note: &MemoryLimitNote, proc: &Path) -> bool {
 
 /// Lifts the limit of one GPU; returns the GPU with its error.
 fn clear_gpu(nvml: Option<&Nvml>, gpu: &LimitedGpu, cgroup: &Path) -> Option<String> {
-    let lifted = match &gpu.region {
-        Some(region) => dmem::lift(cgroup, region).map_err(|error| causes(&error)),
-        None => {
-            let nvml = nvml.expect("a note with a GPU of the driver names its library");
-            lift(nvml, &gpu.uuid, cgroup).map_err(|error| error.to_string())
-        }
+    let by_driver = || {
+        let nvml = nvml.expect("a note with a GPU of the driver names its library");
+        lift(nvml, &gpu.uuid, cgroup).map_err(|error| error.to_string())
     };
-    match lifted {
+    let by_kernel = |region| dmem::lift(cgroup, region).map_err(|error| causes(&error));
+    match gpu.region.as_ref().map_or_else(by_driver, by_kernel) {
         // The cgroup went meanwhile.
         Err(_) if !cgroup.exists() => None,
         lifted => lifted.err().map(|error| format!("{} ({error})", gpu.uuid)),

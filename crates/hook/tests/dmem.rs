@@ -39,6 +39,11 @@ struct Node {
     folder: TempDir,
 }
 
+/// File of the container's cgroup.
+fn own(file: &str) -> String {
+    format!("cgroup/{}/cri-{ID}.scope/{file}", ABOVE[2])
+}
+
 // === impl Waiting ===
 
 impl Drop for Waiting {
@@ -63,8 +68,8 @@ impl Node {
             node.write(&format!("cgroup/{cgroup}/cgroup.controllers"), "cpu memory dmem\n");
             node.write(&format!("cgroup/{cgroup}/cgroup.subtree_control"), "cpu memory\n");
         }
-        node.write(&node.own("cgroup.controllers"), "cpu memory dmem\n");
-        node.write(&node.own("dmem.max"), &format!("{REGION} max\ndrm/0000:04:00.0/vram max\n"));
+        node.write(&own("cgroup.controllers"), "cpu memory dmem\n");
+        node.write(&own("dmem.max"), &format!("{REGION} max\ndrm/0000:04:00.0/vram max\n"));
         node.record(&format!(
             r#"{{"version":1,"cgroupRoot":"{}","gpus":[{{"uuid":"{GPU}","region":"{REGION}","hardMib":4096}}]}}"#,
             node.at("cgroup").display()
@@ -74,11 +79,6 @@ impl Node {
 
     fn at(&self, path: &str) -> PathBuf {
         self.folder.path().join(path)
-    }
-
-    /// File of the container's cgroup.
-    fn own(&self, file: &str) -> String {
-        format!("cgroup/{}/cri-{ID}.scope/{file}", ABOVE[2])
     }
 
     fn write(&self, path: &str, text: &str) {
@@ -135,7 +135,7 @@ impl Node {
         let error = windlass_host::causes(&self.limit().expect_err(reason));
         assert!(error.contains(reason), "{error}");
         assert!(!error.contains('\n'), "{error}");
-        let limits = fs::read_to_string(self.at(&self.own("dmem.max"))).unwrap_or_default();
+        let limits = fs::read_to_string(self.at(&own("dmem.max"))).unwrap_or_default();
         assert!(!limits.contains(&LIMIT.to_string()), "{reason}: {limits}");
         assert!(!self.note_path().is_file(), "{reason}");
     }
@@ -145,17 +145,17 @@ impl Node {
 fn the_containers_own_cgroup_is_limited_and_those_above_pass_the_controller_on() {
     let node = Node::new();
     assert_eq!(node.limit().expect("limited"), node.note_path());
-    assert_eq!(node.read(&node.own("dmem.max")), format!("{REGION} {LIMIT}\n"));
+    assert_eq!(node.read(&own("dmem.max")), format!("{REGION} {LIMIT}\n"));
     for cgroup in ABOVE {
         let path = format!("cgroup/{cgroup}/cgroup.subtree_control");
         assert_eq!(node.read(&path), "+dmem", "{cgroup}");
         assert!(!node.at(&format!("cgroup/{cgroup}/dmem.max")).exists(), "{cgroup}");
     }
-    assert!(!node.at(&node.own("cgroup.subtree_control")).exists(), "it has no children");
-    let note = MemoryLimitNote::parse(&fs::read(node.note_path()).expect("a note")).expect("good");
-    assert_eq!((note.boot_id(), note.library()), (BOOT_ID, None));
-    assert_eq!(note.cgroup(), node.at(&node.own("")).components().as_path());
-    let gpu = &note.gpus()[0];
+    assert!(!node.at(&own("cgroup.subtree_control")).exists(), "it has no children");
+    let left = MemoryLimitNote::parse(&fs::read(node.note_path()).expect("a note")).expect("good");
+    assert_eq!((left.boot_id(), left.library()), (BOOT_ID, None));
+    assert_eq!(left.cgroup(), node.at(&own("")).components().as_path());
+    let gpu = &left.gpus()[0];
     assert_eq!((gpu.uuid.as_str(), gpu.hard_bytes), (GPU, LIMIT));
     assert_eq!(gpu.region.as_ref().expect("a region").as_str(), REGION);
 }
@@ -181,12 +181,12 @@ fn the_program_multiplies_limits_and_lifts_those_of_a_note() {
     let record = node.record_path().into_os_string().into_string().expect("text");
     let output = node.run(&["--record", &record, "--replicas", "2"]);
     assert!(output.status.success(), "{output:?}");
-    assert_eq!(node.read(&node.own("dmem.max")), format!("{REGION} {}\n", 2 * LIMIT));
-    let note = node.note_path().into_os_string().into_string().expect("text");
-    let output = node.run(&["--clear", &note]);
+    assert_eq!(node.read(&own("dmem.max")), format!("{REGION} {}\n", 2 * LIMIT));
+    let left = node.note_path().into_os_string().into_string().expect("text");
+    let output = node.run(&["--clear", &left]);
     assert!(output.status.success(), "{output:?}");
-    assert_eq!(node.read(&node.own("dmem.max")), format!("{REGION} max\n"));
-    assert!(node.run(&["--clear", &note]).status.success(), "again");
+    assert_eq!(node.read(&own("dmem.max")), format!("{REGION} max\n"));
+    assert!(node.run(&["--clear", &left]).status.success(), "again");
 }
 
 #[test]
@@ -201,7 +201,7 @@ fn a_kernel_without_the_controller_refuses_the_container() {
         node.write(&path, "dmem\n");
     }
     // A cgroup above does not pass it on, whatever was written there.
-    node.write(&node.own("cgroup.controllers"), "cpu memory\n");
+    node.write(&own("cgroup.controllers"), "cpu memory\n");
     node.check_refused(&format!("cri-{ID}.scope has no dmem controller"));
 }
 
@@ -220,11 +220,11 @@ fn a_cgroup_that_may_not_pass_the_controller_on_refuses_the_container() {
 fn a_region_that_the_kernel_does_not_know_refuses_the_container() {
     let node = Node::new();
     for text in ["", "drm/0000:04:00.0/vram max\n", "drm/0000:03:00.0/vram0 max\n"] {
-        node.write(&node.own("dmem.max"), text);
+        node.write(&own("dmem.max"), text);
         node.check_refused(&format!("dmem.max has no region {REGION}"));
-        assert_eq!(node.read(&node.own("dmem.max")), text);
+        assert_eq!(node.read(&own("dmem.max")), text);
     }
-    fs::remove_file(node.at(&node.own("dmem.max"))).expect("removed");
+    fs::remove_file(node.at(&own("dmem.max"))).expect("removed");
     node.check_refused("dmem.max: No such file");
 }
 
@@ -252,7 +252,7 @@ fn a_note_that_cannot_be_written_undoes_the_limit() {
     let node = Node::new();
     fs::create_dir_all(node.note_path().join("occupied")).expect("made");
     node.check_refused("cannot write");
-    assert_eq!(node.read(&node.own("dmem.max")), format!("{REGION} max\n"));
+    assert_eq!(node.read(&own("dmem.max")), format!("{REGION} max\n"));
 }
 
 #[test]
@@ -262,14 +262,14 @@ fn a_cgroup_or_a_region_that_is_gone_needs_nothing() {
     let clear = || clear(&node.note_path(), &node.at("proc"));
     node.write("proc/sys/kernel/random/boot_id", "another boot\n");
     clear().expect("nothing to do");
-    assert_eq!(node.read(&node.own("dmem.max")), format!("{REGION} {LIMIT}\n"));
+    assert_eq!(node.read(&own("dmem.max")), format!("{REGION} {LIMIT}\n"));
     node.write("proc/sys/kernel/random/boot_id", BOOT_ID);
-    node.write(&node.own("dmem.max"), "drm/0000:04:00.0/vram max\n");
+    node.write(&own("dmem.max"), "drm/0000:04:00.0/vram max\n");
     clear().expect("the GPU is unplugged");
-    fs::remove_file(node.at(&node.own("dmem.max"))).expect("removed");
+    fs::remove_file(node.at(&own("dmem.max"))).expect("removed");
     let error = clear().expect_err("the controller went").to_string();
     assert!(error.contains(GPU) && error.contains("dmem.max"), "{error}");
-    fs::remove_dir_all(node.at(&node.own(""))).expect("removed");
+    fs::remove_dir_all(node.at(&own(""))).expect("removed");
     clear().expect("nothing to do");
 }
 

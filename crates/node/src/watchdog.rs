@@ -43,11 +43,16 @@ use windlass_cdi::memory_limits::{self, LimitedHolders};
 use windlass_cluster::{Client, Pods};
 use windlass_config::{Policy, WatchdogAction, WatchdogPolicy};
 use windlass_core::{device::DeviceId, pci::PciAddress};
-use windlass_discovery::{
-    drm_clients::DrmProcesses,
-    live_driver::{GpuProcess, LiveDriver, ProcessError},
+use windlass_discovery::live_driver::{LiveDriver, ProcessError};
+use windlass_host::{
+    blocking, causes,
+    clock::Clock,
+    container::GpuProcess,
+    drm_clients::{DrmError, DrmProcesses},
+    keyed::Tasks,
+    optional,
+    watch::changed,
 };
-use windlass_host::{blocking, causes, clock::Clock, keyed::Tasks, optional, watch::changed};
 use windlass_resources::NodeState;
 
 use self::{
@@ -90,7 +95,7 @@ pub(crate) struct Watchdog {
     /// Running measurements. A GPU has one at a time.
     measurements: Tasks<DeviceId, Result<Vec<GpuProcess>, ProcessError>>,
     /// The running measurement of all GPUs of DRM drivers.
-    drm: Tasks<(), Result<DrmProcesses, ProcessError>>,
+    drm: Tasks<(), Result<DrmProcesses, DrmError>>,
     /// The running read of the hook's notes.
     notes: Tasks<(), LimitedHolders>,
     accounts: Accounts,
@@ -226,8 +231,8 @@ impl Watchdog {
                 let measuring = async move { driver.processes(&gpu).await };
                 self.measurements.begin(device.clone(), measuring);
             } else if !self.drm.is_busy(&()) {
-                let pods = self.drm_pods(limits);
-                self.drm.begin((), async move { driver.drm_processes(pods).await });
+                let (host, pods) = (driver.host().clone(), self.drm_pods(limits));
+                self.drm.begin((), blocking(move || DrmProcesses::read(&host, &pods)));
             }
         }
         if !self.notes.is_busy(&()) {
@@ -251,14 +256,17 @@ impl Watchdog {
     /// Takes in a look at the clients of DRM drivers.
     fn judge_drm(
         &mut self,
-        found: &Result<DrmProcesses, ProcessError>,
+        found: &Result<DrmProcesses, DrmError>,
         limits: &Limits,
         action: WatchdogAction,
     ) {
         for (device, gpu) in limits {
             let Some(address) = self.drm_gpu(device) else { continue };
             match found {
-                Ok(found) => self.judge(device, found.of(address), gpu, action),
+                Ok(found) => {
+                    let processes = found.of(address).map_err(ProcessError::from);
+                    self.judge(device, processes, gpu, action);
+                }
                 Err(error) => self.lose(device, &causes(error)),
             }
         }

@@ -138,9 +138,11 @@ impl LimitRules<'_> {
         if self.policy.memory_limits.hook.is_some() && !is_known {
             return Err(WeakLimit::Unknown);
         }
-        let (by, without) = match limited.iter().any(|gpu| gpu.drm.is_some()) {
-            true => (Enforcement::Dmem, BY_KERNEL),
-            false => (Enforcement::Driver, NOT_ISOLATED),
+        let is_by_kernel = limited.iter().any(|gpu| gpu.drm.is_some());
+        let (by, without) = if is_by_kernel {
+            (Enforcement::Dmem, BY_KERNEL)
+        } else {
+            (Enforcement::Driver, NOT_ISOLATED)
         };
         match found {
             Ok(limit) => required.check(by, without).map(|()| Some(limit)),
@@ -233,11 +235,11 @@ mod tests {
     use windlass_config::{
         Delivery, MemoryLimitPolicy, RequiredLimit, Strategy, WatchdogAction, WatchdogPolicy,
     };
-    use windlass_discovery::{
+    use windlass_discovery::live_driver::{MemoryLimitPlaces, NoMemoryLimits};
+    use windlass_host::{
+        Host,
         dmem::{DmemPlaces, NoDmem},
-        live_driver::{MemoryLimitPlaces, NoMemoryLimits},
     };
-    use windlass_host::Host;
 
     use super::*;
 

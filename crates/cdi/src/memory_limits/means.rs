@@ -7,11 +7,11 @@ use windlass_core::{
     memory_limit::{GpuMemoryLimit, MemoryLimitRecord},
     pci::PciAddress,
 };
-use windlass_discovery::{
+use windlass_discovery::live_driver::{LiveDriver, MemoryLimitPlaces, NoMemoryLimits};
+use windlass_host::{
+    causes,
     dmem::{DmemPlaces, NoDmem},
-    live_driver::{LiveDriver, MemoryLimitPlaces, NoMemoryLimits},
 };
-use windlass_host::causes;
 
 use super::GpuMemory;
 

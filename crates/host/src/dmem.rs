@@ -3,9 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use windlass_core::{dmem::DmemRegion, pci::PciAddress};
-use windlass_host::Host;
 
-use crate::live_driver::{CGROUPS, VERSION_2};
+use crate::Host;
 
 /// Places on the host that limits by the kernel need.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,6 +40,12 @@ pub enum NoDmem {
     #[error("the memory of {0} has several regions, and one limit cannot be spread over them")]
     SeveralRegions(PciAddress),
 }
+
+/// Mount point of control groups (`cgroups(7)`).
+pub const CGROUPS: &str = "/sys/fs/cgroup";
+
+/// File that version 2 alone has there.
+pub const VERSION_2: &str = "/sys/fs/cgroup/cgroup.controllers";
 
 /// Sizes of all regions: a file of the root of all control groups alone.
 const CAPACITY: &str = "dmem.capacity";

@@ -18,9 +18,11 @@ use std::{
 };
 
 use windlass_core::pci::PciAddress;
-use windlass_host::{Host, container::ContainerId};
 
-use crate::live_driver::{GpuProcess, ProcessError};
+use crate::{
+    Host,
+    container::{ContainerId, GpuProcess},
+};
 
 /// Processes of some pods with memory of GPUs, at one moment.
 #[derive(Debug, Default)]
@@ -29,6 +31,32 @@ pub struct DrmProcesses {
     /// GPUs whose driver does not tell the memory of a client.
     unmeasured: BTreeSet<PciAddress>,
     known: BTreeSet<(PciAddress, u64)>,
+}
+
+/// Reason why the clients of DRM drivers are unknown.
+#[derive(Debug, thiserror::Error)]
+pub enum DrmError {
+    /// The agent does not see the host's processes.
+    #[error(
+        "the host's processes are hidden: the agent's pod needs hostPID, and the host's /proc below its root"
+    )]
+    Hidden,
+    /// The kernel does not show the open files of a process.
+    #[error(
+        "the open files of process {pid} are hidden: the agent needs the capability SYS_PTRACE"
+    )]
+    HiddenFiles {
+        /// Process id on the host.
+        pid: u32,
+        /// Error from the kernel.
+        source: io::Error,
+    },
+    /// There is more to read than a bound.
+    #[error("there are too many {0}: {MOST_ENTRIES} are read at most")]
+    TooMany(String),
+    /// The GPU's driver does not tell the memory of a client.
+    #[error("the driver does not say how much memory a process holds")]
+    Unmeasured,
 }
 
 /// A client of a GPU's driver, by one of its open files.
@@ -51,7 +79,7 @@ const OWN_MEMORY: [&str; 2] = ["vram", "local"];
 const MOST_BYTES: u64 = 16 << 10;
 
 /// Most processes of a host, and most open files of a process. Folders list at most 20,001 entries.
-pub(crate) const MOST_ENTRIES: usize = 20_000;
+const MOST_ENTRIES: usize = 20_000;
 
 // === impl DrmProcesses ===
 
@@ -61,19 +89,19 @@ impl DrmProcesses {
     /// # Errors
     ///
     /// Fails where the host hides processes, or a file of these, since a hidden one may hold memory.
-    pub fn read(host: &Host, pods: &BTreeSet<String>) -> Result<Self, ProcessError> {
+    pub fn read(host: &Host, pods: &BTreeSet<String>) -> Result<Self, DrmError> {
         if !host.shows_own_process() {
-            return Err(ProcessError::Hidden);
+            return Err(DrmError::Hidden);
         }
-        let names = host.some_names("/proc", MOST_ENTRIES + 1).map_err(|_| ProcessError::Hidden)?;
+        let names = host.some_names("/proc", MOST_ENTRIES + 1).map_err(|_| DrmError::Hidden)?;
         if names.len() > MOST_ENTRIES {
-            return Err(ProcessError::TooMany("processes".to_owned()));
+            return Err(DrmError::TooMany("processes".to_owned()));
         }
-        let mut pids: Vec<u32> = names.iter().filter_map(|name| name.parse().ok()).collect();
-        pids.sort_unstable();
+        let mut processes: Vec<u32> = names.iter().filter_map(|name| name.parse().ok()).collect();
+        processes.sort_unstable();
         let mut found = Self::default();
-        for pid in pids {
-            let container = there(host.container_of(pid)).map_err(|_| ProcessError::Hidden)?;
+        for pid in processes {
+            let container = there(host.container_of(pid)).map_err(|_| DrmError::Hidden)?;
             let container = container.flatten().filter(|it| pods.contains(&it.pod));
             if let Some(container) = container {
                 found.add(host, pid, &container)?;
@@ -87,19 +115,19 @@ impl DrmProcesses {
     /// # Errors
     ///
     /// Fails if its driver does not tell the memory of a client.
-    pub fn of(&self, gpu: PciAddress) -> Result<Vec<GpuProcess>, ProcessError> {
+    pub fn of(&self, gpu: PciAddress) -> Result<Vec<GpuProcess>, DrmError> {
         if self.unmeasured.contains(&gpu) {
-            return Err(ProcessError::Unmeasured);
+            return Err(DrmError::Unmeasured);
         }
         Ok(self.processes.get(&gpu).cloned().unwrap_or_default())
     }
 
     /// Adds the clients of a process. Clients of an earlier process are known.
-    fn add(&mut self, host: &Host, pid: u32, container: &ContainerId) -> Result<(), ProcessError> {
-        let hidden = |source| ProcessError::HiddenFiles { pid, source };
+    fn add(&mut self, host: &Host, pid: u32, container: &ContainerId) -> Result<(), DrmError> {
+        let hidden = |source| DrmError::HiddenFiles { pid, source };
         let files = open_files(host, pid).map_err(hidden)?;
         if files.len() > MOST_ENTRIES {
-            return Err(ProcessError::TooMany(format!("open files of process {pid}")));
+            return Err(DrmError::TooMany(format!("open files of process {pid}")));
         }
         let mut held = BTreeMap::new();
         for file in files {
@@ -251,7 +279,7 @@ mod tests {
             }
         }
 
-        fn read(&self) -> Result<DrmProcesses, ProcessError> {
+        fn read(&self) -> Result<DrmProcesses, DrmError> {
             DrmProcesses::read(&self.host, &[UID.to_owned()].into())
         }
 
@@ -354,7 +382,7 @@ mod tests {
         let tells = client("0000:0a:00.0", 1, "drm-resident-vram: 1 MiB");
         proc.process(30, "a", &[silent, tells]);
         let found = proc.read().expect("read").of(gpu("0000:03:00.0"));
-        assert!(matches!(found, Err(ProcessError::Unmeasured)), "{found:?}");
+        assert!(matches!(found, Err(DrmError::Unmeasured)), "{found:?}");
         assert_eq!(proc.used("0000:0a:00.0"), [(30, "a".to_owned(), 1024)]);
     }
 
@@ -362,13 +390,13 @@ mod tests {
     fn nothing_is_measured_where_the_host_hides_its_processes_or_their_files() {
         let root = tempfile::tempdir().expect("a temporary folder");
         let hidden = DrmProcesses::read(&Host::new(root.path(), "/"), &BTreeSet::new());
-        assert!(matches!(hidden, Err(ProcessError::Hidden)), "{hidden:?}");
+        assert!(matches!(hidden, Err(DrmError::Hidden)), "{hidden:?}");
         let proc = Proc::new();
         proc.process(40, "a", &[]);
         // A folder in the place of a file cannot be read, as a file that the kernel refuses.
         fs::create_dir_all(proc.root.path().join("proc/40/fdinfo/3")).expect("made");
         let hidden = proc.read();
-        assert!(matches!(hidden, Err(ProcessError::HiddenFiles { pid: 40, .. })), "{hidden:?}");
+        assert!(matches!(hidden, Err(DrmError::HiddenFiles { pid: 40, .. })), "{hidden:?}");
         let others = DrmProcesses::read(&proc.host, &["f".repeat(32)].into());
         others.expect("files of other pods are not read");
     }
