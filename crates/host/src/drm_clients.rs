@@ -63,8 +63,8 @@ pub enum DrmError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct DrmClient {
     gpu: PciAddress,
-    /// Unique on the GPU.
-    id: u64,
+    /// Unique on the GPU; `None` if the driver does not tell clients apart.
+    id: Option<u64>,
     /// Memory of the GPU that it holds, in bytes; `None` if the driver does not say.
     memory_bytes: Option<u64>,
 }
@@ -133,12 +133,13 @@ impl DrmProcesses {
         for file in files {
             let text = there(File::open(host.path(file)).and_then(beginning)).map_err(hidden)?;
             let Some(client) = text.as_deref().and_then(DrmClient::parse) else { continue };
-            if !self.known.insert((client.gpu, client.id)) {
+            let Some((id, bytes)) = client.id.zip(client.memory_bytes) else {
+                self.unmeasured.insert(client.gpu);
                 continue;
-            }
-            match client.memory_bytes {
-                Some(bytes) => *held.entry(client.gpu).or_insert(0_u64) += bytes,
-                None => drop(self.unmeasured.insert(client.gpu)),
+            };
+            if self.known.insert((client.gpu, id)) {
+                let sum = held.entry(client.gpu).or_insert(0_u64);
+                *sum = sum.saturating_add(bytes);
             }
         }
         for (gpu, memory_bytes) in held {
@@ -152,12 +153,12 @@ impl DrmProcesses {
 // === impl DrmClient ===
 
 impl DrmClient {
-    /// Reads a file of `fdinfo`; `None` for a file that is no GPU's, or that names neither GPU nor client.
+    /// Reads a file of `fdinfo`; `None` for a file that is no GPU's.
     fn parse(text: &str) -> Option<Self> {
         let keys = || text.lines().filter_map(|line| line.split_once(':'));
         let value = |wanted| keys().find(|(key, _)| *key == wanted).map(|(_, value)| value.trim());
         let gpu = value("drm-pdev")?.parse().ok()?;
-        let id = value("drm-client-id")?.parse().ok()?;
+        let id = value("drm-client-id").and_then(|id| id.parse().ok());
         let memory_bytes = MEMORY.iter().find_map(|kind| {
             let regions = keys().filter_map(|(key, value)| Some((key.strip_prefix(kind)?, value)));
             let mut own = regions.filter(|(region, _)| {
@@ -166,7 +167,7 @@ impl DrmClient {
             let (_, first) = own.next()?;
             // One value in doubt makes the sum doubtful.
             let rest = own.map(|(_, value)| bytes(value));
-            Some([bytes(first)].into_iter().chain(rest).sum::<Option<u64>>())
+            Some(rest.fold(bytes(first), |sum, next| sum?.checked_add(next?)))
         });
         Some(Self { gpu, id, memory_bytes: memory_bytes.flatten() })
     }
@@ -305,10 +306,11 @@ mod tests {
             ("drm-resident-vram: 1 MiB more", None),
             ("drm-resident-vram: 18446744073709551615 MiB", None),
             ("drm-resident-vram0: 1 MiB\ndrm-resident-vram1: x", None),
+            ("drm-resident-vram0: 1\ndrm-resident-vram1: 18446744073709551615", None),
             ("", None),
         ] {
             let found = DrmClient::parse(&client("0000:03:00.0", 7, memory)).expect(memory);
-            assert_eq!((found.id, found.memory_bytes), (7, expected), "{memory}");
+            assert_eq!((found.id, found.memory_bytes), (Some(7), expected), "{memory}");
         }
     }
 
@@ -317,9 +319,7 @@ mod tests {
         for text in [
             "",
             "pos:\t0\ninotify wd:1 ino:2",
-            "drm-pdev:\t0000:03:00.0\n",
             "drm-pdev:\tnowhere\ndrm-client-id:\t1",
-            "drm-pdev:\t0000:03:00.0\ndrm-client-id:\t-1",
             "drm-client-id:\t1\ndrm-resident-vram:\t1 MiB",
             "\u{fffd}",
         ] {
@@ -378,11 +378,16 @@ mod tests {
     #[test]
     fn a_gpu_whose_driver_does_not_tell_memory_is_unmeasured_and_others_are_not() {
         let proc = Proc::new();
-        let silent = client("0000:03:00.0", 1, "drm-engine-gfx: 5 ns");
         let tells = client("0000:0a:00.0", 1, "drm-resident-vram: 1 MiB");
-        proc.process(30, "a", &[silent, tells]);
-        let found = proc.read().expect("read").of(gpu("0000:03:00.0"));
-        assert!(matches!(found, Err(DrmError::Unmeasured)), "{found:?}");
+        for silent in [
+            client("0000:03:00.0", 1, "drm-engine-gfx: 5 ns"),
+            "drm-pdev:\t0000:03:00.0\ndrm-resident-vram: 1 MiB\n".to_owned(),
+            "drm-pdev:\t0000:03:00.0\ndrm-client-id:\t-1\ndrm-resident-vram: 1 MiB".to_owned(),
+        ] {
+            proc.process(30, "a", &[silent, tells.clone()]);
+            let found = proc.read().expect("read").of(gpu("0000:03:00.0"));
+            assert!(matches!(found, Err(DrmError::Unmeasured)), "{found:?}");
+        }
         assert_eq!(proc.used("0000:0a:00.0"), [(30, "a".to_owned(), 1024)]);
     }
 
