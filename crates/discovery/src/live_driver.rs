@@ -1,4 +1,5 @@
-//! NVIDIA's driver while it is in use: processes on GPUs with their memory and containers, and support of memory limits.
+//! Drivers while they are in use: processes on GPUs with their memory and containers, and support of memory limits by
+//! NVIDIA's.
 
 use std::path::PathBuf;
 
@@ -6,7 +7,9 @@ use tokio::sync::watch;
 use windlass_core::device::DeviceId;
 use windlass_host::{
     Host, Roots, blocking,
-    container::{ContainerId, is_alive},
+    container::{GpuProcess, is_alive},
+    dmem::{CGROUPS, VERSION_2},
+    drm_clients::DrmError,
 };
 use windlass_nvml::{Nvml, NvmlError};
 
@@ -45,21 +48,6 @@ pub enum NoMemoryLimits {
     NoLibrary,
 }
 
-/// Mount point of control groups, and the file that version 2 alone has (`cgroups(7)`).
-const CGROUPS: &str = "/sys/fs/cgroup";
-const VERSION_2: &str = "/sys/fs/cgroup/cgroup.controllers";
-
-/// A container's process that holds memory of a GPU.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GpuProcess {
-    /// Process id on the host.
-    pub pid: u32,
-    /// Its container.
-    pub container: ContainerId,
-    /// Memory that it holds, its contexts included, in bytes.
-    pub memory_bytes: u64,
-}
-
 /// Reason why the processes of a GPU are unknown.
 #[derive(Debug, thiserror::Error)]
 pub enum ProcessError {
@@ -80,6 +68,9 @@ pub enum ProcessError {
         "the host's processes are hidden: the agent's pod needs hostPID, and the host's /proc below its root"
     )]
     Hidden,
+    /// The clients of the kernel's drivers are unknown.
+    #[error(transparent)]
+    Drm(#[from] DrmError),
 }
 
 // === impl LiveDriver ===
@@ -121,7 +112,7 @@ impl LiveDriver {
         Ok(MemoryLimitPlaces { library, cgroups: host.path_on_node(CGROUPS) })
     }
 
-    /// Processes of containers on a GPU. Takes as long as the driver does, which may be forever.
+    /// Processes of containers on a GPU of NVIDIA's. Takes as long as the driver does, which may be forever.
     ///
     /// # Errors
     ///

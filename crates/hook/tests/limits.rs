@@ -98,7 +98,9 @@ impl Node {
     /// Limits of the first GPUs, in MiB.
     fn gpus(&self, limits: &[u64]) -> Vec<GpuMemoryLimit> {
         let limits = limits.iter().enumerate();
-        limits.map(|(gpu, &hard_mib)| GpuMemoryLimit { uuid: self.uuid(gpu), hard_mib }).collect()
+        let limit =
+            |(gpu, &hard_mib)| GpuMemoryLimit { uuid: self.uuid(gpu), region: None, hard_mib };
+        limits.map(limit).collect()
     }
 
     fn record(&self, gpus: &[GpuMemoryLimit]) {
@@ -106,7 +108,7 @@ impl Node {
     }
 
     fn record_with(&self, library: &Path, gpus: &[GpuMemoryLimit]) {
-        let record = MemoryLimitRecord::new(library, gpus.to_vec());
+        let record = MemoryLimitRecord::new(Some(library.into()), gpus.to_vec());
         let record = record.and_then(|record| record.with_cgroup_root(self.at("cgroup")));
         fs::create_dir_all(self.at("state")).expect("made");
         fs::write(self.record_path(), record.expect("good").to_json()).expect("written");
@@ -212,7 +214,7 @@ fn each_gpu_gets_its_limit_and_the_note_has_them() {
     let written =
         MemoryLimitNote::parse(&fs::read(node.note_path()).expect("a note")).expect("good");
     assert_eq!((written.boot_id(), written.cgroup()), (BOOT_ID, cgroup.as_path()));
-    assert_eq!(written.library(), node.machine.nvml_library());
+    assert_eq!(written.library(), Some(&*node.machine.nvml_library()));
     let limits: Vec<_> =
         written.gpus().iter().map(|gpu| (gpu.uuid.clone(), gpu.hard_bytes)).collect();
     assert_eq!(limits, [(node.uuid(0), 4096 * MIB), (node.uuid(1), 1024 * MIB)]);
@@ -288,7 +290,7 @@ fn a_driver_that_cannot_limit_refuses_the_container() {
     let node = Node::new();
     node.record_with(&node.at("gone/libnvidia-ml.so.1"), &node.gpus(&[1]));
     node.check_refused("cannot load");
-    node.record(&[GpuMemoryLimit { uuid: "GPU-gone".to_owned(), hard_mib: 1 }]);
+    node.record(&[GpuMemoryLimit { uuid: "GPU-gone".to_owned(), region: None, hard_mib: 1 }]);
     node.check_refused("GPU-gone cannot be used");
     node.record(&node.gpus(&[4096, 1024]));
     node.inject("lost@1");

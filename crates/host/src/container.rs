@@ -21,6 +21,17 @@ pub struct ContainerId {
     pub id: String,
 }
 
+/// A container's process that holds memory of a GPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GpuProcess {
+    /// Process id on the host.
+    pub pid: u32,
+    /// Its container.
+    pub container: ContainerId,
+    /// Memory that it holds, its contexts included, in bytes.
+    pub memory_bytes: u64,
+}
+
 // === impl Host ===
 
 impl Host {

@@ -365,7 +365,7 @@ async fn a_hidden_process_list_is_told_and_nobody_is_blamed() {
 #[tokio::test]
 async fn replicas_of_a_given_memory_are_watched_by_the_kubelets_record() {
     let policy = Policy { resources: first_gpu_by_memory(10), ..policy(WatchdogAction::Kill) };
-    let watched = Watched::sharing(policy, 7, &[("a", 2), ("b", 1)]).await;
+    let watched = Box::pin(Watched::sharing(policy, 7, &[("a", 2), ("b", 1)])).await;
     let (mut modest, mut greedy) = (watched.program(Some("a")), watched.program(Some("b")));
     let stranger = watched.program(Some("f"));
     // 20 GiB of two replicas are none too many, and 11 GiB of one are.

@@ -29,7 +29,7 @@ pub(super) struct GpuStates {
     measured: BTreeMap<DeviceId, Instant>,
     /// Reasons why GPUs cannot be measured.
     unmeasured: BTreeMap<DeviceId, String>,
-    /// Pods and claims that the driver limits.
+    /// Pods and claims that the driver or the kernel limits.
     pub(super) limited: LimitedHolders,
 }
 
@@ -85,6 +85,11 @@ impl GpuStates {
         self.begun.insert(device.clone(), Instant::now());
     }
 
+    /// Notes that a measurement runs, unless its begin is known.
+    pub(super) fn begun_once(&mut self, device: &DeviceId) {
+        self.begun.entry(device.clone()).or_insert_with(Instant::now);
+    }
+
     /// True if the running measurement takes longer than a recent one may be old.
     pub(super) fn is_overdue(&self, device: &DeviceId) -> bool {
         self.begun.get(device).is_none_or(|at| at.elapsed() >= self.recent)
@@ -111,8 +116,8 @@ impl GpuStates {
     fn enforcement(&self, device: &DeviceId, holder: &ClaimRef, limit: Limit) -> Enforcement {
         let of_gpu = self.limited.get(device);
         let uid = holder.pod_of_share().unwrap_or(&holder.uid);
-        if of_gpu.is_some_and(|holders| holders.contains(uid)) {
-            Enforcement::Driver
+        if let Some(by) = of_gpu.and_then(|holders| holders.get(uid)) {
+            *by
         } else if limit.is_mps {
             Enforcement::Mps
         } else if self.acts && self.is_measured(device) {
