@@ -30,6 +30,8 @@ pub struct GpuProcess {
     pub container: ContainerId,
     /// Memory that it holds, its contexts included, in bytes.
     pub memory_bytes: u64,
+    /// Time in which its kernels ran lately, in percent; `None` where the driver does not measure it.
+    pub compute_percent: Option<u32>,
 }
 
 // === impl Host ===

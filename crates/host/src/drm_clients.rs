@@ -143,7 +143,12 @@ impl DrmProcesses {
             }
         }
         for (gpu, memory_bytes) in held {
-            let process = GpuProcess { pid, container: container.clone(), memory_bytes };
+            let process = GpuProcess {
+                pid,
+                container: container.clone(),
+                memory_bytes,
+                compute_percent: None,
+            };
             self.processes.entry(gpu).or_default().push(process);
         }
         Ok(())

@@ -19,6 +19,7 @@
 
 mod accounts;
 mod action;
+mod compute;
 mod limits;
 mod snapshot;
 mod tenants;
@@ -40,7 +41,7 @@ use windlass_allocations::{
     ledger::{Ledger, SharedLedger},
 };
 use windlass_cdi::memory_limits::{self, LimitedHolders};
-use windlass_cluster::{Client, Pods};
+use windlass_cluster::{BoundPod, Client, Pods};
 use windlass_config::{Policy, WatchdogAction, WatchdogPolicy};
 use windlass_core::{device::DeviceId, pci::PciAddress};
 use windlass_discovery::live_driver::{LiveDriver, ProcessError};
@@ -60,6 +61,7 @@ use windlass_resources::NodeState;
 use self::{
     accounts::{Accounts, HeldMemory, Usage, Violation},
     action::Actions,
+    compute::ComputeAccounts,
     limits::{GpuLimits, Holders, Limits, add_replicas, joined, limits},
     snapshot::{GpuStates, snapshot},
     tenants::Tenants,
@@ -104,6 +106,7 @@ pub(crate) struct Watchdog {
     /// The running read of the hook's notes.
     notes: Tasks<(), LimitedHolders>,
     accounts: Accounts,
+    compute: ComputeAccounts,
     tenants: Tenants,
     actions: Actions,
     running: JoinSet<()>,
@@ -132,6 +135,7 @@ impl Watchdog {
             drm: Tasks::default(),
             notes: Tasks::default(),
             accounts: Accounts::default(),
+            compute: ComputeAccounts::default(),
             tenants: Tenants::new(pods.clone()),
             actions: Actions {
                 pods,
@@ -211,6 +215,7 @@ impl Watchdog {
 
     fn forget(&mut self, limits: &Limits) {
         self.accounts.retain(limits);
+        self.compute.retain(limits);
         self.states.retain(limits);
         self.present.retain(|device, _| limits.contains_key(device));
         self.tenants.retain(&self.present.values().flatten().collect());
@@ -307,25 +312,33 @@ impl Watchdog {
         let pods = containers.map(|container| container.pod.clone()).collect();
         self.present.insert(device.clone(), pods);
         let used = self.used(processes, gpu);
+        for excess in self.compute.record(device, &used, gpu) {
+            let tenants = self.known(excess.pods.iter());
+            self.running.spawn(self.actions.clone().tell_compute(excess, tenants));
+        }
         for violation in self.accounts.record(device, used, Instant::now(), action.acts()) {
-            let containers = violation.usage.processes.iter().map(|process| &process.container);
-            let tenants: BTreeMap<_, _> = containers
-                .filter_map(|it| Some((it.pod.clone(), self.tenants.get(&it.pod)?.pod.clone())))
-                .collect();
+            let pods = violation.usage.processes.iter().map(|process| &process.container.pod);
+            let tenants = self.known(pods);
             let holders = violation.holders.iter().map(|holder| self.tenants.named(holder));
             let violation = Violation { holders: holders.collect(), ..violation };
             self.running.spawn(self.actions.clone().perform(action, violation, tenants));
         }
     }
 
+    /// Those of the pods that are known, by UID.
+    fn known<'a>(&self, pods: impl Iterator<Item = &'a String>) -> BTreeMap<String, BoundPod> {
+        pods.filter_map(|uid| Some((uid.clone(), self.tenants.get(uid)?.pod.clone()))).collect()
+    }
+
     /// Processes of a GPU by the holders that they count for. Those of the host and of pods without a limit count for
     /// nobody.
     fn used(&self, processes: Vec<GpuProcess>, gpu: &GpuLimits) -> BTreeMap<Holders, Usage> {
         let mut all = Vec::new();
-        for GpuProcess { pid, container, memory_bytes } in processes {
+        for GpuProcess { pid, container, memory_bytes, compute_percent } in processes {
             let holders = self.holders(&container.pod, gpu);
             if !holders.is_empty() {
-                all.push((holders, HeldMemory { pid, container, bytes: memory_bytes }));
+                let bytes = memory_bytes;
+                all.push((holders, HeldMemory { pid, container, bytes, compute_percent }));
             }
         }
         let groups = joined(all.iter().map(|(holders, _)| holders));

@@ -52,6 +52,7 @@ pub(super) fn snapshot(
                 name,
                 is_claim: !holder.is_share(),
                 mib: limit.mib,
+                compute_percent: limit.compute_percent,
                 by: state.enforcement(device, holder, limit),
             }
         });
@@ -130,18 +131,22 @@ impl GpuStates {
 
 fn containers(device: &DeviceId, accounts: &Accounts, tenants: &Tenants) -> Vec<ContainerMemory> {
     let usages = accounts.usages().filter(|(known, ..)| *known == device);
-    let mut bytes = BTreeMap::new();
+    let mut all: BTreeMap<_, (u64, Option<u32>)> = BTreeMap::new();
     for process in usages.flat_map(|(.., usage)| &usage.processes) {
-        *bytes.entry(&process.container).or_default() += process.bytes;
+        let (bytes, compute) = all.entry(&process.container).or_default();
+        *bytes = bytes.saturating_add(process.bytes);
+        *compute =
+            compute.iter().chain(&process.compute_percent).copied().reduce(u32::saturating_add);
     }
-    let memory = |(container, bytes): (&ContainerId, u64)| {
+    let memory = |(container, (bytes, compute_percent)): (&ContainerId, (u64, Option<u32>))| {
         let pod = tenants.get(&container.pod).map(|tenant| &tenant.pod);
         ContainerMemory {
             namespace: pod.map(|pod| pod.namespace.clone()).unwrap_or_default(),
             pod: pod.map_or_else(|| container.pod.clone(), |pod| pod.name.clone()),
             container: tenants.container(container).unwrap_or(&container.id).to_owned(),
             bytes,
+            compute_percent,
         }
     };
-    bytes.into_iter().map(memory).collect()
+    all.into_iter().map(memory).collect()
 }
