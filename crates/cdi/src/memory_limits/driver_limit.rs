@@ -110,7 +110,7 @@ impl LimitRules<'_> {
             return Enforcement::None;
         }
         let by_hook = self.hook().and_then(|_| self.means.by_hook(drm));
-        by_hook.unwrap_or_else(|_| self.means.without_driver(self.policy))
+        by_hook.unwrap_or_else(|_| self.means.without_hook(self.policy, drm))
     }
 
     /// The limit of a container with parts of these GPUs by the driver or the kernel; none where no part needs one, or
@@ -149,7 +149,10 @@ impl LimitRules<'_> {
         };
         match found {
             Ok(limit) => required.check(by, without).map(|()| Some(limit)),
-            Err(why) => required.check(self.means.without_driver(self.policy), &why).map(|()| None),
+            Err(why) => {
+                let drm = limited.iter().find_map(|gpu| gpu.drm);
+                required.check(self.means.without_hook(self.policy, drm), &why).map(|()| None)
+            }
         }
     }
 
@@ -165,7 +168,7 @@ impl LimitRules<'_> {
             let found = if each.is_by_mps {
                 Enforcement::Mps
             } else {
-                self.means.without_driver(self.policy)
+                self.means.without_hook(self.policy, each.drm)
             };
             return required.check(found, NO_CDI).map(|()| None);
         }
@@ -263,6 +266,7 @@ mod tests {
             driver: Some(driver.map(|()| places)),
             dmem: Some(Err(NoDmem::NoController)),
             shows_processes: true,
+            shows_open_files: true,
         }
     }
 

@@ -24,6 +24,8 @@ pub struct LimitMeans {
     pub dmem: Option<Result<DmemPlaces, NoDmem>>,
     /// True if the agent sees the host's processes, which the watchdog needs.
     pub shows_processes: bool,
+    /// True if it also sees which files they have open, which the watchdog needs for GPUs that the kernel limits.
+    pub shows_open_files: bool,
 }
 
 // === impl LimitMeans ===
@@ -33,12 +35,19 @@ impl LimitMeans {
     pub fn read(driver: &LiveDriver) -> Self {
         let shows_processes = driver.host().shows_own_process();
         let dmem = Some(DmemPlaces::find(driver.host()));
-        Self { driver: Some(driver.memory_limits()), dmem, shows_processes }
+        let shows_open_files = driver.host().shows_open_files();
+        Self { driver: Some(driver.memory_limits()), dmem, shows_processes, shows_open_files }
     }
 
-    /// The strongest enforcement of a share apart from the driver's, the kernel's, MPS and MIG.
+    /// The strongest enforcement of a share of NVIDIA's GPUs apart from the driver's, MPS and MIG.
     pub fn without_driver(&self, policy: &Policy) -> Enforcement {
-        let is_watched = policy.watchdog.action.acts() && self.shows_processes;
+        self.without_hook(policy, None)
+    }
+
+    /// The strongest enforcement of a share without the hook and MPS. `drm` is the address of a GPU that the kernel limits.
+    pub fn without_hook(&self, policy: &Policy, drm: Option<PciAddress>) -> Enforcement {
+        let is_seen = if drm.is_some() { self.shows_open_files } else { self.shows_processes };
+        let is_watched = policy.watchdog.action.acts() && is_seen;
         if is_watched { Enforcement::Watched } else { Enforcement::None }
     }
 

@@ -98,6 +98,18 @@ impl Drop for Program {
 impl World {
     /// A node whose kernel has these regions; without the controller for `None`.
     async fn new(shared: Shared, regions: Option<&str>, at_least: &str, action: &str) -> Self {
+        const PTRACE: &str = "CapEff:\t0000000000080000\n";
+        Self::of_agent(PTRACE, shared, regions, at_least, action).await
+    }
+
+    /// The same for an agent with these capabilities.
+    async fn of_agent(
+        capabilities: &str,
+        shared: Shared,
+        regions: Option<&str>,
+        at_least: &str,
+        action: &str,
+    ) -> Self {
         let config = format!(
             "resources: [{{name: {SHARED}, devices: {{source: {}, index: [0]}}, sharing: {{method: timeSlicing, memory: 10Gi}}}}]\n\
              memoryLimits: {{hook: {HOOK}, atLeast: {at_least}}}\n\
@@ -112,6 +124,7 @@ impl World {
         node.config.disclose.insert(windlass_config::Disclosed::Pods);
         node.config.listen = Some("127.0.0.1:0".parse().expect("an address"));
         prepare_proc(&node);
+        node.write(&format!("/proc/{}/status", std::process::id()), capabilities);
         let controllers = if regions.is_some() { "memory dmem\n" } else { "memory\n" };
         for cgroup in ["", "/kubepods", &format!("/kubepods/pod{}", uid())] {
             let folder = format!("/sys/fs/cgroup{cgroup}");
@@ -302,6 +315,17 @@ async fn a_kernel_that_cannot_limit_leaves_the_watchdog_or_refuses() {
             (Err(rejection), Some(why)) => assert!(rejection.message.contains(why), "{rejection}"),
             (admitted, _) => panic!("{regions:?} {at_least}: {admitted:?}"),
         }
+        world.agent.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn an_agent_that_may_not_see_open_files_watches_nobody() {
+    for (at_least, starts) in [("none", true), ("watched", false)] {
+        let world = World::of_agent("CapEff:\t20\n", FLEX, None, at_least, "kill").await;
+        assert_eq!(world.enforcement(), Some(Enforcement::None));
+        let pod = Pod { uid: uid(), ..pod_with("a", SHARED, 1) };
+        assert_eq!(world.kubelet.admit(pod).await.is_ok(), starts, "{at_least}");
         world.agent.stop().await;
     }
 }
