@@ -7,7 +7,7 @@
 use std::{collections::BTreeMap, path::Path};
 
 use serde::{Deserialize, Serialize};
-use windlass_allocations::ledger::{ClaimRef, Use, together};
+use windlass_allocations::ledger::{ClaimRef, Portion, Use, together};
 use windlass_config::Places;
 use windlass_core::{
     cdi::ContainerEdits,
@@ -30,6 +30,7 @@ pub type Records = BTreeMap<String, PreparedClaim>;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PreparedClaim {
+    /// The claim.
     #[serde(rename = "ref")]
     pub claim: ClaimRef,
     pub(crate) state: Stage,
@@ -97,6 +98,11 @@ impl PreparedDevice {
         let Self { pool, name, share, requests, .. } = self;
         (pool, name, share) == (&result.pool, &result.device, &result.share)
             && *requests == [result.base_request()]
+    }
+
+    /// Amounts of a GPU, if the claim has a share by amounts.
+    pub fn portion(&self) -> Option<Portion> {
+        self.usage.portion()
     }
 
     /// The device, or the instance at the allocated placement.

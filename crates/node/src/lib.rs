@@ -16,4 +16,4 @@ mod watchdog;
 
 pub use admin::{ListenError, Probe, ProbeAnswer, ProbeError, probe_agent};
 pub use agent::{Agent, StartError, Succession, await_kubelet, await_predecessor, stand_by};
-pub use shares::{PodShare, shares_of};
+pub use shares::{PodHoldings, PodShare, ShareKind, shares_of};

@@ -60,7 +60,7 @@ use windlass_host::{
 use windlass_lifecycle::cleanup::CleanupHandle;
 use windlass_resources::{NodeState, offers::Shareable};
 
-pub use self::report::{PodShare, shares_of};
+pub use self::report::{PodHoldings, PodShare, ShareKind, shares_of};
 use self::{
     choice::{Choice, decided},
     documents::{Edits, ShareDocument, ShareDocuments},

@@ -218,10 +218,16 @@ async fn pods_share_the_gpu_that_was_decided_for_them() {
     let second = world.run("b", 71, &placed(gpu)).await;
     assert_eq!(gpu_of(&second), gpu.as_str(), "79 GiB of it are theirs");
     let state = world.agent.state.borrow().clone();
-    let told = windlass_node::shares_of(&world.node.config.places, &state, "default", "b");
+    let pod = windlass_node::PodHoldings {
+        namespace: "default".to_owned(),
+        name: "b".to_owned(),
+        ..windlass_node::PodHoldings::default()
+    };
+    let told = windlass_node::shares_of(&world.node.config.places, &state, &pod);
     let [told] = told.as_slice() else { panic!("{told:?}") };
     assert_eq!((&told.device, told.memory_mib, told.of_mib), (gpu, 71 << 10, 81_559));
-    assert_eq!((told.pod_uid.as_str(), told.enforcement), ("b-uid", Enforcement::None));
+    assert_eq!(told.pod_uids, ["b-uid".to_owned()].into());
+    assert_eq!(told.enforcement, Enforcement::None);
     assert_eq!(
         world.start("a", "main").await,
         [first],

@@ -442,6 +442,31 @@ fn replicas_that_containers_hold_are_in_use() {
 }
 
 #[test]
+fn a_pods_replicas_are_explained_by_their_memory_and_by_what_limits_it() {
+    let folder = folder();
+    let host = machine(&folder, "t4-edge");
+    let rule = "resources:\n\
+                - name: nvidia.com/gpu\n  devices: {kind: gpu}\n  \
+                sharing: {method: timeSlicing, memory: 5Gi}\n";
+    let path = folder.path().join("memory.yaml");
+    fs::write(&path, rule).expect("written");
+    let config = ["--config".to_owned(), path.display().to_string()];
+    let mut kubelet = Kubelet::start(&folder, "web:nvidia.com/gpu=2");
+    let _node = Node::start(&folder, &[&host[..], &config].concat());
+    kubelet.until("pod web admitted");
+    let flags = [&here(&folder, &host)[..], &config].concat();
+    let output = on_node(&flags, "--pod web");
+    let shown = text(&output.stdout);
+    assert!(shown.contains("default/web, 2 replicas of GPU0 (GPU-"), "{shown}");
+    assert!(shown.contains("  memory: 10240 of 15360 MiB, enforcement: none; "), "{shown}");
+    let document = text(&on_node(&flags, "--pod web -o json").stdout);
+    let document: Value = serde_json::from_str(&document).expect("JSON");
+    let share = &document["shares"][0];
+    assert_eq!((&share["by"]["replicas"], &share["memoryMib"]), (&2.into(), &10_240.into()));
+    assert_eq!(share["podUids"].as_array().map(Vec::len), Some(1), "{share}");
+}
+
+#[test]
 fn a_pod_is_explained_by_the_choice_that_is_remembered_and_by_what_changed_since() {
     let folder = folder();
     let host = machine(&folder, "dgx-h100");

@@ -1,67 +1,209 @@
-//! Shares of a pod by amounts, for `windlass explain`.
+//! A pod's parts of GPUs, for `windlass explain`: shares by amounts, replicas of a given memory, and shares of its claims.
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
-use windlass_cdi::memory_limits;
-use windlass_config::Places;
-use windlass_core::{device::DeviceId, enforcement::Enforcement};
-use windlass_resources::NodeState;
+use windlass_allocations::ledger::Portion;
+use windlass_cdi::memory_limits::{self, LimitedHolders};
+use windlass_config::{Places, ShareMethod};
+use windlass_core::{device::DeviceId, enforcement::Enforcement, replica::ReplicaId};
+use windlass_dra::{ClaimFile, PreparedClaim};
+use windlass_host::files::{Links, MAX_BYTES, read_regular_text};
+use windlass_kubelet_api::{checkpoint, deviceplugin::PLUGIN_DIR, dra};
+use windlass_resources::{NodeState, offers::OfferedDevice};
 
 use super::{
     documents::ShareDocuments,
     hold::{HeldGpu, Hold},
 };
 
-/// A pod's share of a GPU.
+/// Devices and claims of a pod, as the kubelet tells them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PodHoldings {
+    /// Namespace of the pod.
+    pub namespace: String,
+    /// Name of the pod.
+    pub name: String,
+    /// Ids of devices, replicas and tokens by container and resource.
+    pub devices: BTreeMap<(String, String), BTreeSet<String>>,
+    /// Names of its claims, which are in its namespace.
+    pub claims: BTreeSet<String>,
+}
+
+/// A pod's part of a GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodShare {
     /// The GPU.
     pub device: DeviceId,
-    /// UID of the pod, as the kubelet has it.
-    pub pod_uid: String,
+    /// Way in which the pod has it.
+    pub by: ShareKind,
+    /// UIDs of the pods that it serves, as the kubelet has them; a claim may serve several, and none are known where the kubelet's
+    /// record is out of sight.
+    pub pod_uids: BTreeSet<String>,
     /// Memory of the share in MiB.
     pub memory_mib: u64,
     /// Memory of the whole GPU in MiB.
     pub of_mib: u64,
     /// Compute of the share in percent of the GPU; 0 is no request.
     pub compute_percent: u64,
-    /// Means that keeps the pod to its memory: the driver if the hook has limited a container of it, else the best that the
-    /// node has without.
+    /// Means that keeps the pod to its memory: the driver or the kernel if the hook has limited a container of it, else the best
+    /// that the node has without.
     pub enforcement: Enforcement,
 }
 
-/// Shares of a pod on this node, by the CDI documents of the agent. Blocks for small files.
-pub fn shares_of(places: &Places, node: &NodeState, namespace: &str, pod: &str) -> Vec<PodShare> {
+/// Way in which a pod has a part of a GPU.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum ShareKind {
+    /// Amounts of extended resources.
+    Amounts,
+    /// So many replicas, over all containers.
+    Replicas(u64),
+    /// A claim of this name.
+    Claim(String),
+}
+
+/// The node's facts about shares.
+struct Facts<'a> {
+    places: &'a Places,
+    node: &'a NodeState,
+    limited: LimitedHolders,
+}
+
+/// Parts of GPUs that a pod has on this node, by the CDI documents of the agent, its record of claims, and the kubelet's
+/// records. Blocks for small files.
+pub fn shares_of(places: &Places, node: &NodeState, pod: &PodHoldings) -> Vec<PodShare> {
     let limited = memory_limits::limited(&places.state_dir, &places.host());
-    let (documents, _) = ShareDocuments::new(&places.cdi_dir).read();
-    let is_of_pod = |hold: &&Hold| (&*hold.pod.namespace, &*hold.pod.name) == (namespace, pod);
-    let holds = documents.values().map(|document| &document.hold).filter(is_of_pod);
-    let mut shares = Vec::new();
-    for hold in holds {
-        for gpu in hold.gpus() {
-            let by_hook = limited.get(&gpu.device).and_then(|it| it.get(&hold.pod.uid));
-            let by = by_hook.copied();
-            let by = by.unwrap_or_else(|| node.means.without_driver(&node.policy));
-            let share = PodShare::of(hold, gpu, by);
-            if !shares.contains(&share) {
-                shares.push(share);
-            }
-        }
-    }
+    let facts = Facts { places, node, limited };
+    let mut shares = facts.by_amounts(pod);
+    shares.extend(facts.by_replicas(pod));
+    shares.extend(facts.by_claims(pod));
     shares
 }
 
-// === impl PodShare ===
+// === impl Facts ===
 
-impl PodShare {
-    fn of(hold: &Hold, gpu: &HeldGpu, enforcement: Enforcement) -> Self {
-        Self {
-            device: gpu.device.clone(),
-            pod_uid: hold.pod.uid.clone(),
-            memory_mib: gpu.amounts.memory_mib,
-            of_mib: gpu.of_mib,
-            compute_percent: gpu.amounts.compute_percent,
-            enforcement,
+impl Facts<'_> {
+    fn by_amounts(&self, pod: &PodHoldings) -> Vec<PodShare> {
+        let (documents, _) = ShareDocuments::new(&self.places.cdi_dir).read();
+        let is_of_pod =
+            |hold: &&Hold| (&*hold.pod.namespace, &*hold.pod.name) == (&pod.namespace, &pod.name);
+        let holds = documents.values().map(|document| &document.hold).filter(is_of_pod);
+        let mut shares = Vec::new();
+        for hold in holds {
+            for HeldGpu { device, amounts, of_mib } in hold.gpus() {
+                let share = PodShare {
+                    device: device.clone(),
+                    by: ShareKind::Amounts,
+                    pod_uids: [hold.pod.uid.clone()].into(),
+                    memory_mib: amounts.memory_mib,
+                    of_mib: *of_mib,
+                    compute_percent: amounts.compute_percent,
+                    enforcement: self.by_hook_or_watchdog(device, &hold.pod.uid),
+                };
+                if !shares.contains(&share) {
+                    shares.push(share);
+                }
+            }
         }
+        shares
+    }
+
+    /// Replicas with a given memory. A pod's containers count together.
+    fn by_replicas(&self, pod: &PodHoldings) -> Vec<PodShare> {
+        let mut counts: BTreeMap<DeviceId, (u64, u64, BTreeSet<String>)> = BTreeMap::new();
+        let recorded = self.recorded();
+        for ((container, resource), ids) in &pod.devices {
+            let mut offers = self.node.offers.iter();
+            let offer = offers.find(|(name, _)| name.as_str() == resource).map(|(_, offer)| offer);
+            for replica in ids.iter().filter_map(|id| id.parse::<ReplicaId>().ok()) {
+                let device = offer.and_then(|offer| offer.devices.get(&replica.device));
+                let shared = device.and_then(OfferedDevice::shared);
+                let Some(each) = shared.and_then(|shared| shared.memory_mib) else { continue };
+                let (count, memory, uids) = counts.entry(replica.device.clone()).or_default();
+                (*count, *memory) = (*count + 1, *memory + each);
+                let id = replica.to_string();
+                let is_it = |held: &&checkpoint::PodDevices| {
+                    held.container_name == *container
+                        && held.resource_name == *resource
+                        && held.device_ids.values().flatten().any(|held| *held == id)
+                };
+                uids.extend(recorded.iter().find(is_it).map(|held| held.pod_uid.clone()));
+            }
+        }
+        let share =
+            |(device, (count, memory_mib, pod_uids)): (DeviceId, (u64, u64, BTreeSet<_>))| {
+                let gpu = self.node.inventory.get(device.as_str())?;
+                let hooks = self.limited.get(&device);
+                let by_hook = pod_uids.iter().find_map(|uid| hooks?.get(uid).copied());
+                Some(PodShare {
+                    by: ShareKind::Replicas(count),
+                    pod_uids,
+                    memory_mib,
+                    of_mib: gpu.memory_mib()?,
+                    compute_percent: 0,
+                    enforcement: by_hook.or_else(|| self.node.enforcement(gpu)).unwrap_or_default(),
+                    device,
+                })
+            };
+        counts.into_iter().filter_map(share).collect()
+    }
+
+    /// Shares of the pod's claims.
+    fn by_claims(&self, pod: &PodHoldings) -> Vec<PodShare> {
+        let claims = ClaimFile::new(self.places).read().ok().flatten().unwrap_or_default();
+        let is_of_pod = |it: &&PreparedClaim| {
+            it.claim.namespace == pod.namespace && pod.claims.contains(&it.claim.name)
+        };
+        let mut shares = Vec::new();
+        for claim in claims.values().filter(is_of_pod) {
+            let pod_uids = self.users(&claim.claim.uid);
+            for held in &claim.devices {
+                let Some((device, portion)) = held.device.as_ref().zip(held.portion()) else {
+                    continue;
+                };
+                shares.push(PodShare {
+                    device: device.clone(),
+                    by: ShareKind::Claim(claim.claim.name.clone()),
+                    pod_uids: pod_uids.clone(),
+                    memory_mib: portion.memory,
+                    of_mib: portion.of,
+                    compute_percent: portion.compute,
+                    enforcement: self.of_claim(device, &claim.claim.uid, &portion),
+                });
+            }
+        }
+        shares
+    }
+
+    fn of_claim(&self, device: &DeviceId, uid: &str, portion: &Portion) -> Enforcement {
+        match portion.method {
+            ShareMethod::Mps => Enforcement::Mps,
+            ShareMethod::TimeSlicing | ShareMethod::Driver => self.by_hook_or_watchdog(device, uid),
+        }
+    }
+
+    fn by_hook_or_watchdog(&self, device: &DeviceId, holder: &str) -> Enforcement {
+        let by_hook = self.limited.get(device).and_then(|it| it.get(holder)).copied();
+        by_hook.unwrap_or_else(|| self.node.means.without_driver(&self.node.policy))
+    }
+
+    /// The kubelet's record of devices; empty where it is out of sight.
+    fn recorded(&self) -> Vec<checkpoint::PodDevices> {
+        let path = self.places.kubelet_dir.join(PLUGIN_DIR).join(checkpoint::FILE);
+        let text = read_regular_text(&path, Links::Refused, MAX_BYTES).ok();
+        let parsed = text.and_then(|text| checkpoint::Checkpoint::parse(&text).ok());
+        parsed.and_then(|checkpoint| checkpoint.pods).unwrap_or_default()
+    }
+
+    /// UIDs of the pods that use a claim, by the kubelet's record; none where it is out of sight.
+    fn users(&self, claim: &str) -> BTreeSet<String> {
+        let path = self.places.kubelet_dir.join(dra::checkpoint::FILE);
+        let text = read_regular_text(&path, Links::Refused, MAX_BYTES).ok();
+        let parsed = text.and_then(|text| dra::checkpoint::Checkpoint::parse(&text).ok());
+        let claims = parsed.and_then(|checkpoint| checkpoint.claims).unwrap_or_default();
+        let own = claims.into_iter().find(|state| state.claim_uid == claim);
+        own.map(|state| state.pod_uids).unwrap_or_default()
     }
 }

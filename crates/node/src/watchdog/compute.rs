@@ -127,9 +127,8 @@ mod tests {
     ) -> Vec<(String, u32)> {
         let gpu = "GPU-a".parse().expect("an id");
         let limit = Limit { mib: 1, compute_percent: 25, is_mps: false };
-        let limits = GpuLimits::test(
-            ["a", "b", "c"].map(|name| (pod(name).pop_first().expect("one"), limit)),
-        );
+        let holder = |name: &str| (ClaimRef::of_share("ns", name, name), limit);
+        let limits = ["a", "b", "c"].map(holder).into_iter().collect();
         let usage = |(name, percent): &(&str, u32)| {
             let container = ContainerId { pod: (*name).to_owned(), id: "c".to_owned() };
             let process =

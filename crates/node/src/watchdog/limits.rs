@@ -105,11 +105,6 @@ impl GpuLimits {
         self.0.iter().map(|(holder, limit)| (holder, *limit))
     }
 
-    #[cfg(test)]
-    pub(super) fn test(limits: impl IntoIterator<Item = (ClaimRef, Limit)>) -> Self {
-        Self(limits.into_iter().collect())
-    }
-
     /// True if claims have limits: then a pod's claims must be known.
     pub(super) fn has_claims(&self) -> bool {
         self.0.keys().any(|holder| !holder.is_share())
@@ -124,6 +119,12 @@ impl GpuLimits {
         let compute = all.iter().map(|it| it.compute_percent).sum();
         let compute_percent = if asks_all { compute } else { 0 };
         (mib > 0 || compute_percent > 0).then_some(Limit { mib, compute_percent, is_mps })
+    }
+}
+
+impl FromIterator<(ClaimRef, Limit)> for GpuLimits {
+    fn from_iter<I: IntoIterator<Item = (ClaimRef, Limit)>>(limits: I) -> Self {
+        Self(limits.into_iter().collect())
     }
 }
 

@@ -5,13 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::{Context as _, Result, ensure};
 use jiff::Timestamp;
 use serde::Serialize;
-use windlass_allocations::podresources::{self, ByDevice, Holder};
+use windlass_allocations::podresources::{ByDevice, Holder, client};
 use windlass_config::Config;
 use windlass_core::{
     device::DeviceId,
     replica::{ReplicaId, token},
 };
 use windlass_deviceplugin::history::{self, RecordedChoice};
+use windlass_node::PodHoldings;
 use windlass_resources::NodeState;
 
 use super::{
@@ -34,7 +35,7 @@ struct PodDocument<'a> {
     #[serde(flatten)]
     origin: Origin<'a>,
     pod: String,
-    /// Shares of GPUs by amounts.
+    /// Parts of GPUs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     shares: Vec<ShareInUse>,
     containers: Vec<ContainerDevices<'a>>,
@@ -72,13 +73,21 @@ const MAYBE: &str = "an earlier pod's, if the kubelet had no alternative for thi
 const FORGOTTEN: &str = "no recorded choice: the kubelet had no alternative, or it was long ago";
 
 pub(super) async fn run(config: &Config, pod: &PodName, output: OutputArg) -> Result<()> {
-    let holders = podresources::holders(&config.places.kubelet_dir).await;
-    let holders = holders
+    let all = client::pods(&config.places.kubelet_dir).await;
+    let all = all
         .context("cannot read the devices of the pod (--kubelet-dir names its kubelet's folder)")?;
-    let holdings = holdings(&holders, pod);
-    ensure!(!holdings.is_empty(), "{pod} has no device of this node; {}", pods(&holders));
+    let claims = client::by_claim(&all).into_iter();
+    let own = claims
+        .filter(|((namespace, _), pods)| *namespace == pod.namespace && pods.contains(&pod.name));
+    let claims: BTreeSet<_> = own.map(|((_, name), _)| name).collect();
+    let holders = client::by_device(all);
+    let devices = holdings(&holders, pod);
+    let has_any = !devices.is_empty() || !claims.is_empty();
+    ensure!(has_any, "{pod} has no device of this node; {}", pods(&holders));
+    let PodName { namespace, name } = pod.clone();
+    let holdings = PodHoldings { namespace, name, devices, claims };
     let remembered = history::read(&config.places.state_dir)?;
-    let (node, shares) = shares_in_use(config, pod).await?;
+    let (node, shares) = shares_in_use(config, &holdings).await?;
     let held = |((container, resource), ids): ((String, String), BTreeSet<String>)| {
         let is_it =
             |then: &&RecordedChoice| then.resource.as_str() == resource && ids_of(then) == ids;
@@ -86,7 +95,7 @@ pub(super) async fn run(config: &Config, pod: &PodName, output: OutputArg) -> Re
         ContainerDevices { container, resource, ids, past }
     };
     let origin = Origin::of(&node.inventory);
-    let containers = holdings.into_iter().map(held).collect();
+    let containers = holdings.devices.into_iter().map(held).collect();
     let document = PodDocument { origin, pod: pod.to_string(), shares, containers };
     answer(output, &document, || document.table(&node))?;
     let is_past = document.containers.iter().any(|held| held.past.is_some());

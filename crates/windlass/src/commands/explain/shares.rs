@@ -1,16 +1,14 @@
-//! Shares of a pod by amounts, with the memory that its processes hold.
+//! A pod's parts of GPUs, with the memory that its processes hold.
 
 use anyhow::Result;
 use serde::Serialize;
 use windlass_config::Config;
+use windlass_core::enforcement::Enforcement;
 use windlass_host::causes;
-use windlass_node::{PodShare, agent, shares_of};
+use windlass_node::{PodHoldings, PodShare, ShareKind, agent, shares_of};
 use windlass_resources::NodeState;
 
-use crate::{
-    cli::PodName,
-    commands::{clock, complete, short_name},
-};
+use crate::commands::{clock, complete, short_name};
 
 /// Share of a GPU, with the memory that the pod's processes hold.
 #[derive(Serialize)]
@@ -26,26 +24,30 @@ pub(super) struct ShareInUse {
     use_unknown: Option<String>,
 }
 
-/// Reason against the memory in use.
+/// Reasons against the memory in use.
 const NO_DRIVER: &str = "no NVIDIA driver answers on this host: run it on the pod's node";
+const NO_POD: &str = "the kubelet's record does not say which pod it is";
 
 const MIB: u64 = 1 << 20;
 
-/// The node, and the pod's shares of its GPUs by amounts.
+/// The node, and the pod's parts of its GPUs.
 pub(super) async fn shares_in_use(
     config: &Config,
-    pod: &PodName,
+    pod: &PodHoldings,
 ) -> Result<(NodeState, Vec<ShareInUse>)> {
     let mut shares = Vec::new();
     let devices = |node: &NodeState| {
-        shares = shares_of(&config.places, node, &pod.namespace, &pod.name);
+        shares = shares_of(&config.places, node, pod);
         shares.iter().map(|share| share.device.clone()).collect()
     };
     let (node, in_use) = Box::pin(agent::survey_in_use(config, clock(), devices)).await;
     complete(&node.inventory)?;
     let measured = |share: PodShare| match in_use.get(&share.device) {
+        Some(Ok(_)) if share.pod_uids.is_empty() => {
+            ShareInUse { share, used_mib: None, use_unknown: Some(NO_POD.to_owned()) }
+        }
         Some(Ok(processes)) => {
-            let own = processes.iter().filter(|process| process.container.pod == share.pod_uid);
+            let own = processes.iter().filter(|it| share.pod_uids.contains(&it.container.pod));
             let used = own.map(|process| process.memory_bytes).sum::<u64>() / MIB;
             ShareInUse { share, used_mib: Some(used), use_unknown: None }
         }
@@ -62,7 +64,12 @@ impl ShareInUse {
     pub(super) fn title(&self, node: &NodeState) -> String {
         let id = self.share.device.as_str();
         let gpu = node.inventory.get(id).map_or_else(|| id.to_owned(), short_name);
-        format!("share of {gpu} ({id})")
+        match &self.share.by {
+            ShareKind::Amounts => format!("share of {gpu} ({id})"),
+            ShareKind::Replicas(1) => format!("replica of {gpu} ({id})"),
+            ShareKind::Replicas(count) => format!("{count} replicas of {gpu} ({id})"),
+            ShareKind::Claim(name) => format!("claim {name}, share of {gpu} ({id})"),
+        }
     }
 
     pub(super) fn lines(&self) -> Vec<String> {
@@ -79,9 +86,10 @@ impl ShareInUse {
                 )
             }
         };
-        let compute = match compute_percent {
-            0 => "none asked for".to_owned(),
-            percent => format!("{percent} % are counted, and not limited"),
+        let compute = match (compute_percent, enforcement) {
+            (0, _) => "none asked for".to_owned(),
+            (percent, Enforcement::Mps) => format!("{percent} %, which the MPS daemon limits"),
+            (percent, _) => format!("{percent} % are counted, and not limited"),
         };
         vec![memory, format!("  compute: {compute}")]
     }
@@ -89,15 +97,14 @@ impl ShareInUse {
 
 #[cfg(test)]
 mod tests {
-    use windlass_core::enforcement::Enforcement;
-
     use super::*;
 
     #[test]
     fn a_share_says_what_it_has_what_limits_it_and_what_is_in_use() {
         let share = PodShare {
             device: "GPU-a".parse().expect("an id"),
-            pod_uid: "u".to_owned(),
+            by: ShareKind::Amounts,
+            pod_uids: ["u".to_owned()].into(),
             memory_mib: 8192,
             of_mib: 81_559,
             compute_percent: 50,
@@ -108,6 +115,12 @@ mod tests {
         let memory = "  memory: 8192 of 81559 MiB, enforcement: driver; 5000 MiB in use";
         let compute = "  compute: 50 % are counted, and not limited";
         assert_eq!(it.lines(), [memory, compute]);
+        it.share.by = ShareKind::Replicas(2);
+        assert_eq!(it.title(&NodeState::default()), "2 replicas of GPU-a (GPU-a)");
+        it.share.by = ShareKind::Claim("c".to_owned());
+        it.share.enforcement = Enforcement::Mps;
+        assert_eq!(it.title(&NodeState::default()), "claim c, share of GPU-a (GPU-a)");
+        assert_eq!(it.lines()[1], "  compute: 50 %, which the MPS daemon limits");
         it.share.memory_mib = 0;
         (it.used_mib, it.use_unknown) = (None, Some("it hangs".to_owned()));
         assert_eq!(it.lines()[0], "  memory: none asked for; use unknown: it hangs");
