@@ -17,7 +17,8 @@ pub(super) struct ComputeAccounts(BTreeMap<DeviceId, BTreeMap<Holders, Average>>
 /// Use by the holders of a GPU.
 #[derive(Debug, Default)]
 struct Average {
-    /// Time in which their kernels ran, in percent, over about the last [`LOOKS`] measurements.
+    /// Time in which their kernels ran, in percent, over about the last [`LOOKS`] measurements. Beyond the share, only time that
+    /// others want counts.
     percent: f64,
     /// True from a report on until they are within their share again.
     is_told: bool,
@@ -43,7 +44,7 @@ const FAR_ABOVE: f64 = 1.5;
 const FAR_PERCENT: f64 = 10.0;
 
 /// Use of the GPU by all holders from which on they wait for each other, in percent.
-const BUSY: f64 = 90.0;
+const BUSY: u32 = 90;
 
 // === impl ComputeAccounts ===
 
@@ -68,15 +69,18 @@ impl ComputeAccounts {
         for holders in used.keys() {
             averages.entry(holders.clone()).or_default();
         }
-        for (holders, average) in averages.iter_mut() {
-            average.measure(used.get(holders).map_or(0, Usage::compute_percent));
-        }
-        let is_busy = averages.values().map(|average| average.percent).sum::<f64>() >= BUSY;
+        let active = used.values().map(Usage::compute_percent).filter(|percent| *percent > 0);
+        let (count, percent) =
+            active.fold((0, 0), |(count, sum), percent| (count + 1, sum + percent));
+        let is_contended = count > 1 && percent >= BUSY;
         let mut excesses = Vec::new();
         for (holders, average) in averages {
-            let share = limits.of(holders).and_then(Limit::time_share);
-            let (Some(share), Some(usage)) = (share, used.get(holders)) else { continue };
-            if average.is_news(share, is_busy) {
+            let Some(share) = limits.of(holders).and_then(Limit::time_share) else { continue };
+            let percent = used.get(holders).map_or(0, Usage::compute_percent);
+            // Time that nobody else wants is no excess.
+            average.measure(if is_contended { percent } else { percent.min(share) });
+            let is_news = average.is_news(share);
+            if let Some(usage) = used.get(holders).filter(|_| is_news) {
                 excesses.push(ComputeExcess {
                     device: device.clone(),
                     holders: holders.clone(),
@@ -97,11 +101,11 @@ impl Average {
         self.percent += (f64::from(percent) - self.percent) / LOOKS;
     }
 
-    /// True if it is far above a share, in percent of a busy GPU, and was not told so since it was within the share.
-    fn is_news(&mut self, share: u32, is_busy: bool) -> bool {
+    /// True if it is far above a share in percent, and was not told so since it was within the share.
+    fn is_news(&mut self, share: u32) -> bool {
         let above = self.percent - f64::from(share);
         let is_far = above >= FAR_PERCENT && self.percent >= f64::from(share) * FAR_ABOVE;
-        let is_news = is_far && is_busy && !self.is_told;
+        let is_news = is_far && !self.is_told;
         self.is_told = above > 0.0 && (self.is_told || is_news);
         is_news
     }
@@ -143,7 +147,7 @@ mod tests {
     #[test]
     fn a_pod_far_above_its_share_of_a_busy_gpu_is_told_once() {
         let mut accounts = ComputeAccounts::default();
-        assert_eq!(told(&mut accounts, 30, &[("a", 70), ("b", 28)]), [], "a moment is no minute");
+        assert_eq!(told(&mut accounts, 10, &[("a", 70), ("b", 28)]), [], "a moment is no minute");
         assert_eq!(told(&mut accounts, 300, &[("a", 70), ("b", 28)]), [("a".to_owned(), 25)]);
         assert_eq!(told(&mut accounts, 300, &[("a", 70), ("b", 28)]), [], "it is known");
         assert_eq!(told(&mut accounts, 300, &[("a", 20), ("b", 28)]), []);
@@ -153,7 +157,8 @@ mod tests {
     #[test]
     fn nobody_is_blamed_for_time_that_nobody_else_wants() {
         let mut accounts = ComputeAccounts::default();
-        assert_eq!(told(&mut accounts, 600, &[("a", 80)]), [], "the GPU is idle for a fifth");
+        assert_eq!(told(&mut accounts, 600, &[("a", 100)]), [], "it is alone");
+        assert_eq!(told(&mut accounts, 600, &[("a", 70), ("b", 10)]), [], "a fifth is free");
         assert_eq!(told(&mut accounts, 600, &[("a", 34), ("b", 33), ("c", 33)]), [], "near enough");
         let ended = told(&mut accounts, 600, &[]);
         assert_eq!(ended, []);
