@@ -181,6 +181,7 @@ fn described(sharing: Sharing) -> String {
     let method = match shared.method {
         SharingMethod::TimeSlicing => "time-sliced",
         SharingMethod::Driver => "time-sliced within the driver's limit",
+        SharingMethod::Dmem => "time-sliced within the kernel's limit",
         SharingMethod::Shared => "shared",
         SharingMethod::Mps => "shared by MPS",
     };

@@ -54,6 +54,8 @@ pub enum SharingMethod {
     TimeSlicing,
     /// Time slices, with `memory` limited by the driver. Without that limit no container starts.
     Driver,
+    /// The same with the kernel's controller `dmem`, for GPUs of AMD and Intel.
+    Dmem,
     /// Nothing at all: the device takes several users by itself, as an RDMA interface and `/dev/kvm` do.
     Shared,
     /// An MPS daemon, which gives each client process an equal part of memory and threads.
@@ -93,7 +95,7 @@ struct SharingKeys {
     /// Number of containers that one device serves; at most 48 with `mps`. Left out with `memory`, as many as have room.
     #[serde(default, skip_serializing_if = "is_default")]
     replicas: Option<Replicas>,
-    /// Memory of each replica, at least `256Mi`; with `timeSlicing`, `driver` and `mps`. The replicas of a container are of one device,
+    /// Memory of each replica, at least `256Mi`; with all methods but `shared`. The replicas of a container are of one device,
     /// and their memory adds up.
     #[serde(default, skip_serializing_if = "is_default", with = "Text::<Mebibytes>")]
     memory: Option<Mebibytes>,
@@ -129,10 +131,10 @@ impl TryFrom<SharingKeys> for Sharing {
             );
         }
         if memory_mib.is_some() && method == SharingMethod::Shared {
-            return Err("memory is shared by timeSlicing, driver and mps only; leave memory out");
+            return Err("method: shared gives no memory; leave memory out");
         }
-        if memory_mib.is_none() && method == SharingMethod::Driver {
-            return Err("the driver limits memory: write memory: 10Gi, for example");
+        if memory_mib.is_none() && method.required() > Enforcement::None {
+            return Err("driver and dmem limit memory: write memory: 10Gi, for example");
         }
         let most = memory_mib.and(Some(method.most_replicas()));
         let replicas = replicas.or(most).ok_or("write replicas: 4 or memory: 10Gi, for example")?;
@@ -245,7 +247,7 @@ impl SharingMethod {
         match self {
             Self::Mps => Span::OneDevice,
             _ if memory_mib.is_some() => Span::OneDevice,
-            Self::TimeSlicing | Self::Driver | Self::Shared => Span::AnyDevices,
+            Self::TimeSlicing | Self::Driver | Self::Dmem | Self::Shared => Span::AnyDevices,
         }
     }
 
@@ -254,13 +256,14 @@ impl SharingMethod {
         match self {
             Self::TimeSlicing | Self::Shared | Self::Mps => Enforcement::None,
             Self::Driver => Enforcement::Driver,
+            Self::Dmem => Enforcement::Dmem,
         }
     }
 
     /// Most replicas of a device.
     fn most_replicas(self) -> Replicas {
         let most = match self {
-            Self::TimeSlicing | Self::Driver | Self::Shared => Replicas::MAX,
+            Self::TimeSlicing | Self::Driver | Self::Dmem | Self::Shared => Replicas::MAX,
             Self::Mps => MAX_MPS_CLIENTS,
         };
         Replicas(NonZeroU32::new(most).expect("not zero"))
@@ -270,7 +273,7 @@ impl SharingMethod {
     /// get.
     fn default_per_container(self) -> PerContainer {
         match self {
-            Self::TimeSlicing | Self::Driver | Self::Shared => PerContainer::Any,
+            Self::TimeSlicing | Self::Driver | Self::Dmem | Self::Shared => PerContainer::Any,
             Self::Mps => PerContainer::One,
         }
     }

@@ -1,6 +1,9 @@
 //! Checks that need several keys, with the line of each mistake.
 
-use windlass_core::{device::DeviceKind, enforcement::Enforcement};
+use windlass_core::{
+    device::{DeviceKind, MemoryLimiter, SourceName},
+    enforcement::Enforcement,
+};
 
 use crate::{
     Config,
@@ -47,8 +50,10 @@ struct Checker<'c> {
 const UNMATCHED_ALONE: &str = "unmatched is about devices that no rule takes, and there are no \
     rules: leave it out, or write resources";
 
-const DRIVER_WITHOUT_HOOK: &str =
-    "method: driver takes the hook: name its path in memoryLimits.hook";
+const METHOD_WITHOUT_HOOK: &str =
+    "methods driver and dmem take the hook: name its path in memoryLimits.hook";
+
+const SHARES_OF_OTHERS: &str = "claims share NVIDIA's GPUs by amounts only";
 
 const NO_DEVICE_LIST: &str = "no way to name devices: write one of cdi-cri, cdi-annotations, \
     envvar, volume-mounts";
@@ -101,8 +106,8 @@ impl Checker<'_> {
             if let Some(problem) = sharing_mistake(rule.sharing, &rule.devices) {
                 self.wrong(node.line_of("sharing"), problem);
             }
-            if rule.sharing.required() == Enforcement::Driver && !has_hook {
-                self.wrong(node.line_of("sharing"), DRIVER_WITHOUT_HOOK);
+            if rule.sharing.required() > Enforcement::None && !has_hook {
+                self.wrong(node.line_of("sharing"), METHOD_WITHOUT_HOOK);
             }
         }
         let rules = spanned(rules, nodes, |node| node.line_of("name"));
@@ -119,9 +124,13 @@ impl Checker<'_> {
             if let Some(devices) = node.child("devices") {
                 self.selector(&rule.devices, devices);
             }
+            let is_shared = rule.devices.source().is_none_or(|source| source.family().is_managed);
+            if !is_shared {
+                self.wrong(node.line_of("devices"), SHARES_OF_OTHERS);
+            }
             let is_by_driver = rule.manner.method.required() == Enforcement::Driver;
             if is_by_driver && policy.memory_limits.hook.is_none() {
-                self.wrong(node.line_of("method"), DRIVER_WITHOUT_HOOK);
+                self.wrong(node.line_of("method"), METHOD_WITHOUT_HOOK);
             }
         }
         if let Some(problem) = policy.dra.mig_mode_mistake() {
@@ -162,19 +171,24 @@ impl Checker<'_> {
 /// The mistake of sharing devices that cannot be shared so.
 fn sharing_mistake(sharing: Sharing, devices: &Selector) -> Option<String> {
     let Sharing::Shared(shared) = sharing else { return None };
-    let is_managed = devices.source().is_some_and(|it| it.family().is_managed);
+    let family = devices.source().map(SourceName::family);
+    let is_managed = family.is_some_and(|family| family.is_managed);
+    let limiter = family.and_then(|family| family.memory_limiter);
     match (shared.method, devices.kind) {
         (SharingMethod::Mps, _) if is_managed => too_many_clients(shared.replicas),
         (SharingMethod::Mps, _) => Some("MPS shares NVIDIA's GPUs only".to_owned()),
-        (SharingMethod::Driver, _) if !is_managed => {
+        (SharingMethod::Driver, _) if limiter != Some(MemoryLimiter::Driver) => {
             Some("NVIDIA's driver limits the memory of its GPUs only".to_owned())
         }
-        (SharingMethod::TimeSlicing | SharingMethod::Driver, Some(kind)) if !kind.is_gpu() => {
+        (SharingMethod::Dmem, _) if limiter != Some(MemoryLimiter::Kernel) => {
+            Some("the kernel limits the memory of AMD's and Intel's GPUs only".to_owned())
+        }
+        (SharingMethod::TimeSlicing, Some(kind)) if !kind.is_gpu() => {
             Some(format!("a {kind} has no time slices; write method: shared"))
         }
         (_, Some(kind)) if kind.is_instance() && shared.memory_mib.is_some() => {
             Some("only mps gives parts of a MIG instance's memory; leave memory out".to_owned())
         }
-        (SharingMethod::TimeSlicing | SharingMethod::Driver | SharingMethod::Shared, _) => None,
+        _ => None,
     }
 }

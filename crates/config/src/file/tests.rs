@@ -180,16 +180,25 @@ fn the_drivers_limit_takes_memory_a_hook_and_the_driver() {
         (
             "resources: [{name: a.com/x, devices: {kind: gpu}, \
              sharing: {method: driver, replicas: 4}}]",
-            "the driver limits memory: write memory: 10Gi",
+            "driver and dmem limit memory: write memory: 10Gi",
         ),
         (
             "resources: [{name: a.com/x, devices: {kind: gpu}, \
              sharing: {method: driver, memory: 10Gi}}]",
-            "method: driver takes the hook",
+            "methods driver and dmem take the hook",
+        ),
+        (
+            "resources: [{name: a.com/x, devices: {kind: gpu}, \
+             sharing: {method: dmem, memory: 10Gi}}]",
+            "the kernel limits the memory of AMD's and Intel's GPUs only",
+        ),
+        (
+            "dra: {shares: [{devices: {kind: gpu, source: amd}, method: timeSlicing}]}",
+            "claims share NVIDIA's GPUs by amounts only",
         ),
         (
             "dra: {shares: [{devices: {kind: gpu}, method: driver}]}",
-            "method: driver takes the hook",
+            "methods driver and dmem take the hook",
         ),
         (
             "resources: [{name: a.com/x, devices: {kind: gpu, source: amd}, \
@@ -225,7 +234,7 @@ fn rules_for_network_interfaces_and_shares_that_cannot_be_meant_are_refused() {
         (
             "resources: [{name: a.com/x, devices: {kind: gpu}, \
              sharing: {method: shared, memory: 10Gi}}]",
-            "memory is shared by timeSlicing, driver and mps only",
+            "method: shared gives no memory",
         ),
         (
             "resources: [{name: a.com/x, devices: {kind: mig}, \

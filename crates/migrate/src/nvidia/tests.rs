@@ -43,7 +43,7 @@ fn line(rule: &ResourceRule) -> String {
     }
     let Sharing::Shared(shared) = rule.sharing else { return text };
     let method = match shared.method {
-        SharingMethod::TimeSlicing | SharingMethod::Driver => "slices",
+        SharingMethod::TimeSlicing | SharingMethod::Driver | SharingMethod::Dmem => "slices",
         SharingMethod::Shared => "shared",
         SharingMethod::Mps => "mps",
     };

@@ -39,9 +39,8 @@ fn offering(sharing: Sharing, renamed: bool) -> Offering {
 
 fn method(method: SharingMethod) -> labels::Sharing {
     match method {
-        SharingMethod::TimeSlicing | SharingMethod::Driver | SharingMethod::Shared => {
-            labels::Sharing::TimeSlicing
-        }
         SharingMethod::Mps => labels::Sharing::Mps,
+        // Nothing but time slices keeps the programs apart.
+        _ => labels::Sharing::TimeSlicing,
     }
 }
