@@ -66,7 +66,7 @@ pub struct AllocationRequest<'a> {
     pub node_extras: &'a NodeExtras,
     /// Edits for a client of the device's MPS daemon.
     pub mps: Option<&'a MpsGrant>,
-    /// CDI names of the memory limits of replicas, in the document of GPUs.
+    /// CDI names of the memory limits of replicas, in the document of the devices.
     pub limits: &'a [String],
     /// Machine profile of a simulated host.
     pub simulated: Option<&'a str>,
@@ -188,8 +188,10 @@ impl AllocationRequest<'_> {
         let mut names: Vec<_> = in_documents
             .map(|device| crate::kind_of(device).qualify(crate::device_name(device, ids)))
             .collect();
+        if let Some(kind) = self.devices.first().map(|device| crate::kind_of(device)) {
+            names.extend(self.limits.iter().map(|name| kind.qualify(name)));
+        }
         if self.has_toolkit() {
-            names.extend(self.limits.iter().map(|name| crate::GPU.qualify(name)));
             names.extend(self.node_extras.cdi_extras.iter().cloned());
         }
         if self.uses(Strategy::CdiAnnotations) && !names.is_empty() {

@@ -23,13 +23,14 @@ use std::{
 use windlass_config::{Delivery, DeviceIds, Places};
 use windlass_core::{
     cdi::{ContainerEdits, Kind, Spec, SpecDevice},
-    device::Device,
+    device::{Device, SourceName},
     inventory::Inventory,
 };
 use windlass_host::{Roots, files};
 
 use self::{
-    features::Features, installation::Installation, libraries::Libraries, toolkit::Toolkit,
+    features::Features, installation::Installation, libraries::Libraries,
+    memory_limits::ReplicaDevices, toolkit::Toolkit,
 };
 pub use self::{features::imex_node, nodes::NVIDIA_NODES};
 
@@ -105,7 +106,11 @@ const NO_LEGACY_INJECTION: &str = "NVIDIA_VISIBLE_DEVICES=void";
 
 /// The kind of a device: its family's, or else its source's.
 pub(crate) fn kind_of(device: &Device) -> Kind {
-    device.family().cdi_class.map_or_else(|| Kind::of_source(&device.source), Kind::new)
+    kind_of_source(&device.source)
+}
+
+fn kind_of_source(source: &SourceName) -> Kind {
+    source.family().cdi_class.map_or_else(|| Kind::of_source(source), Kind::new)
 }
 
 /// Name of a device in its document. Only devices with a toolkit can be named by index.
@@ -149,11 +154,13 @@ impl CdiFiles {
 
     /// Writes the documents that changed, and returns all paths. Documents and failed GPUs are never
     /// removed: a restarting container needs the names that it was created with. `limits` are further devices
-    /// of the document of GPUs.
-    pub fn write(&mut self, inventory: &Inventory, limits: Vec<SpecDevice>) -> WriteOutcome {
+    /// of the documents.
+    pub fn write(&mut self, inventory: &Inventory, limits: ReplicaDevices) -> WriteOutcome {
         let Generated { mut documents, lacks, extra_names, kinds } = self.generate(inventory);
-        if let Some(gpus) = documents.get_mut(&GPU.file_name()) {
-            gpus.devices.extend(limits);
+        for (kind, devices) in limits {
+            if let Some(document) = documents.get_mut(&kind.file_name()) {
+                document.devices.extend(devices);
+            }
         }
         let mut outcome = WriteOutcome { extra_names, lacks, ..WriteOutcome::default() };
         for kind in kinds {
@@ -169,10 +176,14 @@ impl CdiFiles {
         outcome
     }
 
-    /// Devices of the document of GPUs on disk; none if it cannot be read. Blocks.
-    pub fn gpus_on_disk(&self) -> Vec<SpecDevice> {
-        let document = read(&self.dir.join(GPU.file_name()));
-        document.map(|document| document.devices).unwrap_or_default()
+    /// Devices of the documents of GPUs on disk; none of one that cannot be read. Blocks.
+    pub fn gpus_on_disk(&self) -> ReplicaDevices {
+        let on_disk = SourceName::with_limited_memory().filter_map(|source| {
+            let kind = kind_of_source(&source);
+            let document = read(&self.dir.join(kind.file_name()))?;
+            Some((kind, document.devices))
+        });
+        on_disk.collect()
     }
 
     /// Applies a changed delivery configuration.

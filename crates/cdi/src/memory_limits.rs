@@ -9,13 +9,14 @@ use windlass_config::{Shared, SharingMethod};
 use windlass_core::{
     device::{Device, DeviceId},
     enforcement::Enforcement,
+    pci::PciAddress,
 };
 
 pub use self::{
     driver_limit::{DriverLimit, LimitRules, WeakLimit},
     means::LimitMeans,
     records::{LimitRecords, LimitedHolders, limited},
-    replicas::{KeptLimits, ReplicaLimits, ReplicaSize, replica_name},
+    replicas::{KeptLimits, ReplicaDevices, ReplicaLimits, ReplicaSize, replica_name},
 };
 
 /// Memory of a GPU that a container may use.
@@ -31,6 +32,8 @@ pub struct GpuMemory {
     pub is_by_mps: bool,
     /// The weakest enforcement that the method of its sharing requires.
     pub required: Enforcement,
+    /// PCI address of a GPU that the kernel limits; `None` for one of NVIDIA's.
+    pub drm: Option<PciAddress>,
 }
 
 // === impl GpuMemory ===
@@ -38,12 +41,21 @@ pub struct GpuMemory {
 impl GpuMemory {
     /// Memory of a replica; `None` if replicas have no given memory, or the GPU's is unknown.
     pub fn of_replica(gpu: &Device, shared: Shared) -> Option<Self> {
+        let is_by_mps = shared.method == SharingMethod::Mps;
+        let required = shared.method.required();
+        Some(Self { is_by_mps, required, ..Self::of(gpu, shared.memory_mib?)? })
+    }
+
+    /// Memory of a GPU that no MPS daemon limits; `None` if the GPU's own is unknown.
+    fn of(gpu: &Device, memory_mib: u64) -> Option<Self> {
+        let (device, of_mib) = (gpu.id.clone(), gpu.memory_mib()?);
         Some(Self {
-            device: gpu.id.clone(),
-            memory_mib: shared.memory_mib?,
-            of_mib: gpu.memory_mib()?,
-            is_by_mps: shared.method == SharingMethod::Mps,
-            required: shared.method.required(),
+            device,
+            memory_mib,
+            of_mib,
+            is_by_mps: false,
+            required: Enforcement::None,
+            drm: gpu.drm_gpu(),
         })
     }
 

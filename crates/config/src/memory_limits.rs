@@ -1,4 +1,4 @@
-//! Limits of GPU memory that NVIDIA's driver enforces, and the weakest limit that a share may have.
+//! Limits of GPU memory that NVIDIA's driver or the kernel enforces, and the weakest limit that a share may have.
 
 use std::path::PathBuf;
 
@@ -12,8 +12,8 @@ use crate::watchdog::WatchdogAction;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct MemoryLimitPolicy {
-    /// The program `windlass-hook`, as the host names it: with NVIDIA's driver 615 or newer and cgroup v2, the container
-    /// runtime sets the limits by it. Left out, the driver limits nothing.
+    /// The program `windlass-hook`, as the host names it: with cgroup v2, the container runtime sets the limits by it, on
+    /// NVIDIA's GPUs with driver 615 or newer, on AMD's and Intel's with Linux 6.14 or newer. Left out, neither limits.
     pub hook: Option<PathBuf>,
     /// The weakest limit with which a container starts.
     pub at_least: RequiredLimit,
@@ -30,6 +30,8 @@ pub enum RequiredLimit {
     None,
     /// The watchdog's, which acts and sees the host's processes.
     Watched,
+    /// The kernel's, by the controller dmem, or a stronger one.
+    Dmem,
     /// The driver's.
     Driver,
 }
@@ -44,8 +46,9 @@ impl MemoryLimitPolicy {
             found.push("hook: write the whole path of windlass-hook on the host".to_owned());
         }
         match self.at_least {
-            RequiredLimit::Driver if self.hook.is_none() => {
-                found.push("atLeast: driver takes the hook: name its path".to_owned());
+            RequiredLimit::Driver | RequiredLimit::Dmem if self.hook.is_none() => {
+                let word = self.at_least.enforcement();
+                found.push(format!("atLeast: {word} takes the hook: name its path"));
             }
             RequiredLimit::Watched if self.hook.is_none() && !watchdog.acts() => {
                 found.push(
@@ -67,6 +70,7 @@ impl RequiredLimit {
         match self {
             Self::None => Enforcement::None,
             Self::Watched => Enforcement::Watched,
+            Self::Dmem => Enforcement::Dmem,
             Self::Driver => Enforcement::Driver,
         }
     }

@@ -19,7 +19,7 @@ use crate::{
     pci::{PciAddress, PciePath},
 };
 
-pub use family::{AttributeGroup, AttributeType, Family, Partitioning};
+pub use family::{AttributeGroup, AttributeType, Family, MemoryLimiter, Partitioning};
 pub use kind::{DeviceKind, KindFacts};
 pub use node::{Access, DeviceNode, InvalidAccess};
 pub use partition::{MigProfileName, Partition, PossiblePartition};
@@ -160,7 +160,12 @@ const PRODUCT_NAMES: [&str; 3] = ["productName", "model", "usbProductName"];
 
 const COMPUTE_CAPABILITY: AttributeName = AttributeName::new("nvidia.com", "cudaComputeCapability");
 
-const MEMORY: AttributeName = AttributeName::new("nvidia.com", "memory");
+/// Memory by the drivers of NVIDIA, AMD and Intel.
+const MEMORY: [AttributeName; 3] = [
+    AttributeName::new("nvidia.com", "memory"),
+    AttributeName::new("amd.com", "memory"),
+    AttributeName::new("gpu.intel.com", "memory"),
+];
 
 show_text!(DeviceId);
 deserialize_from_text!(DeviceId);
@@ -216,9 +221,21 @@ impl Device {
         self.text(&COMPUTE_CAPABILITY).and_then(major_and_minor)
     }
 
-    /// Memory of an NVIDIA GPU or MIG instance in MiB, if its driver reports it.
+    /// True for a whole GPU that is not cut into parts.
+    pub fn is_whole_gpu(&self) -> bool {
+        let is_whole = self.parent.is_none() && !self.partitioned;
+        self.kind.is_gpu() && !self.kind.is_instance() && is_whole
+    }
+
+    /// PCI address of a whole GPU that a DRM driver of the kernel manages.
+    pub fn drm_gpu(&self) -> Option<PciAddress> {
+        let is_drm = self.family().memory_limiter == Some(MemoryLimiter::Kernel);
+        self.place.pci.filter(|_| is_drm && self.is_whole_gpu())
+    }
+
+    /// Memory of a GPU, a part of one or a MIG instance in MiB, if its driver reports it.
     pub fn memory_mib(&self) -> Option<u64> {
-        match self.capacity.get(&MEMORY)? {
+        match MEMORY.iter().find_map(|name| self.capacity.get(name))? {
             Quantity::Bytes(bytes) => Some(bytes >> 20),
             Quantity::Count(_) => None,
         }

@@ -13,6 +13,9 @@ pub enum Enforcement {
     None,
     /// The watchdog measures from outside, and evicts the pod or ends its processes.
     Watched,
+    /// The kernel's controller for device memory (`dmem`) keeps the container's memory of the GPU to it: what is
+    /// beyond it is moved to the host's memory, or refused.
+    Dmem,
     /// An MPS daemon refuses each client process more. A program can run without the daemon.
     Mps,
     /// The driver refuses the container more, by its control group.
@@ -23,7 +26,7 @@ pub enum Enforcement {
 
 /// A text that names no enforcement.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no enforcement: write none, watched, mps, driver or mig")]
+#[error("{0:?} is no enforcement: write none, watched, dmem, mps, driver or mig")]
 pub struct InvalidEnforcement(String);
 
 /// Annotation of a pod with the weakest enforcement with which its containers may start.
@@ -33,13 +36,15 @@ pub const ANNOTATION: &str = "windlass.dev/enforcement";
 
 impl Enforcement {
     /// From the weakest to the strongest.
-    const ALL: [Self; 5] = [Self::None, Self::Watched, Self::Mps, Self::Driver, Self::Mig];
+    const ALL: [Self; 6] =
+        [Self::None, Self::Watched, Self::Dmem, Self::Mps, Self::Driver, Self::Mig];
 
     /// The word in metrics, attributes, labels and annotations.
     pub fn word(self) -> &'static str {
         match self {
             Self::None => "none",
             Self::Watched => "watched",
+            Self::Dmem => "dmem",
             Self::Mps => "mps",
             Self::Driver => "driver",
             Self::Mig => "mig",

@@ -9,6 +9,7 @@ pub mod annotation;
 pub mod attribute;
 pub mod cdi;
 pub mod device;
+pub mod dmem;
 pub mod enforcement;
 pub mod health;
 pub mod inventory;

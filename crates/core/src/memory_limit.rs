@@ -10,12 +10,21 @@
 //!                                     "cgroup":"/sys/fs/cgroup/kubepods.slice/…/cri-containerd-<id>.scope",
 //!                                     "gpus":[{"uuid":"GPU-…","hardBytes":4294967296}]}
 //! ```
+//!
+//! NVIDIA's driver limits a GPU by its UUID. The kernel's controller `dmem` limits GPUs of other vendors by their
+//! region, and such documents need no library:
+//!
+//! ```text
+//! {"version":1,"cgroupRoot":"/sys/fs/cgroup","gpus":[{"uuid":"amd-…","region":"drm/0000:03:00.0/vram","hardMib":4096}]}
+//! ```
 
 mod note;
 
 use std::path::{Component, Path, PathBuf};
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use crate::{device::DeviceId, dmem::DmemRegion};
 
 pub use note::{LimitedGpu, MemoryLimitNote};
 
@@ -24,12 +33,13 @@ pub use note::{LimitedGpu, MemoryLimitNote};
 /// # Guarantees
 ///
 /// A value has absolute paths without `..`, one GPU or more, each once, and each limit between 1 MiB and
-/// [`GpuMemoryLimit::MAX_MIB`]. Both constructors check.
+/// [`GpuMemoryLimit::MAX_MIB`]. It has NVML's path if a GPU has no region. Both constructors check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct MemoryLimitRecord {
     version: u32,
-    library: PathBuf,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    library: Option<PathBuf>,
     #[serde(default = "default_cgroup_root")]
     cgroup_root: PathBuf,
     gpus: Vec<GpuMemoryLimit>,
@@ -39,8 +49,11 @@ pub struct MemoryLimitRecord {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct GpuMemoryLimit {
-    /// UUID of the whole GPU, `GPU-…`.
+    /// UUID of the whole GPU, `GPU-…`; with a region, the device's id.
     pub uuid: String,
+    /// Region of the kernel's controller that limits the GPU; `None` for NVIDIA's driver.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub region: Option<DmemRegion>,
     /// Most memory of all processes of the container together, in MiB.
     pub hard_mib: u64,
 }
@@ -63,6 +76,9 @@ pub enum MemoryLimitError {
     /// The id is not that of a whole GPU. MIG devices have no limits.
     #[error("`{0}` is no UUID of a whole GPU")]
     NotWhole(String),
+    /// A GPU has no region, and the document names no library.
+    #[error("the document limits {0} by NVIDIA's driver, and names no library")]
+    NoLibrary(String),
     /// The GPU occurs twice.
     #[error("{0} occurs twice")]
     Repeated(String),
@@ -86,13 +102,13 @@ struct Head {
 // === impl MemoryLimitRecord ===
 
 impl MemoryLimitRecord {
-    /// Record with the usual mount point of cgroup v2. `library` is the path of NVML for the container runtime.
+    /// Record with the usual mount point of cgroup v2. `library` is the path of NVML for the container runtime; GPUs with
+    /// regions alone need none.
     pub fn new(
-        library: impl Into<PathBuf>,
+        library: Option<PathBuf>,
         gpus: Vec<GpuMemoryLimit>,
     ) -> Result<Self, MemoryLimitError> {
-        let (library, cgroup_root) = (library.into(), default_cgroup_root());
-        Self { version: VERSION, library, cgroup_root, gpus }.checked()
+        Self { version: VERSION, library, cgroup_root: default_cgroup_root(), gpus }.checked()
     }
 
     /// This record with another mount point of cgroup v2.
@@ -118,9 +134,9 @@ impl MemoryLimitRecord {
         json(self)
     }
 
-    /// Path of NVML on the host.
-    pub fn library(&self) -> &Path {
-        &self.library
+    /// Path of NVML on the host; `None` only if each GPU has a region.
+    pub fn library(&self) -> Option<&Path> {
+        self.library.as_deref()
     }
 
     /// Mount point of cgroup v2 on the host.
@@ -134,9 +150,9 @@ impl MemoryLimitRecord {
     }
 
     fn checked(self) -> Result<Self, MemoryLimitError> {
-        check_path(&self.library)?;
         check_path(&self.cgroup_root)?;
-        check_uuids(self.gpus.iter().map(|gpu| gpu.uuid.as_str()))?;
+        let gpus = self.gpus.iter().map(|gpu| (gpu.uuid.as_str(), gpu.region.as_ref()));
+        check_gpus(self.library.as_deref(), gpus)?;
         match self.gpus.iter().find(|gpu| !(1..=GpuMemoryLimit::MAX_MIB).contains(&gpu.hard_mib)) {
             Some(wrong) => Err(MemoryLimitError::Amount(wrong.clone())),
             None => Ok(self),
@@ -178,14 +194,20 @@ fn check_path(path: &Path) -> Result<(), MemoryLimitError> {
     if fits { Ok(()) } else { Err(MemoryLimitError::Path(path.to_owned())) }
 }
 
-/// Checks for whole GPUs, each once.
-fn check_uuids<'a>(uuids: impl Iterator<Item = &'a str>) -> Result<(), MemoryLimitError> {
-    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || letter == '-';
+/// Checks for whole GPUs, each once, and for the library that those without a region need.
+fn check_gpus<'a>(
+    library: Option<&Path>,
+    gpus: impl Iterator<Item = (&'a str, Option<&'a DmemRegion>)>,
+) -> Result<(), MemoryLimitError> {
+    library.map_or(Ok(()), check_path)?;
     let mut known = Vec::new();
-    for uuid in uuids {
-        let id = uuid.strip_prefix("GPU-");
-        if !id.is_some_and(|id| !id.is_empty() && id.chars().all(is_plain)) {
+    for (uuid, region) in gpus {
+        let is_id = if region.is_some() { uuid.parse::<DeviceId>().is_ok() } else { is_uuid(uuid) };
+        if !is_id {
             return Err(MemoryLimitError::NotWhole(uuid.to_owned()));
+        }
+        if region.is_none() && library.is_none() {
+            return Err(MemoryLimitError::NoLibrary(uuid.to_owned()));
         }
         if known.contains(&uuid) {
             return Err(MemoryLimitError::Repeated(uuid.to_owned()));
@@ -195,6 +217,12 @@ fn check_uuids<'a>(uuids: impl Iterator<Item = &'a str>) -> Result<(), MemoryLim
     if known.is_empty() { Err(MemoryLimitError::NoGpu) } else { Ok(()) }
 }
 
+/// True for the UUID of a whole GPU of NVIDIA's.
+fn is_uuid(text: &str) -> bool {
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || letter == '-';
+    text.strip_prefix("GPU-").is_some_and(|id| !id.is_empty() && id.chars().all(is_plain))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -202,13 +230,14 @@ mod tests {
     const GOOD: &str = r#"{"version":1,"library":"/usr/lib64/libnvidia-ml.so.1","cgroupRoot":"/sys/fs/cgroup","gpus":[{"uuid":"GPU-1a-2","hardMib":4096}]}"#;
 
     fn limit(uuid: &str, hard_mib: u64) -> GpuMemoryLimit {
-        GpuMemoryLimit { uuid: uuid.to_owned(), hard_mib }
+        GpuMemoryLimit { uuid: uuid.to_owned(), region: None, hard_mib }
     }
 
     #[test]
     fn a_record_reads_back_as_it_is_written() {
         let gpus = vec![limit("GPU-1a-2", 4096)];
-        let record = MemoryLimitRecord::new("/usr/lib64/libnvidia-ml.so.1", gpus).expect("good");
+        let record = MemoryLimitRecord::new(Some("/usr/lib64/libnvidia-ml.so.1".into()), gpus)
+            .expect("good");
         assert_eq!(String::from_utf8(record.to_json()).expect("text"), GOOD);
         assert_eq!(MemoryLimitRecord::parse(GOOD.as_bytes()).expect("good"), record);
         let without_root = GOOD.replace(r#""cgroupRoot":"/sys/fs/cgroup","#, "");
@@ -251,16 +280,39 @@ mod tests {
     }
 
     #[test]
+    fn a_record_of_regions_needs_no_library_and_names_devices_of_any_vendor() {
+        const AMD: &str = r#"{"version":1,"cgroupRoot":"/sys/fs/cgroup","gpus":[{"uuid":"amd-0000-03-00-0","region":"drm/0000:03:00.0/vram","hardMib":4096}]}"#;
+        let record = MemoryLimitRecord::parse(AMD.as_bytes()).expect("good");
+        assert_eq!(record.library(), None);
+        let region = record.gpus()[0].region.as_ref().expect("a region");
+        assert_eq!(region.as_str(), "drm/0000:03:00.0/vram");
+        assert_eq!(String::from_utf8(record.to_json()).expect("text"), AMD);
+        for (from, to, expected) in [
+            ("drm/0000", "drm/00 00", "damaged"),
+            ("amd-", "a/", "no UUID of a whole GPU"),
+            (r#""region":"drm/0000:03:00.0/vram","#, "", "no UUID of a whole GPU"),
+            (r#""amd-0000-03-00-0","region":"drm/0000:03:00.0/vram""#, r#""GPU-a""#, "no library"),
+            (r#""cgroupRoot""#, r#""library":"lib","cgroupRoot""#, "no absolute path"),
+        ] {
+            let error = MemoryLimitRecord::parse(AMD.replace(from, to).as_bytes());
+            let error = error.expect_err(to).to_string();
+            assert!(error.contains(expected), "{from} -> {to}: {error}");
+        }
+    }
+
+    #[test]
     fn a_path_that_json_cannot_hold_is_refused() {
         use std::{ffi::OsStr, os::unix::ffi::OsStrExt as _};
-        let error = MemoryLimitRecord::new(OsStr::from_bytes(b"/\xff"), vec![limit("GPU-a", 1)]);
+        let library = PathBuf::from(OsStr::from_bytes(b"/\xff"));
+        let error = MemoryLimitRecord::new(Some(library), vec![limit("GPU-a", 1)]);
         assert!(matches!(error, Err(MemoryLimitError::Path(_))), "{error:?}");
     }
 
     #[test]
     fn a_gpu_has_one_limit() {
         let twice = vec![limit("GPU-a", 1), limit("GPU-b", 1), limit("GPU-a", 2)];
-        let error = MemoryLimitRecord::new("/lib", twice).expect_err("refused").to_string();
+        let error =
+            MemoryLimitRecord::new(Some("/lib".into()), twice).expect_err("refused").to_string();
         assert_eq!(error, "GPU-a occurs twice");
     }
 }

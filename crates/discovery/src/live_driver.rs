@@ -1,12 +1,18 @@
-//! NVIDIA's driver while it is in use: processes on GPUs with their memory and containers, and support of memory limits.
+//! Drivers while they are in use: processes on GPUs with their memory and containers, and support of memory limits by
+//! NVIDIA's.
 
-use std::path::PathBuf;
+use std::{
+    path::PathBuf,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
 use tokio::sync::watch;
 use windlass_core::device::DeviceId;
 use windlass_host::{
     Host, Roots, blocking,
-    container::{ContainerId, is_alive},
+    container::{GpuProcess, is_alive},
+    dmem::{CGROUPS, VERSION_2},
+    drm_clients::DrmError,
 };
 use windlass_nvml::{Nvml, NvmlError};
 
@@ -45,21 +51,6 @@ pub enum NoMemoryLimits {
     NoLibrary,
 }
 
-/// Mount point of control groups, and the file that version 2 alone has (`cgroups(7)`).
-const CGROUPS: &str = "/sys/fs/cgroup";
-const VERSION_2: &str = "/sys/fs/cgroup/cgroup.controllers";
-
-/// A container's process that holds memory of a GPU.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GpuProcess {
-    /// Process id on the host.
-    pub pid: u32,
-    /// Its container.
-    pub container: ContainerId,
-    /// Memory that it holds, its contexts included, in bytes.
-    pub memory_bytes: u64,
-}
-
 /// Reason why the processes of a GPU are unknown.
 #[derive(Debug, thiserror::Error)]
 pub enum ProcessError {
@@ -80,7 +71,13 @@ pub enum ProcessError {
         "the host's processes are hidden: the agent's pod needs hostPID, and the host's /proc below its root"
     )]
     Hidden,
+    /// The clients of the kernel's drivers are unknown.
+    #[error(transparent)]
+    Drm(#[from] DrmError),
 }
+
+/// Age of the oldest sample that counts as the present use. The driver takes one a second, or more often.
+const RECENT: Duration = Duration::from_secs(2);
 
 // === impl LiveDriver ===
 
@@ -121,7 +118,7 @@ impl LiveDriver {
         Ok(MemoryLimitPlaces { library, cgroups: host.path_on_node(CGROUPS) })
     }
 
-    /// Processes of containers on a GPU. Takes as long as the driver does, which may be forever.
+    /// Processes of containers on a GPU of NVIDIA's. Takes as long as the driver does, which may be forever.
     ///
     /// # Errors
     ///
@@ -138,8 +135,15 @@ impl LiveDriver {
         if !self.host().shows_own_process() {
             return Err(ProcessError::Hidden);
         }
+        let gpu = nvml.gpu_with_uuid(gpu.as_str())?;
+        // GPUs in MIG mode and old ones do not measure it, and memory counts all the same.
+        let busy = gpu.process_utilization(recently_us()).ok();
+        let percent = |pid: u32| {
+            let samples = busy.as_ref()?.iter().filter(|sample| sample.pid == pid);
+            Some(samples.map(|sample| sample.sm_percent).max().unwrap_or(0))
+        };
         let mut all = Vec::new();
-        for process in nvml.gpu_with_uuid(gpu.as_str())?.processes()? {
+        for process in gpu.processes()? {
             let container = match self.host().container_of(process.pid) {
                 Ok(container) => container,
                 // One that has ended meanwhile holds nothing.
@@ -149,8 +153,15 @@ impl LiveDriver {
             // Programs that draw for the host may be of unknown size.
             let Some(container) = container else { continue };
             let memory_bytes = process.memory_bytes.ok_or(ProcessError::Unmeasured)?;
-            all.push(GpuProcess { pid: process.pid, container, memory_bytes });
+            let (pid, compute_percent) = (process.pid, percent(process.pid));
+            all.push(GpuProcess { pid, container, memory_bytes, compute_percent });
         }
         Ok(all)
     }
+}
+
+/// Time from which on samples are recent, in microseconds since 1970, as the driver counts it.
+fn recently_us() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.saturating_sub(RECENT).as_micros()).unwrap_or(u64::MAX)
 }

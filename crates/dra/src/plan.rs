@@ -268,6 +268,7 @@ impl<'a> PlanInputs<'a> {
                 of_mib: of,
                 is_by_mps: method.is_mps(),
                 required: method.required(),
+                drm: None,
             })
         });
         let path = self.documents.limits(&claim.reference.uid);

@@ -2,10 +2,11 @@
 
 use std::path::Path;
 
-use windlass_core::memory_limit::MemoryLimitNote;
-use windlass_nvml::Nvml;
+use windlass_core::memory_limit::{LimitedGpu, MemoryLimitNote};
+use windlass_host::causes;
+use windlass_nvml::{Nvml, NvmlError};
 
-use crate::{HookError, boot_id, gpus, record};
+use crate::{HookError, boot_id, dmem, gpus, record};
 
 /// Lifts the limits of a note's cgroup. Does nothing where the cgroup is gone or the note is of another boot: the
 /// limits ended with either. The note stays; the agent removes it. `proc` is the mount point of procfs.
@@ -24,7 +25,7 @@ pub fn clear(note_path: &Path, proc: &Path) -> Result<(), HookError> {
         return Ok(());
     }
     let nvml = gpus::load(note.library())?;
-    let kept = note.gpus().iter().filter_map(|gpu| clear_gpu(&nvml, &gpu.uuid, note.cgroup()));
+    let kept = note.gpus().iter().filter_map(|gpu| clear_gpu(nvml.as_ref(), gpu, note.cgroup()));
     let kept: Vec<_> = kept.collect();
     if kept.is_empty() {
         return Ok(());
@@ -39,15 +40,23 @@ pub(crate) fn is_in_force(note: &MemoryLimitNote, proc: &Path) -> bool {
 }
 
 /// Lifts the limit of one GPU; returns the GPU with its error.
-fn clear_gpu(nvml: &Nvml, uuid: &str, cgroup: &Path) -> Option<String> {
-    let gpu = match nvml.gpu_with_uuid(uuid) {
-        Err(error) if error.is_absent() => return None,
-        found => found,
+fn clear_gpu(nvml: Option<&Nvml>, gpu: &LimitedGpu, cgroup: &Path) -> Option<String> {
+    let by_driver = || {
+        let nvml = nvml.expect("a note with a GPU of the driver names its library");
+        lift(nvml, &gpu.uuid, cgroup).map_err(|error| error.to_string())
     };
-    let lifted = gpu.and_then(|gpu| gpus::lift(&gpu, cgroup));
-    match lifted {
+    let by_kernel = |region| dmem::lift(cgroup, region).map_err(|error| causes(&error));
+    match gpu.region.as_ref().map_or_else(by_driver, by_kernel) {
         // The cgroup went meanwhile.
         Err(_) if !cgroup.exists() => None,
-        lifted => lifted.err().map(|error| format!("{uuid} ({error})")),
+        lifted => lifted.err().map(|error| format!("{} ({error})", gpu.uuid)),
+    }
+}
+
+/// Lifts the driver's limit. A GPU that is gone has none.
+fn lift(nvml: &Nvml, uuid: &str, cgroup: &Path) -> Result<(), NvmlError> {
+    match nvml.gpu_with_uuid(uuid) {
+        Err(error) if error.is_absent() => Ok(()),
+        found => gpus::lift(&found?, cgroup),
     }
 }

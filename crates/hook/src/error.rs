@@ -66,6 +66,20 @@ pub enum HookError {
     /// MIG is on. The driver limits whole GPUs only.
     #[error("{0} is in MIG mode, and the driver limits whole GPUs only")]
     Mig(String),
+    /// A cgroup lacks the controller for device memory.
+    #[error(
+        "{} has no dmem controller: the kernel has to be 6.14 or newer, and every cgroup above has to give it on",
+        .0.display()
+    )]
+    NoDmem(PathBuf),
+    /// The kernel knows no such region: the GPU is gone, or its driver registers none.
+    #[error("{path} has no region {region}")]
+    NoRegion {
+        /// Name of the region.
+        region: String,
+        /// File with the limits of the container's cgroup.
+        path: PathBuf,
+    },
     /// The driver does not set the limit or does not read it back.
     #[error("{uuid}: a limit of {asked} bytes failed")]
     Refused {
@@ -76,18 +90,20 @@ pub enum HookError {
         /// Error of the driver.
         source: NvmlError,
     },
-    /// The driver reads back another limit.
-    #[error("{uuid}: asked for a limit of {asked} bytes, the driver reads back {}", or_none(*.found))]
+    /// The driver or the kernel reads back another limit.
+    #[error("{uuid}: asked for a limit of {asked} bytes, the {by} reads back {}", or_none(*.found))]
     Differs {
         /// UUID of the GPU.
         uuid: String,
         /// Limit in bytes.
         asked: u64,
-        /// Limit that the driver reads back, in bytes.
+        /// `driver` or `kernel`.
+        by: &'static str,
+        /// Limit that is read back, in bytes.
         found: Option<u64>,
     },
-    /// The call failed, and limits may still be there, because the driver refused to lift them.
-    #[error("{cause}; the limits of {gpus} may stay, because the driver refused to lift them")]
+    /// The call failed, and limits may still be there, because they could not be lifted.
+    #[error("{cause}; the limits of {gpus} may stay, because they could not be lifted")]
     Kept {
         /// First failure, with its causes.
         cause: String,

@@ -1,18 +1,28 @@
-//! Limits on GPUs: set, read back, undone.
+//! Limits on GPUs: set, read back, undone. NVIDIA's driver limits GPUs by UUID, the kernel those with a region.
 
 use std::path::Path;
 
-use windlass_core::memory_limit::{GpuMemoryLimit, LimitedGpu};
+use windlass_core::{
+    dmem::DmemRegion,
+    memory_limit::{GpuMemoryLimit, LimitedGpu},
+};
 use windlass_host::causes;
 use windlass_nvml::{Gpu, MemoryLimits, MigMode, Nvml, NvmlError};
 
-use crate::HookError;
+use crate::{HookError, dmem};
 
 /// GPU of a record with its limit.
 #[derive(Debug)]
 pub(crate) struct Target<'a> {
     limit: &'a GpuMemoryLimit,
-    gpu: Gpu,
+    by: Limiter<'a>,
+}
+
+/// Means that limits a GPU.
+#[derive(Debug)]
+enum Limiter<'a> {
+    Driver(Gpu),
+    Kernel(&'a DmemRegion),
 }
 
 /// Large page of the driver. It may round a limit up to whole pages.
@@ -22,10 +32,15 @@ const PAGE: u64 = 2 << 20;
 /// the cgroup and stays there.
 const NONE: MemoryLimits = MemoryLimits { soft: 0, hard: None };
 
-/// Loads NVML of a driver that limits memory.
-pub(crate) fn load(library: &Path) -> Result<Nvml, HookError> {
+/// Loads NVML of a driver that limits memory; `None` for no library.
+pub(crate) fn load(library: Option<&Path>) -> Result<Option<Nvml>, HookError> {
+    let Some(library) = library else { return Ok(None) };
     let nvml = Nvml::load(library)?;
-    if nvml.has_memory_limits() { Ok(nvml) } else { Err(HookError::OldDriver(library.to_owned())) }
+    if nvml.has_memory_limits() {
+        Ok(Some(nvml))
+    } else {
+        Err(HookError::OldDriver(library.to_owned()))
+    }
 }
 
 /// Limits every GPU, or none.
@@ -43,7 +58,7 @@ pub(crate) fn limit(targets: &[Target<'_>], cgroup: &Path) -> Result<Vec<Limited
 
 /// Lifts limits after a failure. Returns the failure, with the GPUs whose limits stay.
 pub(crate) fn undo(targets: &[Target<'_>], cgroup: &Path, failure: HookError) -> HookError {
-    let kept = targets.iter().filter(|target| lift(&target.gpu, cgroup).is_err());
+    let kept = targets.iter().filter(|target| target.lift(cgroup).is_err());
     let kept: Vec<_> = kept.map(|target| target.limit.uuid.as_str()).collect();
     if kept.is_empty() {
         return failure;
@@ -51,7 +66,7 @@ pub(crate) fn undo(targets: &[Target<'_>], cgroup: &Path, failure: HookError) ->
     HookError::Kept { cause: causes(&failure), gpus: kept.join(", ") }
 }
 
-/// Lifts the limit of a cgroup.
+/// Lifts the driver's limit of a cgroup.
 pub(crate) fn lift(gpu: &Gpu, cgroup: &Path) -> Result<(), NvmlError> {
     gpu.set_memory_limits(cgroup, NONE)
 }
@@ -59,45 +74,82 @@ pub(crate) fn lift(gpu: &Gpu, cgroup: &Path) -> Result<(), NvmlError> {
 // === impl Target ===
 
 impl<'a> Target<'a> {
-    /// The whole GPU of a limit.
-    pub(crate) fn find(nvml: &Nvml, limit: &'a GpuMemoryLimit) -> Result<Self, HookError> {
+    /// The whole GPU of a limit, ready for a limit of this cgroup.
+    pub(crate) fn find(
+        nvml: Option<&Nvml>,
+        cgroups: &Path,
+        cgroup: &Path,
+        limit: &'a GpuMemoryLimit,
+    ) -> Result<Self, HookError> {
+        if let Some(region) = &limit.region {
+            dmem::prepare(cgroups, cgroup, region)?;
+            return Ok(Self { limit, by: Limiter::Kernel(region) });
+        }
+        let nvml = nvml.expect("a record with a GPU of the driver names its library");
         let failed = |source| HookError::Gpu { uuid: limit.uuid.clone(), source };
         let gpu = nvml.gpu_with_uuid(&limit.uuid).map_err(failed)?;
         match gpu.mig_mode().map_err(failed)? {
             MigMode::Enabled => Err(HookError::Mig(limit.uuid.clone())),
-            MigMode::Disabled | MigMode::Unsupported => Ok(Self { limit, gpu }),
+            MigMode::Disabled | MigMode::Unsupported => {
+                Ok(Self { limit, by: Limiter::Driver(gpu) })
+            }
         }
     }
 
     /// Sets the limit and reads it back.
     fn limit(&self, cgroup: &Path) -> Result<LimitedGpu, HookError> {
-        let (uuid, asked) = (self.limit.uuid.clone(), self.limit.hard_bytes());
-        let wanted = MemoryLimits { hard: Some(asked), ..NONE };
-        let set = self.gpu.set_memory_limits(cgroup, wanted);
-        match set.and_then(|()| self.gpu.memory_limits(cgroup)) {
-            Err(source) => Err(HookError::Refused { uuid, asked, source }),
-            Ok(found) => match found.and_then(|found| found.hard) {
-                Some(hard_bytes) if is_kept(asked, hard_bytes) => {
-                    Ok(LimitedGpu { uuid, hard_bytes })
-                }
-                found => Err(HookError::Differs { uuid, asked, found }),
-            },
+        let asked = self.limit.hard_bytes();
+        let found = match &self.by {
+            Limiter::Driver(gpu) => by_driver(gpu, cgroup, asked).map_err(|source| {
+                let uuid = self.limit.uuid.clone();
+                HookError::Refused { uuid, asked, source }
+            })?,
+            Limiter::Kernel(region) => dmem::limit(cgroup, region, asked)?,
+        };
+        check(self.limit, found)
+    }
+
+    fn lift(&self, cgroup: &Path) -> Result<(), HookError> {
+        match &self.by {
+            Limiter::Driver(gpu) => lift(gpu, cgroup).map_err(|source| {
+                let uuid = self.limit.uuid.clone();
+                HookError::Gpu { uuid, source }
+            }),
+            Limiter::Kernel(region) => dmem::lift(cgroup, region),
         }
     }
 }
 
-/// True for the limit itself, and for the limit in whole pages.
-fn is_kept(asked: u64, found: u64) -> bool {
-    found == asked || found == asked.next_multiple_of(PAGE)
+/// Limits a GPU by the driver. Returns the limit as read back, in bytes; `None` for no limit.
+fn by_driver(gpu: &Gpu, cgroup: &Path, bytes: u64) -> Result<Option<u64>, NvmlError> {
+    gpu.set_memory_limits(cgroup, MemoryLimits { hard: Some(bytes), ..NONE })?;
+    Ok(gpu.memory_limits(cgroup)?.and_then(|found| found.hard))
+}
+
+/// The limit, if it was read back: by the driver perhaps in whole pages, by the kernel to the byte.
+fn check(limit: &GpuMemoryLimit, found: Option<u64>) -> Result<LimitedGpu, HookError> {
+    let (uuid, region, asked) = (limit.uuid.clone(), limit.region.clone(), limit.hard_bytes());
+    let (by, most) =
+        if region.is_some() { ("kernel", asked) } else { ("driver", asked.next_multiple_of(PAGE)) };
+    match found.filter(|found| [asked, most].contains(found)) {
+        Some(hard_bytes) => Ok(LimitedGpu { uuid, region, hard_bytes }),
+        None => Err(HookError::Differs { uuid, asked, by, found }),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const MIB: u64 = 1 << 20;
+
+    fn limit(hard_mib: u64, region: Option<&str>) -> GpuMemoryLimit {
+        let region = region.map(|region| region.parse().expect("a region"));
+        GpuMemoryLimit { uuid: "GPU-a".to_owned(), region, hard_mib }
+    }
+
     #[test]
-    fn a_limit_may_be_rounded_up_to_whole_pages() {
-        const MIB: u64 = 1 << 20;
+    fn the_driver_may_round_a_limit_up_to_whole_pages() {
         for (asked, found, expected) in [
             (4, 4, true),
             (3, 3, true),
@@ -107,8 +159,24 @@ mod tests {
             (4, 0, false),
             (1, 4, false),
         ] {
-            assert_eq!(is_kept(asked * MIB, found * MIB), expected, "{asked} {found}");
+            let kept = check(&limit(asked, None), Some(found * MIB));
+            assert_eq!(kept.is_ok(), expected, "{asked} {found}");
         }
-        assert!(!is_kept(4 * MIB, 4 * MIB - 1));
+        check(&limit(4, None), Some(4 * MIB - 1)).expect_err("less");
+    }
+
+    #[test]
+    fn the_kernel_keeps_a_limit_to_the_byte() {
+        let limit = limit(3, Some("drm/0000:03:00.0/vram"));
+        let kept = check(&limit, Some(3 * MIB)).expect("kept");
+        assert_eq!((kept.region, kept.hard_bytes), (limit.region.clone(), 3 * MIB));
+        for (found, expected) in [
+            (Some(4 * MIB), "the kernel reads back 4194304 bytes"),
+            (Some(3 * MIB - 1), "the kernel reads back 3145727 bytes"),
+            (None, "the kernel reads back no limit"),
+        ] {
+            let error = check(&limit, found).expect_err(expected).to_string();
+            assert!(error.contains(expected), "{error}");
+        }
     }
 }

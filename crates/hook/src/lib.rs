@@ -1,4 +1,5 @@
-//! Limits of a container's GPU memory, set by the driver for the container's cgroup.
+//! Limits of a container's GPU memory, set for the container's cgroup: by NVIDIA's driver, or by the kernel's controller for
+//! device memory.
 //!
 //! The container runtime starts the hook on the host as root, after it made the container's cgroup and before the
 //! container's first instruction (`createRuntime` of the OCI runtime specification). A hook that fails fails the
@@ -15,6 +16,7 @@
 
 mod cgroup;
 mod clear;
+mod dmem;
 mod error;
 mod gpus;
 mod install;
@@ -46,12 +48,12 @@ const MAX_DOCUMENT: u64 = 64 << 10;
 ///
 /// # Guarantees
 ///
-/// On success the driver read back every limit, as asked or rounded up to its page. On failure no GPU keeps a limit
-/// of this call, unless the error is [`HookError::Kept`].
+/// On success every limit was read back, as asked or in whole pages. On failure no GPU keeps a limit of this call, unless
+/// the error is [`HookError::Kept`].
 ///
 /// # Errors
 ///
-/// Any missing, damaged or doubtful input, and any refusal of the driver.
+/// Any missing, damaged or doubtful input, and any refusal of the driver or the kernel.
 pub fn limit(
     record_path: &Path,
     replicas: u32,
@@ -65,10 +67,11 @@ pub fn limit(
     let cgroup = Cgroups { proc, root: record.cgroup_root() }.of_container(state.pid)?;
     let boot_id = boot_id(proc)?;
     let nvml = gpus::load(record.library())?;
-    let find = |limit| Target::find(&nvml, limit);
+    let find = |limit| Target::find(nvml.as_ref(), record.cgroup_root(), &cgroup, limit);
     let targets = record.gpus().iter().map(find).collect::<Result<Vec<_>, _>>()?;
     let limited = gpus::limit(&targets, &cgroup)?;
-    let note = MemoryLimitNote::new(boot_id, record.library(), &cgroup, limited)
+    let library = record.library().map(Path::to_owned);
+    let note = MemoryLimitNote::new(boot_id, library, &cgroup, limited)
         .map_err(HookError::from)
         .and_then(|note| leave(&note_path, &note));
     note.map_err(|error| gpus::undo(&targets, &cgroup, error))?;

@@ -21,7 +21,8 @@ enum Task {
 }
 
 const HELP: &str = "\
-Limits the GPU memory of a container through NVIDIA's driver (615 or newer) and cgroup v2.
+Limits the GPU memory of a container by cgroup v2: through NVIDIA's driver (615 or newer), or through the kernel's dmem
+controller (Linux 6.14 or newer) on GPUs of AMD and Intel.
 Container runtimes start it; Windlass writes its records.
 
 Usage: windlass-hook memory-limit --record FILE [--replicas N]

@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    fs,
+    env, fs,
     io::Write as _,
     os::unix::fs::{PermissionsExt as _, symlink},
     path::{Path, PathBuf},
@@ -30,6 +30,8 @@ struct Node {
     machine: Machine,
     container: Waiting,
     folder: TempDir,
+    /// Id of the container.
+    id: String,
 }
 
 // === impl Waiting ===
@@ -62,11 +64,10 @@ impl Node {
         let driver = simulated_driver().expect("built with the tests");
         let machine = Machine::create(&folder.path().join("machine"), &profile, &driver);
         let machine = machine.expect("a machine");
-        let node = Self { machine, container: Waiting::start(), folder };
+        let node = Self { machine, container: Waiting::start(), folder, id: ID.to_owned() };
         node.write("proc/sys/kernel/random/boot_id", &format!("{BOOT_ID}\n"));
         node.write("proc/self/cgroup", "0::/system.slice/containerd.service\n");
-        node.enter(&format!("0::/{POD}/cri-{ID}.scope\n"));
-        node.write(&format!("cgroup/{POD}/cri-{ID}.scope/cgroup.controllers"), "memory dmem\n");
+        node.make_cgroup();
         node.write("cgroup/system.slice/containerd.service/cgroup.controllers", "memory\n");
         node.record(&node.gpus(&[4096, 1024]));
         node
@@ -80,6 +81,13 @@ impl Node {
         let path = self.at(path);
         fs::create_dir_all(path.parent().expect("a folder")).expect("made");
         fs::write(path, text).expect("written");
+    }
+
+    /// Makes a cgroup for the container.
+    fn make_cgroup(&self) {
+        self.enter(&format!("0::/{POD}/cri-{}.scope\n", self.id));
+        let path = format!("cgroup/{POD}/cri-{}.scope/cgroup.controllers", self.id);
+        self.write(&path, "memory dmem\n");
     }
 
     /// Gives the container's process these lines in procfs.
@@ -98,7 +106,9 @@ impl Node {
     /// Limits of the first GPUs, in MiB.
     fn gpus(&self, limits: &[u64]) -> Vec<GpuMemoryLimit> {
         let limits = limits.iter().enumerate();
-        limits.map(|(gpu, &hard_mib)| GpuMemoryLimit { uuid: self.uuid(gpu), hard_mib }).collect()
+        let limit =
+            |(gpu, &hard_mib)| GpuMemoryLimit { uuid: self.uuid(gpu), region: None, hard_mib };
+        limits.map(limit).collect()
     }
 
     fn record(&self, gpus: &[GpuMemoryLimit]) {
@@ -106,7 +116,7 @@ impl Node {
     }
 
     fn record_with(&self, library: &Path, gpus: &[GpuMemoryLimit]) {
-        let record = MemoryLimitRecord::new(library, gpus.to_vec());
+        let record = MemoryLimitRecord::new(Some(library.into()), gpus.to_vec());
         let record = record.and_then(|record| record.with_cgroup_root(self.at("cgroup")));
         fs::create_dir_all(self.at("state")).expect("made");
         fs::write(self.record_path(), record.expect("good").to_json()).expect("written");
@@ -118,18 +128,18 @@ impl Node {
     }
 
     fn note_path(&self) -> PathBuf {
-        self.at(&format!("state/share-1.limited-{ID}.json"))
+        self.at(&format!("state/share-1.limited-{}.json", self.id))
     }
 
     fn cgroup(&self) -> PathBuf {
-        self.at(&format!("cgroup/{POD}/cri-{ID}.scope"))
+        self.at(&format!("cgroup/{POD}/cri-{}.scope", self.id))
     }
 
     /// OCI state as a runtime writes it.
     fn state(&self) -> String {
-        let (pid, bundle) = (self.pid(), self.at("bundle"));
+        let (id, pid, bundle) = (&self.id, self.pid(), self.at("bundle"));
         format!(
-            r#"{{"ociVersion":"1.2.0","id":"{ID}","status":"creating","pid":{pid},"bundle":"{}","annotations":{{"gpu-memory":"1"}}}}"#,
+            r#"{{"ociVersion":"1.2.0","id":"{id}","status":"creating","pid":{pid},"bundle":"{}","annotations":{{"gpu-memory":"1"}}}}"#,
             bundle.display()
         )
     }
@@ -168,15 +178,20 @@ impl Node {
         assert!(!self.note_path().is_file(), "{reason}");
     }
 
-    /// Runs the program as a runtime does, with a tenant's variables around it.
-    fn run(&self, arguments: &[&str]) -> Output {
+    /// The program as a runtime starts it, with a tenant's variables around it.
+    fn hook(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_windlass-hook"));
         command.args(["memory-limit"]).args(arguments).args(["--proc"]).arg(self.at("proc"));
         for name in ["NVIDIA_GPU_MEMORY_LIMIT", "GPU_MEMORY", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] {
             command.env(name, "99999");
         }
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().expect("it runs");
+        command
+    }
+
+    /// Runs the program as a runtime does.
+    fn run(&self, arguments: &[&str]) -> Output {
+        let mut child = self.hook(arguments).spawn().expect("it runs");
         // A refused program may end before it reads.
         let _ = child.stdin.take().expect("a pipe").write_all(self.state().as_bytes());
         child.wait_with_output().expect("it ends")
@@ -212,7 +227,7 @@ fn each_gpu_gets_its_limit_and_the_note_has_them() {
     let written =
         MemoryLimitNote::parse(&fs::read(node.note_path()).expect("a note")).expect("good");
     assert_eq!((written.boot_id(), written.cgroup()), (BOOT_ID, cgroup.as_path()));
-    assert_eq!(written.library(), node.machine.nvml_library());
+    assert_eq!(written.library(), Some(&*node.machine.nvml_library()));
     let limits: Vec<_> =
         written.gpus().iter().map(|gpu| (gpu.uuid.clone(), gpu.hard_bytes)).collect();
     assert_eq!(limits, [(node.uuid(0), 4096 * MIB), (node.uuid(1), 1024 * MIB)]);
@@ -288,7 +303,7 @@ fn a_driver_that_cannot_limit_refuses_the_container() {
     let node = Node::new();
     node.record_with(&node.at("gone/libnvidia-ml.so.1"), &node.gpus(&[1]));
     node.check_refused("cannot load");
-    node.record(&[GpuMemoryLimit { uuid: "GPU-gone".to_owned(), hard_mib: 1 }]);
+    node.record(&[GpuMemoryLimit { uuid: "GPU-gone".to_owned(), region: None, hard_mib: 1 }]);
     node.check_refused("GPU-gone cannot be used");
     node.record(&node.gpus(&[4096, 1024]));
     node.inject("lost@1");
@@ -418,4 +433,57 @@ fn the_program_fails_with_one_line_and_an_exit_code() {
     let program = Command::new(env!("CARGO_BIN_EXE_windlass-hook")).arg("--help").output();
     let program = program.expect("it runs");
     assert!(program.status.success() && program.stdout.starts_with(b"Limits the GPU memory"));
+}
+
+/// Number of lives in the next test: 10,000 take minutes.
+const LIVES: &str = "WINDLASS_HOOK_LIVES";
+
+/// Containers live and die: some are refused by the driver, and some lose their hook at any instruction.
+#[test]
+fn no_limit_is_left_behind_by_containers_however_they_end() {
+    let lives = env::var(LIVES).map_or(60, |count| count.parse().expect(LIVES));
+    let mut node = Node::new();
+    let record = node.record_path().display().to_string();
+    let mut limited = 0;
+    for life in 0..lives {
+        node.id = format!("life{life}");
+        node.make_cgroup();
+        match life % 4 {
+            0 => {
+                node.inject(&format!("limit:17@{}", life / 4 % 2));
+                node.limit().expect_err("the driver refuses");
+                assert!(node.limits().keys().all(|(_, cgroup)| *cgroup != node.cgroup()));
+                node.inject("recover@0");
+                node.inject("recover@1");
+            }
+            1 => {
+                let mut hook = node.hook(&["--record", &record]).spawn().expect("it runs");
+                let _ = hook.stdin.take().expect("a pipe").write_all(node.state().as_bytes());
+                // Later in each life, until it is too late.
+                (0..life % 400 * 20).for_each(|_| std::thread::yield_now());
+                let _ = hook.kill();
+                hook.wait().expect("it ends");
+            }
+            _ => {
+                node.limit().expect("limited");
+                let own = node.cgroup();
+                let of_own = node.limits().into_keys().filter(|(_, cgroup)| *cgroup == own);
+                assert_eq!(of_own.count(), 2, "life {life}");
+                limited += 1;
+            }
+        }
+        // The runtime removes the cgroup, and with it what the driver keeps of it.
+        fs::remove_dir_all(node.cgroup()).expect("removed");
+    }
+    assert!(limited >= lives / 2);
+    node.id = "last".to_owned();
+    node.make_cgroup();
+    let left = node.limit().expect("the next container is limited");
+    let last = node.cgroup();
+    let expected = BTreeMap::from([((0, last.clone()), 4096), ((1, last), 1024)]);
+    assert_eq!(node.limits(), expected, "nothing is left of the others");
+    let notes = fs::read_dir(node.at("state")).expect("a folder").flatten();
+    let notes = notes.map(|entry| entry.path()).filter(|path| *path != node.record_path());
+    let drafts = |path: &PathBuf| !path.to_string_lossy().ends_with(".draft");
+    assert_eq!(notes.filter(drafts).collect::<Vec<_>>(), [left]);
 }

@@ -21,6 +21,22 @@ pub struct ContainerId {
     pub id: String,
 }
 
+/// A container's process that holds memory of a GPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GpuProcess {
+    /// Process id on the host.
+    pub pid: u32,
+    /// Its container.
+    pub container: ContainerId,
+    /// Memory that it holds, its contexts included, in bytes.
+    pub memory_bytes: u64,
+    /// Time in which its kernels ran lately, in percent; `None` where the driver does not measure it.
+    pub compute_percent: Option<u32>,
+}
+
+/// Bit of `CAP_SYS_PTRACE` in a set of capabilities (`capabilities(7)`).
+const SYS_PTRACE: u64 = 1 << 19;
+
 // === impl Host ===
 
 impl Host {
@@ -43,6 +59,15 @@ impl Host {
         })
     }
 
+    /// True if the kernel shows this process which files others have open: it has the capability `SYS_PTRACE`, by the
+    /// host's `/proc`.
+    pub fn shows_open_files(&self) -> bool {
+        let status = self.text(format!("/proc/{}/status", std::process::id()));
+        let line = |text: &str| text.lines().find_map(|it| it.strip_prefix("CapEff:").map(hex));
+        let effective = status.as_deref().and_then(line).flatten();
+        self.shows_own_process() && effective.is_some_and(|all| all & SYS_PTRACE != 0)
+    }
+
     /// Ends a process by SIGKILL if it still belongs to the container; false if it is gone or another one.
     ///
     /// # Errors
@@ -59,6 +84,10 @@ impl Host {
             sent => Ok(sent.map(|()| true)?),
         }
     }
+}
+
+fn hex(text: &str) -> Option<u64> {
+    u64::from_str_radix(text.trim(), 16).ok()
 }
 
 /// True for a process in the agent's PID namespace that has not ended.
@@ -194,5 +223,23 @@ mod tests {
         let other = fs::read_to_string("/proc/1/stat").expect("it is there");
         fs::write(folder.join("stat"), other).expect("written");
         assert!(!host.shows_own_process(), "another process has the id");
+    }
+
+    #[test]
+    fn open_files_are_shown_to_a_process_with_the_capability() {
+        let root = tempfile::tempdir().expect("a temporary folder");
+        let host = Host::new(root.path(), "/");
+        let folder = root.path().join(format!("proc/{}", std::process::id()));
+        fs::create_dir_all(&folder).expect("a folder");
+        let status = |text: &str| fs::write(folder.join("status"), text).expect("written");
+        status("Name:\tx\nCapEff:\t0000000000080000\nCapBnd:\t0\n");
+        assert!(!host.shows_open_files(), "the host's processes are hidden");
+        let own = fs::read_to_string("/proc/self/stat").expect("it is there");
+        fs::write(folder.join("stat"), own).expect("written");
+        assert!(host.shows_open_files());
+        for without in ["CapEff:\t0000000000000020", "CapEff:\tall", "CapBnd:\t80000", ""] {
+            status(without);
+            assert!(!host.shows_open_files(), "{without}");
+        }
     }
 }

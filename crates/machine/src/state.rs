@@ -217,6 +217,9 @@ pub struct Process {
     /// GPU instance of the process.
     #[serde(default)]
     pub gpu_instance: Option<u32>,
+    /// Time in which its kernels ran on the multiprocessors, in percent.
+    #[serde(default)]
+    pub sm_percent: u32,
 }
 
 /// Active faults of a GPU, until recovery.

@@ -27,11 +27,8 @@ use windlass_core::{
     health::HealthState,
     inventory::Inventory,
 };
-use windlass_discovery::{
-    live_driver::{GpuProcess, ProcessError},
-    mig::MigHandle,
-};
-use windlass_host::{clock::Clock, deadline, directory::DirectoryWatch};
+use windlass_discovery::{live_driver::ProcessError, mig::MigHandle};
+use windlass_host::{clock::Clock, container::GpuProcess, deadline, directory::DirectoryWatch};
 use windlass_kubelet_api::{deviceplugin::PLUGIN_DIR, socket::SocketError};
 use windlass_resources::NodeState;
 

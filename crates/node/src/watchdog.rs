@@ -4,13 +4,14 @@
 //! ```text
 //!  ledger, kubelet's record,          ┐
 //!  GPU fractions ──────────── limits ─┤
-//!  driver ── processes, memory ───────┼─> usage of each holder ─> three in a row above the limit
+//!  driver, fdinfo ── memory ──────────┼─> usage of each holder ─> three in a row above the limit
 //!  /proc ─── containers of processes ─┘            │                    │
 //!  API server ── claims of pods ──────┘            └─> metrics          └─> log, event, condition, evict, kill
 //! ```
 //!
 //! A container can change its environment, link its programs statically, or use managed memory: the driver's list of
-//! processes shows its memory all the same.
+//! processes shows its memory all the same. NVIDIA's driver is asked for each GPU; one look at the open files of
+//! pods with limits serves all GPUs of the kernel's DRM drivers.
 //!
 //! # Guarantees
 //!
@@ -19,6 +20,7 @@
 
 mod accounts;
 mod action;
+mod compute;
 mod limits;
 mod snapshot;
 mod tenants;
@@ -40,18 +42,27 @@ use windlass_allocations::{
     ledger::{Ledger, SharedLedger},
 };
 use windlass_cdi::memory_limits::{self, LimitedHolders};
-use windlass_cluster::{Client, Pods};
+use windlass_cluster::{BoundPod, Client, Pods};
 use windlass_config::{Policy, WatchdogAction, WatchdogPolicy};
-use windlass_core::device::DeviceId;
-use windlass_discovery::live_driver::{GpuProcess, LiveDriver, ProcessError};
+use windlass_core::{device::DeviceId, pci::PciAddress};
+use windlass_discovery::live_driver::{LiveDriver, ProcessError};
 use windlass_dra::MemoryExcesses;
-use windlass_host::{blocking, causes, clock::Clock, keyed::Tasks, optional, watch::changed};
+use windlass_host::{
+    blocking, causes,
+    clock::Clock,
+    container::GpuProcess,
+    drm_clients::{DrmError, DrmProcesses},
+    keyed::Tasks,
+    optional,
+    watch::changed,
+};
 use windlass_lifecycle::mps::MpsClients;
 use windlass_resources::NodeState;
 
 use self::{
     accounts::{Accounts, HeldMemory, Usage, Violation},
     action::Actions,
+    compute::ComputeAccounts,
     limits::{GpuLimits, Holders, Limits, add_fractions, add_replicas, joined, limits},
     snapshot::{GpuStates, snapshot},
     tenants::Tenants,
@@ -97,9 +108,12 @@ pub(crate) struct Watchdog {
     state_dir: PathBuf,
     /// Running measurements. A GPU has one at a time.
     measurements: Tasks<DeviceId, Result<Vec<GpuProcess>, ProcessError>>,
+    /// The running measurement of all GPUs of DRM drivers.
+    drm: Tasks<(), Result<DrmProcesses, DrmError>>,
     /// The running read of the hook's notes.
     notes: Tasks<(), LimitedHolders>,
     accounts: Accounts,
+    compute: ComputeAccounts,
     tenants: Tenants,
     actions: Actions,
     running: JoinSet<()>,
@@ -126,8 +140,10 @@ impl Watchdog {
             following: None,
             driver: deps.driver,
             measurements: Tasks::default(),
+            drm: Tasks::default(),
             notes: Tasks::default(),
             accounts: Accounts::default(),
+            compute: ComputeAccounts::default(),
             tenants: Tenants::new(pods.clone()),
             actions: Actions {
                 pods,
@@ -178,6 +194,7 @@ impl Watchdog {
                         self.judge(&device, processes, gpu, action);
                     }
                 }
+                Some(((), found)) = self.drm.next() => self.judge_drm(&found, &limits, action),
                 Some(((), limited)) = self.notes.next() => self.states.limited = limited,
                 () = self.tenants.next() => {}
                 Some(_) = self.running.join_next() => {}
@@ -208,6 +225,7 @@ impl Watchdog {
 
     fn forget(&mut self, limits: &Limits) {
         self.accounts.retain(limits);
+        self.compute.retain(limits);
         self.states.retain(limits);
         self.present.retain(|device, _| limits.contains_key(device));
         self.tenants.retain(&self.present.values().flatten().collect());
@@ -222,19 +240,65 @@ impl Watchdog {
 
     /// Begins a measurement of each GPU that answered the last one.
     fn measure(&mut self, limits: &Limits) {
+        let is_reading = self.drm.is_busy(&());
         for device in limits.keys() {
-            if !self.measurements.is_busy(device) {
-                let (driver, gpu) = (self.driver.clone(), device.clone());
+            let is_drm = self.drm_gpu(device).is_some();
+            let is_busy = if is_drm { is_reading } else { self.measurements.is_busy(device) };
+            if is_busy && is_drm {
+                // A GPU that is shared since then is served by the running look too.
+                self.states.begun_once(device);
+            }
+            if is_busy && self.states.is_overdue(device) {
+                self.lose(device, &ProcessError::Silent.to_string());
+            }
+            if is_busy {
+                continue;
+            }
+            self.states.begun(device);
+            let driver = self.driver.clone();
+            if !is_drm {
+                let gpu = device.clone();
                 let measuring = async move { driver.processes(&gpu).await };
                 self.measurements.begin(device.clone(), measuring);
-                self.states.begun(device);
-            } else if self.states.is_overdue(device) {
-                self.lose(device, &ProcessError::Silent.to_string());
+            } else if !self.drm.is_busy(&()) {
+                let (host, pods) = (driver.host().clone(), self.drm_pods(limits));
+                self.drm.begin((), blocking(move || DrmProcesses::read(&host, &pods)));
             }
         }
         if !self.notes.is_busy(&()) {
             let (folder, host) = (self.state_dir.clone(), self.driver.host().clone());
             self.notes.begin((), blocking(move || memory_limits::limited(&folder, &host)));
+        }
+    }
+
+    /// Pods with limits on GPUs of DRM drivers, which claims do not share.
+    fn drm_pods(&self, limits: &Limits) -> BTreeSet<String> {
+        let of_drm = limits.iter().filter(|(device, _)| self.drm_gpu(device).is_some());
+        let holders = of_drm.flat_map(|(_, gpu)| gpu.iter().map(|(holder, _)| holder));
+        holders.filter_map(|holder| Some(holder.pod_of_share()?.to_owned())).collect()
+    }
+
+    /// PCI address of a GPU of a DRM driver.
+    fn drm_gpu(&self, device: &DeviceId) -> Option<PciAddress> {
+        self.state.borrow().inventory.get(device.as_str())?.drm_gpu()
+    }
+
+    /// Takes in a look at the clients of DRM drivers.
+    fn judge_drm(
+        &mut self,
+        found: &Result<DrmProcesses, DrmError>,
+        limits: &Limits,
+        action: WatchdogAction,
+    ) {
+        for (device, gpu) in limits {
+            let Some(address) = self.drm_gpu(device) else { continue };
+            match found {
+                Ok(found) => {
+                    let processes = found.of(address).map_err(ProcessError::from);
+                    self.judge(device, processes, gpu, action);
+                }
+                Err(error) => self.lose(device, &causes(error)),
+            }
         }
     }
 
@@ -258,25 +322,33 @@ impl Watchdog {
         let pods = containers.map(|container| container.pod.clone()).collect();
         self.present.insert(device.clone(), pods);
         let used = self.used(processes, gpu);
+        for excess in self.compute.record(device, &used, gpu) {
+            let tenants = self.known(excess.pods.iter());
+            self.running.spawn(self.actions.clone().tell_compute(excess, tenants));
+        }
         for violation in self.accounts.record(device, used, Instant::now(), action.acts()) {
-            let containers = violation.usage.processes.iter().map(|process| &process.container);
-            let tenants: BTreeMap<_, _> = containers
-                .filter_map(|it| Some((it.pod.clone(), self.tenants.get(&it.pod)?.pod.clone())))
-                .collect();
+            let pods = violation.usage.processes.iter().map(|process| &process.container.pod);
+            let tenants = self.known(pods);
             let holders = violation.holders.iter().map(|holder| self.tenants.named(holder));
             let violation = Violation { holders: holders.collect(), ..violation };
             self.running.spawn(self.actions.clone().perform(action, violation, tenants));
         }
     }
 
+    /// Those of the pods that are known, by UID.
+    fn known<'a>(&self, pods: impl Iterator<Item = &'a String>) -> BTreeMap<String, BoundPod> {
+        pods.filter_map(|uid| Some((uid.clone(), self.tenants.get(uid)?.pod.clone()))).collect()
+    }
+
     /// Processes of a GPU by the holders that they count for. Those of the host and of pods without a limit count for
     /// nobody.
     fn used(&self, processes: Vec<GpuProcess>, gpu: &GpuLimits) -> BTreeMap<Holders, Usage> {
         let mut all = Vec::new();
-        for GpuProcess { pid, container, memory_bytes } in processes {
+        for GpuProcess { pid, container, memory_bytes, compute_percent } in processes {
             let holders = self.holders(&container.pod, gpu);
             if !holders.is_empty() {
-                all.push((holders, HeldMemory { pid, container, bytes: memory_bytes }));
+                let bytes = memory_bytes;
+                all.push((holders, HeldMemory { pid, container, bytes, compute_percent }));
             }
         }
         let groups = joined(all.iter().map(|(holders, _)| holders));

@@ -4,6 +4,7 @@ mod amd;
 mod boards;
 mod cleanup;
 mod darwin3;
+mod dmem;
 mod fpga;
 mod gateway;
 mod generic;

@@ -327,7 +327,11 @@ async fn a_pod_may_ask_for_a_stronger_limit_than_the_configuration_does() {
     for (name, wanted, refused) in [
         ("a", "watched", None),
         ("b", "driver", Some("`driver` is required by windlass.dev/enforcement")),
-        ("c", "hard", Some("\"hard\" is no enforcement: write none, watched, mps, driver or mig")),
+        (
+            "c",
+            "hard",
+            Some("\"hard\" is no enforcement: write none, watched, dmem, mps, driver or mig"),
+        ),
     ] {
         let mut annotations = placed(&world.gpus[0]);
         annotations["windlass.dev/enforcement"] = wanted.into();

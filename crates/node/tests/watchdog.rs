@@ -27,6 +27,7 @@ use crate::{
 };
 
 const MEMORY: &str = "windlass.dev/gpu-memory";
+const COMPUTE: &str = "windlass.dev/gpu-compute";
 
 /// Id of a container at the runtime.
 const CONTAINER: &str = "c0ffee";
@@ -43,6 +44,7 @@ pub(crate) struct Watched {
 pub(crate) fn policy(action: WatchdogAction) -> Policy {
     let shares = ShareResources {
         memory: Some(MEMORY.parse().expect("a name")),
+        compute: Some(COMPUTE.parse().expect("a name")),
         ..ShareResources::default()
     };
     // A shorter interval than a file may have.
@@ -123,10 +125,12 @@ impl Watched {
         watched
     }
 
-    /// Runs a pod with 8 GiB of the first GPU.
+    /// Runs a pod with 8 GiB and a quarter of the first GPU.
     async fn run(&self, name: &str) {
-        let pod = Pod { uid: uid(name), ..pod_with(name, MEMORY, 8) };
-        let placement = json!({"devices": [{"id": self.gpu, "memoryMib": 8192}]}).to_string();
+        let mut pod = Pod { uid: uid(name), ..pod_with(name, MEMORY, 8) };
+        pod.containers[0].limits.insert(COMPUTE.to_owned(), 25);
+        let part = json!({"id": self.gpu, "memoryMib": 8192, "computeMilli": 250});
+        let placement = json!({"devices": [part]}).to_string();
         self.world.admit(pod, &json!({"windlass.dev/placement": placement})).await;
         until("the container starts", async || {
             self.world.kubelet.start_container(&uid(name), "main").await
@@ -164,10 +168,17 @@ impl Watched {
 
     /// The programs use so many MiB of the first GPU.
     pub(crate) fn uses(&self, programs: &[(&Program, u64)]) {
-        let process = |(program, memory_mib): &(&Program, u64)| Process {
+        let idle: Vec<_> = programs.iter().map(|(program, mib)| (*program, *mib, 0)).collect();
+        self.works(&idle);
+    }
+
+    /// The programs use so many MiB of the first GPU, and so many percent of its time.
+    fn works(&self, programs: &[(&Program, u64, u32)]) {
+        let process = |(program, memory_mib, sm_percent): &(&Program, u64, u32)| Process {
             pid: program.pid(),
             memory_mib: *memory_mib,
             gpu_instance: None,
+            sm_percent: *sm_percent,
         };
         let processes = programs.iter().map(process).collect();
         let change = |machine: &mut Model| {
@@ -322,6 +333,27 @@ async fn a_pod_above_its_share_is_evicted_unless_a_budget_forbids_it() {
 }
 
 #[tokio::test]
+async fn a_pod_that_takes_far_more_time_than_its_share_of_a_busy_gpu_is_told_and_goes_on() {
+    let watched = Watched::new(WatchdogAction::Kill).await;
+    let (mut hungry, mut modest) = (watched.program(Some("a")), watched.program(Some("b")));
+    watched.works(&[(&hungry, 8000, 70), (&modest, 8000, 30)]);
+    let (action, note) = watched.told("a").await;
+    assert_eq!(action, "Observe");
+    assert!(note.contains("25 % are its share"), "{note}");
+    for line in [
+        r#"pod="a",container="main"} 0.7"#,
+        r#"kind="pod",holder="b"} 0.25"#,
+        "windlass_share_compute_excesses_total 1",
+        r#"windlass_share_memory_violations_total{action="kill"} 0"#,
+    ] {
+        watched.measured(line).await;
+    }
+    assert!(hungry.runs() && modest.runs());
+    assert_eq!(watched.events().len(), 1);
+    watched.world.agent.stop().await;
+}
+
+#[tokio::test]
 async fn an_observer_reports_a_violation_once() {
     let watched = Watched::new(WatchdogAction::Observe).await;
     let mut greedy = watched.program(Some("a"));
@@ -364,7 +396,7 @@ async fn a_hidden_process_list_is_told_and_nobody_is_blamed() {
 #[tokio::test]
 async fn replicas_of_a_given_memory_are_watched_by_the_kubelets_record() {
     let policy = Policy { resources: first_gpu_by_memory(10), ..policy(WatchdogAction::Kill) };
-    let watched = Watched::sharing(policy, 7, &[("a", 2), ("b", 1)]).await;
+    let watched = Box::pin(Watched::sharing(policy, 7, &[("a", 2), ("b", 1)])).await;
     let (mut modest, mut greedy) = (watched.program(Some("a")), watched.program(Some("b")));
     let stranger = watched.program(Some("f"));
     // 20 GiB of two replicas are none too many, and 11 GiB of one are.

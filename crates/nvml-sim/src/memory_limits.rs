@@ -62,6 +62,8 @@ export! {
             None => {}
         }
         library::change(gpu.number, |gpu| {
+            // The limits of a cgroup go with it.
+            gpu.memory_limits.retain(|cgroup, _| Path::new(cgroup).is_dir());
             let (soft, hard) = (request.soft, request.hard);
             let charged = gpu.memory_limits.remove(&cgroup).map(|earlier| earlier.charged);
             let charged = charged.unwrap_or_default();

@@ -1,6 +1,9 @@
 //! Processes on a GPU.
 
-use std::ffi::c_uint;
+use std::{
+    ffi::{c_uint, c_ulonglong},
+    time::{SystemTime, UNIX_EPOCH},
+};
 
 use nvml_wrapper_sys::bindings as sys;
 use windlass_machine::state::Process;
@@ -8,7 +11,7 @@ use windlass_machine::state::Process;
 use crate::{
     abi::{Out, OutArray},
     handle::{Device, Found},
-    status::Answer,
+    status::{Answer, Status},
 };
 
 /// Placeholder for no instance.
@@ -44,6 +47,31 @@ export! {
         infos.put_counted(count, &all)
     }
 
+    /// One sample of each process with work, taken now. A MIG device has none.
+    fn nvmlDeviceGetProcessUtilization(
+        device: Device,
+        samples: OutArray<sys::nvmlProcessUtilizationSample_t>,
+        count: Out<c_uint>,
+        since: c_ulonglong,
+    ) {
+        let gpu = device.gpu()?;
+        let now = since_epoch_us();
+        let busy = gpu.live.processes.iter().filter(|process| process.sm_percent > 0);
+        let sample = |process: &Process| sys::nvmlProcessUtilizationSample_t {
+            pid: process.pid,
+            timeStamp: now,
+            smUtil: process.sm_percent,
+            memUtil: 0,
+            encUtil: 0,
+            decUtil: 0,
+        };
+        let all: Vec<_> = busy.filter(|_| now > since).map(sample).collect();
+        if all.is_empty() {
+            return Err(Status::NOT_FOUND);
+        }
+        samples.put_counted(count, &all)
+    }
+
     /// Simulated processes neither draw graphics nor share a GPU over MPS.
     fn [
         nvmlDeviceGetGraphicsRunningProcesses
@@ -56,6 +84,12 @@ export! {
         device.find()?;
         infos.put_counted(count, &[])
     }
+}
+
+/// Time of a sample, in microseconds since 1970.
+fn since_epoch_us() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_micros()).unwrap_or(u64::MAX)
 }
 
 fn computing(device: Device) -> Answer<Vec<Process>> {

@@ -64,11 +64,6 @@ not_supported! {
     nvmlDeviceGetNvLinkUtilizationCounter(c_uint, c_uint, *mut c_ulonglong, *mut c_ulonglong)
     nvmlDeviceGetPlatformInfo(*mut sys::nvmlPlatformInfo_t)
     nvmlDeviceGetPowerSource(*mut sys::nvmlPowerSource_t)
-    nvmlDeviceGetProcessUtilization(
-        *mut sys::nvmlProcessUtilizationSample_t,
-        *mut c_uint,
-        c_ulonglong
-    )
     nvmlDeviceGetProcessesUtilizationInfo(*mut sys::nvmlProcessesUtilizationInfo_t)
     nvmlDeviceGetRunningProcessDetailList(*mut sys::nvmlProcessDetailList_t)
     nvmlDeviceGetSamples(

@@ -112,6 +112,11 @@ impl NvmlError {
         self.code == sys::nvmlReturn_enum_NVML_ERROR_TIMEOUT
     }
 
+    /// Nothing to report, as for samples of an idle GPU.
+    pub fn is_nothing(self) -> bool {
+        self.code == sys::nvmlReturn_enum_NVML_ERROR_NOT_FOUND
+    }
+
     /// No such object, as for MIG instances that do not exist.
     pub fn is_absent(self) -> bool {
         matches!(

@@ -40,7 +40,7 @@ pub use memory_limits::{MemoryLimits, MemoryLimitsInUse};
 pub use mig::{MigInstance, MigMode, MigShare};
 pub use nvlink::Remote;
 pub use pcie::PcieLink;
-pub use processes::GpuProcess;
+pub use processes::{GpuProcess, ProcessUtilization};
 pub use profiles::{MigPlacement, MigProfile};
 pub use recovery::RecoveryAction;
 pub use slowdown::{Slowdown, SlowdownCause};

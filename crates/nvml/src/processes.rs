@@ -1,4 +1,4 @@
-//! Processes of a GPU, and the memory that each holds.
+//! Processes of a GPU, the memory that each holds, and its use of the multiprocessors.
 
 use std::collections::BTreeMap;
 
@@ -18,6 +18,17 @@ pub struct GpuProcess {
     pub pid: u32,
     /// Memory that it holds, its contexts included, in bytes; `None` where the driver does not say.
     pub memory_bytes: Option<u64>,
+}
+
+/// Use of a GPU's multiprocessors by a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProcessUtilization {
+    /// Process id in the caller's PID namespace.
+    pub pid: u32,
+    /// Time in which its kernels ran during the driver's last sample period, in percent.
+    pub sm_percent: u32,
+    /// Time of the sample, in microseconds since 1970.
+    pub at_us: u64,
 }
 
 /// Initial buffer: as many processes as a GPU usually has.
@@ -57,6 +68,15 @@ macro_rules! list {
 const NOBODY: sys::nvmlProcessInfo_t =
     sys::nvmlProcessInfo_t { pid: 0, usedGpuMemory: 0, gpuInstanceId: 0, computeInstanceId: 0 };
 
+const NO_SAMPLE: sys::nvmlProcessUtilizationSample_t = sys::nvmlProcessUtilizationSample_t {
+    pid: 0,
+    timeStamp: 0,
+    smUtil: 0,
+    memUtil: 0,
+    encUtil: 0,
+    decUtil: 0,
+};
+
 // === impl Gpu ===
 
 impl Gpu {
@@ -79,6 +99,35 @@ impl Gpu {
         Ok(all.into_iter().map(|(pid, memory_bytes)| GpuProcess { pid, memory_bytes }).collect())
     }
 
+    /// The latest sample of each process that worked on a GPU since a time in microseconds since 1970; since the driver's
+    /// oldest sample for 0. Unsupported before Maxwell, and in MIG mode.
+    pub fn process_utilization(&self, since_us: u64) -> Result<Vec<ProcessUtilization>> {
+        let mut room = INITIAL_CAPACITY;
+        loop {
+            let (mut count, mut samples) = (room, vec![NO_SAMPLE; room as usize]);
+            let answer = call!(
+                self.table,
+                nvmlDeviceGetProcessUtilization,
+                self.handle.0,
+                samples.as_mut_ptr(),
+                &raw mut count,
+                since_us
+            );
+            match answer {
+                // No process worked meanwhile.
+                Err(error) if error.is_nothing() => return Ok(Vec::new()),
+                Err(error) if error.is_too_small() && count > room => {
+                    room =
+                        at_most("nvmlDeviceGetProcessUtilization", count, MAX)? + INITIAL_CAPACITY;
+                }
+                answer => {
+                    samples.truncate(count as usize);
+                    return answer.map(|()| samples.iter().map(ProcessUtilization::of).collect());
+                }
+            }
+        }
+    }
+
     list!(compute_processes, nvmlDeviceGetComputeRunningProcesses_v3);
     list!(
         /// Clients of an MPS daemon.
@@ -94,5 +143,13 @@ impl GpuProcess {
     fn of(info: &sys::nvmlProcessInfo_t) -> Self {
         let memory_bytes = Some(info.usedGpuMemory).filter(|bytes| *bytes != NOT_AVAILABLE);
         Self { pid: info.pid, memory_bytes }
+    }
+}
+
+// === impl ProcessUtilization ===
+
+impl ProcessUtilization {
+    fn of(sample: &sys::nvmlProcessUtilizationSample_t) -> Self {
+        Self { pid: sample.pid, sm_percent: sample.smUtil, at_us: sample.timeStamp }
     }
 }

@@ -9,7 +9,9 @@ use std::{
 };
 
 use tempfile::TempDir;
-use windlass_machine::{Fault, Machine, MachineProfile, profile::Driver, simulated_driver};
+use windlass_machine::{
+    Fault, Machine, MachineProfile, profile::Driver, simulated_driver, state::Process,
+};
 use windlass_nvml::{
     ComputeMode, EventKind, FabricHealth, FabricState, Gpu, GpuInstance, LoadError, MemoryLimits,
     MemoryLimitsInUse, MigMode, NvLinkCounters, Nvml, NvmlError, PcieLink, RecoveryAction, Remote,
@@ -84,6 +86,10 @@ fn check_driver(library: &Path) {
 
 /// All measurements are plausible.
 fn check_telemetry(gpu: &Gpu) {
+    match gpu.process_utilization(0) {
+        Ok(samples) => assert!(samples.iter().all(|sample| sample.sm_percent <= 100)),
+        Err(error) => assert!(error.is_unsupported(), "{error}"),
+    }
     if let Some(busy) = gpu.utilization().expect("utilisation, or none") {
         assert!(busy.compute_percent <= 100 && busy.memory_percent <= 100, "{busy:?}");
     }
@@ -152,6 +158,26 @@ fn garbage_is_an_error_and_never_a_value() {
     let other = nvml.gpu(4).expect("a GPU");
     machine.inject(&Fault::Garbage { gpu: 3 }).expect("injected");
     assert!(other.uuid().expect("a UUID").starts_with("GPU-"), "the others are as ever");
+}
+
+#[test]
+fn a_sample_of_each_process_with_work_is_told_once() {
+    let (_folder, machine) = machine("dgx-h100");
+    let nvml = Nvml::load(&machine.nvml_library()).expect("the driver answers");
+    let gpu = nvml.gpu(0).expect("a GPU");
+    assert_eq!(gpu.process_utilization(0).expect("idle"), [], "no process");
+    let process =
+        |(pid, sm_percent)| Process { pid, memory_mib: 1, gpu_instance: None, sm_percent };
+    // More than the first buffer holds.
+    let processes: Vec<_> = (1..=80).map(|pid| (pid, pid % 2 * 7)).map(process).collect();
+    machine.update(|model| model.gpus[0].live.processes = processes).expect("changed");
+    let samples = gpu.process_utilization(0).expect("samples");
+    let found: Vec<_> = samples.iter().map(|sample| (sample.pid, sample.sm_percent)).collect();
+    let expected: Vec<_> = (1..=80).step_by(2).map(|pid| (pid, 7)).collect();
+    assert_eq!(found, expected);
+    let later = samples.iter().map(|sample| sample.at_us).max().expect("samples") + 3_600_000_000;
+    assert_eq!(gpu.process_utilization(later).expect("nothing new"), []);
+    assert_eq!(nvml.gpu(1).expect("a GPU").process_utilization(0).expect("idle"), []);
 }
 
 #[test]

@@ -51,7 +51,7 @@ impl NodeState {
             }
             // The hook takes CDI.
             Shared { .. } if !self.policy.delivery.uses_cdi() => {
-                self.means.without_driver(&self.policy)
+                self.means.without_hook(&self.policy, gpu.drm_gpu())
             }
             Shared { .. } => self.limit_rules().strongest_for(gpu),
         }

@@ -1,4 +1,4 @@
-//! The driver's limit of a container: its record, and the hook that sets it.
+//! The limit of a container by the driver or the kernel: its record, and the hook that sets it.
 
 use std::path::{Path, PathBuf};
 
@@ -7,10 +7,8 @@ use windlass_core::{
     cdi::Hook,
     device::{Device, DeviceId},
     enforcement::{self, Enforcement},
-    memory_limit::{GpuMemoryLimit, MemoryLimitError, MemoryLimitRecord},
+    memory_limit::MemoryLimitRecord,
 };
-use windlass_discovery::live_driver::MemoryLimitPlaces;
-use windlass_host::causes;
 
 use super::{GpuMemory, LimitMeans};
 
@@ -90,6 +88,9 @@ const MPS_CAN_BE_LEFT: &str = "an MPS daemon limits it, and a program can run wi
 const NOT_ISOLATED: &str =
     "it shares a GPU: only a MIG instance of its own is kept apart by the hardware";
 
+/// Reason against the driver's limit of a GPU that another vendor's driver manages.
+const BY_KERNEL: &str = "the kernel's controller dmem limits it, and no driver does";
+
 /// Reason against the driver's limit where containers get their devices otherwise.
 const NO_CDI: &str = "the hook takes CDI: add cdi-cri to deviceList";
 
@@ -104,17 +105,16 @@ const TIMEOUT: i64 = 30;
 impl LimitRules<'_> {
     /// The strongest enforcement of a share of a device by time slices.
     pub fn strongest_for(&self, device: &Device) -> Enforcement {
-        if !device.family().is_managed || device.partitioned {
-            Enforcement::None
-        } else if self.hook_and_places().is_ok() {
-            Enforcement::Driver
-        } else {
-            self.means.without_driver(self.policy)
+        let drm = device.drm_gpu();
+        if drm.is_none() && (!device.family().is_managed || device.partitioned) {
+            return Enforcement::None;
         }
+        let by_hook = self.hook().and_then(|_| self.means.by_hook(drm));
+        by_hook.unwrap_or_else(|_| self.means.without_hook(self.policy, drm))
     }
 
-    /// The driver's limit of a container with parts of these GPUs; none where no part needs one, or where less than the
-    /// driver's will do. `at_least` is the weakest that the pod's annotation accepts, and `path` the record's.
+    /// The limit of a container with parts of these GPUs by the driver or the kernel; none where no part needs one, or
+    /// where less will do. `at_least` is the weakest that the pod's annotation accepts, and `path` the record's.
     pub fn limit(
         &self,
         gpus: &[GpuMemory],
@@ -129,28 +129,34 @@ impl LimitRules<'_> {
         if parts().any(|gpu| gpu.is_by_mps) {
             required.check(Enforcement::Mps, MPS_CAN_BE_LEFT)?;
         }
-        let limit = |gpu: &GpuMemory| GpuMemoryLimit {
-            uuid: gpu.device.to_string(),
-            hard_mib: gpu.memory_mib,
-        };
-        let limits: Vec<_> = parts().filter(|gpu| !gpu.is_by_mps).map(limit).collect();
-        if limits.is_empty() {
+        let limited: Vec<_> = parts().filter(|gpu| !gpu.is_by_mps).collect();
+        if limited.is_empty() {
             return Ok(None);
         }
-        let found = self.hook_and_places().and_then(|(hook, places)| {
-            let record = record(places, limits).map_err(|error| causes(&error))?;
+        let found = self.hook().and_then(|hook| {
+            let record = self.means.record(&limited)?;
             Ok(DriverLimit { record, path: path.to_owned(), hook, replicas: None })
         });
-        if self.policy.memory_limits.hook.is_some() && !self.means.is_known() {
+        let is_known = limited.iter().all(|gpu| self.means.is_known(gpu));
+        if self.policy.memory_limits.hook.is_some() && !is_known {
             return Err(WeakLimit::Unknown);
         }
+        let is_by_kernel = limited.iter().any(|gpu| gpu.drm.is_some());
+        let (by, without) = if is_by_kernel {
+            (Enforcement::Dmem, BY_KERNEL)
+        } else {
+            (Enforcement::Driver, NOT_ISOLATED)
+        };
         match found {
-            Ok(limit) => required.check(Enforcement::Driver, NOT_ISOLATED).map(|()| Some(limit)),
-            Err(why) => required.check(self.means.without_driver(self.policy), &why).map(|()| None),
+            Ok(limit) => required.check(by, without).map(|()| Some(limit)),
+            Err(why) => {
+                let drm = limited.iter().find_map(|gpu| gpu.drm);
+                required.check(self.means.without_hook(self.policy, drm), &why).map(|()| None)
+            }
         }
     }
 
-    /// The driver's limit of a container with so many replicas of a GPU, as [`Self::limit`].
+    /// The limit of a container with so many replicas of a GPU, as [`Self::limit`].
     pub fn limit_of_replicas(
         &self,
         each: &GpuMemory,
@@ -162,7 +168,7 @@ impl LimitRules<'_> {
             let found = if each.is_by_mps {
                 Enforcement::Mps
             } else {
-                self.means.without_driver(self.policy)
+                self.means.without_hook(self.policy, each.drm)
             };
             return required.check(found, NO_CDI).map(|()| None);
         }
@@ -186,11 +192,10 @@ impl LimitRules<'_> {
         all.into_iter().max_by_key(|required| required.wanted).expect("three")
     }
 
-    /// The hook and the places that it needs, or the reason against the driver's limit.
-    fn hook_and_places(&self) -> Result<(PathBuf, &MemoryLimitPlaces), String> {
+    /// The hook, or the reason against its limits.
+    fn hook(&self) -> Result<PathBuf, String> {
         let hook = self.policy.memory_limits.hook.clone();
-        let hook = hook.ok_or_else(|| "memoryLimits.hook is not set".to_owned())?;
-        Ok((hook, self.means.places()?))
+        hook.ok_or_else(|| "memoryLimits.hook is not set".to_owned())
     }
 }
 
@@ -234,19 +239,16 @@ impl DriverLimit {
     }
 }
 
-fn record(
-    places: &MemoryLimitPlaces,
-    limits: Vec<GpuMemoryLimit>,
-) -> Result<MemoryLimitRecord, MemoryLimitError> {
-    MemoryLimitRecord::new(&places.library, limits)?.with_cgroup_root(&places.cgroups)
-}
-
 #[cfg(test)]
 mod tests {
     use windlass_config::{
         Delivery, MemoryLimitPolicy, RequiredLimit, Strategy, WatchdogAction, WatchdogPolicy,
     };
-    use windlass_discovery::live_driver::NoMemoryLimits;
+    use windlass_discovery::live_driver::{MemoryLimitPlaces, NoMemoryLimits};
+    use windlass_host::{
+        Host,
+        dmem::{DmemPlaces, NoDmem},
+    };
 
     use super::*;
 
@@ -260,7 +262,12 @@ mod tests {
             library: "/usr/lib64/libnvidia-ml.so.1".into(),
             cgroups: "/sys/fs/cgroup".into(),
         };
-        LimitMeans { driver: Some(driver.map(|()| places)), shows_processes: true }
+        LimitMeans {
+            driver: Some(driver.map(|()| places)),
+            dmem: Some(Err(NoDmem::NoController)),
+            shows_processes: true,
+            shows_open_files: true,
+        }
     }
 
     fn ten_of_eighty() -> GpuMemory {
@@ -271,6 +278,7 @@ mod tests {
             of_mib: 80 << 10,
             is_by_mps: false,
             required: Enforcement::None,
+            drm: None,
         }
     }
 
@@ -325,6 +333,57 @@ mod tests {
         let policy = Policy { delivery, ..policy(RequiredLimit::Driver) };
         let [one, ..] = replicas(&policy, &means(Ok(())), &ten_of_eighty());
         assert!(one.expect_err("no hook").contains("add cdi-cri to deviceList"));
+    }
+
+    /// The means of a node whose kernel limits the GPU at 0000:03:00.0.
+    fn kernel() -> LimitMeans {
+        let root = tempfile::tempdir().expect("a temporary folder");
+        let host = Host::new(root.path(), "/");
+        let folder = host.path("/sys/fs/cgroup");
+        std::fs::create_dir_all(&folder).expect("made");
+        for (file, text) in [
+            ("cgroup.controllers", "memory dmem\n"),
+            ("dmem.capacity", "drm/0000:03:00.0/vram 85899345920\n"),
+        ] {
+            std::fs::write(folder.join(file), text).expect("written");
+        }
+        let dmem = Some(DmemPlaces::find(&host));
+        LimitMeans { dmem, ..means(Err(NoMemoryLimits::NoDriver)) }
+    }
+
+    #[test]
+    fn the_kernel_limits_gpus_of_other_vendors_by_their_region() {
+        let at = |address: &str| Some(address.parse().expect("an address"));
+        let each = GpuMemory { drm: at("0000:03:00.0"), ..ten_of_eighty() };
+        for at_least in [RequiredLimit::None, RequiredLimit::Watched, RequiredLimit::Dmem] {
+            let limited = replicas(&policy(at_least), &kernel(), &each);
+            assert_eq!(limited, [Ok(true), Ok(true), Ok(false)], "{at_least:?}");
+        }
+        let (policy_of_none, kernel) = (policy(RequiredLimit::None), kernel());
+        let rules = LimitRules { policy: &policy_of_none, means: &kernel };
+        let limit = rules.limit_of_replicas(&each, 2, Path::new("/r/amd-a.json"));
+        let limit = limit.expect("allowed").expect("a limit");
+        assert_eq!(limit.record.library(), None);
+        let region = limit.record.gpus()[0].region.as_ref().expect("a region");
+        assert_eq!(region.as_str(), "drm/0000:03:00.0/vram");
+        let [one, ..] = replicas(&policy(RequiredLimit::Driver), &kernel, &each);
+        assert!(
+            one.expect_err("weaker").contains("`dmem`: the kernel's controller dmem limits it")
+        );
+        let other = GpuMemory { drm: at("0000:04:00.0"), ..each.clone() };
+        assert_eq!(
+            replicas(&policy(RequiredLimit::None), &kernel, &other),
+            [const { Ok(false) }; 3]
+        );
+        let [one, ..] = replicas(&policy(RequiredLimit::Dmem), &kernel, &other);
+        assert!(
+            one.expect_err("none").contains("`none`: the kernel's controller dmem has no region")
+        );
+        let old = means(Ok(()));
+        let [one, ..] = replicas(&policy(RequiredLimit::Dmem), &old, &each);
+        assert!(one.expect_err("none").contains("it has to be 6.14 or newer"));
+        let [one, ..] = replicas(&policy(RequiredLimit::None), &LimitMeans::default(), &each);
+        assert!(one.expect_err("unknown").contains("does not say yet"));
     }
 
     #[test]

@@ -1,13 +1,14 @@
-//! Records of the driver's limits, which the hook of the container runtime reads, and the hook's notes beside them.
+//! Records of limits by the driver or the kernel, which the hook of the container runtime reads, and the hook's notes beside them.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     fs, io,
     path::{Path, PathBuf},
 };
 
 use windlass_core::{
     device::DeviceId,
+    enforcement::Enforcement,
     memory_limit::{MemoryLimitNote, MemoryLimitRecord},
 };
 use windlass_host::{
@@ -21,8 +22,8 @@ use windlass_host::{
 #[derive(Clone, Debug)]
 pub struct LimitRecords(PathBuf);
 
-/// Holders that the driver limits on each GPU, by the UID of a pod or of a claim.
-pub type LimitedHolders = BTreeMap<DeviceId, BTreeSet<String>>;
+/// Holders that the driver or the kernel limits on each GPU, by the UID of a pod or of a claim.
+pub type LimitedHolders = BTreeMap<DeviceId, BTreeMap<String, Enforcement>>;
 
 /// Folder below the state folder, and those of each kind in it.
 const FOLDER: &str = "memory-limits";
@@ -106,8 +107,10 @@ pub fn limited(state_dir: &Path, host: &Host) -> LimitedHolders {
             let pod = || Some(ContainerId::in_group(note.cgroup().to_str()?)?.pod);
             let holder = if kind == CLAIMS { Some(record_of(&name).to_owned()) } else { pod() };
             let Some(holder) = holder else { continue };
-            for id in note.gpus().iter().filter_map(|gpu| gpu.uuid.parse::<DeviceId>().ok()) {
-                limited.entry(id).or_default().insert(holder.clone());
+            for gpu in note.gpus() {
+                let Ok(id) = gpu.uuid.parse::<DeviceId>() else { continue };
+                let by = if gpu.region.is_some() { Enforcement::Dmem } else { Enforcement::Driver };
+                limited.entry(id).or_default().insert(holder.clone(), by);
             }
         }
     }

@@ -1,16 +1,16 @@
 //! Limits of replicas that have a given memory. The number of a container's replicas decides the limit, and nobody knows it
-//! beforehand: the document of GPUs has a device for each number.
+//! beforehand: the document of the GPU's kind has a device for each number.
 
 use std::{collections::BTreeMap, path::Path};
 
 use windlass_core::{
-    cdi::{ContainerEdits, SpecDevice},
-    device::{Device, DeviceId},
-    enforcement::Enforcement,
+    cdi::{ContainerEdits, Kind, SpecDevice},
+    device::DeviceId,
     inventory::Inventory,
 };
 
 use super::{DriverLimit, GpuMemory, LimitRecords, LimitRules, WeakLimit};
+use crate::kind_of;
 
 /// Replicas of a GPU that have a given memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,16 +25,19 @@ pub struct ReplicaSize {
 #[derive(Clone, Debug)]
 pub struct ReplicaLimits(LimitRecords);
 
+/// Devices that name the hook, by the kind of their document.
+pub type ReplicaDevices = BTreeMap<Kind, Vec<SpecDevice>>;
+
 /// Limits of replicas on disk.
 #[derive(Clone, Debug, Default)]
 pub struct KeptLimits {
-    /// Devices for the document of GPUs.
-    pub devices: Vec<SpecDevice>,
+    /// Further devices of the documents.
+    pub devices: ReplicaDevices,
     /// GPUs whose record could not be written, with the reason.
     pub failed: BTreeMap<DeviceId, String>,
 }
 
-/// Name of the limit of so many replicas in the document of GPUs.
+/// Name of the limit of so many replicas in the document of the GPU.
 pub fn replica_name(gpu: &DeviceId, replicas: u32) -> String {
     format!("{}{replicas}", replica_prefix(gpu))
 }
@@ -61,37 +64,36 @@ impl ReplicaLimits {
         rules.limit_of_replicas(each, replicas, &self.0.path(each.device.as_str()))
     }
 
-    /// Writes the wanted records and removes others. `before` are the devices of the present document: those of GPUs that
-    /// the driver cannot limit any more stay, because containers with their names may start again. Blocks.
+    /// Writes the wanted records and removes others. `before` are the devices of the present documents: those of GPUs
+    /// that cannot be limited any more stay, because containers with their names may start again. Blocks.
     pub fn reconcile(
         &self,
         wanted: &BTreeMap<DeviceId, ReplicaSize>,
-        before: impl FnOnce() -> Vec<SpecDevice>,
+        before: impl FnOnce() -> ReplicaDevices,
         inventory: &Inventory,
         rules: LimitRules<'_>,
     ) -> KeptLimits {
         self.0.retain(|name| wanted.contains_key(name));
         let (mut kept, mut unlimited) = (KeptLimits::default(), Vec::new());
         for (id, size) in wanted {
-            let of_mib = inventory.get(id.as_str()).and_then(Device::memory_mib);
-            let (memory_mib, device) = (size.memory_mib, id.clone());
-            let each = of_mib.map(|of_mib| GpuMemory {
-                device,
-                memory_mib,
-                of_mib,
-                is_by_mps: false,
-                required: Enforcement::None,
-            });
-            match each.map_or(Ok(Vec::new()), |each| self.devices(&each, size.most, rules)) {
+            let gpu = inventory.get(id.as_str());
+            let each = gpu.and_then(|gpu| Some((gpu, GpuMemory::of(gpu, size.memory_mib)?)));
+            let Some((gpu, each)) = each else {
+                unlimited.push(replica_prefix(id));
+                continue;
+            };
+            match self.devices(&each, size.most, rules) {
                 Ok(devices) if devices.is_empty() => unlimited.push(replica_prefix(id)),
-                Ok(devices) => kept.devices.extend(devices),
+                Ok(devices) => kept.devices.entry(kind_of(gpu)).or_default().extend(devices),
                 Err(why) => drop(kept.failed.insert(id.clone(), why)),
             }
         }
         if !unlimited.is_empty() {
             let is_of =
                 |device: &SpecDevice| unlimited.iter().any(|it| device.name.starts_with(it));
-            kept.devices.extend(before().into_iter().filter(is_of));
+            for (kind, devices) in before() {
+                kept.devices.entry(kind).or_default().extend(devices.into_iter().filter(is_of));
+            }
         }
         kept
     }

@@ -19,6 +19,8 @@ pub struct Family {
     pub has_toolkit: bool,
     /// The driver manages GPUs: MPS, time slices, compute processes, resets.
     pub is_managed: bool,
+    /// Means that may limit the memory of a control group on its GPUs.
+    pub memory_limiter: Option<MemoryLimiter>,
     /// Programming a device changes its function, which its attributes show.
     pub is_programmed: bool,
     /// The attribute that every device has which its driver described.
@@ -36,6 +38,15 @@ pub enum Partitioning {
     Parts,
     /// MIG instances, by strategy or for claims.
     Mig,
+}
+
+/// Means that limits the memory of a control group on a GPU, and tells what processes hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemoryLimiter {
+    /// NVIDIA's driver, which lists processes too.
+    Driver,
+    /// The kernel, by the controller `dmem`; its DRM drivers describe their clients by `fdinfo`.
+    Kernel,
 }
 
 /// Attributes of one domain and one type, each optional.
@@ -84,6 +95,7 @@ const NO_FAMILY: Family = Family {
     partitioning: Partitioning::Never,
     has_toolkit: false,
     is_managed: false,
+    memory_limiter: None,
     is_programmed: false,
     described_by: None,
     attributes: &[],
@@ -93,7 +105,7 @@ const NO_FAMILY: Family = Family {
 static FAMILIES: [Family; 6] = [
     Family {
         name: "nvidia", cdi_class: Some("gpu"), prefix: Some("GPU"), partitioning: Partitioning::Mig, has_toolkit: true, is_managed: true,
-        is_programmed: false, described_by: Some(&PRODUCT_NAME),
+        memory_limiter: Some(MemoryLimiter::Driver), is_programmed: false, described_by: Some(&PRODUCT_NAME),
         attributes: &[&[
             all("nvidia.com", AttributeType::Text, &[
                 "type", "productName", "brand", "architecture", "uuid", "serial", "parentUUID", "profile",
@@ -128,7 +140,7 @@ static FAMILIES: [Family; 6] = [
         ..NO_FAMILY
     },
     Family {
-        name: "amd", partitioning: Partitioning::Parts,
+        name: "amd", partitioning: Partitioning::Parts, memory_limiter: Some(MemoryLimiter::Kernel),
         attributes: &[&[
             all("amd.com", AttributeType::Text, &[
                 "type", "productName", "deviceID", "computePartition", "memoryPartition", "partitionProfile",
@@ -139,7 +151,7 @@ static FAMILIES: [Family; 6] = [
         ..NO_FAMILY
     },
     Family {
-        name: "intel",
+        name: "intel", memory_limiter: Some(MemoryLimiter::Kernel),
         attributes: &[&[
             all("gpu.intel.com", AttributeType::Text, &["driver", "family", "pciId"]),
             all("gpu.intel.com", AttributeType::Bool, &["integrated", "virtualFunction"]),
@@ -183,6 +195,12 @@ impl SourceName {
     pub const FPGA: Self = Self::fixed("fpga");
     /// NVMe drives: located for topology, never allocated.
     pub const NVME: Self = Self::fixed("nvme");
+
+    /// Sources of GPUs whose memory may be limited by control group.
+    pub fn with_limited_memory() -> impl Iterator<Item = Self> {
+        let limited = FAMILIES.iter().filter(|family| family.memory_limiter.is_some());
+        limited.map(|family| Self::fixed(family.name))
+    }
 
     /// True for families of this table.
     pub fn is_built_in(&self) -> bool {

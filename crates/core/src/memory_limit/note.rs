@@ -1,10 +1,11 @@
-//! Note of the hook: the limits that a container has, as the driver reported them.
+//! Note of the hook: the limits that a container has, as the driver or the kernel reported them.
 
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::{MemoryLimitError, VERSION, check_path, check_uuids, json, read};
+use super::{MemoryLimitError, VERSION, check_gpus, check_path, json, read};
+use crate::dmem::DmemRegion;
 
 /// Limits that the hook set and read back for one container.
 ///
@@ -16,7 +17,8 @@ use super::{MemoryLimitError, VERSION, check_path, check_uuids, json, read};
 pub struct MemoryLimitNote {
     version: u32,
     boot_id: String,
-    library: PathBuf,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    library: Option<PathBuf>,
     cgroup: PathBuf,
     gpus: Vec<LimitedGpu>,
 }
@@ -25,9 +27,12 @@ pub struct MemoryLimitNote {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct LimitedGpu {
-    /// UUID of the GPU.
+    /// UUID of the GPU; with a region, the device's id.
     pub uuid: String,
-    /// Hard limit in bytes: the record's, or rounded up to the driver's page.
+    /// Region of the kernel's controller that limits the GPU; `None` for NVIDIA's driver.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub region: Option<DmemRegion>,
+    /// Hard limit in bytes: the record's, or rounded up to the page of whoever limits.
     pub hard_bytes: u64,
 }
 
@@ -44,11 +49,11 @@ impl MemoryLimitNote {
     /// Note for a cgroup, given by the full path of its directory.
     pub fn new(
         boot_id: impl Into<String>,
-        library: impl Into<PathBuf>,
+        library: Option<PathBuf>,
         cgroup: impl Into<PathBuf>,
         gpus: Vec<LimitedGpu>,
     ) -> Result<Self, MemoryLimitError> {
-        let (boot_id, library, cgroup) = (boot_id.into(), library.into(), cgroup.into());
+        let (boot_id, cgroup) = (boot_id.into(), cgroup.into());
         Self { version: VERSION, boot_id, library, cgroup, gpus }.checked()
     }
 
@@ -67,9 +72,9 @@ impl MemoryLimitNote {
         &self.boot_id
     }
 
-    /// Path of NVML on the host.
-    pub fn library(&self) -> &Path {
-        &self.library
+    /// Path of NVML on the host; `None` only if each GPU has a region.
+    pub fn library(&self) -> Option<&Path> {
+        self.library.as_deref()
     }
 
     /// Directory of the container's cgroup on the host.
@@ -95,9 +100,9 @@ impl MemoryLimitNote {
     }
 
     fn checked(self) -> Result<Self, MemoryLimitError> {
-        check_path(&self.library)?;
         check_path(&self.cgroup)?;
-        check_uuids(self.gpus.iter().map(|gpu| gpu.uuid.as_str()))?;
+        let gpus = self.gpus.iter().map(|gpu| (gpu.uuid.as_str(), gpu.region.as_ref()));
+        check_gpus(self.library.as_deref(), gpus)?;
         Ok(self)
     }
 }
@@ -120,8 +125,9 @@ mod tests {
 
     #[test]
     fn a_note_reads_back_as_it_is_written() {
-        let gpus = vec![LimitedGpu { uuid: "GPU-1".to_owned(), hard_bytes: 2 << 20 }];
-        let note = MemoryLimitNote::new("b", "/lib/nvml", "/sys/fs/cgroup/a", gpus).expect("good");
+        let gpus = vec![LimitedGpu { uuid: "GPU-1".to_owned(), region: None, hard_bytes: 2 << 20 }];
+        let library = Some("/lib/nvml".into());
+        let note = MemoryLimitNote::new("b", library, "/sys/fs/cgroup/a", gpus).expect("good");
         assert_eq!(String::from_utf8(note.to_json()).expect("text"), GOOD);
         assert_eq!(MemoryLimitNote::parse(GOOD.as_bytes()).expect("good"), note);
     }

@@ -203,7 +203,7 @@ impl Service {
         }
     }
 
-    /// CDI names of the memory limits of replicas, in the document of GPUs.
+    /// CDI names of the memory limits of replicas, in the document of the devices.
     fn limits(
         &self,
         state: &NodeState,

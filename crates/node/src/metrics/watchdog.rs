@@ -1,8 +1,11 @@
-//! Metrics of shared GPUs: limits and use of memory, and violations.
+//! Metrics of shared GPUs: limits and use of memory, shares and use of time, and violations.
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
-use prometheus_client::{collector::Collector, encoding::DescriptorEncoder, registry::Registry};
+use prometheus_client::{
+    collector::Collector, encoding::DescriptorEncoder, metrics::counter::Counter,
+    registry::Registry,
+};
 use tokio::sync::watch;
 use windlass_core::{device::DeviceId, enforcement::Enforcement};
 use windlass_host::counters::Labels;
@@ -35,6 +38,8 @@ pub(crate) struct HolderLimit {
     pub(crate) is_claim: bool,
     /// In MiB.
     pub(crate) mib: u64,
+    /// Compute that it asked for, in percent of the GPU; 0 for none.
+    pub(crate) compute_percent: u32,
     /// The strongest means against excess that was seen to work.
     pub(crate) by: Enforcement,
 }
@@ -48,11 +53,16 @@ pub(crate) struct ContainerMemory {
     /// Name of the container, or its id.
     pub(crate) container: String,
     pub(crate) bytes: u64,
+    /// Time in which its kernels ran, in percent of the GPU's, if the driver measures it.
+    pub(crate) compute_percent: Option<u32>,
 }
 
-/// Counter of violations; clones share it.
+/// Counters of violations; clones share them.
 #[derive(Clone, Debug)]
-pub(crate) struct WatchdogMetrics(Counted);
+pub(crate) struct WatchdogMetrics {
+    violations: Counted,
+    compute_excesses: Counter,
+}
 
 /// Writer of the memory on shared GPUs.
 #[derive(Debug)]
@@ -73,6 +83,15 @@ const USED: FamilyHead =
     FamilyHead::new("share_memory_used", "Memory that a container with a share uses of a GPU")
         .with_unit("bytes");
 
+const SHARE: FamilyHead =
+    FamilyHead::new("share_compute_requested", "Part of a GPU's time that a holder asked for")
+        .with_unit("ratio");
+const TIME: FamilyHead = FamilyHead::new(
+    "share_compute_used",
+    "Part of a GPU's time in which kernels of a container with a share ran",
+)
+.with_unit("ratio");
+
 const MIB: u64 = 1 << 20;
 
 // === impl WatchdogMetrics ===
@@ -82,12 +101,22 @@ impl WatchdogMetrics {
     pub(crate) fn register(registry: &mut Registry) -> Self {
         let help = "Uses of more memory of a GPU than a share has, by action";
         let actions = ["observe", "evict", "kill"];
-        Self(Counted::register(registry, "share_memory_violations", help, "action", &actions))
+        let violations =
+            Counted::register(registry, "share_memory_violations", help, "action", &actions);
+        let compute_excesses = Counter::default();
+        let help = "Uses of far more of a busy GPU's time than a share has";
+        registry.register("share_compute_excesses", help, compute_excesses.clone());
+        Self { violations, compute_excesses }
     }
 
     /// Counts a violation.
     pub(crate) fn violated(&self, action: &'static str) {
-        self.0.count(action);
+        self.violations.count(action);
+    }
+
+    /// Counts a use of far more of a GPU's time than the share.
+    pub(crate) fn exceeded_compute(&self) {
+        self.compute_excesses.inc();
     }
 }
 
@@ -96,48 +125,77 @@ impl WatchdogMetrics {
 impl Collector for SharedGpuCollector {
     fn encode(&self, mut to: DescriptorEncoder<'_>) -> fmt::Result {
         let memory = self.memory.borrow().clone();
-        let device = |id: &DeviceId| ("device", id.to_string());
-        let measured = memory.iter().map(|(id, gpu)| (vec![device(id)], gpu.is_measured.into()));
+        let measured = memory
+            .iter()
+            .map(|(id, gpu)| (vec![("device", id.to_string())], gpu.is_measured.into()));
         MEASURED.gauges(&mut to, measured)?;
         if !self.shows_pods {
             return Ok(());
         }
-        let limits = memory.iter().flat_map(|(id, gpu)| {
-            gpu.limits.iter().map(move |limit| {
-                let kind = if limit.is_claim { "claim" } else { "pod" };
-                let by = limit.by.word();
-                let labels = vec![
-                    device(id),
-                    ("namespace", limit.namespace.clone()),
-                    ("kind", kind.to_owned()),
-                    ("holder", limit.name.clone()),
-                    ("enforcement", by.to_owned()),
-                ];
-                (labels, limit.mib.saturating_mul(MIB))
-            })
+        let limits =
+            || memory.iter().flat_map(|(id, gpu)| gpu.limits.iter().map(move |it| (id, it)));
+        let memory_limits = limits().filter(|(_, limit)| limit.mib > 0).map(|(id, limit)| {
+            let enforcement = ("enforcement", limit.by.word().to_owned());
+            let labels = limit.labels(id).into_iter().chain([enforcement]);
+            (labels.collect(), limit.mib.saturating_mul(MIB))
         });
-        LIMIT.gauges(&mut to, summed(limits))?;
-        let used = memory.iter().flat_map(|(id, gpu)| {
-            gpu.containers.iter().map(move |used| {
-                let labels = vec![
-                    device(id),
-                    ("namespace", used.namespace.clone()),
-                    ("pod", used.pod.clone()),
-                    ("container", used.container.clone()),
-                ];
-                (labels, used.bytes)
-            })
-        });
-        USED.gauges(&mut to, summed(used))
+        LIMIT.gauges(&mut to, summed(memory_limits).map(whole))?;
+        let containers =
+            || memory.iter().flat_map(|(id, gpu)| gpu.containers.iter().map(move |it| (id, it)));
+        let used = containers().map(|(id, used)| (used.labels(id), used.bytes));
+        USED.gauges(&mut to, summed(used).map(whole))?;
+        let asking = limits().filter(|(_, limit)| limit.compute_percent > 0);
+        let shares = asking.map(|(id, limit)| (limit.labels(id), limit.compute_percent.into()));
+        SHARE.gauges(&mut to, summed(shares).map(ratio))?;
+        let time = containers()
+            .filter_map(|(id, used)| Some((used.labels(id), used.compute_percent?.into())));
+        TIME.gauges(&mut to, summed(time).map(ratio))
     }
 }
 
+// === impl HolderLimit ===
+
+impl HolderLimit {
+    fn labels(&self, gpu: &DeviceId) -> Labels {
+        let kind = if self.is_claim { "claim" } else { "pod" };
+        vec![
+            ("device", gpu.to_string()),
+            ("namespace", self.namespace.clone()),
+            ("kind", kind.to_owned()),
+            ("holder", self.name.clone()),
+        ]
+    }
+}
+
+// === impl ContainerMemory ===
+
+impl ContainerMemory {
+    fn labels(&self, gpu: &DeviceId) -> Labels {
+        vec![
+            ("device", gpu.to_string()),
+            ("namespace", self.namespace.clone()),
+            ("pod", self.pod.clone()),
+            ("container", self.container.clone()),
+        ]
+    }
+}
+
+fn whole((labels, value): (Labels, u64)) -> (Labels, Value) {
+    (labels, Value::Whole(value))
+}
+
+/// A part of a whole, from percent.
+#[expect(clippy::cast_precision_loss, reason = "percentages are small")]
+fn ratio((labels, percent): (Labels, u64)) -> (Labels, Value) {
+    (labels, Value::Real(percent as f64 / 100.0))
+}
+
 /// One line per set of labels: an ended pod and its successor may have the same.
-fn summed(lines: impl Iterator<Item = (Labels, u64)>) -> impl Iterator<Item = (Labels, Value)> {
+fn summed(lines: impl Iterator<Item = (Labels, u64)>) -> impl Iterator<Item = (Labels, u64)> {
     let mut all: BTreeMap<Labels, u64> = BTreeMap::new();
     for (labels, value) in lines {
         let sum = all.entry(labels).or_default();
         *sum = sum.saturating_add(value);
     }
-    all.into_iter().map(|(labels, sum)| (labels, Value::Whole(sum)))
+    all.into_iter()
 }

@@ -143,5 +143,6 @@ fn of_gpu(gpu: &Device, wish: &Wish) -> Result<GpuMemory, FractionError> {
         of_mib,
         is_by_mps: false,
         required: Enforcement::None,
+        drm: None,
     })
 }

@@ -10,11 +10,11 @@ use windlass_cdi::{
     CdiFiles, Documents, Lacks, NVIDIA_NODES, Unwritten, WriteOutcome,
     container_edits::NodeExtras,
     imex_node,
-    memory_limits::{KeptLimits, LimitMeans, LimitRules, ReplicaLimits},
+    memory_limits::{KeptLimits, LimitMeans, LimitRules, ReplicaDevices, ReplicaLimits},
 };
 use windlass_config::{Delivery, MpsSettings, Places, Policy, Sharing};
 use windlass_core::{
-    cdi::{Kind, SpecDevice},
+    cdi::Kind,
     device::{Device, DeviceId},
     inventory::Inventory,
 };
@@ -102,7 +102,7 @@ impl DiskCheck {
         &mut self,
         inventory: &Inventory,
         policy: &Policy,
-        limits: Vec<SpecDevice>,
+        limits: ReplicaDevices,
     ) -> DiskCheckResult {
         let surroundings = self.surroundings(policy);
         if !policy.needs_documents() && !self.wrote {

@@ -120,6 +120,7 @@ impl HeldGpu {
             of_mib: self.of_mib,
             is_by_mps: false,
             required: Enforcement::None,
+            drm: None,
         }
     }
 

@@ -39,12 +39,9 @@ pub fn shares_of(places: &Places, node: &NodeState, namespace: &str, pod: &str) 
     let mut shares = Vec::new();
     for hold in holds {
         for gpu in hold.gpus() {
-            let is_limited = limited.get(&gpu.device).is_some_and(|it| it.contains(&hold.pod.uid));
-            let by = if is_limited {
-                Enforcement::Driver
-            } else {
-                node.means.without_driver(&node.policy)
-            };
+            let by_hook = limited.get(&gpu.device).and_then(|it| it.get(&hold.pod.uid));
+            let by = by_hook.copied();
+            let by = by.unwrap_or_else(|| node.means.without_driver(&node.policy));
             let share = PodShare::of(hold, gpu, by);
             if !shares.contains(&share) {
                 shares.push(share);

@@ -30,6 +30,8 @@ pub(super) struct HeldMemory {
     pub(super) pid: u32,
     pub(super) container: ContainerId,
     pub(super) bytes: u64,
+    /// Time in which its kernels ran, in percent, if the driver measures it.
+    pub(super) compute_percent: Option<u32>,
 }
 
 /// Holders of a GPU, with the results of the latest measurements.
@@ -161,7 +163,7 @@ impl Standing {
 impl Usage {
     /// Nothing, of a limit.
     pub(super) fn none_of(limit: Limit) -> Self {
-        let Limit { mib, is_mps } = limit;
+        let Limit { mib, is_mps, .. } = limit;
         Self { limit: mib.saturating_mul(MIB), is_mps, processes: Vec::new() }
     }
 
@@ -170,9 +172,15 @@ impl Usage {
         self.processes.iter().fold(0, |sum, process| sum.saturating_add(process.bytes))
     }
 
+    /// Time in which the kernels of all processes ran, in percent of the GPU's.
+    pub(super) fn compute_percent(&self) -> u32 {
+        self.processes.iter().filter_map(|process| process.compute_percent).sum()
+    }
+
+    /// True above the limit. Holders of compute alone have none.
     fn is_excessive(&self) -> bool {
         let tolerated = (self.limit / TOLERATED_PART).max(TOLERATED_BYTES);
-        self.bytes() > self.limit.saturating_add(tolerated)
+        self.limit > 0 && self.bytes() > self.limit.saturating_add(tolerated)
     }
 }
 
@@ -196,7 +204,7 @@ mod tests {
     fn used(pods: &[(&str, u64)]) -> BTreeMap<Holders, Usage> {
         let usage = |bytes| {
             let container = ContainerId { pod: "u".to_owned(), id: "c".to_owned() };
-            let processes = vec![HeldMemory { pid: 1, container, bytes }];
+            let processes = vec![HeldMemory { pid: 1, container, bytes, compute_percent: None }];
             Usage { limit: 8 * GIB, is_mps: false, processes }
         };
         pods.iter().map(|(name, bytes)| (pod(name), usage(*bytes))).collect()

@@ -8,7 +8,10 @@ use windlass_core::device::DeviceId;
 use windlass_host::{Host, blocking, causes, clock::Clock};
 use windlass_lifecycle::mps::MpsClients;
 
-use super::accounts::{HeldMemory, Violation};
+use super::{
+    accounts::{HeldMemory, Violation},
+    compute::ComputeExcess,
+};
 use crate::metrics::WatchdogMetrics;
 
 /// Performer of actions.
@@ -65,7 +68,34 @@ impl Actions {
         let note = format!("{used} MiB of {device} in use, {limit} MiB are its share: {done}");
         self.look_up(&pods, &mut tenants).await;
         for pod in tenants.values() {
-            self.warn(pod, action, &note).await;
+            self.warn(pod, "GpuMemoryExceeded", action, &note).await;
+        }
+    }
+
+    /// Reports a use of far more of a GPU's time than the share.
+    pub(super) async fn tell_compute(
+        self,
+        excess: ComputeExcess,
+        mut tenants: BTreeMap<String, BoundPod>,
+    ) {
+        let ComputeExcess { device, holders, pods, percent, share } = excess;
+        let names: Vec<_> = holders.iter().map(ToString::to_string).collect();
+        let (holders, percent) = (names.join(", "), format!("{percent:.0}"));
+        self.metrics.exceeded_compute();
+        tracing::warn!(
+            %device,
+            holders,
+            percent,
+            share,
+            "pod uses far more of a busy GPU's time than its share"
+        );
+        let note = format!(
+            "{percent} % of the time of {device} in use over the last minute, {share} % are its share: \
+             nothing limits it but time slices"
+        );
+        self.look_up(&pods, &mut tenants).await;
+        for pod in tenants.values() {
+            self.warn(pod, "GpuComputeExceeded", WatchdogAction::Observe, &note).await;
         }
     }
 
@@ -139,7 +169,7 @@ impl Actions {
         }
     }
 
-    async fn warn(&self, pod: &BoundPod, action: WatchdogAction, note: &str) {
+    async fn warn(&self, pod: &BoundPod, reason: &'static str, action: WatchdogAction, note: &str) {
         let Some(pods) = &self.pods else { return };
         let action = match action {
             WatchdogAction::Off | WatchdogAction::Observe => "Observe",
@@ -147,7 +177,7 @@ impl Actions {
             WatchdogAction::Kill => "Kill",
         };
         let at = self.clock.now();
-        let warning = PodWarning { reason: "GpuMemoryExceeded", action, note, at };
+        let warning = PodWarning { reason, action, note, at };
         if let Err(error) = pods.warn(pod, &warning).await {
             let (pod, error) = (pod.title(), causes(&error));
             tracing::warn!(pod, error, "event of a pod not written");

@@ -23,8 +23,10 @@ pub(super) struct GpuLimits(BTreeMap<ClaimRef, Limit>);
 /// Limit of a holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Limit {
-    /// Memory in MiB.
+    /// Memory in MiB; 0 for a holder of compute alone.
     pub(super) mib: u64,
+    /// Compute in percent of the GPU; 0 for a holder that asked for none.
+    pub(super) compute_percent: u32,
     /// True if an MPS daemon serves the holder.
     pub(super) is_mps: bool,
 }
@@ -64,7 +66,7 @@ pub(super) fn add_replicas(all: &mut Limits, allocations: &Allocations, state: &
             let is_mps = shared.is_some_and(|shared| shared.method == SharingMethod::Mps);
             let holder = ClaimRef::of_share("", &container.pod, &container.pod);
             let gpu = all.entry(replica.device).or_default();
-            gpu.0.entry(holder).or_insert(Limit { mib: 0, is_mps }).mib += mib;
+            gpu.0.entry(holder).or_insert(Limit { mib: 0, compute_percent: 0, is_mps }).mib += mib;
         }
     }
 }
@@ -75,7 +77,10 @@ pub(super) fn add_fractions(all: &mut Limits, fractions: &FractionLimits) {
         let gpu = all.entry(device.clone()).or_default();
         for (pod, mib) in pods {
             let holder = ClaimRef::of_share(&pod.namespace, &pod.name, &pod.uid);
-            gpu.0.entry(holder).or_insert(Limit { mib: 0, is_mps: false }).mib += mib;
+            gpu.0
+                .entry(holder)
+                .or_insert(Limit { mib: 0, compute_percent: 0, is_mps: false })
+                .mib += mib;
         }
     }
 }
@@ -117,6 +122,11 @@ impl GpuLimits {
         self.0.iter().map(|(holder, limit)| (holder, *limit))
     }
 
+    #[cfg(test)]
+    pub(super) fn test(limits: impl IntoIterator<Item = (ClaimRef, Limit)>) -> Self {
+        Self(limits.into_iter().collect())
+    }
+
     /// True if claims have limits: then a pod's claims must be known.
     pub(super) fn has_claims(&self) -> bool {
         self.0.keys().any(|holder| !holder.is_share())
@@ -126,7 +136,11 @@ impl GpuLimits {
     pub(super) fn of(&self, holders: &Holders) -> Option<Limit> {
         let all = holders.iter().map(|holder| self.0.get(holder)).collect::<Option<Vec<_>>>()?;
         let (mib, is_mps) = (all.iter().map(|it| it.mib).sum(), all.iter().any(|it| it.is_mps));
-        (mib > 0).then_some(Limit { mib, is_mps })
+        // One that asked for no compute may have all of it.
+        let asks_all = all.iter().all(|it| it.compute_percent > 0);
+        let compute = all.iter().map(|it| it.compute_percent).sum();
+        let compute_percent = if asks_all { compute } else { 0 };
+        (mib > 0 || compute_percent > 0).then_some(Limit { mib, compute_percent, is_mps })
     }
 }
 
@@ -134,7 +148,13 @@ impl GpuLimits {
 
 impl Limit {
     fn of(portion: &Portion) -> Self {
-        Self { mib: portion.memory, is_mps: portion.method.is_mps() }
+        let compute_percent = u32::try_from(portion.compute).unwrap_or(0);
+        Self { mib: portion.memory, compute_percent, is_mps: portion.method.is_mps() }
+    }
+
+    /// Share of the GPU's time in percent, where nothing but time slices gives it. An MPS daemon limits threads itself.
+    pub(super) fn time_share(self) -> Option<u32> {
+        Some(self.compute_percent).filter(|percent| *percent > 0 && !self.is_mps)
     }
 }
 

@@ -29,7 +29,7 @@ pub(super) struct GpuStates {
     measured: BTreeMap<DeviceId, Instant>,
     /// Reasons why GPUs cannot be measured.
     unmeasured: BTreeMap<DeviceId, String>,
-    /// Pods and claims that the driver limits.
+    /// Pods and claims that the driver or the kernel limits.
     pub(super) limited: LimitedHolders,
 }
 
@@ -52,6 +52,7 @@ pub(super) fn snapshot(
                 name,
                 is_claim: !holder.is_share(),
                 mib: limit.mib,
+                compute_percent: limit.compute_percent,
                 by: state.enforcement(device, holder, limit),
             }
         });
@@ -85,6 +86,11 @@ impl GpuStates {
         self.begun.insert(device.clone(), Instant::now());
     }
 
+    /// Notes that a measurement runs, unless its begin is known.
+    pub(super) fn begun_once(&mut self, device: &DeviceId) {
+        self.begun.entry(device.clone()).or_insert_with(Instant::now);
+    }
+
     /// True if the running measurement takes longer than a recent one may be old.
     pub(super) fn is_overdue(&self, device: &DeviceId) -> bool {
         self.begun.get(device).is_none_or(|at| at.elapsed() >= self.recent)
@@ -111,8 +117,8 @@ impl GpuStates {
     fn enforcement(&self, device: &DeviceId, holder: &ClaimRef, limit: Limit) -> Enforcement {
         let of_gpu = self.limited.get(device);
         let uid = holder.pod_of_share().unwrap_or(&holder.uid);
-        if of_gpu.is_some_and(|holders| holders.contains(uid)) {
-            Enforcement::Driver
+        if let Some(by) = of_gpu.and_then(|holders| holders.get(uid)) {
+            *by
         } else if limit.is_mps {
             Enforcement::Mps
         } else if self.acts && self.is_measured(device) {
@@ -125,18 +131,22 @@ impl GpuStates {
 
 fn containers(device: &DeviceId, accounts: &Accounts, tenants: &Tenants) -> Vec<ContainerMemory> {
     let usages = accounts.usages().filter(|(known, ..)| *known == device);
-    let mut bytes = BTreeMap::new();
+    let mut all: BTreeMap<_, (u64, Option<u32>)> = BTreeMap::new();
     for process in usages.flat_map(|(.., usage)| &usage.processes) {
-        *bytes.entry(&process.container).or_default() += process.bytes;
+        let (bytes, compute) = all.entry(&process.container).or_default();
+        *bytes = bytes.saturating_add(process.bytes);
+        *compute =
+            compute.iter().chain(&process.compute_percent).copied().reduce(u32::saturating_add);
     }
-    let memory = |(container, bytes): (&ContainerId, u64)| {
+    let memory = |(container, (bytes, compute_percent)): (&ContainerId, (u64, Option<u32>))| {
         let pod = tenants.get(&container.pod).map(|tenant| &tenant.pod);
         ContainerMemory {
             namespace: pod.map(|pod| pod.namespace.clone()).unwrap_or_default(),
             pod: pod.map_or_else(|| container.pod.clone(), |pod| pod.name.clone()),
             container: tenants.container(container).unwrap_or(&container.id).to_owned(),
             bytes,
+            compute_percent,
         }
     };
-    bytes.into_iter().map(memory).collect()
+    all.into_iter().map(memory).collect()
 }

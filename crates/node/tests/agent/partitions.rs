@@ -116,7 +116,7 @@ async fn mig_is_turned_on_and_off_at_once_while_nothing_stands_and_nobody_comput
     let run = |processes: Vec<Process>| {
         world.machine.update(|model| model.gpus[3].live.processes = processes).expect("changed");
     };
-    run(vec![Process { pid: 7, memory_mib: 256, gpu_instance: None }]);
+    run(vec![Process { pid: 7, memory_mib: 256, gpu_instance: None, sm_percent: 0 }]);
     let error = desk.turn_mig_on(&one.gpu).await.expect_err("busy");
     let expected = format!("cannot turn MIG on for {}: it is in use by a process", one.gpu);
     assert_eq!(causes(&error), expected);
@@ -208,7 +208,7 @@ async fn nothing_is_removed_that_a_process_uses_or_that_came_in_its_place() {
     let run = |processes: Vec<Process>| {
         world.machine.update(|model| model.gpus[2].live.processes = processes).expect("changed");
     };
-    run(vec![Process { pid: 7, memory_mib: 256, gpu_instance: Some(3) }]);
+    run(vec![Process { pid: 7, memory_mib: 256, gpu_instance: Some(3), sm_percent: 0 }]);
     let error = agent.partitions.remove_device(&whole, &first).await.expect_err("in use");
     assert!(matches!(error.why, MigFailure::InUse), "{error:?}");
     run(Vec::new());

@@ -140,6 +140,11 @@ fn the_watchdog_sees_the_hosts_processes_and_may_end_them() {
     let rights = made.container().security_context.as_ref().and_then(|it| it.capabilities.clone());
     let rights = rights.expect("capabilities");
     assert_eq!((rights.add, rights.drop), (Some(vec!["KILL".into()]), Some(vec!["ALL".into()])));
+    let made = Manifest::of(&with(["account", "watchdog", "watchdog-drm"]));
+    let rights = made.container().security_context.as_ref().and_then(|it| it.capabilities.clone());
+    let rights = rights.expect("capabilities");
+    let added = Some(vec!["KILL".into(), "SYS_PTRACE".into()]);
+    assert_eq!((rights.add, rights.drop), (added, Some(vec!["ALL".into()])));
 }
 
 #[test]

@@ -10,7 +10,7 @@ use k8s_openapi::api::{
 use crate::cluster_api::kustomize::{options, with};
 
 /// Options that give the agent privileges.
-const PRIVILEGES: [&str; 3] = ["mps", "privileged", "watchdog"];
+const PRIVILEGES: [&str; 4] = ["mps", "privileged", "watchdog", "watchdog-drm"];
 
 /// Options that move a folder of the host, or mount nothing and give everything.
 const ELSEWHERE: [&str; 4] = ["k0s", "microk8s", "mps", "privileged"];

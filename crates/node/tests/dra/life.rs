@@ -260,7 +260,7 @@ async fn a_gpu_on_which_a_process_stays_is_given_to_nobody_until_it_goes() {
     let (agent, mut kubelet) = rig.serving().await;
     let tenant = rig.free_gpu("g").await;
     kubelet.start_with(&tenant).await.expect("prepared");
-    let process = Process { pid: 4711, memory_mib: 512, gpu_instance: None };
+    let process = Process { pid: 4711, memory_mib: 512, gpu_instance: None, sm_percent: 0 };
     rig.machine.update(|it| it.gpus[0].live.processes = vec![process]).expect("changed");
     rig.end(&mut kubelet, &tenant).await;
     rig.taints("n1/nvidia", &["windlass.dev/unclean=quarantined"]).await;

@@ -455,7 +455,7 @@ async fn a_claim_that_uses_more_memory_than_it_has_says_so_in_its_status() {
         let pod: Pod = shares.cluster.objects().get("ns", name).expect("it is bound");
         let group = format!("0::/kubepods/pod{}/c0ffee", pod.metadata.uid.expect("a UID"));
         show_process(&proc, pid, "cgroup", group.as_bytes());
-        processes.push(Process { pid, memory_mib: 20_000, gpu_instance: None });
+        processes.push(Process { pid, memory_mib: 20_000, gpu_instance: None, sm_percent: 0 });
     }
     let uses = |memory_mib| {
         let processes = [Process { memory_mib, ..processes[0] }, processes[1].clone()];

@@ -103,7 +103,7 @@ async fn the_mode_of_a_gpu_that_somebody_uses_does_not_change_and_the_pod_says_w
     let run = |processes: Vec<Process>| {
         world.machine.update(|model| model.gpus[0].live.processes = processes).expect("changed");
     };
-    run(vec![Process { pid: 7, memory_mib: 256, gpu_instance: None }]);
+    run(vec![Process { pid: 7, memory_mib: 256, gpu_instance: None, sm_percent: 0 }]);
     let why = kubelet.prepare("part").await.expect_err("busy");
     let gpu = gpus(&agent.state.borrow())[0].id.clone();
     let expected = format!("cannot turn MIG on for {gpu}: it is in use by a process");

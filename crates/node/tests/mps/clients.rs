@@ -28,7 +28,7 @@ impl Clients {
         let parts = rule(SHARED, &[0], Sharing::Shared(parts));
         let rest = rule(GPU, &[], Sharing::Exclusive);
         let policy = Policy { resources: Resources::Rules(vec![parts, rest]), ..policy(action) };
-        let clients = Self(Watched::sharing(policy, 4, &[("a", 1), ("b", 1)]).await);
+        let clients = Self(Box::pin(Watched::sharing(policy, 4, &[("a", 1), ("b", 1)])).await);
         clients.ask("start_server -uid 0");
         clients
     }
@@ -67,7 +67,7 @@ impl Clients {
 
 #[tokio::test]
 async fn the_daemon_parts_with_a_client_before_the_watchdog_kills_it() {
-    let clients = Clients::new(WatchdogAction::Kill).await;
+    let clients = Box::pin(Clients::new(WatchdogAction::Kill)).await;
     let (mut greedy, mut modest) = (clients.0.program(Some("a")), clients.0.program(Some("b")));
     clients.connect(&[(&greedy, 11_000), (&modest, 10_000)]);
     let (action, _) = clients.0.told("a").await;
@@ -80,7 +80,7 @@ async fn the_daemon_parts_with_a_client_before_the_watchdog_kills_it() {
 
 #[tokio::test]
 async fn the_daemon_parts_with_the_clients_of_a_pod_before_the_kubelet_kills_them() {
-    let clients = Clients::new(WatchdogAction::Observe).await;
+    let clients = Box::pin(Clients::new(WatchdogAction::Observe)).await;
     let (mut ending, other) = (clients.0.program(Some("a")), clients.0.program(Some("b")));
     clients.connect(&[(&ending, 9000), (&other, 9000)]);
     let objects = clients.0.world.api.objects();

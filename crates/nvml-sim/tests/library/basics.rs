@@ -142,8 +142,12 @@ fn room_for_processes_without_a_place_is_refused() {
     let gpu = rig.gpu(0);
     rig.machine
         .update(|model| {
-            let process =
-                windlass_machine::state::Process { pid: 1, memory_mib: 512, gpu_instance: None };
+            let process = windlass_machine::state::Process {
+                pid: 1,
+                memory_mib: 512,
+                gpu_instance: None,
+                sm_percent: 0,
+            };
             model.gpus[0].live.processes.push(process);
         })
         .expect("set");

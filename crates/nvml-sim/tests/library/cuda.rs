@@ -4,13 +4,15 @@ use std::{
     collections::BTreeMap,
     env,
     ffi::{c_int, c_uint, c_void},
-    process::Command,
+    io::{self, BufRead as _, BufReader, Read as _, Write as _},
+    path::Path,
+    process::{Command, Stdio},
     ptr,
 };
 
 use libloading::Library;
 use nvml_wrapper_sys::bindings::*;
-use windlass_machine::{CgroupLimits, MachineProfile, profile::Driver};
+use windlass_machine::{CgroupLimits, Machine, MachineProfile, profile::Driver};
 
 use crate::rig::{Rig, struct_version};
 
@@ -23,10 +25,11 @@ const OUT_OF_MEMORY: c_uint = 2;
 const NOT_INITIALIZED: c_uint = 3;
 const INVALID_CONTEXT: c_uint = 201;
 
-/// Machine with its CUDA library loaded.
+/// CUDA library of a machine, loaded.
 struct Cuda {
     library: Library,
-    rig: Rig,
+    /// The machine, unless another process has it.
+    rig: Option<Rig>,
 }
 
 // === impl Cuda ===
@@ -37,9 +40,18 @@ impl Cuda {
     }
 
     fn of(rig: Rig) -> Self {
+        let Self { library, .. } = Self::open(&rig.machine);
+        Self { library, rig: Some(rig) }
+    }
+
+    fn open(machine: &Machine) -> Self {
         // SAFETY: the library has no constructors of its own.
-        let library = unsafe { Library::new(rig.machine.cuda_library()) }.expect("a library");
-        Self { library, rig }
+        let library = unsafe { Library::new(machine.cuda_library()) }.expect("a library");
+        Self { library, rig: None }
+    }
+
+    fn rig(&self) -> &Rig {
+        self.rig.as_ref().expect("a machine of its own")
     }
 
     /// Library with a context on the first GPU.
@@ -179,10 +191,10 @@ fn a_process_gets_no_more_memory_than_the_limit_of_its_cgroup() {
         model.gpus[0].memory_limits = BTreeMap::from([("/pod".to_owned(), limits)]);
         assert!(cgroup.starts_with("/pod/"));
     };
-    cuda.rig.machine.update(limit).expect("changed");
+    cuda.rig().machine.update(limit).expect("changed");
     assert_eq!(cuda.memory(), (20 << 20, 24 << 20), "the limit is the total");
     let (gpu, mut memory) = (
-        cuda.rig.gpu(0),
+        cuda.rig().gpu(0),
         nvmlMemory_v2_t {
             version: struct_version::<nvmlMemory_v2_t>(2),
             total: 0,
@@ -192,7 +204,7 @@ fn a_process_gets_no_more_memory_than_the_limit_of_its_cgroup() {
         },
     );
     // SAFETY: a live handle, and a struct of the version that it names.
-    assert_eq!(unsafe { cuda.rig.nvml.nvmlDeviceGetMemoryInfo_v2(gpu, &raw mut memory) }, 0);
+    assert_eq!(unsafe { cuda.rig().nvml.nvmlDeviceGetMemoryInfo_v2(gpu, &raw mut memory) }, 0);
     assert_eq!((memory.total, memory.free), (24 << 20, 20 << 20));
     let piece = cuda.allocate(10 << 20).expect("half of it is free");
     assert_eq!(cuda.allocate(6 << 20), Err(OUT_OF_MEMORY));
@@ -200,4 +212,61 @@ fn a_process_gets_no_more_memory_than_the_limit_of_its_cgroup() {
     assert_eq!(cuda.give_back(piece), 0);
     assert_eq!(cuda.free(), 20 << 20, "freed memory is not charged");
     cuda.allocate(10 << 20).expect("free again");
+}
+
+/// Variable that makes this test's program one of the racers.
+const RACER: &str = "WINDLASS_SIM_RACER";
+
+/// MiB that the racers' cgroup has, and their number.
+const PRIZE: u64 = 96;
+const RACERS: usize = 4;
+
+/// Each racer is a process of one cgroup, as are a program, its forks, and all that it executes.
+#[test]
+fn processes_of_a_cgroup_that_race_for_the_last_mebibyte_get_no_more_than_there_is() {
+    if let Some(machine) = env::var_os(RACER) {
+        return race(&Machine::open(Path::new(&machine)).expect("a machine"));
+    }
+    let mut profile = MachineProfile::named("l40s-pcie").expect("built in");
+    profile.driver = Some(Driver { version: "615.10".to_owned(), cuda: "13.4".to_owned() });
+    let rig = Rig::of(&profile);
+    let limits = CgroupLimits { soft: 0, hard: PRIZE << 20, charged: BTreeMap::new() };
+    let limit = |model: &mut windlass_machine::Model| {
+        model.gpus[0].memory_limits = BTreeMap::from([("/pod/one".to_owned(), limits)]);
+    };
+    rig.machine.update(limit).expect("changed");
+    let name =
+        "cuda::processes_of_a_cgroup_that_race_for_the_last_mebibyte_get_no_more_than_there_is";
+    let racer = |_| {
+        let mut command = Command::new(env::current_exe().expect("this program"));
+        command.args(["--exact", name, "--nocapture"]).env(CGROUP, "/pod/one");
+        command.env(RACER, rig.machine.dir()).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.spawn().expect("it runs")
+    };
+    let mut racers: Vec<_> = (0..RACERS).map(racer).collect();
+    let outputs = racers.iter_mut().map(|racer| racer.stdout.take().expect("piped"));
+    let mut outputs: Vec<_> = outputs.map(|output| BufReader::new(output).lines()).collect();
+    let took = |lines: &mut io::Lines<_>| {
+        let mut lines = lines.map_while(Result::ok);
+        let result = lines.find_map(|line| Some(line.split_once("took ")?.1.parse::<u64>()));
+        result.expect("a result").expect("a number")
+    };
+    let taken: Vec<_> = outputs.iter_mut().map(took).collect();
+    // All still hold what they took.
+    assert_eq!(taken.iter().sum::<u64>(), PRIZE, "{taken:?}");
+    for racer in racers {
+        // Closes its input.
+        assert!(racer.wait_with_output().expect("it ends").status.success());
+    }
+}
+
+/// Takes a page of 2 MiB at a time until the GPU has none, and holds all until its input ends.
+fn race(machine: &Machine) {
+    let cuda = Cuda::open(machine).in_context();
+    let mut taken = 0_u64;
+    while cuda.allocate(2 << 20).is_ok() {
+        taken += 2;
+    }
+    writeln!(io::stdout(), "took {taken}").expect("written");
+    let _ = io::stdin().read_to_end(&mut Vec::new());
 }

@@ -123,7 +123,7 @@ fn nothing_is_destroyed_under_a_process() {
     let run = |processes: Vec<Process>| {
         rig.machine.update(|model| model.gpus[2].live.processes = processes).expect("set");
     };
-    run(vec![Process { pid: 7, memory_mib: 512, gpu_instance: Some(1) }]);
+    run(vec![Process { pid: 7, memory_mib: 512, gpu_instance: Some(1), sm_percent: 0 }]);
     assert_eq!((empty(&rig, compute), destroy(&rig, instance)), (IN_USE, IN_USE));
     run(Vec::new());
     assert_eq!((empty(&rig, compute), destroy(&rig, instance)), (OK, OK));

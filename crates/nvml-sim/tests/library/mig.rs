@@ -88,7 +88,7 @@ fn mig_mode_changes_at_once_from_hopper_on_while_nobody_uses_the_gpu() {
     assert_eq!((set_mode(&rig, 2, 0), mode(&rig, 2)), (in_use, (1, 1)));
     rig.machine.set_mig(2, Some(&[])).expect("removed");
     assert_eq!((set_mode(&rig, 2, 0), mode(&rig, 2)), (0, (0, 0)));
-    let process = Process { pid: 7, memory_mib: 1, gpu_instance: None };
+    let process = Process { pid: 7, memory_mib: 1, gpu_instance: None, sm_percent: 0 };
     rig.machine.update(|model| model.gpus[2].live.processes.push(process)).expect("changed");
     assert_eq!((set_mode(&rig, 2, 1), mode(&rig, 2)), (in_use, (0, 0)));
     // SAFETY: null, which the library checks.

@@ -213,9 +213,8 @@ fn usable(device: &Device, assignment: Assignment) -> Assignment {
         return Assignment::Unfit(why.clone());
     }
     let has_memory = matches!(sharing, Sharing::Shared(shared) if shared.memory_mib.is_some());
-    let is_whole = !device.kind.is_instance() && !device.partitioned;
-    if has_memory && !(device.family().is_managed && is_whole) {
-        let why = "replicas with a given memory are of whole NVIDIA GPUs; leave memory out";
+    if has_memory && !device.is_whole_gpu() {
+        let why = "replicas with a given memory are of whole GPUs; leave memory out";
         return Assignment::Unfit(format!("{name}: {why}"));
     }
     match sharing.on(device.memory_mib()) {

@@ -89,7 +89,7 @@ async fn start(served: &Served, api: &ApiServer, number: u32) -> Result<()> {
     served.kubelet.start_container(&uid, "main").await.context("the container does not start")?;
     let pid = FIRST_PID + number;
     show(served, pid, "cgroup", &format!("0::/kubepods/pod{uid}/{number:064x}\n"))?;
-    let process = Process { pid, memory_mib: GIB * 512, gpu_instance: None };
+    let process = Process { pid, memory_mib: GIB * 512, gpu_instance: None, sm_percent: 0 };
     machine.update(|model| model.gpus[index].live.processes.push(process))?;
     Ok(())
 }

@@ -4,7 +4,7 @@ mod check;
 mod documents;
 mod list;
 
-use std::{fs, path::PathBuf};
+use std::{collections::BTreeMap, fs, path::PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 use windlass_cdi::{CdiFiles, Lacks, text};
@@ -54,8 +54,8 @@ fn print(config: &Config, inventory: &Inventory) -> Result<()> {
 fn write(mut config: Config, folder: PathBuf, inventory: &Inventory) -> Result<()> {
     fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
     config.places.cdi_dir = folder;
-    let written =
-        CdiFiles::new(&config.places, config.policy.delivery.clone()).write(inventory, Vec::new());
+    let written = CdiFiles::new(&config.places, config.policy.delivery.clone())
+        .write(inventory, BTreeMap::new());
     report_missing(&written.lacks)?;
     let paths: Vec<_> = written.paths().collect();
     for path in &paths {

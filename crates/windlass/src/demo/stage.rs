@@ -21,6 +21,7 @@ use windlass_cluster_sim::api::ApiServer;
 use windlass_config::{Config, HealthPolicy, Places, Policy};
 use windlass_host::causes;
 use windlass_kubelet_sim::Kubelet;
+use windlass_lifecycle::mps;
 use windlass_machine::Machine;
 use windlass_node::Agent;
 use windlass_resources::NodeState;

@@ -88,7 +88,7 @@ async fn the_watchdog_ends_the_processes_of_a_pod_above_its_share_and_no_others(
         let memory_mib = memory_mib / all.len() as u64;
         for pid in all {
             show(&node, pid, "cgroup");
-            on_gpu.push(Process { pid, memory_mib, gpu_instance: None });
+            on_gpu.push(Process { pid, memory_mib, gpu_instance: None, sm_percent: 0 });
         }
     }
     assert!(on_gpu.len() >= 2, "{on_gpu:?}");

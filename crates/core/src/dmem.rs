@@ -1,0 +1,113 @@
+//! Regions of the kernel's controller for device memory (`dmem` of cgroup v2), as its files list them.
+//!
+//! Each file has a line per region (`Documentation/admin-guide/cgroup-v2.rst`, "DMEM"):
+//!
+//! ```text
+//! dmem.capacity   drm/0000:03:00.0/vram0 17095983104     root of all cgroups alone: bytes
+//! dmem.max        drm/0000:03:00.0/vram0 max             all others: bytes, or `max`
+//! ```
+
+use std::str::FromStr;
+
+use crate::pci::PciAddress;
+
+/// Name of the controller.
+pub const CONTROLLER: &str = "dmem";
+
+/// A region by the kernel's name, `drm/0000:03:00.0/vram0`: memory of one device.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DmemRegion(String);
+
+/// A text that names no region of a DRM device.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no region of the dmem controller such as drm/0000:03:00.0/vram0")]
+pub struct InvalidDmemRegion(String);
+
+show_text!(DmemRegion);
+deserialize_from_text!(DmemRegion);
+
+/// Subsystem of regions that DRM drivers register (`drmm_cgroup_register_region`).
+const SUBSYSTEM: &str = "drm/";
+
+/// Beginning of the names of a GPU's own memory: `vram` under amdgpu, `vram0` and `vram1`, one per tile, under xe.
+const OWN_MEMORY: &str = "vram";
+
+/// Longest name. The kernel's have about 30 characters.
+const MAX_CHARS: usize = 128;
+
+// === impl DmemRegion ===
+
+impl DmemRegion {
+    /// Regions of a file with their values. Lines of other subsystems are left out.
+    pub fn list(text: &str) -> impl Iterator<Item = (Self, &str)> {
+        text.lines().filter_map(|line| {
+            let (name, value) = line.trim().rsplit_once([' ', '\t'])?;
+            Some((name.trim_end().parse().ok()?, value))
+        })
+    }
+
+    /// Value of this region in a file.
+    pub fn value<'a>(&self, text: &'a str) -> Option<&'a str> {
+        Self::list(text).find(|(region, _)| region == self).map(|(_, value)| value)
+    }
+
+    /// True for the own memory of a GPU, or for one of its tiles.
+    pub fn is_memory_of(&self, gpu: PciAddress) -> bool {
+        let name = self.0.strip_prefix(&format!("{SUBSYSTEM}{gpu}/"));
+        name.is_some_and(|name| name.starts_with(OWN_MEMORY))
+    }
+}
+
+impl FromStr for DmemRegion {
+    type Err = InvalidDmemRegion;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let has_name = text.strip_prefix(SUBSYSTEM).is_some_and(|name| !name.is_empty());
+        let is_plain = text.len() <= MAX_CHARS && text.bytes().all(|byte| byte.is_ascii_graphic());
+        let valid = has_name && is_plain;
+        if valid { Ok(Self(text.to_owned())) } else { Err(InvalidDmemRegion(text.to_owned())) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CAPACITY: &str = "drm/0000:03:00.0/vram0 17095983104\ndrm/0000:03:00.0/stolen 4096\n\
+                            other/x 1\n\ndrm/0000:0a:00.0/vram max\ndamaged\n";
+
+    fn region(name: &str) -> DmemRegion {
+        name.parse().expect("a region")
+    }
+
+    #[test]
+    fn a_files_lines_are_regions_with_values() {
+        let listed: Vec<_> = DmemRegion::list(CAPACITY).collect();
+        let expected = [
+            (region("drm/0000:03:00.0/vram0"), "17095983104"),
+            (region("drm/0000:03:00.0/stolen"), "4096"),
+            (region("drm/0000:0a:00.0/vram"), "max"),
+        ];
+        assert_eq!(listed, expected);
+        assert_eq!(region("drm/0000:0a:00.0/vram").value(CAPACITY), Some("max"));
+        // A name is compared as a whole.
+        assert_eq!(region("drm/0000:03:00.0/vram").value(CAPACITY), None);
+    }
+
+    #[test]
+    fn the_own_memory_of_a_gpu_is_told_from_other_regions() {
+        let gpu = "0000:03:00.0".parse().expect("an address");
+        let is_own = |name: &str| region(name).is_memory_of(gpu);
+        assert!(is_own("drm/0000:03:00.0/vram0") && is_own("drm/0000:03:00.0/vram"));
+        for other in ["drm/0000:03:00.0/stolen", "drm/0000:03:00.1/vram", "drm/vram"] {
+            assert!(!is_own(other), "{other}");
+        }
+    }
+
+    #[test]
+    fn a_name_with_a_blank_or_of_another_subsystem_is_refused() {
+        for wrong in ["", "drm/", "vram", "cma/x", "drm/a b", "drm/a\nb", &"drm/x".repeat(40)] {
+            wrong.parse::<DmemRegion>().expect_err(wrong);
+        }
+    }
+}

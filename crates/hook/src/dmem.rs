@@ -1,0 +1,92 @@
+//! Limits by the kernel's controller for device memory (`dmem` of cgroup v2, Linux 6.14).
+//!
+//! The kernel gives a cgroup the files of a controller when every cgroup above it has the controller in
+//! `cgroup.subtree_control`. Neither the kubelet nor the container runtimes put `dmem` there.
+//!
+//! ```text
+//! cgroup.subtree_control   +dmem            root, then each cgroup down to the parent of the container's
+//! dmem.max                 REGION BYTES     the container's own; read back
+//! ```
+//!
+//! The controller stays enabled: without limits it counts and refuses nothing. `dmem.min` and `dmem.low` stay 0.
+
+use std::{fs::File, io::Write as _, path::Path};
+
+use windlass_core::dmem::{CONTROLLER, DmemRegion};
+use windlass_host::files::{self, Links};
+
+use crate::{HookError, MAX_DOCUMENT};
+
+/// Controllers that a cgroup has, and those that it gives to the cgroups below it (`cgroups(7)`).
+const CONTROLLERS: &str = "cgroup.controllers";
+const SUBTREE_CONTROL: &str = "cgroup.subtree_control";
+
+/// Hard limits of a cgroup by region.
+const LIMITS: &str = "dmem.max";
+
+/// Value without a limit.
+const NO_LIMIT: &str = "max";
+
+/// Gives the container's cgroup the controller, and checks that the kernel knows the region.
+pub(crate) fn prepare(root: &Path, cgroup: &Path, region: &DmemRegion) -> Result<(), HookError> {
+    let outside = |_| HookError::NoDmem(cgroup.to_owned());
+    let below = cgroup.strip_prefix(root).map_err(outside)?;
+    let mut above = root.to_owned();
+    for part in below {
+        enable_below(&above)?;
+        above.push(part);
+    }
+    if !has_controller(&cgroup.join(CONTROLLERS))? {
+        return Err(HookError::NoDmem(cgroup.to_owned()));
+    }
+    let path = cgroup.join(LIMITS);
+    match region.value(&read(&path)?) {
+        Some(_) => Ok(()),
+        None => Err(HookError::NoRegion { region: region.to_string(), path }),
+    }
+}
+
+/// Limits a region. Returns the limit as read back, in bytes; `None` for no limit.
+pub(crate) fn limit(
+    cgroup: &Path,
+    region: &DmemRegion,
+    bytes: u64,
+) -> Result<Option<u64>, HookError> {
+    let path = cgroup.join(LIMITS);
+    write(&path, &format!("{region} {bytes}\n"))?;
+    Ok(region.value(&read(&path)?).and_then(|value| value.parse().ok()))
+}
+
+/// Lifts the limit of a region. A region that is gone has none.
+pub(crate) fn lift(cgroup: &Path, region: &DmemRegion) -> Result<(), HookError> {
+    let path = cgroup.join(LIMITS);
+    match region.value(&read(&path)?) {
+        Some(value) if value != NO_LIMIT => write(&path, &format!("{region} {NO_LIMIT}\n")),
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// Enables the controller for the cgroups below this one.
+fn enable_below(cgroup: &Path) -> Result<(), HookError> {
+    if !has_controller(&cgroup.join(CONTROLLERS))? {
+        return Err(HookError::NoDmem(cgroup.to_owned()));
+    }
+    let path = cgroup.join(SUBTREE_CONTROL);
+    if has_controller(&path)? { Ok(()) } else { write(&path, &format!("+{CONTROLLER}")) }
+}
+
+fn has_controller(path: &Path) -> Result<bool, HookError> {
+    Ok(read(path)?.split_ascii_whitespace().any(|name| name == CONTROLLER))
+}
+
+fn read(path: &Path) -> Result<String, HookError> {
+    let text = files::read_regular_text(path, Links::Refused, MAX_DOCUMENT);
+    text.map_err(|source| HookError::Read { path: path.to_owned(), source })
+}
+
+/// Writes a file of a cgroup in one call, as the kernel takes it. Creates none.
+fn write(path: &Path, text: &str) -> Result<(), HookError> {
+    let failed = |source| HookError::Write { path: path.to_owned(), source };
+    let mut file = File::options().write(true).truncate(true).open(path).map_err(failed)?;
+    file.write_all(text.as_bytes()).map_err(failed)
+}

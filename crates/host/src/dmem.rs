@@ -1,0 +1,121 @@
+//! Support of the host for memory limits by the kernel's controller for device memory (`dmem` of cgroup v2).
+
+use std::path::{Path, PathBuf};
+
+use windlass_core::{dmem::DmemRegion, pci::PciAddress};
+
+use crate::Host;
+
+/// Places on the host that limits by the kernel need.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DmemPlaces {
+    /// Mount point of cgroup v2.
+    pub cgroups: PathBuf,
+    /// Regions that drivers have registered.
+    regions: Vec<DmemRegion>,
+}
+
+/// Reason why the kernel cannot limit the memory of containers on a GPU.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoDmem {
+    /// The agent does not see the host's control groups.
+    #[error(
+        "the host's control groups are hidden: the agent needs the host's {CGROUPS} below its root"
+    )]
+    Hidden,
+    /// The host has cgroup v1.
+    #[error("the node has no cgroup v2, which the kernel's limits of device memory need")]
+    NoCgroups,
+    /// The kernel has no such controller, or it is turned off.
+    #[error(
+        "the kernel limits no device memory: it has to be 6.14 or newer, with the controller dmem"
+    )]
+    NoController,
+    /// The GPU's driver has registered no region.
+    #[error(
+        "the kernel's controller dmem has no region of {0}: its driver registers none, as i915"
+    )]
+    NoRegion(PciAddress),
+    /// Each tile has a region, and a program may use any of them.
+    #[error("the memory of {0} has several regions, and one limit cannot be spread over them")]
+    SeveralRegions(PciAddress),
+}
+
+/// Mount point of control groups (`cgroups(7)`).
+pub const CGROUPS: &str = "/sys/fs/cgroup";
+
+/// File that version 2 alone has there.
+pub const VERSION_2: &str = "/sys/fs/cgroup/cgroup.controllers";
+
+/// Sizes of all regions: a file of the root of all control groups alone.
+const CAPACITY: &str = "dmem.capacity";
+
+// === impl DmemPlaces ===
+
+impl DmemPlaces {
+    /// Looks for the controller and its regions. Blocks for small files.
+    ///
+    /// # Errors
+    ///
+    /// Fails with the reason that no GPU can be limited.
+    pub fn find(host: &Host) -> Result<Self, NoDmem> {
+        if !host.has_folder(CGROUPS) {
+            return Err(NoDmem::Hidden);
+        }
+        if !host.has(VERSION_2) {
+            return Err(NoDmem::NoCgroups);
+        }
+        let capacity = host.text(Path::new(CGROUPS).join(CAPACITY)).ok_or(NoDmem::NoController)?;
+        let regions = DmemRegion::list(&capacity).map(|(region, _)| region).collect();
+        Ok(Self { cgroups: host.path_on_node(CGROUPS), regions })
+    }
+
+    /// The region of a GPU's own memory.
+    ///
+    /// # Errors
+    ///
+    /// Fails unless it has exactly one.
+    pub fn region(&self, gpu: PciAddress) -> Result<&DmemRegion, NoDmem> {
+        let mut own = self.regions.iter().filter(|region| region.is_memory_of(gpu));
+        match (own.next(), own.next()) {
+            (Some(region), None) => Ok(region),
+            (None, _) => Err(NoDmem::NoRegion(gpu)),
+            (Some(_), Some(_)) => Err(NoDmem::SeveralRegions(gpu)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn the_controller_is_told_from_what_looks_like_it() {
+        let root = tempfile::tempdir().expect("a temporary folder");
+        let host = Host::new(root.path(), "/node");
+        let write = |path: &str, text: &str| {
+            let path = host.path(path);
+            fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+            fs::write(path, text).expect("written");
+        };
+        assert_eq!(DmemPlaces::find(&host), Err(NoDmem::Hidden));
+        write("/sys/fs/cgroup/memory/tasks", "");
+        assert_eq!(DmemPlaces::find(&host), Err(NoDmem::NoCgroups));
+        write(VERSION_2, "cpu memory dmem\n");
+        assert_eq!(DmemPlaces::find(&host), Err(NoDmem::NoController));
+        let regions = "drm/0000:03:00.0/vram 17095983104\ndrm/0000:04:00.0/vram0 1\n\
+                       drm/0000:04:00.0/vram1 1\ndrm/0000:04:00.0/stolen 1\n";
+        write("/sys/fs/cgroup/dmem.capacity", regions);
+        let places = DmemPlaces::find(&host).expect("found");
+        assert_eq!(places.cgroups, Path::new("/node/sys/fs/cgroup"));
+        let gpu = |address: &str| address.parse::<PciAddress>().expect("an address");
+        let found = places.region(gpu("0000:03:00.0")).expect("its own");
+        assert_eq!(found.as_str(), "drm/0000:03:00.0/vram");
+        let two_tiles = gpu("0000:04:00.0");
+        assert_eq!(places.region(two_tiles), Err(NoDmem::SeveralRegions(two_tiles)));
+        let other = gpu("0000:05:00.0");
+        assert_eq!(places.region(other), Err(NoDmem::NoRegion(other)));
+    }
+}

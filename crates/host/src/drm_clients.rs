@@ -1,0 +1,422 @@
+//! Memory that the processes of pods hold on GPUs of DRM drivers, from `/proc/PID/fdinfo`.
+//!
+//! A driver describes each open file of a GPU (`Documentation/gpu/drm-usage-stats.rst`):
+//!
+//! ```text
+//! drm-driver:         amdgpu
+//! drm-client-id:      42
+//! drm-pdev:           0000:03:00.0
+//! drm-resident-vram:  1048576 KiB
+//! ```
+//!
+//! Several files, also of several processes, may be of one client, which counts once.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs::File,
+    io::{self, Read as _},
+};
+
+use windlass_core::pci::PciAddress;
+
+use crate::{
+    Host,
+    container::{ContainerId, GpuProcess},
+};
+
+/// Processes of some pods with memory of GPUs, at one moment.
+#[derive(Debug, Default)]
+pub struct DrmProcesses {
+    processes: BTreeMap<PciAddress, Vec<GpuProcess>>,
+    /// GPUs whose driver does not tell the memory of a client.
+    unmeasured: BTreeSet<PciAddress>,
+    known: BTreeSet<(PciAddress, u64)>,
+}
+
+/// Reason why the clients of DRM drivers are unknown.
+#[derive(Debug, thiserror::Error)]
+pub enum DrmError {
+    /// The agent does not see the host's processes.
+    #[error(
+        "the host's processes are hidden: the agent's pod needs hostPID, and the host's /proc below its root"
+    )]
+    Hidden,
+    /// The kernel does not show the open files of a process.
+    #[error(
+        "the open files of process {pid} are hidden: the agent needs the capability SYS_PTRACE"
+    )]
+    HiddenFiles {
+        /// Process id on the host.
+        pid: u32,
+        /// Error from the kernel.
+        source: io::Error,
+    },
+    /// There is more to read than a bound.
+    #[error("there are too many {0}: {MOST_ENTRIES} are read at most")]
+    TooMany(String),
+    /// The GPU's driver does not tell the memory of a client.
+    #[error("the driver does not say how much memory a process holds")]
+    Unmeasured,
+}
+
+/// A client of a GPU's driver, by one of its open files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct DrmClient {
+    gpu: PciAddress,
+    /// Unique on the GPU; `None` if the driver does not tell clients apart.
+    id: Option<u64>,
+    /// Memory of the GPU that it holds, in bytes; `None` if the driver does not say.
+    memory_bytes: Option<u64>,
+}
+
+/// Keys of a region's memory, best first: what is there now, the older name of this, and all that was requested.
+const MEMORY: [&str; 3] = ["drm-resident-", "drm-memory-", "drm-total-"];
+
+/// Beginnings of the names of regions in a GPU's own memory: `vram` of amdgpu, `vram0` of xe, `local0` of i915.
+const OWN_MEMORY: [&str; 2] = ["vram", "local"];
+
+/// Most bytes of a file: a driver's description has about two thousand, and the keys of memory are in front.
+const MOST_BYTES: u64 = 16 << 10;
+
+/// Most processes of a host, and most open files of a process. Folders list at most 20,001 entries.
+const MOST_ENTRIES: usize = 20_000;
+
+// === impl DrmProcesses ===
+
+impl DrmProcesses {
+    /// Reads the open files of all processes of these pods, by the kubelet's UID. Blocks for `/proc`.
+    ///
+    /// # Errors
+    ///
+    /// Fails where the host hides processes, or a file of these, since a hidden one may hold memory.
+    pub fn read(host: &Host, pods: &BTreeSet<String>) -> Result<Self, DrmError> {
+        if !host.shows_own_process() {
+            return Err(DrmError::Hidden);
+        }
+        let names = host.some_names("/proc", MOST_ENTRIES + 1).map_err(|_| DrmError::Hidden)?;
+        if names.len() > MOST_ENTRIES {
+            return Err(DrmError::TooMany("processes".to_owned()));
+        }
+        let mut processes: Vec<u32> = names.iter().filter_map(|name| name.parse().ok()).collect();
+        processes.sort_unstable();
+        let mut found = Self::default();
+        for pid in processes {
+            let container = there(host.container_of(pid)).map_err(|_| DrmError::Hidden)?;
+            let container = container.flatten().filter(|it| pods.contains(&it.pod));
+            if let Some(container) = container {
+                found.add(host, pid, &container)?;
+            }
+        }
+        Ok(found)
+    }
+
+    /// Processes on a GPU.
+    ///
+    /// # Errors
+    ///
+    /// Fails if its driver does not tell the memory of a client.
+    pub fn of(&self, gpu: PciAddress) -> Result<Vec<GpuProcess>, DrmError> {
+        if self.unmeasured.contains(&gpu) {
+            return Err(DrmError::Unmeasured);
+        }
+        Ok(self.processes.get(&gpu).cloned().unwrap_or_default())
+    }
+
+    /// Adds the clients of a process. Clients of an earlier process are known.
+    fn add(&mut self, host: &Host, pid: u32, container: &ContainerId) -> Result<(), DrmError> {
+        let hidden = |source| DrmError::HiddenFiles { pid, source };
+        let files = open_files(host, pid).map_err(hidden)?;
+        if files.len() > MOST_ENTRIES {
+            return Err(DrmError::TooMany(format!("open files of process {pid}")));
+        }
+        let mut held = BTreeMap::new();
+        for file in files {
+            let text = there(File::open(host.path(file)).and_then(beginning)).map_err(hidden)?;
+            let Some(client) = text.as_deref().and_then(DrmClient::parse) else { continue };
+            let Some((id, bytes)) = client.id.zip(client.memory_bytes) else {
+                self.unmeasured.insert(client.gpu);
+                continue;
+            };
+            if self.known.insert((client.gpu, id)) {
+                let sum = held.entry(client.gpu).or_insert(0_u64);
+                *sum = sum.saturating_add(bytes);
+            }
+        }
+        for (gpu, memory_bytes) in held {
+            let process = GpuProcess {
+                pid,
+                container: container.clone(),
+                memory_bytes,
+                compute_percent: None,
+            };
+            self.processes.entry(gpu).or_default().push(process);
+        }
+        Ok(())
+    }
+}
+
+// === impl DrmClient ===
+
+impl DrmClient {
+    /// Reads a file of `fdinfo`; `None` for a file that is no GPU's.
+    fn parse(text: &str) -> Option<Self> {
+        let keys = || text.lines().filter_map(|line| line.split_once(':'));
+        let value = |wanted| keys().find(|(key, _)| *key == wanted).map(|(_, value)| value.trim());
+        let gpu = value("drm-pdev")?.parse().ok()?;
+        let id = value("drm-client-id").and_then(|id| id.parse().ok());
+        let memory_bytes = MEMORY.iter().find_map(|kind| {
+            let regions = keys().filter_map(|(key, value)| Some((key.strip_prefix(kind)?, value)));
+            let mut own = regions.filter(|(region, _)| {
+                OWN_MEMORY.iter().any(|beginning| region.starts_with(beginning))
+            });
+            let (_, first) = own.next()?;
+            // One value in doubt makes the sum doubtful.
+            let rest = own.map(|(_, value)| bytes(value));
+            Some(rest.fold(bytes(first), |sum, next| sum?.checked_add(next?)))
+        });
+        Some(Self { gpu, id, memory_bytes: memory_bytes.flatten() })
+    }
+}
+
+/// Descriptions of a process's open files. A process whose main thread has ended shows them by its other threads.
+fn open_files(host: &Host, pid: u32) -> io::Result<Vec<String>> {
+    let listed = |folder: String| -> io::Result<Vec<String>> {
+        let names = there(host.some_names(&folder, MOST_ENTRIES + 1))?.unwrap_or_default();
+        Ok(names.into_iter().map(|name| format!("{folder}/{name}")).collect())
+    };
+    let own = listed(format!("/proc/{pid}/fdinfo"))?;
+    if !own.is_empty() {
+        return Ok(own);
+    }
+    let mut of_threads = Vec::new();
+    for thread in listed(format!("/proc/{pid}/task"))? {
+        if of_threads.len() <= MOST_ENTRIES {
+            of_threads.extend(listed(format!("{thread}/fdinfo"))?);
+        }
+    }
+    Ok(of_threads)
+}
+
+/// An amount in bytes, `KiB` or `MiB`.
+fn bytes(value: &str) -> Option<u64> {
+    let mut words = value.split_ascii_whitespace();
+    let amount: u64 = words.next()?.parse().ok()?;
+    let unit = match words.next() {
+        None => 1,
+        Some("KiB") => 1 << 10,
+        Some("MiB") => 1 << 20,
+        Some(_) => return None,
+    };
+    amount.checked_mul(unit).filter(|_| words.next().is_none())
+}
+
+/// The answer; `None` where the process or its file has ended meanwhile.
+fn there<T>(answer: io::Result<T>) -> io::Result<Option<T>> {
+    match answer {
+        Ok(answer) => Ok(Some(answer)),
+        Err(error) if is_end(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// True for the errors of `/proc` after the end of a process (`proc(5)`).
+fn is_end(error: &io::Error) -> bool {
+    let ended = error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error());
+    ended || error.kind() == io::ErrorKind::NotFound
+}
+
+/// Beginning of a file. A driver writes ASCII.
+fn beginning(file: File) -> io::Result<String> {
+    let mut content = Vec::new();
+    file.take(MOST_BYTES).read_to_end(&mut content)?;
+    Ok(String::from_utf8_lossy(&content).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use tempfile::TempDir;
+
+    use super::*;
+
+    const UID: &str = "8ab2c0de-1234-4f6a-9c1d-0123456789ab";
+
+    /// A host's `/proc`, which shows this process.
+    struct Proc {
+        root: TempDir,
+        host: Host,
+    }
+
+    fn gpu(address: &str) -> PciAddress {
+        address.parse().expect("an address")
+    }
+
+    fn client(pdev: &str, id: u64, memory: &str) -> String {
+        format!(
+            "pos:\t0\nflags:\t02100002\ndrm-driver:\tamdgpu\ndrm-client-id:\t{id}\ndrm-pdev:\t{pdev}\n{memory}\n"
+        )
+    }
+
+    // === impl Proc ===
+
+    impl Proc {
+        fn new() -> Self {
+            let root = tempfile::tempdir().expect("a temporary folder");
+            let host = Host::new(root.path(), "/");
+            let proc = Self { root, host };
+            let own = fs::read_to_string("/proc/self/stat").expect("it is there");
+            proc.write(&format!("{}/stat", std::process::id()), &own);
+            proc.write(&format!("{}/cgroup", std::process::id()), "0::/system.slice/agent");
+            proc
+        }
+
+        fn write(&self, path: &str, text: &str) {
+            let path = self.root.path().join("proc").join(path);
+            fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+            fs::write(path, text).expect("written");
+        }
+
+        /// A process of a container with such files of `fdinfo`.
+        fn process(&self, pid: u32, container: &str, files: &[String]) {
+            self.write(&format!("{pid}/cgroup"), &format!("0::/kubepods/pod{UID}/{container}"));
+            for (number, text) in files.iter().enumerate() {
+                self.write(&format!("{pid}/fdinfo/{number}"), text);
+            }
+        }
+
+        fn read(&self) -> Result<DrmProcesses, DrmError> {
+            DrmProcesses::read(&self.host, &[UID.to_owned()].into())
+        }
+
+        /// Process id, container and KiB of each process on a GPU.
+        fn used(&self, address: &str) -> Vec<(u32, String, u64)> {
+            let found = self.read().expect("read").of(gpu(address));
+            let found = found.expect("measured").into_iter();
+            found.map(|it| (it.pid, it.container.id, it.memory_bytes >> 10)).collect()
+        }
+    }
+
+    #[test]
+    fn every_spelling_of_memory_is_read_and_the_best_counts() {
+        for (memory, expected) in [
+            ("drm-resident-vram0:\t2048 KiB", Some(2 << 20)),
+            ("drm-total-vram:\t9 MiB\ndrm-memory-vram:\t3 MiB", Some(3 << 20)),
+            ("drm-total-vram0: 9 MiB\ndrm-resident-vram0: 0\ndrm-resident-gtt: 7 MiB", Some(0)),
+            ("drm-resident-vram0: 1 MiB\ndrm-resident-vram1: 2 MiB", Some(3 << 20)),
+            ("drm-total-local0:\t4096", Some(4096)),
+            ("drm-resident-system0: 8 MiB", None),
+            ("drm-resident-vram: many", None),
+            ("drm-resident-vram: 1 GiB", None),
+            ("drm-resident-vram: 1 MiB more", None),
+            ("drm-resident-vram: 18446744073709551615 MiB", None),
+            ("drm-resident-vram0: 1 MiB\ndrm-resident-vram1: x", None),
+            ("drm-resident-vram0: 1\ndrm-resident-vram1: 18446744073709551615", None),
+            ("", None),
+        ] {
+            let found = DrmClient::parse(&client("0000:03:00.0", 7, memory)).expect(memory);
+            assert_eq!((found.id, found.memory_bytes), (Some(7), expected), "{memory}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_no_clients_is_none() {
+        for text in [
+            "",
+            "pos:\t0\ninotify wd:1 ino:2",
+            "drm-pdev:\tnowhere\ndrm-client-id:\t1",
+            "drm-client-id:\t1\ndrm-resident-vram:\t1 MiB",
+            "\u{fffd}",
+        ] {
+            assert_eq!(DrmClient::parse(text), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn each_client_counts_once_for_the_first_process_that_has_it() {
+        let proc = Proc::new();
+        let of = |id, memory| client("0000:03:00.0", id, memory);
+        let (one, two) = (of(1, "drm-resident-vram: 100 KiB"), of(2, "drm-resident-vram: 7 KiB"));
+        // The same number on another GPU is another client.
+        let other = client("0000:0a:00.0", 1, "drm-resident-vram: 5 KiB");
+        proc.process(900, "a", &[one.clone(), one.clone(), two.clone(), other]);
+        proc.process(1000, "b", &[two, of(3, "drm-resident-vram: 1 MiB"), "pos: 0".to_owned()]);
+        proc.process(99, "c", std::slice::from_ref(&one));
+        let expected =
+            [(99, "c".to_owned(), 100), (900, "a".to_owned(), 7), (1000, "b".to_owned(), 1024)];
+        assert_eq!(proc.used("0000:03:00.0"), expected);
+        assert_eq!(proc.used("0000:0a:00.0"), [(900, "a".to_owned(), 5)]);
+        assert_eq!(proc.used("0000:0b:00.0"), []);
+    }
+
+    #[test]
+    fn the_hosts_processes_other_pods_and_those_that_end_meanwhile_count_for_nobody() {
+        let proc = Proc::new();
+        let file = client("0000:03:00.0", 1, "drm-resident-vram: 1 MiB");
+        proc.write("20/cgroup", "0::/system.slice/gdm.service");
+        proc.write("20/fdinfo/3", &file);
+        proc.write("24/cgroup", &format!("0::/kubepods/pod{}/a", "f".repeat(32)));
+        proc.write("24/fdinfo/3", &file);
+        // The first has ended before its group was read, and the second before its files were.
+        fs::create_dir_all(proc.root.path().join("proc/21")).expect("made");
+        proc.process(22, "a", &[]);
+        assert_eq!(proc.used("0000:03:00.0"), []);
+        // A file closed between the listing and the read.
+        proc.process(23, "a", std::slice::from_ref(&file));
+        let gone = proc.root.path().join("proc/23/fdinfo/9");
+        std::os::unix::fs::symlink("nowhere", gone).expect("linked");
+        assert_eq!(proc.used("0000:03:00.0"), [(23, "a".to_owned(), 1024)]);
+    }
+
+    #[test]
+    fn a_program_does_not_hide_by_ending_its_main_thread() {
+        let proc = Proc::new();
+        proc.process(60, "a", &[]);
+        let file = client("0000:03:00.0", 1, "drm-resident-vram: 1 MiB");
+        fs::create_dir_all(proc.root.path().join("proc/60/fdinfo")).expect("made");
+        fs::create_dir_all(proc.root.path().join("proc/60/task/60/fdinfo")).expect("made");
+        proc.write("60/task/61/fdinfo/3", &file);
+        proc.write("60/task/62/fdinfo/3", &file);
+        assert_eq!(proc.used("0000:03:00.0"), [(60, "a".to_owned(), 1024)]);
+    }
+
+    #[test]
+    fn a_gpu_whose_driver_does_not_tell_memory_is_unmeasured_and_others_are_not() {
+        let proc = Proc::new();
+        let tells = client("0000:0a:00.0", 1, "drm-resident-vram: 1 MiB");
+        for silent in [
+            client("0000:03:00.0", 1, "drm-engine-gfx: 5 ns"),
+            "drm-pdev:\t0000:03:00.0\ndrm-resident-vram: 1 MiB\n".to_owned(),
+            "drm-pdev:\t0000:03:00.0\ndrm-client-id:\t-1\ndrm-resident-vram: 1 MiB".to_owned(),
+        ] {
+            proc.process(30, "a", &[silent, tells.clone()]);
+            let found = proc.read().expect("read").of(gpu("0000:03:00.0"));
+            assert!(matches!(found, Err(DrmError::Unmeasured)), "{found:?}");
+        }
+        assert_eq!(proc.used("0000:0a:00.0"), [(30, "a".to_owned(), 1024)]);
+    }
+
+    #[test]
+    fn nothing_is_measured_where_the_host_hides_its_processes_or_their_files() {
+        let root = tempfile::tempdir().expect("a temporary folder");
+        let hidden = DrmProcesses::read(&Host::new(root.path(), "/"), &BTreeSet::new());
+        assert!(matches!(hidden, Err(DrmError::Hidden)), "{hidden:?}");
+        let proc = Proc::new();
+        proc.process(40, "a", &[]);
+        // A folder in the place of a file cannot be read, as a file that the kernel refuses.
+        fs::create_dir_all(proc.root.path().join("proc/40/fdinfo/3")).expect("made");
+        let hidden = proc.read();
+        assert!(matches!(hidden, Err(DrmError::HiddenFiles { pid: 40, .. })), "{hidden:?}");
+        let others = DrmProcesses::read(&proc.host, &["f".repeat(32)].into());
+        others.expect("files of other pods are not read");
+    }
+
+    #[test]
+    fn more_open_files_than_are_read_leave_nothing_measured() {
+        let proc = Proc::new();
+        let all = vec!["pos: 0".to_owned(); MOST_ENTRIES + 1];
+        proc.process(50, "a", &all);
+        let refused = proc.read().expect_err("too many").to_string();
+        assert_eq!(refused, "there are too many open files of process 50: 20000 are read at most");
+    }
+}
