@@ -254,8 +254,12 @@ async fn a_pod_above_its_fraction_is_a_violation() {
     let change = |machine: &mut Model| {
         let mut gpus = machine.gpus.iter_mut();
         let gpu = gpus.find(|gpu| gpu.uuid == world.gpus[0]).expect("it is there");
-        gpu.live.processes =
-            vec![Process { pid: program.id(), memory_mib: 4000, gpu_instance: None }];
+        gpu.live.processes = vec![Process {
+            pid: program.id(),
+            memory_mib: 4000,
+            sm_percent: 0,
+            gpu_instance: None,
+        }];
     };
     world.node.machine.update(change).expect("changed");
     let ended =
