@@ -3,7 +3,7 @@
 mod containerd;
 mod runtime;
 
-use std::{fs, path::PathBuf, time::Duration};
+use std::{fs, future::ready, path::PathBuf, time::Duration};
 
 use k8s_openapi::api::core::v1::{Node as NodeObject, NodeCondition};
 use serde_json::json;
@@ -263,7 +263,7 @@ async fn a_pod_above_its_fraction_is_a_violation() {
     };
     world.node.machine.update(change).expect("changed");
     let ended =
-        until("the watchdog ends it", async || program.try_wait().expect("a child").ok_or(()));
+        until("the watchdog ends it", || ready(program.try_wait().expect("a child").ok_or(())));
     assert!(!ended.await.success());
     world.shows(r#"windlass_share_memory_violations_total{action="kill"} 1"#).await;
     world.agent.stop().await;
