@@ -9,8 +9,9 @@ use std::{collections::BTreeMap, io, sync::Arc, time::Duration};
 use prost::Message as _;
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
-    time::{Instant, timeout_at},
+    time::Instant,
 };
+use windlass_host::deadline;
 
 use crate::{
     Adjustment, Container, Ended, Plugin, Pod,
@@ -118,15 +119,16 @@ where
             payload: register.encode_to_vec(),
         };
         self.stream.write_all(&ttrpc::request(REGISTRATION, &request)).await?;
-        let deadline = Instant::now() + settings.registration;
+        let end = Instant::now() + settings.registration;
         let (mut decoder, mut chunk) = (Decoder::default(), vec![0; CHUNK]);
         loop {
             let reading = self.stream.read(&mut chunk);
             let read = if self.is_synchronized {
                 reading.await?
             } else {
+                let left = end.saturating_duration_since(Instant::now());
                 let late = |_| SessionError::Late(settings.registration);
-                timeout_at(deadline, reading).await.map_err(late)??
+                deadline::timeout(left, reading).await.map_err(late)??
             };
             if read == 0 {
                 return Err(SessionError::Closed);
