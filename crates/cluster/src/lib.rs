@@ -9,6 +9,7 @@ pub mod ending_pods;
 pub mod events;
 pub mod labels;
 pub mod leases;
+pub mod node_condition;
 pub mod node_label;
 pub mod placed_pods;
 pub mod slices;

@@ -20,6 +20,7 @@ mod mistake;
 mod mps;
 mod nics;
 mod node_config;
+mod nv_fractions;
 mod places;
 mod policy;
 pub mod rules;
@@ -57,6 +58,7 @@ pub use mistake::{ConfigError, Mistakes};
 pub use mps::{MpsSettings, MpsUsers};
 pub use nics::{MissingNodes, NicIds, NicPolicy, RdmaNode};
 pub use node_config::{ConfigDir, LabelMemory, LabelValue};
+pub use nv_fractions::NvFractions;
 pub use places::{ClusterAccess, DriverPlaces, Places, PodIdentity};
 pub use policy::{MigStrategy, Policy, ResourceRule, Resources, Unmatched};
 pub use scalar::address;
@@ -95,6 +97,8 @@ pub struct Config {
     pub disclose: BTreeSet<Disclosed>,
     /// Access to the API server.
     pub cluster: ClusterAccess,
+    /// GPU fractions by KAI's annotations, which the agent enforces at the container runtime.
+    pub nv_fractions: NvFractions,
     /// Time limits of the conversation with the kubelet.
     #[serde(skip)]
     pub session: SessionLimits,

@@ -8,6 +8,7 @@ mod documents;
 mod expressions;
 mod host;
 mod messages;
+mod nri;
 mod seeds;
 
 /// Reader of untrusted input.
@@ -31,7 +32,7 @@ pub enum Verdict {
 }
 
 /// Every reader.
-pub const TARGETS: [Target; 12] = [
+pub const TARGETS: [Target; 13] = [
     Target { name: "configuration", read: documents::configuration, seeds: seeds::configuration },
     Target { name: "udev_rules", read: documents::udev_rules, seeds: seeds::udev_rules },
     Target { name: "machine_profile", read: documents::machine_profile, seeds: seeds::profiles },
@@ -43,6 +44,7 @@ pub const TARGETS: [Target; 12] = [
     Target { name: "claim_parameters", read: documents::parameters, seeds: seeds::parameters },
     Target { name: "selector", read: expressions::selector, seeds: seeds::expressions },
     Target { name: "messages", read: messages::all, seeds: messages::seeds },
+    Target { name: "nri", read: nri::conversation, seeds: nri::seeds },
     Target { name: "host", read: host::survey, seeds: host::seeds },
 ];
 

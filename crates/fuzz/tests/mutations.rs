@@ -269,6 +269,11 @@ fn messages_of_the_kubelet() {
 }
 
 #[test]
+fn messages_of_the_container_runtime() {
+    check("nri", 1500);
+}
+
+#[test]
 fn sysfs_as_it_should_not_be() {
     check("host", 30);
 }

@@ -10,6 +10,7 @@ mod admin;
 mod decisions;
 mod drain;
 mod metrics;
+mod nv_fractions;
 mod reconciler;
 mod shares;
 mod watchdog;

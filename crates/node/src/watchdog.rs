@@ -2,7 +2,8 @@
 //! against those that use more than they have.
 //!
 //! ```text
-//!  ledger, kubelet's record ── limits ┐
+//!  ledger, kubelet's record,          ┐
+//!  GPU fractions ──────────── limits ─┤
 //!  driver, fdinfo ── memory ──────────┼─> usage of each holder ─> three in a row above the limit
 //!  /proc ─── containers of processes ─┘            │                    │
 //!  API server ── claims of pods ──────┘            └─> metrics          └─> log, event, condition, evict, kill
@@ -62,11 +63,14 @@ use self::{
     accounts::{Accounts, HeldMemory, Usage, Violation},
     action::Actions,
     compute::ComputeAccounts,
-    limits::{GpuLimits, Holders, Limits, add_replicas, joined, limits},
+    limits::{GpuLimits, Holders, Limits, add_fractions, add_replicas, joined, limits},
     snapshot::{GpuStates, snapshot},
     tenants::Tenants,
 };
-use crate::metrics::{SharedGpus, WatchdogMetrics};
+use crate::{
+    metrics::{SharedGpus, WatchdogMetrics},
+    nv_fractions::FractionLimits,
+};
 
 /// Dependencies.
 pub(crate) struct Deps {
@@ -75,6 +79,8 @@ pub(crate) struct Deps {
     /// Snapshots of the node, which have the memory of replicas.
     pub(crate) state: watch::Receiver<Arc<NodeState>>,
     pub(crate) allocations: AllocationsReader,
+    /// Limits of pods with GPU fractions.
+    pub(crate) fractions: watch::Receiver<Arc<FractionLimits>>,
     pub(crate) driver: LiveDriver,
     pub(crate) mps: MpsClients,
     /// State folder, which has the notes of the driver's limits.
@@ -95,6 +101,7 @@ pub(crate) struct Watchdog {
     state: watch::Receiver<Arc<NodeState>>,
     reader: AllocationsReader,
     allocations: watch::Receiver<Arc<Allocations>>,
+    fractions: watch::Receiver<Arc<FractionLimits>>,
     /// Subscription to the kubelet's record, while replicas have a given memory.
     following: Option<FollowGuard>,
     driver: LiveDriver,
@@ -129,6 +136,7 @@ impl Watchdog {
             state: deps.state,
             allocations: deps.allocations.watch(),
             reader: deps.allocations,
+            fractions: deps.fractions,
             following: None,
             driver: deps.driver,
             measurements: Tasks::default(),
@@ -176,6 +184,7 @@ impl Watchdog {
                 () = changed(&mut self.policy) => limits = self.refresh_limits(),
                 () = changed(&mut self.ledger) => limits = self.refresh_limits(),
                 () = changed(&mut self.state) => limits = self.refresh_limits(),
+                () = changed(&mut self.fractions) => limits = self.refresh_limits(),
                 () = changed(&mut self.allocations), if self.following.is_some() => {
                     limits = self.refresh_limits();
                 }
@@ -205,6 +214,7 @@ impl Watchdog {
         if follows {
             add_replicas(&mut limits, &self.allocations.borrow_and_update(), &state);
         }
+        add_fractions(&mut limits, &self.fractions.borrow_and_update());
         if is_off {
             limits.clear();
         }

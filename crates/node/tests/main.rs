@@ -8,6 +8,7 @@ mod devices;
 mod dra;
 mod memory_limits;
 mod mps;
+mod nv_fractions;
 mod shares;
 mod virtual_gpus;
 mod watchdog;

@@ -65,6 +65,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("windlass-machine", &[]),
     ("windlass-nvml-sim", &["windlass-machine"]),
     ("windlass-host", &["windlass-core"]),
+    ("windlass-nri", &["windlass-core", "windlass-host"]),
     ("windlass-hook", &["windlass-core", "windlass-host", "windlass-nvml"]),
     ("windlass-sched", &["windlass-core"]),
     ("windlass-config", &["windlass-core", "windlass-host"]),
@@ -155,6 +156,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "windlass-host",
             "windlass-kubelet-api",
             "windlass-lifecycle",
+            "windlass-nri",
             "windlass-resources",
         ],
     ),
@@ -175,6 +177,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "windlass-machine",
             "windlass-migrate",
             "windlass-node",
+            "windlass-nri",
         ],
     ),
     (

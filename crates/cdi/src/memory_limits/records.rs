@@ -30,6 +30,7 @@ const FOLDER: &str = "memory-limits";
 const SHARES: &str = "shares";
 const CLAIMS: &str = "claims";
 const REPLICAS: &str = "replicas";
+const FRACTIONS: &str = "fractions";
 
 const JSON: &str = ".json";
 
@@ -49,6 +50,11 @@ impl LimitRecords {
     /// Records of replicas by memory.
     pub fn of_replicas(state_dir: &Path) -> Self {
         Self(state_dir.join(FOLDER).join(REPLICAS))
+    }
+
+    /// Records of containers with GPU fractions, by the runtime's id.
+    pub fn of_fractions(state_dir: &Path) -> Self {
+        Self(state_dir.join(FOLDER).join(FRACTIONS))
     }
 
     /// Path of a record.
@@ -92,7 +98,7 @@ impl LimitRecords {
 pub fn limited(state_dir: &Path, host: &Host) -> LimitedHolders {
     let boot = host.text(BOOT_ID).unwrap_or_default();
     let mut limited = LimitedHolders::new();
-    for kind in [SHARES, CLAIMS, REPLICAS] {
+    for kind in [SHARES, CLAIMS, REPLICAS, FRACTIONS] {
         let files = files_in(&state_dir.join(FOLDER).join(kind)).unwrap_or_default();
         for (name, path) in files {
             let text = files::read_regular_text(&path, Links::Refused, files::MAX_BYTES);

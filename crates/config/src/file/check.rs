@@ -30,6 +30,7 @@ pub(super) fn mistakes(config: &Config, root: &Node, unread: &[Diagnostic]) -> V
     checker.section(root, "watchdog", policy.watchdog.mistakes());
     let mistakes = policy.memory_limits.mistakes(policy.watchdog.action);
     checker.section(root, "memoryLimits", mistakes);
+    checker.section(root, "nvFractions", config.nv_fractions.mistakes());
     checker.section(root, "shares", policy.shares.mistakes(&policy.names_of_devices()));
     checker.section(root, "gpu", policy.families.gpu_mistakes());
     checker.section(root, "fpga", policy.families.fpga.mistakes());

@@ -32,6 +32,7 @@ listen: 127.0.0.1:9400
 probeSocket: /p
 disclose: [pods, serials]
 cluster: {kubeconfig: /kc, nodeName: n1, namespace: gpu, events: true}
+nvFractions: {enabled: true, socket: /nri, annotationPrefix: a.com/c.}
 mig: single
 deviceList: [envvar, cdi-annotations]
 deviceIds: index

@@ -34,6 +34,7 @@ use crate::{
     decisions, drain,
     labels::{Labeller, devices},
     metrics::{Instruments, SharedGpus},
+    nv_fractions::{FractionLimits, Fractions},
     reconciler::{Inputs, Outputs, Reconciler, dry_run::Snapshots, were_offered},
     shares::{self, Shares},
     watchdog::{self, Watchdog},
@@ -82,8 +83,9 @@ pub(super) fn assemble(
     );
     wiring.serve_plugins(dir, &handles, cluster.clone(), parts);
     wiring.drain_mps(&handles, &discovered.driver, cluster.clone(), parts);
+    let fractions = wiring.serve_fractions(&handles.state, cluster.clone(), parts);
     let (memory, excesses) =
-        wiring.watch_shared_gpus(&handles, discovered.driver, cluster.clone(), parts);
+        wiring.watch_shared_gpus(&handles, discovered.driver, fractions, cluster.clone(), parts);
     let partitions = discovered.partitions.clone();
     wiring.serve_claims(recovered, &handles, partitions, excesses, cluster.clone(), parts);
     let labels = wiring.label(&handles.state, parts);
@@ -385,11 +387,33 @@ impl Wiring<'_> {
         parts.add("MPS clients of ending pods", drain::keep(deps, parts.token()));
     }
 
+    /// Enforces GPU fractions at the container runtime, if configured. Returns their limits.
+    fn serve_fractions(
+        &self,
+        state: &watch::Receiver<Arc<NodeState>>,
+        cluster: Option<Client>,
+        parts: &mut Parts,
+    ) -> watch::Receiver<Arc<FractionLimits>> {
+        let settings = &self.config.nv_fractions;
+        if !settings.enabled {
+            return watch::channel(Arc::default()).1;
+        }
+        let state_dir = &self.config.places.state_dir;
+        let (fractions, limits) = Fractions::new(settings, state_dir, state.clone());
+        if let Some(client) = cluster {
+            let writer = fractions.condition(client, self.clock);
+            parts.add("condition of the Node", writer.run(parts.token()));
+        }
+        parts.add("GPU fractions", fractions.run(parts.token()));
+        limits
+    }
+
     /// Watches the memory of pods on shared GPUs.
     fn watch_shared_gpus(
         &self,
         handles: &ReconcilerHandles,
         driver: LiveDriver,
+        fractions: watch::Receiver<Arc<FractionLimits>>,
         cluster: Option<Client>,
         parts: &mut Parts,
     ) -> (watch::Receiver<Arc<SharedGpus>>, watch::Receiver<Arc<MemoryExcesses>>) {
@@ -400,6 +424,7 @@ impl Wiring<'_> {
             ledger: self.ledger.clone(),
             state: handles.state.clone(),
             allocations: handles.allocations.clone(),
+            fractions,
             driver,
             mps: MpsClients::new(&self.config.places, &self.config.mps),
             state_dir: self.config.places.state_dir.clone(),

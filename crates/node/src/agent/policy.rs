@@ -32,7 +32,9 @@ impl PolicySource {
         let claims = config.policy.knows_amounts();
         let leases = config.policy.sources.iter().any(|source| source.lease);
         let devices = config.policy.labels.devices;
-        let is_needed = by_label || labels || devices || leases || claims || config.cluster.events;
+        let fractions = config.nv_fractions.enabled;
+        let is_needed =
+            by_label || labels || devices || leases || claims || fractions || config.cluster.events;
         if let Some(kubeconfig) = config.cluster.kubeconfig.as_ref().filter(|_| !is_needed) {
             tracing::warn!(
                 path = %kubeconfig.display(),

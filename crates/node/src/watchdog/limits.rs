@@ -1,4 +1,5 @@
-//! Limits of memory on shared GPUs: of shares by amounts in the ledger, and of replicas that have a given memory.
+//! Limits of memory on shared GPUs: of shares by amounts in the ledger, of replicas that have a given memory, and
+//! of GPU fractions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,6 +10,8 @@ use windlass_allocations::{
 use windlass_config::SharingMethod;
 use windlass_core::{device::DeviceId, replica::ReplicaId};
 use windlass_resources::{NodeState, offers::OfferedDevice};
+
+use crate::nv_fractions::FractionLimits;
 
 /// Limits of memory on each shared GPU. A GPU that one holder has as a whole is absent.
 pub(super) type Limits = BTreeMap<DeviceId, GpuLimits>;
@@ -64,6 +67,20 @@ pub(super) fn add_replicas(all: &mut Limits, allocations: &Allocations, state: &
             let holder = ClaimRef::of_share("", &container.pod, &container.pod);
             let gpu = all.entry(replica.device).or_default();
             gpu.0.entry(holder).or_insert(Limit { mib: 0, compute_percent: 0, is_mps }).mib += mib;
+        }
+    }
+}
+
+/// Adds the limits of pods with GPU fractions.
+pub(super) fn add_fractions(all: &mut Limits, fractions: &FractionLimits) {
+    for (device, pods) in fractions {
+        let gpu = all.entry(device.clone()).or_default();
+        for (pod, mib) in pods {
+            let holder = ClaimRef::of_share(&pod.namespace, &pod.name, &pod.uid);
+            gpu.0
+                .entry(holder)
+                .or_insert(Limit { mib: 0, compute_percent: 0, is_mps: false })
+                .mib += mib;
         }
     }
 }

@@ -10,10 +10,11 @@ use crate::cluster_api::{
     manifests::documents,
 };
 
-/// A policy of the file.
+/// A policy of the files.
 fn policy(name: &str) -> Value {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/rbac.yaml");
-    let all = documents(Path::new(path));
+    let deploy = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy"));
+    let files = ["rbac.yaml", "options/nvfractions/rights.yaml"];
+    let all: Vec<_> = files.iter().flat_map(|file| documents(&deploy.join(file))).collect();
     let is_bound = all.iter().any(|it| it["spec"]["policyName"] == name);
     assert!(is_bound, "{name} is bound to nothing");
     let is_it =
@@ -129,6 +130,37 @@ fn an_agent_leaves_the_rest_of_its_node_alone() {
     {
         assert_eq!(changed("windlass-own-node", &own, from, to), Ok(()), "{from} to {to}");
     }
+}
+
+#[test]
+fn an_agent_writes_one_condition_of_its_own_node() {
+    let with = |ready: &str, kubelet: &str, gpus: &str| {
+        json!({"metadata": {"name": "n1"}, "status": {
+            "capacity": {"nvidia.com/gpu": gpus},
+            "conditions": [
+                {"type": "Ready", "status": kubelet},
+                {"type": "gpu-fractioning.nvidia.com/Ready", "status": ready},
+            ],
+        }})
+    };
+    let (own, before) = (request("nodes", "n1", "UPDATE"), with("True", "True", "8"));
+    let none = json!({"metadata": {"name": "n1"}, "status": {}});
+    let only = json!({"metadata": {"name": "n1"}, "status": {"conditions": [
+        {"type": "gpu-fractioning.nvidia.com/Ready", "status": "False"},
+    ]}});
+    for (from, to, refused) in [
+        (&before, with("Unknown", "True", "8"), None),
+        (&none, only, None),
+        (&before, with("True", "False", "8"), Some("other conditions of a Node")),
+        (&before, with("True", "True", "9"), Some("the rest of a Node's status")),
+        (&before, none.clone(), Some("other conditions of a Node")),
+    ] {
+        let said = refused.map_or(Ok(()), |it| Err(format!("windlass may not change {it}")));
+        assert_eq!(changed("windlass-own-condition", &own, from, &to), said, "{to}");
+    }
+    let other = request("nodes", "n2", "UPDATE");
+    let answer = changed("windlass-own-condition", &other, &before, &before);
+    assert_eq!(answer, Err("windlass on node n1 may not write the status of n2".to_owned()));
 }
 
 #[test]

@@ -165,6 +165,20 @@ fn the_hook_is_on_the_host_before_the_agent_starts() {
 }
 
 #[test]
+fn the_agent_reaches_the_runtime_where_its_configuration_looks_for_it() {
+    let made = Manifest::of(&with(["account", "nvfractions"]));
+    let socket = made.config.nv_fractions.socket.clone();
+    let folder = socket.parent().and_then(Path::to_str).expect("a folder");
+    assert!(made.mounts().contains(folder), "{folder} is not mounted");
+    let page = read("docs/nvfractions.md");
+    let example = page.split("```").find(|it| it.contains("nvFractions:")).expect("an example");
+    let lines = example.lines().skip(1).map(|line| line.strip_prefix("   ").unwrap_or(line));
+    let config = lines.collect::<Vec<_>>().join("\n");
+    let config = Config::parse(Path::new("example.yaml"), &config).expect("valid");
+    assert!(config.nv_fractions.enabled && config.policy.memory_limits.hook.is_some());
+}
+
+#[test]
 fn an_update_that_surges_has_agents_that_stand_by() {
     let strategy = |manifest: &Manifest| {
         let strategy = manifest.spec.update_strategy.clone().expect("a strategy");

@@ -1,0 +1,199 @@
+//! A condition of the own Node, which other programs wait for.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use kube::{
+    Api,
+    api::{Patch, PatchParams},
+};
+use serde_json::{Value, json};
+use tokio::{
+    sync::watch,
+    time::{Duration, Instant, sleep, sleep_until},
+};
+use tokio_util::sync::CancellationToken;
+use windlass_host::{causes, clock::Clock, deadline, optional, watch::changed};
+
+use super::{Client, ClusterError, attempts::Attempts, client::Connection};
+
+/// Content of a condition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeCondition {
+    /// Its status.
+    pub status: ConditionStatus,
+    /// Reason in one word, in camel case.
+    pub reason: &'static str,
+    /// Reason for people, with the remedy.
+    pub message: String,
+}
+
+/// Status of a condition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConditionStatus {
+    /// The condition holds.
+    True,
+    /// It does not hold.
+    False,
+    /// Nobody knows.
+    Unknown,
+}
+
+/// The condition and its writer.
+pub struct ConditionWriter {
+    /// Type of the condition.
+    pub kind: &'static str,
+    /// Its content; `None` until it is known.
+    pub condition: watch::Receiver<Option<Arc<NodeCondition>>>,
+    /// Content after the agent's end.
+    pub at_end: NodeCondition,
+    /// Access to the API server.
+    pub client: Client,
+    /// Time of changes.
+    pub clock: Clock,
+}
+
+/// Field manager of conditions. An apply removes the manager's other fields, so labels have another one.
+const CONDITIONER: &str = "windlass-conditions";
+
+/// Time of the last write, below the agent's deadline for its parts.
+const LAST_WRITE: Duration = Duration::from_secs(3);
+
+/// The condition of the last write.
+struct Written {
+    condition: Arc<NodeCondition>,
+    /// Time of the change, which later writes of the same condition repeat: they change nothing.
+    at: Timestamp,
+    again: Instant,
+}
+
+// === impl ConditionWriter ===
+
+impl ConditionWriter {
+    /// Keeps the condition written, until stopped; then writes the last one.
+    ///
+    /// # Flow
+    ///
+    /// The condition is applied server-side when it changes, and every [`Limits::apply_again`](super::Limits), in case
+    /// the Node was made anew. Other conditions stay. A killed agent leaves its condition as it is.
+    pub async fn run(self, stop: CancellationToken) {
+        let mut attempts = Attempts::new("condition of the Node", &self.client);
+        let mut condition = self.condition.clone();
+        let keeping = Box::pin(self.keep(&mut condition, &mut attempts));
+        stop.run_until_cancelled(keeping).await;
+        if self.condition.borrow().is_none() {
+            return;
+        }
+        let last = async {
+            let connection = self.client.connect().await?;
+            self.write(&connection, &self.at_end, self.clock.now()).await
+        };
+        let error = match deadline::timeout(LAST_WRITE, last).await {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => causes(&error),
+            Err(_) => format!("no answer within {LAST_WRITE:?}"),
+        };
+        tracing::warn!(condition = self.kind, error, "condition of the Node stays as it was");
+    }
+
+    async fn keep(
+        &self,
+        condition: &mut watch::Receiver<Option<Arc<NodeCondition>>>,
+        attempts: &mut Attempts,
+    ) {
+        let mut written: Option<Written> = None;
+        loop {
+            let wanted = condition.borrow_and_update().clone();
+            let known = written.as_ref().filter(|it| Some(&it.condition) == wanted.as_ref());
+            let is_due = known.is_none_or(|it| it.again <= Instant::now());
+            if let Some(wanted) = wanted.filter(|_| is_due) {
+                let at = known.map_or_else(|| self.clock.now(), |it| it.at);
+                let done = async {
+                    let connection = self.client.connect().await?;
+                    self.write(&connection, &wanted, at).await
+                };
+                if let Err(error) = done.await {
+                    sleep(attempts.failed(&error)).await;
+                    continue;
+                }
+                attempts.worked();
+                if known.is_none() {
+                    let NodeCondition { status, reason, message } = &*wanted;
+                    tracing::info!(
+                        condition = self.kind,
+                        ?status,
+                        reason,
+                        message,
+                        "condition of the Node written"
+                    );
+                }
+                let again = Instant::now() + self.client.limits().apply_again;
+                written = Some(Written { condition: wanted, at, again });
+            }
+            let again = written.as_ref().map(|written| written.again);
+            tokio::select! {
+                () = changed(condition) => {}
+                () = optional(again.map(sleep_until)) => {}
+            }
+        }
+    }
+
+    async fn write(
+        &self,
+        connection: &Connection,
+        condition: &NodeCondition,
+        at: Timestamp,
+    ) -> Result<(), ClusterError> {
+        let name = self.client.node();
+        let nodes: Api<Node> = Api::all(connection.kube.clone());
+        let doing = || format!("cannot read Node {name}");
+        let node = connection.call(doing, nodes.get(name)).await?;
+        let document = self.document(&node, condition, at);
+        // The condition is the agent's, whoever changed it.
+        let how = PatchParams::apply(CONDITIONER).force();
+        let patch = Patch::Apply(&document);
+        let doing = || format!("cannot write the status of Node {name}");
+        connection.call(doing, nodes.patch_status(name, &how, &patch)).await.map(drop)
+    }
+
+    /// The document to apply. With a UID the API server refuses to make a Node.
+    fn document(&self, node: &Node, condition: &NodeCondition, at: Timestamp) -> Value {
+        let status = condition.status.word();
+        let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
+        let before = conditions.into_iter().find(|it| it.type_ == self.kind && it.status == status);
+        let since = before.and_then(|it| it.last_transition_time.as_ref()).map_or(at, |it| it.0);
+        let time = |at: Timestamp| at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        json!({
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {"name": self.client.node(), "uid": node.metadata.uid},
+            "status": {"conditions": [{
+                "type": self.kind,
+                "status": status,
+                "reason": condition.reason,
+                "message": condition.message,
+                "lastHeartbeatTime": time(at),
+                "lastTransitionTime": time(since),
+            }]},
+        })
+    }
+}
+
+impl std::fmt::Debug for ConditionWriter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ConditionWriter").field("kind", &self.kind).finish_non_exhaustive()
+    }
+}
+
+// === impl ConditionStatus ===
+
+impl ConditionStatus {
+    fn word(self) -> &'static str {
+        match self {
+            Self::True => "True",
+            Self::False => "False",
+            Self::Unknown => "Unknown",
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! GPU fractions by KAI's annotations of containers.
+
+use std::path::PathBuf;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Enforcement of GPU fractions that KAI's scheduler writes as annotations of pods, in place of `fractiond`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct NvFractions {
+    /// True if the agent is a plugin of the container runtime (NRI), adjusts containers with fractions, and writes the
+    /// node condition that KAI waits for.
+    pub enabled: bool,
+    /// Socket of the container runtime for NRI plugins.
+    pub socket: PathBuf,
+    /// Beginning of the annotations, before the name of the container.
+    pub annotation_prefix: String,
+}
+
+// === impl NvFractions ===
+
+impl NvFractions {
+    /// Mistakes that the types allow.
+    pub(crate) fn mistakes(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        if !self.socket.is_absolute() {
+            found.push("socket: write the whole path of the NRI socket".to_owned());
+        }
+        let is_domain =
+            self.annotation_prefix.split_once('/').is_some_and(|(it, _)| !it.is_empty());
+        if !is_domain {
+            found.push(
+                "annotationPrefix: write a domain and a slash, as in nvidia.com/container."
+                    .to_owned(),
+            );
+        }
+        found
+    }
+}
+
+impl Default for NvFractions {
+    fn default() -> Self {
+        Self {
+            enabled: false,
+            // The default of containerd and CRI-O.
+            socket: "/var/run/nri/nri.sock".into(),
+            // That of KAI's scheduler.
+            annotation_prefix: "nvidia.com/container.".to_owned(),
+        }
+    }
+}

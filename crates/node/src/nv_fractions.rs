@@ -1,0 +1,160 @@
+//! GPU fractions of KAI's scheduler, enforced at the container runtime in place of `fractiond`.
+//!
+//! ```text
+//!  containerd ── NRI: CreateContainer ──> plugin ── wish, plan ──> record on disk; variables and hook, or a refusal
+//!                                           │
+//!                     containers that exist ┴─> limits, for the watchdog
+//!  NRI's state, NodeState ──> condition ──> Node's status
+//! ```
+//!
+//! No allocation passes the kubelet for these containers: a pod of KAI's holds the whole GPU.
+//!
+//! # Guarantees
+//!
+//! An answer takes no call of the API server and of the driver. A container without KAI's annotations is not changed.
+
+mod condition;
+mod plan;
+mod plugin;
+mod wish;
+
+use std::{collections::BTreeMap, path::Path, sync::Arc};
+
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use windlass_cdi::memory_limits::LimitRecords;
+use windlass_cluster::{
+    Client,
+    node_condition::{ConditionWriter, NodeCondition},
+};
+use windlass_config::NvFractions;
+use windlass_core::device::DeviceId;
+use windlass_host::{
+    clock::Clock,
+    watch::{changed, publish},
+};
+use windlass_nri::{NriSettings, NriState};
+use windlass_resources::NodeState;
+
+use self::plugin::{FractionPlugin, Known};
+
+/// Memory limits of pods with fractions, in MiB, by GPU and pod. A pod's containers count together.
+pub(crate) type FractionLimits = BTreeMap<DeviceId, BTreeMap<FractionedPod, u64>>;
+
+/// A pod with a fraction.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct FractionedPod {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    pub(crate) uid: String,
+}
+
+/// Place among the runtime's plugins, which is `fractiond`'s.
+const INDEX: &str = "10";
+
+/// Tasks of the part.
+pub(crate) struct Fractions {
+    plugin: FractionPlugin,
+    known: watch::Receiver<Arc<Known>>,
+    state: watch::Receiver<Arc<NodeState>>,
+    limits: watch::Sender<Arc<FractionLimits>>,
+    condition: watch::Sender<Option<Arc<NodeCondition>>>,
+}
+
+// === impl Fractions ===
+
+impl Fractions {
+    /// Tasks of an agent with this state folder, and the limits that they publish.
+    pub(crate) fn new(
+        settings: &NvFractions,
+        state_dir: &Path,
+        state: watch::Receiver<Arc<NodeState>>,
+    ) -> (Self, watch::Receiver<Arc<FractionLimits>>) {
+        let (publish, known) = watch::channel(Arc::default());
+        let (limits, published) = watch::channel(Arc::default());
+        let plugin = FractionPlugin {
+            settings: settings.clone(),
+            state: state.clone(),
+            records: LimitRecords::of_fractions(state_dir),
+            known: publish,
+        };
+        let condition = watch::Sender::new(None);
+        (Self { plugin, known, state, limits, condition }, published)
+    }
+
+    /// Writer of the node's condition.
+    pub(crate) fn condition(&self, client: Client, clock: Clock) -> ConditionWriter {
+        let condition = self.condition.subscribe();
+        ConditionWriter {
+            kind: condition::KIND,
+            condition,
+            at_end: condition::at_end(),
+            client,
+            clock,
+        }
+    }
+
+    /// Serves the container runtime, until stopped.
+    pub(crate) async fn run(self, stop: CancellationToken) {
+        let settings = NriSettings::new(&self.plugin.settings.socket, "windlass", INDEX);
+        let (publish, nri) = watch::channel(NriState::default());
+        let serving = windlass_nri::run(settings, self.plugin, publish, stop.clone());
+        let watcher = Watcher {
+            nri,
+            known: self.known,
+            state: self.state,
+            limits: self.limits,
+            condition: self.condition,
+        };
+        tokio::join!(serving, stop.run_until_cancelled(watcher.run()));
+    }
+}
+
+/// Task that computes limits and condition.
+struct Watcher {
+    nri: watch::Receiver<NriState>,
+    known: watch::Receiver<Arc<Known>>,
+    state: watch::Receiver<Arc<NodeState>>,
+    limits: watch::Sender<Arc<FractionLimits>>,
+    condition: watch::Sender<Option<Arc<NodeCondition>>>,
+}
+
+// === impl Watcher ===
+
+impl Watcher {
+    async fn run(mut self) {
+        loop {
+            let state = self.state.borrow_and_update().clone();
+            let known = self.known.borrow_and_update().clone();
+            let nri = self.nri.borrow_and_update().clone();
+            publish(&self.limits, Arc::new(limits(&known, &state)));
+            if let Some(found) = condition::condition(&nri, &state) {
+                publish(&self.condition, Some(Arc::new(found)));
+            }
+            tokio::select! {
+                () = changed(&mut self.state) => {}
+                () = changed(&mut self.known) => {}
+                () = changed(&mut self.nri) => {}
+            }
+        }
+    }
+}
+
+/// Limits of the pods of these containers. A container with a whole GPU has none.
+fn limits(known: &Known, state: &NodeState) -> FractionLimits {
+    let mut all = FractionLimits::new();
+    for fraction in known.values() {
+        let pod = &fraction.container.pod;
+        let pod = FractionedPod {
+            namespace: pod.namespace.clone(),
+            name: pod.name.clone(),
+            uid: pod.uid.clone(),
+        };
+        // A GPU that is gone or was cut since has no processes to measure.
+        let gpus = plan::memory(&fraction.wish, state).unwrap_or_default();
+        for gpu in gpus.into_iter().filter(|gpu| gpu.memory_mib < gpu.of_mib) {
+            *all.entry(gpu.device).or_default().entry(pod.clone()).or_default() += gpu.memory_mib;
+        }
+    }
+    all
+}

@@ -1,0 +1,47 @@
+//! The node condition that KAI's scheduler waits for before it places fractions on a node.
+
+use windlass_cluster::node_condition::{ConditionStatus, NodeCondition};
+use windlass_nri::NriState;
+use windlass_resources::NodeState;
+
+/// Type of the condition.
+pub(super) const KIND: &str = "gpu-fractioning.nvidia.com/Ready";
+
+/// The condition; `None` while the agent starts.
+pub(super) fn condition(nri: &NriState, state: &NodeState) -> Option<NodeCondition> {
+    let not =
+        |reason, message: String| NodeCondition { status: ConditionStatus::False, reason, message };
+    if !state.inventory.is_complete() {
+        return None;
+    }
+    let runtime = match nri {
+        NriState::Connected(runtime) => runtime,
+        NriState::Lost(why) => {
+            let message =
+                format!("no connection to NRI: {why}; enable NRI in the container runtime");
+            return Some(not("NriNotConnected", message));
+        }
+    };
+    if state.policy.memory_limits.hook.is_none() {
+        let message = "memoryLimits.hook is not set: install windlass-hook and name its path";
+        return Some(not("HookNotConfigured", message.to_owned()));
+    }
+    Some(match &state.means.driver {
+        None => return None,
+        Some(Err(why)) => not("DriverLimitsNoMemory", why.to_string()),
+        Some(Ok(_)) => NodeCondition {
+            status: ConditionStatus::True,
+            reason: "MemoryLimited",
+            message: format!("windlass limits GPU memory of containers of {runtime} by the driver"),
+        },
+    })
+}
+
+/// The condition after the agent's end.
+pub(super) fn at_end() -> NodeCondition {
+    NodeCondition {
+        status: ConditionStatus::Unknown,
+        reason: "AgentStopped",
+        message: "windlass was stopped: containers that start now have no limits".to_owned(),
+    }
+}

@@ -1,0 +1,148 @@
+//! Plan for a container with a fraction: its GPUs, the driver's limit, and the adjustment of the container. Pure.
+
+use std::{collections::BTreeMap, path::Path};
+
+use windlass_cdi::memory_limits::{DriverLimit, GpuMemory, LimitRules, WeakLimit};
+use windlass_core::{
+    device::{Device, DeviceId},
+    enforcement::Enforcement,
+};
+use windlass_nri::Adjustment;
+use windlass_resources::NodeState;
+
+use super::wish::{Wish, WishError, WishedGpus};
+
+/// Plan for one container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Plan {
+    /// The driver's limit, whose record has to be on disk; `None` where the driver limits nothing.
+    pub(super) limit: Option<DriverLimit>,
+    /// Changes of the container.
+    pub(super) adjustment: Adjustment,
+}
+
+/// Reason against a container.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum FractionError {
+    /// Its annotations are wrong.
+    #[error(transparent)]
+    Wish(#[from] WishError),
+    /// The agent has just started.
+    #[error("the GPUs of this node are not known yet: the kubelet tries again")]
+    Starting,
+    /// There is no such GPU.
+    #[error("this node has no GPU {0:?}")]
+    Unknown(String),
+    /// There is no GPU.
+    #[error("this node has no GPU of NVIDIA")]
+    None,
+    /// The GPU is gone.
+    #[error("{0} is gone: {1}")]
+    Gone(DeviceId, String),
+    /// MIG instances have no limits.
+    #[error("{0} is a MIG instance, and the driver limits memory of whole GPUs only")]
+    Instance(String),
+    /// The GPU is cut.
+    #[error("{0} is in MIG mode, in which the driver limits no memory")]
+    Cut(DeviceId),
+    /// The driver does not say how much memory the GPU has.
+    #[error("the memory of {0} is unknown")]
+    NoMemory(DeviceId),
+    /// The limit is larger than the GPU.
+    #[error("its limit of {limit_mib} MiB is above the {of_mib} MiB of {gpu}")]
+    AboveGpu {
+        /// The GPU.
+        gpu: DeviceId,
+        /// The limit.
+        limit_mib: u64,
+        /// Memory of the GPU.
+        of_mib: u64,
+    },
+    /// The node limits too weakly.
+    #[error(transparent)]
+    Weak(#[from] WeakLimit),
+}
+
+/// Variables with the amounts in MiB, for programs in the container. Earlier versions of `fractiond` wrote the plural.
+const REQUESTS: [&str; 2] = ["NVIDIA_GPU_MEMORY_REQUEST", "NVIDIA_GPU_MEMORY_REQUESTS"];
+const LIMITS: [&str; 2] = ["NVIDIA_GPU_MEMORY_LIMIT", "NVIDIA_GPU_MEMORY_LIMITS"];
+
+/// Variable by which NVIDIA's container runtime adds GPUs.
+const VISIBLE: &str = "NVIDIA_VISIBLE_DEVICES";
+
+/// Memory of each GPU of a wish.
+pub(super) fn memory(wish: &Wish, state: &NodeState) -> Result<Vec<GpuMemory>, FractionError> {
+    if !state.inventory.is_complete() {
+        return Err(FractionError::Starting);
+    }
+    let is_gpu = |device: &&Device| {
+        device.family().is_managed && device.kind.is_gpu() && !device.kind.is_instance()
+    };
+    let gpus: BTreeMap<_, _> =
+        state.inventory.devices.iter().filter(is_gpu).map(|gpu| (gpu.id.as_str(), gpu)).collect();
+    let chosen = match &wish.gpus {
+        WishedGpus::All => gpus.values().copied().collect::<Vec<_>>(),
+        WishedGpus::Named(names) => {
+            let found = names.iter().map(|name| named(&gpus, name));
+            found.collect::<Result<Vec<_>, _>>()?
+        }
+    };
+    if chosen.is_empty() {
+        return Err(FractionError::None);
+    }
+    // The same GPU may be named by its UUID and its index.
+    let distinct: BTreeMap<_, _> = chosen.into_iter().map(|gpu| (&gpu.id, gpu)).collect();
+    distinct.into_values().map(|gpu| of_gpu(gpu, wish)).collect()
+}
+
+/// Plan for a wish; `path` is that of the record.
+pub(super) fn plan(wish: &Wish, state: &NodeState, path: &Path) -> Result<Plan, FractionError> {
+    let gpus = memory(wish, state)?;
+    let rules = LimitRules { policy: &state.policy, means: &state.means };
+    let limit = rules.limit(&gpus, wish.at_least, path)?;
+    let amounts = |names: [&str; 2], mib: u64| names.map(|name| (name.to_owned(), mib.to_string()));
+    let mut env: BTreeMap<_, _> = amounts(REQUESTS, wish.request_mib)
+        .into_iter()
+        .chain(amounts(LIMITS, wish.limit_mib))
+        .collect();
+    if let WishedGpus::Named(_) = wish.gpus {
+        let ids: Vec<_> = gpus.iter().map(|gpu| gpu.device.as_str()).collect();
+        env.insert(VISIBLE.to_owned(), ids.join(","));
+    }
+    let create_runtime = limit.iter().map(DriverLimit::hook).collect();
+    Ok(Plan { limit, adjustment: Adjustment { env, create_runtime } })
+}
+
+fn named<'a>(gpus: &BTreeMap<&str, &'a Device>, name: &str) -> Result<&'a Device, FractionError> {
+    if name.starts_with("MIG-") {
+        return Err(FractionError::Instance(name.to_owned()));
+    }
+    let by_index = || {
+        let index: u32 = name.parse().ok()?;
+        gpus.values().find(|gpu| gpu.index == index)
+    };
+    let found = gpus.get(name).or_else(by_index).copied();
+    found.ok_or_else(|| FractionError::Unknown(name.to_owned()))
+}
+
+fn of_gpu(gpu: &Device, wish: &Wish) -> Result<GpuMemory, FractionError> {
+    if gpu.health.has_vanished() {
+        return Err(FractionError::Gone(gpu.id.clone(), gpu.health.to_string()));
+    }
+    if gpu.partitioned {
+        return Err(FractionError::Cut(gpu.id.clone()));
+    }
+    let of_mib = gpu.memory_mib().ok_or_else(|| FractionError::NoMemory(gpu.id.clone()))?;
+    if wish.limit_mib > of_mib {
+        let (gpu, limit_mib) = (gpu.id.clone(), wish.limit_mib);
+        return Err(FractionError::AboveGpu { gpu, limit_mib, of_mib });
+    }
+    Ok(GpuMemory {
+        device: gpu.id.clone(),
+        memory_mib: wish.limit_mib,
+        of_mib,
+        is_by_mps: false,
+        required: Enforcement::None,
+        drm: None,
+    })
+}

@@ -1,0 +1,145 @@
+//! The plugin of the container runtime: it adjusts containers with fractions, and knows those that exist.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use tokio::sync::watch;
+use windlass_cdi::memory_limits::LimitRecords;
+use windlass_config::NvFractions;
+use windlass_host::blocking;
+use windlass_nri::{Adjustment, Container, Ended, Plugin};
+use windlass_resources::NodeState;
+
+use super::{
+    plan::{self, FractionError, Plan},
+    wish::{Wish, WishError},
+};
+
+/// Containers with fractions by the runtime's id.
+pub(super) type Known = BTreeMap<String, Fraction>;
+
+/// A container with a fraction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Fraction {
+    pub(super) container: Container,
+    pub(super) wish: Wish,
+}
+
+/// The plugin.
+pub(super) struct FractionPlugin {
+    pub(super) settings: NvFractions,
+    pub(super) state: watch::Receiver<Arc<NodeState>>,
+    pub(super) records: LimitRecords,
+    pub(super) known: watch::Sender<Arc<Known>>,
+}
+
+// === impl FractionPlugin ===
+
+impl FractionPlugin {
+    fn wish(&self, container: &Container) -> Result<Option<Wish>, WishError> {
+        let annotations = &container.pod.annotations;
+        Wish::of(&container.name, annotations, &self.settings.annotation_prefix)
+    }
+
+    /// Plans the container and writes the record of its limit.
+    async fn adjust(&self, container: &Container, wish: &Wish) -> Result<Adjustment, String> {
+        let state = self.state.borrow().clone();
+        // The id is a file name.
+        let is_plain =
+            |letter: char| letter.is_ascii_alphanumeric() || letter == '-' || letter == '_';
+        let id = container.id.clone();
+        if id.is_empty() || !id.chars().all(is_plain) {
+            return Err(format!("{id:?} is no id of a container"));
+        }
+        let planned = plan::plan(wish, &state, &self.records.path(&id));
+        let Plan { limit, adjustment } = planned.map_err(|error| error.to_string())?;
+        if let Some(limit) = limit {
+            let records = self.records.clone();
+            blocking(move || records.settle(&id, Some(&limit.record))).await?;
+        }
+        Ok(adjustment)
+    }
+
+    /// Forgets containers and removes their records.
+    async fn forget(&self, is_meant: impl Fn(&Fraction) -> bool) {
+        let known = self.known.borrow().clone();
+        let ids: Vec<_> =
+            known.values().filter(|it| is_meant(it)).map(|it| it.container.id.clone()).collect();
+        if ids.is_empty() {
+            return;
+        }
+        self.change(|known| ids.iter().for_each(|id| drop(known.remove(id))));
+        let records = self.records.clone();
+        blocking(move || {
+            for id in ids {
+                if let Err(error) = records.settle(&id, None) {
+                    tracing::warn!(container = id, error, "record of a GPU fraction stays on disk");
+                }
+            }
+        })
+        .await;
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Known)) {
+        self.known.send_modify(|known| change(Arc::make_mut(known)));
+    }
+}
+
+impl Plugin for FractionPlugin {
+    async fn synchronize(&mut self, containers: Vec<Container>) {
+        let fraction = |container: Container| {
+            let wish = self.wish(&container).ok()??;
+            Some((container.id.clone(), Fraction { container, wish }))
+        };
+        let known: Known = containers.into_iter().filter_map(fraction).collect();
+        let ids: BTreeSet<_> = known.keys().cloned().collect();
+        self.known.send_replace(Arc::new(known));
+        let records = self.records.clone();
+        blocking(move || records.retain(|name| ids.contains(name))).await;
+    }
+
+    async fn create(&mut self, container: Container) -> Result<Adjustment, String> {
+        let adjusted = match self.wish(&container) {
+            Ok(None) => return Ok(Adjustment::default()),
+            Ok(Some(wish)) => self.adjust(&container, &wish).await.map(|it| (wish, it)),
+            Err(error) => Err(FractionError::Wish(error).to_string()),
+        };
+        let (namespace, pod) = (&*container.pod.namespace, &*container.pod.name);
+        let name = &*container.name;
+        match adjusted {
+            Ok((wish, adjustment)) => {
+                tracing::info!(
+                    namespace,
+                    pod,
+                    container = name,
+                    limit_mib = wish.limit_mib,
+                    "GPU fraction adjusted"
+                );
+                // A container of this name whose creation failed later has no end that the runtime reports.
+                let is_same = |it: &Fraction| {
+                    it.container.name == container.name
+                        && it.container.pod.uid == container.pod.uid
+                        && it.container.id != container.id
+                };
+                self.forget(is_same).await;
+                let id = container.id.clone();
+                self.change(|known| drop(known.insert(id, Fraction { container, wish })));
+                Ok(adjustment)
+            }
+            Err(why) => {
+                tracing::warn!(namespace, pod, container = name, why, "GPU fraction refused");
+                Err(format!("windlass refuses container {name} of pod {namespace}/{pod}: {why}"))
+            }
+        }
+    }
+
+    async fn ended(&mut self, ended: Ended) {
+        self.forget(|it| match &ended {
+            Ended::Container(id) => it.container.id == *id,
+            Ended::Sandbox(id) => it.container.pod.sandbox == *id,
+        })
+        .await;
+    }
+}

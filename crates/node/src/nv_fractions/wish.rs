@@ -1,0 +1,187 @@
+//! A container's wish for a fraction of GPUs, by the annotations of KAI's scheduler.
+//!
+//! ```text
+//!  nvidia.com/container.<name>.gpu-memory.request   4Gi           guaranteed; without it, the limit
+//!  nvidia.com/container.<name>.gpu-memory.limit     8Gi           enforced; without it, the request
+//!  nvidia.com/container.<name>.gpus.devices         GPU-…,GPU-…   the scheduler's choice: UUIDs or indices
+//!  nvidia.com/container.<name>.gpu-compute.mode     time-slicing
+//! ```
+//!
+//! The format is that of `github.com/kai-scheduler/gpu-fractioning` (`fractiond/internal/annotations`).
+
+use std::collections::BTreeMap;
+
+use windlass_core::{
+    enforcement::{Enforcement, InvalidEnforcement},
+    selector::Amount,
+};
+
+/// Wish of one container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Wish {
+    /// Guaranteed memory of each GPU in MiB.
+    pub(super) request_mib: u64,
+    /// Most memory of each GPU in MiB.
+    pub(super) limit_mib: u64,
+    /// The scheduler's choice of GPUs.
+    pub(super) gpus: WishedGpus,
+    /// The weakest enforcement that the pod accepts.
+    pub(super) at_least: Enforcement,
+}
+
+/// GPUs of a wish.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum WishedGpus {
+    /// No annotation, or `all`: the container may see every GPU of the node.
+    All,
+    /// UUIDs or indices.
+    Named(Vec<String>),
+}
+
+/// Reason against a wish.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum WishError {
+    /// The text is no quantity.
+    #[error("annotation {key}: {value:?} is no quantity of memory: write one like 4Gi")]
+    Quantity { key: String, value: String },
+    /// The quantity is too small.
+    #[error("annotation {key}: {value} is less than 1 MiB")]
+    Small { key: String, value: String },
+    /// The request is larger than the limit.
+    #[error("its request of {request} MiB is above its limit of {limit} MiB of GPU memory")]
+    AboveLimit { request: u64, limit: u64 },
+    /// The agent does not share compute in this way.
+    #[error(
+        "annotation {key}: {value:?} is not offered on this node: write time-slicing, or leave it out"
+    )]
+    Mode { key: String, value: String },
+    /// The annotation with the weakest enforcement is wrong.
+    #[error(transparent)]
+    Enforcement(#[from] InvalidEnforcement),
+}
+
+const REQUEST: &str = "gpu-memory.request";
+const LIMIT: &str = "gpu-memory.limit";
+const DEVICES: &str = "gpus.devices";
+const MODE: &str = "gpu-compute.mode";
+
+/// The one mode of sharing compute.
+const TIME_SLICING: &str = "time-slicing";
+
+const MIB: u64 = 1 << 20;
+
+// === impl Wish ===
+
+impl Wish {
+    /// Wish of the container of this name; `None` without a request and a limit of memory.
+    pub(super) fn of(
+        container: &str,
+        annotations: &BTreeMap<String, String>,
+        prefix: &str,
+    ) -> Result<Option<Self>, WishError> {
+        let key = |of: &str| format!("{prefix}{container}.{of}");
+        let memory = |of: &str| {
+            let key = key(of);
+            annotations.get(&key).map(|value| mib(&key, value)).transpose()
+        };
+        let (request, limit) = (memory(REQUEST)?, memory(LIMIT)?);
+        let Some(limit_mib) = limit.or(request) else { return Ok(None) };
+        let request_mib = request.unwrap_or(limit_mib);
+        if request_mib > limit_mib {
+            return Err(WishError::AboveLimit { request: request_mib, limit: limit_mib });
+        }
+        let mode = key(MODE);
+        if let Some(value) = annotations.get(&mode).filter(|value| value.trim() != TIME_SLICING) {
+            return Err(WishError::Mode { key: mode, value: value.clone() });
+        }
+        let devices = annotations.get(&key(DEVICES)).map_or("", |value| value.trim());
+        let gpus = match devices {
+            "" | "all" => WishedGpus::All,
+            named => WishedGpus::Named(named.split(',').map(|it| it.trim().to_owned()).collect()),
+        };
+        let at_least = Enforcement::asked_for(annotations)?;
+        Ok(Some(Self { request_mib, limit_mib, gpus, at_least }))
+    }
+}
+
+/// A quantity in whole MiB, rounded up.
+fn mib(key: &str, value: &str) -> Result<u64, WishError> {
+    let (key, value) = (key.to_owned(), value.to_owned());
+    let Some(amount) = Amount::parse(&value) else {
+        return Err(WishError::Quantity { key, value });
+    };
+    match u64::try_from(amount.rounded_up()) {
+        Ok(bytes) if bytes >= MIB => Ok(bytes.div_ceil(MIB)),
+        _ => Err(WishError::Small { key, value }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PREFIX: &str = "nvidia.com/container.";
+
+    fn wish(annotations: &[(&str, &str)]) -> Result<Option<Wish>, String> {
+        let all =
+            annotations.iter().map(|(key, value)| (format!("{PREFIX}{key}"), (*value).to_owned()));
+        Wish::of("a", &all.collect(), PREFIX).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_missing_amount_is_the_other_and_amounts_are_whole_mib() {
+        for (request, limit, expected) in [
+            (Some("4Gi"), Some("8Gi"), (4096, 8192)),
+            (Some("4Gi"), None, (4096, 4096)),
+            (None, Some("2048Mi"), (2048, 2048)),
+            (None, Some("4096M"), (3907, 3907)),
+            (None, Some("1048576"), (1, 1)),
+            (None, Some("1048577"), (2, 2)),
+            (None, Some("0.5Gi"), (512, 512)),
+        ] {
+            let request = request.map(|value| ("a.gpu-memory.request", value));
+            let limit = limit.map(|value| ("a.gpu-memory.limit", value));
+            let both: Vec<_> = request.into_iter().chain(limit).collect();
+            let found = wish(&both).expect("valid").expect("a wish");
+            assert_eq!((found.request_mib, found.limit_mib), expected, "{both:?}");
+        }
+    }
+
+    #[test]
+    fn a_container_without_amounts_of_its_own_has_no_wish() {
+        assert_eq!(wish(&[]), Ok(None));
+        assert_eq!(wish(&[("b.gpu-memory.limit", "1Gi")]), Ok(None));
+        let whole = [("a.gpus.devices", "GPU-1"), ("a.gpu-compute.mode", "sm-sharing")];
+        assert_eq!(wish(&whole), Ok(None), "the scheduler gave it a whole GPU");
+    }
+
+    #[test]
+    fn gpus_are_those_of_the_scheduler() {
+        let gpus = |value| {
+            let found = wish(&[("a.gpu-memory.limit", "1Gi"), ("a.gpus.devices", value)]);
+            found.expect("valid").expect("a wish").gpus
+        };
+        assert_eq!([gpus(" "), gpus("all")], [WishedGpus::All, WishedGpus::All]);
+        assert_eq!(gpus("GPU-1, 3"), WishedGpus::Named(vec!["GPU-1".into(), "3".into()]));
+    }
+
+    #[test]
+    fn a_mistake_is_refused_with_its_annotation() {
+        let limit = |value| wish(&[("a.gpu-memory.limit", value)]).expect_err(value);
+        assert_eq!(
+            limit("4GB"),
+            "annotation nvidia.com/container.a.gpu-memory.limit: \"4GB\" is no quantity of memory: write one like 4Gi"
+        );
+        for small in ["0", "-4Gi", "1023Ki", "1m"] {
+            assert!(limit(small).ends_with(&format!("{small} is less than 1 MiB")), "{small}");
+        }
+        let request = ("a.gpu-memory.request", "2Gi");
+        let above = wish(&[request, ("a.gpu-memory.limit", "1Gi")]).expect_err("above");
+        assert!(above.contains("2048 MiB is above its limit of 1024 MiB"), "{above}");
+        for mode in ["sm-sharing", "", "fast"] {
+            let wrong = wish(&[request, ("a.gpu-compute.mode", mode)]).expect_err(mode);
+            assert!(wrong.contains("is not offered on this node"), "{wrong}");
+        }
+        assert!(wish(&[request, ("a.gpu-compute.mode", "time-slicing")]).is_ok());
+    }
+}

@@ -1,0 +1,319 @@
+//! GPU fractions of KAI's scheduler, enforced at a container runtime that speaks NRI.
+
+mod containerd;
+mod runtime;
+
+use std::{fs, future::ready, path::PathBuf, time::Duration};
+
+use k8s_openapi::api::core::v1::{Node as NodeObject, NodeCondition};
+use serde_json::json;
+use tracing::Level;
+use windlass_cluster_sim::api::ApiServer;
+use windlass_config::{
+    Disclosed, MemoryLimitPolicy, NvFractions, Policy, RequiredLimit, WatchdogAction,
+    WatchdogPolicy,
+};
+use windlass_core::memory_limit::MemoryLimitRecord;
+use windlass_machine::{
+    MachineProfile,
+    profile::Driver,
+    state::{Model, Process},
+};
+use windlass_testkit::{Node, Running, Said, until};
+
+use self::runtime::{Adjusted, Runtime, container, ended, pod};
+use crate::{agent::admin, watchdog::prepare_proc};
+
+/// Type of the condition that KAI waits for.
+const READY: &str = "gpu-fractioning.nvidia.com/Ready";
+
+pub(crate) const HOOK: &str = "/opt/windlass/windlass-hook";
+
+/// An agent that is a plugin of a runtime.
+pub(crate) struct World {
+    api: ApiServer,
+    node: Node,
+    agent: Running,
+    /// UUIDs of the GPUs.
+    gpus: Vec<String>,
+}
+
+fn by_hook(at_least: RequiredLimit) -> Policy {
+    let memory_limits = MemoryLimitPolicy { hook: Some(HOOK.into()), at_least };
+    let watchdog =
+        WatchdogPolicy { action: WatchdogAction::Kill, interval: Duration::from_millis(10) };
+    Policy { memory_limits, watchdog, ..Policy::default() }
+}
+
+/// Annotations of a fraction of this GPU for some containers.
+fn fraction(gpu: &str, limits: &[(&str, &str)]) -> Vec<(String, String)> {
+    let annotations = limits.iter().flat_map(|(container, limit)| {
+        let key = |of: &str| format!("nvidia.com/container.{container}.{of}");
+        [(key("gpu-memory.limit"), (*limit).to_owned()), (key("gpus.devices"), gpu.to_owned())]
+    });
+    annotations.collect()
+}
+
+// === impl World ===
+
+impl World {
+    /// An agent with a driver of this version. No runtime serves its socket yet.
+    async fn new(driver: &str, policy: Policy) -> Self {
+        let api = ApiServer::start();
+        let object = json!({"metadata": {"name": "n1"}, "status": {"conditions": [
+            {"type": "Ready", "status": "True", "reason": "KubeletReady"},
+        ]}});
+        api.objects().put::<NodeObject>(&serde_json::from_value(object).expect("a Node"));
+        let mut profile = MachineProfile::named("dgx-h100").expect("a shipped profile");
+        profile.driver = Some(Driver { version: driver.to_owned(), cuda: "13.4".to_owned() });
+        let mut node = Node::new(&profile, policy).in_cluster("n1", &api.kubeconfig());
+        prepare_proc(&node);
+        node.config.disclose.insert(Disclosed::Pods);
+        node.config.listen = Some("127.0.0.1:0".parse().expect("an address"));
+        let socket = node.folder.join("nri.sock");
+        node.config.nv_fractions = NvFractions { enabled: true, socket, ..NvFractions::default() };
+        let agent = node.agent();
+        let state = agent
+            .until(|state| state.inventory.is_complete() && state.means.driver.is_some())
+            .await;
+        let gpus = state.inventory.devices.iter().filter(|device| device.kind.is_gpu());
+        let gpus = gpus.map(|device| device.id.to_string()).collect();
+        Self { api, node, agent, gpus }
+    }
+
+    /// The runtime of the node.
+    fn socket(&self) -> PathBuf {
+        self.node.config.nv_fractions.socket.clone()
+    }
+
+    fn conditions(&self) -> Vec<NodeCondition> {
+        let node = self.api.objects().get::<NodeObject>("", "n1").expect("a Node");
+        node.status.and_then(|status| status.conditions).unwrap_or_default()
+    }
+
+    /// Waits until the condition has this status and reason.
+    async fn is_ready(&self, status: &str, reason: &str) -> NodeCondition {
+        until("the condition", async || {
+            let all = self.conditions();
+            let found = all.iter().find(|condition| condition.type_ == READY);
+            let found =
+                found.filter(|it| it.status == status && it.reason.as_deref() == Some(reason));
+            found.cloned().ok_or(all.clone())
+        })
+        .await
+    }
+
+    /// Path of the record of a container.
+    fn record(&self, id: &str) -> PathBuf {
+        self.node.config.places.state_dir.join(format!("memory-limits/fractions/{id}.json"))
+    }
+
+    /// Waits for a line of the metrics.
+    async fn shows(&self, line: &str) {
+        until(line, async || {
+            let text = admin::get(&self.agent, "/metrics").await.body;
+            let shares: Vec<_> =
+                text.lines().filter(|line| line.contains("share_")).map(str::to_owned).collect();
+            if text.contains(line) { Ok(()) } else { Err(shares) }
+        })
+        .await;
+    }
+
+    /// Line of the metrics with the limit of a pod on the first GPU.
+    fn limit(&self, pod: &str, mib: u64) -> String {
+        let gpu = &self.gpus[0];
+        let labels = format!(r#"device="{gpu}",namespace="default",kind="pod",holder="{pod}""#);
+        format!(
+            r#"windlass_share_memory_limit_bytes{{{labels},enforcement="watched"}} {}"#,
+            mib << 20
+        )
+    }
+}
+
+#[tokio::test]
+async fn a_container_gets_its_gpu_its_amounts_and_the_hook_and_its_end_removes_the_record() {
+    let world = World::new("615.10", by_hook(RequiredLimit::Driver)).await;
+    let mut runtime = Runtime::start(&world.socket()).synchronized(&[], &[]).await;
+    let gpu = &world.gpus[1];
+    let mut annotations = fraction("1", &[("main", "8Gi")]);
+    annotations.push(("nvidia.com/container.main.gpu-memory.request".into(), "4Gi".into()));
+    let owner = pod("a", "uid-a", annotations);
+    let Adjusted { env, hooks } =
+        runtime.create(&owner, &container("c0ffee", "main", "a")).await.expect("adjusted");
+    let value = |name: &str| env.get(name).map(String::as_str);
+    assert_eq!(value("NVIDIA_VISIBLE_DEVICES"), Some(&**gpu), "an index becomes a UUID");
+    for (name, mib) in [("REQUEST", "4096"), ("LIMIT", "8192")] {
+        assert_eq!(value(&format!("NVIDIA_GPU_MEMORY_{name}")), Some(mib));
+        assert_eq!(value(&format!("NVIDIA_GPU_MEMORY_{name}S")), Some(mib));
+    }
+    let path = world.record("c0ffee");
+    let arguments = ["windlass-hook", "memory-limit", "--record", path.to_str().expect("text")];
+    let [hook] = &hooks[..] else { panic!("{hooks:?}") };
+    assert_eq!(
+        (&*hook.path, hook.args.iter().map(String::as_str).collect::<Vec<_>>()),
+        (HOOK, arguments.to_vec())
+    );
+    let record = MemoryLimitRecord::parse(&fs::read(&path).expect("there")).expect("a record");
+    let [limit] = record.gpus() else { panic!("{record:?}") };
+    assert_eq!((&limit.uuid, limit.hard_mib), (gpu, 8192));
+
+    let other = runtime.create(&owner, &container("beef", "sidecar", "a")).await;
+    assert_eq!(other.expect("unchanged"), Adjusted::default());
+    runtime.stop(&owner, &container("c0ffee", "main", "a")).await;
+    assert!(!path.exists(), "the record goes with its container");
+    world.agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_container_that_cannot_be_limited_is_refused_with_the_reason() {
+    let world = World::new("615.10", by_hook(RequiredLimit::None)).await;
+    let mut runtime = Runtime::start(&world.socket()).synchronized(&[], &[]).await;
+    let gpu = &world.gpus[0];
+    for (gpu, limit, why) in [
+        (gpu.as_str(), "4GB", "\"4GB\" is no quantity of memory: write one like 4Gi"),
+        (gpu, "1k", "1k is less than 1 MiB"),
+        (gpu, "200Gi", "its limit of 204800 MiB is above the 81559 MiB of"),
+        ("GPU-unknown", "1Gi", "this node has no GPU \"GPU-unknown\""),
+        ("8", "1Gi", "this node has no GPU \"8\""),
+        ("MIG-1", "1Gi", "MIG-1 is a MIG instance"),
+        ("", "99999999999999999999999999999999999999999Gi", "is no quantity"),
+    ] {
+        let owner = pod("a", "uid-a", fraction(gpu, &[("main", limit)]));
+        let refused = runtime.create(&owner, &container("c0ffee", "main", "a")).await;
+        let refused = refused.expect_err(limit);
+        assert!(
+            refused.starts_with("windlass refuses container main of pod default/a: "),
+            "{refused}"
+        );
+        assert!(refused.contains(why), "{refused}");
+    }
+    let mut annotations = fraction(gpu, &[("main", "1Gi")]);
+    annotations.push(("windlass.dev/enforcement".into(), "mig".into()));
+    let owner = pod("a", "uid-a", annotations);
+    let refused = runtime.create(&owner, &container("c0ffee", "main", "a")).await;
+    let refused = refused.expect_err("the driver is weaker");
+    assert!(refused.contains("`mig` is required by windlass.dev/enforcement"), "{refused}");
+    let owner = pod("a", "uid-a", fraction(gpu, &[("main", "1Gi")]));
+    let refused = runtime.create(&owner, &container("../x", "main", "a")).await;
+    assert!(refused.expect_err("a path").contains("is no id of a container"));
+    world.agent.stop().await;
+}
+
+#[tokio::test]
+async fn an_old_driver_limits_nothing_and_what_requires_it_is_refused() {
+    let world = World::new("570.10", by_hook(RequiredLimit::None)).await;
+    let mut runtime = Runtime::start(&world.socket()).synchronized(&[], &[]).await;
+    let condition = world.is_ready("False", "DriverLimitsNoMemory").await;
+    assert!(condition.message.is_some_and(|it| it.contains("615 or newer")));
+    let mut annotations = fraction(&world.gpus[0], &[("main", "1Gi")]);
+    let owner = pod("a", "uid-a", annotations.clone());
+    let adjusted = runtime.create(&owner, &container("c0", "main", "a")).await.expect("watched");
+    assert!(adjusted.hooks.is_empty() && !adjusted.env.is_empty(), "{adjusted:?}");
+    world.shows(&world.limit("a", 1024)).await;
+    annotations.push(("windlass.dev/enforcement".into(), "driver".into()));
+    let owner = pod("b", "uid-b", annotations);
+    let refused = runtime.create(&owner, &container("c1", "main", "b")).await;
+    let refused = refused.expect_err("the driver is too old");
+    assert!(refused.contains("`driver` is required by windlass.dev/enforcement"), "{refused}");
+    world.agent.stop().await;
+}
+
+#[tokio::test]
+async fn init_containers_and_containers_of_a_pod_count_together_while_they_exist() {
+    let world = World::new("615.10", by_hook(RequiredLimit::None)).await;
+    let mut runtime = Runtime::start(&world.socket()).synchronized(&[], &[]).await;
+    let limits = [("init", "1Gi"), ("a", "2Gi"), ("b", "4Gi")];
+    let owner = pod("p", "uid-p", fraction(&world.gpus[0], &limits));
+    runtime.create(&owner, &container("c0", "init", "p")).await.expect("adjusted");
+    world.shows(&world.limit("p", 1024)).await;
+    runtime.stop(&owner, &container("c0", "init", "p")).await;
+    for (id, name) in [("c1", "a"), ("c2", "b")] {
+        runtime.create(&owner, &container(id, name, "p")).await.expect("adjusted");
+    }
+    world.shows(&world.limit("p", 6144)).await;
+    // Its first creation failed after the agent's answer.
+    runtime.create(&owner, &container("c3", "b", "p")).await.expect("adjusted");
+    assert!(!world.record("c2").exists());
+    world.shows(&world.limit("p", 6144)).await;
+    runtime.remove_sandbox(&owner).await;
+    assert!(!world.record("c1").exists() && !world.record("c3").exists());
+    world.agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_pod_above_its_fraction_is_a_violation() {
+    let world = World::new("615.10", by_hook(RequiredLimit::None)).await;
+    let mut runtime = Runtime::start(&world.socket()).synchronized(&[], &[]).await;
+    let uid = format!("{:0>32}", "a");
+    let owner = pod("a", &uid, fraction(&world.gpus[0], &[("main", "1Gi")]));
+    runtime.create(&owner, &container("c0ffee", "main", "a")).await.expect("adjusted");
+    let mut program = std::process::Command::new("sleep").arg("600").spawn().expect("a program");
+    world
+        .node
+        .write(&format!("/proc/{}/cgroup", program.id()), &format!("0::/kubepods/pod{uid}/c0ffee"));
+    let change = |machine: &mut Model| {
+        let mut gpus = machine.gpus.iter_mut();
+        let gpu = gpus.find(|gpu| gpu.uuid == world.gpus[0]).expect("it is there");
+        gpu.live.processes = vec![Process {
+            pid: program.id(),
+            memory_mib: 4000,
+            sm_percent: 0,
+            gpu_instance: None,
+        }];
+    };
+    world.node.machine.update(change).expect("changed");
+    let ended =
+        until("the watchdog ends it", || ready(program.try_wait().expect("a child").ok_or(())));
+    assert!(!ended.await.success());
+    world.shows(r#"windlass_share_memory_violations_total{action="kill"} 1"#).await;
+    world.agent.stop().await;
+}
+
+#[tokio::test]
+async fn the_agent_comes_back_to_a_runtime_that_restarts_and_knows_its_containers() {
+    let said = Said::from(Level::WARN);
+    let world = World::new("615.10", by_hook(RequiredLimit::None)).await;
+    let condition = world.is_ready("False", "NriNotConnected").await;
+    let message = condition.message.expect("a message");
+    assert!(message.contains("enable NRI in the container runtime"), "{message}");
+    let runtime = Runtime::start(&world.socket()).synchronized(&[], &[]).await;
+    let ready = world.is_ready("True", "MemoryLimited").await;
+    assert!(ready.message.is_some_and(|it| it.contains("double 1.0")));
+    drop(runtime);
+    world.is_ready("False", "NriNotConnected").await;
+    said.until(1, "no connection to NRI").await;
+
+    let owner = pod("a", "uid-a", fraction(&world.gpus[0], &[("main", "3Gi")]));
+    let containers = [container("c0", "main", "a"), ended("c1", "main", "a")];
+    let runtime = Runtime::start(&world.socket()).synchronized(&[owner], &containers).await;
+    world.is_ready("True", "MemoryLimited").await;
+    world.shows(&world.limit("a", 3072)).await;
+    let all = world.conditions();
+    assert_eq!(all.len(), 2, "the kubelet's stays: {all:?}");
+
+    world.agent.stop().await;
+    let api = &world.api;
+    let node = api.objects().get::<NodeObject>("", "n1").expect("a Node");
+    let conditions = node.status.and_then(|status| status.conditions).unwrap_or_default();
+    let ready = conditions.iter().find(|it| it.type_ == READY).expect("written");
+    assert_eq!((&*ready.status, ready.reason.as_deref()), ("Unknown", Some("AgentStopped")));
+    drop(runtime);
+}
+
+#[tokio::test]
+async fn a_runtime_that_breaks_the_protocol_is_left_and_tried_again() {
+    let world = World::new("615.10", by_hook(RequiredLimit::None)).await;
+    for bytes in [&[0, 0, 0, 1, 255, 255, 255, 255][..], &[1; 64]] {
+        Runtime::start(&world.socket()).says(bytes).await;
+    }
+    let refusing = Runtime::start(&world.socket());
+    refusing.refuses("plugins are not allowed").await;
+    let message = until("the reason", async || {
+        let all = world.conditions();
+        let found = all.iter().find(|it| it.type_ == READY).and_then(|it| it.message.clone());
+        found.filter(|it| it.contains("plugins are not allowed")).ok_or(all)
+    });
+    message.await;
+    drop(Runtime::start(&world.socket()).synchronized(&[], &[]).await);
+    world.agent.stop().await;
+}

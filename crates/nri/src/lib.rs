@@ -1,0 +1,91 @@
+//! A plugin's side of the Node Resource Interface (NRI), by which a container runtime lets others adjust containers.
+//!
+//! ```text
+//!  unix socket ── frames ──┬─ connection 1: the runtime calls the plugin (Configure, Synchronize, CreateContainer, ...)
+//!                          └─ connection 2: the plugin calls the runtime (RegisterPlugin)
+//!                             each carries ttrpc: a header of ten bytes and a protobuf message
+//! ```
+//!
+//! The formats are those of `github.com/containerd/nri` (`pkg/net/multiplex`, `pkg/api/api.proto`) and
+//! `github.com/containerd/ttrpc` (`channel.go`).
+
+mod connection;
+mod decoder;
+mod messages;
+mod session;
+mod ttrpc;
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use windlass_core::cdi::Hook;
+
+pub use connection::{NriSettings, NriState, run};
+pub use decoder::{Decoder, Message, ProtocolError, Service};
+pub use session::{SessionError, serve};
+
+/// Socket of containerd and CRI-O for plugins.
+pub const SOCKET: &str = "/var/run/nri/nri.sock";
+
+/// A container of a pod, as the runtime describes it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Container {
+    /// Id of the runtime.
+    pub id: String,
+    /// Name in the pod.
+    pub name: String,
+    /// Its pod.
+    pub pod: Arc<Pod>,
+}
+
+/// The sandbox of a pod. A pod may have a second one after its first ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pod {
+    /// Id of the sandbox.
+    pub sandbox: String,
+    /// UID of the pod in the cluster.
+    pub uid: String,
+    /// Namespace of the pod.
+    pub namespace: String,
+    /// Name of the pod.
+    pub name: String,
+    /// Annotations of the pod when its sandbox was made.
+    pub annotations: BTreeMap<String, String>,
+}
+
+/// Changes of a container before it is created.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Adjustment {
+    /// Variables by name. They replace the container's own.
+    pub env: BTreeMap<String, String>,
+    /// OCI hooks of the stage `createRuntime`.
+    pub create_runtime: Vec<Hook>,
+}
+
+/// An object that the runtime ended or removed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// The container with this id.
+    Container(String),
+    /// The sandbox with this id, with all of its containers.
+    Sandbox(String),
+}
+
+/// A plugin of the runtime. It gets one call at a time.
+///
+/// # Assumptions
+///
+/// The runtime waits two seconds for an answer by default. It then drops the plugin, and creates the container
+/// unadjusted.
+pub trait Plugin: Send {
+    /// Takes the containers that exist, after each connection.
+    fn synchronize(&mut self, containers: Vec<Container>) -> impl Future<Output = ()> + Send;
+
+    /// Adjusts a container, or refuses it with the reason. The runtime then creates none.
+    fn create(
+        &mut self,
+        container: Container,
+    ) -> impl Future<Output = Result<Adjustment, String>> + Send;
+
+    /// Takes note of an end. The runtime may report the same end twice.
+    fn ended(&mut self, ended: Ended) -> impl Future<Output = ()> + Send;
+}

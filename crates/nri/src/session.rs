@@ -1,0 +1,277 @@
+//! One conversation with the runtime, from the registration to the end of the connection.
+//!
+//! ```text
+//!  registering ── RegisterPlugin answered, Configure ──> configured ── Synchronize, last part ──> synchronized
+//! ```
+
+use std::{collections::BTreeMap, io, sync::Arc, time::Duration};
+
+use prost::Message as _;
+use tokio::{
+    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
+    time::Instant,
+};
+use windlass_host::deadline;
+
+use crate::{
+    Adjustment, Container, Ended, Plugin, Pod,
+    connection::NriSettings,
+    decoder::{Decoder, Message, ProtocolError, Service},
+    messages::{
+        ConfigureRequest, ConfigureResponse, ContainerAdjustment, ContainerRequest,
+        CreateContainerResponse, Event, Hooks, KeyValue, NriContainer, NriHook, OptionalInt,
+        PodSandbox, RegisterPluginRequest, Request, Response, StateChangeEvent, SynchronizeRequest,
+        SynchronizeResponse,
+    },
+    ttrpc::{self, REQUEST, RESPONSE, Refused, UNIMPLEMENTED},
+};
+
+/// End of a conversation.
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    /// The socket failed.
+    #[error("the connection failed")]
+    Io(#[from] io::Error),
+    /// The runtime closed the connection.
+    #[error("the runtime closed the connection")]
+    Closed,
+    /// The runtime is shutting down.
+    #[error("the runtime is shutting down")]
+    Shutdown,
+    /// The bytes are no NRI.
+    #[error("the runtime broke the protocol")]
+    Protocol(#[from] ProtocolError),
+    /// The answer to the registration cannot be decoded.
+    #[error("the runtime broke the protocol")]
+    Decode(#[from] prost::DecodeError),
+    /// The runtime takes no such plugin.
+    #[error("the runtime refused the plugin: {0}")]
+    Refused(String),
+    /// The runtime did not configure and synchronize the plugin in time.
+    #[error("the runtime did not synchronize the plugin within {0:?}")]
+    Late(Duration),
+}
+
+/// Service that the plugin calls, and the version of the protocol in its name.
+const RUNTIME_SERVICE: &str = "nri.pkg.api.v1alpha1.Runtime";
+
+/// Stream of the only call of the plugin. Those of a client are odd.
+const REGISTRATION: u32 = 1;
+
+/// Bytes of one read.
+const CHUNK: usize = 16 << 10;
+
+/// Registers the plugin and serves it until the connection ends. `synchronized` is called once, with the runtime's name
+/// and version.
+pub async fn serve<P: Plugin>(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send,
+    settings: &NriSettings,
+    plugin: &mut P,
+    synchronized: impl FnMut(&str) + Send,
+) -> SessionError {
+    let session = Session {
+        plugin,
+        stream,
+        synchronized,
+        runtime: String::new(),
+        pods: Vec::new(),
+        containers: Vec::new(),
+        is_synchronized: false,
+    };
+    match session.run(settings).await {
+        Ok(never) => match never {},
+        Err(error) => error,
+    }
+}
+
+/// A running conversation.
+struct Session<'p, P, S, F> {
+    plugin: &'p mut P,
+    stream: S,
+    synchronized: F,
+    /// Name and version of the runtime.
+    runtime: String,
+    /// Parts of an unfinished synchronization.
+    pods: Vec<PodSandbox>,
+    containers: Vec<NriContainer>,
+    is_synchronized: bool,
+}
+
+// === impl Session ===
+
+impl<P, S, F> Session<'_, P, S, F>
+where
+    P: Plugin,
+    S: AsyncRead + AsyncWrite + Unpin + Send,
+    F: FnMut(&str) + Send,
+{
+    async fn run(
+        mut self,
+        settings: &NriSettings,
+    ) -> Result<std::convert::Infallible, SessionError> {
+        let register = RegisterPluginRequest {
+            plugin_name: settings.name.clone(),
+            plugin_idx: settings.index.clone(),
+        };
+        let request = Request {
+            service: RUNTIME_SERVICE.to_owned(),
+            method: "RegisterPlugin".to_owned(),
+            payload: register.encode_to_vec(),
+        };
+        self.stream.write_all(&ttrpc::request(REGISTRATION, &request)).await?;
+        let end = Instant::now() + settings.registration;
+        let (mut decoder, mut chunk) = (Decoder::default(), vec![0; CHUNK]);
+        loop {
+            let reading = self.stream.read(&mut chunk);
+            let read = if self.is_synchronized {
+                reading.await?
+            } else {
+                let left = end.saturating_duration_since(Instant::now());
+                let late = |_| SessionError::Late(settings.registration);
+                deadline::timeout(left, reading).await.map_err(late)??
+            };
+            if read == 0 {
+                return Err(SessionError::Closed);
+            }
+            for message in decoder.push(&chunk[..read])? {
+                self.take(message).await?;
+            }
+        }
+    }
+
+    async fn take(&mut self, message: Message) -> Result<(), SessionError> {
+        match (message.service, message.kind) {
+            (Service::Plugin, REQUEST) => {
+                let (answer, ends) = match Request::decode(&*message.body) {
+                    Ok(request) => (self.answer(&request).await, request.method == "Shutdown"),
+                    Err(error) => (Err(undecodable(&error)), false),
+                };
+                self.stream.write_all(&ttrpc::response(message.stream, answer)).await?;
+                if ends { Err(SessionError::Shutdown) } else { Ok(()) }
+            }
+            (Service::Runtime, RESPONSE) if message.stream == REGISTRATION => {
+                let status = Response::decode(&*message.body)?.status;
+                match status.filter(|status| status.code != 0) {
+                    Some(status) => Err(SessionError::Refused(status.message)),
+                    None => Ok(()),
+                }
+            }
+            // Nothing else was asked, and streams of data are not part of NRI.
+            _ => Ok(()),
+        }
+    }
+
+    /// Answers a call of the runtime.
+    async fn answer(&mut self, request: &Request) -> Result<Vec<u8>, Refused> {
+        let payload = &*request.payload;
+        match request.method.as_str() {
+            "Configure" => {
+                let asked: ConfigureRequest = decoded(payload)?;
+                self.runtime = format!("{} {}", asked.runtime_name, asked.runtime_version);
+                Ok(ConfigureResponse { events: Event::MASK }.encode_to_vec())
+            }
+            "Synchronize" => {
+                let SynchronizeRequest { pods, containers, more } = decoded(payload)?;
+                self.pods.extend(pods);
+                self.containers.extend(containers);
+                if !more {
+                    self.synchronize().await;
+                }
+                Ok(SynchronizeResponse { more }.encode_to_vec())
+            }
+            "CreateContainer" => self.create(decoded(payload)?).await,
+            "StopContainer" | "RemoveContainer" | "RemovePodSandbox" => {
+                let asked: ContainerRequest = decoded(payload)?;
+                self.ended(asked.pod, asked.container).await;
+                Ok(Vec::new())
+            }
+            "StateChange" => {
+                let change: StateChangeEvent = decoded(payload)?;
+                let ends = [Event::RemovePodSandbox, Event::StopContainer, Event::RemoveContainer];
+                if ends.iter().any(|event| *event as i32 == change.event) {
+                    self.ended(change.pod, change.container).await;
+                }
+                Ok(Vec::new())
+            }
+            "Shutdown" => Ok(Vec::new()),
+            method => Err(Refused {
+                code: UNIMPLEMENTED,
+                message: format!("the plugin has no method {method:?}"),
+            }),
+        }
+    }
+
+    async fn synchronize(&mut self) {
+        let pods = std::mem::take(&mut self.pods).into_iter();
+        let pods: BTreeMap<_, _> =
+            pods.map(|pod| (pod.id.clone(), Arc::new(Pod::of(pod)))).collect();
+        let containers = std::mem::take(&mut self.containers).into_iter();
+        let alive = containers.filter(|container| !container.is_stopped());
+        let known = alive.filter_map(|container| {
+            let pod = pods.get(&container.pod_sandbox_id)?.clone();
+            Some(Container { id: container.id, name: container.name, pod })
+        });
+        self.plugin.synchronize(known.collect()).await;
+        if !self.is_synchronized {
+            self.is_synchronized = true;
+            (self.synchronized)(&self.runtime);
+        }
+    }
+
+    async fn create(&mut self, asked: ContainerRequest) -> Result<Vec<u8>, Refused> {
+        let missing = || Refused::new("the runtime named no container");
+        let (pod, container) = asked.pod.zip(asked.container).ok_or_else(missing)?;
+        let pod = Arc::new(Pod::of(pod));
+        let container = Container { id: container.id, name: container.name, pod };
+        let adjustment = self.plugin.create(container).await.map_err(Refused::new)?;
+        let adjust = ContainerAdjustment::of(adjustment);
+        Ok(CreateContainerResponse { adjust }.encode_to_vec())
+    }
+
+    async fn ended(&mut self, pod: Option<PodSandbox>, container: Option<NriContainer>) {
+        let ended = match (container, pod) {
+            (Some(container), _) => Ended::Container(container.id),
+            (None, Some(pod)) => Ended::Sandbox(pod.id),
+            (None, None) => return,
+        };
+        self.plugin.ended(ended).await;
+    }
+}
+
+fn decoded<T: prost::Message + Default>(payload: &[u8]) -> Result<T, Refused> {
+    T::decode(payload).map_err(|error| undecodable(&error))
+}
+
+fn undecodable(error: &prost::DecodeError) -> Refused {
+    Refused::new(format!("the plugin cannot decode the request: {error}"))
+}
+
+// === impl Pod ===
+
+impl Pod {
+    fn of(pod: PodSandbox) -> Self {
+        let PodSandbox { id, name, uid, namespace, annotations } = pod;
+        Self { sandbox: id, uid, namespace, name, annotations }
+    }
+}
+
+// === impl ContainerAdjustment ===
+
+impl ContainerAdjustment {
+    /// The message; `None` without a change.
+    fn of(adjustment: Adjustment) -> Option<Self> {
+        if adjustment == Adjustment::default() {
+            return None;
+        }
+        let env = adjustment.env.into_iter().map(|(key, value)| KeyValue { key, value }).collect();
+        let hook = |hook: windlass_core::cdi::Hook| NriHook {
+            path: hook.path.to_string_lossy().into_owned(),
+            args: hook.args,
+            env: hook.env,
+            timeout: hook.timeout.map(|value| OptionalInt { value }),
+        };
+        let create_runtime: Vec<_> = adjustment.create_runtime.into_iter().map(hook).collect();
+        let hooks = (!create_runtime.is_empty()).then_some(Hooks { create_runtime });
+        Some(Self { env, hooks })
+    }
+}

@@ -1,0 +1,70 @@
+//! Encoding of ttrpc messages into frames.
+
+use prost::Message as _;
+
+use crate::{
+    decoder::{MESSAGE_HEADER, Service},
+    messages::{Request, Response, Status},
+};
+
+/// Message type of a call.
+pub(crate) const REQUEST: u8 = 1;
+/// Message type of an answer.
+pub(crate) const RESPONSE: u8 = 2;
+
+/// Largest frame that is sent. The peer reads each frame at once, through a buffer of 4096 bytes (`bufio`).
+const FRAME: usize = 4096;
+
+/// `codes.Unknown` of gRPC, as a Go server answers for an error without a code.
+const UNKNOWN: i32 = 2;
+/// `codes.Unimplemented`.
+pub(crate) const UNIMPLEMENTED: i32 = 12;
+
+/// Reason against a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Refused {
+    pub(crate) code: i32,
+    pub(crate) message: String,
+}
+
+// === impl Refused ===
+
+impl Refused {
+    pub(crate) fn new(message: impl Into<String>) -> Self {
+        Self { code: UNKNOWN, message: message.into() }
+    }
+}
+
+/// Frames of a call.
+pub(crate) fn request(stream: u32, request: &Request) -> Vec<u8> {
+    frames(Service::Runtime, stream, REQUEST, &request.encode_to_vec())
+}
+
+/// Frames of an answer to the runtime.
+pub(crate) fn response(stream: u32, answer: Result<Vec<u8>, Refused>) -> Vec<u8> {
+    let response = match answer {
+        Ok(payload) => Response { status: None, payload },
+        Err(Refused { code, message }) => {
+            Response { status: Some(Status { code, message }), payload: Vec::new() }
+        }
+    };
+    frames(Service::Plugin, stream, RESPONSE, &response.encode_to_vec())
+}
+
+/// Frames of one message.
+fn frames(service: Service, stream: u32, kind: u8, body: &[u8]) -> Vec<u8> {
+    let mut message = Vec::with_capacity(MESSAGE_HEADER + body.len());
+    message.extend(length(body).to_be_bytes());
+    message.extend(stream.to_be_bytes());
+    message.extend([kind, 0]);
+    message.extend(body);
+    let framed = message.chunks(FRAME).map(|part| {
+        let head = [(service as u32).to_be_bytes(), length(part).to_be_bytes()].concat();
+        [&head, part].concat()
+    });
+    framed.collect::<Vec<_>>().concat()
+}
+
+fn length(bytes: &[u8]) -> u32 {
+    u32::try_from(bytes.len()).expect("a message is far below 4 GiB")
+}
