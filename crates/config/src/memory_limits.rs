@@ -48,11 +48,11 @@ impl MemoryLimitPolicy {
         match self.at_least {
             RequiredLimit::Driver | RequiredLimit::Dmem if self.hook.is_none() => {
                 let word = self.at_least.enforcement();
-                found.push(format!("atLeast: {word} takes the hook: name its path"));
+                found.push(format!("atLeast: {word} needs the hook: name its path"));
             }
             RequiredLimit::Watched if self.hook.is_none() && !watchdog.acts() => {
                 found.push(
-                    "atLeast: watched takes a watchdog that acts: write action: kill or evict"
+                    "atLeast: watched needs a watchdog that acts: write action: kill or evict"
                         .to_owned(),
                 );
             }

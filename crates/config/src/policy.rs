@@ -129,6 +129,15 @@ impl Policy {
         self.delivery.uses_cdi() || self.knows_amounts()
     }
 
+    /// True if containers or claims share GPUs by MPS.
+    pub fn shares_by_mps(&self) -> bool {
+        let by_containers = match &self.resources {
+            Resources::Default => false,
+            Resources::Rules(rules) => rules.iter().any(|rule| rule.sharing.is_by_mps()),
+        };
+        by_containers || self.dra.shares.iter().any(|rule| rule.manner.method.is_mps())
+    }
+
     /// True if devices are held by other holders than the containers of their resources: claims, or pods with shares.
     pub fn knows_amounts(&self) -> bool {
         self.dra.offer != DraOffer::Off || self.shares.is_on()

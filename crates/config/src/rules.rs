@@ -80,13 +80,7 @@ pub(super) fn wrong_sources(
 
 /// The mistake of a step that needs GPUs without programs, while an MPS daemon keeps its own on them.
 pub(super) fn overwritten_under_mps(line: u64, policy: &Policy) -> Option<Diagnostic> {
-    let mut shares = policy.dra.shares.iter();
-    let by_claims = shares.any(|rule| rule.manner.method.is_mps());
-    let by_containers = match &policy.resources {
-        Resources::Default => false,
-        Resources::Rules(rules) => rules.iter().any(|rule| rule.sharing.is_by_mps()),
-    };
-    let wrong = policy.families.gpu.overwrites() && (by_claims || by_containers);
+    let wrong = policy.families.gpu.overwrites() && policy.shares_by_mps();
     wrong.then(|| Diagnostic::new(line, OVERWRITTEN_UNDER_MPS))
 }
 

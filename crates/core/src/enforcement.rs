@@ -13,8 +13,8 @@ pub enum Enforcement {
     None,
     /// The watchdog measures from outside, and evicts the pod or ends its processes.
     Watched,
-    /// The kernel's controller for device memory (`dmem`) keeps the container's memory of the GPU to it: what is
-    /// beyond it is moved to the host's memory, or refused.
+    /// The kernel's controller for device memory (`dmem`) keeps the container's memory of the GPU to it: an
+    /// allocation beyond it goes to the host's memory, or fails.
     Dmem,
     /// An MPS daemon refuses each client process more. A program can run without the daemon.
     Mps,

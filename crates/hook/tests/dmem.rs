@@ -26,8 +26,9 @@ const ID: &str = "0a1b2c";
 /// Cgroups above the container's, from the root down.
 const ABOVE: [&str; 3] = ["", "kubepods.slice", "kubepods.slice/pod1.slice"];
 
-/// Hard limit of the record, and of two replicas.
 const MIB: u64 = 1 << 20;
+
+/// Hard limit of the record.
 const LIMIT: u64 = 4096 * MIB;
 
 /// Container process that waits for its hook.

@@ -484,6 +484,6 @@ fn no_limit_is_left_behind_by_containers_however_they_end() {
     assert_eq!(node.limits(), expected, "nothing is left of the others");
     let notes = fs::read_dir(node.at("state")).expect("a folder").flatten();
     let notes = notes.map(|entry| entry.path()).filter(|path| *path != node.record_path());
-    let drafts = |path: &PathBuf| !path.to_string_lossy().ends_with(".draft");
-    assert_eq!(notes.filter(drafts).collect::<Vec<_>>(), [left]);
+    let is_finished = |path: &PathBuf| !path.to_string_lossy().ends_with(".draft");
+    assert_eq!(notes.filter(is_finished).collect::<Vec<_>>(), [left]);
 }

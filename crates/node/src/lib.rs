@@ -8,7 +8,7 @@ pub mod reload;
 
 mod admin;
 mod decisions;
-mod drain;
+mod ending_clients;
 mod metrics;
 mod nv_fractions;
 mod reconciler;

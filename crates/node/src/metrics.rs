@@ -32,7 +32,7 @@ use windlass_resources::NodeState;
 pub(crate) use format::Format;
 pub(crate) use reload::ReloadMetrics;
 pub(crate) use shares::ShareMetrics;
-pub(crate) use watchdog::{ContainerMemory, HolderLimit, SharedGpu, SharedGpus, WatchdogMetrics};
+pub(crate) use watchdog::{ContainerUse, HolderLimit, SharedGpu, SharedGpus, WatchdogMetrics};
 
 use self::{
     build::Role, devices::DeviceCollector, node::NodeCollector, process::ProcessCollector,

@@ -60,7 +60,7 @@ use windlass_lifecycle::mps::MpsClients;
 use windlass_resources::NodeState;
 
 use self::{
-    accounts::{Accounts, HeldMemory, Usage, Violation},
+    accounts::{Accounts, Usage, Violation},
     action::Actions,
     compute::ComputeAccounts,
     limits::{GpuLimits, Holders, Limits, add_fractions, add_replicas, joined, limits},
@@ -344,11 +344,10 @@ impl Watchdog {
     /// nobody.
     fn used(&self, processes: Vec<GpuProcess>, gpu: &GpuLimits) -> BTreeMap<Holders, Usage> {
         let mut all = Vec::new();
-        for GpuProcess { pid, container, memory_bytes, compute_percent } in processes {
-            let holders = self.holders(&container.pod, gpu);
+        for process in processes {
+            let holders = self.holders(&process.container.pod, gpu);
             if !holders.is_empty() {
-                let bytes = memory_bytes;
-                all.push((holders, HeldMemory { pid, container, bytes, compute_percent }));
+                all.push((holders, process));
             }
         }
         let groups = joined(all.iter().map(|(holders, _)| holders));

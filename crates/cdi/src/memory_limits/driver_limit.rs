@@ -78,8 +78,8 @@ struct Required {
 /// Key of the configuration with the weakest limit.
 const AT_LEAST: &str = "memoryLimits.atLeast";
 
-/// Key of the configuration with the method of sharing.
-const METHOD: &str = "the method of sharing";
+/// Keys of the configuration with the method of sharing.
+const METHOD: &str = "the method of `sharing` or `dra.shares`";
 
 /// Reason against an MPS daemon's limit.
 const MPS_CAN_BE_LEFT: &str = "an MPS daemon limits it, and a program can run without the daemon";
@@ -403,7 +403,7 @@ mod tests {
             Path::new("/r/a.json"),
         );
         let why = why.expect_err("weaker").to_string();
-        assert!(why.starts_with("`driver` is required by the method of sharing"), "{why}");
+        assert!(why.starts_with("`driver` is required by the method of `sharing`"), "{why}");
         let nothing = [GpuMemory { memory_mib: 0, ..ten_of_eighty() }];
         let why = rules.limit(&nothing, Enforcement::None, Path::new("/r/a.json"));
         let why = why.expect_err("no memory").to_string();

@@ -39,11 +39,6 @@ impl LimitMeans {
         Self { driver: Some(driver.memory_limits()), dmem, shows_processes, shows_open_files }
     }
 
-    /// The strongest enforcement of a share of NVIDIA's GPUs apart from the driver's, MPS and MIG.
-    pub fn without_driver(&self, policy: &Policy) -> Enforcement {
-        self.without_hook(policy, None)
-    }
-
     /// The strongest enforcement of a share without the hook and MPS. `drm` is the address of a GPU that the kernel limits.
     pub fn without_hook(&self, policy: &Policy, drm: Option<PciAddress>) -> Enforcement {
         let is_seen = if drm.is_some() { self.shows_open_files } else { self.shows_processes };

@@ -52,7 +52,7 @@ const UNMATCHED_ALONE: &str = "unmatched is about devices that no rule takes, an
     rules: leave it out, or write resources";
 
 const METHOD_WITHOUT_HOOK: &str =
-    "methods driver and dmem take the hook: name its path in memoryLimits.hook";
+    "methods driver and dmem need the hook: name its path in memoryLimits.hook";
 
 const SHARES_OF_OTHERS: &str = "claims share NVIDIA's GPUs by amounts only";
 
@@ -125,8 +125,8 @@ impl Checker<'_> {
             if let Some(devices) = node.child("devices") {
                 self.selector(&rule.devices, devices);
             }
-            let is_shared = rule.devices.source().is_none_or(|source| source.family().is_managed);
-            if !is_shared {
+            let is_managed = rule.devices.source().is_none_or(|source| source.family().is_managed);
+            if !is_managed {
                 self.wrong(node.line_of("devices"), SHARES_OF_OTHERS);
             }
             let is_by_driver = rule.manner.method.required() == Enforcement::Driver;
@@ -190,6 +190,12 @@ fn sharing_mistake(sharing: Sharing, devices: &Selector) -> Option<String> {
         (_, Some(kind)) if kind.is_instance() && shared.memory_mib.is_some() => {
             Some("only mps gives parts of a MIG instance's memory; leave memory out".to_owned())
         }
-        _ => None,
+        (
+            SharingMethod::TimeSlicing
+            | SharingMethod::Driver
+            | SharingMethod::Dmem
+            | SharingMethod::Shared,
+            _,
+        ) => None,
     }
 }

@@ -176,7 +176,7 @@ fn every_key_is_taken() {
 }
 
 #[test]
-fn the_drivers_limit_takes_memory_a_hook_and_the_driver() {
+fn a_required_limit_without_memory_hook_or_fitting_gpu_is_refused() {
     for (text, expected) in [
         (
             "resources: [{name: a.com/x, devices: {kind: gpu}, \
@@ -186,7 +186,7 @@ fn the_drivers_limit_takes_memory_a_hook_and_the_driver() {
         (
             "resources: [{name: a.com/x, devices: {kind: gpu}, \
              sharing: {method: driver, memory: 10Gi}}]",
-            "methods driver and dmem take the hook",
+            "methods driver and dmem need the hook",
         ),
         (
             "resources: [{name: a.com/x, devices: {kind: gpu}, \
@@ -199,7 +199,7 @@ fn the_drivers_limit_takes_memory_a_hook_and_the_driver() {
         ),
         (
             "dra: {shares: [{devices: {kind: gpu}, method: driver}]}",
-            "methods driver and dmem take the hook",
+            "methods driver and dmem need the hook",
         ),
         (
             "resources: [{name: a.com/x, devices: {kind: gpu, source: amd}, \

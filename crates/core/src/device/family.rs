@@ -40,7 +40,7 @@ pub enum Partitioning {
     Mig,
 }
 
-/// Means that limits the memory of a control group on a GPU, and tells what processes hold.
+/// Means that limits the memory of a control group on a GPU, and reports the memory of processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemoryLimiter {
     /// NVIDIA's driver, which lists processes too.

@@ -32,7 +32,7 @@ pub struct LimitedGpu {
     /// Region of the kernel's controller that limits the GPU; `None` for NVIDIA's driver.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub region: Option<DmemRegion>,
-    /// Hard limit in bytes: the record's, or rounded up to the page of whoever limits.
+    /// Hard limit in bytes: the record's, which the driver may round up to its page.
     pub hard_bytes: u64,
 }
 

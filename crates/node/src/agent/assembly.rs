@@ -31,7 +31,7 @@ use windlass_resources::NodeState;
 use super::parts::Parts;
 use crate::{
     admin::{self, Listeners},
-    decisions, drain,
+    decisions, ending_clients,
     labels::{Labeller, devices},
     metrics::{Instruments, SharedGpus},
     nv_fractions::{FractionLimits, Fractions},
@@ -82,7 +82,7 @@ pub(super) fn assemble(
         parts,
     );
     wiring.serve_plugins(dir, &handles, cluster.clone(), parts);
-    wiring.drain_mps(&handles, &discovered.driver, cluster.clone(), parts);
+    wiring.end_mps_clients(&handles, &discovered.driver, cluster.clone(), parts);
     let fractions = wiring.serve_fractions(&handles.state, cluster.clone(), parts);
     let (memory, excesses) =
         wiring.watch_shared_gpus(&handles, discovered.driver, fractions, cluster.clone(), parts);
@@ -369,7 +369,7 @@ impl Wiring<'_> {
     }
 
     /// Ends the MPS clients of pods before their containers are killed, if there is an API server.
-    fn drain_mps(
+    fn end_mps_clients(
         &self,
         handles: &ReconcilerHandles,
         driver: &LiveDriver,
@@ -377,14 +377,14 @@ impl Wiring<'_> {
         parts: &mut Parts,
     ) {
         let Some(cluster) = cluster else { return };
-        let deps = drain::Deps {
+        let deps = ending_clients::Deps {
             daemons: handles.daemons.clone(),
             clients: MpsClients::new(&self.config.places, &self.config.mps),
             driver: driver.clone(),
             cluster,
             clock: self.clock,
         };
-        parts.add("MPS clients of ending pods", drain::keep(deps, parts.token()));
+        parts.add("MPS clients of ending pods", ending_clients::keep(deps, parts.token()));
     }
 
     /// Enforces GPU fractions at the container runtime, if configured. Returns their limits.

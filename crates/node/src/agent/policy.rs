@@ -33,9 +33,12 @@ impl PolicySource {
         let leases = config.policy.sources.iter().any(|source| source.lease);
         let devices = config.policy.labels.devices;
         let fractions = config.nv_fractions.enabled;
+        let is_used = config.policy.shares_by_mps();
         let is_needed =
             by_label || labels || devices || leases || claims || fractions || config.cluster.events;
-        if let Some(kubeconfig) = config.cluster.kubeconfig.as_ref().filter(|_| !is_needed) {
+        if let Some(kubeconfig) =
+            config.cluster.kubeconfig.as_ref().filter(|_| !is_needed && !is_used)
+        {
             tracing::warn!(
                 path = %kubeconfig.display(),
                 "kubeconfig not used: no configured feature uses the API server"

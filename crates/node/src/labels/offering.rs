@@ -40,7 +40,9 @@ fn offering(sharing: Sharing, renamed: bool) -> Offering {
 fn method(method: SharingMethod) -> labels::Sharing {
     match method {
         SharingMethod::Mps => labels::Sharing::Mps,
-        // Nothing but time slices keeps the programs apart.
-        _ => labels::Sharing::TimeSlicing,
+        SharingMethod::TimeSlicing
+        | SharingMethod::Driver
+        | SharingMethod::Dmem
+        | SharingMethod::Shared => labels::Sharing::TimeSlicing,
     }
 }

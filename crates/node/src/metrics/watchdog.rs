@@ -26,7 +26,7 @@ pub(crate) struct SharedGpu {
     /// Limits of the holders.
     pub(crate) limits: Vec<HolderLimit>,
     /// Memory of the containers.
-    pub(crate) containers: Vec<ContainerMemory>,
+    pub(crate) containers: Vec<ContainerUse>,
 }
 
 /// Limit of a claim, or of a pod with a share.
@@ -44,9 +44,9 @@ pub(crate) struct HolderLimit {
     pub(crate) by: Enforcement,
 }
 
-/// Memory that a container with a limit uses.
+/// Use of a GPU by a container with a share.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ContainerMemory {
+pub(crate) struct ContainerUse {
     /// Namespace and name of the pod; its UID alone while the API server has not told them.
     pub(crate) namespace: String,
     pub(crate) pod: String,
@@ -83,10 +83,10 @@ const USED: FamilyHead =
     FamilyHead::new("share_memory_used", "Memory that a container with a share uses of a GPU")
         .with_unit("bytes");
 
-const SHARE: FamilyHead =
+const COMPUTE_REQUESTED: FamilyHead =
     FamilyHead::new("share_compute_requested", "Part of a GPU's time that a holder asked for")
         .with_unit("ratio");
-const TIME: FamilyHead = FamilyHead::new(
+const COMPUTE_USED: FamilyHead = FamilyHead::new(
     "share_compute_used",
     "Part of a GPU's time in which kernels of a container with a share ran",
 )
@@ -146,10 +146,10 @@ impl Collector for SharedGpuCollector {
         USED.gauges(&mut to, summed(used).map(whole))?;
         let asking = limits().filter(|(_, limit)| limit.compute_percent > 0);
         let shares = asking.map(|(id, limit)| (limit.labels(id), limit.compute_percent.into()));
-        SHARE.gauges(&mut to, summed(shares).map(ratio))?;
+        COMPUTE_REQUESTED.gauges(&mut to, summed(shares).map(ratio))?;
         let time = containers()
             .filter_map(|(id, used)| Some((used.labels(id), used.compute_percent?.into())));
-        TIME.gauges(&mut to, summed(time).map(ratio))
+        COMPUTE_USED.gauges(&mut to, summed(time).map(ratio))
     }
 }
 
@@ -167,9 +167,9 @@ impl HolderLimit {
     }
 }
 
-// === impl ContainerMemory ===
+// === impl ContainerUse ===
 
-impl ContainerMemory {
+impl ContainerUse {
     fn labels(&self, gpu: &DeviceId) -> Labels {
         vec![
             ("device", gpu.to_string()),

@@ -6,7 +6,11 @@ use serde::Serialize;
 use windlass_allocations::ledger::Portion;
 use windlass_cdi::memory_limits::{self, LimitedHolders};
 use windlass_config::{Places, ShareMethod};
-use windlass_core::{device::DeviceId, enforcement::Enforcement, replica::ReplicaId};
+use windlass_core::{
+    device::{Device, DeviceId},
+    enforcement::Enforcement,
+    replica::ReplicaId,
+};
 use windlass_dra::{ClaimFile, PreparedClaim};
 use windlass_host::files::{Links, MAX_BYTES, read_regular_text};
 use windlass_kubelet_api::{checkpoint, deviceplugin::PLUGIN_DIR, dra};
@@ -64,6 +68,14 @@ pub enum ShareKind {
     Claim(String),
 }
 
+/// Replicas that a pod has of one GPU.
+#[derive(Default)]
+struct Replicas {
+    count: u64,
+    memory_mib: u64,
+    pod_uids: BTreeSet<String>,
+}
+
 /// The node's facts about shares.
 struct Facts<'a> {
     places: &'a Places,
@@ -112,7 +124,7 @@ impl Facts<'_> {
 
     /// Replicas with a given memory. A pod's containers count together.
     fn by_replicas(&self, pod: &PodHoldings) -> Vec<PodShare> {
-        let mut counts: BTreeMap<DeviceId, (u64, u64, BTreeSet<String>)> = BTreeMap::new();
+        let mut all: BTreeMap<DeviceId, Replicas> = BTreeMap::new();
         let recorded = self.recorded();
         for ((container, resource), ids) in &pod.devices {
             let mut offers = self.node.offers.iter();
@@ -121,33 +133,36 @@ impl Facts<'_> {
                 let device = offer.and_then(|offer| offer.devices.get(&replica.device));
                 let shared = device.and_then(OfferedDevice::shared);
                 let Some(each) = shared.and_then(|shared| shared.memory_mib) else { continue };
-                let (count, memory, uids) = counts.entry(replica.device.clone()).or_default();
-                (*count, *memory) = (*count + 1, *memory + each);
+                let replicas = all.entry(replica.device.clone()).or_default();
+                replicas.count += 1;
+                replicas.memory_mib += each;
                 let id = replica.to_string();
                 let is_it = |held: &&checkpoint::PodDevices| {
                     held.container_name == *container
                         && held.resource_name == *resource
                         && held.device_ids.values().flatten().any(|held| *held == id)
                 };
-                uids.extend(recorded.iter().find(is_it).map(|held| held.pod_uid.clone()));
+                replicas
+                    .pod_uids
+                    .extend(recorded.iter().find(is_it).map(|held| held.pod_uid.clone()));
             }
         }
-        let share =
-            |(device, (count, memory_mib, pod_uids)): (DeviceId, (u64, u64, BTreeSet<_>))| {
-                let gpu = self.node.inventory.get(device.as_str())?;
-                let hooks = self.limited.get(&device);
-                let by_hook = pod_uids.iter().find_map(|uid| hooks?.get(uid).copied());
-                Some(PodShare {
-                    by: ShareKind::Replicas(count),
-                    pod_uids,
-                    memory_mib,
-                    of_mib: gpu.memory_mib()?,
-                    compute_percent: 0,
-                    enforcement: by_hook.or_else(|| self.node.enforcement(gpu)).unwrap_or_default(),
-                    device,
-                })
-            };
-        counts.into_iter().filter_map(share).collect()
+        let share = |(device, replicas): (DeviceId, Replicas)| {
+            let Replicas { count, memory_mib, pod_uids } = replicas;
+            let gpu = self.node.inventory.get(device.as_str())?;
+            let hooks = self.limited.get(&device);
+            let by_hook = pod_uids.iter().find_map(|uid| hooks?.get(uid).copied());
+            Some(PodShare {
+                by: ShareKind::Replicas(count),
+                pod_uids,
+                memory_mib,
+                of_mib: gpu.memory_mib()?,
+                compute_percent: 0,
+                enforcement: by_hook.or_else(|| self.node.enforcement(gpu)).unwrap_or_default(),
+                device,
+            })
+        };
+        all.into_iter().filter_map(share).collect()
     }
 
     /// Shares of the pod's claims.
@@ -186,14 +201,16 @@ impl Facts<'_> {
 
     fn by_hook_or_watchdog(&self, device: &DeviceId, holder: &str) -> Enforcement {
         let by_hook = self.limited.get(device).and_then(|it| it.get(holder)).copied();
-        by_hook.unwrap_or_else(|| self.node.means.without_driver(&self.node.policy))
+        let gpu = self.node.inventory.get(device.as_str());
+        let drm = gpu.and_then(Device::drm_gpu);
+        by_hook.unwrap_or_else(|| self.node.means.without_hook(&self.node.policy, drm))
     }
 
     /// The kubelet's record of devices; empty where it is out of sight.
     fn recorded(&self) -> Vec<checkpoint::PodDevices> {
         let path = self.places.kubelet_dir.join(PLUGIN_DIR).join(checkpoint::FILE);
         let text = read_regular_text(&path, Links::Refused, MAX_BYTES).ok();
-        let parsed = text.and_then(|text| checkpoint::Checkpoint::parse(&text).ok());
+        let parsed = text.and_then(|text| checkpoint::Checkpoint::parse(text.trim_end()).ok());
         parsed.and_then(|checkpoint| checkpoint.pods).unwrap_or_default()
     }
 
@@ -201,7 +218,8 @@ impl Facts<'_> {
     fn users(&self, claim: &str) -> BTreeSet<String> {
         let path = self.places.kubelet_dir.join(dra::checkpoint::FILE);
         let text = read_regular_text(&path, Links::Refused, MAX_BYTES).ok();
-        let parsed = text.and_then(|text| dra::checkpoint::Checkpoint::parse(&text).ok());
+        let parsed =
+            text.and_then(|text| dra::checkpoint::Checkpoint::parse_unverified(&text).ok());
         let claims = parsed.and_then(|checkpoint| checkpoint.claims).unwrap_or_default();
         let own = claims.into_iter().find(|state| state.claim_uid == claim);
         own.map(|state| state.pod_uids).unwrap_or_default()

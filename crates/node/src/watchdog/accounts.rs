@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use tokio::time::{Duration, Instant};
 use windlass_core::device::DeviceId;
 use windlass_dra::{MemoryExcess, MemoryExcesses};
-use windlass_host::container::ContainerId;
+use windlass_host::container::GpuProcess;
 
 use super::limits::{Holders, Limit, Limits};
 
@@ -21,17 +21,7 @@ pub(super) struct Usage {
     /// True if they are clients of an MPS daemon.
     pub(super) is_mps: bool,
     /// Their processes.
-    pub(super) processes: Vec<HeldMemory>,
-}
-
-/// Memory that a container's process holds.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct HeldMemory {
-    pub(super) pid: u32,
-    pub(super) container: ContainerId,
-    pub(super) bytes: u64,
-    /// Time in which its kernels ran, in percent, if the driver measures it.
-    pub(super) compute_percent: Option<u32>,
+    pub(super) processes: Vec<GpuProcess>,
 }
 
 /// Holders of a GPU, with the results of the latest measurements.
@@ -169,7 +159,7 @@ impl Usage {
 
     /// Memory of all processes, in bytes.
     pub(super) fn bytes(&self) -> u64 {
-        self.processes.iter().fold(0, |sum, process| sum.saturating_add(process.bytes))
+        self.processes.iter().fold(0, |sum, process| sum.saturating_add(process.memory_bytes))
     }
 
     /// Time in which the kernels of all processes ran, in percent of the GPU's.
@@ -187,6 +177,7 @@ impl Usage {
 #[cfg(test)]
 mod tests {
     use windlass_allocations::ledger::ClaimRef;
+    use windlass_host::container::ContainerId;
 
     use super::*;
 
@@ -202,9 +193,10 @@ mod tests {
 
     /// Pods with a limit of 8 GiB each, and what they use.
     fn used(pods: &[(&str, u64)]) -> BTreeMap<Holders, Usage> {
-        let usage = |bytes| {
+        let usage = |memory_bytes| {
             let container = ContainerId { pod: "u".to_owned(), id: "c".to_owned() };
-            let processes = vec![HeldMemory { pid: 1, container, bytes, compute_percent: None }];
+            let processes =
+                vec![GpuProcess { pid: 1, container, memory_bytes, compute_percent: None }];
             Usage { limit: 8 * GIB, is_mps: false, processes }
         };
         pods.iter().map(|(name, bytes)| (pod(name), usage(*bytes))).collect()

@@ -5,13 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use windlass_cluster::{BoundPod, PodWarning, Pods};
 use windlass_config::WatchdogAction;
 use windlass_core::device::DeviceId;
-use windlass_host::{Host, blocking, causes, clock::Clock};
+use windlass_host::{Host, blocking, causes, clock::Clock, container::GpuProcess};
 use windlass_lifecycle::mps::MpsClients;
 
-use super::{
-    accounts::{HeldMemory, Violation},
-    compute::ComputeExcess,
-};
+use super::{accounts::Violation, compute::ComputeExcess};
 use crate::metrics::WatchdogMetrics;
 
 /// Performer of actions.
@@ -85,12 +82,12 @@ impl Actions {
         tracing::warn!(
             %device,
             holders,
-            percent,
-            share,
+            used_percent = percent,
+            share_percent = share,
             "pod uses far more of a busy GPU's time than its share"
         );
         let note = format!(
-            "{percent} % of the time of {device} in use over the last minute, {share} % are its share: \
+            "{percent} % of the time of {device} in use over the last 60 measurements, {share} % are its share: \
              nothing limits it but time slices"
         );
         self.look_up(&pods, &mut tenants).await;
@@ -136,20 +133,20 @@ impl Actions {
         }
     }
 
-    /// Has the MPS daemon part with its clients first: one that is killed at work can end the programs of the others.
-    async fn terminate(&self, device: &DeviceId, processes: &[HeldMemory]) {
-        for HeldMemory { pid, .. } in processes {
+    /// Has the MPS daemon terminate its clients first: one that is killed at work can end the programs of the others.
+    async fn terminate(&self, device: &DeviceId, processes: &[GpuProcess]) {
+        for GpuProcess { pid, .. } in processes {
             if let Err(error) = self.mps.terminate(device, *pid).await {
-                tracing::warn!(%device, pid, error, "client not parted from its MPS daemon before its end");
+                tracing::warn!(%device, pid, error, "MPS client not terminated before its process is killed");
             }
         }
     }
 
     /// Ends the processes, each in its own container alone.
-    async fn kill(&self, processes: Vec<HeldMemory>) -> String {
+    async fn kill(&self, processes: Vec<GpuProcess>) -> String {
         let (host, count) = (self.host.clone(), processes.len());
         let failures: Vec<String> = blocking(move || {
-            let failure = |process: &HeldMemory| {
+            let failure = |process: &GpuProcess| {
                 let error = host.kill_in(process.pid, &process.container).err()?;
                 Some(format!("process {}: {error}", process.pid))
             };

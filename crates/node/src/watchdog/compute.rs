@@ -1,4 +1,4 @@
-//! Use of a shared GPU's time by its holders, beside the compute that each asked for. Time slices limit nobody's: a holder that
+//! Use of a shared GPU's time by its holders, beside the compute that each asked for. Time slices limit no holder's use: one that
 //! takes far more than its share while others wait is reported, and goes on. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,11 +17,11 @@ pub(super) struct ComputeAccounts(BTreeMap<DeviceId, BTreeMap<Holders, Average>>
 /// Use by the holders of a GPU.
 #[derive(Debug, Default)]
 struct Average {
-    /// Time in which their kernels ran, in percent, over about the last [`LOOKS`] measurements. Beyond the share, only time that
+    /// Time in which their kernels ran, in percent, over about the last [`MEASUREMENTS`] measurements. Beyond the share, only time that
     /// others want counts.
     percent: f64,
     /// True from a report on until they are within their share again.
-    is_told: bool,
+    is_reported: bool,
 }
 
 /// Holders that use far more of a GPU's time than their share, while it is busy.
@@ -36,8 +36,8 @@ pub(super) struct ComputeExcess {
     pub(super) share: u32,
 }
 
-/// Measurements of an average: about a minute.
-const LOOKS: f64 = 60.0;
+/// Measurements of an average: about a minute of the default interval.
+const MEASUREMENTS: f64 = 60.0;
 
 /// Use that is far above a share: half as much again, and at least so many percent of the GPU.
 const FAR_ABOVE: f64 = 1.5;
@@ -79,8 +79,8 @@ impl ComputeAccounts {
             let percent = used.get(holders).map_or(0, Usage::compute_percent);
             // Time that nobody else wants is no excess.
             average.measure(if is_contended { percent } else { percent.min(share) });
-            let is_news = average.is_news(share);
-            if let Some(usage) = used.get(holders).filter(|_| is_news) {
+            let is_new = average.is_new(share);
+            if let Some(usage) = used.get(holders).filter(|_| is_new) {
                 excesses.push(ComputeExcess {
                     device: device.clone(),
                     holders: holders.clone(),
@@ -98,26 +98,25 @@ impl ComputeAccounts {
 
 impl Average {
     fn measure(&mut self, percent: u32) {
-        self.percent += (f64::from(percent) - self.percent) / LOOKS;
+        self.percent += (f64::from(percent) - self.percent) / MEASUREMENTS;
     }
 
     /// True if it is far above a share in percent, and was not told so since it was within the share.
-    fn is_news(&mut self, share: u32) -> bool {
+    fn is_new(&mut self, share: u32) -> bool {
         let above = self.percent - f64::from(share);
         let is_far = above >= FAR_PERCENT && self.percent >= f64::from(share) * FAR_ABOVE;
-        let is_news = is_far && !self.is_told;
-        self.is_told = above > 0.0 && (self.is_told || is_news);
-        is_news
+        let is_new = is_far && !self.is_reported;
+        self.is_reported = above > 0.0 && (self.is_reported || is_new);
+        is_new
     }
 }
 
 #[cfg(test)]
 mod tests {
     use windlass_allocations::ledger::ClaimRef;
-    use windlass_host::container::ContainerId;
+    use windlass_host::container::{ContainerId, GpuProcess};
 
     use super::*;
-    use crate::watchdog::accounts::HeldMemory;
 
     fn pod(name: &str) -> Holders {
         [ClaimRef::of_share("ns", name, name)].into()
@@ -136,7 +135,7 @@ mod tests {
         let usage = |(name, percent): &(&str, u32)| {
             let container = ContainerId { pod: (*name).to_owned(), id: "c".to_owned() };
             let process =
-                HeldMemory { pid: 1, container, bytes: 0, compute_percent: Some(*percent) };
+                GpuProcess { pid: 1, container, memory_bytes: 0, compute_percent: Some(*percent) };
             (pod(name), Usage { processes: vec![process], ..Usage::none_of(limit) })
         };
         let used = used.iter().map(usage).collect();
@@ -145,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_far_above_its_share_of_a_busy_gpu_is_told_once() {
+    fn a_pod_far_above_its_share_of_a_busy_gpu_is_reported_once() {
         let mut accounts = ComputeAccounts::default();
         assert_eq!(told(&mut accounts, 10, &[("a", 70), ("b", 28)]), [], "a moment is no minute");
         assert_eq!(told(&mut accounts, 300, &[("a", 70), ("b", 28)]), [("a".to_owned(), 25)]);

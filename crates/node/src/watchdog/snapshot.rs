@@ -14,7 +14,7 @@ use super::{
     limits::{GpuLimits, Limit, Limits},
     tenants::Tenants,
 };
-use crate::metrics::{ContainerMemory, HolderLimit, SharedGpu, SharedGpus};
+use crate::metrics::{ContainerUse, HolderLimit, SharedGpu, SharedGpus};
 
 /// Means against excess on the shared GPUs.
 #[derive(Debug, Default)]
@@ -129,18 +129,18 @@ impl GpuStates {
     }
 }
 
-fn containers(device: &DeviceId, accounts: &Accounts, tenants: &Tenants) -> Vec<ContainerMemory> {
+fn containers(device: &DeviceId, accounts: &Accounts, tenants: &Tenants) -> Vec<ContainerUse> {
     let usages = accounts.usages().filter(|(known, ..)| *known == device);
     let mut all: BTreeMap<_, (u64, Option<u32>)> = BTreeMap::new();
     for process in usages.flat_map(|(.., usage)| &usage.processes) {
         let (bytes, compute) = all.entry(&process.container).or_default();
-        *bytes = bytes.saturating_add(process.bytes);
+        *bytes = bytes.saturating_add(process.memory_bytes);
         *compute =
             compute.iter().chain(&process.compute_percent).copied().reduce(u32::saturating_add);
     }
     let memory = |(container, (bytes, compute_percent)): (&ContainerId, (u64, Option<u32>))| {
         let pod = tenants.get(&container.pod).map(|tenant| &tenant.pod);
-        ContainerMemory {
+        ContainerUse {
             namespace: pod.map(|pod| pod.namespace.clone()).unwrap_or_default(),
             pod: pod.map_or_else(|| container.pod.clone(), |pod| pod.name.clone()),
             container: tenants.container(container).unwrap_or(&container.id).to_owned(),

@@ -419,7 +419,11 @@ async fn a_claim_that_the_driver_cannot_limit_starts_only_where_less_will_do() {
     for (at_least, manner, refused) in [
         (RequiredLimit::None, TRUSTED, None),
         (RequiredLimit::Driver, TRUSTED, Some("`driver` is required by memoryLimits.atLeast")),
-        (RequiredLimit::None, by_driver, Some("`driver` is required by the method of sharing")),
+        (
+            RequiredLimit::None,
+            by_driver,
+            Some("`driver` is required by the method of `sharing` or `dra.shares`"),
+        ),
     ] {
         let shares = with_hook("570.133.20", at_least, manner);
         let (agent, mut kubelet) = shares.serving().await;

@@ -1,4 +1,4 @@
-//! Clients of an MPS daemon: it parts with them before their processes are killed.
+//! Clients of an MPS daemon: it terminates them before their processes are killed.
 
 use std::time::Duration;
 
@@ -66,7 +66,7 @@ impl Clients {
 }
 
 #[tokio::test]
-async fn the_daemon_parts_with_a_client_before_the_watchdog_kills_it() {
+async fn the_daemon_terminates_a_client_before_the_watchdog_kills_it() {
     let clients = Box::pin(Clients::new(WatchdogAction::Kill)).await;
     let (mut greedy, mut modest) = (clients.0.program(Some("a")), clients.0.program(Some("b")));
     clients.connect(&[(&greedy, 11_000), (&modest, 10_000)]);
@@ -79,7 +79,7 @@ async fn the_daemon_parts_with_a_client_before_the_watchdog_kills_it() {
 }
 
 #[tokio::test]
-async fn the_daemon_parts_with_the_clients_of_a_pod_before_the_kubelet_kills_them() {
+async fn the_daemon_terminates_the_clients_of_a_pod_before_the_kubelet_kills_them() {
     let clients = Box::pin(Clients::new(WatchdogAction::Observe)).await;
     let (mut ending, other) = (clients.0.program(Some("a")), clients.0.program(Some("b")));
     clients.connect(&[(&ending, 9000), (&other, 9000)]);

@@ -213,8 +213,10 @@ fn usable(device: &Device, assignment: Assignment) -> Assignment {
         return Assignment::Unfit(why.clone());
     }
     let has_memory = matches!(sharing, Sharing::Shared(shared) if shared.memory_mib.is_some());
-    if has_memory && !device.is_whole_gpu() {
-        let why = "replicas with a given memory are of whole GPUs; leave memory out";
+    // A daemon gives parts of a MIG instance too.
+    if has_memory && !device.is_whole_gpu() && !sharing.is_by_mps() {
+        let why =
+            "replicas with a given memory are of whole GPUs; leave memory out, or share by mps";
         return Assignment::Unfit(format!("{name}: {why}"));
     }
     match sharing.on(device.memory_mib()) {

@@ -1,4 +1,4 @@
-//! MPS clients of pods that end: shortly before the kubelet kills a pod's containers, the MPS daemons part with its programs.
+//! MPS clients of pods that end: shortly before the kubelet kills a pod's containers, the MPS daemons terminate them.
 //! A client that is killed at work can end the programs of the daemon's other clients.
 //!
 //! ```text
@@ -69,11 +69,11 @@ fn serving(daemons: &MpsStates) -> Vec<DeviceId> {
 
 impl Deps {
     async fn follow(&self, mut pods: watch::Receiver<Arc<EndingPods>>) {
-        let mut drained = BTreeSet::new();
+        let mut terminated = BTreeSet::new();
         loop {
             let all = pods.borrow_and_update().clone();
-            drained.retain(|uid| all.contains_key(uid));
-            let waiting = all.iter().filter(|(uid, _)| !drained.contains(*uid));
+            terminated.retain(|uid| all.contains_key(uid));
+            let waiting = all.iter().filter(|(uid, _)| !terminated.contains(*uid));
             let next = waiting.min_by_key(|(_, end)| **end);
             let next = next.map(|(uid, end)| (uid.clone(), *end - BEFORE_KILL));
             let due = next.as_ref().map(|(_, at)| sleep_until(self.clock.instant_of(*at)));
@@ -82,14 +82,14 @@ impl Deps {
                 () = optional(due) => {}
             }
             if let Some((uid, _)) = next {
-                self.drain(&uid).await;
-                drained.insert(uid);
+                self.terminate(&uid).await;
+                terminated.insert(uid);
             }
         }
     }
 
-    /// Has every daemon part with the pod's programs.
-    async fn drain(&self, pod: &str) {
+    /// Has every daemon terminate the pod's clients.
+    async fn terminate(&self, pod: &str) {
         let devices = serving(&self.daemons.borrow());
         for device in devices {
             let processes = match self.driver.processes(&device).await {
