@@ -85,10 +85,10 @@ impl ConditionWriter {
         if self.condition.borrow().is_none() {
             return;
         }
-        let last = async {
+        let last = Box::pin(async {
             let connection = self.client.connect().await?;
             self.write(&connection, &self.at_end, self.clock.now()).await
-        };
+        });
         let error = match deadline::timeout(LAST_WRITE, last).await {
             Ok(Ok(())) => return,
             Ok(Err(error)) => causes(&error),

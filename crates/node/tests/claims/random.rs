@@ -126,10 +126,10 @@ async fn walk(mounts: Mounts) {
 
 #[tokio::test]
 async fn no_device_is_ever_in_two_hands() {
-    walk(Mounts::Whole).await;
+    Box::pin(walk(Mounts::Whole)).await;
 }
 
 #[tokio::test]
 async fn no_device_is_ever_in_two_hands_where_the_agent_does_not_see_the_kubelets_record() {
-    walk(Mounts::Shipped).await;
+    Box::pin(walk(Mounts::Shipped)).await;
 }

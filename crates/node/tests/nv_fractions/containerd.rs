@@ -274,6 +274,16 @@ impl Cri {
         Ok(self.call::<Id>("CreateContainer", request).await?.id)
     }
 
+    /// Waits until the container of a sandbox prints a line.
+    async fn says(&self, sandbox: &str, line: &str) {
+        let log = self.logs.join(format!("{sandbox}.log"));
+        until(line, async || {
+            let text = fs::read_to_string(&log).unwrap_or_default();
+            if text.lines().any(|it| it.ends_with(line)) { Ok(()) } else { Err(text) }
+        })
+        .await;
+    }
+
     async fn of(&self, method: &str, id: &str) {
         self.call::<()>(method, Id { id: id.to_owned() }).await.expect(method);
     }
@@ -282,6 +292,15 @@ impl Cri {
         self.of("StopPodSandbox", sandbox).await;
         self.of("RemovePodSandbox", sandbox).await;
     }
+}
+
+/// Writes a hook that takes note of its calls. Returns the path of the notes.
+fn write_hook(hook: &Path) -> PathBuf {
+    let calls = hook.with_file_name("calls");
+    let script = format!("#!/bin/sh\ncat >/dev/null\necho \"$0 $*\" >>{}\n", calls.display());
+    fs::write(hook, script).expect("written");
+    fs::set_permissions(hook, fs::Permissions::from_mode(0o755)).expect("a program");
+    calls
 }
 
 #[tokio::test]
@@ -294,10 +313,7 @@ async fn a_real_containerd_limits_refuses_and_restarts() {
     // Programs and mounts need a disk.
     let place = tempfile::tempdir().expect("a temporary folder");
     let hook = place.path().join("hook");
-    let calls = hook.with_file_name("calls");
-    let script = format!("#!/bin/sh\ncat >/dev/null\necho \"$0 $*\" >>{}\n", calls.display());
-    fs::write(&hook, script).expect("written");
-    fs::set_permissions(&hook, fs::Permissions::from_mode(0o755)).expect("a program");
+    let calls = write_hook(&hook);
     let mut policy = by_hook(RequiredLimit::None);
     policy.memory_limits.hook = Some(hook.clone());
     world.agent.follow(policy);
@@ -313,13 +329,8 @@ async fn a_real_containerd_limits_refuses_and_restarts() {
     let container = cri.container(&good, &config).await.expect("created");
     assert!(world.record(&container).exists());
     cri.of("StartContainer", &container).await;
-    let log = cri.logs.join(format!("{good}.log"));
     for line in [format!("NVIDIA_VISIBLE_DEVICES={gpu}"), "NVIDIA_GPU_MEMORY_LIMIT=2048".into()] {
-        until(&line, async || {
-            let text = fs::read_to_string(&log).unwrap_or_default();
-            if text.lines().any(|it| it.ends_with(&line)) { Ok(()) } else { Err(text) }
-        })
-        .await;
+        cri.says(&good, &line).await;
     }
     let called = fs::read_to_string(&calls).expect("the hook ran");
     let record = world.record(&container).display().to_string();
