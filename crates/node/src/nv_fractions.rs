@@ -150,9 +150,8 @@ fn limits(known: &Known, state: &NodeState) -> FractionLimits {
             name: pod.name.clone(),
             uid: pod.uid.clone(),
         };
-        // A GPU that is gone or was cut since has no processes to measure.
-        let gpus = plan::memory(&fraction.wish, state).unwrap_or_default();
-        for gpu in gpus.into_iter().filter(|gpu| gpu.memory_mib < gpu.of_mib) {
+        let gpus = plan::measurable(&fraction.wish, state).into_iter();
+        for gpu in gpus.filter(|gpu| gpu.memory_mib < gpu.of_mib) {
             *all.entry(gpu.device).or_default().entry(pod.clone()).or_default() += gpu.memory_mib;
         }
     }

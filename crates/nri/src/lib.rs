@@ -23,9 +23,6 @@ pub use connection::{NriSettings, NriState, run};
 pub use decoder::{Decoder, Message, ProtocolError, Service};
 pub use session::{SessionError, serve};
 
-/// Socket of containerd and CRI-O for plugins.
-pub const SOCKET: &str = "/var/run/nri/nri.sock";
-
 /// A container of a pod, as the runtime describes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Container {

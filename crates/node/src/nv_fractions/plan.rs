@@ -72,6 +72,17 @@ const VISIBLE: &str = "NVIDIA_VISIBLE_DEVICES";
 
 /// Memory of each GPU of a wish.
 pub(super) fn memory(wish: &Wish, state: &NodeState) -> Result<Vec<GpuMemory>, FractionError> {
+    gpus(wish, state)?.into_iter().map(|gpu| of_gpu(gpu, wish)).collect()
+}
+
+/// Memory of the GPUs of a wish that can be measured: some may have gone, or have been cut, since its container was created.
+pub(super) fn measurable(wish: &Wish, state: &NodeState) -> Vec<GpuMemory> {
+    let gpus = gpus(wish, state).unwrap_or_default();
+    gpus.into_iter().filter_map(|gpu| of_gpu(gpu, wish).ok()).collect()
+}
+
+/// GPUs of a wish, each once.
+fn gpus<'a>(wish: &Wish, state: &'a NodeState) -> Result<Vec<&'a Device>, FractionError> {
     if !state.inventory.is_complete() {
         return Err(FractionError::Starting);
     }
@@ -92,7 +103,7 @@ pub(super) fn memory(wish: &Wish, state: &NodeState) -> Result<Vec<GpuMemory>, F
     }
     // The same GPU may be named by its UUID and its index.
     let distinct: BTreeMap<_, _> = chosen.into_iter().map(|gpu| (&gpu.id, gpu)).collect();
-    distinct.into_values().map(|gpu| of_gpu(gpu, wish)).collect()
+    Ok(distinct.into_values().collect())
 }
 
 /// Plan for a wish; `path` is that of the record.
