@@ -7,7 +7,7 @@ use windlass_core::device::{DeviceKind, SourceName};
 use crate::{
     document::{Diagnostic, Spanned},
     mig_profile,
-    policy::{Policy, ResourceRule, Resources, Unmatched},
+    policy::{Policy, ResourceRule, Unmatched},
     selector::Selector,
     sharing::{PerContainer, Sharing, SharingMethod},
     source::{self, SourceFindings, SourceRule},

@@ -20,7 +20,7 @@ use std::{
 use windlass_core::pci::PciAddress;
 
 use crate::{
-    Host,
+    Host, causes,
     container::{ContainerId, GpuProcess},
 };
 
@@ -30,6 +30,8 @@ pub struct DrmProcesses {
     processes: BTreeMap<PciAddress, Vec<GpuProcess>>,
     /// GPUs whose driver does not tell the memory of a client.
     unmeasured: BTreeSet<PciAddress>,
+    /// Pods with a process whose files cannot be read, by the kubelet's UID, with the reason.
+    hidden: BTreeMap<String, String>,
     known: BTreeSet<(PciAddress, u64)>,
 }
 
@@ -75,8 +77,12 @@ const MEMORY: [&str; 3] = ["drm-resident-", "drm-memory-", "drm-total-"];
 /// Beginnings of the names of regions in a GPU's own memory: `vram` of amdgpu, `vram0` of xe, `local0` of i915.
 const OWN_MEMORY: [&str; 2] = ["vram", "local"];
 
-/// Most bytes of a file: a driver's description has about two thousand, and the keys of memory are in front.
-const MOST_BYTES: u64 = 16 << 10;
+/// Most bytes of a file. A driver's description has about two thousand. The kernel writes a line per lock of the file before it,
+/// and a program may have thousands.
+const MOST_BYTES: u64 = 1 << 20;
+
+/// Beginning of a driver's keys.
+const KEY: &[u8] = b"drm-";
 
 /// Most processes of a host, and most open files of a process. Folders list at most 20,001 entries.
 const MOST_ENTRIES: usize = 20_000;
@@ -88,7 +94,7 @@ impl DrmProcesses {
     ///
     /// # Errors
     ///
-    /// Fails where the host hides processes, or a file of these, since a hidden one may hold memory.
+    /// Fails where the host hides processes.
     pub fn read(host: &Host, pods: &BTreeSet<String>) -> Result<Self, DrmError> {
         if !host.shows_own_process() {
             return Err(DrmError::Hidden);
@@ -103,11 +109,19 @@ impl DrmProcesses {
         for pid in processes {
             let container = there(host.container_of(pid)).map_err(|_| DrmError::Hidden)?;
             let container = container.flatten().filter(|it| pods.contains(&it.pod));
-            if let Some(container) = container {
-                found.add(host, pid, &container)?;
+            if let Some(container) = container
+                && let Err(error) = found.add(host, pid, &container)
+            {
+                // One pod shall not hide the others.
+                found.hidden.insert(container.pod, causes(&error));
             }
         }
         Ok(found)
+    }
+
+    /// Pods with a process whose files cannot be read, by the kubelet's UID, with the reason: their memory is more than is found.
+    pub fn hidden(&self) -> &BTreeMap<String, String> {
+        &self.hidden
     }
 
     /// Processes on a GPU.
@@ -131,7 +145,7 @@ impl DrmProcesses {
         }
         let mut held = BTreeMap::new();
         for file in files {
-            let text = there(File::open(host.path(file)).and_then(beginning)).map_err(hidden)?;
+            let text = there(File::open(host.path(file)).and_then(description)).map_err(hidden)?;
             let Some(client) = text.as_deref().and_then(DrmClient::parse) else { continue };
             let Some((id, bytes)) = client.id.zip(client.memory_bytes) else {
                 self.unmeasured.insert(client.gpu);
@@ -225,11 +239,15 @@ fn is_end(error: &io::Error) -> bool {
     ended || error.kind() == io::ErrorKind::NotFound
 }
 
-/// Beginning of a file. A driver writes ASCII.
-fn beginning(file: File) -> io::Result<String> {
+/// The driver's keys of a file, which is read to its end: the kernel's come first.
+fn description(file: File) -> io::Result<String> {
     let mut content = Vec::new();
-    file.take(MOST_BYTES).read_to_end(&mut content)?;
-    Ok(String::from_utf8_lossy(&content).into_owned())
+    if file.take(MOST_BYTES + 1).read_to_end(&mut content)? as u64 > MOST_BYTES {
+        return Err(io::Error::other(format!("its description has more than {MOST_BYTES} bytes")));
+    }
+    let lines = content.split_inclusive(|byte| *byte == b'\n').filter(|line| line.starts_with(KEY));
+    // A driver writes ASCII.
+    Ok(lines.map(String::from_utf8_lossy).collect())
 }
 
 #[cfg(test)]
@@ -405,18 +423,35 @@ mod tests {
         proc.process(40, "a", &[]);
         // A folder in the place of a file cannot be read, as a file that the kernel refuses.
         fs::create_dir_all(proc.root.path().join("proc/40/fdinfo/3")).expect("made");
-        let hidden = proc.read();
-        assert!(matches!(hidden, Err(DrmError::HiddenFiles { pid: 40, .. })), "{hidden:?}");
+        let found = proc.read().expect("others are read");
+        assert!(found.hidden()[UID].contains("files of process 40 are hidden"), "{found:?}");
         let others = DrmProcesses::read(&proc.host, &["f".repeat(32)].into());
         others.expect("files of other pods are not read");
     }
 
     #[test]
-    fn more_open_files_than_are_read_leave_nothing_measured() {
+    fn a_pod_with_more_open_files_than_are_read_hides_itself_and_no_other() {
         let proc = Proc::new();
         let all = vec!["pos: 0".to_owned(); MOST_ENTRIES + 1];
         proc.process(50, "a", &all);
-        let refused = proc.read().expect_err("too many").to_string();
-        assert_eq!(refused, "there are too many open files of process 50: 20000 are read at most");
+        let other = "b".repeat(36);
+        proc.write("51/cgroup", &format!("0::/kubepods/pod{other}/c"));
+        proc.write("51/fdinfo/3", &client("0000:03:00.0", 1, "drm-resident-vram: 1 MiB"));
+        let found = DrmProcesses::read(&proc.host, &[UID.to_owned(), other].into());
+        let found = found.expect("the other is read");
+        let why = "there are too many open files of process 50: 20000 are read at most";
+        assert_eq!(found.hidden()[UID], why);
+        assert_eq!(found.of(gpu("0000:03:00.0")).expect("measured").len(), 1);
+    }
+
+    #[test]
+    fn locks_of_a_file_do_not_hide_what_its_driver_says() {
+        let proc = Proc::new();
+        let locks = "lock:\t1: POSIX  ADVISORY  WRITE 1 00:05:7 0 EOF\n".repeat(5000);
+        let file = client("0000:03:00.0", 1, "drm-resident-vram: 1 MiB");
+        proc.process(52, "a", &[format!("{locks}{file}")]);
+        assert_eq!(proc.used("0000:03:00.0"), [(52, "a".to_owned(), 1024)]);
+        proc.process(52, "a", &[format!("{}{file}", locks.repeat(10))]);
+        assert!(proc.read().expect("read").hidden().contains_key(UID), "it is longer than any");
     }
 }

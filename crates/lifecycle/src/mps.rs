@@ -32,6 +32,7 @@ mod state;
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
+    time::Duration,
 };
 
 use tokio::sync::{
@@ -42,7 +43,7 @@ use tokio::sync::{
 use tokio_util::sync::CancellationToken;
 use windlass_config::{MpsSettings, Places};
 use windlass_core::device::DeviceId;
-use windlass_host::{causes, keyed::Tasks, watch::publish};
+use windlass_host::{Host, causes, container::GpuProcess, keyed::Tasks, watch::publish};
 
 use self::{daemon::Daemon, env::Env};
 pub use self::{
@@ -223,15 +224,40 @@ impl MpsClients {
         Self(Arc::new(Env::new(places, settings)))
     }
 
-    /// Has the daemon of a device destroy what a client process has on it. The process goes on without the device. A client
-    /// that is killed at work otherwise can end the programs of the other clients.
+    /// Has the daemon of a device destroy what these client processes have on it, one after the other, for at most this time. The
+    /// processes go on without the device. A client that is killed at work otherwise can end the programs of the other clients.
+    /// A process that is in another container by now is left alone.
     ///
     /// # Errors
     ///
-    /// The reason, if the daemon does not answer, refuses, or has no such client.
-    pub async fn terminate(&self, device: &DeviceId, pid: u32) -> Result<(), String> {
+    /// The first reason, if the daemon does not answer, refuses, or has no such client. Those behind it are tried all the same,
+    /// unless the daemon does not answer.
+    pub async fn terminate(
+        &self,
+        device: &DeviceId,
+        host: &Host,
+        clients: &[&GpuProcess],
+        most: Duration,
+    ) -> Result<(), String> {
+        if clients.is_empty() {
+            return Ok(());
+        }
         let program = self.0.program().map_err(|error| causes(&error))?;
-        let (place, deadline) = (self.0.places.of(device), self.0.settings.answer_deadline);
-        program.terminate(&place, pid, deadline).await.map_err(|error| causes(&error))
+        let (place, answer) = (self.0.places.of(device), self.0.settings.answer_deadline);
+        let all = async {
+            let mut failed = Ok(());
+            for client in clients {
+                let is_same = host.container_of(client.pid).ok().flatten();
+                if is_same.as_ref() != Some(&client.container) {
+                    continue;
+                }
+                if let Err(error) = program.terminate(&place, client.pid, answer).await {
+                    failed = failed.and(Err(causes(&error)));
+                }
+            }
+            failed
+        };
+        let late = |_| Err(format!("not all are terminated within {most:?}"));
+        tokio::time::timeout(most, all).await.unwrap_or_else(late)
     }
 }

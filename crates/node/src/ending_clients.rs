@@ -11,18 +11,24 @@
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-use tokio::{sync::watch, time::sleep_until};
+use jiff::Timestamp;
+use tokio::{
+    sync::watch,
+    task::JoinSet,
+    time::{Instant, sleep_until, timeout},
+};
 use tokio_util::sync::CancellationToken;
 use windlass_cluster::{
     Client,
     ending_pods::{self, EndingPods},
 };
 use windlass_core::device::DeviceId;
-use windlass_discovery::live_driver::LiveDriver;
+use windlass_discovery::live_driver::{LiveDriver, ProcessError};
 use windlass_host::{causes, clock::Clock, optional, watch::changed};
 use windlass_lifecycle::mps::{MpsClients, MpsState, MpsStates};
 
 /// Dependencies.
+#[derive(Clone)]
 pub(crate) struct Deps {
     pub(crate) daemons: watch::Receiver<Arc<MpsStates>>,
     pub(crate) clients: MpsClients,
@@ -34,6 +40,9 @@ pub(crate) struct Deps {
 /// Time before the kill of a pod's containers at which its clients are ended. Programs that end by themselves when they are asked
 /// to have the rest of the grace period for it.
 const BEFORE_KILL: Duration = Duration::from_secs(2);
+
+/// Longest wait for the driver's list of processes.
+const ANSWER: Duration = Duration::from_secs(1);
 
 /// Ends clients while a daemon serves, until stopped.
 pub(crate) async fn keep(mut deps: Deps, stop: CancellationToken) {
@@ -73,43 +82,56 @@ impl Deps {
         loop {
             let all = pods.borrow_and_update().clone();
             terminated.retain(|uid| all.contains_key(uid));
-            let waiting = all.iter().filter(|(uid, _)| !terminated.contains(*uid));
-            let next = waiting.min_by_key(|(_, end)| **end);
-            let next = next.map(|(uid, end)| (uid.clone(), *end - BEFORE_KILL));
-            let due = next.as_ref().map(|(_, at)| sleep_until(self.clock.instant_of(*at)));
+            let waiting = || all.iter().filter(|(uid, _)| !terminated.contains(*uid));
+            let next = waiting().map(|(_, end)| self.due(*end)).min();
             tokio::select! {
                 () = changed(&mut pods) => continue,
-                () = optional(due) => {}
+                () = optional(next.map(sleep_until)) => {}
             }
-            if let Some((uid, _)) = next {
-                self.terminate(&uid).await;
-                terminated.insert(uid);
-            }
+            let now = Instant::now();
+            let due = waiting().filter(|(_, end)| self.due(**end) <= now);
+            let due: BTreeSet<_> = due.map(|(uid, _)| uid.clone()).collect();
+            self.terminate(&due).await;
+            terminated.extend(due);
         }
     }
 
-    /// Has every daemon terminate the pod's clients.
-    async fn terminate(&self, pod: &str) {
-        let devices = serving(&self.daemons.borrow());
-        for device in devices {
-            let processes = match self.driver.processes(&device).await {
-                Ok(processes) => processes,
-                Err(error) => {
-                    let error = causes(&error);
-                    tracing::debug!(%device, pod, error, "MPS clients of an ending pod unknown");
-                    continue;
-                }
-            };
-            for process in processes.into_iter().filter(|process| process.container.pod == pod) {
-                let pid = process.pid;
-                match self.clients.terminate(&device, pid).await {
-                    Ok(()) => {
-                        tracing::info!(%device, pod, pid, "MPS client of an ending pod ended");
-                    }
-                    Err(error) => {
-                        tracing::debug!(%device, pod, pid, error, "MPS client of an ending pod not ended");
-                    }
-                }
+    /// Time at which the clients of a pod are terminated that is killed at this time.
+    fn due(&self, end: Timestamp) -> Instant {
+        self.clock.instant_of(end - BEFORE_KILL)
+    }
+
+    /// Has every daemon terminate the clients of these pods, all daemons at once.
+    async fn terminate(&self, pods: &BTreeSet<String>) {
+        let mut all = JoinSet::new();
+        for device in serving(&self.daemons.borrow()) {
+            let (deps, pods) = (self.clone(), pods.clone());
+            all.spawn(async move { deps.terminate_on(&device, &pods).await });
+        }
+        all.join_all().await;
+    }
+
+    async fn terminate_on(&self, device: &DeviceId, pods: &BTreeSet<String>) {
+        let asked = timeout(ANSWER, self.driver.processes(device)).await;
+        let processes = match asked.unwrap_or(Err(ProcessError::Silent)) {
+            Ok(processes) => processes,
+            Err(error) => {
+                let error = causes(&error);
+                tracing::debug!(%device, error, "MPS clients of ending pods unknown");
+                return;
+            }
+        };
+        let own = processes.iter().filter(|process| pods.contains(&process.container.pod));
+        let clients: Vec<_> = own.collect();
+        let ended = self.clients.terminate(device, self.driver.host(), &clients, BEFORE_KILL).await;
+        match ended {
+            Ok(()) if clients.is_empty() => {}
+            Ok(()) => {
+                let count = clients.len();
+                tracing::info!(%device, count, "MPS clients of ending pods terminated");
+            }
+            Err(error) => {
+                tracing::debug!(%device, error, "MPS clients of ending pods not terminated");
             }
         }
     }

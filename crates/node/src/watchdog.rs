@@ -290,6 +290,9 @@ impl Watchdog {
         limits: &Limits,
         action: WatchdogAction,
     ) {
+        if let Ok(found) = found {
+            self.states.hide(found.hidden());
+        }
         for (device, gpu) in limits {
             let Some(address) = self.drm_gpu(device) else { continue };
             match found {

@@ -122,7 +122,8 @@ impl Gpu {
                 }
                 answer => {
                     samples.truncate(count as usize);
-                    return answer.map(|()| samples.iter().map(ProcessUtilization::of).collect());
+                    return answer
+                        .map(|()| samples.iter().filter_map(ProcessUtilization::of).collect());
                 }
             }
         }
@@ -149,7 +150,9 @@ impl GpuProcess {
 // === impl ProcessUtilization ===
 
 impl ProcessUtilization {
-    fn of(sample: &sys::nvmlProcessUtilizationSample_t) -> Self {
-        Self { pid: sample.pid, sm_percent: sample.smUtil, at_us: sample.timeStamp }
+    /// `None` for a sample that is no percentage.
+    fn of(sample: &sys::nvmlProcessUtilizationSample_t) -> Option<Self> {
+        let sm_percent = Some(sample.smUtil).filter(|percent| *percent <= 100)?;
+        Some(Self { pid: sample.pid, sm_percent, at_us: sample.timeStamp })
     }
 }

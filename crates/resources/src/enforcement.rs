@@ -44,6 +44,15 @@ impl NodeState {
     fn of_replicas(&self, gpu: &Device, offered: &OfferedDevice, shared: Shared) -> Enforcement {
         let is_serving = !matches!(offered.state, Allocatable::No(_));
         match shared {
+            // A program on a MIG instance runs without the daemon as it likes: the compute mode is the whole GPU's.
+            Shared { method: SharingMethod::Mps, memory_mib: Some(_), .. }
+                if gpu.kind.is_instance() =>
+            {
+                self.means.without_hook(&self.policy, None)
+            }
+            Shared { method: SharingMethod::Mps, .. } if gpu.kind.is_instance() => {
+                Enforcement::None
+            }
             // The daemon serves, or nothing limits.
             Shared { method: SharingMethod::Mps, .. } if is_serving => Enforcement::Mps,
             Shared { method: SharingMethod::Mps, .. } | Shared { memory_mib: None, .. } => {

@@ -27,6 +27,9 @@ const MARKER: &str = "cgroup.controllers";
 /// File that takes a process into a group.
 const PROCESSES: &str = "cgroup.procs";
 
+/// File that ends all processes of a group (Linux 5.14).
+const KILL: &str = "cgroup.kill";
+
 /// Namespace of control groups of the first process, which is the host's for an agent in the host's PID namespace.
 const NAMESPACE: &str = "/proc/1/ns/cgroup";
 
@@ -45,10 +48,14 @@ pub(super) fn separate(host: &Host, device: &DeviceId, daemon: Pid) -> io::Resul
     })
 }
 
-/// Removes the group of a daemon that has ended. Leaves one with processes.
+/// Ends the processes that a daemon left in its group, and removes the group, at the next call at the latest.
 pub(super) fn remove(host: &Host, device: &DeviceId) {
-    // A group that is not there needs no removal.
-    let _ = fs::remove_dir(group(host, device));
+    let group = group(host, device);
+    if fs::exists(group.join(KILL)).unwrap_or(false) {
+        // Without one there is nothing to end.
+        let _ = fs::write(group.join(KILL), "1");
+    }
+    let _ = fs::remove_dir(group);
 }
 
 fn group(host: &Host, device: &DeviceId) -> PathBuf {

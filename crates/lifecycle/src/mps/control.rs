@@ -46,7 +46,12 @@ impl Program {
     ) -> Result<(), ControlError> {
         self.threads_percent(place, GET_THREADS, deadline).await?;
         for server in self.servers(place, deadline).await? {
-            let status = self.send(place, &format!("get_server_status {server}"), deadline).await?;
+            let asked = format!("get_server_status {server}");
+            let status = match self.send(place, &asked, deadline).await {
+                // The server has ended, or the program is older than the question.
+                Err(ControlError::Refused { .. }) => continue,
+                status => status?,
+            };
             if status.split_whitespace().any(|word| word == FAULT) {
                 return Err(ControlError::Fault { server });
             }

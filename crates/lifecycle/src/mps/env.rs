@@ -110,6 +110,7 @@ impl Env {
         instance.mode.set(self.nvml_library(), ComputeMode::ExclusiveProcess).await?;
         if let Some(process) = self.find(device) {
             tracing::info!(%device, "running MPS daemon adopted");
+            self.separate(device, &process);
             instance.process = Some(process);
             return Ok(());
         }
@@ -119,12 +120,17 @@ impl Env {
         let command = program.daemon(device, &place, self.settings.users);
         let process = Process::start(command, &path(place.output()), &path(place.record()));
         let process = process.map_err(DaemonError::Start)?;
+        self.separate(device, &process);
+        instance.process = Some(process);
+        Ok(())
+    }
+
+    /// Moves a daemon out of the agent's control group. The servers of an adopted one stay where they are.
+    fn separate(&self, device: &DeviceId, process: &Process) {
         if let Err(error) = cgroup::separate(&self.places.host, device, process.pid()) {
             let error = causes(&error);
             tracing::warn!(%device, error, "MPS daemon stays in the agent's control group, and ends with it");
         }
-        instance.process = Some(process);
-        Ok(())
     }
 
     /// Ends the process of a failed daemon, if it still runs.
@@ -132,6 +138,7 @@ impl Env {
         if let Some(process) = instance.process.take() {
             process.end(self.settings.stop_grace).await?;
         }
+        cgroup::remove(&self.places.host, &instance.device);
         Ok(())
     }
 

@@ -158,7 +158,7 @@ impl Facts<'_> {
                 memory_mib,
                 of_mib: gpu.memory_mib()?,
                 compute_percent: 0,
-                enforcement: by_hook.or_else(|| self.node.enforcement(gpu)).unwrap_or_default(),
+                enforcement: by_hook.unwrap_or_else(|| self.without_hook(gpu)),
                 device,
             })
         };
@@ -204,6 +204,14 @@ impl Facts<'_> {
         let gpu = self.node.inventory.get(device.as_str());
         let drm = gpu.and_then(Device::drm_gpu);
         by_hook.unwrap_or_else(|| self.node.means.without_hook(&self.node.policy, drm))
+    }
+
+    /// Enforcement of replicas that no hook has limited.
+    fn without_hook(&self, gpu: &Device) -> Enforcement {
+        match self.node.enforcement(gpu) {
+            Some(Enforcement::Mps) => Enforcement::Mps,
+            _ => self.node.means.without_hook(&self.node.policy, gpu.drm_gpu()),
+        }
     }
 
     /// The kubelet's record of devices; empty where it is out of sight.

@@ -164,7 +164,8 @@ impl Usage {
 
     /// Time in which the kernels of all processes ran, in percent of the GPU's.
     pub(super) fn compute_percent(&self) -> u32 {
-        self.processes.iter().filter_map(|process| process.compute_percent).sum()
+        let all = self.processes.iter().filter_map(|process| process.compute_percent);
+        all.fold(0, u32::saturating_add)
     }
 
     /// True above the limit. Holders of compute alone have none.

@@ -1,6 +1,9 @@
 //! Actions against pods that use more memory of a GPU than they have.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use windlass_cluster::{BoundPod, PodWarning, Pods};
 use windlass_config::WatchdogAction;
@@ -22,6 +25,9 @@ pub(super) struct Actions {
 }
 
 const MIB: u64 = 1 << 20;
+
+/// Time for an MPS daemon to terminate the clients that are killed next, in any case.
+const TERMINATION: Duration = Duration::from_secs(2);
 
 // === impl Actions ===
 
@@ -135,10 +141,10 @@ impl Actions {
 
     /// Has the MPS daemon terminate its clients first: one that is killed at work can end the programs of the others.
     async fn terminate(&self, device: &DeviceId, processes: &[GpuProcess]) {
-        for GpuProcess { pid, .. } in processes {
-            if let Err(error) = self.mps.terminate(device, *pid).await {
-                tracing::warn!(%device, pid, error, "MPS client not terminated before its process is killed");
-            }
+        let clients: Vec<_> = processes.iter().collect();
+        let terminated = self.mps.terminate(device, &self.host, &clients, TERMINATION).await;
+        if let Err(error) = terminated {
+            tracing::warn!(%device, error, "MPS client not terminated before its process is killed");
         }
     }
 

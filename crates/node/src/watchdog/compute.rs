@@ -20,7 +20,7 @@ struct Average {
     /// Time in which their kernels ran, in percent, over about the last [`MEASUREMENTS`] measurements. Beyond the share, only time that
     /// others want counts.
     percent: f64,
-    /// True from a report on until they are within their share again.
+    /// True from a report on until they are near their share again.
     is_reported: bool,
 }
 
@@ -70,8 +70,8 @@ impl ComputeAccounts {
             averages.entry(holders.clone()).or_default();
         }
         let active = used.values().map(Usage::compute_percent).filter(|percent| *percent > 0);
-        let (count, percent) =
-            active.fold((0, 0), |(count, sum), percent| (count + 1, sum + percent));
+        let (count, percent) = active
+            .fold((0, 0), |(count, sum), percent| (count + 1, u32::saturating_add(sum, percent)));
         let is_contended = count > 1 && percent >= BUSY;
         let mut excesses = Vec::new();
         for (holders, average) in averages {
@@ -106,7 +106,7 @@ impl Average {
         let above = self.percent - f64::from(share);
         let is_far = above >= FAR_PERCENT && self.percent >= f64::from(share) * FAR_ABOVE;
         let is_new = is_far && !self.is_reported;
-        self.is_reported = above > 0.0 && (self.is_reported || is_new);
+        self.is_reported = above > FAR_PERCENT / 2.0 && (self.is_reported || is_new);
         is_new
     }
 }

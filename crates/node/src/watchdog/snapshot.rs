@@ -1,6 +1,9 @@
 //! Memory on shared GPUs at one moment, as metrics show it.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use tokio::time::Instant;
 use windlass_allocations::ledger::ClaimRef;
@@ -29,6 +32,8 @@ pub(super) struct GpuStates {
     measured: BTreeMap<DeviceId, Instant>,
     /// Reasons why GPUs cannot be measured.
     unmeasured: BTreeMap<DeviceId, String>,
+    /// Pods on GPUs of DRM drivers whose memory cannot be measured, by UID.
+    hidden: BTreeSet<String>,
     /// Pods and claims that the driver or the kernel limits.
     pub(super) limited: LimitedHolders,
 }
@@ -108,6 +113,14 @@ impl GpuStates {
         self.unmeasured.insert(device.clone(), why.to_owned()).is_none_or(|known| known != why)
     }
 
+    /// Takes in the pods whose memory cannot be measured, with the reasons.
+    pub(super) fn hide(&mut self, pods: &BTreeMap<String, String>) {
+        for (pod, why) in pods.iter().filter(|(pod, _)| !self.hidden.contains(*pod)) {
+            tracing::warn!(pod, why, "memory of a pod on a shared GPU not measured");
+        }
+        self.hidden = pods.keys().cloned().collect();
+    }
+
     /// True if the latest measurement is recent.
     fn is_measured(&self, device: &DeviceId) -> bool {
         self.measured.get(device).is_some_and(|at| at.elapsed() < self.recent)
@@ -121,7 +134,7 @@ impl GpuStates {
             *by
         } else if limit.is_mps {
             Enforcement::Mps
-        } else if self.acts && self.is_measured(device) {
+        } else if self.acts && self.is_measured(device) && !self.hidden.contains(uid) {
             Enforcement::Watched
         } else {
             Enforcement::None

@@ -1,6 +1,9 @@
 //! A daemon's life: started, limited, restarted, taken over, stopped.
 
+use std::time::Duration;
+
 use windlass_core::device::DeviceId;
+use windlass_host::{Host, container::GpuProcess};
 use windlass_lifecycle::mps::{MpsClients, MpsState, stop_all};
 use windlass_machine::MpsFault;
 use windlass_testkit::until;
@@ -85,11 +88,28 @@ async fn a_daemon_whose_server_takes_no_program_any_more_is_started_again() {
 async fn a_client_is_ended_by_its_daemon() {
     let (rig, mps, gpu) = shared_by_four().await;
     let clients = MpsClients::new(&rig.config.places, &rig.config.mps);
-    let why = clients.terminate(&gpu, 71).await.expect_err("there is no server");
+    let host = Host::new(rig.machine.host_root(), "/");
+    let folder = rig.machine.host_root().join("proc/71");
+    std::fs::create_dir_all(&folder).expect("made");
+    let enter = |pod: &str| {
+        let group = format!("0::/kubepods/pod{pod:0>32}/c0ffee");
+        std::fs::write(folder.join("cgroup"), group).expect("written");
+    };
+    enter("a");
+    let container = host.container_of(71).expect("it runs").expect("a pod's");
+    let client = GpuProcess { pid: 71, container, memory_bytes: 1, compute_percent: None };
+    let terminate =
+        async || clients.terminate(&gpu, &host, &[&client], Duration::from_secs(20)).await;
+    let why = terminate().await.expect_err("there is no server");
     assert!(why.contains("the process 71 as a client"), "{why}");
     rig.ask(0, "start_server -uid 0");
     rig.machine.set_mps_clients(gpu.as_str(), &[7, 71, 77]).expect("set");
-    clients.terminate(&gpu, 71).await.expect("terminated");
+    // Another container has the number meanwhile.
+    enter("b");
+    terminate().await.expect("left alone");
+    assert_eq!(rig.machine.mps_clients(gpu.as_str()).expect("set"), [7, 71, 77]);
+    enter("a");
+    terminate().await.expect("terminated");
     assert_eq!(rig.machine.mps_clients(gpu.as_str()).expect("set"), [7, 77]);
     mps.stop().await;
 }
