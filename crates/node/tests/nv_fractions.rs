@@ -59,12 +59,17 @@ fn fraction(gpu: &str, limits: &[(&str, &str)]) -> Vec<(String, String)> {
 impl World {
     /// An agent with a driver of this version. No runtime serves its socket yet.
     async fn new(driver: &str, policy: Policy) -> Self {
+        Self::on("dgx-h100", driver, policy).await
+    }
+
+    /// The same on a machine of this profile.
+    async fn on(machine: &str, driver: &str, policy: Policy) -> Self {
         let api = ApiServer::start();
         let object = json!({"metadata": {"name": "n1"}, "status": {"conditions": [
             {"type": "Ready", "status": "True", "reason": "KubeletReady"},
         ]}});
         api.objects().put::<NodeObject>(&serde_json::from_value(object).expect("a Node"));
-        let mut profile = MachineProfile::named("dgx-h100").expect("a shipped profile");
+        let mut profile = MachineProfile::named(machine).expect("a shipped profile");
         profile.driver = Some(Driver { version: driver.to_owned(), cuda: "13.4".to_owned() });
         let mut node = Node::new(&profile, policy).in_cluster("n1", &api.kubeconfig());
         prepare_proc(&node);
@@ -196,6 +201,17 @@ async fn a_container_that_cannot_be_limited_is_refused_with_the_reason() {
     let owner = pod("a", "uid-a", fraction(gpu, &[("main", "1Gi")]));
     let refused = runtime.create(&owner, &container("../x", "main", "a")).await;
     assert!(refused.expect_err("a path").contains("is no id of a container"));
+    world.agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_gpu_in_mig_mode_has_no_fractions() {
+    let world = World::on("mig-pcie", "615.10", by_hook(RequiredLimit::None)).await;
+    let mut runtime = Runtime::start(&world.socket()).synchronized(&[], &[]).await;
+    let owner = pod("a", "uid-a", fraction("0", &[("main", "1Gi")]));
+    let refused = runtime.create(&owner, &container("c0ffee", "main", "a")).await;
+    let refused = refused.expect_err("it has no limits");
+    assert!(refused.ends_with("is in MIG mode, in which the driver limits no memory"), "{refused}");
     world.agent.stop().await;
 }
 
