@@ -43,7 +43,7 @@ use tokio::sync::{
 use tokio_util::sync::CancellationToken;
 use windlass_config::{MpsSettings, Places};
 use windlass_core::device::DeviceId;
-use windlass_host::{Host, causes, container::GpuProcess, keyed::Tasks, watch::publish};
+use windlass_host::{Host, causes, container::GpuProcess, deadline, keyed::Tasks, watch::publish};
 
 use self::{daemon::Daemon, env::Env};
 pub use self::{
@@ -258,6 +258,6 @@ impl MpsClients {
             failed
         };
         let late = |_| Err(format!("not all are terminated within {most:?}"));
-        tokio::time::timeout(most, all).await.unwrap_or_else(late)
+        deadline::timeout(most, all).await.unwrap_or_else(late)
     }
 }

@@ -15,7 +15,7 @@ use jiff::Timestamp;
 use tokio::{
     sync::watch,
     task::JoinSet,
-    time::{Instant, sleep_until, timeout},
+    time::{Instant, sleep_until},
 };
 use tokio_util::sync::CancellationToken;
 use windlass_cluster::{
@@ -24,7 +24,7 @@ use windlass_cluster::{
 };
 use windlass_core::device::DeviceId;
 use windlass_discovery::live_driver::{LiveDriver, ProcessError};
-use windlass_host::{causes, clock::Clock, optional, watch::changed};
+use windlass_host::{causes, clock::Clock, deadline, optional, watch::changed};
 use windlass_lifecycle::mps::{MpsClients, MpsState, MpsStates};
 
 /// Dependencies.
@@ -112,7 +112,7 @@ impl Deps {
     }
 
     async fn terminate_on(&self, device: &DeviceId, pods: &BTreeSet<String>) {
-        let asked = timeout(ANSWER, self.driver.processes(device)).await;
+        let asked = deadline::timeout(ANSWER, self.driver.processes(device)).await;
         let processes = match asked.unwrap_or(Err(ProcessError::Silent)) {
             Ok(processes) => processes,
             Err(error) => {
